@@ -1,0 +1,166 @@
+# Tessera.  make            build ./train                 make check   all tests (SAN=address,undefined: sanitized)
+#           make run        set up, build, train          make probe   what was found on this machine
+#           make format     lay the source out            make lint    clang-tidy
+#           make install PREFIX=/usr/local                make clean
+#
+# Variables: CC=clang  PORTABLE=1 (no -march=native: runs on any x86-64)  SAN=address,undefined  WERROR=1
+#            OPENBLAS=0 CUDA=0 (leave out what is there)  PREFIX DESTDIR
+
+CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
+NVCC ?= nvcc
+PREFIX ?= /usr/local
+PORTABLE ?= 0
+OPENBLAS ?= 1
+CUDA ?= 1
+SAN ?=
+WERROR ?= 0
+
+# --- what is there: compile and link a line against each library; what was found is remembered under build/ ---
+
+PROBES := build/probe/$(subst /,_,$(CC))
+# $(call probe,NAME,COMPILER AND FLAGS,C SOURCE,LIBRARIES) is 1 or empty
+probe = $(shell test -e $(PROBES)/$1 || { mkdir -p $(PROBES); printf '%b\n' '$3' > $(PROBES)/$1.$(or $5,c); \
+	$2 $(PROBES)/$1.$(or $5,c) -o $(PROBES)/$1.out $4 > $(PROBES)/$1.log 2>&1 && touch $(PROBES)/$1; }; \
+	test -e $(PROBES)/$1 && echo 1)
+hash := \#
+, := ,
+
+HAVE_CC := $(call probe,cc,$(CC),int main(void) { return 0; })
+HAVE_OPENMP := $(call probe,openmp,$(CC) -fopenmp,$(hash)include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; })
+HAVE_ZLIB := $(call probe,zlib,$(CC),$(hash)include <zlib.h>\nint main(void) { return zlibVersion() == 0; },-lz)
+HAVE_CJSON := $(call probe,cjson,$(CC),$(hash)include <cjson/cJSON.h>\nint main(void) { return cJSON_Version() == 0; },-lcjson)
+HAVE_CMOCKA := $(call probe,cmocka,$(CC),$(hash)include <stdarg.h>\n$(hash)include <stddef.h>\n$(hash)include <stdint.h>\n$(hash)include <setjmp.h>\n$(hash)include <cmocka.h>\nint main(void) { return cmocka_set_message_output == 0; },-lcmocka)
+# Debian's OpenMP build of OpenBLAS first: one thread pool with ours, where the pthreads build keeps its own
+OPENBLAS_DIR := $(firstword $(wildcard /usr/lib/*-linux-gnu/openblas-openmp))
+OPENBLAS_LIBS ?= $(if $(OPENBLAS_DIR),-L$(OPENBLAS_DIR) -Wl$(,)-rpath$(,)$(OPENBLAS_DIR)) -lopenblas
+HAVE_OPENBLAS := $(if $(filter 1,$(OPENBLAS)),$(call probe,openblas,$(CC),$(hash)include <cblas.h>\nint main(void) { return openblas_get_num_threads() < 1; },$(OPENBLAS_LIBS)))
+HAVE_CUDA := $(if $(filter 1,$(CUDA)),$(call probe,cuda,$(NVCC),$(hash)include <cublas_v2.h>\nint main(void) { cublasHandle_t handle; return cublasCreate(&handle) != 0; },-lcublas,cu))
+
+REQUIRED := $(if $(HAVE_CC),,gcc) $(if $(HAVE_OPENMP),,$(if $(findstring clang,$(CC)),libomp-dev)) \
+	$(if $(HAVE_ZLIB),,zlib1g-dev) $(if $(HAVE_CJSON),,libcjson-dev)
+# what `make run` installs, when it may
+PACKAGES := $(strip $(REQUIRED) $(if $(HAVE_CMOCKA),,libcmocka-dev) $(if $(HAVE_OPENBLAS)$(filter 0,$(OPENBLAS)),,libopenblas-openmp-dev))
+
+# --- flags ---
+
+VARIANT := $(subst /,_,$(CC))$(if $(filter 1,$(PORTABLE)),-portable)$(if $(SAN),-san)$(if $(HAVE_OPENBLAS),,-noblas)
+B := build/$(VARIANT)
+
+WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla
+# gnu11: POSIX beside C11, and a * b + c may become one fused multiply-add
+OPTIMIZE := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all,-O3) \
+	$(if $(filter 1,$(PORTABLE)),,-march=native) -ffp-contract=fast
+CFLAGS ?=
+ALL_CFLAGS := -std=gnu11 $(OPTIMIZE) $(if $(HAVE_OPENMP),-fopenmp) $(CFLAGS)
+CPPFLAGS := -I. -I$(B) $(if $(HAVE_OPENMP),-DHAVE_OPENMP) $(if $(HAVE_OPENBLAS),-DHAVE_OPENBLAS)
+LDLIBS := $(if $(HAVE_OPENBLAS),$(OPENBLAS_LIBS)) -lcjson -lz -lm
+
+# --- sources: every file of a folder belongs to the program, but for backends whose library is missing ---
+
+SOURCES := $(wildcard src/*/*.c kernels/host/*.c)
+SOURCES := $(if $(HAVE_OPENBLAS),$(SOURCES),$(filter-out kernels/host/openblas.c,$(SOURCES)))
+SOURCES := $(if $(HAVE_OPENMP),$(SOURCES),$(filter-out kernels/host/openmp.c,$(SOURCES)))
+OBJECTS := $(SOURCES:%.c=$(B)/%.o)
+TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c))
+TEST_SUPPORT := $(patsubst %.c,$(B)/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
+
+.PHONY: all run check probe deps required format lint install clean FORCE
+.SECONDARY:
+.DELETE_ON_ERROR:
+
+all: probe required $(B)/train
+	@cmp -s $(B)/train train || cp $(B)/train train
+
+mark = $(if $1,  [x] ,  [ ] )$2
+probe:
+	@echo 'found on this machine:'
+	@echo '$(call mark,$(HAVE_CC),$(CC))$(if $(HAVE_CC),,: needed; apt-get install gcc)'
+	@echo '$(call mark,$(HAVE_OPENMP),OpenMP)$(if $(HAVE_OPENMP),,: for threads and the backend openmp; clang needs apt-get install libomp-dev)'
+	@echo '$(call mark,$(HAVE_ZLIB),zlib)$(if $(HAVE_ZLIB),,: needed to read data sets; apt-get install zlib1g-dev)'
+	@echo '$(call mark,$(HAVE_CJSON),cJSON)$(if $(HAVE_CJSON),,: needed for logs and checkpoints; apt-get install libcjson-dev)'
+	@echo '$(call mark,$(HAVE_CMOCKA),cmocka)$(if $(HAVE_CMOCKA),,: for make check; apt-get install libcmocka-dev)'
+	@echo '$(call mark,$(HAVE_OPENBLAS),OpenBLAS)$(if $(HAVE_OPENBLAS),,: for the backend openblas; $(if $(filter 0,$(OPENBLAS)),left out by OPENBLAS=0,apt-get install libopenblas-openmp-dev))'
+	@echo '$(call mark,$(HAVE_CUDA),CUDA with cuBLAS)$(if $(HAVE_CUDA),: no GPU backend uses it yet,: for GPU backends$(,) $(if $(filter 0,$(CUDA)),left out by CUDA=0,install the CUDA toolkit))'
+
+required:
+ifneq ($(strip $(REQUIRED)),)
+	@echo 'cannot build without: $(strip $(REQUIRED))'
+	@echo 'install with:  $(SUDO)apt-get install $(strip $(REQUIRED))      (or: make run, which asks apt itself)'
+	@exit 1
+endif
+
+# --- set-up and the main job ---
+
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo )
+deps:
+ifneq ($(PACKAGES),)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then run=; \
+	elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then run='sudo -n'; else run=no; fi; \
+	if [ "$$run" = no ]; then \
+		echo 'not installed, and not allowed to install:  $(PACKAGES)'; \
+		echo 'run this, then make again:  $(SUDO)apt-get install $(PACKAGES)'; \
+	else echo 'installing: $(PACKAGES)'; \
+		{ $$run apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$run apt-get install -y -qq $(PACKAGES); } \
+		> build/apt.log 2>&1 || { tail -n 5 build/apt.log; echo 'apt-get failed (build/apt.log); run:  $(SUDO)apt-get install $(PACKAGES)'; }; \
+	fi
+endif
+
+CONFIG ?= configs/validation.cfg
+run: deps
+	@$(MAKE) --no-print-directory all
+	@data/fetch.sh || echo 'MNIST is not there: training on the embedded synthetic digits instead'
+	./train --config $(CONFIG)
+
+check: deps
+	@$(MAKE) --no-print-directory run-tests
+
+# --- build ---
+
+$(B)/train: $(B)/train.o $(OBJECTS)
+	$(CC) $(ALL_CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+# compiled anew when the flags change
+$(B)/flags: FORCE
+	@mkdir -p $(B)
+	@echo '$(CC) $(ALL_CFLAGS) $(CPPFLAGS)' | cmp -s - $@ || echo '$(CC) $(ALL_CFLAGS) $(CPPFLAGS)' > $@
+
+COMMIT := $(shell git describe --always --dirty --abbrev=10 2>/dev/null || echo unknown)
+$(B)/buildinfo.h: FORCE
+	@mkdir -p $(B)
+	@printf '#define BUILD_COMMIT "%s"\n#define BUILD_FLAGS "%s"\n' '$(COMMIT)' '$(strip $(ALL_CFLAGS))' > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+$(B)/%.o: %.c $(B)/flags | $(B)/buildinfo.h
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(WARNINGS) $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS) -MMD -MP -c $< -o $@
+
+-include $(OBJECTS:.o=.d) $(B)/train.d $(TESTS:=.d) $(TEST_SUPPORT:.o=.d)
+
+# --- tests ---
+
+$(B)/tests/test_%: $(B)/tests/test_%.o $(TEST_SUPPORT) $(OBJECTS)
+	$(CC) $(ALL_CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
+
+.PHONY: run-tests
+run-tests: probe required $(B)/train $(TESTS)
+ifeq ($(HAVE_CMOCKA),)
+	@echo 'make check needs cmocka: $(SUDO)apt-get install libcmocka-dev'; exit 1
+endif
+	@TESSERA=$(B)/train tests/run.sh $(TESTS)
+
+# --- care ---
+
+STYLED := $(shell git ls-files '*.c' '*.h' '*.inc' '*.cu' '*.cuh' 2>/dev/null)
+format:
+	clang-format -i $(STYLED)
+
+lint:
+	clang-tidy --quiet --warnings-as-errors='*' train.c $(SOURCES) -- -std=gnu11 -fopenmp $(CPPFLAGS)
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/tessera/configs
+	install -m 755 train $(DESTDIR)$(PREFIX)/bin/tessera-train
+	install -m 644 $(wildcard configs/*.cfg) $(DESTDIR)$(PREFIX)/share/tessera/configs
+
+clean:
+	rm -rf build train

@@ -1,0 +1,99 @@
+/* The GEMM contract: what a matrix multiply must do to train a network here.
+
+   C = act(alpha * op(A) * op(B) + beta * C + bias)         row-major, true precision of the dtype
+
+   - op(A) is m x k, op(B) is k x n, C is m x n. Leading dimensions are in elements and at least the stored columns:
+       NN   A[m][k]  B[k][n]     forward          Y  = X W
+       TN   A[k][m]  B[k][n]     weight gradient  dW = X^T dY
+       NT   A[m][k]  B[n][k]     input gradient   dX = dY W^T
+       TT   A[k][m]  B[n][k]     may be refused
+   - beta == 0 never reads C, which may hold NaN. m == 0 or n == 0: nothing to do. k == 0: C = beta * C.
+   - Any shape is valid: nothing is a multiple of a tile. C does not overlap A or B.
+   - NaN and Inf in A, B and (beta != 0) C come out as IEEE 754 says. alpha == 0 may skip A and B, as BLAS does.
+   - Pointers belong to the memory of the backend's device. A call may return before its work is done.
+   - A call allocates nothing in steady state: workspace belongs to the context and grows at most once per shape.
+   - The same call gives the same bits again.
+
+   A backend is one const struct gemm_backend in a file of its own, and one line in src/backend/registry.c. This header
+   includes standard headers only, so a plug-in compiles against it alone. */
+#ifndef TESSERA_KERNELS_GEMM_H
+#define TESSERA_KERNELS_GEMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum gemm_dtype { GEMM_F32, GEMM_F64 };
+enum gemm_op { GEMM_NN, GEMM_TN, GEMM_NT, GEMM_TT };
+enum gemm_device { GEMM_ON_HOST, GEMM_ON_CUDA };
+
+/* "Not supported" is no failure: the caller may take another way. */
+enum gemm_status { GEMM_OK, GEMM_UNSUPPORTED, GEMM_FAILED };
+
+/* scaled-tanh is 1.7159 tanh(2x/3) (LeCun et al., "Efficient BackProp", 1998, section 4.4); gelu is the exact
+   x Phi(x) (Hendrycks and Gimpel 2016, arXiv 1606.08415). */
+enum activation {
+    ACTIVATION_NONE,
+    ACTIVATION_RELU,
+    ACTIVATION_TANH,
+    ACTIVATION_SCALED_TANH,
+    ACTIVATION_SIGMOID,
+    ACTIVATION_GELU
+};
+
+/* Work to do on C while it is still in registers. */
+struct gemm_epilogue {
+    const void *bias; /* [n], added to every row */
+    enum activation activation;
+    void *pre; /* NULL, or [m][n] with ldc: receives the values before the activation */
+};
+
+struct gemm_call {
+    enum gemm_dtype dtype;
+    enum gemm_op op;
+    size_t m, n, k;
+    double alpha;
+    const void *a;
+    size_t lda;
+    const void *b;
+    size_t ldb;
+    double beta;
+    void *c;
+    size_t ldc;
+    const struct gemm_epilogue *epilogue; /* NULL: none. Only passed to a backend whose `fuses` says yes */
+};
+
+struct gemm_options {
+    int threads;  /* host backends: how many to use, >= 1 */
+    void *stream; /* cuda backends: the cudaStream_t to issue work on */
+};
+
+struct gemm_backend {
+    const char *name;    /* the key of --backend */
+    const char *summary; /* one line */
+    enum gemm_device device;
+
+    /* Usable on this machine now? If not, writes the reason (a phrase) to `why`. */
+    bool (*probe)(char *why, size_t size);
+
+    /* A context, or NULL with the reason in `why`. */
+    void *(*create)(const struct gemm_options *options, char *why, size_t size);
+    void (*destroy)(void *context);
+
+    bool (*supports)(enum gemm_dtype dtype, enum gemm_op op);
+    enum gemm_status (*gemm)(void *context, const struct gemm_call *call);
+
+    /* (optional) Sets the thread count and returns the count that is really in use. NULL: always one thread. */
+    int (*set_threads)(void *context, int threads);
+
+    /* (optional) Has it threads of its own, apart from OpenMP's? Element-wise work then stays on one thread: two pools
+       that spin on the same cores cost both of them half their speed and more. */
+    bool (*own_threads)(void *context);
+
+    /* (optional) Can `gemm` do this epilogue? NULL: never; the element-wise op runs after the call instead. */
+    bool (*fuses)(void *context, enum gemm_dtype dtype, const struct gemm_epilogue *epilogue);
+
+    /* (optional) Version, core type and the like, for the header of every report. */
+    void (*describe)(void *context, char *text, size_t size);
+};
+
+#endif

@@ -1,0 +1,92 @@
+#include "src/backend/registry.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/text.h"
+
+/* Each backend is one line here. The only place that asks what was built. */
+extern const struct gemm_backend gemm_serial;
+#ifdef HAVE_OPENMP
+extern const struct gemm_backend gemm_openmp;
+#endif
+#ifdef HAVE_OPENBLAS
+extern const struct gemm_backend gemm_openblas;
+#endif
+
+static const struct registry_entry entries[] = {
+    {"serial", &gemm_serial, NULL},
+#ifdef HAVE_OPENMP
+    {"openmp", &gemm_openmp, NULL},
+#else
+    {"openmp", NULL, "the compiler had no OpenMP when this was built (clang: install libomp-dev, then make)"},
+#endif
+#ifdef HAVE_OPENBLAS
+    {"openblas", &gemm_openblas, NULL},
+#else
+    {"openblas", NULL, "OpenBLAS was not found when this was built (install libopenblas-dev, then make)"},
+#endif
+};
+
+/* For "auto", the fastest first. */
+static const char *const preferred[] = {"openblas", "openmp", "serial"};
+
+size_t registry_count(void) {
+    return sizeof entries / sizeof *entries;
+}
+
+const struct registry_entry *registry_at(size_t index) {
+    return &entries[index];
+}
+
+const struct device_driver *registry_device(enum gemm_device where) {
+    return where == GEMM_ON_HOST ? &device_host : NULL;
+}
+
+bool registry_usable(const struct registry_entry *entry, char *why, size_t size) {
+    if (!entry->backend) {
+        snprintf(why, size, "%s", entry->missing);
+        return false;
+    }
+    if (!registry_device(entry->backend->device)) {
+        snprintf(why, size, "its device was not built in");
+        return false;
+    }
+    return entry->backend->probe(why, size);
+}
+
+static void list_usable(char *list, size_t size) {
+    char why[256];
+    list[0] = '\0';
+    for (size_t i = 0; i < registry_count(); i++)
+        if (registry_usable(&entries[i], why, sizeof why))
+            text_append(list, size, "%s%s", list[0] ? ", " : "", entries[i].name);
+}
+
+static enum status not_known(const char *name) {
+    const char *names[sizeof entries / sizeof *entries];
+    char list[512];
+    for (size_t i = 0; i < registry_count(); i++) names[i] = entries[i].name;
+    const char *near = text_nearest(name, names, registry_count());
+    list_usable(list, sizeof list);
+    return status_set(STATUS_UNAVAILABLE, "no backend is called '%s'%s%s%s; usable here: %s", name,
+                      near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "", list);
+}
+
+enum status registry_find(const char *name, const struct gemm_backend **backend) {
+    char why[256] = "", list[512];
+    if (strcmp(name, "auto") == 0) {
+        for (size_t p = 0; p < sizeof preferred / sizeof *preferred; p++)
+            if (registry_find(preferred[p], backend) == STATUS_OK) return STATUS_OK;
+    }
+    for (size_t i = 0; i < registry_count(); i++) {
+        if (strcmp(name, entries[i].name) != 0) continue;
+        if (registry_usable(&entries[i], why, sizeof why)) {
+            *backend = entries[i].backend;
+            return STATUS_OK;
+        }
+        list_usable(list, sizeof list);
+        return status_set(STATUS_UNAVAILABLE, "backend '%s' cannot be used: %s; usable here: %s", name, why, list);
+    }
+    return not_known(name);
+}

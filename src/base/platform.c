@@ -1,0 +1,72 @@
+#define _GNU_SOURCE
+#include "src/base/platform.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "buildinfo.h" /* written by the Makefile: BUILD_COMMIT, BUILD_FLAGS */
+#include "src/base/text.h"
+
+const char *platform_commit(void) {
+    return BUILD_COMMIT;
+}
+
+const char *platform_compiler(void) {
+#ifdef __clang__
+    return "clang " __clang_version__;
+#else
+    return "gcc " __VERSION__;
+#endif
+}
+
+const char *platform_flags(void) {
+    return BUILD_FLAGS;
+}
+
+const char *platform_cpu(void) {
+    static char name[128];
+    if (name[0]) return name;
+    snprintf(name, sizeof name, "unknown");
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    if (!file) return name;
+    char line[256];
+    while (fgets(line, sizeof line, file)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) == 0 && colon) {
+            snprintf(name, sizeof name, "%.127s", text_trim(colon + 1));
+            break;
+        }
+    }
+    fclose(file);
+    return name;
+}
+
+const char *platform_system(void) {
+    static char text[256];
+    struct utsname name;
+    if (!text[0] && uname(&name) == 0)
+        snprintf(text, sizeof text, "%.80s %.80s %.80s", name.sysname, name.release, name.machine);
+    return text;
+}
+
+int platform_threads(void) {
+    const char *wanted = getenv("OMP_NUM_THREADS");
+    int64_t count = 0;
+    if (wanted) {
+        char first[16]; /* the variable may be a list, one entry a nesting level */
+        snprintf(first, sizeof first, "%.*s", (int)strcspn(wanted, ","), wanted);
+        if (text_parse_int(first, &count) && count > 0 && count <= 1024) return (int)count;
+    }
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+    return 1;
+}
+
+uint64_t platform_memory(void) {
+    const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
+}

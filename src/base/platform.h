@@ -1,0 +1,22 @@
+/* What this program was built with, and the machine that it runs on: the facts of every log header. */
+#ifndef TESSERA_BASE_PLATFORM_H
+#define TESSERA_BASE_PLATFORM_H
+
+#include <stdint.h>
+
+#define TESSERA_VERSION "0.1.0"
+
+const char *platform_commit(void);   /* of the source, "unknown" outside a git checkout */
+const char *platform_compiler(void); /* name and version */
+const char *platform_flags(void);    /* the compiler's */
+
+/* The processor's own name, "unknown" if the system does not tell. One static string. */
+const char *platform_cpu(void);
+/* System, release and architecture. One static string. */
+const char *platform_system(void);
+/* Cores that this process may use (affinity mask; OMP_NUM_THREADS, when set, instead). */
+int platform_threads(void);
+/* Physical memory in bytes, 0 if unknown. */
+uint64_t platform_memory(void);
+
+#endif

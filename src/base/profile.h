@@ -1,0 +1,71 @@
+/* Where the time went. A profile is a lap timer: every interval between two laps belongs to exactly one part, so the
+   parts add up to the whole by construction. */
+#ifndef TESSERA_BASE_PROFILE_H
+#define TESSERA_BASE_PROFILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum profile_part {
+    PART_STARTUP, /* device and library start, reading the data, first touch of memory */
+    PART_H2D,
+    PART_D2H,
+    PART_GEMM_NN, /* forward, by layer in `gemm` */
+    PART_GEMM_TN, /* weight gradient */
+    PART_GEMM_NT, /* input gradient */
+    PART_ELEMENTWISE,
+    PART_OPTIMIZER,
+    PART_BATCH, /* permutation, gather, pixel conversion */
+    PART_EVALUATION,
+    PART_CHECKPOINT,
+    PART_OTHER, /* loop, logs, progress line */
+    PART_COUNT
+};
+
+enum { PROFILE_MAX_LAYERS = 64, PROFILE_OPS = 3 };
+
+struct profile_gemm {
+    double seconds, flops;
+    uint64_t calls;
+};
+
+struct profile {
+    double last;          /* seconds, monotonic: end of the lap before */
+    bool diverted;        /* every lap goes to `divert` */
+    enum profile_part divert;
+    double seconds[PART_COUNT];
+    struct profile_gemm gemm[PROFILE_OPS][PROFILE_MAX_LAYERS]; /* [NN, TN, NT][layer] */
+};
+
+/* Monotonic seconds. */
+double clock_seconds(void);
+
+/* All zero; the first lap starts now. */
+void profile_start(struct profile *profile);
+
+/* The time since the last lap was spent in `part`. */
+void profile_lap(struct profile *profile, enum profile_part part);
+
+/* The same for one GEMM of a layer (0 is the first); part is PART_GEMM_NN, _TN or _NT, m n k give its flops. */
+void profile_lap_gemm(struct profile *profile, enum profile_part part, size_t layer, size_t m, size_t n, size_t k);
+
+/* From here on every lap counts as `part` (evaluation runs the same code as training), until profile_restore.
+   The time since the last lap goes to PART_OTHER first. */
+void profile_divert(struct profile *profile, enum profile_part part);
+void profile_restore(struct profile *profile);
+
+/* later - earlier, part by part. */
+struct profile profile_since(const struct profile *later, const struct profile *earlier);
+
+/* All parts together / those of training alone: without start-up, evaluation and checkpoints. */
+double profile_total(const struct profile *profile);
+double profile_training(const struct profile *profile);
+/* (H2D + D2H) / training; 0 if no time passed. */
+double profile_transfer_ratio(const struct profile *profile);
+
+/* "GEMM NN", "batch preparation" ... / the key used in logs, "gemm_nn", "batch" ... */
+const char *profile_part_title(enum profile_part part);
+const char *profile_part_key(enum profile_part part);
+
+#endif

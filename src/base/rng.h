@@ -1,0 +1,36 @@
+/* Counter-based random numbers: Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
+   as 1, 2, 3" (SC 2011). The n-th number of a stream is a pure function of (seed, stream, substream, n): nothing
+   to save but the seed, the same on every device and for any number of threads. */
+#ifndef TESSERA_BASE_RNG_H
+#define TESSERA_BASE_RNG_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a number is drawn for. Streams of one seed are independent of each other. */
+enum rng_stream { RNG_INIT = 1, RNG_SHUFFLE = 2, RNG_SYNTHETIC = 3, RNG_TEST = 4 };
+
+struct rng {
+    uint32_t key[2];     /* seed */
+    uint32_t counter[4]; /* position (2 words), substream, stream */
+    uint32_t block[4];   /* the output of the current counter */
+    unsigned used;       /* words of `block` given out */
+};
+
+/* One Philox4x32-10 block. */
+void rng_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
+
+/* A generator at the start of (seed, stream, substream); the substream is an epoch, a layer or an image. */
+struct rng rng_open(uint64_t seed, enum rng_stream stream, uint32_t substream);
+
+uint32_t rng_u32(struct rng *rng);
+/* Uniform in [0, 1), 53 bits. */
+double rng_uniform(struct rng *rng);
+/* Standard normal (Box-Muller). */
+double rng_normal(struct rng *rng);
+/* Uniform integer in [0, bound) without bias (Lemire 2019, "Fast random integer generation in an interval"). */
+uint32_t rng_below(struct rng *rng, uint32_t bound);
+/* A uniform permutation of 0 .. count-1 (Fisher-Yates). */
+void rng_permutation(struct rng *rng, uint32_t *out, size_t count);
+
+#endif

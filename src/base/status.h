@@ -1,0 +1,27 @@
+/* Errors are values: a function that can fail returns a status, and leaves one message for the user. */
+#ifndef TESSERA_BASE_STATUS_H
+#define TESSERA_BASE_STATUS_H
+
+/* The values are the exit codes of the program. */
+enum status {
+    STATUS_OK = 0,
+    STATUS_FAILED = 1,        /* run-time failure: memory, disk, a loss that is not finite */
+    STATUS_USAGE = 2,         /* wrong flag, key or value */
+    STATUS_BAD_DATA = 3,      /* data set or checkpoint */
+    STATUS_UNAVAILABLE = 4,   /* backend or device cannot be used here */
+    STATUS_VERIFY_FAILED = 5, /* a GEMM gave a wrong result */
+    STATUS_TARGET_MISSED = 6, /* --target-accuracy was not reached */
+    STATUS_INTERRUPTED = 130  /* SIGINT or SIGTERM, after the step in progress was finished */
+};
+
+/* Keeps the message (what is wrong, where, what to do next; no newline) and returns `status`.
+   One message per thread; a later call replaces it. */
+enum status status_set(enum status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Puts "context: " in front of the kept message and returns `status`. */
+enum status status_context(enum status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The message kept last in this thread, "" if none. */
+const char *status_message(void);
+
+#endif

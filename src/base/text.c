@@ -1,0 +1,110 @@
+#include "src/base/text.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool text_parse_int(const char *text, int64_t *value) {
+    char *end = NULL;
+    errno = 0;
+    const long long parsed = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno || isspace((unsigned char)*text)) return false;
+    *value = parsed;
+    return true;
+}
+
+bool text_parse_real(const char *text, double *value) {
+    char *end = NULL;
+    const double parsed = strtod(text, &end); /* the program never calls setlocale: the point is a point */
+    if (end == text || *end != '\0' || !isfinite(parsed) || isspace((unsigned char)*text)) return false;
+    *value = parsed;
+    return true;
+}
+
+enum { LONGEST_WORD = 63 };
+
+static size_t edit_distance(const char *a, const char *b) {
+    size_t row[LONGEST_WORD + 1];
+    const size_t la = strlen(a), lb = strlen(b);
+    if (la > LONGEST_WORD || lb > LONGEST_WORD) return SIZE_MAX;
+    for (size_t j = 0; j <= lb; j++) row[j] = j;
+    for (size_t i = 1; i <= la; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= lb; j++) {
+            const size_t up = row[j];
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            if (up + 1 < best) best = up + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+            diagonal = up;
+        }
+    }
+    return row[lb];
+}
+
+const char *text_nearest(const char *word, const char *const *words, size_t count) {
+    const char *nearest = NULL;
+    size_t least = SIZE_MAX;
+    for (size_t i = 0; i < count; i++) {
+        const size_t distance = edit_distance(word, words[i]);
+        const size_t longer = strlen(word) > strlen(words[i]) ? strlen(word) : strlen(words[i]);
+        if (distance < least && distance <= (longer + 2) / 3) {
+            least = distance;
+            nearest = words[i];
+        }
+    }
+    return nearest;
+}
+
+char *text_trim(char *text) {
+    while (isspace((unsigned char)*text)) text++;
+    char *end = text + strlen(text);
+    while (end > text && isspace((unsigned char)end[-1])) end--;
+    *end = '\0';
+    return text;
+}
+
+void text_directory(const char *path, char *directory, size_t size) {
+    const char *slash = strrchr(path, '/');
+    if (!slash) {
+        snprintf(directory, size, ".");
+    } else {
+        snprintf(directory, size, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    }
+}
+
+void text_append(char *text, size_t size, const char *format, ...) {
+    const size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, size - used, format, args);
+    va_end(args);
+}
+
+struct text_number text_grouped(uint64_t value) {
+    char digits[24];
+    struct text_number out;
+    const int length = snprintf(digits, sizeof digits, "%" PRIu64, value);
+    size_t at = 0;
+    for (int i = 0; i < length; i++) {
+        if (i && (length - i) % 3 == 0) out.text[at++] = ',';
+        out.text[at++] = digits[i];
+    }
+    out.text[at] = '\0';
+    return out;
+}
+
+struct text_number text_bytes(double bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    struct text_number out;
+    size_t unit = 0;
+    for (; bytes >= 1024 && unit < 6; unit++) bytes /= 1024;
+    snprintf(out.text, sizeof out.text, unit ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
+    return out;
+}

@@ -1,0 +1,33 @@
+/* Numbers and words: strict parsing, the nearest known word, numbers for people. */
+#ifndef TESSERA_BASE_TEXT_H
+#define TESSERA_BASE_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The whole of `text` must be the number (decimal; real: a finite one). False, and `value` untouched, if it is not. */
+bool text_parse_int(const char *text, int64_t *value);
+bool text_parse_real(const char *text, double *value);
+
+/* The one of `count` words that is nearest to `word` by edit distance, NULL if none is near (more than a third off). */
+const char *text_nearest(const char *word, const char *const *words, size_t count);
+
+/* Cuts white space off both ends, in place; returns the new start. */
+char *text_trim(char *text);
+
+/* The directory part of a path: "." if it names none, "/" for the root. Cut off at `size`. */
+void text_directory(const char *path, char *directory, size_t size);
+
+/* Appends like printf to a string of `size` bytes; cut off at the end. */
+void text_append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* 60000 -> "60,000"; the buffer holds the longest. Returns it. */
+struct text_number {
+    char text[32];
+};
+struct text_number text_grouped(uint64_t value);
+/* Bytes as "1.5 MiB". */
+struct text_number text_bytes(double bytes);
+
+#endif

@@ -1,0 +1,15 @@
+/* The commands of the program: one file each, one line each in train.c. */
+#ifndef TESSERA_CMD_COMMAND_H
+#define TESSERA_CMD_COMMAND_H
+
+#include "src/base/status.h"
+
+struct command {
+    const char *name, *summary;
+    /* argv[0] is the command's name. What went wrong stands in status_message; a message may stand with STATUS_OK never. */
+    enum status (*run)(int argc, char **argv);
+};
+
+extern const struct command command_train, command_eval, command_devices;
+
+#endif

@@ -1,0 +1,34 @@
+/* What a training run prints: the table to stdout, the progress line to stderr and only on a terminal. */
+#ifndef TESSERA_CMD_CONSOLE_H
+#define TESSERA_CMD_CONSOLE_H
+
+#include "src/nn/trainer.h"
+
+struct console {
+    const struct trainer *trainer;
+    bool terminal;        /* is stderr one? */
+    double last_progress; /* seconds */
+};
+
+struct console console_open(const struct trainer *trainer);
+
+/* Everything that the run depends on. */
+void console_header(const struct trainer *trainer, const struct dataset_pair *data);
+void console_epoch_titles(const struct console *console);
+void console_epoch(struct console *console, const struct epoch_record *record);
+void console_progress(struct console *console, size_t epoch, size_t step, size_t steps, double loss);
+void console_summary(struct console *console, const struct run_summary *summary);
+
+/* "9,812/10,000 98.12 %" */
+struct console_text {
+    char text[80];
+};
+struct console_text console_accuracy(uint64_t correct, uint64_t total);
+
+/* One standard error of an accuracy, in percentage points: 100 sqrt(p (1 - p) / n). */
+double console_binomial_error(const struct evaluation *evaluation);
+
+/* STATUS_TARGET_MISSED if --target-accuracy (per cent, or a fraction up to 1) was asked for and not reached. */
+enum status console_check_target(const struct config *config, const struct evaluation *test);
+
+#endif

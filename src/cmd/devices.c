@@ -1,0 +1,73 @@
+/* ./train devices: every backend that the program knows, usable here or why not. */
+#include <stdio.h>
+
+#include "src/backend/registry.h"
+#include "src/backend/verify.h"
+#include "src/base/platform.h"
+#include "src/base/text.h"
+#include "src/cmd/command.h"
+#include "src/cmd/options.h"
+
+static enum status print_verification(struct compute *compute) {
+    size_t checked, skipped;
+    const enum status status = verify_backend(compute, &checked, &skipped);
+    if (status) {
+        printf("           WRONG: %s\n", status_message());
+    } else {
+        printf("           verified: %s GEMM cases right, %s not supported\n", text_grouped(checked).text,
+               text_grouped(skipped).text);
+    }
+    return status;
+}
+
+static enum status print_backend(const struct registry_entry *entry, int threads, bool verify) {
+    char why[256] = "";
+    if (!registry_usable(entry, why, sizeof why)) {
+        printf("  %-9s  not usable: %s\n", entry->name, why);
+        return STATUS_OK;
+    }
+    struct compute compute;
+    enum status status = compute_open(&compute, entry->backend, threads);
+    if (status) {
+        printf("  %-9s  not usable: %s\n", entry->name, status_message());
+        return STATUS_OK;
+    }
+    printf("  %-9s  %s: %s (%s)\n", entry->name, compute.device.driver->name, entry->backend->summary, compute.description);
+    if (verify) status = print_verification(&compute);
+    compute_close(&compute);
+    return status;
+}
+
+static enum status run_devices(int argc, char **argv) {
+    static const char *const keys[] = {"threads", NULL};
+    const char *verify = NULL;
+    const struct option_extra extras[] = {
+        {"verify", NULL, "check every usable backend against a float64 reference; exit with 5 if one is wrong", &verify},
+    };
+    const struct option_set set = {
+        .usage = "devices [--verify] [--threads N]",
+        .details = "Lists every GEMM backend that the program knows: what it is, or why it cannot be used here.",
+        .keys = keys,
+        .extras = extras,
+        .extra_count = sizeof extras / sizeof *extras,
+    };
+    struct config config;
+    bool help;
+    const enum status parsed = options_parse(&set, argc, argv, &config, &help);
+    if (parsed || help) return parsed;
+
+    const int threads = config.threads ? (int)config.threads : platform_threads();
+    enum status worst = STATUS_OK;
+    printf("machine    %s; %s; %s of memory\n", platform_cpu(), platform_system(),
+           text_bytes((double)platform_memory()).text);
+    printf("build      Tessera %s, commit %s; %s %s\n", TESSERA_VERSION, platform_commit(), platform_compiler(),
+           platform_flags());
+    printf("backends\n");
+    for (size_t i = 0; i < registry_count(); i++) {
+        const enum status status = print_backend(registry_at(i), threads, verify != NULL);
+        if (status) worst = status;
+    }
+    return worst;
+}
+
+const struct command command_devices = {"devices", "list the GEMM backends, usable here or why not", run_devices};

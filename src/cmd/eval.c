@@ -1,0 +1,172 @@
+/* ./train eval: what a trained network makes of the test set. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/backend/registry.h"
+#include "src/base/platform.h"
+#include "src/base/text.h"
+#include "src/cmd/command.h"
+#include "src/cmd/console.h"
+#include "src/cmd/options.h"
+#include "src/nn/checkpoint.h"
+#include "src/nn/samples.h"
+#include "src/report/confusion.h"
+#include "src/report/picture.h"
+
+enum { EVALUATION_ROWS = 1000, TERMINAL_COLUMNS = 100 };
+
+struct evaluator {
+    struct config config;
+    struct compute compute;
+    struct dataset_pair data;
+    struct checkpoint checkpoint;
+    struct mlp mlp;
+    struct samples test;
+    struct tally *tally; /* device */
+    struct predictions predictions;
+};
+
+static void close_evaluator(struct evaluator *eval) {
+    if (eval->compute.context) {
+        struct device *device = &eval->compute.device;
+        device->driver->free(device, eval->tally);
+        samples_close(&eval->test, device);
+        mlp_close(&eval->mlp);
+    }
+    free(eval->predictions.label);
+    free(eval->predictions.confidence);
+    checkpoint_close(&eval->checkpoint);
+    dataset_pair_free(&eval->data);
+    compute_close(&eval->compute);
+}
+
+static enum status open_network(struct evaluator *eval) {
+    struct device *device = &eval->compute.device;
+    enum status status = mlp_open(&eval->mlp, &eval->compute, &eval->config, EVALUATION_ROWS);
+    if (!status) status = checkpoint_restore(&eval->checkpoint, &eval->mlp, NULL, NULL);
+    if (!status) status = samples_open(&eval->test, device, &eval->data.test);
+    if (status) return status;
+    eval->tally = device->driver->alloc(device, sizeof *eval->tally);
+    eval->predictions.label = malloc(eval->test.count);
+    eval->predictions.confidence = malloc(eval->test.count * sizeof *eval->predictions.confidence);
+    if (!eval->tally) return STATUS_FAILED;
+    return eval->predictions.label && eval->predictions.confidence ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
+}
+
+static enum status open_evaluator(struct evaluator *eval, const char *path) {
+    struct config *config = &eval->config;
+    const struct gemm_backend *backend;
+    enum status status = checkpoint_open(&eval->checkpoint, path);
+    if (!status) status = checkpoint_recipe(&eval->checkpoint, config);
+    if (!status) status = registry_find(config->backend, &backend);
+    if (!status) status = dataset_load(&eval->data, config->data);
+    if (status) return status;
+    const struct dataset *test = &eval->data.test;
+    config->validation = 0; /* the test set is not split */
+    status = config_check_data(config, test->height * test->width, test->classes, eval->data.train.count);
+    if (!status) status = compute_open(&eval->compute, backend, config->threads ? (int)config->threads : platform_threads());
+    return status ? status : open_network(eval);
+}
+
+/* --- the most confident mistakes --- */
+
+struct mistake {
+    size_t image;
+    double confidence;
+};
+
+static int by_confidence(const void *a, const void *b) {
+    const struct mistake *x = a, *y = b;
+    if (x->confidence != y->confidence) return x->confidence < y->confidence ? 1 : -1;
+    return (x->image > y->image) - (x->image < y->image);
+}
+
+static enum status print_mistakes(const struct evaluator *eval, size_t wanted) {
+    const struct dataset *test = &eval->data.test;
+    struct mistake *mistakes = malloc(test->count * sizeof *mistakes);
+    struct picture *pictures = malloc((wanted < test->count ? wanted : test->count) * sizeof *pictures + 1);
+    size_t found = 0;
+    if (!mistakes || !pictures) {
+        free(mistakes);
+        free(pictures);
+        return status_set(STATUS_FAILED, "out of memory");
+    }
+    for (size_t i = 0; i < test->count; i++)
+        if (eval->predictions.label[i] != test->labels[i])
+            mistakes[found++] = (struct mistake){i, eval->predictions.confidence[i]};
+    qsort(mistakes, found, sizeof *mistakes, by_confidence);
+    const size_t shown = wanted < found ? wanted : found;
+    for (size_t i = 0; i < shown; i++) {
+        const size_t image = mistakes[i].image;
+        pictures[i].pixels = test->images + image * test->height * test->width;
+        snprintf(pictures[i].caption, sizeof pictures[i].caption, "#%zu: %u, not %u (%.1f %%)", image,
+                 eval->predictions.label[image], test->labels[image], 100 * mistakes[i].confidence);
+    }
+    printf("\nthe %zu most confident of %s mistakes (#image: prediction, not label)\n\n", shown, text_grouped(found).text);
+    picture_print(stdout, pictures, shown, test->height, test->width, TERMINAL_COLUMNS);
+    free(mistakes);
+    free(pictures);
+    return STATUS_OK;
+}
+
+/* --- the report --- */
+
+static enum status print_report(struct evaluator *eval, const struct evaluation *result, const char *path) {
+    const struct dataset *test = &eval->data.test;
+    const size_t classes = mlp_last(&eval->mlp)->out;
+    uint32_t *counts = calloc(classes * classes, sizeof *counts);
+    char layers[CONFIG_TEXT];
+    if (!counts) return status_set(STATUS_FAILED, "out of memory");
+    config_value(&eval->config, config_key_find("layers"), layers, sizeof layers);
+    printf("checkpoint  %s: %s, %s, %s\n", path, layers, config_choice("activation", eval->config.activation),
+           dtype_name(eval->mlp.dtype));
+    printf("data        %s, %s test images; backend %s (%s)\n", eval->data.name, text_grouped(test->count).text,
+           eval->compute.backend->name, eval->compute.description);
+    printf("accuracy    %s +- %.2f (binomial standard error)\n", console_accuracy(result->correct, result->total).text,
+           console_binomial_error(result));
+    printf("loss        %.6f\n\n", result->loss);
+    confusion_count(counts, classes, test->labels, eval->predictions.label, test->count);
+    confusion_print(stdout, counts, classes);
+    free(counts);
+    return STATUS_OK;
+}
+
+static enum status evaluate(struct evaluator *eval, const char *path, size_t mistakes) {
+    struct evaluation result;
+    enum status status = open_evaluator(eval, path);
+    if (!status) status = samples_evaluate(&eval->test, &eval->mlp, eval->tally, &result, &eval->predictions);
+    if (!status) status = print_report(eval, &result, path);
+    if (!status && mistakes) status = print_mistakes(eval, mistakes);
+    return status ? status : console_check_target(&eval->config, &result);
+}
+
+static enum status run_eval(int argc, char **argv) {
+    static struct evaluator eval; /* zero */
+    static const char *const keys[] = {"data", "backend", "threads", "layers", "activation", "target-accuracy", NULL};
+    const char *path = NULL, *misclassified = NULL;
+    const struct option_extra extras[] = {
+        {"misclassified", "K", "also print the K most confident mistakes as small pictures", &misclassified},
+    };
+    const struct option_set set = {
+        .usage = "eval CHECKPOINT [--data DIR] [--misclassified K]...",
+        .details = "Evaluates a safetensors checkpoint on the test set: accuracy, loss, confusion matrix, precision and recall.\n"
+                   "Network and data are those that it was trained with, unless a flag says otherwise.",
+        .keys = keys,
+        .extras = extras,
+        .extra_count = sizeof extras / sizeof *extras,
+        .positional = &path,
+    };
+    bool help;
+    int64_t mistakes = 0;
+    enum status status = options_parse(&set, argc, argv, &eval.config, &help);
+    if (status || help) return status;
+    if (!path) return status_set(STATUS_USAGE, "eval needs a checkpoint: train eval model.safetensors");
+    if (misclassified && (!text_parse_int(misclassified, &mistakes) || mistakes < 0))
+        return status_set(STATUS_USAGE, "--misclassified must be a whole number from 0, not '%s'", misclassified);
+    status = evaluate(&eval, path, (size_t)mistakes);
+    close_evaluator(&eval);
+    return status;
+}
+
+const struct command command_eval = {"eval", "evaluate a checkpoint on the test set", run_eval};

@@ -1,0 +1,147 @@
+#include "src/cmd/options.h"
+
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/text.h"
+
+enum { FLAG_HELP = 1, FLAG_CONFIG, FLAG_EXTRA = 100, FLAG_KEY = 1000, MOST_FLAGS = 2 * CONFIG_MAX_KEYS + 32 };
+
+/* Everything that getopt_long needs, and the names for "did you mean". */
+struct flags {
+    struct option list[MOST_FLAGS];
+    size_t count;
+};
+
+static void add_flag(struct flags *flags, const char *name, bool argument, int value) {
+    flags->list[flags->count++] =
+        (struct option){.name = name, .has_arg = argument ? required_argument : no_argument, .val = value};
+}
+
+static bool takes_key(const struct option_set *set, const struct config_key *key) {
+    if (!set->keys) return true;
+    for (size_t i = 0; set->keys[i]; i++)
+        if (strcmp(set->keys[i], key->name) == 0) return true;
+    return false;
+}
+
+static void collect_flags(const struct option_set *set, struct flags *flags) {
+    flags->count = 0;
+    add_flag(flags, "help", false, FLAG_HELP);
+    if (!set->keys) add_flag(flags, "config", true, FLAG_CONFIG);
+    for (size_t i = 0; i < set->extra_count; i++)
+        add_flag(flags, set->extras[i].name, set->extras[i].argument != NULL, FLAG_EXTRA + (int)i);
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *key = config_key_at(i);
+        if (!takes_key(set, key)) continue;
+        add_flag(flags, key->name, true, FLAG_KEY + (int)i);
+        if (key->alias) add_flag(flags, key->alias, true, FLAG_KEY + (int)i);
+    }
+    flags->list[flags->count] = (struct option){0};
+}
+
+/* --- help --- */
+
+static void print_flag(const char *name, const char *argument, const char *help, const char *fallback) {
+    enum { TEXT_COLUMN = 30, WIDTH = 100 };
+    char left[80];
+    snprintf(left, sizeof left, "  --%s%s%s", name, argument ? " " : "", argument ? argument : "");
+    int column = printf("%-*s", TEXT_COLUMN - 1, left);
+    char text[512];
+    snprintf(text, sizeof text, "%s%s%s%s", help, fallback && *fallback ? " [" : "", fallback ? fallback : "",
+             fallback && *fallback ? "]" : "");
+    for (char *word = strtok(text, " "); word; word = strtok(NULL, " ")) {
+        if (column + 1 + (int)strlen(word) > WIDTH) column = printf("\n%*s", TEXT_COLUMN - 1, "") - 1;
+        column += printf(" %s", word);
+    }
+    printf("\n");
+}
+
+static void print_key(const struct config_key *key) {
+    char choices[128] = "";
+    if (key->kind == KEY_CHOICE)
+        for (size_t i = 0; key->choices[i]; i++)
+            text_append(choices, sizeof choices, "%s%s", i ? "|" : "", key->choices[i]);
+    print_flag(key->name, choices[0] ? choices : key->unit, key->help, key->fallback);
+}
+
+static void print_help(const struct option_set *set) {
+    printf("usage: train %s\n\n%s\n\n", set->usage, set->details);
+    for (size_t i = 0; i < set->extra_count; i++)
+        print_flag(set->extras[i].name, set->extras[i].argument, set->extras[i].help, NULL);
+    if (!set->keys) print_flag("config", "FILE", "read 'key = value' lines; every flag below is also a key", NULL);
+    print_flag("help", NULL, "this text", NULL);
+    for (size_t i = 0; i < config_key_count(); i++)
+        if (takes_key(set, config_key_at(i))) print_key(config_key_at(i));
+    printf("\nDefaults are in [brackets]. Precedence: flag, environment (TESSERA_BATCH_SIZE for --batch-size), config "
+           "file,\ndefault.\n");
+}
+
+/* --- parsing --- */
+
+static enum status wrong_flag(const struct flags *flags, const char *word, bool known) {
+    const char *names[MOST_FLAGS];
+    char name[64];
+    const char *start = word;
+    while (*start == '-') start++;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(start, "="), start);
+    for (size_t i = 0; i < flags->count; i++) names[i] = flags->list[i].name;
+    if (known) return status_set(STATUS_USAGE, "--%s needs a value, or takes none (see --help)", name);
+    const char *near = text_nearest(name, names, flags->count);
+    return status_set(STATUS_USAGE, "unknown or ambiguous flag '%s'%s%s%s (--help lists them)", word,
+                      near ? "; did you mean '--" : "", near ? near : "", near ? "'?" : "");
+}
+
+static bool is_flag(const struct flags *flags, const char *word) {
+    const size_t length = strcspn(word, "=");
+    for (size_t i = 0; i < flags->count; i++)
+        if (strlen(flags->list[i].name) == length && strncmp(flags->list[i].name, word, length) == 0) return true;
+    return false;
+}
+
+static enum status one_flag(const struct option_set *set, int flag, struct config *config) {
+    if (flag == FLAG_CONFIG) return config_read(config, optarg);
+    if (flag < FLAG_KEY) {
+        *set->extras[flag - FLAG_EXTRA].value = optarg ? optarg : "";
+        return STATUS_OK;
+    }
+    const struct config_key *key = config_key_at((size_t)(flag - FLAG_KEY));
+    char where[64];
+    snprintf(where, sizeof where, "--%s", key->name);
+    return config_set(config, key->name, optarg, FROM_FLAG, where);
+}
+
+static enum status take_positional(const struct option_set *set, int argc, char **argv) {
+    if (optind == argc) return STATUS_OK;
+    if (set->positional && !*set->positional) *set->positional = argv[optind++];
+    return optind == argc ? STATUS_OK
+                          : status_set(STATUS_USAGE, "unexpected argument '%s' (flags start with --; see --help)", argv[optind]);
+}
+
+enum status options_parse(const struct option_set *set, int argc, char **argv, struct config *config, bool *help) {
+    struct flags flags;
+    collect_flags(set, &flags);
+    config_defaults(config);
+    *help = false;
+    enum status status = config_environment(config);
+    optind = 0; /* glibc: scan anew */
+    opterr = 0;
+    while (!status) {
+        const int current = optind ? optind : 1;
+        const int flag = getopt_long(argc, argv, "h", flags.list, NULL);
+        if (flag == -1) break;
+        if (flag == FLAG_HELP || flag == 'h') {
+            print_help(set);
+            *help = true;
+            return STATUS_OK;
+        }
+        if (flag == '?') {
+            const char *word = argv[optind - 1 < current ? current : optind - 1];
+            status = wrong_flag(&flags, word, strncmp(word, "--", 2) == 0 && is_flag(&flags, word + 2));
+        } else {
+            status = one_flag(set, flag, config);
+        }
+    }
+    return status ? status : take_positional(set, argc, argv);
+}

@@ -1,0 +1,27 @@
+/* Flags of a command: the keys of struct config that it takes, and switches of its own. */
+#ifndef TESSERA_CMD_OPTIONS_H
+#define TESSERA_CMD_OPTIONS_H
+
+#include "src/nn/config.h"
+
+struct option_extra {
+    const char *name;
+    const char *argument; /* its name in --help, or NULL: a switch */
+    const char *help;
+    const char **value; /* receives the argument, "" for a switch; stays NULL if the flag is not given */
+};
+
+struct option_set {
+    const char *usage;   /* after "train " in the usage line */
+    const char *details; /* a paragraph or two for --help */
+    const char *const *keys; /* the config keys taken, NULL-terminated; NULL: all, and --config */
+    const struct option_extra *extras;
+    size_t extra_count;
+    const char **positional; /* NULL: no argument beside the flags */
+};
+
+/* Defaults, environment, --config file and flags into `config`. *help is set, and nothing else done, for --help (it was
+   printed). STATUS_USAGE names the flag and the nearest known one. */
+enum status options_parse(const struct option_set *set, int argc, char **argv, struct config *config, bool *help);
+
+#endif

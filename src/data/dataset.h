@@ -1,0 +1,49 @@
+/* A labelled image set in host memory, and where it comes from. Pixels stay uint8 until the device that computes. */
+#ifndef TESSERA_DATA_DATASET_H
+#define TESSERA_DATA_DATASET_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "src/base/status.h"
+
+struct dataset {
+    size_t count, height, width;
+    unsigned classes; /* 1 + the largest label */
+    uint8_t *images;  /* [count][height][width], 0 is background; owned */
+    uint8_t *labels;  /* [count]; owned */
+};
+
+/* A training and a test set of the same image size, with the name to show to the user. */
+struct dataset_pair {
+    struct dataset train, test;
+    char name[512];
+};
+
+enum {
+    DATASET_MAX_CLASSES = 256,
+    SYNTHETIC_TRAIN = 60000, /* images of the embedded set: as many as MNIST has */
+    SYNTHETIC_TEST = 10000,
+    SYNTHETIC_SIDE = 28
+};
+
+/* Reads one IDX image file and its IDX label file, raw or gzip by content. Magic, type, dimensions and exact length are
+   checked before anything is allocated from them; both counts must agree. STATUS_BAD_DATA says which file is wrong
+   and what to do. `set` is empty on failure. */
+enum status dataset_read(struct dataset *set, const char *images_path, const char *labels_path);
+
+/* Draws `count` digits 28x28 from strokes, distorted at random: a pure function of (seed, first + i), so two ranges
+   of one seed never share an image. Labels run 0 1 2 .. 9 0 1 .. before shuffling by index. */
+enum status dataset_synthesize(struct dataset *set, size_t count, uint64_t seed, size_t first);
+
+void dataset_free(struct dataset *set);
+
+/* Loads `source`: a directory with the four MNIST files in any usual spelling, "synthetic", or "auto": data/mnist
+   when that directory holds a data set, else synthetic. */
+enum status dataset_load(struct dataset_pair *pair, const char *source);
+void dataset_pair_free(struct dataset_pair *pair);
+
+/* The last `count` images of `set` as a view that owns nothing; `set` keeps the rest. */
+struct dataset dataset_split(struct dataset *set, size_t count);
+
+#endif

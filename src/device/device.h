@@ -1,0 +1,62 @@
+/* The device seam: where tensors live and element-wise work runs. A driver is one const table (host.c, cuda.cu); which
+   drivers were built is known to src/backend/registry.c alone. */
+#ifndef TESSERA_DEVICE_DEVICE_H
+#define TESSERA_DEVICE_DEVICE_H
+
+#include "kernels/ops.h"
+#include "src/base/profile.h"
+#include "src/base/status.h"
+
+struct device {
+    const struct device_driver *driver;
+    void *state;             /* the driver's */
+    void *ops_context;       /* first argument of every op */
+    struct profile *profile; /* gets every lap; set by the owner, NULL: nobody counts */
+};
+
+struct device_driver {
+    const char *name; /* "host", "cuda" */
+    enum gemm_device where;
+    bool host_memory; /* its pointers can be read by the host */
+
+    enum status (*open)(struct device *device, int threads); /* threads: of the host, for element-wise work */
+    void (*close)(struct device *device);
+
+    /* 64-byte aligned and zeroed; NULL with a message that has the needed and the available bytes. */
+    void *(*alloc)(struct device *device, size_t bytes);
+    void (*free)(struct device *device, void *memory); /* NULL: nothing */
+
+    /* Copies return when the host memory may be used again. A driver whose copies cross a bus adds their time to PART_H2D
+       and PART_D2H itself; on the host a copy is part of the work that it belongs to. */
+    void (*upload)(struct device *device, void *to, const void *from, size_t bytes);
+    void (*download)(struct device *device, void *to, const void *from, size_t bytes);
+    void (*zero)(struct device *device, void *memory, size_t bytes);
+
+    /* Waits for everything issued; reports what went wrong since the last time. */
+    enum status (*synchronize)(struct device *device);
+
+    const struct ops *(*ops)(struct device *device, enum gemm_dtype dtype);
+
+    /* The work issued since the last lap belongs to `part` (and GEMM: to that layer and shape). */
+    void (*lap)(struct device *device, enum profile_part part);
+    void (*lap_gemm)(struct device *device, enum profile_part part, size_t layer, size_t m, size_t n, size_t k);
+
+    /* (optional) Changes the host threads for element-wise work. */
+    void (*set_threads)(struct device *device, int threads);
+
+    /* (optional) The stream that GEMM backends of this device must use. */
+    void *(*stream)(struct device *device);
+};
+
+extern const struct device_driver device_host;
+
+static inline size_t dtype_size(enum gemm_dtype dtype) {
+    return dtype == GEMM_F32 ? sizeof(float) : sizeof(double);
+}
+
+/* "f32", "f64". */
+static inline const char *dtype_name(enum gemm_dtype dtype) {
+    return dtype == GEMM_F32 ? "f32" : "f64";
+}
+
+#endif

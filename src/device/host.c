@@ -1,0 +1,94 @@
+/* The host as a device: its memory, its clock, the ops of kernels/host/ops.c. Everything is done when a call returns. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/host/ops.h"
+#include "src/base/platform.h"
+#include "src/base/text.h"
+#include "src/device/device.h"
+
+static void host_set_threads(struct device *device, int threads) {
+    struct host_ops_context *context = device->state;
+    context->threads = threads;
+}
+
+static enum status host_open(struct device *device, int threads) {
+    struct host_ops_context *context = malloc(sizeof *context);
+    if (!context) return status_set(STATUS_FAILED, "out of memory");
+    device->state = context;
+    device->ops_context = context;
+    host_set_threads(device, threads);
+    return STATUS_OK;
+}
+
+static void host_close(struct device *device) {
+    free(device->state);
+    device->state = device->ops_context = NULL;
+}
+
+static void *host_alloc(struct device *device, size_t bytes) {
+    (void)device;
+    /* Linux hands out more than it has and kills the process that uses it: better to say so now. */
+    const uint64_t physical = platform_memory();
+    const bool fits = bytes <= SIZE_MAX - 64 && (!physical || bytes <= physical);
+    const size_t rounded = (bytes + 63) / 64 * 64;
+    void *memory = fits ? aligned_alloc(64, rounded ? rounded : 64) : NULL;
+    if (!memory) {
+        status_set(STATUS_FAILED, "out of memory: %s needed at once, the machine has %s",
+                   text_bytes((double)bytes).text, text_bytes((double)physical).text);
+        return NULL;
+    }
+    memset(memory, 0, rounded); /* the first touch of every page */
+    return memory;
+}
+
+static void host_free(struct device *device, void *memory) {
+    (void)device;
+    free(memory);
+}
+
+static void host_copy(struct device *device, void *to, const void *from, size_t bytes) {
+    (void)device;
+    if (bytes) memcpy(to, from, bytes);
+}
+
+static void host_zero(struct device *device, void *memory, size_t bytes) {
+    (void)device;
+    if (bytes) memset(memory, 0, bytes);
+}
+
+static enum status host_synchronize(struct device *device) {
+    (void)device;
+    return STATUS_OK;
+}
+
+static const struct ops *host_table(struct device *device, enum gemm_dtype dtype) {
+    (void)device;
+    return host_ops(dtype);
+}
+
+static void host_lap(struct device *device, enum profile_part part) {
+    if (device->profile) profile_lap(device->profile, part);
+}
+
+static void host_lap_gemm(struct device *device, enum profile_part part, size_t layer, size_t m, size_t n, size_t k) {
+    if (device->profile) profile_lap_gemm(device->profile, part, layer, m, n, k);
+}
+
+const struct device_driver device_host = {
+    .name = "host",
+    .where = GEMM_ON_HOST,
+    .host_memory = true,
+    .open = host_open,
+    .close = host_close,
+    .alloc = host_alloc,
+    .free = host_free,
+    .upload = host_copy,
+    .download = host_copy,
+    .zero = host_zero,
+    .synchronize = host_synchronize,
+    .ops = host_table,
+    .lap = host_lap,
+    .lap_gemm = host_lap_gemm,
+    .set_threads = host_set_threads,
+};

@@ -1,0 +1,323 @@
+#include "src/nn/config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/text.h"
+
+static const char *const activations[] = {"none", "relu", "tanh", "scaled-tanh", "sigmoid", "gelu", NULL};
+static const char *const inits[] = {"he", "xavier", "uniform", NULL};
+static const char *const schedules[] = {"constant", "step", "cosine", "exponential", NULL};
+static const char *const switches[] = {"off", "on", NULL};
+static const char *const dtypes[] = {"f32", "f64", NULL};
+static const char *const engines[] = {"auto", "eager", NULL};
+
+enum { MAX_WIDTH = 1 << 20 };
+#define AT(field) offsetof(struct config, field)
+#define RECIPE true
+#define RUN false
+
+static const struct config_key keys[] = {
+    {"layers", NULL, KEY_LAYERS, RECIPE, AT(layers), 0, 0, NULL, "784-128-10", "N-N-..-N",
+     "widths from the pixels to the classes"},
+    {"activation", NULL, KEY_CHOICE, RECIPE, AT(activation), 0, 0, activations, "relu", NULL,
+     "of the hidden layers; scaled-tanh is 1.7159 tanh(2x/3)"},
+    {"init", NULL, KEY_CHOICE, RECIPE, AT(init), 0, 0, inits, "he", NULL,
+     "he: normal, sd sqrt(2/in); xavier: uniform, sqrt(6/(in+out)); uniform: 1/sqrt(in), biases too"},
+    {"epochs", NULL, KEY_INT, RECIPE, AT(epochs), 0, 1e9, NULL, "20", "N", "passes over the training set"},
+    {"batch-size", "batch", KEY_INT, RECIPE, AT(batch_size), 1, 1e9, NULL, "128", "IMAGES",
+     "images a step; more than there are means all of them"},
+    {"learning-rate", "lr", KEY_REAL, RECIPE, AT(learning_rate), 0, 1e6, NULL, "0.1", "X", "step size of SGD"},
+    {"momentum", NULL, KEY_REAL, RECIPE, AT(momentum), 0, 1, NULL, "0", "X", "v = momentum v + gradient"},
+    {"weight-decay", NULL, KEY_REAL, RECIPE, AT(weight_decay), 0, 1e6, NULL, "0", "X",
+     "added to the gradient times the weight, biases included (as torch.optim.SGD)"},
+    {"schedule", NULL, KEY_CHOICE, RECIPE, AT(schedule), 0, 0, schedules, "constant", NULL,
+     "of the learning rate: step (x lr-gamma every lr-step-epochs), cosine (to lr-min, step by step), "
+     "exponential (x lr-gamma every epoch)"},
+    {"warmup-steps", NULL, KEY_INT, RECIPE, AT(warmup_steps), 0, 1e9, NULL, "0", "STEPS",
+     "the learning rate rises linearly over the first steps"},
+    {"lr-step-epochs", NULL, KEY_INT, RECIPE, AT(lr_step_epochs), 1, 1e9, NULL, "10", "EPOCHS", "for schedule = step"},
+    {"lr-gamma", NULL, KEY_REAL, RECIPE, AT(lr_gamma), 0, 1, NULL, "0.1", "X", "for schedule = step or exponential"},
+    {"lr-min", NULL, KEY_REAL, RECIPE, AT(lr_min), 0, 1e6, NULL, "0", "X", "for schedule = cosine: where it ends"},
+    {"seed", NULL, KEY_INT, RECIPE, AT(seed), 0, 9e15, NULL, "1", "N",
+     "of initial weights and batch order, the same on every backend"},
+    {"shuffle", NULL, KEY_CHOICE, RECIPE, AT(shuffle), 0, 0, switches, "on", NULL,
+     "a new order every epoch; off takes the images in file order"},
+    {"validation", NULL, KEY_INT, RECIPE, AT(validation), 0, 1e9, NULL, "0", "IMAGES",
+     "off the end of the training set, to choose by; the test set is then read once, at the end"},
+    {"data", NULL, KEY_TEXT, RECIPE, AT(data), 0, 0, NULL, "auto", "DIR",
+     "directory of the four MNIST files; 'synthetic': the embedded digits; 'auto': data/mnist if it is there, else "
+     "synthetic"},
+    {"dtype", NULL, KEY_CHOICE, RECIPE, AT(dtype), 0, 0, dtypes, "f32", NULL, "of weights and arithmetic"},
+    {"backend", NULL, KEY_TEXT, RUN, AT(backend), 0, 0, NULL, "auto", "NAME",
+     "the GEMM; see './train devices'. auto: the fastest host backend that is usable"},
+    {"threads", NULL, KEY_INT, RUN, AT(threads), 0, 1024, NULL, "0", "N",
+     "of the host; 0: the cores that may be used (OMP_NUM_THREADS is honoured)"},
+    {"engine", NULL, KEY_CHOICE, RUN, AT(engine), 0, 0, engines, "auto", NULL,
+     "how steps are issued: eager is op by op; auto takes the fastest that can"},
+    {"target-accuracy", NULL, KEY_REAL, RUN, AT(target_accuracy), 0, 100, NULL, "0", "PERCENT",
+     "exit with 6 if the final test accuracy is lower; 97.5, or 0.975"},
+    {"log", NULL, KEY_TEXT, RUN, AT(log), 0, 0, NULL, "", "FILE", "JSON lines: header, steps, epochs, summary"},
+    {"log-steps", NULL, KEY_INT, RUN, AT(log_steps), 0, 1e9, NULL, "0", "N", "also log the loss of the first N steps"},
+    {"csv", NULL, KEY_TEXT, RUN, AT(csv), 0, 0, NULL, "", "FILE", "the epochs as comma-separated values"},
+    {"save", NULL, KEY_TEXT, RUN, AT(save), 0, 0, NULL, "", "FILE",
+     "safetensors checkpoint, written at the end and when interrupted"},
+    {"save-every", NULL, KEY_INT, RUN, AT(save_every), 0, 1e9, NULL, "0", "EPOCHS", "also write --save every N epochs"},
+    {"save-init", NULL, KEY_TEXT, RUN, AT(save_init), 0, 0, NULL, "", "FILE", "safetensors of the initial weights"},
+    {"resume", NULL, KEY_TEXT, RUN, AT(resume), 0, 0, NULL, "", "FILE",
+     "go on from a checkpoint, with its recipe unless a flag says otherwise"},
+};
+
+enum { KEYS = sizeof keys / sizeof *keys };
+_Static_assert((int)KEYS <= (int)CONFIG_MAX_KEYS, "struct config has no room for the origin of every key");
+
+size_t config_key_count(void) {
+    return KEYS;
+}
+
+const struct config_key *config_key_at(size_t index) {
+    return &keys[index];
+}
+
+const struct config_key *config_key_find(const char *name) {
+    for (size_t i = 0; i < KEYS; i++)
+        if (strcmp(keys[i].name, name) == 0 || (keys[i].alias && strcmp(keys[i].alias, name) == 0)) return &keys[i];
+    return NULL;
+}
+
+const char *config_choice(const char *key, int value) {
+    return config_key_find(key)->choices[value];
+}
+
+void config_defaults(struct config *config) {
+    memset(config, 0, sizeof *config);
+    for (size_t i = 0; i < KEYS; i++) config_set(config, keys[i].name, keys[i].fallback, FROM_DEFAULT, "default");
+}
+
+/* --- one value --- */
+
+static enum status unknown_key(const char *name, const char *where) {
+    const char *names[2 * KEYS];
+    size_t count = 0;
+    for (size_t i = 0; i < KEYS; i++) {
+        names[count++] = keys[i].name;
+        if (keys[i].alias) names[count++] = keys[i].alias;
+    }
+    const char *near = text_nearest(name, names, count);
+    return status_set(STATUS_USAGE, "%s: unknown key '%s'%s%s%s (--help lists the keys)", where, name,
+                      near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+static enum status parse_layers(struct layer_list *layers, const char *value) {
+    struct layer_list list = {0};
+    char copy[CONFIG_TEXT];
+    if (snprintf(copy, sizeof copy, "%s", value) >= (int)sizeof copy) return STATUS_USAGE;
+    for (char *word = copy; word;) {
+        char *dash = strchr(word, '-');
+        if (dash) *dash = '\0';
+        int64_t width;
+        if (!text_parse_int(text_trim(word), &width) || width < 1 || width > MAX_WIDTH) return STATUS_USAGE;
+        if (list.count == PROFILE_MAX_LAYERS + 1) return STATUS_USAGE;
+        list.width[list.count++] = (size_t)width;
+        word = dash ? dash + 1 : NULL;
+    }
+    if (list.count < 2) return STATUS_USAGE;
+    *layers = list;
+    return STATUS_OK;
+}
+
+static void list_choices(const char *const *choices, char *text, size_t size) {
+    text[0] = '\0';
+    for (size_t i = 0; choices[i]; i++) text_append(text, size, "%s%s", i ? " | " : "", choices[i]);
+}
+
+static enum status parse_choice(const struct config_key *key, const char *value, const char *where, int *choice) {
+    char list[256];
+    for (int i = 0; key->choices[i]; i++) {
+        if (strcmp(key->choices[i], value) == 0) {
+            *choice = i;
+            return STATUS_OK;
+        }
+    }
+    list_choices(key->choices, list, sizeof list);
+    return status_set(STATUS_USAGE, "%s: %s must be %s, not '%s'", where, key->name, list, value);
+}
+
+static enum status parse_value(struct config *config, const struct config_key *key, const char *value,
+                               const char *where) {
+    char *field = (char *)config + key->offset;
+    int64_t integer;
+    double real;
+    switch (key->kind) {
+    case KEY_INT:
+        if (!text_parse_int(value, &integer) || (double)integer < key->min || (double)integer > key->max)
+            return status_set(STATUS_USAGE, "%s: %s must be a whole number from %.0f to %.0f, not '%s'", where,
+                              key->name, key->min, key->max, value);
+        memcpy(field, &integer, sizeof integer);
+        return STATUS_OK;
+    case KEY_REAL:
+        if (!text_parse_real(value, &real) || real < key->min || real > key->max)
+            return status_set(STATUS_USAGE, "%s: %s must be a number from %g to %g, not '%s'", where, key->name,
+                              key->min, key->max, value);
+        memcpy(field, &real, sizeof real);
+        return STATUS_OK;
+    case KEY_CHOICE: return parse_choice(key, value, where, (int *)(void *)field);
+    case KEY_TEXT:
+        if (strlen(value) >= CONFIG_TEXT)
+            return status_set(STATUS_USAGE, "%s: %s is longer than %d characters", where, key->name, CONFIG_TEXT - 1);
+        memmove(field, value, strlen(value) + 1); /* may be the field itself */
+        return STATUS_OK;
+    case KEY_LAYERS:
+        if (parse_layers((struct layer_list *)(void *)field, value))
+            return status_set(STATUS_USAGE,
+                              "%s: layers must be 2 to %d widths from 1 to %d joined by '-', as in 784-128-10, not '%s'",
+                              where, PROFILE_MAX_LAYERS + 1, MAX_WIDTH, value);
+        return STATUS_OK;
+    }
+    return STATUS_OK;
+}
+
+enum status config_set(struct config *config, const char *name, const char *value, enum config_origin origin,
+                       const char *where) {
+    const struct config_key *key = config_key_find(name);
+    if (!key) return unknown_key(name, where);
+    struct config trial = *config; /* a weaker origin is checked, too, but changes nothing */
+    enum config_origin *from = &config->origin[key - keys];
+    const bool wins = origin >= *from;
+    const enum status status = parse_value(wins ? config : &trial, key, value, where);
+    if (!status && wins) *from = origin;
+    return status;
+}
+
+/* --- many values --- */
+
+/* One line of a file; comments and blank lines are fine. */
+static enum status parse_line(struct config *config, char *line, enum config_origin origin, const char *where) {
+    line[strcspn(line, "#\r\n")] = '\0';
+    char *name = text_trim(line);
+    if (!*name) return STATUS_OK;
+    char *equals = strchr(name, '=');
+    if (!equals) return status_set(STATUS_USAGE, "%s: expected 'key = value', found '%s'", where, name);
+    *equals = '\0';
+    return config_set(config, text_trim(name), text_trim(equals + 1), origin, where);
+}
+
+enum status config_parse(struct config *config, const char *text, enum config_origin origin, const char *where) {
+    size_t number = 1;
+    for (const char *at = text; *at; number++) {
+        const size_t length = strcspn(at, "\n");
+        char line[2 * CONFIG_TEXT], place[CONFIG_TEXT + 32];
+        snprintf(place, sizeof place, "%s:%zu", where, number);
+        if (length >= sizeof line) return status_set(STATUS_USAGE, "%s: the line is too long", place);
+        memcpy(line, at, length);
+        line[length] = '\0';
+        const enum status status = parse_line(config, line, origin, place);
+        if (status) return status;
+        at += length + (at[length] == '\n');
+    }
+    return STATUS_OK;
+}
+
+enum status config_read(struct config *config, const char *path) {
+    enum { LONGEST = 1 << 20 };
+    FILE *file = fopen(path, "r");
+    if (!file) return status_set(STATUS_USAGE, "cannot open the config file '%s': %s", path, strerror(errno));
+    char *text = malloc(LONGEST + 1);
+    const size_t length = text ? fread(text, 1, LONGEST, file) : 0;
+    const bool failed = ferror(file) || !text, longer = length == LONGEST;
+    fclose(file);
+    enum status status;
+    if (failed) {
+        status = status_set(STATUS_USAGE, "cannot read the config file '%s': %s", path, strerror(errno));
+    } else if (longer || memchr(text, '\0', length)) {
+        status = status_set(STATUS_USAGE, "'%s' is not a config file: it is binary or too long", path);
+    } else {
+        text[length] = '\0';
+        status = config_parse(config, text, FROM_FILE, path);
+    }
+    free(text);
+    return status;
+}
+
+enum status config_environment(struct config *config) {
+    for (size_t i = 0; i < KEYS; i++) {
+        char name[64] = "TESSERA_";
+        size_t at = strlen(name);
+        for (const char *c = keys[i].name; *c && at < sizeof name - 1; c++)
+            name[at++] = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+        name[at] = '\0';
+        const char *value = getenv(name);
+        if (!value) continue;
+        const enum status status = config_set(config, keys[i].name, value, FROM_ENVIRONMENT, name);
+        if (status) return status;
+    }
+    return STATUS_OK;
+}
+
+/* --- back to text --- */
+
+/* The shortest decimal that reads back to the same double. */
+static void print_real(char *text, size_t size, double value) {
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, size, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) return;
+    }
+}
+
+void config_value(const struct config *config, const struct config_key *key, char *text, size_t size) {
+    const char *field = (const char *)config + key->offset;
+    int64_t integer;
+    double real;
+    int choice;
+    text[0] = '\0';
+    switch (key->kind) {
+    case KEY_INT:
+        memcpy(&integer, field, sizeof integer);
+        snprintf(text, size, "%lld", (long long)integer);
+        break;
+    case KEY_REAL:
+        memcpy(&real, field, sizeof real);
+        print_real(text, size, real);
+        break;
+    case KEY_CHOICE:
+        memcpy(&choice, field, sizeof choice);
+        snprintf(text, size, "%s", key->choices[choice]);
+        break;
+    case KEY_TEXT: snprintf(text, size, "%s", field); break;
+    case KEY_LAYERS:
+        for (size_t i = 0; i < config->layers.count; i++)
+            text_append(text, size, "%s%zu", i ? "-" : "", config->layers.width[i]);
+        break;
+    }
+}
+
+void config_dump(const struct config *config, FILE *out, bool recipe_only, bool origins) {
+    static const char *const names[] = {"default", "checkpoint", "file", "environment", "flag"};
+    for (size_t i = 0; i < KEYS; i++) {
+        char value[CONFIG_TEXT];
+        if (recipe_only && !keys[i].recipe) continue;
+        config_value(config, &keys[i], value, sizeof value);
+        if (origins) {
+            fprintf(out, "%-15s = %-20s # %s\n", keys[i].name, value, names[config->origin[i]]);
+        } else {
+            fprintf(out, "%s = %s\n", keys[i].name, value);
+        }
+    }
+}
+
+enum status config_check_data(const struct config *config, size_t features, unsigned classes, size_t train_images) {
+    const struct layer_list *layers = &config->layers;
+    const size_t outputs = layers->width[layers->count - 1];
+    if (layers->width[0] != features)
+        return status_set(STATUS_USAGE, "layers starts with %zu, but the images have %zu pixels: set --layers %zu-...",
+                          layers->width[0], features, features);
+    if (outputs < classes)
+        return status_set(STATUS_BAD_DATA, "the data set has a label %u, but layers ends with %zu outputs (0 to %zu)",
+                          classes - 1, outputs, outputs - 1);
+    if ((size_t)config->validation >= train_images)
+        return status_set(STATUS_USAGE, "validation takes %lld of %zu training images: leave some to train on",
+                          (long long)config->validation, train_images);
+    return STATUS_OK;
+}

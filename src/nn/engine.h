@@ -1,0 +1,31 @@
+/* The engine seam: how the steps of an epoch are issued. Every engine computes the same function of the same seed. */
+#ifndef TESSERA_NN_ENGINE_H
+#define TESSERA_NN_ENGINE_H
+
+#include "src/nn/trainer.h"
+
+struct engine {
+    const char *name;
+    size_t stride; /* steps between two looks at losses and signals: as many as the engine likes to run at once */
+
+    /* Steps first .. first + count - 1 of the epoch whose order, rates and tally are on the device: batch, forward, loss,
+       backward, update. May return before the work is done. */
+    enum status (*run)(struct trainer *trainer, size_t first, size_t count);
+};
+
+/* Op by op: the only engine that can time each op. Works on every device. */
+extern const struct engine engine_eager;
+
+/* The engine for a choice of --engine. */
+const struct engine *engine_select(enum engine_choice choice);
+
+/* Images of step `step`: a full batch, or what is left. */
+static inline size_t engine_rows(const struct trainer *trainer, size_t step) {
+    const size_t left = trainer->train.count - step * trainer->batch;
+    return left < trainer->batch ? left : trainer->batch;
+}
+
+/* Batch, forward, loss and gradients of one step into `mlp`, without the update. */
+enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows);
+
+#endif

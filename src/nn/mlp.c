@@ -1,0 +1,209 @@
+#include "src/nn/mlp.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/rng.h"
+#include "src/base/text.h"
+
+/* --- arenas --- */
+
+enum { ALIGNMENT = 64 };
+
+/* Hands out pieces of an arena; with base NULL it only measures. */
+struct arena {
+    char *base;
+    size_t used;
+    bool overflow;
+};
+
+static void *arena_take(struct arena *arena, size_t rows, size_t cols, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(rows, cols, &bytes) || __builtin_mul_overflow(bytes, size, &bytes) ||
+        bytes > SIZE_MAX / 2 - arena->used) {
+        arena->overflow = true;
+        return NULL;
+    }
+    void *piece = arena->base ? arena->base + arena->used : NULL;
+    arena->used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return piece;
+}
+
+static void lay_out_parameters(struct mlp *mlp, struct arena *values, struct arena *gradients) {
+    const size_t size = dtype_size(mlp->dtype);
+    for (size_t l = 0; l < mlp->depth; l++) {
+        struct mlp_layer *layer = &mlp->layer[l];
+        layer->weight = arena_take(values, layer->in, layer->out, size);
+        layer->bias = arena_take(values, 1, layer->out, size);
+        layer->weight_grad = arena_take(gradients, layer->in, layer->out, size);
+        layer->bias_grad = arena_take(gradients, 1, layer->out, size);
+    }
+}
+
+static void lay_out_activations(struct mlp *mlp, struct arena *arena) {
+    const size_t size = dtype_size(mlp->dtype), rows = mlp->capacity;
+    mlp->input = arena_take(arena, rows, mlp->layer[0].in, size);
+    mlp->labels = arena_take(arena, rows, 1, 1);
+    for (size_t l = 0; l < mlp->depth; l++) {
+        struct mlp_layer *layer = &mlp->layer[l];
+        layer->pre = arena_take(arena, rows, layer->out, size);
+        layer->output = activation_needs_input(layer->activation) ? arena_take(arena, rows, layer->out, size) : layer->pre;
+        layer->grad = arena_take(arena, rows, layer->out, size);
+    }
+}
+
+static enum status allocate(struct mlp *mlp) {
+    struct device *device = &mlp->compute->device;
+    struct arena values = {0}, gradients = {0}, activations = {0};
+    lay_out_parameters(mlp, &values, &gradients);
+    lay_out_activations(mlp, &activations);
+    if (values.overflow || gradients.overflow || activations.overflow)
+        return status_set(STATUS_FAILED, "the network does not fit into the address space: use smaller layers");
+
+    values.base = mlp->parameters = device->driver->alloc(device, values.used);
+    gradients.base = mlp->gradients = values.base ? device->driver->alloc(device, gradients.used) : NULL;
+    activations.base = mlp->activations = gradients.base ? device->driver->alloc(device, activations.used) : NULL;
+    if (!activations.base)
+        return status_context(STATUS_FAILED, "the network needs %s for weights and gradients and %s for activations",
+                              text_bytes((double)(values.used + gradients.used)).text,
+                              text_bytes((double)activations.used).text);
+    mlp->parameter_elements = values.used / dtype_size(mlp->dtype);
+    values.used = gradients.used = activations.used = 0;
+    lay_out_parameters(mlp, &values, &gradients);
+    lay_out_activations(mlp, &activations);
+    return STATUS_OK;
+}
+
+enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct config *config, size_t capacity) {
+    *mlp = (struct mlp){.compute = compute,
+                        .dtype = (enum gemm_dtype)config->dtype,
+                        .depth = config->layers.count - 1,
+                        .capacity = capacity};
+    mlp->ops = compute->device.driver->ops(&compute->device, mlp->dtype);
+    for (size_t l = 0; l < mlp->depth; l++) {
+        mlp->layer[l].in = config->layers.width[l];
+        mlp->layer[l].out = config->layers.width[l + 1];
+        mlp->layer[l].activation = l + 1 < mlp->depth ? (enum activation)config->activation : ACTIVATION_NONE;
+    }
+    const enum status status = allocate(mlp);
+    if (status) mlp_close(mlp);
+    return status;
+}
+
+void mlp_close(struct mlp *mlp) {
+    if (!mlp->compute) return;
+    struct device *device = &mlp->compute->device;
+    device->driver->free(device, mlp->parameters);
+    device->driver->free(device, mlp->gradients);
+    device->driver->free(device, mlp->activations);
+    *mlp = (struct mlp){0};
+}
+
+size_t mlp_parameter_count(const struct mlp *mlp) {
+    size_t count = 0;
+    for (size_t l = 0; l < mlp->depth; l++) count += (mlp->layer[l].in + 1) * mlp->layer[l].out;
+    return count;
+}
+
+void *mlp_counterpart(const struct mlp *mlp, const void *tensor, void *arena) {
+    return (char *)arena + ((const char *)tensor - (const char *)mlp->parameters);
+}
+
+/* --- initial weights --- */
+
+static void store(enum gemm_dtype dtype, void *values, size_t index, double value) {
+    if (dtype == GEMM_F32) {
+        ((float *)values)[index] = (float)value;
+    } else {
+        ((double *)values)[index] = value;
+    }
+}
+
+static double draw(struct rng *rng, enum init init, const struct mlp_layer *layer) {
+    const double in = (double)layer->in, out = (double)layer->out;
+    switch (init) {
+    case INIT_HE: return sqrt(2 / in) * rng_normal(rng);
+    case INIT_XAVIER: return sqrt(6 / (in + out)) * (2 * rng_uniform(rng) - 1);
+    case INIT_UNIFORM: return (2 * rng_uniform(rng) - 1) / sqrt(in);
+    }
+    return 0;
+}
+
+enum status mlp_initialize(struct mlp *mlp, enum init init, uint64_t seed) {
+    struct device *device = &mlp->compute->device;
+    const size_t bytes = mlp->parameter_elements * dtype_size(mlp->dtype);
+    char *values = calloc(bytes, 1);
+    if (!values) return status_set(STATUS_FAILED, "out of memory: %s needed", text_bytes((double)bytes).text);
+    for (size_t l = 0; l < mlp->depth; l++) {
+        const struct mlp_layer *layer = &mlp->layer[l];
+        struct rng rng = rng_open(seed, RNG_INIT, (uint32_t)l);
+        void *weight = mlp_counterpart(mlp, layer->weight, values), *bias = mlp_counterpart(mlp, layer->bias, values);
+        for (size_t i = 0; i < layer->in * layer->out; i++) store(mlp->dtype, weight, i, draw(&rng, init, layer));
+        if (init == INIT_UNIFORM)
+            for (size_t i = 0; i < layer->out; i++) store(mlp->dtype, bias, i, draw(&rng, init, layer));
+    }
+    device->driver->upload(device, mlp->parameters, values, bytes);
+    free(values);
+    return STATUS_OK;
+}
+
+/* --- the passes --- */
+
+static const void *layer_input(const struct mlp *mlp, size_t l) {
+    return l ? mlp->layer[l - 1].output : mlp->input;
+}
+
+/* One product of layer l, timed. Dense operands: every leading dimension is the number of stored columns. */
+static enum status multiply(struct mlp *mlp, size_t l, enum gemm_op op, size_t m, size_t n, size_t k, const void *a,
+                            const void *b, void *c, const struct gemm_epilogue *epilogue) {
+    static const enum profile_part part[] = {
+        [GEMM_NN] = PART_GEMM_NN, [GEMM_TN] = PART_GEMM_TN, [GEMM_NT] = PART_GEMM_NT};
+    const struct gemm_call call = {.dtype = mlp->dtype, .op = op, .m = m, .n = n, .k = k,
+                                   .alpha = 1, .a = a, .lda = op == GEMM_TN ? m : k, .b = b,
+                                   .ldb = op == GEMM_NT ? k : n, .beta = 0, .c = c, .ldc = n,
+                                   .epilogue = epilogue};
+    const enum status status = compute_gemm(mlp->compute, &call);
+    mlp->compute->device.driver->lap_gemm(&mlp->compute->device, part[op], l, m, n, k);
+    return status;
+}
+
+static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows) {
+    struct device *device = &mlp->compute->device;
+    const struct mlp_layer *layer = &mlp->layer[l];
+    const struct gemm_epilogue epilogue = {.bias = layer->bias, .activation = layer->activation,
+                                           .pre = layer->pre == layer->output ? NULL : layer->pre};
+    const bool fused = compute_fuses(mlp->compute, mlp->dtype, &epilogue);
+    const enum status status = multiply(mlp, l, GEMM_NN, rows, layer->out, layer->in, layer_input(mlp, l), layer->weight,
+                                        fused ? layer->output : layer->pre, fused ? &epilogue : NULL);
+    if (status || fused) return status;
+    mlp->ops->bias_activation(device->ops_context, rows, layer->out, layer->activation, layer->bias, layer->pre,
+                              layer->output);
+    device->driver->lap(device, PART_ELEMENTWISE);
+    return STATUS_OK;
+}
+
+enum status mlp_forward(struct mlp *mlp, size_t rows) {
+    enum status status = STATUS_OK;
+    for (size_t l = 0; l < mlp->depth && !status; l++) status = layer_forward(mlp, l, rows);
+    return status;
+}
+
+static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows) {
+    struct device *device = &mlp->compute->device;
+    const struct mlp_layer *layer = &mlp->layer[l];
+    mlp->ops->bias_activation_backward(device->ops_context, rows, layer->out, layer->activation, layer->pre,
+                                       layer->output, layer->grad, layer->bias_grad);
+    device->driver->lap(device, PART_ELEMENTWISE);
+    enum status status = multiply(mlp, l, GEMM_TN, layer->in, layer->out, rows, layer_input(mlp, l), layer->grad,
+                                  layer->weight_grad, NULL);
+    if (status || l == 0) return status; /* nothing below the first layer wants a gradient */
+    return multiply(mlp, l, GEMM_NT, rows, layer->in, layer->out, layer->grad, layer->weight, mlp->layer[l - 1].grad,
+                    NULL);
+}
+
+enum status mlp_backward(struct mlp *mlp, size_t rows) {
+    enum status status = STATUS_OK;
+    for (size_t l = mlp->depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows);
+    return status;
+}

@@ -1,0 +1,60 @@
+/* The multi-layer perceptron: buffers and the order of calls. It contains no arithmetic, so it is the same for every
+   dtype, device, backend and engine.
+
+   Layer l computes  Z = X W + b,  Y = act(Z);  X [rows][in], W [in][out], b [out], Z and Y [rows][out].
+   The last layer has no activation: its Y are the logits. */
+#ifndef TESSERA_NN_MLP_H
+#define TESSERA_NN_MLP_H
+
+#include "src/backend/compute.h"
+#include "src/nn/config.h"
+
+/* All pointers are device memory and lie in one of the three arenas of struct mlp. */
+struct mlp_layer {
+    size_t in, out;
+    enum activation activation;
+    void *weight, *bias;           /* [in][out], [out] */
+    void *weight_grad, *bias_grad; /* the same shapes */
+    void *pre, *output;            /* [capacity][out]; the same memory unless the derivative needs both */
+    void *grad;                    /* [capacity][out]: dL/dZ */
+};
+
+struct mlp {
+    struct compute *compute;
+    const struct ops *ops;
+    enum gemm_dtype dtype;
+    size_t depth;    /* layers of weights */
+    size_t capacity; /* rows that the activations have room for */
+    struct mlp_layer layer[PROFILE_MAX_LAYERS];
+    void *input;     /* [capacity][in of layer 0] */
+    uint8_t *labels; /* [capacity] */
+    void *parameters, *gradients, *activations; /* the arenas */
+    size_t parameter_elements; /* of the parameter arena and of the gradient arena, alignment gaps included */
+};
+
+/* Allocates the arenas for batches of up to `capacity` rows. Parameters are zero. */
+enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct config *config, size_t capacity);
+void mlp_close(struct mlp *mlp);
+
+/* Draws the initial weights: the same doubles for a seed whatever dtype or device, cast once. Biases are zero, but
+   uniform like the weights for INIT_UNIFORM. He et al. 2015 (arXiv 1502.01852), Glorot and Bengio 2010. */
+enum status mlp_initialize(struct mlp *mlp, enum init init, uint64_t seed);
+
+/* Each layer's Z and Y for the first `rows` rows of `input`. */
+enum status mlp_forward(struct mlp *mlp, size_t rows);
+
+/* From dL/dZ of the last layer (its `grad`) to all weight and bias gradients. */
+enum status mlp_backward(struct mlp *mlp, size_t rows);
+
+/* The logits, [rows][classes]. */
+static inline const struct mlp_layer *mlp_last(const struct mlp *mlp) {
+    return &mlp->layer[mlp->depth - 1];
+}
+
+/* Weights and biases, without alignment gaps. */
+size_t mlp_parameter_count(const struct mlp *mlp);
+
+/* Where `tensor`, in the parameter arena, has its counterpart in an arena of the same layout (gradients, velocity). */
+void *mlp_counterpart(const struct mlp *mlp, const void *tensor, void *arena);
+
+#endif

@@ -1,0 +1,166 @@
+#include "src/nn/runlog.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <string.h>
+
+#include "src/base/platform.h"
+#include "src/nn/engine.h"
+
+/* Prints and deletes the object. */
+static void write_line(FILE *out, cJSON *object) {
+    char *line = cJSON_PrintUnformatted(object);
+    if (line) fprintf(out, "%s\n", line);
+    cJSON_free(line);
+    cJSON_Delete(object);
+    fflush(out);
+}
+
+static cJSON *new_line(const char *type) {
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddStringToObject(object, "type", type);
+    return object;
+}
+
+static void add_count(cJSON *object, const char *key, uint64_t value) {
+    cJSON_AddNumberToObject(object, key, (double)value);
+}
+
+static double share(uint64_t part, uint64_t whole) {
+    return whole ? (double)part / (double)whole : 0;
+}
+
+static void write_header(struct runlog *log, const struct trainer *trainer, const char *data_name) {
+    const struct config *config = trainer->config;
+    cJSON *header = new_line("header");
+    cJSON_AddStringToObject(header, "version", TESSERA_VERSION);
+    cJSON_AddStringToObject(header, "commit", platform_commit());
+    cJSON_AddStringToObject(header, "machine", platform_system());
+    cJSON_AddStringToObject(header, "cpu", platform_cpu());
+    cJSON_AddStringToObject(header, "compiler", platform_compiler());
+    cJSON_AddStringToObject(header, "flags", platform_flags());
+    cJSON_AddNumberToObject(header, "threads", trainer->compute->threads);
+    cJSON_AddStringToObject(header, "backend", trainer->compute->backend->name);
+    cJSON_AddStringToObject(header, "backend_description", trainer->compute->description);
+    cJSON_AddStringToObject(header, "device", trainer->compute->device.driver->name);
+    cJSON_AddStringToObject(header, "dtype", dtype_name(trainer->mlp.dtype));
+    cJSON_AddStringToObject(header, "precision", dtype_name(trainer->mlp.dtype));
+    cJSON_AddStringToObject(header, "engine", trainer->engine->name);
+    cJSON_AddStringToObject(header, "residency", "device");
+    cJSON_AddStringToObject(header, "data", data_name);
+    cJSON_AddNumberToObject(header, "seed", (double)config->seed);
+    add_count(header, "parameters", mlp_parameter_count(&trainer->mlp));
+    add_count(header, "train_images", trainer->train.count);
+    add_count(header, "validation_images", trainer->validation.count);
+    add_count(header, "test_images", trainer->test.count);
+    add_count(header, "steps_per_epoch", trainer->steps);
+    cJSON *recipe = cJSON_AddObjectToObject(header, "config");
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *key = config_key_at(i);
+        char value[CONFIG_TEXT];
+        config_value(config, key, value, sizeof value);
+        if (key->recipe) cJSON_AddStringToObject(recipe, key->name, value);
+    }
+    write_line(log->jsonl, header);
+}
+
+static enum status cannot_write(const char *path) {
+    return status_set(STATUS_FAILED, "cannot write the log '%s': %s", path, strerror(errno));
+}
+
+enum status runlog_open(struct runlog *log, const struct trainer *trainer, const char *data_name) {
+    const struct config *config = trainer->config;
+    *log = (struct runlog){.jsonl_path = config->log, .csv_path = config->csv};
+    if (config->log[0] && !(log->jsonl = fopen(config->log, "w"))) return cannot_write(config->log);
+    if (config->csv[0] && !(log->csv = fopen(config->csv, "w"))) {
+        const enum status status = cannot_write(config->csv);
+        if (log->jsonl) fclose(log->jsonl);
+        *log = (struct runlog){0};
+        return status;
+    }
+    if (log->jsonl) write_header(log, trainer, data_name);
+    if (log->csv)
+        fprintf(log->csv, "epoch,train_loss,train_accuracy,%s_loss,%s_accuracy,seconds,images_per_second\n",
+                trainer->validation.count ? "validation" : "test", trainer->validation.count ? "validation" : "test");
+    return STATUS_OK;
+}
+
+void runlog_step(struct runlog *log, size_t step, double loss) {
+    if (!log->jsonl) return;
+    cJSON *line = new_line("step");
+    add_count(line, "step", step);
+    cJSON_AddNumberToObject(line, "loss", loss);
+    write_line(log->jsonl, line);
+}
+
+void runlog_epoch(struct runlog *log, const struct epoch_record *record) {
+    const double train = share(record->train_correct, record->train_images);
+    const double accuracy = share(record->evaluation.correct, record->evaluation.total);
+    if (log->csv) {
+        fprintf(log->csv, "%zu,%.9g,%.9g,%.9g,%.9g,%.9g,%.9g\n", record->epoch, record->train_loss, train,
+                record->evaluation.loss, accuracy, record->seconds, record->images_per_second);
+        fflush(log->csv);
+    }
+    if (!log->jsonl) return;
+    cJSON *line = new_line("epoch");
+    add_count(line, "epoch", record->epoch);
+    cJSON_AddNumberToObject(line, "train_loss", record->train_loss);
+    cJSON_AddNumberToObject(line, "train_accuracy", train);
+    cJSON_AddNumberToObject(line, record->on_validation ? "validation_accuracy" : "test_accuracy", accuracy);
+    cJSON_AddNumberToObject(line, record->on_validation ? "validation_loss" : "test_loss", record->evaluation.loss);
+    cJSON_AddNumberToObject(line, "seconds", record->seconds);
+    cJSON_AddNumberToObject(line, "evaluation_seconds", record->time.seconds[PART_EVALUATION]);
+    cJSON_AddNumberToObject(line, "images_per_second", record->images_per_second);
+    write_line(log->jsonl, line);
+}
+
+static void add_time(cJSON *line, const struct profile *profile) {
+    static const char *const ops[PROFILE_OPS] = {"NN", "TN", "NT"};
+    cJSON *time = cJSON_AddObjectToObject(line, "time");
+    for (int part = 0; part < PART_COUNT; part++)
+        cJSON_AddNumberToObject(time, profile_part_key((enum profile_part)part), profile->seconds[part]);
+    cJSON *gemm = cJSON_AddArrayToObject(line, "gemm");
+    for (size_t op = 0; op < PROFILE_OPS; op++)
+        for (size_t l = 0; l < PROFILE_MAX_LAYERS; l++) {
+            const struct profile_gemm *one = &profile->gemm[op][l];
+            if (!one->calls) continue;
+            cJSON *entry = cJSON_CreateObject();
+            cJSON_AddStringToObject(entry, "op", ops[op]);
+            add_count(entry, "layer", l + 1);
+            add_count(entry, "calls", one->calls);
+            cJSON_AddNumberToObject(entry, "seconds", one->seconds);
+            cJSON_AddNumberToObject(entry, "flops", one->flops);
+            cJSON_AddItemToArray(gemm, entry);
+        }
+}
+
+void runlog_summary(struct runlog *log, const struct run_summary *summary) {
+    if (!log->jsonl) return;
+    cJSON *line = new_line("summary");
+    cJSON_AddNumberToObject(line, "test_accuracy", share(summary->test.correct, summary->test.total));
+    add_count(line, "test_correct", summary->test.correct);
+    add_count(line, "test_total", summary->test.total);
+    cJSON_AddNumberToObject(line, "test_loss", summary->test.loss);
+    add_count(line, "epochs", summary->epochs);
+    cJSON_AddNumberToObject(line, "median_epoch_seconds", summary->median_epoch_seconds);
+    cJSON_AddNumberToObject(line, "total_seconds", profile_total(&summary->time));
+    cJSON_AddNumberToObject(line, "startup_seconds", summary->time.seconds[PART_STARTUP]);
+    cJSON_AddNumberToObject(line, "transfer_ratio", profile_transfer_ratio(&summary->time));
+    cJSON_AddBoolToObject(line, "interrupted", summary->interrupted);
+    add_time(line, &summary->time);
+    write_line(log->jsonl, line);
+}
+
+static bool close_file(FILE *file) {
+    if (!file) return true;
+    const bool written = !ferror(file);
+    return fclose(file) == 0 && written;
+}
+
+enum status runlog_close(struct runlog *log) {
+    const bool csv = close_file(log->csv), jsonl = close_file(log->jsonl);
+    const char *path = jsonl ? log->csv_path : log->jsonl_path;
+    *log = (struct runlog){0};
+    if (csv && jsonl) return STATUS_OK;
+    return status_set(STATUS_FAILED, "the log '%s' is not complete: %s", path, strerror(errno));
+}

@@ -1,0 +1,26 @@
+/* The run as data: JSON lines (--log) and comma-separated epochs (--csv). */
+#ifndef TESSERA_NN_RUNLOG_H
+#define TESSERA_NN_RUNLOG_H
+
+#include <stdio.h>
+
+#include "src/nn/trainer.h"
+
+struct runlog {
+    FILE *jsonl, *csv; /* NULL: not asked for */
+    const char *jsonl_path, *csv_path;
+};
+
+/* Opens what the config asks for and writes the header line with all facts of the run. `data_name` is shown as the data set.
+   STATUS_FAILED if a file cannot be written. */
+enum status runlog_open(struct runlog *log, const struct trainer *trainer, const char *data_name);
+
+/* One line each; written through, so that a killed run keeps them. */
+void runlog_step(struct runlog *log, size_t step, double loss);
+void runlog_epoch(struct runlog *log, const struct epoch_record *record);
+void runlog_summary(struct runlog *log, const struct run_summary *summary);
+
+/* Closes both. STATUS_FAILED if anything could not be written. */
+enum status runlog_close(struct runlog *log);
+
+#endif

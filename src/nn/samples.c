@@ -1,0 +1,91 @@
+#include "src/nn/samples.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum status samples_open(struct samples *samples, struct device *device, const struct dataset *set) {
+    const struct device_driver *driver = device->driver;
+    const size_t features = set->height * set->width, bytes = set->count * features;
+    *samples = (struct samples){.count = set->count, .features = features};
+    samples->images = driver->alloc(device, bytes);
+    samples->labels = samples->images ? driver->alloc(device, set->count) : NULL;
+    if (!samples->labels) {
+        samples_close(samples, device);
+        return status_context(STATUS_FAILED, "the data set does not fit on the device");
+    }
+    driver->upload(device, samples->images, set->images, bytes);
+    driver->upload(device, samples->labels, set->labels, set->count);
+    return STATUS_OK;
+}
+
+void samples_close(struct samples *samples, struct device *device) {
+    device->driver->free(device, samples->images);
+    device->driver->free(device, samples->labels);
+    *samples = (struct samples){0};
+}
+
+static double logit(const struct mlp *mlp, const void *logits, size_t index) {
+    return mlp->dtype == GEMM_F32 ? (double)((const float *)logits)[index] : ((const double *)logits)[index];
+}
+
+/* The first largest logit of a row and its softmax probability. */
+static void predict_row(const struct mlp *mlp, const void *logits, size_t row, size_t classes, uint8_t *label,
+                        double *confidence) {
+    size_t best = 0;
+    double sum = 0;
+    for (size_t j = 1; j < classes; j++)
+        if (logit(mlp, logits, row * classes + j) > logit(mlp, logits, row * classes + best)) best = j;
+    for (size_t j = 0; j < classes; j++)
+        sum += exp(logit(mlp, logits, row * classes + j) - logit(mlp, logits, row * classes + best));
+    *label = (uint8_t)best;
+    *confidence = 1 / sum;
+}
+
+static enum status evaluate_batch(const struct samples *samples, struct mlp *mlp, struct tally *tally, size_t first,
+                                  size_t rows) {
+    struct device *device = &mlp->compute->device;
+    const struct mlp_layer *last = mlp_last(mlp);
+    mlp->ops->gather(device->ops_context, rows, samples->features, samples->images + first * samples->features,
+                     samples->labels + first, NULL, mlp->input, mlp->labels);
+    const enum status status = mlp_forward(mlp, rows);
+    if (status) return status;
+    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, last->output, mlp->labels, NULL, NULL, tally);
+    return STATUS_OK;
+}
+
+static enum status evaluate_all(const struct samples *samples, struct mlp *mlp, struct tally *tally,
+                                struct predictions *predictions, void *logits) {
+    struct device *device = &mlp->compute->device;
+    const size_t classes = mlp_last(mlp)->out;
+    for (size_t first = 0; first < samples->count; first += mlp->capacity) {
+        const size_t left = samples->count - first, rows = left < mlp->capacity ? left : mlp->capacity;
+        const enum status status = evaluate_batch(samples, mlp, tally, first, rows);
+        if (status) return status;
+        if (!predictions) continue;
+        device->driver->download(device, logits, mlp_last(mlp)->output, rows * classes * dtype_size(mlp->dtype));
+        for (size_t r = 0; r < rows; r++)
+            predict_row(mlp, logits, r, classes, &predictions->label[first + r], &predictions->confidence[first + r]);
+    }
+    return device->driver->synchronize(device);
+}
+
+enum status samples_evaluate(const struct samples *samples, struct mlp *mlp, struct tally *tally,
+                             struct evaluation *result, struct predictions *predictions) {
+    struct device *device = &mlp->compute->device;
+    const struct device_driver *driver = device->driver;
+    void *logits = NULL;
+    if (predictions) {
+        logits = malloc(mlp->capacity * mlp_last(mlp)->out * dtype_size(mlp->dtype));
+        if (!logits) return status_set(STATUS_FAILED, "out of memory");
+    }
+    if (device->profile) profile_divert(device->profile, PART_EVALUATION);
+    struct tally total;
+    driver->zero(device, tally, sizeof *tally);
+    enum status status = evaluate_all(samples, mlp, tally, predictions, logits);
+    driver->download(device, &total, tally, sizeof total);
+    *result = (struct evaluation){.total = total.images, .correct = total.correct,
+                                  .loss = total.images ? total.loss_sum / (double)total.images : 0};
+    if (device->profile) profile_restore(device->profile);
+    free(logits);
+    return status;
+}

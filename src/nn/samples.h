@@ -1,0 +1,34 @@
+/* A labelled image set in device memory, and what a network makes of it. */
+#ifndef TESSERA_NN_SAMPLES_H
+#define TESSERA_NN_SAMPLES_H
+
+#include "src/data/dataset.h"
+#include "src/nn/mlp.h"
+
+struct samples {
+    size_t count, features;
+    uint8_t *images; /* device, [count][features] */
+    uint8_t *labels; /* device, [count] */
+};
+
+/* Copies a data set to the device, once. */
+enum status samples_open(struct samples *samples, struct device *device, const struct dataset *set);
+void samples_close(struct samples *samples, struct device *device);
+
+struct evaluation {
+    uint64_t total, correct;
+    double loss; /* mean cross-entropy in nats */
+};
+
+/* What the network says of each image; host memory, [count]. */
+struct predictions {
+    uint8_t *label;
+    double *confidence; /* the softmax probability of that label */
+};
+
+/* Runs the network over the whole set in file order. `tally` is device memory that this call may use; `predictions`
+   may be NULL. All time counts as PART_EVALUATION. */
+enum status samples_evaluate(const struct samples *samples, struct mlp *mlp, struct tally *tally,
+                             struct evaluation *result, struct predictions *predictions);
+
+#endif

@@ -1,0 +1,294 @@
+#include "src/nn/trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/rng.h"
+#include "src/base/text.h"
+#include "src/nn/engine.h"
+
+enum {
+    EVALUATION_ROWS = 1000, /* at least this many rows a pass, so that small batches do not slow the evaluation */
+    WARM_UP_ROWS = 128      /* enough to start every library and thread; a full batch may take seconds */
+};
+
+static size_t at_most(size_t value, size_t limit) {
+    return value < limit ? value : limit;
+}
+
+/* --- set-up --- */
+
+static enum status open_samples(struct trainer *trainer, const struct dataset_pair *data) {
+    struct device *device = &trainer->compute->device;
+    struct dataset train = data->train; /* views: the pair keeps what it owns */
+    const struct dataset validation = dataset_split(&train, (size_t)trainer->config->validation);
+    enum status status = samples_open(&trainer->train, device, &train);
+    if (!status) status = samples_open(&trainer->validation, device, &validation);
+    if (!status) status = samples_open(&trainer->test, device, &data->test);
+    return status;
+}
+
+static enum status open_epoch_buffers(struct trainer *trainer) {
+    struct device *device = &trainer->compute->device;
+    const struct device_driver *driver = device->driver;
+    const size_t steps = trainer->steps, images = trainer->train.count;
+    trainer->order = driver->alloc(device, images * sizeof *trainer->order);
+    trainer->rates = driver->alloc(device, steps * sizeof *trainer->rates);
+    trainer->losses = driver->alloc(device, steps * sizeof *trainer->losses);
+    trainer->tally = driver->alloc(device, sizeof *trainer->tally);
+    if (!trainer->order || !trainer->rates || !trainer->losses || !trainer->tally) return STATUS_FAILED;
+
+    trainer->host_order = malloc(images * sizeof *trainer->host_order);
+    trainer->host_rates = malloc(steps * sizeof *trainer->host_rates);
+    trainer->host_losses = calloc(steps, sizeof *trainer->host_losses);
+    trainer->epoch_seconds = calloc((size_t)trainer->config->epochs + 1, sizeof *trainer->epoch_seconds);
+    if (!trainer->host_order || !trainer->host_rates || !trainer->host_losses || !trainer->epoch_seconds)
+        return status_set(STATUS_FAILED, "out of memory");
+    return STATUS_OK;
+}
+
+/* The order and the learning rates of the epoch, and the tally so far, to the device. */
+static void epoch_begin(struct trainer *trainer) {
+    struct device *device = &trainer->compute->device;
+    const struct device_driver *driver = device->driver;
+    const size_t epoch = (size_t)trainer->state.epoch, images = trainer->train.count;
+    if (trainer->config->shuffle) {
+        struct rng rng = rng_open((uint64_t)trainer->config->seed, RNG_SHUFFLE, (uint32_t)epoch);
+        rng_permutation(&rng, trainer->host_order, images);
+    } else {
+        for (size_t i = 0; i < images; i++) trainer->host_order[i] = (uint32_t)i;
+    }
+    optimizer_schedule(trainer->config, epoch, trainer->steps, trainer->host_rates);
+    driver->upload(device, trainer->order, trainer->host_order, images * sizeof *trainer->order);
+    driver->upload(device, trainer->rates, trainer->host_rates, trainer->steps * sizeof *trainer->rates);
+    driver->upload(device, trainer->tally, &trainer->state.tally, sizeof *trainer->tally);
+    driver->lap(device, PART_BATCH);
+}
+
+/* Every kernel and thread once, on the first images; the weights stay as they are. */
+static enum status warm_up(struct trainer *trainer) {
+    epoch_begin(trainer);
+    const enum status status = engine_gradients(trainer, 0, at_most(trainer->batch, WARM_UP_ROWS));
+    return status ? status : trainer->compute->device.driver->synchronize(&trainer->compute->device);
+}
+
+static enum status open_all(struct trainer *trainer, const struct dataset_pair *data, const struct checkpoint *resume) {
+    const struct config *config = trainer->config;
+    enum status status = open_samples(trainer, data);
+    if (status) return status;
+    trainer->batch = at_most((size_t)config->batch_size, trainer->train.count);
+    trainer->steps = (trainer->train.count + trainer->batch - 1) / trainer->batch;
+    const size_t largest = trainer->train.count > trainer->test.count ? trainer->train.count : trainer->test.count;
+    const size_t rows = at_most(EVALUATION_ROWS, largest);
+    status = mlp_open(&trainer->mlp, trainer->compute, config, trainer->batch > rows ? trainer->batch : rows);
+    if (!status) status = optimizer_open(&trainer->optimizer, &trainer->mlp, config);
+    if (!status) status = open_epoch_buffers(trainer);
+    if (!status && !resume) status = mlp_initialize(&trainer->mlp, (enum init)config->init, (uint64_t)config->seed);
+    if (!status && resume) status = checkpoint_restore(resume, &trainer->mlp, &trainer->optimizer, &trainer->state);
+    if (!status && (size_t)trainer->state.step > trainer->steps)
+        status = status_set(STATUS_BAD_DATA, "the checkpoint is at step %lld of an epoch that has %zu here: resume with the "
+                            "batch size and data that it was trained with", (long long)trainer->state.step, trainer->steps);
+    return status ? status : warm_up(trainer);
+}
+
+enum status trainer_open(struct trainer *trainer, struct compute *compute, const struct config *config,
+                         const struct dataset_pair *data, const struct checkpoint *resume) {
+    *trainer = (struct trainer){.config = config, .compute = compute};
+    trainer->engine = engine_select((enum engine_choice)config->engine);
+    const enum status status = open_all(trainer, data, resume);
+    if (status) {
+        trainer_close(trainer);
+    } else if (compute->device.profile) {
+        struct profile *profile = compute->device.profile; /* all of it was start-up, whatever it was called */
+        const double total = profile_total(profile), last = profile->last;
+        *profile = (struct profile){.last = last};
+        profile->seconds[PART_STARTUP] = total;
+        profile_lap(profile, PART_STARTUP);
+    }
+    return status;
+}
+
+void trainer_close(struct trainer *trainer) {
+    if (!trainer->compute) return;
+    struct device *device = &trainer->compute->device;
+    samples_close(&trainer->train, device);
+    samples_close(&trainer->validation, device);
+    samples_close(&trainer->test, device);
+    if (trainer->mlp.compute) optimizer_close(&trainer->optimizer, &trainer->mlp);
+    mlp_close(&trainer->mlp);
+    device->driver->free(device, trainer->order);
+    device->driver->free(device, trainer->rates);
+    device->driver->free(device, trainer->losses);
+    device->driver->free(device, trainer->tally);
+    free(trainer->host_order);
+    free(trainer->host_rates);
+    free(trainer->host_losses);
+    free(trainer->epoch_seconds);
+    *trainer = (struct trainer){0};
+}
+
+/* --- a loss that is not finite --- */
+
+static bool all_finite(enum gemm_dtype dtype, const void *values, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(dtype == GEMM_F32 ? (double)((const float *)values)[i] : ((const double *)values)[i])) return false;
+    return true;
+}
+
+static bool device_finite(struct trainer *trainer, const void *values, size_t count) {
+    struct device *device = &trainer->compute->device;
+    const size_t bytes = count * dtype_size(trainer->mlp.dtype);
+    void *copy = malloc(bytes);
+    if (!copy) return true; /* cannot look: blame a later layer */
+    device->driver->download(device, copy, values, bytes);
+    const bool finite = all_finite(trainer->mlp.dtype, copy, count);
+    free(copy);
+    return finite;
+}
+
+/* The guard kept the weights as they were before the bad step: run it forward again and look for its first layer. */
+static enum status diagnose(struct trainer *trainer) {
+    const size_t step = (size_t)trainer->state.tally.bad_step - 1, rows = engine_rows(trainer, step);
+    const struct mlp *mlp = &trainer->mlp;
+    char layer[160] = "no layer's output, but the loss itself";
+    const enum status status = engine_gradients(trainer, step, rows);
+    if (status) return status;
+    for (size_t l = 0; l < mlp->depth; l++) {
+        const struct mlp_layer *at = &mlp->layer[l];
+        const bool weights = device_finite(trainer, at->weight, at->in * at->out) &&
+                             device_finite(trainer, at->bias, at->out);
+        if (weights && device_finite(trainer, at->output, rows * at->out)) continue;
+        snprintf(layer, sizeof layer, "layer %zu (%zu to %zu), whose %s", l + 1, at->in, at->out,
+                 weights ? "weights are finite but whose output is not" : "weights are not finite any more");
+        break;
+    }
+    return status_set(STATUS_FAILED,
+                      "the loss is not finite at epoch %lld, step %zu; it starts in %s. Try a lower --learning-rate or a "
+                      "--warmup-steps", (long long)trainer->state.epoch + 1, step + 1, layer);
+}
+
+/* --- the loop --- */
+
+static enum status run_steps(struct trainer *trainer, const struct trainer_observer *observer) {
+    struct device *device = &trainer->compute->device;
+    struct train_state *state = &trainer->state;
+    while ((size_t)state->step < trainer->steps) {
+        if (trainer->stop && *trainer->stop) return STATUS_INTERRUPTED;
+        const size_t count = at_most(trainer->engine->stride, trainer->steps - (size_t)state->step);
+        const enum status status = trainer->engine->run(trainer, (size_t)state->step, count);
+        if (status) return status;
+        trainer->tested = false;
+        state->step += (int64_t)count;
+        device->driver->download(device, &state->tally, trainer->tally, sizeof state->tally);
+        if (state->tally.bad_step) return diagnose(trainer);
+        if (observer->progress)
+            observer->progress(observer->self, (size_t)state->epoch + 1, (size_t)state->step, trainer->steps,
+                               state->tally.loss_sum / (double)state->tally.images);
+        device->driver->lap(device, PART_OTHER);
+    }
+    return device->driver->synchronize(device);
+}
+
+/* The losses of the steps from `first` on that --log-steps asks for. */
+static void report_steps(struct trainer *trainer, const struct trainer_observer *observer, size_t first) {
+    struct device *device = &trainer->compute->device;
+    const size_t before = (size_t)trainer->state.epoch * trainer->steps;
+    const size_t wanted = (size_t)trainer->config->log_steps;
+    if (!observer->step || before + first >= wanted) return;
+    device->driver->download(device, trainer->host_losses, trainer->losses, trainer->steps * sizeof *trainer->losses);
+    for (size_t s = first; s < (size_t)trainer->state.step && before + s < wanted; s++)
+        observer->step(observer->self, before + s + 1, trainer->host_losses[s]);
+}
+
+static enum status evaluate_test(struct trainer *trainer) {
+    if (trainer->tested) return STATUS_OK;
+    const enum status status =
+        samples_evaluate(&trainer->test, &trainer->mlp, trainer->tally, &trainer->last_test, NULL);
+    trainer->tested = !status;
+    return status;
+}
+
+static enum status evaluate_epoch(struct trainer *trainer, struct epoch_record *record) {
+    record->on_validation = trainer->validation.count > 0;
+    if (record->on_validation)
+        return samples_evaluate(&trainer->validation, &trainer->mlp, trainer->tally, &record->evaluation, NULL);
+    const enum status status = evaluate_test(trainer);
+    record->evaluation = trainer->last_test;
+    return status;
+}
+
+static enum status run_epoch(struct trainer *trainer, const struct trainer_observer *observer) {
+    struct device *device = &trainer->compute->device;
+    struct train_state *state = &trainer->state;
+    struct profile idle = {0}, *profile = device->profile ? device->profile : &idle;
+    const struct profile before = *profile;
+    const size_t first = (size_t)state->step;
+    const uint64_t images_before = state->tally.images;
+
+    epoch_begin(trainer);
+    enum status status = run_steps(trainer, observer);
+    report_steps(trainer, observer, first);
+    if (status) return status;
+
+    struct epoch_record record = {.epoch = (size_t)state->epoch + 1,
+                                  .train_loss = state->tally.loss_sum / (double)state->tally.images,
+                                  .train_correct = state->tally.correct,
+                                  .train_images = state->tally.images};
+    status = evaluate_epoch(trainer, &record);
+    if (status) return status;
+    record.time = profile_since(profile, &before);
+    record.seconds = profile_training(&record.time);
+    record.images_per_second =
+        record.seconds > 0 ? (double)(state->tally.images - images_before) / record.seconds : 0;
+    if (first == 0) trainer->epoch_seconds[trainer->epochs_done++] = record.seconds; /* a resumed part is no epoch */
+    *state = (struct train_state){.epoch = state->epoch + 1};
+    if (observer->epoch) observer->epoch(observer->self, &record);
+    device->driver->lap(device, PART_OTHER);
+    return STATUS_OK;
+}
+
+static enum status save_if_due(struct trainer *trainer, bool leaving) {
+    const struct config *config = trainer->config;
+    const int64_t every = config->save_every;
+    if (!config->save[0] || !(leaving || (every && trainer->state.epoch % every == 0))) return STATUS_OK;
+    return trainer_save(trainer, config->save);
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, size_t count) {
+    if (count == 0) return 0;
+    qsort(values, count, sizeof *values, by_value);
+    return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+enum status trainer_run(struct trainer *trainer, const struct trainer_observer *observer, struct run_summary *summary) {
+    enum status status = STATUS_OK;
+    while (trainer->state.epoch < trainer->config->epochs && !status) {
+        status = run_epoch(trainer, observer);
+        if (!status && trainer->state.epoch < trainer->config->epochs) status = save_if_due(trainer, false);
+    }
+    const bool interrupted = status == STATUS_INTERRUPTED;
+    if (status && !interrupted) return status;
+    status = save_if_due(trainer, true); /* first: the test below costs time and may be interrupted for good */
+    if (!status) status = evaluate_test(trainer);
+    if (status) return status;
+    *summary = (struct run_summary){.epochs = trainer->epochs_done,
+                                    .test = trainer->last_test,
+                                    .median_epoch_seconds = median(trainer->epoch_seconds, trainer->epochs_done),
+                                    .interrupted = interrupted};
+    if (trainer->compute->device.profile) summary->time = *trainer->compute->device.profile;
+    return interrupted ? STATUS_INTERRUPTED : STATUS_OK;
+}
+
+enum status trainer_save(struct trainer *trainer, const char *path) {
+    struct profile *profile = trainer->compute->device.profile;
+    if (profile) profile_divert(profile, PART_CHECKPOINT);
+    const enum status status = checkpoint_save(path, &trainer->mlp, &trainer->optimizer, trainer->config, &trainer->state);
+    if (profile) profile_restore(profile);
+    return status;
+}
