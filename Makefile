@@ -15,6 +15,11 @@ CUDA ?= 1
 SAN ?=
 WERROR ?= 0
 
+# one job a core, unless the caller said how many
+ifeq ($(filter -j%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1) --output-sync
+endif
+
 # --- what is there: compile and link a line against each library; what was found is remembered under build/ ---
 
 PROBES := build/probe/$(subst /,_,$(CC))

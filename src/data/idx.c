@@ -69,7 +69,8 @@ static enum status read_dimensions(struct idx *idx, gzFile file, const char *pat
     }
     struct stat info;
     if (stat(path, &info) != 0) return bad(path, strerror(errno));
-    const size_t size = (size_t)info.st_size, most = gzdirect(file) ? size : size * DEFLATE_LIMIT;
+    const size_t size = (size_t)info.st_size, header = 4 + 4 * idx->rank;
+    const size_t most = gzdirect(file) ? size - header : size * DEFLATE_LIMIT; /* the header has been read: size >= header */
     if (*values > most) {
         snprintf(what, sizeof what,
                  "the header promises %s, more than a file of %s can hold: truncated, or not an IDX file; fetch it again "

@@ -1,0 +1,169 @@
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "src/backend/registry.h"
+
+static char folder[64];
+
+static void remove_folder(void) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command) != 0) fprintf(stderr, "could not remove %s\n", folder);
+}
+
+const char *support_path(const char *name) {
+    static char paths[16][256];
+    static size_t next;
+    if (!folder[0]) {
+        strcpy(folder, "/tmp/tessera-test-XXXXXX");
+        if (!mkdtemp(folder)) fail_msg("no temporary folder");
+        atexit(remove_folder);
+    }
+    char *path = paths[next++ % 16];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+void support_write(const char *path, const void *bytes, size_t count) {
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, count, file), count);
+    assert_int_equal(fclose(file), 0);
+}
+
+unsigned char *support_read(const char *path, size_t *count) {
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    fseek(file, 0, SEEK_END);
+    *count = (size_t)ftell(file);
+    rewind(file);
+    unsigned char *bytes = malloc(*count + 1);
+    assert_non_null(bytes);
+    assert_int_equal(fread(bytes, 1, *count, file), *count);
+    fclose(file);
+    return bytes;
+}
+
+void support_write_idx(const char *path, size_t rank, const uint32_t *dims, const uint8_t *values, size_t count) {
+    const size_t header = 4 + 4 * rank;
+    unsigned char *bytes = calloc(header + count, 1);
+    assert_non_null(bytes);
+    bytes[2] = 0x08;
+    bytes[3] = (unsigned char)rank;
+    for (size_t i = 0; i < 4 * rank; i++) bytes[4 + i] = (unsigned char)(dims[i / 4] >> (24 - 8 * (i % 4)));
+    if (count) memcpy(bytes + header, values, count);
+    support_write(path, bytes, header + count);
+    free(bytes);
+}
+
+/* A class is a bright block of its own place on a dark, noisy ground. */
+static void draw(uint8_t *image, uint32_t pixels, unsigned label, unsigned classes, uint32_t seed) {
+    for (uint32_t p = 0; p < pixels; p++) {
+        seed = seed * 1664525u + 1013904223u;
+        const bool bright = p * classes / pixels == label;
+        image[p] = (uint8_t)((bright ? 150 : 0) + (seed >> 24) % 100);
+    }
+}
+
+static void write_part(const char *directory, const char *part, uint32_t count, uint32_t height, uint32_t width,
+                       unsigned classes, uint32_t seed) {
+    uint8_t *images = malloc((size_t)count * height * width), *labels = malloc(count);
+    char path[300];
+    assert_true(images && labels);
+    for (uint32_t i = 0; i < count; i++) {
+        labels[i] = (uint8_t)(i * 7 % classes);
+        draw(images + (size_t)i * height * width, height * width, labels[i], classes, seed + i);
+    }
+    snprintf(path, sizeof path, "%s/%s-images-idx3-ubyte", directory, part);
+    support_write_idx(path, 3, (uint32_t[]){count, height, width}, images, (size_t)count * height * width);
+    snprintf(path, sizeof path, "%s/%s-labels-idx1-ubyte", directory, part);
+    support_write_idx(path, 1, (uint32_t[]){count}, labels, count);
+    free(images);
+    free(labels);
+}
+
+const char *support_data_directory(const char *name, uint32_t train, uint32_t test, uint32_t height, uint32_t width,
+                                   unsigned classes) {
+    const char *directory = support_path(name);
+    mkdir(directory, 0777);
+    write_part(directory, "train", train, height, width, classes, 1);
+    write_part(directory, "t10k", test, height, width, classes, 77777);
+    return directory;
+}
+
+static void builtin_set(struct dataset *set) {
+    *set = (struct dataset){.count = 50, .height = 6, .width = 7, .classes = 4, .images = malloc(50 * 42),
+                            .labels = malloc(50)};
+    assert_true(set->images && set->labels);
+    for (unsigned i = 0; i < 50; i++) {
+        for (unsigned j = 0; j < 42; j++) set->images[i * 42 + j] = (uint8_t)((i * 37 + j * 101 + i * j * 7) % 256);
+        set->labels[i] = (uint8_t)((i * i + i / 3) % 4);
+    }
+}
+
+void support_builtin_data(struct dataset_pair *pair) {
+    *pair = (struct dataset_pair){.name = "builtin"};
+    builtin_set(&pair->train);
+    builtin_set(&pair->test);
+}
+
+void support_config(struct config *config, const char *settings) {
+    char text[1024];
+    snprintf(text, sizeof text, "%s", settings);
+    for (char *at = text; *at; at++)
+        if (*at == ' ') *at = '\n';
+    config_defaults(config);
+    assert_status(config_parse(config, text, FROM_FILE, "test"), STATUS_OK);
+}
+
+void support_open(struct compute *compute, const char *name, int threads) {
+    const struct gemm_backend *backend;
+    if (registry_find(name, &backend) != STATUS_OK) {
+        print_message("skipped: %s\n", status_message());
+        skip();
+    }
+    assert_status(compute_open(compute, backend, threads), STATUS_OK);
+}
+
+int support_run(char *output, size_t size, const char *format, ...) {
+    char arguments[1024], command[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(arguments, sizeof arguments, format, args);
+    va_end(args);
+    const char *program = getenv("TESSERA");
+    assert_non_null(program);
+    snprintf(command, sizeof command, "{ %s %s; } 2>&1 </dev/null", program, arguments);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    size_t used = 0, got;
+    while (used < size - 1 && (got = fread(output + used, 1, size - 1 - used, pipe)) > 0) used += got;
+    output[used] = '\0';
+    while (fgetc(pipe) != EOF) continue;
+    const int status = pclose(pipe);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+void support_assert_status(enum status status, enum status wanted, const char *file, int line) {
+    if (status == wanted) return;
+    print_error("status %d, not %d: %s\n", (int)status, (int)wanted, status_message());
+    _fail(file, line);
+}
+
+void support_assert_says(const char *text, const char *part, const char *file, int line) {
+    if (strstr(text, part)) return;
+    print_error("'%s' is not in: %s\n", part, text);
+    _fail(file, line);
+}
+
+void support_assert_near(double got, double want, double tolerance, const char *file, int line) {
+    if (fabs(got - want) <= tolerance * fmax(1, fabs(want))) return;
+    print_error("%.17g should be %.17g within %g\n", got, want, tolerance);
+    _fail(file, line);
+}

@@ -1,0 +1,318 @@
+/* The program as a user meets it: output, exit codes, files, signals. */
+#include "tests/support.h"
+
+#include <cjson/cJSON.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char output[1 << 17];
+static char data[256]; /* 4 classes, 6x7 pixels, 300 + 100 images */
+
+static int make_data(void **state) {
+    (void)state;
+    snprintf(data, sizeof data, "%s", support_data_directory("data", 300, 100, 6, 7, 4));
+    unsetenv("TESSERA_DATA");
+    return 0;
+}
+
+#define RUN(...) support_run(output, sizeof output, __VA_ARGS__)
+#define SMALL "--layers 42-16-4 --batch-size 32 --epochs 3 --threads 2"
+
+static void trains_and_reports(void **state) {
+    (void)state;
+    assert_int_equal(RUN("--data %s " SMALL " --lr 0.3", data), 0);
+    assert_says(output, "network   42-16-4, relu, init he: 756 parameters");
+    assert_says(output, data);
+    assert_says(output, "test accuracy");
+    assert_says(output, "binomial standard error");
+    assert_says(output, "GEMM NT input gradient");
+    assert_says(output, "transfer/total");
+    assert_null(strchr(output, '\r')); /* no progress line into a pipe */
+    assert_int_equal(RUN("train --data %s " SMALL, data), 0);
+}
+
+/* Lines of a log with this type; the last of them parsed. */
+static size_t read_log(const char *path, const char *type, cJSON **last) {
+    size_t length, count = 0;
+    char *text = (char *)support_read(path, &length);
+    text[length] = '\0';
+    *last = NULL;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        cJSON *object = cJSON_Parse(line);
+        assert_non_null(object);
+        if (strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(object, "type")), type) == 0) {
+            count++;
+            cJSON_Delete(*last);
+            *last = object;
+        } else {
+            cJSON_Delete(object);
+        }
+    }
+    free(text);
+    return count;
+}
+
+static double number(const cJSON *object, const char *key) {
+    const cJSON *item = cJSON_GetObjectItem(object, key);
+    assert_true(cJSON_IsNumber(item));
+    return item->valuedouble;
+}
+
+static void logs_are_complete(void **state) {
+    (void)state;
+    const char *log = support_path("run.jsonl"), *csv = support_path("run.csv");
+    cJSON *line;
+    assert_int_equal(RUN("--data %s " SMALL " --log %s --csv %s --log-steps 7 --seed 5", data, log, csv), 0);
+    assert_int_equal(read_log(log, "header", &line), 1);
+    static const char *const facts[] = {"machine", "cpu", "compiler", "flags", "commit", "backend", "dtype", "precision",
+                                        "engine", "residency", "data"};
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
+        assert_true(cJSON_IsString(cJSON_GetObjectItem(line, facts[i])));
+    assert_true(number(line, "seed") == 5 && number(line, "threads") >= 1);
+    cJSON_Delete(line);
+    assert_int_equal(read_log(log, "step", &line), 7);
+    assert_true(number(line, "step") == 7 && number(line, "loss") > 0);
+    cJSON_Delete(line);
+    assert_int_equal(read_log(log, "epoch", &line), 3);
+    assert_true(number(line, "epoch") == 3 && number(line, "seconds") > 0 && number(line, "images_per_second") > 0);
+    assert_true(number(line, "train_accuracy") > 0 && number(line, "train_accuracy") <= 1);
+    const double accuracy = number(line, "test_accuracy");
+    cJSON_Delete(line);
+    assert_int_equal(read_log(log, "summary", &line), 1);
+    assert_true(number(line, "test_accuracy") == accuracy && number(line, "test_total") == 100);
+    assert_true(number(line, "test_correct") == accuracy * 100);
+    const double total = number(line, "total_seconds");
+    double sum = 0;
+    const cJSON *part;
+    cJSON_ArrayForEach(part, cJSON_GetObjectItem(line, "time")) sum += part->valuedouble;
+    assert_near(sum / total, 1, 0.02);
+    assert_true(number(line, "transfer_ratio") == 0 && number(line, "median_epoch_seconds") > 0 && number(line, "startup_seconds") > 0);
+    cJSON_Delete(line);
+
+    size_t length, lines = 0;
+    unsigned char *text = support_read(csv, &length);
+    for (size_t i = 0; i < length; i++) lines += text[i] == '\n';
+    assert_int_equal(lines, 4);
+    free(text);
+}
+
+static void mistakes_have_their_exit_codes(void **state) {
+    (void)state;
+    static const struct {
+        const char *arguments;
+        int code;
+        const char *says;
+    } cases[] = {
+        {"trian", 2, "unknown command 'trian'; did you mean 'train'?"},
+        {"--batchsize 3", 2, "did you mean '--batch-size'?"},
+        {"--epochs", 2, "--epochs needs a value"},
+        {"--epochs many", 2, "--epochs: epochs must be a whole number"},
+        {"--batch-size 0", 2, "batch-size must be"},
+        {"--layers 784--10", 2, "layers must be"},
+        {"--config no-such.cfg", 2, "no-such.cfg"},
+        {"stray words", 2, "unknown command 'stray'"},
+        {"--seed 1 stray", 2, "unexpected argument 'stray'"},
+        {"--data no-such-directory", 3, "data/fetch.sh"},
+        {"--backend warp", 4, "usable here: serial"},
+        {"eval", 2, "eval needs a checkpoint"},
+        {"eval no-such.safetensors", 3, "no-such.safetensors"},
+        {"eval x --misclassified some", 2, "--misclassified must be"},
+        {"--resume no-such.safetensors", 3, "no-such.safetensors"},
+        {"devices --epochs 3", 2, "unknown or ambiguous flag '--epochs'"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(RUN("%s", cases[i].arguments), cases[i].code);
+        assert_says(output, "train: ");
+        assert_says(output, cases[i].says);
+    }
+}
+
+static void data_that_does_not_fit(void **state) {
+    (void)state;
+    assert_int_equal(RUN("--data %s", data), 2);
+    assert_says(output, "the images have 42 pixels: set --layers 42-");
+    assert_int_equal(RUN("--data %s --layers 42-9-3", data), 3);
+    assert_says(output, "the data set has a label 3, but layers ends with 3 outputs");
+    assert_int_equal(RUN("--data %s --layers 42-9-4 --validation 300", data), 2);
+    assert_int_equal(RUN("--data %s --layers 42-1048576-1048576-4", data), 1);
+    assert_says(output, "TiB");
+}
+
+static void broken_data_directories(void **state) {
+    (void)state;
+    char path[400], labels[400];
+    const char *directory = support_data_directory("broken", 30, 20, 6, 7, 4);
+    snprintf(path, sizeof path, "%s/train-images-idx3-ubyte", directory);
+    snprintf(labels, sizeof labels, "%s/train-labels-idx1-ubyte", directory);
+    support_write(path, "<html>404</html>", 16);
+    assert_int_equal(RUN("--data %s --layers 42-4", directory), 3);
+    assert_says(output, "HTML page");
+    rename(labels, path); /* swapped */
+    assert_int_equal(RUN("--data %s --layers 42-4", directory), 3);
+    assert_says(output, "has no train-labels");
+}
+
+static void config_file_and_precedence(void **state) {
+    (void)state;
+    const char *path = support_path("a.cfg");
+    support_write(path, "epochs = 5\nlr = 0.5\nseed = 8\n", 28);
+    setenv("TESSERA_SEED", "9", 1);
+    assert_int_equal(RUN("--config %s --lr 0.25 --dump-config", path), 0);
+    unsetenv("TESSERA_SEED");
+    assert_says(output, "epochs          = 5                    # file");
+    assert_says(output, "learning-rate   = 0.25                 # flag");
+    assert_says(output, "seed            = 9                    # environment");
+    assert_says(output, "momentum        = 0                    # default");
+    support_write(path, "epochs = 5\nlearningrate = 0.5\n", 30);
+    assert_int_equal(RUN("--config %s", path), 2);
+    assert_says(output, "a.cfg:2: unknown key 'learningrate'; did you mean 'learning-rate'?");
+}
+
+static void help_and_version(void **state) {
+    (void)state;
+    static const char *const arguments[] = {"--help", "train --help", "eval --help", "devices --help", "-h"};
+    for (size_t i = 0; i < 5; i++) {
+        assert_int_equal(RUN("%s", arguments[i]), 0);
+        assert_says(output, "usage: train");
+    }
+    assert_int_equal(RUN("--help"), 0);
+    for (size_t i = 0; i < config_key_count(); i++) assert_says(output, config_key_at(i)->name);
+    assert_int_equal(RUN("--version"), 0);
+    assert_says(output, "Tessera ");
+}
+
+static void dry_run_trains_nothing(void **state) {
+    (void)state;
+    const char *init = support_path("dry.safetensors");
+    assert_int_equal(RUN("--data %s " SMALL " --dry-run --save-init %s", data, init), 0);
+    assert_null(strstr(output, "test accuracy"));
+    assert_int_equal(RUN("eval %s --data %s", init, data), 0);
+}
+
+static void save_eval_and_target(void **state) {
+    (void)state;
+    const char *model = support_path("model.safetensors");
+    assert_int_equal(RUN("--data %s " SMALL " --lr 0.3 --save %s --target-accuracy 90", data, model), 0);
+    assert_int_equal(RUN("--data %s " SMALL " --lr 0 --target-accuracy 0.9", data), 6);
+    assert_says(output, "is below the target of 90.00 %");
+    assert_int_equal(RUN("eval %s --misclassified 3", model), 0); /* data and network from the checkpoint */
+    assert_says(output, "confusion matrix");
+    assert_says(output, "precision");
+    assert_says(output, "most confident of");
+    assert_int_equal(RUN("eval %s --backend serial --target-accuracy 100.0", model), strstr(output, "100/100") ? 0 : 6);
+    assert_int_equal(RUN("eval %s --layers 42-9-4", model), 3);
+    assert_says(output, "another architecture");
+    assert_int_equal(RUN("--resume %s --epochs 4 --dtype f64 --data %s", model, data), 3);
+    assert_int_equal(RUN("--data %s " SMALL " --save %s/no-such/x", data, data), 1);
+}
+
+/* Mistakes that are there must be shown: a network that was not trained makes plenty. */
+static void mistakes_are_pictured(void **state) {
+    (void)state;
+    const char *init = support_path("init.safetensors");
+    assert_int_equal(RUN("--data %s " SMALL " --dry-run --save-init %s", data, init), 0);
+    assert_int_equal(RUN("eval %s --data %s --misclassified 2", init, data), 0);
+    assert_says(output, "the 2 most confident of");
+    assert_says(output, ", not ");
+    assert_says(output, "%%");
+}
+
+static void resumed_run_continues(void **state) {
+    (void)state;
+    const char *half = support_path("half.safetensors"), *whole = support_path("whole.safetensors");
+    const char *rest = support_path("rest.safetensors");
+    size_t a, b;
+    assert_int_equal(RUN("--data %s " SMALL " --momentum 0.9 --epochs 4 --save %s", data, whole), 0);
+    assert_int_equal(RUN("--data %s " SMALL " --momentum 0.9 --epochs 2 --save %s", data, half), 0);
+    assert_int_equal(RUN("--resume %s --epochs 4 --threads 2 --save %s", half, rest), 0);
+    unsigned char *x = support_read(whole, &a), *y = support_read(rest, &b);
+    assert_int_equal(a, b);
+    assert_memory_equal(x, y, a); /* weights, velocity, recipe and state */
+    free(x);
+    free(y);
+}
+
+/* Starts the program, waits for its first output line of an epoch, sends the signal. */
+static int interrupt(int signal, const char *save) {
+    char command[1024];
+    snprintf(command, sizeof command,
+             "%s --data %s --layers 42-64-4 --batch-size 4 --epochs 1000000 --threads 1 --save %s > %s 2>&1 & "
+             "pid=$!; for i in $(seq 200); do grep -q '^ *2 ' %s && break; sleep 0.05; done; kill -%d $pid; wait $pid",
+             getenv("TESSERA"), data, save, support_path("out"), support_path("out"), signal);
+    const int status = system(command);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void signals_save_and_exit_130(void **state) {
+    (void)state;
+    const char *model = support_path("interrupted.safetensors");
+    size_t length;
+    /* a shell starts background jobs with SIGINT ignored; SIGTERM takes the same way */
+    assert_int_equal(interrupt(SIGTERM, model), 130);
+    char *text = (char *)support_read(support_path("out"), &length);
+    text[length] = '\0';
+    assert_says(text, "Interrupted");
+    assert_says(text, "test accuracy");
+    assert_says(text, "go on with --resume");
+    free(text);
+    assert_int_equal(RUN("eval %s", model), 0);
+}
+
+static void divergence_exits_1(void **state) {
+    (void)state;
+    const char *model = support_path("never.safetensors");
+    assert_int_equal(RUN("--data %s " SMALL " --lr 1000 --weight-decay 100 --save %s", data, model), 1);
+    assert_says(output, "the loss is not finite at epoch 1, step ");
+    assert_int_not_equal(access(model, F_OK), 0);
+}
+
+static void devices_lists_everything(void **state) {
+    (void)state;
+    assert_int_equal(RUN("devices"), 0);
+    assert_says(output, "serial");
+    assert_says(output, "openmp");
+    assert_says(output, "openblas");
+}
+
+static void full_standard_output_is_noticed(void **state) {
+    (void)state;
+    if (access("/dev/full", W_OK) != 0) {
+        print_message("skipped: no /dev/full\n");
+        skip();
+    }
+    assert_int_equal(RUN("--help > /dev/full"), 1);
+    assert_says(output, "cannot write to standard output");
+}
+
+static void logs_that_cannot_be_written(void **state) {
+    (void)state;
+    assert_int_equal(RUN("--data %s " SMALL " --log %s/no-such/x.jsonl", data, data), 1);
+    assert_says(output, "cannot write the log");
+    if (access("/dev/full", W_OK) == 0) assert_int_equal(RUN("--data %s " SMALL " --log /dev/full", data), 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trains_and_reports),
+        cmocka_unit_test(logs_are_complete),
+        cmocka_unit_test(mistakes_have_their_exit_codes),
+        cmocka_unit_test(data_that_does_not_fit),
+        cmocka_unit_test(broken_data_directories),
+        cmocka_unit_test(config_file_and_precedence),
+        cmocka_unit_test(help_and_version),
+        cmocka_unit_test(dry_run_trains_nothing),
+        cmocka_unit_test(save_eval_and_target),
+        cmocka_unit_test(mistakes_are_pictured),
+        cmocka_unit_test(resumed_run_continues),
+        cmocka_unit_test(signals_save_and_exit_130),
+        cmocka_unit_test(divergence_exits_1),
+        cmocka_unit_test(devices_lists_everything),
+        cmocka_unit_test(full_standard_output_is_noticed),
+        cmocka_unit_test(logs_that_cannot_be_written),
+    };
+    return cmocka_run_group_tests_name("cli", tests, make_data, NULL);
+}

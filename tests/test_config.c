@@ -1,0 +1,169 @@
+/* Configuration: every key, every kind of mistake, precedence, the way back to text. */
+#include "tests/support.h"
+
+#include <stdlib.h>
+
+static void defaults_are_the_validation_config(void **state) {
+    (void)state;
+    struct config defaults, file;
+    config_defaults(&defaults);
+    config_defaults(&file);
+    assert_status(config_read(&file, "configs/validation.cfg"), STATUS_OK);
+    for (size_t i = 0; i < config_key_count(); i++) {
+        char a[CONFIG_TEXT], b[CONFIG_TEXT];
+        config_value(&defaults, config_key_at(i), a, sizeof a);
+        config_value(&file, config_key_at(i), b, sizeof b);
+        assert_string_equal(a, b);
+    }
+    assert_int_equal(defaults.layers.count, 3);
+    assert_int_equal(defaults.layers.width[1], 128);
+}
+
+static void lines_and_comments(void **state) {
+    (void)state;
+    struct config config;
+    config_defaults(&config);
+    assert_status(config_parse(&config, "# a comment\n\n  epochs=3\t# three\r\nlr = 2.5e-2\nlayers = 4 - 3-2", FROM_FILE, "t"),
+                  STATUS_OK);
+    assert_int_equal(config.epochs, 3);
+    assert_true(config.learning_rate == 2.5e-2);
+    assert_true(config.layers.count == 3 && config.layers.width[0] == 4 && config.layers.width[2] == 2);
+}
+
+static void mistakes_say_where_and_what(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        {"\nbatchsize = 3", "t:2: unknown key 'batchsize'; did you mean 'batch-size'?"},
+        {"epochs", "t:1: expected 'key = value'"},
+        {"epochs = many", "epochs must be a whole number"},
+        {"epochs = 1.5", "epochs must be a whole number"},
+        {"epochs = -1", "epochs must be a whole number"},
+        {"batch-size = 0", "batch-size must be a whole number from 1"},
+        {"lr = fast", "learning-rate must be a number"},
+        {"lr = nan", "learning-rate must be a number"},
+        {"lr = -0.1", "learning-rate must be a number"},
+        {"momentum = 1.5", "momentum must be a number from 0 to 1"},
+        {"layers = 784", "layers must be"},
+        {"layers = 784--10", "layers must be"},
+        {"layers = 784-0-10", "layers must be"},
+        {"layers = 784-99999999999-10", "layers must be"},
+        {"layers = 784-ten", "layers must be"},
+        {"activation = swish", "activation must be none | relu | tanh | scaled-tanh | sigmoid | gelu, not 'swish'"},
+        {"shuffle = yes", "shuffle must be off | on"},
+        {"seed = 1e3", "seed must be"},
+        {"threads = 99999", "threads must be"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct config config, before;
+        config_defaults(&config);
+        before = config;
+        assert_status(config_parse(&config, cases[i].text, FROM_FILE, "t"), STATUS_USAGE);
+        assert_says(status_message(), cases[i].says);
+        assert_memory_equal(&config, &before, sizeof config);
+    }
+}
+
+static void layers_have_a_limit(void **state) {
+    (void)state;
+    struct config config;
+    char text[1024] = "1";
+    config_defaults(&config);
+    for (int i = 0; i < PROFILE_MAX_LAYERS; i++) strcat(text, "-1");
+    assert_status(config_set(&config, "layers", text, FROM_FLAG, "x"), STATUS_OK);
+    assert_int_equal(config.layers.count, PROFILE_MAX_LAYERS + 1);
+    strcat(text, "-1");
+    assert_status(config_set(&config, "layers", text, FROM_FLAG, "x"), STATUS_USAGE);
+}
+
+static void stronger_origins_win(void **state) {
+    (void)state;
+    struct config config;
+    config_defaults(&config);
+    assert_status(config_set(&config, "epochs", "7", FROM_FLAG, "flag"), STATUS_OK);
+    assert_status(config_set(&config, "epochs", "5", FROM_FILE, "file"), STATUS_OK);
+    assert_int_equal(config.epochs, 7);
+    assert_status(config_set(&config, "epochs", "bad", FROM_FILE, "file"), STATUS_USAGE); /* still a mistake */
+    assert_status(config_set(&config, "epochs", "8", FROM_FLAG, "flag"), STATUS_OK);
+    assert_int_equal(config.epochs, 8);
+}
+
+static void environment(void **state) {
+    (void)state;
+    struct config config;
+    config_defaults(&config);
+    setenv("TESSERA_BATCH_SIZE", "17", 1);
+    setenv("TESSERA_DATA", "somewhere", 1);
+    assert_status(config_environment(&config), STATUS_OK);
+    assert_int_equal(config.batch_size, 17);
+    assert_string_equal(config.data, "somewhere");
+    setenv("TESSERA_BATCH_SIZE", "-1", 1);
+    assert_status(config_environment(&config), STATUS_USAGE);
+    assert_says(status_message(), "TESSERA_BATCH_SIZE");
+    unsetenv("TESSERA_BATCH_SIZE");
+    unsetenv("TESSERA_DATA");
+}
+
+static void dump_reads_back(void **state) {
+    (void)state;
+    struct config config, back;
+    support_config(&config, "layers=5-4-3 lr=0.12345678901234567 momentum=1e-7 activation=gelu save=x.safetensors seed=99");
+    for (int origins = 0; origins < 2; origins++) {
+        char *text = NULL;
+        size_t size;
+        FILE *memory = open_memstream(&text, &size);
+        config_dump(&config, memory, false, origins);
+        fclose(memory);
+        config_defaults(&back);
+        assert_status(config_parse(&back, text, FROM_FILE, "dump"), STATUS_OK);
+        assert_true(back.learning_rate == config.learning_rate && back.momentum == config.momentum);
+        assert_memory_equal(&back.layers, &config.layers, sizeof back.layers);
+        assert_true(back.activation == config.activation && back.seed == 99);
+        assert_string_equal(back.save, "x.safetensors");
+        free(text);
+    }
+}
+
+static void files_that_are_none(void **state) {
+    (void)state;
+    struct config config;
+    const char *path = support_path("binary.cfg");
+    config_defaults(&config);
+    assert_status(config_read(&config, support_path("absent.cfg")), STATUS_USAGE);
+    assert_says(status_message(), "absent.cfg");
+    support_write(path, "epochs = 1\n\0\0\0", 14);
+    assert_status(config_read(&config, path), STATUS_USAGE);
+    char *line = calloc(5001, 1);
+    memset(line, 'a', 5000);
+    support_write(path, line, 5000);
+    assert_status(config_read(&config, path), STATUS_USAGE);
+    free(line);
+}
+
+static void fits_the_data(void **state) {
+    (void)state;
+    struct config config;
+    support_config(&config, "layers=42-5-4");
+    assert_status(config_check_data(&config, 42, 4, 100), STATUS_OK);
+    assert_status(config_check_data(&config, 43, 4, 100), STATUS_USAGE);
+    assert_status(config_check_data(&config, 42, 5, 100), STATUS_BAD_DATA);
+    assert_says(status_message(), "label 4");
+    config.validation = 100;
+    assert_status(config_check_data(&config, 42, 4, 100), STATUS_USAGE);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_the_validation_config),
+        cmocka_unit_test(lines_and_comments),
+        cmocka_unit_test(mistakes_say_where_and_what),
+        cmocka_unit_test(layers_have_a_limit),
+        cmocka_unit_test(stronger_origins_win),
+        cmocka_unit_test(environment),
+        cmocka_unit_test(dump_reads_back),
+        cmocka_unit_test(files_that_are_none),
+        cmocka_unit_test(fits_the_data),
+    };
+    return cmocka_run_group_tests_name("config", tests, NULL, NULL);
+}

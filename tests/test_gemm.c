@@ -1,0 +1,253 @@
+/* GEMM: the comparator first, then every backend over the whole case list. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "src/backend/registry.h"
+#include "src/backend/verify.h"
+#include "src/base/rng.h"
+
+/* --- the comparator --- */
+
+static const double want4[4] = {1, -2, 3, 4}, zero4[4], small4[4] = {1e-6, 1e-6, 1e-6, 1e-6};
+
+static bool compare_f32(float a, float b, float c, float d, const double *bound, struct verify_mismatch *worst) {
+    const float got[4] = {a, b, c, d};
+    return verify_compare(GEMM_F32, 2, 2, got, 2, want4, bound, worst);
+}
+
+static void comparator_accepts_what_is_right(void **state) {
+    (void)state;
+    struct verify_mismatch worst;
+    assert_true(compare_f32(1, -2, 3, 4, zero4, &worst));
+    assert_true(compare_f32(1, -2, 3, 4.0000005f, small4, &worst));
+    const double infinite[2] = {INFINITY, NAN}, bound[2] = {1, 1};
+    assert_true(verify_compare(GEMM_F64, 1, 2, infinite, 2, infinite, bound, &worst));
+}
+
+static void comparator_rejects_what_is_wrong(void **state) {
+    (void)state;
+    struct verify_mismatch worst;
+    assert_false(compare_f32(0, 0, 0, 0, small4, &worst));
+    assert_true(worst.row == 1 && worst.col == 1 && worst.got == 0 && worst.want == 4);
+    assert_false(compare_f32(1, -2, 3.1f, 4, small4, &worst));
+    assert_true(worst.row == 1 && worst.col == 0);
+    assert_false(compare_f32(1, NAN, 3.1f, 4, small4, &worst));
+    assert_true(worst.row == 0 && worst.col == 1 && isnan(worst.got)); /* NaN comes first */
+    assert_false(compare_f32(1, -INFINITY, 3, 4, small4, &worst));
+    assert_false(compare_f32(1, -2, 3, 4.00001f, small4, &worst));
+    assert_false(compare_f32(1, -2, 3, nextafterf(4, 5), zero4, &worst));
+    const double loose[4] = {INFINITY, INFINITY, INFINITY, INFINITY};
+    assert_false(compare_f32(1, NAN, 3, 4, loose, &worst)); /* even then */
+    const double nan_wanted[1] = {NAN}, one[1] = {1}, inf_wanted[1] = {INFINITY}, bound[1] = {1e300};
+    assert_false(verify_compare(GEMM_F64, 1, 1, one, 1, nan_wanted, bound, &worst));
+    assert_false(verify_compare(GEMM_F64, 1, 1, one, 1, inf_wanted, bound, &worst));
+}
+
+/* --- backends that are wrong must be caught --- */
+
+enum fault { READS_C, WRITES_GUARD, IGNORES_TAIL, ALWAYS_ZERO, TRANSPOSES, FORGETS_ALPHA, READS_PADDING, FAULTS };
+static enum fault fault;
+extern const struct gemm_backend gemm_serial;
+
+static enum gemm_status faulty_gemm(void *context, const struct gemm_call *call) {
+    struct gemm_call wrong = *call;
+    const size_t size = dtype_size(call->dtype);
+    char *c = call->c;
+    switch (fault) {
+    case READS_C:
+        for (size_t i = 0; i < call->m; i++)
+            for (size_t j = 0; j < call->n; j++) { /* C *= beta instead of C = 0 */
+                float *f = (float *)(void *)(c + (i * call->ldc + j) * size);
+                double *d = (double *)(void *)(c + (i * call->ldc + j) * size);
+                if (call->dtype == GEMM_F32) {
+                    *f = (float)call->beta * *f;
+                } else {
+                    *d = call->beta * *d;
+                }
+            }
+        wrong.beta = 1;
+        break;
+    case WRITES_GUARD: memset(c + ((call->m - 1) * call->ldc + call->n) * size, 0, size); break;
+    case IGNORES_TAIL: wrong.n = call->n > 16 ? call->n - call->n % 16 : call->n; break;
+    case ALWAYS_ZERO:
+        for (size_t i = 0; i < call->m; i++) memset(c + i * call->ldc * size, 0, call->n * size);
+        return GEMM_OK;
+    case TRANSPOSES:
+        if (call->op == GEMM_NT && call->n == call->k) wrong.op = GEMM_NN;
+        break;
+    case FORGETS_ALPHA: wrong.alpha = 1; break;
+    case READS_PADDING: wrong.ldb = call->op == GEMM_NT ? call->k : call->n; break;
+    case FAULTS: break;
+    }
+    return gemm_serial.gemm(context, &wrong);
+}
+
+static void faulty_backends_are_caught(void **state) {
+    (void)state;
+    struct gemm_backend faulty = gemm_serial;
+    faulty.gemm = faulty_gemm;
+    struct compute compute;
+    size_t checked, skipped;
+    assert_status(compute_open(&compute, &faulty, 1), STATUS_OK);
+    for (fault = 0; fault < FAULTS; fault++) {
+        assert_status(verify_backend(&compute, &checked, &skipped), STATUS_VERIFY_FAILED);
+        assert_says(status_message(), "backend 'serial' is wrong");
+    }
+    assert_status(verify_backend(&compute, &checked, &skipped), STATUS_OK);
+    compute_close(&compute);
+}
+
+/* --- the real ones --- */
+
+static void every_variant_is_in_the_list(void **state) {
+    (void)state;
+    bool seen[3][2][3][2][2][2] = {{{{{{false}}}}}};
+    for (size_t i = 0; i < verify_case_count(); i++) {
+        const struct verify_case test = verify_case_at(i);
+        seen[test.op][test.dtype][test.beta == 0 ? 0 : test.beta == 1 ? 1 : 2][test.integers][test.pad > 0][test.alpha == 1] = true;
+    }
+    const bool *flat = (const bool *)seen;
+    for (size_t i = 0; i < sizeof seen; i++) assert_true(flat[i]);
+}
+
+static void verify_by_name(const char *name, int threads) {
+    struct compute compute;
+    size_t checked, skipped;
+    support_open(&compute, name, threads);
+    const enum status status = verify_backend(&compute, &checked, &skipped);
+    compute_close(&compute);
+    assert_status(status, STATUS_OK);
+    assert_int_equal(skipped, 0);
+    assert_int_equal(checked, verify_case_count());
+}
+
+static void serial_is_right(void **state) {
+    (void)state;
+    verify_by_name("serial", 1);
+}
+
+static void openmp_is_right(void **state) {
+    (void)state;
+    verify_by_name("openmp", 2);
+}
+
+static void openblas_is_right(void **state) {
+    (void)state;
+    verify_by_name("openblas", 2);
+}
+
+static void fill(float *values, size_t count, uint32_t substream) {
+    struct rng rng = rng_open(11, RNG_TEST, substream);
+    for (size_t i = 0; i < count; i++) values[i] = (float)(2 * rng_uniform(&rng) - 1);
+}
+
+/* serial and openmp give the same bits for any number of threads. */
+static void openmp_equals_serial_bit_for_bit(void **state) {
+    (void)state;
+    enum { M = 133, N = 301, K = 97, LARGE = 301 * 301 };
+    float *a = malloc(LARGE * sizeof *a), *b = malloc(LARGE * sizeof *b), *c = malloc(LARGE * sizeof *c),
+          *reference = malloc(LARGE * sizeof *reference);
+    assert_true(a && b && c && reference);
+    fill(a, LARGE, 0);
+    fill(b, LARGE, 1);
+    for (int op = GEMM_NN; op <= GEMM_NT; op++) {
+        struct gemm_call call = {.dtype = GEMM_F32, .op = (enum gemm_op)op, .m = M, .n = N, .k = K, .alpha = 0.7,
+                                 .a = a, .lda = op == GEMM_TN ? M : K, .b = b, .ldb = op == GEMM_NT ? K : N,
+                                 .beta = 0, .c = reference, .ldc = N};
+        struct compute serial, openmp;
+        support_open(&serial, "serial", 1);
+        assert_status(compute_gemm(&serial, &call), STATUS_OK);
+        compute_close(&serial);
+        for (int threads = 1; threads <= 5; threads++) {
+            support_open(&openmp, "openmp", threads);
+            assert_int_equal(openmp.threads, threads);
+            call.c = c;
+            assert_status(compute_gemm(&openmp, &call), STATUS_OK);
+            assert_memory_equal(c, reference, M * N * sizeof *c);
+            compute_close(&openmp);
+        }
+    }
+    free(a);
+    free(b);
+    free(c);
+    free(reference);
+}
+
+/* NaN and Inf in the input come out as IEEE 754 says. */
+static void not_a_number_comes_through(void **state) {
+    (void)state;
+    for (size_t entry = 0; entry < registry_count(); entry++) {
+        char why[256];
+        if (!registry_usable(registry_at(entry), why, sizeof why)) continue;
+        struct compute compute;
+        support_open(&compute, registry_at(entry)->name, 2);
+        for (int op = GEMM_NN; op <= GEMM_NT; op++) {
+            double a[40 * 40], b[40 * 40], c[40 * 40];
+            for (size_t i = 0; i < 40 * 40; i++) a[i] = b[i] = 1;
+            a[0] = NAN;           /* row 0 of op(A) */
+            b[40 * 40 - 1] = INFINITY; /* column 39 of op(B) */
+            const struct gemm_call call = {.dtype = GEMM_F64, .op = (enum gemm_op)op, .m = 40, .n = 40, .k = 40,
+                                           .alpha = 1, .a = a, .lda = 40, .b = b, .ldb = 40, .beta = 0, .c = c, .ldc = 40};
+            assert_status(compute_gemm(&compute, &call), STATUS_OK);
+            for (size_t i = 0; i < 40; i++)
+                for (size_t j = 0; j < 40; j++) {
+                    const double got = c[i * 40 + j];
+                    if (i == 0) {
+                        assert_true(isnan(got));
+                    } else if (j == 39) {
+                        assert_true(isinf(got) && got > 0);
+                    } else {
+                        assert_true(got == 40);
+                    }
+                }
+        }
+        compute_close(&compute);
+    }
+}
+
+static void empty_shapes(void **state) {
+    (void)state;
+    for (size_t entry = 0; entry < registry_count(); entry++) {
+        char why[256];
+        if (!registry_usable(registry_at(entry), why, sizeof why)) continue;
+        struct compute compute;
+        support_open(&compute, registry_at(entry)->name, 2);
+        float c[4] = {1, 2, 3, 4};
+        struct gemm_call call = {.dtype = GEMM_F32, .op = GEMM_NN, .m = 0, .n = 2, .k = 2, .alpha = 1, .lda = 2, .ldb = 2,
+                                 .ldc = 2, .a = c, .b = c, .c = c};
+        assert_status(compute_gemm(&compute, &call), STATUS_OK);
+        call.m = 2;
+        call.n = 0;
+        assert_status(compute_gemm(&compute, &call), STATUS_OK);
+        assert_true(c[0] == 1 && c[3] == 4);
+        compute_close(&compute);
+    }
+}
+
+static void unknown_backends(void **state) {
+    (void)state;
+    const struct gemm_backend *backend;
+    assert_status(registry_find("opnblas", &backend), STATUS_UNAVAILABLE);
+    assert_says(status_message(), "did you mean 'openblas'");
+    assert_says(status_message(), "usable here: serial");
+    assert_status(registry_find("auto", &backend), STATUS_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(comparator_accepts_what_is_right),
+        cmocka_unit_test(comparator_rejects_what_is_wrong),
+        cmocka_unit_test(faulty_backends_are_caught),
+        cmocka_unit_test(every_variant_is_in_the_list),
+        cmocka_unit_test(serial_is_right),
+        cmocka_unit_test(openmp_is_right),
+        cmocka_unit_test(openblas_is_right),
+        cmocka_unit_test(openmp_equals_serial_bit_for_bit),
+        cmocka_unit_test(not_a_number_comes_through),
+        cmocka_unit_test(empty_shapes),
+        cmocka_unit_test(unknown_backends),
+    };
+    return cmocka_run_group_tests_name("gemm", tests, NULL, NULL);
+}

@@ -1,0 +1,258 @@
+/* The network: gradients against finite differences, every backend against that reference, epilogues, initial weights. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "src/backend/registry.h"
+#include "src/nn/mlp.h"
+
+enum { ROWS = 13, INPUTS = 17 };
+
+static double value_at(const struct mlp *mlp, const void *values, size_t i) {
+    return mlp->dtype == GEMM_F32 ? (double)((const float *)values)[i] : ((const double *)values)[i];
+}
+
+/* A batch that every dtype represents exactly. */
+static void set_batch(struct mlp *mlp) {
+    for (size_t i = 0; i < ROWS * INPUTS; i++) {
+        const double value = (double)(i * 37 % 101) / 64 - 0.75;
+        if (mlp->dtype == GEMM_F32) {
+            ((float *)mlp->input)[i] = (float)value;
+        } else {
+            ((double *)mlp->input)[i] = value;
+        }
+    }
+    for (size_t r = 0; r < ROWS; r++) mlp->labels[r] = (uint8_t)(r * r % 5);
+}
+
+static double loss_of(struct mlp *mlp, bool gradients) {
+    struct device *device = &mlp->compute->device;
+    const struct mlp_layer *last = mlp_last(mlp);
+    struct tally tally = {0};
+    double loss;
+    assert_status(mlp_forward(mlp, ROWS), STATUS_OK);
+    mlp->ops->softmax_cross_entropy(device->ops_context, ROWS, last->out, last->output, mlp->labels,
+                                    gradients ? last->grad : NULL, &loss, &tally);
+    if (gradients) assert_status(mlp_backward(mlp, ROWS), STATUS_OK);
+    return loss;
+}
+
+static void open_network(struct compute *compute, struct mlp *mlp, const char *activation, const char *dtype) {
+    struct config config;
+    char settings[128];
+    snprintf(settings, sizeof settings, "layers=17-11-6-5 activation=%s init=uniform dtype=%s", activation, dtype);
+    support_config(&config, settings);
+    assert_status(mlp_open(mlp, compute, &config, ROWS + 5), STATUS_OK);
+    assert_status(mlp_initialize(mlp, INIT_UNIFORM, 3), STATUS_OK);
+    set_batch(mlp);
+}
+
+/* Every single weight and bias, in double precision. */
+static void gradients_match_finite_differences(void **state) {
+    (void)state;
+    static const char *const activations[] = {"relu", "tanh", "scaled-tanh", "sigmoid", "gelu"};
+    for (size_t a = 0; a < 5; a++) {
+        struct compute compute;
+        struct mlp mlp;
+        support_open(&compute, "serial", 1);
+        open_network(&compute, &mlp, activations[a], "f64");
+        loss_of(&mlp, true);
+        const size_t bytes = mlp.parameter_elements * sizeof(double);
+        double *gradient = malloc(bytes), *weights = mlp.parameters;
+        memcpy(gradient, mlp.gradients, bytes);
+        size_t live = 0;
+        for (size_t i = 0; i < mlp.parameter_elements; i++) {
+            const double kept = weights[i], h = 1e-6;
+            weights[i] = kept + h;
+            const double above = loss_of(&mlp, false);
+            weights[i] = kept - h;
+            const double below = loss_of(&mlp, false);
+            weights[i] = kept;
+            assert_near(gradient[i], (above - below) / (2 * h), 1e-8);
+            live += fabs(gradient[i]) > 1e-5;
+        }
+        assert_true(live > mlp_parameter_count(&mlp) * 2 / 3); /* zeros would pass for anything */
+        free(gradient);
+        mlp_close(&mlp);
+        compute_close(&compute);
+    }
+}
+
+/* The gradients of the f64 serial network, which the test above has checked. */
+static double *reference_gradients(const char *activation, size_t *layer_at, double *loss) {
+    struct compute compute;
+    struct mlp mlp;
+    support_open(&compute, "serial", 1);
+    open_network(&compute, &mlp, activation, "f64");
+    *loss = loss_of(&mlp, true);
+    double *out = malloc(mlp_parameter_count(&mlp) * sizeof *out);
+    size_t at = 0;
+    for (size_t l = 0; l < mlp.depth; l++) {
+        layer_at[l] = at;
+        for (size_t i = 0; i < mlp.layer[l].in * mlp.layer[l].out; i++) out[at++] = ((double *)mlp.layer[l].weight_grad)[i];
+        for (size_t i = 0; i < mlp.layer[l].out; i++) out[at++] = ((double *)mlp.layer[l].bias_grad)[i];
+    }
+    mlp_close(&mlp);
+    compute_close(&compute);
+    return out;
+}
+
+static void compare_gradients(struct compute *compute, const char *activation, const char *dtype) {
+    size_t layer_at[PROFILE_MAX_LAYERS];
+    double want_loss;
+    double *want = reference_gradients(activation, layer_at, &want_loss);
+    struct mlp mlp;
+    open_network(compute, &mlp, activation, dtype);
+    /* a few hundred roundings of numbers near 1 */
+    const double tolerance = mlp.dtype == GEMM_F32 ? 1e-5 : 1e-13;
+    assert_near(loss_of(&mlp, true), want_loss, tolerance);
+    for (size_t l = 0; l < mlp.depth; l++) {
+        const size_t weights = mlp.layer[l].in * mlp.layer[l].out;
+        for (size_t i = 0; i < weights + mlp.layer[l].out; i++) {
+            const double got = i < weights ? value_at(&mlp, mlp.layer[l].weight_grad, i)
+                                           : value_at(&mlp, mlp.layer[l].bias_grad, i - weights);
+            assert_near(got, want[layer_at[l] + i], tolerance);
+        }
+    }
+    mlp_close(&mlp);
+    free(want);
+}
+
+static void every_backend_has_the_reference_gradients(void **state) {
+    (void)state;
+    static const char *const activations[] = {"relu", "gelu"};
+    for (size_t entry = 0; entry < registry_count(); entry++) {
+        char why[256];
+        if (!registry_usable(registry_at(entry), why, sizeof why)) {
+            print_message("%s skipped: %s\n", registry_at(entry)->name, why);
+            continue;
+        }
+        struct compute compute;
+        support_open(&compute, registry_at(entry)->name, 2);
+        for (size_t a = 0; a < 2; a++) {
+            compare_gradients(&compute, activations[a], "f32");
+            compare_gradients(&compute, activations[a], "f64");
+        }
+        compute_close(&compute);
+    }
+}
+
+/* --- a plug-in whose GEMM has an epilogue of its own --- */
+
+extern const struct gemm_backend gemm_serial;
+static size_t fused_calls;
+
+static bool fuses_relu_and_gelu(void *context, enum gemm_dtype dtype, const struct gemm_epilogue *epilogue) {
+    (void)context;
+    return dtype == GEMM_F64 && (epilogue->activation == ACTIVATION_RELU || epilogue->activation == ACTIVATION_GELU);
+}
+
+static enum gemm_status gemm_with_epilogue(void *context, const struct gemm_call *call) {
+    struct gemm_call plain = *call;
+    plain.epilogue = NULL;
+    const enum gemm_status status = gemm_serial.gemm(context, &plain);
+    if (!call->epilogue || status) return status;
+    fused_calls++;
+    for (size_t i = 0; i < call->m; i++)
+        for (size_t j = 0; j < call->n; j++) {
+            double *c = (double *)call->c + i * call->ldc + j;
+            const double z = *c + ((const double *)call->epilogue->bias)[j];
+            if (call->epilogue->pre) ((double *)call->epilogue->pre)[i * call->ldc + j] = z;
+            *c = call->epilogue->activation == ACTIVATION_RELU ? fmax(z, 0) : 0.5 * z * (1 + erf(z / sqrt(2)));
+        }
+    return GEMM_OK;
+}
+
+static void epilogues_are_used_where_offered(void **state) {
+    (void)state;
+    struct gemm_backend fusing = gemm_serial;
+    fusing.gemm = gemm_with_epilogue;
+    fusing.fuses = fuses_relu_and_gelu;
+    struct compute compute;
+    assert_status(compute_open(&compute, &fusing, 1), STATUS_OK);
+    static const char *const activations[] = {"relu", "gelu", "tanh"};
+    for (size_t a = 0; a < 3; a++) {
+        fused_calls = 0;
+        compare_gradients(&compute, activations[a], "f64");
+        assert_int_equal(fused_calls, a < 2 ? 2 : 0); /* the two hidden layers */
+        fused_calls = 0;
+        compare_gradients(&compute, activations[a], "f32");
+        assert_int_equal(fused_calls, 0);
+    }
+    compute_close(&compute);
+}
+
+/* --- initial weights --- */
+
+/* The same numbers on every backend and, but for the cast, in every dtype. */
+static void one_seed_one_network(void **state) {
+    (void)state;
+    struct compute serial, openmp;
+    struct mlp a, b, c;
+    support_open(&serial, "serial", 1);
+    support_open(&openmp, "openmp", 2);
+    open_network(&serial, &a, "relu", "f64");
+    open_network(&openmp, &b, "tanh", "f64");
+    open_network(&openmp, &c, "relu", "f32");
+    assert_memory_equal(a.parameters, b.parameters, a.parameter_elements * sizeof(double));
+    for (size_t l = 0; l < a.depth; l++)
+        for (size_t i = 0; i < a.layer[l].in * a.layer[l].out; i++)
+            assert_true(((float *)c.layer[l].weight)[i] == (float)((double *)a.layer[l].weight)[i]);
+    assert_status(mlp_initialize(&b, INIT_UNIFORM, 4), STATUS_OK);
+    assert_true(memcmp(a.parameters, b.parameters, 64) != 0);
+    mlp_close(&a);
+    mlp_close(&b);
+    mlp_close(&c);
+    compute_close(&serial);
+    compute_close(&openmp);
+}
+
+static void initial_spread(void **state) {
+    (void)state;
+    struct compute compute;
+    struct config config;
+    struct mlp mlp;
+    support_open(&compute, "serial", 1);
+    support_config(&config, "layers=400-300-10 dtype=f64");
+    assert_status(mlp_open(&mlp, &compute, &config, 1), STATUS_OK);
+    const double want[] = {2.0 / 400, 2.0 / 700, 1.0 / 1200}; /* variances: uniform in +-a has a^2 / 3 */
+    for (int init = INIT_HE; init <= INIT_UNIFORM; init++) {
+        assert_status(mlp_initialize(&mlp, (enum init)init, 1), STATUS_OK);
+        const double *weight = mlp.layer[0].weight, *bias = mlp.layer[0].bias;
+        double sum = 0, square = 0;
+        for (size_t i = 0; i < 400 * 300; i++) {
+            sum += weight[i];
+            square += weight[i] * weight[i];
+        }
+        assert_near(sum / 120000 / sqrt(want[init]), 0, 5 / sqrt(120000));
+        assert_near(square / 120000 / want[init], 1, 5 * sqrt(2.0 / 120000));
+        assert_true((bias[5] != 0) == (init == INIT_UNIFORM));
+    }
+    mlp_close(&mlp);
+    compute_close(&compute);
+}
+
+static void too_large_a_network(void **state) {
+    (void)state;
+    struct compute compute;
+    struct config config;
+    struct mlp mlp;
+    support_open(&compute, "serial", 1);
+    support_config(&config, "layers=784-1048576-1048576-10");
+    assert_status(mlp_open(&mlp, &compute, &config, 128), STATUS_FAILED);
+    assert_says(status_message(), "the network needs 8.0 TiB");
+    compute_close(&compute);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_match_finite_differences),
+        cmocka_unit_test(every_backend_has_the_reference_gradients),
+        cmocka_unit_test(epilogues_are_used_where_offered),
+        cmocka_unit_test(one_seed_one_network),
+        cmocka_unit_test(initial_spread),
+        cmocka_unit_test(too_large_a_network),
+    };
+    return cmocka_run_group_tests_name("mlp", tests, NULL, NULL);
+}

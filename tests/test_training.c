@@ -1,0 +1,340 @@
+/* Training as a whole: the loss curve against an independent program, one seed on every backend, resume, stop, NaN. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "src/backend/registry.h"
+#include "src/nn/engine.h"
+#include "tests/reference/curves.inc"
+
+/* A trainer on the built-in data of tests/reference/mlp_numpy.py, with everything that it holds. */
+struct bench {
+    struct config config;
+    struct compute compute;
+    struct dataset_pair data;
+    struct profile profile;
+    struct trainer trainer;
+    double losses[400];
+    size_t steps, epochs, stop_after;
+    volatile sig_atomic_t stop;
+    struct epoch_record last;
+};
+
+static void open_bench(struct bench *bench, const char *backend, int threads, const char *settings,
+                       const struct checkpoint *resume) {
+    *bench = (struct bench){0};
+    support_config(&bench->config, settings);
+    support_open(&bench->compute, backend, threads);
+    support_builtin_data(&bench->data);
+    profile_start(&bench->profile);
+    bench->compute.device.profile = &bench->profile;
+    assert_status(trainer_open(&bench->trainer, &bench->compute, &bench->config, &bench->data, resume), STATUS_OK);
+    bench->trainer.stop = &bench->stop;
+}
+
+static void close_bench(struct bench *bench) {
+    trainer_close(&bench->trainer);
+    dataset_pair_free(&bench->data);
+    compute_close(&bench->compute);
+}
+
+static void on_step(void *self, size_t step, double loss) {
+    struct bench *bench = self;
+    bench->losses[step - 1] = loss;
+    bench->steps = step;
+}
+
+static void on_epoch(void *self, const struct epoch_record *record) {
+    struct bench *bench = self;
+    bench->last = *record;
+    bench->epochs++;
+}
+
+static void on_progress(void *self, size_t epoch, size_t step, size_t steps, double loss) {
+    struct bench *bench = self;
+    (void)loss;
+    if (bench->stop_after && (epoch - 1) * steps + step == bench->stop_after) bench->stop = 1;
+}
+
+static enum status run_bench(struct bench *bench, struct run_summary *summary) {
+    const struct trainer_observer observer = {bench, on_step, on_epoch, on_progress};
+    return trainer_run(&bench->trainer, &observer, summary);
+}
+
+/* --- the loss curve --- */
+
+/* The weights that the NumPy program starts from. */
+static void set_builtin_weights(struct mlp *mlp) {
+    for (size_t l = 0; l < mlp->depth; l++) {
+        const struct mlp_layer *layer = &mlp->layer[l];
+        for (size_t k = 0; k < layer->in * layer->out; k++) {
+            const double value = sin(1.7 * (double)k + (double)l) / sqrt((double)layer->in);
+            if (mlp->dtype == GEMM_F32) {
+                ((float *)layer->weight)[k] = (float)value;
+            } else {
+                ((double *)layer->weight)[k] = value;
+            }
+        }
+        for (size_t j = 0; j < layer->out; j++) {
+            const double value = 0.1 * cos((double)(j + l));
+            if (mlp->dtype == GEMM_F32) {
+                ((float *)layer->bias)[j] = (float)value;
+            } else {
+                ((double *)layer->bias)[j] = value;
+            }
+        }
+    }
+}
+
+/* 50 steps of 16 images in file order, the fourth of each epoch a batch of 2. */
+static void check_curves(const char *backend, int threads, const char *dtype, double tolerance) {
+    for (size_t c = 0; c < sizeof expected_curves / sizeof *expected_curves; c++) {
+        struct bench bench;
+        struct run_summary summary;
+        char settings[256];
+        snprintf(settings, sizeof settings,
+                 "layers=42-9-8-4 batch-size=16 epochs=13 lr=0.1 shuffle=off log-steps=50 dtype=%s activation=%s momentum=%g "
+                 "weight-decay=%g", dtype, expected_curves[c].activation, expected_curves[c].momentum,
+                 expected_curves[c].weight_decay);
+        open_bench(&bench, backend, threads, settings, NULL);
+        set_builtin_weights(&bench.trainer.mlp);
+        assert_status(run_bench(&bench, &summary), STATUS_OK);
+        assert_int_equal(bench.steps, 50);
+        for (size_t s = 0; s < 50; s++) assert_near(bench.losses[s], expected_curves[c].loss[s], tolerance);
+        close_bench(&bench);
+    }
+}
+
+static void loss_curve_of_serial_f64(void **state) {
+    (void)state;
+    check_curves("serial", 1, "f64", 1e-10);
+}
+
+static void loss_curves_of_every_backend(void **state) {
+    (void)state;
+    for (size_t entry = 0; entry < registry_count(); entry++) {
+        char why[256];
+        if (!registry_usable(registry_at(entry), why, sizeof why)) {
+            print_message("%s skipped: %s\n", registry_at(entry)->name, why);
+            continue;
+        }
+        check_curves(registry_at(entry)->name, 2, "f64", 1e-10);
+        check_curves(registry_at(entry)->name, 2, "f32", 1e-3);
+    }
+}
+
+/* --- one seed --- */
+
+static void threads_change_no_bit(void **state) {
+    (void)state;
+    static const char settings[] = "layers=42-70-65-4 batch-size=16 epochs=5 momentum=0.9 activation=gelu";
+    struct bench serial, openmp;
+    struct run_summary a, b;
+    open_bench(&serial, "serial", 1, settings, NULL);
+    assert_status(run_bench(&serial, &a), STATUS_OK);
+    for (int threads = 1; threads < 5; threads++) {
+        open_bench(&openmp, "openmp", threads, settings, NULL);
+        assert_status(run_bench(&openmp, &b), STATUS_OK);
+        assert_memory_equal(serial.trainer.mlp.parameters, openmp.trainer.mlp.parameters,
+                            serial.trainer.mlp.parameter_elements * sizeof(float));
+        assert_true(serial.last.train_loss == openmp.last.train_loss);
+        close_bench(&openmp);
+    }
+    close_bench(&serial);
+}
+
+static void shuffle_depends_on_seed_and_epoch(void **state) {
+    (void)state;
+    struct bench a, b;
+    struct run_summary summary;
+    open_bench(&a, "serial", 1, "layers=42-9-4 batch-size=16 epochs=2 log-steps=8 seed=1", NULL);
+    open_bench(&b, "serial", 1, "layers=42-9-4 batch-size=16 epochs=2 log-steps=8 seed=2", NULL);
+    uint32_t first[50];
+    memcpy(first, a.trainer.order, sizeof first);
+    assert_true(memcmp(first, b.trainer.order, sizeof first) != 0);
+    assert_status(run_bench(&a, &summary), STATUS_OK);
+    assert_true(memcmp(first, a.trainer.order, sizeof first) != 0); /* now of the second epoch */
+    close_bench(&a);
+    close_bench(&b);
+}
+
+static void it_learns(void **state) {
+    (void)state;
+    struct bench bench;
+    struct run_summary summary;
+    open_bench(&bench, "serial", 1, "layers=42-32-4 batch-size=10 epochs=60", NULL);
+    assert_status(run_bench(&bench, &summary), STATUS_OK);
+    assert_int_equal(bench.epochs, 60);
+    assert_int_equal(bench.last.train_images, 50);
+    assert_true(bench.last.train_correct >= 45);
+    assert_true(summary.test.total == 50 && summary.test.correct >= 45); /* the same images */
+    assert_true(summary.median_epoch_seconds > 0);
+    assert_near(profile_total(&summary.time), summary.time.last - (bench.profile.last - profile_total(&bench.profile)), 1e-9);
+    close_bench(&bench);
+}
+
+static void validation_split_is_held_out(void **state) {
+    (void)state;
+    struct bench bench;
+    struct run_summary summary;
+    open_bench(&bench, "serial", 1, "layers=42-9-4 batch-size=16 epochs=2 validation=20", NULL);
+    assert_status(run_bench(&bench, &summary), STATUS_OK);
+    assert_true(bench.last.on_validation && bench.last.evaluation.total == 20 && bench.last.train_images == 30);
+    assert_true(summary.test.total == 50);
+    for (size_t i = 0; i < 30; i++) assert_true(bench.trainer.order[i] < 30);
+    close_bench(&bench);
+}
+
+static void batch_larger_than_the_data_is_one_batch(void **state) {
+    (void)state;
+    struct bench bench;
+    struct run_summary summary;
+    open_bench(&bench, "serial", 1, "layers=42-9-4 batch-size=1000000 epochs=2 log-steps=9", NULL);
+    assert_status(run_bench(&bench, &summary), STATUS_OK);
+    assert_true(bench.trainer.steps == 1 && bench.steps == 2 && bench.last.train_images == 50);
+    close_bench(&bench);
+}
+
+/* --- learning rate --- */
+
+static void schedules(void **state) {
+    (void)state;
+    struct config config;
+    double rates[4];
+    support_config(&config, "lr=0.8 schedule=step lr-step-epochs=2 lr-gamma=0.5 warmup-steps=2");
+    optimizer_schedule(&config, 0, 4, rates);
+    assert_true(rates[0] == 0.4 && rates[1] == 0.8 && rates[2] == 0.8 && rates[3] == 0.8);
+    optimizer_schedule(&config, 5, 4, rates);
+    assert_near(rates[0], 0.2, 1e-15);
+    support_config(&config, "lr=0.8 schedule=exponential lr-gamma=0.5");
+    optimizer_schedule(&config, 3, 4, rates);
+    assert_near(rates[3], 0.1, 1e-15);
+    support_config(&config, "lr=0.8 schedule=cosine lr-min=0.2 epochs=2");
+    optimizer_schedule(&config, 0, 4, rates);
+    assert_near(rates[0], 0.8, 1e-15);
+    optimizer_schedule(&config, 1, 4, rates);
+    assert_near(rates[0], 0.5, 1e-15); /* half-way */
+    assert_near(rates[2], 0.2 + 0.6 * 0.5 * (1 + cos(0.75 * 3.14159265358979)), 1e-12);
+    support_config(&config, "lr=0.8 schedule=constant");
+    optimizer_schedule(&config, 9, 4, rates);
+    assert_true(rates[0] == 0.8 && rates[3] == 0.8);
+}
+
+/* --- stop and resume --- */
+
+static void resume_equals_uninterrupted(void **state) {
+    (void)state;
+    static const char recipe[] = "layers=42-30-4 batch-size=16 epochs=6 momentum=0.9 lr=0.05 schedule=cosine log-steps=24";
+    static const char *const backends[] = {"serial", "openmp", "openblas"};
+    char path[256], settings[512];
+    snprintf(path, sizeof path, "%s", support_path("resume.safetensors"));
+    snprintf(settings, sizeof settings, "%s save=%s", recipe, path);
+    for (size_t b = 0; b < 3; b++)
+        for (size_t stop = 1; stop < 24; stop += 3) { /* within epochs and at their ends */
+            struct bench whole, first, second;
+            struct run_summary summary;
+            struct checkpoint checkpoint;
+            open_bench(&whole, backends[b], 2, recipe, NULL);
+            assert_status(run_bench(&whole, &summary), STATUS_OK);
+
+            open_bench(&first, backends[b], 2, settings, NULL);
+            first.stop_after = stop;
+            assert_status(run_bench(&first, &summary), STATUS_INTERRUPTED);
+            assert_true(summary.interrupted);
+
+            assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
+            open_bench(&second, backends[b], 2, recipe, &checkpoint);
+            checkpoint_close(&checkpoint);
+            assert_status(run_bench(&second, &summary), STATUS_OK);
+
+            const size_t bytes = whole.trainer.mlp.parameter_elements * sizeof(float);
+            assert_memory_equal(whole.trainer.mlp.parameters, second.trainer.mlp.parameters, bytes);
+            assert_memory_equal(whole.trainer.optimizer.velocity, second.trainer.optimizer.velocity, bytes);
+            assert_memory_equal(whole.losses, first.losses, stop * sizeof(double));
+            assert_memory_equal(whole.losses + stop, second.losses + stop, (24 - stop) * sizeof(double));
+            assert_true(whole.last.train_loss == second.last.train_loss);
+            assert_int_equal(whole.last.train_correct, second.last.train_correct);
+            close_bench(&whole);
+            close_bench(&first);
+            close_bench(&second);
+        }
+}
+
+static void save_every_leaves_usable_files(void **state) {
+    (void)state;
+    struct bench bench;
+    struct run_summary summary;
+    struct checkpoint checkpoint;
+    char settings[512];
+    const char *path = support_path("every.safetensors");
+    snprintf(settings, sizeof settings, "layers=42-9-4 batch-size=16 epochs=3 save=%s save-every=2", path);
+    open_bench(&bench, "serial", 1, settings, NULL);
+    bench.stop_after = 9; /* in the third epoch, after the save of the second; leaving saves again */
+    assert_status(run_bench(&bench, &summary), STATUS_INTERRUPTED);
+    close_bench(&bench);
+    assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
+    assert_string_equal(safetensors_metadata(&checkpoint.file, "tessera.epoch"), "2");
+    assert_string_equal(safetensors_metadata(&checkpoint.file, "tessera.step"), "1");
+    checkpoint_close(&checkpoint);
+}
+
+/* --- a loss that is not finite --- */
+
+static void divergence_is_named(void **state) {
+    (void)state;
+    for (size_t entry = 0; entry < registry_count(); entry++) {
+        char why[256];
+        if (!registry_usable(registry_at(entry), why, sizeof why)) continue;
+        struct bench bench;
+        struct run_summary summary;
+        open_bench(&bench, registry_at(entry)->name, 2, "layers=42-9-4 batch-size=16 epochs=99 lr=1e3 weight-decay=100", NULL);
+        assert_status(run_bench(&bench, &summary), STATUS_FAILED);
+        assert_says(status_message(), "the loss is not finite at epoch ");
+        assert_says(status_message(), ", step ");
+        assert_says(status_message(), "layer ");
+        close_bench(&bench);
+    }
+}
+
+static void the_bad_layer_is_found(void **state) {
+    (void)state;
+    struct bench bench;
+    struct run_summary summary;
+    open_bench(&bench, "serial", 1, "layers=42-9-8-4 batch-size=16 epochs=2", NULL);
+    float *weight = bench.trainer.mlp.layer[1].weight;
+    float kept[72];
+    memcpy(kept, weight, sizeof kept);
+    weight[3] = NAN;
+    assert_status(run_bench(&bench, &summary), STATUS_FAILED);
+    assert_says(status_message(), "epoch 1, step 1; it starts in layer 2 (9 to 8), whose weights are not finite");
+    /* the update of the bad step was held back */
+    weight[3] = kept[3];
+    assert_memory_equal(kept, weight, sizeof kept);
+    close_bench(&bench);
+    open_bench(&bench, "serial", 1, "layers=42-9-8-4 batch-size=16 epochs=2", NULL);
+    for (int i = 0; i < 72; i++) ((float *)bench.trainer.mlp.layer[1].weight)[i] = 3e38f;
+    for (int i = 0; i < 42 * 9; i++) ((float *)bench.trainer.mlp.layer[0].weight)[i] = 10;
+    assert_status(run_bench(&bench, &summary), STATUS_FAILED);
+    assert_says(status_message(), "layer 2 (9 to 8), whose weights are finite but whose output is not");
+    close_bench(&bench);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loss_curve_of_serial_f64),
+        cmocka_unit_test(loss_curves_of_every_backend),
+        cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(shuffle_depends_on_seed_and_epoch),
+        cmocka_unit_test(it_learns),
+        cmocka_unit_test(validation_split_is_held_out),
+        cmocka_unit_test(batch_larger_than_the_data_is_one_batch),
+        cmocka_unit_test(schedules),
+        cmocka_unit_test(resume_equals_uninterrupted),
+        cmocka_unit_test(save_every_leaves_usable_files),
+        cmocka_unit_test(divergence_is_named),
+        cmocka_unit_test(the_bad_layer_is_found),
+    };
+    return cmocka_run_group_tests_name("training", tests, NULL, NULL);
+}
