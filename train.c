@@ -15,7 +15,8 @@ static void print_commands(void) {
            "usage: train [COMMAND] [--FLAG VALUE]...\n\ncommands:\n",
            TESSERA_VERSION);
     for (size_t i = 0; i < COMMANDS; i++) printf("  %-9s  %s\n", commands[i]->name, commands[i]->summary);
-    printf("\n'train COMMAND --help' explains a command. Flags without a command are those of 'train train':\n\n");
+    printf("\n'train COMMAND --help' explains a command. Flags without a command are those of 'train "
+           "train':\n\n");
 }
 
 static const struct command *find_command(const char *name) {
@@ -24,15 +25,16 @@ static const struct command *find_command(const char *name) {
     const char *names[COMMANDS];
     for (size_t i = 0; i < COMMANDS; i++) names[i] = commands[i]->name;
     const char *near = text_nearest(name, names, COMMANDS);
-    status_set(STATUS_USAGE, "unknown command '%s'%s%s%s (train --help lists them)", name, near ? "; did you mean '" : "",
-               near ? near : "", near ? "'?" : "");
+    status_write("unknown command '%s'%s%s%s (train --help lists them)", name, near ? "; did you mean '" : "",
+                 near ? near : "", near ? "'?" : "");
     return NULL;
 }
 
 static enum status dispatch(int argc, char **argv) {
     const struct command *command = &command_train;
     if (argc > 1 && strcmp(argv[1], "--version") == 0) {
-        printf("Tessera %s (commit %s, %s %s)\n", TESSERA_VERSION, platform_commit(), platform_compiler(), platform_flags());
+        printf("Tessera %s (commit %s, %s %s)\n", TESSERA_VERSION, platform_commit(), platform_compiler(),
+               platform_flags());
         return STATUS_OK;
     }
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) print_commands();

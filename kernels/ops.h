@@ -1,8 +1,8 @@
 /* The element-wise contract: everything a training step needs beside GEMM, once per dtype and device.
 
-   Matrices are row-major and dense, [rows][cols]; `void *` points to elements of the table's dtype in device memory.
-   Calls may be asynchronous and never fail by themselves: a device reports faults when it is synchronised.
-   Results do not depend on the number of threads: every reduction has one fixed order. */
+   Matrices are row-major and dense, [rows][cols]; `void *` points to elements of the table's dtype in device
+   memory. Calls may be asynchronous and never fail by themselves: a device reports faults when it is
+   synchronised. Results do not depend on the number of threads: every reduction has one fixed order. */
 #ifndef TESSERA_KERNELS_OPS_H
 #define TESSERA_KERNELS_OPS_H
 
@@ -26,23 +26,25 @@ struct ops {
                    const uint32_t *index, void *x, uint8_t *y);
 
     /* pre += bias (a row), out = act(pre). `out` may be `pre` unless activation_needs_input. */
-    void (*bias_activation)(void *context, size_t rows, size_t cols, enum activation activation, const void *bias,
-                            void *pre, void *out);
+    void (*bias_activation)(void *context, size_t rows, size_t cols, enum activation activation,
+                            const void *bias, void *pre, void *out);
 
     /* grad *= act'(pre) (computed from `out` where that is enough), then bias_grad[c] = sum_r grad[r][c]. */
     void (*bias_activation_backward)(void *context, size_t rows, size_t cols, enum activation activation,
                                      const void *pre, const void *out, void *grad, void *bias_grad);
 
-    /* Softmax cross-entropy, shifted by the row maximum so that it cannot overflow. grad = (softmax - onehot) / rows, or
-       NULL; `loss` receives the mean over the rows, or NULL. A label of `classes` or more makes the loss NaN. */
+    /* Softmax cross-entropy, shifted by the row maximum so that it cannot overflow. grad = (softmax - onehot)
+       / rows, or NULL; `loss` receives the mean over the rows, or NULL. A label of `classes` or more makes
+       the loss NaN. */
     void (*softmax_cross_entropy)(void *context, size_t rows, size_t classes, const void *logits,
                                   const uint8_t *labels, void *grad, double *loss, struct tally *tally);
 
     /* SGD as torch.optim.SGD: g += decay w; v = momentum v + g; w -= lr v. velocity NULL: w -= lr g.
        Nothing happens once guard->bad_step is set: the weights stay what they were before the bad step.
        `learning_rate` points to device memory, so that a captured step sees every epoch's own schedule. */
-    void (*sgd)(void *context, size_t count, const double *learning_rate, double momentum, double weight_decay,
-                const struct tally *guard, void *weights, const void *grad, void *velocity);
+    void (*sgd)(void *context, size_t count, const double *learning_rate, double momentum,
+                double weight_decay, const struct tally *guard, void *weights, const void *grad,
+                void *velocity);
 };
 
 /* Does the derivative need the value before the activation? Then `pre` and `out` are kept apart. */

@@ -50,7 +50,8 @@ unsigned char *support_read(const char *path, size_t *count) {
     return bytes;
 }
 
-void support_write_idx(const char *path, size_t rank, const uint32_t *dims, const uint8_t *values, size_t count) {
+void support_write_idx(const char *path, size_t rank, const uint32_t *dims, const uint8_t *values,
+                       size_t count) {
     const size_t header = 4 + 4 * rank;
     unsigned char *bytes = calloc(header + count, 1);
     assert_non_null(bytes);
@@ -71,8 +72,8 @@ static void draw(uint8_t *image, uint32_t pixels, unsigned label, unsigned class
     }
 }
 
-static void write_part(const char *directory, const char *part, uint32_t count, uint32_t height, uint32_t width,
-                       unsigned classes, uint32_t seed) {
+static void write_part(const char *directory, const char *part, uint32_t count, uint32_t height,
+                       uint32_t width, unsigned classes, uint32_t seed) {
     uint8_t *images = malloc((size_t)count * height * width), *labels = malloc(count);
     char path[300];
     assert_true(images && labels);
@@ -88,8 +89,8 @@ static void write_part(const char *directory, const char *part, uint32_t count, 
     free(labels);
 }
 
-const char *support_data_directory(const char *name, uint32_t train, uint32_t test, uint32_t height, uint32_t width,
-                                   unsigned classes) {
+const char *support_data_directory(const char *name, uint32_t train, uint32_t test, uint32_t height,
+                                   uint32_t width, unsigned classes) {
     const char *directory = support_path(name);
     mkdir(directory, 0777);
     write_part(directory, "train", train, height, width, classes, 1);
@@ -98,11 +99,12 @@ const char *support_data_directory(const char *name, uint32_t train, uint32_t te
 }
 
 static void builtin_set(struct dataset *set) {
-    *set = (struct dataset){.count = 50, .height = 6, .width = 7, .classes = 4, .images = malloc(50 * 42),
-                            .labels = malloc(50)};
+    *set = (struct dataset){
+        .count = 50, .height = 6, .width = 7, .classes = 4, .images = malloc(50 * 42), .labels = malloc(50)};
     assert_true(set->images && set->labels);
     for (unsigned i = 0; i < 50; i++) {
-        for (unsigned j = 0; j < 42; j++) set->images[i * 42 + j] = (uint8_t)((i * 37 + j * 101 + i * j * 7) % 256);
+        for (unsigned j = 0; j < 42; j++)
+            set->images[i * 42 + j] = (uint8_t)((i * 37 + j * 101 + i * j * 7) % 256);
         set->labels[i] = (uint8_t)((i * i + i / 3) % 4);
     }
 }

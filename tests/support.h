@@ -23,13 +23,16 @@ void support_write(const char *path, const void *bytes, size_t count);
 unsigned char *support_read(const char *path, size_t *count);
 
 /* An IDX file of unsigned bytes with these dimensions. */
-void support_write_idx(const char *path, size_t rank, const uint32_t *dims, const uint8_t *values, size_t count);
+void support_write_idx(const char *path, size_t rank, const uint32_t *dims, const uint8_t *values,
+                       size_t count);
 
-/* A folder with a learnable data set of `train` + `test` images height x width in `classes` classes, in MNIST's files. */
-const char *support_data_directory(const char *name, uint32_t train, uint32_t test, uint32_t height, uint32_t width,
-                                   unsigned classes);
+/* A folder with a learnable data set of `train` + `test` images height x width in `classes` classes, in
+ * MNIST's files. */
+const char *support_data_directory(const char *name, uint32_t train, uint32_t test, uint32_t height,
+                                   uint32_t width, unsigned classes);
 
-/* The data set of tests/reference/mlp_numpy.py builtin: 50 images 6x7, 4 classes; the test part is the same images. */
+/* The data set of tests/reference/mlp_numpy.py builtin: 50 images 6x7, 4 classes; the test part is the same
+ * images. */
 void support_builtin_data(struct dataset_pair *pair);
 
 /* A config with these keys set ("layers=4-3-2 epochs=2"), checked. */
@@ -38,8 +41,8 @@ void support_config(struct config *config, const char *settings);
 /* Opens a backend by name; skips the test, saying why, if it cannot be used here. */
 void support_open(struct compute *compute, const char *backend, int threads);
 
-/* Runs the program (environment variable TESSERA) with these arguments, split by the shell, its standard output and error
-   together in `output`. Returns the exit code, or 128 + the signal. */
+/* Runs the program (environment variable TESSERA) with these arguments, split by the shell, its standard
+   output and error together in `output`. Returns the exit code, or 128 + the signal. */
 int support_run(char *output, size_t size, const char *arguments, ...) __attribute__((format(printf, 3, 4)));
 
 #define assert_status(status, wanted) support_assert_status(status, wanted, __FILE__, __LINE__)

@@ -29,7 +29,8 @@ static void philox_known_answers(void **state) {
 static void streams_differ(void **state) {
     (void)state;
     struct rng a = rng_open(1, RNG_INIT, 0), b = rng_open(1, RNG_INIT, 0), c = rng_open(2, RNG_INIT, 0),
-               d = rng_open(1, RNG_SHUFFLE, 0), e = rng_open(1, RNG_INIT, 1), f = rng_open(1ull << 32 | 1, RNG_INIT, 0);
+               d = rng_open(1, RNG_SHUFFLE, 0), e = rng_open(1, RNG_INIT, 1),
+               f = rng_open(1ull << 32 | 1, RNG_INIT, 0);
     const uint32_t first = rng_u32(&a);
     assert_int_equal(first, rng_u32(&b));
     assert_int_not_equal(first, rng_u32(&c));
@@ -84,7 +85,8 @@ static void numbers_are_parsed_whole(void **state) {
     int64_t integer = 42;
     double real = 42;
     assert_true(text_parse_int("-17", &integer) && integer == -17);
-    static const char *const bad[] = {"", " 1", "1 ", "1x", "0x10", "1e3", "99999999999999999999", "-", "nan", NULL};
+    static const char *const bad[] = {"",  " 1",  "1 ", "1x", "0x10", "1e3", "99999999999999999999",
+                                      "-", "nan", NULL};
     for (size_t i = 0; bad[i]; i++) assert_false(text_parse_int(bad[i], &integer));
     assert_int_equal(integer, -17);
     assert_true(text_parse_real("1e-3", &real) && real == 1e-3);
@@ -145,8 +147,10 @@ static void profile_adds_up(void **state) {
     assert_near(profile_total(&profile), profile.last - start, 1e-9);
     assert_true(profile.seconds[PART_BATCH] >= 0.002 && profile.seconds[PART_EVALUATION] >= 0.002);
     assert_true(profile.seconds[PART_OTHER] >= 0.002 && profile.seconds[PART_GEMM_NN] == 0);
-    assert_true(profile.gemm[1][1].flops == 12000 && profile.gemm[1][1].calls == 1 && profile.gemm[0][0].calls == 0);
-    assert_near(profile_training(&profile), profile_total(&profile) - profile.seconds[PART_EVALUATION], 1e-12);
+    assert_true(profile.gemm[1][1].flops == 12000 && profile.gemm[1][1].calls == 1 &&
+                profile.gemm[0][0].calls == 0);
+    assert_near(profile_training(&profile), profile_total(&profile) - profile.seconds[PART_EVALUATION],
+                1e-12);
 
     const struct profile before = profile;
     profile_lap(&profile, PART_H2D);
@@ -156,11 +160,16 @@ static void profile_adds_up(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_known_answers), cmocka_unit_test(streams_differ),
-        cmocka_unit_test(moments),              cmocka_unit_test(permutation_is_one),
-        cmocka_unit_test(below_is_unbiased),    cmocka_unit_test(numbers_are_parsed_whole),
-        cmocka_unit_test(nearest_word),         cmocka_unit_test(numbers_for_people),
-        cmocka_unit_test(messages_nest),        cmocka_unit_test(profile_adds_up),
+        cmocka_unit_test(philox_known_answers),
+        cmocka_unit_test(streams_differ),
+        cmocka_unit_test(moments),
+        cmocka_unit_test(permutation_is_one),
+        cmocka_unit_test(below_is_unbiased),
+        cmocka_unit_test(numbers_are_parsed_whole),
+        cmocka_unit_test(nearest_word),
+        cmocka_unit_test(numbers_for_people),
+        cmocka_unit_test(messages_nest),
+        cmocka_unit_test(profile_adds_up),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }

@@ -49,7 +49,10 @@ static void weights_and_state_come_back(void **state) {
         struct checkpoint checkpoint;
         char settings[128];
         const char *path = support_path("round.safetensors");
-        struct train_state state_in = {7, 3, {.loss_sum = 0.1 + 1e-17, .images = 48, .correct = 31, .batches = 3}}, state_out;
+        struct train_state state_in = {7,
+                                       3,
+                                       {.loss_sum = 0.1 + 1e-17, .images = 48, .correct = 31, .batches = 3}},
+                           state_out;
         snprintf(settings, sizeof settings, "layers=5-4-3 momentum=0.5 seed=12 dtype=%s", dtypes[d]);
         open_network(&mlp, &config, settings);
         assert_status(optimizer_open(&optimizer, &mlp, &config), STATUS_OK);
@@ -60,7 +63,8 @@ static void weights_and_state_come_back(void **state) {
         assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
         config_defaults(&empty);
         assert_status(checkpoint_recipe(&checkpoint, &empty), STATUS_OK);
-        assert_true(empty.seed == 12 && empty.momentum == 0.5 && empty.layers.count == 3 && empty.dtype == config.dtype);
+        assert_true(empty.seed == 12 && empty.momentum == 0.5 && empty.layers.count == 3 &&
+                    empty.dtype == config.dtype);
         assert_status(mlp_open(&back, &compute, &empty, 4), STATUS_OK);
         assert_status(optimizer_open(&velocity, &back, &empty), STATUS_OK);
         assert_status(checkpoint_restore(&checkpoint, &back, &velocity, &state_out), STATUS_OK);
@@ -85,8 +89,10 @@ static void layout_is_that_of_pytorch(void **state) {
     const char *path = saved("layout.safetensors", "layers=5-4-3");
     assert_status(safetensors_read(&file, path), STATUS_OK);
     assert_int_equal(file.count, 4);
-    const struct tensor *weight = safetensors_find(&file, "layers.0.weight"), *bias = safetensors_find(&file, "layers.1.bias");
-    assert_true(weight->rank == 2 && weight->shape[0] == 4 && weight->shape[1] == 5 && bias->rank == 1 && bias->shape[0] == 3);
+    const struct tensor *weight = safetensors_find(&file, "layers.0.weight"),
+                        *bias = safetensors_find(&file, "layers.1.bias");
+    assert_true(weight->rank == 2 && weight->shape[0] == 4 && weight->shape[1] == 5 && bias->rank == 1 &&
+                bias->shape[0] == 3);
     for (size_t in = 0; in < 5; in++)
         for (size_t out = 0; out < 4; out++) {
             float value;
@@ -155,7 +161,12 @@ static void write_file(const char *path, const char *header, size_t data) {
 static void hostile_headers(void **state) {
     (void)state;
     static const char *const headers[] = {
-        "", "[]", "null", "{", "{\"a\":1}", "{\"a\":{}}",
+        "",
+        "[]",
+        "null",
+        "{",
+        "{\"a\":1}",
+        "{\"a\":{}}",
         "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,9]}}",
         "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}",
         "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]}}",
@@ -196,7 +207,8 @@ static void another_architecture_or_dtype(void **state) {
         const char *settings, *says;
     } cases[] = {
         {"layers=5-4-3", NULL},
-        {"layers=5-7-3", "of another architecture: its layers.0.weight goes from 5 to 4, the network's from 5 to 7"},
+        {"layers=5-7-3",
+         "of another architecture: its layers.0.weight goes from 5 to 4, the network's from 5 to 7"},
         {"layers=5-4", "it has more layers"},
         {"layers=5-4-3-3", "has no tensor layers.2.weight"},
         {"layers=5-4-3 dtype=f64", "holds f32, not f64: use --dtype f32"},
@@ -208,7 +220,8 @@ static void another_architecture_or_dtype(void **state) {
         struct mlp mlp;
         open_network(&mlp, &config, cases[i].settings);
         assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
-        assert_status(checkpoint_restore(&checkpoint, &mlp, NULL, NULL), cases[i].says ? STATUS_BAD_DATA : STATUS_OK);
+        assert_status(checkpoint_restore(&checkpoint, &mlp, NULL, NULL),
+                      cases[i].says ? STATUS_BAD_DATA : STATUS_OK);
         if (cases[i].says) assert_says(status_message(), cases[i].says);
         checkpoint_close(&checkpoint);
         mlp_close(&mlp);
@@ -239,7 +252,8 @@ static void missing_momentum_is_noticed(void **state) {
 static void files_made_elsewhere(void **state) {
     (void)state;
     static const float weight[] = {1, 2, 3, 4, 5, 6}, bias[] = {7, 8};
-    const struct tensor tensors[] = {{"layers.0.weight", GEMM_F32, 2, {2, 3}, weight}, {"layers.0.bias", GEMM_F32, 1, {2}, bias}};
+    const struct tensor tensors[] = {{"layers.0.weight", GEMM_F32, 2, {2, 3}, weight},
+                                     {"layers.0.bias", GEMM_F32, 1, {2}, bias}};
     struct checkpoint checkpoint;
     struct config config;
     struct mlp mlp;
@@ -306,7 +320,8 @@ static void places_that_cannot_be_written(void **state) {
     open_network(&mlp, &config, "layers=5-4-3");
     assert_status(checkpoint_writable(support_path("no-such/x.safetensors")), STATUS_FAILED);
     assert_status(checkpoint_writable(support_path("x.safetensors")), STATUS_OK);
-    assert_status(checkpoint_save(support_path("no-such/x.safetensors"), &mlp, NULL, &config, NULL), STATUS_FAILED);
+    assert_status(checkpoint_save(support_path("no-such/x.safetensors"), &mlp, NULL, &config, NULL),
+                  STATUS_FAILED);
     assert_says(status_message(), "No such file or directory");
     mlp_close(&mlp);
 }

@@ -68,8 +68,8 @@ static void logs_are_complete(void **state) {
     cJSON *line;
     assert_int_equal(RUN("--data %s " SMALL " --log %s --csv %s --log-steps 7 --seed 5", data, log, csv), 0);
     assert_int_equal(read_log(log, "header", &line), 1);
-    static const char *const facts[] = {"machine", "cpu", "compiler", "flags", "commit", "backend", "dtype", "precision",
-                                        "engine", "residency", "data"};
+    static const char *const facts[] = {"machine", "cpu",       "compiler", "flags",     "commit", "backend",
+                                        "dtype",   "precision", "engine",   "residency", "data"};
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
         assert_true(cJSON_IsString(cJSON_GetObjectItem(line, facts[i])));
     assert_true(number(line, "seed") == 5 && number(line, "threads") >= 1);
@@ -78,7 +78,8 @@ static void logs_are_complete(void **state) {
     assert_true(number(line, "step") == 7 && number(line, "loss") > 0);
     cJSON_Delete(line);
     assert_int_equal(read_log(log, "epoch", &line), 3);
-    assert_true(number(line, "epoch") == 3 && number(line, "seconds") > 0 && number(line, "images_per_second") > 0);
+    assert_true(number(line, "epoch") == 3 && number(line, "seconds") > 0 &&
+                number(line, "images_per_second") > 0);
     assert_true(number(line, "train_accuracy") > 0 && number(line, "train_accuracy") <= 1);
     const double accuracy = number(line, "test_accuracy");
     cJSON_Delete(line);
@@ -90,7 +91,8 @@ static void logs_are_complete(void **state) {
     const cJSON *part;
     cJSON_ArrayForEach(part, cJSON_GetObjectItem(line, "time")) sum += part->valuedouble;
     assert_near(sum / total, 1, 0.02);
-    assert_true(number(line, "transfer_ratio") == 0 && number(line, "median_epoch_seconds") > 0 && number(line, "startup_seconds") > 0);
+    assert_true(number(line, "transfer_ratio") == 0 && number(line, "median_epoch_seconds") > 0 &&
+                number(line, "startup_seconds") > 0);
     cJSON_Delete(line);
 
     size_t length, lines = 0;
@@ -203,7 +205,8 @@ static void save_eval_and_target(void **state) {
     assert_says(output, "confusion matrix");
     assert_says(output, "precision");
     assert_says(output, "most confident of");
-    assert_int_equal(RUN("eval %s --backend serial --target-accuracy 100.0", model), strstr(output, "100/100") ? 0 : 6);
+    assert_int_equal(RUN("eval %s --backend serial --target-accuracy 100.0", model),
+                     strstr(output, "100/100") ? 0 : 6);
     assert_int_equal(RUN("eval %s --layers 42-9-4", model), 3);
     assert_says(output, "another architecture");
     assert_int_equal(RUN("--resume %s --epochs 4 --dtype f64 --data %s", model, data), 3);
@@ -239,10 +242,12 @@ static void resumed_run_continues(void **state) {
 /* Starts the program, waits for its first output line of an epoch, sends the signal. */
 static int interrupt(int signal, const char *save) {
     char command[1024];
-    snprintf(command, sizeof command,
-             "%s --data %s --layers 42-64-4 --batch-size 4 --epochs 1000000 --threads 1 --save %s > %s 2>&1 & "
-             "pid=$!; for i in $(seq 200); do grep -q '^ *2 ' %s && break; sleep 0.05; done; kill -%d $pid; wait $pid",
-             getenv("TESSERA"), data, save, support_path("out"), support_path("out"), signal);
+    snprintf(
+        command, sizeof command,
+        "%s --data %s --layers 42-64-4 --batch-size 4 --epochs 1000000 --threads 1 --save %s > %s 2>&1 & "
+        "pid=$!; for i in $(seq 200); do grep -q '^ *2 ' %s && break; sleep 0.05; done; kill -%d $pid; wait "
+        "$pid",
+        getenv("TESSERA"), data, save, support_path("out"), support_path("out"), signal);
     const int status = system(command);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }

@@ -23,7 +23,8 @@ static void lines_and_comments(void **state) {
     (void)state;
     struct config config;
     config_defaults(&config);
-    assert_status(config_parse(&config, "# a comment\n\n  epochs=3\t# three\r\nlr = 2.5e-2\nlayers = 4 - 3-2", FROM_FILE, "t"),
+    assert_status(config_parse(&config, "# a comment\n\n  epochs=3\t# three\r\nlr = 2.5e-2\nlayers = 4 - 3-2",
+                               FROM_FILE, "t"),
                   STATUS_OK);
     assert_int_equal(config.epochs, 3);
     assert_true(config.learning_rate == 2.5e-2);
@@ -50,7 +51,8 @@ static void mistakes_say_where_and_what(void **state) {
         {"layers = 784-0-10", "layers must be"},
         {"layers = 784-99999999999-10", "layers must be"},
         {"layers = 784-ten", "layers must be"},
-        {"activation = swish", "activation must be none | relu | tanh | scaled-tanh | sigmoid | gelu, not 'swish'"},
+        {"activation = swish",
+         "activation must be none | relu | tanh | scaled-tanh | sigmoid | gelu, not 'swish'"},
         {"shuffle = yes", "shuffle must be off | on"},
         {"seed = 1e3", "seed must be"},
         {"threads = 99999", "threads must be"},
@@ -84,7 +86,8 @@ static void stronger_origins_win(void **state) {
     assert_status(config_set(&config, "epochs", "7", FROM_FLAG, "flag"), STATUS_OK);
     assert_status(config_set(&config, "epochs", "5", FROM_FILE, "file"), STATUS_OK);
     assert_int_equal(config.epochs, 7);
-    assert_status(config_set(&config, "epochs", "bad", FROM_FILE, "file"), STATUS_USAGE); /* still a mistake */
+    assert_status(config_set(&config, "epochs", "bad", FROM_FILE, "file"),
+                  STATUS_USAGE); /* still a mistake */
     assert_status(config_set(&config, "epochs", "8", FROM_FLAG, "flag"), STATUS_OK);
     assert_int_equal(config.epochs, 8);
 }
@@ -108,7 +111,9 @@ static void environment(void **state) {
 static void dump_reads_back(void **state) {
     (void)state;
     struct config config, back;
-    support_config(&config, "layers=5-4-3 lr=0.12345678901234567 momentum=1e-7 activation=gelu save=x.safetensors seed=99");
+    support_config(
+        &config,
+        "layers=5-4-3 lr=0.12345678901234567 momentum=1e-7 activation=gelu save=x.safetensors seed=99");
     for (int origins = 0; origins < 2; origins++) {
         char *text = NULL;
         size_t size;

@@ -108,7 +108,8 @@ static void directories_and_spellings(void **state) {
         assert_int_equal(rename(from, to), 0);
         memcpy(from, to, sizeof from);
         assert_status(dataset_load(&pair, directory), STATUS_OK);
-        assert_true(pair.train.count == 30 && pair.test.count == 20 && pair.train.height == 3 && pair.train.width == 5);
+        assert_true(pair.train.count == 30 && pair.test.count == 20 && pair.train.height == 3 &&
+                    pair.train.width == 5);
         assert_int_equal(pair.train.classes, 4);
         assert_string_equal(pair.name, directory);
         dataset_pair_free(&pair);
@@ -192,7 +193,8 @@ static void synthetic_digits_can_be_told_apart(void **state) {
     assert_status(dataset_synthesize(&train, COUNT, 1, 0), STATUS_OK);
     assert_status(dataset_synthesize(&test, COUNT, 1, COUNT), STATUS_OK);
     for (size_t i = 0; i < COUNT; i++)
-        for (size_t p = 0; p < PIXELS; p++) mean[train.labels[i]][p] += train.images[i * PIXELS + p] / (COUNT / 10.0);
+        for (size_t p = 0; p < PIXELS; p++)
+            mean[train.labels[i]][p] += train.images[i * PIXELS + p] / (COUNT / 10.0);
     size_t correct = 0;
     for (size_t i = 0; i < COUNT; i++) {
         unsigned best = 0;

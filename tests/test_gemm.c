@@ -12,7 +12,8 @@
 
 static const double want4[4] = {1, -2, 3, 4}, zero4[4], small4[4] = {1e-6, 1e-6, 1e-6, 1e-6};
 
-static bool compare_f32(float a, float b, float c, float d, const double *bound, struct verify_mismatch *worst) {
+static bool compare_f32(float a, float b, float c, float d, const double *bound,
+                        struct verify_mismatch *worst) {
     const float got[4] = {a, b, c, d};
     return verify_compare(GEMM_F32, 2, 2, got, 2, want4, bound, worst);
 }
@@ -47,7 +48,16 @@ static void comparator_rejects_what_is_wrong(void **state) {
 
 /* --- backends that are wrong must be caught --- */
 
-enum fault { READS_C, WRITES_GUARD, IGNORES_TAIL, ALWAYS_ZERO, TRANSPOSES, FORGETS_ALPHA, READS_PADDING, FAULTS };
+enum fault {
+    READS_C,
+    WRITES_GUARD,
+    IGNORES_TAIL,
+    ALWAYS_ZERO,
+    TRANSPOSES,
+    FORGETS_ALPHA,
+    READS_PADDING,
+    FAULTS
+};
 static enum fault fault;
 extern const struct gemm_backend gemm_serial;
 
@@ -69,17 +79,26 @@ static enum gemm_status faulty_gemm(void *context, const struct gemm_call *call)
             }
         wrong.beta = 1;
         break;
-    case WRITES_GUARD: memset(c + ((call->m - 1) * call->ldc + call->n) * size, 0, size); break;
-    case IGNORES_TAIL: wrong.n = call->n > 16 ? call->n - call->n % 16 : call->n; break;
+    case WRITES_GUARD:
+        memset(c + ((call->m - 1) * call->ldc + call->n) * size, 0, size);
+        break;
+    case IGNORES_TAIL:
+        wrong.n = call->n > 16 ? call->n - call->n % 16 : call->n;
+        break;
     case ALWAYS_ZERO:
         for (size_t i = 0; i < call->m; i++) memset(c + i * call->ldc * size, 0, call->n * size);
         return GEMM_OK;
     case TRANSPOSES:
         if (call->op == GEMM_NT && call->n == call->k) wrong.op = GEMM_NN;
         break;
-    case FORGETS_ALPHA: wrong.alpha = 1; break;
-    case READS_PADDING: wrong.ldb = call->op == GEMM_NT ? call->k : call->n; break;
-    case FAULTS: break;
+    case FORGETS_ALPHA:
+        wrong.alpha = 1;
+        break;
+    case READS_PADDING:
+        wrong.ldb = call->op == GEMM_NT ? call->k : call->n;
+        break;
+    case FAULTS:
+        break;
     }
     return gemm_serial.gemm(context, &wrong);
 }
@@ -106,7 +125,9 @@ static void every_variant_is_in_the_list(void **state) {
     bool seen[3][2][3][2][2][2] = {{{{{{false}}}}}};
     for (size_t i = 0; i < verify_case_count(); i++) {
         const struct verify_case test = verify_case_at(i);
-        seen[test.op][test.dtype][test.beta == 0 ? 0 : test.beta == 1 ? 1 : 2][test.integers][test.pad > 0][test.alpha == 1] = true;
+        seen[test.op][test.dtype][test.beta == 0   ? 0
+                                  : test.beta == 1 ? 1
+                                                   : 2][test.integers][test.pad > 0][test.alpha == 1] = true;
     }
     const bool *flat = (const bool *)seen;
     for (size_t i = 0; i < sizeof seen; i++) assert_true(flat[i]);
@@ -153,9 +174,19 @@ static void openmp_equals_serial_bit_for_bit(void **state) {
     fill(a, LARGE, 0);
     fill(b, LARGE, 1);
     for (int op = GEMM_NN; op <= GEMM_NT; op++) {
-        struct gemm_call call = {.dtype = GEMM_F32, .op = (enum gemm_op)op, .m = M, .n = N, .k = K, .alpha = 0.7,
-                                 .a = a, .lda = op == GEMM_TN ? M : K, .b = b, .ldb = op == GEMM_NT ? K : N,
-                                 .beta = 0, .c = reference, .ldc = N};
+        struct gemm_call call = {.dtype = GEMM_F32,
+                                 .op = (enum gemm_op)op,
+                                 .m = M,
+                                 .n = N,
+                                 .k = K,
+                                 .alpha = 0.7,
+                                 .a = a,
+                                 .lda = op == GEMM_TN ? M : K,
+                                 .b = b,
+                                 .ldb = op == GEMM_NT ? K : N,
+                                 .beta = 0,
+                                 .c = reference,
+                                 .ldc = N};
         struct compute serial, openmp;
         support_open(&serial, "serial", 1);
         assert_status(compute_gemm(&serial, &call), STATUS_OK);
@@ -186,10 +217,21 @@ static void not_a_number_comes_through(void **state) {
         for (int op = GEMM_NN; op <= GEMM_NT; op++) {
             double a[40 * 40], b[40 * 40], c[40 * 40];
             for (size_t i = 0; i < 40 * 40; i++) a[i] = b[i] = 1;
-            a[0] = NAN;           /* row 0 of op(A) */
+            a[0] = NAN;                /* row 0 of op(A) */
             b[40 * 40 - 1] = INFINITY; /* column 39 of op(B) */
-            const struct gemm_call call = {.dtype = GEMM_F64, .op = (enum gemm_op)op, .m = 40, .n = 40, .k = 40,
-                                           .alpha = 1, .a = a, .lda = 40, .b = b, .ldb = 40, .beta = 0, .c = c, .ldc = 40};
+            const struct gemm_call call = {.dtype = GEMM_F64,
+                                           .op = (enum gemm_op)op,
+                                           .m = 40,
+                                           .n = 40,
+                                           .k = 40,
+                                           .alpha = 1,
+                                           .a = a,
+                                           .lda = 40,
+                                           .b = b,
+                                           .ldb = 40,
+                                           .beta = 0,
+                                           .c = c,
+                                           .ldc = 40};
             assert_status(compute_gemm(&compute, &call), STATUS_OK);
             for (size_t i = 0; i < 40; i++)
                 for (size_t j = 0; j < 40; j++) {
@@ -215,8 +257,18 @@ static void empty_shapes(void **state) {
         struct compute compute;
         support_open(&compute, registry_at(entry)->name, 2);
         float c[4] = {1, 2, 3, 4};
-        struct gemm_call call = {.dtype = GEMM_F32, .op = GEMM_NN, .m = 0, .n = 2, .k = 2, .alpha = 1, .lda = 2, .ldb = 2,
-                                 .ldc = 2, .a = c, .b = c, .c = c};
+        struct gemm_call call = {.dtype = GEMM_F32,
+                                 .op = GEMM_NN,
+                                 .m = 0,
+                                 .n = 2,
+                                 .k = 2,
+                                 .alpha = 1,
+                                 .lda = 2,
+                                 .ldb = 2,
+                                 .ldc = 2,
+                                 .a = c,
+                                 .b = c,
+                                 .c = c};
         assert_status(compute_gemm(&compute, &call), STATUS_OK);
         call.m = 2;
         call.n = 0;

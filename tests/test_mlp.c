@@ -1,4 +1,5 @@
-/* The network: gradients against finite differences, every backend against that reference, epilogues, initial weights. */
+/* The network: gradients against finite differences, every backend against that reference, epilogues, initial
+ * weights. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -38,10 +39,12 @@ static double loss_of(struct mlp *mlp, bool gradients) {
     return loss;
 }
 
-static void open_network(struct compute *compute, struct mlp *mlp, const char *activation, const char *dtype) {
+static void open_network(struct compute *compute, struct mlp *mlp, const char *activation,
+                         const char *dtype) {
     struct config config;
     char settings[128];
-    snprintf(settings, sizeof settings, "layers=17-11-6-5 activation=%s init=uniform dtype=%s", activation, dtype);
+    snprintf(settings, sizeof settings, "layers=17-11-6-5 activation=%s init=uniform dtype=%s", activation,
+             dtype);
     support_config(&config, settings);
     assert_status(mlp_open(mlp, compute, &config, ROWS + 5), STATUS_OK);
     assert_status(mlp_initialize(mlp, INIT_UNIFORM, 3), STATUS_OK);
@@ -90,7 +93,8 @@ static double *reference_gradients(const char *activation, size_t *layer_at, dou
     size_t at = 0;
     for (size_t l = 0; l < mlp.depth; l++) {
         layer_at[l] = at;
-        for (size_t i = 0; i < mlp.layer[l].in * mlp.layer[l].out; i++) out[at++] = ((double *)mlp.layer[l].weight_grad)[i];
+        for (size_t i = 0; i < mlp.layer[l].in * mlp.layer[l].out; i++)
+            out[at++] = ((double *)mlp.layer[l].weight_grad)[i];
         for (size_t i = 0; i < mlp.layer[l].out; i++) out[at++] = ((double *)mlp.layer[l].bias_grad)[i];
     }
     mlp_close(&mlp);
@@ -145,7 +149,8 @@ static size_t fused_calls;
 
 static bool fuses_relu_and_gelu(void *context, enum gemm_dtype dtype, const struct gemm_epilogue *epilogue) {
     (void)context;
-    return dtype == GEMM_F64 && (epilogue->activation == ACTIVATION_RELU || epilogue->activation == ACTIVATION_GELU);
+    return dtype == GEMM_F64 &&
+           (epilogue->activation == ACTIVATION_RELU || epilogue->activation == ACTIVATION_GELU);
 }
 
 static enum gemm_status gemm_with_epilogue(void *context, const struct gemm_call *call) {
@@ -159,7 +164,8 @@ static enum gemm_status gemm_with_epilogue(void *context, const struct gemm_call
             double *c = (double *)call->c + i * call->ldc + j;
             const double z = *c + ((const double *)call->epilogue->bias)[j];
             if (call->epilogue->pre) ((double *)call->epilogue->pre)[i * call->ldc + j] = z;
-            *c = call->epilogue->activation == ACTIVATION_RELU ? fmax(z, 0) : 0.5 * z * (1 + erf(z / sqrt(2)));
+            *c =
+                call->epilogue->activation == ACTIVATION_RELU ? fmax(z, 0) : 0.5 * z * (1 + erf(z / sqrt(2)));
         }
     return GEMM_OK;
 }

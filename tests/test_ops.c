@@ -47,12 +47,18 @@ static double eps(enum gemm_dtype dtype) {
 
 static double activate(enum activation activation, double z) {
     switch (activation) {
-    case ACTIVATION_NONE: return z;
-    case ACTIVATION_RELU: return fmax(z, 0);
-    case ACTIVATION_TANH: return tanh(z);
-    case ACTIVATION_SCALED_TANH: return 1.7159 * tanh(2 * z / 3);
-    case ACTIVATION_SIGMOID: return 1 / (1 + exp(-z));
-    case ACTIVATION_GELU: return z * 0.5 * erfc(-z / sqrt(2));
+    case ACTIVATION_NONE:
+        return z;
+    case ACTIVATION_RELU:
+        return fmax(z, 0);
+    case ACTIVATION_TANH:
+        return tanh(z);
+    case ACTIVATION_SCALED_TANH:
+        return 1.7159 * tanh(2 * z / 3);
+    case ACTIVATION_SIGMOID:
+        return 1 / (1 + exp(-z));
+    case ACTIVATION_GELU:
+        return z * 0.5 * erfc(-z / sqrt(2));
     }
     return NAN;
 }
@@ -72,10 +78,13 @@ static void bias_and_activation(void **state) {
                 struct values z = make(GEMM_F64, rows * cols);
                 for (size_t i = 0; i < rows * cols; i++) set(z, i, get(pre, i) + get(bias, i % cols));
                 if (activation_needs_input(activation)) out = make((enum gemm_dtype)dtype, rows * cols);
-                host_ops((enum gemm_dtype)dtype)->bias_activation(&context, rows, cols, activation, bias.data, pre.data, out.data);
+                host_ops((enum gemm_dtype)dtype)
+                    ->bias_activation(&context, rows, cols, activation, bias.data, pre.data, out.data);
                 for (size_t i = 0; i < rows * cols; i++) {
-                    assert_near(get(out, i), activate(activation, get(z, i)), 16 * eps((enum gemm_dtype)dtype));
-                    if (out.data != pre.data) assert_near(get(pre, i), get(z, i), 4 * eps((enum gemm_dtype)dtype));
+                    assert_near(get(out, i), activate(activation, get(z, i)),
+                                16 * eps((enum gemm_dtype)dtype));
+                    if (out.data != pre.data)
+                        assert_near(get(pre, i), get(z, i), 4 * eps((enum gemm_dtype)dtype));
                 }
                 if (out.data != pre.data) free(out.data);
                 free(pre.data);
@@ -91,22 +100,30 @@ static void derivatives_and_column_sums(void **state) {
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
                 const enum activation activation = (enum activation)act;
                 const size_t rows = sizes[s][0], cols = sizes[s][1];
-                const double tolerance = 64 * eps((enum gemm_dtype)dtype) + 1e-9; /* of the central difference */
-                struct values z = make_random((enum gemm_dtype)dtype, rows * cols, 3, 2), out = make((enum gemm_dtype)dtype, rows * cols);
-                struct values grad = make_random((enum gemm_dtype)dtype, rows * cols, 1, 3), sums = make((enum gemm_dtype)dtype, cols);
+                const double tolerance =
+                    64 * eps((enum gemm_dtype)dtype) + 1e-9; /* of the central difference */
+                struct values z = make_random((enum gemm_dtype)dtype, rows * cols, 3, 2),
+                              out = make((enum gemm_dtype)dtype, rows * cols);
+                struct values grad = make_random((enum gemm_dtype)dtype, rows * cols, 1, 3),
+                              sums = make((enum gemm_dtype)dtype, cols);
                 struct values want = make(GEMM_F64, rows * cols), want_sums = make(GEMM_F64, cols);
                 for (size_t i = 0; i < rows * cols; i++) {
                     const double h = 1e-5, at = get(z, i);
-                    const double slope = (activate(activation, at + h) - activate(activation, at - h)) / (2 * h);
+                    const double slope =
+                        (activate(activation, at + h) - activate(activation, at - h)) / (2 * h);
                     set(out, i, activate(activation, at));
-                    set(want, i, fabs(at) < 1e-4 && activation == ACTIVATION_RELU ? NAN : get(grad, i) * slope);
+                    set(want, i,
+                        fabs(at) < 1e-4 && activation == ACTIVATION_RELU ? NAN : get(grad, i) * slope);
                     set(want_sums, i % cols, get(want_sums, i % cols) + get(want, i));
                 }
-                host_ops((enum gemm_dtype)dtype)->bias_activation_backward(&context, rows, cols, activation, z.data, out.data, grad.data, sums.data);
+                host_ops((enum gemm_dtype)dtype)
+                    ->bias_activation_backward(&context, rows, cols, activation, z.data, out.data, grad.data,
+                                               sums.data);
                 for (size_t i = 0; i < rows * cols; i++)
                     if (!isnan(get(want, i))) assert_near(get(grad, i), get(want, i), tolerance);
                 for (size_t j = 0; j < cols; j++)
-                    if (!isnan(get(want_sums, j))) assert_near(get(sums, j), get(want_sums, j), (double)rows * tolerance);
+                    if (!isnan(get(want_sums, j)))
+                        assert_near(get(sums, j), get(want_sums, j), (double)rows * tolerance);
                 struct values all[] = {z, out, grad, sums, want, want_sums};
                 for (size_t i = 0; i < 6; i++) free(all[i].data);
             }
@@ -131,7 +148,8 @@ static void softmax_matches_its_definition(void **state) {
         size_t correct = 0;
         struct tally tally = {0};
         for (size_t r = 0; r < ROWS; r++) labels[r] = (uint8_t)(r * 5 % CLASSES);
-        host_ops((enum gemm_dtype)dtype)->softmax_cross_entropy(&context, ROWS, CLASSES, logits.data, labels, grad.data, &loss, &tally);
+        host_ops((enum gemm_dtype)dtype)
+            ->softmax_cross_entropy(&context, ROWS, CLASSES, logits.data, labels, grad.data, &loss, &tally);
         for (size_t r = 0; r < ROWS; r++) {
             double sum = 0;
             size_t best = 0;
@@ -148,7 +166,8 @@ static void softmax_matches_its_definition(void **state) {
         }
         assert_near(loss, want / ROWS, 32 * eps((enum gemm_dtype)dtype));
         assert_near(tally.loss_sum, want, 32 * eps((enum gemm_dtype)dtype));
-        assert_true(tally.correct == correct && tally.images == ROWS && tally.batches == 1 && tally.bad_step == 0);
+        assert_true(tally.correct == correct && tally.images == ROWS && tally.batches == 1 &&
+                    tally.bad_step == 0);
         assert_true(correct > 0 && correct < ROWS);
         free(logits.data);
         free(grad.data);
@@ -178,8 +197,8 @@ static void softmax_notices_what_is_not_finite(void **state) {
         struct tally tally = {0};
         host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, good, &label, NULL, &loss, &tally);
         assert_true(tally.bad_step == 0 && tally.correct == 1);
-        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, i < 2 ? bad[i] : good, i < 2 ? &label : &out_of_range, NULL,
-                                                  &loss, &tally);
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, i < 2 ? bad[i] : good,
+                                                  i < 2 ? &label : &out_of_range, NULL, &loss, &tally);
         assert_true(tally.bad_step == 2 && tally.correct == 1 && !isfinite(loss));
         host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, bad[0], &label, NULL, &loss, &tally);
         assert_int_equal(tally.bad_step, 2); /* the first stays */
@@ -199,12 +218,14 @@ static void gather_by_index(void **state) {
     for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++)
         for (int indexed = 0; indexed < 2; indexed++) {
             struct values x = make((enum gemm_dtype)dtype, COUNT * FEATURES);
-            host_ops((enum gemm_dtype)dtype)->gather(&context, COUNT, FEATURES, images, labels, indexed ? index : NULL, x.data, y);
+            host_ops((enum gemm_dtype)dtype)
+                ->gather(&context, COUNT, FEATURES, images, labels, indexed ? index : NULL, x.data, y);
             for (size_t r = 0; r < COUNT; r++) {
                 const size_t i = indexed ? index[r] : r;
                 assert_int_equal(y[r], labels[i]);
                 for (size_t j = 0; j < FEATURES; j++)
-                    assert_near(get(x, r * FEATURES + j), images[i * FEATURES + j] / 255.0, eps((enum gemm_dtype)dtype));
+                    assert_near(get(x, r * FEATURES + j), images[i * FEATURES + j] / 255.0,
+                                eps((enum gemm_dtype)dtype));
             }
             free(x.data);
         }
@@ -217,22 +238,28 @@ static void sgd_is_that_of_pytorch(void **state) {
     const double lr = 0.05, momentum = 0.9, decay = 0.01;
     for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++)
         for (int with_momentum = 0; with_momentum < 2; with_momentum++) {
-            struct values w = make_random((enum gemm_dtype)dtype, COUNT, 1, 5), g = make_random((enum gemm_dtype)dtype, COUNT, 1, 6);
-            struct values v = make((enum gemm_dtype)dtype, COUNT), want = make(GEMM_F64, COUNT), velocity = make(GEMM_F64, COUNT);
+            struct values w = make_random((enum gemm_dtype)dtype, COUNT, 1, 5),
+                          g = make_random((enum gemm_dtype)dtype, COUNT, 1, 6);
+            struct values v = make((enum gemm_dtype)dtype, COUNT), want = make(GEMM_F64, COUNT),
+                          velocity = make(GEMM_F64, COUNT);
             struct tally guard = {0};
             for (size_t i = 0; i < COUNT; i++) set(want, i, get(w, i));
             for (int step = 0; step < 2; step++) {
-                host_ops((enum gemm_dtype)dtype)->sgd(&context, COUNT, &lr, momentum, decay, &guard, w.data, g.data, with_momentum ? v.data : NULL);
+                host_ops((enum gemm_dtype)dtype)
+                    ->sgd(&context, COUNT, &lr, momentum, decay, &guard, w.data, g.data,
+                          with_momentum ? v.data : NULL);
                 for (size_t i = 0; i < COUNT; i++) {
                     const double d = get(g, i) + decay * get(want, i);
                     set(velocity, i, with_momentum ? momentum * get(velocity, i) + d : d);
                     set(want, i, get(want, i) - lr * get(velocity, i));
                 }
             }
-            for (size_t i = 0; i < COUNT; i++) assert_near(get(w, i), get(want, i), 8 * eps((enum gemm_dtype)dtype));
+            for (size_t i = 0; i < COUNT; i++)
+                assert_near(get(w, i), get(want, i), 8 * eps((enum gemm_dtype)dtype));
             guard.bad_step = 1; /* frozen */
             const double before = get(w, 7);
-            host_ops((enum gemm_dtype)dtype)->sgd(&context, COUNT, &lr, momentum, decay, &guard, w.data, g.data, NULL);
+            host_ops((enum gemm_dtype)dtype)
+                ->sgd(&context, COUNT, &lr, momentum, decay, &guard, w.data, g.data, NULL);
             assert_true(get(w, 7) == before);
             struct values all[] = {w, g, v, want, velocity};
             for (size_t i = 0; i < 5; i++) free(all[i].data);
@@ -241,14 +268,10 @@ static void sgd_is_that_of_pytorch(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bias_and_activation),
-        cmocka_unit_test(derivatives_and_column_sums),
-        cmocka_unit_test(relu_lets_nan_through),
-        cmocka_unit_test(softmax_matches_its_definition),
-        cmocka_unit_test(softmax_cannot_overflow),
-        cmocka_unit_test(softmax_notices_what_is_not_finite),
-        cmocka_unit_test(gather_by_index),
-        cmocka_unit_test(sgd_is_that_of_pytorch),
+        cmocka_unit_test(bias_and_activation),     cmocka_unit_test(derivatives_and_column_sums),
+        cmocka_unit_test(relu_lets_nan_through),   cmocka_unit_test(softmax_matches_its_definition),
+        cmocka_unit_test(softmax_cannot_overflow), cmocka_unit_test(softmax_notices_what_is_not_finite),
+        cmocka_unit_test(gather_by_index),         cmocka_unit_test(sgd_is_that_of_pytorch),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Training as a whole: the loss curve against an independent program, one seed on every backend, resume, stop, NaN. */
+/* Training as a whole: the loss curve against an independent program, one seed on every backend, resume,
+ * stop, NaN. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -30,7 +31,8 @@ static void open_bench(struct bench *bench, const char *backend, int threads, co
     support_builtin_data(&bench->data);
     profile_start(&bench->profile);
     bench->compute.device.profile = &bench->profile;
-    assert_status(trainer_open(&bench->trainer, &bench->compute, &bench->config, &bench->data, resume), STATUS_OK);
+    assert_status(trainer_open(&bench->trainer, &bench->compute, &bench->config, &bench->data, resume),
+                  STATUS_OK);
     bench->trainer.stop = &bench->stop;
 }
 
@@ -95,8 +97,10 @@ static void check_curves(const char *backend, int threads, const char *dtype, do
         struct run_summary summary;
         char settings[256];
         snprintf(settings, sizeof settings,
-                 "layers=42-9-8-4 batch-size=16 epochs=13 lr=0.1 shuffle=off log-steps=50 dtype=%s activation=%s momentum=%g "
-                 "weight-decay=%g", dtype, expected_curves[c].activation, expected_curves[c].momentum,
+                 "layers=42-9-8-4 batch-size=16 epochs=13 lr=0.1 shuffle=off log-steps=50 dtype=%s "
+                 "activation=%s momentum=%g "
+                 "weight-decay=%g",
+                 dtype, expected_curves[c].activation, expected_curves[c].momentum,
                  expected_curves[c].weight_decay);
         open_bench(&bench, backend, threads, settings, NULL);
         set_builtin_weights(&bench.trainer.mlp);
@@ -171,7 +175,8 @@ static void it_learns(void **state) {
     assert_true(bench.last.train_correct >= 45);
     assert_true(summary.test.total == 50 && summary.test.correct >= 45); /* the same images */
     assert_true(summary.median_epoch_seconds > 0);
-    assert_near(profile_total(&summary.time), summary.time.last - (bench.profile.last - profile_total(&bench.profile)), 1e-9);
+    assert_near(profile_total(&summary.time),
+                summary.time.last - (bench.profile.last - profile_total(&bench.profile)), 1e-9);
     close_bench(&bench);
 }
 
@@ -181,7 +186,8 @@ static void validation_split_is_held_out(void **state) {
     struct run_summary summary;
     open_bench(&bench, "serial", 1, "layers=42-9-4 batch-size=16 epochs=2 validation=20", NULL);
     assert_status(run_bench(&bench, &summary), STATUS_OK);
-    assert_true(bench.last.on_validation && bench.last.evaluation.total == 20 && bench.last.train_images == 30);
+    assert_true(bench.last.on_validation && bench.last.evaluation.total == 20 &&
+                bench.last.train_images == 30);
     assert_true(summary.test.total == 50);
     for (size_t i = 0; i < 30; i++) assert_true(bench.trainer.order[i] < 30);
     close_bench(&bench);
@@ -226,7 +232,8 @@ static void schedules(void **state) {
 
 static void resume_equals_uninterrupted(void **state) {
     (void)state;
-    static const char recipe[] = "layers=42-30-4 batch-size=16 epochs=6 momentum=0.9 lr=0.05 schedule=cosine log-steps=24";
+    static const char recipe[] =
+        "layers=42-30-4 batch-size=16 epochs=6 momentum=0.9 lr=0.05 schedule=cosine log-steps=24";
     static const char *const backends[] = {"serial", "openmp", "openblas"};
     char path[256], settings[512];
     snprintf(path, sizeof path, "%s", support_path("resume.safetensors"));
@@ -289,7 +296,8 @@ static void divergence_is_named(void **state) {
         if (!registry_usable(registry_at(entry), why, sizeof why)) continue;
         struct bench bench;
         struct run_summary summary;
-        open_bench(&bench, registry_at(entry)->name, 2, "layers=42-9-4 batch-size=16 epochs=99 lr=1e3 weight-decay=100", NULL);
+        open_bench(&bench, registry_at(entry)->name, 2,
+                   "layers=42-9-4 batch-size=16 epochs=99 lr=1e3 weight-decay=100", NULL);
         assert_status(run_bench(&bench, &summary), STATUS_FAILED);
         assert_says(status_message(), "the loss is not finite at epoch ");
         assert_says(status_message(), ", step ");
@@ -308,7 +316,8 @@ static void the_bad_layer_is_found(void **state) {
     memcpy(kept, weight, sizeof kept);
     weight[3] = NAN;
     assert_status(run_bench(&bench, &summary), STATUS_FAILED);
-    assert_says(status_message(), "epoch 1, step 1; it starts in layer 2 (9 to 8), whose weights are not finite");
+    assert_says(status_message(),
+                "epoch 1, step 1; it starts in layer 2 (9 to 8), whose weights are not finite");
     /* the update of the bad step was held back */
     weight[3] = kept[3];
     assert_memory_equal(kept, weight, sizeof kept);

@@ -3,8 +3,8 @@
    Idea       hand the call to cblas_sgemm / cblas_dgemm; row-major and the three ops are CBLAS's own.
    Bound by   flops, at 70-90 % of the FMA peak on training shapes; less for n = 10.
    Improves   kernels/host/openmp.c by packing panels and blocking for registers and caches.
-   Threads    openblas_set_num_threads is ignored by some builds, so the count is read back and that one is reported.
-   Run        ./train --backend openblas --threads 2 */
+   Threads    openblas_set_num_threads is ignored by some builds, so the count is read back and that one is
+   reported. Run        ./train --backend openblas --threads 2 */
 #include <cblas.h>
 #include <limits.h>
 #include <stdio.h>
@@ -52,8 +52,8 @@ static bool openblas_supports(enum gemm_dtype dtype, enum gemm_op op) {
 
 static bool fits_blas_int(const struct gemm_call *call) {
     const size_t limit = INT_MAX;
-    return call->m <= limit && call->n <= limit && call->k <= limit && call->lda <= limit && call->ldb <= limit &&
-           call->ldc <= limit;
+    return call->m <= limit && call->n <= limit && call->k <= limit && call->lda <= limit &&
+           call->ldb <= limit && call->ldc <= limit;
 }
 
 /* BLAS wants 1 or more, even for a matrix without columns. */
@@ -64,15 +64,17 @@ static int leading(size_t ld) {
 static enum gemm_status openblas_gemm(void *context, const struct gemm_call *call) {
     (void)context;
     if (!fits_blas_int(call)) return GEMM_UNSUPPORTED;
-    const bool ta = call->op == GEMM_TN || call->op == GEMM_TT, tb = call->op == GEMM_NT || call->op == GEMM_TT;
+    const bool ta = call->op == GEMM_TN || call->op == GEMM_TT,
+               tb = call->op == GEMM_NT || call->op == GEMM_TT;
     const enum CBLAS_TRANSPOSE a = ta ? CblasTrans : CblasNoTrans, b = tb ? CblasTrans : CblasNoTrans;
     const int m = (int)call->m, n = (int)call->n, k = (int)call->k;
     const int lda = leading(call->lda), ldb = leading(call->ldb), ldc = leading(call->ldc);
     if (call->dtype == GEMM_F32) {
-        cblas_sgemm(CblasRowMajor, a, b, m, n, k, (float)call->alpha, call->a, lda, call->b, ldb, (float)call->beta,
-                    call->c, ldc);
+        cblas_sgemm(CblasRowMajor, a, b, m, n, k, (float)call->alpha, call->a, lda, call->b, ldb,
+                    (float)call->beta, call->c, ldc);
     } else {
-        cblas_dgemm(CblasRowMajor, a, b, m, n, k, call->alpha, call->a, lda, call->b, ldb, call->beta, call->c, ldc);
+        cblas_dgemm(CblasRowMajor, a, b, m, n, k, call->alpha, call->a, lda, call->b, ldb, call->beta,
+                    call->c, ldc);
     }
     return GEMM_OK;
 }
@@ -82,15 +84,16 @@ static bool openblas_own_threads(void *context) {
     return openblas->threads > 1 && openblas_get_parallel() != OPENBLAS_OPENMP;
 }
 
-/* A core type far below the processor (forced by OPENBLAS_CORETYPE, or chosen by a library that is older than the
-   processor) costs a factor of 2 to 15. The user's choice stands, but is said. */
+/* A core type far below the processor (forced by OPENBLAS_CORETYPE, or chosen by a library that is older than
+   the processor) costs a factor of 2 to 15. The user's choice stands, but is said. */
 static const char *slow_core(const char *core) {
 #if defined(__x86_64__)
     static const char *const avx512[] = {"SkylakeX", "Cooperlake", "SapphireRapids"};
     static const char *const avx2[] = {"Haswell", "Zen"};
     for (size_t i = 0; i < sizeof avx512 / sizeof *avx512; i++)
         if (strcasecmp(core, avx512[i]) == 0) return "";
-    if (__builtin_cpu_supports("avx512f")) return " (slow: this CPU has AVX-512; set OPENBLAS_CORETYPE=SkylakeX)";
+    if (__builtin_cpu_supports("avx512f"))
+        return " (slow: this CPU has AVX-512; set OPENBLAS_CORETYPE=SkylakeX)";
     for (size_t i = 0; i < sizeof avx2 / sizeof *avx2; i++)
         if (strcasecmp(core, avx2[i]) == 0) return "";
     if (__builtin_cpu_supports("avx2")) return " (slow: this CPU has AVX2; set OPENBLAS_CORETYPE=Haswell)";
@@ -106,7 +109,8 @@ static void openblas_describe(void *context, char *text, size_t size) {
     char version[32] = "";
     sscanf(openblas_get_config(), "OpenBLAS %31s", version);
     snprintf(text, size, "OpenBLAS %s, core %s%s, %s, %d thread%s", version, openblas_get_corename(),
-             slow_core(openblas_get_corename()), threading[kind >= 0 && kind <= 2 ? kind : 0], openblas->threads, openblas->threads == 1 ? "" : "s");
+             slow_core(openblas_get_corename()), threading[kind >= 0 && kind <= 2 ? kind : 0],
+             openblas->threads, openblas->threads == 1 ? "" : "s");
 }
 
 const struct gemm_backend gemm_openblas = {

@@ -1,5 +1,5 @@
-/* The reference loops, shared by `serial` (whole matrix, one thread) and `openmp` (tiles, many threads): the same machine
-   code computes an element in both, so their results are equal bit for bit. */
+/* The reference loops, shared by `serial` (whole matrix, one thread) and `openmp` (tiles, many threads): the
+   same machine code computes an element in both, so their results are equal bit for bit. */
 #ifndef TESSERA_KERNELS_HOST_SERIAL_H
 #define TESSERA_KERNELS_HOST_SERIAL_H
 

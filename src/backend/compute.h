@@ -14,7 +14,8 @@ struct compute {
     char description[256]; /* the backend in words, for headers */
 };
 
-/* Opens the backend's device, then the backend on it. `threads` is a wish; compute->threads what came of it. */
+/* Opens the backend's device, then the backend on it. `threads` is a wish; compute->threads what came of it.
+ */
 enum status compute_open(struct compute *compute, const struct gemm_backend *backend, int threads);
 void compute_close(struct compute *compute);
 

@@ -86,7 +86,8 @@ enum status registry_find(const char *name, const struct gemm_backend **backend)
             return STATUS_OK;
         }
         list_usable(list, sizeof list);
-        return status_set(STATUS_UNAVAILABLE, "backend '%s' cannot be used: %s; usable here: %s", name, why, list);
+        return status_set(STATUS_UNAVAILABLE, "backend '%s' cannot be used: %s; usable here: %s", name, why,
+                          list);
     }
     return not_known(name);
 }

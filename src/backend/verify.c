@@ -26,8 +26,8 @@ static double excess(double got, double want, double bound) {
     return -1;
 }
 
-bool verify_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, size_t ldc, const double *want,
-                    const double *bound, struct verify_mismatch *worst) {
+bool verify_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, size_t ldc,
+                    const double *want, const double *bound, struct verify_mismatch *worst) {
     double furthest = -1;
     for (size_t i = 0; i < m; i++)
         for (size_t j = 0; j < n; j++) {
@@ -62,7 +62,8 @@ void verify_oracle(const struct gemm_call *call, double *want, double *bound) {
                 sum += a * b;
                 magnitude += fabs(a * b);
             }
-            const double c = call->beta == 0 ? 0 : call->beta * element(call->dtype, call->c, i * call->ldc + j);
+            const double c =
+                call->beta == 0 ? 0 : call->beta * element(call->dtype, call->c, i * call->ldc + j);
             want[i * call->n + j] = call->alpha * sum + c;
             bound[i * call->n + j] = (double)(call->k + 4) * eps * (fabs(call->alpha) * magnitude + fabs(c));
         }
@@ -71,11 +72,11 @@ void verify_oracle(const struct gemm_call *call, double *want, double *bound) {
 /* --- one case --- */
 
 /* rows x cols with leading dimension ld; everything else keeps the guard byte. */
-static void fill(const struct verify_case *test, struct rng *rng, void *matrix, size_t rows, size_t cols, size_t ld) {
+static void fill(const struct verify_case *test, struct rng *rng, void *matrix, size_t rows, size_t cols,
+                 size_t ld) {
     for (size_t i = 0; i < rows; i++)
         for (size_t j = 0; j < cols; j++) {
-            const double value =
-                test->integers ? (double)rng_below(rng, 17) - 8 : 2 * rng_uniform(rng) - 1;
+            const double value = test->integers ? (double)rng_below(rng, 17) - 8 : 2 * rng_uniform(rng) - 1;
             if (test->dtype == GEMM_F32) {
                 ((float *)matrix)[i * ld + j] = (float)value;
             } else {
@@ -112,16 +113,18 @@ static enum status workspace_alloc(struct compute *compute, struct workspace *wo
         memset(work->host[i], GUARD_BYTE, work->bytes[i]);
     }
     work->result = malloc(work->bytes[2]);
-    work->want = malloc((elements + 1) * sizeof *work->want);
-    work->bound = malloc((elements + 1) * sizeof *work->bound);
+    work->want = calloc(elements + 1, sizeof *work->want);
+    work->bound = calloc(elements + 1, sizeof *work->bound);
     if (!work->result || !work->want || !work->bound) return status_set(STATUS_FAILED, "out of memory");
     return STATUS_OK;
 }
 
 static enum status failure(const struct compute *compute, const struct verify_case *test, const char *what) {
-    return status_set(STATUS_VERIFY_FAILED, "backend '%s' is wrong: %s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s: %s",
-                      compute->backend->name, dtype_name(test->dtype), gemm_op_name(test->op), test->m, test->n,
-                      test->k, test->pad, test->alpha, test->beta, test->integers ? "integers" : "reals", what);
+    return status_set(STATUS_VERIFY_FAILED,
+                      "backend '%s' is wrong: %s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s: %s",
+                      compute->backend->name, dtype_name(test->dtype), gemm_op_name(test->op), test->m,
+                      test->n, test->k, test->pad, test->alpha, test->beta,
+                      test->integers ? "integers" : "reals", what);
 }
 
 /* Everything of C outside its m x n elements must hold the guard byte still. */
@@ -156,13 +159,14 @@ static enum status run_case(struct compute *compute, const struct verify_case *t
     if (status) return status;
     driver->download(device, work->result, work->device[2], work->bytes[2]);
 
-    struct verify_mismatch worst;
+    struct verify_mismatch worst = {0};
     if (!guards_intact(test, work->result, work->bytes[2], call->ldc))
         return failure(compute, test, "it wrote outside C");
-    if (!verify_compare(test->dtype, test->m, test->n, work->result + guard, call->ldc, work->want, work->bound, &worst)) {
+    if (!verify_compare(test->dtype, test->m, test->n, work->result + guard, call->ldc, work->want,
+                        work->bound, &worst)) {
         char what[160];
-        snprintf(what, sizeof what, "C[%zu][%zu] is %.9g, should be %.9g within %.2g", worst.row, worst.col, worst.got,
-                 worst.want, worst.bound);
+        snprintf(what, sizeof what, "C[%zu][%zu] is %.9g, should be %.9g within %.2g", worst.row, worst.col,
+                 worst.got, worst.want, worst.bound);
         return failure(compute, test, what);
     }
     return STATUS_OK;
@@ -176,9 +180,16 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
     const bool ta = transposed_a(test->op), tb = transposed_b(test->op);
     const size_t a_rows = ta ? test->k : test->m, a_cols = ta ? test->m : test->k;
     const size_t b_rows = tb ? test->n : test->k, b_cols = tb ? test->k : test->n;
-    struct gemm_call call = {.dtype = test->dtype, .op = test->op, .m = test->m, .n = test->n, .k = test->k,
-                             .alpha = test->alpha, .beta = test->beta,
-                             .lda = a_cols + test->pad, .ldb = b_cols + test->pad, .ldc = test->n + test->pad};
+    struct gemm_call call = {.dtype = test->dtype,
+                             .op = test->op,
+                             .m = test->m,
+                             .n = test->n,
+                             .k = test->k,
+                             .alpha = test->alpha,
+                             .beta = test->beta,
+                             .lda = a_cols + test->pad,
+                             .ldb = b_cols + test->pad,
+                             .ldc = test->n + test->pad};
     const size_t size = dtype_size(test->dtype);
     struct workspace work = {.bytes = {a_rows * call.lda * size, b_rows * call.ldb * size,
                                        (test->m + 2 * GUARD_ROWS) * call.ldc * size}};
@@ -188,7 +199,8 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
         fill(test, &rng, work.host[0], a_rows, a_cols, call.lda);
         fill(test, &rng, work.host[1], b_rows, b_cols, call.ldb);
         if (test->beta != 0)
-            fill(test, &rng, (unsigned char *)work.host[2] + GUARD_ROWS * call.ldc * size, test->m, test->n, call.ldc);
+            fill(test, &rng, (unsigned char *)work.host[2] + GUARD_ROWS * call.ldc * size, test->m, test->n,
+                 call.ldc);
         status = run_case(compute, test, &work, &call);
     }
     workspace_free(compute, &work);
@@ -202,9 +214,9 @@ enum { EDGES = sizeof edge / sizeof *edge, CUBE = EDGES * EDGES * EDGES };
 
 /* m n k of odd shapes, empty sums, and the layers of the configs: forward, weight and input gradient. */
 static const size_t shapes[][3] = {
-    {127, 65, 130}, {5, 7, 0},      {1, 10, 128},   {128, 128, 784}, {784, 128, 128}, {128, 10, 128},
-    {128, 128, 10}, {96, 128, 784}, {784, 128, 96}, {96, 10, 128},   {128, 10, 96},   {96, 128, 10},
-    {257, 300, 3},  {2, 513, 70},   {300, 1, 259},
+    {127, 65, 130}, {5, 7, 0},      {1, 10, 128},   {128, 128, 784}, {784, 128, 128},
+    {128, 10, 128}, {128, 128, 10}, {96, 128, 784}, {784, 128, 96},  {96, 10, 128},
+    {128, 10, 96},  {96, 128, 10},  {257, 300, 3},  {2, 513, 70},    {300, 1, 259},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 

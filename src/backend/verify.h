@@ -1,11 +1,12 @@
-/* Is this GEMM right? One list of cases for every backend, a float64 oracle, and a comparator that NaN cannot pass. */
+/* Is this GEMM right? One list of cases for every backend, a float64 oracle, and a comparator that NaN cannot
+ * pass. */
 #ifndef TESSERA_BACKEND_VERIFY_H
 #define TESSERA_BACKEND_VERIFY_H
 
 #include "src/backend/compute.h"
 
-/* One call to check. Inputs are drawn from `seed`: small integers, whose products and sums are exact in every dtype and
-   order (compared for equality), or signed reals (compared within the bound below). */
+/* One call to check. Inputs are drawn from `seed`: small integers, whose products and sums are exact in every
+   dtype and order (compared for equality), or signed reals (compared within the bound below). */
 struct verify_case {
     enum gemm_dtype dtype;
     enum gemm_op op;
@@ -21,24 +22,27 @@ struct verify_mismatch {
     double got, want, bound;
 };
 
-/* Compares an m x n result (leading dimension ldc) with `want`, element by element: |got - want| <= bound, where
-   bound[i] is the absolute error allowed (0: equality). Both dense m x n. Equal infinities agree; NaN agrees with
-   NaN only where `want` is NaN. False on the first kind of mismatch, with the worst element in `worst`. */
-bool verify_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, size_t ldc, const double *want,
-                    const double *bound, struct verify_mismatch *worst);
+/* Compares an m x n result (leading dimension ldc) with `want`, element by element: |got - want| <= bound,
+   where bound[i] is the absolute error allowed (0: equality). Both dense m x n. Equal infinities agree; NaN
+   agrees with NaN only where `want` is NaN. False on the first kind of mismatch, with the worst element in
+   `worst`. */
+bool verify_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, size_t ldc,
+                    const double *want, const double *bound, struct verify_mismatch *worst);
 
-/* op(A) op(B) in float64 and the bound of its float error: (k + 4) eps (|alpha| (|A||B|)_ij + |beta C_ij|), after
-   Higham, "Accuracy and Stability of Numerical Algorithms", section 3.5. `c` is the C before the call; a, b and c are
-   host memory; want and bound are dense m x n. */
+/* op(A) op(B) in float64 and the bound of its float error: (k + 4) eps (|alpha| (|A||B|)_ij + |beta C_ij|),
+   after Higham, "Accuracy and Stability of Numerical Algorithms", section 3.5. `c` is the C before the call;
+   a, b and c are host memory; want and bound are dense m x n. */
 void verify_oracle(const struct gemm_call *call, double *want, double *bound);
 
 /* Runs one case: fresh inputs, C full of NaN when beta is 0, guard bands around and between the rows of C.
-   STATUS_VERIFY_FAILED names the case and the worst element. A case that the backend does not support is skipped
+   STATUS_VERIFY_FAILED names the case and the worst element. A case that the backend does not support is
+   skipped
    (*skipped, if not NULL). */
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped);
 
-/* The list: {NN, TN, NT} x {f32, f64} x beta {0, 1, 0.5} x {integers, reals}, over sizes 1, 15-17, 31-33, odd shapes,
-   k = 0, the layer shapes of the configs with full and partial batches, dense and padded leading dimensions. */
+/* The list: {NN, TN, NT} x {f32, f64} x beta {0, 1, 0.5} x {integers, reals}, over sizes 1, 15-17, 31-33, odd
+   shapes, k = 0, the layer shapes of the configs with full and partial batches, dense and padded leading
+   dimensions. */
 size_t verify_case_count(void);
 struct verify_case verify_case_at(size_t index);
 

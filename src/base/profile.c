@@ -24,7 +24,8 @@ void profile_lap(struct profile *profile, enum profile_part part) {
     profile->seconds[profile->diverted ? profile->divert : part] += lap_seconds(profile);
 }
 
-void profile_lap_gemm(struct profile *profile, enum profile_part part, size_t layer, size_t m, size_t n, size_t k) {
+void profile_lap_gemm(struct profile *profile, enum profile_part part, size_t layer, size_t m, size_t n,
+                      size_t k) {
     if (profile->diverted) {
         profile_lap(profile, part);
         return;

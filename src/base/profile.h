@@ -1,5 +1,5 @@
-/* Where the time went. A profile is a lap timer: every interval between two laps belongs to exactly one part, so the
-   parts add up to the whole by construction. */
+/* Where the time went. A profile is a lap timer: every interval between two laps belongs to exactly one part,
+   so the parts add up to the whole by construction. */
 #ifndef TESSERA_BASE_PROFILE_H
 #define TESSERA_BASE_PROFILE_H
 
@@ -31,8 +31,8 @@ struct profile_gemm {
 };
 
 struct profile {
-    double last;          /* seconds, monotonic: end of the lap before */
-    bool diverted;        /* every lap goes to `divert` */
+    double last;   /* seconds, monotonic: end of the lap before */
+    bool diverted; /* every lap goes to `divert` */
     enum profile_part divert;
     double seconds[PART_COUNT];
     struct profile_gemm gemm[PROFILE_OPS][PROFILE_MAX_LAYERS]; /* [NN, TN, NT][layer] */
@@ -47,8 +47,10 @@ void profile_start(struct profile *profile);
 /* The time since the last lap was spent in `part`. */
 void profile_lap(struct profile *profile, enum profile_part part);
 
-/* The same for one GEMM of a layer (0 is the first); part is PART_GEMM_NN, _TN or _NT, m n k give its flops. */
-void profile_lap_gemm(struct profile *profile, enum profile_part part, size_t layer, size_t m, size_t n, size_t k);
+/* The same for one GEMM of a layer (0 is the first); part is PART_GEMM_NN, _TN or _NT, m n k give its flops.
+ */
+void profile_lap_gemm(struct profile *profile, enum profile_part part, size_t layer, size_t m, size_t n,
+                      size_t k);
 
 /* From here on every lap counts as `part` (evaluation runs the same code as training), until profile_restore.
    The time since the last lap goes to PART_OTHER first. */

@@ -6,17 +6,16 @@
 
 static _Thread_local char message[2048];
 
-enum status status_set(enum status status, const char *format, ...) {
+void status_write(const char *format, ...) {
     char text[sizeof message]; /* the arguments may point into the old message */
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     memcpy(message, text, sizeof message);
-    return status;
 }
 
-enum status status_context(enum status status, const char *format, ...) {
+void status_prefix(const char *format, ...) {
     char text[sizeof message];
     va_list args;
     va_start(args, format);
@@ -25,7 +24,6 @@ enum status status_context(enum status status, const char *format, ...) {
     if (used >= 0 && (size_t)used < sizeof text)
         snprintf(text + used, sizeof text - (size_t)used, ": %.1024s", message);
     memcpy(message, text, sizeof message);
-    return status;
 }
 
 const char *status_message(void) {

@@ -14,12 +14,17 @@ enum status {
     STATUS_INTERRUPTED = 130  /* SIGINT or SIGTERM, after the step in progress was finished */
 };
 
-/* Keeps the message (what is wrong, where, what to do next; no newline) and returns `status`.
-   One message per thread; a later call replaces it. */
-enum status status_set(enum status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* status_set(status, format, ...) keeps the message (what is wrong, where, what to do next; no newline) and
+   is `status`. One message per thread; a later call replaces it. A macro, so that static analysers see the
+   value. */
+#define status_set(status, ...) (status_write(__VA_ARGS__), (status))
 
-/* Puts "context: " in front of the kept message and returns `status`. */
-enum status status_context(enum status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same, but puts "context: " in front of the kept message. */
+#define status_context(status, ...) (status_prefix(__VA_ARGS__), (status))
+
+/* Message alone, for functions that tell failure in another way (NULL). */
+void status_write(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void status_prefix(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The message kept last in this thread, "" if none. */
 const char *status_message(void);

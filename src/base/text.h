@@ -6,11 +6,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The whole of `text` must be the number (decimal; real: a finite one). False, and `value` untouched, if it is not. */
+/* The whole of `text` must be the number (decimal; real: a finite one). False, and `value` untouched, if it
+ * is not. */
 bool text_parse_int(const char *text, int64_t *value);
 bool text_parse_real(const char *text, double *value);
 
-/* The one of `count` words that is nearest to `word` by edit distance, NULL if none is near (more than a third off). */
+/* The one of `count` words that is nearest to `word` by edit distance, NULL if none is near (more than a
+ * third off). */
 const char *text_nearest(const char *word, const char *const *words, size_t count);
 
 /* Cuts white space off both ends, in place; returns the new start. */

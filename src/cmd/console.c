@@ -20,8 +20,8 @@ struct console console_open(const struct trainer *trainer) {
 
 struct console_text console_accuracy(uint64_t correct, uint64_t total) {
     struct console_text out;
-    snprintf(out.text, sizeof out.text, "%s/%s %5.2f %%", text_grouped(correct).text, text_grouped(total).text,
-             percent((double)correct, (double)total));
+    snprintf(out.text, sizeof out.text, "%s/%s %5.2f %%", text_grouped(correct).text,
+             text_grouped(total).text, percent((double)correct, (double)total));
     return out;
 }
 
@@ -32,7 +32,8 @@ double console_binomial_error(const struct evaluation *evaluation) {
 }
 
 enum status console_check_target(const struct config *config, const struct evaluation *test) {
-    const double target = config->target_accuracy > 1 ? config->target_accuracy / 100 : config->target_accuracy;
+    const double target =
+        config->target_accuracy > 1 ? config->target_accuracy / 100 : config->target_accuracy;
     if ((double)test->correct >= target * (double)test->total) return STATUS_OK;
     return status_set(STATUS_TARGET_MISSED, "test accuracy %s is below the target of %.2f %%",
                       console_accuracy(test->correct, test->total).text, 100 * target);
@@ -56,16 +57,19 @@ void console_header(const struct trainer *trainer, const struct dataset_pair *da
     char layers[CONFIG_TEXT];
     config_value(config, config_key_find("layers"), layers, sizeof layers);
     printf("Tessera %s, commit %s\n", TESSERA_VERSION, platform_commit());
-    printf("network   %s, %s, init %s: %s parameters\n", layers, config_choice("activation", config->activation),
-           config_choice("init", config->init), text_grouped(mlp_parameter_count(&trainer->mlp)).text);
-    printf("data      %s: %s training%s, %s test images of %zux%zu\n", data->name, text_grouped(trainer->train.count).text,
-           trainer->validation.count ? " (after the validation split)" : "", text_grouped(trainer->test.count).text,
-           data->train.height, data->train.width);
+    printf("network   %s, %s, init %s: %s parameters\n", layers,
+           config_choice("activation", config->activation), config_choice("init", config->init),
+           text_grouped(mlp_parameter_count(&trainer->mlp)).text);
+    printf("data      %s: %s training%s, %s test images of %zux%zu\n", data->name,
+           text_grouped(trainer->train.count).text,
+           trainer->validation.count ? " (after the validation split)" : "",
+           text_grouped(trainer->test.count).text, data->train.height, data->train.width);
     print_recipe(trainer);
-    printf("compute   backend %s (%s), %s, precision %s, engine %s, residency device (%s)\n", compute->backend->name,
-           compute->description, dtype_name(trainer->mlp.dtype), dtype_name(trainer->mlp.dtype), trainer->engine->name,
-           compute->device.driver->name);
-    printf("machine   %s; %s; %s %s\n\n", platform_cpu(), platform_system(), platform_compiler(), platform_flags());
+    printf("compute   backend %s (%s), %s, precision %s, engine %s, residency device (%s)\n",
+           compute->backend->name, compute->description, dtype_name(trainer->mlp.dtype),
+           dtype_name(trainer->mlp.dtype), trainer->engine->name, compute->device.driver->name);
+    printf("machine   %s; %s; %s %s\n\n", platform_cpu(), platform_system(), platform_compiler(),
+           platform_flags());
 }
 
 /* --- epochs --- */
@@ -82,12 +86,12 @@ void console_epoch_titles(const struct console *console) {
 void console_epoch(struct console *console, const struct epoch_record *record) {
     const double *seconds = record->time.seconds;
     clear_progress(console);
-    printf("%5zu  %6.4f  %22s  %22s  %7.3f  %9s  %3.0f %%  %3.0f %%  %3.0f %%  %4.1f %%\n", record->epoch, record->train_loss,
-           console_accuracy(record->train_correct, record->train_images).text,
+    printf("%5zu  %6.4f  %22s  %22s  %7.3f  %9s  %3.0f %%  %3.0f %%  %3.0f %%  %4.1f %%\n", record->epoch,
+           record->train_loss, console_accuracy(record->train_correct, record->train_images).text,
            console_accuracy(record->evaluation.correct, record->evaluation.total).text, record->seconds,
-           text_grouped((uint64_t)record->images_per_second).text, percent(seconds[PART_GEMM_NN], record->seconds),
-           percent(seconds[PART_GEMM_TN], record->seconds), percent(seconds[PART_GEMM_NT], record->seconds),
-           100 * profile_transfer_ratio(&record->time));
+           text_grouped((uint64_t)record->images_per_second).text,
+           percent(seconds[PART_GEMM_NN], record->seconds), percent(seconds[PART_GEMM_TN], record->seconds),
+           percent(seconds[PART_GEMM_NT], record->seconds), 100 * profile_transfer_ratio(&record->time));
     fflush(stdout);
 }
 
@@ -97,7 +101,8 @@ void console_progress(struct console *console, size_t epoch, size_t step, size_t
     if (now - console->last_progress < PROGRESS_INTERVAL) return;
     console->last_progress = now;
     fprintf(stderr, "\r\033[Kepoch %zu of %lld  step %zu of %zu (%.0f %%)  loss %.4f", epoch,
-            (long long)console->trainer->config->epochs, step, steps, percent((double)step, (double)steps), loss);
+            (long long)console->trainer->config->epochs, step, steps, percent((double)step, (double)steps),
+            loss);
     fflush(stderr);
 }
 
@@ -119,7 +124,8 @@ static void print_gemm(const struct trainer *trainer, const struct profile *time
     for (size_t l = 0; l < trainer->mlp.depth; l++) {
         if (!layers[l].calls) continue;
         char name[48];
-        snprintf(name, sizeof name, "layer %zu, %zu to %zu", l + 1, trainer->mlp.layer[l].in, trainer->mlp.layer[l].out);
+        snprintf(name, sizeof name, "layer %zu, %zu to %zu", l + 1, trainer->mlp.layer[l].in,
+                 trainer->mlp.layer[l].out);
         printf("    %-26s %9.4f  %5.1f %%  %9.1f GFLOP/s  %s calls\n", name, layers[l].seconds,
                percent(layers[l].seconds, profile_total(time)), 1e-9 * layers[l].flops / layers[l].seconds,
                text_grouped(layers[l].calls).text);
@@ -151,14 +157,15 @@ void console_summary(struct console *console, const struct run_summary *summary)
     clear_progress(console);
     printf("\n%stest accuracy      %s +- %.2f (binomial standard error), loss %.4f\n",
            summary->interrupted ? "Interrupted; the numbers are of the steps done.\n" : "",
-           console_accuracy(summary->test.correct, summary->test.total).text, console_binomial_error(&summary->test),
-           summary->test.loss);
+           console_accuracy(summary->test.correct, summary->test.total).text,
+           console_binomial_error(&summary->test), summary->test.loss);
     printf("epochs             %zu in this run, median %.4f s, start-up apart %.3f s\n", summary->epochs,
            summary->median_epoch_seconds, time->seconds[PART_STARTUP]);
     if (training > 0)
-        printf("GEMM               %.1f %% of training, %.1f GFLOP/s while in it\n", percent(seconds, training),
-               seconds > 0 ? 1e-9 * flops / seconds : 0);
+        printf("GEMM               %.1f %% of training, %.1f GFLOP/s while in it\n",
+               percent(seconds, training), seconds > 0 ? 1e-9 * flops / seconds : 0);
     printf("transfer/total     %.4f (%s)\n", profile_transfer_ratio(time),
-           trainer->compute->device.driver->host_memory ? "everything lives in host memory: nothing is copied" : "H2D + D2H");
+           trainer->compute->device.driver->host_memory ? "everything lives in host memory: nothing is copied"
+                                                        : "H2D + D2H");
     print_time(trainer, time);
 }

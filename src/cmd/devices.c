@@ -32,7 +32,8 @@ static enum status print_backend(const struct registry_entry *entry, int threads
         printf("  %-9s  not usable: %s\n", entry->name, status_message());
         return STATUS_OK;
     }
-    printf("  %-9s  %s: %s (%s)\n", entry->name, compute.device.driver->name, entry->backend->summary, compute.description);
+    printf("  %-9s  %s: %s (%s)\n", entry->name, compute.device.driver->name, entry->backend->summary,
+           compute.description);
     if (verify) status = print_verification(&compute);
     compute_close(&compute);
     return status;
@@ -42,11 +43,13 @@ static enum status run_devices(int argc, char **argv) {
     static const char *const keys[] = {"threads", NULL};
     const char *verify = NULL;
     const struct option_extra extras[] = {
-        {"verify", NULL, "check every usable backend against a float64 reference; exit with 5 if one is wrong", &verify},
+        {"verify", NULL,
+         "check every usable backend against a float64 reference; exit with 5 if one is wrong", &verify},
     };
     const struct option_set set = {
         .usage = "devices [--verify] [--threads N]",
-        .details = "Lists every GEMM backend that the program knows: what it is, or why it cannot be used here.",
+        .details =
+            "Lists every GEMM backend that the program knows: what it is, or why it cannot be used here.",
         .keys = keys,
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
@@ -60,8 +63,8 @@ static enum status run_devices(int argc, char **argv) {
     enum status worst = STATUS_OK;
     printf("machine    %s; %s; %s of memory\n", platform_cpu(), platform_system(),
            text_bytes((double)platform_memory()).text);
-    printf("build      Tessera %s, commit %s; %s %s\n", TESSERA_VERSION, platform_commit(), platform_compiler(),
-           platform_flags());
+    printf("build      Tessera %s, commit %s; %s %s\n", TESSERA_VERSION, platform_commit(),
+           platform_compiler(), platform_flags());
     printf("backends\n");
     for (size_t i = 0; i < registry_count(); i++) {
         const enum status status = print_backend(registry_at(i), threads, verify != NULL);
@@ -70,4 +73,5 @@ static enum status run_devices(int argc, char **argv) {
     return worst;
 }
 
-const struct command command_devices = {"devices", "list the GEMM backends, usable here or why not", run_devices};
+const struct command command_devices = {"devices", "list the GEMM backends, usable here or why not",
+                                        run_devices};

@@ -51,7 +51,9 @@ static enum status open_network(struct evaluator *eval) {
     eval->predictions.label = malloc(eval->test.count);
     eval->predictions.confidence = malloc(eval->test.count * sizeof *eval->predictions.confidence);
     if (!eval->tally) return STATUS_FAILED;
-    return eval->predictions.label && eval->predictions.confidence ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
+    return eval->predictions.label && eval->predictions.confidence
+               ? STATUS_OK
+               : status_set(STATUS_FAILED, "out of memory");
 }
 
 static enum status open_evaluator(struct evaluator *eval, const char *path) {
@@ -65,7 +67,9 @@ static enum status open_evaluator(struct evaluator *eval, const char *path) {
     const struct dataset *test = &eval->data.test;
     config->validation = 0; /* the test set is not split */
     status = config_check_data(config, test->height * test->width, test->classes, eval->data.train.count);
-    if (!status) status = compute_open(&eval->compute, backend, config->threads ? (int)config->threads : platform_threads());
+    if (!status)
+        status = compute_open(&eval->compute, backend,
+                              config->threads ? (int)config->threads : platform_threads());
     return status ? status : open_network(eval);
 }
 
@@ -103,7 +107,8 @@ static enum status print_mistakes(const struct evaluator *eval, size_t wanted) {
         snprintf(pictures[i].caption, sizeof pictures[i].caption, "#%zu: %u, not %u (%.1f %%)", image,
                  eval->predictions.label[image], test->labels[image], 100 * mistakes[i].confidence);
     }
-    printf("\nthe %zu most confident of %s mistakes (#image: prediction, not label)\n\n", shown, text_grouped(found).text);
+    printf("\nthe %zu most confident of %s mistakes (#image: prediction, not label)\n\n", shown,
+           text_grouped(found).text);
     picture_print(stdout, pictures, shown, test->height, test->width, TERMINAL_COLUMNS);
     free(mistakes);
     free(pictures);
@@ -121,10 +126,10 @@ static enum status print_report(struct evaluator *eval, const struct evaluation 
     config_value(&eval->config, config_key_find("layers"), layers, sizeof layers);
     printf("checkpoint  %s: %s, %s, %s\n", path, layers, config_choice("activation", eval->config.activation),
            dtype_name(eval->mlp.dtype));
-    printf("data        %s, %s test images; backend %s (%s)\n", eval->data.name, text_grouped(test->count).text,
-           eval->compute.backend->name, eval->compute.description);
-    printf("accuracy    %s +- %.2f (binomial standard error)\n", console_accuracy(result->correct, result->total).text,
-           console_binomial_error(result));
+    printf("data        %s, %s test images; backend %s (%s)\n", eval->data.name,
+           text_grouped(test->count).text, eval->compute.backend->name, eval->compute.description);
+    printf("accuracy    %s +- %.2f (binomial standard error)\n",
+           console_accuracy(result->correct, result->total).text, console_binomial_error(result));
     printf("loss        %.6f\n\n", result->loss);
     confusion_count(counts, classes, test->labels, eval->predictions.label, test->count);
     confusion_print(stdout, counts, classes);
@@ -143,14 +148,16 @@ static enum status evaluate(struct evaluator *eval, const char *path, size_t mis
 
 static enum status run_eval(int argc, char **argv) {
     static struct evaluator eval; /* zero */
-    static const char *const keys[] = {"data", "backend", "threads", "layers", "activation", "target-accuracy", NULL};
+    static const char *const keys[] = {"data",       "backend",         "threads", "layers",
+                                       "activation", "target-accuracy", NULL};
     const char *path = NULL, *misclassified = NULL;
     const struct option_extra extras[] = {
         {"misclassified", "K", "also print the K most confident mistakes as small pictures", &misclassified},
     };
     const struct option_set set = {
         .usage = "eval CHECKPOINT [--data DIR] [--misclassified K]...",
-        .details = "Evaluates a safetensors checkpoint on the test set: accuracy, loss, confusion matrix, precision and recall.\n"
+        .details = "Evaluates a safetensors checkpoint on the test set: accuracy, loss, confusion matrix, "
+                   "precision and recall.\n"
                    "Network and data are those that it was trained with, unless a flag says otherwise.",
         .keys = keys,
         .extras = extras,
@@ -163,7 +170,8 @@ static enum status run_eval(int argc, char **argv) {
     if (status || help) return status;
     if (!path) return status_set(STATUS_USAGE, "eval needs a checkpoint: train eval model.safetensors");
     if (misclassified && (!text_parse_int(misclassified, &mistakes) || mistakes < 0))
-        return status_set(STATUS_USAGE, "--misclassified must be a whole number from 0, not '%s'", misclassified);
+        return status_set(STATUS_USAGE, "--misclassified must be a whole number from 0, not '%s'",
+                          misclassified);
     status = evaluate(&eval, path, (size_t)mistakes);
     close_evaluator(&eval);
     return status;

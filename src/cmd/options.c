@@ -70,11 +70,13 @@ static void print_help(const struct option_set *set) {
     printf("usage: train %s\n\n%s\n\n", set->usage, set->details);
     for (size_t i = 0; i < set->extra_count; i++)
         print_flag(set->extras[i].name, set->extras[i].argument, set->extras[i].help, NULL);
-    if (!set->keys) print_flag("config", "FILE", "read 'key = value' lines; every flag below is also a key", NULL);
+    if (!set->keys)
+        print_flag("config", "FILE", "read 'key = value' lines; every flag below is also a key", NULL);
     print_flag("help", NULL, "this text", NULL);
     for (size_t i = 0; i < config_key_count(); i++)
         if (takes_key(set, config_key_at(i))) print_key(config_key_at(i));
-    printf("\nDefaults are in [brackets]. Precedence: flag, environment (TESSERA_BATCH_SIZE for --batch-size), config "
+    printf("\nDefaults are in [brackets]. Precedence: flag, environment (TESSERA_BATCH_SIZE for "
+           "--batch-size), config "
            "file,\ndefault.\n");
 }
 
@@ -96,7 +98,8 @@ static enum status wrong_flag(const struct flags *flags, const char *word, bool 
 static bool is_flag(const struct flags *flags, const char *word) {
     const size_t length = strcspn(word, "=");
     for (size_t i = 0; i < flags->count; i++)
-        if (strlen(flags->list[i].name) == length && strncmp(flags->list[i].name, word, length) == 0) return true;
+        if (strlen(flags->list[i].name) == length && strncmp(flags->list[i].name, word, length) == 0)
+            return true;
     return false;
 }
 
@@ -115,11 +118,14 @@ static enum status one_flag(const struct option_set *set, int flag, struct confi
 static enum status take_positional(const struct option_set *set, int argc, char **argv) {
     if (optind == argc) return STATUS_OK;
     if (set->positional && !*set->positional) *set->positional = argv[optind++];
-    return optind == argc ? STATUS_OK
-                          : status_set(STATUS_USAGE, "unexpected argument '%s' (flags start with --; see --help)", argv[optind]);
+    return optind == argc
+               ? STATUS_OK
+               : status_set(STATUS_USAGE, "unexpected argument '%s' (flags start with --; see --help)",
+                            argv[optind]);
 }
 
-enum status options_parse(const struct option_set *set, int argc, char **argv, struct config *config, bool *help) {
+enum status options_parse(const struct option_set *set, int argc, char **argv, struct config *config,
+                          bool *help) {
     struct flags flags;
     collect_flags(set, &flags);
     config_defaults(config);

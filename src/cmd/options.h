@@ -12,16 +12,17 @@ struct option_extra {
 };
 
 struct option_set {
-    const char *usage;   /* after "train " in the usage line */
-    const char *details; /* a paragraph or two for --help */
+    const char *usage;       /* after "train " in the usage line */
+    const char *details;     /* a paragraph or two for --help */
     const char *const *keys; /* the config keys taken, NULL-terminated; NULL: all, and --config */
     const struct option_extra *extras;
     size_t extra_count;
     const char **positional; /* NULL: no argument beside the flags */
 };
 
-/* Defaults, environment, --config file and flags into `config`. *help is set, and nothing else done, for --help (it was
-   printed). STATUS_USAGE names the flag and the nearest known one. */
-enum status options_parse(const struct option_set *set, int argc, char **argv, struct config *config, bool *help);
+/* Defaults, environment, --config file and flags into `config`. *help is set, and nothing else done, for
+   --help (it was printed). STATUS_USAGE names the flag and the nearest known one. */
+enum status options_parse(const struct option_set *set, int argc, char **argv, struct config *config,
+                          bool *help);
 
 #endif

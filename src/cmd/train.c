@@ -78,17 +78,21 @@ static enum status open_run(struct run *run) {
     enum status status = registry_find(config->backend, &backend);
     if (!status && config->save[0]) status = checkpoint_writable(config->save);
     if (!status) status = open_data(run);
-    if (!status) status = compute_open(&run->compute, backend, config->threads ? (int)config->threads : platform_threads());
+    if (!status)
+        status =
+            compute_open(&run->compute, backend, config->threads ? (int)config->threads : platform_threads());
     if (status) return status;
     run->compute.device.profile = &run->profile;
-    status = trainer_open(&run->trainer, &run->compute, config, &run->data, config->resume[0] ? &run->checkpoint : NULL);
+    status = trainer_open(&run->trainer, &run->compute, config, &run->data,
+                          config->resume[0] ? &run->checkpoint : NULL);
     run->trainer.stop = &interrupted;
     return status;
 }
 
 static enum status train(struct run *run) {
     const struct config *config = &run->config;
-    const struct trainer_observer observer = {.self = run, .step = on_step, .epoch = on_epoch, .progress = on_progress};
+    const struct trainer_observer observer = {
+        .self = run, .step = on_step, .epoch = on_epoch, .progress = on_progress};
     struct run_summary summary;
     enum status status = runlog_open(&run->log, &run->trainer, run->data.name);
     if (status) return status;
@@ -102,8 +106,8 @@ static enum status train(struct run *run) {
         console_summary(&run->console, &summary);
         if (config->save[0]) printf("checkpoint         %s\n", config->save);
     }
-    if (status == STATUS_INTERRUPTED) status_set(status, "interrupted%s%s", config->save[0] ? "; go on with --resume " : "",
-                                                 config->save);
+    if (status == STATUS_INTERRUPTED)
+        status_write("interrupted%s%s", config->save[0] ? "; go on with --resume " : "", config->save);
     const enum status closed = runlog_close(&run->log);
     if (status) return status;
     return closed ? closed : console_check_target(config, &summary.test);
@@ -119,11 +123,13 @@ static enum status run_train(int argc, char **argv) {
     const char *dry_run = NULL, *dump_config = NULL;
     const struct option_extra extras[] = {
         {"dry-run", NULL, "load, allocate and print the header, but train nothing", &dry_run},
-        {"dump-config", NULL, "print the effective config and where each value is from, and stop", &dump_config},
+        {"dump-config", NULL, "print the effective config and where each value is from, and stop",
+         &dump_config},
     };
     const struct option_set set = {
         .usage = "[train] [--config FILE] [--KEY VALUE]...",
-        .details = "Trains a multi-layer perceptron on MNIST (or any IDX image set) with the GEMM backend of your choice.\n"
+        .details = "Trains a multi-layer perceptron on MNIST (or any IDX image set) with the GEMM backend of "
+                   "your choice.\n"
                    "  ./train --config configs/validation.cfg --backend openmp",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,

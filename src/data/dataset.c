@@ -26,8 +26,9 @@ enum status dataset_read(struct dataset *set, const char *images_path, const cha
     if (status) return status;
     status = idx_read(&images, images_path, 3);
     if (!status && images.dim[0] != labels.dim[0])
-        status = status_set(STATUS_BAD_DATA, "%s has %zu images, but %s has %zu labels: they are not of one set", images_path,
-                            images.dim[0], labels_path, labels.dim[0]);
+        status =
+            status_set(STATUS_BAD_DATA, "%s has %zu images, but %s has %zu labels: they are not of one set",
+                       images_path, images.dim[0], labels_path, labels.dim[0]);
     if (!status && images.dim[0] > UINT32_MAX)
         status = status_set(STATUS_BAD_DATA, "%s: more than 4294967295 images", images_path);
     if (status) {
@@ -35,8 +36,11 @@ enum status dataset_read(struct dataset *set, const char *images_path, const cha
         free(images.values);
         return status;
     }
-    *set = (struct dataset){.count = images.dim[0], .height = images.dim[1], .width = images.dim[2],
-                            .images = images.values, .labels = labels.values};
+    *set = (struct dataset){.count = images.dim[0],
+                            .height = images.dim[1],
+                            .width = images.dim[2],
+                            .images = images.values,
+                            .labels = labels.values};
     for (size_t i = 0; i < set->count; i++)
         if (set->labels[i] >= set->classes) set->classes = set->labels[i] + 1u;
     return STATUS_OK;
@@ -58,7 +62,8 @@ static bool find_file(const char *directory, const char *stem, const char *suffi
         const char *ending;
     } spellings[] = {{'-', ""}, {'.', ""}, {'-', ".gz"}, {'.', ".gz"}};
     for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
-        snprintf(path, size, "%s/%s%c%s%s", directory, stem, spellings[i].separator, suffix, spellings[i].ending);
+        snprintf(path, size, "%s/%s%c%s%s", directory, stem, spellings[i].separator, suffix,
+                 spellings[i].ending);
         if (access(path, F_OK) == 0) return true;
     }
     return false;
@@ -68,27 +73,34 @@ static enum status read_part(struct dataset *set, const char *directory, const c
     char stem[32], images[1024], labels[1024];
     snprintf(stem, sizeof stem, "%s-images", part);
     if (!find_file(directory, stem, "idx3-ubyte", images, sizeof images))
-        return status_set(STATUS_BAD_DATA, "'%s' has no %s-idx3-ubyte (nor .idx3-ubyte, nor .gz): run data/fetch.sh, or name "
-                          "another directory with --data", directory, stem);
+        return status_set(STATUS_BAD_DATA,
+                          "'%s' has no %s-idx3-ubyte (nor .idx3-ubyte, nor .gz): run data/fetch.sh, or name "
+                          "another directory with --data",
+                          directory, stem);
     snprintf(stem, sizeof stem, "%s-labels", part);
     if (!find_file(directory, stem, "idx1-ubyte", labels, sizeof labels))
-        return status_set(STATUS_BAD_DATA, "'%s' has no %s-idx1-ubyte (nor .idx1-ubyte, nor .gz): run data/fetch.sh, or name "
-                          "another directory with --data", directory, stem);
+        return status_set(STATUS_BAD_DATA,
+                          "'%s' has no %s-idx1-ubyte (nor .idx1-ubyte, nor .gz): run data/fetch.sh, or name "
+                          "another directory with --data",
+                          directory, stem);
     return dataset_read(set, images, labels);
 }
 
 static enum status load_directory(struct dataset_pair *pair, const char *directory) {
     struct stat info;
     if (stat(directory, &info) != 0)
-        return status_set(STATUS_BAD_DATA, "the data directory '%s': %s; run data/fetch.sh, or use --data synthetic", directory,
-                          strerror(errno));
+        return status_set(STATUS_BAD_DATA,
+                          "the data directory '%s': %s; run data/fetch.sh, or use --data synthetic",
+                          directory, strerror(errno));
     if (!S_ISDIR(info.st_mode))
-        return status_set(STATUS_BAD_DATA, "'%s' is not a directory: --data takes the directory of the four files", directory);
+        return status_set(STATUS_BAD_DATA,
+                          "'%s' is not a directory: --data takes the directory of the four files", directory);
     enum status status = read_part(&pair->train, directory, "train");
     if (!status) status = read_part(&pair->test, directory, "t10k");
     if (!status && (pair->train.height != pair->test.height || pair->train.width != pair->test.width))
-        status = status_set(STATUS_BAD_DATA, "'%s': training images are %zux%zu, test images %zux%zu", directory,
-                            pair->train.height, pair->train.width, pair->test.height, pair->test.width);
+        status =
+            status_set(STATUS_BAD_DATA, "'%s': training images are %zux%zu, test images %zux%zu", directory,
+                       pair->train.height, pair->train.width, pair->test.height, pair->test.width);
     return status;
 }
 

@@ -1,4 +1,5 @@
-/* A labelled image set in host memory, and where it comes from. Pixels stay uint8 until the device that computes. */
+/* A labelled image set in host memory, and where it comes from. Pixels stay uint8 until the device that
+ * computes. */
 #ifndef TESSERA_DATA_DATASET_H
 #define TESSERA_DATA_DATASET_H
 
@@ -27,19 +28,19 @@ enum {
     SYNTHETIC_SIDE = 28
 };
 
-/* Reads one IDX image file and its IDX label file, raw or gzip by content. Magic, type, dimensions and exact length are
-   checked before anything is allocated from them; both counts must agree. STATUS_BAD_DATA says which file is wrong
-   and what to do. `set` is empty on failure. */
+/* Reads one IDX image file and its IDX label file, raw or gzip by content. Magic, type, dimensions and exact
+   length are checked before anything is allocated from them; both counts must agree. STATUS_BAD_DATA says
+   which file is wrong and what to do. `set` is empty on failure. */
 enum status dataset_read(struct dataset *set, const char *images_path, const char *labels_path);
 
-/* Draws `count` digits 28x28 from strokes, distorted at random: a pure function of (seed, first + i), so two ranges
-   of one seed never share an image. Labels run 0 1 2 .. 9 0 1 .. before shuffling by index. */
+/* Draws `count` digits 28x28 from strokes, distorted at random: a pure function of (seed, first + i), so two
+   ranges of one seed never share an image. Labels run 0 1 2 .. 9 0 1 .. before shuffling by index. */
 enum status dataset_synthesize(struct dataset *set, size_t count, uint64_t seed, size_t first);
 
 void dataset_free(struct dataset *set);
 
-/* Loads `source`: a directory with the four MNIST files in any usual spelling, "synthetic", or "auto": data/mnist
-   when that directory holds a data set, else synthetic. */
+/* Loads `source`: a directory with the four MNIST files in any usual spelling, "synthetic", or "auto":
+   data/mnist when that directory holds a data set, else synthetic. */
 enum status dataset_load(struct dataset_pair *pair, const char *source);
 void dataset_pair_free(struct dataset_pair *pair);
 

@@ -20,10 +20,15 @@ static enum status bad(const char *path, const char *what) {
 static enum status not_idx(const char *path, const unsigned char *start, size_t length) {
     if (length == 0) return bad(path, "the file is empty; fetch it again (data/fetch.sh)");
     if (start[0] == '<')
-        return bad(path, "this is an HTML page, not an IDX file or a gzip of one: a download was answered with an error "
-                         "page; delete it and run data/fetch.sh");
-    if (length < 4) return bad(path, "the file ends within its header (truncated); fetch it again (data/fetch.sh)");
-    return bad(path, "this is not an IDX file: it should start with the bytes 00 00 08, raw or compressed with gzip");
+        return bad(
+            path,
+            "this is an HTML page, not an IDX file or a gzip of one: a download was answered with an error "
+            "page; delete it and run data/fetch.sh");
+    if (length < 4)
+        return bad(path, "the file ends within its header (truncated); fetch it again (data/fetch.sh)");
+    return bad(
+        path,
+        "this is not an IDX file: it should start with the bytes 00 00 08, raw or compressed with gzip");
 }
 
 static const char *kind(size_t rank) {
@@ -35,7 +40,8 @@ static enum status check_magic(const char *path, const unsigned char *magic, siz
     if (length < 4 || magic[0] || magic[1]) return not_idx(path, magic, length);
     char what[160];
     if (magic[2] != TYPE_UNSIGNED_BYTE) {
-        snprintf(what, sizeof what, "the values have IDX type 0x%02x; only unsigned bytes (0x08) are understood", magic[2]);
+        snprintf(what, sizeof what,
+                 "the values have IDX type 0x%02x; only unsigned bytes (0x08) are understood", magic[2]);
         return bad(path, what);
     }
     if (magic[3] != rank) {
@@ -70,10 +76,12 @@ static enum status read_dimensions(struct idx *idx, gzFile file, const char *pat
     struct stat info;
     if (stat(path, &info) != 0) return bad(path, strerror(errno));
     const size_t size = (size_t)info.st_size, header = 4 + 4 * idx->rank;
-    const size_t most = gzdirect(file) ? size - header : size * DEFLATE_LIMIT; /* the header has been read: size >= header */
+    const size_t most =
+        gzdirect(file) ? size - header : size * DEFLATE_LIMIT; /* the header has been read: size >= header */
     if (*values > most) {
         snprintf(what, sizeof what,
-                 "the header promises %s, more than a file of %s can hold: truncated, or not an IDX file; fetch it again "
+                 "the header promises %s, more than a file of %s can hold: truncated, or not an IDX file; "
+                 "fetch it again "
                  "(data/fetch.sh)",
                  text_bytes((double)*values).text, text_bytes((double)size).text);
         return bad(path, what);
@@ -101,13 +109,16 @@ static enum status read_payload(struct idx *idx, gzFile file, const char *path, 
     if (!idx->values) return status_set(STATUS_FAILED, "%s: out of memory, %zu bytes needed", path, values);
     const size_t got = read_values(file, idx->values, values);
     const char *error = gzerror(file, &code);
-    if (got == values && gzread(file, &extra, 1) == 0 && (gzerror(file, &code), code == Z_OK)) return STATUS_OK;
+    if (got == values && gzread(file, &extra, 1) == 0 && (gzerror(file, &code), code == Z_OK))
+        return STATUS_OK;
     if (got == values && code == Z_OK) {
         snprintf(what, sizeof what, "the file goes on after the %zu values that its header promises", values);
     } else if (code != Z_OK && code != Z_BUF_ERROR) {
-        snprintf(what, sizeof what, "the gzip data are corrupted (%.100s); fetch it again (data/fetch.sh)", error);
+        snprintf(what, sizeof what, "the gzip data are corrupted (%.100s); fetch it again (data/fetch.sh)",
+                 error);
     } else {
-        snprintf(what, sizeof what, "truncated: %zu of %zu values are there; fetch it again (data/fetch.sh)", got, values);
+        snprintf(what, sizeof what, "truncated: %zu of %zu values are there; fetch it again (data/fetch.sh)",
+                 got, values);
     }
     free(idx->values);
     idx->values = NULL;

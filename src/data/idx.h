@@ -1,5 +1,5 @@
-/* The IDX file format of MNIST: two zero bytes, a type, the number of dimensions, the dimensions (big-endian, 4 bytes
-   each), the values. Raw or gzip, told apart by content. */
+/* The IDX file format of MNIST: two zero bytes, a type, the number of dimensions, the dimensions (big-endian,
+   4 bytes each), the values. Raw or gzip, told apart by content. */
 #ifndef TESSERA_DATA_IDX_H
 #define TESSERA_DATA_IDX_H
 

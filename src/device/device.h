@@ -1,5 +1,5 @@
-/* The device seam: where tensors live and element-wise work runs. A driver is one const table (host.c, cuda.cu); which
-   drivers were built is known to src/backend/registry.c alone. */
+/* The device seam: where tensors live and element-wise work runs. A driver is one const table (host.c,
+   cuda.cu); which drivers were built is known to src/backend/registry.c alone. */
 #ifndef TESSERA_DEVICE_DEVICE_H
 #define TESSERA_DEVICE_DEVICE_H
 
@@ -26,8 +26,8 @@ struct device_driver {
     void *(*alloc)(struct device *device, size_t bytes);
     void (*free)(struct device *device, void *memory); /* NULL: nothing */
 
-    /* Copies return when the host memory may be used again. A driver whose copies cross a bus adds their time to PART_H2D
-       and PART_D2H itself; on the host a copy is part of the work that it belongs to. */
+    /* Copies return when the host memory may be used again. A driver whose copies cross a bus adds their time
+       to PART_H2D and PART_D2H itself; on the host a copy is part of the work that it belongs to. */
     void (*upload)(struct device *device, void *to, const void *from, size_t bytes);
     void (*download)(struct device *device, void *to, const void *from, size_t bytes);
     void (*zero)(struct device *device, void *memory, size_t bytes);
@@ -39,7 +39,8 @@ struct device_driver {
 
     /* The work issued since the last lap belongs to `part` (and GEMM: to that layer and shape). */
     void (*lap)(struct device *device, enum profile_part part);
-    void (*lap_gemm)(struct device *device, enum profile_part part, size_t layer, size_t m, size_t n, size_t k);
+    void (*lap_gemm)(struct device *device, enum profile_part part, size_t layer, size_t m, size_t n,
+                     size_t k);
 
     /* (optional) Changes the host threads for element-wise work. */
     void (*set_threads)(struct device *device, int threads);

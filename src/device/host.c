@@ -1,4 +1,5 @@
-/* The host as a device: its memory, its clock, the ops of kernels/host/ops.c. Everything is done when a call returns. */
+/* The host as a device: its memory, its clock, the ops of kernels/host/ops.c. Everything is done when a call
+ * returns. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,8 +35,8 @@ static void *host_alloc(struct device *device, size_t bytes) {
     const size_t rounded = (bytes + 63) / 64 * 64;
     void *memory = fits ? aligned_alloc(64, rounded ? rounded : 64) : NULL;
     if (!memory) {
-        status_set(STATUS_FAILED, "out of memory: %s needed at once, the machine has %s",
-                   text_bytes((double)bytes).text, text_bytes((double)physical).text);
+        status_write("out of memory: %s needed at once, the machine has %s", text_bytes((double)bytes).text,
+                     text_bytes((double)physical).text);
         return NULL;
     }
     memset(memory, 0, rounded); /* the first touch of every page */
@@ -71,7 +72,8 @@ static void host_lap(struct device *device, enum profile_part part) {
     if (device->profile) profile_lap(device->profile, part);
 }
 
-static void host_lap_gemm(struct device *device, enum profile_part part, size_t layer, size_t m, size_t n, size_t k) {
+static void host_lap_gemm(struct device *device, enum profile_part part, size_t layer, size_t m, size_t n,
+                          size_t k) {
     if (device->profile) profile_lap_gemm(device->profile, part, layer, m, n, k);
 }
 

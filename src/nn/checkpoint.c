@@ -13,7 +13,8 @@ static const char VELOCITY[] = "optimizer.velocity.";
 
 /* --- tensors --- */
 
-/* One parameter tensor of the network: in memory [in][out] (bias: [1][out]), in the file [out, in] (bias: [out]). */
+/* One parameter tensor of the network: in memory [in][out] (bias: [1][out]), in the file [out, in] (bias:
+ * [out]). */
 struct parameter {
     char name[TENSOR_NAME];
     size_t in, out;
@@ -39,8 +40,8 @@ static void transpose(void *to, const void *from, size_t rows, size_t cols, size
             memcpy((char *)to + (c * rows + r) * size, (const char *)from + (r * cols + c) * size, size);
 }
 
-/* Copies an arena from the device and fills the table with its tensors as the file wants them; the caller frees
-   tensor[i].data. */
+/* Copies an arena from the device and fills the table with its tensors as the file wants them; the caller
+   frees tensor[i].data. */
 static enum status collect(struct mlp *mlp, void *arena, const char *prefix, struct tensor *tensors) {
     struct device *device = &mlp->compute->device;
     const size_t size = dtype_size(mlp->dtype), bytes = mlp->parameter_elements * size;
@@ -72,8 +73,8 @@ enum { STATE_KEYS = 7, STATE_TEXT = 64 };
 /* The state as text; doubles in hexadecimal, which is exact. */
 static size_t state_metadata(const struct train_state *state, int64_t seed, char text[STATE_KEYS][STATE_TEXT],
                              struct metadata *metadata) {
-    static const char *const keys[STATE_KEYS] = {"tessera.epoch",   "tessera.step",    "tessera.loss_sum",
-                                                 "tessera.images",  "tessera.correct", "tessera.batches",
+    static const char *const keys[STATE_KEYS] = {"tessera.epoch",  "tessera.step",    "tessera.loss_sum",
+                                                 "tessera.images", "tessera.correct", "tessera.batches",
                                                  "tessera.rng"};
     snprintf(text[0], STATE_TEXT, "%" PRId64, state->epoch);
     snprintf(text[1], STATE_TEXT, "%" PRId64, state->step);
@@ -113,7 +114,7 @@ enum status checkpoint_save(const char *path, struct mlp *mlp, const struct opti
     if (!status) status = collect(mlp, mlp->parameters, "", tensors);
     if (!status && momentum) status = collect(mlp, optimizer->velocity, VELOCITY, tensors + parameters);
     if (!status) status = safetensors_write(path, tensors, count, metadata, entries);
-    for (size_t i = 0; tensors && i < count; i++) free((void *)(uintptr_t)tensors[i].data);
+    for (size_t i = 0; tensors && i < count; i++) free((void *)tensors[i].data);
     free(tensors);
     free(recipe);
     return status;
@@ -156,7 +157,9 @@ static enum status recipe_from_shapes(const struct checkpoint *checkpoint, struc
     }
     if (!first) return bad(checkpoint, "has no tensor layers.0.weight: it is not of a perceptron");
     enum status status = config_set(config, "layers", layers, FROM_CHECKPOINT, checkpoint->file.path);
-    if (!status) status = config_set(config, "dtype", dtype_name(first->dtype), FROM_CHECKPOINT, checkpoint->file.path);
+    if (!status)
+        status =
+            config_set(config, "dtype", dtype_name(first->dtype), FROM_CHECKPOINT, checkpoint->file.path);
     return status;
 }
 
@@ -175,19 +178,22 @@ static enum status check_tensor(const struct checkpoint *checkpoint, const struc
         return bad(checkpoint, what);
     }
     if (tensor->dtype != mlp->dtype) {
-        snprintf(what, sizeof what, "holds %s, not %s: use --dtype %s", dtype_name(tensor->dtype), dtype_name(mlp->dtype),
-                 dtype_name(tensor->dtype));
+        snprintf(what, sizeof what, "holds %s, not %s: use --dtype %s", dtype_name(tensor->dtype),
+                 dtype_name(mlp->dtype), dtype_name(tensor->dtype));
         return bad(checkpoint, what);
     }
     const size_t in = tensor->rank == 2 ? tensor->shape[1] : 1;
-    if (tensor->rank == (wanted->bias ? 1u : 2u) && tensor->shape[0] == wanted->out && in == wanted->in) return STATUS_OK;
-    snprintf(what, sizeof what, "is of another architecture: its %s goes from %zu to %zu, the network's from %zu to %zu",
+    if (tensor->rank == (wanted->bias ? 1u : 2u) && tensor->shape[0] == wanted->out && in == wanted->in)
+        return STATUS_OK;
+    snprintf(what, sizeof what,
+             "is of another architecture: its %s goes from %zu to %zu, the network's from %zu to %zu",
              wanted->name, in, tensor->shape[0], wanted->in, wanted->out);
     return bad(checkpoint, what);
 }
 
 /* The tensors named with `prefix` into an arena laid out as the parameters. */
-static enum status restore_arena(const struct checkpoint *checkpoint, struct mlp *mlp, const char *prefix, void *arena) {
+static enum status restore_arena(const struct checkpoint *checkpoint, struct mlp *mlp, const char *prefix,
+                                 void *arena) {
     struct device *device = &mlp->compute->device;
     const size_t size = dtype_size(mlp->dtype), bytes = mlp->parameter_elements * size;
     char *copy = calloc(bytes, 1);
@@ -220,7 +226,8 @@ static enum status read_state(const struct checkpoint *checkpoint, struct train_
         !state_integer(checkpoint, "tessera.step", &state->step) ||
         !state_integer(checkpoint, "tessera.images", &images) ||
         !state_integer(checkpoint, "tessera.correct", &correct) ||
-        !state_integer(checkpoint, "tessera.batches", &batches) || !loss || !text_parse_real(loss, &state->tally.loss_sum))
+        !state_integer(checkpoint, "tessera.batches", &batches) || !loss ||
+        !text_parse_real(loss, &state->tally.loss_sum))
         return bad(checkpoint, "has training state that cannot be read");
     state->tally.images = (uint64_t)images;
     state->tally.correct = (uint64_t)correct;
@@ -228,8 +235,8 @@ static enum status read_state(const struct checkpoint *checkpoint, struct train_
     return STATUS_OK;
 }
 
-enum status checkpoint_restore(const struct checkpoint *checkpoint, struct mlp *mlp, struct optimizer *optimizer,
-                               struct train_state *state) {
+enum status checkpoint_restore(const struct checkpoint *checkpoint, struct mlp *mlp,
+                               struct optimizer *optimizer, struct train_state *state) {
     char extra[TENSOR_NAME];
     snprintf(extra, sizeof extra, "layers.%zu.weight", mlp->depth);
     if (safetensors_find(&checkpoint->file, extra))

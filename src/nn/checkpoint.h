@@ -1,7 +1,7 @@
-/* Checkpoints: a safetensors file with the weights under the names and in the layout of a PyTorch nn.Sequential of nn.Linear
-   (layers.N.weight [out, in], layers.N.bias [out]), the momentum buffers as optimizer.velocity.<name>, and in the metadata
-   the recipe and how far the run has come. The random numbers are counter-based (src/base/rng.h): seed, epoch and step are
-   their whole state. */
+/* Checkpoints: a safetensors file with the weights under the names and in the layout of a PyTorch
+   nn.Sequential of nn.Linear (layers.N.weight [out, in], layers.N.bias [out]), the momentum buffers as
+   optimizer.velocity.<name>, and in the metadata the recipe and how far the run has come. The random numbers
+   are counter-based (src/base/rng.h): seed, epoch and step are their whole state. */
 #ifndef TESSERA_NN_CHECKPOINT_H
 #define TESSERA_NN_CHECKPOINT_H
 
@@ -28,13 +28,13 @@ enum status checkpoint_writable(const char *path);
 enum status checkpoint_open(struct checkpoint *checkpoint, const char *path);
 void checkpoint_close(struct checkpoint *checkpoint);
 
-/* Puts the recipe into `config` as FROM_CHECKPOINT. A file without one (made elsewhere) gives layers and dtype by its
-   tensors' shapes. */
+/* Puts the recipe into `config` as FROM_CHECKPOINT. A file without one (made elsewhere) gives layers and
+   dtype by its tensors' shapes. */
 enum status checkpoint_recipe(const struct checkpoint *checkpoint, struct config *config);
 
-/* Weights into `mlp`; optimiser and state, unless NULL. STATUS_BAD_DATA if the file is of another architecture or dtype, or
-   has no momentum buffers where they are needed. */
-enum status checkpoint_restore(const struct checkpoint *checkpoint, struct mlp *mlp, struct optimizer *optimizer,
-                               struct train_state *state);
+/* Weights into `mlp`; optimiser and state, unless NULL. STATUS_BAD_DATA if the file is of another
+   architecture or dtype, or has no momentum buffers where they are needed. */
+enum status checkpoint_restore(const struct checkpoint *checkpoint, struct mlp *mlp,
+                               struct optimizer *optimizer, struct train_state *state);
 
 #endif

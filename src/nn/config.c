@@ -29,7 +29,8 @@ static const struct config_key keys[] = {
     {"epochs", NULL, KEY_INT, RECIPE, AT(epochs), 0, 1e9, NULL, "20", "N", "passes over the training set"},
     {"batch-size", "batch", KEY_INT, RECIPE, AT(batch_size), 1, 1e9, NULL, "128", "IMAGES",
      "images a step; more than there are means all of them"},
-    {"learning-rate", "lr", KEY_REAL, RECIPE, AT(learning_rate), 0, 1e6, NULL, "0.1", "X", "step size of SGD"},
+    {"learning-rate", "lr", KEY_REAL, RECIPE, AT(learning_rate), 0, 1e6, NULL, "0.1", "X",
+     "step size of SGD"},
     {"momentum", NULL, KEY_REAL, RECIPE, AT(momentum), 0, 1, NULL, "0", "X", "v = momentum v + gradient"},
     {"weight-decay", NULL, KEY_REAL, RECIPE, AT(weight_decay), 0, 1e6, NULL, "0", "X",
      "added to the gradient times the weight, biases included (as torch.optim.SGD)"},
@@ -38,9 +39,12 @@ static const struct config_key keys[] = {
      "exponential (x lr-gamma every epoch)"},
     {"warmup-steps", NULL, KEY_INT, RECIPE, AT(warmup_steps), 0, 1e9, NULL, "0", "STEPS",
      "the learning rate rises linearly over the first steps"},
-    {"lr-step-epochs", NULL, KEY_INT, RECIPE, AT(lr_step_epochs), 1, 1e9, NULL, "10", "EPOCHS", "for schedule = step"},
-    {"lr-gamma", NULL, KEY_REAL, RECIPE, AT(lr_gamma), 0, 1, NULL, "0.1", "X", "for schedule = step or exponential"},
-    {"lr-min", NULL, KEY_REAL, RECIPE, AT(lr_min), 0, 1e6, NULL, "0", "X", "for schedule = cosine: where it ends"},
+    {"lr-step-epochs", NULL, KEY_INT, RECIPE, AT(lr_step_epochs), 1, 1e9, NULL, "10", "EPOCHS",
+     "for schedule = step"},
+    {"lr-gamma", NULL, KEY_REAL, RECIPE, AT(lr_gamma), 0, 1, NULL, "0.1", "X",
+     "for schedule = step or exponential"},
+    {"lr-min", NULL, KEY_REAL, RECIPE, AT(lr_min), 0, 1e6, NULL, "0", "X",
+     "for schedule = cosine: where it ends"},
     {"seed", NULL, KEY_INT, RECIPE, AT(seed), 0, 9e15, NULL, "1", "N",
      "of initial weights and batch order, the same on every backend"},
     {"shuffle", NULL, KEY_CHOICE, RECIPE, AT(shuffle), 0, 0, switches, "on", NULL,
@@ -48,7 +52,8 @@ static const struct config_key keys[] = {
     {"validation", NULL, KEY_INT, RECIPE, AT(validation), 0, 1e9, NULL, "0", "IMAGES",
      "off the end of the training set, to choose by; the test set is then read once, at the end"},
     {"data", NULL, KEY_TEXT, RECIPE, AT(data), 0, 0, NULL, "auto", "DIR",
-     "directory of the four MNIST files; 'synthetic': the embedded digits; 'auto': data/mnist if it is there, else "
+     "directory of the four MNIST files; 'synthetic': the embedded digits; 'auto': data/mnist if it is "
+     "there, else "
      "synthetic"},
     {"dtype", NULL, KEY_CHOICE, RECIPE, AT(dtype), 0, 0, dtypes, "f32", NULL, "of weights and arithmetic"},
     {"backend", NULL, KEY_TEXT, RUN, AT(backend), 0, 0, NULL, "auto", "NAME",
@@ -59,13 +64,17 @@ static const struct config_key keys[] = {
      "how steps are issued: eager is op by op; auto takes the fastest that can"},
     {"target-accuracy", NULL, KEY_REAL, RUN, AT(target_accuracy), 0, 100, NULL, "0", "PERCENT",
      "exit with 6 if the final test accuracy is lower; 97.5, or 0.975"},
-    {"log", NULL, KEY_TEXT, RUN, AT(log), 0, 0, NULL, "", "FILE", "JSON lines: header, steps, epochs, summary"},
-    {"log-steps", NULL, KEY_INT, RUN, AT(log_steps), 0, 1e9, NULL, "0", "N", "also log the loss of the first N steps"},
+    {"log", NULL, KEY_TEXT, RUN, AT(log), 0, 0, NULL, "", "FILE",
+     "JSON lines: header, steps, epochs, summary"},
+    {"log-steps", NULL, KEY_INT, RUN, AT(log_steps), 0, 1e9, NULL, "0", "N",
+     "also log the loss of the first N steps"},
     {"csv", NULL, KEY_TEXT, RUN, AT(csv), 0, 0, NULL, "", "FILE", "the epochs as comma-separated values"},
     {"save", NULL, KEY_TEXT, RUN, AT(save), 0, 0, NULL, "", "FILE",
      "safetensors checkpoint, written at the end and when interrupted"},
-    {"save-every", NULL, KEY_INT, RUN, AT(save_every), 0, 1e9, NULL, "0", "EPOCHS", "also write --save every N epochs"},
-    {"save-init", NULL, KEY_TEXT, RUN, AT(save_init), 0, 0, NULL, "", "FILE", "safetensors of the initial weights"},
+    {"save-every", NULL, KEY_INT, RUN, AT(save_every), 0, 1e9, NULL, "0", "EPOCHS",
+     "also write --save every N epochs"},
+    {"save-init", NULL, KEY_TEXT, RUN, AT(save_init), 0, 0, NULL, "", "FILE",
+     "safetensors of the initial weights"},
     {"resume", NULL, KEY_TEXT, RUN, AT(resume), 0, 0, NULL, "", "FILE",
      "go on from a checkpoint, with its recipe unless a flag says otherwise"},
 };
@@ -83,7 +92,8 @@ const struct config_key *config_key_at(size_t index) {
 
 const struct config_key *config_key_find(const char *name) {
     for (size_t i = 0; i < KEYS; i++)
-        if (strcmp(keys[i].name, name) == 0 || (keys[i].alias && strcmp(keys[i].alias, name) == 0)) return &keys[i];
+        if (strcmp(keys[i].name, name) == 0 || (keys[i].alias && strcmp(keys[i].alias, name) == 0))
+            return &keys[i];
     return NULL;
 }
 
@@ -93,7 +103,8 @@ const char *config_choice(const char *key, int value) {
 
 void config_defaults(struct config *config) {
     memset(config, 0, sizeof *config);
-    for (size_t i = 0; i < KEYS; i++) config_set(config, keys[i].name, keys[i].fallback, FROM_DEFAULT, "default");
+    for (size_t i = 0; i < KEYS; i++)
+        config_set(config, keys[i].name, keys[i].fallback, FROM_DEFAULT, "default");
 }
 
 /* --- one value --- */
@@ -133,7 +144,8 @@ static void list_choices(const char *const *choices, char *text, size_t size) {
     for (size_t i = 0; choices[i]; i++) text_append(text, size, "%s%s", i ? " | " : "", choices[i]);
 }
 
-static enum status parse_choice(const struct config_key *key, const char *value, const char *where, int *choice) {
+static enum status parse_choice(const struct config_key *key, const char *value, const char *where,
+                                int *choice) {
     char list[256];
     for (int i = 0; key->choices[i]; i++) {
         if (strcmp(key->choices[i], value) == 0) {
@@ -153,27 +165,30 @@ static enum status parse_value(struct config *config, const struct config_key *k
     switch (key->kind) {
     case KEY_INT:
         if (!text_parse_int(value, &integer) || (double)integer < key->min || (double)integer > key->max)
-            return status_set(STATUS_USAGE, "%s: %s must be a whole number from %.0f to %.0f, not '%s'", where,
-                              key->name, key->min, key->max, value);
+            return status_set(STATUS_USAGE, "%s: %s must be a whole number from %.0f to %.0f, not '%s'",
+                              where, key->name, key->min, key->max, value);
         memcpy(field, &integer, sizeof integer);
         return STATUS_OK;
     case KEY_REAL:
         if (!text_parse_real(value, &real) || real < key->min || real > key->max)
-            return status_set(STATUS_USAGE, "%s: %s must be a number from %g to %g, not '%s'", where, key->name,
-                              key->min, key->max, value);
+            return status_set(STATUS_USAGE, "%s: %s must be a number from %g to %g, not '%s'", where,
+                              key->name, key->min, key->max, value);
         memcpy(field, &real, sizeof real);
         return STATUS_OK;
-    case KEY_CHOICE: return parse_choice(key, value, where, (int *)(void *)field);
+    case KEY_CHOICE:
+        return parse_choice(key, value, where, (int *)(void *)field);
     case KEY_TEXT:
         if (strlen(value) >= CONFIG_TEXT)
-            return status_set(STATUS_USAGE, "%s: %s is longer than %d characters", where, key->name, CONFIG_TEXT - 1);
+            return status_set(STATUS_USAGE, "%s: %s is longer than %d characters", where, key->name,
+                              CONFIG_TEXT - 1);
         memmove(field, value, strlen(value) + 1); /* may be the field itself */
         return STATUS_OK;
     case KEY_LAYERS:
         if (parse_layers((struct layer_list *)(void *)field, value))
-            return status_set(STATUS_USAGE,
-                              "%s: layers must be 2 to %d widths from 1 to %d joined by '-', as in 784-128-10, not '%s'",
-                              where, PROFILE_MAX_LAYERS + 1, MAX_WIDTH, value);
+            return status_set(
+                STATUS_USAGE,
+                "%s: layers must be 2 to %d widths from 1 to %d joined by '-', as in 784-128-10, not '%s'",
+                where, PROFILE_MAX_LAYERS + 1, MAX_WIDTH, value);
         return STATUS_OK;
     }
     return STATUS_OK;
@@ -194,7 +209,8 @@ enum status config_set(struct config *config, const char *name, const char *valu
 /* --- many values --- */
 
 /* One line of a file; comments and blank lines are fine. */
-static enum status parse_line(struct config *config, char *line, enum config_origin origin, const char *where) {
+static enum status parse_line(struct config *config, char *line, enum config_origin origin,
+                              const char *where) {
     line[strcspn(line, "#\r\n")] = '\0';
     char *name = text_trim(line);
     if (!*name) return STATUS_OK;
@@ -204,7 +220,8 @@ static enum status parse_line(struct config *config, char *line, enum config_ori
     return config_set(config, text_trim(name), text_trim(equals + 1), origin, where);
 }
 
-enum status config_parse(struct config *config, const char *text, enum config_origin origin, const char *where) {
+enum status config_parse(struct config *config, const char *text, enum config_origin origin,
+                         const char *where) {
     size_t number = 1;
     for (const char *at = text; *at; number++) {
         const size_t length = strcspn(at, "\n");
@@ -285,7 +302,9 @@ void config_value(const struct config *config, const struct config_key *key, cha
         memcpy(&choice, field, sizeof choice);
         snprintf(text, size, "%s", key->choices[choice]);
         break;
-    case KEY_TEXT: snprintf(text, size, "%s", field); break;
+    case KEY_TEXT:
+        snprintf(text, size, "%s", field);
+        break;
     case KEY_LAYERS:
         for (size_t i = 0; i < config->layers.count; i++)
             text_append(text, size, "%s%zu", i ? "-" : "", config->layers.width[i]);
@@ -307,17 +326,21 @@ void config_dump(const struct config *config, FILE *out, bool recipe_only, bool 
     }
 }
 
-enum status config_check_data(const struct config *config, size_t features, unsigned classes, size_t train_images) {
+enum status config_check_data(const struct config *config, size_t features, unsigned classes,
+                              size_t train_images) {
     const struct layer_list *layers = &config->layers;
     const size_t outputs = layers->width[layers->count - 1];
     if (layers->width[0] != features)
-        return status_set(STATUS_USAGE, "layers starts with %zu, but the images have %zu pixels: set --layers %zu-...",
+        return status_set(STATUS_USAGE,
+                          "layers starts with %zu, but the images have %zu pixels: set --layers %zu-...",
                           layers->width[0], features, features);
     if (outputs < classes)
-        return status_set(STATUS_BAD_DATA, "the data set has a label %u, but layers ends with %zu outputs (0 to %zu)",
+        return status_set(STATUS_BAD_DATA,
+                          "the data set has a label %u, but layers ends with %zu outputs (0 to %zu)",
                           classes - 1, outputs, outputs - 1);
     if ((size_t)config->validation >= train_images)
-        return status_set(STATUS_USAGE, "validation takes %lld of %zu training images: leave some to train on",
+        return status_set(STATUS_USAGE,
+                          "validation takes %lld of %zu training images: leave some to train on",
                           (long long)config->validation, train_images);
     return STATUS_OK;
 }

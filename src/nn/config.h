@@ -22,7 +22,7 @@ enum { CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 64 };
 enum config_origin { FROM_DEFAULT, FROM_CHECKPOINT, FROM_FILE, FROM_ENVIRONMENT, FROM_FLAG };
 
 struct layer_list {
-    size_t count;                           /* of widths: one more than layers of weights */
+    size_t count; /* of widths: one more than layers of weights */
     size_t width[PROFILE_MAX_LAYERS + 1];
 };
 
@@ -55,10 +55,10 @@ struct config_key {
     enum { KEY_INT, KEY_REAL, KEY_CHOICE, KEY_TEXT, KEY_LAYERS } kind;
     bool recipe; /* part of what is trained, so kept in checkpoints */
     size_t offset;
-    double min, max;           /* of KEY_INT and KEY_REAL */
+    double min, max;            /* of KEY_INT and KEY_REAL */
     const char *const *choices; /* of KEY_CHOICE, NULL-terminated, in the order of the enum */
-    const char *fallback;      /* the default, as it would be written in a file */
-    const char *unit;          /* "epochs", "FILE" ..., for --help */
+    const char *fallback;       /* the default, as it would be written in a file */
+    const char *unit;           /* "epochs", "FILE" ..., for --help */
     const char *help;
 };
 
@@ -69,27 +69,31 @@ const struct config_key *config_key_find(const char *name);
 
 void config_defaults(struct config *config);
 
-/* Sets one key. `where` ("configs/a.cfg:7", "--epochs") starts the message if name or value is wrong: STATUS_USAGE, with
-   the nearest known key. An origin never overrides a stronger one. */
+/* Sets one key. `where` ("configs/a.cfg:7", "--epochs") starts the message if name or value is wrong:
+   STATUS_USAGE, with the nearest known key. An origin never overrides a stronger one. */
 enum status config_set(struct config *config, const char *name, const char *value, enum config_origin origin,
                        const char *where);
 
 /* `key = value` lines, # comments. STATUS_USAGE with file and line. */
 enum status config_read(struct config *config, const char *path);
 /* The same from text in memory (a checkpoint's). */
-enum status config_parse(struct config *config, const char *text, enum config_origin origin, const char *where);
+enum status config_parse(struct config *config, const char *text, enum config_origin origin,
+                         const char *where);
 
-/* TESSERA_BATCH_SIZE for batch-size and so on. An unknown TESSERA_ name is left alone: it may be another program's. */
+/* TESSERA_BATCH_SIZE for batch-size and so on. An unknown TESSERA_ name is left alone: it may be another
+ * program's. */
 enum status config_environment(struct config *config);
 
 /* One key's value as it would be written in a file. */
 void config_value(const struct config *config, const struct config_key *key, char *text, size_t size);
 
-/* All keys (or those of the recipe) as a file that reads back to the same config; `origins` adds where each is from. */
+/* All keys (or those of the recipe) as a file that reads back to the same config; `origins` adds where each
+ * is from. */
 void config_dump(const struct config *config, FILE *out, bool recipe_only, bool origins);
 
 /* What no single key can know: widths against the data. `features` and `classes` are the data set's. */
-enum status config_check_data(const struct config *config, size_t features, unsigned classes, size_t train_images);
+enum status config_check_data(const struct config *config, size_t features, unsigned classes,
+                              size_t train_images);
 
 /* "relu", "he", ... */
 const char *config_choice(const char *key, int value);

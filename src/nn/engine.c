@@ -5,13 +5,13 @@ enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) 
     struct device *device = &trainer->compute->device;
     const struct mlp_layer *last = mlp_last(mlp);
 
-    mlp->ops->gather(device->ops_context, rows, trainer->train.features, trainer->train.images, trainer->train.labels,
-                     trainer->order + step * trainer->batch, mlp->input, mlp->labels);
+    mlp->ops->gather(device->ops_context, rows, trainer->train.features, trainer->train.images,
+                     trainer->train.labels, trainer->order + step * trainer->batch, mlp->input, mlp->labels);
     device->driver->lap(device, PART_BATCH);
     const enum status status = mlp_forward(mlp, rows);
     if (status) return status;
-    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, last->output, mlp->labels, last->grad,
-                                    trainer->losses + step, trainer->tally);
+    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, last->output, mlp->labels,
+                                    last->grad, trainer->losses + step, trainer->tally);
     device->driver->lap(device, PART_ELEMENTWISE);
     return mlp_backward(mlp, rows);
 }
@@ -30,7 +30,8 @@ const struct engine engine_eager = {.name = "eager", .stride = 1, .run = eager_r
 const struct engine *engine_select(enum engine_choice choice) {
     switch (choice) {
     case ENGINE_AUTO:
-    case ENGINE_EAGER: break;
+    case ENGINE_EAGER:
+        break;
     }
     return &engine_eager;
 }

@@ -1,4 +1,5 @@
-/* The engine seam: how the steps of an epoch are issued. Every engine computes the same function of the same seed. */
+/* The engine seam: how the steps of an epoch are issued. Every engine computes the same function of the same
+ * seed. */
 #ifndef TESSERA_NN_ENGINE_H
 #define TESSERA_NN_ENGINE_H
 
@@ -6,10 +7,11 @@
 
 struct engine {
     const char *name;
-    size_t stride; /* steps between two looks at losses and signals: as many as the engine likes to run at once */
+    size_t stride; /* steps between two looks at losses and signals: as many as the engine likes to run at
+                      once */
 
-    /* Steps first .. first + count - 1 of the epoch whose order, rates and tally are on the device: batch, forward, loss,
-       backward, update. May return before the work is done. */
+    /* Steps first .. first + count - 1 of the epoch whose order, rates and tally are on the device: batch,
+       forward, loss, backward, update. May return before the work is done. */
     enum status (*run)(struct trainer *trainer, size_t first, size_t count);
 };
 

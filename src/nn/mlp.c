@@ -48,7 +48,8 @@ static void lay_out_activations(struct mlp *mlp, struct arena *arena) {
     for (size_t l = 0; l < mlp->depth; l++) {
         struct mlp_layer *layer = &mlp->layer[l];
         layer->pre = arena_take(arena, rows, layer->out, size);
-        layer->output = activation_needs_input(layer->activation) ? arena_take(arena, rows, layer->out, size) : layer->pre;
+        layer->output = activation_needs_input(layer->activation) ? arena_take(arena, rows, layer->out, size)
+                                                                  : layer->pre;
         layer->grad = arena_take(arena, rows, layer->out, size);
     }
 }
@@ -59,13 +60,16 @@ static enum status allocate(struct mlp *mlp) {
     lay_out_parameters(mlp, &values, &gradients);
     lay_out_activations(mlp, &activations);
     if (values.overflow || gradients.overflow || activations.overflow)
-        return status_set(STATUS_FAILED, "the network does not fit into the address space: use smaller layers");
+        return status_set(STATUS_FAILED,
+                          "the network does not fit into the address space: use smaller layers");
 
     values.base = mlp->parameters = device->driver->alloc(device, values.used);
     gradients.base = mlp->gradients = values.base ? device->driver->alloc(device, gradients.used) : NULL;
-    activations.base = mlp->activations = gradients.base ? device->driver->alloc(device, activations.used) : NULL;
+    activations.base = mlp->activations =
+        gradients.base ? device->driver->alloc(device, activations.used) : NULL;
     if (!activations.base)
-        return status_context(STATUS_FAILED, "the network needs %s for weights and gradients and %s for activations",
+        return status_context(STATUS_FAILED,
+                              "the network needs %s for weights and gradients and %s for activations",
                               text_bytes((double)(values.used + gradients.used)).text,
                               text_bytes((double)activations.used).text);
     mlp->parameter_elements = values.used / dtype_size(mlp->dtype);
@@ -123,9 +127,12 @@ static void store(enum gemm_dtype dtype, void *values, size_t index, double valu
 static double draw(struct rng *rng, enum init init, const struct mlp_layer *layer) {
     const double in = (double)layer->in, out = (double)layer->out;
     switch (init) {
-    case INIT_HE: return sqrt(2 / in) * rng_normal(rng);
-    case INIT_XAVIER: return sqrt(6 / (in + out)) * (2 * rng_uniform(rng) - 1);
-    case INIT_UNIFORM: return (2 * rng_uniform(rng) - 1) / sqrt(in);
+    case INIT_HE:
+        return sqrt(2 / in) * rng_normal(rng);
+    case INIT_XAVIER:
+        return sqrt(6 / (in + out)) * (2 * rng_uniform(rng) - 1);
+    case INIT_UNIFORM:
+        return (2 * rng_uniform(rng) - 1) / sqrt(in);
     }
     return 0;
 }
@@ -138,8 +145,10 @@ enum status mlp_initialize(struct mlp *mlp, enum init init, uint64_t seed) {
     for (size_t l = 0; l < mlp->depth; l++) {
         const struct mlp_layer *layer = &mlp->layer[l];
         struct rng rng = rng_open(seed, RNG_INIT, (uint32_t)l);
-        void *weight = mlp_counterpart(mlp, layer->weight, values), *bias = mlp_counterpart(mlp, layer->bias, values);
-        for (size_t i = 0; i < layer->in * layer->out; i++) store(mlp->dtype, weight, i, draw(&rng, init, layer));
+        void *weight = mlp_counterpart(mlp, layer->weight, values),
+             *bias = mlp_counterpart(mlp, layer->bias, values);
+        for (size_t i = 0; i < layer->in * layer->out; i++)
+            store(mlp->dtype, weight, i, draw(&rng, init, layer));
         if (init == INIT_UNIFORM)
             for (size_t i = 0; i < layer->out; i++) store(mlp->dtype, bias, i, draw(&rng, init, layer));
     }
@@ -155,13 +164,23 @@ static const void *layer_input(const struct mlp *mlp, size_t l) {
 }
 
 /* One product of layer l, timed. Dense operands: every leading dimension is the number of stored columns. */
-static enum status multiply(struct mlp *mlp, size_t l, enum gemm_op op, size_t m, size_t n, size_t k, const void *a,
-                            const void *b, void *c, const struct gemm_epilogue *epilogue) {
+static enum status multiply(struct mlp *mlp, size_t l, enum gemm_op op, size_t m, size_t n, size_t k,
+                            const void *a, const void *b, void *c, const struct gemm_epilogue *epilogue) {
     static const enum profile_part part[] = {
         [GEMM_NN] = PART_GEMM_NN, [GEMM_TN] = PART_GEMM_TN, [GEMM_NT] = PART_GEMM_NT};
-    const struct gemm_call call = {.dtype = mlp->dtype, .op = op, .m = m, .n = n, .k = k,
-                                   .alpha = 1, .a = a, .lda = op == GEMM_TN ? m : k, .b = b,
-                                   .ldb = op == GEMM_NT ? k : n, .beta = 0, .c = c, .ldc = n,
+    const struct gemm_call call = {.dtype = mlp->dtype,
+                                   .op = op,
+                                   .m = m,
+                                   .n = n,
+                                   .k = k,
+                                   .alpha = 1,
+                                   .a = a,
+                                   .lda = op == GEMM_TN ? m : k,
+                                   .b = b,
+                                   .ldb = op == GEMM_NT ? k : n,
+                                   .beta = 0,
+                                   .c = c,
+                                   .ldc = n,
                                    .epilogue = epilogue};
     const enum status status = compute_gemm(mlp->compute, &call);
     mlp->compute->device.driver->lap_gemm(&mlp->compute->device, part[op], l, m, n, k);
@@ -171,14 +190,16 @@ static enum status multiply(struct mlp *mlp, size_t l, enum gemm_op op, size_t m
 static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows) {
     struct device *device = &mlp->compute->device;
     const struct mlp_layer *layer = &mlp->layer[l];
-    const struct gemm_epilogue epilogue = {.bias = layer->bias, .activation = layer->activation,
+    const struct gemm_epilogue epilogue = {.bias = layer->bias,
+                                           .activation = layer->activation,
                                            .pre = layer->pre == layer->output ? NULL : layer->pre};
     const bool fused = compute_fuses(mlp->compute, mlp->dtype, &epilogue);
-    const enum status status = multiply(mlp, l, GEMM_NN, rows, layer->out, layer->in, layer_input(mlp, l), layer->weight,
-                                        fused ? layer->output : layer->pre, fused ? &epilogue : NULL);
+    const enum status status =
+        multiply(mlp, l, GEMM_NN, rows, layer->out, layer->in, layer_input(mlp, l), layer->weight,
+                 fused ? layer->output : layer->pre, fused ? &epilogue : NULL);
     if (status || fused) return status;
-    mlp->ops->bias_activation(device->ops_context, rows, layer->out, layer->activation, layer->bias, layer->pre,
-                              layer->output);
+    mlp->ops->bias_activation(device->ops_context, rows, layer->out, layer->activation, layer->bias,
+                              layer->pre, layer->output);
     device->driver->lap(device, PART_ELEMENTWISE);
     return STATUS_OK;
 }
@@ -195,11 +216,11 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows) {
     mlp->ops->bias_activation_backward(device->ops_context, rows, layer->out, layer->activation, layer->pre,
                                        layer->output, layer->grad, layer->bias_grad);
     device->driver->lap(device, PART_ELEMENTWISE);
-    enum status status = multiply(mlp, l, GEMM_TN, layer->in, layer->out, rows, layer_input(mlp, l), layer->grad,
-                                  layer->weight_grad, NULL);
+    enum status status = multiply(mlp, l, GEMM_TN, layer->in, layer->out, rows, layer_input(mlp, l),
+                                  layer->grad, layer->weight_grad, NULL);
     if (status || l == 0) return status; /* nothing below the first layer wants a gradient */
-    return multiply(mlp, l, GEMM_NT, rows, layer->in, layer->out, layer->grad, layer->weight, mlp->layer[l - 1].grad,
-                    NULL);
+    return multiply(mlp, l, GEMM_NT, rows, layer->in, layer->out, layer->grad, layer->weight,
+                    mlp->layer[l - 1].grad, NULL);
 }
 
 enum status mlp_backward(struct mlp *mlp, size_t rows) {

@@ -1,5 +1,5 @@
-/* The multi-layer perceptron: buffers and the order of calls. It contains no arithmetic, so it is the same for every
-   dtype, device, backend and engine.
+/* The multi-layer perceptron: buffers and the order of calls. It contains no arithmetic, so it is the same
+   for every dtype, device, backend and engine.
 
    Layer l computes  Z = X W + b,  Y = act(Z);  X [rows][in], W [in][out], b [out], Z and Y [rows][out].
    The last layer has no activation: its Y are the logits. */
@@ -26,8 +26,8 @@ struct mlp {
     size_t depth;    /* layers of weights */
     size_t capacity; /* rows that the activations have room for */
     struct mlp_layer layer[PROFILE_MAX_LAYERS];
-    void *input;     /* [capacity][in of layer 0] */
-    uint8_t *labels; /* [capacity] */
+    void *input;                                /* [capacity][in of layer 0] */
+    uint8_t *labels;                            /* [capacity] */
     void *parameters, *gradients, *activations; /* the arenas */
     size_t parameter_elements; /* of the parameter arena and of the gradient arena, alignment gaps included */
 };
@@ -36,8 +36,9 @@ struct mlp {
 enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct config *config, size_t capacity);
 void mlp_close(struct mlp *mlp);
 
-/* Draws the initial weights: the same doubles for a seed whatever dtype or device, cast once. Biases are zero, but
-   uniform like the weights for INIT_UNIFORM. He et al. 2015 (arXiv 1502.01852), Glorot and Bengio 2010. */
+/* Draws the initial weights: the same doubles for a seed whatever dtype or device, cast once. Biases are
+   zero, but uniform like the weights for INIT_UNIFORM. He et al. 2015 (arXiv 1502.01852), Glorot and Bengio
+   2010. */
 enum status mlp_initialize(struct mlp *mlp, enum init init, uint64_t seed);
 
 /* Each layer's Z and Y for the first `rows` rows of `input`. */
@@ -54,7 +55,8 @@ static inline const struct mlp_layer *mlp_last(const struct mlp *mlp) {
 /* Weights and biases, without alignment gaps. */
 size_t mlp_parameter_count(const struct mlp *mlp);
 
-/* Where `tensor`, in the parameter arena, has its counterpart in an arena of the same layout (gradients, velocity). */
+/* Where `tensor`, in the parameter arena, has its counterpart in an arena of the same layout (gradients,
+ * velocity). */
 void *mlp_counterpart(const struct mlp *mlp, const void *tensor, void *arena);
 
 #endif

@@ -27,9 +27,12 @@ static double scheduled_rate(const struct config *config, double epoch, double s
     const double lr = config->learning_rate, warmup = (double)config->warmup_steps;
     if (step < warmup) return lr * (step + 1) / warmup;
     switch ((enum schedule)config->schedule) {
-    case SCHEDULE_CONSTANT: return lr;
-    case SCHEDULE_STEP: return lr * pow(config->lr_gamma, floor(epoch / (double)config->lr_step_epochs));
-    case SCHEDULE_EXPONENTIAL: return lr * pow(config->lr_gamma, epoch);
+    case SCHEDULE_CONSTANT:
+        return lr;
+    case SCHEDULE_STEP:
+        return lr * pow(config->lr_gamma, floor(epoch / (double)config->lr_step_epochs));
+    case SCHEDULE_EXPONENTIAL:
+        return lr * pow(config->lr_gamma, epoch);
     case SCHEDULE_COSINE: {
         const double progress = fmin((step - warmup) / fmax(total_steps - warmup, 1), 1);
         return config->lr_min + (lr - config->lr_min) * 0.5 * (1 + cos(3.14159265358979323846 * progress));

@@ -81,7 +81,8 @@ enum status runlog_open(struct runlog *log, const struct trainer *trainer, const
     if (log->jsonl) write_header(log, trainer, data_name);
     if (log->csv)
         fprintf(log->csv, "epoch,train_loss,train_accuracy,%s_loss,%s_accuracy,seconds,images_per_second\n",
-                trainer->validation.count ? "validation" : "test", trainer->validation.count ? "validation" : "test");
+                trainer->validation.count ? "validation" : "test",
+                trainer->validation.count ? "validation" : "test");
     return STATUS_OK;
 }
 
@@ -107,7 +108,8 @@ void runlog_epoch(struct runlog *log, const struct epoch_record *record) {
     cJSON_AddNumberToObject(line, "train_loss", record->train_loss);
     cJSON_AddNumberToObject(line, "train_accuracy", train);
     cJSON_AddNumberToObject(line, record->on_validation ? "validation_accuracy" : "test_accuracy", accuracy);
-    cJSON_AddNumberToObject(line, record->on_validation ? "validation_loss" : "test_loss", record->evaluation.loss);
+    cJSON_AddNumberToObject(line, record->on_validation ? "validation_loss" : "test_loss",
+                            record->evaluation.loss);
     cJSON_AddNumberToObject(line, "seconds", record->seconds);
     cJSON_AddNumberToObject(line, "evaluation_seconds", record->time.seconds[PART_EVALUATION]);
     cJSON_AddNumberToObject(line, "images_per_second", record->images_per_second);

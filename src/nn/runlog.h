@@ -11,8 +11,8 @@ struct runlog {
     const char *jsonl_path, *csv_path;
 };
 
-/* Opens what the config asks for and writes the header line with all facts of the run. `data_name` is shown as the data set.
-   STATUS_FAILED if a file cannot be written. */
+/* Opens what the config asks for and writes the header line with all facts of the run. `data_name` is shown
+   as the data set. STATUS_FAILED if a file cannot be written. */
 enum status runlog_open(struct runlog *log, const struct trainer *trainer, const char *data_name);
 
 /* One line each; written through, so that a killed run keeps them. */

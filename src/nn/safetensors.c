@@ -39,7 +39,8 @@ static void add_tensor(cJSON *header, const struct tensor *tensor, size_t *offse
     cJSON *entry = cJSON_AddObjectToObject(header, tensor->name);
     cJSON_AddStringToObject(entry, "dtype", tensor->dtype == GEMM_F32 ? "F32" : "F64");
     cJSON *shape = cJSON_AddArrayToObject(entry, "shape");
-    for (size_t i = 0; i < tensor->rank; i++) cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)tensor->shape[i]));
+    for (size_t i = 0; i < tensor->rank; i++)
+        cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)tensor->shape[i]));
     cJSON *range = cJSON_AddArrayToObject(entry, "data_offsets");
     cJSON_AddItemToArray(range, cJSON_CreateNumber((double)*offset));
     *offset += tensor_bytes(tensor);
@@ -53,7 +54,8 @@ static char *header_text(const struct tensor *tensors, size_t count, const struc
     snprintf(crc, sizeof crc, "%08x", checksum(tensors, count));
     cJSON *header = cJSON_CreateObject();
     cJSON *meta = cJSON_AddObjectToObject(header, "__metadata__");
-    for (size_t i = 0; i < metadata_count; i++) cJSON_AddStringToObject(meta, metadata[i].key, metadata[i].value);
+    for (size_t i = 0; i < metadata_count; i++)
+        cJSON_AddStringToObject(meta, metadata[i].key, metadata[i].value);
     cJSON_AddStringToObject(meta, CRC_KEY, crc);
     size_t offset = 0;
     for (size_t i = 0; i < count; i++) add_tensor(header, &tensors[i], &offset);
@@ -94,11 +96,13 @@ static void sync_directory(const char *path) {
 }
 
 static enum status cannot_write(const char *path) {
-    return status_set(STATUS_FAILED, "cannot write the checkpoint '%s': %s; what was there before is untouched", path,
+    return status_set(STATUS_FAILED,
+                      "cannot write the checkpoint '%s': %s; what was there before is untouched", path,
                       strerror(errno));
 }
 
-static enum status replace_file(const char *path, const char *header, const struct tensor *tensors, size_t count) {
+static enum status replace_file(const char *path, const char *header, const struct tensor *tensors,
+                                size_t count) {
     char temporary[600];
     if (snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temporary)
         return status_set(STATUS_FAILED, "the checkpoint's name is too long: '%s'", path);
@@ -140,7 +144,9 @@ static enum status broken(const struct safetensors *file, const char *what) {
 
 static enum status read_bytes(struct safetensors *file, size_t *size) {
     FILE *in = fopen(file->path, "rb");
-    if (!in) return status_set(STATUS_BAD_DATA, "cannot open the checkpoint '%s': %s", file->path, strerror(errno));
+    if (!in)
+        return status_set(STATUS_BAD_DATA, "cannot open the checkpoint '%s': %s", file->path,
+                          strerror(errno));
     struct stat info;
     enum status status = STATUS_OK;
     if (fstat(fileno(in), &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -149,7 +155,8 @@ static enum status read_bytes(struct safetensors *file, size_t *size) {
         *size = (size_t)info.st_size;
         file->bytes = malloc(*size + 1);
         if (!file->bytes) {
-            status = status_set(STATUS_FAILED, "out of memory: the checkpoint '%s' has %zu bytes", file->path, *size);
+            status = status_set(STATUS_FAILED, "out of memory: the checkpoint '%s' has %zu bytes", file->path,
+                                *size);
         } else if (fread(file->bytes, 1, *size, in) != *size) {
             status = broken(file, "it could not be read to its end");
         }
@@ -173,7 +180,8 @@ static bool read_tensor(const cJSON *entry, struct tensor *tensor, const unsigne
     const cJSON *shape = cJSON_GetObjectItemCaseSensitive(entry, "shape");
     const cJSON *range = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
     const char *type = cJSON_GetStringValue(dtype);
-    if (!type || !cJSON_IsArray(shape) || !cJSON_IsArray(range) || cJSON_GetArraySize(range) != 2) return false;
+    if (!type || !cJSON_IsArray(shape) || !cJSON_IsArray(range) || cJSON_GetArraySize(range) != 2)
+        return false;
     if (strcmp(type, "F32") != 0 && strcmp(type, "F64") != 0) return false;
     if (strlen(entry->string) >= sizeof tensor->name) return false;
     strcpy(tensor->name, entry->string);
@@ -187,7 +195,8 @@ static bool read_tensor(const cJSON *entry, struct tensor *tensor, const unsigne
         if (!json_size(cJSON_GetArrayItem(shape, i), size, &tensor->shape[i])) return false;
         if (__builtin_mul_overflow(bytes, tensor->shape[i], &bytes)) return false;
     }
-    if (!json_size(cJSON_GetArrayItem(range, 0), size, &begin) || !json_size(cJSON_GetArrayItem(range, 1), size, &end))
+    if (!json_size(cJSON_GetArrayItem(range, 0), size, &begin) ||
+        !json_size(cJSON_GetArrayItem(range, 1), size, &end))
         return false;
     if (begin > end || end - begin != bytes || begin % dtype_size(tensor->dtype)) return false;
     tensor->data = data + begin;
@@ -215,13 +224,16 @@ static enum status read_header(struct safetensors *file, size_t size) {
         struct tensor *tensor = &file->tensors[file->count];
         if (!read_tensor(entry, tensor, data, size)) {
             char what[200];
-            snprintf(what, sizeof what, "tensor '%.96s' is not F32 or F64, of rank 1 or 2, or points outside the file", entry->string);
+            snprintf(what, sizeof what,
+                     "tensor '%.96s' is not F32 or F64, of rank 1 or 2, or points outside the file",
+                     entry->string);
             return broken(file, what);
         }
         bytes += tensor_bytes(tensor);
         file->count++;
     }
-    return bytes == size ? STATUS_OK : broken(file, "its tensors do not fill the file (truncated or corrupted)");
+    return bytes == size ? STATUS_OK
+                         : broken(file, "its tensors do not fill the file (truncated or corrupted)");
 }
 
 static enum status check_crc(struct safetensors *file) {
@@ -229,7 +241,8 @@ static enum status check_crc(struct safetensors *file) {
     char crc[16];
     if (!kept) return STATUS_OK; /* another program's file */
     snprintf(crc, sizeof crc, "%08x", checksum(file->tensors, file->count));
-    return strcmp(kept, crc) == 0 ? STATUS_OK : broken(file, "its checksum does not fit its tensors (corrupted)");
+    return strcmp(kept, crc) == 0 ? STATUS_OK
+                                  : broken(file, "its checksum does not fit its tensors (corrupted)");
 }
 
 enum status safetensors_read(struct safetensors *file, const char *path) {

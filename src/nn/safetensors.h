@@ -1,5 +1,5 @@
-/* The safetensors file format (8-byte little-endian header length, JSON header, raw tensors), as the Python package
-   reads and writes it. Only F32 and F64 tensors, as this program has no others. */
+/* The safetensors file format (8-byte little-endian header length, JSON header, raw tensors), as the Python
+   package reads and writes it. Only F32 and F64 tensors, as this program has no others. */
 #ifndef TESSERA_NN_SAFETENSORS_H
 #define TESSERA_NN_SAFETENSORS_H
 
@@ -27,17 +27,17 @@ struct safetensors {
     char path[512];
     struct tensor *tensors; /* point into `bytes` */
     size_t count;
-    void *header;           /* cJSON: keeps the metadata strings */
+    void *header; /* cJSON: keeps the metadata strings */
     unsigned char *bytes;
 };
 
-/* Writes to a temporary name beside `path`, syncs, renames: `path` is the old file or the whole new one. Adds a CRC-32 of the
-   tensors to the metadata. STATUS_FAILED with the reason (disk full, no permission). */
+/* Writes to a temporary name beside `path`, syncs, renames: `path` is the old file or the whole new one. Adds
+   a CRC-32 of the tensors to the metadata. STATUS_FAILED with the reason (disk full, no permission). */
 enum status safetensors_write(const char *path, const struct tensor *tensors, size_t count,
                               const struct metadata *metadata, size_t metadata_count);
 
-/* Reads and checks all of the file: lengths, JSON, every tensor's range, the CRC-32 if there is one. STATUS_BAD_DATA
-   says what is wrong. Free with safetensors_free, also after a failure. */
+/* Reads and checks all of the file: lengths, JSON, every tensor's range, the CRC-32 if there is one.
+   STATUS_BAD_DATA says what is wrong. Free with safetensors_free, also after a failure. */
 enum status safetensors_read(struct safetensors *file, const char *path);
 void safetensors_free(struct safetensors *file);
 

@@ -41,15 +41,17 @@ static void predict_row(const struct mlp *mlp, const void *logits, size_t row, s
     *confidence = 1 / sum;
 }
 
-static enum status evaluate_batch(const struct samples *samples, struct mlp *mlp, struct tally *tally, size_t first,
-                                  size_t rows) {
+static enum status evaluate_batch(const struct samples *samples, struct mlp *mlp, struct tally *tally,
+                                  size_t first, size_t rows) {
     struct device *device = &mlp->compute->device;
     const struct mlp_layer *last = mlp_last(mlp);
-    mlp->ops->gather(device->ops_context, rows, samples->features, samples->images + first * samples->features,
-                     samples->labels + first, NULL, mlp->input, mlp->labels);
+    mlp->ops->gather(device->ops_context, rows, samples->features,
+                     samples->images + first * samples->features, samples->labels + first, NULL, mlp->input,
+                     mlp->labels);
     const enum status status = mlp_forward(mlp, rows);
     if (status) return status;
-    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, last->output, mlp->labels, NULL, NULL, tally);
+    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, last->output, mlp->labels, NULL,
+                                    NULL, tally);
     return STATUS_OK;
 }
 
@@ -62,9 +64,11 @@ static enum status evaluate_all(const struct samples *samples, struct mlp *mlp, 
         const enum status status = evaluate_batch(samples, mlp, tally, first, rows);
         if (status) return status;
         if (!predictions) continue;
-        device->driver->download(device, logits, mlp_last(mlp)->output, rows * classes * dtype_size(mlp->dtype));
+        device->driver->download(device, logits, mlp_last(mlp)->output,
+                                 rows * classes * dtype_size(mlp->dtype));
         for (size_t r = 0; r < rows; r++)
-            predict_row(mlp, logits, r, classes, &predictions->label[first + r], &predictions->confidence[first + r]);
+            predict_row(mlp, logits, r, classes, &predictions->label[first + r],
+                        &predictions->confidence[first + r]);
     }
     return device->driver->synchronize(device);
 }
@@ -83,7 +87,8 @@ enum status samples_evaluate(const struct samples *samples, struct mlp *mlp, str
     driver->zero(device, tally, sizeof *tally);
     enum status status = evaluate_all(samples, mlp, tally, predictions, logits);
     driver->download(device, &total, tally, sizeof total);
-    *result = (struct evaluation){.total = total.images, .correct = total.correct,
+    *result = (struct evaluation){.total = total.images,
+                                  .correct = total.correct,
                                   .loss = total.images ? total.loss_sum / (double)total.images : 0};
     if (device->profile) profile_restore(device->profile);
     free(logits);

@@ -26,8 +26,8 @@ struct predictions {
     double *confidence; /* the softmax probability of that label */
 };
 
-/* Runs the network over the whole set in file order. `tally` is device memory that this call may use; `predictions`
-   may be NULL. All time counts as PART_EVALUATION. */
+/* Runs the network over the whole set in file order. `tally` is device memory that this call may use;
+   `predictions` may be NULL. All time counts as PART_EVALUATION. */
 enum status samples_evaluate(const struct samples *samples, struct mlp *mlp, struct tally *tally,
                              struct evaluation *result, struct predictions *predictions);
 

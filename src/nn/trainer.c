@@ -9,8 +9,9 @@
 #include "src/nn/engine.h"
 
 enum {
-    EVALUATION_ROWS = 1000, /* at least this many rows a pass, so that small batches do not slow the evaluation */
-    WARM_UP_ROWS = 128      /* enough to start every library and thread; a full batch may take seconds */
+    EVALUATION_ROWS =
+        1000,          /* at least this many rows a pass, so that small batches do not slow the evaluation */
+    WARM_UP_ROWS = 128 /* enough to start every library and thread; a full batch may take seconds */
 };
 
 static size_t at_most(size_t value, size_t limit) {
@@ -73,22 +74,28 @@ static enum status warm_up(struct trainer *trainer) {
     return status ? status : trainer->compute->device.driver->synchronize(&trainer->compute->device);
 }
 
-static enum status open_all(struct trainer *trainer, const struct dataset_pair *data, const struct checkpoint *resume) {
+static enum status open_all(struct trainer *trainer, const struct dataset_pair *data,
+                            const struct checkpoint *resume) {
     const struct config *config = trainer->config;
     enum status status = open_samples(trainer, data);
     if (status) return status;
     trainer->batch = at_most((size_t)config->batch_size, trainer->train.count);
     trainer->steps = (trainer->train.count + trainer->batch - 1) / trainer->batch;
-    const size_t largest = trainer->train.count > trainer->test.count ? trainer->train.count : trainer->test.count;
+    const size_t largest =
+        trainer->train.count > trainer->test.count ? trainer->train.count : trainer->test.count;
     const size_t rows = at_most(EVALUATION_ROWS, largest);
     status = mlp_open(&trainer->mlp, trainer->compute, config, trainer->batch > rows ? trainer->batch : rows);
     if (!status) status = optimizer_open(&trainer->optimizer, &trainer->mlp, config);
     if (!status) status = open_epoch_buffers(trainer);
-    if (!status && !resume) status = mlp_initialize(&trainer->mlp, (enum init)config->init, (uint64_t)config->seed);
-    if (!status && resume) status = checkpoint_restore(resume, &trainer->mlp, &trainer->optimizer, &trainer->state);
+    if (!status && !resume)
+        status = mlp_initialize(&trainer->mlp, (enum init)config->init, (uint64_t)config->seed);
+    if (!status && resume)
+        status = checkpoint_restore(resume, &trainer->mlp, &trainer->optimizer, &trainer->state);
     if (!status && (size_t)trainer->state.step > trainer->steps)
-        status = status_set(STATUS_BAD_DATA, "the checkpoint is at step %lld of an epoch that has %zu here: resume with the "
-                            "batch size and data that it was trained with", (long long)trainer->state.step, trainer->steps);
+        status = status_set(STATUS_BAD_DATA,
+                            "the checkpoint is at step %lld of an epoch that has %zu here: resume with the "
+                            "batch size and data that it was trained with",
+                            (long long)trainer->state.step, trainer->steps);
     return status ? status : warm_up(trainer);
 }
 
@@ -100,7 +107,8 @@ enum status trainer_open(struct trainer *trainer, struct compute *compute, const
     if (status) {
         trainer_close(trainer);
     } else if (compute->device.profile) {
-        struct profile *profile = compute->device.profile; /* all of it was start-up, whatever it was called */
+        struct profile *profile =
+            compute->device.profile; /* all of it was start-up, whatever it was called */
         const double total = profile_total(profile), last = profile->last;
         *profile = (struct profile){.last = last};
         profile->seconds[PART_STARTUP] = total;
@@ -132,7 +140,8 @@ void trainer_close(struct trainer *trainer) {
 
 static bool all_finite(enum gemm_dtype dtype, const void *values, size_t count) {
     for (size_t i = 0; i < count; i++)
-        if (!isfinite(dtype == GEMM_F32 ? (double)((const float *)values)[i] : ((const double *)values)[i])) return false;
+        if (!isfinite(dtype == GEMM_F32 ? (double)((const float *)values)[i] : ((const double *)values)[i]))
+            return false;
     return true;
 }
 
@@ -147,7 +156,8 @@ static bool device_finite(struct trainer *trainer, const void *values, size_t co
     return finite;
 }
 
-/* The guard kept the weights as they were before the bad step: run it forward again and look for its first layer. */
+/* The guard kept the weights as they were before the bad step: run it forward again and look for its first
+ * layer. */
 static enum status diagnose(struct trainer *trainer) {
     const size_t step = (size_t)trainer->state.tally.bad_step - 1, rows = engine_rows(trainer, step);
     const struct mlp *mlp = &trainer->mlp;
@@ -156,16 +166,18 @@ static enum status diagnose(struct trainer *trainer) {
     if (status) return status;
     for (size_t l = 0; l < mlp->depth; l++) {
         const struct mlp_layer *at = &mlp->layer[l];
-        const bool weights = device_finite(trainer, at->weight, at->in * at->out) &&
-                             device_finite(trainer, at->bias, at->out);
+        const bool weights =
+            device_finite(trainer, at->weight, at->in * at->out) && device_finite(trainer, at->bias, at->out);
         if (weights && device_finite(trainer, at->output, rows * at->out)) continue;
         snprintf(layer, sizeof layer, "layer %zu (%zu to %zu), whose %s", l + 1, at->in, at->out,
                  weights ? "weights are finite but whose output is not" : "weights are not finite any more");
         break;
     }
-    return status_set(STATUS_FAILED,
-                      "the loss is not finite at epoch %lld, step %zu; it starts in %s. Try a lower --learning-rate or a "
-                      "--warmup-steps", (long long)trainer->state.epoch + 1, step + 1, layer);
+    return status_set(
+        STATUS_FAILED,
+        "the loss is not finite at epoch %lld, step %zu; it starts in %s. Try a lower --learning-rate or a "
+        "--warmup-steps",
+        (long long)trainer->state.epoch + 1, step + 1, layer);
 }
 
 /* --- the loop --- */
@@ -196,7 +208,8 @@ static void report_steps(struct trainer *trainer, const struct trainer_observer 
     const size_t before = (size_t)trainer->state.epoch * trainer->steps;
     const size_t wanted = (size_t)trainer->config->log_steps;
     if (!observer->step || before + first >= wanted) return;
-    device->driver->download(device, trainer->host_losses, trainer->losses, trainer->steps * sizeof *trainer->losses);
+    device->driver->download(device, trainer->host_losses, trainer->losses,
+                             trainer->steps * sizeof *trainer->losses);
     for (size_t s = first; s < (size_t)trainer->state.step && before + s < wanted; s++)
         observer->step(observer->self, before + s + 1, trainer->host_losses[s]);
 }
@@ -212,7 +225,8 @@ static enum status evaluate_test(struct trainer *trainer) {
 static enum status evaluate_epoch(struct trainer *trainer, struct epoch_record *record) {
     record->on_validation = trainer->validation.count > 0;
     if (record->on_validation)
-        return samples_evaluate(&trainer->validation, &trainer->mlp, trainer->tally, &record->evaluation, NULL);
+        return samples_evaluate(&trainer->validation, &trainer->mlp, trainer->tally, &record->evaluation,
+                                NULL);
     const enum status status = evaluate_test(trainer);
     record->evaluation = trainer->last_test;
     return status;
@@ -241,7 +255,8 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
     record.seconds = profile_training(&record.time);
     record.images_per_second =
         record.seconds > 0 ? (double)(state->tally.images - images_before) / record.seconds : 0;
-    if (first == 0) trainer->epoch_seconds[trainer->epochs_done++] = record.seconds; /* a resumed part is no epoch */
+    if (first == 0)
+        trainer->epoch_seconds[trainer->epochs_done++] = record.seconds; /* a resumed part is no epoch */
     *state = (struct train_state){.epoch = state->epoch + 1};
     if (observer->epoch) observer->epoch(observer->self, &record);
     device->driver->lap(device, PART_OTHER);
@@ -266,7 +281,8 @@ static double median(double *values, size_t count) {
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
-enum status trainer_run(struct trainer *trainer, const struct trainer_observer *observer, struct run_summary *summary) {
+enum status trainer_run(struct trainer *trainer, const struct trainer_observer *observer,
+                        struct run_summary *summary) {
     enum status status = STATUS_OK;
     while (trainer->state.epoch < trainer->config->epochs && !status) {
         status = run_epoch(trainer, observer);
@@ -274,13 +290,15 @@ enum status trainer_run(struct trainer *trainer, const struct trainer_observer *
     }
     const bool interrupted = status == STATUS_INTERRUPTED;
     if (status && !interrupted) return status;
-    status = save_if_due(trainer, true); /* first: the test below costs time and may be interrupted for good */
+    status =
+        save_if_due(trainer, true); /* first: the test below costs time and may be interrupted for good */
     if (!status) status = evaluate_test(trainer);
     if (status) return status;
-    *summary = (struct run_summary){.epochs = trainer->epochs_done,
-                                    .test = trainer->last_test,
-                                    .median_epoch_seconds = median(trainer->epoch_seconds, trainer->epochs_done),
-                                    .interrupted = interrupted};
+    *summary =
+        (struct run_summary){.epochs = trainer->epochs_done,
+                             .test = trainer->last_test,
+                             .median_epoch_seconds = median(trainer->epoch_seconds, trainer->epochs_done),
+                             .interrupted = interrupted};
     if (trainer->compute->device.profile) summary->time = *trainer->compute->device.profile;
     return interrupted ? STATUS_INTERRUPTED : STATUS_OK;
 }
@@ -288,7 +306,8 @@ enum status trainer_run(struct trainer *trainer, const struct trainer_observer *
 enum status trainer_save(struct trainer *trainer, const char *path) {
     struct profile *profile = trainer->compute->device.profile;
     if (profile) profile_divert(profile, PART_CHECKPOINT);
-    const enum status status = checkpoint_save(path, &trainer->mlp, &trainer->optimizer, trainer->config, &trainer->state);
+    const enum status status =
+        checkpoint_save(path, &trainer->mlp, &trainer->optimizer, trainer->config, &trainer->state);
     if (profile) profile_restore(profile);
     return status;
 }

@@ -1,4 +1,5 @@
-/* The training loop: epochs of steps, evaluation, checkpoints, and the events that logs and tables are made of. */
+/* The training loop: epochs of steps, evaluation, checkpoints, and the events that logs and tables are made
+ * of. */
 #ifndef TESSERA_NN_TRAINER_H
 #define TESSERA_NN_TRAINER_H
 
@@ -46,7 +47,7 @@ struct trainer {
     struct mlp mlp;
     struct optimizer optimizer;
     struct samples train, validation, test;
-    size_t batch, steps; /* rows of a full batch, steps of an epoch */
+    size_t batch, steps;               /* rows of a full batch, steps of an epoch */
     const volatile sig_atomic_t *stop; /* not 0: finish the step and leave; NULL: never */
     struct train_state state;          /* what has been done; its tally is that of the epoch in progress */
     double *epoch_seconds;             /* [config->epochs] of this run */
@@ -55,25 +56,28 @@ struct trainer {
     bool tested;                       /* last_test is that of the weights as they are */
 
     /* Device memory of one epoch. */
-    uint32_t *order;      /* [train.count]: the images, batch after batch */
-    double *rates;        /* [steps]: learning rates */
-    double *losses;       /* [steps]: mean loss of each batch */
-    struct tally *tally;  /* of the epoch */
+    uint32_t *order;     /* [train.count]: the images, batch after batch */
+    double *rates;       /* [steps]: learning rates */
+    double *losses;      /* [steps]: mean loss of each batch */
+    struct tally *tally; /* of the epoch */
     /* Host memory of the same sizes. */
     uint32_t *host_order;
     double *host_rates, *host_losses;
 };
 
-/* Takes up the data (pixels are copied to the device; the validation part is split off), allocates everything, and draws the
-   initial weights, or takes them with the rest of the state from `resume` (may be NULL). Ends with one step's worth of
-   work that changes no weight, so that nothing is done for the first time inside an epoch. */
+/* Takes up the data (pixels are copied to the device; the validation part is split off), allocates
+   everything, and draws the initial weights, or takes them with the rest of the state from `resume` (may be
+   NULL). Ends with one step's worth of work that changes no weight, so that nothing is done for the first
+   time inside an epoch. */
 enum status trainer_open(struct trainer *trainer, struct compute *compute, const struct config *config,
                          const struct dataset_pair *data, const struct checkpoint *resume);
 void trainer_close(struct trainer *trainer);
 
-/* Trains to config->epochs. STATUS_FAILED on a loss that is not finite (epoch, step and layer in the message),
-   STATUS_INTERRUPTED when stopped; the summary is filled in both with STATUS_OK and STATUS_INTERRUPTED. */
-enum status trainer_run(struct trainer *trainer, const struct trainer_observer *observer, struct run_summary *summary);
+/* Trains to config->epochs. STATUS_FAILED on a loss that is not finite (epoch, step and layer in the
+   message), STATUS_INTERRUPTED when stopped; the summary is filled in both with STATUS_OK and
+   STATUS_INTERRUPTED. */
+enum status trainer_run(struct trainer *trainer, const struct trainer_observer *observer,
+                        struct run_summary *summary);
 
 /* Writes the state as it is. */
 enum status trainer_save(struct trainer *trainer, const char *path);

@@ -2,7 +2,8 @@
 
 #include "src/base/text.h"
 
-void confusion_count(uint32_t *counts, size_t classes, const uint8_t *labels, const uint8_t *predicted, size_t images) {
+void confusion_count(uint32_t *counts, size_t classes, const uint8_t *labels, const uint8_t *predicted,
+                     size_t images) {
     for (size_t i = 0; i < images; i++) counts[labels[i] * classes + predicted[i]]++;
 }
 

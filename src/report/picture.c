@@ -10,7 +10,8 @@ static char shade(const uint8_t *pixels, size_t height, size_t width, size_t x, 
     return SHADES[(top + bottom) * LEVELS / 511];
 }
 
-static void print_row(FILE *out, const struct picture *pictures, size_t count, size_t height, size_t width, size_t cell) {
+static void print_row(FILE *out, const struct picture *pictures, size_t count, size_t height, size_t width,
+                      size_t cell) {
     for (size_t i = 0; i < count; i++)
         fprintf(out, i + 1 < count ? "%-*s" : "%.*s", (int)cell, pictures[i].caption);
     fputc('\n', out);
@@ -33,7 +34,8 @@ static size_t caption_width(const struct picture *pictures, size_t count) {
     return longest;
 }
 
-void picture_print(FILE *out, const struct picture *pictures, size_t count, size_t height, size_t width, size_t columns) {
+void picture_print(FILE *out, const struct picture *pictures, size_t count, size_t height, size_t width,
+                   size_t columns) {
     const size_t caption = caption_width(pictures, count), cell = (caption > width ? caption : width) + GAP;
     const size_t fit = columns + GAP >= 2 * cell ? (columns + GAP) / cell : 1;
     for (size_t first = 0; first < count; first += fit)

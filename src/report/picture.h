@@ -12,8 +12,9 @@ struct picture {
     char caption[64];
 };
 
-/* Prints the pictures side by side, as many as fit `columns` characters, in ASCII shades. A character is one pixel wide and
-   two high, so the shape is right in a terminal's font. */
-void picture_print(FILE *out, const struct picture *pictures, size_t count, size_t height, size_t width, size_t columns);
+/* Prints the pictures side by side, as many as fit `columns` characters, in ASCII shades. A character is one
+   pixel wide and two high, so the shape is right in a terminal's font. */
+void picture_print(FILE *out, const struct picture *pictures, size_t count, size_t height, size_t width,
+                   size_t columns);
 
 #endif
