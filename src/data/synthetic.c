@@ -233,7 +233,9 @@ enum status dataset_synthesize(struct dataset *set, size_t count, uint64_t seed,
     set->images = malloc(count * pixels);
     set->labels = malloc(count);
     if (!set->images || !set->labels) {
-        dataset_free(set);
+        free(set->images);
+        free(set->labels);
+        *set = (struct dataset){0};
         return status_set(STATUS_FAILED,
                           "synthetic digits: no memory for %zu images (%zu bytes); ask for fewer", count,
                           count * pixels);

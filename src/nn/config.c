@@ -7,114 +7,23 @@
 
 #include "src/base/text.h"
 
-static const char *const activations[] = {"none", "relu", "tanh", "scaled-tanh", "sigmoid", "gelu", NULL};
-static const char *const inits[] = {"he", "xavier", "uniform", NULL};
-static const char *const schedules[] = {"constant", "step", "cosine", "exponential", NULL};
-static const char *const switches[] = {"off", "on", NULL};
-static const char *const dtypes[] = {"f32", "f64", NULL};
-static const char *const engines[] = {"auto", "eager", NULL};
-
 enum { MAX_WIDTH = 1 << 20 };
-#define AT(field) offsetof(struct config, field)
-#define RECIPE true
-#define RUN false
-
-static const struct config_key keys[] = {
-    {"layers", NULL, KEY_LAYERS, RECIPE, AT(layers), 0, 0, NULL, "784-128-10", "N-N-..-N",
-     "widths from the pixels to the classes"},
-    {"activation", NULL, KEY_CHOICE, RECIPE, AT(activation), 0, 0, activations, "relu", NULL,
-     "of the hidden layers; scaled-tanh is 1.7159 tanh(2x/3)"},
-    {"init", NULL, KEY_CHOICE, RECIPE, AT(init), 0, 0, inits, "he", NULL,
-     "he: normal, sd sqrt(2/in); xavier: uniform, sqrt(6/(in+out)); uniform: 1/sqrt(in), biases too"},
-    {"epochs", NULL, KEY_INT, RECIPE, AT(epochs), 0, 1e9, NULL, "20", "N", "passes over the training set"},
-    {"batch-size", "batch", KEY_INT, RECIPE, AT(batch_size), 1, 1e9, NULL, "128", "IMAGES",
-     "images a step; more than there are means all of them"},
-    {"learning-rate", "lr", KEY_REAL, RECIPE, AT(learning_rate), 0, 1e6, NULL, "0.1", "X",
-     "step size of SGD"},
-    {"momentum", NULL, KEY_REAL, RECIPE, AT(momentum), 0, 1, NULL, "0", "X", "v = momentum v + gradient"},
-    {"weight-decay", NULL, KEY_REAL, RECIPE, AT(weight_decay), 0, 1e6, NULL, "0", "X",
-     "added to the gradient times the weight, biases included (as torch.optim.SGD)"},
-    {"schedule", NULL, KEY_CHOICE, RECIPE, AT(schedule), 0, 0, schedules, "constant", NULL,
-     "of the learning rate: step (x lr-gamma every lr-step-epochs), cosine (to lr-min, step by step), "
-     "exponential (x lr-gamma every epoch)"},
-    {"warmup-steps", NULL, KEY_INT, RECIPE, AT(warmup_steps), 0, 1e9, NULL, "0", "STEPS",
-     "the learning rate rises linearly over the first steps"},
-    {"lr-step-epochs", NULL, KEY_INT, RECIPE, AT(lr_step_epochs), 1, 1e9, NULL, "10", "EPOCHS",
-     "for schedule = step"},
-    {"lr-gamma", NULL, KEY_REAL, RECIPE, AT(lr_gamma), 0, 1, NULL, "0.1", "X",
-     "for schedule = step or exponential"},
-    {"lr-min", NULL, KEY_REAL, RECIPE, AT(lr_min), 0, 1e6, NULL, "0", "X",
-     "for schedule = cosine: where it ends"},
-    {"seed", NULL, KEY_INT, RECIPE, AT(seed), 0, 9e15, NULL, "1", "N",
-     "of initial weights and batch order, the same on every backend"},
-    {"shuffle", NULL, KEY_CHOICE, RECIPE, AT(shuffle), 0, 0, switches, "on", NULL,
-     "a new order every epoch; off takes the images in file order"},
-    {"validation", NULL, KEY_INT, RECIPE, AT(validation), 0, 1e9, NULL, "0", "IMAGES",
-     "off the end of the training set, to choose by; the test set is then read once, at the end"},
-    {"data", NULL, KEY_TEXT, RECIPE, AT(data), 0, 0, NULL, "auto", "DIR",
-     "directory of the four MNIST files; 'synthetic': the embedded digits; 'auto': data/mnist if it is "
-     "there, else "
-     "synthetic"},
-    {"dtype", NULL, KEY_CHOICE, RECIPE, AT(dtype), 0, 0, dtypes, "f32", NULL, "of weights and arithmetic"},
-    {"backend", NULL, KEY_TEXT, RUN, AT(backend), 0, 0, NULL, "auto", "NAME",
-     "the GEMM; see './train devices'. auto: the fastest host backend that is usable"},
-    {"threads", NULL, KEY_INT, RUN, AT(threads), 0, 1024, NULL, "0", "N",
-     "of the host; 0: the cores that may be used (OMP_NUM_THREADS is honoured)"},
-    {"engine", NULL, KEY_CHOICE, RUN, AT(engine), 0, 0, engines, "auto", NULL,
-     "how steps are issued: eager is op by op; auto takes the fastest that can"},
-    {"target-accuracy", NULL, KEY_REAL, RUN, AT(target_accuracy), 0, 100, NULL, "0", "PERCENT",
-     "exit with 6 if the final test accuracy is lower; 97.5, or 0.975"},
-    {"log", NULL, KEY_TEXT, RUN, AT(log), 0, 0, NULL, "", "FILE",
-     "JSON lines: header, steps, epochs, summary"},
-    {"log-steps", NULL, KEY_INT, RUN, AT(log_steps), 0, 1e9, NULL, "0", "N",
-     "also log the loss of the first N steps"},
-    {"csv", NULL, KEY_TEXT, RUN, AT(csv), 0, 0, NULL, "", "FILE", "the epochs as comma-separated values"},
-    {"save", NULL, KEY_TEXT, RUN, AT(save), 0, 0, NULL, "", "FILE",
-     "safetensors checkpoint, written at the end and when interrupted"},
-    {"save-every", NULL, KEY_INT, RUN, AT(save_every), 0, 1e9, NULL, "0", "EPOCHS",
-     "also write --save every N epochs"},
-    {"save-init", NULL, KEY_TEXT, RUN, AT(save_init), 0, 0, NULL, "", "FILE",
-     "safetensors of the initial weights"},
-    {"resume", NULL, KEY_TEXT, RUN, AT(resume), 0, 0, NULL, "", "FILE",
-     "go on from a checkpoint, with its recipe unless a flag says otherwise"},
-};
-
-enum { KEYS = sizeof keys / sizeof *keys };
-_Static_assert((int)KEYS <= (int)CONFIG_MAX_KEYS, "struct config has no room for the origin of every key");
-
-size_t config_key_count(void) {
-    return KEYS;
-}
-
-const struct config_key *config_key_at(size_t index) {
-    return &keys[index];
-}
-
-const struct config_key *config_key_find(const char *name) {
-    for (size_t i = 0; i < KEYS; i++)
-        if (strcmp(keys[i].name, name) == 0 || (keys[i].alias && strcmp(keys[i].alias, name) == 0))
-            return &keys[i];
-    return NULL;
-}
-
-const char *config_choice(const char *key, int value) {
-    return config_key_find(key)->choices[value];
-}
 
 void config_defaults(struct config *config) {
     memset(config, 0, sizeof *config);
-    for (size_t i = 0; i < KEYS; i++)
-        config_set(config, keys[i].name, keys[i].fallback, FROM_DEFAULT, "default");
+    for (size_t i = 0; i < config_key_count(); i++)
+        config_set(config, config_key_at(i)->name, config_key_at(i)->fallback, FROM_DEFAULT, "default");
 }
 
 /* --- one value --- */
 
 static enum status unknown_key(const char *name, const char *where) {
-    const char *names[2 * KEYS];
+    const char *names[2 * CONFIG_MAX_KEYS];
     size_t count = 0;
-    for (size_t i = 0; i < KEYS; i++) {
-        names[count++] = keys[i].name;
-        if (keys[i].alias) names[count++] = keys[i].alias;
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *key = config_key_at(i);
+        names[count++] = key->name;
+        if (key->alias) names[count++] = key->alias;
     }
     const char *near = text_nearest(name, names, count);
     return status_set(STATUS_USAGE, "%s: unknown key '%s'%s%s%s (--help lists the keys)", where, name,
@@ -199,7 +108,7 @@ enum status config_set(struct config *config, const char *name, const char *valu
     const struct config_key *key = config_key_find(name);
     if (!key) return unknown_key(name, where);
     struct config trial = *config; /* a weaker origin is checked, too, but changes nothing */
-    enum config_origin *from = &config->origin[key - keys];
+    enum config_origin *from = &config->origin[key - config_key_at(0)];
     const bool wins = origin >= *from;
     const enum status status = parse_value(wins ? config : &trial, key, value, where);
     if (!status && wins) *from = origin;
@@ -259,15 +168,15 @@ enum status config_read(struct config *config, const char *path) {
 }
 
 enum status config_environment(struct config *config) {
-    for (size_t i = 0; i < KEYS; i++) {
+    for (size_t i = 0; i < config_key_count(); i++) {
         char name[64] = "TESSERA_";
         size_t at = strlen(name);
-        for (const char *c = keys[i].name; *c && at < sizeof name - 1; c++)
+        for (const char *c = config_key_at(i)->name; *c && at < sizeof name - 1; c++)
             name[at++] = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
         name[at] = '\0';
         const char *value = getenv(name);
         if (!value) continue;
-        const enum status status = config_set(config, keys[i].name, value, FROM_ENVIRONMENT, name);
+        const enum status status = config_set(config, config_key_at(i)->name, value, FROM_ENVIRONMENT, name);
         if (status) return status;
     }
     return STATUS_OK;
@@ -314,14 +223,15 @@ void config_value(const struct config *config, const struct config_key *key, cha
 
 void config_dump(const struct config *config, FILE *out, bool recipe_only, bool origins) {
     static const char *const names[] = {"default", "checkpoint", "file", "environment", "flag"};
-    for (size_t i = 0; i < KEYS; i++) {
+    for (size_t i = 0; i < config_key_count(); i++) {
         char value[CONFIG_TEXT];
-        if (recipe_only && !keys[i].recipe) continue;
-        config_value(config, &keys[i], value, sizeof value);
+        const struct config_key *key = config_key_at(i);
+        if (recipe_only && !key->recipe) continue;
+        config_value(config, key, value, sizeof value);
         if (origins) {
-            fprintf(out, "%-15s = %-20s # %s\n", keys[i].name, value, names[config->origin[i]]);
+            fprintf(out, "%-15s = %-20s # %s\n", key->name, value, names[config->origin[i]]);
         } else {
-            fprintf(out, "%s = %s\n", keys[i].name, value);
+            fprintf(out, "%s = %s\n", key->name, value);
         }
     }
 }

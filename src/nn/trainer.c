@@ -1,14 +1,15 @@
 #include "src/nn/trainer.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/rng.h"
 #include "src/base/text.h"
+#include "src/nn/diagnose.h"
 #include "src/nn/engine.h"
 
 enum {
+    TIMED_EPOCHS = 1 << 16, /* the last ones, for the median */
     EVALUATION_ROWS =
         1000,          /* at least this many rows a pass, so that small batches do not slow the evaluation */
     WARM_UP_ROWS = 128 /* enough to start every library and thread; a full batch may take seconds */
@@ -43,7 +44,7 @@ static enum status open_epoch_buffers(struct trainer *trainer) {
     trainer->host_order = malloc(images * sizeof *trainer->host_order);
     trainer->host_rates = malloc(steps * sizeof *trainer->host_rates);
     trainer->host_losses = calloc(steps, sizeof *trainer->host_losses);
-    trainer->epoch_seconds = calloc((size_t)trainer->config->epochs + 1, sizeof *trainer->epoch_seconds);
+    trainer->epoch_seconds = calloc(TIMED_EPOCHS, sizeof *trainer->epoch_seconds);
     if (!trainer->host_order || !trainer->host_rates || !trainer->host_losses || !trainer->epoch_seconds)
         return status_set(STATUS_FAILED, "out of memory");
     return STATUS_OK;
@@ -136,50 +137,6 @@ void trainer_close(struct trainer *trainer) {
     *trainer = (struct trainer){0};
 }
 
-/* --- a loss that is not finite --- */
-
-static bool all_finite(enum gemm_dtype dtype, const void *values, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        if (!isfinite(dtype == GEMM_F32 ? (double)((const float *)values)[i] : ((const double *)values)[i]))
-            return false;
-    return true;
-}
-
-static bool device_finite(struct trainer *trainer, const void *values, size_t count) {
-    struct device *device = &trainer->compute->device;
-    const size_t bytes = count * dtype_size(trainer->mlp.dtype);
-    void *copy = malloc(bytes);
-    if (!copy) return true; /* cannot look: blame a later layer */
-    device->driver->download(device, copy, values, bytes);
-    const bool finite = all_finite(trainer->mlp.dtype, copy, count);
-    free(copy);
-    return finite;
-}
-
-/* The guard kept the weights as they were before the bad step: run it forward again and look for its first
- * layer. */
-static enum status diagnose(struct trainer *trainer) {
-    const size_t step = (size_t)trainer->state.tally.bad_step - 1, rows = engine_rows(trainer, step);
-    const struct mlp *mlp = &trainer->mlp;
-    char layer[160] = "no layer's output, but the loss itself";
-    const enum status status = engine_gradients(trainer, step, rows);
-    if (status) return status;
-    for (size_t l = 0; l < mlp->depth; l++) {
-        const struct mlp_layer *at = &mlp->layer[l];
-        const bool weights =
-            device_finite(trainer, at->weight, at->in * at->out) && device_finite(trainer, at->bias, at->out);
-        if (weights && device_finite(trainer, at->output, rows * at->out)) continue;
-        snprintf(layer, sizeof layer, "layer %zu (%zu to %zu), whose %s", l + 1, at->in, at->out,
-                 weights ? "weights are finite but whose output is not" : "weights are not finite any more");
-        break;
-    }
-    return status_set(
-        STATUS_FAILED,
-        "the loss is not finite at epoch %lld, step %zu; it starts in %s. Try a lower --learning-rate or a "
-        "--warmup-steps",
-        (long long)trainer->state.epoch + 1, step + 1, layer);
-}
-
 /* --- the loop --- */
 
 static enum status run_steps(struct trainer *trainer, const struct trainer_observer *observer) {
@@ -193,7 +150,7 @@ static enum status run_steps(struct trainer *trainer, const struct trainer_obser
         trainer->tested = false;
         state->step += (int64_t)count;
         device->driver->download(device, &state->tally, trainer->tally, sizeof state->tally);
-        if (state->tally.bad_step) return diagnose(trainer);
+        if (state->tally.bad_step) return diagnose_divergence(trainer);
         if (observer->progress)
             observer->progress(observer->self, (size_t)state->epoch + 1, (size_t)state->step, trainer->steps,
                                state->tally.loss_sum / (double)state->tally.images);
@@ -255,8 +212,8 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
     record.seconds = profile_training(&record.time);
     record.images_per_second =
         record.seconds > 0 ? (double)(state->tally.images - images_before) / record.seconds : 0;
-    if (first == 0)
-        trainer->epoch_seconds[trainer->epochs_done++] = record.seconds; /* a resumed part is no epoch */
+    if (first == 0) /* the rest of an interrupted epoch is no epoch */
+        trainer->epoch_seconds[trainer->epochs_done++ % TIMED_EPOCHS] = record.seconds;
     *state = (struct train_state){.epoch = state->epoch + 1};
     if (observer->epoch) observer->epoch(observer->self, &record);
     device->driver->lap(device, PART_OTHER);
@@ -294,11 +251,11 @@ enum status trainer_run(struct trainer *trainer, const struct trainer_observer *
         save_if_due(trainer, true); /* first: the test below costs time and may be interrupted for good */
     if (!status) status = evaluate_test(trainer);
     if (status) return status;
-    *summary =
-        (struct run_summary){.epochs = trainer->epochs_done,
-                             .test = trainer->last_test,
-                             .median_epoch_seconds = median(trainer->epoch_seconds, trainer->epochs_done),
-                             .interrupted = interrupted};
+    *summary = (struct run_summary){
+        .epochs = trainer->epochs_done,
+        .test = trainer->last_test,
+        .median_epoch_seconds = median(trainer->epoch_seconds, at_most(trainer->epochs_done, TIMED_EPOCHS)),
+        .interrupted = interrupted};
     if (trainer->compute->device.profile) summary->time = *trainer->compute->device.profile;
     return interrupted ? STATUS_INTERRUPTED : STATUS_OK;
 }

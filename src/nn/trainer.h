@@ -50,7 +50,7 @@ struct trainer {
     size_t batch, steps;               /* rows of a full batch, steps of an epoch */
     const volatile sig_atomic_t *stop; /* not 0: finish the step and leave; NULL: never */
     struct train_state state;          /* what has been done; its tally is that of the epoch in progress */
-    double *epoch_seconds;             /* [config->epochs] of this run */
+    double *epoch_seconds;             /* of the epochs that this run did from their first step */
     size_t epochs_done;                /* of this run */
     struct evaluation last_test;       /* of the test set, when `tested` */
     bool tested;                       /* last_test is that of the weights as they are */

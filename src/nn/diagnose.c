@@ -1,0 +1,48 @@
+#include "src/nn/diagnose.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "src/nn/engine.h"
+
+static bool all_finite(enum gemm_dtype dtype, const void *values, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(dtype == GEMM_F32 ? (double)((const float *)values)[i] : ((const double *)values)[i]))
+            return false;
+    return true;
+}
+
+static bool device_finite(struct trainer *trainer, const void *values, size_t count) {
+    struct device *device = &trainer->compute->device;
+    const size_t bytes = count * dtype_size(trainer->mlp.dtype);
+    void *copy = malloc(bytes);
+    if (!copy) return true; /* cannot look: blame a later layer */
+    device->driver->download(device, copy, values, bytes);
+    const bool finite = all_finite(trainer->mlp.dtype, copy, count);
+    free(copy);
+    return finite;
+}
+
+/* The guard kept the weights as they were before the bad step: run it forward again and look for its first
+ * layer. */
+enum status diagnose_divergence(struct trainer *trainer) {
+    const size_t step = (size_t)trainer->state.tally.bad_step - 1, rows = engine_rows(trainer, step);
+    const struct mlp *mlp = &trainer->mlp;
+    char layer[160] = "no layer's output, but the loss itself";
+    const enum status status = engine_gradients(trainer, step, rows);
+    if (status) return status;
+    for (size_t l = 0; l < mlp->depth; l++) {
+        const struct mlp_layer *at = &mlp->layer[l];
+        const bool weights =
+            device_finite(trainer, at->weight, at->in * at->out) && device_finite(trainer, at->bias, at->out);
+        if (weights && device_finite(trainer, at->output, rows * at->out)) continue;
+        snprintf(layer, sizeof layer, "layer %zu (%zu to %zu), whose %s", l + 1, at->in, at->out,
+                 weights ? "weights are finite but whose output is not" : "weights are not finite any more");
+        break;
+    }
+    return status_set(
+        STATUS_FAILED,
+        "the loss is not finite at epoch %lld, step %zu; it starts in %s. Try a lower --learning-rate or a "
+        "--warmup-steps",
+        (long long)trainer->state.epoch + 1, step + 1, layer);
+}
