@@ -70,7 +70,7 @@ OBJECTS := $(SOURCES:%.c=$(B)/%.o)
 TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c))
 TEST_SUPPORT := $(patsubst %.c,$(B)/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
 
-.PHONY: all run check probe deps required format lint install clean FORCE
+.PHONY: all run check probe deps required format check-format lint install clean FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -162,6 +162,9 @@ endif
 STYLED := $(filter-out tests/reference/%,$(shell git ls-files '*.c' '*.h' '*.inc' '*.cu' '*.cuh' 2>/dev/null))
 format:
 	@clang-format -i $(STYLED)
+
+check-format:
+	@clang-format --dry-run --Werror $(STYLED)
 
 lint: $(B)/buildinfo.h
 	clang-tidy --quiet --warnings-as-errors='*' train.c $(SOURCES) -- -std=gnu11 -fopenmp $(CPPFLAGS)

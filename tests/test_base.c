@@ -121,7 +121,7 @@ static void numbers_for_people(void **state) {
 static void messages_nest(void **state) {
     (void)state;
     assert_int_equal(status_set(STATUS_BAD_DATA, "file %d is short", 3), STATUS_BAD_DATA);
-    status_context(STATUS_BAD_DATA, "loading");
+    assert_int_equal(status_context(STATUS_BAD_DATA, "loading"), STATUS_BAD_DATA);
     assert_string_equal(status_message(), "loading: file 3 is short");
 }
 
