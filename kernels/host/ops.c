@@ -7,18 +7,18 @@
 
 #include <math.h>
 
-/* glibc has vector versions of these (libmvec, at most 4 ulp off); declared so, loops over them vectorise as under
-   -ffast-math, but nothing else changes. */
+/* glibc has vector versions of these (libmvec, at most 4 ulp off); declared so, loops over them vectorise as
+   under -ffast-math, but nothing else changes. */
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
-#if __GLIBC_PREREQ(2, 35)
-#define VECTOR __attribute__((simd("notinbranch")))
+#    if __GLIBC_PREREQ(2, 35)
+#        define VECTOR __attribute__((simd("notinbranch")))
 VECTOR float expf(float);
 VECTOR float tanhf(float);
 VECTOR float erff(float);
 VECTOR double exp(double);
 VECTOR double tanh(double);
 VECTOR double erf(double);
-#endif
+#    endif
 #endif
 
 enum {

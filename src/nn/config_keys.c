@@ -1,4 +1,5 @@
-/* The table of keys: one line each gives the config file, the flag, the environment, --help and --dump-config. */
+/* The table of keys: one line each gives the config file, the flag, the environment, --help and
+ * --dump-config. */
 #include <string.h>
 
 #include "src/nn/config.h"

@@ -4,8 +4,8 @@
 
 #include "src/nn/trainer.h"
 
-/* To be called when state.tally.bad_step is set. STATUS_FAILED with epoch, step and the first layer that is not finite in
-   the message. */
+/* To be called when state.tally.bad_step is set. STATUS_FAILED with epoch, step and the first layer that is
+   not finite in the message. */
 enum status diagnose_divergence(struct trainer *trainer);
 
 #endif
