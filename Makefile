@@ -44,8 +44,10 @@ HAVE_CUDA := $(if $(filter 1,$(CUDA)),$(call probe,cuda,$(NVCC),$(hash)include <
 
 REQUIRED := $(if $(HAVE_CC),,gcc) $(if $(HAVE_OPENMP),,$(if $(findstring clang,$(CC)),libomp-dev)) \
 	$(if $(HAVE_ZLIB),,zlib1g-dev) $(if $(HAVE_CJSON),,libcjson-dev)
-# what `make run` installs, when it may
-PACKAGES := $(strip $(REQUIRED) $(if $(HAVE_CMOCKA),,libcmocka-dev) $(if $(HAVE_OPENBLAS)$(filter 0,$(OPENBLAS)),,libopenblas-openmp-dev))
+# what `make run` and `make check` install, when they may
+FETCHER := $(if $(filter run,$(MAKECMDGOALS)),$(if $(wildcard data/mnist)$(shell command -v curl || command -v wget),,curl ca-certificates))
+PACKAGES := $(strip $(REQUIRED) $(if $(HAVE_CMOCKA),,libcmocka-dev) \
+	$(if $(HAVE_OPENBLAS)$(filter 0,$(OPENBLAS)),,libopenblas-openmp-dev) $(FETCHER))
 
 # --- flags ---
 
