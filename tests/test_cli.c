@@ -275,6 +275,21 @@ static void divergence_exits_1(void **state) {
     assert_int_not_equal(access(model, F_OK), 0);
 }
 
+/* A limit on file sizes fails writes as a full disk does: the run is reported, the exit code is 1. */
+static void a_failed_save_loses_no_result(void **state) {
+    (void)state;
+    const char *model = support_path("limited.safetensors");
+    char command[64];
+    snprintf(command, sizeof command, "%s", getenv("TESSERA"));
+    setenv("TESSERA", "ulimit -f 1; trap '' XFSZ; exec", 1); /* 512 bytes; the file needs more */
+    assert_int_equal(RUN("%s --data %s " SMALL " --save %s --save-every 1", command, data, model), 1);
+    setenv("TESSERA", command, 1);
+    assert_says(output, "train: warning: cannot write the checkpoint");
+    assert_says(output, "test accuracy");
+    assert_says(output, "where the time went");
+    assert_int_not_equal(access(model, F_OK), 0);
+}
+
 static void devices_lists_everything(void **state) {
     (void)state;
     assert_int_equal(RUN("devices"), 0);
@@ -315,6 +330,7 @@ int main(void) {
         cmocka_unit_test(resumed_run_continues),
         cmocka_unit_test(signals_save_and_exit_130),
         cmocka_unit_test(divergence_exits_1),
+        cmocka_unit_test(a_failed_save_loses_no_result),
         cmocka_unit_test(devices_lists_everything),
         cmocka_unit_test(full_standard_output_is_noticed),
         cmocka_unit_test(logs_that_cannot_be_written),

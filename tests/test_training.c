@@ -61,7 +61,8 @@ static void on_progress(void *self, size_t epoch, size_t step, size_t steps, dou
 }
 
 static enum status run_bench(struct bench *bench, struct run_summary *summary) {
-    const struct trainer_observer observer = {bench, on_step, on_epoch, on_progress};
+    const struct trainer_observer observer = {
+        .self = bench, .step = on_step, .epoch = on_epoch, .progress = on_progress};
     return trainer_run(&bench->trainer, &observer, summary);
 }
 

@@ -48,6 +48,8 @@ static void print_flag(const char *name, const char *argument, const char *help,
     char left[80];
     snprintf(left, sizeof left, "  --%s%s%s", name, argument ? " " : "", argument ? argument : "");
     int column = printf("%-*s", TEXT_COLUMN - 1, left);
+    if (column >= TEXT_COLUMN)
+        column = printf("\n%*s", TEXT_COLUMN - 1, "") - 1; /* too long: the text goes below */
     char text[512];
     snprintf(text, sizeof text, "%s%s%s%s", help, fallback && *fallback ? " [" : "", fallback ? fallback : "",
              fallback && *fallback ? "]" : "");

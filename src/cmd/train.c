@@ -50,6 +50,11 @@ static void on_progress(void *self, size_t epoch, size_t step, size_t steps, dou
     console_progress(&((struct run *)self)->console, epoch, step, steps, loss);
 }
 
+static void on_warning(void *self, const char *message) {
+    (void)self;
+    fprintf(stderr, "train: warning: %s\n", message);
+}
+
 static void close_run(struct run *run) {
     trainer_close(&run->trainer);
     checkpoint_close(&run->checkpoint);
@@ -92,7 +97,7 @@ static enum status open_run(struct run *run) {
 static enum status train(struct run *run) {
     const struct config *config = &run->config;
     const struct trainer_observer observer = {
-        .self = run, .step = on_step, .epoch = on_epoch, .progress = on_progress};
+        .self = run, .step = on_step, .epoch = on_epoch, .progress = on_progress, .warning = on_warning};
     struct run_summary summary;
     enum status status = runlog_open(&run->log, &run->trainer, run->data.name);
     if (status) return status;
@@ -101,10 +106,10 @@ static enum status train(struct run *run) {
     fflush(stdout);
     catch_signals();
     status = trainer_run(&run->trainer, &observer, &summary);
-    if (!status || status == STATUS_INTERRUPTED) {
+    if (summary.done) {
         runlog_summary(&run->log, &summary);
         console_summary(&run->console, &summary);
-        if (config->save[0]) printf("checkpoint         %s\n", config->save);
+        if (config->save[0] && status != STATUS_FAILED) printf("checkpoint         %s\n", config->save);
     }
     if (status == STATUS_INTERRUPTED)
         status_write("interrupted%s%s", config->save[0] ? "; go on with --resume " : "", config->save);

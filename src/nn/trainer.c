@@ -220,13 +220,6 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
     return STATUS_OK;
 }
 
-static enum status save_if_due(struct trainer *trainer, bool leaving) {
-    const struct config *config = trainer->config;
-    const int64_t every = config->save_every;
-    if (!config->save[0] || !(leaving || (every && trainer->state.epoch % every == 0))) return STATUS_OK;
-    return trainer_save(trainer, config->save);
-}
-
 static int by_value(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -238,26 +231,42 @@ static double median(double *values, size_t count) {
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
+static void save_on_the_way(struct trainer *trainer, const struct trainer_observer *observer) {
+    const int64_t every = trainer->config->save_every;
+    const bool due =
+        every && trainer->state.epoch % every == 0 && trainer->state.epoch < trainer->config->epochs;
+    if (!trainer->config->save[0] || !due) return;
+    if (trainer_save(trainer, trainer->config->save) && observer->warning)
+        observer->warning(observer->self, status_message());
+}
+
+static void fill_summary(const struct trainer *trainer, bool interrupted, struct run_summary *summary) {
+    const struct profile *profile = trainer->compute->device.profile;
+    const size_t timed = at_most(trainer->epochs_done, TIMED_EPOCHS);
+    *summary = (struct run_summary){.done = true,
+                                    .epochs = trainer->epochs_done,
+                                    .test = trainer->last_test,
+                                    .median_epoch_seconds = median(trainer->epoch_seconds, timed),
+                                    .interrupted = interrupted};
+    if (profile) summary->time = *profile;
+}
+
 enum status trainer_run(struct trainer *trainer, const struct trainer_observer *observer,
                         struct run_summary *summary) {
     enum status status = STATUS_OK;
+    *summary = (struct run_summary){0};
     while (trainer->state.epoch < trainer->config->epochs && !status) {
         status = run_epoch(trainer, observer);
-        if (!status && trainer->state.epoch < trainer->config->epochs) status = save_if_due(trainer, false);
+        if (!status) save_on_the_way(trainer, observer);
     }
-    const bool interrupted = status == STATUS_INTERRUPTED;
-    if (status && !interrupted) return status;
-    status =
-        save_if_due(trainer, true); /* first: the test below costs time and may be interrupted for good */
-    if (!status) status = evaluate_test(trainer);
-    if (status) return status;
-    *summary = (struct run_summary){
-        .epochs = trainer->epochs_done,
-        .test = trainer->last_test,
-        .median_epoch_seconds = median(trainer->epoch_seconds, at_most(trainer->epochs_done, TIMED_EPOCHS)),
-        .interrupted = interrupted};
-    if (trainer->compute->device.profile) summary->time = *trainer->compute->device.profile;
-    return interrupted ? STATUS_INTERRUPTED : STATUS_OK;
+    if (status && status != STATUS_INTERRUPTED) return status;
+    /* first, since the test costs time and may be interrupted for good */
+    const enum status saved =
+        trainer->config->save[0] ? trainer_save(trainer, trainer->config->save) : STATUS_OK;
+    const enum status tested = evaluate_test(trainer);
+    if (tested) return tested;
+    fill_summary(trainer, status == STATUS_INTERRUPTED, summary);
+    return saved ? saved : status;
 }
 
 enum status trainer_save(struct trainer *trainer, const char *path) {

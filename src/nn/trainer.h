@@ -23,6 +23,7 @@ struct epoch_record {
 };
 
 struct run_summary {
+    bool done;     /* filled */
     size_t epochs; /* finished in this run */
     struct evaluation test;
     double median_epoch_seconds; /* 0 if no epoch was finished */
@@ -38,6 +39,8 @@ struct trainer_observer {
     void (*epoch)(void *self, const struct epoch_record *record);
     /* Often: `step` of `steps` of this epoch are done; `loss` is the mean so far. Must be cheap. */
     void (*progress)(void *self, size_t epoch, size_t step, size_t steps, double loss);
+    /* Something failed that training can do without for now: a --save-every. */
+    void (*warning)(void *self, const char *message);
 };
 
 struct trainer {
@@ -74,8 +77,8 @@ enum status trainer_open(struct trainer *trainer, struct compute *compute, const
 void trainer_close(struct trainer *trainer);
 
 /* Trains to config->epochs. STATUS_FAILED on a loss that is not finite (epoch, step and layer in the
-   message), STATUS_INTERRUPTED when stopped; the summary is filled in both with STATUS_OK and
-   STATUS_INTERRUPTED. */
+   message), STATUS_INTERRUPTED when stopped, STATUS_FAILED when the last checkpoint could not be written.
+   summary->done is set in all cases but the first, and the summary filled. */
 enum status trainer_run(struct trainer *trainer, const struct trainer_observer *observer,
                         struct run_summary *summary);
 
