@@ -45,13 +45,13 @@ HAVE_CUDA := $(if $(filter 1,$(CUDA)),$(call probe,cuda,$(NVCC),$(hash)include <
 REQUIRED := $(if $(HAVE_CC),,gcc) $(if $(HAVE_OPENMP),,$(if $(findstring clang,$(CC)),libomp-dev)) \
 	$(if $(HAVE_ZLIB),,zlib1g-dev) $(if $(HAVE_CJSON),,libcjson-dev)
 # what `make run` and `make check` install, when they may
-FETCHER := $(if $(filter run,$(MAKECMDGOALS)),$(if $(wildcard data/mnist)$(shell command -v curl || command -v wget),,curl ca-certificates))
+FETCHER := $(if $(filter run,$(MAKECMDGOALS)),$(if $(wildcard data/mnist/train-images*)$(shell command -v curl || command -v wget),,curl ca-certificates))
 PACKAGES := $(strip $(REQUIRED) $(if $(HAVE_CMOCKA),,libcmocka-dev) \
 	$(if $(HAVE_OPENBLAS)$(filter 0,$(OPENBLAS)),,libopenblas-openmp-dev) $(FETCHER))
 
 # --- flags ---
 
-VARIANT := $(subst /,_,$(CC))$(if $(filter 1,$(PORTABLE)),-portable)$(if $(SAN),-san)$(if $(HAVE_OPENBLAS),,-noblas)
+VARIANT := $(subst /,_,$(CC))$(if $(filter 1,$(PORTABLE)),-portable)$(if $(SAN),-san)$(if $(HAVE_OPENBLAS),,-noblas)$(if $(HAVE_CUDA),-cuda)
 B := build/$(VARIANT)
 
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(findstring clang,$(CC)),-Wno-pass-failed)
@@ -61,14 +61,25 @@ OPTIMIZE := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sa
 CFLAGS ?=
 ALL_CFLAGS := -std=gnu11 $(OPTIMIZE) $(if $(HAVE_OPENMP),-fopenmp) $(CFLAGS)
 CPPFLAGS := -I. -I$(B) $(if $(HAVE_OPENMP),-DHAVE_OPENMP) $(if $(HAVE_OPENBLAS),-DHAVE_OPENBLAS)
-LDLIBS := $(if $(HAVE_OPENBLAS),$(OPENBLAS_LIBS)) -lcjson -lz -lm
+# CUDA: for the GPU that is here, else for all that CUDA 13 knows and, as PTX, those to come; SM=90 says which
+CUDA_HOME := $(if $(HAVE_CUDA),$(patsubst %/bin/,%,$(dir $(realpath $(shell command -v $(NVCC))))))
+DETECTED_SM := $(if $(HAVE_CUDA),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u))
+SM ?= $(DETECTED_SM)
+GENCODE := $(foreach sm,$(or $(strip $(SM)),75 80 86 89 90),-gencode arch=compute_$(sm)$(,)code=sm_$(sm)) \
+	$(if $(strip $(SM)),,-gencode arch=compute_90$(,)code=compute_90)
+NVCCFLAGS := -std=c++20 -O3 $(GENCODE) -Xcompiler -Wall$(,)-Wextra$(,)-Wno-missing-field-initializers$(if $(filter 1,$(WERROR)),$(,)-Werror)
+CPPFLAGS += $(if $(HAVE_CUDA),-DHAVE_CUDA)
+CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcublas -lcudart_static -ldl -lrt -lpthread -lstdc++)
+
+LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(OPENBLAS_LIBS)) -lcjson -lz -lm
 
 # --- sources: every file of a folder belongs to the program, but for backends whose library is missing ---
 
 SOURCES := $(wildcard src/*/*.c kernels/host/*.c)
 SOURCES := $(if $(HAVE_OPENBLAS),$(SOURCES),$(filter-out kernels/host/openblas.c,$(SOURCES)))
 SOURCES := $(if $(HAVE_OPENMP),$(SOURCES),$(filter-out kernels/host/openmp.c,$(SOURCES)))
-OBJECTS := $(SOURCES:%.c=$(B)/%.o)
+CUDA_SOURCES := $(if $(HAVE_CUDA),$(wildcard kernels/cuda/*.cu src/device/*.cu))
+OBJECTS := $(SOURCES:%.c=$(B)/%.o) $(CUDA_SOURCES:%.cu=$(B)/%.cu.o)
 TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c))
 TEST_SUPPORT := $(patsubst %.c,$(B)/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
 
@@ -88,7 +99,7 @@ probe:
 	@echo '$(call mark,$(HAVE_CJSON),cJSON)$(if $(HAVE_CJSON),,: needed for logs and checkpoints; apt-get install libcjson-dev)'
 	@echo '$(call mark,$(HAVE_CMOCKA),cmocka)$(if $(HAVE_CMOCKA),,: for make check; apt-get install libcmocka-dev)'
 	@echo '$(call mark,$(HAVE_OPENBLAS),OpenBLAS)$(if $(HAVE_OPENBLAS),,: for the backend openblas; $(if $(filter 0,$(OPENBLAS)),left out by OPENBLAS=0,apt-get install libopenblas-openmp-dev))'
-	@echo '$(call mark,$(HAVE_CUDA),CUDA with cuBLAS)$(if $(HAVE_CUDA),: no GPU backend uses it yet,: for GPU backends$(,) $(if $(filter 0,$(CUDA)),left out by CUDA=0,install the CUDA toolkit))'
+	@echo '$(call mark,$(HAVE_CUDA),CUDA with cuBLAS)$(if $(HAVE_CUDA), for $(if $(strip $(SM)),sm_$(strip $(SM)),sm_75 to sm_90 and PTX),: for GPU backends$(,) $(if $(filter 0,$(CUDA)),left out by CUDA=0,install the CUDA toolkit))'
 
 required:
 ifneq ($(strip $(REQUIRED)),)
@@ -144,6 +155,15 @@ $(B)/%.o: %.c $(B)/flags | $(B)/buildinfo.h
 	@echo '  cc    $<'
 	$(Q)$(CC) $(ALL_CFLAGS) $(WARNINGS) $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS) -MMD -MP -c $< -o $@
 
+$(B)/%.cu.o: %.cu $(B)/cudaflags
+	@mkdir -p $(@D)
+	@echo '  nvcc  $<'
+	$(Q)$(NVCC) $(NVCCFLAGS) -I. -I$(B) -MMD -MP -c $< -o $@
+
+$(B)/cudaflags: FORCE
+	@mkdir -p $(B)
+	@echo '$(NVCC) $(NVCCFLAGS)' | cmp -s - $@ || echo '$(NVCC) $(NVCCFLAGS)' > $@
+
 -include $(OBJECTS:.o=.d) $(B)/train.d $(TESTS:=.d) $(TEST_SUPPORT:.o=.d)
 
 # --- tests ---
@@ -152,8 +172,12 @@ $(B)/tests/test_%: $(B)/tests/test_%.o $(TEST_SUPPORT) $(OBJECTS)
 	@echo '  link  $@'
 	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
 
-.PHONY: run-tests
-run-tests: probe required $(B)/train $(TESTS)
+.PHONY: run-tests check-gpu
+# the GPU part alone; OLD=1 runs what was built elsewhere as it is
+check-gpu: $(if $(filter 1,$(OLD)),,$(B)/tests/test_gpu)
+	@tests/run.sh $(B)/tests/test_gpu
+
+run-tests: probe required $(if $(HAVE_CMOCKA),$(B)/train $(TESTS))
 ifeq ($(HAVE_CMOCKA),)
 	@echo 'make check needs cmocka: $(SUDO)apt-get install libcmocka-dev'; exit 1
 endif

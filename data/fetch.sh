@@ -164,6 +164,7 @@ END
 if [ "$missing" -gt 0 ]; then
     complain "$missing of 4 files are missing in $directory. Check the network or proxy and run this again"
     complain "(it goes on where it stopped), name another source in MIRRORS, or put the files there by hand."
-    complain "Without them, --data synthetic trains on generated digits."
+        complain "Without them, --data synthetic trains on generated digits."
+    rmdir "$directory" 2>/dev/null # nothing was left behind, so there is no folder either
     exit 1
 fi

@@ -2,20 +2,20 @@
 
    C = act(alpha * op(A) * op(B) + beta * C + bias)         row-major, true precision of the dtype
 
-   - op(A) is m x k, op(B) is k x n, C is m x n. Leading dimensions are in elements and at least the stored
-   columns: NN   A[m][k]  B[k][n]     forward          Y  = X W TN   A[k][m]  B[k][n]     weight gradient  dW
-   = X^T dY NT   A[m][k]  B[n][k]     input gradient   dX = dY W^T TT   A[k][m]  B[n][k]     may be refused
+   - op(A) is m x k, op(B) is k x n, C is m x n. Leading dimensions are in elements, and at least the stored columns:
+       NN   A[m][k]  B[k][n]     forward          Y  = X W
+       TN   A[k][m]  B[k][n]     weight gradient  dW = X^T dY
+       NT   A[m][k]  B[n][k]     input gradient   dX = dY W^T
+       TT   A[k][m]  B[n][k]     may be refused
    - beta == 0 never reads C, which may hold NaN. m == 0 or n == 0: nothing to do. k == 0: C = beta * C.
    - Any shape is valid: nothing is a multiple of a tile. C does not overlap A or B.
-   - NaN and Inf in A, B and (beta != 0) C come out as IEEE 754 says. alpha == 0 may skip A and B, as BLAS
-   does.
+   - NaN and Inf in A, B and (beta != 0) C come out as IEEE 754 says. alpha == 0 may skip A and B, as BLAS does.
    - Pointers belong to the memory of the backend's device. A call may return before its work is done.
-   - A call allocates nothing in steady state: workspace belongs to the context and grows at most once per
-   shape.
+   - A call allocates nothing in steady state: workspace belongs to the context and grows at most once per shape.
    - The same call gives the same bits again.
 
-   A backend is one const struct gemm_backend in a file of its own, and one line in src/backend/registry.c.
-   This header includes standard headers only, so a plug-in compiles against it alone. */
+   A backend is one const struct gemm_backend in a file of its own, and its entry in src/backend/registry.c. This header
+   includes standard headers only, so a plug-in compiles against it alone. */
 #ifndef TESSERA_KERNELS_GEMM_H
 #define TESSERA_KERNELS_GEMM_H
 
@@ -62,9 +62,16 @@ struct gemm_call {
     const struct gemm_epilogue *epilogue; /* NULL: none. Only passed to a backend whose `fuses` says yes */
 };
 
+/* How float32 operands are multiplied. Anything but the first rounds them, and is only ever used because the
+ * user asked. */
+enum gemm_precision { GEMM_TRUE, GEMM_TF32, GEMM_BF16 };
+
 struct gemm_options {
     int threads;  /* host backends: how many to use, >= 1 */
     void *stream; /* cuda backends: the cudaStream_t to issue work on */
+    enum gemm_precision precision;
+    int tile;            /* cuda-shmem: 4, 8, 16 or 32 */
+    bool dynamic_shared; /* cuda-shmem: shared memory allocated at launch */
 };
 
 struct gemm_backend {
@@ -82,20 +89,24 @@ struct gemm_backend {
     bool (*supports)(enum gemm_dtype dtype, enum gemm_op op);
     enum gemm_status (*gemm)(void *context, const struct gemm_call *call);
 
-    /* (optional) Sets the thread count and returns the count that is really in use. NULL: always one thread.
-     */
+    /* (optional) Sets the thread count and returns the count that is really in use. NULL: always one thread. */
     int (*set_threads)(void *context, int threads);
 
     /* (optional) Has it threads of its own, apart from OpenMP's? Element-wise work then stays on one thread:
        two pools that spin on the same cores cost both of them half their speed and more. */
     bool (*own_threads)(void *context);
 
-    /* (optional) Can `gemm` do this epilogue? NULL: never; the element-wise op runs after the call instead.
-     */
+    /* (optional) Can it work in this precision? NULL: in GEMM_TRUE alone. */
+    bool (*takes_precision)(enum gemm_precision precision);
+
+    /* (optional) Can `gemm` do this epilogue? NULL: never; the element-wise op runs after the call instead. */
     bool (*fuses)(void *context, enum gemm_dtype dtype, const struct gemm_epilogue *epilogue);
 
     /* (optional) Version, core type and the like, for the header of every report. */
     void (*describe)(void *context, char *text, size_t size);
+
+    /* (optional) What went wrong, after GEMM_FAILED; "" if nothing. */
+    const char *(*error)(void *context);
 };
 
 #endif

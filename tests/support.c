@@ -124,13 +124,41 @@ void support_config(struct config *config, const char *settings) {
     assert_status(config_parse(config, text, FROM_FILE, "test"), STATUS_OK);
 }
 
+bool support_on_host(const struct registry_entry *entry) {
+    return !entry->backend || entry->backend->device == GEMM_ON_HOST;
+}
+
+static void upload_reals(struct mlp *mlp, void *to, const double *values, size_t count) {
+    struct device *device = &mlp->compute->device;
+    float *single = malloc(count * sizeof *single);
+    assert_non_null(single);
+    for (size_t i = 0; i < count; i++) single[i] = (float)values[i];
+    device->driver->upload(device, to, mlp->dtype == GEMM_F32 ? (const void *)single : values,
+                           count * dtype_size(mlp->dtype));
+    free(single);
+}
+
+void support_set_builtin_weights(struct mlp *mlp) {
+    double values[512];
+    for (size_t l = 0; l < mlp->depth; l++) {
+        const struct mlp_layer *layer = &mlp->layer[l];
+        const size_t count = layer->in * layer->out;
+        assert_true(count <= 512);
+        for (size_t k = 0; k < count; k++)
+            values[k] = sin(1.7 * (double)k + (double)l) / sqrt((double)layer->in);
+        upload_reals(mlp, layer->weight, values, count);
+        for (size_t j = 0; j < layer->out; j++) values[j] = 0.1 * cos((double)(j + l));
+        upload_reals(mlp, layer->bias, values, layer->out);
+    }
+}
+
 void support_open(struct compute *compute, const char *name, int threads) {
     const struct gemm_backend *backend;
     if (registry_find(name, &backend) != STATUS_OK) {
         print_message("skipped: %s\n", status_message());
         skip();
     }
-    assert_status(compute_open(compute, backend, threads), STATUS_OK);
+    assert_status(compute_open(compute, backend, &(struct compute_options){.threads = threads}), STATUS_OK);
 }
 
 int support_run(char *output, size_t size, const char *format, ...) {

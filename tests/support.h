@@ -13,7 +13,9 @@
 
 #include "src/backend/compute.h"
 #include "src/data/dataset.h"
+#include "src/backend/registry.h"
 #include "src/nn/config.h"
+#include "src/nn/mlp.h"
 
 /* A path in a temporary folder that is deleted at the end of the program. One of a few static buffers. */
 const char *support_path(const char *name);
@@ -37,6 +39,12 @@ void support_builtin_data(struct dataset_pair *pair);
 
 /* A config with these keys set ("layers=4-3-2 epochs=2"), checked. */
 void support_config(struct config *config, const char *settings);
+
+/* Does the entry run on the host (or was not built)? The others are the business of test_gpu.c. */
+bool support_on_host(const struct registry_entry *entry);
+
+/* The initial weights of tests/reference/mlp_numpy.py builtin, on whatever device. */
+void support_set_builtin_weights(struct mlp *mlp);
 
 /* Opens a backend by name; skips the test, saying why, if it cannot be used here. */
 void support_open(struct compute *compute, const char *backend, int threads);

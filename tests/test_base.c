@@ -136,13 +136,13 @@ static void profile_adds_up(void **state) {
     profile_start(&profile);
     const double start = profile.last;
     pause_briefly();
-    profile_lap(&profile, PART_BATCH);
+    profile_lap(&profile, (struct profile_slot){.part = PART_BATCH});
     pause_briefly();
-    profile_lap_gemm(&profile, PART_GEMM_TN, 1, 10, 20, 30);
+    profile_lap(&profile, profile_gemm_slot(PART_GEMM_TN, 1, 10, 20, 30));
     pause_briefly();
     profile_divert(&profile, PART_EVALUATION);
     pause_briefly();
-    profile_lap_gemm(&profile, PART_GEMM_NN, 0, 1, 1, 1);
+    profile_lap(&profile, profile_gemm_slot(PART_GEMM_NN, 0, 1, 1, 1));
     profile_restore(&profile);
     assert_near(profile_total(&profile), profile.last - start, 1e-9);
     assert_true(profile.seconds[PART_BATCH] >= 0.002 && profile.seconds[PART_EVALUATION] >= 0.002);
@@ -153,7 +153,7 @@ static void profile_adds_up(void **state) {
                 1e-12);
 
     const struct profile before = profile;
-    profile_lap(&profile, PART_H2D);
+    profile_lap(&profile, (struct profile_slot){.part = PART_H2D});
     const struct profile since = profile_since(&profile, &before);
     assert_true(since.seconds[PART_BATCH] == 0 && profile_transfer_ratio(&since) == 1);
 }

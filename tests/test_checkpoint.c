@@ -117,7 +117,7 @@ static void every_truncation_is_refused(void **state) {
     free(bytes);
 }
 
-/* A flipped byte anywhere is noticed, or changes nothing that counts (a word of the metadata, a space). */
+/* A flipped byte is noticed wherever it changes anything. */
 static void damage_is_noticed(void **state) {
     (void)state;
     size_t count, noticed = 0;
@@ -141,11 +141,11 @@ static void damage_is_noticed(void **state) {
         }
         checkpoint_close(&checkpoint);
         assert_true(status == STATUS_OK || status == STATUS_BAD_DATA);
-        if (at >= header) assert_int_equal(status, STATUS_BAD_DATA); /* the tensors: by their checksum */
+        if (at >= header) assert_int_equal(status, STATUS_BAD_DATA);
         noticed += status != STATUS_OK;
         bytes[at] ^= 0x15;
     }
-    assert_true(noticed > count - header);
+    assert_true(noticed >= count - (13 + 7)); /* all but the name of the checksum, and white space at the end */
     free(bytes);
 }
 
@@ -242,7 +242,7 @@ static void missing_momentum_is_noticed(void **state) {
     assert_status(optimizer_open(&optimizer, &mlp, &config), STATUS_OK);
     assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
     assert_status(checkpoint_restore(&checkpoint, &mlp, &optimizer, &back), STATUS_BAD_DATA);
-    assert_says(status_message(), "optimizer.velocity");
+    assert_says(status_message(), "was trained without momentum");
     checkpoint_close(&checkpoint);
     optimizer_close(&optimizer, &mlp);
     mlp_close(&mlp);
@@ -318,8 +318,9 @@ static void places_that_cannot_be_written(void **state) {
     struct mlp mlp;
     struct config config;
     open_network(&mlp, &config, "layers=5-4-3");
-    assert_status(checkpoint_writable(support_path("no-such/x.safetensors")), STATUS_FAILED);
-    assert_status(checkpoint_writable(support_path("x.safetensors")), STATUS_OK);
+    assert_status(safetensors_writable(support_path("no-such/x.safetensors")), STATUS_FAILED);
+    assert_status(safetensors_writable("/dev/null"), STATUS_FAILED);
+    assert_status(safetensors_writable(support_path("x.safetensors")), STATUS_OK);
     assert_status(checkpoint_save(support_path("no-such/x.safetensors"), &mlp, NULL, &config, NULL),
                   STATUS_FAILED);
     assert_says(status_message(), "No such file or directory");

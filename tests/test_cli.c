@@ -66,7 +66,9 @@ static void logs_are_complete(void **state) {
     (void)state;
     const char *log = support_path("run.jsonl"), *csv = support_path("run.csv");
     cJSON *line;
+    const double start = clock_seconds();
     assert_int_equal(RUN("--data %s " SMALL " --log %s --csv %s --log-steps 7 --seed 5", data, log, csv), 0);
+    const double wall = clock_seconds() - start;
     assert_int_equal(read_log(log, "header", &line), 1);
     static const char *const facts[] = {"machine", "cpu",       "compiler", "flags",     "commit", "backend",
                                         "dtype",   "precision", "engine",   "residency", "data"};
@@ -81,11 +83,14 @@ static void logs_are_complete(void **state) {
     assert_true(number(line, "epoch") == 3 && number(line, "seconds") > 0 &&
                 number(line, "images_per_second") > 0);
     assert_true(number(line, "train_accuracy") > 0 && number(line, "train_accuracy") <= 1);
-    const double accuracy = number(line, "test_accuracy");
+    const double accuracy = number(line, "test_accuracy"), seconds = number(line, "seconds");
     cJSON_Delete(line);
     assert_int_equal(read_log(log, "summary", &line), 1);
     assert_true(number(line, "test_accuracy") == accuracy && number(line, "test_total") == 100);
     assert_true(number(line, "test_correct") == accuracy * 100);
+    assert_true(number(line, "total_seconds") > 0 && number(line, "total_seconds") <= wall);
+    assert_true(number(cJSON_GetObjectItem(line, "time"), "evaluation") > 0);
+    assert_true(seconds + number(line, "startup_seconds") < number(line, "total_seconds"));
     const double total = number(line, "total_seconds");
     double sum = 0;
     const cJSON *part;
@@ -97,6 +102,15 @@ static void logs_are_complete(void **state) {
 
     size_t length, lines = 0;
     unsigned char *text = support_read(csv, &length);
+    text[length - 1] = '\0'; /* the last line's newline */
+    const char *last = strrchr((char *)text, '\n') + 1;
+    double fields[7];
+    assert_int_equal(sscanf(last, "%lf,%lf,%lf,%lf,%lf,%lf,%lf", fields, fields + 1, fields + 2, fields + 3,
+                            fields + 4, fields + 5, fields + 6),
+                     7);
+    assert_near(fields[4], accuracy, 1e-6);
+    assert_near(fields[5] / seconds, 1, 1e-6);
+    text[length - 1] = '\n';
     for (size_t i = 0; i < length; i++) lines += text[i] == '\n';
     assert_int_equal(lines, 4);
     free(text);
@@ -112,6 +126,8 @@ static void mistakes_have_their_exit_codes(void **state) {
         {"trian", 2, "unknown command 'trian'; did you mean 'train'?"},
         {"--batchsize 3", 2, "did you mean '--batch-size'?"},
         {"--epochs", 2, "--epochs needs a value"},
+        {"--dry-run=1", 2, "--dry-run takes no value"},
+        {"--log x --csv x --data synthetic", 2, "name the same file"},
         {"--epochs many", 2, "--epochs: epochs must be a whole number"},
         {"--batch-size 0", 2, "batch-size must be"},
         {"--layers 784--10", 2, "layers must be"},
@@ -138,7 +154,7 @@ static void data_that_does_not_fit(void **state) {
     assert_int_equal(RUN("--data %s", data), 2);
     assert_says(output, "the images have 42 pixels: set --layers 42-");
     assert_int_equal(RUN("--data %s --layers 42-9-3", data), 3);
-    assert_says(output, "the data set has a label 3, but layers ends with 3 outputs");
+    assert_says(output, "of the training set has the label 3, but layers ends with 3 outputs");
     assert_int_equal(RUN("--data %s --layers 42-9-4 --validation 300", data), 2);
     assert_int_equal(RUN("--data %s --layers 42-1048576-1048576-4", data), 1);
     assert_says(output, "TiB");
@@ -185,6 +201,9 @@ static void help_and_version(void **state) {
     for (size_t i = 0; i < config_key_count(); i++) assert_says(output, config_key_at(i)->name);
     assert_int_equal(RUN("--version"), 0);
     assert_says(output, "Tessera ");
+    setenv("TESSERA_EPOCHS", "abc", 1);
+    assert_int_equal(RUN("--help"), 0);
+    unsetenv("TESSERA_EPOCHS");
 }
 
 static void dry_run_trains_nothing(void **state) {
@@ -250,6 +269,37 @@ static int interrupt(int signal, const char *save) {
         getenv("TESSERA"), data, save, support_path("out"), support_path("out"), signal);
     const int status = system(command);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void resumed_log_is_continued(void **state) {
+    (void)state;
+    const char *model = support_path("log.safetensors"), *log = support_path("two.jsonl"),
+               *csv = support_path("two.csv");
+    cJSON *line;
+    assert_int_equal(RUN("--data %s " SMALL " --save %s --log %s --csv %s", data, model, log, csv), 0);
+    assert_int_equal(RUN("--resume %s --epochs 5 --log %s --csv %s", model, log, csv), 0);
+    assert_int_equal(read_log(log, "epoch", &line), 5);
+    cJSON_Delete(line);
+    assert_int_equal(RUN("--resume %s", model), 0);
+    assert_says(output, "nothing to train");
+}
+
+/* Devices, folders and the like are never replaced, and refused before the training. */
+static void only_files_are_replaced(void **state) {
+    (void)state;
+    char name[400];
+    memset(name, 'x', 300);
+    name[300] = '\0';
+    const char *const targets[] = {"/dev/null", data, name};
+    for (size_t i = 0; i < 3; i++)
+        for (int init = 0; init < 2; init++) {
+            assert_int_equal(
+                RUN("--data %s " SMALL " --%s %s", data, init ? "save-init" : "save", targets[i]), 1);
+            assert_says(output, "cannot write a checkpoint to");
+            assert_null(strstr(output, "train accuracy"));
+        }
+    struct stat info;
+    assert_true(stat("/dev/null", &info) == 0 && S_ISCHR(info.st_mode));
 }
 
 static void signals_save_and_exit_130(void **state) {
@@ -328,6 +378,8 @@ int main(void) {
         cmocka_unit_test(save_eval_and_target),
         cmocka_unit_test(mistakes_are_pictured),
         cmocka_unit_test(resumed_run_continues),
+        cmocka_unit_test(resumed_log_is_continued),
+        cmocka_unit_test(only_files_are_replaced),
         cmocka_unit_test(signals_save_and_exit_130),
         cmocka_unit_test(divergence_exits_1),
         cmocka_unit_test(a_failed_save_loses_no_result),

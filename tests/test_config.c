@@ -149,13 +149,35 @@ static void files_that_are_none(void **state) {
 static void fits_the_data(void **state) {
     (void)state;
     struct config config;
+    struct dataset_pair data;
+    support_builtin_data(&data); /* 50 images of 42 pixels, labels 0 to 3 */
     support_config(&config, "layers=42-5-4");
-    assert_status(config_check_data(&config, 42, 4, 100), STATUS_OK);
-    assert_status(config_check_data(&config, 43, 4, 100), STATUS_USAGE);
-    assert_status(config_check_data(&config, 42, 5, 100), STATUS_BAD_DATA);
-    assert_says(status_message(), "label 4");
-    config.validation = 100;
-    assert_status(config_check_data(&config, 42, 4, 100), STATUS_USAGE);
+    assert_status(config_check_data(&config, &data), STATUS_OK);
+    support_config(&config, "layers=43-5-4");
+    assert_status(config_check_data(&config, &data), STATUS_USAGE);
+    support_config(&config, "layers=42-5-3");
+    assert_status(config_check_data(&config, &data), STATUS_BAD_DATA);
+    assert_says(status_message(),
+                "image 7 of the training set has the label 3, but layers ends with 3 outputs");
+    support_config(&config, "layers=42-5-257");
+    assert_status(config_check_data(&config, &data), STATUS_USAGE);
+    support_config(&config, "layers=42-5-4 validation=50");
+    assert_status(config_check_data(&config, &data), STATUS_USAGE);
+    support_config(&config, "layers=42-5-4 dtype=f64 precision=tf32");
+    assert_status(config_check_data(&config, &data), STATUS_USAGE);
+    dataset_pair_free(&data);
+}
+
+/* '#' is a comment only where it cannot be part of a name. */
+static void names_may_hold_a_hash(void **state) {
+    (void)state;
+    struct config config;
+    support_config(&config, "data=a#b");
+    assert_string_equal(config.data, "a#b");
+    assert_status(config_parse(&config, "data = c#d # not this\n#nor this", FROM_FILE, "t"), STATUS_OK);
+    assert_string_equal(config.data, "c#d");
+    assert_status(config_set(&config, "data", "a\nseed = 5", FROM_FLAG, "--data"), STATUS_USAGE);
+    assert_status(config_set(&config, "data", "a #b", FROM_FLAG, "--data"), STATUS_USAGE);
 }
 
 int main(void) {
@@ -169,6 +191,7 @@ int main(void) {
         cmocka_unit_test(dump_reads_back),
         cmocka_unit_test(files_that_are_none),
         cmocka_unit_test(fits_the_data),
+        cmocka_unit_test(names_may_hold_a_hash),
     };
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);
 }

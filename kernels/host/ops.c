@@ -1,8 +1,8 @@
 /* Element-wise ops on the host: one pass over memory each, parallel when the pass is worth a fork.
 
-   Bound by   bytes: a training step of 784-128-10 at batch 128 in float32 writes 0.4 MB (gather) and
-   moves 1.2 MB (update), 30 us at L2 speed on one core, beside 51 MFLOP in GEMM (0.1-0.2 ms). Run ./train
-   --backend openblas, and read "element-wise" in the summary */
+   Bound by   bytes: a training step of 784-128-10 at batch 128 in float32 writes 0.4 MB (gather) and moves 1.2 MB (update),
+              30 us at L2 speed on one core, beside 51 MFLOP in GEMM (0.1-0.2 ms).
+   Run        ./train --backend openblas, and read "element-wise" in the summary */
 #include "kernels/host/ops.h"
 
 #include <math.h>
@@ -32,8 +32,7 @@ static int threads_for(const void *context, size_t elements) {
     return elements >= PARALLEL_ELEMENTS ? host->threads : 1;
 }
 
-/* Calls `function(activation, ...)` with the activation as a constant, so that each inlined copy vectorises.
- */
+/* Calls `function(activation, ...)` with the activation as a constant, so that each inlined copy vectorises. */
 #define FOR_ACTIVATION(activation, function, ...)      \
     switch (activation) {                              \
     case ACTIVATION_NONE:                              \

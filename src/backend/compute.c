@@ -4,39 +4,126 @@
 
 #include "src/backend/registry.h"
 
-enum status compute_open(struct compute *compute, const struct gemm_backend *backend, int threads) {
-    char why[256] = "";
-    *compute = (struct compute){.backend = backend};
+enum { DEFAULT_TILE = 16 };
+
+static const char *const precision_names[] = {"f32", "tf32", "bf16"};
+
+static enum status check_precision(const struct gemm_backend *backend, enum gemm_precision precision) {
+    if (precision == GEMM_TRUE || (backend->takes_precision && backend->takes_precision(precision)))
+        return STATUS_OK;
+    return status_set(STATUS_UNAVAILABLE,
+                      "backend '%s' has no precision %s: use --precision f32, or --backend cublas",
+                      backend->name, precision_names[precision]);
+}
+
+/* A backend on its own device. */
+static enum status open_on(struct device *device, const struct gemm_backend *backend,
+                           const struct compute_options *options, void **context) {
+    char why[512] = "";
+    const struct device_options device_options = {.threads = backend->set_threads ? options->threads : 1,
+                                                  .ordinal = options->ordinal};
+    const enum status status = device->driver->open(device, &device_options);
+    if (status) return status;
+    const struct gemm_options gemm_options = {
+        .threads = device_options.threads,
+        .stream = device->driver->stream ? device->driver->stream(device) : NULL,
+        .precision = options->precision,
+        .tile = options->tile ? options->tile : DEFAULT_TILE,
+        .dynamic_shared = options->dynamic_shared};
+    *context = backend->create(&gemm_options, why, sizeof why);
+    if (*context) return STATUS_OK;
+    device->driver->close(device);
+    return status_set(STATUS_UNAVAILABLE, "backend '%s' did not start: %s", backend->name, why);
+}
+
+/* The host as the device, the backend's GPU behind it. */
+static enum status open_offload(struct compute *compute, const struct gemm_backend *backend,
+                                const struct compute_options *options) {
+    struct offload *offload = &compute->offload;
+    const struct device_options host = {.threads = options->threads};
+    offload->backend = backend;
+    offload->gpu.driver = registry_device(backend->device);
+    enum status status = open_on(&offload->gpu, backend, options, &offload->context);
+    if (status) return status;
+    compute->pinned_host = offload_pinned_host(offload->gpu.driver);
+    compute->device.driver = options->pinned ? &compute->pinned_host : &device_host;
+    status = compute->device.driver->open(&compute->device, &host);
+    if (status) offload_close(offload);
+    compute->threads = options->threads;
+    return status;
+}
+
+static enum status open_direct(struct compute *compute, const struct gemm_backend *backend,
+                               const struct compute_options *options) {
     struct device *device = &compute->device;
     device->driver = registry_device(backend->device);
-    if (!backend->set_threads) threads = 1; /* a serial run is serial throughout */
-    const enum status status = device->driver->open(device, threads);
+    const enum status status = open_on(device, backend, options, &compute->context);
     if (status) return status;
-
-    const struct gemm_options options = {
-        .threads = threads, .stream = device->driver->stream ? device->driver->stream(device) : NULL};
-    compute->context = backend->create(&options, why, sizeof why);
-    if (!compute->context) {
-        device->driver->close(device);
-        return status_set(STATUS_UNAVAILABLE, "backend '%s' did not start: %s", backend->name, why);
-    }
-    compute->threads = backend->set_threads ? backend->set_threads(compute->context, threads) : 1;
+    compute->threads = backend->set_threads ? backend->set_threads(compute->context, options->threads) : 1;
     if (backend->own_threads && backend->own_threads(compute->context) && device->driver->set_threads)
         device->driver->set_threads(device, 1);
-    if (backend->describe) {
-        backend->describe(compute->context, compute->description, sizeof compute->description);
-    } else {
-        snprintf(compute->description, sizeof compute->description, "%d thread%s", compute->threads,
-                 compute->threads == 1 ? "" : "s");
-    }
     return STATUS_OK;
 }
 
+static void describe(struct compute *compute) {
+    const bool offloaded = compute->residency == RESIDENCY_HOST;
+    struct device *gpu = offloaded ? &compute->offload.gpu : &compute->device;
+    if (gpu->driver->describe) gpu->driver->describe(gpu, compute->gpu, sizeof compute->gpu);
+    if (compute->backend->describe) {
+        compute->backend->describe(offloaded ? compute->offload.context : compute->context,
+                                   compute->description, sizeof compute->description);
+    } else if (compute->backend->device == GEMM_ON_HOST) {
+        snprintf(compute->description, sizeof compute->description, "%d thread%s", compute->threads,
+                 compute->threads == 1 ? "" : "s");
+    } else {
+        snprintf(compute->description, sizeof compute->description, "own kernel");
+    }
+}
+
+enum status compute_open(struct compute *compute, const struct gemm_backend *backend,
+                         const struct compute_options *options) {
+    const bool offloaded = options->residency == RESIDENCY_HOST && backend->device != GEMM_ON_HOST;
+    *compute = (struct compute){.backend = backend,
+                                .residency = offloaded ? RESIDENCY_HOST : RESIDENCY_DEVICE,
+                                .pinned = offloaded && options->pinned,
+                                .precision = options->precision};
+    enum status status = check_precision(backend, options->precision);
+    if (!status)
+        status = offloaded ? open_offload(compute, backend, options) : open_direct(compute, backend, options);
+    if (status) {
+        *compute = (struct compute){0};
+    } else {
+        describe(compute);
+    }
+    return status;
+}
+
 void compute_close(struct compute *compute) {
-    if (!compute->context) return;
-    compute->backend->destroy(compute->context);
+    if (compute->offload.context) {
+        compute->device.driver->close(&compute->device);
+        offload_close(&compute->offload);
+    } else if (compute->context) {
+        compute->backend->destroy(compute->context);
+        compute->device.driver->close(&compute->device);
+    }
     compute->context = NULL;
-    compute->device.driver->close(&compute->device);
+}
+
+enum status compute_gemm(struct compute *compute, const struct gemm_call *call) {
+    if (call->m == 0 || call->n == 0) return STATUS_OK;
+    if (compute->offload.context) return offload_gemm(&compute->offload, call, compute->device.profile);
+    const enum gemm_status result = compute->backend->gemm(compute->context, call);
+    if (result == GEMM_OK) return STATUS_OK;
+    return status_set(
+        STATUS_FAILED, "backend '%s' %s %s %s with m=%zu n=%zu k=%zu %s", compute->backend->name,
+        result == GEMM_UNSUPPORTED ? "does not support" : "failed in", dtype_name(call->dtype),
+        gemm_op_name(call->op), call->m, call->n, call->k,
+        result == GEMM_FAILED && compute->backend->error ? compute->backend->error(compute->context) : "");
+}
+
+bool compute_fuses(struct compute *compute, enum gemm_dtype dtype, const struct gemm_epilogue *epilogue) {
+    return compute->context && compute->backend->fuses &&
+           compute->backend->fuses(compute->context, dtype, epilogue);
 }
 
 const char *gemm_op_name(enum gemm_op op) {
@@ -44,15 +131,12 @@ const char *gemm_op_name(enum gemm_op op) {
     return names[op];
 }
 
-enum status compute_gemm(struct compute *compute, const struct gemm_call *call) {
-    if (call->m == 0 || call->n == 0) return STATUS_OK;
-    const enum gemm_status result = compute->backend->gemm(compute->context, call);
-    if (result == GEMM_OK) return STATUS_OK;
-    return status_set(STATUS_FAILED, "backend '%s' %s %s %s with m=%zu n=%zu k=%zu", compute->backend->name,
-                      result == GEMM_UNSUPPORTED ? "does not support" : "failed in", dtype_name(call->dtype),
-                      gemm_op_name(call->op), call->m, call->n, call->k);
+const char *compute_precision(const struct compute *compute, enum gemm_dtype dtype) {
+    return dtype == GEMM_F64 ? "f64" : precision_names[compute->precision];
 }
 
-bool compute_fuses(struct compute *compute, enum gemm_dtype dtype, const struct gemm_epilogue *epilogue) {
-    return compute->backend->fuses && compute->backend->fuses(compute->context, dtype, epilogue);
+const char *compute_residency(const struct compute *compute) {
+    return compute->residency == RESIDENCY_DEVICE ? "device"
+           : compute->pinned                      ? "host (pinned)"
+                                                  : "host (pageable)";
 }

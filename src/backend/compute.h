@@ -3,29 +3,54 @@
 #define TESSERA_BACKEND_COMPUTE_H
 
 #include "kernels/gemm.h"
+#include "src/backend/offload.h"
 #include "src/base/status.h"
 #include "src/device/device.h"
 
-struct compute {
-    struct device device;
-    const struct gemm_backend *backend;
-    void *context;
-    int threads;           /* really in use, by GEMM and element-wise work alike */
-    char description[256]; /* the backend in words, for headers */
+/* Where tensors live, if the backend runs on a GPU: there, or in host memory with copies for each GEMM. */
+enum residency { RESIDENCY_DEVICE, RESIDENCY_HOST };
+
+struct compute_options {
+    int threads; /* of the host: a wish; compute->threads is what came of it */
+    int ordinal; /* which GPU, from 0 */
+    enum residency residency;
+    bool pinned; /* page-locked host memory, with RESIDENCY_HOST */
+    enum gemm_precision precision;
+    int tile;            /* of cuda-shmem; 0: its default */
+    bool dynamic_shared; /* of cuda-shmem */
 };
 
-/* Opens the backend's device, then the backend on it. `threads` is a wish; compute->threads what came of it.
- */
-enum status compute_open(struct compute *compute, const struct gemm_backend *backend, int threads);
+struct compute {
+    struct device device; /* where tensors live */
+    const struct gemm_backend *backend;
+    void *context;                    /* the backend's; NULL with residency host */
+    struct offload offload;           /* with residency host */
+    struct device_driver pinned_host; /* with pinned memory */
+    enum residency residency;
+    bool pinned;
+    enum gemm_precision precision;
+    int threads;           /* of the host, really in use, by GEMM and element-wise work alike */
+    char description[256]; /* the backend in words, for headers */
+    char gpu[256];         /* the GPU in words, "" without */
+};
+
+/* Opens the backend's device, then the backend on it. STATUS_UNAVAILABLE if it cannot be used so (no GPU of
+   that number, a precision that the backend has not). */
+enum status compute_open(struct compute *compute, const struct gemm_backend *backend,
+                         const struct compute_options *options);
 void compute_close(struct compute *compute);
 
-/* One GEMM. STATUS_FAILED names the backend and the shape if it refuses or fails. */
+/* One GEMM on tensors of compute->device. STATUS_FAILED names the backend and the shape if it refuses or
+ * fails. */
 enum status compute_gemm(struct compute *compute, const struct gemm_call *call);
 
 /* Can the backend do this epilogue itself? */
 bool compute_fuses(struct compute *compute, enum gemm_dtype dtype, const struct gemm_epilogue *epilogue);
 
-/* "NN", "TN", "NT", "TT". */
+/* "NN", "TN", "NT", "TT"; "f32", "tf32", "bf16" (true precision has the name of the dtype); "device", "host",
+ * "host (pinned)". */
 const char *gemm_op_name(enum gemm_op op);
+const char *compute_precision(const struct compute *compute, enum gemm_dtype dtype);
+const char *compute_residency(const struct compute *compute);
 
 #endif

@@ -13,6 +13,12 @@ extern const struct gemm_backend gemm_openmp;
 #ifdef HAVE_OPENBLAS
 extern const struct gemm_backend gemm_openblas;
 #endif
+#ifdef HAVE_CUDA
+extern const struct gemm_backend gemm_cuda_naive, gemm_cuda_coalesced, gemm_cuda_shmem, gemm_cublas;
+extern const struct device_driver device_cuda;
+#endif
+
+#define NO_CUDA "the CUDA toolkit was not found when this was built (install it, then make)"
 
 static const struct registry_entry entries[] = {
     {"serial", &gemm_serial, NULL},
@@ -24,7 +30,17 @@ static const struct registry_entry entries[] = {
 #ifdef HAVE_OPENBLAS
     {"openblas", &gemm_openblas, NULL},
 #else
-    {"openblas", NULL, "OpenBLAS was not found when this was built (install libopenblas-dev, then make)"},
+    {"openblas", NULL,
+     "OpenBLAS was not found when this was built (install libopenblas-openmp-dev, then make)"},
+#endif
+#ifdef HAVE_CUDA
+    {"cuda-naive", &gemm_cuda_naive, NULL}, {"cuda-coalesced", &gemm_cuda_coalesced, NULL},
+    {"cuda-shmem", &gemm_cuda_shmem, NULL}, {"cublas", &gemm_cublas, NULL},
+#else
+    {"cuda-naive", NULL, NO_CUDA},
+    {"cuda-coalesced", NULL, NO_CUDA},
+    {"cuda-shmem", NULL, NO_CUDA},
+    {"cublas", NULL, NO_CUDA},
 #endif
 };
 
@@ -40,6 +56,9 @@ const struct registry_entry *registry_at(size_t index) {
 }
 
 const struct device_driver *registry_device(enum gemm_device where) {
+#ifdef HAVE_CUDA
+    if (where == GEMM_ON_CUDA) return &device_cuda;
+#endif
     return where == GEMM_ON_HOST ? &device_host : NULL;
 }
 

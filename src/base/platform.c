@@ -27,21 +27,23 @@ const char *platform_flags(void) {
     return BUILD_FLAGS;
 }
 
+/* The rest of the first line of a file that starts with `key`, "" if there is none. */
+static void find_line(const char *path, const char *key, char *text, size_t size) {
+    char line[256];
+    FILE *file = fopen(path, "r");
+    text[0] = '\0';
+    while (file && fgets(line, sizeof line, file)) {
+        if (strncmp(line, key, strlen(key)) != 0) continue;
+        snprintf(text, size, "%s", text_trim(line + strlen(key)));
+        break;
+    }
+    if (file) fclose(file);
+}
+
 const char *platform_cpu(void) {
     static char name[128];
-    if (name[0]) return name;
-    snprintf(name, sizeof name, "unknown");
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    if (!file) return name;
-    char line[256];
-    while (fgets(line, sizeof line, file)) {
-        char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) == 0 && colon) {
-            snprintf(name, sizeof name, "%.127s", text_trim(colon + 1));
-            break;
-        }
-    }
-    fclose(file);
+    if (!name[0]) find_line("/proc/cpuinfo", "model name\t:", name, sizeof name);
+    if (!name[0]) snprintf(name, sizeof name, "unknown");
     return name;
 }
 
@@ -69,4 +71,11 @@ int platform_threads(void) {
 uint64_t platform_memory(void) {
     const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
     return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
+}
+
+uint64_t platform_memory_available(void) {
+    char text[64];
+    find_line("/proc/meminfo", "MemAvailable:", text, sizeof text);
+    const unsigned long long kibibytes = strtoull(text, NULL, 10);
+    return kibibytes ? kibibytes * 1024 : platform_memory();
 }

@@ -16,7 +16,8 @@ const char *platform_cpu(void);
 const char *platform_system(void);
 /* Cores that this process may use (affinity mask; OMP_NUM_THREADS, when set, instead). */
 int platform_threads(void);
-/* Physical memory in bytes, 0 if unknown. */
+/* Physical memory, and what of it can be used without swapping, in bytes; 0 if unknown. */
 uint64_t platform_memory(void);
+uint64_t platform_memory_available(void);
 
 #endif

@@ -14,38 +14,33 @@ void profile_start(struct profile *profile) {
     profile->last = clock_seconds();
 }
 
-static double lap_seconds(struct profile *profile) {
-    const double now = clock_seconds(), seconds = now - profile->last;
-    profile->last = now;
-    return seconds;
+struct profile_slot profile_gemm_slot(enum profile_part part, size_t layer, size_t m, size_t n, size_t k) {
+    return (struct profile_slot){
+        .part = part, .layer = layer, .flops = 2.0 * (double)m * (double)n * (double)k};
 }
 
-void profile_lap(struct profile *profile, enum profile_part part) {
-    profile->seconds[profile->diverted ? profile->divert : part] += lap_seconds(profile);
-}
-
-void profile_lap_gemm(struct profile *profile, enum profile_part part, size_t layer, size_t m, size_t n,
-                      size_t k) {
-    if (profile->diverted) {
-        profile_lap(profile, part);
-        return;
-    }
-    const double seconds = lap_seconds(profile);
-    struct profile_gemm *gemm = &profile->gemm[part - PART_GEMM_NN][layer];
-    profile->seconds[part] += seconds;
+void profile_take(struct profile *profile, struct profile_slot slot, double seconds) {
+    profile->last += seconds;
+    profile->seconds[profile->diverted ? profile->divert : slot.part] += seconds;
+    if (profile->diverted || slot.part < PART_GEMM_NN || slot.part > PART_GEMM_NT) return;
+    struct profile_gemm *gemm = &profile->gemm[slot.part - PART_GEMM_NN][slot.layer];
     gemm->seconds += seconds;
-    gemm->flops += 2.0 * (double)m * (double)n * (double)k;
+    gemm->flops += slot.flops;
     gemm->calls++;
 }
 
+void profile_lap(struct profile *profile, struct profile_slot slot) {
+    profile_take(profile, slot, clock_seconds() - profile->last);
+}
+
 void profile_divert(struct profile *profile, enum profile_part part) {
-    profile_lap(profile, PART_OTHER);
+    profile_lap(profile, (struct profile_slot){.part = PART_OTHER});
     profile->diverted = true;
     profile->divert = part;
 }
 
 void profile_restore(struct profile *profile) {
-    profile_lap(profile, profile->divert);
+    profile_lap(profile, (struct profile_slot){.part = profile->divert});
     profile->diverted = false;
 }
 
@@ -88,6 +83,7 @@ static const struct {
     [PART_GEMM_NT] = {"gemm_nt", "GEMM NT input gradient"},
     [PART_ELEMENTWISE] = {"elementwise", "element-wise"},
     [PART_OPTIMIZER] = {"optimizer", "optimizer"},
+    [PART_GRAPH] = {"graph", "steps in a graph"},
     [PART_BATCH] = {"batch", "batch preparation"},
     [PART_EVALUATION] = {"evaluation", "evaluation"},
     [PART_CHECKPOINT] = {"checkpoint", "checkpoint"},

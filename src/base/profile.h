@@ -16,6 +16,7 @@ enum profile_part {
     PART_GEMM_NT, /* input gradient */
     PART_ELEMENTWISE,
     PART_OPTIMIZER,
+    PART_GRAPH, /* whole steps, which a captured graph does not take apart */
     PART_BATCH, /* permutation, gather, pixel conversion */
     PART_EVALUATION,
     PART_CHECKPOINT,
@@ -44,13 +45,21 @@ double clock_seconds(void);
 /* All zero; the first lap starts now. */
 void profile_start(struct profile *profile);
 
-/* The time since the last lap was spent in `part`. */
-void profile_lap(struct profile *profile, enum profile_part part);
+/* What an interval was spent on. */
+struct profile_slot {
+    enum profile_part part;
+    size_t layer; /* of a GEMM; 0 is the first */
+    double flops; /* of a GEMM, else 0 */
+};
 
-/* The same for one GEMM of a layer (0 is the first); part is PART_GEMM_NN, _TN or _NT, m n k give its flops.
- */
-void profile_lap_gemm(struct profile *profile, enum profile_part part, size_t layer, size_t m, size_t n,
-                      size_t k);
+/* One GEMM of a layer; part is PART_GEMM_NN, _TN or _NT. */
+struct profile_slot profile_gemm_slot(enum profile_part part, size_t layer, size_t m, size_t n, size_t k);
+
+/* The time since the last lap was spent there. */
+void profile_lap(struct profile *profile, struct profile_slot slot);
+
+/* The first `seconds` of it were (measured by another clock); the next lap gets what is left. */
+void profile_take(struct profile *profile, struct profile_slot slot, double seconds);
 
 /* From here on every lap counts as `part` (evaluation runs the same code as training), until profile_restore.
    The time since the last lap goes to PART_OTHER first. */

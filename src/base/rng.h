@@ -28,8 +28,7 @@ uint32_t rng_u32(struct rng *rng);
 double rng_uniform(struct rng *rng);
 /* Standard normal (Box-Muller). */
 double rng_normal(struct rng *rng);
-/* Uniform integer in [0, bound) without bias (Lemire 2019, "Fast random integer generation in an interval").
- */
+/* Uniform integer in [0, bound) without bias (Lemire 2019, "Fast random integer generation in an interval"). */
 uint32_t rng_below(struct rng *rng, uint32_t bound);
 /* A uniform permutation of 0 .. count-1 (Fisher-Yates). */
 void rng_permutation(struct rng *rng, uint32_t *out, size_t count);

@@ -43,8 +43,9 @@ enum status console_check_target(const struct config *config, const struct evalu
 
 static void print_recipe(const struct trainer *trainer) {
     const struct config *config = trainer->config;
-    printf("recipe    %lld epochs of %s steps of %s images, lr %g (%s", (long long)config->epochs,
-           text_grouped(trainer->steps).text, text_grouped(trainer->batch).text, config->learning_rate,
+    printf("recipe    %lld epoch%s of %s step%s of %s images, lr %g (%s", (long long)config->epochs,
+           config->epochs == 1 ? "" : "s", text_grouped(trainer->steps).text, trainer->steps == 1 ? "" : "s",
+           text_grouped(trainer->batch).text, config->learning_rate,
            config_choice("schedule", config->schedule));
     if (config->warmup_steps) printf(", %lld warm-up steps", (long long)config->warmup_steps);
     printf("), momentum %g, weight decay %g, shuffle %s, seed %lld\n", config->momentum, config->weight_decay,
@@ -65,9 +66,10 @@ void console_header(const struct trainer *trainer, const struct dataset_pair *da
            trainer->validation.count ? " (after the validation split)" : "",
            text_grouped(trainer->test.count).text, data->train.height, data->train.width);
     print_recipe(trainer);
-    printf("compute   backend %s (%s), %s, precision %s, engine %s, residency device (%s)\n",
-           compute->backend->name, compute->description, dtype_name(trainer->mlp.dtype),
-           dtype_name(trainer->mlp.dtype), trainer->engine->name, compute->device.driver->name);
+    printf("compute   backend %s (%s), %s, precision %s, engine %s, residency %s\n", compute->backend->name,
+           compute->description, dtype_name(trainer->mlp.dtype),
+           compute_precision(compute, trainer->mlp.dtype), trainer->engine->name, compute_residency(compute));
+    if (compute->gpu[0]) printf("gpu       %s\n", compute->gpu);
     printf("machine   %s; %s; %s %s\n\n", platform_cpu(), platform_system(), platform_compiler(),
            platform_flags());
 }
@@ -79,19 +81,25 @@ static void clear_progress(const struct console *console) {
 }
 
 void console_epoch_titles(const struct console *console) {
-    printf("epoch    loss  %22s  %22s  seconds   images/s    NN    TN    NT  copies\n", "train accuracy",
+    printf("epoch    loss  %22s  %22s  seconds   images/s     NN     TN     NT  copies\n", "train accuracy",
            console->trainer->validation.count ? "validation accuracy" : "test accuracy");
 }
 
 void console_epoch(struct console *console, const struct epoch_record *record) {
     const double *seconds = record->time.seconds;
     clear_progress(console);
-    printf("%5zu  %6.4f  %22s  %22s  %7.3f  %9s  %3.0f %%  %3.0f %%  %3.0f %%  %4.1f %%\n", record->epoch,
-           record->train_loss, console_accuracy(record->train_correct, record->train_images).text,
+    printf("%5zu  %6.4f  %22s  %22s  %7.4f  %9s", record->epoch, record->train_loss,
+           console_accuracy(record->train_correct, record->train_images).text,
            console_accuracy(record->evaluation.correct, record->evaluation.total).text, record->seconds,
-           text_grouped((uint64_t)record->images_per_second).text,
-           percent(seconds[PART_GEMM_NN], record->seconds), percent(seconds[PART_GEMM_TN], record->seconds),
-           percent(seconds[PART_GEMM_NT], record->seconds), 100 * profile_transfer_ratio(&record->time));
+           text_grouped((uint64_t)record->images_per_second).text);
+    for (int part = PART_GEMM_NN; part <= PART_GEMM_NT; part++) {
+        if (seconds[PART_GRAPH] > 0) { /* not taken apart */
+            printf("      -");
+        } else {
+            printf("  %3.0f %%", percent(seconds[part], record->seconds));
+        }
+    }
+    printf("  %4.1f %%\n", 100 * profile_transfer_ratio(&record->time));
     fflush(stdout);
 }
 
@@ -145,6 +153,13 @@ static void print_time(const struct trainer *trainer, const struct profile *time
     printf("  %-28s %9.4f  %5.1f %%\n", "total", profile_total(time), 100.0);
 }
 
+static const char *transfers(const struct compute *compute) {
+    if (compute->residency == RESIDENCY_HOST)
+        return compute->pinned ? "each GEMM copied, page-locked memory" : "each GEMM copied, pageable memory";
+    return compute->device.driver->host_memory ? "everything lives in host memory: nothing is copied"
+                                               : "tensors live on the GPU, pageable memory";
+}
+
 void console_summary(struct console *console, const struct run_summary *summary) {
     const struct trainer *trainer = console->trainer;
     const struct profile *time = &summary->time;
@@ -161,11 +176,9 @@ void console_summary(struct console *console, const struct run_summary *summary)
            console_binomial_error(&summary->test), summary->test.loss);
     printf("epochs             %zu in this run, median %.4f s, start-up apart %.3f s\n", summary->epochs,
            summary->median_epoch_seconds, time->seconds[PART_STARTUP]);
-    if (training > 0)
+    if (training > 0 && seconds > 0)
         printf("GEMM               %.1f %% of training, %.1f GFLOP/s while in it\n",
                percent(seconds, training), seconds > 0 ? 1e-9 * flops / seconds : 0);
-    printf("transfer/total     %.4f (%s)\n", profile_transfer_ratio(time),
-           trainer->compute->device.driver->host_memory ? "everything lives in host memory: nothing is copied"
-                                                        : "H2D + D2H");
+    printf("transfer/total     %.4f (%s)\n", profile_transfer_ratio(time), transfers(trainer->compute));
     print_time(trainer, time);
 }

@@ -28,8 +28,7 @@ struct console_text console_accuracy(uint64_t correct, uint64_t total);
 /* One standard error of an accuracy, in percentage points: 100 sqrt(p (1 - p) / n). */
 double console_binomial_error(const struct evaluation *evaluation);
 
-/* STATUS_TARGET_MISSED if --target-accuracy (per cent, or a fraction up to 1) was asked for and not reached.
- */
+/* STATUS_TARGET_MISSED if --target-accuracy (per cent, or a fraction up to 1) was asked for and not reached. */
 enum status console_check_target(const struct config *config, const struct evaluation *test);
 
 #endif

@@ -12,42 +12,45 @@ static enum status print_verification(struct compute *compute) {
     size_t checked, skipped;
     const enum status status = verify_backend(compute, &checked, &skipped);
     if (status) {
-        printf("           WRONG: %s\n", status_message());
+        printf("                  WRONG: %s\n", status_message());
     } else {
-        printf("           verified: %s GEMM cases right, %s not supported\n", text_grouped(checked).text,
-               text_grouped(skipped).text);
+        printf("                  verified: %s GEMM cases right, %s not supported\n",
+               text_grouped(checked).text, text_grouped(skipped).text);
     }
     return status;
 }
 
-static enum status print_backend(const struct registry_entry *entry, int threads, bool verify) {
+static enum status print_backend(const struct registry_entry *entry, const struct compute_options *options,
+                                 bool verify) {
     char why[256] = "";
     if (!registry_usable(entry, why, sizeof why)) {
-        printf("  %-9s  not usable: %s\n", entry->name, why);
+        printf("  %-14s  not usable: %s\n", entry->name, why);
         return STATUS_OK;
     }
     struct compute compute;
-    enum status status = compute_open(&compute, entry->backend, threads);
+    enum status status = compute_open(&compute, entry->backend, options);
     if (status) {
-        printf("  %-9s  not usable: %s\n", entry->name, status_message());
+        printf("  %-14s  not usable: %s\n", entry->name, status_message());
         return STATUS_OK;
     }
-    printf("  %-9s  %s: %s (%s)\n", entry->name, compute.device.driver->name, entry->backend->summary,
+    printf("  %-14s  %s: %s (%s)\n", entry->name, compute.device.driver->name, entry->backend->summary,
            compute.description);
+    if (compute.gpu[0]) printf("                  on %s\n", compute.gpu);
     if (verify) status = print_verification(&compute);
     compute_close(&compute);
     return status;
 }
 
 static enum status run_devices(int argc, char **argv) {
-    static const char *const keys[] = {"threads", NULL};
+    static const char *const keys[] = {"threads", "device", "precision", "residency",
+                                       "pin",     "tile",   "shared",    NULL};
     const char *verify = NULL;
     const struct option_extra extras[] = {
         {"verify", NULL,
          "check every usable backend against a float64 reference; exit with 5 if one is wrong", &verify},
     };
     const struct option_set set = {
-        .usage = "devices [--verify] [--threads N]",
+        .usage = "devices [--verify] [--device N]...",
         .details =
             "Lists every GEMM backend that the program knows: what it is, or why it cannot be used here.",
         .keys = keys,
@@ -59,7 +62,7 @@ static enum status run_devices(int argc, char **argv) {
     const enum status parsed = options_parse(&set, argc, argv, &config, &help);
     if (parsed || help) return parsed;
 
-    const int threads = config.threads ? (int)config.threads : platform_threads();
+    const struct compute_options options = config_compute(&config);
     enum status worst = STATUS_OK;
     printf("machine    %s; %s; %s of memory\n", platform_cpu(), platform_system(),
            text_bytes((double)platform_memory()).text);
@@ -67,7 +70,7 @@ static enum status run_devices(int argc, char **argv) {
            platform_compiler(), platform_flags());
     printf("backends\n");
     for (size_t i = 0; i < registry_count(); i++) {
-        const enum status status = print_backend(registry_at(i), threads, verify != NULL);
+        const enum status status = print_backend(registry_at(i), &options, verify != NULL);
         if (status) worst = status;
     }
     return worst;

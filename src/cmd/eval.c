@@ -28,7 +28,7 @@ struct evaluator {
 };
 
 static void close_evaluator(struct evaluator *eval) {
-    if (eval->compute.context) {
+    if (eval->compute.backend) {
         struct device *device = &eval->compute.device;
         device->driver->free(device, eval->tally);
         samples_close(&eval->test, device);
@@ -62,14 +62,11 @@ static enum status open_evaluator(struct evaluator *eval, const char *path) {
     enum status status = checkpoint_open(&eval->checkpoint, path);
     if (!status) status = checkpoint_recipe(&eval->checkpoint, config);
     if (!status) status = registry_find(config->backend, &backend);
-    if (!status) status = dataset_load(&eval->data, config->data);
+    if (!status) status = dataset_load(&eval->data, config->data, DATASET_TEST_ONLY);
     if (status) return status;
-    const struct dataset *test = &eval->data.test;
-    config->validation = 0; /* the test set is not split */
-    status = config_check_data(config, test->height * test->width, test->classes, eval->data.train.count);
-    if (!status)
-        status = compute_open(&eval->compute, backend,
-                              config->threads ? (int)config->threads : platform_threads());
+    status = config_check_data(config, &eval->data);
+    const struct compute_options options = config_compute(config);
+    if (!status) status = compute_open(&eval->compute, backend, &options);
     return status ? status : open_network(eval);
 }
 

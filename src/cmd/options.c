@@ -84,24 +84,32 @@ static void print_help(const struct option_set *set) {
 
 /* --- parsing --- */
 
-static enum status wrong_flag(const struct flags *flags, const char *word, bool known) {
+static enum status wrong_flag(const struct flags *flags, const char *word, const struct option *known) {
     const char *names[MOST_FLAGS];
     char name[64];
     const char *start = word;
     while (*start == '-') start++;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(start, "="), start);
     for (size_t i = 0; i < flags->count; i++) names[i] = flags->list[i].name;
-    if (known) return status_set(STATUS_USAGE, "--%s needs a value, or takes none (see --help)", name);
+    if (known)
+        return status_set(STATUS_USAGE, "--%s %s (see --help)", name,
+                          known->has_arg == required_argument ? "needs a value" : "takes no value");
     const char *near = text_nearest(name, names, flags->count);
     return status_set(STATUS_USAGE, "unknown or ambiguous flag '%s'%s%s%s (--help lists them)", word,
                       near ? "; did you mean '--" : "", near ? near : "", near ? "'?" : "");
 }
 
-static bool is_flag(const struct flags *flags, const char *word) {
+static const struct option *find_flag(const struct flags *flags, const char *word) {
     const size_t length = strcspn(word, "=");
     for (size_t i = 0; i < flags->count; i++)
         if (strlen(flags->list[i].name) == length && strncmp(flags->list[i].name, word, length) == 0)
-            return true;
+            return &flags->list[i];
+    return NULL;
+}
+
+static bool asks_for_help(int argc, char **argv) {
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
     return false;
 }
 
@@ -131,7 +139,11 @@ enum status options_parse(const struct option_set *set, int argc, char **argv, s
     struct flags flags;
     collect_flags(set, &flags);
     config_defaults(config);
-    *help = false;
+    *help = asks_for_help(argc, argv); /* first: nothing else that is wrong may keep it from the user */
+    if (*help) {
+        print_help(set);
+        return STATUS_OK;
+    }
     enum status status = config_environment(config);
     optind = 0; /* glibc: scan anew */
     opterr = 0;
@@ -139,14 +151,10 @@ enum status options_parse(const struct option_set *set, int argc, char **argv, s
         const int current = optind ? optind : 1;
         const int flag = getopt_long(argc, argv, "h", flags.list, NULL);
         if (flag == -1) break;
-        if (flag == FLAG_HELP || flag == 'h') {
-            print_help(set);
-            *help = true;
-            return STATUS_OK;
-        }
         if (flag == '?') {
             const char *word = argv[optind - 1 < current ? current : optind - 1];
-            status = wrong_flag(&flags, word, strncmp(word, "--", 2) == 0 && is_flag(&flags, word + 2));
+            status =
+                wrong_flag(&flags, word, strncmp(word, "--", 2) == 0 ? find_flag(&flags, word + 2) : NULL);
         } else {
             status = one_flag(set, flag, config);
         }

@@ -64,7 +64,7 @@ static void close_run(struct run *run) {
 
 static enum status open_data(struct run *run) {
     struct config *config = &run->config;
-    enum status status = dataset_load(&run->data, config->data);
+    enum status status = dataset_load(&run->data, config->data, DATASET_ALL);
     if (status) return status;
     if (strcmp(config->data, "auto") == 0) {
         if (strcmp(run->data.name, "synthetic") == 0)
@@ -72,20 +72,18 @@ static enum status open_data(struct run *run) {
                             "(data/fetch.sh downloads MNIST)\n");
         snprintf(config->data, sizeof config->data, "%s", run->data.name); /* what a checkpoint should name */
     }
-    const struct dataset *train = &run->data.train, *test = &run->data.test;
-    const unsigned classes = train->classes > test->classes ? train->classes : test->classes;
-    return config_check_data(config, train->height * train->width, classes, train->count);
+    return config_check_data(config, &run->data);
 }
 
 static enum status open_run(struct run *run) {
     struct config *config = &run->config;
     const struct gemm_backend *backend;
     enum status status = registry_find(config->backend, &backend);
-    if (!status && config->save[0]) status = checkpoint_writable(config->save);
+    if (!status && config->save[0]) status = safetensors_writable(config->save);
+    if (!status && config->save_init[0]) status = safetensors_writable(config->save_init);
     if (!status) status = open_data(run);
-    if (!status)
-        status =
-            compute_open(&run->compute, backend, config->threads ? (int)config->threads : platform_threads());
+    const struct compute_options options = config_compute(config);
+    if (!status) status = compute_open(&run->compute, backend, &options);
     if (status) return status;
     run->compute.device.profile = &run->profile;
     status = trainer_open(&run->trainer, &run->compute, config, &run->data,
@@ -102,6 +100,9 @@ static enum status train(struct run *run) {
     enum status status = runlog_open(&run->log, &run->trainer, run->data.name);
     if (status) return status;
     run->console = console_open(&run->trainer);
+    if (run->trainer.state.epoch >= config->epochs)
+        printf("The checkpoint is at epoch %lld of %lld: nothing to train. --epochs N goes on.\n",
+               (long long)run->trainer.state.epoch, (long long)config->epochs);
     console_epoch_titles(&run->console);
     fflush(stdout);
     catch_signals();
@@ -151,6 +152,7 @@ static enum status run_train(int argc, char **argv) {
         config_dump(&run.config, stdout, false, true);
     } else if (!status) {
         status = open_run(&run);
+        checkpoint_close(&run.checkpoint); /* what it held is in the network now */
         if (!status) {
             console_header(&run.trainer, &run.data);
             status = save_initial(&run);

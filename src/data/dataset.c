@@ -29,8 +29,6 @@ enum status dataset_read(struct dataset *set, const char *images_path, const cha
         status =
             status_set(STATUS_BAD_DATA, "%s has %zu images, but %s has %zu labels: they are not of one set",
                        images_path, images.dim[0], labels_path, labels.dim[0]);
-    if (!status && images.dim[0] > UINT32_MAX)
-        status = status_set(STATUS_BAD_DATA, "%s: more than 4294967295 images", images_path);
     if (status) {
         free(labels.values);
         free(images.values);
@@ -86,7 +84,8 @@ static enum status read_part(struct dataset *set, const char *directory, const c
     return dataset_read(set, images, labels);
 }
 
-static enum status load_directory(struct dataset_pair *pair, const char *directory) {
+static enum status load_directory(struct dataset_pair *pair, const char *directory,
+                                  enum dataset_parts parts) {
     struct stat info;
     if (stat(directory, &info) != 0)
         return status_set(STATUS_BAD_DATA,
@@ -95,17 +94,19 @@ static enum status load_directory(struct dataset_pair *pair, const char *directo
     if (!S_ISDIR(info.st_mode))
         return status_set(STATUS_BAD_DATA,
                           "'%s' is not a directory: --data takes the directory of the four files", directory);
-    enum status status = read_part(&pair->train, directory, "train");
+    enum status status = parts == DATASET_ALL ? read_part(&pair->train, directory, "train") : STATUS_OK;
     if (!status) status = read_part(&pair->test, directory, "t10k");
-    if (!status && (pair->train.height != pair->test.height || pair->train.width != pair->test.width))
+    if (!status && pair->train.count &&
+        (pair->train.height != pair->test.height || pair->train.width != pair->test.width))
         status =
             status_set(STATUS_BAD_DATA, "'%s': training images are %zux%zu, test images %zux%zu", directory,
                        pair->train.height, pair->train.width, pair->test.height, pair->test.width);
     return status;
 }
 
-static enum status load_synthetic(struct dataset_pair *pair) {
-    enum status status = dataset_synthesize(&pair->train, SYNTHETIC_TRAIN, SYNTHETIC_SEED, 0);
+static enum status load_synthetic(struct dataset_pair *pair, enum dataset_parts parts) {
+    const size_t train = parts == DATASET_ALL ? SYNTHETIC_TRAIN : 0;
+    enum status status = dataset_synthesize(&pair->train, train, SYNTHETIC_SEED, 0);
     if (!status) status = dataset_synthesize(&pair->test, SYNTHETIC_TEST, SYNTHETIC_SEED, SYNTHETIC_TRAIN);
     return status;
 }
@@ -116,12 +117,12 @@ static bool default_there(void) {
     return find_file(DEFAULT_DIRECTORY, "train-images", "idx3-ubyte", path, sizeof path);
 }
 
-enum status dataset_load(struct dataset_pair *pair, const char *source) {
+enum status dataset_load(struct dataset_pair *pair, const char *source, enum dataset_parts parts) {
     *pair = (struct dataset_pair){0};
     if (strcmp(source, "auto") == 0) source = default_there() ? DEFAULT_DIRECTORY : "synthetic";
     snprintf(pair->name, sizeof pair->name, "%s", source);
     const enum status status =
-        strcmp(source, "synthetic") == 0 ? load_synthetic(pair) : load_directory(pair, source);
+        strcmp(source, "synthetic") == 0 ? load_synthetic(pair, parts) : load_directory(pair, source, parts);
     if (status) dataset_pair_free(pair);
     return status;
 }

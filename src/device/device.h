@@ -14,12 +14,19 @@ struct device {
     struct profile *profile; /* gets every lap; set by the owner, NULL: nobody counts */
 };
 
+struct device_options {
+    int threads; /* of the host, for element-wise work */
+    int ordinal; /* which of several GPUs, from 0 */
+};
+
 struct device_driver {
     const char *name; /* "host", "cuda" */
     enum gemm_device where;
     bool host_memory; /* its pointers can be read by the host */
 
-    enum status (*open)(struct device *device, int threads); /* threads: of the host, for element-wise work */
+    size_t steps_ahead; /* training steps to issue before the host looks at how they went */
+
+    enum status (*open)(struct device *device, const struct device_options *options);
     void (*close)(struct device *device);
 
     /* 64-byte aligned and zeroed; NULL with a message that has the needed and the available bytes. */
@@ -37,19 +44,37 @@ struct device_driver {
 
     const struct ops *(*ops)(struct device *device, enum gemm_dtype dtype);
 
-    /* The work issued since the last lap belongs to `part` (and GEMM: to that layer and shape). */
-    void (*lap)(struct device *device, enum profile_part part);
-    void (*lap_gemm)(struct device *device, enum profile_part part, size_t layer, size_t m, size_t n,
-                     size_t k);
+    /* The work issued since the last lap belongs there. */
+    void (*lap)(struct device *device, struct profile_slot slot);
 
     /* (optional) Changes the host threads for element-wise work. */
     void (*set_threads)(struct device *device, int threads);
 
     /* (optional) The stream that GEMM backends of this device must use. */
     void *(*stream)(struct device *device);
+
+    /* (optional) The device in words. */
+    void (*describe)(struct device *device, char *text, size_t size);
+
+    /* (optional) Host memory that this device copies from without staging; zeroed. */
+    void *(*alloc_pinned)(struct device *device, size_t bytes);
+    void (*free_pinned)(struct device *device, void *memory);
+
+    /* (optional) Calls between begin and end are recorded instead of done; the graph does them all, as often
+       as it is replayed. Nothing in between may allocate, copy to the host or synchronise. */
+    enum status (*begin_capture)(struct device *device);
+    enum status (*end_capture)(struct device *device, void **graph);
+    enum status (*replay)(struct device *device, void *graph);
+    void (*free_graph)(struct device *device, void *graph);
 };
 
 extern const struct device_driver device_host;
+
+/* A lap of anything but a GEMM. */
+static inline void device_lap(struct device *device, enum profile_part part) {
+    const struct profile_slot slot = {part, 0, 0};
+    device->driver->lap(device, slot);
+}
 
 static inline size_t dtype_size(enum gemm_dtype dtype) {
     return dtype == GEMM_F32 ? sizeof(float) : sizeof(double);

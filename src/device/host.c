@@ -13,12 +13,12 @@ static void host_set_threads(struct device *device, int threads) {
     context->threads = threads;
 }
 
-static enum status host_open(struct device *device, int threads) {
+static enum status host_open(struct device *device, const struct device_options *options) {
     struct host_ops_context *context = malloc(sizeof *context);
     if (!context) return status_set(STATUS_FAILED, "out of memory");
     device->state = context;
     device->ops_context = context;
-    host_set_threads(device, threads);
+    host_set_threads(device, options->threads);
     return STATUS_OK;
 }
 
@@ -30,13 +30,13 @@ static void host_close(struct device *device) {
 static void *host_alloc(struct device *device, size_t bytes) {
     (void)device;
     /* Linux hands out more than it has and kills the process that uses it: better to say so now. */
-    const uint64_t physical = platform_memory();
-    const bool fits = bytes <= SIZE_MAX - 64 && (!physical || bytes <= physical);
+    const uint64_t available = platform_memory_available();
+    const bool fits = bytes <= SIZE_MAX - 64 && (!available || bytes <= available);
     const size_t rounded = (bytes + 63) / 64 * 64;
     void *memory = fits ? aligned_alloc(64, rounded ? rounded : 64) : NULL;
     if (!memory) {
-        status_write("out of memory: %s needed at once, the machine has %s", text_bytes((double)bytes).text,
-                     text_bytes((double)physical).text);
+        status_write("out of memory: %s needed at once, %s available", text_bytes((double)bytes).text,
+                     text_bytes((double)available).text);
         return NULL;
     }
     memset(memory, 0, rounded); /* the first touch of every page */
@@ -68,19 +68,15 @@ static const struct ops *host_table(struct device *device, enum gemm_dtype dtype
     return host_ops(dtype);
 }
 
-static void host_lap(struct device *device, enum profile_part part) {
-    if (device->profile) profile_lap(device->profile, part);
-}
-
-static void host_lap_gemm(struct device *device, enum profile_part part, size_t layer, size_t m, size_t n,
-                          size_t k) {
-    if (device->profile) profile_lap_gemm(device->profile, part, layer, m, n, k);
+static void host_lap(struct device *device, struct profile_slot slot) {
+    if (device->profile) profile_lap(device->profile, slot);
 }
 
 const struct device_driver device_host = {
     .name = "host",
     .where = GEMM_ON_HOST,
     .host_memory = true,
+    .steps_ahead = 1,
     .open = host_open,
     .close = host_close,
     .alloc = host_alloc,
@@ -91,6 +87,5 @@ const struct device_driver device_host = {
     .synchronize = host_synchronize,
     .ops = host_table,
     .lap = host_lap,
-    .lap_gemm = host_lap_gemm,
     .set_threads = host_set_threads,
 };

@@ -1,10 +1,8 @@
 #include "src/nn/checkpoint.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "src/base/platform.h"
 #include "src/base/text.h"
@@ -118,13 +116,6 @@ enum status checkpoint_save(const char *path, struct mlp *mlp, const struct opti
     free(tensors);
     free(recipe);
     return status;
-}
-
-enum status checkpoint_writable(const char *path) {
-    char directory[CONFIG_TEXT];
-    text_directory(path, directory, sizeof directory);
-    if (access(directory, W_OK) == 0) return STATUS_OK;
-    return status_set(STATUS_FAILED, "cannot write a checkpoint into '%s': %s", directory, strerror(errno));
 }
 
 /* --- reading --- */
@@ -245,5 +236,39 @@ enum status checkpoint_restore(const struct checkpoint *checkpoint, struct mlp *
     if (!status && state) status = read_state(checkpoint, state);
     if (status || !optimizer || !optimizer->velocity) return status;
     if (!state || (state->epoch == 0 && state->step == 0)) return STATUS_OK; /* velocity starts at zero */
+    snprintf(extra, sizeof extra, "%slayers.0.weight", VELOCITY);
+    if (!safetensors_find(&checkpoint->file, extra))
+        return bad(checkpoint,
+                   "was trained without momentum and has no buffers to go on with: use --momentum 0");
     return restore_arena(checkpoint, mlp, VELOCITY, optimizer->velocity);
+}
+
+enum status checkpoint_check_epoch(const struct checkpoint *checkpoint, const struct config *config,
+                                   const struct train_state *state, size_t batch, size_t steps) {
+    static const char *const keys[] = {"batch-size", "seed", "shuffle", "validation"};
+    const struct tally *tally = &state->tally;
+    struct config kept;
+    char what[400];
+    if (state->epoch > INT32_MAX || (size_t)state->step >= steps || tally->batches != (uint64_t)state->step ||
+        (state->step > 0 && tally->correct > tally->images))
+        return bad(
+            checkpoint,
+            "stands at an epoch and step that cannot be: it was trained on other data, or is corrupted");
+    if (state->step == 0) return STATUS_OK;
+    config_defaults(&kept);
+    const enum status status = checkpoint_recipe(checkpoint, &kept);
+    if (status) return status;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        char now[CONFIG_TEXT], then[CONFIG_TEXT];
+        config_value(config, config_key_find(keys[i]), now, sizeof now);
+        config_value(&kept, config_key_find(keys[i]), then, sizeof then);
+        if (strcmp(now, then) == 0) continue;
+        snprintf(what, sizeof what,
+                 "was written within an epoch: to go on there, %s must be %.100s as then, not %.100s",
+                 keys[i], then, now);
+        return bad(checkpoint, what);
+    }
+    if (tally->images == (uint64_t)state->step * batch) return STATUS_OK;
+    return bad(checkpoint,
+               "has counted another number of images: it was trained on other data, or is corrupted");
 }

@@ -22,9 +22,6 @@ struct checkpoint {
 enum status checkpoint_save(const char *path, struct mlp *mlp, const struct optimizer *optimizer,
                             const struct config *config, const struct train_state *state);
 
-/* Can a checkpoint be written there? Asked before a long run and not after it. */
-enum status checkpoint_writable(const char *path);
-
 enum status checkpoint_open(struct checkpoint *checkpoint, const char *path);
 void checkpoint_close(struct checkpoint *checkpoint);
 
@@ -36,5 +33,10 @@ enum status checkpoint_recipe(const struct checkpoint *checkpoint, struct config
    architecture or dtype, or has no momentum buffers where they are needed. */
 enum status checkpoint_restore(const struct checkpoint *checkpoint, struct mlp *mlp,
                                struct optimizer *optimizer, struct train_state *state);
+
+/* Does the restored state fit this run: `steps` steps an epoch of `batch` images? Within an epoch the order of its images must be
+   the same as when it began. STATUS_BAD_DATA says what differs. */
+enum status checkpoint_check_epoch(const struct checkpoint *checkpoint, const struct config *config,
+                                   const struct train_state *state, size_t batch, size_t steps);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/platform.h"
 #include "src/base/text.h"
 
 enum { MAX_WIDTH = 1 << 20 };
@@ -66,6 +67,15 @@ static enum status parse_choice(const struct config_key *key, const char *value,
     return status_set(STATUS_USAGE, "%s: %s must be %s, not '%s'", where, key->name, list, value);
 }
 
+/* Where a comment or the line ends: '#' counts at the start or after white space, so that file names may hold it. */
+static size_t comment_start(const char *line) {
+    size_t at = 0;
+    while (line[at] && line[at] != '\r' && line[at] != '\n' &&
+           !(line[at] == '#' && (at == 0 || isspace((unsigned char)line[at - 1]))))
+        at++;
+    return at;
+}
+
 static enum status parse_value(struct config *config, const struct config_key *key, const char *value,
                                const char *where) {
     char *field = (char *)config + key->offset;
@@ -90,6 +100,9 @@ static enum status parse_value(struct config *config, const struct config_key *k
         if (strlen(value) >= CONFIG_TEXT)
             return status_set(STATUS_USAGE, "%s: %s is longer than %d characters", where, key->name,
                               CONFIG_TEXT - 1);
+        if (value[comment_start(value)])
+            return status_set(STATUS_USAGE, "%s: %s may not hold a line break, or '#' after white space",
+                              where, key->name);
         memmove(field, value, strlen(value) + 1); /* may be the field itself */
         return STATUS_OK;
     case KEY_LAYERS:
@@ -120,7 +133,7 @@ enum status config_set(struct config *config, const char *name, const char *valu
 /* One line of a file; comments and blank lines are fine. */
 static enum status parse_line(struct config *config, char *line, enum config_origin origin,
                               const char *where) {
-    line[strcspn(line, "#\r\n")] = '\0';
+    line[comment_start(line)] = '\0';
     char *name = text_trim(line);
     if (!*name) return STATUS_OK;
     char *equals = strchr(name, '=');
@@ -236,21 +249,44 @@ void config_dump(const struct config *config, FILE *out, bool recipe_only, bool 
     }
 }
 
-enum status config_check_data(const struct config *config, size_t features, unsigned classes,
-                              size_t train_images) {
+/* A label that the network has no output for. */
+static enum status check_labels(const struct dataset *set, const char *part, size_t outputs) {
+    for (size_t i = 0; i < set->count; i++)
+        if (set->labels[i] >= outputs)
+            return status_set(
+                STATUS_BAD_DATA,
+                "image %zu of the %s set has the label %u, but layers ends with %zu outputs (0 to %zu)", i,
+                part, set->labels[i], outputs, outputs - 1);
+    return STATUS_OK;
+}
+
+enum status config_check_data(const struct config *config, const struct dataset_pair *data) {
     const struct layer_list *layers = &config->layers;
-    const size_t outputs = layers->width[layers->count - 1];
+    const size_t outputs = layers->width[layers->count - 1], features = data->test.height * data->test.width;
     if (layers->width[0] != features)
         return status_set(STATUS_USAGE,
                           "layers starts with %zu, but the images have %zu pixels: set --layers %zu-...",
                           layers->width[0], features, features);
-    if (outputs < classes)
-        return status_set(STATUS_BAD_DATA,
-                          "the data set has a label %u, but layers ends with %zu outputs (0 to %zu)",
-                          classes - 1, outputs, outputs - 1);
-    if ((size_t)config->validation >= train_images)
+    if (outputs > DATASET_MAX_CLASSES)
+        return status_set(STATUS_USAGE, "layers ends with %zu outputs, but a label is a byte: at most %d",
+                          outputs, DATASET_MAX_CLASSES);
+    if (config->precision != GEMM_TRUE && config->dtype == GEMM_F64)
+        return status_set(STATUS_USAGE, "precision %s rounds float32 operands: use it with --dtype f32",
+                          config_choice("precision", config->precision));
+    if (data->train.count && (size_t)config->validation >= data->train.count)
         return status_set(STATUS_USAGE,
                           "validation takes %lld of %zu training images: leave some to train on",
-                          (long long)config->validation, train_images);
-    return STATUS_OK;
+                          (long long)config->validation, data->train.count);
+    const enum status status = check_labels(&data->train, "training", outputs);
+    return status ? status : check_labels(&data->test, "test", outputs);
+}
+
+struct compute_options config_compute(const struct config *config) {
+    return (struct compute_options){.threads = config->threads ? (int)config->threads : platform_threads(),
+                                    .ordinal = (int)config->device,
+                                    .residency = (enum residency)config->residency,
+                                    .pinned = config->pin,
+                                    .precision = (enum gemm_precision)config->precision,
+                                    .tile = 4 << config->tile,
+                                    .dynamic_shared = config->shared};
 }

@@ -9,12 +9,14 @@
 #include <stdio.h>
 
 #include "kernels/gemm.h"
+#include "src/backend/compute.h"
 #include "src/base/profile.h"
 #include "src/base/status.h"
+#include "src/data/dataset.h"
 
 enum init { INIT_HE, INIT_XAVIER, INIT_UNIFORM };
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_STEP, SCHEDULE_COSINE, SCHEDULE_EXPONENTIAL };
-enum engine_choice { ENGINE_AUTO, ENGINE_EAGER };
+enum engine_choice { ENGINE_AUTO, ENGINE_EAGER, ENGINE_GRAPH };
 
 enum { CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 64 };
 
@@ -41,6 +43,12 @@ struct config {
     char data[CONFIG_TEXT], backend[CONFIG_TEXT];
     int64_t threads; /* 0: as many as may be used */
     int engine;      /* enum engine_choice */
+    int64_t device;  /* which GPU */
+    int residency;   /* enum residency */
+    int pin;         /* 0 off, 1 on */
+    int precision;   /* enum gemm_precision */
+    int tile;        /* index into the choices 4, 8, 16, 32 */
+    int shared;      /* 0 static, 1 dynamic */
     double target_accuracy;
     char log[CONFIG_TEXT], csv[CONFIG_TEXT];
     int64_t log_steps;
@@ -91,9 +99,11 @@ void config_value(const struct config *config, const struct config_key *key, cha
  * is from. */
 void config_dump(const struct config *config, FILE *out, bool recipe_only, bool origins);
 
-/* What no single key can know: widths against the data. `features` and `classes` are the data set's. */
-enum status config_check_data(const struct config *config, size_t features, unsigned classes,
-                              size_t train_images);
+/* What no single key can know: does the network fit the data set? The training part may be empty. */
+enum status config_check_data(const struct config *config, const struct dataset_pair *data);
+
+/* What to open for this config: device, threads, residency, precision and the parameters of kernels. */
+struct compute_options config_compute(const struct config *config);
 
 /* "relu", "he", ... */
 const char *config_choice(const char *key, int value);

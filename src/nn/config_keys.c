@@ -9,7 +9,11 @@ static const char *const inits[] = {"he", "xavier", "uniform", NULL};
 static const char *const schedules[] = {"constant", "step", "cosine", "exponential", NULL};
 static const char *const switches[] = {"off", "on", NULL};
 static const char *const dtypes[] = {"f32", "f64", NULL};
-static const char *const engines[] = {"auto", "eager", NULL};
+static const char *const engines[] = {"auto", "eager", "graph", NULL};
+static const char *const residencies[] = {"device", "host", NULL};
+static const char *const precisions[] = {"f32", "tf32", "bf16", NULL};
+static const char *const tiles[] = {"4", "8", "16", "32", NULL};
+static const char *const shareds[] = {"static", "dynamic", NULL};
 
 #define AT(field) offsetof(struct config, field)
 #define RECIPE true
@@ -56,7 +60,19 @@ static const struct config_key keys[] = {
     {"threads", NULL, KEY_INT, RUN, AT(threads), 0, 1024, NULL, "0", "N",
      "of the host; 0: the cores that may be used (OMP_NUM_THREADS is honoured)"},
     {"engine", NULL, KEY_CHOICE, RUN, AT(engine), 0, 0, engines, "auto", NULL,
-     "how steps are issued: eager is op by op; auto takes the fastest that can"},
+     "how steps are issued: eager, op by op; graph, an epoch captured once and replayed (GPU); auto: the "
+     "fastest that can"},
+    {"device", NULL, KEY_INT, RUN, AT(device), 0, 1023, NULL, "0", "N",
+     "which GPU, of those that CUDA_VISIBLE_DEVICES shows"},
+    {"residency", NULL, KEY_CHOICE, RUN, AT(residency), 0, 0, residencies, "device", NULL,
+     "where tensors live if the backend runs on a GPU: there, or on the host with copies for each GEMM"},
+    {"pin", NULL, KEY_CHOICE, RUN, AT(pin), 0, 0, switches, "off", NULL,
+     "page-locked host memory, with residency = host"},
+    {"precision", NULL, KEY_CHOICE, RUN, AT(precision), 0, 0, precisions, "f32", NULL,
+     "of float32 GEMM operands: tf32 and bf16 are rounded for the tensor cores (cublas)"},
+    {"tile", NULL, KEY_CHOICE, RUN, AT(tile), 0, 0, tiles, "16", NULL, "side of the tiles of cuda-shmem"},
+    {"shared", NULL, KEY_CHOICE, RUN, AT(shared), 0, 0, shareds, "static", NULL,
+     "how cuda-shmem gets its shared memory"},
     {"target-accuracy", NULL, KEY_REAL, RUN, AT(target_accuracy), 0, 100, NULL, "0", "PERCENT",
      "exit with 6 if the final test accuracy is lower; 97.5, or 0.975"},
     {"log", NULL, KEY_TEXT, RUN, AT(log), 0, 0, NULL, "", "FILE",

@@ -7,8 +7,10 @@
 
 struct engine {
     const char *name;
-    size_t stride; /* steps between two looks at losses and signals: as many as the engine likes to run at
-                      once */
+    size_t stride; /* steps between two looks at losses and signals; 0: as many as the device likes */
+
+    /* (optional) Once, before the first step: what would otherwise be done inside it. */
+    enum status (*prepare)(struct trainer *trainer);
 
     /* Steps first .. first + count - 1 of the epoch whose order, rates and tally are on the device: batch,
        forward, loss, backward, update. May return before the work is done. */
@@ -18,8 +20,13 @@ struct engine {
 /* Op by op: the only engine that can time each op. Works on every device. */
 extern const struct engine engine_eager;
 
-/* The engine for a choice of --engine. */
-const struct engine *engine_select(enum engine_choice choice);
+/* The calls of eager for a whole epoch, captured once and replayed. For devices that can capture, and epochs
+   that are not too long. */
+extern const struct engine engine_graph;
+
+/* The engine for config->engine on this device: auto is graph where that can be. STATUS_UNAVAILABLE if the
+   one that was asked for cannot be. */
+enum status engine_select(const struct trainer *trainer, const struct engine **engine);
 
 /* Images of step `step`: a full batch, or what is left. */
 static inline size_t engine_rows(const struct trainer *trainer, size_t step) {

@@ -183,7 +183,7 @@ static enum status multiply(struct mlp *mlp, size_t l, enum gemm_op op, size_t m
                                    .ldc = n,
                                    .epilogue = epilogue};
     const enum status status = compute_gemm(mlp->compute, &call);
-    mlp->compute->device.driver->lap_gemm(&mlp->compute->device, part[op], l, m, n, k);
+    mlp->compute->device.driver->lap(&mlp->compute->device, profile_gemm_slot(part[op], l, m, n, k));
     return status;
 }
 
@@ -200,7 +200,7 @@ static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows) {
     if (status || fused) return status;
     mlp->ops->bias_activation(device->ops_context, rows, layer->out, layer->activation, layer->bias,
                               layer->pre, layer->output);
-    device->driver->lap(device, PART_ELEMENTWISE);
+    device_lap(device, PART_ELEMENTWISE);
     return STATUS_OK;
 }
 
@@ -215,7 +215,7 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows) {
     const struct mlp_layer *layer = &mlp->layer[l];
     mlp->ops->bias_activation_backward(device->ops_context, rows, layer->out, layer->activation, layer->pre,
                                        layer->output, layer->grad, layer->bias_grad);
-    device->driver->lap(device, PART_ELEMENTWISE);
+    device_lap(device, PART_ELEMENTWISE);
     enum status status = multiply(mlp, l, GEMM_TN, layer->in, layer->out, rows, layer_input(mlp, l),
                                   layer->grad, layer->weight_grad, NULL);
     if (status || l == 0) return status; /* nothing below the first layer wants a gradient */

@@ -20,7 +20,7 @@ void optimizer_step(struct optimizer *optimizer, struct mlp *mlp, const double *
     struct device *device = &mlp->compute->device;
     mlp->ops->sgd(device->ops_context, mlp->parameter_elements, learning_rate, optimizer->momentum,
                   optimizer->weight_decay, guard, mlp->parameters, mlp->gradients, optimizer->velocity);
-    device->driver->lap(device, PART_OPTIMIZER);
+    device_lap(device, PART_OPTIMIZER);
 }
 
 static double scheduled_rate(const struct config *config, double epoch, double step, double total_steps) {

@@ -44,9 +44,10 @@ static void write_header(struct runlog *log, const struct trainer *trainer, cons
     cJSON_AddStringToObject(header, "backend_description", trainer->compute->description);
     cJSON_AddStringToObject(header, "device", trainer->compute->device.driver->name);
     cJSON_AddStringToObject(header, "dtype", dtype_name(trainer->mlp.dtype));
-    cJSON_AddStringToObject(header, "precision", dtype_name(trainer->mlp.dtype));
+    cJSON_AddStringToObject(header, "precision", compute_precision(trainer->compute, trainer->mlp.dtype));
     cJSON_AddStringToObject(header, "engine", trainer->engine->name);
-    cJSON_AddStringToObject(header, "residency", "device");
+    cJSON_AddStringToObject(header, "residency", compute_residency(trainer->compute));
+    if (trainer->compute->gpu[0]) cJSON_AddStringToObject(header, "gpu", trainer->compute->gpu);
     cJSON_AddStringToObject(header, "data", data_name);
     cJSON_AddNumberToObject(header, "seed", (double)config->seed);
     add_count(header, "parameters", mlp_parameter_count(&trainer->mlp));
@@ -71,15 +72,18 @@ static enum status cannot_write(const char *path) {
 enum status runlog_open(struct runlog *log, const struct trainer *trainer, const char *data_name) {
     const struct config *config = trainer->config;
     *log = (struct runlog){.jsonl_path = config->log, .csv_path = config->csv};
-    if (config->log[0] && !(log->jsonl = fopen(config->log, "w"))) return cannot_write(config->log);
-    if (config->csv[0] && !(log->csv = fopen(config->csv, "w"))) {
+    const char *mode = config->resume[0] ? "a" : "w"; /* a resumed run goes on in its log */
+    if (config->log[0] && strcmp(config->log, config->csv) == 0)
+        return status_set(STATUS_USAGE, "--log and --csv name the same file, '%s'", config->log);
+    if (config->log[0] && !(log->jsonl = fopen(config->log, mode))) return cannot_write(config->log);
+    if (config->csv[0] && !(log->csv = fopen(config->csv, mode))) {
         const enum status status = cannot_write(config->csv);
         if (log->jsonl) fclose(log->jsonl);
         *log = (struct runlog){0};
         return status;
     }
     if (log->jsonl) write_header(log, trainer, data_name);
-    if (log->csv)
+    if (log->csv && ftell(log->csv) == 0)
         fprintf(log->csv, "epoch,train_loss,train_accuracy,%s_loss,%s_accuracy,seconds,images_per_second\n",
                 trainer->validation.count ? "validation" : "test",
                 trainer->validation.count ? "validation" : "test");

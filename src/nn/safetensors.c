@@ -27,10 +27,23 @@ static size_t tensor_bytes(const struct tensor *tensor) {
     return tensor_elements(tensor) * dtype_size(tensor->dtype);
 }
 
-static uint32_t checksum(const struct tensor *tensors, size_t count) {
+/* Of everything that a reader relies on: the tensors' bytes, names, dtypes and shapes here, the metadata one by one. */
+static uLong tensors_crc(const struct tensor *tensors, size_t count) {
     uLong crc = crc32_z(0, NULL, 0);
-    for (size_t i = 0; i < count; i++) crc = crc32_z(crc, tensors[i].data, tensor_bytes(&tensors[i]));
-    return (uint32_t)crc;
+    for (size_t i = 0; i < count; i++) {
+        char entry[TENSOR_NAME + 64];
+        const int length =
+            snprintf(entry, sizeof entry, "%s %d %zu %zu %zu", tensors[i].name, (int)tensors[i].dtype,
+                     tensors[i].rank, tensors[i].shape[0], tensors[i].rank > 1 ? tensors[i].shape[1] : 0);
+        crc = crc32_z(crc, (const Bytef *)entry, (size_t)length);
+        crc = crc32_z(crc, tensors[i].data, tensor_bytes(&tensors[i]));
+    }
+    return crc;
+}
+
+static uLong metadata_crc(uLong crc, const char *key, const char *value) {
+    crc = crc32_z(crc, (const Bytef *)key, strlen(key));
+    return crc32_z(crc, (const Bytef *)value, strlen(value));
 }
 
 /* --- writing --- */
@@ -50,13 +63,15 @@ static void add_tensor(cJSON *header, const struct tensor *tensor, size_t *offse
 /* The JSON header, padded with spaces so that the tensors start at a multiple of 8. To be freed with free. */
 static char *header_text(const struct tensor *tensors, size_t count, const struct metadata *metadata,
                          size_t metadata_count) {
-    char crc[16];
-    snprintf(crc, sizeof crc, "%08x", checksum(tensors, count));
+    char crc_text[16];
+    uLong crc = tensors_crc(tensors, count);
+    for (size_t i = 0; i < metadata_count; i++) crc = metadata_crc(crc, metadata[i].key, metadata[i].value);
+    snprintf(crc_text, sizeof crc_text, "%08lx", crc);
     cJSON *header = cJSON_CreateObject();
     cJSON *meta = cJSON_AddObjectToObject(header, "__metadata__");
     for (size_t i = 0; i < metadata_count; i++)
         cJSON_AddStringToObject(meta, metadata[i].key, metadata[i].value);
-    cJSON_AddStringToObject(meta, CRC_KEY, crc);
+    cJSON_AddStringToObject(meta, CRC_KEY, crc_text);
     size_t offset = 0;
     for (size_t i = 0; i < count; i++) add_tensor(header, &tensors[i], &offset);
     char *json = cJSON_PrintUnformatted(header);
@@ -101,10 +116,30 @@ static enum status cannot_write(const char *path) {
                       strerror(errno));
 }
 
+static bool temporary_name(const char *path, char *name, size_t size) {
+    return snprintf(name, size, "%s.%ld.tmp", path, (long)getpid()) < (int)size;
+}
+
+enum status safetensors_writable(const char *path) {
+    char temporary[600];
+    struct stat info;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return status_set(STATUS_FAILED,
+                          "cannot write a checkpoint to '%s': it is there and not a regular file", path);
+    const int fd = temporary_name(path, temporary, sizeof temporary)
+                       ? open(temporary, O_WRONLY | O_CREAT | O_EXCL, 0666)
+                       : (errno = ENAMETOOLONG, -1);
+    if (fd < 0)
+        return status_set(STATUS_FAILED, "cannot write a checkpoint to '%s': %s", path, strerror(errno));
+    close(fd);
+    unlink(temporary);
+    return STATUS_OK;
+}
+
 static enum status replace_file(const char *path, const char *header, const struct tensor *tensors,
                                 size_t count) {
     char temporary[600];
-    if (snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temporary)
+    if (!temporary_name(path, temporary, sizeof temporary))
         return status_set(STATUS_FAILED, "the checkpoint's name is too long: '%s'", path);
     FILE *out = fopen(temporary, "wb");
     if (!out) return cannot_write(path);
@@ -129,6 +164,10 @@ static enum status replace_file(const char *path, const char *header, const stru
 
 enum status safetensors_write(const char *path, const struct tensor *tensors, size_t count,
                               const struct metadata *metadata, size_t metadata_count) {
+    struct stat info;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return status_set(STATUS_FAILED,
+                          "cannot write a checkpoint to '%s': it is there and not a regular file", path);
     char *header = header_text(tensors, count, metadata, metadata_count);
     if (!header) return status_set(STATUS_FAILED, "out of memory while writing the checkpoint '%s'", path);
     const enum status status = replace_file(path, header, tensors, count);
@@ -236,13 +275,19 @@ static enum status read_header(struct safetensors *file, size_t size) {
                          : broken(file, "its tensors do not fill the file (truncated or corrupted)");
 }
 
-static enum status check_crc(struct safetensors *file) {
+static enum status check_crc(const struct safetensors *file) {
     const char *kept = safetensors_metadata(file, CRC_KEY);
-    char crc[16];
+    const cJSON *entry, *metadata = cJSON_GetObjectItemCaseSensitive(file->header, "__metadata__");
+    char text[16];
     if (!kept) return STATUS_OK; /* another program's file */
-    snprintf(crc, sizeof crc, "%08x", checksum(file->tensors, file->count));
-    return strcmp(kept, crc) == 0 ? STATUS_OK
-                                  : broken(file, "its checksum does not fit its tensors (corrupted)");
+    uLong crc = tensors_crc(file->tensors, file->count);
+    cJSON_ArrayForEach(entry, metadata) {
+        const char *value = cJSON_GetStringValue(entry);
+        if (value && strcmp(entry->string, CRC_KEY) != 0) crc = metadata_crc(crc, entry->string, value);
+    }
+    snprintf(text, sizeof text, "%08lx", crc);
+    return strcmp(kept, text) == 0 ? STATUS_OK
+                                   : broken(file, "its checksum does not fit its content (corrupted)");
 }
 
 enum status safetensors_read(struct safetensors *file, const char *path) {

@@ -82,6 +82,7 @@ enum status samples_evaluate(const struct samples *samples, struct mlp *mlp, str
         logits = malloc(mlp->capacity * mlp_last(mlp)->out * dtype_size(mlp->dtype));
         if (!logits) return status_set(STATUS_FAILED, "out of memory");
     }
+    driver->synchronize(device); /* what was issued before is not evaluation */
     if (device->profile) profile_divert(device->profile, PART_EVALUATION);
     struct tally total;
     driver->zero(device, tally, sizeof *tally);

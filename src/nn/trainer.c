@@ -11,8 +11,9 @@
 enum {
     TIMED_EPOCHS = 1 << 16, /* the last ones, for the median */
     EVALUATION_ROWS =
-        1000,          /* at least this many rows a pass, so that small batches do not slow the evaluation */
-    WARM_UP_ROWS = 128 /* enough to start every library and thread; a full batch may take seconds */
+        1000, /* at least this many rows a pass, so that small batches do not slow the evaluation */
+    WARM_UP_ROWS =
+        128 /* enough on the host to start every library and thread; a full batch may take seconds */
 };
 
 static size_t at_most(size_t value, size_t limit) {
@@ -62,17 +63,29 @@ static void epoch_begin(struct trainer *trainer) {
         for (size_t i = 0; i < images; i++) trainer->host_order[i] = (uint32_t)i;
     }
     optimizer_schedule(trainer->config, epoch, trainer->steps, trainer->host_rates);
+    device_lap(device, PART_BATCH);
     driver->upload(device, trainer->order, trainer->host_order, images * sizeof *trainer->order);
     driver->upload(device, trainer->rates, trainer->host_rates, trainer->steps * sizeof *trainer->rates);
     driver->upload(device, trainer->tally, &trainer->state.tally, sizeof *trainer->tally);
-    driver->lap(device, PART_BATCH);
+    device_lap(device, PART_BATCH);
 }
 
-/* Every kernel and thread once, on the first images; the weights stay as they are. */
+/* Every kernel and thread once, on the first images and the last batch; the weights stay as they are. */
 static enum status warm_up(struct trainer *trainer) {
+    struct device *device = &trainer->compute->device;
+    const struct tally frozen = {.bad_step = 1};
+    const size_t last = trainer->steps - 1;
     epoch_begin(trainer);
-    const enum status status = engine_gradients(trainer, 0, at_most(trainer->batch, WARM_UP_ROWS));
-    return status ? status : trainer->compute->device.driver->synchronize(&trainer->compute->device);
+    enum status status = engine_gradients(
+        trainer, 0, at_most(trainer->batch, device->driver->host_memory ? WARM_UP_ROWS : trainer->batch));
+    if (!status && !device->driver->host_memory)
+        status = engine_gradients(trainer, last, engine_rows(trainer, last));
+    if (status) return status;
+    device->driver->upload(device, trainer->tally, &frozen, sizeof frozen);
+    optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->rates, trainer->tally);
+    status = device->driver->synchronize(device);
+    if (!status && trainer->engine->prepare) status = trainer->engine->prepare(trainer);
+    return status ? status : device->driver->synchronize(device);
 }
 
 static enum status open_all(struct trainer *trainer, const struct dataset_pair *data,
@@ -92,18 +105,15 @@ static enum status open_all(struct trainer *trainer, const struct dataset_pair *
         status = mlp_initialize(&trainer->mlp, (enum init)config->init, (uint64_t)config->seed);
     if (!status && resume)
         status = checkpoint_restore(resume, &trainer->mlp, &trainer->optimizer, &trainer->state);
-    if (!status && (size_t)trainer->state.step > trainer->steps)
-        status = status_set(STATUS_BAD_DATA,
-                            "the checkpoint is at step %lld of an epoch that has %zu here: resume with the "
-                            "batch size and data that it was trained with",
-                            (long long)trainer->state.step, trainer->steps);
+    if (!status && resume)
+        status = checkpoint_check_epoch(resume, config, &trainer->state, trainer->batch, trainer->steps);
+    if (!status) status = engine_select(trainer, &trainer->engine);
     return status ? status : warm_up(trainer);
 }
 
 enum status trainer_open(struct trainer *trainer, struct compute *compute, const struct config *config,
                          const struct dataset_pair *data, const struct checkpoint *resume) {
     *trainer = (struct trainer){.config = config, .compute = compute};
-    trainer->engine = engine_select((enum engine_choice)config->engine);
     const enum status status = open_all(trainer, data, resume);
     if (status) {
         trainer_close(trainer);
@@ -113,7 +123,7 @@ enum status trainer_open(struct trainer *trainer, struct compute *compute, const
         const double total = profile_total(profile), last = profile->last;
         *profile = (struct profile){.last = last};
         profile->seconds[PART_STARTUP] = total;
-        profile_lap(profile, PART_STARTUP);
+        profile_lap(profile, (struct profile_slot){.part = PART_STARTUP});
     }
     return status;
 }
@@ -121,6 +131,7 @@ enum status trainer_open(struct trainer *trainer, struct compute *compute, const
 void trainer_close(struct trainer *trainer) {
     if (!trainer->compute) return;
     struct device *device = &trainer->compute->device;
+    if (trainer->graph) device->driver->free_graph(device, trainer->graph);
     samples_close(&trainer->train, device);
     samples_close(&trainer->validation, device);
     samples_close(&trainer->test, device);
@@ -144,7 +155,8 @@ static enum status run_steps(struct trainer *trainer, const struct trainer_obser
     struct train_state *state = &trainer->state;
     while ((size_t)state->step < trainer->steps) {
         if (trainer->stop && *trainer->stop) return STATUS_INTERRUPTED;
-        const size_t count = at_most(trainer->engine->stride, trainer->steps - (size_t)state->step);
+        const size_t stride = trainer->engine->stride ? trainer->engine->stride : device->driver->steps_ahead;
+        const size_t count = at_most(stride, trainer->steps - (size_t)state->step);
         const enum status status = trainer->engine->run(trainer, (size_t)state->step, count);
         if (status) return status;
         trainer->tested = false;
@@ -154,7 +166,7 @@ static enum status run_steps(struct trainer *trainer, const struct trainer_obser
         if (observer->progress)
             observer->progress(observer->self, (size_t)state->epoch + 1, (size_t)state->step, trainer->steps,
                                state->tally.loss_sum / (double)state->tally.images);
-        device->driver->lap(device, PART_OTHER);
+        device_lap(device, PART_OTHER);
     }
     return device->driver->synchronize(device);
 }
@@ -216,7 +228,7 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
         trainer->epoch_seconds[trainer->epochs_done++ % TIMED_EPOCHS] = record.seconds;
     *state = (struct train_state){.epoch = state->epoch + 1};
     if (observer->epoch) observer->epoch(observer->self, &record);
-    device->driver->lap(device, PART_OTHER);
+    device_lap(device, PART_OTHER);
     return STATUS_OK;
 }
 
@@ -255,6 +267,7 @@ enum status trainer_run(struct trainer *trainer, const struct trainer_observer *
                         struct run_summary *summary) {
     enum status status = STATUS_OK;
     *summary = (struct run_summary){0};
+    device_lap(&trainer->compute->device, PART_STARTUP); /* whatever the caller did since trainer_open */
     while (trainer->state.epoch < trainer->config->epochs && !status) {
         status = run_epoch(trainer, observer);
         if (!status) save_on_the_way(trainer, observer);
@@ -271,6 +284,7 @@ enum status trainer_run(struct trainer *trainer, const struct trainer_observer *
 
 enum status trainer_save(struct trainer *trainer, const char *path) {
     struct profile *profile = trainer->compute->device.profile;
+    trainer->compute->device.driver->synchronize(&trainer->compute->device);
     if (profile) profile_divert(profile, PART_CHECKPOINT);
     const enum status status =
         checkpoint_save(path, &trainer->mlp, &trainer->optimizer, trainer->config, &trainer->state);

@@ -47,6 +47,7 @@ struct trainer {
     const struct config *config;
     struct compute *compute;
     const struct engine *engine;
+    void *graph; /* of engine graph: an epoch, captured */
     struct mlp mlp;
     struct optimizer optimizer;
     struct samples train, validation, test;

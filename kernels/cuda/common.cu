@@ -1,0 +1,38 @@
+/* The slots that the hand-written CUDA backends fill alike. */
+#include <stdlib.h>
+
+#include "kernels/cuda/gemm.cuh"
+
+bool cuda_gemm_probe(char *why, size_t size) {
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaSuccess && count > 0) return true;
+    snprintf(why, size, "%s", error == cudaSuccess ? "no CUDA device is visible (CUDA_VISIBLE_DEVICES?)" : error == cudaErrorInsufficientDriver ? "no NVIDIA driver, or one that is older than this CUDA toolkit" : cudaGetErrorString(error));
+    cudaGetLastError(); /* not sticky: asking again later is fine */
+    return false;
+}
+
+void *cuda_gemm_create(const struct gemm_options *options, char *why, size_t size) {
+    cuda_gemm_context *context = (cuda_gemm_context *)calloc(1, sizeof *context);
+    if (!context) {
+        snprintf(why, size, "out of memory");
+        return NULL;
+    }
+    context->stream = (cudaStream_t)options->stream;
+    context->tile = options->tile;
+    context->dynamic_shared = options->dynamic_shared;
+    return context;
+}
+
+void cuda_gemm_destroy(void *context) {
+    free(context);
+}
+
+bool cuda_gemm_supports(enum gemm_dtype dtype, enum gemm_op op) {
+    (void)dtype;
+    return op != GEMM_TT;
+}
+
+const char *cuda_gemm_error(void *context) {
+    return ((cuda_gemm_context *)context)->fault.message;
+}

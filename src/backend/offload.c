@@ -1,0 +1,80 @@
+#include "src/backend/offload.h"
+
+#include <string.h>
+
+/* Bytes of a matrix: the last row ends with its last column, for what comes after it may be another's memory. */
+static size_t span(size_t rows, size_t cols, size_t ld, size_t size) {
+    return rows && cols ? ((rows - 1) * ld + cols) * size : 0;
+}
+
+static enum status grow(struct offload *offload, struct offload_buffer *buffer, size_t bytes) {
+    if (bytes <= buffer->bytes) return STATUS_OK;
+    offload->gpu.driver->free(&offload->gpu, buffer->memory);
+    buffer->bytes = 0;
+    buffer->memory = offload->gpu.driver->alloc(&offload->gpu, bytes);
+    if (!buffer->memory) return STATUS_FAILED;
+    buffer->bytes = bytes;
+    return STATUS_OK;
+}
+
+/* The seconds since `start` of the open lap belong to `part`; returns now. */
+static double took(struct profile *profile, enum profile_part part, double start) {
+    const double now = clock_seconds();
+    if (profile) profile_take(profile, (struct profile_slot){.part = part}, now - start);
+    return now;
+}
+
+enum status offload_gemm(struct offload *offload, const struct gemm_call *call, struct profile *profile) {
+    struct device *gpu = &offload->gpu;
+    const struct device_driver *driver = gpu->driver;
+    const size_t size = dtype_size(call->dtype);
+    const bool ta = call->op == GEMM_TN || call->op == GEMM_TT, tb = call->op == GEMM_NT || call->op == GEMM_TT;
+    const size_t a_bytes = span(ta ? call->k : call->m, ta ? call->m : call->k, call->lda, size);
+    const size_t b_bytes = span(tb ? call->n : call->k, tb ? call->k : call->n, call->ldb, size);
+    const size_t c_bytes = span(call->m, call->n, call->ldc, size);
+    const bool padded = call->ldc != call->n;
+    enum status status = grow(offload, &offload->a, a_bytes);
+    if (!status) status = grow(offload, &offload->b, b_bytes);
+    if (!status) status = grow(offload, &offload->c, c_bytes);
+    if (status) return status;
+
+    double start = clock_seconds();
+    driver->upload(gpu, offload->a.memory, call->a, a_bytes);
+    driver->upload(gpu, offload->b.memory, call->b, b_bytes);
+    if (call->beta != 0 || padded) driver->upload(gpu, offload->c.memory, call->c, c_bytes);
+    took(profile, PART_H2D, start);
+
+    struct gemm_call there = *call;
+    there.a = offload->a.memory;
+    there.b = offload->b.memory;
+    there.c = offload->c.memory;
+    const enum gemm_status result = offload->backend->gemm(offload->context, &there);
+    status = driver->synchronize(gpu);
+    if (result != GEMM_OK) {
+        const char *why = offload->backend->error ? offload->backend->error(offload->context) : "";
+        return status_set(STATUS_FAILED, "backend '%s' failed: %s", offload->backend->name, why);
+    }
+
+    start = clock_seconds();
+    driver->download(gpu, call->c, offload->c.memory, c_bytes);
+    took(profile, PART_D2H, start);
+    return status;
+}
+
+void offload_close(struct offload *offload) {
+    struct device *gpu = &offload->gpu;
+    if (!offload->context) return;
+    offload->backend->destroy(offload->context);
+    gpu->driver->free(gpu, offload->a.memory);
+    gpu->driver->free(gpu, offload->b.memory);
+    gpu->driver->free(gpu, offload->c.memory);
+    gpu->driver->close(gpu);
+    *offload = (struct offload){0};
+}
+
+struct device_driver offload_pinned_host(const struct device_driver *gpu_driver) {
+    struct device_driver pinned = device_host;
+    pinned.alloc = gpu_driver->alloc_pinned;
+    pinned.free = gpu_driver->free_pinned;
+    return pinned;
+}

@@ -1,0 +1,271 @@
+/* A CUDA device: its memory, one stream, events for the time of each op, the ops of kernels/cuda/ops.cu, captured graphs. */
+#include <stdlib.h>
+
+#include "kernels/cuda/ops.cuh"
+extern "C" {
+#include "src/base/text.h"
+#include "src/device/device.h"
+}
+
+enum { RING = 2048 }; /* laps between two looks at the clock */
+
+struct cuda_state {
+    int ordinal;
+    struct cuda_ops_context ops;
+    /* event[0] is the end of the last lap that was counted, event[i] the end of slot[i - 1]. */
+    cudaEvent_t event[RING + 1];
+    struct profile_slot slot[RING];
+    size_t pending;
+    bool capturing; /* no clock inside a graph */
+};
+
+static struct cuda_state *state_of(struct device *device) {
+    return (struct cuda_state *)device->state;
+}
+
+#define TRY(state, call) CUDA_TRY(&(state)->ops.fault, call)
+
+static enum status report(struct cuda_state *state) {
+    if (!state->ops.fault.message[0]) return STATUS_OK;
+    status_write("%s", state->ops.fault.message);
+    return STATUS_FAILED;
+}
+
+/* --- the clock --- */
+
+/* The GPU's own time between two events goes to the slot that it belongs to; what the host's clock has more (launches that the
+   GPU waited for at the start, the wait for the result) to PART_OTHER. */
+static void count_laps(struct device *device) {
+    struct cuda_state *state = state_of(device);
+    struct profile *profile = device->profile;
+    if (!profile || !state->pending) return;
+    const double elapsed = clock_seconds() - profile->last;
+    double counted = 0;
+    for (size_t i = 0; i < state->pending; i++) {
+        float milliseconds = 0;
+        TRY(state, cudaEventElapsedTime(&milliseconds, state->event[i], state->event[i + 1]));
+        double seconds = 1e-3 * (double)milliseconds;
+        if (seconds > elapsed - counted) seconds = elapsed - counted > 0 ? elapsed - counted : 0; /* two clocks */
+        profile_take(profile, state->slot[i], seconds);
+        counted += seconds;
+    }
+    state->pending = 0;
+}
+
+static bool wait(struct device *device) {
+    struct cuda_state *state = state_of(device);
+    const bool done = TRY(state, cudaStreamSynchronize(state->ops.stream));
+    count_laps(device);
+    if (device->profile) {
+        profile_lap(device->profile, {PART_OTHER, 0, 0});
+        TRY(state, cudaEventRecord(state->event[0], state->ops.stream));
+    }
+    return done;
+}
+
+static void cuda_lap(struct device *device, struct profile_slot slot) {
+    struct cuda_state *state = state_of(device);
+    if (state->capturing || !device->profile) return;
+    if (state->pending == RING) wait(device);
+    TRY(state, cudaEventRecord(state->event[state->pending + 1], state->ops.stream));
+    state->slot[state->pending++] = slot;
+}
+
+static enum status cuda_synchronize(struct device *device) {
+    wait(device);
+    return report(state_of(device));
+}
+
+/* --- life --- */
+
+static void cuda_close(struct device *device) {
+    struct cuda_state *state = state_of(device);
+    if (!state) return;
+    cudaFree(state->ops.scratch);
+    cudaFree(state->ops.tickets);
+    for (size_t i = 0; i <= RING; i++)
+        if (state->event[i]) cudaEventDestroy(state->event[i]);
+    if (state->ops.stream) cudaStreamDestroy(state->ops.stream);
+    free(state);
+    device->state = NULL;
+}
+
+static bool open_all(struct cuda_state *state) {
+    if (!TRY(state, cudaSetDevice(state->ordinal)) ||
+        !TRY(state, cudaStreamCreateWithFlags(&state->ops.stream, cudaStreamNonBlocking)))
+        return false;
+    for (size_t i = 0; i <= RING; i++)
+        if (!TRY(state, cudaEventCreate(&state->event[i]))) return false;
+    return TRY(state, cudaMalloc(&state->ops.scratch, cuda_ops_scratch())) &&
+           TRY(state, cudaMalloc((void **)&state->ops.tickets, CUDA_OPS_TICKETS * sizeof *state->ops.tickets)) &&
+           TRY(state, cudaMemset(state->ops.tickets, 0, CUDA_OPS_TICKETS * sizeof *state->ops.tickets)) &&
+           TRY(state, cudaEventRecord(state->event[0], state->ops.stream)) && TRY(state, cudaDeviceSynchronize());
+}
+
+static enum status cuda_open(struct device *device, const struct device_options *options) {
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess || count == 0) {
+        status_write("no CUDA device: %s", error == cudaSuccess ? "none is visible" : cudaGetErrorString(error));
+        return STATUS_UNAVAILABLE;
+    }
+    if (options->ordinal >= count) {
+        status_write("--device %d: there %s %d CUDA device%s, numbered from 0", options->ordinal, count == 1 ? "is" : "are", count,
+                     count == 1 ? "" : "s");
+        return STATUS_UNAVAILABLE;
+    }
+    struct cuda_state *state = (struct cuda_state *)calloc(1, sizeof *state);
+    if (!state) {
+        status_write("out of memory");
+        return STATUS_FAILED;
+    }
+    state->ordinal = options->ordinal;
+    device->state = state;
+    device->ops_context = &state->ops;
+    if (open_all(state)) return STATUS_OK;
+    const enum status status = report(state);
+    cuda_close(device);
+    return status;
+}
+
+static void cuda_describe(struct device *device, char *text, size_t size) {
+    struct cudaDeviceProp properties;
+    if (!TRY(state_of(device), cudaGetDeviceProperties(&properties, state_of(device)->ordinal))) return;
+    snprintf(text, size, "%s, %d SMs, compute capability %d.%d, %s", properties.name, properties.multiProcessorCount,
+             properties.major, properties.minor, text_bytes((double)properties.totalGlobalMem).text);
+}
+
+/* --- memory --- */
+
+static void *cuda_alloc(struct device *device, size_t bytes) {
+    struct cuda_state *state = state_of(device);
+    void *memory = NULL;
+    const cudaError_t error = cudaMalloc(&memory, bytes ? bytes : 1);
+    if (error == cudaErrorMemoryAllocation) {
+        size_t free_bytes = 0, total = 0;
+        cudaGetLastError(); /* not sticky */
+        cudaMemGetInfo(&free_bytes, &total);
+        status_write("out of GPU memory: %s (%zu bytes) needed at once, %s (%zu bytes) free", text_bytes((double)bytes).text, bytes,
+                     text_bytes((double)free_bytes).text, free_bytes);
+        return NULL;
+    }
+    if (!TRY(state, error) || !TRY(state, cudaMemsetAsync(memory, 0, bytes, state->ops.stream)) ||
+        !TRY(state, cudaStreamSynchronize(state->ops.stream))) {
+        report(state);
+        return NULL;
+    }
+    return memory;
+}
+
+static void cuda_free(struct device *device, void *memory) {
+    if (memory) TRY(state_of(device), cudaFree(memory));
+}
+
+static void copy(struct device *device, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+    struct cuda_state *state = state_of(device);
+    if (!bytes) return;
+    device_lap(device, PART_OTHER); /* what the GPU waited for before the copy is not the copy */
+    TRY(state, cudaMemcpyAsync(to, from, bytes, kind, state->ops.stream));
+    device_lap(device, kind == cudaMemcpyHostToDevice ? PART_H2D : PART_D2H);
+}
+
+static void cuda_upload(struct device *device, void *to, const void *from, size_t bytes) {
+    copy(device, to, from, bytes, cudaMemcpyHostToDevice);
+    TRY(state_of(device), cudaStreamSynchronize(state_of(device)->ops.stream)); /* `from` may be reused */
+}
+
+static void cuda_download(struct device *device, void *to, const void *from, size_t bytes) {
+    copy(device, to, from, bytes, cudaMemcpyDeviceToHost);
+    wait(device);
+}
+
+static void cuda_zero(struct device *device, void *memory, size_t bytes) {
+    struct cuda_state *state = state_of(device);
+    if (bytes) TRY(state, cudaMemsetAsync(memory, 0, bytes, state->ops.stream));
+}
+
+/* Used by a host device whose memory this is: `device` may be of another driver, and is not looked at. */
+static void *cuda_alloc_pinned(struct device *device, size_t bytes) {
+    void *memory = NULL;
+    (void)device;
+    const cudaError_t error = cudaHostAlloc(&memory, bytes ? bytes : 1, cudaHostAllocDefault);
+    if (error != cudaSuccess) {
+        cudaGetLastError();
+        status_write("no page-locked memory: %s needed: %s", text_bytes((double)bytes).text, cudaGetErrorString(error));
+        return NULL;
+    }
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+static void cuda_free_pinned(struct device *device, void *memory) {
+    (void)device;
+    if (memory) cudaFreeHost(memory);
+}
+
+/* --- ops and graphs --- */
+
+static const struct ops *cuda_table(struct device *device, enum gemm_dtype dtype) {
+    (void)device;
+    return cuda_ops(dtype);
+}
+
+static void *cuda_stream(struct device *device) {
+    return state_of(device)->ops.stream;
+}
+
+static enum status cuda_begin_capture(struct device *device) {
+    struct cuda_state *state = state_of(device);
+    wait(device);
+    state->capturing = TRY(state, cudaStreamBeginCapture(state->ops.stream, cudaStreamCaptureModeThreadLocal));
+    return report(state);
+}
+
+static enum status cuda_end_capture(struct device *device, void **graph) {
+    struct cuda_state *state = state_of(device);
+    cudaGraph_t captured = NULL;
+    cudaGraphExec_t executable = NULL;
+    const bool ended = TRY(state, cudaStreamEndCapture(state->ops.stream, &captured));
+    state->capturing = false;
+    const bool made = ended && TRY(state, cudaGraphInstantiate(&executable, captured, 0)) &&
+                      TRY(state, cudaGraphUpload(executable, state->ops.stream)) &&
+                      TRY(state, cudaStreamSynchronize(state->ops.stream));
+    if (captured) cudaGraphDestroy(captured);
+    *graph = made ? executable : NULL;
+    return report(state);
+}
+
+static enum status cuda_replay(struct device *device, void *graph) {
+    struct cuda_state *state = state_of(device);
+    TRY(state, cudaGraphLaunch((cudaGraphExec_t)graph, state->ops.stream));
+    return report(state);
+}
+
+static void cuda_free_graph(struct device *device, void *graph) {
+    if (graph) TRY(state_of(device), cudaGraphExecDestroy((cudaGraphExec_t)graph));
+}
+
+extern "C" const struct device_driver device_cuda = {
+    .name = "cuda",
+    .where = GEMM_ON_CUDA,
+    .host_memory = false,
+    .steps_ahead = 64,
+    .open = cuda_open,
+    .close = cuda_close,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .zero = cuda_zero,
+    .synchronize = cuda_synchronize,
+    .ops = cuda_table,
+    .lap = cuda_lap,
+    .stream = cuda_stream,
+        .describe = cuda_describe,
+    .alloc_pinned = cuda_alloc_pinned,
+    .free_pinned = cuda_free_pinned,
+    .begin_capture = cuda_begin_capture,
+    .end_capture = cuda_end_capture,
+    .replay = cuda_replay,
+    .free_graph = cuda_free_graph,
+};

@@ -1,0 +1,61 @@
+/* Reports: tables and pictures, to the letter. */
+#include "tests/support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "src/cmd/console.h"
+#include "src/report/confusion.h"
+#include "src/report/picture.h"
+
+static char *text;
+static size_t length;
+
+static FILE *open_text(void) {
+    FILE *out = open_memstream(&text, &length);
+    assert_non_null(out);
+    return out;
+}
+
+static void confusion(void **state) {
+    (void)state;
+    static const uint8_t labels[] = {0, 0, 0, 1, 1, 2}, predicted[] = {0, 0, 1, 1, 0, 0};
+    uint32_t counts[9] = {0};
+    confusion_count(counts, 3, labels, predicted, 6);
+    static const uint32_t want[9] = {2, 1, 0, 1, 1, 0, 1, 0, 0};
+    assert_memory_equal(counts, want, sizeof want);
+    FILE *out = open_text();
+    confusion_print(out, counts, 3);
+    fclose(out);
+    assert_says(text, "     0     2     1     .\n     1     1     1     .\n     2     1     .     .\n");
+    assert_says(text, "     0        3     50.00 %     66.67 %\n"); /* precision 2 of 4, recall 2 of 3 */
+    assert_says(text, "     2        1           -      0.00 %\n");
+    free(text);
+}
+
+static void pictures_side_by_side(void **state) {
+    (void)state;
+    static const uint8_t dark[6] = {0}, bright[6] = {255, 255, 255, 255, 255, 255};
+    const struct picture pictures[] = {{dark, "a"}, {bright, "b"}, {bright, "c"}};
+    FILE *out = open_text();
+    picture_print(out, pictures, 3, 3, 2, 8); /* 3 rows of 2 pixels, cells of 4: two to a row */
+    fclose(out);
+    assert_string_equal(text, "a   b\n    @@\n    @@\nc\n@@\n@@\n");
+    free(text);
+}
+
+static void accuracies(void **state) {
+    (void)state;
+    const struct evaluation evaluation = {.total = 10000, .correct = 9800};
+    assert_string_equal(console_accuracy(9800, 10000).text, "9,800/10,000 98.00 %");
+    assert_near(console_binomial_error(&evaluation), 0.14, 1e-12); /* 100 sqrt(0.98 0.02 / 10000) */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(confusion),
+        cmocka_unit_test(pictures_side_by_side),
+        cmocka_unit_test(accuracies),
+    };
+    return cmocka_run_group_tests_name("report", tests, NULL, NULL);
+}
