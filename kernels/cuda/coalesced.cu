@@ -15,7 +15,8 @@ template <typename T> __global__ void coalesced_kernel(strided_gemm<T> g) {
     for (size_t i = (size_t)blockIdx.y * HEIGHT + threadIdx.y; i < g.m; i += (size_t)gridDim.y * HEIGHT) {
         if (j >= g.n) return;
         T sum = 0;
-        for (size_t p = 0; p < g.k; p++) sum += g.a[i * g.a_row + p * g.a_col] * g.b[p * g.b_row + j * g.b_col];
+        for (size_t p = 0; p < g.k; p++)
+            sum += g.a[i * g.a_row + p * g.a_col] * g.b[p * g.b_row + j * g.b_col];
         g.store(i, j, sum);
     }
 }

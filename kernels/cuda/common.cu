@@ -7,7 +7,11 @@ bool cuda_gemm_probe(char *why, size_t size) {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaSuccess && count > 0) return true;
-    snprintf(why, size, "%s", error == cudaSuccess ? "no CUDA device is visible (CUDA_VISIBLE_DEVICES?)" : error == cudaErrorInsufficientDriver ? "no NVIDIA driver, or one that is older than this CUDA toolkit" : cudaGetErrorString(error));
+    snprintf(why, size, "%s",
+             error == cudaSuccess ? "no CUDA device is visible (CUDA_VISIBLE_DEVICES?)"
+             : error == cudaErrorInsufficientDriver
+                 ? "no NVIDIA driver, or one that is older than this CUDA toolkit"
+                 : cudaGetErrorString(error));
     cudaGetLastError(); /* not sticky: asking again later is fine */
     return false;
 }

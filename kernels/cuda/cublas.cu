@@ -41,7 +41,8 @@ static void cublas_destroy(void *opaque) {
 }
 
 static bool open_handle(cublas_context *context, cudaStream_t stream) {
-    return CUBLAS_TRY(context, cublasCreate(&context->handle)) && CUBLAS_TRY(context, cublasSetStream(context->handle, stream)) &&
+    return CUBLAS_TRY(context, cublasCreate(&context->handle)) &&
+           CUBLAS_TRY(context, cublasSetStream(context->handle, stream)) &&
            CUDA_TRY(&context->fault, cudaMalloc(&context->workspace, WORKSPACE)) &&
            CUBLAS_TRY(context, cublasSetWorkspace(context->handle, context->workspace, WORKSPACE));
 }
@@ -70,8 +71,8 @@ static bool cublas_supports(enum gemm_dtype dtype, enum gemm_op op) {
 
 static bool fits_int(const struct gemm_call *call) {
     const size_t limit = INT_MAX;
-    return call->m <= limit && call->n <= limit && call->k <= limit && call->lda <= limit && call->ldb <= limit &&
-           call->ldc <= limit;
+    return call->m <= limit && call->n <= limit && call->k <= limit && call->lda <= limit &&
+           call->ldb <= limit && call->ldc <= limit;
 }
 
 /* cuBLAS wants 1 or more, even for a matrix without columns. */
@@ -82,16 +83,19 @@ static int leading(size_t ld) {
 static enum gemm_status cublas_gemm(void *opaque, const struct gemm_call *call) {
     cublas_context *context = (cublas_context *)opaque;
     if (!fits_int(call)) return GEMM_UNSUPPORTED;
-    const bool ta = call->op == GEMM_TN || call->op == GEMM_TT, tb = call->op == GEMM_NT || call->op == GEMM_TT;
+    const bool ta = call->op == GEMM_TN || call->op == GEMM_TT,
+               tb = call->op == GEMM_NT || call->op == GEMM_TT;
     const bool single = call->dtype == GEMM_F32;
     const cudaDataType_t type = single ? CUDA_R_32F : CUDA_R_64F;
     const float alpha_f32 = (float)call->alpha, beta_f32 = (float)call->beta;
-    const void *alpha = single ? (const void *)&alpha_f32 : &call->alpha, *beta = single ? (const void *)&beta_f32 : &call->beta;
+    const void *alpha = single ? (const void *)&alpha_f32 : &call->alpha,
+               *beta = single ? (const void *)&beta_f32 : &call->beta;
     const bool done = CUBLAS_TRY(
-        context, cublasGemmEx(context->handle, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, (int)call->n,
-                              (int)call->m, (int)call->k, alpha, call->b, type, leading(call->ldb), call->a, type,
-                              leading(call->lda), beta, call->c, type, leading(call->ldc),
-                              single ? context->compute : CUBLAS_COMPUTE_64F, CUBLAS_GEMM_DEFAULT));
+        context,
+        cublasGemmEx(context->handle, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N,
+                     (int)call->n, (int)call->m, (int)call->k, alpha, call->b, type, leading(call->ldb),
+                     call->a, type, leading(call->lda), beta, call->c, type, leading(call->ldc),
+                     single ? context->compute : CUBLAS_COMPUTE_64F, CUBLAS_GEMM_DEFAULT));
     return done ? GEMM_OK : GEMM_FAILED;
 }
 

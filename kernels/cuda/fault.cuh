@@ -12,27 +12,35 @@ struct cuda_fault {
 
 static inline const char *cuda_hint(cudaError_t error) {
     switch (error) {
-    case cudaErrorMemoryAllocation: return "use a smaller batch or network, or free the GPU";
-    case cudaErrorNoKernelImageForDevice: return "this GPU's architecture was not built in: make SM=<its number>";
-    case cudaErrorInsufficientDriver: return "the driver is older than the CUDA toolkit: update it";
+    case cudaErrorMemoryAllocation:
+        return "use a smaller batch or network, or free the GPU";
+    case cudaErrorNoKernelImageForDevice:
+        return "this GPU's architecture was not built in: make SM=<its number>";
+    case cudaErrorInsufficientDriver:
+        return "the driver is older than the CUDA toolkit: update it";
     case cudaErrorIllegalAddress:
-    case cudaErrorLaunchFailure: return "a kernel went wrong: run under compute-sanitizer, and report it";
-    case cudaErrorDevicesUnavailable: return "another process holds the GPU";
-    default: return "see nvidia-smi for the state of the GPU";
+    case cudaErrorLaunchFailure:
+        return "a kernel went wrong: run under compute-sanitizer, and report it";
+    case cudaErrorDevicesUnavailable:
+        return "another process holds the GPU";
+    default:
+        return "see nvidia-smi for the state of the GPU";
     }
 }
 
 /* Keeps `error` unless there is none or an earlier one is kept. True if all is well. */
-static inline bool cuda_note(struct cuda_fault *fault, cudaError_t error, const char *call, const char *file, int line) {
+static inline bool cuda_note(struct cuda_fault *fault, cudaError_t error, const char *call, const char *file,
+                             int line) {
     if (error == cudaSuccess) return true;
     if (!fault->message[0])
-        snprintf(fault->message, sizeof fault->message, "%s:%d: %s: %s (%s)", file, line, call, cudaGetErrorString(error),
-                 cuda_hint(error));
+        snprintf(fault->message, sizeof fault->message, "%s:%d: %s: %s (%s)", file, line, call,
+                 cudaGetErrorString(error), cuda_hint(error));
     return false;
 }
 
 #define CUDA_TRY(fault, call) cuda_note(fault, call, #call, __FILE__, __LINE__)
 /* After a kernel launch: was it accepted? */
-#define CUDA_LAUNCHED(fault, kernel) cuda_note(fault, cudaGetLastError(), "launch of " kernel, __FILE__, __LINE__)
+#define CUDA_LAUNCHED(fault, kernel) \
+    cuda_note(fault, cudaGetLastError(), "launch of " kernel, __FILE__, __LINE__)
 
 #endif

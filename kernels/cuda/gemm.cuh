@@ -21,9 +21,9 @@ template <typename T> struct strided_gemm {
 
     explicit strided_gemm(const gemm_call &call)
         : m(call.m), n(call.n), k(call.k), alpha((T)call.alpha), beta((T)call.beta), a((const T *)call.a),
-          a_row(call.op == GEMM_TN ? 1 : call.lda), a_col(call.op == GEMM_TN ? call.lda : 1), b((const T *)call.b),
-          b_row(call.op == GEMM_NT ? 1 : call.ldb), b_col(call.op == GEMM_NT ? call.ldb : 1), c((T *)call.c),
-          ldc(call.ldc) {}
+          a_row(call.op == GEMM_TN ? 1 : call.lda), a_col(call.op == GEMM_TN ? call.lda : 1),
+          b((const T *)call.b), b_row(call.op == GEMM_NT ? 1 : call.ldb),
+          b_col(call.op == GEMM_NT ? call.ldb : 1), c((T *)call.c), ldc(call.ldc) {}
 
     /* beta == 0 never reads C, which may hold NaN. */
     __device__ void store(size_t i, size_t j, T sum) const {

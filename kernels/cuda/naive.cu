@@ -15,7 +15,8 @@ template <typename T> __global__ void naive_kernel(strided_gemm<T> g) {
     for (size_t j = (size_t)blockIdx.y * SIDE + threadIdx.y; j < g.n; j += (size_t)gridDim.y * SIDE) {
         if (i >= g.m) return;
         T sum = 0;
-        for (size_t p = 0; p < g.k; p++) sum += g.a[i * g.a_row + p * g.a_col] * g.b[p * g.b_row + j * g.b_col];
+        for (size_t p = 0; p < g.k; p++)
+            sum += g.a[i * g.a_row + p * g.a_col] * g.b[p * g.b_row + j * g.b_col];
         g.store(i, j, sum);
     }
 }

@@ -11,8 +11,8 @@ extern "C" {
 struct cuda_ops_context {
     cudaStream_t stream;
     struct cuda_fault fault;
-    void *scratch;        /* partial sums of reductions; see cuda_ops_scratch */
-    unsigned *tickets;    /* zeroed counters: which block of a reduction is the last */
+    void *scratch;     /* partial sums of reductions; see cuda_ops_scratch */
+    unsigned *tickets; /* zeroed counters: which block of a reduction is the last */
 };
 
 enum { CUDA_OPS_TICKETS = 4096 };

@@ -24,8 +24,8 @@ template <int TILE> __host__ __device__ constexpr size_t tile_elements() {
 /* tile(r, c) = x[(row0 + r) * row_stride + (col0 + c) * col_stride], 0 outside. Threads x run along whichever index is
    contiguous in memory. */
 template <typename T, int TILE>
-__device__ void load_tile(T *tile, const T *x, size_t row0, size_t rows, size_t row_stride, size_t col0, size_t cols,
-                          size_t col_stride) {
+__device__ void load_tile(T *tile, const T *x, size_t row0, size_t rows, size_t row_stride, size_t col0,
+                          size_t cols, size_t col_stride) {
     const bool along_columns = col_stride == 1;
     const int r = along_columns ? threadIdx.y : threadIdx.x, c = along_columns ? threadIdx.x : threadIdx.y;
     const size_t i = row0 + r, j = col0 + c;
@@ -64,7 +64,8 @@ template <typename T, int TILE> __global__ void dynamic_kernel(strided_gemm<T> g
 template <typename T, int TILE> static void launch(const cuda_gemm_context *context, const gemm_call &call) {
     const dim3 grid(blocks_for(call.n, TILE), grid_y(call.m, TILE)), block(TILE, TILE);
     if (context->dynamic_shared) {
-        dynamic_kernel<T, TILE><<<grid, block, 2 * tile_elements<TILE>() * sizeof(T), context->stream>>>(strided_gemm<T>(call));
+        dynamic_kernel<T, TILE>
+            <<<grid, block, 2 * tile_elements<TILE>() * sizeof(T), context->stream>>>(strided_gemm<T>(call));
     } else {
         static_kernel<T, TILE><<<grid, block, 0, context->stream>>>(strided_gemm<T>(call));
     }
@@ -72,10 +73,18 @@ template <typename T, int TILE> static void launch(const cuda_gemm_context *cont
 
 template <typename T> static void launch_tile(const cuda_gemm_context *context, const gemm_call &call) {
     switch (context->tile) {
-    case 4: launch<T, 4>(context, call); break;
-    case 8: launch<T, 8>(context, call); break;
-    case 16: launch<T, 16>(context, call); break;
-    default: launch<T, 32>(context, call); break;
+    case 4:
+        launch<T, 4>(context, call);
+        break;
+    case 8:
+        launch<T, 8>(context, call);
+        break;
+    case 16:
+        launch<T, 16>(context, call);
+        break;
+    default:
+        launch<T, 32>(context, call);
+        break;
     }
 }
 
@@ -91,7 +100,8 @@ static enum gemm_status shmem_gemm(void *opaque, const struct gemm_call *call) {
 
 static void shmem_describe(void *opaque, char *text, size_t size) {
     const cuda_gemm_context *context = (const cuda_gemm_context *)opaque;
-    snprintf(text, size, "tile %d, %s shared memory", context->tile, context->dynamic_shared ? "dynamic" : "static");
+    snprintf(text, size, "tile %d, %s shared memory", context->tile,
+             context->dynamic_shared ? "dynamic" : "static");
 }
 
 extern "C" const struct gemm_backend gemm_cuda_shmem = {

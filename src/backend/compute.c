@@ -4,7 +4,7 @@
 
 #include "src/backend/registry.h"
 
-enum { DEFAULT_TILE = 16 };
+enum { DEFAULT_TILE = 32 };
 
 static const char *const precision_names[] = {"f32", "tf32", "bf16"};
 

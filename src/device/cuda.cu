@@ -45,7 +45,8 @@ static void count_laps(struct device *device) {
         float milliseconds = 0;
         TRY(state, cudaEventElapsedTime(&milliseconds, state->event[i], state->event[i + 1]));
         double seconds = 1e-3 * (double)milliseconds;
-        if (seconds > elapsed - counted) seconds = elapsed - counted > 0 ? elapsed - counted : 0; /* two clocks */
+        if (seconds > elapsed - counted)
+            seconds = elapsed - counted > 0 ? elapsed - counted : 0; /* two clocks */
         profile_take(profile, state->slot[i], seconds);
         counted += seconds;
     }
@@ -97,21 +98,24 @@ static bool open_all(struct cuda_state *state) {
     for (size_t i = 0; i <= RING; i++)
         if (!TRY(state, cudaEventCreate(&state->event[i]))) return false;
     return TRY(state, cudaMalloc(&state->ops.scratch, cuda_ops_scratch())) &&
-           TRY(state, cudaMalloc((void **)&state->ops.tickets, CUDA_OPS_TICKETS * sizeof *state->ops.tickets)) &&
+           TRY(state,
+               cudaMalloc((void **)&state->ops.tickets, CUDA_OPS_TICKETS * sizeof *state->ops.tickets)) &&
            TRY(state, cudaMemset(state->ops.tickets, 0, CUDA_OPS_TICKETS * sizeof *state->ops.tickets)) &&
-           TRY(state, cudaEventRecord(state->event[0], state->ops.stream)) && TRY(state, cudaDeviceSynchronize());
+           TRY(state, cudaEventRecord(state->event[0], state->ops.stream)) &&
+           TRY(state, cudaDeviceSynchronize());
 }
 
 static enum status cuda_open(struct device *device, const struct device_options *options) {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0) {
-        status_write("no CUDA device: %s", error == cudaSuccess ? "none is visible" : cudaGetErrorString(error));
+        status_write("no CUDA device: %s",
+                     error == cudaSuccess ? "none is visible" : cudaGetErrorString(error));
         return STATUS_UNAVAILABLE;
     }
     if (options->ordinal >= count) {
-        status_write("--device %d: there %s %d CUDA device%s, numbered from 0", options->ordinal, count == 1 ? "is" : "are", count,
-                     count == 1 ? "" : "s");
+        status_write("--device %d: there %s %d CUDA device%s, numbered from 0", options->ordinal,
+                     count == 1 ? "is" : "are", count, count == 1 ? "" : "s");
         return STATUS_UNAVAILABLE;
     }
     struct cuda_state *state = (struct cuda_state *)calloc(1, sizeof *state);
@@ -131,8 +135,9 @@ static enum status cuda_open(struct device *device, const struct device_options 
 static void cuda_describe(struct device *device, char *text, size_t size) {
     struct cudaDeviceProp properties;
     if (!TRY(state_of(device), cudaGetDeviceProperties(&properties, state_of(device)->ordinal))) return;
-    snprintf(text, size, "%s, %d SMs, compute capability %d.%d, %s", properties.name, properties.multiProcessorCount,
-             properties.major, properties.minor, text_bytes((double)properties.totalGlobalMem).text);
+    snprintf(text, size, "%s, %d SMs, compute capability %d.%d, %s", properties.name,
+             properties.multiProcessorCount, properties.major, properties.minor,
+             text_bytes((double)properties.totalGlobalMem).text);
 }
 
 /* --- memory --- */
@@ -145,8 +150,8 @@ static void *cuda_alloc(struct device *device, size_t bytes) {
         size_t free_bytes = 0, total = 0;
         cudaGetLastError(); /* not sticky */
         cudaMemGetInfo(&free_bytes, &total);
-        status_write("out of GPU memory: %s (%zu bytes) needed at once, %s (%zu bytes) free", text_bytes((double)bytes).text, bytes,
-                     text_bytes((double)free_bytes).text, free_bytes);
+        status_write("out of GPU memory: %s (%zu bytes) needed at once, %s (%zu bytes) free",
+                     text_bytes((double)bytes).text, bytes, text_bytes((double)free_bytes).text, free_bytes);
         return NULL;
     }
     if (!TRY(state, error) || !TRY(state, cudaMemsetAsync(memory, 0, bytes, state->ops.stream)) ||
@@ -191,7 +196,8 @@ static void *cuda_alloc_pinned(struct device *device, size_t bytes) {
     const cudaError_t error = cudaHostAlloc(&memory, bytes ? bytes : 1, cudaHostAllocDefault);
     if (error != cudaSuccess) {
         cudaGetLastError();
-        status_write("no page-locked memory: %s needed: %s", text_bytes((double)bytes).text, cudaGetErrorString(error));
+        status_write("no page-locked memory: %s needed: %s", text_bytes((double)bytes).text,
+                     cudaGetErrorString(error));
         return NULL;
     }
     memset(memory, 0, bytes);
@@ -217,7 +223,8 @@ static void *cuda_stream(struct device *device) {
 static enum status cuda_begin_capture(struct device *device) {
     struct cuda_state *state = state_of(device);
     wait(device);
-    state->capturing = TRY(state, cudaStreamBeginCapture(state->ops.stream, cudaStreamCaptureModeThreadLocal));
+    state->capturing =
+        TRY(state, cudaStreamBeginCapture(state->ops.stream, cudaStreamCaptureModeThreadLocal));
     return report(state);
 }
 
@@ -261,7 +268,7 @@ extern "C" const struct device_driver device_cuda = {
     .ops = cuda_table,
     .lap = cuda_lap,
     .stream = cuda_stream,
-        .describe = cuda_describe,
+    .describe = cuda_describe,
     .alloc_pinned = cuda_alloc_pinned,
     .free_pinned = cuda_free_pinned,
     .begin_capture = cuda_begin_capture,

@@ -70,7 +70,7 @@ static const struct config_key keys[] = {
      "page-locked host memory, with residency = host"},
     {"precision", NULL, KEY_CHOICE, RUN, AT(precision), 0, 0, precisions, "f32", NULL,
      "of float32 GEMM operands: tf32 and bf16 are rounded for the tensor cores (cublas)"},
-    {"tile", NULL, KEY_CHOICE, RUN, AT(tile), 0, 0, tiles, "16", NULL, "side of the tiles of cuda-shmem"},
+    {"tile", NULL, KEY_CHOICE, RUN, AT(tile), 0, 0, tiles, "32", NULL, "side of the tiles of cuda-shmem"},
     {"shared", NULL, KEY_CHOICE, RUN, AT(shared), 0, 0, shareds, "static", NULL,
      "how cuda-shmem gets its shared memory"},
     {"target-accuracy", NULL, KEY_REAL, RUN, AT(target_accuracy), 0, 100, NULL, "0", "PERCENT",
