@@ -1,4 +1,5 @@
 /* A CUDA device: its memory, one stream, events for the time of each op, the ops of kernels/cuda/ops.cu, captured graphs. */
+#include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 
 #include "kernels/cuda/ops.cuh"
@@ -216,6 +217,16 @@ static const struct ops *cuda_table(struct device *device, enum gemm_dtype dtype
     return cuda_ops(dtype);
 }
 
+static void cuda_range_begin(struct device *device, const char *name) {
+    (void)device;
+    nvtxRangePushA(name);
+}
+
+static void cuda_range_end(struct device *device) {
+    (void)device;
+    nvtxRangePop();
+}
+
 static void *cuda_stream(struct device *device) {
     return state_of(device)->ops.stream;
 }
@@ -268,6 +279,8 @@ extern "C" const struct device_driver device_cuda = {
     .ops = cuda_table,
     .lap = cuda_lap,
     .stream = cuda_stream,
+    .range_begin = cuda_range_begin,
+    .range_end = cuda_range_end,
     .describe = cuda_describe,
     .alloc_pinned = cuda_alloc_pinned,
     .free_pinned = cuda_free_pinned,

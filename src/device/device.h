@@ -53,6 +53,10 @@ struct device_driver {
     /* (optional) The stream that GEMM backends of this device must use. */
     void *(*stream)(struct device *device);
 
+    /* (optional) Names what is issued until the end, for a profiler's timeline (NVTX). Ranges nest. */
+    void (*range_begin)(struct device *device, const char *name);
+    void (*range_end)(struct device *device);
+
     /* (optional) The device in words. */
     void (*describe)(struct device *device, char *text, size_t size);
 
@@ -74,6 +78,14 @@ extern const struct device_driver device_host;
 static inline void device_lap(struct device *device, enum profile_part part) {
     const struct profile_slot slot = {part, 0, 0};
     device->driver->lap(device, slot);
+}
+
+static inline void device_range_begin(struct device *device, const char *name) {
+    if (device->driver->range_begin) device->driver->range_begin(device, name);
+}
+
+static inline void device_range_end(struct device *device) {
+    if (device->driver->range_end) device->driver->range_end(device);
 }
 
 static inline size_t dtype_size(enum gemm_dtype dtype) {

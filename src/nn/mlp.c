@@ -206,7 +206,9 @@ static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows) {
 
 enum status mlp_forward(struct mlp *mlp, size_t rows) {
     enum status status = STATUS_OK;
+    device_range_begin(&mlp->compute->device, "forward");
     for (size_t l = 0; l < mlp->depth && !status; l++) status = layer_forward(mlp, l, rows);
+    device_range_end(&mlp->compute->device);
     return status;
 }
 
@@ -225,6 +227,8 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows) {
 
 enum status mlp_backward(struct mlp *mlp, size_t rows) {
     enum status status = STATUS_OK;
+    device_range_begin(&mlp->compute->device, "backward");
     for (size_t l = mlp->depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows);
+    device_range_end(&mlp->compute->device);
     return status;
 }

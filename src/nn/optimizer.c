@@ -18,8 +18,10 @@ void optimizer_close(struct optimizer *optimizer, struct mlp *mlp) {
 void optimizer_step(struct optimizer *optimizer, struct mlp *mlp, const double *learning_rate,
                     const struct tally *guard) {
     struct device *device = &mlp->compute->device;
+    device_range_begin(device, "update");
     mlp->ops->sgd(device->ops_context, mlp->parameter_elements, learning_rate, optimizer->momentum,
                   optimizer->weight_decay, guard, mlp->parameters, mlp->gradients, optimizer->velocity);
+    device_range_end(device);
     device_lap(device, PART_OPTIMIZER);
 }
 

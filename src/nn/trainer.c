@@ -209,8 +209,10 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
     const size_t first = (size_t)state->step;
     const uint64_t images_before = state->tally.images;
 
+    device_range_begin(device, "epoch");
     epoch_begin(trainer);
     enum status status = run_steps(trainer, observer);
+    device_range_end(device);
     report_steps(trainer, observer, first);
     if (status) return status;
 

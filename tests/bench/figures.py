@@ -1,36 +1,64 @@
 #!/usr/bin/env python3
-"""Measures the figures of README.md and writes them between its markers, from logs.
+"""Measures the figures of README.md and writes them between its markers, from logs that are kept in tests/bench/logs.
 
-  tests/bench/figures.py measure    runs ./train for every figure; logs go to build/figures (about 5 minutes)
-  tests/bench/figures.py write      rewrites README.md between <!-- NAME --> and <!-- end --> from those logs
+  tests/bench/figures.py cpu      runs the program for every figure of the CPU (about 6 minutes)
+  tests/bench/figures.py gpu      the same for the GPU of this machine (about 4 minutes)
+  tests/bench/figures.py write    rewrites README.md between <!-- NAME --> and <!-- end --> from the logs
 
-Needs ./train and MNIST in data/mnist. The environment is used as it is: on a processor that OpenBLAS does not know, set
-OPENBLAS_CORETYPE (the program says so), and unset it where it forces less than the processor has.
+TRAIN names the program (default ./train), LOGS the folder of the logs. MNIST must be in data/mnist. The environment is used as it is:
+on a processor that OpenBLAS does not know, set OPENBLAS_CORETYPE (the program says so), and unset it where it forces less than
+the processor has.
 """
 import json, os, re, statistics, subprocess, sys
 
-LOGS = 'build/figures'
+TRAIN, LOGS = os.environ.get('TRAIN', './train'), os.environ.get('LOGS', 'tests/bench/logs')
 BACKENDS, SEEDS = ('serial', 'openmp', 'openblas'), (1, 2, 3)
+CUDA = ('cuda-naive', 'cuda-coalesced', 'cuda-shmem', 'cublas')
+VALIDATION, HIGH = ('--config', 'configs/validation.cfg'), ('--config', 'configs/high-throughput.cfg')
 
 
 def train(name, *flags):
-    log = f'{LOGS}/{name}.jsonl'
-    out = subprocess.run(['./train', *flags, '--log', log], check=True, capture_output=True, text=True).stdout
+    os.makedirs(LOGS, exist_ok=True)
+    out = subprocess.run([TRAIN, *flags, '--log', f'{LOGS}/{name}.jsonl'], check=True, capture_output=True, text=True).stdout
     with open(f'{LOGS}/{name}.txt', 'w') as file:
         file.write(out)
     print(name, flush=True)
 
 
-def measure():
-    os.makedirs(LOGS, exist_ok=True)
-    train('transcript', '--config', 'configs/validation.cfg')
+def measure_cpu():
+    train('transcript', *VALIDATION)
     for seed in SEEDS:  # interleaved: the machine drifts
         for backend in BACKENDS:
-            train(f'validation-{backend}-{seed}', '--config', 'configs/validation.cfg', '--backend', backend, '--seed', str(seed))
+            train(f'validation-{backend}-{seed}', *VALIDATION, '--backend', backend, '--seed', str(seed))
     for seed in SEEDS:
         for backend in BACKENDS:
             if backend == 'openblas' or seed == 1:  # minutes for the others
-                train(f'high-{backend}-{seed}', '--config', 'configs/high-throughput.cfg', '--backend', backend, '--seed', str(seed))
+                train(f'high-{backend}-{seed}', *HIGH, '--backend', backend, '--seed', str(seed))
+
+
+# name of the row: flags. The first is what the others are compared with.
+GPU_VALIDATION = {'openblas': ('--backend', 'openblas'),
+                  **{f'{b} {r}': ('--backend', b, '--residency', 'device' if r.startswith('device') else 'host', *e)
+                     for b in CUDA for r, e in (('device graph', ()), ('device eager', ('--engine', 'eager')), ('host pageable', ()))},
+                  'cublas host pinned': ('--backend', 'cublas', '--residency', 'host', '--pin', 'on'),
+                  'cublas device graph f64': ('--backend', 'cublas', '--dtype', 'f64')}
+GPU_HIGH = {'openblas': ('--backend', 'openblas'),
+            **{f'{b} device graph': ('--backend', b, '--epochs', '5') for b in CUDA},
+            **{f'cublas device graph {p}': ('--backend', 'cublas', '--precision', p, '--epochs', '5') for p in ('tf32', 'bf16')},
+            **{f'{b} host pageable': ('--backend', b, '--residency', 'host') for b in CUDA},
+            'cublas host pinned': ('--backend', 'cublas', '--residency', 'host', '--pin', 'on')}
+
+
+def log_name(prefix, row):
+    return f'{prefix}-{row.replace(" ", "-")}'
+
+
+def measure_gpu():
+    train('gpu-transcript', *VALIDATION, '--backend', 'cublas', '--epochs', '5')
+    for row, flags in GPU_VALIDATION.items():
+        train(log_name('gpu-validation', row), *VALIDATION, *flags)
+    for row, flags in GPU_HIGH.items():
+        train(log_name('gpu-high', row), *HIGH, *flags)
 
 
 def read(name):
@@ -69,19 +97,42 @@ def table(config):
     return facts(read(f'{config}-openblas-1')[0]) + f' OpenBLAS: {read(f"{config}-openblas-1")[0]["backend_description"]}.\n\n' + '\n'.join(rows)
 
 
-def transcript():
-    return '```text\n$ ./train --config configs/validation.cfg\n' + open(f'{LOGS}/transcript.txt').read().rstrip() + '\n```'
+def gpu_table(prefix, rows):
+    baseline = read(log_name(prefix, 'openblas'))
+    base = statistics.median(e['seconds'] for e in baseline[1])
+    card = next(read(log_name(prefix, row))[0]['gpu'] for row in rows if row != 'openblas')
+    lines = [f'Measured on: {card}; host {baseline[0]["cpu"]}, {baseline[0]["threads"]} threads; Tessera {baseline[0]["version"]} commit '
+             f'{baseline[0]["commit"]}, seed 1. Speed-up is against openblas on that host ({baseline[0]["backend_description"]}).', '',
+             '| backend | residency | engine | precision | test accuracy after 1 epoch, at the end | epoch, median | transfer/total | speed-up |',
+             '|---|---|---|---|---|---|---|---|']
+    for row in rows:
+        header, epochs, summary = read(log_name(prefix, row))
+        median = statistics.median(e['seconds'] for e in epochs)
+        lines.append(f'| `{header["backend"]}` | {header["residency"]} | {header["engine"]} | {header["precision"]} '
+                     f'| {100 * epochs[0]["test_accuracy"]:.2f} %, {100 * summary["test_accuracy"]:.2f} % after {len(epochs)} '
+                     f'| {1e3 * median:.1f} ms | {summary["transfer_ratio"]:.3f} | {base / median:.2f} |')
+    return '\n'.join(lines)
+
+
+def transcript(name, command):
+    return f'```text\n$ {command}\n' + open(f'{LOGS}/{name}.txt').read().rstrip() + '\n```'
 
 
 def write():
     text = open('README.md').read()
-    for name, body in (('transcript', transcript()), ('validation', table('validation')), ('high-throughput', table('high'))):
+    parts = {'transcript': lambda: transcript('transcript', './train --config configs/validation.cfg'),
+             'validation': lambda: table('validation'), 'high-throughput': lambda: table('high'),
+             'gpu-transcript': lambda: transcript('gpu-transcript', './train --config configs/validation.cfg --backend cublas --epochs 5'),
+             'gpu-validation': lambda: gpu_table('gpu-validation', GPU_VALIDATION),
+             'gpu-high-throughput': lambda: gpu_table('gpu-high', GPU_HIGH)}
+    for name, body in parts.items():
         marked = re.compile(rf'(<!-- {name} -->\n).*?(<!-- end -->)', re.S)
         assert marked.search(text), f'README.md has no marker {name}'
-        text = marked.sub(lambda m: m.group(1) + body + '\n' + m.group(2), text)
+        text = marked.sub(lambda m: m.group(1) + body() + '\n' + m.group(2), text)
     with open('README.md', 'w') as file:
         file.write(text)
 
 
 if __name__ == '__main__':
-    {'measure': measure, 'write': write}.get(sys.argv[1] if len(sys.argv) == 2 else '', lambda: sys.exit(__doc__))()
+    commands = {'cpu': measure_cpu, 'gpu': measure_gpu, 'write': write}
+    commands.get(sys.argv[1] if len(sys.argv) == 2 else '', lambda: sys.exit(__doc__))()
