@@ -1,5 +1,5 @@
 /* The GPU: every CUDA backend over the whole case list, every op against the host's, every engine and residency against the
-   independent loss curves. Skipped, saying so, where no GPU is usable. TESSERA_TEST_STRIDE=N takes every N-th GEMM case, for
+   independent loss curves. Skipped, saying so, where no GPU is usable. TESSERA_TEST_STRIDE=N takes every N-th case, for
    slow tools such as compute-sanitizer. */
 #include "tests/support.h"
 
@@ -31,12 +31,17 @@ static void open_gpu(struct compute *compute, const char *name, const struct com
 
 /* --- GEMM --- */
 
+/* Every how manieth case to take. */
+static size_t thinning(void) {
+    const char *stride = getenv("TESSERA_TEST_STRIDE");
+    return stride && atoi(stride) > 0 ? (size_t)atoi(stride) : 1;
+}
+
 static void verify_with(const char *name, struct compute_options options, size_t stride) {
     struct compute compute;
-    const char *thin = getenv("TESSERA_TEST_STRIDE");
     options.threads = 2;
     open_gpu(&compute, name, &options);
-    stride *= thin ? (size_t)atoi(thin) : 1;
+    stride *= thinning();
     for (size_t i = 0; i < verify_case_count(); i += stride) {
         const struct verify_case test = verify_case_at(i);
         bool skipped;
@@ -371,11 +376,14 @@ static void loss_curves(void **state) {
     (void)state;
     static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host",
                                        "residency=host pin=on"};
+    size_t taken = 0;
     need_gpu();
     for (int b = 0; b < BACKENDS; b++)
         for (size_t way = 0; way < 4; way++)
             for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++)
                 for (size_t c = 0; c < sizeof expected_curves / sizeof *expected_curves; c++) {
+                    if (taken++ % (thinning() < 16 ? thinning() : 17))
+                        continue; /* prime to the loops: all get a turn */
                     struct bench bench;
                     struct run_summary summary;
                     char settings[512];

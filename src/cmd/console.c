@@ -143,6 +143,8 @@ static void print_gemm(const struct trainer *trainer, const struct profile *time
 static void print_time(const struct trainer *trainer, const struct profile *time) {
     printf("\nwhere the time went              seconds    share\n");
     for (int part = 0; part < PART_COUNT; part++) {
+        const bool copies = part == PART_H2D || part == PART_D2H; /* that there are none is worth a line */
+        if (time->seconds[part] == 0 && !copies) continue;
         if (part >= PART_GEMM_NN && part <= PART_GEMM_NT) {
             print_gemm(trainer, time, (enum profile_part)part);
         } else {
