@@ -1,7 +1,7 @@
 /* The GPU: every CUDA backend over the whole case list, every op against the host's, every engine and residency against the
    independent loss curves. Skipped, saying so, where no GPU is usable. TESSERA_TEST_STRIDE=N takes every N-th case, for
    slow tools such as compute-sanitizer. */
-#include "tests/support.h"
+#include "tests/training_bench.h"
 
 #include <float.h>
 #include <math.h>
@@ -9,8 +9,6 @@
 
 #include "src/backend/verify.h"
 #include "src/base/rng.h"
-#include "src/nn/engine.h"
-#include "tests/reference/curves.inc"
 
 static const char *const backends[] = {"cuda-naive", "cuda-coalesced", "cuda-shmem", "cublas"};
 enum { BACKENDS = 4 };
@@ -308,60 +306,6 @@ static void ops_gather_and_sgd(void **state) {
 
 /* --- training --- */
 
-struct bench {
-    struct config config;
-    struct compute compute;
-    struct dataset_pair data;
-    struct profile profile;
-    struct trainer trainer;
-    double losses[400];
-    size_t steps, stop_after;
-    volatile sig_atomic_t stop;
-    struct epoch_record last;
-};
-
-static void open_bench(struct bench *bench, const char *settings, const struct checkpoint *resume) {
-    *bench = (struct bench){0};
-    support_config(&bench->config, settings);
-    struct compute_options options = config_compute(&bench->config);
-    options.threads = 2;
-    open_gpu(&bench->compute, bench->config.backend, &options);
-    support_builtin_data(&bench->data);
-    profile_start(&bench->profile);
-    bench->compute.device.profile = &bench->profile;
-    assert_status(trainer_open(&bench->trainer, &bench->compute, &bench->config, &bench->data, resume),
-                  STATUS_OK);
-    bench->trainer.stop = &bench->stop;
-}
-
-static void close_bench(struct bench *bench) {
-    trainer_close(&bench->trainer);
-    dataset_pair_free(&bench->data);
-    compute_close(&bench->compute);
-}
-
-static void on_step(void *self, size_t step, double loss) {
-    struct bench *bench = self;
-    bench->losses[step - 1] = loss;
-    bench->steps = step;
-}
-
-static void on_epoch(void *self, const struct epoch_record *record) {
-    ((struct bench *)self)->last = *record;
-}
-
-static void on_progress(void *self, size_t epoch, size_t step, size_t steps, double loss) {
-    struct bench *bench = self;
-    (void)loss;
-    if (bench->stop_after && (epoch - 1) * steps + step >= bench->stop_after) bench->stop = 1;
-}
-
-static enum status run_bench(struct bench *bench, struct run_summary *summary) {
-    const struct trainer_observer observer = {
-        .self = bench, .step = on_step, .epoch = on_epoch, .progress = on_progress};
-    return trainer_run(&bench->trainer, &observer, summary);
-}
-
 /* The parameters, copied from the device; to be freed. */
 static void *parameters(struct bench *bench) {
     struct device *device = &bench->compute.device;
@@ -376,34 +320,18 @@ static void loss_curves(void **state) {
     (void)state;
     static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host",
                                        "residency=host pin=on"};
+    const size_t every = thinning() < 17 ? thinning() : 17; /* prime to the loops: all get a turn */
     size_t taken = 0;
     need_gpu();
     for (int b = 0; b < BACKENDS; b++)
         for (size_t way = 0; way < 4; way++)
-            for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++)
-                for (size_t c = 0; c < sizeof expected_curves / sizeof *expected_curves; c++) {
-                    if (taken++ % (thinning() < 16 ? thinning() : 17))
-                        continue; /* prime to the loops: all get a turn */
-                    struct bench bench;
-                    struct run_summary summary;
-                    char settings[512];
-                    snprintf(settings, sizeof settings,
-                             "backend=%s %s layers=42-9-8-4 batch-size=16 epochs=13 lr=0.1 shuffle=off "
-                             "log-steps=50 dtype=%s "
-                             "activation=%s momentum=%g weight-decay=%g",
-                             backends[b], ways[way], dtype_name((enum gemm_dtype)dtype),
-                             expected_curves[c].activation, expected_curves[c].momentum,
-                             expected_curves[c].weight_decay);
-                    open_bench(&bench, settings, NULL);
-                    support_set_builtin_weights(&bench.trainer.mlp);
-                    assert_status(run_bench(&bench, &summary), STATUS_OK);
-                    assert_int_equal(bench.steps, 50);
-                    for (size_t s = 0; s < 50; s++)
-                        assert_near(bench.losses[s], expected_curves[c].loss[s],
-                                    dtype == GEMM_F32 ? 1e-3 : 1e-10);
-                    assert_true((profile_transfer_ratio(&summary.time) > 0));
-                    close_bench(&bench);
-                }
+            for (size_t curve = 0; curve < bench_curves(); curve++) {
+                char how[128];
+                if (taken++ % every) continue;
+                snprintf(how, sizeof how, "threads=2 backend=%s %s", backends[b], ways[way]);
+                bench_check_curve(curve, how, GEMM_F32, 1e-3);
+                bench_check_curve(curve, how, GEMM_F64, 1e-10);
+            }
 }
 
 static void graph_equals_eager_bit_for_bit(void **state) {
@@ -419,12 +347,12 @@ static void graph_equals_eager_bit_for_bit(void **state) {
         snprintf(settings, sizeof settings,
                  "backend=cublas engine=%s layers=42-70-65-4 batch-size=16 epochs=7 momentum=0.9",
                  engines[i]);
-        open_bench(&bench, settings, NULL);
+        bench_open(&bench, settings, NULL);
         assert_string_equal(bench.trainer.engine->name, engines[i]);
-        assert_status(run_bench(&bench, &summary), STATUS_OK);
+        assert_status(bench_run(&bench, &summary), STATUS_OK);
         bytes = bench.trainer.mlp.parameter_elements * sizeof(float);
         weights[i] = parameters(&bench);
-        close_bench(&bench);
+        bench_close(&bench);
     }
     assert_memory_equal(weights[0], weights[1], bytes);
     assert_memory_equal(weights[1], weights[2], bytes);
@@ -438,7 +366,7 @@ static void one_seed_on_every_device(void **state) {
     struct bench gpu;
     struct compute host;
     struct mlp mlp;
-    open_bench(&gpu, recipe, NULL);
+    bench_open(&gpu, recipe, NULL);
     support_open(&host, "serial", 1);
     assert_status(mlp_open(&mlp, &host, &gpu.config, 4), STATUS_OK);
     assert_status(mlp_initialize(&mlp, INIT_HE, 5), STATUS_OK);
@@ -452,7 +380,7 @@ static void one_seed_on_every_device(void **state) {
     free(weights);
     mlp_close(&mlp);
     compute_close(&host);
-    close_bench(&gpu);
+    bench_close(&gpu);
 }
 
 static void resume_equals_uninterrupted(void **state) {
@@ -469,23 +397,23 @@ static void resume_equals_uninterrupted(void **state) {
         snprintf(recipe, sizeof recipe,
                  "backend=cublas engine=%s layers=42-30-4 batch-size=16 epochs=6 momentum=0.9", engines[e]);
         snprintf(saving, sizeof saving, "%.300s save=%.150s", recipe, path);
-        open_bench(&whole, recipe, NULL);
-        assert_status(run_bench(&whole, &summary), STATUS_OK);
-        open_bench(&first, saving, NULL);
+        bench_open(&whole, recipe, NULL);
+        assert_status(bench_run(&whole, &summary), STATUS_OK);
+        bench_open(&first, saving, NULL);
         first.stop_after = 9;
-        assert_status(run_bench(&first, &summary), STATUS_INTERRUPTED);
+        assert_status(bench_run(&first, &summary), STATUS_INTERRUPTED);
         assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
-        open_bench(&second, recipe, &checkpoint);
+        bench_open(&second, recipe, &checkpoint);
         checkpoint_close(&checkpoint);
-        assert_status(run_bench(&second, &summary), STATUS_OK);
+        assert_status(bench_run(&second, &summary), STATUS_OK);
         void *a = parameters(&whole), *b = parameters(&second);
         assert_memory_equal(a, b, whole.trainer.mlp.parameter_elements * sizeof(float));
         assert_true(whole.last.train_loss == second.last.train_loss);
         free(a);
         free(b);
-        close_bench(&whole);
-        close_bench(&first);
-        close_bench(&second);
+        bench_close(&whole);
+        bench_close(&first);
+        bench_close(&second);
     }
 }
 
@@ -500,11 +428,11 @@ static void divergence_is_named(void **state) {
         snprintf(settings, sizeof settings,
                  "backend=cublas %s layers=42-9-4 batch-size=16 epochs=99 lr=1e3 weight-decay=100",
                  ways[way]);
-        open_bench(&bench, settings, NULL);
-        assert_status(run_bench(&bench, &summary), STATUS_FAILED);
+        bench_open(&bench, settings, NULL);
+        assert_status(bench_run(&bench, &summary), STATUS_FAILED);
         assert_says(status_message(), "the loss is not finite at epoch ");
         assert_says(status_message(), "layer ");
-        close_bench(&bench);
+        bench_close(&bench);
     }
 }
 
@@ -518,14 +446,15 @@ static void the_parts_add_up(void **state) {
         char settings[256];
         snprintf(settings, sizeof settings, "backend=cublas %s layers=42-300-4 batch-size=16 epochs=50",
                  ways[way]);
-        open_bench(&bench, settings, NULL);
+        bench_open(&bench, settings, NULL);
         const double start = clock_seconds(), before = profile_total(&bench.profile);
-        assert_status(run_bench(&bench, &summary), STATUS_OK);
+        assert_status(bench_run(&bench, &summary), STATUS_OK);
         const double wall = clock_seconds() - start, counted = profile_total(&summary.time) - before;
         assert_near(counted / wall, 1, 0.02);
+        assert_true(profile_transfer_ratio(&summary.time) > 0);
         assert_true((summary.time.seconds[PART_GRAPH] > 0) == (way == 1));
         assert_true((summary.time.seconds[PART_GEMM_NT] > 0) == (way != 1));
-        close_bench(&bench);
+        bench_close(&bench);
     }
 }
 

@@ -1,97 +1,31 @@
 /* Training as a whole: the loss curve against an independent program, one seed on every backend, resume,
  * stop, NaN. */
-#include "tests/support.h"
+#include "tests/training_bench.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "src/backend/registry.h"
-#include "src/nn/engine.h"
-#include "tests/reference/curves.inc"
-
-/* A trainer on the built-in data of tests/reference/mlp_numpy.py, with everything that it holds. */
-struct bench {
-    struct config config;
-    struct compute compute;
-    struct dataset_pair data;
-    struct profile profile;
-    struct trainer trainer;
-    double losses[400];
-    size_t steps, epochs, stop_after;
-    volatile sig_atomic_t stop;
-    struct epoch_record last;
-};
 
 static void open_bench(struct bench *bench, const char *backend, int threads, const char *settings,
                        const struct checkpoint *resume) {
-    *bench = (struct bench){0};
-    support_config(&bench->config, settings);
-    support_open(&bench->compute, backend, threads);
-    support_builtin_data(&bench->data);
-    profile_start(&bench->profile);
-    bench->compute.device.profile = &bench->profile;
-    assert_status(trainer_open(&bench->trainer, &bench->compute, &bench->config, &bench->data, resume),
-                  STATUS_OK);
-    bench->trainer.stop = &bench->stop;
-}
-
-static void close_bench(struct bench *bench) {
-    trainer_close(&bench->trainer);
-    dataset_pair_free(&bench->data);
-    compute_close(&bench->compute);
-}
-
-static void on_step(void *self, size_t step, double loss) {
-    struct bench *bench = self;
-    bench->losses[step - 1] = loss;
-    bench->steps = step;
-}
-
-static void on_epoch(void *self, const struct epoch_record *record) {
-    struct bench *bench = self;
-    bench->last = *record;
-    bench->epochs++;
-}
-
-static void on_progress(void *self, size_t epoch, size_t step, size_t steps, double loss) {
-    struct bench *bench = self;
-    (void)loss;
-    if (bench->stop_after && (epoch - 1) * steps + step == bench->stop_after) bench->stop = 1;
-}
-
-static enum status run_bench(struct bench *bench, struct run_summary *summary) {
-    const struct trainer_observer observer = {
-        .self = bench, .step = on_step, .epoch = on_epoch, .progress = on_progress};
-    return trainer_run(&bench->trainer, &observer, summary);
+    char all[700];
+    snprintf(all, sizeof all, "backend=%s threads=%d %s", backend, threads, settings);
+    bench_open(bench, all, resume);
 }
 
 /* --- the loss curve --- */
 
-/* 50 steps of 16 images in file order, the fourth of each epoch a batch of 2. */
-static void check_curves(const char *backend, int threads, const char *dtype, double tolerance) {
-    for (size_t c = 0; c < sizeof expected_curves / sizeof *expected_curves; c++) {
-        struct bench bench;
-        struct run_summary summary;
-        char settings[256];
-        snprintf(settings, sizeof settings,
-                 "layers=42-9-8-4 batch-size=16 epochs=13 lr=0.1 shuffle=off log-steps=50 dtype=%s "
-                 "activation=%s momentum=%g "
-                 "weight-decay=%g",
-                 dtype, expected_curves[c].activation, expected_curves[c].momentum,
-                 expected_curves[c].weight_decay);
-        open_bench(&bench, backend, threads, settings, NULL);
-        support_set_builtin_weights(&bench.trainer.mlp);
-        assert_status(run_bench(&bench, &summary), STATUS_OK);
-        assert_int_equal(bench.steps, 50);
-        for (size_t s = 0; s < 50; s++) assert_near(bench.losses[s], expected_curves[c].loss[s], tolerance);
-        close_bench(&bench);
-    }
+static void check_curves(const char *backend, enum gemm_dtype dtype, double tolerance) {
+    char how[64];
+    snprintf(how, sizeof how, "backend=%s threads=2", backend);
+    for (size_t curve = 0; curve < bench_curves(); curve++) bench_check_curve(curve, how, dtype, tolerance);
 }
 
 static void loss_curve_of_serial_f64(void **state) {
     (void)state;
-    check_curves("serial", 1, "f64", 1e-10);
+    check_curves("serial", GEMM_F64, 1e-10);
 }
 
 static void loss_curves_of_every_backend(void **state) {
@@ -103,8 +37,8 @@ static void loss_curves_of_every_backend(void **state) {
             print_message("%s skipped: %s\n", registry_at(entry)->name, why);
             continue;
         }
-        check_curves(registry_at(entry)->name, 2, "f64", 1e-10);
-        check_curves(registry_at(entry)->name, 2, "f32", 1e-3);
+        check_curves(registry_at(entry)->name, GEMM_F64, 1e-10);
+        check_curves(registry_at(entry)->name, GEMM_F32, 1e-3);
     }
 }
 
@@ -116,16 +50,16 @@ static void threads_change_no_bit(void **state) {
     struct bench serial, openmp;
     struct run_summary a, b;
     open_bench(&serial, "serial", 1, settings, NULL);
-    assert_status(run_bench(&serial, &a), STATUS_OK);
+    assert_status(bench_run(&serial, &a), STATUS_OK);
     for (int threads = 1; threads < 5; threads++) {
         open_bench(&openmp, "openmp", threads, settings, NULL);
-        assert_status(run_bench(&openmp, &b), STATUS_OK);
+        assert_status(bench_run(&openmp, &b), STATUS_OK);
         assert_memory_equal(serial.trainer.mlp.parameters, openmp.trainer.mlp.parameters,
                             serial.trainer.mlp.parameter_elements * sizeof(float));
         assert_true(serial.last.train_loss == openmp.last.train_loss);
-        close_bench(&openmp);
+        bench_close(&openmp);
     }
-    close_bench(&serial);
+    bench_close(&serial);
 }
 
 static void shuffle_depends_on_seed_and_epoch(void **state) {
@@ -137,10 +71,10 @@ static void shuffle_depends_on_seed_and_epoch(void **state) {
     uint32_t first[50];
     memcpy(first, a.trainer.order, sizeof first);
     assert_true(memcmp(first, b.trainer.order, sizeof first) != 0);
-    assert_status(run_bench(&a, &summary), STATUS_OK);
+    assert_status(bench_run(&a, &summary), STATUS_OK);
     assert_true(memcmp(first, a.trainer.order, sizeof first) != 0); /* now of the second epoch */
-    close_bench(&a);
-    close_bench(&b);
+    bench_close(&a);
+    bench_close(&b);
 }
 
 static void it_learns(void **state) {
@@ -148,13 +82,13 @@ static void it_learns(void **state) {
     struct bench bench;
     struct run_summary summary;
     open_bench(&bench, "serial", 1, "layers=42-32-4 batch-size=10 epochs=60", NULL);
-    assert_status(run_bench(&bench, &summary), STATUS_OK);
+    assert_status(bench_run(&bench, &summary), STATUS_OK);
     assert_int_equal(bench.epochs, 60);
     assert_int_equal(bench.last.train_images, 50);
     assert_true(bench.last.train_correct >= 45);
     assert_true(summary.test.total == 50 && summary.test.correct >= 45); /* the same images */
     assert_true(summary.median_epoch_seconds > 0);
-    close_bench(&bench);
+    bench_close(&bench);
 }
 
 /* The parts of the profile against a clock of the test's own. */
@@ -165,7 +99,7 @@ static void the_parts_add_up(void **state) {
     const double start = clock_seconds();
     open_bench(&bench, "serial", 1, "layers=42-600-300-4 batch-size=10 epochs=40", NULL);
     const double opened = clock_seconds();
-    assert_status(run_bench(&bench, &summary), STATUS_OK);
+    assert_status(bench_run(&bench, &summary), STATUS_OK);
     const double wall = clock_seconds() - start;
     const double *seconds = summary.time.seconds;
     assert_near(profile_total(&summary.time) / wall, 1, 0.02);
@@ -177,7 +111,7 @@ static void the_parts_add_up(void **state) {
     const double run = wall - (opened - start);
     assert_near((40 * summary.median_epoch_seconds + seconds[PART_EVALUATION]) / run, 1, 0.1);
     assert_true(seconds[PART_EVALUATION] < 0.5 * run);
-    close_bench(&bench);
+    bench_close(&bench);
 }
 
 static void validation_split_is_held_out(void **state) {
@@ -185,12 +119,12 @@ static void validation_split_is_held_out(void **state) {
     struct bench bench;
     struct run_summary summary;
     open_bench(&bench, "serial", 1, "layers=42-9-4 batch-size=16 epochs=2 validation=20", NULL);
-    assert_status(run_bench(&bench, &summary), STATUS_OK);
+    assert_status(bench_run(&bench, &summary), STATUS_OK);
     assert_true(bench.last.on_validation && bench.last.evaluation.total == 20 &&
                 bench.last.train_images == 30);
     assert_true(summary.test.total == 50);
     for (size_t i = 0; i < 30; i++) assert_true(bench.trainer.order[i] < 30);
-    close_bench(&bench);
+    bench_close(&bench);
 }
 
 static void batch_larger_than_the_data_is_one_batch(void **state) {
@@ -198,9 +132,9 @@ static void batch_larger_than_the_data_is_one_batch(void **state) {
     struct bench bench;
     struct run_summary summary;
     open_bench(&bench, "serial", 1, "layers=42-9-4 batch-size=1000000 epochs=2 log-steps=9", NULL);
-    assert_status(run_bench(&bench, &summary), STATUS_OK);
+    assert_status(bench_run(&bench, &summary), STATUS_OK);
     assert_true(bench.trainer.steps == 1 && bench.steps == 2 && bench.last.train_images == 50);
-    close_bench(&bench);
+    bench_close(&bench);
 }
 
 /* --- learning rate --- */
@@ -249,17 +183,17 @@ static void resume_equals_uninterrupted(void **state) {
             struct run_summary summary;
             struct checkpoint checkpoint;
             open_bench(&whole, backends[b], 2, recipe, NULL);
-            assert_status(run_bench(&whole, &summary), STATUS_OK);
+            assert_status(bench_run(&whole, &summary), STATUS_OK);
 
             open_bench(&first, backends[b], 2, settings, NULL);
             first.stop_after = stop;
-            assert_status(run_bench(&first, &summary), STATUS_INTERRUPTED);
+            assert_status(bench_run(&first, &summary), STATUS_INTERRUPTED);
             assert_true(summary.interrupted);
 
             assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
             open_bench(&second, backends[b], 2, recipe, &checkpoint);
             checkpoint_close(&checkpoint);
-            assert_status(run_bench(&second, &summary), STATUS_OK);
+            assert_status(bench_run(&second, &summary), STATUS_OK);
 
             const size_t bytes = whole.trainer.mlp.parameter_elements * sizeof(float);
             assert_memory_equal(whole.trainer.mlp.parameters, second.trainer.mlp.parameters, bytes);
@@ -268,9 +202,9 @@ static void resume_equals_uninterrupted(void **state) {
             assert_memory_equal(whole.losses + stop, second.losses + stop, (24 - stop) * sizeof(double));
             assert_true(whole.last.train_loss == second.last.train_loss);
             assert_int_equal(whole.last.train_correct, second.last.train_correct);
-            close_bench(&whole);
-            close_bench(&first);
-            close_bench(&second);
+            bench_close(&whole);
+            bench_close(&first);
+            bench_close(&second);
         }
 }
 
@@ -289,8 +223,8 @@ static void resume_within_an_epoch_needs_its_order(void **state) {
     snprintf(settings, sizeof settings, "%s batch-size=10 save=%s", recipe, path);
     open_bench(&bench, "serial", 1, settings, NULL);
     bench.stop_after = 7;
-    assert_status(run_bench(&bench, &summary), STATUS_INTERRUPTED);
-    close_bench(&bench);
+    assert_status(bench_run(&bench, &summary), STATUS_INTERRUPTED);
+    bench_close(&bench);
     assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
     for (size_t i = 0; i < 4; i++) {
         memset(&bench, 0, sizeof bench);
@@ -300,11 +234,11 @@ static void resume_within_an_epoch_needs_its_order(void **state) {
         support_builtin_data(&bench.data);
         assert_status(trainer_open(&bench.trainer, &bench.compute, &bench.config, &bench.data, &checkpoint),
                       STATUS_BAD_DATA);
-        close_bench(&bench);
+        bench_close(&bench);
     }
     open_bench(&bench, "serial", 1, "layers=42-9-4 epochs=6 batch-size=10 lr=0.01",
                &checkpoint); /* a new rate is fine */
-    close_bench(&bench);
+    bench_close(&bench);
     checkpoint_close(&checkpoint);
 }
 
@@ -318,8 +252,8 @@ static void save_every_leaves_usable_files(void **state) {
     snprintf(settings, sizeof settings, "layers=42-9-4 batch-size=16 epochs=3 save=%s save-every=2", path);
     open_bench(&bench, "serial", 1, settings, NULL);
     bench.stop_after = 9; /* in the third epoch, after the save of the second; leaving saves again */
-    assert_status(run_bench(&bench, &summary), STATUS_INTERRUPTED);
-    close_bench(&bench);
+    assert_status(bench_run(&bench, &summary), STATUS_INTERRUPTED);
+    bench_close(&bench);
     assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
     assert_string_equal(safetensors_metadata(&checkpoint.file, "tessera.epoch"), "2");
     assert_string_equal(safetensors_metadata(&checkpoint.file, "tessera.step"), "1");
@@ -338,11 +272,11 @@ static void divergence_is_named(void **state) {
         struct run_summary summary;
         open_bench(&bench, registry_at(entry)->name, 2,
                    "layers=42-9-4 batch-size=16 epochs=99 lr=1e3 weight-decay=100", NULL);
-        assert_status(run_bench(&bench, &summary), STATUS_FAILED);
+        assert_status(bench_run(&bench, &summary), STATUS_FAILED);
         assert_says(status_message(), "the loss is not finite at epoch ");
         assert_says(status_message(), ", step ");
         assert_says(status_message(), "layer ");
-        close_bench(&bench);
+        bench_close(&bench);
     }
 }
 
@@ -355,19 +289,19 @@ static void the_bad_layer_is_found(void **state) {
     float kept[72];
     memcpy(kept, weight, sizeof kept);
     weight[3] = NAN;
-    assert_status(run_bench(&bench, &summary), STATUS_FAILED);
+    assert_status(bench_run(&bench, &summary), STATUS_FAILED);
     assert_says(status_message(),
                 "epoch 1, step 1; it starts in layer 2 (9 to 8), whose weights are not finite");
     /* the update of the bad step was held back */
     weight[3] = kept[3];
     assert_memory_equal(kept, weight, sizeof kept);
-    close_bench(&bench);
+    bench_close(&bench);
     open_bench(&bench, "serial", 1, "layers=42-9-8-4 batch-size=16 epochs=2", NULL);
     for (int i = 0; i < 72; i++) ((float *)bench.trainer.mlp.layer[1].weight)[i] = 3e38f;
     for (int i = 0; i < 42 * 9; i++) ((float *)bench.trainer.mlp.layer[0].weight)[i] = 10;
-    assert_status(run_bench(&bench, &summary), STATUS_FAILED);
+    assert_status(bench_run(&bench, &summary), STATUS_FAILED);
     assert_says(status_message(), "layer 2 (9 to 8), whose weights are finite but whose output is not");
-    close_bench(&bench);
+    bench_close(&bench);
 }
 
 int main(void) {

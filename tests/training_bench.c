@@ -1,0 +1,75 @@
+#include "tests/training_bench.h"
+
+#include <stdio.h>
+
+#include "tests/reference/curves.inc"
+
+void bench_open(struct bench *bench, const char *settings, const struct checkpoint *resume) {
+    const struct gemm_backend *backend;
+    *bench = (struct bench){0};
+    support_config(&bench->config, settings);
+    if (registry_find(bench->config.backend, &backend) != STATUS_OK) {
+        print_message("skipped: %s\n", status_message());
+        skip();
+    }
+    const struct compute_options options = config_compute(&bench->config);
+    assert_status(compute_open(&bench->compute, backend, &options), STATUS_OK);
+    support_builtin_data(&bench->data);
+    profile_start(&bench->profile);
+    bench->compute.device.profile = &bench->profile;
+    assert_status(trainer_open(&bench->trainer, &bench->compute, &bench->config, &bench->data, resume),
+                  STATUS_OK);
+    bench->trainer.stop = &bench->stop;
+}
+
+void bench_close(struct bench *bench) {
+    trainer_close(&bench->trainer);
+    dataset_pair_free(&bench->data);
+    compute_close(&bench->compute);
+}
+
+static void on_step(void *self, size_t step, double loss) {
+    struct bench *bench = self;
+    bench->losses[step - 1] = loss;
+    bench->steps = step;
+}
+
+static void on_epoch(void *self, const struct epoch_record *record) {
+    struct bench *bench = self;
+    bench->last = *record;
+    bench->epochs++;
+}
+
+static void on_progress(void *self, size_t epoch, size_t step, size_t steps, double loss) {
+    struct bench *bench = self;
+    (void)loss;
+    if (bench->stop_after && (epoch - 1) * steps + step >= bench->stop_after) bench->stop = 1;
+}
+
+enum status bench_run(struct bench *bench, struct run_summary *summary) {
+    const struct trainer_observer observer = {
+        .self = bench, .step = on_step, .epoch = on_epoch, .progress = on_progress};
+    return trainer_run(&bench->trainer, &observer, summary);
+}
+
+size_t bench_curves(void) {
+    return sizeof expected_curves / sizeof *expected_curves;
+}
+
+void bench_check_curve(size_t curve, const char *how, enum gemm_dtype dtype, double tolerance) {
+    struct bench bench;
+    struct run_summary summary;
+    char settings[512];
+    snprintf(
+        settings, sizeof settings,
+        "%s layers=42-9-8-4 batch-size=16 epochs=13 lr=0.1 shuffle=off log-steps=50 dtype=%s activation=%s "
+        "momentum=%g weight-decay=%g",
+        how, dtype_name(dtype), expected_curves[curve].activation, expected_curves[curve].momentum,
+        expected_curves[curve].weight_decay);
+    bench_open(&bench, settings, NULL);
+    support_set_builtin_weights(&bench.trainer.mlp);
+    assert_status(bench_run(&bench, &summary), STATUS_OK);
+    assert_int_equal(bench.steps, 50);
+    for (size_t s = 0; s < 50; s++) assert_near(bench.losses[s], expected_curves[curve].loss[s], tolerance);
+    bench_close(&bench);
+}

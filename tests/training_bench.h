@@ -1,0 +1,31 @@
+/* A training run on the built-in data of tests/reference/mlp_numpy.py, watched: what test_training.c and test_gpu.c share. */
+#ifndef TESSERA_TESTS_TRAINING_BENCH_H
+#define TESSERA_TESTS_TRAINING_BENCH_H
+
+#include "src/nn/engine.h"
+#include "tests/support.h"
+
+struct bench {
+    struct config config;
+    struct compute compute;
+    struct dataset_pair data;
+    struct profile profile;
+    struct trainer trainer;
+    double losses[400]; /* of the steps that log-steps asks for */
+    size_t steps, epochs;
+    size_t stop_after; /* set: the run is stopped after this many steps */
+    volatile sig_atomic_t stop;
+    struct epoch_record last;
+};
+
+/* Opens what `settings` say ("backend=serial threads=1 layers=42-9-4 ..."); skips the test if the backend cannot be used here. */
+void bench_open(struct bench *bench, const char *settings, const struct checkpoint *resume);
+void bench_close(struct bench *bench);
+enum status bench_run(struct bench *bench, struct run_summary *summary);
+
+/* The curves of the independent program: 50 steps of 16 images in file order, the fourth of each epoch a batch of 2. Checks the
+   losses of one of them, trained as `how` says ("backend=cublas engine=graph"). */
+size_t bench_curves(void);
+void bench_check_curve(size_t curve, const char *how, enum gemm_dtype dtype, double tolerance);
+
+#endif
