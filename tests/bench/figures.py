@@ -20,8 +20,9 @@ VALIDATION, HIGH = ('--config', 'configs/validation.cfg'), ('--config', 'configs
 def train(name, *flags):
     os.makedirs(LOGS, exist_ok=True)
     out = subprocess.run([TRAIN, *flags, '--log', f'{LOGS}/{name}.jsonl'], check=True, capture_output=True, text=True).stdout
+    core = os.environ.get('OPENBLAS_CORETYPE')
     with open(f'{LOGS}/{name}.txt', 'w') as file:
-        file.write(out)
+        file.write(f'$ {f"OPENBLAS_CORETYPE={core} " if core else ""}./train {" ".join(flags)}\n' + out)
     print(name, flush=True)
 
 
@@ -114,15 +115,15 @@ def gpu_table(prefix, rows):
     return '\n'.join(lines)
 
 
-def transcript(name, command):
-    return f'```text\n$ {command}\n' + open(f'{LOGS}/{name}.txt').read().rstrip() + '\n```'
+def transcript(name):
+    return '```text\n' + open(f'{LOGS}/{name}.txt').read().rstrip() + '\n```'
 
 
 def write():
     text = open('README.md').read()
-    parts = {'transcript': lambda: transcript('transcript', './train --config configs/validation.cfg'),
+    parts = {'transcript': lambda: transcript('transcript'),
              'validation': lambda: table('validation'), 'high-throughput': lambda: table('high'),
-             'gpu-transcript': lambda: transcript('gpu-transcript', './train --config configs/validation.cfg --backend cublas --epochs 5'),
+             'gpu-transcript': lambda: transcript('gpu-transcript'),
              'gpu-validation': lambda: gpu_table('gpu-validation', GPU_VALIDATION),
              'gpu-high-throughput': lambda: gpu_table('gpu-high', GPU_HIGH)}
     for name, body in parts.items():
