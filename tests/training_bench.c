@@ -7,6 +7,7 @@
 void bench_open(struct bench *bench, const char *settings, const struct checkpoint *resume) {
     const struct gemm_backend *backend;
     *bench = (struct bench){0};
+    profile_start(&bench->profile); /* first: all that follows is start-up */
     support_config(&bench->config, settings);
     if (registry_find(bench->config.backend, &backend) != STATUS_OK) {
         print_message("skipped: %s\n", status_message());
@@ -15,7 +16,6 @@ void bench_open(struct bench *bench, const char *settings, const struct checkpoi
     const struct compute_options options = config_compute(&bench->config);
     assert_status(compute_open(&bench->compute, backend, &options), STATUS_OK);
     support_builtin_data(&bench->data);
-    profile_start(&bench->profile);
     bench->compute.device.profile = &bench->profile;
     assert_status(trainer_open(&bench->trainer, &bench->compute, &bench->config, &bench->data, resume),
                   STATUS_OK);
