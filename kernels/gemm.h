@@ -11,6 +11,7 @@
    - Any shape is valid: nothing is a multiple of a tile. C does not overlap A or B.
    - NaN and Inf in A, B and (beta != 0) C come out as IEEE 754 says. alpha == 0 may skip A and B, as BLAS does.
    - Pointers belong to the memory of the backend's device. A call may return before its work is done.
+   - Of bfloat16 operands, sums are float32; C is bfloat16 (rounded once, to nearest even) or float32, the bias float32.
    - A call allocates nothing in steady state: workspace belongs to the context and grows at most once per shape.
    - The same call gives the same bits again.
 
@@ -22,7 +23,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum gemm_dtype { GEMM_F32, GEMM_F64 };
+enum gemm_dtype { GEMM_F32, GEMM_F64, GEMM_BF16 };
 enum gemm_op { GEMM_NN, GEMM_TN, GEMM_NT, GEMM_TT };
 enum gemm_device { GEMM_ON_HOST, GEMM_ON_CUDA };
 
@@ -42,13 +43,14 @@ enum activation {
 
 /* Work to do on C while it is still in registers. */
 struct gemm_epilogue {
-    const void *bias; /* [n], added to every row */
+    const void *bias; /* [n], added to every row; float32 with GEMM_BF16 */
     enum activation activation;
     void *pre; /* NULL, or [m][n] with ldc: receives the values before the activation */
 };
 
 struct gemm_call {
-    enum gemm_dtype dtype;
+    enum gemm_dtype dtype; /* of A, B and, but for bfloat16, of C */
+    bool c_f32;            /* with GEMM_BF16: C is float32 */
     enum gemm_op op;
     size_t m, n, k;
     double alpha;
@@ -62,9 +64,10 @@ struct gemm_call {
     const struct gemm_epilogue *epilogue; /* NULL: none. Only passed to a backend whose `fuses` says yes */
 };
 
-/* How float32 operands are multiplied. Anything but the first rounds them, and is only ever used because the
- * user asked. */
-enum gemm_precision { GEMM_TRUE, GEMM_TF32, GEMM_BF16 };
+/* How float32 matrices are multiplied. Anything but the first rounds, and is only ever used because the user asked:
+   GEMM_TF32 rounds operands to 10 bits of mantissa inside the call; with GEMM_MIXED_BF16 the caller keeps them as bfloat16
+   (7 bits), and calls with GEMM_BF16. */
+enum gemm_precision { GEMM_TRUE, GEMM_TF32, GEMM_MIXED_BF16 };
 
 struct gemm_options {
     int threads;  /* host backends: how many to use, >= 1 */
@@ -96,11 +99,12 @@ struct gemm_backend {
        two pools that spin on the same cores cost both of them half their speed and more. */
     bool (*own_threads)(void *context);
 
-    /* (optional) Can it work in this precision? NULL: in GEMM_TRUE alone. */
+    /* (optional) Can it work in this precision? NULL: in GEMM_TRUE alone. GEMM_MIXED_BF16 is not asked for here: `supports` says. */
     bool (*takes_precision)(enum gemm_precision precision);
 
-    /* (optional) Can `gemm` do this epilogue? NULL: never; the element-wise op runs after the call instead. */
-    bool (*fuses)(void *context, enum gemm_dtype dtype, const struct gemm_epilogue *epilogue);
+    /* (optional) Can `gemm` do the epilogue of this call? NULL: never; the element-wise op runs after the call
+       instead. Depends on nothing but the shapes, leading dimensions and types of the call. */
+    bool (*fuses)(void *context, const struct gemm_call *call);
 
     /* (optional) Version, core type and the like, for the header of every report. */
     void (*describe)(void *context, char *text, size_t size);

@@ -1,7 +1,9 @@
 /* The element-wise contract: everything a training step needs beside GEMM, once per dtype and device.
 
    Matrices are row-major and dense, [rows][cols]; `void *` points to elements of the table's dtype in device
-   memory. Calls may be asynchronous and never fail by themselves: a device reports faults when it is
+   memory. In the table for GEMM_BF16, activations and their gradients (x, pre, out, logits, grad of a layer) are bfloat16,
+   parameters and all that belongs to them (bias, bias_grad, weights, grad and velocity of sgd) float32; arithmetic is float32,
+   each stored result rounded once. Calls may be asynchronous and never fail by themselves: a device reports faults when it is
    synchronised. Results do not depend on the number of threads: every reduction has one fixed order. */
 #ifndef TESSERA_KERNELS_OPS_H
 #define TESSERA_KERNELS_OPS_H
@@ -45,6 +47,9 @@ struct ops {
     void (*sgd)(void *context, size_t count, const double *learning_rate, double momentum,
                 double weight_decay, const struct tally *guard, void *weights, const void *grad,
                 void *velocity);
+
+    /* rounded[i] = values[i], parameters made operands of a GEMM in the table's dtype. */
+    void (*round)(void *context, size_t count, const void *values, void *rounded);
 };
 
 /* Does the derivative need the value before the activation? Then `pre` and `out` are kept apart. */

@@ -148,10 +148,10 @@ static void every_backend_has_the_reference_gradients(void **state) {
 extern const struct gemm_backend gemm_serial;
 static size_t fused_calls;
 
-static bool fuses_relu_and_gelu(void *context, enum gemm_dtype dtype, const struct gemm_epilogue *epilogue) {
+static bool fuses_relu_and_gelu(void *context, const struct gemm_call *call) {
     (void)context;
-    return dtype == GEMM_F64 &&
-           (epilogue->activation == ACTIVATION_RELU || epilogue->activation == ACTIVATION_GELU);
+    const enum activation activation = call->epilogue->activation;
+    return call->dtype == GEMM_F64 && (activation == ACTIVATION_RELU || activation == ACTIVATION_GELU);
 }
 
 static enum gemm_status gemm_with_epilogue(void *context, const struct gemm_call *call) {

@@ -4,7 +4,7 @@
               neighbouring elements of B and writes 32 of C in one transaction, and all share one element of A.
               That holds for NN and TN; in NT a row of B runs along k, and reading it stays uncoalesced.
    Bound by   L1 and L2: still 2 loads per multiply-add, nothing is kept for a neighbour.
-   Series     1. naive.cu  2. coalesced  3. shmem.cu  4. cublas.cu
+   Series     1. naive.cu  2. coalesced  3. shmem.cu  4. tuned.cu  5. cublas.cu
    Run        ./train --backend cuda-coalesced */
 #include "kernels/cuda/gemm.cuh"
 

@@ -33,8 +33,7 @@ void cuda_gemm_destroy(void *context) {
 }
 
 bool cuda_gemm_supports(enum gemm_dtype dtype, enum gemm_op op) {
-    (void)dtype;
-    return op != GEMM_TT;
+    return dtype != GEMM_BF16 && op != GEMM_TT;
 }
 
 const char *cuda_gemm_error(void *context) {

@@ -2,10 +2,10 @@
 
    Idea       hand the call to cublasGemmEx. cuBLAS is column-major: a row-major matrix read so is its transpose, hence
               C^T = op(B)^T op(A)^T, which is the same call with A and B (and m and n) exchanged and nothing copied.
-   Precision  true float32 unless the user asks: tf32 (10-bit mantissa) and bf16 (7-bit) round the operands on their way into the
-              tensor cores and accumulate in float32.
+   Precision  true float32 unless the user asks: tf32 rounds the operands to 10 bits of mantissa on their way into the tensor
+              cores; bf16 operands come as such. Both accumulate in float32, split sums too.
    Bound by   flops for large shapes; for small ones by launch latency and too few tiles for the SMs.
-   Series     1. naive.cu  2. coalesced.cu  3. shmem.cu  4. cublas
+   Series     1. naive.cu  2. coalesced.cu  3. shmem.cu  4. tuned.cu  5. cublas
    Run        ./train --backend cublas --precision f32|tf32|bf16 */
 #include <cublas_v2.h>
 #include <limits.h>
@@ -19,7 +19,6 @@ static const size_t WORKSPACE = (size_t)32 << 20;
 struct cublas_context {
     cublasHandle_t handle;
     cublasComputeType_t compute; /* of float32 calls */
-    enum gemm_precision precision;
     void *workspace;
     cuda_fault fault;
 };
@@ -44,19 +43,19 @@ static bool open_handle(cublas_context *context, cudaStream_t stream) {
     return CUBLAS_TRY(context, cublasCreate(&context->handle)) &&
            CUBLAS_TRY(context, cublasSetStream(context->handle, stream)) &&
            CUDA_TRY(&context->fault, cudaMalloc(&context->workspace, WORKSPACE)) &&
-           CUBLAS_TRY(context, cublasSetWorkspace(context->handle, context->workspace, WORKSPACE));
+           CUBLAS_TRY(context, cublasSetWorkspace(context->handle, context->workspace, WORKSPACE)) &&
+           CUBLAS_TRY(context, cublasSetMathMode(context->handle,
+                                                 CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
 }
 
 static void *cublas_create(const struct gemm_options *options, char *why, size_t size) {
-    static const cublasComputeType_t compute[] = {CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32,
-                                                  CUBLAS_COMPUTE_32F_FAST_16BF};
     cublas_context *context = (cublas_context *)calloc(1, sizeof *context);
     if (!context) {
         snprintf(why, size, "out of memory");
         return NULL;
     }
-    context->precision = options->precision;
-    context->compute = compute[options->precision];
+    context->compute =
+        options->precision == GEMM_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     if (open_handle(context, (cudaStream_t)options->stream)) return context;
     snprintf(why, size, "%s", context->fault.message);
     cublas_destroy(context);
@@ -80,13 +79,17 @@ static int leading(size_t ld) {
     return ld ? (int)ld : 1;
 }
 
+static cudaDataType_t type_of(enum gemm_dtype dtype) {
+    return dtype == GEMM_F32 ? CUDA_R_32F : dtype == GEMM_F64 ? CUDA_R_64F : CUDA_R_16BF;
+}
+
 static enum gemm_status cublas_gemm(void *opaque, const struct gemm_call *call) {
     cublas_context *context = (cublas_context *)opaque;
     if (!fits_int(call)) return GEMM_UNSUPPORTED;
     const bool ta = call->op == GEMM_TN || call->op == GEMM_TT,
                tb = call->op == GEMM_NT || call->op == GEMM_TT;
-    const bool single = call->dtype == GEMM_F32;
-    const cudaDataType_t type = single ? CUDA_R_32F : CUDA_R_64F;
+    const bool single = call->dtype != GEMM_F64;
+    const cudaDataType_t type = type_of(call->dtype), c_type = call->c_f32 ? CUDA_R_32F : type;
     const float alpha_f32 = (float)call->alpha, beta_f32 = (float)call->beta;
     const void *alpha = single ? (const void *)&alpha_f32 : &call->alpha,
                *beta = single ? (const void *)&beta_f32 : &call->beta;
@@ -94,7 +97,7 @@ static enum gemm_status cublas_gemm(void *opaque, const struct gemm_call *call) 
         context,
         cublasGemmEx(context->handle, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N,
                      (int)call->n, (int)call->m, (int)call->k, alpha, call->b, type, leading(call->ldb),
-                     call->a, type, leading(call->lda), beta, call->c, type, leading(call->ldc),
+                     call->a, type, leading(call->lda), beta, call->c, c_type, leading(call->ldc),
                      single ? context->compute : CUBLAS_COMPUTE_64F, CUBLAS_GEMM_DEFAULT));
     return done ? GEMM_OK : GEMM_FAILED;
 }

@@ -8,7 +8,7 @@
    Banks      whatever the op, tiles are loaded so that neighbouring threads read neighbouring memory; the transposed store that
               this may need goes down a column of the tile, and one element of padding a row puts the 32 rows into 32
               different banks.
-   Series     1. naive.cu  2. coalesced.cu  3. shmem  4. cublas.cu
+   Series     1. naive.cu  2. coalesced.cu  3. shmem  4. tuned.cu  5. cublas.cu
    Run        ./train --backend cuda-shmem --tile 4|8|16|32 --shared static|dynamic */
 #include "kernels/cuda/gemm.cuh"
 

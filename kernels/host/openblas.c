@@ -45,9 +45,8 @@ static void openblas_destroy(void *context) {
 }
 
 static bool openblas_supports(enum gemm_dtype dtype, enum gemm_op op) {
-    (void)dtype;
     (void)op;
-    return true;
+    return dtype != GEMM_BF16;
 }
 
 static bool fits_blas_int(const struct gemm_call *call) {

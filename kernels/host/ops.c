@@ -7,6 +7,8 @@
 
 #include <math.h>
 
+#include "kernels/bf16.h"
+
 /* glibc has vector versions of these (libmvec, at most 4 ulp off); declared so, loops over them vectorise as
    under -ffast-math, but nothing else changes. */
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
@@ -64,23 +66,41 @@ struct partial {
 };
 
 #define REAL float
-#define NAME(x) x##_f32
 #define EXP expf
 #define TANH tanhf
 #define ERF erff
+#define STORED float
+#define LOAD(x) (x)
+#define STORE(x) (x)
+#define NAME(x) x##_f32
+#include "kernels/host/ops.inc"
+#undef STORED
+#undef LOAD
+#undef STORE
+#undef NAME
+#define STORED uint16_t
+#define LOAD(x) bf16_to_float(x)
+#define STORE(x) bf16_from_float(x)
+#define NAME(x) x##_bf16
 #include "kernels/host/ops.inc"
 #undef REAL
-#undef NAME
 #undef EXP
 #undef TANH
 #undef ERF
+#undef STORED
+#undef LOAD
+#undef STORE
+#undef NAME
 #define REAL double
-#define NAME(x) x##_f64
 #define EXP exp
 #define TANH tanh
 #define ERF erf
+#define STORED double
+#define LOAD(x) (x)
+#define STORE(x) (x)
+#define NAME(x) x##_f64
 #include "kernels/host/ops.inc"
 
 const struct ops *host_ops(enum gemm_dtype dtype) {
-    return dtype == GEMM_F32 ? &ops_f32 : &ops_f64;
+    return dtype == GEMM_F32 ? &ops_f32 : dtype == GEMM_F64 ? &ops_f64 : &ops_bf16;
 }

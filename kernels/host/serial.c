@@ -7,22 +7,59 @@
    Run        ./train --backend serial */
 #include "kernels/host/serial.h"
 
+#include "kernels/bf16.h"
+
 #define REAL float
+#define STORED float
+#define LOAD(x) (x)
 #define NAME(x) x##_f32
 #include "kernels/host/loops.inc"
-#undef REAL
+#undef STORED
+#undef LOAD
 #undef NAME
-#define REAL double
-#define NAME(x) x##_f64
+#define STORED uint16_t
+#define LOAD(x) bf16_to_float(x)
+#define NAME(x) x##_bf16
 #include "kernels/host/loops.inc"
 #undef REAL
+#undef STORED
+#undef LOAD
 #undef NAME
+#define REAL double
+#define STORED double
+#define LOAD(x) (x)
+#define NAME(x) x##_f64
+#include "kernels/host/loops.inc"
+
+/* A bfloat16 C: a piece of a row at a time in float, rounded once. */
+static void block_bf16_rounded(const struct gemm_call *call, size_t row0, size_t row1, size_t col0,
+                               size_t col1) {
+    enum { PIECE = 256 };
+    float piece[PIECE];
+    for (size_t i = row0; i < row1; i++)
+        for (size_t col = col0; col < col1; col += PIECE) {
+            const size_t width = col1 - col < PIECE ? col1 - col : PIECE;
+            uint16_t *c = (uint16_t *)call->c + i * call->ldc + col;
+            struct gemm_call sums = *call;
+            sums.b = (const uint16_t *)call->b + (call->op == GEMM_NT ? col * call->ldb : col);
+            sums.c = piece;
+            sums.ldc = 0;
+            if (call->beta != 0)
+                for (size_t j = 0; j < width; j++) piece[j] = bf16_to_float(c[j]);
+            block_bf16(&sums, i, i + 1, 0, width);
+            for (size_t j = 0; j < width; j++) c[j] = bf16_from_float(piece[j]);
+        }
+}
 
 void gemm_reference_block(const struct gemm_call *call, size_t row0, size_t row1, size_t col0, size_t col1) {
     if (call->dtype == GEMM_F32) {
         block_f32(call, row0, row1, col0, col1);
-    } else {
+    } else if (call->dtype == GEMM_F64) {
         block_f64(call, row0, row1, col0, col1);
+    } else if (call->c_f32) {
+        block_bf16(call, row0, row1, col0, col1);
+    } else {
+        block_bf16_rounded(call, row0, row1, col0, col1);
     }
 }
 

@@ -9,11 +9,16 @@ enum { DEFAULT_TILE = 32 };
 static const char *const precision_names[] = {"f32", "tf32", "bf16"};
 
 static enum status check_precision(const struct gemm_backend *backend, enum gemm_precision precision) {
-    if (precision == GEMM_TRUE || (backend->takes_precision && backend->takes_precision(precision)))
-        return STATUS_OK;
+    const bool taken = precision == GEMM_MIXED_BF16
+                           ? backend->supports(GEMM_BF16, GEMM_NN) && backend->supports(GEMM_BF16, GEMM_TN) &&
+                                 backend->supports(GEMM_BF16, GEMM_NT)
+                           : backend->takes_precision && backend->takes_precision(precision);
+    if (precision == GEMM_TRUE || taken) return STATUS_OK;
     return status_set(STATUS_UNAVAILABLE,
-                      "backend '%s' has no precision %s: use --precision f32, or --backend cublas",
-                      backend->name, precision_names[precision]);
+                      "backend '%s' has no precision %s: use --precision f32, or %s", backend->name,
+                      precision_names[precision],
+                      precision == GEMM_MIXED_BF16 ? "--backend cuda-tuned, cublas, openmp or serial"
+                                                   : "--backend cuda-tuned or cublas");
 }
 
 /* A backend on its own device. */
@@ -121,9 +126,8 @@ enum status compute_gemm(struct compute *compute, const struct gemm_call *call) 
         result == GEMM_FAILED && compute->backend->error ? compute->backend->error(compute->context) : "");
 }
 
-bool compute_fuses(struct compute *compute, enum gemm_dtype dtype, const struct gemm_epilogue *epilogue) {
-    return compute->context && compute->backend->fuses &&
-           compute->backend->fuses(compute->context, dtype, epilogue);
+bool compute_fuses(struct compute *compute, const struct gemm_call *call) {
+    return compute->context && compute->backend->fuses && compute->backend->fuses(compute->context, call);
 }
 
 const char *gemm_op_name(enum gemm_op op) {

@@ -44,8 +44,8 @@ void compute_close(struct compute *compute);
  * fails. */
 enum status compute_gemm(struct compute *compute, const struct gemm_call *call);
 
-/* Can the backend do this epilogue itself? */
-bool compute_fuses(struct compute *compute, enum gemm_dtype dtype, const struct gemm_epilogue *epilogue);
+/* Can the backend do the epilogue of this call itself? */
+bool compute_fuses(struct compute *compute, const struct gemm_call *call);
 
 /* "NN", "TN", "NT", "TT"; "f32", "tf32", "bf16" (true precision has the name of the dtype); "device", "host",
  * "host (pinned)". */

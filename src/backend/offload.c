@@ -32,7 +32,7 @@ enum status offload_gemm(struct offload *offload, const struct gemm_call *call, 
                tb = call->op == GEMM_NT || call->op == GEMM_TT;
     const size_t a_bytes = span(ta ? call->k : call->m, ta ? call->m : call->k, call->lda, size);
     const size_t b_bytes = span(tb ? call->n : call->k, tb ? call->k : call->n, call->ldb, size);
-    const size_t c_bytes = span(call->m, call->n, call->ldc, size);
+    const size_t c_bytes = span(call->m, call->n, call->ldc, call->c_f32 ? sizeof(float) : size);
     const bool padded = call->ldc != call->n;
     enum status status = grow(offload, &offload->a, a_bytes);
     if (!status) status = grow(offload, &offload->b, b_bytes);

@@ -1,6 +1,5 @@
 #include "src/backend/verify.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,10 +11,6 @@ enum { GUARD_ROWS = 2 };
 static const unsigned char GUARD_BYTE = 0xFF; /* as a float or a double: NaN */
 
 /* --- the comparator --- */
-
-static double element(enum gemm_dtype dtype, const void *base, size_t index) {
-    return dtype == GEMM_F32 ? (double)((const float *)base)[index] : ((const double *)base)[index];
-}
 
 /* How far outside its bound, >= 0 is a mismatch (NaN counts as infinitely far), < 0 is fine. */
 static double excess(double got, double want, double bound) {
@@ -31,7 +26,7 @@ bool verify_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, 
     double furthest = -1;
     for (size_t i = 0; i < m; i++)
         for (size_t j = 0; j < n; j++) {
-            const double value = element(dtype, got, i * ldc + j);
+            const double value = dtype_get(dtype, got, i * ldc + j);
             const double off = excess(value, want[i * n + j], bound[i * n + j]);
             if (off < 0 || off <= furthest) continue;
             furthest = off;
@@ -50,51 +45,95 @@ static bool transposed_b(enum gemm_op op) {
     return op == GEMM_NT || op == GEMM_TT;
 }
 
+static enum gemm_dtype dtype_of_c(const struct gemm_call *call) {
+    return call->c_f32 ? GEMM_F32 : call->dtype;
+}
+
 void verify_oracle(const struct gemm_call *call, double *want, double *bound) {
     const bool ta = transposed_a(call->op), tb = transposed_b(call->op);
-    const double eps = call->dtype == GEMM_F32 ? (double)FLT_EPSILON : DBL_EPSILON;
+    const enum gemm_dtype c_dtype = dtype_of_c(call);
+    const double eps = dtype_epsilon(call->dtype == GEMM_BF16 ? GEMM_F32 : call->dtype);
+    const double rounding = c_dtype == GEMM_BF16 ? dtype_epsilon(GEMM_BF16) : 0;
     for (size_t i = 0; i < call->m; i++)
         for (size_t j = 0; j < call->n; j++) {
             double sum = 0, magnitude = 0;
             for (size_t p = 0; p < call->k; p++) {
-                const double a = element(call->dtype, call->a, ta ? p * call->lda + i : i * call->lda + p);
-                const double b = element(call->dtype, call->b, tb ? j * call->ldb + p : p * call->ldb + j);
+                const double a = dtype_get(call->dtype, call->a, ta ? p * call->lda + i : i * call->lda + p);
+                const double b = dtype_get(call->dtype, call->b, tb ? j * call->ldb + p : p * call->ldb + j);
                 sum += a * b;
                 magnitude += fabs(a * b);
             }
             const double c =
-                call->beta == 0 ? 0 : call->beta * element(call->dtype, call->c, i * call->ldc + j);
-            want[i * call->n + j] = call->alpha * sum + c;
-            bound[i * call->n + j] = (double)(call->k + 4) * eps * (fabs(call->alpha) * magnitude + fabs(c));
+                call->beta == 0 ? 0 : call->beta * dtype_get(c_dtype, call->c, i * call->ldc + j);
+            const double result = call->alpha * sum + c;
+            want[i * call->n + j] = result;
+            bound[i * call->n + j] =
+                (double)(call->k + 4) * eps * (fabs(call->alpha) * magnitude + fabs(c)) + rounding * fabs(result);
         }
+}
+
+/* act(z) in double; the formulas of kernels/ops.h. */
+static double activated(enum activation activation, double z) {
+    switch (activation) {
+    case ACTIVATION_NONE:
+        return z;
+    case ACTIVATION_RELU:
+        return z < 0 ? 0 : z;
+    case ACTIVATION_TANH:
+        return tanh(z);
+    case ACTIVATION_SCALED_TANH:
+        return 1.7159 * tanh(2 * z / 3);
+    case ACTIVATION_SIGMOID:
+        return 1 / (1 + exp(-z));
+    case ACTIVATION_GELU:
+        return 0.5 * z * (1 + erf(z * 0.70710678118654752440));
+    }
+    return z;
+}
+
+/* No activation is steeper than this. */
+static const double STEEPEST = 1.15;
+
+/* From the oracle of the product to that of the epilogue: first the values before the activation, then after it. */
+static void add_bias(const struct gemm_call *call, double *want, double *bound) {
+    const enum gemm_dtype real = call->dtype == GEMM_BF16 ? GEMM_F32 : call->dtype;
+    for (size_t i = 0; i < call->m * call->n; i++) {
+        const double bias = dtype_get(real, call->epilogue->bias, i % call->n);
+        want[i] += bias;
+        bound[i] += 2 * dtype_epsilon(dtype_of_c(call)) * (fabs(want[i]) + fabs(bias));
+    }
+}
+
+static void activate(const struct gemm_call *call, double *want, double *bound) {
+    for (size_t i = 0; i < call->m * call->n; i++) {
+        want[i] = activated(call->epilogue->activation, want[i]);
+        bound[i] = STEEPEST * bound[i] + 8 * dtype_epsilon(dtype_of_c(call)) * (fabs(want[i]) + 1);
+    }
 }
 
 /* --- one case --- */
 
 /* rows x cols with leading dimension ld; everything else keeps the guard byte. */
-static void fill(const struct verify_case *test, struct rng *rng, void *matrix, size_t rows, size_t cols,
-                 size_t ld) {
+static void fill(const struct verify_case *test, enum gemm_dtype dtype, struct rng *rng, void *matrix,
+                 size_t rows, size_t cols, size_t ld) {
     for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < cols; j++) {
-            const double value = test->integers ? (double)rng_below(rng, 17) - 8 : 2 * rng_uniform(rng) - 1;
-            if (test->dtype == GEMM_F32) {
-                ((float *)matrix)[i * ld + j] = (float)value;
-            } else {
-                ((double *)matrix)[i * ld + j] = value;
-            }
-        }
+        for (size_t j = 0; j < cols; j++)
+            dtype_set(dtype, matrix, i * ld + j,
+                      test->integers ? (double)rng_below(rng, 17) - 8 : 2 * rng_uniform(rng) - 1);
 }
+
+enum { A, B, C, BIAS, PRE, BUFFERS };
 
 /* The buffers of one case: on the host, and the same on the device. */
 struct workspace {
-    size_t bytes[3];
-    void *host[3], *device[3];
+    size_t bytes[BUFFERS];
+    void *host[BUFFERS], *device[BUFFERS];
     unsigned char *result;
     double *want, *bound;
 };
 
 static void workspace_free(struct compute *compute, struct workspace *work) {
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < BUFFERS; i++) {
         free(work->host[i]);
         compute->device.driver->free(&compute->device, work->device[i]);
     }
@@ -105,14 +144,14 @@ static void workspace_free(struct compute *compute, struct workspace *work) {
 
 static enum status workspace_alloc(struct compute *compute, struct workspace *work, size_t elements) {
     struct device *device = &compute->device;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < BUFFERS; i++) {
         work->host[i] = malloc(work->bytes[i] + 1); /* k = 0: no bytes, but not NULL */
         work->device[i] = device->driver->alloc(device, work->bytes[i]);
         if (!work->device[i]) return STATUS_FAILED;
         if (!work->host[i]) return status_set(STATUS_FAILED, "out of memory");
         memset(work->host[i], GUARD_BYTE, work->bytes[i]);
     }
-    work->result = malloc(work->bytes[2]);
+    work->result = malloc(work->bytes[C]);
     work->want = calloc(elements + 1, sizeof *work->want);
     work->bound = calloc(elements + 1, sizeof *work->bound);
     if (!work->result || !work->want || !work->bound) return status_set(STATUS_FAILED, "out of memory");
@@ -120,16 +159,20 @@ static enum status workspace_alloc(struct compute *compute, struct workspace *wo
 }
 
 static enum status failure(const struct compute *compute, const struct verify_case *test, const char *what) {
+    char epilogue[64] = "";
+    if (test->epilogue)
+        snprintf(epilogue, sizeof epilogue, " epilogue of activation %d%s", (int)test->activation,
+                 test->keeps_pre ? " keeping its input" : "");
     return status_set(STATUS_VERIFY_FAILED,
-                      "backend '%s' is wrong: %s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s: %s",
-                      compute->backend->name, dtype_name(test->dtype), gemm_op_name(test->op), test->m,
-                      test->n, test->k, test->pad, test->alpha, test->beta,
-                      test->integers ? "integers" : "reals", what);
+                      "backend '%s' is wrong: %s%s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s%s: %s",
+                      compute->backend->name, dtype_name(test->dtype), test->c_f32 ? " to f32" : "",
+                      gemm_op_name(test->op), test->m, test->n, test->k, test->pad, test->alpha, test->beta,
+                      test->integers ? "integers" : "reals", epilogue, what);
 }
 
-/* Everything of C outside its m x n elements must hold the guard byte still. */
+/* Everything outside the m x n elements must hold the guard byte still. */
 static bool guards_intact(const struct verify_case *test, const unsigned char *c, size_t bytes, size_t ldc) {
-    const size_t size = dtype_size(test->dtype), row_bytes = ldc * size;
+    const size_t size = dtype_size(test->c_f32 ? GEMM_F32 : test->dtype), row_bytes = ldc * size;
     for (size_t at = 0; at < bytes; at++) {
         const size_t row = at / row_bytes, col = at % row_bytes / size;
         const bool inside = row >= GUARD_ROWS && row < GUARD_ROWS + test->m && col < test->n;
@@ -138,42 +181,72 @@ static bool guards_intact(const struct verify_case *test, const unsigned char *c
     return true;
 }
 
+/* Is what came out in buffer C or PRE what it should be? */
+static enum status check(struct compute *compute, const struct verify_case *test, struct workspace *work,
+                         int buffer, const struct gemm_call *call, size_t guard) {
+    struct device *device = &compute->device;
+    struct verify_mismatch worst = {0};
+    char what[160];
+    device->driver->download(device, work->result, work->device[buffer], work->bytes[buffer]);
+    if (!guards_intact(test, work->result, work->bytes[buffer], call->ldc))
+        return failure(compute, test, "it wrote outside C");
+    if (verify_compare(dtype_of_c(call), test->m, test->n, work->result + guard, call->ldc, work->want,
+                       work->bound, &worst))
+        return STATUS_OK;
+    snprintf(what, sizeof what, "%s[%zu][%zu] is %.9g, should be %.9g within %.2g",
+             buffer == C ? "C" : "the input of the activation", worst.row, worst.col, worst.got, worst.want,
+             worst.bound);
+    return failure(compute, test, what);
+}
+
+/* Integers are exact, in bfloat16 after one rounding. */
+static void expect_equality(const struct gemm_call *call, struct workspace *work) {
+    for (size_t i = 0; i < call->m * call->n; i++) {
+        double exact = 0;
+        dtype_set(dtype_of_c(call), &exact, 0, work->want[i]);
+        work->want[i] = dtype_get(dtype_of_c(call), &exact, 0);
+        work->bound[i] = 0;
+    }
+}
+
+/* `call` has everything but pointers. */
 static enum status run_case(struct compute *compute, const struct verify_case *test, struct workspace *work,
                             struct gemm_call *call) {
     struct device *device = &compute->device;
     const struct device_driver *driver = device->driver;
-    const size_t guard = GUARD_ROWS * call->ldc * dtype_size(test->dtype);
+    const size_t guard = GUARD_ROWS * call->ldc * dtype_size(dtype_of_c(call));
+    struct gemm_epilogue epilogue = {.bias = work->host[BIAS], .activation = test->activation};
 
-    call->a = work->host[0];
-    call->b = work->host[1];
-    call->c = (unsigned char *)work->host[2] + guard;
+    call->a = work->host[A];
+    call->b = work->host[B];
+    call->c = (unsigned char *)work->host[C] + guard;
+    call->epilogue = test->epilogue ? &epilogue : NULL;
     verify_oracle(call, work->want, work->bound);
-    if (test->integers) memset(work->bound, 0, test->m * test->n * sizeof *work->bound);
-
-    for (int i = 0; i < 3; i++) driver->upload(device, work->device[i], work->host[i], work->bytes[i]);
-    call->a = work->device[0];
-    call->b = work->device[1];
-    call->c = (unsigned char *)work->device[2] + guard;
-    enum status status = compute_gemm(compute, call);
-    if (!status) status = driver->synchronize(device);
-    if (status) return status;
-    driver->download(device, work->result, work->device[2], work->bytes[2]);
-
-    struct verify_mismatch worst = {0};
-    if (!guards_intact(test, work->result, work->bytes[2], call->ldc))
-        return failure(compute, test, "it wrote outside C");
-    if (!verify_compare(test->dtype, test->m, test->n, work->result + guard, call->ldc, work->want,
-                        work->bound, &worst)) {
-        char what[160];
-        snprintf(what, sizeof what, "C[%zu][%zu] is %.9g, should be %.9g within %.2g", worst.row, worst.col,
-                 worst.got, worst.want, worst.bound);
-        return failure(compute, test, what);
+    if (test->epilogue) {
+        add_bias(call, work->want, work->bound);
+    } else if (test->integers) {
+        expect_equality(call, work);
     }
-    return STATUS_OK;
+
+    for (int i = 0; i < BUFFERS; i++) driver->upload(device, work->device[i], work->host[i], work->bytes[i]);
+    struct gemm_call there = *call;
+    struct gemm_epilogue epilogue_there = {.bias = work->device[BIAS], .activation = test->activation};
+    there.a = work->device[A];
+    there.b = work->device[B];
+    there.c = (unsigned char *)work->device[C] + guard;
+    if (test->keeps_pre) epilogue_there.pre = (unsigned char *)work->device[PRE] + guard;
+    there.epilogue = test->epilogue ? &epilogue_there : NULL;
+    if (test->epilogue && !compute_fuses(compute, &there)) return STATUS_UNAVAILABLE;
+    enum status status = compute_gemm(compute, &there);
+    if (!status) status = driver->synchronize(device);
+    if (!status && test->keeps_pre) status = check(compute, test, work, PRE, call, guard);
+    if (status) return status;
+    if (test->epilogue) activate(call, work->want, work->bound);
+    return check(compute, test, work, C, call, guard);
 }
 
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped) {
-    const bool refused = !compute->backend->supports(test->dtype, test->op);
+    bool refused = !compute->backend->supports(test->dtype, test->op);
     if (skipped) *skipped = refused;
     if (refused) return STATUS_OK;
 
@@ -181,6 +254,7 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
     const size_t a_rows = ta ? test->k : test->m, a_cols = ta ? test->m : test->k;
     const size_t b_rows = tb ? test->n : test->k, b_cols = tb ? test->k : test->n;
     struct gemm_call call = {.dtype = test->dtype,
+                             .c_f32 = test->c_f32,
                              .op = test->op,
                              .m = test->m,
                              .n = test->n,
@@ -190,20 +264,31 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
                              .lda = a_cols + test->pad,
                              .ldb = b_cols + test->pad,
                              .ldc = test->n + test->pad};
-    const size_t size = dtype_size(test->dtype);
-    struct workspace work = {.bytes = {a_rows * call.lda * size, b_rows * call.ldb * size,
-                                       (test->m + 2 * GUARD_ROWS) * call.ldc * size}};
+    const enum gemm_dtype c_dtype = dtype_of_c(&call), real = test->dtype == GEMM_BF16 ? GEMM_F32 : test->dtype;
+    const size_t size = dtype_size(test->dtype), c_size = dtype_size(c_dtype);
+    const size_t c_bytes = (test->m + 2 * GUARD_ROWS) * call.ldc * c_size;
+    struct workspace work = {
+        .bytes = {[A] = a_rows * call.lda * size,
+                  [B] = b_rows * call.ldb * size,
+                  [C] = c_bytes,
+                  [BIAS] = test->epilogue ? test->n * dtype_size(real) : 0,
+                  [PRE] = test->keeps_pre ? c_bytes : 0}};
     enum status status = workspace_alloc(compute, &work, test->m * test->n);
     if (!status) {
         struct rng rng = rng_open(test->seed, RNG_TEST, 0);
-        fill(test, &rng, work.host[0], a_rows, a_cols, call.lda);
-        fill(test, &rng, work.host[1], b_rows, b_cols, call.ldb);
+        fill(test, test->dtype, &rng, work.host[A], a_rows, a_cols, call.lda);
+        fill(test, test->dtype, &rng, work.host[B], b_rows, b_cols, call.ldb);
         if (test->beta != 0)
-            fill(test, &rng, (unsigned char *)work.host[2] + GUARD_ROWS * call.ldc * size, test->m, test->n,
-                 call.ldc);
+            fill(test, c_dtype, &rng, (unsigned char *)work.host[C] + GUARD_ROWS * call.ldc * c_size, test->m,
+                 test->n, call.ldc);
+        if (test->epilogue) fill(test, real, &rng, work.host[BIAS], 1, test->n, test->n);
         status = run_case(compute, test, &work, &call);
     }
     workspace_free(compute, &work);
+    if (status == STATUS_UNAVAILABLE && test->epilogue) {
+        if (skipped) *skipped = true;
+        return STATUS_OK;
+    }
     return status;
 }
 
@@ -217,36 +302,78 @@ static const size_t shapes[][3] = {
     {127, 65, 130}, {5, 7, 0},      {1, 10, 128},   {128, 128, 784}, {784, 128, 128},
     {128, 10, 128}, {128, 128, 10}, {96, 128, 784}, {784, 128, 96},  {96, 10, 128},
     {128, 10, 96},  {96, 128, 10},  {257, 300, 3},  {2, 513, 70},    {300, 1, 259},
+    {2051, 10, 96}, {96, 10, 2051}, {2051, 96, 10}, {1100, 16, 40},  {512, 304, 260},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static const double betas[] = {0, 1, 0.5};
-enum { OPS = 3, DTYPES = 2, BETAS = 3, KINDS = 2, VARIANTS = OPS * DTYPES * BETAS * KINDS };
+
+/* What A and B, and C, are made of. */
+static const struct {
+    enum gemm_dtype dtype;
+    bool c_f32;
+} types[] = {{GEMM_F32, false}, {GEMM_F64, false}, {GEMM_BF16, false}, {GEMM_BF16, true}};
+
+enum {
+    OPS = 3,
+    TYPES = sizeof types / sizeof *types,
+    BETAS = 3,
+    KINDS = 2,
+    VARIANTS = OPS * TYPES * BETAS * KINDS,
+    PLAIN = (CUBE + SHAPES) * VARIANTS,
+    ACTIVATIONS = ACTIVATION_GELU + 1,
+    EPILOGUES = SHAPES * TYPES * ACTIVATIONS
+};
 
 size_t verify_case_count(void) {
-    return (CUBE + SHAPES) * (size_t)VARIANTS;
+    return PLAIN + EPILOGUES;
+}
+
+static void set_shape(struct verify_case *test, size_t shape) {
+    if (shape < CUBE) {
+        test->m = edge[shape / EDGES / EDGES];
+        test->n = edge[shape / EDGES % EDGES];
+        test->k = edge[shape % EDGES];
+    } else {
+        test->m = shapes[shape - CUBE][0];
+        test->n = shapes[shape - CUBE][1];
+        test->k = shapes[shape - CUBE][2];
+    }
+}
+
+/* Bias and activation on top of a forward product. */
+static struct verify_case epilogue_at(size_t index) {
+    const size_t variant = index % (TYPES * ACTIVATIONS), type = variant / ACTIVATIONS;
+    struct verify_case test = {
+        .op = GEMM_NN,
+        .dtype = types[type].dtype,
+        .c_f32 = types[type].c_f32,
+        .pad = index % 2 ? 3 : 0,
+        .alpha = 1,
+        .epilogue = true,
+        .activation = (enum activation)(variant % ACTIVATIONS),
+        .seed = index,
+    };
+    test.keeps_pre = test.activation == ACTIVATION_GELU;
+    set_shape(&test, CUBE + index / (TYPES * ACTIVATIONS));
+    return test;
 }
 
 struct verify_case verify_case_at(size_t index) {
+    if (index >= PLAIN) return epilogue_at(index - PLAIN);
     const size_t shape = index / VARIANTS, variant = index % VARIANTS;
+    const size_t type = variant / OPS % TYPES;
     struct verify_case test = {
         .op = (enum gemm_op)(variant % OPS),
-        .dtype = (enum gemm_dtype)(variant / OPS % DTYPES),
-        .beta = betas[variant / OPS / DTYPES % BETAS],
-        .integers = variant / OPS / DTYPES / BETAS == 0,
+        .dtype = types[type].dtype,
+        .c_f32 = types[type].c_f32,
+        .beta = betas[variant / OPS / TYPES % BETAS],
+        .integers = variant / OPS / TYPES / BETAS == 0,
         .pad = (shape + variant) % 2 ? 3 : 0, /* each variant meets both, shape by shape */
         .alpha = shape / 2 % 3 ? 1 : -0.5,
         .seed = index,
     };
-    if (shape < CUBE) {
-        test.m = edge[shape / EDGES / EDGES];
-        test.n = edge[shape / EDGES % EDGES];
-        test.k = edge[shape % EDGES];
-    } else {
-        test.m = shapes[shape - CUBE][0];
-        test.n = shapes[shape - CUBE][1];
-        test.k = shapes[shape - CUBE][2];
-    }
+    set_shape(&test, shape);
     return test;
 }
 

@@ -9,11 +9,15 @@
    dtype and order (compared for equality), or signed reals (compared within the bound below). */
 struct verify_case {
     enum gemm_dtype dtype;
+    bool c_f32; /* as in struct gemm_call */
     enum gemm_op op;
     size_t m, n, k;
     size_t pad; /* leading dimensions are the columns plus this; the padding of A and B holds NaN */
     double alpha, beta;
     bool integers;
+    bool epilogue; /* bias and `activation`; skipped where the backend does not fuse them */
+    enum activation activation;
+    bool keeps_pre; /* the input of the activation is wanted too */
     uint64_t seed;
 };
 
@@ -40,7 +44,7 @@ void verify_oracle(const struct gemm_call *call, double *want, double *bound);
    (*skipped, if not NULL). */
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped);
 
-/* The list: {NN, TN, NT} x {f32, f64} x beta {0, 1, 0.5} x {integers, reals}, over sizes 1, 15-17, 31-33, odd
+/* The list: {NN, TN, NT} x {f32, f64, bf16, bf16 to f32} x beta {0, 1, 0.5} x {integers, reals}, over sizes 1, 15-17, 31-33, odd
    shapes, k = 0, the layer shapes of the configs with full and partial batches, dense and padded leading
    dimensions. */
 size_t verify_case_count(void);

@@ -83,8 +83,7 @@ static enum status cuda_synchronize(struct device *device) {
 static void cuda_close(struct device *device) {
     struct cuda_state *state = state_of(device);
     if (!state) return;
-    cudaFree(state->ops.scratch);
-    cudaFree(state->ops.tickets);
+    reduction_close(&state->ops.reduction);
     for (size_t i = 0; i <= RING; i++)
         if (state->event[i]) cudaEventDestroy(state->event[i]);
     if (state->ops.stream) cudaStreamDestroy(state->ops.stream);
@@ -98,10 +97,7 @@ static bool open_all(struct cuda_state *state) {
         return false;
     for (size_t i = 0; i <= RING; i++)
         if (!TRY(state, cudaEventCreate(&state->event[i]))) return false;
-    return TRY(state, cudaMalloc(&state->ops.scratch, cuda_ops_scratch())) &&
-           TRY(state,
-               cudaMalloc((void **)&state->ops.tickets, CUDA_OPS_TICKETS * sizeof *state->ops.tickets)) &&
-           TRY(state, cudaMemset(state->ops.tickets, 0, CUDA_OPS_TICKETS * sizeof *state->ops.tickets)) &&
+    return reduction_open(&state->ops.reduction, &state->ops.fault) &&
            TRY(state, cudaEventRecord(state->event[0], state->ops.stream)) &&
            TRY(state, cudaDeviceSynchronize());
 }

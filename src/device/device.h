@@ -6,6 +6,7 @@
 #include "kernels/ops.h"
 #include "src/base/profile.h"
 #include "src/base/status.h"
+#include "src/device/dtype.h"
 
 struct device {
     const struct device_driver *driver;
@@ -88,13 +89,5 @@ static inline void device_range_end(struct device *device) {
     if (device->driver->range_end) device->driver->range_end(device);
 }
 
-static inline size_t dtype_size(enum gemm_dtype dtype) {
-    return dtype == GEMM_F32 ? sizeof(float) : sizeof(double);
-}
-
-/* "f32", "f64". */
-static inline const char *dtype_name(enum gemm_dtype dtype) {
-    return dtype == GEMM_F32 ? "f32" : "f64";
-}
 
 #endif

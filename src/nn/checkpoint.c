@@ -198,6 +198,7 @@ static enum status restore_arena(const struct checkpoint *checkpoint, struct mlp
             transpose(mlp_counterpart(mlp, wanted.memory, copy), tensor->data, wanted.out, wanted.in, size);
     }
     if (!status) device->driver->upload(device, arena, copy, bytes);
+    if (!status && arena == mlp->parameters) mlp_parameters_changed(mlp);
     free(copy);
     return status;
 }

@@ -7,18 +7,17 @@
 
 static bool all_finite(enum gemm_dtype dtype, const void *values, size_t count) {
     for (size_t i = 0; i < count; i++)
-        if (!isfinite(dtype == GEMM_F32 ? (double)((const float *)values)[i] : ((const double *)values)[i]))
-            return false;
+        if (!isfinite(dtype_get(dtype, values, i))) return false;
     return true;
 }
 
-static bool device_finite(struct trainer *trainer, const void *values, size_t count) {
+static bool device_finite(struct trainer *trainer, enum gemm_dtype dtype, const void *values, size_t count) {
     struct device *device = &trainer->compute->device;
-    const size_t bytes = count * dtype_size(trainer->mlp.dtype);
+    const size_t bytes = count * dtype_size(dtype);
     void *copy = malloc(bytes);
     if (!copy) return true; /* cannot look: blame a later layer */
     device->driver->download(device, copy, values, bytes);
-    const bool finite = all_finite(trainer->mlp.dtype, copy, count);
+    const bool finite = all_finite(dtype, copy, count);
     free(copy);
     return finite;
 }
@@ -33,9 +32,9 @@ enum status diagnose_divergence(struct trainer *trainer) {
     if (status) return status;
     for (size_t l = 0; l < mlp->depth; l++) {
         const struct mlp_layer *at = &mlp->layer[l];
-        const bool weights =
-            device_finite(trainer, at->weight, at->in * at->out) && device_finite(trainer, at->bias, at->out);
-        if (weights && device_finite(trainer, at->output, rows * at->out)) continue;
+        const bool weights = device_finite(trainer, mlp->dtype, at->weight, at->in * at->out) &&
+                             device_finite(trainer, mlp->dtype, at->bias, at->out);
+        if (weights && device_finite(trainer, mlp->stored, at->output, rows * at->out)) continue;
         snprintf(layer, sizeof layer, "layer %zu (%zu to %zu), whose %s", l + 1, at->in, at->out,
                  weights ? "weights are finite but whose output is not" : "weights are not finite any more");
         break;

@@ -42,7 +42,7 @@ static void lay_out_parameters(struct mlp *mlp, struct arena *values, struct are
 }
 
 static void lay_out_activations(struct mlp *mlp, struct arena *arena) {
-    const size_t size = dtype_size(mlp->dtype), rows = mlp->capacity;
+    const size_t size = dtype_size(mlp->stored), rows = mlp->capacity;
     mlp->input = arena_take(arena, rows, mlp->layer[0].in, size);
     mlp->labels = arena_take(arena, rows, 1, 1);
     for (size_t l = 0; l < mlp->depth; l++) {
@@ -52,6 +52,14 @@ static void lay_out_activations(struct mlp *mlp, struct arena *arena) {
                                                                   : layer->pre;
         layer->grad = arena_take(arena, rows, layer->out, size);
     }
+}
+
+/* Where GEMM finds a weight matrix: the same element of the operands. */
+static const void *operand_of(const struct mlp *mlp, const void *weight) {
+    const size_t bytes = (size_t)((const char *)weight - (const char *)mlp->parameters);
+    return mlp->operands
+               ? (const char *)mlp->operands + bytes / dtype_size(mlp->dtype) * dtype_size(mlp->stored)
+               : weight;
 }
 
 static enum status allocate(struct mlp *mlp) {
@@ -67,24 +75,30 @@ static enum status allocate(struct mlp *mlp) {
     gradients.base = mlp->gradients = values.base ? device->driver->alloc(device, gradients.used) : NULL;
     activations.base = mlp->activations =
         gradients.base ? device->driver->alloc(device, activations.used) : NULL;
-    if (!activations.base)
+    mlp->parameter_elements = values.used / dtype_size(mlp->dtype);
+    const size_t operand_bytes =
+        mlp->stored == mlp->dtype ? 0 : mlp->parameter_elements * dtype_size(mlp->stored);
+    if (activations.base && operand_bytes) mlp->operands = device->driver->alloc(device, operand_bytes);
+    if (!activations.base || (operand_bytes && !mlp->operands))
         return status_context(STATUS_FAILED,
                               "the network needs %s for weights and gradients and %s for activations",
-                              text_bytes((double)(values.used + gradients.used)).text,
+                              text_bytes((double)(values.used + gradients.used + operand_bytes)).text,
                               text_bytes((double)activations.used).text);
-    mlp->parameter_elements = values.used / dtype_size(mlp->dtype);
     values.used = gradients.used = activations.used = 0;
     lay_out_parameters(mlp, &values, &gradients);
     lay_out_activations(mlp, &activations);
+    for (size_t l = 0; l < mlp->depth; l++) mlp->layer[l].operand = operand_of(mlp, mlp->layer[l].weight);
     return STATUS_OK;
 }
 
 enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct config *config, size_t capacity) {
     *mlp = (struct mlp){.compute = compute,
                         .dtype = (enum gemm_dtype)config->dtype,
+                        .stored = compute->precision == GEMM_MIXED_BF16 ? GEMM_BF16
+                                                                        : (enum gemm_dtype)config->dtype,
                         .depth = config->layers.count - 1,
                         .capacity = capacity};
-    mlp->ops = compute->device.driver->ops(&compute->device, mlp->dtype);
+    mlp->ops = compute->device.driver->ops(&compute->device, mlp->stored);
     for (size_t l = 0; l < mlp->depth; l++) {
         mlp->layer[l].in = config->layers.width[l];
         mlp->layer[l].out = config->layers.width[l + 1];
@@ -101,6 +115,7 @@ void mlp_close(struct mlp *mlp) {
     device->driver->free(device, mlp->parameters);
     device->driver->free(device, mlp->gradients);
     device->driver->free(device, mlp->activations);
+    device->driver->free(device, mlp->operands);
     *mlp = (struct mlp){0};
 }
 
@@ -115,14 +130,6 @@ void *mlp_counterpart(const struct mlp *mlp, const void *tensor, void *arena) {
 }
 
 /* --- initial weights --- */
-
-static void store(enum gemm_dtype dtype, void *values, size_t index, double value) {
-    if (dtype == GEMM_F32) {
-        ((float *)values)[index] = (float)value;
-    } else {
-        ((double *)values)[index] = value;
-    }
-}
 
 static double draw(struct rng *rng, enum init init, const struct mlp_layer *layer) {
     const double in = (double)layer->in, out = (double)layer->out;
@@ -148,13 +155,20 @@ enum status mlp_initialize(struct mlp *mlp, enum init init, uint64_t seed) {
         void *weight = mlp_counterpart(mlp, layer->weight, values),
              *bias = mlp_counterpart(mlp, layer->bias, values);
         for (size_t i = 0; i < layer->in * layer->out; i++)
-            store(mlp->dtype, weight, i, draw(&rng, init, layer));
+            dtype_set(mlp->dtype, weight, i, draw(&rng, init, layer));
         if (init == INIT_UNIFORM)
-            for (size_t i = 0; i < layer->out; i++) store(mlp->dtype, bias, i, draw(&rng, init, layer));
+            for (size_t i = 0; i < layer->out; i++) dtype_set(mlp->dtype, bias, i, draw(&rng, init, layer));
     }
     device->driver->upload(device, mlp->parameters, values, bytes);
+    mlp_parameters_changed(mlp);
     free(values);
     return STATUS_OK;
+}
+
+void mlp_parameters_changed(struct mlp *mlp) {
+    if (mlp->operands)
+        mlp->ops->round(mlp->compute->device.ops_context, mlp->parameter_elements, mlp->parameters,
+                        mlp->operands);
 }
 
 /* --- the passes --- */
@@ -163,27 +177,31 @@ static const void *layer_input(const struct mlp *mlp, size_t l) {
     return l ? mlp->layer[l - 1].output : mlp->input;
 }
 
-/* One product of layer l, timed. Dense operands: every leading dimension is the number of stored columns. */
-static enum status multiply(struct mlp *mlp, size_t l, enum gemm_op op, size_t m, size_t n, size_t k,
-                            const void *a, const void *b, void *c, const struct gemm_epilogue *epilogue) {
+/* Dense operands: every leading dimension is the number of stored columns. */
+static struct gemm_call product(const struct mlp *mlp, enum gemm_op op, size_t m, size_t n, size_t k,
+                                const void *a, const void *b, void *c) {
+    return (struct gemm_call){.dtype = mlp->stored,
+                              .op = op,
+                              .m = m,
+                              .n = n,
+                              .k = k,
+                              .alpha = 1,
+                              .a = a,
+                              .lda = op == GEMM_TN ? m : k,
+                              .b = b,
+                              .ldb = op == GEMM_NT ? k : n,
+                              .beta = 0,
+                              .c = c,
+                              .ldc = n};
+}
+
+/* A product of layer l, timed. */
+static enum status multiply(struct mlp *mlp, size_t l, const struct gemm_call *call) {
     static const enum profile_part part[] = {
         [GEMM_NN] = PART_GEMM_NN, [GEMM_TN] = PART_GEMM_TN, [GEMM_NT] = PART_GEMM_NT};
-    const struct gemm_call call = {.dtype = mlp->dtype,
-                                   .op = op,
-                                   .m = m,
-                                   .n = n,
-                                   .k = k,
-                                   .alpha = 1,
-                                   .a = a,
-                                   .lda = op == GEMM_TN ? m : k,
-                                   .b = b,
-                                   .ldb = op == GEMM_NT ? k : n,
-                                   .beta = 0,
-                                   .c = c,
-                                   .ldc = n,
-                                   .epilogue = epilogue};
-    const enum status status = compute_gemm(mlp->compute, &call);
-    mlp->compute->device.driver->lap(&mlp->compute->device, profile_gemm_slot(part[op], l, m, n, k));
+    const enum status status = compute_gemm(mlp->compute, call);
+    mlp->compute->device.driver->lap(&mlp->compute->device,
+                                     profile_gemm_slot(part[call->op], l, call->m, call->n, call->k));
     return status;
 }
 
@@ -193,11 +211,15 @@ static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows) {
     const struct gemm_epilogue epilogue = {.bias = layer->bias,
                                            .activation = layer->activation,
                                            .pre = layer->pre == layer->output ? NULL : layer->pre};
-    const bool fused = compute_fuses(mlp->compute, mlp->dtype, &epilogue);
-    const enum status status =
-        multiply(mlp, l, GEMM_NN, rows, layer->out, layer->in, layer_input(mlp, l), layer->weight,
-                 fused ? layer->output : layer->pre, fused ? &epilogue : NULL);
-    if (status || fused) return status;
+    struct gemm_call call = product(mlp, GEMM_NN, rows, layer->out, layer->in, layer_input(mlp, l),
+                                    layer->operand, layer->output);
+    call.epilogue = &epilogue;
+    if (compute_fuses(mlp->compute, &call)) return multiply(mlp, l, &call);
+
+    call.epilogue = NULL;
+    call.c = layer->pre;
+    const enum status status = multiply(mlp, l, &call);
+    if (status) return status;
     mlp->ops->bias_activation(device->ops_context, rows, layer->out, layer->activation, layer->bias,
                               layer->pre, layer->output);
     device_lap(device, PART_ELEMENTWISE);
@@ -218,11 +240,14 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows) {
     mlp->ops->bias_activation_backward(device->ops_context, rows, layer->out, layer->activation, layer->pre,
                                        layer->output, layer->grad, layer->bias_grad);
     device_lap(device, PART_ELEMENTWISE);
-    enum status status = multiply(mlp, l, GEMM_TN, layer->in, layer->out, rows, layer_input(mlp, l),
-                                  layer->grad, layer->weight_grad, NULL);
+    struct gemm_call call = product(mlp, GEMM_TN, layer->in, layer->out, rows, layer_input(mlp, l),
+                                    layer->grad, layer->weight_grad);
+    call.c_f32 = mlp->stored == GEMM_BF16;
+    const enum status status = multiply(mlp, l, &call);
     if (status || l == 0) return status; /* nothing below the first layer wants a gradient */
-    return multiply(mlp, l, GEMM_NT, rows, layer->in, layer->out, layer->grad, layer->weight,
-                    mlp->layer[l - 1].grad, NULL);
+    call = product(mlp, GEMM_NT, rows, layer->in, layer->out, layer->grad, layer->operand,
+                   mlp->layer[l - 1].grad);
+    return multiply(mlp, l, &call);
 }
 
 enum status mlp_backward(struct mlp *mlp, size_t rows) {

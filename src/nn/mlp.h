@@ -9,11 +9,12 @@
 #include "src/backend/compute.h"
 #include "src/nn/config.h"
 
-/* All pointers are device memory and lie in one of the three arenas of struct mlp. */
+/* All pointers are device memory and lie in one of the arenas of struct mlp. */
 struct mlp_layer {
     size_t in, out;
     enum activation activation;
     void *weight, *bias;           /* [in][out], [out] */
+    const void *operand;           /* the weights that GEMM reads: `weight`, or its copy rounded to `stored` */
     void *weight_grad, *bias_grad; /* the same shapes */
     void *pre, *output;            /* [capacity][out]; the same memory unless the derivative needs both */
     void *grad;                    /* [capacity][out]: dL/dZ */
@@ -22,13 +23,15 @@ struct mlp_layer {
 struct mlp {
     struct compute *compute;
     const struct ops *ops;
-    enum gemm_dtype dtype;
+    enum gemm_dtype dtype;  /* of parameters, their gradients and what optimisers keep */
+    enum gemm_dtype stored; /* of activations, their gradients and the operands: the same, or GEMM_BF16 */
     size_t depth;    /* layers of weights */
     size_t capacity; /* rows that the activations have room for */
     struct mlp_layer layer[PROFILE_MAX_LAYERS];
     void *input;                                /* [capacity][in of layer 0] */
     uint8_t *labels;                            /* [capacity] */
     void *parameters, *gradients, *activations; /* the arenas */
+    void *operands; /* the arena of rounded parameters; NULL where parameters are operands as they are */
     size_t parameter_elements; /* of the parameter arena and of the gradient arena, alignment gaps included */
 };
 
@@ -40,6 +43,9 @@ void mlp_close(struct mlp *mlp);
    zero, but uniform like the weights for INIT_UNIFORM. He et al. 2015 (arXiv 1502.01852), Glorot and Bengio
    2010. */
 enum status mlp_initialize(struct mlp *mlp, enum init init, uint64_t seed);
+
+/* To be called after the parameters were written: renews the operands, if they are kept apart. */
+void mlp_parameters_changed(struct mlp *mlp);
 
 /* Each layer's Z and Y for the first `rows` rows of `input`. */
 enum status mlp_forward(struct mlp *mlp, size_t rows);

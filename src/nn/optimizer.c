@@ -21,6 +21,7 @@ void optimizer_step(struct optimizer *optimizer, struct mlp *mlp, const double *
     device_range_begin(device, "update");
     mlp->ops->sgd(device->ops_context, mlp->parameter_elements, learning_rate, optimizer->momentum,
                   optimizer->weight_decay, guard, mlp->parameters, mlp->gradients, optimizer->velocity);
+    mlp_parameters_changed(mlp);
     device_range_end(device);
     device_lap(device, PART_OPTIMIZER);
 }

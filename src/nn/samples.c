@@ -25,7 +25,7 @@ void samples_close(struct samples *samples, struct device *device) {
 }
 
 static double logit(const struct mlp *mlp, const void *logits, size_t index) {
-    return mlp->dtype == GEMM_F32 ? (double)((const float *)logits)[index] : ((const double *)logits)[index];
+    return dtype_get(mlp->stored, logits, index);
 }
 
 /* The first largest logit of a row and its softmax probability. */
@@ -65,7 +65,7 @@ static enum status evaluate_all(const struct samples *samples, struct mlp *mlp, 
         if (status) return status;
         if (!predictions) continue;
         device->driver->download(device, logits, mlp_last(mlp)->output,
-                                 rows * classes * dtype_size(mlp->dtype));
+                                 rows * classes * dtype_size(mlp->stored));
         for (size_t r = 0; r < rows; r++)
             predict_row(mlp, logits, r, classes, &predictions->label[first + r],
                         &predictions->confidence[first + r]);
@@ -79,7 +79,7 @@ enum status samples_evaluate(const struct samples *samples, struct mlp *mlp, str
     const struct device_driver *driver = device->driver;
     void *logits = NULL;
     if (predictions) {
-        logits = malloc(mlp->capacity * mlp_last(mlp)->out * dtype_size(mlp->dtype));
+        logits = malloc(mlp->capacity * mlp_last(mlp)->out * dtype_size(mlp->stored));
         if (!logits) return status_set(STATUS_FAILED, "out of memory");
     }
     driver->synchronize(device); /* what was issued before is not evaluation */

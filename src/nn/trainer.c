@@ -51,19 +51,27 @@ static enum status open_epoch_buffers(struct trainer *trainer) {
     return STATUS_OK;
 }
 
-/* The order and the learning rates of the epoch, and the tally so far, to the device. */
-static void epoch_begin(struct trainer *trainer) {
-    struct device *device = &trainer->compute->device;
-    const struct device_driver *driver = device->driver;
-    const size_t epoch = (size_t)trainer->state.epoch, images = trainer->train.count;
+/* The order of the images and the learning rates of an epoch, in host memory. */
+static void draw_epoch(struct trainer *trainer, int64_t epoch) {
+    const size_t images = trainer->train.count;
+    if (trainer->drawn == epoch) return;
     if (trainer->config->shuffle) {
         struct rng rng = rng_open((uint64_t)trainer->config->seed, RNG_SHUFFLE, (uint32_t)epoch);
         rng_permutation(&rng, trainer->host_order, images);
     } else {
         for (size_t i = 0; i < images; i++) trainer->host_order[i] = (uint32_t)i;
     }
-    optimizer_schedule(trainer->config, epoch, trainer->steps, trainer->host_rates);
-    device_lap(device, PART_BATCH);
+    optimizer_schedule(trainer->config, (size_t)epoch, trainer->steps, trainer->host_rates);
+    trainer->drawn = epoch;
+    device_lap(&trainer->compute->device, PART_BATCH);
+}
+
+/* The order and the learning rates of the epoch, and the tally so far, to the device. */
+static void epoch_begin(struct trainer *trainer) {
+    struct device *device = &trainer->compute->device;
+    const struct device_driver *driver = device->driver;
+    const size_t images = trainer->train.count;
+    draw_epoch(trainer, trainer->state.epoch);
     driver->upload(device, trainer->order, trainer->host_order, images * sizeof *trainer->order);
     driver->upload(device, trainer->rates, trainer->host_rates, trainer->steps * sizeof *trainer->rates);
     driver->upload(device, trainer->tally, &trainer->state.tally, sizeof *trainer->tally);
@@ -113,7 +121,7 @@ static enum status open_all(struct trainer *trainer, const struct dataset_pair *
 
 enum status trainer_open(struct trainer *trainer, struct compute *compute, const struct config *config,
                          const struct dataset_pair *data, const struct checkpoint *resume) {
-    *trainer = (struct trainer){.config = config, .compute = compute};
+    *trainer = (struct trainer){.config = config, .compute = compute, .drawn = -1};
     const enum status status = open_all(trainer, data, resume);
     if (status) {
         trainer_close(trainer);
@@ -161,6 +169,8 @@ static enum status run_steps(struct trainer *trainer, const struct trainer_obser
         if (status) return status;
         trainer->tested = false;
         state->step += (int64_t)count;
+        if ((size_t)state->step == trainer->steps && state->epoch + 1 < trainer->config->epochs)
+            draw_epoch(trainer, state->epoch + 1); /* while a GPU works on this one */
         device->driver->download(device, &state->tally, trainer->tally, sizeof state->tally);
         if (state->tally.bad_step) return diagnose_divergence(trainer);
         if (observer->progress)

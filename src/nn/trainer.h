@@ -67,6 +67,7 @@ struct trainer {
     /* Host memory of the same sizes. */
     uint32_t *host_order;
     double *host_rates, *host_losses;
+    int64_t drawn; /* the epoch that host_order and host_rates are for; -1: none */
 };
 
 /* Takes up the data (pixels are copied to the device; the validation part is split off), allocates

@@ -1,0 +1,46 @@
+/* Sums over blocks in one launch and in one fixed order: each block leaves its partial result in scratch memory, and
+   whichever block of a group comes last adds them up, in the order of the blocks. No float atomics: the same input
+   gives the same bits. */
+#ifndef TESSERA_KERNELS_CUDA_REDUCE_CUH
+#define TESSERA_KERNELS_CUDA_REDUCE_CUH
+
+#include "kernels/cuda/fault.cuh"
+
+struct cuda_reduction {
+    void *scratch;     /* REDUCTION_BYTES of partial results */
+    unsigned *tickets; /* REDUCTION_GROUPS counters, zero between launches */
+};
+
+static const size_t REDUCTION_BYTES = (size_t)8 << 20;
+static const unsigned REDUCTION_GROUPS = 4096;
+
+static inline bool reduction_open(struct cuda_reduction *reduction, struct cuda_fault *fault) {
+    const size_t bytes = REDUCTION_GROUPS * sizeof *reduction->tickets;
+    return CUDA_TRY(fault, cudaMalloc(&reduction->scratch, REDUCTION_BYTES)) &&
+           CUDA_TRY(fault, cudaMalloc((void **)&reduction->tickets, bytes)) &&
+           CUDA_TRY(fault, cudaMemset(reduction->tickets, 0, bytes));
+}
+
+static inline void reduction_close(struct cuda_reduction *reduction) {
+    cudaFree(reduction->scratch);
+    cudaFree(reduction->tickets);
+}
+
+#ifdef __CUDACC__
+/* Is this the last of `blocks` blocks to come here? If so, what the others wrote before is visible (read it with
+   __ldcg). Called by all threads. */
+__device__ static inline bool last_block(unsigned *ticket, unsigned blocks) {
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0 && threadIdx.y == 0) {
+        last = atomicAdd(ticket, 1u) == blocks - 1;
+        if (last) *ticket = 0; /* ready for the next launch */
+    }
+    __syncthreads();
+    if (last) __threadfence();
+    return last;
+}
+#endif
+
+#endif

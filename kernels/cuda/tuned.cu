@@ -1,0 +1,99 @@
+/* cuda-tuned: own kernels for the shapes where libraries fail, cuBLAS for the others.
+
+   Idea       a training step on MNIST has products that a general library is built for (2048 x 2048 and larger) and others:
+              an output layer of 10 columns, which is a pass over memory and no matrix product (narrow.cu), and the small batch,
+              which is all latency (small.cu). Each kernel adds bias and activation while C is in registers.
+   Bound by   see there.
+   Series     1. naive.cu  2. coalesced.cu  3. shmem.cu  4. tuned  5. cublas.cu
+   Run        ./train --backend cuda-tuned --precision f32|tf32|bf16 */
+#include "kernels/cuda/tuned.cuh"
+
+#include <stdlib.h>
+
+#include "kernels/cuda/gemm.cuh"
+
+extern "C" const struct gemm_backend gemm_cublas;
+
+static void tuned_destroy(void *opaque) {
+    tuned_context *context = (tuned_context *)opaque;
+    if (context->library) gemm_cublas.destroy(context->library);
+    reduction_close(&context->reduction);
+    free(context);
+}
+
+static bool open_parts(tuned_context *context, const struct gemm_options *options, char *why, size_t size) {
+    int device = 0;
+    context->stream = (cudaStream_t)options->stream;
+    context->library = gemm_cublas.create(options, why, size);
+    if (!context->library) return false;
+    const bool open =
+        CUDA_TRY(&context->fault, cudaGetDevice(&device)) &&
+        CUDA_TRY(&context->fault, cudaDeviceGetAttribute(&context->shared_bytes,
+                                                         cudaDevAttrMaxSharedMemoryPerBlockOptin, device)) &&
+        reduction_open(&context->reduction, &context->fault) && small_prepare(context);
+    if (!open) snprintf(why, size, "%s", context->fault.message);
+    return open;
+}
+
+static void *tuned_create(const struct gemm_options *options, char *why, size_t size) {
+    tuned_context *context = (tuned_context *)calloc(1, sizeof *context);
+    if (!context) {
+        snprintf(why, size, "out of memory");
+        return NULL;
+    }
+    if (open_parts(context, options, why, size)) return context;
+    tuned_destroy(context);
+    return NULL;
+}
+
+static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
+    (void)dtype;
+    return op != GEMM_TT;
+}
+
+static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
+    tuned_context *context = (tuned_context *)opaque;
+    if (narrow_takes(call)) {
+        narrow_gemm(context, call);
+    } else if (small_takes(call)) {
+        small_gemm(context, call);
+    } else {
+        return gemm_cublas.gemm(context->library, call);
+    }
+    return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
+}
+
+static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
+    (void)opaque;
+    return call->op == GEMM_NN && (narrow_takes(call) || small_takes(call));
+}
+
+static void tuned_describe(void *opaque, char *text, size_t size) {
+    const int written = snprintf(text, size, "own kernels for narrow and small products, else ");
+    if (written > 0 && (size_t)written < size)
+        gemm_cublas.describe(((tuned_context *)opaque)->library, text + written, size - (size_t)written);
+}
+
+static bool tuned_takes_precision(enum gemm_precision precision) {
+    return gemm_cublas.takes_precision(precision);
+}
+
+static const char *tuned_error(void *opaque) {
+    const tuned_context *context = (const tuned_context *)opaque;
+    return context->fault.message[0] ? context->fault.message : gemm_cublas.error(context->library);
+}
+
+extern "C" const struct gemm_backend gemm_cuda_tuned = {
+    .name = "cuda-tuned",
+    .summary = "own kernels for narrow and small products, cuBLAS for the others",
+    .device = GEMM_ON_CUDA,
+    .probe = cuda_gemm_probe,
+    .create = tuned_create,
+    .destroy = tuned_destroy,
+    .supports = tuned_supports,
+    .gemm = tuned_gemm,
+    .takes_precision = tuned_takes_precision,
+    .fuses = tuned_fuses,
+    .describe = tuned_describe,
+    .error = tuned_error,
+};

@@ -1,0 +1,80 @@
+/* The own kernels of cuda-tuned: which calls each takes, and the calls. */
+#ifndef TESSERA_KERNELS_CUDA_TUNED_CUH
+#define TESSERA_KERNELS_CUDA_TUNED_CUH
+
+extern "C" {
+#include "kernels/gemm.h"
+}
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/fault.cuh"
+#include "kernels/cuda/reduce.cuh"
+
+struct tuned_context {
+    cudaStream_t stream;
+    struct cuda_fault fault;
+    struct cuda_reduction reduction;
+    int shared_bytes; /* that a block may have */
+    void *library;    /* the context of cublas */
+};
+
+/* narrow.cu: one dimension of the output layer's size. */
+bool narrow_takes(const struct gemm_call *call);
+void narrow_gemm(struct tuned_context *context, const struct gemm_call *call);
+
+/* small.cu: few multiplications, so that latency counts. */
+bool small_takes(const struct gemm_call *call);
+void small_gemm(struct tuned_context *context, const struct gemm_call *call);
+bool small_prepare(struct tuned_context *context); /* before the first call */
+
+/* Calls `function<T, C>()`: the types of A and B, and of C. */
+template <typename F> static void with_types(const struct gemm_call *call, F function) {
+    if (call->dtype == GEMM_F32) {
+        function.template operator()<float, float>();
+    } else if (call->dtype == GEMM_F64) {
+        function.template operator()<double, double>();
+    } else if (call->c_f32) {
+        function.template operator()<__nv_bfloat16, float>();
+    } else {
+        function.template operator()<__nv_bfloat16, __nv_bfloat16>();
+    }
+}
+
+#ifdef __CUDACC__
+#include "kernels/cuda/activation.cuh"
+
+/* Where C goes, and what is done to it on the way. */
+template <typename C> struct sink {
+    typedef real<C> R;
+    size_t m, n;
+    R alpha, beta;
+    C *c, *pre;
+    size_t ldc;
+    const R *bias;
+    enum activation activation;
+
+    explicit sink(const gemm_call &call)
+        : m(call.m), n(call.n), alpha((R)call.alpha), beta((R)call.beta), c((C *)call.c), pre(NULL),
+          ldc(call.ldc), bias(NULL), activation(ACTIVATION_NONE) {
+        if (!call.epilogue) return;
+        pre = (C *)call.epilogue->pre;
+        bias = (const R *)call.epilogue->bias;
+        activation = call.epilogue->activation;
+    }
+
+    /* The value for C(i,j) from its sum over k. */
+    __device__ R finish(size_t i, size_t j, R sum) const {
+        R value = alpha * sum;
+        if (beta != 0) value += beta * R(c[i * ldc + j]); /* beta == 0 never reads C */
+        if (!bias) return value;
+        value += bias[j];
+        if (pre) pre[i * ldc + j] = C(value);
+        return activate(activation, value);
+    }
+
+    __device__ void store(size_t i, size_t j, R sum) const {
+        c[i * ldc + j] = C(finish(i, j, sum));
+    }
+};
+#endif
+
+#endif

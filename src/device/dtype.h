@@ -1,0 +1,42 @@
+/* The element types: size, name, and one element by its index. */
+#ifndef TESSERA_DEVICE_DTYPE_H
+#define TESSERA_DEVICE_DTYPE_H
+
+#include "kernels/bf16.h"
+#include "kernels/gemm.h"
+
+static inline size_t dtype_size(enum gemm_dtype dtype) {
+    static const size_t sizes[] = {[GEMM_F32] = 4, [GEMM_F64] = 8, [GEMM_BF16] = 2};
+    return sizes[dtype];
+}
+
+/* "f32", "f64", "bf16". */
+static inline const char *dtype_name(enum gemm_dtype dtype) {
+    static const char *const names[] = {[GEMM_F32] = "f32", [GEMM_F64] = "f64", [GEMM_BF16] = "bf16"};
+    return names[dtype];
+}
+
+/* The distance from 1 to the next number. */
+static inline double dtype_epsilon(enum gemm_dtype dtype) {
+    static const double epsilons[] = {[GEMM_F32] = 0x1p-23, [GEMM_F64] = 0x1p-52, [GEMM_BF16] = 0x1p-7};
+    return epsilons[dtype];
+}
+
+static inline double dtype_get(enum gemm_dtype dtype, const void *values, size_t index) {
+    if (dtype == GEMM_F32) return (double)((const float *)values)[index];
+    if (dtype == GEMM_F64) return ((const double *)values)[index];
+    return (double)bf16_to_float(((const uint16_t *)values)[index]);
+}
+
+/* Rounds to nearest; to bfloat16 by way of float. */
+static inline void dtype_set(enum gemm_dtype dtype, void *values, size_t index, double value) {
+    if (dtype == GEMM_F32) {
+        ((float *)values)[index] = (float)value;
+    } else if (dtype == GEMM_F64) {
+        ((double *)values)[index] = value;
+    } else {
+        ((uint16_t *)values)[index] = bf16_from_float((float)value);
+    }
+}
+
+#endif
