@@ -4,16 +4,16 @@
               of A and columns of B with asynchronous copies, one wait, then the 8 warps of the block each take every eighth
               group of 4 k. A warp's 32 lanes hold the whole tile, 2 x 4 to 8 x 4 elements each; the 8 partial sums are added
               through shared memory, in the order of the warps: the same bits every time.
-   Layout     tiles lie in shared memory as in global memory, rows padded by 16 bytes. Along k, neighbouring lanes own
-              neighbouring rows (the padding puts them into different banks); across k, neighbouring elements.
+   Layout     tile.cuh
    Bound by   latency (launch, one round trip to L2, the wait), then shared memory: per 4 k a lane reads 32 to 48 elements for 32 to
               128 multiply-adds. */
 #include <cuda_pipeline.h>
 
 #include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/tile.cuh"
 #include "kernels/cuda/tuned.cuh"
 
-static const int WARPS = 8, LANES_M = 4, LANES_N = 8, GROUP = 4; /* LANES_M x LANES_N lanes; k in groups */
+static const int WARPS = 8, LANES_M = 4, LANES_N = 8;
 static const int THREADS = 32 * WARPS;
 
 static const double MOST_MULTIPLICATIONS = 128 << 20;
@@ -22,11 +22,6 @@ static const size_t LONGEST_SIDE = 4096;
 bool small_takes(const struct gemm_call *call) {
     return call->m <= LONGEST_SIDE && call->n <= LONGEST_SIDE && call->k <= LONGEST_SIDE &&
            (double)call->m * (double)call->n * (double)call->k <= MOST_MULTIPLICATIONS / 2;
-}
-
-/* Elements between rows in shared memory. */
-template <typename T> __host__ __device__ constexpr int padded(int cols) {
-    return cols + WIDEST<T>;
 }
 
 /* A matrix that a block reads a tile of: `rows` x `cols` as stored, rows `ld` apart. */
@@ -58,39 +53,6 @@ __device__ void fetch(T *tile, int tile_rows, int tile_cols, const source<T> &fr
             }
         }
 }
-
-/* A lane's COUNT rows (of A) or columns (of B) of a tile at 4 successive k. Which rows they are: index_of. */
-template <typename T, int COUNT, int LANES, bool ALONG_K> struct fragment {
-    real<T> value[COUNT][GROUP];
-
-    static constexpr int VECTOR = COUNT < 4 ? COUNT : 4;
-
-    static __device__ int index_of(int lane, int i) {
-        return ALONG_K ? lane + i * LANES : lane * VECTOR + i % VECTOR + i / VECTOR * (LANES * VECTOR);
-    }
-
-    __device__ void load(const T *tile, int tile_cols, int lane, int k) {
-        if (ALONG_K) {
-#pragma unroll
-            for (int i = 0; i < COUNT; i++) {
-                const pack<T, GROUP> four =
-                    pack_at<GROUP>(tile + index_of(lane, i) * padded<T>(tile_cols) + k);
-#pragma unroll
-                for (int p = 0; p < GROUP; p++) value[i][p] = real<T>(four.value[p]);
-            }
-        } else {
-#pragma unroll
-            for (int p = 0; p < GROUP; p++)
-#pragma unroll
-                for (int i = 0; i < COUNT; i += VECTOR) {
-                    const pack<T, VECTOR> some =
-                        pack_at<VECTOR>(tile + (k + p) * padded<T>(tile_cols) + index_of(lane, i));
-#pragma unroll
-                    for (int e = 0; e < VECTOR; e++) value[i + e][p] = real<T>(some.value[e]);
-                }
-        }
-    }
-};
 
 /* Tiles of (LANES_M * MI) x (LANES_N * NI); `slab` of k at a time, a multiple of WARPS * GROUP. */
 template <typename T, typename C, int MI, int NI, bool A_ALONG_K, bool B_ALONG_K>

@@ -17,6 +17,7 @@ extern "C" const struct gemm_backend gemm_cublas;
 static void tuned_destroy(void *opaque) {
     tuned_context *context = (tuned_context *)opaque;
     if (context->library) gemm_cublas.destroy(context->library);
+    cudaFree(context->parts);
     reduction_close(&context->reduction);
     free(context);
 }
@@ -26,11 +27,18 @@ static bool open_parts(tuned_context *context, const struct gemm_options *option
     context->stream = (cudaStream_t)options->stream;
     context->library = gemm_cublas.create(options, why, size);
     if (!context->library) return false;
-    const bool open =
-        CUDA_TRY(&context->fault, cudaGetDevice(&device)) &&
-        CUDA_TRY(&context->fault, cudaDeviceGetAttribute(&context->shared_bytes,
-                                                         cudaDevAttrMaxSharedMemoryPerBlockOptin, device)) &&
-        reduction_open(&context->reduction, &context->fault) && small_prepare(context);
+    context->tensor_cores = options->precision != GEMM_TRUE;
+    int major = 0;
+    const auto ask = [&](int *value, cudaDeviceAttr attribute) {
+        return CUDA_TRY(&context->fault, cudaDeviceGetAttribute(value, attribute, device));
+    };
+    const bool open = CUDA_TRY(&context->fault, cudaGetDevice(&device)) &&
+                      ask(&context->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin) &&
+                      ask(&context->processors, cudaDevAttrMultiProcessorCount) &&
+                      ask(&major, cudaDevAttrComputeCapabilityMajor) &&
+                      CUDA_TRY(&context->fault, cudaMalloc(&context->parts, LARGE_BYTES)) &&
+                      reduction_open(&context->reduction, &context->fault) && small_prepare(context);
+    context->copies = major >= 8;
     if (!open) snprintf(why, size, "%s", context->fault.message);
     return open;
 }
@@ -51,21 +59,34 @@ static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
     return op != GEMM_TT;
 }
 
+enum way { NARROW, SMALL, LARGE, LIBRARY };
+
+static enum way choose(const tuned_context *context, const struct gemm_call *call) {
+    if (narrow_takes(call)) return NARROW;
+    if (small_takes(call)) return SMALL;
+    return context->copies && !context->tensor_cores && large_takes(call) ? LARGE : LIBRARY;
+}
+
 static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
     tuned_context *context = (tuned_context *)opaque;
-    if (narrow_takes(call)) {
+    switch (choose(context, call)) {
+    case NARROW:
         narrow_gemm(context, call);
-    } else if (small_takes(call)) {
+        break;
+    case SMALL:
         small_gemm(context, call);
-    } else {
+        break;
+    case LARGE:
+        large_gemm(context, call);
+        break;
+    case LIBRARY:
         return gemm_cublas.gemm(context->library, call);
     }
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
 }
 
 static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
-    (void)opaque;
-    return call->op == GEMM_NN && (narrow_takes(call) || small_takes(call));
+    return call->op == GEMM_NN && choose((tuned_context *)opaque, call) != LIBRARY;
 }
 
 static void tuned_describe(void *opaque, char *text, size_t size) {

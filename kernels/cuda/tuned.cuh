@@ -14,12 +14,21 @@ struct tuned_context {
     struct cuda_fault fault;
     struct cuda_reduction reduction;
     int shared_bytes; /* that a block may have */
+    int processors;   /* SMs */
+    bool copies;      /* to shared memory go past registers (compute capability 8.0 and on) */
+    void *parts;      /* LARGE_BYTES for sums over parts of k, shared with `reduction` tickets */
+    bool tensor_cores; /* tf32 was asked for: large float32 products are the library's */
     void *library;    /* the context of cublas */
 };
 
 /* narrow.cu: one dimension of the output layer's size. */
 bool narrow_takes(const struct gemm_call *call);
 void narrow_gemm(struct tuned_context *context, const struct gemm_call *call);
+
+/* large.cu: many multiplications, true float32. */
+static const size_t LARGE_BYTES = (size_t)64 << 20;
+bool large_takes(const struct gemm_call *call);
+void large_gemm(struct tuned_context *context, const struct gemm_call *call);
 
 /* small.cu: few multiplications, so that latency counts. */
 bool small_takes(const struct gemm_call *call);
