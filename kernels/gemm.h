@@ -1,6 +1,6 @@
 /* The GEMM contract: what a matrix multiply must do to train a network here.
 
-   C = act(alpha * op(A) * op(B) + beta * C + bias)         row-major, true precision of the dtype
+   C = alpha * op(A) * op(B) + beta * C, then an epilogue       row-major, true precision of the dtype
 
    - op(A) is m x k, op(B) is k x n, C is m x n. Leading dimensions are in elements, and at least the stored columns:
        NN   A[m][k]  B[k][n]     forward          Y  = X W
@@ -41,11 +41,19 @@ enum activation {
     ACTIVATION_GELU
 };
 
-/* Work to do on C while it is still in registers. */
+/* Work to do on C while it is still in registers: C becomes act(C + bias). */
 struct gemm_epilogue {
     const void *bias; /* [n], added to every row; float32 with GEMM_BF16 */
     enum activation activation;
     void *pre; /* NULL, or [m][n] with ldc: receives the values before the activation */
+};
+
+/* The way back through the layer below, for C = dL/dY of its output Y = act(Z): C becomes dL/dZ = dL/dY * act'(Z), and its column
+   sums, as stored, are the gradient of that layer's bias. */
+struct gemm_backward {
+    enum activation activation;
+    const void *pre, *output; /* Z and Y: [m][n] with ldc. Z is only read where activation_needs_input */
+    void *bias_grad;          /* [n]; float32 with GEMM_BF16 */
 };
 
 struct gemm_call {
@@ -61,13 +69,20 @@ struct gemm_call {
     double beta;
     void *c;
     size_t ldc;
-    const struct gemm_epilogue *epilogue; /* NULL: none. Only passed to a backend whose `fuses` says yes */
+    /* NULL, or what only comes to a backend whose `fuses` says yes: at most one of the two. */
+    const struct gemm_epilogue *epilogue;
+    const struct gemm_backward *backward;
 };
 
 /* How float32 matrices are multiplied. Anything but the first rounds, and is only ever used because the user asked:
    GEMM_TF32 rounds operands to 10 bits of mantissa inside the call; with GEMM_MIXED_BF16 the caller keeps them as bfloat16
    (7 bits), and calls with GEMM_BF16. */
 enum gemm_precision { GEMM_TRUE, GEMM_TF32, GEMM_MIXED_BF16 };
+
+/* Does the derivative need the value before the activation? Then the two are kept apart. */
+static inline bool activation_needs_input(enum activation activation) {
+    return activation == ACTIVATION_GELU;
+}
 
 struct gemm_options {
     int threads;  /* host backends: how many to use, >= 1 */
@@ -102,7 +117,7 @@ struct gemm_backend {
     /* (optional) Can it work in this precision? NULL: in GEMM_TRUE alone. GEMM_MIXED_BF16 is not asked for here: `supports` says. */
     bool (*takes_precision)(enum gemm_precision precision);
 
-    /* (optional) Can `gemm` do the epilogue of this call? NULL: never; the element-wise op runs after the call
+    /* (optional) Can `gemm` do the epilogue or backward of this call? NULL: never; the element-wise op runs after the call
        instead. Depends on nothing but the shapes, leading dimensions and types of the call. */
     bool (*fuses)(void *context, const struct gemm_call *call);
 

@@ -52,9 +52,4 @@ struct ops {
     void (*round)(void *context, size_t count, const void *values, void *rounded);
 };
 
-/* Does the derivative need the value before the activation? Then `pre` and `out` are kept apart. */
-static inline bool activation_needs_input(enum activation activation) {
-    return activation == ACTIVATION_GELU;
-}
-
 #endif

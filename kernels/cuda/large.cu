@@ -10,61 +10,80 @@
 #include <cuda_pipeline.h>
 
 #include "kernels/cuda/gemm.cuh"
-#include "kernels/cuda/tile.cuh"
 #include "kernels/cuda/tuned.cuh"
 
 #ifndef LARGE_N
 #define LARGE_N 256
+#define LARGE_SLAB 8
+#define LARGE_STAGES 5
 #endif
-static const int TILE_M = 128, TILE_N = LARGE_N, SLAB = 16, STAGES = 4, THREADS = 256;
+static const int TILE_M = 128, TILE_N = LARGE_N, SLAB = LARGE_SLAB, STAGES = LARGE_STAGES, THREADS = 256;
 static const int WARPS_M = TILE_N == 256 ? 2 : 4, WARPS_N = 8 / WARPS_M;
 static const int WARP_M = TILE_M / WARPS_M, WARP_N = TILE_N / WARPS_N;
 static const int LANES_M = TILE_N == 256 ? 8 : 4, LANES_N = 32 / LANES_M;
 static const int LANE_M = WARP_M / LANES_M, LANE_N = WARP_N / LANES_N; /* a lane's part of C */
 
-/* The share of one thread in the copies of COUNT rows (A) or columns (B) of op(A), op(B), a slab at a time. */
+/* The share of one thread in the copies of COUNT rows (A) or columns (B) of op(A), op(B), a slab at a time, to
+   tile[k][COUNT]: 16 bytes at once where they are contiguous, else (k is) 4 bytes at once to their transposed place. */
 template <int COUNT, bool ALONG_K> struct loader {
-    static constexpr int PACKS = (ALONG_K ? SLAB : COUNT) / 4;           /* in a row of the tile */
-    static constexpr int ROWS = ALONG_K ? COUNT : SLAB;                  /* of the tile */
-    static constexpr int STEP = THREADS / PACKS, TURNS = ROWS / STEP;    /* rows between turns */
-    static constexpr int PITCH = padded<float>(ALONG_K ? SLAB : COUNT), ELEMENTS = ROWS * PITCH;
+    static constexpr int WIDTH = ALONG_K ? 1 : 4;            /* elements of a copy */
+    static constexpr int ACROSS = ALONG_K ? 8 : COUNT / 4;   /* neighbouring threads along memory */
+    static constexpr int STEP = THREADS / ACROSS;            /* rows, as stored, between turns */
+    static constexpr int TURNS = (ALONG_K ? COUNT : SLAB) / STEP;
+    static constexpr int PITCH = COUNT + 4, ELEMENTS = SLAB * PITCH;
 
-    const float *from; /* of this thread's first pack of the next slab */
-    size_t step;       /* elements between its rows */
-    int row, pack;     /* of the tile */
-    int outside;       /* bytes of its packs that are no part of the matrix; along k: 16 from row `rows` on */
-    int rows;
+    const float *from; /* of this thread's first copy of the next slab */
+    size_t step;
+    int row, col;      /* as stored */
+    int count;         /* rows or columns that exist */
 
-    __device__ loader(const float *memory, size_t ld, size_t first, size_t count, size_t k0) {
-        pack = threadIdx.x % PACKS;
-        row = threadIdx.x / PACKS;
-        const size_t left = count - first;
-        rows = left < COUNT ? (int)left : COUNT;
-        from = ALONG_K ? memory + (first + row) * ld + k0 + pack * 4
-                       : memory + (k0 + row) * ld + first + pack * 4;
+    __device__ loader(const float *memory, size_t ld, size_t first, size_t all, size_t k0) {
+        row = threadIdx.x / ACROSS;
+        col = threadIdx.x % ACROSS * WIDTH;
+        count = all - first < COUNT ? (int)(all - first) : COUNT;
+        from = ALONG_K ? memory + (first + row) * ld + k0 + col : memory + (k0 + row) * ld + first + col;
         step = STEP * ld;
-        const int inside = rows - pack * 4;
-        outside = ALONG_K || inside >= 4 ? 0 : inside <= 0 ? 16 : 16 - 4 * inside;
     }
 
-    /* The next slab, of which `left` k are in the matrix, to `tile`. */
-    __device__ void fetch(float *tile, int left, size_t ld) {
+    /* The next slab, of which `left` k exist, to `tile`. */
+    template <bool WHOLE> __device__ void copy(float *tile, int left) const {
+        const float *at = from;
 #pragma unroll
-        for (int t = 0; t < TURNS; t++) {
+        for (int t = 0; t < TURNS; t++, at += step) {
             const int r = row + t * STEP;
-            int missing = outside;
             if (ALONG_K) {
-                const int inside = left - pack * 4;
-                missing = r >= rows || inside <= 0 ? 16 : inside >= 4 ? 0 : 16 - 4 * inside;
-            } else if (r >= left) {
-                missing = 16;
+#pragma unroll
+                for (int half = 0; half < SLAB; half += 8) {
+                    const bool inside = WHOLE || (r < count && half + col < left);
+                    __pipeline_memcpy_async(tile + (half + col) * PITCH + r, inside ? at + half : from, 4,
+                                            inside ? 0 : 4);
+                }
+            } else {
+                const int outside = WHOLE ? 0 : r >= left || col >= count ? 16 : col + 4 > count ? 4 * (col + 4 - count) : 0;
+                __pipeline_memcpy_async(tile + r * PITCH + col, outside < 16 ? at : from, 16, outside);
             }
-            __pipeline_memcpy_async(tile + r * PITCH + pack * 4, missing < 16 ? from + t * step : from, 16,
-                                    missing);
+        }
+    }
+
+    __device__ void fetch(float *tile, int left, size_t ld) {
+        if (count == COUNT && left >= SLAB) {
+            copy<true>(tile, left);
+        } else {
+            copy<false>(tile, left);
         }
         from += ALONG_K ? SLAB : SLAB * ld;
     }
 };
+
+/* COUNT elements of a row of a tile: packs of 4, LANES packs apart. */
+template <int COUNT, int LANES> __device__ void read(float (&value)[COUNT], const float *row) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4) {
+        const pack<float, 4> four = pack_at<4>(row + i * LANES);
+#pragma unroll
+        for (int e = 0; e < 4; e++) value[i + e] = four.value[e];
+    }
+}
 
 struct large_arguments {
     const float *a, *b;
@@ -100,31 +119,32 @@ __global__ void __launch_bounds__(THREADS, TILE_N == 256 ? 1 : 2)
         next++;
         __pipeline_commit();
     };
+    /* two sets of registers: one is read from shared memory while the other is computed with */
+    float x[2][LANE_M], y[2][LANE_N];
+    const int at_a = warp_m + lane_m * 4, at_b = load_a::ELEMENTS + warp_n + lane_n * 4;
+    const auto read_k = [&](int set, const float *stage, int k) {
+        read<LANE_M, LANES_M>(x[set], stage + at_a + k * load_a::PITCH);
+        read<LANE_N, LANES_N>(y[set], stage + at_b + k * load_b::PITCH);
+    };
     for (int s = 0; s < STAGES - 1; s++) fetch();
+    __pipeline_wait_prior(STAGES - 2);
+    __syncthreads();
+    read_k(0, stages, 0);
     for (int s = 0; s < slabs; s++) {
-        __pipeline_wait_prior(STAGES - 2);
-        __syncthreads();
-        fetch(); /* into the stage that all have just left */
-        const float *tile_a = stages + s % STAGES * (load_a::ELEMENTS + load_b::ELEMENTS);
-        const float *tile_b = tile_a + load_a::ELEMENTS;
-        tile_a += warp_m * (A_ALONG_K ? load_a::PITCH : 1);
-        tile_b += warp_n * (B_ALONG_K ? load_b::PITCH : 1);
+        const float *stage = stages + s % STAGES * (load_a::ELEMENTS + load_b::ELEMENTS);
+        const float *after = stages + (s + 1) % STAGES * (load_a::ELEMENTS + load_b::ELEMENTS);
+        fetch(); /* into the stage that all have left */
 #pragma unroll
-        for (int p = 0; p < SLAB; p += GROUP) {
-            fragment<float, LANE_M, LANES_M, A_ALONG_K> x;
-            x.load(tile_a, A_ALONG_K ? SLAB : TILE_M, lane_m, p);
-#pragma unroll
-            for (int j0 = 0; j0 < LANE_N; j0 += 4) {
-                fragment<float, 4, LANES_N, B_ALONG_K> y;
-                y.load(tile_b + j0 * LANES_N * (B_ALONG_K ? load_b::PITCH : 1), B_ALONG_K ? SLAB : TILE_N,
-                       lane_n, p);
-#pragma unroll
-                for (int q = 0; q < GROUP; q++)
-#pragma unroll
-                    for (int i = 0; i < LANE_M; i++)
-#pragma unroll
-                        for (int j = 0; j < 4; j++) sum[i][j0 + j] += x.value[i][q] * y.value[j][q];
+        for (int k = 0; k < SLAB; k++) {
+            if (k == SLAB - 1) {
+                __pipeline_wait_prior(STAGES - 2);
+                __syncthreads();
             }
+            read_k((k + 1) % 2, k == SLAB - 1 ? after : stage, (k + 1) % SLAB);
+#pragma unroll
+            for (int i = 0; i < LANE_M; i++)
+#pragma unroll
+                for (int j = 0; j < LANE_N; j++) sum[i][j] += x[k % 2][i] * y[k % 2][j];
         }
     }
 
@@ -152,9 +172,8 @@ __global__ void __launch_bounds__(THREADS, TILE_N == 256 ? 1 : 2)
     for (int i = 0; i < LANE_M; i++)
 #pragma unroll
         for (int j = 0; j < LANE_N; j++) {
-            const size_t r = row0 + warp_m + fragment<float, LANE_M, LANES_M, A_ALONG_K>::index_of(lane_m, i);
-            const size_t c = col0 + warp_n + j / 4 * (4 * LANES_N) +
-                             fragment<float, 4, LANES_N, B_ALONG_K>::index_of(lane_n, j % 4);
+            const size_t r = row0 + warp_m + i / 4 * (4 * LANES_M) + lane_m * 4 + i % 4;
+            const size_t c = col0 + warp_n + j / 4 * (4 * LANES_N) + lane_n * 4 + j % 4;
             if (r < out.m && c < out.n) out.store(r, c, sum[i][j]);
         }
 }

@@ -86,7 +86,9 @@ static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
 }
 
 static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
-    return call->op == GEMM_NN && choose((tuned_context *)opaque, call) != LIBRARY;
+    const enum way way = choose((tuned_context *)opaque, call);
+    if (call->backward) return way == NARROW && narrow_fuses_backward(call);
+    return call->op == GEMM_NN && way != LIBRARY;
 }
 
 static void tuned_describe(void *opaque, char *text, size_t size) {

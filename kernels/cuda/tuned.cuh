@@ -23,6 +23,7 @@ struct tuned_context {
 
 /* narrow.cu: one dimension of the output layer's size. */
 bool narrow_takes(const struct gemm_call *call);
+bool narrow_fuses_backward(const struct gemm_call *call); /* of those that it takes */
 void narrow_gemm(struct tuned_context *context, const struct gemm_call *call);
 
 /* large.cu: many multiplications, true float32. */
@@ -82,6 +83,22 @@ template <typename C> struct sink {
 
     __device__ void store(size_t i, size_t j, R sum) const {
         c[i * ldc + j] = C(finish(i, j, sum));
+    }
+};
+
+/* The way back through an activation, if the call has one. */
+template <typename C> struct slope {
+    bool on;
+    enum activation activation;
+    const C *pre, *output;
+    real<C> *column_sums;
+
+    explicit slope(const gemm_call &call) : on(call.backward), activation(ACTIVATION_NONE), pre(NULL), output(NULL), column_sums(NULL) {
+        if (!on) return;
+        activation = call.backward->activation;
+        if (activation_needs_input(activation)) pre = (const C *)call.backward->pre;
+        output = (const C *)call.backward->output;
+        column_sums = (real<C> *)call.backward->bias_grad;
     }
 };
 #endif

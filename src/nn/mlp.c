@@ -234,25 +234,42 @@ enum status mlp_forward(struct mlp *mlp, size_t rows) {
     return status;
 }
 
-static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows) {
-    struct device *device = &mlp->compute->device;
+/* From dL/dY of layer l to dL/dZ and the gradient of its bias. */
+static void activation_backward(struct mlp *mlp, size_t l, size_t rows) {
     const struct mlp_layer *layer = &mlp->layer[l];
-    mlp->ops->bias_activation_backward(device->ops_context, rows, layer->out, layer->activation, layer->pre,
-                                       layer->output, layer->grad, layer->bias_grad);
-    device_lap(device, PART_ELEMENTWISE);
+    mlp->ops->bias_activation_backward(mlp->compute->device.ops_context, rows, layer->out, layer->activation,
+                                       layer->pre, layer->output, layer->grad, layer->bias_grad);
+    device_lap(&mlp->compute->device, PART_ELEMENTWISE);
+}
+
+/* The gradients of layer l from dL/dZ of its output, and dL/dZ of the layer below. */
+static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows) {
+    const struct mlp_layer *layer = &mlp->layer[l];
     struct gemm_call call = product(mlp, GEMM_TN, layer->in, layer->out, rows, layer_input(mlp, l),
                                     layer->grad, layer->weight_grad);
     call.c_f32 = mlp->stored == GEMM_BF16;
-    const enum status status = multiply(mlp, l, &call);
+    enum status status = multiply(mlp, l, &call);
     if (status || l == 0) return status; /* nothing below the first layer wants a gradient */
-    call = product(mlp, GEMM_NT, rows, layer->in, layer->out, layer->grad, layer->operand,
-                   mlp->layer[l - 1].grad);
-    return multiply(mlp, l, &call);
+
+    const struct mlp_layer *below = &mlp->layer[l - 1];
+    const struct gemm_backward backward = {.activation = below->activation,
+                                           .pre = below->pre,
+                                           .output = below->output,
+                                           .bias_grad = below->bias_grad};
+    call = product(mlp, GEMM_NT, rows, layer->in, layer->out, layer->grad, layer->operand, below->grad);
+    call.backward = &backward;
+    if (compute_fuses(mlp->compute, &call)) return multiply(mlp, l, &call);
+
+    call.backward = NULL;
+    status = multiply(mlp, l, &call);
+    if (!status) activation_backward(mlp, l - 1, rows);
+    return status;
 }
 
 enum status mlp_backward(struct mlp *mlp, size_t rows) {
     enum status status = STATUS_OK;
     device_range_begin(&mlp->compute->device, "backward");
+    activation_backward(mlp, mlp->depth - 1, rows);
     for (size_t l = mlp->depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows);
     device_range_end(&mlp->compute->device);
     return status;
