@@ -90,7 +90,7 @@ __global__ void backward_kernel(size_t rows, size_t cols, const T *pre, const T 
     const size_t c = (blockIdx.x * COLUMNS + threadIdx.x) * (size_t)WIDE;
     real<T> sum[WIDE] = {};
     if (c < cols)
-#pragma unroll 4
+#pragma unroll 8
         for (size_t r = (size_t)blockIdx.y * ROWS + threadIdx.y; r < rows; r += (size_t)gridDim.y * ROWS) {
             const size_t i = r * cols + c;
             pack<T, WIDE> g = pack_at<WIDE>(grad + i), y = {}, z = {};
@@ -118,10 +118,7 @@ __global__ void backward_kernel(size_t rows, size_t cols, const T *pre, const T 
         (gridDim.y == 1 ? bias_grad[column] : partial[blockIdx.y * cols + column]) = total;
     }
     if (gridDim.y == 1 || !last_block(&reduction.tickets[blockIdx.x], gridDim.y) || !mine) return;
-    real<T> total = 0;
-#pragma unroll 8
-    for (unsigned chunk = 0; chunk < gridDim.y; chunk++) total += __ldcg(&partial[chunk * cols + column]);
-    bias_grad[column] = total;
+    bias_grad[column] = sum_of_chunks(partial + column, gridDim.y, cols);
 }
 
 template <typename T, int WIDE>

@@ -2,11 +2,13 @@
 
    Idea       such a product is one pass over the large matrix, read (forward, weight gradient) or written (input gradient) once,
               16 bytes a thread, while the narrow one stays in shared memory or registers:
-                NN  Y = X W       a warp takes ROWS rows of X; its lanes share k, and add up with shuffles
+                NN  Y = X W       a block takes 64 rows of X, two a lane; its warps share k and add up in a fixed order
                 TN  dW = X^T dY   a lane owns one pack of columns of X; warps and blocks share the rows and add up in a fixed order
-                NT  dX = dY W^T   a lane owns one pack of columns of dX, and keeps its rows of W in registers
+                NT  dX = dY W^T   a lane owns neighbouring columns of dX, and keeps its rows of W in registers
    Bound by   bytes of the large matrix: 8192 x 2048 in float32 is 67 MB, 22 us at 3 TB/s. The multiply-adds (N rounded up to a
               multiple of 4) take 8 us of the float32 units beside it. */
+#include <cuda_pipeline.h>
+
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/tuned.cuh"
 
@@ -54,107 +56,173 @@ template <int N, typename R> __device__ inline void load_row(R (&row)[N], const 
 /* Neighbours that a lane takes at once: few enough that their sums with 16 classes stay in registers. */
 template <typename T> constexpr int OWNED = WIDEST<T> < 4 ? WIDEST<T> : 4;
 
-/* --- NN --- */
+/* The large matrix comes by asynchronous copies, STAGES - 1 slabs ahead of the one that is computed with: what is under way,
+   and not the number of threads, hides the latency of memory. */
+static const int STAGES = 4;
 
-template <typename T> constexpr int NN_ROWS = OWNED<T>; /* of X, a warp */
-
-/* Elements of k in shared memory at once: two blocks an SM. */
-template <typename R, int N> static int nn_slab(size_t k, int shared_bytes) {
-    const size_t fits = ((size_t)shared_bytes / 2 - 1024) / (N * sizeof(R)) - WIDEST<R>;
-    const size_t whole = (k + 127) / 128 * 128, slab = fits / 128 * 128;
-    return (int)(whole < slab ? whole : slab);
+/* tile[r][..] = memory[row(r) * ld + col ..], ROWS rows of COLS elements; packs from `cols` on are filled with 0, rows from
+   `rows` on repeat the last one. */
+template <int ROWS, int COLS, int PITCH, typename T>
+__device__ inline void fetch(T *tile, const T *memory, size_t ld, size_t row0, size_t rows, size_t col0,
+                             size_t cols) {
+    constexpr int W = WIDEST<T>, PACKS = COLS / W, STEP = THREADS / PACKS;
+    const int c = threadIdx.x % PACKS * W;
+    const int missing = col0 + c < cols ? 0 : 16;
+#pragma unroll
+    for (int r = threadIdx.x / PACKS; r < ROWS; r += STEP) {
+        const size_t row = row0 + r < rows ? row0 + r : rows - 1;
+        __pipeline_memcpy_async(tile + r * PITCH + c, missing ? memory : memory + row * ld + col0 + c, 16,
+                                missing);
+    }
 }
 
-template <typename T, typename C, int N>
-__global__ void __launch_bounds__(THREADS, 2)
-    narrow_nn(const T *a, size_t lda, const T *b, size_t ldb, size_t k, int slab, sink<C> out) {
-    typedef real<T> R;
-    constexpr int W = OWNED<T>, ROWS = NN_ROWS<T>;
-    extern __shared__ double2 memory[];
-    R *columns = reinterpret_cast<R *>(memory); /* a slab of B, transposed: [N][pitch] */
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pitch = slab + WIDEST<R>;
-    const size_t row0 = ((size_t)blockIdx.x * WARPS + warp) * ROWS;
-    const T *row[ROWS]; /* one too far reads the last one again */
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) row[r] = a + (row0 + r < out.m ? row0 + r : out.m - 1) * lda;
-    R sum[ROWS][N] = {};
+/* to[p][j] = from[(row0 + p) * ld + j], 0 outside of rows x cols, for `count` rows of N. */
+template <int N, typename R, typename T>
+__device__ inline void stage_rows(R *to, int count, const T *from, size_t ld, size_t row0, size_t rows,
+                                  size_t cols) {
+#pragma unroll 8
+    for (int e = threadIdx.x; e < count * N; e += THREADS) {
+        const size_t p = row0 + e / N, j = e % N;
+        to[e] = p < rows && j < cols ? R(from[p * ld + j]) : R(0);
+    }
+}
 
-    for (size_t k0 = 0; k0 < k; k0 += slab) {
-        const int left = k - k0 < (size_t)slab ? (int)(k - k0) : slab;
+/* --- NN --- */
+
+/* A block has ROWS rows, two a lane; its warps share the k of a slab. */
+template <typename T> struct nn_shape {
+    static constexpr int ROWS = 64, SLAB = 256 / (int)sizeof(T), PITCH = SLAB + WIDEST<T>;
+    static constexpr size_t TILES = (size_t)STAGES * ROWS * PITCH * sizeof(T);
+};
+
+template <typename T, typename C, int N>
+__global__ void __launch_bounds__(THREADS)
+    narrow_nn(const T *a, size_t lda, const T *b, size_t ldb, size_t k, int panel, sink<C> out) {
+    typedef real<T> R;
+    typedef nn_shape<T> S;
+    constexpr int W = WIDEST<T>, SHARE = S::SLAB / WARPS; /* k of a warp */
+    extern __shared__ double2 memory[];
+    T *tiles = reinterpret_cast<T *>(memory);
+    R *weight = reinterpret_cast<R *>(tiles + STAGES * S::ROWS * S::PITCH); /* [panel][N] */
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const size_t row0 = (size_t)blockIdx.x * S::ROWS;
+    R sum[2][N] = {};
+
+    for (size_t k0 = 0; k0 < k; k0 += panel) {
+        const size_t k_end = k0 + panel < k ? k0 + panel : k;
+        const int slabs = (int)((k_end - k0 + S::SLAB - 1) / S::SLAB);
+        const auto fetch_slab = [&](int s) {
+            if (s < slabs)
+                fetch<S::ROWS, S::SLAB, S::PITCH>(tiles + s % STAGES * S::ROWS * S::PITCH, a, lda, row0, out.m,
+                                                  k0 + (size_t)s * S::SLAB, k_end);
+            __pipeline_commit();
+        };
         if (k0) __syncthreads();
-        for (int e = threadIdx.x; e < left * N; e += THREADS) {
-            const int p = e / N, j = e % N;
-            columns[j * pitch + p] = j < out.n ? R(b[(k0 + p) * ldb + j]) : R(0);
-        }
-        __syncthreads();
-#pragma unroll 2
-        for (int p = lane * W; p < left; p += 32 * W) {
-            pack<T, W> x[ROWS];
+        for (int s = 0; s < STAGES - 1; s++) fetch_slab(s);
+        stage_rows<N>(weight, slabs * S::SLAB, b, ldb, k0, k_end, out.n);
+        for (int s = 0; s < slabs; s++) {
+            __pipeline_wait_prior(STAGES - 2);
+            __syncthreads();
+            fetch_slab(s + STAGES - 1);
+            const T *x = tiles + (s % STAGES * S::ROWS + lane) * S::PITCH + warp * SHARE;
+            const R *w = weight + (s * S::SLAB + warp * SHARE) * N;
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) x[r] = pack_at<W>(row[r] + k0 + p);
+            for (int p = 0; p < SHARE; p += W) {
+                const pack<T, W> x0 = pack_at<W>(x + p), x1 = pack_at<W>(x + 32 * S::PITCH + p);
 #pragma unroll
-            for (int j = 0; j < N; j++) {
-                R w[W];
-                load_row<W>(w, columns + j * pitch + p);
+                for (int e = 0; e < W; e++) {
+                    R y[N];
+                    load_row<N>(y, w + (p + e) * N);
 #pragma unroll
-                for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                    for (int e = 0; e < W; e++) sum[r][j] += R(x[r].value[e]) * w[e];
+                    for (int j = 0; j < N; j++) {
+                        sum[0][j] += R(x0.value[e]) * y[j];
+                        sum[1][j] += R(x1.value[e]) * y[j];
+                    }
+                }
             }
         }
+        __pipeline_wait_prior(0);
     }
+
+    /* the warps' sums, in order; [warp][j][row], so that lanes are neighbours */
+    __syncthreads();
+    R *sums = reinterpret_cast<R *>(memory);
 #pragma unroll
-    for (int r = 0; r < ROWS; r++)
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-#pragma unroll
-            for (int offset = 16; offset > 0; offset /= 2)
-                sum[r][j] += __shfl_xor_sync(0xffffffffu, sum[r][j], offset);
-            if (lane == (r * N + j) % 32 && row0 + r < out.m && j < out.n) out.store(row0 + r, j, sum[r][j]);
-        }
+    for (int j = 0; j < N; j++) {
+        sums[(warp * N + j) * S::ROWS + lane] = sum[0][j];
+        sums[(warp * N + j) * S::ROWS + lane + 32] = sum[1][j];
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < S::ROWS * N; e += THREADS) {
+        const int j = e % N, r = e / N;
+        if (row0 + r >= out.m || j >= out.n) continue;
+        R total = 0;
+        for (int w = 0; w < WARPS; w++) total += sums[(w * N + j) * S::ROWS + r];
+        out.store(row0 + r, j, total);
+    }
 }
 
 /* --- TN --- */
+
+template <typename T> struct tn_shape {
+    static constexpr int COLUMNS = 32 * OWNED<T>, SLAB = 32, PANEL = 256; /* of k */
+    static constexpr size_t TILES = (size_t)STAGES * SLAB * COLUMNS * sizeof(T);
+};
 
 template <typename T, typename C, int N>
 __global__ void __launch_bounds__(THREADS)
     narrow_tn(const T *a, size_t lda, const T *b, size_t ldb, size_t k, sink<C> out,
               cuda_reduction reduction) {
     typedef real<T> R;
-    constexpr int W = OWNED<T>, COLUMNS = 32 * W, SLAB = 256;
-    __shared__ alignas(16) R rows[SLAB][N];
-    __shared__ R total[COLUMNS * N];
+    typedef tn_shape<T> S;
+    constexpr int W = OWNED<T>, COLUMNS = S::COLUMNS;
+    extern __shared__ double2 memory[];
+    T *tiles = reinterpret_cast<T *>(memory);
+    R *rows = reinterpret_cast<R *>(tiles + STAGES * S::SLAB * COLUMNS); /* [PANEL][N] */
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const size_t i0 = (size_t)blockIdx.x * COLUMNS + lane * W;
     const size_t per_block = (k + gridDim.y - 1) / gridDim.y, first = blockIdx.y * per_block;
     const size_t last = first + per_block < k ? first + per_block : k;
     R sum[W][N] = {};
 
-    for (size_t k0 = first; k0 < last; k0 += SLAB) {
-        const int left = last - k0 < SLAB ? (int)(last - k0) : SLAB;
-        __syncthreads();
-        for (int e = threadIdx.x; e < left * N; e += THREADS) {
-            const int p = e / N, j = e % N;
-            rows[p][j] = j < out.n ? R(b[(k0 + p) * ldb + j]) : R(0);
-        }
-        __syncthreads();
-        if (i0 < out.m)
-#pragma unroll 8
-            for (int p = warp; p < left; p += WARPS) {
-                const pack<T, W> x = pack_at<W>(a + (k0 + p) * lda + i0);
+    for (size_t k0 = first; k0 < last; k0 += S::PANEL) {
+        const size_t k_end = k0 + S::PANEL < last ? k0 + S::PANEL : last;
+        const int slabs = (int)((k_end - k0 + S::SLAB - 1) / S::SLAB);
+        const auto fetch_slab = [&](int s) {
+            if (s < slabs)
+                fetch<S::SLAB, COLUMNS, COLUMNS>(tiles + s % STAGES * S::SLAB * COLUMNS, a, lda,
+                                                 k0 + (size_t)s * S::SLAB, k_end,
+                                                 (size_t)blockIdx.x * COLUMNS, out.m);
+            __pipeline_commit();
+        };
+        if (k0 > first) __syncthreads();
+        for (int s = 0; s < STAGES - 1; s++) fetch_slab(s);
+        stage_rows<N>(rows, slabs * S::SLAB, b, ldb, k0, k_end, out.n);
+        for (int s = 0; s < slabs; s++) {
+            __pipeline_wait_prior(STAGES - 2);
+            __syncthreads();
+            fetch_slab(s + STAGES - 1);
+            const T *tile = tiles + s % STAGES * S::SLAB * COLUMNS + lane * W;
+            const int left = k_end - k0 - s * S::SLAB < S::SLAB ? (int)(k_end - k0 - s * S::SLAB) : S::SLAB;
+#pragma unroll
+            for (int r = warp; r < S::SLAB; r += WARPS) {
+                if (r >= left) break; /* a row that is there twice must not count twice, were it NaN */
+                const pack<T, W> x = pack_at<W>(tile + r * COLUMNS);
                 R y[N];
-                load_row<N>(y, rows[p]);
+                load_row<N>(y, rows + (s * S::SLAB + r) * N);
 #pragma unroll
                 for (int e = 0; e < W; e++)
 #pragma unroll
                     for (int j = 0; j < N; j++) sum[e][j] += R(x.value[e]) * y[j];
             }
+        }
+        __pipeline_wait_prior(0);
     }
 
+    R *total = reinterpret_cast<R *>(memory);
     /* the warps, one after another; in memory (e, j, lane), so that lanes are neighbours */
 #pragma unroll 1
     for (int w = 0; w < WARPS; w++) {
-        __syncthreads();
+        __syncthreads(); /* at first: all have read the tiles, whose place `total` takes */
         if (warp != w) continue;
 #pragma unroll
         for (int e = 0; e < W; e++)
@@ -176,23 +244,21 @@ __global__ void __launch_bounds__(THREADS)
         const int e = t / 32 / N, j = t / 32 % N;
         const size_t i = (size_t)blockIdx.x * COLUMNS + t % 32 * W + e;
         if (i >= out.m || j >= out.n) continue;
-        R all = gridDim.y > 1 ? R(0) : total[t];
-        if (gridDim.y > 1)
-#pragma unroll 8
-            for (unsigned chunk = 0; chunk < gridDim.y; chunk++)
-                all += __ldcg(&partial[chunk * chunk_size + t]);
-        out.store(i, j, all);
+        out.store(i, j, gridDim.y > 1 ? sum_of_chunks(partial + t, gridDim.y, chunk_size) : total[t]);
     }
 }
 
 /* --- NT --- */
 
+/* Columns of dX that a lane owns, 8 bytes: their weights take registers. */
+template <typename C> constexpr int WRITTEN = 8 / (int)sizeof(C);
+
 template <typename T, typename C, int N>
-__global__ void __launch_bounds__(THREADS, 2)
+__global__ void __launch_bounds__(THREADS, sizeof(C) == 2 ? 2 : 3)
     narrow_nt(const T *a, size_t lda, const T *b, size_t ldb, size_t k, sink<C> out, size_t per_block,
               slope<C> back, cuda_reduction reduction) {
     typedef real<T> R;
-    constexpr int W = OWNED<C>, COLUMNS = 32 * W, SLAB = 256;
+    constexpr int W = WRITTEN<C>, COLUMNS = 32 * W, SLAB = 256;
     __shared__ alignas(16) R rows[SLAB][N];
     __shared__ R sums[WARPS][COLUMNS];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -252,45 +318,63 @@ __global__ void __launch_bounds__(THREADS, 2)
         partial[blockIdx.y * out.n + j] = total;
     }
     if (!last_block(&reduction.tickets[blockIdx.x], gridDim.y) || !mine) return;
-    R total = 0;
-#pragma unroll 8
-    for (unsigned chunk = 0; chunk < gridDim.y; chunk++) total += __ldcg(&partial[chunk * out.n + j]);
-    back.column_sums[j] = total;
+    back.column_sums[j] = sum_of_chunks(partial + j, gridDim.y, out.n);
 }
 
 /* --- launches --- */
 
-/* About how many blocks fill the chip two or three times over, so that the last ones cost little. */
-static const size_t PLENTY = 512;
+/* In how many chunks of at least 128 to cut `length`, for `groups` blocks each: as many blocks as run at once, no more, since
+   a second turn of the chip costs as much as the first. */
+template <typename K>
+static size_t chunks_for(const tuned_context *context, K kernel, size_t shared, size_t groups, size_t length) {
+    int blocks = 1; /* an SM */
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, THREADS, shared);
+    const size_t at_once = (size_t)context->processors * (blocks > 0 ? blocks : 1), most = (length + 127) / 128;
+    const size_t chunks = at_once / groups > 1 ? at_once / groups : 1;
+    return chunks < most ? chunks : most;
+}
+
+/* Lets a kernel have that much shared memory. */
+template <typename K> static bool allow(tuned_context *context, K kernel, size_t bytes) {
+    return bytes <= 48 << 10 ||
+           CUDA_TRY(&context->fault,
+                    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+}
 
 template <typename T, typename C, int N> static void launch_nn(tuned_context *context, const gemm_call &call) {
-    const int slab = nn_slab<real<T>, N>(call.k, context->shared_bytes);
-    const size_t bytes = (size_t)N * (slab + WIDEST<real<T>>) * sizeof(real<T>);
+    typedef nn_shape<T> S;
+    typedef real<T> R;
+    const size_t sums = (size_t)WARPS * N * S::ROWS * sizeof(R);
+    const size_t fits = (context->shared_bytes - S::TILES) / (N * sizeof(R)) / S::SLAB * S::SLAB;
+    const size_t whole = (call.k + S::SLAB - 1) / S::SLAB * S::SLAB, panel = whole < fits ? whole : fits;
+    size_t bytes = S::TILES + panel * N * sizeof(R);
+    if (bytes < sums) bytes = sums;
     const auto kernel = narrow_nn<T, C, N>;
-    if (bytes > 48 << 10 &&
-        !CUDA_TRY(&context->fault, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                        context->shared_bytes)))
-        return;
-    kernel<<<blocks_for(call.m, NN_ROWS<T> * WARPS), THREADS, bytes, context->stream>>>(
-        (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, slab, sink<C>(call));
+    if (allow(context, kernel, bytes))
+        kernel<<<blocks_for(call.m, S::ROWS), THREADS, bytes, context->stream>>>(
+            (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, (int)panel, sink<C>(call));
 }
 
 template <typename T, typename C, int N> static void launch_tn(tuned_context *context, const gemm_call &call) {
-    const size_t groups = blocks_for(call.m, 32 * OWNED<T>);
-    const size_t bytes = groups * 32 * OWNED<T> * N * sizeof(real<T>); /* of one chunk's sums */
-    size_t chunks = (PLENTY + groups - 1) / groups;
-    if (chunks > (call.k + 127) / 128) chunks = (call.k + 127) / 128;
+    typedef tn_shape<T> S;
+    const size_t groups = blocks_for(call.m, S::COLUMNS);
+    const size_t bytes = groups * S::COLUMNS * N * sizeof(real<T>); /* of one chunk's sums */
+    const size_t shared = S::TILES + S::PANEL * N * sizeof(real<T>);
+    const auto kernel = narrow_tn<T, C, N>;
+    if (!allow(context, kernel, shared)) return;
+    size_t chunks = chunks_for(context, kernel, shared, groups, call.k);
     if (chunks * bytes > REDUCTION_BYTES) chunks = REDUCTION_BYTES / bytes;
     if (groups > REDUCTION_GROUPS || chunks < 1) chunks = 1;
-    narrow_tn<T, C, N><<<dim3((unsigned)groups, (unsigned)chunks), THREADS, 0, context->stream>>>(
+    kernel<<<dim3((unsigned)groups, (unsigned)chunks), THREADS, shared, context->stream>>>(
         (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, sink<C>(call), context->reduction);
 }
 
 template <typename T, typename C, int N> static void launch_nt(tuned_context *context, const gemm_call &call) {
-    const size_t groups = blocks_for(call.n, 32 * OWNED<C>);
-    const size_t wanted = (PLENTY + groups - 1) / groups, most = (call.m + 127) / 128;
-    const size_t chunks = wanted < most ? wanted : most, per_block = (call.m + chunks - 1) / chunks;
-    narrow_nt<T, C, N><<<dim3((unsigned)groups, (unsigned)chunks), THREADS, 0, context->stream>>>(
+    const size_t groups = blocks_for(call.n, 32 * WRITTEN<C>);
+    const auto kernel = narrow_nt<T, C, N>;
+    const size_t chunks = chunks_for(context, kernel, 0, groups, call.m);
+    const size_t per_block = (call.m + chunks - 1) / chunks;
+    kernel<<<dim3((unsigned)groups, (unsigned)chunks), THREADS, 0, context->stream>>>(
         (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, sink<C>(call), per_block,
         slope<C>(call), context->reduction);
 }

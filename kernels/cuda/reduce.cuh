@@ -41,6 +41,21 @@ __device__ static inline bool last_block(unsigned *ticket, unsigned blocks) {
     if (last) __threadfence();
     return last;
 }
+
+/* partial[0] + partial[step] + ... , `count` of them, in order; the reads overlap. */
+template <typename R> __device__ R sum_of_chunks(const R *partial, unsigned count, size_t step) {
+    R total = 0;
+    unsigned chunk = 0;
+    for (; chunk + 16 <= count; chunk += 16) {
+        R some[16];
+#pragma unroll
+        for (int i = 0; i < 16; i++) some[i] = __ldcg(&partial[(chunk + i) * step]);
+#pragma unroll
+        for (int i = 0; i < 16; i++) total += some[i];
+    }
+    for (; chunk < count; chunk++) total += __ldcg(&partial[chunk * step]);
+    return total;
+}
 #endif
 
 #endif

@@ -17,7 +17,6 @@ extern "C" const struct gemm_backend gemm_cublas;
 static void tuned_destroy(void *opaque) {
     tuned_context *context = (tuned_context *)opaque;
     if (context->library) gemm_cublas.destroy(context->library);
-    cudaFree(context->parts);
     reduction_close(&context->reduction);
     free(context);
 }
@@ -27,7 +26,6 @@ static bool open_parts(tuned_context *context, const struct gemm_options *option
     context->stream = (cudaStream_t)options->stream;
     context->library = gemm_cublas.create(options, why, size);
     if (!context->library) return false;
-    context->tensor_cores = options->precision != GEMM_TRUE;
     int major = 0;
     const auto ask = [&](int *value, cudaDeviceAttr attribute) {
         return CUDA_TRY(&context->fault, cudaDeviceGetAttribute(value, attribute, device));
@@ -36,7 +34,6 @@ static bool open_parts(tuned_context *context, const struct gemm_options *option
                       ask(&context->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin) &&
                       ask(&context->processors, cudaDevAttrMultiProcessorCount) &&
                       ask(&major, cudaDevAttrComputeCapabilityMajor) &&
-                      CUDA_TRY(&context->fault, cudaMalloc(&context->parts, LARGE_BYTES)) &&
                       reduction_open(&context->reduction, &context->fault) && small_prepare(context);
     context->copies = major >= 8;
     if (!open) snprintf(why, size, "%s", context->fault.message);
@@ -59,12 +56,11 @@ static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
     return op != GEMM_TT;
 }
 
-enum way { NARROW, SMALL, LARGE, LIBRARY };
+enum way { NARROW, SMALL, LIBRARY };
 
 static enum way choose(const tuned_context *context, const struct gemm_call *call) {
-    if (narrow_takes(call)) return NARROW;
-    if (small_takes(call)) return SMALL;
-    return context->copies && !context->tensor_cores && large_takes(call) ? LARGE : LIBRARY;
+    if (context->copies && context->shared_bytes >= NARROW_SHARED && narrow_takes(call)) return NARROW;
+    return small_takes(call) ? SMALL : LIBRARY;
 }
 
 static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
@@ -75,9 +71,6 @@ static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
         break;
     case SMALL:
         small_gemm(context, call);
-        break;
-    case LARGE:
-        large_gemm(context, call);
         break;
     case LIBRARY:
         return gemm_cublas.gemm(context->library, call);

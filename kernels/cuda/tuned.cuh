@@ -16,20 +16,14 @@ struct tuned_context {
     int shared_bytes; /* that a block may have */
     int processors;   /* SMs */
     bool copies;      /* to shared memory go past registers (compute capability 8.0 and on) */
-    void *parts;      /* LARGE_BYTES for sums over parts of k, shared with `reduction` tickets */
-    bool tensor_cores; /* tf32 was asked for: large float32 products are the library's */
     void *library;    /* the context of cublas */
 };
 
 /* narrow.cu: one dimension of the output layer's size. */
+static const int NARROW_SHARED = 96 << 10; /* the shared memory that a block needs there */
 bool narrow_takes(const struct gemm_call *call);
 bool narrow_fuses_backward(const struct gemm_call *call); /* of those that it takes */
 void narrow_gemm(struct tuned_context *context, const struct gemm_call *call);
-
-/* large.cu: many multiplications, true float32. */
-static const size_t LARGE_BYTES = (size_t)64 << 20;
-bool large_takes(const struct gemm_call *call);
-void large_gemm(struct tuned_context *context, const struct gemm_call *call);
 
 /* small.cu: few multiplications, so that latency counts. */
 bool small_takes(const struct gemm_call *call);
