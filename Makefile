@@ -81,6 +81,7 @@ SOURCES := $(if $(HAVE_OPENMP),$(SOURCES),$(filter-out kernels/host/openmp.c,$(S
 CUDA_SOURCES := $(if $(HAVE_CUDA),$(wildcard kernels/cuda/*.cu src/device/*.cu))
 OBJECTS := $(SOURCES:%.c=$(B)/%.o) $(CUDA_SOURCES:%.cu=$(B)/%.cu.o)
 TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c))
+GPU_TESTS := $(filter %_gpu_gemm %_gpu_ops %_gpu_training,$(TESTS))
 TEST_SUPPORT := $(patsubst %.c,$(B)/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
 
 .PHONY: all run check probe deps required format check-format lint install clean FORCE
@@ -174,8 +175,8 @@ $(B)/tests/test_%: $(B)/tests/test_%.o $(TEST_SUPPORT) $(OBJECTS)
 
 .PHONY: run-tests check-gpu
 # the GPU part alone; OLD=1 runs what was built elsewhere as it is
-check-gpu: $(if $(filter 1,$(OLD)),,$(B)/tests/test_gpu)
-	@tests/run.sh $(B)/tests/test_gpu
+check-gpu: $(if $(filter 1,$(OLD)),,$(GPU_TESTS))
+	@tests/run.sh $(GPU_TESTS)
 
 run-tests: probe required $(if $(HAVE_CMOCKA),$(B)/train $(TESTS))
 ifeq ($(HAVE_CMOCKA),)

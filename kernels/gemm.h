@@ -11,7 +11,7 @@
    - Any shape is valid: nothing is a multiple of a tile. C does not overlap A or B.
    - NaN and Inf in A, B and (beta != 0) C come out as IEEE 754 says. alpha == 0 may skip A and B, as BLAS does.
    - Pointers belong to the memory of the backend's device. A call may return before its work is done.
-   - Of bfloat16 operands, sums are float32; C is bfloat16 (rounded once, to nearest even) or float32, the bias float32.
+   - Of bfloat16 operands, sums are float32. C is float32, or bfloat16 with beta == 0 (rounded once, to nearest even).
    - A call allocates nothing in steady state: workspace belongs to the context and grows at most once per shape.
    - The same call gives the same bits again.
 

@@ -150,6 +150,7 @@ void support_set_builtin_weights(struct mlp *mlp) {
         for (size_t j = 0; j < layer->out; j++) values[j] = 0.1 * cos((double)(j + l));
         upload_reals(mlp, layer->bias, values, layer->out);
     }
+    mlp_parameters_changed(mlp);
 }
 
 void support_open(struct compute *compute, const char *name, int threads) {

@@ -122,12 +122,12 @@ static void faulty_backends_are_caught(void **state) {
 
 static void every_variant_is_in_the_list(void **state) {
     (void)state;
-    bool seen[3][3][3][2][2][2] = {{{{{{false}}}}}}, activated[3][6] = {{false}}, to_f32 = false;
+    bool seen[3][3][3][2][2][2] = {{{{{{false}}}}}}, activated[2][3][6] = {{{false}}}, to_f32 = false;
     for (size_t i = 0; i < verify_case_count(); i++) {
         const struct verify_case test = verify_case_at(i);
         to_f32 |= test.c_f32;
-        if (test.epilogue) {
-            activated[test.dtype][test.activation] = true;
+        if (test.epilogue || test.backward) {
+            activated[test.backward][test.dtype][test.activation] = true;
             continue;
         }
         seen[test.op][test.dtype][test.beta == 0   ? 0
@@ -136,7 +136,7 @@ static void every_variant_is_in_the_list(void **state) {
     }
     const bool *flat = (const bool *)seen;
     for (size_t i = 0; i < sizeof seen; i++) assert_true(flat[i]);
-    for (size_t i = 0; i < 18; i++) assert_true(activated[i / 6][i % 6]);
+    for (size_t i = 0; i < 36; i++) assert_true(activated[i / 18][i / 6 % 3][i % 6]);
     assert_true(to_f32);
 }
 
@@ -148,7 +148,7 @@ static void verify_by_name(const char *name, int threads) {
     size_t supported = 0; /* none of them fuses an epilogue */
     for (size_t i = 0; i < verify_case_count(); i++) {
         const struct verify_case test = verify_case_at(i);
-        supported += !test.epilogue && compute.backend->supports(test.dtype, test.op);
+        supported += !test.epilogue && !test.backward && compute.backend->supports(test.dtype, test.op);
     }
     assert_int_equal(checked, supported);
     assert_int_equal(checked + skipped, verify_case_count());

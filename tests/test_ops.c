@@ -1,7 +1,6 @@
 /* Element-wise ops on the host, against their definitions in double precision. */
 #include "tests/support.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -10,7 +9,7 @@
 
 static struct host_ops_context context = {.threads = 3};
 
-/* Values of either dtype, read and written as doubles. */
+/* Values of any dtype, read and written as doubles. */
 struct values {
     enum gemm_dtype dtype;
     void *data;
@@ -23,15 +22,16 @@ static struct values make(enum gemm_dtype dtype, size_t count) {
 }
 
 static double get(struct values values, size_t i) {
-    return values.dtype == GEMM_F32 ? (double)((float *)values.data)[i] : ((double *)values.data)[i];
+    return dtype_get(values.dtype, values.data, i);
 }
 
 static void set(struct values values, size_t i, double value) {
-    if (values.dtype == GEMM_F32) {
-        ((float *)values.data)[i] = (float)value;
-    } else {
-        ((double *)values.data)[i] = value;
-    }
+    dtype_set(values.dtype, values.data, i, value);
+}
+
+/* What parameters are kept as beside activations of this dtype. */
+static enum gemm_dtype real_of(int dtype) {
+    return dtype == GEMM_F64 ? GEMM_F64 : GEMM_F32;
 }
 
 static struct values make_random(enum gemm_dtype dtype, size_t count, double scale, uint32_t substream) {
@@ -41,8 +41,9 @@ static struct values make_random(enum gemm_dtype dtype, size_t count, double sca
     return values;
 }
 
-static double eps(enum gemm_dtype dtype) {
-    return dtype == GEMM_F32 ? (double)FLT_EPSILON : DBL_EPSILON;
+/* Roundings to allow for: those of the arithmetic, and where it is float32, one to bfloat16. */
+static double roundings(double count, enum gemm_dtype dtype) {
+    return (dtype == GEMM_BF16 ? 1 : count) * dtype_epsilon(dtype);
 }
 
 static double activate(enum activation activation, double z) {
@@ -68,13 +69,13 @@ static const size_t sizes[][2] = {{1, 1}, {3, 10}, {7, 64}, {5, 65}, {300, 129}}
 
 static void bias_and_activation(void **state) {
     (void)state;
-    for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++)
+    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
         for (int act = ACTIVATION_NONE; act <= ACTIVATION_GELU; act++)
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
                 const enum activation activation = (enum activation)act;
                 const size_t rows = sizes[s][0], cols = sizes[s][1];
                 struct values pre = make_random((enum gemm_dtype)dtype, rows * cols, 3, 0);
-                struct values bias = make_random((enum gemm_dtype)dtype, cols, 1, 1), out = pre;
+                struct values bias = make_random(real_of(dtype), cols, 1, 1), out = pre;
                 struct values z = make(GEMM_F64, rows * cols);
                 for (size_t i = 0; i < rows * cols; i++) set(z, i, get(pre, i) + get(bias, i % cols));
                 if (activation_needs_input(activation)) out = make((enum gemm_dtype)dtype, rows * cols);
@@ -82,9 +83,9 @@ static void bias_and_activation(void **state) {
                     ->bias_activation(&context, rows, cols, activation, bias.data, pre.data, out.data);
                 for (size_t i = 0; i < rows * cols; i++) {
                     assert_near(get(out, i), activate(activation, get(z, i)),
-                                16 * eps((enum gemm_dtype)dtype));
+                                roundings(16, (enum gemm_dtype)dtype));
                     if (out.data != pre.data)
-                        assert_near(get(pre, i), get(z, i), 4 * eps((enum gemm_dtype)dtype));
+                        assert_near(get(pre, i), get(z, i), roundings(4, (enum gemm_dtype)dtype));
                 }
                 if (out.data != pre.data) free(out.data);
                 free(pre.data);
@@ -95,17 +96,17 @@ static void bias_and_activation(void **state) {
 
 static void derivatives_and_column_sums(void **state) {
     (void)state;
-    for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++)
+    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
         for (int act = ACTIVATION_NONE; act <= ACTIVATION_GELU; act++)
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
                 const enum activation activation = (enum activation)act;
                 const size_t rows = sizes[s][0], cols = sizes[s][1];
                 const double tolerance =
-                    64 * eps((enum gemm_dtype)dtype) + 1e-9; /* of the central difference */
+                    roundings(64, (enum gemm_dtype)dtype) + 1e-9; /* of the central difference */
                 struct values z = make_random((enum gemm_dtype)dtype, rows * cols, 3, 2),
                               out = make((enum gemm_dtype)dtype, rows * cols);
                 struct values grad = make_random((enum gemm_dtype)dtype, rows * cols, 1, 3),
-                              sums = make((enum gemm_dtype)dtype, cols);
+                              sums = make(real_of(dtype), cols);
                 struct values want = make(GEMM_F64, rows * cols), want_sums = make(GEMM_F64, cols);
                 for (size_t i = 0; i < rows * cols; i++) {
                     const double h = 1e-5, at = get(z, i);
@@ -140,7 +141,7 @@ static void relu_lets_nan_through(void **state) {
 static void softmax_matches_its_definition(void **state) {
     (void)state;
     enum { ROWS = 201, CLASSES = 26 };
-    for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++) {
+    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
         struct values logits = make_random((enum gemm_dtype)dtype, ROWS * CLASSES, 5, 4);
         struct values grad = make((enum gemm_dtype)dtype, ROWS * CLASSES);
         uint8_t labels[ROWS];
@@ -161,11 +162,11 @@ static void softmax_matches_its_definition(void **state) {
             correct += best == labels[r];
             for (size_t c = 0; c < CLASSES; c++) {
                 const double p = exp(get(logits, r * CLASSES + c)) / sum - (c == labels[r]);
-                assert_near(get(grad, r * CLASSES + c) * ROWS, p, 32 * eps((enum gemm_dtype)dtype));
+                assert_near(get(grad, r * CLASSES + c) * ROWS, p, roundings(32, (enum gemm_dtype)dtype));
             }
         }
-        assert_near(loss, want / ROWS, 32 * eps((enum gemm_dtype)dtype));
-        assert_near(tally.loss_sum, want, 32 * eps((enum gemm_dtype)dtype));
+        assert_near(loss, want / ROWS, roundings(32, (enum gemm_dtype)dtype));
+        assert_near(tally.loss_sum, want, roundings(32, (enum gemm_dtype)dtype));
         assert_true(tally.correct == correct && tally.images == ROWS && tally.batches == 1 &&
                     tally.bad_step == 0);
         assert_true(correct > 0 && correct < ROWS);
@@ -215,7 +216,7 @@ static void gather_by_index(void **state) {
         labels[i] = (uint8_t)(i % 10);
         index[i] = (uint32_t)(i * 7 % COUNT);
     }
-    for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++)
+    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
         for (int indexed = 0; indexed < 2; indexed++) {
             struct values x = make((enum gemm_dtype)dtype, COUNT * FEATURES);
             host_ops((enum gemm_dtype)dtype)
@@ -225,22 +226,40 @@ static void gather_by_index(void **state) {
                 assert_int_equal(y[r], labels[i]);
                 for (size_t j = 0; j < FEATURES; j++)
                     assert_near(get(x, r * FEATURES + j), images[i * FEATURES + j] / 255.0,
-                                eps((enum gemm_dtype)dtype));
+                                roundings(1, (enum gemm_dtype)dtype));
             }
             free(x.data);
         }
     free(images);
 }
 
+static void round_to_storage(void **state) {
+    (void)state;
+    /* to nearest, ties to even, beyond the largest to infinity; NaN stays NaN */
+    const float in[] = {1, 1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1 + 0x1.8p-8f, -1 - 0x1.8p-8f, 3.4e38f, 0x1p-140f, 0};
+    const float want[] = {1, 1, 1 + 0x1p-6f, 1 + 0x1p-7f, -1 - 0x1p-7f, INFINITY, 0, 0};
+    enum { COUNT = sizeof in / sizeof *in };
+    uint16_t out[COUNT];
+    host_ops(GEMM_BF16)->round(&context, COUNT, in, out);
+    for (size_t i = 0; i < COUNT; i++)
+        if (i != 6) assert_true(bf16_to_float(out[i]) == want[i]);
+    assert_true(fabsf(bf16_to_float(out[6]) - in[6]) <= 0x1p-134f); /* subnormal: its own grid */
+    assert_true(isnan(bf16_to_float(bf16_from_float(NAN))));
+    const double same[2] = {1.0 / 3, -7};
+    double copy[2];
+    host_ops(GEMM_F64)->round(&context, 2, same, copy);
+    assert_true(copy[0] == same[0] && copy[1] == same[1]);
+}
+
 static void sgd_is_that_of_pytorch(void **state) {
     (void)state;
     enum { COUNT = 50001 };
     const double lr = 0.05, momentum = 0.9, decay = 0.01;
-    for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++)
+    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
         for (int with_momentum = 0; with_momentum < 2; with_momentum++) {
-            struct values w = make_random((enum gemm_dtype)dtype, COUNT, 1, 5),
-                          g = make_random((enum gemm_dtype)dtype, COUNT, 1, 6);
-            struct values v = make((enum gemm_dtype)dtype, COUNT), want = make(GEMM_F64, COUNT),
+            struct values w = make_random(real_of(dtype), COUNT, 1, 5),
+                          g = make_random(real_of(dtype), COUNT, 1, 6);
+            struct values v = make(real_of(dtype), COUNT), want = make(GEMM_F64, COUNT),
                           velocity = make(GEMM_F64, COUNT);
             struct tally guard = {0};
             for (size_t i = 0; i < COUNT; i++) set(want, i, get(w, i));
@@ -255,7 +274,7 @@ static void sgd_is_that_of_pytorch(void **state) {
                 }
             }
             for (size_t i = 0; i < COUNT; i++)
-                assert_near(get(w, i), get(want, i), 8 * eps((enum gemm_dtype)dtype));
+                assert_near(get(w, i), get(want, i), roundings(8, real_of(dtype)));
             guard.bad_step = 1; /* frozen */
             const double before = get(w, 7);
             host_ops((enum gemm_dtype)dtype)
@@ -272,6 +291,7 @@ int main(void) {
         cmocka_unit_test(relu_lets_nan_through),   cmocka_unit_test(softmax_matches_its_definition),
         cmocka_unit_test(softmax_cannot_overflow), cmocka_unit_test(softmax_notices_what_is_not_finite),
         cmocka_unit_test(gather_by_index),         cmocka_unit_test(sgd_is_that_of_pytorch),
+        cmocka_unit_test(round_to_storage),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
 }

@@ -42,6 +42,26 @@ static void loss_curves_of_every_backend(void **state) {
     }
 }
 
+/* bfloat16 keeps 8 bits of a number: near the curves of float32. Those with momentum part from it soon, as chaos goes. */
+static void bf16_stays_near_float32(void **state) {
+    (void)state;
+    for (size_t curve = 0; curve < bench_curves(); curve += 2)
+        bench_check_curve(curve, "backend=serial threads=1 precision=bf16", GEMM_F32, 1e-2);
+    struct bench rounded, exact;
+    struct run_summary summary;
+    open_bench(&rounded, "serial", 1, "layers=42-30-4 batch-size=16 epochs=40 precision=bf16", NULL);
+    open_bench(&exact, "serial", 1, "layers=42-30-4 batch-size=16 epochs=40", NULL);
+    assert_int_equal(rounded.trainer.mlp.dtype, GEMM_F32);
+    assert_int_equal(rounded.trainer.mlp.stored, GEMM_BF16);
+    assert_status(bench_run(&rounded, &summary), STATUS_OK);
+    assert_status(bench_run(&exact, &summary), STATUS_OK);
+    assert_true(rounded.last.train_loss != exact.last.train_loss);
+    assert_near(rounded.last.train_loss, exact.last.train_loss, 2e-2);
+    assert_true(exact.last.train_loss < 1);
+    bench_close(&rounded);
+    bench_close(&exact);
+}
+
 /* --- one seed --- */
 
 static void threads_change_no_bit(void **state) {
@@ -308,6 +328,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_curve_of_serial_f64),
         cmocka_unit_test(loss_curves_of_every_backend),
+        cmocka_unit_test(bf16_stays_near_float32),
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(shuffle_depends_on_seed_and_epoch),
         cmocka_unit_test(it_learns),

@@ -7,7 +7,7 @@
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/ops.cuh"
 
-static const unsigned COLUMNS = 32, ROWS = 8; /* threads of a block: x along a row */
+static const int COLUMNS = 32, ROWS = 8; /* threads of a block: x along a row */
 static const size_t FILLS_THE_CHIP = (size_t)1 << 19;
 
 static unsigned blocks_along(size_t count, size_t per_block) {
@@ -82,9 +82,10 @@ void cuda_bias_activation(void *opaque, size_t rows, size_t cols, enum activatio
     }
 }
 
-/* grad *= act', and the sums of its columns. A block has COLUMNS packs of columns and every gridDim.y-th group of rows. */
-template <typename T, enum activation A, int WIDE>
-__global__ void backward_kernel(size_t rows, size_t cols, const T *pre, const T *out, T *grad,
+/* grad *= act', and the sums of its columns. A block has COLUMNS packs of columns, `ROWS` rows at a time, and every
+   gridDim.y-th group of rows. */
+template <typename T, enum activation A, int WIDE, int ROWS>
+__global__ void __launch_bounds__(COLUMNS * ROWS) backward_kernel(size_t rows, size_t cols, const T *pre, const T *out, T *grad,
                                 real<T> *bias_grad, cuda_reduction reduction) {
     __shared__ real<T> sums[ROWS][COLUMNS * WIDE];
     const size_t c = (blockIdx.x * COLUMNS + threadIdx.x) * (size_t)WIDE;
@@ -129,10 +130,12 @@ static void launch_backward(cuda_ops_context *context, size_t rows, size_t cols,
     size_t chunks = (rows + 127) / 128 < 64 ? (rows + 127) / 128 : 64;
     while (chunks > 1 && chunks * cols * sizeof(real<T>) > REDUCTION_BYTES) chunks /= 2;
     if (columns > REDUCTION_GROUPS) chunks = 1;
-    const dim3 grid((unsigned)columns, (unsigned)chunks), block(COLUMNS, ROWS);
+    /* single elements are for small passes, where a short way through the rows is what counts */
+    constexpr int TALL = WIDE == 1 ? 32 : ROWS;
+    const dim3 grid((unsigned)columns, (unsigned)chunks), block(COLUMNS, TALL);
     for_activation(activation, [&]<enum activation A>() {
-        backward_kernel<T, A, WIDE><<<grid, block, 0, context->stream>>>(rows, cols, pre, out, grad,
-                                                                         bias_grad, context->reduction);
+        backward_kernel<T, A, WIDE, TALL><<<grid, block, 0, context->stream>>>(rows, cols, pre, out, grad,
+                                                                               bias_grad, context->reduction);
     });
     CUDA_LAUNCHED(&context->fault, "backward_kernel");
 }

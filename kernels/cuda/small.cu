@@ -16,6 +16,9 @@
 static const int WARPS = 8, LANES_M = 4, LANES_N = 8;
 static const int THREADS = 32 * WARPS;
 
+static const int STATIC_BYTES = 1024; /* of shared memory, left to the compiler */
+static const int ROOMY = 96 << 10;    /* what the largest tiles need */
+
 static const double MOST_MULTIPLICATIONS = 128 << 20;
 static const size_t LONGEST_SIDE = 4096;
 
@@ -57,7 +60,8 @@ __device__ void fetch(T *tile, int tile_rows, int tile_cols, const source<T> &fr
 /* Tiles of (LANES_M * MI) x (LANES_N * NI); `slab` of k at a time, a multiple of WARPS * GROUP. */
 template <typename T, typename C, int MI, int NI, bool A_ALONG_K, bool B_ALONG_K>
 __global__ void __launch_bounds__(THREADS)
-    small_kernel(source<T> a, source<T> b, size_t k, int slab, sink<C> out) {
+    small_kernel(source<T> a, source<T> b, size_t k, int slab, sink<C> out, slope<C> back,
+                 cuda_reduction reduction) {
     typedef real<T> R;
     constexpr int TILE_M = LANES_M * MI, TILE_N = LANES_N * NI;
     extern __shared__ double2 memory[];
@@ -108,8 +112,29 @@ __global__ void __launch_bounds__(THREADS)
         R total = partial[e];
 #pragma unroll
         for (int w = 1; w < WARPS; w++) total += partial[w * TILE_M * TILE_N + e];
-        if (i < out.m && j < out.n) out.store(i, j, total);
+        if (i < out.m && j < out.n) {
+            total = back.apply(i * out.ldc + j, out.finish(i, j, total));
+            out.c[i * out.ldc + j] = C(total);
+        } else {
+            total = 0;
+        }
+        if (back.on) partial[e] = R(C(total));
     }
+    if (!back.on) return;
+
+    /* column sums: of this tile, then of the tiles of the same columns, in order, by whichever comes last */
+    __syncthreads();
+    R *sums = (R *)reduction.scratch;
+    const size_t j = col0 + threadIdx.x;
+    const bool mine = threadIdx.x < TILE_N && j < out.n;
+    if (mine) {
+        R total = 0;
+#pragma unroll
+        for (int i = 0; i < TILE_M; i++) total += partial[i * TILE_N + threadIdx.x];
+        sums[blockIdx.y * out.n + j] = total;
+    }
+    if (last_block(&reduction.tickets[blockIdx.x], gridDim.y) && mine)
+        back.column_sums[j] = sum_of_chunks(sums + j, gridDim.y, out.n);
 }
 
 template <typename T> static source<T> source_of(const void *memory, size_t rows, size_t cols, size_t ld) {
@@ -130,7 +155,7 @@ template <typename T, typename C, int MI, int NI, bool A_ALONG_K, bool B_ALONG_K
     static bool prepare(tuned_context *context) {
         return CUDA_TRY(&context->fault, cudaFuncSetAttribute(small_kernel<T, C, MI, NI, A_ALONG_K, B_ALONG_K>,
                                                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                              context->shared_bytes));
+                                                              context->shared_bytes - STATIC_BYTES));
     }
 
     /* All of k in one slab if it fits, else as few equal ones as possible. */
@@ -145,7 +170,8 @@ template <typename T, typename C, int MI, int NI, bool A_ALONG_K, bool B_ALONG_K
                                       : source_of<T>(call.b, call.k, call.n, call.ldb);
         const dim3 grid(blocks_for(call.n, TILE_N), blocks_for(call.m, TILE_M));
         small_kernel<T, C, MI, NI, A_ALONG_K, B_ALONG_K>
-            <<<grid, THREADS, shared_bytes(slab), context->stream>>>(a, b, call.k, slab, sink<C>(call));
+            <<<grid, THREADS, shared_bytes(slab), context->stream>>>(a, b, call.k, slab, sink<C>(call),
+                                                                     slope<C>(call), context->reduction);
         CUDA_LAUNCHED(&context->fault, "small_kernel");
     }
 };
@@ -164,7 +190,7 @@ void small_gemm(struct tuned_context *context, const struct gemm_call *call) {
     with_types(call, [&]<typename T, typename C>() {
         const auto run = [&]<typename V>() { V::run(context, *call); };
         /* the largest tile of which there is one for most SMs */
-        if (large >= 96) {
+        if (large >= 96 && context->shared_bytes >= ROOMY) {
             with_op<T, C, 8, 4>(call->op, run);
         } else if (middle >= 96) {
             with_op<T, C, 4, 4>(call->op, run);
@@ -182,7 +208,7 @@ bool small_prepare(struct tuned_context *context) {
         with_types(&call, [&]<typename T, typename C>() {
             const auto prepare = [&]<typename V>() { done = done && V::prepare(context); };
             for (int op = GEMM_NN; op <= GEMM_NT; op++) {
-                with_op<T, C, 8, 4>((enum gemm_op)op, prepare);
+                if (context->shared_bytes >= ROOMY) with_op<T, C, 8, 4>((enum gemm_op)op, prepare);
                 with_op<T, C, 4, 4>((enum gemm_op)op, prepare);
                 with_op<T, C, 4, 2>((enum gemm_op)op, prepare);
             }

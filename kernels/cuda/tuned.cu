@@ -80,8 +80,8 @@ static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
 
 static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
     const enum way way = choose((tuned_context *)opaque, call);
-    if (call->backward) return way == NARROW && narrow_fuses_backward(call);
-    return call->op == GEMM_NN && way != LIBRARY;
+    if (call->backward) return way == SMALL || (way == NARROW && narrow_fuses_backward(call));
+    return way == SMALL || (way == NARROW && call->op == GEMM_NN);
 }
 
 static void tuned_describe(void *opaque, char *text, size_t size) {

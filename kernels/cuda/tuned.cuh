@@ -94,6 +94,12 @@ template <typename C> struct slope {
         output = (const C *)call.backward->output;
         column_sums = (real<C> *)call.backward->bias_grad;
     }
+
+    /* dL/dZ from dL/dY of the element at `at` of pre and output. */
+    __device__ real<C> apply(size_t at, real<C> gradient) const {
+        if (!on) return gradient;
+        return gradient * derivative(activation, pre ? real<C>(pre[at]) : real<C>(0), real<C>(output[at]));
+    }
 };
 #endif
 

@@ -45,6 +45,11 @@ static bool transposed_b(enum gemm_op op) {
     return op == GEMM_NT || op == GEMM_TT;
 }
 
+/* What is added up in, and what biases are. */
+static enum gemm_dtype dtype_of_real(enum gemm_dtype dtype) {
+    return dtype == GEMM_BF16 ? GEMM_F32 : dtype;
+}
+
 static enum gemm_dtype dtype_of_c(const struct gemm_call *call) {
     return call->c_f32 ? GEMM_F32 : call->dtype;
 }
@@ -52,7 +57,7 @@ static enum gemm_dtype dtype_of_c(const struct gemm_call *call) {
 void verify_oracle(const struct gemm_call *call, double *want, double *bound) {
     const bool ta = transposed_a(call->op), tb = transposed_b(call->op);
     const enum gemm_dtype c_dtype = dtype_of_c(call);
-    const double eps = dtype_epsilon(call->dtype == GEMM_BF16 ? GEMM_F32 : call->dtype);
+    const double eps = dtype_epsilon(dtype_of_real(call->dtype));
     const double rounding = c_dtype == GEMM_BF16 ? dtype_epsilon(GEMM_BF16) : 0;
     for (size_t i = 0; i < call->m; i++)
         for (size_t j = 0; j < call->n; j++) {
@@ -91,16 +96,46 @@ static double activated(enum activation activation, double z) {
     return z;
 }
 
+/* act'(z), y = act(z). */
+static double slope(enum activation activation, double z, double y) {
+    switch (activation) {
+    case ACTIVATION_NONE:
+        return 1;
+    case ACTIVATION_RELU:
+        return y > 0;
+    case ACTIVATION_TANH:
+        return 1 - y * y;
+    case ACTIVATION_SCALED_TANH:
+        return 1.7159 * 2 / 3 - 2 / 3.0 / 1.7159 * y * y;
+    case ACTIVATION_SIGMOID:
+        return y * (1 - y);
+    case ACTIVATION_GELU:
+        return 0.5 * (1 + erf(z * 0.70710678118654752440)) + 0.39894228040143267794 * z * exp(-0.5 * z * z);
+    }
+    return 1;
+}
+
 /* No activation is steeper than this. */
 static const double STEEPEST = 1.15;
 
 /* From the oracle of the product to that of the epilogue: first the values before the activation, then after it. */
 static void add_bias(const struct gemm_call *call, double *want, double *bound) {
-    const enum gemm_dtype real = call->dtype == GEMM_BF16 ? GEMM_F32 : call->dtype;
+    const enum gemm_dtype real = dtype_of_real(call->dtype);
     for (size_t i = 0; i < call->m * call->n; i++) {
         const double bias = dtype_get(real, call->epilogue->bias, i % call->n);
         want[i] += bias;
         bound[i] += 2 * dtype_epsilon(dtype_of_c(call)) * (fabs(want[i]) + fabs(bias));
+    }
+}
+
+/* From the oracle of the product to that of the way back through an activation. */
+static void go_back(const struct gemm_call *call, double *want, double *bound) {
+    const struct gemm_backward *backward = call->backward;
+    for (size_t i = 0; i < call->m * call->n; i++) {
+        const size_t at = i / call->n * call->ldc + i % call->n;
+        want[i] *= slope(backward->activation, dtype_get(dtype_of_c(call), backward->pre, at),
+                         dtype_get(dtype_of_c(call), backward->output, at));
+        bound[i] = STEEPEST * bound[i] + 16 * dtype_epsilon(dtype_of_c(call)) * (fabs(want[i]) + bound[i]);
     }
 }
 
@@ -122,7 +157,7 @@ static void fill(const struct verify_case *test, enum gemm_dtype dtype, struct r
                       test->integers ? (double)rng_below(rng, 17) - 8 : 2 * rng_uniform(rng) - 1);
 }
 
-enum { A, B, C, BIAS, PRE, BUFFERS };
+enum { A, B, C, BIAS, PRE, OUTPUT, BUFFERS }; /* BIAS: or its gradient */
 
 /* The buffers of one case: on the host, and the same on the device. */
 struct workspace {
@@ -160,9 +195,9 @@ static enum status workspace_alloc(struct compute *compute, struct workspace *wo
 
 static enum status failure(const struct compute *compute, const struct verify_case *test, const char *what) {
     char epilogue[64] = "";
-    if (test->epilogue)
-        snprintf(epilogue, sizeof epilogue, " epilogue of activation %d%s", (int)test->activation,
-                 test->keeps_pre ? " keeping its input" : "");
+    if (test->epilogue || test->backward)
+        snprintf(epilogue, sizeof epilogue, " %s activation %d%s", test->backward ? "back through" : "and",
+                 (int)test->activation, test->keeps_pre ? " keeping its input" : "");
     return status_set(STATUS_VERIFY_FAILED,
                       "backend '%s' is wrong: %s%s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s%s: %s",
                       compute->backend->name, dtype_name(test->dtype), test->c_f32 ? " to f32" : "",
@@ -199,6 +234,26 @@ static enum status check(struct compute *compute, const struct verify_case *test
     return failure(compute, test, what);
 }
 
+/* The gradient of the bias is the sum of the columns of C as it came out, which `check` left in `result`. */
+static enum status check_sums(struct compute *compute, const struct verify_case *test, struct workspace *work,
+                              const struct gemm_call *call, size_t guard) {
+    struct device *device = &compute->device;
+    const enum gemm_dtype real = dtype_of_real(test->dtype);
+    device->driver->download(device, work->host[BIAS], work->device[BIAS], work->bytes[BIAS]);
+    for (size_t j = 0; j < test->n; j++) {
+        double sum = 0, magnitude = 0;
+        for (size_t i = 0; i < test->m; i++) {
+            const double value = dtype_get(dtype_of_c(call), work->result + guard, i * call->ldc + j);
+            sum += value;
+            magnitude += fabs(value);
+        }
+        const double got = dtype_get(real, work->host[BIAS], j);
+        if (!(fabs(got - sum) <= (double)(test->m + 4) * dtype_epsilon(real) * magnitude))
+            return failure(compute, test, "the gradient of the bias is not the sum of the columns");
+    }
+    return STATUS_OK;
+}
+
 /* Integers are exact, in bfloat16 after one rounding. */
 static void expect_equality(const struct gemm_call *call, struct workspace *work) {
     for (size_t i = 0; i < call->m * call->n; i++) {
@@ -216,14 +271,20 @@ static enum status run_case(struct compute *compute, const struct verify_case *t
     const struct device_driver *driver = device->driver;
     const size_t guard = GUARD_ROWS * call->ldc * dtype_size(dtype_of_c(call));
     struct gemm_epilogue epilogue = {.bias = work->host[BIAS], .activation = test->activation};
+    struct gemm_backward backward = {.activation = test->activation,
+                                     .pre = (unsigned char *)work->host[PRE] + guard,
+                                     .output = (unsigned char *)work->host[OUTPUT] + guard};
 
     call->a = work->host[A];
     call->b = work->host[B];
     call->c = (unsigned char *)work->host[C] + guard;
     call->epilogue = test->epilogue ? &epilogue : NULL;
+    call->backward = test->backward ? &backward : NULL;
     verify_oracle(call, work->want, work->bound);
     if (test->epilogue) {
         add_bias(call, work->want, work->bound);
+    } else if (test->backward) {
+        go_back(call, work->want, work->bound);
     } else if (test->integers) {
         expect_equality(call, work);
     }
@@ -236,13 +297,19 @@ static enum status run_case(struct compute *compute, const struct verify_case *t
     there.c = (unsigned char *)work->device[C] + guard;
     if (test->keeps_pre) epilogue_there.pre = (unsigned char *)work->device[PRE] + guard;
     there.epilogue = test->epilogue ? &epilogue_there : NULL;
-    if (test->epilogue && !compute_fuses(compute, &there)) return STATUS_UNAVAILABLE;
+    struct gemm_backward backward_there = {.activation = test->activation,
+                                           .pre = (unsigned char *)work->device[PRE] + guard,
+                                           .output = (unsigned char *)work->device[OUTPUT] + guard,
+                                           .bias_grad = work->device[BIAS]};
+    there.backward = test->backward ? &backward_there : NULL;
+    if ((test->epilogue || test->backward) && !compute_fuses(compute, &there)) return STATUS_UNAVAILABLE;
     enum status status = compute_gemm(compute, &there);
     if (!status) status = driver->synchronize(device);
     if (!status && test->keeps_pre) status = check(compute, test, work, PRE, call, guard);
     if (status) return status;
     if (test->epilogue) activate(call, work->want, work->bound);
-    return check(compute, test, work, C, call, guard);
+    status = check(compute, test, work, C, call, guard);
+    return status || !test->backward ? status : check_sums(compute, test, work, call, guard);
 }
 
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped) {
@@ -264,15 +331,16 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
                              .lda = a_cols + test->pad,
                              .ldb = b_cols + test->pad,
                              .ldc = test->n + test->pad};
-    const enum gemm_dtype c_dtype = dtype_of_c(&call), real = test->dtype == GEMM_BF16 ? GEMM_F32 : test->dtype;
+    const enum gemm_dtype c_dtype = dtype_of_c(&call), real = dtype_of_real(test->dtype);
     const size_t size = dtype_size(test->dtype), c_size = dtype_size(c_dtype);
     const size_t c_bytes = (test->m + 2 * GUARD_ROWS) * call.ldc * c_size;
     struct workspace work = {
         .bytes = {[A] = a_rows * call.lda * size,
                   [B] = b_rows * call.ldb * size,
                   [C] = c_bytes,
-                  [BIAS] = test->epilogue ? test->n * dtype_size(real) : 0,
-                  [PRE] = test->keeps_pre ? c_bytes : 0}};
+                  [BIAS] = test->epilogue || test->backward ? test->n * dtype_size(real) : 0,
+                  [PRE] = test->keeps_pre || test->backward ? c_bytes : 0,
+                  [OUTPUT] = test->backward ? c_bytes : 0}};
     enum status status = workspace_alloc(compute, &work, test->m * test->n);
     if (!status) {
         struct rng rng = rng_open(test->seed, RNG_TEST, 0);
@@ -282,10 +350,19 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
             fill(test, c_dtype, &rng, (unsigned char *)work.host[C] + GUARD_ROWS * call.ldc * c_size, test->m,
                  test->n, call.ldc);
         if (test->epilogue) fill(test, real, &rng, work.host[BIAS], 1, test->n, test->n);
+        if (test->backward) {
+            const size_t start = GUARD_ROWS * call.ldc;
+            fill(test, c_dtype, &rng, (unsigned char *)work.host[PRE] + start * c_size, test->m, test->n, call.ldc);
+            for (size_t i = 0; i < test->m * test->n; i++) {
+                const size_t at = start + i / test->n * call.ldc + i % test->n;
+                dtype_set(c_dtype, work.host[OUTPUT], at,
+                          activated(test->activation, dtype_get(c_dtype, work.host[PRE], at)));
+            }
+        }
         status = run_case(compute, test, &work, &call);
     }
     workspace_free(compute, &work);
-    if (status == STATUS_UNAVAILABLE && test->epilogue) {
+    if (status == STATUS_UNAVAILABLE && (test->epilogue || test->backward)) {
         if (skipped) *skipped = true;
         return STATUS_OK;
     }
@@ -322,7 +399,7 @@ enum {
     VARIANTS = OPS * TYPES * BETAS * KINDS,
     PLAIN = (CUBE + SHAPES) * VARIANTS,
     ACTIVATIONS = ACTIVATION_GELU + 1,
-    EPILOGUES = SHAPES * TYPES * ACTIVATIONS
+    EPILOGUES = 2 * SHAPES * TYPES * ACTIVATIONS
 };
 
 size_t verify_case_count(void) {
@@ -341,21 +418,23 @@ static void set_shape(struct verify_case *test, size_t shape) {
     }
 }
 
-/* Bias and activation on top of a forward product. */
+/* Bias and activation on top of a forward product, and the way back through one on top of an input gradient. */
 static struct verify_case epilogue_at(size_t index) {
-    const size_t variant = index % (TYPES * ACTIVATIONS), type = variant / ACTIVATIONS;
+    const bool backward = index % 2;
+    const size_t variant = index / 2 % (TYPES * ACTIVATIONS), type = variant / ACTIVATIONS;
     struct verify_case test = {
-        .op = GEMM_NN,
+        .op = backward ? GEMM_NT : GEMM_NN,
         .dtype = types[type].dtype,
         .c_f32 = types[type].c_f32,
-        .pad = index % 2 ? 3 : 0,
+        .pad = index / 2 % 2 ? 3 : 0,
         .alpha = 1,
-        .epilogue = true,
+        .epilogue = !backward,
+        .backward = backward,
         .activation = (enum activation)(variant % ACTIVATIONS),
         .seed = index,
     };
-    test.keeps_pre = test.activation == ACTIVATION_GELU;
-    set_shape(&test, CUBE + index / (TYPES * ACTIVATIONS));
+    test.keeps_pre = !backward && test.activation == ACTIVATION_GELU;
+    set_shape(&test, CUBE + index / 2 / (TYPES * ACTIVATIONS));
     return test;
 }
 
@@ -373,6 +452,7 @@ struct verify_case verify_case_at(size_t index) {
         .alpha = shape / 2 % 3 ? 1 : -0.5,
         .seed = index,
     };
+    if (test.dtype == GEMM_BF16 && !test.c_f32) test.beta = 0; /* the contract has no other */
     set_shape(&test, shape);
     return test;
 }

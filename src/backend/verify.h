@@ -16,6 +16,7 @@ struct verify_case {
     double alpha, beta;
     bool integers;
     bool epilogue; /* bias and `activation`; skipped where the backend does not fuse them */
+    bool backward; /* the way back through `activation`; skipped likewise */
     enum activation activation;
     bool keeps_pre; /* the input of the activation is wanted too */
     uint64_t seed;

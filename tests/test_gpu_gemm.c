@@ -1,0 +1,119 @@
+/* GEMM on the GPU: every CUDA backend over the whole case list. */
+#include "tests/gpu.h"
+
+#include <stdlib.h>
+
+#include "src/backend/verify.h"
+
+static void verify_with(const char *name, struct compute_options options, size_t stride) {
+    struct compute compute;
+    size_t checked = 0;
+    options.threads = 2;
+    gpu_open(&compute, name, &options);
+    stride *= gpu_stride();
+    for (size_t i = 0; i < verify_case_count(); i += stride) {
+        const struct verify_case test = verify_case_at(i);
+        bool skipped;
+        assert_status(verify_gemm(&compute, &test, &skipped), STATUS_OK);
+        checked += !skipped;
+    }
+    assert_true(checked > 0);
+    compute_close(&compute);
+}
+
+static void naive_is_right(void **state) {
+    (void)state;
+    verify_with("cuda-naive", (struct compute_options){0}, 1);
+}
+
+static void coalesced_is_right(void **state) {
+    (void)state;
+    verify_with("cuda-coalesced", (struct compute_options){0}, 1);
+}
+
+static void shmem_is_right(void **state) {
+    (void)state;
+    for (int tile = 4; tile <= 32; tile *= 2)
+        for (int dynamic = 0; dynamic < 2; dynamic++)
+            verify_with("cuda-shmem", (struct compute_options){.tile = tile, .dynamic_shared = dynamic},
+                        tile == 16 && !dynamic ? 1 : 5);
+}
+
+static void tuned_is_right(void **state) {
+    (void)state;
+    verify_with("cuda-tuned", (struct compute_options){0}, 1);
+}
+
+static void cublas_is_right(void **state) {
+    (void)state;
+    verify_with("cublas", (struct compute_options){0}, 1);
+}
+
+/* The narrow products of an output layer, at sizes that cut chunks, panels and packs in every way. */
+static void narrow_shapes(void **state) {
+    (void)state;
+    static const size_t longs[] = {1024, 1025, 4099}, wides[] = {16, 40, 264, 2056}, narrows[] = {1, 3, 10, 16};
+    struct compute compute;
+    gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 2});
+    for (size_t i = 0; i < 3 * 3 * 4 * 4; i += gpu_stride() < 31 ? gpu_stride() : 31) {
+        const size_t rows = longs[i / 16 % 3], cols = wides[i / 4 % 4], classes = narrows[i % 4];
+        const enum gemm_op op = (enum gemm_op)(i / 48);
+        for (int type = GEMM_F32; type <= GEMM_BF16; type++)
+            for (int extra = 0; extra < 2; extra++) {
+                const struct verify_case test = {
+                    .dtype = (enum gemm_dtype)type,
+                    .c_f32 = type == GEMM_BF16 && op == GEMM_TN,
+                    .op = op,
+                    .m = op == GEMM_TN ? cols : rows,
+                    .n = op == GEMM_NT ? cols : classes,
+                    .k = op == GEMM_NN ? cols : op == GEMM_TN ? rows : classes,
+                    .pad = 8,
+                    .alpha = 1,
+                    .beta = extra && op != GEMM_NN && type != GEMM_BF16 ? 0.5 : 0,
+                    .epilogue = extra && op == GEMM_NN,
+                    .backward = extra && op == GEMM_NT && type == GEMM_BF16,
+                    .activation = ACTIVATION_TANH,
+                    .seed = i,
+                };
+                bool skipped;
+                assert_status(verify_gemm(&compute, &test, &skipped), STATUS_OK);
+                assert_false(skipped);
+            }
+    }
+    compute_close(&compute);
+}
+
+static void residency_host_is_right(void **state) {
+    (void)state;
+    for (int b = 0; b < GPU_BACKENDS; b++)
+        verify_with(gpu_backends[b], (struct compute_options){.residency = RESIDENCY_HOST, .pinned = b % 2}, 5);
+}
+
+static void what_is_not_there_is_refused(void **state) {
+    (void)state;
+    const struct gemm_backend *backend;
+    struct compute compute;
+    gpu_needed();
+    assert_status(registry_find("cublas", &backend), STATUS_OK);
+    assert_status(compute_open(&compute, backend, &(struct compute_options){.ordinal = 1000}),
+                  STATUS_UNAVAILABLE);
+    assert_says(status_message(), "--device 1000");
+    assert_status(registry_find("cuda-naive", &backend), STATUS_OK);
+    assert_status(compute_open(&compute, backend, &(struct compute_options){.precision = GEMM_TF32}),
+                  STATUS_UNAVAILABLE);
+    assert_says(status_message(), "no precision tf32");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(naive_is_right),
+        cmocka_unit_test(coalesced_is_right),
+        cmocka_unit_test(shmem_is_right),
+        cmocka_unit_test(tuned_is_right),
+        cmocka_unit_test(narrow_shapes),
+        cmocka_unit_test(cublas_is_right),
+        cmocka_unit_test(residency_host_is_right),
+        cmocka_unit_test(what_is_not_there_is_refused),
+    };
+    return cmocka_run_group_tests_name("gpu gemm", tests, NULL, NULL);
+}

@@ -1,0 +1,211 @@
+/* Training on the GPU: every backend, engine and residency against the independent loss curves and against each other. */
+#include "tests/gpu.h"
+#include "tests/training_bench.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "src/base/rng.h"
+
+/* The parameters, copied from the device; to be freed. */
+static void *parameters(struct bench *bench) {
+    struct device *device = &bench->compute.device;
+    const size_t bytes = bench->trainer.mlp.parameter_elements * dtype_size(bench->trainer.mlp.dtype);
+    void *copy = malloc(bytes);
+    assert_non_null(copy);
+    device->driver->download(device, copy, bench->trainer.mlp.parameters, bytes);
+    return copy;
+}
+
+static void loss_curves(void **state) {
+    (void)state;
+    static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host",
+                                       "residency=host pin=on"};
+    const size_t every = gpu_stride() < 17 ? gpu_stride() : 17; /* prime to the loops: all get a turn */
+    size_t taken = 0;
+    gpu_needed();
+    for (int b = 0; b < GPU_BACKENDS; b++)
+        for (size_t way = 0; way < 4; way++)
+            for (size_t curve = 0; curve < bench_curves(); curve++) {
+                char how[128];
+                if (taken++ % every) continue;
+                snprintf(how, sizeof how, "threads=2 backend=%s %s", gpu_backends[b], ways[way]);
+                bench_check_curve(curve, how, GEMM_F32, 1e-3);
+                bench_check_curve(curve, how, GEMM_F64, 1e-10);
+            }
+}
+
+/* Rounding to bfloat16 follows the host's, and stays near float32; so does tf32. */
+static void rounded_precisions_follow(void **state) {
+    (void)state;
+    static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host"},
+                             *const backends[] = {"cublas", "cuda-tuned"};
+    gpu_needed();
+    for (int b = 0; b < 2; b++)
+        for (size_t way = 0; way < 3; way++) {
+            char how[128];
+            snprintf(how, sizeof how, "threads=2 backend=%s %s precision=bf16", backends[b], ways[way]);
+            bench_check_curve(0, how, GEMM_F32, 1e-2);
+            snprintf(how, sizeof how, "threads=2 backend=%s %s precision=tf32", backends[b], ways[way]);
+            bench_check_curve(0, how, GEMM_F32, 1e-2);
+        }
+}
+
+static void graph_equals_eager_bit_for_bit(void **state) {
+    (void)state;
+    static const char *const hows[] = {"backend=cublas", "backend=cuda-tuned", "backend=cuda-tuned dtype=f64",
+                                       "backend=cublas precision=bf16", "backend=cuda-tuned precision=bf16"};
+    static const char *const engines[] = {"eager", "graph", "graph"};
+    gpu_needed();
+    for (int how = 0; how < 5; how++) {
+        void *weights[3];
+        size_t bytes = 0;
+        for (int i = 0; i < 3; i++) {
+            struct bench bench;
+            struct run_summary summary;
+            char settings[256];
+            snprintf(settings, sizeof settings,
+                     "%s engine=%s layers=42-70-65-4 batch-size=16 epochs=7 momentum=0.9", hows[how],
+                     engines[i]);
+            bench_open(&bench, settings, NULL);
+            assert_string_equal(bench.trainer.engine->name, engines[i]);
+            assert_status(bench_run(&bench, &summary), STATUS_OK);
+            bytes = bench.trainer.mlp.parameter_elements * dtype_size(bench.trainer.mlp.dtype);
+            weights[i] = parameters(&bench);
+            bench_close(&bench);
+        }
+        assert_memory_equal(weights[0], weights[1], bytes);
+        assert_memory_equal(weights[1], weights[2], bytes);
+        for (int i = 0; i < 3; i++) free(weights[i]);
+    }
+}
+
+/* Initial weights and batch order are those of the host. */
+static void one_seed_on_every_device(void **state) {
+    (void)state;
+    static const char recipe[] = "backend=cublas layers=42-30-4 batch-size=16 seed=5 epochs=1";
+    struct bench gpu;
+    struct compute host;
+    struct mlp mlp;
+    bench_open(&gpu, recipe, NULL);
+    support_open(&host, "serial", 1);
+    assert_status(mlp_open(&mlp, &host, &gpu.config, 4), STATUS_OK);
+    assert_status(mlp_initialize(&mlp, INIT_HE, 5), STATUS_OK);
+    void *weights = parameters(&gpu);
+    assert_memory_equal(weights, mlp.parameters, mlp.parameter_elements * sizeof(float));
+    uint32_t order[50], want[50];
+    struct rng rng = rng_open(5, RNG_SHUFFLE, 0);
+    rng_permutation(&rng, want, 50);
+    gpu.compute.device.driver->download(&gpu.compute.device, order, gpu.trainer.order, sizeof order);
+    assert_memory_equal(order, want, sizeof order);
+    free(weights);
+    mlp_close(&mlp);
+    compute_close(&host);
+    bench_close(&gpu);
+}
+
+static void resume_equals_uninterrupted(void **state) {
+    (void)state;
+    static const char *const hows[] = {"backend=cublas engine=eager", "backend=cublas engine=graph",
+                                       "backend=cuda-tuned engine=graph precision=bf16"};
+    char path[256];
+    gpu_needed();
+    snprintf(path, sizeof path, "%s", support_path("gpu.safetensors"));
+    for (int how = 0; how < 3; how++) {
+        struct bench whole, first, second;
+        struct run_summary summary;
+        struct checkpoint checkpoint;
+        char recipe[512], saving[512];
+        snprintf(recipe, sizeof recipe,
+                 "%s layers=42-30-4 batch-size=16 epochs=6 momentum=0.9", hows[how]);
+        snprintf(saving, sizeof saving, "%.300s save=%.150s", recipe, path);
+        bench_open(&whole, recipe, NULL);
+        assert_status(bench_run(&whole, &summary), STATUS_OK);
+        bench_open(&first, saving, NULL);
+        first.stop_after = 9;
+        assert_status(bench_run(&first, &summary), STATUS_INTERRUPTED);
+        assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
+        bench_open(&second, recipe, &checkpoint);
+        checkpoint_close(&checkpoint);
+        assert_status(bench_run(&second, &summary), STATUS_OK);
+        void *a = parameters(&whole), *b = parameters(&second);
+        assert_memory_equal(a, b, whole.trainer.mlp.parameter_elements * sizeof(float));
+        assert_true(whole.last.train_loss == second.last.train_loss);
+        free(a);
+        free(b);
+        bench_close(&whole);
+        bench_close(&first);
+        bench_close(&second);
+    }
+}
+
+static void divergence_is_named(void **state) {
+    (void)state;
+    static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host"};
+    gpu_needed();
+    for (int way = 0; way < 3; way++) {
+        struct bench bench;
+        struct run_summary summary;
+        char settings[256];
+        snprintf(settings, sizeof settings,
+                 "backend=cublas %s layers=42-9-4 batch-size=16 epochs=99 lr=1e3 weight-decay=100",
+                 ways[way]);
+        bench_open(&bench, settings, NULL);
+        assert_status(bench_run(&bench, &summary), STATUS_FAILED);
+        assert_says(status_message(), "the loss is not finite at epoch ");
+        assert_says(status_message(), "layer ");
+        bench_close(&bench);
+    }
+}
+
+static void the_parts_add_up(void **state) {
+    (void)state;
+    static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host"};
+    gpu_needed();
+    for (int way = 0; way < 3; way++) {
+        struct bench bench;
+        struct run_summary summary;
+        char settings[256];
+        snprintf(settings, sizeof settings, "backend=cublas %s layers=42-300-4 batch-size=16 epochs=%d", ways[way],
+                 gpu_stride() > 1 ? 2 : 50);
+        bench_open(&bench, settings, NULL);
+        const double start = clock_seconds(), before = profile_total(&bench.profile);
+        assert_status(bench_run(&bench, &summary), STATUS_OK);
+        const double wall = clock_seconds() - start, counted = profile_total(&summary.time) - before;
+        if (gpu_stride() == 1) assert_near(counted / wall, 1, 0.02);
+        assert_true(profile_transfer_ratio(&summary.time) > 0);
+        assert_true((summary.time.seconds[PART_GRAPH] > 0) == (way == 1));
+        assert_true((summary.time.seconds[PART_GEMM_NT] > 0) == (way != 1));
+        bench_close(&bench);
+    }
+}
+
+static void out_of_memory_says_how_much(void **state) {
+    (void)state;
+    struct compute compute;
+    struct config config;
+    struct mlp mlp;
+    gpu_open(&compute, "cublas", &(struct compute_options){.threads = 1});
+    support_config(&config, "layers=784-1048576-1048576-10");
+    assert_status(mlp_open(&mlp, &compute, &config, 128), STATUS_FAILED);
+    assert_says(status_message(), "out of GPU memory");
+    assert_says(status_message(), "free");
+    support_config(&config, "layers=8-4-2"); /* and the device goes on */
+    assert_status(mlp_open(&mlp, &compute, &config, 8), STATUS_OK);
+    mlp_close(&mlp);
+    compute_close(&compute);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loss_curves),
+        cmocka_unit_test(rounded_precisions_follow),
+        cmocka_unit_test(graph_equals_eager_bit_for_bit),
+        cmocka_unit_test(one_seed_on_every_device),
+        cmocka_unit_test(resume_equals_uninterrupted),
+        cmocka_unit_test(divergence_is_named),
+        cmocka_unit_test(the_parts_add_up),
+        cmocka_unit_test(out_of_memory_says_how_much),
+    };
+    return cmocka_run_group_tests_name("gpu training", tests, NULL, NULL);
+}
