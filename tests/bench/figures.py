@@ -13,7 +13,7 @@ import json, os, re, statistics, subprocess, sys
 
 TRAIN, LOGS = os.environ.get('TRAIN', './train'), os.environ.get('LOGS', 'tests/bench/logs')
 BACKENDS, SEEDS = ('serial', 'openmp', 'openblas'), (1, 2, 3)
-CUDA = ('cuda-naive', 'cuda-coalesced', 'cuda-shmem', 'cublas')
+CUDA = ('cuda-naive', 'cuda-coalesced', 'cuda-shmem', 'cuda-tuned', 'cublas')
 VALIDATION, HIGH = ('--config', 'configs/validation.cfg'), ('--config', 'configs/high-throughput.cfg')
 
 
@@ -42,10 +42,12 @@ GPU_VALIDATION = {'openblas': ('--backend', 'openblas'),
                   **{f'{b} {r}': ('--backend', b, '--residency', 'device' if r.startswith('device') else 'host', *e)
                      for b in CUDA for r, e in (('device graph', ()), ('device eager', ('--engine', 'eager')), ('host pageable', ()))},
                   'cublas host pinned': ('--backend', 'cublas', '--residency', 'host', '--pin', 'on'),
-                  'cublas device graph f64': ('--backend', 'cublas', '--dtype', 'f64')}
+                  **{f'{b} device graph f64': ('--backend', b, '--dtype', 'f64') for b in ('cuda-tuned', 'cublas')},
+                  'cuda-tuned device graph bf16': ('--backend', 'cuda-tuned', '--precision', 'bf16')}
 GPU_HIGH = {'openblas': ('--backend', 'openblas'),
-            **{f'{b} device graph': ('--backend', b, '--epochs', '5') for b in CUDA},
-            **{f'cublas device graph {p}': ('--backend', 'cublas', '--precision', p, '--epochs', '5') for p in ('tf32', 'bf16')},
+            **{f'{b} device graph': ('--backend', b, '--epochs', '9') for b in CUDA},
+            **{f'{b} device graph {p}': ('--backend', b, '--precision', p, '--epochs', '9')
+               for p in ('tf32', 'bf16') for b in ('cuda-tuned', 'cublas')},
             **{f'{b} host pageable': ('--backend', b, '--residency', 'host') for b in CUDA},
             'cublas host pinned': ('--backend', 'cublas', '--residency', 'host', '--pin', 'on')}
 
