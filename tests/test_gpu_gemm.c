@@ -52,7 +52,8 @@ static void cublas_is_right(void **state) {
 /* The narrow products of an output layer, at sizes that cut chunks, panels and packs in every way. */
 static void narrow_shapes(void **state) {
     (void)state;
-    static const size_t longs[] = {1024, 1025, 4099}, wides[] = {16, 40, 264, 2056}, narrows[] = {1, 3, 10, 16};
+    static const size_t longs[] = {1024, 1025, 4099}, wides[] = {16, 40, 264, 2056},
+                        narrows[] = {1, 3, 10, 16};
     struct compute compute;
     gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 2});
     for (size_t i = 0; i < 3 * 3 * 4 * 4; i += gpu_stride() < 31 ? gpu_stride() : 31) {
@@ -66,7 +67,9 @@ static void narrow_shapes(void **state) {
                     .op = op,
                     .m = op == GEMM_TN ? cols : rows,
                     .n = op == GEMM_NT ? cols : classes,
-                    .k = op == GEMM_NN ? cols : op == GEMM_TN ? rows : classes,
+                    .k = op == GEMM_NN   ? cols
+                         : op == GEMM_TN ? rows
+                                         : classes,
                     .pad = 8,
                     .alpha = 1,
                     .beta = extra && op != GEMM_NN && type != GEMM_BF16 ? 0.5 : 0,
@@ -86,7 +89,8 @@ static void narrow_shapes(void **state) {
 static void residency_host_is_right(void **state) {
     (void)state;
     for (int b = 0; b < GPU_BACKENDS; b++)
-        verify_with(gpu_backends[b], (struct compute_options){.residency = RESIDENCY_HOST, .pinned = b % 2}, 5);
+        verify_with(gpu_backends[b], (struct compute_options){.residency = RESIDENCY_HOST, .pinned = b % 2},
+                    5);
 }
 
 static void what_is_not_there_is_refused(void **state) {
@@ -106,14 +110,10 @@ static void what_is_not_there_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(naive_is_right),
-        cmocka_unit_test(coalesced_is_right),
-        cmocka_unit_test(shmem_is_right),
-        cmocka_unit_test(tuned_is_right),
-        cmocka_unit_test(narrow_shapes),
-        cmocka_unit_test(cublas_is_right),
-        cmocka_unit_test(residency_host_is_right),
-        cmocka_unit_test(what_is_not_there_is_refused),
+        cmocka_unit_test(naive_is_right),          cmocka_unit_test(coalesced_is_right),
+        cmocka_unit_test(shmem_is_right),          cmocka_unit_test(tuned_is_right),
+        cmocka_unit_test(narrow_shapes),           cmocka_unit_test(cublas_is_right),
+        cmocka_unit_test(residency_host_is_right), cmocka_unit_test(what_is_not_there_is_refused),
     };
     return cmocka_run_group_tests_name("gpu gemm", tests, NULL, NULL);
 }

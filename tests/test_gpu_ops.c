@@ -83,7 +83,8 @@ static void free_twin(struct pair *pair, struct twin twin) {
     pair->gpu.device.driver->free(&pair->gpu.device, twin.gpu);
 }
 
-static const size_t sizes[][2] = {{1, 1}, {3, 10}, {127, 37}, {128, 128}, {96, 10}, {1000, 300}, {4099, 65}, {8192, 264}};
+static const size_t sizes[][2] = {{1, 1},   {3, 10},     {127, 37},  {128, 128},
+                                  {96, 10}, {1000, 300}, {4099, 65}, {8192, 264}};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static void ops_activation(void **state) {
@@ -93,7 +94,7 @@ static void ops_activation(void **state) {
         open_pair(&pair, (enum gemm_dtype)dtype);
         void *host = pair.host.device.ops_context, *gpu = pair.gpu.device.ops_context;
         for (int act = ACTIVATION_NONE; act <= ACTIVATION_GELU; act++)
-            for (size_t s = 0; s < SIZES; s += gpu_stride() > 1 ? SIZES - 1 : 1) {
+            for (size_t s = 0; s<SIZES; s += gpu_stride()> 1 ? SIZES - 1 : 1) {
                 const size_t rows = sizes[s][0], cols = sizes[s][1], count = rows * cols;
                 const enum activation activation = (enum activation)act;
                 /* a sum of roundings to bfloat16: where both ways fall on either side of a tie, they are an ulp apart */
@@ -146,7 +147,7 @@ static void ops_softmax(void **state) {
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
         open_pair(&pair, (enum gemm_dtype)dtype);
         void *host = pair.host.device.ops_context, *gpu = pair.gpu.device.ops_context;
-        for (size_t s = 0; s < 6; s += gpu_stride() > 1 ? 3 : 1)
+        for (size_t s = 0; s<6; s += gpu_stride()> 1 ? 3 : 1)
             for (int bad = 0; bad < 2; bad++) {
                 const size_t rows = shapes[s][0], classes = shapes[s][1];
                 struct twin logits = make_stored(&pair, rows * classes, 5, 6),

@@ -184,7 +184,8 @@ static void backward_epilogue(const struct gemm_call *call) {
         for (size_t j = 0; j < call->n; j++) {
             const size_t at = i * call->ldc + j;
             /* relu's Z may have been overwritten by its Y, which has the same sign where it counts */
-            const double z = ((const double *)(back->activation == ACTIVATION_RELU ? back->output : back->pre))[at];
+            const double z =
+                ((const double *)(back->activation == ACTIVATION_RELU ? back->output : back->pre))[at];
             ((double *)call->c)[at] *= slope_of(back->activation, z);
             sums[j] += ((double *)call->c)[at];
         }

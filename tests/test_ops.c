@@ -236,7 +236,8 @@ static void gather_by_index(void **state) {
 static void round_to_storage(void **state) {
     (void)state;
     /* to nearest, ties to even, beyond the largest to infinity; NaN stays NaN */
-    const float in[] = {1, 1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1 + 0x1.8p-8f, -1 - 0x1.8p-8f, 3.4e38f, 0x1p-140f, 0};
+    const float in[] = {1, 1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1 + 0x1.8p-8f, -1 - 0x1.8p-8f, 3.4e38f, 0x1p-140f,
+                        0};
     const float want[] = {1, 1, 1 + 0x1p-6f, 1 + 0x1p-7f, -1 - 0x1p-7f, INFINITY, 0, 0};
     enum { COUNT = sizeof in / sizeof *in };
     uint16_t out[COUNT];

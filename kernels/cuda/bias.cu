@@ -58,9 +58,11 @@ template <typename T, int WIDE>
 static void launch_forward(cuda_ops_context *context, size_t rows, size_t cols, enum activation activation,
                            const real<T> *bias, T *pre, T *out) {
     const dim3 grid(blocks_along(cols, COLUMNS * WIDE), blocks_along(rows, 4 * ROWS)), block(COLUMNS, ROWS);
-    for_activation(activation, [&]<enum activation A>() {
-        bias_activation_kernel<T, A, WIDE><<<grid, block, 0, context->stream>>>(rows, cols, bias, pre, out);
-    });
+    for_activation(
+        activation, [&]<enum activation A>() {
+            bias_activation_kernel<T, A, WIDE>
+                <<<grid, block, 0, context->stream>>>(rows, cols, bias, pre, out);
+        });
     CUDA_LAUNCHED(&context->fault, "bias_activation_kernel");
 }
 
@@ -85,8 +87,9 @@ void cuda_bias_activation(void *opaque, size_t rows, size_t cols, enum activatio
 /* grad *= act', and the sums of its columns. A block has COLUMNS packs of columns, `ROWS` rows at a time, and every
    gridDim.y-th group of rows. */
 template <typename T, enum activation A, int WIDE, int ROWS>
-__global__ void __launch_bounds__(COLUMNS * ROWS) backward_kernel(size_t rows, size_t cols, const T *pre, const T *out, T *grad,
-                                real<T> *bias_grad, cuda_reduction reduction) {
+__global__ void __launch_bounds__(COLUMNS *ROWS)
+    backward_kernel(size_t rows, size_t cols, const T *pre, const T *out, T *grad, real<T> *bias_grad,
+                    cuda_reduction reduction) {
     __shared__ real<T> sums[ROWS][COLUMNS * WIDE];
     const size_t c = (blockIdx.x * COLUMNS + threadIdx.x) * (size_t)WIDE;
     real<T> sum[WIDE] = {};
@@ -133,10 +136,11 @@ static void launch_backward(cuda_ops_context *context, size_t rows, size_t cols,
     /* single elements are for small passes, where a short way through the rows is what counts */
     constexpr int TALL = WIDE == 1 ? 32 : ROWS;
     const dim3 grid((unsigned)columns, (unsigned)chunks), block(COLUMNS, TALL);
-    for_activation(activation, [&]<enum activation A>() {
-        backward_kernel<T, A, WIDE, TALL><<<grid, block, 0, context->stream>>>(rows, cols, pre, out, grad,
-                                                                               bias_grad, context->reduction);
-    });
+    for_activation(
+        activation, [&]<enum activation A>() {
+            backward_kernel<T, A, WIDE, TALL><<<grid, block, 0, context->stream>>>(
+                rows, cols, pre, out, grad, bias_grad, context->reduction);
+        });
     CUDA_LAUNCHED(&context->fault, "backward_kernel");
 }
 
@@ -152,10 +156,10 @@ void cuda_bias_activation_backward(void *opaque, size_t rows, size_t cols, enum 
     }
 }
 
-#define INSTANTIATE(T)                                                                                       \
-    template void cuda_bias_activation<T>(void *, size_t, size_t, enum activation, const void *, void *,     \
-                                          void *);                                                           \
-    template void cuda_bias_activation_backward<T>(void *, size_t, size_t, enum activation, const void *,    \
+#define INSTANTIATE(T)                                                                                    \
+    template void cuda_bias_activation<T>(void *, size_t, size_t, enum activation, const void *, void *,  \
+                                          void *);                                                        \
+    template void cuda_bias_activation_backward<T>(void *, size_t, size_t, enum activation, const void *, \
                                                    const void *, void *, void *);
 INSTANTIATE(float)
 INSTANTIATE(double)

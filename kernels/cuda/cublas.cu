@@ -44,8 +44,8 @@ static bool open_handle(cublas_context *context, cudaStream_t stream) {
            CUBLAS_TRY(context, cublasSetStream(context->handle, stream)) &&
            CUDA_TRY(&context->fault, cudaMalloc(&context->workspace, WORKSPACE)) &&
            CUBLAS_TRY(context, cublasSetWorkspace(context->handle, context->workspace, WORKSPACE)) &&
-           CUBLAS_TRY(context, cublasSetMathMode(context->handle,
-                                                 CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
+           CUBLAS_TRY(context,
+                      cublasSetMathMode(context->handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
 }
 
 static void *cublas_create(const struct gemm_options *options, char *why, size_t size) {
@@ -54,8 +54,7 @@ static void *cublas_create(const struct gemm_options *options, char *why, size_t
         snprintf(why, size, "out of memory");
         return NULL;
     }
-    context->compute =
-        options->precision == GEMM_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    context->compute = options->precision == GEMM_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     if (open_handle(context, (cudaStream_t)options->stream)) return context;
     snprintf(why, size, "%s", context->fault.message);
     cublas_destroy(context);

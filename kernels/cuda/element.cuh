@@ -6,21 +6,15 @@
 #include <stdint.h>
 
 /* float and double are computed with as they are, bfloat16 in float. */
-template <typename T> struct real_of {
-    using type = T;
-};
-template <> struct real_of<__nv_bfloat16> {
-    using type = float;
-};
+template <typename T> struct real_of { using type = T; };
+template <> struct real_of<__nv_bfloat16> { using type = float; };
 template <typename T> using real = typename real_of<T>::type;
 
 /* Elements in the widest access that a thread can make: 16 bytes. */
 template <typename T> constexpr int WIDEST = 16 / (int)sizeof(T);
 
 /* N neighbours, read and written at once. */
-template <typename T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) pack {
-    T value[N];
-};
+template <typename T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) pack { T value[N]; };
 
 template <int N, typename T> __device__ inline const pack<T, N> &pack_at(const T *memory) {
     return *reinterpret_cast<const pack<T, N> *>(memory);

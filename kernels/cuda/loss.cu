@@ -107,9 +107,9 @@ void cuda_softmax_cross_entropy(void *opaque, size_t rows, size_t classes, const
     CUDA_LAUNCHED(&context->fault, "softmax_kernel");
 }
 
-#define INSTANTIATE(T)                                                                                      \
-    template void cuda_softmax_cross_entropy<T>(void *, size_t, size_t, const void *, const uint8_t *, void *, \
-                                                double *, struct tally *);
+#define INSTANTIATE(T)                                                                                 \
+    template void cuda_softmax_cross_entropy<T>(void *, size_t, size_t, const void *, const uint8_t *, \
+                                                void *, double *, struct tally *);
 INSTANTIATE(float)
 INSTANTIATE(double)
 INSTANTIATE(__nv_bfloat16)

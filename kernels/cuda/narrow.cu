@@ -113,8 +113,8 @@ __global__ void __launch_bounds__(THREADS)
         const int slabs = (int)((k_end - k0 + S::SLAB - 1) / S::SLAB);
         const auto fetch_slab = [&](int s) {
             if (s < slabs)
-                fetch<S::ROWS, S::SLAB, S::PITCH>(tiles + s % STAGES * S::ROWS * S::PITCH, a, lda, row0, out.m,
-                                                  k0 + (size_t)s * S::SLAB, k_end);
+                fetch<S::ROWS, S::SLAB, S::PITCH>(tiles + s % STAGES * S::ROWS * S::PITCH, a, lda, row0,
+                                                  out.m, k0 + (size_t)s * S::SLAB, k_end);
             __pipeline_commit();
         };
         if (k0) __syncthreads();
@@ -170,9 +170,8 @@ template <typename T> struct tn_shape {
 };
 
 template <typename T, typename C, int N>
-__global__ void __launch_bounds__(THREADS)
-    narrow_tn(const T *a, size_t lda, const T *b, size_t ldb, size_t k, sink<C> out,
-              cuda_reduction reduction) {
+__global__ void __launch_bounds__(THREADS) narrow_tn(const T *a, size_t lda, const T *b, size_t ldb, size_t k,
+                                                     sink<C> out, cuda_reduction reduction) {
     typedef real<T> R;
     typedef tn_shape<T> S;
     constexpr int W = OWNED<T>, COLUMNS = S::COLUMNS;
@@ -295,8 +294,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(C) == 2 ? 2 : 3)
 #pragma unroll
                     for (int p = 0; p < N; p++) sum += x[p] * weight[e][p];
                     sum = out.finish(i0 + r, j0 + e, sum);
-                    if (back.on)
-                        sum *= derivative(back.activation, R(pre.value[e]), R(activated.value[e]));
+                    if (back.on) sum *= derivative(back.activation, R(pre.value[e]), R(activated.value[e]));
                     y.value[e] = C(sum);
                     column[e] += R(y.value[e]);
                 }
@@ -327,10 +325,12 @@ __global__ void __launch_bounds__(THREADS, sizeof(C) == 2 ? 2 : 3)
 /* In how many chunks of at least 128 to cut `length`, for `groups` blocks each: as many blocks as run at once, no more, since
    a second turn of the chip costs as much as the first. */
 template <typename K>
-static size_t chunks_for(const tuned_context *context, K kernel, size_t shared, size_t groups, size_t length) {
+static size_t chunks_for(const tuned_context *context, K kernel, size_t shared, size_t groups,
+                         size_t length) {
     int blocks = 1; /* an SM */
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, THREADS, shared);
-    const size_t at_once = (size_t)context->processors * (blocks > 0 ? blocks : 1), most = (length + 127) / 128;
+    const size_t at_once = (size_t)context->processors * (blocks > 0 ? blocks : 1),
+                 most = (length + 127) / 128;
     const size_t chunks = at_once / groups > 1 ? at_once / groups : 1;
     return chunks < most ? chunks : most;
 }
@@ -342,7 +342,8 @@ template <typename K> static bool allow(tuned_context *context, K kernel, size_t
                     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 }
 
-template <typename T, typename C, int N> static void launch_nn(tuned_context *context, const gemm_call &call) {
+template <typename T, typename C, int N>
+static void launch_nn(tuned_context *context, const gemm_call &call) {
     typedef nn_shape<T> S;
     typedef real<T> R;
     const size_t sums = (size_t)WARPS * N * S::ROWS * sizeof(R);
@@ -356,7 +357,8 @@ template <typename T, typename C, int N> static void launch_nn(tuned_context *co
             (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, (int)panel, sink<C>(call));
 }
 
-template <typename T, typename C, int N> static void launch_tn(tuned_context *context, const gemm_call &call) {
+template <typename T, typename C, int N>
+static void launch_tn(tuned_context *context, const gemm_call &call) {
     typedef tn_shape<T> S;
     const size_t groups = blocks_for(call.m, S::COLUMNS);
     const size_t bytes = groups * S::COLUMNS * N * sizeof(real<T>); /* of one chunk's sums */
@@ -370,7 +372,8 @@ template <typename T, typename C, int N> static void launch_tn(tuned_context *co
         (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, sink<C>(call), context->reduction);
 }
 
-template <typename T, typename C, int N> static void launch_nt(tuned_context *context, const gemm_call &call) {
+template <typename T, typename C, int N>
+static void launch_nt(tuned_context *context, const gemm_call &call) {
     const size_t groups = blocks_for(call.n, 32 * WRITTEN<C>);
     const auto kernel = narrow_nt<T, C, N>;
     const size_t chunks = chunks_for(context, kernel, 0, groups, call.m);

@@ -87,8 +87,7 @@ static void sgd(void *opaque, size_t count, const double *learning_rate, double 
     CUDA_LAUNCHED(&context->fault, "sgd_kernel");
 }
 
-template <typename T>
-__global__ void round_kernel(size_t count, const real<T> *values, T *rounded) {
+template <typename T> __global__ void round_kernel(size_t count, const real<T> *values, T *rounded) {
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (size_t)gridDim.x * THREADS)
         rounded[i] = T(values[i]);
 }
@@ -96,8 +95,8 @@ __global__ void round_kernel(size_t count, const real<T> *values, T *rounded) {
 template <typename T>
 static void round_to_storage(void *opaque, size_t count, const void *values, void *rounded) {
     cuda_ops_context *context = open_ops(opaque);
-    round_kernel<T><<<grid_for(count, THREADS), THREADS, 0, context->stream>>>(
-        count, (const real<T> *)values, (T *)rounded);
+    round_kernel<T><<<grid_for(count, THREADS), THREADS, 0, context->stream>>>(count, (const real<T> *)values,
+                                                                               (T *)rounded);
     CUDA_LAUNCHED(&context->fault, "round_kernel");
 }
 
@@ -114,7 +113,5 @@ template <typename T> static const struct ops *table(void) {
 }
 
 const struct ops *cuda_ops(enum gemm_dtype dtype) {
-    return dtype == GEMM_F32   ? table<float>()
-           : dtype == GEMM_F64 ? table<double>()
-                               : table<__nv_bfloat16>();
+    return dtype == GEMM_F32 ? table<float>() : dtype == GEMM_F64 ? table<double>() : table<__nv_bfloat16>();
 }

@@ -48,9 +48,9 @@ template <typename R> __device__ R sum_of_chunks(const R *partial, unsigned coun
     unsigned chunk = 0;
     for (; chunk + 16 <= count; chunk += 16) {
         R some[16];
-#pragma unroll
+#    pragma unroll
         for (int i = 0; i < 16; i++) some[i] = __ldcg(&partial[(chunk + i) * step]);
-#pragma unroll
+#    pragma unroll
         for (int i = 0; i < 16; i++) total += some[i];
     }
     for (; chunk < count; chunk++) total += __ldcg(&partial[chunk * step]);

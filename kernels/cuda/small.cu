@@ -37,7 +37,8 @@ template <typename T> struct source {
 /* tile[r][c] = source(row0 + r, col0 + c), 0 outside, for tile_rows x tile_cols elements; tile_cols is a multiple of a
    pack. Asynchronous: wait with __pipeline_wait_prior. */
 template <typename T>
-__device__ void fetch(T *tile, int tile_rows, int tile_cols, const source<T> &from, size_t row0, size_t col0) {
+__device__ void fetch(T *tile, int tile_rows, int tile_cols, const source<T> &from, size_t row0,
+                      size_t col0) {
     constexpr int W = WIDEST<T>;
     const int packs = tile_cols / W, per_row = packs < THREADS ? packs : THREADS;
     const int row_step = THREADS / per_row, pack0 = threadIdx.x % per_row;
@@ -153,9 +154,10 @@ template <typename T, typename C, int MI, int NI, bool A_ALONG_K, bool B_ALONG_K
     }
 
     static bool prepare(tuned_context *context) {
-        return CUDA_TRY(&context->fault, cudaFuncSetAttribute(small_kernel<T, C, MI, NI, A_ALONG_K, B_ALONG_K>,
-                                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                              context->shared_bytes - STATIC_BYTES));
+        return CUDA_TRY(&context->fault,
+                        cudaFuncSetAttribute(small_kernel<T, C, MI, NI, A_ALONG_K, B_ALONG_K>,
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             context->shared_bytes - STATIC_BYTES));
     }
 
     /* All of k in one slab if it fits, else as few equal ones as possible. */

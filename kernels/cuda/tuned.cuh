@@ -44,7 +44,7 @@ template <typename F> static void with_types(const struct gemm_call *call, F fun
 }
 
 #ifdef __CUDACC__
-#include "kernels/cuda/activation.cuh"
+#    include "kernels/cuda/activation.cuh"
 
 /* Where C goes, and what is done to it on the way. */
 template <typename C> struct sink {
@@ -87,7 +87,8 @@ template <typename C> struct slope {
     const C *pre, *output;
     real<C> *column_sums;
 
-    explicit slope(const gemm_call &call) : on(call.backward), activation(ACTIVATION_NONE), pre(NULL), output(NULL), column_sums(NULL) {
+    explicit slope(const gemm_call &call)
+        : on(call.backward), activation(ACTIVATION_NONE), pre(NULL), output(NULL), column_sums(NULL) {
         if (!on) return;
         activation = call.backward->activation;
         if (activation_needs_input(activation)) pre = (const C *)call.backward->pre;

@@ -14,9 +14,8 @@ static enum status check_precision(const struct gemm_backend *backend, enum gemm
                                  backend->supports(GEMM_BF16, GEMM_NT)
                            : backend->takes_precision && backend->takes_precision(precision);
     if (precision == GEMM_TRUE || taken) return STATUS_OK;
-    return status_set(STATUS_UNAVAILABLE,
-                      "backend '%s' has no precision %s: use --precision f32, or %s", backend->name,
-                      precision_names[precision],
+    return status_set(STATUS_UNAVAILABLE, "backend '%s' has no precision %s: use --precision f32, or %s",
+                      backend->name, precision_names[precision],
                       precision == GEMM_MIXED_BF16 ? "--backend cuda-tuned, cublas, openmp or serial"
                                                    : "--backend cuda-tuned or cublas");
 }

@@ -14,7 +14,8 @@ extern const struct gemm_backend gemm_openmp;
 extern const struct gemm_backend gemm_openblas;
 #endif
 #ifdef HAVE_CUDA
-extern const struct gemm_backend gemm_cuda_naive, gemm_cuda_coalesced, gemm_cuda_shmem, gemm_cuda_tuned, gemm_cublas;
+extern const struct gemm_backend gemm_cuda_naive, gemm_cuda_coalesced, gemm_cuda_shmem, gemm_cuda_tuned,
+    gemm_cublas;
 extern const struct device_driver device_cuda;
 #endif
 

@@ -72,8 +72,8 @@ void verify_oracle(const struct gemm_call *call, double *want, double *bound) {
                 call->beta == 0 ? 0 : call->beta * dtype_get(c_dtype, call->c, i * call->ldc + j);
             const double result = call->alpha * sum + c;
             want[i * call->n + j] = result;
-            bound[i * call->n + j] =
-                (double)(call->k + 4) * eps * (fabs(call->alpha) * magnitude + fabs(c)) + rounding * fabs(result);
+            bound[i * call->n + j] = (double)(call->k + 4) * eps * (fabs(call->alpha) * magnitude + fabs(c)) +
+                                     rounding * fabs(result);
         }
 }
 
@@ -352,7 +352,8 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
         if (test->epilogue) fill(test, real, &rng, work.host[BIAS], 1, test->n, test->n);
         if (test->backward) {
             const size_t start = GUARD_ROWS * call.ldc;
-            fill(test, c_dtype, &rng, (unsigned char *)work.host[PRE] + start * c_size, test->m, test->n, call.ldc);
+            fill(test, c_dtype, &rng, (unsigned char *)work.host[PRE] + start * c_size, test->m, test->n,
+                 call.ldc);
             for (size_t i = 0; i < test->m * test->n; i++) {
                 const size_t at = start + i / test->n * call.ldc + i % test->n;
                 dtype_set(c_dtype, work.host[OUTPUT], at,

@@ -89,5 +89,4 @@ static inline void device_range_end(struct device *device) {
     if (device->driver->range_end) device->driver->range_end(device);
 }
 
-
 #endif

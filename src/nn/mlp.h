@@ -13,8 +13,8 @@
 struct mlp_layer {
     size_t in, out;
     enum activation activation;
-    void *weight, *bias;           /* [in][out], [out] */
-    const void *operand;           /* the weights that GEMM reads: `weight`, or its copy rounded to `stored` */
+    void *weight, *bias; /* [in][out], [out] */
+    const void *operand; /* the weights that GEMM reads: `weight`, or its copy rounded to `stored` */
     void *weight_grad, *bias_grad; /* the same shapes */
     void *pre, *output;            /* [capacity][out]; the same memory unless the derivative needs both */
     void *grad;                    /* [capacity][out]: dL/dZ */
@@ -25,8 +25,8 @@ struct mlp {
     const struct ops *ops;
     enum gemm_dtype dtype;  /* of parameters, their gradients and what optimisers keep */
     enum gemm_dtype stored; /* of activations, their gradients and the operands: the same, or GEMM_BF16 */
-    size_t depth;    /* layers of weights */
-    size_t capacity; /* rows that the activations have room for */
+    size_t depth;           /* layers of weights */
+    size_t capacity;        /* rows that the activations have room for */
     struct mlp_layer layer[PROFILE_MAX_LAYERS];
     void *input;                                /* [capacity][in of layer 0] */
     uint8_t *labels;                            /* [capacity] */
