@@ -69,7 +69,7 @@ static const struct config_key keys[] = {
     {"pin", NULL, KEY_CHOICE, RUN, AT(pin), 0, 0, switches, "off", NULL,
      "page-locked host memory, with residency = host"},
     {"precision", NULL, KEY_CHOICE, RUN, AT(precision), 0, 0, precisions, "f32", NULL,
-     "of float32 GEMM operands: tf32 and bf16 are rounded for the tensor cores (cublas)"},
+     "of float32 runs: tf32 rounds GEMM operands; bf16 keeps activations and operands as bfloat16"},
     {"tile", NULL, KEY_CHOICE, RUN, AT(tile), 0, 0, tiles, "32", NULL, "side of the tiles of cuda-shmem"},
     {"shared", NULL, KEY_CHOICE, RUN, AT(shared), 0, 0, shareds, "static", NULL,
      "how cuda-shmem gets its shared memory"},
