@@ -8,7 +8,13 @@
 #include "kernels/cuda/ops.cuh"
 
 static const int COLUMNS = 32, ROWS = 8; /* threads of a block: x along a row */
+static const int TURN = 4 * ROWS; /* rows that a block does at a time on the way forward */
 static const size_t FILLS_THE_CHIP = (size_t)1 << 19;
+
+/* The GEMM before has just written the last rows: they are the ones still in the L2 cache, so begin with them. */
+__device__ static size_t from_end(size_t rows, size_t r) {
+    return rows - 1 - r;
+}
 
 static unsigned blocks_along(size_t count, size_t per_block) {
     const size_t blocks = (count + per_block - 1) / per_block;
@@ -40,24 +46,27 @@ __global__ void bias_activation_kernel(size_t rows, size_t cols, const real<T> *
         real<T> b[WIDE];
 #pragma unroll
         for (int e = 0; e < WIDE; e++) b[e] = bias[c + e];
-#pragma unroll 4
-        for (size_t r = (size_t)blockIdx.y * ROWS + threadIdx.y; r < rows; r += (size_t)gridDim.y * ROWS) {
-            pack<T, WIDE> z = pack_at<WIDE>(pre + r * cols + c), y;
+        for (size_t turn = blockIdx.y; turn * TURN < rows; turn += gridDim.y)
 #pragma unroll
-            for (int e = 0; e < WIDE; e++) {
-                z.value[e] = T(real<T>(z.value[e]) + b[e]);
-                y.value[e] = T(activate(A, real<T>(z.value[e])));
+            for (int t = threadIdx.y; t < TURN; t += ROWS) {
+                if (turn * TURN + t >= rows) break;
+                const size_t at = from_end(rows, turn * TURN + t) * cols + c;
+                pack<T, WIDE> z = pack_at<WIDE>(pre + at), y;
+#pragma unroll
+                for (int e = 0; e < WIDE; e++) {
+                    z.value[e] = T(real<T>(z.value[e]) + b[e]);
+                    y.value[e] = T(activate(A, real<T>(z.value[e])));
+                }
+                if (A == ACTIVATION_GELU || pre != out) pack_at<WIDE>(pre + at) = z;
+                pack_at<WIDE>(out + at) = y;
             }
-            if (A == ACTIVATION_GELU || pre != out) pack_at<WIDE>(pre + r * cols + c) = z;
-            pack_at<WIDE>(out + r * cols + c) = y;
-        }
     }
 }
 
 template <typename T, int WIDE>
 static void launch_forward(cuda_ops_context *context, size_t rows, size_t cols, enum activation activation,
                            const real<T> *bias, T *pre, T *out) {
-    const dim3 grid(blocks_along(cols, COLUMNS * WIDE), blocks_along(rows, 4 * ROWS)), block(COLUMNS, ROWS);
+    const dim3 grid(blocks_along(cols, COLUMNS * WIDE), blocks_along(rows, TURN)), block(COLUMNS, ROWS);
     for_activation(
         activation, [&]<enum activation A>() {
             bias_activation_kernel<T, A, WIDE>
@@ -96,7 +105,7 @@ __global__ void __launch_bounds__(COLUMNS *ROWS)
     if (c < cols)
 #pragma unroll 8
         for (size_t r = (size_t)blockIdx.y * ROWS + threadIdx.y; r < rows; r += (size_t)gridDim.y * ROWS) {
-            const size_t i = r * cols + c;
+            const size_t i = from_end(rows, r) * cols + c;
             pack<T, WIDE> g = pack_at<WIDE>(grad + i), y = {}, z = {};
             if (A != ACTIVATION_NONE) y = pack_at<WIDE>(out + i);
             if (A == ACTIVATION_GELU) z = pack_at<WIDE>(pre + i);
