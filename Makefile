@@ -81,7 +81,7 @@ SOURCES := $(if $(HAVE_OPENMP),$(SOURCES),$(filter-out kernels/host/openmp.c,$(S
 CUDA_SOURCES := $(if $(HAVE_CUDA),$(wildcard kernels/cuda/*.cu src/device/*.cu))
 OBJECTS := $(SOURCES:%.c=$(B)/%.o) $(CUDA_SOURCES:%.cu=$(B)/%.cu.o)
 TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c))
-GPU_TESTS := $(filter %_gpu_gemm %_gpu_ops %_gpu_training,$(TESTS))
+GPU_TESTS := $(filter $(B)/tests/test_gpu_%,$(TESTS))
 TEST_SUPPORT := $(patsubst %.c,$(B)/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
 
 .PHONY: all run check probe deps required format check-format lint install clean FORCE

@@ -43,7 +43,7 @@ enum activation {
 
 /* Work to do on C while it is still in registers: C becomes act(C + bias). */
 struct gemm_epilogue {
-    const void *bias; /* [n], added to every row; float32 with GEMM_BF16 */
+    const void *bias; /* [n], never NULL, added to every row; float32 with GEMM_BF16 */
     enum activation activation;
     void *pre; /* NULL, or [m][n] with ldc: receives the values before the activation */
 };
@@ -118,7 +118,7 @@ struct gemm_backend {
     bool (*takes_precision)(enum gemm_precision precision);
 
     /* (optional) Can `gemm` do the epilogue or backward of this call? NULL: never; the element-wise op runs after the call
-       instead. Depends on nothing but the shapes, leading dimensions and types of the call. */
+       instead. To be asked for the very call that follows: alignment counts too. */
     bool (*fuses)(void *context, const struct gemm_call *call);
 
     /* (optional) Version, core type and the like, for the header of every report. */

@@ -40,7 +40,7 @@ void support_builtin_data(struct dataset_pair *pair);
 /* A config with these keys set ("layers=4-3-2 epochs=2"), checked. */
 void support_config(struct config *config, const char *settings);
 
-/* Does the entry run on the host (or was not built)? The others are the business of test_gpu.c. */
+/* Does the entry run on the host (or was not built)? The others are the business of test_gpu_*.c. */
 bool support_on_host(const struct registry_entry *entry);
 
 /* The initial weights of tests/reference/mlp_numpy.py builtin, on whatever device. */

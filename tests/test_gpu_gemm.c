@@ -7,7 +7,7 @@
 
 static void verify_with(const char *name, struct compute_options options, size_t stride) {
     struct compute compute;
-    size_t checked = 0;
+    size_t checked = 0, fused[2] = {0, 0};
     options.threads = 2;
     gpu_open(&compute, name, &options);
     stride *= gpu_stride();
@@ -16,8 +16,11 @@ static void verify_with(const char *name, struct compute_options options, size_t
         bool skipped;
         assert_status(verify_gemm(&compute, &test, &skipped), STATUS_OK);
         checked += !skipped;
+        if (!skipped && (test.epilogue || test.backward)) fused[test.backward]++;
     }
     assert_true(checked > 0);
+    if (stride == 1)
+        assert_true((fused[0] > 0 && fused[1] > 0) == (compute.context && compute.backend->fuses));
     compute_close(&compute);
 }
 
@@ -49,21 +52,22 @@ static void cublas_is_right(void **state) {
     verify_with("cublas", (struct compute_options){0}, 1);
 }
 
-/* The narrow products of an output layer, at sizes that cut chunks, panels and packs in every way. */
+/* The narrow products of an output layer, at sizes that cut chunks, panels and packs in every way. Those of 4099 rows are too
+   long for the kernels of small products: where they fuse, it was the narrow ones. */
 static void narrow_shapes(void **state) {
     (void)state;
     static const size_t longs[] = {1024, 1025, 4099}, wides[] = {16, 40, 264, 2056},
                         narrows[] = {1, 3, 10, 16};
     struct compute compute;
+    size_t fused[2] = {0, 0};
     gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 2});
     for (size_t i = 0; i < 3 * 3 * 4 * 4; i += gpu_stride() < 31 ? gpu_stride() : 31) {
         const size_t rows = longs[i / 16 % 3], cols = wides[i / 4 % 4], classes = narrows[i % 4];
         const enum gemm_op op = (enum gemm_op)(i / 48);
-        for (int type = GEMM_F32; type <= GEMM_BF16; type++)
+        for (int type = GEMM_F32; type <= GEMM_F64; type++)
             for (int extra = 0; extra < 2; extra++) {
-                const struct verify_case test = {
+                struct verify_case test = {
                     .dtype = (enum gemm_dtype)type,
-                    .c_f32 = type == GEMM_BF16 && op == GEMM_TN,
                     .op = op,
                     .m = op == GEMM_TN ? cols : rows,
                     .n = op == GEMM_NT ? cols : classes,
@@ -72,17 +76,20 @@ static void narrow_shapes(void **state) {
                                          : classes,
                     .pad = 8,
                     .alpha = 1,
-                    .beta = extra && op != GEMM_NN && type != GEMM_BF16 ? 0.5 : 0,
+                    .beta = extra && op == GEMM_TN ? 0.5 : 0,
                     .epilogue = extra && op == GEMM_NN,
-                    .backward = extra && op == GEMM_NT && type == GEMM_BF16,
-                    .activation = ACTIVATION_TANH,
+                    .backward = extra && op == GEMM_NT,
+                    .activation = (enum activation)(i % (ACTIVATION_GELU + 1)),
                     .seed = i,
                 };
+                test.keeps_pre = test.epilogue && activation_needs_input(test.activation);
                 bool skipped;
                 assert_status(verify_gemm(&compute, &test, &skipped), STATUS_OK);
-                assert_false(skipped);
+                if (rows == 4099 && !skipped && (test.epilogue || test.backward)) fused[test.backward]++;
             }
     }
+    /* an older GPU may leave all of them to the library, but not one kind */
+    assert_true((fused[0] > 0) == (fused[1] > 0));
     compute_close(&compute);
 }
 

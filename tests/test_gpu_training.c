@@ -35,29 +35,72 @@ static void loss_curves(void **state) {
             }
 }
 
-/* Rounding to bfloat16 follows the host's, and stays near float32; so does tf32. */
-static void rounded_precisions_follow(void **state) {
+/* Rounded precisions are used, and stay near float32. (What cuda-tuned does by itself is true float32 even for tf32.) */
+static void rounded_precisions_stay_near(void **state) {
     (void)state;
-    static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host"},
-                             *const backends[] = {"cublas", "cuda-tuned"};
+    static const char *const precisions[] = {"backend=cublas precision=tf32", "backend=cublas precision=bf16",
+                                             "backend=cuda-tuned precision=bf16"},
+                             *const ways[] = {"engine=eager", "engine=graph", "residency=host"};
     gpu_needed();
-    for (int b = 0; b < 2; b++)
+    for (int p = 0; p < 3; p++)
         for (size_t way = 0; way<3; way += gpu_stride()> 1 ? 3 : 1) {
-            char how[128];
-            snprintf(how, sizeof how, "threads=2 backend=%s %s precision=bf16", backends[b], ways[way]);
+            char how[256];
+            snprintf(how, sizeof how, "threads=2 %s %s", precisions[p], ways[way]);
             bench_check_curve(0, how, GEMM_F32, 1e-2);
-            snprintf(how, sizeof how, "threads=2 backend=%s %s precision=tf32", backends[b], ways[way]);
-            bench_check_curve(0, how, GEMM_F32, 1e-2);
+
+            struct bench rounded, exact;
+            struct run_summary summary;
+            snprintf(how, sizeof how, "threads=2 %s %s layers=42-300-4 batch-size=16 epochs=2", precisions[p],
+                     ways[way]);
+            bench_open(&rounded, how, NULL);
+            bench_open(&exact, "backend=cublas layers=42-300-4 batch-size=16 epochs=2", NULL);
+            assert_int_equal(rounded.trainer.mlp.stored, p ? GEMM_BF16 : GEMM_F32);
+            assert_status(bench_run(&rounded, &summary), STATUS_OK);
+            assert_status(bench_run(&exact, &summary), STATUS_OK);
+            assert_true(rounded.last.train_loss != exact.last.train_loss);
+            assert_near(rounded.last.train_loss, exact.last.train_loss, 1e-2);
+            bench_close(&rounded);
+            bench_close(&exact);
         }
+}
+
+/* Batches of 1,100 and 300 images through layers that are narrow, small and large: every way of cuda-tuned, against the host. */
+static void long_batches_follow_the_host(void **state) {
+    (void)state;
+    static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host"};
+    static const char recipe[] = "layers=784-300-12-10 batch-size=1100 epochs=2 lr=0.1 activation=gelu";
+    gpu_needed();
+    for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++) {
+        struct bench host, gpu;
+        struct run_summary summary;
+        char how[256];
+        snprintf(how, sizeof how, "backend=serial threads=1 dtype=%s %s", dtype_name((enum gemm_dtype)dtype),
+                 recipe);
+        bench_open(&host, how, NULL);
+        assert_status(bench_run(&host, &summary), STATUS_OK);
+        for (int way = 0; way < 3; way++) {
+            snprintf(how, sizeof how, "backend=cuda-tuned %s dtype=%s %s", ways[way],
+                     dtype_name((enum gemm_dtype)dtype), recipe);
+            bench_open(&gpu, how, NULL);
+            assert_status(bench_run(&gpu, &summary), STATUS_OK);
+            assert_near(gpu.last.train_loss, host.last.train_loss, dtype == GEMM_F32 ? 1e-5 : 1e-12);
+            bench_close(&gpu);
+        }
+        bench_close(&host);
+    }
 }
 
 static void graph_equals_eager_bit_for_bit(void **state) {
     (void)state;
-    static const char *const hows[] = {"backend=cublas", "backend=cuda-tuned", "backend=cuda-tuned dtype=f64",
-                                       "backend=cublas precision=bf16", "backend=cuda-tuned precision=bf16"};
+    static const char *const hows[] = {"backend=cublas",
+                                       "backend=cuda-tuned",
+                                       "backend=cuda-tuned dtype=f64",
+                                       "backend=cublas precision=bf16",
+                                       "backend=cuda-tuned precision=bf16",
+                                       "backend=cuda-tuned layers=784-12-10 batch-size=1100"};
     static const char *const engines[] = {"eager", "graph", "graph"};
     gpu_needed();
-    for (int how = 0; how < 5; how += gpu_stride() > 1 ? 3 : 1) {
+    for (int how = 0; how<6; how += gpu_stride()> 1 ? 4 : 1) {
         void *weights[3];
         size_t bytes = 0;
         for (int i = 0; i < 3; i++) {
@@ -65,8 +108,8 @@ static void graph_equals_eager_bit_for_bit(void **state) {
             struct run_summary summary;
             char settings[256];
             snprintf(settings, sizeof settings,
-                     "%s engine=%s layers=42-70-65-4 batch-size=16 epochs=7 momentum=0.9", hows[how],
-                     engines[i]);
+                     "layers=42-70-65-4 batch-size=16 engine=%s epochs=7 momentum=0.9 %s", engines[i],
+                     hows[how]);
             bench_open(&bench, settings, NULL);
             assert_string_equal(bench.trainer.engine->name, engines[i]);
             assert_status(bench_run(&bench, &summary), STATUS_OK);
@@ -198,7 +241,8 @@ static void out_of_memory_says_how_much(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_curves),
-        cmocka_unit_test(rounded_precisions_follow),
+        cmocka_unit_test(rounded_precisions_stay_near),
+        cmocka_unit_test(long_batches_follow_the_host),
         cmocka_unit_test(graph_equals_eager_bit_for_bit),
         cmocka_unit_test(one_seed_on_every_device),
         cmocka_unit_test(resume_equals_uninterrupted),

@@ -15,7 +15,12 @@ void bench_open(struct bench *bench, const char *settings, const struct checkpoi
     }
     const struct compute_options options = config_compute(&bench->config);
     assert_status(compute_open(&bench->compute, backend, &options), STATUS_OK);
-    support_builtin_data(&bench->data);
+    if (bench->config.layers.width[0] == 784) {
+        assert_status(dataset_synthesize(&bench->data.train, 2500, 1, 0), STATUS_OK);
+        assert_status(dataset_synthesize(&bench->data.test, 100, 1, 2500), STATUS_OK);
+    } else {
+        support_builtin_data(&bench->data);
+    }
     bench->compute.device.profile = &bench->profile;
     assert_status(trainer_open(&bench->trainer, &bench->compute, &bench->config, &bench->data, resume),
                   STATUS_OK);

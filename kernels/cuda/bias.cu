@@ -8,7 +8,7 @@
 #include "kernels/cuda/ops.cuh"
 
 static const int COLUMNS = 32, ROWS = 8; /* threads of a block: x along a row */
-static const int TURN = 4 * ROWS; /* rows that a block does at a time on the way forward */
+static const int TURN = 4 * ROWS;        /* rows that a block does at a time on the way forward */
 static const size_t FILLS_THE_CHIP = (size_t)1 << 19;
 
 /* The GEMM before has just written the last rows: they are the ones still in the L2 cache, so begin with them. */
@@ -46,20 +46,27 @@ __global__ void bias_activation_kernel(size_t rows, size_t cols, const real<T> *
         real<T> b[WIDE];
 #pragma unroll
         for (int e = 0; e < WIDE; e++) b[e] = bias[c + e];
-        for (size_t turn = blockIdx.y; turn * TURN < rows; turn += gridDim.y)
+        for (size_t turn = (size_t)blockIdx.y * TURN + threadIdx.y; turn < rows;
+             turn += (size_t)gridDim.y * TURN) {
+            pack<T, WIDE> z[TURN / ROWS]; /* all under way before the first is used */
 #pragma unroll
-            for (int t = threadIdx.y; t < TURN; t += ROWS) {
-                if (turn * TURN + t >= rows) break;
-                const size_t at = from_end(rows, turn * TURN + t) * cols + c;
-                pack<T, WIDE> z = pack_at<WIDE>(pre + at), y;
+            for (int t = 0; t < TURN / ROWS; t++)
+                if (turn + t * ROWS < rows)
+                    z[t] = pack_at<WIDE>(pre + from_end(rows, turn + t * ROWS) * cols + c);
+#pragma unroll
+            for (int t = 0; t < TURN / ROWS; t++) {
+                if (turn + t * ROWS >= rows) break;
+                const size_t at = from_end(rows, turn + t * ROWS) * cols + c;
+                pack<T, WIDE> y;
 #pragma unroll
                 for (int e = 0; e < WIDE; e++) {
-                    z.value[e] = T(real<T>(z.value[e]) + b[e]);
-                    y.value[e] = T(activate(A, real<T>(z.value[e])));
+                    z[t].value[e] = T(real<T>(z[t].value[e]) + b[e]);
+                    y.value[e] = T(activate(A, real<T>(z[t].value[e])));
                 }
-                if (A == ACTIVATION_GELU || pre != out) pack_at<WIDE>(pre + at) = z;
+                if (A == ACTIVATION_GELU || pre != out) pack_at<WIDE>(pre + at) = z[t];
                 pack_at<WIDE>(out + at) = y;
             }
+        }
     }
 }
 

@@ -28,6 +28,7 @@ template <typename T> static void launch(cudaStream_t stream, const gemm_call &c
 
 static enum gemm_status coalesced_gemm(void *opaque, const struct gemm_call *call) {
     cuda_gemm_context *context = (cuda_gemm_context *)opaque;
+    if (call->m == 0 || call->n == 0) return GEMM_OK;
     if (call->dtype == GEMM_F32) {
         launch<float>(context->stream, *call);
     } else {

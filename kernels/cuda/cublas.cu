@@ -82,9 +82,13 @@ static cudaDataType_t type_of(enum gemm_dtype dtype) {
     return dtype == GEMM_F32 ? CUDA_R_32F : dtype == GEMM_F64 ? CUDA_R_64F : CUDA_R_16BF;
 }
 
+static cublasComputeType_t compute_of(const cublas_context *context, enum gemm_dtype dtype) {
+    return dtype == GEMM_F32 ? context->compute : dtype == GEMM_F64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
+}
+
 static enum gemm_status cublas_gemm(void *opaque, const struct gemm_call *call) {
     cublas_context *context = (cublas_context *)opaque;
-    if (!fits_int(call)) return GEMM_UNSUPPORTED;
+    if (!fits_int(call) || call->epilogue || call->backward) return GEMM_UNSUPPORTED;
     const bool ta = call->op == GEMM_TN || call->op == GEMM_TT,
                tb = call->op == GEMM_NT || call->op == GEMM_TT;
     const bool single = call->dtype != GEMM_F64;
@@ -93,11 +97,10 @@ static enum gemm_status cublas_gemm(void *opaque, const struct gemm_call *call) 
     const void *alpha = single ? (const void *)&alpha_f32 : &call->alpha,
                *beta = single ? (const void *)&beta_f32 : &call->beta;
     const bool done = CUBLAS_TRY(
-        context,
-        cublasGemmEx(context->handle, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N,
-                     (int)call->n, (int)call->m, (int)call->k, alpha, call->b, type, leading(call->ldb),
-                     call->a, type, leading(call->lda), beta, call->c, c_type, leading(call->ldc),
-                     single ? context->compute : CUBLAS_COMPUTE_64F, CUBLAS_GEMM_DEFAULT));
+        context, cublasGemmEx(context->handle, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N,
+                              (int)call->n, (int)call->m, (int)call->k, alpha, call->b, type,
+                              leading(call->ldb), call->a, type, leading(call->lda), beta, call->c, c_type,
+                              leading(call->ldc), compute_of(context, call->dtype), CUBLAS_GEMM_DEFAULT));
     return done ? GEMM_OK : GEMM_FAILED;
 }
 

@@ -25,8 +25,12 @@ template <int N, typename T> __device__ inline pack<T, N> &pack_at(T *memory) {
 }
 
 /* May rows of `cols` elements that start `ld` apart be read in packs of `width`? */
+static inline bool packs_fit(const void *memory, size_t cols, size_t ld, size_t width, size_t element_bytes) {
+    return (uintptr_t)memory % (width * element_bytes) == 0 && cols % width == 0 && ld % width == 0;
+}
+
 template <typename T> static inline bool packs_fit(const T *memory, size_t cols, size_t ld, int width) {
-    return (uintptr_t)memory % (width * sizeof(T)) == 0 && cols % width == 0 && ld % width == 0;
+    return packs_fit((const void *)memory, cols, ld, (size_t)width, sizeof(T));
 }
 
 #endif

@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(THREADS)
     partial_loss *partial = (partial_loss *)reduction.scratch, total = {0, 0};
     const real<T> scale = real<T>(1.0 / (double)rows);
     for (size_t r = (size_t)blockIdx.x * THREADS + threadIdx.x; r < rows; r += (size_t)gridDim.x * THREADS)
-        add_row(total, classes, logits + r * classes, labels[r], scale, grad ? grad + r * classes : (T *)NULL);
+        add_row(total, classes, logits + r * classes, labels[r], scale,
+                grad ? grad + r * classes : (T *)NULL);
     total = sum_over_block(total);
     if (gridDim.x > 1) {
         if (threadIdx.x == 0) partial[blockIdx.x] = total;
@@ -97,9 +98,9 @@ void cuda_softmax_cross_entropy(void *opaque, size_t rows, size_t classes, const
     CUDA_LAUNCHED(&context->fault, "softmax_kernel");
 }
 
-#define INSTANTIATE(T)                                                                             \
-    template void cuda_softmax_cross_entropy<T>(void *, size_t, size_t, const void *,              \
-                                                const uint8_t *, void *, double *, struct tally *);
+#define INSTANTIATE(T)                                                                                 \
+    template void cuda_softmax_cross_entropy<T>(void *, size_t, size_t, const void *, const uint8_t *, \
+                                                void *, double *, struct tally *);
 INSTANTIATE(float)
 INSTANTIATE(double)
 INSTANTIATE(__nv_bfloat16)

@@ -15,23 +15,31 @@
 static const size_t WIDEST_NARROW = 16, SHORTEST_LONG = 1024;
 static const int WARPS = 8, THREADS = 32 * WARPS;
 
-/* May packs be used along a dimension of the large matrix? */
-static bool whole_packs(const void *memory, size_t cols, size_t ld, size_t element) {
-    const size_t width = 16 / element;
-    return (uintptr_t)memory % 16 == 0 && cols % width == 0 && ld % width == 0;
+/* In packs of 16 bytes? */
+static bool whole_packs(const gemm_call *call, const void *memory, size_t cols, size_t ld) {
+    const size_t size = call->dtype == GEMM_F32 ? sizeof(float) : sizeof(double);
+    return packs_fit(memory, cols, ld, 16 / size, size);
 }
 
 bool narrow_takes(const struct gemm_call *call) {
-    const size_t size = call->dtype == GEMM_F32 ? 4 : call->dtype == GEMM_F64 ? 8 : 2;
-    const size_t c_size = call->c_f32 ? 4 : size;
+    /* tensor cores read bfloat16 as fast as memory gives it: nothing to gain on the library */
+    if (call->dtype == GEMM_BF16) return false;
     if (call->op == GEMM_NT)
         return call->k > 0 && call->k <= WIDEST_NARROW && call->m >= SHORTEST_LONG &&
-               whole_packs(call->c, call->n, call->ldc, c_size);
+               whole_packs(call, call->c, call->n, call->ldc);
     if (call->op == GEMM_NN)
         return call->n <= WIDEST_NARROW && call->m >= SHORTEST_LONG &&
-               whole_packs(call->a, call->k, call->lda, size);
+               whole_packs(call, call->a, call->k, call->lda);
     return call->op == GEMM_TN && call->n <= WIDEST_NARROW && call->k >= SHORTEST_LONG &&
-           whole_packs(call->a, call->m, call->lda, size);
+           whole_packs(call, call->a, call->m, call->lda);
+}
+
+bool narrow_fuses_backward(const struct gemm_call *call) {
+    const gemm_backward *backward = call->backward;
+    return call->op == GEMM_NT && call->n <= 32 * REDUCTION_GROUPS &&
+           whole_packs(call, backward->output, call->n, call->ldc) &&
+           (!activation_needs_input(backward->activation) ||
+            whole_packs(call, backward->pre, call->n, call->ldc));
 }
 
 /* Calls `function<N>()` with the smallest multiple of 4 that holds `width`. */
@@ -77,13 +85,13 @@ __device__ inline void fetch(T *tile, const T *memory, size_t ld, size_t row0, s
 }
 
 /* to[p][j] = from[(row0 + p) * ld + j], 0 outside of rows x cols, for `count` rows of N. */
-template <int N, typename R, typename T>
-__device__ inline void stage_rows(R *to, int count, const T *from, size_t ld, size_t row0, size_t rows,
+template <int N, typename T>
+__device__ inline void stage_rows(T *to, int count, const T *from, size_t ld, size_t row0, size_t rows,
                                   size_t cols) {
 #pragma unroll 8
     for (int e = threadIdx.x; e < count * N; e += THREADS) {
         const size_t p = row0 + e / N, j = e % N;
-        to[e] = p < rows && j < cols ? R(from[p * ld + j]) : R(0);
+        to[e] = p < rows && j < cols ? from[p * ld + j] : T(0);
     }
 }
 
@@ -95,18 +103,17 @@ template <typename T> struct nn_shape {
     static constexpr size_t TILES = (size_t)STAGES * ROWS * PITCH * sizeof(T);
 };
 
-template <typename T, typename C, int N>
+template <typename T, int N>
 __global__ void __launch_bounds__(THREADS)
-    narrow_nn(const T *a, size_t lda, const T *b, size_t ldb, size_t k, int panel, sink<C> out) {
-    typedef real<T> R;
+    narrow_nn(const T *a, size_t lda, const T *b, size_t ldb, size_t k, int panel, sink<T> out) {
     typedef nn_shape<T> S;
     constexpr int W = WIDEST<T>, SHARE = S::SLAB / WARPS; /* k of a warp */
     extern __shared__ double2 memory[];
     T *tiles = reinterpret_cast<T *>(memory);
-    R *weight = reinterpret_cast<R *>(tiles + STAGES * S::ROWS * S::PITCH); /* [panel][N] */
+    T *weight = reinterpret_cast<T *>(tiles + STAGES * S::ROWS * S::PITCH); /* [panel][N] */
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const size_t row0 = (size_t)blockIdx.x * S::ROWS;
-    R sum[2][N] = {};
+    T sum[2][N] = {};
 
     for (size_t k0 = 0; k0 < k; k0 += panel) {
         const size_t k_end = k0 + panel < k ? k0 + panel : k;
@@ -125,18 +132,18 @@ __global__ void __launch_bounds__(THREADS)
             __syncthreads();
             fetch_slab(s + STAGES - 1);
             const T *x = tiles + (s % STAGES * S::ROWS + lane) * S::PITCH + warp * SHARE;
-            const R *w = weight + (s * S::SLAB + warp * SHARE) * N;
+            const T *w = weight + (s * S::SLAB + warp * SHARE) * N;
 #pragma unroll
             for (int p = 0; p < SHARE; p += W) {
                 const pack<T, W> x0 = pack_at<W>(x + p), x1 = pack_at<W>(x + 32 * S::PITCH + p);
 #pragma unroll
                 for (int e = 0; e < W; e++) {
-                    R y[N];
+                    T y[N];
                     load_row<N>(y, w + (p + e) * N);
 #pragma unroll
                     for (int j = 0; j < N; j++) {
-                        sum[0][j] += R(x0.value[e]) * y[j];
-                        sum[1][j] += R(x1.value[e]) * y[j];
+                        sum[0][j] += x0.value[e] * y[j];
+                        sum[1][j] += x1.value[e] * y[j];
                     }
                 }
             }
@@ -146,7 +153,7 @@ __global__ void __launch_bounds__(THREADS)
 
     /* the warps' sums, in order; [warp][j][row], so that lanes are neighbours */
     __syncthreads();
-    R *sums = reinterpret_cast<R *>(memory);
+    T *sums = reinterpret_cast<T *>(memory);
 #pragma unroll
     for (int j = 0; j < N; j++) {
         sums[(warp * N + j) * S::ROWS + lane] = sum[0][j];
@@ -156,7 +163,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int e = threadIdx.x; e < S::ROWS * N; e += THREADS) {
         const int j = e % N, r = e / N;
         if (row0 + r >= out.m || j >= out.n) continue;
-        R total = 0;
+        T total = 0;
         for (int w = 0; w < WARPS; w++) total += sums[(w * N + j) * S::ROWS + r];
         out.store(row0 + r, j, total);
     }
@@ -169,19 +176,18 @@ template <typename T> struct tn_shape {
     static constexpr size_t TILES = (size_t)STAGES * SLAB * COLUMNS * sizeof(T);
 };
 
-template <typename T, typename C, int N>
+template <typename T, int N>
 __global__ void __launch_bounds__(THREADS) narrow_tn(const T *a, size_t lda, const T *b, size_t ldb, size_t k,
-                                                     sink<C> out, cuda_reduction reduction) {
-    typedef real<T> R;
+                                                     sink<T> out, cuda_reduction reduction) {
     typedef tn_shape<T> S;
     constexpr int W = OWNED<T>, COLUMNS = S::COLUMNS;
     extern __shared__ double2 memory[];
     T *tiles = reinterpret_cast<T *>(memory);
-    R *rows = reinterpret_cast<R *>(tiles + STAGES * S::SLAB * COLUMNS); /* [PANEL][N] */
+    T *rows = reinterpret_cast<T *>(tiles + STAGES * S::SLAB * COLUMNS); /* [PANEL][N] */
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const size_t per_block = (k + gridDim.y - 1) / gridDim.y, first = blockIdx.y * per_block;
     const size_t last = first + per_block < k ? first + per_block : k;
-    R sum[W][N] = {};
+    T sum[W][N] = {};
 
     for (size_t k0 = first; k0 < last; k0 += S::PANEL) {
         const size_t k_end = k0 + S::PANEL < last ? k0 + S::PANEL : last;
@@ -206,18 +212,18 @@ __global__ void __launch_bounds__(THREADS) narrow_tn(const T *a, size_t lda, con
             for (int r = warp; r < S::SLAB; r += WARPS) {
                 if (r >= left) break; /* a row that is there twice must not count twice, were it NaN */
                 const pack<T, W> x = pack_at<W>(tile + r * COLUMNS);
-                R y[N];
+                T y[N];
                 load_row<N>(y, rows + (s * S::SLAB + r) * N);
 #pragma unroll
                 for (int e = 0; e < W; e++)
 #pragma unroll
-                    for (int j = 0; j < N; j++) sum[e][j] += R(x.value[e]) * y[j];
+                    for (int j = 0; j < N; j++) sum[e][j] += x.value[e] * y[j];
             }
         }
         __pipeline_wait_prior(0);
     }
 
-    R *total = reinterpret_cast<R *>(memory);
+    T *total = reinterpret_cast<T *>(memory);
     /* the warps, one after another; in memory (e, j, lane), so that lanes are neighbours */
 #pragma unroll 1
     for (int w = 0; w < WARPS; w++) {
@@ -227,12 +233,12 @@ __global__ void __launch_bounds__(THREADS) narrow_tn(const T *a, size_t lda, con
         for (int e = 0; e < W; e++)
 #pragma unroll
             for (int j = 0; j < N; j++) {
-                R *at = &total[(e * N + j) * 32 + lane];
+                T *at = &total[(e * N + j) * 32 + lane];
                 *at = w ? *at + sum[e][j] : sum[e][j];
             }
     }
     __syncthreads();
-    R *partial = (R *)reduction.scratch + (size_t)blockIdx.x * COLUMNS * N;
+    T *partial = (T *)reduction.scratch + (size_t)blockIdx.x * COLUMNS * N;
     const size_t chunk_size = (size_t)gridDim.x * COLUMNS * N;
     if (gridDim.y > 1) {
         for (int t = threadIdx.x; t < COLUMNS * N; t += THREADS)
@@ -251,52 +257,50 @@ __global__ void __launch_bounds__(THREADS) narrow_tn(const T *a, size_t lda, con
 
 /* Columns of dX that a lane owns: 8 bytes of them (16 were slower), for their weights take registers, and many threads are what
    hides the latency here. */
-template <typename C> constexpr int WRITTEN = 8 / (int)sizeof(C);
+template <typename T> constexpr int WRITTEN = 8 / (int)sizeof(T);
 
-template <typename T, typename C, int N>
-__global__ void __launch_bounds__(THREADS, sizeof(C) == 2 ? 2 : 3)
-    narrow_nt(const T *a, size_t lda, const T *b, size_t ldb, size_t k, sink<C> out, size_t per_block,
-              slope<C> back, cuda_reduction reduction) {
-    typedef real<T> R;
-    constexpr int W = WRITTEN<C>, COLUMNS = 32 * W, SLAB = 256;
-    __shared__ alignas(16) R rows[SLAB][N];
-    __shared__ R sums[WARPS][COLUMNS];
+template <typename T, int N>
+__global__ void __launch_bounds__(THREADS, 3)
+    narrow_nt(const T *a, size_t lda, const T *b, size_t ldb, size_t k, sink<T> out, size_t per_block,
+              slope<T> back, cuda_reduction reduction) {
+    constexpr int W = WRITTEN<T>, COLUMNS = 32 * W, SLAB = 256;
+    __shared__ alignas(16) T rows[SLAB][N];
+    __shared__ T sums[WARPS][COLUMNS];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const size_t j0 = (size_t)blockIdx.x * COLUMNS + lane * W;
     const size_t first = blockIdx.y * per_block;
     const size_t last = first + per_block < out.m ? first + per_block : out.m;
-    R weight[W][N], column[W] = {};
+    T weight[W][N], column[W] = {};
 #pragma unroll
     for (int e = 0; e < W; e++)
 #pragma unroll
-        for (int p = 0; p < N; p++) weight[e][p] = j0 < out.n && p < k ? R(b[(j0 + e) * ldb + p]) : R(0);
+        for (int p = 0; p < N; p++) weight[e][p] = j0 < out.n && p < k ? b[(j0 + e) * ldb + p] : T(0);
 
     for (size_t i0 = first; i0 < last; i0 += SLAB) {
         const int left = last - i0 < SLAB ? (int)(last - i0) : SLAB;
         __syncthreads();
         for (int e = threadIdx.x; e < left * N; e += THREADS) {
             const int r = e / N, p = e % N;
-            rows[r][p] = p < k ? R(a[(i0 + r) * lda + p]) : R(0);
+            rows[r][p] = p < k ? a[(i0 + r) * lda + p] : T(0);
         }
         __syncthreads();
         if (j0 < out.n)
 #pragma unroll 4
             for (int r = warp; r < left; r += WARPS) {
                 const size_t at = (i0 + r) * out.ldc + j0;
-                R x[N];
+                T x[N];
                 load_row<N>(x, rows[r]);
-                pack<C, W> y, activated = {}, pre = {};
+                pack<T, W> y, activated = {}, pre = {};
                 if (back.on) activated = pack_at<W>(back.output + at);
                 if (back.pre) pre = pack_at<W>(back.pre + at);
 #pragma unroll
                 for (int e = 0; e < W; e++) {
-                    R sum = 0;
+                    T sum = 0;
 #pragma unroll
                     for (int p = 0; p < N; p++) sum += x[p] * weight[e][p];
-                    sum = out.finish(i0 + r, j0 + e, sum);
-                    if (back.on) sum *= derivative(back.activation, R(pre.value[e]), R(activated.value[e]));
-                    y.value[e] = C(sum);
-                    column[e] += R(y.value[e]);
+                    y.value[e] =
+                        back.scaled(out.finish(i0 + r, j0 + e, sum), pre.value[e], activated.value[e]);
+                    column[e] += y.value[e];
                 }
                 pack_at<W>(out.c + at) = y;
             }
@@ -308,11 +312,11 @@ __global__ void __launch_bounds__(THREADS, sizeof(C) == 2 ? 2 : 3)
 #pragma unroll
     for (int e = 0; e < W; e++) sums[warp][lane * W + e] = column[e];
     __syncthreads();
-    R *partial = (R *)reduction.scratch;
+    T *partial = (T *)reduction.scratch;
     const size_t j = (size_t)blockIdx.x * COLUMNS + threadIdx.x;
     const bool mine = threadIdx.x < COLUMNS && j < out.n;
     if (mine) {
-        R total = sums[0][threadIdx.x];
+        T total = sums[0][threadIdx.x];
         for (int w = 1; w < WARPS; w++) total += sums[w][threadIdx.x];
         partial[blockIdx.y * out.n + j] = total;
     }
@@ -325,75 +329,76 @@ __global__ void __launch_bounds__(THREADS, sizeof(C) == 2 ? 2 : 3)
 /* In how many chunks of at least 128 to cut `length`, for `groups` blocks each: as many blocks as run at once, no more, since
    a second turn of the chip costs as much as the first. */
 template <typename K>
-static size_t chunks_for(const tuned_context *context, K kernel, size_t shared, size_t groups,
-                         size_t length) {
+static size_t chunks_for(tuned_context *context, K kernel, size_t shared, size_t groups, size_t length) {
     int blocks = 1; /* an SM */
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, THREADS, shared);
+    CUDA_TRY(&context->fault,
+             cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, THREADS, shared));
     const size_t at_once = (size_t)context->processors * (blocks > 0 ? blocks : 1),
                  most = (length + 127) / 128;
     const size_t chunks = at_once / groups > 1 ? at_once / groups : 1;
     return chunks < most ? chunks : most;
 }
 
-/* Lets a kernel have that much shared memory; 48 KB, the kernel's own included, need no leave. */
-template <typename K> static bool allow(tuned_context *context, K kernel, size_t bytes) {
-    return bytes <= 40 << 10 ||
-           CUDA_TRY(&context->fault,
-                    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+/* Dynamic shared memory that a block may have beside the little that kernels declare. */
+static size_t capacity(const tuned_context *context) {
+    return (size_t)context->shared_bytes - 1024;
 }
 
-template <typename T, typename C, int N>
-static void launch_nn(tuned_context *context, const gemm_call &call) {
+/* Lets a kernel have all of it: the same for every call, so that launches in a captured graph stay valid. */
+template <typename K> static bool allow(tuned_context *context, K kernel) {
+    return CUDA_TRY(&context->fault, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                          (int)capacity(context)));
+}
+
+template <typename T, int N> static void launch_nn(tuned_context *context, const gemm_call &call) {
     typedef nn_shape<T> S;
-    typedef real<T> R;
-    const size_t sums = (size_t)WARPS * N * S::ROWS * sizeof(R);
-    const size_t fits = (context->shared_bytes - S::TILES) / (N * sizeof(R)) / S::SLAB * S::SLAB;
+    const size_t sums = (size_t)WARPS * N * S::ROWS * sizeof(T);
+    const size_t fits = (capacity(context) - S::TILES) / (N * sizeof(T)) / S::SLAB * S::SLAB;
     const size_t whole = (call.k + S::SLAB - 1) / S::SLAB * S::SLAB, panel = whole < fits ? whole : fits;
-    size_t bytes = S::TILES + panel * N * sizeof(R);
+    size_t bytes = S::TILES + panel * N * sizeof(T);
     if (bytes < sums) bytes = sums;
-    const auto kernel = narrow_nn<T, C, N>;
-    if (allow(context, kernel, bytes))
+    const auto kernel = narrow_nn<T, N>;
+    if (allow(context, kernel))
         kernel<<<blocks_for(call.m, S::ROWS), THREADS, bytes, context->stream>>>(
-            (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, (int)panel, sink<C>(call));
+            (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, (int)panel, sink<T>(call));
 }
 
-template <typename T, typename C, int N>
-static void launch_tn(tuned_context *context, const gemm_call &call) {
+template <typename T, int N> static void launch_tn(tuned_context *context, const gemm_call &call) {
     typedef tn_shape<T> S;
     const size_t groups = blocks_for(call.m, S::COLUMNS);
-    const size_t bytes = groups * S::COLUMNS * N * sizeof(real<T>); /* of one chunk's sums */
-    const size_t shared = S::TILES + S::PANEL * N * sizeof(real<T>);
-    const auto kernel = narrow_tn<T, C, N>;
-    if (!allow(context, kernel, shared)) return;
+    const size_t bytes = groups * S::COLUMNS * N * sizeof(T); /* of one chunk's sums */
+    const size_t shared = S::TILES + S::PANEL * N * sizeof(T);
+    const auto kernel = narrow_tn<T, N>;
+    if (!allow(context, kernel)) return;
     size_t chunks = chunks_for(context, kernel, shared, groups, call.k);
     if (chunks * bytes > REDUCTION_BYTES) chunks = REDUCTION_BYTES / bytes;
     if (groups > REDUCTION_GROUPS || chunks < 1) chunks = 1;
     kernel<<<dim3((unsigned)groups, (unsigned)chunks), THREADS, shared, context->stream>>>(
-        (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, sink<C>(call), context->reduction);
+        (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, sink<T>(call), context->reduction);
 }
 
-template <typename T, typename C, int N>
-static void launch_nt(tuned_context *context, const gemm_call &call) {
-    const size_t groups = blocks_for(call.n, 32 * WRITTEN<C>);
-    const auto kernel = narrow_nt<T, C, N>;
+template <typename T, int N> static void launch_nt(tuned_context *context, const gemm_call &call) {
+    const size_t groups = blocks_for(call.n, 32 * WRITTEN<T>);
+    const auto kernel = narrow_nt<T, N>;
     const size_t chunks = chunks_for(context, kernel, 0, groups, call.m);
     const size_t per_block = (call.m + chunks - 1) / chunks;
     kernel<<<dim3((unsigned)groups, (unsigned)chunks), THREADS, 0, context->stream>>>(
-        (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, sink<C>(call), per_block,
-        slope<C>(call), context->reduction);
+        (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, sink<T>(call), per_block,
+        slope<T>(call), context->reduction);
 }
 
 void narrow_gemm(struct tuned_context *context, const struct gemm_call *call) {
-    with_types(call, [&]<typename T, typename C>() {
+    const auto launch = [&]<typename T>() {
         with_width(call->op == GEMM_NT ? call->k : call->n, [&]<int N>() {
-            if (call->op == GEMM_NN) launch_nn<T, C, N>(context, *call);
-            if (call->op == GEMM_TN) launch_tn<T, C, N>(context, *call);
-            if (call->op == GEMM_NT) launch_nt<T, C, N>(context, *call);
+            if (call->op == GEMM_NN) launch_nn<T, N>(context, *call);
+            if (call->op == GEMM_TN) launch_tn<T, N>(context, *call);
+            if (call->op == GEMM_NT) launch_nt<T, N>(context, *call);
         });
-    });
+    };
+    if (call->dtype == GEMM_F32) {
+        launch.template operator()<float>();
+    } else {
+        launch.template operator()<double>();
+    }
     CUDA_LAUNCHED(&context->fault, "narrow kernel");
-}
-
-bool narrow_fuses_backward(const struct gemm_call *call) {
-    return call->op == GEMM_NT && call->n <= 32 * REDUCTION_GROUPS;
 }

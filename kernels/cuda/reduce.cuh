@@ -18,7 +18,8 @@ static inline bool reduction_open(struct cuda_reduction *reduction, struct cuda_
     const size_t bytes = REDUCTION_GROUPS * sizeof *reduction->tickets;
     return CUDA_TRY(fault, cudaMalloc(&reduction->scratch, REDUCTION_BYTES)) &&
            CUDA_TRY(fault, cudaMalloc((void **)&reduction->tickets, bytes)) &&
-           CUDA_TRY(fault, cudaMemset(reduction->tickets, 0, bytes));
+           CUDA_TRY(fault, cudaMemset(reduction->tickets, 0, bytes)) &&
+           CUDA_TRY(fault, cudaDeviceSynchronize()); /* whatever stream comes first */
 }
 
 static inline void reduction_close(struct cuda_reduction *reduction) {

@@ -63,8 +63,16 @@ static enum way choose(const tuned_context *context, const struct gemm_call *cal
     return small_takes(call) ? SMALL : LIBRARY;
 }
 
+static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
+    const enum way way = choose((tuned_context *)opaque, call);
+    if (call->backward) return way == SMALL || (way == NARROW && narrow_fuses_backward(call));
+    return way == SMALL || (way == NARROW && call->op == GEMM_NN);
+}
+
 static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
     tuned_context *context = (tuned_context *)opaque;
+    if (call->m == 0 || call->n == 0) return GEMM_OK;
+    if ((call->epilogue || call->backward) && !tuned_fuses(opaque, call)) return GEMM_UNSUPPORTED;
     switch (choose(context, call)) {
     case NARROW:
         narrow_gemm(context, call);
@@ -76,12 +84,6 @@ static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
         return gemm_cublas.gemm(context->library, call);
     }
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
-}
-
-static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
-    const enum way way = choose((tuned_context *)opaque, call);
-    if (call->backward) return way == SMALL || (way == NARROW && narrow_fuses_backward(call));
-    return way == SMALL || (way == NARROW && call->op == GEMM_NN);
 }
 
 static void tuned_describe(void *opaque, char *text, size_t size) {

@@ -69,7 +69,7 @@ template <typename C> struct sink {
     __device__ R finish(size_t i, size_t j, R sum) const {
         R value = alpha * sum;
         if (beta != 0) value += beta * R(c[i * ldc + j]); /* beta == 0 never reads C */
-        if (!bias) return value;
+        if (!bias) return value;                          /* no epilogue */
         value += bias[j];
         if (pre) pre[i * ldc + j] = C(value);
         return activate(activation, value);
@@ -96,10 +96,15 @@ template <typename C> struct slope {
         column_sums = (real<C> *)call.backward->bias_grad;
     }
 
-    /* dL/dZ from dL/dY of the element at `at` of pre and output. */
+    /* dL/dZ from dL/dY, Z (where it is needed) and Y. */
+    __device__ real<C> scaled(real<C> gradient, real<C> z, real<C> y) const {
+        return on ? gradient * derivative(activation, z, y) : gradient;
+    }
+
+    /* The same for the element at `at`. */
     __device__ real<C> apply(size_t at, real<C> gradient) const {
         if (!on) return gradient;
-        return gradient * derivative(activation, pre ? real<C>(pre[at]) : real<C>(0), real<C>(output[at]));
+        return scaled(gradient, pre ? real<C>(pre[at]) : real<C>(0), real<C>(output[at]));
     }
 };
 #endif

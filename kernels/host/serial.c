@@ -35,7 +35,7 @@
 static void block_bf16_rounded(const struct gemm_call *call, size_t row0, size_t row1, size_t col0,
                                size_t col1) {
     enum { PIECE = 256 };
-    float piece[PIECE];
+    float piece[PIECE] = {0};
     for (size_t i = row0; i < row1; i++)
         for (size_t col = col0; col < col1; col += PIECE) {
             const size_t width = col1 - col < PIECE ? col1 - col : PIECE;
@@ -44,7 +44,7 @@ static void block_bf16_rounded(const struct gemm_call *call, size_t row0, size_t
             sums.b = (const uint16_t *)call->b + (call->op == GEMM_NT ? col * call->ldb : col);
             sums.c = piece;
             sums.ldc = 0;
-            for (size_t j = 0; j < width; j++) piece[j] = 0; /* the contract has no other beta here */
+            sums.beta = 0; /* the contract has no other here */
             block_bf16(&sums, i, i + 1, 0, width);
             for (size_t j = 0; j < width; j++) c[j] = bf16_from_float(piece[j]);
         }

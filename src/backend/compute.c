@@ -3,21 +3,29 @@
 #include <stdio.h>
 
 #include "src/backend/registry.h"
+#include "src/base/text.h"
 
 enum { DEFAULT_TILE = 32 };
 
 static const char *const precision_names[] = {"f32", "tf32", "bf16"};
 
+/* bf16 operands are a dtype, and a backend supports it or not; tf32 is a way to multiply float32. */
+static bool takes(const struct gemm_backend *backend, enum gemm_precision precision) {
+    if (precision != GEMM_MIXED_BF16) return backend->takes_precision && backend->takes_precision(precision);
+    return backend->supports(GEMM_BF16, GEMM_NN) && backend->supports(GEMM_BF16, GEMM_TN) &&
+           backend->supports(GEMM_BF16, GEMM_NT);
+}
+
 static enum status check_precision(const struct gemm_backend *backend, enum gemm_precision precision) {
-    const bool taken = precision == GEMM_MIXED_BF16
-                           ? backend->supports(GEMM_BF16, GEMM_NN) && backend->supports(GEMM_BF16, GEMM_TN) &&
-                                 backend->supports(GEMM_BF16, GEMM_NT)
-                           : backend->takes_precision && backend->takes_precision(precision);
-    if (precision == GEMM_TRUE || taken) return STATUS_OK;
-    return status_set(STATUS_UNAVAILABLE, "backend '%s' has no precision %s: use --precision f32, or %s",
-                      backend->name, precision_names[precision],
-                      precision == GEMM_MIXED_BF16 ? "--backend cuda-tuned, cublas, openmp or serial"
-                                                   : "--backend cuda-tuned or cublas");
+    if (precision == GEMM_TRUE || takes(backend, precision)) return STATUS_OK;
+    char others[256] = "", why[256];
+    for (size_t i = 0; i < registry_count(); i++) {
+        const struct registry_entry *entry = registry_at(i);
+        if (registry_usable(entry, why, sizeof why) && takes(entry->backend, precision))
+            text_append(others, sizeof others, "%s%s", others[0] ? ", " : ", or --backend ", entry->name);
+    }
+    return status_set(STATUS_UNAVAILABLE, "backend '%s' has no precision %s: use --precision f32%s",
+                      backend->name, precision_names[precision], others);
 }
 
 /* A backend on its own device. */

@@ -44,7 +44,7 @@ void compute_close(struct compute *compute);
  * fails. */
 enum status compute_gemm(struct compute *compute, const struct gemm_call *call);
 
-/* Can the backend do the epilogue of this call itself? */
+/* Can the backend do the epilogue, or the way back, of this call itself? */
 bool compute_fuses(struct compute *compute, const struct gemm_call *call);
 
 /* "NN", "TN", "NT", "TT"; "f32", "tf32", "bf16" (true precision has the name of the dtype); "device", "host",

@@ -93,6 +93,7 @@ static enum status warm_up(struct trainer *trainer) {
     optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->rates, trainer->tally);
     status = device->driver->synchronize(device);
     if (!status && trainer->engine->prepare) status = trainer->engine->prepare(trainer);
+    trainer->drawn = -1; /* the first epoch pays for its own order */
     return status ? status : device->driver->synchronize(device);
 }
 
