@@ -159,8 +159,8 @@ static void resume_equals_uninterrupted(void **state) {
     char path[256];
     gpu_needed();
     snprintf(path, sizeof path, "%s", support_path("gpu.safetensors"));
-    const int first = gpu_stride() > 1 ? 2 : 0;
-    for (int how = first; how < 3; how++) {
+    const int start = gpu_stride() > 1 ? 2 : 0;
+    for (int how = start; how < 3; how++) {
         struct bench whole, first, second;
         struct run_summary summary;
         struct checkpoint checkpoint;
