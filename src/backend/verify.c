@@ -70,10 +70,12 @@ void verify_oracle(const struct gemm_call *call, double *want, double *bound) {
     const size_t k = call->k;
     double *a = unfold(call->dtype, call->a, call->lda, call->m, k, !transposed_a(call->op));
     double *b = unfold(call->dtype, call->b, call->ldb, call->n, k, transposed_b(call->op));
+    const size_t terms = a && b ? k : 0;
     for (size_t i = 0; i < call->m; i++)
         for (size_t j = 0; j < call->n; j++) {
             double sum = a && b ? 0 : (double)NAN, magnitude = 0; /* without memory nothing is right */
-            for (size_t p = 0; a && b && p < k; p++) {
+#pragma omp simd reduction(+ : sum, magnitude)
+            for (size_t p = 0; p < terms; p++) {
                 const double product = a[i * k + p] * b[j * k + p];
                 sum += product;
                 magnitude += fabs(product);
