@@ -424,8 +424,10 @@ enum {
     TYPES = sizeof types / sizeof *types,
     BETAS = 3,
     KINDS = 2,
-    VARIANTS = OPS * TYPES * BETAS * KINDS,
-    PLAIN = (CUBE + SHAPES) * VARIANTS,
+    VARIANTS = OPS * 2 * BETAS * KINDS, /* of a pair of types */
+    FULL = (CUBE + SHAPES) * VARIANTS,  /* f32 and f64 */
+    SAMPLE = CUBE / EDGES,              /* of the cube, for the two kinds of bf16 */
+    PLAIN = FULL + (SAMPLE + SHAPES) * VARIANTS,
     ACTIVATIONS = ACTIVATION_GELU + 1,
     EPILOGUES = 2 * SHAPES * TYPES * ACTIVATIONS
 };
@@ -468,14 +470,17 @@ static struct verify_case epilogue_at(size_t index) {
 
 struct verify_case verify_case_at(size_t index) {
     if (index >= PLAIN) return epilogue_at(index - PLAIN);
-    const size_t shape = index / VARIANTS, variant = index % VARIANTS;
-    const size_t type = variant / OPS % TYPES;
+    const bool rounded = index >= FULL;
+    const size_t at = rounded ? index - FULL : index, variant = at % VARIANTS;
+    const size_t type = variant / OPS % 2 + (rounded ? 2 : 0);
+    size_t shape = at / VARIANTS;
+    if (rounded) shape = shape < SAMPLE ? shape * EDGES + shape % EDGES : shape - SAMPLE + CUBE;
     struct verify_case test = {
         .op = (enum gemm_op)(variant % OPS),
         .dtype = types[type].dtype,
         .c_f32 = types[type].c_f32,
-        .beta = betas[variant / OPS / TYPES % BETAS],
-        .integers = variant / OPS / TYPES / BETAS == 0,
+        .beta = betas[variant / OPS / 2 % BETAS],
+        .integers = variant / OPS / 2 / BETAS == 0,
         .pad = (shape + variant) % 2 ? 3 : 0, /* each variant meets both, shape by shape */
         .alpha = shape / 2 % 3 ? 1 : -0.5,
         .seed = index,
