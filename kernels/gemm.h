@@ -84,6 +84,15 @@ static inline bool activation_needs_input(enum activation activation) {
     return activation == ACTIVATION_GELU;
 }
 
+/* Is A, or B, stored as its transpose? */
+static inline bool gemm_transposes_a(enum gemm_op op) {
+    return op == GEMM_TN || op == GEMM_TT;
+}
+
+static inline bool gemm_transposes_b(enum gemm_op op) {
+    return op == GEMM_NT || op == GEMM_TT;
+}
+
 struct gemm_options {
     int threads;  /* host backends: how many to use, >= 1 */
     void *stream; /* cuda backends: the cudaStream_t to issue work on */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "src/backend/registry.h"
+#include "src/backend/oracle.h"
 #include "src/backend/verify.h"
 #include "src/base/rng.h"
 
@@ -13,23 +14,23 @@
 static const double want4[4] = {1, -2, 3, 4}, zero4[4], small4[4] = {1e-6, 1e-6, 1e-6, 1e-6};
 
 static bool compare_f32(float a, float b, float c, float d, const double *bound,
-                        struct verify_mismatch *worst) {
+                        struct oracle_mismatch *worst) {
     const float got[4] = {a, b, c, d};
-    return verify_compare(GEMM_F32, 2, 2, got, 2, want4, bound, worst);
+    return oracle_compare(GEMM_F32, 2, 2, got, 2, want4, bound, worst);
 }
 
 static void comparator_accepts_what_is_right(void **state) {
     (void)state;
-    struct verify_mismatch worst;
+    struct oracle_mismatch worst;
     assert_true(compare_f32(1, -2, 3, 4, zero4, &worst));
     assert_true(compare_f32(1, -2, 3, 4.0000005f, small4, &worst));
     const double infinite[2] = {INFINITY, NAN}, bound[2] = {1, 1};
-    assert_true(verify_compare(GEMM_F64, 1, 2, infinite, 2, infinite, bound, &worst));
+    assert_true(oracle_compare(GEMM_F64, 1, 2, infinite, 2, infinite, bound, &worst));
 }
 
 static void comparator_rejects_what_is_wrong(void **state) {
     (void)state;
-    struct verify_mismatch worst;
+    struct oracle_mismatch worst;
     assert_false(compare_f32(0, 0, 0, 0, small4, &worst));
     assert_true(worst.row == 1 && worst.col == 1 && worst.got == 0 && worst.want == 4);
     assert_false(compare_f32(1, -2, 3.1f, 4, small4, &worst));
@@ -42,8 +43,8 @@ static void comparator_rejects_what_is_wrong(void **state) {
     const double loose[4] = {INFINITY, INFINITY, INFINITY, INFINITY};
     assert_false(compare_f32(1, NAN, 3, 4, loose, &worst)); /* even then */
     const double nan_wanted[1] = {NAN}, one[1] = {1}, inf_wanted[1] = {INFINITY}, bound[1] = {1e300};
-    assert_false(verify_compare(GEMM_F64, 1, 1, one, 1, nan_wanted, bound, &worst));
-    assert_false(verify_compare(GEMM_F64, 1, 1, one, 1, inf_wanted, bound, &worst));
+    assert_false(oracle_compare(GEMM_F64, 1, 1, one, 1, nan_wanted, bound, &worst));
+    assert_false(oracle_compare(GEMM_F64, 1, 1, one, 1, inf_wanted, bound, &worst));
 }
 
 /* --- backends that are wrong must be caught --- */

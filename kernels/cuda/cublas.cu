@@ -89,8 +89,7 @@ static cublasComputeType_t compute_of(const cublas_context *context, enum gemm_d
 static enum gemm_status cublas_gemm(void *opaque, const struct gemm_call *call) {
     cublas_context *context = (cublas_context *)opaque;
     if (!fits_int(call) || call->epilogue || call->backward) return GEMM_UNSUPPORTED;
-    const bool ta = call->op == GEMM_TN || call->op == GEMM_TT,
-               tb = call->op == GEMM_NT || call->op == GEMM_TT;
+    const bool ta = gemm_transposes_a(call->op), tb = gemm_transposes_b(call->op);
     const bool single = call->dtype != GEMM_F64;
     const cudaDataType_t type = type_of(call->dtype), c_type = call->c_f32 ? CUDA_R_32F : type;
     const float alpha_f32 = (float)call->alpha, beta_f32 = (float)call->beta;

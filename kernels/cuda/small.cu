@@ -19,12 +19,14 @@ static const int THREADS = 32 * WARPS;
 static const int STATIC_BYTES = 1024; /* of shared memory, left to the compiler */
 static const int ROOMY = 96 << 10;    /* what the largest tiles need */
 
-static const double MOST_MULTIPLICATIONS = 64 << 20;
+/* Beyond it the library is faster: in float64 that is sooner, for it has tensor cores there. */
+static const double MOST_MULTIPLICATIONS = 64 << 20, MOST_OF_DOUBLES = 1 << 20;
 static const size_t LONGEST_SIDE = 4096;
 
 bool small_takes(const struct gemm_call *call) {
     return call->m <= LONGEST_SIDE && call->n <= LONGEST_SIDE && call->k <= LONGEST_SIDE &&
-           (double)call->m * (double)call->n * (double)call->k <= MOST_MULTIPLICATIONS;
+           (double)call->m * (double)call->n * (double)call->k <=
+               (call->dtype == GEMM_F64 ? MOST_OF_DOUBLES : MOST_MULTIPLICATIONS);
 }
 
 /* A matrix that a block reads a tile of: `rows` x `cols` as stored, rows `ld` apart. */

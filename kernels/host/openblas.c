@@ -63,8 +63,7 @@ static int leading(size_t ld) {
 static enum gemm_status openblas_gemm(void *context, const struct gemm_call *call) {
     (void)context;
     if (!fits_blas_int(call)) return GEMM_UNSUPPORTED;
-    const bool ta = call->op == GEMM_TN || call->op == GEMM_TT,
-               tb = call->op == GEMM_NT || call->op == GEMM_TT;
+    const bool ta = gemm_transposes_a(call->op), tb = gemm_transposes_b(call->op);
     const enum CBLAS_TRANSPOSE a = ta ? CblasTrans : CblasNoTrans, b = tb ? CblasTrans : CblasNoTrans;
     const int m = (int)call->m, n = (int)call->n, k = (int)call->k;
     const int lda = leading(call->lda), ldb = leading(call->ldb), ldc = leading(call->ldc);

@@ -28,8 +28,7 @@ enum status offload_gemm(struct offload *offload, const struct gemm_call *call, 
     struct device *gpu = &offload->gpu;
     const struct device_driver *driver = gpu->driver;
     const size_t size = dtype_size(call->dtype);
-    const bool ta = call->op == GEMM_TN || call->op == GEMM_TT,
-               tb = call->op == GEMM_NT || call->op == GEMM_TT;
+    const bool ta = gemm_transposes_a(call->op), tb = gemm_transposes_b(call->op);
     const size_t a_bytes = span(ta ? call->k : call->m, ta ? call->m : call->k, call->lda, size);
     const size_t b_bytes = span(tb ? call->n : call->k, tb ? call->k : call->n, call->ldb, size);
     const size_t c_bytes = span(call->m, call->n, call->ldc, call->c_f32 ? sizeof(float) : size);

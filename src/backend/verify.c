@@ -5,162 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/backend/oracle.h"
 #include "src/base/rng.h"
 
 enum { GUARD_ROWS = 2 };
 static const unsigned char GUARD_BYTE = 0xFF; /* as a float or a double: NaN */
-
-/* --- the comparator --- */
-
-/* How far outside its bound, >= 0 is a mismatch (NaN counts as infinitely far), < 0 is fine. */
-static double excess(double got, double want, double bound) {
-    if (isnan(want)) return isnan(got) ? -1 : INFINITY;
-    if (isinf(want)) return got == want ? -1 : INFINITY;
-    const double error = fabs(got - want);
-    if (!(error <= bound)) return isnan(error) ? INFINITY : error - bound;
-    return -1;
-}
-
-bool verify_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, size_t ldc,
-                    const double *want, const double *bound, struct verify_mismatch *worst) {
-    double furthest = -1;
-    for (size_t i = 0; i < m; i++)
-        for (size_t j = 0; j < n; j++) {
-            const double value = dtype_get(dtype, got, i * ldc + j);
-            const double off = excess(value, want[i * n + j], bound[i * n + j]);
-            if (off < 0 || off <= furthest) continue;
-            furthest = off;
-            *worst = (struct verify_mismatch){i, j, value, want[i * n + j], bound[i * n + j]};
-        }
-    return furthest < 0;
-}
-
-/* --- the oracle --- */
-
-static bool transposed_a(enum gemm_op op) {
-    return op == GEMM_TN || op == GEMM_TT;
-}
-
-static bool transposed_b(enum gemm_op op) {
-    return op == GEMM_NT || op == GEMM_TT;
-}
-
-/* What is added up in, and what biases are. */
-static enum gemm_dtype dtype_of_real(enum gemm_dtype dtype) {
-    return dtype == GEMM_BF16 ? GEMM_F32 : dtype;
-}
-
-static enum gemm_dtype dtype_of_c(const struct gemm_call *call) {
-    return call->c_f32 ? GEMM_F32 : call->dtype;
-}
-
-/* op(X) by rows (of A) or by columns (of B), k after k, in double; to be freed, NULL without memory. */
-static double *unfold(enum gemm_dtype dtype, const void *memory, size_t ld, size_t count, size_t k,
-                      bool along_k) {
-    double *values = malloc((count * k + 1) * sizeof *values);
-    for (size_t i = 0; values && i < count; i++)
-        for (size_t p = 0; p < k; p++)
-            values[i * k + p] = dtype_get(dtype, memory, along_k ? i * ld + p : p * ld + i);
-    return values;
-}
-
-void verify_oracle(const struct gemm_call *call, double *want, double *bound) {
-    const enum gemm_dtype c_dtype = dtype_of_c(call);
-    const double eps = dtype_epsilon(dtype_of_real(call->dtype));
-    const size_t k = call->k;
-    double *a = unfold(call->dtype, call->a, call->lda, call->m, k, !transposed_a(call->op));
-    double *b = unfold(call->dtype, call->b, call->ldb, call->n, k, transposed_b(call->op));
-    const size_t terms = a && b ? k : 0;
-    for (size_t i = 0; i < call->m; i++)
-        for (size_t j = 0; j < call->n; j++) {
-            double sum = a && b ? 0 : (double)NAN, magnitude = 0; /* without memory nothing is right */
-#pragma omp simd reduction(+ : sum, magnitude)
-            for (size_t p = 0; p < terms; p++) {
-                const double product = a[i * k + p] * b[j * k + p];
-                sum += product;
-                magnitude += fabs(product);
-            }
-            const double c =
-                call->beta == 0 ? 0 : call->beta * dtype_get(c_dtype, call->c, i * call->ldc + j);
-            want[i * call->n + j] = call->alpha * sum + c;
-            bound[i * call->n + j] = (double)(k + 4) * eps * (fabs(call->alpha) * magnitude + fabs(c));
-        }
-    free(a);
-    free(b);
-}
-
-/* act(z) in double; the formulas of kernels/ops.h. */
-static double activated(enum activation activation, double z) {
-    switch (activation) {
-    case ACTIVATION_NONE:
-        return z;
-    case ACTIVATION_RELU:
-        return z < 0 ? 0 : z;
-    case ACTIVATION_TANH:
-        return tanh(z);
-    case ACTIVATION_SCALED_TANH:
-        return 1.7159 * tanh(2 * z / 3);
-    case ACTIVATION_SIGMOID:
-        return 1 / (1 + exp(-z));
-    case ACTIVATION_GELU:
-        return 0.5 * z * (1 + erf(z * 0.70710678118654752440));
-    }
-    return z;
-}
-
-/* act'(z), y = act(z). */
-static double slope(enum activation activation, double z, double y) {
-    switch (activation) {
-    case ACTIVATION_NONE:
-        return 1;
-    case ACTIVATION_RELU:
-        return y > 0;
-    case ACTIVATION_TANH:
-        return 1 - y * y;
-    case ACTIVATION_SCALED_TANH:
-        return 1.7159 * 2 / 3 - 2 / 3.0 / 1.7159 * y * y;
-    case ACTIVATION_SIGMOID:
-        return y * (1 - y);
-    case ACTIVATION_GELU:
-        return 0.5 * (1 + erf(z * 0.70710678118654752440)) + 0.39894228040143267794 * z * exp(-0.5 * z * z);
-    }
-    return 1;
-}
-
-/* No activation is steeper than this. */
-static const double STEEPEST = 1.15;
-
-/* From the oracle of the product to that of the epilogue: first the values before the activation, then after it. */
-static void add_bias(const struct gemm_call *call, double *want, double *bound) {
-    const enum gemm_dtype real = dtype_of_real(call->dtype);
-    for (size_t i = 0; i < call->m * call->n; i++) {
-        const double bias = dtype_get(real, call->epilogue->bias, i % call->n);
-        want[i] += bias;
-        bound[i] += 2 * dtype_epsilon(real) * (fabs(want[i]) + fabs(bias));
-    }
-}
-
-/* From the oracle of the product to that of the way back through an activation. */
-static void go_back(const struct gemm_call *call, double *want, double *bound) {
-    const struct gemm_backward *backward = call->backward;
-    const enum gemm_dtype c_dtype = dtype_of_c(call), real = dtype_of_real(call->dtype);
-    for (size_t i = 0; i < call->m * call->n; i++) {
-        const size_t at = i / call->n * call->ldc + i % call->n;
-        const double unscaled = fabs(want[i]);
-        want[i] *= slope(backward->activation, dtype_get(c_dtype, backward->pre, at),
-                         dtype_get(c_dtype, backward->output, at));
-        bound[i] = STEEPEST * bound[i] + 8 * dtype_epsilon(real) * unscaled;
-    }
-}
-
-static void activate(const struct gemm_call *call, double *want, double *bound) {
-    for (size_t i = 0; i < call->m * call->n; i++) {
-        want[i] = activated(call->epilogue->activation, want[i]);
-        bound[i] = STEEPEST * bound[i] + 8 * dtype_epsilon(dtype_of_real(call->dtype)) * (fabs(want[i]) + 1);
-    }
-}
-
-/* --- one case --- */
 
 /* rows x cols with leading dimension ld; everything else keeps the guard byte. */
 static void fill(const struct verify_case *test, enum gemm_dtype dtype, struct rng *rng, void *matrix,
@@ -243,7 +92,7 @@ static bool is_exact(const struct verify_case *test) {
 static enum status check(struct compute *compute, const struct verify_case *test, struct workspace *work,
                          int buffer, const struct gemm_call *call, size_t guard) {
     struct device *device = &compute->device;
-    struct verify_mismatch worst = {0};
+    struct oracle_mismatch worst = {0};
     char what[160];
     device->driver->download(device, work->result, work->device[buffer], work->bytes[buffer]);
     if (!guards_intact(test, work->result, work->bytes[buffer], call->ldc))
@@ -254,7 +103,7 @@ static enum status check(struct compute *compute, const struct verify_case *test
             work->bound[i] + (dtype_of_c(call) == GEMM_BF16 && !is_exact(test)
                                   ? dtype_epsilon(GEMM_BF16) * (fabs(work->want[i]) + work->bound[i])
                                   : 0);
-    if (verify_compare(dtype_of_c(call), test->m, test->n, work->result + guard, call->ldc, work->want,
+    if (oracle_compare(dtype_of_c(call), test->m, test->n, work->result + guard, call->ldc, work->want,
                        work->allowed, &worst))
         return STATUS_OK;
     snprintf(what, sizeof what, "%s[%zu][%zu] is %.9g, should be %.9g within %.2g",
@@ -267,7 +116,7 @@ static enum status check(struct compute *compute, const struct verify_case *test
 static enum status check_sums(struct compute *compute, const struct verify_case *test, struct workspace *work,
                               const struct gemm_call *call, size_t guard) {
     struct device *device = &compute->device;
-    const enum gemm_dtype real = dtype_of_real(test->dtype);
+    const enum gemm_dtype real = dtype_of_sums(test->dtype);
     device->driver->download(device, work->host[BIAS], work->device[BIAS], work->bytes[BIAS]);
     for (size_t j = 0; j < test->n; j++) {
         double sum = 0, magnitude = 0;
@@ -309,11 +158,11 @@ static enum status run_case(struct compute *compute, const struct verify_case *t
     call->c = (unsigned char *)work->host[C] + guard;
     call->epilogue = test->epilogue ? &epilogue : NULL;
     call->backward = test->backward ? &backward : NULL;
-    verify_oracle(call, work->want, work->bound);
+    oracle_product(call, work->want, work->bound);
     if (test->epilogue) {
-        add_bias(call, work->want, work->bound);
+        oracle_add_bias(call, work->want, work->bound);
     } else if (test->backward) {
-        go_back(call, work->want, work->bound);
+        oracle_go_back(call, work->want, work->bound);
     } else if (is_exact(test)) {
         expect_equality(call, work);
     }
@@ -337,7 +186,7 @@ static enum status run_case(struct compute *compute, const struct verify_case *t
     if (!status) status = driver->synchronize(device);
     if (!status && test->keeps_pre) status = check(compute, test, work, PRE, call, guard);
     if (status) return status;
-    if (test->epilogue) activate(call, work->want, work->bound);
+    if (test->epilogue) oracle_activate(call, work->want, work->bound);
     status = check(compute, test, work, C, call, guard);
     return status || !test->backward ? status : check_sums(compute, test, work, call, guard);
 }
@@ -348,7 +197,7 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
     *skipped = !compute->backend->supports(test->dtype, test->op);
     if (*skipped) return STATUS_OK;
 
-    const bool ta = transposed_a(test->op), tb = transposed_b(test->op);
+    const bool ta = gemm_transposes_a(test->op), tb = gemm_transposes_b(test->op);
     const size_t a_rows = ta ? test->k : test->m, a_cols = ta ? test->m : test->k;
     const size_t b_rows = tb ? test->n : test->k, b_cols = tb ? test->k : test->n;
     struct gemm_call call = {.dtype = test->dtype,
@@ -362,7 +211,7 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
                              .lda = a_cols + test->pad,
                              .ldb = b_cols + test->pad,
                              .ldc = test->n + test->pad};
-    const enum gemm_dtype c_dtype = dtype_of_c(&call), real = dtype_of_real(test->dtype);
+    const enum gemm_dtype c_dtype = dtype_of_c(&call), real = dtype_of_sums(test->dtype);
     const size_t size = dtype_size(test->dtype), c_size = dtype_size(c_dtype);
     const size_t c_bytes = (test->m + 2 * GUARD_ROWS) * call.ldc * c_size;
     struct workspace work = {
@@ -388,116 +237,11 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
             for (size_t i = 0; i < test->m * test->n; i++) {
                 const size_t at = start + i / test->n * call.ldc + i % test->n;
                 dtype_set(c_dtype, work.host[OUTPUT], at,
-                          activated(test->activation, dtype_get(c_dtype, work.host[PRE], at)));
+                          oracle_activated(test->activation, dtype_get(c_dtype, work.host[PRE], at)));
             }
         }
         status = run_case(compute, test, &work, &call, skipped);
     }
     workspace_free(compute, &work);
     return status;
-}
-
-/* --- the list --- */
-
-static const size_t edge[] = {1, 15, 16, 17, 31, 32, 33};
-enum { EDGES = sizeof edge / sizeof *edge, CUBE = EDGES * EDGES * EDGES };
-
-/* m n k of odd shapes, empty sums, and the layers of the configs: forward, weight and input gradient. */
-static const size_t shapes[][3] = {
-    {127, 65, 130}, {5, 7, 0},      {1, 10, 128},   {128, 128, 784}, {784, 128, 128},
-    {128, 10, 128}, {128, 128, 10}, {96, 128, 784}, {784, 128, 96},  {96, 10, 128},
-    {128, 10, 96},  {96, 128, 10},  {257, 300, 3},  {2, 513, 70},    {300, 1, 259},
-    {1040, 10, 24}, {24, 10, 1040}, {1040, 24, 10}, {136, 200, 72},
-};
-enum { SHAPES = sizeof shapes / sizeof *shapes };
-
-static const double betas[] = {0, 1, 0.5};
-
-/* What A and B, and C, are made of. */
-static const struct {
-    enum gemm_dtype dtype;
-    bool c_f32;
-} types[] = {{GEMM_F32, false}, {GEMM_F64, false}, {GEMM_BF16, false}, {GEMM_BF16, true}};
-
-enum {
-    OPS = 3,
-    TYPES = sizeof types / sizeof *types,
-    BETAS = 3,
-    KINDS = 2,
-    VARIANTS = OPS * 2 * BETAS * KINDS, /* of a pair of types */
-    FULL = (CUBE + SHAPES) * VARIANTS,  /* f32 and f64 */
-    SAMPLE = CUBE / EDGES,              /* of the cube, for the two kinds of bf16 */
-    PLAIN = FULL + (SAMPLE + SHAPES) * VARIANTS,
-    ACTIVATIONS = ACTIVATION_GELU + 1,
-    EPILOGUES = 2 * SHAPES * TYPES * ACTIVATIONS
-};
-
-size_t verify_case_count(void) {
-    return PLAIN + EPILOGUES;
-}
-
-static void set_shape(struct verify_case *test, size_t shape) {
-    if (shape < CUBE) {
-        test->m = edge[shape / EDGES / EDGES];
-        test->n = edge[shape / EDGES % EDGES];
-        test->k = edge[shape % EDGES];
-    } else {
-        test->m = shapes[shape - CUBE][0];
-        test->n = shapes[shape - CUBE][1];
-        test->k = shapes[shape - CUBE][2];
-    }
-}
-
-/* Bias and activation on top of a forward product, and the way back through one on top of an input gradient. */
-static struct verify_case epilogue_at(size_t index) {
-    const bool backward = index % 2;
-    const size_t variant = index / 2 % (TYPES * ACTIVATIONS), type = variant / ACTIVATIONS;
-    struct verify_case test = {
-        .op = backward ? GEMM_NT : GEMM_NN,
-        .dtype = types[type].dtype,
-        .c_f32 = types[type].c_f32,
-        .pad = (variant + index / 2 / (TYPES * ACTIVATIONS)) % 2 ? 3 : 0,
-        .alpha = 1,
-        .epilogue = !backward,
-        .backward = backward,
-        .activation = (enum activation)(variant % ACTIVATIONS),
-        .seed = index,
-    };
-    test.keeps_pre = !backward && test.activation == ACTIVATION_GELU;
-    set_shape(&test, CUBE + index / 2 / (TYPES * ACTIVATIONS));
-    return test;
-}
-
-struct verify_case verify_case_at(size_t index) {
-    if (index >= PLAIN) return epilogue_at(index - PLAIN);
-    const bool rounded = index >= FULL;
-    const size_t at = rounded ? index - FULL : index, variant = at % VARIANTS;
-    const size_t type = variant / OPS % 2 + (rounded ? 2 : 0);
-    size_t shape = at / VARIANTS;
-    if (rounded) shape = shape < SAMPLE ? shape * EDGES + shape % EDGES : shape - SAMPLE + CUBE;
-    struct verify_case test = {
-        .op = (enum gemm_op)(variant % OPS),
-        .dtype = types[type].dtype,
-        .c_f32 = types[type].c_f32,
-        .beta = betas[variant / OPS / 2 % BETAS],
-        .integers = variant / OPS / 2 / BETAS == 0,
-        .pad = (shape + variant) % 2 ? 3 : 0, /* each variant meets both, shape by shape */
-        .alpha = shape / 2 % 3 ? 1 : -0.5,
-        .seed = index,
-    };
-    if (test.dtype == GEMM_BF16 && !test.c_f32) test.beta = 0; /* the contract has no other */
-    set_shape(&test, shape);
-    return test;
-}
-
-enum status verify_backend(struct compute *compute, size_t *checked, size_t *skipped) {
-    *checked = *skipped = 0;
-    for (size_t i = 0; i < verify_case_count(); i++) {
-        const struct verify_case test = verify_case_at(i);
-        bool skip;
-        const enum status status = verify_gemm(compute, &test, &skip);
-        if (status) return status;
-        *(skip ? skipped : checked) += 1;
-    }
-    return STATUS_OK;
 }

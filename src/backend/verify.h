@@ -1,12 +1,11 @@
-/* Is this GEMM right? One list of cases for every backend, a float64 oracle, and a comparator that NaN cannot
- * pass. */
+/* Is this GEMM right? One list of cases for every backend, each checked against the oracle. */
 #ifndef TESSERA_BACKEND_VERIFY_H
 #define TESSERA_BACKEND_VERIFY_H
 
 #include "src/backend/compute.h"
 
 /* One call to check. Inputs are drawn from `seed`: small integers, whose products and sums are exact in every
-   dtype and order (compared for equality), or signed reals (compared within the bound below). */
+   dtype and order (compared for equality), or signed reals (compared within the bound of oracle.h). */
 struct verify_case {
     enum gemm_dtype dtype;
     bool c_f32; /* as in struct gemm_call */
@@ -22,26 +21,8 @@ struct verify_case {
     uint64_t seed;
 };
 
-struct verify_mismatch {
-    size_t row, col; /* of the element that is furthest outside its bound; a NaN comes first */
-    double got, want, bound;
-};
-
-/* Compares an m x n result (leading dimension ldc) with `want`, element by element: |got - want| <= bound,
-   where bound[i] is the absolute error allowed (0: equality). Both dense m x n. Equal infinities agree; NaN
-   agrees with NaN only where `want` is NaN. False on the first kind of mismatch, with the worst element in
-   `worst`. */
-bool verify_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, size_t ldc,
-                    const double *want, const double *bound, struct verify_mismatch *worst);
-
-/* op(A) op(B) in float64 and the bound of its float error: (k + 4) eps (|alpha| (|A||B|)_ij + |beta C_ij|),
-   after Higham, "Accuracy and Stability of Numerical Algorithms", section 3.5. `c` is the C before the call;
-   a, b and c are host memory; want and bound are dense m x n. */
-void verify_oracle(const struct gemm_call *call, double *want, double *bound);
-
 /* Runs one case: fresh inputs, C full of NaN when beta is 0, guard bands around and between the rows of C.
-   STATUS_VERIFY_FAILED names the case and the worst element. A case that the backend does not support is
-   skipped
+   STATUS_VERIFY_FAILED names the case and the worst element. A case that the backend does not support is skipped
    (*skipped, if not NULL). */
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped);
 

@@ -16,6 +16,15 @@ static inline const char *dtype_name(enum gemm_dtype dtype) {
     return names[dtype];
 }
 
+/* What products of this type are added up in, and what biases are. */
+static inline enum gemm_dtype dtype_of_sums(enum gemm_dtype dtype) {
+    return dtype == GEMM_BF16 ? GEMM_F32 : dtype;
+}
+
+static inline enum gemm_dtype dtype_of_c(const struct gemm_call *call) {
+    return call->c_f32 ? GEMM_F32 : call->dtype;
+}
+
 /* The distance from 1 to the next number. */
 static inline double dtype_epsilon(enum gemm_dtype dtype) {
     static const double epsilons[] = {[GEMM_F32] = 0x1p-23, [GEMM_F64] = 0x1p-52, [GEMM_BF16] = 0x1p-7};

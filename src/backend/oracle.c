@@ -1,0 +1,137 @@
+#include "src/backend/oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* --- the comparator --- */
+
+/* How far outside its bound, >= 0 is a mismatch (NaN counts as infinitely far), < 0 is fine. */
+static double excess(double got, double want, double bound) {
+    if (isnan(want)) return isnan(got) ? -1 : INFINITY;
+    if (isinf(want)) return got == want ? -1 : INFINITY;
+    const double error = fabs(got - want);
+    if (!(error <= bound)) return isnan(error) ? INFINITY : error - bound;
+    return -1;
+}
+
+bool oracle_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, size_t ldc,
+                    const double *want, const double *bound, struct oracle_mismatch *worst) {
+    double furthest = -1;
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < n; j++) {
+            const double value = dtype_get(dtype, got, i * ldc + j);
+            const double off = excess(value, want[i * n + j], bound[i * n + j]);
+            if (off < 0 || off <= furthest) continue;
+            furthest = off;
+            *worst = (struct oracle_mismatch){i, j, value, want[i * n + j], bound[i * n + j]};
+        }
+    return furthest < 0;
+}
+
+/* --- the oracle --- */
+
+/* op(X) by rows (of A) or by columns (of B), k after k, in double; to be freed, NULL without memory. */
+static double *unfold(enum gemm_dtype dtype, const void *memory, size_t ld, size_t count, size_t k,
+                      bool along_k) {
+    double *values = malloc((count * k + 1) * sizeof *values);
+    for (size_t i = 0; values && i < count; i++)
+        for (size_t p = 0; p < k; p++)
+            values[i * k + p] = dtype_get(dtype, memory, along_k ? i * ld + p : p * ld + i);
+    return values;
+}
+
+void oracle_product(const struct gemm_call *call, double *want, double *bound) {
+    const enum gemm_dtype c_dtype = dtype_of_c(call);
+    const double eps = dtype_epsilon(dtype_of_sums(call->dtype));
+    const size_t k = call->k;
+    double *a = unfold(call->dtype, call->a, call->lda, call->m, k, !gemm_transposes_a(call->op));
+    double *b = unfold(call->dtype, call->b, call->ldb, call->n, k, gemm_transposes_b(call->op));
+    const size_t terms = a && b ? k : 0;
+    for (size_t i = 0; i < call->m; i++)
+        for (size_t j = 0; j < call->n; j++) {
+            double sum = a && b ? 0 : (double)NAN, magnitude = 0; /* without memory nothing is right */
+#pragma omp simd reduction(+ : sum, magnitude)
+            for (size_t p = 0; p < terms; p++) {
+                const double product = a[i * k + p] * b[j * k + p];
+                sum += product;
+                magnitude += fabs(product);
+            }
+            const double c =
+                call->beta == 0 ? 0 : call->beta * dtype_get(c_dtype, call->c, i * call->ldc + j);
+            want[i * call->n + j] = call->alpha * sum + c;
+            bound[i * call->n + j] = (double)(k + 4) * eps * (fabs(call->alpha) * magnitude + fabs(c));
+        }
+    free(a);
+    free(b);
+}
+
+/* act(z) in double. */
+double oracle_activated(enum activation activation, double z) {
+    switch (activation) {
+    case ACTIVATION_NONE:
+        return z;
+    case ACTIVATION_RELU:
+        return z < 0 ? 0 : z;
+    case ACTIVATION_TANH:
+        return tanh(z);
+    case ACTIVATION_SCALED_TANH:
+        return 1.7159 * tanh(2 * z / 3);
+    case ACTIVATION_SIGMOID:
+        return 1 / (1 + exp(-z));
+    case ACTIVATION_GELU:
+        return 0.5 * z * (1 + erf(z * 0.70710678118654752440));
+    }
+    return z;
+}
+
+/* act'(z), y = act(z). */
+static double slope(enum activation activation, double z, double y) {
+    switch (activation) {
+    case ACTIVATION_NONE:
+        return 1;
+    case ACTIVATION_RELU:
+        return y > 0;
+    case ACTIVATION_TANH:
+        return 1 - y * y;
+    case ACTIVATION_SCALED_TANH:
+        return 1.7159 * 2 / 3 - 2 / 3.0 / 1.7159 * y * y;
+    case ACTIVATION_SIGMOID:
+        return y * (1 - y);
+    case ACTIVATION_GELU:
+        return 0.5 * (1 + erf(z * 0.70710678118654752440)) + 0.39894228040143267794 * z * exp(-0.5 * z * z);
+    }
+    return 1;
+}
+
+/* No activation is steeper than this. */
+static const double STEEPEST = 1.15;
+
+/* From the oracle of the product to that of the epilogue: first the values before the activation, then after it. */
+void oracle_add_bias(const struct gemm_call *call, double *want, double *bound) {
+    const enum gemm_dtype real = dtype_of_sums(call->dtype);
+    for (size_t i = 0; i < call->m * call->n; i++) {
+        const double bias = dtype_get(real, call->epilogue->bias, i % call->n);
+        want[i] += bias;
+        bound[i] += 2 * dtype_epsilon(real) * (fabs(want[i]) + fabs(bias));
+    }
+}
+
+/* From the oracle of the product to that of the way back through an activation. */
+void oracle_go_back(const struct gemm_call *call, double *want, double *bound) {
+    const struct gemm_backward *backward = call->backward;
+    const enum gemm_dtype c_dtype = dtype_of_c(call), real = dtype_of_sums(call->dtype);
+    for (size_t i = 0; i < call->m * call->n; i++) {
+        const size_t at = i / call->n * call->ldc + i % call->n;
+        const double unscaled = fabs(want[i]);
+        want[i] *= slope(backward->activation, dtype_get(c_dtype, backward->pre, at),
+                         dtype_get(c_dtype, backward->output, at));
+        bound[i] = STEEPEST * bound[i] + 8 * dtype_epsilon(real) * unscaled;
+    }
+}
+
+void oracle_activate(const struct gemm_call *call, double *want, double *bound) {
+    for (size_t i = 0; i < call->m * call->n; i++) {
+        want[i] = oracle_activated(call->epilogue->activation, want[i]);
+        bound[i] = STEEPEST * bound[i] + 8 * dtype_epsilon(dtype_of_sums(call->dtype)) * (fabs(want[i]) + 1);
+    }
+}

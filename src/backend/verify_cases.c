@@ -1,0 +1,104 @@
+#include "src/backend/verify.h"
+
+static const size_t edge[] = {1, 15, 16, 17, 31, 32, 33};
+enum { EDGES = sizeof edge / sizeof *edge, CUBE = EDGES * EDGES * EDGES };
+
+/* m n k of odd shapes, empty sums, and the layers of the configs: forward, weight and input gradient. */
+static const size_t shapes[][3] = {
+    {127, 65, 130}, {5, 7, 0},      {1, 10, 128},   {128, 128, 784}, {784, 128, 128},
+    {128, 10, 128}, {128, 128, 10}, {96, 128, 784}, {784, 128, 96},  {96, 10, 128},
+    {128, 10, 96},  {96, 128, 10},  {257, 300, 3},  {2, 513, 70},    {300, 1, 259},
+    {1040, 10, 24}, {24, 10, 1040}, {1040, 24, 10}, {136, 200, 72},
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static const double betas[] = {0, 1, 0.5};
+
+/* What A and B, and C, are made of. */
+static const struct {
+    enum gemm_dtype dtype;
+    bool c_f32;
+} types[] = {{GEMM_F32, false}, {GEMM_F64, false}, {GEMM_BF16, false}, {GEMM_BF16, true}};
+
+enum {
+    OPS = 3,
+    TYPES = sizeof types / sizeof *types,
+    BETAS = 3,
+    KINDS = 2,
+    VARIANTS = OPS * 2 * BETAS * KINDS, /* of a pair of types */
+    FULL = (CUBE + SHAPES) * VARIANTS,  /* f32 and f64 */
+    SAMPLE = CUBE / EDGES,              /* of the cube, for the two kinds of bf16 */
+    PLAIN = FULL + (SAMPLE + SHAPES) * VARIANTS,
+    ACTIVATIONS = ACTIVATION_GELU + 1,
+    EPILOGUES = 2 * SHAPES * TYPES * ACTIVATIONS
+};
+
+size_t verify_case_count(void) {
+    return PLAIN + EPILOGUES;
+}
+
+static void set_shape(struct verify_case *test, size_t shape) {
+    if (shape < CUBE) {
+        test->m = edge[shape / EDGES / EDGES];
+        test->n = edge[shape / EDGES % EDGES];
+        test->k = edge[shape % EDGES];
+    } else {
+        test->m = shapes[shape - CUBE][0];
+        test->n = shapes[shape - CUBE][1];
+        test->k = shapes[shape - CUBE][2];
+    }
+}
+
+/* Bias and activation on top of a forward product, and the way back through one on top of an input gradient. */
+static struct verify_case epilogue_at(size_t index) {
+    const bool backward = index % 2;
+    const size_t variant = index / 2 % (TYPES * ACTIVATIONS), type = variant / ACTIVATIONS;
+    struct verify_case test = {
+        .op = backward ? GEMM_NT : GEMM_NN,
+        .dtype = types[type].dtype,
+        .c_f32 = types[type].c_f32,
+        .pad = (variant + index / 2 / (TYPES * ACTIVATIONS)) % 2 ? 3 : 0,
+        .alpha = 1,
+        .epilogue = !backward,
+        .backward = backward,
+        .activation = (enum activation)(variant % ACTIVATIONS),
+        .seed = index,
+    };
+    test.keeps_pre = !backward && test.activation == ACTIVATION_GELU;
+    set_shape(&test, CUBE + index / 2 / (TYPES * ACTIVATIONS));
+    return test;
+}
+
+struct verify_case verify_case_at(size_t index) {
+    if (index >= PLAIN) return epilogue_at(index - PLAIN);
+    const bool rounded = index >= FULL;
+    const size_t at = rounded ? index - FULL : index, variant = at % VARIANTS;
+    const size_t type = variant / OPS % 2 + (rounded ? 2 : 0);
+    size_t shape = at / VARIANTS;
+    if (rounded) shape = shape < SAMPLE ? shape * EDGES + shape % EDGES : shape - SAMPLE + CUBE;
+    struct verify_case test = {
+        .op = (enum gemm_op)(variant % OPS),
+        .dtype = types[type].dtype,
+        .c_f32 = types[type].c_f32,
+        .beta = betas[variant / OPS / 2 % BETAS],
+        .integers = variant / OPS / 2 / BETAS == 0,
+        .pad = (shape + variant) % 2 ? 3 : 0, /* each variant meets both, shape by shape */
+        .alpha = shape / 2 % 3 ? 1 : -0.5,
+        .seed = index,
+    };
+    if (test.dtype == GEMM_BF16 && !test.c_f32) test.beta = 0; /* the contract has no other */
+    set_shape(&test, shape);
+    return test;
+}
+
+enum status verify_backend(struct compute *compute, size_t *checked, size_t *skipped) {
+    *checked = *skipped = 0;
+    for (size_t i = 0; i < verify_case_count(); i++) {
+        const struct verify_case test = verify_case_at(i);
+        bool skip;
+        const enum status status = verify_gemm(compute, &test, &skip);
+        if (status) return status;
+        *(skip ? skipped : checked) += 1;
+    }
+    return STATUS_OK;
+}
