@@ -43,6 +43,7 @@ static void on_epoch(void *self, const struct epoch_record *record) {
     struct bench *bench = self;
     bench->last = *record;
     bench->epochs++;
+    bench->seconds += record->seconds;
 }
 
 static void on_progress(void *self, size_t epoch, size_t step, size_t steps, double loss) {

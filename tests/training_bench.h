@@ -15,6 +15,7 @@ struct bench {
     size_t steps, epochs;
     size_t stop_after; /* set: the run is stopped after this many steps */
     volatile sig_atomic_t stop;
+    double seconds; /* of the epochs, training alone */
     struct epoch_record last;
 };
 
