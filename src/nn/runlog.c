@@ -1,30 +1,10 @@
 #include "src/nn/runlog.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <string.h>
 
-#include "src/base/platform.h"
+#include "src/base/jsonl.h"
 #include "src/nn/engine.h"
-
-/* Prints and deletes the object. */
-static void write_line(FILE *out, cJSON *object) {
-    char *line = cJSON_PrintUnformatted(object);
-    if (line) fprintf(out, "%s\n", line);
-    cJSON_free(line);
-    cJSON_Delete(object);
-    fflush(out);
-}
-
-static cJSON *new_line(const char *type) {
-    cJSON *object = cJSON_CreateObject();
-    cJSON_AddStringToObject(object, "type", type);
-    return object;
-}
-
-static void add_count(cJSON *object, const char *key, uint64_t value) {
-    cJSON_AddNumberToObject(object, key, (double)value);
-}
 
 static double share(uint64_t part, uint64_t whole) {
     return whole ? (double)part / (double)whole : 0;
@@ -32,13 +12,7 @@ static double share(uint64_t part, uint64_t whole) {
 
 static void write_header(struct runlog *log, const struct trainer *trainer, const char *data_name) {
     const struct config *config = trainer->config;
-    cJSON *header = new_line("header");
-    cJSON_AddStringToObject(header, "version", TESSERA_VERSION);
-    cJSON_AddStringToObject(header, "commit", platform_commit());
-    cJSON_AddStringToObject(header, "machine", platform_system());
-    cJSON_AddStringToObject(header, "cpu", platform_cpu());
-    cJSON_AddStringToObject(header, "compiler", platform_compiler());
-    cJSON_AddStringToObject(header, "flags", platform_flags());
+    cJSON *header = jsonl_header();
     cJSON_AddNumberToObject(header, "threads", trainer->compute->threads);
     cJSON_AddStringToObject(header, "backend", trainer->compute->backend->name);
     cJSON_AddStringToObject(header, "backend_description", trainer->compute->description);
@@ -50,11 +24,11 @@ static void write_header(struct runlog *log, const struct trainer *trainer, cons
     if (trainer->compute->gpu[0]) cJSON_AddStringToObject(header, "gpu", trainer->compute->gpu);
     cJSON_AddStringToObject(header, "data", data_name);
     cJSON_AddNumberToObject(header, "seed", (double)config->seed);
-    add_count(header, "parameters", mlp_parameter_count(&trainer->mlp));
-    add_count(header, "train_images", trainer->train.count);
-    add_count(header, "validation_images", trainer->validation.count);
-    add_count(header, "test_images", trainer->test.count);
-    add_count(header, "steps_per_epoch", trainer->steps);
+    jsonl_count(header, "parameters", mlp_parameter_count(&trainer->mlp));
+    jsonl_count(header, "train_images", trainer->train.count);
+    jsonl_count(header, "validation_images", trainer->validation.count);
+    jsonl_count(header, "test_images", trainer->test.count);
+    jsonl_count(header, "steps_per_epoch", trainer->steps);
     cJSON *recipe = cJSON_AddObjectToObject(header, "config");
     for (size_t i = 0; i < config_key_count(); i++) {
         const struct config_key *key = config_key_at(i);
@@ -62,7 +36,7 @@ static void write_header(struct runlog *log, const struct trainer *trainer, cons
         config_value(config, key, value, sizeof value);
         if (key->recipe) cJSON_AddStringToObject(recipe, key->name, value);
     }
-    write_line(log->jsonl, header);
+    jsonl_write(log->jsonl, header);
 }
 
 static enum status cannot_write(const char *path) {
@@ -92,10 +66,10 @@ enum status runlog_open(struct runlog *log, const struct trainer *trainer, const
 
 void runlog_step(struct runlog *log, size_t step, double loss) {
     if (!log->jsonl) return;
-    cJSON *line = new_line("step");
-    add_count(line, "step", step);
+    cJSON *line = jsonl_new("step");
+    jsonl_count(line, "step", step);
     cJSON_AddNumberToObject(line, "loss", loss);
-    write_line(log->jsonl, line);
+    jsonl_write(log->jsonl, line);
 }
 
 void runlog_epoch(struct runlog *log, const struct epoch_record *record) {
@@ -107,8 +81,8 @@ void runlog_epoch(struct runlog *log, const struct epoch_record *record) {
         fflush(log->csv);
     }
     if (!log->jsonl) return;
-    cJSON *line = new_line("epoch");
-    add_count(line, "epoch", record->epoch);
+    cJSON *line = jsonl_new("epoch");
+    jsonl_count(line, "epoch", record->epoch);
     cJSON_AddNumberToObject(line, "train_loss", record->train_loss);
     cJSON_AddNumberToObject(line, "train_accuracy", train);
     cJSON_AddNumberToObject(line, record->on_validation ? "validation_accuracy" : "test_accuracy", accuracy);
@@ -117,7 +91,7 @@ void runlog_epoch(struct runlog *log, const struct epoch_record *record) {
     cJSON_AddNumberToObject(line, "seconds", record->seconds);
     cJSON_AddNumberToObject(line, "evaluation_seconds", record->time.seconds[PART_EVALUATION]);
     cJSON_AddNumberToObject(line, "images_per_second", record->images_per_second);
-    write_line(log->jsonl, line);
+    jsonl_write(log->jsonl, line);
 }
 
 static void add_time(cJSON *line, const struct profile *profile) {
@@ -132,8 +106,8 @@ static void add_time(cJSON *line, const struct profile *profile) {
             if (!one->calls) continue;
             cJSON *entry = cJSON_CreateObject();
             cJSON_AddStringToObject(entry, "op", ops[op]);
-            add_count(entry, "layer", l + 1);
-            add_count(entry, "calls", one->calls);
+            jsonl_count(entry, "layer", l + 1);
+            jsonl_count(entry, "calls", one->calls);
             cJSON_AddNumberToObject(entry, "seconds", one->seconds);
             cJSON_AddNumberToObject(entry, "flops", one->flops);
             cJSON_AddItemToArray(gemm, entry);
@@ -142,19 +116,19 @@ static void add_time(cJSON *line, const struct profile *profile) {
 
 void runlog_summary(struct runlog *log, const struct run_summary *summary) {
     if (!log->jsonl) return;
-    cJSON *line = new_line("summary");
+    cJSON *line = jsonl_new("summary");
     cJSON_AddNumberToObject(line, "test_accuracy", share(summary->test.correct, summary->test.total));
-    add_count(line, "test_correct", summary->test.correct);
-    add_count(line, "test_total", summary->test.total);
+    jsonl_count(line, "test_correct", summary->test.correct);
+    jsonl_count(line, "test_total", summary->test.total);
     cJSON_AddNumberToObject(line, "test_loss", summary->test.loss);
-    add_count(line, "epochs", summary->epochs);
+    jsonl_count(line, "epochs", summary->epochs);
     cJSON_AddNumberToObject(line, "median_epoch_seconds", summary->median_epoch_seconds);
     cJSON_AddNumberToObject(line, "total_seconds", profile_total(&summary->time));
     cJSON_AddNumberToObject(line, "startup_seconds", summary->time.seconds[PART_STARTUP]);
     cJSON_AddNumberToObject(line, "transfer_ratio", profile_transfer_ratio(&summary->time));
     cJSON_AddBoolToObject(line, "interrupted", summary->interrupted);
     add_time(line, &summary->time);
-    write_line(log->jsonl, line);
+    jsonl_write(log->jsonl, line);
 }
 
 static bool close_file(FILE *file) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/base/rng.h"
+#include "src/base/statistics.h"
 #include "src/base/text.h"
 #include "src/nn/diagnose.h"
 #include "src/nn/engine.h"
@@ -245,17 +246,6 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
     return STATUS_OK;
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, size_t count) {
-    if (count == 0) return 0;
-    qsort(values, count, sizeof *values, by_value);
-    return (values[(count - 1) / 2] + values[count / 2]) / 2;
-}
-
 static void save_on_the_way(struct trainer *trainer, const struct trainer_observer *observer) {
     const int64_t every = trainer->config->save_every;
     const bool due =
@@ -271,7 +261,7 @@ static void fill_summary(const struct trainer *trainer, bool interrupted, struct
     *summary = (struct run_summary){.done = true,
                                     .epochs = trainer->epochs_done,
                                     .test = trainer->last_test,
-                                    .median_epoch_seconds = median(trainer->epoch_seconds, timed),
+                                    .median_epoch_seconds = statistics_of(trainer->epoch_seconds, timed).median,
                                     .interrupted = interrupted};
     if (profile) summary->time = *profile;
 }

@@ -1,0 +1,21 @@
+/* Logs: one JSON object a line, keyed by "type". */
+#ifndef TESSERA_BASE_JSONL_H
+#define TESSERA_BASE_JSONL_H
+
+#include <cjson/cJSON.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* {"type": type}, to be filled and written. */
+cJSON *jsonl_new(const char *type);
+
+/* {"type": "header"} with what was built and where it runs: version, commit, machine, cpu, compiler, flags. */
+cJSON *jsonl_header(void);
+
+/* An integer, exact up to 2^53. */
+void jsonl_count(cJSON *object, const char *key, uint64_t value);
+
+/* Writes the line through, so that a killed run keeps it, and deletes the object. `out` NULL: deletes alone. */
+void jsonl_write(FILE *out, cJSON *object);
+
+#endif

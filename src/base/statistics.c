@@ -1,0 +1,22 @@
+#include "src/base/statistics.h"
+
+#include <stdlib.h>
+
+static const double QUIET = 0.05;
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+struct statistics statistics_of(double *values, size_t count) {
+    if (count == 0) return (struct statistics){0};
+    qsort(values, count, sizeof *values, by_value);
+    struct statistics of = {.count = count,
+                            .median = (values[(count - 1) / 2] + values[count / 2]) / 2,
+                            .min = values[0],
+                            .max = values[count - 1]};
+    const size_t cut = count > 4 ? 1 : 0;
+    of.noisy = values[count - 1 - cut] - values[cut] > QUIET * of.median;
+    return of;
+}
