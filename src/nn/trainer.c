@@ -67,8 +67,7 @@ static void draw_epoch(struct trainer *trainer, int64_t epoch) {
     device_lap(&trainer->compute->device, PART_BATCH);
 }
 
-/* The order and the learning rates of the epoch, and the tally so far, to the device. */
-static void epoch_begin(struct trainer *trainer) {
+void trainer_begin_epoch(struct trainer *trainer) {
     struct device *device = &trainer->compute->device;
     const struct device_driver *driver = device->driver;
     const size_t images = trainer->train.count;
@@ -84,7 +83,7 @@ static enum status warm_up(struct trainer *trainer) {
     struct device *device = &trainer->compute->device;
     const struct tally frozen = {.bad_step = 1};
     const size_t last = trainer->steps - 1;
-    epoch_begin(trainer);
+    trainer_begin_epoch(trainer);
     enum status status = engine_gradients(
         trainer, 0, at_most(trainer->batch, device->driver->host_memory ? WARM_UP_ROWS : trainer->batch));
     if (!status && !device->driver->host_memory)
@@ -222,7 +221,7 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
     const uint64_t images_before = state->tally.images;
 
     device_range_begin(device, "epoch");
-    epoch_begin(trainer);
+    trainer_begin_epoch(trainer);
     enum status status = run_steps(trainer, observer);
     device_range_end(device);
     report_steps(trainer, observer, first);
@@ -258,11 +257,12 @@ static void save_on_the_way(struct trainer *trainer, const struct trainer_observ
 static void fill_summary(const struct trainer *trainer, bool interrupted, struct run_summary *summary) {
     const struct profile *profile = trainer->compute->device.profile;
     const size_t timed = at_most(trainer->epochs_done, TIMED_EPOCHS);
-    *summary = (struct run_summary){.done = true,
-                                    .epochs = trainer->epochs_done,
-                                    .test = trainer->last_test,
-                                    .median_epoch_seconds = statistics_of(trainer->epoch_seconds, timed).median,
-                                    .interrupted = interrupted};
+    *summary =
+        (struct run_summary){.done = true,
+                             .epochs = trainer->epochs_done,
+                             .test = trainer->last_test,
+                             .median_epoch_seconds = statistics_of(trainer->epoch_seconds, timed).median,
+                             .interrupted = interrupted};
     if (profile) summary->time = *profile;
 }
 

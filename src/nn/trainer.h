@@ -84,6 +84,10 @@ void trainer_close(struct trainer *trainer);
 enum status trainer_run(struct trainer *trainer, const struct trainer_observer *observer,
                         struct run_summary *summary);
 
+/* The order and the learning rates of the epoch of trainer->state, and its tally so far, to the device: what the steps of an engine
+   read. trainer_run does it by itself. */
+void trainer_begin_epoch(struct trainer *trainer);
+
 /* Writes the state as it is. */
 enum status trainer_save(struct trainer *trainer, const char *path);
 

@@ -1,0 +1,48 @@
+/* One GEMM of one shape on one backend: verified, timed, verified again. Operands are dense, alpha is 1 and beta 0, as in training. */
+#ifndef TESSERA_BENCH_PROBLEM_H
+#define TESSERA_BENCH_PROBLEM_H
+
+#include "src/backend/compute.h"
+
+struct gemm_shape {
+    enum gemm_op op;
+    size_t m, n, k;
+    char what[32];   /* "square", "layer 1" ... */
+    char config[64]; /* of a training shape: the config's name; else "" */
+};
+
+/* Operands in `copies` places, used in turn, so that no cache holds them from one call to the next. */
+struct problem {
+    struct compute *compute;
+    struct gemm_call call; /* but for the pointers */
+    struct gemm_shape shape;
+    size_t copies, bytes[3], pitch[3]; /* of A, B, C; from a copy to the next */
+    void *host[3];                     /* one copy; of C with its guards */
+    void *device[3];                   /* all copies */
+    size_t next;                       /* the copy of the next call */
+};
+
+/* Copies fill at least `rotate` bytes. STATUS_FAILED without memory. The backend must support dtype and op. */
+enum status problem_open(struct problem *problem, struct compute *compute, enum gemm_dtype dtype,
+                         const struct gemm_shape *shape, size_t rotate);
+void problem_close(struct problem *problem);
+
+/* Fresh inputs from `seed` in the same memory, C full of NaN, then each copy multiplied once and looked at:
+   - small integers, exact in every dtype and order: C x = A (B x) for a random integer vector x without zeros, which no wrong
+     element survives alone (Freivalds, "Probabilistic machines can use less running time", 1977);
+   - signed reals: the elements of up to 16 rows, the last among them, against the float64 oracle;
+   - all copies have the same bits, and nothing outside C was written.
+   STATUS_VERIFY_FAILED names what is wrong. The last C is left for nobody to trust. */
+enum status problem_verify(struct problem *problem, uint64_t seed);
+
+/* Seconds of a call: of `calls` in a row, by the device's own clock. */
+enum status problem_time(struct problem *problem, size_t calls, double *seconds);
+
+/* Seconds to copy A and B to the device, and C back; 0 on the host. */
+enum status problem_transfers(struct problem *problem, double *h2d, double *d2h);
+
+double problem_flops(const struct problem *problem);
+/* A, B and C once each: the least that any GEMM moves. */
+double problem_bytes(const struct problem *problem);
+
+#endif

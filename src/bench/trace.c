@@ -1,0 +1,169 @@
+/* Two trainings in lockstep: where do they part? */
+#include <math.h>
+#include <stdlib.h>
+
+#include "src/backend/registry.h"
+#include "src/bench/agreement.h"
+#include "src/nn/engine.h"
+
+/* One of the two. */
+struct side {
+    struct config config;
+    struct compute compute;
+    struct trainer trainer;
+};
+
+/* Both, and what has been found. */
+struct lockstep {
+    struct side reference, candidate;
+    struct trace *trace;
+    size_t step;
+    void *buffer[2]; /* host memory for a tensor of each */
+};
+
+static enum status open_side(struct side *side, const struct gemm_backend *backend,
+                             const struct dataset_pair *data) {
+    struct config *config = &side->config;
+    config->log[0] = config->csv[0] = config->save[0] = config->save_init[0] = config->resume[0] = '\0';
+    config->engine = ENGINE_EAGER; /* what a graph does is the same, but cannot be looked into */
+    const struct compute_options options = config_compute(config);
+    const enum status status = compute_open(&side->compute, backend, &options);
+    return status ? status : trainer_open(&side->trainer, &side->compute, config, data, NULL);
+}
+
+static void close_side(struct side *side) {
+    trainer_close(&side->trainer);
+    compute_close(&side->compute);
+}
+
+/* |x - reference| / |reference|, Frobenius norms; infinite if a value is not a number. */
+static double difference(const struct lockstep *both, const void *const tensor[2],
+                         const enum gemm_dtype dtype[2], size_t count) {
+    const struct side *side[2] = {&both->reference, &both->candidate};
+    for (int s = 0; s < 2; s++) {
+        struct device *device = (struct device *)&side[s]->compute.device;
+        device->driver->download(device, both->buffer[s], tensor[s], count * dtype_size(dtype[s]));
+    }
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < count; i++) {
+        const double want = dtype_get(dtype[0], both->buffer[0], i),
+                     got = dtype_get(dtype[1], both->buffer[1], i);
+        error += (got - want) * (got - want);
+        norm += want * want;
+    }
+    if (isnan(error)) return INFINITY;
+    return norm > 0 ? sqrt(error / norm) : error > 0 ? INFINITY : 0;
+}
+
+/* Compares one tensor, if none was past its tolerance yet. */
+static void look(struct lockstep *both, size_t layer, const char *name, const void *reference,
+                 const void *candidate, enum gemm_dtype dtype, size_t count) {
+    struct trace *trace = both->trace;
+    if (trace->drifts) return;
+    const void *const tensor[2] = {reference, candidate};
+    const enum gemm_dtype dtypes[2] = {GEMM_F64, dtype};
+    const double relative = difference(both, tensor, dtypes, count);
+    if (relative < trace->relative) return;
+    trace->relative = relative;
+    trace->step = both->step + 1;
+    trace->layer = layer + 1;
+    trace->tensor = name;
+    trace->drifts = relative > trace->tolerance;
+}
+
+/* In the order of computing: forward, then backward. */
+static void look_at_gradients(struct lockstep *both, size_t rows) {
+    const struct mlp *a = &both->reference.trainer.mlp, *b = &both->candidate.trainer.mlp;
+    for (size_t l = 0; l + 1 < a->depth;
+         l++) /* the last output is logits in one, and the same memory later */
+        look(both, l, "output", a->layer[l].output, b->layer[l].output, b->stored, rows * a->layer[l].out);
+    for (size_t l = a->depth; l-- > 0;) {
+        const struct mlp_layer *x = &a->layer[l], *y = &b->layer[l];
+        look(both, l, "output gradient", x->grad, y->grad, b->stored, rows * x->out);
+        look(both, l, "weight gradient", x->weight_grad, y->weight_grad, b->dtype, x->in * x->out);
+        look(both, l, "bias gradient", x->bias_grad, y->bias_grad, b->dtype, x->out);
+    }
+}
+
+static void look_at_weights(struct lockstep *both) {
+    const struct mlp *a = &both->reference.trainer.mlp, *b = &both->candidate.trainer.mlp;
+    for (size_t l = 0; l < a->depth; l++) {
+        const struct mlp_layer *x = &a->layer[l], *y = &b->layer[l];
+        look(both, l, "weight", x->weight, y->weight, b->dtype, x->in * x->out);
+        look(both, l, "bias", x->bias, y->bias, b->dtype, x->out);
+    }
+}
+
+static enum status step_side(struct side *side, size_t step, bool update) {
+    struct trainer *trainer = &side->trainer;
+    if (!update) return engine_gradients(trainer, step, engine_rows(trainer, step));
+    optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->rates + step, trainer->tally);
+    return STATUS_OK;
+}
+
+static enum status one_step(struct lockstep *both, size_t step) {
+    enum status status = step_side(&both->reference, step, false);
+    if (!status) status = step_side(&both->candidate, step, false);
+    if (status) return status;
+    look_at_gradients(both, engine_rows(&both->reference.trainer, step));
+    status = step_side(&both->reference, step, true);
+    if (!status) status = step_side(&both->candidate, step, true);
+    if (!status) look_at_weights(both);
+    return status ? status
+                  : both->candidate.compute.device.driver->synchronize(&both->candidate.compute.device);
+}
+
+static enum status open_both(struct lockstep *both, const struct agreement *agreement,
+                             const struct gemm_backend *backend, const struct dataset_pair *data) {
+    const struct gemm_backend *serial;
+    enum status status = registry_find("openmp", &serial);
+    if (status) status = registry_find("serial", &serial);
+    if (!status) status = open_side(&both->reference, serial, data);
+    if (!status) status = open_side(&both->candidate, backend, data);
+    if (status) return status;
+    const struct mlp *mlp = &both->reference.trainer.mlp;
+    size_t largest = 0;
+    for (size_t l = 0; l < mlp->depth; l++) {
+        const size_t rows = mlp->layer[l].in > agreement->rows ? mlp->layer[l].in : agreement->rows;
+        if (rows * mlp->layer[l].out > largest) largest = rows * mlp->layer[l].out;
+    }
+    for (int s = 0; s < 2; s++) {
+        both->buffer[s] = malloc(largest * sizeof(double));
+        if (!both->buffer[s]) return status_set(STATUS_FAILED, "out of memory");
+    }
+    return STATUS_OK;
+}
+
+enum status agreement_trace(const struct agreement *agreement, const struct config *config,
+                            const struct gemm_backend *backend, const struct dataset_pair *data,
+                            struct trace *trace) {
+    struct lockstep *both = calloc(1, sizeof *both);
+    if (!both) return status_set(STATUS_FAILED, "out of memory");
+    const double loss_tolerance =
+        agreement_tolerance((enum gemm_dtype)config->dtype, (enum gemm_precision)config->precision);
+    *trace = (struct trace){.tolerance = 10 * loss_tolerance,
+                            .tensor = "output"}; /* a loss is a mean, and rounds less */
+    both->trace = trace;
+    both->reference.config = agreement->config;
+    both->candidate.config = *config;
+    both->candidate.config.batch_size = agreement->config.batch_size;
+    both->candidate.config.epochs = agreement->config.epochs;
+    enum status status = open_both(both, agreement, backend, data);
+    for (size_t step = 0; step < agreement->steps && !status && !trace->drifts; step++) {
+        struct trainer *a = &both->reference.trainer, *b = &both->candidate.trainer;
+        const size_t at = step % a->steps;
+        if (at == 0) {
+            a->state.epoch = b->state.epoch = (int64_t)(step / a->steps);
+            trainer_begin_epoch(a);
+            trainer_begin_epoch(b);
+        }
+        both->step = step;
+        status = one_step(both, at);
+    }
+    close_side(&both->reference);
+    close_side(&both->candidate);
+    free(both->buffer[0]);
+    free(both->buffer[1]);
+    free(both);
+    return status;
+}
