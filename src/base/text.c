@@ -100,6 +100,18 @@ struct text_number text_grouped(uint64_t value) {
     return out;
 }
 
+struct text_number text_seconds(double seconds) {
+    struct text_number out;
+    const double size = seconds < 0 ? -seconds : seconds;
+    const double scale = size == 0 || size >= 0.9995 ? 1 : size >= 0.9995e-3 ? 1e3 : 1e6;
+    const int digits = size * scale >= 99.95 || size == 0 ? 0 : size * scale >= 9.995 ? 1 : 2;
+    snprintf(out.text, sizeof out.text, "%.*f %s", digits, seconds * scale,
+             scale == 1     ? "s"
+             : scale == 1e3 ? "ms"
+                            : "us");
+    return out;
+}
+
 struct text_number text_bytes(double bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     struct text_number out;

@@ -29,6 +29,8 @@ struct text_number {
     char text[32];
 };
 struct text_number text_grouped(uint64_t value);
+/* Seconds as "41.2 ms": s, ms or us, three digits. */
+struct text_number text_seconds(double seconds);
 /* Bytes as "1.5 MiB". */
 struct text_number text_bytes(double bytes);
 

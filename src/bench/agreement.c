@@ -8,10 +8,10 @@
 enum { MOST_ROWS = 256, MOST_STEPS = 50, LEAST_STEPS = 4 };
 static const double MOST_FLOPS = 2e11;
 
-/* Chosen from what correct backends show: ten times the largest drift of the configs (tests/test_agreement.c holds them to it). */
+/* Chosen from what correct backends show: a hundred times the largest drift of the configs (tests/test_agreement.c holds them to it). */
 double agreement_tolerance(enum gemm_dtype dtype, enum gemm_precision precision) {
-    if (dtype == GEMM_F64) return 1e-11;
-    return precision == GEMM_TRUE ? 1e-4 : 2e-2;
+    if (dtype == GEMM_F64) return 1e-12;
+    return precision == GEMM_TRUE ? 1e-5 : 2e-2;
 }
 
 static double flops_of_step(const struct layer_list *layers, size_t rows) {

@@ -126,11 +126,12 @@ static enum status wrong(const struct problem *problem, const char *what) {
                       what);
 }
 
-static void fill(const struct problem *problem, int matrix, bool integers, struct rng *rng) {
+static void fill(const struct problem *problem, int matrix, enum problem_inputs inputs, struct rng *rng) {
     const size_t count = problem->bytes[matrix] / dtype_size(problem->call.dtype);
     for (size_t i = 0; i < count; i++) {
         const uint32_t word = rng_u32(rng);
-        const double value = integers ? (double)(word % 17) - 8 : (double)word * 0x1p-31 - 1;
+        const double value =
+            inputs == PROBLEM_INTEGERS ? (double)(word % 17) - 8 : (double)word * 0x1p-31 - 1;
         dtype_set(problem->call.dtype, problem->host[matrix], i, value);
     }
 }
@@ -277,20 +278,7 @@ static enum status check_reals(const struct problem *problem, struct checks *che
     return check_rows(problem, rows, count, false, checks);
 }
 
-static enum status check_all(struct problem *problem, uint64_t seed, struct checks *checks) {
-    struct rng rng = rng_open(seed, RNG_TEST, 1);
-    for (int integers = 1; integers >= 0; integers--) {
-        fill(problem, A, integers, &rng);
-        fill(problem, B, integers, &rng);
-        enum status status = multiply_all(problem);
-        if (!status)
-            status = integers ? check_integers(problem, checks, &rng) : check_reals(problem, checks, &rng);
-        if (status) return status;
-    }
-    return STATUS_OK;
-}
-
-enum status problem_verify(struct problem *problem, uint64_t seed) {
+enum status problem_verify(struct problem *problem, enum problem_inputs inputs, uint64_t seed) {
     const struct gemm_call *call = &problem->call;
     const size_t m = call->m, n = call->n, k = call->k, sampled = SAMPLED_ROWS * n;
     double *memory = malloc((n + k + 2 * m + 3 * sampled + SAMPLED_ROWS * k) * sizeof *memory);
@@ -303,7 +291,13 @@ enum status problem_verify(struct problem *problem, uint64_t seed) {
     checks.bound = checks.want + sampled;
     checks.c_rows = checks.bound + sampled;
     checks.a_rows = checks.bound + 2 * sampled;
-    const enum status status = check_all(problem, seed, &checks);
+    struct rng rng = rng_open(seed, RNG_TEST, inputs);
+    fill(problem, A, inputs, &rng);
+    fill(problem, B, inputs, &rng);
+    enum status status = multiply_all(problem);
+    if (!status)
+        status = inputs == PROBLEM_INTEGERS ? check_integers(problem, &checks, &rng)
+                                            : check_reals(problem, &checks, &rng);
     free(memory);
     return status;
 }

@@ -7,7 +7,7 @@
 struct gemm_shape {
     enum gemm_op op;
     size_t m, n, k;
-    char what[32];   /* "square", "layer 1" ... */
+    char what[48];   /* "square", "layer 1" ... */
     char config[64]; /* of a training shape: the config's name; else "" */
 };
 
@@ -27,13 +27,17 @@ enum status problem_open(struct problem *problem, struct compute *compute, enum 
                          const struct gemm_shape *shape, size_t rotate);
 void problem_close(struct problem *problem);
 
+/* What the operands of a verification are made of. Before timing one kind, after it the other: each backend meets both, and inputs that
+   it has not seen. */
+enum problem_inputs { PROBLEM_REALS, PROBLEM_INTEGERS };
+
 /* Fresh inputs from `seed` in the same memory, C full of NaN, then each copy multiplied once and looked at:
    - small integers, exact in every dtype and order: C x = A (B x) for a random integer vector x without zeros, which no wrong
      element survives alone (Freivalds, "Probabilistic machines can use less running time", 1977);
    - signed reals: the elements of up to 16 rows, the last among them, against the float64 oracle;
    - all copies have the same bits, and nothing outside C was written.
    STATUS_VERIFY_FAILED names what is wrong. The last C is left for nobody to trust. */
-enum status problem_verify(struct problem *problem, uint64_t seed);
+enum status problem_verify(struct problem *problem, enum problem_inputs inputs, uint64_t seed);
 
 /* Seconds of a call: of `calls` in a row, by the device's own clock. */
 enum status problem_time(struct problem *problem, size_t calls, double *seconds);

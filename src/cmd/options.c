@@ -20,6 +20,9 @@ static void add_flag(struct flags *flags, const char *name, bool argument, int v
 }
 
 static bool takes_key(const struct option_set *set, const struct config_key *key) {
+    for (size_t i = 0; i < set->extra_count; i++)
+        if (strcmp(set->extras[i].name, key->name) == 0)
+            return false; /* the command has its own of that name */
     if (!set->keys) return true;
     for (size_t i = 0; set->keys[i]; i++)
         if (strcmp(set->keys[i], key->name) == 0) return true;

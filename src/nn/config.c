@@ -175,6 +175,7 @@ enum status config_read(struct config *config, const char *path) {
     } else {
         text[length] = '\0';
         status = config_parse(config, text, FROM_FILE, path);
+        snprintf(config->file, sizeof config->file, "%s", path);
     }
     free(text);
     return status;

@@ -55,6 +55,7 @@ struct config {
     char save[CONFIG_TEXT], save_init[CONFIG_TEXT], resume[CONFIG_TEXT];
     int64_t save_every;
     enum config_origin origin[CONFIG_MAX_KEYS]; /* by key */
+    char file[CONFIG_TEXT];                     /* the one that was read last, "" without */
 };
 
 struct config_key {

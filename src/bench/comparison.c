@@ -1,0 +1,192 @@
+#include "src/bench/comparison.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/text.h"
+#include "src/bench/shapes.h"
+
+static void tell(const struct comparison *comparison, const struct comparison_row *row, const char *what) {
+    if (comparison->progress) comparison->progress(row, what);
+}
+
+/* The row is out, for the reason in the kept message. */
+static void give_up(struct comparison_row *row, enum status status) {
+    const bool cannot = status == STATUS_UNAVAILABLE || status == STATUS_USAGE;
+    row->outcome = cannot ? ROW_LEFT_OUT : ROW_WRONG;
+    snprintf(row->reason, sizeof row->reason, "%s", status_message());
+}
+
+/* --- is it right? --- */
+
+static enum status verify_shapes(const struct config *config, struct compute *compute,
+                                 enum problem_inputs inputs) {
+    const enum gemm_dtype dtype =
+        compute->precision == GEMM_MIXED_BF16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype;
+    struct gemm_shape shapes[SHAPES_MOST];
+    const size_t count = shapes_of_training(&config->layers, (size_t)config->batch_size, "", shapes);
+    enum status status = STATUS_OK;
+    for (size_t s = 0; s < count && !status; s++) {
+        struct problem problem;
+        status = problem_open(&problem, compute, dtype, &shapes[s], 0);
+        if (!status) status = problem_verify(&problem, inputs, s + 1);
+        problem_close(&problem);
+    }
+    return status;
+}
+
+/* On the very shapes of the training, with the very set-up. */
+static enum status verify(const struct comparison *comparison, const struct comparison_row *row,
+                          enum problem_inputs inputs) {
+    struct config config = row->sweep->config;
+    const struct compute_options options = config_compute(&config);
+    struct compute compute;
+    const size_t images = comparison->data->train.count - (size_t)config.validation;
+    if ((size_t)config.batch_size > images) config.batch_size = (int64_t)images;
+    tell(comparison, row, inputs == PROBLEM_INTEGERS ? "verify" : "verify again");
+    enum status status = compute_open(&compute, row->sweep->backend, &options);
+    if (status) return status;
+    status = verify_shapes(&config, &compute, inputs);
+    compute_close(&compute);
+    return status;
+}
+
+static void examine(struct comparison *comparison, struct comparison_row *row) {
+    const struct sweep_row *sweep = row->sweep;
+    if (!sweep->backend) {
+        snprintf(row->reason, sizeof row->reason, "%s", sweep->left_out);
+        return;
+    }
+    const struct agreement *agreement = &comparison->agreement;
+    enum status status = config_check_data(&sweep->config, comparison->data);
+    if (!status) status = verify(comparison, row, PROBLEM_INTEGERS);
+    tell(comparison, row, "agreement");
+    if (!status)
+        status = agreement_check(agreement, &sweep->config, sweep->backend, comparison->data, &row->drift);
+    row->outcome = ROW_RIGHT;
+    if (status) give_up(row, status);
+    const bool drifted = row->outcome == ROW_WRONG && row->drift.step;
+    if ((row->outcome == ROW_RIGHT && comparison->trace) || drifted) {
+        tell(comparison, row, "trace");
+        if (agreement_trace(agreement, &sweep->config, sweep->backend, comparison->data, &row->trace))
+            row->trace = (struct trace){0};
+    }
+}
+
+/* --- how fast is it? --- */
+
+static void train_once(struct comparison *comparison, struct comparison_row *row) {
+    const struct run_limits limits = {.seconds = comparison->limit_seconds};
+    if (row->outcome != ROW_RIGHT) return;
+    char what[32];
+    snprintf(what, sizeof what, "train, %zu of %zu", row->repeats + 1, comparison->repeats);
+    tell(comparison, row, what);
+    const enum status status = run_training(&row->sweep->config, row->sweep->backend, comparison->data,
+                                            &limits, &row->runs[row->repeats]);
+    if (status) {
+        give_up(row, status);
+    } else {
+        row->repeats++;
+    }
+}
+
+/* One epoch of the same without a graph, to see inside. */
+static enum status look_inside(struct comparison *comparison, struct comparison_row *row) {
+    struct config config = row->sweep->config;
+    const struct run_limits limits = {.seconds = comparison->limit_seconds,
+                                      .steps = row->runs[0].steps_per_epoch};
+    if (row->runs[0].time.seconds[PART_GRAPH] == 0) return STATUS_OK;
+    config.engine = ENGINE_EAGER;
+    tell(comparison, row, "op by op");
+    return run_training(&config, row->sweep->backend, comparison->data, &limits, &row->ops);
+}
+
+static enum status collect_epochs(struct comparison_row *row) {
+    size_t count = 0;
+    for (size_t r = 0; r < row->repeats; r++) count += row->runs[r].epochs;
+    row->extrapolated = count == 0;
+    row->epoch_seconds = calloc(count + row->repeats, sizeof *row->epoch_seconds);
+    if (!row->epoch_seconds) return status_set(STATUS_FAILED, "out of memory");
+    count = 0;
+    for (size_t r = 0; r < row->repeats; r++) {
+        const struct run_result *run = &row->runs[r];
+        if (row->extrapolated && run->images) row->epoch_seconds[count++] = run_epoch_seconds(run);
+        for (size_t e = 0; e < run->epochs; e++) row->epoch_seconds[count++] = run->epoch_seconds[e];
+    }
+    row->epoch = statistics_of(row->epoch_seconds, count);
+    return STATUS_OK;
+}
+
+static void sum_up(struct comparison_row *row) {
+    const double repeats = (double)row->repeats;
+    for (size_t r = 0; r < row->repeats; r++) {
+        for (int part = 0; part < PART_COUNT; part++)
+            row->part[part] += run_part_seconds(&row->runs[r], (enum profile_part)part) / repeats;
+        row->transfer_ratio += run_transfer_ratio(&row->runs[r]) / repeats;
+        row->gemm_rate += run_gemm_rate(&row->runs[r]) / repeats;
+    }
+    const bool apart = row->ops.images > 0;
+    for (int op = 0; op < PROFILE_OPS; op++) {
+        const enum profile_part part = (enum profile_part)(PART_GEMM_NN + op);
+        row->gemm[op] = apart ? run_part_seconds(&row->ops, part) : row->part[part];
+    }
+    if (apart) row->gemm_rate = run_gemm_rate(&row->ops);
+}
+
+static void finish(struct comparison *comparison, struct comparison_row *row) {
+    if (row->outcome != ROW_RIGHT) return;
+    enum status status = look_inside(comparison, row);
+    if (!status) status = verify(comparison, row, PROBLEM_REALS);
+    if (!status) status = collect_epochs(row);
+    if (status) {
+        give_up(row, status);
+    } else {
+        sum_up(row);
+    }
+}
+
+enum status comparison_run(struct comparison *comparison, const struct sweep *sweep) {
+    comparison->rows = calloc(sweep->count, sizeof *comparison->rows);
+    if (!comparison->rows) return status_set(STATUS_FAILED, "out of memory");
+    comparison->count = sweep->count;
+    for (size_t i = 0; i < sweep->count; i++) {
+        comparison->rows[i].sweep = &sweep->rows[i];
+        comparison->rows[i].runs = calloc(comparison->repeats, sizeof *comparison->rows[i].runs);
+        if (!comparison->rows[i].runs) return status_set(STATUS_FAILED, "out of memory");
+    }
+    if (comparison->progress) comparison->progress(NULL, "float64 reference");
+    const enum status status = agreement_open(&comparison->agreement, comparison->config, comparison->data);
+    if (status) return status;
+    for (size_t i = 0; i < sweep->count; i++) examine(comparison, &comparison->rows[i]);
+    for (size_t repeat = 0; repeat < comparison->repeats; repeat++) /* in turn: the machine drifts */
+        for (size_t i = 0; i < sweep->count; i++) train_once(comparison, &comparison->rows[i]);
+    const struct comparison_row *wrong = NULL;
+    for (size_t i = 0; i < sweep->count; i++) {
+        finish(comparison, &comparison->rows[i]);
+        if (!wrong && comparison->rows[i].outcome == ROW_WRONG) wrong = &comparison->rows[i];
+    }
+    return wrong ? status_set(STATUS_VERIFY_FAILED, "%s does not compute what it should: %s",
+                              wrong->sweep->label, wrong->reason)
+                 : STATUS_OK;
+}
+
+void comparison_close(struct comparison *comparison) {
+    for (size_t i = 0; i < comparison->count; i++) {
+        struct comparison_row *row = &comparison->rows[i];
+        for (size_t r = 0; row->runs && r < row->repeats; r++) run_close(&row->runs[r]);
+        run_close(&row->ops);
+        free(row->runs);
+        free(row->epoch_seconds);
+    }
+    free(comparison->rows);
+    agreement_close(&comparison->agreement);
+    *comparison = (struct comparison){0};
+}
+
+const struct comparison_row *comparison_find(const struct comparison *comparison, const char *backend) {
+    for (size_t i = 0; i < comparison->count; i++)
+        if (comparison->rows[i].outcome == ROW_RIGHT &&
+            strcmp(comparison->rows[i].sweep->backend->name, backend) == 0)
+            return &comparison->rows[i];
+    return NULL;
+}

@@ -1,0 +1,122 @@
+#include "src/bench/comparison_log.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "src/base/jsonl.h"
+#include "src/bench/shapes.h"
+
+static void add_text(cJSON *line, const char *key, const char *text) {
+    if (text && text[0]) cJSON_AddStringToObject(line, key, text);
+}
+
+/* JSON has no infinity. */
+static void add_number(cJSON *line, const char *key, double value) {
+    cJSON_AddNumberToObject(line, key, isfinite(value) ? value : 1e300);
+}
+
+static void add_setup(cJSON *line, const struct comparison *comparison, const struct comparison_row *row) {
+    const struct config *config = &row->sweep->config;
+    char name[64], layers[CONFIG_TEXT];
+    shapes_config_name(config->file, name, sizeof name);
+    config_value(config, config_key_find("layers"), layers, sizeof layers);
+    add_text(line, "config", name);
+    add_text(line, "data", comparison->data->name);
+    add_text(line, "layers", layers);
+    add_number(line, "batch_size", (double)config->batch_size);
+    add_number(line, "epochs", (double)config->epochs);
+    add_number(line, "seed", (double)config->seed);
+    add_text(line, "label", row->sweep->label);
+    add_text(line, "backend", row->sweep->backend ? row->sweep->backend->name : row->sweep->label);
+    add_text(line, "dtype", config_choice("dtype", config->dtype));
+}
+
+static void add_how(cJSON *line, const struct run_result *run) {
+    add_text(line, "description", run->description);
+    add_text(line, "device", run->device);
+    add_text(line, "gpu", run->gpu);
+    add_text(line, "precision", run->precision);
+    add_text(line, "engine", run->engine);
+    add_text(line, "residency", run->residency);
+    add_number(line, "threads", run->threads);
+    const char *slow = strstr(run->description, "(slow: "); /* the backend's own words */
+    add_text(line, "warning", slow);
+}
+
+static void add_trace(cJSON *line, const struct trace *trace) {
+    if (!trace->step) return;
+    cJSON *object = cJSON_AddObjectToObject(line, "trace");
+    cJSON_AddBoolToObject(object, "drifts", trace->drifts);
+    add_number(object, "step", (double)trace->step);
+    add_number(object, "layer", (double)trace->layer);
+    add_text(object, "tensor", trace->tensor);
+    add_number(object, "relative", trace->relative);
+    add_number(object, "tolerance", trace->tolerance);
+}
+
+static void add_times(cJSON *line, const struct comparison_row *row) {
+    cJSON_AddItemToObject(line, "epoch_seconds",
+                          cJSON_CreateDoubleArray(row->epoch_seconds, (int)row->epoch.count));
+    add_number(line, "median_epoch_seconds", row->epoch.median);
+    add_number(line, "min_epoch_seconds", row->epoch.min);
+    add_number(line, "max_epoch_seconds", row->epoch.max);
+    cJSON_AddBoolToObject(line, "noisy", row->epoch.noisy);
+    cJSON_AddBoolToObject(line, "extrapolated", row->extrapolated);
+    cJSON *time = cJSON_AddObjectToObject(line, "time");
+    for (int part = 0; part < PART_COUNT; part++) {
+        const bool training = part != PART_STARTUP && part != PART_EVALUATION && part != PART_CHECKPOINT;
+        if (training) add_number(time, profile_part_key((enum profile_part)part), row->part[part]);
+    }
+    if (row->ops.images) {
+        cJSON *ops = cJSON_AddObjectToObject(line, "op_by_op"); /* an epoch of engine eager */
+        for (int op = 0; op < PROFILE_OPS; op++)
+            add_number(ops, profile_part_key((enum profile_part)(PART_GEMM_NN + op)), row->gemm[op]);
+    }
+}
+
+static void write_row(FILE *out, const struct comparison *comparison, const struct comparison_row *row,
+                      const struct comparison_row *baseline) {
+    cJSON *line = jsonl_new("compare");
+    add_setup(line, comparison, row);
+    if (row->outcome == ROW_LEFT_OUT) add_text(line, "left_out", row->reason);
+    if (row->outcome != ROW_LEFT_OUT) {
+        cJSON_AddBoolToObject(line, "agrees", row->outcome == ROW_RIGHT);
+        add_text(line, "reason", row->reason);
+        add_number(line, "drift", row->drift.relative);
+        add_number(line, "tolerance", row->drift.tolerance);
+        add_trace(line, &row->trace);
+    }
+    if (row->outcome == ROW_RIGHT) {
+        const struct run_result *run = &row->runs[0];
+        const double total = (double)run->test.total, accuracy = (double)run->test.correct / total;
+        add_how(line, run);
+        add_number(line, "test_accuracy", accuracy);
+        add_number(line, "accuracy_error", sqrt(accuracy * (1 - accuracy) / total));
+        jsonl_count(line, "test_correct", run->test.correct);
+        jsonl_count(line, "test_total", run->test.total);
+        add_number(line, "epochs_trained", (double)run->images / (double)run->images_per_epoch);
+        if (baseline) {
+            add_text(line, "baseline", baseline->sweep->backend->name);
+            add_number(line, "speedup", baseline->epoch.median / row->epoch.median);
+        }
+        add_times(line, row);
+        add_number(line, "transfer_ratio", row->transfer_ratio);
+        add_number(line, "images_per_second", (double)run->images_per_epoch / row->epoch.median);
+        add_number(line, "gflops", 1e-9 * row->gemm_rate);
+        add_number(line, "repeats", (double)row->repeats);
+    }
+    jsonl_write(out, line);
+}
+
+void comparison_write(FILE *out, const struct comparison *comparison, const struct comparison_row *baseline) {
+    cJSON *header = jsonl_header();
+    add_text(header, "command", "compare");
+    add_text(header, "data", comparison->data->name);
+    for (size_t i = 0; i < comparison->count; i++) {
+        if (comparison->rows[i].outcome != ROW_RIGHT || !comparison->rows[i].runs[0].gpu[0]) continue;
+        add_text(header, "gpu", comparison->rows[i].runs[0].gpu);
+        break;
+    }
+    jsonl_write(out, header);
+    for (size_t i = 0; i < comparison->count; i++) write_row(out, comparison, &comparison->rows[i], baseline);
+}

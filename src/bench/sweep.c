@@ -1,0 +1,142 @@
+#include "src/bench/sweep.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/backend/registry.h"
+#include "src/base/text.h"
+
+enum { MOST_VALUES = 32, VALUE = 256 };
+
+/* A key and the values that it takes in turn. */
+struct axis {
+    const char *key, *unit; /* the unit follows the value in labels */
+    size_t count;
+    char value[MOST_VALUES][VALUE];
+};
+
+enum { BACKEND, THREADS, DTYPE, PRECISION, ENGINE, RESIDENCY, PIN, AXES };
+
+static enum status too_many(const char *key) {
+    return status_set(STATUS_USAGE, "--%s lists more than %d values, or one that is too long", key,
+                      MOST_VALUES);
+}
+
+static enum status split(struct axis *axis, const char *list) {
+    while (*list) {
+        const size_t length = strcspn(list, ",");
+        if (axis->count == MOST_VALUES || length >= VALUE) return too_many(axis->key);
+        snprintf(axis->value[axis->count++], VALUE, "%.*s", (int)length, list);
+        list += length + (list[length] == ',');
+    }
+    return STATUS_OK;
+}
+
+static enum status all_backends(struct axis *axis) {
+    for (size_t i = 0; i < registry_count(); i++) {
+        if (axis->count == MOST_VALUES) return too_many(axis->key);
+        snprintf(axis->value[axis->count++], VALUE, "%s", registry_at(i)->name);
+    }
+    return STATUS_OK;
+}
+
+static enum status fill(struct axis *axis, const char *list, const struct config *config) {
+    if (list && strcmp(axis->key, "backend") == 0 && strcmp(list, "all") == 0) return all_backends(axis);
+    if (list && *list) return split(axis, list);
+    axis->count = 1;
+    config_value(config, config_key_find(axis->key), axis->value[0], VALUE);
+    return STATUS_OK;
+}
+
+/* Does the key change anything for this backend? */
+static bool matters(int key, const struct gemm_backend *backend, const struct config *config) {
+    const bool gpu = backend->device != GEMM_ON_HOST;
+    if (key == THREADS) return !gpu && backend->set_threads;
+    if (key == RESIDENCY) return gpu;
+    if (key == PRECISION) return config->dtype == GEMM_F32;
+    if (key == PIN) return gpu && config->residency == RESIDENCY_HOST;
+    return true;
+}
+
+/* Of all backends, those that cannot be used are no error. */
+static enum status leave_out(struct sweep_row *row, size_t index) {
+    registry_usable(registry_at(index), row->left_out, sizeof row->left_out);
+    return STATUS_OK;
+}
+
+/* Takes the config of one combination. *same: a row that is like it is there already. */
+static enum status combine(const struct axis *axes, size_t index, bool all, struct sweep_row *row,
+                           bool *same) {
+    char where[64];
+    size_t chosen[AXES];
+    for (int a = AXES - 1; a >= 0; a--) { /* the backend changes slowest */
+        chosen[a] = index % axes[a].count;
+        index /= axes[a].count;
+    }
+    *same = false;
+    for (int a = 0; a < AXES; a++) {
+        const char *value = axes[a].value[chosen[a]];
+        snprintf(where, sizeof where, a == BACKEND ? "--backends" : "--%s", axes[a].key);
+        enum status status = config_set(&row->config, axes[a].key, value, FROM_FLAG, where);
+        if (!status && a == BACKEND) {
+            status = registry_find(value, &row->backend);
+            if (status == STATUS_UNAVAILABLE && all) status = leave_out(row, chosen[a]);
+        }
+        if (status) return status;
+        const bool counts = row->backend ? matters(a, row->backend, &row->config) : a == BACKEND;
+        if (!counts && chosen[a] > 0) *same = true;
+        if (a == BACKEND) {
+            text_append(row->label, sizeof row->label, "%s", row->backend ? row->backend->name : value);
+        } else if (counts && axes[a].count > 1) {
+            const char *unit = a == THREADS && strcmp(value, "1") == 0 ? " thread" : axes[a].unit;
+            text_append(row->label, sizeof row->label, ", %s%s", value, unit);
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status fill_rows(struct sweep *sweep, const struct config *config, const struct axis *axes,
+                             bool all) {
+    size_t combinations = 1;
+    for (int a = 0; a < AXES; a++) combinations *= axes[a].count;
+    if (combinations > 4096)
+        return status_set(STATUS_USAGE, "%zu combinations are too many to compare", combinations);
+    sweep->rows = calloc(combinations, sizeof *sweep->rows);
+    if (!sweep->rows) return status_set(STATUS_FAILED, "out of memory");
+    for (size_t i = 0; i < combinations; i++) {
+        struct sweep_row *row = &sweep->rows[sweep->count];
+        bool same;
+        *row = (struct sweep_row){.config = *config};
+        const enum status status = combine(axes, i, all, row, &same);
+        if (status) return status;
+        sweep->count += !same;
+    }
+    return STATUS_OK;
+}
+
+enum status sweep_open(struct sweep *sweep, const struct config *config, const struct sweep_lists *lists) {
+    const char *const given[AXES] = {lists->backends, lists->threads,     lists->dtypes, lists->precisions,
+                                     lists->engines,  lists->residencies, lists->pins};
+    static const char *const keys[AXES] = {"backend", "threads",   "dtype", "precision",
+                                           "engine",  "residency", "pin"};
+    *sweep = (struct sweep){0};
+    struct axis *axes = calloc(AXES, sizeof *axes);
+    if (!axes) return status_set(STATUS_FAILED, "out of memory");
+    enum status status = STATUS_OK;
+    for (int a = 0; a < AXES && !status; a++) {
+        axes[a].key = keys[a];
+        axes[a].unit = a == THREADS ? " threads" : a == PIN ? " pin" : "";
+        status = fill(&axes[a], given[a], config);
+        if (!status && axes[a].count == 0) status = status_set(STATUS_USAGE, "--%s lists nothing", keys[a]);
+    }
+    if (!status)
+        status = fill_rows(sweep, config, axes, lists->backends && strcmp(lists->backends, "all") == 0);
+    free(axes);
+    if (status) sweep_close(sweep);
+    return status;
+}
+
+void sweep_close(struct sweep *sweep) {
+    free(sweep->rows);
+    *sweep = (struct sweep){0};
+}
