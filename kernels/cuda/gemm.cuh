@@ -64,7 +64,7 @@ template <cuda_gemm_launches LAUNCHES> enum gemm_status cuda_gemm_run(void *opaq
 template <cuda_gemm_launches LAUNCHES>
 size_t cuda_gemm_kernels(void *opaque, const gemm_call *call, gemm_kernel *list, size_t size) {
     cuda_gemm_context *context = (cuda_gemm_context *)opaque;
-    cuda_launcher launcher = {.fault = &context->fault, .list = list, .size = size};
+    cuda_launcher launcher = {.fault = &context->fault, .describe = true, .list = list, .size = size};
     if (call->m && call->n && cuda_gemm_supports(call->dtype, call->op)) LAUNCHES(context, *call, launcher);
     return launcher.count;
 }

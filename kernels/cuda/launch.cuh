@@ -10,9 +10,9 @@ extern "C" {
 struct cuda_launcher {
     cudaStream_t stream;
     cuda_fault *fault;
-    gemm_kernel *list; /* NULL: launch. Else launch nothing, and describe it here */
-    size_t size;       /* of the list */
-    size_t count;      /* of kernels described */
+    bool describe;     /* launch nothing, but say in the list what it would be */
+    gemm_kernel *list; /* of `size` entries, the first `count` of them written */
+    size_t size, count;
 };
 
 /* The next entry of the list (kernels/cuda/common.cu). */
@@ -23,7 +23,7 @@ void cuda_describe_launch(cuda_launcher &launcher, const char *name, const void 
 template <typename... P, typename... A>
 void launch(cuda_launcher &launcher, const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
             size_t dynamic_bytes, const A &...arguments) {
-    if (launcher.list) {
+    if (launcher.describe) {
         cuda_describe_launch(launcher, name, (const void *)kernel, block, dynamic_bytes);
     } else {
         kernel<<<grid, block, dynamic_bytes, launcher.stream>>>(arguments...);

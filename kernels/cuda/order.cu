@@ -4,9 +4,9 @@
               letter of A first. There is no padding, so conflicts show. Tile, static or dynamic shared memory and the
               multiply are parameters of the same source.
    Bound by   as shmem.cu: 2 reads of shared memory per multiply-add, here times the conflicts.
-   Reads      threads x run along n. A: all lanes of a row of C read the same element, so neither way conflicts (tile 16 and less:
-              2, 4, 8 rows in a warp, in different banks). B straight: lanes read neighbours, no conflict. B transposed (RC,
-              CC): lanes are a whole row of TILE elements apart, and conflict.
+   Reads      threads x run along n. A: all lanes of a row of C read the same element, and the rows of a warp (2 with tiles of 16,
+              4 below) are in different banks: no conflict either way. B straight: lanes read neighbours, no conflict. B
+              transposed (RC, CC): lanes are a whole row of TILE elements apart, and conflict.
               Along k a straight A and a transposed B are contiguous, so the compiler reads 16 bytes at once (sm_90): for 4 k in
               float32, RR has 1 + 4 reads, RC 1 + 1, CR 4 + 4, CC 4 + 1. Ways of the reads of a transposed B, of 8 lanes
               each, for tiles of 4, 8, 16, 32:  float32 1, 2, 4, 8;  float64 1, 4, 8, 8.

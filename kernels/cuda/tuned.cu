@@ -90,7 +90,7 @@ static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
 static size_t tuned_kernels(void *opaque, const struct gemm_call *call, struct gemm_kernel *list,
                             size_t size) {
     tuned_context *context = (tuned_context *)opaque;
-    cuda_launcher launcher = {.fault = &context->fault, .list = list, .size = size};
+    cuda_launcher launcher = {.fault = &context->fault, .describe = true, .list = list, .size = size};
     if (call->m && call->n && tuned_supports(call->dtype, call->op)) launch_own(context, call, launcher);
     return launcher.count;
 }

@@ -15,8 +15,9 @@
 #    include <emmintrin.h>
 #endif
 
-static const double LONG_ENOUGH = 20e-3; /* seconds: a fork and join are microseconds */
-enum { REPEATS = 7 };
+/* Seconds: a fork and join are microseconds; and with many short repeats, one of them is not disturbed by what else runs. */
+static const double LONG_ENOUGH = 10e-3;
+enum { REPEATS = 20, COPIES = 7 };
 
 static double now(void) {
     struct timespec time;
@@ -34,7 +35,7 @@ static double now(void) {
 #    define IN_REGISTER(x)
 #endif
 #define SUMS(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11)
-#define START(i) vector sum##i = (vector){0} + (1 + i);
+#define START(i) vector sum##i = (vector){0} + (1 + (i));
 #define STEP(i)                      \
     sum##i = sum##i * factor + term; \
     IN_REGISTER(sum##i)
@@ -93,19 +94,18 @@ static const struct loop loops[] = {
 static double seconds_of(double (*run)(size_t rounds), size_t rounds, int threads) {
     double total = 0;
     const double start = now();
-#pragma omp parallel num_threads(threads) reduction(+ : total)
-    total += run(rounds);
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : total)
+    for (int t = 0; t < threads; t++) total += run(rounds);
     volatile double used = total; /* or there would be nothing to compute */
     (void)used;
-    (void)threads;
     return now() - start;
 }
 
 /* Rounds a second of every thread. */
 static double rate_of(double (*run)(size_t rounds), int threads) {
     size_t rounds = 1 << 14;
-    double seconds, best = 0;
-    while ((seconds = seconds_of(run, rounds, threads)) < LONG_ENOUGH / 2) rounds *= 2;
+    double best = 0;
+    while (seconds_of(run, rounds, threads) < LONG_ENOUGH / 2) rounds *= 2;
     for (int i = 0; i < REPEATS; i++) {
         const double rate = (double)rounds / seconds_of(run, rounds, threads);
         if (rate > best) best = rate;
@@ -119,7 +119,8 @@ double host_peak(enum gemm_dtype dtype, int threads) {
         const struct loop *loop = &loops[i];
         if (!loop->usable()) continue;
         const bool single = dtype == GEMM_F32;
-        const double flops = 2.0 * 12 * (double)(loop->bytes / (single ? sizeof(float) : sizeof(double)));
+        const size_t lanes = loop->bytes / (single ? sizeof(float) : sizeof(double));
+        const double flops = 2.0 * 12 * (double)lanes; /* of a round */
         const double peak = flops * threads * rate_of(single ? loop->f32 : loop->f64, threads);
         if (peak > best) best = peak;
     }
@@ -149,10 +150,9 @@ static void fill(char *to, const char *from, size_t bytes) {
     memset(to, 1, bytes);
 }
 
-/* Every thread works on a share of its own. Returns the seconds. */
+/* Every thread works on `share` bytes of its own. Returns the seconds. */
 static double in_shares(void (*work)(char *to, const char *from, size_t bytes), char *to, const char *from,
-                        size_t bytes, int threads) {
-    const size_t share = bytes / (size_t)threads / 64 * 64;
+                        size_t share, int threads) {
     const double start = now();
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int t = 0; t < threads; t++) work(to + (size_t)t * share, from + (size_t)t * share, share);
@@ -160,13 +160,14 @@ static double in_shares(void (*work)(char *to, const char *from, size_t bytes), 
 }
 
 double host_copy_rate(void *to, void *from, size_t bytes, int threads) {
-    const double moved = 2.0 * (double)(bytes / (size_t)threads / 64 * 64) * threads;
+    const size_t share = bytes / (size_t)threads / 64 * 64;
+    const double moved = 2.0 * (double)share * threads;
     double best = 0;
-    in_shares(fill, from, to, bytes, threads);
-    in_shares(fill, to, from, bytes, threads);
-    for (int repeat = 0; repeat < REPEATS; repeat++) {
-        const double streaming = moved / in_shares(streaming_copy, to, from, bytes, threads);
-        const double library = moved / in_shares(library_copy, to, from, bytes, threads);
+    in_shares(fill, from, to, share, threads);
+    in_shares(fill, to, from, share, threads);
+    for (int repeat = 0; repeat < COPIES; repeat++) {
+        const double streaming = moved / in_shares(streaming_copy, to, from, share, threads);
+        const double library = moved / in_shares(library_copy, to, from, share, threads);
         if (streaming > best) best = streaming;
         if (library > best) best = library;
     }
