@@ -93,12 +93,28 @@ static inline bool gemm_transposes_b(enum gemm_op op) {
     return op == GEMM_NT || op == GEMM_TT;
 }
 
+/* How the tiles of A, then of B, lie in shared memory: R, rows as they are; C, transposed. */
+enum gemm_order { GEMM_RR, GEMM_RC, GEMM_CR, GEMM_CC };
+
 struct gemm_options {
     int threads;  /* host backends: how many to use, >= 1 */
     void *stream; /* cuda backends: the cudaStream_t to issue work on */
     enum gemm_precision precision;
-    int tile;            /* cuda-shmem: 4, 8, 16 or 32 */
-    bool dynamic_shared; /* cuda-shmem: shared memory allocated at launch */
+    int tile;              /* cuda-shmem, cuda-order: 4, 8, 16 or 32 */
+    bool dynamic_shared;   /* cuda-shmem, cuda-order: shared memory allocated at launch */
+    enum gemm_order order; /* cuda-order */
+    bool
+        rounded_multiply; /* cuda-order: round each product before it is added, instead of fused multiply-adds */
+};
+
+/* One kernel that a call launches on a GPU. */
+struct gemm_kernel {
+    char name[48];
+    unsigned threads;    /* of a block */
+    unsigned registers;  /* of a thread */
+    size_t shared_bytes; /* of a block: static and dynamic */
+    double
+        occupancy; /* theoretical: warps that an SM can hold at once, as a part of the most that it could */
 };
 
 struct gemm_backend {
@@ -132,6 +148,10 @@ struct gemm_backend {
 
     /* (optional) Version, core type and the like, for the header of every report. */
     void (*describe)(void *context, char *text, size_t size);
+
+    /* (optional) The kernels that this call launches, up to `size`; returns how many. Launches nothing, reads no matrix; the
+       alignment of pointers counts. */
+    size_t (*kernels)(void *context, const struct gemm_call *call, struct gemm_kernel *list, size_t size);
 
     /* (optional) What went wrong, after GEMM_FAILED; "" if nothing. */
     const char *(*error)(void *context);

@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 
-const char *const gpu_backends[GPU_BACKENDS] = {"cuda-naive", "cuda-coalesced", "cuda-shmem", "cuda-tuned",
-                                                "cublas"};
+const char *const gpu_backends[GPU_BACKENDS] = {"cuda-naive", "cuda-coalesced", "cuda-shmem",
+                                                "cuda-order", "cuda-tuned",     "cublas"};
 
 void gpu_needed(void) {
     const struct gemm_backend *backend;

@@ -5,7 +5,7 @@
 
 #include "tests/support.h"
 
-enum { GPU_BACKENDS = 5 };
+enum { GPU_BACKENDS = 6 };
 extern const char *const gpu_backends[GPU_BACKENDS];
 
 /* Skips the test without a GPU. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "src/base/platform.h"
 #include "src/base/profile.h"
 #include "src/base/rng.h"
 #include "src/base/text.h"
@@ -125,6 +126,21 @@ static void messages_nest(void **state) {
     assert_string_equal(status_message(), "loading: file 3 is short");
 }
 
+/* Where Linux describes caches, the last one is at least as large as the first. */
+static void last_cache(void **state) {
+    (void)state;
+    FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index0/size", "r");
+    unsigned long first = 0;
+    if (!file) {
+        assert_int_equal(platform_last_cache(), 0);
+        skip();
+    }
+    assert_int_equal(fscanf(file, "%luK", &first), 1);
+    fclose(file);
+    assert_true(first > 0 && platform_last_cache() >= (size_t)first << 10);
+    assert_true(platform_last_cache() <= (size_t)64 << 30);
+}
+
 static void pause_briefly(void) {
     nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
 }
@@ -169,6 +185,7 @@ int main(void) {
         cmocka_unit_test(nearest_word),
         cmocka_unit_test(numbers_for_people),
         cmocka_unit_test(messages_nest),
+        cmocka_unit_test(last_cache),
         cmocka_unit_test(profile_adds_up),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);

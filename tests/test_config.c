@@ -180,6 +180,22 @@ static void names_may_hold_a_hash(void **state) {
     assert_status(config_set(&config, "data", "a #b", FROM_FLAG, "--data"), STATUS_USAGE);
 }
 
+/* What kernels are made of comes from the config to those that open them. */
+static void parameters_of_kernels(void **state) {
+    (void)state;
+    struct config config;
+    support_config(&config, "threads=3");
+    struct compute_options options = config_compute(&config);
+    assert_true(options.threads == 3 && options.tile == 32 && !options.dynamic_shared);
+    assert_true(options.order == GEMM_RR && !options.rounded_multiply);
+    support_config(&config, "tile=8 shared=dynamic order=CR multiply=fmul_rn");
+    options = config_compute(&config);
+    assert_true(options.tile == 8 && options.dynamic_shared);
+    assert_true(options.order == GEMM_CR && options.rounded_multiply);
+    assert_status(config_set(&config, "order", "RX", FROM_FLAG, "--order"), STATUS_USAGE);
+    assert_says(status_message(), "RR | RC | CR | CC");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_the_validation_config),
@@ -192,6 +208,7 @@ int main(void) {
         cmocka_unit_test(files_that_are_none),
         cmocka_unit_test(fits_the_data),
         cmocka_unit_test(names_may_hold_a_hash),
+        cmocka_unit_test(parameters_of_kernels),
     };
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);
 }

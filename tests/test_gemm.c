@@ -292,6 +292,16 @@ static void empty_shapes(void **state) {
     }
 }
 
+static void no_gpu_kernels_on_the_host(void **state) {
+    (void)state;
+    const struct gemm_call call = {.m = 2, .n = 2, .k = 2, .lda = 2, .ldb = 2, .ldc = 2};
+    struct compute compute;
+    struct gemm_kernel kernel;
+    support_open(&compute, "serial", 1);
+    assert_int_equal(compute_kernels(&compute, &call, &kernel, 1), 0);
+    compute_close(&compute);
+}
+
 static void unknown_backends(void **state) {
     (void)state;
     const struct gemm_backend *backend;
@@ -313,6 +323,7 @@ int main(void) {
         cmocka_unit_test(openmp_equals_serial_bit_for_bit),
         cmocka_unit_test(not_a_number_comes_through),
         cmocka_unit_test(empty_shapes),
+        cmocka_unit_test(no_gpu_kernels_on_the_host),
         cmocka_unit_test(unknown_backends),
     };
     return cmocka_run_group_tests_name("gemm", tests, NULL, NULL);

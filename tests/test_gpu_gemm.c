@@ -42,6 +42,19 @@ static void shmem_is_right(void **state) {
                         tile == 16 && !dynamic ? 1 : 5);
 }
 
+/* Tiles straight and transposed, of each size, in both kinds of shared memory, with both multiplies: 64 kernels. */
+static struct compute_options order_variant(int variant) {
+    return (struct compute_options){.order = (enum gemm_order)(variant % 4),
+                                    .tile = 4 << variant / 4 % 4,
+                                    .dynamic_shared = variant / 16 % 2,
+                                    .rounded_multiply = variant / 32};
+}
+
+static void order_is_right(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 64; variant++) verify_with("cuda-order", order_variant(variant), 61);
+}
+
 static void tuned_is_right(void **state) {
     (void)state;
     verify_with("cuda-tuned", (struct compute_options){0}, 1);
@@ -100,6 +113,91 @@ static void residency_host_is_right(void **state) {
                     5);
 }
 
+/* The description of the one kernel of an m x n x k product, if `expected`; else there is none to be had. */
+static struct gemm_kernel describe(struct compute *compute, enum gemm_dtype dtype, enum gemm_op op, size_t m,
+                                   size_t n, size_t k, bool expected) {
+    const struct gemm_call call = {.dtype = dtype,
+                                   .op = op,
+                                   .m = m,
+                                   .n = n,
+                                   .k = k,
+                                   .alpha = 1,
+                                   .lda = gemm_transposes_a(op) ? m : k,
+                                   .ldb = gemm_transposes_b(op) ? k : n,
+                                   .ldc = n};
+    struct gemm_kernel list[3] = {0};
+    assert_int_equal(compute_kernels(compute, &call, NULL, 0), 0);
+    assert_int_equal(compute_kernels(compute, &call, list, 3), expected);
+    assert_status(compute->device.driver->synchronize(&compute->device), STATUS_OK);
+    if (expected) {
+        assert_true(list[0].name[0] && list[0].registers > 0 && list[0].registers <= 255);
+        assert_true(list[0].threads > 0 && list[0].threads <= 1024);
+        assert_true(list[0].occupancy > 0 && list[0].occupancy <= 1);
+    }
+    return list[0];
+}
+
+static void kernels_are_described(void **state) {
+    (void)state;
+    struct compute compute;
+    for (int b = 0; b < 2 * GPU_BACKENDS; b++) {
+        const char *name = gpu_backends[b / 2];
+        const bool library = strcmp(name, "cublas") == 0, both = strcmp(name, "cuda-tuned") == 0;
+        gpu_open(
+            &compute, name,
+            &(struct compute_options){.threads = 1, .residency = b % 2 ? RESIDENCY_HOST : RESIDENCY_DEVICE});
+        for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++)
+            for (int op = GEMM_NN; op <= GEMM_NT; op++) {
+                describe(&compute, (enum gemm_dtype)dtype, (enum gemm_op)op, 64, 65, 66, !library);
+                describe(&compute, (enum gemm_dtype)dtype, (enum gemm_op)op, 5000, 5000, 5000,
+                         !library && !both);
+                describe(&compute, (enum gemm_dtype)dtype, (enum gemm_op)op, 0, 65, 66, false);
+            }
+        describe(&compute, GEMM_BF16, GEMM_NN, 64, 65, 66, both);
+        compute_close(&compute);
+    }
+}
+
+/* cuda-tuned names the kernels that it has for narrow products. */
+static void narrow_kernels_are_named(void **state) {
+    (void)state;
+    static const size_t shapes[][3] = {{8192, 10, 512}, {512, 10, 8192}, {8192, 512, 10}}; /* NN, TN, NT */
+    static const char *const names[] = {"narrow_nn", "narrow_tn", "narrow_nt"};
+    struct compute compute;
+    gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 1});
+    /* older GPUs leave all of them to the library; a product of 8192 rows is too long for the kernels of small ones */
+    const struct gemm_epilogue relu = {.activation = ACTIVATION_RELU};
+    const struct gemm_call forward = {
+        .m = 8192, .n = 10, .k = 512, .alpha = 1, .lda = 512, .ldb = 10, .ldc = 10, .epilogue = &relu};
+    const bool own = compute_fuses(&compute, &forward);
+    for (int op = GEMM_NN; op <= GEMM_NT; op++) {
+        const struct gemm_kernel kernel =
+            describe(&compute, GEMM_F32, (enum gemm_op)op, shapes[op][0], shapes[op][1], shapes[op][2], own);
+        if (own) assert_string_equal(kernel.name, names[op]);
+    }
+    compute_close(&compute);
+}
+
+static void order_kernels_are_as_asked_for(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 64; variant++) {
+        const struct compute_options options = order_variant(variant);
+        const size_t elements = (size_t)(options.tile * options.tile);
+        struct compute compute;
+        gpu_open(&compute, "cuda-order", &options);
+        assert_says(compute.description, options.dynamic_shared ? "dynamic" : "static");
+        for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++) {
+            const struct gemm_kernel kernel =
+                describe(&compute, (enum gemm_dtype)dtype, GEMM_NN, 300, 200, 100, true);
+            assert_int_equal(kernel.threads, elements);
+            assert_int_equal(kernel.shared_bytes, 2 * elements * dtype_size((enum gemm_dtype)dtype));
+            /* no GPU holds more than half of its warps in blocks of one warp */
+            if (options.tile == 4) assert_true(kernel.occupancy <= 0.5);
+        }
+        compute_close(&compute);
+    }
+}
+
 static void what_is_not_there_is_refused(void **state) {
     (void)state;
     const struct gemm_backend *backend;
@@ -117,10 +215,18 @@ static void what_is_not_there_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(naive_is_right),          cmocka_unit_test(coalesced_is_right),
-        cmocka_unit_test(shmem_is_right),          cmocka_unit_test(tuned_is_right),
-        cmocka_unit_test(narrow_shapes),           cmocka_unit_test(cublas_is_right),
-        cmocka_unit_test(residency_host_is_right), cmocka_unit_test(what_is_not_there_is_refused),
+        cmocka_unit_test(naive_is_right),
+        cmocka_unit_test(coalesced_is_right),
+        cmocka_unit_test(shmem_is_right),
+        cmocka_unit_test(tuned_is_right),
+        cmocka_unit_test(narrow_shapes),
+        cmocka_unit_test(cublas_is_right),
+        cmocka_unit_test(residency_host_is_right),
+        cmocka_unit_test(order_is_right),
+        cmocka_unit_test(kernels_are_described),
+        cmocka_unit_test(narrow_kernels_are_named),
+        cmocka_unit_test(order_kernels_are_as_asked_for),
+        cmocka_unit_test(what_is_not_there_is_refused),
     };
     return cmocka_run_group_tests_name("gpu gemm", tests, NULL, NULL);
 }

@@ -240,11 +240,56 @@ static void ops_gather_round_and_sgd(void **state) {
     }
 }
 
+/* The best rate of a product of the library, in flops a second. */
+static double rate_of_cublas(struct compute *compute, enum gemm_dtype dtype) {
+    enum { SIDE = 4096 };
+    const size_t bytes = (size_t)SIDE * SIDE * dtype_size(dtype);
+    struct device *device = &compute->device;
+    struct gemm_call call = {
+        .dtype = dtype, .m = SIDE, .n = SIDE, .k = SIDE, .alpha = 1, .lda = SIDE, .ldb = SIDE, .ldc = SIDE};
+    void *memory[3];
+    double best = 0;
+    for (int i = 0; i < 3; i++) memory[i] = device->driver->alloc(device, bytes);
+    assert_true(memory[0] && memory[1] && memory[2]);
+    call.a = memory[0];
+    call.b = memory[1];
+    call.c = memory[2];
+    for (int repeat = 0; repeat < 5; repeat++) {
+        const double start = clock_seconds();
+        assert_status(compute_gemm(compute, &call), STATUS_OK);
+        assert_status(device->driver->synchronize(device), STATUS_OK);
+        best = fmax(best, 2.0 * SIDE * (double)SIDE * SIDE / (clock_seconds() - start));
+    }
+    for (int i = 0; i < 3; i++) device->driver->free(device, memory[i]);
+    return best;
+}
+
+static void measured_peaks(void **state) {
+    (void)state;
+    struct compute compute;
+    double rate[2] = {NAN, NAN}, bytes = NAN;
+    gpu_open(&compute, "cublas", &(struct compute_options){.threads = 1});
+    struct device *device = &compute.device;
+    for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++)
+        assert_status(device->driver->peak(device, (enum gemm_dtype)dtype, &rate[dtype]), STATUS_OK);
+    assert_status(device->driver->bandwidth(device, &bytes), STATUS_OK);
+    print_message("peak: %.2f TFLOP/s in float32, %.2f in float64, copy %.0f GB/s\n", 1e-12 * rate[0],
+                  1e-12 * rate[1], 1e-9 * bytes);
+    assert_true(isfinite(rate[0]) && isfinite(rate[1]) && isfinite(bytes));
+    assert_true(rate[1] > 0 && bytes > 0);
+    assert_true(rate[0] > 0.7 * rate[1]); /* float64 on tensor cores is about as fast as float32 */
+    for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++)
+        assert_true(1.05 * rate[dtype] > rate_of_cublas(&compute, (enum gemm_dtype)dtype));
+    assert_status(device->driver->peak(device, GEMM_BF16, &bytes), STATUS_UNAVAILABLE);
+    compute_close(&compute);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ops_activation),
         cmocka_unit_test(ops_softmax),
         cmocka_unit_test(ops_gather_round_and_sgd),
+        cmocka_unit_test(measured_peaks),
     };
     return cmocka_run_group_tests_name("gpu ops", tests, NULL, NULL);
 }

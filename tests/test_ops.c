@@ -286,13 +286,56 @@ static void sgd_is_that_of_pytorch(void **state) {
         }
 }
 
+/* The best rate of `side`^3 products in float32 on one thread, in flops a second. */
+static double rate_of_serial(size_t side) {
+    const struct gemm_call shape = {
+        .m = side, .n = side, .k = side, .alpha = 1, .lda = side, .ldb = side, .ldc = side};
+    struct gemm_call call = shape;
+    struct values a = make_random(GEMM_F32, side * side, 1, 7), b = make_random(GEMM_F32, side * side, 1, 8),
+                  c = make(GEMM_F32, side * side);
+    struct compute compute;
+    double best = 0;
+    support_open(&compute, "serial", 1);
+    call.a = a.data;
+    call.b = b.data;
+    call.c = c.data;
+    for (int repeat = 0; repeat < 20; repeat++) {
+        const double start = clock_seconds();
+        assert_status(compute_gemm(&compute, &call), STATUS_OK);
+        best = fmax(best, 2.0 * (double)(side * side * side) / (clock_seconds() - start));
+    }
+    compute_close(&compute);
+    free(a.data);
+    free(b.data);
+    free(c.data);
+    return best;
+}
+
+static void measured_peaks(void **state) {
+    (void)state;
+    struct device device = {.driver = &device_host};
+    double single = NAN, twice = NAN, bytes = NAN;
+    assert_status(device.driver->open(&device, &(struct device_options){.threads = 1}), STATUS_OK);
+    assert_status(device.driver->peak(&device, GEMM_F32, &single), STATUS_OK);
+    assert_status(device.driver->peak(&device, GEMM_F64, &twice), STATUS_OK);
+    assert_status(device.driver->bandwidth(&device, &bytes), STATUS_OK);
+    print_message("peak of a thread: %.1f GFLOP/s in float32, %.1f in float64, copy %.1f GB/s\n",
+                  1e-9 * single, 1e-9 * twice, 1e-9 * bytes);
+    assert_true(isfinite(single) && isfinite(twice) && isfinite(bytes));
+    assert_true(twice > 0 && bytes > 0);
+    assert_true(single > 0.7 * twice); /* twice as many lanes, less what else runs here */
+    assert_true(single > rate_of_serial(128));
+    assert_status(device.driver->peak(&device, GEMM_BF16, &single), STATUS_UNAVAILABLE);
+    device.driver->close(&device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bias_and_activation),     cmocka_unit_test(derivatives_and_column_sums),
         cmocka_unit_test(relu_lets_nan_through),   cmocka_unit_test(softmax_matches_its_definition),
         cmocka_unit_test(softmax_cannot_overflow), cmocka_unit_test(softmax_notices_what_is_not_finite),
         cmocka_unit_test(gather_by_index),         cmocka_unit_test(sgd_is_that_of_pytorch),
-        cmocka_unit_test(round_to_storage),
+        cmocka_unit_test(round_to_storage),        cmocka_unit_test(measured_peaks),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
 }

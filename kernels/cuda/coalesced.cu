@@ -21,20 +21,13 @@ template <typename T> __global__ void coalesced_kernel(strided_gemm<T> g) {
     }
 }
 
-template <typename T> static void launch(cudaStream_t stream, const gemm_call &call) {
-    const dim3 grid(blocks_for(call.n, WIDTH), grid_y(call.m, HEIGHT));
-    coalesced_kernel<T><<<grid, dim3(WIDTH, HEIGHT), 0, stream>>>(strided_gemm<T>(call));
-}
-
-static enum gemm_status coalesced_gemm(void *opaque, const struct gemm_call *call) {
-    cuda_gemm_context *context = (cuda_gemm_context *)opaque;
-    if (call->m == 0 || call->n == 0) return GEMM_OK;
-    if (call->dtype == GEMM_F32) {
-        launch<float>(context->stream, *call);
-    } else {
-        launch<double>(context->stream, *call);
-    }
-    return CUDA_LAUNCHED(&context->fault, "coalesced_kernel") ? GEMM_OK : GEMM_FAILED;
+static void coalesced_launches(const cuda_gemm_context *context, const gemm_call &call,
+                               cuda_launcher &launcher) {
+    (void)context;
+    const dim3 grid(blocks_for(call.n, WIDTH), grid_y(call.m, HEIGHT)), block(WIDTH, HEIGHT);
+    with_real(call.dtype, [&]<typename T>() {
+        launch(launcher, "coalesced_kernel", coalesced_kernel<T>, grid, block, 0, strided_gemm<T>(call));
+    });
 }
 
 extern "C" const struct gemm_backend gemm_cuda_coalesced = {
@@ -45,6 +38,7 @@ extern "C" const struct gemm_backend gemm_cuda_coalesced = {
     .create = cuda_gemm_create,
     .destroy = cuda_gemm_destroy,
     .supports = cuda_gemm_supports,
-    .gemm = coalesced_gemm,
+    .gemm = cuda_gemm_run<coalesced_launches>,
+    .kernels = cuda_gemm_kernels<coalesced_launches>,
     .error = cuda_gemm_error,
 };

@@ -1,4 +1,4 @@
-/* The slots that the hand-written CUDA backends fill alike. */
+/* The slots that the hand-written CUDA backends fill alike, and the description of a launch. */
 #include <stdlib.h>
 
 #include "kernels/cuda/gemm.cuh"
@@ -25,6 +25,8 @@ void *cuda_gemm_create(const struct gemm_options *options, char *why, size_t siz
     context->stream = (cudaStream_t)options->stream;
     context->tile = options->tile;
     context->dynamic_shared = options->dynamic_shared;
+    context->order = options->order;
+    context->rounded_multiply = options->rounded_multiply;
     return context;
 }
 
@@ -38,4 +40,25 @@ bool cuda_gemm_supports(enum gemm_dtype dtype, enum gemm_op op) {
 
 const char *cuda_gemm_error(void *context) {
     return ((cuda_gemm_context *)context)->fault.message;
+}
+
+void cuda_describe_launch(cuda_launcher &launcher, const char *name, const void *function, dim3 block,
+                          size_t dynamic_bytes) {
+    const int warp = 32, threads = (int)(block.x * block.y * block.z);
+    int blocks = 0, device = 0, most = 0; /* blocks and threads that an SM can hold */
+    cudaFuncAttributes attributes;
+    cuda_fault *fault = launcher.fault;
+    if (launcher.count == launcher.size) return;
+    if (!CUDA_TRY(fault, cudaFuncGetAttributes(&attributes, function)) ||
+        !CUDA_TRY(fault,
+                  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads, dynamic_bytes)) ||
+        !CUDA_TRY(fault, cudaGetDevice(&device)) ||
+        !CUDA_TRY(fault, cudaDeviceGetAttribute(&most, cudaDevAttrMaxThreadsPerMultiProcessor, device)))
+        return;
+    gemm_kernel *kernel = &launcher.list[launcher.count++];
+    snprintf(kernel->name, sizeof kernel->name, "%s", name);
+    kernel->threads = (unsigned)threads;
+    kernel->registers = (unsigned)attributes.numRegs;
+    kernel->shared_bytes = attributes.sharedSizeBytes + dynamic_bytes;
+    kernel->occupancy = (double)(blocks * ((threads + warp - 1) / warp)) / (most / warp);
 }

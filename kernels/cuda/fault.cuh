@@ -39,8 +39,16 @@ static inline bool cuda_note(struct cuda_fault *fault, cudaError_t error, const 
 }
 
 #define CUDA_TRY(fault, call) cuda_note(fault, call, #call, __FILE__, __LINE__)
+
 /* After a kernel launch: was it accepted? */
-#define CUDA_LAUNCHED(fault, kernel) \
-    cuda_note(fault, cudaGetLastError(), "launch of " kernel, __FILE__, __LINE__)
+static inline bool cuda_launched(struct cuda_fault *fault, const char *kernel, const char *file, int line) {
+    const cudaError_t error = cudaGetLastError();
+    char what[80];
+    if (error == cudaSuccess) return true;
+    snprintf(what, sizeof what, "launch of %s", kernel);
+    return cuda_note(fault, error, what, file, line);
+}
+
+#define CUDA_LAUNCHED(fault, kernel) cuda_launched(fault, kernel, __FILE__, __LINE__)
 
 #endif

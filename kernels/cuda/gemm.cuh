@@ -5,7 +5,7 @@
 extern "C" {
 #include "kernels/gemm.h"
 }
-#include "kernels/cuda/fault.cuh"
+#include "kernels/cuda/launch.cuh"
 
 /* C = alpha op(A) op(B) + beta C, with any layout of A and B written as strides: op(A)(i,p) = a[i * a_row + p * a_col],
    op(B)(p,j) = b[p * b_row + j * b_col]. One of each pair is 1. */
@@ -35,8 +35,11 @@ template <typename T> struct strided_gemm {
 struct cuda_gemm_context {
     cudaStream_t stream;
     cuda_fault fault;
-    int tile;            /* of cuda-shmem */
-    bool dynamic_shared; /* of cuda-shmem */
+    /* of cuda-shmem and cuda-order, as in struct gemm_options */
+    int tile;
+    bool dynamic_shared;
+    enum gemm_order order;
+    bool rounded_multiply;
 };
 
 /* The slots that every hand-written backend fills alike (kernels/cuda/common.cu). */
@@ -45,6 +48,50 @@ void *cuda_gemm_create(const struct gemm_options *options, char *why, size_t siz
 void cuda_gemm_destroy(void *context);
 bool cuda_gemm_supports(enum gemm_dtype dtype, enum gemm_op op);
 const char *cuda_gemm_error(void *context);
+
+/* The launches of one call, with m and n above 0. */
+typedef void cuda_gemm_launches(const cuda_gemm_context *context, const gemm_call &call,
+                                cuda_launcher &launcher);
+
+/* The slots `gemm` and `kernels` of a backend, from its launches. */
+template <cuda_gemm_launches LAUNCHES> enum gemm_status cuda_gemm_run(void *opaque, const gemm_call *call) {
+    cuda_gemm_context *context = (cuda_gemm_context *)opaque;
+    cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
+    if (call->m && call->n) LAUNCHES(context, *call, launcher);
+    return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
+}
+
+template <cuda_gemm_launches LAUNCHES>
+size_t cuda_gemm_kernels(void *opaque, const gemm_call *call, gemm_kernel *list, size_t size) {
+    cuda_gemm_context *context = (cuda_gemm_context *)opaque;
+    cuda_launcher launcher = {.fault = &context->fault, .describe = true, .list = list, .size = size};
+    if (call->m && call->n && cuda_gemm_supports(call->dtype, call->op)) LAUNCHES(context, *call, launcher);
+    return launcher.count;
+}
+
+/* Calls `function<T>()` with the type of f32 or f64. */
+template <typename F> void with_real(enum gemm_dtype dtype, F function) {
+    if (dtype == GEMM_F32) return function.template operator()<float>();
+    return function.template operator()<double>();
+}
+
+/* Calls `function<TILE>()` with the side of a tile. */
+template <typename F> void with_tile(int tile, F function) {
+    if (tile == 4) return function.template operator()<4>();
+    if (tile == 8) return function.template operator()<8>();
+    if (tile == 16) return function.template operator()<16>();
+    return function.template operator()<32>();
+}
+
+/* Calls `function<A, B, ...>()` with the truth of each of the flags. */
+template <bool... KNOWN, typename F> void with_flags(F function) {
+    function.template operator()<KNOWN...>();
+}
+
+template <bool... KNOWN, typename F, typename... R> void with_flags(F function, bool flag, R... rest) {
+    if (flag) return with_flags<KNOWN..., true>(function, rest...);
+    return with_flags<KNOWN..., false>(function, rest...);
+}
 
 static inline unsigned blocks_for(size_t count, unsigned per_block) {
     return (unsigned)((count + per_block - 1) / per_block);

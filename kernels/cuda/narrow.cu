@@ -350,7 +350,8 @@ template <typename K> static bool allow(tuned_context *context, K kernel) {
                                                           (int)capacity(context)));
 }
 
-template <typename T, int N> static void launch_nn(tuned_context *context, const gemm_call &call) {
+template <typename T, int N>
+static void launch_nn(tuned_context *context, const gemm_call &call, cuda_launcher &launcher) {
     typedef nn_shape<T> S;
     const size_t sums = (size_t)WARPS * N * S::ROWS * sizeof(T);
     const size_t fits = (capacity(context) - S::TILES) / (N * sizeof(T)) / S::SLAB * S::SLAB;
@@ -359,11 +360,12 @@ template <typename T, int N> static void launch_nn(tuned_context *context, const
     if (bytes < sums) bytes = sums;
     const auto kernel = narrow_nn<T, N>;
     if (allow(context, kernel))
-        kernel<<<blocks_for(call.m, S::ROWS), THREADS, bytes, context->stream>>>(
-            (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, (int)panel, sink<T>(call));
+        launch(launcher, "narrow_nn", kernel, blocks_for(call.m, S::ROWS), THREADS, bytes, (const T *)call.a,
+               call.lda, (const T *)call.b, call.ldb, call.k, (int)panel, sink<T>(call));
 }
 
-template <typename T, int N> static void launch_tn(tuned_context *context, const gemm_call &call) {
+template <typename T, int N>
+static void launch_tn(tuned_context *context, const gemm_call &call, cuda_launcher &launcher) {
     typedef tn_shape<T> S;
     const size_t groups = blocks_for(call.m, S::COLUMNS);
     const size_t bytes = groups * S::COLUMNS * N * sizeof(T); /* of one chunk's sums */
@@ -373,32 +375,28 @@ template <typename T, int N> static void launch_tn(tuned_context *context, const
     size_t chunks = chunks_for(context, kernel, shared, groups, call.k);
     if (chunks * bytes > REDUCTION_BYTES) chunks = REDUCTION_BYTES / bytes;
     if (groups > REDUCTION_GROUPS || chunks < 1) chunks = 1;
-    kernel<<<dim3((unsigned)groups, (unsigned)chunks), THREADS, shared, context->stream>>>(
-        (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, sink<T>(call), context->reduction);
+    launch(launcher, "narrow_tn", kernel, dim3((unsigned)groups, (unsigned)chunks), THREADS, shared,
+           (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, sink<T>(call),
+           context->reduction);
 }
 
-template <typename T, int N> static void launch_nt(tuned_context *context, const gemm_call &call) {
+template <typename T, int N>
+static void launch_nt(tuned_context *context, const gemm_call &call, cuda_launcher &launcher) {
     const size_t groups = blocks_for(call.n, 32 * WRITTEN<T>);
     const auto kernel = narrow_nt<T, N>;
     const size_t chunks = chunks_for(context, kernel, 0, groups, call.m);
     const size_t per_block = (call.m + chunks - 1) / chunks;
-    kernel<<<dim3((unsigned)groups, (unsigned)chunks), THREADS, 0, context->stream>>>(
-        (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, sink<T>(call), per_block,
-        slope<T>(call), context->reduction);
+    launch(launcher, "narrow_nt", kernel, dim3((unsigned)groups, (unsigned)chunks), THREADS, 0,
+           (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, sink<T>(call), per_block,
+           slope<T>(call), context->reduction);
 }
 
-void narrow_gemm(struct tuned_context *context, const struct gemm_call *call) {
-    const auto launch = [&]<typename T>() {
+void narrow_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
+    with_real(call->dtype, [&]<typename T>() {
         with_width(call->op == GEMM_NT ? call->k : call->n, [&]<int N>() {
-            if (call->op == GEMM_NN) launch_nn<T, N>(context, *call);
-            if (call->op == GEMM_TN) launch_tn<T, N>(context, *call);
-            if (call->op == GEMM_NT) launch_nt<T, N>(context, *call);
+            if (call->op == GEMM_NN) launch_nn<T, N>(context, *call, launcher);
+            if (call->op == GEMM_TN) launch_tn<T, N>(context, *call, launcher);
+            if (call->op == GEMM_NT) launch_nt<T, N>(context, *call, launcher);
         });
-    };
-    if (call->dtype == GEMM_F32) {
-        launch.template operator()<float>();
-    } else {
-        launch.template operator()<double>();
-    }
-    CUDA_LAUNCHED(&context->fault, "narrow kernel");
+    });
 }

@@ -61,42 +61,22 @@ template <typename T, int TILE> __global__ void dynamic_kernel(strided_gemm<T> g
     multiply<T, TILE>(g, tile_a, tile_a + tile_elements<TILE>());
 }
 
-template <typename T, int TILE> static void launch(const cuda_gemm_context *context, const gemm_call &call) {
+template <typename T, int TILE>
+static void launch_tile(const cuda_gemm_context *context, const gemm_call &call, cuda_launcher &launcher) {
     const dim3 grid(blocks_for(call.n, TILE), grid_y(call.m, TILE)), block(TILE, TILE);
+    const strided_gemm<T> g(call);
     if (context->dynamic_shared) {
-        dynamic_kernel<T, TILE>
-            <<<grid, block, 2 * tile_elements<TILE>() * sizeof(T), context->stream>>>(strided_gemm<T>(call));
+        const size_t bytes = 2 * tile_elements<TILE>() * sizeof(T);
+        launch(launcher, "dynamic_kernel", dynamic_kernel<T, TILE>, grid, block, bytes, g);
     } else {
-        static_kernel<T, TILE><<<grid, block, 0, context->stream>>>(strided_gemm<T>(call));
+        launch(launcher, "static_kernel", static_kernel<T, TILE>, grid, block, 0, g);
     }
 }
 
-template <typename T> static void launch_tile(const cuda_gemm_context *context, const gemm_call &call) {
-    switch (context->tile) {
-    case 4:
-        launch<T, 4>(context, call);
-        break;
-    case 8:
-        launch<T, 8>(context, call);
-        break;
-    case 16:
-        launch<T, 16>(context, call);
-        break;
-    default:
-        launch<T, 32>(context, call);
-        break;
-    }
-}
-
-static enum gemm_status shmem_gemm(void *opaque, const struct gemm_call *call) {
-    cuda_gemm_context *context = (cuda_gemm_context *)opaque;
-    if (call->m == 0 || call->n == 0) return GEMM_OK;
-    if (call->dtype == GEMM_F32) {
-        launch_tile<float>(context, *call);
-    } else {
-        launch_tile<double>(context, *call);
-    }
-    return CUDA_LAUNCHED(&context->fault, "shmem kernel") ? GEMM_OK : GEMM_FAILED;
+static void shmem_launches(const cuda_gemm_context *context, const gemm_call &call, cuda_launcher &launcher) {
+    with_real(call.dtype, [&]<typename T>() {
+        with_tile(context->tile, [&]<int TILE>() { launch_tile<T, TILE>(context, call, launcher); });
+    });
 }
 
 static void shmem_describe(void *opaque, char *text, size_t size) {
@@ -113,7 +93,8 @@ extern "C" const struct gemm_backend gemm_cuda_shmem = {
     .create = cuda_gemm_create,
     .destroy = cuda_gemm_destroy,
     .supports = cuda_gemm_supports,
-    .gemm = shmem_gemm,
+    .gemm = cuda_gemm_run<shmem_launches>,
     .describe = shmem_describe,
+    .kernels = cuda_gemm_kernels<shmem_launches>,
     .error = cuda_gemm_error,
 };

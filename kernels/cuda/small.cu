@@ -163,7 +163,7 @@ template <typename T, typename C, int MI, int NI, bool A_ALONG_K, bool B_ALONG_K
     }
 
     /* All of k in one slab if it fits, else as few equal ones as possible. */
-    static void run(tuned_context *context, const gemm_call &call) {
+    static void run(tuned_context *context, const gemm_call &call, cuda_launcher &launcher) {
         const int step = WARPS * GROUP;
         int slabs = 1, slab = (int)blocks_for(call.k, step) * step;
         while (slab > step && shared_bytes(slab) > (size_t)context->shared_bytes / 2)
@@ -173,10 +173,11 @@ template <typename T, typename C, int MI, int NI, bool A_ALONG_K, bool B_ALONG_K
         const source<T> b = B_ALONG_K ? source_of<T>(call.b, call.n, call.k, call.ldb)
                                       : source_of<T>(call.b, call.k, call.n, call.ldb);
         const dim3 grid(blocks_for(call.n, TILE_N), blocks_for(call.m, TILE_M));
-        small_kernel<T, C, MI, NI, A_ALONG_K, B_ALONG_K>
-            <<<grid, THREADS, shared_bytes(slab), context->stream>>>(a, b, call.k, slab, sink<C>(call),
-                                                                     slope<C>(call), context->reduction);
-        CUDA_LAUNCHED(&context->fault, "small_kernel");
+        const char *name = TILE_M == 32   ? "small_kernel 32x32"
+                           : TILE_N == 32 ? "small_kernel 16x32"
+                                          : "small_kernel 16x16";
+        launch(launcher, name, small_kernel<T, C, MI, NI, A_ALONG_K, B_ALONG_K>, grid, THREADS,
+               shared_bytes(slab), a, b, call.k, slab, sink<C>(call), slope<C>(call), context->reduction);
     }
 };
 
@@ -188,11 +189,11 @@ static void with_op(enum gemm_op op, F function) {
     if (op == GEMM_NT) function.template operator()<small_variant<T, C, MI, NI, true, true>>();
 }
 
-void small_gemm(struct tuned_context *context, const struct gemm_call *call) {
+void small_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     const size_t large = (size_t)blocks_for(call->m, 32) * blocks_for(call->n, 32);
     const size_t middle = (size_t)blocks_for(call->m, 16) * blocks_for(call->n, 32);
     with_types(call, [&]<typename T, typename C>() {
-        const auto run = [&]<typename V>() { V::run(context, *call); };
+        const auto run = [&]<typename V>() { V::run(context, *call, launcher); };
         /* the largest tile of which there is one for most SMs */
         if (large >= 96 && context->shared_bytes >= ROOMY) {
             with_op<T, C, 8, 4>(call->op, run);

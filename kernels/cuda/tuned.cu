@@ -69,21 +69,30 @@ static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
     return way == SMALL || (way == NARROW && call->op == GEMM_NN);
 }
 
+/* False if the call is one for the library. */
+static bool launch_own(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
+    const enum way way = choose(context, call);
+    if (way == NARROW) narrow_gemm(context, call, launcher);
+    if (way == SMALL) small_gemm(context, call, launcher);
+    return way != LIBRARY;
+}
+
 static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
     tuned_context *context = (tuned_context *)opaque;
     if (call->m == 0 || call->n == 0) return GEMM_OK;
     if ((call->epilogue || call->backward) && !tuned_fuses(opaque, call)) return GEMM_UNSUPPORTED;
-    switch (choose(context, call)) {
-    case NARROW:
-        narrow_gemm(context, call);
-        break;
-    case SMALL:
-        small_gemm(context, call);
-        break;
-    case LIBRARY:
-        return gemm_cublas.gemm(context->library, call);
-    }
+    cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
+    if (!launch_own(context, call, launcher)) return gemm_cublas.gemm(context->library, call);
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
+}
+
+/* None where the library is called: what it launches is its own business. */
+static size_t tuned_kernels(void *opaque, const struct gemm_call *call, struct gemm_kernel *list,
+                            size_t size) {
+    tuned_context *context = (tuned_context *)opaque;
+    cuda_launcher launcher = {.fault = &context->fault, .describe = true, .list = list, .size = size};
+    if (call->m && call->n && tuned_supports(call->dtype, call->op)) launch_own(context, call, launcher);
+    return launcher.count;
 }
 
 static void tuned_describe(void *opaque, char *text, size_t size) {
@@ -113,5 +122,6 @@ extern "C" const struct gemm_backend gemm_cuda_tuned = {
     .takes_precision = tuned_takes_precision,
     .fuses = tuned_fuses,
     .describe = tuned_describe,
+    .kernels = tuned_kernels,
     .error = tuned_error,
 };

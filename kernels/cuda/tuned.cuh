@@ -6,7 +6,7 @@ extern "C" {
 #include "kernels/gemm.h"
 }
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/fault.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
 
 struct tuned_context {
@@ -23,11 +23,11 @@ struct tuned_context {
 static const int NARROW_SHARED = 96 << 10; /* the shared memory that a block needs there */
 bool narrow_takes(const struct gemm_call *call);
 bool narrow_fuses_backward(const struct gemm_call *call); /* of those that it takes */
-void narrow_gemm(struct tuned_context *context, const struct gemm_call *call);
+void narrow_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher);
 
 /* small.cu: few multiplications, so that latency counts. */
 bool small_takes(const struct gemm_call *call);
-void small_gemm(struct tuned_context *context, const struct gemm_call *call);
+void small_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher);
 bool small_prepare(struct tuned_context *context); /* before the first call */
 
 /* Calls `function<T, C>()`: the types of A and B, and of C. */

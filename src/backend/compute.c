@@ -41,7 +41,9 @@ static enum status open_on(struct device *device, const struct gemm_backend *bac
         .stream = device->driver->stream ? device->driver->stream(device) : NULL,
         .precision = options->precision,
         .tile = options->tile ? options->tile : DEFAULT_TILE,
-        .dynamic_shared = options->dynamic_shared};
+        .dynamic_shared = options->dynamic_shared,
+        .order = options->order,
+        .rounded_multiply = options->rounded_multiply};
     *context = backend->create(&gemm_options, why, sizeof why);
     if (*context) return STATUS_OK;
     device->driver->close(device);
@@ -135,6 +137,13 @@ enum status compute_gemm(struct compute *compute, const struct gemm_call *call) 
 
 bool compute_fuses(struct compute *compute, const struct gemm_call *call) {
     return compute->context && compute->backend->fuses && compute->backend->fuses(compute->context, call);
+}
+
+size_t compute_kernels(struct compute *compute, const struct gemm_call *call, struct gemm_kernel *list,
+                       size_t size) {
+    if (!compute->backend->kernels) return 0;
+    if (compute->offload.context) return offload_kernels(&compute->offload, call, list, size);
+    return compute->backend->kernels(compute->context, call, list, size);
 }
 
 const char *gemm_op_name(enum gemm_op op) {

@@ -16,8 +16,10 @@ struct compute_options {
     enum residency residency;
     bool pinned; /* page-locked host memory, with RESIDENCY_HOST */
     enum gemm_precision precision;
-    int tile;            /* of cuda-shmem; 0: its default */
-    bool dynamic_shared; /* of cuda-shmem */
+    int tile;              /* of cuda-shmem and cuda-order; 0: their default */
+    bool dynamic_shared;   /* of both */
+    enum gemm_order order; /* of cuda-order */
+    bool rounded_multiply; /* of cuda-order */
 };
 
 struct compute {
@@ -46,6 +48,11 @@ enum status compute_gemm(struct compute *compute, const struct gemm_call *call);
 
 /* Can the backend do the epilogue, or the way back, of this call itself? */
 bool compute_fuses(struct compute *compute, const struct gemm_call *call);
+
+/* The GPU kernels that this call launches, up to `size`; returns how many. 0 where the backend does not say: on the host, and in
+   libraries. The matrices may be NULL: then they count as aligned. */
+size_t compute_kernels(struct compute *compute, const struct gemm_call *call, struct gemm_kernel *list,
+                       size_t size);
 
 /* "NN", "TN", "NT", "TT"; "f32", "tf32", "bf16" (true precision has the name of the dtype); "device", "host",
  * "host (pinned)". */

@@ -24,6 +24,15 @@ static double took(struct profile *profile, enum profile_part part, double start
     return now;
 }
 
+/* The call with its operands on the GPU. */
+static struct gemm_call moved(const struct offload *offload, const struct gemm_call *call) {
+    struct gemm_call there = *call;
+    there.a = offload->a.memory;
+    there.b = offload->b.memory;
+    there.c = offload->c.memory;
+    return there;
+}
+
 enum status offload_gemm(struct offload *offload, const struct gemm_call *call, struct profile *profile) {
     struct device *gpu = &offload->gpu;
     const struct device_driver *driver = gpu->driver;
@@ -44,10 +53,7 @@ enum status offload_gemm(struct offload *offload, const struct gemm_call *call, 
     if (call->beta != 0 || padded) driver->upload(gpu, offload->c.memory, call->c, c_bytes);
     took(profile, PART_H2D, start);
 
-    struct gemm_call there = *call;
-    there.a = offload->a.memory;
-    there.b = offload->b.memory;
-    there.c = offload->c.memory;
+    const struct gemm_call there = moved(offload, call);
     const enum gemm_status result = offload->backend->gemm(offload->context, &there);
     status = driver->synchronize(gpu);
     if (result != GEMM_OK) {
@@ -59,6 +65,12 @@ enum status offload_gemm(struct offload *offload, const struct gemm_call *call, 
     driver->download(gpu, call->c, offload->c.memory, c_bytes);
     took(profile, PART_D2H, start);
     return status;
+}
+
+size_t offload_kernels(struct offload *offload, const struct gemm_call *call, struct gemm_kernel *list,
+                       size_t size) {
+    const struct gemm_call there = moved(offload, call);
+    return offload->backend->kernels(offload->context, &there, list, size);
 }
 
 void offload_close(struct offload *offload) {

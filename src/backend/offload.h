@@ -23,6 +23,11 @@ struct offload {
    PART_H2D and PART_D2H, so that the rest of it is kernel time. Dense or padded operands; what lies between the columns of C stays
    as it is. */
 enum status offload_gemm(struct offload *offload, const struct gemm_call *call, struct profile *profile);
+
+/* The kernels that the same call would launch, as the slot `kernels` of struct gemm_backend (which the backend has). */
+size_t offload_kernels(struct offload *offload, const struct gemm_call *call, struct gemm_kernel *list,
+                       size_t size);
+
 void offload_close(struct offload *offload);
 
 /* device_host, but its memory comes from `gpu_driver` page-locked, so that copies need no staging. */

@@ -14,8 +14,8 @@ extern const struct gemm_backend gemm_openmp;
 extern const struct gemm_backend gemm_openblas;
 #endif
 #ifdef HAVE_CUDA
-extern const struct gemm_backend gemm_cuda_naive, gemm_cuda_coalesced, gemm_cuda_shmem, gemm_cuda_tuned,
-    gemm_cublas;
+extern const struct gemm_backend gemm_cuda_naive, gemm_cuda_coalesced, gemm_cuda_shmem, gemm_cuda_order,
+    gemm_cuda_tuned, gemm_cublas;
 extern const struct device_driver device_cuda;
 #endif
 
@@ -36,12 +36,13 @@ static const struct registry_entry entries[] = {
 #endif
 #ifdef HAVE_CUDA
     {"cuda-naive", &gemm_cuda_naive, NULL}, {"cuda-coalesced", &gemm_cuda_coalesced, NULL},
-    {"cuda-shmem", &gemm_cuda_shmem, NULL}, {"cuda-tuned", &gemm_cuda_tuned, NULL},
-    {"cublas", &gemm_cublas, NULL},
+    {"cuda-shmem", &gemm_cuda_shmem, NULL}, {"cuda-order", &gemm_cuda_order, NULL},
+    {"cuda-tuned", &gemm_cuda_tuned, NULL}, {"cublas", &gemm_cublas, NULL},
 #else
     {"cuda-naive", NULL, NO_CUDA},
     {"cuda-coalesced", NULL, NO_CUDA},
     {"cuda-shmem", NULL, NO_CUDA},
+    {"cuda-order", NULL, NO_CUDA},
     {"cuda-tuned", NULL, NO_CUDA},
     {"cublas", NULL, NO_CUDA},
 #endif

@@ -79,3 +79,32 @@ uint64_t platform_memory_available(void) {
     const unsigned long long kibibytes = strtoull(text, NULL, 10);
     return kibibytes ? kibibytes * 1024 : platform_memory();
 }
+
+/* An entry of Linux's description of a cache of the first core; "" if there is none. */
+static void read_cache(int index, const char *entry, char *text, size_t size) {
+    char path[96];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", index, entry);
+    find_line(path, "", text, size);
+}
+
+/* "266240K" */
+static size_t parse_size(const char *text) {
+    char *unit;
+    const size_t number = strtoull(text, &unit, 10);
+    return *unit == 'K' ? number << 10 : *unit == 'M' ? number << 20 : *unit == 'G' ? number << 30 : number;
+}
+
+size_t platform_last_cache(void) {
+    char text[32];
+    int64_t last = 0, level;
+    size_t bytes = 0;
+    for (int index = 0; read_cache(index, "level", text, sizeof text), text_parse_int(text, &level);
+         index++) {
+        read_cache(index, "type", text, sizeof text);
+        if (level < last || strcmp(text, "Instruction") == 0) continue;
+        read_cache(index, "size", text, sizeof text);
+        last = level;
+        bytes = parse_size(text);
+    }
+    return bytes;
+}

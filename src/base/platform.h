@@ -2,6 +2,7 @@
 #ifndef TESSERA_BASE_PLATFORM_H
 #define TESSERA_BASE_PLATFORM_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define TESSERA_VERSION "0.1.0"
@@ -19,5 +20,8 @@ int platform_threads(void);
 /* Physical memory, and what of it can be used without swapping, in bytes; 0 if unknown. */
 uint64_t platform_memory(void);
 uint64_t platform_memory_available(void);
+
+/* The last cache that the first core keeps data in, in bytes; 0 if unknown. */
+size_t platform_last_cache(void);
 
 #endif

@@ -42,8 +42,8 @@ static enum status print_backend(const struct registry_entry *entry, const struc
 }
 
 static enum status run_devices(int argc, char **argv) {
-    static const char *const keys[] = {"threads", "device", "precision", "residency",
-                                       "pin",     "tile",   "shared",    NULL};
+    static const char *const keys[] = {"threads", "device", "precision", "residency", "pin",
+                                       "tile",    "shared", "order",     "multiply",  NULL};
     const char *verify = NULL;
     const struct option_extra extras[] = {
         {"verify", NULL,

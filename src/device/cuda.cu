@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/ops.cuh"
+#include "kernels/cuda/peak.cuh"
 extern "C" {
 #include "src/base/text.h"
 #include "src/device/device.h"
@@ -135,6 +136,18 @@ static void cuda_describe(struct device *device, char *text, size_t size) {
     snprintf(text, size, "%s, %d SMs, compute capability %d.%d, %s", properties.name,
              properties.multiProcessorCount, properties.major, properties.minor,
              text_bytes((double)properties.totalGlobalMem).text);
+}
+
+static enum status cuda_best_rate(struct device *device, enum gemm_dtype dtype, double *flops_per_second) {
+    struct cuda_state *state = state_of(device);
+    if (dtype == GEMM_BF16) return status_set(STATUS_UNAVAILABLE, "no peak is measured for bfloat16");
+    return cuda_peak(state->ops.stream, &state->ops.fault, dtype, flops_per_second) ? STATUS_OK
+                                                                                    : report(state);
+}
+
+static enum status cuda_bandwidth(struct device *device, double *bytes_per_second) {
+    struct cuda_state *state = state_of(device);
+    return cuda_copy_rate(state->ops.stream, &state->ops.fault, bytes_per_second) ? STATUS_OK : report(state);
 }
 
 /* --- memory --- */
@@ -278,6 +291,8 @@ extern "C" const struct device_driver device_cuda = {
     .range_begin = cuda_range_begin,
     .range_end = cuda_range_end,
     .describe = cuda_describe,
+    .peak = cuda_best_rate,
+    .bandwidth = cuda_bandwidth,
     .alloc_pinned = cuda_alloc_pinned,
     .free_pinned = cuda_free_pinned,
     .begin_capture = cuda_begin_capture,

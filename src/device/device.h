@@ -61,6 +61,15 @@ struct device_driver {
     /* (optional) The device in words. */
     void (*describe)(struct device *device, char *text, size_t size);
 
+    /* (optional) The best rate, in flops a second, of a loop of independent multiply-adds in float32 or float64, measured now: on all
+       threads that the device has, or on all SMs. On the GPU in float64 it is that of the tensor cores where they are
+       faster: they round as the other units do, and libraries use them. */
+    enum status (*peak)(struct device *device, enum gemm_dtype dtype, double *flops_per_second);
+
+    /* (optional) Bytes read plus bytes written a second by a copy within the device's memory of what, read and written
+       together, is larger than four times the last cache; measured now. */
+    enum status (*bandwidth)(struct device *device, double *bytes_per_second);
+
     /* (optional) Host memory that this device copies from without staging; zeroed. */
     void *(*alloc_pinned)(struct device *device, size_t bytes);
     void (*free_pinned)(struct device *device, void *memory);

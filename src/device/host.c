@@ -4,9 +4,12 @@
 #include <string.h>
 
 #include "kernels/host/ops.h"
+#include "kernels/host/peak.h"
 #include "src/base/platform.h"
 #include "src/base/text.h"
 #include "src/device/device.h"
+
+static const size_t UNKNOWN_CACHE_BUFFER = (size_t)256 << 20; /* to measure bandwidth with */
 
 static void host_set_threads(struct device *device, int threads) {
     struct host_ops_context *context = device->state;
@@ -72,6 +75,32 @@ static void host_lap(struct device *device, struct profile_slot slot) {
     if (device->profile) profile_lap(device->profile, slot);
 }
 
+static enum status host_best_rate(struct device *device, enum gemm_dtype dtype, double *flops_per_second) {
+    const struct host_ops_context *context = device->state;
+    if (dtype == GEMM_BF16) return status_set(STATUS_UNAVAILABLE, "no peak is measured for bfloat16");
+    *flops_per_second = host_peak(dtype, context->threads);
+    return STATUS_OK;
+}
+
+/* Two buffers, together a little more than four times the cache, and at most a quarter of the memory that is free. */
+static enum status host_bandwidth(struct device *device, double *bytes_per_second) {
+    const struct host_ops_context *context = device->state;
+    const size_t most = platform_memory_available() / 8, cache = platform_last_cache();
+    size_t bytes = cache ? cache / 8 * 17 : UNKNOWN_CACHE_BUFFER;
+    if (most && bytes > most) bytes = most;
+    bytes = bytes / 64 * 64;
+    void *to = aligned_alloc(64, bytes), *from = aligned_alloc(64, bytes);
+    const enum status status =
+        to && from
+            ? STATUS_OK
+            : status_set(STATUS_FAILED, "out of memory: two buffers of %s needed to measure the bandwidth",
+                         text_bytes((double)bytes).text);
+    if (!status) *bytes_per_second = host_copy_rate(to, from, bytes, context->threads);
+    free(to);
+    free(from);
+    return status;
+}
+
 const struct device_driver device_host = {
     .name = "host",
     .where = GEMM_ON_HOST,
@@ -88,4 +117,6 @@ const struct device_driver device_host = {
     .ops = host_table,
     .lap = host_lap,
     .set_threads = host_set_threads,
+    .peak = host_best_rate,
+    .bandwidth = host_bandwidth,
 };

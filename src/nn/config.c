@@ -289,5 +289,7 @@ struct compute_options config_compute(const struct config *config) {
                                     .pinned = config->pin,
                                     .precision = (enum gemm_precision)config->precision,
                                     .tile = 4 << config->tile,
-                                    .dynamic_shared = config->shared};
+                                    .dynamic_shared = config->shared,
+                                    .order = (enum gemm_order)config->order,
+                                    .rounded_multiply = config->multiply};
 }

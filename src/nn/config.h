@@ -49,6 +49,8 @@ struct config {
     int precision;   /* enum gemm_precision */
     int tile;        /* index into the choices 4, 8, 16, 32 */
     int shared;      /* 0 static, 1 dynamic */
+    int order;       /* enum gemm_order */
+    int multiply;    /* 0 plain, 1 fmul_rn */
     double target_accuracy;
     char log[CONFIG_TEXT], csv[CONFIG_TEXT];
     int64_t log_steps;

@@ -14,6 +14,8 @@ static const char *const residencies[] = {"device", "host", NULL};
 static const char *const precisions[] = {"f32", "tf32", "bf16", NULL};
 static const char *const tiles[] = {"4", "8", "16", "32", NULL};
 static const char *const shareds[] = {"static", "dynamic", NULL};
+static const char *const orders[] = {"RR", "RC", "CR", "CC", NULL};
+static const char *const multiplies[] = {"plain", "fmul_rn", NULL};
 
 #define AT(field) offsetof(struct config, field)
 #define RECIPE true
@@ -70,9 +72,14 @@ static const struct config_key keys[] = {
      "page-locked host memory, with residency = host"},
     {"precision", NULL, KEY_CHOICE, RUN, AT(precision), 0, 0, precisions, "f32", NULL,
      "of float32 runs: tf32 rounds GEMM operands; bf16 keeps activations and operands as bfloat16"},
-    {"tile", NULL, KEY_CHOICE, RUN, AT(tile), 0, 0, tiles, "32", NULL, "side of the tiles of cuda-shmem"},
+    {"tile", NULL, KEY_CHOICE, RUN, AT(tile), 0, 0, tiles, "32", NULL,
+     "side of the tiles of cuda-shmem and cuda-order"},
     {"shared", NULL, KEY_CHOICE, RUN, AT(shared), 0, 0, shareds, "static", NULL,
-     "how cuda-shmem gets its shared memory"},
+     "how cuda-shmem and cuda-order get their shared memory"},
+    {"order", NULL, KEY_CHOICE, RUN, AT(order), 0, 0, orders, "RR", NULL,
+     "how cuda-order keeps the tiles of A and B in shared memory: R, rows as they are; C, transposed"},
+    {"multiply", NULL, KEY_CHOICE, RUN, AT(multiply), 0, 0, multiplies, "plain", NULL,
+     "of cuda-order; fmul_rn rounds each product, so that it cannot be fused with the addition"},
     {"target-accuracy", NULL, KEY_REAL, RUN, AT(target_accuracy), 0, 100, NULL, "0", "PERCENT",
      "exit with 6 if the final test accuracy is lower; 97.5, or 0.975"},
     {"log", NULL, KEY_TEXT, RUN, AT(log), 0, 0, NULL, "", "FILE",

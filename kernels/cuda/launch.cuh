@@ -1,0 +1,34 @@
+/* Launching a kernel, or saying what would be launched: one line of code does both, so that the two cannot drift apart. */
+#ifndef TESSERA_KERNELS_CUDA_LAUNCH_CUH
+#define TESSERA_KERNELS_CUDA_LAUNCH_CUH
+
+extern "C" {
+#include "kernels/gemm.h"
+}
+#include "kernels/cuda/fault.cuh"
+
+struct cuda_launcher {
+    cudaStream_t stream;
+    cuda_fault *fault;
+    bool describe;     /* launch nothing, but say in the list what it would be */
+    gemm_kernel *list; /* of `size` entries, the first `count` of them written */
+    size_t size, count;
+};
+
+/* The next entry of the list (kernels/cuda/common.cu). */
+void cuda_describe_launch(cuda_launcher &launcher, const char *name, const void *function, dim3 block,
+                          size_t dynamic_bytes);
+
+/* kernel<<<grid, block, dynamic_bytes>>>(arguments...), or its description. */
+template <typename... P, typename... A>
+void launch(cuda_launcher &launcher, const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
+            size_t dynamic_bytes, const A &...arguments) {
+    if (launcher.describe) {
+        cuda_describe_launch(launcher, name, (const void *)kernel, block, dynamic_bytes);
+    } else {
+        kernel<<<grid, block, dynamic_bytes, launcher.stream>>>(arguments...);
+        cuda_launched(launcher.fault, name, __FILE__, __LINE__);
+    }
+}
+
+#endif
