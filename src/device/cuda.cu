@@ -145,6 +145,12 @@ static enum status cuda_best_rate(struct device *device, enum gemm_dtype dtype, 
                                                                                     : report(state);
 }
 
+static size_t cuda_last_cache(struct device *device) {
+    int bytes = 0;
+    TRY(state_of(device), cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, state_of(device)->ordinal));
+    return (size_t)bytes;
+}
+
 static enum status cuda_bandwidth(struct device *device, double *bytes_per_second) {
     struct cuda_state *state = state_of(device);
     return cuda_copy_rate(state->ops.stream, &state->ops.fault, bytes_per_second) ? STATUS_OK : report(state);
@@ -293,6 +299,7 @@ extern "C" const struct device_driver device_cuda = {
     .describe = cuda_describe,
     .peak = cuda_best_rate,
     .bandwidth = cuda_bandwidth,
+    .last_cache = cuda_last_cache,
     .alloc_pinned = cuda_alloc_pinned,
     .free_pinned = cuda_free_pinned,
     .begin_capture = cuda_begin_capture,

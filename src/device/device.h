@@ -70,6 +70,9 @@ struct device_driver {
        together, is larger than four times the last cache; measured now. */
     enum status (*bandwidth)(struct device *device, double *bytes_per_second);
 
+    /* (optional) The last cache in front of the memory, in bytes; 0 if unknown. */
+    size_t (*last_cache)(struct device *device);
+
     /* (optional) Host memory that this device copies from without staging; zeroed. */
     void *(*alloc_pinned)(struct device *device, size_t bytes);
     void (*free_pinned)(struct device *device, void *memory);

@@ -82,6 +82,11 @@ static enum status host_best_rate(struct device *device, enum gemm_dtype dtype, 
     return STATUS_OK;
 }
 
+static size_t host_last_cache(struct device *device) {
+    (void)device;
+    return platform_last_cache();
+}
+
 /* Two buffers, together a little more than four times the cache, and at most a quarter of the memory that is free. */
 static enum status host_bandwidth(struct device *device, double *bytes_per_second) {
     const struct host_ops_context *context = device->state;
@@ -119,4 +124,5 @@ const struct device_driver device_host = {
     .set_threads = host_set_threads,
     .peak = host_best_rate,
     .bandwidth = host_bandwidth,
+    .last_cache = host_last_cache,
 };

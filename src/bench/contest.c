@@ -1,0 +1,125 @@
+#include "src/bench/contest.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/backend/registry.h"
+
+enum { FEW_REPEATS_MORE = 5 }; /* verification and warm-up, in calls */
+static const double SAMPLE_SECONDS = 0.01; /* so that reading the clock costs nothing */
+static const size_t LARGEST_ROTATION = (size_t)1 << 30;
+
+enum status rates_measure(struct compute *compute, int ordinal, struct rates *rates) {
+    const struct device_options options = {.threads = compute->threads, .ordinal = ordinal};
+    struct device device = {.driver = registry_device(compute->backend->device)};
+    *rates = (struct rates){0};
+    enum status status = device.driver->open(&device, &options);
+    if (status) return status;
+    if (device.driver->peak)
+        for (int dtype = GEMM_F32; dtype <= GEMM_F64 && !status; dtype++)
+            status = device.driver->peak(&device, (enum gemm_dtype)dtype, &rates->flops[dtype]);
+    if (!status && device.driver->bandwidth) status = device.driver->bandwidth(&device, &rates->bandwidth);
+    device.driver->close(&device);
+    return status;
+}
+
+/* One contestant on the shape. */
+struct entry {
+    struct contestant *contestant;
+    struct result *result;
+    struct problem problem;
+    double *samples; /* [repeats] */
+    size_t calls;    /* of a sample */
+};
+
+static void give_up(struct entry *entry, enum status status) {
+    entry->result->outcome = status == STATUS_VERIFY_FAILED ? RESULT_WRONG : RESULT_LEFT_OUT;
+    snprintf(entry->result->reason, sizeof entry->result->reason, "%s", status_message());
+}
+
+static size_t rotation(struct compute *compute) {
+    const struct device_driver *driver = compute->device.driver;
+    const size_t cache = driver->last_cache ? driver->last_cache(&compute->device) : 0;
+    return 2 * cache < LARGEST_ROTATION ? 2 * cache : LARGEST_ROTATION;
+}
+
+static double *seconds_per_flop(const struct entry *entry) {
+    const struct gemm_call *call = &entry->problem.call;
+    return &entry->contestant->seconds_per_flop[call->dtype][call->op];
+}
+
+static enum status enter(const struct contest *contest, struct entry *entry, enum gemm_dtype dtype,
+                         const struct gemm_shape *shape) {
+    struct contestant *who = entry->contestant;
+    struct compute *compute = &who->compute;
+    if (!compute->backend->supports(dtype, shape->op))
+        return status_set(STATUS_UNAVAILABLE, "does not support %s %s", dtype_name(dtype), gemm_op_name(shape->op));
+    const double flops = 2.0 * (double)shape->m * (double)shape->n * (double)shape->k,
+                 foreseen = who->seconds_per_flop[dtype][shape->op] * flops * (double)(contest->repeats + FEW_REPEATS_MORE);
+    if (contest->limit_seconds > 0 && foreseen > contest->limit_seconds)
+        return status_set(STATUS_UNAVAILABLE, "would take about %.0f s: --limit-seconds is %g", foreseen,
+                          contest->limit_seconds);
+    enum status status = problem_open(&entry->problem, compute, dtype, shape, rotation(compute));
+    if (!status) status = problem_verify(&entry->problem, PROBLEM_INTEGERS, 1);
+    if (!status) status = problem_time(&entry->problem, 1, &entry->samples[0]);
+    if (status) return status;
+    const double wanted = SAMPLE_SECONDS / (entry->samples[0] > 1e-7 ? entry->samples[0] : 1e-7);
+    entry->calls = wanted < 1 ? 1 : (size_t)wanted + 1;
+    entry->result->outcome = RESULT_RIGHT;
+    return problem_time(&entry->problem, entry->calls, &entry->samples[0]); /* warm */
+}
+
+/* The last words on an entry that is right so far. */
+static enum status leave(const struct contest *contest, struct entry *entry) {
+    struct result *result = entry->result;
+    const struct problem *problem = &entry->problem;
+    enum status status = problem_verify(&entry->problem, PROBLEM_REALS, 2);
+    if (!status && problem->compute->backend->device != GEMM_ON_HOST)
+        status = problem_transfers(&entry->problem, &result->h2d, &result->d2h);
+    if (status) return status;
+    result->seconds = statistics_of(entry->samples, contest->repeats);
+    result->flops = problem_flops(problem);
+    result->bytes = problem_bytes(problem);
+    const enum gemm_dtype sums = dtype_of_sums(problem->call.dtype);
+    const double peak = entry->contestant->rates.flops[sums];
+    const bool same = problem->call.dtype != GEMM_BF16 && problem->compute->precision == GEMM_TRUE;
+    result->share_of_peak = peak > 0 && same ? result->flops / result->seconds.median / peak : 0;
+    result->kernels = compute_kernels(problem->compute, &problem->call, result->kernel, CONTEST_MOST_KERNELS);
+    *seconds_per_flop(entry) = result->seconds.median / result->flops;
+    return STATUS_OK;
+}
+
+static void time_in_turn(const struct contest *contest, struct entry *entries) {
+    for (size_t r = 0; r < contest->repeats; r++)
+        for (size_t i = 0; i < contest->count; i++) {
+            struct entry *entry = &entries[i];
+            if (entry->result->outcome != RESULT_RIGHT) continue;
+            const enum status status = problem_time(&entry->problem, entry->calls, &entry->samples[r]);
+            if (status) give_up(entry, status);
+        }
+}
+
+enum status contest_run(struct contest *contest, enum gemm_dtype dtype, const struct gemm_shape *shape,
+                        struct result *results) {
+    struct entry *entries = calloc(contest->count, sizeof *entries);
+    double *samples = calloc(contest->count * contest->repeats, sizeof *samples);
+    enum status status = entries && samples ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
+    for (size_t i = 0; i < contest->count && !status; i++) {
+        entries[i] = (struct entry){.contestant = &contest->contestants[i], .result = &results[i],
+                                    .samples = samples + i * contest->repeats};
+        results[i] = (struct result){0};
+        const enum status entered = enter(contest, &entries[i], dtype, shape);
+        if (entered) give_up(&entries[i], entered);
+    }
+    if (!status) time_in_turn(contest, entries);
+    for (size_t i = 0; i < contest->count && !status; i++) {
+        if (results[i].outcome == RESULT_RIGHT) {
+            const enum status left = leave(contest, &entries[i]);
+            if (left) give_up(&entries[i], left);
+        }
+    }
+    for (size_t i = 0; entries && i < contest->count; i++) problem_close(&entries[i].problem);
+    free(entries);
+    free(samples);
+    return status;
+}

@@ -1,0 +1,50 @@
+/* Several GEMMs on one shape: each verified, timed in turn with the others, and verified again. */
+#ifndef TESSERA_BENCH_CONTEST_H
+#define TESSERA_BENCH_CONTEST_H
+
+#include "src/base/statistics.h"
+#include "src/bench/problem.h"
+
+/* What a device can do at most, measured now. */
+struct rates {
+    double flops[2]; /* a second, of f32 and f64 (enum gemm_dtype); 0 if unknown */
+    double bandwidth; /* bytes read plus bytes written a second */
+};
+
+/* Of the device that `compute` runs its GEMM on, with as many threads as it uses. */
+enum status rates_measure(struct compute *compute, int ordinal, struct rates *rates);
+
+/* One that takes part. */
+struct contestant {
+    struct compute compute;
+    char label[128];
+    struct rates rates;
+    double seconds_per_flop[3][3]; /* of the shape before, by dtype and op: to foresee the next; 0: none yet */
+};
+
+enum { CONTEST_MOST_KERNELS = 4 };
+
+/* How it went for one of them. */
+struct result {
+    enum { RESULT_LEFT_OUT, RESULT_WRONG, RESULT_RIGHT } outcome;
+    char reason[512];
+    /* Of RESULT_RIGHT alone. */
+    struct statistics seconds; /* of a call */
+    double flops, bytes;       /* of a call; the bytes of A, B and C once */
+    double share_of_peak;      /* 0 if the peak is unknown */
+    double h2d, d2h;           /* seconds to copy A and B there and C back; 0 on the host */
+    struct gemm_kernel kernel[CONTEST_MOST_KERNELS];
+    size_t kernels;
+};
+
+struct contest {
+    struct contestant *contestants;
+    size_t count, repeats;
+    double limit_seconds; /* for a contestant and a shape; 0: none. One that would take longer is left out */
+};
+
+/* results[count]. The contestants' operands are all in memory at once, and rotate through twice the last cache. */
+enum status contest_run(struct contest *contest, enum gemm_dtype dtype, const struct gemm_shape *shape,
+                        struct result *results);
+
+#endif
