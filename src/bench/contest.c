@@ -1,11 +1,11 @@
 #include "src/bench/contest.h"
 
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "src/backend/registry.h"
 
-enum { FEW_REPEATS_MORE = 5 }; /* verification and warm-up, in calls */
+enum { FEW_REPEATS_MORE = 5 };             /* verification and warm-up, in calls */
 static const double SAMPLE_SECONDS = 0.01; /* so that reading the clock costs nothing */
 static const size_t LARGEST_ROTATION = (size_t)1 << 30;
 
@@ -53,9 +53,11 @@ static enum status enter(const struct contest *contest, struct entry *entry, enu
     struct contestant *who = entry->contestant;
     struct compute *compute = &who->compute;
     if (!compute->backend->supports(dtype, shape->op))
-        return status_set(STATUS_UNAVAILABLE, "does not support %s %s", dtype_name(dtype), gemm_op_name(shape->op));
+        return status_set(STATUS_UNAVAILABLE, "does not support %s %s", dtype_name(dtype),
+                          gemm_op_name(shape->op));
     const double flops = 2.0 * (double)shape->m * (double)shape->n * (double)shape->k,
-                 foreseen = who->seconds_per_flop[dtype][shape->op] * flops * (double)(contest->repeats + FEW_REPEATS_MORE);
+                 foreseen = who->seconds_per_flop[dtype][shape->op] * flops *
+                            (double)(contest->repeats + FEW_REPEATS_MORE);
     if (contest->limit_seconds > 0 && foreseen > contest->limit_seconds)
         return status_set(STATUS_UNAVAILABLE, "would take about %.0f s: --limit-seconds is %g", foreseen,
                           contest->limit_seconds);
@@ -105,7 +107,8 @@ enum status contest_run(struct contest *contest, enum gemm_dtype dtype, const st
     double *samples = calloc(contest->count * contest->repeats, sizeof *samples);
     enum status status = entries && samples ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
     for (size_t i = 0; i < contest->count && !status; i++) {
-        entries[i] = (struct entry){.contestant = &contest->contestants[i], .result = &results[i],
+        entries[i] = (struct entry){.contestant = &contest->contestants[i],
+                                    .result = &results[i],
                                     .samples = samples + i * contest->repeats};
         results[i] = (struct result){0};
         const enum status entered = enter(contest, &entries[i], dtype, shape);

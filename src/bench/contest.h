@@ -7,7 +7,7 @@
 
 /* What a device can do at most, measured now. */
 struct rates {
-    double flops[2]; /* a second, of f32 and f64 (enum gemm_dtype); 0 if unknown */
+    double flops[2];  /* a second, of f32 and f64 (enum gemm_dtype); 0 if unknown */
     double bandwidth; /* bytes read plus bytes written a second */
 };
 
@@ -19,7 +19,8 @@ struct contestant {
     struct compute compute;
     char label[128];
     struct rates rates;
-    double seconds_per_flop[3][3]; /* of the shape before, by dtype and op: to foresee the next; 0: none yet */
+    double seconds_per_flop[3]
+                           [3]; /* of the shape before, by dtype and op: to foresee the next; 0: none yet */
 };
 
 enum { CONTEST_MOST_KERNELS = 4 };
