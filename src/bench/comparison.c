@@ -35,20 +35,23 @@ static enum status verify_shapes(const struct config *config, struct compute *co
     return status;
 }
 
-/* On the very shapes of the training, with the very set-up. */
-static enum status verify(const struct comparison *comparison, const struct comparison_row *row,
-                          enum problem_inputs inputs) {
-    struct config config = row->sweep->config;
+enum status comparison_verify(const struct config *given, const struct gemm_backend *backend, const struct dataset_pair *data,
+                              enum problem_inputs inputs) {
+    struct config config = *given;
     const struct compute_options options = config_compute(&config);
     struct compute compute;
-    const size_t images = comparison->data->train.count - (size_t)config.validation;
+    const size_t images = data->train.count - (size_t)config.validation;
     if ((size_t)config.batch_size > images) config.batch_size = (int64_t)images;
-    tell(comparison, row, inputs == PROBLEM_INTEGERS ? "verify" : "verify again");
-    enum status status = compute_open(&compute, row->sweep->backend, &options);
+    enum status status = compute_open(&compute, backend, &options);
     if (status) return status;
     status = verify_shapes(&config, &compute, inputs);
     compute_close(&compute);
     return status;
+}
+
+static enum status verify(const struct comparison *comparison, const struct comparison_row *row, enum problem_inputs inputs) {
+    tell(comparison, row, inputs == PROBLEM_INTEGERS ? "verify" : "verify again");
+    return comparison_verify(&row->sweep->config, row->sweep->backend, comparison->data, inputs);
 }
 
 static void examine(struct comparison *comparison, struct comparison_row *row) {

@@ -1,0 +1,25 @@
+/* Opens those that take part in a bench. */
+#ifndef TESSERA_BENCH_CONTESTANTS_H
+#define TESSERA_BENCH_CONTESTANTS_H
+
+#include "src/bench/contest.h"
+#include "src/bench/sweep.h"
+
+/* What could not take part, and why. */
+struct left_out {
+    char label[128], reason[512];
+};
+
+struct contestants {
+    struct contestant *list;
+    size_t count;
+    struct left_out *left_out;
+    size_t left_out_count;
+};
+
+/* One for each row of the sweep that can be opened here, with the rates of its device (the same device and thread count are measured
+   once). */
+enum status contestants_open(struct contestants *contestants, const struct sweep *sweep);
+void contestants_close(struct contestants *contestants);
+
+#endif

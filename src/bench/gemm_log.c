@@ -1,0 +1,107 @@
+#include "src/bench/gemm_log.h"
+
+#include "src/base/jsonl.h"
+
+static void add_text(cJSON *line, const char *key, const char *text) {
+    if (text && text[0]) cJSON_AddStringToObject(line, key, text);
+}
+
+static const char *device_name(const struct contestant *contestant) {
+    return contestant->compute.backend->device == GEMM_ON_HOST ? "host" : "cuda";
+}
+
+static void write_peak(FILE *log, const struct contestant *contestant) {
+    cJSON *line = jsonl_new("peak");
+    add_text(line, "device", device_name(contestant));
+    add_text(line, "gpu", contestant->compute.gpu);
+    cJSON_AddNumberToObject(line, "threads", contestant->compute.threads);
+    cJSON_AddNumberToObject(line, "f32_gflops", 1e-9 * contestant->rates.flops[GEMM_F32]);
+    cJSON_AddNumberToObject(line, "f64_gflops", 1e-9 * contestant->rates.flops[GEMM_F64]);
+    cJSON_AddNumberToObject(line, "copy_gbytes_per_second", 1e-9 * contestant->rates.bandwidth);
+    jsonl_write(log, line);
+}
+
+void gemm_log_open(FILE *log, const char *command, const struct contestants *contestants) {
+    cJSON *header = jsonl_header();
+    add_text(header, "command", command);
+    for (size_t i = 0; i < contestants->count; i++) {
+        if (!contestants->list[i].compute.gpu[0]) continue;
+        add_text(header, "gpu", contestants->list[i].compute.gpu);
+        break;
+    }
+    jsonl_write(log, header);
+    for (size_t i = 0; i < contestants->count; i++) {
+        const struct contestant *one = &contestants->list[i];
+        bool seen = false;
+        for (size_t j = 0; j < i && !seen; j++)
+            seen = contestants->list[j].compute.backend->device == one->compute.backend->device &&
+                   contestants->list[j].compute.threads == one->compute.threads;
+        if (!seen) write_peak(log, one);
+    }
+    for (size_t i = 0; i < contestants->left_out_count; i++) {
+        cJSON *line = jsonl_new("gemm");
+        add_text(line, "label", contestants->left_out[i].label);
+        add_text(line, "backend", contestants->left_out[i].label);
+        add_text(line, "left_out", contestants->left_out[i].reason);
+        jsonl_write(log, line);
+    }
+}
+
+static void add_kernels(cJSON *line, const struct result *result) {
+    if (!result->kernels) return;
+    cJSON *kernels = cJSON_AddArrayToObject(line, "kernels");
+    for (size_t i = 0; i < result->kernels; i++) {
+        const struct gemm_kernel *kernel = &result->kernel[i];
+        cJSON *object = cJSON_CreateObject();
+        add_text(object, "name", kernel->name);
+        cJSON_AddNumberToObject(object, "threads", kernel->threads);
+        cJSON_AddNumberToObject(object, "registers", kernel->registers);
+        jsonl_count(object, "shared_bytes", kernel->shared_bytes);
+        cJSON_AddNumberToObject(object, "occupancy", kernel->occupancy);
+        cJSON_AddItemToArray(kernels, object);
+    }
+}
+
+static void add_times(cJSON *line, const struct contestant *contestant, const struct result *result) {
+    const struct statistics *seconds = &result->seconds;
+    jsonl_count(line, "repeats", seconds->count);
+    cJSON_AddNumberToObject(line, "median_seconds", seconds->median);
+    cJSON_AddNumberToObject(line, "min_seconds", seconds->min);
+    cJSON_AddNumberToObject(line, "max_seconds", seconds->max);
+    cJSON_AddBoolToObject(line, "noisy", seconds->noisy);
+    cJSON_AddNumberToObject(line, "gflops", 1e-9 * result->flops / seconds->median);
+    if (result->share_of_peak > 0) cJSON_AddNumberToObject(line, "share_of_peak", result->share_of_peak);
+    cJSON_AddNumberToObject(line, "bytes", result->bytes);
+    if (contestant->compute.backend->device != GEMM_ON_HOST) {
+        cJSON_AddNumberToObject(line, "h2d_seconds", result->h2d);
+        cJSON_AddNumberToObject(line, "d2h_seconds", result->d2h);
+    }
+    add_kernels(line, result);
+}
+
+void gemm_log_result(FILE *log, const struct contestant *contestant, enum gemm_dtype dtype,
+                     const struct gemm_shape *shape, const struct result *result) {
+    cJSON *line = jsonl_new("gemm");
+    add_text(line, "label", contestant->label);
+    add_text(line, "backend", contestant->compute.backend->name);
+    add_text(line, "description", contestant->compute.description);
+    add_text(line, "device", device_name(contestant));
+    add_text(line, "gpu", contestant->compute.gpu);
+    add_text(line, "dtype", dtype_name(dtype));
+    add_text(line, "precision", compute_precision(&contestant->compute, dtype));
+    add_text(line, "op", gemm_op_name(shape->op));
+    jsonl_count(line, "m", shape->m);
+    jsonl_count(line, "n", shape->n);
+    jsonl_count(line, "k", shape->k);
+    add_text(line, "what", shape->what);
+    add_text(line, "config", shape->config);
+    cJSON_AddNumberToObject(line, "threads", contestant->compute.threads);
+    if (result->outcome == RESULT_LEFT_OUT) {
+        add_text(line, "left_out", result->reason);
+    } else {
+        cJSON_AddBoolToObject(line, "verified", result->outcome == RESULT_RIGHT);
+        add_text(line, "reason", result->reason);
+    }
+    if (result->outcome == RESULT_RIGHT) add_times(line, contestant, result);
+    jsonl_write(log, line);
+}

@@ -1,0 +1,16 @@
+/* Contests as JSON lines: "peak", "gemm" and "left_out". */
+#ifndef TESSERA_BENCH_GEMM_LOG_H
+#define TESSERA_BENCH_GEMM_LOG_H
+
+#include <stdio.h>
+
+#include "src/bench/contestants.h"
+
+/* The header of `command`, then one "peak" line for each device and thread count. `log` may be NULL. */
+void gemm_log_open(FILE *log, const char *command, const struct contestants *contestants);
+
+/* One "gemm" line; a wrong or left-out result has the reason and no time. */
+void gemm_log_result(FILE *log, const struct contestant *contestant, enum gemm_dtype dtype,
+                     const struct gemm_shape *shape, const struct result *result);
+
+#endif

@@ -1,0 +1,40 @@
+/* ./train bench: one of several measurements, a file each. */
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/text.h"
+#include "src/cmd/command.h"
+
+static const struct command *const benches[] = {&bench_gemm, &bench_scaling, &bench_breakeven, &bench_shmem};
+enum { BENCHES = sizeof benches / sizeof *benches };
+
+static void print_benches(void) {
+    printf("usage: train bench NAME [--FLAG VALUE]...\n\nMeasures matrix multiplies, and what they do to "
+           "training:\n");
+    for (size_t i = 0; i < BENCHES; i++) printf("  %-9s  %s\n", benches[i]->name, benches[i]->summary);
+    printf("\n'train bench NAME --help' explains one. 'train bench --baseline old.jsonl' is 'train bench "
+           "gemm --baseline "
+           "old.jsonl'.\n");
+}
+
+static enum status run_bench(int argc, char **argv) {
+    const char *names[BENCHES];
+    if (argc > 1 && strncmp(argv[1], "--baseline", 10) == 0) return bench_gemm.run(argc, argv);
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        print_benches();
+        return STATUS_OK;
+    }
+    for (size_t i = 0; i < BENCHES; i++) {
+        names[i] = benches[i]->name;
+        if (argc > 1 && strcmp(argv[1], names[i]) == 0) return benches[i]->run(argc - 1, argv + 1);
+    }
+    if (argc < 2)
+        return status_set(STATUS_USAGE,
+                          "bench needs a name: gemm, scaling, breakeven or shmem (train bench --help)");
+    const char *near = text_nearest(argv[1], names, BENCHES);
+    return status_set(STATUS_USAGE, "no bench is called '%s'%s%s%s (train bench --help lists them)", argv[1],
+                      near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+const struct command command_bench = {"bench", "measure GEMMs: rates, scaling, break-even, shared memory",
+                                      run_bench};

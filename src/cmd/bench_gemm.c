@@ -1,0 +1,246 @@
+/* ./train bench gemm: squares and the products of a training, on each backend in turn. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/text.h"
+#include "src/bench/baseline.h"
+#include "src/bench/gemm_log.h"
+#include "src/bench/shapes.h"
+#include "src/cmd/bench_table.h"
+#include "src/cmd/command.h"
+#include "src/cmd/options.h"
+
+enum { MOST_SIZES = 32 };
+
+/* What the flags say, and what came of it. */
+struct gemm_bench {
+    struct config config;
+    struct contestants contestants;
+    struct contest contest;
+    struct result *results; /* [contestants] */
+    bool dtype[3], op[3];   /* wanted */
+    struct baseline baseline;
+    double slack; /* how much slower than the baseline is still fine */
+    FILE *log;
+    size_t slower, compared;
+    struct bench_kernels kernels;
+    char wrong[768]; /* the first wrong result */
+};
+
+/* Was it faster once? Prints how the time compares. */
+static void print_change(struct gemm_bench *bench, const struct contestant *who, enum gemm_dtype dtype,
+                         const struct gemm_shape *shape, const struct result *result) {
+    const double before = baseline_seconds(&bench->baseline, who->label, dtype, shape);
+    if (before <= 0 || result->outcome != RESULT_RIGHT) return;
+    const double ratio = result->seconds.median / before;
+    const bool slower = ratio > 1 + bench->slack;
+    bench->compared++;
+    bench->slower += slower;
+    printf("  %9s %+5.1f %%%s", text_seconds(before).text, 100 * (ratio - 1), slower ? " SLOWER" : "");
+}
+
+/* --- what to measure --- */
+
+static enum status measure(struct gemm_bench *bench, enum gemm_dtype dtype, const struct gemm_shape *shape) {
+    if (!bench->dtype[dtype] || !bench->op[shape->op]) return STATUS_OK;
+    const enum status status = contest_run(&bench->contest, dtype, shape, bench->results);
+    if (status) return status;
+    for (size_t i = 0; i < bench->contest.count; i++) {
+        const struct contestant *who = &bench->contestants.list[i];
+        const struct result *result = &bench->results[i];
+        bench_print_result(who, dtype, shape, result);
+        print_change(bench, who, dtype, shape, result);
+        printf("\n");
+        gemm_log_result(bench->log, who, dtype, shape, result);
+        bench_note_kernels(&bench->kernels, result);
+        if (result->outcome == RESULT_WRONG && !bench->wrong[0])
+            snprintf(bench->wrong, sizeof bench->wrong, "%s", result->reason);
+    }
+    fflush(stdout);
+    return STATUS_OK;
+}
+
+static enum status measure_square(struct gemm_bench *bench, size_t size) {
+    enum status status = STATUS_OK;
+    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
+        for (int op = GEMM_NN; op <= GEMM_NT && !status; op++) {
+            const struct gemm_shape shape = {
+                .op = (enum gemm_op)op, .m = size, .n = size, .k = size, .what = "square"};
+            status = measure(bench, (enum gemm_dtype)dtype, &shape);
+        }
+    return status;
+}
+
+static enum status measure_training(struct gemm_bench *bench) {
+    struct gemm_shape shapes[SHAPES_MOST];
+    char name[64];
+    shapes_config_name(bench->config.file, name, sizeof name);
+    const size_t count =
+        shapes_of_training(&bench->config.layers, (size_t)bench->config.batch_size, name, shapes);
+    enum status status = STATUS_OK;
+    printf("\nthe products of a training step of %s, batches of %lld\n", name,
+           (long long)bench->config.batch_size);
+    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
+        for (size_t s = 0; s < count && !status; s++)
+            status = measure(bench, (enum gemm_dtype)dtype, &shapes[s]);
+    return status;
+}
+
+/* What the baseline has, and nothing else. */
+static enum status measure_baseline(struct gemm_bench *bench) {
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < bench->baseline.count && !status; i++) {
+        const struct baseline_entry *entry = &bench->baseline.entries[i];
+        bool first = true;
+        for (size_t j = 0; j < i && first; j++) {
+            const struct baseline_entry *other = &bench->baseline.entries[j];
+            first = other->dtype != entry->dtype || other->shape.op != entry->shape.op ||
+                    other->shape.m != entry->shape.m || other->shape.n != entry->shape.n ||
+                    other->shape.k != entry->shape.k;
+        }
+        if (first) status = measure(bench, entry->dtype, &entry->shape);
+    }
+    return status;
+}
+
+/* --- flags --- */
+
+/* Marks the listed names; all without a list. */
+static enum status mark(const char *flag, const char *list, const char *const names[3], bool marked[3]) {
+    for (int i = 0; i < 3; i++) marked[i] = list == NULL;
+    while (list && *list) {
+        const size_t length = strcspn(list, ",");
+        bool known = false;
+        for (int i = 0; i < 3; i++) {
+            if (strlen(names[i]) != length || strncmp(names[i], list, length) != 0) continue;
+            known = marked[i] = true;
+        }
+        if (!known)
+            return status_set(STATUS_USAGE, "--%s lists '%.*s'; known are %s, %s and %s", flag, (int)length,
+                              list, names[0], names[1], names[2]);
+        list += length + (list[length] == ',');
+    }
+    return STATUS_OK;
+}
+
+static enum status open_bench(struct gemm_bench *bench, const struct sweep_lists *lists) {
+    struct sweep sweep;
+    enum status status = sweep_open(&sweep, &bench->config, lists);
+    if (status) return status;
+    status = contestants_open(&bench->contestants, &sweep);
+    sweep_close(&sweep);
+    if (status) return status;
+    bench->contest.contestants = bench->contestants.list;
+    bench->contest.count = bench->contestants.count;
+    bench->results = calloc(bench->contest.count + 1, sizeof *bench->results);
+    if (!bench->results) return status_set(STATUS_FAILED, "out of memory");
+    if (bench->config.log[0] && !(bench->log = fopen(bench->config.log, "w")))
+        return status_set(STATUS_FAILED, "cannot write the log '%s'", bench->config.log);
+    gemm_log_open(bench->log, "bench gemm", &bench->contestants);
+    return bench->contest.count ? STATUS_OK
+                                : status_set(STATUS_UNAVAILABLE, "none of the backends can be used here");
+}
+
+static enum status judge(struct gemm_bench *bench) {
+    if (bench->wrong[0]) return status_set(STATUS_VERIFY_FAILED, "%s", bench->wrong);
+    if (bench->baseline.count && !bench->compared)
+        return status_set(STATUS_BAD_DATA, "nothing that the baseline has could be measured here");
+    if (bench->slower)
+        return status_set(STATUS_TARGET_MISSED,
+                          "%zu of %zu times are more than %.0f %% slower than the baseline's", bench->slower,
+                          bench->compared, 100 * bench->slack);
+    return STATUS_OK;
+}
+
+static enum status run_gemm(struct gemm_bench *bench, const struct sweep_lists *lists,
+                            const char *size_list) {
+    size_t sizes[MOST_SIZES], count;
+    enum status status = bench_parse_list("sizes", size_list, MOST_SIZES, sizes, &count);
+    if (!status) status = open_bench(bench, lists);
+    if (status) return status;
+    bench_print_header(&bench->contestants);
+    bench_print_titles(bench->baseline.count ? "    before" : "");
+    if (bench->baseline.count) {
+        status = measure_baseline(bench);
+    } else {
+        for (size_t i = 0; i < count && !status; i++) status = measure_square(bench, sizes[i]);
+        if (!status) status = measure_training(bench);
+    }
+    bench_print_kernels(&bench->kernels);
+    return status ? status : judge(bench);
+}
+
+static void close_bench(struct gemm_bench *bench) {
+    if (bench->log) fclose(bench->log);
+    baseline_close(&bench->baseline);
+    contestants_close(&bench->contestants);
+    free(bench->results);
+}
+
+static enum status run_bench_gemm(int argc, char **argv) {
+    static struct gemm_bench bench; /* zero */
+    static const char *const dtypes[] = {"f32", "f64", "bf16"}, *const ops[] = {"NN", "TN", "NT"};
+    static const char *const keys[] = {"layers", "batch-size", "precision", "device",   "log",
+                                       "tile",   "shared",     "order",     "multiply", NULL};
+    struct sweep_lists lists = {.backends = "all"};
+    const char *dtype = "f32,f64", *op = NULL, *sizes = "256,512,1024,2048,4096,8192", *repeat = NULL,
+               *limit = NULL;
+    const char *baseline = NULL, *tolerance = NULL, *config = NULL;
+    char backends[1024];
+    double percent = 10;
+    const struct option_extra extras[] = {
+        {"config", "FILE", "the training whose products are measured too [the built-in defaults]", &config},
+        {"backends", "A,B,..", "the GEMMs, or 'all' that can be used here [all]", &lists.backends},
+        {"threads", "N,..", "of host backends, each count a row [all cores]", &lists.threads},
+        {"dtype", "f32,..", "f32, f64, bf16 (operands, into float32) [f32,f64]", &dtype},
+        {"ops", "NN,..", "NN, TN, NT [all]", &op},
+        {"sizes", "N,..", "of squares m = n = k, or none [256,512,1024,2048,4096,8192]", &sizes},
+        {"repeat", "N", "times of each, in turn [7]", &repeat},
+        {"limit-seconds", "S",
+         "leave out what would take longer, for each backend and shape; 0: nothing [10]", &limit},
+        {"baseline", "FILE",
+         "measure what this log of an earlier run has; exit with 6 if something is slower", &baseline},
+        {"tolerance", "PERCENT", "how much slower than the baseline is still fine [10]", &tolerance},
+    };
+    const struct option_set set = {
+        .usage = "bench gemm [--backends A,B,..] [--sizes N,..] [--config FILE]...",
+        .details =
+            "Times C = op(A) op(B) of squares and of the products of a training step. Every backend is "
+            "verified on the very\n"
+            "shape before and after (exact integers and a float64 reference, NaN in C beforehand, guards "
+            "around it, all copies\n"
+            "of the operands to the same bits); operands rotate through twice the last cache. A wrong one "
+            "gets no time, and the\n"
+            "command exits with 5. 'peak' is the share of the rate of a multiply-add loop, measured now.\n"
+            "  ./train bench gemm --sizes 1024,2048 --dtype f32 --log now.jsonl\n"
+            "  ./train bench gemm --baseline now.jsonl",
+        .keys = keys,
+        .extras = extras,
+        .extra_count = sizeof extras / sizeof *extras,
+    };
+    bool help;
+    enum status status = options_parse(&set, argc, argv, &bench.config, &help);
+    if (status || help) return status;
+    if (config) status = config_read(&bench.config, config);
+    bench.contest.repeats = 7;
+    bench.contest.limit_seconds = 10;
+    if (!status) status = bench_parse_count("repeat", repeat, 1000, &bench.contest.repeats);
+    if (!status) status = bench_parse_real("limit-seconds", limit, &bench.contest.limit_seconds);
+    if (!status) status = bench_parse_real("tolerance", tolerance, &percent);
+    bench.slack = percent / 100;
+    if (!status) status = mark("dtype", dtype, dtypes, bench.dtype);
+    if (!status) status = mark("ops", op, ops, bench.op);
+    if (!status && baseline) {
+        status = baseline_read(&bench.baseline, baseline);
+        baseline_backends(&bench.baseline, backends, sizeof backends);
+        lists.backends = backends;
+        for (int i = 0; i < 3; i++) bench.dtype[i] = true;
+    }
+    if (!status) status = run_gemm(&bench, &lists, sizes);
+    close_bench(&bench);
+    return status;
+}
+
+const struct command bench_gemm = {"gemm", "rates of squares and of the products of a training",
+                                   run_bench_gemm};

@@ -1,0 +1,211 @@
+/* ./train bench scaling: a training on more and more threads. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/backend/registry.h"
+#include "src/base/jsonl.h"
+#include "src/base/platform.h"
+#include "src/base/text.h"
+#include "src/bench/amdahl.h"
+#include "src/bench/comparison.h"
+#include "src/bench/shapes.h"
+#include "src/cmd/bench_table.h"
+#include "src/cmd/command.h"
+#include "src/cmd/options.h"
+
+struct scaling {
+    struct config config;
+    struct dataset_pair data;
+    struct comparison comparison;
+    FILE *log;
+};
+
+/* 1, 2, 4, ... and all that there are. */
+static void default_threads(char *list, size_t size) {
+    const int most = platform_threads();
+    list[0] = '\0';
+    for (int threads = 1; threads < most; threads *= 2) text_append(list, size, "%d,", threads);
+    text_append(list, size, "%d", most);
+}
+
+/* Every usable backend that has threads. */
+static void default_backends(char *list, size_t size) {
+    char why[256];
+    list[0] = '\0';
+    for (size_t i = 0; i < registry_count(); i++) {
+        const struct registry_entry *entry = registry_at(i);
+        if (registry_usable(entry, why, sizeof why) && entry->backend->device == GEMM_ON_HOST &&
+            entry->backend->set_threads)
+            text_append(list, size, "%s%s", list[0] ? "," : "", entry->name);
+    }
+}
+
+static double other(const struct comparison_row *row) {
+    return row->epoch.median - row->gemm[0] - row->gemm[1] - row->gemm[2];
+}
+
+static void write_row(struct scaling *scaling, const struct comparison_row *row, double speedup) {
+    static const char *const ops[PROFILE_OPS] = {"gemm_nn", "gemm_tn", "gemm_nt"};
+    char name[64];
+    shapes_config_name(scaling->config.file, name, sizeof name);
+    cJSON *line = jsonl_new("scaling");
+    cJSON_AddStringToObject(line, "backend", row->sweep->backend->name);
+    cJSON_AddStringToObject(line, "description", row->runs[0].description);
+    cJSON_AddStringToObject(line, "config", name);
+    cJSON_AddStringToObject(line, "dtype", config_choice("dtype", row->sweep->config.dtype));
+    cJSON_AddNumberToObject(line, "threads", row->runs[0].threads);
+    cJSON_AddNumberToObject(line, "epoch_seconds", row->epoch.median);
+    cJSON_AddBoolToObject(line, "noisy", row->epoch.noisy);
+    cJSON_AddBoolToObject(line, "extrapolated", row->extrapolated);
+    cJSON *time = cJSON_AddObjectToObject(line, "time");
+    for (int op = 0; op < PROFILE_OPS; op++) cJSON_AddNumberToObject(time, ops[op], row->gemm[op]);
+    cJSON_AddNumberToObject(time, "other", other(row));
+    cJSON_AddNumberToObject(line, "speedup", speedup);
+    jsonl_write(scaling->log, line);
+}
+
+static void print_row(const struct comparison_row *row, double one) {
+    printf("%-14s %7d %10s%s", row->sweep->backend->name, row->runs[0].threads,
+           text_seconds(row->epoch.median).text,
+           row->extrapolated  ? "~"
+           : row->epoch.noisy ? "?"
+                              : " ");
+    for (int op = 0; op < PROFILE_OPS; op++) printf(" %10s", text_seconds(row->gemm[op]).text);
+    printf(" %10s %9.2f %6d %9.0f %%\n", text_seconds(other(row)).text, one / row->epoch.median,
+           row->runs[0].threads, 100 * one / row->epoch.median / row->runs[0].threads);
+}
+
+static void write_fit(struct scaling *scaling, const char *backend, const struct amdahl *fit) {
+    char name[64];
+    shapes_config_name(scaling->config.file, name, sizeof name);
+    cJSON *line = jsonl_new("amdahl");
+    cJSON_AddStringToObject(line, "backend", backend);
+    cJSON_AddStringToObject(line, "config", name);
+    cJSON_AddNumberToObject(line, "serial_fraction", fit->serial_fraction);
+    cJSON_AddNumberToObject(line, "error", fit->error);
+    jsonl_write(scaling->log, line);
+}
+
+/* The rows first .. first + count - 1 are of one backend, with threads rising from that of the first. */
+static enum status report_backend(struct scaling *scaling, size_t first, size_t count) {
+    const struct comparison_row *rows = &scaling->comparison.rows[first];
+    size_t times = 0;
+    double one = 0;
+    for (size_t i = 0; i < count; i++) times += rows[i].epoch.count;
+    double *threads = malloc((times + 1) * sizeof *threads), *seconds = malloc((times + 1) * sizeof *seconds);
+    times = 0;
+    for (size_t i = 0; threads && seconds && i < count; i++) {
+        const struct comparison_row *row = &rows[i];
+        if (row->outcome != ROW_RIGHT) {
+            printf("%-30s %s: %s\n", row->sweep->label,
+                   row->outcome == ROW_WRONG ? "WRONG, no time" : "left out", row->reason);
+            continue;
+        }
+        if (one == 0)
+            one = row->epoch.median * row->runs[0].threads; /* of one thread, if that was measured */
+        for (size_t e = 0; e < row->epoch.count; e++) {
+            threads[times] = row->runs[0].threads;
+            seconds[times++] = row->epoch_seconds[e];
+        }
+        print_row(row, one);
+        write_row(scaling, row, one / row->epoch.median);
+    }
+    if (threads && seconds && times) {
+        const struct amdahl fit = amdahl_fit(threads, seconds, times);
+        if (fit.one > 0) {
+            printf("%-14s Amdahl's law: serial part %.1f +- %.1f %%, so at most %.1f times as fast\n\n", "",
+                   100 * fit.serial_fraction, 100 * fit.error,
+                   fit.serial_fraction > 0 ? 1 / fit.serial_fraction : 1e3);
+            write_fit(scaling, rows[0].sweep->backend->name, &fit);
+        }
+    }
+    free(threads);
+    free(seconds);
+    return STATUS_OK;
+}
+
+static void write_header(struct scaling *scaling) {
+    cJSON *header = jsonl_header();
+    cJSON_AddStringToObject(header, "command", "bench scaling");
+    cJSON_AddStringToObject(header, "data", scaling->data.name);
+    jsonl_write(scaling->log, header);
+}
+
+static void report(struct scaling *scaling) {
+    const struct comparison *comparison = &scaling->comparison;
+    char layers[CONFIG_TEXT];
+    config_value(&scaling->config, config_key_find("layers"), layers, sizeof layers);
+    printf("Tessera %s, commit %s; %s; %s %s\n%s, batches of %lld, data %s\n\n", TESSERA_VERSION,
+           platform_commit(), platform_cpu(), platform_compiler(), platform_flags(), layers,
+           (long long)scaling->config.batch_size, scaling->data.name);
+    printf("%-14s %7s %11s %10s %10s %10s %10s %9s %6s %11s\n", "backend", "threads", "epoch ", "NN", "TN",
+           "NT", "other", "speed-up", "ideal", "efficiency");
+    write_header(scaling);
+    for (size_t first = 0, next; first < comparison->count; first = next) {
+        next = first + 1;
+        while (next < comparison->count &&
+               comparison->rows[next].sweep->backend == comparison->rows[first].sweep->backend)
+            next++;
+        report_backend(scaling, first, next - first);
+    }
+    printf("epoch: seconds of training alone, median of %zu repeats in turn (~ extrapolated from fewer "
+           "steps, ? noisy)\n",
+           comparison->repeats);
+}
+
+static enum status run_scaling(struct scaling *scaling, const struct sweep_lists *lists) {
+    struct sweep sweep;
+    enum status status = dataset_load(&scaling->data, scaling->config.data, DATASET_ALL);
+    if (!status) status = config_check_data(&scaling->config, &scaling->data);
+    if (!status) status = sweep_open(&sweep, &scaling->config, lists);
+    if (status) return status;
+    if (scaling->config.log[0] && !(scaling->log = fopen(scaling->config.log, "w")))
+        status = status_set(STATUS_FAILED, "cannot write the log '%s'", scaling->config.log);
+    scaling->comparison.config = &scaling->config;
+    scaling->comparison.data = &scaling->data;
+    if (!status) status = comparison_run(&scaling->comparison, &sweep);
+    if (!status || status == STATUS_VERIFY_FAILED) report(scaling);
+    if (scaling->log) fclose(scaling->log);
+    comparison_close(&scaling->comparison);
+    sweep_close(&sweep);
+    return status;
+}
+
+static enum status run_bench_scaling(int argc, char **argv) {
+    static struct scaling scaling; /* zero */
+    char threads[256], backends[256];
+    const char *repeat = NULL, *limit = NULL;
+    struct sweep_lists lists = {.backends = backends, .threads = threads};
+    const struct option_extra extras[] = {
+        {"backends", "A,B,..", "host backends with threads [all of them]", &lists.backends},
+        {"threads", "N,..", "thread counts, from the least [1,2,4,.. and all cores]", &lists.threads},
+        {"repeat", "N", "trainings of each, in turn [3]", &repeat},
+        {"limit-seconds", "S", "of training, for each row and repeat; 0: none [10]", &limit},
+    };
+    const struct option_set set = {
+        .usage = "bench scaling [--backends A,B,..] [--threads 1,2,..] [--config FILE] [--KEY VALUE]...",
+        .details = "Trains on each number of threads: seconds of an epoch by part, speed-up beside the "
+                   "ideal, and the serial part\n"
+                   "by Amdahl's law, fitted to all epochs. Verified as in 'train compare'.",
+        .extras = extras,
+        .extra_count = sizeof extras / sizeof *extras,
+    };
+    bool help;
+    default_threads(threads, sizeof threads);
+    default_backends(backends, sizeof backends);
+    enum status status = options_parse(&set, argc, argv, &scaling.config, &help);
+    if (status || help) return status;
+    if (!lists.backends[0])
+        return status_set(STATUS_UNAVAILABLE, "no usable backend has threads: build with OpenMP or OpenBLAS");
+    scaling.comparison.repeats = 3;
+    scaling.comparison.limit_seconds = 10;
+    status = bench_parse_count("repeat", repeat, COMPARISON_MOST_REPEATS, &scaling.comparison.repeats);
+    if (!status) status = bench_parse_real("limit-seconds", limit, &scaling.comparison.limit_seconds);
+    if (!status) status = run_scaling(&scaling, &lists);
+    dataset_pair_free(&scaling.data);
+    return status;
+}
+
+const struct command bench_scaling = {"scaling", "training on 1, 2, 4, .. threads, and Amdahl's law",
+                                      run_bench_scaling};

@@ -1,0 +1,189 @@
+/* ./train bench shmem: in which order should tiles lie in shared memory? */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/backend/registry.h"
+#include "src/base/jsonl.h"
+#include "src/base/text.h"
+#include "src/bench/gemm_log.h"
+#include "src/cmd/bench_table.h"
+#include "src/cmd/command.h"
+#include "src/cmd/options.h"
+
+enum { ORDERS = 4, TILES = 4, SHAREDS = 2, MULTIPLIES = 2, OF_A_TILE = ORDERS * SHAREDS * MULTIPLIES, MOST_SIZES = 8 };
+
+/* One variant, and how it went. */
+struct variant {
+    struct config config;
+    struct result result;
+};
+
+struct shmem_bench {
+    struct config config;
+    struct contest contest;
+    struct variant variants[TILES][OF_A_TILE];
+    FILE *log;
+    bool opened;
+    char wrong[768];
+};
+
+static void make_variants(struct shmem_bench *bench, const struct gemm_backend *backend, int tile, struct sweep_row *rows) {
+    for (int i = 0; i < OF_A_TILE; i++) {
+        struct config *config = &bench->variants[tile][i].config;
+        *config = bench->config;
+        config->tile = tile;
+        config->order = i / MULTIPLIES / SHAREDS;
+        config->shared = i / MULTIPLIES % SHAREDS;
+        config->multiply = i % MULTIPLIES;
+        rows[i] = (struct sweep_row){.config = *config, .backend = backend};
+        snprintf(rows[i].label, sizeof rows[i].label, "%s %s %s %s", config_choice("order", config->order),
+                 config_choice("tile", config->tile), config_choice("shared", config->shared),
+                 config_choice("multiply", config->multiply));
+    }
+}
+
+/* All variants of one tile side by side. */
+static enum status run_tile(struct shmem_bench *bench, const struct gemm_backend *backend, int tile,
+                            const struct gemm_shape *shape) {
+    struct sweep_row *rows = calloc(OF_A_TILE, sizeof *rows);
+    struct contestants contestants = {0};
+    struct result results[OF_A_TILE];
+    if (!rows) return status_set(STATUS_FAILED, "out of memory");
+    make_variants(bench, backend, tile, rows);
+    const struct sweep sweep = {.rows = rows, .count = OF_A_TILE};
+    enum status status = contestants_open(&contestants, &sweep);
+    if (!status && contestants.count < OF_A_TILE)
+        status = status_set(STATUS_UNAVAILABLE, "%s", contestants.left_out[0].reason);
+    if (!status && !bench->opened) {
+        gemm_log_open(bench->log, "bench shmem", &contestants);
+        printf("%s\n\n", contestants.list[0].compute.gpu);
+        bench_print_titles("");
+        bench->opened = true;
+    }
+    bench->contest.contestants = contestants.list;
+    bench->contest.count = contestants.count;
+    if (!status) status = contest_run(&bench->contest, (enum gemm_dtype)bench->config.dtype, shape, results);
+    for (size_t i = 0; i < OF_A_TILE && !status; i++) {
+        bench->variants[tile][i].result = results[i];
+        bench_print_result(&contestants.list[i], (enum gemm_dtype)bench->config.dtype, shape, &results[i]);
+        printf("\n");
+        if (results[i].outcome == RESULT_WRONG && !bench->wrong[0])
+            snprintf(bench->wrong, sizeof bench->wrong, "%s", results[i].reason);
+    }
+    fflush(stdout);
+    contestants_close(&contestants);
+    free(rows);
+    return status;
+}
+
+static const struct variant *find_best(const struct shmem_bench *bench) {
+    const struct variant *best = NULL;
+    for (int v = 0; v < TILES * OF_A_TILE; v++) {
+        const struct variant *one = &bench->variants[v / OF_A_TILE][v % OF_A_TILE];
+        if (one->result.outcome == RESULT_RIGHT && (!best || one->result.seconds.median < best->result.seconds.median)) best = one;
+    }
+    return best;
+}
+
+static void write_variant(const struct shmem_bench *bench, const struct variant *variant, const struct gemm_shape *shape,
+                          bool best) {
+    const struct config *config = &variant->config;
+    const struct result *result = &variant->result;
+    cJSON *line = jsonl_new("shmem");
+    cJSON_AddStringToObject(line, "order", config_choice("order", config->order));
+    cJSON_AddNumberToObject(line, "tile", 4 << config->tile);
+    cJSON_AddStringToObject(line, "shared", config_choice("shared", config->shared));
+    cJSON_AddStringToObject(line, "multiply", config_choice("multiply", config->multiply));
+    cJSON_AddStringToObject(line, "dtype", config_choice("dtype", config->dtype));
+    jsonl_count(line, "m", shape->m);
+    jsonl_count(line, "n", shape->n);
+    jsonl_count(line, "k", shape->k);
+    cJSON_AddBoolToObject(line, "verified", result->outcome == RESULT_RIGHT);
+    if (result->outcome == RESULT_RIGHT) {
+        cJSON_AddNumberToObject(line, "median_seconds", result->seconds.median);
+        cJSON_AddNumberToObject(line, "min_seconds", result->seconds.min);
+        cJSON_AddNumberToObject(line, "max_seconds", result->seconds.max);
+        cJSON_AddBoolToObject(line, "noisy", result->seconds.noisy);
+        cJSON_AddNumberToObject(line, "gflops", 1e-9 * result->flops / result->seconds.median);
+        cJSON_AddNumberToObject(line, "occupancy", result->kernel[0].occupancy);
+        cJSON_AddNumberToObject(line, "registers", result->kernel[0].registers);
+        jsonl_count(line, "shared_bytes", result->kernel[0].shared_bytes);
+        cJSON_AddBoolToObject(line, "best", best);
+    } else {
+        cJSON_AddStringToObject(line, "reason", result->reason);
+    }
+    jsonl_write(bench->log, line);
+}
+
+/* The table of the study: orders beside each other, a line a tile, for plain multiplies and static memory. */
+static void print_summary(const struct shmem_bench *bench, const struct gemm_shape *shape, const struct variant *best) {
+    printf("\nm = n = k = %zu, static shared memory, plain multiply\ntile   occupancy  registers  shared memory", shape->m);
+    for (int order = 0; order < ORDERS; order++) printf("  %9s", config_choice("order", order));
+    printf("\n");
+    for (int tile = 0; tile < TILES; tile++) {
+        const struct gemm_kernel *kernel = &bench->variants[tile][0].result.kernel[0];
+        printf("%4d %9.0f %%  %9u  %13s", 4 << tile, 100 * kernel->occupancy, kernel->registers,
+               text_bytes((double)kernel->shared_bytes).text);
+        for (int order = 0; order < ORDERS; order++) {
+            const struct result *result = &bench->variants[tile][order * SHAREDS * MULTIPLIES].result;
+            printf("  %9s", result->outcome == RESULT_RIGHT ? text_seconds(result->seconds.median).text : "-");
+        }
+        printf("\n");
+    }
+    if (best)
+        printf("best: --order %s --tile %d --shared %s --multiply %s: %s, %.0f GFLOP/s\n\n",
+               config_choice("order", best->config.order), 4 << best->config.tile, config_choice("shared", best->config.shared),
+               config_choice("multiply", best->config.multiply), text_seconds(best->result.seconds.median).text,
+               1e-9 * best->result.flops / best->result.seconds.median);
+}
+
+static enum status run_size(struct shmem_bench *bench, const struct gemm_backend *backend, size_t size) {
+    const struct gemm_shape shape = {.op = GEMM_NN, .m = size, .n = size, .k = size, .what = "square"};
+    enum status status = STATUS_OK;
+    for (int tile = 0; tile < TILES && !status; tile++) status = run_tile(bench, backend, tile, &shape);
+    if (status) return status;
+    const struct variant *best = find_best(bench);
+    for (int v = 0; v < TILES * OF_A_TILE; v++) {
+        const struct variant *one = &bench->variants[v / OF_A_TILE][v % OF_A_TILE];
+        write_variant(bench, one, &shape, one == best);
+    }
+    print_summary(bench, &shape, best);
+    return STATUS_OK;
+}
+
+static enum status run_bench_shmem(int argc, char **argv) {
+    static struct shmem_bench bench; /* zero */
+    static const char *const keys[] = {"device", "dtype", "log", NULL};
+    const char *size_list = "2048", *repeat = NULL;
+    size_t sizes[MOST_SIZES], count;
+    const struct option_extra extras[] = {
+        {"sizes", "N,..", "of squares m = n = k [2048]", &size_list},
+        {"repeat", "N", "times of each, in turn [7]", &repeat},
+    };
+    const struct option_set set = {
+        .usage = "bench shmem [--sizes N,..] [--dtype f32|f64] [--log FILE]",
+        .details = "The study of access order in shared memory, with the backend cuda-order: tiles of A and B each straight (R) or\n"
+                   "transposed (C), side 4 to 32, static or dynamic shared memory, multiply-add fused or not; with registers, shared\n"
+                   "memory and theoretical occupancy. Needs a GPU.",
+        .keys = keys,
+        .extras = extras,
+        .extra_count = sizeof extras / sizeof *extras,
+    };
+    bool help;
+    const struct gemm_backend *backend;
+    enum status status = options_parse(&set, argc, argv, &bench.config, &help);
+    if (status || help) return status;
+    bench.contest.repeats = 7;
+    status = bench_parse_list("sizes", size_list, MOST_SIZES, sizes, &count);
+    if (!status) status = bench_parse_count("repeat", repeat, 1000, &bench.contest.repeats);
+    if (!status) status = registry_find("cuda-order", &backend);
+    if (!status && bench.config.log[0] && !(bench.log = fopen(bench.config.log, "w")))
+        status = status_set(STATUS_FAILED, "cannot write the log '%s'", bench.config.log);
+    for (size_t i = 0; i < count && !status; i++) status = run_size(&bench, backend, sizes[i]);
+    if (bench.log) fclose(bench.log);
+    if (!status && bench.wrong[0]) status = status_set(STATUS_VERIFY_FAILED, "%s", bench.wrong);
+    return status;
+}
+
+const struct command bench_shmem = {"shmem", "tiles straight or transposed in shared memory (GPU)", run_bench_shmem};
