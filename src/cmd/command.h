@@ -11,6 +11,6 @@ struct command {
     enum status (*run)(int argc, char **argv);
 };
 
-extern const struct command command_train, command_eval, command_devices;
+extern const struct command command_train, command_eval, command_report, command_devices;
 
 #endif
