@@ -37,6 +37,7 @@ struct chart_axis {
     enum scale_kind kind;
     enum scale_unit unit;
     bool from_zero;
+    bool whole; /* counts: no ticks between */
 };
 
 enum chart_kind {
@@ -53,6 +54,7 @@ struct chart {
     struct chart_series *series;
     size_t series_count;
     struct names categories; /* of bars */
+    bool unlisted;           /* another chart beside it has the legend */
     bool failed;             /* memory ran out: the chart is not whole */
 };
 

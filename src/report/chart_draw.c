@@ -27,7 +27,7 @@ static double tick_step(const struct scale *scale, const struct scale_ticks *tic
     return scale->kind != SCALE_LINEAR || ticks->count < 2 ? 0 : ticks->at[1] - ticks->at[0];
 }
 
-enum { X_TICKS = 8, Y_TICKS = 6 };
+enum { X_TICKS = 8, Y_TICKS = 6, LOG_TICKS = 8 };
 
 void draw_x_axis(FILE *out, const struct plot *plot, const struct scale *scale,
                  const struct chart_axis *axis) {
@@ -43,7 +43,7 @@ void draw_x_axis(FILE *out, const struct plot *plot, const struct scale *scale,
 
 void draw_y_axis(FILE *out, const struct plot *plot, const struct scale *scale,
                  const struct chart_axis *axis) {
-    const struct scale_ticks ticks = scale_ticks(scale, Y_TICKS);
+    const struct scale_ticks ticks = scale_ticks(scale, scale->kind == SCALE_LINEAR ? Y_TICKS : LOG_TICKS);
     for (size_t i = 0; i < ticks.count; i++) {
         const double y = scale_place(scale, ticks.at[i]);
         fprintf(out, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>\n", plot->left, y, plot->right);
@@ -96,7 +96,9 @@ static void widen(struct range *range, double value) {
 
 static struct scale scale_of(const struct chart_axis *axis, struct range range) {
     if (axis->from_zero) widen(&range, 0);
-    return scale_around(axis->kind, range.low, range.high);
+    struct scale scale = scale_around(axis->kind, range.low, range.high);
+    scale.whole = axis->whole;
+    return scale;
 }
 
 struct scale draw_scale_x(const struct chart *chart) {

@@ -2,7 +2,7 @@
 #include "src/report/chart_draw.h"
 #include "src/report/markup.h"
 
-enum { MOST_MARKERS = 40 };
+enum { MOST_MARKERS = 40, FEW_MARKERS = 6, MANY_SERIES = 6 };
 
 static void draw_path(FILE *out, const struct chart_series *series, const struct scale *x,
                       const struct scale *y) {
@@ -28,7 +28,8 @@ static void draw_spreads(FILE *out, const struct chart_series *series, const str
 static void draw_points(FILE *out, const struct chart *chart, const struct chart_series *series,
                         const struct scale *x, const struct scale *y) {
     /* a dense line keeps only as many as can be told apart */
-    const size_t apart = series->line ? (series->count + MOST_MARKERS - 1) / MOST_MARKERS : 1;
+    const size_t most = chart->series_count > MANY_SERIES ? FEW_MARKERS : MOST_MARKERS;
+    const size_t apart = series->line ? (series->count + most - 1) / most : 1;
     for (size_t i = 0; i < series->count; i += apart) {
         const struct chart_point *point = &series->points[i];
         char name[256];

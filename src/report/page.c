@@ -72,7 +72,7 @@ void page_chart(struct page *page, struct chart *chart, const char *format, ...)
     fputs("<figure>\n", page->out);
     write_tag(page, "h4", chart->label);
     chart_svg(page->out, chart);
-    chart_legend(page->out, chart);
+    if (!chart->unlisted) chart_legend(page->out, chart);
     write_tag(page, "figcaption", text);
     fputs("</figure>\n", page->out);
     if (page->pictures) keep_script(page, gnuplot_chart(page->pictures, chart), chart->id);

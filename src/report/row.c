@@ -18,9 +18,14 @@ void row_backend(const cJSON *line, char *name, size_t size) {
         text_append(name, size, " %.16s", precision);
 }
 
+bool row_on_gpu(const cJSON *line) {
+    return strcmp(record_text(line, "device"), "cuda") == 0 || record_text(line, "gpu")[0] ||
+           strncmp(record_text(line, "residency"), "host", 4) == 0;
+}
+
 void row_label(const cJSON *line, char *name, size_t size) {
     const size_t threads = record_count(line, "threads", 1u << 20, 0);
-    const bool cuda = strcmp(record_text(line, "device"), "cuda") == 0;
+    const bool cuda = row_on_gpu(line);
     const char *engine = record_text(line, "engine");
     row_backend(line, name, size);
     if (strcmp(record_text(line, "dtype"), "f64") == 0) text_append(name, size, ", f64");
@@ -35,9 +40,11 @@ const char *const row_part_titles[ROW_PARTS] = {"transfers",
                                                 "GEMM NN (forward)",
                                                 "GEMM TN (weight gradient)",
                                                 "GEMM NT (input gradient)",
-                                                "element-wise and optimizer",
+                                                "element-wise, optimizer",
                                                 "steps in a graph",
                                                 "other"};
+const char *const row_part_names[ROW_PARTS] = {"transfers",    "NN",    "TN",   "NT",
+                                               "element-wise", "graph", "other"};
 
 static const char *const part_keys[ROW_PARTS][3] = {
     {"h2d", "d2h"}, {"gemm_nn"},       {"gemm_tn"}, {"gemm_nt"}, {"elementwise", "optimizer"},

@@ -8,12 +8,15 @@
 void row_backend(const cJSON *line, char *name, size_t size);
 /* "f32", "f64", "tf32", "bf16" */
 const char *row_precision(const cJSON *line);
+/* Does the GEMM run on a GPU? With residency host the tensors live on the host all the same. */
+bool row_on_gpu(const cJSON *line);
 /* All that tells rows of one comparison apart: "cublas tf32, device, graph", "openmp, 2 threads, f64". */
 void row_label(const cJSON *line, char *name, size_t size);
 
 /* The parts of an epoch that the bars are made of. */
 enum { ROW_PARTS = 7 };
-extern const char *const row_part_titles[ROW_PARTS];
+extern const char *const row_part_titles[ROW_PARTS]; /* for a legend */
+extern const char *const row_part_names[ROW_PARTS];  /* for a column */
 /* Seconds of a part, of the object "time"; 0 if nothing was measured there. */
 double row_part(const cJSON *line, size_t part);
 

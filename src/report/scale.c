@@ -82,7 +82,9 @@ static void add_tick(struct scale_ticks *ticks, const struct scale *scale, doubl
 }
 
 static void linear_ticks(struct scale_ticks *ticks, const struct scale *scale, size_t most) {
-    const double step = scale_step(scale->high - scale->low, most), first = ceil(scale->low / step - 1e-9);
+    double step = scale_step(scale->high - scale->low, most);
+    if (scale->whole && step < 1) step = 1;
+    const double first = ceil(scale->low / step - 1e-9);
     for (size_t i = 0; i < SCALE_MAX_TICKS; i++) {
         const double value = step * (first + (double)i);
         add_tick(ticks, scale, fabs(value) < 1e-9 * step ? 0 : value);
@@ -95,7 +97,7 @@ static void power_ticks(struct scale_ticks *ticks, const struct scale *scale, do
                  last = ceil(log(scale->high) / log(base) - 1e-9);
     const double powers = last - first + 1;
     const double apart = ceil(powers / (double)most);
-    const bool between = base == 10 && 3 * powers <= (double)most + 3;
+    const bool between = base == 10 && powers <= 4;
     for (double power = first; power <= last; power += apart) {
         add_tick(ticks, scale, pow(base, power));
         if (between) add_tick(ticks, scale, 2 * pow(base, power));

@@ -14,6 +14,7 @@ struct scale {
     enum scale_kind kind;
     double low, high; /* low < high; both > 0 on a logarithmic scale */
     double from, to;  /* the places of low and high */
+    bool whole;       /* ticks at whole numbers only */
 };
 
 /* A scale that holds both values, at round ends. Values that cannot be (nothing, NaN, zero on a logarithmic

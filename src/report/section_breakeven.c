@@ -151,11 +151,11 @@ static void map(struct page *page, const struct selection *rows, size_t number) 
                 fill_cell(page, &grid.cells[b * grid.columns.count + h], line,
                           letters[names_index(&backends, name)]);
             }
-        write_letters(page, rows, &backends, letters);
         page_grid(
             page, &grid,
             "The letter names the fastest backend of a training step. Where it changes from one cell to "
             "the next is the break-even.");
+        write_letters(page, rows, &backends, letters);
     } else {
         grid_close(&grid);
     }

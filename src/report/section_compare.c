@@ -76,8 +76,8 @@ static void drift_table(struct page *page, const struct selection *rows) {
         table_cell(&table, "%s", record_true(line, "agrees") ? "yes" : "no");
         if (trace) {
             table_cell(&table, "step %s, layer %s, %.60s: %s",
-                       markup_short(record_number(trace, "step")).text,
-                       markup_short(record_number(trace, "layer")).text, record_text(trace, "tensor"),
+                       markup_fixed(record_number(trace, "step"), 0).text,
+                       markup_fixed(record_number(trace, "layer"), 0).text, record_text(trace, "tensor"),
                        markup_short(record_number(trace, "relative")).text);
         } else {
             table_cell(&table, "-");
@@ -94,8 +94,8 @@ static void write_compare(struct page *page) {
         struct table table;
         page_heading(page, "%s", rows->key);
         page_note(page, "Network %.80s, batch %s, %s epochs, seed %s, data %.80s.",
-                  record_text(first, "layers"), markup_short(record_number(first, "batch_size")).text,
-                  markup_short(record_number(first, "epochs")).text,
+                  record_text(first, "layers"), markup_fixed(record_number(first, "batch_size"), 0).text,
+                  markup_fixed(record_number(first, "epochs"), 0).text,
                   markup_fixed(record_number(first, "seed"), 0).text, record_text(first, "data"));
         say_fastest(page, rows);
         tables_compare(&table, rows);
@@ -118,8 +118,9 @@ static void time_chart(struct page *page, const struct selection *rows, size_t n
     char id[64];
     snprintf(id, sizeof id, "time-%s-%zu", shares ? "share" : "seconds", number + 1);
     chart_open(&chart, CHART_STACKED, id, shares ? "Share of an epoch" : "Seconds of an epoch");
-    chart.y = (struct chart_axis){shares ? "share of the epoch" : "seconds an epoch", SCALE_LINEAR,
-                                  shares ? UNIT_PERCENT : UNIT_SECONDS, true};
+    chart.y = (struct chart_axis){.title = shares ? "share of the epoch" : "seconds an epoch",
+                                  .unit = shares ? UNIT_PERCENT : UNIT_SECONDS,
+                                  .from_zero = true};
     for (size_t part = 0; part < ROW_PARTS; part++)
         chart_series(&chart, row_part_titles[part], (struct chart_style){(unsigned)part, 0, 0});
     for (size_t i = 0; i < rows->count; i++) {
@@ -145,10 +146,10 @@ static void time_chart(struct page *page, const struct selection *rows, size_t n
 
 static void time_table(struct page *page, const struct selection *rows) {
     struct table table;
-    table_open(&table, "Seconds an epoch, mean over the epochs.");
+    table_open(&table, "Seconds an epoch, mean over the epochs. Element-wise includes the optimizer; other, "
+                       "the preparation of batches.");
     table_column(&table, COLUMN_TEXT, "implementation");
-    for (size_t part = 0; part < ROW_PARTS; part++)
-        table_column(&table, COLUMN_NUMBER, row_part_titles[part]);
+    for (size_t part = 0; part < ROW_PARTS; part++) table_column(&table, COLUMN_NUMBER, row_part_names[part]);
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
         char label[256];

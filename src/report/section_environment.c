@@ -37,6 +37,7 @@ static void write_machines(struct page *page) {
     struct selections machines = page_selections(page, "header", machine_key);
     struct table table;
     table_open(&table, "What measured, and what it was built with.");
+    table.wrap = true;
     for (size_t i = 0; i < 7; i++) table_column(&table, i == 6 ? COLUMN_NUMBER : COLUMN_TEXT, titles[i]);
     for (size_t i = 0; i < machines.count; i++) {
         const struct selection *rows = &machines.list[i];

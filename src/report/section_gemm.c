@@ -43,8 +43,9 @@ static void size_chart(struct page *page, const struct selection *rows, size_t n
     char id[64], why[400];
     snprintf(id, sizeof id, "gemm-%.4s-%.8s-%zu", op, dtype, number + 1);
     chart_open(&chart, CHART_LINES, id, "%.4s, %.8s: time against size", op, dtype);
-    chart.x = (struct chart_axis){"size: cube root of m n k", SCALE_LOG2, UNIT_PLAIN, false};
-    chart.y = (struct chart_axis){"seconds a product, median", SCALE_LOG10, UNIT_SECONDS, false};
+    chart.x = (struct chart_axis){.title = "size: cube root of m n k", .kind = SCALE_LOG2};
+    chart.y =
+        (struct chart_axis){.title = "seconds a product, median", .kind = SCALE_LOG10, .unit = UNIT_SECONDS};
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
         if (strcmp(record_text(line, "op"), op) != 0 || strcmp(record_text(line, "dtype"), dtype) != 0)

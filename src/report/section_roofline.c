@@ -128,8 +128,8 @@ static void roofline(struct page *page, const struct selection *rows, size_t num
     char id[64];
     snprintf(id, sizeof id, "roofline-%zu", number + 1);
     chart_open(&chart, CHART_LINES, id, "Roofline, %.40s", rows->key);
-    chart.x = (struct chart_axis){"intensity: flop per compulsory byte", SCALE_LOG10, UNIT_PLAIN, false};
-    chart.y = (struct chart_axis){"GFLOP/s", SCALE_LOG10, UNIT_PLAIN, false};
+    chart.x = (struct chart_axis){.title = "intensity: flop per compulsory byte", .kind = SCALE_LOG10};
+    chart.y = (struct chart_axis){.title = "GFLOP/s", .kind = SCALE_LOG10};
     page_heading(page, "%s", rows->key);
     page_beside_open(page);
     add_roof(&chart, rate, bandwidth, low, high);

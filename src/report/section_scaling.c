@@ -110,8 +110,8 @@ static void speedup_chart(struct page *page, const struct selection *rows, size_
     const double most = most_threads(rows);
     snprintf(id, sizeof id, "scaling-%zu", number + 1);
     chart_open(&chart, CHART_LINES, id, "Speed-up against threads");
-    chart.x = (struct chart_axis){"threads", SCALE_LINEAR, UNIT_PLAIN, false};
-    chart.y = (struct chart_axis){"speed-up over one thread", SCALE_LINEAR, UNIT_PLAIN, true};
+    chart.x = (struct chart_axis){.title = "threads", .whole = true};
+    chart.y = (struct chart_axis){.title = "speed-up over one thread", .from_zero = true};
     const size_t ideal = chart_series(&chart, "ideal", (struct chart_style){7, 0, 3});
     chart_add_xy(&chart, ideal, 1, 1);
     chart_add_xy(&chart, ideal, most, most);

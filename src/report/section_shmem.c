@@ -77,8 +77,9 @@ static void variant_chart(struct page *page, const struct selection *rows, const
     char id[64];
     snprintf(id, sizeof id, "shmem-%zu-%zu", number + 1, part + 1);
     chart_open(&chart, CHART_GROUPED, id, "%s", variant);
-    chart.x = (struct chart_axis){"block: threads along an edge", SCALE_LINEAR, UNIT_PLAIN, false};
-    chart.y = (struct chart_axis){"seconds a product, median", SCALE_LINEAR, UNIT_SECONDS, true};
+    chart.x = (struct chart_axis){.title = "block: threads along an edge"};
+    chart.y =
+        (struct chart_axis){.title = "seconds a product, median", .unit = UNIT_SECONDS, .from_zero = true};
     for (size_t i = 0; i < 4; i++) chart_series(&chart, orders[i], (struct chart_style){(unsigned)i, 0, 0});
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;

@@ -54,9 +54,9 @@ static void curves(struct page *page, const struct selection *rows, size_t numbe
     char id[64];
     snprintf(id, sizeof id, "training-%s-%zu", loss ? "loss" : "accuracy", number + 1);
     chart_open(&chart, CHART_LINES, id, loss ? "Training loss" : "Accuracy on held-out images");
-    chart.x = (struct chart_axis){"epoch", SCALE_LINEAR, UNIT_PLAIN, false};
-    chart.y = loss ? (struct chart_axis){"mean cross-entropy", SCALE_LINEAR, UNIT_PLAIN, true}
-                   : (struct chart_axis){"correct", SCALE_LINEAR, UNIT_PERCENT, false};
+    chart.x = (struct chart_axis){.title = "epoch", .whole = true};
+    chart.y = loss ? (struct chart_axis){.title = "mean cross-entropy", .from_zero = true}
+                   : (struct chart_axis){.title = "correct", .unit = UNIT_PERCENT};
     for (size_t start = 0; start < rows->count;) {
         const size_t end = run_end(rows, start);
         char label[256];
@@ -69,6 +69,8 @@ static void curves(struct page *page, const struct selection *rows, size_t numbe
         }
     }
     names_free(&seen);
+    if (loss) chart_legend(page->out, &chart); /* both have the same */
+    chart.unlisted = true;
     page_chart(
         page, &chart, "%s",
         loss ? "Lower is better. Runs of one seed lie on each other: the backends compute the same training."

@@ -62,13 +62,16 @@ static const char *cell_at(const struct table *table, size_t row, size_t column)
 
 /* --- HTML --- */
 
+/* A sentence among numbers (why there is none) may wrap; a number never does. */
+static const char *html_class(const struct table *table, size_t column, const char *text) {
+    if (table->kinds[column] != COLUMN_NUMBER) return "";
+    return strstr(text, ": ") ? " class=\"say\"" : " class=\"n\"";
+}
+
 static void html_cell(FILE *out, const struct table *table, size_t row, size_t column) {
     const char *text = cell_at(table, row, column);
     const char *tag = column == 0 ? "th scope=\"row\"" : "td";
-    /* a sentence among numbers (why there is none) may wrap; a number never does */
-    const char *class = table->kinds[column] != COLUMN_NUMBER ? ""
-                        : strlen(text) > 36                   ? " class=\"say\""
-                                                              : " class=\"n\"";
+    const char *class = html_class(table, column, text);
     fprintf(out, "<%s%s>", tag, class);
     if (table->kinds[column] == COLUMN_NAME && *text) fputs("<code>", out);
     markup_text(out, text);
@@ -77,7 +80,8 @@ static void html_cell(FILE *out, const struct table *table, size_t row, size_t c
 }
 
 void table_html(FILE *out, const struct table *table) {
-    fputs("<div class=\"scroll\" tabindex=\"0\"><table>\n<caption>", out);
+    fprintf(out, "<div class=\"scroll\" tabindex=\"0\"><table%s>\n<caption>",
+            table->wrap ? " class=\"wide\"" : "");
     markup_text(out, table->caption);
     fputs("</caption>\n<thead><tr>", out);
     for (size_t c = 0; c < table->columns; c++) {

@@ -17,6 +17,7 @@ struct table {
     size_t columns;
     char **cells; /* row by row */
     size_t count, capacity;
+    bool wrap;   /* cells of text may take several lines (HTML) */
     bool failed; /* memory ran out: the table is not whole */
 };
 

@@ -1,6 +1,5 @@
 /* The table of the course reports: implementation, accuracy, transfer/total, speed-up. */
 #include <math.h>
-#include <string.h>
 
 #include "src/report/markup.h"
 #include "src/report/row.h"
@@ -28,7 +27,7 @@ static void epoch_cell(struct table *table, const cJSON *line) {
 
 static void name_cells(struct table *table, const cJSON *line) {
     const size_t threads = record_count(line, "threads", 1u << 20, 0);
-    const bool cuda = strcmp(record_text(line, "device"), "cuda") == 0;
+    const bool cuda = row_on_gpu(line);
     table_cell(table, "%s", record_text(line, "backend"));
     if (cuda) {
         table_cell(table, "%s", record_text(line, "residency"));
