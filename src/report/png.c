@@ -55,7 +55,8 @@ enum status png_data_uri(FILE *out, const uint8_t *pixels, size_t height, size_t
     if (!status) {
         uint8_t head[13] = {[8] = 8}; /* 8 bits, grey, deflate, adaptive filters, not interlaced */
         put_u32(put_u32(head, (uint32_t)width), (uint32_t)height);
-        memcpy(file, "\x89PNG\r\n\x1a\n", 8);
+        static const uint8_t signature[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
+        memcpy(file, signature, sizeof signature);
         uint8_t *at = put_chunk(file + 8, "IHDR", head, sizeof head);
         at = put_chunk(put_chunk(at, "IDAT", data, packed), "IEND", NULL, 0);
         fputs("data:image/png;base64,", out);

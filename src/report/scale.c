@@ -98,7 +98,8 @@ static void power_ticks(struct scale_ticks *ticks, const struct scale *scale, do
     const double powers = last - first + 1;
     const double apart = ceil(powers / (double)most);
     const bool between = base == 10 && powers <= 4;
-    for (double power = first; power <= last; power += apart) {
+    for (size_t i = 0; i < SCALE_MAX_TICKS && first + apart * (double)i <= last; i++) {
+        const double power = first + apart * (double)i;
         add_tick(ticks, scale, pow(base, power));
         if (between) add_tick(ticks, scale, 2 * pow(base, power));
         if (between) add_tick(ticks, scale, 5 * pow(base, power));

@@ -23,7 +23,7 @@ static double *read_counts(const cJSON *line, size_t *classes) {
     const int count = cJSON_GetArraySize(rows);
     if (!cJSON_IsArray(rows) || count < 1 || count > MOST_CLASSES) return NULL;
     *classes = (size_t)count;
-    double *counts = malloc(*classes * *classes * sizeof *counts);
+    double *counts = calloc(*classes * *classes, sizeof *counts);
     for (size_t r = 0; counts && r < *classes; r++)
         for (size_t c = 0; c < *classes; c++) counts[r * *classes + c] = count_at(rows, r, c);
     return counts;

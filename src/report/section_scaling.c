@@ -13,8 +13,8 @@ static bool scaling_present(const struct records *records) {
 }
 
 void tables_scaling(struct table *table, const struct selection *rows) {
-    static const char *const numbers[] = {"threads", "epoch",   "speed-up", "efficiency",
-                                          "GEMM NN", "GEMM TN", "GEMM NT",  "rest"};
+    static const char *const numbers[] = {"threads", "epoch", "speed-up", "efficiency",
+                                          "NN",      "TN",    "NT",       "rest"};
     table_open(table, "An epoch by number of threads. Efficiency is speed-up over threads.");
     table_column(table, COLUMN_NAME, "backend");
     for (size_t i = 0; i < 8; i++) table_column(table, COLUMN_NUMBER, numbers[i]);
