@@ -90,6 +90,7 @@ struct grid_cell {
 struct grid {
     char id[64], label[256];
     const char *row_title, *column_title;
+    char legend[256]; /* for gnuplot, which has no other: "S serial, O openblas" */
     struct names rows, columns;
     struct grid_cell *cells; /* [rows][columns] */
 };

@@ -38,7 +38,7 @@ static void quoted(FILE *out, const char *text) {
 static void script_top(FILE *out, const char *id, const char *label, const char *x, const char *y) {
     fprintf(out,
             "# gnuplot %s.gp makes %s.png\nset terminal pngcairo noenhanced size 1000,640 font \"sans,13\"\n"
-            "set output \"%s.png\"\nset grid\nset key outside bottom center horizontal\nset title ",
+            "set output \"%s.png\"\nset grid\nset key outside right top vertical\nset title ",
             id, id, id);
     quoted(out, label);
     fputs("\nset xlabel ", out);
@@ -69,16 +69,20 @@ static void line_script(FILE *out, const struct chart *chart) {
         fprintf(out, "set logscale x %d\n", chart->x.kind == SCALE_LOG2 ? 2 : 10);
     if (chart->y.kind != SCALE_LINEAR)
         fprintf(out, "set logscale y %d\n", chart->y.kind == SCALE_LOG2 ? 2 : 10);
+    if (chart->y.kind != SCALE_LINEAR) fputs("set format y \"%g\"\n", out);
+    if (chart->y.from_zero) fputs("set yrange [0:*]\n", out);
     const char *separator = "plot ";
     for (size_t s = 0; s < chart->series_count; s++) {
         const struct chart_series *series = &chart->series[s];
         if (!series->count) continue;
-        fprintf(out, "%s\"%s.dat\" index %zu with %s lc rgb \"%s\" dt %u pt %u %s", separator, chart->id, s,
+        fprintf(out, "%s\"%s.dat\" index %zu with %s lc rgb \"%s\" lw 2 ", separator, chart->id, s,
                 !series->line   ? "points"
                 : series->marks ? "linespoints"
                                 : "lines",
-                colours[series->style.colour % CHART_COLOURS], series->style.dash + 1,
-                series->style.marker + 4, series->unlisted ? "no" : "");
+                colours[series->style.colour % CHART_COLOURS]);
+        if (series->line) fprintf(out, "dt %u ", series->style.dash + 1);
+        if (series->marks) fprintf(out, "pt %u ps 1.2 ", series->style.marker + 4);
+        if (series->unlisted) fputs("no", out);
         fputs("title ", out);
         if (!series->unlisted) quoted(out, series->name);
         separator = ", \\\n  ";
@@ -104,8 +108,9 @@ static void bar_data(FILE *out, const struct chart *chart) {
 static void bar_script(FILE *out, const struct chart *chart) {
     fprintf(out,
             "set style data histograms\nset style histogram %s\nset style fill solid 0.9 border -1\n"
-            "set xtics rotate by -30\nset yrange [0:*]\n",
-            chart->kind == CHART_STACKED ? "rowstacked" : "clustered");
+            "%s\nset yrange [0:*]\n",
+            chart->kind == CHART_STACKED ? "rowstacked" : "clustered",
+            chart->kind == CHART_STACKED ? "set boxwidth 0.7\nset xtics rotate by -30" : "set xtics");
     const char *separator = "plot ";
     for (size_t s = 0; s < chart->series_count; s++) {
         fprintf(out, "%s\"%s.dat\" using %zu:xtic(1) lc rgb \"%s\" title ", separator, chart->id, s + 2,
@@ -149,6 +154,16 @@ static void grid_labels(FILE *out, const char *axis, const struct names *names) 
     fputs(")\n", out);
 }
 
+/* 0xRRGGBB on white paper. */
+static unsigned cell_colour(const struct grid_cell *cell) {
+    const unsigned long full = strtoul(colours[cell->colour % CHART_COLOURS] + 1, NULL, 16);
+    const double strength = cell->strength > 1 ? 1 : cell->strength > 0 ? cell->strength : 0;
+    unsigned mixed = 0;
+    for (int shift = 0; shift < 24; shift += 8)
+        mixed |= (unsigned)(255 - strength * (255 - (double)(full >> shift & 255))) << shift;
+    return mixed;
+}
+
 enum status gnuplot_grid(const char *folder, const struct grid *grid) {
     enum status status = STATUS_OK;
     FILE *data = open_file(folder, grid->id, "dat", &status);
@@ -156,7 +171,7 @@ enum status gnuplot_grid(const char *folder, const struct grid *grid) {
     for (size_t r = 0; r < grid->rows.count; r++)
         for (size_t c = 0; c < grid->columns.count; c++) {
             const struct grid_cell *cell = &grid->cells[r * grid->columns.count + c];
-            fprintf(data, "%zu %zu %u %.6g ", c, r, cell->colour, cell->strength);
+            fprintf(data, "%zu %zu %u ", c, r, cell_colour(cell));
             quoted(data, cell->text[0] ? cell->text : " ");
             fputc('\n', data);
         }
@@ -166,12 +181,20 @@ enum status gnuplot_grid(const char *folder, const struct grid *grid) {
     script_top(script, grid->id, grid->label, grid->column_title, grid->row_title);
     grid_labels(script, "x", &grid->columns);
     grid_labels(script, "y", &grid->rows);
-    fputs("unset grid\nunset key\nunset colorbox\nset yrange [*:*] reverse\nset palette defined (", script);
-    for (int i = 0; i < CHART_COLOURS; i++) fprintf(script, "%s%d \"%s\"", i ? ", " : "", i, colours[i]);
-    fprintf(script,
-            ")\nset cbrange [0:%d]\nplot \"%s.dat\" using 1:2:3 with points pt 5 ps 4 lc palette, "
-            "\"%s.dat\" using 1:2:5 with labels\n",
-            CHART_COLOURS - 1, grid->id, grid->id);
+    if (grid->legend[0]) {
+        fputs("set title ", script);
+        quoted(script, grid->label);
+        fputs(" . \"\\n\" . ", script);
+        quoted(script, grid->legend);
+        fputc('\n', script);
+    }
+    fprintf(
+        script,
+        "unset grid\nunset key\nset style fill solid border rgb \"#ffffff\"\nset xrange [-0.5:%zu.5]\n"
+        "set yrange [%zu.5:-0.5]\nplot \"%s.dat\" using 1:2:(0.5):(0.5):3 with boxxyerror lc rgb variable, "
+        "\"%s.dat\" using 1:2:4 with labels\n",
+        grid->columns.count ? grid->columns.count - 1 : 0, grid->rows.count ? grid->rows.count - 1 : 0,
+        grid->id, grid->id);
     return close_file(script, grid->id);
 }
 

@@ -23,9 +23,9 @@ static const struct {
     {"compare", "compare", tables_compare, NULL, selection_config},
     {"gemm", "gemm", tables_gemm, tables_kernels, selection_machine},
     {"peak", "peak", tables_peak, NULL, selection_machine},
-    {"scaling", "scaling", tables_scaling, NULL, selection_config},
-    {"shmem", "shmem", tables_shmem, NULL, selection_machine},
-    {"breakeven", "breakeven", tables_breakeven, NULL, selection_machine},
+    {"scaling", "scaling", tables_scaling, NULL, selection_config_dtype},
+    {"shmem", "shmem", tables_shmem, NULL, selection_shape},
+    {"breakeven", "breakeven", tables_breakeven, NULL, selection_dtype},
 };
 enum { KNOWN = sizeof known / sizeof *known, NOT_KNOWN = -1, FILE_TEXT = KNOWN };
 
@@ -65,6 +65,9 @@ static enum status write_known(FILE *out, const struct marker *marker, const str
         if (*found) fputc('\n', out);
         *found = true;
         selection_measured_on(rows, measured, sizeof measured);
+        const char *on = strstr(rows->key, " on ");
+        if (on && !marker->argument[0]) /* which of several tables this is */
+            text_append(measured, sizeof measured, " Shown: %.*s.", (int)(on - rows->key), rows->key);
         markup_markdown(out, measured);
         fputc('\n', out);
         status = write_table(out, known[what].build, rows, false);

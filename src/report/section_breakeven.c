@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/text.h"
 #include "src/report/markup.h"
 #include "src/report/page.h"
 #include "src/report/row.h"
@@ -142,6 +143,9 @@ static void map(struct page *page, const struct selection *rows, size_t number) 
     grid.column_title = "hidden size";
     if (opened && letters) {
         choose_letters(&backends, letters);
+        for (size_t b = 0; b < backends.count; b++)
+            text_append(grid.legend, sizeof grid.legend, "%s%c %.40s", b ? ", " : "", letters[b],
+                        backends.list[b]);
         for (size_t b = 0; b < grid.rows.count; b++)
             for (size_t h = 0; h < grid.columns.count; h++) {
                 const cJSON *line = winner_at(rows, grid.rows.list[b], grid.columns.list[h]);
@@ -197,14 +201,8 @@ static void step_table(struct page *page, const struct selection *rows) {
     names_free(&hidden);
 }
 
-static void dtype_key(const struct record *record, char *key, size_t size) {
-    char machine[SELECTION_TEXT];
-    selection_machine(record, machine, sizeof machine);
-    snprintf(key, size, "%.8s on %.400s", record_text(record->line, "dtype"), machine);
-}
-
 static void write_breakeven(struct page *page) {
-    struct selections dtypes = page_selections(page, "breakeven", dtype_key);
+    struct selections dtypes = page_selections(page, "breakeven", selection_dtype);
     for (size_t i = 0; i < dtypes.count; i++) {
         page_heading(page, "%s", dtypes.list[i].key);
         page_beside_open(page);

@@ -137,7 +137,7 @@ static void say_fits(struct page *page, const struct selection *rows) {
 }
 
 static void write_scaling(struct page *page) {
-    struct selections configs = page_selections(page, "scaling", selection_config);
+    struct selections configs = page_selections(page, "scaling", selection_config_dtype);
     for (size_t i = 0; i < configs.count; i++) {
         struct table table;
         page_heading(page, "%s", configs.list[i].key);

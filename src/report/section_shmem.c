@@ -49,15 +49,6 @@ void tables_shmem(struct table *table, const struct selection *rows) {
     }
 }
 
-static void shape_key(const struct record *record, char *key, size_t size) {
-    char machine[SELECTION_TEXT];
-    const cJSON *line = record->line;
-    selection_machine(record, machine, sizeof machine);
-    snprintf(key, size, "%s x %s x %s on %.300s", markup_fixed(record_number(line, "m"), 0).text,
-             markup_fixed(record_number(line, "n"), 0).text, markup_fixed(record_number(line, "k"), 0).text,
-             machine);
-}
-
 static void variant_of(const cJSON *line, char *text, size_t size) {
     snprintf(text, size, "%.16s shared memory, %.16s multiply", record_text(line, "shared"),
              record_text(line, "multiply"));
@@ -126,7 +117,7 @@ static void write_shape(struct page *page, const struct selection *rows, size_t 
 }
 
 static void write_shmem(struct page *page) {
-    struct selections shapes = page_selections(page, "shmem", shape_key);
+    struct selections shapes = page_selections(page, "shmem", selection_shape);
     for (size_t i = 0; i < shapes.count; i++) write_shape(page, &shapes.list[i], i);
     selections_free(&shapes);
 }

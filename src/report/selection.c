@@ -83,11 +83,36 @@ void selection_machine(const struct record *record, char *key, size_t size) {
         text_append(key, size, ", %zu thread%s", threads, threads == 1 ? "" : "s");
 }
 
-void selection_config(const struct record *record, char *key, size_t size) {
-    const char *config = record_text(record->line, "config");
-    snprintf(key, size, "%.80s on ", config[0] ? config : "defaults");
+static void add_machine(const struct record *record, char *key, size_t size) {
     const size_t used = strlen(key);
     selection_machine(record, key + used, size - used);
+}
+
+static const char *config_of(const struct record *record) {
+    const char *config = record_text(record->line, "config");
+    return config[0] ? config : "defaults";
+}
+
+void selection_config(const struct record *record, char *key, size_t size) {
+    snprintf(key, size, "%.80s on ", config_of(record));
+    add_machine(record, key, size);
+}
+
+void selection_config_dtype(const struct record *record, char *key, size_t size) {
+    snprintf(key, size, "%.80s, %.8s on ", config_of(record), record_text(record->line, "dtype"));
+    add_machine(record, key, size);
+}
+
+void selection_dtype(const struct record *record, char *key, size_t size) {
+    snprintf(key, size, "%.8s on ", record_text(record->line, "dtype"));
+    add_machine(record, key, size);
+}
+
+void selection_shape(const struct record *record, char *key, size_t size) {
+    const cJSON *line = record->line;
+    snprintf(key, size, "%.0f x %.0f x %.0f on ", record_number(line, "m"), record_number(line, "n"),
+             record_number(line, "k"));
+    add_machine(record, key, size);
 }
 
 /* --- where it was measured --- */

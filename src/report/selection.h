@@ -35,8 +35,9 @@ enum status selections_of(struct selections *selections, const struct records *r
                           selection_key *key);
 void selections_free(struct selections *selections);
 
-/* Keys: the machine that measured; a config on a machine. */
-selection_key selection_machine, selection_config;
+/* Keys: the machine that measured; a config, a config and dtype, a dtype, an m x n x k on a machine. What comes
+   before " on " is the same for all rows of the selection; nothing for the machine alone. */
+selection_key selection_machine, selection_config, selection_config_dtype, selection_dtype, selection_shape;
 
 /* "Measured on: ..." for these rows: GPU, CPU, threads, compiler, version, commit, data; the rows' distinct
    headers one after another. */
