@@ -40,6 +40,8 @@ static enum status write_table(FILE *out, table_builder *build, const struct sel
     const bool failed = table.failed;
     if (!optional || table.count) {
         fputc('\n', out);
+        markup_markdown(out, table.caption);
+        fputs("\n\n", out);
         table_markdown(out, &table);
     }
     table_close(&table);
@@ -50,6 +52,16 @@ static bool wanted(const struct marker *marker, const struct selection *rows) {
     const char *config = record_text(rows->rows[0]->line, "config");
     return strcmp(known[marker->what].type, "compare") != 0 ||
            strcmp(marker->argument, config[0] ? config : "defaults") == 0;
+}
+
+/* The fits of Amdahl's law stand below the tables of thread scaling. */
+static enum status write_fits(FILE *out, const struct records *records) {
+    struct selections machines;
+    enum status status = selections_of(&machines, records, "amdahl", selection_machine);
+    for (size_t i = 0; i < machines.count && !status; i++)
+        status = write_table(out, tables_amdahl, &machines.list[i], false);
+    selections_free(&machines);
+    return status;
 }
 
 /* *found: there was data. */
@@ -74,7 +86,7 @@ static enum status write_known(FILE *out, const struct marker *marker, const str
         if (!status && known[what].more) status = write_table(out, known[what].more, rows, true);
     }
     selections_free(&all);
-    return status;
+    return !status && *found && known[what].build == tables_scaling ? write_fits(out, records) : status;
 }
 
 /* --- the text of a file, fenced --- */

@@ -37,6 +37,22 @@ void tables_scaling(struct table *table, const struct selection *rows) {
     }
 }
 
+void tables_amdahl(struct table *table, const struct selection *rows) {
+    table_open(
+        table,
+        "Amdahl's law, speed-up = 1 / (s + (1 - s) / threads), fitted to those: the serial fraction s.");
+    table_column(table, COLUMN_NAME, "backend");
+    table_column(table, COLUMN_TEXT, "config");
+    table_column(table, COLUMN_NUMBER, "serial fraction");
+    for (size_t i = 0; i < rows->count; i++) {
+        const cJSON *line = rows->rows[i]->line;
+        table_cell(table, "%s", record_text(line, "backend"));
+        table_cell(table, "%s", record_text(line, "config"));
+        table_cell(table, "%s +- %s", markup_percent(record_number(line, "serial_fraction"), 2).text,
+                   markup_percent(record_number(line, "error"), 2).text);
+    }
+}
+
 /* The fit of a backend in the same config and run of the command; NULL if there is none. */
 static const cJSON *amdahl_of(const struct records *records, const struct record *scaling) {
     const struct record *row = NULL;

@@ -24,7 +24,7 @@ static void rate_cell(struct table *table, const cJSON *line) {
         table_cell(table, "%s", why);
     } else if (isfinite(share)) {
         table_cell(table, "%s (%s)%s", markup_short(record_number(line, "gflops")).text,
-                   markup_percent(share, 0).text, noisy);
+                   markup_percent(share, share < 0.0995 ? 1 : 0).text, noisy);
     } else {
         table_cell(table, "%s%s", markup_short(record_number(line, "gflops")).text, noisy);
     }

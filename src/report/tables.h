@@ -13,9 +13,10 @@ void tables_compare(struct table *table, const struct selection *rows);
 void tables_gemm(struct table *table, const struct selection *rows);
 /* The kernels that those rows ran, each once: threads, registers, shared memory, occupancy. */
 void tables_kernels(struct table *table, const struct selection *rows);
-/* Rows of "peak", "scaling", "shmem". */
+/* Rows of "peak", "scaling", "amdahl", "shmem". */
 void tables_peak(struct table *table, const struct selection *rows);
 void tables_scaling(struct table *table, const struct selection *rows);
+void tables_amdahl(struct table *table, const struct selection *rows);
 void tables_shmem(struct table *table, const struct selection *rows);
 /* Rows of "breakeven": batch down, hidden size across, the winner and its time in the cell. */
 void tables_breakeven(struct table *table, const struct selection *rows);
