@@ -124,14 +124,14 @@ static void tables_become_no_markup(void **state) {
     table_open(&table, "<caption>");
     table_column(&table, COLUMN_NAME, "a|b");
     table_column(&table, COLUMN_NUMBER, "<i>");
-    table_cell(&table, "x|`y`\n<!-- end -->");
+    table_cell(&table, "x|`y`\n<!-- end -->\xFF");
     table_cell(&table, "*1* | <b>");
     table_cell(&table, "half a row");
     {
         PRINTED(table_markdown(out, &table));
         assert_int_equal(count_of(text, "\n"), 4);
         assert_says(
-            text, "| a\\|b | &lt;i&gt; |\n|---|---:|\n| `x\\| y  <!-- end -->` | \\*1\\* \\| &lt;b&gt; |\n");
+            text, "| a\\|b | &lt;i&gt; |\n|---|---:|\n| `x\\| y  <!-- end -->?` | \\*1\\* \\| &lt;b&gt; |\n");
         free(text);
     }
     PRINTED(table_html(out, &table));
@@ -158,6 +158,8 @@ static void lines_have_their_marks(void **state) {
         chart_add_xy(&chart, b, 256 << i, i ? 1e-3 : 0);
     }
     chart_add_xy(&chart, b, NAN, 1);
+    chart_add_xy(&chart, b, 1e307, 1);
+    chart_add_xy(&chart, b, 1e-307, 1);
     chart_add_xy(&chart, 7, 1, 1); /* no such series */
     assert_string_equal(chart.id, "a-b----c");
     PRINTED(chart_svg(out, &chart); chart_legend(out, &chart));

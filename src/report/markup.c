@@ -65,6 +65,21 @@ void markup_markdown(FILE *out, const char *text) {
     }
 }
 
+void markup_code(FILE *out, const char *text) {
+    fputc('`', out);
+    while (*text) {
+        const size_t length = utf8_length((const unsigned char *)text);
+        if (*text == '|') fputc('\\', out);
+        if (length > 1) {
+            fwrite(text, 1, length, out);
+        } else {
+            fputc(!length ? '?' : *text == '`' || (unsigned char)*text < ' ' ? ' ' : *text, out);
+        }
+        text += length ? length : 1;
+    }
+    fputc('`', out);
+}
+
 /* --- numbers --- */
 
 static struct text_number none(void) {

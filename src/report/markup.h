@@ -13,6 +13,8 @@ void markup_text(FILE *out, const char *text);
 
 /* Text for a cell of a Markdown table: one line, no cell border, no HTML, no emphasis. */
 void markup_markdown(FILE *out, const char *text);
+/* The same as a code span: nothing is markup in there but the backtick and the border of the cell. */
+void markup_code(FILE *out, const char *text);
 
 /* Numbers for people; "-" for NaN. Seconds "14.8 ms"; three significant digits "1,540" "2.50" "0.00042";
    per cent of a fraction "97.59 %". */

@@ -61,7 +61,8 @@ struct scale scale_around(enum scale_kind kind, double low, double high) {
 }
 
 bool scale_shows(const struct scale *scale, double value) {
-    return isfinite(value) && (scale->kind == SCALE_LINEAR || value > 0);
+    /* far from the ends of double, where rounding an end up would leave it */
+    return fabs(value) <= 1e100 && (scale->kind == SCALE_LINEAR || value >= 1e-100);
 }
 
 double scale_place(const struct scale *scale, double value) {

@@ -100,16 +100,6 @@ void table_html(FILE *out, const struct table *table) {
 
 /* --- Markdown --- */
 
-/* Inside of backticks nothing is markup but the backtick and the border of the cell. */
-static void code_span(FILE *out, const char *text) {
-    fputc('`', out);
-    for (; *text; text++) {
-        if (*text == '|') fputc('\\', out);
-        fputc(*text == '`' || (unsigned char)*text < ' ' ? ' ' : *text, out);
-    }
-    fputc('`', out);
-}
-
 void table_markdown(FILE *out, const struct table *table) {
     fputc('|', out);
     for (size_t c = 0; c < table->columns; c++) {
@@ -126,7 +116,7 @@ void table_markdown(FILE *out, const struct table *table) {
             const char *text = cell_at(table, r, c);
             fputc(' ', out);
             if (table->kinds[c] == COLUMN_NAME && *text) {
-                code_span(out, text);
+                markup_code(out, text);
             } else {
                 markup_markdown(out, text);
             }
