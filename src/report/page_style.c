@@ -92,7 +92,7 @@ const char page_style_sheet[] =
     ".digit img{display:block;image-rendering:pixelated;border-radius:4px}\n"
     ".digit figcaption{margin-top:.4rem;font-size:.8rem;line-height:1.4}.digit b{color:var(--ink)}\n"
     "@media (max-width:40rem){body{padding:2rem 1rem 4rem}h1{font-size:1.8rem}section{margin-top:3.25rem}"
-    ".scroll{max-height:28rem}}\n"
+    ".scroll{max-height:28rem}.chart{font-size:13.5px}text.t,text.a{font-size:13px}}\n"
     "@page{margin:14mm}\n"
     "@media print{:root{font-size:9pt;" LIGHT "}body{max-width:none;padding:0;print-color-adjust:exact;"
     "-webkit-print-color-adjust:exact}nav{display:none}section{margin-top:1.75rem}h2,h3,h4{break-after:avoid}"
