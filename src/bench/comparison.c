@@ -35,8 +35,8 @@ static enum status verify_shapes(const struct config *config, struct compute *co
     return status;
 }
 
-enum status comparison_verify(const struct config *given, const struct gemm_backend *backend, const struct dataset_pair *data,
-                              enum problem_inputs inputs) {
+enum status comparison_verify(const struct config *given, const struct gemm_backend *backend,
+                              const struct dataset_pair *data, enum problem_inputs inputs) {
     struct config config = *given;
     const struct compute_options options = config_compute(&config);
     struct compute compute;
@@ -49,7 +49,8 @@ enum status comparison_verify(const struct config *given, const struct gemm_back
     return status;
 }
 
-static enum status verify(const struct comparison *comparison, const struct comparison_row *row, enum problem_inputs inputs) {
+static enum status verify(const struct comparison *comparison, const struct comparison_row *row,
+                          enum problem_inputs inputs) {
     tell(comparison, row, inputs == PROBLEM_INTEGERS ? "verify" : "verify again");
     return comparison_verify(&row->sweep->config, row->sweep->backend, comparison->data, inputs);
 }

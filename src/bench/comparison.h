@@ -49,8 +49,8 @@ enum status comparison_run(struct comparison *comparison, const struct sweep *sw
 void comparison_close(struct comparison *comparison);
 
 /* Verifies a backend on every product of a training step, set up as `config` says. */
-enum status comparison_verify(const struct config *config, const struct gemm_backend *backend, const struct dataset_pair *data,
-                              enum problem_inputs inputs);
+enum status comparison_verify(const struct config *config, const struct gemm_backend *backend,
+                              const struct dataset_pair *data, enum problem_inputs inputs);
 
 /* The first right row of that backend; NULL if there is none. */
 const struct comparison_row *comparison_find(const struct comparison *comparison, const char *backend);

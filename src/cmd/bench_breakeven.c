@@ -21,9 +21,9 @@ struct breakeven {
     size_t repeats;
     double cell_seconds;
     FILE *log;
-    bool *wrong;   /* [rows of the sweep] */
-    size_t *wins;  /* [batch][hidden]: the row, or the count of rows if none */
-    double *best;  /* [batch][hidden]: seconds of a step */
+    bool *wrong;  /* [rows of the sweep] */
+    size_t *wins; /* [batch][hidden]: the row, or the count of rows if none */
+    double *best; /* [batch][hidden]: seconds of a step */
     char first_wrong[768];
 };
 
@@ -31,7 +31,8 @@ struct breakeven {
 static struct config cell_config(const struct breakeven *breakeven, size_t row, size_t batch, size_t hidden) {
     struct config config = breakeven->sweep.rows[row].config;
     const struct layer_list *given = &breakeven->config.layers;
-    config.layers = (struct layer_list){.count = 3, .width = {given->width[0], hidden, given->width[given->count - 1]}};
+    config.layers =
+        (struct layer_list){.count = 3, .width = {given->width[0], hidden, given->width[given->count - 1]}};
     config.batch_size = (int64_t)batch;
     config.epochs = 1000000; /* the clock ends it */
     config.schedule = SCHEDULE_CONSTANT;
@@ -40,7 +41,8 @@ static struct config cell_config(const struct breakeven *breakeven, size_t row, 
 }
 
 /* Seconds of a step, 0 if the backend is wrong or cannot. */
-static enum status time_cell(struct breakeven *breakeven, size_t row, size_t batch, size_t hidden, double *seconds) {
+static enum status time_cell(struct breakeven *breakeven, size_t row, size_t batch, size_t hidden,
+                             double *seconds) {
     const struct config config = cell_config(breakeven, row, batch, hidden);
     const struct run_limits limits = {.seconds = breakeven->cell_seconds};
     struct run_result result;
@@ -65,14 +67,16 @@ static enum status verify_cell(struct breakeven *breakeven, size_t row, size_t b
     return STATUS_OK;
 }
 
-static void write_cell(struct breakeven *breakeven, size_t batch, size_t hidden, const double *seconds, size_t winner) {
+static void write_cell(struct breakeven *breakeven, size_t batch, size_t hidden, const double *seconds,
+                       size_t winner) {
     for (size_t row = 0; row < breakeven->sweep.count; row++) {
         if (seconds[row] <= 0) continue;
         cJSON *line = jsonl_new("breakeven");
         jsonl_count(line, "batch", batch);
         jsonl_count(line, "hidden", hidden);
         cJSON_AddStringToObject(line, "backend", breakeven->sweep.rows[row].label);
-        cJSON_AddStringToObject(line, "dtype", config_choice("dtype", breakeven->sweep.rows[row].config.dtype));
+        cJSON_AddStringToObject(line, "dtype",
+                                config_choice("dtype", breakeven->sweep.rows[row].config.dtype));
         cJSON_AddNumberToObject(line, "step_seconds", seconds[row]);
         cJSON_AddBoolToObject(line, "wins", row == winner);
         jsonl_write(breakeven->log, line);
@@ -107,7 +111,8 @@ static enum status measure_cell(struct breakeven *breakeven, size_t b, size_t h)
 static enum status measure(struct breakeven *breakeven) {
     enum status status = STATUS_OK;
     printf("%-10s", "batch");
-    for (size_t h = 0; h < breakeven->hidden_count; h++) printf("  hidden %-*zu", CELL - 7, breakeven->hidden[h]);
+    for (size_t h = 0; h < breakeven->hidden_count; h++)
+        printf("  hidden %-*zu", CELL - 7, breakeven->hidden[h]);
     printf("\n");
     for (size_t b = 0; b < breakeven->batch_count && !status; b++) {
         printf("%-10zu", breakeven->batches[b]);
@@ -134,17 +139,19 @@ static enum status run(struct breakeven *breakeven, const struct sweep_lists *li
     breakeven->wrong = calloc(breakeven->sweep.count, sizeof *breakeven->wrong);
     breakeven->wins = calloc(MOST_SIDE * MOST_SIDE, sizeof *breakeven->wins);
     breakeven->best = calloc(MOST_SIDE * MOST_SIDE, sizeof *breakeven->best);
-    if (!breakeven->wrong || !breakeven->wins || !breakeven->best) return status_set(STATUS_FAILED, "out of memory");
+    if (!breakeven->wrong || !breakeven->wins || !breakeven->best)
+        return status_set(STATUS_FAILED, "out of memory");
     if (breakeven->config.log[0] && !(breakeven->log = fopen(breakeven->config.log, "w")))
         return status_set(STATUS_FAILED, "cannot write the log '%s'", breakeven->config.log);
     cJSON *header = jsonl_header();
     cJSON_AddStringToObject(header, "command", "bench breakeven");
     cJSON_AddStringToObject(header, "data", breakeven->data.name);
     jsonl_write(breakeven->log, header);
-    printf("Tessera %s, commit %s; %s; %s %s\nfastest backend, and seconds of a training step of %zu-hidden-%zu, median of %zu\n\n",
+    printf("Tessera %s, commit %s; %s; %s %s\nfastest backend, and seconds of a training step of "
+           "%zu-hidden-%zu, median of %zu\n\n",
            TESSERA_VERSION, platform_commit(), platform_cpu(), platform_compiler(), platform_flags(),
-           breakeven->config.layers.width[0], breakeven->config.layers.width[breakeven->config.layers.count - 1],
-           breakeven->repeats);
+           breakeven->config.layers.width[0],
+           breakeven->config.layers.width[breakeven->config.layers.count - 1], breakeven->repeats);
     status = measure(breakeven);
     printf("\n");
     for (size_t row = 0; row < breakeven->sweep.count; row++) {
@@ -152,7 +159,8 @@ static enum status run(struct breakeven *breakeven, const struct sweep_lists *li
         if (!one->backend) printf("%-*s left out: %s\n", BENCH_LABEL, one->label, one->left_out);
         if (breakeven->wrong[row]) printf("%-*s WRONG, no time\n", BENCH_LABEL, one->label);
     }
-    if (!status && breakeven->first_wrong[0]) status = status_set(STATUS_VERIFY_FAILED, "%s", breakeven->first_wrong);
+    if (!status && breakeven->first_wrong[0])
+        status = status_set(STATUS_VERIFY_FAILED, "%s", breakeven->first_wrong);
     return status;
 }
 
@@ -171,7 +179,8 @@ static enum status run_bench_breakeven(int argc, char **argv) {
     const char *batches = "16,64,256,1024,4096", *hidden = "32,128,512,2048", *repeat = NULL, *seconds = NULL;
     const struct option_extra extras[] = {
         {"backends", "A,B,..", "the GEMMs, or 'all' that can be used here [all]", &lists.backends},
-        {"residency", "device,..", "where the tensors of GPU backends live, each a contestant", &lists.residencies},
+        {"residency", "device,..", "where the tensors of GPU backends live, each a contestant",
+         &lists.residencies},
         {"batches", "N,..", "batch sizes [16,64,256,1024,4096]", &batches},
         {"hidden", "N,..", "widths of the hidden layer [32,128,512,2048]", &hidden},
         {"repeat", "N", "times of each, in turn [3]", &repeat},
@@ -179,8 +188,10 @@ static enum status run_bench_breakeven(int argc, char **argv) {
     };
     const struct option_set set = {
         .usage = "bench breakeven [--backends A,B,..] [--batches N,..] [--hidden N,..] [--KEY VALUE]...",
-        .details = "Times training steps of a network with one hidden layer, over batch and hidden size, and names the fastest\n"
-                   "backend of each: from which size on does another one pay? Each is verified on each shape first.",
+        .details =
+            "Times training steps of a network with one hidden layer, over batch and hidden size, and names "
+            "the fastest\n"
+            "backend of each: from which size on does another one pay? Each is verified on each shape first.",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
     };
@@ -190,7 +201,8 @@ static enum status run_bench_breakeven(int argc, char **argv) {
     breakeven.repeats = 3;
     breakeven.cell_seconds = 0.1;
     status = bench_parse_list("batches", batches, MOST_SIDE, breakeven.batches, &breakeven.batch_count);
-    if (!status) status = bench_parse_list("hidden", hidden, MOST_SIDE, breakeven.hidden, &breakeven.hidden_count);
+    if (!status)
+        status = bench_parse_list("hidden", hidden, MOST_SIDE, breakeven.hidden, &breakeven.hidden_count);
     if (!status) status = bench_parse_count("repeat", repeat, 1000, &breakeven.repeats);
     if (!status) status = bench_parse_real("cell-seconds", seconds, &breakeven.cell_seconds);
     if (!status) status = run(&breakeven, &lists);
@@ -198,4 +210,5 @@ static enum status run_bench_breakeven(int argc, char **argv) {
     return status;
 }
 
-const struct command bench_breakeven = {"breakeven", "which backend wins, over batch and hidden size", run_bench_breakeven};
+const struct command bench_breakeven = {"breakeven", "which backend wins, over batch and hidden size",
+                                        run_bench_breakeven};

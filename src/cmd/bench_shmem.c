@@ -11,7 +11,14 @@
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
 
-enum { ORDERS = 4, TILES = 4, SHAREDS = 2, MULTIPLIES = 2, OF_A_TILE = ORDERS * SHAREDS * MULTIPLIES, MOST_SIZES = 8 };
+enum {
+    ORDERS = 4,
+    TILES = 4,
+    SHAREDS = 2,
+    MULTIPLIES = 2,
+    OF_A_TILE = ORDERS * SHAREDS * MULTIPLIES,
+    MOST_SIZES = 8
+};
 
 /* One variant, and how it went. */
 struct variant {
@@ -28,7 +35,8 @@ struct shmem_bench {
     char wrong[768];
 };
 
-static void make_variants(struct shmem_bench *bench, const struct gemm_backend *backend, int tile, struct sweep_row *rows) {
+static void make_variants(struct shmem_bench *bench, const struct gemm_backend *backend, int tile,
+                          struct sweep_row *rows) {
     for (int i = 0; i < OF_A_TILE; i++) {
         struct config *config = &bench->variants[tile][i].config;
         *config = bench->config;
@@ -81,13 +89,15 @@ static const struct variant *find_best(const struct shmem_bench *bench) {
     const struct variant *best = NULL;
     for (int v = 0; v < TILES * OF_A_TILE; v++) {
         const struct variant *one = &bench->variants[v / OF_A_TILE][v % OF_A_TILE];
-        if (one->result.outcome == RESULT_RIGHT && (!best || one->result.seconds.median < best->result.seconds.median)) best = one;
+        if (one->result.outcome == RESULT_RIGHT &&
+            (!best || one->result.seconds.median < best->result.seconds.median))
+            best = one;
     }
     return best;
 }
 
-static void write_variant(const struct shmem_bench *bench, const struct variant *variant, const struct gemm_shape *shape,
-                          bool best) {
+static void write_variant(const struct shmem_bench *bench, const struct variant *variant,
+                          const struct gemm_shape *shape, bool best) {
     const struct config *config = &variant->config;
     const struct result *result = &variant->result;
     cJSON *line = jsonl_new("shmem");
@@ -117,8 +127,11 @@ static void write_variant(const struct shmem_bench *bench, const struct variant 
 }
 
 /* The table of the study: orders beside each other, a line a tile, for plain multiplies and static memory. */
-static void print_summary(const struct shmem_bench *bench, const struct gemm_shape *shape, const struct variant *best) {
-    printf("\nm = n = k = %zu, static shared memory, plain multiply\ntile   occupancy  registers  shared memory", shape->m);
+static void print_summary(const struct shmem_bench *bench, const struct gemm_shape *shape,
+                          const struct variant *best) {
+    printf(
+        "\nm = n = k = %zu, static shared memory, plain multiply\ntile   occupancy  registers  shared memory",
+        shape->m);
     for (int order = 0; order < ORDERS; order++) printf("  %9s", config_choice("order", order));
     printf("\n");
     for (int tile = 0; tile < TILES; tile++) {
@@ -127,14 +140,16 @@ static void print_summary(const struct shmem_bench *bench, const struct gemm_sha
                text_bytes((double)kernel->shared_bytes).text);
         for (int order = 0; order < ORDERS; order++) {
             const struct result *result = &bench->variants[tile][order * SHAREDS * MULTIPLIES].result;
-            printf("  %9s", result->outcome == RESULT_RIGHT ? text_seconds(result->seconds.median).text : "-");
+            printf("  %9s",
+                   result->outcome == RESULT_RIGHT ? text_seconds(result->seconds.median).text : "-");
         }
         printf("\n");
     }
     if (best)
         printf("best: --order %s --tile %d --shared %s --multiply %s: %s, %.0f GFLOP/s\n\n",
-               config_choice("order", best->config.order), 4 << best->config.tile, config_choice("shared", best->config.shared),
-               config_choice("multiply", best->config.multiply), text_seconds(best->result.seconds.median).text,
+               config_choice("order", best->config.order), 4 << best->config.tile,
+               config_choice("shared", best->config.shared), config_choice("multiply", best->config.multiply),
+               text_seconds(best->result.seconds.median).text,
                1e-9 * best->result.flops / best->result.seconds.median);
 }
 
@@ -163,8 +178,10 @@ static enum status run_bench_shmem(int argc, char **argv) {
     };
     const struct option_set set = {
         .usage = "bench shmem [--sizes N,..] [--dtype f32|f64] [--log FILE]",
-        .details = "The study of access order in shared memory, with the backend cuda-order: tiles of A and B each straight (R) or\n"
-                   "transposed (C), side 4 to 32, static or dynamic shared memory, multiply-add fused or not; with registers, shared\n"
+        .details = "The study of access order in shared memory, with the backend cuda-order: tiles of A and "
+                   "B each straight (R) or\n"
+                   "transposed (C), side 4 to 32, static or dynamic shared memory, multiply-add fused or "
+                   "not; with registers, shared\n"
                    "memory and theoretical occupancy. Needs a GPU.",
         .keys = keys,
         .extras = extras,
@@ -186,4 +203,5 @@ static enum status run_bench_shmem(int argc, char **argv) {
     return status;
 }
 
-const struct command bench_shmem = {"shmem", "tiles straight or transposed in shared memory (GPU)", run_bench_shmem};
+const struct command bench_shmem = {"shmem", "tiles straight or transposed in shared memory (GPU)",
+                                    run_bench_shmem};

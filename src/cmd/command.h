@@ -11,7 +11,8 @@ struct command {
     enum status (*run)(int argc, char **argv);
 };
 
-extern const struct command command_train, command_eval, command_compare, command_bench, command_devices;
+extern const struct command command_train, command_eval, command_compare, command_bench, command_report,
+    command_devices;
 
 /* The parts of `train bench`. */
 extern const struct command bench_gemm, bench_scaling, bench_shmem, bench_breakeven;

@@ -6,17 +6,28 @@
 
 #include "src/base/text.h"
 
-enum { FLAG_HELP = 1, FLAG_CONFIG, FLAG_EXTRA = 100, FLAG_KEY = 1000, MOST_FLAGS = 2 * CONFIG_MAX_KEYS + 32 };
+enum {
+    FLAG_HELP = 1,
+    FLAG_CONFIG,
+    FLAG_EXTRA = 300 /* above all letters */,
+    FLAG_KEY = 1000,
+    MOST_FLAGS = 2 * CONFIG_MAX_KEYS + 32
+};
 
 /* Everything that getopt_long needs, and the names for "did you mean". */
 struct flags {
     struct option list[MOST_FLAGS];
     size_t count;
+    char letters[2 * MOST_FLAGS]; /* the short ones, as getopt wants them: "ho:" */
 };
 
 static void add_flag(struct flags *flags, const char *name, bool argument, int value) {
     flags->list[flags->count++] =
         (struct option){.name = name, .has_arg = argument ? required_argument : no_argument, .val = value};
+}
+
+static bool is_letter(const char *name) {
+    return name[0] && !name[1];
 }
 
 static bool takes_key(const struct option_set *set, const struct config_key *key) {
@@ -31,10 +42,18 @@ static bool takes_key(const struct option_set *set, const struct config_key *key
 
 static void collect_flags(const struct option_set *set, struct flags *flags) {
     flags->count = 0;
+    snprintf(flags->letters, sizeof flags->letters, "h");
     add_flag(flags, "help", false, FLAG_HELP);
     if (!set->keys) add_flag(flags, "config", true, FLAG_CONFIG);
-    for (size_t i = 0; i < set->extra_count; i++)
-        add_flag(flags, set->extras[i].name, set->extras[i].argument != NULL, FLAG_EXTRA + (int)i);
+    for (size_t i = 0; i < set->extra_count; i++) {
+        const struct option_extra *extra = &set->extras[i];
+        if (is_letter(extra->name)) {
+            text_append(flags->letters, sizeof flags->letters, "%s%s", extra->name,
+                        extra->argument ? ":" : "");
+        } else {
+            add_flag(flags, extra->name, extra->argument != NULL, FLAG_EXTRA + (int)i);
+        }
+    }
     for (size_t i = 0; i < config_key_count(); i++) {
         const struct config_key *key = config_key_at(i);
         if (!takes_key(set, key)) continue;
@@ -49,7 +68,8 @@ static void collect_flags(const struct option_set *set, struct flags *flags) {
 static void print_flag(const char *name, const char *argument, const char *help, const char *fallback) {
     enum { TEXT_COLUMN = 30, WIDTH = 100 };
     char left[80];
-    snprintf(left, sizeof left, "  --%s%s%s", name, argument ? " " : "", argument ? argument : "");
+    snprintf(left, sizeof left, "  %s%s%s%s", is_letter(name) ? "-" : "--", name, argument ? " " : "",
+             argument ? argument : "");
     int column = printf("%-*s", TEXT_COLUMN - 1, left);
     if (column >= TEXT_COLUMN)
         column = printf("\n%*s", TEXT_COLUMN - 1, "") - 1; /* too long: the text goes below */
@@ -78,8 +98,13 @@ static void print_help(const struct option_set *set) {
     if (!set->keys)
         print_flag("config", "FILE", "read 'key = value' lines; every flag below is also a key", NULL);
     print_flag("help", NULL, "this text", NULL);
+    size_t keys = 0;
     for (size_t i = 0; i < config_key_count(); i++)
-        if (takes_key(set, config_key_at(i))) print_key(config_key_at(i));
+        if (takes_key(set, config_key_at(i))) {
+            print_key(config_key_at(i));
+            keys++;
+        }
+    if (!keys) return;
     printf("\nDefaults are in [brackets]. Precedence: flag, environment (TESSERA_BATCH_SIZE for "
            "--batch-size), config "
            "file,\ndefault.\n");
@@ -116,7 +141,15 @@ static bool asks_for_help(int argc, char **argv) {
     return false;
 }
 
+/* getopt gives a letter as itself. */
+static int extra_of_letter(const struct option_set *set, int letter) {
+    for (size_t i = 0; i < set->extra_count; i++)
+        if (is_letter(set->extras[i].name) && set->extras[i].name[0] == letter) return FLAG_EXTRA + (int)i;
+    return letter;
+}
+
 static enum status one_flag(const struct option_set *set, int flag, struct config *config) {
+    if (flag < FLAG_EXTRA) flag = extra_of_letter(set, flag);
     if (flag == FLAG_CONFIG) return config_read(config, optarg);
     if (flag < FLAG_KEY) {
         *set->extras[flag - FLAG_EXTRA].value = optarg ? optarg : "";
@@ -129,6 +162,10 @@ static enum status one_flag(const struct option_set *set, int flag, struct confi
 }
 
 static enum status take_positional(const struct option_set *set, int argc, char **argv) {
+    if (set->words) { /* getopt has put them behind the flags */
+        *set->words = (struct option_words){argv + optind, (size_t)(argc - optind)};
+        return STATUS_OK;
+    }
     if (optind == argc) return STATUS_OK;
     if (set->positional && !*set->positional) *set->positional = argv[optind++];
     return optind == argc
@@ -152,12 +189,16 @@ enum status options_parse(const struct option_set *set, int argc, char **argv, s
     opterr = 0;
     while (!status) {
         const int current = optind ? optind : 1;
-        const int flag = getopt_long(argc, argv, "h", flags.list, NULL);
+        const int flag = getopt_long(argc, argv, flags.letters, flags.list, NULL);
         if (flag == -1) break;
         if (flag == '?') {
             const char *word = argv[optind - 1 < current ? current : optind - 1];
-            status =
-                wrong_flag(&flags, word, strncmp(word, "--", 2) == 0 ? find_flag(&flags, word + 2) : NULL);
+            if (optopt > 0 && optopt < FLAG_EXTRA && extra_of_letter(set, optopt) != optopt) {
+                status = status_set(STATUS_USAGE, "-%c needs a value (see --help)", optopt);
+            } else {
+                status = wrong_flag(&flags, word,
+                                    strncmp(word, "--", 2) == 0 ? find_flag(&flags, word + 2) : NULL);
+            }
         } else {
             status = one_flag(set, flag, config);
         }

@@ -5,10 +5,16 @@
 #include "src/nn/config.h"
 
 struct option_extra {
-    const char *name;
+    const char *name;     /* of one letter: a short flag, -o */
     const char *argument; /* its name in --help, or NULL: a switch */
     const char *help;
     const char **value; /* receives the argument, "" for a switch; stays NULL if the flag is not given */
+};
+
+/* The arguments beside the flags; they point into argv. */
+struct option_words {
+    char **list;
+    size_t count;
 };
 
 struct option_set {
@@ -17,7 +23,8 @@ struct option_set {
     const char *const *keys; /* the config keys taken, NULL-terminated; NULL: all, and --config */
     const struct option_extra *extras;
     size_t extra_count;
-    const char **positional; /* NULL: no argument beside the flags */
+    const char **positional;    /* takes the one argument beside the flags */
+    struct option_words *words; /* takes any number of them; both NULL: there are none */
 };
 
 /* Defaults, environment, --config file and flags into `config`. *help is set, and nothing else done, for

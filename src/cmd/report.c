@@ -1,0 +1,112 @@
+/* ./train report: figures of logs, as one offline HTML page, as PNG, as tables of a Markdown file. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "src/cmd/command.h"
+#include "src/cmd/options.h"
+#include "src/report/gnuplot.h"
+#include "src/report/page.h"
+#include "src/report/rewrite.h"
+
+struct report_options {
+    struct option_words files;
+    const char *output, *png, *tables, *tag;
+};
+
+static enum status make_folder(const char *path) {
+    struct stat info;
+    if (mkdir(path, 0777) == 0 || (stat(path, &info) == 0 && S_ISDIR(info.st_mode))) return STATUS_OK;
+    return status_set(STATUS_FAILED, "cannot make the folder '%s': %s", path, strerror(errno));
+}
+
+static enum status write_page(const char *path, const struct records *records, const char *pictures,
+                              struct names *scripts) {
+    FILE *out = fopen(path, "wb");
+    if (!out) return status_set(STATUS_FAILED, "cannot write '%s': %s", path, strerror(errno));
+    enum status status = page_write(out, records, pictures, scripts);
+    if (fclose(out) != 0 && !status)
+        status = status_set(STATUS_FAILED, "cannot write all of '%s': %s", path, strerror(errno));
+    if (!status) printf("%s: %zu lines of %zu files\n", path, records->count, records->file_count);
+    return status;
+}
+
+static enum status draw_pictures(const char *folder, const struct names *scripts) {
+    if (!gnuplot_there())
+        return status_set(
+            STATUS_UNAVAILABLE,
+            "--png needs gnuplot, which is not installed (apt-get install gnuplot). %s has the numbers "
+            "(.dat) and the scripts (.gp); the page is written",
+            folder);
+    fflush(stdout);
+    const enum status status = gnuplot_run(folder, scripts);
+    if (!status) printf("%s: %zu charts as .png\n", folder, scripts->count);
+    return status;
+}
+
+/* The page is the default; with --tables alone none is written. */
+static enum status report(const struct report_options *options, const struct records *records) {
+    enum status status = STATUS_OK;
+    struct names scripts = {0};
+    if (options->tables) status = rewrite_tables(options->tables, options->tag, records);
+    if (!status && options->png) status = make_folder(options->png);
+    if (!status && (options->output || options->png || !options->tables))
+        status =
+            write_page(options->output ? options->output : "report.html", records, options->png, &scripts);
+    if (!status && options->png) status = draw_pictures(options->png, &scripts);
+    names_free(&scripts);
+    return status;
+}
+
+static enum status parse(int argc, char **argv, struct report_options *options, bool *help) {
+    static struct config config; /* takes no key */
+    static const char *const no_keys[] = {NULL};
+    const struct option_extra extras[] = {
+        {"output", "FILE", "the page to write [report.html; with --tables: none]", &options->output},
+        {"o", "FILE", "the same", &options->output},
+        {"png", "DIR",
+         "also draw every chart with gnuplot into this folder, and keep numbers and scripts there",
+         &options->png},
+        {"tables", "FILE",
+         "rewrite the tables of a Markdown file between <!-- NAME --> and <!-- end -->: compare CONFIG, "
+         "gemm, peak, "
+         "scaling, shmem, breakeven, file PATH",
+         &options->tables},
+        {"tag", "WORD", "with --tables: only markers <!-- NAME WORD -->, for several machines in one file",
+         &options->tag},
+    };
+    const struct option_set set = {
+        .usage = "report FILE... [-o report.html] [--png DIR] [--tables FILE [--tag WORD]]",
+        .details = "Makes one offline HTML page of what train, compare, bench and eval wrote with --log.\n"
+                   "A section is there when its lines are; the page says what is missing and which command "
+                   "makes it.",
+        .keys = no_keys,
+        .extras = extras,
+        .extra_count = sizeof extras / sizeof *extras,
+        .words = &options->files,
+    };
+    return options_parse(&set, argc, argv, &config, help);
+}
+
+static enum status run_report(int argc, char **argv) {
+    struct report_options options = {0};
+    struct records records = {0};
+    bool help;
+    enum status status = parse(argc, argv, &options, &help);
+    if (status || help) return status;
+    if (!options.files.count)
+        return status_set(STATUS_USAGE,
+                          "report needs the files that train --log, compare, bench or eval --log wrote: "
+                          "train report FILE...");
+    if (options.tag && (!options.tables || !options.tag[0] || strpbrk(options.tag, " \t")))
+        return status_set(STATUS_USAGE, "--tag is one word and goes with --tables FILE");
+    for (size_t i = 0; i < options.files.count && !status; i++)
+        status = records_read(&records, options.files.list[i]);
+    if (!status) status = report(&options, &records);
+    records_free(&records);
+    return status;
+}
+
+const struct command command_report = {"report", "make one HTML page, PNGs or Markdown tables of logs",
+                                       run_report};

@@ -1,0 +1,166 @@
+#include "src/report/chart_draw.h"
+
+#include <math.h>
+
+#include "src/report/markup.h"
+
+void draw_open(FILE *out, const char *label, double width, double height) {
+    fprintf(out,
+            "<svg class=\"chart\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" role=\"img\" "
+            "aria-label=\"",
+            width, height);
+    markup_text(out, label);
+    fputs("\">\n", out);
+}
+
+void draw_close(FILE *out) {
+    fputs("</svg>\n", out);
+}
+
+void draw_text(FILE *out, double x, double y, const char *class, const char *anchor, const char *text) {
+    fprintf(out, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", class, x, y, anchor);
+    markup_text(out, text);
+    fputs("</text>\n", out);
+}
+
+static double tick_step(const struct scale *scale, const struct scale_ticks *ticks) {
+    return scale->kind != SCALE_LINEAR || ticks->count < 2 ? 0 : ticks->at[1] - ticks->at[0];
+}
+
+enum { X_TICKS = 8, Y_TICKS = 6, LOG_TICKS = 8 };
+
+void draw_x_axis(FILE *out, const struct plot *plot, const struct scale *scale,
+                 const struct chart_axis *axis) {
+    const struct scale_ticks ticks = scale_ticks(scale, X_TICKS);
+    for (size_t i = 0; i < ticks.count; i++) {
+        const double x = scale_place(scale, ticks.at[i]);
+        fprintf(out, "<path class=\"grid\" d=\"M%.1f %.1fV%.1f\"/>\n", x, plot->top, plot->bottom);
+        draw_text(out, x, plot->bottom + 16, "t", "middle",
+                  scale_label(axis->unit, ticks.at[i], tick_step(scale, &ticks)).text);
+    }
+    draw_text(out, plot->right, plot->bottom + 36, "a", "end", axis->title);
+}
+
+void draw_y_axis(FILE *out, const struct plot *plot, const struct scale *scale,
+                 const struct chart_axis *axis) {
+    const struct scale_ticks ticks = scale_ticks(scale, scale->kind == SCALE_LINEAR ? Y_TICKS : LOG_TICKS);
+    for (size_t i = 0; i < ticks.count; i++) {
+        const double y = scale_place(scale, ticks.at[i]);
+        fprintf(out, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>\n", plot->left, y, plot->right);
+        draw_text(out, plot->left - 7, y + 4, "t", "end",
+                  scale_label(axis->unit, ticks.at[i], tick_step(scale, &ticks)).text);
+    }
+    draw_text(out, 0, 12, "a", "start", axis->title);
+}
+
+/* --- markers: all of about the same area --- */
+
+static const char *const shapes[CHART_MARKERS] = {
+    "m-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0 -7.2 0z",                            /* circle */
+    "m-3.3 -3.3h6.6v6.6h-6.6z",                                                     /* square */
+    "m0 -4.4l4.2 7.4h-8.4z",                                                        /* triangle up */
+    "m0 -4.8l4.8 4.8l-4.8 4.8l-4.8 -4.8z",                                          /* diamond */
+    "m0 4.4l4.2 -7.4h-8.4z",                                                        /* triangle down */
+    "m-1.3 -4.2h2.6v2.9h2.9v2.6h-2.9v2.9h-2.6v-2.9h-2.9v-2.6h2.9z",                 /* plus */
+    "m-2 -4.4l2 2l2 -2l2.4 2.4l-2 2l2 2l-2.4 2.4l-2 -2l-2 2l-2.4 -2.4l2 -2l-2 -2z", /* cross */
+};
+
+static void shape_path(FILE *out, double x, double y, struct chart_style style) {
+    fprintf(out, "<path class=\"mark f%u\" d=\"M%.1f %.1f%s\"", style.colour % CHART_COLOURS, x, y,
+            shapes[style.marker % CHART_MARKERS]);
+}
+
+void draw_sign(FILE *out, double x, double y, struct chart_style style) {
+    shape_path(out, x, y, style);
+    fputs("/>", out);
+}
+
+void draw_marker(FILE *out, double x, double y, struct chart_style style, const char *name) {
+    shape_path(out, x, y, style);
+    fputs("><title>", out);
+    markup_text(out, name);
+    fputs("</title></path>\n", out);
+}
+
+/* --- scales --- */
+
+struct range {
+    double low, high;
+};
+
+static void widen(struct range *range, double value) {
+    if (!isfinite(value)) return;
+    range->low = fmin(range->low, value);
+    range->high = fmax(range->high, value);
+}
+
+static struct scale scale_of(const struct chart_axis *axis, struct range range) {
+    if (axis->from_zero) widen(&range, 0);
+    struct scale scale = scale_around(axis->kind, range.low, range.high);
+    scale.whole = axis->whole;
+    return scale;
+}
+
+struct scale draw_scale_x(const struct chart *chart) {
+    struct range range = {INFINITY, -INFINITY};
+    for (size_t s = 0; s < chart->series_count; s++)
+        for (size_t i = 0; i < chart->series[s].count; i++) widen(&range, chart->series[s].points[i].x);
+    return scale_of(&chart->x, range);
+}
+
+struct scale draw_scale_y(const struct chart *chart) {
+    struct range range = {INFINITY, -INFINITY};
+    for (size_t s = 0; s < chart->series_count; s++)
+        for (size_t i = 0; i < chart->series[s].count; i++) {
+            const struct chart_point *point = &chart->series[s].points[i];
+            widen(&range, point->y);
+            widen(&range, point->low);
+            widen(&range, point->high);
+        }
+    return scale_of(&chart->y, range);
+}
+
+/* --- one entry --- */
+
+void chart_svg(FILE *out, const struct chart *chart) {
+    switch (chart->kind) {
+    case CHART_LINES:
+        draw_lines(out, chart);
+        break;
+    case CHART_STACKED:
+        draw_stacked(out, chart);
+        break;
+    case CHART_GROUPED:
+        draw_grouped(out, chart);
+        break;
+    }
+}
+
+static void legend_sign(FILE *out, const struct chart *chart, const struct chart_series *series) {
+    const unsigned colour = series->style.colour % CHART_COLOURS;
+    if (chart->kind == CHART_STACKED) {
+        fprintf(out, "<rect class=\"f%u\" x=\"5\" y=\"1\" width=\"18\" height=\"12\"/>", colour);
+        fprintf(out, "<rect class=\"h%u\" x=\"5\" y=\"1\" width=\"18\" height=\"12\"/>", colour);
+    } else if (chart->kind == CHART_GROUPED) {
+        fprintf(out, "<rect class=\"f%u\" x=\"8\" y=\"1\" width=\"12\" height=\"12\"/>", colour);
+        fprintf(out, "<rect class=\"h%u\" x=\"8\" y=\"1\" width=\"12\" height=\"12\"/>", colour);
+    } else {
+        if (series->line)
+            fprintf(out, "<path class=\"line s%u d%u\" d=\"M0 7H28\"/>", colour,
+                    series->style.dash % CHART_DASHES);
+        if (series->marks) draw_sign(out, 14, 7, series->style);
+    }
+}
+
+void chart_legend(FILE *out, const struct chart *chart) {
+    fputs("<ul class=\"legend\">\n", out);
+    for (size_t s = 0; s < chart->series_count; s++) {
+        if (!chart->series[s].count || chart->series[s].unlisted) continue;
+        fputs("<li><svg viewBox=\"0 0 28 14\" width=\"28\" height=\"14\" aria-hidden=\"true\">", out);
+        legend_sign(out, chart, &chart->series[s]);
+        fputs("</svg> ", out);
+        markup_text(out, chart->series[s].name);
+        fputs("</li>\n", out);
+    }
+    fputs("</ul>\n", out);
+}

@@ -1,0 +1,58 @@
+/* The report: one offline HTML file. A section a kind of figure; each writes itself through these helpers,
+   which escape all text. */
+#ifndef TESSERA_REPORT_PAGE_H
+#define TESSERA_REPORT_PAGE_H
+
+#include "src/report/chart.h"
+#include "src/report/records.h"
+#include "src/report/table.h"
+
+struct page {
+    FILE *out;
+    const struct records *records;
+    struct names backends; /* a backend looks the same in every chart */
+    const char *pictures;  /* folder for gnuplot's files; NULL: none are wanted */
+    struct names scripts;  /* what was written there */
+    enum status status;    /* the first that went wrong */
+};
+
+struct section {
+    const char *id, *title;
+    const char *command; /* which command's files make it appear */
+    bool (*present)(const struct records *records);
+    void (*write)(struct page *page);
+};
+
+extern const struct section section_environment, section_training, section_compare, section_time,
+    section_gemm, section_roofline, section_scaling, section_shmem, section_breakeven, section_confusion,
+    section_mistakes;
+
+/* Writes the page; with `pictures` (a folder that exists) also ID.dat and ID.gp of every chart there, whose
+   names are added to `scripts`. STATUS_FAILED if memory ran out or a file could not be written. */
+enum status page_write(FILE *out, const struct records *records, const char *pictures, struct names *scripts);
+
+/* --- for sections --- */
+
+struct chart_style page_style(struct page *page, const char *backend);
+void page_heading(struct page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void page_note(struct page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* What stands between is side by side on a wide screen. */
+void page_beside_open(struct page *page);
+void page_beside_close(struct page *page);
+
+/* A figure with its legend and a caption that says what to read from it; closes the chart (grid). */
+void page_chart(struct page *page, struct chart *chart, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void page_grid(struct page *page, struct grid *grid, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The table; closes it. */
+void page_table(struct page *page, struct table *table);
+
+/* Rows of a type by key; a page that ran out of memory has none. To be freed with selections_free. */
+struct selections page_selections(struct page *page, const char *type, selection_key *key);
+
+/* The whole style sheet. */
+extern const char page_style_sheet[];
+
+#endif

@@ -1,0 +1,48 @@
+/* JSON lines as rows: what train --log, compare, bench and eval --log wrote. Nothing in a row is trusted: a
+   value that is missing, of another type or not finite reads as "not there". */
+#ifndef TESSERA_REPORT_RECORDS_H
+#define TESSERA_REPORT_RECORDS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cjson/cJSON.h>
+
+#include "src/base/status.h"
+
+struct record {
+    const char *type;
+    cJSON *line;         /* owned by the records */
+    const cJSON *header; /* the header that it follows in its file; NULL if none */
+    const char *file;
+    size_t run; /* counts the headers of all files: rows of one run share it */
+};
+
+struct records {
+    struct record *list;
+    size_t count, capacity, runs;
+    char **files;
+    size_t file_count;
+};
+
+/* Adds the rows of a file to those that are there; types that this program does not know are passed over.
+   STATUS_BAD_DATA, with file and line, for a file that cannot be read, a line that is not a JSON object with
+   a "type", or a file without any known line; what was read stays until records_free. */
+enum status records_read(struct records *records, const char *path);
+void records_free(struct records *records);
+
+/* The next row of this type after `record` (NULL: the first of all); NULL at the end. */
+const struct record *records_after(const struct records *records, const struct record *record,
+                                   const char *type);
+bool records_any(const struct records *records, const char *type);
+
+/* The value of a key, where the object may be NULL. NaN unless it is a number of a size that can be measured
+   (up to 1e18); "" unless it is a text; false unless it is true. */
+double record_number(const cJSON *object, const char *key);
+const char *record_text(const cJSON *object, const char *key);
+bool record_true(const cJSON *object, const char *key);
+bool record_has(const cJSON *object, const char *key);
+/* A whole number from 0 to `most`; `otherwise` if it is not one. */
+size_t record_count(const cJSON *object, const char *key, size_t most, size_t otherwise);
+
+#endif

@@ -1,0 +1,266 @@
+#include "src/report/rewrite.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/base/text.h"
+#include "src/report/markup.h"
+#include "src/report/tables.h"
+
+/* --- the tables by name --- */
+
+typedef void table_builder(struct table *table, const struct selection *rows);
+
+static const struct {
+    const char *name, *type;
+    table_builder *build, *more; /* `more`: a second table below, if it has rows */
+    selection_key *key;
+} known[] = {
+    {"compare", "compare", tables_compare, NULL, selection_config},
+    {"gemm", "gemm", tables_gemm, tables_kernels, selection_machine},
+    {"peak", "peak", tables_peak, NULL, selection_machine},
+    {"scaling", "scaling", tables_scaling, NULL, selection_config_dtype},
+    {"shmem", "shmem", tables_shmem, NULL, selection_shape},
+    {"breakeven", "breakeven", tables_breakeven, NULL, selection_dtype},
+};
+enum { KNOWN = sizeof known / sizeof *known, NOT_KNOWN = -1, FILE_TEXT = KNOWN };
+
+struct marker {
+    int what;           /* of known, FILE_TEXT or NOT_KNOWN */
+    char argument[512]; /* config or path */
+};
+
+static enum status write_table(FILE *out, table_builder *build, const struct selection *rows, bool optional) {
+    struct table table;
+    build(&table, rows);
+    const bool failed = table.failed;
+    if (!optional || table.count) {
+        fputc('\n', out);
+        markup_markdown(out, table.caption);
+        fputs("\n\n", out);
+        table_markdown(out, &table);
+    }
+    table_close(&table);
+    return failed ? status_set(STATUS_FAILED, "out of memory") : STATUS_OK;
+}
+
+static bool wanted(const struct marker *marker, const struct selection *rows) {
+    const char *config = record_text(rows->rows[0]->line, "config");
+    return strcmp(known[marker->what].type, "compare") != 0 ||
+           strcmp(marker->argument, config[0] ? config : "defaults") == 0;
+}
+
+/* The fits of Amdahl's law stand below the tables of thread scaling. */
+static enum status write_fits(FILE *out, const struct records *records) {
+    struct selections machines;
+    enum status status = selections_of(&machines, records, "amdahl", selection_machine);
+    for (size_t i = 0; i < machines.count && !status; i++)
+        status = write_table(out, tables_amdahl, &machines.list[i], false);
+    selections_free(&machines);
+    return status;
+}
+
+/* *found: there was data. */
+static enum status write_known(FILE *out, const struct marker *marker, const struct records *records,
+                               bool *found) {
+    const int what = marker->what;
+    struct selections all;
+    enum status status = selections_of(&all, records, known[what].type, known[what].key);
+    for (size_t i = 0; i < all.count && !status; i++) {
+        const struct selection *rows = &all.list[i];
+        char measured[4 * SELECTION_TEXT];
+        if (!wanted(marker, rows)) continue;
+        if (*found) fputc('\n', out);
+        *found = true;
+        selection_measured_on(rows, measured, sizeof measured);
+        const char *on = strstr(rows->key, " on ");
+        if (on && !marker->argument[0]) /* which of several tables this is */
+            text_append(measured, sizeof measured, " Shown: %.*s.", (int)(on - rows->key), rows->key);
+        markup_markdown(out, measured);
+        fputc('\n', out);
+        status = write_table(out, known[what].build, rows, false);
+        if (!status && known[what].more) status = write_table(out, known[what].more, rows, true);
+    }
+    selections_free(&all);
+    return !status && *found && known[what].build == tables_scaling ? write_fits(out, records) : status;
+}
+
+/* --- the text of a file, fenced --- */
+
+static char *read_text(const char *path, enum status *status) {
+    FILE *in = fopen(path, "rb");
+    char *text = NULL;
+    size_t length = 0;
+    if (in) {
+        ssize_t got = getdelim(&text, &length, '\0', in); /* text has no NUL; what follows one is not shown */
+        if (got < 0 && !ferror(in) && text) text[0] = '\0';
+        if (got < 0 && ferror(in)) {
+            free(text);
+            text = NULL;
+        }
+        fclose(in);
+    }
+    if (!text) *status = status_set(STATUS_BAD_DATA, "cannot read '%s': %s", path, strerror(errno));
+    return text;
+}
+
+static enum status write_file(FILE *out, const char *path) {
+    enum status status = STATUS_OK;
+    char *text = read_text(path, &status);
+    if (!text) return status;
+    const char *fence = strstr(text, "```") ? "~~~~~~" : "```";
+    if (strstr(text, "<!-- end -->")) {
+        status = status_set(STATUS_BAD_DATA,
+                            "'%s' holds '<!-- end -->' itself and cannot stand between markers", path);
+    } else {
+        const size_t length = strlen(text);
+        fprintf(out, "%stext\n%s%s%s\n", fence, text, length && text[length - 1] == '\n' ? "" : "\n", fence);
+    }
+    free(text);
+    return status;
+}
+
+/* --- the markers --- */
+
+/* The text inside of "<!-- ... -->", if that is all of the line. */
+static bool comment_of(const char *line, size_t length, char *text, size_t size) {
+    char copy[1024];
+    if (length >= sizeof copy) return false;
+    snprintf(copy, sizeof copy, "%.*s", (int)length, line);
+    char *start = text_trim(copy);
+    const size_t whole = strlen(start);
+    if (whole < 7 || strncmp(start, "<!--", 4) != 0 || strcmp(start + whole - 3, "-->") != 0) return false;
+    start[whole - 3] = '\0';
+    snprintf(text, size, "%s", text_trim(start + 4));
+    return true;
+}
+
+/* Takes the last word, which must be the tag, off. */
+static bool take_tag(char *text, const char *tag) {
+    char *last = strrchr(text, ' ');
+    if (!last || strcmp(last + 1, tag) != 0) return false;
+    *last = '\0';
+    return true;
+}
+
+static struct marker marker_of(const char *line, size_t length, const char *tag) {
+    struct marker marker = {.what = NOT_KNOWN};
+    char text[1024];
+    if (!comment_of(line, length, text, sizeof text) || (tag && !take_tag(text, tag))) return marker;
+    const size_t name = strcspn(text, " ");
+    const char *argument = text_trim(text + name + (text[name] == ' '));
+    text[name] = '\0';
+    if (strpbrk(argument, " \t") || strlen(argument) >= sizeof marker.argument)
+        return marker; /* another tag's */
+    snprintf(marker.argument, sizeof marker.argument, "%.511s", argument);
+    if (strcmp(text, "file") == 0 && argument[0]) marker.what = FILE_TEXT;
+    for (int i = 0; i < KNOWN; i++)
+        if (strcmp(text, known[i].name) == 0 && (strcmp(text, "compare") == 0) == (argument[0] != '\0'))
+            marker.what = i;
+    return marker;
+}
+
+static size_t line_length(const char *text) {
+    const size_t length = strcspn(text, "\n");
+    return length + (text[length] == '\n');
+}
+
+/* The start of the line <!-- end --> behind `text`; NULL if another table's marker or the end of the file comes
+   first. */
+static const char *find_end(const char *text, const char *tag) {
+    while (*text) {
+        char comment[1024];
+        const size_t length = line_length(text);
+        if (comment_of(text, length, comment, sizeof comment) && strcmp(comment, "end") == 0) return text;
+        if (marker_of(text, length, tag).what != NOT_KNOWN) return NULL;
+        text += length;
+    }
+    return NULL;
+}
+
+/* What belongs between the markers, to be freed. */
+static enum status between(const struct marker *marker, const struct records *records, char **text,
+                           bool *found) {
+    size_t size;
+    FILE *out = open_memstream(text, &size);
+    if (!out) return status_set(STATUS_FAILED, "out of memory");
+    enum status status;
+    if (marker->what == FILE_TEXT) {
+        *found = true;
+        status = write_file(out, marker->argument);
+    } else {
+        status = write_known(out, marker, records, found);
+    }
+    if (fclose(out) != 0 && !status) status = status_set(STATUS_FAILED, "out of memory");
+    return status;
+}
+
+static enum status rewrite_text(FILE *out, const char *path, const char *text, const char *tag,
+                                const struct records *records) {
+    for (size_t number = 1; *text; number++) {
+        const size_t length = line_length(text);
+        const struct marker marker = marker_of(text, length, tag);
+        fwrite(text, 1, length, out);
+        text += length;
+        if (marker.what == NOT_KNOWN) continue;
+        const char *end = find_end(text, tag);
+        if (!end)
+            return status_set(STATUS_BAD_DATA, "%s, line %zu: the marker has no <!-- end -->", path, number);
+        char *fresh = NULL;
+        bool found = false;
+        const enum status status = between(&marker, records, &fresh, &found);
+        if (!status && !found) {
+            fprintf(stderr, "%s, line %zu: the files have no data for '%s%s%s'; left as it is\n", path,
+                    number, known[marker.what].name, marker.argument[0] ? " " : "", marker.argument);
+            fwrite(text, 1, (size_t)(end - text), out);
+        } else if (!status) {
+            fputs(fresh, out);
+        }
+        free(fresh);
+        if (status) return status;
+        for (; text < end; number++) text += line_length(text);
+    }
+    return STATUS_OK;
+}
+
+/* --- the file --- */
+
+static enum status replace_file(const char *path, const char *text, size_t size) {
+    char name[4096];
+    struct stat info;
+    const enum status failed = STATUS_FAILED;
+    if (snprintf(name, sizeof name, "%s.new", path) >= (int)sizeof name)
+        return status_set(failed, "the path '%.80s...' is too long", path);
+    FILE *out = fopen(name, "wb");
+    if (!out) return status_set(failed, "cannot write '%s': %s", name, strerror(errno));
+    bool written = fwrite(text, 1, size, out) == size;
+    if (stat(path, &info) == 0) written = fchmod(fileno(out), info.st_mode & 07777) == 0 && written;
+    written = fflush(out) == 0 && fsync(fileno(out)) == 0 && written;
+    written = fclose(out) == 0 && written;
+    if (written && rename(name, path) == 0) return STATUS_OK;
+    const enum status status = status_set(failed, "cannot replace '%s': %s", path, strerror(errno));
+    unlink(name);
+    return status;
+}
+
+enum status rewrite_tables(const char *path, const char *tag, const struct records *records) {
+    enum status status = STATUS_OK;
+    char *text = read_text(path, &status), *fresh = NULL;
+    size_t size = 0;
+    if (!text) return status;
+    FILE *out = open_memstream(&fresh, &size);
+    if (!out) {
+        free(text);
+        return status_set(STATUS_FAILED, "out of memory");
+    }
+    status = rewrite_text(out, path, text, tag, records);
+    if (fclose(out) != 0 && !status) status = status_set(STATUS_FAILED, "out of memory");
+    if (!status && strcmp(text, fresh) != 0) status = replace_file(path, fresh, size);
+    free(text);
+    free(fresh);
+    return status;
+}

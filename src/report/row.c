@@ -1,0 +1,75 @@
+#include "src/report/row.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/text.h"
+
+const char *row_precision(const cJSON *line) {
+    const char *precision = record_text(line, "precision");
+    return precision[0] ? precision : record_text(line, "dtype");
+}
+
+void row_backend(const cJSON *line, char *name, size_t size) {
+    const char *backend = record_text(line, "backend"), *precision = row_precision(line);
+    const char *dtype = record_text(line, "dtype");
+    snprintf(name, size, "%.64s", backend[0] ? backend : "unnamed");
+    if (precision[0] && dtype[0] && strcmp(precision, dtype) != 0)
+        text_append(name, size, " %.16s", precision);
+}
+
+bool row_on_gpu(const cJSON *line) {
+    return strcmp(record_text(line, "device"), "cuda") == 0 || record_text(line, "gpu")[0] ||
+           strncmp(record_text(line, "residency"), "host", 4) == 0;
+}
+
+void row_label(const cJSON *line, char *name, size_t size) {
+    const size_t threads = record_count(line, "threads", 1u << 20, 0);
+    const bool cuda = row_on_gpu(line);
+    const char *engine = record_text(line, "engine");
+    row_backend(line, name, size);
+    if (strcmp(record_text(line, "dtype"), "f64") == 0) text_append(name, size, ", f64");
+    if (cuda) text_append(name, size, ", %.32s", record_text(line, "residency"));
+    if (engine[0] && strcmp(engine, "eager") != 0) text_append(name, size, ", %.16s", engine);
+    if (!cuda && threads) text_append(name, size, ", %zu thread%s", threads, threads == 1 ? "" : "s");
+}
+
+/* --- parts of time --- */
+
+const char *const row_part_titles[ROW_PARTS] = {"transfers",
+                                                "GEMM NN (forward)",
+                                                "GEMM TN (weight gradient)",
+                                                "GEMM NT (input gradient)",
+                                                "element-wise, optimizer",
+                                                "steps in a graph",
+                                                "other"};
+const char *const row_part_names[ROW_PARTS] = {"transfers",    "NN",    "TN",   "NT",
+                                               "element-wise", "graph", "other"};
+
+static const char *const part_keys[ROW_PARTS][3] = {
+    {"h2d", "d2h"}, {"gemm_nn"},       {"gemm_tn"}, {"gemm_nt"}, {"elementwise", "optimizer"},
+    {"graph"},      {"batch", "other"}};
+
+double row_part(const cJSON *line, size_t part) {
+    const cJSON *time = cJSON_GetObjectItemCaseSensitive(line, "time");
+    double sum = 0;
+    for (size_t i = 0; i < 3 && part_keys[part][i]; i++) {
+        const double seconds = record_number(time, part_keys[part][i]);
+        if (seconds > 0) sum += seconds;
+    }
+    return sum;
+}
+
+bool row_refused(const cJSON *line, char *why, size_t size) {
+    const char *left_out = record_text(line, "left_out"), *reason = record_text(line, "reason");
+    const char *verdict = record_has(line, "agrees") ? "agrees" : "verified";
+    if (left_out[0]) {
+        snprintf(why, size, "left out: %.300s", left_out);
+    } else if (!record_true(line, verdict)) {
+        const char *what = verdict[0] == 'a' ? "does not agree" : "wrong result";
+        snprintf(why, size, "%s%s%.300s", what, reason[0] ? ": " : "", reason);
+    } else {
+        return false;
+    }
+    return true;
+}

@@ -1,0 +1,26 @@
+/* What tables and charts ask of a row: its name, its parts of time. */
+#ifndef TESSERA_REPORT_ROW_H
+#define TESSERA_REPORT_ROW_H
+
+#include "src/report/records.h"
+
+/* "cublas", "cublas tf32": the backend, with the precision where it is not that of the dtype. */
+void row_backend(const cJSON *line, char *name, size_t size);
+/* "f32", "f64", "tf32", "bf16" */
+const char *row_precision(const cJSON *line);
+/* Does the GEMM run on a GPU? With residency host the tensors live on the host all the same. */
+bool row_on_gpu(const cJSON *line);
+/* All that tells rows of one comparison apart: "cublas tf32, device, graph", "openmp, 2 threads, f64". */
+void row_label(const cJSON *line, char *name, size_t size);
+
+/* The parts of an epoch that the bars are made of. */
+enum { ROW_PARTS = 7 };
+extern const char *const row_part_titles[ROW_PARTS]; /* for a legend */
+extern const char *const row_part_names[ROW_PARTS];  /* for a column */
+/* Seconds of a part, of the object "time"; 0 if nothing was measured there. */
+double row_part(const cJSON *line, size_t part);
+
+/* Why a row has no time: "left out: ..." or "wrong: ..."; false if it has one. */
+bool row_refused(const cJSON *line, char *why, size_t size);
+
+#endif

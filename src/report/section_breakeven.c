@@ -1,0 +1,219 @@
+/* Which backend wins, by batch and hidden size. */
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/text.h"
+#include "src/report/markup.h"
+#include "src/report/page.h"
+#include "src/report/row.h"
+#include "src/report/tables.h"
+
+static bool breakeven_present(const struct records *records) {
+    return records_any(records, "breakeven");
+}
+
+static int by_number(const void *a, const void *b) {
+    const double x = strtod(*(char *const *)a, NULL), y = strtod(*(char *const *)b, NULL);
+    return (x > y) - (x < y);
+}
+
+enum { MOST_VALUES = 64 };
+
+/* The distinct values of a key, ascending, as text; the first MOST_VALUES of them. */
+static struct names values_of(const struct selection *rows, const char *key) {
+    struct names names = {0};
+    for (size_t i = 0; i < rows->count; i++) {
+        const double value = record_number(rows->rows[i]->line, key);
+        if (isfinite(value) && names.count < MOST_VALUES) names_index(&names, markup_fixed(value, 0).text);
+    }
+    if (names.count) qsort(names.list, names.count, sizeof *names.list, by_number);
+    return names;
+}
+
+static bool is_cell(const cJSON *line, const char *batch, const char *hidden) {
+    return strcmp(markup_fixed(record_number(line, "batch"), 0).text, batch) == 0 &&
+           strcmp(markup_fixed(record_number(line, "hidden"), 0).text, hidden) == 0;
+}
+
+static const cJSON *winner_at(const struct selection *rows, const char *batch, const char *hidden) {
+    for (size_t i = 0; i < rows->count; i++)
+        if (record_true(rows->rows[i]->line, "wins") && is_cell(rows->rows[i]->line, batch, hidden))
+            return rows->rows[i]->line;
+    return NULL;
+}
+
+void tables_breakeven(struct table *table, const struct selection *rows) {
+    struct names batches = values_of(rows, "batch"), hidden = values_of(rows, "hidden");
+    table_open(
+        table,
+        "The fastest backend and its time of one training step, by batch (down) and hidden size (across).");
+    table_column(table, COLUMN_TEXT, "batch");
+    const size_t shown = hidden.count < TABLE_MAX_COLUMNS - 1 ? hidden.count : TABLE_MAX_COLUMNS - 1;
+    for (size_t h = 0; h < shown; h++) table_column(table, COLUMN_TEXT, hidden.list[h]);
+    for (size_t b = 0; b < batches.count; b++) {
+        table_cell(table, "%s", batches.list[b]);
+        for (size_t h = 0; h < shown; h++) {
+            const cJSON *line = winner_at(rows, batches.list[b], hidden.list[h]);
+            char name[128];
+            if (line) {
+                row_backend(line, name, sizeof name);
+                table_cell(table, "%s %s", name, markup_seconds(record_number(line, "step_seconds")).text);
+            } else {
+                table_cell(table, "-");
+            }
+        }
+    }
+    names_free(&batches);
+    names_free(&hidden);
+}
+
+/* --- the map --- */
+
+/* A letter of its own for every backend: the first of its name (after "cuda-") that is free. */
+static void choose_letters(const struct names *backends, char *letters) {
+    bool taken[26] = {false};
+    for (size_t b = 0; b < backends->count; b++) {
+        const char *name = backends->list[b];
+        letters[b] = '?';
+        if (strncmp(name, "cuda-", 5) == 0) name += 5;
+        for (; *name && letters[b] == '?'; name++)
+            if (isalpha((unsigned char)*name) && !taken[toupper((unsigned char)*name) - 'A'])
+                letters[b] = (char)toupper((unsigned char)*name);
+        for (int i = 0; i < 26 && letters[b] == '?'; i++)
+            if (!taken[i]) letters[b] = (char)('A' + i);
+        if (letters[b] != '?') taken[letters[b] - 'A'] = true;
+    }
+}
+
+static struct names backends_of(const struct selection *rows) {
+    struct names names = {0};
+    for (size_t i = 0; i < rows->count; i++) {
+        char name[128];
+        row_backend(rows->rows[i]->line, name, sizeof name);
+        names_index(&names, name);
+    }
+    return names;
+}
+
+static void fill_cell(struct page *page, struct grid_cell *cell, const cJSON *line, char letter) {
+    char name[128];
+    row_backend(line, name, sizeof name);
+    snprintf(cell->text, sizeof cell->text, "%c", letter);
+    snprintf(cell->title, sizeof cell->title, "%.100s: %s", name,
+             markup_seconds(record_number(line, "step_seconds")).text);
+    cell->colour = page_style(page, record_text(line, "backend")).colour;
+    cell->strength = 0.55;
+}
+
+static void write_letters(struct page *page, const struct selection *rows, const struct names *backends,
+                          const char *letters) {
+    fputs("<ul class=\"legend\">\n", page->out);
+    for (size_t b = 0; b < backends->count; b++) {
+        struct chart_style style = {0, 0, 0};
+        for (size_t i = 0; i < rows->count; i++) {
+            char name[128];
+            row_backend(rows->rows[i]->line, name, sizeof name);
+            if (strcmp(name, backends->list[b]) != 0) continue;
+            style = page_style(page, record_text(rows->rows[i]->line, "backend"));
+            break;
+        }
+        fprintf(page->out,
+                "<li><svg viewBox=\"0 0 18 18\" width=\"18\" height=\"18\" aria-hidden=\"true\"><rect "
+                "class=\"f%u\" "
+                "width=\"18\" height=\"18\" fill-opacity=\"0.55\"/><text class=\"c\" x=\"9\" y=\"13\" "
+                "text-anchor=\"middle\">%c</text></svg> ",
+                style.colour, letters[b]);
+        markup_text(page->out, backends->list[b]);
+        fputs("</li>\n", page->out);
+    }
+    fputs("</ul>\n", page->out);
+}
+
+static void map(struct page *page, const struct selection *rows, size_t number) {
+    struct names backends = backends_of(rows);
+    char *letters = calloc(backends.count + 1, 1), id[64];
+    struct grid grid;
+    snprintf(id, sizeof id, "breakeven-%zu", number + 1);
+    const bool opened = grid_open(&grid, id, "The fastest backend by batch and hidden size",
+                                  values_of(rows, "batch"), values_of(rows, "hidden"));
+    grid.row_title = "batch";
+    grid.column_title = "hidden size";
+    if (opened && letters) {
+        choose_letters(&backends, letters);
+        for (size_t b = 0; b < backends.count; b++)
+            text_append(grid.legend, sizeof grid.legend, "%s%c %.40s", b ? ", " : "", letters[b],
+                        backends.list[b]);
+        for (size_t b = 0; b < grid.rows.count; b++)
+            for (size_t h = 0; h < grid.columns.count; h++) {
+                const cJSON *line = winner_at(rows, grid.rows.list[b], grid.columns.list[h]);
+                char name[128];
+                if (!line) continue;
+                row_backend(line, name, sizeof name);
+                fill_cell(page, &grid.cells[b * grid.columns.count + h], line,
+                          letters[names_index(&backends, name)]);
+            }
+        page_grid(
+            page, &grid,
+            "The letter names the fastest backend of a training step. Where it changes from one cell to "
+            "the next is the break-even.");
+        write_letters(page, rows, &backends, letters);
+    } else {
+        grid_close(&grid);
+    }
+    free(letters);
+    names_free(&backends);
+}
+
+static void step_row(struct table *table, const struct selection *rows, const struct names *backends,
+                     const char *batch, const char *hidden) {
+    table_cell(table, "%s", batch);
+    table_cell(table, "%s", hidden);
+    for (size_t b = 0; b < backends->count && b < TABLE_MAX_COLUMNS - 2; b++) {
+        const cJSON *found = NULL;
+        for (size_t i = 0; i < rows->count && !found; i++) {
+            char name[128];
+            if (!is_cell(rows->rows[i]->line, batch, hidden)) continue;
+            row_backend(rows->rows[i]->line, name, sizeof name);
+            if (strcmp(name, backends->list[b]) == 0) found = rows->rows[i]->line;
+        }
+        table_cell(table, "%s%s", found ? markup_seconds(record_number(found, "step_seconds")).text : "-",
+                   record_true(found, "wins") ? " *" : "");
+    }
+}
+
+static void step_table(struct page *page, const struct selection *rows) {
+    struct names backends = backends_of(rows), batches = values_of(rows, "batch"),
+                 hidden = values_of(rows, "hidden");
+    struct table table;
+    table_open(&table, "Time of one training step; * is the fastest of its row.");
+    table_column(&table, COLUMN_NUMBER, "batch");
+    table_column(&table, COLUMN_NUMBER, "hidden");
+    for (size_t b = 0; b < backends.count; b++) table_column(&table, COLUMN_NUMBER, backends.list[b]);
+    for (size_t b = 0; b < batches.count; b++)
+        for (size_t h = 0; h < hidden.count; h++)
+            step_row(&table, rows, &backends, batches.list[b], hidden.list[h]);
+    page_table(page, &table);
+    names_free(&backends);
+    names_free(&batches);
+    names_free(&hidden);
+}
+
+static void write_breakeven(struct page *page) {
+    struct selections dtypes = page_selections(page, "breakeven", selection_dtype);
+    for (size_t i = 0; i < dtypes.count; i++) {
+        page_heading(page, "%s", dtypes.list[i].key);
+        page_beside_open(page);
+        fputs("<div>\n", page->out);
+        map(page, &dtypes.list[i], i);
+        fputs("</div>\n", page->out);
+        step_table(page, &dtypes.list[i]);
+        page_beside_close(page);
+    }
+    selections_free(&dtypes);
+}
+
+const struct section section_breakeven = {"breakeven", "Break-even map", "./train bench breakeven --log FILE",
+                                          breakeven_present, write_breakeven};

@@ -1,0 +1,206 @@
+/* What a checkpoint makes of the test set: the confusion matrix, and its most confident mistakes as images. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/text.h"
+#include "src/report/markup.h"
+#include "src/report/page.h"
+#include "src/report/png.h"
+
+enum { MOST_CLASSES = 256, MOST_MISTAKES = 100 };
+
+static double count_at(const cJSON *counts, size_t row, size_t column) {
+    const cJSON *item = cJSON_GetArrayItem(cJSON_GetArrayItem(counts, (int)row), (int)column);
+    return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= 1e15 ? item->valuedouble
+                                                                                       : 0;
+}
+
+/* counts[classes][classes], to be freed; NULL if there is no square of numbers. */
+static double *read_counts(const cJSON *line, size_t *classes) {
+    const cJSON *rows = cJSON_GetObjectItemCaseSensitive(line, "counts");
+    const int count = cJSON_GetArraySize(rows);
+    if (!cJSON_IsArray(rows) || count < 1 || count > MOST_CLASSES) return NULL;
+    *classes = (size_t)count;
+    double *counts = calloc(*classes * *classes, sizeof *counts);
+    for (size_t r = 0; counts && r < *classes; r++)
+        for (size_t c = 0; c < *classes; c++) counts[r * *classes + c] = count_at(rows, r, c);
+    return counts;
+}
+
+static bool confusion_present(const struct records *records) {
+    const struct record *row = NULL;
+    size_t classes;
+    while ((row = records_after(records, row, "confusion"))) {
+        double *counts = read_counts(row->line, &classes);
+        const bool found = counts != NULL;
+        free(counts);
+        if (found) return true;
+    }
+    return false;
+}
+
+static struct names class_names(size_t classes) {
+    struct names names = {0};
+    for (size_t c = 0; c < classes; c++) names_index(&names, text_grouped(c).text);
+    return names;
+}
+
+static double label_total(const double *counts, size_t classes, size_t row) {
+    double total = 0;
+    for (size_t c = 0; c < classes; c++) total += counts[row * classes + c];
+    return total;
+}
+
+static void matrix(struct page *page, const double *counts, size_t classes, size_t number) {
+    struct grid grid;
+    char id[64];
+    double worst = 0;
+    snprintf(id, sizeof id, "confusion-%zu", number + 1);
+    if (!grid_open(&grid, id, "Confusion matrix", class_names(classes), class_names(classes))) {
+        grid_close(&grid);
+        return;
+    }
+    grid.row_title = "label";
+    grid.column_title = "prediction";
+    for (size_t i = 0; i < classes * classes; i++)
+        if (i / classes != i % classes) worst = fmax(worst, counts[i]);
+    for (size_t r = 0; r < grid.rows.count; r++)
+        for (size_t c = 0; c < grid.columns.count; c++) {
+            const double count = counts[r * classes + c];
+            struct grid_cell *cell = &grid.cells[r * grid.columns.count + c];
+            if (!(count > 0)) continue;
+            snprintf(cell->text, sizeof cell->text, "%.0f", count);
+            snprintf(cell->title, sizeof cell->title, "label %zu, predicted %zu: %.0f images", r, c, count);
+            cell->colour = r == c ? 0 : 1;
+            cell->strength = r == c ? 0.22 : 0.12 + 0.6 * count / worst;
+        }
+    page_grid(page, &grid,
+              "Row: what it is; column: what it was taken for. The stronger the colour off the diagonal, the "
+              "more common the mistake.");
+}
+
+static void class_table(struct page *page, const double *counts, size_t classes) {
+    static const char *const titles[] = {"class", "images", "precision", "recall"};
+    struct table table;
+    table_open(&table, "Precision: of those taken for the class, how many are. Recall: of those that are, "
+                       "how many were found.");
+    for (size_t i = 0; i < 4; i++) table_column(&table, i ? COLUMN_NUMBER : COLUMN_TEXT, titles[i]);
+    for (size_t r = 0; r < classes; r++) {
+        double predicted = 0;
+        const double labelled = label_total(counts, classes, r), right = counts[r * classes + r];
+        for (size_t other = 0; other < classes; other++) predicted += counts[other * classes + r];
+        table_cell(&table, "%zu", r);
+        table_cell(&table, "%s", labelled > 0 ? markup_short(labelled).text : "0");
+        table_cell(&table, "%s", markup_percent(predicted > 0 ? right / predicted : (double)NAN, 2).text);
+        table_cell(&table, "%s", markup_percent(labelled > 0 ? right / labelled : (double)NAN, 2).text);
+    }
+    page_table(page, &table);
+}
+
+/* The evaluation of the same run says which checkpoint it was. */
+static void say_evaluation(struct page *page, const struct record *confusion) {
+    const struct record *row = NULL;
+    while ((row = records_after(page->records, row, "evaluation"))) {
+        const cJSON *line = row->line;
+        if (row->run != confusion->run) continue;
+        page_note(page, "%.120s (%.80s) on %.80s: %s of %s correct, %s; loss %s; backend %.40s.",
+                  record_text(line, "checkpoint"), record_text(line, "layers"), record_text(line, "data"),
+                  markup_short(record_number(line, "test_correct")).text,
+                  markup_short(record_number(line, "test_total")).text,
+                  markup_percent(record_number(line, "test_accuracy"), 2).text,
+                  markup_fixed(record_number(line, "loss"), 4).text, record_text(line, "backend"));
+    }
+}
+
+static void write_confusion(struct page *page) {
+    const struct record *row = NULL;
+    size_t number = 0, classes;
+    while ((row = records_after(page->records, row, "confusion"))) {
+        double *counts = read_counts(row->line, &classes);
+        if (!counts) continue;
+        say_evaluation(page, row);
+        page_beside_open(page);
+        matrix(page, counts, classes, number++);
+        class_table(page, counts, classes);
+        page_beside_close(page);
+        free(counts);
+    }
+}
+
+const struct section section_confusion = {"confusion", "Confusion matrix",
+                                          "./train eval CHECKPOINT --log FILE", confusion_present,
+                                          write_confusion};
+
+/* --- mistakes --- */
+
+static int hex_digit(char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* The image of a row, to be freed; NULL unless it has exactly the pixels that it says. */
+static uint8_t *read_pixels(const cJSON *line, size_t *height, size_t *width) {
+    const char *hex = record_text(line, "pixels");
+    *height = record_count(line, "height", PNG_MOST_PIXELS, 0);
+    *width = record_count(line, "width", PNG_MOST_PIXELS, 0);
+    const size_t count = *height * *width;
+    if (!count || count > PNG_MOST_PIXELS || strlen(hex) != 2 * count) return NULL;
+    uint8_t *pixels = malloc(count);
+    for (size_t i = 0; pixels && i < count; i++) {
+        const int high = hex_digit(hex[2 * i]), low = hex_digit(hex[2 * i + 1]);
+        if (high < 0 || low < 0) {
+            free(pixels);
+            return NULL;
+        }
+        pixels[i] = (uint8_t)(high << 4 | low);
+    }
+    return pixels;
+}
+
+static bool mistakes_present(const struct records *records) {
+    const struct record *row = NULL;
+    size_t height, width;
+    while ((row = records_after(records, row, "mistake"))) {
+        uint8_t *pixels = read_pixels(row->line, &height, &width);
+        const bool found = pixels != NULL;
+        free(pixels);
+        if (found) return true;
+    }
+    return false;
+}
+
+static void write_mistake(struct page *page, const cJSON *line) {
+    size_t height, width;
+    uint8_t *pixels = read_pixels(line, &height, &width);
+    if (!pixels) return;
+    const struct text_number label = markup_fixed(record_number(line, "label"), 0);
+    const struct text_number predicted = markup_fixed(record_number(line, "predicted"), 0);
+    fprintf(page->out,
+            "<figure class=\"digit\"><img width=\"84\" height=\"84\" alt=\"a %s taken for a %s\" src=\"",
+            label.text, predicted.text);
+    const enum status status = png_data_uri(page->out, pixels, height, width);
+    if (status && !page->status) page->status = status;
+    fprintf(page->out, "\"/><figcaption><b>%s</b>, not %s<br/>%s, #%s</figcaption></figure>\n",
+            predicted.text, label.text, markup_percent(record_number(line, "confidence"), 1).text,
+            markup_fixed(record_number(line, "image"), 0).text);
+    free(pixels);
+}
+
+static void write_mistakes(struct page *page) {
+    const struct record *row = NULL;
+    size_t shown = 0;
+    page_note(page, "The prediction in bold, then the label, the network's confidence and the image's number "
+                    "in the test set.");
+    fputs("<div class=\"digits\">\n", page->out);
+    while ((row = records_after(page->records, row, "mistake")) && shown++ < MOST_MISTAKES)
+        write_mistake(page, row->line);
+    fputs("</div>\n", page->out);
+}
+
+const struct section section_mistakes = {"mistakes", "Most confident mistakes",
+                                         "./train eval CHECKPOINT --misclassified 20 --log FILE",
+                                         mistakes_present, write_mistakes};

@@ -1,0 +1,140 @@
+/* Time of GEMM against its size, per op and dtype, and the rates of every product. */
+#include <math.h>
+#include <string.h>
+
+#include "src/report/markup.h"
+#include "src/report/page.h"
+#include "src/report/row.h"
+#include "src/report/tables.h"
+
+static bool gemm_present(const struct records *records) {
+    return records_any(records, "gemm");
+}
+
+/* The edge of the cube with as many multiplications. */
+static double size_of(const cJSON *line) {
+    return cbrt(record_number(line, "m") * record_number(line, "n") * record_number(line, "k"));
+}
+
+static struct chart_style backend_style(struct page *page, const cJSON *line) {
+    const char *precision = row_precision(line);
+    struct chart_style style = page_style(page, record_text(line, "backend"));
+    style.dash = strcmp(precision, "tf32") == 0 ? 1 : strcmp(precision, "bf16") == 0 ? 2 : 0;
+    return style;
+}
+
+static size_t find_series(struct page *page, struct chart *chart, const cJSON *line, bool square) {
+    char name[128];
+    row_backend(line, name, sizeof name);
+    for (size_t s = 0; s < chart->series_count; s++)
+        if (strcmp(chart->series[s].name, name) == 0 && chart->series[s].line == square) return s;
+    const size_t series = chart_series(chart, name, backend_style(page, line));
+    if (series < chart->series_count) {
+        chart->series[series].line = square;
+        for (size_t s = 0; s < series; s++)
+            if (strcmp(chart->series[s].name, name) == 0) chart->series[series].unlisted = true;
+    }
+    return series;
+}
+
+static void size_chart(struct page *page, const struct selection *rows, size_t number, const char *op,
+                       const char *dtype) {
+    struct chart chart;
+    char id[64], why[400];
+    snprintf(id, sizeof id, "gemm-%.4s-%.8s-%zu", op, dtype, number + 1);
+    chart_open(&chart, CHART_LINES, id, "%.4s, %.8s: time against size", op, dtype);
+    chart.x = (struct chart_axis){.title = "size: cube root of m n k", .kind = SCALE_LOG2};
+    chart.y =
+        (struct chart_axis){.title = "seconds a product, median", .kind = SCALE_LOG10, .unit = UNIT_SECONDS};
+    for (size_t i = 0; i < rows->count; i++) {
+        const cJSON *line = rows->rows[i]->line;
+        if (strcmp(record_text(line, "op"), op) != 0 || strcmp(record_text(line, "dtype"), dtype) != 0)
+            continue;
+        if (row_refused(line, why, sizeof why)) continue;
+        const bool square = strcmp(record_text(line, "what"), "square") == 0;
+        chart_add(&chart, find_series(page, &chart, line, square),
+                  (struct chart_point){size_of(line), record_number(line, "median_seconds"),
+                                       record_number(line, "min_seconds"),
+                                       record_number(line, "max_seconds")});
+    }
+    page_chart(page, &chart,
+               "Lower is faster. Lines join squares; single signs are the products of a training step. "
+               "Whiskers reach from the fastest to the slowest repeat.");
+}
+
+static void size_charts(struct page *page, const struct selection *rows, size_t number) {
+    static const char *const dtypes[] = {"f32", "f64"}, *const ops[] = {"NN", "TN", "NT"};
+    char why[400];
+    page_beside_open(page);
+    for (size_t d = 0; d < 2; d++)
+        for (size_t o = 0; o < 3; o++) {
+            bool any = false;
+            for (size_t i = 0; i < rows->count && !any; i++) {
+                const cJSON *line = rows->rows[i]->line;
+                any = strcmp(record_text(line, "op"), ops[o]) == 0 &&
+                      strcmp(record_text(line, "dtype"), dtypes[d]) == 0 &&
+                      !row_refused(line, why, sizeof why);
+            }
+            if (any) size_chart(page, rows, number, ops[o], dtypes[d]);
+        }
+    page_beside_close(page);
+}
+
+/* Every row with its spread and its transfers. */
+static void detail_table(struct page *page, const struct selection *rows) {
+    static const char *const numbers[] = {"m x n x k", "median",  "min to max",
+                                          "GFLOP/s",   "copy in", "copy out"};
+    struct table table;
+    table_open(&table, "Every product with its spread; copies to and from the GPU are timed apart.");
+    table_column(&table, COLUMN_TEXT, "backend");
+    table_column(&table, COLUMN_TEXT, "op");
+    table_column(&table, COLUMN_TEXT, "dtype");
+    for (size_t i = 0; i < 6; i++) table_column(&table, COLUMN_NUMBER, numbers[i]);
+    for (size_t i = 0; i < rows->count; i++) {
+        const cJSON *line = rows->rows[i]->line;
+        char name[128], why[400];
+        row_backend(line, name, sizeof name);
+        table_cell(&table, "%s", name);
+        table_cell(&table, "%s", record_text(line, "op"));
+        table_cell(&table, "%s", record_text(line, "dtype"));
+        table_cell(&table, "%s x %s x %s", markup_fixed(record_number(line, "m"), 0).text,
+                   markup_fixed(record_number(line, "n"), 0).text,
+                   markup_fixed(record_number(line, "k"), 0).text);
+        if (row_refused(line, why, sizeof why)) {
+            table_cell(&table, "%s", why);
+            for (int blank = 0; blank < 4; blank++) table_cell(&table, "-");
+            continue;
+        }
+        table_cell(&table, "%s%s", markup_seconds(record_number(line, "median_seconds")).text,
+                   record_true(line, "noisy") ? ", noisy" : "");
+        table_cell(&table, "%s to %s", markup_seconds(record_number(line, "min_seconds")).text,
+                   markup_seconds(record_number(line, "max_seconds")).text);
+        table_cell(&table, "%s", markup_short(record_number(line, "gflops")).text);
+        table_cell(&table, "%s", markup_seconds(record_number(line, "h2d_seconds")).text);
+        table_cell(&table, "%s", markup_seconds(record_number(line, "d2h_seconds")).text);
+    }
+    page_table(page, &table);
+}
+
+static void write_gemm(struct page *page) {
+    struct selections machines = page_selections(page, "gemm", selection_machine);
+    for (size_t i = 0; i < machines.count; i++) {
+        const struct selection *rows = &machines.list[i];
+        struct table table;
+        page_heading(page, "%s", rows->key);
+        size_charts(page, rows, i);
+        tables_gemm(&table, rows);
+        page_table(page, &table);
+        detail_table(page, rows);
+        tables_kernels(&table, rows);
+        if (table.count) {
+            page_table(page, &table);
+        } else {
+            table_close(&table);
+        }
+    }
+    selections_free(&machines);
+}
+
+const struct section section_gemm = {"gemm", "GEMM against size", "./train bench gemm --log FILE",
+                                     gemm_present, write_gemm};

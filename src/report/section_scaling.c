@@ -1,0 +1,171 @@
+/* Speed-up against threads, beside the ideal line and Amdahl's law. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "src/report/markup.h"
+#include "src/report/page.h"
+#include "src/report/row.h"
+#include "src/report/tables.h"
+
+static bool scaling_present(const struct records *records) {
+    return records_any(records, "scaling");
+}
+
+void tables_scaling(struct table *table, const struct selection *rows) {
+    static const char *const numbers[] = {"threads", "epoch", "speed-up", "efficiency",
+                                          "NN",      "TN",    "NT",       "rest"};
+    table_open(table, "An epoch by number of threads. Efficiency is speed-up over threads.");
+    table_column(table, COLUMN_NAME, "backend");
+    for (size_t i = 0; i < 8; i++) table_column(table, COLUMN_NUMBER, numbers[i]);
+    for (size_t i = 0; i < rows->count; i++) {
+        const cJSON *line = rows->rows[i]->line;
+        const double threads = record_number(line, "threads"), speedup = record_number(line, "speedup");
+        char name[128];
+        row_backend(line, name, sizeof name);
+        table_cell(table, "%s", name);
+        table_cell(table, "%s", markup_fixed(threads, 0).text);
+        table_cell(table, "%s", markup_seconds(record_number(line, "epoch_seconds")).text);
+        table_cell(table, "%s", markup_fixed(speedup, 2).text);
+        table_cell(table, "%s", threads > 0 ? markup_percent(speedup / threads, 0).text : "-");
+        for (size_t part = 1; part <= 3; part++)
+            table_cell(table, "%s", markup_seconds(row_part(line, part)).text);
+        table_cell(
+            table, "%s",
+            markup_seconds(row_part(line, 0) + row_part(line, 4) + row_part(line, 5) + row_part(line, 6))
+                .text);
+    }
+}
+
+void tables_amdahl(struct table *table, const struct selection *rows) {
+    table_open(
+        table,
+        "Amdahl's law, speed-up = 1 / (s + (1 - s) / threads), fitted to those: the serial fraction s.");
+    table_column(table, COLUMN_NAME, "backend");
+    table_column(table, COLUMN_TEXT, "config");
+    table_column(table, COLUMN_NUMBER, "serial fraction");
+    for (size_t i = 0; i < rows->count; i++) {
+        const cJSON *line = rows->rows[i]->line;
+        table_cell(table, "%s", record_text(line, "backend"));
+        table_cell(table, "%s", record_text(line, "config"));
+        table_cell(table, "%s +- %s", markup_percent(record_number(line, "serial_fraction"), 2).text,
+                   markup_percent(record_number(line, "error"), 2).text);
+    }
+}
+
+/* The fit of a backend in the same config and run of the command; NULL if there is none. */
+static const cJSON *amdahl_of(const struct records *records, const struct record *scaling) {
+    const struct record *row = NULL;
+    while ((row = records_after(records, row, "amdahl")))
+        if (row->header == scaling->header &&
+            strcmp(record_text(row->line, "backend"), record_text(scaling->line, "backend")) == 0 &&
+            strcmp(record_text(row->line, "config"), record_text(scaling->line, "config")) == 0)
+            return row->line;
+    return NULL;
+}
+
+/* Rows of a backend stand together in `names`; the first of them. */
+static const struct record *first_of(const struct selection *rows, const char *name) {
+    for (size_t i = 0; i < rows->count; i++) {
+        char other[128];
+        row_backend(rows->rows[i]->line, other, sizeof other);
+        if (strcmp(name, other) == 0) return rows->rows[i];
+    }
+    return NULL;
+}
+
+static double most_threads(const struct selection *rows) {
+    double most = 1;
+    for (size_t i = 0; i < rows->count; i++) most = fmax(most, record_number(rows->rows[i]->line, "threads"));
+    return fmin(most, 4096);
+}
+
+enum { FIT_POINTS = 33 };
+
+static void add_fit(struct chart *chart, const char *name, struct chart_style style, double serial,
+                    double most) {
+    char title[160];
+    snprintf(title, sizeof title, "%.100s, Amdahl fit", name);
+    style.dash = 1;
+    const size_t series = chart_series(chart, title, style);
+    if (series >= chart->series_count || !(serial >= 0 && serial <= 1)) return;
+    chart->series[series].marks = false;
+    for (int i = 0; i < FIT_POINTS; i++) {
+        const double threads = 1 + (most - 1) * i / (FIT_POINTS - 1);
+        chart_add_xy(chart, series, threads, 1 / (serial + (1 - serial) / threads));
+    }
+}
+
+static void add_backends(struct page *page, struct chart *chart, const struct selection *rows, double most) {
+    struct names names = {0};
+    for (size_t i = 0; i < rows->count; i++) {
+        char name[128];
+        row_backend(rows->rows[i]->line, name, sizeof name);
+        names_index(&names, name);
+    }
+    for (size_t n = 0; n < names.count; n++) {
+        const struct record *first = first_of(rows, names.list[n]);
+        const struct chart_style style = page_style(page, record_text(first->line, "backend"));
+        const size_t series = chart_series(chart, names.list[n], style);
+        for (size_t i = 0; i < rows->count; i++) {
+            char name[128];
+            row_backend(rows->rows[i]->line, name, sizeof name);
+            if (strcmp(name, names.list[n]) == 0)
+                chart_add_xy(chart, series, record_number(rows->rows[i]->line, "threads"),
+                             record_number(rows->rows[i]->line, "speedup"));
+        }
+        const cJSON *fit = amdahl_of(page->records, first);
+        if (fit) add_fit(chart, names.list[n], style, record_number(fit, "serial_fraction"), most);
+    }
+    names_free(&names);
+}
+
+static void speedup_chart(struct page *page, const struct selection *rows, size_t number) {
+    struct chart chart;
+    char id[64];
+    const double most = most_threads(rows);
+    snprintf(id, sizeof id, "scaling-%zu", number + 1);
+    chart_open(&chart, CHART_LINES, id, "Speed-up against threads");
+    chart.x = (struct chart_axis){.title = "threads", .whole = true};
+    chart.y = (struct chart_axis){.title = "speed-up over one thread", .from_zero = true};
+    const size_t ideal = chart_series(&chart, "ideal", (struct chart_style){7, 0, 3});
+    chart_add_xy(&chart, ideal, 1, 1);
+    chart_add_xy(&chart, ideal, most, most);
+    if (ideal < chart.series_count) chart.series[ideal].marks = false;
+    add_backends(page, &chart, rows, most);
+    page_chart(page, &chart,
+               "On the ideal line every thread counts in full. Where a curve bends away, the serial part of "
+               "Amdahl's law, memory or other work on the machine sets the pace.");
+}
+
+static void say_fits(struct page *page, const struct selection *rows) {
+    struct names said = {0};
+    for (size_t i = 0; i < rows->count; i++) {
+        const cJSON *fit = amdahl_of(page->records, rows->rows[i]);
+        const char *backend = record_text(rows->rows[i]->line, "backend");
+        const size_t before = said.count;
+        if (!fit || names_index(&said, backend) != before) continue;
+        page_note(page, "%.64s: serial fraction %s +- %s by Amdahl's law, 1 / (s + (1 - s) / threads).",
+                  backend, markup_percent(record_number(fit, "serial_fraction"), 2).text,
+                  markup_percent(record_number(fit, "error"), 2).text);
+    }
+    names_free(&said);
+}
+
+static void write_scaling(struct page *page) {
+    struct selections configs = page_selections(page, "scaling", selection_config_dtype);
+    for (size_t i = 0; i < configs.count; i++) {
+        struct table table;
+        page_heading(page, "%s", configs.list[i].key);
+        page_beside_open(page);
+        speedup_chart(page, &configs.list[i], i);
+        tables_scaling(&table, &configs.list[i]);
+        page_table(page, &table);
+        page_beside_close(page);
+        say_fits(page, &configs.list[i]);
+    }
+    selections_free(&configs);
+}
+
+const struct section section_scaling = {"scaling", "Thread scaling", "./train bench scaling --log FILE",
+                                        scaling_present, write_scaling};

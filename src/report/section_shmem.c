@@ -1,0 +1,126 @@
+/* The study of shared-memory access order: how A and B are stored in the tile, and how large it is. */
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/text.h"
+#include "src/report/markup.h"
+#include "src/report/page.h"
+#include "src/report/row.h"
+#include "src/report/tables.h"
+
+static bool shmem_present(const struct records *records) {
+    return records_any(records, "shmem");
+}
+
+void tables_shmem(struct table *table, const struct selection *rows) {
+    static const char *const numbers[] = {"block",     "median",    "min to max",   "GFLOP/s",
+                                          "occupancy", "registers", "shared memory"};
+    table_open(table, "R: stored straight, C: stored transposed; first A, then B.");
+    table_column(table, COLUMN_TEXT, "order");
+    table_column(table, COLUMN_TEXT, "shared");
+    table_column(table, COLUMN_TEXT, "multiply");
+    for (size_t i = 0; i < 7; i++) table_column(table, COLUMN_NUMBER, numbers[i]);
+    table_column(table, COLUMN_TEXT, "");
+    for (size_t i = 0; i < rows->count; i++) {
+        const cJSON *line = rows->rows[i]->line;
+        const double shared = record_number(line, "shared_bytes");
+        const struct text_number tile = markup_fixed(record_number(line, "tile"), 0);
+        char why[400];
+        const bool refused = row_refused(line, why, sizeof why);
+        table_cell(table, "%s", record_text(line, "order"));
+        table_cell(table, "%s", record_text(line, "shared"));
+        table_cell(table, "%s", record_text(line, "multiply"));
+        table_cell(table, "%.8s x %.8s", tile.text, tile.text);
+        table_cell(table, "%s", refused ? why : markup_seconds(record_number(line, "median_seconds")).text);
+        if (refused) {
+            table_cell(table, "-");
+            table_cell(table, "-");
+        } else {
+            table_cell(table, "%s to %s", markup_seconds(record_number(line, "min_seconds")).text,
+                       markup_seconds(record_number(line, "max_seconds")).text);
+            table_cell(table, "%s", markup_short(record_number(line, "gflops")).text);
+        }
+        table_cell(table, "%s", markup_percent(record_number(line, "occupancy"), 0).text);
+        table_cell(table, "%s", markup_fixed(record_number(line, "registers"), 0).text);
+        table_cell(table, "%s", shared >= 0 ? text_bytes(shared).text : "-");
+        table_cell(table, "%s%s", record_true(line, "best") ? "best" : "",
+                   record_true(line, "noisy") ? " noisy" : "");
+    }
+}
+
+static void variant_of(const cJSON *line, char *text, size_t size) {
+    snprintf(text, size, "%.16s shared memory, %.16s multiply", record_text(line, "shared"),
+             record_text(line, "multiply"));
+}
+
+static const char *const orders[] = {"RR", "RC", "CR", "CC"};
+
+static size_t order_of(const cJSON *line) {
+    for (size_t i = 0; i < 4; i++)
+        if (strcmp(record_text(line, "order"), orders[i]) == 0) return i;
+    return SIZE_MAX;
+}
+
+static void variant_chart(struct page *page, const struct selection *rows, const char *variant, size_t number,
+                          size_t part) {
+    struct chart chart;
+    char id[64];
+    snprintf(id, sizeof id, "shmem-%zu-%zu", number + 1, part + 1);
+    chart_open(&chart, CHART_GROUPED, id, "%s", variant);
+    chart.x = (struct chart_axis){.title = "block: threads along an edge"};
+    chart.y =
+        (struct chart_axis){.title = "seconds a product, median", .unit = UNIT_SECONDS, .from_zero = true};
+    for (size_t i = 0; i < 4; i++) chart_series(&chart, orders[i], (struct chart_style){(unsigned)i, 0, 0});
+    for (size_t i = 0; i < rows->count; i++) {
+        const cJSON *line = rows->rows[i]->line;
+        char other[64], why[400];
+        variant_of(line, other, sizeof other);
+        if (strcmp(other, variant) != 0 || row_refused(line, why, sizeof why)) continue;
+        const size_t group =
+            names_index(&chart.categories, markup_fixed(record_number(line, "tile"), 0).text);
+        chart_add_xy(&chart, order_of(line), (double)group, record_number(line, "median_seconds"));
+    }
+    page_chart(page, &chart,
+               "Lower is faster. Four bars a block size: both straight, B transposed, A transposed, both.");
+}
+
+static void say_best(struct page *page, const struct selection *rows) {
+    for (size_t i = 0; i < rows->count; i++) {
+        const cJSON *line = rows->rows[i]->line;
+        if (!record_true(line, "best")) continue;
+        page_note(page,
+                  "Best choice: order %.8s, block %s, %.16s shared memory, %.16s multiply: %s, %s GFLOP/s.",
+                  record_text(line, "order"), markup_fixed(record_number(line, "tile"), 0).text,
+                  record_text(line, "shared"), record_text(line, "multiply"),
+                  markup_seconds(record_number(line, "median_seconds")).text,
+                  markup_short(record_number(line, "gflops")).text);
+    }
+}
+
+static void write_shape(struct page *page, const struct selection *rows, size_t number) {
+    struct names variants = {0};
+    struct table table;
+    for (size_t i = 0; i < rows->count; i++) {
+        char variant[64];
+        variant_of(rows->rows[i]->line, variant, sizeof variant);
+        names_index(&variants, variant);
+    }
+    page_heading(page, "%s", rows->key);
+    say_best(page, rows);
+    page_beside_open(page);
+    for (size_t v = 0; v < variants.count; v++) variant_chart(page, rows, variants.list[v], number, v);
+    page_beside_close(page);
+    tables_shmem(&table, rows);
+    page_table(page, &table);
+    names_free(&variants);
+}
+
+static void write_shmem(struct page *page) {
+    struct selections shapes = page_selections(page, "shmem", selection_shape);
+    for (size_t i = 0; i < shapes.count; i++) write_shape(page, &shapes.list[i], i);
+    selections_free(&shapes);
+}
+
+const struct section section_shmem = {"shmem", "Shared-memory access order", "./train bench shmem --log FILE",
+                                      shmem_present, write_shmem};

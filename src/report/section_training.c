@@ -1,0 +1,133 @@
+/* Loss and accuracy of every logged run, epoch by epoch. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/text.h"
+#include "src/report/markup.h"
+#include "src/report/page.h"
+#include "src/report/row.h"
+
+static bool training_present(const struct records *records) {
+    return records_any(records, "epoch");
+}
+
+/* Runs of the same recipe, but for the seed, are drawn together. */
+static void recipe_key(const struct record *record, char *key, size_t size) {
+    const cJSON *config = cJSON_GetObjectItemCaseSensitive(record->header, "config");
+    const char *layers = record_text(config, "layers"), *batch = record_text(config, "batch-size");
+    snprintf(key, size, "%.160s, batch %.20s, learning rate %.20s", layers[0] ? layers : "unknown network",
+             batch[0] ? batch : "unknown", record_text(config, "learning-rate"));
+}
+
+static void run_label(const struct record *record, char *label, size_t size) {
+    const double seed = record_number(record->header, "seed");
+    row_label(record->header, label, size);
+    if (isfinite(seed)) text_append(label, size, ", seed %.0f", seed);
+}
+
+/* Run by run: the rows of one run stand together. */
+static size_t run_end(const struct selection *rows, size_t start) {
+    size_t end = start + 1;
+    while (end < rows->count && rows->rows[end]->run == rows->rows[start]->run) end++;
+    return end;
+}
+
+static struct chart_style run_style(struct page *page, const struct record *row, struct names *seen,
+                                    unsigned *times) {
+    const char *backend = record_text(row->header, "backend");
+    struct chart_style style = page_style(page, backend);
+    const size_t index = names_index(seen, backend);
+    if (index < 64) style.dash = times[index]++ % CHART_DASHES;
+    return style;
+}
+
+static double accuracy_of(const cJSON *line) {
+    const double test = record_number(line, "test_accuracy");
+    return isfinite(test) ? test : record_number(line, "validation_accuracy");
+}
+
+static void curves(struct page *page, const struct selection *rows, size_t number, bool loss) {
+    struct chart chart;
+    struct names seen = {0};
+    unsigned times[64] = {0};
+    char id[64];
+    snprintf(id, sizeof id, "training-%s-%zu", loss ? "loss" : "accuracy", number + 1);
+    chart_open(&chart, CHART_LINES, id, loss ? "Training loss" : "Accuracy on held-out images");
+    chart.x = (struct chart_axis){.title = "epoch", .whole = true};
+    chart.y = loss ? (struct chart_axis){.title = "mean cross-entropy", .from_zero = true}
+                   : (struct chart_axis){.title = "correct", .unit = UNIT_PERCENT};
+    for (size_t start = 0; start < rows->count;) {
+        const size_t end = run_end(rows, start);
+        char label[256];
+        run_label(rows->rows[start], label, sizeof label);
+        const size_t series = chart_series(&chart, label, run_style(page, rows->rows[start], &seen, times));
+        for (; start < end; start++) {
+            const cJSON *line = rows->rows[start]->line;
+            chart_add_xy(&chart, series, record_number(line, "epoch"),
+                         loss ? record_number(line, "train_loss") : accuracy_of(line));
+        }
+    }
+    names_free(&seen);
+    if (loss) chart_legend(page->out, &chart); /* both have the same */
+    chart.unlisted = true;
+    page_chart(
+        page, &chart, "%s",
+        loss ? "Lower is better. Runs of one seed lie on each other: the backends compute the same training."
+             : "Higher is better. Differences below two standard errors of the table are noise.");
+}
+
+static const struct record *summary_of(const struct records *records, size_t run) {
+    const struct record *row = NULL;
+    while ((row = records_after(records, row, "summary")))
+        if (row->run == run) return row;
+    return NULL;
+}
+
+static void run_row(struct page *page, struct table *table, const struct record *last) {
+    const struct record *summary = summary_of(page->records, last->run);
+    const cJSON *line = summary ? summary->line : NULL;
+    const double total = record_number(line, "test_total"), accuracy = record_number(line, "test_accuracy");
+    char label[256];
+    run_label(last, label, sizeof label);
+    table_cell(table, "%s", label);
+    table_cell(table, "%s", markup_fixed(record_number(last->line, "epoch"), 0).text);
+    table_cell(table, "%s", markup_fixed(record_number(last->line, "train_loss"), 4).text);
+    if (total >= 1 && accuracy >= 0 && accuracy <= 1) {
+        table_cell(table, "%s +- %s", markup_percent(accuracy, 2).text,
+                   markup_fixed(100 * sqrt(accuracy * (1 - accuracy) / total), 2).text);
+    } else {
+        table_cell(table, "%s", markup_percent(accuracy_of(last->line), 2).text);
+    }
+    table_cell(table, "%s", markup_seconds(record_number(line, "median_epoch_seconds")).text);
+    table_cell(table, "%s", markup_fixed(record_number(line, "transfer_ratio"), 3).text);
+    table_cell(table, "%s", markup_seconds(record_number(line, "total_seconds")).text);
+}
+
+static void run_table(struct page *page, const struct selection *rows) {
+    static const char *const titles[] = {"epochs",        "loss at the end", "test accuracy",
+                                         "epoch, median", "transfer/total",  "whole run"};
+    struct table table;
+    table_open(&table, "Every run at its end. +- is one binomial standard error.");
+    table_column(&table, COLUMN_TEXT, "run");
+    for (size_t i = 0; i < 6; i++) table_column(&table, COLUMN_NUMBER, titles[i]);
+    for (size_t start = 0; start < rows->count; start = run_end(rows, start))
+        run_row(page, &table, rows->rows[run_end(rows, start) - 1]);
+    page_table(page, &table);
+}
+
+static void write_training(struct page *page) {
+    struct selections recipes = page_selections(page, "epoch", recipe_key);
+    for (size_t i = 0; i < recipes.count; i++) {
+        page_heading(page, "%s", recipes.list[i].key);
+        page_beside_open(page);
+        curves(page, &recipes.list[i], i, true);
+        curves(page, &recipes.list[i], i, false);
+        page_beside_close(page);
+        run_table(page, &recipes.list[i]);
+    }
+    selections_free(&recipes);
+}
+
+const struct section section_training = {"training", "Training curves", "./train --log FILE",
+                                         training_present, write_training};

@@ -1,0 +1,149 @@
+#include "src/report/selection.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/text.h"
+
+size_t names_index(struct names *names, const char *name) {
+    for (size_t i = 0; i < names->count; i++)
+        if (strcmp(names->list[i], name) == 0) return i;
+    char **list = realloc(names->list, (names->count + 1) * sizeof *list);
+    if (!list) return SIZE_MAX;
+    names->list = list;
+    list[names->count] = strdup(name);
+    return list[names->count] ? names->count++ : SIZE_MAX;
+}
+
+void names_free(struct names *names) {
+    for (size_t i = 0; i < names->count; i++) free(names->list[i]);
+    free(names->list);
+    *names = (struct names){0};
+}
+
+/* --- rows by key --- */
+
+static struct selection *find_selection(struct selections *selections, const char *key) {
+    for (size_t i = 0; i < selections->count; i++)
+        if (strcmp(selections->list[i].key, key) == 0) return &selections->list[i];
+    struct selection *list = realloc(selections->list, (selections->count + 1) * sizeof *list);
+    if (!list) return NULL;
+    selections->list = list;
+    struct selection *fresh = &list[selections->count++];
+    *fresh = (struct selection){0};
+    snprintf(fresh->key, sizeof fresh->key, "%s", key);
+    return fresh;
+}
+
+static bool add_row(struct selection *selection, const struct record *row) {
+    if ((selection->count & (selection->count - 1)) == 0) { /* 0 or a power of two: the room is full */
+        const size_t room = selection->count ? 2 * selection->count : 1;
+        const struct record **rows = realloc(selection->rows, room * sizeof *rows);
+        if (!rows) return false;
+        selection->rows = rows;
+    }
+    selection->rows[selection->count++] = row;
+    return true;
+}
+
+enum status selections_of(struct selections *selections, const struct records *records, const char *type,
+                          selection_key *key) {
+    *selections = (struct selections){0};
+    const struct record *row = NULL;
+    while ((row = records_after(records, row, type))) {
+        char text[SELECTION_TEXT] = "";
+        key(row, text, sizeof text);
+        struct selection *selection = find_selection(selections, text);
+        if (!selection || !add_row(selection, row)) return status_set(STATUS_FAILED, "out of memory");
+    }
+    return STATUS_OK;
+}
+
+void selections_free(struct selections *selections) {
+    for (size_t i = 0; i < selections->count; i++) free(selections->list[i].rows);
+    free(selections->list);
+    *selections = (struct selections){0};
+}
+
+/* --- keys --- */
+
+static const char *gpu_of(const struct record *record) {
+    const char *gpu = record_text(record->line, "gpu");
+    return gpu[0] ? gpu : record_text(record->header, "gpu");
+}
+
+void selection_machine(const struct record *record, char *key, size_t size) {
+    const char *gpu = record_text(record->header, "gpu"), *cpu = record_text(record->header, "cpu");
+    snprintf(key, size, "%.120s%s%.120s", gpu, gpu[0] ? "; host " : "", cpu[0] ? cpu : "unknown machine");
+    const size_t threads = record_count(record->header, "threads", 1u << 20, 0);
+    /* the threads of a training run belong to the run, those of compare and bench to the machine */
+    if (record_has(record->header, "command") && threads)
+        text_append(key, size, ", %zu thread%s", threads, threads == 1 ? "" : "s");
+}
+
+static void add_machine(const struct record *record, char *key, size_t size) {
+    const size_t used = strlen(key);
+    selection_machine(record, key + used, size - used);
+}
+
+static const char *config_of(const struct record *record) {
+    const char *config = record_text(record->line, "config");
+    return config[0] ? config : "defaults";
+}
+
+void selection_config(const struct record *record, char *key, size_t size) {
+    snprintf(key, size, "%.80s on ", config_of(record));
+    add_machine(record, key, size);
+}
+
+void selection_config_dtype(const struct record *record, char *key, size_t size) {
+    snprintf(key, size, "%.80s, %.8s on ", config_of(record), record_text(record->line, "dtype"));
+    add_machine(record, key, size);
+}
+
+void selection_dtype(const struct record *record, char *key, size_t size) {
+    snprintf(key, size, "%.8s on ", record_text(record->line, "dtype"));
+    add_machine(record, key, size);
+}
+
+void selection_shape(const struct record *record, char *key, size_t size) {
+    const cJSON *line = record->line;
+    snprintf(key, size, "%.0f x %.0f x %.0f on ", record_number(line, "m"), record_number(line, "n"),
+             record_number(line, "k"));
+    add_machine(record, key, size);
+}
+
+/* --- where it was measured --- */
+
+static void describe(const struct record *row, char *text, size_t size) {
+    const cJSON *header = row->header;
+    const char *gpu = gpu_of(row), *cpu = record_text(header, "cpu"), *data = record_text(row->line, "data");
+    const size_t threads = record_count(header, "threads", 1u << 20, 0);
+    text[0] = '\0';
+    if (gpu[0]) text_append(text, size, "%.120s; host ", gpu);
+    text_append(text, size, "%.120s", cpu[0] ? cpu : "unknown machine");
+    if (threads) text_append(text, size, ", %zu thread%s", threads, threads == 1 ? "" : "s");
+    text_append(text, size, "; %.60s; Tessera %.20s commit %.40s", record_text(header, "compiler"),
+                record_text(header, "version"), record_text(header, "commit"));
+    if (!data[0]) data = record_text(header, "data");
+    if (data[0]) text_append(text, size, "; data %.80s", data);
+}
+
+void selection_measured_on(const struct selection *selection, char *text, size_t size) {
+    struct names seen = {0};
+    bool gpu = false; /* host rows of a machine with a GPU are not a machine of their own */
+    for (size_t i = 0; i < selection->count; i++) gpu |= gpu_of(selection->rows[i])[0] != '\0';
+    snprintf(text, size, "Measured on: ");
+    for (size_t i = 0; i < selection->count; i++) {
+        char one[SELECTION_TEXT];
+        const size_t before = seen.count;
+        if (gpu && !gpu_of(selection->rows[i])[0]) continue;
+        describe(selection->rows[i], one, sizeof one);
+        if (names_index(&seen, one) == before)
+            text_append(text, size, "%s%s", before ? ". And on: " : "", one);
+    }
+    text_append(text, size, ".");
+    names_free(&seen);
+}

@@ -1,0 +1,310 @@
+/* The report: rows of hostile files, the page with and without its data. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "src/report/page.h"
+#include "tests/markup_check.h"
+
+#define FULL "tests/fixtures/full.jsonl"
+
+static const char *write_text(const char *name, const char *text) {
+    const char *path = support_path(name);
+    support_write(path, text, strlen(text));
+    return path;
+}
+
+/* The page of these rows; to be freed. */
+static char *page_of(const struct records *records) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    assert_non_null(out);
+    assert_status(page_write(out, records, NULL, NULL), STATUS_OK);
+    fclose(out);
+    const char *fault = markup_fault(text);
+    if (fault) fail_msg("not well-formed at: %.200s", fault);
+    return text;
+}
+
+static char *page_of_text(const char *jsonl) {
+    struct records records = {0};
+    assert_status(records_read(&records, write_text("lines.jsonl", jsonl)), STATUS_OK);
+    char *text = page_of(&records);
+    records_free(&records);
+    return text;
+}
+
+/* --- rows --- */
+
+static void rows_follow_their_header(void **state) {
+    (void)state;
+    struct records records = {0};
+    const char *first =
+        write_text("first.jsonl", "{\"type\":\"header\",\"cpu\":\"one\"}\n{\"type\":\"gemm\"}\n\n"
+                                  "{\"type\":\"header\",\"cpu\":\"two\"}\n{\"type\":\"gemm\"}");
+    const char *second = write_text("second.jsonl", "{\"type\":\"gemm\"}\n{\"type\":\"of the future\"}\n");
+    assert_status(records_read(&records, first), STATUS_OK);
+    assert_status(records_read(&records, second), STATUS_OK);
+    const struct record *row = records_after(&records, NULL, "gemm");
+    assert_string_equal(record_text(row->header, "cpu"), "one");
+    const size_t run = row->run;
+    row = records_after(&records, row, "gemm");
+    assert_string_equal(record_text(row->header, "cpu"), "two");
+    assert_int_not_equal(row->run, run);
+    row = records_after(&records, row, "gemm");
+    assert_null(row->header); /* not that of the file before */
+    assert_null(records_after(&records, row, "gemm"));
+    assert_int_equal(records.count, 5);
+    records_free(&records);
+}
+
+static void broken_lines_are_named(void **state) {
+    (void)state;
+    static const char *const broken[] = {"{\"type\":\"gemm\"", "[1,2]",
+                                         "{\"type\":3}",       "{}",
+                                         "nonsense",           "{\"type\":\"gemm\"} {\"type\":\"gemm\"}",
+                                         "{\"type\":\"\"}",    "null"};
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        struct records records = {0};
+        char text[256];
+        snprintf(text, sizeof text, "{\"type\":\"gemm\"}\n\n%s\n", broken[i]);
+        assert_status(records_read(&records, write_text("broken.jsonl", text)), STATUS_BAD_DATA);
+        assert_says(status_message(), "broken.jsonl, line 3: not a JSON object");
+        records_free(&records);
+    }
+    char *deep = malloc(200001);
+    assert_non_null(deep);
+    memset(deep, '[', 200000);
+    deep[200000] = '\0';
+    struct records records = {0};
+    assert_status(records_read(&records, write_text("deep.jsonl", deep)), STATUS_BAD_DATA);
+    assert_status(records_read(&records, write_text("empty.jsonl", "\n \n")), STATUS_BAD_DATA);
+    assert_says(status_message(), "no line of a known type");
+    assert_status(records_read(&records, "no-such-file.jsonl"), STATUS_BAD_DATA);
+    assert_says(status_message(), "no-such-file.jsonl");
+    records_free(&records);
+    free(deep);
+}
+
+static void values_of_another_type_are_absent(void **state) {
+    (void)state;
+    cJSON *line = cJSON_Parse(
+        "{\"a\":1e999,\"b\":\"text\",\"c\":true,\"d\":-3,\"e\":2.5,\"f\":null,\"g\":1e300,\"h\":7}");
+    static const char *const not_numbers[] = {"a", "b", "c", "f", "g", "z"};
+    for (size_t i = 0; i < 6; i++) assert_true(isnan(record_number(line, not_numbers[i])));
+    assert_string_equal(record_text(line, "b"), "text");
+    assert_string_equal(record_text(line, "a"), "");
+    assert_true(record_true(line, "c") && !record_true(line, "b") && !record_true(line, "f"));
+    assert_int_equal(record_count(line, "h", 10, 99), 7);
+    assert_int_equal(record_count(line, "h", 6, 99), 99);
+    assert_int_equal(record_count(line, "d", 10, 99), 99);
+    assert_int_equal(record_count(line, "e", 10, 99), 99);
+    assert_true(isnan(record_number(NULL, "a")) && !record_text(NULL, "b")[0]);
+    cJSON_Delete(line);
+}
+
+/* --- the page --- */
+
+static const char *const sections[] = {"environment", "accuracy",  "time",    "training",
+                                       "gemm",        "roofline",  "scaling", "shmem",
+                                       "breakeven",   "confusion", "mistakes"};
+enum { SECTIONS = sizeof sections / sizeof *sections };
+
+static bool has_section(const char *page, const char *id) {
+    char tag[64];
+    snprintf(tag, sizeof tag, "<section id=\"%s\">", id);
+    return strstr(page, tag) != NULL;
+}
+
+static void full_page_has_everything(void **state) {
+    (void)state;
+    struct records records = {0};
+    assert_status(records_read(&records, FULL), STATUS_OK);
+    char *page = page_of(&records);
+    for (size_t i = 0; i < SECTIONS; i++)
+        if (!has_section(page, sections[i])) fail_msg("no section %s", sections[i]);
+    assert_null(strstr(page, "Not in this report"));
+    /* curves 2, bars 2 configs x 2, sizes 3, roofs 4, scaling 1, shmem 4, map 1, confusion 1 */
+    assert_int_equal(count_of(page, "<svg class=\"chart\""), 20);
+    assert_int_equal(count_of(page, "<svg class=\"chart\""), count_of(page, "role=\"img\""));
+    assert_int_equal(count_of(page, "<table"), count_of(page, "<caption>"));
+    assert_int_equal(count_of(page, "<img "), 3);
+    assert_says(page, "Best choice: order CC, block 16, static shared memory, plain multiply");
+    assert_says(page, "openmp: serial fraction 3.00 % +- 0.40 %");
+    assert_says(page,
+                "Fastest: cublas tf32, device, graph, 21.3 ms an epoch, 8.64 times as fast as openblas.");
+    assert_says(page, "(&lt;core&gt; &amp; kernels)");
+    free(page);
+    records_free(&records);
+}
+
+static void page_needs_nothing_from_elsewhere(void **state) {
+    (void)state;
+    struct records records = {0};
+    assert_status(records_read(&records, FULL), STATUS_OK);
+    char *page = page_of(&records);
+    static const char *const outside[] = {"<script",  "<link",      "@import",    "@font-face",
+                                          "url(http", "src=\"http", "href=\"http"};
+    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) assert_null(strstr(page, outside[i]));
+    assert_int_equal(count_of(page, "http"), count_of(page, "xmlns=\"http://www.w3.org/2000/svg\""));
+    assert_says(page, "<html lang=\"en\">");
+    assert_says(page, "prefers-color-scheme:dark");
+    assert_says(page, "@media print");
+    free(page);
+    records_free(&records);
+}
+
+static void no_row_that_is_wrong_has_a_time(void **state) {
+    (void)state;
+    char *page =
+        page_of_text("{\"type\":\"compare\",\"backend\":\"bad\",\"device\":\"host\",\"agrees\":false,"
+                     "\"reason\":\"NaN in step 2\","
+                     "\"median_epoch_seconds\":0.777,\"speedup\":77.7,\"test_accuracy\":0.777,\"time\":{"
+                     "\"gemm_nn\":0.777}}\n"
+                     "{\"type\":\"gemm\",\"backend\":\"bad\",\"op\":\"NN\",\"dtype\":\"f32\",\"m\":2,\"n\":2,"
+                     "\"k\":2,\"verified\":false,"
+                     "\"reason\":\"worst at (1, 1)\",\"median_seconds\":0.777,\"gflops\":777,\"bytes\":48}\n"
+                     "{\"type\":\"shmem\",\"order\":\"RR\",\"tile\":4,\"verified\":false,\"median_seconds\":"
+                     "0.777,\"gflops\":777}\n"
+                     "{\"type\":\"peak\",\"device\":\"\",\"f32_gflops\":10,\"copy_gbytes_per_second\":5}\n");
+    assert_says(page, "does not agree: NaN in step 2");
+    assert_says(page, "wrong result: worst at (1, 1)");
+    assert_null(strstr(page, "777"));
+    assert_null(strstr(page, "77.7"));
+    assert_true(!has_section(page, "time") && !has_section(page, "roofline"));
+    free(page);
+}
+
+static void missing_sections_name_their_command(void **state) {
+    (void)state;
+    char *page = page_of_text("{\"type\":\"header\",\"cpu\":\"x\"}\n");
+    for (size_t i = 1; i < SECTIONS; i++) assert_true(!has_section(page, sections[i]));
+    assert_says(page, "Not in this report");
+    assert_says(page, "./train bench shmem");
+    assert_says(page, "./train compare");
+    assert_says(page, "./train eval");
+    free(page);
+}
+
+/* Every type with nothing, with everything of the wrong type, with numbers out of all bounds, with markup as text. */
+static void hostile_rows_are_harmless(void **state) {
+    (void)state;
+    static const char *const types[] = {"header",    "step",       "epoch",     "summary", "compare",
+                                        "peak",      "gemm",       "scaling",   "amdahl",  "shmem",
+                                        "breakeven", "evaluation", "confusion", "mistake"};
+    static const char *const keys[] = {"backend",
+                                       "device",
+                                       "gpu",
+                                       "cpu",
+                                       "config",
+                                       "op",
+                                       "dtype",
+                                       "precision",
+                                       "order",
+                                       "tile",
+                                       "m",
+                                       "n",
+                                       "k",
+                                       "batch",
+                                       "hidden",
+                                       "threads",
+                                       "epoch",
+                                       "train_loss",
+                                       "test_accuracy",
+                                       "median_seconds",
+                                       "min_seconds",
+                                       "max_seconds",
+                                       "median_epoch_seconds",
+                                       "gflops",
+                                       "bytes",
+                                       "f32_gflops",
+                                       "f64_gflops",
+                                       "copy_gbytes_per_second",
+                                       "speedup",
+                                       "time",
+                                       "kernels",
+                                       "trace",
+                                       "warnings",
+                                       "counts",
+                                       "pixels",
+                                       "height",
+                                       "width",
+                                       "label",
+                                       "serial_fraction",
+                                       "step_seconds",
+                                       "what",
+                                       "reason",
+                                       "warning",
+                                       "residency",
+                                       "engine",
+                                       "layers",
+                                       "seed",
+                                       "share_of_peak",
+                                       "checkpoint",
+                                       "shared"};
+    static const char *const values[] = {"1e999",
+                                         "-1e308",
+                                         "1e18",
+                                         "-5",
+                                         "0",
+                                         "\"<script>alert('&')</script>\"",
+                                         "null",
+                                         "[[[1]]]",
+                                         "{\"name\":\"</table>\"}",
+                                         "[\"<\",{},3]",
+                                         "true",
+                                         "\"-->\\u0001\\ud800|`\"",
+                                         "9007199254740993",
+                                         "1e-300"};
+    for (size_t v = 0; v <= sizeof values / sizeof *values; v++) {
+        char *text = calloc(1, 1 << 16);
+        assert_non_null(text);
+        for (size_t round = 0; round < 2; round++)
+            for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+                char *at = text + strlen(text);
+                at += sprintf(
+                    at, "{\"type\":\"%s\",\"agrees\":true,\"verified\":true,\"wins\":true,\"best\":true",
+                    types[t]);
+                for (size_t k = 0; k < sizeof keys / sizeof *keys && v < sizeof values / sizeof *values; k++)
+                    at += sprintf(at, ",\"%s\":%s", keys[k], values[v]);
+                sprintf(at, "}\n");
+            }
+        struct records records = {0};
+        const enum status status = records_read(&records, write_text("hostile.jsonl", text));
+        if (!status) { /* cJSON itself refuses half a surrogate */
+            char *page = page_of(&records);
+            assert_null(strstr(page, "<script"));
+            free(page);
+        }
+        records_free(&records);
+        free(text);
+    }
+}
+
+static void odd_images_are_left_out(void **state) {
+    (void)state;
+    char *page = page_of_text("{\"type\":\"mistake\",\"height\":2,\"width\":2,\"pixels\":\"00ff00\"}\n"
+                              "{\"type\":\"mistake\",\"height\":2,\"width\":1,\"pixels\":\"0zff\"}\n"
+                              "{\"type\":\"mistake\",\"height\":1e9,\"width\":1e9,\"pixels\":\"\"}\n"
+                              "{\"type\":\"confusion\",\"counts\":[[1,2],[\"x\"]]}\n");
+    assert_true(!has_section(page, "mistakes") && has_section(page, "confusion"));
+    free(page);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_follow_their_header),
+        cmocka_unit_test(broken_lines_are_named),
+        cmocka_unit_test(values_of_another_type_are_absent),
+        cmocka_unit_test(full_page_has_everything),
+        cmocka_unit_test(page_needs_nothing_from_elsewhere),
+        cmocka_unit_test(no_row_that_is_wrong_has_a_time),
+        cmocka_unit_test(missing_sections_name_their_command),
+        cmocka_unit_test(hostile_rows_are_harmless),
+        cmocka_unit_test(odd_images_are_left_out),
+    };
+    return cmocka_run_group_tests_name("page", tests, NULL, NULL);
+}
