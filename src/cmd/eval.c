@@ -1,10 +1,11 @@
 /* ./train eval: what a trained network makes of the test set. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/backend/registry.h"
-#include "src/base/platform.h"
+#include "src/base/jsonl.h"
 #include "src/base/text.h"
 #include "src/cmd/command.h"
 #include "src/cmd/console.h"
@@ -14,7 +15,7 @@
 #include "src/report/confusion.h"
 #include "src/report/picture.h"
 
-enum { EVALUATION_ROWS = 1000, TERMINAL_COLUMNS = 100 };
+enum { EVALUATION_ROWS = 1000, TERMINAL_COLUMNS = 100, LOGGED_MISTAKES = 12 };
 
 struct evaluator {
     struct config config;
@@ -83,21 +84,24 @@ static int by_confidence(const void *a, const void *b) {
     return (x->image > y->image) - (x->image < y->image);
 }
 
-static enum status print_mistakes(const struct evaluator *eval, size_t wanted) {
+/* All mistakes, the most confident first; to be freed, NULL without memory. */
+static struct mistake *find_mistakes(const struct evaluator *eval, size_t *found) {
     const struct dataset *test = &eval->data.test;
-    struct mistake *mistakes = malloc(test->count * sizeof *mistakes);
-    struct picture *pictures = malloc((wanted < test->count ? wanted : test->count) * sizeof *pictures + 1);
-    size_t found = 0;
-    if (!mistakes || !pictures) {
-        free(mistakes);
-        free(pictures);
-        return status_set(STATUS_FAILED, "out of memory");
-    }
-    for (size_t i = 0; i < test->count; i++)
+    struct mistake *mistakes = malloc((test->count + 1) * sizeof *mistakes);
+    *found = 0;
+    for (size_t i = 0; mistakes && i < test->count; i++)
         if (eval->predictions.label[i] != test->labels[i])
-            mistakes[found++] = (struct mistake){i, eval->predictions.confidence[i]};
-    qsort(mistakes, found, sizeof *mistakes, by_confidence);
+            mistakes[(*found)++] = (struct mistake){i, eval->predictions.confidence[i]};
+    if (mistakes) qsort(mistakes, *found, sizeof *mistakes, by_confidence);
+    return mistakes;
+}
+
+static enum status print_mistakes(const struct evaluator *eval, const struct mistake *mistakes, size_t found,
+                                  size_t wanted) {
+    const struct dataset *test = &eval->data.test;
     const size_t shown = wanted < found ? wanted : found;
+    struct picture *pictures = malloc((shown + 1) * sizeof *pictures);
+    if (!pictures) return status_set(STATUS_FAILED, "out of memory");
     for (size_t i = 0; i < shown; i++) {
         const size_t image = mistakes[i].image;
         pictures[i].pixels = test->images + image * test->height * test->width;
@@ -107,9 +111,78 @@ static enum status print_mistakes(const struct evaluator *eval, size_t wanted) {
     printf("\nthe %zu most confident of %s mistakes (#image: prediction, not label)\n\n", shown,
            text_grouped(found).text);
     picture_print(stdout, pictures, shown, test->height, test->width, TERMINAL_COLUMNS);
-    free(mistakes);
     free(pictures);
     return STATUS_OK;
+}
+
+/* --- the log --- */
+
+static void log_confusion(const struct evaluator *eval, FILE *log) {
+    const size_t classes = mlp_last(&eval->mlp)->out;
+    uint32_t *counts = calloc(classes * classes, sizeof *counts);
+    if (!counts) return;
+    confusion_count(counts, classes, eval->data.test.labels, eval->predictions.label, eval->data.test.count);
+    cJSON *line = jsonl_new("confusion"), *rows = cJSON_AddArrayToObject(line, "counts");
+    jsonl_count(line, "classes", classes);
+    for (size_t r = 0; r < classes; r++)
+        cJSON_AddItemToArray(rows, cJSON_CreateIntArray((const int *)counts + r * classes, (int)classes));
+    jsonl_write(log, line);
+    free(counts);
+}
+
+static void log_mistake(const struct evaluator *eval, FILE *log, const struct mistake *mistake) {
+    const struct dataset *test = &eval->data.test;
+    const size_t pixels = test->height * test->width;
+    char *hex = malloc(2 * pixels + 1);
+    if (!hex) return;
+    for (size_t p = 0; p < pixels; p++)
+        snprintf(hex + 2 * p, 3, "%02x", test->images[mistake->image * pixels + p]);
+    cJSON *line = jsonl_new("mistake");
+    jsonl_count(line, "image", mistake->image);
+    cJSON_AddNumberToObject(line, "label", test->labels[mistake->image]);
+    cJSON_AddNumberToObject(line, "predicted", eval->predictions.label[mistake->image]);
+    cJSON_AddNumberToObject(line, "confidence", mistake->confidence);
+    jsonl_count(line, "height", test->height);
+    jsonl_count(line, "width", test->width);
+    cJSON_AddStringToObject(line, "pixels", hex);
+    jsonl_write(log, line);
+    free(hex);
+}
+
+static void log_result(const struct evaluator *eval, FILE *log, const struct evaluation *result,
+                       const char *path) {
+    char layers[CONFIG_TEXT];
+    config_value(&eval->config, config_key_find("layers"), layers, sizeof layers);
+    cJSON *line = jsonl_new("evaluation");
+    cJSON_AddStringToObject(line, "checkpoint", path);
+    cJSON_AddStringToObject(line, "data", eval->data.name);
+    cJSON_AddStringToObject(line, "layers", layers);
+    cJSON_AddStringToObject(line, "backend", eval->compute.backend->name);
+    cJSON_AddNumberToObject(line, "test_accuracy", (double)result->correct / (double)result->total);
+    jsonl_count(line, "test_correct", result->correct);
+    jsonl_count(line, "test_total", result->total);
+    cJSON_AddNumberToObject(line, "loss", result->loss);
+    jsonl_write(log, line);
+}
+
+static enum status write_log(const struct evaluator *eval, const struct evaluation *result, const char *path,
+                             const struct mistake *mistakes, size_t count) {
+    const char *to = eval->config.log;
+    if (!to[0]) return STATUS_OK;
+    FILE *log = fopen(to, "w");
+    if (!log) return status_set(STATUS_FAILED, "cannot write the log '%s': %s", to, strerror(errno));
+    cJSON *header = jsonl_header();
+    cJSON_AddStringToObject(header, "command", "eval");
+    cJSON_AddStringToObject(header, "data", eval->data.name);
+    cJSON_AddNumberToObject(header, "threads", eval->compute.threads);
+    if (eval->compute.gpu[0]) cJSON_AddStringToObject(header, "gpu", eval->compute.gpu);
+    jsonl_write(log, header);
+    log_result(eval, log, result, path);
+    log_confusion(eval, log);
+    for (size_t i = 0; i < count; i++) log_mistake(eval, log, &mistakes[i]);
+    const bool written = !ferror(log);
+    return fclose(log) == 0 && written ? STATUS_OK
+                                       : status_set(STATUS_FAILED, "cannot write the log '%s'", to);
 }
 
 /* --- the report --- */
@@ -134,19 +207,29 @@ static enum status print_report(struct evaluator *eval, const struct evaluation 
     return STATUS_OK;
 }
 
-static enum status evaluate(struct evaluator *eval, const char *path, size_t mistakes) {
+static enum status evaluate(struct evaluator *eval, const char *path, size_t wanted) {
     struct evaluation result;
     enum status status = open_evaluator(eval, path);
     if (!status) status = samples_evaluate(&eval->test, &eval->mlp, eval->tally, &result, &eval->predictions);
     if (!status) status = print_report(eval, &result, path);
-    if (!status && mistakes) status = print_mistakes(eval, mistakes);
+    if (status) return status;
+
+    size_t found;
+    struct mistake *mistakes = find_mistakes(eval, &found);
+    if (!mistakes) return status_set(STATUS_FAILED, "out of memory");
+    if (wanted) status = print_mistakes(eval, mistakes, found, wanted);
+    const size_t logged = wanted && wanted < found  ? wanted
+                          : found < LOGGED_MISTAKES ? found
+                                                    : LOGGED_MISTAKES;
+    if (!status) status = write_log(eval, &result, path, mistakes, logged);
+    free(mistakes);
     return status ? status : console_check_target(&eval->config, &result);
 }
 
 static enum status run_eval(int argc, char **argv) {
     static struct evaluator eval; /* zero */
     static const char *const keys[] = {"data",       "backend",         "threads", "layers",
-                                       "activation", "target-accuracy", NULL};
+                                       "activation", "target-accuracy", "log",     NULL};
     const char *path = NULL, *misclassified = NULL;
     const struct option_extra extras[] = {
         {"misclassified", "K", "also print the K most confident mistakes as small pictures", &misclassified},

@@ -83,7 +83,7 @@ static const struct config_key keys[] = {
     {"target-accuracy", NULL, KEY_REAL, RUN, AT(target_accuracy), 0, 100, NULL, "0", "PERCENT",
      "exit with 6 if the final test accuracy is lower; 97.5, or 0.975"},
     {"log", NULL, KEY_TEXT, RUN, AT(log), 0, 0, NULL, "", "FILE",
-     "JSON lines: header, steps, epochs, summary"},
+     "JSON lines: a header with all facts, then what was measured; ./train report draws them"},
     {"log-steps", NULL, KEY_INT, RUN, AT(log_steps), 0, 1e9, NULL, "0", "N",
      "also log the loss of the first N steps"},
     {"csv", NULL, KEY_TEXT, RUN, AT(csv), 0, 0, NULL, "", "FILE", "the epochs as comma-separated values"},
