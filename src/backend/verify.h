@@ -18,6 +18,7 @@ struct verify_case {
     bool backward; /* the way back through `activation`; skipped likewise */
     enum activation activation;
     bool keeps_pre; /* the input of the activation is wanted too */
+    bool twice;     /* once more on the same buffers with other inputs: a kept result is no result */
     uint64_t seed;
 };
 
