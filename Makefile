@@ -69,9 +69,9 @@ GENCODE := $(foreach sm,$(or $(strip $(SM)),75 80 86 89 90),-gencode arch=comput
 	$(if $(strip $(SM)),,-gencode arch=compute_90$(,)code=compute_90)
 NVCCFLAGS := -std=c++20 -O3 $(GENCODE) -Xcompiler -Wall$(,)-Wextra$(,)-Wno-missing-field-initializers$(if $(filter 1,$(WERROR)),$(,)-Werror)
 CPPFLAGS += $(if $(HAVE_CUDA),-DHAVE_CUDA)
-CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcublas -lcudart_static -ldl -lrt -lpthread -lstdc++)
+CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcublas -lcudart_static -lrt -lpthread -lstdc++)
 
-LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(OPENBLAS_LIBS)) -lcjson -lz -lm
+LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(OPENBLAS_LIBS)) -lcjson -lz -lm -ldl
 
 # --- sources: every file of a folder belongs to the program, but for backends whose library is missing ---
 

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "src/backend/plugin.h"
 #include "src/backend/registry.h"
 #include "src/base/text.h"
 
@@ -90,6 +91,8 @@ static void describe(struct compute *compute) {
     } else {
         snprintf(compute->description, sizeof compute->description, "own kernel");
     }
+    const char *path = plugin_path(compute->backend);
+    if (path) text_append(compute->description, sizeof compute->description, ", from %s", path);
 }
 
 enum status compute_open(struct compute *compute, const struct gemm_backend *backend,

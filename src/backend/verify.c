@@ -58,17 +58,26 @@ static enum status workspace_alloc(struct compute *compute, struct workspace *wo
     return STATUS_OK;
 }
 
-static enum status failure(const struct compute *compute, const struct verify_case *test, const char *what) {
+static char running[256] = "no case";
+
+const char *verify_running(void) {
+    return running;
+}
+
+static void set_running(const struct verify_case *test) {
     static const char *const activations[] = {"none", "relu", "tanh", "scaled-tanh", "sigmoid", "gelu"};
     char epilogue[64] = "";
     if (test->epilogue || test->backward)
         snprintf(epilogue, sizeof epilogue, " %s activation %s%s", test->backward ? "back through" : "and",
                  activations[test->activation], test->keeps_pre ? " keeping its input" : "");
-    return status_set(STATUS_VERIFY_FAILED,
-                      "backend '%s' is wrong: %s%s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s%s: %s",
-                      compute->backend->name, dtype_name(test->dtype), test->c_f32 ? " to f32" : "",
-                      gemm_op_name(test->op), test->m, test->n, test->k, test->pad, test->alpha, test->beta,
-                      test->integers ? "integers" : "reals", epilogue, what);
+    snprintf(running, sizeof running, "%s%s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s%s",
+             dtype_name(test->dtype), test->c_f32 ? " to f32" : "", gemm_op_name(test->op), test->m, test->n,
+             test->k, test->pad, test->alpha, test->beta, test->integers ? "integers" : "reals", epilogue);
+}
+
+static enum status failure(const struct compute *compute, const char *what) {
+    return status_set(STATUS_VERIFY_FAILED, "backend '%s' is wrong: %s: %s", compute->backend->name, running,
+                      what);
 }
 
 static bool all_guard(const unsigned char *bytes, size_t count) {
@@ -100,7 +109,7 @@ static enum status check(struct compute *compute, const struct verify_case *test
     char what[160];
     device->driver->download(device, work->result, work->device[buffer], work->bytes[buffer]);
     if (!guards_intact(test, work->result, work->bytes[buffer], call->ldc))
-        return failure(compute, test,
+        return failure(compute,
                        buffer == C ? "it wrote outside C" : "it wrote outside the input of the activation");
     for (size_t i = 0; i < test->m * test->n; i++) /* a bfloat16 C is rounded once, unless it is exact */
         work->allowed[i] =
@@ -113,7 +122,7 @@ static enum status check(struct compute *compute, const struct verify_case *test
     snprintf(what, sizeof what, "%s[%zu][%zu] is %.9g, should be %.9g within %.2g",
              buffer == C ? "C" : "the input of the activation", worst.row, worst.col, worst.got, worst.want,
              worst.bound);
-    return failure(compute, test, what);
+    return failure(compute, what);
 }
 
 /* The gradient of the bias is the sum of the columns of C as it came out, which `check` left in `result`. */
@@ -131,7 +140,7 @@ static enum status check_sums(struct compute *compute, const struct verify_case 
         }
         const double got = dtype_get(real, work->host[BIAS], j);
         if (!(fabs(got - sum) <= (double)(test->m + 4) * dtype_epsilon(real) * magnitude))
-            return failure(compute, test, "the gradient of the bias is not the sum of the columns");
+            return failure(compute, "the gradient of the bias is not the sum of the columns");
     }
     return STATUS_OK;
 }
@@ -199,7 +208,8 @@ static enum status run_round(struct compute *compute, const struct verify_case *
     for (int i = 0; i < BUFFERS; i++) driver->upload(device, work->device[i], work->host[i], work->bytes[i]);
     enum status status = compute_gemm(compute, there);
     if (!status) status = driver->synchronize(device);
-    if (!status && test->keeps_pre) status = check(compute, test, work, PRE, here, guard);
+    if (status) return failure(compute, status_message()); /* every shape is valid */
+    if (test->keeps_pre) status = check(compute, test, work, PRE, here, guard);
     if (status) return status;
     if (test->epilogue) oracle_activate(here, work->want, work->bound);
     status = check(compute, test, work, C, here, guard);
@@ -234,6 +244,7 @@ static void draw_inputs(const struct verify_case *test, const struct gemm_call *
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped) {
     bool ignored;
     if (!skipped) skipped = &ignored;
+    set_running(test);
     *skipped = !compute->backend->supports(test->dtype, test->op);
     if (*skipped) return STATUS_OK;
 
