@@ -120,8 +120,8 @@ static enum status check(struct compute *compute, const struct verify_case *test
                        work->allowed, &worst))
         return STATUS_OK;
     snprintf(what, sizeof what, "%s[%zu][%zu] is %.9g, should be %.9g within %.2g",
-             buffer == C ? "C" : "the input of the activation", worst.row, worst.col, worst.got, worst.want,
-             worst.bound);
+             buffer == C ? "C" : "the input of the activation", worst.row, worst.col,
+             isnan(worst.got) ? (double)NAN : worst.got /* not -nan */, worst.want, worst.bound);
     return failure(compute, what);
 }
 

@@ -59,7 +59,10 @@ static enum status check_ops(const struct compute *compute, enum gemm_dtype dtyp
 static enum status verify_plugin(struct compute *compute, const char *path) {
     size_t checked, skipped;
     const double start = clock_seconds();
+    const bool terminal = isatty(STDERR_FILENO);
+    if (terminal) fprintf(stderr, "verifying %s ...", path);
     const enum status status = backend_verify(compute, &checked, &skipped);
+    if (terminal) fprintf(stderr, "\r\033[K");
     if (status == STATUS_VERIFY_FAILED) return status_context(status, "%s is not used", path);
     if (status) return status;
     fprintf(stderr, "train: verified %s: %s GEMM cases right, %s not supported (%.1f s)\n", path,
