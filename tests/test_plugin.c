@@ -16,6 +16,7 @@ static int make_data(void **state) {
     snprintf(data, sizeof data, "%s", support_data_directory("data", 300, 100, 6, 7, 4));
     unsetenv("TESSERA_DATA");
     unsetenv("TESSERA_BACKEND");
+    setenv("OMP_WAIT_POLICY", "passive", 0); /* others may want the cores */
     return 0;
 }
 
@@ -72,7 +73,6 @@ static void the_tutorial_works(void **state) {
 static void the_header_is_c11(void **state) {
     (void)state;
     expect_good("plugins/good/c11.so", "f32", "c11");
-    expect_good("plugins/good/c11.so", "f64", "c11");
 }
 
 static void the_header_is_cplusplus(void **state) {
@@ -159,7 +159,8 @@ static void every_command_verifies(void **state) {
     assert_int_equal(train_with("serial", more), 0);
     assert_int_equal(RUN("eval %s --data %s --backend %s", model, data, wrong), STATUS_VERIFY_FAILED);
     assert_says(output, "is not used: backend 'always-zero' is wrong: f32 NN");
-    assert_int_equal(RUN("eval %s --data %s --backend %s", model, data, support_plugin("tutorial/my.so")), 0);
+    assert_int_equal(
+        RUN("eval %s --data %s --backend %s", model, data, support_plugin("plugins/good/c11.so")), 0);
     assert_says(output, "train: verified");
 }
 
@@ -213,7 +214,6 @@ static void refusals_say_what_to_do(void **state) {
     expect_refusal(support_plugin("plugins/refused/not-here.so"),
                    "this machine has no abacus; usable here: serial");
     expect_refusal(support_plugin("plugins/refused/forward-only.so"), "does not support f32 TN");
-    assert_int_equal(train_with(support_plugin("plugins/refused/forward-only.so"), "--dtype f64"), 0);
     if (!registry_device(GEMM_ON_CUDA))
         expect_refusal(support_plugin("plugins/refused/on-cuda.so"),
                        "runs on a GPU, but the CUDA toolkit was not");
