@@ -69,9 +69,9 @@ GENCODE := $(foreach sm,$(or $(strip $(SM)),75 80 86 89 90),-gencode arch=comput
 	$(if $(strip $(SM)),,-gencode arch=compute_90$(,)code=compute_90)
 NVCCFLAGS := -std=c++20 -O3 $(GENCODE) -Xcompiler -Wall$(,)-Wextra$(,)-Wno-missing-field-initializers$(if $(filter 1,$(WERROR)),$(,)-Werror)
 CPPFLAGS += $(if $(HAVE_CUDA),-DHAVE_CUDA)
-CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcublas -lcudart_static -ldl -lrt -lpthread -lstdc++)
+CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcublas -lcudart_static -lrt -lpthread -lstdc++)
 
-LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(OPENBLAS_LIBS)) -lcjson -lz -lm
+LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(OPENBLAS_LIBS)) -lcjson -lz -lm -ldl
 
 # --- sources: every file of a folder belongs to the program, but for backends whose library is missing ---
 
@@ -173,7 +173,64 @@ $(B)/tests/test_%: $(B)/tests/test_%.o $(TEST_SUPPORT) $(OBJECTS)
 	@echo '  link  $@'
 	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
 
-.PHONY: run-tests check-gpu
+# Plug-ins: deliberately wrong ones, those that must be refused, and right ones that use kernels/gemm.h alone: as C11, as C++17,
+# and the examples of the tutorial, compiled with the very lines that it gives
+CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
+HAVE_CXX := $(call probe,cxx,$(CXX) -std=c++17,int main() { return 0; },,cc)
+TUTORIAL := docs/your-own-gemm.md
+EXAMPLES := $(B)/tutorial/my.so $(B)/tutorial/wrong.so $(if $(HAVE_CUDA),$(B)/tutorial/my_cuda.so)
+PLUGINS := $(patsubst tests/plugins/%.c,$(B)/plugins/%.so,$(wildcard tests/plugins/*.c tests/plugins/*/*.c)) $(EXAMPLES) \
+	$(if $(HAVE_CXX),$(B)/plugins/good/cplusplus.so)
+STRICT := -Wall -Wextra -pedantic $(if $(filter 1,$(WERROR)),-Werror)
+
+$(B)/plugins/%.so: tests/plugins/%.c tests/plugins/reference.h kernels/gemm.h kernels/bf16.h $(B)/flags
+	@mkdir -p $(@D)
+	@echo '  so    $@'
+	$(Q)$(CC) $(ALL_CFLAGS) $(WARNINGS) $(if $(filter 1,$(WERROR)),-Werror) -I. -shared -fPIC -pthread $< -o $@
+
+$(B)/plugins/good/c11.so: tests/plugins/good/c11.c $(B)/tutorial/kernels/gemm.h
+	@mkdir -p $(@D)
+	@echo '  so    $@'
+	$(Q)$(CC) -std=c11 -O2 $(STRICT) -I$(B)/tutorial -shared -fPIC $< -o $@
+
+$(B)/plugins/good/cplusplus.so: tests/plugins/good/cplusplus.cc $(B)/tutorial/kernels/gemm.h
+	@mkdir -p $(@D)
+	@echo '  so    $@'
+	$(Q)$(CXX) -std=c++17 -O2 $(STRICT) -I$(B)/tutorial -shared -fPIC $< -o $@
+
+# the header all by itself
+$(B)/tutorial/kernels/gemm.h: kernels/gemm.h
+	@mkdir -p $(@D)
+	@cp $< $@
+
+# the fenced block whose first line names the file
+$(B)/tutorial/my_gemm.%: $(TUTORIAL)
+	@mkdir -p $(@D)
+	@awk '/^```/ { inside = !inside; next } inside && / $(@F)( |$$)/ && /^\/[*\/]/ { found = 1 } !inside { found = 0 } found' $< > $@
+	@test -s $@ || { echo '$(TUTORIAL) has no $(@F)'; exit 1; }
+
+# $(call tutorial_line,START): its compile line that starts so, with our compiler
+tutorial_line = $$(grep '^$1 ' $(CURDIR)/$(TUTORIAL) | sed -e 's|^gcc|$(CC)|' -e 's|^nvcc|$(NVCC)|' $(if $(HAVE_OPENMP),,-e 's/-fopenmp//'))
+$(B)/tutorial/my.so: $(B)/tutorial/my_gemm.c $(B)/tutorial/kernels/gemm.h
+	@echo '  so    $@'
+	$(Q)cd $(@D) && $(call tutorial_line,gcc) -Wall -Wextra -Wno-unused-parameter $(if $(filter 1,$(WERROR)),-Werror)
+
+$(B)/tutorial/my_cuda.so: $(B)/tutorial/my_gemm.cu $(B)/tutorial/kernels/gemm.h
+	@echo '  so    $@'
+	$(Q)cd $(@D) && $(call tutorial_line,nvcc) -std=c++17
+
+# the mistake that the tutorial makes
+$(B)/tutorial/wrong.so: $(B)/tutorial/my.so
+	@echo '  so    $@'
+	$(Q)mkdir -p $(@D)/wrong && sed 's/(beta == 0 ? 0 : \(.*\));/\1;/' $(@D)/my_gemm.c > $(@D)/wrong/my_gemm.c
+	$(Q)! cmp -s $(@D)/my_gemm.c $(@D)/wrong/my_gemm.c
+	$(Q)$(CC) -O3 -march=native $(if $(HAVE_OPENMP),-fopenmp) -shared -fPIC -I$(@D) $(@D)/wrong/my_gemm.c -o $@
+
+$(B)/tests/test_plugin: | $(PLUGINS)
+
+.PHONY: plugins run-tests check-gpu
+plugins: $(PLUGINS)
+
 # the GPU part alone; OLD=1 runs what was built elsewhere as it is
 check-gpu: $(if $(filter 1,$(OLD)),,$(GPU_TESTS))
 	@tests/run.sh $(GPU_TESTS)
@@ -186,7 +243,7 @@ endif
 
 # --- care ---
 
-STYLED := $(filter-out tests/reference/%,$(shell git ls-files '*.c' '*.h' '*.inc' '*.cu' '*.cuh' 2>/dev/null))
+STYLED := $(filter-out tests/reference/%,$(shell git ls-files '*.c' '*.h' '*.cc' '*.inc' '*.cu' '*.cuh' 2>/dev/null))
 format:
 	@clang-format -i $(STYLED)
 

@@ -15,8 +15,10 @@
    - A call allocates nothing in steady state: workspace belongs to the context and grows at most once per shape.
    - The same call gives the same bits again.
 
-   A backend is one const struct gemm_backend in a file of its own, and its entry in src/backend/registry.c. This header
-   includes standard headers only, so a plug-in compiles against it alone. */
+   A backend is one const struct gemm_backend in a file of its own, and its entry in src/backend/registry.c; or a plug-in: a
+   shared object with GEMM_PLUGIN(backend) at its end, for --backend ./my.so. This header is all that a plug-in needs. It
+   includes standard headers only and is C11, C++17 and CUDA alike. kernels/bf16.h converts bfloat16, for those who want it.
+   docs/your-own-gemm.md shows how. */
 #ifndef TESSERA_KERNELS_GEMM_H
 #define TESSERA_KERNELS_GEMM_H
 
@@ -156,5 +158,29 @@ struct gemm_backend {
     /* (optional) What went wrong, after GEMM_FAILED; "" if nothing. */
     const char *(*error)(void *context);
 };
+
+/* --- plug-ins --- */
+
+/* What this header describes. New optional slots and options go to the end of their structs, and plug-ins that were built
+   without them still work; any other change is a new number, and a plug-in of another number is refused. */
+#define GEMM_ABI 1
+
+/* What the program looks for in a shared object: the symbol `gemm_plugin`. */
+struct gemm_plugin {
+    int abi;             /* GEMM_ABI */
+    size_t backend_size; /* of struct gemm_backend: slots beyond it are taken as NULL */
+    const struct gemm_backend *backend;
+};
+
+#ifdef __cplusplus
+#    define GEMM_LINKAGE extern "C"
+#else
+#    define GEMM_LINKAGE extern
+#endif
+
+/* GEMM_PLUGIN(my_backend); once, at file scope: my_backend is a const struct gemm_backend. */
+#define GEMM_PLUGIN(backend_)                                                                 \
+    GEMM_LINKAGE __attribute__((visibility("default"))) const struct gemm_plugin gemm_plugin; \
+    const struct gemm_plugin gemm_plugin = {GEMM_ABI, sizeof(struct gemm_backend), &(backend_)}
 
 #endif

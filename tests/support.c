@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "src/backend/registry.h"
+#include "src/base/text.h"
 
 static char folder[64];
 
@@ -179,6 +180,21 @@ int support_run(char *output, size_t size, const char *format, ...) {
     while (fgetc(pipe) != EOF) continue;
     const int status = pclose(pipe);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+const char *support_plugin(const char *name) {
+    static char paths[4][512];
+    static size_t next;
+    char *path = paths[next++ % 4];
+    const ssize_t length = readlink("/proc/self/exe", path, sizeof paths[0] - 1);
+    assert_true(length > 0);
+    path[length] = '\0';
+    for (int up = 0; up < 2; up++) { /* build/gcc/tests/test_plugin */
+        assert_non_null(strrchr(path, '/'));
+        *strrchr(path, '/') = '\0';
+    }
+    text_append(path, sizeof paths[0], "/%s", name);
+    return path;
 }
 
 void support_assert_status(enum status status, enum status wanted, const char *file, int line) {

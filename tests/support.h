@@ -53,6 +53,9 @@ void support_open(struct compute *compute, const char *backend, int threads);
    output and error together in `output`. Returns the exit code, or 128 + the signal. */
 int support_run(char *output, size_t size, const char *arguments, ...) __attribute__((format(printf, 3, 4)));
 
+/* The path of a plug-in that the Makefile built: "plugins/race.so", "tutorial/my.so". One of a few static buffers. */
+const char *support_plugin(const char *name);
+
 #define assert_status(status, wanted) support_assert_status(status, wanted, __FILE__, __LINE__)
 void support_assert_status(enum status status, enum status wanted, const char *file, int line);
 

@@ -47,76 +47,64 @@ static void comparator_rejects_what_is_wrong(void **state) {
     assert_false(oracle_compare(GEMM_F64, 1, 1, one, 1, inf_wanted, bound, &worst));
 }
 
-/* --- backends that are wrong must be caught --- */
+/* --- the bound (whole backends that are wrong are the business of test_plugin.c) --- */
 
-enum fault {
-    READS_C,
-    WRITES_GUARD,
-    IGNORES_TAIL,
-    ALWAYS_ZERO,
-    TRANSPOSES,
-    FORGETS_ALPHA,
-    READS_PADDING,
-    FAULTS
-};
-static enum fault fault;
-extern const struct gemm_backend gemm_serial;
-
-static enum gemm_status faulty_gemm(void *context, const struct gemm_call *call) {
-    struct gemm_call wrong = *call;
-    const size_t size = dtype_size(call->dtype);
-    char *c = call->c;
-    switch (fault) {
-    case READS_C:
-        for (size_t i = 0; i < call->m; i++)
-            for (size_t j = 0; j < call->n; j++) { /* C *= beta instead of C = 0 */
-                float *f = (float *)(void *)(c + (i * call->ldc + j) * size);
-                double *d = (double *)(void *)(c + (i * call->ldc + j) * size);
-                if (call->dtype == GEMM_F32) {
-                    *f = (float)call->beta * *f;
-                } else {
-                    *d = call->beta * *d;
-                }
-            }
-        wrong.beta = 1;
-        break;
-    case WRITES_GUARD:
-        memset(c + ((call->m - 1) * call->ldc + call->n) * size, 0, size);
-        break;
-    case IGNORES_TAIL:
-        wrong.n = call->n > 16 ? call->n - call->n % 16 : call->n;
-        break;
-    case ALWAYS_ZERO:
-        for (size_t i = 0; i < call->m; i++) memset(c + i * call->ldc * size, 0, call->n * size);
-        return GEMM_OK;
-    case TRANSPOSES:
-        if (call->op == GEMM_NT && call->n == call->k) wrong.op = GEMM_NN;
-        break;
-    case FORGETS_ALPHA:
-        wrong.alpha = 1;
-        break;
-    case READS_PADDING:
-        wrong.ldb = call->op == GEMM_NT ? call->k : call->n;
-        break;
-    case FAULTS:
-        break;
-    }
-    return gemm_serial.gemm(context, &wrong);
+static float to_tf32(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits = (bits + 0x1000u) & ~0x1FFFu;
+    memcpy(&value, &bits, sizeof bits);
+    return value;
 }
 
-static void faulty_backends_are_caught(void **state) {
+/* Sums of k products, one after the other; m and n are SIDE. */
+enum { SIDE = 8, LONGEST = 8192 };
+
+static bool sums_pass(const struct gemm_call *call, struct oracle_inputs inputs, bool rounded) {
+    const float *a = call->a, *b = call->b;
+    float c[SIDE * SIDE] = {0};
+    double want[SIDE * SIDE], bound[SIDE * SIDE];
+    struct oracle_mismatch worst;
+    for (size_t i = 0; i < SIDE; i++)
+        for (size_t j = 0; j < SIDE; j++)
+            for (size_t p = 0; p < call->k; p++) {
+                const float x = a[i * call->lda + p], y = b[j * call->ldb + p];
+                c[i * SIDE + j] += rounded ? to_tf32(x) * to_tf32(y) : x * y;
+            }
+    oracle_product(call, inputs, want, bound);
+    return oracle_compare(GEMM_F32, SIDE, SIDE, c, SIDE, want, bound, &worst);
+}
+
+static void the_bound_tells_float32_from_tf32(void **state) {
     (void)state;
-    struct gemm_backend faulty = gemm_serial;
-    faulty.gemm = faulty_gemm;
-    struct compute compute;
-    size_t checked, skipped;
-    assert_status(compute_open(&compute, &faulty, &(struct compute_options){.threads = 1}), STATUS_OK);
-    for (fault = 0; fault < FAULTS; fault++) {
-        assert_status(verify_backend(&compute, &checked, &skipped), STATUS_VERIFY_FAILED);
-        assert_says(status_message(), "backend 'serial' is wrong");
+    const struct oracle_inputs draws = {.zero_mean = true}, anything = {.zero_mean = false},
+                               tf32 = {.zero_mean = true, .rounding = ORACLE_TF32};
+    float *a = malloc(SIDE * LONGEST * sizeof *a), *b = malloc(SIDE * LONGEST * sizeof *b);
+    assert_true(a && b);
+    struct rng rng = rng_open(3, RNG_TEST, 0);
+    for (size_t i = 0; i < SIDE * LONGEST; i++) {
+        a[i] = (float)(2 * rng_uniform(&rng) - 1);
+        b[i] = (float)(2 * rng_uniform(&rng) - 1);
     }
-    assert_status(verify_backend(&compute, &checked, &skipped), STATUS_OK);
-    compute_close(&compute);
+    for (size_t k = 1; k <= LONGEST; k += 1 + k / 8) {
+        const struct gemm_call call = {.dtype = GEMM_F32,
+                                       .op = GEMM_NT,
+                                       .m = SIDE,
+                                       .n = SIDE,
+                                       .k = k,
+                                       .alpha = 1,
+                                       .a = a,
+                                       .lda = LONGEST,
+                                       .b = b,
+                                       .ldb = LONGEST,
+                                       .ldc = SIDE};
+        assert_true(sums_pass(&call, draws, false));
+        assert_true(sums_pass(&call, anything, false));
+        assert_false(sums_pass(&call, draws, true));
+        assert_true(sums_pass(&call, tf32, true)); /* who asked for it gets it */
+    }
+    free(a);
+    free(b);
 }
 
 /* --- the real ones --- */
@@ -124,9 +112,11 @@ static void faulty_backends_are_caught(void **state) {
 static void every_variant_is_in_the_list(void **state) {
     (void)state;
     bool seen[3][3][3][2][2][2] = {{{{{{false}}}}}}, activated[2][3][6] = {{{false}}}, to_f32 = false;
+    size_t twice = 0;
     for (size_t i = 0; i < verify_case_count(); i++) {
         const struct verify_case test = verify_case_at(i);
         to_f32 |= test.c_f32;
+        twice += test.twice;
         if (test.epilogue || test.backward) {
             activated[test.backward][test.dtype][test.activation] = true;
             continue;
@@ -138,7 +128,7 @@ static void every_variant_is_in_the_list(void **state) {
     const bool *flat = (const bool *)seen;
     for (size_t i = 0; i < sizeof seen; i++) assert_true(flat[i]);
     for (size_t i = 0; i < 36; i++) assert_true(activated[i / 18][i / 6 % 3][i % 6]);
-    assert_true(to_f32);
+    assert_true(to_f32 && twice > 1000);
 }
 
 static void verify_by_name(const char *name, int threads) {
@@ -315,7 +305,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comparator_accepts_what_is_right),
         cmocka_unit_test(comparator_rejects_what_is_wrong),
-        cmocka_unit_test(faulty_backends_are_caught),
+        cmocka_unit_test(the_bound_tells_float32_from_tf32),
         cmocka_unit_test(every_variant_is_in_the_list),
         cmocka_unit_test(serial_is_right),
         cmocka_unit_test(openmp_is_right),

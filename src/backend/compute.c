@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "src/backend/plugin.h"
 #include "src/backend/registry.h"
 #include "src/base/text.h"
 
@@ -92,6 +93,8 @@ static void describe(struct compute *compute) {
     } else {
         snprintf(compute->description, sizeof compute->description, "own kernel");
     }
+    const char *path = plugin_path(compute->backend);
+    if (path) text_append(compute->description, sizeof compute->description, ", from %s", path);
 }
 
 enum status compute_open(struct compute *compute, const struct gemm_backend *backend,
@@ -126,13 +129,14 @@ void compute_close(struct compute *compute) {
 enum status compute_gemm(struct compute *compute, const struct gemm_call *call) {
     if (call->m == 0 || call->n == 0) return STATUS_OK;
     if (compute->offload.context) return offload_gemm(&compute->offload, call, compute->device.profile);
-    const enum gemm_status result = compute->backend->gemm(compute->context, call);
+    const struct gemm_backend *backend = compute->backend;
+    const enum gemm_status result = backend->gemm(compute->context, call);
     if (result == GEMM_OK) return STATUS_OK;
-    return status_set(
-        STATUS_FAILED, "backend '%s' %s %s %s with m=%zu n=%zu k=%zu %s", compute->backend->name,
-        result == GEMM_UNSUPPORTED ? "does not support" : "failed in", dtype_name(call->dtype),
-        gemm_op_name(call->op), call->m, call->n, call->k,
-        result == GEMM_FAILED && compute->backend->error ? compute->backend->error(compute->context) : "");
+    const char *reason = result == GEMM_FAILED && backend->error ? backend->error(compute->context) : "";
+    return status_set(STATUS_FAILED, "backend '%s' %s %s %s with m=%zu n=%zu k=%zu%s%s", backend->name,
+                      result == GEMM_UNSUPPORTED ? "does not support" : "failed in", dtype_name(call->dtype),
+                      gemm_op_name(call->op), call->m, call->n, call->k, reason && reason[0] ? ": " : "",
+                      reason ? reason : "");
 }
 
 bool compute_fuses(struct compute *compute, const struct gemm_call *call) {

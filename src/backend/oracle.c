@@ -40,26 +40,47 @@ static double *unfold(enum gemm_dtype dtype, const void *memory, size_t ld, size
     return values;
 }
 
-void oracle_product(const struct gemm_call *call, double *want, double *bound) {
+/* One element of op(A) op(B): its sum, and the sums of the absolute and of the squared terms. */
+struct terms {
+    double sum, magnitude, square;
+};
+
+static struct terms add_up(const double *restrict a, const double *restrict b, size_t k) {
+    double sum = 0, magnitude = 0, square = 0;
+#pragma omp simd reduction(+ : sum, magnitude, square)
+    for (size_t p = 0; p < k; p++) {
+        const double product = a[p] * b[p];
+        sum += product;
+        magnitude += fabs(product);
+        square += product * product;
+    }
+    return (struct terms){sum, magnitude, square};
+}
+
+/* The error that float sums of k terms, times alpha, plus c may have. */
+static double product_bound(const struct terms *terms, size_t k, double eps, double alpha, double c,
+                            struct oracle_inputs inputs) {
+    const double length = (double)k, rms = fabs(alpha) * sqrt(terms->square);
+    const double certain = (length + 4) * eps * (fabs(alpha) * terms->magnitude + fabs(c));
+    const double likely = 4 * (sqrt(length) + 4) * eps * (rms + fabs(c));
+    const double rounded = 2 * inputs.rounding * fabs(alpha) * terms->magnitude;
+    return (inputs.zero_mean && likely < certain ? likely : certain) + rounded;
+}
+
+void oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, double *want, double *bound) {
     const enum gemm_dtype c_dtype = dtype_of_c(call);
     const double eps = dtype_epsilon(dtype_of_sums(call->dtype));
     const size_t k = call->k;
     double *a = unfold(call->dtype, call->a, call->lda, call->m, k, !gemm_transposes_a(call->op));
     double *b = unfold(call->dtype, call->b, call->ldb, call->n, k, gemm_transposes_b(call->op));
-    const size_t terms = a && b ? k : 0;
     for (size_t i = 0; i < call->m; i++)
         for (size_t j = 0; j < call->n; j++) {
-            double sum = a && b ? 0 : (double)NAN, magnitude = 0; /* without memory nothing is right */
-#pragma omp simd reduction(+ : sum, magnitude)
-            for (size_t p = 0; p < terms; p++) {
-                const double product = a[i * k + p] * b[j * k + p];
-                sum += product;
-                magnitude += fabs(product);
-            }
+            struct terms terms = {(double)NAN, 0, 0}; /* without memory nothing is right */
+            if (a && b) terms = add_up(a + i * k, b + j * k, k);
             const double c =
                 call->beta == 0 ? 0 : call->beta * dtype_get(c_dtype, call->c, i * call->ldc + j);
-            want[i * call->n + j] = call->alpha * sum + c;
-            bound[i * call->n + j] = (double)(k + 4) * eps * (fabs(call->alpha) * magnitude + fabs(c));
+            want[i * call->n + j] = call->alpha * terms.sum + c;
+            bound[i * call->n + j] = product_bound(&terms, k, eps, call->alpha, c, inputs);
         }
     free(a);
     free(b);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/backend/plugin.h"
 #include "src/base/text.h"
 
 /* Each backend is one line here. The only place that asks what was built. */
@@ -72,7 +73,7 @@ bool registry_usable(const struct registry_entry *entry, char *why, size_t size)
         return false;
     }
     if (!registry_device(entry->backend->device)) {
-        snprintf(why, size, "its device was not built in");
+        snprintf(why, size, "it runs on a GPU, but " NO_CUDA);
         return false;
     }
     return entry->backend->probe(why, size);
@@ -96,6 +97,20 @@ static enum status not_known(const char *name) {
                       near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "", list);
 }
 
+static enum status find_plugin(const char *path, const struct gemm_backend **backend) {
+    char why[256] = "", list[512];
+    struct registry_entry entry = {.name = path};
+    const enum status status = plugin_load(path, &entry.backend);
+    if (status) return status;
+    if (registry_usable(&entry, why, sizeof why)) {
+        *backend = entry.backend;
+        return STATUS_OK;
+    }
+    list_usable(list, sizeof list);
+    return status_set(STATUS_UNAVAILABLE, "backend '%s' cannot be used: %s; usable here: %s", path, why,
+                      list);
+}
+
 enum status registry_find(const char *name, const struct gemm_backend **backend) {
     char why[256] = "", list[512];
     if (strcmp(name, "auto") == 0) {
@@ -112,5 +127,5 @@ enum status registry_find(const char *name, const struct gemm_backend **backend)
         return status_set(STATUS_UNAVAILABLE, "backend '%s' cannot be used: %s; usable here: %s", name, why,
                           list);
     }
-    return not_known(name);
+    return plugin_is_path(name) ? find_plugin(name, backend) : not_known(name);
 }

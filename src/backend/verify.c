@@ -48,7 +48,6 @@ static enum status workspace_alloc(struct compute *compute, struct workspace *wo
         work->device[i] = device->driver->alloc(device, work->bytes[i]);
         if (!work->device[i]) return STATUS_FAILED;
         if (!work->host[i]) return status_set(STATUS_FAILED, "out of memory");
-        memset(work->host[i], GUARD_BYTE, work->bytes[i]);
     }
     work->result = malloc(work->bytes[C]);
     work->want = calloc(elements + 1, sizeof *work->want);
@@ -59,27 +58,41 @@ static enum status workspace_alloc(struct compute *compute, struct workspace *wo
     return STATUS_OK;
 }
 
-static enum status failure(const struct compute *compute, const struct verify_case *test, const char *what) {
+static char running[256] = "no case";
+
+const char *verify_running(void) {
+    return running;
+}
+
+static void set_running(const struct verify_case *test) {
     static const char *const activations[] = {"none", "relu", "tanh", "scaled-tanh", "sigmoid", "gelu"};
     char epilogue[64] = "";
     if (test->epilogue || test->backward)
         snprintf(epilogue, sizeof epilogue, " %s activation %s%s", test->backward ? "back through" : "and",
                  activations[test->activation], test->keeps_pre ? " keeping its input" : "");
-    return status_set(STATUS_VERIFY_FAILED,
-                      "backend '%s' is wrong: %s%s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s%s: %s",
-                      compute->backend->name, dtype_name(test->dtype), test->c_f32 ? " to f32" : "",
-                      gemm_op_name(test->op), test->m, test->n, test->k, test->pad, test->alpha, test->beta,
-                      test->integers ? "integers" : "reals", epilogue, what);
+    snprintf(running, sizeof running, "%s%s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s%s",
+             dtype_name(test->dtype), test->c_f32 ? " to f32" : "", gemm_op_name(test->op), test->m, test->n,
+             test->k, test->pad, test->alpha, test->beta, test->integers ? "integers" : "reals", epilogue);
+}
+
+static enum status failure(const struct compute *compute, const char *what) {
+    return status_set(STATUS_VERIFY_FAILED, "backend '%s' is wrong: %s: %s", compute->backend->name, running,
+                      what);
+}
+
+static bool all_guard(const unsigned char *bytes, size_t count) {
+    unsigned char same = GUARD_BYTE;
+    for (size_t at = 0; at < count; at++) same &= bytes[at];
+    return same == GUARD_BYTE; /* every bit is set */
 }
 
 /* Everything outside the m x n elements must hold the guard byte still. */
 static bool guards_intact(const struct verify_case *test, const unsigned char *c, size_t bytes, size_t ldc) {
-    const size_t size = dtype_size(test->c_f32 ? GEMM_F32 : test->dtype), row_bytes = ldc * size;
-    for (size_t at = 0; at < bytes; at++) {
-        const size_t row = at / row_bytes, col = at % row_bytes / size;
-        const bool inside = row >= GUARD_ROWS && row < GUARD_ROWS + test->m && col < test->n;
-        if (!inside && c[at] != GUARD_BYTE) return false;
-    }
+    const size_t size = dtype_size(test->c_f32 ? GEMM_F32 : test->dtype), row = ldc * size;
+    const size_t start = GUARD_ROWS * row, end = start + test->m * row, used = test->n * size;
+    if (!all_guard(c, start) || !all_guard(c + end, bytes - end)) return false;
+    for (size_t at = start; at < end; at += row)
+        if (!all_guard(c + at + used, row - used)) return false;
     return true;
 }
 
@@ -96,7 +109,7 @@ static enum status check(struct compute *compute, const struct verify_case *test
     char what[160];
     device->driver->download(device, work->result, work->device[buffer], work->bytes[buffer]);
     if (!guards_intact(test, work->result, work->bytes[buffer], call->ldc))
-        return failure(compute, test,
+        return failure(compute,
                        buffer == C ? "it wrote outside C" : "it wrote outside the input of the activation");
     for (size_t i = 0; i < test->m * test->n; i++) /* a bfloat16 C is rounded once, unless it is exact */
         work->allowed[i] =
@@ -107,9 +120,9 @@ static enum status check(struct compute *compute, const struct verify_case *test
                        work->allowed, &worst))
         return STATUS_OK;
     snprintf(what, sizeof what, "%s[%zu][%zu] is %.9g, should be %.9g within %.2g",
-             buffer == C ? "C" : "the input of the activation", worst.row, worst.col, worst.got, worst.want,
-             worst.bound);
-    return failure(compute, test, what);
+             buffer == C ? "C" : "the input of the activation", worst.row, worst.col,
+             isnan(worst.got) ? (double)NAN : worst.got /* not -nan */, worst.want, worst.bound);
+    return failure(compute, what);
 }
 
 /* The gradient of the bias is the sum of the columns of C as it came out, which `check` left in `result`. */
@@ -127,7 +140,7 @@ static enum status check_sums(struct compute *compute, const struct verify_case 
         }
         const double got = dtype_get(real, work->host[BIAS], j);
         if (!(fabs(got - sum) <= (double)(test->m + 4) * dtype_epsilon(real) * magnitude))
-            return failure(compute, test, "the gradient of the bias is not the sum of the columns");
+            return failure(compute, "the gradient of the bias is not the sum of the columns");
     }
     return STATUS_OK;
 }
@@ -142,23 +155,41 @@ static void expect_equality(const struct gemm_call *call, struct workspace *work
     }
 }
 
-/* `call` has everything but pointers. */
-static enum status run_case(struct compute *compute, const struct verify_case *test, struct workspace *work,
-                            struct gemm_call *call, bool *skipped) {
-    struct device *device = &compute->device;
-    const struct device_driver *driver = device->driver;
-    const size_t guard = GUARD_ROWS * call->ldc * dtype_size(dtype_of_c(call));
-    struct gemm_epilogue epilogue = {.bias = work->host[BIAS], .activation = test->activation};
-    struct gemm_backward backward = {.activation = test->activation,
-                                     .pre = (unsigned char *)work->host[PRE] + guard,
-                                     .output = (unsigned char *)work->host[OUTPUT] + guard};
+/* Reals are drawn from [-1, 1); TF32 rounds them where the user asked for it. */
+static struct oracle_inputs inputs_of(const struct compute *compute, const struct verify_case *test) {
+    const bool tf32 = compute->precision == GEMM_TF32 && test->dtype == GEMM_F32 && !test->integers;
+    return (struct oracle_inputs){.zero_mean = !test->integers, .rounding = tf32 ? ORACLE_TF32 : 0};
+}
 
-    call->a = work->host[A];
-    call->b = work->host[B];
-    call->c = (unsigned char *)work->host[C] + guard;
-    call->epilogue = test->epilogue ? &epilogue : NULL;
-    call->backward = test->backward ? &backward : NULL;
-    oracle_product(call, work->want, work->bound);
+/* A call with what it points to, so that it can be made on the host's buffers and on the device's. */
+struct pointed_call {
+    struct gemm_call call;
+    struct gemm_epilogue epilogue;
+    struct gemm_backward backward;
+};
+
+/* `shape` has everything but pointers; `guard` bytes lie in front of C. */
+static void point_call(struct pointed_call *to, const struct gemm_call *shape, const struct verify_case *test,
+                       void *const *memory, size_t guard) {
+    unsigned char *const pre = (unsigned char *)memory[PRE] + guard;
+    to->call = *shape;
+    to->call.a = memory[A];
+    to->call.b = memory[B];
+    to->call.c = (unsigned char *)memory[C] + guard;
+    to->epilogue = (struct gemm_epilogue){
+        .bias = memory[BIAS], .activation = test->activation, .pre = test->keeps_pre ? pre : NULL};
+    to->backward = (struct gemm_backward){.activation = test->activation,
+                                          .pre = pre,
+                                          .output = (unsigned char *)memory[OUTPUT] + guard,
+                                          .bias_grad = memory[BIAS]};
+    to->call.epilogue = test->epilogue ? &to->epilogue : NULL;
+    to->call.backward = test->backward ? &to->backward : NULL;
+}
+
+/* What should come out: C before the epilogue's activation, and its bound. */
+static void ask_oracle(const struct compute *compute, const struct verify_case *test,
+                       const struct gemm_call *call, struct workspace *work) {
+    oracle_product(call, inputs_of(compute, test), work->want, work->bound);
     if (test->epilogue) {
         oracle_add_bias(call, work->want, work->bound);
     } else if (test->backward) {
@@ -166,34 +197,54 @@ static enum status run_case(struct compute *compute, const struct verify_case *t
     } else if (is_exact(test)) {
         expect_equality(call, work);
     }
+}
 
+/* One round, with the inputs that are in the host's buffers. */
+static enum status run_round(struct compute *compute, const struct verify_case *test, struct workspace *work,
+                             const struct gemm_call *here, const struct gemm_call *there, size_t guard) {
+    struct device *device = &compute->device;
+    const struct device_driver *driver = device->driver;
+    ask_oracle(compute, test, here, work);
     for (int i = 0; i < BUFFERS; i++) driver->upload(device, work->device[i], work->host[i], work->bytes[i]);
-    struct gemm_call there = *call;
-    struct gemm_epilogue epilogue_there = {.bias = work->device[BIAS], .activation = test->activation};
-    there.a = work->device[A];
-    there.b = work->device[B];
-    there.c = (unsigned char *)work->device[C] + guard;
-    if (test->keeps_pre) epilogue_there.pre = (unsigned char *)work->device[PRE] + guard;
-    there.epilogue = test->epilogue ? &epilogue_there : NULL;
-    struct gemm_backward backward_there = {.activation = test->activation,
-                                           .pre = (unsigned char *)work->device[PRE] + guard,
-                                           .output = (unsigned char *)work->device[OUTPUT] + guard,
-                                           .bias_grad = work->device[BIAS]};
-    there.backward = test->backward ? &backward_there : NULL;
-    *skipped = (test->epilogue || test->backward) && !compute_fuses(compute, &there);
-    if (*skipped) return STATUS_OK;
-    enum status status = compute_gemm(compute, &there);
+    enum status status = compute_gemm(compute, there);
     if (!status) status = driver->synchronize(device);
-    if (!status && test->keeps_pre) status = check(compute, test, work, PRE, call, guard);
+    if (status) return failure(compute, status_message()); /* every shape is valid */
+    if (test->keeps_pre) status = check(compute, test, work, PRE, here, guard);
     if (status) return status;
-    if (test->epilogue) oracle_activate(call, work->want, work->bound);
-    status = check(compute, test, work, C, call, guard);
-    return status || !test->backward ? status : check_sums(compute, test, work, call, guard);
+    if (test->epilogue) oracle_activate(here, work->want, work->bound);
+    status = check(compute, test, work, C, here, guard);
+    return status || !test->backward ? status : check_sums(compute, test, work, here, guard);
+}
+
+/* Everything poisoned, then the inputs of this round. */
+static void draw_inputs(const struct verify_case *test, const struct gemm_call *call, struct workspace *work,
+                        uint32_t round) {
+    const bool ta = gemm_transposes_a(test->op), tb = gemm_transposes_b(test->op);
+    const enum gemm_dtype c_dtype = dtype_of_c(call), real = dtype_of_sums(test->dtype);
+    const size_t start = GUARD_ROWS * call->ldc;
+    void *const *host = work->host;
+    struct rng rng = rng_open(test->seed, RNG_TEST, round);
+    for (int i = 0; i < BUFFERS; i++) memset(host[i], GUARD_BYTE, work->bytes[i]);
+    fill(test, test->dtype, &rng, host[A], ta ? test->k : test->m, ta ? test->m : test->k, call->lda);
+    fill(test, test->dtype, &rng, host[B], tb ? test->n : test->k, tb ? test->k : test->n, call->ldb);
+    if (test->beta != 0)
+        fill(test, c_dtype, &rng, (unsigned char *)host[C] + start * dtype_size(c_dtype), test->m, test->n,
+             call->ldc);
+    if (test->epilogue) fill(test, real, &rng, host[BIAS], 1, test->n, test->n);
+    if (!test->backward) return;
+    fill(test, c_dtype, &rng, (unsigned char *)host[PRE] + start * dtype_size(c_dtype), test->m, test->n,
+         call->ldc);
+    for (size_t i = 0; i < test->m * test->n; i++) {
+        const size_t at = start + i / test->n * call->ldc + i % test->n;
+        dtype_set(c_dtype, host[OUTPUT], at,
+                  oracle_activated(test->activation, dtype_get(c_dtype, host[PRE], at)));
+    }
 }
 
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped) {
     bool ignored;
     if (!skipped) skipped = &ignored;
+    set_running(test);
     *skipped = !compute->backend->supports(test->dtype, test->op);
     if (*skipped) return STATUS_OK;
 
@@ -221,26 +272,17 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
                   [BIAS] = test->epilogue || test->backward ? test->n * dtype_size(real) : 0,
                   [PRE] = test->keeps_pre || test->backward ? c_bytes : 0,
                   [OUTPUT] = test->backward ? c_bytes : 0}};
+    const size_t guard = GUARD_ROWS * call.ldc * c_size;
+    struct pointed_call here, there;
     enum status status = workspace_alloc(compute, &work, test->m * test->n);
     if (!status) {
-        struct rng rng = rng_open(test->seed, RNG_TEST, 0);
-        fill(test, test->dtype, &rng, work.host[A], a_rows, a_cols, call.lda);
-        fill(test, test->dtype, &rng, work.host[B], b_rows, b_cols, call.ldb);
-        if (test->beta != 0)
-            fill(test, c_dtype, &rng, (unsigned char *)work.host[C] + GUARD_ROWS * call.ldc * c_size, test->m,
-                 test->n, call.ldc);
-        if (test->epilogue) fill(test, real, &rng, work.host[BIAS], 1, test->n, test->n);
-        if (test->backward) {
-            const size_t start = GUARD_ROWS * call.ldc;
-            fill(test, c_dtype, &rng, (unsigned char *)work.host[PRE] + start * c_size, test->m, test->n,
-                 call.ldc);
-            for (size_t i = 0; i < test->m * test->n; i++) {
-                const size_t at = start + i / test->n * call.ldc + i % test->n;
-                dtype_set(c_dtype, work.host[OUTPUT], at,
-                          oracle_activated(test->activation, dtype_get(c_dtype, work.host[PRE], at)));
-            }
-        }
-        status = run_case(compute, test, &work, &call, skipped);
+        point_call(&here, &call, test, work.host, guard);
+        point_call(&there, &call, test, work.device, guard);
+        *skipped = (test->epilogue || test->backward) && !compute_fuses(compute, &there.call);
+    }
+    for (uint32_t round = 0; !status && !*skipped && round <= (uint32_t)test->twice; round++) {
+        draw_inputs(test, &call, &work, round);
+        status = run_round(compute, test, &work, &here.call, &there.call, guard);
     }
     workspace_free(compute, &work);
     return status;

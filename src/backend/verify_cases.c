@@ -62,6 +62,7 @@ static struct verify_case epilogue_at(size_t index) {
         .epilogue = !backward,
         .backward = backward,
         .activation = (enum activation)(variant % ACTIVATIONS),
+        .twice = true,
         .seed = index,
     };
     test.keeps_pre = !backward && test.activation == ACTIVATION_GELU;
@@ -84,6 +85,7 @@ struct verify_case verify_case_at(size_t index) {
         .integers = variant / OPS / 2 / BETAS == 0,
         .pad = (shape + variant) % 2 ? 3 : 0, /* each variant meets both, shape by shape */
         .alpha = shape / 2 % 3 ? 1 : -0.5,
+        .twice = shape >= CUBE,
         .seed = index,
     };
     if (test.dtype == GEMM_BF16 && !test.c_f32) test.beta = 0; /* the contract has no other */

@@ -2,15 +2,15 @@
 #include <stdio.h>
 
 #include "src/backend/registry.h"
-#include "src/backend/verify.h"
 #include "src/base/platform.h"
 #include "src/base/text.h"
+#include "src/cmd/backend.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
 
 static enum status print_verification(struct compute *compute) {
     size_t checked, skipped;
-    const enum status status = verify_backend(compute, &checked, &skipped);
+    const enum status status = backend_verify(compute, &checked, &skipped);
     if (status) {
         printf("                  WRONG: %s\n", status_message());
     } else {
@@ -41,18 +41,40 @@ static enum status print_backend(const struct registry_entry *entry, const struc
     return status;
 }
 
+/* --backend NAME, which may be a plug-in: that one alone. */
+static enum status print_one(const char *name, const struct compute_options *options, bool verify) {
+    struct registry_entry entry = {.name = name};
+    const enum status status = registry_find(name, &entry.backend);
+    return status ? status : print_backend(&entry, options, verify);
+}
+
+static enum status print_all(const struct compute_options *options, bool verify) {
+    enum status worst = STATUS_OK;
+    for (size_t i = 0; i < registry_count(); i++) {
+        const enum status status = print_backend(registry_at(i), options, verify);
+        if (status) worst = status;
+    }
+    return worst;
+}
+
+static bool asked_for(const struct config *config, const char *key) {
+    return config->origin[config_key_find(key) - config_key_at(0)] == FROM_FLAG;
+}
+
 static enum status run_devices(int argc, char **argv) {
-    static const char *const keys[] = {"threads", "device", "precision", "residency", "pin",
-                                       "tile",    "shared", "order",     "multiply",  NULL};
+    static const char *const keys[] = {"backend", "threads", "device", "precision", "residency", "pin",
+                                       "tile",    "shared",  "order",  "multiply",  NULL};
     const char *verify = NULL;
     const struct option_extra extras[] = {
         {"verify", NULL,
          "check every usable backend against a float64 reference; exit with 5 if one is wrong", &verify},
     };
     const struct option_set set = {
-        .usage = "devices [--verify] [--device N]...",
+        .usage = "devices [--backend NAME] [--verify] [--device N]...",
         .details =
-            "Lists every GEMM backend that the program knows: what it is, or why it cannot be used here.",
+            "Lists every GEMM backend that the program knows: what it is, or why it cannot be used here.\n"
+            "With --backend, that one alone; ./my.so is a plug-in (docs/your-own-gemm.md).\n"
+            "  ./train devices --backend ./my.so --verify",
         .keys = keys,
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
@@ -63,17 +85,13 @@ static enum status run_devices(int argc, char **argv) {
     if (parsed || help) return parsed;
 
     const struct compute_options options = config_compute(&config);
-    enum status worst = STATUS_OK;
     printf("machine    %s; %s; %s of memory\n", platform_cpu(), platform_system(),
            text_bytes((double)platform_memory()).text);
     printf("build      Tessera %s, commit %s; %s %s\n", TESSERA_VERSION, platform_commit(),
            platform_compiler(), platform_flags());
     printf("backends\n");
-    for (size_t i = 0; i < registry_count(); i++) {
-        const enum status status = print_backend(registry_at(i), &options, verify != NULL);
-        if (status) worst = status;
-    }
-    return worst;
+    return asked_for(&config, "backend") ? print_one(config.backend, &options, verify != NULL)
+                                         : print_all(&options, verify != NULL);
 }
 
 const struct command command_devices = {"devices", "list the GEMM backends, usable here or why not",

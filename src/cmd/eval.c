@@ -7,6 +7,7 @@
 #include "src/backend/registry.h"
 #include "src/base/jsonl.h"
 #include "src/base/text.h"
+#include "src/cmd/backend.h"
 #include "src/cmd/command.h"
 #include "src/cmd/console.h"
 #include "src/cmd/options.h"
@@ -66,8 +67,7 @@ static enum status open_evaluator(struct evaluator *eval, const char *path) {
     if (!status) status = dataset_load(&eval->data, config->data, DATASET_TEST_ONLY);
     if (status) return status;
     status = config_check_data(config, &eval->data);
-    const struct compute_options options = config_compute(config);
-    if (!status) status = compute_open(&eval->compute, backend, &options);
+    if (!status) status = backend_open(config, &eval->compute);
     return status ? status : open_network(eval);
 }
 

@@ -5,6 +5,7 @@
 #include "src/backend/registry.h"
 #include "src/base/platform.h"
 #include "src/base/text.h"
+#include "src/cmd/backend.h"
 #include "src/cmd/command.h"
 #include "src/cmd/console.h"
 #include "src/cmd/options.h"
@@ -78,12 +79,11 @@ static enum status open_data(struct run *run) {
 static enum status open_run(struct run *run) {
     struct config *config = &run->config;
     const struct gemm_backend *backend;
-    enum status status = registry_find(config->backend, &backend);
+    enum status status = registry_find(config->backend, &backend); /* before the data is read */
     if (!status && config->save[0]) status = safetensors_writable(config->save);
     if (!status && config->save_init[0]) status = safetensors_writable(config->save_init);
     if (!status) status = open_data(run);
-    const struct compute_options options = config_compute(config);
-    if (!status) status = compute_open(&run->compute, backend, &options);
+    if (!status) status = backend_open(config, &run->compute);
     if (status) return status;
     run->compute.device.profile = &run->profile;
     status = trainer_open(&run->trainer, &run->compute, config, &run->data,

@@ -58,7 +58,8 @@ static const struct config_key keys[] = {
      "there, else synthetic"},
     {"dtype", NULL, KEY_CHOICE, RECIPE, AT(dtype), 0, 0, dtypes, "f32", NULL, "of weights and arithmetic"},
     {"backend", NULL, KEY_TEXT, RUN, AT(backend), 0, 0, NULL, "auto", "NAME",
-     "the GEMM; see './train devices'. auto: the fastest host backend that is usable"},
+     "the GEMM; see './train devices'. auto: the fastest host backend that is usable; ./my.so: a plug-in "
+     "of yours (docs/your-own-gemm.md)"},
     {"threads", NULL, KEY_INT, RUN, AT(threads), 0, 1024, NULL, "0", "N",
      "of the host; 0: the cores that may be used (OMP_NUM_THREADS is honoured)"},
     {"engine", NULL, KEY_CHOICE, RUN, AT(engine), 0, 0, engines, "auto", NULL,

@@ -1,0 +1,163 @@
+#include "src/backend/plugin.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "src/backend/registry.h"
+
+/* A plug-in stays loaded to the end: its code may run in threads that nobody here knows of. */
+struct plugin {
+    struct gemm_backend backend; /* a copy: slots that the plug-in does not know of are NULL */
+    void *handle;
+    struct plugin *next;
+    char path[512];
+    char name[600];
+};
+
+static struct plugin *loaded; /* by the main thread alone */
+
+bool plugin_is_path(const char *name) {
+    const size_t length = strlen(name);
+    return strchr(name, '/') || (length > 3 && strcmp(name + length - 3, ".so") == 0);
+}
+
+static struct plugin *find_handle(const void *handle) {
+    struct plugin *plugin = loaded;
+    while (plugin && plugin->handle != handle) plugin = plugin->next;
+    return plugin;
+}
+
+const char *plugin_path(const struct gemm_backend *backend) {
+    for (const struct plugin *plugin = loaded; plugin; plugin = plugin->next)
+        if (&plugin->backend == backend) return plugin->path;
+    return NULL;
+}
+
+/* --- what is in the file --- */
+
+#define HOW_TO_BUILD "docs/your-own-gemm.md has the compile line"
+
+static enum status wrong(const char *path, const char *what) {
+    return status_set(STATUS_UNAVAILABLE, "'%s' is no backend: %s", path, what);
+}
+
+static enum status open_object(const char *path, void **handle) {
+    struct stat file;
+    if (stat(path, &file) != 0)
+        return status_set(STATUS_UNAVAILABLE, "cannot load the backend '%s': %s", path, strerror(errno));
+    if (!S_ISREG(file.st_mode)) return wrong(path, "it is not a file");
+    *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (*handle) return STATUS_OK;
+    return status_set(STATUS_UNAVAILABLE,
+                      "cannot load the backend '%s': %s (a plug-in is a shared object, linked with the "
+                      "libraries that it needs; " HOW_TO_BUILD ")",
+                      path, dlerror());
+}
+
+/* `size` bytes of the struct are there: enough for everything up to `gemm`? */
+static enum status check_table(const char *path, const struct gemm_plugin *found) {
+    if (found->abi != GEMM_ABI)
+        return status_set(STATUS_UNAVAILABLE,
+                          "'%s' was built for ABI %d, this program has %d: rebuild it against "
+                          "kernels/gemm.h of this version",
+                          path, found->abi, GEMM_ABI);
+    if (!found->backend || found->backend_size < offsetof(struct gemm_backend, set_threads))
+        return wrong(path, "its gemm_plugin holds no backend; export it with GEMM_PLUGIN(backend)");
+    return STATUS_OK;
+}
+
+static enum status check_slots(const char *path, const struct gemm_backend *backend) {
+    char what[128];
+    const char *missing = !backend->name || !backend->name[0] ? "name"
+                          : !backend->summary                 ? "summary"
+                          : !backend->probe                   ? "probe"
+                          : !backend->create                  ? "create"
+                          : !backend->destroy                 ? "destroy"
+                          : !backend->supports                ? "supports"
+                          : !backend->gemm                    ? "gemm"
+                                                              : NULL;
+    if (missing) {
+        snprintf(what, sizeof what, "its slot '%s' is empty, but every backend needs it (kernels/gemm.h)",
+                 missing);
+        return wrong(path, what);
+    }
+    if (backend->device == GEMM_ON_HOST || backend->device == GEMM_ON_CUDA) return STATUS_OK;
+    snprintf(what, sizeof what, "its device is %d, not GEMM_ON_HOST or GEMM_ON_CUDA", (int)backend->device);
+    return wrong(path, what);
+}
+
+/* --- taking it in --- */
+
+static bool name_taken(const char *name) {
+    if (strcmp(name, "auto") == 0) return true;
+    for (size_t i = 0; i < registry_count(); i++)
+        if (strcmp(name, registry_at(i)->name) == 0) return true;
+    for (const struct plugin *plugin = loaded; plugin; plugin = plugin->next)
+        if (strcmp(name, plugin->name) == 0) return true;
+    return false;
+}
+
+/* Tables and logs tell backends apart by name. */
+static void set_name(struct plugin *plugin) {
+    const char *own = plugin->backend.name;
+    if (name_taken(own)) {
+        snprintf(plugin->name, sizeof plugin->name, "%.64s (%s)", own, plugin->path);
+    } else {
+        snprintf(plugin->name, sizeof plugin->name, "%.64s", own);
+    }
+    plugin->backend.name = plugin->name;
+}
+
+static enum status take_in(const char *path, void *handle, struct plugin *plugin) {
+    const struct gemm_plugin *found = dlsym(handle, "gemm_plugin");
+    if (!found)
+        return wrong(path,
+                     "it has no symbol gemm_plugin; put GEMM_PLUGIN(backend); at the end of its source, "
+                     "outside of functions");
+    enum status status = check_table(path, found);
+    if (status) return status;
+    const size_t size =
+        found->backend_size < sizeof plugin->backend ? found->backend_size : sizeof plugin->backend;
+    memcpy(&plugin->backend, found->backend, size);
+    status = check_slots(path, &plugin->backend);
+    if (status) return status;
+    plugin->handle = handle;
+    snprintf(plugin->path, sizeof plugin->path, "%s", path);
+    set_name(plugin);
+    plugin->next = loaded;
+    loaded = plugin;
+    return STATUS_OK;
+}
+
+enum status plugin_load(const char *name, const struct gemm_backend **backend) {
+    char path[sizeof loaded->path];
+    void *handle = NULL;
+    const int length = snprintf(path, sizeof path, "%s%s", strchr(name, '/') ? "" : "./", name);
+    if (length < 0 || (size_t)length >= sizeof path)
+        return status_set(STATUS_UNAVAILABLE, "the path of the backend is too long (%d characters)", length);
+    enum status status = open_object(path, &handle);
+    if (status) return status;
+    struct plugin *plugin = find_handle(handle);
+    if (plugin) {
+        dlclose(handle); /* dlopen counted once more; once is enough */
+        *backend = &plugin->backend;
+        return STATUS_OK;
+    }
+    plugin = calloc(1, sizeof *plugin);
+    if (plugin) {
+        status = take_in(path, handle, plugin);
+    } else {
+        status = status_set(STATUS_FAILED, "out of memory");
+    }
+    if (status) {
+        free(plugin);
+        dlclose(handle);
+    } else {
+        *backend = &plugin->backend;
+    }
+    return status;
+}

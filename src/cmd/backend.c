@@ -1,0 +1,88 @@
+#include "src/cmd/backend.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/backend/plugin.h"
+#include "src/backend/registry.h"
+#include "src/backend/verify.h"
+#include "src/base/text.h"
+
+/* --- a crash in a kernel still names the case --- */
+
+static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+enum { CRASHES = sizeof crashes / sizeof *crashes };
+
+static struct sigaction before[CRASHES];
+
+static void say(const char *text) {
+    if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* nothing else to be done about it */
+}
+
+static void restore_handlers(void) {
+    for (int i = 0; i < CRASHES; i++) sigaction(crashes[i], &before[i], NULL);
+}
+
+/* On return the instruction is tried again, and meets whatever handled its signal before. */
+static void on_crash(int signal) {
+    (void)signal;
+    say("train: the backend crashed in ");
+    say(verify_running());
+    say("\n");
+    restore_handlers();
+}
+
+enum status backend_verify(struct compute *compute, size_t *checked, size_t *skipped) {
+    const struct sigaction action = {.sa_handler = on_crash};
+    for (int i = 0; i < CRASHES; i++) sigaction(crashes[i], &action, &before[i]);
+    const enum status status = verify_backend(compute, checked, skipped);
+    restore_handlers();
+    return status;
+}
+
+/* --- plug-ins --- */
+
+static enum status check_ops(const struct compute *compute, enum gemm_dtype dtype) {
+    const struct gemm_backend *backend = compute->backend;
+    for (int op = GEMM_NN; op <= GEMM_NT; op++)
+        if (!backend->supports(dtype, (enum gemm_op)op))
+            return status_set(STATUS_UNAVAILABLE,
+                              "%s: backend '%s' does not support %s %s, which training needs: let its slot "
+                              "`supports` say what --dtype it has, and use that",
+                              plugin_path(backend), backend->name, dtype_name(dtype),
+                              gemm_op_name((enum gemm_op)op));
+    return STATUS_OK;
+}
+
+static enum status verify_plugin(struct compute *compute, const char *path) {
+    size_t checked, skipped;
+    const double start = clock_seconds();
+    const bool terminal = isatty(STDERR_FILENO);
+    if (terminal) fprintf(stderr, "verifying %s ...", path);
+    const enum status status = backend_verify(compute, &checked, &skipped);
+    if (terminal) fprintf(stderr, "\r\033[K");
+    if (status == STATUS_VERIFY_FAILED) return status_context(status, "%s is not used", path);
+    if (status) return status;
+    fprintf(stderr, "train: verified %s: %s GEMM cases right, %s not supported (%.1f s)\n", path,
+            text_grouped(checked).text, text_grouped(skipped).text, clock_seconds() - start);
+    return STATUS_OK;
+}
+
+enum status backend_open(const struct config *config, struct compute *compute) {
+    const struct gemm_backend *backend;
+    const struct compute_options options = config_compute(config);
+    enum status status = registry_find(config->backend, &backend);
+    if (!status) status = compute_open(compute, backend, &options);
+    const char *path = status ? NULL : plugin_path(backend);
+    if (!path) return status;
+    status =
+        check_ops(compute, config->precision == GEMM_MIXED_BF16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype);
+    if (!status) status = verify_plugin(compute, path);
+    if (status) {
+        compute_close(compute);
+        *compute = (struct compute){0};
+    }
+    return status;
+}

@@ -1,0 +1,52 @@
+// kernels/gemm.h alone, in C++17: the whole of a plug-in, in float64.
+#include "kernels/gemm.h"
+
+namespace {
+
+bool probe(char *, size_t) {
+    return true;
+}
+
+void *create(const gemm_options *, char *, size_t) {
+    return new int(0);
+}
+
+void destroy(void *context) {
+    delete static_cast<int *>(context);
+}
+
+bool supports(gemm_dtype dtype, gemm_op op) {
+    return dtype == GEMM_F64 && op != GEMM_TT;
+}
+
+gemm_status gemm(void *, const gemm_call *call) {
+    const auto *a = static_cast<const double *>(call->a), *b = static_cast<const double *>(call->b);
+    const bool ta = gemm_transposes_a(call->op), tb = gemm_transposes_b(call->op);
+    for (size_t i = 0; i < call->m; i++)
+        for (size_t j = 0; j < call->n; j++) {
+            double sum = 0;
+            for (size_t p = 0; p < call->k; p++)
+                sum += a[ta ? p * call->lda + i : i * call->lda + p] *
+                       b[tb ? j * call->ldb + p : p * call->ldb + j];
+            double &c = static_cast<double *>(call->c)[i * call->ldc + j];
+            c = call->alpha * sum + (call->beta == 0 ? 0 : call->beta * c);
+        }
+    return GEMM_OK;
+}
+
+const gemm_backend backend = [] {
+    gemm_backend table = {};
+    table.name = "cplusplus";
+    table.summary = "three loops in C++";
+    table.device = GEMM_ON_HOST;
+    table.probe = probe;
+    table.create = create;
+    table.destroy = destroy;
+    table.supports = supports;
+    table.gemm = gemm;
+    return table;
+}();
+
+} // namespace
+
+GEMM_PLUGIN(backend);

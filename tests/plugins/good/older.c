@@ -1,0 +1,15 @@
+/* Right, and built against a header whose table ended with `gemm`: what lies behind it is not looked at. Its name is taken. */
+#include "tests/plugins/reference.h"
+
+static enum gemm_status gemm(void *context, const struct gemm_call *call) {
+    (void)context;
+    return reference_gemm(call);
+}
+
+static const struct gemm_backend backend = {.name = "serial",
+                                            REFERENCE_SLOTS,
+                                            .gemm = gemm,
+                                            .set_threads = (int (*)(void *, int))1,
+                                            .describe = (void (*)(void *, char *, size_t))1};
+extern const struct gemm_plugin gemm_plugin;
+const struct gemm_plugin gemm_plugin = {GEMM_ABI, offsetof(struct gemm_backend, set_threads), &backend};

@@ -1,0 +1,12 @@
+/* Wrong: takes the rows of C as dense. */
+#include "tests/plugins/reference.h"
+
+static enum gemm_status wrong_gemm(void *context, const struct gemm_call *call) {
+    (void)context;
+    struct gemm_call wrong = *call;
+    wrong.ldc = call->n;
+    return reference_gemm(&wrong);
+}
+
+static const struct gemm_backend backend = {.name = "ignores-ldc", REFERENCE_SLOTS, .gemm = wrong_gemm};
+GEMM_PLUGIN(backend);

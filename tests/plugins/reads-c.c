@@ -1,0 +1,14 @@
+/* Wrong: C *= beta for every beta, so that NaN in C stays NaN where beta is 0. */
+#include "tests/plugins/reference.h"
+
+static enum gemm_status wrong_gemm(void *context, const struct gemm_call *call) {
+    (void)context;
+    for (size_t i = 0; i < call->m; i++)
+        for (size_t j = 0; j < call->n; j++)
+            reference_set_c(call, i, j,
+                            call->beta * reference_get_c(call, i, j) + reference_sum(call, i, j, 0, call->k));
+    return GEMM_OK;
+}
+
+static const struct gemm_backend backend = {.name = "reads-c", REFERENCE_SLOTS, .gemm = wrong_gemm};
+GEMM_PLUGIN(backend);

@@ -1,0 +1,91 @@
+/* A right GEMM in a few lines, so that the wrong plug-ins of this folder show nothing but what is wrong with them. Sums are
+   double, f32, f64 and bfloat16 alike, and nothing is fast. */
+#ifndef TESSERA_TESTS_PLUGINS_REFERENCE_H
+#define TESSERA_TESTS_PLUGINS_REFERENCE_H
+
+#include "kernels/bf16.h"
+#include "kernels/gemm.h"
+
+static inline double reference_get(enum gemm_dtype dtype, const void *values, size_t at) {
+    if (dtype == GEMM_F32) return (double)((const float *)values)[at];
+    if (dtype == GEMM_F64) return ((const double *)values)[at];
+    return (double)bf16_to_float(((const uint16_t *)values)[at]);
+}
+
+static inline void reference_set(enum gemm_dtype dtype, void *values, size_t at, double value) {
+    if (dtype == GEMM_F32) {
+        ((float *)values)[at] = (float)value;
+    } else if (dtype == GEMM_F64) {
+        ((double *)values)[at] = value;
+    } else {
+        ((uint16_t *)values)[at] = bf16_from_float((float)value);
+    }
+}
+
+static inline double reference_a(const struct gemm_call *call, size_t i, size_t p) {
+    return reference_get(call->dtype, call->a,
+                         gemm_transposes_a(call->op) ? p * call->lda + i : i * call->lda + p);
+}
+
+static inline double reference_b(const struct gemm_call *call, size_t p, size_t j) {
+    return reference_get(call->dtype, call->b,
+                         gemm_transposes_b(call->op) ? j * call->ldb + p : p * call->ldb + j);
+}
+
+static inline enum gemm_dtype reference_c_dtype(const struct gemm_call *call) {
+    return call->c_f32 ? GEMM_F32 : call->dtype;
+}
+
+static inline double reference_get_c(const struct gemm_call *call, size_t i, size_t j) {
+    return reference_get(reference_c_dtype(call), call->c, i * call->ldc + j);
+}
+
+static inline void reference_set_c(const struct gemm_call *call, size_t i, size_t j, double value) {
+    reference_set(reference_c_dtype(call), call->c, i * call->ldc + j, value);
+}
+
+/* alpha * the terms p0 to p1 of element i, j. */
+static inline double reference_sum(const struct gemm_call *call, size_t i, size_t j, size_t p0, size_t p1) {
+    double sum = 0;
+    for (size_t p = p0; p < p1; p++) sum += reference_a(call, i, p) * reference_b(call, p, j);
+    return call->alpha * sum;
+}
+
+static inline enum gemm_status reference_gemm(const struct gemm_call *call) {
+    for (size_t i = 0; i < call->m; i++)
+        for (size_t j = 0; j < call->n; j++) {
+            const double c = call->beta == 0 ? 0 : call->beta * reference_get_c(call, i, j);
+            reference_set_c(call, i, j, reference_sum(call, i, j, 0, call->k) + c);
+        }
+    return GEMM_OK;
+}
+
+static inline bool reference_probe(char *why, size_t size) {
+    (void)why;
+    (void)size;
+    return true;
+}
+
+static inline void *reference_create(const struct gemm_options *options, char *why, size_t size) {
+    static int context;
+    (void)options;
+    (void)why;
+    (void)size;
+    return &context;
+}
+
+static inline void reference_destroy(void *context) {
+    (void)context;
+}
+
+/* One type is enough to be wrong in, and quicker to verify. */
+static inline bool reference_supports(enum gemm_dtype dtype, enum gemm_op op) {
+    return dtype == GEMM_F32 && op != GEMM_TT;
+}
+
+/* The slots that most of the plug-ins have in common. */
+#define REFERENCE_SLOTS                                                                    \
+    .summary = "a plug-in of the tests", .device = GEMM_ON_HOST, .probe = reference_probe, \
+    .create = reference_create, .destroy = reference_destroy, .supports = reference_supports
+
+#endif

@@ -1,0 +1,17 @@
+/* Says that it runs on a GPU. It must not be called where there is none. */
+#include "tests/plugins/reference.h"
+
+static enum gemm_status gemm(void *context, const struct gemm_call *call) {
+    (void)context;
+    return reference_gemm(call);
+}
+
+static const struct gemm_backend backend = {.name = "on-cuda",
+                                            .summary = "for a GPU",
+                                            .device = GEMM_ON_CUDA,
+                                            .probe = reference_probe,
+                                            .create = reference_create,
+                                            .destroy = reference_destroy,
+                                            .supports = reference_supports,
+                                            .gemm = gemm};
+GEMM_PLUGIN(backend);

@@ -1,0 +1,238 @@
+/* Backends from shared objects: right ones train, wrong ones are caught, all others are refused with words. */
+#include "tests/support.h"
+
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "src/backend/plugin.h"
+
+static char output[1 << 16];
+static char data[256]; /* 4 classes, 6x7 pixels, 300 + 100 images */
+
+static int make_data(void **state) {
+    (void)state;
+    snprintf(data, sizeof data, "%s", support_data_directory("data", 300, 100, 6, 7, 4));
+    unsetenv("TESSERA_DATA");
+    unsetenv("TESSERA_BACKEND");
+    setenv("OMP_WAIT_POLICY", "passive", 0); /* others may want the cores */
+    return 0;
+}
+
+#define RUN(...) support_run(output, sizeof output, __VA_ARGS__)
+
+/* Trains three epochs; the exit code. */
+static int train_with(const char *backend, const char *more) {
+    return RUN("--data %s --layers 42-16-4 --batch-size 32 --epochs 3 --threads 2 --backend %s %s", data,
+               backend, more);
+}
+
+/* The training loss after three epochs; the run must succeed. */
+static double loss_with(const char *backend, const char *dtype) {
+    const char *csv = support_path("run.csv");
+    char more[320];
+    size_t length;
+    double loss;
+    snprintf(more, sizeof more, "--dtype %s --csv %s", dtype, csv);
+    if (train_with(backend, more) != 0) fail_msg("%s", output);
+    char *text = (char *)support_read(csv, &length);
+    text[length] = '\0';
+    const char *third = strstr(text, "\n3,");
+    assert_non_null(third);
+    assert_int_equal(sscanf(third, "\n3,%lf", &loss), 1);
+    free(text);
+    return loss;
+}
+
+/* --- right ones --- */
+
+static void expect_good(const char *plugin, const char *dtype, const char *name) {
+    char path[512], said[1200];
+    snprintf(path, sizeof path, "%s", support_plugin(plugin));
+    if (access(path, R_OK) != 0) {
+        print_message("skipped: %s was not built (no compiler for it)\n", plugin);
+        skip();
+    }
+    const double want = loss_with("serial", dtype);
+    assert_near(loss_with(path, dtype), want, 1e-4);
+    snprintf(said, sizeof said, "train: verified %s: ", path);
+    assert_says(output, said);
+    snprintf(said, sizeof said, "from %s", path); /* the header of the run */
+    assert_says(output, said);
+    snprintf(said, sizeof said, "backend %s (", name);
+    assert_says(output, said);
+}
+
+static void the_tutorial_works(void **state) {
+    (void)state;
+    expect_good("tutorial/my.so", "f32", "my-gemm");
+    assert_says(output, "(2 threads, from ");
+}
+
+static void the_header_is_c11(void **state) {
+    (void)state;
+    expect_good("plugins/good/c11.so", "f32", "c11");
+}
+
+static void the_header_is_cplusplus(void **state) {
+    (void)state;
+    expect_good("plugins/good/cplusplus.so", "f64", "cplusplus");
+}
+
+static void the_header_is_cuda(void **state) {
+    (void)state;
+    if (!registry_device(GEMM_ON_CUDA)) {
+        print_message("skipped: built without CUDA\n");
+        skip();
+    }
+    assert_int_equal(access(support_plugin("tutorial/my_cuda.so"), R_OK), 0);
+    if (train_with(support_plugin("tutorial/my_cuda.so"), "") == STATUS_UNAVAILABLE) {
+        assert_says(output, "no GPU");
+        print_message("skipped: no GPU\n");
+        skip();
+    }
+    expect_good("tutorial/my_cuda.so", "f32", "my-cuda");
+}
+
+/* Its table ends early, and its name is that of a backend of the program. */
+static void older_plugins_still_work(void **state) {
+    (void)state;
+    char name[600];
+    snprintf(name, sizeof name, "serial (%s)", support_plugin("plugins/good/older.so"));
+    expect_good("plugins/good/older.so", "f32", name);
+}
+
+static void the_same_file_is_the_same_backend(void **state) {
+    (void)state;
+    const struct gemm_backend *first, *second, *other;
+    char path[512], again[600], here[512];
+    assert_non_null(getcwd(here, sizeof here));
+    snprintf(path, sizeof path, "%s", support_plugin("plugins/cached.so"));
+    snprintf(again, sizeof again, "%s", support_plugin("plugins/../plugins/cached.so"));
+    assert_status(registry_find(path, &first), STATUS_OK);
+    assert_status(registry_find(again, &second), STATUS_OK);
+    assert_ptr_equal(first, second);
+    assert_string_equal(plugin_path(first), path);
+    assert_int_equal(chdir(support_plugin("plugins")), 0);
+    assert_status(registry_find("cached.so", &second), STATUS_OK); /* in the current folder */
+    assert_ptr_equal(first, second);
+    assert_status(registry_find("race.so", &other), STATUS_OK);
+    assert_ptr_not_equal(first, other);
+    assert_string_equal(plugin_path(other), "./race.so");
+    assert_int_equal(chdir(here), 0);
+    assert_status(registry_find("serial", &other), STATUS_OK);
+    assert_null(plugin_path(other));
+}
+
+/* --- wrong ones --- */
+
+static void wrong_backends_are_caught(void **state) {
+    (void)state;
+    glob_t found;
+    assert_int_equal(glob(support_plugin("plugins/*.so"), 0, NULL, &found), 0);
+    assert_true(found.gl_pathc >= 14);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        const char *path = found.gl_pathv[i], *name = strrchr(path, '/') + 1;
+        char said[800];
+        if (train_with(path, "") != STATUS_VERIFY_FAILED) fail_msg("%s was not caught: %s", path, output);
+        snprintf(said, sizeof said, "train: %s is not used: backend '%.*s' is wrong: ", path,
+                 (int)strlen(name) - 3, name);
+        assert_says(output, said);
+        assert_says(output, " m=");
+        assert_null(strstr(output, "verified"));
+        assert_null(strstr(output, "epoch")); /* no header, no training */
+    }
+    globfree(&found);
+}
+
+static void every_command_verifies(void **state) {
+    (void)state;
+    const char *wrong = support_plugin("plugins/always-zero.so"), *model = support_path("model.safetensors");
+    assert_int_equal(RUN("devices --backend %s --verify", wrong), STATUS_VERIFY_FAILED);
+    assert_says(output, "WRONG: backend 'always-zero' is wrong: f32 NN");
+    assert_int_equal(RUN("devices --backend %s", support_plugin("tutorial/my.so")), 0);
+    assert_says(output, "tiles of 6 x 32 in registers");
+    assert_null(strstr(output, "openblas"));
+    char more[320];
+    snprintf(more, sizeof more, "--save %s", model);
+    assert_int_equal(train_with("serial", more), 0);
+    assert_int_equal(RUN("eval %s --data %s --backend %s", model, data, wrong), STATUS_VERIFY_FAILED);
+    assert_says(output, "is not used: backend 'always-zero' is wrong: f32 NN");
+    assert_int_equal(
+        RUN("eval %s --data %s --backend %s", model, data, support_plugin("plugins/good/c11.so")), 0);
+    assert_says(output, "train: verified");
+}
+
+/* The mistake that the tutorial makes is answered as the tutorial says, but for the path. */
+static void the_tutorial_shows_what_happens(void **state) {
+    (void)state;
+    size_t length;
+    assert_int_equal(train_with(support_plugin("tutorial/wrong.so"), ""), STATUS_VERIFY_FAILED);
+    char *said = strstr(output, " is not used:");
+    assert_non_null(said);
+    char *text = (char *)support_read("docs/your-own-gemm.md", &length);
+    text[length] = '\0';
+    assert_says(text, said); /* up to the end of the line */
+    free(text);
+}
+
+static void a_crash_names_the_case(void **state) {
+    (void)state;
+    const int code = train_with(support_plugin("plugins/refused/crashes.so"), "");
+    assert_true(code != 0 && code != STATUS_VERIFY_FAILED); /* the signal is not hidden from a debugger */
+    assert_says(output, "train: the backend crashed in f32 NN m=17 n=1 k=1 ");
+}
+
+static void failing_is_wrong(void **state) {
+    (void)state;
+    assert_int_equal(train_with(support_plugin("plugins/refused/fails.so"), ""), STATUS_VERIFY_FAILED);
+    assert_says(output, "backend 'fails' failed in f32 NN with m=1 n=1 k=17: the tile is too small");
+}
+
+/* --- what is no backend --- */
+
+static void expect_refusal(const char *path, const char *words) {
+    assert_int_equal(train_with(path, ""), STATUS_UNAVAILABLE);
+    assert_says(output, words);
+    assert_null(strstr(output, "epoch"));
+}
+
+static void refusals_say_what_to_do(void **state) {
+    (void)state;
+    const char *text = support_path("text.so");
+    support_write(text, "not a shared object", 19);
+    expect_refusal("./nothing.so", "cannot load the backend './nothing.so': No such file or directory");
+    expect_refusal("nothing.so", "'./nothing.so'");
+    expect_refusal("/tmp/", "it is not a file");
+    expect_refusal(text, "a plug-in is a shared object");
+    expect_refusal(support_plugin("plugins/refused/no-symbol.so"), "put GEMM_PLUGIN(backend);");
+    expect_refusal(
+        support_plugin("plugins/refused/other-abi.so"),
+        "was built for ABI 2, this program has 1: rebuild it against kernels/gemm.h of this version");
+    expect_refusal(support_plugin("plugins/refused/empty-slot.so"), "its slot 'gemm' is empty");
+    expect_refusal(support_plugin("plugins/refused/not-here.so"),
+                   "this machine has no abacus; usable here: serial");
+    expect_refusal(support_plugin("plugins/refused/forward-only.so"), "does not support f32 TN");
+    if (!registry_device(GEMM_ON_CUDA))
+        expect_refusal(support_plugin("plugins/refused/on-cuda.so"),
+                       "runs on a GPU, but the CUDA toolkit was not");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_tutorial_works),
+        cmocka_unit_test(the_header_is_c11),
+        cmocka_unit_test(the_header_is_cplusplus),
+        cmocka_unit_test(the_header_is_cuda),
+        cmocka_unit_test(older_plugins_still_work),
+        cmocka_unit_test(the_same_file_is_the_same_backend),
+        cmocka_unit_test(wrong_backends_are_caught),
+        cmocka_unit_test(every_command_verifies),
+        cmocka_unit_test(the_tutorial_shows_what_happens),
+        cmocka_unit_test(a_crash_names_the_case),
+        cmocka_unit_test(failing_is_wrong),
+        cmocka_unit_test(refusals_say_what_to_do),
+    };
+    return cmocka_run_group_tests_name("plugin", tests, make_data, NULL);
+}
