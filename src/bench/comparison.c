@@ -61,6 +61,11 @@ static void examine(struct comparison *comparison, struct comparison_row *row) {
         snprintf(row->reason, sizeof row->reason, "%s", sweep->left_out);
         return;
     }
+    if (sweep->wrong[0]) {
+        row->outcome = ROW_WRONG;
+        snprintf(row->reason, sizeof row->reason, "%s", sweep->wrong);
+        return;
+    }
     const struct agreement *agreement = &comparison->agreement;
     enum status status = config_check_data(&sweep->config, comparison->data);
     if (!status) status = verify(comparison, row, PROBLEM_INTEGERS);

@@ -5,6 +5,7 @@
 
 static void leave_out(struct contestants *contestants, const struct sweep_row *row, const char *reason) {
     struct left_out *out = &contestants->left_out[contestants->left_out_count++];
+    out->wrong = row->wrong[0] != 0;
     snprintf(out->label, sizeof out->label, "%s", row->label);
     snprintf(out->reason, sizeof out->reason, "%s", reason);
 }
@@ -33,8 +34,8 @@ enum status contestants_open(struct contestants *contestants, const struct sweep
         const struct sweep_row *row = &sweep->rows[i];
         struct contestant *one = &contestants->list[contestants->count];
         const struct compute_options options = config_compute(&row->config);
-        if (!row->backend) {
-            leave_out(contestants, row, row->left_out);
+        if (!row->backend || row->wrong[0]) {
+            leave_out(contestants, row, row->backend ? row->wrong : row->left_out);
             continue;
         }
         enum status status = compute_open(&one->compute, row->backend, &options);

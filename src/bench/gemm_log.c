@@ -21,6 +21,19 @@ static void write_peak(FILE *log, const struct contestant *contestant) {
     jsonl_write(log, line);
 }
 
+/* Who takes no part, as warnings beside the environment. */
+static void add_left_out(cJSON *header, const struct contestants *contestants) {
+    if (!contestants->left_out_count) return;
+    cJSON *warnings = cJSON_AddArrayToObject(header, "warnings");
+    for (size_t i = 0; i < contestants->left_out_count; i++) {
+        const struct left_out *out = &contestants->left_out[i];
+        char text[700];
+        snprintf(text, sizeof text, "%s %s: %s", out->label, out->wrong ? "is wrong" : "was left out",
+                 out->reason);
+        cJSON_AddItemToArray(warnings, cJSON_CreateString(text));
+    }
+}
+
 void gemm_log_open(FILE *log, const char *command, const struct contestants *contestants) {
     cJSON *header = jsonl_header();
     add_text(header, "command", command);
@@ -29,6 +42,7 @@ void gemm_log_open(FILE *log, const char *command, const struct contestants *con
         add_text(header, "gpu", contestants->list[i].compute.gpu);
         break;
     }
+    add_left_out(header, contestants);
     jsonl_write(log, header);
     for (size_t i = 0; i < contestants->count; i++) {
         const struct contestant *one = &contestants->list[i];
@@ -37,13 +51,6 @@ void gemm_log_open(FILE *log, const char *command, const struct contestants *con
             seen = contestants->list[j].compute.backend->device == one->compute.backend->device &&
                    contestants->list[j].compute.threads == one->compute.threads;
         if (!seen) write_peak(log, one);
-    }
-    for (size_t i = 0; i < contestants->left_out_count; i++) {
-        cJSON *line = jsonl_new("gemm");
-        add_text(line, "label", contestants->left_out[i].label);
-        add_text(line, "backend", contestants->left_out[i].label);
-        add_text(line, "left_out", contestants->left_out[i].reason);
-        jsonl_write(log, line);
     }
 }
 

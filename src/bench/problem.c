@@ -213,10 +213,9 @@ static void take_rows(const struct problem *problem, const size_t *rows, size_t 
         }
 }
 
-/* How much coarser than its dtype a precision may round. */
-static double coarseness(const struct problem *problem) {
+static struct oracle_inputs inputs_of(const struct problem *problem) {
     const bool tf32 = problem->compute->precision == GEMM_TF32 && problem->call.dtype == GEMM_F32;
-    return tf32 ? 0x1p-10 / dtype_epsilon(GEMM_F32) : 1;
+    return (struct oracle_inputs){.zero_mean = true, .rounding = tf32 ? ORACLE_TF32 : 0};
 }
 
 /* What the checks need: vectors of Freivalds' check, and sampled rows of A, of the oracle and of C. */
@@ -241,8 +240,8 @@ static enum status check_rows(const struct problem *problem, const size_t *rows,
     call.a = checks->a_rows;
     call.lda = call.k;
     call.b = problem->host[B];
-    oracle_product(&call, checks->want, checks->bound);
-    for (size_t i = 0; i < count * call.n; i++) checks->bound[i] *= integers ? 0 : coarseness(problem);
+    oracle_product(&call, inputs_of(problem), checks->want, checks->bound);
+    if (integers) memset(checks->bound, 0, count * call.n * sizeof *checks->bound);
     if (oracle_compare(c_dtype, count, call.n, checks->c_rows, call.n, checks->want, checks->bound, &worst))
         return STATUS_OK;
     worst.row = rows[worst.row];

@@ -8,6 +8,7 @@ struct sweep_row {
     struct config config;
     const struct gemm_backend *backend; /* NULL: cannot be used here */
     char left_out[256];                 /* then why */
+    char wrong[512];                    /* "", or what its owner found wrong with it: it takes no part */
     char label[128];                    /* the backend, and what else differs from row to row */
 };
 

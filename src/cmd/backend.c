@@ -70,19 +70,41 @@ static enum status verify_plugin(struct compute *compute, const char *path) {
     return STATUS_OK;
 }
 
+/* Open already; closes it unless all is well. */
+static enum status check_plugin(const struct config *config, struct compute *compute, const char *path) {
+    enum status status =
+        check_ops(compute, config->precision == GEMM_MIXED_BF16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype);
+    if (!status) status = verify_plugin(compute, path);
+    if (!status) return STATUS_OK;
+    compute_close(compute);
+    *compute = (struct compute){0};
+    return status;
+}
+
 enum status backend_open(const struct config *config, struct compute *compute) {
     const struct gemm_backend *backend;
     const struct compute_options options = config_compute(config);
     enum status status = registry_find(config->backend, &backend);
     if (!status) status = compute_open(compute, backend, &options);
     const char *path = status ? NULL : plugin_path(backend);
-    if (!path) return status;
-    status =
-        check_ops(compute, config->precision == GEMM_MIXED_BF16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype);
-    if (!status) status = verify_plugin(compute, path);
-    if (status) {
-        compute_close(compute);
-        *compute = (struct compute){0};
+    return path ? check_plugin(config, compute, path) : status;
+}
+
+enum status backend_check_plugins(struct sweep *sweep) {
+    for (size_t i = 0; i < sweep->count; i++) {
+        struct sweep_row *row = &sweep->rows[i];
+        const char *path = row->backend ? plugin_path(row->backend) : NULL;
+        struct compute compute;
+        if (!path) continue;
+        const struct compute_options options = config_compute(&row->config);
+        enum status status = compute_open(&compute, row->backend, &options);
+        if (!status) status = check_plugin(&row->config, &compute, path);
+        if (status && status != STATUS_VERIFY_FAILED) return status;
+        if (status) {
+            snprintf(row->wrong, sizeof row->wrong, "%s", status_message());
+        } else {
+            compute_close(&compute);
+        }
     }
-    return status;
+    return STATUS_OK;
 }

@@ -7,6 +7,7 @@
 #include "src/base/platform.h"
 #include "src/base/text.h"
 #include "src/bench/comparison.h"
+#include "src/cmd/backend.h"
 #include "src/cmd/bench_table.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
@@ -55,15 +56,19 @@ static enum status time_cell(struct breakeven *breakeven, size_t row, size_t bat
 }
 
 /* A backend that is wrong once takes no part any more. */
+static void find_wrong(struct breakeven *breakeven, size_t row, const char *reason) {
+    breakeven->wrong[row] = true;
+    if (!breakeven->first_wrong[0])
+        snprintf(breakeven->first_wrong, sizeof breakeven->first_wrong, "%s", reason);
+}
+
 static enum status verify_cell(struct breakeven *breakeven, size_t row, size_t batch, size_t hidden) {
     const struct config config = cell_config(breakeven, row, batch, hidden);
     const struct sweep_row *sweep = &breakeven->sweep.rows[row];
     enum status status = comparison_verify(&config, sweep->backend, &breakeven->data, PROBLEM_INTEGERS);
     if (!status) status = comparison_verify(&config, sweep->backend, &breakeven->data, PROBLEM_REALS);
     if (status != STATUS_VERIFY_FAILED) return status;
-    breakeven->wrong[row] = true;
-    if (!breakeven->first_wrong[0])
-        snprintf(breakeven->first_wrong, sizeof breakeven->first_wrong, "%s", status_message());
+    find_wrong(breakeven, row, status_message());
     return STATUS_OK;
 }
 
@@ -135,12 +140,15 @@ static enum status run(struct breakeven *breakeven, const struct sweep_lists *li
     enum status status = dataset_load(&breakeven->data, breakeven->config.data, DATASET_ALL);
     if (!status) status = config_check_data(&breakeven->config, &breakeven->data);
     if (!status) status = sweep_open(&breakeven->sweep, &breakeven->config, lists);
+    if (!status) status = backend_check_plugins(&breakeven->sweep);
     if (status) return status;
     breakeven->wrong = calloc(breakeven->sweep.count, sizeof *breakeven->wrong);
     breakeven->wins = calloc(MOST_SIDE * MOST_SIDE, sizeof *breakeven->wins);
     breakeven->best = calloc(MOST_SIDE * MOST_SIDE, sizeof *breakeven->best);
     if (!breakeven->wrong || !breakeven->wins || !breakeven->best)
         return status_set(STATUS_FAILED, "out of memory");
+    for (size_t row = 0; row < breakeven->sweep.count; row++)
+        if (breakeven->sweep.rows[row].wrong[0]) find_wrong(breakeven, row, breakeven->sweep.rows[row].wrong);
     if (breakeven->config.log[0] && !(breakeven->log = fopen(breakeven->config.log, "w")))
         return status_set(STATUS_FAILED, "cannot write the log '%s'", breakeven->config.log);
     cJSON *header = jsonl_header();

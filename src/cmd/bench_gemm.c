@@ -7,6 +7,7 @@
 #include "src/bench/baseline.h"
 #include "src/bench/gemm_log.h"
 #include "src/bench/shapes.h"
+#include "src/cmd/backend.h"
 #include "src/cmd/bench_table.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
@@ -128,7 +129,8 @@ static enum status open_bench(struct gemm_bench *bench, const struct sweep_lists
     struct sweep sweep;
     enum status status = sweep_open(&sweep, &bench->config, lists);
     if (status) return status;
-    status = contestants_open(&bench->contestants, &sweep);
+    status = backend_check_plugins(&sweep);
+    if (!status) status = contestants_open(&bench->contestants, &sweep);
     sweep_close(&sweep);
     if (status) return status;
     bench->contest.contestants = bench->contestants.list;
@@ -138,6 +140,9 @@ static enum status open_bench(struct gemm_bench *bench, const struct sweep_lists
     if (bench->config.log[0] && !(bench->log = fopen(bench->config.log, "w")))
         return status_set(STATUS_FAILED, "cannot write the log '%s'", bench->config.log);
     gemm_log_open(bench->log, "bench gemm", &bench->contestants);
+    for (size_t i = 0; i < bench->contestants.left_out_count; i++)
+        if (bench->contestants.left_out[i].wrong && !bench->wrong[0])
+            snprintf(bench->wrong, sizeof bench->wrong, "%s", bench->contestants.left_out[i].reason);
     return bench->contest.count ? STATUS_OK
                                 : status_set(STATUS_UNAVAILABLE, "none of the backends can be used here");
 }

@@ -10,6 +10,7 @@
 #include "src/bench/amdahl.h"
 #include "src/bench/comparison.h"
 #include "src/bench/shapes.h"
+#include "src/cmd/backend.h"
 #include "src/cmd/bench_table.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
@@ -164,6 +165,7 @@ static enum status run_scaling(struct scaling *scaling, const struct sweep_lists
         status = status_set(STATUS_FAILED, "cannot write the log '%s'", scaling->config.log);
     scaling->comparison.config = &scaling->config;
     scaling->comparison.data = &scaling->data;
+    if (!status) status = backend_check_plugins(&sweep);
     if (!status) status = comparison_run(&scaling->comparison, &sweep);
     if (!status || status == STATUS_VERIFY_FAILED) report(scaling);
     if (scaling->log) fclose(scaling->log);

@@ -17,7 +17,8 @@ void bench_print_header(const struct contestants *contestants) {
                1e-9 * rates->flops[GEMM_F32], 1e-9 * rates->flops[GEMM_F64], 1e-9 * rates->bandwidth);
     }
     for (size_t i = 0; i < contestants->left_out_count; i++)
-        printf("%-*s left out: %s\n", BENCH_LABEL, contestants->left_out[i].label,
+        printf("%-*s %s: %s\n", BENCH_LABEL, contestants->left_out[i].label,
+               contestants->left_out[i].wrong ? "WRONG, no time" : "left out",
                contestants->left_out[i].reason);
     printf("\n");
 }

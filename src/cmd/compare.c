@@ -10,6 +10,7 @@
 #include "src/base/text.h"
 #include "src/bench/comparison.h"
 #include "src/bench/comparison_log.h"
+#include "src/cmd/backend.h"
 #include "src/cmd/command.h"
 #include "src/cmd/console.h"
 #include "src/cmd/options.h"
@@ -134,7 +135,8 @@ static enum status compare(struct comparison *comparison, const struct sweep_lis
     struct sweep sweep;
     enum status status = sweep_open(&sweep, comparison->config, lists);
     if (status) return status;
-    status = comparison_run(comparison, &sweep);
+    status = backend_check_plugins(&sweep);
+    if (!status) status = comparison_run(comparison, &sweep);
     on_progress(NULL, "");
     if (status == STATUS_OK || status == STATUS_VERIFY_FAILED) {
         char kept[1024];
