@@ -10,9 +10,11 @@ struct agreement {
     struct config config; /* of the reference: float64, full precision, batches of at most 256 images */
     size_t steps, rows;
     double *losses; /* [steps] */
+    double growth;  /* how much further than usual this training carries rounding: tolerances grow with it */
 };
 
-/* Runs the reference: up to 50 steps, fewer where they would take more than 2e11 flop. */
+/* Runs the reference: up to 50 steps, fewer where they would take more than 2e11 flop. Runs the same in float32, too: some trainings
+   (a large learning rate) amplify any rounding, and how far float32 drifts on the reference loops says how much. */
 enum status agreement_open(struct agreement *agreement, const struct config *config,
                            const struct dataset_pair *data);
 void agreement_close(struct agreement *agreement);
@@ -43,7 +45,8 @@ enum status agreement_trace(const struct agreement *agreement, const struct conf
                             const struct gemm_backend *backend, const struct dataset_pair *data,
                             struct trace *trace);
 
-/* The relative difference that rounding may cause in a loss of the first steps. */
-double agreement_tolerance(enum gemm_dtype dtype, enum gemm_precision precision);
+/* The relative difference that rounding may cause in a loss of these steps. */
+double agreement_tolerance(const struct agreement *agreement, enum gemm_dtype dtype,
+                           enum gemm_precision precision);
 
 #endif

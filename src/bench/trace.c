@@ -139,8 +139,8 @@ enum status agreement_trace(const struct agreement *agreement, const struct conf
                             struct trace *trace) {
     struct lockstep *both = calloc(1, sizeof *both);
     if (!both) return status_set(STATUS_FAILED, "out of memory");
-    const double loss_tolerance =
-        agreement_tolerance((enum gemm_dtype)config->dtype, (enum gemm_precision)config->precision);
+    const double loss_tolerance = agreement_tolerance(agreement, (enum gemm_dtype)config->dtype,
+                                                      (enum gemm_precision)config->precision);
     *trace = (struct trace){.tolerance = 10 * loss_tolerance,
                             .tensor = "output"}; /* a loss is a mean, and rounds less */
     both->trace = trace;

@@ -143,8 +143,9 @@ static enum status open_bench(struct gemm_bench *bench, const struct sweep_lists
     for (size_t i = 0; i < bench->contestants.left_out_count; i++)
         if (bench->contestants.left_out[i].wrong && !bench->wrong[0])
             snprintf(bench->wrong, sizeof bench->wrong, "%s", bench->contestants.left_out[i].reason);
-    return bench->contest.count ? STATUS_OK
-                                : status_set(STATUS_UNAVAILABLE, "none of the backends can be used here");
+    return bench->contest.count || bench->wrong[0]
+               ? STATUS_OK
+               : status_set(STATUS_UNAVAILABLE, "none of the backends can be used here");
 }
 
 static enum status judge(struct gemm_bench *bench) {

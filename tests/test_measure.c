@@ -1,0 +1,281 @@
+/* compare and bench as a user meets them: tables, logs, exit codes, and no time for what is wrong. */
+#include "tests/support.h"
+
+#include <cjson/cJSON.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static char output[1 << 17];
+static char data[256]; /* 4 classes, 6x7 pixels, 300 + 100 images */
+
+static int make_data(void **state) {
+    (void)state;
+    snprintf(data, sizeof data, "%s", support_data_directory("data", 300, 100, 6, 7, 4));
+    unsetenv("TESSERA_DATA");
+    unsetenv("TESSERA_BACKEND");
+    setenv("OMP_WAIT_POLICY", "passive", 0); /* others may want the cores */
+    return 0;
+}
+
+#define RUN(...) support_run(output, sizeof output, __VA_ARGS__)
+#define SMALL "--layers 42-16-4 --batch-size 32 --epochs 3"
+
+/* The line of the log with this type and label (any, if NULL), to be deleted; fails if there is none. */
+static cJSON *find_line(const char *path, const char *type, const char *label) {
+    size_t length;
+    char *text = (char *)support_read(path, &length);
+    text[length] = '\0';
+    cJSON *found = NULL;
+    for (char *line = strtok(text, "\n"); line && !found; line = strtok(NULL, "\n")) {
+        cJSON *object = cJSON_Parse(line);
+        assert_non_null(object);
+        const char *its = cJSON_GetStringValue(cJSON_GetObjectItem(object, "label"));
+        if (strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(object, "type")), type) == 0 &&
+            (!label || (its && strcmp(its, label) == 0))) {
+            found = object;
+        } else {
+            cJSON_Delete(object);
+        }
+    }
+    free(text);
+    if (!found) fail_msg("%s has no line '%s' of '%s'", path, type, label ? label : "any");
+    return found;
+}
+
+static double number(const cJSON *object, const char *key) {
+    const cJSON *item = cJSON_GetObjectItem(object, key);
+    if (!cJSON_IsNumber(item)) fail_msg("no number '%s'", key);
+    return item->valuedouble;
+}
+
+static void compares_backends(void **state) {
+    (void)state;
+    const char *log = support_path("compare.jsonl");
+    assert_int_equal(RUN("compare --data %s " SMALL
+                         " --lr 0.3 --backends serial,openmp --threads 1,2 --baseline serial --trace "
+                         "--repeat 2 --log %s",
+                         data, log),
+                     0);
+    assert_says(output, "openmp, 2 threads");
+    assert_says(output, "drifts most: step ");
+    assert_says(output, "speed-up: against serial");
+    cJSON *line = find_line(log, "compare", "openmp, 2 threads");
+    assert_true(cJSON_IsTrue(cJSON_GetObjectItem(line, "agrees")));
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(line, "epoch_seconds")), 6);
+    assert_true(number(line, "drift") > 0 && number(line, "drift") < 1e-5);
+    assert_true(number(line, "median_epoch_seconds") > 0 && number(line, "images_per_second") > 0);
+    assert_true(number(line, "gflops") > 0 && number(line, "transfer_ratio") == 0);
+    assert_near(number(line, "test_accuracy"), number(line, "test_correct") / number(line, "test_total"),
+                1e-12);
+    /* the parts are those of an epoch: together its time, as far as a mean is a median */
+    double parts = 0;
+    for (const cJSON *part = cJSON_GetObjectItem(line, "time")->child; part; part = part->next)
+        parts += part->valuedouble;
+    double mean = 0;
+    for (const cJSON *one = cJSON_GetObjectItem(line, "epoch_seconds")->child; one; one = one->next)
+        mean += one->valuedouble / 6;
+    assert_near(parts / mean, 1, 0.1);
+    cJSON *serial = find_line(log, "compare", "serial");
+    assert_true(number(serial, "speedup") == 1);
+    assert_near(number(line, "speedup"),
+                number(serial, "median_epoch_seconds") / number(line, "median_epoch_seconds"), 1e-9);
+    assert_true(number(serial, "test_correct") == number(line, "test_correct")); /* the same bits */
+    cJSON_Delete(serial);
+    cJSON_Delete(line);
+}
+
+static void limits_are_said(void **state) {
+    (void)state;
+    const char *log = support_path("limit.jsonl");
+    assert_int_equal(RUN("compare --data %s --layers 42-2000-4 --batch-size 10 --epochs 50 --backends serial "
+                         "--limit-seconds 1e-6 "
+                         "--repeat 1 --log %s",
+                         data, log),
+                     0);
+    assert_says(output, "extrapolated from fewer steps than an epoch has");
+    cJSON *line = find_line(log, "compare", "serial");
+    assert_true(cJSON_IsTrue(cJSON_GetObjectItem(line, "extrapolated")));
+    assert_true(number(line, "epochs_trained") < 1 && number(line, "median_epoch_seconds") > 0);
+    cJSON_Delete(line);
+}
+
+static void left_out_ones_have_a_reason(void **state) {
+    (void)state;
+    const char *log = support_path("left.jsonl");
+    assert_int_equal(RUN("compare --data %s " SMALL
+                         " --backends serial --precision f32,tf32 --repeat 1 --log %s",
+                         data, log),
+                     0);
+    assert_says(output, "left out: backend 'serial' has no precision tf32");
+    cJSON *line = find_line(log, "compare", "serial, tf32");
+    assert_non_null(cJSON_GetObjectItem(line, "left_out"));
+    assert_null(cJSON_GetObjectItem(line, "median_epoch_seconds"));
+    cJSON_Delete(line);
+    assert_int_equal(RUN("compare --data %s " SMALL " --backends no-such-thing", data), 4);
+    assert_says(output, "usable here");
+    assert_int_equal(RUN("compare --data %s " SMALL " --backends serial --repeat 0", data), 2);
+    assert_int_equal(RUN("compare --data %s " SMALL " --backends serial --limit-seconds soon", data), 2);
+}
+
+/* Every wrong plug-in, in both commands: exit code 5, and no time. */
+static void wrong_ones_get_no_time(void **state) {
+    (void)state;
+    glob_t wrong;
+    assert_int_equal(glob(support_plugin("plugins/*.so"), 0, NULL, &wrong), 0);
+    assert_true(wrong.gl_pathc >= 10);
+    const size_t stride = getenv("TESSERA_TEST_STRIDE") ? 5 : 1;
+    for (size_t i = 0; i < wrong.gl_pathc; i += stride) {
+        const char *log = support_path("wrong.jsonl");
+        if (RUN("compare --data %s " SMALL " --backends serial,%s --repeat 1 --log %s", data,
+                wrong.gl_pathv[i], log) != 5)
+            fail_msg("%s in compare: %s", wrong.gl_pathv[i], output);
+        assert_says(output, "WRONG, no time: ");
+        cJSON *line = find_line(log, "compare", "serial"); /* the others go on */
+        assert_non_null(cJSON_GetObjectItem(line, "median_epoch_seconds"));
+        cJSON_Delete(line);
+        size_t length;
+        char *text = (char *)support_read(log, &length);
+        text[length] = '\0';
+        const char *its = strstr(text, "\"agrees\":false");
+        assert_non_null(its);
+        assert_null(strstr(its, "median_epoch_seconds"));
+        free(text);
+        if (RUN("bench gemm --layers 42-16-4 --batch-size 32 --sizes none --backends %s",
+                wrong.gl_pathv[i]) != 5)
+            fail_msg("%s in bench: %s", wrong.gl_pathv[i], output);
+        assert_says(output, "WRONG, no time: ");
+        assert_null(strstr(output, "GFLOP/s\n"));
+    }
+    globfree(&wrong);
+}
+
+static void benches_gemms(void **state) {
+    (void)state;
+    char log[300], slow[300];
+    snprintf(log, sizeof log, "%s", support_path("gemm.jsonl"));
+    snprintf(slow, sizeof slow, "%s", support_path("slow.jsonl"));
+    assert_int_equal(RUN("bench gemm --layers 42-16-4 --batch-size 32 --sizes 48 --ops NN,NT --dtype f32 "
+                         "--backends serial,openmp "
+                         "--repeat 3 --log %s",
+                         log),
+                     0);
+    assert_says(output, "NT f32      48     48     48  openmp");
+    assert_says(output, "NN f32      32     16     42  serial");
+    assert_null(strstr(output, "TN f32"));
+    cJSON *line = find_line(log, "gemm", "openmp");
+    assert_true(number(line, "gflops") > 0 && number(line, "m") == 48 && number(line, "repeats") == 3);
+    assert_near(number(line, "gflops"), 2e-9 * 48 * 48 * 48 / number(line, "median_seconds"), 1e-9);
+    cJSON_Delete(line);
+    line = find_line(log, "peak", NULL);
+    assert_true(number(line, "f32_gflops") > 0 && number(line, "copy_gbytes_per_second") > 0);
+    cJSON_Delete(line);
+    /* against itself with much slack it is no slower; against impossible times it is */
+    assert_int_equal(RUN("bench --baseline %s --tolerance 100000 --repeat 3", log), 0);
+    const char *fast =
+        "{\"type\":\"gemm\",\"label\":\"serial\",\"op\":\"NN\",\"dtype\":\"f32\",\"m\":48,\"n\":48,\"k\":48,"
+        "\"median_seconds\":1e-12}\n";
+    support_write(slow, fast, strlen(fast));
+    assert_int_equal(RUN("bench --baseline %s --repeat 3", slow), 6);
+    assert_says(output, "SLOWER");
+    assert_says(output, "1 of 1 times");
+    assert_int_equal(RUN("bench --baseline %s", data), 3); /* a directory */
+    support_write(slow, "{\"type\":\"gemm\"", 14);
+    assert_int_equal(RUN("bench --baseline %s", slow), 3);
+    assert_says(output, ":1: not a line of JSON");
+}
+
+static void benches_scaling(void **state) {
+    (void)state;
+    const char *log = support_path("scaling.jsonl");
+    assert_int_equal(RUN("bench scaling --data %s " SMALL
+                         " --backends openmp --threads 1,2 --repeat 2 --log %s",
+                         data, log),
+                     0);
+    assert_says(output, "Amdahl's law: serial part ");
+    cJSON *line = find_line(log, "scaling", NULL);
+    assert_true(number(line, "threads") == 1 && number(line, "speedup") == 1);
+    const cJSON *time = cJSON_GetObjectItem(line, "time");
+    assert_near((number(time, "gemm_nn") + number(time, "gemm_tn") + number(time, "gemm_nt") +
+                 number(time, "other")) /
+                    number(line, "epoch_seconds"),
+                1, 1e-9);
+    cJSON_Delete(line);
+    line = find_line(log, "amdahl", NULL);
+    assert_true(number(line, "error") > 0);
+    cJSON_Delete(line);
+}
+
+static void maps_the_breakeven(void **state) {
+    (void)state;
+    const char *log = support_path("breakeven.jsonl");
+    assert_int_equal(RUN("bench breakeven --data %s --layers 42-16-4 --backends serial,openmp --batches 8,64 "
+                         "--hidden 4,16 "
+                         "--cell-seconds 0.01 --repeat 1 --log %s",
+                         data, log),
+                     0);
+    size_t length, cells = 0, wins = 0;
+    char *text = (char *)support_read(log, &length);
+    text[length] = '\0';
+    for (const char *at = text; (at = strstr(at, "\"type\":\"breakeven\"")); at++) cells++;
+    for (const char *at = text; (at = strstr(at, "\"wins\":true")); at++) wins++;
+    free(text);
+    assert_int_equal(cells, 8);
+    assert_int_equal(wins, 4); /* one in each cell */
+}
+
+static void the_rest_of_bench(void **state) {
+    (void)state;
+    assert_int_equal(RUN("bench"), 2);
+    assert_int_equal(RUN("bench gem"), 2);
+    assert_says(output, "did you mean 'gemm'?");
+    assert_int_equal(RUN("bench --help"), 0);
+    assert_says(output, "breakeven");
+    assert_int_equal(RUN("bench gemm --sizes 12,x"), 2);
+    assert_int_equal(RUN("bench gemm --ops NN,XX"), 2);
+    assert_says(output, "--ops lists 'XX'");
+    const int code = RUN("bench shmem --sizes 64 --repeat 1"); /* needs a GPU */
+    assert_true(code == 4 || code == 0);
+    assert_says(output, code == 4 ? "usable here: " : "best: --order ");
+}
+
+static void evaluations_are_logged(void **state) {
+    (void)state;
+    char model[300], log[300];
+    snprintf(model, sizeof model, "%s", support_path("model.safetensors"));
+    snprintf(log, sizeof log, "%s", support_path("eval.jsonl"));
+    assert_int_equal(RUN("--data %s " SMALL " --lr 0 --save %s", data, model), 0);
+    assert_int_equal(RUN("eval %s --log %s", model, log), 0);
+    cJSON *result = find_line(log, "evaluation", NULL), *confusion = find_line(log, "confusion", NULL),
+          *mistake = find_line(log, "mistake", NULL);
+    double right = 0, all = 0;
+    const cJSON *counts = cJSON_GetObjectItem(confusion, "counts");
+    assert_int_equal(cJSON_GetArraySize(counts), 4);
+    for (int r = 0; r < 4; r++)
+        for (int c = 0; c < 4; c++) {
+            const double count = cJSON_GetArrayItem(cJSON_GetArrayItem(counts, r), c)->valuedouble;
+            all += count;
+            right += r == c ? count : 0;
+        }
+    assert_true(all == 100 && right == number(result, "test_correct"));
+    assert_true(number(mistake, "label") != number(mistake, "predicted"));
+    assert_int_equal(strlen(cJSON_GetStringValue(cJSON_GetObjectItem(mistake, "pixels"))), 2 * 6 * 7);
+    cJSON_Delete(result);
+    cJSON_Delete(confusion);
+    cJSON_Delete(mistake);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(compares_backends),
+        cmocka_unit_test(limits_are_said),
+        cmocka_unit_test(left_out_ones_have_a_reason),
+        cmocka_unit_test(wrong_ones_get_no_time),
+        cmocka_unit_test(benches_gemms),
+        cmocka_unit_test(benches_scaling),
+        cmocka_unit_test(maps_the_breakeven),
+        cmocka_unit_test(the_rest_of_bench),
+        cmocka_unit_test(evaluations_are_logged),
+    };
+    return cmocka_run_group_tests_name("measure", tests, make_data, NULL);
+}
