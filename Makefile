@@ -1,6 +1,7 @@
 # Tessera.  make            build ./train                 make check   all tests (SAN=address,undefined: sanitized)
 #           make run        set up, build, train          make probe   what was found on this machine
 #           make format     lay the source out            make lint    clang-tidy
+#           make figures    measures this machine: README.md and FIGURES=docs/figures/cpu/report.html
 #           make install PREFIX=/usr/local                make clean
 #
 # Variables: CC=clang  PORTABLE=1 (no -march=native: runs on any x86-64)  SAN=address,undefined  WERROR=1
@@ -240,6 +241,16 @@ ifeq ($(HAVE_CMOCKA),)
 	@echo 'make check needs cmocka: $(SUDO)apt-get install libcmocka-dev'; exit 1
 endif
 	@TESSERA=$(B)/train tests/run.sh $(TESTS)
+
+# --- figures: every table and chart for this machine ---
+
+FIGURES ?= docs/figures/cpu
+TAG ?= $(notdir $(FIGURES))
+.PHONY: figures
+figures: all
+	@data/fetch.sh
+	@tests/bench/figures.sh measure $(FIGURES)
+	@tests/bench/figures.sh write $(FIGURES) $(TAG)
 
 # --- care ---
 

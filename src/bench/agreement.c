@@ -6,7 +6,7 @@
 #include "src/backend/registry.h"
 
 enum { MOST_ROWS = 256, MOST_STEPS = 50, LEAST_STEPS = 4 };
-static const double MOST_FLOPS = 2e11;
+static const double MOST_FLOPS = 5e10;
 
 /* What float32 on the reference loops drifts in the configs of this project, and less. */
 static const double USUAL_DRIFT = 1e-6;

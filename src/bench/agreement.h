@@ -13,7 +13,7 @@ struct agreement {
     double growth;  /* how much further than usual this training carries rounding: tolerances grow with it */
 };
 
-/* Runs the reference: up to 50 steps, fewer where they would take more than 2e11 flop. Runs the same in float32, too: some trainings
+/* Runs the reference: up to 50 steps, fewer where they would take more than 5e10 flop. Runs the same in float32, too: some trainings
    (a large learning rate) amplify any rounding, and how far float32 drifts on the reference loops says how much. */
 enum status agreement_open(struct agreement *agreement, const struct config *config,
                            const struct dataset_pair *data);

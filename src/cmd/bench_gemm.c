@@ -73,6 +73,14 @@ static enum status measure_square(struct gemm_bench *bench, size_t size) {
     return status;
 }
 
+/* Is there a training to take products from? */
+static bool names_training(const struct config *config) {
+    static const char *const keys[] = {"layers", "batch-size"};
+    for (int i = 0; i < 2; i++)
+        if (config->origin[config_key_find(keys[i]) - config_key_at(0)] == FROM_FLAG) return true;
+    return config->file[0] != '\0';
+}
+
 static enum status measure_training(struct gemm_bench *bench) {
     struct gemm_shape shapes[SHAPES_MOST];
     char name[64];
@@ -171,7 +179,7 @@ static enum status run_gemm(struct gemm_bench *bench, const struct sweep_lists *
         status = measure_baseline(bench);
     } else {
         for (size_t i = 0; i < count && !status; i++) status = measure_square(bench, sizes[i]);
-        if (!status) status = measure_training(bench);
+        if (!status && names_training(&bench->config)) status = measure_training(bench);
     }
     bench_print_kernels(&bench->kernels);
     return status ? status : judge(bench);
@@ -196,7 +204,8 @@ static enum status run_bench_gemm(int argc, char **argv) {
     char backends[1024];
     double percent = 10;
     const struct option_extra extras[] = {
-        {"config", "FILE", "the training whose products are measured too [the built-in defaults]", &config},
+        {"config", "FILE",
+         "the training whose products are measured too; likewise --layers or --batch-size [none]", &config},
         {"backends", "A,B,..", "the GEMMs, or 'all' that can be used here [all]", &lists.backends},
         {"threads", "N,..", "of host backends, each count a row [all cores]", &lists.threads},
         {"dtype", "f32,..", "f32, f64, bf16 (operands, into float32) [f32,f64]", &dtype},
@@ -212,7 +221,8 @@ static enum status run_bench_gemm(int argc, char **argv) {
     const struct option_set set = {
         .usage = "bench gemm [--backends A,B,..] [--sizes N,..] [--config FILE]...",
         .details =
-            "Times C = op(A) op(B) of squares and of the products of a training step. Every backend is "
+            "Times C = op(A) op(B) of squares and of the products of a training step (--config). Every "
+            "backend is "
             "verified on the very\n"
             "shape before and after (exact integers and a float64 reference, NaN in C beforehand, guards "
             "around it, all copies\n"

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Measures every figure of README.md and of a report for this machine: called by `make figures`.
+#
+#   tests/bench/figures.sh measure LOGS [NAME..]   writes the logs (JSON lines, and the transcripts as text) to the folder LOGS;
+#                                                  with names, those alone, and leaves the others as they are
+#   tests/bench/figures.sh write LOGS TAG          writes LOGS/report.html, and README.md between its markers <!-- NAME TAG -->
+#
+# TRAIN names the program (default ./train). MNIST must be in data/mnist (data/fetch.sh). Backends that cannot be used here are
+# left out, and the page says so. Leave the machine alone meanwhile: about 8 minutes on two cores, 7 on a GPU.
+# The environment is used as it is: where the program says that OpenBLAS chose a slow core, set OPENBLAS_CORETYPE.
+set -euo pipefail
+
+train=${TRAIN:-./train}
+validation="--config configs/validation.cfg"
+high="--config configs/high-throughput.cfg"
+[ $# -ge 2 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
+logs=$2
+
+names=("${@:3}")
+wanted() { [ ${#names[@]} -eq 0 ] || [[ " ${names[*]} " == *" $1 "* ]]; }
+
+# transcript NAME FLAGS...: what the program prints, with the command above it
+transcript() {
+    local name=$1; shift
+    wanted "$name" || return 0
+    { echo "\$ ${OPENBLAS_CORETYPE:+OPENBLAS_CORETYPE=$OPENBLAS_CORETYPE }./train $*"; "$train" "$@"; } >"$logs/$name.txt"
+}
+
+# run NAME FLAGS...: the same with a log of that name
+run() {
+    local name=$1; shift
+    wanted "$name" || return 0
+    echo "  $name"
+    "$train" "$@" --log "$logs/$name.jsonl" >"$logs/$name.txt"
+}
+
+measure() {
+    mkdir -p "$logs"
+    [ ${#names[@]} -gt 0 ] || rm -f "$logs"/*.jsonl "$logs"/*.txt
+    local model gpu=""
+    model=$(mktemp --suffix .safetensors)
+    trap 'rm -f "$model"' EXIT
+    if "$train" devices --backend cublas >/dev/null 2>&1; then gpu=1; fi
+
+    echo "measuring into $logs:"
+    transcript transcript $validation ${gpu:+--backend cublas}
+    if wanted training; then
+        run training $validation ${gpu:+--backend cuda-tuned} --save "$model"
+        [ ${#names[@]} -eq 0 ] || names+=(evaluation) # goes with it
+        run evaluation eval "$model" --misclassified 12
+    fi
+    run compare-validation compare $validation --backends all
+    if [ -n "$gpu" ]; then
+        run compare-validation-host compare $validation --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas,openblas \
+            --residency host --pin off,on --repeat 1
+        run compare-validation-eager compare $validation --backends cuda-tuned,cublas,openblas --engine eager --repeat 3
+        run compare-validation-f64 compare $validation --backends cuda-tuned,cublas,openblas --dtype f64
+        run compare-validation-bf16 compare $validation --backends cuda-tuned,cublas --precision bf16,tf32
+        run compare-high compare $high --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-order,cuda-tuned,cublas,openblas,openmp \
+            --limit-seconds 20
+        run compare-high-rounded compare $high --backends cuda-tuned,cublas --precision tf32,bf16 --repeat 7
+        run compare-high-host compare $high --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas,openblas \
+            --residency host --pin off,on --repeat 1
+        run gemm bench gemm $validation --sizes 256,512,1024,2048,4096 --limit-seconds 3 \
+            --backends openblas,cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas
+        run gemm-8192 bench gemm --sizes 8192 --dtype f32 --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas
+        run gemm-high bench gemm $high --sizes none --dtype f32 --backends openblas,cuda-shmem,cuda-tuned,cublas
+        run shmem bench shmem
+        run breakeven bench breakeven --backends openblas,cuda-tuned,cublas --batches 16,128,1024,8192 --hidden 16,128,1024,4096 \
+            --repeat 1
+    else
+        run compare-high compare $high --backends all --limit-seconds 8 --repeat 2
+        run gemm bench gemm $validation --sizes 256,512,1024,2048 --limit-seconds 3
+        run gemm-high bench gemm $high --sizes none --dtype f32 --backends openblas
+        run breakeven bench breakeven --batches 16,128,1024 --hidden 32,128,512
+    fi
+    run scaling bench scaling $validation --epochs 5
+}
+
+write() {
+    local tag=$1
+    "$train" report "$logs"/*.jsonl -o "$logs/report.html"
+    "$train" report "$logs"/*.jsonl --tables README.md --tag "$tag"
+}
+
+case $1 in
+measure) measure ;;
+write) write "${3:?TAG}" ;;
+*) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+esac
