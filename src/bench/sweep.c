@@ -10,7 +10,7 @@ enum { MOST_VALUES = 32, VALUE = 256 };
 
 /* A key and the values that it takes in turn. */
 struct axis {
-    const char *key, *unit; /* the unit follows the value in labels */
+    const char *key;
     size_t count;
     char value[MOST_VALUES][VALUE];
 };
@@ -58,6 +58,13 @@ static bool matters(int key, const struct gemm_backend *backend, const struct co
     return true;
 }
 
+/* ", 2 threads", ", pinned", ", f64": as a reader would say it. */
+static void append_value(struct sweep_row *row, int key, const char *value) {
+    const char *unit = key != THREADS ? "" : strcmp(value, "1") == 0 ? " thread" : " threads";
+    if (key == PIN) value = strcmp(value, "on") == 0 ? "pinned" : "pageable";
+    text_append(row->label, sizeof row->label, ", %s%s", value, unit);
+}
+
 /* Of all backends, those that cannot be used are no error. */
 static enum status leave_out(struct sweep_row *row, size_t index) {
     registry_usable(registry_at(index), row->left_out, sizeof row->left_out);
@@ -88,8 +95,7 @@ static enum status combine(const struct axis *axes, size_t index, bool all, stru
         if (a == BACKEND) {
             text_append(row->label, sizeof row->label, "%s", row->backend ? row->backend->name : value);
         } else if (counts && axes[a].count > 1) {
-            const char *unit = a == THREADS && strcmp(value, "1") == 0 ? " thread" : axes[a].unit;
-            text_append(row->label, sizeof row->label, ", %s%s", value, unit);
+            append_value(row, a, value);
         }
     }
     return STATUS_OK;
@@ -125,7 +131,6 @@ enum status sweep_open(struct sweep *sweep, const struct config *config, const s
     enum status status = STATUS_OK;
     for (int a = 0; a < AXES && !status; a++) {
         axes[a].key = keys[a];
-        axes[a].unit = a == THREADS ? " threads" : a == PIN ? " pin" : "";
         status = fill(&axes[a], given[a], config);
         if (!status && axes[a].count == 0) status = status_set(STATUS_USAGE, "--%s lists nothing", keys[a]);
     }

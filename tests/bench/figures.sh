@@ -37,7 +37,7 @@ run() {
 measure() {
     mkdir -p "$logs"
     [ ${#names[@]} -gt 0 ] || rm -f "$logs"/*.jsonl "$logs"/*.txt
-    local model gpu=""
+    model="" gpu=""
     model=$(mktemp --suffix .safetensors)
     trap 'rm -f "$model"' EXIT
     if "$train" devices --backend cublas >/dev/null 2>&1; then gpu=1; fi
