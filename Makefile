@@ -249,7 +249,7 @@ TAG ?= $(notdir $(FIGURES))
 .PHONY: figures
 figures: all
 	@data/fetch.sh
-	@tests/bench/figures.sh measure $(FIGURES)
+	+@tests/bench/figures.sh measure $(FIGURES)
 	@tests/bench/figures.sh write $(FIGURES) $(TAG)
 
 # --- care ---

@@ -21,6 +21,11 @@ static void statistics_are_of_the_sorted(void **state) {
     assert_true(statistics_of(even, 4).median == 2.5);
     assert_false(statistics_of(quiet, 7).noisy); /* one fast and one slow outlier are left aside */
     assert_true(statistics_of(loud, 7).noisy);
+    double many[100]; /* spread evenly over 20 %: the median is known much better */
+    for (int i = 0; i < 100; i++) many[i] = 100 + 0.2 * i;
+    assert_false(statistics_of(many, 100).noisy);
+    for (int i = 0; i < 100; i++) many[i] = 100 + i;
+    assert_true(statistics_of(many, 100).noisy);
 }
 
 static void amdahl_is_found_again(void **state) {

@@ -1,8 +1,9 @@
 #include "src/base/statistics.h"
 
+#include <math.h>
 #include <stdlib.h>
 
-static const double QUIET = 0.05;
+static const double QUIET = 0.05, DEVIATIONS = 1.53; /* of a normal distribution: 87 % */
 
 static int by_value(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -16,7 +17,9 @@ struct statistics statistics_of(double *values, size_t count) {
                             .median = (values[(count - 1) / 2] + values[count / 2]) / 2,
                             .min = values[0],
                             .max = values[count - 1]};
-    const size_t cut = count > 4 ? 1 : 0;
-    of.noisy = values[count - 1 - cut] - values[cut] > QUIET * of.median;
+    /* the rank of the median has a standard deviation of sqrt(count) / 2 */
+    const double rank = ((double)count - DEVIATIONS * sqrt((double)count)) / 2;
+    const size_t low = rank > 0 ? (size_t)rank : 0;
+    of.noisy = values[count - 1 - low] - values[low] > QUIET * of.median;
     return of;
 }

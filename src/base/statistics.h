@@ -8,8 +8,8 @@
 struct statistics {
     size_t count;
     double median, min, max;
-    /* Would another run find another median? The second and the second last of the sorted values, which hold the true median
-       between them in 7 of 8 runs of 7 repeats, are more than 5 % of the median apart. */
+    /* Might another run find another median? Its confidence interval of 87 %, from the order statistics (of 7 values the second and
+       the sixth), is wider than 5 % of it. */
     bool noisy;
 };
 

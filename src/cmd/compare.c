@@ -101,7 +101,7 @@ static void print_notes(const struct comparison *comparison, const char *wanted,
     }
     if (limited) printf("* after the steps that --limit-seconds allowed, not the whole training\n");
     if (extrapolated) printf("~ extrapolated from fewer steps than an epoch has\n");
-    if (noisy) printf("? noisy: the middle epochs differ by more than 5 %%\n");
+    if (noisy) printf("? noisy: the median is uncertain by more than 5 %%\n");
     if (apart) printf("NN, TN, NT and GFLOP/s of a graph are those of one more epoch, op by op\n");
     printf("\n");
     for (size_t i = 0; i < comparison->count; i++)

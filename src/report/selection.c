@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/base/text.h"
+#include "src/report/row.h"
 
 size_t names_index(struct names *names, const char *name) {
     for (size_t i = 0; i < names->count; i++)
@@ -48,6 +49,28 @@ static bool add_row(struct selection *selection, const struct record *row) {
     return true;
 }
 
+/* The name of a row that is measured anew by every command of its kind; false for other types. */
+static bool name_of(const struct record *row, const char *type, char *name, size_t size) {
+    if (strcmp(type, "compare") == 0) {
+        row_label(row->line, name, size);
+        return true;
+    }
+    snprintf(name, size, "%.200s, %.0f", record_text(row->line, "device"),
+             record_number(row->line, "threads"));
+    return strcmp(type, "peak") == 0;
+}
+
+/* Is it there already: the baseline of a second comparison, the peak of a second bench? */
+static bool repeated(const struct selection *selection, const struct record *row, const char *type) {
+    char name[256], other[256];
+    if (!name_of(row, type, name, sizeof name)) return false;
+    for (size_t i = 0; i < selection->count; i++) {
+        name_of(selection->rows[i], type, other, sizeof other);
+        if (strcmp(name, other) == 0) return true;
+    }
+    return false;
+}
+
 enum status selections_of(struct selections *selections, const struct records *records, const char *type,
                           selection_key *key) {
     *selections = (struct selections){0};
@@ -56,6 +79,7 @@ enum status selections_of(struct selections *selections, const struct records *r
         char text[SELECTION_TEXT] = "";
         key(row, text, sizeof text);
         struct selection *selection = find_selection(selections, text);
+        if (selection && repeated(selection, row, type)) continue;
         if (!selection || !add_row(selection, row)) return status_set(STATUS_FAILED, "out of memory");
     }
     return STATUS_OK;

@@ -30,7 +30,8 @@ struct selections {
 /* Writes what rows that belong together have in common. */
 typedef void selection_key(const struct record *record, char *key, size_t size);
 
-/* The rows of a type, apart by key, in the order in which they came. STATUS_FAILED if memory ran out. */
+/* The rows of a type, apart by key, in the order in which they came. Of rows of "compare" or "peak" with the same name (a baseline that
+   several comparisons share) the first stays. STATUS_FAILED if memory ran out. */
 enum status selections_of(struct selections *selections, const struct records *records, const char *type,
                           selection_key *key);
 void selections_free(struct selections *selections);
