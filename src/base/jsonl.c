@@ -1,5 +1,9 @@
 #include "src/base/jsonl.h"
 
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "src/base/platform.h"
 
 cJSON *jsonl_new(const char *type) {
@@ -31,4 +35,19 @@ void jsonl_write(FILE *out, cJSON *object) {
     }
     cJSON_free(line);
     cJSON_Delete(object);
+}
+
+static enum status cannot_write(const char *path) {
+    return status_set(STATUS_FAILED, "cannot write the log '%s': %s", path, strerror(errno));
+}
+
+enum status jsonl_open(FILE **log, const char *path) {
+    *log = path[0] ? fopen(path, "w") : NULL;
+    return *log || !path[0] ? STATUS_OK : cannot_write(path);
+}
+
+enum status jsonl_close(FILE *log, const char *path, enum status status) {
+    if (!log) return status;
+    const bool failed = ferror(log) != 0;
+    return (fclose(log) != 0 || failed) && !status ? cannot_write(path) : status;
 }

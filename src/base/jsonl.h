@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "src/base/status.h"
+
 /* {"type": type}, to be filled and written. */
 cJSON *jsonl_new(const char *type);
 
@@ -17,5 +19,11 @@ void jsonl_count(cJSON *object, const char *key, uint64_t value);
 
 /* Writes the line through, so that a killed run keeps it, and deletes the object. `out` NULL: deletes alone. */
 void jsonl_write(FILE *out, cJSON *object);
+
+/* Opens a log for --log before the work starts; "" gives NULL, and that is fine. */
+enum status jsonl_open(FILE **log, const char *path);
+
+/* Closes it (NULL: nothing). Returns `status`, or STATUS_FAILED if that was STATUS_OK and not all could be written. */
+enum status jsonl_close(FILE *log, const char *path, enum status status);
 
 #endif

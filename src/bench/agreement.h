@@ -10,11 +10,13 @@ struct agreement {
     struct config config; /* of the reference: float64, full precision, batches of at most 256 images */
     size_t steps, rows;
     double *losses; /* [steps] */
+    double *single; /* [steps], in float32; part of the same memory */
     double growth;  /* how much further than usual this training carries rounding: tolerances grow with it */
 };
 
 /* Runs the reference: up to 50 steps, fewer where they would take more than 5e10 flop. Runs the same in float32, too: some trainings
-   (a large learning rate) amplify any rounding, and how far float32 drifts on the reference loops says how much. */
+   (a large learning rate) amplify any rounding, and how far float32 drifts on the reference loops says how much. Steps past a
+   drift of 1e-5 are left out: agreement would prove nothing there. */
 enum status agreement_open(struct agreement *agreement, const struct config *config,
                            const struct dataset_pair *data);
 void agreement_close(struct agreement *agreement);

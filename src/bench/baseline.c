@@ -15,10 +15,10 @@ static const char *text_of(const cJSON *line, const char *key) {
     return text ? text : "";
 }
 
-/* A whole number from 1 to 2^40, else 0. */
+/* A whole number from 1 to 2^24, else 0. */
 static size_t size_of(const cJSON *line, const char *key) {
     const double value = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(line, key));
-    return value >= 1 && value <= 0x1p40 ? (size_t)value : 0;
+    return value >= 1 && value <= 0x1p24 ? (size_t)value : 0;
 }
 
 static bool parse_entry(const cJSON *line, struct baseline_entry *entry) {
@@ -35,11 +35,15 @@ static bool parse_entry(const cJSON *line, struct baseline_entry *entry) {
                   .n = size_of(line, "n"),
                   .k = size_of(line, "k")},
         .seconds = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(line, "median_seconds"))};
-    snprintf(entry->label, sizeof entry->label, "%s", text_of(line, "label"));
+    snprintf(entry->backend, sizeof entry->backend, "%s", text_of(line, "backend"));
+    snprintf(entry->path, sizeof entry->path, "%s", text_of(line, "path"));
+    snprintf(entry->precision, sizeof entry->precision, "%s", text_of(line, "precision"));
+    snprintf(entry->gpu, sizeof entry->gpu, "%s", text_of(line, "gpu"));
+    entry->threads = (int)size_of(line, "threads");
     snprintf(entry->shape.what, sizeof entry->shape.what, "%s", text_of(line, "what"));
     snprintf(entry->shape.config, sizeof entry->shape.config, "%s", text_of(line, "config"));
     return op >= 0 && dtype >= 0 && entry->shape.m && entry->shape.n && entry->shape.k &&
-           entry->seconds > 0 && entry->label[0];
+           entry->seconds > 0 && entry->backend[0] && entry->threads;
 }
 
 static enum status add_line(struct baseline *baseline, const char *text, const char *path, size_t number) {
@@ -78,26 +82,43 @@ void baseline_close(struct baseline *baseline) {
     *baseline = (struct baseline){0};
 }
 
-double baseline_seconds(const struct baseline *baseline, const char *label, enum gemm_dtype dtype,
+static bool same_setup(const struct baseline_entry *entry, const struct contestant *contestant, enum gemm_dtype dtype) {
+    const struct compute *compute = &contestant->compute;
+    return strcmp(entry->backend, compute->backend->name) == 0 && entry->threads == compute->threads &&
+           strcmp(entry->precision, compute_precision(compute, dtype)) == 0 && strcmp(entry->gpu, compute->gpu) == 0;
+}
+
+double baseline_seconds(const struct baseline *baseline, const struct contestant *contestant, enum gemm_dtype dtype,
                         const struct gemm_shape *shape) {
     for (size_t i = 0; i < baseline->count; i++) {
         const struct baseline_entry *entry = &baseline->entries[i];
         if (entry->dtype == dtype && entry->shape.op == shape->op && entry->shape.m == shape->m &&
-            entry->shape.n == shape->n && entry->shape.k == shape->k && strcmp(entry->label, label) == 0)
+            entry->shape.n == shape->n && entry->shape.k == shape->k && same_setup(entry, contestant, dtype))
             return entry->seconds;
     }
     return 0;
 }
 
+static const char *flag_of(const struct baseline_entry *entry) {
+    return entry->path[0] ? entry->path : entry->backend;
+}
+
 void baseline_backends(const struct baseline *baseline, char *list, size_t size) {
     list[0] = '\0';
     for (size_t i = 0; i < baseline->count; i++) {
-        const char *label = baseline->entries[i].label;
-        const size_t length = strcspn(label, ",");
         bool seen = false;
         for (size_t j = 0; j < i && !seen; j++)
-            seen = strcspn(baseline->entries[j].label, ",") == length &&
-                   strncmp(baseline->entries[j].label, label, length) == 0;
-        if (!seen) text_append(list, size, "%s%.*s", list[0] ? "," : "", (int)length, label);
+            seen = strcmp(flag_of(&baseline->entries[i]), flag_of(&baseline->entries[j])) == 0;
+        if (!seen) text_append(list, size, "%s%s", list[0] ? "," : "", flag_of(&baseline->entries[i]));
+    }
+}
+
+void baseline_threads(const struct baseline *baseline, char *list, size_t size) {
+    list[0] = '\0';
+    for (size_t i = 0; i < baseline->count; i++) {
+        bool seen = baseline->entries[i].gpu[0] != '\0';
+        for (size_t j = 0; j < i && !seen; j++)
+            seen = !baseline->entries[j].gpu[0] && baseline->entries[j].threads == baseline->entries[i].threads;
+        if (!seen) text_append(list, size, "%s%d", list[0] ? "," : "", baseline->entries[i].threads);
     }
 }

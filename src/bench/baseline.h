@@ -5,7 +5,9 @@
 #include "src/bench/contest.h"
 
 struct baseline_entry {
-    char label[128];
+    char backend[256], path[512]; /* the path of a plug-in, else "" */
+    char precision[16], gpu[256];
+    int threads; /* of the host; 1 on a GPU */
     enum gemm_dtype dtype;
     struct gemm_shape shape;
     double seconds; /* median */
@@ -20,11 +22,12 @@ struct baseline {
 enum status baseline_read(struct baseline *baseline, const char *path);
 void baseline_close(struct baseline *baseline);
 
-/* The time of the same label, dtype, op and shape; 0 if it has none. */
-double baseline_seconds(const struct baseline *baseline, const char *label, enum gemm_dtype dtype,
+/* The time of the same backend, threads, precision, GPU, dtype, op and shape; 0 if it has none. */
+double baseline_seconds(const struct baseline *baseline, const struct contestant *contestant, enum gemm_dtype dtype,
                         const struct gemm_shape *shape);
 
-/* Their backends, comma-separated, for --backends; cut off at `size`. */
+/* Their backends (paths of plug-ins), and their thread counts, comma-separated, for the flags; cut off at `size`. */
 void baseline_backends(const struct baseline *baseline, char *list, size_t size);
+void baseline_threads(const struct baseline *baseline, char *list, size_t size);
 
 #endif

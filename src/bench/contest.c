@@ -4,8 +4,9 @@
 #include <stdlib.h>
 
 #include "src/backend/registry.h"
+#include "src/base/text.h"
 
-enum { FEW_REPEATS_MORE = 5 };             /* verification and warm-up, in calls */
+enum { PROBE = 192, FEW_REPEATS_MORE = 5 };             /* verification and warm-up, in calls */
 static const double SAMPLE_SECONDS = 0.01; /* so that reading the clock costs nothing */
 static const size_t LARGEST_ROTATION = (size_t)1 << 30;
 
@@ -48,6 +49,18 @@ static double *seconds_per_flop(const struct entry *entry) {
     return &entry->contestant->seconds_per_flop[call->dtype][call->op];
 }
 
+/* A first idea of the rate, from a small product, so that the first shape does not take an hour. */
+static enum status probe(struct contestant *who, enum gemm_dtype dtype, enum gemm_op op) {
+    const struct gemm_shape small = {.op = op, .m = PROBE, .n = PROBE, .k = PROBE, .what = "probe"};
+    struct problem problem;
+    double seconds = 0;
+    enum status status = problem_open(&problem, &who->compute, dtype, &small, 0);
+    for (int call = 0; call < 2 && !status; call++) status = problem_time(&problem, 1, &seconds); /* the second is warm */
+    if (!status) who->seconds_per_flop[dtype][op] = seconds / problem_flops(&problem);
+    problem_close(&problem);
+    return status;
+}
+
 static enum status enter(const struct contest *contest, struct entry *entry, enum gemm_dtype dtype,
                          const struct gemm_shape *shape) {
     struct contestant *who = entry->contestant;
@@ -55,16 +68,21 @@ static enum status enter(const struct contest *contest, struct entry *entry, enu
     if (!compute->backend->supports(dtype, shape->op))
         return status_set(STATUS_UNAVAILABLE, "does not support %s %s", dtype_name(dtype),
                           gemm_op_name(shape->op));
+    if (contest->limit_seconds > 0 && who->seconds_per_flop[dtype][shape->op] == 0) {
+        const enum status probed = probe(who, dtype, shape->op);
+        if (probed) return probed;
+    }
     const double flops = 2.0 * (double)shape->m * (double)shape->n * (double)shape->k,
                  foreseen = who->seconds_per_flop[dtype][shape->op] * flops *
                             (double)(contest->repeats + FEW_REPEATS_MORE);
     if (contest->limit_seconds > 0 && foreseen > contest->limit_seconds)
-        return status_set(STATUS_UNAVAILABLE, "would take about %.0f s: --limit-seconds is %g", foreseen,
+        return status_set(STATUS_UNAVAILABLE, "would take about %s: --limit-seconds is %g", text_seconds(foreseen).text,
                           contest->limit_seconds);
     enum status status = problem_open(&entry->problem, compute, dtype, shape, rotation(compute));
-    if (!status) status = problem_verify(&entry->problem, PROBLEM_INTEGERS, 1);
-    if (!status) status = problem_time(&entry->problem, 1, &entry->samples[0]);
     if (status) return status;
+    status = problem_verify(&entry->problem, PROBLEM_INTEGERS, 1);
+    if (!status) status = problem_time(&entry->problem, 1, &entry->samples[0]);
+    if (status) return status == STATUS_FAILED ? STATUS_VERIFY_FAILED : status; /* it refused what it supports */
     const double wanted = SAMPLE_SECONDS / (entry->samples[0] > 1e-7 ? entry->samples[0] : 1e-7);
     entry->calls = wanted < 1 ? 1 : (size_t)wanted + 1;
     entry->result->outcome = RESULT_RIGHT;

@@ -1,5 +1,6 @@
 #include "src/bench/gemm_log.h"
 
+#include "src/backend/plugin.h"
 #include "src/base/jsonl.h"
 
 static void add_text(cJSON *line, const char *key, const char *text) {
@@ -91,6 +92,7 @@ void gemm_log_result(FILE *log, const struct contestant *contestant, enum gemm_d
     cJSON *line = jsonl_new("gemm");
     add_text(line, "label", contestant->label);
     add_text(line, "backend", contestant->compute.backend->name);
+    add_text(line, "path", plugin_path(contestant->compute.backend));
     add_text(line, "description", contestant->compute.description);
     add_text(line, "device", device_name(contestant));
     add_text(line, "gpu", contestant->compute.gpu);

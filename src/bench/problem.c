@@ -7,7 +7,7 @@
 #include "src/backend/oracle.h"
 #include "src/base/rng.h"
 
-enum { A, B, C, GUARD = 256, SAMPLED_ROWS = 16, MOST_COPIES = 4096 };
+enum { A, B, C, GUARD = 256, SAMPLED_ROWS = 16, MOST_COPIES = 4096, LONGEST = 1 << 24 };
 static const unsigned char POISON = 0xFF; /* as a number of any dtype: NaN */
 
 static size_t padded(size_t bytes) {
@@ -18,6 +18,8 @@ enum status problem_open(struct problem *problem, struct compute *compute, enum 
                          const struct gemm_shape *shape, size_t rotate) {
     const size_t m = shape->m, n = shape->n, k = shape->k, size = dtype_size(dtype);
     const bool ta = gemm_transposes_a(shape->op), tb = gemm_transposes_b(shape->op);
+    if (m > LONGEST || n > LONGEST || k > LONGEST)
+        return status_set(STATUS_USAGE, "m=%zu n=%zu k=%zu: a side may be at most %d", m, n, k, LONGEST);
     *problem = (struct problem){.compute = compute, .shape = *shape};
     problem->call = (struct gemm_call){.dtype = dtype,
                                        .c_f32 = dtype == GEMM_BF16,
@@ -37,6 +39,7 @@ enum status problem_open(struct problem *problem, struct compute *compute, enum 
     problem->pitch[C] = padded(problem->bytes[C]) + 2 * (size_t)GUARD;
     const size_t one = problem->pitch[A] + problem->pitch[B] + problem->pitch[C];
     problem->copies = rotate / one + 1 < MOST_COPIES ? rotate / one + 1 : MOST_COPIES;
+    if (rotate && problem->copies < 2) problem->copies = 2;
     for (int x = A; x <= C; x++) {
         problem->host[x] = malloc(problem->pitch[x]);
         problem->device[x] =
@@ -94,8 +97,7 @@ enum status problem_time(struct problem *problem, size_t calls, double *seconds)
     for (size_t c = 0; c < calls && !status; c++) status = call_next(problem);
     device->driver->lap(device, profile_gemm_slot(PART_GEMM_NN, 0, call->m, call->n, call->k));
     const enum status finished = device->driver->synchronize(device);
-    *seconds = (profile.seconds[PART_GEMM_NN] + profile.seconds[PART_H2D] + profile.seconds[PART_D2H]) /
-               (double)calls;
+    *seconds = profile.seconds[PART_GEMM_NN] / (double)calls;
     device->profile = before;
     return status ? status : finished;
 }

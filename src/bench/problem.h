@@ -22,7 +22,7 @@ struct problem {
     size_t next;                       /* the copy of the next call */
 };
 
-/* Copies fill at least `rotate` bytes. STATUS_FAILED without memory. The backend must support dtype and op. */
+/* Copies fill at least `rotate` bytes, and are at least two unless it is 0; at most 4,096. STATUS_FAILED without memory. The backend must support dtype and op. */
 enum status problem_open(struct problem *problem, struct compute *compute, enum gemm_dtype dtype,
                          const struct gemm_shape *shape, size_t rotate);
 void problem_close(struct problem *problem);

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/backend/plugin.h"
+#include "src/backend/registry.h"
 #include "src/base/statistics.h"
 #include "src/nn/engine.h"
 
@@ -101,6 +103,8 @@ enum status run_training(const struct config *config, const struct gemm_backend 
     if (!status) status = train(run);
     trainer_close(&run->trainer);
     compute_close(&run->compute);
+    const struct device_driver *driver = registry_device(backend->device);
+    if (driver->reset && !plugin_path(backend)) driver->reset(); /* a plug-in may keep what it likes */
     free(run);
     if (status) run_close(result);
     return status;

@@ -71,9 +71,11 @@ static enum status verify_plugin(struct compute *compute, const char *path) {
 }
 
 /* Open already; closes it unless all is well. */
-static enum status check_plugin(const struct config *config, struct compute *compute, const char *path) {
-    enum status status =
-        check_ops(compute, config->precision == GEMM_MIXED_BF16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype);
+static enum status check_plugin(const struct config *config, struct compute *compute, const char *path,
+                                bool training) {
+    const enum gemm_dtype dtype =
+        config->precision == GEMM_MIXED_BF16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype;
+    enum status status = training ? check_ops(compute, dtype) : STATUS_OK;
     if (!status) status = verify_plugin(compute, path);
     if (!status) return STATUS_OK;
     compute_close(compute);
@@ -87,10 +89,10 @@ enum status backend_open(const struct config *config, struct compute *compute) {
     enum status status = registry_find(config->backend, &backend);
     if (!status) status = compute_open(compute, backend, &options);
     const char *path = status ? NULL : plugin_path(backend);
-    return path ? check_plugin(config, compute, path) : status;
+    return path ? check_plugin(config, compute, path, true) : status;
 }
 
-enum status backend_check_plugins(struct sweep *sweep) {
+enum status backend_check_plugins(struct sweep *sweep, bool training) {
     for (size_t i = 0; i < sweep->count; i++) {
         struct sweep_row *row = &sweep->rows[i];
         const char *path = row->backend ? plugin_path(row->backend) : NULL;
@@ -98,7 +100,7 @@ enum status backend_check_plugins(struct sweep *sweep) {
         if (!path) continue;
         const struct compute_options options = config_compute(&row->config);
         enum status status = compute_open(&compute, row->backend, &options);
-        if (!status) status = check_plugin(&row->config, &compute, path);
+        if (!status) status = check_plugin(&row->config, &compute, path, training);
         if (status && status != STATUS_VERIFY_FAILED) return status;
         if (status) {
             snprintf(row->wrong, sizeof row->wrong, "%s", status_message());

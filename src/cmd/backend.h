@@ -12,8 +12,8 @@
 enum status backend_open(const struct config *config, struct compute *compute);
 
 /* Verifies each plug-in among the rows, once for each set-up. One that is wrong stays in the sweep with row->wrong; one that cannot be
-   used is STATUS_UNAVAILABLE. */
-enum status backend_check_plugins(struct sweep *sweep);
+   used is STATUS_UNAVAILABLE. For a training it must have NN, TN and NT in the dtype of the row. */
+enum status backend_check_plugins(struct sweep *sweep, bool training);
 
 /* The whole case list of verify.h. Should the backend crash in it, the case is named on stderr before the program ends. */
 enum status backend_verify(struct compute *compute, size_t *checked, size_t *skipped);

@@ -62,11 +62,11 @@ static void find_wrong(struct breakeven *breakeven, size_t row, const char *reas
         snprintf(breakeven->first_wrong, sizeof breakeven->first_wrong, "%s", reason);
 }
 
-static enum status verify_cell(struct breakeven *breakeven, size_t row, size_t batch, size_t hidden) {
+static enum status verify_cell(struct breakeven *breakeven, size_t row, size_t batch, size_t hidden,
+                               enum problem_inputs inputs) {
     const struct config config = cell_config(breakeven, row, batch, hidden);
     const struct sweep_row *sweep = &breakeven->sweep.rows[row];
-    enum status status = comparison_verify(&config, sweep->backend, &breakeven->data, PROBLEM_INTEGERS);
-    if (!status) status = comparison_verify(&config, sweep->backend, &breakeven->data, PROBLEM_REALS);
+    const enum status status = comparison_verify(&config, sweep->backend, &breakeven->data, inputs);
     if (status != STATUS_VERIFY_FAILED) return status;
     find_wrong(breakeven, row, status_message());
     return STATUS_OK;
@@ -88,29 +88,38 @@ static void write_cell(struct breakeven *breakeven, size_t batch, size_t hidden,
     }
 }
 
+/* One cell: verified, timed in turn, verified again. A backend that fails here has no time here, and the map goes on. */
 static enum status measure_cell(struct breakeven *breakeven, size_t b, size_t h) {
-    const size_t rows = breakeven->sweep.count, batch = breakeven->batches[b], hidden = breakeven->hidden[h];
-    double *times = calloc(rows * (breakeven->repeats + 1), sizeof *times);
-    if (!times) return status_set(STATUS_FAILED, "out of memory");
-    double *medians = times + rows * breakeven->repeats;
-    enum status status = STATUS_OK;
-    for (size_t row = 0; row < rows && !status; row++)
-        if (breakeven->sweep.rows[row].backend && !breakeven->wrong[row])
-            status = verify_cell(breakeven, row, batch, hidden);
-    for (size_t repeat = 0; repeat < breakeven->repeats; repeat++)
-        for (size_t row = 0; row < rows && !status; row++)
-            if (breakeven->sweep.rows[row].backend && !breakeven->wrong[row])
-                status = time_cell(breakeven, row, batch, hidden, &times[row * breakeven->repeats + repeat]);
+    const size_t rows = breakeven->sweep.count, batch = breakeven->batches[b], hidden = breakeven->hidden[h],
+                 repeats = breakeven->repeats;
+    double *times = calloc(rows * (repeats + 1), sizeof *times), *medians = times + rows * repeats;
+    bool *out = calloc(rows, sizeof *out);
+    if (!times || !out) {
+        free(times);
+        free(out);
+        return status_set(STATUS_FAILED, "out of memory");
+    }
+    for (size_t row = 0; row < rows; row++)
+        out[row] = !breakeven->sweep.rows[row].backend || breakeven->wrong[row] ||
+                   verify_cell(breakeven, row, batch, hidden, PROBLEM_INTEGERS) || breakeven->wrong[row];
+    for (size_t repeat = 0; repeat < repeats; repeat++)
+        for (size_t row = 0; row < rows; row++)
+            if (!out[row])
+                out[row] =
+                    time_cell(breakeven, row, batch, hidden, &times[row * repeats + repeat]) != STATUS_OK;
     size_t *winner = &breakeven->wins[b * MOST_SIDE + h];
     *winner = rows;
-    for (size_t row = 0; row < rows && !status; row++) {
-        medians[row] = statistics_of(times + row * breakeven->repeats, breakeven->repeats).median;
+    for (size_t row = 0; row < rows; row++) {
+        if (out[row] || verify_cell(breakeven, row, batch, hidden, PROBLEM_REALS) || breakeven->wrong[row])
+            continue;
+        medians[row] = statistics_of(times + row * repeats, repeats).median;
         if (medians[row] > 0 && (*winner == rows || medians[row] < medians[*winner])) *winner = row;
     }
     breakeven->best[b * MOST_SIDE + h] = *winner < rows ? medians[*winner] : 0;
-    if (!status) write_cell(breakeven, batch, hidden, medians, *winner);
+    write_cell(breakeven, batch, hidden, medians, *winner);
     free(times);
-    return status;
+    free(out);
+    return STATUS_OK;
 }
 
 static enum status measure(struct breakeven *breakeven) {
@@ -139,8 +148,13 @@ static enum status measure(struct breakeven *breakeven) {
 static enum status run(struct breakeven *breakeven, const struct sweep_lists *lists) {
     enum status status = dataset_load(&breakeven->data, breakeven->config.data, DATASET_ALL);
     if (!status) status = config_check_data(&breakeven->config, &breakeven->data);
+    for (size_t b = 0; b < breakeven->batch_count && !status; b++)
+        if (breakeven->batches[b] > breakeven->data.train.count - (size_t)breakeven->config.validation)
+            status = status_set(STATUS_USAGE, "--batches: %zu is more than the %zu training images",
+                                breakeven->batches[b],
+                                breakeven->data.train.count - (size_t)breakeven->config.validation);
     if (!status) status = sweep_open(&breakeven->sweep, &breakeven->config, lists);
-    if (!status) status = backend_check_plugins(&breakeven->sweep);
+    if (!status) status = backend_check_plugins(&breakeven->sweep, true);
     if (status) return status;
     breakeven->wrong = calloc(breakeven->sweep.count, sizeof *breakeven->wrong);
     breakeven->wins = calloc(MOST_SIDE * MOST_SIDE, sizeof *breakeven->wins);
@@ -149,8 +163,8 @@ static enum status run(struct breakeven *breakeven, const struct sweep_lists *li
         return status_set(STATUS_FAILED, "out of memory");
     for (size_t row = 0; row < breakeven->sweep.count; row++)
         if (breakeven->sweep.rows[row].wrong[0]) find_wrong(breakeven, row, breakeven->sweep.rows[row].wrong);
-    if (breakeven->config.log[0] && !(breakeven->log = fopen(breakeven->config.log, "w")))
-        return status_set(STATUS_FAILED, "cannot write the log '%s'", breakeven->config.log);
+    status = jsonl_open(&breakeven->log, breakeven->config.log);
+    if (status) return status;
     cJSON *header = jsonl_header();
     cJSON_AddStringToObject(header, "command", "bench breakeven");
     cJSON_AddStringToObject(header, "data", breakeven->data.name);
@@ -173,7 +187,6 @@ static enum status run(struct breakeven *breakeven, const struct sweep_lists *li
 }
 
 static void close_breakeven(struct breakeven *breakeven) {
-    if (breakeven->log) fclose(breakeven->log);
     free(breakeven->wrong);
     free(breakeven->wins);
     free(breakeven->best);
@@ -213,7 +226,10 @@ static enum status run_bench_breakeven(int argc, char **argv) {
         status = bench_parse_list("hidden", hidden, MOST_SIDE, breakeven.hidden, &breakeven.hidden_count);
     if (!status) status = bench_parse_count("repeat", repeat, 1000, &breakeven.repeats);
     if (!status) status = bench_parse_real("cell-seconds", seconds, &breakeven.cell_seconds);
+    if (!status && breakeven.cell_seconds <= 0)
+        status = status_set(STATUS_USAGE, "--cell-seconds must be above 0");
     if (!status) status = run(&breakeven, &lists);
+    status = jsonl_close(breakeven.log, breakeven.config.log, status);
     close_breakeven(&breakeven);
     return status;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/jsonl.h"
 #include "src/base/text.h"
 #include "src/bench/baseline.h"
 #include "src/bench/gemm_log.h"
@@ -32,7 +33,7 @@ struct gemm_bench {
 /* Was it faster once? Prints how the time compares. */
 static void print_change(struct gemm_bench *bench, const struct contestant *who, enum gemm_dtype dtype,
                          const struct gemm_shape *shape, const struct result *result) {
-    const double before = baseline_seconds(&bench->baseline, who->label, dtype, shape);
+    const double before = baseline_seconds(&bench->baseline, who, dtype, shape);
     if (before <= 0 || result->outcome != RESULT_RIGHT) return;
     const double ratio = result->seconds.median / before;
     const bool slower = ratio > 1 + bench->slack;
@@ -137,7 +138,7 @@ static enum status open_bench(struct gemm_bench *bench, const struct sweep_lists
     struct sweep sweep;
     enum status status = sweep_open(&sweep, &bench->config, lists);
     if (status) return status;
-    status = backend_check_plugins(&sweep);
+    status = backend_check_plugins(&sweep, false);
     if (!status) status = contestants_open(&bench->contestants, &sweep);
     sweep_close(&sweep);
     if (status) return status;
@@ -145,8 +146,8 @@ static enum status open_bench(struct gemm_bench *bench, const struct sweep_lists
     bench->contest.count = bench->contestants.count;
     bench->results = calloc(bench->contest.count + 1, sizeof *bench->results);
     if (!bench->results) return status_set(STATUS_FAILED, "out of memory");
-    if (bench->config.log[0] && !(bench->log = fopen(bench->config.log, "w")))
-        return status_set(STATUS_FAILED, "cannot write the log '%s'", bench->config.log);
+    status = jsonl_open(&bench->log, bench->config.log);
+    if (status) return status;
     gemm_log_open(bench->log, "bench gemm", &bench->contestants);
     for (size_t i = 0; i < bench->contestants.left_out_count; i++)
         if (bench->contestants.left_out[i].wrong && !bench->wrong[0])
@@ -160,6 +161,10 @@ static enum status judge(struct gemm_bench *bench) {
     if (bench->wrong[0]) return status_set(STATUS_VERIFY_FAILED, "%s", bench->wrong);
     if (bench->baseline.count && !bench->compared)
         return status_set(STATUS_BAD_DATA, "nothing that the baseline has could be measured here");
+    if (bench->compared < bench->baseline.count)
+        return status_set(STATUS_TARGET_MISSED,
+                          "%zu of %zu times of the baseline could not be measured again",
+                          bench->baseline.count - bench->compared, bench->baseline.count);
     if (bench->slower)
         return status_set(STATUS_TARGET_MISSED,
                           "%zu of %zu times are more than %.0f %% slower than the baseline's", bench->slower,
@@ -186,7 +191,6 @@ static enum status run_gemm(struct gemm_bench *bench, const struct sweep_lists *
 }
 
 static void close_bench(struct gemm_bench *bench) {
-    if (bench->log) fclose(bench->log);
     baseline_close(&bench->baseline);
     contestants_close(&bench->contestants);
     free(bench->results);
@@ -201,7 +205,7 @@ static enum status run_bench_gemm(int argc, char **argv) {
     const char *dtype = "f32,f64", *op = NULL, *sizes = "256,512,1024,2048,4096,8192", *repeat = NULL,
                *limit = NULL;
     const char *baseline = NULL, *tolerance = NULL, *config = NULL;
-    char backends[1024];
+    char backends[1024], threads[256];
     double percent = 10;
     const struct option_extra extras[] = {
         {"config", "FILE",
@@ -239,6 +243,7 @@ static enum status run_bench_gemm(int argc, char **argv) {
     enum status status = options_parse(&set, argc, argv, &bench.config, &help);
     if (status || help) return status;
     if (config) status = config_read(&bench.config, config);
+    bench.config.residency = RESIDENCY_DEVICE; /* transfers are measured apart */
     bench.contest.repeats = 7;
     bench.contest.limit_seconds = 10;
     if (!status) status = bench_parse_count("repeat", repeat, 1000, &bench.contest.repeats);
@@ -247,13 +252,18 @@ static enum status run_bench_gemm(int argc, char **argv) {
     bench.slack = percent / 100;
     if (!status) status = mark("dtype", dtype, dtypes, bench.dtype);
     if (!status) status = mark("ops", op, ops, bench.op);
+    const bool backends_asked = strcmp(lists.backends, "all") != 0;
     if (!status && baseline) {
         status = baseline_read(&bench.baseline, baseline);
         baseline_backends(&bench.baseline, backends, sizeof backends);
-        lists.backends = backends;
+        if (!backends_asked) lists.backends = backends;
+        baseline_threads(&bench.baseline, threads, sizeof threads);
+        if (!lists.threads) lists.threads = threads;
+        if (!limit) bench.contest.limit_seconds = 0; /* what has become too slow must not hide */
         for (int i = 0; i < 3; i++) bench.dtype[i] = true;
     }
     if (!status) status = run_gemm(&bench, &lists, sizes);
+    status = jsonl_close(bench.log, bench.config.log, status);
     close_bench(&bench);
     return status;
 }

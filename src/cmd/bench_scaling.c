@@ -42,8 +42,13 @@ static void default_backends(char *list, size_t size) {
     }
 }
 
+/* Of the mean epoch, as the products are. */
 static double other(const struct comparison_row *row) {
-    return row->epoch.median - row->gemm[0] - row->gemm[1] - row->gemm[2];
+    double seconds = 0;
+    for (int part = 0; part < PART_COUNT; part++)
+        if (part != PART_STARTUP && part != PART_EVALUATION && part != PART_CHECKPOINT)
+            seconds += row->part[part];
+    return seconds - row->gemm[0] - row->gemm[1] - row->gemm[2];
 }
 
 static void write_row(struct scaling *scaling, const struct comparison_row *row, double speedup) {
@@ -66,15 +71,17 @@ static void write_row(struct scaling *scaling, const struct comparison_row *row,
     jsonl_write(scaling->log, line);
 }
 
-static void print_row(const struct comparison_row *row, double one) {
+static void print_row(const struct comparison_row *row, const struct comparison_row *base) {
+    const double speedup = base->epoch.median / row->epoch.median,
+                 ideal = (double)row->runs[0].threads / base->runs[0].threads;
     printf("%-14s %7d %10s%s", row->sweep->backend->name, row->runs[0].threads,
            text_seconds(row->epoch.median).text,
            row->extrapolated  ? "~"
            : row->epoch.noisy ? "?"
                               : " ");
     for (int op = 0; op < PROFILE_OPS; op++) printf(" %10s", text_seconds(row->gemm[op]).text);
-    printf(" %10s %9.2f %6d %9.0f %%\n", text_seconds(other(row)).text, one / row->epoch.median,
-           row->runs[0].threads, 100 * one / row->epoch.median / row->runs[0].threads);
+    printf(" %10s %9.2f %6g %9.0f %%\n", text_seconds(other(row)).text, speedup, ideal,
+           100 * speedup / ideal);
 }
 
 static void write_fit(struct scaling *scaling, const char *backend, const struct amdahl *fit) {
@@ -88,42 +95,55 @@ static void write_fit(struct scaling *scaling, const char *backend, const struct
     jsonl_write(scaling->log, line);
 }
 
-/* The rows first .. first + count - 1 are of one backend, with threads rising from that of the first. */
-static enum status report_backend(struct scaling *scaling, size_t first, size_t count) {
-    const struct comparison_row *rows = &scaling->comparison.rows[first];
+/* The right row with the fewest threads: what the others are compared with. */
+static const struct comparison_row *find_base(const struct comparison_row *rows, size_t count) {
+    const struct comparison_row *base = NULL;
+    for (size_t i = 0; i < count; i++)
+        if (rows[i].outcome == ROW_RIGHT && (!base || rows[i].runs[0].threads < base->runs[0].threads))
+            base = &rows[i];
+    return base;
+}
+
+/* Fitted to the epoch of each run, not to all its epochs: those are alike. */
+static void report_fit(struct scaling *scaling, const struct comparison_row *rows, size_t count) {
+    const size_t most = count * scaling->comparison.repeats;
+    double *threads = malloc(2 * (most + 1) * sizeof *threads), *seconds = threads + most;
     size_t times = 0;
-    double one = 0;
-    for (size_t i = 0; i < count; i++) times += rows[i].epoch.count;
-    double *threads = malloc((times + 1) * sizeof *threads), *seconds = malloc((times + 1) * sizeof *seconds);
-    times = 0;
-    for (size_t i = 0; threads && seconds && i < count; i++) {
+    for (size_t i = 0; threads && i < count; i++)
+        for (size_t r = 0; rows[i].outcome == ROW_RIGHT && r < rows[i].repeats; r++) {
+            threads[times] = rows[i].runs[r].threads;
+            seconds[times++] = run_epoch_seconds(&rows[i].runs[r]);
+        }
+    const struct amdahl fit = threads ? amdahl_fit(threads, seconds, times) : (struct amdahl){0};
+    free(threads);
+    if (fit.one <= 0) return;
+    printf("%-14s Amdahl's law: serial part %.1f", "", 100 * fit.serial_fraction);
+    if (times > 2) {
+        printf(" +- %.1f %%", 100 * fit.error);
+    } else {
+        printf(" %% (error unknown: two times)");
+    }
+    if (fit.serial_fraction > 0) printf(", so at most %.1f times as fast", 1 / fit.serial_fraction);
+    printf("\n\n");
+    write_fit(scaling, rows[0].sweep->backend->name, &fit);
+}
+
+/* The rows of one backend. */
+static void report_backend(struct scaling *scaling, const struct comparison_row *rows, size_t count) {
+    const struct comparison_row *base = find_base(rows, count);
+    for (size_t i = 0; i < count; i++) {
         const struct comparison_row *row = &rows[i];
-        if (row->outcome != ROW_RIGHT) {
+        if (row->outcome == ROW_RIGHT) {
+            print_row(row, base);
+            write_row(scaling, row, base->epoch.median / row->epoch.median);
+        } else {
             printf("%-30s %s: %s\n", row->sweep->label,
                    row->outcome == ROW_WRONG ? "WRONG, no time" : "left out", row->reason);
-            continue;
-        }
-        if (one == 0)
-            one = row->epoch.median * row->runs[0].threads; /* of one thread, if that was measured */
-        for (size_t e = 0; e < row->epoch.count; e++) {
-            threads[times] = row->runs[0].threads;
-            seconds[times++] = row->epoch_seconds[e];
-        }
-        print_row(row, one);
-        write_row(scaling, row, one / row->epoch.median);
-    }
-    if (threads && seconds && times) {
-        const struct amdahl fit = amdahl_fit(threads, seconds, times);
-        if (fit.one > 0) {
-            printf("%-14s Amdahl's law: serial part %.1f +- %.1f %%, so at most %.1f times as fast\n\n", "",
-                   100 * fit.serial_fraction, 100 * fit.error,
-                   fit.serial_fraction > 0 ? 1 / fit.serial_fraction : 1e3);
-            write_fit(scaling, rows[0].sweep->backend->name, &fit);
         }
     }
-    free(threads);
-    free(seconds);
-    return STATUS_OK;
+    if (base && base->runs[0].threads > 1)
+        printf("%-14s speed-up: against %d threads\n", "", base->runs[0].threads);
+    report_fit(scaling, rows, count);
 }
 
 static void write_header(struct scaling *scaling) {
@@ -148,7 +168,7 @@ static void report(struct scaling *scaling) {
         while (next < comparison->count &&
                comparison->rows[next].sweep->backend == comparison->rows[first].sweep->backend)
             next++;
-        report_backend(scaling, first, next - first);
+        report_backend(scaling, &comparison->rows[first], next - first);
     }
     printf("epoch: seconds of training alone, median of %zu repeats in turn (~ extrapolated from fewer "
            "steps, ? noisy)\n",
@@ -161,14 +181,13 @@ static enum status run_scaling(struct scaling *scaling, const struct sweep_lists
     if (!status) status = config_check_data(&scaling->config, &scaling->data);
     if (!status) status = sweep_open(&sweep, &scaling->config, lists);
     if (status) return status;
-    if (scaling->config.log[0] && !(scaling->log = fopen(scaling->config.log, "w")))
-        status = status_set(STATUS_FAILED, "cannot write the log '%s'", scaling->config.log);
+    status = jsonl_open(&scaling->log, scaling->config.log);
     scaling->comparison.config = &scaling->config;
     scaling->comparison.data = &scaling->data;
-    if (!status) status = backend_check_plugins(&sweep);
+    if (!status) status = backend_check_plugins(&sweep, true);
     if (!status) status = comparison_run(&scaling->comparison, &sweep);
     if (!status || status == STATUS_VERIFY_FAILED) report(scaling);
-    if (scaling->log) fclose(scaling->log);
+    status = jsonl_close(scaling->log, scaling->config.log, status);
     comparison_close(&scaling->comparison);
     sweep_close(&sweep);
     return status;

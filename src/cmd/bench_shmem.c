@@ -193,14 +193,13 @@ static enum status run_bench_shmem(int argc, char **argv) {
     if (status || help) return status;
     bench.contest.repeats = 7;
     status = bench_parse_list("sizes", size_list, MOST_SIZES, sizes, &count);
+    if (!status && !count) status = status_set(STATUS_USAGE, "--sizes lists nothing");
     if (!status) status = bench_parse_count("repeat", repeat, 1000, &bench.contest.repeats);
     if (!status) status = registry_find("cuda-order", &backend);
-    if (!status && bench.config.log[0] && !(bench.log = fopen(bench.config.log, "w")))
-        status = status_set(STATUS_FAILED, "cannot write the log '%s'", bench.config.log);
+    if (!status) status = jsonl_open(&bench.log, bench.config.log);
     for (size_t i = 0; i < count && !status; i++) status = run_size(&bench, backend, sizes[i]);
-    if (bench.log) fclose(bench.log);
     if (!status && bench.wrong[0]) status = status_set(STATUS_VERIFY_FAILED, "%s", bench.wrong);
-    return status;
+    return jsonl_close(bench.log, bench.config.log, status);
 }
 
 const struct command bench_shmem = {"shmem", "tiles straight or transposed in shared memory (GPU)",

@@ -90,7 +90,8 @@ static void print_notes(const struct comparison *comparison, const char *wanted,
            "gradient\nproducts; copies: (host to device + device to host) / training; GFLOP/s: inside "
            "products; drift: the largest "
            "relative\ndifference of a loss; speed-up: against %s%s\n",
-           wanted, baseline ? "" : ", which is not among the rows that are right: none");
+           baseline ? baseline->sweep->label : wanted,
+           baseline ? "" : ", which is not among the rows that are right: none");
     for (size_t i = 0; i < comparison->count; i++) {
         const struct comparison_row *row = &comparison->rows[i];
         if (row->outcome != ROW_RIGHT) continue;
@@ -102,6 +103,7 @@ static void print_notes(const struct comparison *comparison, const char *wanted,
     if (limited) printf("* after the steps that --limit-seconds allowed, not the whole training\n");
     if (extrapolated) printf("~ extrapolated from fewer steps than an epoch has\n");
     if (noisy) printf("? noisy: the median is uncertain by more than 5 %%\n");
+    if (comparison->repeats == 1) printf("one repeat: how far another would be off is not known\n");
     if (apart) printf("NN, TN, NT and GFLOP/s of a graph are those of one more epoch, op by op\n");
     printf("\n");
     for (size_t i = 0; i < comparison->count; i++)
@@ -119,36 +121,40 @@ static void print_notes(const struct comparison *comparison, const char *wanted,
 
 /* --- the command --- */
 
-static enum status write_log(const struct comparison *comparison, const char *path,
-                             const struct comparison_row *baseline) {
-    if (!path[0]) return STATUS_OK;
-    FILE *log = fopen(path, "w");
-    if (!log) return status_set(STATUS_FAILED, "cannot write the log '%s'", path);
-    comparison_write(log, comparison, baseline);
-    const bool written = !ferror(log);
-    return fclose(log) == 0 && written ? STATUS_OK
-                                       : status_set(STATUS_FAILED, "cannot write the log '%s'", path);
+/* Is the baseline one of the rows? Only a name that was asked for must be. */
+static enum status check_baseline(const struct sweep *sweep, const char *name, bool asked) {
+    for (size_t i = 0; i < sweep->count; i++)
+        if (sweep->rows[i].backend && strcmp(sweep->rows[i].backend->name, name) == 0) return STATUS_OK;
+    return asked
+               ? status_set(STATUS_USAGE, "--baseline '%s' is not among the backends that are compared", name)
+               : STATUS_OK;
 }
 
-static enum status compare(struct comparison *comparison, const struct sweep_lists *lists,
-                           const char *baseline_name) {
-    struct sweep sweep;
-    enum status status = sweep_open(&sweep, comparison->config, lists);
+static enum status run_rows(struct comparison *comparison, struct sweep *sweep, const char *baseline_name) {
+    const char *path = comparison->config->log;
+    FILE *log;
+    enum status status = jsonl_open(&log, path);
     if (status) return status;
-    status = backend_check_plugins(&sweep);
-    if (!status) status = comparison_run(comparison, &sweep);
+    status = comparison_run(comparison, sweep);
     on_progress(NULL, "");
     if (status == STATUS_OK || status == STATUS_VERIFY_FAILED) {
-        char kept[1024];
-        snprintf(kept, sizeof kept, "%s", status_message());
         const struct comparison_row *baseline = comparison_find(comparison, baseline_name);
         print_header(comparison);
         print_rows(comparison, baseline);
         print_notes(comparison, baseline_name, baseline);
-        const enum status logged = write_log(comparison, comparison->config->log, baseline);
-        if (!status) status = logged;
-        if (status == STATUS_VERIFY_FAILED) status_write("%s", kept);
+        if (log) comparison_write(log, comparison, baseline);
     }
+    return jsonl_close(log, path, status);
+}
+
+static enum status compare(struct comparison *comparison, const struct sweep_lists *lists,
+                           const char *baseline_name, bool baseline_asked) {
+    struct sweep sweep;
+    enum status status = sweep_open(&sweep, comparison->config, lists);
+    if (status) return status;
+    status = check_baseline(&sweep, baseline_name, baseline_asked);
+    if (!status) status = backend_check_plugins(&sweep, true);
+    if (!status) status = run_rows(comparison, &sweep, baseline_name);
     comparison_close(comparison);
     sweep_close(&sweep);
     return status;
@@ -170,7 +176,7 @@ static enum status parse_numbers(const char *repeat, const char *limit, struct c
 static enum status run_compare(int argc, char **argv) {
     static struct config config;
     struct sweep_lists lists = {0};
-    const char *repeat = NULL, *limit = NULL, *baseline = "openblas", *trace = NULL;
+    const char *repeat = NULL, *limit = NULL, *baseline = NULL, *trace = NULL;
     const struct option_extra extras[] = {
         {"backends", "A,B,..", "the GEMMs to compare, or 'all' that can be used here [all]", &lists.backends},
         {"threads", "N,..", "of host backends, each count a row", &lists.threads},
@@ -186,7 +192,8 @@ static enum status run_compare(int argc, char **argv) {
          &limit},
         {"baseline", "NAME", "the backend that speed-ups are against [openblas]", &baseline},
         {"trace", NULL,
-         "name for every row the tensor that drifts first or most (always done for a wrong one)", &trace},
+         "name for every row the tensor that drifts first or most (always done for one whose losses drift)",
+         &trace},
     };
     const struct option_set set = {
         .usage = "compare [--config FILE] [--backends A,B,..] [--KEY VALUE]...",
@@ -213,7 +220,7 @@ static enum status run_compare(int argc, char **argv) {
     if (!status) status = dataset_load(&data, config.data, DATASET_ALL);
     comparison.data = &data;
     if (!status) status = config_check_data(&config, &data);
-    if (!status) status = compare(&comparison, &lists, baseline);
+    if (!status) status = compare(&comparison, &lists, baseline ? baseline : "openblas", baseline != NULL);
     dataset_pair_free(&data);
     return status;
 }

@@ -1,5 +1,4 @@
 /* ./train eval: what a trained network makes of the test set. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,9 +167,9 @@ static void log_result(const struct evaluator *eval, FILE *log, const struct eva
 static enum status write_log(const struct evaluator *eval, const struct evaluation *result, const char *path,
                              const struct mistake *mistakes, size_t count) {
     const char *to = eval->config.log;
-    if (!to[0]) return STATUS_OK;
-    FILE *log = fopen(to, "w");
-    if (!log) return status_set(STATUS_FAILED, "cannot write the log '%s': %s", to, strerror(errno));
+    FILE *log;
+    const enum status opened = jsonl_open(&log, to);
+    if (opened || !log) return opened;
     cJSON *header = jsonl_header();
     cJSON_AddStringToObject(header, "command", "eval");
     cJSON_AddStringToObject(header, "data", eval->data.name);
@@ -180,9 +179,7 @@ static enum status write_log(const struct evaluator *eval, const struct evaluati
     log_result(eval, log, result, path);
     log_confusion(eval, log);
     for (size_t i = 0; i < count; i++) log_mistake(eval, log, &mistakes[i]);
-    const bool written = !ferror(log);
-    return fclose(log) == 0 && written ? STATUS_OK
-                                       : status_set(STATUS_FAILED, "cannot write the log '%s'", to);
+    return jsonl_close(log, to, STATUS_OK);
 }
 
 /* --- the report --- */

@@ -21,10 +21,6 @@ struct cuda_state {
     bool capturing; /* no clock inside a graph */
 };
 
-/* Devices that are open now. With the last of them all that CUDA keeps goes, so that the next run in this process (of a comparison)
-   starts as the first did: the nodes of a graph that is not the first of its context take 0.3 us longer each. */
-static int open_devices;
-
 static struct cuda_state *state_of(struct device *device) {
     return (struct cuda_state *)device->state;
 }
@@ -92,7 +88,6 @@ static void cuda_close(struct device *device) {
     for (size_t i = 0; i <= RING; i++)
         if (state->event[i]) cudaEventDestroy(state->event[i]);
     if (state->ops.stream) cudaStreamDestroy(state->ops.stream);
-    if (--open_devices == 0) cudaDeviceReset();
     free(state);
     device->state = NULL;
 }
@@ -127,13 +122,16 @@ static enum status cuda_open(struct device *device, const struct device_options 
         return STATUS_FAILED;
     }
     state->ordinal = options->ordinal;
-    open_devices++;
     device->state = state;
     device->ops_context = &state->ops;
     if (open_all(state)) return STATUS_OK;
     const enum status status = report(state);
     cuda_close(device);
     return status;
+}
+
+static void cuda_reset(void) {
+    cudaDeviceReset();
 }
 
 static void cuda_describe(struct device *device, char *text, size_t size) {
@@ -291,6 +289,7 @@ extern "C" const struct device_driver device_cuda = {
     .steps_ahead = 64,
     .open = cuda_open,
     .close = cuda_close,
+    .reset = cuda_reset,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .upload = cuda_upload,
