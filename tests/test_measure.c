@@ -172,9 +172,9 @@ static void benches_gemms(void **state) {
     cJSON_Delete(line);
     /* against itself with much slack it is no slower; against impossible times it is */
     assert_int_equal(RUN("bench --baseline %s --tolerance 100000 --repeat 3", log), 0);
-    const char *fast =
-        "{\"type\":\"gemm\",\"backend\":\"serial\",\"threads\":1,\"precision\":\"f32\",\"op\":\"NN\",\"dtype\":\"f32\",\"m\":48,\"n\":48,\"k\":48,"
-        "\"median_seconds\":1e-12}\n";
+    const char *fast = "{\"type\":\"gemm\",\"backend\":\"serial\",\"threads\":1,\"precision\":\"f32\",\"op\":"
+                       "\"NN\",\"dtype\":\"f32\",\"m\":48,\"n\":48,\"k\":48,"
+                       "\"median_seconds\":1e-12}\n";
     support_write(slow, fast, strlen(fast));
     assert_int_equal(RUN("compare --data %s " SMALL " --backends serial --baseline opneblas", data), 2);
     assert_int_equal(

@@ -82,14 +82,16 @@ void baseline_close(struct baseline *baseline) {
     *baseline = (struct baseline){0};
 }
 
-static bool same_setup(const struct baseline_entry *entry, const struct contestant *contestant, enum gemm_dtype dtype) {
+static bool same_setup(const struct baseline_entry *entry, const struct contestant *contestant,
+                       enum gemm_dtype dtype) {
     const struct compute *compute = &contestant->compute;
     return strcmp(entry->backend, compute->backend->name) == 0 && entry->threads == compute->threads &&
-           strcmp(entry->precision, compute_precision(compute, dtype)) == 0 && strcmp(entry->gpu, compute->gpu) == 0;
+           strcmp(entry->precision, compute_precision(compute, dtype)) == 0 &&
+           strcmp(entry->gpu, compute->gpu) == 0;
 }
 
-double baseline_seconds(const struct baseline *baseline, const struct contestant *contestant, enum gemm_dtype dtype,
-                        const struct gemm_shape *shape) {
+double baseline_seconds(const struct baseline *baseline, const struct contestant *contestant,
+                        enum gemm_dtype dtype, const struct gemm_shape *shape) {
     for (size_t i = 0; i < baseline->count; i++) {
         const struct baseline_entry *entry = &baseline->entries[i];
         if (entry->dtype == dtype && entry->shape.op == shape->op && entry->shape.m == shape->m &&
@@ -118,7 +120,8 @@ void baseline_threads(const struct baseline *baseline, char *list, size_t size) 
     for (size_t i = 0; i < baseline->count; i++) {
         bool seen = baseline->entries[i].gpu[0] != '\0';
         for (size_t j = 0; j < i && !seen; j++)
-            seen = !baseline->entries[j].gpu[0] && baseline->entries[j].threads == baseline->entries[i].threads;
+            seen =
+                !baseline->entries[j].gpu[0] && baseline->entries[j].threads == baseline->entries[i].threads;
         if (!seen) text_append(list, size, "%s%d", list[0] ? "," : "", baseline->entries[i].threads);
     }
 }

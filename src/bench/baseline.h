@@ -23,8 +23,8 @@ enum status baseline_read(struct baseline *baseline, const char *path);
 void baseline_close(struct baseline *baseline);
 
 /* The time of the same backend, threads, precision, GPU, dtype, op and shape; 0 if it has none. */
-double baseline_seconds(const struct baseline *baseline, const struct contestant *contestant, enum gemm_dtype dtype,
-                        const struct gemm_shape *shape);
+double baseline_seconds(const struct baseline *baseline, const struct contestant *contestant,
+                        enum gemm_dtype dtype, const struct gemm_shape *shape);
 
 /* Their backends (paths of plug-ins), and their thread counts, comma-separated, for the flags; cut off at `size`. */
 void baseline_backends(const struct baseline *baseline, char *list, size_t size);

@@ -6,8 +6,8 @@
 #include "src/backend/registry.h"
 #include "src/base/text.h"
 
-enum { PROBE = 192, FEW_REPEATS_MORE = 5 };             /* verification and warm-up, in calls */
-static const double SAMPLE_SECONDS = 0.01; /* so that reading the clock costs nothing */
+enum { PROBE = 192, FEW_REPEATS_MORE = 5 }; /* verification and warm-up, in calls */
+static const double SAMPLE_SECONDS = 0.01;  /* so that reading the clock costs nothing */
 static const size_t LARGEST_ROTATION = (size_t)1 << 30;
 
 enum status rates_measure(struct compute *compute, int ordinal, struct rates *rates) {
@@ -55,7 +55,8 @@ static enum status probe(struct contestant *who, enum gemm_dtype dtype, enum gem
     struct problem problem;
     double seconds = 0;
     enum status status = problem_open(&problem, &who->compute, dtype, &small, 0);
-    for (int call = 0; call < 2 && !status; call++) status = problem_time(&problem, 1, &seconds); /* the second is warm */
+    for (int call = 0; call < 2 && !status; call++)
+        status = problem_time(&problem, 1, &seconds); /* the second is warm */
     if (!status) who->seconds_per_flop[dtype][op] = seconds / problem_flops(&problem);
     problem_close(&problem);
     return status;
@@ -76,13 +77,14 @@ static enum status enter(const struct contest *contest, struct entry *entry, enu
                  foreseen = who->seconds_per_flop[dtype][shape->op] * flops *
                             (double)(contest->repeats + FEW_REPEATS_MORE);
     if (contest->limit_seconds > 0 && foreseen > contest->limit_seconds)
-        return status_set(STATUS_UNAVAILABLE, "would take about %s: --limit-seconds is %g", text_seconds(foreseen).text,
-                          contest->limit_seconds);
+        return status_set(STATUS_UNAVAILABLE, "would take about %s: --limit-seconds is %g",
+                          text_seconds(foreseen).text, contest->limit_seconds);
     enum status status = problem_open(&entry->problem, compute, dtype, shape, rotation(compute));
     if (status) return status;
     status = problem_verify(&entry->problem, PROBLEM_INTEGERS, 1);
     if (!status) status = problem_time(&entry->problem, 1, &entry->samples[0]);
-    if (status) return status == STATUS_FAILED ? STATUS_VERIFY_FAILED : status; /* it refused what it supports */
+    if (status)
+        return status == STATUS_FAILED ? STATUS_VERIFY_FAILED : status; /* it refused what it supports */
     const double wanted = SAMPLE_SECONDS / (entry->samples[0] > 1e-7 ? entry->samples[0] : 1e-7);
     entry->calls = wanted < 1 ? 1 : (size_t)wanted + 1;
     entry->result->outcome = RESULT_RIGHT;
