@@ -18,8 +18,3 @@ void gpu_open(struct compute *compute, const char *name, const struct compute_op
     assert_status(registry_find(name, &backend), STATUS_OK);
     assert_status(compute_open(compute, backend, options), STATUS_OK);
 }
-
-size_t gpu_stride(void) {
-    const char *stride = getenv("TESSERA_TEST_STRIDE");
-    return stride && atoi(stride) > 0 ? (size_t)atoi(stride) : 1;
-}

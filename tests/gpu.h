@@ -12,7 +12,4 @@ extern const char *const gpu_backends[GPU_BACKENDS];
 void gpu_needed(void);
 void gpu_open(struct compute *compute, const char *backend, const struct compute_options *options);
 
-/* TESSERA_TEST_STRIDE=N takes every N-th case only, for slow tools such as compute-sanitizer; 1 without. */
-size_t gpu_stride(void);
-
 #endif

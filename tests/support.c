@@ -214,3 +214,9 @@ void support_assert_near(double got, double want, double tolerance, const char *
     print_error("%.17g should be %.17g within %g\n", got, want, tolerance);
     _fail(file, line);
 }
+
+size_t support_stride(void) {
+    const char *stride = getenv("TESSERA_TEST_STRIDE");
+    const long value = stride ? strtol(stride, NULL, 10) : 1;
+    return value > 1 ? (size_t)value : 1;
+}

@@ -46,6 +46,9 @@ bool support_on_host(const struct registry_entry *entry);
 /* The initial weights of tests/reference/mlp_numpy.py builtin, on whatever device. */
 void support_set_builtin_weights(struct mlp *mlp);
 
+/* TESSERA_TEST_STRIDE=N: tests of long lists take every N-th case, for slow tools; 1 without. */
+size_t support_stride(void);
+
 /* Opens a backend by name; skips the test, saying why, if it cannot be used here. */
 void support_open(struct compute *compute, const char *backend, int threads);
 

@@ -10,7 +10,7 @@ static void verify_with(const char *name, struct compute_options options, size_t
     size_t checked = 0, fused[2] = {0, 0};
     options.threads = 2;
     gpu_open(&compute, name, &options);
-    stride *= gpu_stride();
+    stride *= support_stride();
     for (size_t i = 0; i < verify_case_count(); i += stride) {
         const struct verify_case test = verify_case_at(i);
         bool skipped;
@@ -74,7 +74,7 @@ static void narrow_shapes(void **state) {
     struct compute compute;
     size_t fused[2] = {0, 0};
     gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 2});
-    for (size_t i = 0; i < 3 * 3 * 4 * 4; i += gpu_stride() < 31 ? gpu_stride() : 31) {
+    for (size_t i = 0; i < 3 * 3 * 4 * 4; i += support_stride() < 31 ? support_stride() : 31) {
         const size_t rows = longs[i / 16 % 3], cols = wides[i / 4 % 4], classes = narrows[i % 4];
         const enum gemm_op op = (enum gemm_op)(i / 48);
         for (int type = GEMM_F32; type <= GEMM_F64; type++)

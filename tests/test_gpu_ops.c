@@ -94,7 +94,7 @@ static void ops_activation(void **state) {
         open_pair(&pair, (enum gemm_dtype)dtype);
         void *host = pair.host.device.ops_context, *gpu = pair.gpu.device.ops_context;
         for (int act = ACTIVATION_NONE; act <= ACTIVATION_GELU; act++)
-            for (size_t s = 0; s<SIZES; s += gpu_stride()> 1 ? SIZES - 1 : 1) {
+            for (size_t s = 0; s<SIZES; s += support_stride()> 1 ? SIZES - 1 : 1) {
                 const size_t rows = sizes[s][0], cols = sizes[s][1], count = rows * cols;
                 const enum activation activation = (enum activation)act;
                 /* a sum of roundings to bfloat16: where both ways fall on either side of a tie, they are an ulp apart */
@@ -147,7 +147,7 @@ static void ops_softmax(void **state) {
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
         open_pair(&pair, (enum gemm_dtype)dtype);
         void *host = pair.host.device.ops_context, *gpu = pair.gpu.device.ops_context;
-        for (size_t s = 0; s<6; s += gpu_stride()> 1 ? 3 : 1)
+        for (size_t s = 0; s<6; s += support_stride()> 1 ? 3 : 1)
             for (int bad = 0; bad < 2; bad++) {
                 const size_t rows = shapes[s][0], classes = shapes[s][1];
                 struct twin logits = make_stored(&pair, rows * classes, 5, 6),

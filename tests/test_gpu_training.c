@@ -21,7 +21,8 @@ static void loss_curves(void **state) {
     (void)state;
     static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host",
                                        "residency=host pin=on"};
-    const size_t every = gpu_stride() < 119 ? gpu_stride() : 119; /* prime to the loops: all get a turn */
+    const size_t every =
+        support_stride() < 119 ? support_stride() : 119; /* prime to the loops: all get a turn */
     size_t taken = 0;
     gpu_needed();
     for (int b = 0; b < GPU_BACKENDS; b++)
@@ -42,13 +43,13 @@ static void rounded_precisions_stay_near(void **state) {
                                              "backend=cuda-tuned precision=bf16"},
                              *const ways[] = {"engine=eager", "engine=graph", "residency=host"};
     gpu_needed();
-    const int first = gpu_stride() > 1 ? 2 : 0;
+    const int first = support_stride() > 1 ? 2 : 0;
     for (int p = first; p < 3; p++)
-        for (size_t way = 0; way<3; way += gpu_stride()> 1 ? 3 : 1) {
+        for (size_t way = 0; way<3; way += support_stride()> 1 ? 3 : 1) {
             char how[256];
             snprintf(how, sizeof how, "threads=2 %s %s", precisions[p], ways[way]);
             bench_check_curve(0, how, GEMM_F32, 1e-2);
-            if (gpu_stride() > 1) continue;
+            if (support_stride() > 1) continue;
 
             struct bench rounded, exact;
             struct run_summary summary;
@@ -70,7 +71,7 @@ static void rounded_precisions_stay_near(void **state) {
 static void long_batches_follow_the_host(void **state) {
     (void)state;
     static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host"};
-    const bool thin = gpu_stride() > 1;
+    const bool thin = support_stride() > 1;
     const char *recipe = thin ? "layers=784-12-10 batch-size=1100 epochs=1 lr=0.1 activation=gelu"
                               : "layers=784-300-12-10 batch-size=1100 epochs=2 lr=0.1 activation=gelu";
     gpu_needed();
@@ -104,7 +105,7 @@ static void graph_equals_eager_bit_for_bit(void **state) {
                                        "backend=cuda-tuned layers=784-12-10 batch-size=1100"};
     static const char *const engines[] = {"eager", "graph", "graph"};
     gpu_needed();
-    const int first = gpu_stride() > 1 ? 5 : 0;
+    const int first = support_stride() > 1 ? 5 : 0;
     for (int how = first; how < 6; how++) {
         void *weights[3];
         size_t bytes = 0;
@@ -159,7 +160,7 @@ static void resume_equals_uninterrupted(void **state) {
     char path[256];
     gpu_needed();
     snprintf(path, sizeof path, "%s", support_path("gpu.safetensors"));
-    const int start = gpu_stride() > 1 ? 2 : 0;
+    const int start = support_stride() > 1 ? 2 : 0;
     for (int how = start; how < 3; how++) {
         struct bench whole, first, second;
         struct run_summary summary;
@@ -215,12 +216,12 @@ static void the_parts_add_up(void **state) {
         struct run_summary summary;
         char settings[256];
         snprintf(settings, sizeof settings, "backend=cublas %s layers=42-300-4 batch-size=16 epochs=%d",
-                 ways[way], gpu_stride() > 1 ? 2 : 50);
+                 ways[way], support_stride() > 1 ? 2 : 50);
         bench_open(&bench, settings, NULL);
         const double start = clock_seconds(), before = profile_total(&bench.profile);
         assert_status(bench_run(&bench, &summary), STATUS_OK);
         const double wall = clock_seconds() - start, counted = profile_total(&summary.time) - before;
-        if (gpu_stride() == 1) assert_near(counted / wall, 1, 0.02);
+        if (support_stride() == 1) assert_near(counted / wall, 1, 0.02);
         assert_true(profile_transfer_ratio(&summary.time) > 0);
         assert_true((summary.time.seconds[PART_GRAPH] > 0) == (way == 1));
         assert_true((summary.time.seconds[PART_GEMM_NT] > 0) == (way != 1));

@@ -124,7 +124,7 @@ static void wrong_ones_get_no_time(void **state) {
     glob_t wrong;
     assert_int_equal(glob(support_plugin("plugins/*.so"), 0, NULL, &wrong), 0);
     assert_true(wrong.gl_pathc >= 10);
-    const size_t stride = getenv("TESSERA_TEST_STRIDE") ? 5 : 1;
+    const size_t stride = support_stride();
     for (size_t i = 0; i < wrong.gl_pathc; i += stride) {
         const char *log = support_path("wrong.jsonl");
         if (RUN("compare --data %s " SMALL " --backends serial,%s --repeat 1 --log %s", data,

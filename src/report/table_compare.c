@@ -1,5 +1,6 @@
 /* The table of the course reports: implementation, accuracy, transfer/total, speed-up. */
 #include <math.h>
+#include <stdio.h>
 
 #include "src/report/markup.h"
 #include "src/report/row.h"
@@ -8,8 +9,16 @@
 static void accuracy_cell(struct table *table, const cJSON *line) {
     const double accuracy = record_number(line, "test_accuracy"),
                  error = record_number(line, "accuracy_error");
-    table_cell(table, isfinite(error) ? "%s +- %s" : "%s", markup_percent(accuracy, 2).text,
-               markup_fixed(100 * error, 2).text);
+    const double trained = record_number(line, "epochs_trained");
+    char after[64] = "";
+    if (trained < record_number(line, "epochs") - 1e-6) /* a time limit ended it; false without the numbers */
+        snprintf(after, sizeof after, " after %s epochs", markup_fixed(trained, 2).text);
+    if (isfinite(error)) {
+        table_cell(table, "%s +- %s%s", markup_percent(accuracy, 2).text, markup_fixed(100 * error, 2).text,
+                   after);
+    } else {
+        table_cell(table, "%s%s", markup_percent(accuracy, 2).text, after);
+    }
 }
 
 static void epoch_cell(struct table *table, const cJSON *line) {
@@ -31,10 +40,12 @@ static void name_cells(struct table *table, const cJSON *line) {
     table_cell(table, "%s", record_text(line, "backend"));
     if (cuda) {
         table_cell(table, "%s", record_text(line, "residency"));
-    } else {
+    } else if (threads) {
         table_cell(table, "CPU, %zu thread%s", threads, threads == 1 ? "" : "s");
+    } else {
+        table_cell(table, "-"); /* it did not run */
     }
-    table_cell(table, "%s", record_text(line, "engine"));
+    table_cell(table, "%s", record_text(line, "engine")[0] ? record_text(line, "engine") : "-");
     table_cell(table, "%s", row_precision(line));
 }
 
