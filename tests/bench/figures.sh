@@ -6,7 +6,7 @@
 #   tests/bench/figures.sh write LOGS TAG          writes LOGS/report.html, and README.md between its markers <!-- NAME TAG -->
 #
 # TRAIN names the program (default ./train). MNIST must be in data/mnist (data/fetch.sh). Backends that cannot be used here are
-# left out, and the page says so. Leave the machine alone meanwhile: about 9 minutes on two cores, 13 on a GPU.
+# left out, and the page says so. Leave the machine alone meanwhile: about ten minutes on two cores, 13 on a GPU.
 # The environment is used as it is: where the program says that OpenBLAS chose a slow core, set OPENBLAS_CORETYPE.
 set -euo pipefail
 
