@@ -27,6 +27,10 @@ void jsonl_count(cJSON *object, const char *key, uint64_t value) {
     cJSON_AddNumberToObject(object, key, (double)value);
 }
 
+void jsonl_text(cJSON *object, const char *key, const char *text) {
+    if (text && text[0]) cJSON_AddStringToObject(object, key, text);
+}
+
 void jsonl_write(FILE *out, cJSON *object) {
     char *line = out ? cJSON_PrintUnformatted(object) : NULL;
     if (line) {

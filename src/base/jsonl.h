@@ -17,6 +17,9 @@ cJSON *jsonl_header(void);
 /* An integer, exact up to 2^53. */
 void jsonl_count(cJSON *object, const char *key, uint64_t value);
 
+/* A text; nothing if it is NULL or "". */
+void jsonl_text(cJSON *object, const char *key, const char *text);
+
 /* Writes the line through, so that a killed run keeps it, and deletes the object. `out` NULL: deletes alone. */
 void jsonl_write(FILE *out, cJSON *object);
 

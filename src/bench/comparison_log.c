@@ -6,10 +6,6 @@
 #include "src/base/jsonl.h"
 #include "src/bench/shapes.h"
 
-static void add_text(cJSON *line, const char *key, const char *text) {
-    if (text && text[0]) cJSON_AddStringToObject(line, key, text);
-}
-
 /* JSON has no infinity. */
 static void add_number(cJSON *line, const char *key, double value) {
     cJSON_AddNumberToObject(line, key, isfinite(value) ? value : 1e300);
@@ -20,27 +16,27 @@ static void add_setup(cJSON *line, const struct comparison *comparison, const st
     char name[64], layers[CONFIG_TEXT];
     shapes_config_name(config->file, name, sizeof name);
     config_value(config, config_key_find("layers"), layers, sizeof layers);
-    add_text(line, "config", name);
-    add_text(line, "data", comparison->data->name);
-    add_text(line, "layers", layers);
+    jsonl_text(line, "config", name);
+    jsonl_text(line, "data", comparison->data->name);
+    jsonl_text(line, "layers", layers);
     add_number(line, "batch_size", (double)config->batch_size);
     add_number(line, "epochs", (double)config->epochs);
     add_number(line, "seed", (double)config->seed);
-    add_text(line, "label", row->sweep->label);
-    add_text(line, "backend", row->sweep->backend ? row->sweep->backend->name : row->sweep->label);
-    add_text(line, "dtype", config_choice("dtype", config->dtype));
+    jsonl_text(line, "label", row->sweep->label);
+    jsonl_text(line, "backend", row->sweep->backend ? row->sweep->backend->name : row->sweep->label);
+    jsonl_text(line, "dtype", config_choice("dtype", config->dtype));
 }
 
 static void add_how(cJSON *line, const struct run_result *run) {
-    add_text(line, "description", run->description);
-    add_text(line, "device", run->device);
-    add_text(line, "gpu", run->gpu);
-    add_text(line, "precision", run->precision);
-    add_text(line, "engine", run->engine);
-    add_text(line, "residency", run->residency);
+    jsonl_text(line, "description", run->description);
+    jsonl_text(line, "device", run->device);
+    jsonl_text(line, "gpu", run->gpu);
+    jsonl_text(line, "precision", run->precision);
+    jsonl_text(line, "engine", run->engine);
+    jsonl_text(line, "residency", run->residency);
     add_number(line, "threads", run->threads);
     const char *slow = strstr(run->description, "(slow: "); /* the backend's own words */
-    add_text(line, "warning", slow);
+    jsonl_text(line, "warning", slow);
 }
 
 static void add_trace(cJSON *line, const struct trace *trace) {
@@ -49,7 +45,7 @@ static void add_trace(cJSON *line, const struct trace *trace) {
     cJSON_AddBoolToObject(object, "drifts", trace->drifts);
     add_number(object, "step", (double)trace->step);
     add_number(object, "layer", (double)trace->layer);
-    add_text(object, "tensor", trace->tensor);
+    jsonl_text(object, "tensor", trace->tensor);
     add_number(object, "relative", trace->relative);
     add_number(object, "tolerance", trace->tolerance);
 }
@@ -78,10 +74,10 @@ static void write_row(FILE *out, const struct comparison *comparison, const stru
                       const struct comparison_row *baseline) {
     cJSON *line = jsonl_new("compare");
     add_setup(line, comparison, row);
-    if (row->outcome == ROW_LEFT_OUT) add_text(line, "left_out", row->reason);
+    if (row->outcome == ROW_LEFT_OUT) jsonl_text(line, "left_out", row->reason);
     if (row->outcome != ROW_LEFT_OUT) {
         cJSON_AddBoolToObject(line, "agrees", row->outcome == ROW_RIGHT);
-        add_text(line, "reason", row->reason);
+        jsonl_text(line, "reason", row->reason);
         add_number(line, "drift", row->drift.relative);
         add_number(line, "tolerance", row->drift.tolerance);
         add_trace(line, &row->trace);
@@ -96,7 +92,7 @@ static void write_row(FILE *out, const struct comparison *comparison, const stru
         jsonl_count(line, "test_total", run->test.total);
         add_number(line, "epochs_trained", (double)run->images / (double)run->images_per_epoch);
         if (baseline) {
-            add_text(line, "baseline", baseline->sweep->backend->name);
+            jsonl_text(line, "baseline", baseline->sweep->backend->name);
             add_number(line, "speedup", baseline->epoch.median / row->epoch.median);
         }
         add_times(line, row);
@@ -110,11 +106,11 @@ static void write_row(FILE *out, const struct comparison *comparison, const stru
 
 void comparison_write(FILE *out, const struct comparison *comparison, const struct comparison_row *baseline) {
     cJSON *header = jsonl_header();
-    add_text(header, "command", "compare");
-    add_text(header, "data", comparison->data->name);
+    jsonl_text(header, "command", "compare");
+    jsonl_text(header, "data", comparison->data->name);
     for (size_t i = 0; i < comparison->count; i++) {
         if (comparison->rows[i].outcome != ROW_RIGHT || !comparison->rows[i].runs[0].gpu[0]) continue;
-        add_text(header, "gpu", comparison->rows[i].runs[0].gpu);
+        jsonl_text(header, "gpu", comparison->rows[i].runs[0].gpu);
         break;
     }
     jsonl_write(out, header);

@@ -3,18 +3,14 @@
 #include "src/backend/plugin.h"
 #include "src/base/jsonl.h"
 
-static void add_text(cJSON *line, const char *key, const char *text) {
-    if (text && text[0]) cJSON_AddStringToObject(line, key, text);
-}
-
 static const char *device_name(const struct contestant *contestant) {
     return contestant->compute.backend->device == GEMM_ON_HOST ? "host" : "cuda";
 }
 
 static void write_peak(FILE *log, const struct contestant *contestant) {
     cJSON *line = jsonl_new("peak");
-    add_text(line, "device", device_name(contestant));
-    add_text(line, "gpu", contestant->compute.gpu);
+    jsonl_text(line, "device", device_name(contestant));
+    jsonl_text(line, "gpu", contestant->compute.gpu);
     cJSON_AddNumberToObject(line, "threads", contestant->compute.threads);
     cJSON_AddNumberToObject(line, "f32_gflops", 1e-9 * contestant->rates.flops[GEMM_F32]);
     cJSON_AddNumberToObject(line, "f64_gflops", 1e-9 * contestant->rates.flops[GEMM_F64]);
@@ -37,10 +33,10 @@ static void add_left_out(cJSON *header, const struct contestants *contestants) {
 
 void gemm_log_open(FILE *log, const char *command, const struct contestants *contestants) {
     cJSON *header = jsonl_header();
-    add_text(header, "command", command);
+    jsonl_text(header, "command", command);
     for (size_t i = 0; i < contestants->count; i++) {
         if (!contestants->list[i].compute.gpu[0]) continue;
-        add_text(header, "gpu", contestants->list[i].compute.gpu);
+        jsonl_text(header, "gpu", contestants->list[i].compute.gpu);
         break;
     }
     add_left_out(header, contestants);
@@ -61,7 +57,7 @@ static void add_kernels(cJSON *line, const struct result *result) {
     for (size_t i = 0; i < result->kernels; i++) {
         const struct gemm_kernel *kernel = &result->kernel[i];
         cJSON *object = cJSON_CreateObject();
-        add_text(object, "name", kernel->name);
+        jsonl_text(object, "name", kernel->name);
         cJSON_AddNumberToObject(object, "threads", kernel->threads);
         cJSON_AddNumberToObject(object, "registers", kernel->registers);
         jsonl_count(object, "shared_bytes", kernel->shared_bytes);
@@ -90,26 +86,26 @@ static void add_times(cJSON *line, const struct contestant *contestant, const st
 void gemm_log_result(FILE *log, const struct contestant *contestant, enum gemm_dtype dtype,
                      const struct gemm_shape *shape, const struct result *result) {
     cJSON *line = jsonl_new("gemm");
-    add_text(line, "label", contestant->label);
-    add_text(line, "backend", contestant->compute.backend->name);
-    add_text(line, "path", plugin_path(contestant->compute.backend));
-    add_text(line, "description", contestant->compute.description);
-    add_text(line, "device", device_name(contestant));
-    add_text(line, "gpu", contestant->compute.gpu);
-    add_text(line, "dtype", dtype_name(dtype));
-    add_text(line, "precision", compute_precision(&contestant->compute, dtype));
-    add_text(line, "op", gemm_op_name(shape->op));
+    jsonl_text(line, "label", contestant->label);
+    jsonl_text(line, "backend", contestant->compute.backend->name);
+    jsonl_text(line, "path", plugin_path(contestant->compute.backend));
+    jsonl_text(line, "description", contestant->compute.description);
+    jsonl_text(line, "device", device_name(contestant));
+    jsonl_text(line, "gpu", contestant->compute.gpu);
+    jsonl_text(line, "dtype", dtype_name(dtype));
+    jsonl_text(line, "precision", compute_precision(&contestant->compute, dtype));
+    jsonl_text(line, "op", gemm_op_name(shape->op));
     jsonl_count(line, "m", shape->m);
     jsonl_count(line, "n", shape->n);
     jsonl_count(line, "k", shape->k);
-    add_text(line, "what", shape->what);
-    add_text(line, "config", shape->config);
+    jsonl_text(line, "what", shape->what);
+    jsonl_text(line, "config", shape->config);
     cJSON_AddNumberToObject(line, "threads", contestant->compute.threads);
     if (result->outcome == RESULT_LEFT_OUT) {
-        add_text(line, "left_out", result->reason);
+        jsonl_text(line, "left_out", result->reason);
     } else {
         cJSON_AddBoolToObject(line, "verified", result->outcome == RESULT_RIGHT);
-        add_text(line, "reason", result->reason);
+        jsonl_text(line, "reason", result->reason);
     }
     if (result->outcome == RESULT_RIGHT) add_times(line, contestant, result);
     jsonl_write(log, line);
