@@ -8,20 +8,7 @@
 #include <math.h>
 
 #include "kernels/bf16.h"
-
-/* glibc has vector versions of these (libmvec, at most 4 ulp off); declared so, loops over them vectorise as
-   under -ffast-math, but nothing else changes. */
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
-#    if __GLIBC_PREREQ(2, 35)
-#        define VECTOR __attribute__((simd("notinbranch")))
-VECTOR float expf(float);
-VECTOR float tanhf(float);
-VECTOR float erff(float);
-VECTOR double exp(double);
-VECTOR double tanh(double);
-VECTOR double erf(double);
-#    endif
-#endif
+#include "kernels/host/activation.h"
 
 enum {
     PARALLEL_ELEMENTS = 1 << 15, /* below this a fork and join (2 us) costs more than it saves */
@@ -33,31 +20,6 @@ static int threads_for(const void *context, size_t elements) {
     const struct host_ops_context *host = context;
     return elements >= PARALLEL_ELEMENTS ? host->threads : 1;
 }
-
-/* Calls `function(activation, ...)` with the activation as a constant, so that each inlined copy vectorises. */
-#define FOR_ACTIVATION(activation, function, ...)      \
-    switch (activation) {                              \
-    case ACTIVATION_NONE:                              \
-        function(ACTIVATION_NONE, __VA_ARGS__);        \
-        break;                                         \
-    case ACTIVATION_RELU:                              \
-        function(ACTIVATION_RELU, __VA_ARGS__);        \
-        break;                                         \
-    case ACTIVATION_TANH:                              \
-        function(ACTIVATION_TANH, __VA_ARGS__);        \
-        break;                                         \
-    case ACTIVATION_SCALED_TANH:                       \
-        function(ACTIVATION_SCALED_TANH, __VA_ARGS__); \
-        break;                                         \
-    case ACTIVATION_SIGMOID:                           \
-        function(ACTIVATION_SIGMOID, __VA_ARGS__);     \
-        break;                                         \
-    case ACTIVATION_GELU:                              \
-        function(ACTIVATION_GELU, __VA_ARGS__);        \
-        break;                                         \
-    }
-
-#define INLINE static inline __attribute__((always_inline))
 
 /* What one slice of rows adds to the tally. */
 struct partial {

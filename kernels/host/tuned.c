@@ -1,0 +1,149 @@
+/* tuned: our own fast GEMM for the host.
+
+   Idea       tiles of C in registers, panels of B packed for the order in which a tile reads them, blocks for the caches: the
+              layers of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). For the short and
+              narrow products of training: B is packed by the first tile that reads it, A only where its rows collide in the cache.
+   Bound by   multiply-adds; see tuned_tile.inc (registers), tuned_plan.c (threads and caches).
+   Same bits  an element is one sum over k in order, in blocks that depend on k alone: no thread count changes it.
+   Improves   kernels/host/openblas.c on the shapes of training
+   Run        ./train --backend tuned --threads 2 [--isa avx512|avx2|portable] */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#ifdef _OPENMP
+#    include <omp.h>
+#endif
+
+#include "kernels/host/tuned.h"
+
+struct tuned_context {
+    const struct tuned_isa *isa;
+    int threads;
+    char *workspace; /* of all threads, `stride` bytes each */
+    size_t stride;
+};
+
+static const struct tuned_isa *const isas[] = {
+#if defined(__x86_64__)
+    &tuned_avx512,
+    &tuned_avx2,
+#endif
+    &tuned_portable,
+};
+enum { ISAS = sizeof isas / sizeof *isas, PAGE = 2 << 20, SMALL = 1 << 15 };
+
+static bool tuned_probe(char *why, size_t size) {
+    (void)why;
+    (void)size;
+    return true;
+}
+
+static const struct tuned_isa *find_isa(const char *name, char *why, size_t size) {
+    for (size_t i = 0; i < ISAS; i++) {
+        if (name && strcmp(name, isas[i]->name) != 0) continue;
+        if (isas[i]->usable()) return isas[i];
+        if (name) break;
+    }
+    size_t used = (size_t)snprintf(why, size, "this processor cannot do --isa %s; it can do",
+                                   name ? name : "auto");
+    for (size_t i = 0; i < ISAS; i++)
+        if (isas[i]->usable() && used < size)
+            used += (size_t)snprintf(why + used, size - used, " %s", isas[i]->name);
+    return NULL;
+}
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+/* Room for `threads`; what was there is lost. */
+static bool reserve(struct tuned_context *tuned, int threads) {
+    const size_t needed = larger(tuned_workspace(tuned->isa->f32), tuned_workspace(tuned->isa->f64));
+    tuned->stride = (needed + 4095) / 4096 * 4096;
+    const size_t bytes = (tuned->stride * (size_t)threads + PAGE - 1) / PAGE * PAGE;
+    char *workspace = aligned_alloc(PAGE, bytes);
+    if (!workspace) return false;
+#ifdef MADV_HUGEPAGE
+    madvise(workspace, bytes, MADV_HUGEPAGE); /* a wish: fewer misses of the TLB */
+#endif
+    free(tuned->workspace);
+    tuned->workspace = workspace;
+    tuned->threads = threads;
+    return true;
+}
+
+static int tuned_set_threads(void *context, int threads) {
+    struct tuned_context *tuned = context;
+#ifndef _OPENMP
+    threads = 1;
+#endif
+    if (threads > tuned->threads && !reserve(tuned, threads)) return tuned->threads;
+    return tuned->threads = threads;
+}
+
+static void tuned_destroy(void *context) {
+    struct tuned_context *tuned = context;
+    free(tuned->workspace);
+    free(tuned);
+}
+
+static void *tuned_create(const struct gemm_options *options, char *why, size_t size) {
+    const struct tuned_isa *isa = find_isa(NULL, why, size);
+    struct tuned_context *tuned = isa ? calloc(1, sizeof *tuned) : NULL;
+    if (!isa) return NULL;
+    if (tuned) tuned->isa = isa;
+    if (!tuned || !reserve(tuned, 1)) {
+        snprintf(why, size, "out of memory");
+        free(tuned);
+        return NULL;
+    }
+    tuned_set_threads(tuned, options->threads);
+    return tuned;
+}
+
+static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
+    return dtype != GEMM_BF16 && op != GEMM_TT;
+}
+
+static enum gemm_status tuned_gemm(void *context, const struct gemm_call *call) {
+    const struct tuned_context *tuned = context;
+    const struct tuned_code *code = call->dtype == GEMM_F32 ? tuned->isa->f32 : tuned->isa->f64;
+    if (call->m == 0 || call->n == 0) return GEMM_OK;
+    const bool small = call->m * call->n * call->k < SMALL;
+    const struct tuned_plan plan = tuned_plan_for(code, call, small ? 1 : (size_t)tuned->threads);
+    const size_t parts = plan.row_parts * plan.col_parts;
+    if (parts == 1) {
+        code->part(call, &plan, 0, tuned->workspace);
+        return GEMM_OK;
+    }
+#pragma omp parallel for schedule(static) num_threads((int)parts)
+    for (size_t part = 0; part < parts; part++)
+        code->part(call, &plan, part, tuned->workspace + part * tuned->stride);
+    return GEMM_OK;
+}
+
+static bool tuned_fuses(void *context, const struct gemm_call *call) {
+    (void)context;
+    (void)call;
+    return true;
+}
+
+static void tuned_describe(void *context, char *text, size_t size) {
+    const struct tuned_context *tuned = context;
+    snprintf(text, size, "%s, %d thread%s", tuned->isa->name, tuned->threads, tuned->threads == 1 ? "" : "s");
+}
+
+const struct gemm_backend gemm_tuned = {
+    .name = "tuned",
+    .summary = "packed panels, tiles in registers, blocks for the caches: AVX-512, AVX2 or portable C",
+    .device = GEMM_ON_HOST,
+    .probe = tuned_probe,
+    .create = tuned_create,
+    .destroy = tuned_destroy,
+    .supports = tuned_supports,
+    .gemm = tuned_gemm,
+    .set_threads = tuned_set_threads,
+    .fuses = tuned_fuses,
+    .describe = tuned_describe,
+};

@@ -1,0 +1,48 @@
+/* Inside the backend `tuned`: what its files share. One set of templates (tuned_*.inc) is compiled once for each instruction set
+   (tuned_avx512.c, tuned_avx2.c, tuned_portable.c) and each dtype; tuned.c chooses at run time, and tuned_plan.c cuts a call
+   into parts for threads and blocks for caches. */
+#ifndef TESSERA_KERNELS_HOST_TUNED_H
+#define TESSERA_KERNELS_HOST_TUNED_H
+
+#include "kernels/gemm.h"
+
+/* How a call is cut. */
+struct tuned_plan {
+    size_t row_parts, col_parts; /* C is a grid of so many parts, a part for a thread */
+    size_t depth, cols;          /* of a block of B */
+    size_t rows;                 /* of a block of A: its tiles meet each panel of the block of B in turn */
+    size_t tile_rows;            /* at most */
+    bool pack_a;                 /* copy a block of A together */
+    bool pack_b; /* copy the panels of a block of B together; those that are transposed or not full are in any case */
+};
+
+/* One instruction set and one dtype. */
+struct tuned_code {
+    size_t size;       /* of an element, in bytes */
+    size_t rows, cols; /* of the largest tile of C that is kept in registers */
+    size_t lanes;      /* of a vector; cols is a multiple */
+
+    /* Computes one part, 0 .. row_parts * col_parts - 1. `workspace` is 64-byte aligned, tuned_workspace bytes, and the part's own. */
+    void (*part)(const struct gemm_call *call, const struct tuned_plan *plan, size_t part, void *workspace);
+};
+
+struct tuned_isa {
+    const char *name;
+    bool (*usable)(void);
+    const struct tuned_code *f32, *f64;
+};
+
+/* The fastest first. The last one is always usable. */
+extern const struct tuned_isa tuned_avx512, tuned_avx2, tuned_portable;
+
+/* For `threads` threads at most. */
+struct tuned_plan tuned_plan_for(const struct tuned_code *code, const struct gemm_call *call, size_t threads);
+
+/* Bytes that a part needs, whatever the call. */
+size_t tuned_workspace(const struct tuned_code *code);
+
+/* Elements of the two buffers of a workspace: the packed block of A, then the packed block of B. */
+size_t tuned_a_elements(const struct tuned_code *code);
+size_t tuned_b_elements(const struct tuned_code *code);
+
+#endif
