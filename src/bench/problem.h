@@ -31,11 +31,12 @@ void problem_close(struct problem *problem);
    it has not seen. */
 enum problem_inputs { PROBLEM_REALS, PROBLEM_INTEGERS };
 
-/* Fresh inputs from `seed` in the same memory, C full of NaN, then each copy multiplied once and looked at:
+/* Fresh inputs from `seed` in the same memory, C full of NaN, then each copy multiplied once and looked at (the first, and of the
+   others as many as begin within half a second: a slow backend is not asked the same a hundred times over):
    - small integers, exact in every dtype and order: C x = A (B x) for a random integer vector x without zeros, which no wrong
      element survives alone (Freivalds, "Probabilistic machines can use less running time", 1977);
    - signed reals: the elements of up to 16 rows, the last among them, against the float64 oracle;
-   - all copies have the same bits, and nothing outside C was written.
+   - all these copies have the same bits, and nothing outside C was written.
    STATUS_VERIFY_FAILED names what is wrong. The last C is left for nobody to trust. */
 enum status problem_verify(struct problem *problem, enum problem_inputs inputs, uint64_t seed);
 
