@@ -173,7 +173,7 @@ static void times_are_of_the_calls(void **state) {
     const double start = clock_seconds();
     assert_status(contest_run(&contest, GEMM_F32, &shape, &result), STATUS_OK);
     const double wall = clock_seconds() - start;
-    assert_int_equal(result.outcome, RESULT_RIGHT);
+    assert_int_equal(result.outcome, OUTCOME_RIGHT);
     assert_int_equal(result.seconds.count, 7);
     assert_true(result.flops == 2.0 * 128 * 128 * 128 && result.bytes == 3.0 * 128 * 128 * 4);
     assert_true(result.seconds.min > 0 && result.seconds.min <= result.seconds.median &&
@@ -182,7 +182,7 @@ static void times_are_of_the_calls(void **state) {
     assert_true(one.seconds_per_flop[GEMM_F32][GEMM_NN] > 0);
     contest.limit_seconds = 1e-9; /* now it is foreseen to take too long */
     assert_status(contest_run(&contest, GEMM_F32, &shape, &result), STATUS_OK);
-    assert_int_equal(result.outcome, RESULT_LEFT_OUT);
+    assert_int_equal(result.outcome, OUTCOME_LEFT_OUT);
     assert_says(result.reason, "--limit-seconds");
     compute_close(&one.compute);
 }

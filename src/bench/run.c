@@ -80,6 +80,7 @@ static enum status train(struct run *run) {
     describe(run, run->result);
     run->started = clock_seconds();
     const enum status status = trainer_run(&run->trainer, &observer, &summary);
+    run->result->diverged = run->trainer.state.tally.bad_step != 0;
     if (status && status != STATUS_INTERRUPTED) return status;
     const struct train_state *state = &run->trainer.state;
     run->result->limited = status == STATUS_INTERRUPTED;
@@ -106,7 +107,11 @@ enum status run_training(const struct config *config, const struct gemm_backend 
     const struct device_driver *driver = registry_device(backend->device);
     if (driver->reset && !plugin_path(backend)) driver->reset(); /* a plug-in may keep what it likes */
     free(run);
-    if (status) run_close(result);
+    if (status) {
+        const bool diverged = result->diverged;
+        run_close(result);
+        result->diverged = diverged;
+    }
     return status;
 }
 

@@ -32,7 +32,7 @@ struct shmem_bench {
     struct variant variants[TILES][OF_A_TILE];
     FILE *log;
     bool opened;
-    char wrong[768];
+    struct verdict verdict;
 };
 
 static void make_variants(struct shmem_bench *bench, const struct gemm_backend *backend, int tile,
@@ -76,8 +76,7 @@ static enum status run_tile(struct shmem_bench *bench, const struct gemm_backend
         bench->variants[tile][i].result = results[i];
         bench_print_result(&contestants.list[i], (enum gemm_dtype)bench->config.dtype, shape, &results[i]);
         printf("\n");
-        if (results[i].outcome == RESULT_WRONG && !bench->wrong[0])
-            snprintf(bench->wrong, sizeof bench->wrong, "%s", results[i].reason);
+        verdict_note(&bench->verdict, results[i].outcome, contestants.list[i].label, results[i].reason);
     }
     fflush(stdout);
     contestants_close(&contestants);
@@ -89,7 +88,7 @@ static const struct variant *find_best(const struct shmem_bench *bench) {
     const struct variant *best = NULL;
     for (int v = 0; v < TILES * OF_A_TILE; v++) {
         const struct variant *one = &bench->variants[v / OF_A_TILE][v % OF_A_TILE];
-        if (one->result.outcome == RESULT_RIGHT &&
+        if (one->result.outcome == OUTCOME_RIGHT &&
             (!best || one->result.seconds.median < best->result.seconds.median))
             best = one;
     }
@@ -109,8 +108,13 @@ static void write_variant(const struct shmem_bench *bench, const struct variant 
     jsonl_count(line, "m", shape->m);
     jsonl_count(line, "n", shape->n);
     jsonl_count(line, "k", shape->k);
-    cJSON_AddBoolToObject(line, "verified", result->outcome == RESULT_RIGHT);
-    if (result->outcome == RESULT_RIGHT) {
+    if (result->outcome == OUTCOME_LEFT_OUT || result->outcome == OUTCOME_FAILED) {
+        cJSON_AddStringToObject(line, result->outcome == OUTCOME_FAILED ? "failed" : "left_out",
+                                result->reason);
+    } else {
+        cJSON_AddBoolToObject(line, "verified", result->outcome == OUTCOME_RIGHT);
+    }
+    if (result->outcome == OUTCOME_RIGHT) {
         cJSON_AddNumberToObject(line, "median_seconds", result->seconds.median);
         cJSON_AddNumberToObject(line, "min_seconds", result->seconds.min);
         cJSON_AddNumberToObject(line, "max_seconds", result->seconds.max);
@@ -120,7 +124,7 @@ static void write_variant(const struct shmem_bench *bench, const struct variant 
         cJSON_AddNumberToObject(line, "registers", result->kernel[0].registers);
         jsonl_count(line, "shared_bytes", result->kernel[0].shared_bytes);
         cJSON_AddBoolToObject(line, "best", best);
-    } else {
+    } else if (result->outcome == OUTCOME_WRONG) {
         cJSON_AddStringToObject(line, "reason", result->reason);
     }
     jsonl_write(bench->log, line);
@@ -141,7 +145,7 @@ static void print_summary(const struct shmem_bench *bench, const struct gemm_sha
         for (int order = 0; order < ORDERS; order++) {
             const struct result *result = &bench->variants[tile][order * SHAREDS * MULTIPLIES].result;
             printf("  %9s",
-                   result->outcome == RESULT_RIGHT ? text_seconds(result->seconds.median).text : "-");
+                   result->outcome == OUTCOME_RIGHT ? text_seconds(result->seconds.median).text : "-");
         }
         printf("\n");
     }
@@ -198,7 +202,7 @@ static enum status run_bench_shmem(int argc, char **argv) {
     if (!status) status = registry_find("cuda-order", &backend);
     if (!status) status = jsonl_open(&bench.log, bench.config.log);
     for (size_t i = 0; i < count && !status; i++) status = run_size(&bench, backend, sizes[i]);
-    if (!status && bench.wrong[0]) status = status_set(STATUS_VERIFY_FAILED, "%s", bench.wrong);
+    if (!status) status = verdict_status(&bench.verdict);
     return jsonl_close(bench.log, bench.config.log, status);
 }
 

@@ -18,8 +18,7 @@ void bench_print_header(const struct contestants *contestants) {
     }
     for (size_t i = 0; i < contestants->left_out_count; i++)
         printf("%-*s %s: %s\n", BENCH_LABEL, contestants->left_out[i].label,
-               contestants->left_out[i].wrong ? "WRONG, no time" : "left out",
-               contestants->left_out[i].reason);
+               outcome_words(contestants->left_out[i].outcome), contestants->left_out[i].reason);
     printf("\n");
 }
 
@@ -32,8 +31,8 @@ void bench_print_result(const struct contestant *who, enum gemm_dtype dtype, con
                         const struct result *result) {
     printf("%-2s %-4s %6zu %6zu %6zu  %-*s ", gemm_op_name(shape->op), dtype_name(dtype), shape->m, shape->n,
            shape->k, BENCH_LABEL, who->label);
-    if (result->outcome != RESULT_RIGHT) {
-        printf("%s%s", result->outcome == RESULT_WRONG ? "WRONG, no time: " : "left out: ", result->reason);
+    if (result->outcome != OUTCOME_RIGHT) {
+        printf("%s: %s", outcome_words(result->outcome), result->reason);
         return;
     }
     printf("%9s %9s %9s %9.1f", text_seconds(result->seconds.median).text,

@@ -62,9 +62,12 @@ double row_part(const cJSON *line, size_t part) {
 
 bool row_refused(const cJSON *line, char *why, size_t size) {
     const char *left_out = record_text(line, "left_out"), *reason = record_text(line, "reason");
+    const char *failed = record_text(line, "failed");
     const char *verdict = record_has(line, "agrees") ? "agrees" : "verified";
     if (left_out[0]) {
         snprintf(why, size, "left out: %.300s", left_out);
+    } else if (failed[0]) {
+        snprintf(why, size, "failed: %.300s", failed);
     } else if (!record_true(line, verdict)) {
         const char *what = verdict[0] == 'a' ? "does not agree" : "wrong result";
         snprintf(why, size, "%s%s%.300s", what, reason[0] ? ": " : "", reason);

@@ -68,7 +68,7 @@ static void drift_table(struct page *page, const struct selection *rows) {
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line, *trace = cJSON_GetObjectItemCaseSensitive(line, "trace");
         char label[256];
-        if (record_has(line, "left_out")) continue;
+        if (record_has(line, "left_out") || record_has(line, "failed")) continue;
         row_label(line, label, sizeof label);
         table_cell(&table, "%s", label);
         table_cell(&table, "%s", markup_short(record_number(line, "drift")).text);
