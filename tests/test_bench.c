@@ -218,15 +218,17 @@ static void right_curves_agree(void **state) {
     dataset_pair_free(&data);
 }
 
-/* A GEMM whose weight gradients are a little off, from a certain call on. */
+/* A GEMM whose weight gradients are a little off in a certain call. */
 extern const struct gemm_backend gemm_serial;
 static size_t calls_left;
+static double off_by;
 
 static enum gemm_status drifting_gemm(void *context, const struct gemm_call *call) {
     struct gemm_call off = *call;
     if (call->op == GEMM_TN && call->m == 30 && calls_left-- == 0) {
         calls_left = 0;
-        off.alpha *= 1.05;
+        if (off_by == 0) return GEMM_FAILED;
+        off.alpha *= off_by;
     }
     return gemm_serial.gemm(context, &off);
 }
@@ -241,6 +243,7 @@ static void drift_is_traced_to_its_tensor(void **state) {
     struct gemm_backend drifting = gemm_serial;
     drifting.gemm = drifting_gemm;
     open_agreement(&agreement, &config, &data, "layers=42-30-4 batch-size=16 epochs=3");
+    off_by = 1.05;
     calls_left = 7;
     assert_status(agreement_check(&agreement, &config, &drifting, &data, &drift), STATUS_VERIFY_FAILED);
     assert_true(drift.relative > drift.tolerance && drift.step >= 7 && drift.step <= 10);
@@ -251,6 +254,14 @@ static void drift_is_traced_to_its_tensor(void **state) {
     assert_int_equal(trace.layer, 2);
     assert_string_equal(trace.tensor, "weight gradient");
     assert_near(trace.relative, 0.05, 1e-3);
+    off_by = NAN; /* the reference did not diverge: it is wrong */
+    calls_left = 7;
+    assert_status(agreement_check(&agreement, &config, &drifting, &data, &drift), STATUS_VERIFY_FAILED);
+    assert_says(status_message(), "not finite");
+    off_by = 0; /* it fails: it is not known what it would compute */
+    calls_left = 7;
+    assert_status(agreement_check(&agreement, &config, &drifting, &data, &drift), STATUS_FAILED);
+    assert_says(status_message(), "backend 'serial' failed in f32 TN");
     agreement_close(&agreement);
     dataset_pair_free(&data);
 }

@@ -150,6 +150,45 @@ static void wrong_ones_get_no_time(void **state) {
     globfree(&wrong);
 }
 
+/* What fails is no wrong result, but no success either: the others are measured, and the exit code is 1. */
+static void failures_are_no_success(void **state) {
+    (void)state;
+    char fails[300], wrong[300];
+    const char *log = support_path("failed.jsonl"),
+               *said = "FAILED, no time: backend 'too-wide' failed in f32 ";
+    snprintf(fails, sizeof fails, "%s", support_plugin("plugins/refused/too-wide.so"));
+    snprintf(wrong, sizeof wrong, "%s", support_plugin("plugins/always-zero.so"));
+    assert_int_equal(RUN("compare --data %s --layers 42-4001-4 --epochs 1 --backends %s,serial "
+                         "--baseline serial --repeat 1 --log %s",
+                         data, fails, log),
+                     1);
+    assert_says(output, said);
+    assert_says(output, ": no memory for the workspace");
+    cJSON *line = find_line(log, "compare", "serial");
+    assert_true(number(line, "median_epoch_seconds") > 0);
+    cJSON_Delete(line);
+    line = find_line(log, "compare", "too-wide");
+    assert_non_null(cJSON_GetObjectItem(line, "failed"));
+    assert_null(cJSON_GetObjectItem(line, "left_out"));
+    assert_null(cJSON_GetObjectItem(line, "agrees"));
+    cJSON_Delete(line);
+    assert_int_equal(RUN("report %s -o %s", log, support_path("failed.html")), 0);
+    /* a wrong row weighs more, wherever it stands */
+    assert_int_equal(RUN("compare --data %s --layers 42-4001-4 --epochs 1 --backends %s,%s --repeat 1", data,
+                         fails, wrong),
+                     5);
+    assert_int_equal(RUN("bench gemm --layers 42-4001-4 --batch-size 8 --sizes none --ops NN --dtype f32 "
+                         "--backends %s,serial --repeat 1",
+                         fails),
+                     1);
+    assert_says(output, said);
+    assert_int_equal(RUN("bench breakeven --data %s --layers 42-16-4 --backends %s,serial --batches 8 "
+                         "--hidden 16,4001 --cell-seconds 0.01 --repeat 1",
+                         data, fails),
+                     1);
+    assert_says(output, said);
+}
+
 static void benches_gemms(void **state) {
     (void)state;
     char log[300], slow[300];
@@ -198,6 +237,11 @@ static void benches_scaling(void **state) {
     assert_says(output, "Amdahl's law: serial part ");
     cJSON *line = find_line(log, "scaling", NULL);
     assert_true(number(line, "threads") == 1 && number(line, "speedup") == 1);
+    assert_true(number(line, "min_epoch_seconds") > 0 &&
+                number(line, "min_epoch_seconds") < number(line, "max_epoch_seconds")); /* of six */
+    assert_true(number(line, "epoch_seconds") >= number(line, "min_epoch_seconds") &&
+                number(line, "epoch_seconds") <= number(line, "max_epoch_seconds"));
+    assert_true(number(line, "repeats") == 2);
     const cJSON *time = cJSON_GetObjectItem(line, "time");
     assert_near((number(time, "gemm_nn") + number(time, "gemm_tn") + number(time, "gemm_nt") +
                  number(time, "other")) /
@@ -215,7 +259,7 @@ static void maps_the_breakeven(void **state) {
     const char *log = support_path("breakeven.jsonl");
     assert_int_equal(RUN("bench breakeven --data %s --layers 42-16-4 --backends serial,openmp --batches 8,64 "
                          "--hidden 4,16 "
-                         "--cell-seconds 0.01 --repeat 1 --log %s",
+                         "--cell-seconds 0.01 --repeat 3 --log %s",
                          data, log),
                      0);
     size_t length, cells = 0, wins = 0;
@@ -226,6 +270,12 @@ static void maps_the_breakeven(void **state) {
     free(text);
     assert_int_equal(cells, 8);
     assert_int_equal(wins, 4); /* one in each cell */
+    cJSON *line = find_line(log, "breakeven", NULL);
+    assert_true(number(line, "repeats") == 3 && number(line, "min_step_seconds") > 0);
+    assert_true(number(line, "min_step_seconds") < number(line, "max_step_seconds"));
+    assert_true(number(line, "step_seconds") >= number(line, "min_step_seconds") &&
+                number(line, "step_seconds") <= number(line, "max_step_seconds"));
+    cJSON_Delete(line);
 }
 
 static void the_rest_of_bench(void **state) {
@@ -275,6 +325,7 @@ int main(void) {
         cmocka_unit_test(limits_are_said),
         cmocka_unit_test(left_out_ones_have_a_reason),
         cmocka_unit_test(wrong_ones_get_no_time),
+        cmocka_unit_test(failures_are_no_success),
         cmocka_unit_test(benches_gemms),
         cmocka_unit_test(benches_scaling),
         cmocka_unit_test(maps_the_breakeven),
