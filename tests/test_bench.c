@@ -143,23 +143,25 @@ static void right_ones_pass(void **state) {
 static void wrong_ones_are_caught(void **state) {
     (void)state;
     static const char *const names[] = {
-        "always-zero", "cached",      "missing-last-column", "nan-output",         "race",
-        "reads-c",     "tf32-as-f32", "transposed-index",    "writes-past-the-end"};
+        "always-zero", "cached",      "missing-last-column", "nan-output",          "race",
+        "reads-c",     "tf32-as-f32", "transposed-index",    "writes-past-the-end", "truncates-bfloat16"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char file[64];
         struct compute compute;
         const struct gemm_backend *backend;
+        const bool rounds = strcmp(names[i], "truncates-bfloat16") == 0;
+        const enum gemm_dtype dtype = rounds ? GEMM_BF16 : GEMM_F32;
         enum status worst = STATUS_OK;
         snprintf(file, sizeof file, "plugins/%s.so", names[i]);
         assert_status(registry_find(support_plugin(file), &backend), STATUS_OK);
         assert_status(compute_open(&compute, backend, &(struct compute_options){.threads = 1}), STATUS_OK);
         for (int op = GEMM_NN; op <= GEMM_NT && !worst; op++) {
-            worst = verify_both(&compute, GEMM_F32, (enum gemm_op)op, 33, 0);
-            if (!worst) worst = verify_both(&compute, GEMM_F32, (enum gemm_op)op, 300, 0); /* B is square */
+            worst = verify_both(&compute, dtype, (enum gemm_op)op, 33, 0);
+            if (!worst) worst = verify_both(&compute, dtype, (enum gemm_op)op, 300, 0); /* B is square */
         }
         compute_close(&compute);
         if (worst != STATUS_VERIFY_FAILED) fail_msg("%s was not caught", names[i]);
-        assert_says(status_message(), "is wrong: f32 ");
+        assert_says(status_message(), rounds ? "is wrong: bf16 NN" : "is wrong: f32 ");
     }
 }
 

@@ -80,6 +80,7 @@ static void add_times(cJSON *line, const struct contestant *contestant, const st
     if (contestant->compute.backend->device != GEMM_ON_HOST) {
         cJSON_AddNumberToObject(line, "h2d_seconds", result->h2d);
         cJSON_AddNumberToObject(line, "d2h_seconds", result->d2h);
+        jsonl_text(line, "transfer_memory", "pageable");
     }
     add_kernels(line, result);
 }

@@ -1,5 +1,6 @@
 #include "src/bench/problem.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +8,9 @@
 #include "src/backend/oracle.h"
 #include "src/base/profile.h"
 #include "src/base/rng.h"
+#include "src/base/statistics.h"
 
-enum { A, B, C, GUARD = 256, SAMPLED_ROWS = 16, MOST_COPIES = 4096, LONGEST = 1 << 24 };
+enum { A, B, C, GUARD = 256, SAMPLED_ROWS = 16, MOST_COPIES = 4096, TRANSFERS = 7, LONGEST = 1 << 24 };
 static const unsigned char POISON = 0xFF; /* as a number of any dtype: NaN */
 static const double AGAIN_SECONDS = 0.5;  /* no new copy is begun after that */
 
@@ -104,7 +106,7 @@ enum status problem_time(struct problem *problem, size_t calls, double *seconds)
     return status ? status : finished;
 }
 
-enum status problem_transfers(struct problem *problem, double *h2d, double *d2h) {
+static enum status transfer(struct problem *problem, double *h2d, double *d2h) {
     struct device *device = &problem->compute->device;
     struct profile *before = device->profile, profile;
     enum status status = device->driver->synchronize(device);
@@ -121,13 +123,24 @@ enum status problem_transfers(struct problem *problem, double *h2d, double *d2h)
     return status ? status : finished;
 }
 
+enum status problem_transfers(struct problem *problem, double *h2d, double *d2h) {
+    double there[TRANSFERS], back[TRANSFERS];
+    enum status status = transfer(problem, &there[0], &back[0]); /* the first touch of this memory */
+    for (size_t i = 0; i < TRANSFERS && !status; i++) status = transfer(problem, &there[i], &back[i]);
+    if (status) return status;
+    *h2d = statistics_of(there, TRANSFERS).median;
+    *d2h = statistics_of(back, TRANSFERS).median;
+    return STATUS_OK;
+}
+
 /* --- verification --- */
 
 static enum status wrong(const struct problem *problem, const char *what) {
-    return status_set(STATUS_VERIFY_FAILED, "backend '%s' is wrong: %s %s m=%zu n=%zu k=%zu: %s",
-                      problem->compute->backend->name, dtype_name(problem->call.dtype),
-                      gemm_op_name(problem->call.op), problem->call.m, problem->call.n, problem->call.k,
-                      what);
+    const enum gemm_dtype dtype = problem->call.dtype, c_dtype = dtype_of_c(&problem->call);
+    return status_set(STATUS_VERIFY_FAILED, "backend '%s' is wrong: %s%s%s %s m=%zu n=%zu k=%zu: %s",
+                      problem->compute->backend->name, dtype_name(dtype), c_dtype == dtype ? "" : " to ",
+                      c_dtype == dtype ? "" : dtype_name(c_dtype), gemm_op_name(problem->call.op),
+                      problem->call.m, problem->call.n, problem->call.k, what);
 }
 
 static void fill(const struct problem *problem, int matrix, enum problem_inputs inputs, struct rng *rng) {
@@ -251,6 +264,8 @@ static enum status check_rows(const struct problem *problem, const size_t *rows,
     call.b = problem->host[B];
     oracle_product(&call, inputs_of(problem), checks->want, checks->bound);
     if (integers) memset(checks->bound, 0, count * call.n * sizeof *checks->bound);
+    for (size_t i = 0; c_dtype == GEMM_BF16 && i < count * call.n; i++) /* rounded once more */
+        checks->bound[i] += dtype_epsilon(GEMM_BF16) * (fabs(checks->want[i]) + checks->bound[i]);
     if (oracle_compare(c_dtype, count, call.n, checks->c_rows, call.n, checks->want, checks->bound, &worst))
         return STATUS_OK;
     worst.row = rows[worst.row];
@@ -286,6 +301,40 @@ static enum status check_reals(const struct problem *problem, struct checks *che
     return check_rows(problem, rows, count, false, checks);
 }
 
+/* Is C what `exact` is, rounded once? */
+static enum status check_rounding(const struct problem *problem, const float *exact) {
+    const struct gemm_call *call = &problem->call;
+    for (size_t i = 0; i < call->m * call->n; i++) {
+        double rounded = 0;
+        dtype_set(call->dtype, &rounded, 0, exact[i]);
+        const double want = dtype_get(call->dtype, &rounded, 0),
+                     got = dtype_get(call->dtype, (const char *)problem->host[C] + GUARD, i);
+        if (got == want) continue;
+        return element_wrong(problem, &(struct oracle_mismatch){
+                                          .row = i / call->n, .col = i % call->n, .got = got, .want = want});
+    }
+    return STATUS_OK;
+}
+
+/* Once more with a bfloat16 C, right after a float32 C was found right. */
+static enum status verify_rounded(struct problem *problem, enum problem_inputs inputs, struct checks *checks,
+                                  struct rng *rng) {
+    const size_t bytes = problem->bytes[C];
+    float *exact = malloc(bytes);
+    if (!exact) return status_set(STATUS_FAILED, "out of memory");
+    memcpy(exact, (const char *)problem->host[C] + GUARD, bytes);
+    problem->call.c_f32 = false;
+    problem->bytes[C] = problem->call.m * problem->call.n * dtype_size(problem->call.dtype);
+    enum status status = multiply_all(problem);
+    if (!status)
+        status =
+            inputs == PROBLEM_INTEGERS ? check_rounding(problem, exact) : check_reals(problem, checks, rng);
+    problem->call.c_f32 = true;
+    problem->bytes[C] = bytes;
+    free(exact);
+    return status;
+}
+
 enum status problem_verify(struct problem *problem, enum problem_inputs inputs, uint64_t seed) {
     const struct gemm_call *call = &problem->call;
     const size_t m = call->m, n = call->n, k = call->k, sampled = SAMPLED_ROWS * n;
@@ -306,6 +355,8 @@ enum status problem_verify(struct problem *problem, enum problem_inputs inputs, 
     if (!status)
         status = inputs == PROBLEM_INTEGERS ? check_integers(problem, &checks, &rng)
                                             : check_reals(problem, &checks, &rng);
+    if (!status && call->c_f32 && call->op != GEMM_TN)
+        status = verify_rounded(problem, inputs, &checks, &rng);
     free(memory);
     return status;
 }

@@ -36,6 +36,8 @@ enum problem_inputs { PROBLEM_REALS, PROBLEM_INTEGERS };
    - small integers, exact in every dtype and order: C x = A (B x) for a random integer vector x without zeros, which no wrong
      element survives alone (Freivalds, "Probabilistic machines can use less running time", 1977);
    - signed reals: the elements of up to 16 rows, the last among them, against the float64 oracle;
+   - bfloat16, whose C is float32, once more into bfloat16 where training has that (NN and NT): integers are the right C rounded once,
+     reals within that of the oracle;
    - all these copies have the same bits, and nothing outside C was written.
    STATUS_VERIFY_FAILED names what is wrong. The last C is left for nobody to trust. */
 enum status problem_verify(struct problem *problem, enum problem_inputs inputs, uint64_t seed);
@@ -43,7 +45,7 @@ enum status problem_verify(struct problem *problem, enum problem_inputs inputs, 
 /* Seconds of a call: of `calls` in a row, by the device's own clock. */
 enum status problem_time(struct problem *problem, size_t calls, double *seconds);
 
-/* Seconds to copy A and B to the device, and C back; 0 on the host. */
+/* Seconds to copy A and B to the device, and C back, from pageable memory: medians of seven, after a warm-up. */
 enum status problem_transfers(struct problem *problem, double *h2d, double *d2h);
 
 double problem_flops(const struct problem *problem);

@@ -23,6 +23,7 @@ void bench_print_header(const struct contestants *contestants) {
 }
 
 void bench_print_titles(const char *more) {
+    printf("to GPU: A and B, from GPU: C, copied between it and pageable memory, medians\n");
     printf("%-2s %-4s %6s %6s %6s  %-*s %9s %9s %9s %9s %6s %9s %9s%s\n", "op", "type", "m", "n", "k",
            BENCH_LABEL, "backend", "median", "least", "most", "GFLOP/s", "peak", "to GPU", "from GPU", more);
 }
