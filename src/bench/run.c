@@ -100,12 +100,15 @@ enum status run_training(const struct config *config, const struct gemm_backend 
     run->config = *config;
     run->limits = limits;
     run->result = result;
+    /* a run starts as in a process of its own; but a plug-in may keep what it likes from one run of it to the next */
+    const struct device_driver *driver = registry_device(backend->device);
+    const bool anew = driver->reset && !plugin_path(backend);
+    if (anew) driver->reset(); /* a plug-in may have left something */
     enum status status = open_run(run, backend, data);
     if (!status) status = train(run);
     trainer_close(&run->trainer);
     compute_close(&run->compute);
-    const struct device_driver *driver = registry_device(backend->device);
-    if (driver->reset && !plugin_path(backend)) driver->reset(); /* a plug-in may keep what it likes */
+    if (anew) driver->reset();
     free(run);
     if (status) {
         const bool diverged = result->diverged;
