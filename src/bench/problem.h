@@ -11,6 +11,8 @@ struct gemm_shape {
     char config[64]; /* of a training shape: the config's name; else "" */
 };
 
+enum { PROBLEM_A, PROBLEM_B, PROBLEM_C, PROBLEM_GUARD = 256 /* bytes on both sides of C */ };
+
 /* Operands in `copies` places, used in turn, so that no cache holds them from one call to the next. */
 struct problem {
     struct compute *compute;
@@ -26,6 +28,11 @@ struct problem {
 enum status problem_open(struct problem *problem, struct compute *compute, enum gemm_dtype dtype,
                          const struct gemm_shape *shape, size_t rotate);
 void problem_close(struct problem *problem);
+
+/* A matrix of a copy, in device memory. */
+void *problem_at(const struct problem *problem, int matrix, size_t copy);
+/* Multiplies the next copy; on a GPU it may return before that is done. */
+enum status problem_call(struct problem *problem);
 
 /* What the operands of a verification are made of. Before timing one kind, after it the other: each backend meets both, and inputs that
    it has not seen. */
