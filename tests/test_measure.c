@@ -144,8 +144,7 @@ static void wrong_ones_get_no_time(void **state) {
 static void failures_are_no_success(void **state) {
     (void)state;
     char fails[300], wrong[300];
-    const char *log = support_path("failed.jsonl"),
-               *said = "FAILED, no time: backend 'too-wide' failed in f32 ";
+    const char *log = support_path("failed.jsonl"), *said = "FAILED: backend 'too-wide' failed in f32 ";
     snprintf(fails, sizeof fails, "%s", support_plugin("plugins/refused/too-wide.so"));
     snprintf(wrong, sizeof wrong, "%s", support_plugin("plugins/always-zero.so"));
     assert_int_equal(RUN("compare --data %s --layers 42-4001-4 --epochs 1 --backends %s,serial "

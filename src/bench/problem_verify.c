@@ -65,7 +65,8 @@ static enum status multiply_all(struct problem *problem) {
     if (!status) status = device->driver->synchronize(device);
     for (size_t copy = 0; copy < done && !status; copy++) {
         unsigned char *into = copy ? other : first;
-        device->driver->download(device, into, (char *)problem_at(problem, C, copy) - PROBLEM_GUARD, problem->pitch[C]);
+        device->driver->download(device, into, (char *)problem_at(problem, C, copy) - PROBLEM_GUARD,
+                                 problem->pitch[C]);
         const size_t end = PROBLEM_GUARD + problem->bytes[C];
         if (!all_poison(into, PROBLEM_GUARD) || !all_poison(into + end, problem->pitch[C] - end)) {
             status = wrong(problem, "it wrote outside C");

@@ -8,7 +8,7 @@
 enum outcome { OUTCOME_LEFT_OUT, OUTCOME_FAILED, OUTCOME_WRONG, OUTCOME_RIGHT };
 
 enum outcome outcome_of(enum status status);
-/* "left out", "FAILED, no time", "WRONG, no time"; "right". */
+/* "left out", "FAILED", "WRONG, no time"; "right". */
 const char *outcome_words(enum outcome outcome);
 
 /* Of all rows so far; zero at first. */

@@ -202,9 +202,9 @@ static enum status run_compare(int argc, char **argv) {
             "times, transfers\n"
             "and speed-up. Each backend is verified on the very shapes of the training, before and after, "
             "and its losses are\n"
-            "compared with a float64 run: one that is wrong gets no time, and the command exits with 5; with "
-            "1 if "
-            "a row fails.\n"
+            "compared with a float64 run: one that is wrong gets no time, and the command exits with 5 (with "
+            "1 "
+            "if one fails).\n"
             "  ./train compare --config configs/validation.cfg --backends serial,openmp,openblas --threads "
             "1,2\n"
             "  ./train compare --backends cublas,cuda-tuned --residency device,host",
