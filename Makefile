@@ -17,9 +17,9 @@ SAN ?=
 WERROR ?= 0
 Q := $(if $(filter 1,$(V)),,@)
 
-# one job a core, unless the caller said how many
+# one job a core, unless the caller said how many; what takes minutes and says how far it is shows its output at once
 ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
-MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1) --output-sync
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1) $(if $(filter run figures,$(MAKECMDGOALS)),,--output-sync)
 endif
 
 # --- what is there: compile and link a line against each library; what was found is remembered under build/ ---
@@ -249,7 +249,7 @@ TAG ?= $(notdir $(FIGURES))
 .PHONY: figures
 figures: all
 	@data/fetch.sh
-	+@tests/bench/figures.sh measure $(FIGURES)
+	@tests/bench/figures.sh measure $(FIGURES)
 	@tests/bench/figures.sh write $(FIGURES) $(TAG)
 
 # --- care ---

@@ -33,6 +33,11 @@ void support_write_idx(const char *path, size_t rank, const uint32_t *dims, cons
 const char *support_data_directory(const char *name, uint32_t train, uint32_t test, uint32_t height,
                                    uint32_t width, unsigned classes);
 
+/* A group's set-up for tests that run the program: support_data is the folder of such a set, of 300 + 100 images 6x7 in 4 classes, and
+   the environment says nothing else. */
+extern char support_data[256];
+int support_make_data(void **state);
+
 /* The data set of tests/reference/mlp_numpy.py builtin: 50 images 6x7, 4 classes; the test part is the same
  * images. */
 void support_builtin_data(struct dataset_pair *pair);

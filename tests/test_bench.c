@@ -143,23 +143,25 @@ static void right_ones_pass(void **state) {
 static void wrong_ones_are_caught(void **state) {
     (void)state;
     static const char *const names[] = {
-        "always-zero", "cached",      "missing-last-column", "nan-output",         "race",
-        "reads-c",     "tf32-as-f32", "transposed-index",    "writes-past-the-end"};
+        "always-zero", "cached",      "missing-last-column", "nan-output",          "race",
+        "reads-c",     "tf32-as-f32", "transposed-index",    "writes-past-the-end", "truncates-bfloat16"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char file[64];
         struct compute compute;
         const struct gemm_backend *backend;
+        const bool rounds = strcmp(names[i], "truncates-bfloat16") == 0;
+        const enum gemm_dtype dtype = rounds ? GEMM_BF16 : GEMM_F32;
         enum status worst = STATUS_OK;
         snprintf(file, sizeof file, "plugins/%s.so", names[i]);
         assert_status(registry_find(support_plugin(file), &backend), STATUS_OK);
         assert_status(compute_open(&compute, backend, &(struct compute_options){.threads = 1}), STATUS_OK);
         for (int op = GEMM_NN; op <= GEMM_NT && !worst; op++) {
-            worst = verify_both(&compute, GEMM_F32, (enum gemm_op)op, 33, 0);
-            if (!worst) worst = verify_both(&compute, GEMM_F32, (enum gemm_op)op, 300, 0); /* B is square */
+            worst = verify_both(&compute, dtype, (enum gemm_op)op, 33, 0);
+            if (!worst) worst = verify_both(&compute, dtype, (enum gemm_op)op, 300, 0); /* B is square */
         }
         compute_close(&compute);
         if (worst != STATUS_VERIFY_FAILED) fail_msg("%s was not caught", names[i]);
-        assert_says(status_message(), "is wrong: f32 ");
+        assert_says(status_message(), rounds ? "is wrong: bf16 NN" : "is wrong: f32 ");
     }
 }
 
@@ -173,7 +175,7 @@ static void times_are_of_the_calls(void **state) {
     const double start = clock_seconds();
     assert_status(contest_run(&contest, GEMM_F32, &shape, &result), STATUS_OK);
     const double wall = clock_seconds() - start;
-    assert_int_equal(result.outcome, RESULT_RIGHT);
+    assert_int_equal(result.outcome, OUTCOME_RIGHT);
     assert_int_equal(result.seconds.count, 7);
     assert_true(result.flops == 2.0 * 128 * 128 * 128 && result.bytes == 3.0 * 128 * 128 * 4);
     assert_true(result.seconds.min > 0 && result.seconds.min <= result.seconds.median &&
@@ -182,7 +184,7 @@ static void times_are_of_the_calls(void **state) {
     assert_true(one.seconds_per_flop[GEMM_F32][GEMM_NN] > 0);
     contest.limit_seconds = 1e-9; /* now it is foreseen to take too long */
     assert_status(contest_run(&contest, GEMM_F32, &shape, &result), STATUS_OK);
-    assert_int_equal(result.outcome, RESULT_LEFT_OUT);
+    assert_int_equal(result.outcome, OUTCOME_LEFT_OUT);
     assert_says(result.reason, "--limit-seconds");
     compute_close(&one.compute);
 }
@@ -218,15 +220,17 @@ static void right_curves_agree(void **state) {
     dataset_pair_free(&data);
 }
 
-/* A GEMM whose weight gradients are a little off, from a certain call on. */
+/* A GEMM whose weight gradients are a little off in a certain call. */
 extern const struct gemm_backend gemm_serial;
 static size_t calls_left;
+static double off_by;
 
 static enum gemm_status drifting_gemm(void *context, const struct gemm_call *call) {
     struct gemm_call off = *call;
     if (call->op == GEMM_TN && call->m == 30 && calls_left-- == 0) {
         calls_left = 0;
-        off.alpha *= 1.05;
+        if (off_by == 0) return GEMM_FAILED;
+        off.alpha *= off_by;
     }
     return gemm_serial.gemm(context, &off);
 }
@@ -241,6 +245,7 @@ static void drift_is_traced_to_its_tensor(void **state) {
     struct gemm_backend drifting = gemm_serial;
     drifting.gemm = drifting_gemm;
     open_agreement(&agreement, &config, &data, "layers=42-30-4 batch-size=16 epochs=3");
+    off_by = 1.05;
     calls_left = 7;
     assert_status(agreement_check(&agreement, &config, &drifting, &data, &drift), STATUS_VERIFY_FAILED);
     assert_true(drift.relative > drift.tolerance && drift.step >= 7 && drift.step <= 10);
@@ -251,6 +256,14 @@ static void drift_is_traced_to_its_tensor(void **state) {
     assert_int_equal(trace.layer, 2);
     assert_string_equal(trace.tensor, "weight gradient");
     assert_near(trace.relative, 0.05, 1e-3);
+    off_by = NAN; /* the reference did not diverge: it is wrong */
+    calls_left = 7;
+    assert_status(agreement_check(&agreement, &config, &drifting, &data, &drift), STATUS_VERIFY_FAILED);
+    assert_says(status_message(), "not finite");
+    off_by = 0; /* it fails: it is not known what it would compute */
+    calls_left = 7;
+    assert_status(agreement_check(&agreement, &config, &drifting, &data, &drift), STATUS_FAILED);
+    assert_says(status_message(), "backend 'serial' failed in f32 TN");
     agreement_close(&agreement);
     dataset_pair_free(&data);
 }

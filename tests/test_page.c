@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "src/base/text.h"
 #include "src/report/page.h"
 #include "tests/markup_check.h"
 
@@ -178,6 +179,48 @@ static void no_row_that_is_wrong_has_a_time(void **state) {
     free(page);
 }
 
+/* A row of `compare` that ran, with what else it has; left out, if it has a label. */
+static void add_row(char *lines, size_t size, const char *backend, const char *label, const char *more) {
+    text_append(lines, size, "{\"type\":\"compare\",\"config\":\"c\",\"dtype\":\"f32\",\"backend\":\"%s\",",
+                backend);
+    if (label) {
+        text_append(lines, size, "\"label\":\"%s\",\"left_out\":\"not here\"%s}\n", label, more);
+    } else {
+        text_append(
+            lines, size,
+            "\"engine\":\"eager\",\"agrees\":true,\"drift\":1e-7,\"median_epoch_seconds\":2,\"threads\":2,"
+            "\"time\":{\"gemm_nn\":1}%s}\n",
+            more);
+    }
+}
+
+/* Two comparisons: only the baseline that both have is there once. */
+static void rows_of_one_name_are_told_apart(void **state) {
+    (void)state;
+    static const char *const rows[][3] = {
+        {"base", NULL, ",\"batch_size\":64"},  {"order", NULL, ",\"description\":\"tile 16\""},
+        {"wide", NULL, ",\"batch_size\":64"},  {"gone", "gone, 1 thread", ""},
+        {"base", NULL, ",\"batch_size\":64"},  {"order", NULL, ",\"description\":\"tile 32\""},
+        {"wide", NULL, ",\"batch_size\":128"}, {"gone", "gone, 2 threads", ""},
+        {"gone", "gone, 2 threads", ""}};
+    char lines[4096] = "";
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        add_row(lines, sizeof lines, rows[i][0], rows[i][1], rows[i][2]);
+    /* in the table of the comparison; then in those of drifts and of times, and as a bar of two charts */
+    static const char *const in_table[] = {">base<",           ">order, tile 16<",  ">order, tile 32<",
+                                           ">wide, batch 64<", ">wide, batch 128<", ">gone, 1 thread<",
+                                           ">gone, 2 threads<"};
+    static const char *const elsewhere[] = {">base, 2 threads<", ">order, 2 threads, tile 16<",
+                                            ">order, 2 threads, tile 32<", ">wide, 2 threads, batch 64<",
+                                            ">wide, 2 threads, batch 128<"};
+    char *page = page_of_text(lines);
+    for (size_t i = 0; i < sizeof in_table / sizeof *in_table; i++)
+        if (count_of(page, in_table[i]) != 1) fail_msg("%s: not once", in_table[i]);
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        if (count_of(page, elsewhere[i]) != 4) fail_msg("%s: not four times", elsewhere[i]);
+    free(page);
+}
+
 static void missing_sections_name_their_command(void **state) {
     (void)state;
     char *page = page_of_text("{\"type\":\"header\",\"cpu\":\"x\"}\n");
@@ -302,6 +345,7 @@ int main(void) {
         cmocka_unit_test(full_page_has_everything),
         cmocka_unit_test(page_needs_nothing_from_elsewhere),
         cmocka_unit_test(no_row_that_is_wrong_has_a_time),
+        cmocka_unit_test(rows_of_one_name_are_told_apart),
         cmocka_unit_test(missing_sections_name_their_command),
         cmocka_unit_test(hostile_rows_are_harmless),
         cmocka_unit_test(odd_images_are_left_out),

@@ -9,23 +9,12 @@
 #include "src/backend/plugin.h"
 
 static char output[1 << 16];
-static char data[256]; /* 4 classes, 6x7 pixels, 300 + 100 images */
-
-static int make_data(void **state) {
-    (void)state;
-    snprintf(data, sizeof data, "%s", support_data_directory("data", 300, 100, 6, 7, 4));
-    unsetenv("TESSERA_DATA");
-    unsetenv("TESSERA_BACKEND");
-    setenv("OMP_WAIT_POLICY", "passive", 0); /* others may want the cores */
-    return 0;
-}
-
 #define RUN(...) support_run(output, sizeof output, __VA_ARGS__)
 
 /* Trains three epochs; the exit code. */
 static int train_with(const char *backend, const char *more) {
-    return RUN("--data %s --layers 42-16-4 --batch-size 32 --epochs 3 --threads 2 --backend %s %s", data,
-               backend, more);
+    return RUN("--data %s --layers 42-16-4 --batch-size 32 --epochs 3 --threads 2 --backend %s %s",
+               support_data, backend, more);
 }
 
 /* The training loss after three epochs; the run must succeed. */
@@ -157,10 +146,10 @@ static void every_command_verifies(void **state) {
     char more[320];
     snprintf(more, sizeof more, "--save %s", model);
     assert_int_equal(train_with("serial", more), 0);
-    assert_int_equal(RUN("eval %s --data %s --backend %s", model, data, wrong), STATUS_VERIFY_FAILED);
+    assert_int_equal(RUN("eval %s --data %s --backend %s", model, support_data, wrong), STATUS_VERIFY_FAILED);
     assert_says(output, "is not used: backend 'always-zero' is wrong: f32 NN");
     assert_int_equal(
-        RUN("eval %s --data %s --backend %s", model, data, support_plugin("plugins/good/c11.so")), 0);
+        RUN("eval %s --data %s --backend %s", model, support_data, support_plugin("plugins/good/c11.so")), 0);
     assert_says(output, "train: verified");
 }
 
@@ -234,5 +223,5 @@ int main(void) {
         cmocka_unit_test(failing_is_wrong),
         cmocka_unit_test(refusals_say_what_to_do),
     };
-    return cmocka_run_group_tests_name("plugin", tests, make_data, NULL);
+    return cmocka_run_group_tests_name("plugin", tests, support_make_data, NULL);
 }

@@ -14,7 +14,7 @@ static void tell(const struct comparison *comparison, const struct comparison_ro
 
 /* The row is out, for the reason in the kept message. */
 static void give_up(struct comparison_row *row, enum status status) {
-    row->outcome = status == STATUS_VERIFY_FAILED ? ROW_WRONG : ROW_LEFT_OUT;
+    row->outcome = outcome_of(status);
     snprintf(row->reason, sizeof row->reason, "%s", status_message());
 }
 
@@ -37,7 +37,7 @@ static enum status verify_shapes(const struct config *config, struct compute *co
 }
 
 enum status comparison_verify(const struct config *config, const struct gemm_backend *backend,
-                              const struct dataset_pair *data, enum problem_inputs inputs) {
+                              const struct dataset_pair *data, enum problem_inputs inputs, bool last) {
     const struct compute_options options = config_compute(config);
     struct compute compute;
     const size_t images = data->train.count - (size_t)config->validation;
@@ -45,16 +45,23 @@ enum status comparison_verify(const struct config *config, const struct gemm_bac
     enum status status = compute_open(&compute, backend, &options);
     if (status) return status;
     status = verify_shapes(config, &compute, batch, inputs);
-    if (!status && images % batch)
-        status = verify_shapes(config, &compute, images % batch, inputs); /* the last of an epoch */
+    if (!status && last && images % batch) status = verify_shapes(config, &compute, images % batch, inputs);
     compute_close(&compute);
     return status;
+}
+
+/* The smaller batch that ends an epoch is trained on where an epoch is. */
+static bool ends_an_epoch(const struct comparison_row *row) {
+    for (size_t r = 0; r < row->repeats; r++)
+        if (row->runs[r].epochs > 0) return true;
+    return row->repeats == 0; /* it may come to it */
 }
 
 static enum status verify(const struct comparison *comparison, const struct comparison_row *row,
                           enum problem_inputs inputs) {
     tell(comparison, row, inputs == PROBLEM_INTEGERS ? "verify" : "verify again");
-    return comparison_verify(&row->sweep->config, row->sweep->backend, comparison->data, inputs);
+    return comparison_verify(&row->sweep->config, row->sweep->backend, comparison->data, inputs,
+                             ends_an_epoch(row));
 }
 
 static void examine(struct comparison *comparison, struct comparison_row *row) {
@@ -64,7 +71,7 @@ static void examine(struct comparison *comparison, struct comparison_row *row) {
         return;
     }
     if (sweep->wrong[0]) {
-        row->outcome = ROW_WRONG;
+        row->outcome = OUTCOME_WRONG;
         snprintf(row->reason, sizeof row->reason, "%s", sweep->wrong);
         return;
     }
@@ -74,10 +81,10 @@ static void examine(struct comparison *comparison, struct comparison_row *row) {
     tell(comparison, row, "agreement");
     if (!status)
         status = agreement_check(agreement, &sweep->config, sweep->backend, comparison->data, &row->drift);
-    row->outcome = ROW_RIGHT;
+    row->outcome = OUTCOME_RIGHT;
     if (status) give_up(row, status);
-    const bool drifted = row->outcome == ROW_WRONG && row->drift.step;
-    if ((row->outcome == ROW_RIGHT && comparison->trace) || drifted) {
+    const bool drifted = row->outcome == OUTCOME_WRONG && row->drift.step;
+    if ((row->outcome == OUTCOME_RIGHT && comparison->trace) || drifted) {
         tell(comparison, row, "trace");
         if (agreement_trace(agreement, &sweep->config, sweep->backend, comparison->data, &row->trace))
             row->trace = (struct trace){0};
@@ -88,7 +95,7 @@ static void examine(struct comparison *comparison, struct comparison_row *row) {
 
 static void train_once(struct comparison *comparison, struct comparison_row *row) {
     const struct run_limits limits = {.seconds = comparison->limit_seconds};
-    if (row->outcome != ROW_RIGHT) return;
+    if (row->outcome != OUTCOME_RIGHT) return;
     char what[32];
     snprintf(what, sizeof what, "train, %zu of %zu", row->repeats + 1, comparison->repeats);
     tell(comparison, row, what);
@@ -149,7 +156,7 @@ static void sum_up(struct comparison_row *row) {
 }
 
 static void finish(struct comparison *comparison, struct comparison_row *row) {
-    if (row->outcome != ROW_RIGHT) return;
+    if (row->outcome != OUTCOME_RIGHT) return;
     enum status status = look_inside(comparison, row);
     if (!status) status = verify(comparison, row, PROBLEM_REALS);
     if (!status) status = collect_epochs(row);
@@ -175,14 +182,17 @@ enum status comparison_run(struct comparison *comparison, const struct sweep *sw
     for (size_t i = 0; i < sweep->count; i++) examine(comparison, &comparison->rows[i]);
     for (size_t repeat = 0; repeat < comparison->repeats; repeat++) /* in turn: the machine drifts */
         for (size_t i = 0; i < sweep->count; i++) train_once(comparison, &comparison->rows[i]);
-    const struct comparison_row *wrong = NULL;
-    for (size_t i = 0; i < sweep->count; i++) {
-        finish(comparison, &comparison->rows[i]);
-        if (!wrong && comparison->rows[i].outcome == ROW_WRONG) wrong = &comparison->rows[i];
+    for (size_t i = 0; i < sweep->count; i++) finish(comparison, &comparison->rows[i]);
+    return STATUS_OK;
+}
+
+enum status comparison_verdict(const struct comparison *comparison) {
+    struct verdict verdict = {0};
+    for (size_t i = 0; i < comparison->count; i++) {
+        const struct comparison_row *row = &comparison->rows[i];
+        verdict_note(&verdict, row->outcome, row->sweep->label, row->reason);
     }
-    return wrong ? status_set(STATUS_VERIFY_FAILED, "%s does not compute what it should: %s",
-                              wrong->sweep->label, wrong->reason)
-                 : STATUS_OK;
+    return verdict_status(&verdict);
 }
 
 void comparison_close(struct comparison *comparison) {
@@ -200,7 +210,7 @@ void comparison_close(struct comparison *comparison) {
 
 const struct comparison_row *comparison_find(const struct comparison *comparison, const char *backend) {
     for (size_t i = 0; i < comparison->count; i++)
-        if (comparison->rows[i].outcome == ROW_RIGHT &&
+        if (comparison->rows[i].outcome == OUTCOME_RIGHT &&
             strcmp(comparison->rows[i].sweep->backend->name, backend) == 0)
             return &comparison->rows[i];
     return NULL;

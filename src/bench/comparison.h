@@ -6,17 +6,18 @@
 #include "src/bench/agreement.h"
 #include "src/bench/problem.h"
 #include "src/bench/sweep.h"
+#include "src/bench/verdict.h"
 
 enum { COMPARISON_MOST_REPEATS = 100 };
 
 struct comparison_row {
     const struct sweep_row *sweep;
-    enum { ROW_LEFT_OUT, ROW_WRONG, ROW_RIGHT } outcome;
-    char reason[512];   /* why left out, or what is wrong */
+    enum outcome outcome;
+    char reason[512];   /* why left out, what failed, or what is wrong */
     struct drift drift; /* if it ran */
     struct trace trace; /* if asked for, or wrong */
 
-    /* Of ROW_RIGHT alone: a backend that is wrong gets no time. */
+    /* Of OUTCOME_RIGHT alone: a backend that is wrong gets no time. */
     struct run_result *runs; /* [repeats] */
     size_t repeats;
     struct run_result
@@ -43,14 +44,16 @@ struct comparison {
 };
 
 /* Runs everything: reference, verification on the shapes of the training, agreement, then `repeats` trainings of each row in turn, then
-   verification again. A row that fails does not stop the others. STATUS_VERIFY_FAILED if any row is wrong (the message is of the first);
-   another status if nothing could be run. */
+   verification again. A row that fails does not stop the others: STATUS_OK unless nothing could be run. */
 enum status comparison_run(struct comparison *comparison, const struct sweep *sweep);
+/* What the rows say together: verdict_status of them all. */
+enum status comparison_verdict(const struct comparison *comparison);
 void comparison_close(struct comparison *comparison);
 
-/* Verifies a backend on every product of a training step, set up as `config` says. */
+/* Verifies a backend on every product of a training step, set up as `config` says; if `last`, on those of the smaller batch that ends
+   an epoch, too. */
 enum status comparison_verify(const struct config *config, const struct gemm_backend *backend,
-                              const struct dataset_pair *data, enum problem_inputs inputs);
+                              const struct dataset_pair *data, enum problem_inputs inputs, bool last);
 
 /* The first right row of that backend; NULL if there is none. */
 const struct comparison_row *comparison_find(const struct comparison *comparison, const char *backend);

@@ -74,15 +74,16 @@ static void write_row(FILE *out, const struct comparison *comparison, const stru
                       const struct comparison_row *baseline) {
     cJSON *line = jsonl_new("compare");
     add_setup(line, comparison, row);
-    if (row->outcome == ROW_LEFT_OUT) jsonl_text(line, "left_out", row->reason);
-    if (row->outcome != ROW_LEFT_OUT) {
-        cJSON_AddBoolToObject(line, "agrees", row->outcome == ROW_RIGHT);
+    if (row->outcome == OUTCOME_LEFT_OUT) jsonl_text(line, "left_out", row->reason);
+    if (row->outcome == OUTCOME_FAILED) jsonl_text(line, "failed", row->reason);
+    if (row->outcome == OUTCOME_WRONG || row->outcome == OUTCOME_RIGHT) {
+        cJSON_AddBoolToObject(line, "agrees", row->outcome == OUTCOME_RIGHT);
         jsonl_text(line, "reason", row->reason);
         add_number(line, "drift", row->drift.relative);
         add_number(line, "tolerance", row->drift.tolerance);
         add_trace(line, &row->trace);
     }
-    if (row->outcome == ROW_RIGHT) {
+    if (row->outcome == OUTCOME_RIGHT) {
         const struct run_result *run = &row->runs[0];
         const double total = (double)run->test.total, accuracy = (double)run->test.correct / total;
         add_how(line, run);
@@ -109,7 +110,7 @@ void comparison_write(FILE *out, const struct comparison *comparison, const stru
     jsonl_text(header, "command", "compare");
     jsonl_text(header, "data", comparison->data->name);
     for (size_t i = 0; i < comparison->count; i++) {
-        if (comparison->rows[i].outcome != ROW_RIGHT || !comparison->rows[i].runs[0].gpu[0]) continue;
+        if (comparison->rows[i].outcome != OUTCOME_RIGHT || !comparison->rows[i].runs[0].gpu[0]) continue;
         jsonl_text(header, "gpu", comparison->rows[i].runs[0].gpu);
         break;
     }

@@ -34,7 +34,7 @@ struct entry {
 };
 
 static void give_up(struct entry *entry, enum status status) {
-    entry->result->outcome = status == STATUS_VERIFY_FAILED ? RESULT_WRONG : RESULT_LEFT_OUT;
+    entry->result->outcome = outcome_of(status);
     snprintf(entry->result->reason, sizeof entry->result->reason, "%s", status_message());
 }
 
@@ -83,11 +83,10 @@ static enum status enter(const struct contest *contest, struct entry *entry, enu
     if (status) return status;
     status = problem_verify(&entry->problem, PROBLEM_INTEGERS, 1);
     if (!status) status = problem_time(&entry->problem, 1, &entry->samples[0]);
-    if (status)
-        return status == STATUS_FAILED ? STATUS_VERIFY_FAILED : status; /* it refused what it supports */
+    if (status) return status;
     const double wanted = SAMPLE_SECONDS / (entry->samples[0] > 1e-7 ? entry->samples[0] : 1e-7);
     entry->calls = wanted < 1 ? 1 : (size_t)wanted + 1;
-    entry->result->outcome = RESULT_RIGHT;
+    entry->result->outcome = OUTCOME_RIGHT;
     return problem_time(&entry->problem, entry->calls, &entry->samples[0]); /* warm */
 }
 
@@ -115,7 +114,7 @@ static void time_in_turn(const struct contest *contest, struct entry *entries) {
     for (size_t r = 0; r < contest->repeats; r++)
         for (size_t i = 0; i < contest->count; i++) {
             struct entry *entry = &entries[i];
-            if (entry->result->outcome != RESULT_RIGHT) continue;
+            if (entry->result->outcome != OUTCOME_RIGHT) continue;
             const enum status status = problem_time(&entry->problem, entry->calls, &entry->samples[r]);
             if (status) give_up(entry, status);
         }
@@ -136,7 +135,7 @@ enum status contest_run(struct contest *contest, enum gemm_dtype dtype, const st
     }
     if (!status) time_in_turn(contest, entries);
     for (size_t i = 0; i < contest->count && !status; i++) {
-        if (results[i].outcome == RESULT_RIGHT) {
+        if (results[i].outcome == OUTCOME_RIGHT) {
             const enum status left = leave(contest, &entries[i]);
             if (left) give_up(&entries[i], left);
         }

@@ -4,6 +4,7 @@
 
 #include "src/base/statistics.h"
 #include "src/bench/problem.h"
+#include "src/bench/verdict.h"
 
 /* What a device can do at most, measured now. */
 struct rates {
@@ -27,9 +28,9 @@ enum { CONTEST_MOST_KERNELS = 4 };
 
 /* How it went for one of them. */
 struct result {
-    enum { RESULT_LEFT_OUT, RESULT_WRONG, RESULT_RIGHT } outcome;
+    enum outcome outcome;
     char reason[512];
-    /* Of RESULT_RIGHT alone. */
+    /* Of OUTCOME_RIGHT alone. */
     struct statistics seconds; /* of a call */
     double flops, bytes;       /* of a call; the bytes of A, B and C once */
     double share_of_peak;      /* 0 if the peak is unknown */

@@ -3,9 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void leave_out(struct contestants *contestants, const struct sweep_row *row, const char *reason) {
+static void leave_out(struct contestants *contestants, const struct sweep_row *row, enum outcome outcome,
+                      const char *reason) {
     struct left_out *out = &contestants->left_out[contestants->left_out_count++];
-    out->wrong = row->wrong[0] != 0;
+    out->outcome = outcome;
     snprintf(out->label, sizeof out->label, "%s", row->label);
     snprintf(out->reason, sizeof out->reason, "%s", reason);
 }
@@ -34,15 +35,19 @@ enum status contestants_open(struct contestants *contestants, const struct sweep
         const struct sweep_row *row = &sweep->rows[i];
         struct contestant *one = &contestants->list[contestants->count];
         const struct compute_options options = config_compute(&row->config);
-        if (!row->backend || row->wrong[0]) {
-            leave_out(contestants, row, row->backend ? row->wrong : row->left_out);
+        if (row->wrong[0]) {
+            leave_out(contestants, row, OUTCOME_WRONG, row->wrong);
+            continue;
+        }
+        if (!row->backend) {
+            leave_out(contestants, row, OUTCOME_LEFT_OUT, row->left_out);
             continue;
         }
         enum status status = compute_open(&one->compute, row->backend, &options);
         if (!status) status = find_rates(contestants, one, options.ordinal);
         if (status) {
             compute_close(&one->compute);
-            leave_out(contestants, row, status_message());
+            leave_out(contestants, row, outcome_of(status), status_message());
             continue;
         }
         snprintf(one->label, sizeof one->label, "%s", row->label);

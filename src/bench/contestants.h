@@ -8,7 +8,7 @@
 /* What could not take part, and why. */
 struct left_out {
     char label[128], reason[512];
-    bool wrong; /* it could, but does not compute what it should */
+    enum outcome outcome;
 };
 
 struct contestants {

@@ -25,7 +25,8 @@ static void add_left_out(cJSON *header, const struct contestants *contestants) {
     for (size_t i = 0; i < contestants->left_out_count; i++) {
         const struct left_out *out = &contestants->left_out[i];
         char text[700];
-        snprintf(text, sizeof text, "%s %s: %s", out->label, out->wrong ? "is wrong" : "was left out",
+        snprintf(text, sizeof text, "%s %s: %s", out->label,
+                 out->outcome == OUTCOME_LEFT_OUT ? "was left out" : outcome_words(out->outcome),
                  out->reason);
         cJSON_AddItemToArray(warnings, cJSON_CreateString(text));
     }
@@ -79,6 +80,7 @@ static void add_times(cJSON *line, const struct contestant *contestant, const st
     if (contestant->compute.backend->device != GEMM_ON_HOST) {
         cJSON_AddNumberToObject(line, "h2d_seconds", result->h2d);
         cJSON_AddNumberToObject(line, "d2h_seconds", result->d2h);
+        jsonl_text(line, "transfer_memory", "pageable");
     }
     add_kernels(line, result);
 }
@@ -101,12 +103,14 @@ void gemm_log_result(FILE *log, const struct contestant *contestant, enum gemm_d
     jsonl_text(line, "what", shape->what);
     jsonl_text(line, "config", shape->config);
     cJSON_AddNumberToObject(line, "threads", contestant->compute.threads);
-    if (result->outcome == RESULT_LEFT_OUT) {
+    if (result->outcome == OUTCOME_LEFT_OUT) {
         jsonl_text(line, "left_out", result->reason);
+    } else if (result->outcome == OUTCOME_FAILED) {
+        jsonl_text(line, "failed", result->reason);
     } else {
-        cJSON_AddBoolToObject(line, "verified", result->outcome == RESULT_RIGHT);
+        cJSON_AddBoolToObject(line, "verified", result->outcome == OUTCOME_RIGHT);
         jsonl_text(line, "reason", result->reason);
     }
-    if (result->outcome == RESULT_RIGHT) add_times(line, contestant, result);
+    if (result->outcome == OUTCOME_RIGHT) add_times(line, contestant, result);
     jsonl_write(log, line);
 }

@@ -80,6 +80,7 @@ static enum status train(struct run *run) {
     describe(run, run->result);
     run->started = clock_seconds();
     const enum status status = trainer_run(&run->trainer, &observer, &summary);
+    run->result->diverged = run->trainer.state.tally.bad_step != 0;
     if (status && status != STATUS_INTERRUPTED) return status;
     const struct train_state *state = &run->trainer.state;
     run->result->limited = status == STATUS_INTERRUPTED;
@@ -99,14 +100,21 @@ enum status run_training(const struct config *config, const struct gemm_backend 
     run->config = *config;
     run->limits = limits;
     run->result = result;
+    /* a run starts as in a process of its own; but a plug-in may keep what it likes from one run of it to the next */
+    const struct device_driver *driver = registry_device(backend->device);
+    const bool anew = driver->reset && !plugin_path(backend);
+    if (anew) driver->reset(); /* a plug-in may have left something */
     enum status status = open_run(run, backend, data);
     if (!status) status = train(run);
     trainer_close(&run->trainer);
     compute_close(&run->compute);
-    const struct device_driver *driver = registry_device(backend->device);
-    if (driver->reset && !plugin_path(backend)) driver->reset(); /* a plug-in may keep what it likes */
+    if (anew) driver->reset();
     free(run);
-    if (status) run_close(result);
+    if (status) {
+        const bool diverged = result->diverged;
+        run_close(result);
+        result->diverged = diverged;
+    }
     return status;
 }
 

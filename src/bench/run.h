@@ -24,7 +24,8 @@ struct run_result {
     double seconds; /* of training alone, whole epochs or not, for `images` */
     uint64_t images;
     struct profile time;
-    bool limited; /* ended by a limit, before config->epochs */
+    bool limited;  /* ended by a limit, before config->epochs */
+    bool diverged; /* the status is STATUS_FAILED because a loss was not finite */
 };
 
 /* Trains as `config` says, on `backend`, on data that is loaded. Log files, checkpoints and targets of the config are left alone.

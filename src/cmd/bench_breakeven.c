@@ -12,7 +12,19 @@
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
 
-enum { MOST_SIDE = 16, CELL = 24 };
+enum { MOST_SIDE = 16, CELL = 44 };
+
+/* How a row of the sweep fares over all cells. */
+struct standing {
+    enum outcome outcome;
+    char reason[512];
+};
+
+/* The fastest of a cell. */
+struct cell {
+    size_t winner;             /* the row, or the count of rows if none */
+    struct statistics seconds; /* of its step */
+};
 
 struct breakeven {
     struct config config;
@@ -22,10 +34,9 @@ struct breakeven {
     size_t repeats;
     double cell_seconds;
     FILE *log;
-    bool *wrong;  /* [rows of the sweep] */
-    size_t *wins; /* [batch][hidden]: the row, or the count of rows if none */
-    double *best; /* [batch][hidden]: seconds of a step */
-    char first_wrong[768];
+    struct standing *standing;               /* [rows of the sweep] */
+    struct cell cells[MOST_SIDE][MOST_SIDE]; /* [batch][hidden] */
+    struct verdict verdict;
 };
 
 /* The config of a cell: one hidden layer. */
@@ -55,71 +66,96 @@ static enum status time_cell(struct breakeven *breakeven, size_t row, size_t bat
     return STATUS_OK;
 }
 
-/* A backend that is wrong once takes no part any more. */
-static void find_wrong(struct breakeven *breakeven, size_t row, const char *reason) {
-    breakeven->wrong[row] = true;
-    if (!breakeven->first_wrong[0])
-        snprintf(breakeven->first_wrong, sizeof breakeven->first_wrong, "%s", reason);
+/* A backend that is wrong once, or cannot be used, takes no part any more; one that fails has no time in this cell. */
+static bool takes_part(const struct breakeven *breakeven, size_t row) {
+    const enum outcome outcome = breakeven->standing[row].outcome;
+    return outcome == OUTCOME_RIGHT || outcome == OUTCOME_FAILED;
+}
+
+/* Did it go well? If not, the kept message says why. */
+static bool judge(struct breakeven *breakeven, size_t row, enum status status) {
+    struct standing *standing = &breakeven->standing[row];
+    if (!status) return true;
+    standing->outcome = outcome_of(status);
+    snprintf(standing->reason, sizeof standing->reason, "%s", status_message());
+    verdict_note(&breakeven->verdict, standing->outcome, breakeven->sweep.rows[row].label, standing->reason);
+    return false;
 }
 
 static enum status verify_cell(struct breakeven *breakeven, size_t row, size_t batch, size_t hidden,
                                enum problem_inputs inputs) {
     const struct config config = cell_config(breakeven, row, batch, hidden);
     const struct sweep_row *sweep = &breakeven->sweep.rows[row];
-    const enum status status = comparison_verify(&config, sweep->backend, &breakeven->data, inputs);
-    if (status != STATUS_VERIFY_FAILED) return status;
-    find_wrong(breakeven, row, status_message());
-    return STATUS_OK;
+    return comparison_verify(&config, sweep->backend, &breakeven->data, inputs, true);
 }
 
-static void write_cell(struct breakeven *breakeven, size_t batch, size_t hidden, const double *seconds,
-                       size_t winner) {
+static void write_cell(struct breakeven *breakeven, size_t batch, size_t hidden,
+                       const struct statistics *seconds, size_t winner) {
     for (size_t row = 0; row < breakeven->sweep.count; row++) {
-        if (seconds[row] <= 0) continue;
+        if (seconds[row].median <= 0) continue;
         cJSON *line = jsonl_new("breakeven");
         jsonl_count(line, "batch", batch);
         jsonl_count(line, "hidden", hidden);
         cJSON_AddStringToObject(line, "backend", breakeven->sweep.rows[row].label);
         cJSON_AddStringToObject(line, "dtype",
                                 config_choice("dtype", breakeven->sweep.rows[row].config.dtype));
-        cJSON_AddNumberToObject(line, "step_seconds", seconds[row]);
+        jsonl_count(line, "repeats", seconds[row].count);
+        cJSON_AddNumberToObject(line, "step_seconds", seconds[row].median);
+        cJSON_AddNumberToObject(line, "min_step_seconds", seconds[row].min);
+        cJSON_AddNumberToObject(line, "max_step_seconds", seconds[row].max);
         cJSON_AddBoolToObject(line, "wins", row == winner);
         jsonl_write(breakeven->log, line);
     }
 }
 
-/* One cell: verified, timed in turn, verified again. A backend that fails here has no time here, and the map goes on. */
-static enum status measure_cell(struct breakeven *breakeven, size_t b, size_t h) {
-    const size_t rows = breakeven->sweep.count, batch = breakeven->batches[b], hidden = breakeven->hidden[h],
-                 repeats = breakeven->repeats;
-    double *times = calloc(rows * (repeats + 1), sizeof *times), *medians = times + rows * repeats;
-    bool *out = calloc(rows, sizeof *out);
-    if (!times || !out) {
-        free(times);
-        free(out);
-        return status_set(STATUS_FAILED, "out of memory");
-    }
+/* Verified, timed in turn, verified again: seconds[row] is all zero where that did not go well. */
+static void time_rows(struct breakeven *breakeven, size_t batch, size_t hidden, double *times, bool *in,
+                      struct statistics *seconds) {
+    const size_t rows = breakeven->sweep.count, repeats = breakeven->repeats;
     for (size_t row = 0; row < rows; row++)
-        out[row] = !breakeven->sweep.rows[row].backend || breakeven->wrong[row] ||
-                   verify_cell(breakeven, row, batch, hidden, PROBLEM_INTEGERS) || breakeven->wrong[row];
+        in[row] = takes_part(breakeven, row) &&
+                  judge(breakeven, row, verify_cell(breakeven, row, batch, hidden, PROBLEM_INTEGERS));
     for (size_t repeat = 0; repeat < repeats; repeat++)
         for (size_t row = 0; row < rows; row++)
-            if (!out[row])
-                out[row] =
-                    time_cell(breakeven, row, batch, hidden, &times[row * repeats + repeat]) != STATUS_OK;
-    size_t *winner = &breakeven->wins[b * MOST_SIDE + h];
-    *winner = rows;
-    for (size_t row = 0; row < rows; row++) {
-        if (out[row] || verify_cell(breakeven, row, batch, hidden, PROBLEM_REALS) || breakeven->wrong[row])
-            continue;
-        medians[row] = statistics_of(times + row * repeats, repeats).median;
-        if (medians[row] > 0 && (*winner == rows || medians[row] < medians[*winner])) *winner = row;
+            in[row] =
+                in[row] && judge(breakeven, row,
+                                 time_cell(breakeven, row, batch, hidden, &times[row * repeats + repeat]));
+    for (size_t row = 0; row < rows; row++)
+        if (in[row] && judge(breakeven, row, verify_cell(breakeven, row, batch, hidden, PROBLEM_REALS)))
+            seconds[row] = statistics_of(times + row * repeats, repeats);
+}
+
+static enum status measure_cell(struct breakeven *breakeven, size_t b, size_t h) {
+    const size_t rows = breakeven->sweep.count, batch = breakeven->batches[b], hidden = breakeven->hidden[h];
+    double *times = calloc(rows * breakeven->repeats, sizeof *times);
+    bool *in = calloc(rows, sizeof *in);
+    struct statistics *seconds = calloc(rows, sizeof *seconds);
+    struct cell *cell = &breakeven->cells[b][h];
+    const bool memory = times && in && seconds;
+    if (memory) {
+        time_rows(breakeven, batch, hidden, times, in, seconds);
+        *cell = (struct cell){.winner = rows};
+        for (size_t row = 0; row < rows; row++) {
+            const double median = seconds[row].median;
+            if (median > 0 && (cell->winner == rows || median < cell->seconds.median))
+                *cell = (struct cell){row, seconds[row]};
+        }
+        write_cell(breakeven, batch, hidden, seconds, cell->winner);
     }
-    breakeven->best[b * MOST_SIDE + h] = *winner < rows ? medians[*winner] : 0;
-    write_cell(breakeven, batch, hidden, medians, *winner);
     free(times);
-    free(out);
-    return STATUS_OK;
+    free(in);
+    free(seconds);
+    return memory ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
+}
+
+static void print_cell(const struct breakeven *breakeven, const struct cell *cell) {
+    char text[256] = "-";
+    if (cell->winner < breakeven->sweep.count)
+        snprintf(text, sizeof text, "%s %s (%s to %s)", breakeven->sweep.rows[cell->winner].label,
+                 text_seconds(cell->seconds.median).text, text_seconds(cell->seconds.min).text,
+                 text_seconds(cell->seconds.max).text);
+    printf("  %-*s", CELL, text);
+    fflush(stdout);
 }
 
 static enum status measure(struct breakeven *breakeven) {
@@ -132,17 +168,25 @@ static enum status measure(struct breakeven *breakeven) {
         printf("%-10zu", breakeven->batches[b]);
         for (size_t h = 0; h < breakeven->hidden_count && !status; h++) {
             status = measure_cell(breakeven, b, h);
-            const size_t winner = breakeven->wins[b * MOST_SIDE + h];
-            char cell[160] = "-";
-            if (!status && winner < breakeven->sweep.count)
-                snprintf(cell, sizeof cell, "%s %s", breakeven->sweep.rows[winner].label,
-                         text_seconds(breakeven->best[b * MOST_SIDE + h]).text);
-            printf("  %-*s", CELL, cell);
-            fflush(stdout);
+            if (!status) print_cell(breakeven, &breakeven->cells[b][h]);
         }
         printf("\n");
     }
     return status;
+}
+
+/* Who takes part, and why the others do not. */
+static enum status open_standing(struct breakeven *breakeven) {
+    breakeven->standing = calloc(breakeven->sweep.count, sizeof *breakeven->standing);
+    if (!breakeven->standing) return status_set(STATUS_FAILED, "out of memory");
+    for (size_t row = 0; row < breakeven->sweep.count; row++) {
+        const struct sweep_row *one = &breakeven->sweep.rows[row];
+        struct standing *standing = &breakeven->standing[row];
+        standing->outcome = !one->backend ? OUTCOME_LEFT_OUT : one->wrong[0] ? OUTCOME_WRONG : OUTCOME_RIGHT;
+        snprintf(standing->reason, sizeof standing->reason, "%s", one->backend ? one->wrong : one->left_out);
+        verdict_note(&breakeven->verdict, standing->outcome, one->label, standing->reason);
+    }
+    return STATUS_OK;
 }
 
 static enum status run(struct breakeven *breakeven, const struct sweep_lists *lists) {
@@ -156,40 +200,31 @@ static enum status run(struct breakeven *breakeven, const struct sweep_lists *li
     if (!status) status = sweep_open(&breakeven->sweep, &breakeven->config, lists);
     if (!status) status = backend_check_plugins(&breakeven->sweep, true);
     if (status) return status;
-    breakeven->wrong = calloc(breakeven->sweep.count, sizeof *breakeven->wrong);
-    breakeven->wins = calloc(MOST_SIDE * MOST_SIDE, sizeof *breakeven->wins);
-    breakeven->best = calloc(MOST_SIDE * MOST_SIDE, sizeof *breakeven->best);
-    if (!breakeven->wrong || !breakeven->wins || !breakeven->best)
-        return status_set(STATUS_FAILED, "out of memory");
-    for (size_t row = 0; row < breakeven->sweep.count; row++)
-        if (breakeven->sweep.rows[row].wrong[0]) find_wrong(breakeven, row, breakeven->sweep.rows[row].wrong);
-    status = jsonl_open(&breakeven->log, breakeven->config.log);
+    status = open_standing(breakeven);
+    if (!status) status = jsonl_open(&breakeven->log, breakeven->config.log);
     if (status) return status;
     cJSON *header = jsonl_header();
     cJSON_AddStringToObject(header, "command", "bench breakeven");
     cJSON_AddStringToObject(header, "data", breakeven->data.name);
     jsonl_write(breakeven->log, header);
     printf("Tessera %s, commit %s; %s; %s %s\nfastest backend, and seconds of a training step of "
-           "%zu-hidden-%zu, median of %zu\n\n",
+           "%zu-hidden-%zu, median of %zu (least to most)\n\n",
            TESSERA_VERSION, platform_commit(), platform_cpu(), platform_compiler(), platform_flags(),
            breakeven->config.layers.width[0],
            breakeven->config.layers.width[breakeven->config.layers.count - 1], breakeven->repeats);
     status = measure(breakeven);
     printf("\n");
     for (size_t row = 0; row < breakeven->sweep.count; row++) {
-        const struct sweep_row *one = &breakeven->sweep.rows[row];
-        if (!one->backend) printf("%-*s left out: %s\n", BENCH_LABEL, one->label, one->left_out);
-        if (breakeven->wrong[row]) printf("%-*s WRONG, no time\n", BENCH_LABEL, one->label);
+        const struct standing *standing = &breakeven->standing[row];
+        if (standing->outcome != OUTCOME_RIGHT)
+            printf("%-*s %s: %s\n", BENCH_LABEL, breakeven->sweep.rows[row].label,
+                   outcome_words(standing->outcome), standing->reason);
     }
-    if (!status && breakeven->first_wrong[0])
-        status = status_set(STATUS_VERIFY_FAILED, "%s", breakeven->first_wrong);
-    return status;
+    return status ? status : verdict_status(&breakeven->verdict);
 }
 
 static void close_breakeven(struct breakeven *breakeven) {
-    free(breakeven->wrong);
-    free(breakeven->wins);
-    free(breakeven->best);
+    free(breakeven->standing);
     sweep_close(&breakeven->sweep);
     dataset_pair_free(&breakeven->data);
 }

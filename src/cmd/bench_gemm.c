@@ -27,14 +27,14 @@ struct gemm_bench {
     FILE *log;
     size_t slower, compared;
     struct bench_kernels kernels;
-    char wrong[768]; /* the first wrong result */
+    struct verdict verdict;
 };
 
 /* Was it faster once? Prints how the time compares. */
 static void print_change(struct gemm_bench *bench, const struct contestant *who, enum gemm_dtype dtype,
                          const struct gemm_shape *shape, const struct result *result) {
     const double before = baseline_seconds(&bench->baseline, who, dtype, shape);
-    if (before <= 0 || result->outcome != RESULT_RIGHT) return;
+    if (before <= 0 || result->outcome != OUTCOME_RIGHT) return;
     const double ratio = result->seconds.median / before;
     const bool slower = ratio > 1 + bench->slack;
     bench->compared++;
@@ -56,8 +56,7 @@ static enum status measure(struct gemm_bench *bench, enum gemm_dtype dtype, cons
         printf("\n");
         gemm_log_result(bench->log, who, dtype, shape, result);
         bench_note_kernels(&bench->kernels, result);
-        if (result->outcome == RESULT_WRONG && !bench->wrong[0])
-            snprintf(bench->wrong, sizeof bench->wrong, "%s", result->reason);
+        verdict_note(&bench->verdict, result->outcome, who->label, result->reason);
     }
     fflush(stdout);
     return STATUS_OK;
@@ -149,16 +148,18 @@ static enum status open_bench(struct gemm_bench *bench, const struct sweep_lists
     status = jsonl_open(&bench->log, bench->config.log);
     if (status) return status;
     gemm_log_open(bench->log, "bench gemm", &bench->contestants);
-    for (size_t i = 0; i < bench->contestants.left_out_count; i++)
-        if (bench->contestants.left_out[i].wrong && !bench->wrong[0])
-            snprintf(bench->wrong, sizeof bench->wrong, "%s", bench->contestants.left_out[i].reason);
-    return bench->contest.count || bench->wrong[0]
+    for (size_t i = 0; i < bench->contestants.left_out_count; i++) {
+        const struct left_out *out = &bench->contestants.left_out[i];
+        verdict_note(&bench->verdict, out->outcome, out->label, out->reason);
+    }
+    return bench->contest.count || bench->verdict.worst
                ? STATUS_OK
                : status_set(STATUS_UNAVAILABLE, "none of the backends can be used here");
 }
 
 static enum status judge(struct gemm_bench *bench) {
-    if (bench->wrong[0]) return status_set(STATUS_VERIFY_FAILED, "%s", bench->wrong);
+    const enum status verdict = verdict_status(&bench->verdict);
+    if (verdict) return verdict;
     if (bench->baseline.count && !bench->compared)
         return status_set(STATUS_BAD_DATA, "nothing that the baseline has could be measured here");
     if (bench->compared < bench->baseline.count)

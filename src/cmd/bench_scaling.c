@@ -61,7 +61,10 @@ static void write_row(struct scaling *scaling, const struct comparison_row *row,
     cJSON_AddStringToObject(line, "config", name);
     cJSON_AddStringToObject(line, "dtype", config_choice("dtype", row->sweep->config.dtype));
     cJSON_AddNumberToObject(line, "threads", row->runs[0].threads);
+    jsonl_count(line, "repeats", row->repeats);
     cJSON_AddNumberToObject(line, "epoch_seconds", row->epoch.median);
+    cJSON_AddNumberToObject(line, "min_epoch_seconds", row->epoch.min);
+    cJSON_AddNumberToObject(line, "max_epoch_seconds", row->epoch.max);
     cJSON_AddBoolToObject(line, "noisy", row->epoch.noisy);
     cJSON_AddBoolToObject(line, "extrapolated", row->extrapolated);
     cJSON *time = cJSON_AddObjectToObject(line, "time");
@@ -79,6 +82,7 @@ static void print_row(const struct comparison_row *row, const struct comparison_
            row->extrapolated  ? "~"
            : row->epoch.noisy ? "?"
                               : " ");
+    printf(" %9s %9s", text_seconds(row->epoch.min).text, text_seconds(row->epoch.max).text);
     for (int op = 0; op < PROFILE_OPS; op++) printf(" %10s", text_seconds(row->gemm[op]).text);
     printf(" %10s %9.2f %6g %9.0f %%\n", text_seconds(other(row)).text, speedup, ideal,
            100 * speedup / ideal);
@@ -99,7 +103,7 @@ static void write_fit(struct scaling *scaling, const char *backend, const struct
 static const struct comparison_row *find_base(const struct comparison_row *rows, size_t count) {
     const struct comparison_row *base = NULL;
     for (size_t i = 0; i < count; i++)
-        if (rows[i].outcome == ROW_RIGHT && (!base || rows[i].runs[0].threads < base->runs[0].threads))
+        if (rows[i].outcome == OUTCOME_RIGHT && (!base || rows[i].runs[0].threads < base->runs[0].threads))
             base = &rows[i];
     return base;
 }
@@ -110,7 +114,7 @@ static void report_fit(struct scaling *scaling, const struct comparison_row *row
     double *threads = malloc(2 * (most + 1) * sizeof *threads), *seconds = threads + most;
     size_t times = 0;
     for (size_t i = 0; threads && i < count; i++)
-        for (size_t r = 0; rows[i].outcome == ROW_RIGHT && r < rows[i].repeats; r++) {
+        for (size_t r = 0; rows[i].outcome == OUTCOME_RIGHT && r < rows[i].repeats; r++) {
             threads[times] = rows[i].runs[r].threads;
             seconds[times++] = run_epoch_seconds(&rows[i].runs[r]);
         }
@@ -133,12 +137,11 @@ static void report_backend(struct scaling *scaling, const struct comparison_row 
     const struct comparison_row *base = find_base(rows, count);
     for (size_t i = 0; i < count; i++) {
         const struct comparison_row *row = &rows[i];
-        if (row->outcome == ROW_RIGHT) {
+        if (row->outcome == OUTCOME_RIGHT) {
             print_row(row, base);
             write_row(scaling, row, base->epoch.median / row->epoch.median);
         } else {
-            printf("%-30s %s: %s\n", row->sweep->label,
-                   row->outcome == ROW_WRONG ? "WRONG, no time" : "left out", row->reason);
+            printf("%-30s %s: %s\n", row->sweep->label, outcome_words(row->outcome), row->reason);
         }
     }
     if (base && base->runs[0].threads > 1)
@@ -160,8 +163,8 @@ static void report(struct scaling *scaling) {
     printf("Tessera %s, commit %s; %s; %s %s\n%s, batches of %lld, data %s\n\n", TESSERA_VERSION,
            platform_commit(), platform_cpu(), platform_compiler(), platform_flags(), layers,
            (long long)scaling->config.batch_size, scaling->data.name);
-    printf("%-14s %7s %11s %10s %10s %10s %10s %9s %6s %11s\n", "backend", "threads", "epoch ", "NN", "TN",
-           "NT", "other", "speed-up", "ideal", "efficiency");
+    printf("%-14s %7s %11s %9s %9s %10s %10s %10s %10s %9s %6s %11s\n", "backend", "threads", "epoch ",
+           "least", "most", "NN", "TN", "NT", "other", "speed-up", "ideal", "efficiency");
     write_header(scaling);
     for (size_t first = 0, next; first < comparison->count; first = next) {
         next = first + 1;
@@ -186,7 +189,10 @@ static enum status run_scaling(struct scaling *scaling, const struct sweep_lists
     scaling->comparison.data = &scaling->data;
     if (!status) status = backend_check_plugins(&sweep, true);
     if (!status) status = comparison_run(&scaling->comparison, &sweep);
-    if (!status || status == STATUS_VERIFY_FAILED) report(scaling);
+    if (!status) {
+        report(scaling);
+        status = comparison_verdict(&scaling->comparison);
+    }
     status = jsonl_close(scaling->log, scaling->config.log, status);
     comparison_close(&scaling->comparison);
     sweep_close(&sweep);

@@ -17,6 +17,7 @@ enum {
     SHAREDS = 2,
     MULTIPLIES = 2,
     OF_A_TILE = ORDERS * SHAREDS * MULTIPLIES,
+    VARIANTS = TILES * OF_A_TILE,
     MOST_SIZES = 8
 };
 
@@ -29,67 +30,71 @@ struct variant {
 struct shmem_bench {
     struct config config;
     struct contest contest;
-    struct variant variants[TILES][OF_A_TILE];
+    struct contestants contestants;    /* a variant each */
+    struct variant variants[VARIANTS]; /* tile by tile */
     FILE *log;
-    bool opened;
-    char wrong[768];
+    struct verdict verdict;
 };
 
-static void make_variants(struct shmem_bench *bench, const struct gemm_backend *backend, int tile,
+static void make_variants(struct shmem_bench *bench, const struct gemm_backend *backend,
                           struct sweep_row *rows) {
-    for (int i = 0; i < OF_A_TILE; i++) {
-        struct config *config = &bench->variants[tile][i].config;
+    for (int v = 0; v < VARIANTS; v++) {
+        struct config *config = &bench->variants[v].config;
         *config = bench->config;
-        config->tile = tile;
-        config->order = i / MULTIPLIES / SHAREDS;
-        config->shared = i / MULTIPLIES % SHAREDS;
-        config->multiply = i % MULTIPLIES;
-        rows[i] = (struct sweep_row){.config = *config, .backend = backend};
-        snprintf(rows[i].label, sizeof rows[i].label, "%s %s %s %s", config_choice("order", config->order),
+        config->tile = v / OF_A_TILE;
+        config->order = v / MULTIPLIES / SHAREDS % ORDERS;
+        config->shared = v / MULTIPLIES % SHAREDS;
+        config->multiply = v % MULTIPLIES;
+        rows[v] = (struct sweep_row){.config = *config, .backend = backend};
+        snprintf(rows[v].label, sizeof rows[v].label, "%s %s %s %s", config_choice("order", config->order),
                  config_choice("tile", config->tile), config_choice("shared", config->shared),
                  config_choice("multiply", config->multiply));
     }
 }
 
-/* All variants of one tile side by side. */
-static enum status run_tile(struct shmem_bench *bench, const struct gemm_backend *backend, int tile,
-                            const struct gemm_shape *shape) {
-    struct sweep_row *rows = calloc(OF_A_TILE, sizeof *rows);
-    struct contestants contestants = {0};
-    struct result results[OF_A_TILE];
+/* All variants, and the peak of the GPU, once. */
+static enum status open_variants(struct shmem_bench *bench, const struct gemm_backend *backend) {
+    struct sweep_row *rows = calloc(VARIANTS, sizeof *rows);
     if (!rows) return status_set(STATUS_FAILED, "out of memory");
-    make_variants(bench, backend, tile, rows);
-    const struct sweep sweep = {.rows = rows, .count = OF_A_TILE};
-    enum status status = contestants_open(&contestants, &sweep);
-    if (!status && contestants.count < OF_A_TILE)
-        status = status_set(STATUS_UNAVAILABLE, "%s", contestants.left_out[0].reason);
-    if (!status && !bench->opened) {
-        gemm_log_open(bench->log, "bench shmem", &contestants);
-        printf("%s\n\n", contestants.list[0].compute.gpu);
-        bench_print_titles("");
-        bench->opened = true;
+    make_variants(bench, backend, rows);
+    const struct sweep sweep = {.rows = rows, .count = VARIANTS};
+    const enum status status = contestants_open(&bench->contestants, &sweep);
+    free(rows);
+    if (status) return status;
+    if (bench->contestants.left_out_count) {
+        const struct left_out *out = &bench->contestants.left_out[0];
+        return status_set(out->outcome == OUTCOME_FAILED ? STATUS_FAILED : STATUS_UNAVAILABLE, "%s",
+                          out->reason);
     }
-    bench->contest.contestants = contestants.list;
-    bench->contest.count = contestants.count;
-    if (!status) status = contest_run(&bench->contest, (enum gemm_dtype)bench->config.dtype, shape, results);
+    gemm_log_open(bench->log, "bench shmem", &bench->contestants);
+    printf("%s\n\n", bench->contestants.list[0].compute.gpu);
+    bench_print_titles("");
+    return STATUS_OK;
+}
+
+/* All variants of one tile side by side. */
+static enum status run_tile(struct shmem_bench *bench, int tile, const struct gemm_shape *shape) {
+    const enum gemm_dtype dtype = (enum gemm_dtype)bench->config.dtype;
+    struct result results[OF_A_TILE];
+    bench->contest.contestants = bench->contestants.list + tile * OF_A_TILE;
+    bench->contest.count = OF_A_TILE;
+    const enum status status = contest_run(&bench->contest, dtype, shape, results);
     for (size_t i = 0; i < OF_A_TILE && !status; i++) {
-        bench->variants[tile][i].result = results[i];
-        bench_print_result(&contestants.list[i], (enum gemm_dtype)bench->config.dtype, shape, &results[i]);
+        const struct contestant *who = &bench->contest.contestants[i];
+        bench->variants[tile * OF_A_TILE + (int)i].result = results[i];
+        bench_print_result(who, dtype, shape, &results[i]);
         printf("\n");
-        if (results[i].outcome == RESULT_WRONG && !bench->wrong[0])
-            snprintf(bench->wrong, sizeof bench->wrong, "%s", results[i].reason);
+        verdict_note(&bench->verdict, results[i].outcome, who->label, results[i].reason);
     }
     fflush(stdout);
-    contestants_close(&contestants);
-    free(rows);
     return status;
 }
 
 static const struct variant *find_best(const struct shmem_bench *bench) {
     const struct variant *best = NULL;
-    for (int v = 0; v < TILES * OF_A_TILE; v++) {
-        const struct variant *one = &bench->variants[v / OF_A_TILE][v % OF_A_TILE];
-        if (one->result.outcome == RESULT_RIGHT &&
+    for (int v = 0; v < VARIANTS; v++) {
+        const struct variant *one = &bench->variants[v];
+        if (one->result.outcome == OUTCOME_RIGHT &&
             (!best || one->result.seconds.median < best->result.seconds.median))
             best = one;
     }
@@ -109,8 +114,13 @@ static void write_variant(const struct shmem_bench *bench, const struct variant 
     jsonl_count(line, "m", shape->m);
     jsonl_count(line, "n", shape->n);
     jsonl_count(line, "k", shape->k);
-    cJSON_AddBoolToObject(line, "verified", result->outcome == RESULT_RIGHT);
-    if (result->outcome == RESULT_RIGHT) {
+    if (result->outcome == OUTCOME_LEFT_OUT || result->outcome == OUTCOME_FAILED) {
+        cJSON_AddStringToObject(line, result->outcome == OUTCOME_FAILED ? "failed" : "left_out",
+                                result->reason);
+    } else {
+        cJSON_AddBoolToObject(line, "verified", result->outcome == OUTCOME_RIGHT);
+    }
+    if (result->outcome == OUTCOME_RIGHT) {
         cJSON_AddNumberToObject(line, "median_seconds", result->seconds.median);
         cJSON_AddNumberToObject(line, "min_seconds", result->seconds.min);
         cJSON_AddNumberToObject(line, "max_seconds", result->seconds.max);
@@ -120,7 +130,7 @@ static void write_variant(const struct shmem_bench *bench, const struct variant 
         cJSON_AddNumberToObject(line, "registers", result->kernel[0].registers);
         jsonl_count(line, "shared_bytes", result->kernel[0].shared_bytes);
         cJSON_AddBoolToObject(line, "best", best);
-    } else {
+    } else if (result->outcome == OUTCOME_WRONG) {
         cJSON_AddStringToObject(line, "reason", result->reason);
     }
     jsonl_write(bench->log, line);
@@ -135,13 +145,14 @@ static void print_summary(const struct shmem_bench *bench, const struct gemm_sha
     for (int order = 0; order < ORDERS; order++) printf("  %9s", config_choice("order", order));
     printf("\n");
     for (int tile = 0; tile < TILES; tile++) {
-        const struct gemm_kernel *kernel = &bench->variants[tile][0].result.kernel[0];
+        const struct gemm_kernel *kernel = &bench->variants[tile * OF_A_TILE].result.kernel[0];
         printf("%4d %9.0f %%  %9u  %13s", 4 << tile, 100 * kernel->occupancy, kernel->registers,
                text_bytes((double)kernel->shared_bytes).text);
         for (int order = 0; order < ORDERS; order++) {
-            const struct result *result = &bench->variants[tile][order * SHAREDS * MULTIPLIES].result;
+            const struct result *result =
+                &bench->variants[tile * OF_A_TILE + order * SHAREDS * MULTIPLIES].result;
             printf("  %9s",
-                   result->outcome == RESULT_RIGHT ? text_seconds(result->seconds.median).text : "-");
+                   result->outcome == OUTCOME_RIGHT ? text_seconds(result->seconds.median).text : "-");
         }
         printf("\n");
     }
@@ -153,14 +164,14 @@ static void print_summary(const struct shmem_bench *bench, const struct gemm_sha
                1e-9 * best->result.flops / best->result.seconds.median);
 }
 
-static enum status run_size(struct shmem_bench *bench, const struct gemm_backend *backend, size_t size) {
+static enum status run_size(struct shmem_bench *bench, size_t size) {
     const struct gemm_shape shape = {.op = GEMM_NN, .m = size, .n = size, .k = size, .what = "square"};
     enum status status = STATUS_OK;
-    for (int tile = 0; tile < TILES && !status; tile++) status = run_tile(bench, backend, tile, &shape);
+    for (int tile = 0; tile < TILES && !status; tile++) status = run_tile(bench, tile, &shape);
     if (status) return status;
     const struct variant *best = find_best(bench);
-    for (int v = 0; v < TILES * OF_A_TILE; v++) {
-        const struct variant *one = &bench->variants[v / OF_A_TILE][v % OF_A_TILE];
+    for (int v = 0; v < VARIANTS; v++) {
+        const struct variant *one = &bench->variants[v];
         write_variant(bench, one, &shape, one == best);
     }
     print_summary(bench, &shape, best);
@@ -197,8 +208,10 @@ static enum status run_bench_shmem(int argc, char **argv) {
     if (!status) status = bench_parse_count("repeat", repeat, 1000, &bench.contest.repeats);
     if (!status) status = registry_find("cuda-order", &backend);
     if (!status) status = jsonl_open(&bench.log, bench.config.log);
-    for (size_t i = 0; i < count && !status; i++) status = run_size(&bench, backend, sizes[i]);
-    if (!status && bench.wrong[0]) status = status_set(STATUS_VERIFY_FAILED, "%s", bench.wrong);
+    if (!status) status = open_variants(&bench, backend);
+    for (size_t i = 0; i < count && !status; i++) status = run_size(&bench, sizes[i]);
+    if (!status) status = verdict_status(&bench.verdict);
+    contestants_close(&bench.contestants);
     return jsonl_close(bench.log, bench.config.log, status);
 }
 

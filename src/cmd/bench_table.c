@@ -18,12 +18,12 @@ void bench_print_header(const struct contestants *contestants) {
     }
     for (size_t i = 0; i < contestants->left_out_count; i++)
         printf("%-*s %s: %s\n", BENCH_LABEL, contestants->left_out[i].label,
-               contestants->left_out[i].wrong ? "WRONG, no time" : "left out",
-               contestants->left_out[i].reason);
+               outcome_words(contestants->left_out[i].outcome), contestants->left_out[i].reason);
     printf("\n");
 }
 
 void bench_print_titles(const char *more) {
+    printf("to GPU: A and B, from GPU: C, copied between it and pageable memory, medians\n");
     printf("%-2s %-4s %6s %6s %6s  %-*s %9s %9s %9s %9s %6s %9s %9s%s\n", "op", "type", "m", "n", "k",
            BENCH_LABEL, "backend", "median", "least", "most", "GFLOP/s", "peak", "to GPU", "from GPU", more);
 }
@@ -32,8 +32,8 @@ void bench_print_result(const struct contestant *who, enum gemm_dtype dtype, con
                         const struct result *result) {
     printf("%-2s %-4s %6zu %6zu %6zu  %-*s ", gemm_op_name(shape->op), dtype_name(dtype), shape->m, shape->n,
            shape->k, BENCH_LABEL, who->label);
-    if (result->outcome != RESULT_RIGHT) {
-        printf("%s%s", result->outcome == RESULT_WRONG ? "WRONG, no time: " : "left out: ", result->reason);
+    if (result->outcome != OUTCOME_RIGHT) {
+        printf("%s: %s", outcome_words(result->outcome), result->reason);
         return;
     }
     printf("%9s %9s %9s %9.1f", text_seconds(result->seconds.median).text,

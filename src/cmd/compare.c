@@ -69,7 +69,7 @@ static void print_rows(const struct comparison *comparison, const struct compari
            "epoch   ", "least", "most", "NN", "TN", "NT", "copies", "speed-up", "images/s", "GFLOP/s",
            "drift");
     for (size_t i = 0; i < comparison->count; i++)
-        if (comparison->rows[i].outcome == ROW_RIGHT)
+        if (comparison->rows[i].outcome == OUTCOME_RIGHT)
             print_row(&comparison->rows[i], baseline ? baseline->epoch.median : 0);
 }
 
@@ -94,7 +94,7 @@ static void print_notes(const struct comparison *comparison, const char *wanted,
            baseline ? "" : ", which is not among the rows that are right: none");
     for (size_t i = 0; i < comparison->count; i++) {
         const struct comparison_row *row = &comparison->rows[i];
-        if (row->outcome != ROW_RIGHT) continue;
+        if (row->outcome != OUTCOME_RIGHT) continue;
         limited |= row->runs[0].limited;
         extrapolated |= row->extrapolated;
         noisy |= row->epoch.noisy;
@@ -107,16 +107,15 @@ static void print_notes(const struct comparison *comparison, const char *wanted,
     if (apart) printf("NN, TN, NT and GFLOP/s of a graph are those of one more epoch, op by op\n");
     printf("\n");
     for (size_t i = 0; i < comparison->count; i++)
-        if (comparison->rows[i].outcome == ROW_RIGHT)
+        if (comparison->rows[i].outcome == OUTCOME_RIGHT)
             printf("  %-*s %s, %s, engine %s, residency %s\n", LABEL, comparison->rows[i].sweep->label,
                    comparison->rows[i].runs[0].description, comparison->rows[i].runs[0].precision,
                    comparison->rows[i].runs[0].engine, comparison->rows[i].runs[0].residency);
     for (size_t i = 0; i < comparison->count; i++) print_trace(&comparison->rows[i]);
     for (size_t i = 0; i < comparison->count; i++)
-        if (comparison->rows[i].outcome != ROW_RIGHT)
+        if (comparison->rows[i].outcome != OUTCOME_RIGHT)
             printf("  %-*s %s: %s\n", LABEL, comparison->rows[i].sweep->label,
-                   comparison->rows[i].outcome == ROW_WRONG ? "WRONG, no time" : "left out",
-                   comparison->rows[i].reason);
+                   outcome_words(comparison->rows[i].outcome), comparison->rows[i].reason);
 }
 
 /* --- the command --- */
@@ -137,12 +136,13 @@ static enum status run_rows(struct comparison *comparison, struct sweep *sweep, 
     if (status) return status;
     status = comparison_run(comparison, sweep);
     on_progress(NULL, "");
-    if (status == STATUS_OK || status == STATUS_VERIFY_FAILED) {
+    if (status == STATUS_OK) {
         const struct comparison_row *baseline = comparison_find(comparison, baseline_name);
         print_header(comparison);
         print_rows(comparison, baseline);
         print_notes(comparison, baseline_name, baseline);
         if (log) comparison_write(log, comparison, baseline);
+        status = comparison_verdict(comparison);
     }
     return jsonl_close(log, path, status);
 }
@@ -202,7 +202,9 @@ static enum status run_compare(int argc, char **argv) {
             "times, transfers\n"
             "and speed-up. Each backend is verified on the very shapes of the training, before and after, "
             "and its losses are\n"
-            "compared with a float64 run: one that is wrong gets no time, and the command exits with 5.\n"
+            "compared with a float64 run: one that is wrong gets no time, and the command exits with 5 (with "
+            "1 "
+            "if one fails).\n"
             "  ./train compare --config configs/validation.cfg --backends serial,openmp,openblas --threads "
             "1,2\n"
             "  ./train compare --backends cublas,cuda-tuned --residency device,host",

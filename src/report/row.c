@@ -34,6 +34,30 @@ void row_label(const cJSON *line, char *name, size_t size) {
     if (!cuda && threads) text_append(name, size, ", %zu thread%s", threads, threads == 1 ? "" : "s");
 }
 
+/* Of a row that did not run, what its command called it after the backend: ", 2 threads". */
+static const char *rest_of_label(const cJSON *line) {
+    const char *label = record_text(line, "label"), *backend = record_text(line, "backend");
+    const size_t length = strlen(backend);
+    if (record_text(line, "engine")[0] || strncmp(label, backend, length) != 0) return "";
+    return label + length + strspn(label + length, ", ");
+}
+
+void row_setup(const cJSON *line, size_t part, char *text, size_t size) {
+    static const struct {
+        const char *key, *before, *after;
+    } numbers[] = {{"batch_size", "batch ", ""}, {"epochs", "", " epochs"}, {"seed", "seed ", ""}};
+    static const char *const texts[] = {"layers", "data", "description"};
+    text[0] = '\0';
+    if (part < 3) {
+        const size_t value = record_count(line, numbers[part].key, (size_t)1 << 40, 0);
+        if (record_has(line, numbers[part].key))
+            snprintf(text, size, "%s%zu%s", numbers[part].before, value, numbers[part].after);
+    } else {
+        snprintf(text, size, "%.200s", record_text(line, texts[part - 3]));
+    }
+    if (part == ROW_SETUPS - 1 && !text[0]) snprintf(text, size, "%.200s", rest_of_label(line));
+}
+
 /* --- parts of time --- */
 
 const char *const row_part_titles[ROW_PARTS] = {"transfers",
@@ -62,9 +86,12 @@ double row_part(const cJSON *line, size_t part) {
 
 bool row_refused(const cJSON *line, char *why, size_t size) {
     const char *left_out = record_text(line, "left_out"), *reason = record_text(line, "reason");
+    const char *failed = record_text(line, "failed");
     const char *verdict = record_has(line, "agrees") ? "agrees" : "verified";
     if (left_out[0]) {
         snprintf(why, size, "left out: %.300s", left_out);
+    } else if (failed[0]) {
+        snprintf(why, size, "failed: %.300s", failed);
     } else if (!record_true(line, verdict)) {
         const char *what = verdict[0] == 'a' ? "does not agree" : "wrong result";
         snprintf(why, size, "%s%s%.300s", what, reason[0] ? ": " : "", reason);

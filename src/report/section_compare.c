@@ -19,18 +19,18 @@ static double median_of(const cJSON *line) {
 /* The sentence to take home. */
 static void say_fastest(struct page *page, const struct selection *rows) {
     const cJSON *best = NULL;
-    size_t refused = 0;
-    char label[256];
+    size_t refused = 0, fastest = 0;
+    char label[SELECTION_TEXT];
     for (size_t i = 0; i < rows->count; i++) {
         const double median = median_of(rows->rows[i]->line);
         if (!(median > 0)) refused++;
-        if (median > 0 && !(best && median_of(best) <= median)) best = rows->rows[i]->line;
+        if (median > 0 && !(best && median_of(best) <= median)) best = rows->rows[fastest = i]->line;
     }
     if (!best) {
         page_note(page, "No implementation could be timed; the table says why.");
         return;
     }
-    row_label(best, label, sizeof label);
+    selection_label(rows, fastest, label, sizeof label);
     const double speedup = record_number(best, "speedup");
     const char *baseline = record_text(best, "baseline");
     if (speedup > 0 && baseline[0]) {
@@ -46,9 +46,9 @@ static void say_fastest(struct page *page, const struct selection *rows) {
 
 static void say_warnings(struct page *page, const struct selection *rows) {
     for (size_t i = 0; i < rows->count; i++) {
-        char label[256];
+        char label[SELECTION_TEXT];
         const char *warning = record_text(rows->rows[i]->line, "warning");
-        row_label(rows->rows[i]->line, label, sizeof label);
+        selection_label(rows, i, label, sizeof label);
         if (warning[0]) page_note(page, "Warning, %s: %s", label, warning);
     }
 }
@@ -67,9 +67,9 @@ static void drift_table(struct page *page, const struct selection *rows) {
     table_column(&table, COLUMN_TEXT, "first drift");
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line, *trace = cJSON_GetObjectItemCaseSensitive(line, "trace");
-        char label[256];
-        if (record_has(line, "left_out")) continue;
-        row_label(line, label, sizeof label);
+        char label[SELECTION_TEXT];
+        if (record_has(line, "left_out") || record_has(line, "failed")) continue;
+        selection_label(rows, i, label, sizeof label);
         table_cell(&table, "%s", label);
         table_cell(&table, "%s", markup_short(record_number(line, "drift")).text);
         table_cell(&table, "%s", markup_short(record_number(line, "tolerance")).text);
@@ -125,11 +125,11 @@ static void time_chart(struct page *page, const struct selection *rows, size_t n
         chart_series(&chart, row_part_titles[part], (struct chart_style){(unsigned)part, 0, 0});
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
-        char label[256];
+        char label[SELECTION_TEXT];
         double total = 0;
         if (!(median_of(line) > 0)) continue;
         for (size_t part = 0; part < ROW_PARTS; part++) total += row_part(line, part);
-        row_label(line, label, sizeof label);
+        selection_label(rows, i, label, sizeof label);
         const size_t bar = names_index(&chart.categories, label);
         for (size_t part = 0; part < ROW_PARTS && total > 0; part++)
             if (row_part(line, part) > 0)
@@ -152,9 +152,9 @@ static void time_table(struct page *page, const struct selection *rows) {
     for (size_t part = 0; part < ROW_PARTS; part++) table_column(&table, COLUMN_NUMBER, row_part_names[part]);
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
-        char label[256];
+        char label[SELECTION_TEXT];
         if (!(median_of(line) > 0)) continue;
-        row_label(line, label, sizeof label);
+        selection_label(rows, i, label, sizeof label);
         table_cell(&table, "%s", label);
         for (size_t part = 0; part < ROW_PARTS; part++) {
             const double seconds = row_part(line, part);

@@ -85,7 +85,8 @@ static void detail_table(struct page *page, const struct selection *rows) {
     static const char *const numbers[] = {"m x n x k", "median",  "min to max",
                                           "GFLOP/s",   "copy in", "copy out"};
     struct table table;
-    table_open(&table, "Every product with its spread; copies to and from the GPU are timed apart.");
+    table_open(&table,
+               "Every product with its spread; copies between pageable memory and the GPU are timed apart.");
     table_column(&table, COLUMN_TEXT, "backend");
     table_column(&table, COLUMN_TEXT, "op");
     table_column(&table, COLUMN_TEXT, "dtype");

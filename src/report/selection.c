@@ -8,6 +8,8 @@
 #include "src/base/text.h"
 #include "src/report/row.h"
 
+enum { IDENTITY = 1024 };
+
 size_t names_index(struct names *names, const char *name) {
     for (size_t i = 0; i < names->count; i++)
         if (strcmp(names->list[i], name) == 0) return i;
@@ -49,10 +51,20 @@ static bool add_row(struct selection *selection, const struct record *row) {
     return true;
 }
 
+/* All that makes a row of a comparison what it is. */
+static void identity(const cJSON *line, char *name, size_t size) {
+    char setup[256];
+    row_label(line, name, size);
+    for (size_t part = 0; part < ROW_SETUPS; part++) {
+        row_setup(line, part, setup, sizeof setup);
+        text_append(name, size, "\n%s", setup);
+    }
+}
+
 /* The name of a row that is measured anew by every command of its kind; false for other types. */
 static bool name_of(const struct record *row, const char *type, char *name, size_t size) {
     if (strcmp(type, "compare") == 0) {
-        row_label(row->line, name, size);
+        identity(row->line, name, size);
         return true;
     }
     snprintf(name, size, "%.200s, %.0f", record_text(row->line, "device"),
@@ -62,7 +74,7 @@ static bool name_of(const struct record *row, const char *type, char *name, size
 
 /* Is it there already: the baseline of a second comparison, the peak of a second bench? */
 static bool repeated(const struct selection *selection, const struct record *row, const char *type) {
-    char name[256], other[256];
+    char name[IDENTITY], other[IDENTITY];
     if (!name_of(row, type, name, sizeof name)) return false;
     for (size_t i = 0; i < selection->count; i++) {
         name_of(selection->rows[i], type, other, sizeof other);
@@ -89,6 +101,37 @@ void selections_free(struct selections *selections) {
     for (size_t i = 0; i < selections->count; i++) free(selections->list[i].rows);
     free(selections->list);
     *selections = (struct selections){0};
+}
+
+/* --- rows of the same name --- */
+
+/* Has another row of that name something else there? */
+static bool differs(const struct selection *selection, const char *label, size_t part, const char *setup) {
+    for (size_t i = 0; i < selection->count; i++) {
+        char other[256];
+        row_label(selection->rows[i]->line, other, sizeof other);
+        if (strcmp(other, label) != 0) continue;
+        row_setup(selection->rows[i]->line, part, other, sizeof other);
+        if (strcmp(other, setup) != 0) return true;
+    }
+    return false;
+}
+
+void selection_difference(const struct selection *selection, size_t row, char *text, size_t size) {
+    char label[256], setup[256];
+    text[0] = '\0';
+    row_label(selection->rows[row]->line, label, sizeof label);
+    for (size_t part = 0; part < ROW_SETUPS; part++) {
+        row_setup(selection->rows[row]->line, part, setup, sizeof setup);
+        if (setup[0] && differs(selection, label, part, setup)) text_append(text, size, ", %s", setup);
+    }
+}
+
+void selection_label(const struct selection *selection, size_t row, char *text, size_t size) {
+    char difference[SELECTION_TEXT];
+    row_label(selection->rows[row]->line, text, size);
+    selection_difference(selection, row, difference, sizeof difference);
+    text_append(text, size, "%s", difference);
 }
 
 /* --- keys --- */

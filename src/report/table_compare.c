@@ -34,10 +34,13 @@ static void epoch_cell(struct table *table, const cJSON *line) {
     }
 }
 
-static void name_cells(struct table *table, const cJSON *line) {
+static void name_cells(struct table *table, const struct selection *rows, size_t row) {
+    const cJSON *line = rows->rows[row]->line;
+    char difference[SELECTION_TEXT];
     const size_t threads = record_count(line, "threads", 1u << 20, 0);
     const bool cuda = row_on_gpu(line);
-    table_cell(table, "%s", record_text(line, "backend"));
+    selection_difference(rows, row, difference, sizeof difference);
+    table_cell(table, "%s%s", record_text(line, "backend"), difference);
     if (cuda) {
         table_cell(table, "%s", record_text(line, "residency"));
     } else if (threads) {
@@ -62,7 +65,7 @@ void tables_compare(struct table *table, const struct selection *rows) {
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
         char why[400];
-        name_cells(table, line);
+        name_cells(table, rows, i);
         if (row_refused(line, why, sizeof why)) {
             table_cell(table, "%s", why);
             for (int blank = 0; blank < 5; blank++) table_cell(table, "-");

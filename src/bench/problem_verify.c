@@ -1,0 +1,241 @@
+/* Is what a backend computes on one shape what it should be? */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/backend/oracle.h"
+#include "src/base/profile.h"
+#include "src/base/rng.h"
+#include "src/bench/problem.h"
+
+enum { A = PROBLEM_A, B = PROBLEM_B, C = PROBLEM_C, SAMPLED_ROWS = 16 };
+static const unsigned char POISON = 0xFF; /* as a number of any dtype: NaN */
+static const double AGAIN_SECONDS = 0.5;  /* no new copy is begun after that */
+
+static enum status wrong(const struct problem *problem, const char *what) {
+    const enum gemm_dtype dtype = problem->call.dtype, c_dtype = dtype_of_c(&problem->call);
+    return status_set(STATUS_VERIFY_FAILED, "backend '%s' is wrong: %s%s%s %s m=%zu n=%zu k=%zu: %s",
+                      problem->compute->backend->name, dtype_name(dtype), c_dtype == dtype ? "" : " to ",
+                      c_dtype == dtype ? "" : dtype_name(c_dtype), gemm_op_name(problem->call.op),
+                      problem->call.m, problem->call.n, problem->call.k, what);
+}
+
+static void fill(const struct problem *problem, int matrix, enum problem_inputs inputs, struct rng *rng) {
+    const size_t count = problem->bytes[matrix] / dtype_size(problem->call.dtype);
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t word = rng_u32(rng);
+        const double value =
+            inputs == PROBLEM_INTEGERS ? (double)(word % 17) - 8 : (double)word * 0x1p-31 - 1;
+        dtype_set(problem->call.dtype, problem->host[matrix], i, value);
+    }
+}
+
+/* The same inputs in every copy, and NaN in every C. */
+static void upload_inputs(struct problem *problem) {
+    struct device *device = &problem->compute->device;
+    memset(problem->host[C], POISON, problem->pitch[C]);
+    for (size_t copy = 0; copy < problem->copies; copy++) {
+        device->driver->upload(device, problem_at(problem, A, copy), problem->host[A], problem->bytes[A]);
+        device->driver->upload(device, problem_at(problem, B, copy), problem->host[B], problem->bytes[B]);
+        device->driver->upload(device, (char *)problem_at(problem, C, copy) - PROBLEM_GUARD, problem->host[C],
+                               problem->pitch[C]);
+    }
+}
+
+static bool all_poison(const unsigned char *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (bytes[i] != POISON) return false;
+    return true;
+}
+
+/* Each copy once; the C of the first stays in host[C], the others must have its bits. A slow backend does fewer. */
+static enum status multiply_all(struct problem *problem) {
+    struct device *device = &problem->compute->device;
+    unsigned char *first = problem->host[C], *other = malloc(problem->pitch[C]);
+    enum status status = other ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
+    upload_inputs(problem);
+    problem->next = 0;
+    const double start = clock_seconds();
+    size_t done = 0;
+    while (done < problem->copies && !status && (done == 0 || clock_seconds() - start < AGAIN_SECONDS)) {
+        status = problem_call(problem);
+        done++;
+    }
+    if (!status) status = device->driver->synchronize(device);
+    for (size_t copy = 0; copy < done && !status; copy++) {
+        unsigned char *into = copy ? other : first;
+        device->driver->download(device, into, (char *)problem_at(problem, C, copy) - PROBLEM_GUARD,
+                                 problem->pitch[C]);
+        const size_t end = PROBLEM_GUARD + problem->bytes[C];
+        if (!all_poison(into, PROBLEM_GUARD) || !all_poison(into + end, problem->pitch[C] - end)) {
+            status = wrong(problem, "it wrote outside C");
+        } else if (copy && memcmp(first + PROBLEM_GUARD, other + PROBLEM_GUARD, problem->bytes[C]) != 0) {
+            status = wrong(problem, "the same call gave other bits the second time");
+        }
+    }
+    free(other);
+    return status;
+}
+
+static enum status element_wrong(const struct problem *problem, const struct oracle_mismatch *worst) {
+    char what[160];
+    snprintf(what, sizeof what, "C[%zu][%zu] is %.9g, should be %.9g within %.2g", worst->row, worst->col,
+             worst->got, worst->want, worst->bound);
+    return wrong(problem, what);
+}
+
+/* out = X v for a stored matrix, or X^T v. */
+static void times_vector(enum gemm_dtype dtype, const void *x, size_t rows, size_t cols, bool transposed,
+                         const double *v, double *out) {
+    memset(out, 0, (transposed ? cols : rows) * sizeof *out);
+    for (size_t i = 0; i < rows; i++) {
+        double sum = 0;
+        for (size_t j = 0; j < cols; j++) {
+            const double value = dtype_get(dtype, x, i * cols + j);
+            if (transposed) {
+                out[j] += value * v[i];
+            } else {
+                sum += value * v[j];
+            }
+        }
+        if (!transposed) out[i] = sum;
+    }
+}
+
+/* These rows of op(A) as a dense matrix, into `out`. */
+static void take_rows(const struct problem *problem, const size_t *rows, size_t count, void *out) {
+    const struct gemm_call *call = &problem->call;
+    const bool ta = gemm_transposes_a(call->op);
+    for (size_t r = 0; r < count; r++)
+        for (size_t p = 0; p < call->k; p++) {
+            const size_t at = ta ? p * call->lda + rows[r] : rows[r] * call->lda + p;
+            dtype_set(call->dtype, out, r * call->k + p, dtype_get(call->dtype, problem->host[A], at));
+        }
+}
+
+static struct oracle_inputs inputs_of(const struct problem *problem) {
+    const bool tf32 = problem->compute->precision == GEMM_TF32 && problem->call.dtype == GEMM_F32;
+    return (struct oracle_inputs){.zero_mean = true, .rounding = tf32 ? ORACLE_TF32 : 0};
+}
+
+/* What the checks need: vectors of Freivalds' check, and sampled rows of A, of the oracle and of C. */
+struct checks {
+    double *x, *bx, *abx, *cx, *want, *bound;
+    void *a_rows, *c_rows;
+};
+
+/* Rows of C against the oracle; exactly, if `integers`. */
+static enum status check_rows(const struct problem *problem, const size_t *rows, size_t count, bool integers,
+                              struct checks *checks) {
+    const enum gemm_dtype c_dtype = dtype_of_c(&problem->call);
+    struct gemm_call call = problem->call;
+    struct oracle_mismatch worst = {0};
+    const size_t row_bytes = call.n * dtype_size(c_dtype);
+    take_rows(problem, rows, count, checks->a_rows);
+    for (size_t r = 0; r < count; r++)
+        memcpy((char *)checks->c_rows + r * row_bytes,
+               (const char *)problem->host[C] + PROBLEM_GUARD + rows[r] * row_bytes, row_bytes);
+    call.m = count;
+    call.op = gemm_transposes_b(call.op) ? GEMM_NT : GEMM_NN;
+    call.a = checks->a_rows;
+    call.lda = call.k;
+    call.b = problem->host[B];
+    oracle_product(&call, inputs_of(problem), checks->want, checks->bound);
+    if (integers) memset(checks->bound, 0, count * call.n * sizeof *checks->bound);
+    for (size_t i = 0; c_dtype == GEMM_BF16 && i < count * call.n; i++) /* rounded once more */
+        checks->bound[i] += dtype_epsilon(GEMM_BF16) * (fabs(checks->want[i]) + checks->bound[i]);
+    if (oracle_compare(c_dtype, count, call.n, checks->c_rows, call.n, checks->want, checks->bound, &worst))
+        return STATUS_OK;
+    worst.row = rows[worst.row];
+    return element_wrong(problem, &worst);
+}
+
+/* Exact in double: |B x| <= 64 n, |A B x| <= 512 n k < 2^53 for all sizes that fit into memory. */
+static enum status check_integers(const struct problem *problem, struct checks *checks, struct rng *rng) {
+    const struct gemm_call *call = &problem->call;
+    const bool ta = gemm_transposes_a(call->op), tb = gemm_transposes_b(call->op);
+    const size_t m = call->m, n = call->n, k = call->k;
+    for (size_t j = 0; j < n; j++) {
+        const int32_t value = (int32_t)rng_below(rng, 16) - 8;
+        checks->x[j] = value < 0 ? value : value + 1;
+    }
+    times_vector(call->dtype, problem->host[B], tb ? n : k, tb ? k : n, tb, checks->x, checks->bx);
+    times_vector(call->dtype, problem->host[A], ta ? k : m, ta ? m : k, ta, checks->bx, checks->abx);
+    times_vector(dtype_of_c(call), (const char *)problem->host[C] + PROBLEM_GUARD, m, n, false, checks->x,
+                 checks->cx);
+    for (size_t i = 0; i < m; i++) {
+        if (checks->cx[i] == checks->abx[i]) continue;
+        const enum status status = check_rows(problem, &i, 1, true, checks);
+        return status ? status : wrong(problem, "C x is not A (B x)");
+    }
+    return STATUS_OK;
+}
+
+static enum status check_reals(const struct problem *problem, struct checks *checks, struct rng *rng) {
+    const size_t m = problem->call.m, count = m < SAMPLED_ROWS ? m : SAMPLED_ROWS;
+    size_t rows[SAMPLED_ROWS];
+    for (size_t r = 0; r < count; r++) rows[r] = count == m ? r : rng_below(rng, (uint32_t)m);
+    if (count < m) rows[0] = m - 1;
+    return check_rows(problem, rows, count, false, checks);
+}
+
+/* Is C what `exact` is, rounded once? */
+static enum status check_rounding(const struct problem *problem, const float *exact) {
+    const struct gemm_call *call = &problem->call;
+    for (size_t i = 0; i < call->m * call->n; i++) {
+        double rounded = 0;
+        dtype_set(call->dtype, &rounded, 0, exact[i]);
+        const double want = dtype_get(call->dtype, &rounded, 0),
+                     got = dtype_get(call->dtype, (const char *)problem->host[C] + PROBLEM_GUARD, i);
+        if (got == want) continue;
+        return element_wrong(problem, &(struct oracle_mismatch){
+                                          .row = i / call->n, .col = i % call->n, .got = got, .want = want});
+    }
+    return STATUS_OK;
+}
+
+/* Once more with a bfloat16 C, right after a float32 C was found right. */
+static enum status verify_rounded(struct problem *problem, enum problem_inputs inputs, struct checks *checks,
+                                  struct rng *rng) {
+    const size_t bytes = problem->bytes[C];
+    float *exact = malloc(bytes);
+    if (!exact) return status_set(STATUS_FAILED, "out of memory");
+    memcpy(exact, (const char *)problem->host[C] + PROBLEM_GUARD, bytes);
+    problem->call.c_f32 = false;
+    problem->bytes[C] = problem->call.m * problem->call.n * dtype_size(problem->call.dtype);
+    enum status status = multiply_all(problem);
+    if (!status)
+        status =
+            inputs == PROBLEM_INTEGERS ? check_rounding(problem, exact) : check_reals(problem, checks, rng);
+    problem->call.c_f32 = true;
+    problem->bytes[C] = bytes;
+    free(exact);
+    return status;
+}
+
+enum status problem_verify(struct problem *problem, enum problem_inputs inputs, uint64_t seed) {
+    const struct gemm_call *call = &problem->call;
+    const size_t m = call->m, n = call->n, k = call->k, sampled = SAMPLED_ROWS * n;
+    double *memory = malloc((n + k + 2 * m + 3 * sampled + SAMPLED_ROWS * k) * sizeof *memory);
+    if (!memory) return status_set(STATUS_FAILED, "out of memory");
+    struct checks checks = {.x = memory};
+    checks.bx = checks.x + n;
+    checks.abx = checks.bx + k;
+    checks.cx = checks.abx + m;
+    checks.want = checks.cx + m;
+    checks.bound = checks.want + sampled;
+    checks.c_rows = checks.bound + sampled;
+    checks.a_rows = checks.bound + 2 * sampled;
+    struct rng rng = rng_open(seed, RNG_TEST, inputs);
+    fill(problem, A, inputs, &rng);
+    fill(problem, B, inputs, &rng);
+    enum status status = multiply_all(problem);
+    if (!status)
+        status = inputs == PROBLEM_INTEGERS ? check_integers(problem, &checks, &rng)
+                                            : check_reals(problem, &checks, &rng);
+    if (!status && call->c_f32 && call->op != GEMM_TN)
+        status = verify_rounded(problem, inputs, &checks, &rng);
+    free(memory);
+    return status;
+}
