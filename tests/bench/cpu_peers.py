@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+"""Other people's programs beside ours on this CPU, in turn, in one run. Needs ./train (make) and a C compiler.
+
+  cpu_peers.py gemm  [--threads N] [--out LOG.jsonl]    GFLOP/s of OpenBLAS, BLIS and ours, on squares and training shapes
+  cpu_peers.py epoch [--threads N] [--out LOG.jsonl]    seconds of an epoch on MNIST: NumPy, PyTorch and ours
+
+Round by round, each contestant runs once, in a process of its own, and another one begins. Medians are over rounds, with the least
+and the most. A library that picks its core type by itself may pick a slow one: of those it has, the fastest on a square product is
+used, and named. Who cannot take part is left out, with the reason; nothing is installed. What to install:
+  gemm     apt install libopenblas0-openmp libblis4-openmp; pip install scipy-openblas32; or --blas NAME=LIBRARY.so (CBLAS, LP64)
+  epoch    pip install numpy torch (--python names the interpreter that has them); MNIST with data/fetch.sh
+On one core: taskset -c 1 tests/bench/cpu_peers.py gemm --threads 1
+"""
+import argparse, glob, json, os, platform, re, statistics, subprocess, sys, tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+CORE_TYPES = {  # what selects a library's core; None: it chooses
+    'OPENBLAS_CORETYPE': [None, 'SkylakeX', 'Cooperlake', 'SapphireRapids', 'Haswell'],
+    'BLIS_ARCH_TYPE': [None, 'skx', 'haswell']}
+UNSET = {'OPENBLAS_L2_SIZE', *CORE_TYPES}  # an inherited value can halve a library
+THREAD_COUNTS = ['OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'BLIS_NUM_THREADS', 'MKL_NUM_THREADS']
+TRIAL = ('f32', 'NN', 1024, 1024, 1024)
+TRAINING_PRODUCTS = [  # op, m, n, k
+    ('NN', 128, 512, 784), ('NN', 128, 512, 512), ('NN', 128, 128, 784), ('NN', 128, 10, 512), ('NN', 8192, 10, 2048),
+    ('TN', 784, 512, 128), ('TN', 512, 512, 128), ('TN', 784, 128, 128), ('TN', 512, 10, 128), ('TN', 2048, 10, 8192),
+    ('NT', 128, 512, 512), ('NT', 128, 512, 10), ('NT', 8192, 2048, 10)]
+# Layers, batch, epochs timed, and how far from the others' a test accuracy may be: 24 large steps depend on the draw of the weights.
+TRAININGS = [('784-128-10', 128, 5, 0.01), ('784-512-512-10', 128, 3, 0.01), ('784-2048-2048-10', 8192, 2, 0.05)]
+
+
+class LeftOut(Exception):
+    """Why somebody cannot take part."""
+
+
+def call(command, env):
+    """What the command prints."""
+    try:
+        done = subprocess.run([str(word) for word in command], env=env, cwd=ROOT, capture_output=True, text=True)
+    except OSError as error:
+        raise LeftOut(str(error))
+    if done.returncode:
+        words = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise LeftOut(words[-1] if words else f'{command[0]} ended with {done.returncode}')
+    return done.stdout
+
+
+class Contestant:
+    """measure(args, env, item) returns {key: seconds} of one process; trial(args, env) a rate, to choose the core type by."""
+
+    def __init__(self, label, core_type=None, **facts):
+        self.label, self.core_type, self.core = label, core_type, None
+        self.samples, self.accuracies, self.peaks, self.description = {}, {}, [], ''
+        self.__dict__.update(facts)
+
+    def environment(self, args, core):
+        env = {name: value for name, value in os.environ.items() if name not in UNSET}
+        env.update(dict.fromkeys(THREAD_COUNTS, str(args.threads)))
+        return {**env, self.core_type: core} if core else env
+
+    def choose_core(self, args):
+        rates = {}
+        for core in 2 * CORE_TYPES.get(self.core_type, []):  # twice, for whoever else was busy
+            rates[core] = max(rates.get(core, 0), self.trial(args, self.environment(args, core)))
+        self.core = max(rates, key=rates.get, default=None)
+        self.tried = {core or 'unset': round(rate, 1) for core, rate in rates.items()}
+
+    def play(self, args, item):
+        for key, seconds in self.measure(args, self.environment(args, self.core), item).items():
+            self.samples.setdefault(key, []).append(seconds)
+
+
+# --- gemm ---
+
+class Gemm(Contestant):
+    """`backend` is its name in the logs, `flag` what --backends gets, `library` what the plug-in calls."""
+
+    def environment(self, args, core):
+        return {**super().environment(args, core), 'CBLAS_LIBRARY': self.library}
+
+    def bench(self, args, env, products, repeat):
+        shapes, log = args.folder / 'shapes.jsonl', args.folder / 'log.jsonl'
+        # as a baseline that nothing is slower than: so `bench gemm` measures these products and no others
+        shapes.write_text(''.join(json.dumps({
+            'type': 'gemm', 'backend': self.backend, 'threads': args.threads, 'precision': dtype, 'dtype': dtype, 'op': op,
+            'm': m, 'n': n, 'k': k, 'median_seconds': 1e9}) + '\n' for dtype, op, m, n, k in products))
+        call([args.train, 'bench', 'gemm', '--backends', self.flag, '--threads', args.threads, '--repeat', repeat,
+              '--baseline', shapes, '--log', log], env)
+        lines = [json.loads(line) for line in open(log)]
+        self.peaks += [line for line in lines if line['type'] == 'peak']
+        lines = [line for line in lines if line['type'] == 'gemm']
+        self.description = lines[0].get('description', '').replace(f', from {self.flag}', '')
+        wrong = [line for line in lines if not line.get('verified')]
+        if wrong:
+            raise LeftOut(wrong[0].get('reason') or wrong[0].get('left_out'))
+        return lines
+
+    def measure(self, args, env, products):
+        return {tuple(line[key] for key in ('dtype', 'op', 'm', 'n', 'k')): line['median_seconds']
+                for line in self.bench(args, env, products, args.repeat)}
+
+    def trial(self, args, env):
+        return 2e-9 * 1024 ** 3 / self.bench(args, env, [TRIAL], 10)[0]['min_seconds']
+
+
+def our_gemm(label, backend):
+    return Gemm(label, 'OPENBLAS_CORETYPE' if backend == 'openblas' else None, backend=backend, flag=backend, library='')
+
+
+def find_libraries(args):
+    """(label, path or None, how to get it)"""
+    first = lambda pattern: next(iter(sorted(glob.glob(pattern))), None)
+    wheel = subprocess.run([args.python, '-c', 'import scipy_openblas32; print(scipy_openblas32.get_lib_dir())'],
+                           capture_output=True, text=True).stdout.strip()
+    yield 'OpenBLAS', first('/usr/lib/*/openblas-openmp/libopenblas.so.0'), 'apt install libopenblas0-openmp'
+    yield 'OpenBLAS wheel', wheel and first(wheel + '/libscipy_openblas.so'), 'pip install scipy-openblas32'
+    yield 'BLIS', first('/usr/lib/*/blis-openmp/libblis.so.4'), 'apt install libblis4-openmp'
+
+
+def gemm_contestants(args):
+    plugin = args.folder / 'cblas.so'
+    call([os.environ.get('CC', 'cc'), '-O2', '-shared', '-fPIC', f'-I{ROOT}', HERE / 'cblas_peer.c', '-o', plugin], os.environ)
+    named = [(label, os.path.abspath(path), '') for label, path in (text.split('=', 1) for text in args.blas)]
+    found = [entry for entry in find_libraries(args) if entry[0] not in dict(entry[:2] for entry in named)]
+    for label, path, remedy in found + named:
+        if path:
+            core_type = 'OPENBLAS_CORETYPE' if 'openblas' in path else 'BLIS_ARCH_TYPE' if 'blis' in path else None
+            yield Gemm(label, core_type, backend='cblas', flag=str(plugin), library=path)
+        else:
+            args.leave_out(label, f'not found; {remedy}')
+    for backend in dict.fromkeys(name.split('/')[0] for name in args.ours):
+        yield our_gemm(f'ours: {backend}', backend)
+
+
+def gemm(args):
+    shapes = [('NN', n, n, n) for n in args.sizes] + TRAINING_PRODUCTS
+    products = [(dtype, *shape) for dtype in args.dtypes for shape in shapes]
+    contestants = compete(args, list(gemm_contestants(args)), [products])
+    peak = {dtype: statistics.median(line[dtype + '_gflops'] for c in contestants for line in c.peaks) for dtype in args.dtypes}
+    args.write('peer_peak', threads=args.threads, **{dtype + '_gflops': rate for dtype, rate in peak.items()})
+    print('\nFMA peak: ' + ', '.join(f'{rate:.0f} GFLOP/s {dtype}' for dtype, rate in peak.items()))
+    print(f'\nop type {"m":>6} {"n":>6} {"k":>6}  {"contestant":16} {"GFLOP/s":>8} {"least":>8} {"most":>8} {"peak":>6} {"of best":>8}')
+    for product in products:
+        dtype, op, m, n, k = product
+        rates = {c.label: [2e-9 * m * n * k / seconds for seconds in c.samples[product]] for c in contestants}
+        best = max(statistics.median(rate) for rate in rates.values())
+        for label, of_rounds in rates.items():
+            rate, least, most = statistics.median(of_rounds), min(of_rounds), max(of_rounds)
+            print(f'{op} {dtype:4} {m:6} {n:6} {k:6}  {label:16} {rate:8.1f} {least:8.1f} {most:8.1f}'
+                  f' {rate / peak[dtype]:6.0%} {rate / best:8.0%}')
+            args.write('peer_gemm', contestant=label, dtype=dtype, op=op, m=m, n=n, k=k, threads=args.threads, gflops=rate,
+                       min_gflops=least, max_gflops=most, share_of_peak=rate / peak[dtype], rounds=of_rounds)
+
+
+# --- epoch ---
+
+class Training(Contestant):
+    """The median of the epochs after the first."""
+
+    def measure(self, args, env, training):
+        layers, batch, epochs, _ = training
+        seed = 1 + len(self.samples.get(training, []))
+        result = self.train(args, env, ['--data', args.data, '--layers', layers, '--batch-size', batch, '--epochs', epochs + 1,
+                                        '--threads', args.threads, '--seed', seed, '--learning-rate', 0.1])
+        self.accuracies.setdefault(training, []).append(result['test_accuracy'])
+        return {training: statistics.median(result['seconds'][1:])}
+
+
+class Peer(Training):
+    def train(self, args, env, flags):
+        result = json.loads(call([args.python, HERE / 'epoch_peer.py', self.library, *flags], env))
+        self.description = result['version']
+        return result
+
+    def trial(self, args, env):
+        return json.loads(call([args.python, HERE / 'epoch_peer.py', self.library, '--product', 1024], env))['gflops']
+
+
+class Ours(Training):
+    def train(self, args, env, flags):
+        log = args.folder / 'log.jsonl'
+        call([args.train, '--config', ROOT / 'configs/validation.cfg', *flags, '--shuffle', 'on', '--dtype', 'f32',
+              '--backend', self.backend, '--engine', self.engine, '--log', log], env)
+        header, *lines = [json.loads(line) for line in open(log)]
+        self.description = f'{header["backend_description"]}, engine {header["engine"]}'
+        return {'seconds': [line['seconds'] for line in lines if line['type'] == 'epoch'], 'test_accuracy': lines[-1]['test_accuracy']}
+
+    def trial(self, args, env):
+        return our_gemm('', self.backend).trial(args, env)
+
+
+def epoch_contestants(args):
+    for label, library, core_type in (('NumPy', 'numpy', 'OPENBLAS_CORETYPE'), ('PyTorch', 'torch', None)):
+        if subprocess.run([args.python, '-c', f'import numpy, {library}'], capture_output=True).returncode == 0:
+            yield Peer(label, core_type, library=library)
+        else:
+            args.leave_out(label, f'{args.python} lacks {" or ".join(dict.fromkeys(["numpy", library]))}; pip install there, or --python another')
+    for name in args.ours:
+        backend, _, engine = name.partition('/')
+        core_type = 'OPENBLAS_CORETYPE' if backend == 'openblas' else None
+        yield Ours(f'ours: {name}', core_type, backend=backend, engine=engine or 'auto')
+
+
+def epoch(args):
+    if not glob.glob(glob.escape(args.data) + '/train-images*'):
+        raise SystemExit(f'cpu_peers.py: no MNIST in {args.data}: data/fetch.sh gets it, --data DIR names another folder')
+    trainings = [training for training in TRAININGS if not args.layers or training[0] in args.layers]
+    contestants = compete(args, list(epoch_contestants(args)), trainings)
+    print(f'\n{"layers":18} {"batch":>6}  {"contestant":20} {"s/epoch":>8} {"least":>8} {"most":>8} {"of best":>8}  test accuracy')
+    for training in trainings:
+        layers, batch, epochs, spread = training
+        best = min(statistics.median(c.samples[training]) for c in contestants)
+        usual = statistics.median(statistics.median(c.accuracies[training]) for c in contestants)
+        for c in contestants:
+            seconds, right = c.samples[training], statistics.median(c.accuracies[training])
+            middle, least, most = statistics.median(seconds), min(seconds), max(seconds)
+            print(f'{layers:18} {batch:6}  {c.label:20} {middle:8.4f} {least:8.4f} {most:8.4f} {best / middle:8.0%}'
+                  f'  {right:.2%} after {epochs + 1} epochs' + ('' if abs(right - usual) <= spread else ': NOT THE SAME TRAINING'))
+            args.write('peer_epoch', contestant=c.label, layers=layers, batch_size=batch, threads=args.threads, epochs=epochs + 1,
+                       median_seconds=middle, min_seconds=least, max_seconds=most, processes=seconds, test_accuracy=right)
+
+
+# --- the contest ---
+
+def attempt(args, contestant, work):
+    """Who fails once is out, for good."""
+    try:
+        work()
+        return True
+    except LeftOut as reason:
+        args.leave_out(contestant.label, str(reason))
+        return False
+
+
+def choose_cores(args, contestants):
+    print('choosing core types', file=sys.stderr)
+    return [c for c in contestants if attempt(args, c, lambda: c.choose_core(args))]
+
+
+def compete(args, contestants, items):
+    """Those who were there to the end, each with a sample a round."""
+    playing = choose_cores(args, contestants)
+    for turn in range(args.rounds):
+        for item in items:
+            print(f'round {turn + 1} of {args.rounds}' + (f', {item[0]}' if len(items) > 1 else ''), file=sys.stderr)
+            first = turn % max(len(playing), 1)
+            out = [c for c in playing[first:] + playing[:first] if not attempt(args, c, lambda: c.play(args, item))]
+            playing = [c for c in playing if c not in out]
+    if not playing:
+        raise SystemExit('cpu_peers.py: nobody could take part')
+    for c in playing:
+        setting = f'{c.core_type}={c.core}' if c.core else f'{c.core_type} unset' if c.core_type else ''
+        print(f'{c.label:20} {c.description}{"; fastest with " + setting if setting else ""}')
+        args.write('peer', contestant=c.label, description=c.description, core_type=c.core_type, core=c.core, core_types_tried=c.tried,
+                   library=getattr(c, 'library', None))
+    return playing
+
+
+def header(args):
+    cpu = re.search(r'model name\s*: (.*)', Path('/proc/cpuinfo').read_text())
+    return {'command': args.part, 'machine': f'{platform.system()} {platform.release()} {platform.machine()}',
+            'cpu': cpu.group(1) if cpu else platform.processor(), 'cores': sorted(os.sched_getaffinity(0)), 'threads': args.threads,
+            'rounds': args.rounds, 'train': call([args.train, '--version'], os.environ).strip(), 'python': platform.python_version(),
+            'environment': {k: v for k, v in os.environ.items() if re.match('OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|BLIS_', k)},
+            'unset': sorted(UNSET)}
+
+
+def parse():
+    words = lambda text: text.split(',')
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('part', choices=['gemm', 'epoch'])
+    parser.add_argument('--threads', type=int, default=len(os.sched_getaffinity(0)), help='of everybody [all cores]')
+    parser.add_argument('--rounds', type=int, help='processes of each contestant [gemm 5, epoch 3]')
+    parser.add_argument('--ours', type=words, default=['tuned', 'openblas'], help='backends, or BACKEND/ENGINE for epochs [tuned,openblas]')
+    parser.add_argument('--out', help='JSON lines')
+    parser.add_argument('--python', default=sys.executable, help='that has the packages [the one that runs this]')
+    parser.add_argument('--train', default=str(ROOT / 'train'), help='our program [./train]')
+    parser.add_argument('--data', default=str(ROOT / 'data/mnist'), help='epoch: the folder of MNIST [data/mnist]')
+    parser.add_argument('--layers', type=words, help='epoch: only these of ' + ', '.join(t[0] for t in TRAININGS))
+    parser.add_argument('--blas', action='append', default=[], metavar='NAME=LIBRARY.so', help='gemm: another CBLAS library')
+    parser.add_argument('--sizes', type=lambda text: [int(n) for n in words(text)], default=[1024, 2048, 4096],
+                        help='gemm: sides of squares [1024,2048,4096]')
+    parser.add_argument('--dtypes', type=words, default=['f32', 'f64'], help='gemm [f32,f64]')
+    parser.add_argument('--repeat', type=int, default=3, help='gemm: samples of a process, of 10 ms and more [3]')
+    args = parser.parse_args()
+    if not 1 <= args.threads <= len(os.sched_getaffinity(0)):
+        parser.error(f'--threads must be from 1 to {len(os.sched_getaffinity(0))}, the cores that may be used')
+    if any('=' not in text for text in args.blas):
+        parser.error('--blas needs NAME=LIBRARY.so')
+    args.data, args.train = os.path.abspath(args.data), os.path.abspath(args.train)
+    if not os.access(args.train, os.X_OK):
+        parser.error(f'{args.train} is not there: make builds it, --train names another')
+    args.rounds = args.rounds or {'gemm': 5, 'epoch': 3}[args.part]
+    return args
+
+
+def main():
+    args = parse()
+    out = open(args.out, 'w') if args.out else None
+
+    def write(kind, **facts):
+        if out:
+            print(json.dumps({'type': kind, **facts}), file=out, flush=True)
+
+    def leave_out(label, reason):
+        print(f'{label:20} left out: {reason}')
+        write('left_out', contestant=label, reason=reason)
+
+    args.write, args.leave_out = write, leave_out
+    with tempfile.TemporaryDirectory() as folder:
+        args.folder = Path(folder)
+        try:
+            write('header', **header(args))
+            {'gemm': gemm, 'epoch': epoch}[args.part](args)
+        except LeftOut as reason:
+            raise SystemExit(f'cpu_peers.py: {reason}')
+
+
+if __name__ == '__main__':
+    main()
