@@ -107,6 +107,7 @@ struct gemm_options {
     enum gemm_order order; /* cuda-order */
     bool
         rounded_multiply; /* cuda-order: round each product before it is added, instead of fused multiply-adds */
+    const char *isa;      /* tuned: "avx512", "avx2" or "portable"; NULL: the best that the processor has */
 };
 
 /* One kernel that a call launches on a GPU. */

@@ -131,27 +131,32 @@ static void every_variant_is_in_the_list(void **state) {
     assert_true(to_f32 && twice > 1000);
 }
 
-static void verify_by_name(const char *name, int threads) {
-    struct compute compute;
-    size_t checked, skipped;
-    support_open(&compute, name, threads);
+/* Over the whole list; closes it. */
+static void verify_all(struct compute *compute) {
+    size_t checked, skipped, supported = 0;
     if (support_stride() > 1) {
         for (size_t i = 0; i < verify_case_count(); i += support_stride()) {
             const struct verify_case test = verify_case_at(i);
-            assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+            assert_status(verify_gemm(compute, &test, NULL), STATUS_OK);
         }
-        compute_close(&compute);
+        compute_close(compute);
         return;
     }
-    assert_status(verify_backend(&compute, &checked, &skipped), STATUS_OK);
-    size_t supported = 0; /* none of them fuses an epilogue */
+    assert_status(verify_backend(compute, &checked, &skipped), STATUS_OK);
     for (size_t i = 0; i < verify_case_count(); i++) {
         const struct verify_case test = verify_case_at(i);
-        supported += !test.epilogue && !test.backward && compute.backend->supports(test.dtype, test.op);
+        const bool plain = !test.epilogue && !test.backward;
+        supported += compute->backend->supports(test.dtype, test.op) && (plain || compute->backend->fuses);
     }
     assert_int_equal(checked, supported);
     assert_int_equal(checked + skipped, verify_case_count());
-    compute_close(&compute);
+    compute_close(compute);
+}
+
+static void verify_by_name(const char *name, int threads) {
+    struct compute compute;
+    support_open(&compute, name, threads);
+    verify_all(&compute);
 }
 
 static void serial_is_right(void **state) {
@@ -169,51 +174,84 @@ static void openblas_is_right(void **state) {
     verify_by_name("openblas", 2);
 }
 
+/* Skipped where the processor has not these instructions. */
+static void open_tuned(struct compute *compute, const char *isa, int threads) {
+    const struct gemm_backend *backend;
+    const struct compute_options options = {.threads = threads, .isa = isa};
+    assert_status(registry_find("tuned", &backend), STATUS_OK);
+    if (compute_open(compute, backend, &options) == STATUS_OK) {
+        assert_int_equal(strncmp(compute->description, isa, strlen(isa)), 0);
+        return;
+    }
+    assert_says(status_message(), "it can do");
+    print_message("skipped: %s\n", status_message());
+    skip();
+}
+
+static void tuned_is_right(void **state) {
+    struct compute compute;
+    open_tuned(&compute, *state, 2);
+    verify_all(&compute);
+}
+
 static void fill(float *values, size_t count, uint32_t substream) {
     struct rng rng = rng_open(11, RNG_TEST, substream);
     for (size_t i = 0; i < count; i++) values[i] = (float)(2 * rng_uniform(&rng) - 1);
 }
 
-/* serial and openmp give the same bits for any number of threads. */
-static void openmp_equals_serial_bit_for_bit(void **state) {
-    (void)state;
-    enum { M = 133, N = 301, K = 97, LARGE = 301 * 301 };
-    float *a = malloc(LARGE * sizeof *a), *b = malloc(LARGE * sizeof *b), *c = malloc(LARGE * sizeof *c),
-          *reference = malloc(LARGE * sizeof *reference);
-    assert_true(a && b && c && reference);
-    fill(a, LARGE, 0);
-    fill(b, LARGE, 1);
+/* One product of each op on 1 to 5 threads: the bits of `reference` on one. */
+static void expect_same_bits(const char *name, const char *reference, size_t m, size_t n, size_t k) {
+    const size_t largest = (m > k ? m : k) * (n > k ? n : k);
+    float *a = malloc(largest * sizeof *a), *b = malloc(largest * sizeof *b), *c = malloc(m * n * sizeof *c),
+          *want = malloc(m * n * sizeof *want);
+    assert_true(a && b && c && want);
+    fill(a, largest, 0);
+    fill(b, largest, 1);
     for (int op = GEMM_NN; op <= GEMM_NT; op++) {
         struct gemm_call call = {.dtype = GEMM_F32,
                                  .op = (enum gemm_op)op,
-                                 .m = M,
-                                 .n = N,
-                                 .k = K,
+                                 .m = m,
+                                 .n = n,
+                                 .k = k,
                                  .alpha = 0.7,
                                  .a = a,
-                                 .lda = op == GEMM_TN ? M : K,
+                                 .lda = op == GEMM_TN ? m : k,
                                  .b = b,
-                                 .ldb = op == GEMM_NT ? K : N,
+                                 .ldb = op == GEMM_NT ? k : n,
                                  .beta = 0,
-                                 .c = reference,
-                                 .ldc = N};
-        struct compute serial, openmp;
-        support_open(&serial, "serial", 1);
-        assert_status(compute_gemm(&serial, &call), STATUS_OK);
-        compute_close(&serial);
+                                 .c = want,
+                                 .ldc = n};
+        struct compute compute;
+        support_open(&compute, reference, 1);
+        assert_status(compute_gemm(&compute, &call), STATUS_OK);
+        compute_close(&compute);
         for (int threads = 1; threads <= 5; threads++) {
-            support_open(&openmp, "openmp", threads);
-            assert_int_equal(openmp.threads, threads);
+            support_open(&compute, name, threads);
+            assert_int_equal(compute.threads, threads);
             call.c = c;
-            assert_status(compute_gemm(&openmp, &call), STATUS_OK);
-            assert_memory_equal(c, reference, M * N * sizeof *c);
-            compute_close(&openmp);
+            assert_status(compute_gemm(&compute, &call), STATUS_OK);
+            assert_memory_equal(c, want, m * n * sizeof *c);
+            compute_close(&compute);
         }
     }
     free(a);
     free(b);
     free(c);
-    free(reference);
+    free(want);
+}
+
+/* serial and openmp give the same bits for any number of threads. */
+static void openmp_equals_serial_bit_for_bit(void **state) {
+    (void)state;
+    expect_same_bits("openmp", "serial", 133, 301, 97);
+}
+
+/* tuned has an order of its own, but one for all numbers of threads: blocks of k, in place and packed, and one narrow panel. */
+static void tuned_has_the_same_bits_on_any_threads(void **state) {
+    (void)state;
+    static const size_t shapes[][3] = {{128, 512, 784}, {700, 96, 600}, {301, 10, 1100}, {96, 200, 11}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        expect_same_bits("tuned", "tuned", shapes[i][0], shapes[i][1], shapes[i][2]);
 }
 
 /* NaN and Inf in the input come out as IEEE 754 says. */
@@ -318,7 +356,11 @@ int main(void) {
         cmocka_unit_test(serial_is_right),
         cmocka_unit_test(openmp_is_right),
         cmocka_unit_test(openblas_is_right),
+        cmocka_unit_test_prestate(tuned_is_right, "avx512"),
+        cmocka_unit_test_prestate(tuned_is_right, "avx2"),
+        cmocka_unit_test_prestate(tuned_is_right, "portable"),
         cmocka_unit_test(openmp_equals_serial_bit_for_bit),
+        cmocka_unit_test(tuned_has_the_same_bits_on_any_threads),
         cmocka_unit_test(not_a_number_comes_through),
         cmocka_unit_test(empty_shapes),
         cmocka_unit_test(no_gpu_kernels_on_the_host),

@@ -72,12 +72,16 @@ static void one_epoch_openblas(void **state) {
     one_epoch_on("openblas");
 }
 
+static void one_epoch_tuned(void **state) {
+    (void)state;
+    one_epoch_on("tuned");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(files_are_the_known_ones),
-        cmocka_unit_test(one_epoch_serial),
-        cmocka_unit_test(one_epoch_openmp),
-        cmocka_unit_test(one_epoch_openblas),
+        cmocka_unit_test(files_are_the_known_ones), cmocka_unit_test(one_epoch_serial),
+        cmocka_unit_test(one_epoch_openmp),         cmocka_unit_test(one_epoch_openblas),
+        cmocka_unit_test(one_epoch_tuned),
     };
     return cmocka_run_group_tests_name("mnist", tests, load, unload);
 }

@@ -192,12 +192,12 @@ static void resume_equals_uninterrupted(void **state) {
     (void)state;
     static const char recipe[] =
         "layers=42-30-4 batch-size=16 epochs=6 momentum=0.9 lr=0.05 schedule=cosine log-steps=24";
-    static const char *const backends[] = {"serial", "openmp", "openblas"};
+    static const char *const backends[] = {"serial", "openmp", "tuned", "openblas"};
     char path[256], settings[512];
     snprintf(path, sizeof path, "%s", support_path("resume.safetensors"));
     snprintf(settings, sizeof settings, "%s save=%s", recipe, path);
     const struct gemm_backend *found;
-    for (size_t b = 0; b < 3 && registry_find(backends[b], &found) == STATUS_OK; b++)
+    for (size_t b = 0; b < 4 && registry_find(backends[b], &found) == STATUS_OK; b++)
         for (size_t stop = 1; stop < 24; stop += 3) { /* within epochs and at their ends */
             struct bench whole, first, second;
             struct run_summary summary;

@@ -31,7 +31,10 @@ static const struct tuned_isa *const isas[] = {
 #endif
     &tuned_portable,
 };
-enum { ISAS = sizeof isas / sizeof *isas, PAGE = 2 << 20, SMALL = 1 << 15 };
+enum { ISAS = sizeof isas / sizeof *isas, PAGE = 2 << 20 };
+
+/* Multiply-adds below which a second thread costs more than it brings: a fork and join take a microsecond or two. */
+static const size_t SMALL = 1 << 17;
 
 static bool tuned_probe(char *why, size_t size) {
     (void)why;
@@ -45,8 +48,8 @@ static const struct tuned_isa *find_isa(const char *name, char *why, size_t size
         if (isas[i]->usable()) return isas[i];
         if (name) break;
     }
-    size_t used = (size_t)snprintf(why, size, "this processor cannot do --isa %s; it can do",
-                                   name ? name : "auto");
+    size_t used =
+        (size_t)snprintf(why, size, "this processor cannot do --isa %s; it can do", name ? name : "auto");
     for (size_t i = 0; i < ISAS; i++)
         if (isas[i]->usable() && used < size)
             used += (size_t)snprintf(why + used, size - used, " %s", isas[i]->name);
@@ -89,7 +92,7 @@ static void tuned_destroy(void *context) {
 }
 
 static void *tuned_create(const struct gemm_options *options, char *why, size_t size) {
-    const struct tuned_isa *isa = find_isa(NULL, why, size);
+    const struct tuned_isa *isa = find_isa(options->isa, why, size);
     struct tuned_context *tuned = isa ? calloc(1, sizeof *tuned) : NULL;
     if (!isa) return NULL;
     if (tuned) tuned->isa = isa;

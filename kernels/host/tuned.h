@@ -13,7 +13,8 @@ struct tuned_plan {
     size_t rows;                 /* of a block of A: its tiles meet each panel of the block of B in turn */
     size_t tile_rows;            /* at most */
     bool pack_a;                 /* copy a block of A together */
-    bool pack_b; /* copy the panels of a block of B together; those that are transposed or not full are in any case */
+    bool
+        pack_b; /* copy the panels of a block of B together; those that are transposed or not full are in any case */
 };
 
 /* One instruction set and one dtype. */

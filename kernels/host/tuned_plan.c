@@ -98,7 +98,8 @@ static bool stays_in_place(const struct tuned_code *code, const struct gemm_call
 }
 
 /* The blocks of k depend on nothing but the shape: so the sums, and their bits, do not change with the threads. */
-struct tuned_plan tuned_plan_for(const struct tuned_code *code, const struct gemm_call *call, size_t threads) {
+struct tuned_plan tuned_plan_for(const struct tuned_code *code, const struct gemm_call *call,
+                                 size_t threads) {
     const bool narrow = call->n <= code->lanes, ta = gemm_transposes_a(call->op),
                in_place = stays_in_place(code, call), collide = collides(call->lda, code->size);
     struct tuned_plan plan = {.tile_rows = code->rows, .pack_b = !in_place};

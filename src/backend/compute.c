@@ -44,7 +44,8 @@ static enum status open_on(struct device *device, const struct gemm_backend *bac
         .tile = options->tile ? options->tile : DEFAULT_TILE,
         .dynamic_shared = options->dynamic_shared,
         .order = options->order,
-        .rounded_multiply = options->rounded_multiply};
+        .rounded_multiply = options->rounded_multiply,
+        .isa = options->isa};
     *context = backend->create(&gemm_options, why, sizeof why);
     if (*context) return STATUS_OK;
     device->driver->close(device);

@@ -20,6 +20,7 @@ struct compute_options {
     bool dynamic_shared;   /* of both */
     enum gemm_order order; /* of cuda-order */
     bool rounded_multiply; /* of cuda-order */
+    const char *isa;       /* of tuned; NULL: the best */
 };
 
 struct compute {

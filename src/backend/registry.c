@@ -7,7 +7,7 @@
 #include "src/base/text.h"
 
 /* Each backend is one line here. The only place that asks what was built. */
-extern const struct gemm_backend gemm_serial;
+extern const struct gemm_backend gemm_serial, gemm_tuned;
 #ifdef HAVE_OPENMP
 extern const struct gemm_backend gemm_openmp;
 #endif
@@ -35,6 +35,7 @@ static const struct registry_entry entries[] = {
     {"openblas", NULL,
      "OpenBLAS was not found when this was built (install libopenblas-openmp-dev, then make)"},
 #endif
+    {"tuned", &gemm_tuned, NULL},
 #ifdef HAVE_CUDA
     {"cuda-naive", &gemm_cuda_naive, NULL}, {"cuda-coalesced", &gemm_cuda_coalesced, NULL},
     {"cuda-shmem", &gemm_cuda_shmem, NULL}, {"cuda-order", &gemm_cuda_order, NULL},
@@ -50,7 +51,7 @@ static const struct registry_entry entries[] = {
 };
 
 /* For "auto", the fastest first. */
-static const char *const preferred[] = {"openblas", "openmp", "serial"};
+static const char *const preferred[] = {"tuned", "openblas", "openmp", "serial"};
 
 size_t registry_count(void) {
     return sizeof entries / sizeof *entries;

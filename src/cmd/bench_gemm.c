@@ -200,8 +200,8 @@ static void close_bench(struct gemm_bench *bench) {
 static enum status run_bench_gemm(int argc, char **argv) {
     static struct gemm_bench bench; /* zero */
     static const char *const dtypes[] = {"f32", "f64", "bf16"}, *const ops[] = {"NN", "TN", "NT"};
-    static const char *const keys[] = {"layers", "batch-size", "precision", "device",   "log",
-                                       "tile",   "shared",     "order",     "multiply", NULL};
+    static const char *const keys[] = {"layers", "batch-size", "precision", "device", "log", "tile",
+                                       "shared", "order",      "multiply",  "isa",    NULL};
     struct sweep_lists lists = {.backends = "all"};
     const char *dtype = "f32,f64", *op = NULL, *sizes = "256,512,1024,2048,4096,8192", *repeat = NULL,
                *limit = NULL;

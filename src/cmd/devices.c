@@ -63,7 +63,7 @@ static bool asked_for(const struct config *config, const char *key) {
 
 static enum status run_devices(int argc, char **argv) {
     static const char *const keys[] = {"backend", "threads", "device", "precision", "residency", "pin",
-                                       "tile",    "shared",  "order",  "multiply",  NULL};
+                                       "tile",    "shared",  "order",  "multiply",  "isa",       NULL};
     const char *verify = NULL;
     const struct option_extra extras[] = {
         {"verify", NULL,

@@ -291,5 +291,6 @@ struct compute_options config_compute(const struct config *config) {
                                     .tile = 4 << config->tile,
                                     .dynamic_shared = config->shared,
                                     .order = (enum gemm_order)config->order,
-                                    .rounded_multiply = config->multiply};
+                                    .rounded_multiply = config->multiply,
+                                    .isa = config->isa ? config_choice("isa", config->isa) : NULL};
 }

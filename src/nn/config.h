@@ -51,6 +51,7 @@ struct config {
     int shared;      /* 0 static, 1 dynamic */
     int order;       /* enum gemm_order */
     int multiply;    /* 0 plain, 1 fmul_rn */
+    int isa;         /* 0 the best, else the index of its name */
     double target_accuracy;
     char log[CONFIG_TEXT], csv[CONFIG_TEXT];
     int64_t log_steps;

@@ -15,6 +15,7 @@ static const char *const precisions[] = {"f32", "tf32", "bf16", NULL};
 static const char *const tiles[] = {"4", "8", "16", "32", NULL};
 static const char *const shareds[] = {"static", "dynamic", NULL};
 static const char *const orders[] = {"RR", "RC", "CR", "CC", NULL};
+static const char *const isas[] = {"auto", "avx512", "avx2", "portable", NULL};
 static const char *const multiplies[] = {"plain", "fmul_rn", NULL};
 
 #define AT(field) offsetof(struct config, field)
@@ -81,6 +82,8 @@ static const struct config_key keys[] = {
      "how cuda-order keeps the tiles of A and B in shared memory: R, rows as they are; C, transposed"},
     {"multiply", NULL, KEY_CHOICE, RUN, AT(multiply), 0, 0, multiplies, "plain", NULL,
      "of cuda-order; fmul_rn rounds each product, so that it cannot be fused with the addition"},
+    {"isa", NULL, KEY_CHOICE, RUN, AT(isa), 0, 0, isas, "auto", NULL,
+     "the instructions that the backend tuned uses; auto: the best that this processor has"},
     {"target-accuracy", NULL, KEY_REAL, RUN, AT(target_accuracy), 0, 100, NULL, "0", "PERCENT",
      "exit with 6 if the final test accuracy is lower; 97.5, or 0.975"},
     {"log", NULL, KEY_TEXT, RUN, AT(log), 0, 0, NULL, "", "FILE",
