@@ -120,6 +120,8 @@ struct gemm_kernel {
         occupancy; /* theoretical: warps that an SM can hold at once, as a part of the most that it could */
 };
 
+struct gemm_fused;
+
 struct gemm_backend {
     const char *name;    /* the key of --backend */
     const char *summary; /* one line */
@@ -158,6 +160,9 @@ struct gemm_backend {
 
     /* (optional) What went wrong, after GEMM_FAILED; "" if nothing. */
     const char *(*error)(void *context);
+
+    /* (optional) Whole training steps: kernels/fused.h. */
+    const struct gemm_fused *fused;
 };
 
 /* --- plug-ins --- */

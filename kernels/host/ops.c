@@ -13,6 +13,7 @@
 enum {
     PARALLEL_ELEMENTS = 1 << 15, /* below this a fork and join (2 us) costs more than it saves */
     SLICES = 64,                 /* row slices of a reduction: fixed, so that the order of the sum is too */
+    AHEAD = 4,                   /* images to fetch before they are needed */
     COLUMN_CHUNK = 64            /* columns that one pass over the rows sums up */
 };
 

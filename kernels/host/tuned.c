@@ -17,13 +17,6 @@
 
 #include "kernels/host/tuned.h"
 
-struct tuned_context {
-    const struct tuned_isa *isa;
-    int threads;
-    char *workspace; /* of all threads, `stride` bytes each */
-    size_t stride;
-};
-
 static const struct tuned_isa *const isas[] = {
 #if defined(__x86_64__)
     &tuned_avx512,
@@ -111,7 +104,7 @@ static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
 
 static enum gemm_status tuned_gemm(void *context, const struct gemm_call *call) {
     const struct tuned_context *tuned = context;
-    const struct tuned_code *code = call->dtype == GEMM_F32 ? tuned->isa->f32 : tuned->isa->f64;
+    const struct tuned_code *code = tuned_code_for(tuned, call->dtype);
     if (call->m == 0 || call->n == 0) return GEMM_OK;
     const bool small = call->m * call->n * call->k < SMALL;
     const struct tuned_plan plan = tuned_plan_for(code, call, small ? 1 : (size_t)tuned->threads);
@@ -149,4 +142,5 @@ const struct gemm_backend gemm_tuned = {
     .set_threads = tuned_set_threads,
     .fuses = tuned_fuses,
     .describe = tuned_describe,
+    .fused = &tuned_fused,
 };

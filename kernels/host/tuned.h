@@ -6,15 +6,23 @@
 
 #include "kernels/gemm.h"
 
-/* How a call is cut. */
+/* SGD with momentum (struct ops: sgd), with the product as the gradient of C: C holds the weights, and they are updated. (Without momentum
+   the product does it alone: alpha = -learning rate, beta = 1 - learning rate * decay.) */
+struct tuned_update {
+    double learning_rate, momentum, weight_decay;
+    void *velocity; /* as C */
+    void *gradient; /* as C: scratch, for sums over k that are not complete yet */
+};
+
+/* How a call is cut, and what engine fused wants beyond the contract. There call->backward->bias_grad may be NULL: no sums. */
 struct tuned_plan {
     size_t row_parts, col_parts; /* C is a grid of so many parts, a part for a thread */
     size_t depth, cols;          /* of a block of B */
     size_t rows;                 /* of a block of A: its tiles meet each panel of the block of B in turn */
     size_t tile_rows;            /* at most */
     bool pack_a;                 /* copy a block of A together */
-    bool
-        pack_b; /* copy the panels of a block of B together; those that are transposed or not full are in any case */
+    bool pack_b; /* the panels of a block of B too; those that are transposed or not full are in any case */
+    const struct tuned_update *update; /* NULL: C is the product */
 };
 
 /* One instruction set and one dtype. */
@@ -34,10 +42,28 @@ struct tuned_isa {
 };
 
 /* The fastest first. The last one is always usable. */
+extern const struct gemm_fused tuned_fused; /* tuned_fused.c */
 extern const struct tuned_isa tuned_avx512, tuned_avx2, tuned_portable;
+
+struct tuned_context {
+    const struct tuned_isa *isa;
+    int threads;
+    char *workspace; /* of all threads, `stride` bytes each */
+    size_t stride;
+};
+
+static inline const struct tuned_code *tuned_code_for(const struct tuned_context *tuned,
+                                                      enum gemm_dtype dtype) {
+    return dtype == GEMM_F32 ? tuned->isa->f32 : tuned->isa->f64;
+}
 
 /* For `threads` threads at most. */
 struct tuned_plan tuned_plan_for(const struct tuned_code *code, const struct gemm_call *call, size_t threads);
+
+/* The same, with as many parts side by side as there can be: then a thread that has some columns of W in its cache meets them
+   again in the next step. */
+struct tuned_plan tuned_plan_by_columns(const struct tuned_code *code, const struct gemm_call *call,
+                                        size_t threads);
 
 /* Bytes that a part needs, whatever the call. */
 size_t tuned_workspace(const struct tuned_code *code);

@@ -11,21 +11,22 @@ static size_t cache(int name, size_t otherwise) {
     return bytes > 0 ? (size_t)bytes : otherwise;
 }
 
-/* Data caches of a core, in bytes: what the system says, or what every processor of the last ten years has. */
+/* Data caches of a core, in bytes: what the system says, or what every processor of the last ten years has. Asked for once, when the
+   first context is created. */
 static size_t level1(void) {
+    static size_t bytes;
 #ifdef _SC_LEVEL1_DCACHE_SIZE
-    return cache(_SC_LEVEL1_DCACHE_SIZE, 32 << 10);
-#else
-    return 32 << 10;
+    if (!bytes) bytes = cache(_SC_LEVEL1_DCACHE_SIZE, 32 << 10);
 #endif
+    return bytes ? bytes : 32 << 10;
 }
 
 static size_t level2(void) {
+    static size_t bytes;
 #ifdef _SC_LEVEL2_CACHE_SIZE
-    return cache(_SC_LEVEL2_CACHE_SIZE, 256 << 10);
-#else
-    return 256 << 10;
+    if (!bytes) bytes = cache(_SC_LEVEL2_CACHE_SIZE, 256 << 10);
 #endif
+    return bytes ? bytes : 256 << 10;
 }
 
 static size_t smaller(size_t a, size_t b) {
@@ -77,7 +78,9 @@ static void split(struct tuned_plan *plan, const struct tuned_code *code, const 
     double best = 0;
     for (size_t col_parts = 1; col_parts <= smaller(threads, panels); col_parts++) {
         /* sums over columns want all rows of a column in one part */
-        const size_t row_parts = call->backward ? 1 : larger(smaller(threads / col_parts, call->m), 1);
+        const size_t row_parts = call->backward && call->backward->bias_grad
+                                     ? 1
+                                     : larger(smaller(threads / col_parts, call->m), 1);
         const double cost = part_cost(code, call, row_parts, col_parts);
         if (best != 0 && cost >= best) continue;
         best = cost;
@@ -97,22 +100,36 @@ static bool stays_in_place(const struct tuned_code *code, const struct gemm_call
            most_depth(code, false, true) * call->ldb * code->size <= level2();
 }
 
-/* The blocks of k depend on nothing but the shape: so the sums, and their bits, do not change with the threads. */
-struct tuned_plan tuned_plan_for(const struct tuned_code *code, const struct gemm_call *call,
-                                 size_t threads) {
+/* The blocks, for a grid of parts. Those of k depend on nothing but the shape: so the sums, and their bits, do not change with the
+   threads. */
+static void block(struct tuned_plan *plan, const struct tuned_code *code, const struct gemm_call *call) {
     const bool narrow = call->n <= code->lanes, ta = gemm_transposes_a(call->op),
                in_place = stays_in_place(code, call), collide = collides(call->lda, code->size);
-    struct tuned_plan plan = {.tile_rows = code->rows, .pack_b = !in_place};
-    split(&plan, code, call, threads);
-    const size_t rows = ceil_div(call->m, plan.row_parts),
-                 cols = ceil_div(ceil_div(call->n, code->cols), plan.col_parts) * code->cols;
+    const size_t rows = ceil_div(call->m, plan->row_parts),
+                 cols = ceil_div(ceil_div(call->n, code->cols), plan->col_parts) * code->cols;
     const size_t blocks = larger(ceil_div(call->k, most_depth(code, narrow, in_place)), 1);
-    plan.depth = larger(ceil_div(call->k, blocks), 1);
-    plan.cols = smaller(cols, larger(tuned_b_elements(code) / plan.depth / code->cols, 1) * code->cols);
-    plan.pack_a = collide && (cols > 4 * code->cols || (ta && call->m * call->k * code->size > level2()));
-    if (narrow && collide && !plan.pack_a) plan.tile_rows = smaller(code->rows, 8);
-    const size_t fit = tuned_a_elements(code) / (plan.depth + 2 * code->lanes) / code->rows * code->rows;
-    plan.rows = in_place || narrow ? rows : plan.tile_rows;
-    if (plan.pack_a) plan.rows = ta ? smaller(fit, rows) : smaller(fit, plan.rows);
+    plan->depth = larger(ceil_div(call->k, blocks), 1);
+    plan->cols = smaller(cols, larger(tuned_b_elements(code) / plan->depth / code->cols, 1) * code->cols);
+    plan->pack_b = !in_place;
+    plan->pack_a = collide && (cols > 4 * code->cols || (ta && call->m * call->k * code->size > level2()));
+    plan->tile_rows = narrow && collide && !plan->pack_a ? smaller(code->rows, 8) : code->rows;
+    plan->rows = in_place || narrow ? rows : plan->tile_rows;
+    const size_t fit = tuned_a_elements(code) / (plan->depth + 2 * code->lanes) / code->rows * code->rows;
+    if (plan->pack_a) plan->rows = smaller(fit, ta ? rows : plan->rows);
+}
+
+struct tuned_plan tuned_plan_for(const struct tuned_code *code, const struct gemm_call *call,
+                                 size_t threads) {
+    struct tuned_plan plan = {0};
+    split(&plan, code, call, threads);
+    block(&plan, code, call);
+    return plan;
+}
+
+struct tuned_plan tuned_plan_by_columns(const struct tuned_code *code, const struct gemm_call *call,
+                                        size_t threads) {
+    struct tuned_plan plan = {.col_parts = smaller(threads, ceil_div(call->n, code->cols))};
+    plan.row_parts = larger(smaller(threads / plan.col_parts, call->m), 1);
+    block(&plan, code, call);
     return plan;
 }

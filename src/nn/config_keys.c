@@ -9,7 +9,7 @@ static const char *const inits[] = {"he", "xavier", "uniform", NULL};
 static const char *const schedules[] = {"constant", "step", "cosine", "exponential", NULL};
 static const char *const switches[] = {"off", "on", NULL};
 static const char *const dtypes[] = {"f32", "f64", NULL};
-static const char *const engines[] = {"auto", "eager", "graph", NULL};
+static const char *const engines[] = {"auto", "eager", "graph", "fused", NULL};
 static const char *const residencies[] = {"device", "host", NULL};
 static const char *const precisions[] = {"f32", "tf32", "bf16", NULL};
 static const char *const tiles[] = {"4", "8", "16", "32", NULL};
@@ -64,8 +64,8 @@ static const struct config_key keys[] = {
     {"threads", NULL, KEY_INT, RUN, AT(threads), 0, 1024, NULL, "0", "N",
      "of the host; 0: the cores that may be used (OMP_NUM_THREADS is honoured)"},
     {"engine", NULL, KEY_CHOICE, RUN, AT(engine), 0, 0, engines, "auto", NULL,
-     "how steps are issued: eager, op by op; graph, an epoch captured once and replayed (GPU); auto: the "
-     "fastest that can"},
+     "how steps are issued: eager, op by op; graph, an epoch captured once and replayed (GPU); "
+     "fused, whole steps inside the backend (tuned); auto: the fastest that can"},
     {"device", NULL, KEY_INT, RUN, AT(device), 0, 1023, NULL, "0", "N",
      "which GPU, of those that CUDA_VISIBLE_DEVICES shows"},
     {"residency", NULL, KEY_CHOICE, RUN, AT(residency), 0, 0, residencies, "device", NULL,

@@ -1,5 +1,9 @@
 #include "src/nn/engine.h"
 
+#include <stdio.h>
+
+#include "kernels/fused.h"
+
 enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) {
     struct mlp *mlp = &trainer->mlp;
     struct device *device = &trainer->compute->device;
@@ -16,8 +20,8 @@ enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) 
     return mlp_backward(mlp, rows);
 }
 
-static enum status eager_run(struct trainer *trainer, size_t first, size_t count) {
-    for (size_t step = first; step < first + count; step++) {
+static enum status eager_run(struct trainer *trainer, size_t first, size_t *count) {
+    for (size_t step = first; step < first + *count; step++) {
         const enum status status = engine_gradients(trainer, step, engine_rows(trainer, step));
         if (status) return status;
         optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->rates + step, trainer->tally);
@@ -36,29 +40,122 @@ static enum status graph_prepare(struct trainer *trainer) {
     struct device *device = &trainer->compute->device;
     enum status status = device->driver->begin_capture(device);
     if (status) return status;
-    status = eager_run(trainer, 0, trainer->steps);
-    const enum status ended = device->driver->end_capture(device, &trainer->graph);
+    size_t all = trainer->steps;
+    status = eager_run(trainer, 0, &all);
+    const enum status ended = device->driver->end_capture(device, &trainer->engine_state);
     return status ? status : ended;
 }
 
-static enum status graph_run(struct trainer *trainer, size_t first, size_t count) {
+static enum status graph_run(struct trainer *trainer, size_t first, size_t *count) {
     struct device *device = &trainer->compute->device;
-    if (count != trainer->steps)
+    if (*count != trainer->steps)
         return eager_run(trainer, first, count); /* the rest of an interrupted epoch */
-    const enum status status = device->driver->replay(device, trainer->graph);
+    const enum status status = device->driver->replay(device, trainer->engine_state);
     device_lap(device, PART_GRAPH);
     return status;
 }
 
-const struct engine engine_graph = {
-    .name = "graph", .stride = LONGEST_GRAPH, .prepare = graph_prepare, .run = graph_run};
+static void graph_close(struct trainer *trainer) {
+    struct device *device = &trainer->compute->device;
+    if (trainer->engine_state) device->driver->free_graph(device, trainer->engine_state);
+}
 
-enum status engine_select(const struct trainer *trainer, const struct engine **engine) {
+const struct engine engine_graph = {.name = "graph",
+                                    .stride = LONGEST_GRAPH,
+                                    .prepare = graph_prepare,
+                                    .run = graph_run,
+                                    .close = graph_close};
+
+/* --- fused --- */
+
+/* Steps until the progress line moves; the engine looks at trainer->stop itself. */
+enum { FUSED_STRIDE = 64 };
+
+static struct fused_network network_of(const struct trainer *trainer) {
+    const struct mlp *mlp = &trainer->mlp;
+    const struct optimizer *optimizer = &trainer->optimizer;
+    struct fused_network network = {.dtype = mlp->dtype,
+                                    .depth = mlp->depth,
+                                    .momentum = optimizer->momentum,
+                                    .weight_decay = optimizer->weight_decay,
+                                    .batch = trainer->batch,
+                                    .count = trainer->train.count,
+                                    .features = trainer->train.features,
+                                    .images = trainer->train.images,
+                                    .labels = trainer->train.labels,
+                                    .order = trainer->order,
+                                    .rates = trainer->rates,
+                                    .losses = trainer->losses,
+                                    .tally = trainer->tally};
+    for (size_t l = 0; l < mlp->depth; l++) {
+        const struct mlp_layer *layer = &mlp->layer[l];
+        struct fused_layer *to = &network.layer[l];
+        *to = (struct fused_layer){layer->in, layer->out, layer->activation, layer->weight, layer->bias,
+                                   NULL,      NULL};
+        if (!optimizer->velocity) continue;
+        to->weight_velocity = mlp_counterpart(mlp, layer->weight, optimizer->velocity);
+        to->bias_velocity = mlp_counterpart(mlp, layer->bias, optimizer->velocity);
+    }
+    return network;
+}
+
+/* True, or false with the reason in `why`. */
+static bool fused_open(struct trainer *trainer, char *why, size_t size) {
+    const struct compute *compute = trainer->compute;
+    const struct gemm_backend *backend = compute->backend;
+    if (!backend->fused || !compute->context) {
+        snprintf(why, size, "backend '%s' has none%s", backend->name,
+                 backend->fused ? " with --residency host" : "");
+    } else if (compute->precision != GEMM_TRUE) {
+        snprintf(why, size, "it has no precision %s", config_choice("precision", trainer->config->precision));
+    } else {
+        const struct fused_network network = network_of(trainer);
+        trainer->engine_state = backend->fused->open(compute->context, &network, why, size);
+    }
+    return trainer->engine_state != NULL;
+}
+
+static enum status fused_run(struct trainer *trainer, size_t first, size_t *count) {
+    struct profile *profile = trainer->compute->device.profile;
+    struct fused_times times = {0};
+    *count =
+        trainer->compute->backend->fused->run(trainer->engine_state, first, *count, trainer->stop, &times);
+    if (!profile) return STATUS_OK;
+    static const enum profile_part part[] = {PART_GEMM_NN, PART_GEMM_TN, PART_GEMM_NT};
+    size_t images = 0;
+    for (size_t step = first; step < first + *count; step++) images += engine_rows(trainer, step);
+    for (size_t op = 0; op < PROFILE_OPS; op++)
+        for (size_t l = op == 2; l < trainer->mlp.depth; l++)
+            profile_take(
+                profile,
+                profile_gemm_slot(part[op], l, images, trainer->mlp.layer[l].in, trainer->mlp.layer[l].out),
+                times.gemm[op][l]);
+    profile_take(profile, (struct profile_slot){.part = PART_BATCH}, times.batch);
+    profile_take(profile, (struct profile_slot){.part = PART_ELEMENTWISE}, times.elementwise);
+    return STATUS_OK;
+}
+
+static void fused_close(struct trainer *trainer) {
+    if (trainer->engine_state) trainer->compute->backend->fused->close(trainer->engine_state);
+}
+
+const struct engine engine_fused = {
+    .name = "fused", .stride = FUSED_STRIDE, .run = fused_run, .close = fused_close};
+
+enum status engine_select(struct trainer *trainer, const struct engine **engine) {
     const enum engine_choice choice = (enum engine_choice)trainer->config->engine;
     const char *device = trainer->compute->device.driver->name;
     const bool captures = trainer->compute->device.driver->begin_capture != NULL,
                fits = trainer->steps <= LONGEST_GRAPH;
-    *engine = choice != ENGINE_EAGER && captures && fits ? &engine_graph : &engine_eager;
+    char why[256] = "";
+    *engine = &engine_fused;
+    if ((choice == ENGINE_AUTO || choice == ENGINE_FUSED) && fused_open(trainer, why, sizeof why))
+        return STATUS_OK;
+    if (choice == ENGINE_FUSED)
+        snprintf(trainer->notice, sizeof trainer->notice,
+                 "engine fused cannot be used here: %s; eager instead", why);
+    *engine =
+        (choice == ENGINE_AUTO || choice == ENGINE_GRAPH) && captures && fits ? &engine_graph : &engine_eager;
     if (choice != ENGINE_GRAPH || *engine == &engine_graph) return STATUS_OK;
     if (!captures)
         return status_set(STATUS_UNAVAILABLE,

@@ -12,9 +12,13 @@ struct engine {
     /* (optional) Once, before the first step: what would otherwise be done inside it. */
     enum status (*prepare)(struct trainer *trainer);
 
-    /* Steps first .. first + count - 1 of the epoch whose order, rates and tally are on the device: batch,
-       forward, loss, backward, update. May return before the work is done. */
-    enum status (*run)(struct trainer *trainer, size_t first, size_t count);
+    /* Steps first .. first + *count - 1 of the epoch whose order, rates and tally are on the device: batch,
+       forward, loss, backward, update. May return before the work is done. It may do fewer, at least one, and says so in *count, when
+       trainer->stop asks for it. */
+    enum status (*run)(struct trainer *trainer, size_t first, size_t *count);
+
+    /* (optional) */
+    void (*close)(struct trainer *trainer);
 };
 
 /* Op by op: the only engine that can time each op. Works on every device. */
@@ -24,9 +28,12 @@ extern const struct engine engine_eager;
    that are not too long. */
 extern const struct engine engine_graph;
 
-/* The engine for config->engine on this device: auto is graph where that can be. STATUS_UNAVAILABLE if the
-   one that was asked for cannot be. */
-enum status engine_select(const struct trainer *trainer, const struct engine **engine);
+/* Whole steps inside the backend (kernels/fused.h). For backends that can, and tensors where these are. */
+extern const struct engine engine_fused;
+
+/* The engine for config->engine on this device: auto is fused, else graph, where that can be. STATUS_UNAVAILABLE if graph was asked
+   for and cannot be; where fused cannot be it is eager, and trainer->notice says why. */
+enum status engine_select(struct trainer *trainer, const struct engine **engine);
 
 /* Images of step `step`: a full batch, or what is left. */
 static inline size_t engine_rows(const struct trainer *trainer, size_t step) {

@@ -140,7 +140,7 @@ enum status trainer_open(struct trainer *trainer, struct compute *compute, const
 void trainer_close(struct trainer *trainer) {
     if (!trainer->compute) return;
     struct device *device = &trainer->compute->device;
-    if (trainer->graph) device->driver->free_graph(device, trainer->graph);
+    if (trainer->engine && trainer->engine->close) trainer->engine->close(trainer);
     samples_close(&trainer->train, device);
     samples_close(&trainer->validation, device);
     samples_close(&trainer->test, device);
@@ -165,8 +165,8 @@ static enum status run_steps(struct trainer *trainer, const struct trainer_obser
     while ((size_t)state->step < trainer->steps) {
         if (trainer->stop && *trainer->stop) return STATUS_INTERRUPTED;
         const size_t stride = trainer->engine->stride ? trainer->engine->stride : device->driver->steps_ahead;
-        const size_t count = at_most(stride, trainer->steps - (size_t)state->step);
-        const enum status status = trainer->engine->run(trainer, (size_t)state->step, count);
+        size_t count = at_most(stride, trainer->steps - (size_t)state->step);
+        const enum status status = trainer->engine->run(trainer, (size_t)state->step, &count);
         if (status) return status;
         trainer->tested = false;
         state->step += (int64_t)count;
@@ -270,6 +270,7 @@ enum status trainer_run(struct trainer *trainer, const struct trainer_observer *
                         struct run_summary *summary) {
     enum status status = STATUS_OK;
     *summary = (struct run_summary){0};
+    if (trainer->notice[0] && observer->warning) observer->warning(observer->self, trainer->notice);
     device_lap(&trainer->compute->device, PART_STARTUP); /* whatever the caller did since trainer_open */
     while (trainer->state.epoch < trainer->config->epochs && !status) {
         status = run_epoch(trainer, observer);

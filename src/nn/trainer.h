@@ -47,7 +47,8 @@ struct trainer {
     const struct config *config;
     struct compute *compute;
     const struct engine *engine;
-    void *graph; /* of engine graph: an epoch, captured */
+    void *engine_state; /* the engine's: a captured epoch, or what fused steps keep */
+    char notice[320];   /* why the engine is not the one that was asked for; "" if it is */
     struct mlp mlp;
     struct optimizer optimizer;
     struct samples train, validation, test;

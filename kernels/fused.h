@@ -1,0 +1,51 @@
+/* The contract of engine "fused": whole training steps in one call, by those who own the GEMM inside them. A backend that can has
+   the slot `fused` (kernels/gemm.h). The steps compute what the eager engine does: batch, forward, softmax cross-entropy, backward, SGD
+   as kernels/ops.h defines them, in the same order of sums within an element of a product. */
+#ifndef TESSERA_KERNELS_FUSED_H
+#define TESSERA_KERNELS_FUSED_H
+
+#include <signal.h>
+
+#include "kernels/ops.h"
+
+enum { FUSED_MAX_LAYERS = 64 };
+
+struct fused_layer {
+    size_t in, out;
+    enum activation activation;            /* none for the last */
+    void *weight, *bias;                   /* [in][out], [out]: updated in place */
+    void *weight_velocity, *bias_velocity; /* the same; NULL without momentum */
+};
+
+/* What is trained and on what: all pointers are memory of the backend's device, and live longer than the state. */
+struct fused_network {
+    enum gemm_dtype dtype;
+    size_t depth;
+    struct fused_layer layer[FUSED_MAX_LAYERS];
+    double momentum, weight_decay;
+    size_t batch, count, features;  /* rows of a full batch; images of an epoch; pixels of an image */
+    const uint8_t *images, *labels; /* [..][features], [..] */
+    const uint32_t *order;          /* [count]: batch after batch */
+    const double *rates;            /* by step of the epoch */
+    double *losses;                 /* by step: receives the mean loss of its batch */
+    struct tally *tally;
+};
+
+/* Seconds. An update is part of the product that gives the gradient. */
+struct fused_times {
+    double gemm[3][FUSED_MAX_LAYERS]; /* [NN, TN, NT][layer] */
+    double elementwise, batch;
+};
+
+struct gemm_fused {
+    /* A state for this network with the backend's context, or NULL with the reason (a phrase) in `why`. */
+    void *(*open)(void *context, const struct fused_network *network, char *why, size_t size);
+    void (*close)(void *state);
+
+    /* Steps `first` .. first + count - 1 of an epoch. Returns how many were done: fewer if *stop (may be NULL) was not 0 after a step, or
+       after a step whose loss was not finite, which changes no weight. Adds to `times`. */
+    size_t (*run)(void *state, size_t first, size_t count, const volatile sig_atomic_t *stop,
+                  struct fused_times *times);
+};
+
+#endif

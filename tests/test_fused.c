@@ -1,0 +1,161 @@
+/* Engine fused against engine eager: the same losses of the same seed, whatever the network, the batch and the threads. */
+#include "tests/training_bench.h"
+
+#include <math.h>
+
+static void open_engine(struct bench *bench, const char *engine, int threads, const char *settings) {
+    char all[512];
+    snprintf(all, sizeof all, "backend=tuned engine=%s threads=%d %s", engine, threads, settings);
+    bench_open(bench, all, NULL);
+    assert_string_equal(bench->trainer.engine->name, engine);
+    assert_string_equal(bench->trainer.notice, "");
+}
+
+/* Networks of one to four layers; batches that are small, that no tile divides, that take several blocks of k, and that threads share;
+   the last batch of an epoch is a part of one. */
+static const char *const recipes[] = {
+    "layers=784-10 batch-size=128 epochs=2",
+    "layers=784-128-10 batch-size=128 epochs=2 weight-decay=0.01",
+    "layers=784-70-33-10 batch-size=37 epochs=1 activation=gelu",
+    "layers=784-64-40-50-26 batch-size=600 epochs=6 activation=tanh init=xavier",
+    "layers=784-90-10 batch-size=600 epochs=6 momentum=0.9 weight-decay=0.001 lr=0.02",
+    "layers=784-48-32-10 batch-size=1100 epochs=6 momentum=0.5 activation=sigmoid schedule=cosine",
+};
+enum { RECIPES = sizeof recipes / sizeof *recipes };
+
+static void losses_of_eager(enum gemm_dtype dtype, double tolerance) {
+    for (size_t r = 0; r < RECIPES; r++) {
+        struct bench eager, fused;
+        struct run_summary a, b;
+        char settings[256];
+        snprintf(settings, sizeof settings, "%s dtype=%s log-steps=400", recipes[r], dtype_name(dtype));
+        open_engine(&eager, "eager", 2, settings);
+        open_engine(&fused, "fused", 2, settings);
+        assert_status(bench_run(&eager, &a), STATUS_OK);
+        assert_status(bench_run(&fused, &b), STATUS_OK);
+        assert_true(eager.steps == fused.steps && eager.steps > 10);
+        for (size_t s = 0; s < eager.steps; s++) assert_near(fused.losses[s] / eager.losses[s], 1, tolerance);
+        assert_near((double)a.test.correct, (double)b.test.correct, dtype == GEMM_F64 ? 0 : 1);
+        assert_true(fused.last.train_images == eager.last.train_images);
+        assert_near(fused.last.train_loss / eager.last.train_loss, 1, tolerance);
+        bench_close(&eager);
+        bench_close(&fused);
+    }
+}
+
+static void losses_of_eager_in_float64(void **state) {
+    (void)state;
+    losses_of_eager(GEMM_F64, 1e-11);
+}
+
+static void losses_of_eager_in_float32(void **state) {
+    (void)state;
+    losses_of_eager(GEMM_F32, 1e-4);
+}
+
+static void threads_change_no_bit(void **state) {
+    (void)state;
+    for (size_t r = 0; r < RECIPES; r++) {
+        struct bench one, more;
+        struct run_summary summary;
+        open_engine(&one, "fused", 1, recipes[r]);
+        assert_status(bench_run(&one, &summary), STATUS_OK);
+        for (int threads = 2; threads < 6; threads += 1 + (int)r % 2) {
+            open_engine(&more, "fused", threads, recipes[r]);
+            assert_status(bench_run(&more, &summary), STATUS_OK);
+            assert_memory_equal(one.trainer.mlp.parameters, more.trainer.mlp.parameters,
+                                one.trainer.mlp.parameter_elements * sizeof(float));
+            assert_true(one.last.train_loss == more.last.train_loss);
+            bench_close(&more);
+        }
+        bench_close(&one);
+    }
+}
+
+/* One epoch, in calls of 1, 2, 3 .. steps, the third of which is asked to stop at once. */
+static void steps_in_pieces(void **state) {
+    (void)state;
+    static const char settings[] = "layers=784-40-10 batch-size=64 epochs=1 momentum=0.9";
+    struct bench whole, pieces;
+    struct run_summary summary;
+    open_engine(&whole, "fused", 2, settings);
+    open_engine(&pieces, "fused", 2, settings);
+    assert_status(bench_run(&whole, &summary), STATUS_OK);
+    struct trainer *trainer = &pieces.trainer;
+    trainer_begin_epoch(trainer);
+    for (size_t step = 0, call = 0; step < trainer->steps; call++) {
+        size_t count = call + 1 < trainer->steps - step ? call + 1 : trainer->steps - step;
+        const size_t asked = count;
+        pieces.stop = call == 2;
+        assert_status(trainer->engine->run(trainer, step, &count), STATUS_OK);
+        assert_int_equal(count, call == 2 ? 1 : asked);
+        step += count;
+        assert_int_equal(trainer->tally->batches, step);
+    }
+    assert_memory_equal(whole.trainer.mlp.parameters, trainer->mlp.parameters,
+                        trainer->mlp.parameter_elements * sizeof(float));
+    assert_int_equal(trainer->tally->images, 2500);
+    bench_close(&whole);
+    bench_close(&pieces);
+}
+
+static void a_bad_step_changes_no_weight(void **state) {
+    (void)state;
+    struct bench bench;
+    struct run_summary summary;
+    open_engine(&bench, "fused", 2, "layers=42-9-8-4 batch-size=16 epochs=2");
+    float *weight = bench.trainer.mlp.layer[1].weight, kept[72];
+    memcpy(kept, weight, sizeof kept);
+    weight[3] = NAN;
+    assert_status(bench_run(&bench, &summary), STATUS_FAILED);
+    assert_says(status_message(),
+                "epoch 1, step 1; it starts in layer 2 (9 to 8), whose weights are not finite");
+    weight[3] = kept[3];
+    assert_memory_equal(kept, weight, sizeof kept);
+    bench_close(&bench);
+}
+
+static void who_cannot_falls_back_and_says_so(void **state) {
+    (void)state;
+    struct bench bench;
+    bench_open(&bench, "backend=serial engine=fused layers=42-9-4 batch-size=16", NULL);
+    assert_string_equal(bench.trainer.engine->name, "eager");
+    assert_says(bench.trainer.notice,
+                "engine fused cannot be used here: backend 'serial' has none; eager instead");
+    bench_close(&bench);
+    bench_open(&bench, "backend=serial layers=42-9-4 batch-size=16", NULL);
+    assert_string_equal(bench.trainer.notice, ""); /* auto asks for nothing */
+    bench_close(&bench);
+    bench_open(&bench, "backend=tuned layers=42-9-4 batch-size=16", NULL);
+    assert_string_equal(bench.trainer.engine->name, "fused");
+    bench_close(&bench);
+}
+
+/* What a step is made of, and how much: flops of an epoch, and all of the time. */
+static void time_is_taken_apart(void **state) {
+    (void)state;
+    struct bench bench;
+    struct run_summary summary;
+    open_engine(&bench, "fused", 2, "layers=784-300-200-10 batch-size=100 epochs=2");
+    assert_status(bench_run(&bench, &summary), STATUS_OK);
+    const struct profile *time = &summary.time;
+    assert_near(time->gemm[0][0].flops, 2.0 * 784 * 300 * 2500 * 2, 1);
+    assert_near(time->gemm[1][1].flops, 2.0 * 300 * 200 * 2500 * 2, 1);
+    assert_near(time->gemm[2][2].flops, 2.0 * 200 * 10 * 2500 * 2, 1);
+    assert_true(time->gemm[2][0].flops == 0);
+    const double parts = time->seconds[PART_GEMM_NN] + time->seconds[PART_GEMM_TN] +
+                         time->seconds[PART_GEMM_NT] + time->seconds[PART_BATCH] +
+                         time->seconds[PART_ELEMENTWISE];
+    assert_true(parts > 0.8 * profile_training(time) && parts <= profile_training(time) * 1.000001);
+    bench_close(&bench);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(losses_of_eager_in_float64),   cmocka_unit_test(losses_of_eager_in_float32),
+        cmocka_unit_test(threads_change_no_bit),        cmocka_unit_test(steps_in_pieces),
+        cmocka_unit_test(a_bad_step_changes_no_weight), cmocka_unit_test(who_cannot_falls_back_and_says_so),
+        cmocka_unit_test(time_is_taken_apart),
+    };
+    return cmocka_run_group_tests_name("fused", tests, NULL, NULL);
+}
