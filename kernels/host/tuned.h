@@ -18,7 +18,8 @@ struct tuned_update {
 struct tuned_plan {
     size_t row_parts, col_parts; /* C is a grid of so many parts, a part for a thread */
     size_t depth, cols;          /* of a block of B */
-    size_t rows;                 /* of a block of A: its tiles meet each panel of the block of B in turn */
+    size_t rows;                 /* of a block of A */
+    bool by_panels;              /* all tiles of that block meet one panel of B, or all panels one tile */
     size_t tile_rows;            /* at most */
     bool pack_a;                 /* copy a block of A together */
     bool pack_b; /* the panels of a block of B too; those that are transposed or not full are in any case */

@@ -113,7 +113,8 @@ static void block(struct tuned_plan *plan, const struct tuned_code *code, const 
     plan->pack_b = !in_place;
     plan->pack_a = collide && (cols > 4 * code->cols || (ta && call->m * call->k * code->size > level2()));
     plan->tile_rows = narrow && collide && !plan->pack_a ? smaller(code->rows, 8) : code->rows;
-    plan->rows = in_place || narrow ? rows : plan->tile_rows;
+    plan->by_panels = in_place || narrow;
+    plan->rows = plan->by_panels ? rows : plan->tile_rows;
     const size_t fit = tuned_a_elements(code) / (plan->depth + 2 * code->lanes) / code->rows * code->rows;
     if (plan->pack_a) plan->rows = smaller(fit, ta ? rows : plan->rows);
 }
