@@ -34,6 +34,26 @@ run() {
     "$train" "$@" --log "$logs/$name.jsonl" >"$logs/$name.txt"
 }
 
+# fast CONFIG: the whole process, from start to end, on five seeds
+fast() {
+    wanted fast || return 0
+    echo "  fast"
+    local seed start
+    for seed in 1 2 3 4 5; do
+        start=$(date +%s.%N)
+        "$train" --config "$1" --seed "$seed" | awk -v seed="$seed" '/^test accuracy/ { print seed, $4 }'
+        echo "$start $(date +%s.%N)"
+    done | awk -v config="$1" '
+        function spread(name, unit, n, sum, squares) {
+            printf "%s: mean %.3f %s, standard deviation %.3f\n", name, sum / n, unit, sqrt((squares - sum * sum / n) / (n - 1))
+        }
+        NR == 1 { print "$ time ./train --config " config " --seed 1..5"; print "seed  test accuracy  seconds of the whole process" }
+        NR % 2 { seed = $1; accuracy = $2; next }
+        { t = $2 - $1; printf "%4d  %11.2f %%  %.2f\n", seed, accuracy, t
+          n++; a += accuracy; aa += accuracy * accuracy; s += t; ss += t * t }
+        END { spread("test accuracy", "%", n, a, aa); spread("process", "s", n, s, ss) }' >"$logs/fast.txt"
+}
+
 measure() {
     mkdir -p "$logs"
     [ ${#names[@]} -gt 0 ] || rm -f "$logs"/*.jsonl "$logs"/*.txt
@@ -49,6 +69,7 @@ measure() {
         [ ${#names[@]} -eq 0 ] || names+=(evaluation) # goes with it
         run evaluation eval "$model" --misclassified 12
     fi
+    fast configs/fast.cfg
     run compare-validation compare $validation --backends all
     if [ -n "$gpu" ]; then
         run compare-validation-host compare $validation --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas,openblas \
