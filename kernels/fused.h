@@ -42,7 +42,8 @@ struct gemm_fused {
     void *(*open)(void *context, const struct fused_network *network, char *why, size_t size);
     void (*close)(void *state);
 
-    /* Steps `first` .. first + count - 1 of an epoch. Returns how many were done: fewer if *stop (may be NULL) was not 0 after a step, or
+    /* Steps `first` .. first + count - 1 of an epoch, one at least, on the threads that the backend had at `open`, or has if these are
+       fewer. Returns how many were done: fewer if *stop (may be NULL) was not 0 after a step, or
        after a step whose loss was not finite, which changes no weight. Adds to `times`. */
     size_t (*run)(void *state, size_t first, size_t count, const volatile sig_atomic_t *stop,
                   struct fused_times *times);

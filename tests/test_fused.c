@@ -23,12 +23,13 @@ static const char *const recipes[] = {
 };
 enum { RECIPES = sizeof recipes / sizeof *recipes };
 
-static void losses_of_eager(enum gemm_dtype dtype, double tolerance) {
+static void losses_of_eager(enum gemm_dtype dtype, const char *isa, double tolerance) {
     for (size_t r = 0; r < RECIPES; r++) {
         struct bench eager, fused;
         struct run_summary a, b;
         char settings[256];
-        snprintf(settings, sizeof settings, "%s dtype=%s log-steps=400", recipes[r], dtype_name(dtype));
+        snprintf(settings, sizeof settings, "%s isa=%s dtype=%s log-steps=400", recipes[r], isa,
+                 dtype_name(dtype));
         open_engine(&eager, "eager", 2, settings);
         open_engine(&fused, "fused", 2, settings);
         assert_status(bench_run(&eager, &a), STATUS_OK);
@@ -45,26 +46,36 @@ static void losses_of_eager(enum gemm_dtype dtype, double tolerance) {
 
 static void losses_of_eager_in_float64(void **state) {
     (void)state;
-    losses_of_eager(GEMM_F64, 1e-11);
+    losses_of_eager(GEMM_F64, "auto", 1e-11);
+    losses_of_eager(GEMM_F64, "portable", 1e-11);
 }
 
 static void losses_of_eager_in_float32(void **state) {
     (void)state;
-    losses_of_eager(GEMM_F32, 1e-4);
+    losses_of_eager(GEMM_F32, "auto", 1e-4);
+    losses_of_eager(GEMM_F32, "portable", 1e-4);
 }
+
+/* Beside these, networks whose last layer alone is cut in blocks of k that a slice of the batch would not be cut in. */
+static const char *const more_recipes[] = {
+    "layers=784-256-10 batch-size=256 epochs=1 dtype=f64",
+    "layers=784-300-26 batch-size=300 epochs=1",
+    "layers=784-600-10 batch-size=128 epochs=1",
+};
 
 static void threads_change_no_bit(void **state) {
     (void)state;
-    for (size_t r = 0; r < RECIPES; r++) {
+    for (size_t r = 0; r < RECIPES + sizeof more_recipes / sizeof *more_recipes; r++) {
+        const char *recipe = r < RECIPES ? recipes[r] : more_recipes[r - RECIPES];
         struct bench one, more;
         struct run_summary summary;
-        open_engine(&one, "fused", 1, recipes[r]);
+        open_engine(&one, "fused", 1, recipe);
         assert_status(bench_run(&one, &summary), STATUS_OK);
         for (int threads = 2; threads < 6; threads += 1 + (int)r % 2) {
-            open_engine(&more, "fused", threads, recipes[r]);
+            open_engine(&more, "fused", threads, recipe);
             assert_status(bench_run(&more, &summary), STATUS_OK);
             assert_memory_equal(one.trainer.mlp.parameters, more.trainer.mlp.parameters,
-                                one.trainer.mlp.parameter_elements * sizeof(float));
+                                one.trainer.mlp.parameter_elements * dtype_size(one.trainer.mlp.dtype));
             assert_true(one.last.train_loss == more.last.train_loss);
             bench_close(&more);
         }
@@ -72,7 +83,7 @@ static void threads_change_no_bit(void **state) {
     }
 }
 
-/* One epoch, in calls of 1, 2, 3 .. steps, the third of which is asked to stop at once. */
+/* One epoch, in calls of up to 1, 2, 3 .. steps, the third of which is asked to stop at once. */
 static void steps_in_pieces(void **state) {
     (void)state;
     static const char settings[] = "layers=784-40-10 batch-size=64 epochs=1 momentum=0.9";
@@ -88,7 +99,7 @@ static void steps_in_pieces(void **state) {
         const size_t asked = count;
         pieces.stop = call == 2;
         assert_status(trainer->engine->run(trainer, step, &count), STATUS_OK);
-        assert_int_equal(count, call == 2 ? 1 : asked);
+        assert_in_range(count, 1, call == 2 ? 1 : asked); /* fewer than asked for, if they take long */
         step += count;
         assert_int_equal(trainer->tally->batches, step);
     }

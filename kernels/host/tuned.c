@@ -17,6 +17,7 @@
 
 #include "kernels/host/tuned.h"
 
+/* The fastest first; the last one is always usable. */
 static const struct tuned_isa *const isas[] = {
 #if defined(__x86_64__)
     &tuned_avx512,
@@ -65,7 +66,7 @@ static bool reserve(struct tuned_context *tuned, int threads) {
 #endif
     free(tuned->workspace);
     tuned->workspace = workspace;
-    tuned->threads = threads;
+    tuned->threads = tuned->capacity = threads;
     return true;
 }
 
@@ -74,7 +75,7 @@ static int tuned_set_threads(void *context, int threads) {
 #ifndef _OPENMP
     threads = 1;
 #endif
-    if (threads > tuned->threads && !reserve(tuned, threads)) return tuned->threads;
+    if (threads > tuned->capacity && !reserve(tuned, threads)) return tuned->threads;
     return tuned->threads = threads;
 }
 

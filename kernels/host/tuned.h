@@ -6,11 +6,11 @@
 
 #include "kernels/gemm.h"
 
-/* SGD with momentum (struct ops: sgd), with the product as the gradient of C: C holds the weights, and they are updated. (Without momentum
-   the product does it alone: alpha = -learning rate, beta = 1 - learning rate * decay.) */
+/* SGD (struct ops: sgd) with the product as the gradient of C: C holds the weights, and they are updated. (Without momentum and weight
+   decay the product does it alone: alpha = -learning rate, beta = 1.) */
 struct tuned_update {
     double learning_rate, momentum, weight_decay;
-    void *velocity; /* as C */
+    void *velocity; /* as C; NULL without momentum */
     void *gradient; /* as C: scratch, for sums over k that are not complete yet */
 };
 
@@ -42,15 +42,15 @@ struct tuned_isa {
     const struct tuned_code *f32, *f64;
 };
 
-/* The fastest first. The last one is always usable. */
 extern const struct gemm_fused tuned_fused; /* tuned_fused.c */
 extern const struct tuned_isa tuned_avx512, tuned_avx2, tuned_portable;
 
 struct tuned_context {
     const struct tuned_isa *isa;
     int threads;
-    char *workspace; /* of all threads, `stride` bytes each */
+    char *workspace; /* of `capacity` threads, `stride` bytes each */
     size_t stride;
+    int capacity;
 };
 
 static inline const struct tuned_code *tuned_code_for(const struct tuned_context *tuned,

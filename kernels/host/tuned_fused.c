@@ -1,7 +1,8 @@
 /* Engine fused on the host: one team of threads for as many steps as are asked for, on the products of `tuned`.
 
    Idea       bias and activation, the way back through it, and the update are done on a tile while it is in the L1 cache; threads meet
-              at a barrier where they need each other's results, 3 times a step of two layers, instead of a fork and join for every op.
+              at a barrier where they need each other's results, 3 times a step of two layers
+              (4 times where they share the pixels), instead of a fork and join for every op.
    Phases     forward, a barrier after each layer but the last: a thread has some columns of W.
               last layer, its loss, and the way back through it: a thread has some rows of the batch, and needs nobody.
               back through the others, a barrier after each.
@@ -34,6 +35,7 @@ struct buffers {
 
 struct state {
     const struct tuned_context *tuned;
+    size_t threads; /* what there is room for */
     const struct tuned_code *code;
     const struct ops *ops; /* on one thread */
     struct fused_network network;
@@ -66,6 +68,11 @@ struct state {
 
 /* --- set-up --- */
 
+/* Is an update the product itself? */
+static bool is_plain(const struct fused_network *network) {
+    return network->layer[0].weight_velocity == NULL && network->weight_decay == 0;
+}
+
 /* Hands out pieces of `base`; with NULL it only measures. */
 static void *take(char *base, size_t *used, size_t bytes) {
     void *piece = base ? base + *used : NULL;
@@ -75,7 +82,7 @@ static void *take(char *base, size_t *used, size_t bytes) {
 
 static size_t lay_out(struct state *state, char *base) {
     const struct fused_network *network = &state->network;
-    const size_t size = state->code->size, batch = network->batch, threads = (size_t)state->tuned->threads;
+    const size_t size = state->code->size, batch = network->batch, threads = state->threads;
     size_t used = 0;
     for (size_t l = 0; l < network->depth; l++) {
         const struct fused_layer *layer = &network->layer[l];
@@ -84,7 +91,7 @@ static size_t lay_out(struct state *state, char *base) {
         to->output = take(base, &used, bytes);
         to->pre = activation_needs_input(layer->activation) ? take(base, &used, bytes) : to->output;
         to->grad = take(base, &used, bytes);
-        to->gradient = take(base, &used, layer->in * layer->out * size);
+        if (!is_plain(network)) to->gradient = take(base, &used, layer->in * layer->out * size);
     }
     const size_t before = used;
     state->input = take(base, &used, batch * (network->features * size + 1));
@@ -112,6 +119,7 @@ static void *fused_open(void *context, const struct fused_network *network, char
     state = calloc(1, sizeof *state);
     if (state) {
         state->tuned = tuned;
+        state->threads = (size_t)tuned->threads;
         state->code = tuned_code_for(tuned, network->dtype);
         state->ops = host_ops(network->dtype);
         state->network = *network;
@@ -174,10 +182,12 @@ static void run_part(const struct worker *worker, const struct gemm_call *call,
         worker->state->code->part(call, plan, worker->me, tuned->workspace + worker->me * tuned->stride);
 }
 
-/* The whole of it, whatever the others do. */
-static void run_alone(const struct worker *worker, const struct gemm_call *call) {
+/* The whole of it, whatever the others do. It is a slice of a product of `rows` rows, and cut as that would be: for its bits. */
+static void run_alone(const struct worker *worker, const struct gemm_call *call, size_t rows) {
     const struct tuned_context *tuned = worker->state->tuned;
-    const struct tuned_plan plan = tuned_plan_for(worker->state->code, call, 1);
+    struct gemm_call whole = *call;
+    whole.m = rows;
+    const struct tuned_plan plan = tuned_plan_for(worker->state->code, &whole, 1);
     if (call->m && call->n)
         worker->state->code->part(call, &plan, 0, tuned->workspace + worker->me * tuned->stride);
 }
@@ -200,8 +210,9 @@ static const void *input_of(const struct worker *worker, size_t l) {
     return l ? worker->state->layer[l - 1].output : pixels_of(worker);
 }
 
-/* Y = act(X W + b) for some rows: all of them in parts by columns, or these by this worker alone. */
-static void forward(const struct worker *worker, size_t l, size_t first, size_t end, bool alone) {
+/* Y = act(X W + b) for rows first .. end - 1 of `rows`: all of them in parts by columns, or these by this worker alone. */
+static void forward(const struct worker *worker, size_t l, size_t rows, size_t first, size_t end,
+                    bool alone) {
     const struct state *state = worker->state;
     const struct fused_layer *layer = &state->network.layer[l];
     const struct buffers *to = &state->layer[l];
@@ -221,7 +232,7 @@ static void forward(const struct worker *worker, size_t l, size_t first, size_t 
                                    .ldc = layer->out,
                                    .epilogue = &epilogue};
     if (alone) {
-        run_alone(worker, &call);
+        run_alone(worker, &call, rows);
     } else {
         const struct tuned_plan plan = tuned_plan_by_columns(state->code, &call, worker->team);
         run_part(worker, &call, &plan);
@@ -229,7 +240,7 @@ static void forward(const struct worker *worker, size_t l, size_t first, size_t 
 }
 
 /* dL/dZ of layer l - 1 from that of layer l, for some rows, in the same two ways. */
-static void back(const struct worker *worker, size_t l, size_t first, size_t end, bool alone) {
+static void back(const struct worker *worker, size_t l, size_t rows, size_t first, size_t end, bool alone) {
     const struct state *state = worker->state;
     const struct fused_layer *layer = &state->network.layer[l];
     const struct buffers *below = &state->layer[l - 1];
@@ -250,7 +261,7 @@ static void back(const struct worker *worker, size_t l, size_t first, size_t end
                                    .ldc = layer->in,
                                    .backward = &backward};
     if (alone) {
-        run_alone(worker, &call);
+        run_alone(worker, &call, rows);
     } else {
         const struct tuned_plan plan = tuned_plan_for(state->code, &call, worker->team);
         run_part(worker, &call, &plan);
@@ -261,6 +272,7 @@ static void update(const struct worker *worker, size_t l, size_t rows, double ra
     const struct state *state = worker->state;
     const struct fused_network *network = &state->network;
     const struct fused_layer *layer = &network->layer[l];
+    const bool plain = is_plain(network);
     const struct tuned_update sgd = {.learning_rate = rate,
                                      .momentum = network->momentum,
                                      .weight_decay = network->weight_decay,
@@ -271,16 +283,16 @@ static void update(const struct worker *worker, size_t l, size_t rows, double ra
                                    .m = layer->in,
                                    .n = layer->out,
                                    .k = rows,
-                                   .alpha = layer->weight_velocity ? 1 : -rate,
+                                   .alpha = plain ? -rate : 1,
                                    .a = input_of(worker, l),
                                    .lda = layer->in,
                                    .b = state->layer[l].grad,
                                    .ldb = layer->out,
-                                   .beta = layer->weight_velocity ? 0 : 1 - rate * network->weight_decay,
+                                   .beta = plain,
                                    .c = layer->weight,
                                    .ldc = layer->out};
     struct tuned_plan plan = tuned_plan_by_columns(state->code, &call, worker->team);
-    plan.update = layer->weight_velocity ? &sgd : NULL;
+    plan.update = plain ? NULL : &sgd;
     run_part(worker, &call, &plan);
     const size_t first = begin(layer->out, worker->team, worker->me),
                  end = begin(layer->out, worker->team, worker->me + 1);
@@ -315,7 +327,7 @@ static void turn(struct worker *worker, size_t rows) {
     const struct fused_network *network = &state->network;
     const size_t last = network->depth - 1, first = begin(rows, worker->team, worker->me),
                  end = begin(rows, worker->team, worker->me + 1);
-    forward(worker, last, first, end, true);
+    forward(worker, last, rows, first, end, true);
     lap(worker, LAP_GEMM(GEMM_NN, last));
     size_t correct = 0;
     state->finite[worker->me] = network->dtype == GEMM_F32
@@ -323,7 +335,7 @@ static void turn(struct worker *worker, size_t rows) {
                                     : loss_rows_f64(state, labels_of(worker), rows, first, end, &correct);
     state->correct[worker->me] = correct;
     lap(worker, LAP_ELEMENTWISE);
-    if (last) back(worker, last, first, end, true);
+    if (last) back(worker, last, rows, first, end, true);
     lap(worker, LAP_GEMM(GEMM_NT, last));
 }
 
@@ -349,15 +361,16 @@ static void run_step(struct worker *worker, size_t step, bool another) {
     const size_t rows = rows_of(network, step), last = network->depth - 1;
     bool finite = true;
     for (size_t l = 0; l < last; l++) {
-        forward(worker, l, 0, rows, false);
+        forward(worker, l, rows, 0, rows, false);
         wait_for_all();
         lap(worker, LAP_GEMM(GEMM_NN, l));
     }
     turn(worker, rows);
     wait_for_all();
+    lap(worker, LAP_ELEMENTWISE);
     for (size_t t = 0; t < worker->team; t++) finite &= state->finite[t];
     for (size_t l = last; l-- > 1;) {
-        back(worker, l, 0, rows, false);
+        back(worker, l, rows, 0, rows, false);
         wait_for_all();
         lap(worker, LAP_GEMM(GEMM_NT, l));
     }
@@ -378,7 +391,9 @@ static size_t fused_run(void *opaque, size_t first, size_t count, const volatile
     const struct state *state = opaque;
     size_t done = 0;
     bool halt = false;
-#pragma omp parallel num_threads(state->tuned->threads)
+    const size_t now_set = (size_t)state->tuned->threads;
+    const int threads = (int)(state->threads < now_set ? state->threads : now_set);
+#pragma omp parallel num_threads(threads)
     {
         struct worker worker = {.state = state, .team = 1, .stop = stop, .halt = &halt};
 #ifdef _OPENMP

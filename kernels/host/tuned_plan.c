@@ -50,13 +50,19 @@ static size_t most_depth(const struct tuned_code *code, bool narrow, bool in_pla
                   32);
 }
 
-/* Half of the L2 cache for a block of B, a quarter for a block of A; but a panel, or a tile, at least. */
+/* Of all kinds of blocks. */
+static size_t deepest(const struct tuned_code *code) {
+    return larger(most_depth(code, false, true),
+                  larger(most_depth(code, true, false), most_depth(code, false, false)));
+}
+
+/* Half of the L2 cache for a block of B, a quarter for a block of A; but a panel, or a tile, at least, however deep. */
 size_t tuned_b_elements(const struct tuned_code *code) {
-    return larger(level2() / 2 / code->size, most_depth(code, true, false) * code->cols);
+    return larger(level2() / 2 / code->size, deepest(code) * code->cols);
 }
 
 size_t tuned_a_elements(const struct tuned_code *code) {
-    return larger(level2() / 4 / code->size, (most_depth(code, true, false) + 2 * code->lanes) * code->rows);
+    return larger(level2() / 4 / code->size, (deepest(code) + 2 * code->lanes) * code->rows);
 }
 
 size_t tuned_workspace(const struct tuned_code *code) {

@@ -105,6 +105,9 @@ enum status run_training(const struct config *config, const struct gemm_backend 
     const bool anew = driver->reset && !plugin_path(backend);
     if (anew) driver->reset(); /* a plug-in may have left something */
     enum status status = open_run(run, backend, data);
+    if (!status &&
+        run->trainer.notice[0]) /* another engine than the one that was asked for has no row here */
+        status = status_set(STATUS_UNAVAILABLE, "%s", run->trainer.notice);
     if (!status) status = train(run);
     trainer_close(&run->trainer);
     compute_close(&run->compute);

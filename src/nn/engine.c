@@ -1,5 +1,6 @@
 #include "src/nn/engine.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "kernels/fused.h"
@@ -68,8 +69,14 @@ const struct engine engine_graph = {.name = "graph",
 
 /* --- fused --- */
 
-/* Steps until the progress line moves; the engine looks at trainer->stop itself. */
+/* Steps in one call: about as many as are done before somebody who watches would wait. The backend looks at trainer->stop itself. */
 enum { FUSED_STRIDE = 64 };
+static const double FUSED_SECONDS = 0.05;
+
+static size_t next_stride(double seconds, size_t steps) {
+    const double fit = FUSED_SECONDS * (double)steps / fmax(seconds, 1e-9);
+    return fit < 1 ? 1 : fit > FUSED_STRIDE ? FUSED_STRIDE : (size_t)fit;
+}
 
 static struct fused_network network_of(const struct trainer *trainer) {
     const struct mlp *mlp = &trainer->mlp;
@@ -118,18 +125,23 @@ static bool fused_open(struct trainer *trainer, char *why, size_t size) {
 static enum status fused_run(struct trainer *trainer, size_t first, size_t *count) {
     struct profile *profile = trainer->compute->device.profile;
     struct fused_times times = {0};
+    const size_t limit = trainer->engine_stride ? trainer->engine_stride : 1;
+    if (*count > limit) *count = limit;
+    const double start = clock_seconds();
     *count =
         trainer->compute->backend->fused->run(trainer->engine_state, first, *count, trainer->stop, &times);
+    trainer->engine_stride = next_stride(clock_seconds() - start, *count);
     if (!profile) return STATUS_OK;
     static const enum profile_part part[] = {PART_GEMM_NN, PART_GEMM_TN, PART_GEMM_NT};
     size_t images = 0;
     for (size_t step = first; step < first + *count; step++) images += engine_rows(trainer, step);
     for (size_t op = 0; op < PROFILE_OPS; op++)
-        for (size_t l = op == 2; l < trainer->mlp.depth; l++)
-            profile_take(
-                profile,
-                profile_gemm_slot(part[op], l, images, trainer->mlp.layer[l].in, trainer->mlp.layer[l].out),
-                times.gemm[op][l]);
+        for (size_t l = op == 2; l < trainer->mlp.depth; l++) {
+            const struct mlp_layer *layer = &trainer->mlp.layer[l];
+            profile_take(profile, profile_gemm_slot(part[op], l, images, layer->in, layer->out),
+                         times.gemm[op][l]);
+            if (!profile->diverted) profile->gemm[op][l].calls += *count - 1;
+        }
     profile_take(profile, (struct profile_slot){.part = PART_BATCH}, times.batch);
     profile_take(profile, (struct profile_slot){.part = PART_ELEMENTWISE}, times.elementwise);
     return STATUS_OK;

@@ -13,15 +13,14 @@ struct engine {
     enum status (*prepare)(struct trainer *trainer);
 
     /* Steps first .. first + *count - 1 of the epoch whose order, rates and tally are on the device: batch,
-       forward, loss, backward, update. May return before the work is done. It may do fewer, at least one, and says so in *count, when
-       trainer->stop asks for it. */
+       forward, loss, backward, update. May return before the work is done. It may do fewer, at least one, and says so in *count. */
     enum status (*run)(struct trainer *trainer, size_t first, size_t *count);
 
     /* (optional) */
     void (*close)(struct trainer *trainer);
 };
 
-/* Op by op: the only engine that can time each op. Works on every device. */
+/* Op by op: the only engine that times each op by itself. Works on every device. */
 extern const struct engine engine_eager;
 
 /* The calls of eager for a whole epoch, captured once and replayed. For devices that can capture, and epochs

@@ -47,8 +47,9 @@ struct trainer {
     const struct config *config;
     struct compute *compute;
     const struct engine *engine;
-    void *engine_state; /* the engine's: a captured epoch, or what fused steps keep */
-    char notice[320];   /* why the engine is not the one that was asked for; "" if it is */
+    void *engine_state;   /* the engine's: a captured epoch, or what fused steps keep */
+    size_t engine_stride; /* of engine fused: steps of the next call; 0: one */
+    char notice[320];     /* why the engine is not the one that was asked for; "" if it is */
     struct mlp mlp;
     struct optimizer optimizer;
     struct samples train, validation, test;

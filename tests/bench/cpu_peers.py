@@ -55,14 +55,19 @@ class Contestant:
         self.__dict__.update(facts)
 
     def environment(self, args, core):
-        env = {name: value for name, value in os.environ.items() if name not in UNSET}
+        env = {name: value for name, value in os.environ.items() if name not in UNSET and not name.startswith('TESSERA_')}
         env.update(dict.fromkeys(THREAD_COUNTS, str(args.threads)))
         return {**env, self.core_type: core} if core else env
 
     def choose_core(self, args):
-        rates = {}
+        rates, failed = {}, None
         for core in 2 * CORE_TYPES.get(self.core_type, []):  # twice, for whoever else was busy
-            rates[core] = max(rates.get(core, 0), self.trial(args, self.environment(args, core)))
+            try:
+                rates[core] = max(rates.get(core, 0), self.trial(args, self.environment(args, core)))
+            except LeftOut as reason:  # a core type that this processor is not
+                failed = reason
+        if failed and not rates:
+            raise failed
         self.core = max(rates, key=rates.get, default=None)
         self.tried = {core or 'unset': round(rate, 1) for core, rate in rates.items()}
 

@@ -38,25 +38,30 @@ run() {
 fast() {
     wanted fast || return 0
     echo "  fast"
-    local seed start
+    local seed start accuracy
     for seed in 1 2 3 4 5; do
         start=$(date +%s.%N)
-        "$train" --config "$1" --seed "$seed" | awk -v seed="$seed" '/^test accuracy/ { print seed, $4 }'
-        echo "$start $(date +%s.%N)"
+        accuracy=$("$train" --config "$1" --seed "$seed" | awk '/^test accuracy/ { print $4 }')
+        echo "$seed ${accuracy:?} $start $(date +%s.%N)"
     done | awk -v config="$1" '
         function spread(name, unit, n, sum, squares) {
             printf "%s: mean %.3f %s, standard deviation %.3f\n", name, sum / n, unit, sqrt((squares - sum * sum / n) / (n - 1))
         }
         NR == 1 { print "$ time ./train --config " config " --seed 1..5"; print "seed  test accuracy  seconds of the whole process" }
-        NR % 2 { seed = $1; accuracy = $2; next }
-        { t = $2 - $1; printf "%4d  %11.2f %%  %.2f\n", seed, accuracy, t
-          n++; a += accuracy; aa += accuracy * accuracy; s += t; ss += t * t }
+        { t = $4 - $3; printf "%4d  %11.2f %%  %.2f\n", $1, $2, t; n++; a += $2; aa += $2 * $2; s += t; ss += t * t }
         END { spread("test accuracy", "%", n, a, aa); spread("process", "s", n, s, ss) }' >"$logs/fast.txt"
+}
+
+# peers: NumPy and PyTorch beside ours, only where it is asked for by name: six minutes, and Python packages (PYTHON names the interpreter)
+peers() {
+    [[ " ${names[*]} " == *" peers-epoch "* ]] || return 0
+    echo "  peers-epoch"
+    tests/bench/cpu_peers.py epoch --rounds 2 --ours tuned,openblas ${PYTHON:+--python "$PYTHON"} --out "$logs/peers-epoch.log" >"$logs/peers-epoch.txt"
 }
 
 measure() {
     mkdir -p "$logs"
-    [ ${#names[@]} -gt 0 ] || rm -f "$logs"/*.jsonl "$logs"/*.txt
+    [ ${#names[@]} -gt 0 ] || find "$logs" \( -name '*.jsonl' -o -name '*.txt' \) ! -name 'peers-*' -delete
     model="" gpu=""
     model=$(mktemp --suffix .safetensors)
     trap 'rm -f "$model"' EXIT
@@ -70,6 +75,7 @@ measure() {
         run evaluation eval "$model" --misclassified 12
     fi
     fast configs/fast.cfg
+    peers
     run compare-validation compare $validation --backends all
     if [ -n "$gpu" ]; then
         run compare-validation-host compare $validation --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas,openblas \
@@ -77,22 +83,22 @@ measure() {
         run compare-validation-eager compare $validation --backends cuda-tuned,cublas,openblas --engine eager --repeat 3
         run compare-validation-f64 compare $validation --backends cuda-tuned,cublas,openblas --dtype f64
         run compare-validation-bf16 compare $validation --backends cuda-tuned,cublas --precision bf16,tf32
-        run compare-high compare $high --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-order,cuda-tuned,cublas,openblas,openmp \
+        run compare-high compare $high --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-order,cuda-tuned,cublas,tuned,openblas,openmp \
             --limit-seconds 20
         run compare-high-rounded compare $high --backends cuda-tuned,cublas --precision tf32,bf16 --repeat 7
         run compare-high-host compare $high --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas,openblas \
             --residency host --pin off,on --repeat 1
         run gemm bench gemm $validation --sizes 256,512,1024,2048,4096 --limit-seconds 3 \
-            --backends openblas,cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas
+            --backends openblas,tuned,cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas
         run gemm-8192 bench gemm --sizes 8192 --dtype f32 --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas
-        run gemm-high bench gemm $high --sizes none --dtype f32 --backends openblas,cuda-shmem,cuda-tuned,cublas
+        run gemm-high bench gemm $high --sizes none --dtype f32 --backends openblas,tuned,cuda-shmem,cuda-tuned,cublas
         run shmem bench shmem
-        run breakeven bench breakeven --backends openblas,cuda-tuned,cublas --batches 16,128,1024,8192 --hidden 16,128,1024,4096 \
+        run breakeven bench breakeven --backends tuned,cuda-tuned,cublas --batches 16,128,1024,8192 --hidden 16,128,1024,4096 \
             --repeat 1
     else
         run compare-high compare $high --backends all --limit-seconds 8 --repeat 1
         run gemm bench gemm $validation --sizes 512,1024,2048 --limit-seconds 2
-        run gemm-high bench gemm $high --sizes none --dtype f32 --backends openblas
+        run gemm-high bench gemm $high --sizes none --dtype f32 --backends openblas,tuned
         run breakeven bench breakeven --batches 16,128,1024 --hidden 32,128,512
     fi
     run scaling bench scaling $validation --epochs 5
@@ -100,6 +106,7 @@ measure() {
 
 write() {
     local tag=$1
+    [ -e "$logs/peers-epoch.txt" ] || echo 'not measured here: tests/bench/figures.sh measure LOGS peers-epoch' >"$logs/peers-epoch.txt"
     # without .jsonl, so that a comparison comes before its variants
     mapfile -t files < <(cd "$logs" && ls -- *.jsonl | sed 's/\.jsonl$//' | LC_ALL=C sort)
     files=("${files[@]/#/$logs/}")
