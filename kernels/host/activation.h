@@ -21,8 +21,6 @@ VECTORISES double erf(double);
 #    endif
 #endif
 
-enum { CLASS_CHUNK = 16 }; /* of loss.inc */
-
 /* Calls `function(activation, ...)` with the activation as a constant, so that each inlined copy vectorises. */
 #define FOR_ACTIVATION(activation, function, ...)      \
     switch (activation) {                              \

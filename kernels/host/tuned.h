@@ -18,6 +18,7 @@ struct tuned_update {
 struct tuned_plan {
     size_t row_parts, col_parts; /* C is a grid of so many parts, a part for a thread */
     size_t depth, cols;          /* of a block of B */
+    bool keep_b;                 /* all blocks of columns stay packed, for every block of rows */
     size_t rows;                 /* of a block of A */
     bool by_panels;              /* all tiles of that block meet one panel of B, or all panels one tile */
     size_t tile_rows;            /* at most */

@@ -48,7 +48,6 @@ struct state {
     void *memory;        /* all of it */
 };
 
-#define INLINE static inline __attribute__((always_inline))
 #define LOAD(x) (x)
 #define STORE(x) (x)
 #define REAL float
@@ -393,6 +392,7 @@ static size_t fused_run(void *opaque, size_t first, size_t count, const volatile
     bool halt = false;
     const size_t now_set = (size_t)state->tuned->threads;
     const int threads = (int)(state->threads < now_set ? state->threads : now_set);
+    (void)threads; /* without OpenMP */
 #pragma omp parallel num_threads(threads)
     {
         struct worker worker = {.state = state, .team = 1, .stop = stop, .halt = &halt};

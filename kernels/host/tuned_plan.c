@@ -41,12 +41,15 @@ static size_t ceil_div(size_t a, size_t b) {
     return (a + b - 1) / b;
 }
 
-/* The most of k that a block has. In its place, a panel of B just fills the L1 cache; packed, beside the rows of a tile. */
+static const size_t DEEP = 512; /* steps of k after which reading and writing C costs little */
+
+/* The most of k that a block has. In its place, a panel of B just fills the L1 cache; packed, the rows of a tile take three fifths of it,
+   while panels of B pass. */
 static size_t most_depth(const struct tuned_code *code, bool narrow, bool in_place) {
     const size_t elements = level1() / code->size;
     return larger(narrow     ? elements / (code->lanes + code->rows)
                   : in_place ? elements * 9 / 8 / code->cols
-                             : elements / (code->cols + code->rows),
+                             : smaller(elements * 3 / 5 / code->rows, DEEP),
                   32);
 }
 
@@ -56,9 +59,10 @@ static size_t deepest(const struct tuned_code *code) {
                   larger(most_depth(code, true, false), most_depth(code, false, false)));
 }
 
-/* Half of the L2 cache for a block of B, a quarter for a block of A; but a panel, or a tile, at least, however deep. */
+/* A block of B is half of the L2 cache, and all that stays packed eight times that, for the L3 cache; a block of A is a quarter. But a panel, or
+   a tile, at least, however deep. */
 size_t tuned_b_elements(const struct tuned_code *code) {
-    return larger(level2() / 2 / code->size, deepest(code) * code->cols);
+    return larger(4 * level2() / code->size, deepest(code) * code->cols);
 }
 
 size_t tuned_a_elements(const struct tuned_code *code) {
@@ -115,14 +119,14 @@ static void block(struct tuned_plan *plan, const struct tuned_code *code, const 
                  cols = ceil_div(ceil_div(call->n, code->cols), plan->col_parts) * code->cols;
     const size_t blocks = larger(ceil_div(call->k, most_depth(code, narrow, in_place)), 1);
     plan->depth = larger(ceil_div(call->k, blocks), 1);
-    plan->cols = smaller(cols, larger(tuned_b_elements(code) / plan->depth / code->cols, 1) * code->cols);
+    plan->cols = smaller(cols, larger(level2() / 2 / code->size / plan->depth / code->cols, 1) * code->cols);
+    plan->keep_b = cols * plan->depth <= tuned_b_elements(code);
     plan->pack_b = !in_place;
     plan->pack_a = collide && (cols > 4 * code->cols || (ta && call->m * call->k * code->size > level2()));
     plan->tile_rows = narrow && collide && !plan->pack_a ? smaller(code->rows, 8) : code->rows;
     plan->by_panels = in_place || narrow;
-    plan->rows = plan->by_panels ? rows : plan->tile_rows;
     const size_t fit = tuned_a_elements(code) / (plan->depth + 2 * code->lanes) / code->rows * code->rows;
-    if (plan->pack_a) plan->rows = smaller(fit, ta ? rows : plan->rows);
+    plan->rows = plan->by_panels && !plan->pack_a ? rows : smaller(fit, rows);
 }
 
 struct tuned_plan tuned_plan_for(const struct tuned_code *code, const struct gemm_call *call,

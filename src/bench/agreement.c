@@ -35,15 +35,14 @@ static struct config cut(const struct config *config, const struct agreement *ag
     return few;
 }
 
-/* The losses of the steps; NaN where one is missing. */
-static enum status run_losses(const struct agreement *agreement, const struct config *config,
-                              const struct gemm_backend *backend, const struct dataset_pair *data,
-                              double *losses) {
+/* The losses of the first steps; NaN where one is missing. */
+static enum status run_losses(size_t steps, const struct config *config, const struct gemm_backend *backend,
+                              const struct dataset_pair *data, double *losses) {
     struct run_result result;
-    const struct run_limits limits = {.steps = agreement->steps, .losses = losses};
+    const struct run_limits limits = {.steps = steps, .losses = losses};
     struct dataset_pair training = *data; /* a view */
     training.test.count = 0;              /* nobody asks how well these few steps do */
-    for (size_t s = 0; s < agreement->steps; s++) losses[s] = NAN;
+    for (size_t s = 0; s < steps; s++) losses[s] = NAN;
     const enum status status = run_training(config, backend, &training, &limits, &result);
     if (!status) run_close(&result);
     return status && result.diverged ? STATUS_VERIFY_FAILED : status; /* the reference did these steps */
@@ -57,7 +56,7 @@ static enum status measure_drift(const struct agreement *agreement, const struct
     *drift = (struct drift){.tolerance = agreement_tolerance(agreement, (enum gemm_dtype)config->dtype,
                                                              (enum gemm_precision)config->precision)};
     if (!losses) return status_set(STATUS_FAILED, "out of memory");
-    const enum status status = run_losses(agreement, &few, backend, data, losses);
+    const enum status status = run_losses(agreement->steps, &few, backend, data, losses);
     for (size_t s = 0; s < agreement->steps && !status; s++) {
         const double relative = fabs(losses[s] - agreement->losses[s]) / fabs(agreement->losses[s]);
         if (relative <= drift->relative) continue;
@@ -106,8 +105,8 @@ enum status agreement_open(struct agreement *agreement, const struct config *con
     enum status status =
         registry_find("openmp", &loops); /* the same bits as serial on any number of threads */
     if (status) status = registry_find("serial", &loops);
-    if (!status) status = run_losses(agreement, &agreement->config, loops, data, agreement->losses);
-    if (!status) status = run_losses(agreement, &single, loops, data, agreement->single);
+    if (!status) status = run_losses(agreement->steps, &agreement->config, loops, data, agreement->losses);
+    if (!status) status = run_losses(agreement->steps, &single, loops, data, agreement->single);
     if (!status) {
         cut_steps(agreement);
         return STATUS_OK;
@@ -121,11 +120,38 @@ void agreement_close(struct agreement *agreement) {
     *agreement = (struct agreement){0};
 }
 
+/* Where whole steps are the backend's own and batches larger than those compared above: are the first losses, of the true batches, those of
+   eager, whose products were verified in these shapes? */
+static enum status check_large_batches(const struct agreement *agreement, const struct config *config,
+                                       const struct gemm_backend *backend, const struct dataset_pair *data) {
+    enum { STEPS = 2 }; /* the second sees the update of the first */
+    const bool fused = backend->fused && (config->engine == ENGINE_AUTO || config->engine == ENGINE_FUSED);
+    if (!fused || (size_t)config->batch_size <= agreement->rows) return STATUS_OK;
+    const double tolerance = agreement_tolerance(agreement, (enum gemm_dtype)config->dtype,
+                                                 (enum gemm_precision)config->precision);
+    struct config eager = *config;
+    double losses[STEPS], wanted[STEPS];
+    eager.engine = ENGINE_EAGER;
+    enum status status = run_losses(STEPS, config, backend, data, losses);
+    if (!status) status = run_losses(STEPS, &eager, backend, data, wanted);
+    for (size_t s = 0; s < STEPS && !status; s++) {
+        const double off = fabs(losses[s] - wanted[s]) / fabs(wanted[s]);
+        if (off <= tolerance || (isnan(wanted[s]) && isnan(losses[s])))
+            continue; /* NaN: an epoch of one step */
+        status = status_set(
+            STATUS_VERIFY_FAILED,
+            "engine fused: the loss of step %zu is off by %.1e of what eager gives; %.0e is allowed", s + 1,
+            off, tolerance);
+    }
+    return status;
+}
+
 enum status agreement_check(const struct agreement *agreement, const struct config *config,
                             const struct gemm_backend *backend, const struct dataset_pair *data,
                             struct drift *drift) {
     const enum status status = measure_drift(agreement, config, backend, data, drift);
-    if (status || drift->relative <= drift->tolerance) return status;
+    if (status) return status;
+    if (drift->relative <= drift->tolerance) return check_large_batches(agreement, config, backend, data);
     return status_set(
         STATUS_VERIFY_FAILED,
         "the loss of step %zu is off by %.1e of what float64 on one thread gives; %.0e is allowed",

@@ -28,7 +28,7 @@ struct drift {
 };
 
 /* The same steps on `backend` as `config` says (engine, residency, dtype, precision). STATUS_VERIFY_FAILED, and `drift` filled, if
-   the curve leaves the tolerance. */
+   the curve leaves the tolerance. Engine fused has to give the losses of eager with the true batches, too. */
 enum status agreement_check(const struct agreement *agreement, const struct config *config,
                             const struct gemm_backend *backend, const struct dataset_pair *data,
                             struct drift *drift);
