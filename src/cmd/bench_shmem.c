@@ -185,7 +185,8 @@ static enum status run_bench_shmem(int argc, char **argv) {
     size_t sizes[MOST_SIZES], count;
     const struct option_extra extras[] = {
         {"sizes", "N,..", "of squares m = n = k [2048]", &size_list},
-        {"repeat", "N", "times of each, in turn [7]", &repeat},
+        {"repeat", "N", "times of each, in turn; three times, with new operands, if they are short [7]",
+         &repeat},
     };
     const struct option_set set = {
         .usage = "bench shmem [--sizes N,..] [--dtype f32|f64] [--log FILE]",
