@@ -1,6 +1,8 @@
 /* compare and bench as a user meets them: tables, logs, exit codes, and no time for what is wrong. */
 #include "tests/support.h"
 
+#include <math.h>
+
 #include <cjson/cJSON.h>
 #include <glob.h>
 #include <stdio.h>
@@ -192,7 +194,8 @@ static void benches_gemms(void **state) {
     assert_says(output, "NN f32      32     16     42  serial");
     assert_null(strstr(output, "TN f32"));
     cJSON *line = find_line(log, "gemm", "openmp");
-    assert_true(number(line, "gflops") > 0 && number(line, "m") == 48 && number(line, "repeats") == 3);
+    assert_true(number(line, "gflops") > 0 && number(line, "m") == 48 &&
+                fmod(number(line, "repeats"), 3) == 0 && number(line, "repeats") > 0);
     assert_near(number(line, "gflops"), 2e-9 * 48 * 48 * 48 / number(line, "median_seconds"), 1e-9);
     cJSON_Delete(line);
     line = find_line(log, "peak", NULL);
