@@ -97,11 +97,11 @@ measure() {
             --repeat 1
     else
         run compare-high compare $high --backends all --limit-seconds 8 --repeat 1
-        run gemm bench gemm $validation --sizes 512,1024,2048 --limit-seconds 2
+        run gemm bench gemm $validation --sizes 512,1024,2048 --limit-seconds 1.5
         run gemm-high bench gemm $high --sizes none --dtype f32 --backends openblas,tuned
         run breakeven bench breakeven --batches 16,128,1024 --hidden 32,128,512
     fi
-    run scaling bench scaling $validation --epochs 5
+    run scaling bench scaling $validation --epochs 3
 }
 
 write() {
