@@ -38,15 +38,21 @@ struct fused_times {
 };
 
 struct gemm_fused {
-    /* A state for this network with the backend's context, or NULL with the reason (a phrase) in `why`. */
-    void *(*open)(void *context, const struct fused_network *network, char *why, size_t size);
+    /* A state for this network with the backend's context, or NULL with the reason (a phrase) in `why`. Unless `forced`, steps
+       that are expected to be slower than op by op are such a reason. */
+    void *(*open)(void *context, const struct fused_network *network, bool forced, char *why, size_t size);
     void (*close)(void *state);
 
     /* Steps `first` .. first + count - 1 of an epoch, one at least, on the threads that the backend had at `open`, or has if these are
        fewer. Returns how many were done: fewer if *stop (may be NULL) was not 0 after a step, or
-       after a step whose loss was not finite, which changes no weight. Adds to `times`. */
+       after a step whose loss was not finite, which changes no weight. Adds to `times`.
+       A GPU may return before the work is done: `count`, whatever a loss or *stop will say, and no times. 0: it failed, and `error`
+       of the backend knows why. */
     size_t (*run)(void *state, size_t first, size_t count, const volatile sig_atomic_t *stop,
                   struct fused_times *times);
+
+    /* (optional) How, in a phrase: the way chosen for this network, and what was expected of it. */
+    void (*describe)(void *state, char *text, size_t size);
 };
 
 #endif

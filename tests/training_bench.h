@@ -1,4 +1,5 @@
-/* A training run on the built-in data of tests/reference/mlp_numpy.py, or on 2,500 synthetic digits if the network has 784 inputs, watched: what test_training.c and test_gpu_training.c share. */
+/* A training run on the built-in data of tests/reference/mlp_numpy.py, or on 2,500 synthetic digits if the network has 784 inputs
+   (400: their middle, 20 x 20), watched: what test_training.c and test_gpu_training.c share. */
 #ifndef TESSERA_TESTS_TRAINING_BENCH_H
 #define TESSERA_TESTS_TRAINING_BENCH_H
 

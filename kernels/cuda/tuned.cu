@@ -124,4 +124,5 @@ extern "C" const struct gemm_backend gemm_cuda_tuned = {
     .describe = tuned_describe,
     .kernels = tuned_kernels,
     .error = tuned_error,
+    .fused = &cuda_fused,
 };

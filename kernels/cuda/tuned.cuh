@@ -19,6 +19,9 @@ struct tuned_context {
     void *library;    /* the context of cublas */
 };
 
+/* Engine fused: fused.cu. */
+extern "C" const struct gemm_fused cuda_fused;
+
 /* narrow.cu: one dimension of the output layer's size. */
 static const int NARROW_SHARED = 96 << 10; /* the shared memory that a block needs there */
 bool narrow_takes(const struct gemm_call *call);

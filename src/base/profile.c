@@ -83,7 +83,7 @@ static const struct {
     [PART_GEMM_NT] = {"gemm_nt", "GEMM NT input gradient"},
     [PART_ELEMENTWISE] = {"elementwise", "element-wise"},
     [PART_OPTIMIZER] = {"optimizer", "optimizer"},
-    [PART_GRAPH] = {"graph", "steps in a graph"},
+    [PART_STEPS] = {"graph", "whole steps"},
     [PART_BATCH] = {"batch", "batch preparation"},
     [PART_EVALUATION] = {"evaluation", "evaluation"},
     [PART_CHECKPOINT] = {"checkpoint", "checkpoint"},

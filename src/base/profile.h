@@ -16,7 +16,7 @@ enum profile_part {
     PART_GEMM_NT, /* input gradient */
     PART_ELEMENTWISE,
     PART_OPTIMIZER,
-    PART_GRAPH, /* whole steps, which a captured graph does not take apart */
+    PART_STEPS, /* whole steps, which a captured graph or a fused kernel does not take apart */
     PART_BATCH, /* permutation, gather, pixel conversion */
     PART_EVALUATION,
     PART_CHECKPOINT,

@@ -113,7 +113,7 @@ static enum status look_inside(struct comparison *comparison, struct comparison_
     struct config config = row->sweep->config;
     const struct run_limits limits = {.seconds = comparison->limit_seconds,
                                       .steps = row->runs[0].steps_per_epoch};
-    if (row->runs[0].time.seconds[PART_GRAPH] == 0) return STATUS_OK;
+    if (row->runs[0].time.seconds[PART_STEPS] == 0) return STATUS_OK;
     config.engine = ENGINE_EAGER;
     tell(comparison, row, "op by op");
     return run_training(&config, row->sweep->backend, comparison->data, &limits, &row->ops);

@@ -66,9 +66,11 @@ void console_header(const struct trainer *trainer, const struct dataset_pair *da
            trainer->validation.count ? " (after the validation split)" : "",
            text_grouped(trainer->test.count).text, data->train.height, data->train.width);
     print_recipe(trainer);
+    char engine[160];
+    engine_describe(trainer, engine, sizeof engine);
     printf("compute   backend %s (%s), %s, precision %s, engine %s, residency %s\n", compute->backend->name,
            compute->description, dtype_name(trainer->mlp.dtype),
-           compute_precision(compute, trainer->mlp.dtype), trainer->engine->name, compute_residency(compute));
+           compute_precision(compute, trainer->mlp.dtype), engine, compute_residency(compute));
     if (compute->gpu[0]) printf("gpu       %s\n", compute->gpu);
     printf("machine   %s; %s; %s %s\n\n", platform_cpu(), platform_system(), platform_compiler(),
            platform_flags());
@@ -93,7 +95,7 @@ void console_epoch(struct console *console, const struct epoch_record *record) {
            console_accuracy(record->evaluation.correct, record->evaluation.total).text, record->seconds,
            text_grouped((uint64_t)record->images_per_second).text);
     for (int part = PART_GEMM_NN; part <= PART_GEMM_NT; part++) {
-        if (seconds[PART_GRAPH] > 0) { /* not taken apart */
+        if (seconds[PART_STEPS] > 0) { /* not taken apart */
             printf("      -");
         } else {
             printf("  %3.0f %%", percent(seconds[part], record->seconds));

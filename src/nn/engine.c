@@ -5,6 +5,9 @@
 
 #include "kernels/fused.h"
 
+/* Steps of a graph, or in one launch of a kernel: a node of a graph takes about a kilobyte, and a step a dozen nodes. */
+enum { LONGEST_LAUNCH = 4096 };
+
 enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) {
     struct mlp *mlp = &trainer->mlp;
     struct device *device = &trainer->compute->device;
@@ -34,9 +37,6 @@ const struct engine engine_eager = {.name = "eager", .run = eager_run};
 
 /* --- graph --- */
 
-/* A node takes about a kilobyte, and a step a dozen nodes. */
-enum { LONGEST_GRAPH = 4096 };
-
 static enum status graph_prepare(struct trainer *trainer) {
     struct device *device = &trainer->compute->device;
     enum status status = device->driver->begin_capture(device);
@@ -52,7 +52,7 @@ static enum status graph_run(struct trainer *trainer, size_t first, size_t *coun
     if (*count != trainer->steps)
         return eager_run(trainer, first, count); /* the rest of an interrupted epoch */
     const enum status status = device->driver->replay(device, trainer->engine_state);
-    device_lap(device, PART_GRAPH);
+    device_lap(device, PART_STEPS);
     return status;
 }
 
@@ -62,20 +62,21 @@ static void graph_close(struct trainer *trainer) {
 }
 
 const struct engine engine_graph = {.name = "graph",
-                                    .stride = LONGEST_GRAPH,
+                                    .stride = LONGEST_LAUNCH,
                                     .prepare = graph_prepare,
                                     .run = graph_run,
                                     .close = graph_close};
 
 /* --- fused --- */
 
-/* Steps in one call: about as many as are done before somebody who watches would wait. The backend looks at trainer->stop itself. */
-enum { FUSED_STRIDE = 64 };
-static const double FUSED_SECONDS = 0.05;
+/* Steps in one call on the host: about as many as are done before somebody who watches would wait. The backend looks at trainer->stop
+   itself. */
+enum { HOST_STRIDE = 64 };
+static const double HOST_SECONDS = 0.05;
 
 static size_t next_stride(double seconds, size_t steps) {
-    const double fit = FUSED_SECONDS * (double)steps / fmax(seconds, 1e-9);
-    return fit < 1 ? 1 : fit > FUSED_STRIDE ? FUSED_STRIDE : (size_t)fit;
+    const double fit = HOST_SECONDS * (double)steps / fmax(seconds, 1e-9);
+    return fit < 1 ? 1 : fit > HOST_STRIDE ? HOST_STRIDE : (size_t)fit;
 }
 
 static struct fused_network network_of(const struct trainer *trainer) {
@@ -117,33 +118,48 @@ static bool fused_open(struct trainer *trainer, char *why, size_t size) {
         snprintf(why, size, "it has no precision %s", config_choice("precision", trainer->config->precision));
     } else {
         const struct fused_network network = network_of(trainer);
-        trainer->engine_state = backend->fused->open(compute->context, &network, why, size);
+        const bool forced = trainer->config->engine == ENGINE_FUSED;
+        trainer->engine_state = backend->fused->open(compute->context, &network, forced, why, size);
     }
     return trainer->engine_state != NULL;
 }
 
-static enum status fused_run(struct trainer *trainer, size_t first, size_t *count) {
-    struct profile *profile = trainer->compute->device.profile;
-    struct fused_times times = {0};
-    const size_t limit = trainer->engine_stride ? trainer->engine_stride : 1;
-    if (*count > limit) *count = limit;
-    const double start = clock_seconds();
-    *count =
-        trainer->compute->backend->fused->run(trainer->engine_state, first, *count, trainer->stop, &times);
-    trainer->engine_stride = next_stride(clock_seconds() - start, *count);
-    if (!profile) return STATUS_OK;
+/* What the steps did with their time, as the backend says. */
+static void take_times(const struct trainer *trainer, size_t first, size_t count,
+                       const struct fused_times *times) {
     static const enum profile_part part[] = {PART_GEMM_NN, PART_GEMM_TN, PART_GEMM_NT};
+    struct profile *profile = trainer->compute->device.profile;
     size_t images = 0;
-    for (size_t step = first; step < first + *count; step++) images += engine_rows(trainer, step);
+    for (size_t step = first; step < first + count; step++) images += engine_rows(trainer, step);
     for (size_t op = 0; op < PROFILE_OPS; op++)
         for (size_t l = op == 2; l < trainer->mlp.depth; l++) {
             const struct mlp_layer *layer = &trainer->mlp.layer[l];
             profile_take(profile, profile_gemm_slot(part[op], l, images, layer->in, layer->out),
-                         times.gemm[op][l]);
-            if (!profile->diverted) profile->gemm[op][l].calls += *count - 1;
+                         times->gemm[op][l]);
+            if (!profile->diverted) profile->gemm[op][l].calls += count - 1;
         }
-    profile_take(profile, (struct profile_slot){.part = PART_BATCH}, times.batch);
-    profile_take(profile, (struct profile_slot){.part = PART_ELEMENTWISE}, times.elementwise);
+    profile_take(profile, (struct profile_slot){.part = PART_BATCH}, times->batch);
+    profile_take(profile, (struct profile_slot){.part = PART_ELEMENTWISE}, times->elementwise);
+}
+
+static enum status fused_run(struct trainer *trainer, size_t first, size_t *count) {
+    struct compute *compute = trainer->compute;
+    const struct gemm_fused *fused = compute->backend->fused;
+    struct fused_times times = {0};
+    const bool host = compute->device.driver->host_memory;
+    const size_t limit = trainer->engine_stride ? trainer->engine_stride : 1;
+    if (host && *count > limit) *count = limit;
+    const double start = clock_seconds();
+    *count = fused->run(trainer->engine_state, first, *count, trainer->stop, &times);
+    if (!*count)
+        return status_set(STATUS_FAILED, "engine fused of backend '%s': %s", compute->backend->name,
+                          compute->backend->error(compute->context));
+    trainer->engine_stride = next_stride(clock_seconds() - start, *count);
+    if (!host) {
+        device_lap(&compute->device, PART_STEPS);
+    } else if (compute->device.profile) {
+        take_times(trainer, first, *count, &times);
+    }
     return STATUS_OK;
 }
 
@@ -152,13 +168,13 @@ static void fused_close(struct trainer *trainer) {
 }
 
 const struct engine engine_fused = {
-    .name = "fused", .stride = FUSED_STRIDE, .run = fused_run, .close = fused_close};
+    .name = "fused", .stride = LONGEST_LAUNCH, .run = fused_run, .close = fused_close};
 
 enum status engine_select(struct trainer *trainer, const struct engine **engine) {
     const enum engine_choice choice = (enum engine_choice)trainer->config->engine;
     const char *device = trainer->compute->device.driver->name;
     const bool captures = trainer->compute->device.driver->begin_capture != NULL,
-               fits = trainer->steps <= LONGEST_GRAPH;
+               fits = trainer->steps <= LONGEST_LAUNCH;
     char why[256] = "";
     *engine = &engine_fused;
     if ((choice == ENGINE_AUTO || choice == ENGINE_FUSED) && fused_open(trainer, why, sizeof why))
@@ -178,5 +194,13 @@ enum status engine_select(struct trainer *trainer, const struct engine **engine)
         STATUS_UNAVAILABLE,
         "engine graph takes epochs of up to %d steps, and this one has %zu: use --engine eager, or a "
         "larger --batch-size",
-        LONGEST_GRAPH, trainer->steps);
+        LONGEST_LAUNCH, trainer->steps);
+}
+
+void engine_describe(const struct trainer *trainer, char *text, size_t size) {
+    const struct gemm_fused *fused = trainer->compute->backend->fused;
+    char how[128] = "";
+    if (trainer->engine == &engine_fused && fused->describe)
+        fused->describe(trainer->engine_state, how, sizeof how);
+    snprintf(text, size, "%s%s%s%s", trainer->engine->name, how[0] ? " (" : "", how, how[0] ? ")" : "");
 }

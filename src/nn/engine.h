@@ -34,6 +34,9 @@ extern const struct engine engine_fused;
    for and cannot be; where fused cannot be it is eager, and trainer->notice says why. */
 enum status engine_select(struct trainer *trainer, const struct engine **engine);
 
+/* Its name, and what it says of itself: "fused (..)". */
+void engine_describe(const struct trainer *trainer, char *text, size_t size);
+
 /* Images of step `step`: a full batch, or what is left. */
 static inline size_t engine_rows(const struct trainer *trainer, size_t step) {
     const size_t left = trainer->train.count - step * trainer->batch;

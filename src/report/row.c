@@ -65,7 +65,7 @@ const char *const row_part_titles[ROW_PARTS] = {"transfers",
                                                 "GEMM TN (weight gradient)",
                                                 "GEMM NT (input gradient)",
                                                 "element-wise, optimizer",
-                                                "steps in a graph",
+                                                "whole steps",
                                                 "other"};
 const char *const row_part_names[ROW_PARTS] = {"transfers",    "NN",    "TN",   "NT",
                                                "element-wise", "graph", "other"};

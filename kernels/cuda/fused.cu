@@ -1,0 +1,77 @@
+/* The slot `fused` of cuda-tuned: which form takes a network, if any. */
+#include <stdlib.h>
+
+#include "kernels/cuda/fused.cuh"
+
+struct fused_state {
+    const fused_form *form;
+    double seconds; /* of a step, as expected */
+    void *state;
+};
+
+static const fused_form *const forms[] = {&fused_resident, &fused_phases};
+
+/* Seconds of a step op by op, in a captured graph: 3 us a launch, and what the library needs for large products. */
+static double seconds_by_op(const fused_network *network) {
+    double flops = 0;
+    for (size_t l = 0; l < network->depth; l++)
+        flops += (l ? 6.0 : 4.0) * (double)(network->batch * network->layer[l].in * network->layer[l].out);
+    return 3e-6 * (double)(3 * network->depth + 2) + flops / (network->dtype == GEMM_F32 ? 45e12 : 40e12);
+}
+
+static bool launches_together(const tuned_context *context) {
+    int device = 0, can = 0;
+    (void)context;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && can;
+}
+
+static void *fused_open(void *opaque, const struct fused_network *network, bool forced, char *why, size_t size) {
+    tuned_context *context = (tuned_context *)opaque;
+    fused_state best = {};
+    if (!launches_together(context)) {
+        snprintf(why, size, "this GPU cannot keep all blocks of a kernel running at once (cooperative launch)");
+        return NULL;
+    }
+    for (const fused_form *form : forms) {
+        const double seconds = form->estimate(context, network, why, size);
+        if (seconds > 0 && (!best.form || seconds < best.seconds)) best = {form, seconds, NULL};
+    }
+    if (!best.form) return NULL;
+    const double otherwise = seconds_by_op(network);
+    if (!forced && best.seconds > otherwise) {
+        snprintf(why, size, "a step would take %.0f us, and %.0f us op by op", 1e6 * best.seconds, 1e6 * otherwise);
+        return NULL;
+    }
+    best.state = best.form->open(context, network, why, size);
+    fused_state *state = best.state ? (fused_state *)malloc(sizeof *state) : NULL;
+    if (state) {
+        *state = best;
+    } else if (best.state) {
+        snprintf(why, size, "out of memory");
+        best.form->close(best.state);
+    }
+    return state;
+}
+
+static void fused_close(void *opaque) {
+    fused_state *state = (fused_state *)opaque;
+    state->form->close(state->state);
+    free(state);
+}
+
+static size_t fused_run(void *opaque, size_t first, size_t count, const volatile sig_atomic_t *stop,
+                        struct fused_times *times) {
+    fused_state *state = (fused_state *)opaque;
+    (void)stop;
+    (void)times;
+    return state->form->run(state->state, first, count);
+}
+
+static void fused_describe(void *opaque, char *text, size_t size) {
+    const fused_state *state = (const fused_state *)opaque;
+    snprintf(text, size, "%s, a step in about %.1f us", state->form->name, 1e6 * state->seconds);
+}
+
+const struct gemm_fused cuda_fused = {
+    .open = fused_open, .close = fused_close, .run = fused_run, .describe = fused_describe};

@@ -1,0 +1,196 @@
+/* Engine fused on the GPU against engine eager there, and against the independent loss curves: both of its forms, with tails in every
+   dimension. */
+#include "tests/gpu.h"
+#include "tests/training_bench.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define RESIDENT "resident weights"
+#define PHASES "phases of tiles"
+
+/* Each form's: batches, layers, classes and images that nothing divides; the last batch of an epoch is a part of one. */
+static const struct recipe {
+    const char *form, *settings;
+} recipes[] = {
+    {RESIDENT, "layers=784-128-10 batch-size=128 epochs=2 weight-decay=0.01"},
+    {RESIDENT, "layers=784-37-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05 activation=gelu"},
+    {RESIDENT, "layers=784-250-10 batch-size=100 epochs=2 momentum=0.5 weight-decay=0.001 activation=tanh"},
+    {RESIDENT, "layers=400-37-12 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
+    {RESIDENT, "layers=400-1-10 batch-size=5 epochs=1"},
+    {RESIDENT, "layers=784-100-10 batch-size=128 epochs=3 schedule=cosine lr=0.3"},
+    {PHASES, "layers=784-10 batch-size=128 epochs=2"},
+    {PHASES, "layers=784-37-26 batch-size=127 epochs=2 momentum=0.9 lr=0.05"},
+    {PHASES, "layers=784-70-33-10 batch-size=37 epochs=1 activation=gelu"},
+    {PHASES, "layers=784-64-40-50-26 batch-size=600 epochs=6 activation=tanh init=xavier"},
+    {PHASES, "layers=784-48-32-10 batch-size=1100 epochs=6 momentum=0.5 activation=sigmoid schedule=cosine"},
+    {PHASES, "layers=400-37-22-10 batch-size=127 epochs=2 weight-decay=0.01"},
+    {PHASES, "layers=784-512-512-10 batch-size=128 epochs=1"},
+};
+enum { RECIPES = sizeof recipes / sizeof *recipes };
+
+static void open_engine(struct bench *bench, const char *engine, const char *settings) {
+    char all[512];
+    gpu_needed();
+    snprintf(all, sizeof all, "backend=cuda-tuned engine=%s log-steps=400 %s", engine, settings);
+    bench_open(bench, all, NULL);
+    assert_string_equal(bench->trainer.notice, "");
+    assert_string_equal(bench->trainer.engine->name, engine);
+}
+
+/* All parameters, as doubles; to be freed. */
+static double *parameters(struct bench *bench) {
+    struct device *device = &bench->compute.device;
+    const size_t count = bench->trainer.mlp.parameter_elements;
+    const bool wide = bench->trainer.mlp.dtype == GEMM_F64;
+    double *values = malloc(count * sizeof *values);
+    assert_non_null(values);
+    device->driver->download(device, values, bench->trainer.mlp.parameters, count * (wide ? 8 : 4));
+    for (size_t i = count; i-- > 0 && !wide;) values[i] = ((float *)values)[i];
+    return values;
+}
+
+static void losses_of_eager(enum gemm_dtype dtype, double tolerance) {
+    for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 3 : 1) {
+        struct bench eager, fused;
+        struct run_summary a, b;
+        char settings[256], how[160];
+        snprintf(settings, sizeof settings, "%s dtype=%s", recipes[r].settings, dtype_name(dtype));
+        open_engine(&eager, "eager", settings);
+        open_engine(&fused, "fused", settings);
+        engine_describe(&fused.trainer, how, sizeof how);
+        assert_says(how, dtype == GEMM_F64 ? PHASES : recipes[r].form);
+        assert_status(bench_run(&eager, &a), STATUS_OK);
+        assert_status(bench_run(&fused, &b), STATUS_OK);
+        assert_true(eager.steps == fused.steps && eager.steps > 10);
+        for (size_t s = 0; s < eager.steps; s++) assert_near(fused.losses[s] / eager.losses[s], 1, tolerance);
+        assert_near((double)a.test.correct, (double)b.test.correct, dtype == GEMM_F64 ? 0 : 1);
+        assert_true(fused.last.train_images == eager.last.train_images);
+        assert_near((double)fused.last.train_correct, (double)eager.last.train_correct, dtype == GEMM_F64 ? 0 : 3);
+        assert_near(fused.last.train_loss / eager.last.train_loss, 1, tolerance);
+        double *x = parameters(&eager), *y = parameters(&fused);
+        for (size_t i = 0; i < eager.trainer.mlp.parameter_elements; i++) assert_near(y[i], x[i], 10 * tolerance);
+        free(x);
+        free(y);
+        bench_close(&eager);
+        bench_close(&fused);
+    }
+}
+
+static void losses_of_eager_in_float32(void **state) {
+    (void)state;
+    losses_of_eager(GEMM_F32, 1e-4);
+}
+
+static void losses_of_eager_in_float64(void **state) {
+    (void)state;
+    losses_of_eager(GEMM_F64, 1e-11);
+}
+
+static void the_independent_curves(void **state) {
+    (void)state;
+    gpu_needed();
+    for (size_t curve = 0; curve < bench_curves(); curve += support_stride() > 1 ? 3 : 1) {
+        bench_check_curve(curve, "backend=cuda-tuned engine=fused", GEMM_F32, 1e-3);
+        bench_check_curve(curve, "backend=cuda-tuned engine=fused", GEMM_F64, 1e-10);
+    }
+}
+
+/* An epoch in pieces and a second run give the bits of the first. */
+static void the_same_bits(void **state) {
+    (void)state;
+    for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 5 : 1) {
+        struct bench whole, pieces;
+        struct run_summary summary;
+        open_engine(&whole, "fused", recipes[r].settings);
+        open_engine(&pieces, "fused", recipes[r].settings);
+        assert_status(bench_run(&whole, &summary), STATUS_OK);
+        struct trainer *trainer = &pieces.trainer;
+        for (; trainer->state.epoch < pieces.config.epochs; trainer->state.epoch++) {
+            size_t step = 0;
+            trainer_begin_epoch(trainer);
+            for (size_t n = 1; step < trainer->steps; n++) {
+                size_t count = n < trainer->steps - step ? n : trainer->steps - step;
+                assert_status(trainer->engine->run(trainer, step, &count), STATUS_OK);
+                step += count;
+            }
+        }
+        double *x = parameters(&whole), *y = parameters(&pieces);
+        assert_memory_equal(x, y, whole.trainer.mlp.parameter_elements * sizeof *x);
+        free(x);
+        free(y);
+        bench_close(&whole);
+        bench_close(&pieces);
+    }
+}
+
+static void a_bad_step_changes_no_weight(void **state) {
+    (void)state;
+    static const char *const networks[] = {"layers=784-40-10 batch-size=100", "layers=784-40-30-10 batch-size=100"};
+    for (int n = 0; n < 2; n++) {
+        struct bench bench;
+        struct run_summary summary;
+        float *weights;
+        open_engine(&bench, "fused", networks[n]);
+        struct device *device = &bench.compute.device;
+        struct mlp *mlp = &bench.trainer.mlp;
+        const size_t bytes = mlp->parameter_elements * sizeof *weights;
+        weights = malloc(2 * bytes);
+        assert_non_null(weights);
+        device->driver->download(device, weights, mlp->parameters, bytes);
+        weights[17] = NAN;
+        device->driver->upload(device, mlp->parameters, weights, bytes);
+        assert_status(bench_run(&bench, &summary), STATUS_FAILED);
+        assert_says(status_message(), "epoch 1, step 1; it starts in layer 1");
+        device->driver->download(device, (char *)weights + bytes, mlp->parameters, bytes);
+        assert_memory_equal(weights, (char *)weights + bytes, bytes);
+        free(weights);
+        bench_close(&bench);
+    }
+}
+
+/* After it has gone wrong in the middle, the step is named. */
+static void divergence_is_named(void **state) {
+    (void)state;
+    struct bench bench;
+    struct run_summary summary;
+    open_engine(&bench, "fused", "layers=784-40-10 batch-size=100 epochs=99 lr=1e3 weight-decay=100");
+    assert_status(bench_run(&bench, &summary), STATUS_FAILED);
+    assert_says(status_message(), "the loss is not finite at epoch ");
+    bench_close(&bench);
+}
+
+static void auto_takes_what_is_faster(void **state) {
+    (void)state;
+    static const struct {
+        const char *settings, *engine;
+    } cases[] = {{"layers=784-128-10 batch-size=128", "fused"},
+                 {"layers=784-64-10 batch-size=128 dtype=f64", "fused"},
+                 {"layers=784-2048-2048-10 batch-size=2500", "graph"},
+                 {"layers=784-64-10 precision=bf16", "graph"}};
+    struct bench bench;
+    gpu_needed();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char settings[256];
+        snprintf(settings, sizeof settings, "backend=cuda-tuned %s", cases[i].settings);
+        bench_open(&bench, settings, NULL);
+        assert_string_equal(bench.trainer.engine->name, cases[i].engine);
+        assert_string_equal(bench.trainer.notice, "");
+        bench_close(&bench);
+    }
+    bench_open(&bench, "backend=cublas engine=fused layers=784-64-10", NULL);
+    assert_string_equal(bench.trainer.engine->name, "eager");
+    assert_says(bench.trainer.notice, "engine fused cannot be used here: backend 'cublas' has none");
+    bench_close(&bench);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(losses_of_eager_in_float32),   cmocka_unit_test(losses_of_eager_in_float64),
+        cmocka_unit_test(the_independent_curves),       cmocka_unit_test(the_same_bits),
+        cmocka_unit_test(a_bad_step_changes_no_weight), cmocka_unit_test(divergence_is_named),
+        cmocka_unit_test(auto_takes_what_is_faster),
+    };
+    return cmocka_run_group_tests_name("gpu fused", tests, NULL, NULL);
+}
