@@ -6,12 +6,14 @@
               back, layer after layer: tiles of dZ = (dZ' W^T) act'(Z)
               update: tiles of all dW = X^T dZ, each with its SGD in the write-back; biases; the tally
               That is 2 L - 1 meetings a step of L layers. Updates come last, so that no weight changes while it is read.
-   Tile       a warp computes 32 x 16, 4 x 4 a lane, from slabs of its own: it loads the next slab into registers while it multiplies
-              this one, and waits for nobody. The 8 warps of a block lie side by side or share the k of one tile (then they add up in
-              a fixed order), as fills the GPU best.
+   Tile       a warp computes 32 x 16 from slabs of 64 bytes of k that it copies for itself, some ahead, and waits for nobody. Its lanes
+              have 8 x 8 outputs each, for every fourth pack of k: 16 multiply-adds for 16 bytes of shared memory, which is what that
+              memory can give; at the end they add up. The 8 warps of a block lie side by side or share the k of one tile (then they
+              add up too), as fills the GPU best.
    Bound by   small batches: meetings (1 us each) and latency. 784-512-512-10 at batch 128: 410 MFLOP a step, 7 us at 59 TFLOP/s;
               about 50 MB through the L2 cache, 9 us; 5 meetings.
    Same bits  whenever the same GPU runs it: every sum has one order. */
+#include <cuda_pipeline.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -20,16 +22,20 @@
 #include "kernels/cuda/grid.cuh"
 
 static const int WARPS = 8, THREADS = 32 * WARPS;
-static const int R = 4;                         /* a lane has R x R outputs .. */
-static const int WARP_M = 8 * R, WARP_N = 4 * R; /* .. of this tile */
-static const int SLAB_BYTES = 128;              /* of k */
-static const int SLAB_PACKS_A = WARP_M * SLAB_BYTES / 16 / 32, SLAB_PACKS_B = WARP_N * SLAB_BYTES / 16 / 32;
+static const int R = 8;                          /* a lane has R x R outputs .. */
+static const int LANES_M = 4, LANES_N = 2;        /* .. of such a tile .. */
+static const int WARP_M = LANES_M * R, WARP_N = LANES_N * R;
+static const int LANES_K = 32 / LANES_M / LANES_N; /* .. for its share of k */
+static const int UNIT = 16;                       /* bytes of one access */
+static const int SLAB_UNITS = LANES_K;            /* of k */
+static const int UNITS_A = 144, UNITS_B = 80;     /* of a slab at most: see slab_layout */
+static const int MOST_STAGES = 4;                 /* slabs of a warp: one is multiplied, the others come */
 
-template <typename T> constexpr int SLAB = SLAB_BYTES / (int)sizeof(T);
-/* Shared memory of a warp: rows along k are a pack longer, for the banks. */
-template <typename T> constexpr int SLAB_A = WARP_M * (SLAB<T> + WIDEST<T>);
-template <typename T> constexpr int SLAB_B = WARP_N * (SLAB<T> + WIDEST<T>);
-static const size_t SHARED = WARPS * (WARP_M + WARP_N) * (SLAB_BYTES + 16);
+/* Elements of k in a slab. */
+template <typename T> constexpr int SLAB = SLAB_UNITS * UNIT / (int)sizeof(T);
+__host__ __device__ static constexpr size_t shared_for(int stages) {
+    return (size_t)stages * WARPS * (UNITS_A + UNITS_B) * UNIT;
+}
 
 /* --- what there is to do --- */
 
@@ -60,6 +66,7 @@ struct phase_control {
 
 template <typename T> struct phase_plan {
     int depth, batch, features;
+    int stages; /* slabs in shared memory: MOST_STAGES, or 2 where they do not fit */
     bool quads; /* pixels of an image may be read 4 at once */
     phase_layer<T> layer[FUSED_MAX_LAYERS];
     phase_shapes shapes;
@@ -70,6 +77,7 @@ template <typename T> struct phase_plan {
     const double *rates;
     double *losses, *row_loss; /* row_loss: [batch] */
     int *row_correct;          /* [batch] */
+    uint8_t *batch_labels;     /* [2][batch] */
     struct tally *tally;
     phase_control *control;
 };
@@ -81,162 +89,189 @@ template <typename T> struct operand {
     int rows, cols;
 };
 
-/* Of rows row0 .. row_end - 1 and columns col0 .. col_end - 1, the slab of ROWS x COLS; 0 beyond them. */
-template <int ROWS, int COLS, typename T, int N>
-__device__ inline void fetch_slab(pack<T, WIDEST<T>> (&to)[N], const operand<T> &from, int row0, int row_end, int col0,
-                             int col_end) {
-    constexpr int W = WIDEST<T>, PACKS = COLS / W;
-    static_assert(N * 32 == ROWS * PACKS, "a slab is a whole number of packs a lane");
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const int e = lane + 32 * i, r = row0 + e / PACKS, c = col0 + e % PACKS * W;
-        const T *at = from.from.at + (size_t)r * from.from.ld + c;
-        const bool inside = r < row_end && c < col_end;
-        if (inside && from.from.packs && c + W <= from.cols) {
-            to[i] = pack_at<W>(at);
-        } else {
-#pragma unroll
-            for (int q = 0; q < W; q++) to[i].value[q] = inside && c + q < from.cols ? at[q] : T(0);
-        }
-    }
-}
-
-template <int COLS, int PITCH, typename T, int N>
-__device__ inline void keep_slab(T *slab, const pack<T, WIDEST<T>> (&from)[N]) {
-    constexpr int W = WIDEST<T>, PACKS = COLS / W;
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const int e = lane + 32 * i;
-        pack_at<W>(slab + e / PACKS * PITCH + e % PACKS * W) = from[i];
-    }
-}
-
-/* Where a slab has k: in its rows (the matrix is stored with k as its columns), or down its columns. */
+/* How ROWS x COLS of a matrix lie in a slab, in units of 16 bytes: ALONG k as rows of OTHER with k as columns, else k rows of OTHER. The
+   pitch keeps the lanes of a warp on different banks. */
 template <typename T, bool ALONG, int OTHER> struct slab_layout {
-    static constexpr int ROWS = ALONG ? OTHER : SLAB<T>, COLS = ALONG ? SLAB<T> : OTHER,
-                         PITCH = ALONG ? COLS + WIDEST<T> : COLS;
+    static constexpr int W = WIDEST<T>, ROWS = ALONG ? OTHER : SLAB<T>, UNITS = ALONG ? SLAB_UNITS : OTHER / W,
+                         PITCH = ALONG ? UNITS : UNITS + 1;
 };
 
-/* Row i of a lane. */
-template <bool ALONG> __device__ inline int row_of_lane(int i) {
-    const int group = threadIdx.x % 8;
-    return ALONG ? group + 8 * i : R * group + i;
+/* Of rows row0 .. row_end - 1 and columns col0 .. col_end - 1, the next slab, on its way; 0 beyond them. In packs, what is between the
+   last column and the end of its pack is copied: it is 0. */
+template <typename L, typename T>
+__device__ inline void copy_slab(T *slab, const fused_matrix<T> &from, int row0, int row_end, int col0, int col_end) {
+    constexpr int W = L::W, STEP = 32 / L::UNITS;
+    const int lane = threadIdx.x % 32, unit = lane % L::UNITS, c = col0 + unit * W;
+    int r = row0 + lane / L::UNITS;
+    const T *at = from.at + (size_t)r * from.ld + c;
+    T *to = slab + (lane / L::UNITS * L::PITCH + unit) * W;
+    if (from.packs) {
+#pragma unroll
+        for (int i = 0; i < L::ROWS / STEP; i++, r += STEP, at += STEP * from.ld, to += STEP * L::PITCH * W) {
+            const bool inside = r < row_end && c < col_end;
+            __pipeline_memcpy_async(to, inside ? at : from.at, UNIT, inside ? 0 : UNIT);
+        }
+    } else {
+        for (int i = 0; i < L::ROWS / STEP; i++, r += STEP, at += STEP * from.ld, to += STEP * L::PITCH * W)
+            for (int q = 0; q < W; q++) {
+                const bool inside = r < row_end && c + q < col_end;
+                __pipeline_memcpy_async(to + q, inside ? at + q : from.at, sizeof(T), inside ? 0 : sizeof(T));
+            }
+    }
 }
 
+/* Row i of a lane's outputs in its warp's tile, and column j. Along k neighbours are in other lanes, for the banks. */
+template <bool ALONG> __device__ inline int row_of_lane(int i) {
+    const int m = threadIdx.x % LANES_M;
+    return ALONG ? m + LANES_M * i : R * m + i;
+}
+
+template <bool ALONG> __device__ inline int col_of_lane(int j) {
+    const int n = threadIdx.x / LANES_M % LANES_N;
+    return ALONG ? n + LANES_N * j : R * n + j;
+}
+
+__device__ inline int part_of_lane() {
+    return threadIdx.x / (LANES_M * LANES_N) % LANES_K;
+}
+
+/* R values of each of the lane's k in a slab: of rows, or of columns, `where(i)`. */
+template <typename L, bool ALONG, bool BLOCKED, typename T, typename I>
+__device__ inline void read_slab(T (&to)[R][L::W], const T *slab, I where) {
+    constexpr int W = L::W;
+    if (ALONG) {
+#pragma unroll
+        for (int i = 0; i < R; i++) {
+            const pack<T, W> some = pack_at<W>(slab + (where(i) * L::PITCH + part_of_lane()) * W);
+#pragma unroll
+            for (int e = 0; e < W; e++) to[i][e] = some.value[e];
+        }
+    } else {
+#pragma unroll
+        for (int e = 0; e < W; e++) {
+            const int k = BLOCKED ? W * part_of_lane() + e : part_of_lane() + LANES_K * e;
+#pragma unroll
+            for (int i = 0; i < R; i += W) {
+                const pack<T, W> some = pack_at<W>(slab + k * L::PITCH * W + where(i));
+#pragma unroll
+                for (int q = 0; q < W; q++) to[i + q][e] = some.value[q];
+            }
+        }
+    }
+}
+
+/* Adds up over the lanes that share outputs: a lane is left with rows R / LANES_K * part .. of its outputs. */
+template <typename T> __device__ inline void add_lanes(T (&sum)[R][R]) {
+    int rows = R;
+#pragma unroll
+    for (int offset = 16; offset > LANES_M * LANES_N / 2; offset /= 2) {
+        const bool upper = threadIdx.x & offset;
+        rows /= 2;
+#pragma unroll
+        for (int i = 0; i < R / 2; i++)
+#pragma unroll
+            for (int j = 0; j < R; j++)
+                if (i < rows) {
+                    const T other = __shfl_xor_sync(0xffffffffu, upper ? sum[i][j] : sum[i + rows][j], offset);
+                    sum[i][j] = (upper ? sum[i + rows][j] : sum[i][j]) + other;
+                }
+    }
+}
+
+/* A warp's tile at (m0, n0), from k = k0 to k1: the sums of this lane's k. `k1` is a multiple of a pack or the end of k. */
 template <bool A_ALONG, bool B_ALONG, typename T>
-__device__ inline void multiply_slab(T (&sum)[R][R], const T *a_slab, const T *b_slab, int depth) {
-    constexpr int W = WIDEST<T>, PA = slab_layout<T, A_ALONG, WARP_M>::PITCH, PB = slab_layout<T, B_ALONG, WARP_N>::PITCH;
-    const int col = R * (threadIdx.x % 32 / 8);
-#pragma unroll 2
-    for (int k = 0; k < depth; k += W) {
-        T a[R][W], b[W][R];
-        if (A_ALONG) {
-#pragma unroll
-            for (int i = 0; i < R; i++) {
-                const pack<T, W> some = pack_at<W>(a_slab + row_of_lane<true>(i) * PA + k);
-#pragma unroll
-                for (int e = 0; e < W; e++) a[i][e] = some.value[e];
+__device__ inline void warp_product(T (&sum)[R][R], const operand<T> &a, const operand<T> &b, int m0, int n0, int k0,
+                                    int k1, T *slabs, int stages) {
+    typedef slab_layout<T, A_ALONG, WARP_M> LA;
+    typedef slab_layout<T, B_ALONG, WARP_N> LB;
+    static_assert(LA::ROWS * LA::PITCH <= UNITS_A && LB::ROWS * LB::PITCH <= UNITS_B, "a slab has its place");
+    constexpr int W = WIDEST<T>, STAGE = (UNITS_A + UNITS_B) * W;
+    const auto copy = [&](int k, int stage) {
+        T *slab = slabs + stage * STAGE;
+        if (k < k1) {
+            if (A_ALONG) {
+                copy_slab<LA>(slab, a.from, m0, a.rows, k, k1);
+            } else {
+                copy_slab<LA>(slab, a.from, k, k1, m0, a.cols);
             }
-        } else {
-#pragma unroll
-            for (int e = 0; e < W; e++)
-#pragma unroll
-                for (int i = 0; i < R; i += W) {
-                    const pack<T, W> some = pack_at<W>(a_slab + (k + e) * PA + row_of_lane<false>(i));
-#pragma unroll
-                    for (int q = 0; q < W; q++) a[i + q][e] = some.value[q];
-                }
-        }
-        if (B_ALONG) {
-#pragma unroll
-            for (int j = 0; j < R; j++) {
-                const pack<T, W> some = pack_at<W>(b_slab + (col + j) * PB + k);
-#pragma unroll
-                for (int e = 0; e < W; e++) b[e][j] = some.value[e];
+            if (B_ALONG) {
+                copy_slab<LB>(slab + UNITS_A * W, b.from, n0, b.rows, k, k1);
+            } else {
+                copy_slab<LB>(slab + UNITS_A * W, b.from, k, k1, n0, b.cols);
             }
-        } else {
-#pragma unroll
-            for (int e = 0; e < W; e++)
-#pragma unroll
-                for (int j = 0; j < R; j += W) {
-                    const pack<T, W> some = pack_at<W>(b_slab + (k + e) * PB + col + j);
-#pragma unroll
-                    for (int q = 0; q < W; q++) b[e][j + q] = some.value[q];
-                }
         }
+        __pipeline_commit();
+    };
+    int ahead = 0, stage = 0;
+    for (; ahead < stages - 1; ahead++) copy(k0 + ahead * SLAB<T>, ahead);
+    for (int k = k0; k < k1; k += SLAB<T>) {
+        if (stages == MOST_STAGES) {
+            __pipeline_wait_prior(MOST_STAGES - 2);
+        } else {
+            __pipeline_wait_prior(0);
+        }
+        __syncwarp(); /* all lanes' copies have come, and the slab before has been read */
+        copy(k + (stages - 1) * SLAB<T>, ahead);
+        T of_a[R][W], of_b[R][W];
+        const T *slab = slabs + stage * STAGE;
+        read_slab<LA, A_ALONG, B_ALONG>(of_a, slab, row_of_lane<A_ALONG>);
+        read_slab<LB, B_ALONG, A_ALONG>(of_b, slab + UNITS_A * W, col_of_lane<B_ALONG>);
 #pragma unroll
         for (int e = 0; e < W; e++)
 #pragma unroll
             for (int i = 0; i < R; i++)
 #pragma unroll
-                for (int j = 0; j < R; j++) sum[i][j] += a[i][e] * b[e][j];
+                for (int j = 0; j < R; j++) sum[i][j] += of_a[i][e] * of_b[j][e];
+        ahead = ahead + 1 == stages ? 0 : ahead + 1;
+        stage = stage + 1 == stages ? 0 : stage + 1;
     }
+    __pipeline_wait_prior(0);
 }
 
-/* A warp's tile at (m0, n0), from k = k0 to k1. `k1` is a multiple of WIDEST or the end of k. */
-template <bool A_ALONG, bool B_ALONG, typename T>
-__device__ inline void warp_product(T (&sum)[R][R], const operand<T> &a, const operand<T> &b, int m0, int n0, int k0,
-                                    int k1, T *slab) {
-    typedef slab_layout<T, A_ALONG, WARP_M> LA;
-    typedef slab_layout<T, B_ALONG, WARP_N> LB;
-    pack<T, WIDEST<T>> next_a[SLAB_PACKS_A], next_b[SLAB_PACKS_B];
-    T *a_slab = slab, *b_slab = slab + SLAB_A<T>;
-    const auto fetch = [&](int k) {
-        if (A_ALONG) {
-            fetch_slab<LA::ROWS, LA::COLS>(next_a, a, m0, a.rows, k, k1);
-        } else {
-            fetch_slab<LA::ROWS, LA::COLS>(next_a, a, k, k1, m0, a.cols);
-        }
-        if (B_ALONG) {
-            fetch_slab<LB::ROWS, LB::COLS>(next_b, b, n0, b.rows, k, k1);
-        } else {
-            fetch_slab<LB::ROWS, LB::COLS>(next_b, b, k, k1, n0, b.cols);
-        }
-    };
-    if (k0 < k1) fetch(k0);
-    for (int k = k0; k < k1; k += SLAB<T>) {
-        __syncwarp();
-        keep_slab<LA::COLS, LA::PITCH>(a_slab, next_a);
-        keep_slab<LB::COLS, LB::PITCH>(b_slab, next_b);
-        __syncwarp();
-        if (k + SLAB<T> < k1) fetch(k + SLAB<T>);
-        multiply_slab<A_ALONG, B_ALONG>(sum, a_slab, b_slab, k1 - k < SLAB<T> ? k1 - k : SLAB<T>);
-    }
-}
-
-/* A block's tile of the m x n product over k; finish(i, j, sum) takes each element. */
-template <bool A_ALONG, bool B_ALONG, typename T, typename F>
+/* A block's tile of the m x n product over k: `before(i, j)` reads what an element needs, some elements ahead, and
+   `finish(i, j, sum, that)` takes it. */
+template <bool A_ALONG, bool B_ALONG, typename T, typename P, typename F>
 __device__ inline void block_tile(const operand<T> &a, const operand<T> &b, int m, int n, int k, int m0, int n0,
-                                  warp_shape shape, T *shared, F finish) {
-    constexpr int W = WIDEST<T>;
+                                  warp_shape shape, T *shared, int stages, P before, F finish) {
+    constexpr int W = WIDEST<T>, AHEAD = 4, SLABS = (UNITS_A + UNITS_B) * W;
     const int warp = threadIdx.x / 32, wk = warp % shape.k, wn = warp / shape.k % shape.n, wm = warp / shape.k / shape.n;
     const int rows = WARP_M * shape.m, cols = WARP_N * shape.n, packs = (k + W - 1) / W;
     const int k0 = W * (packs * wk / shape.k), k1 = min(k, W * (packs * (wk + 1) / shape.k));
     const int i0 = m0 + WARP_M * wm, j0 = n0 + WARP_N * wn;
     T sum[R][R] = {};
     if (i0 < m && j0 < n)
-        warp_product<A_ALONG, B_ALONG>(sum, a, b, i0, j0, k0, k1, shared + warp * (SLAB_A<T> + SLAB_B<T>));
+        warp_product<A_ALONG, B_ALONG>(sum, a, b, i0, j0, k0, k1, shared + warp * stages * SLABS, stages);
+    add_lanes(sum);
     __syncthreads(); /* the slabs have been read: the sums take their place */
     T *part = shared + (wk * rows + WARP_M * wm) * cols + WARP_N * wn;
 #pragma unroll
-    for (int i = 0; i < R; i++)
+    for (int x = 0; x < R / LANES_K; x++) {
+        T *row = part + row_of_lane<A_ALONG>(R / LANES_K * part_of_lane() + x) * cols;
 #pragma unroll
-        for (int j = 0; j < R; j += W) {
-            pack<T, W> some;
-#pragma unroll
-            for (int q = 0; q < W; q++) some.value[q] = sum[i][j + q];
-            pack_at<W>(part + row_of_lane<A_ALONG>(i) * cols + R * (threadIdx.x % 32 / 8) + j) = some;
-        }
+        for (int j = 0; j < R; j++) row[col_of_lane<B_ALONG>(j)] = sum[x][j];
+    }
     __syncthreads();
-#pragma unroll 2
-    for (int e = threadIdx.x; e < rows * cols; e += THREADS) {
-        const int i = m0 + e / cols, j = n0 + e % cols;
-        if (i >= m || j >= n) continue;
-        T total = shared[e];
-        for (int p = 1; p < shape.k; p++) total += shared[p * rows * cols + e];
-        finish(i, j, total);
+    const int shift = 31 - __clz(cols); /* a power of 2 */
+    for (int e0 = threadIdx.x; e0 < rows * cols; e0 += AHEAD * THREADS) {
+        decltype(before(0, 0)) old[AHEAD];
+        T total[AHEAD];
+#pragma unroll
+        for (int x = 0; x < AHEAD; x++) {
+            const int e = e0 + x * THREADS, i = m0 + (e >> shift), j = n0 + (e & (cols - 1));
+            if (e < rows * cols && i < m && j < n) old[x] = before(i, j);
+        }
+#pragma unroll
+        for (int x = 0; x < AHEAD; x++) {
+            const int e = e0 + x * THREADS;
+            total[x] = 0;
+            if (e < rows * cols)
+                for (int p = 0; p < shape.k; p++) total[x] += shared[p * rows * cols + e];
+        }
+#pragma unroll
+        for (int x = 0; x < AHEAD; x++) {
+            const int e = e0 + x * THREADS, i = m0 + (e >> shift), j = n0 + (e & (cols - 1));
+            if (e < rows * cols && i < m && j < n) finish(i, j, total[x], old[x]);
+        }
     }
     __syncthreads(); /* before the next tile */
 }
@@ -247,14 +282,14 @@ __device__ inline int tiles_along(int length, int side) {
 
 /* Those of the tiles first .. that are this block's, when tiles are dealt out one by one to the blocks. Returns the number of the
    tile after the last of this product. */
-template <bool A_ALONG, bool B_ALONG, typename T, typename F>
+template <bool A_ALONG, bool B_ALONG, typename T, typename P, typename F>
 __device__ inline int block_tiles(int first, const operand<T> &a, const operand<T> &b, int m, int n, int k, warp_shape shape,
-                                  T *shared, F finish) {
+                                  T *shared, int stages, P before, F finish) {
     const int rows = WARP_M * shape.m, cols = WARP_N * shape.n, down = tiles_along(m, rows);
     const int count = down * tiles_along(n, cols), blocks = gridDim.x;
     const int mine = (int)blockIdx.x - first % blocks;
     for (int t = mine < 0 ? mine + blocks : mine; t < count; t += blocks)
-        block_tile<A_ALONG, B_ALONG>(a, b, m, n, k, t % down * rows, t / down * cols, shape, shared, finish);
+        block_tile<A_ALONG, B_ALONG>(a, b, m, n, k, t % down * rows, t / down * cols, shape, shared, stages, before, finish);
     return first + count;
 }
 
@@ -293,16 +328,28 @@ template <typename T> struct worker {
         }
     }
 
+    __device__ uint8_t *labels_of(size_t which) const {
+        return plan.batch_labels + which % 2 * plan.batch;
+    }
+
+    /* The labels of a step: by the last block, which has the least to do. */
+    __device__ void gather_labels(size_t which) const {
+        const int count = rows_of(which);
+        if (blockIdx.x != gridDim.x - 1) return;
+        for (int r = threadIdx.x; r < count; r += THREADS) labels_of(which)[r] = plan.labels[plan.order[which * plan.batch + r]];
+    }
+
     __device__ void forward(int l) const {
         const phase_layer<T> &layer = plan.layer[l];
         const operand<T> a = {input_of(l, step), rows, layer.in}, b = {layer.weight, layer.in, layer.out};
         const size_t ld = layer.grad.ld;
-        block_tiles<true, false>(0, a, b, rows, layer.out, layer.in, plan.shapes.forward[l], shared,
-                                 [&](int i, int j, T value) {
-                                     value += layer.bias[j];
-                                     if (layer.pre != layer.output) layer.pre[i * ld + j] = value;
-                                     layer.output[i * ld + j] = activate(layer.activation, value);
-                                 });
+        block_tiles<true, false>(
+            0, a, b, rows, layer.out, layer.in, plan.shapes.forward[l], shared, plan.stages, [&](int, int j) { return layer.bias[j]; },
+            [&](int i, int j, T sum, T bias) {
+                const T z = sum + bias;
+                if (layer.pre != layer.output) layer.pre[i * ld + j] = z;
+                layer.output[i * ld + j] = activate(layer.activation, z);
+            });
     }
 
     /* dL/dZ of layer l - 1 from that of layer l. */
@@ -310,17 +357,27 @@ template <typename T> struct worker {
         const phase_layer<T> &layer = plan.layer[l], &below = plan.layer[l - 1];
         const operand<T> a = {layer.grad, rows, layer.out}, b = {layer.weight, layer.in, layer.out};
         const size_t ld = below.grad.ld;
-        block_tiles<true, true>(0, a, b, rows, layer.in, layer.out, plan.shapes.back[l], shared, [&](int i, int j, T value) {
-            below.grad.at[i * ld + j] = value * derivative(below.activation, below.pre[i * ld + j], below.output[i * ld + j]);
-        });
+        block_tiles<true, true>(
+            0, a, b, rows, layer.in, layer.out, plan.shapes.back[l], shared, plan.stages,
+            [&](int i, int j) {
+                const T y = below.output[i * ld + j], z = below.pre != below.output ? below.pre[i * ld + j] : y;
+                return derivative(below.activation, z, y);
+            },
+            [&](int i, int j, T sum, T slope) { below.grad.at[i * ld + j] = sum * slope; });
+    }
+
+    struct descent { T weight, velocity; };
+
+    __device__ descent before_descent(const T *weight, const T *velocity) const {
+        return {*weight, velocity ? *velocity : T(0)};
     }
 
     /* SGD as kernels/ops.h has it. */
-    __device__ void descend(T rate, T gradient, T *weight, T *velocity) const {
-        const T w = *weight;
-        gradient += plan.weight_decay * w;
-        if (velocity) *velocity = gradient += plan.momentum * *velocity;
-        *weight = w - rate * gradient;
+    __device__ void descend(T rate, T gradient, T *weight, T *velocity, descent old) const {
+        gradient += plan.weight_decay * old.weight;
+        gradient += plan.momentum * old.velocity;
+        if (velocity) *velocity = gradient;
+        *weight = old.weight - rate * gradient;
     }
 
     /* 32 columns of a layer's bias: the gradient is the sum of those of dL/dZ. */
@@ -334,7 +391,8 @@ template <typename T> struct worker {
         __syncthreads();
         if (part == 0 && col < layer.out) {
             for (int p = 1; p < WARPS; p++) sum += shared[threadIdx.x + 32 * p];
-            descend(rate, sum, layer.bias + col, layer.bias_velocity ? layer.bias_velocity + col : NULL);
+            T *velocity = layer.bias_velocity ? layer.bias_velocity + col : NULL;
+            descend(rate, sum, layer.bias + col, velocity, before_descent(layer.bias + col, velocity));
         }
         __syncthreads();
     }
@@ -346,12 +404,17 @@ template <typename T> struct worker {
         for (int l = 0; l < plan.depth; l++) {
             const phase_layer<T> &layer = plan.layer[l];
             const operand<T> a = {input_of(l, step), rows, layer.in}, b = {layer.grad, rows, layer.out};
-            tile = block_tiles<false, false>(tile, a, b, layer.in, layer.out, rows, plan.shapes.update, shared,
-                                             [&](int i, int j, T value) {
-                                                 const size_t at = (size_t)i * layer.out + j;
-                                                 descend(rate, value, layer.weight.at + at,
-                                                         layer.weight_velocity ? layer.weight_velocity + at : NULL);
-                                             });
+            const auto velocity = [&](size_t at) { return layer.weight_velocity ? layer.weight_velocity + at : (T *)NULL; };
+            tile = block_tiles<false, false>(
+                tile, a, b, layer.in, layer.out, rows, plan.shapes.update, shared, plan.stages,
+                [&](int i, int j) {
+                    const size_t at = (size_t)i * layer.out + j;
+                    return before_descent(layer.weight.at + at, velocity(at));
+                },
+                [&](int i, int j, T sum, descent old) {
+                    const size_t at = (size_t)i * layer.out + j;
+                    descend(rate, sum, layer.weight.at + at, velocity(at), old);
+                });
         }
         for (int l = 0; l < plan.depth; l++)
             for (int col = 0; col < plan.layer[l].out; col += 32, tile++)
@@ -408,20 +471,48 @@ template <typename T> struct worker {
         if (!isfinite(loss)) plan.control->bad = 1;
     }
 
-    /* Row r through the last layer, and back. */
-    __device__ void turn_row(int r) const {
+    /* What a turn keeps in shared memory: partial sums, logits, their gradients, a row of the input and, if they fit, the weights. */
+    static constexpr int PARTS = 3 * THREADS;
+
+    __device__ static int padded(int count) {
+        return (count + WIDEST<T> - 1) / WIDEST<T> * WIDEST<T>;
+    }
+
+    __device__ bool weights_fit() const {
+        const phase_layer<T> &last = plan.layer[plan.depth - 1];
+        return (size_t)padded(last.in) + (size_t)last.in * last.out + PARTS <= shared_for(plan.stages) / sizeof(T);
+    }
+
+    /* Copies, all reads at once: it is their latency that costs. */
+    __device__ void stage(T *to, const T *from, int count) const {
+        constexpr int W = WIDEST<T>;
+        const int packs = (uintptr_t)from % UNIT == 0 ? count / W : 0;
+        for (int e = threadIdx.x; e < packs; e += THREADS) __pipeline_memcpy_async(to + e * W, from + e * W, UNIT);
+        for (int e = packs * W + threadIdx.x; e < count; e += THREADS) to[e] = from[e];
+    }
+
+    /* Row r through the last layer, whose weights are at `weight`, and back. */
+    __device__ void turn_row(int r, const T *weight) const {
         const phase_layer<T> &last = plan.layer[plan.depth - 1];
         const int classes = last.out, groups = THREADS / classes, t = threadIdx.x;
         const fused_matrix<T> from = input_of(plan.depth - 1, step);
-        const T *input = from.at + r * from.ld, *weight = last.weight.at;
-        const int label = plan.labels[plan.order[step * plan.batch + r]];
+        const T *input = from.at + r * from.ld;
+        const int label = labels_of(step)[r];
         T *part = shared, *logits = shared + THREADS, *gradient = logits + THREADS, sum = 0;
+        if (weights_fit()) {
+            stage(shared + PARTS, input, last.in);
+            input = shared + PARTS;
+            __pipeline_commit();
+            __pipeline_wait_prior(0);
+            __syncthreads(); /* for the weights too */
+        }
         if (t < groups * classes)
 #pragma unroll 8
             for (int k = t / classes; k < last.in; k += groups) sum += input[k] * weight[k * classes + t % classes];
         part[t] = sum;
         __syncthreads();
         if (t < classes) {
+#pragma unroll 8
             for (int p = 1; p < groups; p++) sum += part[t + p * classes];
             logits[t] = sum + last.bias[t];
         }
@@ -431,11 +522,13 @@ template <typename T> struct worker {
         if (plan.depth > 1) {
             const phase_layer<T> &below = plan.layer[plan.depth - 2];
             const size_t row = r * below.grad.ld;
+#pragma unroll 2
             for (int k = t; k < last.in; k += THREADS) {
+                const T slope = derivative(below.activation, below.pre[row + k], below.output[row + k]);
                 T value = 0;
 #pragma unroll 8
                 for (int c = 0; c < classes; c++) value += gradient[c] * weight[k * classes + c];
-                below.grad.at[row + k] = value * derivative(below.activation, below.pre[row + k], below.output[row + k]);
+                below.grad.at[row + k] = value * slope;
             }
         }
         __syncthreads(); /* before the next row */
@@ -448,7 +541,14 @@ template <typename T> struct worker {
         pack<uint8_t, 4> pixels = {};
         if (ahead && t < plan.features)
             pixels = pack_at<4>(plan.images + (size_t)plan.order[(step + 1) * plan.batch + blockIdx.x] * plan.features + t);
-        for (int r = blockIdx.x; r < rows; r += gridDim.x) turn_row(r);
+        const phase_layer<T> &last = plan.layer[plan.depth - 1];
+        const T *weight = last.weight.at;
+        if (weights_fit() && (int)blockIdx.x < rows) {
+            T *const place = shared + PARTS + padded(last.in);
+            stage(place, weight, last.in * last.out);
+            weight = place;
+        }
+        for (int r = blockIdx.x; r < rows; r += gridDim.x) turn_row(r, weight);
         if (!another) return;
         if (ahead && t < plan.features) {
             const fused_matrix<T> to = input_of(0, step + 1);
@@ -456,6 +556,7 @@ template <typename T> struct worker {
             for (int q = 0; q < 4; q++) to.at[blockIdx.x * to.ld + t + q] = T(1.0 / 255.0) * T(pixels.value[q]);
         }
         gather(step + 1, ahead);
+        gather_labels(step + 1);
     }
 };
 
@@ -467,6 +568,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     worker<T> me = {plan, reinterpret_cast<T *>(memory), 0, first, 0};
     const int depth = plan.depth;
     me.gather(first, 0);
+    me.gather_labels(first);
     me.meet_all();
     step_laps laps;
     laps.start();
@@ -507,8 +609,12 @@ struct phases_state {
     void *plan;   /* a phase_plan */
     void *memory; /* of the GPU */
     phase_control *control;
-    int blocks;
+    int blocks, stages;
 };
+
+static int stages_for(const tuned_context *context) {
+    return context->shared_bytes >= (int)shared_for(MOST_STAGES) ? MOST_STAGES : 2;
+}
 
 /* Hands out pieces of `base`; with NULL it only measures. */
 static void *take(char *base, size_t *used, size_t bytes) {
@@ -595,6 +701,7 @@ template <typename T> static size_t lay_out(const phases_state *state, phase_pla
         ld = out;
     }
     plan->row_loss = (double *)take(base, &used, batch * sizeof *plan->row_loss);
+    plan->batch_labels = (uint8_t *)take(base, &used, 2 * batch);
     plan->row_correct = (int *)take(base, &used, batch * sizeof *plan->row_correct);
     return used;
 }
@@ -619,6 +726,7 @@ template <typename T> static bool set_up(phases_state *state) {
     plan->rates = network.rates;
     plan->losses = network.losses;
     plan->tally = network.tally;
+    state->stages = plan->stages = stages_for(state->context);
     shape_phases(&network, state->blocks, &plan->shapes);
     const size_t bytes = lay_out(state, plan, NULL);
     if (!CUDA_TRY(fault, cudaMalloc(&state->memory, bytes)) ||
@@ -628,7 +736,8 @@ template <typename T> static bool set_up(phases_state *state) {
     state->control = plan->control;
     return CUDA_TRY(fault, cudaStreamSynchronize(stream)) &&
            CUDA_TRY(fault, cudaFuncSetAttribute((const void *)phases_kernel<T>,
-                                                cudaFuncAttributeMaxDynamicSharedMemorySize, (int)SHARED));
+                                                cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                (int)shared_for(plan->stages)));
 }
 
 static const double CLOCK = 1.7e9, MEETING = 1.1e-6; /* Hz, s: of an H100; others are in proportion */
@@ -643,8 +752,8 @@ static double phases_estimate(const tuned_context *context, const fused_network 
         snprintf(why, size, "it takes up to %d classes", THREADS);
         return 0;
     }
-    if (context->shared_bytes < (int)SHARED) {
-        snprintf(why, size, "it needs %zu bytes of shared memory a block", SHARED);
+    if (context->shared_bytes < (int)shared_for(2)) {
+        snprintf(why, size, "it needs %zu bytes of shared memory a block", shared_for(2));
         return 0;
     }
     const double slower = network->dtype == GEMM_F64 ? 2 : 1;
@@ -682,7 +791,8 @@ static size_t phases_run(void *opaque, size_t first, size_t count) {
     size_t end = first + count;
     void *arguments[] = {state->plan, &first, &end};
     const bool ran = CUDA_TRY(fault, cudaMemsetAsync(state->control, 0, sizeof *state->control, stream)) &&
-                     CUDA_TRY(fault, cudaLaunchCooperativeKernel(kernel, dim3(state->blocks), dim3(THREADS), arguments, SHARED, stream));
+                     CUDA_TRY(fault, cudaLaunchCooperativeKernel(kernel, dim3(state->blocks), dim3(THREADS), arguments,
+                                                          shared_for(state->stages), stream));
     return ran ? count : 0;
 }
 

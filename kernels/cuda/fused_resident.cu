@@ -21,9 +21,12 @@
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/grid.cuh"
 
-static const int WARPS = 8, THREADS = 32 * WARPS;
+static const int WARPS = 16, THREADS = 32 * WARPS;
 static const int UNITS = 8;                  /* of a block */
+static const int HALF = UNITS / 2;           /* of a warp */
+static const int GROUPS = WARPS / 2;         /* of warps, which share a sum */
 static const int ROWS = 128;                 /* of a batch, at most */
+static const int PIXELS = 16;                /* in one access: a pack; slices are made of them */
 static const int PITCH = ROWS + 4;           /* of what has the batch as its columns: for the banks */
 static const int CLASSES = 16, TALL = 17;    /* at most; the pitch of what has classes as its columns */
 static const int WEIGHTS = (UNITS + 1) * CLASSES; /* of the output layer in a block: its rows of W2, and the bias */
@@ -55,8 +58,8 @@ struct resident_plan {
 
 /* Shared memory, in floats from its start. */
 struct resident_layout {
-    int pixels, weight, velocity, part, back, stage, hidden, pre, gradient, out_weight, out_velocity, bias, rows, total;
-    int stage_pitch;
+    int pixels, weight, velocity, part, back, stage, images, labels, hidden, pre, gradient, out_weight, out_velocity, bias, rows, rates;
+    int total, stage_pitch;
 };
 
 template <typename S> __host__ __device__ static resident_layout lay_out(int slice, int buffers) {
@@ -67,13 +70,15 @@ template <typename S> __host__ __device__ static resident_layout lay_out(int sli
         used += (floats + 3) / 4 * 4;
         return start;
     };
-    at.stage_pitch = slice / 4 | 1;
+    at.stage_pitch = slice / PIXELS | 1; /* of packs */
     at.pixels = take(buffers * slice * PITCH);
     at.weight = take(slice * UNITS);
     at.velocity = take(slice * UNITS);
-    at.part = take(WARPS * UNITS * (slice > PITCH ? slice : PITCH));
+    at.part = take(GROUPS * UNITS * (slice > PITCH ? slice : PITCH));
     at.back = take(UNITS * PITCH);
-    at.stage = take(ROWS * at.stage_pitch);
+    at.stage = take(ROWS * at.stage_pitch * 4);
+    at.images = take(2 * ROWS);
+    at.labels = take(2 * S::OWN);
     at.hidden = take(S::OWN * UNITS);
     at.pre = take(S::OWN * UNITS);
     at.gradient = take(S::OWN * TALL);
@@ -81,6 +86,7 @@ template <typename S> __host__ __device__ static resident_layout lay_out(int sli
     at.out_velocity = take((UNITS + 1) * TALL);
     at.bias = take(2 * UNITS);
     at.rows = take(4 * S::OWN);
+    at.rates = take(4);
     at.total = used;
     return at;
 }
@@ -94,9 +100,8 @@ template <typename S> struct resident {
     const resident_plan &plan;
     float *shared;
     resident_layout at;
-    int f, h;              /* which slice, which group of units */
-    int first_quad, quads; /* of its pixels, in fours */
-    uint32_t next_image;   /* of row `lane` of this warp's rows, of the step after the next copy */
+    int f, h;               /* which slice, which group of units */
+    int first_pack, length; /* of its pixels, in packs; and how many pixels that are */
 
     __device__ int rows_of(size_t step) const {
         const size_t left = plan.count - step * plan.batch;
@@ -105,67 +110,81 @@ template <typename S> struct resident {
 
     /* --- pixels --- */
 
-    static constexpr int WARP_ROWS = ROWS / WARPS;
-
-    __device__ void look_up(size_t step, bool there) {
-        const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * WARP_ROWS + lane;
-        if (there && lane < WARP_ROWS && row < rows_of(step)) next_image = plan.order[step * plan.batch + row];
+    __device__ uint32_t *images_of(size_t step) const {
+        return reinterpret_cast<uint32_t *>(shared + at.images) + step % 2 * ROWS;
     }
 
-    /* The bytes of the images that were looked up, on their way to shared memory. */
-    __device__ void copy_pixels(size_t step) {
-        const int lane = threadIdx.x % 32, row0 = threadIdx.x / 32 * WARP_ROWS, rows = rows_of(step);
-        uint32_t *stage = reinterpret_cast<uint32_t *>(shared + at.stage);
-#pragma unroll
-        for (int r = 0; r < WARP_ROWS; r++) {
-            const size_t image = __shfl_sync(0xffffffffu, next_image, r);
-            const uint8_t *from = plan.images + image * plan.features + 4 * first_quad;
-            if (row0 + r < rows)
-                for (int q = lane; q < quads; q += 32)
-                    __pipeline_memcpy_async(stage + (row0 + r) * at.stage_pitch + q, from + 4 * q, 4);
+    __device__ int *labels_of(size_t step) const {
+        return reinterpret_cast<int *>(shared + at.labels) + step % 2 * S::OWN;
+    }
+
+    __device__ double *rate_of(size_t step) const {
+        return reinterpret_cast<double *>(shared + at.rates) + step % 2;
+    }
+
+    /* Which images a step takes, and its learning rate, on their way to shared memory. */
+    __device__ void copy_order(size_t step) const {
+        if ((int)threadIdx.x < rows_of(step))
+            __pipeline_memcpy_async(images_of(step) + threadIdx.x, plan.order + step * plan.batch + threadIdx.x, 4);
+        if (threadIdx.x == 0) __pipeline_memcpy_async(rate_of(step), plan.rates + step, 8);
+    }
+
+    /* Their pixels: after their order and a barrier. */
+    __device__ void copy_pixels(size_t step) const {
+        const int packs = length / PIXELS, rows = rows_of(step);
+        const uint32_t *images = images_of(step);
+        uint4 *stage = reinterpret_cast<uint4 *>(shared + at.stage);
+        for (int e = threadIdx.x; e < rows * packs; e += THREADS) {
+            const int row = e / packs, p = e % packs;
+            __pipeline_memcpy_async(stage + row * at.stage_pitch + p,
+                                    plan.images + (size_t)images[row] * plan.features + (first_pack + p) * PIXELS, PIXELS);
         }
-        __pipeline_commit();
+    }
+
+    /* The label of owned row threadIdx.x. */
+    __device__ int label_of(size_t step) const {
+        const int row = f * S::OWN + threadIdx.x;
+        return threadIdx.x < S::OWN && row < rows_of(step) ? plan.labels[images_of(step)[row]] : 0;
     }
 
     /* The copied bytes as floats, transposed; 0 in rows beyond the batch. After a barrier. */
     __device__ void convert_pixels(int rows, float *pixels) const {
         const int row = threadIdx.x % ROWS;
-        const uint32_t *stage = reinterpret_cast<const uint32_t *>(shared + at.stage) + row * at.stage_pitch;
+        const uint4 *stage = reinterpret_cast<const uint4 *>(shared + at.stage) + row * at.stage_pitch;
         const float scale = float(1.0 / 255.0);
-#pragma unroll 4
-        for (int q = threadIdx.x / ROWS; q < quads; q += THREADS / ROWS) {
-            const uint32_t four = row < rows ? stage[q] : 0;
+        for (int p = threadIdx.x / ROWS; p < length / PIXELS; p += THREADS / ROWS) {
+            const uint4 pack = row < rows ? stage[p] : make_uint4(0, 0, 0, 0);
+            const uint32_t four[4] = {pack.x, pack.y, pack.z, pack.w};
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                pixels[(4 * q + e) * PITCH + row] =
-                    scale * (__uint_as_float(__byte_perm(four, 0x4b000000, 0x7440 + e)) - 8388608.0f);
+            for (int e = 0; e < PIXELS; e++)
+                pixels[(p * PIXELS + e) * PITCH + row] =
+                    scale * (__uint_as_float(__byte_perm(four[e / 4], 0x4b000000, 0x7440 + e % 4)) - 8388608.0f);
         }
     }
 
     /* --- forward --- */
 
-    /* This block's part of Z, to the owners of the rows. */
+    /* This block's part of Z, to the owners of the rows. A warp takes half of the units and a share of the pixels. */
     __device__ void forward(const float *pixels, uint32_t tag) const {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, length = 4 * quads;
-        const float *weight = shared + at.weight;
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = warp % 2 * HALF, group = warp / 2;
+        const float *weight = shared + at.weight + half;
         float *part = shared + at.part;
-        float sum[UNITS][4] = {};
-#pragma unroll 4
-        for (int p = length * warp / WARPS; p < length * (warp + 1) / WARPS; p++) {
-            const float4 x = four(pixels + p * PITCH + 4 * lane), low = four(weight + p * UNITS),
-                         high = four(weight + p * UNITS + 4);
-            const float w[UNITS] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        float sum[HALF][4] = {};
+#pragma unroll 7
+        for (int p = length * group / GROUPS; p < length * (group + 1) / GROUPS; p++) {
+            const float4 x = four(pixels + p * PITCH + 4 * lane), w = four(weight + p * UNITS);
+            const float of[HALF] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-            for (int u = 0; u < UNITS; u++) {
-                sum[u][0] += x.x * w[u];
-                sum[u][1] += x.y * w[u];
-                sum[u][2] += x.z * w[u];
-                sum[u][3] += x.w * w[u];
+            for (int u = 0; u < HALF; u++) {
+                sum[u][0] += x.x * of[u];
+                sum[u][1] += x.y * of[u];
+                sum[u][2] += x.z * of[u];
+                sum[u][3] += x.w * of[u];
             }
         }
 #pragma unroll
-        for (int u = 0; u < UNITS; u++)
-            *reinterpret_cast<float4 *>(part + (warp * UNITS + u) * PITCH + 4 * lane) =
+        for (int u = 0; u < HALF; u++)
+            *reinterpret_cast<float4 *>(part + (group * UNITS + half + u) * PITCH + 4 * lane) =
                 make_float4(sum[u][0], sum[u][1], sum[u][2], sum[u][3]);
         __syncthreads();
         packet *box = plan.parts + ((size_t)(tag % 2) * plan.groups + h) * S::F * S::F * S::OWN * UNITS;
@@ -174,7 +193,7 @@ template <typename S> struct resident {
             const int o = threadIdx.x + i * THREADS, row = o / UNITS, u = o % UNITS;
             float total = part[u * PITCH + row];
 #pragma unroll
-            for (int w = 1; w < WARPS; w++) total += part[(w * UNITS + u) * PITCH + row];
+            for (int g = 1; g < GROUPS; g++) total += part[(g * UNITS + u) * PITCH + row];
             send(box + ((size_t)(row / S::OWN) * S::F + f) * S::OWN * UNITS + o % (S::OWN * UNITS), total, tag);
         }
     }
@@ -184,9 +203,10 @@ template <typename S> struct resident {
         const packet *box = plan.parts + (((size_t)(tag % 2) * plan.groups + h) * S::F + f) * S::F * S::OWN * UNITS;
         float *hidden = shared + at.hidden, *pre = shared + at.pre, *weight = shared + at.out_weight;
         const float *bias = shared + at.bias;
-        for (int o = threadIdx.x; o < S::OWN * UNITS; o += THREADS) {
+        const int o = threadIdx.x;
+        if (o < S::OWN * UNITS) {
             float part[S::F], z = 0;
-            receive(part, box + o, S::OWN * UNITS, tag);
+            receive(part, tag, box + o, S::OWN * UNITS);
 #pragma unroll
             for (int s = 0; s < S::F; s++) z += part[s];
             z += bias[o % UNITS];
@@ -195,7 +215,7 @@ template <typename S> struct resident {
         }
         __syncthreads();
         packet *to = plan.logits + (((size_t)(tag % 2) * S::F + f) * plan.groups + h) * S::OWN * CLASSES;
-        for (int o = threadIdx.x; o < S::OWN * CLASSES; o += THREADS) {
+        if (o < S::OWN * CLASSES) {
             const int row = o / CLASSES, c = o % CLASSES;
             float sum = 0;
 #pragma unroll
@@ -210,19 +230,13 @@ template <typename S> struct resident {
     __device__ float logit(int o, uint32_t tag) const {
         static const int AT_ONCE = 16;
         const packet *box = plan.logits + ((size_t)(tag % 2) * S::F + f) * plan.groups * S::OWN * CLASSES + o;
-        const size_t stride = S::OWN * CLASSES;
         float sum = 0;
-        int g = 0;
-        for (; g + AT_ONCE <= plan.groups; g += AT_ONCE) {
+        for (int g = 0; g < plan.groups; g += AT_ONCE) {
             float part[AT_ONCE];
-            receive(part, box + g * stride, stride, tag);
+            receive(part, tag, [&](int i) { return box + min(g + i, plan.groups - 1) * S::OWN * CLASSES; });
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) sum += part[i];
-        }
-        for (; g < plan.groups; g++) {
-            float part[1];
-            receive(part, box + g * stride, stride, tag);
-            sum += part[0];
+            for (int i = 0; i < AT_ONCE; i++)
+                if (g + i < plan.groups) sum += part[i];
         }
         return sum + shared[at.out_weight + UNITS * TALL + o % CLASSES];
     }
@@ -231,10 +245,11 @@ template <typename S> struct resident {
     __device__ bool turn(size_t step, int rows, uint32_t tag) const {
         const int c = threadIdx.x % CLASSES;
         bool finite = true;
-        for (int o = threadIdx.x; o < S::OWN * CLASSES; o += THREADS) { /* whole warps */
-            const int row = o / CLASSES, r = f * S::OWN + row;
+        static_assert(S::OWN * CLASSES <= THREADS && S::OWN * UNITS <= THREADS / 2 && WEIGHTS <= THREADS / 2, "a thread each");
+        if (threadIdx.x < S::OWN * CLASSES) { /* whole warps */
+            const int o = threadIdx.x, row = o / CLASSES, r = f * S::OWN + row;
             const bool there = r < rows, mine = there && c < plan.classes;
-            const int label = there ? plan.labels[plan.order[step * plan.batch + r]] : 0;
+            const int label = labels_of(step)[row];
             const float z = mine ? logit(o, tag) : -INFINITY;
             float max = z, sum, own;
 #pragma unroll
@@ -252,11 +267,12 @@ template <typename S> struct resident {
             const float of_label = __shfl_sync(0xffffffffu, z, label % CLASSES, CLASSES);
             const float scale = float(1.0 / rows);
             shared[at.gradient + row * TALL + c] = mine ? own * (scale / sum) - (c == label ? scale : 0.0f) : 0.0f;
-            if (!there || c) continue;
-            const bool known = label < plan.classes;
-            finite &= known && isfinite(sum) && isfinite(of_label) && isfinite(max);
-            *reinterpret_cast<float4 *>(shared + at.rows + 4 * row) =
-                make_float4(sum, known ? of_label : NAN, max, best == label && sum > 0);
+            if (there && c == 0) {
+                const bool known = label < plan.classes;
+                finite = known && isfinite(sum) && isfinite(of_label) && isfinite(max);
+                *reinterpret_cast<float4 *>(shared + at.rows + 4 * row) =
+                    make_float4(sum, known ? of_label : NAN, max, best == label && sum > 0);
+            }
         }
         return finite;
     }
@@ -286,22 +302,23 @@ template <typename S> struct resident {
     __device__ void send_back(bool finite, uint32_t tag) const {
         const float *gradient = shared + at.gradient, *hidden = shared + at.hidden, *weight = shared + at.out_weight;
         packet *to = plan.ways + (((size_t)(tag % 2) * plan.groups + h) * S::F + f) * (S::OWN * UNITS + TAIL);
-        for (int o = threadIdx.x; o < S::OWN * UNITS; o += THREADS) {
-            const int row = o / UNITS, u = o % UNITS;
+        if (threadIdx.x < THREADS / 2) {
+            const int o = threadIdx.x, row = o / UNITS, u = o % UNITS;
             float sum = 0;
+            if (o >= S::OWN * UNITS) return;
 #pragma unroll
             for (int c = 0; c < CLASSES; c++) sum += gradient[row * TALL + c] * weight[u * TALL + c];
             send(to + o, sum * derivative(plan.activation, shared[at.pre + o], hidden[o]), tag);
-        }
-        for (int o = threadIdx.x; o < WEIGHTS; o += THREADS) {
-            const int u = o / CLASSES, c = o % CLASSES;
+            if (o == 0) send(to + S::OWN * UNITS + WEIGHTS, finite, tag);
+        } else {
+            const int o = threadIdx.x - THREADS / 2, u = o / CLASSES, c = o % CLASSES;
             float sum = 0;
-#pragma unroll 8
+            if (o >= WEIGHTS) return;
+#pragma unroll
             for (int row = 0; row < S::OWN; row++)
                 sum += (u < UNITS ? hidden[row * UNITS + u] : 1.0f) * gradient[row * TALL + c];
             send(to + S::OWN * UNITS + o, sum, tag);
         }
-        if (threadIdx.x == 0) send(to + S::OWN * UNITS + WEIGHTS, finite, tag);
     }
 
     /* --- backward --- */
@@ -310,28 +327,30 @@ template <typename S> struct resident {
         return plan.ways + ((size_t)(tag % 2) * plan.groups + h) * S::F * (S::OWN * UNITS + TAIL);
     }
 
+    /* What comes to update weight threadIdx.x of the output layer. */
+    __device__ const packet *output_ways(uint32_t tag) const {
+        return ways_of(tag) + S::OWN * UNITS + min((int)threadIdx.x, WEIGHTS - 1);
+    }
+
     /* dZ of all rows, to shared memory; true if every loss of the batch is finite. */
     __device__ bool receive_back(uint32_t tag) const {
         const packet *box = ways_of(tag);
         const int length = S::OWN * UNITS + TAIL;
         static const int EACH = ROWS * UNITS / THREADS;
-        uint64_t word[EACH];
-        const auto packet_of = [&](int i) {
+        float values[EACH];
+        receive(values, tag, [&](int i) {
             const int o = threadIdx.x + i * THREADS;
             return box + o / (S::OWN * UNITS) * length + o % (S::OWN * UNITS);
-        };
-#pragma unroll
-        for (int i = 0; i < EACH; i++) word[i] = look(packet_of(i));
+        });
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             const int o = threadIdx.x + i * THREADS;
-            while ((uint32_t)(word[i] >> 32) != tag) word[i] = look(packet_of(i));
-            shared[at.back + o % UNITS * PITCH + o / UNITS] = __uint_as_float((uint32_t)word[i]);
+            shared[at.back + o % UNITS * PITCH + o / UNITS] = values[i];
         }
         bool finite = true;
         if (threadIdx.x < S::F) {
             float flag[1];
-            receive(flag, box + threadIdx.x * length + S::OWN * UNITS + WEIGHTS, 0, tag);
+            receive(flag, tag, box + threadIdx.x * length + S::OWN * UNITS + WEIGHTS, 0);
             finite = flag[0] != 0;
         }
         return __syncthreads_and(finite);
@@ -364,42 +383,42 @@ template <typename S> struct resident {
         *reinterpret_cast<float4 *>(weight) = w;
     }
 
-    /* dW1 of the slice, a warp a share of the rows; then its update. */
+    /* dW1 of the slice: a warp takes half of the units and a share of the rows; then its update. */
     __device__ void update_slice(const float *pixels, float rate) const {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, length = 4 * quads;
-        const float *back = shared + at.back;
-        float *part = shared + at.part, sum[S::N][UNITS] = {};
-        for (int row = warp * WARP_ROWS; row < (warp + 1) * WARP_ROWS; row += 4) {
-            float4 x[S::N];
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = warp % 2, group = warp / 2;
+        const float *back = shared + at.back + half * HALF * PITCH;
+        float *part = shared + at.part, sum[S::N][HALF] = {};
 #pragma unroll
-            for (int i = 0; i < S::N; i++) x[i] = four(pixels + min(lane + 32 * i, length - 1) * PITCH + row);
+        for (int row = group * (ROWS / GROUPS); row < (group + 1) * (ROWS / GROUPS); row += 4) {
+            float4 d[HALF];
 #pragma unroll
-            for (int u = 0; u < UNITS; u++) {
-                const float4 d = four(back + u * PITCH + row);
+            for (int u = 0; u < HALF; u++) d[u] = four(back + u * PITCH + row);
 #pragma unroll
-                for (int i = 0; i < S::N; i++) {
-                    sum[i][u] += x[i].x * d.x;
-                    sum[i][u] += x[i].y * d.y;
-                    sum[i][u] += x[i].z * d.z;
-                    sum[i][u] += x[i].w * d.w;
-                }
+            for (int i = 0; i < S::N; i++) {
+                const float4 x = four(pixels + min(lane + 32 * i, length - 1) * PITCH + row);
+#pragma unroll
+                for (int u = 0; u < HALF; u++) sum[i][u] += x.x * d[u].x;
+#pragma unroll
+                for (int u = 0; u < HALF; u++) sum[i][u] += x.y * d[u].y;
+#pragma unroll
+                for (int u = 0; u < HALF; u++) sum[i][u] += x.z * d[u].z;
+#pragma unroll
+                for (int u = 0; u < HALF; u++) sum[i][u] += x.w * d[u].w;
             }
         }
 #pragma unroll
         for (int i = 0; i < S::N; i++) {
             const int p = lane + 32 * i;
-            if (p < length) {
-                float *to = part + (warp * 2 * length + p) * 4;
-                *reinterpret_cast<float4 *>(to) = make_float4(sum[i][0], sum[i][1], sum[i][2], sum[i][3]);
-                *reinterpret_cast<float4 *>(to + 4 * length) = make_float4(sum[i][4], sum[i][5], sum[i][6], sum[i][7]);
-            }
+            if (p < length)
+                *reinterpret_cast<float4 *>(part + ((group * 2 + half) * length + p) * 4) =
+                    make_float4(sum[i][0], sum[i][1], sum[i][2], sum[i][3]);
         }
         __syncthreads();
         for (int e = threadIdx.x; e < 2 * length; e += THREADS) {
             float4 total = four(part + e * 4);
 #pragma unroll
-            for (int w = 1; w < WARPS; w++) {
-                const float4 more = four(part + (w * 2 * length + e) * 4);
+            for (int g = 1; g < GROUPS; g++) {
+                const float4 more = four(part + (g * 2 * length + e) * 4);
                 total.x += more.x;
                 total.y += more.y;
                 total.z += more.z;
@@ -412,17 +431,19 @@ template <typename S> struct resident {
 
     /* The copies of W2 and b2, and b1: the same in all slices. */
     __device__ void update_output(float rate, uint32_t tag) const {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        const float4 d = four(shared + at.back + warp * PITCH + 4 * lane); /* UNITS == WARPS */
-        float sum = d.x + d.y + (d.z + d.w);
+        const int warp = threadIdx.x / 32 - (WARPS - UNITS), lane = threadIdx.x % 32;
+        if (warp >= 0) {
+            const float4 d = four(shared + at.back + warp * PITCH + 4 * lane);
+            float sum = d.x + d.y + (d.z + d.w);
 #pragma unroll
-        for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-        if (lane == 0) descend(rate, sum, shared + at.bias + warp, shared + at.bias + UNITS + warp);
+            for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+            if (lane == 0) descend(rate, sum, shared + at.bias + warp, shared + at.bias + UNITS + warp);
+        }
         const int u = threadIdx.x / CLASSES;
         if (threadIdx.x >= WEIGHTS || threadIdx.x % CLASSES >= plan.classes || (u < UNITS && UNITS * h + u >= plan.hidden))
             return;
         float part[S::F], gradient = 0;
-        receive(part, ways_of(tag) + S::OWN * UNITS + threadIdx.x, S::OWN * UNITS + TAIL, tag);
+        receive(part, tag, output_ways(tag), S::OWN * UNITS + TAIL);
 #pragma unroll
         for (int s = 0; s < S::F; s++) gradient += part[s];
         const int offset = u * TALL + threadIdx.x % CLASSES;
@@ -433,8 +454,8 @@ template <typename S> struct resident {
 
     /* Calls each(a number of global memory, its place in shared memory, is it this block's to write back?) for all that is trained. */
     template <typename E> __device__ void all_weights(E each) const {
-        const int pixel = 4 * first_quad, unit = UNITS * h;
-        for (int e = threadIdx.x; e < 4 * quads * UNITS; e += THREADS)
+        const int pixel = PIXELS * first_pack, unit = UNITS * h;
+        for (int e = threadIdx.x; e < length * UNITS; e += THREADS)
             if (unit + e % UNITS < plan.hidden)
                 each(plan.weight[0], plan.weight_velocity[0], (size_t)(pixel + e / UNITS) * plan.hidden + unit + e % UNITS,
                      at.weight + e, at.velocity + e, true);
@@ -495,16 +516,22 @@ __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ float4 memory[];
     float *shared = reinterpret_cast<float *>(memory);
     const resident_layout at = lay_out<S>(plan.slice, plan.buffers);
-    const int f = blockIdx.x % S::F, h = blockIdx.x / S::F, quads = plan.features / 4;
-    resident<S> me = {plan, shared, at, f, h, quads * f / S::F, quads * (f + 1) / S::F - quads * f / S::F, 0};
+    const int f = blockIdx.x % S::F, h = blockIdx.x / S::F, packs = plan.features / PIXELS;
+    const resident<S> me = {plan, shared, at, f, h, packs * f / S::F, (packs * (f + 1) / S::F - packs * f / S::F) * PIXELS};
+    const auto arrive = [] {
+        __pipeline_commit();
+        __pipeline_wait_prior(0);
+        __syncthreads();
+    };
     for (int i = threadIdx.x; i < at.total; i += THREADS) shared[i] = 0;
     __syncthreads();
     me.load_weights();
-    me.look_up(first, true);
+    me.copy_order(first);
+    if (first + 1 < end) me.copy_order(first + 1);
+    arrive();
     me.copy_pixels(first);
-    me.look_up(first + 1, first + 1 < end);
-    __pipeline_wait_prior(0);
-    __syncthreads();
+    if (threadIdx.x < S::OWN) me.labels_of(first)[threadIdx.x] = me.label_of(first);
+    arrive();
     me.convert_pixels(me.rows_of(first), shared + at.pixels);
     __syncthreads();
 
@@ -517,10 +544,12 @@ __global__ void __launch_bounds__(THREADS, 1)
         const int rows = me.rows_of(step);
         const float *pixels = shared + at.pixels + (int)((step - first) % plan.buffers) * plan.slice * PITCH;
         float *next = shared + at.pixels + (int)((step + 1 - first) % plan.buffers) * plan.slice * PITCH;
-        const float rate = (float)plan.rates[step];
+        const float rate = (float)*me.rate_of(step);
+        int next_label = 0;
         if (another) {
             me.copy_pixels(step + 1);
-            me.look_up(step + 2, step + 2 < end);
+            next_label = me.label_of(step + 1);
+            if (step + 2 < end) me.copy_order(step + 2); /* in the place of this step's, which is not needed any more */
         }
         laps.lap(0);
         me.forward(pixels, tag);
@@ -528,14 +557,15 @@ __global__ void __launch_bounds__(THREADS, 1)
         me.activate_own(rows, tag);
         laps.lap(2);
         if (another && plan.buffers == 2) {
-            __pipeline_wait_prior(0);
-            __syncthreads();
+            arrive();
             me.convert_pixels(me.rows_of(step + 1), next);
         }
+        if (another && threadIdx.x < S::OWN) me.labels_of(step + 1)[threadIdx.x] = next_label;
         laps.lap(3);
         const bool own_finite = me.turn(step, rows, tag);
         laps.lap(4);
         me.send_back(__syncthreads_and(own_finite), tag);
+        me.count_own(step, rows); /* while the others' come */
         laps.lap(5);
         finite = me.receive_back(tag);
         laps.lap(6);
@@ -545,10 +575,8 @@ __global__ void __launch_bounds__(THREADS, 1)
             me.update_output(rate, tag);
             laps.lap(8);
         }
-        me.count_own(step, rows);
+        arrive();
         laps.lap(9);
-        __pipeline_wait_prior(0);
-        __syncthreads();
         if (another && plan.buffers == 1) {
             me.convert_pixels(me.rows_of(step + 1), next);
             __syncthreads();
@@ -581,12 +609,12 @@ template <typename F> static void with_split(int slices, F function) {
 /* Finds the largest number of slices that fits; 0: none does. */
 static int choose_split(const tuned_context *context, const fused_network *network, resident_plan *plan) {
     static const int choices[] = {16, 8, 4};
-    const int groups = (int)((network->layer[0].out + UNITS - 1) / UNITS), quads = (int)(network->features / 4);
+    const int groups = (int)((network->layer[0].out + UNITS - 1) / UNITS), packs = (int)(network->features / PIXELS);
     for (const int slices : choices) {
         bool fits = false;
         if (groups * slices > context->processors) continue;
         plan->groups = groups;
-        plan->slice = (quads + slices - 1) / slices * 4;
+        plan->slice = (packs + slices - 1) / slices * PIXELS;
         for (plan->buffers = 2; plan->buffers > 0 && !fits; plan->buffers -= !fits)
             with_split(slices, [&]<typename S>() {
                 const size_t bytes = sizeof(float) * (size_t)lay_out<S>(plan->slice, plan->buffers).total;
@@ -601,10 +629,10 @@ static double resident_estimate(const tuned_context *context, const fused_networ
     resident_plan plan = {};
     if (network->depth != 2 || network->dtype != GEMM_F32 || network->batch > (size_t)ROWS ||
         network->layer[1].out > (size_t)CLASSES || network->layer[0].out > (size_t)UNITS * context->processors ||
-        network->features > 4096 || !packs_fit(network->images, network->features, network->features, 4)) {
+        network->features > 4096 || !packs_fit(network->images, network->features, network->features, PIXELS)) {
         snprintf(why, size,
-                 "it takes one hidden layer in float32, batches of up to %d, up to %d classes, and images of a multiple of 4 pixels",
-                 ROWS, CLASSES);
+                 "it takes one hidden layer in float32, batches of up to %d, up to %d classes, and images of a multiple of %d pixels",
+                 ROWS, CLASSES, PIXELS);
         return 0;
     }
     const int slices = choose_split(context, network, &plan);

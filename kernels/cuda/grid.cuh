@@ -38,24 +38,33 @@ __device__ inline void send(packet *to, float value, uint32_t step) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" : : "l"(to), "l"(word) : "memory");
 }
 
-/* The word as it is now. */
+/* The word as it is now. No packet is of step 0. */
 __device__ inline uint64_t look(const packet *from) {
     uint64_t word;
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
     return word;
 }
 
-/* Waits for the packets from[i * stride], i < N, of this step: all N reads are under way at once. */
-template <int N>
-__device__ inline void receive(float (&values)[N], const packet *from, size_t stride, uint32_t step) {
-    uint64_t word[N];
+/* Waits for N packets of this step, at(0) .. at(N - 1): reads all that are missing at once, again and again. (One after the other, each
+   that was missing at first would cost a round trip of its own.) */
+template <int N, typename P> __device__ inline void receive(float (&values)[N], uint32_t step, P at) {
+    uint64_t word[N] = {};
+    bool missing = true;
+    while (missing) {
 #pragma unroll
-    for (int i = 0; i < N; i++) word[i] = look(from + i * stride);
+        for (int i = 0; i < N; i++)
+            if ((uint32_t)(word[i] >> 32) != step) word[i] = look(at(i));
+        missing = false;
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        while ((uint32_t)(word[i] >> 32) != step) word[i] = look(from + i * stride);
-        values[i] = __uint_as_float((uint32_t)word[i]);
+        for (int i = 0; i < N; i++) missing |= (uint32_t)(word[i] >> 32) != step;
     }
+#pragma unroll
+    for (int i = 0; i < N; i++) values[i] = __uint_as_float((uint32_t)word[i]);
+}
+
+/* The same for packets that are `stride` apart. */
+template <int N> __device__ inline void receive(float (&values)[N], uint32_t step, const packet *from, size_t stride) {
+    receive(values, step, [&](int i) { return from + i * stride; });
 }
 
 /* Where the time of a step goes, seen by one thread of one block: built with -DFUSED_LAPS (make NVCCFLAGS+=..), a kernel prints it
