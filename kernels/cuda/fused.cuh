@@ -26,4 +26,23 @@ static inline size_t fused_rows(const fused_network &network, size_t step) {
     return left < network.batch ? left : network.batch;
 }
 
+/* A kernel that is a whole step has to stay in the instruction cache: activations other than ReLU are called, not inlined. */
+#ifdef __CUDACC__
+template <typename R> __device__ __noinline__ R activate_apart(enum activation activation, R z) {
+    return activate(activation, z);
+}
+
+template <typename R> __device__ __noinline__ R derivative_apart(enum activation activation, R z, R y) {
+    return derivative(activation, z, y);
+}
+
+template <typename R> __device__ inline R activate_compactly(enum activation activation, R z) {
+    return activation == ACTIVATION_RELU ? activate(ACTIVATION_RELU, z) : activate_apart(activation, z);
+}
+
+template <typename R> __device__ inline R derivative_compactly(enum activation activation, R z, R y) {
+    return activation == ACTIVATION_RELU ? derivative(ACTIVATION_RELU, z, y) : derivative_apart(activation, z, y);
+}
+#endif
+
 #endif

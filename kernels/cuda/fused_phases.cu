@@ -348,7 +348,7 @@ template <typename T> struct worker {
             [&](int i, int j, T sum, T bias) {
                 const T z = sum + bias;
                 if (layer.pre != layer.output) layer.pre[i * ld + j] = z;
-                layer.output[i * ld + j] = activate(layer.activation, z);
+                layer.output[i * ld + j] = activate_compactly(layer.activation, z);
             });
     }
 
@@ -361,7 +361,7 @@ template <typename T> struct worker {
             0, a, b, rows, layer.in, layer.out, plan.shapes.back[l], shared, plan.stages,
             [&](int i, int j) {
                 const T y = below.output[i * ld + j], z = below.pre != below.output ? below.pre[i * ld + j] : y;
-                return derivative(below.activation, z, y);
+                return derivative_compactly(below.activation, z, y);
             },
             [&](int i, int j, T sum, T slope) { below.grad.at[i * ld + j] = sum * slope; });
     }
@@ -524,7 +524,7 @@ template <typename T> struct worker {
             const size_t row = r * below.grad.ld;
 #pragma unroll 2
             for (int k = t; k < last.in; k += THREADS) {
-                const T slope = derivative(below.activation, below.pre[row + k], below.output[row + k]);
+                const T slope = derivative_compactly(below.activation, below.pre[row + k], below.output[row + k]);
                 T value = 0;
 #pragma unroll 8
                 for (int c = 0; c < classes; c++) value += gradient[c] * weight[k * classes + c];

@@ -28,7 +28,7 @@ static const int GROUPS = WARPS / 2;         /* of warps, which share a sum */
 static const int ROWS = 128;                 /* of a batch, at most */
 static const int PIXELS = 16;                /* in one access: a pack; slices are made of them */
 static const int PITCH = ROWS + 4;           /* of what has the batch as its columns: for the banks */
-static const int CLASSES = 16, TALL = 17;    /* at most; the pitch of what has classes as its columns */
+static const int CLASSES = 16, TALL = 20;    /* at most; the pitch of what has classes as its columns */
 static const int WEIGHTS = (UNITS + 1) * CLASSES; /* of the output layer in a block: its rows of W2, and the bias */
 static const int TAIL = WEIGHTS + CLASSES;   /* of a message of exchange 3, after dZ: dW2, db2, is all finite? */
 
@@ -50,15 +50,28 @@ struct resident_plan {
     double *losses;
     struct tally *tally;
     size_t count;
-    packet *parts, *logits, *ways; /* the three exchanges, two buffers each */
+    packet *box; /* the three exchanges, twice: see box_layout */
+    float4 *rows;                  /* [steps of an epoch][batch]: what a row adds to the tally */
     double *loss;                  /* [steps of an epoch][F], sums over rows */
     int *correct;                  /* the same */
     unsigned *ticket;
 };
 
+/* The messages of one step, in packets: `parts` of Z [h][owner][source f][OWN][UNITS], parts of the `logits` [f][source h][OWN][CLASSES],
+   the `ways` back [h][source f][OWN * UNITS + TAIL]. */
+struct box_layout {
+    int logits, ways, total;
+};
+
+template <typename S> __host__ __device__ static box_layout lay_out_box(int groups) {
+    const int blocks = S::F * groups;
+    return {blocks * ROWS * UNITS, blocks * (ROWS * UNITS + S::OWN * CLASSES),
+            blocks * (ROWS * UNITS + S::OWN * CLASSES + S::OWN * UNITS + TAIL)};
+}
+
 /* Shared memory, in floats from its start. */
 struct resident_layout {
-    int pixels, weight, velocity, part, back, stage, images, labels, hidden, pre, gradient, out_weight, out_velocity, bias, rows, rates;
+    int pixels, weight, velocity, part, back, stage, images, labels, hidden, pre, gradient, out_weight, out_velocity, bias, rates;
     int total, stage_pitch;
 };
 
@@ -85,7 +98,6 @@ template <typename S> __host__ __device__ static resident_layout lay_out(int sli
     at.out_weight = take((UNITS + 1) * TALL);
     at.out_velocity = take((UNITS + 1) * TALL);
     at.bias = take(2 * UNITS);
-    at.rows = take(4 * S::OWN);
     at.rates = take(4);
     at.total = used;
     return at;
@@ -95,13 +107,36 @@ __device__ inline float4 four(const float *at) {
     return *reinterpret_cast<const float4 *>(at);
 }
 
-/* One of the F * H blocks. */
+/* One thread of one of the F * H blocks. What a step takes is instructions, not arithmetic alone: whatever stays the same from step
+   to step is worked out once. */
 template <typename S> struct resident {
     const resident_plan &plan;
     float *shared;
     resident_layout at;
     int f, h;               /* which slice, which group of units */
     int first_pack, length; /* of its pixels, in packs; and how many pixels that are */
+    int to_owner, from_parts, to_logits, from_logits, to_ways, from_ways; /* where this thread sends to and receives from */
+
+    static constexpr int WAY = S::OWN * UNITS + TAIL; /* packets of a message of exchange 3 */
+
+    __device__ resident(const resident_plan &plan, float *shared)
+        : plan(plan), shared(shared), at(lay_out<S>(plan.slice, plan.buffers)), f(blockIdx.x % S::F), h(blockIdx.x / S::F) {
+        const box_layout box = lay_out_box<S>(plan.groups);
+        const int packs = plan.features / PIXELS, t = threadIdx.x, row = t / UNITS;
+        first_pack = packs * f / S::F;
+        length = (packs * (f + 1) / S::F - first_pack) * PIXELS;
+        to_owner = ((h * S::F + row / S::OWN) * S::F + f) * S::OWN * UNITS + t % (S::OWN * UNITS);
+        from_parts = (h * S::F + f) * S::F * S::OWN * UNITS + t;
+        to_logits = box.logits + (f * plan.groups + h) * S::OWN * CLASSES + t;
+        from_logits = box.logits + f * plan.groups * S::OWN * CLASSES + t;
+        to_ways = box.ways + (h * S::F + f) * WAY;
+        from_ways = box.ways + h * S::F * WAY;
+    }
+
+    /* The messages of a step. */
+    __device__ packet *box_of(uint32_t tag) const {
+        return plan.box + tag % 2 * lay_out_box<S>(plan.groups).total;
+    }
 
     __device__ int rows_of(size_t step) const {
         const size_t left = plan.count - step * plan.batch;
@@ -122,29 +157,36 @@ template <typename S> struct resident {
         return reinterpret_cast<double *>(shared + at.rates) + step % 2;
     }
 
-    /* Which images a step takes, and its learning rate, on their way to shared memory. */
-    __device__ void copy_order(size_t step) const {
-        if ((int)threadIdx.x < rows_of(step))
-            __pipeline_memcpy_async(images_of(step) + threadIdx.x, plan.order + step * plan.batch + threadIdx.x, 4);
-        if (threadIdx.x == 0) __pipeline_memcpy_async(rate_of(step), plan.rates + step, 8);
+    /* Which image is row threadIdx.x of a step, and its learning rate: to be kept in shared memory a step later. */
+    struct order_ahead { uint32_t image; double rate; };
+
+    __device__ order_ahead look_up(size_t step, int rows) const {
+        order_ahead ahead = {0, 0};
+        if ((int)threadIdx.x < rows) ahead.image = plan.order[step * plan.batch + threadIdx.x];
+        if (threadIdx.x == 0 && rows) ahead.rate = plan.rates[step];
+        return ahead;
+    }
+
+    __device__ void keep(size_t step, order_ahead ahead) const {
+        if (threadIdx.x < ROWS) images_of(step)[threadIdx.x] = ahead.image;
+        if (threadIdx.x == 0) *rate_of(step) = ahead.rate;
     }
 
     /* Their pixels: after their order and a barrier. */
-    __device__ void copy_pixels(size_t step) const {
-        const int packs = length / PIXELS, rows = rows_of(step);
-        const uint32_t *images = images_of(step);
-        uint4 *stage = reinterpret_cast<uint4 *>(shared + at.stage);
-        for (int e = threadIdx.x; e < rows * packs; e += THREADS) {
-            const int row = e / packs, p = e % packs;
-            __pipeline_memcpy_async(stage + row * at.stage_pitch + p,
-                                    plan.images + (size_t)images[row] * plan.features + (first_pack + p) * PIXELS, PIXELS);
-        }
+    __device__ void copy_pixels(size_t step, int rows) const {
+        constexpr int EACH = THREADS / ROWS; /* threads a row */
+        const int row = threadIdx.x / EACH, packs = length / PIXELS;
+        if (row >= rows) return;
+        const uint8_t *image = plan.images + (size_t)images_of(step)[row] * plan.features + first_pack * PIXELS;
+        uint4 *stage = reinterpret_cast<uint4 *>(shared + at.stage) + row * at.stage_pitch;
+#pragma unroll 1
+        for (int p = threadIdx.x % EACH; p < packs; p += EACH) __pipeline_memcpy_async(stage + p, image + p * PIXELS, PIXELS);
     }
 
     /* The label of owned row threadIdx.x. */
-    __device__ int label_of(size_t step) const {
+    __device__ int label_of(size_t step, int rows) const {
         const int row = f * S::OWN + threadIdx.x;
-        return threadIdx.x < S::OWN && row < rows_of(step) ? plan.labels[images_of(step)[row]] : 0;
+        return threadIdx.x < S::OWN && row < rows ? plan.labels[images_of(step)[row]] : 0;
     }
 
     /* The copied bytes as floats, transposed; 0 in rows beyond the batch. After a barrier. */
@@ -152,6 +194,7 @@ template <typename S> struct resident {
         const int row = threadIdx.x % ROWS;
         const uint4 *stage = reinterpret_cast<const uint4 *>(shared + at.stage) + row * at.stage_pitch;
         const float scale = float(1.0 / 255.0);
+#pragma unroll 1
         for (int p = threadIdx.x / ROWS; p < length / PIXELS; p += THREADS / ROWS) {
             const uint4 pack = row < rows ? stage[p] : make_uint4(0, 0, 0, 0);
             const uint32_t four[4] = {pack.x, pack.y, pack.z, pack.w};
@@ -187,49 +230,48 @@ template <typename S> struct resident {
             *reinterpret_cast<float4 *>(part + (group * UNITS + half + u) * PITCH + 4 * lane) =
                 make_float4(sum[u][0], sum[u][1], sum[u][2], sum[u][3]);
         __syncthreads();
-        packet *box = plan.parts + ((size_t)(tag % 2) * plan.groups + h) * S::F * S::F * S::OWN * UNITS;
+        const float *mine = part + threadIdx.x % UNITS * PITCH + threadIdx.x / UNITS;
+        packet *to = box_of(tag) + to_owner;
+        constexpr int STRIDE = THREADS / UNITS; /* rows */
 #pragma unroll
-        for (int i = 0; i < ROWS * UNITS / THREADS; i++) {
-            const int o = threadIdx.x + i * THREADS, row = o / UNITS, u = o % UNITS;
-            float total = part[u * PITCH + row];
+        for (int i = 0; i < ROWS / STRIDE; i++) {
+            float total = mine[i * STRIDE];
 #pragma unroll
-            for (int g = 1; g < GROUPS; g++) total += part[(g * UNITS + u) * PITCH + row];
-            send(box + ((size_t)(row / S::OWN) * S::F + f) * S::OWN * UNITS + o % (S::OWN * UNITS), total, tag);
+            for (int g = 1; g < GROUPS; g++) total += mine[i * STRIDE + g * UNITS * PITCH];
+            send(to + i * STRIDE * S::F * UNITS, total, tag);
         }
     }
 
     /* The owned rows, activated, and their part of the logits, to those who own the same rows. */
     __device__ void activate_own(int rows, uint32_t tag) const {
-        const packet *box = plan.parts + (((size_t)(tag % 2) * plan.groups + h) * S::F + f) * S::F * S::OWN * UNITS;
         float *hidden = shared + at.hidden, *pre = shared + at.pre, *weight = shared + at.out_weight;
         const float *bias = shared + at.bias;
         const int o = threadIdx.x;
         if (o < S::OWN * UNITS) {
             float part[S::F], z = 0;
-            receive(part, tag, box + o, S::OWN * UNITS);
+            receive(part, tag, box_of(tag) + from_parts, S::OWN * UNITS);
 #pragma unroll
             for (int s = 0; s < S::F; s++) z += part[s];
             z += bias[o % UNITS];
             pre[o] = z;
-            hidden[o] = f * S::OWN + o / UNITS < rows ? activate(plan.activation, z) : 0.0f;
+            hidden[o] = f * S::OWN + o / UNITS < rows ? activate_compactly(plan.activation, z) : 0.0f;
         }
         __syncthreads();
-        packet *to = plan.logits + (((size_t)(tag % 2) * S::F + f) * plan.groups + h) * S::OWN * CLASSES;
         if (o < S::OWN * CLASSES) {
             const int row = o / CLASSES, c = o % CLASSES;
             float sum = 0;
 #pragma unroll
             for (int u = 0; u < UNITS; u++) sum += hidden[row * UNITS + u] * weight[u * TALL + c];
-            if (c < plan.classes) send(to + o, sum, tag);
+            if (c < plan.classes) send(box_of(tag) + to_logits, sum, tag);
         }
     }
 
     /* --- the turn --- */
 
-    /* Logit of class c of an owned row, from the parts of all groups of units. */
-    __device__ float logit(int o, uint32_t tag) const {
+    /* This thread's logit of an owned row, from the parts of all groups of units. */
+    __device__ float logit(uint32_t tag) const {
         static const int AT_ONCE = 16;
-        const packet *box = plan.logits + ((size_t)(tag % 2) * S::F + f) * plan.groups * S::OWN * CLASSES + o;
+        const packet *box = box_of(tag) + from_logits;
         float sum = 0;
         for (int g = 0; g < plan.groups; g += AT_ONCE) {
             float part[AT_ONCE];
@@ -238,11 +280,11 @@ template <typename S> struct resident {
             for (int i = 0; i < AT_ONCE; i++)
                 if (g + i < plan.groups) sum += part[i];
         }
-        return sum + shared[at.out_weight + UNITS * TALL + o % CLASSES];
+        return sum + shared[at.out_weight + UNITS * TALL + threadIdx.x % CLASSES];
     }
 
     /* dL/dlogits of the owned rows; true if the losses of this thread's rows are finite. */
-    __device__ bool turn(size_t step, int rows, uint32_t tag) const {
+    __device__ bool turn(size_t step, int rows, float scale, uint32_t tag) const {
         const int c = threadIdx.x % CLASSES;
         bool finite = true;
         static_assert(S::OWN * CLASSES <= THREADS && S::OWN * UNITS <= THREADS / 2 && WEIGHTS <= THREADS / 2, "a thread each");
@@ -250,7 +292,7 @@ template <typename S> struct resident {
             const int o = threadIdx.x, row = o / CLASSES, r = f * S::OWN + row;
             const bool there = r < rows, mine = there && c < plan.classes;
             const int label = labels_of(step)[row];
-            const float z = mine ? logit(o, tag) : -INFINITY;
+            const float z = mine ? logit(tag) : -INFINITY;
             float max = z, sum, own;
 #pragma unroll
             for (int offset = CLASSES / 2; offset > 0; offset /= 2) {
@@ -265,50 +307,47 @@ template <typename S> struct resident {
                 best = min(best, __shfl_xor_sync(0xffffffffu, best, offset));
             }
             const float of_label = __shfl_sync(0xffffffffu, z, label % CLASSES, CLASSES);
-            const float scale = float(1.0 / rows);
             shared[at.gradient + row * TALL + c] = mine ? own * (scale / sum) - (c == label ? scale : 0.0f) : 0.0f;
             if (there && c == 0) {
                 const bool known = label < plan.classes;
                 finite = known && isfinite(sum) && isfinite(of_label) && isfinite(max);
-                *reinterpret_cast<float4 *>(shared + at.rows + 4 * row) =
-                    make_float4(sum, known ? of_label : NAN, max, best == label && sum > 0);
+                if (h == 0) /* all groups of units know the same */
+                    plan.rows[step * plan.batch + r] = make_float4(sum, known ? of_label : NAN, max, best == label && sum > 0);
             }
         }
         return finite;
     }
 
-    /* What the owned rows add to the tally: by one warp of the first group, for all groups know the same. */
-    __device__ void count_own(size_t step, int rows) const {
-        const int row = threadIdx.x;
-        if (h || row >= 32) return;
-        double loss = 0;
-        int correct = 0;
-        static_assert(S::OWN <= 32, "a lane a row");
-        if (row < S::OWN && f * S::OWN + row < rows) {
-            const float4 r = four(shared + at.rows + 4 * row);
-            loss = log((double)r.x) - ((double)r.y - (double)r.z);
-            correct = r.w != 0;
+    /* What the owned rows added to the tally, a thread a step: logarithms in double precision take their time, and have it here. */
+    __device__ void count_own(size_t first, size_t end) const {
+        for (size_t step = first + threadIdx.x; step < end; step += THREADS) {
+            const int last = min(rows_of(step), (f + 1) * S::OWN);
+            double loss = 0;
+            int correct = 0;
+            for (int r = f * S::OWN; r < last; r++) {
+                const float4 row = plan.rows[step * plan.batch + r];
+                loss += log((double)row.x) - ((double)row.y - (double)row.z);
+                correct += row.w != 0;
+            }
+            plan.loss[step * S::F + f] = loss;
+            plan.correct[step * S::F + f] = correct;
         }
-        for (int offset = 16; offset > 0; offset /= 2) {
-            loss += __shfl_xor_sync(0xffffffffu, loss, offset);
-            correct += __shfl_xor_sync(0xffffffffu, correct, offset);
-        }
-        if (row) return;
-        plan.loss[step * S::F + f] = loss;
-        plan.correct[step * S::F + f] = correct;
     }
 
     /* dZ of the owned rows, and what they add to dW2 and db2, to all slices of this group. */
     __device__ void send_back(bool finite, uint32_t tag) const {
         const float *gradient = shared + at.gradient, *hidden = shared + at.hidden, *weight = shared + at.out_weight;
-        packet *to = plan.ways + (((size_t)(tag % 2) * plan.groups + h) * S::F + f) * (S::OWN * UNITS + TAIL);
+        packet *to = box_of(tag) + to_ways;
         if (threadIdx.x < THREADS / 2) {
             const int o = threadIdx.x, row = o / UNITS, u = o % UNITS;
             float sum = 0;
             if (o >= S::OWN * UNITS) return;
 #pragma unroll
-            for (int c = 0; c < CLASSES; c++) sum += gradient[row * TALL + c] * weight[u * TALL + c];
-            send(to + o, sum * derivative(plan.activation, shared[at.pre + o], hidden[o]), tag);
+            for (int c = 0; c < CLASSES; c += 4) {
+                const float4 g = four(gradient + row * TALL + c), w = four(weight + u * TALL + c);
+                sum += g.x * w.x + g.y * w.y + (g.z * w.z + g.w * w.w);
+            }
+            send(to + o, sum * derivative_compactly(plan.activation, shared[at.pre + o], hidden[o]), tag);
             if (o == 0) send(to + S::OWN * UNITS + WEIGHTS, finite, tag);
         } else {
             const int o = threadIdx.x - THREADS / 2, u = o / CLASSES, c = o % CLASSES;
@@ -324,34 +363,40 @@ template <typename S> struct resident {
     /* --- backward --- */
 
     __device__ const packet *ways_of(uint32_t tag) const {
-        return plan.ways + ((size_t)(tag % 2) * plan.groups + h) * S::F * (S::OWN * UNITS + TAIL);
+        return box_of(tag) + from_ways;
     }
 
-    /* What comes to update weight threadIdx.x of the output layer. */
-    __device__ const packet *output_ways(uint32_t tag) const {
-        return ways_of(tag) + S::OWN * UNITS + min((int)threadIdx.x, WEIGHTS - 1);
-    }
-
-    /* dZ of all rows, to shared memory; true if every loss of the batch is finite. */
-    __device__ bool receive_back(uint32_t tag) const {
-        const packet *box = ways_of(tag);
-        const int length = S::OWN * UNITS + TAIL;
+    /* dZ of all rows, to shared memory, and the gradient of weight threadIdx.x of the output layer; true if every loss of the batch is
+       finite. */
+    __device__ bool receive_back(uint32_t tag, float &gradient) const {
         static const int EACH = ROWS * UNITS / THREADS;
-        float values[EACH];
-        receive(values, tag, [&](int i) {
+        const packet *box = ways_of(tag);
+        const auto back = [&](int i) {
             const int o = threadIdx.x + i * THREADS;
-            return box + o / (S::OWN * UNITS) * length + o % (S::OWN * UNITS);
-        });
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
+            return box + o / (S::OWN * UNITS) * WAY + o % (S::OWN * UNITS);
+        };
+        const auto keep = [&](int i, float value) {
             const int o = threadIdx.x + i * THREADS;
-            shared[at.back + o % UNITS * PITCH + o / UNITS] = values[i];
-        }
+            shared[at.back + o % UNITS * PITCH + o / UNITS] = value;
+        };
         bool finite = true;
-        if (threadIdx.x < S::F) {
-            float flag[1];
-            receive(flag, tag, box + threadIdx.x * length + S::OWN * UNITS + WEIGHTS, 0);
-            finite = flag[0] != 0;
+        gradient = 0;
+        if (threadIdx.x < TAIL) { /* all that this thread waits for at once; the flag is behind the weights */
+            const packet *tail = box + S::OWN * UNITS + min((int)threadIdx.x, WEIGHTS);
+            float values[EACH + S::F];
+            receive(values, tag, [&](int i) { return i < EACH ? back(i) : tail + (i - EACH) * WAY; });
+#pragma unroll
+            for (int i = 0; i < EACH; i++) keep(i, values[i]);
+#pragma unroll
+            for (int s = 0; s < S::F; s++) {
+                gradient += values[EACH + s];
+                finite &= threadIdx.x < WEIGHTS || values[EACH + s] != 0;
+            }
+        } else {
+            float values[EACH];
+            receive(values, tag, back);
+#pragma unroll
+            for (int i = 0; i < EACH; i++) keep(i, values[i]);
         }
         return __syncthreads_and(finite);
     }
@@ -430,8 +475,8 @@ template <typename S> struct resident {
     }
 
     /* The copies of W2 and b2, and b1: the same in all slices. */
-    __device__ void update_output(float rate, uint32_t tag) const {
-        const int warp = threadIdx.x / 32 - (WARPS - UNITS), lane = threadIdx.x % 32;
+    __device__ void update_output(float rate, float gradient) const {
+        const int warp = threadIdx.x / 32 - (WARPS - UNITS), lane = threadIdx.x % 32, u = threadIdx.x / CLASSES;
         if (warp >= 0) {
             const float4 d = four(shared + at.back + warp * PITCH + 4 * lane);
             float sum = d.x + d.y + (d.z + d.w);
@@ -439,15 +484,10 @@ template <typename S> struct resident {
             for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
             if (lane == 0) descend(rate, sum, shared + at.bias + warp, shared + at.bias + UNITS + warp);
         }
-        const int u = threadIdx.x / CLASSES;
-        if (threadIdx.x >= WEIGHTS || threadIdx.x % CLASSES >= plan.classes || (u < UNITS && UNITS * h + u >= plan.hidden))
-            return;
-        float part[S::F], gradient = 0;
-        receive(part, tag, output_ways(tag), S::OWN * UNITS + TAIL);
-#pragma unroll
-        for (int s = 0; s < S::F; s++) gradient += part[s];
-        const int offset = u * TALL + threadIdx.x % CLASSES;
-        descend(rate, gradient, shared + at.out_weight + offset, shared + at.out_velocity + offset);
+        if (threadIdx.x < WEIGHTS && threadIdx.x % CLASSES < plan.classes && (u == UNITS || UNITS * h + u < plan.hidden)) {
+            const int offset = u * TALL + threadIdx.x % CLASSES;
+            descend(rate, gradient, shared + at.out_weight + offset, shared + at.out_velocity + offset);
+        }
     }
 
     /* --- before and after --- */
@@ -489,24 +529,40 @@ template <typename S> struct resident {
     }
 };
 
+/* The sum over the block of what its threads have, in a fixed order, to thread 0. */
+template <typename V> __device__ V sum_over_block(V mine) {
+    __shared__ V warps[WARPS];
+    for (int offset = 16; offset > 0; offset /= 2) mine += __shfl_xor_sync(0xffffffffu, mine, offset);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = mine;
+    __syncthreads();
+    for (int w = 1; threadIdx.x == 0 && w < WARPS; w++) mine += warps[w];
+    return mine;
+}
+
 /* The tally of steps first .. end - 1, by the last of the F blocks that wrote their parts. */
 template <typename S> __device__ void count_up(const resident_plan &plan, size_t first, size_t end) {
-    if (!last_block(plan.ticket, S::F) || threadIdx.x) return;
-    struct tally tally = *plan.tally;
-    for (size_t step = first; step < end; step++) {
-        const size_t left = plan.count - step * plan.batch, rows = left < (size_t)plan.batch ? left : plan.batch;
-        double loss = 0;
+    if (!last_block(plan.ticket, S::F)) return;
+    const size_t left = plan.count - (end - 1) * plan.batch, rows = left < (size_t)plan.batch ? left : plan.batch;
+    double loss = 0;
+    int correct = 0;
+    for (size_t step = first + threadIdx.x; step < end; step += THREADS) {
+        double of_step = 0;
         for (int f = 0; f < S::F; f++) {
-            loss += __ldcg(plan.loss + step * S::F + f);
-            tally.correct += __ldcg(plan.correct + step * S::F + f);
+            of_step += __ldcg(plan.loss + step * S::F + f);
+            correct += __ldcg(plan.correct + step * S::F + f);
         }
-        tally.loss_sum += loss;
-        tally.images += rows;
-        tally.batches++;
-        if (!isfinite(loss) && !tally.bad_step) tally.bad_step = tally.batches;
-        plan.losses[step] = loss / (double)rows;
+        loss += of_step;
+        plan.losses[step] = of_step / (double)(step + 1 < end ? plan.batch : rows);
     }
-    *plan.tally = tally;
+    loss = sum_over_block(loss);
+    correct = sum_over_block(correct);
+    if (threadIdx.x) return;
+    struct tally *tally = plan.tally;
+    tally->correct += correct;
+    tally->loss_sum += loss;
+    tally->images += (end - first - 1) * plan.batch + rows;
+    tally->batches += end - first;
+    if (!isfinite(loss) && !tally->bad_step) tally->bad_step = tally->batches; /* a bad step is the last one */
 }
 
 /* Steps first .. end - 1; `tag` is that of the first, and of no packet that is there. */
@@ -515,77 +571,78 @@ __global__ void __launch_bounds__(THREADS, 1)
     resident_kernel(const __grid_constant__ resident_plan plan, size_t first, size_t end, uint32_t tag) {
     extern __shared__ float4 memory[];
     float *shared = reinterpret_cast<float *>(memory);
-    const resident_layout at = lay_out<S>(plan.slice, plan.buffers);
-    const int f = blockIdx.x % S::F, h = blockIdx.x / S::F, packs = plan.features / PIXELS;
-    const resident<S> me = {plan, shared, at, f, h, packs * f / S::F, (packs * (f + 1) / S::F - packs * f / S::F) * PIXELS};
+    const resident<S> me(plan, shared);
     const auto arrive = [] {
         __pipeline_commit();
         __pipeline_wait_prior(0);
         __syncthreads();
     };
-    for (int i = threadIdx.x; i < at.total; i += THREADS) shared[i] = 0;
+    for (int i = threadIdx.x; i < me.at.total; i += THREADS) shared[i] = 0;
     __syncthreads();
     me.load_weights();
-    me.copy_order(first);
-    if (first + 1 < end) me.copy_order(first + 1);
+    me.keep(first, me.look_up(first, me.rows_of(first)));
+    if (first + 1 < end) me.keep(first + 1, me.look_up(first + 1, me.rows_of(first + 1)));
+    __syncthreads();
+    me.copy_pixels(first, me.rows_of(first));
+    if (threadIdx.x < S::OWN) me.labels_of(first)[threadIdx.x] = me.label_of(first, me.rows_of(first));
     arrive();
-    me.copy_pixels(first);
-    if (threadIdx.x < S::OWN) me.labels_of(first)[threadIdx.x] = me.label_of(first);
-    arrive();
-    me.convert_pixels(me.rows_of(first), shared + at.pixels);
+    float *pixels = shared + me.at.pixels, *next = pixels + (plan.buffers - 1) * plan.slice * PITCH;
+    me.convert_pixels(me.rows_of(first), pixels);
     __syncthreads();
 
+    const float full = float(1.0 / plan.batch);
     size_t step = first;
     bool finite = true;
     step_laps laps;
     laps.start();
     for (; step < end && finite; step++, tag++) {
         const bool another = step + 1 < end;
-        const int rows = me.rows_of(step);
-        const float *pixels = shared + at.pixels + (int)((step - first) % plan.buffers) * plan.slice * PITCH;
-        float *next = shared + at.pixels + (int)((step + 1 - first) % plan.buffers) * plan.slice * PITCH;
+        const int rows = me.rows_of(step), next_rows = another ? me.rows_of(step + 1) : 0;
         const float rate = (float)*me.rate_of(step);
-        int next_label = 0;
-        if (another) {
-            me.copy_pixels(step + 1);
-            next_label = me.label_of(step + 1);
-            if (step + 2 < end) me.copy_order(step + 2); /* in the place of this step's, which is not needed any more */
-        }
+        const int next_label = another ? me.label_of(step + 1, next_rows) : 0;
+        const typename resident<S>::order_ahead ahead = me.look_up(step + 2, step + 2 < end ? me.rows_of(step + 2) : 0);
+        me.copy_pixels(step + 1, next_rows);
         laps.lap(0);
         me.forward(pixels, tag);
         laps.lap(1);
         me.activate_own(rows, tag);
         laps.lap(2);
-        if (another && plan.buffers == 2) {
+        if (plan.buffers == 2) {
             arrive();
-            me.convert_pixels(me.rows_of(step + 1), next);
+            me.convert_pixels(next_rows, next);
         }
-        if (another && threadIdx.x < S::OWN) me.labels_of(step + 1)[threadIdx.x] = next_label;
+        if (threadIdx.x < S::OWN) me.labels_of(step + 1)[threadIdx.x] = next_label;
         laps.lap(3);
-        const bool own_finite = me.turn(step, rows, tag);
+        const bool own_finite = me.turn(step, rows, rows == plan.batch ? full : float(1.0 / rows), tag);
         laps.lap(4);
         me.send_back(__syncthreads_and(own_finite), tag);
-        me.count_own(step, rows); /* while the others' come */
+        me.keep(step + 2, ahead); /* in the place of this step's */
         laps.lap(5);
-        finite = me.receive_back(tag);
+        float gradient;
+        finite = me.receive_back(tag, gradient);
         laps.lap(6);
         if (finite) {
             me.update_slice(pixels, rate);
             laps.lap(7);
-            me.update_output(rate, tag);
+            me.update_output(rate, gradient);
             laps.lap(8);
         }
         arrive();
         laps.lap(9);
-        if (another && plan.buffers == 1) {
-            me.convert_pixels(me.rows_of(step + 1), next);
+        if (plan.buffers == 1) {
+            me.convert_pixels(next_rows, next);
             __syncthreads();
         }
+        float *const used = pixels;
+        pixels = next;
+        next = used;
         laps.lap(10);
     }
     laps.print("resident", step - first);
     me.store_weights();
-    if (h == 0) count_up<S>(plan, first, step);
+    if (me.h) return;
+    me.count_own(first, step);
+    count_up<S>(plan, first, step);
 }
 
 /* --- on the host --- */
@@ -658,11 +715,10 @@ static void *take(char *base, size_t *used, size_t bytes) {
 }
 
 template <typename S> static size_t lay_out_memory(resident_plan *plan, char *base) {
-    const size_t steps = (plan->count + plan->batch - 1) / plan->batch, blocks = (size_t)S::F * plan->groups;
+    const size_t steps = (plan->count + plan->batch - 1) / plan->batch;
     size_t used = 0;
-    plan->parts = (packet *)take(base, &used, 2 * blocks * ROWS * UNITS * sizeof(packet));
-    plan->logits = (packet *)take(base, &used, 2 * blocks * S::OWN * CLASSES * sizeof(packet));
-    plan->ways = (packet *)take(base, &used, 2 * blocks * (S::OWN * UNITS + TAIL) * sizeof(packet));
+    plan->box = (packet *)take(base, &used, 2 * sizeof(packet) * (size_t)lay_out_box<S>(plan->groups).total);
+    plan->rows = (float4 *)take(base, &used, plan->count * sizeof *plan->rows);
     plan->loss = (double *)take(base, &used, steps * S::F * sizeof *plan->loss);
     plan->correct = (int *)take(base, &used, steps * S::F * sizeof *plan->correct);
     plan->ticket = (unsigned *)take(base, &used, sizeof *plan->ticket);
