@@ -6,11 +6,13 @@
               back, layer after layer: tiles of dZ = (dZ' W^T) act'(Z)
               update: tiles of all dW = X^T dZ, each with its SGD in the write-back; biases; the tally
               That is 2 L - 1 meetings a step of L layers. Updates come last, so that no weight changes while it is read.
-   Tile       a warp computes 32 x 16 from slabs of 64 bytes of k that it copies for itself, some ahead, and waits for nobody. Its lanes
-              have 8 x 8 outputs each, for every fourth pack of k: 16 multiply-adds for 16 bytes of shared memory, which is what that
-              memory can give; at the end they add up. The 8 warps of a block lie side by side or share the k of one tile (then they
-              add up too), as fills the GPU best.
-   Bound by   small batches: meetings (1 us each) and latency. 784-512-512-10 at batch 128: 410 MFLOP a step, 7 us at 59 TFLOP/s;
+   Padding    while the kernel runs, weights are in copies of its own, and these and all that it computes are padded with zeros to whole
+              tiles: no bound is looked at inside. (A step is thousands of instructions, most of which are not multiply-adds if one
+              lets them; a kernel with bounds took twice as long.)
+   Tile       a warp computes 32 x 16 from slabs of 64 bytes of k that it copies for itself, two ahead, and waits for nobody. Its lanes
+              have 8 x 4 outputs each, for every other pack of k, and add up at the end. The warps of a block lie side by side or share
+              the k of one tile (then they add up too, in a fixed order), as fills the GPU best.
+   Bound by   small batches: meetings (1.1 us each) and latency. 784-512-512-10 at batch 128: 410 MFLOP a step, 7 us at 59 TFLOP/s;
               about 50 MB through the L2 cache, 9 us; 5 meetings.
    Same bits  whenever the same GPU runs it: every sum has one order. */
 #include <cuda_pipeline.h>
@@ -21,38 +23,43 @@
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/grid.cuh"
 
-static const int WARPS = 8, THREADS = 32 * WARPS;
-static const int R = 8;                          /* a lane has R x R outputs .. */
-static const int LANES_M = 4, LANES_N = 2;        /* .. of such a tile .. */
-static const int WARP_M = LANES_M * R, WARP_N = LANES_N * R;
-static const int LANES_K = 32 / LANES_M / LANES_N; /* .. for its share of k */
-static const int UNIT = 16;                       /* bytes of one access */
-static const int SLAB_UNITS = LANES_K;            /* of k */
-static const int UNITS_A = 144, UNITS_B = 80;     /* of a slab at most: see slab_layout */
-static const int MOST_STAGES = 4;                 /* slabs of a warp: one is multiplied, the others come */
+static const int R_M = 8, R_N = 4;                   /* outputs of a lane .. */
+static const int LANES_M = 4, LANES_N = 4;           /* .. in such a tile .. */
+static const int WARP_M = LANES_M * R_M, WARP_N = LANES_N * R_N;
+static const int LANES_K = 32 / LANES_M / LANES_N;   /* .. for its share of k */
+static const int UNIT = 16;                          /* bytes of one access */
+static const int SLAB_UNITS = 4;                     /* of k */
+static const int UNITS_A = 192, UNITS_B = 80;        /* of a slab at most: see slab_layout */
+static const int STAGES = 3;                         /* slabs of a warp: one is multiplied, two come */
+static const int MOST_CLASSES = 128;                 /* a thread each, of the smallest block */
 
 /* Elements of k in a slab. */
 template <typename T> constexpr int SLAB = SLAB_UNITS * UNIT / (int)sizeof(T);
-__host__ __device__ static constexpr size_t shared_for(int stages) {
-    return (size_t)stages * WARPS * (UNITS_A + UNITS_B) * UNIT;
+
+/* Warps of a block: as many as have the registers, and shared memory for their slabs. */
+template <typename T> constexpr int MOST_WARPS = sizeof(T) == sizeof(float) ? 16 : 8;
+static size_t shared_for(int warps) {
+    return (size_t)STAGES * warps * (UNITS_A + UNITS_B) * UNIT;
 }
 
 /* --- what there is to do --- */
 
-template <typename T> struct fused_matrix {
+/* [rows][ld], padded with zeros: rows to WARP_M, columns to WARP_M too. */
+template <typename T> struct phase_matrix {
     T *at;
-    size_t ld;
-    bool packs; /* rows may be read in packs of 16 bytes */
+    int ld;
 };
 
 template <typename T> struct phase_layer {
-    int in, out;
+    int in, out;               /* as they are */
     enum activation activation;
-    fused_matrix<T> weight, input, grad; /* [in][out]; [batch][in], of layer 0 the first of two; [batch][out] */
-    T *bias, *weight_velocity, *bias_velocity, *output, *pre; /* output and pre: [batch][out] with the ld of grad */
+    phase_matrix<T> weight, velocity, input, grad; /* [in][out] twice, [batch][in] (of layer 0 the first of two), [batch][out] */
+    T *output, *pre;           /* as grad */
+    T *bias, *bias_velocity;   /* [out] */
+    T *user_weight, *user_velocity, *user_bias, *user_bias_velocity; /* where they come from, and go to */
 };
 
-/* How the warps of a block lie over a tile: side by side along m and n, and in k. */
+/* How the warps of a block lie over a tile: side by side along m and n, and in k; powers of 2, as exponents. */
 struct warp_shape { int m, n, k; };
 
 struct phase_shapes {
@@ -66,8 +73,10 @@ struct phase_control {
 
 template <typename T> struct phase_plan {
     int depth, batch, features;
-    int stages; /* slabs in shared memory: MOST_STAGES, or 2 where they do not fit */
-    bool quads; /* pixels of an image may be read 4 at once */
+    int padded_batch;
+    bool quads;          /* pixels of an image may be read 4 at once */
+    bool weights_fit;    /* of the last layer, in shared memory */
+    bool has_velocity;
     phase_layer<T> layer[FUSED_MAX_LAYERS];
     phase_shapes shapes;
     T momentum, weight_decay;
@@ -84,74 +93,65 @@ template <typename T> struct phase_plan {
 
 /* --- a product --- */
 
-template <typename T> struct operand {
-    fused_matrix<T> from;
-    int rows, cols;
-};
-
 /* How ROWS x COLS of a matrix lie in a slab, in units of 16 bytes: ALONG k as rows of OTHER with k as columns, else k rows of OTHER. The
    pitch keeps the lanes of a warp on different banks. */
-template <typename T, bool ALONG, int OTHER> struct slab_layout {
-    static constexpr int W = WIDEST<T>, ROWS = ALONG ? OTHER : SLAB<T>, UNITS = ALONG ? SLAB_UNITS : OTHER / W,
-                         PITCH = ALONG ? UNITS : UNITS + 1;
+template <typename T, bool ALONG, int OTHER, int PITCH_> struct slab_layout {
+    static constexpr int W = WIDEST<T>, ROWS = ALONG ? OTHER : SLAB<T>, UNITS = ALONG ? SLAB_UNITS : OTHER / W, PITCH = PITCH_;
 };
 
-/* Of rows row0 .. row_end - 1 and columns col0 .. col_end - 1, the next slab, on its way; 0 beyond them. In packs, what is between the
-   last column and the end of its pack is copied: it is 0. */
-template <typename L, typename T>
-__device__ inline void copy_slab(T *slab, const fused_matrix<T> &from, int row0, int row_end, int col0, int col_end) {
-    constexpr int W = L::W, STEP = 32 / L::UNITS;
-    const int lane = threadIdx.x % 32, unit = lane % L::UNITS, c = col0 + unit * W;
-    int r = row0 + lane / L::UNITS;
-    const T *at = from.at + (size_t)r * from.ld + c;
-    T *to = slab + (lane / L::UNITS * L::PITCH + unit) * W;
-    if (from.packs) {
-#pragma unroll
-        for (int i = 0; i < L::ROWS / STEP; i++, r += STEP, at += STEP * from.ld, to += STEP * L::PITCH * W) {
-            const bool inside = r < row_end && c < col_end;
-            __pipeline_memcpy_async(to, inside ? at : from.at, UNIT, inside ? 0 : UNIT);
-        }
-    } else {
-        for (int i = 0; i < L::ROWS / STEP; i++, r += STEP, at += STEP * from.ld, to += STEP * L::PITCH * W)
-            for (int q = 0; q < W; q++) {
-                const bool inside = r < row_end && c + q < col_end;
-                __pipeline_memcpy_async(to + q, inside ? at + q : from.at, sizeof(T), inside ? 0 : sizeof(T));
-            }
-    }
-}
+/* The slabs of an operand, one after the other, on their way to shared memory. */
+template <typename L, bool ALONG, typename T> struct slab_source {
+    static constexpr int W = L::W, STEP = 32 / L::UNITS; /* rows of one copy */
+    const T *at;
+    int ld, to;
 
-/* Row i of a lane's outputs in its warp's tile, and column j. Along k neighbours are in other lanes, for the banks. */
+    __device__ slab_source(phase_matrix<T> from, int other, int k) : ld(from.ld) {
+        const int lane = threadIdx.x % 32, row = lane / L::UNITS, unit = lane % L::UNITS;
+        at = from.at + (size_t)(row + (ALONG ? other : k)) * ld + (ALONG ? k : other) + unit * W;
+        to = (row * L::PITCH + unit) * W;
+    }
+
+    __device__ void copy(T *slab) {
+        const T *row = at;
+#pragma unroll
+        for (int i = 0; i < L::ROWS / STEP; i++, row += STEP * ld)
+            __pipeline_memcpy_async(slab + to + i * STEP * L::PITCH * W, row, UNIT);
+        at += ALONG ? SLAB<T> : SLAB<T> * ld;
+    }
+};
+
+/* Row i of a lane's outputs in its warp's tile. Along k neighbours are in other lanes, for the banks. */
 template <bool ALONG> __device__ inline int row_of_lane(int i) {
     const int m = threadIdx.x % LANES_M;
-    return ALONG ? m + LANES_M * i : R * m + i;
+    return ALONG ? m + LANES_M * i : R_M * m + i;
 }
 
-template <bool ALONG> __device__ inline int col_of_lane(int j) {
-    const int n = threadIdx.x / LANES_M % LANES_N;
-    return ALONG ? n + LANES_N * j : R * n + j;
+__device__ inline int col_of_lane() {
+    return R_N * (threadIdx.x / LANES_M % LANES_N);
 }
 
 __device__ inline int part_of_lane() {
     return threadIdx.x / (LANES_M * LANES_N) % LANES_K;
 }
 
-/* R values of each of the lane's k in a slab: of rows, or of columns, `where(i)`. */
-template <typename L, bool ALONG, bool BLOCKED, typename T, typename I>
-__device__ inline void read_slab(T (&to)[R][L::W], const T *slab, I where) {
+/* N values for each of the lane's k of a share of a slab: of rows, or of columns, where(i). BLOCKED: the k of a lane are neighbours. */
+template <typename L, bool ALONG, bool BLOCKED, int N, typename T, typename I>
+__device__ inline void read_slab(T (&to)[N][L::W], const T *slab, int share, I where) {
     constexpr int W = L::W;
+    const int unit = part_of_lane() + LANES_K * share;
     if (ALONG) {
 #pragma unroll
-        for (int i = 0; i < R; i++) {
-            const pack<T, W> some = pack_at<W>(slab + (where(i) * L::PITCH + part_of_lane()) * W);
+        for (int i = 0; i < N; i++) {
+            const pack<T, W> some = pack_at<W>(slab + (where(i) * L::PITCH + unit) * W);
 #pragma unroll
             for (int e = 0; e < W; e++) to[i][e] = some.value[e];
         }
     } else {
 #pragma unroll
         for (int e = 0; e < W; e++) {
-            const int k = BLOCKED ? W * part_of_lane() + e : part_of_lane() + LANES_K * e;
+            const int k = BLOCKED ? W * unit + e : part_of_lane() + LANES_K * (W * share + e);
 #pragma unroll
-            for (int i = 0; i < R; i += W) {
+            for (int i = 0; i < N; i += W) {
                 const pack<T, W> some = pack_at<W>(slab + k * L::PITCH * W + where(i));
 #pragma unroll
                 for (int q = 0; q < W; q++) to[i + q][e] = some.value[q];
@@ -160,142 +160,127 @@ __device__ inline void read_slab(T (&to)[R][L::W], const T *slab, I where) {
     }
 }
 
-/* Adds up over the lanes that share outputs: a lane is left with rows R / LANES_K * part .. of its outputs. */
-template <typename T> __device__ inline void add_lanes(T (&sum)[R][R]) {
-    int rows = R;
+/* Adds up over the lanes that share outputs: a lane is left with half of its rows, from R_M / 2 * part on. */
+template <typename T> __device__ inline void add_lanes(T (&sum)[R_M][R_N]) {
+    static_assert(LANES_K == 2, "two shares");
+    const bool upper = part_of_lane();
 #pragma unroll
-    for (int offset = 16; offset > LANES_M * LANES_N / 2; offset /= 2) {
-        const bool upper = threadIdx.x & offset;
-        rows /= 2;
+    for (int i = 0; i < R_M / 2; i++)
 #pragma unroll
-        for (int i = 0; i < R / 2; i++)
-#pragma unroll
-            for (int j = 0; j < R; j++)
-                if (i < rows) {
-                    const T other = __shfl_xor_sync(0xffffffffu, upper ? sum[i][j] : sum[i + rows][j], offset);
-                    sum[i][j] = (upper ? sum[i + rows][j] : sum[i][j]) + other;
-                }
-    }
+        for (int j = 0; j < R_N; j++) {
+            const T other = __shfl_xor_sync(0xffffffffu, upper ? sum[i][j] : sum[i + R_M / 2][j], LANES_M * LANES_N);
+            sum[i][j] = (upper ? sum[i + R_M / 2][j] : sum[i][j]) + other;
+        }
 }
 
-/* A warp's tile at (m0, n0), from k = k0 to k1: the sums of this lane's k. `k1` is a multiple of a pack or the end of k. */
+/* A warp's tile at (m0, n0), of slabs s0 .. s1 - 1 of k: the sums of this lane's k. */
 template <bool A_ALONG, bool B_ALONG, typename T>
-__device__ inline void warp_product(T (&sum)[R][R], const operand<T> &a, const operand<T> &b, int m0, int n0, int k0,
-                                    int k1, T *slabs, int stages) {
-    typedef slab_layout<T, A_ALONG, WARP_M> LA;
-    typedef slab_layout<T, B_ALONG, WARP_N> LB;
-    static_assert(LA::ROWS * LA::PITCH <= UNITS_A && LB::ROWS * LB::PITCH <= UNITS_B, "a slab has its place");
+__device__ inline void warp_product(T (&sum)[R_M][R_N], phase_matrix<T> a, phase_matrix<T> b, int m0, int n0, int s0, int s1,
+                                    T *slabs) {
     constexpr int W = WIDEST<T>, STAGE = (UNITS_A + UNITS_B) * W;
-    const auto copy = [&](int k, int stage) {
-        T *slab = slabs + stage * STAGE;
-        if (k < k1) {
-            if (A_ALONG) {
-                copy_slab<LA>(slab, a.from, m0, a.rows, k, k1);
-            } else {
-                copy_slab<LA>(slab, a.from, k, k1, m0, a.cols);
-            }
-            if (B_ALONG) {
-                copy_slab<LB>(slab + UNITS_A * W, b.from, n0, b.rows, k, k1);
-            } else {
-                copy_slab<LB>(slab + UNITS_A * W, b.from, k, k1, n0, b.cols);
-            }
+    typedef slab_layout<T, A_ALONG, WARP_M, A_ALONG ? 6 : WARP_M / W + 1> LA;
+    typedef slab_layout<T, B_ALONG, WARP_N, B_ALONG ? 5 : WARP_N / W + A_ALONG> LB;
+    static_assert(LA::ROWS * LA::PITCH <= UNITS_A && LB::ROWS * LB::PITCH <= UNITS_B, "a slab has its place");
+    slab_source<LA, A_ALONG, T> from_a(a, m0, s0 * SLAB<T>);
+    slab_source<LB, B_ALONG, T> from_b(b, n0, s0 * SLAB<T>);
+    int coming = s0, ahead = 0, stage = 0;
+    const auto copy = [&] {
+        if (coming < s1) {
+            from_a.copy(slabs + ahead);
+            from_b.copy(slabs + ahead + UNITS_A * W);
         }
         __pipeline_commit();
+        coming++;
+        ahead = ahead == (STAGES - 1) * STAGE ? 0 : ahead + STAGE;
     };
-    int ahead = 0, stage = 0;
-    for (; ahead < stages - 1; ahead++) copy(k0 + ahead * SLAB<T>, ahead);
-    for (int k = k0; k < k1; k += SLAB<T>) {
-        if (stages == MOST_STAGES) {
-            __pipeline_wait_prior(MOST_STAGES - 2);
-        } else {
-            __pipeline_wait_prior(0);
-        }
+#pragma unroll 1
+    for (int i = 0; i < STAGES - 1; i++) copy();
+#pragma unroll 1
+    for (int s = s0; s < s1; s++) {
+        __pipeline_wait_prior(STAGES - 2);
         __syncwarp(); /* all lanes' copies have come, and the slab before has been read */
-        copy(k + (stages - 1) * SLAB<T>, ahead);
-        T of_a[R][W], of_b[R][W];
-        const T *slab = slabs + stage * STAGE;
-        read_slab<LA, A_ALONG, B_ALONG>(of_a, slab, row_of_lane<A_ALONG>);
-        read_slab<LB, B_ALONG, A_ALONG>(of_b, slab + UNITS_A * W, col_of_lane<B_ALONG>);
+        copy();
+        const T *slab = slabs + stage;
 #pragma unroll
-        for (int e = 0; e < W; e++)
+        for (int share = 0; share < SLAB_UNITS / LANES_K; share++) {
+            T of_a[R_M][W], of_b[R_N][W];
+            read_slab<LA, A_ALONG, B_ALONG>(of_a, slab, share, row_of_lane<A_ALONG>);
+            read_slab<LB, B_ALONG, A_ALONG>(of_b, slab + UNITS_A * W, share, [](int j) { return col_of_lane() + j; });
 #pragma unroll
-            for (int i = 0; i < R; i++)
+            for (int e = 0; e < W; e++)
 #pragma unroll
-                for (int j = 0; j < R; j++) sum[i][j] += of_a[i][e] * of_b[j][e];
-        ahead = ahead + 1 == stages ? 0 : ahead + 1;
-        stage = stage + 1 == stages ? 0 : stage + 1;
+                for (int i = 0; i < R_M; i++)
+#pragma unroll
+                    for (int j = 0; j < R_N; j++) sum[i][j] += of_a[i][e] * of_b[j][e];
+        }
+        stage = stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
     }
     __pipeline_wait_prior(0);
 }
 
-/* A block's tile of the m x n product over k: `before(i, j)` reads what an element needs, some elements ahead, and
-   `finish(i, j, sum, that)` takes it. */
-template <bool A_ALONG, bool B_ALONG, typename T, typename P, typename F>
-__device__ inline void block_tile(const operand<T> &a, const operand<T> &b, int m, int n, int k, int m0, int n0,
-                                  warp_shape shape, T *shared, int stages, P before, F finish) {
-    constexpr int W = WIDEST<T>, AHEAD = 4, SLABS = (UNITS_A + UNITS_B) * W;
-    const int warp = threadIdx.x / 32, wk = warp % shape.k, wn = warp / shape.k % shape.n, wm = warp / shape.k / shape.n;
-    const int rows = WARP_M * shape.m, cols = WARP_N * shape.n, packs = (k + W - 1) / W;
-    const int k0 = W * (packs * wk / shape.k), k1 = min(k, W * (packs * (wk + 1) / shape.k));
+/* A block's tile of the m x n product over k: finish(i, j, sums) takes WIDEST sums of a row, from column j on. */
+template <bool A_ALONG, bool B_ALONG, typename T, typename F>
+__device__ inline void block_tile(phase_matrix<T> a, phase_matrix<T> b, int m, int n, int k, int m0, int n0, warp_shape shape,
+                                  T *shared, F finish) {
+    constexpr int W = WIDEST<T>, SLABS = STAGES * (UNITS_A + UNITS_B) * W;
+    const int warp = threadIdx.x / 32, wk = warp & ((1 << shape.k) - 1), wn = warp >> shape.k & ((1 << shape.n) - 1),
+              wm = warp >> (shape.k + shape.n), rows = WARP_M << shape.m, cols = WARP_N << shape.n, slabs = k / SLAB<T>;
     const int i0 = m0 + WARP_M * wm, j0 = n0 + WARP_N * wn;
-    T sum[R][R] = {};
+    T sum[R_M][R_N] = {};
     if (i0 < m && j0 < n)
-        warp_product<A_ALONG, B_ALONG>(sum, a, b, i0, j0, k0, k1, shared + warp * stages * SLABS, stages);
+        warp_product<A_ALONG, B_ALONG>(sum, a, b, i0, j0, slabs * wk >> shape.k, slabs * (wk + 1) >> shape.k, shared + warp * SLABS);
     add_lanes(sum);
     __syncthreads(); /* the slabs have been read: the sums take their place */
-    T *part = shared + (wk * rows + WARP_M * wm) * cols + WARP_N * wn;
+    T *part = shared + (wk * rows + WARP_M * wm) * cols + WARP_N * wn + col_of_lane();
 #pragma unroll
-    for (int x = 0; x < R / LANES_K; x++) {
-        T *row = part + row_of_lane<A_ALONG>(R / LANES_K * part_of_lane() + x) * cols;
+    for (int x = 0; x < R_M / 2; x++)
 #pragma unroll
-        for (int j = 0; j < R; j++) row[col_of_lane<B_ALONG>(j)] = sum[x][j];
-    }
+        for (int j = 0; j < R_N; j += W) {
+            pack<T, W> some;
+#pragma unroll
+            for (int q = 0; q < W; q++) some.value[q] = sum[x][j + q];
+            pack_at<W>(part + row_of_lane<A_ALONG>(R_M / 2 * part_of_lane() + x) * cols + j) = some;
+        }
     __syncthreads();
-    const int shift = 31 - __clz(cols); /* a power of 2 */
-    for (int e0 = threadIdx.x; e0 < rows * cols; e0 += AHEAD * THREADS) {
-        decltype(before(0, 0)) old[AHEAD];
-        T total[AHEAD];
+#pragma unroll 1
+    for (int e = threadIdx.x * W; e < rows * cols; e += blockDim.x * W) {
+        const int i = m0 + (e >> (4 + shape.n)), j = n0 + (e & (cols - 1));
+        static_assert(WARP_N == 16, "a power of 2, as above");
+        if (i >= m || j >= n) continue;
+        pack<T, W> total = pack_at<W>(shared + e);
+#pragma unroll 2
+        for (int p = 1; p < 1 << shape.k; p++) {
+            const pack<T, W> more = pack_at<W>(shared + p * rows * cols + e);
 #pragma unroll
-        for (int x = 0; x < AHEAD; x++) {
-            const int e = e0 + x * THREADS, i = m0 + (e >> shift), j = n0 + (e & (cols - 1));
-            if (e < rows * cols && i < m && j < n) old[x] = before(i, j);
+            for (int q = 0; q < W; q++) total.value[q] += more.value[q];
         }
-#pragma unroll
-        for (int x = 0; x < AHEAD; x++) {
-            const int e = e0 + x * THREADS;
-            total[x] = 0;
-            if (e < rows * cols)
-                for (int p = 0; p < shape.k; p++) total[x] += shared[p * rows * cols + e];
-        }
-#pragma unroll
-        for (int x = 0; x < AHEAD; x++) {
-            const int e = e0 + x * THREADS, i = m0 + (e >> shift), j = n0 + (e & (cols - 1));
-            if (e < rows * cols && i < m && j < n) finish(i, j, total[x], old[x]);
-        }
+        finish(i, j, total);
     }
     __syncthreads(); /* before the next tile */
 }
 
-__device__ inline int tiles_along(int length, int side) {
+__host__ __device__ inline int tiles_along(int length, int side) {
     return (length + side - 1) / side;
 }
 
-/* Those of the tiles first .. that are this block's, when tiles are dealt out one by one to the blocks. Returns the number of the
+/* Those of the tiles `first`, .. that are this block's, when tiles are dealt out one by one to the blocks. Returns the number of the
    tile after the last of this product. */
-template <bool A_ALONG, bool B_ALONG, typename T, typename P, typename F>
-__device__ inline int block_tiles(int first, const operand<T> &a, const operand<T> &b, int m, int n, int k, warp_shape shape,
-                                  T *shared, int stages, P before, F finish) {
-    const int rows = WARP_M * shape.m, cols = WARP_N * shape.n, down = tiles_along(m, rows);
+template <bool A_ALONG, bool B_ALONG, typename T, typename F>
+__device__ inline int block_tiles(int first, phase_matrix<T> a, phase_matrix<T> b, int m, int n, int k, warp_shape shape, T *shared,
+                                  F finish) {
+    const int rows = WARP_M << shape.m, cols = WARP_N << shape.n, down = tiles_along(m, rows);
     const int count = down * tiles_along(n, cols), blocks = gridDim.x;
     const int mine = (int)blockIdx.x - first % blocks;
+#pragma unroll 1
     for (int t = mine < 0 ? mine + blocks : mine; t < count; t += blocks)
-        block_tile<A_ALONG, B_ALONG>(a, b, m, n, k, t % down * rows, t / down * cols, shape, shared, stages, before, finish);
+        block_tile<A_ALONG, B_ALONG>(a, b, m, n, k, t % down * rows, t / down * cols, shape, shared, finish);
     return first + count;
 }
 
 /* --- the phases --- */
 
 template <typename T> struct worker {
+    static constexpr int W = WIDEST<T>;
     const phase_plan<T> &plan;
     T *shared;
     unsigned awaited;
@@ -307,8 +292,12 @@ template <typename T> struct worker {
         return left < (size_t)plan.batch ? (int)left : plan.batch;
     }
 
-    __device__ fused_matrix<T> input_of(int l, size_t which) const {
-        fused_matrix<T> input = plan.layer[l].input;
+    __device__ static int padded(int length) {
+        return (length + WARP_M - 1) / WARP_M * WARP_M;
+    }
+
+    __device__ phase_matrix<T> input_of(int l, size_t which) const {
+        phase_matrix<T> input = plan.layer[l].input;
         if (l == 0) input.at += which % 2 * plan.input_stride;
         return input;
     }
@@ -319,12 +308,12 @@ template <typename T> struct worker {
 
     /* The images of a step, `skip` of this block's rows left out. */
     __device__ void gather(size_t which, int skip) const {
-        const fused_matrix<T> to = input_of(0, which);
+        const phase_matrix<T> to = input_of(0, which);
         const int count = rows_of(which);
         for (int r = blockIdx.x + skip * gridDim.x; r < count; r += gridDim.x) {
             const uint8_t *image = plan.images + (size_t)plan.order[which * plan.batch + r] * plan.features;
-            for (int j = threadIdx.x; j < plan.features; j += THREADS)
-                to.at[r * to.ld + j] = T(1.0 / 255.0) * T(image[j]);
+            for (int j = threadIdx.x; j < plan.features; j += blockDim.x)
+                to.at[(size_t)r * to.ld + j] = T(1.0 / 255.0) * T(image[j]);
         }
     }
 
@@ -336,86 +325,86 @@ template <typename T> struct worker {
     __device__ void gather_labels(size_t which) const {
         const int count = rows_of(which);
         if (blockIdx.x != gridDim.x - 1) return;
-        for (int r = threadIdx.x; r < count; r += THREADS) labels_of(which)[r] = plan.labels[plan.order[which * plan.batch + r]];
+        for (int r = threadIdx.x; r < count; r += blockDim.x)
+            labels_of(which)[r] = plan.labels[plan.order[which * plan.batch + r]];
     }
 
     __device__ void forward(int l) const {
         const phase_layer<T> &layer = plan.layer[l];
-        const operand<T> a = {input_of(l, step), rows, layer.in}, b = {layer.weight, layer.in, layer.out};
-        const size_t ld = layer.grad.ld;
         block_tiles<true, false>(
-            0, a, b, rows, layer.out, layer.in, plan.shapes.forward[l], shared, plan.stages, [&](int, int j) { return layer.bias[j]; },
-            [&](int i, int j, T sum, T bias) {
-                const T z = sum + bias;
-                if (layer.pre != layer.output) layer.pre[i * ld + j] = z;
-                layer.output[i * ld + j] = activate_compactly(layer.activation, z);
+            0, input_of(l, step), layer.weight, plan.padded_batch, layer.grad.ld, padded(layer.in),
+            plan.shapes.forward[l], shared, [&](int i, int j, pack<T, W> z) {
+                const size_t at = (size_t)i * layer.grad.ld + j;
+                const pack<T, W> bias = pack_at<W>(layer.bias + j);
+#pragma unroll
+                for (int q = 0; q < W; q++) z.value[q] += bias.value[q];
+                if (layer.pre != layer.output) pack_at<W>(layer.pre + at) = z;
+#pragma unroll
+                for (int q = 0; q < W; q++)
+                    z.value[q] = j + q < layer.out ? activate_compactly(layer.activation, z.value[q]) : T(0);
+                pack_at<W>(layer.output + at) = z;
             });
     }
 
     /* dL/dZ of layer l - 1 from that of layer l. */
     __device__ void back(int l) const {
         const phase_layer<T> &layer = plan.layer[l], &below = plan.layer[l - 1];
-        const operand<T> a = {layer.grad, rows, layer.out}, b = {layer.weight, layer.in, layer.out};
-        const size_t ld = below.grad.ld;
-        block_tiles<true, true>(
-            0, a, b, rows, layer.in, layer.out, plan.shapes.back[l], shared, plan.stages,
-            [&](int i, int j) {
-                const T y = below.output[i * ld + j], z = below.pre != below.output ? below.pre[i * ld + j] : y;
-                return derivative_compactly(below.activation, z, y);
-            },
-            [&](int i, int j, T sum, T slope) { below.grad.at[i * ld + j] = sum * slope; });
+        block_tiles<true, true>(0, layer.grad, layer.weight, plan.padded_batch, below.grad.ld, layer.grad.ld, plan.shapes.back[l],
+                                shared, [&](int i, int j, pack<T, W> sum) {
+                                    const size_t at = (size_t)i * below.grad.ld + j;
+                                    const pack<T, W> y = pack_at<W>(below.output + at), z = pack_at<W>(below.pre + at);
+#pragma unroll
+                                    for (int q = 0; q < W; q++)
+                                        sum.value[q] *= derivative_compactly(below.activation, z.value[q], y.value[q]);
+                                    pack_at<W>(below.grad.at + at) = sum;
+                                });
     }
 
-    struct descent { T weight, velocity; };
-
-    __device__ descent before_descent(const T *weight, const T *velocity) const {
-        return {*weight, velocity ? *velocity : T(0)};
-    }
-
-    /* SGD as kernels/ops.h has it. */
-    __device__ void descend(T rate, T gradient, T *weight, T *velocity, descent old) const {
-        gradient += plan.weight_decay * old.weight;
-        gradient += plan.momentum * old.velocity;
-        if (velocity) *velocity = gradient;
-        *weight = old.weight - rate * gradient;
+    /* SGD as kernels/ops.h has it, for N neighbours. */
+    template <int N> __device__ void descend(T rate, pack<T, N> gradient, T *weight, T *velocity) const {
+        pack<T, N> w = pack_at<N>(weight), v = {};
+        if (plan.has_velocity) v = pack_at<N>(velocity);
+#pragma unroll
+        for (int q = 0; q < N; q++) {
+            gradient.value[q] += plan.weight_decay * w.value[q];
+            gradient.value[q] += plan.momentum * v.value[q];
+            w.value[q] -= rate * gradient.value[q];
+        }
+        if (plan.has_velocity) pack_at<N>(velocity) = gradient;
+        pack_at<N>(weight) = w;
     }
 
     /* 32 columns of a layer's bias: the gradient is the sum of those of dL/dZ. */
     __device__ void update_bias(const phase_layer<T> &layer, T rate, int first) const {
-        const int part = threadIdx.x / 32, col = first + threadIdx.x % 32;
-        T sum = 0;
+        const int part = threadIdx.x / 32, parts = blockDim.x / 32, col = first + threadIdx.x % 32;
+        pack<T, 1> sum = {};
         if (col < layer.out)
 #pragma unroll 8
-            for (int r = rows * part / WARPS; r < rows * (part + 1) / WARPS; r++) sum += layer.grad.at[r * layer.grad.ld + col];
-        shared[threadIdx.x] = sum;
+            for (int r = rows * part / parts; r < rows * (part + 1) / parts; r++)
+                sum.value[0] += layer.grad.at[(size_t)r * layer.grad.ld + col];
+        shared[threadIdx.x] = sum.value[0];
         __syncthreads();
         if (part == 0 && col < layer.out) {
-            for (int p = 1; p < WARPS; p++) sum += shared[threadIdx.x + 32 * p];
-            T *velocity = layer.bias_velocity ? layer.bias_velocity + col : NULL;
-            descend(rate, sum, layer.bias + col, velocity, before_descent(layer.bias + col, velocity));
+            for (int p = 1; p < parts; p++) sum.value[0] += shared[threadIdx.x + 32 * p];
+            descend(rate, sum, layer.bias + col, layer.bias_velocity + col);
         }
         __syncthreads();
     }
 
     __device__ void update() const {
         const T rate = T(plan.rates[step]);
-        const int blocks = gridDim.x;
+        const int blocks = gridDim.x, k = (rows + SLAB<T> - 1) / SLAB<T> * SLAB<T>;
         int tile = 0;
+#pragma unroll 1
         for (int l = 0; l < plan.depth; l++) {
             const phase_layer<T> &layer = plan.layer[l];
-            const operand<T> a = {input_of(l, step), rows, layer.in}, b = {layer.grad, rows, layer.out};
-            const auto velocity = [&](size_t at) { return layer.weight_velocity ? layer.weight_velocity + at : (T *)NULL; };
-            tile = block_tiles<false, false>(
-                tile, a, b, layer.in, layer.out, rows, plan.shapes.update, shared, plan.stages,
-                [&](int i, int j) {
-                    const size_t at = (size_t)i * layer.out + j;
-                    return before_descent(layer.weight.at + at, velocity(at));
-                },
-                [&](int i, int j, T sum, descent old) {
-                    const size_t at = (size_t)i * layer.out + j;
-                    descend(rate, sum, layer.weight.at + at, velocity(at), old);
-                });
+            tile = block_tiles<false, false>(tile, input_of(l, step), layer.grad, padded(layer.in), layer.grad.ld, k,
+                                             plan.shapes.update, shared, [&](int i, int j, pack<T, W> sum) {
+                                                 const size_t at = (size_t)i * layer.grad.ld + j;
+                                                 descend(rate, sum, layer.weight.at + at, layer.velocity.at + at);
+                                             });
         }
+#pragma unroll 1
         for (int l = 0; l < plan.depth; l++)
             for (int col = 0; col < plan.layer[l].out; col += 32, tile++)
                 if (tile % blocks == (int)blockIdx.x) update_bias(plan.layer[l], rate, col);
@@ -471,108 +460,144 @@ template <typename T> struct worker {
         if (!isfinite(loss)) plan.control->bad = 1;
     }
 
-    /* What a turn keeps in shared memory: partial sums, logits, their gradients, a row of the input and, if they fit, the weights. */
-    static constexpr int PARTS = 3 * THREADS;
-
-    __device__ static int padded(int count) {
-        return (count + WIDEST<T> - 1) / WIDEST<T> * WIDEST<T>;
-    }
-
-    __device__ bool weights_fit() const {
-        const phase_layer<T> &last = plan.layer[plan.depth - 1];
-        return (size_t)padded(last.in) + (size_t)last.in * last.out + PARTS <= shared_for(plan.stages) / sizeof(T);
+    /* What a turn keeps in shared memory before the weights: partial sums, logits and their gradients, and a row of the input. */
+    __device__ T *input_place() const {
+        return shared + 3 * blockDim.x;
     }
 
     /* Copies, all reads at once: it is their latency that costs. */
     __device__ void stage(T *to, const T *from, int count) const {
-        constexpr int W = WIDEST<T>;
-        const int packs = (uintptr_t)from % UNIT == 0 ? count / W : 0;
-        for (int e = threadIdx.x; e < packs; e += THREADS) __pipeline_memcpy_async(to + e * W, from + e * W, UNIT);
-        for (int e = packs * W + threadIdx.x; e < count; e += THREADS) to[e] = from[e];
+        for (int e = threadIdx.x * W; e < count; e += blockDim.x * W) __pipeline_memcpy_async(to + e, from + e, UNIT);
     }
 
     /* Row r through the last layer, whose weights are at `weight`, and back. */
     __device__ void turn_row(int r, const T *weight) const {
         const phase_layer<T> &last = plan.layer[plan.depth - 1];
-        const int classes = last.out, groups = THREADS / classes, t = threadIdx.x;
-        const fused_matrix<T> from = input_of(plan.depth - 1, step);
-        const T *input = from.at + r * from.ld;
-        const int label = labels_of(step)[r];
-        T *part = shared, *logits = shared + THREADS, *gradient = logits + THREADS, sum = 0;
-        if (weights_fit()) {
-            stage(shared + PARTS, input, last.in);
-            input = shared + PARTS;
+        const int classes = last.out, ld = last.grad.ld, threads = blockDim.x, groups = threads / classes, t = threadIdx.x;
+        const phase_matrix<T> from = input_of(plan.depth - 1, step);
+        const int label = labels_of(step)[r], c = t % classes;
+        const T *input = from.at + (size_t)r * from.ld;
+        T *part = shared, *logits = shared + threads, *gradient = logits + threads, sum = 0;
+        if (plan.weights_fit) {
+            stage(input_place(), input, from.ld);
+            input = input_place();
             __pipeline_commit();
             __pipeline_wait_prior(0);
             __syncthreads(); /* for the weights too */
         }
         if (t < groups * classes)
-#pragma unroll 8
-            for (int k = t / classes; k < last.in; k += groups) sum += input[k] * weight[k * classes + t % classes];
+#pragma unroll 4
+            for (int k = t / classes; k < last.in; k += groups) sum += input[k] * weight[k * ld + c];
         part[t] = sum;
         __syncthreads();
         if (t < classes) {
-#pragma unroll 8
+#pragma unroll 4
             for (int p = 1; p < groups; p++) sum += part[t + p * classes];
             logits[t] = sum + last.bias[t];
         }
         __syncthreads();
-        if (t < 32) loss_of_row(logits, gradient, last.grad.at + r * last.grad.ld, classes, label, r);
+        if (t < 32) loss_of_row(logits, gradient, last.grad.at + (size_t)r * ld, classes, label, r);
         __syncthreads();
         if (plan.depth > 1) {
             const phase_layer<T> &below = plan.layer[plan.depth - 2];
-            const size_t row = r * below.grad.ld;
-#pragma unroll 2
-            for (int k = t; k < last.in; k += THREADS) {
-                const T slope = derivative_compactly(below.activation, below.pre[row + k], below.output[row + k]);
+            const size_t row = (size_t)r * below.grad.ld;
+            for (int k = t; k < last.in; k += threads) {
+                const T y = below.output[row + k], z = below.pre[row + k];
                 T value = 0;
-#pragma unroll 8
-                for (int c = 0; c < classes; c++) value += gradient[c] * weight[k * classes + c];
-                below.grad.at[row + k] = value * slope;
+#pragma unroll 5
+                for (int o = 0; o < classes; o++) value += gradient[o] * weight[k * ld + o];
+                below.grad.at[row + k] = value * derivative_compactly(below.activation, z, y);
             }
         }
         __syncthreads(); /* before the next row */
     }
 
+    /* Rows that a partial batch does not have: nothing comes from them. */
+    __device__ void clear_row(int r) const {
+        for (int l = max(plan.depth - 2, 0); l < plan.depth; l++) {
+            const phase_matrix<T> &grad = plan.layer[l].grad;
+            for (int j = threadIdx.x; j < grad.ld; j += blockDim.x) grad.at[(size_t)r * grad.ld + j] = 0;
+        }
+    }
+
     /* The turn, and the pixels of the step after it: those of the first row are on their way meanwhile. */
     __device__ void turn(bool another) const {
-        const int t = 4 * threadIdx.x, next = another ? rows_of(step + 1) : 0;
-        const bool ahead = plan.quads && plan.features <= 4 * THREADS && (int)blockIdx.x < next;
-        pack<uint8_t, 4> pixels = {};
-        if (ahead && t < plan.features)
-            pixels = pack_at<4>(plan.images + (size_t)plan.order[(step + 1) * plan.batch + blockIdx.x] * plan.features + t);
         const phase_layer<T> &last = plan.layer[plan.depth - 1];
+        const int t = 4 * threadIdx.x, next = another ? rows_of(step + 1) : 0;
+        const bool ahead = plan.quads && plan.features <= 4 * (int)blockDim.x && (int)blockIdx.x < next;
         const T *weight = last.weight.at;
-        if (weights_fit() && (int)blockIdx.x < rows) {
-            T *const place = shared + PARTS + padded(last.in);
-            stage(place, weight, last.in * last.out);
+        pack<uint8_t, 4> pixels = {};
+        if (plan.weights_fit && (int)blockIdx.x < rows) {
+            T *const place = input_place() + last.input.ld;
+            stage(place, weight, last.in * last.grad.ld);
             weight = place;
         }
-        for (int r = blockIdx.x; r < rows; r += gridDim.x) turn_row(r, weight);
+        if (ahead && t < plan.features)
+            pixels = pack_at<4>(plan.images + (size_t)plan.order[(step + 1) * plan.batch + blockIdx.x] * plan.features + t);
+#pragma unroll 1
+        for (int r = blockIdx.x; r < plan.batch; r += gridDim.x) {
+            if (r < rows) {
+                turn_row(r, weight);
+            } else {
+                clear_row(r);
+            }
+        }
         if (!another) return;
         if (ahead && t < plan.features) {
-            const fused_matrix<T> to = input_of(0, step + 1);
+            const phase_matrix<T> to = input_of(0, step + 1);
 #pragma unroll
-            for (int q = 0; q < 4; q++) to.at[blockIdx.x * to.ld + t + q] = T(1.0 / 255.0) * T(pixels.value[q]);
+            for (int q = 0; q < 4; q++) to.at[(size_t)blockIdx.x * to.ld + t + q] = T(1.0 / 255.0) * T(pixels.value[q]);
         }
         gather(step + 1, ahead);
         gather_labels(step + 1);
+    }
+
+    /* --- before and after --- */
+
+    /* Rows of `cols`, from a dense matrix to a padded one or back. */
+    __device__ void copy_rows(T *to, int to_ld, const T *from, int from_ld, int count, int cols) const {
+        for (int r = blockIdx.x; r < count; r += gridDim.x)
+            for (int j = threadIdx.x; j < cols; j += blockDim.x) to[(size_t)r * to_ld + j] = from[(size_t)r * from_ld + j];
+    }
+
+    __device__ void load_weights() const {
+        for (int l = 0; l < plan.depth; l++) {
+            const phase_layer<T> &layer = plan.layer[l];
+            copy_rows(layer.weight.at, layer.weight.ld, layer.user_weight, layer.out, layer.in, layer.out);
+            copy_rows(layer.bias, 0, layer.user_bias, 0, 1, layer.out);
+            if (!plan.has_velocity) continue;
+            copy_rows(layer.velocity.at, layer.velocity.ld, layer.user_velocity, layer.out, layer.in, layer.out);
+            copy_rows(layer.bias_velocity, 0, layer.user_bias_velocity, 0, 1, layer.out);
+        }
+    }
+
+    __device__ void store_weights() const {
+        for (int l = 0; l < plan.depth; l++) {
+            const phase_layer<T> &layer = plan.layer[l];
+            copy_rows(layer.user_weight, layer.out, layer.weight.at, layer.weight.ld, layer.in, layer.out);
+            copy_rows(layer.user_bias, 0, layer.bias, 0, 1, layer.out);
+            if (!plan.has_velocity) continue;
+            copy_rows(layer.user_velocity, layer.out, layer.velocity.at, layer.velocity.ld, layer.in, layer.out);
+            copy_rows(layer.user_bias_velocity, 0, layer.bias_velocity, 0, 1, layer.out);
+        }
     }
 };
 
 /* Steps first .. end - 1; it stops after one whose loss is not finite, which changes no weight. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(32 * MOST_WARPS<T>, 1)
     phases_kernel(const __grid_constant__ phase_plan<T> plan, size_t first, size_t end) {
     extern __shared__ double2 memory[];
     worker<T> me = {plan, reinterpret_cast<T *>(memory), 0, first, 0};
     const int depth = plan.depth;
+    bool bad = false;
+    me.load_weights();
     me.gather(first, 0);
     me.gather_labels(first);
     me.meet_all();
     step_laps laps;
     laps.start();
-    for (; me.step < end; me.step++) {
+    for (; me.step < end && !bad; me.step++) {
         me.rows = me.rows_of(me.step);
         for (int l = 0; l < depth - 1; l++) {
             me.forward(l);
@@ -584,7 +609,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         laps.lap(4);
         me.meet_all();
         laps.lap(5);
-        const bool bad = __ldcg(&plan.control->bad);
+        bad = __ldcg(&plan.control->bad); /* all blocks alike */
         for (int l = depth - 2; l > 0 && !bad; l--) {
             me.back(l);
             laps.lap(6);
@@ -594,11 +619,11 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (!bad) me.update();
         laps.lap(8);
         me.count_up(bad);
-        if (bad) return; /* all blocks alike */
         me.meet_all();
         laps.lap(9);
     }
     laps.print("phases", end - first);
+    me.store_weights();
 }
 
 /* --- on the host --- */
@@ -609,11 +634,14 @@ struct phases_state {
     void *plan;   /* a phase_plan */
     void *memory; /* of the GPU */
     phase_control *control;
-    int blocks, stages;
+    int blocks, warps;
 };
 
-static int stages_for(const tuned_context *context) {
-    return context->shared_bytes >= (int)shared_for(MOST_STAGES) ? MOST_STAGES : 2;
+/* 0: not even the smallest block fits. */
+static int warps_for(const tuned_context *context, enum gemm_dtype dtype) {
+    int warps = dtype == GEMM_F32 ? MOST_WARPS<float> : MOST_WARPS<double>;
+    while (warps * 32 >= MOST_CLASSES && context->shared_bytes < (int)shared_for(warps)) warps /= 2;
+    return warps * 32 >= MOST_CLASSES ? warps : 0;
 }
 
 /* Hands out pieces of `base`; with NULL it only measures. */
@@ -623,80 +651,86 @@ static void *take(char *base, size_t *used, size_t bytes) {
     return piece;
 }
 
-template <typename T> static size_t pitch_of(size_t cols) {
-    return (cols + WIDEST<T> - 1) / WIDEST<T> * WIDEST<T>;
-}
-
-/* Cycles of an SM for `tiles` tiles over `k`, dealt out to `blocks` blocks; measured tiles need about 1.6 times what their
-   multiplications do, and as many cycles again to start, add up and write. */
-static double cycles_for(size_t tiles, warp_shape shape, size_t k, int blocks) {
-    const double side = (double)(WARP_M * shape.m) * (WARP_N * shape.n);
-    return (double)((tiles + blocks - 1) / blocks) * (1.6 * side * (double)k / 128 + 1200 + side * shape.k / 16);
+static size_t padded(size_t length) {
+    return (length + WARP_M - 1) / WARP_M * WARP_M;
 }
 
 static size_t tiles_for(size_t m, size_t n, warp_shape shape) {
-    const size_t rows = WARP_M * shape.m, cols = WARP_N * shape.n;
-    return ((m + rows - 1) / rows) * ((n + cols - 1) / cols);
+    return (size_t)tiles_along((int)padded(m), WARP_M << shape.m) * (size_t)tiles_along((int)padded(n), WARP_N << shape.n);
+}
+
+/* Cycles of an SM for `tiles` tiles over `k`, dealt out to `blocks` blocks: the multiply-adds of the longest share of k, at two thirds of
+   the rate, and what it takes to start, add up and write. */
+static double cycles_for(size_t tiles, warp_shape shape, size_t k, int blocks) {
+    const double area = (double)(WARP_M << shape.m) * (WARP_N << shape.n), parts = 1 << shape.k;
+    const double slabs = ceil((double)k / 16 / parts) * parts;
+    return (double)((tiles + blocks - 1) / blocks) * (1.5 * area * slabs * 16 / 128 + 1500 + area * parts / 16);
 }
 
 /* The best shape for `count` products of m[i] x n[i] over k, in one phase. */
-static warp_shape best_shape(size_t count, const size_t *m, const size_t *n, size_t k, int blocks, double *cycles) {
-    static const warp_shape shapes[] = {{1, 1, 8}, {1, 2, 4}, {2, 2, 2}, {2, 4, 1}};
-    warp_shape best = shapes[0];
+static warp_shape best_shape(size_t count, const size_t *m, const size_t *n, size_t k, int blocks, int warps, double *cycles) {
+    int all = 0;
+    while (2 << all <= warps) all++;
+    warp_shape best = {0, 0, all};
     double least = INFINITY;
-    for (const warp_shape &shape : shapes) {
-        size_t tiles = 0;
-        for (size_t i = 0; i < count; i++) tiles += tiles_for(m[i], n[i], shape);
-        const double needed = cycles_for(tiles, shape, k, blocks);
-        if (needed < least) {
-            least = needed;
-            best = shape;
+    for (int down = 0; down <= all; down++)
+        for (int across = down; down + across <= all && across <= down + 1; across++) {
+            const warp_shape shape = {down, across, all - down - across};
+            size_t tiles = 0;
+            for (size_t i = 0; i < count; i++) tiles += tiles_for(m[i], n[i], shape);
+            const double needed = cycles_for(tiles, shape, k, blocks);
+            if (needed < least) {
+                least = needed;
+                best = shape;
+            }
         }
-    }
     *cycles += least;
     return best;
 }
 
 /* Shapes for every phase; returns the cycles of a step, but for meetings. */
-static double shape_phases(const fused_network *network, int blocks, phase_shapes *shapes) {
+static double shape_phases(const fused_network *network, int blocks, int warps, phase_shapes *shapes) {
     size_t in[FUSED_MAX_LAYERS], out[FUSED_MAX_LAYERS];
     double cycles = 0;
     for (size_t l = 0; l < network->depth; l++) {
         in[l] = network->layer[l].in;
         out[l] = network->layer[l].out;
         if (l + 1 < network->depth)
-            shapes->forward[l] = best_shape(1, &network->batch, &out[l], in[l], blocks, &cycles);
+            shapes->forward[l] = best_shape(1, &network->batch, &out[l], in[l], blocks, warps, &cycles);
         if (l > 0 && l + 1 < network->depth)
-            shapes->back[l] = best_shape(1, &network->batch, &in[l], out[l], blocks, &cycles);
+            shapes->back[l] = best_shape(1, &network->batch, &in[l], out[l], blocks, warps, &cycles);
     }
-    shapes->update = best_shape(network->depth, in, out, network->batch, blocks, &cycles);
+    shapes->update = best_shape(network->depth, in, out, network->batch, blocks, warps, &cycles);
     const size_t last = network->depth - 1, rows = (network->batch + blocks - 1) / blocks;
-    return cycles + (double)rows * (2500 + 2.0 * (double)(in[last] * out[last]) / 32);
+    return cycles + (double)rows * (3000 + 2.0 * (double)(in[last] * out[last]) / 32);
 }
 
 template <typename T> static size_t lay_out(const phases_state *state, phase_plan<T> *plan, char *base) {
     const fused_network &network = state->network;
-    const size_t batch = network.batch;
-    size_t used = 0;
+    const size_t batch = padded(network.batch);
+    size_t used = 0, ld = padded(network.features);
     plan->control = (phase_control *)take(base, &used, sizeof *plan->control);
-    plan->input_stride = batch * pitch_of<T>(network.features);
+    plan->input_stride = batch * ld;
     T *input = (T *)take(base, &used, 2 * plan->input_stride * sizeof(T));
-    size_t ld = pitch_of<T>(network.features);
     for (size_t l = 0; l < network.depth; l++) {
         const fused_layer &layer = network.layer[l];
         phase_layer<T> &to = plan->layer[l];
-        const size_t out = pitch_of<T>(layer.out), bytes = batch * out * sizeof(T);
+        const size_t out = padded(layer.out), bytes = batch * out * sizeof(T), weights = ld * out * sizeof(T);
         to.in = (int)layer.in;
         to.out = (int)layer.out;
         to.activation = layer.activation;
-        to.weight = {(T *)layer.weight, layer.out, packs_fit((T *)layer.weight, layer.out, layer.out, WIDEST<T>)};
-        to.input = {input, ld, true};
-        to.bias = (T *)layer.bias;
-        to.weight_velocity = (T *)layer.weight_velocity;
-        to.bias_velocity = (T *)layer.bias_velocity;
+        to.user_weight = (T *)layer.weight;
+        to.user_velocity = (T *)layer.weight_velocity;
+        to.user_bias = (T *)layer.bias;
+        to.user_bias_velocity = (T *)layer.bias_velocity;
+        to.weight = {(T *)take(base, &used, weights), (int)out};
+        to.velocity = {(T *)take(base, &used, plan->has_velocity ? weights : 0), (int)out};
+        to.bias = (T *)take(base, &used, out * sizeof(T));
+        to.bias_velocity = (T *)take(base, &used, out * sizeof(T));
+        to.input = {input, (int)ld};
         to.output = (T *)take(base, &used, bytes);
         to.pre = activation_needs_input(layer.activation) ? (T *)take(base, &used, bytes) : to.output;
-        to.grad = {(T *)take(base, &used, bytes), out, true};
+        to.grad = {(T *)take(base, &used, bytes), (int)out};
         input = to.output;
         ld = out;
     }
@@ -715,8 +749,10 @@ template <typename T> static bool set_up(phases_state *state) {
     state->plan = plan;
     plan->depth = (int)network.depth;
     plan->batch = (int)network.batch;
+    plan->padded_batch = (int)padded(network.batch);
     plan->features = (int)network.features;
     plan->quads = packs_fit(network.images, network.features, network.features, 4);
+    plan->has_velocity = network.layer[0].weight_velocity != NULL;
     plan->momentum = (T)network.momentum;
     plan->weight_decay = (T)network.weight_decay;
     plan->count = network.count;
@@ -726,8 +762,10 @@ template <typename T> static bool set_up(phases_state *state) {
     plan->rates = network.rates;
     plan->losses = network.losses;
     plan->tally = network.tally;
-    state->stages = plan->stages = stages_for(state->context);
-    shape_phases(&network, state->blocks, &plan->shapes);
+    const fused_layer &last = network.layer[network.depth - 1];
+    const size_t turn = 3 * 32 * state->warps + padded(last.in) + last.in * padded(last.out);
+    plan->weights_fit = turn * sizeof(T) <= shared_for(state->warps);
+    shape_phases(&network, state->blocks, state->warps, &plan->shapes);
     const size_t bytes = lay_out(state, plan, NULL);
     if (!CUDA_TRY(fault, cudaMalloc(&state->memory, bytes)) ||
         !CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, bytes, stream)))
@@ -735,9 +773,8 @@ template <typename T> static bool set_up(phases_state *state) {
     lay_out(state, plan, (char *)state->memory);
     state->control = plan->control;
     return CUDA_TRY(fault, cudaStreamSynchronize(stream)) &&
-           CUDA_TRY(fault, cudaFuncSetAttribute((const void *)phases_kernel<T>,
-                                                cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                (int)shared_for(plan->stages)));
+           CUDA_TRY(fault, cudaFuncSetAttribute((const void *)phases_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                (int)shared_for(state->warps)));
 }
 
 static const double CLOCK = 1.7e9, MEETING = 1.1e-6; /* Hz, s: of an H100; others are in proportion */
@@ -748,16 +785,17 @@ static double phases_estimate(const tuned_context *context, const fused_network 
         snprintf(why, size, "it has float32 and float64 only");
         return 0;
     }
-    if (network->layer[network->depth - 1].out > (size_t)THREADS) {
-        snprintf(why, size, "it takes up to %d classes", THREADS);
+    if (network->layer[network->depth - 1].out > (size_t)MOST_CLASSES) {
+        snprintf(why, size, "it takes up to %d classes", MOST_CLASSES);
         return 0;
     }
-    if (context->shared_bytes < (int)shared_for(2)) {
-        snprintf(why, size, "it needs %zu bytes of shared memory a block", shared_for(2));
+    const int warps = warps_for(context, network->dtype);
+    if (!warps) {
+        snprintf(why, size, "it needs %zu bytes of shared memory a block", shared_for(MOST_CLASSES / 32));
         return 0;
     }
     const double slower = network->dtype == GEMM_F64 ? 2 : 1;
-    return slower * shape_phases(network, context->processors, &shapes) / CLOCK + MEETING * (double)(2 * network->depth - 1);
+    return slower * shape_phases(network, context->processors, warps, &shapes) / CLOCK + MEETING * (double)(2 * network->depth - 1);
 }
 
 static void phases_close(void *opaque) {
@@ -776,6 +814,7 @@ static void *phases_open(tuned_context *context, const fused_network *network, c
     state->context = context;
     state->network = *network;
     state->blocks = context->processors;
+    state->warps = warps_for(context, network->dtype);
     if (network->dtype == GEMM_F32 ? set_up<float>(state) : set_up<double>(state)) return state;
     snprintf(why, size, "%s", context->fault.message[0] ? context->fault.message : "out of memory");
     phases_close(state);
@@ -791,8 +830,8 @@ static size_t phases_run(void *opaque, size_t first, size_t count) {
     size_t end = first + count;
     void *arguments[] = {state->plan, &first, &end};
     const bool ran = CUDA_TRY(fault, cudaMemsetAsync(state->control, 0, sizeof *state->control, stream)) &&
-                     CUDA_TRY(fault, cudaLaunchCooperativeKernel(kernel, dim3(state->blocks), dim3(THREADS), arguments,
-                                                          shared_for(state->stages), stream));
+                     CUDA_TRY(fault, cudaLaunchCooperativeKernel(kernel, dim3(state->blocks), dim3(32 * state->warps), arguments,
+                                                          shared_for(state->warps), stream));
     return ran ? count : 0;
 }
 

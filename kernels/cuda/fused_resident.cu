@@ -207,15 +207,17 @@ template <typename S> struct resident {
 
     /* --- forward --- */
 
-    /* This block's part of Z, to the owners of the rows. A warp takes half of the units and a share of the pixels. */
+    /* This block's part of Z, to the owners of the rows. A warp takes half of the rows and a share of the pixels, a lane 4 rows and half
+       of the units: the pixels are read from shared memory once. */
     __device__ void forward(const float *pixels, uint32_t tag) const {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = warp % 2 * HALF, group = warp / 2;
+        const int warp = threadIdx.x / 32, group = warp / 2, half = threadIdx.x / 16 % 2 * HALF;
+        const int row = warp % 2 * (ROWS / 2) + threadIdx.x % 16 * 4;
         const float *weight = shared + at.weight + half;
         float *part = shared + at.part;
         float sum[HALF][4] = {};
 #pragma unroll 7
         for (int p = length * group / GROUPS; p < length * (group + 1) / GROUPS; p++) {
-            const float4 x = four(pixels + p * PITCH + 4 * lane), w = four(weight + p * UNITS);
+            const float4 x = four(pixels + p * PITCH + row), w = four(weight + p * UNITS);
             const float of[HALF] = {w.x, w.y, w.z, w.w};
 #pragma unroll
             for (int u = 0; u < HALF; u++) {
@@ -227,7 +229,7 @@ template <typename S> struct resident {
         }
 #pragma unroll
         for (int u = 0; u < HALF; u++)
-            *reinterpret_cast<float4 *>(part + (group * UNITS + half + u) * PITCH + 4 * lane) =
+            *reinterpret_cast<float4 *>(part + (group * UNITS + half + u) * PITCH + row) =
                 make_float4(sum[u][0], sum[u][1], sum[u][2], sum[u][3]);
         __syncthreads();
         const float *mine = part + threadIdx.x % UNITS * PITCH + threadIdx.x / UNITS;
@@ -300,14 +302,12 @@ template <typename S> struct resident {
                 max = other > max || max != max ? other : max; /* NaN comes back in the sum */
             }
             sum = own = mine ? expf(z - max) : 0;
-            int best = mine && z == max ? c : CLASSES;
 #pragma unroll
-            for (int offset = CLASSES / 2; offset > 0; offset /= 2) {
-                sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-                best = min(best, __shfl_xor_sync(0xffffffffu, best, offset));
-            }
-            const float of_label = __shfl_sync(0xffffffffu, z, label % CLASSES, CLASSES);
+            for (int offset = CLASSES / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
             shared[at.gradient + row * TALL + c] = mine ? own * (scale / sum) - (c == label ? scale : 0.0f) : 0.0f;
+            const unsigned largest = __ballot_sync(0xffffffffu, mine && z == max) >> (threadIdx.x & 16) & 0xffffu;
+            const int best = __ffs(largest) - 1; /* the first of the largest */
+            const float of_label = __shfl_sync(0xffffffffu, z, label % CLASSES, CLASSES);
             if (there && c == 0) {
                 const bool known = label < plan.classes;
                 finite = known && isfinite(sum) && isfinite(of_label) && isfinite(max);
@@ -589,6 +589,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     float *pixels = shared + me.at.pixels, *next = pixels + (plan.buffers - 1) * plan.slice * PITCH;
     me.convert_pixels(me.rows_of(first), pixels);
     __syncthreads();
+    me.copy_pixels(first + 1, first + 1 < end ? me.rows_of(first + 1) : 0);
 
     const float full = float(1.0 / plan.batch);
     size_t step = first;
@@ -597,26 +598,25 @@ __global__ void __launch_bounds__(THREADS, 1)
     laps.start();
     for (; step < end && finite; step++, tag++) {
         const bool another = step + 1 < end;
-        const int rows = me.rows_of(step), next_rows = another ? me.rows_of(step + 1) : 0;
+        const int rows = me.rows_of(step), next_rows = another ? me.rows_of(step + 1) : 0,
+                  rows_after = step + 2 < end ? me.rows_of(step + 2) : 0;
         const float rate = (float)*me.rate_of(step);
         const int next_label = another ? me.label_of(step + 1, next_rows) : 0;
-        const typename resident<S>::order_ahead ahead = me.look_up(step + 2, step + 2 < end ? me.rows_of(step + 2) : 0);
-        me.copy_pixels(step + 1, next_rows);
+        const typename resident<S>::order_ahead ahead = me.look_up(step + 2, rows_after);
         laps.lap(0);
         me.forward(pixels, tag);
         laps.lap(1);
-        me.activate_own(rows, tag);
-        laps.lap(2);
-        if (plan.buffers == 2) {
-            arrive();
-            me.convert_pixels(next_rows, next);
-        }
+        me.keep(step + 2, ahead); /* in the place of this step's */
+        arrive();
+        if (plan.buffers == 2) me.convert_pixels(next_rows, next); /* while the others' parts come */
         if (threadIdx.x < S::OWN) me.labels_of(step + 1)[threadIdx.x] = next_label;
+        laps.lap(2);
+        me.activate_own(rows, tag);
         laps.lap(3);
+        if (plan.buffers == 2) me.copy_pixels(step + 2, rows_after);
         const bool own_finite = me.turn(step, rows, rows == plan.batch ? full : float(1.0 / rows), tag);
         laps.lap(4);
         me.send_back(__syncthreads_and(own_finite), tag);
-        me.keep(step + 2, ahead); /* in the place of this step's */
         laps.lap(5);
         float gradient;
         finite = me.receive_back(tag, gradient);
@@ -627,11 +627,12 @@ __global__ void __launch_bounds__(THREADS, 1)
             me.update_output(rate, gradient);
             laps.lap(8);
         }
-        arrive();
+        __syncthreads();
         laps.lap(9);
         if (plan.buffers == 1) {
             me.convert_pixels(next_rows, next);
             __syncthreads();
+            me.copy_pixels(step + 2, rows_after);
         }
         float *const used = pixels;
         pixels = next;
