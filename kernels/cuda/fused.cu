@@ -70,7 +70,9 @@ static size_t fused_run(void *opaque, size_t first, size_t count, const volatile
 
 static void fused_describe(void *opaque, char *text, size_t size) {
     const fused_state *state = (const fused_state *)opaque;
-    snprintf(text, size, "%s, a step in about %.1f us", state->form->name, 1e6 * state->seconds);
+    state->form->describe(state->state, text, size);
+    const size_t used = strlen(text);
+    snprintf(text + used, size - used, ", expected %.1f us a step", 1e6 * state->seconds);
 }
 
 const struct gemm_fused cuda_fused = {

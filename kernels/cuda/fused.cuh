@@ -8,8 +8,6 @@ extern "C" {
 #include "kernels/cuda/tuned.cuh"
 
 struct fused_form {
-    const char *name;
-
     /* Seconds that a step will take, about; 0: it cannot, for the reason (a phrase) in `why`. */
     double (*estimate)(const tuned_context *context, const fused_network *network, char *why, size_t size);
 
@@ -17,6 +15,7 @@ struct fused_form {
     void *(*open)(tuned_context *context, const fused_network *network, char *why, size_t size);
     void (*close)(void *state);
     size_t (*run)(void *state, size_t first, size_t count);
+    void (*describe)(void *state, char *text, size_t size);
 };
 
 extern const fused_form fused_phases, fused_resident;

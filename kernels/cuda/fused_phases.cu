@@ -44,7 +44,7 @@ static size_t shared_for(int warps) {
 
 /* --- what there is to do --- */
 
-/* [rows][ld], padded with zeros: rows to WARP_M, columns to WARP_M too. */
+/* [rows][ld], padded with zeros: rows to WARP_M, columns too, but for the last layer: to WARP_N. */
 template <typename T> struct phase_matrix {
     T *at;
     int ld;
@@ -99,6 +99,16 @@ template <typename T, bool ALONG, int OTHER, int PITCH_> struct slab_layout {
     static constexpr int W = WIDEST<T>, ROWS = ALONG ? OTHER : SLAB<T>, UNITS = ALONG ? SLAB_UNITS : OTHER / W, PITCH = PITCH_;
 };
 
+/* 16 bytes on their way to shared memory through the L1 cache: warps that lie side by side read the same rows or columns, and together
+   four times what the block needs. (__pipeline_memcpy_async goes past that cache.) */
+__device__ inline void copy_cached(void *to, const void *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" : : "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+#else
+    __pipeline_memcpy_async(to, from, UNIT);
+#endif
+}
+
 /* The slabs of an operand, one after the other, on their way to shared memory. */
 template <typename L, bool ALONG, typename T> struct slab_source {
     static constexpr int W = L::W, STEP = 32 / L::UNITS; /* rows of one copy */
@@ -114,8 +124,7 @@ template <typename L, bool ALONG, typename T> struct slab_source {
     __device__ void copy(T *slab) {
         const T *row = at;
 #pragma unroll
-        for (int i = 0; i < L::ROWS / STEP; i++, row += STEP * ld)
-            __pipeline_memcpy_async(slab + to + i * STEP * L::PITCH * W, row, UNIT);
+        for (int i = 0; i < L::ROWS / STEP; i++, row += STEP * ld) copy_cached(slab + to + i * STEP * L::PITCH * W, row);
         at += ALONG ? SLAB<T> : SLAB<T> * ld;
     }
 };
@@ -404,10 +413,14 @@ template <typename T> struct worker {
                                                  descend(rate, sum, layer.weight.at + at, layer.velocity.at + at);
                                              });
         }
+        int turn = ((int)blockIdx.x + blocks - tile % blocks) % blocks; /* biases until it is this block's */
 #pragma unroll 1
         for (int l = 0; l < plan.depth; l++)
-            for (int col = 0; col < plan.layer[l].out; col += 32, tile++)
-                if (tile % blocks == (int)blockIdx.x) update_bias(plan.layer[l], rate, col);
+#pragma unroll 1
+            for (int col = 0; col < plan.layer[l].out; col += 32) {
+                if (turn == 0) update_bias(plan.layer[l], rate, col);
+                turn = turn == 0 ? blocks - 1 : turn - 1;
+            }
     }
 
     /* What the batch did: by the last block, which has the least to do in the other phases. */
@@ -655,8 +668,14 @@ static size_t padded(size_t length) {
     return (length + WARP_M - 1) / WARP_M * WARP_M;
 }
 
+/* Columns of a layer's output: the last one is no layer's input. */
+static size_t columns_of(const fused_network &network, size_t l) {
+    const size_t out = network.layer[l].out;
+    return l + 1 < network.depth ? padded(out) : (out + WARP_N - 1) / WARP_N * WARP_N;
+}
+
 static size_t tiles_for(size_t m, size_t n, warp_shape shape) {
-    return (size_t)tiles_along((int)padded(m), WARP_M << shape.m) * (size_t)tiles_along((int)padded(n), WARP_N << shape.n);
+    return (size_t)tiles_along((int)padded(m), WARP_M << shape.m) * (size_t)tiles_along((int)n, WARP_N << shape.n);
 }
 
 /* Cycles of an SM for `tiles` tiles over `k`, dealt out to `blocks` blocks: the multiply-adds of the longest share of k, at two thirds of
@@ -715,7 +734,7 @@ template <typename T> static size_t lay_out(const phases_state *state, phase_pla
     for (size_t l = 0; l < network.depth; l++) {
         const fused_layer &layer = network.layer[l];
         phase_layer<T> &to = plan->layer[l];
-        const size_t out = padded(layer.out), bytes = batch * out * sizeof(T), weights = ld * out * sizeof(T);
+        const size_t out = columns_of(network, l), bytes = batch * out * sizeof(T), weights = ld * out * sizeof(T);
         to.in = (int)layer.in;
         to.out = (int)layer.out;
         to.activation = layer.activation;
@@ -763,7 +782,7 @@ template <typename T> static bool set_up(phases_state *state) {
     plan->losses = network.losses;
     plan->tally = network.tally;
     const fused_layer &last = network.layer[network.depth - 1];
-    const size_t turn = 3 * 32 * state->warps + padded(last.in) + last.in * padded(last.out);
+    const size_t turn = 3 * 32 * state->warps + padded(last.in) + last.in * columns_of(network, network.depth - 1);
     plan->weights_fit = turn * sizeof(T) <= shared_for(state->warps);
     shape_phases(&network, state->blocks, state->warps, &plan->shapes);
     const size_t bytes = lay_out(state, plan, NULL);
@@ -835,4 +854,9 @@ static size_t phases_run(void *opaque, size_t first, size_t count) {
     return ran ? count : 0;
 }
 
-const fused_form fused_phases = {"phases of tiles", phases_estimate, phases_open, phases_close, phases_run};
+static void phases_describe(void *opaque, char *text, size_t size) {
+    const phases_state *state = (const phases_state *)opaque;
+    snprintf(text, size, "phases of tiles on %d blocks", state->blocks);
+}
+
+const fused_form fused_phases = {phases_estimate, phases_open, phases_close, phases_run, phases_describe};

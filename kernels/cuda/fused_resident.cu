@@ -69,39 +69,25 @@ template <typename S> __host__ __device__ static box_layout lay_out_box(int grou
             blocks * (ROWS * UNITS + S::OWN * CLASSES + S::OWN * UNITS + TAIL)};
 }
 
-/* Shared memory, in floats from its start. */
-struct resident_layout {
-    int pixels, weight, velocity, part, back, stage, images, labels, hidden, pre, gradient, out_weight, out_velocity, bias, rates;
-    int total, stage_pitch;
-};
+/* Shared memory, in floats from its start: known when this is compiled, but for how long the pixels are. */
+template <typename S> struct place {
+    static constexpr int up(int floats) {
+        return (floats + 3) / 4 * 4;
+    }
+    static constexpr int STAGE_PITCH = S::LONGEST / PIXELS | 1; /* of packs */
+    static constexpr int BACK = 0, HIDDEN = BACK + UNITS * PITCH, PRE = HIDDEN + S::OWN * UNITS,
+                         GRADIENT = PRE + S::OWN * UNITS, OUT_WEIGHT = GRADIENT + S::OWN * TALL,
+                         OUT_VELOCITY = OUT_WEIGHT + (UNITS + 1) * TALL, BIAS = OUT_VELOCITY + (UNITS + 1) * TALL,
+                         RATES = BIAS + 2 * UNITS, IMAGES = RATES + 4, LABELS = IMAGES + 2 * ROWS,
+                         WEIGHT = up(LABELS + 2 * S::OWN), VELOCITY = WEIGHT + S::LONGEST * UNITS,
+                         PART = VELOCITY + S::LONGEST * UNITS,
+                         STAGE = PART + GROUPS * UNITS * (S::LONGEST > PITCH ? S::LONGEST : PITCH),
+                         PIXELS_AT = STAGE + ROWS * STAGE_PITCH * 4;
 
-template <typename S> __host__ __device__ static resident_layout lay_out(int slice, int buffers) {
-    resident_layout at;
-    int used = 0;
-    const auto take = [&used](int floats) {
-        const int start = used;
-        used += (floats + 3) / 4 * 4;
-        return start;
-    };
-    at.stage_pitch = slice / PIXELS | 1; /* of packs */
-    at.pixels = take(buffers * slice * PITCH);
-    at.weight = take(slice * UNITS);
-    at.velocity = take(slice * UNITS);
-    at.part = take(GROUPS * UNITS * (slice > PITCH ? slice : PITCH));
-    at.back = take(UNITS * PITCH);
-    at.stage = take(ROWS * at.stage_pitch * 4);
-    at.images = take(2 * ROWS);
-    at.labels = take(2 * S::OWN);
-    at.hidden = take(S::OWN * UNITS);
-    at.pre = take(S::OWN * UNITS);
-    at.gradient = take(S::OWN * TALL);
-    at.out_weight = take((UNITS + 1) * TALL);
-    at.out_velocity = take((UNITS + 1) * TALL);
-    at.bias = take(2 * UNITS);
-    at.rates = take(4);
-    at.total = used;
-    return at;
-}
+    __host__ __device__ static constexpr size_t floats(int slice, int buffers) {
+        return (size_t)PIXELS_AT + (size_t)buffers * slice * PITCH;
+    }
+};
 
 __device__ inline float4 four(const float *at) {
     return *reinterpret_cast<const float4 *>(at);
@@ -110,9 +96,9 @@ __device__ inline float4 four(const float *at) {
 /* One thread of one of the F * H blocks. What a step takes is instructions, not arithmetic alone: whatever stays the same from step
    to step is worked out once. */
 template <typename S> struct resident {
+    typedef place<S> at;
     const resident_plan &plan;
     float *shared;
-    resident_layout at;
     int f, h;               /* which slice, which group of units */
     int first_pack, length; /* of its pixels, in packs; and how many pixels that are */
     int to_owner, from_parts, to_logits, from_logits, to_ways, from_ways; /* where this thread sends to and receives from */
@@ -120,7 +106,7 @@ template <typename S> struct resident {
     static constexpr int WAY = S::OWN * UNITS + TAIL; /* packets of a message of exchange 3 */
 
     __device__ resident(const resident_plan &plan, float *shared)
-        : plan(plan), shared(shared), at(lay_out<S>(plan.slice, plan.buffers)), f(blockIdx.x % S::F), h(blockIdx.x / S::F) {
+        : plan(plan), shared(shared), f(blockIdx.x % S::F), h(blockIdx.x / S::F) {
         const box_layout box = lay_out_box<S>(plan.groups);
         const int packs = plan.features / PIXELS, t = threadIdx.x, row = t / UNITS;
         first_pack = packs * f / S::F;
@@ -146,15 +132,15 @@ template <typename S> struct resident {
     /* --- pixels --- */
 
     __device__ uint32_t *images_of(size_t step) const {
-        return reinterpret_cast<uint32_t *>(shared + at.images) + step % 2 * ROWS;
+        return reinterpret_cast<uint32_t *>(shared + at::IMAGES) + step % 2 * ROWS;
     }
 
     __device__ int *labels_of(size_t step) const {
-        return reinterpret_cast<int *>(shared + at.labels) + step % 2 * S::OWN;
+        return reinterpret_cast<int *>(shared + at::LABELS) + step % 2 * S::OWN;
     }
 
     __device__ double *rate_of(size_t step) const {
-        return reinterpret_cast<double *>(shared + at.rates) + step % 2;
+        return reinterpret_cast<double *>(shared + at::RATES) + step % 2;
     }
 
     /* Which image is row threadIdx.x of a step, and its learning rate: to be kept in shared memory a step later. */
@@ -178,7 +164,7 @@ template <typename S> struct resident {
         const int row = threadIdx.x / EACH, packs = length / PIXELS;
         if (row >= rows) return;
         const uint8_t *image = plan.images + (size_t)images_of(step)[row] * plan.features + first_pack * PIXELS;
-        uint4 *stage = reinterpret_cast<uint4 *>(shared + at.stage) + row * at.stage_pitch;
+        uint4 *stage = reinterpret_cast<uint4 *>(shared + at::STAGE) + row * at::STAGE_PITCH;
 #pragma unroll 1
         for (int p = threadIdx.x % EACH; p < packs; p += EACH) __pipeline_memcpy_async(stage + p, image + p * PIXELS, PIXELS);
     }
@@ -192,7 +178,7 @@ template <typename S> struct resident {
     /* The copied bytes as floats, transposed; 0 in rows beyond the batch. After a barrier. */
     __device__ void convert_pixels(int rows, float *pixels) const {
         const int row = threadIdx.x % ROWS;
-        const uint4 *stage = reinterpret_cast<const uint4 *>(shared + at.stage) + row * at.stage_pitch;
+        const uint4 *stage = reinterpret_cast<const uint4 *>(shared + at::STAGE) + row * at::STAGE_PITCH;
         const float scale = float(1.0 / 255.0);
 #pragma unroll 1
         for (int p = threadIdx.x / ROWS; p < length / PIXELS; p += THREADS / ROWS) {
@@ -212,10 +198,10 @@ template <typename S> struct resident {
     __device__ void forward(const float *pixels, uint32_t tag) const {
         const int warp = threadIdx.x / 32, group = warp / 2, half = threadIdx.x / 16 % 2 * HALF;
         const int row = warp % 2 * (ROWS / 2) + threadIdx.x % 16 * 4;
-        const float *weight = shared + at.weight + half;
-        float *part = shared + at.part;
+        const float *weight = shared + at::WEIGHT + half;
+        float *part = shared + at::PART;
         float sum[HALF][4] = {};
-#pragma unroll 7
+#pragma unroll 4
         for (int p = length * group / GROUPS; p < length * (group + 1) / GROUPS; p++) {
             const float4 x = four(pixels + p * PITCH + row), w = four(weight + p * UNITS);
             const float of[HALF] = {w.x, w.y, w.z, w.w};
@@ -246,8 +232,8 @@ template <typename S> struct resident {
 
     /* The owned rows, activated, and their part of the logits, to those who own the same rows. */
     __device__ void activate_own(int rows, uint32_t tag) const {
-        float *hidden = shared + at.hidden, *pre = shared + at.pre, *weight = shared + at.out_weight;
-        const float *bias = shared + at.bias;
+        float *hidden = shared + at::HIDDEN, *pre = shared + at::PRE, *weight = shared + at::OUT_WEIGHT;
+        const float *bias = shared + at::BIAS;
         const int o = threadIdx.x;
         if (o < S::OWN * UNITS) {
             float part[S::F], z = 0;
@@ -282,7 +268,7 @@ template <typename S> struct resident {
             for (int i = 0; i < AT_ONCE; i++)
                 if (g + i < plan.groups) sum += part[i];
         }
-        return sum + shared[at.out_weight + UNITS * TALL + threadIdx.x % CLASSES];
+        return sum + shared[at::OUT_WEIGHT + UNITS * TALL + threadIdx.x % CLASSES];
     }
 
     /* dL/dlogits of the owned rows; true if the losses of this thread's rows are finite. */
@@ -304,7 +290,7 @@ template <typename S> struct resident {
             sum = own = mine ? expf(z - max) : 0;
 #pragma unroll
             for (int offset = CLASSES / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-            shared[at.gradient + row * TALL + c] = mine ? own * (scale / sum) - (c == label ? scale : 0.0f) : 0.0f;
+            shared[at::GRADIENT + row * TALL + c] = mine ? own * (scale / sum) - (c == label ? scale : 0.0f) : 0.0f;
             const unsigned largest = __ballot_sync(0xffffffffu, mine && z == max) >> (threadIdx.x & 16) & 0xffffu;
             const int best = __ffs(largest) - 1; /* the first of the largest */
             const float of_label = __shfl_sync(0xffffffffu, z, label % CLASSES, CLASSES);
@@ -336,7 +322,7 @@ template <typename S> struct resident {
 
     /* dZ of the owned rows, and what they add to dW2 and db2, to all slices of this group. */
     __device__ void send_back(bool finite, uint32_t tag) const {
-        const float *gradient = shared + at.gradient, *hidden = shared + at.hidden, *weight = shared + at.out_weight;
+        const float *gradient = shared + at::GRADIENT, *hidden = shared + at::HIDDEN, *weight = shared + at::OUT_WEIGHT;
         packet *to = box_of(tag) + to_ways;
         if (threadIdx.x < THREADS / 2) {
             const int o = threadIdx.x, row = o / UNITS, u = o % UNITS;
@@ -347,7 +333,7 @@ template <typename S> struct resident {
                 const float4 g = four(gradient + row * TALL + c), w = four(weight + u * TALL + c);
                 sum += g.x * w.x + g.y * w.y + (g.z * w.z + g.w * w.w);
             }
-            send(to + o, sum * derivative_compactly(plan.activation, shared[at.pre + o], hidden[o]), tag);
+            send(to + o, sum * derivative_compactly(plan.activation, shared[at::PRE + o], hidden[o]), tag);
             if (o == 0) send(to + S::OWN * UNITS + WEIGHTS, finite, tag);
         } else {
             const int o = threadIdx.x - THREADS / 2, u = o / CLASSES, c = o % CLASSES;
@@ -377,7 +363,7 @@ template <typename S> struct resident {
         };
         const auto keep = [&](int i, float value) {
             const int o = threadIdx.x + i * THREADS;
-            shared[at.back + o % UNITS * PITCH + o / UNITS] = value;
+            shared[at::BACK + o % UNITS * PITCH + o / UNITS] = value;
         };
         bool finite = true;
         gradient = 0;
@@ -431,8 +417,8 @@ template <typename S> struct resident {
     /* dW1 of the slice: a warp takes half of the units and a share of the rows; then its update. */
     __device__ void update_slice(const float *pixels, float rate) const {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = warp % 2, group = warp / 2;
-        const float *back = shared + at.back + half * HALF * PITCH;
-        float *part = shared + at.part, sum[S::N][HALF] = {};
+        const float *back = shared + at::BACK + half * HALF * PITCH;
+        float *part = shared + at::PART, sum[S::N][HALF] = {};
 #pragma unroll
         for (int row = group * (ROWS / GROUPS); row < (group + 1) * (ROWS / GROUPS); row += 4) {
             float4 d[HALF];
@@ -455,22 +441,23 @@ template <typename S> struct resident {
         for (int i = 0; i < S::N; i++) {
             const int p = lane + 32 * i;
             if (p < length)
-                *reinterpret_cast<float4 *>(part + ((group * 2 + half) * length + p) * 4) =
+                *reinterpret_cast<float4 *>(part + ((group * 2 + half) * S::LONGEST + p) * 4) =
                     make_float4(sum[i][0], sum[i][1], sum[i][2], sum[i][3]);
         }
         __syncthreads();
-        for (int e = threadIdx.x; e < 2 * length; e += THREADS) {
+        for (int e = threadIdx.x; e < 2 * S::LONGEST; e += THREADS) {
+            if (e % S::LONGEST >= length) continue;
             float4 total = four(part + e * 4);
 #pragma unroll
             for (int g = 1; g < GROUPS; g++) {
-                const float4 more = four(part + (g * 2 * length + e) * 4);
+                const float4 more = four(part + (g * 2 * S::LONGEST + e) * 4);
                 total.x += more.x;
                 total.y += more.y;
                 total.z += more.z;
                 total.w += more.w;
             }
-            const int offset = e % length * UNITS + e / length * 4;
-            descend4(rate, total, shared + at.weight + offset, shared + at.velocity + offset);
+            const int offset = e % S::LONGEST * UNITS + e / S::LONGEST * 4;
+            descend4(rate, total, shared + at::WEIGHT + offset, shared + at::VELOCITY + offset);
         }
     }
 
@@ -478,15 +465,15 @@ template <typename S> struct resident {
     __device__ void update_output(float rate, float gradient) const {
         const int warp = threadIdx.x / 32 - (WARPS - UNITS), lane = threadIdx.x % 32, u = threadIdx.x / CLASSES;
         if (warp >= 0) {
-            const float4 d = four(shared + at.back + warp * PITCH + 4 * lane);
+            const float4 d = four(shared + at::BACK + warp * PITCH + 4 * lane);
             float sum = d.x + d.y + (d.z + d.w);
 #pragma unroll
             for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-            if (lane == 0) descend(rate, sum, shared + at.bias + warp, shared + at.bias + UNITS + warp);
+            if (lane == 0) descend(rate, sum, shared + at::BIAS + warp, shared + at::BIAS + UNITS + warp);
         }
         if (threadIdx.x < WEIGHTS && threadIdx.x % CLASSES < plan.classes && (u == UNITS || UNITS * h + u < plan.hidden)) {
             const int offset = u * TALL + threadIdx.x % CLASSES;
-            descend(rate, gradient, shared + at.out_weight + offset, shared + at.out_velocity + offset);
+            descend(rate, gradient, shared + at::OUT_WEIGHT + offset, shared + at::OUT_VELOCITY + offset);
         }
     }
 
@@ -498,19 +485,19 @@ template <typename S> struct resident {
         for (int e = threadIdx.x; e < length * UNITS; e += THREADS)
             if (unit + e % UNITS < plan.hidden)
                 each(plan.weight[0], plan.weight_velocity[0], (size_t)(pixel + e / UNITS) * plan.hidden + unit + e % UNITS,
-                     at.weight + e, at.velocity + e, true);
+                     at::WEIGHT + e, at::VELOCITY + e, true);
         for (int e = threadIdx.x; e < UNITS; e += THREADS)
             if (unit + e < plan.hidden)
-                each(plan.bias[0], plan.bias_velocity[0], (size_t)(unit + e), at.bias + e, at.bias + UNITS + e, f == 0);
+                each(plan.bias[0], plan.bias_velocity[0], (size_t)(unit + e), at::BIAS + e, at::BIAS + UNITS + e, f == 0);
         for (int e = threadIdx.x; e < UNITS * plan.classes; e += THREADS) {
             const int u = e / plan.classes, c = e % plan.classes;
             if (unit + u < plan.hidden)
                 each(plan.weight[1], plan.weight_velocity[1], (size_t)(unit + u) * plan.classes + c,
-                     at.out_weight + u * TALL + c, at.out_velocity + u * TALL + c, f == 0);
+                     at::OUT_WEIGHT + u * TALL + c, at::OUT_VELOCITY + u * TALL + c, f == 0);
         }
         for (int c = threadIdx.x; c < plan.classes; c += THREADS)
-            each(plan.bias[1], plan.bias_velocity[1], (size_t)c, at.out_weight + UNITS * TALL + c,
-                 at.out_velocity + UNITS * TALL + c, f == 0 && h == 0);
+            each(plan.bias[1], plan.bias_velocity[1], (size_t)c, at::OUT_WEIGHT + UNITS * TALL + c,
+                 at::OUT_VELOCITY + UNITS * TALL + c, f == 0 && h == 0);
     }
 
     __device__ void load_weights() const {
@@ -577,7 +564,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         __pipeline_wait_prior(0);
         __syncthreads();
     };
-    for (int i = threadIdx.x; i < me.at.total; i += THREADS) shared[i] = 0;
+    for (int i = threadIdx.x; i < (int)place<S>::floats(plan.slice, plan.buffers); i += THREADS) shared[i] = 0;
     __syncthreads();
     me.load_weights();
     me.keep(first, me.look_up(first, me.rows_of(first)));
@@ -586,7 +573,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     me.copy_pixels(first, me.rows_of(first));
     if (threadIdx.x < S::OWN) me.labels_of(first)[threadIdx.x] = me.label_of(first, me.rows_of(first));
     arrive();
-    float *pixels = shared + me.at.pixels, *next = pixels + (plan.buffers - 1) * plan.slice * PITCH;
+    float *pixels = shared + place<S>::PIXELS_AT, *next = pixels + (plan.buffers - 1) * plan.slice * PITCH;
     me.convert_pixels(me.rows_of(first), pixels);
     __syncthreads();
     me.copy_pixels(first + 1, first + 1 < end ? me.rows_of(first + 1) : 0);
@@ -606,14 +593,13 @@ __global__ void __launch_bounds__(THREADS, 1)
         laps.lap(0);
         me.forward(pixels, tag);
         laps.lap(1);
+        me.activate_own(rows, tag);
+        laps.lap(2);
         me.keep(step + 2, ahead); /* in the place of this step's */
         arrive();
         if (plan.buffers == 2) me.convert_pixels(next_rows, next); /* while the others' parts come */
         if (threadIdx.x < S::OWN) me.labels_of(step + 1)[threadIdx.x] = next_label;
-        laps.lap(2);
-        me.activate_own(rows, tag);
         laps.lap(3);
-        if (plan.buffers == 2) me.copy_pixels(step + 2, rows_after);
         const bool own_finite = me.turn(step, rows, rows == plan.batch ? full : float(1.0 / rows), tag);
         laps.lap(4);
         me.send_back(__syncthreads_and(own_finite), tag);
@@ -625,6 +611,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             me.update_slice(pixels, rate);
             laps.lap(7);
             me.update_output(rate, gradient);
+            if (plan.buffers == 2) me.copy_pixels(step + 2, rows_after);
             laps.lap(8);
         }
         __syncthreads();
@@ -675,7 +662,7 @@ static int choose_split(const tuned_context *context, const fused_network *netwo
         plan->slice = (packs + slices - 1) / slices * PIXELS;
         for (plan->buffers = 2; plan->buffers > 0 && !fits; plan->buffers -= !fits)
             with_split(slices, [&]<typename S>() {
-                const size_t bytes = sizeof(float) * (size_t)lay_out<S>(plan->slice, plan->buffers).total;
+                const size_t bytes = sizeof(float) * place<S>::floats(plan->slice, plan->buffers);
                 fits = plan->slice <= S::LONGEST && bytes <= (size_t)context->shared_bytes;
             });
         if (fits) return slices;
@@ -755,7 +742,7 @@ static bool set_up(resident_state *state) {
     state->tag = 1;
     bool ready = false;
     with_split(state->slices, [&]<typename S>() {
-        const size_t bytes = lay_out_memory<S>(plan, NULL), shared = sizeof(float) * (size_t)lay_out<S>(plan->slice, plan->buffers).total;
+        const size_t bytes = lay_out_memory<S>(plan, NULL), shared = sizeof(float) * place<S>::floats(plan->slice, plan->buffers);
         ready = CUDA_TRY(fault, cudaMalloc(&state->memory, bytes)) &&
                 CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, bytes, stream)) &&
                 CUDA_TRY(fault, cudaStreamSynchronize(stream)) &&
@@ -788,7 +775,7 @@ static size_t resident_run(void *opaque, size_t first, size_t count) {
     void *arguments[] = {plan, &first, &end, &state->tag};
     bool ran = false;
     with_split(state->slices, [&]<typename S>() {
-        const size_t shared = sizeof(float) * (size_t)lay_out<S>(plan->slice, plan->buffers).total;
+        const size_t shared = sizeof(float) * place<S>::floats(plan->slice, plan->buffers);
         ran = CUDA_TRY(fault, cudaLaunchCooperativeKernel((const void *)resident_kernel<S>, dim3(S::F * plan->groups),
                                                           dim3(THREADS), arguments, shared, state->context->stream));
     });
@@ -796,4 +783,9 @@ static size_t resident_run(void *opaque, size_t first, size_t count) {
     return ran ? count : 0;
 }
 
-const fused_form fused_resident = {"resident weights", resident_estimate, resident_open, resident_close, resident_run};
+static void resident_describe(void *opaque, char *text, size_t size) {
+    const resident_state *state = (const resident_state *)opaque;
+    snprintf(text, size, "resident weights on %d x %d blocks", state->plan.groups, state->slices);
+}
+
+const fused_form fused_resident = {resident_estimate, resident_open, resident_close, resident_run, resident_describe};
