@@ -67,10 +67,12 @@ static void losses_of_eager(enum gemm_dtype dtype, double tolerance) {
         for (size_t s = 0; s < eager.steps; s++) assert_near(fused.losses[s] / eager.losses[s], 1, tolerance);
         assert_near((double)a.test.correct, (double)b.test.correct, dtype == GEMM_F64 ? 0 : 1);
         assert_true(fused.last.train_images == eager.last.train_images);
-        assert_near((double)fused.last.train_correct, (double)eager.last.train_correct, dtype == GEMM_F64 ? 0 : 3);
+        assert_near((double)fused.last.train_correct, (double)eager.last.train_correct,
+                    dtype == GEMM_F64 ? 0 : 3);
         assert_near(fused.last.train_loss / eager.last.train_loss, 1, tolerance);
         double *x = parameters(&eager), *y = parameters(&fused);
-        for (size_t i = 0; i < eager.trainer.mlp.parameter_elements; i++) assert_near(y[i], x[i], 10 * tolerance);
+        for (size_t i = 0; i < eager.trainer.mlp.parameter_elements; i++)
+            assert_near(y[i], x[i], 10 * tolerance);
         free(x);
         free(y);
         bench_close(&eager);
@@ -91,7 +93,7 @@ static void losses_of_eager_in_float64(void **state) {
 static void the_independent_curves(void **state) {
     (void)state;
     gpu_needed();
-    for (size_t curve = 0; curve < bench_curves(); curve += support_stride() > 1 ? 3 : 1) {
+    for (size_t curve = 0; curve<bench_curves(); curve += support_stride()> 1 ? 3 : 1) {
         bench_check_curve(curve, "backend=cuda-tuned engine=fused", GEMM_F32, 1e-3);
         bench_check_curve(curve, "backend=cuda-tuned engine=fused", GEMM_F64, 1e-10);
     }
@@ -127,7 +129,8 @@ static void the_same_bits(void **state) {
 
 static void a_bad_step_changes_no_weight(void **state) {
     (void)state;
-    static const char *const networks[] = {"layers=784-40-10 batch-size=100", "layers=784-40-30-10 batch-size=100"};
+    static const char *const networks[] = {"layers=784-40-10 batch-size=100",
+                                           "layers=784-40-30-10 batch-size=100"};
     for (int n = 0; n < 2; n++) {
         struct bench bench;
         struct run_summary summary;

@@ -26,11 +26,13 @@ static bool launches_together(const tuned_context *context) {
            cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && can;
 }
 
-static void *fused_open(void *opaque, const struct fused_network *network, bool forced, char *why, size_t size) {
+static void *fused_open(void *opaque, const struct fused_network *network, bool forced, char *why,
+                        size_t size) {
     tuned_context *context = (tuned_context *)opaque;
     fused_state best = {};
     if (!launches_together(context)) {
-        snprintf(why, size, "this GPU cannot keep all blocks of a kernel running at once (cooperative launch)");
+        snprintf(why, size,
+                 "this GPU cannot keep all blocks of a kernel running at once (cooperative launch)");
         return NULL;
     }
     for (const fused_form *form : forms) {
@@ -40,7 +42,8 @@ static void *fused_open(void *opaque, const struct fused_network *network, bool 
     if (!best.form) return NULL;
     const double otherwise = seconds_by_op(network);
     if (!forced && best.seconds > otherwise) {
-        snprintf(why, size, "a step would take %.0f us, and %.0f us op by op", 1e6 * best.seconds, 1e6 * otherwise);
+        snprintf(why, size, "a step would take %.0f us, and %.0f us op by op", 1e6 * best.seconds,
+                 1e6 * otherwise);
         return NULL;
     }
     best.state = best.form->open(context, network, why, size);

@@ -40,7 +40,8 @@ template <typename R> __device__ inline R activate_compactly(enum activation act
 }
 
 template <typename R> __device__ inline R derivative_compactly(enum activation activation, R z, R y) {
-    return activation == ACTIVATION_RELU ? derivative(ACTIVATION_RELU, z, y) : derivative_apart(activation, z, y);
+    return activation == ACTIVATION_RELU ? derivative(ACTIVATION_RELU, z, y)
+                                         : derivative_apart(activation, z, y);
 }
 #endif
 

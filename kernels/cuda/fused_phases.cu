@@ -23,18 +23,18 @@
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/grid.cuh"
 
-static const int R_M = 8, R_N = 4;                   /* outputs of a lane .. */
-static const int LANES_M = 4, LANES_N = 4;           /* .. in such a tile .. */
+static const int R_M = 8, R_N = 4;         /* outputs of a lane .. */
+static const int LANES_M = 4, LANES_N = 4; /* .. in such a tile .. */
 static const int WARP_M = LANES_M * R_M, WARP_N = LANES_N * R_N;
-static const int LANES_K = 32 / LANES_M / LANES_N;   /* .. for its share of k */
-static const int UNIT = 16;                          /* bytes of one access */
-static const int SLAB_UNITS = 4;                     /* of k */
-static const int UNITS_A = 192, UNITS_B = 80;        /* of a slab at most: see slab_layout */
-static const int STAGES = 3;                         /* slabs of a warp: one is multiplied, two come */
-static const int MOST_CLASSES = 128;                 /* a thread each, of the smallest block */
+static const int LANES_K = 32 / LANES_M / LANES_N; /* .. for its share of k */
+static const int UNIT = 16;                        /* bytes of one access */
+static const int SLAB_UNITS = 4;                   /* of k */
+static const int UNITS_A = 192, UNITS_B = 80;      /* of a slab at most: see slab_layout */
+static const int STAGES = 3;                       /* slabs of a warp: one is multiplied, two come */
+static const int MOST_CLASSES = 128;               /* a thread each, of the smallest block */
 
 /* Elements of k in a slab. */
-template <typename T> constexpr int SLAB = SLAB_UNITS * UNIT / (int)sizeof(T);
+template <typename T> constexpr int SLAB = SLAB_UNITS *UNIT / (int)sizeof(T);
 
 /* Warps of a block: as many as have the registers, and shared memory for their slabs. */
 template <typename T> constexpr int MOST_WARPS = sizeof(T) == sizeof(float) ? 16 : 8;
@@ -51,16 +51,19 @@ template <typename T> struct phase_matrix {
 };
 
 template <typename T> struct phase_layer {
-    int in, out;               /* as they are */
+    int in, out; /* as they are */
     enum activation activation;
-    phase_matrix<T> weight, velocity, input, grad; /* [in][out] twice, [batch][in] (of layer 0 the first of two), [batch][out] */
-    T *output, *pre;           /* as grad */
-    T *bias, *bias_velocity;   /* [out] */
+    phase_matrix<T> weight, velocity, input,
+        grad;                /* [in][out] twice, [batch][in] (of layer 0 the first of two), [batch][out] */
+    T *output, *pre;         /* as grad */
+    T *bias, *bias_velocity; /* [out] */
     T *user_weight, *user_velocity, *user_bias, *user_bias_velocity; /* where they come from, and go to */
 };
 
 /* How the warps of a block lie over a tile: side by side along m and n, and in k; powers of 2, as exponents. */
-struct warp_shape { int m, n, k; };
+struct warp_shape {
+    int m, n, k;
+};
 
 struct phase_shapes {
     warp_shape forward[FUSED_MAX_LAYERS], back[FUSED_MAX_LAYERS], update;
@@ -74,8 +77,8 @@ struct phase_control {
 template <typename T> struct phase_plan {
     int depth, batch, features;
     int padded_batch;
-    bool quads;          /* pixels of an image may be read 4 at once */
-    bool weights_fit;    /* of the last layer, in shared memory */
+    bool quads;       /* pixels of an image may be read 4 at once */
+    bool weights_fit; /* of the last layer, in shared memory */
     bool has_velocity;
     phase_layer<T> layer[FUSED_MAX_LAYERS];
     phase_shapes shapes;
@@ -96,14 +99,18 @@ template <typename T> struct phase_plan {
 /* How ROWS x COLS of a matrix lie in a slab, in units of 16 bytes: ALONG k as rows of OTHER with k as columns, else k rows of OTHER. The
    pitch keeps the lanes of a warp on different banks. */
 template <typename T, bool ALONG, int OTHER, int PITCH_> struct slab_layout {
-    static constexpr int W = WIDEST<T>, ROWS = ALONG ? OTHER : SLAB<T>, UNITS = ALONG ? SLAB_UNITS : OTHER / W, PITCH = PITCH_;
+    static constexpr int W = WIDEST<T>, ROWS = ALONG ? OTHER : SLAB<T>,
+                         UNITS = ALONG ? SLAB_UNITS : OTHER / W, PITCH = PITCH_;
 };
 
 /* 16 bytes on their way to shared memory through the L1 cache: warps that lie side by side read the same rows or columns, and together
    four times what the block needs. (__pipeline_memcpy_async goes past that cache.) */
 __device__ inline void copy_cached(void *to, const void *from) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" : : "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
 #else
     __pipeline_memcpy_async(to, from, UNIT);
 #endif
@@ -124,7 +131,8 @@ template <typename L, bool ALONG, typename T> struct slab_source {
     __device__ void copy(T *slab) {
         const T *row = at;
 #pragma unroll
-        for (int i = 0; i < L::ROWS / STEP; i++, row += STEP * ld) copy_cached(slab + to + i * STEP * L::PITCH * W, row);
+        for (int i = 0; i < L::ROWS / STEP; i++, row += STEP * ld)
+            copy_cached(slab + to + i * STEP * L::PITCH * W, row);
         at += ALONG ? SLAB<T> : SLAB<T> * ld;
     }
 };
@@ -177,15 +185,16 @@ template <typename T> __device__ inline void add_lanes(T (&sum)[R_M][R_N]) {
     for (int i = 0; i < R_M / 2; i++)
 #pragma unroll
         for (int j = 0; j < R_N; j++) {
-            const T other = __shfl_xor_sync(0xffffffffu, upper ? sum[i][j] : sum[i + R_M / 2][j], LANES_M * LANES_N);
+            const T other =
+                __shfl_xor_sync(0xffffffffu, upper ? sum[i][j] : sum[i + R_M / 2][j], LANES_M * LANES_N);
             sum[i][j] = (upper ? sum[i + R_M / 2][j] : sum[i][j]) + other;
         }
 }
 
 /* A warp's tile at (m0, n0), of slabs s0 .. s1 - 1 of k: the sums of this lane's k. */
 template <bool A_ALONG, bool B_ALONG, typename T>
-__device__ inline void warp_product(T (&sum)[R_M][R_N], phase_matrix<T> a, phase_matrix<T> b, int m0, int n0, int s0, int s1,
-                                    T *slabs) {
+__device__ inline void warp_product(T (&sum)[R_M][R_N], phase_matrix<T> a, phase_matrix<T> b, int m0, int n0,
+                                    int s0, int s1, T *slabs) {
     constexpr int W = WIDEST<T>, STAGE = (UNITS_A + UNITS_B) * W;
     typedef slab_layout<T, A_ALONG, WARP_M, A_ALONG ? 6 : WARP_M / W + 1> LA;
     typedef slab_layout<T, B_ALONG, WARP_N, B_ALONG ? 5 : WARP_N / W + A_ALONG> LB;
@@ -214,7 +223,8 @@ __device__ inline void warp_product(T (&sum)[R_M][R_N], phase_matrix<T> a, phase
         for (int share = 0; share < SLAB_UNITS / LANES_K; share++) {
             T of_a[R_M][W], of_b[R_N][W];
             read_slab<LA, A_ALONG, B_ALONG>(of_a, slab, share, row_of_lane<A_ALONG>);
-            read_slab<LB, B_ALONG, A_ALONG>(of_b, slab + UNITS_A * W, share, [](int j) { return col_of_lane() + j; });
+            read_slab<LB, B_ALONG, A_ALONG>(of_b, slab + UNITS_A * W, share,
+                                            [](int j) { return col_of_lane() + j; });
 #pragma unroll
             for (int e = 0; e < W; e++)
 #pragma unroll
@@ -229,15 +239,17 @@ __device__ inline void warp_product(T (&sum)[R_M][R_N], phase_matrix<T> a, phase
 
 /* A block's tile of the m x n product over k: finish(i, j, sums) takes WIDEST sums of a row, from column j on. */
 template <bool A_ALONG, bool B_ALONG, typename T, typename F>
-__device__ inline void block_tile(phase_matrix<T> a, phase_matrix<T> b, int m, int n, int k, int m0, int n0, warp_shape shape,
-                                  T *shared, F finish) {
+__device__ inline void block_tile(phase_matrix<T> a, phase_matrix<T> b, int m, int n, int k, int m0, int n0,
+                                  warp_shape shape, T *shared, F finish) {
     constexpr int W = WIDEST<T>, SLABS = STAGES * (UNITS_A + UNITS_B) * W;
-    const int warp = threadIdx.x / 32, wk = warp & ((1 << shape.k) - 1), wn = warp >> shape.k & ((1 << shape.n) - 1),
-              wm = warp >> (shape.k + shape.n), rows = WARP_M << shape.m, cols = WARP_N << shape.n, slabs = k / SLAB<T>;
+    const int warp = threadIdx.x / 32, wk = warp & ((1 << shape.k) - 1),
+              wn = warp >> shape.k & ((1 << shape.n) - 1), wm = warp >> (shape.k + shape.n),
+              rows = WARP_M << shape.m, cols = WARP_N << shape.n, slabs = k / SLAB<T>;
     const int i0 = m0 + WARP_M * wm, j0 = n0 + WARP_N * wn;
     T sum[R_M][R_N] = {};
     if (i0 < m && j0 < n)
-        warp_product<A_ALONG, B_ALONG>(sum, a, b, i0, j0, slabs * wk >> shape.k, slabs * (wk + 1) >> shape.k, shared + warp * SLABS);
+        warp_product<A_ALONG, B_ALONG>(sum, a, b, i0, j0, slabs * wk >> shape.k, slabs * (wk + 1) >> shape.k,
+                                       shared + warp * SLABS);
     add_lanes(sum);
     __syncthreads(); /* the slabs have been read: the sums take their place */
     T *part = shared + (wk * rows + WARP_M * wm) * cols + WARP_N * wn + col_of_lane();
@@ -275,8 +287,8 @@ __host__ __device__ inline int tiles_along(int length, int side) {
 /* Those of the tiles `first`, .. that are this block's, when tiles are dealt out one by one to the blocks. Returns the number of the
    tile after the last of this product. */
 template <bool A_ALONG, bool B_ALONG, typename T, typename F>
-__device__ inline int block_tiles(int first, phase_matrix<T> a, phase_matrix<T> b, int m, int n, int k, warp_shape shape, T *shared,
-                                  F finish) {
+__device__ inline int block_tiles(int first, phase_matrix<T> a, phase_matrix<T> b, int m, int n, int k,
+                                  warp_shape shape, T *shared, F finish) {
     const int rows = WARP_M << shape.m, cols = WARP_N << shape.n, down = tiles_along(m, rows);
     const int count = down * tiles_along(n, cols), blocks = gridDim.x;
     const int mine = (int)blockIdx.x - first % blocks;
@@ -358,13 +370,15 @@ template <typename T> struct worker {
     /* dL/dZ of layer l - 1 from that of layer l. */
     __device__ void back(int l) const {
         const phase_layer<T> &layer = plan.layer[l], &below = plan.layer[l - 1];
-        block_tiles<true, true>(0, layer.grad, layer.weight, plan.padded_batch, below.grad.ld, layer.grad.ld, plan.shapes.back[l],
-                                shared, [&](int i, int j, pack<T, W> sum) {
+        block_tiles<true, true>(0, layer.grad, layer.weight, plan.padded_batch, below.grad.ld, layer.grad.ld,
+                                plan.shapes.back[l], shared, [&](int i, int j, pack<T, W> sum) {
                                     const size_t at = (size_t)i * below.grad.ld + j;
-                                    const pack<T, W> y = pack_at<W>(below.output + at), z = pack_at<W>(below.pre + at);
+                                    const pack<T, W> y = pack_at<W>(below.output + at),
+                                                     z = pack_at<W>(below.pre + at);
 #pragma unroll
                                     for (int q = 0; q < W; q++)
-                                        sum.value[q] *= derivative_compactly(below.activation, z.value[q], y.value[q]);
+                                        sum.value[q] *=
+                                            derivative_compactly(below.activation, z.value[q], y.value[q]);
                                     pack_at<W>(below.grad.at + at) = sum;
                                 });
     }
@@ -407,11 +421,12 @@ template <typename T> struct worker {
 #pragma unroll 1
         for (int l = 0; l < plan.depth; l++) {
             const phase_layer<T> &layer = plan.layer[l];
-            tile = block_tiles<false, false>(tile, input_of(l, step), layer.grad, padded(layer.in), layer.grad.ld, k,
-                                             plan.shapes.update, shared, [&](int i, int j, pack<T, W> sum) {
-                                                 const size_t at = (size_t)i * layer.grad.ld + j;
-                                                 descend(rate, sum, layer.weight.at + at, layer.velocity.at + at);
-                                             });
+            tile = block_tiles<false, false>(
+                tile, input_of(l, step), layer.grad, padded(layer.in), layer.grad.ld, k, plan.shapes.update,
+                shared, [&](int i, int j, pack<T, W> sum) {
+                    const size_t at = (size_t)i * layer.grad.ld + j;
+                    descend(rate, sum, layer.weight.at + at, layer.velocity.at + at);
+                });
         }
         int turn = ((int)blockIdx.x + blocks - tile % blocks) % blocks; /* biases until it is this block's */
 #pragma unroll 1
@@ -465,7 +480,8 @@ template <typename T> struct worker {
             best = min(best, __shfl_xor_sync(0xffffffffu, best, offset));
         }
         const T scale = T(1.0 / rows), factor = scale / sum;
-        for (int c = lane; c < classes; c += 32) gradient[c] = g[c] = g[c] * factor - (c == label ? scale : T(0));
+        for (int c = lane; c < classes; c += 32)
+            gradient[c] = g[c] = g[c] * factor - (c == label ? scale : T(0));
         if (lane) return;
         const double loss = label < classes ? log((double)sum) - ((double)z[label] - (double)max) : NAN;
         plan.row_loss[row] = loss;
@@ -480,13 +496,15 @@ template <typename T> struct worker {
 
     /* Copies, all reads at once: it is their latency that costs. */
     __device__ void stage(T *to, const T *from, int count) const {
-        for (int e = threadIdx.x * W; e < count; e += blockDim.x * W) __pipeline_memcpy_async(to + e, from + e, UNIT);
+        for (int e = threadIdx.x * W; e < count; e += blockDim.x * W)
+            __pipeline_memcpy_async(to + e, from + e, UNIT);
     }
 
     /* Row r through the last layer, whose weights are at `weight`, and back. */
     __device__ void turn_row(int r, const T *weight) const {
         const phase_layer<T> &last = plan.layer[plan.depth - 1];
-        const int classes = last.out, ld = last.grad.ld, threads = blockDim.x, groups = threads / classes, t = threadIdx.x;
+        const int classes = last.out, ld = last.grad.ld, threads = blockDim.x, groups = threads / classes,
+                  t = threadIdx.x;
         const phase_matrix<T> from = input_of(plan.depth - 1, step);
         const int label = labels_of(step)[r], c = t % classes;
         const T *input = from.at + (size_t)r * from.ld;
@@ -546,7 +564,8 @@ template <typename T> struct worker {
             weight = place;
         }
         if (ahead && t < plan.features)
-            pixels = pack_at<4>(plan.images + (size_t)plan.order[(step + 1) * plan.batch + blockIdx.x] * plan.features + t);
+            pixels = pack_at<4>(plan.images +
+                                (size_t)plan.order[(step + 1) * plan.batch + blockIdx.x] * plan.features + t);
 #pragma unroll 1
         for (int r = blockIdx.x; r < plan.batch; r += gridDim.x) {
             if (r < rows) {
@@ -559,7 +578,8 @@ template <typename T> struct worker {
         if (ahead && t < plan.features) {
             const phase_matrix<T> to = input_of(0, step + 1);
 #pragma unroll
-            for (int q = 0; q < 4; q++) to.at[(size_t)blockIdx.x * to.ld + t + q] = T(1.0 / 255.0) * T(pixels.value[q]);
+            for (int q = 0; q < 4; q++)
+                to.at[(size_t)blockIdx.x * to.ld + t + q] = T(1.0 / 255.0) * T(pixels.value[q]);
         }
         gather(step + 1, ahead);
         gather_labels(step + 1);
@@ -570,7 +590,8 @@ template <typename T> struct worker {
     /* Rows of `cols`, from a dense matrix to a padded one or back. */
     __device__ void copy_rows(T *to, int to_ld, const T *from, int from_ld, int count, int cols) const {
         for (int r = blockIdx.x; r < count; r += gridDim.x)
-            for (int j = threadIdx.x; j < cols; j += blockDim.x) to[(size_t)r * to_ld + j] = from[(size_t)r * from_ld + j];
+            for (int j = threadIdx.x; j < cols; j += blockDim.x)
+                to[(size_t)r * to_ld + j] = from[(size_t)r * from_ld + j];
     }
 
     __device__ void load_weights() const {
@@ -579,7 +600,8 @@ template <typename T> struct worker {
             copy_rows(layer.weight.at, layer.weight.ld, layer.user_weight, layer.out, layer.in, layer.out);
             copy_rows(layer.bias, 0, layer.user_bias, 0, 1, layer.out);
             if (!plan.has_velocity) continue;
-            copy_rows(layer.velocity.at, layer.velocity.ld, layer.user_velocity, layer.out, layer.in, layer.out);
+            copy_rows(layer.velocity.at, layer.velocity.ld, layer.user_velocity, layer.out, layer.in,
+                      layer.out);
             copy_rows(layer.bias_velocity, 0, layer.user_bias_velocity, 0, 1, layer.out);
         }
     }
@@ -590,7 +612,8 @@ template <typename T> struct worker {
             copy_rows(layer.user_weight, layer.out, layer.weight.at, layer.weight.ld, layer.in, layer.out);
             copy_rows(layer.user_bias, 0, layer.bias, 0, 1, layer.out);
             if (!plan.has_velocity) continue;
-            copy_rows(layer.user_velocity, layer.out, layer.velocity.at, layer.velocity.ld, layer.in, layer.out);
+            copy_rows(layer.user_velocity, layer.out, layer.velocity.at, layer.velocity.ld, layer.in,
+                      layer.out);
             copy_rows(layer.user_bias_velocity, 0, layer.bias_velocity, 0, 1, layer.out);
         }
     }
@@ -675,7 +698,8 @@ static size_t columns_of(const fused_network &network, size_t l) {
 }
 
 static size_t tiles_for(size_t m, size_t n, warp_shape shape) {
-    return (size_t)tiles_along((int)padded(m), WARP_M << shape.m) * (size_t)tiles_along((int)n, WARP_N << shape.n);
+    return (size_t)tiles_along((int)padded(m), WARP_M << shape.m) *
+           (size_t)tiles_along((int)n, WARP_N << shape.n);
 }
 
 /* Cycles of an SM for `tiles` tiles over `k`, dealt out to `blocks` blocks: the multiply-adds of the longest share of k, at two thirds of
@@ -683,11 +707,13 @@ static size_t tiles_for(size_t m, size_t n, warp_shape shape) {
 static double cycles_for(size_t tiles, warp_shape shape, size_t k, int blocks) {
     const double area = (double)(WARP_M << shape.m) * (WARP_N << shape.n), parts = 1 << shape.k;
     const double slabs = ceil((double)k / 16 / parts) * parts;
-    return (double)((tiles + blocks - 1) / blocks) * (1.5 * area * slabs * 16 / 128 + 1500 + area * parts / 16);
+    return (double)((tiles + blocks - 1) / blocks) *
+           (1.5 * area * slabs * 16 / 128 + 1500 + area * parts / 16);
 }
 
 /* The best shape for `count` products of m[i] x n[i] over k, in one phase. */
-static warp_shape best_shape(size_t count, const size_t *m, const size_t *n, size_t k, int blocks, int warps, double *cycles) {
+static warp_shape best_shape(size_t count, const size_t *m, const size_t *n, size_t k, int blocks, int warps,
+                             double *cycles) {
     int all = 0;
     while (2 << all <= warps) all++;
     warp_shape best = {0, 0, all};
@@ -734,7 +760,8 @@ template <typename T> static size_t lay_out(const phases_state *state, phase_pla
     for (size_t l = 0; l < network.depth; l++) {
         const fused_layer &layer = network.layer[l];
         phase_layer<T> &to = plan->layer[l];
-        const size_t out = columns_of(network, l), bytes = batch * out * sizeof(T), weights = ld * out * sizeof(T);
+        const size_t out = columns_of(network, l), bytes = batch * out * sizeof(T),
+                     weights = ld * out * sizeof(T);
         to.in = (int)layer.in;
         to.out = (int)layer.out;
         to.activation = layer.activation;
@@ -782,7 +809,8 @@ template <typename T> static bool set_up(phases_state *state) {
     plan->losses = network.losses;
     plan->tally = network.tally;
     const fused_layer &last = network.layer[network.depth - 1];
-    const size_t turn = 3 * 32 * state->warps + padded(last.in) + last.in * columns_of(network, network.depth - 1);
+    const size_t turn =
+        3 * 32 * state->warps + padded(last.in) + last.in * columns_of(network, network.depth - 1);
     plan->weights_fit = turn * sizeof(T) <= shared_for(state->warps);
     shape_phases(&network, state->blocks, state->warps, &plan->shapes);
     const size_t bytes = lay_out(state, plan, NULL);
@@ -792,13 +820,15 @@ template <typename T> static bool set_up(phases_state *state) {
     lay_out(state, plan, (char *)state->memory);
     state->control = plan->control;
     return CUDA_TRY(fault, cudaStreamSynchronize(stream)) &&
-           CUDA_TRY(fault, cudaFuncSetAttribute((const void *)phases_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+           CUDA_TRY(fault, cudaFuncSetAttribute((const void *)phases_kernel<T>,
+                                                cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                 (int)shared_for(state->warps)));
 }
 
 static const double CLOCK = 1.7e9, MEETING = 1.1e-6; /* Hz, s: of an H100; others are in proportion */
 
-static double phases_estimate(const tuned_context *context, const fused_network *network, char *why, size_t size) {
+static double phases_estimate(const tuned_context *context, const fused_network *network, char *why,
+                              size_t size) {
     phase_shapes shapes;
     if (network->dtype != GEMM_F32 && network->dtype != GEMM_F64) {
         snprintf(why, size, "it has float32 and float64 only");
@@ -814,7 +844,8 @@ static double phases_estimate(const tuned_context *context, const fused_network 
         return 0;
     }
     const double slower = network->dtype == GEMM_F64 ? 2 : 1;
-    return slower * shape_phases(network, context->processors, warps, &shapes) / CLOCK + MEETING * (double)(2 * network->depth - 1);
+    return slower * shape_phases(network, context->processors, warps, &shapes) / CLOCK +
+           MEETING * (double)(2 * network->depth - 1);
 }
 
 static void phases_close(void *opaque) {
@@ -848,9 +879,10 @@ static size_t phases_run(void *opaque, size_t first, size_t count) {
                                                           : (const void *)phases_kernel<double>;
     size_t end = first + count;
     void *arguments[] = {state->plan, &first, &end};
-    const bool ran = CUDA_TRY(fault, cudaMemsetAsync(state->control, 0, sizeof *state->control, stream)) &&
-                     CUDA_TRY(fault, cudaLaunchCooperativeKernel(kernel, dim3(state->blocks), dim3(32 * state->warps), arguments,
-                                                          shared_for(state->warps), stream));
+    const bool ran =
+        CUDA_TRY(fault, cudaMemsetAsync(state->control, 0, sizeof *state->control, stream)) &&
+        CUDA_TRY(fault, cudaLaunchCooperativeKernel(kernel, dim3(state->blocks), dim3(32 * state->warps),
+                                                    arguments, shared_for(state->warps), stream));
     return ran ? count : 0;
 }
 

@@ -22,15 +22,17 @@
 #include "kernels/cuda/grid.cuh"
 
 static const int WARPS = 16, THREADS = 32 * WARPS;
-static const int UNITS = 8;                  /* of a block */
-static const int HALF = UNITS / 2;           /* of a warp */
-static const int GROUPS = WARPS / 2;         /* of warps, which share a sum */
-static const int ROWS = 128;                 /* of a batch, at most */
-static const int PIXELS = 16;                /* in one access: a pack; slices are made of them */
-static const int PITCH = ROWS + 4;           /* of what has the batch as its columns: for the banks */
-static const int CLASSES = 16, TALL = 20;    /* at most; the pitch of what has classes as its columns */
-static const int WEIGHTS = (UNITS + 1) * CLASSES; /* of the output layer in a block: its rows of W2, and the bias */
-static const int TAIL = WEIGHTS + CLASSES;   /* of a message of exchange 3, after dZ: dW2, db2, is all finite? */
+static const int UNITS = 8;               /* of a block */
+static const int HALF = UNITS / 2;        /* of a warp */
+static const int GROUPS = WARPS / 2;      /* of warps, which share a sum */
+static const int ROWS = 128;              /* of a batch, at most */
+static const int PIXELS = 16;             /* in one access: a pack; slices are made of them */
+static const int PITCH = ROWS + 4;        /* of what has the batch as its columns: for the banks */
+static const int CLASSES = 16, TALL = 20; /* at most; the pitch of what has classes as its columns */
+static const int WEIGHTS =
+    (UNITS + 1) * CLASSES; /* of the output layer in a block: its rows of W2, and the bias */
+static const int TAIL =
+    WEIGHTS + CLASSES; /* of a message of exchange 3, after dZ: dW2, db2, is all finite? */
 
 /* F slices of up to 32 N pixels; OWN rows of the batch for each. */
 template <int F_, int N_> struct split {
@@ -50,10 +52,10 @@ struct resident_plan {
     double *losses;
     struct tally *tally;
     size_t count;
-    packet *box; /* the three exchanges, twice: see box_layout */
-    float4 *rows;                  /* [steps of an epoch][batch]: what a row adds to the tally */
-    double *loss;                  /* [steps of an epoch][F], sums over rows */
-    int *correct;                  /* the same */
+    packet *box;  /* the three exchanges, twice: see box_layout */
+    float4 *rows; /* [steps of an epoch][batch]: what a row adds to the tally */
+    double *loss; /* [steps of an epoch][F], sums over rows */
+    int *correct; /* the same */
     unsigned *ticket;
 };
 
@@ -77,10 +79,10 @@ template <typename S> struct place {
     static constexpr int STAGE_PITCH = S::LONGEST / PIXELS | 1; /* of packs */
     static constexpr int BACK = 0, HIDDEN = BACK + UNITS * PITCH, PRE = HIDDEN + S::OWN * UNITS,
                          GRADIENT = PRE + S::OWN * UNITS, OUT_WEIGHT = GRADIENT + S::OWN * TALL,
-                         OUT_VELOCITY = OUT_WEIGHT + (UNITS + 1) * TALL, BIAS = OUT_VELOCITY + (UNITS + 1) * TALL,
-                         RATES = BIAS + 2 * UNITS, IMAGES = RATES + 4, LABELS = IMAGES + 2 * ROWS,
-                         WEIGHT = up(LABELS + 2 * S::OWN), VELOCITY = WEIGHT + S::LONGEST * UNITS,
-                         PART = VELOCITY + S::LONGEST * UNITS,
+                         OUT_VELOCITY = OUT_WEIGHT + (UNITS + 1) * TALL,
+                         BIAS = OUT_VELOCITY + (UNITS + 1) * TALL, RATES = BIAS + 2 * UNITS,
+                         IMAGES = RATES + 4, LABELS = IMAGES + 2 * ROWS, WEIGHT = up(LABELS + 2 * S::OWN),
+                         VELOCITY = WEIGHT + S::LONGEST * UNITS, PART = VELOCITY + S::LONGEST * UNITS,
                          STAGE = PART + GROUPS * UNITS * (S::LONGEST > PITCH ? S::LONGEST : PITCH),
                          PIXELS_AT = STAGE + ROWS * STAGE_PITCH * 4;
 
@@ -101,7 +103,8 @@ template <typename S> struct resident {
     float *shared;
     int f, h;               /* which slice, which group of units */
     int first_pack, length; /* of its pixels, in packs; and how many pixels that are */
-    int to_owner, from_parts, to_logits, from_logits, to_ways, from_ways; /* where this thread sends to and receives from */
+    int to_owner, from_parts, to_logits, from_logits, to_ways,
+        from_ways; /* where this thread sends to and receives from */
 
     static constexpr int WAY = S::OWN * UNITS + TAIL; /* packets of a message of exchange 3 */
 
@@ -144,7 +147,10 @@ template <typename S> struct resident {
     }
 
     /* Which image is row threadIdx.x of a step, and its learning rate: to be kept in shared memory a step later. */
-    struct order_ahead { uint32_t image; double rate; };
+    struct order_ahead {
+        uint32_t image;
+        double rate;
+    };
 
     __device__ order_ahead look_up(size_t step, int rows) const {
         order_ahead ahead = {0, 0};
@@ -163,10 +169,12 @@ template <typename S> struct resident {
         constexpr int EACH = THREADS / ROWS; /* threads a row */
         const int row = threadIdx.x / EACH, packs = length / PIXELS;
         if (row >= rows) return;
-        const uint8_t *image = plan.images + (size_t)images_of(step)[row] * plan.features + first_pack * PIXELS;
+        const uint8_t *image =
+            plan.images + (size_t)images_of(step)[row] * plan.features + first_pack * PIXELS;
         uint4 *stage = reinterpret_cast<uint4 *>(shared + at::STAGE) + row * at::STAGE_PITCH;
 #pragma unroll 1
-        for (int p = threadIdx.x % EACH; p < packs; p += EACH) __pipeline_memcpy_async(stage + p, image + p * PIXELS, PIXELS);
+        for (int p = threadIdx.x % EACH; p < packs; p += EACH)
+            __pipeline_memcpy_async(stage + p, image + p * PIXELS, PIXELS);
     }
 
     /* The label of owned row threadIdx.x. */
@@ -187,7 +195,8 @@ template <typename S> struct resident {
 #pragma unroll
             for (int e = 0; e < PIXELS; e++)
                 pixels[(p * PIXELS + e) * PITCH + row] =
-                    scale * (__uint_as_float(__byte_perm(four[e / 4], 0x4b000000, 0x7440 + e % 4)) - 8388608.0f);
+                    scale *
+                    (__uint_as_float(__byte_perm(four[e / 4], 0x4b000000, 0x7440 + e % 4)) - 8388608.0f);
         }
     }
 
@@ -275,7 +284,8 @@ template <typename S> struct resident {
     __device__ bool turn(size_t step, int rows, float scale, uint32_t tag) const {
         const int c = threadIdx.x % CLASSES;
         bool finite = true;
-        static_assert(S::OWN * CLASSES <= THREADS && S::OWN * UNITS <= THREADS / 2 && WEIGHTS <= THREADS / 2, "a thread each");
+        static_assert(S::OWN * CLASSES <= THREADS && S::OWN * UNITS <= THREADS / 2 && WEIGHTS <= THREADS / 2,
+                      "a thread each");
         if (threadIdx.x < S::OWN * CLASSES) { /* whole warps */
             const int o = threadIdx.x, row = o / CLASSES, r = f * S::OWN + row;
             const bool there = r < rows, mine = there && c < plan.classes;
@@ -289,16 +299,20 @@ template <typename S> struct resident {
             }
             sum = own = mine ? expf(z - max) : 0;
 #pragma unroll
-            for (int offset = CLASSES / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-            shared[at::GRADIENT + row * TALL + c] = mine ? own * (scale / sum) - (c == label ? scale : 0.0f) : 0.0f;
-            const unsigned largest = __ballot_sync(0xffffffffu, mine && z == max) >> (threadIdx.x & 16) & 0xffffu;
+            for (int offset = CLASSES / 2; offset > 0; offset /= 2)
+                sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+            shared[at::GRADIENT + row * TALL + c] =
+                mine ? own * (scale / sum) - (c == label ? scale : 0.0f) : 0.0f;
+            const unsigned largest =
+                __ballot_sync(0xffffffffu, mine && z == max) >> (threadIdx.x & 16) & 0xffffu;
             const int best = __ffs(largest) - 1; /* the first of the largest */
             const float of_label = __shfl_sync(0xffffffffu, z, label % CLASSES, CLASSES);
             if (there && c == 0) {
                 const bool known = label < plan.classes;
                 finite = known && isfinite(sum) && isfinite(of_label) && isfinite(max);
                 if (h == 0) /* all groups of units know the same */
-                    plan.rows[step * plan.batch + r] = make_float4(sum, known ? of_label : NAN, max, best == label && sum > 0);
+                    plan.rows[step * plan.batch + r] =
+                        make_float4(sum, known ? of_label : NAN, max, best == label && sum > 0);
             }
         }
         return finite;
@@ -322,7 +336,8 @@ template <typename S> struct resident {
 
     /* dZ of the owned rows, and what they add to dW2 and db2, to all slices of this group. */
     __device__ void send_back(bool finite, uint32_t tag) const {
-        const float *gradient = shared + at::GRADIENT, *hidden = shared + at::HIDDEN, *weight = shared + at::OUT_WEIGHT;
+        const float *gradient = shared + at::GRADIENT, *hidden = shared + at::HIDDEN,
+                    *weight = shared + at::OUT_WEIGHT;
         packet *to = box_of(tag) + to_ways;
         if (threadIdx.x < THREADS / 2) {
             const int o = threadIdx.x, row = o / UNITS, u = o % UNITS;
@@ -463,7 +478,8 @@ template <typename S> struct resident {
 
     /* The copies of W2 and b2, and b1: the same in all slices. */
     __device__ void update_output(float rate, float gradient) const {
-        const int warp = threadIdx.x / 32 - (WARPS - UNITS), lane = threadIdx.x % 32, u = threadIdx.x / CLASSES;
+        const int warp = threadIdx.x / 32 - (WARPS - UNITS), lane = threadIdx.x % 32,
+                  u = threadIdx.x / CLASSES;
         if (warp >= 0) {
             const float4 d = four(shared + at::BACK + warp * PITCH + 4 * lane);
             float sum = d.x + d.y + (d.z + d.w);
@@ -471,7 +487,8 @@ template <typename S> struct resident {
             for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
             if (lane == 0) descend(rate, sum, shared + at::BIAS + warp, shared + at::BIAS + UNITS + warp);
         }
-        if (threadIdx.x < WEIGHTS && threadIdx.x % CLASSES < plan.classes && (u == UNITS || UNITS * h + u < plan.hidden)) {
+        if (threadIdx.x < WEIGHTS && threadIdx.x % CLASSES < plan.classes &&
+            (u == UNITS || UNITS * h + u < plan.hidden)) {
             const int offset = u * TALL + threadIdx.x % CLASSES;
             descend(rate, gradient, shared + at::OUT_WEIGHT + offset, shared + at::OUT_VELOCITY + offset);
         }
@@ -484,11 +501,13 @@ template <typename S> struct resident {
         const int pixel = PIXELS * first_pack, unit = UNITS * h;
         for (int e = threadIdx.x; e < length * UNITS; e += THREADS)
             if (unit + e % UNITS < plan.hidden)
-                each(plan.weight[0], plan.weight_velocity[0], (size_t)(pixel + e / UNITS) * plan.hidden + unit + e % UNITS,
-                     at::WEIGHT + e, at::VELOCITY + e, true);
+                each(plan.weight[0], plan.weight_velocity[0],
+                     (size_t)(pixel + e / UNITS) * plan.hidden + unit + e % UNITS, at::WEIGHT + e,
+                     at::VELOCITY + e, true);
         for (int e = threadIdx.x; e < UNITS; e += THREADS)
             if (unit + e < plan.hidden)
-                each(plan.bias[0], plan.bias_velocity[0], (size_t)(unit + e), at::BIAS + e, at::BIAS + UNITS + e, f == 0);
+                each(plan.bias[0], plan.bias_velocity[0], (size_t)(unit + e), at::BIAS + e,
+                     at::BIAS + UNITS + e, f == 0);
         for (int e = threadIdx.x; e < UNITS * plan.classes; e += THREADS) {
             const int u = e / plan.classes, c = e % plan.classes;
             if (unit + u < plan.hidden)
@@ -501,10 +520,11 @@ template <typename S> struct resident {
     }
 
     __device__ void load_weights() const {
-        all_weights([&](const float *values, const float *velocities, size_t i, int to, int velocity_to, bool) {
-            shared[to] = values[i];
-            if (velocities) shared[velocity_to] = velocities[i];
-        });
+        all_weights(
+            [&](const float *values, const float *velocities, size_t i, int to, int velocity_to, bool) {
+                shared[to] = values[i];
+                if (velocities) shared[velocity_to] = velocities[i];
+            });
     }
 
     __device__ void store_weights() const {
@@ -529,7 +549,8 @@ template <typename V> __device__ V sum_over_block(V mine) {
 /* The tally of steps first .. end - 1, by the last of the F blocks that wrote their parts. */
 template <typename S> __device__ void count_up(const resident_plan &plan, size_t first, size_t end) {
     if (!last_block(plan.ticket, S::F)) return;
-    const size_t left = plan.count - (end - 1) * plan.batch, rows = left < (size_t)plan.batch ? left : plan.batch;
+    const size_t left = plan.count - (end - 1) * plan.batch,
+                 rows = left < (size_t)plan.batch ? left : plan.batch;
     double loss = 0;
     int correct = 0;
     for (size_t step = first + threadIdx.x; step < end; step += THREADS) {
@@ -549,7 +570,8 @@ template <typename S> __device__ void count_up(const resident_plan &plan, size_t
     tally->loss_sum += loss;
     tally->images += (end - first - 1) * plan.batch + rows;
     tally->batches += end - first;
-    if (!isfinite(loss) && !tally->bad_step) tally->bad_step = tally->batches; /* a bad step is the last one */
+    if (!isfinite(loss) && !tally->bad_step)
+        tally->bad_step = tally->batches; /* a bad step is the last one */
 }
 
 /* Steps first .. end - 1; `tag` is that of the first, and of no packet that is there. */
@@ -564,7 +586,8 @@ __global__ void __launch_bounds__(THREADS, 1)
         __pipeline_wait_prior(0);
         __syncthreads();
     };
-    for (int i = threadIdx.x; i < (int)place<S>::floats(plan.slice, plan.buffers); i += THREADS) shared[i] = 0;
+    for (int i = threadIdx.x; i < (int)place<S>::floats(plan.slice, plan.buffers); i += THREADS)
+        shared[i] = 0;
     __syncthreads();
     me.load_weights();
     me.keep(first, me.look_up(first, me.rows_of(first)));
@@ -654,7 +677,8 @@ template <typename F> static void with_split(int slices, F function) {
 /* Finds the largest number of slices that fits; 0: none does. */
 static int choose_split(const tuned_context *context, const fused_network *network, resident_plan *plan) {
     static const int choices[] = {16, 8, 4};
-    const int groups = (int)((network->layer[0].out + UNITS - 1) / UNITS), packs = (int)(network->features / PIXELS);
+    const int groups = (int)((network->layer[0].out + UNITS - 1) / UNITS),
+              packs = (int)(network->features / PIXELS);
     for (const int slices : choices) {
         bool fits = false;
         if (groups * slices > context->processors) continue;
@@ -670,13 +694,16 @@ static int choose_split(const tuned_context *context, const fused_network *netwo
     return 0;
 }
 
-static double resident_estimate(const tuned_context *context, const fused_network *network, char *why, size_t size) {
+static double resident_estimate(const tuned_context *context, const fused_network *network, char *why,
+                                size_t size) {
     resident_plan plan = {};
     if (network->depth != 2 || network->dtype != GEMM_F32 || network->batch > (size_t)ROWS ||
-        network->layer[1].out > (size_t)CLASSES || network->layer[0].out > (size_t)UNITS * context->processors ||
-        network->features > 4096 || !packs_fit(network->images, network->features, network->features, PIXELS)) {
+        network->layer[1].out > (size_t)CLASSES ||
+        network->layer[0].out > (size_t)UNITS * context->processors || network->features > 4096 ||
+        !packs_fit(network->images, network->features, network->features, PIXELS)) {
         snprintf(why, size,
-                 "it takes one hidden layer in float32, batches of up to %d, up to %d classes, and images of a multiple of %d pixels",
+                 "it takes one hidden layer in float32, batches of up to %d, up to %d classes, and images of "
+                 "a multiple of %d pixels",
                  ROWS, CLASSES, PIXELS);
         return 0;
     }
@@ -742,12 +769,14 @@ static bool set_up(resident_state *state) {
     state->tag = 1;
     bool ready = false;
     with_split(state->slices, [&]<typename S>() {
-        const size_t bytes = lay_out_memory<S>(plan, NULL), shared = sizeof(float) * place<S>::floats(plan->slice, plan->buffers);
-        ready = CUDA_TRY(fault, cudaMalloc(&state->memory, bytes)) &&
-                CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, bytes, stream)) &&
-                CUDA_TRY(fault, cudaStreamSynchronize(stream)) &&
-                CUDA_TRY(fault, cudaFuncSetAttribute((const void *)resident_kernel<S>,
-                                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+        const size_t bytes = lay_out_memory<S>(plan, NULL),
+                     shared = sizeof(float) * place<S>::floats(plan->slice, plan->buffers);
+        ready =
+            CUDA_TRY(fault, cudaMalloc(&state->memory, bytes)) &&
+            CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, bytes, stream)) &&
+            CUDA_TRY(fault, cudaStreamSynchronize(stream)) &&
+            CUDA_TRY(fault, cudaFuncSetAttribute((const void *)resident_kernel<S>,
+                                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
         if (ready) lay_out_memory<S>(plan, (char *)state->memory);
     });
     return ready;
@@ -776,8 +805,9 @@ static size_t resident_run(void *opaque, size_t first, size_t count) {
     bool ran = false;
     with_split(state->slices, [&]<typename S>() {
         const size_t shared = sizeof(float) * place<S>::floats(plan->slice, plan->buffers);
-        ran = CUDA_TRY(fault, cudaLaunchCooperativeKernel((const void *)resident_kernel<S>, dim3(S::F * plan->groups),
-                                                          dim3(THREADS), arguments, shared, state->context->stream));
+        ran = CUDA_TRY(fault, cudaLaunchCooperativeKernel((const void *)resident_kernel<S>,
+                                                          dim3(S::F * plan->groups), dim3(THREADS), arguments,
+                                                          shared, state->context->stream));
     });
     state->tag += (uint32_t)count;
     return ran ? count : 0;
@@ -788,4 +818,5 @@ static void resident_describe(void *opaque, char *text, size_t size) {
     snprintf(text, size, "resident weights on %d x %d blocks", state->plan.groups, state->slices);
 }
 
-const fused_form fused_resident = {resident_estimate, resident_open, resident_close, resident_run, resident_describe};
+const fused_form fused_resident = {resident_estimate, resident_open, resident_close, resident_run,
+                                   resident_describe};

@@ -31,7 +31,10 @@ __device__ inline void meet(unsigned *arrived, unsigned &awaited) {
     __syncthreads();
 }
 
-struct packet { float value; uint32_t step; };
+struct packet {
+    float value;
+    uint32_t step;
+};
 
 __device__ inline void send(packet *to, float value, uint32_t step) {
     const uint64_t word = (uint64_t)step << 32 | __float_as_uint(value);
@@ -63,7 +66,8 @@ template <int N, typename P> __device__ inline void receive(float (&values)[N], 
 }
 
 /* The same for packets that are `stride` apart. */
-template <int N> __device__ inline void receive(float (&values)[N], uint32_t step, const packet *from, size_t stride) {
+template <int N>
+__device__ inline void receive(float (&values)[N], uint32_t step, const packet *from, size_t stride) {
     receive(values, step, [&](int i) { return from + i * stride; });
 }
 

@@ -108,7 +108,8 @@ static void fused_close(void *opaque) {
     free(state);
 }
 
-static void *fused_open(void *context, const struct fused_network *network, bool forced, char *why, size_t size) {
+static void *fused_open(void *context, const struct fused_network *network, bool forced, char *why,
+                        size_t size) {
     (void)forced; /* never slower */
     const struct tuned_context *tuned = context;
     struct state *state = NULL;

@@ -44,6 +44,12 @@ struct device_driver {
     void (*download)(struct device *device, void *to, const void *from, size_t bytes);
     void (*zero)(struct device *device, void *memory, size_t bytes);
 
+    /* (optional, both or none) An upload beside the work that was issued before, and what was issued after it and needs it: `upload_early`
+       to memory that nothing reads meanwhile, `settle_early` copies it on the device to where it is wanted. The time is hidden behind
+       the work, and counted nowhere. */
+    void (*upload_early)(struct device *device, void *to, const void *from, size_t bytes);
+    void (*settle_early)(struct device *device, void *to, const void *early, size_t bytes);
+
     /* Waits for everything issued; reports what went wrong since the last time. */
     enum status (*synchronize)(struct device *device);
 

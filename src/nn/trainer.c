@@ -42,6 +42,11 @@ static enum status open_epoch_buffers(struct trainer *trainer) {
     trainer->losses = driver->alloc(device, steps * sizeof *trainer->losses);
     trainer->tally = driver->alloc(device, sizeof *trainer->tally);
     if (!trainer->order || !trainer->rates || !trainer->losses || !trainer->tally) return STATUS_FAILED;
+    if (driver->upload_early) {
+        trainer->early_order = driver->alloc(device, images * sizeof *trainer->order);
+        trainer->early_rates = driver->alloc(device, steps * sizeof *trainer->rates);
+        if (!trainer->early_order || !trainer->early_rates) return STATUS_FAILED;
+    }
 
     trainer->host_order = malloc(images * sizeof *trainer->host_order);
     trainer->host_rates = malloc(steps * sizeof *trainer->host_rates);
@@ -67,14 +72,39 @@ static void draw_epoch(struct trainer *trainer, int64_t epoch) {
     device_lap(&trainer->compute->device, PART_BATCH);
 }
 
+/* The same for the epoch after this one, and on their way to the device, while it works on this one. */
+static void draw_early(struct trainer *trainer) {
+    struct device *device = &trainer->compute->device;
+    const int64_t next = trainer->state.epoch + 1;
+    if (next >= trainer->config->epochs) return;
+    draw_epoch(trainer, next);
+    if (!trainer->early_order || trainer->early == next) return;
+    device->driver->upload_early(device, trainer->early_order, trainer->host_order,
+                                 trainer->train.count * sizeof *trainer->order);
+    device->driver->upload_early(device, trainer->early_rates, trainer->host_rates,
+                                 trainer->steps * sizeof *trainer->rates);
+    trainer->early = next;
+}
+
 void trainer_begin_epoch(struct trainer *trainer) {
     struct device *device = &trainer->compute->device;
     const struct device_driver *driver = device->driver;
-    const size_t images = trainer->train.count;
-    draw_epoch(trainer, trainer->state.epoch);
-    driver->upload(device, trainer->order, trainer->host_order, images * sizeof *trainer->order);
-    driver->upload(device, trainer->rates, trainer->host_rates, trainer->steps * sizeof *trainer->rates);
-    driver->upload(device, trainer->tally, &trainer->state.tally, sizeof *trainer->tally);
+    const size_t order = trainer->train.count * sizeof *trainer->order,
+                 rates = trainer->steps * sizeof *trainer->rates;
+    const struct tally none = {0};
+    if (trainer->early_order && trainer->early == trainer->state.epoch) {
+        driver->settle_early(device, trainer->order, trainer->early_order, order);
+        driver->settle_early(device, trainer->rates, trainer->early_rates, rates);
+    } else {
+        draw_epoch(trainer, trainer->state.epoch);
+        driver->upload(device, trainer->order, trainer->host_order, order);
+        driver->upload(device, trainer->rates, trainer->host_rates, rates);
+    }
+    if (memcmp(&trainer->state.tally, &none, sizeof none) == 0) {
+        driver->zero(device, trainer->tally, sizeof none);
+    } else {
+        driver->upload(device, trainer->tally, &trainer->state.tally, sizeof none);
+    }
     device_lap(device, PART_BATCH);
 }
 
@@ -88,12 +118,14 @@ static enum status warm_up(struct trainer *trainer) {
         trainer, 0, at_most(trainer->batch, device->driver->host_memory ? WARM_UP_ROWS : trainer->batch));
     if (!status && !device->driver->host_memory)
         status = engine_gradients(trainer, last, engine_rows(trainer, last));
+    if (!status && !device->driver->host_memory)
+        status = mlp_forward(&trainer->mlp, trainer->mlp.capacity); /* evaluation */
     if (status) return status;
     device->driver->upload(device, trainer->tally, &frozen, sizeof frozen);
     optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->rates, trainer->tally);
     status = device->driver->synchronize(device);
     if (!status && trainer->engine->prepare) status = trainer->engine->prepare(trainer);
-    trainer->drawn = -1; /* the first epoch pays for its own order */
+    trainer->drawn = trainer->early = -1; /* the first epoch pays for its own order */
     return status ? status : device->driver->synchronize(device);
 }
 
@@ -122,7 +154,7 @@ static enum status open_all(struct trainer *trainer, const struct dataset_pair *
 
 enum status trainer_open(struct trainer *trainer, struct compute *compute, const struct config *config,
                          const struct dataset_pair *data, const struct checkpoint *resume) {
-    *trainer = (struct trainer){.config = config, .compute = compute, .drawn = -1};
+    *trainer = (struct trainer){.config = config, .compute = compute, .drawn = -1, .early = -1};
     const enum status status = open_all(trainer, data, resume);
     if (status) {
         trainer_close(trainer);
@@ -150,6 +182,8 @@ void trainer_close(struct trainer *trainer) {
     device->driver->free(device, trainer->rates);
     device->driver->free(device, trainer->losses);
     device->driver->free(device, trainer->tally);
+    device->driver->free(device, trainer->early_order);
+    device->driver->free(device, trainer->early_rates);
     free(trainer->host_order);
     free(trainer->host_rates);
     free(trainer->host_losses);
@@ -170,8 +204,7 @@ static enum status run_steps(struct trainer *trainer, const struct trainer_obser
         if (status) return status;
         trainer->tested = false;
         state->step += (int64_t)count;
-        if ((size_t)state->step == trainer->steps && state->epoch + 1 < trainer->config->epochs)
-            draw_epoch(trainer, state->epoch + 1); /* while a GPU works on this one */
+        if ((size_t)state->step == trainer->steps) draw_early(trainer);
         device->driver->download(device, &state->tally, trainer->tally, sizeof state->tally);
         if (state->tally.bad_step) return diagnose_divergence(trainer);
         if (observer->progress)

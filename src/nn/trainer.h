@@ -66,6 +66,10 @@ struct trainer {
     double *rates;       /* [steps]: learning rates */
     double *losses;      /* [steps]: mean loss of each batch */
     struct tally *tally; /* of the epoch */
+    /* The order and the rates of the epoch after it, where the device takes them early. */
+    uint32_t *early_order;
+    double *early_rates;
+    int64_t early; /* the epoch that they are for; -1: none */
     /* Host memory of the same sizes. */
     uint32_t *host_order;
     double *host_rates, *host_losses;
