@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Other people's programs beside ours on this GPU, in turn, in one run: seconds of an epoch on MNIST, float32, SGD.
+
+  gpu_peers.py [--data DIR] [--train ./train] [--rounds 3] [--nets 784-128-10,784-512-512-10] [--out LOG.jsonl]
+
+  PyTorch eager     a step as its users write it, with the optimiser's fused kernel
+  PyTorch graph     the same steps of a whole epoch, captured in one CUDA graph
+  JAX scan          a whole epoch in one lax.scan, compiled; float32 products (highest precision)
+  ours              ./train --backend cuda-tuned --engine fused, and --engine graph
+
+Everybody has the data on the GPU, and nobody shuffles but ours (PyTorch's graph and JAX's scan take the batches as they lie, which is
+what they are fastest at). Each contestant is a process of its own; rounds are interleaved; a process gives the median of its epochs.
+Medians, least and most are over rounds. Who cannot take part is left out, with the reason; nothing is installed.
+"""
+import argparse, gzip, json, os, statistics, subprocess, sys, tempfile, time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+BATCH, RATE = 128, 0.1
+
+
+def load(directory, part):
+    import numpy as np
+
+    def idx(stem):
+        path = os.path.join(directory, stem)
+        raw = gzip.open(path + '.gz').read() if os.path.exists(path + '.gz') else open(path, 'rb').read()
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(np.frombuffer(raw, '>u4', raw[3], 4))
+    images = idx(part + '-images-idx3-ubyte')
+    return images.reshape(len(images), -1).astype(np.float32) / 255, idx(part + '-labels-idx1-ubyte').astype(np.int64)
+
+
+def timed(epoch, finish, epochs):
+    epoch()
+    finish()  # compiled, loaded
+    seconds = []
+    for _ in range(epochs):
+        start = time.perf_counter()
+        epoch()
+        finish()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def torch_peer(args, graph):
+    import torch
+    torch.manual_seed(1)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    widths = [int(w) for w in args.net.split('-')]
+    parts = [part for i, o in zip(widths, widths[1:]) for part in (torch.nn.Linear(i, o), torch.nn.ReLU())][:-1]
+    model = torch.nn.Sequential(*parts).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, fused=True)
+    images, labels = (torch.from_numpy(array).cuda() for array in load(args.data, 'train'))
+    batches = [(images[at:at + BATCH], labels[at:at + BATCH]) for at in range(0, len(labels), BATCH)]
+
+    def step(x, y):
+        optimizer.zero_grad(set_to_none=True)
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    def eager():
+        for x, y in batches:
+            step(x, y)
+    epoch = eager
+    if graph:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for x, y in batches[:3] + batches[-1:]:
+                step(x, y)
+        torch.cuda.current_stream().wait_stream(side)
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            eager()
+        epoch = captured.replay
+    seconds = timed(epoch, torch.cuda.synchronize, args.epochs)
+    x, y = (torch.from_numpy(array).cuda() for array in load(args.data, 't10k'))
+    with torch.no_grad():
+        right = (model(x).argmax(1) == y).sum().item()
+    return {'version': f'PyTorch {torch.__version__}', 'seconds': seconds, 'test_accuracy': right / len(y)}
+
+
+def jax_peer(args):
+    os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
+    import functools, jax, jax.numpy as jnp
+    widths = [int(w) for w in args.net.split('-')]
+    images, labels = (jnp.array(array) for array in load(args.data, 'train'))
+    steps = len(labels) // BATCH  # whole batches: a scan has one shape
+    x, y = images[:steps * BATCH].reshape(steps, BATCH, -1), labels[:steps * BATCH].reshape(steps, BATCH)
+    keys = jax.random.split(jax.random.PRNGKey(1), len(widths))
+    state = [(jax.random.normal(k, (i, o)) * (2 / i) ** .5, jnp.zeros(o)) for k, i, o in zip(keys, widths, widths[1:])]
+
+    def forward(layers, h):
+        for weight, bias in layers[:-1]:
+            h = jax.nn.relu(h @ weight + bias)
+        return h @ layers[-1][0] + layers[-1][1]
+
+    def loss(layers, h, of):
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(forward(layers, h)), of[:, None], 1))
+
+    def step(layers, batch):
+        return jax.tree.map(lambda p, g: p - RATE * g, layers, jax.grad(loss)(layers, *batch)), None
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def epoch(layers):
+        return jax.lax.scan(step, layers, (x, y))[0]
+
+    def run():
+        nonlocal state
+        state = epoch(state)
+    with jax.default_matmul_precision('highest'):
+        seconds = timed(run, lambda: jax.block_until_ready(state), args.epochs)
+        test, of = load(args.data, 't10k')
+        right = int((forward(state, jnp.array(test)).argmax(1) == jnp.array(of)).sum())
+    return {'version': f'JAX {jax.__version__}', 'seconds': seconds, 'test_accuracy': right / len(of)}
+
+
+def ours(args, engine):
+    with tempfile.NamedTemporaryFile(suffix='.jsonl') as log:
+        command = [args.train, '--data', args.data, '--layers', args.net, '--batch-size', str(BATCH), '--learning-rate', str(RATE),
+                   '--epochs', str(args.epochs + 1), '--backend', 'cuda-tuned', '--engine', engine, '--log', log.name]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError((done.stderr or done.stdout).strip().splitlines()[-1])
+        lines = [json.loads(line) for line in open(log.name)]
+    header = next(line for line in lines if line['type'] == 'header')
+    if header['engine'] != engine:
+        raise RuntimeError(f'engine {header["engine"]} instead of {engine}')
+    epochs = [line['seconds'] for line in lines if line['type'] == 'epoch'][1:]
+    summary = next(line for line in lines if line['type'] == 'summary')
+    return {'version': f'commit {header.get("commit", "?")}', 'seconds': statistics.median(epochs),
+            'test_accuracy': summary['test_accuracy']}
+
+
+PEERS = {'PyTorch eager': lambda args: torch_peer(args, False), 'PyTorch graph': lambda args: torch_peer(args, True), 'JAX scan': jax_peer,
+         'ours, fused': lambda args: ours(args, 'fused'), 'ours, graph': lambda args: ours(args, 'graph')}
+
+
+def table(args):
+    results, left_out = {}, {}
+    for round_ in range(args.rounds):
+        for net in args.nets.split(','):
+            for name in PEERS:
+                if name in left_out:
+                    continue
+                done = subprocess.run([sys.executable, __file__, '--peer', name, '--net', net, '--data', args.data, '--train', args.train,
+                                       '--epochs', str(args.epochs)], capture_output=True, text=True)
+                if done.returncode:
+                    left_out[name] = (done.stderr.strip().splitlines() or ['no reason given'])[-1]
+                    continue
+                result = {'type': 'peer', 'net': net, 'batch': BATCH, 'peer': name, 'round': round_ + 1, **json.loads(done.stdout.splitlines()[-1])}
+                results.setdefault((net, name), []).append(result)
+                if args.out:
+                    with open(args.out, 'a') as out:
+                        out.write(json.dumps(result) + '\n')
+    gpu = subprocess.run(['nvidia-smi', '--query-gpu=name', '--format=csv,noheader'], capture_output=True, text=True).stdout.strip()
+    print(f'{gpu}: an epoch of MNIST, batch {BATCH}, float32, ms; median of {args.rounds} processes, each the median of {args.epochs} epochs')
+    print(f'{"network":<18} {"peer":<15} {"median":>8} {"least":>8} {"most":>8} {"to ours":>8}  accuracy  version')
+    for (net, name), rows in results.items():
+        seconds = [row['seconds'] for row in rows]
+        base = statistics.median(row['seconds'] for row in results.get((net, 'ours, fused'), rows))
+        print(f'{net:<18} {name:<15} {1e3 * statistics.median(seconds):8.2f} {1e3 * min(seconds):8.2f} {1e3 * max(seconds):8.2f} '
+              f'{statistics.median(seconds) / base:7.1f}x  {100 * rows[-1]["test_accuracy"]:6.2f} %  {rows[-1]["version"]}')
+    for name, why in left_out.items():
+        print(f'left out: {name}: {why}')
+
+
+if __name__ == '__main__':
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--data', default='data/mnist')
+    parser.add_argument('--train', default='./train')
+    parser.add_argument('--nets', default='784-128-10,784-512-512-10')
+    parser.add_argument('--out')
+    parser.add_argument('--rounds', type=int, default=3)
+    parser.add_argument('--epochs', type=int, default=9)
+    parser.add_argument('--peer', choices=PEERS, help=argparse.SUPPRESS)
+    parser.add_argument('--net', help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peer:
+        print(json.dumps(PEERS[arguments.peer](arguments)))
+    else:
+        table(arguments)
