@@ -198,11 +198,15 @@ static bool wants_thin(const struct tuned_code *code, const struct gemm_call *ca
            call->m >= 4 && (call->n + code->cols) * call->k <= tuned_b_elements(code);
 }
 
-/* C past the caches: if it is large, and its rows are whole vectors. */
+/* Parts side by side, unless they would share lines of the cache. C past the caches: if it is large, and its rows are whole vectors. */
 static void plan_thin(struct tuned_plan *plan, const struct tuned_code *code, const struct gemm_call *call,
                       size_t threads) {
     const size_t vector = code->lanes * code->size;
     split(plan, code, call, threads);
+    if (call->ldc * code->size % 64 != 0 && !sums_columns(call)) {
+        plan->row_parts = smaller(threads, call->m);
+        plan->col_parts = 1;
+    }
     plan->way = TUNED_THIN;
     plan->streams = call->beta == 0 && !call->epilogue && !call->backward && call->n % code->cols == 0 &&
                     (uintptr_t)call->c % vector == 0 && call->ldc * code->size % vector == 0 &&
