@@ -1,7 +1,8 @@
 /* How `tuned` cuts a call: into parts for threads, and parts into blocks for caches.
 
    A part is rows x cols of C. It reads (rows + cols) * k elements for rows * cols * k multiply-adds, so squares are best; but whole
-   tiles count, and the L2 cache of a core should hold its share of B. */
+   tiles count, and the L2 cache of a core should hold its share of B. What is narrow has ways of its own, chosen by the shape: so a slice of a
+   product goes the way of the whole. */
 #include <stdint.h>
 #include <unistd.h>
 
@@ -132,7 +133,7 @@ static void block(struct tuned_plan *plan, const struct tuned_code *code, const 
 
 /* --- narrow products --- */
 
-static const size_t SPREAD = 4;         /* vectors of k that pay for adding up their lanes */
+static const size_t SPREAD = 5;         /* vectors of k that pay for adding up their lanes */
 static const size_t SHORT = 64;         /* rows of A that panels read side by side */
 static const size_t LARGE = 8ULL << 20; /* bytes of C that no cache is to keep */
 
