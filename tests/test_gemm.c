@@ -194,6 +194,39 @@ static void tuned_is_right(void **state) {
     verify_all(&compute);
 }
 
+/* m x n x k, each op and dtype, padded or not, C read or not. */
+static void verify_narrow(struct compute *compute, size_t m, size_t n, size_t k) {
+    for (size_t variant = 0; variant < 48; variant++) {
+        const struct verify_case test = {.op = (enum gemm_op)(variant % 3),
+                                         .dtype = variant / 3 % 2 ? GEMM_F64 : GEMM_F32,
+                                         .pad = variant / 6 % 2 ? 5 : 0,
+                                         .beta = variant / 12 % 2 ? 0.5 : 0,
+                                         .alpha = 1.5,
+                                         .integers = variant / 24,
+                                         .m = m,
+                                         .n = n,
+                                         .k = k,
+                                         .seed = variant + 48 * (m + n + k)};
+        assert_status(verify_gemm(compute, &test, NULL), STATUS_OK);
+    }
+}
+
+/* tuned has ways of its own for few columns and few steps of k: all that are few; blocks of k, strips of rows, and a C that is streamed. */
+static void tuned_is_right_where_it_is_narrow(void **state) {
+    struct compute compute;
+    open_tuned(&compute, *state, 2);
+    for (size_t few = 1; few <= 17; few += support_stride() > 1 ? 4 : 1) {
+        verify_narrow(&compute, 83, few, 75);
+        verify_narrow(&compute, 19, 70, few);
+    }
+    verify_narrow(&compute, 21, 10, 3001);
+    if (support_stride() == 1) {
+        verify_narrow(&compute, 9001, 7, 70);
+        verify_narrow(&compute, 1100, 2048, 9);
+    }
+    compute_close(&compute);
+}
+
 static void fill(float *values, size_t count, uint32_t substream) {
     struct rng rng = rng_open(11, RNG_TEST, substream);
     for (size_t i = 0; i < count; i++) values[i] = (float)(2 * rng_uniform(&rng) - 1);
@@ -246,10 +279,11 @@ static void openmp_equals_serial_bit_for_bit(void **state) {
     expect_same_bits("openmp", "serial", 133, 301, 97);
 }
 
-/* tuned has an order of its own, but one for all numbers of threads: blocks of k, in place and packed, and one narrow panel. */
+/* tuned has an order of its own, but one for all numbers of threads: blocks of k, in place and packed, and narrow products. */
 static void tuned_has_the_same_bits_on_any_threads(void **state) {
     (void)state;
-    static const size_t shapes[][3] = {{128, 512, 784}, {700, 96, 600}, {301, 10, 1100}, {96, 200, 11}};
+    static const size_t shapes[][3] = {{128, 512, 784}, {700, 96, 600}, {301, 10, 1100},
+                                       {96, 200, 11},   {129, 7, 300},  {45, 333, 16}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         expect_same_bits("tuned", "tuned", shapes[i][0], shapes[i][1], shapes[i][2]);
 }
@@ -359,6 +393,9 @@ int main(void) {
         cmocka_unit_test_prestate(tuned_is_right, "avx512"),
         cmocka_unit_test_prestate(tuned_is_right, "avx2"),
         cmocka_unit_test_prestate(tuned_is_right, "portable"),
+        cmocka_unit_test_prestate(tuned_is_right_where_it_is_narrow, "avx512"),
+        cmocka_unit_test_prestate(tuned_is_right_where_it_is_narrow, "avx2"),
+        cmocka_unit_test_prestate(tuned_is_right_where_it_is_narrow, "portable"),
         cmocka_unit_test(openmp_equals_serial_bit_for_bit),
         cmocka_unit_test(tuned_has_the_same_bits_on_any_threads),
         cmocka_unit_test(not_a_number_comes_through),

@@ -14,18 +14,32 @@ struct tuned_update {
     void *gradient; /* as C: scratch, for sums over k that are not complete yet */
 };
 
+/* How C is computed: in tiles, or one of the ways for products that are narrow. */
+enum tuned_way {
+    TUNED_TILES,  /* tuned_loops.inc */
+    TUNED_DOTS,   /* tuned_dots.inc: few columns, A as it is */
+    TUNED_TURNED, /* tuned_turned.inc: few columns, A transposed */
+    TUNED_THIN,   /* tuned_thin.inc: few steps of k */
+    TUNED_WAYS
+};
+
 /* How a call is cut, and what engine fused wants beyond the contract. There call->backward->bias_grad may be NULL: no sums. */
 struct tuned_plan {
+    enum tuned_way way;
     size_t row_parts, col_parts; /* C is a grid of so many parts, a part for a thread */
     size_t depth, cols;          /* of a block of B */
     bool keep_b;                 /* all blocks of columns stay packed, for every block of rows */
-    size_t rows;                 /* of a block of A */
-    bool by_panels;              /* all tiles of that block meet one panel of B, or all panels one tile */
-    size_t tile_rows;            /* at most */
-    bool pack_a;                 /* copy a block of A together */
-    bool pack_b; /* the panels of a block of B too; those that are transposed or not full are in any case */
+    size_t rows;      /* of a block of A; TUNED_TURNED: of C, whose transpose is computed at a time */
+    bool by_panels;   /* all tiles of that block meet one panel of B, or all panels one tile */
+    size_t tile_rows; /* at most */
+    bool pack_a;      /* copy a block of A together */
+    bool pack_b;  /* the panels of a block of B too; those that are transposed or not full are in any case */
+    bool streams; /* C goes to memory past the caches */
     const struct tuned_update *update; /* NULL: C is the product */
 };
+
+/* The most columns, or steps of k, that are few. */
+enum { TUNED_FEW = 16 };
 
 /* One instruction set and one dtype. */
 struct tuned_code {
@@ -66,6 +80,9 @@ struct tuned_plan tuned_plan_for(const struct tuned_code *code, const struct gem
    again in the next step. */
 struct tuned_plan tuned_plan_by_columns(const struct tuned_code *code, const struct gemm_call *call,
                                         size_t threads);
+
+/* C^T = op(B)^T op(A)^T, without beta; where C is, is still to be said. */
+struct gemm_call tuned_turn(const struct gemm_call *call);
 
 /* Bytes that a part needs, whatever the call. */
 size_t tuned_workspace(const struct tuned_code *code);

@@ -1,7 +1,9 @@
 /* How `tuned` cuts a call: into parts for threads, and parts into blocks for caches.
 
    A part is rows x cols of C. It reads (rows + cols) * k elements for rows * cols * k multiply-adds, so squares are best; but whole
-   tiles count, and the L2 cache of a core should hold its share of B. */
+   tiles count, and the L2 cache of a core should hold its share of B. What is narrow has ways of its own, chosen by the shape: so a slice of a
+   product goes the way of the whole. */
+#include <stdint.h>
 #include <unistd.h>
 
 #include "kernels/host/tuned.h"
@@ -129,9 +131,109 @@ static void block(struct tuned_plan *plan, const struct tuned_code *code, const 
     plan->rows = plan->by_panels && !plan->pack_a ? rows : smaller(fit, rows);
 }
 
+/* --- narrow products --- */
+
+static const size_t SPREAD = 5;         /* vectors of k that pay for adding up their lanes */
+static const size_t SHORT = 64;         /* rows of A that panels read side by side */
+static const size_t LARGE = 8ULL << 20; /* bytes of C that no cache is to keep */
+
+static bool sums_columns(const struct gemm_call *call) {
+    return call->backward && call->backward->bias_grad;
+}
+
+struct gemm_call tuned_turn(const struct gemm_call *call) {
+    static const enum gemm_op turned[] = {
+        [GEMM_NN] = GEMM_TT, [GEMM_TN] = GEMM_TN, [GEMM_NT] = GEMM_NT, [GEMM_TT] = GEMM_NN};
+    return (struct gemm_call){.dtype = call->dtype,
+                              .op = turned[call->op],
+                              .m = call->n,
+                              .n = call->m,
+                              .k = call->k,
+                              .alpha = call->alpha,
+                              .a = call->b,
+                              .lda = call->ldb,
+                              .b = call->a,
+                              .ldb = call->lda};
+}
+
+/* Would more than a quarter of the lanes be empty? And k is long enough, for the lanes are added up at the end; and B stays packed. */
+static bool wants_dots(const struct tuned_code *code, const struct gemm_call *call) {
+    const size_t lanes = call->n <= code->lanes ? code->lanes : ceil_div(call->n, code->cols) * code->cols;
+    return call->n <= TUNED_FEW && !gemm_transposes_a(call->op) && 4 * call->n <= 3 * lanes &&
+           call->k >= SPREAD * code->lanes && call->m >= 4 &&
+           call->n * (call->k + code->lanes) <= tuned_b_elements(code);
+}
+
+/* Blocks of k: half of the L1 cache. */
+static void plan_dots(struct tuned_plan *plan, const struct tuned_code *code, const struct gemm_call *call,
+                      size_t threads) {
+    const size_t most = larger(level1() / 2 / code->size / call->n, code->lanes);
+    plan->way = TUNED_DOTS;
+    plan->row_parts = sums_columns(call) ? 1 : smaller(threads, call->m);
+    plan->col_parts = 1;
+    plan->depth = ceil_div(ceil_div(call->k, ceil_div(call->k, most)), code->lanes) * code->lanes;
+}
+
+static bool wants_turning(const struct tuned_code *code, const struct gemm_call *call) {
+    return call->n <= TUNED_FEW && gemm_transposes_a(call->op) && call->m >= code->lanes;
+}
+
+/* As many rows of C as the packed block of A has room for, with a vector more; blocks of k short enough to keep their rows of A, which the
+   panels of C^T read side by side, in the L2 cache. */
+static void plan_turned(struct tuned_plan *plan, const struct tuned_code *code, const struct gemm_call *call,
+                        size_t threads) {
+    const size_t room = tuned_a_elements(code) / TUNED_FEW - code->lanes,
+                 panels = ceil_div(call->m, code->cols);
+    plan->way = TUNED_TURNED;
+    plan->row_parts = sums_columns(call) ? 1 : smaller(threads, panels);
+    plan->col_parts = 1;
+    plan->rows = smaller(room / code->cols, panels) * code->cols;
+    plan->depth = larger(ceil_div(call->k, larger(ceil_div(call->k, SHORT), 1)), 1);
+    plan->cols = code->cols;
+    plan->tile_rows = code->rows;
+    plan->by_panels = true;
+}
+
+static bool wants_thin(const struct tuned_code *code, const struct gemm_call *call) {
+    return call->k >= 1 && call->k <= TUNED_FEW && !gemm_transposes_a(call->op) && call->n > code->lanes &&
+           call->m >= 4 && (call->n + code->cols) * call->k <= tuned_b_elements(code);
+}
+
+/* Parts side by side, unless they would share lines of the cache. C past the caches: if it is large, and its rows are whole vectors. */
+static void plan_thin(struct tuned_plan *plan, const struct tuned_code *code, const struct gemm_call *call,
+                      size_t threads) {
+    const size_t vector = code->lanes * code->size;
+    split(plan, code, call, threads);
+    if (call->ldc * code->size % 64 != 0 && !sums_columns(call)) {
+        plan->row_parts = smaller(threads, call->m);
+        plan->col_parts = 1;
+    }
+    plan->way = TUNED_THIN;
+    plan->streams = call->beta == 0 && !call->epilogue && !call->backward && call->n % code->cols == 0 &&
+                    (uintptr_t)call->c % vector == 0 && call->ldc * code->size % vector == 0 &&
+                    call->m * call->n * code->size > LARGE;
+}
+
+static bool plan_narrow(struct tuned_plan *plan, const struct tuned_code *code, const struct gemm_call *call,
+                        size_t threads) {
+    if (wants_dots(code, call)) {
+        plan_dots(plan, code, call, threads);
+    } else if (wants_turning(code, call)) {
+        plan_turned(plan, code, call, threads);
+    } else if (wants_thin(code, call)) {
+        plan_thin(plan, code, call, threads);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* --- all of them --- */
+
 struct tuned_plan tuned_plan_for(const struct tuned_code *code, const struct gemm_call *call,
                                  size_t threads) {
     struct tuned_plan plan = {0};
+    if (plan_narrow(&plan, code, call, threads)) return plan;
     split(&plan, code, call, threads);
     block(&plan, code, call);
     return plan;
@@ -139,7 +241,9 @@ struct tuned_plan tuned_plan_for(const struct tuned_code *code, const struct gem
 
 struct tuned_plan tuned_plan_by_columns(const struct tuned_code *code, const struct gemm_call *call,
                                         size_t threads) {
-    struct tuned_plan plan = {.col_parts = smaller(threads, ceil_div(call->n, code->cols))};
+    struct tuned_plan plan = {0};
+    if (plan_narrow(&plan, code, call, threads)) return plan;
+    plan.col_parts = smaller(threads, ceil_div(call->n, code->cols));
     plan.row_parts = larger(smaller(threads / plan.col_parts, call->m), 1);
     block(&plan, code, call);
     return plan;
