@@ -8,6 +8,7 @@
 #include "src/backend/oracle.h"
 #include "src/backend/verify.h"
 #include "src/base/rng.h"
+#include "tests/tuned_emulated.h"
 
 /* --- the comparator --- */
 
@@ -194,21 +195,123 @@ static void tuned_is_right(void **state) {
     verify_all(&compute);
 }
 
-static void fill(float *values, size_t count, uint32_t substream) {
+static void *emulated_create(const struct gemm_options *options, char *why, size_t size) {
+    (void)why;
+    (void)size;
+    return tuned_open(&tuned_emulated, options->threads);
+}
+
+static void open_emulated(struct compute *compute, int threads) {
+    static struct gemm_backend emulated;
+    const struct gemm_backend *tuned;
+    assert_status(registry_find("tuned", &tuned), STATUS_OK);
+    emulated = *tuned;
+    emulated.create = emulated_create;
+    const struct compute_options options = {.threads = threads};
+    assert_status(compute_open(compute, &emulated, &options), STATUS_OK);
+}
+
+/* The way of avx512bf16 without its instruction: bfloat16 alone, for the rest is that of any other. */
+static void tuned_in_pairs_is_right(void **state) {
+    (void)state;
+    struct compute compute;
+    size_t checked = 0;
+    open_emulated(&compute, 2);
+    for (size_t i = 0; i < verify_case_count(); i += support_stride()) {
+        const struct verify_case test = verify_case_at(i);
+        if (test.dtype != GEMM_BF16) continue;
+        assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+        checked++;
+    }
+    assert_true(checked > 100);
+    compute_close(&compute);
+}
+
+/* Sums of bfloat16 over several blocks of k, in each way that ends them: wide and narrow, of even and odd length. */
+static void verify_long_sums(struct compute *compute) {
+    static const size_t shapes[][3] = {{37, 70, 2051}, {20, 10, 1901}, {61, 33, 1300}};
+    for (size_t i = 0; i < 3 * 3 * 4; i++) {
+        const size_t *shape = shapes[i / 12], kind = i % 4;
+        const enum gemm_op op = (enum gemm_op)(i / 4 % 3);
+        struct verify_case test = {
+            .dtype = GEMM_BF16,
+            .c_f32 = kind == 0,
+            .op = op,
+            .m = shape[0],
+            .n = shape[1],
+            .k = shape[2],
+            .pad = i % 2,
+            .alpha = kind < 2 ? 0.7 : 1,
+            .beta = kind == 0 ? 0.5 : 0,
+            .integers = kind == 3,
+            .epilogue = kind == 2 && op == GEMM_NN,
+            .backward = kind == 2 && op == GEMM_NT,
+            .activation = ACTIVATION_GELU,
+            .keeps_pre = kind == 2 && op == GEMM_NN,
+            .seed = i,
+        };
+        bool skipped;
+        assert_status(verify_gemm(compute, &test, &skipped), STATUS_OK);
+        assert_false(skipped);
+    }
+    compute_close(compute);
+}
+
+static void tuned_adds_up_blocks_of_bf16(void **state) {
+    (void)state;
+    struct compute compute;
+    open_emulated(&compute, 2);
+    verify_long_sums(&compute);
+    support_open(&compute, "tuned", 2);
+    verify_long_sums(&compute);
+}
+
+/* Numbers below 2^-126 are themselves, or zero where the instruction has none. */
+static void tuned_may_flush_denormals_of_bf16(void **state) {
+    (void)state;
+    for (int emulated = 0; emulated < 2; emulated++) {
+        struct compute compute;
+        const uint16_t tiny = 0x0001, one = 0x3F80;
+        float c = NAN;
+        const struct gemm_call call = {.dtype = GEMM_BF16,
+                                       .c_f32 = true,
+                                       .m = 1,
+                                       .n = 1,
+                                       .k = 1,
+                                       .alpha = 1,
+                                       .a = &tiny,
+                                       .lda = 1,
+                                       .b = &one,
+                                       .ldb = 1,
+                                       .c = &c,
+                                       .ldc = 1};
+        if (emulated) {
+            open_emulated(&compute, 1);
+        } else {
+            support_open(&compute, "tuned", 1);
+        }
+        assert_status(compute_gemm(&compute, &call), STATUS_OK);
+        assert_true(c == 0 || (!emulated && c == bf16_to_float(tiny)));
+        compute_close(&compute);
+    }
+}
+
+static void fill(enum gemm_dtype dtype, void *values, size_t count, uint32_t substream) {
     struct rng rng = rng_open(11, RNG_TEST, substream);
-    for (size_t i = 0; i < count; i++) values[i] = (float)(2 * rng_uniform(&rng) - 1);
+    for (size_t i = 0; i < count; i++) dtype_set(dtype, values, i, 2 * rng_uniform(&rng) - 1);
 }
 
 /* One product of each op on 1 to 5 threads: the bits of `reference` on one. */
-static void expect_same_bits(const char *name, const char *reference, size_t m, size_t n, size_t k) {
-    const size_t largest = (m > k ? m : k) * (n > k ? n : k);
-    float *a = malloc(largest * sizeof *a), *b = malloc(largest * sizeof *b), *c = malloc(m * n * sizeof *c),
-          *want = malloc(m * n * sizeof *want);
+static void expect_same_bits(const char *name, const char *reference, enum gemm_dtype dtype, size_t m,
+                             size_t n, size_t k) {
+    const size_t largest = (m > k ? m : k) * (n > k ? n : k), size = dtype_size(dtype);
+    void *a = malloc(largest * size), *b = malloc(largest * size), *c = malloc(m * n * size),
+         *want = malloc(m * n * size);
     assert_true(a && b && c && want);
-    fill(a, largest, 0);
-    fill(b, largest, 1);
+    fill(dtype, a, largest, 0);
+    fill(dtype, b, largest, 1);
     for (int op = GEMM_NN; op <= GEMM_NT; op++) {
-        struct gemm_call call = {.dtype = GEMM_F32,
+        struct gemm_call call = {.dtype = dtype,
                                  .op = (enum gemm_op)op,
                                  .m = m,
                                  .n = n,
@@ -230,7 +333,7 @@ static void expect_same_bits(const char *name, const char *reference, size_t m, 
             assert_int_equal(compute.threads, threads);
             call.c = c;
             assert_status(compute_gemm(&compute, &call), STATUS_OK);
-            assert_memory_equal(c, want, m * n * sizeof *c);
+            assert_memory_equal(c, want, m * n * size);
             compute_close(&compute);
         }
     }
@@ -243,15 +346,18 @@ static void expect_same_bits(const char *name, const char *reference, size_t m, 
 /* serial and openmp give the same bits for any number of threads. */
 static void openmp_equals_serial_bit_for_bit(void **state) {
     (void)state;
-    expect_same_bits("openmp", "serial", 133, 301, 97);
+    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
+        expect_same_bits("openmp", "serial", (enum gemm_dtype)dtype, 133, 301, 97);
 }
 
 /* tuned has an order of its own, but one for all numbers of threads: blocks of k, in place and packed, and one narrow panel. */
 static void tuned_has_the_same_bits_on_any_threads(void **state) {
     (void)state;
     static const size_t shapes[][3] = {{128, 512, 784}, {700, 96, 600}, {301, 10, 1100}, {96, 200, 11}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        expect_same_bits("tuned", "tuned", shapes[i][0], shapes[i][1], shapes[i][2]);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        expect_same_bits("tuned", "tuned", GEMM_F32, shapes[i][0], shapes[i][1], shapes[i][2]);
+        expect_same_bits("tuned", "tuned", GEMM_BF16, shapes[i][0], shapes[i][1], shapes[i][2]);
+    }
 }
 
 /* NaN and Inf in the input come out as IEEE 754 says. */
@@ -356,9 +462,13 @@ int main(void) {
         cmocka_unit_test(serial_is_right),
         cmocka_unit_test(openmp_is_right),
         cmocka_unit_test(openblas_is_right),
+        cmocka_unit_test_prestate(tuned_is_right, "avx512bf16"),
         cmocka_unit_test_prestate(tuned_is_right, "avx512"),
         cmocka_unit_test_prestate(tuned_is_right, "avx2"),
         cmocka_unit_test_prestate(tuned_is_right, "portable"),
+        cmocka_unit_test(tuned_in_pairs_is_right),
+        cmocka_unit_test(tuned_adds_up_blocks_of_bf16),
+        cmocka_unit_test(tuned_may_flush_denormals_of_bf16),
         cmocka_unit_test(openmp_equals_serial_bit_for_bit),
         cmocka_unit_test(tuned_has_the_same_bits_on_any_threads),
         cmocka_unit_test(not_a_number_comes_through),
