@@ -453,6 +453,24 @@ static void unknown_backends(void **state) {
     assert_status(registry_find("auto", &backend), STATUS_OK);
 }
 
+static bool only_f32(enum gemm_dtype dtype, enum gemm_op op) {
+    return dtype == GEMM_F32 && op != GEMM_TT;
+}
+
+/* Who has not the precision that was asked for names those who have. */
+static void precisions_elsewhere(void **state) {
+    (void)state;
+    const struct gemm_backend *tuned;
+    struct compute compute;
+    const struct compute_options options = {.threads = 1, .precision = GEMM_MIXED_BF16};
+    assert_status(registry_find("tuned", &tuned), STATUS_OK);
+    struct gemm_backend without = *tuned;
+    without.supports = only_f32;
+    assert_status(compute_open(&compute, &without, &options), STATUS_UNAVAILABLE);
+    assert_says(status_message(), "has no precision bf16: use --precision f32, or --backend serial");
+    assert_says(status_message(), ", tuned");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comparator_accepts_what_is_right),
@@ -475,6 +493,7 @@ int main(void) {
         cmocka_unit_test(empty_shapes),
         cmocka_unit_test(no_gpu_kernels_on_the_host),
         cmocka_unit_test(unknown_backends),
+        cmocka_unit_test(precisions_elsewhere),
     };
     return cmocka_run_group_tests_name("gemm", tests, NULL, NULL);
 }
