@@ -124,11 +124,12 @@ static bool reserve_sums(struct tuned_context *tuned, size_t elements) {
 static enum gemm_status tuned_gemm(void *context, const struct gemm_call *call) {
     struct tuned_context *tuned = context;
     const struct tuned_code *code = tuned_code_for(tuned, call->dtype);
+    const bool rounded = call->dtype == GEMM_BF16 && !call->c_f32;
+    if (rounded && call->beta != 0) return GEMM_UNSUPPORTED;
     if (call->m == 0 || call->n == 0) return GEMM_OK;
     const bool small = call->m * call->n * call->k < SMALL;
     struct tuned_plan plan = tuned_plan_for(code, call, small ? 1 : (size_t)tuned->threads);
-    if (call->dtype == GEMM_BF16 && !call->c_f32 && call->beta != 0) return GEMM_UNSUPPORTED;
-    if (call->dtype == GEMM_BF16 && !call->c_f32 && plan.depth * code->pair < call->k) {
+    if (rounded && plan.depth * code->pair < call->k) {
         if (!reserve_sums(tuned, call->m * call->ldc)) return GEMM_FAILED;
         plan.sums = tuned->sums;
     }
