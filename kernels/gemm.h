@@ -12,6 +12,7 @@
    - NaN and Inf in A, B and (beta != 0) C come out as IEEE 754 says. alpha == 0 may skip A and B, as BLAS does.
    - Pointers belong to the memory of the backend's device. A call may return before its work is done.
    - Of bfloat16 operands, sums are float32. C is float32, or bfloat16 with beta == 0 (rounded once, to nearest even).
+     What is below 2^-126 may count as zero, as the instructions of some processors have it.
    - A call allocates nothing in steady state: workspace belongs to the context and grows at most once per shape.
    - The same call gives the same bits again.
 
@@ -107,7 +108,7 @@ struct gemm_options {
     enum gemm_order order; /* cuda-order */
     bool
         rounded_multiply; /* cuda-order: round each product before it is added, instead of fused multiply-adds */
-    const char *isa;      /* tuned: "avx512", "avx2" or "portable"; NULL: the best that the processor has */
+    const char *isa;      /* tuned: a name of --isa, as "avx512"; NULL: the best that the processor has */
 };
 
 /* One kernel that a call launches on a GPU. */

@@ -227,21 +227,22 @@ static void tuned_is_right_where_it_is_narrow(void **state) {
     compute_close(&compute);
 }
 
-static void fill(float *values, size_t count, uint32_t substream) {
+static void fill(enum gemm_dtype dtype, void *values, size_t count, uint32_t substream) {
     struct rng rng = rng_open(11, RNG_TEST, substream);
-    for (size_t i = 0; i < count; i++) values[i] = (float)(2 * rng_uniform(&rng) - 1);
+    for (size_t i = 0; i < count; i++) dtype_set(dtype, values, i, 2 * rng_uniform(&rng) - 1);
 }
 
 /* One product of each op on 1 to 5 threads: the bits of `reference` on one. */
-static void expect_same_bits(const char *name, const char *reference, size_t m, size_t n, size_t k) {
-    const size_t largest = (m > k ? m : k) * (n > k ? n : k);
-    float *a = malloc(largest * sizeof *a), *b = malloc(largest * sizeof *b), *c = malloc(m * n * sizeof *c),
-          *want = malloc(m * n * sizeof *want);
+static void expect_same_bits(const char *name, const char *reference, enum gemm_dtype dtype, size_t m,
+                             size_t n, size_t k) {
+    const size_t largest = (m > k ? m : k) * (n > k ? n : k), size = dtype_size(dtype);
+    void *a = malloc(largest * size), *b = malloc(largest * size), *c = malloc(m * n * size),
+         *want = malloc(m * n * size);
     assert_true(a && b && c && want);
-    fill(a, largest, 0);
-    fill(b, largest, 1);
+    fill(dtype, a, largest, 0);
+    fill(dtype, b, largest, 1);
     for (int op = GEMM_NN; op <= GEMM_NT; op++) {
-        struct gemm_call call = {.dtype = GEMM_F32,
+        struct gemm_call call = {.dtype = dtype,
                                  .op = (enum gemm_op)op,
                                  .m = m,
                                  .n = n,
@@ -263,7 +264,7 @@ static void expect_same_bits(const char *name, const char *reference, size_t m, 
             assert_int_equal(compute.threads, threads);
             call.c = c;
             assert_status(compute_gemm(&compute, &call), STATUS_OK);
-            assert_memory_equal(c, want, m * n * sizeof *c);
+            assert_memory_equal(c, want, m * n * size);
             compute_close(&compute);
         }
     }
@@ -276,7 +277,8 @@ static void expect_same_bits(const char *name, const char *reference, size_t m, 
 /* serial and openmp give the same bits for any number of threads. */
 static void openmp_equals_serial_bit_for_bit(void **state) {
     (void)state;
-    expect_same_bits("openmp", "serial", 133, 301, 97);
+    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
+        expect_same_bits("openmp", "serial", (enum gemm_dtype)dtype, 133, 301, 97);
 }
 
 /* tuned has an order of its own, but one for all numbers of threads: blocks of k, in place and packed, and narrow products. */
@@ -284,8 +286,10 @@ static void tuned_has_the_same_bits_on_any_threads(void **state) {
     (void)state;
     static const size_t shapes[][3] = {{128, 512, 784}, {700, 96, 600}, {301, 10, 1100},
                                        {96, 200, 11},   {129, 7, 300},  {45, 333, 16}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        expect_same_bits("tuned", "tuned", shapes[i][0], shapes[i][1], shapes[i][2]);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        expect_same_bits("tuned", "tuned", GEMM_F32, shapes[i][0], shapes[i][1], shapes[i][2]);
+        expect_same_bits("tuned", "tuned", GEMM_BF16, shapes[i][0], shapes[i][1], shapes[i][2]);
+    }
 }
 
 /* NaN and Inf in the input come out as IEEE 754 says. */
@@ -381,6 +385,24 @@ static void unknown_backends(void **state) {
     assert_status(registry_find("auto", &backend), STATUS_OK);
 }
 
+static bool only_f32(enum gemm_dtype dtype, enum gemm_op op) {
+    return dtype == GEMM_F32 && op != GEMM_TT;
+}
+
+/* Who has not the precision that was asked for names those who have. */
+static void precisions_elsewhere(void **state) {
+    (void)state;
+    const struct gemm_backend *tuned;
+    struct compute compute;
+    const struct compute_options options = {.threads = 1, .precision = GEMM_MIXED_BF16};
+    assert_status(registry_find("tuned", &tuned), STATUS_OK);
+    struct gemm_backend without = *tuned;
+    without.supports = only_f32;
+    assert_status(compute_open(&compute, &without, &options), STATUS_UNAVAILABLE);
+    assert_says(status_message(), "has no precision bf16: use --precision f32, or --backend serial");
+    assert_says(status_message(), ", tuned");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comparator_accepts_what_is_right),
@@ -390,6 +412,7 @@ int main(void) {
         cmocka_unit_test(serial_is_right),
         cmocka_unit_test(openmp_is_right),
         cmocka_unit_test(openblas_is_right),
+        cmocka_unit_test_prestate(tuned_is_right, "avx512bf16"),
         cmocka_unit_test_prestate(tuned_is_right, "avx512"),
         cmocka_unit_test_prestate(tuned_is_right, "avx2"),
         cmocka_unit_test_prestate(tuned_is_right, "portable"),
@@ -402,6 +425,7 @@ int main(void) {
         cmocka_unit_test(empty_shapes),
         cmocka_unit_test(no_gpu_kernels_on_the_host),
         cmocka_unit_test(unknown_backends),
+        cmocka_unit_test(precisions_elsewhere),
     };
     return cmocka_run_group_tests_name("gemm", tests, NULL, NULL);
 }

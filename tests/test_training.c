@@ -45,21 +45,26 @@ static void loss_curves_of_every_backend(void **state) {
 /* bfloat16 keeps 8 bits of a number: near the curves of float32. Those with momentum part from it soon, as chaos goes. */
 static void bf16_stays_near_float32(void **state) {
     (void)state;
-    for (size_t curve = 0; curve < bench_curves(); curve += 2)
+    for (size_t curve = 0; curve < bench_curves(); curve += 2) {
         bench_check_curve(curve, "backend=serial threads=1 precision=bf16", GEMM_F32, 1e-2);
-    struct bench rounded, exact;
-    struct run_summary summary;
-    open_bench(&rounded, "serial", 1, "layers=42-30-4 batch-size=16 epochs=40 precision=bf16", NULL);
-    open_bench(&exact, "serial", 1, "layers=42-30-4 batch-size=16 epochs=40", NULL);
-    assert_int_equal(rounded.trainer.mlp.dtype, GEMM_F32);
-    assert_int_equal(rounded.trainer.mlp.stored, GEMM_BF16);
-    assert_status(bench_run(&rounded, &summary), STATUS_OK);
-    assert_status(bench_run(&exact, &summary), STATUS_OK);
-    assert_true(rounded.last.train_loss != exact.last.train_loss);
-    assert_near(rounded.last.train_loss, exact.last.train_loss, 2e-2);
-    assert_true(exact.last.train_loss < 1);
-    bench_close(&rounded);
-    bench_close(&exact);
+        bench_check_curve(curve, "backend=tuned threads=2 precision=bf16", GEMM_F32, 1e-2);
+    }
+    static const char *const backends[] = {"serial", "tuned"};
+    for (size_t b = 0; b < sizeof backends / sizeof *backends; b++) {
+        struct bench rounded, exact;
+        struct run_summary summary;
+        open_bench(&rounded, backends[b], 2, "layers=42-30-4 batch-size=16 epochs=40 precision=bf16", NULL);
+        open_bench(&exact, backends[b], 2, "layers=42-30-4 batch-size=16 epochs=40", NULL);
+        assert_int_equal(rounded.trainer.mlp.dtype, GEMM_F32);
+        assert_int_equal(rounded.trainer.mlp.stored, GEMM_BF16);
+        assert_status(bench_run(&rounded, &summary), STATUS_OK);
+        assert_status(bench_run(&exact, &summary), STATUS_OK);
+        assert_true(rounded.last.train_loss != exact.last.train_loss);
+        assert_near(rounded.last.train_loss, exact.last.train_loss, 2e-2);
+        assert_true(exact.last.train_loss < 1);
+        bench_close(&rounded);
+        bench_close(&exact);
+    }
 }
 
 /* --- one seed --- */

@@ -7,7 +7,7 @@
    Bound by   multiply-adds; see tuned_tile.inc (registers), tuned_plan.c (threads and caches).
    Same bits  an element is one sum over k, in an order that depends on the shape alone: no thread count changes it.
    Improves   kernels/host/openblas.c on the shapes of training
-   Run        ./train --backend tuned --threads 2 [--isa avx512|avx2|portable] */
+   Run        ./train --backend tuned --threads 2 [--isa avx512bf16|avx512|avx2|portable] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +21,7 @@
 /* The fastest first; the last one is always usable. */
 static const struct tuned_isa *const isas[] = {
 #if defined(__x86_64__)
+    &tuned_avx512bf16,
     &tuned_avx512,
     &tuned_avx2,
 #endif
@@ -57,7 +58,9 @@ static size_t larger(size_t a, size_t b) {
 
 /* Room for `threads`; what was there is lost. */
 static bool reserve(struct tuned_context *tuned, int threads) {
-    const size_t needed = larger(tuned_workspace(tuned->isa->f32), tuned_workspace(tuned->isa->f64));
+    const struct tuned_isa *isa = tuned->isa;
+    const size_t needed =
+        larger(tuned_workspace(isa->bf16), larger(tuned_workspace(isa->f32), tuned_workspace(isa->f64)));
     tuned->stride = (needed + 4095) / 4096 * 4096;
     const size_t bytes = (tuned->stride * (size_t)threads + PAGE - 1) / PAGE * PAGE;
     char *workspace = aligned_alloc(PAGE, bytes);
@@ -83,33 +86,54 @@ static int tuned_set_threads(void *context, int threads) {
 static void tuned_destroy(void *context) {
     struct tuned_context *tuned = context;
     free(tuned->workspace);
+    free(tuned->sums);
     free(tuned);
+}
+
+struct tuned_context *tuned_open(const struct tuned_isa *isa, int threads) {
+    struct tuned_context *tuned = calloc(1, sizeof *tuned);
+    if (tuned) tuned->isa = isa;
+    if (!tuned || !reserve(tuned, 1)) {
+        free(tuned);
+        return NULL;
+    }
+    tuned_set_threads(tuned, threads);
+    return tuned;
 }
 
 static void *tuned_create(const struct gemm_options *options, char *why, size_t size) {
     const struct tuned_isa *isa = find_isa(options->isa, why, size);
-    struct tuned_context *tuned = isa ? calloc(1, sizeof *tuned) : NULL;
-    if (!isa) return NULL;
-    if (tuned) tuned->isa = isa;
-    if (!tuned || !reserve(tuned, 1)) {
-        snprintf(why, size, "out of memory");
-        free(tuned);
-        return NULL;
-    }
-    tuned_set_threads(tuned, options->threads);
+    struct tuned_context *tuned = isa ? tuned_open(isa, options->threads) : NULL;
+    if (isa && !tuned) snprintf(why, size, "out of memory");
     return tuned;
 }
 
 static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
-    return dtype != GEMM_BF16 && op != GEMM_TT;
+    (void)dtype;
+    return op != GEMM_TT;
+}
+
+/* Where a bfloat16 C cannot hold sums that are not complete: `elements` of scratch. */
+static bool reserve_sums(struct tuned_context *tuned, size_t elements) {
+    if (elements <= tuned->sums_capacity) return true;
+    free(tuned->sums);
+    tuned->sums = malloc(elements * sizeof *tuned->sums);
+    tuned->sums_capacity = tuned->sums ? elements : 0;
+    return tuned->sums != NULL;
 }
 
 static enum gemm_status tuned_gemm(void *context, const struct gemm_call *call) {
-    const struct tuned_context *tuned = context;
+    struct tuned_context *tuned = context;
     const struct tuned_code *code = tuned_code_for(tuned, call->dtype);
+    const bool rounded = call->dtype == GEMM_BF16 && !call->c_f32;
+    if (rounded && call->beta != 0) return GEMM_UNSUPPORTED;
     if (call->m == 0 || call->n == 0) return GEMM_OK;
     const bool small = call->m * call->n * call->k < SMALL;
-    const struct tuned_plan plan = tuned_plan_for(code, call, small ? 1 : (size_t)tuned->threads);
+    struct tuned_plan plan = tuned_plan_for(code, call, small ? 1 : (size_t)tuned->threads);
+    if (rounded && plan.depth * code->pair < call->k) {
+        if (!reserve_sums(tuned, call->m * call->ldc)) return GEMM_FAILED;
+        plan.sums = tuned->sums;
+    }
     const size_t parts = plan.row_parts * plan.col_parts;
     if (parts == 1) {
         code->part(call, &plan, 0, tuned->workspace);
@@ -119,6 +143,12 @@ static enum gemm_status tuned_gemm(void *context, const struct gemm_call *call) 
     for (size_t part = 0; part < parts; part++)
         code->part(call, &plan, part, tuned->workspace + part * tuned->stride);
     return GEMM_OK;
+}
+
+/* GEMM_FAILED has one reason. */
+static const char *tuned_error(void *context) {
+    (void)context;
+    return "out of memory";
 }
 
 static bool tuned_fuses(void *context, const struct gemm_call *call) {
@@ -144,5 +174,6 @@ const struct gemm_backend gemm_tuned = {
     .set_threads = tuned_set_threads,
     .fuses = tuned_fuses,
     .describe = tuned_describe,
+    .error = tuned_error,
     .fused = &tuned_fused,
 };

@@ -11,7 +11,6 @@
 struct tuned_update {
     double learning_rate, momentum, weight_decay;
     void *velocity; /* as C; NULL without momentum */
-    void *gradient; /* as C: scratch, for sums over k that are not complete yet */
 };
 
 /* How C is computed: in tiles, or one of the ways for products that are narrow. */
@@ -27,7 +26,7 @@ enum tuned_way {
 struct tuned_plan {
     enum tuned_way way;
     size_t row_parts, col_parts; /* C is a grid of so many parts, a part for a thread */
-    size_t depth, cols;          /* of a block of B */
+    size_t depth, cols;          /* of a block of B, in packed elements */
     bool keep_b;                 /* all blocks of columns stay packed, for every block of rows */
     size_t rows;      /* of a block of A; TUNED_TURNED: of C, whose transpose is computed at a time */
     bool by_panels;   /* all tiles of that block meet one panel of B, or all panels one tile */
@@ -36,6 +35,7 @@ struct tuned_plan {
     bool pack_b;  /* the panels of a block of B too; those that are transposed or not full are in any case */
     bool streams; /* C goes to memory past the caches */
     const struct tuned_update *update; /* NULL: C is the product */
+    void *sums; /* as C: scratch, for sums over k that are not complete yet; NULL: C itself */
 };
 
 /* The most columns, or steps of k, that are few. */
@@ -43,7 +43,9 @@ enum { TUNED_FEW = 16 };
 
 /* One instruction set and one dtype. */
 struct tuned_code {
-    size_t size;       /* of an element, in bytes */
+    size_t size;       /* of a packed element, in bytes */
+    size_t pair;       /* elements of k in a packed one */
+    bool converts;     /* A and B are never read where they are: a packed element is something else */
     size_t rows, cols; /* of the largest tile of C that is kept in registers */
     size_t lanes;      /* of a vector; cols is a multiple */
 
@@ -54,11 +56,11 @@ struct tuned_code {
 struct tuned_isa {
     const char *name;
     bool (*usable)(void);
-    const struct tuned_code *f32, *f64;
+    const struct tuned_code *f32, *f64, *bf16;
 };
 
 extern const struct gemm_fused tuned_fused; /* tuned_fused.c */
-extern const struct tuned_isa tuned_avx512, tuned_avx2, tuned_portable;
+extern const struct tuned_isa tuned_avx512bf16, tuned_avx512, tuned_avx2, tuned_portable;
 
 struct tuned_context {
     const struct tuned_isa *isa;
@@ -66,11 +68,17 @@ struct tuned_context {
     char *workspace; /* of `capacity` threads, `stride` bytes each */
     size_t stride;
     int capacity;
+    float *sums; /* of a bfloat16 C, where k has several blocks */
+    size_t sums_capacity;
 };
+
+/* A context with this instruction set, or NULL without memory. */
+struct tuned_context *tuned_open(const struct tuned_isa *isa, int threads);
 
 static inline const struct tuned_code *tuned_code_for(const struct tuned_context *tuned,
                                                       enum gemm_dtype dtype) {
-    return dtype == GEMM_F32 ? tuned->isa->f32 : tuned->isa->f64;
+    const struct tuned_isa *isa = tuned->isa;
+    return dtype == GEMM_F32 ? isa->f32 : dtype == GEMM_F64 ? isa->f64 : isa->bf16;
 }
 
 /* For `threads` threads at most. */

@@ -277,8 +277,7 @@ static void update(const struct worker *worker, size_t l, size_t rows, double ra
     const struct tuned_update sgd = {.learning_rate = rate,
                                      .momentum = network->momentum,
                                      .weight_decay = network->weight_decay,
-                                     .velocity = layer->weight_velocity,
-                                     .gradient = state->layer[l].gradient};
+                                     .velocity = layer->weight_velocity};
     const struct gemm_call call = {.dtype = network->dtype,
                                    .op = GEMM_TN,
                                    .m = layer->in,
@@ -294,6 +293,7 @@ static void update(const struct worker *worker, size_t l, size_t rows, double ra
                                    .ldc = layer->out};
     struct tuned_plan plan = tuned_plan_by_columns(state->code, &call, worker->team);
     plan.update = plain ? NULL : &sgd;
+    plan.sums = plain ? NULL : state->layer[l].gradient;
     run_part(worker, &call, &plan);
     const size_t first = begin(layer->out, worker->team, worker->me),
                  end = begin(layer->out, worker->team, worker->me + 1);

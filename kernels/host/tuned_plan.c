@@ -116,15 +116,18 @@ static bool stays_in_place(const struct tuned_code *code, const struct gemm_call
    threads. */
 static void block(struct tuned_plan *plan, const struct tuned_code *code, const struct gemm_call *call) {
     const bool narrow = call->n <= code->lanes, ta = gemm_transposes_a(call->op),
-               in_place = stays_in_place(code, call), collide = collides(call->lda, code->size);
+               in_place = !code->converts && stays_in_place(code, call),
+               collide = collides(call->lda, code->size);
     const size_t rows = ceil_div(call->m, plan->row_parts),
                  cols = ceil_div(ceil_div(call->n, code->cols), plan->col_parts) * code->cols;
-    const size_t blocks = larger(ceil_div(call->k, most_depth(code, narrow, in_place)), 1);
-    plan->depth = larger(ceil_div(call->k, blocks), 1);
+    const size_t steps = ceil_div(call->k, code->pair),
+                 blocks = larger(ceil_div(steps, most_depth(code, narrow, in_place)), 1);
+    plan->depth = larger(ceil_div(steps, blocks), 1);
     plan->cols = smaller(cols, larger(level2() / 2 / code->size / plan->depth / code->cols, 1) * code->cols);
     plan->keep_b = cols * plan->depth <= tuned_b_elements(code);
     plan->pack_b = !in_place;
-    plan->pack_a = collide && (cols > 4 * code->cols || (ta && call->m * call->k * code->size > level2()));
+    plan->pack_a = code->converts ||
+                   (collide && (cols > 4 * code->cols || (ta && call->m * call->k * code->size > level2())));
     plan->tile_rows = narrow && collide && !plan->pack_a ? smaller(code->rows, 8) : code->rows;
     plan->by_panels = in_place || narrow;
     const size_t fit = tuned_a_elements(code) / (plan->depth + 2 * code->lanes) / code->rows * code->rows;
@@ -216,6 +219,7 @@ static void plan_thin(struct tuned_plan *plan, const struct tuned_code *code, co
 
 static bool plan_narrow(struct tuned_plan *plan, const struct tuned_code *code, const struct gemm_call *call,
                         size_t threads) {
+    if (code->converts) return false; /* they read A and B in place */
     if (wants_dots(code, call)) {
         plan_dots(plan, code, call, threads);
     } else if (wants_turning(code, call)) {

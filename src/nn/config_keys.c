@@ -15,7 +15,7 @@ static const char *const precisions[] = {"f32", "tf32", "bf16", NULL};
 static const char *const tiles[] = {"4", "8", "16", "32", NULL};
 static const char *const shareds[] = {"static", "dynamic", NULL};
 static const char *const orders[] = {"RR", "RC", "CR", "CC", NULL};
-static const char *const isas[] = {"auto", "avx512", "avx2", "portable", NULL};
+static const char *const isas[] = {"auto", "avx512bf16", "avx512", "avx2", "portable", NULL};
 static const char *const multiplies[] = {"plain", "fmul_rn", NULL};
 
 #define AT(field) offsetof(struct config, field)

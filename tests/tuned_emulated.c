@@ -1,0 +1,46 @@
+#include "tests/tuned_emulated.h"
+
+#include <stdint.h>
+
+/* The very tile of tuned_avx512bf16.c where this is compiled for such registers; else, and under slow tools, a small one. */
+#if defined(__AVX512F__) && !defined(__SANITIZE_ADDRESS__)
+#    define BYTES 64
+#    define LANES_F32 16
+#    define LANES_F64 8
+#    define ROWS 14
+#    define FOR_ROWS(DO) \
+        DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11) DO(12) DO(13) DO(14)
+#else
+#    define BYTES 16
+#    define LANES_F32 4
+#    define LANES_F64 2
+#    define ROWS 6
+#    define FOR_ROWS(DO) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6)
+#endif
+
+typedef float lanes __attribute__((vector_size(BYTES)));
+typedef uint32_t lane_bits __attribute__((vector_size(BYTES)));
+
+/* Numbers below 2^-126 are zero. */
+static inline __attribute__((always_inline)) lanes flush(lane_bits bits) {
+    return (lanes)(bits & ((lane_bits)((bits & 0x7F800000u) != 0) | 0x80000000u));
+}
+
+/* VDPBF16PS (Intel, "Architecture Instruction Set Extensions Programming Reference"): the second product of a pair, then the first,
+   each added with one rounding to nearest. A product of two bfloat16 is exact. */
+static inline __attribute__((always_inline)) lanes dot(lanes sum, float x, lanes row) {
+    uint32_t pair;
+    __builtin_memcpy(&pair, &x, sizeof pair);
+    const lane_bits a = (lane_bits){0} + pair, b = (lane_bits)row;
+    sum = flush((lane_bits)(flush((lane_bits)sum) + flush(a & 0xFFFF0000u) * flush(b & 0xFFFF0000u)));
+    return flush((lane_bits)(sum + flush(a << 16) * flush(b << 16)));
+}
+
+#define DOT(sum, x, row) dot(sum, x, row)
+#include "kernels/host/tuned_isa.inc"
+
+static bool usable(void) {
+    return true;
+}
+
+const struct tuned_isa tuned_emulated = {"emulated", usable, &code_f32, &code_f64, &code_bf16};
