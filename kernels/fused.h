@@ -1,6 +1,7 @@
 /* The contract of engine "fused": whole training steps in one call, by those who own the GEMM inside them. A backend that can has
    the slot `fused` (kernels/gemm.h). The steps compute what the eager engine does: batch, forward, softmax cross-entropy, backward, SGD
-   as kernels/ops.h defines them, in the same order of sums within an element of a product. */
+   as kernels/ops.h defines them; on the host in the same order of sums within an element of a product, on a GPU in a fixed one of their
+   own. After a bad step of the tally a call changes nothing, on a GPU as in kernels/ops.h. */
 #ifndef TESSERA_KERNELS_FUSED_H
 #define TESSERA_KERNELS_FUSED_H
 
@@ -46,8 +47,8 @@ struct gemm_fused {
     /* Steps `first` .. first + count - 1 of an epoch, one at least, on the threads that the backend had at `open`, or has if these are
        fewer. Returns how many were done: fewer if *stop (may be NULL) was not 0 after a step, or
        after a step whose loss was not finite, which changes no weight. Adds to `times`.
-       A GPU may return before the work is done: `count`, whatever a loss or *stop will say, and no times. 0: it failed, and `error`
-       of the backend knows why. */
+       A GPU may return before the work is done: the number of steps that it took on, whatever a loss or *stop will say, and no times. 0:
+       it failed, and `error` of the backend knows why. */
     size_t (*run)(void *state, size_t first, size_t count, const volatile sig_atomic_t *stop,
                   struct fused_times *times);
 

@@ -19,18 +19,28 @@ static double seconds_by_op(const fused_network *network) {
     return 3e-6 * (double)(3 * network->depth + 2) + flops / (network->dtype == GEMM_F32 ? 45e12 : 40e12);
 }
 
-static bool launches_together(const tuned_context *context) {
+static bool launches_together(void) {
     int device = 0, can = 0;
-    (void)context;
     return cudaGetDevice(&device) == cudaSuccess &&
            cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && can;
+}
+
+/* The form's state; if there is none, the backend goes on as if nothing had been tried. */
+static void *open_form(const fused_form *form, tuned_context *context, const fused_network *network,
+                       char *why, size_t size) {
+    const cuda_fault before = context->fault;
+    void *state = form->open(context, network, why, size);
+    if (state) return state;
+    context->fault = before;
+    cudaGetLastError(); /* not sticky */
+    return NULL;
 }
 
 static void *fused_open(void *opaque, const struct fused_network *network, bool forced, char *why,
                         size_t size) {
     tuned_context *context = (tuned_context *)opaque;
     fused_state best = {};
-    if (!launches_together(context)) {
+    if (!launches_together()) {
         snprintf(why, size,
                  "this GPU cannot keep all blocks of a kernel running at once (cooperative launch)");
         return NULL;
@@ -46,7 +56,7 @@ static void *fused_open(void *opaque, const struct fused_network *network, bool 
                  1e6 * otherwise);
         return NULL;
     }
-    best.state = best.form->open(context, network, why, size);
+    best.state = open_form(best.form, context, network, why, size);
     fused_state *state = best.state ? (fused_state *)malloc(sizeof *state) : NULL;
     if (state) {
         *state = best;
@@ -66,9 +76,12 @@ static void fused_close(void *opaque) {
 static size_t fused_run(void *opaque, size_t first, size_t count, const volatile sig_atomic_t *stop,
                         struct fused_times *times) {
     fused_state *state = (fused_state *)opaque;
+    static const double LONGEST = 0.5; /* seconds of a launch, as expected: so long nobody can stop it */
     (void)stop;
     (void)times;
-    return state->form->run(state->state, first, count);
+    const double most = LONGEST / state->seconds;
+    const size_t fit = most < 1 ? 1 : (double)count > most ? (size_t)most : count;
+    return state->form->run(state->state, first, fit);
 }
 
 static void fused_describe(void *opaque, char *text, size_t size) {

@@ -20,9 +20,11 @@ struct fused_form {
 
 extern const fused_form fused_phases, fused_resident;
 
-static inline size_t fused_rows(const fused_network &network, size_t step) {
-    const size_t left = network.count - step * network.batch;
-    return left < network.batch ? left : network.batch;
+/* Hands out pieces of `base`; with NULL it only measures. */
+static inline void *fused_take(char *base, size_t *used, size_t bytes) {
+    void *piece = base ? base + *used : NULL;
+    *used += (bytes + 255) / 256 * 256;
+    return piece;
 }
 
 /* A kernel that is a whole step has to stay in the instruction cache: activations other than ReLU are called, not inlined. */

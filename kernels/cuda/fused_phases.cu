@@ -5,7 +5,7 @@
               is gathered.
               back, layer after layer: tiles of dZ = (dZ' W^T) act'(Z)
               update: tiles of all dW = X^T dZ, each with its SGD in the write-back; biases; the tally
-              That is 2 L - 1 meetings a step of L layers. Updates come last, so that no weight changes while it is read.
+              That is 2 L - 1 meetings a step of L layers (2 of one). Updates come last, so that no weight changes while it is read.
    Padding    while the kernel runs, weights are in copies of its own, and these and all that it computes are padded with zeros to whole
               tiles: no bound is looked at inside. (A step is thousands of instructions, most of which are not multiply-adds if one
               lets them; a kernel with bounds took twice as long.)
@@ -13,7 +13,7 @@
               have 8 x 4 outputs each, for every other pack of k, and add up at the end. The warps of a block lie side by side or share
               the k of one tile (then they add up too, in a fixed order), as fills the GPU best.
    Bound by   small batches: meetings (1.1 us each) and latency. 784-512-512-10 at batch 128: 410 MFLOP a step, 7 us at 59 TFLOP/s;
-              about 50 MB through the L2 cache, 9 us; 5 meetings.
+              about 60 MB through the L2 cache, 12 us; 5 meetings. See docs/performance.md.
    Same bits  whenever the same GPU runs it: every sum has one order. */
 #include <cuda_pipeline.h>
 #include <math.h>
@@ -627,6 +627,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS<T>, 1)
     worker<T> me = {plan, reinterpret_cast<T *>(memory), 0, first, 0};
     const int depth = plan.depth;
     bool bad = false;
+    if (plan.tally->bad_step) return; /* as every update after a bad step */
     me.load_weights();
     me.gather(first, 0);
     me.gather_labels(first);
@@ -678,13 +679,6 @@ static int warps_for(const tuned_context *context, enum gemm_dtype dtype) {
     int warps = dtype == GEMM_F32 ? MOST_WARPS<float> : MOST_WARPS<double>;
     while (warps * 32 >= MOST_CLASSES && context->shared_bytes < (int)shared_for(warps)) warps /= 2;
     return warps * 32 >= MOST_CLASSES ? warps : 0;
-}
-
-/* Hands out pieces of `base`; with NULL it only measures. */
-static void *take(char *base, size_t *used, size_t bytes) {
-    void *piece = base ? base + *used : NULL;
-    *used += (bytes + 255) / 256 * 256;
-    return piece;
 }
 
 static size_t padded(size_t length) {
@@ -754,9 +748,9 @@ template <typename T> static size_t lay_out(const phases_state *state, phase_pla
     const fused_network &network = state->network;
     const size_t batch = padded(network.batch);
     size_t used = 0, ld = padded(network.features);
-    plan->control = (phase_control *)take(base, &used, sizeof *plan->control);
+    plan->control = (phase_control *)fused_take(base, &used, sizeof *plan->control);
     plan->input_stride = batch * ld;
-    T *input = (T *)take(base, &used, 2 * plan->input_stride * sizeof(T));
+    T *input = (T *)fused_take(base, &used, 2 * plan->input_stride * sizeof(T));
     for (size_t l = 0; l < network.depth; l++) {
         const fused_layer &layer = network.layer[l];
         phase_layer<T> &to = plan->layer[l];
@@ -769,20 +763,20 @@ template <typename T> static size_t lay_out(const phases_state *state, phase_pla
         to.user_velocity = (T *)layer.weight_velocity;
         to.user_bias = (T *)layer.bias;
         to.user_bias_velocity = (T *)layer.bias_velocity;
-        to.weight = {(T *)take(base, &used, weights), (int)out};
-        to.velocity = {(T *)take(base, &used, plan->has_velocity ? weights : 0), (int)out};
-        to.bias = (T *)take(base, &used, out * sizeof(T));
-        to.bias_velocity = (T *)take(base, &used, out * sizeof(T));
+        to.weight = {(T *)fused_take(base, &used, weights), (int)out};
+        to.velocity = {(T *)fused_take(base, &used, plan->has_velocity ? weights : 0), (int)out};
+        to.bias = (T *)fused_take(base, &used, out * sizeof(T));
+        to.bias_velocity = (T *)fused_take(base, &used, out * sizeof(T));
         to.input = {input, (int)ld};
-        to.output = (T *)take(base, &used, bytes);
-        to.pre = activation_needs_input(layer.activation) ? (T *)take(base, &used, bytes) : to.output;
-        to.grad = {(T *)take(base, &used, bytes), (int)out};
+        to.output = (T *)fused_take(base, &used, bytes);
+        to.pre = activation_needs_input(layer.activation) ? (T *)fused_take(base, &used, bytes) : to.output;
+        to.grad = {(T *)fused_take(base, &used, bytes), (int)out};
         input = to.output;
         ld = out;
     }
-    plan->row_loss = (double *)take(base, &used, batch * sizeof *plan->row_loss);
-    plan->batch_labels = (uint8_t *)take(base, &used, 2 * batch);
-    plan->row_correct = (int *)take(base, &used, batch * sizeof *plan->row_correct);
+    plan->row_loss = (double *)fused_take(base, &used, batch * sizeof *plan->row_loss);
+    plan->batch_labels = (uint8_t *)fused_take(base, &used, 2 * batch);
+    plan->row_correct = (int *)fused_take(base, &used, batch * sizeof *plan->row_correct);
     return used;
 }
 

@@ -9,7 +9,8 @@
               backward  the F blocks of a group exchange dZ and the parts of dW2 (3): each updates its slice of W1, all of them their
                         copy of W2
    Exchange   packets of a number and its step (grid.cuh): no barrier, no fence. The buffers alternate from step to step: whoever writes
-              one again has had a packet from all of its readers since.
+              one again has had a packet from all of its readers since. (In exchange 2 only from those who own rows of the batch. So a
+              launch must end with a partial batch, as it does: that is the last of an epoch.)
    Pixels     the next batch is copied to shared memory while this one is computed, and made float during exchange 2.
    Floor      784-128-10 at batch 128, of 128 blocks: forward and backward 800 cycles each at 128 multiply-adds a cycle; three
               exchanges of about 0.5 us. */
@@ -33,6 +34,8 @@ static const int WEIGHTS =
     (UNITS + 1) * CLASSES; /* of the output layer in a block: its rows of W2, and the bias */
 static const int TAIL =
     WEIGHTS + CLASSES; /* of a message of exchange 3, after dZ: dW2, db2, is all finite? */
+
+static const size_t STATIC_SHARED = 512; /* bytes: what the sums over a block take, and more */
 
 /* F slices of up to 32 N pixels; OWN rows of the batch for each. */
 template <int F_, int N_> struct split {
@@ -581,6 +584,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ float4 memory[];
     float *shared = reinterpret_cast<float *>(memory);
     const resident<S> me(plan, shared);
+    if (plan.tally->bad_step) return; /* as every update after a bad step */
     const auto arrive = [] {
         __pipeline_commit();
         __pipeline_wait_prior(0);
@@ -663,6 +667,7 @@ struct resident_state {
     fused_network network;
     resident_plan plan;
     void *memory;
+    size_t bytes;
     int slices;
     uint32_t tag; /* of the next step */
 };
@@ -680,16 +685,17 @@ static int choose_split(const tuned_context *context, const fused_network *netwo
     const int groups = (int)((network->layer[0].out + UNITS - 1) / UNITS),
               packs = (int)(network->features / PIXELS);
     for (const int slices : choices) {
-        bool fits = false;
-        if (groups * slices > context->processors) continue;
+        if (groups * slices > context->processors || packs < slices) continue;
         plan->groups = groups;
         plan->slice = (packs + slices - 1) / slices * PIXELS;
-        for (plan->buffers = 2; plan->buffers > 0 && !fits; plan->buffers -= !fits)
-            with_split(slices, [&]<typename S>() {
-                const size_t bytes = sizeof(float) * place<S>::floats(plan->slice, plan->buffers);
-                fits = plan->slice <= S::LONGEST && bytes <= (size_t)context->shared_bytes;
-            });
-        if (fits) return slices;
+        plan->buffers = 0;
+        with_split(slices, [&]<typename S>() {
+            for (int buffers = 1; buffers <= 2 && plan->slice <= S::LONGEST; buffers++)
+                if (sizeof(float) * place<S>::floats(plan->slice, buffers) + STATIC_SHARED <=
+                    (size_t)context->shared_bytes)
+                    plan->buffers = buffers;
+        });
+        if (plan->buffers) return slices;
     }
     return 0;
 }
@@ -699,7 +705,7 @@ static double resident_estimate(const tuned_context *context, const fused_networ
     resident_plan plan = {};
     if (network->depth != 2 || network->dtype != GEMM_F32 || network->batch > (size_t)ROWS ||
         network->layer[1].out > (size_t)CLASSES ||
-        network->layer[0].out > (size_t)UNITS * context->processors || network->features > 4096 ||
+        network->layer[0].out > (size_t)UNITS * context->processors ||
         !packs_fit(network->images, network->features, network->features, PIXELS)) {
         snprintf(why, size,
                  "it takes one hidden layer in float32, batches of up to %d, up to %d classes, and images of "
@@ -709,7 +715,8 @@ static double resident_estimate(const tuned_context *context, const fused_networ
     }
     const int slices = choose_split(context, network, &plan);
     if (!slices) {
-        snprintf(why, size, "the hidden layer does not fit on %d SMs", context->processors);
+        snprintf(why, size, "%zu hidden units for %zu pixels do not fit in the shared memory of %d SMs",
+                 network->layer[0].out, network->features, context->processors);
         return 0;
     }
     const double cycles = 1.3 * UNITS * (plan.slice + (plan.slice + 31) / 32 * 32) + 1200;
@@ -722,21 +729,15 @@ static void resident_close(void *opaque) {
     free(state);
 }
 
-/* Hands out pieces of `base`; with NULL it only measures. */
-static void *take(char *base, size_t *used, size_t bytes) {
-    void *piece = base ? base + *used : NULL;
-    *used += (bytes + 255) / 256 * 256;
-    return piece;
-}
-
 template <typename S> static size_t lay_out_memory(resident_plan *plan, char *base) {
     const size_t steps = (plan->count + plan->batch - 1) / plan->batch;
     size_t used = 0;
-    plan->box = (packet *)take(base, &used, 2 * sizeof(packet) * (size_t)lay_out_box<S>(plan->groups).total);
-    plan->rows = (float4 *)take(base, &used, plan->count * sizeof *plan->rows);
-    plan->loss = (double *)take(base, &used, steps * S::F * sizeof *plan->loss);
-    plan->correct = (int *)take(base, &used, steps * S::F * sizeof *plan->correct);
-    plan->ticket = (unsigned *)take(base, &used, sizeof *plan->ticket);
+    plan->box =
+        (packet *)fused_take(base, &used, 2 * sizeof(packet) * (size_t)lay_out_box<S>(plan->groups).total);
+    plan->rows = (float4 *)fused_take(base, &used, plan->count * sizeof *plan->rows);
+    plan->loss = (double *)fused_take(base, &used, steps * S::F * sizeof *plan->loss);
+    plan->correct = (int *)fused_take(base, &used, steps * S::F * sizeof *plan->correct);
+    plan->ticket = (unsigned *)fused_take(base, &used, sizeof *plan->ticket);
     return used;
 }
 
@@ -769,7 +770,7 @@ static bool set_up(resident_state *state) {
     state->tag = 1;
     bool ready = false;
     with_split(state->slices, [&]<typename S>() {
-        const size_t bytes = lay_out_memory<S>(plan, NULL),
+        const size_t bytes = state->bytes = lay_out_memory<S>(plan, NULL),
                      shared = sizeof(float) * place<S>::floats(plan->slice, plan->buffers);
         ready =
             CUDA_TRY(fault, cudaMalloc(&state->memory, bytes)) &&
@@ -802,6 +803,11 @@ static size_t resident_run(void *opaque, size_t first, size_t count) {
     cuda_fault *fault = &state->context->fault;
     size_t end = first + count;
     void *arguments[] = {plan, &first, &end, &state->tag};
+    if (count > UINT32_MAX - state->tag) { /* tags start anew: nothing may be there that has one of them */
+        if (!CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, state->bytes, state->context->stream)))
+            return 0;
+        state->tag = 1;
+    }
     bool ran = false;
     with_split(state->slices, [&]<typename S>() {
         const size_t shared = sizeof(float) * place<S>::floats(plan->slice, plan->buffers);

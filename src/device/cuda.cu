@@ -21,10 +21,10 @@ struct cuda_state {
     cudaEvent_t event[RING + 1];
     struct profile_slot slot[RING];
     size_t pending;
-    bool capturing;      /* no clock inside a graph */
-    void *bounce;        /* page-locked: BOUNCE bytes */
-    cudaStream_t beside; /* uploads beside the work of ops.stream */
-    cudaEvent_t arrived; /* the last of them */
+    bool capturing;               /* no clock inside a graph */
+    void *bounce;                 /* page-locked: BOUNCE bytes */
+    cudaStream_t beside;          /* uploads beside the work of ops.stream */
+    cudaEvent_t arrived, settled; /* the last of them; the last that was copied to its place */
 };
 
 static struct cuda_state *state_of(struct device *device) {
@@ -94,6 +94,7 @@ static void cuda_close(struct device *device) {
     for (size_t i = 0; i <= RING; i++)
         if (state->event[i]) cudaEventDestroy(state->event[i]);
     if (state->arrived) cudaEventDestroy(state->arrived);
+    if (state->settled) cudaEventDestroy(state->settled);
     if (state->beside) cudaStreamDestroy(state->beside);
     if (state->ops.stream) cudaStreamDestroy(state->ops.stream);
     cudaFreeHost(state->bounce);
@@ -106,6 +107,7 @@ static bool open_all(struct cuda_state *state) {
         !TRY(state, cudaStreamCreateWithFlags(&state->ops.stream, cudaStreamNonBlocking)) ||
         !TRY(state, cudaStreamCreateWithFlags(&state->beside, cudaStreamNonBlocking)) ||
         !TRY(state, cudaEventCreateWithFlags(&state->arrived, cudaEventDisableTiming)) ||
+        !TRY(state, cudaEventCreateWithFlags(&state->settled, cudaEventDisableTiming)) ||
         !TRY(state, cudaHostAlloc(&state->bounce, BOUNCE, cudaHostAllocDefault)))
         return false;
     for (size_t i = 0; i <= RING; i++)
@@ -214,12 +216,13 @@ static void cuda_upload(struct device *device, void *to, const void *from, size_
 static void cuda_download(struct device *device, void *to, const void *from, size_t bytes) {
     const struct cuda_state *state = state_of(device);
     copy(device, bytes <= BOUNCE ? state->bounce : to, from, bytes, cudaMemcpyDeviceToHost);
-    wait(device);
-    if (bytes <= BOUNCE) memcpy(to, state->bounce, bytes);
+    if (wait(device) && bytes <= BOUNCE) memcpy(to, state->bounce, bytes);
 }
 
 static void cuda_upload_early(struct device *device, void *to, const void *from, size_t bytes) {
     struct cuda_state *state = state_of(device);
+    TRY(state,
+        cudaStreamWaitEvent(state->beside, state->settled, 0)); /* what was early before has been taken */
     TRY(state, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, state->beside));
     TRY(state, cudaEventRecord(state->arrived, state->beside));
 }
@@ -228,6 +231,7 @@ static void cuda_settle_early(struct device *device, void *to, const void *early
     struct cuda_state *state = state_of(device);
     TRY(state, cudaStreamWaitEvent(state->ops.stream, state->arrived, 0));
     TRY(state, cudaMemcpyAsync(to, early, bytes, cudaMemcpyDeviceToDevice, state->ops.stream));
+    TRY(state, cudaEventRecord(state->settled, state->ops.stream));
 }
 
 static void cuda_zero(struct device *device, void *memory, size_t bytes) {

@@ -45,8 +45,8 @@ struct device_driver {
     void (*zero)(struct device *device, void *memory, size_t bytes);
 
     /* (optional, both or none) An upload beside the work that was issued before, and what was issued after it and needs it: `upload_early`
-       to memory that nothing reads meanwhile, `settle_early` copies it on the device to where it is wanted. The time is hidden behind
-       the work, and counted nowhere. */
+       to memory that only `settle_early` reads, which copies it on the device to where it is wanted. `from` may be used again on return.
+       The time is hidden behind the work, and not counted as a copy. */
     void (*upload_early)(struct device *device, void *to, const void *from, size_t bytes);
     void (*settle_early)(struct device *device, void *to, const void *early, size_t bytes);
 

@@ -65,7 +65,7 @@ static const struct config_key keys[] = {
      "of the host; 0: the cores that may be used (OMP_NUM_THREADS is honoured)"},
     {"engine", NULL, KEY_CHOICE, RUN, AT(engine), 0, 0, engines, "auto", NULL,
      "how steps are issued: eager, op by op; graph, an epoch captured once and replayed (GPU); "
-     "fused, whole steps inside the backend (tuned); auto: the fastest that can"},
+     "fused, whole steps inside the backend (tuned, cuda-tuned); auto: the fastest that can"},
     {"device", NULL, KEY_INT, RUN, AT(device), 0, 1023, NULL, "0", "N",
      "which GPU, of those that CUDA_VISIBLE_DEVICES shows"},
     {"residency", NULL, KEY_CHOICE, RUN, AT(residency), 0, 0, residencies, "device", NULL,

@@ -34,22 +34,24 @@ run() {
     "$train" "$@" --log "$logs/$name.jsonl" >"$logs/$name.txt"
 }
 
-# fast CONFIG: the whole process, from start to end, on five seeds
+# fast NAME CONFIG: the whole process, from start to end, and training in it, on five seeds
 fast() {
-    wanted fast || return 0
-    echo "  fast"
-    local seed start accuracy
+    wanted "$1" || return 0
+    echo "  $1"
+    local seed start accuracy log
+    log=$(mktemp)
     for seed in 1 2 3 4 5; do
         start=$(date +%s.%N)
-        accuracy=$("$train" --config "$1" --seed "$seed" | awk '/^test accuracy/ { print $4 }')
-        echo "$seed ${accuracy:?} $start $(date +%s.%N)"
-    done | awk -v config="$1" '
+        accuracy=$("$train" --config "$2" --seed "$seed" --log "$log" | awk '/^test accuracy/ { print $4 }')
+        echo "$seed ${accuracy:?} $start $(date +%s.%N) $(sed -n '/"type":"epoch"/s/.*"seconds":\([^,]*\),.*/\1/p' "$log" | awk '{ s += $1 } END { print s }')"
+    done | awk -v config="$2" '
         function spread(name, unit, n, sum, squares) {
             printf "%s: mean %.3f %s, standard deviation %.3f\n", name, sum / n, unit, sqrt((squares - sum * sum / n) / (n - 1))
         }
-        NR == 1 { print "$ time ./train --config " config " --seed 1..5"; print "seed  test accuracy  seconds of the whole process" }
-        { t = $4 - $3; printf "%4d  %11.2f %%  %.2f\n", $1, $2, t; n++; a += $2; aa += $2 * $2; s += t; ss += t * t }
-        END { spread("test accuracy", "%", n, a, aa); spread("process", "s", n, s, ss) }' >"$logs/fast.txt"
+        NR == 1 { print "$ time ./train --config " config " --seed 1..5"; print "seed  test accuracy  seconds of training  of the whole process" }
+        { t = $4 - $3; printf "%4d  %11.2f %%  %19.4f  %20.2f\n", $1, $2, $5, t; n++; a += $2; aa += $2 * $2; s += t; ss += t * t; e += $5; ee += $5 * $5 }
+        END { spread("test accuracy", "%", n, a, aa); spread("training", "s", n, e, ee); spread("process", "s", n, s, ss) }' >"$logs/$1.txt"
+    rm "$log"
 }
 
 # peers: NumPy and PyTorch beside ours, only where it is asked for by name: six minutes, and Python packages (PYTHON names the interpreter)
@@ -57,6 +59,13 @@ peers() {
     [[ " ${names[*]} " == *" peers-epoch "* ]] || return 0
     echo "  peers-epoch"
     tests/bench/cpu_peers.py epoch --rounds 2 --ours tuned,openblas ${PYTHON:+--python "$PYTHON"} --out "$logs/peers-epoch.log" >"$logs/peers-epoch.txt"
+}
+
+# gpu_peers: PyTorch and JAX beside ours, by name too: four minutes
+gpu_peers() {
+    [[ " ${names[*]} " == *" peers-gpu "* ]] || return 0
+    echo "  peers-gpu"
+    "${PYTHON:-python3}" tests/bench/gpu_peers.py --train "$train" --rounds 2 --epochs 7 --out "$logs/peers-gpu.log" >"$logs/peers-gpu.txt"
 }
 
 measure() {
@@ -74,8 +83,10 @@ measure() {
         [ ${#names[@]} -eq 0 ] || names+=(evaluation) # goes with it
         run evaluation eval "$model" --misclassified 12
     fi
-    fast configs/fast.cfg
+    fast fast configs/fast.cfg
+    [ -z "$gpu" ] || fast fast-gpu configs/fast-gpu.cfg
     peers
+    gpu_peers
     run compare-validation compare $validation --backends all
     if [ -n "$gpu" ]; then
         run compare-validation-host compare $validation --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas,openblas \

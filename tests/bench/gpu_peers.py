@@ -5,7 +5,7 @@
 
   PyTorch eager     a step as its users write it, with the optimiser's fused kernel
   PyTorch graph     the same steps of a whole epoch, captured in one CUDA graph
-  JAX scan          a whole epoch in one lax.scan, compiled; float32 products (highest precision)
+  JAX scan          a whole epoch in one lax.scan, compiled; float32 products (highest precision); without the last, shorter batch
   ours              ./train --backend cuda-tuned --engine fused, and --engine graph
 
 Everybody has the data on the GPU, and nobody shuffles but ours (PyTorch's graph and JAX's scan take the batches as they lie, which is
@@ -14,7 +14,6 @@ Medians, least and most are over rounds. Who cannot take part is left out, with 
 """
 import argparse, gzip, json, os, statistics, subprocess, sys, tempfile, time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 BATCH, RATE = 128, 0.1
 
 
@@ -150,7 +149,7 @@ def table(args):
                 result = {'type': 'peer', 'net': net, 'batch': BATCH, 'peer': name, 'round': round_ + 1, **json.loads(done.stdout.splitlines()[-1])}
                 results.setdefault((net, name), []).append(result)
                 if args.out:
-                    with open(args.out, 'a') as out:
+                    with open(args.out, 'a') as out:  # as they come: a run may be cut off
                         out.write(json.dumps(result) + '\n')
     gpu = subprocess.run(['nvidia-smi', '--query-gpu=name', '--format=csv,noheader'], capture_output=True, text=True).stdout.strip()
     print(f'{gpu}: an epoch of MNIST, batch {BATCH}, float32, ms; median of {args.rounds} processes, each the median of {args.epochs} epochs')
