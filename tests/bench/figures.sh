@@ -65,7 +65,7 @@ peers() {
 gpu_peers() {
     [[ " ${names[*]} " == *" peers-gpu "* ]] || return 0
     echo "  peers-gpu"
-    "${PYTHON:-python3}" tests/bench/gpu_peers.py --train "$train" --rounds 2 --epochs 7 --out "$logs/peers-gpu.log" >"$logs/peers-gpu.txt"
+    "${PYTHON:-python3}" tests/bench/gpu_peers.py --train "$train" --rounds "${ROUNDS:-2}" --epochs 7 --out "$logs/peers-gpu.log" >"$logs/peers-gpu.txt"
 }
 
 measure() {
