@@ -79,7 +79,7 @@ static void compares_backends(void **state) {
 static void limits_are_said(void **state) {
     (void)state;
     const char *log = support_path("limit.jsonl");
-    assert_int_equal(RUN("compare --data %s --layers 42-2000-4 --batch-size 10 --epochs 50 --backends serial "
+    assert_int_equal(RUN("compare --data %s --layers 42-300-4 --batch-size 10 --epochs 50 --backends serial "
                          "--limit-seconds 1e-6 "
                          "--repeat 1 --log %s",
                          support_data, log),
@@ -149,7 +149,7 @@ static void failures_are_no_success(void **state) {
     const char *log = support_path("failed.jsonl"), *said = "FAILED: backend 'too-wide' failed in f32 ";
     snprintf(fails, sizeof fails, "%s", support_plugin("plugins/refused/too-wide.so"));
     snprintf(wrong, sizeof wrong, "%s", support_plugin("plugins/always-zero.so"));
-    assert_int_equal(RUN("compare --data %s --layers 42-4001-4 --epochs 1 --backends %s,serial "
+    assert_int_equal(RUN("compare --data %s --layers 42-1001-4 --epochs 1 --backends %s,serial "
                          "--baseline serial --repeat 1 --log %s",
                          support_data, fails, log),
                      1);
@@ -165,16 +165,16 @@ static void failures_are_no_success(void **state) {
     cJSON_Delete(line);
     assert_int_equal(RUN("report %s -o %s", log, support_path("failed.html")), 0);
     /* a wrong row weighs more, wherever it stands */
-    assert_int_equal(RUN("compare --data %s --layers 42-4001-4 --epochs 1 --backends %s,%s --repeat 1",
+    assert_int_equal(RUN("compare --data %s --layers 42-1001-4 --epochs 1 --backends %s,%s --repeat 1",
                          support_data, fails, wrong),
                      5);
-    assert_int_equal(RUN("bench gemm --layers 42-4001-4 --batch-size 8 --sizes none --ops NN --dtype f32 "
+    assert_int_equal(RUN("bench gemm --layers 42-1001-4 --batch-size 8 --sizes none --ops NN --dtype f32 "
                          "--backends %s,serial --repeat 1",
                          fails),
                      1);
     assert_says(output, said);
     assert_int_equal(RUN("bench breakeven --data %s --layers 42-16-4 --backends %s,serial --batches 8 "
-                         "--hidden 16,4001 --cell-seconds 0.01 --repeat 1",
+                         "--hidden 16,1001 --cell-seconds 0.01 --repeat 1",
                          support_data, fails),
                      1);
     assert_says(output, said);

@@ -1,0 +1,374 @@
+/* What a block does in each phase of a step: see fused_phases.cu. */
+#ifndef TESSERA_KERNELS_CUDA_FUSED_PHASES_CUH
+#define TESSERA_KERNELS_CUDA_FUSED_PHASES_CUH
+
+#include <math.h>
+
+#include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/fused.cuh"
+#include "kernels/cuda/fused_tile.cuh"
+#include "kernels/cuda/grid.cuh"
+
+/* --- what there is to do --- */
+
+template <typename T> struct phase_layer {
+    int in, out; /* as they are */
+    enum activation activation;
+    phase_matrix<T> weight, velocity, input,
+        grad;                /* [in][out] twice, [batch][in] (of layer 0 the first of two), [batch][out] */
+    T *output, *pre;         /* as grad */
+    T *bias, *bias_velocity; /* [out] */
+    T *user_weight, *user_velocity, *user_bias, *user_bias_velocity; /* where they come from, and go to */
+};
+
+struct phase_shapes {
+    warp_shape forward[FUSED_MAX_LAYERS], back[FUSED_MAX_LAYERS], update;
+};
+
+struct phase_control {
+    unsigned arrived; /* grid.cuh */
+    int bad;          /* a loss of this launch was not finite */
+};
+
+template <typename T> struct phase_plan {
+    int depth, batch, features;
+    int padded_batch;
+    bool quads;       /* pixels of an image may be read 4 at once */
+    bool weights_fit; /* of the last layer, in shared memory */
+    bool has_velocity;
+    phase_layer<T> layer[FUSED_MAX_LAYERS];
+    phase_shapes shapes;
+    T momentum, weight_decay;
+    size_t count, input_stride; /* elements between the two buffers of the batch */
+    const uint8_t *images, *labels;
+    const uint32_t *order;
+    const double *rates;
+    double *losses, *row_loss; /* row_loss: [batch] */
+    int *row_correct;          /* [batch] */
+    uint8_t *batch_labels;     /* [2][batch] */
+    struct tally *tally;
+    phase_control *control;
+};
+
+/* --- the phases --- */
+
+template <typename T> struct worker {
+    static constexpr int W = WIDEST<T>;
+    const phase_plan<T> &plan;
+    T *shared;
+    unsigned awaited;
+    size_t step;
+    int rows; /* of the batch of this step */
+
+    __device__ int rows_of(size_t which) const {
+        const size_t left = plan.count - which * plan.batch;
+        return left < (size_t)plan.batch ? (int)left : plan.batch;
+    }
+
+    __device__ static int padded(int length) {
+        return (length + WARP_M - 1) / WARP_M * WARP_M;
+    }
+
+    __device__ phase_matrix<T> input_of(int l, size_t which) const {
+        phase_matrix<T> input = plan.layer[l].input;
+        if (l == 0) input.at += which % 2 * plan.input_stride;
+        return input;
+    }
+
+    __device__ void meet_all() {
+        meet(&plan.control->arrived, awaited);
+    }
+
+    /* The images of a step, `skip` of this block's rows left out. */
+    __device__ void gather(size_t which, int skip) const {
+        const phase_matrix<T> to = input_of(0, which);
+        const int count = rows_of(which);
+        for (int r = blockIdx.x + skip * gridDim.x; r < count; r += gridDim.x) {
+            const uint8_t *image = plan.images + (size_t)plan.order[which * plan.batch + r] * plan.features;
+            for (int j = threadIdx.x; j < plan.features; j += blockDim.x)
+                to.at[(size_t)r * to.ld + j] = T(1.0 / 255.0) * T(image[j]);
+        }
+    }
+
+    __device__ uint8_t *labels_of(size_t which) const {
+        return plan.batch_labels + which % 2 * plan.batch;
+    }
+
+    /* The labels of a step: by the last block, which has the least to do. */
+    __device__ void gather_labels(size_t which) const {
+        const int count = rows_of(which);
+        if (blockIdx.x != gridDim.x - 1) return;
+        for (int r = threadIdx.x; r < count; r += blockDim.x)
+            labels_of(which)[r] = plan.labels[plan.order[which * plan.batch + r]];
+    }
+
+    __device__ void forward(int l) const {
+        const phase_layer<T> &layer = plan.layer[l];
+        block_tiles<true, false>(
+            0, input_of(l, step), layer.weight, plan.padded_batch, layer.grad.ld, padded(layer.in),
+            plan.shapes.forward[l], shared, [&](int i, int j, pack<T, W> z) {
+                const size_t at = (size_t)i * layer.grad.ld + j;
+                const pack<T, W> bias = pack_at<W>(layer.bias + j);
+#pragma unroll
+                for (int q = 0; q < W; q++) z.value[q] += bias.value[q];
+                if (layer.pre != layer.output) pack_at<W>(layer.pre + at) = z;
+#pragma unroll
+                for (int q = 0; q < W; q++)
+                    z.value[q] = j + q < layer.out ? activate_compactly(layer.activation, z.value[q]) : T(0);
+                pack_at<W>(layer.output + at) = z;
+            });
+    }
+
+    /* dL/dZ of layer l - 1 from that of layer l. */
+    __device__ void back(int l) const {
+        const phase_layer<T> &layer = plan.layer[l], &below = plan.layer[l - 1];
+        block_tiles<true, true>(0, layer.grad, layer.weight, plan.padded_batch, below.grad.ld, layer.grad.ld,
+                                plan.shapes.back[l], shared, [&](int i, int j, pack<T, W> sum) {
+                                    const size_t at = (size_t)i * below.grad.ld + j;
+                                    const pack<T, W> y = pack_at<W>(below.output + at),
+                                                     z = pack_at<W>(below.pre + at);
+#pragma unroll
+                                    for (int q = 0; q < W; q++)
+                                        sum.value[q] *=
+                                            derivative_compactly(below.activation, z.value[q], y.value[q]);
+                                    pack_at<W>(below.grad.at + at) = sum;
+                                });
+    }
+
+    /* SGD as kernels/ops.h has it, for N neighbours. */
+    template <int N> __device__ void descend(T rate, pack<T, N> gradient, T *weight, T *velocity) const {
+        pack<T, N> w = pack_at<N>(weight), v = {};
+        if (plan.has_velocity) v = pack_at<N>(velocity);
+#pragma unroll
+        for (int q = 0; q < N; q++) {
+            gradient.value[q] += plan.weight_decay * w.value[q];
+            gradient.value[q] += plan.momentum * v.value[q];
+            w.value[q] -= rate * gradient.value[q];
+        }
+        if (plan.has_velocity) pack_at<N>(velocity) = gradient;
+        pack_at<N>(weight) = w;
+    }
+
+    /* 32 columns of a layer's bias: the gradient is the sum of those of dL/dZ. */
+    __device__ void update_bias(const phase_layer<T> &layer, T rate, int first) const {
+        const int part = threadIdx.x / 32, parts = blockDim.x / 32, col = first + threadIdx.x % 32;
+        pack<T, 1> sum = {};
+        if (col < layer.out)
+#pragma unroll 8
+            for (int r = rows * part / parts; r < rows * (part + 1) / parts; r++)
+                sum.value[0] += layer.grad.at[(size_t)r * layer.grad.ld + col];
+        shared[threadIdx.x] = sum.value[0];
+        __syncthreads();
+        if (part == 0 && col < layer.out) {
+            for (int p = 1; p < parts; p++) sum.value[0] += shared[threadIdx.x + 32 * p];
+            descend(rate, sum, layer.bias + col, layer.bias_velocity + col);
+        }
+        __syncthreads();
+    }
+
+    __device__ void update() const {
+        const T rate = T(plan.rates[step]);
+        const int blocks = gridDim.x, k = (rows + SLAB<T> - 1) / SLAB<T> * SLAB<T>;
+        int tile = 0;
+#pragma unroll 1
+        for (int l = 0; l < plan.depth; l++) {
+            const phase_layer<T> &layer = plan.layer[l];
+            tile = block_tiles<false, false>(
+                tile, input_of(l, step), layer.grad, padded(layer.in), layer.grad.ld, k, plan.shapes.update,
+                shared, [&](int i, int j, pack<T, W> sum) {
+                    const size_t at = (size_t)i * layer.grad.ld + j;
+                    descend(rate, sum, layer.weight.at + at, layer.velocity.at + at);
+                });
+        }
+        int turn = ((int)blockIdx.x + blocks - tile % blocks) % blocks; /* biases until it is this block's */
+#pragma unroll 1
+        for (int l = 0; l < plan.depth; l++)
+#pragma unroll 1
+            for (int col = 0; col < plan.layer[l].out; col += 32) {
+                if (turn == 0) update_bias(plan.layer[l], rate, col);
+                turn = turn == 0 ? blocks - 1 : turn - 1;
+            }
+    }
+
+    /* What the batch did: by the last block, which has the least to do in the other phases. */
+    __device__ void count_up(bool bad) const {
+        if (blockIdx.x != gridDim.x - 1 || threadIdx.x >= 32) return;
+        double loss = 0;
+        int correct = 0;
+        for (int r = threadIdx.x; r < rows; r += 32) {
+            loss += plan.row_loss[r];
+            correct += plan.row_correct[r];
+        }
+        for (int offset = 16; offset > 0; offset /= 2) {
+            loss += __shfl_xor_sync(0xffffffffu, loss, offset);
+            correct += __shfl_xor_sync(0xffffffffu, correct, offset);
+        }
+        if (threadIdx.x) return;
+        plan.tally->loss_sum += loss;
+        plan.tally->correct += correct;
+        plan.tally->images += rows;
+        plan.tally->batches++;
+        if (bad && !plan.tally->bad_step) plan.tally->bad_step = plan.tally->batches;
+        plan.losses[step] = loss / rows;
+    }
+
+    /* Softmax and cross-entropy of the logits z[classes] by one warp: their gradient to `g`, whose values come to `gradient` too. */
+    __device__ void loss_of_row(const T *z, T *g, T *gradient, int classes, int label, int row) const {
+        const int lane = threadIdx.x % 32;
+        T max = -INFINITY, sum = 0;
+        for (int c = lane; c < classes; c += 32) max = z[c] > max ? z[c] : max;
+        for (int offset = 16; offset > 0; offset /= 2) {
+            const T other = __shfl_xor_sync(0xffffffffu, max, offset);
+            max = other > max ? other : max;
+        }
+        int best = classes;
+        for (int c = lane; c < classes; c += 32) {
+            if (z[c] == max) best = min(best, c);
+            g[c] = d_exp(z[c] - max);
+            sum += g[c];
+        }
+        for (int offset = 16; offset > 0; offset /= 2) {
+            sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+            best = min(best, __shfl_xor_sync(0xffffffffu, best, offset));
+        }
+        const T scale = T(1.0 / rows), factor = scale / sum;
+        for (int c = lane; c < classes; c += 32)
+            gradient[c] = g[c] = g[c] * factor - (c == label ? scale : T(0));
+        if (lane) return;
+        const double loss = label < classes ? log((double)sum) - ((double)z[label] - (double)max) : NAN;
+        plan.row_loss[row] = loss;
+        plan.row_correct[row] = best == label && sum > 0;
+        if (!isfinite(loss)) plan.control->bad = 1;
+    }
+
+    /* What a turn keeps in shared memory before the weights: partial sums, logits and their gradients, and a row of the input. */
+    __device__ T *input_place() const {
+        return shared + 3 * blockDim.x;
+    }
+
+    /* Copies, all reads at once: it is their latency that costs. */
+    __device__ void stage(T *to, const T *from, int count) const {
+        for (int e = threadIdx.x * W; e < count; e += blockDim.x * W)
+            __pipeline_memcpy_async(to + e, from + e, UNIT);
+    }
+
+    /* Row r through the last layer, whose weights are at `weight`, and back. */
+    __device__ void turn_row(int r, const T *weight) const {
+        const phase_layer<T> &last = plan.layer[plan.depth - 1];
+        const int classes = last.out, ld = last.grad.ld, threads = blockDim.x, groups = threads / classes,
+                  t = threadIdx.x;
+        const phase_matrix<T> from = input_of(plan.depth - 1, step);
+        const int label = labels_of(step)[r], c = t % classes;
+        const T *input = from.at + (size_t)r * from.ld;
+        T *part = shared, *logits = shared + threads, *gradient = logits + threads, sum = 0;
+        if (plan.weights_fit) {
+            stage(input_place(), input, from.ld);
+            input = input_place();
+            __pipeline_commit();
+            __pipeline_wait_prior(0);
+            __syncthreads(); /* for the weights too */
+        }
+        if (t < groups * classes)
+#pragma unroll 4
+            for (int k = t / classes; k < last.in; k += groups) sum += input[k] * weight[k * ld + c];
+        part[t] = sum;
+        __syncthreads();
+        if (t < classes) {
+#pragma unroll 4
+            for (int p = 1; p < groups; p++) sum += part[t + p * classes];
+            logits[t] = sum + last.bias[t];
+        }
+        __syncthreads();
+        if (t < 32) loss_of_row(logits, gradient, last.grad.at + (size_t)r * ld, classes, label, r);
+        __syncthreads();
+        if (plan.depth > 1) {
+            const phase_layer<T> &below = plan.layer[plan.depth - 2];
+            const size_t row = (size_t)r * below.grad.ld;
+            for (int k = t; k < last.in; k += threads) {
+                const T y = below.output[row + k], z = below.pre[row + k];
+                T value = 0;
+#pragma unroll 5
+                for (int o = 0; o < classes; o++) value += gradient[o] * weight[k * ld + o];
+                below.grad.at[row + k] = value * derivative_compactly(below.activation, z, y);
+            }
+        }
+        __syncthreads(); /* before the next row */
+    }
+
+    /* Rows that a partial batch does not have: nothing comes from them. */
+    __device__ void clear_row(int r) const {
+        for (int l = max(plan.depth - 2, 0); l < plan.depth; l++) {
+            const phase_matrix<T> &grad = plan.layer[l].grad;
+            for (int j = threadIdx.x; j < grad.ld; j += blockDim.x) grad.at[(size_t)r * grad.ld + j] = 0;
+        }
+    }
+
+    /* The turn, and the pixels of the step after it: those of the first row are on their way meanwhile. */
+    __device__ void turn(bool another) const {
+        const phase_layer<T> &last = plan.layer[plan.depth - 1];
+        const int t = 4 * threadIdx.x, next = another ? rows_of(step + 1) : 0;
+        const bool ahead = plan.quads && plan.features <= 4 * (int)blockDim.x && (int)blockIdx.x < next;
+        const T *weight = last.weight.at;
+        pack<uint8_t, 4> pixels = {};
+        if (plan.weights_fit && (int)blockIdx.x < rows) {
+            T *const place = input_place() + last.input.ld;
+            stage(place, weight, last.in * last.grad.ld);
+            weight = place;
+        }
+        if (ahead && t < plan.features)
+            pixels = pack_at<4>(plan.images +
+                                (size_t)plan.order[(step + 1) * plan.batch + blockIdx.x] * plan.features + t);
+#pragma unroll 1
+        for (int r = blockIdx.x; r < plan.batch; r += gridDim.x) {
+            if (r < rows) {
+                turn_row(r, weight);
+            } else {
+                clear_row(r);
+            }
+        }
+        if (!another) return;
+        if (ahead && t < plan.features) {
+            const phase_matrix<T> to = input_of(0, step + 1);
+#pragma unroll
+            for (int q = 0; q < 4; q++)
+                to.at[(size_t)blockIdx.x * to.ld + t + q] = T(1.0 / 255.0) * T(pixels.value[q]);
+        }
+        gather(step + 1, ahead);
+        gather_labels(step + 1);
+    }
+
+    /* --- before and after --- */
+
+    /* Rows of `cols`, from a dense matrix to a padded one or back. */
+    __device__ void copy_rows(T *to, int to_ld, const T *from, int from_ld, int count, int cols) const {
+        for (int r = blockIdx.x; r < count; r += gridDim.x)
+            for (int j = threadIdx.x; j < cols; j += blockDim.x)
+                to[(size_t)r * to_ld + j] = from[(size_t)r * from_ld + j];
+    }
+
+    __device__ void load_weights() const {
+        for (int l = 0; l < plan.depth; l++) {
+            const phase_layer<T> &layer = plan.layer[l];
+            copy_rows(layer.weight.at, layer.weight.ld, layer.user_weight, layer.out, layer.in, layer.out);
+            copy_rows(layer.bias, 0, layer.user_bias, 0, 1, layer.out);
+            if (!plan.has_velocity) continue;
+            copy_rows(layer.velocity.at, layer.velocity.ld, layer.user_velocity, layer.out, layer.in,
+                      layer.out);
+            copy_rows(layer.bias_velocity, 0, layer.user_bias_velocity, 0, 1, layer.out);
+        }
+    }
+
+    __device__ void store_weights() const {
+        for (int l = 0; l < plan.depth; l++) {
+            const phase_layer<T> &layer = plan.layer[l];
+            copy_rows(layer.user_weight, layer.out, layer.weight.at, layer.weight.ld, layer.in, layer.out);
+            copy_rows(layer.user_bias, 0, layer.bias, 0, 1, layer.out);
+            if (!plan.has_velocity) continue;
+            copy_rows(layer.user_velocity, layer.out, layer.velocity.at, layer.velocity.ld, layer.in,
+                      layer.out);
+            copy_rows(layer.user_bias_velocity, 0, layer.bias_velocity, 0, 1, layer.out);
+        }
+    }
+};
+
+#endif
