@@ -108,8 +108,8 @@ measure() {
             --repeat 1
     else
         run compare-high compare $high --backends all --limit-seconds 5 --repeat 1
-        run gemm bench gemm $validation --sizes 256,512,1024 --limit-seconds 1
-        run gemm-high bench gemm $high --sizes 2048 --dtype f32 --backends openblas,tuned --limit-seconds 1.5
+        run gemm bench gemm $validation --sizes 512,1024,2048 --dtype f32 --limit-seconds 1
+        run gemm-high bench gemm $high --sizes none --dtype f32 --backends openblas,tuned
         run breakeven bench breakeven --batches 16,128,1024 --hidden 32,128,512
     fi
     run scaling bench scaling $validation --epochs 3
