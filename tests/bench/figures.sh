@@ -107,7 +107,7 @@ measure() {
         run breakeven bench breakeven --backends tuned,cuda-tuned,cublas --batches 16,128,1024,8192 --hidden 16,128,1024,4096 \
             --repeat 1
     else
-        run compare-high compare $high --backends all --limit-seconds 5 --repeat 1
+        run compare-high compare $high --backends openmp,openblas,tuned --limit-seconds 5 --repeat 1
         run gemm bench gemm $validation --sizes 512,1024,2048 --dtype f32 --limit-seconds 1
         run gemm-high bench gemm $high --sizes none --dtype f32 --backends openblas,tuned
         run breakeven bench breakeven --batches 16,128,1024 --hidden 32,128,512
