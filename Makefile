@@ -229,8 +229,11 @@ $(B)/tutorial/wrong.so: $(B)/tutorial/my.so
 
 $(B)/tests/test_plugin: | $(PLUGINS)
 
-.PHONY: plugins run-tests check-gpu
+.PHONY: plugins tests run-tests check-gpu
 plugins: $(PLUGINS)
+
+# all that make check runs, without running it
+tests: probe required $(if $(HAVE_CMOCKA),$(B)/train $(TESTS) $(PLUGINS))
 
 # the GPU part alone; OLD=1 runs what was built elsewhere as it is
 check-gpu: $(if $(filter 1,$(OLD)),,$(GPU_TESTS))
