@@ -81,7 +81,8 @@ SOURCES := $(if $(HAVE_OPENBLAS),$(SOURCES),$(filter-out kernels/host/openblas.c
 SOURCES := $(if $(HAVE_OPENMP),$(SOURCES),$(filter-out kernels/host/openmp.c,$(SOURCES)))
 CUDA_SOURCES := $(if $(HAVE_CUDA),$(wildcard kernels/cuda/*.cu src/device/*.cu))
 OBJECTS := $(SOURCES:%.c=$(B)/%.o) $(CUDA_SOURCES:%.cu=$(B)/%.cu.o)
-TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c))
+# WITHOUT=measure leaves tests/test_measure.c out
+TESTS := $(filter-out $(WITHOUT:%=$(B)/tests/test_%),$(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c)))
 GPU_TESTS := $(filter $(B)/tests/test_gpu_%,$(TESTS))
 TEST_SUPPORT := $(patsubst %.c,$(B)/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
 
