@@ -4,12 +4,7 @@
 
 /* The very tile of tuned_avx512bf16.c where this is compiled for such registers; else, and under slow tools, a small one. */
 #if defined(__AVX512F__) && !defined(__SANITIZE_ADDRESS__)
-#    define BYTES 64
-#    define LANES_F32 16
-#    define LANES_F64 8
-#    define ROWS 14
-#    define FOR_ROWS(DO) \
-        DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11) DO(12) DO(13) DO(14)
+#    include "kernels/host/tuned_avx512.inc"
 #else
 #    define BYTES 16
 #    define LANES_F32 4

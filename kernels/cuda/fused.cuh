@@ -7,6 +7,9 @@ extern "C" {
 }
 #include "kernels/cuda/tuned.cuh"
 
+/* Hz. Estimates are for an H100; of other GPUs they know the number of SMs alone. */
+static const double FUSED_CLOCK = 1.7e9;
+
 struct fused_form {
     /* Seconds that a step will take, about; 0: it cannot, for the reason (a phrase) in `why`. */
     double (*estimate)(const tuned_context *context, const fused_network *network, char *why, size_t size);

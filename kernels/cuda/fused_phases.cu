@@ -221,7 +221,7 @@ template <typename T> static bool set_up(phases_state *state) {
                                                 (int)shared_for(state->warps)));
 }
 
-static const double CLOCK = 1.7e9, MEETING = 1.1e-6; /* Hz, s: of an H100; others are in proportion */
+static const double MEETING = 1.1e-6; /* seconds */
 
 static double phases_estimate(const tuned_context *context, const fused_network *network, char *why,
                               size_t size) {
@@ -240,7 +240,7 @@ static double phases_estimate(const tuned_context *context, const fused_network 
         return 0;
     }
     const double slower = network->dtype == GEMM_F64 ? 2 : 1;
-    return slower * shape_phases(network, context->processors, warps, &shapes) / CLOCK +
+    return slower * shape_phases(network, context->processors, warps, &shapes) / FUSED_CLOCK +
            MEETING * (double)(2 * network->depth - 1);
 }
 

@@ -181,6 +181,8 @@ static int choose_split(const tuned_context *context, const fused_network *netwo
     return 0;
 }
 
+static const double EXCHANGE = 0.55e-6; /* seconds */
+
 static double resident_estimate(const tuned_context *context, const fused_network *network, char *why,
                                 size_t size) {
     resident_plan plan = {};
@@ -201,7 +203,7 @@ static double resident_estimate(const tuned_context *context, const fused_networ
         return 0;
     }
     const double cycles = 1.3 * UNITS * (plan.slice + (plan.slice + 31) / 32 * 32) + 1200;
-    return cycles / 1.7e9 + 3 * 0.55e-6;
+    return cycles / FUSED_CLOCK + 3 * EXCHANGE;
 }
 
 static void resident_close(void *opaque) {

@@ -108,12 +108,12 @@ template <typename S> struct resident {
 #pragma unroll 1
         for (int p = threadIdx.x / ROWS; p < length / PIXELS; p += THREADS / ROWS) {
             const uint4 pack = row < rows ? stage[p] : make_uint4(0, 0, 0, 0);
-            const uint32_t four[4] = {pack.x, pack.y, pack.z, pack.w};
+            const uint32_t words[4] = {pack.x, pack.y, pack.z, pack.w};
 #pragma unroll
             for (int e = 0; e < PIXELS; e++)
                 pixels[(p * PIXELS + e) * PITCH + row] =
                     scale *
-                    (__uint_as_float(__byte_perm(four[e / 4], 0x4b000000, 0x7440 + e % 4)) - 8388608.0f);
+                    (__uint_as_float(__byte_perm(words[e / 4], 0x4b000000, 0x7440 + e % 4)) - 8388608.0f);
         }
     }
 

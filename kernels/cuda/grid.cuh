@@ -41,14 +41,14 @@ __device__ inline void send(packet *to, float value, uint32_t step) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" : : "l"(to), "l"(word) : "memory");
 }
 
-/* The word as it is now. No packet is of step 0. */
+/* The word as it is now. */
 __device__ inline uint64_t look(const packet *from) {
     uint64_t word;
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
     return word;
 }
 
-/* Waits for N packets of this step, at(0) .. at(N - 1): reads all that are missing at once, again and again. (One after the other, each
+/* Waits for N packets of this step, which is not 0, at(0) .. at(N - 1): reads all that are missing at once, again and again. (One after the other, each
    that was missing at first would cost a round trip of its own.) */
 template <int N, typename P> __device__ inline void receive(float (&values)[N], uint32_t step, P at) {
     uint64_t word[N] = {};

@@ -9,12 +9,7 @@
 #    include <immintrin.h>
 
 #    define TARGET "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma"
-#    define BYTES 64
-#    define LANES_F32 16
-#    define LANES_F64 8
-#    define ROWS 14
-#    define FOR_ROWS(DO) \
-        DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11) DO(12) DO(13) DO(14)
+#    include "kernels/host/tuned_avx512.inc"
 #    define DOT(sum, x, row) \
         ((vector_f32)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(row), (__m512bh)_mm512_set1_ps(x)))
 #    include "kernels/host/tuned_isa.inc"

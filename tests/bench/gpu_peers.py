@@ -156,9 +156,10 @@ def table(args):
     print(f'{"network":<18} {"peer":<15} {"median":>8} {"least":>8} {"most":>8} {"to ours":>8}  accuracy  version')
     for (net, name), rows in results.items():
         seconds = [row['seconds'] for row in rows]
-        base = statistics.median(row['seconds'] for row in results.get((net, 'ours, fused'), rows))
+        ours_ = [row['seconds'] for row in results.get((net, 'ours, fused'), [])]
+        ratio = f'{statistics.median(seconds) / statistics.median(ours_):.1f}x' if ours_ else '-'
         print(f'{net:<18} {name:<15} {1e3 * statistics.median(seconds):8.2f} {1e3 * min(seconds):8.2f} {1e3 * max(seconds):8.2f} '
-              f'{statistics.median(seconds) / base:7.1f}x  {100 * rows[-1]["test_accuracy"]:6.2f} %  {rows[-1]["version"]}')
+              f'{ratio:>8}  {100 * rows[-1]["test_accuracy"]:6.2f} %  {rows[-1]["version"]}')
     for name, why in left_out.items():
         print(f'left out: {name}: {why}')
 
