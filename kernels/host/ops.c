@@ -32,6 +32,7 @@ struct partial {
 #define EXP expf
 #define TANH tanhf
 #define ERF erff
+#define SQRT sqrtf
 #define STORED float
 #define LOAD(x) (x)
 #define STORE(x) (x)
@@ -50,6 +51,7 @@ struct partial {
 #undef EXP
 #undef TANH
 #undef ERF
+#undef SQRT
 #undef STORED
 #undef LOAD
 #undef STORE
@@ -58,6 +60,7 @@ struct partial {
 #define EXP exp
 #define TANH tanh
 #define ERF erf
+#define SQRT sqrt
 #define STORED double
 #define LOAD(x) (x)
 #define STORE(x) (x)

@@ -41,6 +41,17 @@ enum status console_check_target(const struct config *config, const struct evalu
 
 /* --- header --- */
 
+/* The rule, but for its learning rate. */
+static void print_optimizer(const struct config *config) {
+    if (config->optimizer == OPTIMIZER_SGD) {
+        printf("%smomentum %g", config->nesterov ? "nesterov " : "", config->momentum);
+    } else {
+        printf("%s betas %g and %g", config_choice("optimizer", config->optimizer), config->beta1,
+               config->beta2);
+    }
+    printf(", weight decay %g", config->weight_decay);
+}
+
 static void print_recipe(const struct trainer *trainer) {
     const struct config *config = trainer->config;
     printf("recipe    %lld epoch%s of %s step%s of %s images, lr %g (%s", (long long)config->epochs,
@@ -48,8 +59,10 @@ static void print_recipe(const struct trainer *trainer) {
            text_grouped(trainer->batch).text, config->learning_rate,
            config_choice("schedule", config->schedule));
     if (config->warmup_steps) printf(", %lld warm-up steps", (long long)config->warmup_steps);
-    printf("), momentum %g, weight decay %g, shuffle %s, seed %lld\n", config->momentum, config->weight_decay,
-           config_choice("shuffle", config->shuffle), (long long)config->seed);
+    if (config->warmup_epochs > 0) printf(", %g warm-up epochs", config->warmup_epochs);
+    printf("), ");
+    print_optimizer(config);
+    printf(", shuffle %s, seed %lld\n", config_choice("shuffle", config->shuffle), (long long)config->seed);
 }
 
 void console_header(const struct trainer *trainer, const struct dataset_pair *data) {

@@ -1,6 +1,6 @@
 /* Checkpoints: a safetensors file with the weights under the names and in the layout of a PyTorch
-   nn.Sequential of nn.Linear (layers.N.weight [out, in], layers.N.bias [out]), the momentum buffers as
-   optimizer.velocity.<name>, and in the metadata the recipe and how far the run has come. The random numbers
+   nn.Sequential of nn.Linear (layers.N.weight [out, in], layers.N.bias [out]), what the optimiser keeps as
+   optimizer.velocity.<name>, or optimizer.exp_avg.<name> and optimizer.exp_avg_sq.<name>, and in the metadata the recipe and how far the run has come. The random numbers
    are counter-based (src/base/rng.h): seed, epoch and step are their whole state. */
 #ifndef TESSERA_NN_CHECKPOINT_H
 #define TESSERA_NN_CHECKPOINT_H
@@ -11,6 +11,7 @@
 struct train_state {
     int64_t epoch;      /* finished */
     int64_t step;       /* finished in the epoch after it */
+    uint64_t updates;   /* of the weights, finished in all */
     struct tally tally; /* of those steps */
 };
 
@@ -30,7 +31,7 @@ void checkpoint_close(struct checkpoint *checkpoint);
 enum status checkpoint_recipe(const struct checkpoint *checkpoint, struct config *config);
 
 /* Weights into `mlp`; optimiser and state, unless NULL. STATUS_BAD_DATA if the file is of another
-   architecture or dtype, or has no momentum buffers where they are needed. */
+   architecture or dtype, or has not what the optimiser kept where it is needed. */
 enum status checkpoint_restore(const struct checkpoint *checkpoint, struct mlp *mlp,
                                struct optimizer *optimizer, struct train_state *state);
 

@@ -28,7 +28,7 @@ static enum status eager_run(struct trainer *trainer, size_t first, size_t *coun
     for (size_t step = first; step < first + *count; step++) {
         const enum status status = engine_gradients(trainer, step, engine_rows(trainer, step));
         if (status) return status;
-        optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->rates + step, trainer->tally);
+        optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->scalars + step, trainer->tally);
     }
     return STATUS_OK;
 }
@@ -81,18 +81,18 @@ static size_t next_stride(double seconds, size_t steps) {
 
 static struct fused_network network_of(const struct trainer *trainer) {
     const struct mlp *mlp = &trainer->mlp;
-    const struct optimizer *optimizer = &trainer->optimizer;
+    const struct update *update = &trainer->optimizer.update;
     struct fused_network network = {.dtype = mlp->dtype,
                                     .depth = mlp->depth,
-                                    .momentum = optimizer->momentum,
-                                    .weight_decay = optimizer->weight_decay,
+                                    .momentum = update->momentum,
+                                    .weight_decay = update->weight_decay,
                                     .batch = trainer->batch,
                                     .count = trainer->train.count,
                                     .features = trainer->train.features,
                                     .images = trainer->train.images,
                                     .labels = trainer->train.labels,
                                     .order = trainer->order,
-                                    .rates = trainer->rates,
+                                    .scalars = trainer->scalars,
                                     .losses = trainer->losses,
                                     .tally = trainer->tally};
     for (size_t l = 0; l < mlp->depth; l++) {
@@ -100,11 +100,18 @@ static struct fused_network network_of(const struct trainer *trainer) {
         struct fused_layer *to = &network.layer[l];
         *to = (struct fused_layer){layer->in, layer->out, layer->activation, layer->weight, layer->bias,
                                    NULL,      NULL};
-        if (!optimizer->velocity) continue;
-        to->weight_velocity = mlp_counterpart(mlp, layer->weight, optimizer->velocity);
-        to->bias_velocity = mlp_counterpart(mlp, layer->bias, optimizer->velocity);
+        if (!update->moment1) continue;
+        to->weight_velocity = mlp_counterpart(mlp, layer->weight, update->moment1);
+        to->bias_velocity = mlp_counterpart(mlp, layer->bias, update->moment1);
     }
     return network;
+}
+
+/* What no fused step has, of what the recipe asks for; NULL: nothing. */
+static const char *beyond_fused(const struct config *config) {
+    if (config->optimizer != OPTIMIZER_SGD) return config_choice("optimizer", config->optimizer);
+    if (config->nesterov) return "nesterov";
+    return NULL;
 }
 
 /* True, or false with the reason in `why`. */
@@ -116,6 +123,9 @@ static bool fused_open(struct trainer *trainer, char *why, size_t size) {
                  backend->fused ? " with --residency host" : "");
     } else if (compute->precision != GEMM_TRUE) {
         snprintf(why, size, "it has no precision %s", config_choice("precision", trainer->config->precision));
+    } else if (beyond_fused(trainer->config)) {
+        snprintf(why, size, "it has no %s, but SGD with momentum and weight decay",
+                 beyond_fused(trainer->config));
     } else {
         const struct fused_network network = network_of(trainer);
         const bool forced = trainer->config->engine == ENGINE_FUSED;

@@ -38,26 +38,32 @@ static enum status open_epoch_buffers(struct trainer *trainer) {
     const struct device_driver *driver = device->driver;
     const size_t steps = trainer->steps, images = trainer->train.count;
     trainer->order = driver->alloc(device, images * sizeof *trainer->order);
-    trainer->rates = driver->alloc(device, steps * sizeof *trainer->rates);
+    trainer->scalars = driver->alloc(device, steps * sizeof *trainer->scalars);
     trainer->losses = driver->alloc(device, steps * sizeof *trainer->losses);
     trainer->tally = driver->alloc(device, sizeof *trainer->tally);
-    if (!trainer->order || !trainer->rates || !trainer->losses || !trainer->tally) return STATUS_FAILED;
+    if (!trainer->order || !trainer->scalars || !trainer->losses || !trainer->tally) return STATUS_FAILED;
     if (driver->upload_early) {
         trainer->early_order = driver->alloc(device, images * sizeof *trainer->order);
-        trainer->early_rates = driver->alloc(device, steps * sizeof *trainer->rates);
-        if (!trainer->early_order || !trainer->early_rates) return STATUS_FAILED;
+        trainer->early_scalars = driver->alloc(device, steps * sizeof *trainer->scalars);
+        if (!trainer->early_order || !trainer->early_scalars) return STATUS_FAILED;
     }
 
     trainer->host_order = malloc(images * sizeof *trainer->host_order);
-    trainer->host_rates = malloc(steps * sizeof *trainer->host_rates);
+    trainer->host_scalars = malloc(steps * sizeof *trainer->host_scalars);
     trainer->host_losses = calloc(steps, sizeof *trainer->host_losses);
     trainer->epoch_seconds = calloc(TIMED_EPOCHS, sizeof *trainer->epoch_seconds);
-    if (!trainer->host_order || !trainer->host_rates || !trainer->host_losses || !trainer->epoch_seconds)
+    if (!trainer->host_order || !trainer->host_scalars || !trainer->host_losses || !trainer->epoch_seconds)
         return status_set(STATUS_FAILED, "out of memory");
     return STATUS_OK;
 }
 
-/* The order of the images and the learning rates of an epoch, in host memory. */
+/* Updates done before this epoch, which is the one in progress or, when that is done, the next. */
+static uint64_t updates_before(const struct trainer *trainer, int64_t epoch) {
+    const struct train_state *state = &trainer->state;
+    return state->updates - (uint64_t)state->step + (uint64_t)(epoch - state->epoch) * trainer->steps;
+}
+
+/* The order of the images and the scalars of the steps of an epoch, in host memory. */
 static void draw_epoch(struct trainer *trainer, int64_t epoch) {
     const size_t images = trainer->train.count;
     if (trainer->drawn == epoch) return;
@@ -67,7 +73,8 @@ static void draw_epoch(struct trainer *trainer, int64_t epoch) {
     } else {
         for (size_t i = 0; i < images; i++) trainer->host_order[i] = (uint32_t)i;
     }
-    optimizer_schedule(trainer->config, (size_t)epoch, trainer->steps, trainer->host_rates);
+    schedule_epoch(trainer->config, (size_t)epoch, trainer->steps, updates_before(trainer, epoch),
+                   trainer->host_scalars);
     trainer->drawn = epoch;
     device_lap(&trainer->compute->device, PART_BATCH);
 }
@@ -81,8 +88,8 @@ static void draw_early(struct trainer *trainer) {
     if (!trainer->early_order || trainer->early == next) return;
     device->driver->upload_early(device, trainer->early_order, trainer->host_order,
                                  trainer->train.count * sizeof *trainer->order);
-    device->driver->upload_early(device, trainer->early_rates, trainer->host_rates,
-                                 trainer->steps * sizeof *trainer->rates);
+    device->driver->upload_early(device, trainer->early_scalars, trainer->host_scalars,
+                                 trainer->steps * sizeof *trainer->scalars);
     trainer->early = next;
 }
 
@@ -90,15 +97,15 @@ void trainer_begin_epoch(struct trainer *trainer) {
     struct device *device = &trainer->compute->device;
     const struct device_driver *driver = device->driver;
     const size_t order = trainer->train.count * sizeof *trainer->order,
-                 rates = trainer->steps * sizeof *trainer->rates;
+                 scalars = trainer->steps * sizeof *trainer->scalars;
     const struct tally none = {0};
     if (trainer->early_order && trainer->early == trainer->state.epoch) {
         driver->settle_early(device, trainer->order, trainer->early_order, order);
-        driver->settle_early(device, trainer->rates, trainer->early_rates, rates);
+        driver->settle_early(device, trainer->scalars, trainer->early_scalars, scalars);
     } else {
         draw_epoch(trainer, trainer->state.epoch);
         driver->upload(device, trainer->order, trainer->host_order, order);
-        driver->upload(device, trainer->rates, trainer->host_rates, rates);
+        driver->upload(device, trainer->scalars, trainer->host_scalars, scalars);
     }
     if (memcmp(&trainer->state.tally, &none, sizeof none) == 0) {
         driver->zero(device, trainer->tally, sizeof none);
@@ -122,7 +129,7 @@ static enum status warm_up(struct trainer *trainer) {
         status = mlp_forward(&trainer->mlp, trainer->mlp.capacity); /* evaluation */
     if (status) return status;
     device->driver->upload(device, trainer->tally, &frozen, sizeof frozen);
-    optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->rates, trainer->tally);
+    optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->scalars, trainer->tally);
     status = device->driver->synchronize(device);
     if (!status && trainer->engine->prepare) status = trainer->engine->prepare(trainer);
     trainer->drawn = trainer->early = -1; /* the first epoch pays for its own order */
@@ -179,13 +186,13 @@ void trainer_close(struct trainer *trainer) {
     if (trainer->mlp.compute) optimizer_close(&trainer->optimizer, &trainer->mlp);
     mlp_close(&trainer->mlp);
     device->driver->free(device, trainer->order);
-    device->driver->free(device, trainer->rates);
+    device->driver->free(device, trainer->scalars);
     device->driver->free(device, trainer->losses);
     device->driver->free(device, trainer->tally);
     device->driver->free(device, trainer->early_order);
-    device->driver->free(device, trainer->early_rates);
+    device->driver->free(device, trainer->early_scalars);
     free(trainer->host_order);
-    free(trainer->host_rates);
+    free(trainer->host_scalars);
     free(trainer->host_losses);
     free(trainer->epoch_seconds);
     *trainer = (struct trainer){0};
@@ -204,6 +211,7 @@ static enum status run_steps(struct trainer *trainer, const struct trainer_obser
         if (status) return status;
         trainer->tested = false;
         state->step += (int64_t)count;
+        state->updates += count;
         if ((size_t)state->step == trainer->steps) draw_early(trainer);
         device->driver->download(device, &state->tally, trainer->tally, sizeof state->tally);
         if (state->tally.bad_step) return diagnose_divergence(trainer);
@@ -272,7 +280,7 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
         record.seconds > 0 ? (double)(state->tally.images - images_before) / record.seconds : 0;
     if (first == 0) /* the rest of an interrupted epoch is no epoch */
         trainer->epoch_seconds[trainer->epochs_done++ % TIMED_EPOCHS] = record.seconds;
-    *state = (struct train_state){.epoch = state->epoch + 1};
+    *state = (struct train_state){.epoch = state->epoch + 1, .updates = state->updates};
     if (observer->epoch) observer->epoch(observer->self, &record);
     device_lap(device, PART_OTHER);
     return STATUS_OK;

@@ -8,6 +8,7 @@
 #include "src/nn/checkpoint.h"
 #include "src/nn/optimizer.h"
 #include "src/nn/samples.h"
+#include "src/nn/schedule.h"
 
 struct engine;
 
@@ -62,18 +63,19 @@ struct trainer {
     bool tested;                       /* last_test is that of the weights as they are */
 
     /* Device memory of one epoch. */
-    uint32_t *order;     /* [train.count]: the images, batch after batch */
-    double *rates;       /* [steps]: learning rates */
-    double *losses;      /* [steps]: mean loss of each batch */
-    struct tally *tally; /* of the epoch */
-    /* The order and the rates of the epoch after it, where the device takes them early. */
+    uint32_t *order;              /* [train.count]: the images, batch after batch */
+    struct step_scalars *scalars; /* [steps]: learning rates and the like */
+    double *losses;               /* [steps]: mean loss of each batch */
+    struct tally *tally;          /* of the epoch */
+    /* The order and the scalars of the epoch after it, where the device takes them early. */
     uint32_t *early_order;
-    double *early_rates;
+    struct step_scalars *early_scalars;
     int64_t early; /* the epoch that they are for; -1: none */
     /* Host memory of the same sizes. */
     uint32_t *host_order;
-    double *host_rates, *host_losses;
-    int64_t drawn; /* the epoch that host_order and host_rates are for; -1: none */
+    struct step_scalars *host_scalars;
+    double *host_losses;
+    int64_t drawn; /* the epoch that host_order and host_scalars are for; -1: none */
 };
 
 /* Takes up the data (pixels are copied to the device; the validation part is split off), allocates
