@@ -51,6 +51,15 @@ struct update {
     void *rounded;           /* (optional) the weights in the table's dtype, operands of a GEMM */
 };
 
+/* Inverted dropout (Srivastava et al. 2014, JMLR 15, with the scale while training): each element stays with probability 1 - rate and
+   is then divided by that, to the sixteen bits of kernels/dropout.h. */
+struct dropout {
+    double rate; /* 0 <= rate < 1 - 2^-16 */
+    uint64_t seed;
+    uint32_t layer;                  /* another layer, another mask */
+    const struct step_scalars *step; /* device memory: another step, another mask */
+};
+
 struct ops {
     /* x[r][:] = images[i][:] / 255 and y[r] = labels[i] with i = index[r]; index NULL: i = r.
        images [..][features], labels [..], index [rows], x [rows][features], y [rows]. */
@@ -65,11 +74,15 @@ struct ops {
     void (*bias_activation_backward)(void *context, size_t rows, size_t cols, enum activation activation,
                                      const void *pre, const void *out, void *grad, void *bias_grad);
 
-    /* Softmax cross-entropy, shifted by the row maximum so that it cannot overflow. grad = (softmax - onehot)
-       / rows, or NULL; `loss` receives the mean over the rows, or NULL. A label of `classes` or more makes
-       the loss NaN. */
-    void (*softmax_cross_entropy)(void *context, size_t rows, size_t classes, const void *logits,
-                                  const uint8_t *labels, void *grad, double *loss, struct tally *tally);
+    /* out[i] = 0 or in[i] / (1 - rate); `out` may be `in`. Of a gradient with the same layer and step: the way back. */
+    void (*dropout)(void *context, size_t count, const struct dropout *dropout, const void *in, void *out);
+
+    /* Softmax cross-entropy, shifted by the row maximum so that it cannot overflow. The target is (1 - smoothing) onehot + smoothing /
+       classes (Szegedy et al. 2016, as torch.nn.CrossEntropyLoss). grad = (softmax - target) / rows, or NULL; `loss` receives
+       the mean over the rows, or NULL. A label of `classes` or more makes the loss NaN. */
+    void (*softmax_cross_entropy)(void *context, size_t rows, size_t classes, double smoothing,
+                                  const void *logits, const uint8_t *labels, void *grad, double *loss,
+                                  struct tally *tally);
 
     /* All of `update`, in one pass. Nothing happens once guard->bad_step is set: all stays what it was before the bad step. */
     void (*update)(void *context, size_t count, const struct update *update, const struct step_scalars *step,

@@ -162,10 +162,10 @@ static void ops_softmax(void **state) {
                 send(&pair, labels);
                 send(&pair, logits);
                 for (int twice = 0; twice < 2; twice++) {
-                    pair.host_ops->softmax_cross_entropy(host, rows, classes, logits.host, labels.host,
+                    pair.host_ops->softmax_cross_entropy(host, rows, classes, 0, logits.host, labels.host,
                                                          grad.host, loss.host, tally.host);
-                    pair.gpu_ops->softmax_cross_entropy(gpu, rows, classes, logits.gpu, labels.gpu, grad.gpu,
-                                                        loss.gpu, tally.gpu);
+                    pair.gpu_ops->softmax_cross_entropy(gpu, rows, classes, 0, logits.gpu, labels.gpu,
+                                                        grad.gpu, loss.gpu, tally.gpu);
                 }
                 compare_tallies(&pair, tally, loss);
                 if (!bad) compare_twins(&pair, pair.stored, grad, 32);

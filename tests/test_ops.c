@@ -119,7 +119,8 @@ static void softmax_matches_its_definition(void **state) {
         struct tally tally = {0};
         for (size_t r = 0; r < ROWS; r++) labels[r] = (uint8_t)(r * 5 % CLASSES);
         host_ops((enum gemm_dtype)dtype)
-            ->softmax_cross_entropy(&context, ROWS, CLASSES, logits.data, labels, grad.data, &loss, &tally);
+            ->softmax_cross_entropy(&context, ROWS, CLASSES, 0, logits.data, labels, grad.data, &loss,
+                                    &tally);
         for (size_t r = 0; r < ROWS; r++) {
             double sum = 0;
             size_t best = 0;
@@ -152,10 +153,10 @@ static void softmax_cannot_overflow(void **state) {
     float grad[3];
     double loss;
     struct tally tally = {0};
-    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 3, logits, &label, grad, &loss, &tally);
+    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 3, 0, logits, &label, grad, &loss, &tally);
     assert_true(loss == 0 && grad[0] == 0 && grad[1] == 0 && tally.correct == 1 && tally.bad_step == 0);
     const uint8_t wrong = 1;
-    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 3, logits, &wrong, grad, &loss, &tally);
+    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 3, 0, logits, &wrong, grad, &loss, &tally);
     assert_true(isfinite(loss) && loss > 5e38 && grad[0] == 1 && grad[1] == -1 && tally.bad_step == 0);
 }
 
@@ -166,12 +167,12 @@ static void softmax_notices_what_is_not_finite(void **state) {
     double loss;
     for (int i = 0; i < 3; i++) {
         struct tally tally = {0};
-        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, good, &label, NULL, &loss, &tally);
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, good, &label, NULL, &loss, &tally);
         assert_true(tally.bad_step == 0 && tally.correct == 1);
-        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, i < 2 ? bad[i] : good,
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, i < 2 ? bad[i] : good,
                                                   i < 2 ? &label : &out_of_range, NULL, &loss, &tally);
         assert_true(tally.bad_step == 2 && tally.correct == 1 && !isfinite(loss));
-        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, bad[0], &label, NULL, &loss, &tally);
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, bad[0], &label, NULL, &loss, &tally);
         assert_int_equal(tally.bad_step, 2); /* the first stays */
     }
 }

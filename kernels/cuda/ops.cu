@@ -1,6 +1,6 @@
 /* Element-wise ops on the GPU: the same functions as kernels/host/ops.inc, one pass over memory and one launch each.
 
-   Here       gather, rounding, and the table. bias.cu, loss.cu and update.cu have the others.
+   Here       gather, rounding, and the table. The others have files of their own.
    Bound by   small batches: the launch (2 us); large ones: bytes. */
 #include "kernels/cuda/ops.cuh"
 
@@ -61,6 +61,7 @@ template <typename T> static const struct ops *table(void) {
         .gather = gather<T>,
         .bias_activation = cuda_bias_activation<T>,
         .bias_activation_backward = cuda_bias_activation_backward<T>,
+        .dropout = cuda_dropout<T>,
         .softmax_cross_entropy = cuda_softmax_cross_entropy<T>,
         .update = cuda_update<T>,
         .round = round_to_storage<T>,

@@ -28,7 +28,7 @@ static inline unsigned cuda_grid_for(size_t elements, size_t per_block) {
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
 
-/* Its entries that have a file of their own: bias.cu, loss.cu and update.cu. */
+/* Its entries that have a file of their own: bias.cu, dropout.cu, loss.cu and update.cu. */
 template <typename T>
 void cuda_bias_activation(void *context, size_t rows, size_t cols, enum activation activation,
                           const void *bias, void *pre, void *out);
@@ -36,8 +36,11 @@ template <typename T>
 void cuda_bias_activation_backward(void *context, size_t rows, size_t cols, enum activation activation,
                                    const void *pre, const void *out, void *grad, void *bias_grad);
 template <typename T>
-void cuda_softmax_cross_entropy(void *context, size_t rows, size_t classes, const void *logits,
-                                const uint8_t *labels, void *grad, double *loss, struct tally *tally);
+void cuda_dropout(void *context, size_t count, const struct dropout *dropout, const void *in, void *out);
+template <typename T>
+void cuda_softmax_cross_entropy(void *context, size_t rows, size_t classes, double smoothing,
+                                const void *logits, const uint8_t *labels, void *grad, double *loss,
+                                struct tally *tally);
 template <typename T>
 void cuda_update(void *context, size_t count, const struct update *update, const struct step_scalars *step,
                  const struct tally *guard);

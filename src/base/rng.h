@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* What a number is drawn for. Streams of one seed are independent of each other. */
-enum rng_stream { RNG_INIT = 1, RNG_SHUFFLE = 2, RNG_SYNTHETIC = 3, RNG_TEST = 4 };
+enum rng_stream { RNG_INIT = 1, RNG_SHUFFLE = 2, RNG_SYNTHETIC = 3, RNG_TEST = 4, RNG_DROPOUT = 6 };
 
 struct rng {
     uint32_t key[2];     /* seed */

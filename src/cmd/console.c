@@ -52,6 +52,11 @@ static void print_optimizer(const struct config *config) {
     printf(", weight decay %g", config->weight_decay);
 }
 
+/* ", name value" of what is on. */
+static void print_number(const char *name, double value) {
+    if (value > 0) printf(", %s %g", name, value);
+}
+
 static void print_recipe(const struct trainer *trainer) {
     const struct config *config = trainer->config;
     printf("recipe    %lld epoch%s of %s step%s of %s images, lr %g (%s", (long long)config->epochs,
@@ -62,6 +67,9 @@ static void print_recipe(const struct trainer *trainer) {
     if (config->warmup_epochs > 0) printf(", %g warm-up epochs", config->warmup_epochs);
     printf("), ");
     print_optimizer(config);
+    print_number("dropout", config->dropout);
+    print_number("input dropout", config->input_dropout);
+    print_number("label smoothing", config->label_smoothing);
     printf(", shuffle %s, seed %lld\n", config_choice("shuffle", config->shuffle), (long long)config->seed);
 }
 

@@ -43,6 +43,8 @@ struct config {
     double warmup_epochs, lr_gamma, lr_min;
     double pct_start, div_factor, final_div_factor; /* of SCHEDULE_ONE_CYCLE */
     double ema_decay;                               /* 0: no moving average of the weights */
+    double dropout, input_dropout;                  /* rates */
+    double label_smoothing;
     int64_t seed, validation;
     int shuffle; /* 0 off, 1 on */
     int dtype;   /* enum gemm_dtype */

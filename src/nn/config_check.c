@@ -26,6 +26,10 @@ enum status config_check_recipe(const struct config *config) {
     if (config->schedule == SCHEDULE_ONE_CYCLE && (config->warmup_steps || config->warmup_epochs > 0))
         return status_set(STATUS_USAGE,
                           "schedule one-cycle rises by itself, over pct-start of the steps: give no warm-up");
+    if (config->dropout > 0 && config->layers.count < 3)
+        return status_set(STATUS_USAGE,
+                          "dropout is for hidden layers, and layers has none: leave it out, or use "
+                          "--input-dropout");
     return STATUS_OK;
 }
 

@@ -12,16 +12,18 @@ enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) 
     struct mlp *mlp = &trainer->mlp;
     struct device *device = &trainer->compute->device;
     const struct mlp_layer *last = mlp_last(mlp);
+    const struct step_scalars *at = trainer->scalars + step;
 
     mlp->ops->gather(device->ops_context, rows, trainer->train.features, trainer->train.images,
                      trainer->train.labels, trainer->order + step * trainer->batch, mlp->input, mlp->labels);
     device_lap(device, PART_BATCH);
-    const enum status status = mlp_forward(mlp, rows);
+    const enum status status = mlp_forward(mlp, rows, at);
     if (status) return status;
-    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, last->output, mlp->labels,
-                                    last->grad, trainer->losses + step, trainer->tally);
+    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, trainer->config->label_smoothing,
+                                    last->output, mlp->labels, last->grad, trainer->losses + step,
+                                    trainer->tally);
     device_lap(device, PART_ELEMENTWISE);
-    return mlp_backward(mlp, rows);
+    return mlp_backward(mlp, rows, at);
 }
 
 static enum status eager_run(struct trainer *trainer, size_t first, size_t *count) {
@@ -111,6 +113,8 @@ static struct fused_network network_of(const struct trainer *trainer) {
 static const char *beyond_fused(const struct config *config) {
     if (config->optimizer != OPTIMIZER_SGD) return config_choice("optimizer", config->optimizer);
     if (config->nesterov) return "nesterov";
+    if (config->dropout > 0 || config->input_dropout > 0) return "dropout";
+    if (config->label_smoothing > 0) return "label smoothing";
     return NULL;
 }
 

@@ -17,7 +17,9 @@ struct mlp_layer {
     const void *operand; /* the weights that GEMM reads: `weight`, or its copy rounded to `stored` */
     void *weight_grad, *bias_grad; /* the same shapes */
     void *pre, *output;            /* [capacity][out]; the same memory unless the derivative needs both */
-    void *grad;                    /* [capacity][out]: dL/dZ */
+    void *
+        dropped; /* [capacity][out]: what the layer above reads while training; `output` itself where dropout may write there */
+    void *grad;  /* [capacity][out]: dL/dZ */
 };
 
 struct mlp {
@@ -32,6 +34,8 @@ struct mlp {
     uint8_t *labels;                            /* [capacity] */
     void *parameters, *gradients, *activations; /* the arenas */
     void *operands; /* the arena of rounded parameters; NULL where parameters are operands as they are */
+    double input_dropout, hidden_dropout; /* rates */
+    uint64_t seed;                        /* of dropout */
     size_t parameter_elements; /* of the parameter arena and of the gradient arena, alignment gaps included */
 };
 
@@ -47,11 +51,12 @@ enum status mlp_initialize(struct mlp *mlp, enum init init, uint64_t seed);
 /* To be called after the parameters were written: renews the operands, if they are kept apart. */
 void mlp_parameters_changed(struct mlp *mlp);
 
-/* Each layer's Z and Y for the first `rows` rows of `input`. */
-enum status mlp_forward(struct mlp *mlp, size_t rows);
+/* Each layer's Z and Y for the first `rows` rows of `input`. `step`, device memory, is that of a step of training, and dropout is done,
+   on `input` too; NULL evaluates. */
+enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars *step);
 
-/* From dL/dZ of the last layer (its `grad`) to all weight and bias gradients. */
-enum status mlp_backward(struct mlp *mlp, size_t rows);
+/* From dL/dZ of the last layer (its `grad`) to all weight and bias gradients, after mlp_forward with the same step. */
+enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step);
 
 /* The logits, [rows][classes]. */
 static inline const struct mlp_layer *mlp_last(const struct mlp *mlp) {

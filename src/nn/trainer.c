@@ -126,7 +126,7 @@ static enum status warm_up(struct trainer *trainer) {
     if (!status && !device->driver->host_memory)
         status = engine_gradients(trainer, last, engine_rows(trainer, last));
     if (!status && !device->driver->host_memory)
-        status = mlp_forward(&trainer->mlp, trainer->mlp.capacity); /* evaluation */
+        status = mlp_forward(&trainer->mlp, trainer->mlp.capacity, NULL); /* evaluation */
     if (status) return status;
     device->driver->upload(device, trainer->tally, &frozen, sizeof frozen);
     optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->scalars, trainer->tally);
