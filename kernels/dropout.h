@@ -9,15 +9,13 @@
 
 enum { DROPOUT_BLOCK = 8 }; /* elements that one block of random words decides on */
 
-/* 16 random bits for each of the elements DROPOUT_BLOCK block .. DROPOUT_BLOCK block + 7: element e has the low half of word e / 2 if
+/* The counter of a block, whose key is the seed: 16 random bits for each of the elements DROPOUT_BLOCK block .. DROPOUT_BLOCK block + 7: element e has the low half of word e / 2 if
    e is even, else the high half. One below the threshold is dropped. */
-PHILOX_FUNCTION void dropout_words(uint64_t seed, uint32_t layer, uint64_t step, uint64_t block,
-                                   uint32_t word[4]) {
+PHILOX_FUNCTION void dropout_counter(uint32_t layer, uint64_t step, uint64_t block, uint32_t word[4]) {
     word[0] = (uint32_t)block;
     word[1] = (uint32_t)(block >> 32) << 16 | (uint32_t)(step >> 32);
     word[2] = (uint32_t)step;
     word[3] = layer << 8 | RNG_DROPOUT;
-    philox(word, (uint32_t)seed, (uint32_t)(seed >> 32));
 }
 
 /* The rate in 65536ths. */

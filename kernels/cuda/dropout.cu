@@ -26,7 +26,8 @@ __global__ void dropout_kernel(size_t count, uint32_t threshold, real<T> scale, 
             for (int e = 0; start + e < count; e++) x.value[e] = in[start + e];
         }
         uint32_t word[4];
-        dropout_words(seed, layer, number, block, word);
+        dropout_counter(layer, number, block, word);
+        philox(word, (uint32_t)seed, (uint32_t)(seed >> 32));
 #pragma unroll
         for (int e = 0; e < DROPOUT_BLOCK; e++) {
             const uint32_t bits = word[e / 2] >> 16 * (e % 2) & 0xffff;

@@ -1,21 +1,24 @@
 #include "kernels/host/dropout.h"
 
 void dropout_bits(const struct dropout *dropout, size_t run, uint16_t bits[DROPOUT_RUN]) {
-    uint32_t words[4][DROPOUT_LANES];
-    const uint64_t seed = dropout->seed, step = dropout->step->number;
-    const uint32_t layer = dropout->layer;
-#pragma omp simd
+    uint32_t words[4][DROPOUT_LANES], block[4], turned[4 * DROPOUT_LANES];
+    const uint64_t seed = dropout->seed;
     for (size_t l = 0; l < DROPOUT_LANES; l++) {
-        uint32_t word[4];
-        dropout_words(seed, layer, step, run * DROPOUT_LANES + l, word);
-        words[0][l] = word[0];
-        words[1][l] = word[1];
-        words[2][l] = word[2];
-        words[3][l] = word[3];
+        dropout_counter(dropout->layer, dropout->step->number, run * DROPOUT_LANES + l, block);
+        for (size_t w = 0; w < 4; w++) words[w][l] = block[w];
+    }
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
+        const uint32_t key0 = philox_key0((uint32_t)seed, round),
+                       key1 = philox_key1((uint32_t)(seed >> 32), round);
+#pragma omp simd
+        for (size_t l = 0; l < DROPOUT_LANES; l++)
+            philox_round(&words[0][l], &words[1][l], &words[2][l], &words[3][l], key0, key1);
     }
     for (size_t l = 0; l < DROPOUT_LANES; l++)
-        for (size_t w = 0; w < 4; w++) {
-            bits[l * DROPOUT_BLOCK + 2 * w] = (uint16_t)words[w][l];
-            bits[l * DROPOUT_BLOCK + 2 * w + 1] = (uint16_t)(words[w][l] >> 16);
-        }
+        for (size_t w = 0; w < 4; w++) turned[4 * l + w] = words[w][l];
+#pragma omp simd
+    for (size_t w = 0; w < 4 * DROPOUT_LANES; w++) {
+        bits[2 * w] = (uint16_t)turned[w];
+        bits[2 * w + 1] = (uint16_t)(turned[w] >> 16);
+    }
 }
