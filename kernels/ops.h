@@ -88,6 +88,15 @@ struct ops {
     void (*update)(void *context, size_t count, const struct update *update, const struct step_scalars *step,
                    const struct tally *guard);
 
+    /* *factor (device memory) = what brings the Euclidean norm of `grad` down to the limit, at most 1: limit / (norm + 1e-6), as
+       torch.nn.utils.clip_grad_norm_. */
+    void (*clip_norm)(void *context, size_t count, const void *grad, double limit, double *factor);
+
+    /* Columns of weights [rows][cols], each what goes into one unit, whose Euclidean norm is above the limit are scaled down to it:
+       limit / (norm + 1e-7), as torch.renorm (Srivastava et al. 2014). Nothing happens once guard->bad_step is set. */
+    void (*max_norm)(void *context, size_t rows, size_t cols, double limit, const struct tally *guard,
+                     void *weights);
+
     /* rounded[i] = values[i], parameters made operands of a GEMM in the table's dtype. */
     void (*round)(void *context, size_t count, const void *values, void *rounded);
 };

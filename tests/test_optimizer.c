@@ -128,6 +128,63 @@ static void rules_are_those_of_pytorch(void **state) {
             check_rule((enum gemm_dtype)dtype, &rules[r], r % 2);
 }
 
+/* --- norms --- */
+
+static void clipping_by_norm(void **state) {
+    (void)state;
+    for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++) {
+        struct values g = values_random((enum gemm_dtype)dtype, COUNT, 1, 3);
+        double squares = 0, factor[2];
+        for (size_t i = 0; i < COUNT; i++) squares += values_get(g, i) * values_get(g, i);
+        const double norm = sqrt(squares), limits[] = {norm / 7, 2 * norm, 1e-9};
+        for (size_t l = 0; l < 3; l++) {
+            const double wanted = fmin(1, limits[l] / (norm + 1e-6));
+            for (int threads = 1; threads < 3; threads++) { /* the same bits */
+                struct host_ops_context some = {.threads = threads};
+                host_ops((enum gemm_dtype)dtype)
+                    ->clip_norm(&some, COUNT, g.data, limits[l], &factor[threads - 1]);
+            }
+            assert_near(factor[0] / wanted, 1, 1e-12);
+            assert_true(factor[0] == factor[1]);
+        }
+        values_set(g, 0, 1e-3);
+        host_ops((enum gemm_dtype)dtype)->clip_norm(&context, 1, g.data, 0.5, &factor[0]); /* short ones */
+        assert_true(factor[0] == 1);
+        free(g.data);
+    }
+}
+
+static void max_norm_of_columns(void **state) {
+    (void)state;
+    static const size_t shapes[][2] = {{1, 1}, {300, 129}, {784, 64}, {17, 70}};
+    for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++)
+        for (size_t s = 0; s < 4; s++) {
+            const size_t rows = shapes[s][0], cols = shapes[s][1];
+            struct values w = values_random((enum gemm_dtype)dtype, rows * cols, 1, 4),
+                          before = values_random((enum gemm_dtype)dtype, rows * cols, 1, 4);
+            const double limit = sqrt((double)rows / 3); /* about half of the columns are longer */
+            struct tally guard = {.bad_step = 1};
+            const struct ops *ops = host_ops((enum gemm_dtype)dtype);
+            ops->max_norm(&context, rows, cols, limit, &guard, w.data);
+            assert_memory_equal(w.data, before.data, rows * cols * dtype_size((enum gemm_dtype)dtype));
+            guard.bad_step = 0;
+            ops->max_norm(&context, rows, cols, limit, &guard, w.data);
+            size_t scaled = 0;
+            for (size_t c = 0; c < cols; c++) {
+                double squares = 0;
+                for (size_t r = 0; r < rows; r++) squares += pow(values_get(before, r * cols + c), 2);
+                const double factor = sqrt(squares) > limit ? limit / sqrt(squares) : 1;
+                scaled += factor < 1;
+                for (size_t r = 0; r < rows; r++)
+                    assert_near(values_get(w, r * cols + c), factor * values_get(before, r * cols + c),
+                                4 * dtype_epsilon((enum gemm_dtype)dtype) + 1e-7);
+            }
+            if (cols > 1) assert_in_range(scaled, cols / 5, cols - cols / 5);
+            free(w.data);
+            free(before.data);
+        }
+}
+
 /* --- schedules --- */
 
 static double rate_of(const char *settings, size_t epoch, size_t step) {
@@ -191,6 +248,8 @@ static void what_adam_and_the_average_take_from_a_step(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rules_are_those_of_pytorch),
+        cmocka_unit_test(clipping_by_norm),
+        cmocka_unit_test(max_norm_of_columns),
         cmocka_unit_test(learning_rates),
         cmocka_unit_test(what_adam_and_the_average_take_from_a_step),
     };

@@ -64,6 +64,8 @@ template <typename T> static const struct ops *table(void) {
         .dropout = cuda_dropout<T>,
         .softmax_cross_entropy = cuda_softmax_cross_entropy<T>,
         .update = cuda_update<T>,
+        .clip_norm = cuda_clip_norm<real<T>>,
+        .max_norm = cuda_max_norm<real<T>>,
         .round = round_to_storage<T>,
     };
     return &ops;

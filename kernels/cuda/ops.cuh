@@ -28,7 +28,7 @@ static inline unsigned cuda_grid_for(size_t elements, size_t per_block) {
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
 
-/* Its entries that have a file of their own: bias.cu, dropout.cu, loss.cu and update.cu. */
+/* Its entries that have a file of their own: bias.cu, dropout.cu, loss.cu, norms.cu and update.cu. */
 template <typename T>
 void cuda_bias_activation(void *context, size_t rows, size_t cols, enum activation activation,
                           const void *bias, void *pre, void *out);
@@ -44,5 +44,10 @@ void cuda_softmax_cross_entropy(void *context, size_t rows, size_t classes, doub
 template <typename T>
 void cuda_update(void *context, size_t count, const struct update *update, const struct step_scalars *step,
                  const struct tally *guard);
+template <typename R>
+void cuda_clip_norm(void *context, size_t count, const void *grad, double limit, double *factor);
+template <typename R>
+void cuda_max_norm(void *context, size_t rows, size_t cols, double limit, const struct tally *guard,
+                   void *weights);
 
 #endif

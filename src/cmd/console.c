@@ -67,6 +67,8 @@ static void print_recipe(const struct trainer *trainer) {
     if (config->warmup_epochs > 0) printf(", %g warm-up epochs", config->warmup_epochs);
     printf("), ");
     print_optimizer(config);
+    print_number("clip norm", config->clip_norm);
+    print_number("max norm", config->max_norm);
     print_number("dropout", config->dropout);
     print_number("input dropout", config->input_dropout);
     print_number("label smoothing", config->label_smoothing);

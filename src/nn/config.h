@@ -38,7 +38,8 @@ struct config {
     double learning_rate, momentum, weight_decay;
     int nesterov; /* 0 off, 1 on */
     double beta1, beta2, epsilon;
-    int schedule; /* enum schedule */
+    double clip_norm, max_norm; /* 0: none */
+    int schedule;               /* enum schedule */
     int64_t warmup_steps, lr_step_epochs;
     double warmup_epochs, lr_gamma, lr_min;
     double pct_start, div_factor, final_div_factor; /* of SCHEDULE_ONE_CYCLE */

@@ -51,6 +51,10 @@ static const struct config_key keys[] = {
     {"weight-decay", NULL, KEY_REAL, RECIPE, AT(weight_decay), 0, 1e6, NULL, "0", "X",
      "times the weight, added to the gradient, biases included; adamw: times learning rate and weight, off "
      "the weight"},
+    {"clip-norm", NULL, KEY_REAL, RECIPE, AT(clip_norm), 0, 1e12, NULL, "0", "X",
+     "the gradient of all parameters is scaled down to this Euclidean norm if it is longer; 0: never"},
+    {"max-norm", NULL, KEY_REAL, RECIPE, AT(max_norm), 0, 1e12, NULL, "0", "X",
+     "the weights that go into a unit are scaled down to this Euclidean norm if they are longer; 0: never"},
     {"schedule", NULL, KEY_CHOICE, RECIPE, AT(schedule), 0, 0, schedules, "constant", NULL,
      "of the learning rate: step (x lr-gamma every lr-step-epochs), cosine (to lr-min, step by step), "
      "exponential (x lr-gamma every epoch), one-cycle (up to learning-rate and down, with pct-start, "

@@ -115,6 +115,8 @@ static const char *beyond_fused(const struct config *config) {
     if (config->nesterov) return "nesterov";
     if (config->dropout > 0 || config->input_dropout > 0) return "dropout";
     if (config->label_smoothing > 0) return "label smoothing";
+    if (config->clip_norm > 0) return "clipping by norm";
+    if (config->max_norm > 0) return "max-norm";
     return NULL;
 }
 

@@ -21,14 +21,26 @@ enum status optimizer_open(struct optimizer *optimizer, struct mlp *mlp, const s
                                                .epsilon = config->epsilon,
                                                .weights = mlp->parameters,
                                                .grad = mlp->gradients,
-                                               .rounded = mlp->operands}};
+                                               .rounded = mlp->operands},
+                                    .clip_norm = config->clip_norm,
+                                    .max_norm = config->max_norm};
+    struct device *device = &mlp->compute->device;
     struct update *update = &optimizer->update;
     enum status status = STATUS_OK;
+    if (optimizer->clip_norm > 0) {
+        update->clip = optimizer->clip = device->driver->alloc(device, sizeof *optimizer->clip);
+        if (!optimizer->clip) return STATUS_FAILED;
+    }
     if (update->method != UPDATE_SGD) {
         status = add_arena(optimizer, mlp, "optimizer.exp_avg.", &update->moment1);
         if (!status) status = add_arena(optimizer, mlp, "optimizer.exp_avg_sq.", &update->moment2);
     } else if (update->momentum > 0) {
         status = add_arena(optimizer, mlp, "optimizer.velocity.", &update->moment1);
+    }
+    if (optimizer->max_norm > 0) {
+        optimizer->afterwards = (struct update){
+            .weights = update->weights, .average = update->average, .rounded = update->rounded};
+        update->average = update->rounded = NULL;
     }
     return status;
 }
@@ -36,14 +48,26 @@ enum status optimizer_open(struct optimizer *optimizer, struct mlp *mlp, const s
 void optimizer_close(struct optimizer *optimizer, struct mlp *mlp) {
     struct device *device = &mlp->compute->device;
     for (size_t i = 0; i < optimizer->arenas; i++) device->driver->free(device, optimizer->arena[i].memory);
+    device->driver->free(device, optimizer->clip);
     *optimizer = (struct optimizer){0};
 }
 
 void optimizer_step(struct optimizer *optimizer, struct mlp *mlp, const struct step_scalars *step,
                     const struct tally *guard) {
     struct device *device = &mlp->compute->device;
+    const struct ops *ops = mlp->ops;
+    const size_t count = mlp->parameter_elements;
     device_range_begin(device, "update");
-    mlp->ops->update(device->ops_context, mlp->parameter_elements, &optimizer->update, step, guard);
+    if (optimizer->clip)
+        ops->clip_norm(device->ops_context, count, mlp->gradients, optimizer->clip_norm, optimizer->clip);
+    ops->update(device->ops_context, count, &optimizer->update, step, guard);
+    if (optimizer->max_norm > 0) {
+        for (size_t l = 0; l < mlp->depth; l++)
+            ops->max_norm(device->ops_context, mlp->layer[l].in, mlp->layer[l].out, optimizer->max_norm,
+                          guard, mlp->layer[l].weight);
+        if (optimizer->afterwards.average || optimizer->afterwards.rounded)
+            ops->update(device->ops_context, count, &optimizer->afterwards, step, guard);
+    }
     device_range_end(device);
     device_lap(device, PART_OPTIMIZER);
 }

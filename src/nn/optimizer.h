@@ -13,7 +13,10 @@ struct optimizer_arena {
 };
 
 struct optimizer {
-    struct update update;                           /* the rule and its arrays, but for the weights' */
+    struct update update;       /* the rule and its arrays */
+    struct update afterwards;   /* with max-norm: what follows the weights when they have been scaled */
+    double clip_norm, max_norm; /* limits; 0: none */
+    double *clip;               /* device memory: the factor of a step */
     struct optimizer_arena arena[OPTIMIZER_ARENAS]; /* the first `arenas` are in use */
     size_t arenas;
 };
