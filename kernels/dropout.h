@@ -5,13 +5,12 @@
 
 #include "kernels/ops.h"
 #include "src/base/philox.h"
-#include "src/base/rng.h"
 
 enum { DROPOUT_BLOCK = 8 }; /* elements that one block of random words decides on */
 
 /* The counter of a block, whose key is the seed: 16 random bits for each of the elements DROPOUT_BLOCK block .. DROPOUT_BLOCK block + 7: element e has the low half of word e / 2 if
    e is even, else the high half. One below the threshold is dropped. */
-PHILOX_FUNCTION void dropout_counter(uint32_t layer, uint64_t step, uint64_t block, uint32_t word[4]) {
+ANYWHERE void dropout_counter(uint32_t layer, uint64_t step, uint64_t block, uint32_t word[4]) {
     word[0] = (uint32_t)block;
     word[1] = (uint32_t)(block >> 32) << 16 | (uint32_t)(step >> 32);
     word[2] = (uint32_t)step;

@@ -7,7 +7,7 @@
 
 #include "kernels/host/ops.h"
 #include "src/backend/registry.h"
-#include "src/base/rng.h"
+#include "src/base/philox.h"
 #include "src/nn/mlp.h"
 
 /* --- dropout --- */
@@ -16,11 +16,10 @@
 static bool dropped(const struct dropout *dropout, size_t element) {
     const uint64_t step = dropout->step->number, block = element / 8;
     const uint32_t key[2] = {(uint32_t)dropout->seed, (uint32_t)(dropout->seed >> 32)},
-                   counter[4] = {(uint32_t)block,
-                                 (uint32_t)(block >> 32) * 65536 + (uint32_t)(step >> 32),
+                   counter[4] = {(uint32_t)block, (uint32_t)(block >> 32) * 65536 + (uint32_t)(step >> 32),
                                  (uint32_t)step, dropout->layer * 256 + RNG_DROPOUT};
     uint32_t words[4];
-    rng_philox(counter, key, words);
+    philox4x32(counter, key, words);
     const uint32_t half = element % 2 ? words[element % 8 / 2] / 65536 : words[element % 8 / 2] % 65536;
     return half < round(dropout->rate * 65536);
 }
@@ -50,7 +49,8 @@ static void dropout_is_its_definition(void **state) {
                         assert_true(values_get(out, i) == 0);
                     } else {
                         assert_near(values_get(out, i) * (1 - dropout->rate), values_get(in, i),
-                                    values_roundings(2, (enum gemm_dtype)dtype) + 1e-4 * fabs(values_get(in, i)));
+                                    values_roundings(2, (enum gemm_dtype)dtype) +
+                                        1e-4 * fabs(values_get(in, i)));
                     }
                 }
                 const double p = dropout->rate;
@@ -116,8 +116,8 @@ static void smoothed_cross_entropy(void **state) {
                     for (size_t c = 0; c < classes; c++) sum += exp(values_get(logits, r * classes + c));
                     for (size_t c = 0; c < classes; c++) {
                         const double p = exp(values_get(logits, r * classes + c)) / sum,
-                                     target = smoothing / (double)classes +
-                                              (c == labels[r] ? 1 - smoothing : 0);
+                                     target =
+                                         smoothing / (double)classes + (c == labels[r] ? 1 - smoothing : 0);
                         want -= target * log(p);
                         assert_near(values_get(grad, r * classes + c) * ROWS, p - target,
                                     values_roundings(32, (enum gemm_dtype)dtype));
@@ -145,8 +145,8 @@ static double loss_of(struct mlp *mlp, double smoothing, bool training, bool gra
         dtype_set(mlp->stored, mlp->input, i, (double)(i * 37 % 101) / 64 - 0.75);
     for (size_t r = 0; r < BATCH; r++) mlp->labels[r] = (uint8_t)(r * r % 5);
     assert_status(mlp_forward(mlp, BATCH, step), STATUS_OK);
-    mlp->ops->softmax_cross_entropy(mlp->compute->device.ops_context, BATCH, last->out, smoothing, last->output,
-                                    mlp->labels, gradients ? last->grad : NULL, &loss, &tally);
+    mlp->ops->softmax_cross_entropy(mlp->compute->device.ops_context, BATCH, last->out, smoothing,
+                                    last->output, mlp->labels, gradients ? last->grad : NULL, &loss, &tally);
     if (gradients) assert_status(mlp_backward(mlp, BATCH, step), STATUS_OK);
     return loss;
 }
@@ -156,8 +156,8 @@ static void open_network(struct compute *compute, struct mlp *mlp, const char *a
     struct config config;
     char settings[200];
     snprintf(settings, sizeof settings,
-             "layers=17-11-6-5 activation=%s init=uniform dtype=%s dropout=0.3 input-dropout=0.2 seed=7", activation,
-             dtype);
+             "layers=17-11-6-5 activation=%s init=uniform dtype=%s dropout=0.3 input-dropout=0.2 seed=7",
+             activation, dtype);
     support_config(&config, settings);
     assert_status(mlp_open(mlp, compute, &config, BATCH + 5), STATUS_OK);
     assert_status(mlp_initialize(mlp, INIT_UNIFORM, 3), STATUS_OK);
@@ -190,7 +190,7 @@ static void gradients_match_finite_differences(void **state) {
             assert_near(gradient[i], (above - below) / (2 * h), 1e-8);
             live += fabs(gradient[i]) > 1e-5;
         }
-        assert_true(live > mlp_parameter_count(&mlp) / 2); /* zeros would pass for anything */
+        assert_true(live > mlp_parameter_count(&mlp) / 2);           /* zeros would pass for anything */
         assert_true(loss_of(&mlp, smoothing, false, false) != loss); /* evaluation drops nothing */
         free(gradient);
         mlp_close(&mlp);
@@ -204,7 +204,8 @@ static void every_backend_has_the_same_gradients(void **state) {
     static const char *const dtypes[] = {"f32", "f64"};
     for (size_t entry = 0; entry < registry_count(); entry++) {
         char why[256];
-        if (!support_on_host(registry_at(entry)) || !registry_usable(registry_at(entry), why, sizeof why)) continue;
+        if (!support_on_host(registry_at(entry)) || !registry_usable(registry_at(entry), why, sizeof why))
+            continue;
         for (size_t a = 0; a < ACTIVATIONS; a++)
             for (size_t d = 0; d < 2; d++) {
                 struct compute serial, compute;

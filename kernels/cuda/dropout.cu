@@ -25,9 +25,10 @@ __global__ void dropout_kernel(size_t count, uint32_t threshold, real<T> scale, 
         } else {
             for (int e = 0; start + e < count; e++) x.value[e] = in[start + e];
         }
-        uint32_t word[4];
-        dropout_counter(layer, number, block, word);
-        philox(word, (uint32_t)seed, (uint32_t)(seed >> 32));
+        const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+        uint32_t counter[4], word[4];
+        dropout_counter(layer, number, block, counter);
+        philox4x32(counter, key, word);
 #pragma unroll
         for (int e = 0; e < DROPOUT_BLOCK; e++) {
             const uint32_t bits = word[e / 2] >> 16 * (e % 2) & 0xffff;

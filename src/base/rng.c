@@ -1,14 +1,6 @@
 #include "src/base/rng.h"
 
 #include <math.h>
-#include <string.h>
-
-#include "src/base/philox.h"
-
-void rng_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
-    memcpy(out, counter, 4 * sizeof *out);
-    philox(out, key[0], key[1]);
-}
 
 struct rng rng_open(uint64_t seed, enum rng_stream stream, uint32_t substream) {
     struct rng rng = {.key = {(uint32_t)seed, (uint32_t)(seed >> 32)},
@@ -19,7 +11,7 @@ struct rng rng_open(uint64_t seed, enum rng_stream stream, uint32_t substream) {
 
 uint32_t rng_u32(struct rng *rng) {
     if (rng->used == 4) {
-        rng_philox(rng->counter, rng->key, rng->block);
+        philox4x32(rng->counter, rng->key, rng->block);
         if (++rng->counter[0] == 0) rng->counter[1]++;
         rng->used = 0;
     }
