@@ -52,9 +52,25 @@ static void print_optimizer(const struct config *config) {
     printf(", weight decay %g", config->weight_decay);
 }
 
-/* ", name value" of what is on. */
-static void print_number(const char *name, double value) {
-    if (value > 0) printf(", %s %g", name, value);
+/* What is on beside it: on a line of its own. */
+static void print_regularization(const struct config *config) {
+    const struct {
+        const char *name;
+        double value;
+    } all[] = {{"clip norm", config->clip_norm},
+               {"max norm", config->max_norm},
+               {"dropout", config->dropout},
+               {"input dropout", config->input_dropout},
+               {"label smoothing", config->label_smoothing},
+               {"average of weights", config->ema_decay},
+               {"patience", (double)config->patience}};
+    const char *between = "          ";
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (all[i].value == 0) continue;
+        printf("%s%s %g", between, all[i].name, all[i].value);
+        between = ", ";
+    }
+    if (between[0] == ',') printf("\n");
 }
 
 static void print_recipe(const struct trainer *trainer) {
@@ -67,12 +83,8 @@ static void print_recipe(const struct trainer *trainer) {
     if (config->warmup_epochs > 0) printf(", %g warm-up epochs", config->warmup_epochs);
     printf("), ");
     print_optimizer(config);
-    print_number("clip norm", config->clip_norm);
-    print_number("max norm", config->max_norm);
-    print_number("dropout", config->dropout);
-    print_number("input dropout", config->input_dropout);
-    print_number("label smoothing", config->label_smoothing);
     printf(", shuffle %s, seed %lld\n", config_choice("shuffle", config->shuffle), (long long)config->seed);
+    print_regularization(config);
 }
 
 void console_header(const struct trainer *trainer, const struct dataset_pair *data) {
@@ -106,17 +118,22 @@ static void clear_progress(const struct console *console) {
 }
 
 void console_epoch_titles(const struct console *console) {
-    printf("epoch    loss  %22s  %22s  seconds   images/s     NN     TN     NT  copies\n", "train accuracy",
-           console->trainer->validation.count ? "validation accuracy" : "test accuracy");
+    const struct trainer *trainer = console->trainer;
+    printf("epoch    loss  %22s  %22s", "train accuracy",
+           trainer->validation.count ? "validation accuracy" : "test accuracy");
+    if (trainer->optimizer.average) printf("  %22s", "of average weights");
+    printf("  seconds   images/s     NN     TN     NT  copies\n");
 }
 
 void console_epoch(struct console *console, const struct epoch_record *record) {
     const double *seconds = record->time.seconds;
     clear_progress(console);
-    printf("%5zu  %6.4f  %22s  %22s  %7.4f  %9s", record->epoch, record->train_loss,
+    printf("%5zu  %6.4f  %22s  %22s", record->epoch, record->train_loss,
            console_accuracy(record->train_correct, record->train_images).text,
-           console_accuracy(record->evaluation.correct, record->evaluation.total).text, record->seconds,
-           text_grouped((uint64_t)record->images_per_second).text);
+           console_accuracy(record->evaluation.correct, record->evaluation.total).text);
+    if (record->average.total)
+        printf("  %22s", console_accuracy(record->average.correct, record->average.total).text);
+    printf("  %7.4f  %9s", record->seconds, text_grouped((uint64_t)record->images_per_second).text);
     for (int part = PART_GEMM_NN; part <= PART_GEMM_NT; part++) {
         if (seconds[PART_STEPS] > 0) { /* not taken apart */
             printf("      -");
@@ -201,6 +218,15 @@ void console_summary(struct console *console, const struct run_summary *summary)
            summary->interrupted ? "Interrupted; the numbers are of the steps done.\n" : "",
            console_accuracy(summary->test.correct, summary->test.total).text,
            console_binomial_error(&summary->test), summary->test.loss);
+    if (summary->average.total)
+        printf("of average weights %s +- %.2f, loss %.4f\n",
+               console_accuracy(summary->average.correct, summary->average.total).text,
+               console_binomial_error(&summary->average), summary->average.loss);
+    if (summary->best_epoch)
+        printf(
+            "early stopping     %s; the weights are those of epoch %lld, the best on the validation part\n",
+            summary->stopped_early ? "the patience ran out" : "the patience lasted to the end",
+            (long long)summary->best_epoch);
     printf("epochs             %zu in this run, median %.4f s, start-up apart %.3f s\n", summary->epochs,
            summary->median_epoch_seconds, time->seconds[PART_STARTUP]);
     if (training > 0 && seconds > 0)

@@ -26,6 +26,7 @@ struct evaluator {
     struct samples test;
     struct tally *tally; /* device */
     struct predictions predictions;
+    const char *average; /* not NULL: the moving average of the weights, and not they themselves */
 };
 
 static void close_evaluator(struct evaluator *eval) {
@@ -45,7 +46,9 @@ static void close_evaluator(struct evaluator *eval) {
 static enum status open_network(struct evaluator *eval) {
     struct device *device = &eval->compute.device;
     enum status status = mlp_open(&eval->mlp, &eval->compute, &eval->config, EVALUATION_ROWS);
-    if (!status) status = checkpoint_restore(&eval->checkpoint, &eval->mlp, NULL, NULL);
+    if (!status)
+        status = eval->average ? checkpoint_restore_average(&eval->checkpoint, &eval->mlp)
+                               : checkpoint_restore(&eval->checkpoint, &eval->mlp, NULL);
     if (!status) status = samples_open(&eval->test, device, &eval->data.test);
     if (status) return status;
     eval->tally = device->driver->alloc(device, sizeof *eval->tally);
@@ -230,6 +233,7 @@ static enum status run_eval(int argc, char **argv) {
     const char *path = NULL, *misclassified = NULL;
     const struct option_extra extras[] = {
         {"misclassified", "K", "also print the K most confident mistakes as small pictures", &misclassified},
+        {"ema", NULL, "evaluate the moving average of the weights (see train --ema-decay)", &eval.average},
     };
     const struct option_set set = {
         .usage = "eval CHECKPOINT [--data DIR] [--misclassified K]...",

@@ -43,6 +43,8 @@ struct device_driver {
     void (*upload)(struct device *device, void *to, const void *from, size_t bytes);
     void (*download)(struct device *device, void *to, const void *from, size_t bytes);
     void (*zero)(struct device *device, void *memory, size_t bytes);
+    /* From device memory to device memory. */
+    void (*copy)(struct device *device, void *to, const void *from, size_t bytes);
 
     /* (optional, both or none) An upload beside the work that was issued before, and what was issued after it and needs it: `upload_early`
        to memory that only `settle_early` reads, which copies it on the device to where it is wanted. `from` may be used again on return.

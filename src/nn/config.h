@@ -46,7 +46,7 @@ struct config {
     double ema_decay;                               /* 0: no moving average of the weights */
     double dropout, input_dropout;                  /* rates */
     double label_smoothing;
-    int64_t seed, validation;
+    int64_t seed, validation, patience;
     int shuffle; /* 0 off, 1 on */
     int dtype;   /* enum gemm_dtype */
     char data[CONFIG_TEXT], backend[CONFIG_TEXT];

@@ -30,6 +30,11 @@ enum status config_check_recipe(const struct config *config) {
         return status_set(STATUS_USAGE,
                           "dropout is for hidden layers, and layers has none: leave it out, or use "
                           "--input-dropout");
+    if (config->patience && !config->validation)
+        return status_set(
+            STATUS_USAGE,
+            "patience looks at the validation accuracy: hold a part of the training set out with "
+            "--validation, such as 10000");
     return STATUS_OK;
 }
 

@@ -76,6 +76,10 @@ static const struct config_key keys[] = {
      "for schedule = one-cycle: it starts at learning-rate / this"},
     {"final-div-factor", NULL, KEY_REAL, RECIPE, AT(final_div_factor), 1, 1e12, NULL, "10000", "X",
      "for schedule = one-cycle: it ends at its start / this"},
+    {"ema-decay", NULL, KEY_REAL, RECIPE, AT(ema_decay), 0, 0.999999999, NULL, "0", "X",
+     "what a moving average of the weights keeps at a step, as 0.999; it is evaluated beside them, and saved "
+     "as ema.layers.N; "
+     "0: none"},
     {"dropout", NULL, KEY_REAL, RECIPE, AT(dropout), 0, 0.999, NULL, "0", "RATE",
      "part of the outputs of every hidden layer that a step leaves out; the others are divided by 1 - RATE"},
     {"input-dropout", NULL, KEY_REAL, RECIPE, AT(input_dropout), 0, 0.999, NULL, "0", "RATE",
@@ -88,6 +92,9 @@ static const struct config_key keys[] = {
      "a new order every epoch; off takes the images in file order"},
     {"validation", NULL, KEY_INT, RECIPE, AT(validation), 0, 1e9, NULL, "0", "IMAGES",
      "off the end of the training set, to choose by; the test set is then read once, at the end"},
+    {"patience", NULL, KEY_INT, RECIPE, AT(patience), 0, 1e9, NULL, "0", "EPOCHS",
+     "end when the validation accuracy has not become better for so long, and take the best weights; 0: "
+     "never"},
     {"data", NULL, KEY_TEXT, RECIPE, AT(data), 0, 0, NULL, "auto", "DIR",
      "directory of the four MNIST files; 'synthetic': the embedded digits; 'auto': data/mnist if it is "
      "there, else synthetic"},

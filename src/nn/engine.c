@@ -117,6 +117,7 @@ static const char *beyond_fused(const struct config *config) {
     if (config->label_smoothing > 0) return "label smoothing";
     if (config->clip_norm > 0) return "clipping by norm";
     if (config->max_norm > 0) return "max-norm";
+    if (config->ema_decay > 0) return "moving average of the weights";
     return NULL;
 }
 

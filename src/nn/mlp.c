@@ -127,7 +127,31 @@ void mlp_close(struct mlp *mlp) {
     device->driver->free(device, mlp->gradients);
     device->driver->free(device, mlp->activations);
     device->driver->free(device, mlp->operands);
+    for (size_t i = 0; i < mlp->kept_count; i++) device->driver->free(device, mlp->kept[i].memory);
     *mlp = (struct mlp){0};
+}
+
+enum status mlp_keep(struct mlp *mlp, const char *prefix, enum mlp_absent absent, void **memory) {
+    struct device *device = &mlp->compute->device;
+    const size_t bytes = mlp->parameter_elements * dtype_size(mlp->dtype);
+    *memory = device->driver->alloc(device, bytes);
+    if (!*memory)
+        return status_context(STATUS_FAILED, "%s for %sN, as much as the weights take",
+                              text_bytes((double)bytes).text, prefix);
+    mlp->kept[mlp->kept_count++] = (struct mlp_kept){prefix, *memory, absent};
+    return STATUS_OK;
+}
+
+struct mlp mlp_with_parameters(const struct mlp *mlp, void *parameters) {
+    struct mlp other = *mlp;
+    other.parameters = parameters;
+    for (size_t l = 0; l < mlp->depth; l++) {
+        struct mlp_layer *layer = &other.layer[l];
+        layer->weight = mlp_counterpart(mlp, layer->weight, parameters);
+        layer->bias = mlp_counterpart(mlp, layer->bias, parameters);
+        layer->operand = operand_of(&other, layer->weight);
+    }
+    return other;
 }
 
 size_t mlp_parameter_count(const struct mlp *mlp) {

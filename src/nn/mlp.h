@@ -22,6 +22,22 @@ struct mlp_layer {
     void *grad;  /* [capacity][out]: dL/dZ */
 };
 
+/* How a checkpoint without a kept arena is taken. */
+enum mlp_absent {
+    ABSENT_IS_AN_ERROR,    /* training cannot go on without it */
+    ABSENT_IS_THE_WEIGHTS, /* it starts as they are */
+    ABSENT_IS_NOTHING      /* there is none yet */
+};
+
+/* Something that training keeps for every parameter: an arena laid out as theirs. */
+struct mlp_kept {
+    const char *prefix; /* of the names of its tensors in a checkpoint, as in "optimizer.velocity." */
+    void *memory;       /* device */
+    enum mlp_absent absent;
+};
+
+enum { MLP_MOST_KEPT = 6 };
+
 struct mlp {
     struct compute *compute;
     const struct ops *ops;
@@ -34,6 +50,8 @@ struct mlp {
     uint8_t *labels;                            /* [capacity] */
     void *parameters, *gradients, *activations; /* the arenas */
     void *operands; /* the arena of rounded parameters; NULL where parameters are operands as they are */
+    struct mlp_kept kept[MLP_MOST_KEPT];
+    size_t kept_count;
     double input_dropout, hidden_dropout; /* rates */
     uint64_t seed;                        /* of dropout */
     size_t parameter_elements; /* of the parameter arena and of the gradient arena, alignment gaps included */
@@ -47,6 +65,13 @@ void mlp_close(struct mlp *mlp);
    zero, but uniform like the weights for INIT_UNIFORM. He et al. 2015 (arXiv 1502.01852), Glorot and Bengio
    2010. */
 enum status mlp_initialize(struct mlp *mlp, enum init init, uint64_t seed);
+
+/* Adds an arena, zeroed, that is freed with the network and saved in its checkpoints. */
+enum status mlp_keep(struct mlp *mlp, const char *prefix, enum mlp_absent absent, void **memory);
+
+/* The same network with the parameters in another arena of the same layout. It shares everything else, the rounded operands too:
+   mlp_parameters_changed before it is used and, of the other, after it. Nothing to close. */
+struct mlp mlp_with_parameters(const struct mlp *mlp, void *parameters);
 
 /* To be called after the parameters were written: renews the operands, if they are kept apart. */
 void mlp_parameters_changed(struct mlp *mlp);

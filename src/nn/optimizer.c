@@ -1,14 +1,5 @@
 #include "src/nn/optimizer.h"
 
-static enum status add_arena(struct optimizer *optimizer, struct mlp *mlp, const char *prefix,
-                             void **memory) {
-    struct device *device = &mlp->compute->device;
-    *memory = device->driver->alloc(device, mlp->parameter_elements * dtype_size(mlp->dtype));
-    if (!*memory) return status_context(STATUS_FAILED, "the optimiser keeps as much again as the weights");
-    optimizer->arena[optimizer->arenas++] = (struct optimizer_arena){prefix, *memory};
-    return STATUS_OK;
-}
-
 enum status optimizer_open(struct optimizer *optimizer, struct mlp *mlp, const struct config *config) {
     static const enum update_method methods[] = {
         [OPTIMIZER_SGD] = UPDATE_SGD, [OPTIMIZER_ADAM] = UPDATE_ADAM, [OPTIMIZER_ADAMW] = UPDATE_ADAMW};
@@ -32,11 +23,14 @@ enum status optimizer_open(struct optimizer *optimizer, struct mlp *mlp, const s
         if (!optimizer->clip) return STATUS_FAILED;
     }
     if (update->method != UPDATE_SGD) {
-        status = add_arena(optimizer, mlp, "optimizer.exp_avg.", &update->moment1);
-        if (!status) status = add_arena(optimizer, mlp, "optimizer.exp_avg_sq.", &update->moment2);
+        status = mlp_keep(mlp, "optimizer.exp_avg.", ABSENT_IS_AN_ERROR, &update->moment1);
+        if (!status) status = mlp_keep(mlp, "optimizer.exp_avg_sq.", ABSENT_IS_AN_ERROR, &update->moment2);
     } else if (update->momentum > 0) {
-        status = add_arena(optimizer, mlp, "optimizer.velocity.", &update->moment1);
+        status = mlp_keep(mlp, "optimizer.velocity.", ABSENT_IS_AN_ERROR, &update->moment1);
     }
+    if (!status && config->ema_decay > 0)
+        status = mlp_keep(mlp, "ema.", ABSENT_IS_THE_WEIGHTS, &optimizer->average);
+    update->average = optimizer->average;
     if (optimizer->max_norm > 0) {
         optimizer->afterwards = (struct update){
             .weights = update->weights, .average = update->average, .rounded = update->rounded};
@@ -47,7 +41,6 @@ enum status optimizer_open(struct optimizer *optimizer, struct mlp *mlp, const s
 
 void optimizer_close(struct optimizer *optimizer, struct mlp *mlp) {
     struct device *device = &mlp->compute->device;
-    for (size_t i = 0; i < optimizer->arenas; i++) device->driver->free(device, optimizer->arena[i].memory);
     device->driver->free(device, optimizer->clip);
     *optimizer = (struct optimizer){0};
 }

@@ -46,7 +46,7 @@ void schedule_epoch(const struct config *config, size_t epoch, size_t steps_per_
         scalars[s] = (struct step_scalars){.learning_rate = rate,
                                            .adam_rate = rate / (1 - pow(config->beta1, t + 1)),
                                            .adam_root = 1 / sqrt(1 - pow(config->beta2, t + 1)),
-                                           .average_keep = fmin(config->ema_decay, (1 + t) / (10 + t)),
+                                           .average_keep = fmin(config->ema_decay, t / (9 + t)),
                                            .number = number};
     }
 }

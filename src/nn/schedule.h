@@ -16,8 +16,9 @@
      one-cycle    from lr / div-factor up to lr over the first pct-start T - 1 steps, then down to lr / div-factor /
                   final-div-factor, both along half a cosine: torch.optim.lr_scheduler.OneCycleLR, two phases (Smith and
                   Topin 2017, arXiv 1708.07120); the momentum stays.
-   The moving average of the weights keeps min(ema-decay, (1 + t) / (10 + t)) after t updates, so that it soon forgets the initial
-   weights (tf.train.ExponentialMovingAverage with num_updates). */
+   The moving average of the weights keeps min(ema-decay, t / (9 + t)) after t updates: the first copies them (as
+   torch.optim.swa_utils.AveragedModel), and the early ones soon count little (as tf.train.ExponentialMovingAverage with
+   num_updates). */
 void schedule_epoch(const struct config *config, size_t epoch, size_t steps_per_epoch, uint64_t first,
                     struct step_scalars *scalars);
 

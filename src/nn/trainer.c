@@ -8,6 +8,7 @@
 #include "src/base/text.h"
 #include "src/nn/diagnose.h"
 #include "src/nn/engine.h"
+#include "src/nn/evaluate.h"
 
 enum {
     TIMED_EPOCHS = 1 << 16, /* the last ones, for the median */
@@ -148,11 +149,14 @@ static enum status open_all(struct trainer *trainer, const struct dataset_pair *
     const size_t rows = at_most(EVALUATION_ROWS, largest);
     status = mlp_open(&trainer->mlp, trainer->compute, config, trainer->batch > rows ? trainer->batch : rows);
     if (!status) status = optimizer_open(&trainer->optimizer, &trainer->mlp, config);
+    if (!status)
+        status =
+            early_stopping_open(&trainer->stopping, &trainer->mlp, &trainer->optimizer, config->patience);
     if (!status) status = open_epoch_buffers(trainer);
     if (!status && !resume)
         status = mlp_initialize(&trainer->mlp, (enum init)config->init, (uint64_t)config->seed);
-    if (!status && resume)
-        status = checkpoint_restore(resume, &trainer->mlp, &trainer->optimizer, &trainer->state);
+    if (!status && resume) status = checkpoint_restore(resume, &trainer->mlp, &trainer->state);
+    if (!config->patience) trainer->state.best = (struct best_epoch){0};
     if (!status && resume)
         status = checkpoint_check_epoch(resume, config, &trainer->state, trainer->batch, trainer->steps);
     if (!status) status = engine_select(trainer, &trainer->engine);
@@ -235,24 +239,6 @@ static void report_steps(struct trainer *trainer, const struct trainer_observer 
         observer->step(observer->self, before + s + 1, trainer->host_losses[s]);
 }
 
-static enum status evaluate_test(struct trainer *trainer) {
-    if (trainer->tested) return STATUS_OK;
-    const enum status status =
-        samples_evaluate(&trainer->test, &trainer->mlp, trainer->tally, &trainer->last_test, NULL);
-    trainer->tested = !status;
-    return status;
-}
-
-static enum status evaluate_epoch(struct trainer *trainer, struct epoch_record *record) {
-    record->on_validation = trainer->validation.count > 0;
-    if (record->on_validation)
-        return samples_evaluate(&trainer->validation, &trainer->mlp, trainer->tally, &record->evaluation,
-                                NULL);
-    const enum status status = evaluate_test(trainer);
-    record->evaluation = trainer->last_test;
-    return status;
-}
-
 static enum status run_epoch(struct trainer *trainer, const struct trainer_observer *observer) {
     struct device *device = &trainer->compute->device;
     struct train_state *state = &trainer->state;
@@ -280,7 +266,9 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
         record.seconds > 0 ? (double)(state->tally.images - images_before) / record.seconds : 0;
     if (first == 0) /* the rest of an interrupted epoch is no epoch */
         trainer->epoch_seconds[trainer->epochs_done++ % TIMED_EPOCHS] = record.seconds;
-    *state = (struct train_state){.epoch = state->epoch + 1, .updates = state->updates};
+    early_stopping_look(&trainer->stopping, &trainer->mlp, &trainer->optimizer, state->epoch + 1,
+                        record.average.total ? &record.average : &record.evaluation, &state->best);
+    *state = (struct train_state){.epoch = state->epoch + 1, .updates = state->updates, .best = state->best};
     if (observer->epoch) observer->epoch(observer->self, &record);
     device_lap(device, PART_OTHER);
     return STATUS_OK;
@@ -302,6 +290,9 @@ static void fill_summary(const struct trainer *trainer, bool interrupted, struct
         (struct run_summary){.done = true,
                              .epochs = trainer->epochs_done,
                              .test = trainer->last_test,
+                             .average = trainer->last_average,
+                             .stopped_early = early_stopping_due(&trainer->stopping, &trainer->state),
+                             .best_epoch = interrupted ? 0 : trainer->state.best.epoch,
                              .median_epoch_seconds = statistics_of(trainer->epoch_seconds, timed).median,
                              .interrupted = interrupted};
     if (profile) summary->time = *profile;
@@ -313,11 +304,16 @@ enum status trainer_run(struct trainer *trainer, const struct trainer_observer *
     *summary = (struct run_summary){0};
     if (trainer->notice[0] && observer->warning) observer->warning(observer->self, trainer->notice);
     device_lap(&trainer->compute->device, PART_STARTUP); /* whatever the caller did since trainer_open */
-    while (trainer->state.epoch < trainer->config->epochs && !status) {
+    while (trainer->state.epoch < trainer->config->epochs && !status &&
+           !early_stopping_due(&trainer->stopping, &trainer->state)) {
         status = run_epoch(trainer, observer);
         if (!status) save_on_the_way(trainer, observer);
     }
     if (status && status != STATUS_INTERRUPTED) return status;
+    if (!status) {
+        early_stopping_restore(&trainer->stopping, &trainer->mlp, &trainer->optimizer, &trainer->state.best);
+        trainer->tested &= trainer->state.best.epoch == 0; /* tested were the last ones */
+    }
     /* first, since the test costs time and may be interrupted for good */
     const enum status saved =
         trainer->config->save[0] ? trainer_save(trainer, trainer->config->save) : STATUS_OK;
@@ -331,8 +327,7 @@ enum status trainer_save(struct trainer *trainer, const char *path) {
     struct profile *profile = trainer->compute->device.profile;
     trainer->compute->device.driver->synchronize(&trainer->compute->device);
     if (profile) profile_divert(profile, PART_CHECKPOINT);
-    const enum status status =
-        checkpoint_save(path, &trainer->mlp, &trainer->optimizer, trainer->config, &trainer->state);
+    const enum status status = checkpoint_save(path, &trainer->mlp, trainer->config, &trainer->state);
     if (profile) profile_restore(profile);
     return status;
 }
