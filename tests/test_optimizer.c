@@ -58,7 +58,7 @@ static struct step_scalars scalars_of(const struct update *rule, double lr, doub
 enum { COUNT = 40001, STEPS = 3 };
 
 static void check_rule(enum gemm_dtype stored, const struct update *rule, bool clipped) {
-    const enum gemm_dtype real = values_real_of(stored);
+    const enum gemm_dtype real = values_real_of((int)stored);
     struct values w = values_random(real, COUNT, 1, 5), m = values_make(real, COUNT),
                   v = values_make(real, COUNT), average = values_random(real, COUNT, 1, 7),
                   rounded = values_make(stored, COUNT);
