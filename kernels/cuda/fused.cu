@@ -9,7 +9,7 @@ struct fused_state {
     void *state;
 };
 
-static const fused_form *const forms[] = {&fused_resident, &fused_phases};
+static const fused_form *const forms[] = {&fused_resident, &fused_pair, &fused_phases};
 
 /* Seconds of a step op by op, in a captured graph: 3 us a launch, and what the library needs for large products. */
 static double seconds_by_op(const fused_network *network) {
