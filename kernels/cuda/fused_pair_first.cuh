@@ -13,9 +13,9 @@
 struct pair_first {
     const pair_plan &plan;
     float *shared;
-    int slice, units;         /* which */
-    int first_pack, length;   /* of the slice, in packs */
-    uint8_t *pixels;          /* [ROWS][pitch] of shared memory */
+    int slice, units;       /* which */
+    int first_pack, length; /* of the slice, in packs */
+    uint8_t *pixels;        /* [ROWS][pitch] of shared memory */
     int pitch;
     float weight[8], velocity[8]; /* pixel e, unit u: 2 e + u */
 
@@ -67,7 +67,8 @@ struct pair_first {
                 a[i] = upper_halves(pixel_of<0>(word), pixel_of<1>(word));
                 a[i + 2] = upper_halves(pixel_of<2>(word), pixel_of<3>(word));
             }
-            float part[4] = {}; /* what the tensor cores add up is not rounded but cut off: they get few sums, the smallest first */
+            float part[4] =
+                {}; /* what the tensor cores add up is not rounded but cut off: they get few sums, the smallest first */
 #pragma unroll
             for (int s = PARTS - 1; s >= 0; s--) multiply(part, a, w[(p * PARTS + s) * 32]);
 #pragma unroll
@@ -98,19 +99,23 @@ struct pair_first {
 
     /* --- backward --- */
 
-    /* dZ1 of the units, as bfloat16 in BACK; sums over each warp's rows in SUMS1. k of a product: rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of
-       16. */
-    __device__ void split_back() const {
+    /* dZ1 of this thread's two rows and unit. */
+    __device__ float2 read_back() const {
+        const float *from =
+            plan.dz1 + (units / UNITS * ROWS + threadIdx.x / UNITS * 2) * UNITS + threadIdx.x % UNITS;
+        return length ? make_float2(__ldcg(from), __ldcg(from + UNITS)) : make_float2(0, 0);
+    }
+
+    /* It as bfloat16, in BACK; sums over each warp's rows in SUMS1. k of a product: rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of 16. */
+    __device__ void split_back(float2 back) const {
         const int u = threadIdx.x % UNITS, row = threadIdx.x / UNITS * 2, lane = u * 4 + row % 8 / 2;
-        const float *from = plan.dz1 + (units / UNITS * ROWS + row) * UNITS + u;
-        const float first = __ldcg(from), second = __ldcg(from + UNITS);
         uint32_t parts[PARTS];
-        split_pair(first, second, parts);
+        split_pair(back.x, back.y, parts);
         uint32_t *to = reinterpret_cast<uint32_t *>(shared + place::BACK) + row / 16 * PARTS * 64 + lane * 2 +
                        row % 16 / 8;
 #pragma unroll
         for (int s = 0; s < PARTS; s++) to[s * 64] = parts[s];
-        float sum = first + second;
+        float sum = back.x + back.y;
         sum += __shfl_xor_sync(0xffffffffu, sum, UNITS);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2 * UNITS);
         if (threadIdx.x % 32 < UNITS) shared[place::SUMS1 + threadIdx.x / 32 * UNITS + u] = sum;

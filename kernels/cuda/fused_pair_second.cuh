@@ -50,7 +50,8 @@ struct pair_second {
     /* Floats on their way to shared memory, four by four. */
     __device__ static void copy(float *to, const float *from, int count) {
 #pragma unroll 4
-        for (int i = 4 * threadIdx.x; i < count; i += 4 * THREADS) __pipeline_memcpy_async(to + i, from + i, 16);
+        for (int i = 4 * threadIdx.x; i < count; i += 4 * THREADS)
+            __pipeline_memcpy_async(to + i, from + i, 16);
     }
 
     /* All but the last `more` groups of copies have come. */
@@ -69,11 +70,10 @@ struct pair_second {
         __pipeline_commit();
     }
 
-    __device__ void fetch_rows() const {
-        if (has_dz1) {
-            copy(shared + place::OUT_WEIGHT, plan.w3, plan.classes * PITCH);
-            copy(shared + place::WIDE, plan.w2_rows + across * COLS * PITCH, COLS * PITCH);
-        }
+    __device__ void fetch_w3_and_rows() const {
+        if (has_dz1) copy(shared + place::OUT_WEIGHT, plan.w3, plan.classes * PITCH);
+        __pipeline_commit();
+        if (has_dz1) copy(shared + place::WIDE, plan.w2_rows + across * COLS * PITCH, COLS * PITCH);
         __pipeline_commit();
     }
 
@@ -84,7 +84,8 @@ struct pair_second {
         float4 some[EACH];
 #pragma unroll
         for (int i = 0; i < EACH; i++)
-            if (threadIdx.x + i * THREADS < OWN * PITCH / 4) some[i] = __ldcg(from + threadIdx.x + i * THREADS);
+            if (threadIdx.x + i * THREADS < OWN * PITCH / 4)
+                some[i] = __ldcg(from + threadIdx.x + i * THREADS);
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             if (threadIdx.x + i * THREADS < OWN * PITCH / 4)
@@ -166,7 +167,8 @@ struct pair_second {
     /* --- forward --- */
 
     __device__ void forward(size_t step) const {
-        const int row = down * OWN + threadIdx.x / COLS, col = threadIdx.x % COLS, column = across * COLS + col;
+        const int row = down * OWN + threadIdx.x / COLS, col = threadIdx.x % COLS,
+                  column = across * COLS + col;
         if (!has_h2) return;
         read_tile(plan.h1_rows + step % 2 * ROWS * PITCH);
         wait_for_copies(0);
@@ -203,8 +205,7 @@ struct pair_second {
         for (int i = 0; i < OWN / 2; i++) /* each lane keeps half of the rows, then half of those */
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                const float other =
-                    __shfl_xor_sync(0xffffffffu, lower ? sum[i][j] : sum[i + OWN / 2][j], 8);
+                const float other = __shfl_xor_sync(0xffffffffu, lower ? sum[i][j] : sum[i + OWN / 2][j], 8);
                 sum[i][j] = (lower ? sum[i + OWN / 2][j] : sum[i][j]) + other;
             }
         const int row = lower * (OWN / 2) + last * (OWN / 4);
@@ -213,8 +214,7 @@ struct pair_second {
             float pair[2];
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                const float other =
-                    __shfl_xor_sync(0xffffffffu, last ? sum[i][j] : sum[i + OWN / 4][j], 16);
+                const float other = __shfl_xor_sync(0xffffffffu, last ? sum[i][j] : sum[i + OWN / 4][j], 16);
                 pair[j] = (last ? sum[i + OWN / 4][j] : sum[i][j]) + other;
             }
             *reinterpret_cast<float2 *>(shared + place::SUMS + (warp * OWN + row + i) * CLASSES + c) =
@@ -229,7 +229,7 @@ struct pair_second {
         float *dlogits = shared + place::DLOGITS;
         if (!has_dz1) return;
         read_tile(plan.h2_rows);
-        wait_for_copies(0);
+        wait_for_copies(1); /* W3 */
         logits();
         __syncthreads();
         if (t < OWN * CLASSES) { /* whole warps */
@@ -247,7 +247,7 @@ struct pair_second {
         }
         __syncthreads();
         if (pair() < plan.padded[1]) back(t / (THREADS / 2) * (OWN / 2));
-        __syncthreads();
+        wait_for_copies(0);
         const float dh1 = product<true>(plan.padded[1]);
         plan.dz1[(across * (COLS / UNITS) + t % COLS / UNITS) * ROWS * UNITS +
                  (down * OWN + t / COLS) * UNITS + t % UNITS] =
@@ -322,7 +322,8 @@ struct pair_second {
         for (int i = 0; i < ROWS / WARPS; i++)
             sum += shared[place::DZ2 + (t / 32 * (ROWS / WARPS) + i) * COLS + t % 32];
         shared[place::SUMS2 + t] = sum;
-        static_assert(COLS == 32 && THREADS == 8 * CLASSES * OUTPUT, "a column each, a weight and a share each");
+        static_assert(COLS == 32 && THREADS == 8 * CLASSES * OUTPUT,
+                      "a column each, a weight and a share each");
         float *to = shared + place::SUMS3 + part * (OUTPUT + 1) * CLASSES;
         float product = 0;
         sum = 0;

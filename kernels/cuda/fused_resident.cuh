@@ -349,8 +349,7 @@ template <typename S> struct resident {
             float sum = d.x + d.y + (d.z + d.w);
 #pragma unroll
             for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-            if (lane == 0)
-                plan.descend(rate, sum, shared[at::BIAS + warp], shared[at::BIAS + UNITS + warp]);
+            if (lane == 0) plan.descend(rate, sum, shared[at::BIAS + warp], shared[at::BIAS + UNITS + warp]);
         }
         if (threadIdx.x < WEIGHTS && threadIdx.x % CLASSES < plan.classes &&
             (u == UNITS || UNITS * h + u < plan.hidden)) {

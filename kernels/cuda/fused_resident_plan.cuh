@@ -6,11 +6,11 @@
 #include "kernels/cuda/grid.cuh"
 
 static const int WARPS = 16, THREADS = 32 * WARPS;
-static const int UNITS = 8;               /* of a block */
-static const int HALF = UNITS / 2;        /* of a warp */
-static const int GROUPS = WARPS / 2;      /* of warps, which share a sum */
-static const int PITCH = ROWS + 4;        /* of what has the batch as its columns: for the banks */
-static const int TALL = 20;               /* the pitch of what has classes as its columns */
+static const int UNITS = 8;          /* of a block */
+static const int HALF = UNITS / 2;   /* of a warp */
+static const int GROUPS = WARPS / 2; /* of warps, which share a sum */
+static const int PITCH = ROWS + 4;   /* of what has the batch as its columns: for the banks */
+static const int TALL = 20;          /* the pitch of what has classes as its columns */
 static const int WEIGHTS =
     (UNITS + 1) * CLASSES; /* of the output layer in a block: its rows of W2, and the bias */
 static const int TAIL =
@@ -33,7 +33,7 @@ struct resident_plan {
     const uint8_t *images, *labels;
     const uint32_t *order;
     const double *rates;
-    packet *box;  /* the three exchanges, twice: see box_layout */
+    packet *box; /* the three exchanges, twice: see box_layout */
     row_tally tally;
 };
 
