@@ -25,8 +25,8 @@ enum status committee_add(struct committee *committee, const struct samples *sam
     if (classes != committee->classes)
         return status_set(STATUS_BAD_DATA, "a committee needs networks of the same classes: %zu, not %zu",
                           committee->classes, classes);
-    const enum status status = samples_evaluate(samples, mlp, tally, &committee->member[committee->members],
-                                                &predictions);
+    const enum status status =
+        samples_evaluate(samples, mlp, tally, &committee->member[committee->members], &predictions);
     committee->members += !status;
     return status;
 }

@@ -12,10 +12,10 @@
 enum status ensemble_path(const struct config *config, const char *path, char *text, size_t size) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
     const size_t stem = dot && dot > name ? (size_t)(dot - path) : strlen(path);
-    const int length = config->ensemble == 1 || !path[0]
-                           ? snprintf(text, size, "%s", path)
-                           : snprintf(text, size, "%.*s-seed%lld%s", (int)stem, path,
-                                      (long long)config->seed, path + stem);
+    const int length =
+        config->ensemble == 1 || !path[0]
+            ? snprintf(text, size, "%s", path)
+            : snprintf(text, size, "%.*s-seed%lld%s", (int)stem, path, (long long)config->seed, path + stem);
     if (length >= 0 && (size_t)length < size) return STATUS_OK;
     return status_set(STATUS_USAGE, "the name '%s' is too long to add the seed of a member", path);
 }

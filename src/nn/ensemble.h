@@ -8,14 +8,14 @@
 #include "src/nn/trainer.h"
 
 struct member {
-    struct config config;     /* with its seed, and files of its own: ensemble_path */
-    struct compute *compute;  /* its own if all are trained at once */
+    struct config config;    /* with its seed, and files of its own: ensemble_path */
+    struct compute *compute; /* its own if all are trained at once */
     struct compute own;
     struct profile profile;
     struct trainer trainer;   /* open while it trains; if all are trained at once, until ensemble_close */
     struct epoch_record last; /* of its last epoch in this run; epoch 0: none */
     struct run_summary summary;
-    enum status status;       /* of its run, with `message` */
+    enum status status; /* of its run, with `message` */
     char message[1024];
     struct ensemble *ensemble;
 };
@@ -34,8 +34,8 @@ struct ensemble_observer {
 
 /* What was asked about the images of the validation part, or of the test set. */
 struct ensemble_part {
-    struct committee committee; /* with each member's evaluation */
-    struct statistics accuracy; /* of the members, as fractions */
+    struct committee committee;   /* with each member's evaluation */
+    struct statistics accuracy;   /* of the members, as fractions */
     struct evaluation evaluation; /* of the committee */
 };
 
@@ -43,16 +43,19 @@ struct ensemble {
     const struct config *config;
     const struct dataset_pair *data;
     size_t count;
-    struct member *member;       /* [count] */
+    struct member *member; /* [count] */
     bool at_once;
-    volatile sig_atomic_t *stop; /* not 0: every member finishes its step and leaves. Set, too, when one of them fails */
+    volatile sig_atomic_t
+        *stop; /* not 0: every member finishes its step and leaves. Set, too, when one of them fails */
     const struct ensemble_observer *observer;
     void *lock; /* of the observer */
 
     /* After ensemble_run. The members of the parts are those that trained, in the order of their seeds. */
     struct ensemble_part validation, test; /* validation: of no image without that part */
-    double startup_seconds, seconds; /* before and while they trained, evaluation included, as the clock on the wall has it */
-    double epoch_seconds; /* of an epoch of all: of members at once the slowest median, else the sum of the medians */
+    double startup_seconds,
+        seconds; /* before and while they trained, evaluation included, as the clock on the wall has it */
+    double
+        epoch_seconds; /* of an epoch of all: of members at once the slowest median, else the sum of the medians */
 };
 
 /* The file of the network of config->seed: `path` itself, or, of several networks, "model-seed3.safetensors" for
