@@ -32,7 +32,8 @@ static void on_epoch(void *self, const struct member *member) {
     struct group *group = self;
     assert_int_equal(member->last.train_images, 50);
     group->epochs++;
-    if (group->stop_after && group->epochs >= group->stop_after) group->bench.stop = 1;
+    if (group->stop_after && group->epochs >= group->stop_after)
+        __atomic_store_n(&group->bench.stop, 1, __ATOMIC_RELAXED); /* others are at work */
 }
 
 static void on_done(void *self, const struct member *member) {

@@ -154,6 +154,11 @@ static void on_warning(void *self, const char *message) {
 
 /* --- training --- */
 
+/* Other threads read it, and a signal may write it. */
+static void stop_all(const struct ensemble *ensemble) {
+    __atomic_store_n(ensemble->stop, 1, __ATOMIC_RELAXED);
+}
+
 static void run_member(struct member *member) {
     const struct trainer_observer observer = {
         .self = member, .step = on_step, .epoch = on_epoch, .progress = on_progress, .warning = on_warning};
@@ -161,7 +166,7 @@ static void run_member(struct member *member) {
     member->status = trainer_run(&member->trainer, &observer, &member->summary);
     if (!member->status) return;
     snprintf(member->message, sizeof member->message, "%s", status_message());
-    if (!member->summary.done) *member->ensemble->stop = 1;
+    if (!member->summary.done) stop_all(member->ensemble);
 }
 
 static void *run_thread(void *opaque) {
@@ -180,7 +185,7 @@ static enum status train_at_once(struct ensemble *ensemble) {
     while (running < ensemble->count &&
            pthread_create(&threads[running], NULL, run_thread, &ensemble->member[running]) == 0)
         running++;
-    if (running < ensemble->count) *ensemble->stop = 1;
+    if (running < ensemble->count) stop_all(ensemble);
     for (size_t m = 0; m < running; m++) pthread_join(threads[m], NULL);
     ensemble->seconds = clock_seconds() - start;
     free(threads);
