@@ -207,6 +207,46 @@ static void save_eval_and_target(void **state) {
 }
 
 /* Mistakes that are there must be shown: a network that was not trained makes plenty. */
+/* Average weights and early stopping, on the console, in the logs and for eval. */
+static void averages_and_early_stopping(void **state) {
+    (void)state;
+    const char *model = support_path("average.safetensors"), *log = support_path("average.jsonl"),
+               *eval = support_path("average-eval.jsonl"), *csv = support_path("average.csv");
+    cJSON *line;
+    size_t size;
+    assert_int_equal(
+        RUN("--data %s --layers 42-16-4 --batch-size 32 --epochs 50 --lr 0.5 --validation 50 --patience 2 "
+            "--ema-decay 0.9 --dropout 0.1 --save %s --log %s --csv %s",
+            data, model, log, csv),
+        0);
+    assert_says(output, "average of weights 0.9, patience 2");
+    assert_says(output, "of average weights");
+    assert_says(output, "early stopping     the patience ran out; the weights are those of epoch ");
+    char *text = (char *)support_read(csv, &size);
+    text[size] = '\0';
+    assert_says(text, "images_per_second,ema_loss,ema_accuracy\n");
+    free(text);
+    assert_true(support_log(log, "epoch", 0, &line) < 50);
+    assert_true(support_number(line, "ema_validation_accuracy") > 0 &&
+                support_number(line, "ema_validation_loss") > 0);
+    cJSON_Delete(line);
+    assert_int_equal(support_log(log, "summary", 0, &line), 1);
+    const double plain = support_number(line, "test_loss"), average = support_number(line, "ema_test_loss");
+    assert_true(support_number(line, "best_epoch") > 0 &&
+                cJSON_IsTrue(cJSON_GetObjectItem(line, "stopped_early")));
+    cJSON_Delete(line);
+    assert_true(plain > 0 && average > 0 && plain != average);
+    for (int ema = 0; ema < 2; ema++) {
+        assert_int_equal(RUN("eval %s --log %s%s", model, eval, ema ? " --ema" : ""), 0);
+        assert_true(support_log(eval, "evaluation", 0, &line) >= 1);
+        assert_near(support_number(line, "loss"), ema ? average : plain, 1e-6);
+        cJSON_Delete(line);
+        remove(eval);
+    }
+    assert_int_equal(RUN("--data %s --resume %s", data, model), 0);
+    assert_says(output, "early stopping     the patience ran out");
+}
+
 static void mistakes_are_pictured(void **state) {
     (void)state;
     const char *init = support_path("init.safetensors");
@@ -350,6 +390,7 @@ int main(void) {
         cmocka_unit_test(help_and_version),
         cmocka_unit_test(dry_run_trains_nothing),
         cmocka_unit_test(save_eval_and_target),
+        cmocka_unit_test(averages_and_early_stopping),
         cmocka_unit_test(mistakes_are_pictured),
         cmocka_unit_test(resumed_run_continues),
         cmocka_unit_test(resumed_log_is_continued),
