@@ -192,6 +192,8 @@ template <typename O> struct mma_product {
             }
         }
 
+        __device__ void settle() {}
+
         __device__ void store(float *part, int ld) const {
             const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll

@@ -180,7 +180,7 @@ template <typename P> struct worker {
             tile = block_tiles<P, false, false>(
                 tile, input_of(l, step), layer.grad, padded(layer.in), layer.grad.ld, k, plan.shapes.update,
                 shared, [&](int i, int j, pack<T, W> sum) {
-                    const size_t at = (size_t)i * layer.grad.ld + j;
+                    const size_t at = (size_t)i * layer.weight.ld + j;
                     layer.weight.put(i, j, descend(rate, sum, layer.weight.at + at, layer.velocity.at + at));
                 });
         }

@@ -211,6 +211,10 @@ template <typename T> struct fma_product {
         /* That at (m0, n0), of slabs s0 .. s1 - 1 of k. `shared` is the warp's own. */
         __device__ void multiply(matrix a, matrix b, int m0, int n0, int s0, int s1, T *shared) {
             warp_product<A_ALONG, B_ALONG>(sum, a, b, m0, n0, s0, s1, shared);
+        }
+
+        /* After all products, by all warps: a lane is left with sums that are whole. */
+        __device__ void settle() {
             add_lanes(sum);
         }
 
@@ -245,6 +249,7 @@ __device__ inline void block_tile(typename P::matrix a, typename P::matrix b, in
     if (i0 < m && j0 < n)
         mine.multiply(a, b, i0, j0, slabs * wk >> shape.k, slabs * (wk + 1) >> shape.k,
                       shared + warp * (P::SHARED / (int)sizeof(T)));
+    mine.settle();
     __syncthreads(); /* the slabs have been read: the sums take their place */
     mine.store(shared + (wk * rows + WARP_M * wm) * cols + WARP_N * wn, cols);
     __syncthreads();
