@@ -142,10 +142,11 @@ static const char *const smooth[] = {
 };
 enum { SMOOTH = sizeof smooth / sizeof *smooth };
 
-/* Three steps from the same weights, in the precision of eager: what changes is the same within 4 units. Each product adds the error of
-   its operands, one unit at most and independent of each other, so that the sum of the few that a gradient passes through is
-   about one (0.1 to 1.2 were seen; eager rounds all that it stores, or nothing where its kernels are its own and tf32 is asked
-   for). And it is not what true float32 gives. A wrong element, or a tail left out, is off by tens of units. */
+/* Three steps from the same weights, in the precision of eager: what changes is the same within 8 units. Both engines round each number
+   on the way of a gradient a few times, by a unit at most and independently, which adds up to about one; the steps after the
+   first start from what that left. (An emulation of this kernel gave 0.1 to 2.8 units. Eager rounds all that it stores, or
+   nothing where its kernels are its own and tf32 is asked for.) A tail left out is off by a tenth at least, that is by 26 units.
+   And the change is not that of true float32. */
 static void changes_of_eager_in_rounded_precisions(void **state) {
     (void)state;
     for (size_t r = 0; r<SMOOTH; r += support_stride()> 1 ? 4 : 1)
@@ -163,10 +164,10 @@ static void changes_of_eager_in_rounded_precisions(void **state) {
             for (size_t l = 0; l < eager.trainer.mlp.depth; l++) {
                 const struct mlp_layer *layer = &eager.trainer.mlp.layer[l];
                 const size_t count = layer->in * layer->out;
-                assert_near(difference(&eager, layer->weight, count, start, x, y), 0, 4 * roundings[p].unit);
+                assert_near(difference(&eager, layer->weight, count, start, x, y), 0, 8 * roundings[p].unit);
                 assert_near(difference(&eager, layer->bias, layer->out, start, x, y), 0,
-                            4 * roundings[p].unit);
-                assert_true(difference(&eager, layer->weight, count, start, z, y) > roundings[p].unit / 16);
+                            8 * roundings[p].unit);
+                assert_true(difference(&eager, layer->weight, count, start, z, y) > roundings[p].unit / 32);
             }
             free(start);
             free(x);

@@ -1,12 +1,12 @@
 /* The product of a warp's tile on tensor cores, for engine fused: tf32 or bfloat16 operands, float32 sums (compute capability 8.0 and on).
 
-   Operands   each matrix has a second copy, rounded once by whoever writes an element, which is far rarer than reading it: bfloat16 to
-              nearest even, tf32 to nearest. The copy is made of squares of 16 x 16, one after the other: 512 bytes of bfloat16, 1 KB of tf32.
+   Operands   each matrix has a second copy, rounded once by whoever writes an element: bfloat16 to nearest even, tf32 to nearest. It is
+              made of squares of 16 x 16, one after the other: 512 bytes of bfloat16, 1 KB of tf32.
    Loads      straight from the L1 cache to the registers of mma.sync, with no shared memory between. The sum over k may have any order
-              that both operands share, and so may rows and columns of the result: lane 4 g + t takes k = 4 t .. 4 t + 3 of outputs 2 g
-              and 2 g + 1. Along k that are 4 neighbours of 2 rows, across it 2 neighbours of 4 rows; with the rows of a square in
-              the order 0, 4, 8, 12, 1, 5, .. either way 4 rows are neighbours. So every load takes whole sectors,
-              and each line of a square belongs to one load:
+              that both operands share, and rows and columns of the result may have any: lane 4 g + t takes k = 4 t .. 4 t + 3 of
+              outputs 2 g and 2 g + 1. Along k these are 4 neighbours in 2 rows, across it 2 neighbours in 4 rows. The rows of a square
+              lie in the order 0, 4, 8, 12, 1, 5, ..: so either way 4 rows that a load takes are neighbours, it takes whole
+              sectors, and each line of a square belongs to one load:
                               along k               across k
                 bfloat16   2 loads of 8 bytes    4 of 4, and 4 byte permutations
                 tf32       2 loads of 16         4 of 8
@@ -14,7 +14,7 @@
               takes 256 multiply-adds and 24 loads of each lane.
    Registers  16 sums, 48 of squares on their way: 4 steps of 16 k, or 2 of tf32; with 16 warps 96 KB are asked for at once.
    Shared     2 KB a warp, for its sums alone: what is left of 256 KB is L1 cache, where warps side by side find each other's squares.
-   Banks      sums are stored in packs of 4, 2 rows 2 apart at a time: in tiles of 16 columns two lanes meet on each bank.
+   Banks      sums are stored in packs of 4, by 8 lanes at a time, in two rows that are two apart: two lanes meet on each bank.
    Bound by   the L2 cache: 1.5 KB for 8,192 multiply-adds, half of float32; 3 KB of tf32. */
 #ifndef TESSERA_KERNELS_CUDA_FUSED_MMA_CUH
 #define TESSERA_KERNELS_CUDA_FUSED_MMA_CUH
