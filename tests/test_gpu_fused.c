@@ -179,7 +179,8 @@ static void changes_of_eager_in_rounded_precisions(void **state) {
         }
 }
 
-/* Whole runs, within what compare allows these precisions (src/bench/agreement.h). What is evaluated are the new weights. */
+/* Whole runs: losses as near as test_gpu_training.c has them to float32, twice (an emulation gave up to 0.007). What is evaluated are
+   the new weights. */
 static void losses_of_eager_in_rounded_precisions(void **state) {
     (void)state;
     for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 5 : 1) {
@@ -191,9 +192,9 @@ static void losses_of_eager_in_rounded_precisions(void **state) {
         assert_status(bench_run(&eager, &a), STATUS_OK);
         assert_status(bench_run(&fused, &b), STATUS_OK);
         assert_true(eager.steps == fused.steps && eager.steps > 10);
-        for (size_t s = 0; s < eager.steps; s++) assert_near(fused.losses[s] / eager.losses[s], 1, 2e-2);
+        for (size_t s = 0; s < eager.steps; s++) assert_near(fused.losses[s], eager.losses[s], 2e-2);
         assert_true(fused.last.train_images == eager.last.train_images);
-        assert_near(fused.last.train_loss / eager.last.train_loss, 1, 1e-2);
+        assert_near(fused.last.train_loss, eager.last.train_loss, 1e-2);
         assert_near((double)a.test.correct, (double)b.test.correct, 4);
         bench_close(&eager);
         bench_close(&fused);
