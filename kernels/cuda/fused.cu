@@ -9,9 +9,9 @@ struct fused_state {
     void *state;
 };
 
-static const fused_form *const forms[] = {&fused_resident, &fused_phases};
+static const fused_form *const forms[] = {&fused_resident, &fused_pair, &fused_phases};
 
-/* Seconds of a step op by op, in a captured graph: 3 us a launch, and what the library needs for large products: FLOP/s measured with
+/* Seconds of a step op by op, in a captured graph: 4 us a launch, and what the library needs for large products: FLOP/s measured with
    784-2048-2048-10 at batch 8,192. */
 static double seconds_by_op(const fused_network *network) {
     double flops = 0;
@@ -21,7 +21,7 @@ static double seconds_by_op(const fused_network *network) {
                         : network->precision == GEMM_TF32       ? 200e12
                         : network->precision == GEMM_MIXED_BF16 ? 390e12
                                                                 : 45e12;
-    return 3e-6 * (double)(3 * network->depth + 2) + flops / rate;
+    return 4e-6 * (double)(3 * network->depth + 2) + flops / rate;
 }
 
 static bool launches_together(void) {

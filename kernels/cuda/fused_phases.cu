@@ -270,12 +270,13 @@ static double phases_estimate(const tuned_context *context, const fused_network 
     double cycles = 0;
     with_product(network, [&]<typename P>() {
         const int warps = warps_for<P>(context);
-        const double slower = sizeof(typename P::real) == sizeof(double) ? 2 : 1;
-        if (warps) cycles = slower * shape_phases<P>(network, context->processors, warps, &shapes);
+        if (warps) cycles = shape_phases<P>(network, context->processors, warps, &shapes);
         if (!warps)
             snprintf(why, size, "it needs %d bytes of shared memory a block", MOST_CLASSES / 32 * P::SHARED);
     });
-    return cycles > 0 ? cycles / FUSED_CLOCK + MEETING * (double)(2 * network->depth - 1) : 0;
+    const double slower =
+        network->dtype == GEMM_F64 ? 2 : 1.7; /* than the products alone, measured in float32 */
+    return cycles > 0 ? slower * cycles / FUSED_CLOCK + MEETING * (double)(2 * network->depth - 1) : 0;
 }
 
 static void phases_close(void *opaque) {
