@@ -187,8 +187,8 @@ static void changes_of_eager_in_rounded_precisions(void **state) {
         }
 }
 
-/* Whole runs: losses within three times what an emulation gave (0.010, of ReLU at a rate of 0.3), those of the class that compare
-   allows (src/bench/agreement.h). What is evaluated are the new weights. */
+/* Whole runs: losses within three times what an emulation gave, 0.017, of ReLU with momentum 0.9 (of smooth activations 0.003).
+   What is evaluated are the new weights. */
 static void losses_of_eager_in_rounded_precisions(void **state) {
     (void)state;
     for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 5 : 1) {
@@ -200,9 +200,9 @@ static void losses_of_eager_in_rounded_precisions(void **state) {
         assert_status(bench_run(&eager, &a), STATUS_OK);
         assert_status(bench_run(&fused, &b), STATUS_OK);
         assert_true(eager.steps == fused.steps && eager.steps > 10);
-        for (size_t s = 0; s < eager.steps; s++) assert_near(fused.losses[s], eager.losses[s], 3e-2);
+        for (size_t s = 0; s < eager.steps; s++) assert_near(fused.losses[s], eager.losses[s], 5e-2);
         assert_true(fused.last.train_images == eager.last.train_images);
-        assert_near(fused.last.train_loss, eager.last.train_loss, 1e-2);
+        assert_near(fused.last.train_loss, eager.last.train_loss, 2e-2);
         assert_near((double)a.test.correct, (double)b.test.correct, 4);
         bench_close(&eager);
         bench_close(&fused);
