@@ -153,7 +153,7 @@ static bool arrange(const tuned_context *context, const fused_network *network, 
         plan->activation[l] = layer[l].activation;
     }
     plan->packs = packs_for(network);
-    if (context->major < 8 || blocks_for(plan) > context->processors ||
+    if (context->major < 8 || blocks_for(plan) > fused_processors(context, network) ||
         place::bytes(plan->packs) > (size_t)context->shared_bytes || 2 * WARPS < plan->packs) {
         snprintf(why, size, "it needs %d SMs of compute capability 8.0 with %zu bytes of shared memory",
                  blocks_for(plan), place::bytes(plan->packs));
@@ -270,4 +270,5 @@ static void pair_describe(void *opaque, char *text, size_t size) {
     snprintf(text, size, "two hidden layers on %d blocks", state->blocks);
 }
 
-const fused_form fused_pair = {pair_estimate, pair_open, pair_close, pair_run, pair_describe};
+const fused_form fused_pair = {pair_estimate, pair_open,     pair_close,
+                               pair_run,      pair_describe, "two hidden layers"};

@@ -1,8 +1,8 @@
 /* Engine fused, the form for any network: a step is a list of phases, a phase a list of tiles, and the blocks meet between phases.
 
    Phases     forward, layer after layer but the last: tiles of Y = act(X W + b)
-              turn: a block has a row of the batch: last layer, loss, and the way back through the last layer. Beside it the next batch
-              is gathered.
+              turn: a block has a row of the batch, or a warp where blocks have several: last layer, loss, and the way back through the
+              last layer. Beside it the next batch is gathered.
               back, layer after layer: tiles of dZ = (dZ' W^T) act'(Z)
               update: tiles of all dW = X^T dZ, each with its SGD in the write-back; biases; the tally
               That is 2 L - 1 meetings a step of L layers (2 of one). Updates come last, so that no weight changes while it is read.
@@ -20,6 +20,7 @@
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/fused_mma.cuh"
 #include "kernels/cuda/fused_phases.cuh"
+#include "kernels/cuda/fused_turn.cuh"
 #include "kernels/cuda/laps.cuh"
 
 static const int MOST_CLASSES = 128; /* a thread each, of the smallest block */
@@ -142,9 +143,40 @@ static warp_shape best_shape(size_t count, const size_t *m, const size_t *n, siz
     return best;
 }
 
+/* Rows of the batch for a block, at most. */
+static size_t rows_of_block(const fused_network &network, int blocks) {
+    return (network.batch + blocks - 1) / blocks;
+}
+
+/* Shared memory of a block whose warps have a row each. */
+template <typename P> static size_t bytes_by_warps(const fused_network &network, int warps) {
+    const size_t last = network.depth - 1, in = network.layer[last].in;
+    return sizeof(typename P::real) *
+           turn_elements<typename P::real>(warps, in, padded(in), columns_of(network, last));
+}
+
+/* Does a warp have a row in the turn? */
+template <typename P>
+static bool warp_a_row(const tuned_context *context, const fused_network &network, int blocks, int warps) {
+    return rows_of_block(network, blocks) > 1 &&
+           bytes_by_warps<P>(network, warps) <= (size_t)context->shared_bytes;
+}
+
+/* Cycles of the turn. */
+template <typename P>
+static double cycles_of_turn(const tuned_context *context, const fused_network &network, int blocks,
+                             int warps) {
+    const size_t last = network.depth - 1, rows = rows_of_block(network, blocks);
+    const double products = (double)(network.layer[last].in * network.layer[last].out) / 32;
+    if (!warp_a_row<P>(context, network, blocks, warps)) return (double)rows * (3000 + 2 * products);
+    return ceil((double)rows / warps) *
+           (2500 + 6 * products * (double)(rows < (size_t)warps ? rows : warps) / 4);
+}
+
 /* Shapes for every phase; returns the cycles of a step, but for meetings. */
 template <typename P>
-static double shape_phases(const fused_network *network, int blocks, int warps, phase_shapes *shapes) {
+static double shape_phases(const tuned_context *context, const fused_network *network, int blocks, int warps,
+                           phase_shapes *shapes) {
     size_t in[FUSED_MAX_LAYERS], out[FUSED_MAX_LAYERS];
     double cycles = 0;
     for (size_t l = 0; l < network->depth; l++) {
@@ -156,8 +188,7 @@ static double shape_phases(const fused_network *network, int blocks, int warps, 
             shapes->back[l] = best_shape<P>(1, &network->batch, &in[l], out[l], blocks, warps, &cycles);
     }
     shapes->update = best_shape<P>(network->depth, in, out, network->batch, blocks, warps, &cycles);
-    const size_t last = network->depth - 1, rows = (network->batch + blocks - 1) / blocks;
-    return cycles + (double)rows * (3000 + 2.0 * (double)(in[last] * out[last]) / 32);
+    return cycles + cycles_of_turn<P>(context, *network, blocks, warps);
 }
 
 template <typename T> static void take(phase_matrix<T> *to, char *base, size_t *used, size_t elements) {
@@ -236,10 +267,14 @@ template <typename P> static bool set_up(phases_state *state) {
     const fused_layer &last = network.layer[network.depth - 1];
     const size_t turn = sizeof(T) * (3 * 32 * state->warps + padded(last.in) +
                                      last.in * columns_of(network, network.depth - 1)),
-                 tiles = (size_t)P::SHARED * state->warps;
-    plan->weights_fit = turn <= (size_t)state->context->shared_bytes;
-    state->shared_bytes = plan->weights_fit && turn > tiles ? turn : tiles;
-    shape_phases<P>(&network, state->blocks, state->warps, &plan->shapes);
+                 most = (size_t)state->context->shared_bytes;
+    plan->weights_fit = turn <= most;
+    plan->warp_a_row = warp_a_row<P>(state->context, network, state->blocks, state->warps);
+    state->shared_bytes = (size_t)P::SHARED * state->warps; /* of the tiles, and as much as the turn needs */
+    if (plan->weights_fit && turn > state->shared_bytes) state->shared_bytes = turn;
+    if (plan->warp_a_row && bytes_by_warps<P>(network, state->warps) > state->shared_bytes)
+        state->shared_bytes = bytes_by_warps<P>(network, state->warps);
+    shape_phases<P>(state->context, &network, state->blocks, state->warps, &plan->shapes);
     const size_t bytes = lay_out(state, plan, NULL);
     if (!CUDA_TRY(fault, cudaMalloc(&state->memory, bytes)) ||
         !CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, bytes, stream)))
@@ -269,8 +304,8 @@ static double phases_estimate(const tuned_context *context, const fused_network 
     }
     double cycles = 0;
     with_product(network, [&]<typename P>() {
-        const int warps = warps_for<P>(context);
-        if (warps) cycles = shape_phases<P>(network, context->processors, warps, &shapes);
+        const int warps = warps_for<P>(context), blocks = fused_processors(context, network);
+        if (warps) cycles = shape_phases<P>(context, network, blocks, warps, &shapes);
         if (!warps)
             snprintf(why, size, "it needs %d bytes of shared memory a block", MOST_CLASSES / 32 * P::SHARED);
     });
@@ -294,7 +329,7 @@ static void *phases_open(tuned_context *context, const fused_network *network, c
     }
     state->context = context;
     state->network = *network;
-    state->blocks = context->processors;
+    state->blocks = fused_processors(context, network);
     bool ready = false;
     with_product(network, [&]<typename P>() {
         state->warps = warps_for<P>(context);
@@ -327,4 +362,5 @@ static void phases_describe(void *opaque, char *text, size_t size) {
     snprintf(text, size, "phases of tiles on %d blocks%s", state->blocks, cores[state->network.precision]);
 }
 
-const fused_form fused_phases = {phases_estimate, phases_open, phases_close, phases_run, phases_describe};
+const fused_form fused_phases = {phases_estimate, phases_open,     phases_close,
+                                 phases_run,      phases_describe, "phases of tiles"};
