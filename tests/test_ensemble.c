@@ -190,6 +190,17 @@ static void the_surer_member_wins(void **state) {
     assert_near(evaluation.loss, -log(right / (right + wrong)), 1e-12);
 }
 
+/* A member that has a NaN makes the answer to that image a wrong one, whatever its label. */
+static void a_nan_is_never_right(void **state) {
+    (void)state;
+    double sum[] = {NAN, NAN, log(0.9), log(0.1)};
+    const uint8_t truth[] = {0, 0};
+    const struct committee both = {.members = 1, .count = 2, .classes = 2, .sum = sum};
+    const struct evaluation evaluation = committee_evaluate(&both, truth, NULL);
+    assert_int_equal(evaluation.correct, 1);
+    assert_true(isnan(evaluation.loss));
+}
+
 static void the_validation_part_is_asked_too(void **state) {
     (void)state;
     struct group group;
@@ -310,6 +321,7 @@ int main(void) {
         cmocka_unit_test(members_are_runs_of_their_own),
         cmocka_unit_test(the_committee_is_the_mean_log_probability),
         cmocka_unit_test(the_surer_member_wins),
+        cmocka_unit_test(a_nan_is_never_right),
         cmocka_unit_test(the_validation_part_is_asked_too),
         cmocka_unit_test(files_are_named_by_seed),
         cmocka_unit_test(they_go_on_from_their_files),

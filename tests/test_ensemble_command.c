@@ -86,6 +86,44 @@ static void files_are_those_of_single_runs(void **state) {
     assert_says(output, "n-seed9.safetensors");
 }
 
+static size_t times(const char *what) {
+    size_t count = 0;
+    for (const char *at = output; (at = strstr(at, what)); at++) count++;
+    return count;
+}
+
+/* The line of a network is of the weights that it has now, also if it had nothing left to train or went back to its best epoch; what
+   is there is reported if a later file cannot be read. */
+static void lines_are_of_the_weights_as_they_are(void **state) {
+    (void)state;
+    const char *model = support_path("b.safetensors"), *second = support_path("b-seed2.safetensors"),
+               *log = support_path("b.jsonl");
+    cJSON *line;
+    char best[64];
+    assert_int_equal(RUN("--data %s --layers 42-16-4 --batch-size 32 --threads 1 --ensemble 2 --epochs 40 "
+                         "--lr 0.5 --validation 60 "
+                         "--patience 2 --save %s --log %s",
+                         support_data, model, log),
+                     0);
+    assert_int_equal(support_log(log, "ensemble", 0, &line), 1);
+    const double most = support_number(line, "validation_accuracy_max");
+    cJSON_Delete(line);
+    snprintf(best, sizeof best, "%.0f/60 ", 60 * most);
+    assert_int_equal(times("/60 "), 3);
+    assert_true(times(best) >= 1);
+
+    assert_int_equal(RUN("--resume %s --ensemble 2 --threads 1", model), 0);
+    assert_int_equal(times("0/0"), 0);
+    assert_int_equal(times("/60 "), 3);
+    assert_true(times(best) >= 1);
+
+    support_write(second, "no checkpoint", 13);
+    assert_int_equal(RUN("--resume %s --ensemble 2 --threads 1", model), 3);
+    assert_says(output, "b-seed2.safetensors");
+    assert_says(output, "mean of 1 ");
+    assert_int_equal(times("/60 "), 2);
+}
+
 /* It is the committee that has to reach the target, and a mean below it does not matter. */
 static void targets_are_the_committees(void **state) {
     (void)state;
@@ -131,8 +169,11 @@ static void the_plan_is_explained(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_ensemble_and_its_files),  cmocka_unit_test(files_are_those_of_single_runs),
-        cmocka_unit_test(targets_are_the_committees), cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(an_ensemble_and_its_files),
+        cmocka_unit_test(files_are_those_of_single_runs),
+        cmocka_unit_test(lines_are_of_the_weights_as_they_are),
+        cmocka_unit_test(targets_are_the_committees),
+        cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(the_plan_is_explained),
     };
     return cmocka_run_group_tests_name("ensemble command", tests, support_make_data, NULL);

@@ -47,16 +47,21 @@ static void print_accuracy(const struct evaluation *evaluation) {
     printf("  %22s", console_accuracy(evaluation->correct, evaluation->total).text);
 }
 
-/* The newest member. */
+/* The newest member, with the weights that it has now: those of its best epoch, if it had early stopping. */
 static void on_done(void *self, const struct member *member) {
     struct watch *watch = self;
     const struct epoch_record *last = &member->last;
+    const struct committee *validation = &member->ensemble->validation.committee;
     runlog_summary(&watch->log, &member->config, &member->summary);
     console_clear_progress(&watch->console);
-    printf("%4lld  %6.4f  %22s", (long long)member->config.seed, last->train_loss,
-           console_accuracy(last->train_correct, last->train_images).text);
+    if (last->epoch) {
+        printf("%4lld  %6.4f  %22s", (long long)member->config.seed, last->train_loss,
+               console_accuracy(last->train_correct, last->train_images).text);
+    } else { /* there was nothing left to train */
+        printf("%4lld  %6s  %22s", (long long)member->config.seed, "-", "-");
+    }
     print_accuracy(&member->summary.test);
-    if (last->on_validation) print_accuracy(&last->evaluation);
+    if (validation->members) print_accuracy(&validation->member[validation->members - 1]);
     printf("  %6zu  %16.4f\n", member->summary.epochs, member->summary.median_epoch_seconds);
     fflush(stdout);
 }
@@ -105,8 +110,8 @@ static enum status train(struct ensemble *ensemble, const struct ensemble_job *j
         print_together(ensemble, status == STATUS_INTERRUPTED);
     }
     if (status == STATUS_INTERRUPTED && job->config->save[0]) {
-        status_write("interrupted; go on with --resume %s --ensemble %zu", job->config->save,
-                     ensemble->count);
+        status_write("interrupted; go on with --resume %s --ensemble %zu --seed %lld", job->config->save,
+                     ensemble->count, (long long)job->config->seed);
     } else if (status == STATUS_INTERRUPTED) {
         status_write("interrupted");
     }

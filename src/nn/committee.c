@@ -46,7 +46,7 @@ struct evaluation committee_evaluate(const struct committee *committee, const ui
             if (mean_of(committee, i, j) > mean_of(committee, i, best)) best = j;
         const double largest = mean_of(committee, i, best);
         for (size_t j = 0; j < committee->classes; j++) sum += exp(mean_of(committee, i, j) - largest);
-        all.correct += best == labels[i];
+        all.correct += best == labels[i] && sum > 0; /* with a NaN it is never right */
         all.loss += (log(sum) + largest - mean_of(committee, i, labels[i])) / (double)committee->count;
         if (!predictions) continue;
         predictions->label[i] = (uint8_t)best;

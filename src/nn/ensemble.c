@@ -253,7 +253,8 @@ enum status ensemble_run(struct ensemble *ensemble, const struct ensemble_observ
     ensemble->observer = observer;
     ensemble->stop = stop;
     enum status status = ensemble->at_once ? train_at_once(ensemble) : train_in_turn(ensemble);
-    if (!status && ensemble->at_once) status = ask_all(ensemble);
+    const enum status asked = ensemble->at_once ? ask_all(ensemble) : STATUS_OK;
+    if (!status) status = asked;
     for (size_t m = 0; m < ensemble->count; m++) {
         const double median = ensemble->member[m].summary.median_epoch_seconds;
         ensemble->epoch_seconds =
@@ -261,7 +262,8 @@ enum status ensemble_run(struct ensemble *ensemble, const struct ensemble_observ
     }
     const struct dataset *train = &ensemble->data->train;
     const size_t held_out = (size_t)ensemble->config->validation;
-    if (!status) status = finish_part(&ensemble->test, ensemble->data->test.labels);
-    if (!status) status = finish_part(&ensemble->validation, train->labels + train->count - held_out);
+    enum status finished = finish_part(&ensemble->test, ensemble->data->test.labels);
+    if (!finished) finished = finish_part(&ensemble->validation, train->labels + train->count - held_out);
+    if (!status) status = finished;
     return status ? status : verdict(ensemble);
 }
