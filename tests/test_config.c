@@ -46,6 +46,7 @@ static void mistakes_say_where_and_what(void **state) {
         {"lr = nan", "learning-rate must be a number"},
         {"lr = -0.1", "learning-rate must be a number"},
         {"momentum = 1.5", "momentum must be a number from 0 to 1"},
+        {"ema-decay = 1", "ema-decay must be a number from 0 to 0.999999999, not '1'"},
         {"layers = 784", "layers must be"},
         {"layers = 784--10", "layers must be"},
         {"layers = 784-0-10", "layers must be"},

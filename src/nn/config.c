@@ -90,7 +90,7 @@ static enum status parse_value(struct config *config, const struct config_key *k
         return STATUS_OK;
     case KEY_REAL:
         if (!text_parse_real(value, &real) || real < key->min || real > key->max)
-            return status_set(STATUS_USAGE, "%s: %s must be a number from %g to %g, not '%s'", where,
+            return status_set(STATUS_USAGE, "%s: %s must be a number from %.10g to %.10g, not '%s'", where,
                               key->name, key->min, key->max, value);
         memcpy(field, &real, sizeof real);
         return STATUS_OK;
