@@ -206,7 +206,6 @@ static void save_eval_and_target(void **state) {
     assert_int_equal(RUN("--data %s " SMALL " --save %s/no-such/x", data, data), 1);
 }
 
-/* Mistakes that are there must be shown: a network that was not trained makes plenty. */
 /* Average weights and early stopping, on the console, in the logs and for eval. */
 static void averages_and_early_stopping(void **state) {
     (void)state;
@@ -238,15 +237,23 @@ static void averages_and_early_stopping(void **state) {
     assert_true(plain > 0 && average > 0 && plain != average);
     for (int ema = 0; ema < 2; ema++) {
         assert_int_equal(RUN("eval %s --log %s%s", model, eval, ema ? " --ema" : ""), 0);
+        assert_true((strstr(output, "f32, moving average of the weights") != NULL) == ema);
         assert_true(support_log(eval, "evaluation", 0, &line) >= 1);
         assert_near(support_number(line, "loss"), ema ? average : plain, 1e-6);
+        assert_true(cJSON_IsTrue(cJSON_GetObjectItem(line, "ema")) == ema);
         cJSON_Delete(line);
         remove(eval);
     }
     assert_int_equal(RUN("--data %s --resume %s", data, model), 0);
+    assert_says(output, "the patience has run out, and there is nothing to train");
     assert_says(output, "early stopping     the patience ran out");
+    assert_int_equal(RUN("--data %s --resume %s --validation 40", data, model), 3);
+    assert_says(output,
+                "knows its best epoch: to go on with --patience, validation must be 50 as then, not 40");
+    assert_int_equal(RUN("--data %s --resume %s --validation 40 --patience 0 --dry-run", data, model), 0);
 }
 
+/* Mistakes that are there must be shown: a network that was not trained makes plenty. */
 static void mistakes_are_pictured(void **state) {
     (void)state;
     const char *init = support_path("init.safetensors");

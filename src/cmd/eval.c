@@ -172,6 +172,7 @@ static void log_result(const struct evaluator *eval, const char *name, const cha
     cJSON_AddStringToObject(line, "checkpoint", name);
     cJSON_AddStringToObject(line, "data", eval->data.name);
     cJSON_AddStringToObject(line, "layers", layers);
+    if (eval->average) cJSON_AddTrueToObject(line, "ema");
     cJSON_AddStringToObject(line, "backend", eval->compute.backend->name);
     cJSON_AddNumberToObject(line, "test_accuracy", (double)result->correct / (double)result->total);
     jsonl_count(line, "test_correct", result->correct);
@@ -218,8 +219,10 @@ static enum status take_network(struct evaluator *eval, const char *path, size_t
     if (status) return networks == 1 ? status : status_context(status, "%s", path);
     const struct evaluation *result = &eval->committee.member[eval->committee.members - 1];
     config_value(&eval->config, config_key_find("layers"), layers, sizeof layers);
-    printf("checkpoint  %s: %s, %s, %s\n", path, layers, config_choice("activation", eval->config.activation),
-           dtype_name((enum gemm_dtype)eval->config.dtype));
+    printf("checkpoint  %s: %s, %s, %s%s\n", path, layers,
+           config_choice("activation", eval->config.activation),
+           dtype_name((enum gemm_dtype)eval->config.dtype),
+           eval->average ? ", moving average of the weights" : "");
     if (networks > 1)
         printf("            %s, loss %.6f\n", console_accuracy(result->correct, result->total).text,
                result->loss);

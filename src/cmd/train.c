@@ -112,9 +112,16 @@ static enum status train(struct run *run) {
     enum status status = runlog_open(&run->log, &run->trainer, run->data.name);
     if (status) return status;
     run->console = console_open(&run->trainer);
-    if (run->trainer.state.epoch >= config->epochs)
+    const struct train_state *state = &run->trainer.state;
+    if (state->epoch >= config->epochs) {
         printf("The checkpoint is at epoch %lld of %lld: nothing to train. --epochs N goes on.\n",
-               (long long)run->trainer.state.epoch, (long long)config->epochs);
+               (long long)state->epoch, (long long)config->epochs);
+    } else if (early_stopping_due(&run->trainer.stopping, state)) {
+        printf("The checkpoint is at epoch %lld, and its best is epoch %lld: the patience has run out, and "
+               "there is "
+               "nothing to train. A larger --patience goes on.\n",
+               (long long)state->epoch, (long long)state->best.epoch);
+    }
     console_epoch_titles(&run->console);
     fflush(stdout);
     catch_signals();

@@ -49,7 +49,7 @@ enum status checkpoint_restore(const struct checkpoint *checkpoint, struct mlp *
 enum status checkpoint_restore_average(const struct checkpoint *checkpoint, struct mlp *mlp);
 
 /* Does the restored state fit this run: `steps` steps an epoch of `batch` images? Within an epoch the order of its images must be
-   the same as when it began. STATUS_BAD_DATA says what differs. */
+   the same as when it began, and a best epoch has to be one on the same validation part. STATUS_BAD_DATA says what differs. */
 enum status checkpoint_check_epoch(const struct checkpoint *checkpoint, const struct config *config,
                                    const struct train_state *state, size_t batch, size_t steps);
 

@@ -72,29 +72,33 @@ enum status checkpoint_state_read(const struct checkpoint *checkpoint, struct tr
 
 enum status checkpoint_check_epoch(const struct checkpoint *checkpoint, const struct config *config,
                                    const struct train_state *state, size_t batch, size_t steps) {
-    static const char *const keys[] = {"batch-size", "seed", "shuffle", "validation"};
+    static const char *const keys[] = {"validation", "batch-size", "seed", "shuffle"};
+    const bool within = state->step > 0, best = state->best.epoch > 0;
     const struct tally *tally = &state->tally;
     struct config kept;
     char what[400];
     if (state->epoch > INT32_MAX || (size_t)state->step >= steps || tally->batches != (uint64_t)state->step ||
-        (state->step > 0 && tally->correct > tally->images))
+        (within && tally->correct > tally->images))
         return checkpoint_bad(
             checkpoint,
             "stands at an epoch and step that cannot be: it was trained on other data, or is corrupted");
-    if (state->step == 0) return STATUS_OK;
+    if (!within && !best) return STATUS_OK;
     config_defaults(&kept);
     const enum status status = checkpoint_recipe(checkpoint, &kept);
     if (status) return status;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    /* a best epoch is one of the same images */
+    for (size_t i = 0; i < (within ? sizeof keys / sizeof *keys : 1); i++) {
         char now[CONFIG_TEXT], then[CONFIG_TEXT];
         config_value(config, config_key_find(keys[i]), now, sizeof now);
         config_value(&kept, config_key_find(keys[i]), then, sizeof then);
         if (strcmp(now, then) == 0) continue;
-        snprintf(what, sizeof what,
-                 "was written within an epoch: to go on there, %s must be %.100s as then, not %.100s",
+        snprintf(what, sizeof what, "%s, %s must be %.100s as then, not %.100s",
+                 within ? "was written within an epoch: to go on there"
+                        : "knows its best epoch: to go on with --patience",
                  keys[i], then, now);
         return checkpoint_bad(checkpoint, what);
     }
+    if (!within) return STATUS_OK;
     if (tally->images == (uint64_t)state->step * batch) return STATUS_OK;
     return checkpoint_bad(
         checkpoint, "has counted another number of images: it was trained on other data, or is corrupted");
