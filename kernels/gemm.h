@@ -15,6 +15,7 @@
      What is below 2^-126 may count as zero, as the instructions of some processors have it.
    - A call allocates nothing in steady state: workspace belongs to the context and grows at most once per shape.
    - The same call gives the same bits again.
+   - A context is used by one thread at a time; on a GPU, threads with a context each may call at once (--ensemble).
 
    A backend is one const struct gemm_backend in a file of its own, and its entry in src/backend/registry.c; or a plug-in: a
    shared object with GEMM_PLUGIN(backend) at its end, for --backend ./my.so. This header is all that a plug-in needs. It
