@@ -126,10 +126,15 @@ static void block(struct tuned_plan *plan, const struct tuned_code *code, const 
     plan->depth = larger(ceil_div(steps, blocks), 1);
     plan->cols = smaller(cols, larger(level2() / 2 / code->size / plan->depth / code->cols, 1) * code->cols);
     plan->pack_b = !in_place;
-    plan->pack_a = code->converts ||
-                   (collide && (cols > 4 * code->cols || (ta && call->m * call->k * code->size > level2())));
+    /* it costs as much as 4 panels of B where rows collide, or lie across k; else as much as 30 */
+    plan->pack_a = code->converts || cols > 32 * code->cols || (cols > 4 * code->cols && (collide || ta));
     plan->tile_rows = narrow && collide && !plan->pack_a ? smaller(code->rows, 8) : code->rows;
     plan->by_panels = in_place || narrow;
+    if (plan->pack_a && rows * plan->depth * code->size <= level2() / 4) {
+        /* A stays in the L2 cache: each panel of B is used up while it is there too */
+        plan->cols = code->cols;
+        plan->by_panels = true;
+    }
     const size_t fit = tuned_a_elements(code) / (plan->depth * code->a_width) * code->rows;
     plan->rows = plan->pack_a ? ceil_div(rows, ceil_div(rows, fit)) : rows;
     plan->keep_b = plan->rows < rows && cols * plan->depth <= tuned_b_elements(code);
