@@ -21,15 +21,18 @@ struct fused_layer {
 /* What is trained and on what: all pointers are memory of the backend's device, and live longer than the state. */
 struct fused_network {
     enum gemm_dtype dtype;
+    enum gemm_precision precision; /* of the products; all else is float32, whatever it is */
     size_t depth;
     struct fused_layer layer[FUSED_MAX_LAYERS];
     double momentum, weight_decay;
-    size_t batch, count, features;  /* rows of a full batch; images of an epoch; pixels of an image */
-    const uint8_t *images, *labels; /* [..][features], [..] */
-    const uint32_t *order;          /* [count]: batch after batch */
-    const double *rates;            /* by step of the epoch */
-    double *losses;                 /* by step: receives the mean loss of its batch */
+    size_t batch, count, features;      /* rows of a full batch; images of an epoch; pixels of an image */
+    const uint8_t *images, *labels;     /* [..][features], [..] */
+    const uint32_t *order;              /* [count]: batch after batch */
+    const struct step_scalars *scalars; /* by step of the epoch: the learning rates */
+    double *losses;                     /* by step: receives the mean loss of its batch */
     struct tally *tally;
+    size_t
+        share; /* networks that train on the device at once, this one included: each may keep that part of a GPU busy; 0: one */
 };
 
 /* Seconds. An update is part of the product that gives the gradient. */
@@ -54,6 +57,9 @@ struct gemm_fused {
 
     /* (optional) How, in a phrase: the way chosen for this network, and what was expected of it. */
     void (*describe)(void *state, char *text, size_t size);
+
+    /* (optional) What there was to choose from, a line each: a way, and what is expected of it or why it cannot be. */
+    void (*explain)(void *context, const struct fused_network *network, char *text, size_t size);
 };
 
 #endif

@@ -113,8 +113,8 @@ static void *fused_open(void *context, const struct fused_network *network, bool
     (void)forced; /* never slower */
     const struct tuned_context *tuned = context;
     struct state *state = NULL;
-    if (network->dtype != GEMM_F32 && network->dtype != GEMM_F64) {
-        snprintf(why, size, "it has float32 and float64 only");
+    if (network->precision != GEMM_TRUE) {
+        snprintf(why, size, "on the CPU it has true float32 and float64 only");
         return NULL;
     }
     state = calloc(1, sizeof *state);
@@ -378,7 +378,7 @@ static void run_step(struct worker *worker, size_t step, bool another) {
     if (worker->me == 0) count_up(worker, step, rows, finite);
     lap(worker, LAP_ELEMENTWISE);
     for (size_t l = 0; l <= last && finite; l++) {
-        update(worker, l, rows, network->rates[step]);
+        update(worker, l, rows, network->scalars[step].learning_rate);
         lap(worker, LAP_GEMM(GEMM_TN, l));
     }
     if (!state->input_stride) wait_for_all(); /* they read the pixels still */
@@ -417,4 +417,12 @@ static size_t fused_run(void *opaque, size_t first, size_t count, const volatile
     return done;
 }
 
-const struct gemm_fused tuned_fused = {.open = fused_open, .close = fused_close, .run = fused_run};
+static void fused_explain(void *context, const struct fused_network *network, char *text, size_t size) {
+    const struct tuned_context *tuned = context;
+    (void)network;
+    snprintf(text, size, "one team of %d thread%s for whole steps: never slower than op by op\n",
+             tuned->threads, tuned->threads == 1 ? "" : "s");
+}
+
+const struct gemm_fused tuned_fused = {
+    .open = fused_open, .close = fused_close, .run = fused_run, .explain = fused_explain};

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "src/base/platform.h"
@@ -41,6 +42,38 @@ enum status console_check_target(const struct config *config, const struct evalu
 
 /* --- header --- */
 
+/* The rule, but for its learning rate. */
+static void print_optimizer(const struct config *config) {
+    if (config->optimizer == OPTIMIZER_SGD) {
+        printf("%smomentum %g", config->nesterov ? "nesterov " : "", config->momentum);
+    } else {
+        printf("%s betas %g and %g", config_choice("optimizer", config->optimizer), config->beta1,
+               config->beta2);
+    }
+    printf(", weight decay %g", config->weight_decay);
+}
+
+/* What is on beside it: on a line of its own. */
+static void print_regularization(const struct config *config) {
+    const struct {
+        const char *name;
+        double value;
+    } all[] = {{"clip norm", config->clip_norm},
+               {"max norm", config->max_norm},
+               {"dropout", config->dropout},
+               {"input dropout", config->input_dropout},
+               {"label smoothing", config->label_smoothing},
+               {"average of weights", config->ema_decay},
+               {"patience", (double)config->patience}};
+    const char *between = "          ";
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (all[i].value == 0) continue;
+        printf("%s%s %g", between, all[i].name, all[i].value);
+        between = ", ";
+    }
+    if (between[0] == ',') printf("\n");
+}
+
 static void print_recipe(const struct trainer *trainer) {
     const struct config *config = trainer->config;
     printf("recipe    %lld epoch%s of %s step%s of %s images, lr %g (%s", (long long)config->epochs,
@@ -48,8 +81,16 @@ static void print_recipe(const struct trainer *trainer) {
            text_grouped(trainer->batch).text, config->learning_rate,
            config_choice("schedule", config->schedule));
     if (config->warmup_steps) printf(", %lld warm-up steps", (long long)config->warmup_steps);
-    printf("), momentum %g, weight decay %g, shuffle %s, seed %lld\n", config->momentum, config->weight_decay,
-           config_choice("shuffle", config->shuffle), (long long)config->seed);
+    if (config->warmup_epochs > 0) printf(", %g warm-up epochs", config->warmup_epochs);
+    printf("), ");
+    print_optimizer(config);
+    printf(", shuffle %s, seed", config_choice("shuffle", config->shuffle));
+    if (config->ensemble > 1) {
+        printf("s %lld to %lld\n", (long long)config->seed, (long long)(config->seed + config->ensemble - 1));
+    } else {
+        printf(" %lld\n", (long long)config->seed);
+    }
+    print_regularization(config);
 }
 
 void console_header(const struct trainer *trainer, const struct dataset_pair *data) {
@@ -76,24 +117,38 @@ void console_header(const struct trainer *trainer, const struct dataset_pair *da
            platform_flags());
 }
 
+void console_plan(const struct trainer *trainer) {
+    char text[2048];
+    engine_explain(trainer, text, sizeof text);
+    const char *title = "plan";
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1, title = "")
+        printf("%-9s %.*s\n", title, (int)strcspn(line, "\n"), line);
+    printf("\n");
+}
+
 /* --- epochs --- */
 
-static void clear_progress(const struct console *console) {
+void console_clear_progress(const struct console *console) {
     if (console->terminal) fprintf(stderr, "\r\033[K");
 }
 
 void console_epoch_titles(const struct console *console) {
-    printf("epoch    loss  %22s  %22s  seconds   images/s     NN     TN     NT  copies\n", "train accuracy",
-           console->trainer->validation.count ? "validation accuracy" : "test accuracy");
+    const struct trainer *trainer = console->trainer;
+    printf("epoch    loss  %22s  %22s", "train accuracy",
+           trainer->validation.count ? "validation accuracy" : "test accuracy");
+    if (trainer->optimizer.average) printf("  %22s", "of average weights");
+    printf("  seconds   images/s     NN     TN     NT  copies\n");
 }
 
 void console_epoch(struct console *console, const struct epoch_record *record) {
     const double *seconds = record->time.seconds;
-    clear_progress(console);
-    printf("%5zu  %6.4f  %22s  %22s  %7.4f  %9s", record->epoch, record->train_loss,
+    console_clear_progress(console);
+    printf("%5zu  %6.4f  %22s  %22s", record->epoch, record->train_loss,
            console_accuracy(record->train_correct, record->train_images).text,
-           console_accuracy(record->evaluation.correct, record->evaluation.total).text, record->seconds,
-           text_grouped((uint64_t)record->images_per_second).text);
+           console_accuracy(record->evaluation.correct, record->evaluation.total).text);
+    if (record->average.total)
+        printf("  %22s", console_accuracy(record->average.correct, record->average.total).text);
+    printf("  %7.4f  %9s", record->seconds, text_grouped((uint64_t)record->images_per_second).text);
     for (int part = PART_GEMM_NN; part <= PART_GEMM_NT; part++) {
         if (seconds[PART_STEPS] > 0) { /* not taken apart */
             printf("      -");
@@ -105,12 +160,13 @@ void console_epoch(struct console *console, const struct epoch_record *record) {
     fflush(stdout);
 }
 
-void console_progress(struct console *console, size_t epoch, size_t step, size_t steps, double loss) {
+void console_progress(struct console *console, const char *who, size_t epoch, size_t step, size_t steps,
+                      double loss) {
     if (!console->terminal) return;
     const double now = clock_seconds();
     if (now - console->last_progress < PROGRESS_INTERVAL) return;
     console->last_progress = now;
-    fprintf(stderr, "\r\033[Kepoch %zu of %lld  step %zu of %zu (%.0f %%)  loss %.4f", epoch,
+    fprintf(stderr, "\r\033[K%sepoch %zu of %lld  step %zu of %zu (%.0f %%)  loss %.4f", who, epoch,
             (long long)console->trainer->config->epochs, step, steps, percent((double)step, (double)steps),
             loss);
     fflush(stderr);
@@ -173,11 +229,20 @@ void console_summary(struct console *console, const struct run_summary *summary)
         seconds += time->seconds[PART_GEMM_NN + op];
         for (size_t l = 0; l < trainer->mlp.depth; l++) flops += time->gemm[op][l].flops;
     }
-    clear_progress(console);
+    console_clear_progress(console);
     printf("\n%stest accuracy      %s +- %.2f (binomial standard error), loss %.4f\n",
            summary->interrupted ? "Interrupted; the numbers are of the steps done.\n" : "",
            console_accuracy(summary->test.correct, summary->test.total).text,
            console_binomial_error(&summary->test), summary->test.loss);
+    if (summary->average.total)
+        printf("of average weights %s +- %.2f, loss %.4f\n",
+               console_accuracy(summary->average.correct, summary->average.total).text,
+               console_binomial_error(&summary->average), summary->average.loss);
+    if (summary->best_epoch)
+        printf(
+            "early stopping     %s; the weights are those of epoch %lld, the best on the validation part\n",
+            summary->stopped_early ? "the patience ran out" : "the patience lasted to the end",
+            (long long)summary->best_epoch);
     printf("epochs             %zu in this run, median %.4f s, start-up apart %.3f s\n", summary->epochs,
            summary->median_epoch_seconds, time->seconds[PART_STARTUP]);
     if (training > 0 && seconds > 0)

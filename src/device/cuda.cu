@@ -144,6 +144,10 @@ static enum status cuda_open(struct device *device, const struct device_options 
     return status;
 }
 
+static void cuda_adopt(struct device *device) {
+    TRY(state_of(device), cudaSetDevice(state_of(device)->ordinal));
+}
+
 static void cuda_reset(void) {
     cudaDeviceReset();
 }
@@ -239,6 +243,11 @@ static void cuda_zero(struct device *device, void *memory, size_t bytes) {
     if (bytes) TRY(state, cudaMemsetAsync(memory, 0, bytes, state->ops.stream));
 }
 
+static void cuda_copy(struct device *device, void *to, const void *from, size_t bytes) {
+    struct cuda_state *state = state_of(device);
+    if (bytes) TRY(state, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, state->ops.stream));
+}
+
 /* Used by a host device whose memory this is: `device` may be of another driver, and is not looked at. */
 static void *cuda_alloc_pinned(struct device *device, size_t bytes) {
     void *memory = NULL;
@@ -319,12 +328,14 @@ extern "C" const struct device_driver device_cuda = {
     .steps_ahead = 64,
     .open = cuda_open,
     .close = cuda_close,
+    .adopt = cuda_adopt,
     .reset = cuda_reset,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .upload = cuda_upload,
     .download = cuda_download,
     .zero = cuda_zero,
+    .copy = cuda_copy,
     .upload_early = cuda_upload_early,
     .settle_early = cuda_settle_early,
     .synchronize = cuda_synchronize,

@@ -15,10 +15,11 @@
 #include "src/data/dataset.h"
 
 enum init { INIT_HE, INIT_XAVIER, INIT_UNIFORM };
-enum schedule { SCHEDULE_CONSTANT, SCHEDULE_STEP, SCHEDULE_COSINE, SCHEDULE_EXPONENTIAL };
+enum optimizer_choice { OPTIMIZER_SGD, OPTIMIZER_ADAM, OPTIMIZER_ADAMW };
+enum schedule { SCHEDULE_CONSTANT, SCHEDULE_STEP, SCHEDULE_COSINE, SCHEDULE_EXPONENTIAL, SCHEDULE_ONE_CYCLE };
 enum engine_choice { ENGINE_AUTO, ENGINE_EAGER, ENGINE_GRAPH, ENGINE_FUSED };
 
-enum { CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 64 };
+enum { CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 128 };
 
 /* Where a value came from; a later one wins. */
 enum config_origin { FROM_DEFAULT, FROM_CHECKPOINT, FROM_FILE, FROM_ENVIRONMENT, FROM_FLAG };
@@ -33,11 +34,19 @@ struct config {
     int activation; /* enum activation */
     int init;       /* enum init */
     int64_t epochs, batch_size;
+    int optimizer; /* enum optimizer_choice */
     double learning_rate, momentum, weight_decay;
-    int schedule; /* enum schedule */
+    int nesterov; /* 0 off, 1 on */
+    double beta1, beta2, epsilon;
+    double clip_norm, max_norm; /* 0: none */
+    int schedule;               /* enum schedule */
     int64_t warmup_steps, lr_step_epochs;
-    double lr_gamma, lr_min;
-    int64_t seed, validation;
+    double warmup_epochs, lr_gamma, lr_min;
+    double pct_start, div_factor, final_div_factor; /* of SCHEDULE_ONE_CYCLE */
+    double ema_decay;                               /* 0: no moving average of the weights */
+    double dropout, input_dropout;                  /* rates */
+    double label_smoothing;
+    int64_t seed, validation, patience;
     int shuffle; /* 0 off, 1 on */
     int dtype;   /* enum gemm_dtype */
     char data[CONFIG_TEXT], backend[CONFIG_TEXT];
@@ -53,6 +62,7 @@ struct config {
     int multiply;    /* 0 plain, 1 fmul_rn */
     int isa;         /* 0 the best, else the index of its name */
     double target_accuracy;
+    int64_t ensemble; /* networks; 1: no ensemble */
     char log[CONFIG_TEXT], csv[CONFIG_TEXT];
     int64_t log_steps;
     char save[CONFIG_TEXT], save_init[CONFIG_TEXT], resume[CONFIG_TEXT];
@@ -103,7 +113,10 @@ void config_value(const struct config *config, const struct config_key *key, cha
  * is from. */
 void config_dump(const struct config *config, FILE *out, bool recipe_only, bool origins);
 
-/* What no single key can know: does the network fit the data set? The training part may be empty. */
+/* What no single key can know: do the keys of the recipe go together? STATUS_USAGE says which do not. */
+enum status config_check_recipe(const struct config *config);
+
+/* The same, and does the network fit the data set? The training part may be empty. */
 enum status config_check_data(const struct config *config, const struct dataset_pair *data);
 
 /* What to open for this config: device, threads, residency, precision and the parameters of kernels. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "kernels/fused.h"
+#include "src/base/text.h"
 
 /* Steps of a graph, or in one launch of a kernel: a node of a graph takes about a kilobyte, and a step a dozen nodes. */
 enum { LONGEST_LAUNCH = 4096 };
@@ -12,23 +13,25 @@ enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) 
     struct mlp *mlp = &trainer->mlp;
     struct device *device = &trainer->compute->device;
     const struct mlp_layer *last = mlp_last(mlp);
+    const struct step_scalars *at = trainer->scalars + step;
 
     mlp->ops->gather(device->ops_context, rows, trainer->train.features, trainer->train.images,
                      trainer->train.labels, trainer->order + step * trainer->batch, mlp->input, mlp->labels);
     device_lap(device, PART_BATCH);
-    const enum status status = mlp_forward(mlp, rows);
+    const enum status status = mlp_forward(mlp, rows, at);
     if (status) return status;
-    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, last->output, mlp->labels,
-                                    last->grad, trainer->losses + step, trainer->tally);
+    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, trainer->config->label_smoothing,
+                                    last->output, mlp->labels, last->grad, trainer->losses + step,
+                                    trainer->tally);
     device_lap(device, PART_ELEMENTWISE);
-    return mlp_backward(mlp, rows);
+    return mlp_backward(mlp, rows, at);
 }
 
 static enum status eager_run(struct trainer *trainer, size_t first, size_t *count) {
     for (size_t step = first; step < first + *count; step++) {
         const enum status status = engine_gradients(trainer, step, engine_rows(trainer, step));
         if (status) return status;
-        optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->rates + step, trainer->tally);
+        optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->scalars + step, trainer->tally);
     }
     return STATUS_OK;
 }
@@ -81,46 +84,69 @@ static size_t next_stride(double seconds, size_t steps) {
 
 static struct fused_network network_of(const struct trainer *trainer) {
     const struct mlp *mlp = &trainer->mlp;
-    const struct optimizer *optimizer = &trainer->optimizer;
+    const struct update *update = &trainer->optimizer.update;
     struct fused_network network = {.dtype = mlp->dtype,
+                                    .precision = trainer->compute->precision,
                                     .depth = mlp->depth,
-                                    .momentum = optimizer->momentum,
-                                    .weight_decay = optimizer->weight_decay,
+                                    .momentum = update->momentum,
+                                    .weight_decay = update->weight_decay,
                                     .batch = trainer->batch,
                                     .count = trainer->train.count,
                                     .features = trainer->train.features,
                                     .images = trainer->train.images,
                                     .labels = trainer->train.labels,
                                     .order = trainer->order,
-                                    .rates = trainer->rates,
+                                    .scalars = trainer->scalars,
                                     .losses = trainer->losses,
-                                    .tally = trainer->tally};
+                                    .tally = trainer->tally,
+                                    .share = (size_t)trainer->config->ensemble};
     for (size_t l = 0; l < mlp->depth; l++) {
         const struct mlp_layer *layer = &mlp->layer[l];
         struct fused_layer *to = &network.layer[l];
         *to = (struct fused_layer){layer->in, layer->out, layer->activation, layer->weight, layer->bias,
                                    NULL,      NULL};
-        if (!optimizer->velocity) continue;
-        to->weight_velocity = mlp_counterpart(mlp, layer->weight, optimizer->velocity);
-        to->bias_velocity = mlp_counterpart(mlp, layer->bias, optimizer->velocity);
+        if (!update->moment1) continue;
+        to->weight_velocity = mlp_counterpart(mlp, layer->weight, update->moment1);
+        to->bias_velocity = mlp_counterpart(mlp, layer->bias, update->moment1);
     }
     return network;
 }
 
-/* True, or false with the reason in `why`. */
-static bool fused_open(struct trainer *trainer, char *why, size_t size) {
+/* What no fused step has, of what the recipe asks for; NULL: nothing. */
+static const char *beyond_fused(const struct config *config) {
+    if (config->optimizer != OPTIMIZER_SGD) return config_choice("optimizer", config->optimizer);
+    if (config->nesterov) return "nesterov";
+    if (config->dropout > 0 || config->input_dropout > 0) return "dropout";
+    if (config->label_smoothing > 0) return "label smoothing";
+    if (config->clip_norm > 0) return "clipping by norm";
+    if (config->max_norm > 0) return "max-norm";
+    if (config->ema_decay > 0) return "moving average of the weights";
+    return NULL;
+}
+
+/* Is there one to ask? If not, the reason is in `why`. */
+static bool fused_there(const struct trainer *trainer, char *why, size_t size) {
     const struct compute *compute = trainer->compute;
     const struct gemm_backend *backend = compute->backend;
     if (!backend->fused || !compute->context) {
         snprintf(why, size, "backend '%s' has none%s", backend->name,
                  backend->fused ? " with --residency host" : "");
-    } else if (compute->precision != GEMM_TRUE) {
-        snprintf(why, size, "it has no precision %s", config_choice("precision", trainer->config->precision));
+    } else if (beyond_fused(trainer->config)) {
+        snprintf(why, size, "it has no %s, but SGD with momentum and weight decay",
+                 beyond_fused(trainer->config));
     } else {
-        const struct fused_network network = network_of(trainer);
-        const bool forced = trainer->config->engine == ENGINE_FUSED;
-        trainer->engine_state = backend->fused->open(compute->context, &network, forced, why, size);
+        return true;
     }
+    return false;
+}
+
+/* True, or false with the reason in `why`. */
+static bool fused_open(struct trainer *trainer, char *why, size_t size) {
+    const struct compute *compute = trainer->compute;
+    if (!fused_there(trainer, why, size)) return false;
+    const struct fused_network network = network_of(trainer);
+    const bool forced = trainer->config->engine == ENGINE_FUSED;
+    trainer->engine_state = compute->backend->fused->open(compute->context, &network, forced, why, size);
     return trainer->engine_state != NULL;
 }
 
@@ -154,6 +180,7 @@ static enum status fused_run(struct trainer *trainer, size_t first, size_t *coun
     if (!*count)
         return status_set(STATUS_FAILED, "engine fused of backend '%s': %s", compute->backend->name,
                           compute->backend->error(compute->context));
+    mlp_parameters_changed(&trainer->mlp); /* those who ask how well it does multiply with them */
     trainer->engine_stride = next_stride(clock_seconds() - start, *count);
     if (!host) {
         device_lap(&compute->device, PART_STEPS);
@@ -170,11 +197,23 @@ static void fused_close(struct trainer *trainer) {
 const struct engine engine_fused = {
     .name = "fused", .stride = LONGEST_LAUNCH, .run = fused_run, .close = fused_close};
 
+/* Can epochs be captured here? If not, the reason is in `why`. */
+static bool graph_there(const struct trainer *trainer, char *why, size_t size) {
+    const struct device_driver *driver = trainer->compute->device.driver;
+    if (!driver->begin_capture) {
+        snprintf(why, size, "it needs a CUDA backend with --residency device, and tensors live on the %s",
+                 driver->name);
+    } else if (trainer->steps > LONGEST_LAUNCH) {
+        snprintf(why, size, "it takes epochs of up to %d steps, and this one has %zu (--batch-size)",
+                 LONGEST_LAUNCH, trainer->steps);
+    } else {
+        return true;
+    }
+    return false;
+}
+
 enum status engine_select(struct trainer *trainer, const struct engine **engine) {
     const enum engine_choice choice = (enum engine_choice)trainer->config->engine;
-    const char *device = trainer->compute->device.driver->name;
-    const bool captures = trainer->compute->device.driver->begin_capture != NULL,
-               fits = trainer->steps <= LONGEST_LAUNCH;
     char why[256] = "";
     *engine = &engine_fused;
     if ((choice == ENGINE_AUTO || choice == ENGINE_FUSED) && fused_open(trainer, why, sizeof why))
@@ -182,25 +221,41 @@ enum status engine_select(struct trainer *trainer, const struct engine **engine)
     if (choice == ENGINE_FUSED)
         snprintf(trainer->notice, sizeof trainer->notice,
                  "engine fused cannot be used here: %s; eager instead", why);
-    *engine =
-        (choice == ENGINE_AUTO || choice == ENGINE_GRAPH) && captures && fits ? &engine_graph : &engine_eager;
-    if (choice != ENGINE_GRAPH || *engine == &engine_graph) return STATUS_OK;
-    if (!captures)
-        return status_set(STATUS_UNAVAILABLE,
-                          "engine graph needs a device that captures graphs, and tensors live on the %s: use "
-                          "--engine eager, or a CUDA backend with --residency device",
-                          device);
-    return status_set(
-        STATUS_UNAVAILABLE,
-        "engine graph takes epochs of up to %d steps, and this one has %zu: use --engine eager, or a "
-        "larger --batch-size",
-        LONGEST_LAUNCH, trainer->steps);
+    *engine = &engine_graph;
+    if ((choice == ENGINE_AUTO || choice == ENGINE_GRAPH) && graph_there(trainer, why, sizeof why))
+        return STATUS_OK;
+    *engine = &engine_eager;
+    if (choice != ENGINE_GRAPH) return STATUS_OK;
+    return status_set(STATUS_UNAVAILABLE, "engine graph cannot be used here: %s; use --engine eager", why);
 }
 
 void engine_describe(const struct trainer *trainer, char *text, size_t size) {
     const struct gemm_fused *fused = trainer->compute->backend->fused;
     char how[128] = "";
-    if (trainer->engine == &engine_fused && fused->describe)
-        fused->describe(trainer->engine_state, how, sizeof how);
+    if (trainer->engine == &engine_fused) {
+        if (fused->describe) fused->describe(trainer->engine_state, how, sizeof how);
+    } else if (fused && trainer->config->engine == ENGINE_AUTO && beyond_fused(trainer->config)) {
+        snprintf(how, sizeof how, "fused has no %s", beyond_fused(trainer->config));
+    }
     snprintf(text, size, "%s%s%s%s", trainer->engine->name, how[0] ? " (" : "", how, how[0] ? ")" : "");
+}
+
+void engine_explain(const struct trainer *trainer, char *text, size_t size) {
+    const struct gemm_fused *fused = trainer->compute->backend->fused;
+    char why[256] = "", ways[1024] = "";
+    text[0] = '\0';
+    if (!fused_there(trainer, why, sizeof why)) {
+        text_append(text, size, "fused: no, %s\n", why);
+    } else if (fused->explain) {
+        const struct fused_network network = network_of(trainer);
+        fused->explain(trainer->compute->context, &network, ways, sizeof ways);
+        for (char *line = ways; *line; line += strcspn(line, "\n") + 1)
+            text_append(text, size, "fused, %.*s\n", (int)strcspn(line, "\n"), line);
+    } else {
+        text_append(text, size, "fused: yes\n");
+    }
+    const bool captures = graph_there(trainer, why, sizeof why);
+    text_append(text, size, "graph: %s%s\neager: yes\n", captures ? "yes" : "no, ", captures ? "" : why);
+    text_append(text, size, "--engine %s takes %s\n", config_choice("engine", trainer->config->engine),
+                trainer->engine->name);
 }
