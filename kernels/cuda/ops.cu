@@ -108,6 +108,7 @@ template <typename T> static const struct ops *table(void) {
         .softmax_cross_entropy = cuda_softmax_cross_entropy<T>,
         .sgd = sgd<real<T>>,
         .round = round_to_storage<T>,
+        .augment = cuda_augment,
     };
     return &ops;
 }

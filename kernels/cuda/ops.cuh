@@ -33,4 +33,8 @@ template <typename T>
 void cuda_softmax_cross_entropy(void *context, size_t rows, size_t classes, const void *logits,
                                 const uint8_t *labels, void *grad, double *loss, struct tally *tally);
 
+/* For every dtype: augment.cu. */
+void cuda_augment(void *context, const struct augment_plan *plan, uint32_t epoch, size_t count,
+                  const uint8_t *images, const uint8_t *labels, uint8_t *deformed);
+
 #endif

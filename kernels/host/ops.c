@@ -9,6 +9,7 @@
 
 #include "kernels/bf16.h"
 #include "kernels/host/activation.h"
+#include "kernels/host/augment.h"
 
 enum {
     PARALLEL_ELEMENTS = 1 << 15, /* below this a fork and join (2 us) costs more than it saves */

@@ -2,25 +2,6 @@
 
 #include <math.h>
 
-void rng_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
-    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
-    uint32_t k0 = key[0], k1 = key[1];
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0;
-        uint64_t p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)p1;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    out[0] = c0;
-    out[1] = c1;
-    out[2] = c2;
-    out[3] = c3;
-}
-
 struct rng rng_open(uint64_t seed, enum rng_stream stream, uint32_t substream) {
     struct rng rng = {.key = {(uint32_t)seed, (uint32_t)(seed >> 32)},
                       .counter = {0, 0, substream, (uint32_t)stream},
@@ -30,7 +11,7 @@ struct rng rng_open(uint64_t seed, enum rng_stream stream, uint32_t substream) {
 
 uint32_t rng_u32(struct rng *rng) {
     if (rng->used == 4) {
-        rng_philox(rng->counter, rng->key, rng->block);
+        philox4x32(rng->counter, rng->key, rng->block);
         if (++rng->counter[0] == 0) rng->counter[1]++;
         rng->used = 0;
     }

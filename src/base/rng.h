@@ -1,14 +1,12 @@
-/* Counter-based random numbers: Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
-   easy as 1, 2, 3" (SC 2011). The n-th number of a stream is a pure function of (seed, stream, substream, n):
-   nothing to save but the seed, the same on every device and for any number of threads. */
+/* Counter-based random numbers: Philox4x32-10 (philox.h). The n-th number of a stream is a pure function of (seed, stream,
+   substream, n): nothing to save but the seed, the same on every device and for any number of threads. */
 #ifndef TESSERA_BASE_RNG_H
 #define TESSERA_BASE_RNG_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a number is drawn for. Streams of one seed are independent of each other. */
-enum rng_stream { RNG_INIT = 1, RNG_SHUFFLE = 2, RNG_SYNTHETIC = 3, RNG_TEST = 4 };
+#include "src/base/philox.h"
 
 struct rng {
     uint32_t key[2];     /* seed */
@@ -16,9 +14,6 @@ struct rng {
     uint32_t block[4];   /* the output of the current counter */
     unsigned used;       /* words of `block` given out */
 };
-
-/* One Philox4x32-10 block. */
-void rng_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
 /* A generator at the start of (seed, stream, substream); the substream is an epoch, a layer or an image. */
 struct rng rng_open(uint64_t seed, enum rng_stream stream, uint32_t substream);

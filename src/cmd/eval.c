@@ -46,7 +46,7 @@ static enum status open_network(struct evaluator *eval) {
     struct device *device = &eval->compute.device;
     enum status status = mlp_open(&eval->mlp, &eval->compute, &eval->config, EVALUATION_ROWS);
     if (!status) status = checkpoint_restore(&eval->checkpoint, &eval->mlp, NULL, NULL);
-    if (!status) status = samples_open(&eval->test, device, &eval->data.test);
+    if (!status) status = samples_open(&eval->test, device, &eval->config, &eval->data.test);
     if (status) return status;
     eval->tally = device->driver->alloc(device, sizeof *eval->tally);
     eval->predictions.label = malloc(eval->test.count);

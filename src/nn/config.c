@@ -49,6 +49,24 @@ static enum status parse_layers(struct layer_list *layers, const char *value) {
     return STATUS_OK;
 }
 
+/* "1,7"; "" is none of them. */
+static enum status parse_labels(struct label_set *labels, const char *value) {
+    struct label_set set = {0};
+    char copy[CONFIG_TEXT];
+    if (snprintf(copy, sizeof copy, "%s", value) >= (int)sizeof copy) return STATUS_USAGE;
+    for (char *word = *text_trim(copy) ? copy : NULL; word;) {
+        char *comma = strchr(word, ',');
+        if (comma) *comma = '\0';
+        int64_t label;
+        if (!text_parse_int(text_trim(word), &label) || label < 0 || label >= DATASET_MAX_CLASSES)
+            return STATUS_USAGE;
+        set.has[label] = true;
+        word = comma ? comma + 1 : NULL;
+    }
+    *labels = set;
+    return STATUS_OK;
+}
+
 static void list_choices(const char *const *choices, char *text, size_t size) {
     text[0] = '\0';
     for (size_t i = 0; choices[i]; i++) text_append(text, size, "%s%s", i ? " | " : "", choices[i]);
@@ -111,6 +129,13 @@ static enum status parse_value(struct config *config, const struct config_key *k
                 STATUS_USAGE,
                 "%s: layers must be 2 to %d widths from 1 to %d joined by '-', as in 784-128-10, not '%s'",
                 where, PROFILE_MAX_LAYERS + 1, MAX_WIDTH, value);
+        return STATUS_OK;
+    case KEY_LABELS:
+        if (parse_labels((struct label_set *)(void *)field, value))
+            return status_set(
+                STATUS_USAGE,
+                "%s: %s must be labels from 0 to %d with commas between them, as in 1,7, not '%s'", where,
+                key->name, DATASET_MAX_CLASSES - 1, value);
         return STATUS_OK;
     }
     return STATUS_OK;
@@ -232,6 +257,11 @@ void config_value(const struct config *config, const struct config_key *key, cha
         for (size_t i = 0; i < config->layers.count; i++)
             text_append(text, size, "%s%zu", i ? "-" : "", config->layers.width[i]);
         break;
+    case KEY_LABELS:
+        for (int label = 0; label < DATASET_MAX_CLASSES; label++)
+            if (((const struct label_set *)(const void *)field)->has[label])
+                text_append(text, size, "%s%d", text[0] ? "," : "", label);
+        break;
     }
 }
 
@@ -261,13 +291,25 @@ static enum status check_labels(const struct dataset *set, const char *part, siz
     return STATUS_OK;
 }
 
+enum status config_check_images(const struct config *config, const struct dataset *set) {
+    const size_t most = AUGMENT_MOST_SIDE;
+    if ((!config->augment && !config->input_size) || (set->height <= most && set->width <= most))
+        return STATUS_OK;
+    return status_set(
+        STATUS_USAGE,
+        "augment and input-size take images of up to %zu x %zu pixels, and these have %zu x %zu", most, most,
+        set->height, set->width);
+}
+
 enum status config_check_data(const struct config *config, const struct dataset_pair *data) {
     const struct layer_list *layers = &config->layers;
-    const size_t outputs = layers->width[layers->count - 1], features = data->test.height * data->test.width;
+    const size_t outputs = layers->width[layers->count - 1];
+    const size_t features =
+        config_input_side(config, data->test.height) * config_input_side(config, data->test.width);
     if (layers->width[0] != features)
-        return status_set(STATUS_USAGE,
-                          "layers starts with %zu, but the images have %zu pixels: set --layers %zu-...",
-                          layers->width[0], features, features);
+        return status_set(
+            STATUS_USAGE, "layers starts with %zu, but the images have %zu pixels%s: set --layers %zu-...",
+            layers->width[0], features, config->input_size ? " after input-size" : "", features);
     if (outputs > DATASET_MAX_CLASSES)
         return status_set(STATUS_USAGE, "layers ends with %zu outputs, but a label is a byte: at most %d",
                           outputs, DATASET_MAX_CLASSES);
@@ -278,7 +320,8 @@ enum status config_check_data(const struct config *config, const struct dataset_
         return status_set(STATUS_USAGE,
                           "validation takes %lld of %zu training images: leave some to train on",
                           (long long)config->validation, data->train.count);
-    const enum status status = check_labels(&data->train, "training", outputs);
+    enum status status = config_check_images(config, &data->test);
+    if (!status) status = check_labels(&data->train, "training", outputs);
     return status ? status : check_labels(&data->test, "test", outputs);
 }
 

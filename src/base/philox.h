@@ -1,0 +1,38 @@
+/* Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), for C and CUDA alike: 128
+   random bits are a function of a counter and a key, with no state between two calls. */
+#ifndef TESSERA_BASE_PHILOX_H
+#define TESSERA_BASE_PHILOX_H
+
+#include <stdint.h>
+
+/* Compiled for whatever runs it. */
+#ifdef __CUDACC__
+#    define ANYWHERE static inline __host__ __device__
+#else
+#    define ANYWHERE static inline
+#endif
+
+/* What a number is drawn for: the last word of the counter. Streams of one seed are independent of each other. */
+enum rng_stream { RNG_INIT = 1, RNG_SHUFFLE = 2, RNG_SYNTHETIC = 3, RNG_TEST = 4, RNG_AUGMENT = 5 };
+
+/* One block. */
+ANYWHERE void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+    uint32_t k0 = key[0], k1 = key[1];
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)0xD2511F53u * c0;
+        const uint64_t p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+#endif
