@@ -151,11 +151,11 @@ static void launch(cuda_ops_context *context, const augment_plan *plan, uint32_t
                    const uint8_t *images, const uint8_t *labels, uint8_t *deformed) {
     const int SIDE = shape<RUN>::SIDE,
               rows = plan->to_height < SIDE + 2 * REACH ? plan->to_height : SIDE + 2 * REACH;
-    const size_t fields = sizeof(float) * 2 * (size_t)rows * (shape<RUN>::COLUMNS + shape<RUN>::HALF);
-    const unsigned tiles =
-        (unsigned)((plan->to_width + SIDE - 1) / SIDE * ((plan->to_height + SIDE - 1) / SIDE));
-    augment_kernel<RUN> < < <dim3((unsigned)count, tiles), THREADS, plan->strength> 0 ? fields : 0,
-        context->stream >>> (*plan, epoch, images, labels, deformed);
+    const size_t floats = 2 * (size_t)rows * (shape<RUN>::COLUMNS + shape<RUN>::HALF);
+    const size_t bytes = plan->strength > 0 ? sizeof(float) * floats : 0;
+    const dim3 grid((unsigned)count,
+                    (unsigned)((plan->to_width + SIDE - 1) / SIDE * ((plan->to_height + SIDE - 1) / SIDE)));
+    augment_kernel<RUN><<<grid, THREADS, bytes, context->stream>>>(*plan, epoch, images, labels, deformed);
     CUDA_LAUNCHED(&context->fault, "augment_kernel");
 }
 
