@@ -13,21 +13,39 @@
 #endif
 
 /* What a number is drawn for: the last word of the counter. Streams of one seed are independent of each other. */
-enum rng_stream { RNG_INIT = 1, RNG_SHUFFLE = 2, RNG_SYNTHETIC = 3, RNG_TEST = 4, RNG_AUGMENT = 5 };
+enum rng_stream {
+    RNG_INIT = 1,
+    RNG_SHUFFLE = 2,
+    RNG_SYNTHETIC = 3,
+    RNG_TEST = 4,
+    RNG_AUGMENT = 5,
+    RNG_DROPOUT = 6
+};
+
+enum { PHILOX_ROUNDS = 10 };
+
+/* A round, with its key. */
+ANYWHERE void philox_round(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c3, uint32_t k0, uint32_t k1) {
+    const uint64_t p0 = (uint64_t)0xD2511F53u * *c0;
+    const uint64_t p1 = (uint64_t)0xCD9E8D57u * *c2;
+    *c0 = (uint32_t)(p1 >> 32) ^ *c1 ^ k0;
+    *c1 = (uint32_t)p1;
+    *c2 = (uint32_t)(p0 >> 32) ^ *c3 ^ k1;
+    *c3 = (uint32_t)p0;
+}
+
+ANYWHERE void philox_next_key(uint32_t *k0, uint32_t *k1) {
+    *k0 += 0x9E3779B9u;
+    *k1 += 0xBB67AE85u;
+}
 
 /* One block. */
 ANYWHERE void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
     uint32_t k0 = key[0], k1 = key[1];
-    for (int round = 0; round < 10; round++) {
-        const uint64_t p0 = (uint64_t)0xD2511F53u * c0;
-        const uint64_t p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)p1;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
+        philox_round(&c0, &c1, &c2, &c3, k0, k1);
+        philox_next_key(&k0, &k1);
     }
     out[0] = c0;
     out[1] = c1;
