@@ -30,6 +30,8 @@ struct fused_network {
     const double *rates;            /* by step of the epoch */
     double *losses;                 /* by step: receives the mean loss of its batch */
     struct tally *tally;
+    size_t
+        share; /* networks that train on the device at once, this one included: each may keep that part of a GPU busy; 0: one */
 };
 
 /* Seconds. An update is part of the product that gives the gradient. */
@@ -54,6 +56,9 @@ struct gemm_fused {
 
     /* (optional) How, in a phrase: the way chosen for this network, and what was expected of it. */
     void (*describe)(void *state, char *text, size_t size);
+
+    /* (optional) What there was to choose from, a line each: a way, and what is expected of it or why it cannot be. */
+    void (*explain)(void *context, const struct fused_network *network, char *text, size_t size);
 };
 
 #endif

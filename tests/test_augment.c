@@ -345,6 +345,35 @@ static void training_says_what_it_does(void **state) {
     assert_says(output, "have 64 pixels after input-size: set --layers 64-...");
 }
 
+/* Test-time augmentation: a committee of what one network says of several deformations. */
+static void views_are_asked_together(void **state) {
+    (void)state;
+    const char *model = support_path("views.safetensors"), *log = support_path("views.jsonl");
+    static char plain[1 << 16];
+    size_t size;
+    assert_int_equal(
+        RUN("--data %s --layers 64-16-4 --epochs 3 --threads 1 --augment on --input-size 8 --save %s",
+            support_data, model),
+        0);
+    assert_int_equal(support_run(plain, sizeof plain, "eval %s", model), 0);
+    /* nothing deforms: the same answers */
+    assert_int_equal(RUN("eval %s --tta 3 --tta-strength 0", model), 0);
+    assert_says(output, "in 3 deformations, of 0 times");
+    assert_string_equal(strstr(output, "accuracy  "), strstr(plain, "accuracy  "));
+    /* something does */
+    assert_int_equal(RUN("eval %s --tta 5 --tta-strength 1 --augment-rotate 90 --log %s", model, log), 0);
+    assert_true(strcmp(strstr(output, "accuracy  "), strstr(plain, "accuracy  ")) != 0);
+    char *line = (char *)support_read(log, &size);
+    line[size - 1] = '\0';
+    assert_says(line, "\"tta\":5");
+    free(line);
+    assert_int_equal(RUN("eval %s %s --tta 2", model, model), 0); /* of each member */
+    assert_says(output, "committee ");
+    assert_int_equal(RUN("eval %s --tta 0", model), 2);
+    assert_int_equal(RUN("eval %s --tta-strength 1", model), 2);
+    assert_says(output, "goes with --tta");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pixels_of_the_reference),
@@ -357,6 +386,7 @@ int main(void) {
         cmocka_unit_test(inputs_can_be_resized),
         cmocka_unit_test(sheets_are_drawn),
         cmocka_unit_test(training_says_what_it_does),
+        cmocka_unit_test(views_are_asked_together),
     };
     return cmocka_run_group_tests_name("augment", tests, support_make_data, NULL);
 }

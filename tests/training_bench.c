@@ -14,7 +14,7 @@ static void crop(struct dataset *set) {
     set->height = set->width = SIDE;
 }
 
-void bench_open(struct bench *bench, const char *settings, const struct checkpoint *resume) {
+void bench_prepare(struct bench *bench, const char *settings) {
     const struct gemm_backend *backend;
     *bench = (struct bench){0};
     profile_start(&bench->profile); /* first: all that follows is start-up */
@@ -34,6 +34,10 @@ void bench_open(struct bench *bench, const char *settings, const struct checkpoi
     } else {
         support_builtin_data(&bench->data);
     }
+}
+
+void bench_open(struct bench *bench, const char *settings, const struct checkpoint *resume) {
+    bench_prepare(bench, settings);
     bench->compute.device.profile = &bench->profile;
     assert_status(trainer_open(&bench->trainer, &bench->compute, &bench->config, &bench->data, resume),
                   STATUS_OK);

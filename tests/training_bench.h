@@ -20,6 +20,9 @@ struct bench {
     struct epoch_record last;
 };
 
+/* Opens what `settings` say, but no network: for those that train others on it. Skips the test likewise. */
+void bench_prepare(struct bench *bench, const char *settings);
+
 /* Opens what `settings` say ("backend=serial threads=1 layers=42-9-4 ..."); skips the test if the backend cannot be used here. */
 void bench_open(struct bench *bench, const char *settings, const struct checkpoint *resume);
 void bench_close(struct bench *bench);

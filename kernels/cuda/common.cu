@@ -3,8 +3,15 @@
 
 #include "kernels/cuda/gemm.cuh"
 
+/* Networks that train at once have two streams each; streams that share a queue to the GPU wait for each other, and there are 8 queues
+   unless CUDA is told otherwise before its first call. */
+static void ask_for_queues(void) {
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 bool cuda_gemm_probe(char *why, size_t size) {
     int count = 0;
+    ask_for_queues();
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaSuccess && count > 0) return true;
     snprintf(why, size, "%s",

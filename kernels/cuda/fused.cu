@@ -11,12 +11,15 @@ struct fused_state {
 
 static const fused_form *const forms[] = {&fused_resident, &fused_phases};
 
-/* Seconds of a step op by op, in a captured graph: 3 us a launch, and what the library needs for large products. */
+/* Seconds of a step op by op, in a captured graph: 3 us a launch, and what the library needs for large products, which networks that
+   train at once wait for in turn. */
 static double seconds_by_op(const fused_network *network) {
     double flops = 0;
     for (size_t l = 0; l < network->depth; l++)
         flops += (l ? 6.0 : 4.0) * (double)(network->batch * network->layer[l].in * network->layer[l].out);
-    return 3e-6 * (double)(3 * network->depth + 2) + flops / (network->dtype == GEMM_F32 ? 45e12 : 40e12);
+    const double share = network->share ? (double)network->share : 1;
+    return 3e-6 * (double)(3 * network->depth + 2) +
+           share * flops / (network->dtype == GEMM_F32 ? 45e12 : 40e12);
 }
 
 static bool launches_together(void) {
@@ -91,5 +94,22 @@ static void fused_describe(void *opaque, char *text, size_t size) {
     snprintf(text + used, size - used, ", expected %.1f us a step", 1e6 * state->seconds);
 }
 
-const struct gemm_fused cuda_fused = {
-    .open = fused_open, .close = fused_close, .run = fused_run, .describe = fused_describe};
+static void fused_explain(void *opaque, const struct fused_network *network, char *text, size_t size) {
+    const tuned_context *context = (const tuned_context *)opaque;
+    char why[256];
+    size_t used = 0;
+    const auto add = [&](const char *name, double seconds) {
+        if (used >= size) return;
+        used += seconds > 0
+                    ? snprintf(text + used, size - used, "%s: %.1f us a step expected\n", name, 1e6 * seconds)
+                    : snprintf(text + used, size - used, "%s: no, %s\n", name, why);
+    };
+    for (const fused_form *form : forms) add(form->name, form->estimate(context, network, why, sizeof why));
+    add("against a graph", seconds_by_op(network));
+}
+
+const struct gemm_fused cuda_fused = {.open = fused_open,
+                                      .close = fused_close,
+                                      .run = fused_run,
+                                      .describe = fused_describe,
+                                      .explain = fused_explain};

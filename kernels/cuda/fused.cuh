@@ -10,6 +10,12 @@ extern "C" {
 /* Hz. Estimates are for an H100; of other GPUs they know the number of SMs alone. */
 static const double FUSED_CLOCK = 1.7e9;
 
+/* SMs that a network may keep busy. */
+static inline int fused_processors(const tuned_context *context, const fused_network *network) {
+    const int all = context->processors, share = network->share ? (int)network->share : 1;
+    return all > share ? all / share : 1;
+}
+
 struct fused_form {
     /* Seconds that a step will take, about; 0: it cannot, for the reason (a phrase) in `why`. */
     double (*estimate)(const tuned_context *context, const fused_network *network, char *why, size_t size);
@@ -19,6 +25,7 @@ struct fused_form {
     void (*close)(void *state);
     size_t (*run)(void *state, size_t first, size_t count);
     void (*describe)(void *state, char *text, size_t size);
+    const char *name;
 };
 
 extern const fused_form fused_phases, fused_resident;

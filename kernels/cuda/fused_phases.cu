@@ -240,7 +240,7 @@ static double phases_estimate(const tuned_context *context, const fused_network 
         return 0;
     }
     const double slower = network->dtype == GEMM_F64 ? 2 : 1;
-    return slower * shape_phases(network, context->processors, warps, &shapes) / FUSED_CLOCK +
+    return slower * shape_phases(network, fused_processors(context, network), warps, &shapes) / FUSED_CLOCK +
            MEETING * (double)(2 * network->depth - 1);
 }
 
@@ -259,7 +259,7 @@ static void *phases_open(tuned_context *context, const fused_network *network, c
     }
     state->context = context;
     state->network = *network;
-    state->blocks = context->processors;
+    state->blocks = fused_processors(context, network);
     state->warps = warps_for(context, network->dtype);
     if (network->dtype == GEMM_F32 ? set_up<float>(state) : set_up<double>(state)) return state;
     snprintf(why, size, "%s", context->fault.message[0] ? context->fault.message : "out of memory");
@@ -287,4 +287,5 @@ static void phases_describe(void *opaque, char *text, size_t size) {
     snprintf(text, size, "phases of tiles on %d blocks", state->blocks);
 }
 
-const fused_form fused_phases = {phases_estimate, phases_open, phases_close, phases_run, phases_describe};
+const fused_form fused_phases = {phases_estimate, phases_open,     phases_close,
+                                 phases_run,      phases_describe, "phases of tiles"};

@@ -164,9 +164,9 @@ template <typename F> static void with_split(int slices, F function) {
 static int choose_split(const tuned_context *context, const fused_network *network, resident_plan *plan) {
     static const int choices[] = {16, 8, 4};
     const int groups = (int)((network->layer[0].out + UNITS - 1) / UNITS),
-              packs = (int)(network->features / PIXELS);
+              packs = (int)(network->features / PIXELS), processors = fused_processors(context, network);
     for (const int slices : choices) {
-        if (groups * slices > context->processors || packs < slices) continue;
+        if (groups * slices > processors || packs < slices) continue;
         plan->groups = groups;
         plan->slice = (packs + slices - 1) / slices * PIXELS;
         plan->buffers = 0;
@@ -199,7 +199,7 @@ static double resident_estimate(const tuned_context *context, const fused_networ
     const int slices = choose_split(context, network, &plan);
     if (!slices) {
         snprintf(why, size, "%zu hidden units for %zu pixels do not fit in the shared memory of %d SMs",
-                 network->layer[0].out, network->features, context->processors);
+                 network->layer[0].out, network->features, fused_processors(context, network));
         return 0;
     }
     const double cycles = 1.3 * UNITS * (plan.slice + (plan.slice + 31) / 32 * 32) + 1200;
@@ -307,5 +307,5 @@ static void resident_describe(void *opaque, char *text, size_t size) {
     snprintf(text, size, "resident weights on %d x %d blocks", state->plan.groups, state->slices);
 }
 
-const fused_form fused_resident = {resident_estimate, resident_open, resident_close, resident_run,
-                                   resident_describe};
+const fused_form fused_resident = {resident_estimate, resident_open,     resident_close,
+                                   resident_run,      resident_describe, "resident weights"};

@@ -417,4 +417,12 @@ static size_t fused_run(void *opaque, size_t first, size_t count, const volatile
     return done;
 }
 
-const struct gemm_fused tuned_fused = {.open = fused_open, .close = fused_close, .run = fused_run};
+static void fused_explain(void *context, const struct fused_network *network, char *text, size_t size) {
+    const struct tuned_context *tuned = context;
+    (void)network;
+    snprintf(text, size, "one team of %d thread%s for whole steps: never slower than op by op\n",
+             tuned->threads, tuned->threads == 1 ? "" : "s");
+}
+
+const struct gemm_fused tuned_fused = {
+    .open = fused_open, .close = fused_close, .run = fused_run, .explain = fused_explain};

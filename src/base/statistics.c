@@ -17,6 +17,9 @@ struct statistics statistics_of(double *values, size_t count) {
                             .median = (values[(count - 1) / 2] + values[count / 2]) / 2,
                             .min = values[0],
                             .max = values[count - 1]};
+    for (size_t i = 0; i < count; i++) of.mean += values[i] / (double)count;
+    for (size_t i = 0; i < count; i++) of.deviation += (values[i] - of.mean) * (values[i] - of.mean);
+    of.deviation = count > 1 ? sqrt(of.deviation / (double)(count - 1)) : 0;
     /* the rank of the median has a standard deviation of sqrt(count) / 2 */
     const double rank = ((double)count - DEVIATIONS * sqrt((double)count)) / 2;
     const size_t low = rank > 0 ? (size_t)rank : 0;

@@ -44,6 +44,7 @@ static enum status open_run(struct run *run, const struct gemm_backend *backend,
                             const struct dataset_pair *data) {
     struct config *config = &run->config;
     config->log[0] = config->csv[0] = config->save[0] = config->save_init[0] = config->resume[0] = '\0';
+    config->ensemble = 1;
     config->log_steps = run->limits->losses ? (int64_t)run->limits->steps : 0;
     run->room = (size_t)(config->epochs < 1 << 16 ? config->epochs : 1 << 16);
     run->result->epoch_seconds = calloc(run->room + 1, sizeof *run->result->epoch_seconds);

@@ -28,7 +28,7 @@ struct run_result {
     bool diverged; /* the status is STATUS_FAILED because a loss was not finite */
 };
 
-/* Trains as `config` says, on `backend`, on data that is loaded. Log files, checkpoints and targets of the config are left alone.
+/* Trains as `config` says, on `backend`, on data that is loaded. Log files, checkpoints, ensembles and targets of the config are left alone.
    STATUS_FAILED if the loss is not finite, and what opening a backend can give. The result is to be closed if the status is
    STATUS_OK. */
 enum status run_training(const struct config *config, const struct gemm_backend *backend,

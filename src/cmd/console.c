@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "src/base/platform.h"
@@ -48,8 +49,13 @@ static void print_recipe(const struct trainer *trainer) {
            text_grouped(trainer->batch).text, config->learning_rate,
            config_choice("schedule", config->schedule));
     if (config->warmup_steps) printf(", %lld warm-up steps", (long long)config->warmup_steps);
-    printf("), momentum %g, weight decay %g, shuffle %s, seed %lld\n", config->momentum, config->weight_decay,
-           config_choice("shuffle", config->shuffle), (long long)config->seed);
+    printf("), momentum %g, weight decay %g, shuffle %s, seed", config->momentum, config->weight_decay,
+           config_choice("shuffle", config->shuffle));
+    if (config->ensemble > 1) {
+        printf("s %lld to %lld\n", (long long)config->seed, (long long)(config->seed + config->ensemble - 1));
+    } else {
+        printf(" %lld\n", (long long)config->seed);
+    }
 }
 
 /* "rotate or shear 15 degrees", "rotate 10 or shear 15 degrees", "shear 15 degrees": from the first word on. */
@@ -102,9 +108,18 @@ void console_header(const struct trainer *trainer, const struct dataset_pair *da
            platform_flags());
 }
 
+void console_plan(const struct trainer *trainer) {
+    char text[2048];
+    engine_explain(trainer, text, sizeof text);
+    const char *title = "plan";
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1, title = "")
+        printf("%-9s %.*s\n", title, (int)strcspn(line, "\n"), line);
+    printf("\n");
+}
+
 /* --- epochs --- */
 
-static void clear_progress(const struct console *console) {
+void console_clear_progress(const struct console *console) {
     if (console->terminal) fprintf(stderr, "\r\033[K");
 }
 
@@ -115,7 +130,7 @@ void console_epoch_titles(const struct console *console) {
 
 void console_epoch(struct console *console, const struct epoch_record *record) {
     const double *seconds = record->time.seconds;
-    clear_progress(console);
+    console_clear_progress(console);
     printf("%5zu  %6.4f  %22s  %22s  %7.4f  %9s", record->epoch, record->train_loss,
            console_accuracy(record->train_correct, record->train_images).text,
            console_accuracy(record->evaluation.correct, record->evaluation.total).text, record->seconds,
@@ -131,12 +146,13 @@ void console_epoch(struct console *console, const struct epoch_record *record) {
     fflush(stdout);
 }
 
-void console_progress(struct console *console, size_t epoch, size_t step, size_t steps, double loss) {
+void console_progress(struct console *console, const char *who, size_t epoch, size_t step, size_t steps,
+                      double loss) {
     if (!console->terminal) return;
     const double now = clock_seconds();
     if (now - console->last_progress < PROGRESS_INTERVAL) return;
     console->last_progress = now;
-    fprintf(stderr, "\r\033[Kepoch %zu of %lld  step %zu of %zu (%.0f %%)  loss %.4f", epoch,
+    fprintf(stderr, "\r\033[K%sepoch %zu of %lld  step %zu of %zu (%.0f %%)  loss %.4f", who, epoch,
             (long long)console->trainer->config->epochs, step, steps, percent((double)step, (double)steps),
             loss);
     fflush(stderr);
@@ -199,7 +215,7 @@ void console_summary(struct console *console, const struct run_summary *summary)
         seconds += time->seconds[PART_GEMM_NN + op];
         for (size_t l = 0; l < trainer->mlp.depth; l++) flops += time->gemm[op][l].flops;
     }
-    clear_progress(console);
+    console_clear_progress(console);
     printf("\n%stest accuracy      %s +- %.2f (binomial standard error), loss %.4f\n",
            summary->interrupted ? "Interrupted; the numbers are of the steps done.\n" : "",
            console_accuracy(summary->test.correct, summary->test.total).text,

@@ -16,8 +16,16 @@ struct console console_open(const struct trainer *trainer);
 void console_header(const struct trainer *trainer, const struct dataset_pair *data);
 void console_epoch_titles(const struct console *console);
 void console_epoch(struct console *console, const struct epoch_record *record);
-void console_progress(struct console *console, size_t epoch, size_t step, size_t steps, double loss);
+/* `who` stands in front: "", or which network of several. */
+void console_progress(struct console *console, const char *who, size_t epoch, size_t step, size_t steps,
+                      double loss);
 void console_summary(struct console *console, const struct run_summary *summary);
+
+/* --verbose: what engines there were to choose from, and why it is this one. */
+void console_plan(const struct trainer *trainer);
+
+/* To be called before a line is printed. */
+void console_clear_progress(const struct console *console);
 
 /* "9,812/10,000 98.12 %" */
 struct console_text {

@@ -9,6 +9,7 @@
 #include "src/cmd/command.h"
 #include "src/cmd/console.h"
 #include "src/cmd/options.h"
+#include "src/cmd/train_ensemble.h"
 #include "src/nn/runlog.h"
 
 static volatile sig_atomic_t interrupted;
@@ -38,17 +39,18 @@ struct run {
 };
 
 static void on_step(void *self, size_t step, double loss) {
-    runlog_step(&((struct run *)self)->log, step, loss);
+    struct run *run = self;
+    runlog_step(&run->log, &run->config, step, loss);
 }
 
 static void on_epoch(void *self, const struct epoch_record *record) {
     struct run *run = self;
-    runlog_epoch(&run->log, record);
+    runlog_epoch(&run->log, &run->config, record);
     console_epoch(&run->console, record);
 }
 
 static void on_progress(void *self, size_t epoch, size_t step, size_t steps, double loss) {
-    console_progress(&((struct run *)self)->console, epoch, step, steps, loss);
+    console_progress(&((struct run *)self)->console, "", epoch, step, steps, loss);
 }
 
 static void on_warning(void *self, const char *message) {
@@ -76,19 +78,29 @@ static enum status open_data(struct run *run) {
     return config_check_data(config, &run->data);
 }
 
+static enum status check_target(const struct config *config, const char *path) {
+    char file[CONFIG_TEXT];
+    const enum status status = ensemble_path(config, path, file, sizeof file);
+    return status || !path[0] ? status : safetensors_writable(file);
+}
+
+/* All but the network. */
 static enum status open_run(struct run *run) {
     struct config *config = &run->config;
     const struct gemm_backend *backend;
     enum status status = registry_find(config->backend, &backend); /* before the data is read */
-    if (!status && config->save[0]) status = safetensors_writable(config->save);
-    if (!status && config->save_init[0]) status = safetensors_writable(config->save_init);
+    if (!status) status = check_target(config, config->save);
+    if (!status) status = check_target(config, config->save_init);
     if (!status) status = open_data(run);
-    if (!status) status = backend_open(config, &run->compute);
-    if (status) return status;
+    return status ? status : backend_open(config, &run->compute);
+}
+
+static enum status open_trainer(struct run *run) {
     run->compute.device.profile = &run->profile;
-    status = trainer_open(&run->trainer, &run->compute, config, &run->data,
-                          config->resume[0] ? &run->checkpoint : NULL);
+    const enum status status = trainer_open(&run->trainer, &run->compute, &run->config, &run->data,
+                                            run->config.resume[0] ? &run->checkpoint : NULL);
     run->trainer.stop = &interrupted;
+    checkpoint_close(&run->checkpoint); /* what it held is in the network now */
     return status;
 }
 
@@ -108,7 +120,7 @@ static enum status train(struct run *run) {
     catch_signals();
     status = trainer_run(&run->trainer, &observer, &summary);
     if (summary.done) {
-        runlog_summary(&run->log, &summary);
+        runlog_summary(&run->log, config, &summary);
         console_summary(&run->console, &summary);
         if (config->save[0] && status != STATUS_FAILED) printf("checkpoint         %s\n", config->save);
     }
@@ -124,13 +136,45 @@ static enum status save_initial(struct run *run) {
     return checkpoint_save(run->config.save_init, &run->trainer.mlp, NULL, &run->config, NULL);
 }
 
+static enum status read_recipe(struct run *run) {
+    char file[CONFIG_TEXT]; /* of the first, if there are several networks */
+    if (!run->config.resume[0]) return STATUS_OK;
+    enum status status = ensemble_path(&run->config, run->config.resume, file, sizeof file);
+    if (!status) status = checkpoint_open(&run->checkpoint, file);
+    return status ? status : checkpoint_recipe(&run->checkpoint, &run->config);
+}
+
+static enum status train_one(struct run *run, bool dry_run, bool verbose) {
+    enum status status = open_trainer(run);
+    if (status) return status;
+    console_header(&run->trainer, &run->data);
+    if (verbose) console_plan(&run->trainer);
+    status = save_initial(run);
+    return status || dry_run ? status : train(run);
+}
+
+static enum status train_several(struct run *run, bool dry_run, bool verbose, double started) {
+    const struct ensemble_job job = {.config = &run->config,
+                                     .compute = &run->compute,
+                                     .data = &run->data,
+                                     .started = started,
+                                     .stop = &interrupted,
+                                     .catch_signals = catch_signals,
+                                     .dry_run = dry_run,
+                                     .verbose = verbose};
+    return train_ensemble(&job);
+}
+
 static enum status run_train(int argc, char **argv) {
     static struct run run; /* zero */
-    const char *dry_run = NULL, *dump_config = NULL;
+    const double started = clock_seconds();
+    const char *dry_run = NULL, *dump_config = NULL, *verbose = NULL;
     const struct option_extra extras[] = {
         {"dry-run", NULL, "load, allocate and print the header, but train nothing", &dry_run},
         {"dump-config", NULL, "print the effective config and where each value is from, and stop",
          &dump_config},
+        {"verbose", NULL, "also print what engines there were to choose from, and why it is this one",
+         &verbose},
     };
     const struct option_set set = {
         .usage = "[train] [--config FILE] [--KEY VALUE]...",
@@ -144,20 +188,14 @@ static enum status run_train(int argc, char **argv) {
     profile_start(&run.profile);
     enum status status = options_parse(&set, argc, argv, &run.config, &help);
     if (status || help) return status;
-    if (run.config.resume[0]) {
-        status = checkpoint_open(&run.checkpoint, run.config.resume);
-        if (!status) status = checkpoint_recipe(&run.checkpoint, &run.config);
-    }
+    status = read_recipe(&run);
     if (!status && dump_config) {
         config_dump(&run.config, stdout, false, true);
     } else if (!status) {
         status = open_run(&run);
-        checkpoint_close(&run.checkpoint); /* what it held is in the network now */
-        if (!status) {
-            console_header(&run.trainer, &run.data);
-            status = save_initial(&run);
-        }
-        if (!status && !dry_run) status = train(&run);
+        if (!status)
+            status = run.config.ensemble > 1 ? train_several(&run, dry_run, verbose, started)
+                                             : train_one(&run, dry_run, verbose);
     }
     close_run(&run);
     return status;

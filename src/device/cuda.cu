@@ -145,6 +145,10 @@ static enum status cuda_open(struct device *device, const struct device_options 
     return status;
 }
 
+static void cuda_adopt(struct device *device) {
+    TRY(state_of(device), cudaSetDevice(state_of(device)->ordinal));
+}
+
 static void cuda_reset(void) {
     cudaDeviceReset();
 }
@@ -331,6 +335,7 @@ extern "C" const struct device_driver device_cuda = {
     .steps_ahead = 64,
     .open = cuda_open,
     .close = cuda_close,
+    .adopt = cuda_adopt,
     .reset = cuda_reset,
     .alloc = cuda_alloc,
     .free = cuda_free,

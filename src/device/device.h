@@ -30,6 +30,10 @@ struct device_driver {
     enum status (*open)(struct device *device, const struct device_options *options);
     void (*close)(struct device *device);
 
+    /* (optional) To be called first by a thread that goes on with a device that another thread opened. One thread at a time uses a
+       device; devices that were opened apart may be used at once. */
+    void (*adopt)(struct device *device);
+
     /* (optional) With nothing open: forgets all that the process keeps of the device, so that the next run starts as the first did. (On
        CUDA the nodes of a graph that is not the first of its context take 0.3 us longer each.) */
     void (*reset)(void);

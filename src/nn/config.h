@@ -63,6 +63,7 @@ struct config {
     int multiply;    /* 0 plain, 1 fmul_rn */
     int isa;         /* 0 the best, else the index of its name */
     double target_accuracy;
+    int64_t ensemble; /* networks; 1: no ensemble */
     char log[CONFIG_TEXT], csv[CONFIG_TEXT];
     int64_t log_steps;
     char save[CONFIG_TEXT], save_init[CONFIG_TEXT], resume[CONFIG_TEXT];

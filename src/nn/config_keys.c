@@ -18,6 +18,8 @@ static const char *const orders[] = {"RR", "RC", "CR", "CC", NULL};
 static const char *const isas[] = {"auto", "avx512bf16", "avx512", "avx2", "portable", NULL};
 static const char *const multiplies[] = {"plain", "fmul_rn", NULL};
 
+enum { MOST_MEMBERS = 256 }; /* of an ensemble: each has a thread and some 60 MB of a GPU */
+
 #define AT(field) offsetof(struct config, field)
 #define RECIPE true
 #define RUN false
@@ -103,7 +105,11 @@ static const struct config_key keys[] = {
     {"isa", NULL, KEY_CHOICE, RUN, AT(isa), 0, 0, isas, "auto", NULL,
      "the instructions that the backend tuned uses; auto: the best that this processor has"},
     {"target-accuracy", NULL, KEY_REAL, RUN, AT(target_accuracy), 0, 100, NULL, "0", "PERCENT",
-     "exit with 6 if the final test accuracy is lower; 97.5, or 0.975"},
+     "exit with 6 if the final test accuracy (of an ensemble: the committee's) is lower; 97.5, or 0.975"},
+    {"ensemble", NULL, KEY_INT, RUN, AT(ensemble), 1, MOST_MEMBERS, NULL, "1", "N",
+     "train N networks, of seeds s, s + 1, ..: at once on a GPU, else one after the other; their committee "
+     "answers by mean log-probability. --save x.safetensors is x-seedS.safetensors for each, and --resume "
+     "and --save-init likewise"},
     {"log", NULL, KEY_TEXT, RUN, AT(log), 0, 0, NULL, "", "FILE",
      "JSON lines: a header with all facts, then what was measured; ./train report draws them"},
     {"log-steps", NULL, KEY_INT, RUN, AT(log_steps), 0, 1e9, NULL, "0", "N",

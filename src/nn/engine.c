@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "kernels/fused.h"
+#include "src/base/text.h"
 
 /* Steps of a graph, or in one launch of a kernel: a node of a graph takes about a kilobyte, and a step a dozen nodes. */
 enum { LONGEST_LAUNCH = 4096 };
@@ -94,7 +95,8 @@ static struct fused_network network_of(const struct trainer *trainer) {
                                     .order = trainer->order,
                                     .rates = trainer->rates,
                                     .losses = trainer->losses,
-                                    .tally = trainer->tally};
+                                    .tally = trainer->tally,
+                                    .share = (size_t)trainer->config->ensemble};
     for (size_t l = 0; l < mlp->depth; l++) {
         const struct mlp_layer *layer = &mlp->layer[l];
         struct fused_layer *to = &network.layer[l];
@@ -107,8 +109,8 @@ static struct fused_network network_of(const struct trainer *trainer) {
     return network;
 }
 
-/* True, or false with the reason in `why`. */
-static bool fused_open(struct trainer *trainer, char *why, size_t size) {
+/* Is there one to ask? If not, the reason is in `why`. */
+static bool fused_there(const struct trainer *trainer, char *why, size_t size) {
     const struct compute *compute = trainer->compute;
     const struct gemm_backend *backend = compute->backend;
     if (!backend->fused || !compute->context) {
@@ -117,10 +119,18 @@ static bool fused_open(struct trainer *trainer, char *why, size_t size) {
     } else if (compute->precision != GEMM_TRUE) {
         snprintf(why, size, "it has no precision %s", config_choice("precision", trainer->config->precision));
     } else {
-        const struct fused_network network = network_of(trainer);
-        const bool forced = trainer->config->engine == ENGINE_FUSED;
-        trainer->engine_state = backend->fused->open(compute->context, &network, forced, why, size);
+        return true;
     }
+    return false;
+}
+
+/* True, or false with the reason in `why`. */
+static bool fused_open(struct trainer *trainer, char *why, size_t size) {
+    const struct compute *compute = trainer->compute;
+    if (!fused_there(trainer, why, size)) return false;
+    const struct fused_network network = network_of(trainer);
+    const bool forced = trainer->config->engine == ENGINE_FUSED;
+    trainer->engine_state = compute->backend->fused->open(compute->context, &network, forced, why, size);
     return trainer->engine_state != NULL;
 }
 
@@ -170,11 +180,23 @@ static void fused_close(struct trainer *trainer) {
 const struct engine engine_fused = {
     .name = "fused", .stride = LONGEST_LAUNCH, .run = fused_run, .close = fused_close};
 
+/* Can epochs be captured here? If not, the reason is in `why`. */
+static bool graph_there(const struct trainer *trainer, char *why, size_t size) {
+    const struct device_driver *driver = trainer->compute->device.driver;
+    if (!driver->begin_capture) {
+        snprintf(why, size, "it needs a CUDA backend with --residency device, and tensors live on the %s",
+                 driver->name);
+    } else if (trainer->steps > LONGEST_LAUNCH) {
+        snprintf(why, size, "it takes epochs of up to %d steps, and this one has %zu (--batch-size)",
+                 LONGEST_LAUNCH, trainer->steps);
+    } else {
+        return true;
+    }
+    return false;
+}
+
 enum status engine_select(struct trainer *trainer, const struct engine **engine) {
     const enum engine_choice choice = (enum engine_choice)trainer->config->engine;
-    const char *device = trainer->compute->device.driver->name;
-    const bool captures = trainer->compute->device.driver->begin_capture != NULL,
-               fits = trainer->steps <= LONGEST_LAUNCH;
     char why[256] = "";
     *engine = &engine_fused;
     if ((choice == ENGINE_AUTO || choice == ENGINE_FUSED) && fused_open(trainer, why, sizeof why))
@@ -182,19 +204,12 @@ enum status engine_select(struct trainer *trainer, const struct engine **engine)
     if (choice == ENGINE_FUSED)
         snprintf(trainer->notice, sizeof trainer->notice,
                  "engine fused cannot be used here: %s; eager instead", why);
-    *engine =
-        (choice == ENGINE_AUTO || choice == ENGINE_GRAPH) && captures && fits ? &engine_graph : &engine_eager;
-    if (choice != ENGINE_GRAPH || *engine == &engine_graph) return STATUS_OK;
-    if (!captures)
-        return status_set(STATUS_UNAVAILABLE,
-                          "engine graph needs a device that captures graphs, and tensors live on the %s: use "
-                          "--engine eager, or a CUDA backend with --residency device",
-                          device);
-    return status_set(
-        STATUS_UNAVAILABLE,
-        "engine graph takes epochs of up to %d steps, and this one has %zu: use --engine eager, or a "
-        "larger --batch-size",
-        LONGEST_LAUNCH, trainer->steps);
+    *engine = &engine_graph;
+    if ((choice == ENGINE_AUTO || choice == ENGINE_GRAPH) && graph_there(trainer, why, sizeof why))
+        return STATUS_OK;
+    *engine = &engine_eager;
+    if (choice != ENGINE_GRAPH) return STATUS_OK;
+    return status_set(STATUS_UNAVAILABLE, "engine graph cannot be used here: %s; use --engine eager", why);
 }
 
 void engine_describe(const struct trainer *trainer, char *text, size_t size) {
@@ -203,4 +218,24 @@ void engine_describe(const struct trainer *trainer, char *text, size_t size) {
     if (trainer->engine == &engine_fused && fused->describe)
         fused->describe(trainer->engine_state, how, sizeof how);
     snprintf(text, size, "%s%s%s%s", trainer->engine->name, how[0] ? " (" : "", how, how[0] ? ")" : "");
+}
+
+void engine_explain(const struct trainer *trainer, char *text, size_t size) {
+    const struct gemm_fused *fused = trainer->compute->backend->fused;
+    char why[256] = "", ways[1024] = "";
+    text[0] = '\0';
+    if (!fused_there(trainer, why, sizeof why)) {
+        text_append(text, size, "fused: no, %s\n", why);
+    } else if (fused->explain) {
+        const struct fused_network network = network_of(trainer);
+        fused->explain(trainer->compute->context, &network, ways, sizeof ways);
+        for (char *line = ways; *line; line += strcspn(line, "\n") + 1)
+            text_append(text, size, "fused, %.*s\n", (int)strcspn(line, "\n"), line);
+    } else {
+        text_append(text, size, "fused: yes\n");
+    }
+    const bool captures = graph_there(trainer, why, sizeof why);
+    text_append(text, size, "graph: %s%s\neager: yes\n", captures ? "yes" : "no, ", captures ? "" : why);
+    text_append(text, size, "--engine %s takes %s\n", config_choice("engine", trainer->config->engine),
+                trainer->engine->name);
 }

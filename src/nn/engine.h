@@ -37,6 +37,9 @@ enum status engine_select(struct trainer *trainer, const struct engine **engine)
 /* Its name, and what it says of itself: "fused (..)". */
 void engine_describe(const struct trainer *trainer, char *text, size_t size);
 
+/* What there was to choose from, and why: a line for each engine, and for each way that engine fused has; then the choice. */
+void engine_explain(const struct trainer *trainer, char *text, size_t size);
+
 /* Images of step `step`: a full batch, or what is left. */
 static inline size_t engine_rows(const struct trainer *trainer, size_t step) {
     const size_t left = trainer->train.count - step * trainer->batch;

@@ -24,6 +24,7 @@ static void write_header(struct runlog *log, const struct trainer *trainer, cons
     if (trainer->compute->gpu[0]) cJSON_AddStringToObject(header, "gpu", trainer->compute->gpu);
     cJSON_AddStringToObject(header, "data", data_name);
     cJSON_AddNumberToObject(header, "seed", (double)config->seed);
+    if (config->ensemble > 1) jsonl_count(header, "ensemble", (uint64_t)config->ensemble);
     jsonl_count(header, "parameters", mlp_parameter_count(&trainer->mlp));
     jsonl_count(header, "train_images", trainer->train.count);
     jsonl_count(header, "validation_images", trainer->validation.count);
@@ -45,7 +46,7 @@ static enum status cannot_write(const char *path) {
 
 enum status runlog_open(struct runlog *log, const struct trainer *trainer, const char *data_name) {
     const struct config *config = trainer->config;
-    *log = (struct runlog){.jsonl_path = config->log, .csv_path = config->csv};
+    *log = (struct runlog){.jsonl_path = config->log, .csv_path = config->csv, .seeds = config->ensemble > 1};
     const char *mode = config->resume[0] ? "a" : "w"; /* a resumed run goes on in its log */
     if (config->log[0] && strcmp(config->log, config->csv) == 0)
         return status_set(STATUS_USAGE, "--log and --csv name the same file, '%s'", config->log);
@@ -58,30 +59,37 @@ enum status runlog_open(struct runlog *log, const struct trainer *trainer, const
     }
     if (log->jsonl) write_header(log, trainer, data_name);
     if (log->csv && ftell(log->csv) == 0)
-        fprintf(log->csv, "epoch,train_loss,train_accuracy,%s_loss,%s_accuracy,seconds,images_per_second\n",
-                trainer->validation.count ? "validation" : "test",
+        fprintf(log->csv, "%sepoch,train_loss,train_accuracy,%s_loss,%s_accuracy,seconds,images_per_second\n",
+                log->seeds ? "seed," : "", trainer->validation.count ? "validation" : "test",
                 trainer->validation.count ? "validation" : "test");
     return STATUS_OK;
 }
 
-void runlog_step(struct runlog *log, size_t step, double loss) {
+static cJSON *line_of(const struct runlog *log, const char *type, const struct config *config) {
+    cJSON *line = jsonl_new(type);
+    if (log->seeds) cJSON_AddNumberToObject(line, "seed", (double)config->seed);
+    return line;
+}
+
+void runlog_step(struct runlog *log, const struct config *config, size_t step, double loss) {
     if (!log->jsonl) return;
-    cJSON *line = jsonl_new("step");
+    cJSON *line = line_of(log, "step", config);
     jsonl_count(line, "step", step);
     cJSON_AddNumberToObject(line, "loss", loss);
     jsonl_write(log->jsonl, line);
 }
 
-void runlog_epoch(struct runlog *log, const struct epoch_record *record) {
+void runlog_epoch(struct runlog *log, const struct config *config, const struct epoch_record *record) {
     const double train = share(record->train_correct, record->train_images);
     const double accuracy = share(record->evaluation.correct, record->evaluation.total);
     if (log->csv) {
+        if (log->seeds) fprintf(log->csv, "%lld,", (long long)config->seed);
         fprintf(log->csv, "%zu,%.9g,%.9g,%.9g,%.9g,%.9g,%.9g\n", record->epoch, record->train_loss, train,
                 record->evaluation.loss, accuracy, record->seconds, record->images_per_second);
         fflush(log->csv);
     }
     if (!log->jsonl) return;
-    cJSON *line = jsonl_new("epoch");
+    cJSON *line = line_of(log, "epoch", config);
     jsonl_count(line, "epoch", record->epoch);
     cJSON_AddNumberToObject(line, "train_loss", record->train_loss);
     cJSON_AddNumberToObject(line, "train_accuracy", train);
@@ -114,9 +122,9 @@ static void add_time(cJSON *line, const struct profile *profile) {
         }
 }
 
-void runlog_summary(struct runlog *log, const struct run_summary *summary) {
+void runlog_summary(struct runlog *log, const struct config *config, const struct run_summary *summary) {
     if (!log->jsonl) return;
-    cJSON *line = jsonl_new("summary");
+    cJSON *line = line_of(log, "summary", config);
     cJSON_AddNumberToObject(line, "test_accuracy", share(summary->test.correct, summary->test.total));
     jsonl_count(line, "test_correct", summary->test.correct);
     jsonl_count(line, "test_total", summary->test.total);
@@ -128,6 +136,42 @@ void runlog_summary(struct runlog *log, const struct run_summary *summary) {
     cJSON_AddNumberToObject(line, "transfer_ratio", profile_transfer_ratio(&summary->time));
     cJSON_AddBoolToObject(line, "interrupted", summary->interrupted);
     add_time(line, &summary->time);
+    jsonl_write(log->jsonl, line);
+}
+
+/* The keys begin with the name of the part: "test_accuracy" is the committee's. */
+static void add_part(cJSON *line, const char *name, const struct ensemble_part *part) {
+    const struct evaluation *all = &part->evaluation;
+    const struct statistics *members = &part->accuracy;
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = {{"accuracy", share(all->correct, all->total)},
+                   {"correct", (double)all->correct},
+                   {"total", (double)all->total},
+                   {"loss", all->loss},
+                   {"accuracy_mean", members->mean},
+                   {"accuracy_deviation", members->deviation},
+                   {"accuracy_min", members->min},
+                   {"accuracy_max", members->max}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "%s_%s", name, numbers[i].key);
+        cJSON_AddNumberToObject(line, key, numbers[i].value);
+    }
+}
+
+void runlog_ensemble(struct runlog *log, const struct ensemble *ensemble, bool interrupted) {
+    if (!log->jsonl) return;
+    cJSON *line = jsonl_new("ensemble");
+    jsonl_count(line, "members", ensemble->test.committee.members);
+    cJSON_AddBoolToObject(line, "at_once", ensemble->at_once);
+    add_part(line, "test", &ensemble->test);
+    if (ensemble->validation.committee.members) add_part(line, "validation", &ensemble->validation);
+    cJSON_AddNumberToObject(line, "seconds", ensemble->seconds);
+    cJSON_AddNumberToObject(line, "epoch_seconds", ensemble->epoch_seconds);
+    cJSON_AddNumberToObject(line, "startup_seconds", ensemble->startup_seconds);
+    cJSON_AddBoolToObject(line, "interrupted", interrupted);
     jsonl_write(log->jsonl, line);
 }
 

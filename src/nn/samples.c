@@ -50,17 +50,20 @@ static double logit(const struct mlp *mlp, const void *logits, size_t index) {
     return dtype_get(mlp->stored, logits, index);
 }
 
-/* The first largest logit of a row and its softmax probability. */
-static void predict_row(const struct mlp *mlp, const void *logits, size_t row, size_t classes, uint8_t *label,
-                        double *confidence) {
+/* The first largest logit of a row, its softmax probability, and the logarithms of all; `image` is that of the row. */
+static void predict_row(const struct mlp *mlp, const void *logits, size_t row, size_t classes, size_t image,
+                        const struct predictions *to) {
     size_t best = 0;
     double sum = 0;
     for (size_t j = 1; j < classes; j++)
         if (logit(mlp, logits, row * classes + j) > logit(mlp, logits, row * classes + best)) best = j;
     for (size_t j = 0; j < classes; j++)
         sum += exp(logit(mlp, logits, row * classes + j) - logit(mlp, logits, row * classes + best));
-    *label = (uint8_t)best;
-    *confidence = 1 / sum;
+    if (to->label) to->label[image] = (uint8_t)best;
+    if (to->confidence) to->confidence[image] = 1 / sum;
+    for (size_t j = 0; to->log_probability && j < classes; j++)
+        to->log_probability[image * classes + j] +=
+            logit(mlp, logits, row * classes + j) - logit(mlp, logits, row * classes + best) - log(sum);
 }
 
 static enum status evaluate_batch(const struct samples *samples, struct mlp *mlp, struct tally *tally,
@@ -88,9 +91,7 @@ static enum status evaluate_all(const struct samples *samples, struct mlp *mlp, 
         if (!predictions) continue;
         device->driver->download(device, logits, mlp_last(mlp)->output,
                                  rows * classes * dtype_size(mlp->stored));
-        for (size_t r = 0; r < rows; r++)
-            predict_row(mlp, logits, r, classes, &predictions->label[first + r],
-                        &predictions->confidence[first + r]);
+        for (size_t r = 0; r < rows; r++) predict_row(mlp, logits, r, classes, first + r, predictions);
     }
     return device->driver->synchronize(device);
 }

@@ -21,10 +21,11 @@ struct evaluation {
     double loss; /* mean cross-entropy in nats */
 };
 
-/* What the network says of each image; host memory, [count]. */
+/* What the network says of each image; host memory, NULL: not wanted. */
 struct predictions {
-    uint8_t *label;
-    double *confidence; /* the softmax probability of that label */
+    uint8_t *label;          /* [count] */
+    double *confidence;      /* [count]: the softmax probability of that label */
+    double *log_probability; /* [count][classes]: log softmax is added to what is there */
 };
 
 /* Runs the network over the whole set in file order. `tally` is device memory that this call may use;

@@ -201,7 +201,7 @@ static enum status run_steps(struct trainer *trainer, const struct trainer_obser
     struct device *device = &trainer->compute->device;
     struct train_state *state = &trainer->state;
     while ((size_t)state->step < trainer->steps) {
-        if (trainer->stop && *trainer->stop) return STATUS_INTERRUPTED;
+        if (trainer->stop && __atomic_load_n(trainer->stop, __ATOMIC_RELAXED)) return STATUS_INTERRUPTED;
         const size_t stride = trainer->engine->stride ? trainer->engine->stride : device->driver->steps_ahead;
         size_t count = at_most(stride, trainer->steps - (size_t)state->step);
         const enum status status = trainer->engine->run(trainer, (size_t)state->step, &count);

@@ -11,7 +11,7 @@ static const double LARGEST = 1e18;
 
 static const char *const known[] = {"header",    "step",       "epoch",     "summary", "compare",
                                     "peak",      "gemm",       "scaling",   "amdahl",  "shmem",
-                                    "breakeven", "evaluation", "confusion", "mistake"};
+                                    "breakeven", "evaluation", "confusion", "mistake", "ensemble"};
 
 static bool is_known(const char *type) {
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)

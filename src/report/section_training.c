@@ -1,6 +1,7 @@
 /* Loss and accuracy of every logged run, epoch by epoch. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "src/base/text.h"
@@ -20,16 +21,34 @@ static void recipe_key(const struct record *record, char *key, size_t size) {
              batch[0] ? batch : "unknown", record_text(config, "learning-rate"));
 }
 
-static void run_label(const struct record *record, char *label, size_t size) {
-    const double seed = record_number(record->header, "seed");
-    row_label(record->header, label, size);
-    if (isfinite(seed)) text_append(label, size, ", seed %.0f", seed);
+/* Of a row of one network of several, or of the run; -1 if there is none. */
+static double seed_of(const struct record *record) {
+    const double seed =
+        record_number(record_has(record->line, "seed") ? record->line : record->header, "seed");
+    return isfinite(seed) ? seed : -1;
 }
 
-/* Run by run: the rows of one run stand together. */
+static void run_label(const struct record *record, char *label, size_t size) {
+    const double seed = seed_of(record);
+    row_label(record->header, label, size);
+    if (seed >= 0) text_append(label, size, ", seed %.0f", seed);
+}
+
+static bool same_network(const struct record *a, const struct record *b) {
+    return a->run == b->run && seed_of(a) == seed_of(b);
+}
+
+/* By run, then by seed, then as they came: networks that train at once write in turn. */
+static int by_network(const void *a, const void *b) {
+    const struct record *x = *(const struct record *const *)a, *y = *(const struct record *const *)b;
+    if (x->run == y->run && !same_network(x, y)) return seed_of(x) < seed_of(y) ? -1 : 1;
+    return (x > y) - (x < y); /* a later run is behind it, too */
+}
+
+/* The rows of one network stand together. */
 static size_t run_end(const struct selection *rows, size_t start) {
     size_t end = start + 1;
-    while (end < rows->count && rows->rows[end]->run == rows->rows[start]->run) end++;
+    while (end < rows->count && same_network(rows->rows[end], rows->rows[start])) end++;
     return end;
 }
 
@@ -77,15 +96,15 @@ static void curves(struct page *page, const struct selection *rows, size_t numbe
              : "Higher is better. Differences below two standard errors of the table are noise.");
 }
 
-static const struct record *summary_of(const struct records *records, size_t run) {
+static const struct record *summary_of(const struct records *records, const struct record *epoch) {
     const struct record *row = NULL;
     while ((row = records_after(records, row, "summary")))
-        if (row->run == run) return row;
+        if (same_network(row, epoch)) return row;
     return NULL;
 }
 
 static void run_row(struct page *page, struct table *table, const struct record *last) {
-    const struct record *summary = summary_of(page->records, last->run);
+    const struct record *summary = summary_of(page->records, last);
     const cJSON *line = summary ? summary->line : NULL;
     const double total = record_number(line, "test_total"), accuracy = record_number(line, "test_accuracy");
     char label[256];
@@ -116,15 +135,36 @@ static void run_table(struct page *page, const struct selection *rows) {
     page_table(page, &table);
 }
 
+/* What the networks of an ensemble are together, if there was one in these rows. */
+static void say_ensembles(struct page *page, const struct selection *rows) {
+    const struct record *row = NULL;
+    while ((row = records_after(page->records, row, "ensemble"))) {
+        size_t first = 0;
+        while (first < rows->count && rows->rows[first]->run != row->run) first++;
+        if (first == rows->count) continue;
+        page_note(page,
+                  "Ensemble of %s networks: mean %s, standard deviation %s; their committee %s; all of them "
+                  "in %s, an epoch of all %s.",
+                  markup_fixed(record_number(row->line, "members"), 0).text,
+                  markup_percent(record_number(row->line, "test_accuracy_mean"), 2).text,
+                  markup_percent(record_number(row->line, "test_accuracy_deviation"), 2).text,
+                  markup_percent(record_number(row->line, "test_accuracy"), 2).text,
+                  markup_seconds(record_number(row->line, "seconds")).text,
+                  markup_seconds(record_number(row->line, "epoch_seconds")).text);
+    }
+}
+
 static void write_training(struct page *page) {
     struct selections recipes = page_selections(page, "epoch", recipe_key);
     for (size_t i = 0; i < recipes.count; i++) {
+        qsort(recipes.list[i].rows, recipes.list[i].count, sizeof *recipes.list[i].rows, by_network);
         page_heading(page, "%s", recipes.list[i].key);
         page_beside_open(page);
         curves(page, &recipes.list[i], i, true);
         curves(page, &recipes.list[i], i, false);
         page_beside_close(page);
         run_table(page, &recipes.list[i]);
+        say_ensembles(page, &recipes.list[i]);
     }
     selections_free(&recipes);
 }

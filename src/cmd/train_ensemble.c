@@ -1,0 +1,124 @@
+#include "src/cmd/train_ensemble.h"
+
+#include <stdio.h>
+
+#include "src/base/text.h"
+#include "src/cmd/console.h"
+#include "src/nn/runlog.h"
+
+/* What the observers write to. */
+struct watch {
+    const struct ensemble *ensemble;
+    struct runlog log;
+    struct console console;
+};
+
+static void on_step(void *self, const struct member *member, size_t step, double loss) {
+    runlog_step(&((struct watch *)self)->log, &member->config, step, loss);
+}
+
+static void on_epoch(void *self, const struct member *member) {
+    runlog_epoch(&((struct watch *)self)->log, &member->config, &member->last);
+}
+
+static void on_progress(void *self, const struct member *member, size_t epoch, size_t step, size_t steps,
+                        double loss) {
+    char who[32];
+    snprintf(who, sizeof who, "seed %lld  ", (long long)member->config.seed);
+    console_progress(&((struct watch *)self)->console, who, epoch, step, steps, loss);
+}
+
+static void on_warning(void *self, const struct member *member, const char *message) {
+    (void)self;
+    fprintf(stderr, "train: warning: seed %lld: %s\n", (long long)member->config.seed, message);
+}
+
+/* --- the table: a line a network, and what they are together --- */
+
+static void print_titles(const struct ensemble *ensemble) {
+    printf("%zu networks, %s\n\nseed    loss  %22s  %22s", ensemble->count,
+           ensemble->at_once ? "at once" : "one after the other", "train accuracy", "test accuracy");
+    if (ensemble->config->validation) printf("  %22s", "validation accuracy");
+    printf("  epochs  seconds each\n");
+}
+
+static void print_accuracy(const struct evaluation *evaluation) {
+    printf("  %22s", console_accuracy(evaluation->correct, evaluation->total).text);
+}
+
+/* The newest member. */
+static void on_done(void *self, const struct member *member) {
+    struct watch *watch = self;
+    const struct epoch_record *last = &member->last;
+    runlog_summary(&watch->log, &member->config, &member->summary);
+    console_clear_progress(&watch->console);
+    printf("%4lld  %6.4f  %22s", (long long)member->config.seed, last->train_loss,
+           console_accuracy(last->train_correct, last->train_images).text);
+    print_accuracy(&member->summary.test);
+    if (last->on_validation) print_accuracy(&last->evaluation);
+    printf("  %6zu  %12.4f\n", member->summary.epochs, member->summary.median_epoch_seconds);
+    fflush(stdout);
+}
+
+static void print_part(const char *name, const struct ensemble_part *part) {
+    const struct statistics *members = &part->accuracy;
+    const struct evaluation *all = &part->evaluation;
+    if (!part->committee.members) return;
+    printf("%-18s mean of %zu %.2f %%, standard deviation %.2f, from %.2f to %.2f %%\n", name, members->count,
+           100 * members->mean, 100 * members->deviation, 100 * members->min, 100 * members->max);
+    printf("  committee        %s +- %.2f (binomial standard error), loss %.4f\n",
+           console_accuracy(all->correct, all->total).text, console_binomial_error(all), all->loss);
+}
+
+static void print_together(const struct ensemble *ensemble) {
+    printf("\n");
+    print_part("validation", &ensemble->validation);
+    print_part("test accuracy", &ensemble->test);
+    printf("time               %s for all %s, evaluation included; an epoch of all %s; start-up apart %s\n",
+           text_seconds(ensemble->seconds).text, ensemble->at_once ? "at once" : "one after the other",
+           text_seconds(ensemble->epoch_seconds).text, text_seconds(ensemble->startup_seconds).text);
+    for (size_t m = 0; ensemble->config->save[0] && m < ensemble->count; m++)
+        if (ensemble->member[m].summary.done && ensemble->member[m].status != STATUS_FAILED)
+            printf("checkpoint         %s\n", ensemble->member[m].config.save);
+}
+
+/* --- the run --- */
+
+static enum status train(struct ensemble *ensemble, const struct ensemble_job *job) {
+    struct watch watch = {.ensemble = ensemble};
+    const struct ensemble_observer observer = {.self = &watch,
+                                               .step = on_step,
+                                               .epoch = on_epoch,
+                                               .progress = on_progress,
+                                               .warning = on_warning,
+                                               .done = on_done};
+    enum status status = runlog_open(&watch.log, &ensemble->member[0].trainer, job->data->name);
+    if (status) return status;
+    watch.console = console_open(&ensemble->member[0].trainer);
+    print_titles(ensemble);
+    fflush(stdout);
+    job->catch_signals();
+    status = ensemble_run(ensemble, &observer, job->stop);
+    if (ensemble->test.committee.members) {
+        runlog_ensemble(&watch.log, ensemble, status == STATUS_INTERRUPTED);
+        print_together(ensemble);
+    }
+    if (status == STATUS_INTERRUPTED)
+        status_write("interrupted%s%s", job->config->save[0] ? "; go on with --resume " : "",
+                     job->config->save);
+    const enum status closed = runlog_close(&watch.log);
+    if (status) return status;
+    return closed ? closed : console_check_target(job->config, &ensemble->test.evaluation);
+}
+
+enum status train_ensemble(const struct ensemble_job *job) {
+    struct ensemble ensemble;
+    enum status status = ensemble_open(&ensemble, job->compute, job->config, job->data,
+                                       ensemble_at_once(job->compute), job->started);
+    if (status) return status;
+    console_header(&ensemble.member[0].trainer, job->data);
+    if (job->verbose) console_plan(&ensemble.member[0].trainer);
+    if (!job->dry_run) status = train(&ensemble, job);
+    ensemble_close(&ensemble);
+    return status;
+}

@@ -1,0 +1,20 @@
+/* The part of ./train that trains several networks. */
+#ifndef TESSERA_CMD_TRAIN_ENSEMBLE_H
+#define TESSERA_CMD_TRAIN_ENSEMBLE_H
+
+#include "src/nn/ensemble.h"
+
+struct ensemble_job {
+    const struct config *config;
+    struct compute *compute; /* open */
+    const struct dataset_pair *data;
+    double started; /* the clock when the program began */
+    volatile sig_atomic_t *stop;
+    void (*catch_signals)(void); /* once the training begins */
+    bool dry_run, verbose;
+};
+
+/* Trains config->ensemble networks, prints a line for each and what they are together, and writes logs and checkpoints. */
+enum status train_ensemble(const struct ensemble_job *job);
+
+#endif

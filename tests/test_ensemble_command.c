@@ -1,0 +1,170 @@
+/* train --ensemble and eval of several checkpoints as a user meets them; --verbose. */
+#include "tests/support.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static char output[1 << 16];
+
+#define RUN(...) support_run(output, sizeof output, __VA_ARGS__)
+#define SMALL "--data %s --layers 42-16-4 --batch-size 32 --epochs 2 --threads 1 "
+
+/* The lines of a log with this type, of this seed unless it is 0; the last of them, to be deleted. */
+static size_t lines_of(const char *path, const char *type, int seed, cJSON **last) {
+    size_t length, count = 0;
+    char *text = (char *)support_read(path, &length);
+    text[length] = '\0';
+    *last = NULL;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        cJSON *object = cJSON_Parse(line);
+        assert_non_null(object);
+        const cJSON *of = cJSON_GetObjectItem(object, "seed");
+        const bool wanted = strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(object, "type")), type) == 0 &&
+                            (!seed || (of && of->valueint == seed));
+        count += wanted;
+        if (wanted) cJSON_Delete(*last);
+        if (wanted) {
+            *last = object;
+        } else {
+            cJSON_Delete(object);
+        }
+    }
+    free(text);
+    return count;
+}
+
+static double number(const cJSON *object, const char *key) {
+    const cJSON *item = cJSON_GetObjectItem(object, key);
+    assert_true(cJSON_IsNumber(item));
+    return item->valuedouble;
+}
+
+/* What training says of the committee, evaluating the files says, too. */
+static void an_ensemble_and_its_files(void **state) {
+    (void)state;
+    const char *model = support_path("m.safetensors"), *log = support_path("e.jsonl"),
+               *csv = support_path("e.csv"), *evaluated = support_path("v.jsonl");
+    const char *file[3] = {support_path("m-seed4.safetensors"), support_path("m-seed5.safetensors"),
+                           support_path("m-seed6.safetensors")};
+    cJSON *line;
+    assert_int_equal(RUN(SMALL "--ensemble 3 --seed 4 --lr 0.02 --log-steps 2 --save %s --log %s --csv %s",
+                         support_data, model, log, csv),
+                     0);
+    assert_says(output, "seeds 4 to 6");
+    assert_says(output, "3 networks, one after the other");
+    assert_says(output, "mean of 3 ");
+    assert_says(output, "committee ");
+    assert_says(output, file[2]);
+    assert_null(strstr(output, "where the time went"));
+    assert_int_not_equal(access(model, F_OK), 0);
+
+    double mean = 0;
+    for (int m = 0; m < 3; m++) {
+        assert_int_equal(lines_of(log, "step", 4 + m, &line), 2);
+        cJSON_Delete(line);
+        assert_int_equal(lines_of(log, "epoch", 4 + m, &line), 2);
+        cJSON_Delete(line);
+        assert_int_equal(lines_of(log, "summary", 4 + m, &line), 1);
+        mean += number(line, "test_accuracy") / 3;
+        cJSON_Delete(line);
+    }
+    assert_int_equal(lines_of(log, "ensemble", 0, &line), 1);
+    assert_near(number(line, "test_accuracy_mean"), mean, 1e-12);
+    assert_true(number(line, "members") == 3 && number(line, "test_total") == 100);
+    assert_true(number(line, "seconds") > 0 && number(line, "epoch_seconds") > 0);
+    assert_true(cJSON_IsFalse(cJSON_GetObjectItem(line, "at_once")));
+    const double correct = number(line, "test_correct"), loss = number(line, "test_loss");
+    cJSON_Delete(line);
+
+    assert_int_equal(RUN("eval %s %s %s --threads 1 --log %s", file[0], file[1], file[2], evaluated), 0);
+    assert_says(output, "mean of 3 ");
+    assert_says(output, "confusion matrix");
+    assert_int_equal(lines_of(evaluated, "evaluation", 0, &line), 4); /* each, and all */
+    assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(line, "checkpoint")),
+                        "committee of 3 networks");
+    assert_true(number(line, "test_correct") == correct);
+    assert_near(number(line, "loss"), loss, 1e-12);
+    assert_near(number(line, "test_accuracy_mean"), mean, 1e-12);
+    cJSON_Delete(line);
+
+    char *text = (char *)support_read(csv, &(size_t){0});
+    assert_int_equal(strncmp(text, "seed,epoch,train_loss", 21), 0);
+    free(text);
+    assert_int_equal(RUN("report %s %s -o %s", log, evaluated, support_path("e.html")), 0);
+}
+
+static void files_are_those_of_single_runs(void **state) {
+    (void)state;
+    const char *model = support_path("n.safetensors"), *single = support_path("single.safetensors"),
+               *init = support_path("i.safetensors"), *init_single = support_path("i1.safetensors");
+    const char *const pairs[][2] = {{support_path("n-seed2.safetensors"), single},
+                                    {support_path("i-seed2.safetensors"), init_single}};
+    assert_int_equal(RUN(SMALL "--ensemble 2 --save %s --save-init %s", support_data, model, init), 0);
+    assert_int_equal(RUN(SMALL "--seed 2 --save %s --save-init %s", support_data, single, init_single), 0);
+    for (size_t p = 0; p < 2; p++) {
+        size_t a, b;
+        unsigned char *x = support_read(pairs[p][0], &a), *y = support_read(pairs[p][1], &b);
+        assert_int_equal(a, b);
+        assert_memory_equal(x, y, a);
+        free(x);
+        free(y);
+    }
+    assert_int_equal(RUN("--resume %s --ensemble 2 --epochs 3 --threads 1", model), 0);
+    assert_says(output, "seeds 1 to 2");
+    assert_int_equal(RUN("--resume %s --ensemble 2 --seed 9", model), 3);
+    assert_says(output, "n-seed9.safetensors");
+}
+
+/* It is the committee that has to reach the target, and a mean below it does not matter. */
+static void targets_are_the_committees(void **state) {
+    (void)state;
+    const char *log = support_path("t.jsonl");
+    cJSON *line;
+    assert_int_equal(RUN(SMALL "--ensemble 3 --lr 0.02 --log %s", support_data, log), 0);
+    assert_int_equal(lines_of(log, "ensemble", 0, &line), 1);
+    const double reached = number(line, "test_accuracy");
+    assert_true(reached > 0 && reached < 1);
+    cJSON_Delete(line);
+    assert_int_equal(RUN(SMALL "--ensemble 3 --lr 0.02 --target-accuracy %.17g", support_data, reached), 0);
+    assert_int_equal(RUN(SMALL "--ensemble 3 --lr 0.02 --target-accuracy %.17g", support_data, reached + 1e-9),
+                     6);
+}
+
+static void mistakes_are_named(void **state) {
+    (void)state;
+    const char *four = support_path("four.safetensors"), *five = support_path("five.safetensors");
+    assert_int_equal(RUN(SMALL "--ensemble 0", support_data), 2);
+    assert_says(output, "ensemble must be a whole number from 1");
+    assert_int_equal(RUN(SMALL "--ensemble 2 --save %s/no-such/x", support_data, support_data), 1);
+    assert_null(strstr(output, "train accuracy"));
+    assert_int_equal(RUN(SMALL "--ensemble 2 --lr 1000 --weight-decay 100", support_data), 1);
+    assert_says(output, "train: seed 1: the loss is not finite");
+    assert_int_equal(RUN(SMALL "--save %s", support_data, four), 0);
+    assert_int_equal(RUN("--data %s --layers 42-5 --epochs 1 --threads 1 --save %s", support_data, five), 0);
+    assert_int_equal(RUN("eval %s %s", four, five), 3);
+    assert_says(output, "five.safetensors: a committee needs networks of the same classes: 4, not 5");
+}
+
+static void the_plan_is_explained(void **state) {
+    (void)state;
+    assert_int_equal(RUN(SMALL "--dry-run", support_data), 0);
+    assert_null(strstr(output, "plan"));
+    assert_int_equal(RUN(SMALL "--dry-run --verbose", support_data), 0);
+    assert_says(output, "plan      fused, one team of 1 thread");
+    assert_says(output, "graph: no, it needs a CUDA backend");
+    assert_says(output, "--engine auto takes fused");
+    assert_int_equal(RUN(SMALL "--dry-run --verbose --backend serial --engine eager", support_data), 0);
+    assert_says(output, "fused: no, backend 'serial' has none");
+    assert_says(output, "--engine eager takes eager");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_ensemble_and_its_files), cmocka_unit_test(files_are_those_of_single_runs),
+        cmocka_unit_test(targets_are_the_committees), cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(the_plan_is_explained),
+    };
+    return cmocka_run_group_tests_name("ensemble command", tests, support_make_data, NULL);
+}

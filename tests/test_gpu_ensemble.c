@@ -1,0 +1,195 @@
+/* Ensembles on the GPU: members that are trained at once give the bits of runs of their own that keep to the same part of the GPU, on every
+   engine, and the losses of runs that have all of it. */
+#include "src/nn/ensemble.h"
+#include "tests/gpu.h"
+#include "tests/training_bench.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* A run that has the GPU to itself, and sees to it that it takes no more than a member would: ensemble=N is in its config, too. */
+static const struct recipe {
+    const char *engine, *settings;
+    int members;
+} recipes[] = {
+    {"fused", "layers=784-128-10 batch-size=128 epochs=2 momentum=0.9 lr=0.05",
+     2},                                                      /* resident weights on an H100 */
+    {"fused", "layers=784-37-10 batch-size=127 epochs=2", 3}, /* the same, fewer slices */
+    {"fused", "layers=784-128-10 batch-size=100 epochs=2 weight-decay=0.001",
+     8}, /* phases of tiles on 16 SMs */
+    {"fused", "layers=784-70-33-10 batch-size=37 epochs=1 activation=gelu", 5},
+    {"fused", "layers=784-20-10 batch-size=300 epochs=2 dtype=f64", 40}, /* on 3 SMs each */
+    {"graph", "layers=784-64-10 batch-size=100 epochs=2", 4},
+    {"eager", "layers=784-64-10 batch-size=100 epochs=2 momentum=0.5", 4},
+};
+enum { RECIPES = sizeof recipes / sizeof *recipes, MOST = 40 };
+
+static void settings_of(const struct recipe *recipe, int64_t seed, char *text, size_t size) {
+    snprintf(text, size, "backend=cuda-tuned engine=%s seed=%lld ensemble=%d log-steps=60 %s", recipe->engine,
+             (long long)seed, recipe->members, recipe->settings);
+}
+
+struct group {
+    struct bench bench; /* config, compute and data */
+    struct ensemble ensemble;
+    double losses[MOST][60];
+};
+
+static void on_step(void *self, const struct member *member, size_t step, double loss) {
+    struct group *group = self;
+    group->losses[member - group->ensemble.member][step - 1] = loss;
+}
+
+static void open_group(struct group *group, const char *settings) {
+    gpu_needed();
+    bench_prepare(&group->bench, settings);
+    assert_true(ensemble_at_once(&group->bench.compute));
+    assert_status(ensemble_open(&group->ensemble, &group->bench.compute, &group->bench.config,
+                                &group->bench.data, true, clock_seconds()),
+                  STATUS_OK);
+}
+
+static enum status run_group(struct group *group) {
+    const struct ensemble_observer observer = {.self = group, .step = on_step};
+    return ensemble_run(&group->ensemble, &observer, &group->bench.stop);
+}
+
+static void close_group(struct group *group) {
+    ensemble_close(&group->ensemble);
+    bench_close(&group->bench);
+    free(group);
+}
+
+/* All parameters; to be freed. */
+static void *parameters(const struct trainer *trainer, size_t *bytes) {
+    struct device *device = &trainer->compute->device;
+    *bytes = trainer->mlp.parameter_elements * dtype_size(trainer->mlp.dtype);
+    void *values = malloc(*bytes);
+    assert_non_null(values);
+    device->driver->download(device, values, trainer->mlp.parameters, *bytes);
+    return values;
+}
+
+static void members_are_runs_of_their_own(void **state) {
+    (void)state;
+    for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 3 : 1) {
+        struct group *group = calloc(1, sizeof *group);
+        char settings[512], of_member[160], of_run[160];
+        assert_non_null(group);
+        settings_of(&recipes[r], 3, settings, sizeof settings);
+        open_group(group, settings);
+        assert_status(run_group(group), STATUS_OK);
+        assert_int_equal(group->ensemble.test.committee.members, recipes[r].members);
+        for (int m = 0; m<recipes[r].members; m += recipes[r].members> 8 ? 13 : 1) {
+            const struct trainer *trainer = &group->ensemble.member[m].trainer;
+            struct bench alone;
+            struct run_summary summary;
+            size_t bytes;
+            settings_of(&recipes[r], 3 + m, settings, sizeof settings);
+            bench_open(&alone, settings, NULL);
+            engine_describe(trainer, of_member, sizeof of_member);
+            engine_describe(&alone.trainer, of_run, sizeof of_run);
+            assert_string_equal(trainer->engine->name, recipes[r].engine);
+            assert_string_equal(of_member, of_run);
+            assert_status(bench_run(&alone, &summary), STATUS_OK);
+            assert_memory_equal(group->losses[m], alone.losses, alone.steps * sizeof *alone.losses);
+            void *x = parameters(trainer, &bytes), *y = parameters(&alone.trainer, &bytes);
+            assert_memory_equal(x, y, bytes);
+            assert_int_equal(group->ensemble.test.committee.member[m].correct, summary.test.correct);
+            free(x);
+            free(y);
+            bench_close(&alone);
+        }
+        close_group(group);
+    }
+}
+
+/* The form or the number of blocks may be another one then. */
+static void and_of_runs_on_the_whole_gpu(void **state) {
+    (void)state;
+    for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 3 : 1) {
+        struct group *group = calloc(1, sizeof *group);
+        struct bench alone;
+        struct run_summary summary;
+        char settings[512];
+        assert_non_null(group);
+        settings_of(&recipes[r], 3, settings, sizeof settings);
+        open_group(group, settings);
+        assert_status(run_group(group), STATUS_OK);
+        snprintf(settings + strlen(settings), sizeof settings - strlen(settings), " ensemble=1");
+        bench_open(&alone, settings, NULL);
+        assert_status(bench_run(&alone, &summary), STATUS_OK);
+        const double tolerance = alone.trainer.mlp.dtype == GEMM_F64 ? 1e-11 : 1e-4;
+        assert_true(alone.steps > 10);
+        for (size_t s = 0; s < alone.steps; s++)
+            assert_near(group->losses[0][s] / alone.losses[s], 1, tolerance);
+        bench_close(&alone);
+        close_group(group);
+    }
+}
+
+/* Members leave each other room: the blocks of all of them are no more than the GPU has SMs. */
+static void the_blocks_of_all_fit(void **state) {
+    (void)state;
+    static const char *const networks[] = {"layers=784-128-10", "layers=784-64-40-10", "layers=784-10"};
+    char settings[256], how[160];
+    int sms = 0;
+    for (size_t n = 0; n < sizeof networks / sizeof *networks; n++)
+        for (int members = 1; members <= 32; members *= 2) {
+            struct bench bench;
+            gpu_needed();
+            snprintf(settings, sizeof settings, "backend=cuda-tuned engine=fused ensemble=%d %s", members,
+                     networks[n]);
+            bench_open(&bench, settings, NULL);
+            const char *found = strstr(bench.compute.gpu, " SMs");
+            while (found && found > bench.compute.gpu && found[-1] >= '0' && found[-1] <= '9') found--;
+            assert_non_null(found);
+            sms = atoi(found);
+            engine_describe(&bench.trainer, how, sizeof how);
+            int a = 0, b = 1;
+            const char *on = strstr(how, " on ");
+            assert_non_null(on);
+            assert_true(sscanf(on, " on %d x %d blocks", &a, &b) >= 1);
+            assert_true(a * b >= 1 && (a * b * members <= sms || a * b == 1));
+            bench_close(&bench);
+        }
+}
+
+static void one_that_fails_stops_the_others(void **state) {
+    (void)state;
+    struct group *group = calloc(1, sizeof *group);
+    const float wrong = NAN;
+    assert_non_null(group);
+    open_group(group, "backend=cuda-tuned engine=fused ensemble=4 seed=3 layers=784-40-10 epochs=100000");
+    const struct trainer *bad = &group->ensemble.member[2].trainer;
+    bad->compute->device.driver->upload(&bad->compute->device, bad->mlp.layer[0].weight, &wrong,
+                                        sizeof wrong);
+    assert_status(run_group(group), STATUS_FAILED);
+    assert_says(status_message(), "seed 5: the loss is not finite at epoch 1, step 1");
+    assert_int_equal(group->ensemble.test.committee.members, 3);
+    close_group(group);
+}
+
+static void several_in_one_process(void **state) {
+    (void)state;
+    double accuracy[2];
+    for (int i = 0; i < 2; i++) {
+        struct group *group = calloc(1, sizeof *group);
+        assert_non_null(group);
+        open_group(group, "backend=cuda-tuned ensemble=6 layers=784-64-10 epochs=3");
+        assert_status(run_group(group), STATUS_OK);
+        accuracy[i] = group->ensemble.test.evaluation.loss;
+        close_group(group);
+    }
+    assert_true(accuracy[0] == accuracy[1]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(members_are_runs_of_their_own), cmocka_unit_test(and_of_runs_on_the_whole_gpu),
+        cmocka_unit_test(the_blocks_of_all_fit),         cmocka_unit_test(one_that_fails_stops_the_others),
+        cmocka_unit_test(several_in_one_process),
+    };
+    return cmocka_run_group_tests_name("gpu ensemble", tests, NULL, NULL);
+}
