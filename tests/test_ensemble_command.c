@@ -128,8 +128,8 @@ static void targets_are_the_committees(void **state) {
     assert_true(reached > 0 && reached < 1);
     cJSON_Delete(line);
     assert_int_equal(RUN(SMALL "--ensemble 3 --lr 0.02 --target-accuracy %.17g", support_data, reached), 0);
-    assert_int_equal(RUN(SMALL "--ensemble 3 --lr 0.02 --target-accuracy %.17g", support_data, reached + 1e-9),
-                     6);
+    assert_int_equal(
+        RUN(SMALL "--ensemble 3 --lr 0.02 --target-accuracy %.17g", support_data, reached + 1e-9), 6);
 }
 
 static void mistakes_are_named(void **state) {
@@ -162,7 +162,7 @@ static void the_plan_is_explained(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_ensemble_and_its_files), cmocka_unit_test(files_are_those_of_single_runs),
+        cmocka_unit_test(an_ensemble_and_its_files),  cmocka_unit_test(files_are_those_of_single_runs),
         cmocka_unit_test(targets_are_the_committees), cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(the_plan_is_explained),
     };
