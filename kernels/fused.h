@@ -24,11 +24,11 @@ struct fused_network {
     size_t depth;
     struct fused_layer layer[FUSED_MAX_LAYERS];
     double momentum, weight_decay;
-    size_t batch, count, features;  /* rows of a full batch; images of an epoch; pixels of an image */
-    const uint8_t *images, *labels; /* [..][features], [..] */
-    const uint32_t *order;          /* [count]: batch after batch */
-    const double *rates;            /* by step of the epoch */
-    double *losses;                 /* by step: receives the mean loss of its batch */
+    size_t batch, count, features;      /* rows of a full batch; images of an epoch; pixels of an image */
+    const uint8_t *images, *labels;     /* [..][features], [..] */
+    const uint32_t *order;              /* [count]: batch after batch */
+    const struct step_scalars *scalars; /* by step of the epoch: the learning rates */
+    double *losses;                     /* by step: receives the mean loss of its batch */
     struct tally *tally;
     size_t
         share; /* networks that train on the device at once, this one included: each may keep that part of a GPU busy; 0: one */

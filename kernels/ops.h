@@ -2,7 +2,7 @@
 
    Matrices are row-major and dense, [rows][cols]; `void *` points to elements of the table's dtype in device
    memory. In the table for GEMM_BF16, activations and their gradients (x, pre, out, logits, grad of a layer) are bfloat16,
-   parameters and all that belongs to them (bias, bias_grad, weights, grad and velocity of sgd) float32; arithmetic is float32,
+   parameters and all that belongs to them (bias, bias_grad, and what `update` keeps) float32; arithmetic is float32,
    each stored result rounded once. Calls may be asynchronous and never fail by themselves: a device reports faults when it is
    synchronised. Results do not depend on the number of threads: every reduction has one fixed order. */
 #ifndef TESSERA_KERNELS_OPS_H
@@ -22,6 +22,45 @@ struct tally {
     uint64_t bad_step; /* 1 + the first batch whose loss was not finite; 0: none */
 };
 
+/* What changes from step to step, in device memory: a captured step finds every epoch's own. */
+struct step_scalars {
+    double learning_rate;
+    double adam_rate;    /* learning_rate / (1 - beta1^t) at the t-th update; the first is t = 1 */
+    double adam_root;    /* 1 / sqrt(1 - beta2^t) */
+    double average_keep; /* of the moving average: average = keep average + (1 - keep) weights */
+    uint64_t number;     /* of the step since the training began, from 0: what dropout draws by */
+};
+
+enum update_method { UPDATE_NONE, UPDATE_SGD, UPDATE_ADAM, UPDATE_ADAMW };
+
+/* One update of parameters; arrays of the same length, of what is computed with. The rules are those of PyTorch
+   (torch.optim), w being a weight and g its gradient, times *clip if there is one:
+     sgd     g += weight_decay w;  v = momentum v + g;  w -= learning_rate (nesterov ? g + momentum v : v)
+     adam    g += weight_decay w;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+             w -= adam_rate m / (adam_root sqrt(v) + epsilon)                     Kingma and Ba 2015, arXiv 1412.6980
+     adamw   w -= learning_rate weight_decay w, then adam without it      Loshchilov and Hutter 2019, arXiv 1711.05101
+     none    the weights stay: for what follows them */
+struct update {
+    enum update_method method;
+    bool nesterov;
+    double momentum, weight_decay, beta1, beta2, epsilon;
+    const double *clip; /* device memory, or NULL */
+    void *weights;
+    const void *grad;
+    void *moment1, *moment2; /* sgd: the velocity v, NULL without momentum, and nothing; adam: m and v */
+    void *average;           /* (optional) the moving average of the weights */
+    void *rounded;           /* (optional) the weights in the table's dtype, operands of a GEMM */
+};
+
+/* Inverted dropout (Srivastava et al. 2014, JMLR 15, with the scale while training): each element stays with probability 1 - rate and
+   is then divided by that, to the sixteen bits of kernels/dropout.h. */
+struct dropout {
+    double rate; /* 0 <= rate < 1 - 2^-16 */
+    uint64_t seed;
+    uint32_t layer;                  /* another layer, another mask */
+    const struct step_scalars *step; /* device memory: another step, another mask */
+};
+
 struct ops {
     /* x[r][:] = images[i][:] / 255 and y[r] = labels[i] with i = index[r]; index NULL: i = r.
        images [..][features], labels [..], index [rows], x [rows][features], y [rows]. */
@@ -36,18 +75,28 @@ struct ops {
     void (*bias_activation_backward)(void *context, size_t rows, size_t cols, enum activation activation,
                                      const void *pre, const void *out, void *grad, void *bias_grad);
 
-    /* Softmax cross-entropy, shifted by the row maximum so that it cannot overflow. grad = (softmax - onehot)
-       / rows, or NULL; `loss` receives the mean over the rows, or NULL. A label of `classes` or more makes
-       the loss NaN. */
-    void (*softmax_cross_entropy)(void *context, size_t rows, size_t classes, const void *logits,
-                                  const uint8_t *labels, void *grad, double *loss, struct tally *tally);
+    /* out[i] = 0 or in[i] / (1 - rate); `out` may be `in`. Of a gradient with the same layer and step: the way back. */
+    void (*dropout)(void *context, size_t count, const struct dropout *dropout, const void *in, void *out);
 
-    /* SGD as torch.optim.SGD: g += decay w; v = momentum v + g; w -= lr v. velocity NULL: w -= lr g.
-       Nothing happens once guard->bad_step is set: the weights stay what they were before the bad step.
-       `learning_rate` points to device memory, so that a captured step sees every epoch's own schedule. */
-    void (*sgd)(void *context, size_t count, const double *learning_rate, double momentum,
-                double weight_decay, const struct tally *guard, void *weights, const void *grad,
-                void *velocity);
+    /* Softmax cross-entropy, shifted by the row maximum so that it cannot overflow. The target is (1 - smoothing) onehot + smoothing /
+       classes (Szegedy et al. 2016, as torch.nn.CrossEntropyLoss). grad = (softmax - target) / rows, or NULL; `loss` receives
+       the mean over the rows, or NULL. A label of `classes` or more makes the loss NaN. */
+    void (*softmax_cross_entropy)(void *context, size_t rows, size_t classes, double smoothing,
+                                  const void *logits, const uint8_t *labels, void *grad, double *loss,
+                                  struct tally *tally);
+
+    /* All of `update`, in one pass. Nothing happens once guard->bad_step is set: all stays what it was before the bad step. */
+    void (*update)(void *context, size_t count, const struct update *update, const struct step_scalars *step,
+                   const struct tally *guard);
+
+    /* *factor (device memory) = what brings the Euclidean norm of `grad` down to the limit, at most 1: limit / (norm + 1e-6), as
+       torch.nn.utils.clip_grad_norm_. */
+    void (*clip_norm)(void *context, size_t count, const void *grad, double limit, double *factor);
+
+    /* Columns of weights [rows][cols], each what goes into one unit, whose Euclidean norm is above the limit are scaled down to it:
+       limit / (norm + 1e-7), as torch.renorm (Srivastava et al. 2014). Nothing happens once guard->bad_step is set. */
+    void (*max_norm)(void *context, size_t rows, size_t cols, double limit, const struct tally *guard,
+                     void *weights);
 
     /* rounded[i] = values[i], parameters made operands of a GEMM in the table's dtype. */
     void (*round)(void *context, size_t count, const void *values, void *rounded);

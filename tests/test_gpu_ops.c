@@ -1,87 +1,8 @@
 /* Every element-wise op on the GPU against the same call on the host. */
-#include "tests/gpu.h"
+#include "tests/twins.h"
 
 #include <math.h>
 #include <stdlib.h>
-
-#include "src/base/rng.h"
-
-struct pair {
-    struct compute host, gpu;
-    const struct ops *host_ops, *gpu_ops;
-    enum gemm_dtype stored, real; /* of activations; of parameters */
-};
-
-static void open_pair(struct pair *pair, enum gemm_dtype dtype) {
-    gpu_open(&pair->gpu, "cublas", &(struct compute_options){.threads = 1});
-    support_open(&pair->host, "serial", 1);
-    pair->stored = dtype;
-    pair->real = dtype == GEMM_BF16 ? GEMM_F32 : dtype;
-    pair->host_ops = pair->host.device.driver->ops(&pair->host.device, dtype);
-    pair->gpu_ops = pair->gpu.device.driver->ops(&pair->gpu.device, dtype);
-}
-
-static void close_pair(struct pair *pair) {
-    compute_close(&pair->host);
-    compute_close(&pair->gpu);
-}
-
-/* A buffer on both devices with the same content. */
-struct twin {
-    void *host, *gpu;
-    size_t bytes;
-};
-
-static struct twin make_twin(struct pair *pair, size_t bytes) {
-    struct device *host = &pair->host.device, *gpu = &pair->gpu.device;
-    struct twin twin = {host->driver->alloc(host, bytes), gpu->driver->alloc(gpu, bytes), bytes};
-    assert_true(twin.host && twin.gpu);
-    return twin;
-}
-
-static void send(struct pair *pair, struct twin twin) {
-    pair->gpu.device.driver->upload(&pair->gpu.device, twin.gpu, twin.host, twin.bytes);
-}
-
-static struct twin make_values(struct pair *pair, enum gemm_dtype dtype, size_t count, double scale,
-                               uint32_t substream) {
-    struct twin twin = make_twin(pair, count * dtype_size(dtype));
-    struct rng rng = rng_open(31, RNG_TEST, substream);
-    for (size_t i = 0; i < count; i++) dtype_set(dtype, twin.host, i, scale * (2 * rng_uniform(&rng) - 1));
-    send(pair, twin);
-    return twin;
-}
-
-/* Activations and their gradients; parameters. */
-static struct twin make_stored(struct pair *pair, size_t count, double scale, uint32_t substream) {
-    return make_values(pair, pair->stored, count, scale, substream);
-}
-
-static struct twin make_reals(struct pair *pair, size_t count, double scale, uint32_t substream) {
-    return make_values(pair, pair->real, count, scale, substream);
-}
-
-/* Both results are equal within `ulps` roundings of numbers up to the largest. */
-static void compare_twins(struct pair *pair, enum gemm_dtype dtype, struct twin twin, double ulps) {
-    unsigned char *got = malloc(twin.bytes + 1);
-    const size_t count = twin.bytes / dtype_size(dtype);
-    double largest = 0;
-    assert_non_null(got);
-    pair->gpu.device.driver->download(&pair->gpu.device, got, twin.gpu, twin.bytes);
-    assert_status(pair->gpu.device.driver->synchronize(&pair->gpu.device), STATUS_OK);
-    for (size_t i = 0; i < count; i++) largest = fmax(largest, fabs(dtype_get(dtype, twin.host, i)));
-    for (size_t i = 0; i < count; i++) {
-        const double x = dtype_get(dtype, got, i), y = dtype_get(dtype, twin.host, i);
-        if (!(fabs(x - y) <= ulps * dtype_epsilon(dtype) * largest))
-            fail_msg("element %zu: %.17g, on the host %.17g", i, x, y);
-    }
-    free(got);
-}
-
-static void free_twin(struct pair *pair, struct twin twin) {
-    pair->host.device.driver->free(&pair->host.device, twin.host);
-    pair->gpu.device.driver->free(&pair->gpu.device, twin.gpu);
-}
 
 static const size_t sizes[][2] = {{1, 1},   {3, 10},     {127, 37},  {128, 128},
                                   {96, 10}, {1000, 300}, {4099, 65}, {8192, 264}};
@@ -91,7 +12,7 @@ static void ops_activation(void **state) {
     (void)state;
     struct pair pair;
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
-        open_pair(&pair, (enum gemm_dtype)dtype);
+        pair_open(&pair, (enum gemm_dtype)dtype);
         void *host = pair.host.device.ops_context, *gpu = pair.gpu.device.ops_context;
         for (int act = ACTIVATION_NONE; act <= ACTIVATION_GELU; act++)
             for (size_t s = 0; s<SIZES; s += support_stride()> 1 ? SIZES - 1 : 1) {
@@ -99,26 +20,27 @@ static void ops_activation(void **state) {
                 const enum activation activation = (enum activation)act;
                 /* a sum of roundings to bfloat16: where both ways fall on either side of a tie, they are an ulp apart */
                 const double sums_ulps = pair.stored == GEMM_BF16 ? 4 * 65536 : 32 + (double)rows;
-                struct twin pre = make_stored(&pair, count, 3, 1), bias = make_reals(&pair, cols, 1, 2);
-                struct twin out = activation_needs_input(activation) ? make_stored(&pair, count, 1, 3) : pre;
-                struct twin grad = make_stored(&pair, count, 1, 4), sums = make_reals(&pair, cols, 1, 5);
+                struct twin pre = twin_stored(&pair, count, 3, 1), bias = twin_reals(&pair, cols, 1, 2);
+                struct twin out = activation_needs_input(activation) ? twin_stored(&pair, count, 1, 3) : pre;
+                struct twin grad = twin_stored(&pair, count, 1, 4), sums = twin_reals(&pair, cols, 1, 5);
                 pair.host_ops->bias_activation(host, rows, cols, activation, bias.host, pre.host, out.host);
                 pair.gpu_ops->bias_activation(gpu, rows, cols, activation, bias.gpu, pre.gpu, out.gpu);
-                compare_twins(&pair, pair.stored, pre, 16);
-                compare_twins(&pair, pair.stored, out, 16);
-                send(&pair, pre); /* the same start for the way back: relu at a rounding of 0 would differ */
-                send(&pair, out);
+                twin_compare(&pair, pair.stored, pre, 16);
+                twin_compare(&pair, pair.stored, out, 16);
+                twin_send(&pair,
+                          pre); /* the same start for the way back: relu at a rounding of 0 would differ */
+                twin_send(&pair, out);
                 pair.host_ops->bias_activation_backward(host, rows, cols, activation, pre.host, out.host,
                                                         grad.host, sums.host);
                 pair.gpu_ops->bias_activation_backward(gpu, rows, cols, activation, pre.gpu, out.gpu,
                                                        grad.gpu, sums.gpu);
-                compare_twins(&pair, pair.stored, grad, 32);
-                compare_twins(&pair, pair.real, sums, sums_ulps);
-                if (activation_needs_input(activation)) free_twin(&pair, out);
+                twin_compare(&pair, pair.stored, grad, 32);
+                twin_compare(&pair, pair.real, sums, sums_ulps);
+                if (activation_needs_input(activation)) twin_free(&pair, out);
                 const struct twin rest[] = {pre, bias, grad, sums};
-                for (size_t i = 0; i < 4; i++) free_twin(&pair, rest[i]);
+                for (size_t i = 0; i < 4; i++) twin_free(&pair, rest[i]);
             }
-        close_pair(&pair);
+        pair_close(&pair);
     }
 }
 
@@ -145,38 +67,38 @@ static void ops_softmax(void **state) {
     struct pair pair;
     static const size_t shapes[][2] = {{1, 2}, {128, 10}, {127, 26}, {8192, 10}, {20001, 40}, {5, 300}};
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
-        open_pair(&pair, (enum gemm_dtype)dtype);
+        pair_open(&pair, (enum gemm_dtype)dtype);
         void *host = pair.host.device.ops_context, *gpu = pair.gpu.device.ops_context;
         for (size_t s = 0; s<6; s += support_stride()> 1 ? 3 : 1)
             for (int bad = 0; bad < 2; bad++) {
                 const size_t rows = shapes[s][0], classes = shapes[s][1];
-                struct twin logits = make_stored(&pair, rows * classes, 5, 6),
-                            grad = make_stored(&pair, rows * classes, 1, 7);
-                struct twin labels = make_twin(&pair, rows), loss = make_twin(&pair, sizeof(double));
-                struct twin tally = make_twin(&pair, sizeof(struct tally));
+                struct twin logits = twin_stored(&pair, rows * classes, 5, 6),
+                            grad = twin_stored(&pair, rows * classes, 1, 7);
+                struct twin labels = twin_make(&pair, rows), loss = twin_make(&pair, sizeof(double));
+                struct twin tally = twin_make(&pair, sizeof(struct tally));
                 for (size_t r = 0; r < rows; r++)
                     ((uint8_t *)labels.host)[r] = (uint8_t)(r * 7 % (classes < 256 ? classes : 256));
                 if (bad)
                     dtype_set(pair.stored, logits.host, rows * classes / 2,
                               dtype == GEMM_F64 ? (double)INFINITY : (double)NAN);
-                send(&pair, labels);
-                send(&pair, logits);
+                twin_send(&pair, labels);
+                twin_send(&pair, logits);
                 for (int twice = 0; twice < 2; twice++) {
-                    pair.host_ops->softmax_cross_entropy(host, rows, classes, logits.host, labels.host,
+                    pair.host_ops->softmax_cross_entropy(host, rows, classes, 0, logits.host, labels.host,
                                                          grad.host, loss.host, tally.host);
-                    pair.gpu_ops->softmax_cross_entropy(gpu, rows, classes, logits.gpu, labels.gpu, grad.gpu,
-                                                        loss.gpu, tally.gpu);
+                    pair.gpu_ops->softmax_cross_entropy(gpu, rows, classes, 0, logits.gpu, labels.gpu,
+                                                        grad.gpu, loss.gpu, tally.gpu);
                 }
                 compare_tallies(&pair, tally, loss);
-                if (!bad) compare_twins(&pair, pair.stored, grad, 32);
+                if (!bad) twin_compare(&pair, pair.stored, grad, 32);
                 const struct twin all[] = {logits, grad, labels, loss, tally};
-                for (size_t i = 0; i < 5; i++) free_twin(&pair, all[i]);
+                for (size_t i = 0; i < 5; i++) twin_free(&pair, all[i]);
             }
-        close_pair(&pair);
+        pair_close(&pair);
     }
 }
 
-static void ops_gather_round_and_sgd(void **state) {
+static void ops_gather_and_round(void **state) {
     (void)state;
     struct pair pair;
     enum { IMAGES = 301, COUNT = 100003 };
@@ -184,59 +106,40 @@ static void ops_gather_round_and_sgd(void **state) {
         const int dtype = which / 2;
         const size_t features =
             which % 2 ? 403 : 404; /* rows that start anywhere, and at multiples of four */
-        open_pair(&pair, (enum gemm_dtype)dtype);
+        pair_open(&pair, (enum gemm_dtype)dtype);
         void *host = pair.host.device.ops_context, *gpu = pair.gpu.device.ops_context;
-        struct twin images = make_twin(&pair, IMAGES * features), labels = make_twin(&pair, IMAGES),
-                    order = make_twin(&pair, IMAGES * 4);
-        struct twin y = make_twin(&pair, IMAGES);
+        struct twin images = twin_make(&pair, IMAGES * features), labels = twin_make(&pair, IMAGES),
+                    order = twin_make(&pair, IMAGES * 4);
+        struct twin y = twin_make(&pair, IMAGES);
         for (size_t i = 0; i < IMAGES * features; i++) ((uint8_t *)images.host)[i] = (uint8_t)(i * 31 % 256);
         for (uint32_t i = 0; i < IMAGES; i++) {
             ((uint8_t *)labels.host)[i] = (uint8_t)(i % 10);
             ((uint32_t *)order.host)[i] = i * 7 % IMAGES;
         }
-        send(&pair, images);
-        send(&pair, labels);
-        send(&pair, order);
+        twin_send(&pair, images);
+        twin_send(&pair, labels);
+        twin_send(&pair, order);
         for (int indexed = 0; indexed < 2; indexed++) {
-            struct twin x = make_stored(&pair, IMAGES * features, 1, 8);
+            struct twin x = twin_stored(&pair, IMAGES * features, 1, 8);
             pair.host_ops->gather(host, IMAGES, features, images.host, labels.host,
                                   indexed ? order.host : NULL, x.host, y.host);
             pair.gpu_ops->gather(gpu, IMAGES, features, images.gpu, labels.gpu, indexed ? order.gpu : NULL,
                                  x.gpu, y.gpu);
-            compare_twins(&pair, pair.stored, x, 0);
+            twin_compare(&pair, pair.stored, x, 0);
             uint8_t got[IMAGES];
             pair.gpu.device.driver->download(&pair.gpu.device, got, y.gpu, IMAGES);
             assert_memory_equal(got, y.host, IMAGES);
-            free_twin(&pair, x);
+            twin_free(&pair, x);
         }
-        for (int momentum = 0; momentum < 2; momentum++) {
-            struct twin w = make_reals(&pair, COUNT, 1, 9), g = make_reals(&pair, COUNT, 1, 10),
-                        v = make_reals(&pair, COUNT, 1, 11);
-            struct twin lr = make_twin(&pair, sizeof(double)), guard = make_twin(&pair, sizeof(struct tally));
-            *(double *)lr.host = 0.05;
-            send(&pair, lr);
-            for (uint64_t bad = 0; bad < 2; bad++) {
-                ((struct tally *)guard.host)->bad_step = bad;
-                send(&pair, guard);
-                pair.host_ops->sgd(host, COUNT, lr.host, 0.9, 0.01, guard.host, w.host, g.host,
-                                   momentum ? v.host : NULL);
-                pair.gpu_ops->sgd(gpu, COUNT, lr.gpu, 0.9, 0.01, guard.gpu, w.gpu, g.gpu,
-                                  momentum ? v.gpu : NULL);
-                compare_twins(&pair, pair.real, w, 4);
-                compare_twins(&pair, pair.real, v, 4);
-            }
-            const struct twin all[] = {w, g, v, lr, guard};
-            for (size_t i = 0; i < 5; i++) free_twin(&pair, all[i]);
-        }
-        struct twin values = make_reals(&pair, COUNT, 1, 12), rounded = make_stored(&pair, COUNT, 2, 13);
+        struct twin values = twin_reals(&pair, COUNT, 1, 12), rounded = twin_stored(&pair, COUNT, 2, 13);
         pair.host_ops->round(host, COUNT, values.host, rounded.host);
         pair.gpu_ops->round(gpu, COUNT, values.gpu, rounded.gpu);
-        compare_twins(&pair, pair.stored, rounded, 0);
-        free_twin(&pair, values);
-        free_twin(&pair, rounded);
+        twin_compare(&pair, pair.stored, rounded, 0);
+        twin_free(&pair, values);
+        twin_free(&pair, rounded);
         const struct twin rest[] = {images, labels, order, y};
-        for (size_t i = 0; i < 4; i++) free_twin(&pair, rest[i]);
-        close_pair(&pair);
+        for (size_t i = 0; i < 4; i++) twin_free(&pair, rest[i]);
+        pair_close(&pair);
     }
 }
 
@@ -288,7 +191,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ops_activation),
         cmocka_unit_test(ops_softmax),
-        cmocka_unit_test(ops_gather_round_and_sgd),
+        cmocka_unit_test(ops_gather_and_round),
         cmocka_unit_test(measured_peaks),
     };
     return cmocka_run_group_tests_name("gpu ops", tests, NULL, NULL);

@@ -33,10 +33,10 @@ static double loss_of(struct mlp *mlp, bool gradients) {
     const struct mlp_layer *last = mlp_last(mlp);
     struct tally tally = {0};
     double loss;
-    assert_status(mlp_forward(mlp, ROWS), STATUS_OK);
-    mlp->ops->softmax_cross_entropy(device->ops_context, ROWS, last->out, last->output, mlp->labels,
+    assert_status(mlp_forward(mlp, ROWS, NULL), STATUS_OK);
+    mlp->ops->softmax_cross_entropy(device->ops_context, ROWS, last->out, 0, last->output, mlp->labels,
                                     gradients ? last->grad : NULL, &loss, &tally);
-    if (gradients) assert_status(mlp_backward(mlp, ROWS), STATUS_OK);
+    if (gradients) assert_status(mlp_backward(mlp, ROWS, NULL), STATUS_OK);
     return loss;
 }
 

@@ -1,50 +1,13 @@
 /* Element-wise ops on the host, against their definitions in double precision. */
 #include "tests/support.h"
+#include "tests/values.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #include "kernels/host/ops.h"
-#include "src/base/rng.h"
 
 static struct host_ops_context context = {.threads = 3};
-
-/* Values of any dtype, read and written as doubles. */
-struct values {
-    enum gemm_dtype dtype;
-    void *data;
-};
-
-static struct values make(enum gemm_dtype dtype, size_t count) {
-    struct values values = {dtype, calloc(count + 1, dtype_size(dtype))};
-    assert_non_null(values.data);
-    return values;
-}
-
-static double get(struct values values, size_t i) {
-    return dtype_get(values.dtype, values.data, i);
-}
-
-static void set(struct values values, size_t i, double value) {
-    dtype_set(values.dtype, values.data, i, value);
-}
-
-/* What parameters are kept as beside activations of this dtype. */
-static enum gemm_dtype real_of(int dtype) {
-    return dtype == GEMM_F64 ? GEMM_F64 : GEMM_F32;
-}
-
-static struct values make_random(enum gemm_dtype dtype, size_t count, double scale, uint32_t substream) {
-    struct values values = make(dtype, count);
-    struct rng rng = rng_open(21, RNG_TEST, substream);
-    for (size_t i = 0; i < count; i++) set(values, i, scale * (2 * rng_uniform(&rng) - 1));
-    return values;
-}
-
-/* Roundings to allow for: those of the arithmetic, and where it is float32, one to bfloat16. */
-static double roundings(double count, enum gemm_dtype dtype) {
-    return (dtype == GEMM_BF16 ? 1 : count) * dtype_epsilon(dtype);
-}
 
 static double activate(enum activation activation, double z) {
     switch (activation) {
@@ -74,18 +37,21 @@ static void bias_and_activation(void **state) {
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
                 const enum activation activation = (enum activation)act;
                 const size_t rows = sizes[s][0], cols = sizes[s][1];
-                struct values pre = make_random((enum gemm_dtype)dtype, rows * cols, 3, 0);
-                struct values bias = make_random(real_of(dtype), cols, 1, 1), out = pre;
-                struct values z = make(GEMM_F64, rows * cols);
-                for (size_t i = 0; i < rows * cols; i++) set(z, i, get(pre, i) + get(bias, i % cols));
-                if (activation_needs_input(activation)) out = make((enum gemm_dtype)dtype, rows * cols);
+                struct values pre = values_random((enum gemm_dtype)dtype, rows * cols, 3, 0);
+                struct values bias = values_random(values_real_of(dtype), cols, 1, 1), out = pre;
+                struct values z = values_make(GEMM_F64, rows * cols);
+                for (size_t i = 0; i < rows * cols; i++)
+                    values_set(z, i, values_get(pre, i) + values_get(bias, i % cols));
+                if (activation_needs_input(activation))
+                    out = values_make((enum gemm_dtype)dtype, rows * cols);
                 host_ops((enum gemm_dtype)dtype)
                     ->bias_activation(&context, rows, cols, activation, bias.data, pre.data, out.data);
                 for (size_t i = 0; i < rows * cols; i++) {
-                    assert_near(get(out, i), activate(activation, get(z, i)),
-                                roundings(16, (enum gemm_dtype)dtype));
+                    assert_near(values_get(out, i), activate(activation, values_get(z, i)),
+                                values_roundings(16, (enum gemm_dtype)dtype));
                     if (out.data != pre.data)
-                        assert_near(get(pre, i), get(z, i), roundings(4, (enum gemm_dtype)dtype));
+                        assert_near(values_get(pre, i), values_get(z, i),
+                                    values_roundings(4, (enum gemm_dtype)dtype));
                 }
                 if (out.data != pre.data) free(out.data);
                 free(pre.data);
@@ -102,29 +68,32 @@ static void derivatives_and_column_sums(void **state) {
                 const enum activation activation = (enum activation)act;
                 const size_t rows = sizes[s][0], cols = sizes[s][1];
                 const double tolerance =
-                    roundings(64, (enum gemm_dtype)dtype) + 1e-9; /* of the central difference */
-                struct values z = make_random((enum gemm_dtype)dtype, rows * cols, 3, 2),
-                              out = make((enum gemm_dtype)dtype, rows * cols);
-                struct values grad = make_random((enum gemm_dtype)dtype, rows * cols, 1, 3),
-                              sums = make(real_of(dtype), cols);
-                struct values want = make(GEMM_F64, rows * cols), want_sums = make(GEMM_F64, cols);
+                    values_roundings(64, (enum gemm_dtype)dtype) + 1e-9; /* of the central difference */
+                struct values z = values_random((enum gemm_dtype)dtype, rows * cols, 3, 2),
+                              out = values_make((enum gemm_dtype)dtype, rows * cols);
+                struct values grad = values_random((enum gemm_dtype)dtype, rows * cols, 1, 3),
+                              sums = values_make(values_real_of(dtype), cols);
+                struct values want = values_make(GEMM_F64, rows * cols),
+                              want_sums = values_make(GEMM_F64, cols);
                 for (size_t i = 0; i < rows * cols; i++) {
-                    const double h = 1e-5, at = get(z, i);
+                    const double h = 1e-5, at = values_get(z, i);
                     const double slope =
                         (activate(activation, at + h) - activate(activation, at - h)) / (2 * h);
-                    set(out, i, activate(activation, at));
-                    set(want, i,
-                        fabs(at) < 1e-4 && activation == ACTIVATION_RELU ? NAN : get(grad, i) * slope);
-                    set(want_sums, i % cols, get(want_sums, i % cols) + get(want, i));
+                    values_set(out, i, activate(activation, at));
+                    values_set(
+                        want, i,
+                        fabs(at) < 1e-4 && activation == ACTIVATION_RELU ? NAN : values_get(grad, i) * slope);
+                    values_set(want_sums, i % cols, values_get(want_sums, i % cols) + values_get(want, i));
                 }
                 host_ops((enum gemm_dtype)dtype)
                     ->bias_activation_backward(&context, rows, cols, activation, z.data, out.data, grad.data,
                                                sums.data);
                 for (size_t i = 0; i < rows * cols; i++)
-                    if (!isnan(get(want, i))) assert_near(get(grad, i), get(want, i), tolerance);
+                    if (!isnan(values_get(want, i)))
+                        assert_near(values_get(grad, i), values_get(want, i), tolerance);
                 for (size_t j = 0; j < cols; j++)
-                    if (!isnan(get(want_sums, j)))
-                        assert_near(get(sums, j), get(want_sums, j), (double)rows * tolerance);
+                    if (!isnan(values_get(want_sums, j)))
+                        assert_near(values_get(sums, j), values_get(want_sums, j), (double)rows * tolerance);
                 struct values all[] = {z, out, grad, sums, want, want_sums};
                 for (size_t i = 0; i < 6; i++) free(all[i].data);
             }
@@ -142,31 +111,33 @@ static void softmax_matches_its_definition(void **state) {
     (void)state;
     enum { ROWS = 201, CLASSES = 26 };
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
-        struct values logits = make_random((enum gemm_dtype)dtype, ROWS * CLASSES, 5, 4);
-        struct values grad = make((enum gemm_dtype)dtype, ROWS * CLASSES);
+        struct values logits = values_random((enum gemm_dtype)dtype, ROWS * CLASSES, 5, 4);
+        struct values grad = values_make((enum gemm_dtype)dtype, ROWS * CLASSES);
         uint8_t labels[ROWS];
         double want = 0, loss = NAN;
         size_t correct = 0;
         struct tally tally = {0};
         for (size_t r = 0; r < ROWS; r++) labels[r] = (uint8_t)(r * 5 % CLASSES);
         host_ops((enum gemm_dtype)dtype)
-            ->softmax_cross_entropy(&context, ROWS, CLASSES, logits.data, labels, grad.data, &loss, &tally);
+            ->softmax_cross_entropy(&context, ROWS, CLASSES, 0, logits.data, labels, grad.data, &loss,
+                                    &tally);
         for (size_t r = 0; r < ROWS; r++) {
             double sum = 0;
             size_t best = 0;
             for (size_t c = 0; c < CLASSES; c++) {
-                sum += exp(get(logits, r * CLASSES + c));
-                if (get(logits, r * CLASSES + c) > get(logits, r * CLASSES + best)) best = c;
+                sum += exp(values_get(logits, r * CLASSES + c));
+                if (values_get(logits, r * CLASSES + c) > values_get(logits, r * CLASSES + best)) best = c;
             }
-            want += log(sum) - get(logits, r * CLASSES + labels[r]);
+            want += log(sum) - values_get(logits, r * CLASSES + labels[r]);
             correct += best == labels[r];
             for (size_t c = 0; c < CLASSES; c++) {
-                const double p = exp(get(logits, r * CLASSES + c)) / sum - (c == labels[r]);
-                assert_near(get(grad, r * CLASSES + c) * ROWS, p, roundings(32, (enum gemm_dtype)dtype));
+                const double p = exp(values_get(logits, r * CLASSES + c)) / sum - (c == labels[r]);
+                assert_near(values_get(grad, r * CLASSES + c) * ROWS, p,
+                            values_roundings(32, (enum gemm_dtype)dtype));
             }
         }
-        assert_near(loss, want / ROWS, roundings(32, (enum gemm_dtype)dtype));
-        assert_near(tally.loss_sum, want, roundings(32, (enum gemm_dtype)dtype));
+        assert_near(loss, want / ROWS, values_roundings(32, (enum gemm_dtype)dtype));
+        assert_near(tally.loss_sum, want, values_roundings(32, (enum gemm_dtype)dtype));
         assert_true(tally.correct == correct && tally.images == ROWS && tally.batches == 1 &&
                     tally.bad_step == 0);
         assert_true(correct > 0 && correct < ROWS);
@@ -182,10 +153,10 @@ static void softmax_cannot_overflow(void **state) {
     float grad[3];
     double loss;
     struct tally tally = {0};
-    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 3, logits, &label, grad, &loss, &tally);
+    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 3, 0, logits, &label, grad, &loss, &tally);
     assert_true(loss == 0 && grad[0] == 0 && grad[1] == 0 && tally.correct == 1 && tally.bad_step == 0);
     const uint8_t wrong = 1;
-    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 3, logits, &wrong, grad, &loss, &tally);
+    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 3, 0, logits, &wrong, grad, &loss, &tally);
     assert_true(isfinite(loss) && loss > 5e38 && grad[0] == 1 && grad[1] == -1 && tally.bad_step == 0);
 }
 
@@ -196,12 +167,12 @@ static void softmax_notices_what_is_not_finite(void **state) {
     double loss;
     for (int i = 0; i < 3; i++) {
         struct tally tally = {0};
-        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, good, &label, NULL, &loss, &tally);
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, good, &label, NULL, &loss, &tally);
         assert_true(tally.bad_step == 0 && tally.correct == 1);
-        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, i < 2 ? bad[i] : good,
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, i < 2 ? bad[i] : good,
                                                   i < 2 ? &label : &out_of_range, NULL, &loss, &tally);
         assert_true(tally.bad_step == 2 && tally.correct == 1 && !isfinite(loss));
-        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, bad[0], &label, NULL, &loss, &tally);
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, bad[0], &label, NULL, &loss, &tally);
         assert_int_equal(tally.bad_step, 2); /* the first stays */
     }
 }
@@ -218,15 +189,15 @@ static void gather_by_index(void **state) {
     }
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
         for (int indexed = 0; indexed < 2; indexed++) {
-            struct values x = make((enum gemm_dtype)dtype, COUNT * FEATURES);
+            struct values x = values_make((enum gemm_dtype)dtype, COUNT * FEATURES);
             host_ops((enum gemm_dtype)dtype)
                 ->gather(&context, COUNT, FEATURES, images, labels, indexed ? index : NULL, x.data, y);
             for (size_t r = 0; r < COUNT; r++) {
                 const size_t i = indexed ? index[r] : r;
                 assert_int_equal(y[r], labels[i]);
                 for (size_t j = 0; j < FEATURES; j++)
-                    assert_near(get(x, r * FEATURES + j), images[i * FEATURES + j] / 255.0,
-                                roundings(1, (enum gemm_dtype)dtype));
+                    assert_near(values_get(x, r * FEATURES + j), images[i * FEATURES + j] / 255.0,
+                                values_roundings(1, (enum gemm_dtype)dtype));
             }
             free(x.data);
         }
@@ -252,47 +223,13 @@ static void round_to_storage(void **state) {
     assert_true(copy[0] == same[0] && copy[1] == same[1]);
 }
 
-static void sgd_is_that_of_pytorch(void **state) {
-    (void)state;
-    enum { COUNT = 50001 };
-    const double lr = 0.05, momentum = 0.9, decay = 0.01;
-    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
-        for (int with_momentum = 0; with_momentum < 2; with_momentum++) {
-            struct values w = make_random(real_of(dtype), COUNT, 1, 5),
-                          g = make_random(real_of(dtype), COUNT, 1, 6);
-            struct values v = make(real_of(dtype), COUNT), want = make(GEMM_F64, COUNT),
-                          velocity = make(GEMM_F64, COUNT);
-            struct tally guard = {0};
-            for (size_t i = 0; i < COUNT; i++) set(want, i, get(w, i));
-            for (int step = 0; step < 2; step++) {
-                host_ops((enum gemm_dtype)dtype)
-                    ->sgd(&context, COUNT, &lr, momentum, decay, &guard, w.data, g.data,
-                          with_momentum ? v.data : NULL);
-                for (size_t i = 0; i < COUNT; i++) {
-                    const double d = get(g, i) + decay * get(want, i);
-                    set(velocity, i, with_momentum ? momentum * get(velocity, i) + d : d);
-                    set(want, i, get(want, i) - lr * get(velocity, i));
-                }
-            }
-            for (size_t i = 0; i < COUNT; i++)
-                assert_near(get(w, i), get(want, i), roundings(8, real_of(dtype)));
-            guard.bad_step = 1; /* frozen */
-            const double before = get(w, 7);
-            host_ops((enum gemm_dtype)dtype)
-                ->sgd(&context, COUNT, &lr, momentum, decay, &guard, w.data, g.data, NULL);
-            assert_true(get(w, 7) == before);
-            struct values all[] = {w, g, v, want, velocity};
-            for (size_t i = 0; i < 5; i++) free(all[i].data);
-        }
-}
-
 /* The best rate of `side`^3 products in float32 on one thread, in flops a second. */
 static double rate_of_serial(size_t side) {
     const struct gemm_call shape = {
         .m = side, .n = side, .k = side, .alpha = 1, .lda = side, .ldb = side, .ldc = side};
     struct gemm_call call = shape;
-    struct values a = make_random(GEMM_F32, side * side, 1, 7), b = make_random(GEMM_F32, side * side, 1, 8),
-                  c = make(GEMM_F32, side * side);
+    struct values a = values_random(GEMM_F32, side * side, 1, 7),
+                  b = values_random(GEMM_F32, side * side, 1, 8), c = values_make(GEMM_F32, side * side);
     struct compute compute;
     double best = 0;
     support_open(&compute, "serial", 1);
@@ -334,8 +271,8 @@ int main(void) {
         cmocka_unit_test(bias_and_activation),     cmocka_unit_test(derivatives_and_column_sums),
         cmocka_unit_test(relu_lets_nan_through),   cmocka_unit_test(softmax_matches_its_definition),
         cmocka_unit_test(softmax_cannot_overflow), cmocka_unit_test(softmax_notices_what_is_not_finite),
-        cmocka_unit_test(gather_by_index),         cmocka_unit_test(sgd_is_that_of_pytorch),
-        cmocka_unit_test(round_to_storage),        cmocka_unit_test(measured_peaks),
+        cmocka_unit_test(gather_by_index),         cmocka_unit_test(round_to_storage),
+        cmocka_unit_test(measured_peaks),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
 }

@@ -162,35 +162,6 @@ static void batch_larger_than_the_data_is_one_batch(void **state) {
     bench_close(&bench);
 }
 
-/* --- learning rate --- */
-
-static void schedules(void **state) {
-    (void)state;
-    struct config config;
-    double rates[4];
-    support_config(&config, "lr=0.8 schedule=step lr-step-epochs=2 lr-gamma=0.5 warmup-steps=2");
-    optimizer_schedule(&config, 0, 4, rates);
-    assert_true(rates[0] == 0.4 && rates[1] == 0.8 && rates[2] == 0.8 && rates[3] == 0.8);
-    optimizer_schedule(&config, 5, 4, rates);
-    assert_near(rates[0], 0.2, 1e-15);
-    support_config(&config, "lr=0.8 schedule=exponential lr-gamma=0.5");
-    optimizer_schedule(&config, 3, 4, rates);
-    assert_near(rates[3], 0.1, 1e-15);
-    support_config(&config, "lr=0.8 schedule=cosine lr-min=0.2 epochs=2");
-    optimizer_schedule(&config, 0, 4, rates);
-    assert_near(rates[0], 0.8, 1e-15);
-    optimizer_schedule(&config, 1, 4, rates);
-    assert_near(rates[0], 0.5, 1e-15); /* half-way */
-    assert_near(rates[2], 0.2 + 0.6 * 0.5 * (1 + cos(0.75 * 3.14159265358979)), 1e-12);
-    support_config(&config,
-                   "lr=0.8 schedule=cosine warmup-steps=2 epochs=2"); /* cosine over the 6 steps after it */
-    optimizer_schedule(&config, 1, 4, rates);
-    assert_near(rates[1], 0.8 * 0.5, 1e-15);
-    support_config(&config, "lr=0.8 schedule=constant");
-    optimizer_schedule(&config, 9, 4, rates);
-    assert_true(rates[0] == 0.8 && rates[3] == 0.8);
-}
-
 /* --- stop and resume --- */
 
 static void resume_equals_uninterrupted(void **state) {
@@ -223,7 +194,8 @@ static void resume_equals_uninterrupted(void **state) {
 
             const size_t bytes = whole.trainer.mlp.parameter_elements * sizeof(float);
             assert_memory_equal(whole.trainer.mlp.parameters, second.trainer.mlp.parameters, bytes);
-            assert_memory_equal(whole.trainer.optimizer.velocity, second.trainer.optimizer.velocity, bytes);
+            assert_memory_equal(whole.trainer.optimizer.update.moment1,
+                                second.trainer.optimizer.update.moment1, bytes);
             assert_memory_equal(whole.losses, first.losses, stop * sizeof(double));
             assert_memory_equal(whole.losses + stop, second.losses + stop, (24 - stop) * sizeof(double));
             assert_true(whole.last.train_loss == second.last.train_loss);
@@ -341,7 +313,6 @@ int main(void) {
         cmocka_unit_test(the_parts_add_up),
         cmocka_unit_test(validation_split_is_held_out),
         cmocka_unit_test(batch_larger_than_the_data_is_one_batch),
-        cmocka_unit_test(schedules),
         cmocka_unit_test(resume_equals_uninterrupted),
         cmocka_unit_test(resume_within_an_epoch_needs_its_order),
         cmocka_unit_test(save_every_leaves_usable_files),

@@ -224,7 +224,7 @@ template <typename T> static bool set_up(phases_state *state) {
     plan->images = network.images;
     plan->labels = network.labels;
     plan->order = network.order;
-    plan->rates = network.rates;
+    plan->scalars = network.scalars;
     plan->losses = network.losses;
     plan->tally = network.tally;
     const fused_layer &last = network.layer[network.depth - 1];

@@ -43,7 +43,7 @@ template <typename T> struct phase_plan {
     size_t count, input_stride; /* elements between the two buffers of the batch */
     const uint8_t *images, *labels;
     const uint32_t *order;
-    const double *rates;
+    const struct step_scalars *scalars;
     double *losses, *row_loss; /* row_loss: [batch] */
     int *row_correct;          /* [batch] */
     uint8_t *batch_labels;     /* [2][batch] */
@@ -192,7 +192,7 @@ template <typename T> struct worker {
     }
 
     __device__ void update() const {
-        const T rate = T(plan.rates[step]);
+        const T rate = T(plan.scalars[step].learning_rate);
         const int blocks = gridDim.x, k = (rows + SLAB<T> - 1) / SLAB<T> * SLAB<T>;
         int tile = 0;
 #pragma unroll 1

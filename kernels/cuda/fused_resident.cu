@@ -246,7 +246,7 @@ static bool set_up(resident_state *state) {
     plan->images = network.images;
     plan->labels = network.labels;
     plan->order = network.order;
-    plan->rates = network.rates;
+    plan->scalars = network.scalars;
     plan->losses = network.losses;
     plan->tally = network.tally;
     plan->count = network.count;

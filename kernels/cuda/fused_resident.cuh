@@ -72,7 +72,7 @@ template <typename S> struct resident {
     __device__ order_ahead look_up(size_t step, int rows) const {
         order_ahead ahead = {0, 0};
         if ((int)threadIdx.x < rows) ahead.image = plan.order[step * plan.batch + threadIdx.x];
-        if (threadIdx.x == 0 && rows) ahead.rate = plan.rates[step];
+        if (threadIdx.x == 0 && rows) ahead.rate = plan.scalars[step].learning_rate;
         return ahead;
     }
 

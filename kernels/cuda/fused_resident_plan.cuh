@@ -34,7 +34,7 @@ struct resident_plan {
     float *weight[2], *bias[2], *weight_velocity[2], *bias_velocity[2];
     const uint8_t *images, *labels;
     const uint32_t *order;
-    const double *rates;
+    const struct step_scalars *scalars;
     double *losses;
     struct tally *tally;
     size_t count;

@@ -18,8 +18,8 @@ struct partial_loss {
 
 /* One row. The first of the largest logits is the answer; a row with a NaN is never right. */
 template <typename T>
-__device__ void add_row(partial_loss &to, size_t classes, const T *logits, unsigned label, real<T> scale,
-                        T *grad) {
+__device__ void add_row(partial_loss &to, size_t classes, double smoothing, const T *logits, unsigned label,
+                        real<T> scale, T *grad) {
     typedef real<T> R;
     size_t best = 0;
     R max = R(logits[0]), sum = 0;
@@ -33,12 +33,20 @@ __device__ void add_row(partial_loss &to, size_t classes, const T *logits, unsig
         to.loss += (double)NAN;
         return;
     }
-    to.loss += log((double)sum) - ((double)R(logits[label]) - (double)max);
+    const double loss = log((double)sum) - ((double)R(logits[label]) - (double)max);
+    if (smoothing == 0) {
+        to.loss += loss;
+    } else {
+        double all = 0; /* the same of every class */
+        for (size_t c = 0; c < classes; c++) all += (double)R(logits[c]) - (double)max;
+        to.loss += (1 - smoothing) * loss + smoothing * (log((double)sum) - all / (double)classes);
+    }
     to.correct += best == label && sum > 0;
     if (!grad) return;
-    const R factor = scale / sum;
+    const R factor = scale / sum, off = R(smoothing / (double)classes) * scale,
+            on = R(1 - smoothing) * scale + off;
     for (size_t c = 0; c < classes; c++)
-        grad[c] = T(d_exp(R(logits[c]) - max) * factor - (c == label ? scale : R(0)));
+        grad[c] = T(d_exp(R(logits[c]) - max) * factor - (c == label ? on : off));
 }
 
 /* The sum over the block, to thread 0, by a tree. */
@@ -60,12 +68,12 @@ __device__ static partial_loss sum_over_block(partial_loss mine) {
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    softmax_kernel(size_t rows, size_t classes, const T *logits, const uint8_t *labels, T *grad, double *loss,
-                   struct tally *tally, cuda_reduction reduction) {
+    softmax_kernel(size_t rows, size_t classes, double smoothing, const T *logits, const uint8_t *labels,
+                   T *grad, double *loss, struct tally *tally, cuda_reduction reduction) {
     partial_loss *partial = (partial_loss *)reduction.scratch, total = {0, 0};
     const real<T> scale = real<T>(1.0 / (double)rows);
     for (size_t r = (size_t)blockIdx.x * THREADS + threadIdx.x; r < rows; r += (size_t)gridDim.x * THREADS)
-        add_row(total, classes, logits + r * classes, labels[r], scale,
+        add_row(total, classes, smoothing, logits + r * classes, labels[r], scale,
                 grad ? grad + r * classes : (T *)NULL);
     total = sum_over_block(total);
     if (gridDim.x > 1) {
@@ -88,19 +96,20 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T>
-void cuda_softmax_cross_entropy(void *opaque, size_t rows, size_t classes, const void *logits,
-                                const uint8_t *labels, void *grad, double *loss, struct tally *tally) {
+void cuda_softmax_cross_entropy(void *opaque, size_t rows, size_t classes, double smoothing,
+                                const void *logits, const uint8_t *labels, void *grad, double *loss,
+                                struct tally *tally) {
     cuda_ops_context *context = open_ops(opaque);
     const size_t needed = (rows + THREADS - 1) / THREADS;
     const unsigned blocks = needed < 1 ? 1 : needed < MAX_BLOCKS ? (unsigned)needed : (unsigned)MAX_BLOCKS;
-    softmax_kernel<T><<<blocks, THREADS, 0, context->stream>>>(rows, classes, (const T *)logits, labels,
-                                                               (T *)grad, loss, tally, context->reduction);
+    softmax_kernel<T><<<blocks, THREADS, 0, context->stream>>>(
+        rows, classes, smoothing, (const T *)logits, labels, (T *)grad, loss, tally, context->reduction);
     CUDA_LAUNCHED(&context->fault, "softmax_kernel");
 }
 
-#define INSTANTIATE(T)                                                                                 \
-    template void cuda_softmax_cross_entropy<T>(void *, size_t, size_t, const void *, const uint8_t *, \
-                                                void *, double *, struct tally *);
+#define INSTANTIATE(T)                                                                        \
+    template void cuda_softmax_cross_entropy<T>(void *, size_t, size_t, double, const void *, \
+                                                const uint8_t *, void *, double *, struct tally *);
 INSTANTIATE(float)
 INSTANTIATE(double)
 INSTANTIATE(__nv_bfloat16)

@@ -1,17 +1,12 @@
 /* Element-wise ops on the GPU: the same functions as kernels/host/ops.inc, one pass over memory and one launch each.
 
-   Here       gather, the update, rounding, and the table. bias.cu and loss.cu have the others.
+   Here       gather, rounding, and the table. The others have files of their own.
    Bound by   small batches: the launch (2 us); large ones: bytes. */
 #include "kernels/cuda/ops.cuh"
 
 #include "kernels/cuda/element.cuh"
 
-static const unsigned THREADS = 256, MAX_BLOCKS = 4096;
-
-static unsigned grid_for(size_t elements, size_t per_block) {
-    const size_t blocks = (elements + per_block - 1) / per_block;
-    return (unsigned)(blocks < 1 ? 1 : blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS);
-}
+static const unsigned THREADS = 256;
 
 /* WIDE pixels a thread and turn, where rows start at multiples of WIDE. */
 template <typename T, int WIDE>
@@ -37,7 +32,7 @@ static void gather(void *opaque, size_t rows, size_t features, const uint8_t *im
                    const uint32_t *index, void *x, uint8_t *y) {
     cuda_ops_context *context = open_ops(opaque);
     const dim3 block(128, 2);
-    const unsigned grid = grid_for(rows, block.y);
+    const unsigned grid = cuda_grid_for(rows, block.y);
     if (packs_fit(images, features, features, 4)) {
         gather_kernel<T, 4>
             <<<grid, block, 0, context->stream>>>(rows, features, images, labels, index, (T *)x, y);
@@ -48,45 +43,6 @@ static void gather(void *opaque, size_t rows, size_t features, const uint8_t *im
     CUDA_LAUNCHED(&context->fault, "gather_kernel");
 }
 
-template <typename R, int WIDE>
-__global__ void sgd_kernel(size_t count, const double *learning_rate, R momentum, R decay,
-                           const struct tally *guard, R *weights, const R *grad, R *velocity) {
-    if (guard->bad_step) return;
-    const R lr = R(*learning_rate);
-    for (size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * WIDE; i < count;
-         i += (size_t)gridDim.x * THREADS * WIDE) {
-        pack<R, WIDE> w = pack_at<WIDE>(weights + i), step = pack_at<WIDE>(grad + i);
-#pragma unroll
-        for (int e = 0; e < WIDE; e++) step.value[e] += decay * w.value[e];
-        if (velocity) {
-            const pack<R, WIDE> v = pack_at<WIDE>(velocity + i);
-#pragma unroll
-            for (int e = 0; e < WIDE; e++) step.value[e] += momentum * v.value[e];
-            pack_at<WIDE>(velocity + i) = step;
-        }
-#pragma unroll
-        for (int e = 0; e < WIDE; e++) w.value[e] -= lr * step.value[e];
-        pack_at<WIDE>(weights + i) = w;
-    }
-}
-
-template <typename R>
-static void sgd(void *opaque, size_t count, const double *learning_rate, double momentum, double weight_decay,
-                const struct tally *guard, void *weights, const void *grad, void *velocity) {
-    cuda_ops_context *context = open_ops(opaque);
-    R *w = (R *)weights, *v = (R *)velocity;
-    const R *g = (const R *)grad;
-    constexpr int W = WIDEST<R>;
-    if (packs_fit(w, count, 0, W) && packs_fit(g, count, 0, W) && packs_fit(v, count, 0, W)) {
-        sgd_kernel<R, W><<<grid_for(count, THREADS * W), THREADS, 0, context->stream>>>(
-            count, learning_rate, (R)momentum, (R)weight_decay, guard, w, g, v);
-    } else {
-        sgd_kernel<R, 1><<<grid_for(count, THREADS), THREADS, 0, context->stream>>>(
-            count, learning_rate, (R)momentum, (R)weight_decay, guard, w, g, v);
-    }
-    CUDA_LAUNCHED(&context->fault, "sgd_kernel");
-}
-
 template <typename T> __global__ void round_kernel(size_t count, const real<T> *values, T *rounded) {
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (size_t)gridDim.x * THREADS)
         rounded[i] = T(values[i]);
@@ -95,8 +51,8 @@ template <typename T> __global__ void round_kernel(size_t count, const real<T> *
 template <typename T>
 static void round_to_storage(void *opaque, size_t count, const void *values, void *rounded) {
     cuda_ops_context *context = open_ops(opaque);
-    round_kernel<T><<<grid_for(count, THREADS), THREADS, 0, context->stream>>>(count, (const real<T> *)values,
-                                                                               (T *)rounded);
+    round_kernel<T><<<cuda_grid_for(count, THREADS), THREADS, 0, context->stream>>>(
+        count, (const real<T> *)values, (T *)rounded);
     CUDA_LAUNCHED(&context->fault, "round_kernel");
 }
 
@@ -105,8 +61,11 @@ template <typename T> static const struct ops *table(void) {
         .gather = gather<T>,
         .bias_activation = cuda_bias_activation<T>,
         .bias_activation_backward = cuda_bias_activation_backward<T>,
+        .dropout = cuda_dropout<T>,
         .softmax_cross_entropy = cuda_softmax_cross_entropy<T>,
-        .sgd = sgd<real<T>>,
+        .update = cuda_update<T>,
+        .clip_norm = cuda_clip_norm<real<T>>,
+        .max_norm = cuda_max_norm<real<T>>,
         .round = round_to_storage<T>,
         .augment = cuda_augment,
     };

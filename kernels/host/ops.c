@@ -10,6 +10,7 @@
 #include "kernels/bf16.h"
 #include "kernels/host/activation.h"
 #include "kernels/host/augment.h"
+#include "kernels/host/dropout.h"
 
 enum {
     PARALLEL_ELEMENTS = 1 << 15, /* below this a fork and join (2 us) costs more than it saves */
@@ -33,6 +34,7 @@ struct partial {
 #define EXP expf
 #define TANH tanhf
 #define ERF erff
+#define SQRT sqrtf
 #define STORED float
 #define LOAD(x) (x)
 #define STORE(x) (x)
@@ -51,6 +53,7 @@ struct partial {
 #undef EXP
 #undef TANH
 #undef ERF
+#undef SQRT
 #undef STORED
 #undef LOAD
 #undef STORE
@@ -59,6 +62,7 @@ struct partial {
 #define EXP exp
 #define TANH tanh
 #define ERF erf
+#define SQRT sqrt
 #define STORED double
 #define LOAD(x) (x)
 #define STORE(x) (x)

@@ -378,7 +378,7 @@ static void run_step(struct worker *worker, size_t step, bool another) {
     if (worker->me == 0) count_up(worker, step, rows, finite);
     lap(worker, LAP_ELEMENTWISE);
     for (size_t l = 0; l <= last && finite; l++) {
-        update(worker, l, rows, network->rates[step]);
+        update(worker, l, rows, network->scalars[step].learning_rate);
         lap(worker, LAP_GEMM(GEMM_TN, l));
     }
     if (!state->input_stride) wait_for_all(); /* they read the pixels still */

@@ -97,7 +97,7 @@ static void look_at_weights(struct lockstep *both) {
 static enum status step_side(struct side *side, size_t step, bool update) {
     struct trainer *trainer = &side->trainer;
     if (!update) return engine_gradients(trainer, step, engine_rows(trainer, step));
-    optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->rates + step, trainer->tally);
+    optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->scalars + step, trainer->tally);
     return STATUS_OK;
 }
 
@@ -154,6 +154,7 @@ enum status agreement_trace(const struct agreement *agreement, const struct conf
         const size_t at = step % a->steps;
         if (at == 0) {
             a->state.epoch = b->state.epoch = (int64_t)(step / a->steps);
+            a->state.updates = b->state.updates = step;
             trainer_begin_epoch(a);
             trainer_begin_epoch(b);
         }

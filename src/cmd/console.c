@@ -42,6 +42,38 @@ enum status console_check_target(const struct config *config, const struct evalu
 
 /* --- header --- */
 
+/* The rule, but for its learning rate. */
+static void print_optimizer(const struct config *config) {
+    if (config->optimizer == OPTIMIZER_SGD) {
+        printf("%smomentum %g", config->nesterov ? "nesterov " : "", config->momentum);
+    } else {
+        printf("%s betas %g and %g", config_choice("optimizer", config->optimizer), config->beta1,
+               config->beta2);
+    }
+    printf(", weight decay %g", config->weight_decay);
+}
+
+/* What is on beside it: on a line of its own. */
+static void print_regularization(const struct config *config) {
+    const struct {
+        const char *name;
+        double value;
+    } all[] = {{"clip norm", config->clip_norm},
+               {"max norm", config->max_norm},
+               {"dropout", config->dropout},
+               {"input dropout", config->input_dropout},
+               {"label smoothing", config->label_smoothing},
+               {"average of weights", config->ema_decay},
+               {"patience", (double)config->patience}};
+    const char *between = "          ";
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (all[i].value == 0) continue;
+        printf("%s%s %g", between, all[i].name, all[i].value);
+        between = ", ";
+    }
+    if (between[0] == ',') printf("\n");
+}
+
 static void print_recipe(const struct trainer *trainer) {
     const struct config *config = trainer->config;
     printf("recipe    %lld epoch%s of %s step%s of %s images, lr %g (%s", (long long)config->epochs,
@@ -49,13 +81,16 @@ static void print_recipe(const struct trainer *trainer) {
            text_grouped(trainer->batch).text, config->learning_rate,
            config_choice("schedule", config->schedule));
     if (config->warmup_steps) printf(", %lld warm-up steps", (long long)config->warmup_steps);
-    printf("), momentum %g, weight decay %g, shuffle %s, seed", config->momentum, config->weight_decay,
-           config_choice("shuffle", config->shuffle));
+    if (config->warmup_epochs > 0) printf(", %g warm-up epochs", config->warmup_epochs);
+    printf("), ");
+    print_optimizer(config);
+    printf(", shuffle %s, seed", config_choice("shuffle", config->shuffle));
     if (config->ensemble > 1) {
         printf("s %lld to %lld\n", (long long)config->seed, (long long)(config->seed + config->ensemble - 1));
     } else {
         printf(" %lld\n", (long long)config->seed);
     }
+    print_regularization(config);
 }
 
 /* "rotate or shear 15 degrees", "rotate 10 or shear 15 degrees", "shear 15 degrees": from the first word on. */
@@ -124,17 +159,22 @@ void console_clear_progress(const struct console *console) {
 }
 
 void console_epoch_titles(const struct console *console) {
-    printf("epoch    loss  %22s  %22s  seconds   images/s     NN     TN     NT  copies\n", "train accuracy",
-           console->trainer->validation.count ? "validation accuracy" : "test accuracy");
+    const struct trainer *trainer = console->trainer;
+    printf("epoch    loss  %22s  %22s", "train accuracy",
+           trainer->validation.count ? "validation accuracy" : "test accuracy");
+    if (trainer->optimizer.average) printf("  %22s", "of average weights");
+    printf("  seconds   images/s     NN     TN     NT  copies\n");
 }
 
 void console_epoch(struct console *console, const struct epoch_record *record) {
     const double *seconds = record->time.seconds;
     console_clear_progress(console);
-    printf("%5zu  %6.4f  %22s  %22s  %7.4f  %9s", record->epoch, record->train_loss,
+    printf("%5zu  %6.4f  %22s  %22s", record->epoch, record->train_loss,
            console_accuracy(record->train_correct, record->train_images).text,
-           console_accuracy(record->evaluation.correct, record->evaluation.total).text, record->seconds,
-           text_grouped((uint64_t)record->images_per_second).text);
+           console_accuracy(record->evaluation.correct, record->evaluation.total).text);
+    if (record->average.total)
+        printf("  %22s", console_accuracy(record->average.correct, record->average.total).text);
+    printf("  %7.4f  %9s", record->seconds, text_grouped((uint64_t)record->images_per_second).text);
     for (int part = PART_GEMM_NN; part <= PART_GEMM_NT; part++) {
         if (seconds[PART_STEPS] > 0) { /* not taken apart */
             printf("      -");
@@ -220,6 +260,15 @@ void console_summary(struct console *console, const struct run_summary *summary)
            summary->interrupted ? "Interrupted; the numbers are of the steps done.\n" : "",
            console_accuracy(summary->test.correct, summary->test.total).text,
            console_binomial_error(&summary->test), summary->test.loss);
+    if (summary->average.total)
+        printf("of average weights %s +- %.2f, loss %.4f\n",
+               console_accuracy(summary->average.correct, summary->average.total).text,
+               console_binomial_error(&summary->average), summary->average.loss);
+    if (summary->best_epoch)
+        printf(
+            "early stopping     %s; the weights are those of epoch %lld, the best on the validation part\n",
+            summary->stopped_early ? "the patience ran out" : "the patience lasted to the end",
+            (long long)summary->best_epoch);
     printf("epochs             %zu in this run, median %.4f s, start-up apart %.3f s\n", summary->epochs,
            summary->median_epoch_seconds, time->seconds[PART_STARTUP]);
     if (training > 0 && seconds > 0)

@@ -29,6 +29,7 @@ struct evaluator {
     FILE *log;           /* NULL: none */
     int64_t tta;         /* deformations that each image is seen in, beside as it is */
     double tta_strength; /* of them, times what the recipe asks for */
+    const char *average; /* not NULL: the moving average of the weights, and not they themselves */
 };
 
 static void close_evaluator(struct evaluator *eval) {
@@ -105,7 +106,9 @@ static enum status ask_network(struct evaluator *eval, const struct checkpoint *
     enum status status = config_check_data(&eval->config, &eval->data);
     if (!status) status = samples_open(&test, device, &eval->config, &eval->data.test);
     if (!status) status = mlp_open(&mlp, &eval->compute, &eval->config, EVALUATION_ROWS);
-    if (!status) status = checkpoint_restore(checkpoint, &mlp, NULL, NULL);
+    if (!status)
+        status = eval->average ? checkpoint_restore_average(checkpoint, &mlp)
+                               : checkpoint_restore(checkpoint, &mlp, NULL);
     if (!status)
         status = eval->tta ? ask_views(eval, &test, &mlp)
                            : committee_add(&eval->committee, &test, &mlp, eval->tally);
@@ -328,6 +331,7 @@ static enum status run_eval(int argc, char **argv) {
          "deformations",
          &tta},
         {"tta-strength", "X", "the amounts of these deformations, times the augment- keys [0.5]", &strength},
+        {"ema", NULL, "evaluate the moving average of the weights (see train --ema-decay)", &eval.average},
     };
     const struct option_set set = {
         .usage = "eval CHECKPOINT.. [--data DIR] [--misclassified K]...",

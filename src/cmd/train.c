@@ -133,7 +133,7 @@ static enum status train(struct run *run) {
 
 static enum status save_initial(struct run *run) {
     if (!run->config.save_init[0]) return STATUS_OK;
-    return checkpoint_save(run->config.save_init, &run->trainer.mlp, NULL, &run->config, NULL);
+    return checkpoint_save(run->config.save_init, &run->trainer.mlp, &run->config, NULL);
 }
 
 static enum status read_recipe(struct run *run) {

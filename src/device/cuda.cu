@@ -255,6 +255,11 @@ static void cuda_zero(struct device *device, void *memory, size_t bytes) {
     if (bytes) TRY(state, cudaMemsetAsync(memory, 0, bytes, state->ops.stream));
 }
 
+static void cuda_copy(struct device *device, void *to, const void *from, size_t bytes) {
+    struct cuda_state *state = state_of(device);
+    if (bytes) TRY(state, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, state->ops.stream));
+}
+
 /* Used by a host device whose memory this is: `device` may be of another driver, and is not looked at. */
 static void *cuda_alloc_pinned(struct device *device, size_t bytes) {
     void *memory = NULL;
@@ -342,6 +347,7 @@ extern "C" const struct device_driver device_cuda = {
     .upload = cuda_upload,
     .download = cuda_download,
     .zero = cuda_zero,
+    .copy = cuda_copy,
     .upload_early = cuda_upload_early,
     .begin_early = cuda_begin_early,
     .end_early = cuda_end_early,

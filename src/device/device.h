@@ -47,6 +47,8 @@ struct device_driver {
     void (*upload)(struct device *device, void *to, const void *from, size_t bytes);
     void (*download)(struct device *device, void *to, const void *from, size_t bytes);
     void (*zero)(struct device *device, void *memory, size_t bytes);
+    /* From device memory to device memory. */
+    void (*copy)(struct device *device, void *to, const void *from, size_t bytes);
 
     /* (optional, all or none) Work beside that which was issued before, and what was issued after it and needs it: uploads (`from` may be
        used again on return), and the ops that are called between `begin_early` and `end_early` with the context that the first of them

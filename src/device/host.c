@@ -118,6 +118,7 @@ const struct device_driver device_host = {
     .upload = host_copy,
     .download = host_copy,
     .zero = host_zero,
+    .copy = host_copy,
     .synchronize = host_synchronize,
     .ops = host_table,
     .lap = host_lap,

@@ -7,8 +7,6 @@
 #include "src/base/platform.h"
 #include "src/base/text.h"
 
-static const char VELOCITY[] = "optimizer.velocity.";
-
 /* --- tensors --- */
 
 /* One parameter tensor of the network: in memory [in][out] (bias: [1][out]), in the file [out, in] (bias:
@@ -66,14 +64,14 @@ static enum status collect(struct mlp *mlp, void *arena, const char *prefix, str
 
 /* --- writing --- */
 
-enum { STATE_KEYS = 7, STATE_TEXT = 64 };
+enum { STATE_KEYS = 8, BEST_KEYS = 3, STATE_TEXT = 64 };
 
 /* The state as text; doubles in hexadecimal, which is exact. */
 static size_t state_metadata(const struct train_state *state, int64_t seed, char text[STATE_KEYS][STATE_TEXT],
                              struct metadata *metadata) {
     static const char *const keys[STATE_KEYS] = {"tessera.epoch",  "tessera.step",    "tessera.loss_sum",
                                                  "tessera.images", "tessera.correct", "tessera.batches",
-                                                 "tessera.rng"};
+                                                 "tessera.rng",    "tessera.updates"};
     snprintf(text[0], STATE_TEXT, "%" PRId64, state->epoch);
     snprintf(text[1], STATE_TEXT, "%" PRId64, state->step);
     snprintf(text[2], STATE_TEXT, "%a", state->tally.loss_sum);
@@ -81,8 +79,21 @@ static size_t state_metadata(const struct train_state *state, int64_t seed, char
     snprintf(text[4], STATE_TEXT, "%" PRIu64, state->tally.correct);
     snprintf(text[5], STATE_TEXT, "%" PRIu64, state->tally.batches);
     snprintf(text[6], STATE_TEXT, "philox4x32-10 seed %" PRId64, seed);
+    snprintf(text[7], STATE_TEXT, "%" PRIu64, state->updates);
     for (size_t i = 0; i < STATE_KEYS; i++) metadata[i] = (struct metadata){keys[i], text[i]};
     return STATE_KEYS;
+}
+
+static size_t best_metadata(const struct best_epoch *best, char text[BEST_KEYS][STATE_TEXT],
+                            struct metadata *metadata) {
+    static const char *const keys[BEST_KEYS] = {"tessera.best_epoch", "tessera.best_correct",
+                                                "tessera.best_loss"};
+    if (!best->epoch) return 0;
+    snprintf(text[0], STATE_TEXT, "%" PRId64, best->epoch);
+    snprintf(text[1], STATE_TEXT, "%" PRIu64, best->correct);
+    snprintf(text[2], STATE_TEXT, "%a", best->loss);
+    for (size_t i = 0; i < BEST_KEYS; i++) metadata[i] = (struct metadata){keys[i], text[i]};
+    return BEST_KEYS;
 }
 
 /* The recipe as the text of a config file; to be freed. */
@@ -96,21 +107,23 @@ static char *recipe_text(const struct config *config) {
     return text;
 }
 
-enum status checkpoint_save(const char *path, struct mlp *mlp, const struct optimizer *optimizer,
-                            const struct config *config, const struct train_state *state) {
-    const bool momentum = optimizer && optimizer->velocity;
-    const size_t parameters = 2 * mlp->depth, count = momentum ? 2 * parameters : parameters;
-    char state_text[STATE_KEYS][STATE_TEXT];
+enum status checkpoint_save(const char *path, struct mlp *mlp, const struct config *config,
+                            const struct train_state *state) {
+    const size_t arenas = state ? mlp->kept_count : 0;
+    const size_t parameters = 2 * mlp->depth, count = (1 + arenas) * parameters;
+    char state_text[STATE_KEYS][STATE_TEXT], best_text[BEST_KEYS][STATE_TEXT];
     char *recipe = recipe_text(config);
     struct tensor *tensors = calloc(count, sizeof *tensors);
-    struct metadata metadata[STATE_KEYS + 3] = {
+    struct metadata metadata[3 + STATE_KEYS + BEST_KEYS] = {
         {"format", "pt"}, {"tessera.version", TESSERA_VERSION}, {"tessera.config", recipe}};
     size_t entries = 3;
     if (state) entries += state_metadata(state, config->seed, state_text, metadata + entries);
+    if (state) entries += best_metadata(&state->best, best_text, metadata + entries);
 
     enum status status = recipe && tensors ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
     if (!status) status = collect(mlp, mlp->parameters, "", tensors);
-    if (!status && momentum) status = collect(mlp, optimizer->velocity, VELOCITY, tensors + parameters);
+    for (size_t i = 0; i < arenas && !status; i++)
+        status = collect(mlp, mlp->kept[i].memory, mlp->kept[i].prefix, tensors + (1 + i) * parameters);
     if (!status) status = safetensors_write(path, tensors, count, metadata, entries);
     for (size_t i = 0; tensors && i < count; i++) free((void *)tensors[i].data);
     free(tensors);
@@ -208,9 +221,21 @@ static bool state_integer(const struct checkpoint *checkpoint, const char *key, 
     return text && text_parse_int(text, value) && *value >= 0;
 }
 
+static enum status read_best(const struct checkpoint *checkpoint, struct best_epoch *best) {
+    int64_t correct;
+    const char *loss = safetensors_metadata(&checkpoint->file, "tessera.best_loss");
+    if (!safetensors_metadata(&checkpoint->file, "tessera.best_epoch")) return STATUS_OK;
+    if (!state_integer(checkpoint, "tessera.best_epoch", &best->epoch) ||
+        !state_integer(checkpoint, "tessera.best_correct", &correct) || !loss ||
+        !text_parse_real(loss, &best->loss))
+        return bad(checkpoint, "has a best epoch that cannot be read");
+    best->correct = (uint64_t)correct;
+    return STATUS_OK;
+}
+
 /* A file without state (--save-init, or made elsewhere) stands at the start. */
 static enum status read_state(const struct checkpoint *checkpoint, struct train_state *state) {
-    int64_t images, correct, batches;
+    int64_t images, correct, batches, updates;
     *state = (struct train_state){0};
     if (!safetensors_metadata(&checkpoint->file, "tessera.epoch")) return STATUS_OK;
     const char *loss = safetensors_metadata(&checkpoint->file, "tessera.loss_sum");
@@ -219,29 +244,66 @@ static enum status read_state(const struct checkpoint *checkpoint, struct train_
         !state_integer(checkpoint, "tessera.images", &images) ||
         !state_integer(checkpoint, "tessera.correct", &correct) ||
         !state_integer(checkpoint, "tessera.batches", &batches) || !loss ||
+        !state_integer(checkpoint, "tessera.updates", &updates) || updates < state->step ||
         !text_parse_real(loss, &state->tally.loss_sum))
         return bad(checkpoint, "has training state that cannot be read");
+    state->updates = (uint64_t)updates;
     state->tally.images = (uint64_t)images;
     state->tally.correct = (uint64_t)correct;
     state->tally.batches = (uint64_t)batches;
-    return STATUS_OK;
+    return read_best(checkpoint, &state->best);
 }
 
-enum status checkpoint_restore(const struct checkpoint *checkpoint, struct mlp *mlp,
-                               struct optimizer *optimizer, struct train_state *state) {
+/* One of the arenas that the network keeps. */
+static enum status restore_kept(const struct checkpoint *checkpoint, struct mlp *mlp,
+                                const struct mlp_kept *kept, struct train_state *state) {
+    char what[300];
+    snprintf(what, sizeof what, "%slayers.0.weight", kept->prefix);
+    if (safetensors_find(&checkpoint->file, what))
+        return restore_arena(checkpoint, mlp, kept->prefix, kept->memory);
+    switch (kept->absent) {
+    case ABSENT_IS_THE_WEIGHTS:
+        return restore_arena(checkpoint, mlp, "", kept->memory);
+    case ABSENT_IS_NOTHING:
+        state->best = (struct best_epoch){0};
+        return STATUS_OK;
+    case ABSENT_IS_AN_ERROR:
+        break;
+    }
+    snprintf(
+        what, sizeof what,
+        "was trained with another optimizer or without momentum, and has no %slayers.N to go on with: use "
+        "its --optimizer and --momentum",
+        kept->prefix);
+    return bad(checkpoint, what);
+}
+
+static enum status restore_weights(const struct checkpoint *checkpoint, struct mlp *mlp, const char *prefix) {
     char extra[TENSOR_NAME];
     snprintf(extra, sizeof extra, "layers.%zu.weight", mlp->depth);
     if (safetensors_find(&checkpoint->file, extra))
         return bad(checkpoint, "is of another architecture: it has more layers than the network");
-    enum status status = restore_arena(checkpoint, mlp, "", mlp->parameters);
+    return restore_arena(checkpoint, mlp, prefix, mlp->parameters);
+}
+
+enum status checkpoint_restore(const struct checkpoint *checkpoint, struct mlp *mlp,
+                               struct train_state *state) {
+    enum status status = restore_weights(checkpoint, mlp, "");
     if (!status && state) status = read_state(checkpoint, state);
-    if (status || !optimizer || !optimizer->velocity) return status;
-    if (!state || (state->epoch == 0 && state->step == 0)) return STATUS_OK; /* velocity starts at zero */
-    snprintf(extra, sizeof extra, "%slayers.0.weight", VELOCITY);
-    if (!safetensors_find(&checkpoint->file, extra))
-        return bad(checkpoint,
-                   "was trained without momentum and has no buffers to go on with: use --momentum 0");
-    return restore_arena(checkpoint, mlp, VELOCITY, optimizer->velocity);
+    if (status || !state) return status;
+    if (state->epoch == 0 && state->step == 0) return STATUS_OK; /* all of it starts at zero */
+    for (size_t i = 0; i < mlp->kept_count && !status; i++)
+        status = restore_kept(checkpoint, mlp, &mlp->kept[i], state);
+    return status;
+}
+
+enum status checkpoint_restore_average(const struct checkpoint *checkpoint, struct mlp *mlp) {
+    if (!safetensors_find(&checkpoint->file, "ema.layers.0.weight"))
+        return status_set(STATUS_USAGE,
+                          "the checkpoint '%s' has no moving average of the weights: it was trained without "
+                          "--ema-decay",
+                          checkpoint->file.path);
+    return restore_weights(checkpoint, mlp, "ema.");
 }
 
 enum status checkpoint_check_epoch(const struct checkpoint *checkpoint, const struct config *config,

@@ -280,51 +280,6 @@ void config_dump(const struct config *config, FILE *out, bool recipe_only, bool 
     }
 }
 
-/* A label that the network has no output for. */
-static enum status check_labels(const struct dataset *set, const char *part, size_t outputs) {
-    for (size_t i = 0; i < set->count; i++)
-        if (set->labels[i] >= outputs)
-            return status_set(
-                STATUS_BAD_DATA,
-                "image %zu of the %s set has the label %u, but layers ends with %zu outputs (0 to %zu)", i,
-                part, set->labels[i], outputs, outputs - 1);
-    return STATUS_OK;
-}
-
-enum status config_check_images(const struct config *config, const struct dataset *set) {
-    const size_t most = AUGMENT_MOST_SIDE;
-    if ((!config->augment && !config->input_size) || (set->height <= most && set->width <= most))
-        return STATUS_OK;
-    return status_set(
-        STATUS_USAGE,
-        "augment and input-size take images of up to %zu x %zu pixels, and these have %zu x %zu", most, most,
-        set->height, set->width);
-}
-
-enum status config_check_data(const struct config *config, const struct dataset_pair *data) {
-    const struct layer_list *layers = &config->layers;
-    const size_t outputs = layers->width[layers->count - 1];
-    const size_t features =
-        config_input_side(config, data->test.height) * config_input_side(config, data->test.width);
-    if (layers->width[0] != features)
-        return status_set(
-            STATUS_USAGE, "layers starts with %zu, but the images have %zu pixels%s: set --layers %zu-...",
-            layers->width[0], features, config->input_size ? " after input-size" : "", features);
-    if (outputs > DATASET_MAX_CLASSES)
-        return status_set(STATUS_USAGE, "layers ends with %zu outputs, but a label is a byte: at most %d",
-                          outputs, DATASET_MAX_CLASSES);
-    if (config->precision != GEMM_TRUE && config->dtype == GEMM_F64)
-        return status_set(STATUS_USAGE, "precision %s rounds float32 operands: use it with --dtype f32",
-                          config_choice("precision", config->precision));
-    if (data->train.count && (size_t)config->validation >= data->train.count)
-        return status_set(STATUS_USAGE,
-                          "validation takes %lld of %zu training images: leave some to train on",
-                          (long long)config->validation, data->train.count);
-    enum status status = config_check_images(config, &data->test);
-    if (!status) status = check_labels(&data->train, "training", outputs);
-    return status ? status : check_labels(&data->test, "test", outputs);
-}
-
 struct compute_options config_compute(const struct config *config) {
     return (struct compute_options){.threads = config->threads ? (int)config->threads : platform_threads(),
                                     .ordinal = (int)config->device,

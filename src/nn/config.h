@@ -15,10 +15,11 @@
 #include "src/data/dataset.h"
 
 enum init { INIT_HE, INIT_XAVIER, INIT_UNIFORM };
-enum schedule { SCHEDULE_CONSTANT, SCHEDULE_STEP, SCHEDULE_COSINE, SCHEDULE_EXPONENTIAL };
+enum optimizer_choice { OPTIMIZER_SGD, OPTIMIZER_ADAM, OPTIMIZER_ADAMW };
+enum schedule { SCHEDULE_CONSTANT, SCHEDULE_STEP, SCHEDULE_COSINE, SCHEDULE_EXPONENTIAL, SCHEDULE_ONE_CYCLE };
 enum engine_choice { ENGINE_AUTO, ENGINE_EAGER, ENGINE_GRAPH, ENGINE_FUSED };
 
-enum { CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 64 };
+enum { CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 128 };
 
 /* Where a value came from; a later one wins. */
 enum config_origin { FROM_DEFAULT, FROM_CHECKPOINT, FROM_FILE, FROM_ENVIRONMENT, FROM_FLAG };
@@ -37,11 +38,19 @@ struct config {
     int activation; /* enum activation */
     int init;       /* enum init */
     int64_t epochs, batch_size;
+    int optimizer; /* enum optimizer_choice */
     double learning_rate, momentum, weight_decay;
-    int schedule; /* enum schedule */
+    int nesterov; /* 0 off, 1 on */
+    double beta1, beta2, epsilon;
+    double clip_norm, max_norm; /* 0: none */
+    int schedule;               /* enum schedule */
     int64_t warmup_steps, lr_step_epochs;
-    double lr_gamma, lr_min;
-    int64_t seed, validation;
+    double warmup_epochs, lr_gamma, lr_min;
+    double pct_start, div_factor, final_div_factor; /* of SCHEDULE_ONE_CYCLE */
+    double ema_decay;                               /* 0: no moving average of the weights */
+    double dropout, input_dropout;                  /* rates */
+    double label_smoothing;
+    int64_t seed, validation, patience;
     int shuffle;                                          /* 0 off, 1 on */
     int augment;                                          /* 0 off, 1 on */
     double augment_elastic, augment_sigma, augment_shift; /* pixels */
@@ -122,7 +131,10 @@ static inline size_t config_input_side(const struct config *config, size_t side)
 /* Are the images small enough for what is asked for? STATUS_USAGE if not. */
 enum status config_check_images(const struct config *config, const struct dataset *set);
 
-/* What no single key can know: does the network fit the data set? The training part may be empty. */
+/* What no single key can know: do the keys of the recipe go together? STATUS_USAGE says which do not. */
+enum status config_check_recipe(const struct config *config);
+
+/* The same, and does the network fit the data set? The training part may be empty. */
 enum status config_check_data(const struct config *config, const struct dataset_pair *data);
 
 /* What to open for this config: device, threads, residency, precision and the parameters of kernels. */

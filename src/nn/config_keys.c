@@ -6,7 +6,8 @@
 
 static const char *const activations[] = {"none", "relu", "tanh", "scaled-tanh", "sigmoid", "gelu", NULL};
 static const char *const inits[] = {"he", "xavier", "uniform", NULL};
-static const char *const schedules[] = {"constant", "step", "cosine", "exponential", NULL};
+static const char *const optimizers[] = {"sgd", "adam", "adamw", NULL};
+static const char *const schedules[] = {"constant", "step", "cosine", "exponential", "one-cycle", NULL};
 static const char *const switches[] = {"off", "on", NULL};
 static const char *const dtypes[] = {"f32", "f64", NULL};
 static const char *const engines[] = {"auto", "eager", "graph", "fused", NULL};
@@ -34,24 +35,61 @@ static const struct config_key keys[] = {
     {"epochs", NULL, KEY_INT, RECIPE, AT(epochs), 0, 1e9, NULL, "20", "N", "passes over the training set"},
     {"batch-size", "batch", KEY_INT, RECIPE, AT(batch_size), 1, 1e9, NULL, "128", "IMAGES",
      "images a step; more than there are means all of them"},
+    {"optimizer", NULL, KEY_CHOICE, RECIPE, AT(optimizer), 0, 0, optimizers, "sgd", NULL,
+     "as in torch.optim: sgd, with momentum and nesterov; adam; adamw, whose weight decay is apart from the "
+     "gradient"},
     {"learning-rate", "lr", KEY_REAL, RECIPE, AT(learning_rate), 0, 1e6, NULL, "0.1", "X",
-     "step size of SGD"},
-    {"momentum", NULL, KEY_REAL, RECIPE, AT(momentum), 0, 1, NULL, "0", "X", "v = momentum v + gradient"},
+     "step size; adam and adamw want about 0.001"},
+    {"momentum", NULL, KEY_REAL, RECIPE, AT(momentum), 0, 1, NULL, "0", "X",
+     "of sgd: v = momentum v + gradient"},
+    {"nesterov", NULL, KEY_CHOICE, RECIPE, AT(nesterov), 0, 0, switches, "off", NULL,
+     "of sgd: the step is gradient + momentum v"},
+    {"beta1", NULL, KEY_REAL, RECIPE, AT(beta1), 0, 0.999999999, NULL, "0.9", "X",
+     "of adam: what the mean of gradients keeps at a step"},
+    {"beta2", NULL, KEY_REAL, RECIPE, AT(beta2), 0, 0.999999999, NULL, "0.999", "X",
+     "of adam: what the mean of their squares keeps"},
+    {"epsilon", "eps", KEY_REAL, RECIPE, AT(epsilon), 1e-30, 1, NULL, "1e-08", "X",
+     "of adam: added to the root of that mean"},
     {"weight-decay", NULL, KEY_REAL, RECIPE, AT(weight_decay), 0, 1e6, NULL, "0", "X",
-     "added to the gradient times the weight, biases included (as torch.optim.SGD)"},
+     "times the weight, added to the gradient, biases included; adamw: times learning rate and weight, off "
+     "the weight"},
+    {"clip-norm", NULL, KEY_REAL, RECIPE, AT(clip_norm), 0, 1e12, NULL, "0", "X",
+     "the gradient of all parameters is scaled down to this Euclidean norm if it is longer; 0: never"},
+    {"max-norm", NULL, KEY_REAL, RECIPE, AT(max_norm), 0, 1e12, NULL, "0", "X",
+     "the weights that go into a unit are scaled down to this Euclidean norm if they are longer; 0: never"},
     {"schedule", NULL, KEY_CHOICE, RECIPE, AT(schedule), 0, 0, schedules, "constant", NULL,
      "of the learning rate: step (x lr-gamma every lr-step-epochs), cosine (to lr-min, step by step), "
-     "exponential (x lr-gamma every epoch)"},
+     "exponential (x lr-gamma every epoch), one-cycle (up to learning-rate and down, with pct-start, "
+     "div-factor and "
+     "final-div-factor)"},
     {"warmup-steps", NULL, KEY_INT, RECIPE, AT(warmup_steps), 0, 1e9, NULL, "0", "STEPS",
      "the learning rate rises linearly over the first steps"},
+    {"warmup-epochs", NULL, KEY_REAL, RECIPE, AT(warmup_epochs), 0, 1e9, NULL, "0", "EPOCHS",
+     "the same in epochs, or parts of one"},
     {"lr-step-epochs", NULL, KEY_INT, RECIPE, AT(lr_step_epochs), 1, 1e9, NULL, "10", "EPOCHS",
      "for schedule = step"},
     {"lr-gamma", NULL, KEY_REAL, RECIPE, AT(lr_gamma), 0, 1, NULL, "0.1", "X",
      "for schedule = step or exponential"},
     {"lr-min", NULL, KEY_REAL, RECIPE, AT(lr_min), 0, 1e6, NULL, "0", "X",
      "for schedule = cosine: where it ends"},
+    {"pct-start", NULL, KEY_REAL, RECIPE, AT(pct_start), 0, 1, NULL, "0.3", "X",
+     "for schedule = one-cycle: the part of all steps on which the rate rises"},
+    {"div-factor", NULL, KEY_REAL, RECIPE, AT(div_factor), 1, 1e12, NULL, "25", "X",
+     "for schedule = one-cycle: it starts at learning-rate / this"},
+    {"final-div-factor", NULL, KEY_REAL, RECIPE, AT(final_div_factor), 1, 1e12, NULL, "10000", "X",
+     "for schedule = one-cycle: it ends at its start / this"},
+    {"ema-decay", NULL, KEY_REAL, RECIPE, AT(ema_decay), 0, 0.999999999, NULL, "0", "X",
+     "what a moving average of the weights keeps at a step, as 0.999; it is evaluated beside them, and saved "
+     "as ema.layers.N; "
+     "0: none"},
+    {"dropout", NULL, KEY_REAL, RECIPE, AT(dropout), 0, 0.999, NULL, "0", "RATE",
+     "part of the outputs of every hidden layer that a step leaves out; the others are divided by 1 - RATE"},
+    {"input-dropout", NULL, KEY_REAL, RECIPE, AT(input_dropout), 0, 0.999, NULL, "0", "RATE",
+     "the same of the pixels"},
+    {"label-smoothing", NULL, KEY_REAL, RECIPE, AT(label_smoothing), 0, 1, NULL, "0", "X",
+     "the target is 1 - X of the label, and X spread over all classes; in training alone"},
     {"seed", NULL, KEY_INT, RECIPE, AT(seed), 0, 9e15, NULL, "1", "N",
-     "of initial weights and batch order, the same on every backend"},
+     "of initial weights, batch order and dropout, the same on every backend"},
     {"shuffle", NULL, KEY_CHOICE, RECIPE, AT(shuffle), 0, 0, switches, "on", NULL,
      "a new order every epoch; off takes the images in file order"},
     {"augment", NULL, KEY_CHOICE, RECIPE, AT(augment), 0, 0, switches, "off", NULL,
@@ -74,6 +112,9 @@ static const struct config_key keys[] = {
      "resize all images to N x N, bilinearly; 0: as they are"},
     {"validation", NULL, KEY_INT, RECIPE, AT(validation), 0, 1e9, NULL, "0", "IMAGES",
      "off the end of the training set, to choose by; the test set is then read once, at the end"},
+    {"patience", NULL, KEY_INT, RECIPE, AT(patience), 0, 1e9, NULL, "0", "EPOCHS",
+     "end when the validation accuracy has not become better for so long, and take the best weights; 0: "
+     "never"},
     {"data", NULL, KEY_TEXT, RECIPE, AT(data), 0, 0, NULL, "auto", "DIR",
      "directory of the four MNIST files; 'synthetic': the embedded digits; 'auto': data/mnist if it is "
      "there, else synthetic"},

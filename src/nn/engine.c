@@ -13,23 +13,25 @@ enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) 
     struct mlp *mlp = &trainer->mlp;
     struct device *device = &trainer->compute->device;
     const struct mlp_layer *last = mlp_last(mlp);
+    const struct step_scalars *at = trainer->scalars + step;
 
     mlp->ops->gather(device->ops_context, rows, trainer->train.features, trainer->train.images,
                      trainer->train.labels, trainer->order + step * trainer->batch, mlp->input, mlp->labels);
     device_lap(device, PART_BATCH);
-    const enum status status = mlp_forward(mlp, rows);
+    const enum status status = mlp_forward(mlp, rows, at);
     if (status) return status;
-    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, last->output, mlp->labels,
-                                    last->grad, trainer->losses + step, trainer->tally);
+    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, trainer->config->label_smoothing,
+                                    last->output, mlp->labels, last->grad, trainer->losses + step,
+                                    trainer->tally);
     device_lap(device, PART_ELEMENTWISE);
-    return mlp_backward(mlp, rows);
+    return mlp_backward(mlp, rows, at);
 }
 
 static enum status eager_run(struct trainer *trainer, size_t first, size_t *count) {
     for (size_t step = first; step < first + *count; step++) {
         const enum status status = engine_gradients(trainer, step, engine_rows(trainer, step));
         if (status) return status;
-        optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->rates + step, trainer->tally);
+        optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->scalars + step, trainer->tally);
     }
     return STATUS_OK;
 }
@@ -82,18 +84,18 @@ static size_t next_stride(double seconds, size_t steps) {
 
 static struct fused_network network_of(const struct trainer *trainer) {
     const struct mlp *mlp = &trainer->mlp;
-    const struct optimizer *optimizer = &trainer->optimizer;
+    const struct update *update = &trainer->optimizer.update;
     struct fused_network network = {.dtype = mlp->dtype,
                                     .depth = mlp->depth,
-                                    .momentum = optimizer->momentum,
-                                    .weight_decay = optimizer->weight_decay,
+                                    .momentum = update->momentum,
+                                    .weight_decay = update->weight_decay,
                                     .batch = trainer->batch,
                                     .count = trainer->train.count,
                                     .features = trainer->train.features,
                                     .images = trainer->train.images,
                                     .labels = trainer->train.labels,
                                     .order = trainer->order,
-                                    .rates = trainer->rates,
+                                    .scalars = trainer->scalars,
                                     .losses = trainer->losses,
                                     .tally = trainer->tally,
                                     .share = (size_t)trainer->config->ensemble};
@@ -102,11 +104,23 @@ static struct fused_network network_of(const struct trainer *trainer) {
         struct fused_layer *to = &network.layer[l];
         *to = (struct fused_layer){layer->in, layer->out, layer->activation, layer->weight, layer->bias,
                                    NULL,      NULL};
-        if (!optimizer->velocity) continue;
-        to->weight_velocity = mlp_counterpart(mlp, layer->weight, optimizer->velocity);
-        to->bias_velocity = mlp_counterpart(mlp, layer->bias, optimizer->velocity);
+        if (!update->moment1) continue;
+        to->weight_velocity = mlp_counterpart(mlp, layer->weight, update->moment1);
+        to->bias_velocity = mlp_counterpart(mlp, layer->bias, update->moment1);
     }
     return network;
+}
+
+/* What no fused step has, of what the recipe asks for; NULL: nothing. */
+static const char *beyond_fused(const struct config *config) {
+    if (config->optimizer != OPTIMIZER_SGD) return config_choice("optimizer", config->optimizer);
+    if (config->nesterov) return "nesterov";
+    if (config->dropout > 0 || config->input_dropout > 0) return "dropout";
+    if (config->label_smoothing > 0) return "label smoothing";
+    if (config->clip_norm > 0) return "clipping by norm";
+    if (config->max_norm > 0) return "max-norm";
+    if (config->ema_decay > 0) return "moving average of the weights";
+    return NULL;
 }
 
 /* Is there one to ask? If not, the reason is in `why`. */
@@ -118,6 +132,9 @@ static bool fused_there(const struct trainer *trainer, char *why, size_t size) {
                  backend->fused ? " with --residency host" : "");
     } else if (compute->precision != GEMM_TRUE) {
         snprintf(why, size, "it has no precision %s", config_choice("precision", trainer->config->precision));
+    } else if (beyond_fused(trainer->config)) {
+        snprintf(why, size, "it has no %s, but SGD with momentum and weight decay",
+                 beyond_fused(trainer->config));
     } else {
         return true;
     }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/dropout.h"
 #include "src/base/rng.h"
 #include "src/base/text.h"
 
@@ -41,6 +42,12 @@ static void lay_out_parameters(struct mlp *mlp, struct arena *values, struct are
     }
 }
 
+/* Where the output of a hidden layer has dropout. Relu's may be overwritten: its derivative is 0 where it was dropped, and that of
+   what stays is the same; the way back is then nothing but the scale. */
+static bool drops_in_place(const struct mlp *mlp, size_t l) {
+    return mlp->hidden_dropout == 0 || l + 1 == mlp->depth || mlp->layer[l].activation == ACTIVATION_RELU;
+}
+
 static void lay_out_activations(struct mlp *mlp, struct arena *arena) {
     const size_t size = dtype_size(mlp->stored), rows = mlp->capacity;
     mlp->input = arena_take(arena, rows, mlp->layer[0].in, size);
@@ -50,6 +57,7 @@ static void lay_out_activations(struct mlp *mlp, struct arena *arena) {
         layer->pre = arena_take(arena, rows, layer->out, size);
         layer->output = activation_needs_input(layer->activation) ? arena_take(arena, rows, layer->out, size)
                                                                   : layer->pre;
+        layer->dropped = drops_in_place(mlp, l) ? layer->output : arena_take(arena, rows, layer->out, size);
         layer->grad = arena_take(arena, rows, layer->out, size);
     }
 }
@@ -97,7 +105,10 @@ enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct conf
                         .stored = compute->precision == GEMM_MIXED_BF16 ? GEMM_BF16
                                                                         : (enum gemm_dtype)config->dtype,
                         .depth = config->layers.count - 1,
-                        .capacity = capacity};
+                        .capacity = capacity,
+                        .input_dropout = config->input_dropout,
+                        .hidden_dropout = config->dropout,
+                        .seed = (uint64_t)config->seed};
     mlp->ops = compute->device.driver->ops(&compute->device, mlp->stored);
     for (size_t l = 0; l < mlp->depth; l++) {
         mlp->layer[l].in = config->layers.width[l];
@@ -116,7 +127,31 @@ void mlp_close(struct mlp *mlp) {
     device->driver->free(device, mlp->gradients);
     device->driver->free(device, mlp->activations);
     device->driver->free(device, mlp->operands);
+    for (size_t i = 0; i < mlp->kept_count; i++) device->driver->free(device, mlp->kept[i].memory);
     *mlp = (struct mlp){0};
+}
+
+enum status mlp_keep(struct mlp *mlp, const char *prefix, enum mlp_absent absent, void **memory) {
+    struct device *device = &mlp->compute->device;
+    const size_t bytes = mlp->parameter_elements * dtype_size(mlp->dtype);
+    *memory = device->driver->alloc(device, bytes);
+    if (!*memory)
+        return status_context(STATUS_FAILED, "%s for %sN, as much as the weights take",
+                              text_bytes((double)bytes).text, prefix);
+    mlp->kept[mlp->kept_count++] = (struct mlp_kept){prefix, *memory, absent};
+    return STATUS_OK;
+}
+
+struct mlp mlp_with_parameters(const struct mlp *mlp, void *parameters) {
+    struct mlp other = *mlp;
+    other.parameters = parameters;
+    for (size_t l = 0; l < mlp->depth; l++) {
+        struct mlp_layer *layer = &other.layer[l];
+        layer->weight = mlp_counterpart(mlp, layer->weight, parameters);
+        layer->bias = mlp_counterpart(mlp, layer->bias, parameters);
+        layer->operand = operand_of(&other, layer->weight);
+    }
+    return other;
 }
 
 size_t mlp_parameter_count(const struct mlp *mlp) {
@@ -173,8 +208,22 @@ void mlp_parameters_changed(struct mlp *mlp) {
 
 /* --- the passes --- */
 
-static const void *layer_input(const struct mlp *mlp, size_t l) {
-    return l ? mlp->layer[l - 1].output : mlp->input;
+static const void *layer_input(const struct mlp *mlp, size_t l, bool training) {
+    if (l == 0) return mlp->input;
+    return training ? mlp->layer[l - 1].dropped : mlp->layer[l - 1].output;
+}
+
+/* Dropout of what goes into layer l, or of its gradient. */
+static void drop(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step, const void *in,
+                 void *out) {
+    struct device *device = &mlp->compute->device;
+    const struct dropout dropout = {.rate = l ? mlp->hidden_dropout : mlp->input_dropout,
+                                    .seed = mlp->seed,
+                                    .layer = (uint32_t)l,
+                                    .step = step};
+    if (dropout.rate == 0) return;
+    mlp->ops->dropout(device->ops_context, rows * mlp->layer[l].in, &dropout, in, out);
+    device_lap(device, PART_ELEMENTWISE);
 }
 
 /* Dense operands: every leading dimension is the number of stored columns. */
@@ -205,13 +254,13 @@ static enum status multiply(struct mlp *mlp, size_t l, const struct gemm_call *c
     return status;
 }
 
-static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows) {
+static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows, bool training) {
     struct device *device = &mlp->compute->device;
     const struct mlp_layer *layer = &mlp->layer[l];
     const struct gemm_epilogue epilogue = {.bias = layer->bias,
                                            .activation = layer->activation,
                                            .pre = layer->pre == layer->output ? NULL : layer->pre};
-    struct gemm_call call = product(mlp, GEMM_NN, rows, layer->out, layer->in, layer_input(mlp, l),
+    struct gemm_call call = product(mlp, GEMM_NN, rows, layer->out, layer->in, layer_input(mlp, l, training),
                                     layer->operand, layer->output);
     call.epilogue = &epilogue;
     if (compute_fuses(mlp->compute, &call)) return multiply(mlp, l, &call);
@@ -226,10 +275,15 @@ static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows) {
     return STATUS_OK;
 }
 
-enum status mlp_forward(struct mlp *mlp, size_t rows) {
+enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
     enum status status = STATUS_OK;
     device_range_begin(&mlp->compute->device, "forward");
-    for (size_t l = 0; l < mlp->depth && !status; l++) status = layer_forward(mlp, l, rows);
+    if (step) drop(mlp, 0, rows, step, mlp->input, mlp->input);
+    for (size_t l = 0; l < mlp->depth && !status; l++) {
+        status = layer_forward(mlp, l, rows, step != NULL);
+        if (step && !status && l + 1 < mlp->depth)
+            drop(mlp, l + 1, rows, step, mlp->layer[l].output, mlp->layer[l].dropped);
+    }
     device_range_end(&mlp->compute->device);
     return status;
 }
@@ -243,10 +297,10 @@ static void activation_backward(struct mlp *mlp, size_t l, size_t rows) {
 }
 
 /* The gradients of layer l from dL/dZ of its output, and dL/dZ of the layer below. */
-static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows) {
+static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step) {
     const struct mlp_layer *layer = &mlp->layer[l];
-    struct gemm_call call = product(mlp, GEMM_TN, layer->in, layer->out, rows, layer_input(mlp, l),
-                                    layer->grad, layer->weight_grad);
+    struct gemm_call call = product(mlp, GEMM_TN, layer->in, layer->out, rows,
+                                    layer_input(mlp, l, step != NULL), layer->grad, layer->weight_grad);
     call.c_f32 = mlp->stored == GEMM_BF16;
     enum status status = multiply(mlp, l, &call);
     if (status || l == 0) return status; /* nothing below the first layer wants a gradient */
@@ -257,20 +311,24 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows) {
                                            .output = below->output,
                                            .bias_grad = below->bias_grad};
     call = product(mlp, GEMM_NT, rows, layer->in, layer->out, layer->grad, layer->operand, below->grad);
+    const bool masks = step && below->dropped != below->output;
+    if (step && mlp->hidden_dropout > 0 && !masks) call.alpha = dropout_scale(mlp->hidden_dropout);
     call.backward = &backward;
-    if (compute_fuses(mlp->compute, &call)) return multiply(mlp, l, &call);
+    if (!masks && compute_fuses(mlp->compute, &call)) return multiply(mlp, l, &call);
 
     call.backward = NULL;
     status = multiply(mlp, l, &call);
-    if (!status) activation_backward(mlp, l - 1, rows);
-    return status;
+    if (status) return status;
+    if (masks) drop(mlp, l, rows, step, below->grad, below->grad);
+    activation_backward(mlp, l - 1, rows);
+    return STATUS_OK;
 }
 
-enum status mlp_backward(struct mlp *mlp, size_t rows) {
+enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
     enum status status = STATUS_OK;
     device_range_begin(&mlp->compute->device, "backward");
     activation_backward(mlp, mlp->depth - 1, rows);
-    for (size_t l = mlp->depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows);
+    for (size_t l = mlp->depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows, step);
     device_range_end(&mlp->compute->device);
     return status;
 }

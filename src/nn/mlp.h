@@ -17,8 +17,26 @@ struct mlp_layer {
     const void *operand; /* the weights that GEMM reads: `weight`, or its copy rounded to `stored` */
     void *weight_grad, *bias_grad; /* the same shapes */
     void *pre, *output;            /* [capacity][out]; the same memory unless the derivative needs both */
-    void *grad;                    /* [capacity][out]: dL/dZ */
+    void *
+        dropped; /* [capacity][out]: what the layer above reads while training; `output` itself where dropout may write there */
+    void *grad;  /* [capacity][out]: dL/dZ */
 };
+
+/* How a checkpoint without a kept arena is taken. */
+enum mlp_absent {
+    ABSENT_IS_AN_ERROR,    /* training cannot go on without it */
+    ABSENT_IS_THE_WEIGHTS, /* it starts as they are */
+    ABSENT_IS_NOTHING      /* there is none yet */
+};
+
+/* Something that training keeps for every parameter: an arena laid out as theirs. */
+struct mlp_kept {
+    const char *prefix; /* of the names of its tensors in a checkpoint, as in "optimizer.velocity." */
+    void *memory;       /* device */
+    enum mlp_absent absent;
+};
+
+enum { MLP_MOST_KEPT = 6 };
 
 struct mlp {
     struct compute *compute;
@@ -32,6 +50,10 @@ struct mlp {
     uint8_t *labels;                            /* [capacity] */
     void *parameters, *gradients, *activations; /* the arenas */
     void *operands; /* the arena of rounded parameters; NULL where parameters are operands as they are */
+    struct mlp_kept kept[MLP_MOST_KEPT];
+    size_t kept_count;
+    double input_dropout, hidden_dropout; /* rates */
+    uint64_t seed;                        /* of dropout */
     size_t parameter_elements; /* of the parameter arena and of the gradient arena, alignment gaps included */
 };
 
@@ -44,14 +66,22 @@ void mlp_close(struct mlp *mlp);
    2010. */
 enum status mlp_initialize(struct mlp *mlp, enum init init, uint64_t seed);
 
+/* Adds an arena, zeroed, that is freed with the network and saved in its checkpoints. */
+enum status mlp_keep(struct mlp *mlp, const char *prefix, enum mlp_absent absent, void **memory);
+
+/* The same network with the parameters in another arena of the same layout. It shares everything else, the rounded operands too:
+   mlp_parameters_changed before it is used and, of the other, after it. Nothing to close. */
+struct mlp mlp_with_parameters(const struct mlp *mlp, void *parameters);
+
 /* To be called after the parameters were written: renews the operands, if they are kept apart. */
 void mlp_parameters_changed(struct mlp *mlp);
 
-/* Each layer's Z and Y for the first `rows` rows of `input`. */
-enum status mlp_forward(struct mlp *mlp, size_t rows);
+/* Each layer's Z and Y for the first `rows` rows of `input`. `step`, device memory, is that of a step of training, and dropout is done,
+   on `input` too; NULL evaluates. */
+enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars *step);
 
-/* From dL/dZ of the last layer (its `grad`) to all weight and bias gradients. */
-enum status mlp_backward(struct mlp *mlp, size_t rows);
+/* From dL/dZ of the last layer (its `grad`) to all weight and bias gradients, after mlp_forward with the same step. */
+enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step);
 
 /* The logits, [rows][classes]. */
 static inline const struct mlp_layer *mlp_last(const struct mlp *mlp) {

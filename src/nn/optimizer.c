@@ -1,51 +1,66 @@
 #include "src/nn/optimizer.h"
 
-#include <math.h>
-
 enum status optimizer_open(struct optimizer *optimizer, struct mlp *mlp, const struct config *config) {
+    static const enum update_method methods[] = {
+        [OPTIMIZER_SGD] = UPDATE_SGD, [OPTIMIZER_ADAM] = UPDATE_ADAM, [OPTIMIZER_ADAMW] = UPDATE_ADAMW};
+    *optimizer = (struct optimizer){.update = {.method = methods[config->optimizer],
+                                               .nesterov = config->nesterov,
+                                               .momentum = config->momentum,
+                                               .weight_decay = config->weight_decay,
+                                               .beta1 = config->beta1,
+                                               .beta2 = config->beta2,
+                                               .epsilon = config->epsilon,
+                                               .weights = mlp->parameters,
+                                               .grad = mlp->gradients,
+                                               .rounded = mlp->operands},
+                                    .clip_norm = config->clip_norm,
+                                    .max_norm = config->max_norm};
     struct device *device = &mlp->compute->device;
-    *optimizer = (struct optimizer){.momentum = config->momentum, .weight_decay = config->weight_decay};
-    if (optimizer->momentum == 0) return STATUS_OK;
-    optimizer->velocity = device->driver->alloc(device, mlp->parameter_elements * dtype_size(mlp->dtype));
-    return optimizer->velocity ? STATUS_OK : STATUS_FAILED;
+    struct update *update = &optimizer->update;
+    enum status status = STATUS_OK;
+    if (optimizer->clip_norm > 0) {
+        update->clip = optimizer->clip = device->driver->alloc(device, sizeof *optimizer->clip);
+        if (!optimizer->clip) return STATUS_FAILED;
+    }
+    if (update->method != UPDATE_SGD) {
+        status = mlp_keep(mlp, "optimizer.exp_avg.", ABSENT_IS_AN_ERROR, &update->moment1);
+        if (!status) status = mlp_keep(mlp, "optimizer.exp_avg_sq.", ABSENT_IS_AN_ERROR, &update->moment2);
+    } else if (update->momentum > 0) {
+        status = mlp_keep(mlp, "optimizer.velocity.", ABSENT_IS_AN_ERROR, &update->moment1);
+    }
+    if (!status && config->ema_decay > 0)
+        status = mlp_keep(mlp, "ema.", ABSENT_IS_THE_WEIGHTS, &optimizer->average);
+    update->average = optimizer->average;
+    if (optimizer->max_norm > 0) {
+        optimizer->afterwards = (struct update){
+            .weights = update->weights, .average = update->average, .rounded = update->rounded};
+        update->average = update->rounded = NULL;
+    }
+    return status;
 }
 
 void optimizer_close(struct optimizer *optimizer, struct mlp *mlp) {
-    if (optimizer->velocity) mlp->compute->device.driver->free(&mlp->compute->device, optimizer->velocity);
-    optimizer->velocity = NULL;
+    struct device *device = &mlp->compute->device;
+    device->driver->free(device, optimizer->clip);
+    *optimizer = (struct optimizer){0};
 }
 
-void optimizer_step(struct optimizer *optimizer, struct mlp *mlp, const double *learning_rate,
+void optimizer_step(struct optimizer *optimizer, struct mlp *mlp, const struct step_scalars *step,
                     const struct tally *guard) {
     struct device *device = &mlp->compute->device;
+    const struct ops *ops = mlp->ops;
+    const size_t count = mlp->parameter_elements;
     device_range_begin(device, "update");
-    mlp->ops->sgd(device->ops_context, mlp->parameter_elements, learning_rate, optimizer->momentum,
-                  optimizer->weight_decay, guard, mlp->parameters, mlp->gradients, optimizer->velocity);
-    mlp_parameters_changed(mlp);
+    if (optimizer->clip)
+        ops->clip_norm(device->ops_context, count, mlp->gradients, optimizer->clip_norm, optimizer->clip);
+    ops->update(device->ops_context, count, &optimizer->update, step, guard);
+    if (optimizer->max_norm > 0) {
+        for (size_t l = 0; l < mlp->depth; l++)
+            ops->max_norm(device->ops_context, mlp->layer[l].in, mlp->layer[l].out, optimizer->max_norm,
+                          guard, mlp->layer[l].weight);
+        if (optimizer->afterwards.average || optimizer->afterwards.rounded)
+            ops->update(device->ops_context, count, &optimizer->afterwards, step, guard);
+    }
     device_range_end(device);
     device_lap(device, PART_OPTIMIZER);
-}
-
-static double scheduled_rate(const struct config *config, double epoch, double step, double total_steps) {
-    const double lr = config->learning_rate, warmup = (double)config->warmup_steps;
-    if (step < warmup) return lr * (step + 1) / warmup;
-    switch ((enum schedule)config->schedule) {
-    case SCHEDULE_CONSTANT:
-        return lr;
-    case SCHEDULE_STEP:
-        return lr * pow(config->lr_gamma, floor(epoch / (double)config->lr_step_epochs));
-    case SCHEDULE_EXPONENTIAL:
-        return lr * pow(config->lr_gamma, epoch);
-    case SCHEDULE_COSINE: {
-        const double progress = fmin((step - warmup) / fmax(total_steps - warmup, 1), 1);
-        return config->lr_min + (lr - config->lr_min) * 0.5 * (1 + cos(3.14159265358979323846 * progress));
-    }
-    }
-    return lr;
-}
-
-void optimizer_schedule(const struct config *config, size_t epoch, size_t steps_per_epoch, double *rates) {
-    const double total = (double)config->epochs * (double)steps_per_epoch;
-    for (size_t s = 0; s < steps_per_epoch; s++)
-        rates[s] = scheduled_rate(config, (double)epoch, (double)(epoch * steps_per_epoch + s), total);
 }

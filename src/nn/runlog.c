@@ -59,9 +59,11 @@ enum status runlog_open(struct runlog *log, const struct trainer *trainer, const
     }
     if (log->jsonl) write_header(log, trainer, data_name);
     if (log->csv && ftell(log->csv) == 0)
-        fprintf(log->csv, "%sepoch,train_loss,train_accuracy,%s_loss,%s_accuracy,seconds,images_per_second\n",
+        fprintf(log->csv,
+                "%sepoch,train_loss,train_accuracy,%s_loss,%s_accuracy,seconds,images_per_second%s\n",
                 log->seeds ? "seed," : "", trainer->validation.count ? "validation" : "test",
-                trainer->validation.count ? "validation" : "test");
+                trainer->validation.count ? "validation" : "test",
+                trainer->optimizer.average ? ",ema_loss,ema_accuracy" : "");
     return STATUS_OK;
 }
 
@@ -84,8 +86,12 @@ void runlog_epoch(struct runlog *log, const struct config *config, const struct 
     const double accuracy = share(record->evaluation.correct, record->evaluation.total);
     if (log->csv) {
         if (log->seeds) fprintf(log->csv, "%lld,", (long long)config->seed);
-        fprintf(log->csv, "%zu,%.9g,%.9g,%.9g,%.9g,%.9g,%.9g\n", record->epoch, record->train_loss, train,
+        fprintf(log->csv, "%zu,%.9g,%.9g,%.9g,%.9g,%.9g,%.9g", record->epoch, record->train_loss, train,
                 record->evaluation.loss, accuracy, record->seconds, record->images_per_second);
+        if (record->average.total)
+            fprintf(log->csv, ",%.9g,%.9g", record->average.loss,
+                    share(record->average.correct, record->average.total));
+        fprintf(log->csv, "\n");
         fflush(log->csv);
     }
     if (!log->jsonl) return;
@@ -96,6 +102,12 @@ void runlog_epoch(struct runlog *log, const struct config *config, const struct 
     cJSON_AddNumberToObject(line, record->on_validation ? "validation_accuracy" : "test_accuracy", accuracy);
     cJSON_AddNumberToObject(line, record->on_validation ? "validation_loss" : "test_loss",
                             record->evaluation.loss);
+    if (record->average.total) {
+        cJSON_AddNumberToObject(line, record->on_validation ? "ema_validation_accuracy" : "ema_test_accuracy",
+                                share(record->average.correct, record->average.total));
+        cJSON_AddNumberToObject(line, record->on_validation ? "ema_validation_loss" : "ema_test_loss",
+                                record->average.loss);
+    }
     cJSON_AddNumberToObject(line, "seconds", record->seconds);
     cJSON_AddNumberToObject(line, "evaluation_seconds", record->time.seconds[PART_EVALUATION]);
     cJSON_AddNumberToObject(line, "images_per_second", record->images_per_second);
@@ -129,6 +141,16 @@ void runlog_summary(struct runlog *log, const struct config *config, const struc
     jsonl_count(line, "test_correct", summary->test.correct);
     jsonl_count(line, "test_total", summary->test.total);
     cJSON_AddNumberToObject(line, "test_loss", summary->test.loss);
+    if (summary->average.total) {
+        cJSON_AddNumberToObject(line, "ema_test_accuracy",
+                                share(summary->average.correct, summary->average.total));
+        jsonl_count(line, "ema_test_correct", summary->average.correct);
+        cJSON_AddNumberToObject(line, "ema_test_loss", summary->average.loss);
+    }
+    if (summary->best_epoch) {
+        jsonl_count(line, "best_epoch", (size_t)summary->best_epoch);
+        cJSON_AddBoolToObject(line, "stopped_early", summary->stopped_early);
+    }
     jsonl_count(line, "epochs", summary->epochs);
     cJSON_AddNumberToObject(line, "median_epoch_seconds", summary->median_epoch_seconds);
     cJSON_AddNumberToObject(line, "total_seconds", profile_total(&summary->time));

@@ -73,9 +73,9 @@ static enum status evaluate_batch(const struct samples *samples, struct mlp *mlp
     mlp->ops->gather(device->ops_context, rows, samples->features,
                      samples->images + first * samples->features, samples->labels + first, NULL, mlp->input,
                      mlp->labels);
-    const enum status status = mlp_forward(mlp, rows);
+    const enum status status = mlp_forward(mlp, rows, NULL);
     if (status) return status;
-    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, last->output, mlp->labels, NULL,
+    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, 0, last->output, mlp->labels, NULL,
                                     NULL, tally);
     return STATUS_OK;
 }

@@ -8,6 +8,7 @@
 #include "src/base/text.h"
 #include "src/nn/diagnose.h"
 #include "src/nn/engine.h"
+#include "src/nn/evaluate.h"
 
 enum {
     TIMED_EPOCHS = 1 << 16, /* the last ones, for the median */
@@ -39,26 +40,32 @@ static enum status open_epoch_buffers(struct trainer *trainer) {
     const struct device_driver *driver = device->driver;
     const size_t steps = trainer->steps, images = trainer->train.count;
     trainer->order = driver->alloc(device, images * sizeof *trainer->order);
-    trainer->rates = driver->alloc(device, steps * sizeof *trainer->rates);
+    trainer->scalars = driver->alloc(device, steps * sizeof *trainer->scalars);
     trainer->losses = driver->alloc(device, steps * sizeof *trainer->losses);
     trainer->tally = driver->alloc(device, sizeof *trainer->tally);
-    if (!trainer->order || !trainer->rates || !trainer->losses || !trainer->tally) return STATUS_FAILED;
+    if (!trainer->order || !trainer->scalars || !trainer->losses || !trainer->tally) return STATUS_FAILED;
     if (driver->upload_early) {
         trainer->early_order = driver->alloc(device, images * sizeof *trainer->order);
-        trainer->early_rates = driver->alloc(device, steps * sizeof *trainer->rates);
-        if (!trainer->early_order || !trainer->early_rates) return STATUS_FAILED;
+        trainer->early_scalars = driver->alloc(device, steps * sizeof *trainer->scalars);
+        if (!trainer->early_order || !trainer->early_scalars) return STATUS_FAILED;
     }
 
     trainer->host_order = malloc(images * sizeof *trainer->host_order);
-    trainer->host_rates = malloc(steps * sizeof *trainer->host_rates);
+    trainer->host_scalars = malloc(steps * sizeof *trainer->host_scalars);
     trainer->host_losses = calloc(steps, sizeof *trainer->host_losses);
     trainer->epoch_seconds = calloc(TIMED_EPOCHS, sizeof *trainer->epoch_seconds);
-    if (!trainer->host_order || !trainer->host_rates || !trainer->host_losses || !trainer->epoch_seconds)
+    if (!trainer->host_order || !trainer->host_scalars || !trainer->host_losses || !trainer->epoch_seconds)
         return status_set(STATUS_FAILED, "out of memory");
     return STATUS_OK;
 }
 
-/* The order of the images and the learning rates of an epoch, in host memory. */
+/* Updates done before this epoch, which is the one in progress or, when that is done, the next. */
+static uint64_t updates_before(const struct trainer *trainer, int64_t epoch) {
+    const struct train_state *state = &trainer->state;
+    return state->updates - (uint64_t)state->step + (uint64_t)(epoch - state->epoch) * trainer->steps;
+}
+
+/* The order of the images and the scalars of the steps of an epoch, in host memory. */
 static void draw_epoch(struct trainer *trainer, int64_t epoch) {
     const size_t images = trainer->train.count;
     if (trainer->drawn == epoch) return;
@@ -68,7 +75,8 @@ static void draw_epoch(struct trainer *trainer, int64_t epoch) {
     } else {
         for (size_t i = 0; i < images; i++) trainer->host_order[i] = (uint32_t)i;
     }
-    optimizer_schedule(trainer->config, (size_t)epoch, trainer->steps, trainer->host_rates);
+    schedule_epoch(trainer->config, (size_t)epoch, trainer->steps, updates_before(trainer, epoch),
+                   trainer->host_scalars);
     trainer->drawn = epoch;
     device_lap(&trainer->compute->device, PART_BATCH);
 }
@@ -82,8 +90,8 @@ static void draw_early(struct trainer *trainer) {
     if (!trainer->early_order || trainer->early == next) return;
     device->driver->upload_early(device, trainer->early_order, trainer->host_order,
                                  trainer->train.count * sizeof *trainer->order);
-    device->driver->upload_early(device, trainer->early_rates, trainer->host_rates,
-                                 trainer->steps * sizeof *trainer->rates);
+    device->driver->upload_early(device, trainer->early_scalars, trainer->host_scalars,
+                                 trainer->steps * sizeof *trainer->scalars);
     augmenter_begin_early(&trainer->augmenter, device, &trainer->train, next);
     trainer->early = next;
 }
@@ -92,15 +100,15 @@ void trainer_begin_epoch(struct trainer *trainer) {
     struct device *device = &trainer->compute->device;
     const struct device_driver *driver = device->driver;
     const size_t order = trainer->train.count * sizeof *trainer->order,
-                 rates = trainer->steps * sizeof *trainer->rates;
+                 scalars = trainer->steps * sizeof *trainer->scalars;
     const struct tally none = {0};
     if (trainer->early_order && trainer->early == trainer->state.epoch) {
         driver->settle_early(device, trainer->order, trainer->early_order, order);
-        driver->settle_early(device, trainer->rates, trainer->early_rates, rates);
+        driver->settle_early(device, trainer->scalars, trainer->early_scalars, scalars);
     } else {
         draw_epoch(trainer, trainer->state.epoch);
         driver->upload(device, trainer->order, trainer->host_order, order);
-        driver->upload(device, trainer->rates, trainer->host_rates, rates);
+        driver->upload(device, trainer->scalars, trainer->host_scalars, scalars);
     }
     if (memcmp(&trainer->state.tally, &none, sizeof none) == 0) {
         driver->zero(device, trainer->tally, sizeof none);
@@ -122,10 +130,10 @@ static enum status warm_up(struct trainer *trainer) {
     if (!status && !device->driver->host_memory)
         status = engine_gradients(trainer, last, engine_rows(trainer, last));
     if (!status && !device->driver->host_memory)
-        status = mlp_forward(&trainer->mlp, trainer->mlp.capacity); /* evaluation */
+        status = mlp_forward(&trainer->mlp, trainer->mlp.capacity, NULL); /* evaluation */
     if (status) return status;
     device->driver->upload(device, trainer->tally, &frozen, sizeof frozen);
-    optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->rates, trainer->tally);
+    optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->scalars, trainer->tally);
     status = device->driver->synchronize(device);
     if (!status && trainer->engine->prepare) status = trainer->engine->prepare(trainer);
     trainer->drawn = trainer->early = -1; /* the first epoch pays for its own order */
@@ -144,11 +152,14 @@ static enum status open_all(struct trainer *trainer, const struct dataset_pair *
     const size_t rows = at_most(EVALUATION_ROWS, largest);
     status = mlp_open(&trainer->mlp, trainer->compute, config, trainer->batch > rows ? trainer->batch : rows);
     if (!status) status = optimizer_open(&trainer->optimizer, &trainer->mlp, config);
+    if (!status)
+        status =
+            early_stopping_open(&trainer->stopping, &trainer->mlp, &trainer->optimizer, config->patience);
     if (!status) status = open_epoch_buffers(trainer);
     if (!status && !resume)
         status = mlp_initialize(&trainer->mlp, (enum init)config->init, (uint64_t)config->seed);
-    if (!status && resume)
-        status = checkpoint_restore(resume, &trainer->mlp, &trainer->optimizer, &trainer->state);
+    if (!status && resume) status = checkpoint_restore(resume, &trainer->mlp, &trainer->state);
+    if (!config->patience) trainer->state.best = (struct best_epoch){0};
     if (!status && resume)
         status = checkpoint_check_epoch(resume, config, &trainer->state, trainer->batch, trainer->steps);
     if (!status) status = engine_select(trainer, &trainer->engine);
@@ -183,13 +194,13 @@ void trainer_close(struct trainer *trainer) {
     if (trainer->mlp.compute) optimizer_close(&trainer->optimizer, &trainer->mlp);
     mlp_close(&trainer->mlp);
     device->driver->free(device, trainer->order);
-    device->driver->free(device, trainer->rates);
+    device->driver->free(device, trainer->scalars);
     device->driver->free(device, trainer->losses);
     device->driver->free(device, trainer->tally);
     device->driver->free(device, trainer->early_order);
-    device->driver->free(device, trainer->early_rates);
+    device->driver->free(device, trainer->early_scalars);
     free(trainer->host_order);
-    free(trainer->host_rates);
+    free(trainer->host_scalars);
     free(trainer->host_losses);
     free(trainer->epoch_seconds);
     *trainer = (struct trainer){0};
@@ -208,6 +219,7 @@ static enum status run_steps(struct trainer *trainer, const struct trainer_obser
         if (status) return status;
         trainer->tested = false;
         state->step += (int64_t)count;
+        state->updates += count;
         if ((size_t)state->step == trainer->steps) draw_early(trainer);
         device->driver->download(device, &state->tally, trainer->tally, sizeof state->tally);
         if (state->tally.bad_step) return diagnose_divergence(trainer);
@@ -229,24 +241,6 @@ static void report_steps(struct trainer *trainer, const struct trainer_observer 
                              trainer->steps * sizeof *trainer->losses);
     for (size_t s = first; s < (size_t)trainer->state.step && before + s < wanted; s++)
         observer->step(observer->self, before + s + 1, trainer->host_losses[s]);
-}
-
-static enum status evaluate_test(struct trainer *trainer) {
-    if (trainer->tested) return STATUS_OK;
-    const enum status status =
-        samples_evaluate(&trainer->test, &trainer->mlp, trainer->tally, &trainer->last_test, NULL);
-    trainer->tested = !status;
-    return status;
-}
-
-static enum status evaluate_epoch(struct trainer *trainer, struct epoch_record *record) {
-    record->on_validation = trainer->validation.count > 0;
-    if (record->on_validation)
-        return samples_evaluate(&trainer->validation, &trainer->mlp, trainer->tally, &record->evaluation,
-                                NULL);
-    const enum status status = evaluate_test(trainer);
-    record->evaluation = trainer->last_test;
-    return status;
 }
 
 static enum status run_epoch(struct trainer *trainer, const struct trainer_observer *observer) {
@@ -276,7 +270,9 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
         record.seconds > 0 ? (double)(state->tally.images - images_before) / record.seconds : 0;
     if (first == 0) /* the rest of an interrupted epoch is no epoch */
         trainer->epoch_seconds[trainer->epochs_done++ % TIMED_EPOCHS] = record.seconds;
-    *state = (struct train_state){.epoch = state->epoch + 1};
+    early_stopping_look(&trainer->stopping, &trainer->mlp, &trainer->optimizer, state->epoch + 1,
+                        record.average.total ? &record.average : &record.evaluation, &state->best);
+    *state = (struct train_state){.epoch = state->epoch + 1, .updates = state->updates, .best = state->best};
     if (observer->epoch) observer->epoch(observer->self, &record);
     device_lap(device, PART_OTHER);
     return STATUS_OK;
@@ -298,6 +294,9 @@ static void fill_summary(const struct trainer *trainer, bool interrupted, struct
         (struct run_summary){.done = true,
                              .epochs = trainer->epochs_done,
                              .test = trainer->last_test,
+                             .average = trainer->last_average,
+                             .stopped_early = early_stopping_due(&trainer->stopping, &trainer->state),
+                             .best_epoch = interrupted ? 0 : trainer->state.best.epoch,
                              .median_epoch_seconds = statistics_of(trainer->epoch_seconds, timed).median,
                              .interrupted = interrupted};
     if (profile) summary->time = *profile;
@@ -309,11 +308,16 @@ enum status trainer_run(struct trainer *trainer, const struct trainer_observer *
     *summary = (struct run_summary){0};
     if (trainer->notice[0] && observer->warning) observer->warning(observer->self, trainer->notice);
     device_lap(&trainer->compute->device, PART_STARTUP); /* whatever the caller did since trainer_open */
-    while (trainer->state.epoch < trainer->config->epochs && !status) {
+    while (trainer->state.epoch < trainer->config->epochs && !status &&
+           !early_stopping_due(&trainer->stopping, &trainer->state)) {
         status = run_epoch(trainer, observer);
         if (!status) save_on_the_way(trainer, observer);
     }
     if (status && status != STATUS_INTERRUPTED) return status;
+    if (!status) {
+        early_stopping_restore(&trainer->stopping, &trainer->mlp, &trainer->optimizer, &trainer->state.best);
+        trainer->tested &= trainer->state.best.epoch == 0; /* tested were the last ones */
+    }
     /* first, since the test costs time and may be interrupted for good */
     const enum status saved =
         trainer->config->save[0] ? trainer_save(trainer, trainer->config->save) : STATUS_OK;
@@ -327,8 +331,7 @@ enum status trainer_save(struct trainer *trainer, const char *path) {
     struct profile *profile = trainer->compute->device.profile;
     trainer->compute->device.driver->synchronize(&trainer->compute->device);
     if (profile) profile_divert(profile, PART_CHECKPOINT);
-    const enum status status =
-        checkpoint_save(path, &trainer->mlp, &trainer->optimizer, trainer->config, &trainer->state);
+    const enum status status = checkpoint_save(path, &trainer->mlp, trainer->config, &trainer->state);
     if (profile) profile_restore(profile);
     return status;
 }

@@ -7,8 +7,10 @@
 
 #include "src/nn/augmenter.h"
 #include "src/nn/checkpoint.h"
+#include "src/nn/early_stopping.h"
 #include "src/nn/optimizer.h"
 #include "src/nn/samples.h"
+#include "src/nn/schedule.h"
 
 struct engine;
 
@@ -19,6 +21,7 @@ struct epoch_record {
     uint64_t train_correct, train_images; /* while training: each image before the update of its step */
     bool on_validation;                   /* the evaluation read the validation part, not the test set */
     struct evaluation evaluation;
+    struct evaluation average; /* the same of the moving average of the weights; total 0: there is none */
     double seconds, images_per_second; /* of training alone */
     struct profile time;               /* of this epoch */
 };
@@ -27,6 +30,9 @@ struct run_summary {
     bool done;     /* filled */
     size_t epochs; /* finished in this run */
     struct evaluation test;
+    struct evaluation average; /* of the moving average of the weights; total 0: there is none */
+    bool stopped_early;
+    int64_t best_epoch;          /* with early stopping: the weights are those after it; 0: without */
     double median_epoch_seconds; /* 0 if no epoch was finished */
     struct profile time;         /* of the whole run */
     bool interrupted;
@@ -53,6 +59,7 @@ struct trainer {
     char notice[320];     /* why the engine is not the one that was asked for; "" if it is */
     struct mlp mlp;
     struct optimizer optimizer;
+    struct early_stopping stopping;
     struct samples train, validation, test;
     struct augmenter augmenter;        /* of train */
     size_t batch, steps;               /* rows of a full batch, steps of an epoch */
@@ -61,21 +68,23 @@ struct trainer {
     double *epoch_seconds;             /* of the epochs that this run did from their first step */
     size_t epochs_done;                /* of this run */
     struct evaluation last_test;       /* of the test set, when `tested` */
-    bool tested;                       /* last_test is that of the weights as they are */
+    struct evaluation last_average;    /* the same of the moving average of the weights */
+    bool tested;                       /* both are those of the weights as they are */
 
     /* Device memory of one epoch. */
-    uint32_t *order;     /* [train.count]: the images, batch after batch */
-    double *rates;       /* [steps]: learning rates */
-    double *losses;      /* [steps]: mean loss of each batch */
-    struct tally *tally; /* of the epoch */
-    /* The order and the rates of the epoch after it, where the device takes them early. */
+    uint32_t *order;              /* [train.count]: the images, batch after batch */
+    struct step_scalars *scalars; /* [steps]: learning rates and the like */
+    double *losses;               /* [steps]: mean loss of each batch */
+    struct tally *tally;          /* of the epoch */
+    /* The order and the scalars of the epoch after it, where the device takes them early. */
     uint32_t *early_order;
-    double *early_rates;
+    struct step_scalars *early_scalars;
     int64_t early; /* the epoch that they are for; -1: none */
     /* Host memory of the same sizes. */
     uint32_t *host_order;
-    double *host_rates, *host_losses;
-    int64_t drawn; /* the epoch that host_order and host_rates are for; -1: none */
+    struct step_scalars *host_scalars;
+    double *host_losses;
+    int64_t drawn; /* the epoch that host_order and host_scalars are for; -1: none */
 };
 
 /* Takes up the data (pixels are copied to the device; the validation part is split off), allocates
@@ -86,7 +95,7 @@ enum status trainer_open(struct trainer *trainer, struct compute *compute, const
                          const struct dataset_pair *data, const struct checkpoint *resume);
 void trainer_close(struct trainer *trainer);
 
-/* Trains to config->epochs. STATUS_FAILED on a loss that is not finite (epoch, step and layer in the
+/* Trains to config->epochs, or until there is nothing better for config->patience epochs; then the weights are those of the best epoch. STATUS_FAILED on a loss that is not finite (epoch, step and layer in the
    message), STATUS_INTERRUPTED when stopped, STATUS_FAILED when the last checkpoint could not be written.
    summary->done is set in all cases but the first, and the summary filled. */
 enum status trainer_run(struct trainer *trainer, const struct trainer_observer *observer,

@@ -1,0 +1,86 @@
+/* Values that are right one by one, but not together. */
+#include "src/nn/config.h"
+
+static bool is_set(const struct config *config, const char *key) {
+    return config->origin[config_key_find(key) - config_key_at(0)] != FROM_DEFAULT;
+}
+
+enum status config_check_recipe(const struct config *config) {
+    const bool adam = config->optimizer != OPTIMIZER_SGD;
+    const char *optimizer = config_choice("optimizer", config->optimizer);
+    if (config->nesterov && (adam || config->momentum == 0))
+        return status_set(STATUS_USAGE,
+                          "nesterov is a way to use the momentum of sgd: it needs --optimizer sgd and "
+                          "--momentum, such as 0.9");
+    if (adam && config->momentum != 0)
+        return status_set(STATUS_USAGE, "optimizer %s has no momentum, but beta1: leave --momentum out",
+                          optimizer);
+    if (adam && !is_set(config, "learning-rate"))
+        return status_set(STATUS_USAGE,
+                          "the default learning-rate is one for sgd: give --learning-rate for optimizer %s, "
+                          "such as 0.001",
+                          optimizer);
+    if (config->warmup_steps && config->warmup_epochs > 0)
+        return status_set(STATUS_USAGE,
+                          "warmup-steps and warmup-epochs say the same thing twice: give one of them");
+    if (config->schedule == SCHEDULE_ONE_CYCLE && (config->warmup_steps || config->warmup_epochs > 0))
+        return status_set(STATUS_USAGE,
+                          "schedule one-cycle rises by itself, over pct-start of the steps: give no warm-up");
+    if (config->dropout > 0 && config->layers.count < 3)
+        return status_set(STATUS_USAGE,
+                          "dropout is for hidden layers, and layers has none: leave it out, or use "
+                          "--input-dropout");
+    if (config->patience && !config->validation)
+        return status_set(
+            STATUS_USAGE,
+            "patience looks at the validation accuracy: hold a part of the training set out with "
+            "--validation, such as 10000");
+    return STATUS_OK;
+}
+
+/* A label that the network has no output for. */
+static enum status check_labels(const struct dataset *set, const char *part, size_t outputs) {
+    for (size_t i = 0; i < set->count; i++)
+        if (set->labels[i] >= outputs)
+            return status_set(
+                STATUS_BAD_DATA,
+                "image %zu of the %s set has the label %u, but layers ends with %zu outputs (0 to %zu)", i,
+                part, set->labels[i], outputs, outputs - 1);
+    return STATUS_OK;
+}
+
+enum status config_check_images(const struct config *config, const struct dataset *set) {
+    const size_t most = AUGMENT_MOST_SIDE;
+    if ((!config->augment && !config->input_size) || (set->height <= most && set->width <= most))
+        return STATUS_OK;
+    return status_set(
+        STATUS_USAGE,
+        "augment and input-size take images of up to %zu x %zu pixels, and these have %zu x %zu", most, most,
+        set->height, set->width);
+}
+
+enum status config_check_data(const struct config *config, const struct dataset_pair *data) {
+    const struct layer_list *layers = &config->layers;
+    const size_t outputs = layers->width[layers->count - 1];
+    const size_t features =
+        config_input_side(config, data->test.height) * config_input_side(config, data->test.width);
+    const enum status recipe = config_check_recipe(config);
+    if (recipe) return recipe;
+    if (layers->width[0] != features)
+        return status_set(
+            STATUS_USAGE, "layers starts with %zu, but the images have %zu pixels%s: set --layers %zu-...",
+            layers->width[0], features, config->input_size ? " after input-size" : "", features);
+    if (outputs > DATASET_MAX_CLASSES)
+        return status_set(STATUS_USAGE, "layers ends with %zu outputs, but a label is a byte: at most %d",
+                          outputs, DATASET_MAX_CLASSES);
+    if (config->precision != GEMM_TRUE && config->dtype == GEMM_F64)
+        return status_set(STATUS_USAGE, "precision %s rounds float32 operands: use it with --dtype f32",
+                          config_choice("precision", config->precision));
+    if (data->train.count && (size_t)config->validation >= data->train.count)
+        return status_set(STATUS_USAGE,
+                          "validation takes %lld of %zu training images: leave some to train on",
+                          (long long)config->validation, data->train.count);
+    enum status status = config_check_images(config, &data->test);
+    if (!status) status = check_labels(&data->train, "training", outputs);
+    return status ? status : check_labels(&data->test, "test", outputs);
+}

@@ -1,0 +1,388 @@
+/* Trainings with all that a recipe can ask for: resume, threads, early stopping, averages, bad steps, mistakes. */
+#include "tests/training_bench.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "src/nn/evaluate.h"
+
+static const char *const recipes[] = {
+    "layers=42-30-20-4 batch-size=16 epochs=6 validation=10 patience=100 optimizer=adamw lr=0.01 "
+    "weight-decay=0.1 "
+    "clip-norm=0.8 max-norm=1.5 ema-decay=0.9 dropout=0.3 input-dropout=0.1 label-smoothing=0.1 "
+    "schedule=cosine "
+    "warmup-epochs=1.5 log-steps=18",
+    "layers=42-30-20-4 batch-size=16 epochs=6 validation=10 optimizer=sgd momentum=0.9 nesterov=on lr=0.1 "
+    "schedule=one-cycle ema-decay=0.9 dropout=0.3 activation=tanh clip-norm=1 log-steps=18",
+    "layers=42-30-20-4 batch-size=16 epochs=6 validation=10 optimizer=adam lr=0.01 weight-decay=0.01 "
+    "max-norm=2 "
+    "ema-decay=0.5 input-dropout=0.2 label-smoothing=0.2 precision=bf16 log-steps=18",
+};
+enum { RECIPES = sizeof recipes / sizeof *recipes, STEPS = 18 };
+
+static void open_recipe(struct bench *bench, size_t recipe, const char *how,
+                        const struct checkpoint *resume) {
+    char settings[640];
+    snprintf(settings, sizeof settings, "engine=eager %s %s", recipes[recipe], how);
+    bench_open(bench, settings, resume);
+}
+
+/* Weights and all that is kept beside them. */
+static void assert_same_network(const struct mlp *a, const struct mlp *b) {
+    const size_t bytes = a->parameter_elements * dtype_size(a->dtype);
+    assert_memory_equal(a->parameters, b->parameters, bytes);
+    assert_int_equal(a->kept_count, b->kept_count);
+    for (size_t i = 0; i < a->kept_count; i++) {
+        assert_string_equal(a->kept[i].prefix, b->kept[i].prefix);
+        assert_memory_equal(a->kept[i].memory, b->kept[i].memory, bytes);
+    }
+}
+
+static void resume_equals_uninterrupted(void **state) {
+    (void)state;
+    static const char *const backends[] = {"backend=serial threads=1", "backend=tuned threads=2"};
+    char path[256], how[512];
+    snprintf(path, sizeof path, "%s", support_path("recipe.safetensors"));
+    for (size_t r = 0; r < RECIPES; r++)
+        for (size_t b = 0; b < 2; b++)
+            for (size_t stop = 1; stop < STEPS; stop += 4) { /* within epochs and at their ends */
+                struct bench whole, first, second;
+                struct run_summary summary, resumed;
+                struct checkpoint checkpoint;
+                open_recipe(&whole, r, backends[b], NULL);
+                assert_status(bench_run(&whole, &summary), STATUS_OK);
+                snprintf(how, sizeof how, "%s save=%s", backends[b], path);
+                open_recipe(&first, r, how, NULL);
+                first.stop_after = stop;
+                assert_status(bench_run(&first, &resumed), STATUS_INTERRUPTED);
+                assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
+                open_recipe(&second, r, backends[b], &checkpoint);
+                checkpoint_close(&checkpoint);
+                assert_status(bench_run(&second, &resumed), STATUS_OK);
+
+                assert_same_network(&whole.trainer.mlp, &second.trainer.mlp);
+                assert_memory_equal(&whole.trainer.state, &second.trainer.state, sizeof whole.trainer.state);
+                assert_memory_equal(whole.losses, first.losses, stop * sizeof(double));
+                assert_memory_equal(whole.losses + stop, second.losses + stop,
+                                    (STEPS - stop) * sizeof(double));
+                assert_memory_equal(&summary.average, &resumed.average, sizeof summary.average);
+                assert_true(summary.average.total > 0);
+                assert_int_equal(summary.best_epoch, resumed.best_epoch);
+                bench_close(&whole);
+                bench_close(&first);
+                bench_close(&second);
+            }
+}
+
+static void threads_change_no_bit(void **state) {
+    (void)state;
+    for (size_t r = 0; r < RECIPES; r++) {
+        struct bench one, more;
+        struct run_summary summary;
+        open_recipe(&one, r, "backend=serial threads=1", NULL);
+        assert_status(bench_run(&one, &summary), STATUS_OK);
+        for (int threads = 1; threads < 4; threads++) {
+            char how[64];
+            snprintf(how, sizeof how, "backend=openmp threads=%d", threads);
+            open_recipe(&more, r, how, NULL);
+            assert_status(bench_run(&more, &summary), STATUS_OK);
+            assert_same_network(&one.trainer.mlp, &more.trainer.mlp);
+            bench_close(&more);
+        }
+        bench_close(&one);
+    }
+}
+
+/* They all learn, and do what they are told: without any one of these keys the weights are others. */
+static void every_key_counts(void **state) {
+    (void)state;
+    static const struct {
+        size_t recipe;
+        const char *off;
+    } cases[] = {
+        {0, "clip-norm=0"},       {0, "max-norm=0"},        {0, "dropout=0"},      {0, "input-dropout=0"},
+        {0, "label-smoothing=0"}, {0, "weight-decay=0"},    {0, "optimizer=adam"}, {0, "warmup-epochs=0"},
+        {0, "beta1=0.5"},         {0, "beta2=0.5"},         {0, "epsilon=0.1"},    {0, "schedule=constant"},
+        {1, "nesterov=off"},      {1, "schedule=constant"}, {1, "pct-start=0.6"},  {1, "div-factor=2"},
+        {1, "clip-norm=0"},       {1, "dropout=0.31"},      {2, "weight-decay=0"}, {2, "seed=2"}};
+    struct run_summary summary;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct bench with, without;
+        open_recipe(&with, cases[i].recipe, "backend=serial threads=1", NULL);
+        open_recipe(&without, cases[i].recipe, cases[i].off, NULL);
+        assert_status(bench_run(&with, &summary), STATUS_OK);
+        assert_status(bench_run(&without, &summary), STATUS_OK);
+        const size_t bytes = with.trainer.mlp.parameter_elements * sizeof(float);
+        if (memcmp(with.trainer.mlp.parameters, without.trainer.mlp.parameters, bytes) == 0)
+            fail_msg("%s changes nothing", cases[i].off);
+        bench_close(&with);
+        bench_close(&without);
+    }
+    struct bench bench;
+    bench_open(
+        &bench,
+        "backend=serial threads=1 layers=42-64-4 batch-size=10 epochs=60 optimizer=adamw lr=0.01 dropout=0.2 "
+        "label-smoothing=0.05 clip-norm=1 max-norm=4 ema-decay=0.95 schedule=one-cycle",
+        NULL);
+    assert_status(bench_run(&bench, &summary), STATUS_OK);
+    assert_true(summary.test.correct >= 45 && summary.average.correct >= 45);
+    bench_close(&bench);
+}
+
+/* The column that is shown is what a network with the saved averages says. */
+static void the_average_is_evaluated_and_saved(void **state) {
+    (void)state;
+    static const char *const precisions[] = {"f32", "bf16"};
+    for (size_t p = 0; p < 2; p++) {
+        struct bench bench;
+        struct run_summary summary;
+        struct checkpoint checkpoint;
+        struct mlp average;
+        struct evaluation evaluation;
+        char settings[400];
+        const char *path = support_path("average.safetensors");
+        snprintf(settings, sizeof settings,
+                 "backend=serial threads=1 layers=42-30-4 batch-size=16 epochs=3 lr=0.3 ema-decay=0.9 "
+                 "precision=%s "
+                 "save=%s",
+                 precisions[p], path);
+        bench_open(&bench, settings, NULL);
+        assert_status(bench_run(&bench, &summary), STATUS_OK);
+        assert_true(summary.average.total == 50 && summary.average.loss != summary.test.loss);
+        assert_memory_equal(&summary.average, &bench.last.average, sizeof summary.average);
+
+        assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
+        assert_status(mlp_open(&average, &bench.compute, &bench.config, 50), STATUS_OK);
+        assert_status(checkpoint_restore_average(&checkpoint, &average), STATUS_OK);
+        assert_status(samples_evaluate(&bench.trainer.test, &average, bench.trainer.tally, &evaluation, NULL),
+                      STATUS_OK);
+        assert_true(evaluation.loss == summary.average.loss && evaluation.correct == summary.average.correct);
+        bench.trainer.tested = false; /* and the weights themselves are still in their place */
+        assert_status(evaluate_test(&bench.trainer), STATUS_OK);
+        assert_true(bench.trainer.last_test.loss == summary.test.loss);
+        checkpoint_close(&checkpoint);
+        mlp_close(&average);
+        bench_close(&bench);
+    }
+}
+
+static void a_file_without_average(void **state) {
+    (void)state;
+    static const char recipe[] = "backend=serial threads=1 layers=42-9-4 batch-size=16 epochs=2";
+    struct bench bench;
+    struct run_summary summary;
+    struct checkpoint checkpoint;
+    char settings[400];
+    const char *path = support_path("plain.safetensors");
+    snprintf(settings, sizeof settings, "%s save=%s", recipe, path);
+    bench_open(&bench, settings, NULL);
+    assert_status(bench_run(&bench, &summary), STATUS_OK);
+    assert_true(summary.average.total == 0 && bench.last.average.total == 0 && summary.best_epoch == 0);
+    assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
+    assert_status(checkpoint_restore_average(&checkpoint, &bench.trainer.mlp), STATUS_USAGE);
+    assert_says(status_message(), "no moving average");
+    bench_close(&bench);
+    /* going on with one, it starts as the weights */
+    snprintf(settings, sizeof settings, "%s ema-decay=0.9", recipe);
+    bench_open(&bench, settings, &checkpoint);
+    assert_memory_equal(bench.trainer.optimizer.average, bench.trainer.mlp.parameters,
+                        bench.trainer.mlp.parameter_elements * sizeof(float));
+    bench_close(&bench);
+    checkpoint_close(&checkpoint);
+}
+
+/* --- early stopping --- */
+
+struct watch {
+    struct evaluation epoch[100];
+    size_t epochs;
+};
+
+static void on_epoch(void *self, const struct epoch_record *record) {
+    struct watch *watch = self;
+    watch->epoch[watch->epochs++] = record->average.total ? record->average : record->evaluation;
+}
+
+static void early_stopping(void **state) {
+    (void)state;
+    enum { PATIENCE = 3, EPOCHS = 60 };
+    static const char *const ways[] = {"", "ema-decay=0.5", "precision=bf16"};
+    for (size_t w = 0; w < 3; w++) {
+        static const char recipe[] =
+            "backend=serial threads=1 layers=42-30-4 batch-size=16 lr=0.5 validation=20";
+        struct bench stopped, until_best;
+        struct run_summary summary, plain;
+        struct watch watch = {.epochs = 0};
+        const struct trainer_observer observer = {.self = &watch, .epoch = on_epoch};
+        char settings[400];
+        snprintf(settings, sizeof settings, "%s %s epochs=%d patience=%d", recipe, ways[w], EPOCHS, PATIENCE);
+        bench_open(&stopped, settings, NULL);
+        assert_status(trainer_run(&stopped.trainer, &observer, &summary), STATUS_OK);
+        size_t best = 0, last = 0;
+        for (; last < EPOCHS && (last == 0 || last - best <= PATIENCE); last++) {
+            const struct evaluation *now = &watch.epoch[last], *then = &watch.epoch[best];
+            if (now->correct > then->correct || (now->correct == then->correct && now->loss < then->loss))
+                best = last;
+        }
+        assert_true(last < EPOCHS && best > 0); /* it did something */
+        assert_int_equal(watch.epochs, last);
+        assert_int_equal(summary.best_epoch, best + 1);
+        assert_true(summary.stopped_early && summary.epochs == last);
+
+        snprintf(settings, sizeof settings, "%s %s epochs=%zu", recipe, ways[w], best + 1);
+        bench_open(&until_best, settings, NULL);
+        assert_status(bench_run(&until_best, &plain), STATUS_OK);
+        const size_t bytes = stopped.trainer.mlp.parameter_elements * sizeof(float);
+        assert_memory_equal(stopped.trainer.mlp.parameters, until_best.trainer.mlp.parameters, bytes);
+        if (w == 1)
+            assert_memory_equal(stopped.trainer.optimizer.average, until_best.trainer.optimizer.average,
+                                bytes);
+        assert_memory_equal(&summary.test, &plain.test, sizeof plain.test);
+        bench_close(&stopped);
+        bench_close(&until_best);
+    }
+}
+
+/* Stopped anywhere and gone on with, it ends at the same epoch with the same weights. */
+static void early_stopping_is_resumed(void **state) {
+    (void)state;
+    static const char recipe[] =
+        "backend=serial threads=1 engine=eager layers=42-30-4 batch-size=16 lr=0.5 validation=20 epochs=60 "
+        "ema-decay=0.5 patience=3";
+    struct bench whole;
+    struct run_summary summary;
+    char settings[400];
+    const char *path = support_path("stopping.safetensors");
+    bench_open(&whole, recipe, NULL);
+    assert_status(bench_run(&whole, &summary), STATUS_OK);
+    const size_t steps = summary.epochs * whole.trainer.steps;
+    snprintf(settings, sizeof settings, "%s save=%s", recipe, path);
+    for (size_t stop = 1; stop < steps; stop += steps / 7 + 1) {
+        struct bench first, second;
+        struct run_summary resumed;
+        struct checkpoint checkpoint;
+        bench_open(&first, settings, NULL);
+        first.stop_after = stop;
+        assert_status(bench_run(&first, &resumed), STATUS_INTERRUPTED);
+        assert_int_equal(resumed.best_epoch, 0); /* the weights are the last ones */
+        bench_close(&first);
+        assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
+        bench_open(&second, recipe, &checkpoint);
+        checkpoint_close(&checkpoint);
+        assert_status(bench_run(&second, &resumed), STATUS_OK);
+        assert_true(resumed.best_epoch == summary.best_epoch && resumed.stopped_early);
+        assert_same_network(&whole.trainer.mlp, &second.trainer.mlp);
+        bench_close(&second);
+    }
+    /* gone on with after its end, it has nothing to do */
+    struct bench again;
+    struct run_summary nothing;
+    struct checkpoint checkpoint;
+    assert_status(trainer_save(&whole.trainer, path), STATUS_OK);
+    assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
+    bench_open(&again, recipe, &checkpoint);
+    checkpoint_close(&checkpoint);
+    assert_status(bench_run(&again, &nothing), STATUS_OK);
+    assert_int_equal(nothing.epochs, 0);
+    assert_same_network(&whole.trainer.mlp, &again.trainer.mlp);
+    bench_close(&again);
+    bench_close(&whole);
+}
+
+/* --- what goes wrong --- */
+
+static void a_bad_step_changes_nothing(void **state) {
+    (void)state;
+    for (size_t r = 0; r < RECIPES; r++) {
+        struct bench bench, same;
+        struct run_summary summary;
+        open_recipe(&bench, r, "backend=serial threads=1 epochs=2", NULL);
+        open_recipe(&same, r, "backend=serial threads=1 epochs=2", NULL);
+        assert_status(bench_run(&bench, &summary), STATUS_OK);
+        assert_status(bench_run(&same, &summary), STATUS_OK);
+        bench.config.epochs = 3;
+        const struct mlp_layer *layer = &bench.trainer.mlp.layer[2];
+        const float kept = ((float *)layer->bias)[1];
+        ((float *)layer->bias)[1] = NAN;
+        assert_status(bench_run(&bench, &summary), STATUS_FAILED);
+        assert_says(status_message(), "epoch 3, step 1; it starts in layer 3");
+        ((float *)layer->bias)[1] = kept;
+        assert_same_network(&bench.trainer.mlp, &same.trainer.mlp);
+        bench_close(&bench);
+        bench_close(&same);
+    }
+}
+
+static void engine_fused_says_what_it_has_not(void **state) {
+    (void)state;
+    static const struct {
+        const char *settings, *says;
+    } cases[] = {{"optimizer=adamw lr=0.01", "no adamw"},
+                 {"momentum=0.9 nesterov=on", "no nesterov"},
+                 {"dropout=0.5", "no dropout"},
+                 {"input-dropout=0.5", "no dropout"},
+                 {"label-smoothing=0.1", "no label smoothing"},
+                 {"clip-norm=1", "no clipping by norm"},
+                 {"max-norm=1", "no max-norm"},
+                 {"ema-decay=0.9", "no moving average of the weights"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct bench bench;
+        char settings[200];
+        snprintf(settings, sizeof settings, "backend=tuned layers=42-30-4 epochs=1 engine=fused %s",
+                 cases[i].settings);
+        bench_open(&bench, settings, NULL);
+        assert_string_equal(bench.trainer.engine->name, "eager");
+        assert_says(bench.trainer.notice, cases[i].says);
+        bench_close(&bench);
+    }
+    struct bench bench; /* what it has: schedules and early stopping */
+    bench_open(&bench,
+               "backend=tuned layers=42-30-4 epochs=1 engine=fused momentum=0.9 schedule=one-cycle "
+               "validation=10 patience=2",
+               NULL);
+    assert_string_equal(bench.trainer.engine->name, "fused");
+    bench_close(&bench);
+}
+
+static void keys_that_do_not_go_together(void **state) {
+    (void)state;
+    static const struct {
+        const char *settings, *says; /* NULL: they do */
+    } cases[] = {
+        {"nesterov=on", "nesterov is a way to use the momentum of sgd"},
+        {"nesterov=on optimizer=adam lr=0.1", "nesterov is a way to use the momentum of sgd"},
+        {"nesterov=on momentum=0.9", NULL},
+        {"optimizer=adam momentum=0.9 lr=0.1", "optimizer adam has no momentum"},
+        {"optimizer=adamw", "give --learning-rate for optimizer adamw"},
+        {"optimizer=adamw lr=0.001", NULL},
+        {"warmup-steps=3 warmup-epochs=1", "the same thing twice"},
+        {"schedule=one-cycle warmup-epochs=1", "one-cycle rises by itself"},
+        {"schedule=one-cycle warmup-steps=1", "one-cycle rises by itself"},
+        {"layers=784-10 dropout=0.5", "layers has none"},
+        {"layers=784-10 input-dropout=0.5", NULL},
+        {"patience=3", "--validation"},
+        {"patience=3 validation=100", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct config config;
+        support_config(&config, cases[i].settings);
+        assert_status(config_check_recipe(&config), cases[i].says ? STATUS_USAGE : STATUS_OK);
+        if (cases[i].says) assert_says(status_message(), cases[i].says);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(resume_equals_uninterrupted),
+        cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(every_key_counts),
+        cmocka_unit_test(the_average_is_evaluated_and_saved),
+        cmocka_unit_test(a_file_without_average),
+        cmocka_unit_test(early_stopping),
+        cmocka_unit_test(early_stopping_is_resumed),
+        cmocka_unit_test(a_bad_step_changes_nothing),
+        cmocka_unit_test(engine_fused_says_what_it_has_not),
+        cmocka_unit_test(keys_that_do_not_go_together),
+    };
+    return cmocka_run_group_tests_name("recipe", tests, NULL, NULL);
+}

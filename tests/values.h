@@ -1,0 +1,25 @@
+/* Arrays of any dtype, read and written as doubles: what tests of element-wise ops share. */
+#ifndef TESSERA_TESTS_VALUES_H
+#define TESSERA_TESTS_VALUES_H
+
+#include "src/device/dtype.h"
+
+struct values {
+    enum gemm_dtype dtype;
+    void *data; /* to be freed */
+};
+
+struct values values_make(enum gemm_dtype dtype, size_t count); /* zeros */
+/* Uniform in +-scale; another substream, other numbers. */
+struct values values_random(enum gemm_dtype dtype, size_t count, double scale, uint32_t substream);
+
+double values_get(struct values values, size_t i);
+void values_set(struct values values, size_t i, double value);
+
+/* What parameters are kept as beside activations of this dtype. */
+enum gemm_dtype values_real_of(int dtype);
+
+/* Roundings to allow for: those of the arithmetic, and where it is float32, one to bfloat16. */
+double values_roundings(double count, enum gemm_dtype dtype);
+
+#endif
