@@ -52,7 +52,7 @@ static enum status open_trainer(struct member *member) {
         status = trainer_open(&member->trainer, member->compute, config, ensemble->data,
                               resume ? &checkpoint : NULL);
     if (!status && config->save_init[0])
-        status = checkpoint_save(config->save_init, &member->trainer.mlp, NULL, config, NULL);
+        status = checkpoint_save(config->save_init, &member->trainer.mlp, config, NULL);
     if (resume) checkpoint_close(&checkpoint);
     if (member > ensemble->member) member->trainer.notice[0] = '\0'; /* the first has said it */
     return in_member(member, status);
