@@ -45,7 +45,8 @@ static void resume_equals_uninterrupted(void **state) {
     snprintf(path, sizeof path, "%s", support_path("recipe.safetensors"));
     for (size_t r = 0; r < RECIPES; r++)
         for (size_t b = 0; b < 2; b++)
-            for (size_t stop = 1; stop < STEPS; stop += 4) { /* within epochs and at their ends */
+            for (size_t stop = 1;
+                 stop<STEPS; stop += support_stride()> 1 ? 10 : 4) { /* within epochs and at their ends */
                 struct bench whole, first, second;
                 struct run_summary summary, resumed;
                 struct checkpoint checkpoint;
@@ -81,7 +82,7 @@ static void threads_change_no_bit(void **state) {
         struct run_summary summary;
         open_recipe(&one, r, "backend=serial threads=1", NULL);
         assert_status(bench_run(&one, &summary), STATUS_OK);
-        for (int threads = 1; threads < 4; threads++) {
+        for (int threads = support_stride() > 1 ? 3 : 1; threads < 4; threads++) {
             char how[64];
             snprintf(how, sizeof how, "backend=openmp threads=%d", threads);
             open_recipe(&more, r, how, NULL);
@@ -106,7 +107,7 @@ static void every_key_counts(void **state) {
         {1, "nesterov=off"},      {1, "schedule=constant"}, {1, "pct-start=0.6"},  {1, "div-factor=2"},
         {1, "clip-norm=0"},       {1, "dropout=0.31"},      {2, "weight-decay=0"}, {2, "seed=2"}};
     struct run_summary summary;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i<sizeof cases / sizeof *cases; i += support_stride()> 5 ? 5 : 1) {
         struct bench with, without;
         open_recipe(&with, cases[i].recipe, "backend=serial threads=1", NULL);
         open_recipe(&without, cases[i].recipe, cases[i].off, NULL);

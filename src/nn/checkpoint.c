@@ -1,11 +1,11 @@
 #include "src/nn/checkpoint.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/platform.h"
 #include "src/base/text.h"
+#include "src/nn/checkpoint_state.h"
 
 /* --- tensors --- */
 
@@ -64,38 +64,6 @@ static enum status collect(struct mlp *mlp, void *arena, const char *prefix, str
 
 /* --- writing --- */
 
-enum { STATE_KEYS = 8, BEST_KEYS = 3, STATE_TEXT = 64 };
-
-/* The state as text; doubles in hexadecimal, which is exact. */
-static size_t state_metadata(const struct train_state *state, int64_t seed, char text[STATE_KEYS][STATE_TEXT],
-                             struct metadata *metadata) {
-    static const char *const keys[STATE_KEYS] = {"tessera.epoch",  "tessera.step",    "tessera.loss_sum",
-                                                 "tessera.images", "tessera.correct", "tessera.batches",
-                                                 "tessera.rng",    "tessera.updates"};
-    snprintf(text[0], STATE_TEXT, "%" PRId64, state->epoch);
-    snprintf(text[1], STATE_TEXT, "%" PRId64, state->step);
-    snprintf(text[2], STATE_TEXT, "%a", state->tally.loss_sum);
-    snprintf(text[3], STATE_TEXT, "%" PRIu64, state->tally.images);
-    snprintf(text[4], STATE_TEXT, "%" PRIu64, state->tally.correct);
-    snprintf(text[5], STATE_TEXT, "%" PRIu64, state->tally.batches);
-    snprintf(text[6], STATE_TEXT, "philox4x32-10 seed %" PRId64, seed);
-    snprintf(text[7], STATE_TEXT, "%" PRIu64, state->updates);
-    for (size_t i = 0; i < STATE_KEYS; i++) metadata[i] = (struct metadata){keys[i], text[i]};
-    return STATE_KEYS;
-}
-
-static size_t best_metadata(const struct best_epoch *best, char text[BEST_KEYS][STATE_TEXT],
-                            struct metadata *metadata) {
-    static const char *const keys[BEST_KEYS] = {"tessera.best_epoch", "tessera.best_correct",
-                                                "tessera.best_loss"};
-    if (!best->epoch) return 0;
-    snprintf(text[0], STATE_TEXT, "%" PRId64, best->epoch);
-    snprintf(text[1], STATE_TEXT, "%" PRIu64, best->correct);
-    snprintf(text[2], STATE_TEXT, "%a", best->loss);
-    for (size_t i = 0; i < BEST_KEYS; i++) metadata[i] = (struct metadata){keys[i], text[i]};
-    return BEST_KEYS;
-}
-
 /* The recipe as the text of a config file; to be freed. */
 static char *recipe_text(const struct config *config) {
     char *text = NULL;
@@ -111,14 +79,13 @@ enum status checkpoint_save(const char *path, struct mlp *mlp, const struct conf
                             const struct train_state *state) {
     const size_t arenas = state ? mlp->kept_count : 0;
     const size_t parameters = 2 * mlp->depth, count = (1 + arenas) * parameters;
-    char state_text[STATE_KEYS][STATE_TEXT], best_text[BEST_KEYS][STATE_TEXT];
+    struct state_text text;
     char *recipe = recipe_text(config);
     struct tensor *tensors = calloc(count, sizeof *tensors);
-    struct metadata metadata[3 + STATE_KEYS + BEST_KEYS] = {
+    struct metadata metadata[3 + STATE_KEYS] = {
         {"format", "pt"}, {"tessera.version", TESSERA_VERSION}, {"tessera.config", recipe}};
     size_t entries = 3;
-    if (state) entries += state_metadata(state, config->seed, state_text, metadata + entries);
-    if (state) entries += best_metadata(&state->best, best_text, metadata + entries);
+    if (state) entries += checkpoint_state_write(state, config->seed, &text, metadata + entries);
 
     enum status status = recipe && tensors ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
     if (!status) status = collect(mlp, mlp->parameters, "", tensors);
@@ -141,10 +108,6 @@ void checkpoint_close(struct checkpoint *checkpoint) {
     safetensors_free(&checkpoint->file);
 }
 
-static enum status bad(const struct checkpoint *checkpoint, const char *what) {
-    return status_set(STATUS_BAD_DATA, "the checkpoint '%s' %s", checkpoint->file.path, what);
-}
-
 /* layers and dtype from the shapes of layers.0.weight, layers.1.weight ... */
 static enum status recipe_from_shapes(const struct checkpoint *checkpoint, struct config *config) {
     char layers[CONFIG_TEXT] = "", name[TENSOR_NAME];
@@ -159,7 +122,7 @@ static enum status recipe_from_shapes(const struct checkpoint *checkpoint, struc
         }
         text_append(layers, sizeof layers, "-%zu", weight->shape[0]);
     }
-    if (!first) return bad(checkpoint, "has no tensor layers.0.weight: it is not of a perceptron");
+    if (!first) return checkpoint_bad(checkpoint, "has no tensor layers.0.weight: it is not of a perceptron");
     enum status status = config_set(config, "layers", layers, FROM_CHECKPOINT, checkpoint->file.path);
     if (!status)
         status =
@@ -179,12 +142,12 @@ static enum status check_tensor(const struct checkpoint *checkpoint, const struc
     char what[400];
     if (!tensor) {
         snprintf(what, sizeof what, "has no tensor %s: it is of another network", wanted->name);
-        return bad(checkpoint, what);
+        return checkpoint_bad(checkpoint, what);
     }
     if (tensor->dtype != mlp->dtype) {
         snprintf(what, sizeof what, "holds %s, not %s: use --dtype %s", dtype_name(tensor->dtype),
                  dtype_name(mlp->dtype), dtype_name(tensor->dtype));
-        return bad(checkpoint, what);
+        return checkpoint_bad(checkpoint, what);
     }
     const size_t in = tensor->rank == 2 ? tensor->shape[1] : 1;
     if (tensor->rank == (wanted->bias ? 1u : 2u) && tensor->shape[0] == wanted->out && in == wanted->in)
@@ -192,7 +155,7 @@ static enum status check_tensor(const struct checkpoint *checkpoint, const struc
     snprintf(what, sizeof what,
              "is of another architecture: its %s goes from %zu to %zu, the network's from %zu to %zu",
              wanted->name, in, tensor->shape[0], wanted->in, wanted->out);
-    return bad(checkpoint, what);
+    return checkpoint_bad(checkpoint, what);
 }
 
 /* The tensors named with `prefix` into an arena laid out as the parameters. */
@@ -216,44 +179,6 @@ static enum status restore_arena(const struct checkpoint *checkpoint, struct mlp
     return status;
 }
 
-static bool state_integer(const struct checkpoint *checkpoint, const char *key, int64_t *value) {
-    const char *text = safetensors_metadata(&checkpoint->file, key);
-    return text && text_parse_int(text, value) && *value >= 0;
-}
-
-static enum status read_best(const struct checkpoint *checkpoint, struct best_epoch *best) {
-    int64_t correct;
-    const char *loss = safetensors_metadata(&checkpoint->file, "tessera.best_loss");
-    if (!safetensors_metadata(&checkpoint->file, "tessera.best_epoch")) return STATUS_OK;
-    if (!state_integer(checkpoint, "tessera.best_epoch", &best->epoch) ||
-        !state_integer(checkpoint, "tessera.best_correct", &correct) || !loss ||
-        !text_parse_real(loss, &best->loss))
-        return bad(checkpoint, "has a best epoch that cannot be read");
-    best->correct = (uint64_t)correct;
-    return STATUS_OK;
-}
-
-/* A file without state (--save-init, or made elsewhere) stands at the start. */
-static enum status read_state(const struct checkpoint *checkpoint, struct train_state *state) {
-    int64_t images, correct, batches, updates;
-    *state = (struct train_state){0};
-    if (!safetensors_metadata(&checkpoint->file, "tessera.epoch")) return STATUS_OK;
-    const char *loss = safetensors_metadata(&checkpoint->file, "tessera.loss_sum");
-    if (!state_integer(checkpoint, "tessera.epoch", &state->epoch) ||
-        !state_integer(checkpoint, "tessera.step", &state->step) ||
-        !state_integer(checkpoint, "tessera.images", &images) ||
-        !state_integer(checkpoint, "tessera.correct", &correct) ||
-        !state_integer(checkpoint, "tessera.batches", &batches) || !loss ||
-        !state_integer(checkpoint, "tessera.updates", &updates) || updates < state->step ||
-        !text_parse_real(loss, &state->tally.loss_sum))
-        return bad(checkpoint, "has training state that cannot be read");
-    state->updates = (uint64_t)updates;
-    state->tally.images = (uint64_t)images;
-    state->tally.correct = (uint64_t)correct;
-    state->tally.batches = (uint64_t)batches;
-    return read_best(checkpoint, &state->best);
-}
-
 /* One of the arenas that the network keeps. */
 static enum status restore_kept(const struct checkpoint *checkpoint, struct mlp *mlp,
                                 const struct mlp_kept *kept, struct train_state *state) {
@@ -275,21 +200,21 @@ static enum status restore_kept(const struct checkpoint *checkpoint, struct mlp 
         "was trained with another optimizer or without momentum, and has no %slayers.N to go on with: use "
         "its --optimizer and --momentum",
         kept->prefix);
-    return bad(checkpoint, what);
+    return checkpoint_bad(checkpoint, what);
 }
 
 static enum status restore_weights(const struct checkpoint *checkpoint, struct mlp *mlp, const char *prefix) {
     char extra[TENSOR_NAME];
     snprintf(extra, sizeof extra, "layers.%zu.weight", mlp->depth);
     if (safetensors_find(&checkpoint->file, extra))
-        return bad(checkpoint, "is of another architecture: it has more layers than the network");
+        return checkpoint_bad(checkpoint, "is of another architecture: it has more layers than the network");
     return restore_arena(checkpoint, mlp, prefix, mlp->parameters);
 }
 
 enum status checkpoint_restore(const struct checkpoint *checkpoint, struct mlp *mlp,
                                struct train_state *state) {
     enum status status = restore_weights(checkpoint, mlp, "");
-    if (!status && state) status = read_state(checkpoint, state);
+    if (!status && state) status = checkpoint_state_read(checkpoint, state);
     if (status || !state) return status;
     if (state->epoch == 0 && state->step == 0) return STATUS_OK; /* all of it starts at zero */
     for (size_t i = 0; i < mlp->kept_count && !status; i++)
@@ -304,34 +229,4 @@ enum status checkpoint_restore_average(const struct checkpoint *checkpoint, stru
                           "--ema-decay",
                           checkpoint->file.path);
     return restore_weights(checkpoint, mlp, "ema.");
-}
-
-enum status checkpoint_check_epoch(const struct checkpoint *checkpoint, const struct config *config,
-                                   const struct train_state *state, size_t batch, size_t steps) {
-    static const char *const keys[] = {"batch-size", "seed", "shuffle", "validation"};
-    const struct tally *tally = &state->tally;
-    struct config kept;
-    char what[400];
-    if (state->epoch > INT32_MAX || (size_t)state->step >= steps || tally->batches != (uint64_t)state->step ||
-        (state->step > 0 && tally->correct > tally->images))
-        return bad(
-            checkpoint,
-            "stands at an epoch and step that cannot be: it was trained on other data, or is corrupted");
-    if (state->step == 0) return STATUS_OK;
-    config_defaults(&kept);
-    const enum status status = checkpoint_recipe(checkpoint, &kept);
-    if (status) return status;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        char now[CONFIG_TEXT], then[CONFIG_TEXT];
-        config_value(config, config_key_find(keys[i]), now, sizeof now);
-        config_value(&kept, config_key_find(keys[i]), then, sizeof then);
-        if (strcmp(now, then) == 0) continue;
-        snprintf(what, sizeof what,
-                 "was written within an epoch: to go on there, %s must be %.100s as then, not %.100s",
-                 keys[i], then, now);
-        return bad(checkpoint, what);
-    }
-    if (tally->images == (uint64_t)state->step * batch) return STATUS_OK;
-    return bad(checkpoint,
-               "has counted another number of images: it was trained on other data, or is corrupted");
 }

@@ -232,8 +232,11 @@ enum status engine_select(struct trainer *trainer, const struct engine **engine)
 void engine_describe(const struct trainer *trainer, char *text, size_t size) {
     const struct gemm_fused *fused = trainer->compute->backend->fused;
     char how[128] = "";
-    if (trainer->engine == &engine_fused && fused->describe)
-        fused->describe(trainer->engine_state, how, sizeof how);
+    if (trainer->engine == &engine_fused) {
+        if (fused->describe) fused->describe(trainer->engine_state, how, sizeof how);
+    } else if (fused && trainer->config->engine == ENGINE_AUTO && beyond_fused(trainer->config)) {
+        snprintf(how, sizeof how, "fused has no %s", beyond_fused(trainer->config));
+    }
     snprintf(text, size, "%s%s%s%s", trainer->engine->name, how[0] ? " (" : "", how, how[0] ? ")" : "");
 }
 

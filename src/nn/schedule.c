@@ -43,10 +43,10 @@ void schedule_epoch(const struct config *config, size_t epoch, size_t steps_per_
                                            (double)steps_per_epoch);
         const uint64_t number = first + s;
         const double t = (double)number;
-        scalars[s] = (struct step_scalars){.learning_rate = rate,
-                                           .adam_rate = rate / (1 - pow(config->beta1, t + 1)),
-                                           .adam_root = 1 / sqrt(1 - pow(config->beta2, t + 1)),
-                                           .average_keep = fmin(config->ema_decay, t / (9 + t)),
-                                           .number = number};
+        scalars[s] = (struct step_scalars){
+            .learning_rate = rate, .average_keep = fmin(config->ema_decay, t / (9 + t)), .number = number};
+        if (config->optimizer == OPTIMIZER_SGD) continue;
+        scalars[s].adam_rate = rate / (1 - pow(config->beta1, t + 1));
+        scalars[s].adam_root = 1 / sqrt(1 - pow(config->beta2, t + 1));
     }
 }
