@@ -193,6 +193,33 @@ int support_run(char *output, size_t size, const char *format, ...) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+size_t support_log(const char *path, const char *type, int seed, cJSON **last) {
+    size_t length, count = 0;
+    char *text = (char *)support_read(path, &length);
+    text[length] = '\0';
+    *last = NULL;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        cJSON *object = cJSON_Parse(line), *other = object;
+        assert_non_null(object);
+        const cJSON *of = cJSON_GetObjectItem(object, "seed");
+        if (strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(object, "type")), type) == 0 &&
+            (!seed || (of && of->valueint == seed))) {
+            count++;
+            other = *last;
+            *last = object;
+        }
+        cJSON_Delete(other);
+    }
+    free(text);
+    return count;
+}
+
+double support_number(const cJSON *object, const char *key) {
+    const cJSON *item = cJSON_GetObjectItem(object, key);
+    assert_true(cJSON_IsNumber(item));
+    return item->valuedouble;
+}
+
 const char *support_plugin(const char *name) {
     static char paths[4][512];
     static size_t next;

@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include <cjson/cJSON.h>
+
 #include "src/backend/compute.h"
 #include "src/data/dataset.h"
 #include "src/backend/registry.h"
@@ -60,6 +62,11 @@ void support_open(struct compute *compute, const char *backend, int threads);
 /* Runs the program (environment variable TESSERA) with these arguments, split by the shell, its standard
    output and error together in `output`. Returns the exit code, or 128 + the signal. */
 int support_run(char *output, size_t size, const char *arguments, ...) __attribute__((format(printf, 3, 4)));
+
+/* How many lines of a log have this type, and this seed unless it is 0; the last of them parsed, to be deleted. */
+size_t support_log(const char *path, const char *type, int seed, cJSON **last);
+/* The value of a key, which must be a number. */
+double support_number(const cJSON *object, const char *key);
 
 /* The path of a plug-in that the Makefile built: "plugins/race.so", "tutorial/my.so". One of a few static buffers. */
 const char *support_plugin(const char *name);

@@ -18,7 +18,10 @@ static void statistics_are_of_the_sorted(void **state) {
     assert_true(statistics_of(NULL, 0).count == 0);
     const struct statistics of = statistics_of(odd, 3);
     assert_true(of.count == 3 && of.median == 2 && of.min == 1 && of.max == 3 && of.noisy);
-    assert_true(statistics_of(even, 4).median == 2.5);
+    const struct statistics spread = statistics_of(even, 4);
+    assert_true(spread.median == 2.5 && spread.mean == 2.5);
+    assert_near(spread.deviation, sqrt((1.5 * 1.5 + 0.5 * 0.5) * 2 / 3), 1e-12); /* of a sample: n - 1 */
+    assert_true(statistics_of(even, 1).deviation == 0);
     assert_false(statistics_of(quiet, 7).noisy); /* one fast and one slow outlier are left aside */
     assert_true(statistics_of(loud, 7).noisy);
     double many[100]; /* spread evenly over 20 %: the median is known much better */

@@ -1,7 +1,6 @@
 /* The program as a user meets it: output, exit codes, files, signals. */
 #include "tests/support.h"
 
-#include <cjson/cJSON.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,33 +34,6 @@ static void trains_and_reports(void **state) {
     assert_int_equal(RUN("train --data %s " SMALL, data), 0);
 }
 
-/* Lines of a log with this type; the last of them parsed. */
-static size_t read_log(const char *path, const char *type, cJSON **last) {
-    size_t length, count = 0;
-    char *text = (char *)support_read(path, &length);
-    text[length] = '\0';
-    *last = NULL;
-    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
-        cJSON *object = cJSON_Parse(line);
-        assert_non_null(object);
-        if (strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(object, "type")), type) == 0) {
-            count++;
-            cJSON_Delete(*last);
-            *last = object;
-        } else {
-            cJSON_Delete(object);
-        }
-    }
-    free(text);
-    return count;
-}
-
-static double number(const cJSON *object, const char *key) {
-    const cJSON *item = cJSON_GetObjectItem(object, key);
-    assert_true(cJSON_IsNumber(item));
-    return item->valuedouble;
-}
-
 static void logs_are_complete(void **state) {
     (void)state;
     const char *log = support_path("run.jsonl"), *csv = support_path("run.csv");
@@ -69,35 +41,37 @@ static void logs_are_complete(void **state) {
     const double start = clock_seconds();
     assert_int_equal(RUN("--data %s " SMALL " --log %s --csv %s --log-steps 7 --seed 5", data, log, csv), 0);
     const double wall = clock_seconds() - start;
-    assert_int_equal(read_log(log, "header", &line), 1);
+    assert_int_equal(support_log(log, "header", 0, &line), 1);
     static const char *const facts[] = {"machine", "cpu",       "compiler", "flags",     "commit", "backend",
                                         "dtype",   "precision", "engine",   "residency", "data"};
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
         assert_true(cJSON_IsString(cJSON_GetObjectItem(line, facts[i])));
-    assert_true(number(line, "seed") == 5 && number(line, "threads") >= 1);
+    assert_true(support_number(line, "seed") == 5 && support_number(line, "threads") >= 1);
     cJSON_Delete(line);
-    assert_int_equal(read_log(log, "step", &line), 7);
-    assert_true(number(line, "step") == 7 && number(line, "loss") > 0);
+    assert_int_equal(support_log(log, "step", 0, &line), 7);
+    assert_true(support_number(line, "step") == 7 && support_number(line, "loss") > 0);
     cJSON_Delete(line);
-    assert_int_equal(read_log(log, "epoch", &line), 3);
-    assert_true(number(line, "epoch") == 3 && number(line, "seconds") > 0 &&
-                number(line, "images_per_second") > 0);
-    assert_true(number(line, "train_accuracy") > 0 && number(line, "train_accuracy") <= 1);
-    const double accuracy = number(line, "test_accuracy"), seconds = number(line, "seconds");
+    assert_int_equal(support_log(log, "epoch", 0, &line), 3);
+    assert_true(support_number(line, "epoch") == 3 && support_number(line, "seconds") > 0 &&
+                support_number(line, "images_per_second") > 0);
+    assert_true(support_number(line, "train_accuracy") > 0 && support_number(line, "train_accuracy") <= 1);
+    const double accuracy = support_number(line, "test_accuracy"), seconds = support_number(line, "seconds");
     cJSON_Delete(line);
-    assert_int_equal(read_log(log, "summary", &line), 1);
-    assert_true(number(line, "test_accuracy") == accuracy && number(line, "test_total") == 100);
-    assert_true(number(line, "test_correct") == accuracy * 100);
-    assert_true(number(line, "total_seconds") > 0 && number(line, "total_seconds") <= wall);
-    assert_true(number(cJSON_GetObjectItem(line, "time"), "evaluation") > 0);
-    assert_true(seconds + number(line, "startup_seconds") < number(line, "total_seconds"));
-    const double total = number(line, "total_seconds");
+    assert_int_equal(support_log(log, "summary", 0, &line), 1);
+    assert_true(support_number(line, "test_accuracy") == accuracy &&
+                support_number(line, "test_total") == 100);
+    assert_true(support_number(line, "test_correct") == accuracy * 100);
+    assert_true(support_number(line, "total_seconds") > 0 && support_number(line, "total_seconds") <= wall);
+    assert_true(support_number(cJSON_GetObjectItem(line, "time"), "evaluation") > 0);
+    assert_true(seconds + support_number(line, "startup_seconds") < support_number(line, "total_seconds"));
+    const double total = support_number(line, "total_seconds");
     double sum = 0;
     const cJSON *part;
     cJSON_ArrayForEach(part, cJSON_GetObjectItem(line, "time")) sum += part->valuedouble;
     assert_near(sum / total, 1, 0.02);
-    assert_true(number(line, "transfer_ratio") == 0 && number(line, "median_epoch_seconds") > 0 &&
-                number(line, "startup_seconds") > 0);
+    assert_true(support_number(line, "transfer_ratio") == 0 &&
+                support_number(line, "median_epoch_seconds") > 0 &&
+                support_number(line, "startup_seconds") > 0);
     cJSON_Delete(line);
 
     size_t length, lines = 0;
@@ -278,7 +252,7 @@ static void resumed_log_is_continued(void **state) {
     cJSON *line;
     assert_int_equal(RUN("--data %s " SMALL " --save %s --log %s --csv %s", data, model, log, csv), 0);
     assert_int_equal(RUN("--resume %s --epochs 5 --log %s --csv %s", model, log, csv), 0);
-    assert_int_equal(read_log(log, "epoch", &line), 5);
+    assert_int_equal(support_log(log, "epoch", 0, &line), 5);
     cJSON_Delete(line);
     assert_int_equal(RUN("--resume %s", model), 0);
     assert_says(output, "nothing to train");

@@ -1,7 +1,6 @@
 /* train --ensemble and eval of several checkpoints as a user meets them; --verbose. */
 #include "tests/support.h"
 
-#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -10,36 +9,6 @@ static char output[1 << 16];
 
 #define RUN(...) support_run(output, sizeof output, __VA_ARGS__)
 #define SMALL "--data %s --layers 42-16-4 --batch-size 32 --epochs 2 --threads 1 "
-
-/* The lines of a log with this type, of this seed unless it is 0; the last of them, to be deleted. */
-static size_t lines_of(const char *path, const char *type, int seed, cJSON **last) {
-    size_t length, count = 0;
-    char *text = (char *)support_read(path, &length);
-    text[length] = '\0';
-    *last = NULL;
-    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
-        cJSON *object = cJSON_Parse(line);
-        assert_non_null(object);
-        const cJSON *of = cJSON_GetObjectItem(object, "seed");
-        const bool wanted = strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(object, "type")), type) == 0 &&
-                            (!seed || (of && of->valueint == seed));
-        count += wanted;
-        if (wanted) cJSON_Delete(*last);
-        if (wanted) {
-            *last = object;
-        } else {
-            cJSON_Delete(object);
-        }
-    }
-    free(text);
-    return count;
-}
-
-static double number(const cJSON *object, const char *key) {
-    const cJSON *item = cJSON_GetObjectItem(object, key);
-    assert_true(cJSON_IsNumber(item));
-    return item->valuedouble;
-}
 
 /* What training says of the committee, evaluating the files says, too. */
 static void an_ensemble_and_its_files(void **state) {
@@ -62,31 +31,31 @@ static void an_ensemble_and_its_files(void **state) {
 
     double mean = 0;
     for (int m = 0; m < 3; m++) {
-        assert_int_equal(lines_of(log, "step", 4 + m, &line), 2);
+        assert_int_equal(support_log(log, "step", 4 + m, &line), 2);
         cJSON_Delete(line);
-        assert_int_equal(lines_of(log, "epoch", 4 + m, &line), 2);
+        assert_int_equal(support_log(log, "epoch", 4 + m, &line), 2);
         cJSON_Delete(line);
-        assert_int_equal(lines_of(log, "summary", 4 + m, &line), 1);
-        mean += number(line, "test_accuracy") / 3;
+        assert_int_equal(support_log(log, "summary", 4 + m, &line), 1);
+        mean += support_number(line, "test_accuracy") / 3;
         cJSON_Delete(line);
     }
-    assert_int_equal(lines_of(log, "ensemble", 0, &line), 1);
-    assert_near(number(line, "test_accuracy_mean"), mean, 1e-12);
-    assert_true(number(line, "members") == 3 && number(line, "test_total") == 100);
-    assert_true(number(line, "seconds") > 0 && number(line, "epoch_seconds") > 0);
+    assert_int_equal(support_log(log, "ensemble", 0, &line), 1);
+    assert_near(support_number(line, "test_accuracy_mean"), mean, 1e-12);
+    assert_true(support_number(line, "members") == 3 && support_number(line, "test_total") == 100);
+    assert_true(support_number(line, "seconds") > 0 && support_number(line, "epoch_seconds") > 0);
     assert_true(cJSON_IsFalse(cJSON_GetObjectItem(line, "at_once")));
-    const double correct = number(line, "test_correct"), loss = number(line, "test_loss");
+    const double correct = support_number(line, "test_correct"), loss = support_number(line, "test_loss");
     cJSON_Delete(line);
 
     assert_int_equal(RUN("eval %s %s %s --threads 1 --log %s", file[0], file[1], file[2], evaluated), 0);
     assert_says(output, "mean of 3 ");
     assert_says(output, "confusion matrix");
-    assert_int_equal(lines_of(evaluated, "evaluation", 0, &line), 4); /* each, and all */
+    assert_int_equal(support_log(evaluated, "evaluation", 0, &line), 4); /* each, and all */
     assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(line, "checkpoint")),
                         "committee of 3 networks");
-    assert_true(number(line, "test_correct") == correct);
-    assert_near(number(line, "loss"), loss, 1e-12);
-    assert_near(number(line, "test_accuracy_mean"), mean, 1e-12);
+    assert_true(support_number(line, "test_correct") == correct);
+    assert_near(support_number(line, "loss"), loss, 1e-12);
+    assert_near(support_number(line, "test_accuracy_mean"), mean, 1e-12);
     cJSON_Delete(line);
 
     char *text = (char *)support_read(csv, &(size_t){0});
@@ -123,13 +92,13 @@ static void targets_are_the_committees(void **state) {
     const char *log = support_path("t.jsonl");
     cJSON *line;
     assert_int_equal(RUN(SMALL "--ensemble 3 --lr 0.02 --log %s", support_data, log), 0);
-    assert_int_equal(lines_of(log, "ensemble", 0, &line), 1);
-    const double reached = number(line, "test_accuracy");
+    assert_int_equal(support_log(log, "ensemble", 0, &line), 1);
+    const double reached = support_number(line, "test_accuracy");
     assert_true(reached > 0 && reached < 1);
     cJSON_Delete(line);
     assert_int_equal(RUN(SMALL "--ensemble 3 --lr 0.02 --target-accuracy %.17g", support_data, reached), 0);
-    assert_int_equal(RUN(SMALL "--ensemble 3 --lr 0.02 --target-accuracy %.17g", support_data, reached + 1e-9),
-                     6);
+    assert_int_equal(
+        RUN(SMALL "--ensemble 3 --lr 0.02 --target-accuracy %.17g", support_data, reached + 1e-9), 6);
 }
 
 static void mistakes_are_named(void **state) {
@@ -162,7 +131,7 @@ static void the_plan_is_explained(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_ensemble_and_its_files), cmocka_unit_test(files_are_those_of_single_runs),
+        cmocka_unit_test(an_ensemble_and_its_files),  cmocka_unit_test(files_are_those_of_single_runs),
         cmocka_unit_test(targets_are_the_committees), cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(the_plan_is_explained),
     };

@@ -337,6 +337,33 @@ static void odd_images_are_left_out(void **state) {
     free(page);
 }
 
+/* Networks that train at once write their epochs in turn: the page is that of networks one after the other. */
+static void networks_of_an_ensemble_are_told_apart(void **state) {
+    (void)state;
+#define HEADER "{\"type\":\"header\",\"backend\":\"b\",\"seed\":1,\"ensemble\":2}\n"
+#define EPOCH(seed, epoch, loss)                                                     \
+    "{\"type\":\"epoch\",\"seed\":" seed ",\"epoch\":" epoch ",\"train_loss\":" loss \
+    ",\"test_accuracy\":0.5}\n"
+#define SUMMARY(seed, seconds) \
+    "{\"type\":\"summary\",\"seed\":" seed ",\"median_epoch_seconds\":" seconds "}\n"
+#define ALL                                                                                   \
+    "{\"type\":\"ensemble\",\"members\":2,\"test_accuracy\":0.75,\"test_accuracy_mean\":0.5," \
+    "\"test_accuracy_deviation\":0.125,\"seconds\":3,\"epoch_seconds\":0.5}\n"
+    char *apart = page_of_text(HEADER EPOCH("1", "1", "0.9") EPOCH("1", "2", "0.7") EPOCH("2", "1", "0.8")
+                                   EPOCH("2", "2", "0.6") SUMMARY("1", "0.25") SUMMARY("2", "0.5") ALL);
+    char *in_turn = page_of_text(HEADER EPOCH("2", "1", "0.8") EPOCH("1", "1", "0.9") EPOCH("1", "2", "0.7")
+                                     EPOCH("2", "2", "0.6") SUMMARY("2", "0.5") SUMMARY("1", "0.25") ALL);
+    assert_string_equal(apart, in_turn);
+    assert_int_equal(count_of(apart, "seed 1"), count_of(apart, "seed 2"));
+    assert_says(apart, "seed 2");
+    assert_says(apart, "250 ms"); /* each with its own summary */
+    assert_says(apart, "500 ms");
+    assert_says(apart, "Ensemble of 2 networks: mean 50.00 %, standard deviation 12.50 %; their committee "
+                       "75.00 %; all of them in 3.00 s, an epoch of all 500 ms.");
+    free(apart);
+    free(in_turn);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_follow_their_header),
@@ -345,6 +372,7 @@ int main(void) {
         cmocka_unit_test(full_page_has_everything),
         cmocka_unit_test(page_needs_nothing_from_elsewhere),
         cmocka_unit_test(no_row_that_is_wrong_has_a_time),
+        cmocka_unit_test(networks_of_an_ensemble_are_told_apart),
         cmocka_unit_test(rows_of_one_name_are_told_apart),
         cmocka_unit_test(missing_sections_name_their_command),
         cmocka_unit_test(hostile_rows_are_harmless),

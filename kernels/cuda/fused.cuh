@@ -28,7 +28,7 @@ struct fused_form {
     const char *name;
 };
 
-extern const fused_form fused_phases, fused_resident;
+extern const fused_form fused_phases, fused_pair, fused_resident;
 
 /* Hands out pieces of `base`; with NULL it only measures. */
 static inline void *fused_take(char *base, size_t *used, size_t bytes) {

@@ -1,8 +1,8 @@
 /* Engine fused, the form for any network: a step is a list of phases, a phase a list of tiles, and the blocks meet between phases.
 
    Phases     forward, layer after layer but the last: tiles of Y = act(X W + b)
-              turn: a block has a row of the batch: last layer, loss, and the way back through the last layer. Beside it the next batch
-              is gathered.
+              turn: a block has a row of the batch, or a warp where blocks have several: last layer, loss, and the way back through the
+              last layer. Beside it the next batch is gathered.
               back, layer after layer: tiles of dZ = (dZ' W^T) act'(Z)
               update: tiles of all dW = X^T dZ, each with its SGD in the write-back; biases; the tally
               That is 2 L - 1 meetings a step of L layers (2 of one). Updates come last, so that no weight changes while it is read.
@@ -17,6 +17,7 @@
 
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/fused_phases.cuh"
+#include "kernels/cuda/fused_turn.cuh"
 #include "kernels/cuda/laps.cuh"
 
 static const int MOST_CLASSES = 128; /* a thread each, of the smallest block */
@@ -129,6 +130,29 @@ static warp_shape best_shape(size_t count, const size_t *m, const size_t *n, siz
     return best;
 }
 
+/* Rows of the batch for a block, at most. */
+static size_t rows_of_block(const fused_network &network, int blocks) {
+    return (network.batch + blocks - 1) / blocks;
+}
+
+/* Does a warp have a row in the turn? */
+static bool warp_a_row(const fused_network &network, int blocks, int warps) {
+    const size_t last = network.depth - 1, in = network.layer[last].in, out = columns_of(network, last);
+    const size_t bytes = network.dtype == GEMM_F32
+                             ? sizeof(float) * turn_elements<float>(warps, in, padded(in), out)
+                             : sizeof(double) * turn_elements<double>(warps, in, padded(in), out);
+    return rows_of_block(network, blocks) > 1 && bytes <= shared_for(warps);
+}
+
+/* Cycles of the turn. */
+static double cycles_of_turn(const fused_network &network, int blocks, int warps) {
+    const size_t last = network.depth - 1, rows = rows_of_block(network, blocks);
+    const double products = (double)(network.layer[last].in * network.layer[last].out) / 32;
+    if (!warp_a_row(network, blocks, warps)) return (double)rows * (3000 + 2 * products);
+    return ceil((double)rows / warps) *
+           (2500 + 6 * products * (double)(rows < (size_t)warps ? rows : warps) / 4);
+}
+
 /* Shapes for every phase; returns the cycles of a step, but for meetings. */
 static double shape_phases(const fused_network *network, int blocks, int warps, phase_shapes *shapes) {
     size_t in[FUSED_MAX_LAYERS], out[FUSED_MAX_LAYERS];
@@ -142,8 +166,7 @@ static double shape_phases(const fused_network *network, int blocks, int warps, 
             shapes->back[l] = best_shape(1, &network->batch, &in[l], out[l], blocks, warps, &cycles);
     }
     shapes->update = best_shape(network->depth, in, out, network->batch, blocks, warps, &cycles);
-    const size_t last = network->depth - 1, rows = (network->batch + blocks - 1) / blocks;
-    return cycles + (double)rows * (3000 + 2.0 * (double)(in[last] * out[last]) / 32);
+    return cycles + cycles_of_turn(*network, blocks, warps);
 }
 
 template <typename T> static size_t lay_out(const phases_state *state, phase_plan<T> *plan, char *base) {
@@ -208,6 +231,7 @@ template <typename T> static bool set_up(phases_state *state) {
     const size_t turn =
         3 * 32 * state->warps + padded(last.in) + last.in * columns_of(network, network.depth - 1);
     plan->weights_fit = turn * sizeof(T) <= shared_for(state->warps);
+    plan->warp_a_row = warp_a_row(network, state->blocks, state->warps);
     shape_phases(&network, state->blocks, state->warps, &plan->shapes);
     const size_t bytes = lay_out(state, plan, NULL);
     if (!CUDA_TRY(fault, cudaMalloc(&state->memory, bytes)) ||
@@ -239,7 +263,7 @@ static double phases_estimate(const tuned_context *context, const fused_network 
         snprintf(why, size, "it needs %zu bytes of shared memory a block", shared_for(MOST_CLASSES / 32));
         return 0;
     }
-    const double slower = network->dtype == GEMM_F64 ? 2 : 1;
+    const double slower = network->dtype == GEMM_F64 ? 2 : 1.7; /* than the arithmetic alone, measured */
     return slower * shape_phases(network, fused_processors(context, network), warps, &shapes) / FUSED_CLOCK +
            MEETING * (double)(2 * network->depth - 1);
 }

@@ -35,6 +35,7 @@ template <typename T> struct phase_plan {
     int padded_batch;
     bool quads;       /* pixels of an image may be read 4 at once */
     bool weights_fit; /* of the last layer, in shared memory */
+    bool warp_a_row;  /* blocks have several rows in the turn */
     bool has_velocity;
     phase_layer<T> layer[FUSED_MAX_LAYERS];
     phase_shapes shapes;
@@ -49,6 +50,13 @@ template <typename T> struct phase_plan {
     struct tally *tally;
     phase_control *control;
 };
+
+/* threadIdx.x, asked for again: what is made of it is not kept in registers from step to step. */
+__device__ inline int thread_now() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
 
 /* --- the phases --- */
 
@@ -79,14 +87,31 @@ template <typename T> struct worker {
         meet(&plan.control->arrived, awaited);
     }
 
-    /* The images of a step, `skip` of this block's rows left out. */
+    /* N pixels, as numbers. */
+    template <int N> __device__ static void convert(T *to, pack<uint8_t, N> pixels) {
+        pack<T, N> values;
+#pragma unroll
+        for (int q = 0; q < N; q++) values.value[q] = T(1.0 / 255.0) * T(pixels.value[q]);
+        pack_at<N>(to) = values;
+    }
+
+    /* The images of a step, `skip` of this block's rows left out: a warp has a row. */
     __device__ void gather(size_t which, int skip) const {
         const phase_matrix<T> to = input_of(0, which);
-        const int count = rows_of(which);
-        for (int r = blockIdx.x + skip * gridDim.x; r < count; r += gridDim.x) {
-            const uint8_t *image = plan.images + (size_t)plan.order[which * plan.batch + r] * plan.features;
-            for (int j = threadIdx.x; j < plan.features; j += blockDim.x)
-                to.at[(size_t)r * to.ld + j] = T(1.0 / 255.0) * T(image[j]);
+        const int count = rows_of(which), warps = blockDim.x / 32, thread = thread_now(), lane = thread % 32;
+#pragma unroll 1
+        for (int r = blockIdx.x + (skip + thread / 32) * gridDim.x; r < count; r += warps * gridDim.x) {
+            const uint8_t *image =
+                plan.images + (size_t)__ldg(plan.order + which * plan.batch + r) * plan.features;
+            T *const row = to.at + (size_t)r * to.ld;
+            const int packed = plan.quads ? plan.features : 0;
+#pragma unroll 4
+            for (int j = 4 * lane; j < packed; j += 128) {
+                const uint32_t four = __ldg(reinterpret_cast<const uint32_t *>(image + j));
+                convert(row + j, reinterpret_cast<const pack<uint8_t, 4> &>(four));
+            }
+#pragma unroll 1
+            for (int j = packed + lane; j < plan.features; j += 32) row[j] = T(1.0 / 255.0) * T(image[j]);
         }
     }
 
@@ -295,22 +320,26 @@ template <typename T> struct worker {
         __syncthreads(); /* before the next row */
     }
 
-    /* Rows that a partial batch does not have: nothing comes from them. */
-    __device__ void clear_row(int r) const {
+    /* Rows that a partial batch does not have: nothing comes from them. By `count` threads, of which this is one. */
+    __device__ void clear_row(int r, int thread, int count) const {
         for (int l = max(plan.depth - 2, 0); l < plan.depth; l++) {
             const phase_matrix<T> &grad = plan.layer[l].grad;
-            for (int j = threadIdx.x; j < grad.ld; j += blockDim.x) grad.at[(size_t)r * grad.ld + j] = 0;
+            for (int j = thread; j < grad.ld; j += count) grad.at[(size_t)r * grad.ld + j] = 0;
         }
     }
+
+    __device__ void turn_by_warps() const; /* fused_turn.cuh */
 
     /* The turn, and the pixels of the step after it: those of the first row are on their way meanwhile. */
     __device__ void turn(bool another) const {
         const phase_layer<T> &last = plan.layer[plan.depth - 1];
         const int t = 4 * threadIdx.x, next = another ? rows_of(step + 1) : 0;
-        const bool ahead = plan.quads && plan.features <= 4 * (int)blockDim.x && (int)blockIdx.x < next;
+        const bool ahead =
+            plan.quads && !plan.warp_a_row && plan.features <= 4 * (int)blockDim.x && (int)blockIdx.x < next;
         const T *weight = last.weight.at;
         pack<uint8_t, 4> pixels = {};
-        if (plan.weights_fit && (int)blockIdx.x < rows) {
+        if (plan.warp_a_row) turn_by_warps();
+        if (plan.weights_fit && !plan.warp_a_row && (int)blockIdx.x < rows) {
             T *const place = input_place() + last.input.ld;
             stage(place, weight, last.in * last.grad.ld);
             weight = place;
@@ -319,20 +348,16 @@ template <typename T> struct worker {
             pixels = pack_at<4>(plan.images +
                                 (size_t)plan.order[(step + 1) * plan.batch + blockIdx.x] * plan.features + t);
 #pragma unroll 1
-        for (int r = blockIdx.x; r < plan.batch; r += gridDim.x) {
+        for (int r = blockIdx.x; r < plan.batch && !plan.warp_a_row; r += gridDim.x) {
             if (r < rows) {
                 turn_row(r, weight);
             } else {
-                clear_row(r);
+                clear_row(r, threadIdx.x, blockDim.x);
             }
         }
         if (!another) return;
-        if (ahead && t < plan.features) {
-            const phase_matrix<T> to = input_of(0, step + 1);
-#pragma unroll
-            for (int q = 0; q < 4; q++)
-                to.at[(size_t)blockIdx.x * to.ld + t + q] = T(1.0 / 255.0) * T(pixels.value[q]);
-        }
+        const phase_matrix<T> to = input_of(0, step + 1);
+        if (ahead && t < plan.features) convert(to.at + (size_t)blockIdx.x * to.ld + t, pixels);
         gather(step + 1, ahead);
         gather_labels(step + 1);
     }

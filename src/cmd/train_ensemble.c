@@ -8,7 +8,6 @@
 
 /* What the observers write to. */
 struct watch {
-    const struct ensemble *ensemble;
     struct runlog log;
     struct console console;
 };
@@ -23,9 +22,11 @@ static void on_epoch(void *self, const struct member *member) {
 
 static void on_progress(void *self, const struct member *member, size_t epoch, size_t step, size_t steps,
                         double loss) {
+    struct watch *watch = self;
     char who[32];
     snprintf(who, sizeof who, "seed %lld  ", (long long)member->config.seed);
-    console_progress(&((struct watch *)self)->console, who, epoch, step, steps, loss);
+    watch->console.trainer = &member->trainer; /* that of the member before may be closed */
+    console_progress(&watch->console, who, epoch, step, steps, loss);
 }
 
 static void on_warning(void *self, const struct member *member, const char *message) {
@@ -39,7 +40,7 @@ static void print_titles(const struct ensemble *ensemble) {
     printf("%zu networks, %s\n\nseed    loss  %22s  %22s", ensemble->count,
            ensemble->at_once ? "at once" : "one after the other", "train accuracy", "test accuracy");
     if (ensemble->config->validation) printf("  %22s", "validation accuracy");
-    printf("  epochs  seconds each\n");
+    printf("  epochs  seconds an epoch\n");
 }
 
 static void print_accuracy(const struct evaluation *evaluation) {
@@ -56,7 +57,7 @@ static void on_done(void *self, const struct member *member) {
            console_accuracy(last->train_correct, last->train_images).text);
     print_accuracy(&member->summary.test);
     if (last->on_validation) print_accuracy(&last->evaluation);
-    printf("  %6zu  %12.4f\n", member->summary.epochs, member->summary.median_epoch_seconds);
+    printf("  %6zu  %16.4f\n", member->summary.epochs, member->summary.median_epoch_seconds);
     fflush(stdout);
 }
 
@@ -70,11 +71,11 @@ static void print_part(const char *name, const struct ensemble_part *part) {
            console_accuracy(all->correct, all->total).text, console_binomial_error(all), all->loss);
 }
 
-static void print_together(const struct ensemble *ensemble) {
-    printf("\n");
+static void print_together(const struct ensemble *ensemble, bool interrupted) {
+    printf("\n%s", interrupted ? "Interrupted; the numbers are of the steps done.\n" : "");
     print_part("validation", &ensemble->validation);
     print_part("test accuracy", &ensemble->test);
-    printf("time               %s for all %s, evaluation included; an epoch of all %s; start-up apart %s\n",
+    printf("time               %s for all, %s, evaluation included; an epoch of all %s; start-up apart %s\n",
            text_seconds(ensemble->seconds).text, ensemble->at_once ? "at once" : "one after the other",
            text_seconds(ensemble->epoch_seconds).text, text_seconds(ensemble->startup_seconds).text);
     for (size_t m = 0; ensemble->config->save[0] && m < ensemble->count; m++)
@@ -85,7 +86,7 @@ static void print_together(const struct ensemble *ensemble) {
 /* --- the run --- */
 
 static enum status train(struct ensemble *ensemble, const struct ensemble_job *job) {
-    struct watch watch = {.ensemble = ensemble};
+    struct watch watch;
     const struct ensemble_observer observer = {.self = &watch,
                                                .step = on_step,
                                                .epoch = on_epoch,
@@ -101,11 +102,14 @@ static enum status train(struct ensemble *ensemble, const struct ensemble_job *j
     status = ensemble_run(ensemble, &observer, job->stop);
     if (ensemble->test.committee.members) {
         runlog_ensemble(&watch.log, ensemble, status == STATUS_INTERRUPTED);
-        print_together(ensemble);
+        print_together(ensemble, status == STATUS_INTERRUPTED);
     }
-    if (status == STATUS_INTERRUPTED)
-        status_write("interrupted%s%s", job->config->save[0] ? "; go on with --resume " : "",
-                     job->config->save);
+    if (status == STATUS_INTERRUPTED && job->config->save[0]) {
+        status_write("interrupted; go on with --resume %s --ensemble %zu", job->config->save,
+                     ensemble->count);
+    } else if (status == STATUS_INTERRUPTED) {
+        status_write("interrupted");
+    }
     const enum status closed = runlog_close(&watch.log);
     if (status) return status;
     return closed ? closed : console_check_target(job->config, &ensemble->test.evaluation);
