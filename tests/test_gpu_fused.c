@@ -1,4 +1,4 @@
-/* Engine fused on the GPU against engine eager there, and against the independent loss curves: both of its forms, with tails in every
+/* Engine fused on the GPU against engine eager there, and against the independent loss curves: all of its forms, with tails in every
    dimension. */
 #include "tests/gpu.h"
 #include "tests/training_bench.h"
@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #define RESIDENT "resident weights"
+#define PAIR "two hidden layers"
 #define PHASES "phases of tiles"
 
 /* Each form's: batches, layers, classes and images that nothing divides; the last batch of an epoch is a part of one. */
@@ -21,16 +22,22 @@ static const struct recipe {
     {RESIDENT, "layers=400-1-10 batch-size=5 epochs=1"},
     {RESIDENT, "layers=784-100-10 batch-size=128 epochs=3 schedule=cosine lr=0.3"},
     {RESIDENT, "layers=784-264-16 batch-size=128 epochs=1"},
+    {PAIR, "layers=784-512-512-10 batch-size=128 epochs=1"},
+    {PAIR, "layers=784-37-70-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05"},
+    {PAIR, "layers=400-37-22-12 batch-size=100 epochs=2 weight-decay=0.01 activation=sigmoid init=xavier"},
+    {PAIR, "layers=784-500-65-12 batch-size=128 epochs=1 activation=tanh momentum=0.5"},
+    {PAIR, "layers=784-1-300-10 batch-size=33 epochs=1 schedule=cosine"},
+    {PAIR, "layers=400-1-1-10 batch-size=1 epochs=1"},
     {PHASES, "layers=784-265-10 batch-size=64 epochs=1"},
     {PHASES, "layers=784-20-10 batch-size=4000 epochs=12"},
-    {PHASES, "layers=400-1-1-10 batch-size=1 epochs=1"},
+    {PHASES, "layers=400-1-1-17 batch-size=1 epochs=1"},
     {PHASES, "layers=784-10 batch-size=128 epochs=2"},
     {PHASES, "layers=784-37-26 batch-size=127 epochs=2 momentum=0.9 lr=0.05"},
     {PHASES, "layers=784-70-33-10 batch-size=37 epochs=1 activation=gelu"},
     {PHASES, "layers=784-64-40-50-26 batch-size=600 epochs=6 activation=tanh init=xavier"},
     {PHASES, "layers=784-48-32-10 batch-size=1100 epochs=6 momentum=0.5 activation=sigmoid schedule=cosine"},
-    {PHASES, "layers=400-37-22-10 batch-size=127 epochs=2 weight-decay=0.01"},
-    {PHASES, "layers=784-512-512-10 batch-size=128 epochs=1"},
+    {PHASES, "layers=400-37-22-26 batch-size=127 epochs=2 weight-decay=0.01"},
+    {PHASES, "layers=784-513-512-10 batch-size=128 epochs=1"},
 };
 enum { RECIPES = sizeof recipes / sizeof *recipes };
 
@@ -61,6 +68,7 @@ static void losses_of_eager(enum gemm_dtype dtype, double tolerance) {
         struct run_summary a, b;
         char settings[256], how[160];
         snprintf(settings, sizeof settings, "%s dtype=%s", recipes[r].settings, dtype_name(dtype));
+        print_message("%s\n", settings);
         open_engine(&eager, "eager", settings);
         open_engine(&fused, "fused", settings);
         engine_describe(&fused.trainer, how, sizeof how);
@@ -134,8 +142,9 @@ static void the_same_bits(void **state) {
 static void a_bad_step_changes_no_weight(void **state) {
     (void)state;
     static const char *const networks[] = {"layers=784-40-10 batch-size=100",
-                                           "layers=784-40-30-10 batch-size=100"};
-    for (int n = 0; n < 2; n++) {
+                                           "layers=784-40-30-10 batch-size=100",
+                                           "layers=784-40-30-20-10 batch-size=100"};
+    for (int n = 0; n < 3; n++) {
         struct bench bench;
         struct run_summary summary;
         float *weights;
@@ -161,8 +170,9 @@ static void a_bad_step_changes_no_weight(void **state) {
 static void divergence_in_the_middle(void **state) {
     (void)state;
     static const char *const networks[] = {"layers=784-40-10 batch-size=100",
-                                           "layers=784-40-30-10 batch-size=100"};
-    for (int n = 0; n < 2; n++) {
+                                           "layers=784-40-30-10 batch-size=100",
+                                           "layers=784-40-30-20-10 batch-size=100"};
+    for (int n = 0; n < 3; n++) {
         struct bench bad, good;
         struct run_summary summary;
         char settings[160];

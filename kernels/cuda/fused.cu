@@ -9,14 +9,14 @@ struct fused_state {
     void *state;
 };
 
-static const fused_form *const forms[] = {&fused_resident, &fused_phases};
+static const fused_form *const forms[] = {&fused_resident, &fused_pair, &fused_phases};
 
-/* Seconds of a step op by op, in a captured graph: 3 us a launch, and what the library needs for large products. */
+/* Seconds of a step op by op, in a captured graph: 4 us a launch, and what the library needs for large products. */
 static double seconds_by_op(const fused_network *network) {
     double flops = 0;
     for (size_t l = 0; l < network->depth; l++)
         flops += (l ? 6.0 : 4.0) * (double)(network->batch * network->layer[l].in * network->layer[l].out);
-    return 3e-6 * (double)(3 * network->depth + 2) + flops / (network->dtype == GEMM_F32 ? 45e12 : 40e12);
+    return 4e-6 * (double)(3 * network->depth + 2) + flops / (network->dtype == GEMM_F32 ? 45e12 : 40e12);
 }
 
 static bool launches_together(void) {

@@ -21,7 +21,7 @@ struct fused_form {
     void (*describe)(void *state, char *text, size_t size);
 };
 
-extern const fused_form fused_phases, fused_resident;
+extern const fused_form fused_phases, fused_pair, fused_resident;
 
 /* Hands out pieces of `base`; with NULL it only measures. */
 static inline void *fused_take(char *base, size_t *used, size_t bytes) {

@@ -20,44 +20,6 @@
 #include "kernels/cuda/fused_resident.cuh"
 #include "kernels/cuda/laps.cuh"
 
-/* The sum over the block of what its threads have, in a fixed order, to thread 0. */
-template <typename V> __device__ V sum_over_block(V mine) {
-    __shared__ V warps[WARPS];
-    for (int offset = 16; offset > 0; offset /= 2) mine += __shfl_xor_sync(0xffffffffu, mine, offset);
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = mine;
-    __syncthreads();
-    for (int w = 1; threadIdx.x == 0 && w < WARPS; w++) mine += warps[w];
-    return mine;
-}
-
-/* The tally of steps first .. end - 1, by the last of the F blocks that wrote their parts. */
-template <typename S> __device__ void count_up(const resident_plan &plan, size_t first, size_t end) {
-    if (!last_block(plan.ticket, S::F)) return;
-    const size_t left = plan.count - (end - 1) * plan.batch,
-                 rows = left < (size_t)plan.batch ? left : plan.batch;
-    double loss = 0;
-    int correct = 0;
-    for (size_t step = first + threadIdx.x; step < end; step += THREADS) {
-        double of_step = 0;
-        for (int f = 0; f < S::F; f++) {
-            of_step += __ldcg(plan.loss + step * S::F + f);
-            correct += __ldcg(plan.correct + step * S::F + f);
-        }
-        loss += of_step;
-        plan.losses[step] = of_step / (double)(step + 1 < end ? plan.batch : rows);
-    }
-    loss = sum_over_block(loss);
-    correct = sum_over_block(correct);
-    if (threadIdx.x) return;
-    struct tally *tally = plan.tally;
-    tally->correct += correct;
-    tally->loss_sum += loss;
-    tally->images += (end - first - 1) * plan.batch + rows;
-    tally->batches += end - first;
-    if (!isfinite(loss) && !tally->bad_step)
-        tally->bad_step = tally->batches; /* a bad step is the last one */
-}
-
 /* Steps first .. end - 1; `tag` is that of the first, and of no packet that is there. */
 template <typename S>
 __global__ void __launch_bounds__(THREADS, 1)
@@ -65,7 +27,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ float4 memory[];
     float *shared = reinterpret_cast<float *>(memory);
     const resident<S> me(plan, shared);
-    if (plan.tally->bad_step) return; /* as every update after a bad step */
+    if (plan.tally.tally->bad_step) return; /* as every update after a bad step */
     const auto arrive = [] {
         __pipeline_commit();
         __pipeline_wait_prior(0);
@@ -137,8 +99,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     laps.print("resident", step - first);
     me.store_weights();
     if (me.h) return;
-    me.count_own(first, step);
-    count_up<S>(plan, first, step);
+    plan.tally.count_own<S::F>(me.f, first, step);
+    plan.tally.count_up<S::F>(first, step);
 }
 
 /* --- on the host --- */
@@ -212,15 +174,12 @@ static void resident_close(void *opaque) {
     free(state);
 }
 
-template <typename S> static size_t lay_out_memory(resident_plan *plan, char *base) {
-    const size_t steps = (plan->count + plan->batch - 1) / plan->batch;
+template <typename S>
+static size_t lay_out_memory(const fused_network *network, resident_plan *plan, char *base) {
     size_t used = 0;
     plan->box =
         (packet *)fused_take(base, &used, 2 * sizeof(packet) * (size_t)lay_out_box<S>(plan->groups).total);
-    plan->rows = (float4 *)fused_take(base, &used, plan->count * sizeof *plan->rows);
-    plan->loss = (double *)fused_take(base, &used, steps * S::F * sizeof *plan->loss);
-    plan->correct = (int *)fused_take(base, &used, steps * S::F * sizeof *plan->correct);
-    plan->ticket = (unsigned *)fused_take(base, &used, sizeof *plan->ticket);
+    plan->tally = lay_out_tally(network, S::F, base, &used);
     return used;
 }
 
@@ -235,8 +194,8 @@ static bool set_up(resident_state *state) {
     plan->classes = (int)network.layer[1].out;
     plan->batch = (int)network.batch;
     plan->activation = network.layer[0].activation;
-    plan->momentum = (float)network.momentum;
-    plan->weight_decay = (float)network.weight_decay;
+    plan->descend = {(float)network.momentum, (float)network.weight_decay,
+                     network.layer[0].weight_velocity != NULL};
     for (int l = 0; l < 2; l++) {
         plan->weight[l] = (float *)network.layer[l].weight;
         plan->bias[l] = (float *)network.layer[l].bias;
@@ -247,13 +206,10 @@ static bool set_up(resident_state *state) {
     plan->labels = network.labels;
     plan->order = network.order;
     plan->rates = network.rates;
-    plan->losses = network.losses;
-    plan->tally = network.tally;
-    plan->count = network.count;
     state->tag = 1;
     bool ready = false;
     with_split(state->slices, [&]<typename S>() {
-        const size_t bytes = state->bytes = lay_out_memory<S>(plan, NULL),
+        const size_t bytes = state->bytes = lay_out_memory<S>(&network, plan, NULL),
                      shared = sizeof(float) * place<S>::floats(plan->slice, plan->buffers);
         ready =
             CUDA_TRY(fault, cudaMalloc(&state->memory, bytes)) &&
@@ -261,7 +217,7 @@ static bool set_up(resident_state *state) {
             CUDA_TRY(fault, cudaStreamSynchronize(stream)) &&
             CUDA_TRY(fault, cudaFuncSetAttribute((const void *)resident_kernel<S>,
                                                  cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-        if (ready) lay_out_memory<S>(plan, (char *)state->memory);
+        if (ready) lay_out_memory<S>(&network, plan, (char *)state->memory);
     });
     return ready;
 }

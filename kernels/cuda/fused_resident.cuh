@@ -45,8 +45,7 @@ template <typename S> struct resident {
     }
 
     __device__ int rows_of(size_t step) const {
-        const size_t left = plan.count - step * plan.batch;
-        return left < (size_t)plan.batch ? (int)left : plan.batch;
+        return plan.tally.rows_of(step);
     }
 
     /* --- pixels --- */
@@ -204,51 +203,16 @@ template <typename S> struct resident {
         static_assert(S::OWN * CLASSES <= THREADS && S::OWN * UNITS <= THREADS / 2 && WEIGHTS <= THREADS / 2,
                       "a thread each");
         if (threadIdx.x < S::OWN * CLASSES) { /* whole warps */
-            const int o = threadIdx.x, row = o / CLASSES, r = f * S::OWN + row;
-            const bool there = r < rows, mine = there && c < plan.classes;
-            const int label = labels_of(step)[row];
-            const float z = mine ? logit(tag) : -INFINITY;
-            float max = z, sum, own;
-#pragma unroll
-            for (int offset = CLASSES / 2; offset > 0; offset /= 2) {
-                const float other = __shfl_xor_sync(0xffffffffu, max, offset);
-                max = other > max || max != max ? other : max; /* NaN comes back in the sum */
-            }
-            sum = own = mine ? expf(z - max) : 0;
-#pragma unroll
-            for (int offset = CLASSES / 2; offset > 0; offset /= 2)
-                sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-            shared[at::GRADIENT + row * TALL + c] =
-                mine ? own * (scale / sum) - (c == label ? scale : 0.0f) : 0.0f;
-            const unsigned largest =
-                __ballot_sync(0xffffffffu, mine && z == max) >> (threadIdx.x & 16) & 0xffffu;
-            const int best = __ffs(largest) - 1; /* the first of the largest */
-            const float of_label = __shfl_sync(0xffffffffu, z, label % CLASSES, CLASSES);
-            if (there && c == 0) {
-                const bool known = label < plan.classes;
-                finite = known && isfinite(sum) && isfinite(of_label) && isfinite(max);
-                if (h == 0) /* all groups of units know the same */
-                    plan.rows[step * plan.batch + r] =
-                        make_float4(sum, known ? of_label : NAN, max, best == label && sum > 0);
-            }
+            const int row = threadIdx.x / CLASSES, r = f * S::OWN + row;
+            const bool there = r < rows;
+            const float z = there && c < plan.classes ? logit(tag) : 0.0f;
+            const row_loss loss = lose(z, there, plan.classes, labels_of(step)[row], scale);
+            shared[at::GRADIENT + row * TALL + c] = loss.gradient;
+            finite = loss.finite;
+            if (h == 0 && c == 0 && there) /* all groups of units know the same */
+                plan.tally.rows[step * plan.batch + r] = loss.record;
         }
         return finite;
-    }
-
-    /* What the owned rows added to the tally, a thread a step: logarithms in double precision take their time, and have it here. */
-    __device__ void count_own(size_t first, size_t end) const {
-        for (size_t step = first + threadIdx.x; step < end; step += THREADS) {
-            const int last = min(rows_of(step), (f + 1) * S::OWN);
-            double loss = 0;
-            int correct = 0;
-            for (int r = f * S::OWN; r < last; r++) {
-                const float4 row = plan.rows[step * plan.batch + r];
-                loss += log((double)row.x) - ((double)row.y - (double)row.z);
-                correct += row.w != 0;
-            }
-            plan.loss[step * S::F + f] = loss;
-            plan.correct[step * S::F + f] = correct;
-        }
     }
 
     /* dZ of the owned rows, and what they add to dW2 and db2, to all slices of this group. */
@@ -319,30 +283,13 @@ template <typename S> struct resident {
         return __syncthreads_and(finite);
     }
 
-    __device__ void descend(float rate, float gradient, float *weight, float *velocity) const {
-        gradient += plan.weight_decay * *weight;
-        if (plan.weight_velocity[0]) *velocity = gradient += plan.momentum * *velocity;
-        *weight -= rate * gradient;
-    }
-
     __device__ void descend4(float rate, float4 g, float *weight, float *velocity) const {
-        float4 w = four(weight);
-        g.x += plan.weight_decay * w.x;
-        g.y += plan.weight_decay * w.y;
-        g.z += plan.weight_decay * w.z;
-        g.w += plan.weight_decay * w.w;
-        if (plan.weight_velocity[0]) {
-            const float4 v = four(velocity);
-            g.x += plan.momentum * v.x;
-            g.y += plan.momentum * v.y;
-            g.z += plan.momentum * v.z;
-            g.w += plan.momentum * v.w;
-            *reinterpret_cast<float4 *>(velocity) = g;
-        }
-        w.x -= rate * g.x;
-        w.y -= rate * g.y;
-        w.z -= rate * g.z;
-        w.w -= rate * g.w;
+        float4 w = four(weight), v = four(velocity);
+        plan.descend(rate, g.x, w.x, v.x);
+        plan.descend(rate, g.y, w.y, v.y);
+        plan.descend(rate, g.z, w.z, v.z);
+        plan.descend(rate, g.w, w.w, v.w);
+        if (plan.descend.has_velocity) *reinterpret_cast<float4 *>(velocity) = v;
         *reinterpret_cast<float4 *>(weight) = w;
     }
 
@@ -402,12 +349,12 @@ template <typename S> struct resident {
             float sum = d.x + d.y + (d.z + d.w);
 #pragma unroll
             for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-            if (lane == 0) descend(rate, sum, shared + at::BIAS + warp, shared + at::BIAS + UNITS + warp);
+            if (lane == 0) plan.descend(rate, sum, shared[at::BIAS + warp], shared[at::BIAS + UNITS + warp]);
         }
         if (threadIdx.x < WEIGHTS && threadIdx.x % CLASSES < plan.classes &&
             (u == UNITS || UNITS * h + u < plan.hidden)) {
             const int offset = u * TALL + threadIdx.x % CLASSES;
-            descend(rate, gradient, shared + at::OUT_WEIGHT + offset, shared + at::OUT_VELOCITY + offset);
+            plan.descend(rate, gradient, shared[at::OUT_WEIGHT + offset], shared[at::OUT_VELOCITY + offset]);
         }
     }
 

@@ -2,17 +2,15 @@
 #ifndef TESSERA_KERNELS_CUDA_FUSED_RESIDENT_PLAN_CUH
 #define TESSERA_KERNELS_CUDA_FUSED_RESIDENT_PLAN_CUH
 
-#include "kernels/cuda/fused.cuh"
+#include "kernels/cuda/fused_rows.cuh"
 #include "kernels/cuda/grid.cuh"
 
 static const int WARPS = 16, THREADS = 32 * WARPS;
-static const int UNITS = 8;               /* of a block */
-static const int HALF = UNITS / 2;        /* of a warp */
-static const int GROUPS = WARPS / 2;      /* of warps, which share a sum */
-static const int ROWS = 128;              /* of a batch, at most */
-static const int PIXELS = 16;             /* in one access: a pack; slices are made of them */
-static const int PITCH = ROWS + 4;        /* of what has the batch as its columns: for the banks */
-static const int CLASSES = 16, TALL = 20; /* at most; the pitch of what has classes as its columns */
+static const int UNITS = 8;          /* of a block */
+static const int HALF = UNITS / 2;   /* of a warp */
+static const int GROUPS = WARPS / 2; /* of warps, which share a sum */
+static const int PITCH = ROWS + 4;   /* of what has the batch as its columns: for the banks */
+static const int TALL = 20;          /* the pitch of what has classes as its columns */
 static const int WEIGHTS =
     (UNITS + 1) * CLASSES; /* of the output layer in a block: its rows of W2, and the bias */
 static const int TAIL =
@@ -30,19 +28,13 @@ struct resident_plan {
     int slice;                                    /* pixels of the longest slice */
     int buffers;                                  /* of float pixels: 2, or 1 where 2 do not fit */
     enum activation activation;
-    float momentum, weight_decay;
+    descent descend;
     float *weight[2], *bias[2], *weight_velocity[2], *bias_velocity[2];
     const uint8_t *images, *labels;
     const uint32_t *order;
     const double *rates;
-    double *losses;
-    struct tally *tally;
-    size_t count;
-    packet *box;  /* the three exchanges, twice: see box_layout */
-    float4 *rows; /* [steps of an epoch][batch]: what a row adds to the tally */
-    double *loss; /* [steps of an epoch][F], sums over rows */
-    int *correct; /* the same */
-    unsigned *ticket;
+    packet *box; /* the three exchanges, twice: see box_layout */
+    row_tally tally;
 };
 
 /* The messages of one step, in packets: `parts` of Z [h][owner][source f][OWN][UNITS], parts of the `logits` [f][source h][OWN][CLASSES],

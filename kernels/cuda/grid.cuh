@@ -2,6 +2,7 @@
 
    meet       a barrier: what any block wrote before is visible to all after it. About 1 us on 132 SMs: a write to the L2 cache, and
               reads of it until the last block has come.
+   arrive     .. and await: its halves, with other work between them, or for some of the blocks
    packet     a number and the step that it belongs to in one 8-byte word, which travels whole: whoever reads the word until the
               step is right has the number too, without a barrier or a fence. About half the time of a barrier, and only those
               wait that need the number. (NCCL's "LL" protocol does the same between GPUs.) */
@@ -20,15 +21,24 @@ __device__ inline void add_release(unsigned *at, unsigned value) {
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" : : "l"(at), "r"(value) : "memory");
 }
 
+/* What this block wrote is there for those who await it. */
+__device__ inline void arrive(unsigned *arrived) {
+    __syncthreads();
+    if (threadIdx.x == 0) add_release(arrived, 1);
+}
+
+/* Until `count` blocks have arrived, in all since the counter was 0. */
+__device__ inline void await(const unsigned *arrived, unsigned count) {
+    if (threadIdx.x == 0)
+        while ((int)(read_acquire(arrived) - count) < 0) continue;
+    __syncthreads();
+}
+
 /* `arrived` is 0 when the kernel starts; `awaited`, of every thread, too. */
 __device__ inline void meet(unsigned *arrived, unsigned &awaited) {
     awaited += gridDim.x;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        add_release(arrived, 1);
-        while ((int)(read_acquire(arrived) - awaited) < 0) continue;
-    }
-    __syncthreads();
+    arrive(arrived);
+    await(arrived, awaited);
 }
 
 struct packet {
