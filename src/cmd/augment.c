@@ -101,9 +101,10 @@ static enum status run_augment(int argc, char **argv) {
     };
     const struct option_set set = {
         .usage = "augment -o sheet.png [--show K] [--draws N] [--config FILE] [--augment-elastic X]...",
-        .details = "Draws training images beside what 'train --augment on' makes of them, with the same seed "
-                   "the very "
-                   "same.\nThe pixels do not depend on the device: --backend says which one computes them.",
+        .details =
+            "Draws training images beside what 'train --augment on' makes of them in its first epochs, by "
+            "the same\nkeys. The pixels do not depend on the device: --backend says which one computes "
+            "them.",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
     };
