@@ -114,7 +114,7 @@ __device__ void read_column(const augment_plan &plan, const augment_map &map, co
 #pragma unroll
     for (int k = 0; k < RUN; k++) {
         if (y + k >= plan.to_height) return;
-        const float gain = gain_x[lane] * gain_y[run + k];
+        const float gain = plan.strength > 0 ? gain_x[lane] * gain_y[run + k] : 0;
         const int32_t place_x = map.x0 + 2 * (y + k) * map.xy + 2 * x * map.xx +
                                 augment_displacement(across[k], gain, plan.ratio_x);
         const int32_t place_y = map.y0 + 2 * (y + k) * map.yy + 2 * x * map.yx +

@@ -2,7 +2,8 @@
    rows of a tile.
 
    Bound by   arithmetic: an image of 28 x 28 is 2 fields x 2 directions x 28 rows x 21 taps x 32 columns = 75,000 multiply-adds (5,000
-              vectors of AVX-512), 112 blocks of random numbers of 60 operations, and 784 pixels read at 4 places each.
+              vectors of AVX-512), 112 blocks of random numbers of 60 operations, and 784 pixels read at 4 places each: 9 us on a core
+              at 2.3 GHz with AVX-512, and 60,000 images in 0.3 s on two.
    Run        ./train augment --show 10 -o sheet.png */
 #include "kernels/host/augment.h"
 

@@ -92,20 +92,6 @@ static enum status parse_count(const char *flag, const char *text, int64_t *coun
 
 static enum status run_augment(int argc, char **argv) {
     static struct show show = {.images = 10, .draws = 9};
-    static const char *const keys[] = {"data",
-                                       "seed",
-                                       "augment-elastic",
-                                       "augment-sigma",
-                                       "augment-rotate",
-                                       "augment-shear",
-                                       "augment-gentle",
-                                       "augment-scale",
-                                       "augment-shift",
-                                       "input-size",
-                                       "backend",
-                                       "threads",
-                                       "device",
-                                       NULL};
     const char *images = NULL, *draws = NULL, *path = NULL;
     const struct option_extra extras[] = {
         {"show", "K", "the first K training images, a row each [10]", &images},
@@ -114,11 +100,11 @@ static enum status run_augment(int argc, char **argv) {
         {"o", "FILE", "the same", &path},
     };
     const struct option_set set = {
-        .usage = "augment -o sheet.png [--show K] [--draws N] [--augment-elastic X]...",
-        .details = "Draws training images beside what 'train --augment on' makes of them, with the same seed "
-                   "the very "
-                   "same.\nThe pixels do not depend on the device: --backend says which one computes them.",
-        .keys = keys,
+        .usage = "augment -o sheet.png [--show K] [--draws N] [--config FILE] [--augment-elastic X]...",
+        .details =
+            "Draws training images beside what 'train --augment on' makes of them in its first epochs, by "
+            "the same\nkeys. The pixels do not depend on the device: --backend says which one computes "
+            "them.",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
     };
