@@ -21,6 +21,7 @@ struct fused_layer {
 /* What is trained and on what: all pointers are memory of the backend's device, and live longer than the state. */
 struct fused_network {
     enum gemm_dtype dtype;
+    enum gemm_precision precision; /* of the products; all else is float32, whatever it is */
     size_t depth;
     struct fused_layer layer[FUSED_MAX_LAYERS];
     double momentum, weight_decay;

@@ -136,16 +136,15 @@ static int packs_for(const fused_network *network) {
 static bool arrange(const tuned_context *context, const fused_network *network, pair_plan *plan, char *why,
                     size_t size) {
     const fused_layer *layer = network->layer;
-    if (network->depth != 3 || network->dtype != GEMM_F32 || network->batch > (size_t)ROWS ||
-        layer[0].out > (size_t)MOST_UNITS || layer[1].out > (size_t)MOST_UNITS ||
-        layer[2].out > (size_t)MOST_CLASSES || activation_needs_input(layer[0].activation) ||
-        activation_needs_input(layer[1].activation) ||
+    if (network->depth != 3 || network->dtype != GEMM_F32 || network->precision != GEMM_TRUE ||
+        network->batch > (size_t)ROWS || layer[0].out > (size_t)MOST_UNITS ||
+        layer[1].out > (size_t)MOST_UNITS || layer[2].out > (size_t)MOST_CLASSES ||
+        activation_needs_input(layer[0].activation) || activation_needs_input(layer[1].activation) ||
         !packs_fit(network->images, network->features, network->features, PIXELS)) {
-        snprintf(
-            why, size,
-            "it takes two hidden layers of up to %d units in float32, not of GELU, batches of up to %d, up "
-            "to %d classes, and images of a multiple of %d pixels",
-            MOST_UNITS, ROWS, MOST_CLASSES, PIXELS);
+        snprintf(why, size,
+                 "it takes two hidden layers of up to %d units in true float32, not of GELU, batches of up "
+                 "to %d, up to %d classes, and images of a multiple of %d pixels",
+                 MOST_UNITS, ROWS, MOST_CLASSES, PIXELS);
         return false;
     }
     for (int l = 0; l < 2; l++) {
@@ -154,7 +153,7 @@ static bool arrange(const tuned_context *context, const fused_network *network, 
         plan->activation[l] = layer[l].activation;
     }
     plan->packs = packs_for(network);
-    if (!context->copies || blocks_for(plan) > fused_processors(context, network) ||
+    if (context->major < 8 || blocks_for(plan) > fused_processors(context, network) ||
         place::bytes(plan->packs) > (size_t)context->shared_bytes || 2 * WARPS < plan->packs) {
         snprintf(why, size, "it needs %d SMs of compute capability 8.0 with %zu bytes of shared memory",
                  blocks_for(plan), place::bytes(plan->packs));

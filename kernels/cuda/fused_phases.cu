@@ -9,6 +9,8 @@
    Padding    while the kernel runs, weights are in copies of its own, and these and all that it computes are padded with zeros to whole
               tiles: no bound is looked at inside. (A step is thousands of instructions, most of which are not multiply-adds if one
               lets them; a kernel with bounds took twice as long.)
+   Precision  tf32 and bf16: tiles on tensor cores (fused_mma.cuh). All that is kept, summed and updated is float32, and so is the turn,
+              which is latency and no arithmetic: its rows are one block's each.
    Bound by   small batches: meetings (1.1 us each) and latency. 784-512-512-10 at batch 128: 410 MFLOP a step, 7 us at 59 TFLOP/s;
               about 60 MB through the L2 cache, 12 us; 5 meetings. See docs/performance.md.
    Same bits  whenever the same GPU runs it: every sum has one order. */
@@ -16,6 +18,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/fused.cuh"
+#include "kernels/cuda/fused_mma.cuh"
 #include "kernels/cuda/fused_phases.cuh"
 #include "kernels/cuda/fused_turn.cuh"
 #include "kernels/cuda/laps.cuh"
@@ -23,11 +26,11 @@
 static const int MOST_CLASSES = 128; /* a thread each, of the smallest block */
 
 /* Steps first .. end - 1; it stops after one whose loss is not finite, which changes no weight. */
-template <typename T>
-__global__ void __launch_bounds__(32 * MOST_WARPS<T>, 1)
-    phases_kernel(const __grid_constant__ phase_plan<T> plan, size_t first, size_t end) {
+template <typename P>
+__global__ void __launch_bounds__(32 * P::WARPS, 1)
+    phases_kernel(const __grid_constant__ phase_plan<P> plan, size_t first, size_t end) {
     extern __shared__ double2 memory[];
-    worker<T> me = {plan, reinterpret_cast<T *>(memory), 0, first, 0};
+    worker<P> me = {plan, reinterpret_cast<typename P::real *>(memory), 0, first, 0};
     const int depth = plan.depth;
     bool bad = false;
     if (plan.tally->bad_step) return; /* as every update after a bad step */
@@ -75,12 +78,21 @@ struct phases_state {
     void *memory; /* of the GPU */
     phase_control *control;
     int blocks, warps;
+    size_t shared_bytes; /* of a block */
 };
 
+/* Calls function<P>() with how this network multiplies. */
+template <typename F> static void with_product(const fused_network *network, F function) {
+    if (network->dtype == GEMM_F64) return function.template operator()<fma_product<double>>();
+    if (network->precision == GEMM_TF32) return function.template operator()<mma_product<tf32>>();
+    if (network->precision == GEMM_MIXED_BF16) return function.template operator()<mma_product<bf16>>();
+    return function.template operator()<fma_product<float>>();
+}
+
 /* 0: not even the smallest block fits. */
-static int warps_for(const tuned_context *context, enum gemm_dtype dtype) {
-    int warps = dtype == GEMM_F32 ? MOST_WARPS<float> : MOST_WARPS<double>;
-    while (warps * 32 >= MOST_CLASSES && context->shared_bytes < (int)shared_for(warps)) warps /= 2;
+template <typename P> static int warps_for(const tuned_context *context) {
+    int warps = P::WARPS;
+    while (warps * 32 >= MOST_CLASSES && context->shared_bytes < warps * P::SHARED) warps /= 2;
     return warps * 32 >= MOST_CLASSES ? warps : 0;
 }
 
@@ -99,16 +111,17 @@ static size_t tiles_for(size_t m, size_t n, warp_shape shape) {
            (size_t)tiles_along((int)n, WARP_N << shape.n);
 }
 
-/* Cycles of an SM for `tiles` tiles over `k`, dealt out to `blocks` blocks: the multiply-adds of the longest share of k, at two thirds of
-   the rate, and what it takes to start, add up and write. */
-static double cycles_for(size_t tiles, warp_shape shape, size_t k, int blocks) {
-    const double area = (double)(WARP_M << shape.m) * (WARP_N << shape.n), parts = 1 << shape.k;
+/* Cycles of an SM for `tiles` tiles over `k`, dealt out to `blocks` blocks: the product over the longest share of k, and what it takes to
+   start, add up and write. */
+template <typename P> static double cycles_for(size_t tiles, warp_shape shape, size_t k, int blocks) {
+    const double rows = WARP_M << shape.m, cols = WARP_N << shape.n, parts = 1 << shape.k;
     const double slabs = ceil((double)k / 16 / parts) * parts;
     return (double)((tiles + blocks - 1) / blocks) *
-           (1.5 * area * slabs * 16 / 128 + 1500 + area * parts / 16);
+           (P::cycles(rows, cols, slabs * 16) + 1500 + rows * cols * parts / 16);
 }
 
 /* The best shape for `count` products of m[i] x n[i] over k, in one phase. */
+template <typename P>
 static warp_shape best_shape(size_t count, const size_t *m, const size_t *n, size_t k, int blocks, int warps,
                              double *cycles) {
     int all = 0;
@@ -120,7 +133,7 @@ static warp_shape best_shape(size_t count, const size_t *m, const size_t *n, siz
             const warp_shape shape = {down, across, all - down - across};
             size_t tiles = 0;
             for (size_t i = 0; i < count; i++) tiles += tiles_for(m[i], n[i], shape);
-            const double needed = cycles_for(tiles, shape, k, blocks);
+            const double needed = cycles_for<P>(tiles, shape, k, blocks);
             if (needed < least) {
                 least = needed;
                 best = shape;
@@ -135,52 +148,73 @@ static size_t rows_of_block(const fused_network &network, int blocks) {
     return (network.batch + blocks - 1) / blocks;
 }
 
+/* Shared memory of a block whose warps have a row each. */
+template <typename P> static size_t bytes_by_warps(const fused_network &network, int warps) {
+    const size_t last = network.depth - 1, in = network.layer[last].in;
+    return sizeof(typename P::real) *
+           turn_elements<typename P::real>(warps, in, padded(in), columns_of(network, last));
+}
+
 /* Does a warp have a row in the turn? */
-static bool warp_a_row(const fused_network &network, int blocks, int warps) {
-    const size_t last = network.depth - 1, in = network.layer[last].in, out = columns_of(network, last);
-    const size_t bytes = network.dtype == GEMM_F32
-                             ? sizeof(float) * turn_elements<float>(warps, in, padded(in), out)
-                             : sizeof(double) * turn_elements<double>(warps, in, padded(in), out);
-    return rows_of_block(network, blocks) > 1 && bytes <= shared_for(warps);
+template <typename P>
+static bool warp_a_row(const tuned_context *context, const fused_network &network, int blocks, int warps) {
+    return rows_of_block(network, blocks) > 1 &&
+           bytes_by_warps<P>(network, warps) <= (size_t)context->shared_bytes;
 }
 
 /* Cycles of the turn. */
-static double cycles_of_turn(const fused_network &network, int blocks, int warps) {
+template <typename P>
+static double cycles_of_turn(const tuned_context *context, const fused_network &network, int blocks,
+                             int warps) {
     const size_t last = network.depth - 1, rows = rows_of_block(network, blocks);
     const double products = (double)(network.layer[last].in * network.layer[last].out) / 32;
-    if (!warp_a_row(network, blocks, warps)) return (double)rows * (3000 + 2 * products);
+    if (!warp_a_row<P>(context, network, blocks, warps)) return (double)rows * (3000 + 2 * products);
     return ceil((double)rows / warps) *
            (2500 + 6 * products * (double)(rows < (size_t)warps ? rows : warps) / 4);
 }
 
 /* Shapes for every phase; returns the cycles of a step, but for meetings. */
-static double shape_phases(const fused_network *network, int blocks, int warps, phase_shapes *shapes) {
+template <typename P>
+static double shape_phases(const tuned_context *context, const fused_network *network, int blocks, int warps,
+                           phase_shapes *shapes) {
     size_t in[FUSED_MAX_LAYERS], out[FUSED_MAX_LAYERS];
     double cycles = 0;
     for (size_t l = 0; l < network->depth; l++) {
         in[l] = network->layer[l].in;
         out[l] = network->layer[l].out;
         if (l + 1 < network->depth)
-            shapes->forward[l] = best_shape(1, &network->batch, &out[l], in[l], blocks, warps, &cycles);
+            shapes->forward[l] = best_shape<P>(1, &network->batch, &out[l], in[l], blocks, warps, &cycles);
         if (l > 0 && l + 1 < network->depth)
-            shapes->back[l] = best_shape(1, &network->batch, &in[l], out[l], blocks, warps, &cycles);
+            shapes->back[l] = best_shape<P>(1, &network->batch, &in[l], out[l], blocks, warps, &cycles);
     }
-    shapes->update = best_shape(network->depth, in, out, network->batch, blocks, warps, &cycles);
-    return cycles + cycles_of_turn(*network, blocks, warps);
+    shapes->update = best_shape<P>(network->depth, in, out, network->batch, blocks, warps, &cycles);
+    return cycles + cycles_of_turn<P>(context, *network, blocks, warps);
 }
 
-template <typename T> static size_t lay_out(const phases_state *state, phase_plan<T> *plan, char *base) {
+template <typename T> static void take(phase_matrix<T> *to, char *base, size_t *used, size_t elements) {
+    to->at = (T *)fused_take(base, used, elements * sizeof(T));
+}
+
+template <typename O> static void take(mixed_matrix<O> *to, char *base, size_t *used, size_t elements) {
+    to->at = (float *)fused_take(base, used, elements * sizeof(float));
+    to->rounded = (O *)fused_take(base, used, elements * sizeof(O));
+}
+
+template <typename P> static size_t lay_out(const phases_state *state, phase_plan<P> *plan, char *base) {
+    typedef typename P::real T;
     const fused_network &network = state->network;
     const size_t batch = padded(network.batch);
     size_t used = 0, ld = padded(network.features);
     plan->control = (phase_control *)fused_take(base, &used, sizeof *plan->control);
     plan->input_stride = batch * ld;
-    T *input = (T *)fused_take(base, &used, 2 * plan->input_stride * sizeof(T));
+    typename P::matrix input;
+    take(&input, base, &used, 2 * plan->input_stride);
+    input.ld = (int)ld;
     for (size_t l = 0; l < network.depth; l++) {
         const fused_layer &layer = network.layer[l];
-        phase_layer<T> &to = plan->layer[l];
-        const size_t out = columns_of(network, l), bytes = batch * out * sizeof(T),
-                     weights = ld * out * sizeof(T);
+        phase_layer<P> &to = plan->layer[l];
+        const size_t out = columns_of(network, l), weights = ld * out;
+        to.weight.ld = to.velocity.ld = to.output.ld = to.grad.ld = (int)out;
         to.in = (int)layer.in;
         to.out = (int)layer.out;
         to.activation = layer.activation;
@@ -188,14 +222,16 @@ template <typename T> static size_t lay_out(const phases_state *state, phase_pla
         to.user_velocity = (T *)layer.weight_velocity;
         to.user_bias = (T *)layer.bias;
         to.user_bias_velocity = (T *)layer.bias_velocity;
-        to.weight = {(T *)fused_take(base, &used, weights), (int)out};
-        to.velocity = {(T *)fused_take(base, &used, plan->has_velocity ? weights : 0), (int)out};
+        take(&to.weight, base, &used, weights);
+        take(&to.velocity, base, &used, plan->has_velocity ? weights : 0);
         to.bias = (T *)fused_take(base, &used, out * sizeof(T));
         to.bias_velocity = (T *)fused_take(base, &used, out * sizeof(T));
-        to.input = {input, (int)ld};
-        to.output = (T *)fused_take(base, &used, bytes);
-        to.pre = activation_needs_input(layer.activation) ? (T *)fused_take(base, &used, bytes) : to.output;
-        to.grad = {(T *)fused_take(base, &used, bytes), (int)out};
+        to.input = input;
+        take(&to.output, base, &used, batch * out);
+        to.pre = activation_needs_input(layer.activation)
+                     ? (T *)fused_take(base, &used, batch * out * sizeof(T))
+                     : to.output.at;
+        take(&to.grad, base, &used, batch * out);
         input = to.output;
         ld = out;
     }
@@ -205,11 +241,12 @@ template <typename T> static size_t lay_out(const phases_state *state, phase_pla
     return used;
 }
 
-template <typename T> static bool set_up(phases_state *state) {
+template <typename P> static bool set_up(phases_state *state) {
+    typedef typename P::real T;
     const fused_network &network = state->network;
     const cudaStream_t stream = state->context->stream;
     cuda_fault *fault = &state->context->fault;
-    phase_plan<T> *plan = (phase_plan<T> *)calloc(1, sizeof *plan);
+    phase_plan<P> *plan = (phase_plan<P> *)calloc(1, sizeof *plan);
     if (!plan) return false;
     state->plan = plan;
     plan->depth = (int)network.depth;
@@ -228,21 +265,28 @@ template <typename T> static bool set_up(phases_state *state) {
     plan->losses = network.losses;
     plan->tally = network.tally;
     const fused_layer &last = network.layer[network.depth - 1];
-    const size_t turn =
-        3 * 32 * state->warps + padded(last.in) + last.in * columns_of(network, network.depth - 1);
-    plan->weights_fit = turn * sizeof(T) <= shared_for(state->warps);
-    plan->warp_a_row = warp_a_row(network, state->blocks, state->warps);
-    shape_phases(&network, state->blocks, state->warps, &plan->shapes);
+    const size_t turn = sizeof(T) * (3 * 32 * state->warps + padded(last.in) +
+                                     last.in * columns_of(network, network.depth - 1)),
+                 most = (size_t)state->context->shared_bytes;
+    plan->weights_fit = turn <= most;
+    plan->warp_a_row = warp_a_row<P>(state->context, network, state->blocks, state->warps);
+    state->shared_bytes = (size_t)P::SHARED * state->warps; /* of the tiles, and as much as the turn needs */
+    if (plan->weights_fit && turn > state->shared_bytes) state->shared_bytes = turn;
+    if (plan->warp_a_row && bytes_by_warps<P>(network, state->warps) > state->shared_bytes)
+        state->shared_bytes = bytes_by_warps<P>(network, state->warps);
+    shape_phases<P>(state->context, &network, state->blocks, state->warps, &plan->shapes);
     const size_t bytes = lay_out(state, plan, NULL);
     if (!CUDA_TRY(fault, cudaMalloc(&state->memory, bytes)) ||
         !CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, bytes, stream)))
         return false;
     lay_out(state, plan, (char *)state->memory);
     state->control = plan->control;
+    const void *kernel = (const void *)phases_kernel<P>;
     return CUDA_TRY(fault, cudaStreamSynchronize(stream)) &&
-           CUDA_TRY(fault, cudaFuncSetAttribute((const void *)phases_kernel<T>,
-                                                cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                (int)shared_for(state->warps)));
+           CUDA_TRY(fault, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                (int)state->shared_bytes)) &&
+           CUDA_TRY(fault, cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                cudaSharedmemCarveoutMaxL1)); /* the rest is cache */
 }
 
 static const double MEETING = 1.1e-6; /* seconds */
@@ -250,22 +294,24 @@ static const double MEETING = 1.1e-6; /* seconds */
 static double phases_estimate(const tuned_context *context, const fused_network *network, char *why,
                               size_t size) {
     phase_shapes shapes;
-    if (network->dtype != GEMM_F32 && network->dtype != GEMM_F64) {
-        snprintf(why, size, "it has float32 and float64 only");
-        return 0;
-    }
     if (network->layer[network->depth - 1].out > (size_t)MOST_CLASSES) {
         snprintf(why, size, "it takes up to %d classes", MOST_CLASSES);
         return 0;
     }
-    const int warps = warps_for(context, network->dtype);
-    if (!warps) {
-        snprintf(why, size, "it needs %zu bytes of shared memory a block", shared_for(MOST_CLASSES / 32));
+    if (network->precision != GEMM_TRUE && context->major < 8) {
+        snprintf(why, size, "tf32 and bf16 take tensor cores of compute capability 8.0 and on");
         return 0;
     }
-    const double slower = network->dtype == GEMM_F64 ? 2 : 1.7; /* than the arithmetic alone, measured */
-    return slower * shape_phases(network, fused_processors(context, network), warps, &shapes) / FUSED_CLOCK +
-           MEETING * (double)(2 * network->depth - 1);
+    double cycles = 0;
+    with_product(network, [&]<typename P>() {
+        const int warps = warps_for<P>(context), blocks = fused_processors(context, network);
+        if (warps) cycles = shape_phases<P>(context, network, blocks, warps, &shapes);
+        if (!warps)
+            snprintf(why, size, "it needs %d bytes of shared memory a block", MOST_CLASSES / 32 * P::SHARED);
+    });
+    const double slower =
+        network->dtype == GEMM_F64 ? 2 : 1.7; /* than the products alone, measured in float32 */
+    return cycles > 0 ? slower * cycles / FUSED_CLOCK + MEETING * (double)(2 * network->depth - 1) : 0;
 }
 
 static void phases_close(void *opaque) {
@@ -284,8 +330,12 @@ static void *phases_open(tuned_context *context, const fused_network *network, c
     state->context = context;
     state->network = *network;
     state->blocks = fused_processors(context, network);
-    state->warps = warps_for(context, network->dtype);
-    if (network->dtype == GEMM_F32 ? set_up<float>(state) : set_up<double>(state)) return state;
+    bool ready = false;
+    with_product(network, [&]<typename P>() {
+        state->warps = warps_for<P>(context);
+        ready = set_up<P>(state);
+    });
+    if (ready) return state;
     snprintf(why, size, "%s", context->fault.message[0] ? context->fault.message : "out of memory");
     phases_close(state);
     return NULL;
@@ -295,20 +345,21 @@ static size_t phases_run(void *opaque, size_t first, size_t count) {
     phases_state *state = (phases_state *)opaque;
     cuda_fault *fault = &state->context->fault;
     const cudaStream_t stream = state->context->stream;
-    const void *kernel = state->network.dtype == GEMM_F32 ? (const void *)phases_kernel<float>
-                                                          : (const void *)phases_kernel<double>;
+    const void *kernel = NULL;
+    with_product(&state->network, [&]<typename P>() { kernel = (const void *)phases_kernel<P>; });
     size_t end = first + count;
     void *arguments[] = {state->plan, &first, &end};
     const bool ran =
         CUDA_TRY(fault, cudaMemsetAsync(state->control, 0, sizeof *state->control, stream)) &&
         CUDA_TRY(fault, cudaLaunchCooperativeKernel(kernel, dim3(state->blocks), dim3(32 * state->warps),
-                                                    arguments, shared_for(state->warps), stream));
+                                                    arguments, state->shared_bytes, stream));
     return ran ? count : 0;
 }
 
 static void phases_describe(void *opaque, char *text, size_t size) {
     const phases_state *state = (const phases_state *)opaque;
-    snprintf(text, size, "phases of tiles on %d blocks", state->blocks);
+    static const char *const cores[] = {"", ", tf32 on tensor cores", ", bf16 on tensor cores"};
+    snprintf(text, size, "phases of tiles on %d blocks%s", state->blocks, cores[state->network.precision]);
 }
 
 const fused_form fused_phases = {phases_estimate, phases_open,     phases_close,

@@ -11,13 +11,15 @@
 
 /* --- what there is to do --- */
 
-template <typename T> struct phase_layer {
+template <typename P> struct phase_layer {
+    typedef typename P::real T;
     int in, out; /* as they are */
     enum activation activation;
-    phase_matrix<T> weight, velocity, input,
-        grad;                /* [in][out] twice, [batch][in] (of layer 0 the first of two), [batch][out] */
-    T *output, *pre;         /* as grad */
-    T *bias, *bias_velocity; /* [out] */
+    typename P::matrix weight, input, output,
+        grad;                 /* [in][out], [batch][in] (of layer 0 the first of two), [batch][out] */
+    phase_matrix<T> velocity; /* as weight */
+    T *pre;                   /* as output */
+    T *bias, *bias_velocity;  /* [out] */
     T *user_weight, *user_velocity, *user_bias, *user_bias_velocity; /* where they come from, and go to */
 };
 
@@ -30,14 +32,15 @@ struct phase_control {
     int bad;          /* a loss of this launch was not finite */
 };
 
-template <typename T> struct phase_plan {
+template <typename P> struct phase_plan {
+    typedef typename P::real T;
     int depth, batch, features;
     int padded_batch;
     bool quads;       /* pixels of an image may be read 4 at once */
     bool weights_fit; /* of the last layer, in shared memory */
     bool warp_a_row;  /* blocks have several rows in the turn */
     bool has_velocity;
-    phase_layer<T> layer[FUSED_MAX_LAYERS];
+    phase_layer<P> layer[FUSED_MAX_LAYERS];
     phase_shapes shapes;
     T momentum, weight_decay;
     size_t count, input_stride; /* elements between the two buffers of the batch */
@@ -60,9 +63,11 @@ __device__ inline int thread_now() {
 
 /* --- the phases --- */
 
-template <typename T> struct worker {
+template <typename P> struct worker {
+    typedef typename P::real T;
+    typedef typename P::matrix matrix;
     static constexpr int W = WIDEST<T>;
-    const phase_plan<T> &plan;
+    const phase_plan<P> &plan;
     T *shared;
     unsigned awaited;
     size_t step;
@@ -77,9 +82,9 @@ template <typename T> struct worker {
         return (length + WARP_M - 1) / WARP_M * WARP_M;
     }
 
-    __device__ phase_matrix<T> input_of(int l, size_t which) const {
-        phase_matrix<T> input = plan.layer[l].input;
-        if (l == 0) input.at += which % 2 * plan.input_stride;
+    __device__ matrix input_of(int l, size_t which) const {
+        matrix input = plan.layer[l].input;
+        if (l == 0) input.skip(which % 2 * plan.input_stride);
         return input;
     }
 
@@ -88,30 +93,30 @@ template <typename T> struct worker {
     }
 
     /* N pixels, as numbers. */
-    template <int N> __device__ static void convert(T *to, pack<uint8_t, N> pixels) {
+    template <int N> __device__ static pack<T, N> numbers(pack<uint8_t, N> pixels) {
         pack<T, N> values;
 #pragma unroll
         for (int q = 0; q < N; q++) values.value[q] = T(1.0 / 255.0) * T(pixels.value[q]);
-        pack_at<N>(to) = values;
+        return values;
     }
 
     /* The images of a step, `skip` of this block's rows left out: a warp has a row. */
     __device__ void gather(size_t which, int skip) const {
-        const phase_matrix<T> to = input_of(0, which);
+        const matrix to = input_of(0, which);
         const int count = rows_of(which), warps = blockDim.x / 32, thread = thread_now(), lane = thread % 32;
 #pragma unroll 1
         for (int r = blockIdx.x + (skip + thread / 32) * gridDim.x; r < count; r += warps * gridDim.x) {
             const uint8_t *image =
                 plan.images + (size_t)__ldg(plan.order + which * plan.batch + r) * plan.features;
-            T *const row = to.at + (size_t)r * to.ld;
             const int packed = plan.quads ? plan.features : 0;
-#pragma unroll 4
+#pragma unroll 2
             for (int j = 4 * lane; j < packed; j += 128) {
                 const uint32_t four = __ldg(reinterpret_cast<const uint32_t *>(image + j));
-                convert(row + j, reinterpret_cast<const pack<uint8_t, 4> &>(four));
+                to.put(r, j, numbers(reinterpret_cast<const pack<uint8_t, 4> &>(four)));
             }
 #pragma unroll 1
-            for (int j = packed + lane; j < plan.features; j += 32) row[j] = T(1.0 / 255.0) * T(image[j]);
+            for (int j = packed + lane; j < plan.features; j += 32)
+                to.put(r, j, numbers(pack_at<1>(image + j)));
         }
     }
 
@@ -128,40 +133,39 @@ template <typename T> struct worker {
     }
 
     __device__ void forward(int l) const {
-        const phase_layer<T> &layer = plan.layer[l];
-        block_tiles<true, false>(
+        const phase_layer<P> &layer = plan.layer[l];
+        block_tiles<P, true, false>(
             0, input_of(l, step), layer.weight, plan.padded_batch, layer.grad.ld, padded(layer.in),
             plan.shapes.forward[l], shared, [&](int i, int j, pack<T, W> z) {
-                const size_t at = (size_t)i * layer.grad.ld + j;
                 const pack<T, W> bias = pack_at<W>(layer.bias + j);
 #pragma unroll
                 for (int q = 0; q < W; q++) z.value[q] += bias.value[q];
-                if (layer.pre != layer.output) pack_at<W>(layer.pre + at) = z;
+                if (layer.pre != layer.output.at) pack_at<W>(layer.pre + (size_t)i * layer.output.ld + j) = z;
 #pragma unroll
                 for (int q = 0; q < W; q++)
                     z.value[q] = j + q < layer.out ? activate_compactly(layer.activation, z.value[q]) : T(0);
-                pack_at<W>(layer.output + at) = z;
+                layer.output.put(i, j, z);
             });
     }
 
     /* dL/dZ of layer l - 1 from that of layer l. */
     __device__ void back(int l) const {
-        const phase_layer<T> &layer = plan.layer[l], &below = plan.layer[l - 1];
-        block_tiles<true, true>(0, layer.grad, layer.weight, plan.padded_batch, below.grad.ld, layer.grad.ld,
-                                plan.shapes.back[l], shared, [&](int i, int j, pack<T, W> sum) {
-                                    const size_t at = (size_t)i * below.grad.ld + j;
-                                    const pack<T, W> y = pack_at<W>(below.output + at),
-                                                     z = pack_at<W>(below.pre + at);
+        const phase_layer<P> &layer = plan.layer[l], &below = plan.layer[l - 1];
+        block_tiles<P, true, true>(
+            0, layer.grad, layer.weight, plan.padded_batch, below.grad.ld, layer.grad.ld, plan.shapes.back[l],
+            shared, [&](int i, int j, pack<T, W> sum) {
+                const size_t at = (size_t)i * below.grad.ld + j;
+                const pack<T, W> y = pack_at<W>(below.output.at + at), z = pack_at<W>(below.pre + at);
 #pragma unroll
-                                    for (int q = 0; q < W; q++)
-                                        sum.value[q] *=
-                                            derivative_compactly(below.activation, z.value[q], y.value[q]);
-                                    pack_at<W>(below.grad.at + at) = sum;
-                                });
+                for (int q = 0; q < W; q++)
+                    sum.value[q] *= derivative_compactly(below.activation, z.value[q], y.value[q]);
+                below.grad.put(i, j, sum);
+            });
     }
 
-    /* SGD as kernels/ops.h has it, for N neighbours. */
-    template <int N> __device__ void descend(T rate, pack<T, N> gradient, T *weight, T *velocity) const {
+    /* SGD as kernels/ops.h has it, for N neighbours: what they become. */
+    template <int N>
+    __device__ pack<T, N> descend(T rate, pack<T, N> gradient, const T *weight, T *velocity) const {
         pack<T, N> w = pack_at<N>(weight), v = {};
         if (plan.has_velocity) v = pack_at<N>(velocity);
 #pragma unroll
@@ -171,11 +175,11 @@ template <typename T> struct worker {
             w.value[q] -= rate * gradient.value[q];
         }
         if (plan.has_velocity) pack_at<N>(velocity) = gradient;
-        pack_at<N>(weight) = w;
+        return w;
     }
 
     /* 32 columns of a layer's bias: the gradient is the sum of those of dL/dZ. */
-    __device__ void update_bias(const phase_layer<T> &layer, T rate, int first) const {
+    __device__ void update_bias(const phase_layer<P> &layer, T rate, int first) const {
         const int part = threadIdx.x / 32, parts = blockDim.x / 32, col = first + threadIdx.x % 32;
         pack<T, 1> sum = {};
         if (col < layer.out)
@@ -186,23 +190,23 @@ template <typename T> struct worker {
         __syncthreads();
         if (part == 0 && col < layer.out) {
             for (int p = 1; p < parts; p++) sum.value[0] += shared[threadIdx.x + 32 * p];
-            descend(rate, sum, layer.bias + col, layer.bias_velocity + col);
+            pack_at<1>(layer.bias + col) = descend(rate, sum, layer.bias + col, layer.bias_velocity + col);
         }
         __syncthreads();
     }
 
     __device__ void update() const {
         const T rate = T(plan.scalars[step].learning_rate);
-        const int blocks = gridDim.x, k = (rows + SLAB<T> - 1) / SLAB<T> * SLAB<T>;
+        const int blocks = gridDim.x, k = (rows + P::SLAB - 1) / P::SLAB * P::SLAB;
         int tile = 0;
 #pragma unroll 1
         for (int l = 0; l < plan.depth; l++) {
-            const phase_layer<T> &layer = plan.layer[l];
-            tile = block_tiles<false, false>(
+            const phase_layer<P> &layer = plan.layer[l];
+            tile = block_tiles<P, false, false>(
                 tile, input_of(l, step), layer.grad, padded(layer.in), layer.grad.ld, k, plan.shapes.update,
                 shared, [&](int i, int j, pack<T, W> sum) {
-                    const size_t at = (size_t)i * layer.grad.ld + j;
-                    descend(rate, sum, layer.weight.at + at, layer.velocity.at + at);
+                    const size_t at = (size_t)i * layer.weight.ld + j;
+                    layer.weight.put(i, j, descend(rate, sum, layer.weight.at + at, layer.velocity.at + at));
                 });
         }
         int turn = ((int)blockIdx.x + blocks - tile % blocks) % blocks; /* biases until it is this block's */
@@ -237,8 +241,9 @@ template <typename T> struct worker {
         plan.losses[step] = loss / rows;
     }
 
-    /* Softmax and cross-entropy of the logits z[classes] by one warp: their gradient to `g`, whose values come to `gradient` too. */
-    __device__ void loss_of_row(const T *z, T *g, T *gradient, int classes, int label, int row) const {
+    /* Softmax and cross-entropy of the logits z[classes] by one warp: their gradient to `g`, and to a row of that matrix. */
+    __device__ void loss_of_row(const T *z, T *g, const matrix &gradient, int classes, int label,
+                                int row) const {
         const int lane = threadIdx.x % 32;
         T max = -INFINITY, sum = 0;
         for (int c = lane; c < classes; c += 32) max = z[c] > max ? z[c] : max;
@@ -257,8 +262,10 @@ template <typename T> struct worker {
             best = min(best, __shfl_xor_sync(0xffffffffu, best, offset));
         }
         const T scale = T(1.0 / rows), factor = scale / sum;
-        for (int c = lane; c < classes; c += 32)
-            gradient[c] = g[c] = g[c] * factor - (c == label ? scale : T(0));
+        for (int c = lane; c < classes; c += 32) {
+            g[c] = g[c] * factor - (c == label ? scale : T(0));
+            gradient.put(row, c, pack<T, 1>{g[c]});
+        }
         if (lane) return;
         const double loss = label < classes ? log((double)sum) - ((double)z[label] - (double)max) : NAN;
         plan.row_loss[row] = loss;
@@ -279,10 +286,10 @@ template <typename T> struct worker {
 
     /* Row r through the last layer, whose weights are at `weight`, and back. */
     __device__ void turn_row(int r, const T *weight) const {
-        const phase_layer<T> &last = plan.layer[plan.depth - 1];
+        const phase_layer<P> &last = plan.layer[plan.depth - 1];
         const int classes = last.out, ld = last.grad.ld, threads = blockDim.x, groups = threads / classes,
                   t = threadIdx.x;
-        const phase_matrix<T> from = input_of(plan.depth - 1, step);
+        const matrix from = input_of(plan.depth - 1, step);
         const int label = labels_of(step)[r], c = t % classes;
         const T *input = from.at + (size_t)r * from.ld;
         T *part = shared, *logits = shared + threads, *gradient = logits + threads, sum = 0;
@@ -304,17 +311,17 @@ template <typename T> struct worker {
             logits[t] = sum + last.bias[t];
         }
         __syncthreads();
-        if (t < 32) loss_of_row(logits, gradient, last.grad.at + (size_t)r * ld, classes, label, r);
+        if (t < 32) loss_of_row(logits, gradient, last.grad, classes, label, r);
         __syncthreads();
         if (plan.depth > 1) {
-            const phase_layer<T> &below = plan.layer[plan.depth - 2];
+            const phase_layer<P> &below = plan.layer[plan.depth - 2];
             const size_t row = (size_t)r * below.grad.ld;
             for (int k = t; k < last.in; k += threads) {
-                const T y = below.output[row + k], z = below.pre[row + k];
+                const T y = below.output.at[row + k], z = below.pre[row + k];
                 T value = 0;
 #pragma unroll 5
                 for (int o = 0; o < classes; o++) value += gradient[o] * weight[k * ld + o];
-                below.grad.at[row + k] = value * derivative_compactly(below.activation, z, y);
+                below.grad.put(r, k, pack<T, 1>{value * derivative_compactly(below.activation, z, y)});
             }
         }
         __syncthreads(); /* before the next row */
@@ -323,8 +330,8 @@ template <typename T> struct worker {
     /* Rows that a partial batch does not have: nothing comes from them. By `count` threads, of which this is one. */
     __device__ void clear_row(int r, int thread, int count) const {
         for (int l = max(plan.depth - 2, 0); l < plan.depth; l++) {
-            const phase_matrix<T> &grad = plan.layer[l].grad;
-            for (int j = thread; j < grad.ld; j += count) grad.at[(size_t)r * grad.ld + j] = 0;
+            const matrix &grad = plan.layer[l].grad;
+            for (int j = thread; j < grad.ld; j += count) grad.put(r, j, pack<T, 1>{});
         }
     }
 
@@ -332,7 +339,7 @@ template <typename T> struct worker {
 
     /* The turn, and the pixels of the step after it: those of the first row are on their way meanwhile. */
     __device__ void turn(bool another) const {
-        const phase_layer<T> &last = plan.layer[plan.depth - 1];
+        const phase_layer<P> &last = plan.layer[plan.depth - 1];
         const int t = 4 * threadIdx.x, next = another ? rows_of(step + 1) : 0;
         const bool ahead =
             plan.quads && !plan.warp_a_row && plan.features <= 4 * (int)blockDim.x && (int)blockIdx.x < next;
@@ -356,8 +363,7 @@ template <typename T> struct worker {
             }
         }
         if (!another) return;
-        const phase_matrix<T> to = input_of(0, step + 1);
-        if (ahead && t < plan.features) convert(to.at + (size_t)blockIdx.x * to.ld + t, pixels);
+        if (ahead && t < plan.features) input_of(0, step + 1).put(blockIdx.x, t, numbers(pixels));
         gather(step + 1, ahead);
         gather_labels(step + 1);
     }
@@ -365,33 +371,34 @@ template <typename T> struct worker {
     /* --- before and after --- */
 
     /* Rows of `cols`, from a dense matrix to a padded one or back. */
-    __device__ void copy_rows(T *to, int to_ld, const T *from, int from_ld, int count, int cols) const {
+    template <typename M>
+    __device__ void copy_rows(const M &to, const phase_matrix<T> &from, int count, int cols) const {
         for (int r = blockIdx.x; r < count; r += gridDim.x)
             for (int j = threadIdx.x; j < cols; j += blockDim.x)
-                to[(size_t)r * to_ld + j] = from[(size_t)r * from_ld + j];
+                to.put(r, j, pack_at<1>(from.at + (size_t)r * from.ld + j));
     }
 
     __device__ void load_weights() const {
         for (int l = 0; l < plan.depth; l++) {
-            const phase_layer<T> &layer = plan.layer[l];
-            copy_rows(layer.weight.at, layer.weight.ld, layer.user_weight, layer.out, layer.in, layer.out);
-            copy_rows(layer.bias, 0, layer.user_bias, 0, 1, layer.out);
+            const phase_layer<P> &layer = plan.layer[l];
+            const int in = layer.in, out = layer.out;
+            copy_rows(layer.weight, {layer.user_weight, out}, in, out);
+            copy_rows(phase_matrix<T>{layer.bias, 0}, {layer.user_bias, 0}, 1, out);
             if (!plan.has_velocity) continue;
-            copy_rows(layer.velocity.at, layer.velocity.ld, layer.user_velocity, layer.out, layer.in,
-                      layer.out);
-            copy_rows(layer.bias_velocity, 0, layer.user_bias_velocity, 0, 1, layer.out);
+            copy_rows(layer.velocity, {layer.user_velocity, out}, in, out);
+            copy_rows(phase_matrix<T>{layer.bias_velocity, 0}, {layer.user_bias_velocity, 0}, 1, out);
         }
     }
 
     __device__ void store_weights() const {
         for (int l = 0; l < plan.depth; l++) {
-            const phase_layer<T> &layer = plan.layer[l];
-            copy_rows(layer.user_weight, layer.out, layer.weight.at, layer.weight.ld, layer.in, layer.out);
-            copy_rows(layer.user_bias, 0, layer.bias, 0, 1, layer.out);
+            const phase_layer<P> &layer = plan.layer[l];
+            const int in = layer.in, out = layer.out;
+            copy_rows(phase_matrix<T>{layer.user_weight, out}, layer.weight, in, out);
+            copy_rows(phase_matrix<T>{layer.user_bias, 0}, {layer.bias, 0}, 1, out);
             if (!plan.has_velocity) continue;
-            copy_rows(layer.user_velocity, layer.out, layer.velocity.at, layer.velocity.ld, layer.in,
-                      layer.out);
-            copy_rows(layer.user_bias_velocity, 0, layer.bias_velocity, 0, 1, layer.out);
+            copy_rows(phase_matrix<T>{layer.user_velocity, out}, layer.velocity, in, out);
+            copy_rows(phase_matrix<T>{layer.user_bias_velocity, 0}, {layer.bias_velocity, 0}, 1, out);
         }
     }
 };

@@ -148,14 +148,15 @@ static const double EXCHANGE = 0.55e-6; /* seconds */
 static double resident_estimate(const tuned_context *context, const fused_network *network, char *why,
                                 size_t size) {
     resident_plan plan = {};
-    if (network->depth != 2 || network->dtype != GEMM_F32 || network->batch > (size_t)ROWS ||
-        network->layer[1].out > (size_t)CLASSES ||
+    if (network->depth != 2 || network->dtype != GEMM_F32 || network->precision != GEMM_TRUE ||
+        network->batch > (size_t)ROWS || network->layer[1].out > (size_t)CLASSES ||
         network->layer[0].out > (size_t)UNITS * context->processors ||
         !packs_fit(network->images, network->features, network->features, PIXELS)) {
-        snprintf(why, size,
-                 "it takes one hidden layer in float32, batches of up to %d, up to %d classes, and images of "
-                 "a multiple of %d pixels",
-                 ROWS, CLASSES, PIXELS);
+        snprintf(
+            why, size,
+            "it takes one hidden layer in true float32, batches of up to %d, up to %d classes, and images of "
+            "a multiple of %d pixels",
+            ROWS, CLASSES, PIXELS);
         return 0;
     }
     const int slices = choose_split(context, network, &plan);

@@ -1,8 +1,15 @@
 /* A block's tile of a product of padded matrices, for engine fused.
 
-   Tile       a warp computes 32 x 16 from slabs of 64 bytes of k that it copies for itself, two ahead, and waits for nobody. Its lanes
-              have 8 x 4 outputs each, for every other pack of k, and add up at the end. The warps of a block lie side by side or share
-              the k of one tile (then they add up too, in a fixed order), as fills the GPU best.
+   Tile       a warp computes 32 x 16. The warps of a block lie side by side or share the k of one tile (then they add up, in a fixed
+              order), as fills the GPU best. How a warp multiplies is a type, P:
+                real     of sums, and of all that is not multiplied
+                matrix   an operand: a phase_matrix<real>, and what the product wants beside it
+                tile     <A_ALONG, B_ALONG>: the sums of a warp's tile; ALONG: stored with k as columns, else as rows
+                SLAB     elements of k that it takes at once; WARPS of a block, at most; SHARED memory of a warp, in bytes
+                cycles   of an SM for rows x cols over k, about
+              fma_product here, mma_product in fused_mma.cuh.
+   fma        from slabs of 64 bytes of k that the warp copies for itself, two ahead, and waits for nobody. Its lanes have 8 x 4
+              outputs each, for every other pack of k, and add up at the end.
    Registers  32 sums, 32 + 16 operands of a pack of k.
    Bound by   the L2 cache: 3 KB for 8,192 multiply-adds of a warp, unless warps side by side find them in L1. */
 #ifndef TESSERA_KERNELS_CUDA_FUSED_TILE_CUH
@@ -24,16 +31,19 @@ static const int STAGES = 3;                       /* slabs of a warp: one is mu
 /* Elements of k in a slab. */
 template <typename T> constexpr int SLAB = SLAB_UNITS *UNIT / (int)sizeof(T);
 
-/* Warps of a block: as many as have the registers, and shared memory for their slabs. */
-template <typename T> constexpr int MOST_WARPS = sizeof(T) == sizeof(float) ? 16 : 8;
-static size_t shared_for(int warps) {
-    return (size_t)STAGES * warps * (UNITS_A + UNITS_B) * UNIT;
-}
-
 /* [rows][ld], padded with zeros: rows to WARP_M, columns too, but for the last layer: to WARP_N. */
 template <typename T> struct phase_matrix {
     T *at;
     int ld;
+
+    __device__ void skip(size_t elements) {
+        at += elements;
+    }
+
+    /* N neighbours of row i, from column j on, which is a multiple of N. */
+    template <int N> __device__ void put(int i, int j, const pack<T, N> &values) const {
+        pack_at<N>(at + (size_t)i * ld + j) = values;
+    }
 };
 
 /* How the warps of a block lie over a tile: side by side along m and n, and in k; powers of 2, as exponents. */
@@ -182,31 +192,66 @@ __device__ inline void warp_product(T (&sum)[R_M][R_N], phase_matrix<T> a, phase
     __pipeline_wait_prior(0);
 }
 
+/* Multiply-adds of float or double. */
+template <typename T> struct fma_product {
+    typedef T real;
+    typedef phase_matrix<T> matrix;
+    static constexpr int SLAB = ::SLAB<T>,
+                         WARPS = sizeof(T) == sizeof(float) ? 16 : 8, /* for their registers */
+        SHARED = STAGES * (UNITS_A + UNITS_B) * UNIT;
+
+    /* At two thirds of the rate. */
+    static double cycles(double rows, double cols, double k) {
+        return 1.5 * rows * cols * k / 128;
+    }
+
+    template <bool A_ALONG, bool B_ALONG> struct tile {
+        T sum[R_M][R_N];
+
+        /* That at (m0, n0), of slabs s0 .. s1 - 1 of k. `shared` is the warp's own. */
+        __device__ void multiply(matrix a, matrix b, int m0, int n0, int s0, int s1, T *shared) {
+            warp_product<A_ALONG, B_ALONG>(sum, a, b, m0, n0, s0, s1, shared);
+        }
+
+        /* After all products, by all warps: a lane is left with sums that are whole. */
+        __device__ void settle() {
+            add_lanes(sum);
+        }
+
+        /* To `part`, whose rows start `ld` apart. */
+        __device__ void store(T *part, int ld) const {
+            constexpr int W = WIDEST<T>;
+#pragma unroll
+            for (int x = 0; x < R_M / 2; x++)
+#pragma unroll
+                for (int j = 0; j < R_N; j += W) {
+                    pack<T, W> some;
+#pragma unroll
+                    for (int q = 0; q < W; q++) some.value[q] = sum[x][j + q];
+                    const int i = row_of_lane<A_ALONG>(R_M / 2 * part_of_lane() + x);
+                    pack_at<W>(part + i * ld + col_of_lane() + j) = some;
+                }
+        }
+    };
+};
+
 /* A block's tile of the m x n product over k: finish(i, j, sums) takes WIDEST sums of a row, from column j on. */
-template <bool A_ALONG, bool B_ALONG, typename T, typename F>
-__device__ inline void block_tile(phase_matrix<T> a, phase_matrix<T> b, int m, int n, int k, int m0, int n0,
-                                  warp_shape shape, T *shared, F finish) {
-    constexpr int W = WIDEST<T>, SLABS = STAGES * (UNITS_A + UNITS_B) * W;
+template <typename P, bool A_ALONG, bool B_ALONG, typename F>
+__device__ inline void block_tile(typename P::matrix a, typename P::matrix b, int m, int n, int k, int m0,
+                                  int n0, warp_shape shape, typename P::real *shared, F finish) {
+    typedef typename P::real T;
+    constexpr int W = WIDEST<T>;
     const int warp = threadIdx.x / 32, wk = warp & ((1 << shape.k) - 1),
               wn = warp >> shape.k & ((1 << shape.n) - 1), wm = warp >> (shape.k + shape.n),
-              rows = WARP_M << shape.m, cols = WARP_N << shape.n, slabs = k / SLAB<T>;
+              rows = WARP_M << shape.m, cols = WARP_N << shape.n, slabs = k / P::SLAB;
     const int i0 = m0 + WARP_M * wm, j0 = n0 + WARP_N * wn;
-    T sum[R_M][R_N] = {};
+    typename P::template tile<A_ALONG, B_ALONG> mine = {};
     if (i0 < m && j0 < n)
-        warp_product<A_ALONG, B_ALONG>(sum, a, b, i0, j0, slabs * wk >> shape.k, slabs * (wk + 1) >> shape.k,
-                                       shared + warp * SLABS);
-    add_lanes(sum);
+        mine.multiply(a, b, i0, j0, slabs * wk >> shape.k, slabs * (wk + 1) >> shape.k,
+                      shared + warp * (P::SHARED / (int)sizeof(T)));
+    mine.settle();
     __syncthreads(); /* the slabs have been read: the sums take their place */
-    T *part = shared + (wk * rows + WARP_M * wm) * cols + WARP_N * wn + col_of_lane();
-#pragma unroll
-    for (int x = 0; x < R_M / 2; x++)
-#pragma unroll
-        for (int j = 0; j < R_N; j += W) {
-            pack<T, W> some;
-#pragma unroll
-            for (int q = 0; q < W; q++) some.value[q] = sum[x][j + q];
-            pack_at<W>(part + row_of_lane<A_ALONG>(R_M / 2 * part_of_lane() + x) * cols + j) = some;
-        }
+    mine.store(shared + (wk * rows + WARP_M * wm) * cols + WARP_N * wn, cols);
     __syncthreads();
 #pragma unroll 1
     for (int e = threadIdx.x * W; e < rows * cols; e += blockDim.x * W) {
@@ -231,15 +276,16 @@ __host__ __device__ inline int tiles_along(int length, int side) {
 
 /* Those of the tiles `first`, .. that are this block's, when tiles are dealt out one by one to the blocks. Returns the number of the
    tile after the last of this product. */
-template <bool A_ALONG, bool B_ALONG, typename T, typename F>
-__device__ inline int block_tiles(int first, phase_matrix<T> a, phase_matrix<T> b, int m, int n, int k,
-                                  warp_shape shape, T *shared, F finish) {
+template <typename P, bool A_ALONG, bool B_ALONG, typename F>
+__device__ inline int block_tiles(int first, typename P::matrix a, typename P::matrix b, int m, int n, int k,
+                                  warp_shape shape, typename P::real *shared, F finish) {
     const int rows = WARP_M << shape.m, cols = WARP_N << shape.n, down = tiles_along(m, rows);
     const int count = down * tiles_along(n, cols), blocks = gridDim.x;
     const int mine = (int)blockIdx.x - first % blocks;
 #pragma unroll 1
     for (int t = mine < 0 ? mine + blocks : mine; t < count; t += blocks)
-        block_tile<A_ALONG, B_ALONG>(a, b, m, n, k, t % down * rows, t / down * cols, shape, shared, finish);
+        block_tile<P, A_ALONG, B_ALONG>(a, b, m, n, k, t % down * rows, t / down * cols, shape, shared,
+                                        finish);
     return first + count;
 }
 

@@ -15,9 +15,9 @@ static inline size_t turn_elements(size_t warps, size_t in, size_t padded_in, si
     return warps * (2 * columns + padded_in) + in * (columns + WIDEST<T>);
 }
 
-template <typename T> __device__ void worker<T>::turn_by_warps() const {
-    const phase_layer<T> &last = plan.layer[plan.depth - 1];
-    const phase_matrix<T> from = input_of(plan.depth - 1, step);
+template <typename P> __device__ void worker<P>::turn_by_warps() const {
+    const phase_layer<P> &last = plan.layer[plan.depth - 1];
+    const matrix from = input_of(plan.depth - 1, step);
     const int classes = last.out, ld = last.grad.ld, pitch = ld + W, thread = thread_now(),
               lane = thread % 32, warp = thread / 32, warps = blockDim.x / 32;
     T *logits = shared + warp * (2 * ld + from.ld), *gradient = logits + ld, *input = gradient + ld,
@@ -58,14 +58,14 @@ template <typename T> __device__ void worker<T>::turn_by_warps() const {
             if (lane < wide && c < classes) logits[c] = sum + last.bias[c];
         }
         __syncwarp();
-        loss_of_row(logits, gradient, last.grad.at + (size_t)r * ld, classes, label, r);
+        loss_of_row(logits, gradient, last.grad, classes, label, r);
         __syncwarp();
         if (plan.depth == 1) continue;
-        const phase_layer<T> &below = plan.layer[plan.depth - 2];
+        const phase_layer<P> &below = plan.layer[plan.depth - 2];
         const size_t row = (size_t)r * below.grad.ld;
 #pragma unroll 1
         for (int k = lane; k < last.in; k += 32) {
-            const T y = input[k], z = below.pre == below.output ? y : below.pre[row + k];
+            const T y = input[k], z = below.pre == below.output.at ? y : below.pre[row + k];
             T value = 0;
 #pragma unroll 4
             for (int o = 0; o < classes; o += W) {
@@ -73,7 +73,7 @@ template <typename T> __device__ void worker<T>::turn_by_warps() const {
 #pragma unroll
                 for (int q = 0; q < W; q++) value += gradient[o + q] * some.value[q];
             }
-            below.grad.at[row + k] = value * derivative_compactly(below.activation, z, y);
+            below.grad.put(r, k, pack<T, 1>{value * derivative_compactly(below.activation, z, y)});
         }
         __syncwarp(); /* before the next row */
     }

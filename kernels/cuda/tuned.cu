@@ -26,16 +26,14 @@ static bool open_parts(tuned_context *context, const struct gemm_options *option
     context->stream = (cudaStream_t)options->stream;
     context->library = gemm_cublas.create(options, why, size);
     if (!context->library) return false;
-    int major = 0;
     const auto ask = [&](int *value, cudaDeviceAttr attribute) {
         return CUDA_TRY(&context->fault, cudaDeviceGetAttribute(value, attribute, device));
     };
     const bool open = CUDA_TRY(&context->fault, cudaGetDevice(&device)) &&
                       ask(&context->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin) &&
                       ask(&context->processors, cudaDevAttrMultiProcessorCount) &&
-                      ask(&major, cudaDevAttrComputeCapabilityMajor) &&
+                      ask(&context->major, cudaDevAttrComputeCapabilityMajor) &&
                       reduction_open(&context->reduction, &context->fault) && small_prepare(context);
-    context->copies = major >= 8;
     if (!open) snprintf(why, size, "%s", context->fault.message);
     return open;
 }
@@ -59,7 +57,7 @@ static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
 enum way { NARROW, SMALL, LIBRARY };
 
 static enum way choose(const tuned_context *context, const struct gemm_call *call) {
-    if (context->copies && context->shared_bytes >= NARROW_SHARED && narrow_takes(call)) return NARROW;
+    if (context->major >= 8 && context->shared_bytes >= NARROW_SHARED && narrow_takes(call)) return NARROW;
     return small_takes(call) ? SMALL : LIBRARY;
 }
 

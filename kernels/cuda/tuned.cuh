@@ -15,7 +15,8 @@ struct tuned_context {
     struct cuda_reduction reduction;
     int shared_bytes; /* that a block may have */
     int processors;   /* SMs */
-    bool copies;      /* to shared memory go past registers (compute capability 8.0 and on) */
+    int major;        /* compute capability: from 8 on copies to shared memory go past registers, and
+                         tensor cores take tf32 and bfloat16 */
     void *library;    /* the context of cublas */
 };
 

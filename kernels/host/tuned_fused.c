@@ -113,8 +113,8 @@ static void *fused_open(void *context, const struct fused_network *network, bool
     (void)forced; /* never slower */
     const struct tuned_context *tuned = context;
     struct state *state = NULL;
-    if (network->dtype != GEMM_F32 && network->dtype != GEMM_F64) {
-        snprintf(why, size, "it has float32 and float64 only");
+    if (network->precision != GEMM_TRUE) {
+        snprintf(why, size, "on the CPU it has true float32 and float64 only");
         return NULL;
     }
     state = calloc(1, sizeof *state);

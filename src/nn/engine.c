@@ -86,6 +86,7 @@ static struct fused_network network_of(const struct trainer *trainer) {
     const struct mlp *mlp = &trainer->mlp;
     const struct update *update = &trainer->optimizer.update;
     struct fused_network network = {.dtype = mlp->dtype,
+                                    .precision = trainer->compute->precision,
                                     .depth = mlp->depth,
                                     .momentum = update->momentum,
                                     .weight_decay = update->weight_decay,
@@ -130,8 +131,6 @@ static bool fused_there(const struct trainer *trainer, char *why, size_t size) {
     if (!backend->fused || !compute->context) {
         snprintf(why, size, "backend '%s' has none%s", backend->name,
                  backend->fused ? " with --residency host" : "");
-    } else if (compute->precision != GEMM_TRUE) {
-        snprintf(why, size, "it has no precision %s", config_choice("precision", trainer->config->precision));
     } else if (beyond_fused(trainer->config)) {
         snprintf(why, size, "it has no %s, but SGD with momentum and weight decay",
                  beyond_fused(trainer->config));
@@ -181,6 +180,7 @@ static enum status fused_run(struct trainer *trainer, size_t first, size_t *coun
     if (!*count)
         return status_set(STATUS_FAILED, "engine fused of backend '%s': %s", compute->backend->name,
                           compute->backend->error(compute->context));
+    mlp_parameters_changed(&trainer->mlp); /* those who ask how well it does multiply with them */
     trainer->engine_stride = next_stride(clock_seconds() - start, *count);
     if (!host) {
         device_lap(&compute->device, PART_STEPS);
