@@ -89,7 +89,7 @@ static const struct config_key keys[] = {
     {"label-smoothing", NULL, KEY_REAL, RECIPE, AT(label_smoothing), 0, 1, NULL, "0", "X",
      "the target is 1 - X of the label, and X spread over all classes; in training alone"},
     {"seed", NULL, KEY_INT, RECIPE, AT(seed), 0, 9e15, NULL, "1", "N",
-     "of initial weights, batch order and dropout, the same on every backend"},
+     "of initial weights, batch order, dropout and augmentation, the same on every backend"},
     {"shuffle", NULL, KEY_CHOICE, RECIPE, AT(shuffle), 0, 0, switches, "on", NULL,
      "a new order every epoch; off takes the images in file order"},
     {"augment", NULL, KEY_CHOICE, RECIPE, AT(augment), 0, 0, switches, "off", NULL,
