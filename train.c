@@ -7,8 +7,9 @@
 #include "src/base/text.h"
 #include "src/cmd/command.h"
 
-static const struct command *const commands[] = {&command_train, &command_eval,   &command_compare,
-                                                 &command_bench, &command_report, &command_devices};
+static const struct command *const commands[] = {&command_train,  &command_eval,   &command_compare,
+                                                 &command_bench,  &command_report, &command_devices,
+                                                 &command_augment};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_commands(void) {

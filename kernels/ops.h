@@ -10,6 +10,7 @@
 
 #include <stdint.h>
 
+#include "kernels/augment.h"
 #include "kernels/gemm.h"
 
 /* What passes over images accumulate, in device memory; all zero at the start. */
@@ -99,6 +100,11 @@ struct ops {
 
     /* rounded[i] = values[i], parameters made operands of a GEMM in the table's dtype. */
     void (*round)(void *context, size_t count, const void *values, void *rounded);
+
+    /* deformed[i] = images[i] as kernels/augment.h says, for this epoch: the same pixels on every device and in every table.
+       images [count][height][width], labels [count], deformed [count][to_height][to_width] of the plan; apart. */
+    void (*augment)(void *context, const struct augment_plan *plan, uint32_t epoch, size_t count,
+                    const uint8_t *images, const uint8_t *labels, uint8_t *deformed);
 };
 
 #endif

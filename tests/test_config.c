@@ -57,6 +57,11 @@ static void mistakes_say_where_and_what(void **state) {
         {"shuffle = yes", "shuffle must be off | on"},
         {"seed = 1e3", "seed must be"},
         {"threads = 99999", "threads must be"},
+        {"augment = yes", "augment must be off | on"},
+        {"augment-scale = 60", "augment-scale must be a number from 0 to 50"},
+        {"augment-gentle = 1;7", "augment-gentle must be labels from 0 to 255 with commas between them"},
+        {"augment-gentle = 1,", "augment-gentle must be labels"},
+        {"augment-gentle = 256", "augment-gentle must be labels"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct config config, before;

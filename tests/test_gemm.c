@@ -227,6 +227,15 @@ static void tuned_is_right_where_it_is_narrow(void **state) {
     compute_close(&compute);
 }
 
+/* tuned packs A too where there are many columns: tiles and panels that are not full, several blocks of k and of columns. */
+static void tuned_is_right_where_it_packs(void **state) {
+    struct compute compute;
+    open_tuned(&compute, *state, 2);
+    verify_narrow(&compute, 37, 1101, 70);
+    if (support_stride() == 1) verify_narrow(&compute, 269, 291, 500);
+    compute_close(&compute);
+}
+
 static void fill(enum gemm_dtype dtype, void *values, size_t count, uint32_t substream) {
     struct rng rng = rng_open(11, RNG_TEST, substream);
     for (size_t i = 0; i < count; i++) dtype_set(dtype, values, i, 2 * rng_uniform(&rng) - 1);
@@ -419,6 +428,9 @@ int main(void) {
         cmocka_unit_test_prestate(tuned_is_right_where_it_is_narrow, "avx512"),
         cmocka_unit_test_prestate(tuned_is_right_where_it_is_narrow, "avx2"),
         cmocka_unit_test_prestate(tuned_is_right_where_it_is_narrow, "portable"),
+        cmocka_unit_test_prestate(tuned_is_right_where_it_packs, "avx512"),
+        cmocka_unit_test_prestate(tuned_is_right_where_it_packs, "avx2"),
+        cmocka_unit_test_prestate(tuned_is_right_where_it_packs, "portable"),
         cmocka_unit_test(openmp_equals_serial_bit_for_bit),
         cmocka_unit_test(tuned_has_the_same_bits_on_any_threads),
         cmocka_unit_test(not_a_number_comes_through),

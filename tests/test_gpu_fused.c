@@ -112,7 +112,7 @@ static const struct rounding {
 
 static void open_rounded(struct bench *bench, const char *engine, const char *precision,
                          const char *settings) {
-    char all[256];
+    char all[400];
     snprintf(all, sizeof all, "precision=%s %s", precision, settings);
     open_engine(bench, engine, all);
 }

@@ -67,6 +67,7 @@ template <typename T> static const struct ops *table(void) {
         .clip_norm = cuda_clip_norm<real<T>>,
         .max_norm = cuda_max_norm<real<T>>,
         .round = round_to_storage<T>,
+        .augment = cuda_augment,
     };
     return &ops;
 }

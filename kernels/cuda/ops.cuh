@@ -50,4 +50,8 @@ template <typename R>
 void cuda_max_norm(void *context, size_t rows, size_t cols, double limit, const struct tally *guard,
                    void *weights);
 
+/* For every dtype: augment.cu. */
+void cuda_augment(void *context, const struct augment_plan *plan, uint32_t epoch, size_t count,
+                  const uint8_t *images, const uint8_t *labels, uint8_t *deformed);
+
 #endif

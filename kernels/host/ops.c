@@ -9,6 +9,7 @@
 
 #include "kernels/bf16.h"
 #include "kernels/host/activation.h"
+#include "kernels/host/augment.h"
 #include "kernels/host/dropout.h"
 
 enum {

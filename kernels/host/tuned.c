@@ -11,11 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #ifdef _OPENMP
 #    include <omp.h>
 #endif
 
+#include "kernels/host/pages.h"
 #include "kernels/host/tuned.h"
 
 /* The fastest first; the last one is always usable. */
@@ -27,7 +27,7 @@ static const struct tuned_isa *const isas[] = {
 #endif
     &tuned_portable,
 };
-enum { ISAS = sizeof isas / sizeof *isas, PAGE = 2 << 20 };
+enum { ISAS = sizeof isas / sizeof *isas };
 
 /* Multiply-adds below which a second thread costs more than it brings: a fork and join take a microsecond or two. */
 static const size_t SMALL = 1 << 17;
@@ -62,12 +62,8 @@ static bool reserve(struct tuned_context *tuned, int threads) {
     const size_t needed =
         larger(tuned_workspace(isa->bf16), larger(tuned_workspace(isa->f32), tuned_workspace(isa->f64)));
     tuned->stride = (needed + 4095) / 4096 * 4096;
-    const size_t bytes = (tuned->stride * (size_t)threads + PAGE - 1) / PAGE * PAGE;
-    char *workspace = aligned_alloc(PAGE, bytes);
+    char *workspace = pages_alloc(tuned->stride * (size_t)threads);
     if (!workspace) return false;
-#ifdef MADV_HUGEPAGE
-    madvise(workspace, bytes, MADV_HUGEPAGE); /* a wish: fewer misses of the TLB */
-#endif
     free(tuned->workspace);
     tuned->workspace = workspace;
     tuned->threads = tuned->capacity = threads;

@@ -31,11 +31,17 @@ struct tuned_plan {
     size_t rows;      /* of a block of A; TUNED_TURNED: of C, whose transpose is computed at a time */
     bool by_panels;   /* all tiles of that block meet one panel of B, or all panels one tile */
     size_t tile_rows; /* at most */
-    bool pack_a;      /* copy a block of A together */
+    bool pack_a;      /* copy A to panels, a tile's rows at a time */
     bool pack_b;  /* the panels of a block of B too; those that are transposed or not full are in any case */
     bool streams; /* C goes to memory past the caches */
     const struct tuned_update *update; /* NULL: C is the product */
     void *sums; /* as C: scratch, for sums over k that are not complete yet; NULL: C itself */
+};
+
+/* What will be read next, for a tile to ask for meanwhile: so many bytes on at every step of k. */
+struct tuned_stream {
+    const char *at;
+    size_t pace;
 };
 
 /* The most columns, or steps of k, that are few. */
@@ -48,6 +54,7 @@ struct tuned_code {
     bool converts;     /* A and B are never read where they are: a packed element is something else */
     size_t rows, cols; /* of the largest tile of C that is kept in registers */
     size_t lanes;      /* of a vector; cols is a multiple */
+    size_t a_width;    /* of a panel of A: rows, in whole vectors */
 
     /* Computes one part, 0 .. row_parts * col_parts - 1. `workspace` is 64-byte aligned, tuned_workspace bytes, and the part's own. */
     void (*part)(const struct gemm_call *call, const struct tuned_plan *plan, size_t part, void *workspace);

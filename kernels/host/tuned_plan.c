@@ -45,13 +45,14 @@ static size_t ceil_div(size_t a, size_t b) {
 
 static const size_t DEEP = 512; /* steps of k after which reading and writing C costs little */
 
-/* The most of k that a block has. In its place, a panel of B just fills the L1 cache; packed, the rows of a tile take three fifths of it,
-   while panels of B pass. */
+/* The most of k that a block has. In its place, a panel of B just fills the L1 cache. Packed, the rows of a tile take three fifths of it, while panels
+   of B pass; or, where the L2 cache is larger, both pass, and 16 panels of B are half of it. */
 static size_t most_depth(const struct tuned_code *code, bool narrow, bool in_place) {
     const size_t elements = level1() / code->size;
+    const size_t deep = larger(elements * 3 / 5 / code->rows, level2() / 2 / 16 / code->size / code->cols);
     return larger(narrow     ? elements / (code->lanes + code->rows)
                   : in_place ? elements * 9 / 8 / code->cols
-                             : smaller(elements * 3 / 5 / code->rows, DEEP),
+                             : smaller(deep, DEEP),
                   32);
 }
 
@@ -61,14 +62,14 @@ static size_t deepest(const struct tuned_code *code) {
                   larger(most_depth(code, true, false), most_depth(code, false, false)));
 }
 
-/* A block of B is half of the L2 cache, and all that stays packed eight times that, for the L3 cache; a block of A is a quarter. But a panel, or
-   a tile, at least, however deep. */
+/* A block of B is half of the L2 cache, which keeps it while tiles of A come and go. All that stays packed is for the L3 cache: B eight blocks, A
+   twice that, for B is packed anew for every block of A. But a panel, or a tile, at least, however deep. */
 size_t tuned_b_elements(const struct tuned_code *code) {
     return larger(4 * level2() / code->size, deepest(code) * code->cols);
 }
 
 size_t tuned_a_elements(const struct tuned_code *code) {
-    return larger(level2() / 4 / code->size, (deepest(code) + 2 * code->lanes) * code->rows);
+    return larger(8 * level2() / code->size, deepest(code) * code->a_width);
 }
 
 size_t tuned_workspace(const struct tuned_code *code) {
@@ -124,14 +125,19 @@ static void block(struct tuned_plan *plan, const struct tuned_code *code, const 
                  blocks = larger(ceil_div(steps, most_depth(code, narrow, in_place)), 1);
     plan->depth = larger(ceil_div(steps, blocks), 1);
     plan->cols = smaller(cols, larger(level2() / 2 / code->size / plan->depth / code->cols, 1) * code->cols);
-    plan->keep_b = cols * plan->depth <= tuned_b_elements(code);
     plan->pack_b = !in_place;
-    plan->pack_a = code->converts ||
-                   (collide && (cols > 4 * code->cols || (ta && call->m * call->k * code->size > level2())));
+    /* it costs as much as 4 panels of B where rows collide, or lie across k; else as much as 30 */
+    plan->pack_a = code->converts || cols > 32 * code->cols || (cols > 4 * code->cols && (collide || ta));
     plan->tile_rows = narrow && collide && !plan->pack_a ? smaller(code->rows, 8) : code->rows;
     plan->by_panels = in_place || narrow;
-    const size_t fit = tuned_a_elements(code) / (plan->depth + 2 * code->lanes) / code->rows * code->rows;
-    plan->rows = plan->by_panels && !plan->pack_a ? rows : smaller(fit, rows);
+    if (plan->pack_a && rows * plan->depth * code->size <= level2() / 4) {
+        /* A stays in the L2 cache: each panel of B is used up while it is there too */
+        plan->cols = code->cols;
+        plan->by_panels = true;
+    }
+    const size_t fit = tuned_a_elements(code) / (plan->depth * code->a_width) * code->rows;
+    plan->rows = plan->pack_a ? ceil_div(rows, ceil_div(rows, fit)) : rows;
+    plan->keep_b = plan->rows < rows && cols * plan->depth <= tuned_b_elements(code);
 }
 
 /* --- narrow products --- */
@@ -181,11 +187,11 @@ static bool wants_turning(const struct tuned_code *code, const struct gemm_call 
     return call->n <= TUNED_FEW && gemm_transposes_a(call->op) && call->m >= code->lanes;
 }
 
-/* As many rows of C as the packed block of A has room for, with a vector more; blocks of k short enough to keep their rows of A, which the
+/* As many rows of C as a quarter of the L2 cache has room for, with a vector more; blocks of k short enough to keep their rows of A, which the
    panels of C^T read side by side, in the L2 cache. */
 static void plan_turned(struct tuned_plan *plan, const struct tuned_code *code, const struct gemm_call *call,
                         size_t threads) {
-    const size_t room = tuned_a_elements(code) / TUNED_FEW - code->lanes,
+    const size_t room = level2() / 4 / code->size / TUNED_FEW - code->lanes,
                  panels = ceil_div(call->m, code->cols);
     plan->way = TUNED_TURNED;
     plan->row_parts = sums_columns(call) ? 1 : smaller(threads, panels);

@@ -85,6 +85,7 @@ static const struct {
     [PART_OPTIMIZER] = {"optimizer", "optimizer"},
     [PART_STEPS] = {"graph", "whole steps"},
     [PART_BATCH] = {"batch", "batch preparation"},
+    [PART_AUGMENT] = {"augment", "augmentation"},
     [PART_EVALUATION] = {"evaluation", "evaluation"},
     [PART_CHECKPOINT] = {"checkpoint", "checkpoint"},
     [PART_OTHER] = {"other", "other"},

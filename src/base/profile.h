@@ -18,6 +18,7 @@ enum profile_part {
     PART_OPTIMIZER,
     PART_STEPS, /* whole steps, which a captured graph or a fused kernel does not take apart */
     PART_BATCH, /* permutation, gather, pixel conversion */
+    PART_AUGMENT,
     PART_EVALUATION,
     PART_CHECKPOINT,
     PART_OTHER, /* loop, logs, progress line */

@@ -93,20 +93,46 @@ static void print_recipe(const struct trainer *trainer) {
     print_regularization(config);
 }
 
+/* "rotate or shear 15 degrees", "rotate 10 or shear 15 degrees", "shear 15 degrees": from the first word on. */
+static void describe_turns(const struct config *config, char *text, size_t size) {
+    const double rotate = config->augment_rotate, shear = config->augment_shear;
+    char gentle[CONFIG_TEXT];
+    if (rotate > 0) text_append(text, size, ", rotate");
+    if (rotate > 0 && rotate != shear) text_append(text, size, " %g", rotate);
+    if (shear > 0) text_append(text, size, "%s shear %g", rotate > 0 ? " or" : ",", shear);
+    if (rotate > 0 || shear > 0) text_append(text, size, " degrees");
+    config_value(config, config_key_find("augment-gentle"), gentle, sizeof gentle);
+    if (gentle[0]) text_append(text, size, " (half for %s)", gentle);
+}
+
+static void print_augmentation(const struct config *config) {
+    char text[2 * CONFIG_TEXT] = "";
+    if (config->augment_elastic > 0)
+        text_append(text, sizeof text, ", elastic %g px (sigma %g)", config->augment_elastic,
+                    config->augment_sigma);
+    describe_turns(config, text, sizeof text);
+    if (config->augment_scale > 0) text_append(text, sizeof text, ", scale %g %%", config->augment_scale);
+    if (config->augment_shift > 0) text_append(text, sizeof text, ", shift %g px", config->augment_shift);
+    printf("augment   %s\n", text[0] ? text + 2 : "on, but every amount is 0");
+}
+
 void console_header(const struct trainer *trainer, const struct dataset_pair *data) {
     const struct config *config = trainer->config;
     const struct compute *compute = trainer->compute;
-    char layers[CONFIG_TEXT];
+    char layers[CONFIG_TEXT], resized[64] = "";
     config_value(config, config_key_find("layers"), layers, sizeof layers);
+    if (config->input_size)
+        snprintf(resized, sizeof resized, ", read as %zux%zu", trainer->train.height, trainer->train.width);
     printf("Tessera %s, commit %s\n", TESSERA_VERSION, platform_commit());
     printf("network   %s, %s, init %s: %s parameters\n", layers,
            config_choice("activation", config->activation), config_choice("init", config->init),
            text_grouped(mlp_parameter_count(&trainer->mlp)).text);
-    printf("data      %s: %s training%s, %s test images of %zux%zu\n", data->name,
+    printf("data      %s: %s training%s, %s test images of %zux%zu%s\n", data->name,
            text_grouped(trainer->train.count).text,
            trainer->validation.count ? " (after the validation split)" : "",
-           text_grouped(trainer->test.count).text, data->train.height, data->train.width);
+           text_grouped(trainer->test.count).text, data->train.height, data->train.width, resized);
     print_recipe(trainer);
+    if (config->augment) print_augmentation(config);
     char engine[160];
     engine_describe(trainer, engine, sizeof engine);
     printf("compute   backend %s (%s), %s, precision %s, engine %s, residency %s\n", compute->backend->name,

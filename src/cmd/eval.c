@@ -10,6 +10,7 @@
 #include "src/cmd/command.h"
 #include "src/cmd/console.h"
 #include "src/cmd/options.h"
+#include "src/nn/augmenter.h"
 #include "src/nn/checkpoint.h"
 #include "src/nn/committee.h"
 #include "src/report/confusion.h"
@@ -22,19 +23,19 @@ struct evaluator {
     struct config config; /* with the recipe of the newest checkpoint */
     struct compute compute;
     struct dataset_pair data;
-    struct samples test;
     struct tally *tally;        /* device */
     struct committee committee; /* of one network, or more */
     struct predictions predictions;
-    const char *average; /* not NULL: the moving average of the weights, and not they themselves */
     FILE *log;           /* NULL: none */
+    int64_t tta;         /* deformations that each image is seen in, beside as it is */
+    double tta_strength; /* of them, times what the recipe asks for */
+    const char *average; /* not NULL: the moving average of the weights, and not they themselves */
 };
 
 static void close_evaluator(struct evaluator *eval) {
     if (eval->compute.backend) {
         struct device *device = &eval->compute.device;
         device->driver->free(device, eval->tally);
-        samples_close(&eval->test, device);
     }
     free(eval->predictions.label);
     free(eval->predictions.confidence);
@@ -52,29 +53,67 @@ static enum status open_evaluator(struct evaluator *eval, size_t networks) {
     if (!status) status = dataset_load(&eval->data, config->data, DATASET_TEST_ONLY);
     if (!status) status = config_check_data(config, &eval->data);
     if (!status) status = backend_open(config, &eval->compute);
-    if (!status) status = samples_open(&eval->test, device, &eval->data.test);
     if (!status)
-        status = committee_open(&eval->committee, networks, eval->test.count,
+        status = committee_open(&eval->committee, networks, eval->data.test.count,
                                 config->layers.width[config->layers.count - 1]);
     if (status) return status;
     eval->tally = device->driver->alloc(device, sizeof *eval->tally);
-    eval->predictions.label = malloc(eval->test.count);
-    eval->predictions.confidence = malloc(eval->test.count * sizeof *eval->predictions.confidence);
+    eval->predictions.label = malloc(eval->data.test.count);
+    eval->predictions.confidence = malloc(eval->data.test.count * sizeof *eval->predictions.confidence);
     if (!eval->tally) return STATUS_FAILED;
     return eval->predictions.label && eval->predictions.confidence
                ? STATUS_OK
                : status_set(STATUS_FAILED, "out of memory");
 }
 
+/* The amounts of the recipe times the strength; labels have no say in what the network is asked about. */
+static struct config view_recipe(const struct evaluator *eval) {
+    struct config recipe = eval->config;
+    recipe.augment = 1;
+    recipe.augment_elastic *= eval->tta_strength;
+    recipe.augment_rotate *= eval->tta_strength;
+    recipe.augment_shear *= eval->tta_strength;
+    recipe.augment_scale *= eval->tta_strength;
+    recipe.augment_shift *= eval->tta_strength;
+    recipe.augment_gentle = (struct label_set){0};
+    return recipe;
+}
+
+/* Asks about the images as they are and deformed: the mean log probability is the network's answer. */
+static enum status ask_views(struct evaluator *eval, struct samples *test, struct mlp *mlp) {
+    struct device *device = &eval->compute.device;
+    const struct config recipe = view_recipe(eval);
+    const struct dataset *data = &eval->data.test;
+    struct augmenter augmenter = {0};
+    struct committee views;
+    enum status status = committee_open(&views, 1 + (size_t)eval->tta, data->count, mlp_last(mlp)->out);
+    if (status) return status;
+    status = augmenter_open(&augmenter, device, &recipe, data, test);
+    for (int64_t view = 0; view <= eval->tta && !status; view++) {
+        if (view) augmenter_begin(&augmenter, device, test, view - 1);
+        status = committee_add(&views, test, mlp, eval->tally);
+    }
+    if (!status) status = committee_join(&eval->committee, &views, data->labels);
+    augmenter_close(&augmenter, device);
+    committee_close(&views);
+    return status;
+}
+
 static enum status ask_network(struct evaluator *eval, const struct checkpoint *checkpoint) {
     struct mlp mlp = {0};
+    struct samples test = {0};
+    struct device *device = &eval->compute.device;
     enum status status = config_check_data(&eval->config, &eval->data);
+    if (!status) status = samples_open(&test, device, &eval->config, &eval->data.test);
     if (!status) status = mlp_open(&mlp, &eval->compute, &eval->config, EVALUATION_ROWS);
     if (!status)
         status = eval->average ? checkpoint_restore_average(checkpoint, &mlp)
                                : checkpoint_restore(checkpoint, &mlp, NULL);
-    if (!status) status = committee_add(&eval->committee, &eval->test, &mlp, eval->tally);
+    if (!status)
+        status = eval->tta ? ask_views(eval, &test, &mlp)
+                           : committee_add(&eval->committee, &test, &mlp, eval->tally);
     mlp_close(&mlp);
+    samples_close(&test, device);
     return status;
 }
 
@@ -176,6 +215,7 @@ static void log_result(const struct evaluator *eval, const char *name, const cha
     cJSON_AddStringToObject(line, "backend", eval->compute.backend->name);
     cJSON_AddNumberToObject(line, "test_accuracy", (double)result->correct / (double)result->total);
     jsonl_count(line, "test_correct", result->correct);
+    if (eval->tta) jsonl_count(line, "tta", (size_t)eval->tta);
     jsonl_count(line, "test_total", result->total);
     cJSON_AddNumberToObject(line, "loss", result->loss);
     if (members) {
@@ -236,6 +276,10 @@ static enum status print_result(struct evaluator *eval, struct evaluation *resul
     *result = committee_evaluate(committee, eval->data.test.labels, &eval->predictions);
     printf("data        %s, %s test images; backend %s (%s)\n", eval->data.name,
            text_grouped(eval->data.test.count).text, eval->compute.backend->name, eval->compute.description);
+    if (eval->tta)
+        printf("views       each image as it is and in %lld deformations, of %g times the amounts of the "
+               "recipe\n",
+               (long long)eval->tta, eval->tta_strength);
     if (committee->members == 1) {
         *result = committee->member[0]; /* the same but for the rounding of the loss */
         print_accuracy("accuracy", result);
@@ -276,12 +320,20 @@ static enum status evaluate(struct evaluator *eval, const struct option_words *p
 
 static enum status run_eval(int argc, char **argv) {
     static struct evaluator eval; /* zero */
-    static const char *const keys[] = {"data",       "backend",         "threads", "layers",
-                                       "activation", "target-accuracy", "log",     NULL};
-    const char *misclassified = NULL;
+    static const char *const keys[] = {"data",          "backend",         "threads",       "layers",
+                                       "activation",    "input-size",      "seed",          "augment-elastic",
+                                       "augment-sigma", "augment-rotate",  "augment-shear", "augment-scale",
+                                       "augment-shift", "target-accuracy", "log",           NULL};
+    const char *misclassified = NULL, *tta = NULL, *strength = NULL;
     struct option_words paths;
     const struct option_extra extras[] = {
         {"misclassified", "K", "also print the K most confident mistakes as small pictures", &misclassified},
+        {"tta", "K",
+         "test-time augmentation: a network's answer is the mean log-probability of each image as it is and "
+         "in K "
+         "deformations",
+         &tta},
+        {"tta-strength", "X", "the amounts of these deformations, times the augment- keys [0.5]", &strength},
         {"ema", NULL, "evaluate the moving average of the weights (see train --ema-decay)", &eval.average},
     };
     const struct option_set set = {
@@ -307,6 +359,13 @@ static enum status run_eval(int argc, char **argv) {
     if (misclassified && (!text_parse_int(misclassified, &mistakes) || mistakes < 0))
         return status_set(STATUS_USAGE, "--misclassified must be a whole number from 0, not '%s'",
                           misclassified);
+    eval.tta_strength = 0.5;
+    if (tta && (!text_parse_int(tta, &eval.tta) || eval.tta < 1 || eval.tta > 10000))
+        return status_set(STATUS_USAGE, "--tta must be a whole number from 1 to 10000, not '%s'", tta);
+    if (strength &&
+        (!text_parse_real(strength, &eval.tta_strength) || eval.tta_strength < 0 || eval.tta_strength > 1))
+        return status_set(STATUS_USAGE, "--tta-strength must be a number from 0 to 1, not '%s'", strength);
+    if (strength && !tta) return status_set(STATUS_USAGE, "--tta-strength goes with --tta K");
     status = jsonl_open(&eval.log, eval.flags.log);
     if (!status) status = evaluate(&eval, &paths, (size_t)mistakes);
     close_evaluator(&eval);

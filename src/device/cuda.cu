@@ -21,10 +21,10 @@ struct cuda_state {
     cudaEvent_t event[RING + 1];
     struct profile_slot slot[RING];
     size_t pending;
-    bool capturing;               /* no clock inside a graph */
-    void *bounce;                 /* page-locked: BOUNCE bytes */
-    cudaStream_t beside;          /* uploads beside the work of ops.stream */
-    cudaEvent_t arrived, settled; /* the last of them; the last that was copied to its place */
+    bool capturing;                 /* no clock inside a graph */
+    void *bounce;                   /* page-locked: BOUNCE bytes */
+    struct cuda_ops_context beside; /* uploads and ops beside the work of ops.stream */
+    cudaEvent_t arrived, settled;   /* the last of them; the last that was copied to its place */
 };
 
 static struct cuda_state *state_of(struct device *device) {
@@ -34,8 +34,9 @@ static struct cuda_state *state_of(struct device *device) {
 #define TRY(state, call) CUDA_TRY(&(state)->ops.fault, call)
 
 static enum status report(struct cuda_state *state) {
-    if (!state->ops.fault.message[0]) return STATUS_OK;
-    status_write("%s", state->ops.fault.message);
+    const struct cuda_fault *fault = state->ops.fault.message[0] ? &state->ops.fault : &state->beside.fault;
+    if (!fault->message[0]) return STATUS_OK;
+    status_write("%s", fault->message);
     return STATUS_FAILED;
 }
 
@@ -95,7 +96,7 @@ static void cuda_close(struct device *device) {
         if (state->event[i]) cudaEventDestroy(state->event[i]);
     if (state->arrived) cudaEventDestroy(state->arrived);
     if (state->settled) cudaEventDestroy(state->settled);
-    if (state->beside) cudaStreamDestroy(state->beside);
+    if (state->beside.stream) cudaStreamDestroy(state->beside.stream);
     if (state->ops.stream) cudaStreamDestroy(state->ops.stream);
     cudaFreeHost(state->bounce);
     free(state);
@@ -105,7 +106,7 @@ static void cuda_close(struct device *device) {
 static bool open_all(struct cuda_state *state) {
     if (!TRY(state, cudaSetDevice(state->ordinal)) ||
         !TRY(state, cudaStreamCreateWithFlags(&state->ops.stream, cudaStreamNonBlocking)) ||
-        !TRY(state, cudaStreamCreateWithFlags(&state->beside, cudaStreamNonBlocking)) ||
+        !TRY(state, cudaStreamCreateWithFlags(&state->beside.stream, cudaStreamNonBlocking)) ||
         !TRY(state, cudaEventCreateWithFlags(&state->arrived, cudaEventDisableTiming)) ||
         !TRY(state, cudaEventCreateWithFlags(&state->settled, cudaEventDisableTiming)) ||
         !TRY(state, cudaHostAlloc(&state->bounce, BOUNCE, cudaHostAllocDefault)))
@@ -223,12 +224,23 @@ static void cuda_download(struct device *device, void *to, const void *from, siz
     if (wait(device) && bytes <= BOUNCE) memcpy(to, state->bounce, bytes);
 }
 
+static void *cuda_begin_early(struct device *device) {
+    struct cuda_state *state = state_of(device);
+    TRY(state, cudaStreamWaitEvent(state->beside.stream, state->settled,
+                                   0)); /* what was early before has been taken */
+    return &state->beside;
+}
+
+static void cuda_end_early(struct device *device) {
+    struct cuda_state *state = state_of(device);
+    TRY(state, cudaEventRecord(state->arrived, state->beside.stream));
+}
+
 static void cuda_upload_early(struct device *device, void *to, const void *from, size_t bytes) {
     struct cuda_state *state = state_of(device);
-    TRY(state,
-        cudaStreamWaitEvent(state->beside, state->settled, 0)); /* what was early before has been taken */
-    TRY(state, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, state->beside));
-    TRY(state, cudaEventRecord(state->arrived, state->beside));
+    cuda_begin_early(device);
+    TRY(state, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, state->beside.stream));
+    cuda_end_early(device);
 }
 
 static void cuda_settle_early(struct device *device, void *to, const void *early, size_t bytes) {
@@ -337,6 +349,8 @@ extern "C" const struct device_driver device_cuda = {
     .zero = cuda_zero,
     .copy = cuda_copy,
     .upload_early = cuda_upload_early,
+    .begin_early = cuda_begin_early,
+    .end_early = cuda_end_early,
     .settle_early = cuda_settle_early,
     .synchronize = cuda_synchronize,
     .ops = cuda_table,

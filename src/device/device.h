@@ -50,10 +50,13 @@ struct device_driver {
     /* From device memory to device memory. */
     void (*copy)(struct device *device, void *to, const void *from, size_t bytes);
 
-    /* (optional, both or none) An upload beside the work that was issued before, and what was issued after it and needs it: `upload_early`
-       to memory that only `settle_early` reads, which copies it on the device to where it is wanted. `from` may be used again on return.
+    /* (optional, all or none) Work beside that which was issued before, and what was issued after it and needs it: uploads (`from` may be
+       used again on return), and the ops that are called between `begin_early` and `end_early` with the context that the first of them
+       returns, write to memory that only `settle_early` reads, which copies it on the device to where it is wanted.
        The time is hidden behind the work, and not counted as a copy. */
     void (*upload_early)(struct device *device, void *to, const void *from, size_t bytes);
+    void *(*begin_early)(struct device *device);
+    void (*end_early)(struct device *device);
     void (*settle_early)(struct device *device, void *to, const void *early, size_t bytes);
 
     /* Waits for everything issued; reports what went wrong since the last time. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/host/ops.h"
+#include "kernels/host/pages.h"
 #include "kernels/host/peak.h"
 #include "src/base/platform.h"
 #include "src/base/text.h"
@@ -34,15 +35,13 @@ static void *host_alloc(struct device *device, size_t bytes) {
     (void)device;
     /* Linux hands out more than it has and kills the process that uses it: better to say so now. */
     const uint64_t available = platform_memory_available();
-    const bool fits = bytes <= SIZE_MAX - 64 && (!available || bytes <= available);
-    const size_t rounded = (bytes + 63) / 64 * 64;
-    void *memory = fits ? aligned_alloc(64, rounded ? rounded : 64) : NULL;
+    void *memory = !available || bytes <= available ? pages_alloc(bytes) : NULL;
     if (!memory) {
         status_write("out of memory: %s needed at once, %s available", text_bytes((double)bytes).text,
                      text_bytes((double)available).text);
         return NULL;
     }
-    memset(memory, 0, rounded); /* the first touch of every page */
+    memset(memory, 0, bytes); /* the first touch of every page */
     return memory;
 }
 

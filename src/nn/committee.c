@@ -18,13 +18,16 @@ void committee_close(struct committee *committee) {
     *committee = (struct committee){0};
 }
 
+static enum status wrong_classes(const struct committee *committee, size_t classes) {
+    return status_set(STATUS_BAD_DATA, "a committee needs networks of the same classes: %zu, not %zu",
+                      committee->classes, classes);
+}
+
 enum status committee_add(struct committee *committee, const struct samples *samples, struct mlp *mlp,
                           struct tally *tally) {
     struct predictions predictions = {.log_probability = committee->sum};
     const size_t classes = mlp_last(mlp)->out;
-    if (classes != committee->classes)
-        return status_set(STATUS_BAD_DATA, "a committee needs networks of the same classes: %zu, not %zu",
-                          committee->classes, classes);
+    if (classes != committee->classes) return wrong_classes(committee, classes);
     const enum status status =
         samples_evaluate(samples, mlp, tally, &committee->member[committee->members], &predictions);
     committee->members += !status;
@@ -53,6 +56,16 @@ struct evaluation committee_evaluate(const struct committee *committee, const ui
         predictions->confidence[i] = 1 / sum;
     }
     return all;
+}
+
+enum status committee_join(struct committee *committee, const struct committee *group,
+                           const uint8_t *labels) {
+    if (group->classes != committee->classes) return wrong_classes(committee, group->classes);
+    for (size_t i = 0; i < committee->count; i++)
+        for (size_t j = 0; j < committee->classes; j++)
+            committee->sum[i * committee->classes + j] += mean_of(group, i, j);
+    committee->member[committee->members++] = committee_evaluate(group, labels, NULL);
+    return STATUS_OK;
 }
 
 enum status committee_spread(const struct committee *committee, struct statistics *accuracy) {

@@ -22,6 +22,9 @@ void committee_close(struct committee *committee);
 enum status committee_add(struct committee *committee, const struct samples *samples, struct mlp *mlp,
                           struct tally *tally);
 
+/* Adds one more member, who says the mean of what those of `group` say of the same images: a network that saw them in several ways. */
+enum status committee_join(struct committee *committee, const struct committee *group, const uint8_t *labels);
+
 /* Of one member at least: how right it is by `labels` [count], and, unless NULL, what it says of each image. */
 struct evaluation committee_evaluate(const struct committee *committee, const uint8_t *labels,
                                      const struct predictions *predictions);

@@ -49,6 +49,24 @@ static enum status parse_layers(struct layer_list *layers, const char *value) {
     return STATUS_OK;
 }
 
+/* "1,7"; "" is none of them. */
+static enum status parse_labels(struct label_set *labels, const char *value) {
+    struct label_set set = {0};
+    char copy[CONFIG_TEXT];
+    if (snprintf(copy, sizeof copy, "%s", value) >= (int)sizeof copy) return STATUS_USAGE;
+    for (char *word = *text_trim(copy) ? copy : NULL; word;) {
+        char *comma = strchr(word, ',');
+        if (comma) *comma = '\0';
+        int64_t label;
+        if (!text_parse_int(text_trim(word), &label) || label < 0 || label >= DATASET_MAX_CLASSES)
+            return STATUS_USAGE;
+        set.has[label] = true;
+        word = comma ? comma + 1 : NULL;
+    }
+    *labels = set;
+    return STATUS_OK;
+}
+
 static void list_choices(const char *const *choices, char *text, size_t size) {
     text[0] = '\0';
     for (size_t i = 0; choices[i]; i++) text_append(text, size, "%s%s", i ? " | " : "", choices[i]);
@@ -111,6 +129,13 @@ static enum status parse_value(struct config *config, const struct config_key *k
                 STATUS_USAGE,
                 "%s: layers must be 2 to %d widths from 1 to %d joined by '-', as in 784-128-10, not '%s'",
                 where, PROFILE_MAX_LAYERS + 1, MAX_WIDTH, value);
+        return STATUS_OK;
+    case KEY_LABELS:
+        if (parse_labels((struct label_set *)(void *)field, value))
+            return status_set(
+                STATUS_USAGE,
+                "%s: %s must be labels from 0 to %d with commas between them, as in 1,7, not '%s'", where,
+                key->name, DATASET_MAX_CLASSES - 1, value);
         return STATUS_OK;
     }
     return STATUS_OK;
@@ -231,6 +256,11 @@ void config_value(const struct config *config, const struct config_key *key, cha
     case KEY_LAYERS:
         for (size_t i = 0; i < config->layers.count; i++)
             text_append(text, size, "%s%zu", i ? "-" : "", config->layers.width[i]);
+        break;
+    case KEY_LABELS:
+        for (int label = 0; label < DATASET_MAX_CLASSES; label++)
+            if (((const struct label_set *)(const void *)field)->has[label])
+                text_append(text, size, "%s%d", text[0] ? "," : "", label);
         break;
     }
 }

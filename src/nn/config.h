@@ -29,6 +29,10 @@ struct layer_list {
     size_t width[PROFILE_MAX_LAYERS + 1];
 };
 
+struct label_set {
+    bool has[DATASET_MAX_CLASSES];
+};
+
 struct config {
     struct layer_list layers;
     int activation; /* enum activation */
@@ -47,8 +51,14 @@ struct config {
     double dropout, input_dropout;                  /* rates */
     double label_smoothing;
     int64_t seed, validation, patience;
-    int shuffle; /* 0 off, 1 on */
-    int dtype;   /* enum gemm_dtype */
+    int shuffle;                                          /* 0 off, 1 on */
+    int augment;                                          /* 0 off, 1 on */
+    double augment_elastic, augment_sigma, augment_shift; /* pixels */
+    double augment_rotate, augment_shear;                 /* degrees */
+    double augment_scale;                                 /* percent */
+    struct label_set augment_gentle;
+    int64_t input_size; /* pixels; 0: that of the images */
+    int dtype;          /* enum gemm_dtype */
     char data[CONFIG_TEXT], backend[CONFIG_TEXT];
     int64_t threads; /* 0: as many as may be used */
     int engine;      /* enum engine_choice */
@@ -74,7 +84,7 @@ struct config {
 struct config_key {
     const char *name;  /* in files and, with --, as a flag */
     const char *alias; /* another name, or NULL */
-    enum { KEY_INT, KEY_REAL, KEY_CHOICE, KEY_TEXT, KEY_LAYERS } kind;
+    enum { KEY_INT, KEY_REAL, KEY_CHOICE, KEY_TEXT, KEY_LAYERS, KEY_LABELS } kind;
     bool recipe; /* part of what is trained, so kept in checkpoints */
     size_t offset;
     double min, max;            /* of KEY_INT and KEY_REAL */
@@ -112,6 +122,14 @@ void config_value(const struct config *config, const struct config_key *key, cha
 /* All keys (or those of the recipe) as a file that reads back to the same config; `origins` adds where each
  * is from. */
 void config_dump(const struct config *config, FILE *out, bool recipe_only, bool origins);
+
+/* Rows (of columns: the same) of an image as the network reads it, of one that has `side` in the data set. */
+static inline size_t config_input_side(const struct config *config, size_t side) {
+    return config->input_size ? (size_t)config->input_size : side;
+}
+
+/* Are the images small enough for what is asked for? STATUS_USAGE if not. */
+enum status config_check_images(const struct config *config, const struct dataset *set);
 
 /* What no single key can know: do the keys of the recipe go together? STATUS_USAGE says which do not. */
 enum status config_check_recipe(const struct config *config);

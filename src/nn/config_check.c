@@ -49,15 +49,27 @@ static enum status check_labels(const struct dataset *set, const char *part, siz
     return STATUS_OK;
 }
 
+enum status config_check_images(const struct config *config, const struct dataset *set) {
+    const size_t most = AUGMENT_MOST_SIDE;
+    if ((!config->augment && !config->input_size) || (set->height <= most && set->width <= most))
+        return STATUS_OK;
+    return status_set(
+        STATUS_USAGE,
+        "augment and input-size take images of up to %zu x %zu pixels, and these have %zu x %zu", most, most,
+        set->height, set->width);
+}
+
 enum status config_check_data(const struct config *config, const struct dataset_pair *data) {
     const struct layer_list *layers = &config->layers;
-    const size_t outputs = layers->width[layers->count - 1], features = data->test.height * data->test.width;
+    const size_t outputs = layers->width[layers->count - 1];
+    const size_t features =
+        config_input_side(config, data->test.height) * config_input_side(config, data->test.width);
     const enum status recipe = config_check_recipe(config);
     if (recipe) return recipe;
     if (layers->width[0] != features)
-        return status_set(STATUS_USAGE,
-                          "layers starts with %zu, but the images have %zu pixels: set --layers %zu-...",
-                          layers->width[0], features, features);
+        return status_set(
+            STATUS_USAGE, "layers starts with %zu, but the images have %zu pixels%s: set --layers %zu-...",
+            layers->width[0], features, config->input_size ? " after input-size" : "", features);
     if (outputs > DATASET_MAX_CLASSES)
         return status_set(STATUS_USAGE, "layers ends with %zu outputs, but a label is a byte: at most %d",
                           outputs, DATASET_MAX_CLASSES);
@@ -68,6 +80,7 @@ enum status config_check_data(const struct config *config, const struct dataset_
         return status_set(STATUS_USAGE,
                           "validation takes %lld of %zu training images: leave some to train on",
                           (long long)config->validation, data->train.count);
-    const enum status status = check_labels(&data->train, "training", outputs);
+    enum status status = config_check_images(config, &data->test);
+    if (!status) status = check_labels(&data->train, "training", outputs);
     return status ? status : check_labels(&data->test, "test", outputs);
 }

@@ -3,19 +3,41 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum status samples_open(struct samples *samples, struct device *device, const struct dataset *set) {
+/* The images of `set` to samples->images, in their size. */
+static enum status take_images(struct samples *samples, struct device *device, const struct dataset *set) {
     const struct device_driver *driver = device->driver;
-    const size_t features = set->height * set->width, bytes = set->count * features;
-    *samples = (struct samples){.count = set->count, .features = features};
-    samples->images = driver->alloc(device, bytes);
-    samples->labels = samples->images ? driver->alloc(device, set->count) : NULL;
-    if (!samples->labels) {
-        samples_close(samples, device);
-        return status_context(STATUS_FAILED, "the data set does not fit on the device");
+    const struct augmentation nothing = {0};
+    const size_t bytes = set->count * set->height * set->width;
+    struct augment_plan plan;
+    if (samples->height == set->height && samples->width == set->width) {
+        driver->upload(device, samples->images, set->images, bytes);
+        return STATUS_OK;
     }
-    driver->upload(device, samples->images, set->images, bytes);
-    driver->upload(device, samples->labels, set->labels, set->count);
-    return STATUS_OK;
+    uint8_t *originals = driver->alloc(device, bytes);
+    if (!originals) return STATUS_FAILED;
+    driver->upload(device, originals, set->images, bytes);
+    augment_plan_make(&plan, &nothing, 0, set->height, set->width, samples->height, samples->width);
+    driver->ops(device, GEMM_F32)
+        ->augment(device->ops_context, &plan, 0, set->count, originals, samples->labels, samples->images);
+    const enum status status = driver->synchronize(device);
+    driver->free(device, originals);
+    return status;
+}
+
+enum status samples_open(struct samples *samples, struct device *device, const struct config *config,
+                         const struct dataset *set) {
+    const struct device_driver *driver = device->driver;
+    *samples = (struct samples){.count = set->count,
+                                .height = config_input_side(config, set->height),
+                                .width = config_input_side(config, set->width)};
+    samples->features = samples->height * samples->width;
+    samples->images = driver->alloc(device, samples->count * samples->features);
+    samples->labels = samples->images ? driver->alloc(device, set->count) : NULL;
+    if (samples->labels) driver->upload(device, samples->labels, set->labels, set->count);
+    const enum status status = samples->labels ? take_images(samples, device, set) : STATUS_FAILED;
+    if (!status) return STATUS_OK;
+    samples_close(samples, device);
+    return status_context(STATUS_FAILED, "the data set does not fit on the device");
 }
 
 void samples_close(struct samples *samples, struct device *device) {

@@ -6,13 +6,14 @@
 #include "src/nn/mlp.h"
 
 struct samples {
-    size_t count, features;
-    uint8_t *images; /* device, [count][features] */
-    uint8_t *labels; /* device, [count] */
+    size_t count, height, width, features; /* of an image as the network reads it; height x width */
+    uint8_t *images;                       /* device, [count][features] */
+    uint8_t *labels;                       /* device, [count] */
 };
 
-/* Copies a data set to the device, once. */
-enum status samples_open(struct samples *samples, struct device *device, const struct dataset *set);
+/* Copies a data set to the device, once, in the size that the config asks for. */
+enum status samples_open(struct samples *samples, struct device *device, const struct config *config,
+                         const struct dataset *set);
 void samples_close(struct samples *samples, struct device *device);
 
 struct evaluation {

@@ -28,10 +28,11 @@ static enum status open_samples(struct trainer *trainer, const struct dataset_pa
     struct device *device = &trainer->compute->device;
     struct dataset train = data->train; /* views: the pair keeps what it owns */
     const struct dataset validation = dataset_split(&train, (size_t)trainer->config->validation);
-    enum status status = samples_open(&trainer->train, device, &train);
-    if (!status) status = samples_open(&trainer->validation, device, &validation);
-    if (!status) status = samples_open(&trainer->test, device, &data->test);
-    return status;
+    const struct config *config = trainer->config;
+    enum status status = samples_open(&trainer->train, device, config, &train);
+    if (!status) status = samples_open(&trainer->validation, device, config, &validation);
+    if (!status) status = samples_open(&trainer->test, device, config, &data->test);
+    return status ? status : augmenter_open(&trainer->augmenter, device, config, &train, &trainer->train);
 }
 
 static enum status open_epoch_buffers(struct trainer *trainer) {
@@ -91,6 +92,7 @@ static void draw_early(struct trainer *trainer) {
                                  trainer->train.count * sizeof *trainer->order);
     device->driver->upload_early(device, trainer->early_scalars, trainer->host_scalars,
                                  trainer->steps * sizeof *trainer->scalars);
+    augmenter_begin_early(&trainer->augmenter, device, &trainer->train, next);
     trainer->early = next;
 }
 
@@ -114,6 +116,7 @@ void trainer_begin_epoch(struct trainer *trainer) {
         driver->upload(device, trainer->tally, &trainer->state.tally, sizeof none);
     }
     device_lap(device, PART_BATCH);
+    augmenter_begin(&trainer->augmenter, device, &trainer->train, trainer->state.epoch);
 }
 
 /* Every kernel and thread once, on the first images and the last batch; the weights stay as they are. */
@@ -184,6 +187,7 @@ void trainer_close(struct trainer *trainer) {
     if (!trainer->compute) return;
     struct device *device = &trainer->compute->device;
     if (trainer->engine && trainer->engine->close) trainer->engine->close(trainer);
+    augmenter_close(&trainer->augmenter, device);
     samples_close(&trainer->train, device);
     samples_close(&trainer->validation, device);
     samples_close(&trainer->test, device);

@@ -5,6 +5,7 @@
 
 #include <signal.h>
 
+#include "src/nn/augmenter.h"
 #include "src/nn/checkpoint.h"
 #include "src/nn/early_stopping.h"
 #include "src/nn/optimizer.h"
@@ -60,6 +61,7 @@ struct trainer {
     struct optimizer optimizer;
     struct early_stopping stopping;
     struct samples train, validation, test;
+    struct augmenter augmenter;        /* of train */
     size_t batch, steps;               /* rows of a full batch, steps of an epoch */
     const volatile sig_atomic_t *stop; /* not 0: finish the step and leave; NULL: never */
     struct train_state state;          /* what has been done; its tally is that of the epoch in progress */

@@ -1,5 +1,6 @@
 #include "src/report/png.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
@@ -39,31 +40,51 @@ static void filter_rows(uint8_t *rows, const uint8_t *pixels, size_t height, siz
     }
 }
 
-enum status png_data_uri(FILE *out, const uint8_t *pixels, size_t height, size_t width) {
-    if (!height || !width || height > PNG_MOST_PIXELS || width > PNG_MOST_PIXELS ||
-        height * width > PNG_MOST_PIXELS)
-        return status_set(STATUS_BAD_DATA, "an image of %zu x %zu pixels cannot be shown", height, width);
+/* The whole file, to be freed; NULL without memory. */
+static uint8_t *encode(const uint8_t *pixels, size_t height, size_t width, size_t *size) {
     const size_t raw = height * (width + 1);
     uLongf packed = compressBound((uLong)raw);
     uint8_t *rows = malloc(raw), *data = malloc(packed), *file = malloc(packed + 64);
-    enum status status = rows && data && file ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
-    if (!status) {
+    bool done = rows && data && file;
+    if (done) {
         filter_rows(rows, pixels, height, width);
-        if (compress2(data, &packed, rows, (uLong)raw, 9) != Z_OK)
-            status = status_set(STATUS_FAILED, "out of memory");
+        done = compress2(data, &packed, rows, (uLong)raw, 9) == Z_OK;
     }
-    if (!status) {
+    if (done) {
         uint8_t head[13] = {[8] = 8}; /* 8 bits, grey, deflate, adaptive filters, not interlaced */
         put_u32(put_u32(head, (uint32_t)width), (uint32_t)height);
         static const uint8_t signature[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
         memcpy(file, signature, sizeof signature);
         uint8_t *at = put_chunk(file + 8, "IHDR", head, sizeof head);
         at = put_chunk(put_chunk(at, "IDAT", data, packed), "IEND", NULL, 0);
-        fputs("data:image/png;base64,", out);
-        write_base64(out, file, (size_t)(at - file));
+        *size = (size_t)(at - file);
+    } else {
+        free(file);
+        file = NULL;
     }
     free(rows);
     free(data);
+    return file;
+}
+
+enum status png_data_uri(FILE *out, const uint8_t *pixels, size_t height, size_t width) {
+    size_t size;
+    if (!height || !width || height > PNG_MOST_PIXELS || width > PNG_MOST_PIXELS ||
+        height * width > PNG_MOST_PIXELS)
+        return status_set(STATUS_BAD_DATA, "an image of %zu x %zu pixels cannot be shown", height, width);
+    uint8_t *file = encode(pixels, height, width, &size);
+    if (!file) return status_set(STATUS_FAILED, "out of memory");
+    fputs("data:image/png;base64,", out);
+    write_base64(out, file, size);
     free(file);
-    return status;
+    return STATUS_OK;
+}
+
+enum status png_write(FILE *out, const uint8_t *pixels, size_t height, size_t width) {
+    size_t size;
+    uint8_t *file = encode(pixels, height, width, &size);
+    if (!file) return status_set(STATUS_FAILED, "out of memory");
+    fwrite(file, 1, size, out);
+    free(file);
+    return STATUS_OK;
 }

@@ -1,4 +1,4 @@
-/* Small grey images as PNG in a data: URI. */
+/* Grey images as PNG: a file, or a data: URI of a small one. */
 #ifndef TESSERA_REPORT_PNG_H
 #define TESSERA_REPORT_PNG_H
 
@@ -13,5 +13,8 @@ enum { PNG_MOST_PIXELS = 1 << 16 };
 /* Writes data:image/png;base64,... of pixels[height][width], 0 is black, 8 bits a pixel. STATUS_BAD_DATA for an
    image without pixels or with more than PNG_MOST_PIXELS, STATUS_FAILED if memory ran out. */
 enum status png_data_uri(FILE *out, const uint8_t *pixels, size_t height, size_t width);
+
+/* Writes the same as a file; no limit but memory. The stream keeps what went wrong with it (ferror). */
+enum status png_write(FILE *out, const uint8_t *pixels, size_t height, size_t width);
 
 #endif

@@ -70,9 +70,13 @@ const char *const row_part_titles[ROW_PARTS] = {"transfers",
 const char *const row_part_names[ROW_PARTS] = {"transfers",    "NN",    "TN",   "NT",
                                                "element-wise", "graph", "other"};
 
-static const char *const part_keys[ROW_PARTS][3] = {
-    {"h2d", "d2h"}, {"gemm_nn"},       {"gemm_tn"}, {"gemm_nt"}, {"elementwise", "optimizer"},
-    {"graph"},      {"batch", "other"}};
+static const char *const part_keys[ROW_PARTS][3] = {{"h2d", "d2h"},
+                                                    {"gemm_nn"},
+                                                    {"gemm_tn"},
+                                                    {"gemm_nt"},
+                                                    {"elementwise", "optimizer"},
+                                                    {"graph"},
+                                                    {"batch", "augment", "other"}};
 
 double row_part(const cJSON *line, size_t part) {
     const cJSON *time = cJSON_GetObjectItemCaseSensitive(line, "time");

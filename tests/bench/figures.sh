@@ -34,15 +34,15 @@ run() {
     "$train" "$@" --log "$logs/$name.jsonl" >"$logs/$name.txt"
 }
 
-# fast NAME CONFIG: the whole process, from start to end, and training in it, on five seeds
+# fast NAME CONFIG [FLAGS..]: the whole process, from start to end, and training in it, on five seeds; SEED in the flags is the seed
 fast() {
     wanted "$1" || return 0
     echo "  $1"
-    local seed start accuracy log
+    local seed start accuracy log more=("${@:3}")
     log=$(mktemp)
     for seed in 1 2 3 4 5; do
         start=$(date +%s.%N)
-        accuracy=$("$train" --config "$2" --seed "$seed" --log "$log" | awk '/^test accuracy/ { print $4 }')
+        accuracy=$("$train" --config "$2" --seed "$seed" --log "$log" "${more[@]//SEED/$seed}" | awk '/^test accuracy/ { print $4 }')
         echo "$seed ${accuracy:?} $start $(date +%s.%N) $(sed -n '/"type":"epoch"/s/.*"seconds":\([^,]*\),.*/\1/p' "$log" | awk '{ s += $1 } END { print s }')"
     done | awk -v config="$2" '
         function spread(name, unit, n, sum, squares) {
@@ -68,9 +68,22 @@ gpu_peers() {
     "${PYTHON:-python3}" tests/bench/gpu_peers.py --train "$train" --rounds "${ROUNDS:-2}" --epochs 7 --out "$logs/peers-gpu.log" >"$logs/peers-gpu.txt"
 }
 
+# record: accuracy and not speed, by name too: three minutes on a GPU
+record() {
+    [[ " ${names[*]} " == *" record "* ]] || return 0
+    local saved
+    saved=$(mktemp -d)
+    fast record configs/record.cfg --save "$saved/SEED.safetensors"
+    echo "  committee"
+    "$train" eval "$saved"/[1-5].safetensors --misclassified 12 --log "$logs/committee.jsonl" >"$logs/committee.txt"
+    rm -r "$saved"
+    names+=(no-augmentation)
+    fast no-augmentation configs/no-augmentation.cfg
+}
+
 measure() {
     mkdir -p "$logs"
-    [ ${#names[@]} -gt 0 ] || find "$logs" \( -name '*.jsonl' -o -name '*.txt' \) ! -name 'peers-*' -delete
+    [ ${#names[@]} -gt 0 ] || find "$logs" \( -name '*.jsonl' -o -name '*.txt' \) ! -name 'peers-*' ! -name 'record.*' ! -name 'committee.*' ! -name 'no-augmentation.*' -delete
     model="" gpu=""
     model=$(mktemp --suffix .safetensors)
     trap 'rm -f "$model"' EXIT
@@ -87,6 +100,7 @@ measure() {
     [ -z "$gpu" ] || fast fast-gpu configs/fast-gpu.cfg
     peers
     gpu_peers
+    record
     run compare-validation compare $validation --backends all
     if [ -n "$gpu" ]; then
         run compare-validation-host compare $validation --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas,openblas \
