@@ -395,15 +395,17 @@ static size_t fused_run(void *opaque, size_t first, size_t count, const volatile
     const size_t now_set = (size_t)state->tuned->threads;
     const int threads = (int)(state->threads < now_set ? state->threads : now_set);
     (void)threads; /* without OpenMP */
+    const double start = now();
+    double end =
+        start; /* of the last lap: what comes before the first and after it is waiting for the team */
 #pragma omp parallel num_threads(threads)
     {
-        struct worker worker = {.state = state, .team = 1, .stop = stop, .halt = &halt};
+        struct worker worker = {.state = state, .team = 1, .last = start, .stop = stop, .halt = &halt};
 #ifdef _OPENMP
         worker.me = (size_t)omp_get_thread_num();
         worker.team = (size_t)omp_get_num_threads();
 #endif
         worker.times = worker.me == 0 ? times : NULL;
-        worker.last = now();
         fetch(&worker, first);
         wait_for_all();
         lap(&worker, LAP_BATCH);
@@ -412,8 +414,12 @@ static size_t fused_run(void *opaque, size_t first, size_t count, const volatile
             run_step(&worker, step, step + 1 < first + count);
             step++;
         } while (step < first + count && !halt);
-        if (worker.me == 0) done = step - first;
+        if (worker.me == 0) {
+            done = step - first;
+            end = worker.last;
+        }
     }
+    times->elementwise += now() - end;
     return done;
 }
 
