@@ -275,6 +275,31 @@ static void files_made_elsewhere(void **state) {
     mlp_close(&mlp);
 }
 
+/* Weights are weights, but what a version before this one kept of its training is not enough to go on. */
+static void files_of_earlier_versions(void **state) {
+    (void)state;
+    static const float weight[6] = {1}, bias[2];
+    const struct tensor tensors[] = {{"layers.0.weight", GEMM_F32, 2, {2, 3}, weight},
+                                     {"layers.0.bias", GEMM_F32, 1, {2}, bias}};
+    const struct metadata metadata[] = {{"tessera.epoch", "3"},    {"tessera.step", "0"},
+                                        {"tessera.loss_sum", "0"}, {"tessera.images", "0"},
+                                        {"tessera.correct", "0"},  {"tessera.batches", "0"}};
+    struct checkpoint checkpoint;
+    struct config config;
+    struct train_state training;
+    struct mlp mlp;
+    const char *path = support_path("earlier.safetensors");
+    assert_status(safetensors_write(path, tensors, 2, metadata, 6), STATUS_OK);
+    assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
+    support_config(&config, "layers=3-2");
+    assert_status(mlp_open(&mlp, &compute, &config, 1), STATUS_OK);
+    assert_status(checkpoint_restore(&checkpoint, &mlp, NULL), STATUS_OK);
+    assert_status(checkpoint_restore(&checkpoint, &mlp, &training), STATUS_BAD_DATA);
+    assert_says(status_message(), "is of an earlier version");
+    checkpoint_close(&checkpoint);
+    mlp_close(&mlp);
+}
+
 static size_t files_in_folder(const char *path) {
     char folder[256];
     size_t count = 0;
@@ -341,6 +366,7 @@ int main(void) {
         cmocka_unit_test(another_architecture_or_dtype),
         cmocka_unit_test(missing_momentum_is_noticed),
         cmocka_unit_test(files_made_elsewhere),
+        cmocka_unit_test(files_of_earlier_versions),
         cmocka_unit_test(full_disk_leaves_the_old_file),
         cmocka_unit_test(places_that_cannot_be_written),
     };

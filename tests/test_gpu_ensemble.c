@@ -41,13 +41,17 @@ static void on_step(void *self, const struct member *member, size_t step, double
     group->losses[member - group->ensemble.member][step - 1] = loss;
 }
 
-static void open_group(struct group *group, const char *settings) {
+/* To be closed and freed. */
+static struct group *open_group(const char *settings) {
     gpu_needed();
+    struct group *group = calloc(1, sizeof *group);
+    assert_non_null(group);
     bench_prepare(&group->bench, settings);
     assert_true(ensemble_at_once(&group->bench.compute));
     assert_status(ensemble_open(&group->ensemble, &group->bench.compute, &group->bench.config,
                                 &group->bench.data, true, clock_seconds()),
                   STATUS_OK);
+    return group;
 }
 
 static enum status run_group(struct group *group) {
@@ -74,11 +78,9 @@ static void *parameters(const struct trainer *trainer, size_t *bytes) {
 static void members_are_runs_of_their_own(void **state) {
     (void)state;
     for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 3 : 1) {
-        struct group *group = calloc(1, sizeof *group);
         char settings[512], of_member[160], of_run[160];
-        assert_non_null(group);
         settings_of(&recipes[r], 3, settings, sizeof settings);
-        open_group(group, settings);
+        struct group *group = open_group(settings);
         assert_status(run_group(group), STATUS_OK);
         assert_int_equal(group->ensemble.test.committee.members, recipes[r].members);
         for (int m = 0; m<recipes[r].members; m += recipes[r].members> 8 ? 13 : 1) {
@@ -109,13 +111,11 @@ static void members_are_runs_of_their_own(void **state) {
 static void and_of_runs_on_the_whole_gpu(void **state) {
     (void)state;
     for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 3 : 1) {
-        struct group *group = calloc(1, sizeof *group);
         struct bench alone;
         struct run_summary summary;
         char settings[512];
-        assert_non_null(group);
         settings_of(&recipes[r], 3, settings, sizeof settings);
-        open_group(group, settings);
+        struct group *group = open_group(settings);
         assert_status(run_group(group), STATUS_OK);
         snprintf(settings + strlen(settings), sizeof settings - strlen(settings), " ensemble=1");
         bench_open(&alone, settings, NULL);
@@ -158,10 +158,9 @@ static void the_blocks_of_all_fit(void **state) {
 
 static void one_that_fails_stops_the_others(void **state) {
     (void)state;
-    struct group *group = calloc(1, sizeof *group);
     const float wrong = NAN;
-    assert_non_null(group);
-    open_group(group, "backend=cuda-tuned engine=fused ensemble=4 seed=3 layers=784-40-10 epochs=100000");
+    struct group *group =
+        open_group("backend=cuda-tuned engine=fused ensemble=4 seed=3 layers=784-40-10 epochs=100000");
     const struct trainer *bad = &group->ensemble.member[2].trainer;
     bad->compute->device.driver->upload(&bad->compute->device, bad->mlp.layer[0].weight, &wrong,
                                         sizeof wrong);
@@ -175,9 +174,7 @@ static void several_in_one_process(void **state) {
     (void)state;
     double accuracy[2];
     for (int i = 0; i < 2; i++) {
-        struct group *group = calloc(1, sizeof *group);
-        assert_non_null(group);
-        open_group(group, "backend=cuda-tuned ensemble=6 layers=784-64-10 epochs=3");
+        struct group *group = open_group("backend=cuda-tuned ensemble=6 layers=784-64-10 epochs=3");
         assert_status(run_group(group), STATUS_OK);
         accuracy[i] = group->ensemble.test.evaluation.loss;
         close_group(group);

@@ -10,6 +10,7 @@ struct fused_state {
 };
 
 static const fused_form *const forms[] = {&fused_resident, &fused_pair, &fused_phases};
+static const int FORMS = sizeof forms / sizeof *forms;
 
 /* Seconds of a step op by op, in a captured graph: 4 us a launch, and what the library needs for large products (FLOP/s measured with
    784-2048-2048-10 at batch 8,192), which networks that train at once wait for in turn. */
@@ -24,6 +25,9 @@ static double seconds_by_op(const fused_network *network) {
                                                                 : 45e12;
     return 4e-6 * (double)(3 * network->depth + 2) + share * flops / rate;
 }
+
+static const char *const APART =
+    "this GPU cannot keep all blocks of a kernel running at once (cooperative launch)";
 
 static bool launches_together(void) {
     int device = 0, can = 0;
@@ -42,35 +46,42 @@ static void *open_form(const fused_form *form, tuned_context *context, const fus
     return NULL;
 }
 
-static void *fused_open(void *opaque, const struct fused_network *network, bool forced, char *why,
-                        size_t size) {
-    tuned_context *context = (tuned_context *)opaque;
-    fused_state best = {};
-    if (!launches_together()) {
-        snprintf(why, size,
-                 "this GPU cannot keep all blocks of a kernel running at once (cooperative launch)");
-        return NULL;
-    }
-    for (const fused_form *form : forms) {
-        const double seconds = form->estimate(context, network, why, size);
-        if (seconds > 0 && (!best.form || seconds < best.seconds)) best = {form, seconds, NULL};
-    }
-    if (!best.form) return NULL;
-    const double otherwise = seconds_by_op(network);
-    if (!forced && best.seconds > otherwise) {
-        snprintf(why, size, "a step would take %.0f us, and %.0f us op by op", 1e6 * best.seconds,
-                 1e6 * otherwise);
-        return NULL;
-    }
-    best.state = open_form(best.form, context, network, why, size);
-    fused_state *state = best.state ? (fused_state *)malloc(sizeof *state) : NULL;
+static fused_state *keep(fused_state best, char *why, size_t size) {
+    fused_state *state = (fused_state *)malloc(sizeof *state);
     if (state) {
         *state = best;
-    } else if (best.state) {
+    } else {
         snprintf(why, size, "out of memory");
         best.form->close(best.state);
     }
     return state;
+}
+
+/* The best form, or the next best if that one cannot be opened. */
+static void *fused_open(void *opaque, const struct fused_network *network, bool forced, char *why,
+                        size_t size) {
+    tuned_context *context = (tuned_context *)opaque;
+    const double otherwise = seconds_by_op(network);
+    double seconds[FORMS];
+    if (!launches_together()) {
+        snprintf(why, size, "%s", APART);
+        return NULL;
+    }
+    for (int f = 0; f < FORMS; f++) seconds[f] = forms[f]->estimate(context, network, why, size);
+    while (true) {
+        int best = -1;
+        for (int f = 0; f < FORMS; f++)
+            if (seconds[f] > 0 && (best < 0 || seconds[f] < seconds[best])) best = f;
+        if (best < 0) return NULL;
+        if (!forced && seconds[best] > otherwise) {
+            snprintf(why, size, "a step would take %.0f us, and %.0f us op by op", 1e6 * seconds[best],
+                     1e6 * otherwise);
+            return NULL;
+        }
+        void *state = open_form(forms[best], context, network, why, size);
+        if (state) return keep({forms[best], seconds[best], state}, why, size);
+        seconds[best] = 0;
+    }
 }
 
 static void fused_close(void *opaque) {
@@ -101,6 +112,10 @@ static void fused_explain(void *opaque, const struct fused_network *network, cha
     const tuned_context *context = (const tuned_context *)opaque;
     char why[256];
     size_t used = 0;
+    if (!launches_together()) {
+        snprintf(text, size, "no, %s\n", APART);
+        return;
+    }
     const auto add = [&](const char *name, double seconds) {
         if (used >= size) return;
         used += seconds > 0

@@ -54,6 +54,10 @@ enum status checkpoint_state_read(const struct checkpoint *checkpoint, struct tr
     int64_t images, correct, batches, updates;
     *state = (struct train_state){0};
     if (!safetensors_metadata(&checkpoint->file, "tessera.epoch")) return STATUS_OK;
+    if (!safetensors_metadata(&checkpoint->file, "tessera.updates"))
+        return checkpoint_bad(checkpoint,
+                              "is of an earlier version, whose training cannot be gone on with; eval "
+                              "still reads it");
     const char *loss = safetensors_metadata(&checkpoint->file, "tessera.loss_sum");
     if (!state_integer(checkpoint, "tessera.epoch", &state->epoch) ||
         !state_integer(checkpoint, "tessera.step", &state->step) ||
