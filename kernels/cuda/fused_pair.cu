@@ -201,21 +201,7 @@ static bool set_up(pair_state *state) {
     pair_plan *plan = &state->plan;
     cuda_fault *fault = &state->context->fault;
     const cudaStream_t stream = state->context->stream;
-    plan->features = (int)network.features;
-    plan->classes = (int)network.layer[2].out;
-    plan->batch = (int)network.batch;
-    plan->descend = {(float)network.momentum, (float)network.weight_decay,
-                     network.layer[0].weight_velocity != NULL};
-    for (int l = 0; l < 3; l++) {
-        plan->weight[l] = (float *)network.layer[l].weight;
-        plan->bias[l] = (float *)network.layer[l].bias;
-        plan->weight_velocity[l] = (float *)network.layer[l].weight_velocity;
-        plan->bias_velocity[l] = (float *)network.layer[l].bias_velocity;
-    }
-    plan->images = network.images;
-    plan->labels = network.labels;
-    plan->order = network.order;
-    plan->scalars = network.scalars;
+    take_network(plan, network);
     state->blocks = blocks_for(plan);
     state->tag = 1;
     state->bytes = lay_out(state, plan, NULL);

@@ -190,23 +190,9 @@ static bool set_up(resident_state *state) {
     cuda_fault *fault = &state->context->fault;
     const cudaStream_t stream = state->context->stream;
     state->slices = choose_split(state->context, &network, plan);
-    plan->features = (int)network.features;
+    take_network(plan, network);
     plan->hidden = (int)network.layer[0].out;
-    plan->classes = (int)network.layer[1].out;
-    plan->batch = (int)network.batch;
     plan->activation = network.layer[0].activation;
-    plan->descend = {(float)network.momentum, (float)network.weight_decay,
-                     network.layer[0].weight_velocity != NULL};
-    for (int l = 0; l < 2; l++) {
-        plan->weight[l] = (float *)network.layer[l].weight;
-        plan->bias[l] = (float *)network.layer[l].bias;
-        plan->weight_velocity[l] = (float *)network.layer[l].weight_velocity;
-        plan->bias_velocity[l] = (float *)network.layer[l].bias_velocity;
-    }
-    plan->images = network.images;
-    plan->labels = network.labels;
-    plan->order = network.order;
-    plan->scalars = network.scalars;
     state->tag = 1;
     bool ready = false;
     with_split(state->slices, [&]<typename S>() {

@@ -143,4 +143,26 @@ struct descent {
     }
 };
 
+/* --- the plan --- */
+
+/* What the plan P of a form takes from the network as it is. */
+template <typename P> static void take_network(P *plan, const fused_network &network) {
+    const size_t depth = network.depth;
+    plan->features = (int)network.features;
+    plan->classes = (int)network.layer[depth - 1].out;
+    plan->batch = (int)network.batch;
+    plan->descend = {(float)network.momentum, (float)network.weight_decay,
+                     network.layer[0].weight_velocity != NULL};
+    for (size_t l = 0; l < depth; l++) {
+        plan->weight[l] = (float *)network.layer[l].weight;
+        plan->bias[l] = (float *)network.layer[l].bias;
+        plan->weight_velocity[l] = (float *)network.layer[l].weight_velocity;
+        plan->bias_velocity[l] = (float *)network.layer[l].bias_velocity;
+    }
+    plan->images = network.images;
+    plan->labels = network.labels;
+    plan->order = network.order;
+    plan->scalars = network.scalars;
+}
+
 #endif

@@ -68,6 +68,16 @@ gpu_peers() {
     "${PYTHON:-python3}" tests/bench/gpu_peers.py --train "$train" --rounds "${ROUNDS:-2}" --epochs 7 --out "$logs/peers-gpu.log" >"$logs/peers-gpu.txt"
 }
 
+# ensembles: networks at once on a GPU, by name too
+ensembles() {
+    [[ " ${names[*]} " == *" ensembles "* ]] || return 0
+    local count
+    for count in 1 2 4 8; do
+        names+=("ensemble-$count")
+        transcript "ensemble-$count" --epochs 10 --backend cuda-tuned --ensemble $count --verbose
+    done
+}
+
 # record: accuracy and not speed, by name too: three minutes on a GPU
 record() {
     [[ " ${names[*]} " == *" record "* ]] || return 0
@@ -83,7 +93,7 @@ record() {
 
 measure() {
     mkdir -p "$logs"
-    [ ${#names[@]} -gt 0 ] || find "$logs" \( -name '*.jsonl' -o -name '*.txt' \) ! -name 'peers-*' ! -name 'record.*' ! -name 'committee.*' ! -name 'no-augmentation.*' -delete
+    [ ${#names[@]} -gt 0 ] || find "$logs" \( -name '*.jsonl' -o -name '*.txt' \) ! -name 'peers-*' ! -name 'ensemble-*' ! -name 'record.*' ! -name 'committee.*' ! -name 'no-augmentation.*' -delete
     model="" gpu=""
     model=$(mktemp --suffix .safetensors)
     trap 'rm -f "$model"' EXIT
@@ -100,6 +110,7 @@ measure() {
     [ -z "$gpu" ] || fast fast-gpu configs/fast-gpu.cfg
     peers
     gpu_peers
+    ensembles
     record
     run compare-validation compare $validation --backends all
     if [ -n "$gpu" ]; then
