@@ -107,8 +107,8 @@ static void averages_are_a_committee(void **state) {
         const char *evaluated = support_path(part ? "av.jsonl" : "at.jsonl");
         for (int ema = 1; ema >= 0; ema--) {
             char key[64];
-            assert_int_equal(RUN("eval %s %s --threads 1 %s %s --log %s", first, second,
-                                 ema ? "--ema" : "", parts[part], evaluated),
+            assert_int_equal(RUN("eval %s %s --threads 1 %s %s --log %s", first, second, ema ? "--ema" : "",
+                                 parts[part], evaluated),
                              0);
             assert_int_equal(support_log(evaluated, "evaluation", 0, &line), 3);
             const char *prefix = ema ? "ema_" : "";
@@ -196,7 +196,8 @@ static void mistakes_are_drawn(void **state) {
     assert_memory_equal(bytes, "\x89PNG\r\n\x1a\n\0\0\0\rIHDR", 16);
     const size_t lines = (size_t)bytes[22] << 8 | bytes[23];
     size_t shown, found;
-    assert_int_equal(sscanf(strstr(output, "m.png: the"), "m.png: the %zu most confident of %zu", &shown, &found), 2);
+    assert_int_equal(
+        sscanf(strstr(output, "m.png: the"), "m.png: the %zu most confident of %zu", &shown, &found), 2);
     assert_true(shown == found && found > 12);
     assert_int_equal(lines, 12 + (found + 5) / 6 * ROW);
     free(bytes);

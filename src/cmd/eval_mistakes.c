@@ -83,10 +83,8 @@ enum status eval_mistakes(const struct evaluator *eval, const struct mistakes_wa
     size_t found;
     struct mistake *mistakes = find_mistakes(eval, &found);
     struct picture *pictures = malloc((found + SHEET_COLUMNS) * sizeof *pictures);
-    enum status status =
-        mistakes && pictures ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
-    if (!status && wanted->printed)
-        print(eval, mistakes, found, least(found, wanted->printed), pictures);
+    enum status status = mistakes && pictures ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
+    if (!status && wanted->printed) print(eval, mistakes, found, least(found, wanted->printed), pictures);
     if (!status && wanted->picture)
         status = draw(eval, mistakes, found, least(found, wanted->printed ? wanted->printed : SHEET_MOST),
                       pictures, wanted->picture);
