@@ -218,8 +218,8 @@ template <typename P> static size_t lay_out(const phases_state *state, phase_pla
         to.in = (int)layer.in;
         to.out = (int)layer.out;
         to.activation = layer.activation;
-        to.user_weight = (T *)layer.weight;
-        to.user_velocity = (T *)layer.weight_velocity;
+        to.user_weight = {(T *)layer.weight, (int)layer.ld};
+        to.user_velocity = {(T *)layer.weight_velocity, (int)layer.ld};
         to.user_bias = (T *)layer.bias;
         to.user_bias_velocity = (T *)layer.bias_velocity;
         take(&to.weight, base, &used, weights);

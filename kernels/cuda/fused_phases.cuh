@@ -20,7 +20,8 @@ template <typename P> struct phase_layer {
     phase_matrix<T> velocity; /* as weight */
     T *pre;                   /* as output */
     T *bias, *bias_velocity;  /* [out] */
-    T *user_weight, *user_velocity, *user_bias, *user_bias_velocity; /* where they come from, and go to */
+    phase_matrix<T> user_weight, user_velocity; /* where they come from, and go to */
+    T *user_bias, *user_bias_velocity;
 };
 
 struct phase_shapes {
@@ -370,7 +371,7 @@ template <typename P> struct worker {
 
     /* --- before and after --- */
 
-    /* Rows of `cols`, from a dense matrix to a padded one or back. */
+    /* Rows of `cols`, from the matrix of the caller to a padded one or back. */
     template <typename M>
     __device__ void copy_rows(const M &to, const phase_matrix<T> &from, int count, int cols) const {
         for (int r = blockIdx.x; r < count; r += gridDim.x)
@@ -382,10 +383,10 @@ template <typename P> struct worker {
         for (int l = 0; l < plan.depth; l++) {
             const phase_layer<P> &layer = plan.layer[l];
             const int in = layer.in, out = layer.out;
-            copy_rows(layer.weight, {layer.user_weight, out}, in, out);
+            copy_rows(layer.weight, layer.user_weight, in, out);
             copy_rows(phase_matrix<T>{layer.bias, 0}, {layer.user_bias, 0}, 1, out);
             if (!plan.has_velocity) continue;
-            copy_rows(layer.velocity, {layer.user_velocity, out}, in, out);
+            copy_rows(layer.velocity, layer.user_velocity, in, out);
             copy_rows(phase_matrix<T>{layer.bias_velocity, 0}, {layer.user_bias_velocity, 0}, 1, out);
         }
     }
@@ -394,10 +395,10 @@ template <typename P> struct worker {
         for (int l = 0; l < plan.depth; l++) {
             const phase_layer<P> &layer = plan.layer[l];
             const int in = layer.in, out = layer.out;
-            copy_rows(phase_matrix<T>{layer.user_weight, out}, layer.weight, in, out);
+            copy_rows(layer.user_weight, layer.weight, in, out);
             copy_rows(phase_matrix<T>{layer.user_bias, 0}, {layer.bias, 0}, 1, out);
             if (!plan.has_velocity) continue;
-            copy_rows(phase_matrix<T>{layer.user_velocity, out}, layer.velocity, in, out);
+            copy_rows(layer.user_velocity, layer.velocity, in, out);
             copy_rows(phase_matrix<T>{layer.user_bias_velocity, 0}, {layer.bias_velocity, 0}, 1, out);
         }
     }

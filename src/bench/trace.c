@@ -36,33 +36,43 @@ static void close_side(struct side *side) {
     compute_close(&side->compute);
 }
 
+/* One tensor on both sides: [rows][cols], the rows ld elements apart. */
+struct sides {
+    const void *tensor[2]; /* reference, candidate */
+    size_t rows, cols, ld[2];
+};
+
 /* |x - reference| / |reference|, Frobenius norms; infinite if a value is not a number. */
-static double difference(const struct lockstep *both, const void *const tensor[2],
-                         const enum gemm_dtype dtype[2], size_t count) {
+static double difference(const struct lockstep *both, const struct sides *sides,
+                         const enum gemm_dtype dtype[2]) {
     const struct side *side[2] = {&both->reference, &both->candidate};
     for (int s = 0; s < 2; s++) {
         struct device *device = (struct device *)&side[s]->compute.device;
-        device->driver->download(device, both->buffer[s], tensor[s], count * dtype_size(dtype[s]));
+        device->driver->download(device, both->buffer[s], sides->tensor[s],
+                                 sides->rows * sides->ld[s] * dtype_size(dtype[s]));
     }
     double error = 0, norm = 0;
-    for (size_t i = 0; i < count; i++) {
-        const double want = dtype_get(dtype[0], both->buffer[0], i),
-                     got = dtype_get(dtype[1], both->buffer[1], i);
-        error += (got - want) * (got - want);
-        norm += want * want;
-    }
+    for (size_t r = 0; r < sides->rows; r++)
+        for (size_t c = 0; c < sides->cols; c++) {
+            const double want = dtype_get(dtype[0], both->buffer[0], r * sides->ld[0] + c),
+                         got = dtype_get(dtype[1], both->buffer[1], r * sides->ld[1] + c);
+            error += (got - want) * (got - want);
+            norm += want * want;
+        }
     if (isnan(error)) return INFINITY;
     return norm > 0 ? sqrt(error / norm) : error > 0 ? INFINITY : 0;
 }
 
 /* Compares one tensor, if none was past its tolerance yet. */
 static void look(struct lockstep *both, size_t layer, const char *name, const void *reference,
-                 const void *candidate, enum gemm_dtype dtype, size_t count) {
+                 const void *candidate, enum gemm_dtype dtype, size_t rows) {
     struct trace *trace = both->trace;
     if (trace->drifts) return;
-    const void *const tensor[2] = {reference, candidate};
+    const struct mlp_layer *x = &both->reference.trainer.mlp.layer[layer],
+                           *y = &both->candidate.trainer.mlp.layer[layer];
+    const struct sides sides = {{reference, candidate}, rows, x->out, {x->ld, y->ld}};
     const enum gemm_dtype dtypes[2] = {GEMM_F64, dtype};
-    const double relative = difference(both, tensor, dtypes, count);
+    const double relative = difference(both, &sides, dtypes);
     if (relative < trace->relative) return;
     trace->relative = relative;
     trace->step = both->step + 1;
@@ -76,12 +86,12 @@ static void look_at_gradients(struct lockstep *both, size_t rows) {
     const struct mlp *a = &both->reference.trainer.mlp, *b = &both->candidate.trainer.mlp;
     for (size_t l = 0; l + 1 < a->depth;
          l++) /* the last output is logits in one, and the same memory later */
-        look(both, l, "output", a->layer[l].output, b->layer[l].output, b->stored, rows * a->layer[l].out);
+        look(both, l, "output", a->layer[l].output, b->layer[l].output, b->stored, rows);
     for (size_t l = a->depth; l-- > 0;) {
         const struct mlp_layer *x = &a->layer[l], *y = &b->layer[l];
-        look(both, l, "output gradient", x->grad, y->grad, b->stored, rows * x->out);
-        look(both, l, "weight gradient", x->weight_grad, y->weight_grad, b->dtype, x->in * x->out);
-        look(both, l, "bias gradient", x->bias_grad, y->bias_grad, b->dtype, x->out);
+        look(both, l, "output gradient", x->grad, y->grad, b->stored, rows);
+        look(both, l, "weight gradient", x->weight_grad, y->weight_grad, b->dtype, x->in);
+        look(both, l, "bias gradient", x->bias_grad, y->bias_grad, b->dtype, 1);
     }
 }
 
@@ -89,8 +99,8 @@ static void look_at_weights(struct lockstep *both) {
     const struct mlp *a = &both->reference.trainer.mlp, *b = &both->candidate.trainer.mlp;
     for (size_t l = 0; l < a->depth; l++) {
         const struct mlp_layer *x = &a->layer[l], *y = &b->layer[l];
-        look(both, l, "weight", x->weight, y->weight, b->dtype, x->in * x->out);
-        look(both, l, "bias", x->bias, y->bias, b->dtype, x->out);
+        look(both, l, "weight", x->weight, y->weight, b->dtype, x->in);
+        look(both, l, "bias", x->bias, y->bias, b->dtype, 1);
     }
 }
 
@@ -121,11 +131,11 @@ static enum status open_both(struct lockstep *both, const struct agreement *agre
     if (!status) status = open_side(&both->reference, serial, data);
     if (!status) status = open_side(&both->candidate, backend, data);
     if (status) return status;
-    const struct mlp *mlp = &both->reference.trainer.mlp;
+    const struct mlp *mlp = &both->candidate.trainer.mlp; /* the reference has no gaps between rows */
     size_t largest = 0;
     for (size_t l = 0; l < mlp->depth; l++) {
         const size_t rows = mlp->layer[l].in > agreement->rows ? mlp->layer[l].in : agreement->rows;
-        if (rows * mlp->layer[l].out > largest) largest = rows * mlp->layer[l].out;
+        if (rows * mlp->layer[l].ld > largest) largest = rows * mlp->layer[l].ld;
     }
     for (int s = 0; s < 2; s++) {
         both->buffer[s] = malloc(largest * sizeof(double));

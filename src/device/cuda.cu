@@ -337,6 +337,7 @@ extern "C" const struct device_driver device_cuda = {
     .name = "cuda",
     .where = GEMM_ON_CUDA,
     .host_memory = false,
+    .row_bytes = 16,
     .steps_ahead = 64,
     .open = cuda_open,
     .close = cuda_close,

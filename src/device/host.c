@@ -109,6 +109,7 @@ const struct device_driver device_host = {
     .name = "host",
     .where = GEMM_ON_HOST,
     .host_memory = true,
+    .row_bytes = 1,
     .steps_ahead = 1,
     .open = host_open,
     .close = host_close,

@@ -13,7 +13,7 @@
  * [out]). */
 struct parameter {
     char name[TENSOR_NAME];
-    size_t in, out;
+    size_t in, out, ld; /* elements from one row in memory to the next */
     const void *memory; /* in the parameter arena on the device */
     bool bias;
 };
@@ -23,17 +23,19 @@ static struct parameter parameter_at(const struct mlp *mlp, size_t index, const 
     struct parameter parameter = {.bias = index % 2};
     parameter.in = parameter.bias ? 1 : layer->in;
     parameter.out = layer->out;
+    parameter.ld = layer->ld;
     parameter.memory = parameter.bias ? layer->bias : layer->weight;
     snprintf(parameter.name, sizeof parameter.name, "%slayers.%zu.%s", prefix, index / 2,
              parameter.bias ? "bias" : "weight");
     return parameter;
 }
 
-/* to[cols][rows] = from[rows][cols]^T, both of `size`-byte elements at any alignment. */
-static void transpose(void *to, const void *from, size_t rows, size_t cols, size_t size) {
+/* to[cols][rows] = from[rows][cols]^T, both of `size`-byte elements at any alignment, their rows to_ld and from_ld elements apart. */
+static void transpose(void *to, size_t to_ld, const void *from, size_t from_ld, size_t rows, size_t cols,
+                      size_t size) {
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < cols; c++)
-            memcpy((char *)to + (c * rows + r) * size, (const char *)from + (r * cols + c) * size, size);
+            memcpy((char *)to + (c * to_ld + r) * size, (const char *)from + (r * from_ld + c) * size, size);
 }
 
 /* Copies an arena from the device and fills the table with its tensors as the file wants them; the caller
@@ -52,7 +54,8 @@ static enum status collect(struct mlp *mlp, void *arena, const char *prefix, str
             status = status_set(STATUS_FAILED, "out of memory");
             break;
         }
-        transpose(data, mlp_counterpart(mlp, parameter.memory, copy), parameter.in, parameter.out, size);
+        transpose(data, parameter.in, mlp_counterpart(mlp, parameter.memory, copy), parameter.ld, parameter.in,
+                  parameter.out, size);
         tensors[i] = (struct tensor){.dtype = mlp->dtype, .rank = parameter.bias ? 1 : 2, .data = data};
         memcpy(tensors[i].name, parameter.name, sizeof parameter.name);
         tensors[i].shape[0] = parameter.out;
@@ -171,7 +174,8 @@ static enum status restore_arena(const struct checkpoint *checkpoint, struct mlp
         const struct tensor *tensor = safetensors_find(&checkpoint->file, wanted.name);
         status = check_tensor(checkpoint, mlp, &wanted, tensor);
         if (!status)
-            transpose(mlp_counterpart(mlp, wanted.memory, copy), tensor->data, wanted.out, wanted.in, size);
+            transpose(mlp_counterpart(mlp, wanted.memory, copy), wanted.ld, tensor->data, wanted.in, wanted.out,
+                      wanted.in, size);
     }
     if (!status) device->driver->upload(device, arena, copy, bytes);
     if (!status && arena == mlp->parameters) mlp_parameters_changed(mlp);

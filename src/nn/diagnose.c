@@ -32,9 +32,9 @@ enum status diagnose_divergence(struct trainer *trainer) {
     if (status) return status;
     for (size_t l = 0; l < mlp->depth; l++) {
         const struct mlp_layer *at = &mlp->layer[l];
-        const bool weights = device_finite(trainer, mlp->dtype, at->weight, at->in * at->out) &&
+        const bool weights = device_finite(trainer, mlp->dtype, at->weight, at->in * at->ld) &&
                              device_finite(trainer, mlp->dtype, at->bias, at->out);
-        if (weights && device_finite(trainer, mlp->stored, at->output, rows * at->out)) continue;
+        if (weights && device_finite(trainer, mlp->stored, at->output, rows * at->ld)) continue;
         snprintf(layer, sizeof layer, "layer %zu (%zu to %zu), whose %s", l + 1, at->in, at->out,
                  weights ? "weights are finite but whose output is not" : "weights are not finite any more");
         break;

@@ -103,8 +103,8 @@ static struct fused_network network_of(const struct trainer *trainer) {
     for (size_t l = 0; l < mlp->depth; l++) {
         const struct mlp_layer *layer = &mlp->layer[l];
         struct fused_layer *to = &network.layer[l];
-        *to = (struct fused_layer){layer->in, layer->out, layer->activation, layer->weight, layer->bias,
-                                   NULL,      NULL};
+        *to = (struct fused_layer){layer->in,     layer->out,  layer->ld, layer->activation,
+                                   layer->weight, layer->bias, NULL,      NULL};
         if (!update->moment1) continue;
         to->weight_velocity = mlp_counterpart(mlp, layer->weight, update->moment1);
         to->bias_velocity = mlp_counterpart(mlp, layer->bias, update->moment1);
