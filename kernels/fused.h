@@ -12,7 +12,7 @@
 enum { FUSED_MAX_LAYERS = 64 };
 
 struct fused_layer {
-    size_t in, out, ld;                    /* rows of the weights are ld >= out elements apart: only in mixed precision more */
+    size_t in, out, ld; /* rows of the weights are ld >= out elements apart: only in mixed precision more */
     enum activation activation;            /* none for the last */
     void *weight, *bias;                   /* [in][out], [out]: updated in place */
     void *weight_velocity, *bias_velocity; /* the same; NULL without momentum */

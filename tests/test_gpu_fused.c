@@ -50,15 +50,24 @@ static void open_engine(struct bench *bench, const char *engine, const char *set
     assert_string_equal(bench->trainer.engine->name, engine);
 }
 
-/* All parameters, as doubles; to be freed. */
+/* All parameters, as doubles, without what lies between rows: weights of layer 1, its biases, ... To be freed. */
 static double *parameters(struct bench *bench) {
     struct device *device = &bench->compute.device;
-    const size_t count = bench->trainer.mlp.parameter_elements;
-    const bool wide = bench->trainer.mlp.dtype == GEMM_F64;
-    double *values = malloc(count * sizeof *values);
-    assert_non_null(values);
-    device->driver->download(device, values, bench->trainer.mlp.parameters, count * (wide ? 8 : 4));
-    for (size_t i = count; i-- > 0 && !wide;) values[i] = ((float *)values)[i];
+    const struct mlp *mlp = &bench->trainer.mlp;
+    const size_t bytes = mlp->parameter_elements * dtype_size(mlp->dtype);
+    double *values = malloc(mlp_parameter_count(mlp) * sizeof *values), *to = values;
+    char *arena = malloc(bytes);
+    assert_true(values && arena);
+    device->driver->download(device, arena, mlp->parameters, bytes);
+    for (size_t l = 0; l < mlp->depth; l++) {
+        const struct mlp_layer *layer = &mlp->layer[l];
+        for (size_t i = 0; i <= layer->in; i++)
+            for (size_t j = 0; j < layer->out; j++)
+                *to++ = i < layer->in ? dtype_get(mlp->dtype, mlp_counterpart(mlp, layer->weight, arena),
+                                                  i * layer->ld + j)
+                                      : dtype_get(mlp->dtype, mlp_counterpart(mlp, layer->bias, arena), j);
+    }
+    free(arena);
     return values;
 }
 
@@ -83,7 +92,7 @@ static void losses_of_eager(enum gemm_dtype dtype, double tolerance) {
                     dtype == GEMM_F64 ? 0 : 3);
         assert_near(fused.last.train_loss / eager.last.train_loss, 1, tolerance);
         double *x = parameters(&eager), *y = parameters(&fused);
-        for (size_t i = 0; i < eager.trainer.mlp.parameter_elements; i++)
+        for (size_t i = 0; i < mlp_parameter_count(&eager.trainer.mlp); i++)
             assert_near(y[i], x[i], 10 * tolerance);
         free(x);
         free(y);
@@ -125,11 +134,8 @@ static double *after_steps(struct bench *bench, size_t count) {
     return parameters(bench);
 }
 
-/* |x - y| / |x - start| of a tensor in the arena of parameters: by how much the changes of x and y differ. */
-static double difference(const struct bench *bench, const void *tensor, size_t count, const double *start,
-                         const double *x, const double *y) {
-    const size_t first =
-        (size_t)((const char *)tensor - (const char *)bench->trainer.mlp.parameters) / sizeof(float);
+/* |x - y| / |x - start| of `count` parameters from `first` on: by how much the changes of x and y differ. */
+static double difference(size_t first, size_t count, const double *start, const double *x, const double *y) {
     double apart = 0, change = 0;
     for (size_t i = first; i < first + count; i++) {
         apart += (x[i] - y[i]) * (x[i] - y[i]);
@@ -169,13 +175,14 @@ static void changes_of_eager_in_rounded_precisions(void **state) {
             assert_says(how, roundings[p].says);
             double *start = parameters(&eager), *x = after_steps(&eager, 3), *y = after_steps(&fused, 3),
                    *z = after_steps(&exact, 3);
+            size_t at = 0;
             for (size_t l = 0; l < eager.trainer.mlp.depth; l++) {
                 const struct mlp_layer *layer = &eager.trainer.mlp.layer[l];
                 const size_t count = layer->in * layer->out;
-                assert_near(difference(&eager, layer->weight, count, start, x, y), 0, 8 * roundings[p].unit);
-                assert_near(difference(&eager, layer->bias, layer->out, start, x, y), 0,
-                            8 * roundings[p].unit);
-                assert_true(difference(&eager, layer->weight, count, start, z, y) > roundings[p].unit / 32);
+                assert_near(difference(at, count, start, x, y), 0, 8 * roundings[p].unit);
+                assert_near(difference(at + count, layer->out, start, x, y), 0, 8 * roundings[p].unit);
+                assert_true(difference(at, count, start, z, y) > roundings[p].unit / 32);
+                at += count + layer->out;
             }
             free(start);
             free(x);
@@ -244,7 +251,7 @@ static void the_same_bits(void **state) {
             }
         }
         double *x = parameters(&whole), *y = parameters(&pieces);
-        assert_memory_equal(x, y, whole.trainer.mlp.parameter_elements * sizeof *x);
+        assert_memory_equal(x, y, mlp_parameter_count(&whole.trainer.mlp) * sizeof *x);
         free(x);
         free(y);
         bench_close(&whole);
@@ -299,7 +306,7 @@ static void divergence_in_the_middle(void **state) {
         trainer_begin_epoch(&good.trainer);
         assert_status(good.trainer.engine->run(&good.trainer, 0, &count), STATUS_OK);
         double *x = parameters(&good), *y = parameters(&bad);
-        assert_memory_equal(x, y, good.trainer.mlp.parameter_elements * sizeof *x);
+        assert_memory_equal(x, y, mlp_parameter_count(&good.trainer.mlp) * sizeof *x);
         free(x);
         free(y);
         bench_close(&bad);

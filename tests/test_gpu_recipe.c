@@ -16,6 +16,9 @@ static const char *const recipes[] = {
     "layers=784-130-10 batch-size=200 epochs=2 optimizer=adam lr=0.001 weight-decay=0.01 ema-decay=0.5 "
     "dropout=0.5 "
     "max-norm=1 label-smoothing=0.2 adversarial=0.2 log-steps=26",
+    "layers=42-70-65-4 batch-size=16 epochs=5 validation=10 optimizer=adamw lr=0.01 weight-decay=0.1 "
+    "clip-norm=0.8 "
+    "max-norm=1.5 ema-decay=0.9 input-dropout=0.1 adversarial=0.1 log-steps=15",
 };
 enum { RECIPES = sizeof recipes / sizeof *recipes };
 

@@ -153,6 +153,53 @@ static void one_seed_on_every_device(void **state) {
     bench_close(&gpu);
 }
 
+/* In mixed precision rows begin at multiples of 16 bytes: the weights are those of the host, and what lies between rows stays zero. */
+static void rows_of_mixed_precision(void **state) {
+    (void)state;
+    static const char *const recipes[] = {"activation=relu momentum=0.9 max-norm=1.5 lr=0.1",
+                                          "activation=sigmoid optimizer=adamw lr=0.01 clip-norm=0.5",
+                                          "activation=gelu adversarial=0.1 weight-decay=0.1 lr=0.05"};
+    gpu_needed();
+    for (size_t r = 0; r < 3; r++) {
+        struct bench gpu;
+        struct run_summary summary;
+        struct compute host;
+        struct mlp mlp;
+        char settings[256];
+        snprintf(settings, sizeof settings,
+                 "backend=cuda-tuned precision=bf16 layers=42-30-21-4 batch-size=16 epochs=4 seed=5 %s",
+                 recipes[r]);
+        bench_open(&gpu, settings, NULL);
+        support_open(&host, "serial", 1);
+        assert_status(mlp_open(&mlp, &host, &gpu.config, 4), STATUS_OK);
+        assert_status(mlp_initialize(&mlp, INIT_HE, 5), STATUS_OK);
+        const struct mlp *padded = &gpu.trainer.mlp;
+        assert_true(padded->layer[0].ld == 32 && padded->layer[1].ld == 24 && padded->layer[2].ld == 4);
+        for (int trained = 0; trained < 2; trained++) {
+            char *copy = parameters(&gpu);
+            for (size_t l = 0; l < padded->depth; l++) {
+                const struct mlp_layer *layer = &padded->layer[l];
+                const float *weight = mlp_counterpart(padded, layer->weight, copy),
+                            *bias = mlp_counterpart(padded, layer->bias, copy), *want = mlp.layer[l].weight;
+                for (size_t i = 0; i < layer->in * layer->ld; i++) {
+                    const size_t row = i / layer->ld, col = i % layer->ld;
+                    if (col >= layer->out) {
+                        assert_true(weight[i] == 0);
+                    } else if (!trained) {
+                        assert_true(weight[i] == want[row * layer->out + col]);
+                    }
+                }
+                for (size_t j = layer->out; j < layer->ld; j++) assert_true(bias[j] == 0);
+            }
+            free(copy);
+            if (!trained) assert_status(bench_run(&gpu, &summary), STATUS_OK);
+        }
+        mlp_close(&mlp);
+        compute_close(&host);
+        bench_close(&gpu);
+    }
+}
+
 static void resume_equals_uninterrupted(void **state) {
     (void)state;
     static const char *const hows[] = {"backend=cublas engine=eager", "backend=cublas engine=graph",
@@ -252,6 +299,7 @@ int main(void) {
         cmocka_unit_test(long_batches_follow_the_host),
         cmocka_unit_test(graph_equals_eager_bit_for_bit),
         cmocka_unit_test(one_seed_on_every_device),
+        cmocka_unit_test(rows_of_mixed_precision),
         cmocka_unit_test(resume_equals_uninterrupted),
         cmocka_unit_test(divergence_is_named),
         cmocka_unit_test(the_parts_add_up),

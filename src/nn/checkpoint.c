@@ -54,8 +54,8 @@ static enum status collect(struct mlp *mlp, void *arena, const char *prefix, str
             status = status_set(STATUS_FAILED, "out of memory");
             break;
         }
-        transpose(data, parameter.in, mlp_counterpart(mlp, parameter.memory, copy), parameter.ld, parameter.in,
-                  parameter.out, size);
+        transpose(data, parameter.in, mlp_counterpart(mlp, parameter.memory, copy), parameter.ld,
+                  parameter.in, parameter.out, size);
         tensors[i] = (struct tensor){.dtype = mlp->dtype, .rank = parameter.bias ? 1 : 2, .data = data};
         memcpy(tensors[i].name, parameter.name, sizeof parameter.name);
         tensors[i].shape[0] = parameter.out;
@@ -174,8 +174,8 @@ static enum status restore_arena(const struct checkpoint *checkpoint, struct mlp
         const struct tensor *tensor = safetensors_find(&checkpoint->file, wanted.name);
         status = check_tensor(checkpoint, mlp, &wanted, tensor);
         if (!status)
-            transpose(mlp_counterpart(mlp, wanted.memory, copy), wanted.ld, tensor->data, wanted.in, wanted.out,
-                      wanted.in, size);
+            transpose(mlp_counterpart(mlp, wanted.memory, copy), wanted.ld, tensor->data, wanted.in,
+                      wanted.out, wanted.in, size);
     }
     if (!status) device->driver->upload(device, arena, copy, bytes);
     if (!status && arena == mlp->parameters) mlp_parameters_changed(mlp);

@@ -32,10 +32,10 @@ static void lay_out_parameters(struct mlp *mlp, struct arena *values, struct are
     const size_t size = dtype_size(mlp->dtype);
     for (size_t l = 0; l < mlp->depth; l++) {
         struct mlp_layer *layer = &mlp->layer[l];
-        layer->weight = arena_take(values, layer->in, layer->out, size);
-        layer->bias = arena_take(values, 1, layer->out, size);
-        layer->weight_grad = arena_take(gradients, layer->in, layer->out, size);
-        layer->bias_grad = arena_take(gradients, 1, layer->out, size);
+        layer->weight = arena_take(values, layer->in, layer->ld, size);
+        layer->bias = arena_take(values, 1, layer->ld, size);
+        layer->weight_grad = arena_take(gradients, layer->in, layer->ld, size);
+        layer->bias_grad = arena_take(gradients, 1, layer->ld, size);
     }
 }
 
@@ -53,11 +53,11 @@ static void lay_out_activations(struct mlp *mlp, struct arena *arena) {
     mlp->labels = arena_take(arena, rows, 1, 1);
     for (size_t l = 0; l < mlp->depth; l++) {
         struct mlp_layer *layer = &mlp->layer[l];
-        layer->pre = arena_take(arena, rows, layer->out, size);
-        layer->output = activation_needs_input(layer->activation) ? arena_take(arena, rows, layer->out, size)
-                                                                  : layer->pre;
-        layer->dropped = drops_in_place(mlp, l) ? layer->output : arena_take(arena, rows, layer->out, size);
-        layer->grad = arena_take(arena, rows, layer->out, size);
+        layer->pre = arena_take(arena, rows, layer->ld, size);
+        layer->output =
+            activation_needs_input(layer->activation) ? arena_take(arena, rows, layer->ld, size) : layer->pre;
+        layer->dropped = drops_in_place(mlp, l) ? layer->output : arena_take(arena, rows, layer->ld, size);
+        layer->grad = arena_take(arena, rows, layer->ld, size);
     }
 }
 
@@ -98,6 +98,15 @@ static enum status allocate(struct mlp *mlp) {
     return STATUS_OK;
 }
 
+/* Of the rows of layer l: in mixed precision they begin where the device likes them to. Not those of the logits, nor with dropout, which
+   counts elements without gaps. */
+static size_t leading_dimension(const struct mlp *mlp, size_t l) {
+    const size_t out = mlp->layer[l].out, size = dtype_size(mlp->stored),
+                 bytes = mlp->compute->device.driver->row_bytes, step = bytes > size ? bytes / size : 1;
+    if (mlp->stored == mlp->dtype || l + 1 == mlp->depth || mlp->hidden_dropout > 0) return out;
+    return (out + step - 1) / step * step;
+}
+
 enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct config *config, size_t capacity) {
     *mlp = (struct mlp){.compute = compute,
                         .dtype = (enum gemm_dtype)config->dtype,
@@ -113,6 +122,7 @@ enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct conf
     for (size_t l = 0; l < mlp->depth; l++) {
         mlp->layer[l].in = config->layers.width[l];
         mlp->layer[l].out = config->layers.width[l + 1];
+        mlp->layer[l].ld = leading_dimension(mlp, l);
         mlp->layer[l].activation = l + 1 < mlp->depth ? (enum activation)config->activation : ACTIVATION_NONE;
     }
     const enum status status = allocate(mlp);
@@ -190,22 +200,31 @@ static void drop(struct mlp *mlp, size_t l, size_t rows, const struct step_scala
     device_lap(device, PART_ELEMENTWISE);
 }
 
-/* Dense operands: every leading dimension is the number of stored columns. */
-static struct gemm_call product(const struct mlp *mlp, enum gemm_op op, size_t m, size_t n, size_t k,
-                                const void *a, const void *b, void *c) {
+/* Elements from one row of what goes into layer l to the next. */
+static size_t input_ld(const struct mlp *mlp, size_t l) {
+    return l ? mlp->layer[l - 1].ld : mlp->layer[0].in;
+}
+
+/* Of layer l: NN is X W, TN is X^T dZ, NT is dZ W^T. */
+static struct gemm_call product(const struct mlp *mlp, size_t l, enum gemm_op op, size_t rows, const void *a,
+                                const void *b, void *c) {
+    const struct mlp_layer *layer = &mlp->layer[l];
+    const size_t in_ld = input_ld(mlp, l);
     return (struct gemm_call){.dtype = mlp->stored,
                               .op = op,
-                              .m = m,
-                              .n = n,
-                              .k = k,
+                              .m = op == GEMM_TN ? layer->in : rows,
+                              .n = op == GEMM_NT ? layer->in : layer->out,
+                              .k = op == GEMM_NN   ? layer->in
+                                   : op == GEMM_TN ? rows
+                                                   : layer->out,
                               .alpha = 1,
                               .a = a,
-                              .lda = op == GEMM_TN ? m : k,
+                              .lda = op == GEMM_NT ? layer->ld : in_ld,
                               .b = b,
-                              .ldb = op == GEMM_NT ? k : n,
+                              .ldb = layer->ld,
                               .beta = 0,
                               .c = c,
-                              .ldc = n};
+                              .ldc = op == GEMM_NT ? in_ld : layer->ld};
 }
 
 /* A product of layer l, timed. */
@@ -224,8 +243,8 @@ static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows, bool tr
     const struct gemm_epilogue epilogue = {.bias = layer->bias,
                                            .activation = layer->activation,
                                            .pre = layer->pre == layer->output ? NULL : layer->pre};
-    struct gemm_call call = product(mlp, GEMM_NN, rows, layer->out, layer->in, layer_input(mlp, l, training),
-                                    layer->operand, layer->output);
+    struct gemm_call call =
+        product(mlp, l, GEMM_NN, rows, layer_input(mlp, l, training), layer->operand, layer->output);
     call.epilogue = &epilogue;
     if (compute_fuses(mlp->compute, &call)) return multiply(mlp, l, &call);
 
@@ -233,7 +252,7 @@ static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows, bool tr
     call.c = layer->pre;
     const enum status status = multiply(mlp, l, &call);
     if (status) return status;
-    mlp->ops->bias_activation(device->ops_context, rows, layer->out, layer->activation, layer->bias,
+    mlp->ops->bias_activation(device->ops_context, rows, layer->ld, layer->activation, layer->bias,
                               layer->pre, layer->output);
     device_lap(device, PART_ELEMENTWISE);
     return STATUS_OK;
@@ -255,7 +274,7 @@ enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars 
 /* From dL/dY of layer l to dL/dZ and the gradient of its bias. */
 static void activation_backward(struct mlp *mlp, size_t l, size_t rows, double keep) {
     const struct mlp_layer *layer = &mlp->layer[l];
-    mlp->ops->bias_activation_backward(mlp->compute->device.ops_context, rows, layer->out, layer->activation,
+    mlp->ops->bias_activation_backward(mlp->compute->device.ops_context, rows, layer->ld, layer->activation,
                                        layer->pre, layer->output, layer->grad, keep, layer->bias_grad);
     device_lap(&mlp->compute->device, PART_ELEMENTWISE);
 }
@@ -264,8 +283,8 @@ static void activation_backward(struct mlp *mlp, size_t l, size_t rows, double k
 static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step,
                                   double keep) {
     const struct mlp_layer *layer = &mlp->layer[l];
-    struct gemm_call call = product(mlp, GEMM_TN, layer->in, layer->out, rows,
-                                    layer_input(mlp, l, step != NULL), layer->grad, layer->weight_grad);
+    struct gemm_call call =
+        product(mlp, l, GEMM_TN, rows, layer_input(mlp, l, step != NULL), layer->grad, layer->weight_grad);
     call.c_f32 = mlp->stored == GEMM_BF16;
     call.alpha = 1 - keep;
     call.beta = keep;
@@ -277,7 +296,7 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const 
                                            .pre = below->pre,
                                            .output = below->output,
                                            .bias_grad = below->bias_grad};
-    call = product(mlp, GEMM_NT, rows, layer->in, layer->out, layer->grad, layer->operand, below->grad);
+    call = product(mlp, l, GEMM_NT, rows, layer->grad, layer->operand, below->grad);
     const bool masks = step && below->dropped != below->output;
     if (step && mlp->hidden_dropout > 0 && !masks) call.alpha = dropout_scale(mlp->hidden_dropout);
     call.backward = &backward;
@@ -306,7 +325,7 @@ enum status mlp_attack(struct mlp *mlp, size_t rows) {
     struct device *device = &mlp->compute->device;
     const struct mlp_layer *layer = &mlp->layer[0];
     const struct gemm_call call =
-        product(mlp, GEMM_NT, rows, layer->in, layer->out, layer->grad, layer->operand, mlp->input_grad);
+        product(mlp, 0, GEMM_NT, rows, layer->grad, layer->operand, mlp->input_grad);
     device_range_begin(device, "attack");
     const enum status status = multiply(mlp, 0, &call);
     if (!status)

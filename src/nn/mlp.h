@@ -12,7 +12,8 @@
 /* All pointers are device memory and lie in one of the arenas of struct mlp. */
 struct mlp_layer {
     size_t in, out;
-    size_t ld; /* elements from one row of all that is [..][out] to the next; what lies between is zero in parameters and gradients */
+    size_t
+        ld; /* elements from one row of all that is [..][out] to the next; what lies between is zero in parameters and gradients */
     enum activation activation;
     void *weight, *bias; /* [in][out], [out] */
     const void *operand; /* the weights that GEMM reads: `weight`, or its copy rounded to `stored` */

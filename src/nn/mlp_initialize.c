@@ -29,8 +29,9 @@ enum status mlp_initialize(struct mlp *mlp, enum init init, uint64_t seed) {
         struct rng rng = rng_open(seed, RNG_INIT, (uint32_t)l);
         void *weight = mlp_counterpart(mlp, layer->weight, values),
              *bias = mlp_counterpart(mlp, layer->bias, values);
-        for (size_t i = 0; i < layer->in * layer->out; i++)
-            dtype_set(mlp->dtype, weight, i, draw(&rng, init, layer));
+        for (size_t i = 0; i < layer->in; i++)
+            for (size_t j = 0; j < layer->out; j++)
+                dtype_set(mlp->dtype, weight, i * layer->ld + j, draw(&rng, init, layer));
         if (init == INIT_UNIFORM)
             for (size_t i = 0; i < layer->out; i++) dtype_set(mlp->dtype, bias, i, draw(&rng, init, layer));
     }

@@ -56,8 +56,8 @@ void optimizer_step(struct optimizer *optimizer, struct mlp *mlp, const struct s
     ops->update(device->ops_context, count, &optimizer->update, step, guard);
     if (optimizer->max_norm > 0) {
         for (size_t l = 0; l < mlp->depth; l++)
-            ops->max_norm(device->ops_context, mlp->layer[l].in, mlp->layer[l].out, optimizer->max_norm,
-                          guard, mlp->layer[l].weight);
+            ops->max_norm(device->ops_context, mlp->layer[l].in, mlp->layer[l].ld, optimizer->max_norm, guard,
+                          mlp->layer[l].weight);
         if (optimizer->afterwards.average || optimizer->afterwards.rounded)
             ops->update(device->ops_context, count, &optimizer->afterwards, step, guard);
     }
