@@ -158,7 +158,9 @@ void support_set_builtin_weights(struct mlp *mlp) {
         assert_true(count <= 512);
         for (size_t k = 0; k < count; k++)
             values[k] = sin(1.7 * (double)k + (double)l) / sqrt((double)layer->in);
-        upload_reals(mlp, layer->weight, values, count);
+        for (size_t i = 0; i < layer->in; i++)
+            upload_reals(mlp, (char *)layer->weight + i * layer->ld * dtype_size(mlp->dtype),
+                         values + i * layer->out, layer->out);
         for (size_t j = 0; j < layer->out; j++) values[j] = 0.1 * cos((double)(j + l));
         upload_reals(mlp, layer->bias, values, layer->out);
     }

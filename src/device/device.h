@@ -25,7 +25,8 @@ struct device_driver {
     enum gemm_device where;
     bool host_memory; /* its pointers can be read by the host */
 
-    size_t row_bytes;   /* in mixed precision rows begin at multiples of this: a GEMM reads them faster */
+    size_t
+        row_bytes; /* what rows should be multiples of in mixed precision: cuBLAS then has faster kernels */
     size_t steps_ahead; /* training steps to issue before the host looks at how they went */
 
     enum status (*open)(struct device *device, const struct device_options *options);

@@ -28,13 +28,18 @@ static void *arena_take(struct arena *arena, size_t rows, size_t cols, size_t si
     return piece;
 }
 
+/* Elements from one row of what goes into layer l to the next: so many rows have its weights. */
+static size_t input_ld(const struct mlp *mlp, size_t l) {
+    return l ? mlp->layer[l - 1].ld : mlp->layer[0].in;
+}
+
 static void lay_out_parameters(struct mlp *mlp, struct arena *values, struct arena *gradients) {
     const size_t size = dtype_size(mlp->dtype);
     for (size_t l = 0; l < mlp->depth; l++) {
         struct mlp_layer *layer = &mlp->layer[l];
-        layer->weight = arena_take(values, layer->in, layer->ld, size);
+        layer->weight = arena_take(values, input_ld(mlp, l), layer->ld, size);
         layer->bias = arena_take(values, 1, layer->ld, size);
-        layer->weight_grad = arena_take(gradients, layer->in, layer->ld, size);
+        layer->weight_grad = arena_take(gradients, input_ld(mlp, l), layer->ld, size);
         layer->bias_grad = arena_take(gradients, 1, layer->ld, size);
     }
 }
@@ -98,13 +103,17 @@ static enum status allocate(struct mlp *mlp) {
     return STATUS_OK;
 }
 
-/* Of the rows of layer l: in mixed precision they begin where the device likes them to. Not those of the logits, nor with dropout, which
-   counts elements without gaps. */
-static size_t leading_dimension(const struct mlp *mlp, size_t l) {
-    const size_t out = mlp->layer[l].out, size = dtype_size(mlp->stored),
-                 bytes = mlp->compute->device.driver->row_bytes, step = bytes > size ? bytes / size : 1;
-    if (mlp->stored == mlp->dtype || l + 1 == mlp->depth || mlp->hidden_dropout > 0) return out;
-    return (out + step - 1) / step * step;
+/* The width of layer l in memory: in mixed precision what the device likes rows to be. Padding is zero and stays so: no bias, no weights
+   on either side, and 0 is the activation of 0 (not so of a sigmoid). There is none in the logits, nor with dropout, which counts
+   elements without it. */
+static size_t padded_width(const struct mlp *mlp, size_t l) {
+    const struct mlp_layer *layer = &mlp->layer[l];
+    const size_t size = dtype_size(mlp->stored), bytes = mlp->compute->device.driver->row_bytes,
+                 step = bytes > size ? bytes / size : 1;
+    if (mlp->stored == mlp->dtype || l + 1 == mlp->depth || layer->activation == ACTIVATION_SIGMOID ||
+        mlp->hidden_dropout > 0)
+        return layer->out;
+    return (layer->out + step - 1) / step * step;
 }
 
 enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct config *config, size_t capacity) {
@@ -122,8 +131,8 @@ enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct conf
     for (size_t l = 0; l < mlp->depth; l++) {
         mlp->layer[l].in = config->layers.width[l];
         mlp->layer[l].out = config->layers.width[l + 1];
-        mlp->layer[l].ld = leading_dimension(mlp, l);
         mlp->layer[l].activation = l + 1 < mlp->depth ? (enum activation)config->activation : ACTIVATION_NONE;
+        mlp->layer[l].ld = padded_width(mlp, l);
     }
     const enum status status = allocate(mlp);
     if (status) mlp_close(mlp);
@@ -200,31 +209,25 @@ static void drop(struct mlp *mlp, size_t l, size_t rows, const struct step_scala
     device_lap(device, PART_ELEMENTWISE);
 }
 
-/* Elements from one row of what goes into layer l to the next. */
-static size_t input_ld(const struct mlp *mlp, size_t l) {
-    return l ? mlp->layer[l - 1].ld : mlp->layer[0].in;
-}
-
-/* Of layer l: NN is X W, TN is X^T dZ, NT is dZ W^T. */
+/* Of layer l: NN is X W, TN is X^T dZ, NT is dZ W^T; padding is multiplied too. */
 static struct gemm_call product(const struct mlp *mlp, size_t l, enum gemm_op op, size_t rows, const void *a,
                                 const void *b, void *c) {
-    const struct mlp_layer *layer = &mlp->layer[l];
-    const size_t in_ld = input_ld(mlp, l);
+    const size_t in = input_ld(mlp, l), out = mlp->layer[l].ld;
     return (struct gemm_call){.dtype = mlp->stored,
                               .op = op,
-                              .m = op == GEMM_TN ? layer->in : rows,
-                              .n = op == GEMM_NT ? layer->in : layer->out,
-                              .k = op == GEMM_NN   ? layer->in
+                              .m = op == GEMM_TN ? in : rows,
+                              .n = op == GEMM_NT ? in : out,
+                              .k = op == GEMM_NN   ? in
                                    : op == GEMM_TN ? rows
-                                                   : layer->out,
+                                                   : out,
                               .alpha = 1,
                               .a = a,
-                              .lda = op == GEMM_NT ? layer->ld : in_ld,
+                              .lda = op == GEMM_NT ? out : in,
                               .b = b,
-                              .ldb = layer->ld,
+                              .ldb = out,
                               .beta = 0,
                               .c = c,
-                              .ldc = op == GEMM_NT ? in_ld : layer->ld};
+                              .ldc = op == GEMM_NT ? in : out};
 }
 
 /* A product of layer l, timed. */
@@ -232,8 +235,9 @@ static enum status multiply(struct mlp *mlp, size_t l, const struct gemm_call *c
     static const enum profile_part part[] = {
         [GEMM_NN] = PART_GEMM_NN, [GEMM_TN] = PART_GEMM_TN, [GEMM_NT] = PART_GEMM_NT};
     const enum status status = compute_gemm(mlp->compute, call);
-    mlp->compute->device.driver->lap(&mlp->compute->device,
-                                     profile_gemm_slot(part[call->op], l, call->m, call->n, call->k));
+    mlp->compute->device.driver->lap(
+        &mlp->compute->device, profile_gemm_slot(part[call->op], l, call->op == GEMM_TN ? call->k : call->m,
+                                                 mlp->layer[l].in, mlp->layer[l].out));
     return status;
 }
 

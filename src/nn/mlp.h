@@ -13,7 +13,7 @@
 struct mlp_layer {
     size_t in, out;
     size_t
-        ld; /* elements from one row of all that is [..][out] to the next; what lies between is zero in parameters and gradients */
+        ld; /* columns of all that is [..][out], and rows of the weights above: the same, or padded with zeros */
     enum activation activation;
     void *weight, *bias; /* [in][out], [out] */
     const void *operand; /* the weights that GEMM reads: `weight`, or its copy rounded to `stored` */
