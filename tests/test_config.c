@@ -57,6 +57,8 @@ static void mistakes_say_where_and_what(void **state) {
         {"shuffle = yes", "shuffle must be off | on"},
         {"seed = 1e3", "seed must be"},
         {"threads = 99999", "threads must be"},
+        {"init-range = -0.1", "init-range must be a number from 0"},
+        {"input-range = 0,255", "input-range must be 0,1 | -1,1, not '0,255'"},
         {"augment = yes", "augment must be off | on"},
         {"augment-scale = 60", "augment-scale must be a number from 0 to 50"},
         {"augment-gentle = 1;7", "augment-gentle must be labels from 0 to 255 with commas between them"},

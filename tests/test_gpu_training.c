@@ -139,7 +139,7 @@ static void one_seed_on_every_device(void **state) {
     bench_open(&gpu, recipe, NULL);
     support_open(&host, "serial", 1);
     assert_status(mlp_open(&mlp, &host, &gpu.config, 4), STATUS_OK);
-    assert_status(mlp_initialize(&mlp, INIT_HE, 5), STATUS_OK);
+    assert_status(mlp_initialize(&mlp, INIT_HE, 0, 5), STATUS_OK);
     void *weights = parameters(&gpu);
     assert_memory_equal(weights, mlp.parameters, mlp.parameter_elements * sizeof(float));
     uint32_t order[50], want[50];

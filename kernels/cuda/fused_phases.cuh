@@ -43,7 +43,8 @@ template <typename P> struct phase_plan {
     phase_layer<P> layer[FUSED_MAX_LAYERS];
     phase_shapes shapes;
     T momentum, weight_decay;
-    size_t count, input_stride; /* elements between the two buffers of the batch */
+    T pixel_scale, pixel_offset; /* of the input range: kernels/ops.h */
+    size_t count, input_stride;  /* elements between the two buffers of the batch */
     const uint8_t *images, *labels;
     const uint32_t *order;
     const struct step_scalars *scalars;
@@ -93,10 +94,11 @@ template <typename P> struct worker {
     }
 
     /* N pixels, as numbers. */
-    template <int N> __device__ static pack<T, N> numbers(pack<uint8_t, N> pixels) {
+    template <int N> __device__ pack<T, N> numbers(pack<uint8_t, N> pixels) const {
         pack<T, N> values;
 #pragma unroll
-        for (int q = 0; q < N; q++) values.value[q] = T(1.0 / 255.0) * T(pixels.value[q]);
+        for (int q = 0; q < N; q++)
+            values.value[q] = T(1.0 / 255.0) * (plan.pixel_scale * T(pixels.value[q]) + plan.pixel_offset);
         return values;
     }
 

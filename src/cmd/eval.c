@@ -320,10 +320,23 @@ static enum status evaluate(struct evaluator *eval, const struct option_words *p
 
 static enum status run_eval(int argc, char **argv) {
     static struct evaluator eval; /* zero */
-    static const char *const keys[] = {"data",          "backend",         "threads",       "layers",
-                                       "activation",    "input-size",      "seed",          "augment-elastic",
-                                       "augment-sigma", "augment-rotate",  "augment-shear", "augment-scale",
-                                       "augment-shift", "target-accuracy", "log",           NULL};
+    static const char *const keys[] = {"data",
+                                       "backend",
+                                       "threads",
+                                       "layers",
+                                       "activation",
+                                       "input-size",
+                                       "input-range",
+                                       "seed",
+                                       "augment-elastic",
+                                       "augment-sigma",
+                                       "augment-rotate",
+                                       "augment-shear",
+                                       "augment-scale",
+                                       "augment-shift",
+                                       "target-accuracy",
+                                       "log",
+                                       NULL};
     const char *misclassified = NULL, *tta = NULL, *strength = NULL;
     struct option_words paths;
     const struct option_extra extras[] = {

@@ -20,6 +20,11 @@ enum status config_check_recipe(const struct config *config) {
                           "the default learning-rate is one for sgd: give --learning-rate for optimizer %s, "
                           "such as 0.001",
                           optimizer);
+    if (config->init_range > 0 && config->init != INIT_UNIFORM)
+        return status_set(STATUS_USAGE,
+                          "init-range is the bound of uniform initial weights, and init is %s: give --init "
+                          "uniform, or leave it out",
+                          config_choice("init", config->init));
     if (config->warmup_steps && config->warmup_epochs > 0)
         return status_set(STATUS_USAGE,
                           "warmup-steps and warmup-epochs say the same thing twice: give one of them");

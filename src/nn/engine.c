@@ -15,8 +15,9 @@ enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) 
     const struct mlp_layer *last = mlp_last(mlp);
     const struct step_scalars *at = trainer->scalars + step;
 
-    mlp->ops->gather(device->ops_context, rows, trainer->train.features, trainer->train.images,
-                     trainer->train.labels, trainer->order + step * trainer->batch, mlp->input, mlp->labels);
+    mlp->ops->gather(device->ops_context, rows, trainer->train.features, trainer->train.range,
+                     trainer->train.images, trainer->train.labels, trainer->order + step * trainer->batch,
+                     mlp->input, mlp->labels);
     device_lap(device, PART_BATCH);
     const enum status status = mlp_forward(mlp, rows, at);
     if (status) return status;
@@ -93,6 +94,7 @@ static struct fused_network network_of(const struct trainer *trainer) {
                                     .batch = trainer->batch,
                                     .count = trainer->train.count,
                                     .features = trainer->train.features,
+                                    .range = trainer->train.range,
                                     .images = trainer->train.images,
                                     .labels = trainer->train.labels,
                                     .order = trainer->order,
