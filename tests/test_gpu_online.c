@@ -9,12 +9,11 @@
 /* Batches of one, of some and of a tail; images of 784 and, where no four pixels can be read at once, of 42. Learning rates that let no
    rounding grow: most pixels are -1, so steps are longer than those of pixels near 0. */
 static const char *const recipes[] = {
-    "layers=784-50-40-30-20-10 batch-size=1 epochs=1 lr=0.001 activation=scaled-tanh init=uniform "
-    "init-range=0.05",
+    "layers=784-50-40-30-20-10 batch-size=1 epochs=1 lr=0.002 activation=scaled-tanh init=xavier",
     "layers=42-20-10-4 batch-size=1 epochs=4 lr=0.01 activation=scaled-tanh init=uniform init-range=0.3",
     "layers=784-128-10 batch-size=128 epochs=1 lr=0.002",
     "layers=784-64-40-10 batch-size=33 epochs=1 lr=0.001 momentum=0.9 activation=tanh init=xavier",
-    "layers=784-10 batch-size=1000 epochs=4 lr=0.01",
+    "layers=784-10 batch-size=1000 epochs=4 lr=0.002",
 };
 enum { RECIPES = sizeof recipes / sizeof *recipes };
 
@@ -36,7 +35,8 @@ static void losses_of_the_host(void **state) {
     gpu_needed();
     for (size_t r = 0; r < RECIPES; r++)
         for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++) {
-            const double tolerance = dtype == GEMM_F64 ? 1e-10 : 1e-3;
+            const double tolerance =
+                dtype == GEMM_F64 ? 1e-12 : 1e-4; /* 20 times what backends of the host part by, at least */
             struct bench host;
             struct run_summary expected, summary;
             open_recipe(&host, r, "backend=serial threads=2", (enum gemm_dtype)dtype);
@@ -48,8 +48,7 @@ static void losses_of_the_host(void **state) {
                 assert_non_null(strstr(ways[way], gpu.trainer.engine->name));
                 assert_status(bench_run(&gpu, &summary), STATUS_OK);
                 assert_true(gpu.steps == host.steps && gpu.steps > 10);
-                for (size_t s = 0; s < host.steps; s++)
-                    assert_near(gpu.losses[s], host.losses[s], tolerance);
+                for (size_t s = 0; s < host.steps; s++) assert_near(gpu.losses[s], host.losses[s], tolerance);
                 assert_near(gpu.last.train_loss, host.last.train_loss, tolerance);
                 assert_near(summary.test.loss, expected.test.loss, tolerance);
                 bench_close(&gpu);
@@ -114,8 +113,8 @@ static void epochs_too_long_for_a_graph(void **state) {
         struct bench bench;
         struct run_summary summary;
         char settings[256];
-        snprintf(settings, sizeof settings, "%s layers=784-10 batch-size=1 epochs=1 lr=0.001 input-range=-1,1",
-                 hows[how]);
+        snprintf(settings, sizeof settings,
+                 "%s layers=784-10 batch-size=1 epochs=1 lr=0.001 input-range=-1,1", hows[how]);
         bench_prepare(&bench, settings);
         dataset_free(&bench.data.train);
         assert_status(dataset_synthesize(&bench.data.train, 4200, 1, 0), STATUS_OK);
@@ -134,7 +133,7 @@ static void epochs_too_long_for_a_graph(void **state) {
         }
         bench_close(&bench);
     }
-    assert_near(loss[2], loss[1], 1e-3);
+    assert_near(loss[2], loss[1], 1e-4);
 }
 
 int main(void) {

@@ -4,8 +4,9 @@
 
 #include <math.h>
 
-#define ONLINE \
-    "layers=42-20-10-4 batch-size=1 lr=0.01 activation=scaled-tanh init=uniform init-range=0.3 input-range=-1,1 "
+#define ONLINE                                                                                   \
+    "layers=42-20-10-4 batch-size=1 lr=0.01 activation=scaled-tanh init=uniform init-range=0.3 " \
+    "input-range=-1,1 "
 
 /* The mean cross-entropy of a network without hidden layers, in float64. */
 static double mean_loss(const struct mlp_layer *layer, const struct dataset *set) {
