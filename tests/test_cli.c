@@ -102,6 +102,8 @@ static void mistakes_have_their_exit_codes(void **state) {
         {"--epochs", 2, "--epochs needs a value"},
         {"--dry-run=1", 2, "--dry-run takes no value"},
         {"--log x --csv x --data synthetic", 2, "name the same file"},
+        {"--evaluate-every 0 --patience 2 --validation 9 --data synthetic", 2,
+         "evaluate-every = 0 reads after the last"},
         {"--epochs many", 2, "--epochs: epochs must be a whole number"},
         {"--batch-size 0", 2, "batch-size must be"},
         {"--layers 784--10", 2, "layers must be"},
@@ -253,6 +255,43 @@ static void averages_and_early_stopping(void **state) {
     assert_int_equal(RUN("--data %s --resume %s --validation 40 --patience 0 --dry-run", data, model), 0);
 }
 
+/* --evaluate-every: an epoch that is left out has no accuracy anywhere; the last one always has. */
+static void epochs_without_evaluation(void **state) {
+    (void)state;
+    const char *log = support_path("every.jsonl"), *csv = support_path("every.csv");
+    static const struct {
+        const char *every, *part;
+        int evaluated[5];
+    } cases[] = {{"0 --ema-decay 0.5", "test", {0, 0, 0, 0, 1}},
+                 {"2", "test", {0, 1, 0, 1, 1}},
+                 {"3 --validation 40", "validation", {0, 0, 1, 0, 1}}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        char key[64];
+        size_t size;
+        assert_int_equal(RUN("--data %s --layers 42-16-4 --epochs 5 --evaluate-every %s --log %s --csv %s",
+                             data, cases[c].every, log, csv),
+                         0);
+        assert_says(output, "test accuracy ");
+        snprintf(key, sizeof key, "\"%s_accuracy\"", cases[c].part);
+        char *lines = (char *)support_read(log, &size), *line = lines;
+        lines[size] = '\0';
+        char *text = (char *)support_read(csv, &size), *row = text;
+        text[size] = '\0';
+        for (int e = 0; e < 5; e++) {
+            line = strchr(line, '\n') + 1;
+            row = strchr(row, '\n') + 1;
+            const char *found = strstr(line, key), *empty = strstr(row, ",,,");
+            assert_non_null(strchr(line, '\n'));
+            assert_int_equal(found && found < strchr(line, '\n'), cases[c].evaluated[e]);
+            assert_int_equal(empty && empty < strchr(row, '\n'), !cases[c].evaluated[e]);
+        }
+        free(lines);
+        free(text);
+        remove(log);
+        remove(csv);
+    }
+}
+
 /* Mistakes that are there must be shown: a network that was not trained makes plenty. */
 static void mistakes_are_pictured(void **state) {
     (void)state;
@@ -398,6 +437,7 @@ int main(void) {
         cmocka_unit_test(dry_run_trains_nothing),
         cmocka_unit_test(save_eval_and_target),
         cmocka_unit_test(averages_and_early_stopping),
+        cmocka_unit_test(epochs_without_evaluation),
         cmocka_unit_test(mistakes_are_pictured),
         cmocka_unit_test(resumed_run_continues),
         cmocka_unit_test(resumed_log_is_continued),

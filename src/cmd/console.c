@@ -166,14 +166,18 @@ void console_epoch_titles(const struct console *console) {
     printf("  seconds   images/s     NN     TN     NT  copies\n");
 }
 
+/* "-" in an epoch that --evaluate-every leaves out */
+static void print_evaluation(const struct evaluation *evaluation) {
+    printf("  %22s", evaluation->total ? console_accuracy(evaluation->correct, evaluation->total).text : "-");
+}
+
 void console_epoch(struct console *console, const struct epoch_record *record) {
     const double *seconds = record->time.seconds;
     console_clear_progress(console);
-    printf("%5zu  %6.4f  %22s  %22s", record->epoch, record->train_loss,
-           console_accuracy(record->train_correct, record->train_images).text,
-           console_accuracy(record->evaluation.correct, record->evaluation.total).text);
-    if (record->average.total)
-        printf("  %22s", console_accuracy(record->average.correct, record->average.total).text);
+    printf("%5zu  %6.4f  %22s", record->epoch, record->train_loss,
+           console_accuracy(record->train_correct, record->train_images).text);
+    print_evaluation(&record->evaluation);
+    if (console->trainer->optimizer.average) print_evaluation(&record->average);
     printf("  %7.4f  %9s", record->seconds, text_grouped((uint64_t)record->images_per_second).text);
     for (int part = PART_GEMM_NN; part <= PART_GEMM_NT; part++) {
         if (seconds[PART_STEPS] > 0) { /* not taken apart */

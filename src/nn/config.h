@@ -79,6 +79,7 @@ struct config {
     int64_t log_steps;
     char save[CONFIG_TEXT], save_init[CONFIG_TEXT], resume[CONFIG_TEXT];
     int64_t save_every;
+    int64_t evaluate_every;                     /* epochs; 0: after the last one alone */
     enum config_origin origin[CONFIG_MAX_KEYS]; /* by key */
     char file[CONFIG_TEXT];                     /* the one that was read last, "" without */
 };

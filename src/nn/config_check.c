@@ -40,6 +40,11 @@ enum status config_check_recipe(const struct config *config) {
             STATUS_USAGE,
             "patience looks at the validation accuracy: hold a part of the training set out with "
             "--validation, such as 10000");
+    if (config->patience && !config->evaluate_every)
+        return status_set(
+            STATUS_USAGE,
+            "patience looks at the validation accuracy, which evaluate-every = 0 reads after the "
+            "last epoch alone: set it to 1 or more");
     return STATUS_OK;
 }
 

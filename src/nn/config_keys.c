@@ -150,6 +150,9 @@ static const struct config_key keys[] = {
      "of cuda-order; fmul_rn rounds each product, so that it cannot be fused with the addition"},
     {"isa", NULL, KEY_CHOICE, RUN, AT(isa), 0, 0, isas, "auto", NULL,
      "the instructions that the backend tuned uses; auto: the best that this processor has"},
+    {"evaluate-every", NULL, KEY_INT, RUN, AT(evaluate_every), 0, 1e9, NULL, "1", "EPOCHS",
+     "read the validation part, or without one the test set, every N epochs and after the last; 0: after the "
+     "last alone"},
     {"target-accuracy", NULL, KEY_REAL, RUN, AT(target_accuracy), 0, 100, NULL, "0", "PERCENT",
      "exit with 6 if the final test accuracy (of an ensemble: the committee's) is lower; 97.5, or 0.975"},
     {"ensemble", NULL, KEY_INT, RUN, AT(ensemble), 1, MOST_MEMBERS, NULL, "1", "N",

@@ -46,7 +46,10 @@ static enum status cannot_write(const char *path) {
 
 enum status runlog_open(struct runlog *log, const struct trainer *trainer, const char *data_name) {
     const struct config *config = trainer->config;
-    *log = (struct runlog){.jsonl_path = config->log, .csv_path = config->csv, .seeds = config->ensemble > 1};
+    *log = (struct runlog){.jsonl_path = config->log,
+                           .csv_path = config->csv,
+                           .seeds = config->ensemble > 1,
+                           .averages = config->ema_decay > 0};
     const char *mode = config->resume[0] ? "a" : "w"; /* a resumed run goes on in its log */
     if (config->log[0] && strcmp(config->log, config->csv) == 0)
         return status_set(STATUS_USAGE, "--log and --csv name the same file, '%s'", config->log);
@@ -59,11 +62,10 @@ enum status runlog_open(struct runlog *log, const struct trainer *trainer, const
     }
     if (log->jsonl) write_header(log, trainer, data_name);
     if (log->csv && ftell(log->csv) == 0)
-        fprintf(log->csv,
-                "%sepoch,train_loss,train_accuracy,%s_loss,%s_accuracy,seconds,images_per_second%s\n",
-                log->seeds ? "seed," : "", trainer->validation.count ? "validation" : "test",
-                trainer->validation.count ? "validation" : "test",
-                trainer->optimizer.average ? ",ema_loss,ema_accuracy" : "");
+        fprintf(
+            log->csv, "%sepoch,train_loss,train_accuracy,%s_loss,%s_accuracy,seconds,images_per_second%s\n",
+            log->seeds ? "seed," : "", trainer->validation.count ? "validation" : "test",
+            trainer->validation.count ? "validation" : "test", log->averages ? ",ema_loss,ema_accuracy" : "");
     return STATUS_OK;
 }
 
@@ -81,16 +83,32 @@ void runlog_step(struct runlog *log, const struct config *config, size_t step, d
     jsonl_write(log->jsonl, line);
 }
 
+/* Empty fields: there is none. */
+static void csv_evaluation(FILE *csv, const struct evaluation *evaluation) {
+    if (evaluation->total) {
+        fprintf(csv, ",%.9g,%.9g", evaluation->loss, share(evaluation->correct, evaluation->total));
+    } else {
+        fprintf(csv, ",,");
+    }
+}
+
+static void jsonl_evaluation(cJSON *line, const char *part, const struct evaluation *evaluation) {
+    char key[64];
+    if (!evaluation->total) return;
+    snprintf(key, sizeof key, "%s_accuracy", part);
+    cJSON_AddNumberToObject(line, key, share(evaluation->correct, evaluation->total));
+    snprintf(key, sizeof key, "%s_loss", part);
+    cJSON_AddNumberToObject(line, key, evaluation->loss);
+}
+
 void runlog_epoch(struct runlog *log, const struct config *config, const struct epoch_record *record) {
     const double train = share(record->train_correct, record->train_images);
-    const double accuracy = share(record->evaluation.correct, record->evaluation.total);
     if (log->csv) {
         if (log->seeds) fprintf(log->csv, "%lld,", (long long)config->seed);
-        fprintf(log->csv, "%zu,%.9g,%.9g,%.9g,%.9g,%.9g,%.9g", record->epoch, record->train_loss, train,
-                record->evaluation.loss, accuracy, record->seconds, record->images_per_second);
-        if (record->average.total)
-            fprintf(log->csv, ",%.9g,%.9g", record->average.loss,
-                    share(record->average.correct, record->average.total));
+        fprintf(log->csv, "%zu,%.9g,%.9g", record->epoch, record->train_loss, train);
+        csv_evaluation(log->csv, &record->evaluation);
+        fprintf(log->csv, ",%.9g,%.9g", record->seconds, record->images_per_second);
+        if (log->averages) csv_evaluation(log->csv, &record->average);
         fprintf(log->csv, "\n");
         fflush(log->csv);
     }
@@ -99,15 +117,8 @@ void runlog_epoch(struct runlog *log, const struct config *config, const struct 
     jsonl_count(line, "epoch", record->epoch);
     cJSON_AddNumberToObject(line, "train_loss", record->train_loss);
     cJSON_AddNumberToObject(line, "train_accuracy", train);
-    cJSON_AddNumberToObject(line, record->on_validation ? "validation_accuracy" : "test_accuracy", accuracy);
-    cJSON_AddNumberToObject(line, record->on_validation ? "validation_loss" : "test_loss",
-                            record->evaluation.loss);
-    if (record->average.total) {
-        cJSON_AddNumberToObject(line, record->on_validation ? "ema_validation_accuracy" : "ema_test_accuracy",
-                                share(record->average.correct, record->average.total));
-        cJSON_AddNumberToObject(line, record->on_validation ? "ema_validation_loss" : "ema_test_loss",
-                                record->average.loss);
-    }
+    jsonl_evaluation(line, record->on_validation ? "validation" : "test", &record->evaluation);
+    jsonl_evaluation(line, record->on_validation ? "ema_validation" : "ema_test", &record->average);
     cJSON_AddNumberToObject(line, "seconds", record->seconds);
     cJSON_AddNumberToObject(line, "evaluation_seconds", record->time.seconds[PART_EVALUATION]);
     cJSON_AddNumberToObject(line, "images_per_second", record->images_per_second);

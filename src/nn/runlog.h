@@ -9,7 +9,8 @@
 struct runlog {
     FILE *jsonl, *csv; /* NULL: not asked for */
     const char *jsonl_path, *csv_path;
-    bool seeds; /* of several networks: every line says of which seed it is */
+    bool seeds;    /* of several networks: every line says of which seed it is */
+    bool averages; /* there is a moving average of the weights, and columns for it */
 };
 
 /* Opens what the config asks for and writes the header line with all facts of the run. `data_name` is shown

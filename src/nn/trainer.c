@@ -244,6 +244,11 @@ static void report_steps(struct trainer *trainer, const struct trainer_observer 
         observer->step(observer->self, before + s + 1, trainer->host_losses[s]);
 }
 
+static bool evaluation_due(const struct config *config, int64_t epoch) {
+    const int64_t every = config->evaluate_every;
+    return epoch == config->epochs || (every && epoch % every == 0);
+}
+
 static enum status run_epoch(struct trainer *trainer, const struct trainer_observer *observer) {
     struct device *device = &trainer->compute->device;
     struct train_state *state = &trainer->state;
@@ -263,7 +268,8 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
                                   .train_loss = state->tally.loss_sum / (double)state->tally.images,
                                   .train_correct = state->tally.correct,
                                   .train_images = state->tally.images};
-    status = evaluate_epoch(trainer, &record);
+    const bool evaluated = evaluation_due(trainer->config, state->epoch + 1);
+    if (evaluated) status = evaluate_epoch(trainer, &record);
     if (status) return status;
     record.time = profile_since(profile, &before);
     record.seconds = profile_training(&record.time);
@@ -271,8 +277,9 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
         record.seconds > 0 ? (double)(state->tally.images - images_before) / record.seconds : 0;
     if (first == 0) /* the rest of an interrupted epoch is no epoch */
         trainer->epoch_seconds[trainer->epochs_done++ % TIMED_EPOCHS] = record.seconds;
-    early_stopping_look(&trainer->stopping, &trainer->mlp, &trainer->optimizer, state->epoch + 1,
-                        record.average.total ? &record.average : &record.evaluation, &state->best);
+    if (evaluated)
+        early_stopping_look(&trainer->stopping, &trainer->mlp, &trainer->optimizer, state->epoch + 1,
+                            record.average.total ? &record.average : &record.evaluation, &state->best);
     *state = (struct train_state){.epoch = state->epoch + 1, .updates = state->updates, .best = state->best};
     if (observer->epoch) observer->epoch(observer->self, &record);
     device_lap(device, PART_OTHER);

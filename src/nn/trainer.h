@@ -20,7 +20,7 @@ struct epoch_record {
     double train_loss;
     uint64_t train_correct, train_images; /* while training: each image before the update of its step */
     bool on_validation;                   /* the evaluation read the validation part, not the test set */
-    struct evaluation evaluation;
+    struct evaluation evaluation;         /* total 0: --evaluate-every leaves this epoch out */
     struct evaluation average; /* the same of the moving average of the weights; total 0: there is none */
     double seconds, images_per_second; /* of training alone */
     struct profile time;               /* of this epoch */

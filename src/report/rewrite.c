@@ -117,8 +117,13 @@ static enum status write_file(FILE *out, const char *path) {
         status = status_set(STATUS_BAD_DATA,
                             "'%s' holds '<!-- end -->' itself and cannot stand between markers", path);
     } else {
-        const size_t length = strlen(text);
-        fprintf(out, "%stext\n%s%s%s\n", fence, text, length && text[length - 1] == '\n' ? "" : "\n", fence);
+        const size_t length = strlen(text), name = strlen(path);
+        const char *last = length && text[length - 1] == '\n' ? "" : "\n";
+        if (name > 3 && strcmp(path + name - 3, ".md") == 0) {
+            fprintf(out, "\n%s%s\n", text, last);
+        } else {
+            fprintf(out, "%stext\n%s%s%s\n", fence, text, last, fence);
+        }
     }
     free(text);
     return status;

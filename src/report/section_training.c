@@ -83,8 +83,8 @@ static void curves(struct page *page, const struct selection *rows, size_t numbe
         const size_t series = chart_series(&chart, label, run_style(page, rows->rows[start], &seen, times));
         for (; start < end; start++) {
             const cJSON *line = rows->rows[start]->line;
-            chart_add_xy(&chart, series, record_number(line, "epoch"),
-                         loss ? record_number(line, "train_loss") : accuracy_of(line));
+            const double value = loss ? record_number(line, "train_loss") : accuracy_of(line);
+            if (isfinite(value)) chart_add_xy(&chart, series, record_number(line, "epoch"), value);
         }
     }
     names_free(&seen);
