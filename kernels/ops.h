@@ -31,16 +31,16 @@ struct step_scalars {
     uint64_t number;     /* of the step since the training began, from 0: what dropout draws by */
 };
 
-/* The range that pixels are brought to, [0, 1] or [-1, 1]: x = (scale pixel + offset) / 255. What is in the brackets is a small whole
-   number, exact in every dtype, so that all devices have the same bits. */
+/* The range that pixels are brought to, [0, 1] or [-1, 1]: x = scale (pixel - offset). The difference is exact, so that x has the same
+   bits everywhere. */
 enum input_range { INPUT_UNIT, INPUT_SIGNED };
 
-ANYWHERE int input_scale(enum input_range range) {
-    return range == INPUT_SIGNED ? 2 : 1;
+ANYWHERE double input_scale(enum input_range range) {
+    return range == INPUT_SIGNED ? 1 / 127.5 : 1 / 255.0;
 }
 
-ANYWHERE int input_offset(enum input_range range) {
-    return range == INPUT_SIGNED ? -255 : 0;
+ANYWHERE double input_offset(enum input_range range) {
+    return range == INPUT_SIGNED ? 127.5 : 0;
 }
 
 enum update_method { UPDATE_NONE, UPDATE_SGD, UPDATE_ADAM, UPDATE_ADAMW };

@@ -257,8 +257,7 @@ template <typename P> static bool set_up(phases_state *state) {
     plan->has_velocity = network.layer[0].weight_velocity != NULL;
     plan->momentum = (T)network.momentum;
     plan->weight_decay = (T)network.weight_decay;
-    plan->pixel_scale = (T)input_scale(network.range);
-    plan->pixel_offset = (T)input_offset(network.range);
+    plan->range = network.range;
     plan->count = network.count;
     plan->images = network.images;
     plan->labels = network.labels;

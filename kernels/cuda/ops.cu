@@ -12,8 +12,7 @@ static const unsigned THREADS = 256;
 template <typename T, int WIDE>
 __global__ void gather_kernel(size_t rows, size_t features, enum input_range range, const uint8_t *images,
                               const uint8_t *labels, const uint32_t *index, T *x, uint8_t *y) {
-    const real<T> unit = real<T>(1.0 / 255.0), scale = real<T>(input_scale(range)),
-                  offset = real<T>(input_offset(range));
+    const real<T> scale = real<T>(input_scale(range)), offset = real<T>(input_offset(range));
     for (size_t r = (size_t)blockIdx.x * blockDim.y + threadIdx.y; r < rows;
          r += (size_t)gridDim.x * blockDim.y) {
         const size_t i = index ? index[r] : r;
@@ -21,7 +20,7 @@ __global__ void gather_kernel(size_t rows, size_t features, enum input_range ran
             const pack<uint8_t, WIDE> in = pack_at<WIDE>(images + i * features + j);
             pack<T, WIDE> out;
 #pragma unroll
-            for (int p = 0; p < WIDE; p++) out.value[p] = T(unit * (scale * real<T>(in.value[p]) + offset));
+            for (int p = 0; p < WIDE; p++) out.value[p] = T(scale * (real<T>(in.value[p]) - offset));
             pack_at<WIDE>(x + r * features + j) = out;
         }
         if (threadIdx.x == 0) y[r] = labels[i];
