@@ -35,8 +35,12 @@ struct step_scalars {
    bits everywhere. */
 enum input_range { INPUT_UNIT, INPUT_SIGNED };
 
+ANYWHERE double input_width(enum input_range range) {
+    return range == INPUT_SIGNED ? 2 : 1;
+}
+
 ANYWHERE double input_scale(enum input_range range) {
-    return range == INPUT_SIGNED ? 1 / 127.5 : 1 / 255.0;
+    return input_width(range) / 255;
 }
 
 ANYWHERE double input_offset(enum input_range range) {
@@ -83,19 +87,26 @@ struct ops {
     void (*bias_activation)(void *context, size_t rows, size_t cols, enum activation activation,
                             const void *bias, void *pre, void *out);
 
-    /* grad *= act'(pre) (computed from `out` where that is enough), then bias_grad[c] = sum_r grad[r][c]. */
+    /* grad *= act'(pre) (computed from `out` where that is enough), then bias_grad[c] = keep bias_grad[c] + (1 - keep) sum_r
+       grad[r][c]; with keep 0, bias_grad is not read. */
     void (*bias_activation_backward)(void *context, size_t rows, size_t cols, enum activation activation,
-                                     const void *pre, const void *out, void *grad, void *bias_grad);
+                                     const void *pre, const void *out, void *grad, double keep,
+                                     void *bias_grad);
 
     /* out[i] = 0 or in[i] / (1 - rate); `out` may be `in`. Of a gradient with the same layer and step: the way back. */
     void (*dropout)(void *context, size_t count, const struct dropout *dropout, const void *in, void *out);
 
+    /* x[i] += amount sign(grad[i]), and nothing where grad[i] is 0 or NaN: the fast gradient sign (Goodfellow et al. 2015, arXiv
+       1412.6572, section 4). */
+    void (*sign_step)(void *context, size_t count, double amount, const void *grad, void *x);
+
     /* Softmax cross-entropy, shifted by the row maximum so that it cannot overflow. The target is (1 - smoothing) onehot + smoothing /
        classes (Szegedy et al. 2016, as torch.nn.CrossEntropyLoss). grad = (softmax - target) / rows, or NULL; `loss` receives
-       the mean over the rows, or NULL. A label of `classes` or more makes the loss NaN. */
+       the mean over the rows, or NULL. A label of `classes` or more makes the loss NaN. Rows that are not `counted` belong to the batch
+       that was counted last: the tally only takes from them that their loss is not finite. */
     void (*softmax_cross_entropy)(void *context, size_t rows, size_t classes, double smoothing,
                                   const void *logits, const uint8_t *labels, void *grad, double *loss,
-                                  struct tally *tally);
+                                  struct tally *tally, bool counted);
 
     /* All of `update`, in one pass. Nothing happens once guard->bad_step is set: all stays what it was before the bad step. */
     void (*update)(void *context, size_t count, const struct update *update, const struct step_scalars *step,

@@ -31,10 +31,15 @@ static void ops_activation(void **state) {
                           pre); /* the same start for the way back: relu at a rounding of 0 would differ */
                 twin_send(&pair, out);
                 pair.host_ops->bias_activation_backward(host, rows, cols, activation, pre.host, out.host,
-                                                        grad.host, sums.host);
+                                                        grad.host, 0, sums.host);
                 pair.gpu_ops->bias_activation_backward(gpu, rows, cols, activation, pre.gpu, out.gpu,
-                                                       grad.gpu, sums.gpu);
+                                                       grad.gpu, 0, sums.gpu);
                 twin_compare(&pair, pair.stored, grad, 32);
+                twin_compare(&pair, pair.real, sums, sums_ulps);
+                pair.host_ops->bias_activation_backward(host, rows, cols, ACTIVATION_NONE, pre.host, out.host,
+                                                        grad.host, 0.5, sums.host);
+                pair.gpu_ops->bias_activation_backward(gpu, rows, cols, ACTIVATION_NONE, pre.gpu, out.gpu,
+                                                       grad.gpu, 0.5, sums.gpu);
                 twin_compare(&pair, pair.real, sums, sums_ulps);
                 if (activation_needs_input(activation)) twin_free(&pair, out);
                 const struct twin rest[] = {pre, bias, grad, sums};
@@ -83,11 +88,11 @@ static void ops_softmax(void **state) {
                               dtype == GEMM_F64 ? (double)INFINITY : (double)NAN);
                 twin_send(&pair, labels);
                 twin_send(&pair, logits);
-                for (int twice = 0; twice < 2; twice++) {
+                for (int time = 0; time < 3; time++) {
                     pair.host_ops->softmax_cross_entropy(host, rows, classes, 0, logits.host, labels.host,
-                                                         grad.host, loss.host, tally.host);
+                                                         grad.host, loss.host, tally.host, time != 1);
                     pair.gpu_ops->softmax_cross_entropy(gpu, rows, classes, 0, logits.gpu, labels.gpu,
-                                                        grad.gpu, loss.gpu, tally.gpu);
+                                                        grad.gpu, loss.gpu, tally.gpu, time != 1);
                 }
                 compare_tallies(&pair, tally, loss);
                 if (!bad) twin_compare(&pair, pair.stored, grad, 32);

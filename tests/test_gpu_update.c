@@ -156,6 +156,28 @@ static void ops_dropout(void **state) {
     }
 }
 
+static void ops_sign_step(void **state) {
+    (void)state;
+    static const size_t counts[] = {1, 1000, 802817};
+    static const double special[] = {0, -0.0, (double)NAN, (double)INFINITY, -1e-30};
+    struct pair pair;
+    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
+        pair_open(&pair, (enum gemm_dtype)dtype);
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            struct twin grad = twin_stored(&pair, counts[c], 1, 5), x = twin_stored(&pair, counts[c], 1, 6);
+            for (size_t i = 0; i < 5 && i < counts[c]; i++)
+                dtype_set(pair.stored, grad.host, counts[c] - 1 - i, special[i]);
+            twin_send(&pair, grad);
+            pair.host_ops->sign_step(pair.host.device.ops_context, counts[c], 0.3, grad.host, x.host);
+            pair.gpu_ops->sign_step(pair.gpu.device.ops_context, counts[c], 0.3, grad.gpu, x.gpu);
+            twin_compare(&pair, pair.stored, x, 0);
+            twin_free(&pair, grad);
+            twin_free(&pair, x);
+        }
+        pair_close(&pair);
+    }
+}
+
 static void ops_label_smoothing(void **state) {
     (void)state;
     static const size_t shapes[][2] = {{1, 2}, {128, 10}, {8192, 10}, {501, 40}};
@@ -171,9 +193,10 @@ static void ops_label_smoothing(void **state) {
             for (size_t r = 0; r < rows; r++) ((uint8_t *)labels.host)[r] = (uint8_t)(r * 7 % classes);
             twin_send(&pair, labels);
             pair.host_ops->softmax_cross_entropy(pair.host.device.ops_context, rows, classes, 0.1,
-                                                 logits.host, labels.host, grad.host, loss.host, tally.host);
+                                                 logits.host, labels.host, grad.host, loss.host, tally.host,
+                                                 true);
             pair.gpu_ops->softmax_cross_entropy(pair.gpu.device.ops_context, rows, classes, 0.1, logits.gpu,
-                                                labels.gpu, grad.gpu, loss.gpu, tally.gpu);
+                                                labels.gpu, grad.gpu, loss.gpu, tally.gpu, true);
             twin_compare(&pair, pair.stored, grad, 32);
             twin_compare(&pair, GEMM_F64, loss, dtype == GEMM_F64 ? 1e3 : 1e10); /* float32 exponentials */
             const struct twin all[] = {logits, grad, labels, loss, tally};
@@ -185,8 +208,8 @@ static void ops_label_smoothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ops_update),  cmocka_unit_test(ops_clip_norm),       cmocka_unit_test(ops_max_norm),
-        cmocka_unit_test(ops_dropout), cmocka_unit_test(ops_label_smoothing),
+        cmocka_unit_test(ops_update),  cmocka_unit_test(ops_clip_norm), cmocka_unit_test(ops_max_norm),
+        cmocka_unit_test(ops_dropout), cmocka_unit_test(ops_sign_step), cmocka_unit_test(ops_label_smoothing),
     };
     return cmocka_run_group_tests_name("gpu update", tests, NULL, NULL);
 }

@@ -87,13 +87,24 @@ static void derivatives_and_column_sums(void **state) {
                 }
                 host_ops((enum gemm_dtype)dtype)
                     ->bias_activation_backward(&context, rows, cols, activation, z.data, out.data, grad.data,
-                                               sums.data);
+                                               0, sums.data);
                 for (size_t i = 0; i < rows * cols; i++)
                     if (!isnan(values_get(want, i)))
                         assert_near(values_get(grad, i), values_get(want, i), tolerance);
                 for (size_t j = 0; j < cols; j++)
                     if (!isnan(values_get(want_sums, j)))
                         assert_near(values_get(sums, j), values_get(want_sums, j), (double)rows * tolerance);
+                /* the same again, of what is now a gradient of Z, with a quarter of what was there */
+                for (size_t j = 0; j < cols; j++) {
+                    values_set(want_sums, j, 0.25 * (double)j + 0.75 * values_get(sums, j));
+                    values_set(sums, j, (double)j);
+                }
+                host_ops((enum gemm_dtype)dtype)
+                    ->bias_activation_backward(&context, rows, cols, ACTIVATION_NONE, z.data, out.data,
+                                               grad.data, 0.25, sums.data);
+                for (size_t j = 0; j < cols; j++)
+                    assert_near(values_get(sums, j), values_get(want_sums, j),
+                                values_roundings(4, values_real_of(dtype)));
                 struct values all[] = {z, out, grad, sums, want, want_sums};
                 for (size_t i = 0; i < 6; i++) free(all[i].data);
             }
@@ -119,8 +130,8 @@ static void softmax_matches_its_definition(void **state) {
         struct tally tally = {0};
         for (size_t r = 0; r < ROWS; r++) labels[r] = (uint8_t)(r * 5 % CLASSES);
         host_ops((enum gemm_dtype)dtype)
-            ->softmax_cross_entropy(&context, ROWS, CLASSES, 0, logits.data, labels, grad.data, &loss,
-                                    &tally);
+            ->softmax_cross_entropy(&context, ROWS, CLASSES, 0, logits.data, labels, grad.data, &loss, &tally,
+                                    true);
         for (size_t r = 0; r < ROWS; r++) {
             double sum = 0;
             size_t best = 0;
@@ -153,10 +164,10 @@ static void softmax_cannot_overflow(void **state) {
     float grad[3];
     double loss;
     struct tally tally = {0};
-    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 3, 0, logits, &label, grad, &loss, &tally);
+    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 3, 0, logits, &label, grad, &loss, &tally, true);
     assert_true(loss == 0 && grad[0] == 0 && grad[1] == 0 && tally.correct == 1 && tally.bad_step == 0);
     const uint8_t wrong = 1;
-    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 3, 0, logits, &wrong, grad, &loss, &tally);
+    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 3, 0, logits, &wrong, grad, &loss, &tally, true);
     assert_true(isfinite(loss) && loss > 5e38 && grad[0] == 1 && grad[1] == -1 && tally.bad_step == 0);
 }
 
@@ -167,13 +178,45 @@ static void softmax_notices_what_is_not_finite(void **state) {
     double loss;
     for (int i = 0; i < 3; i++) {
         struct tally tally = {0};
-        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, good, &label, NULL, &loss, &tally);
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, good, &label, NULL, &loss, &tally, true);
         assert_true(tally.bad_step == 0 && tally.correct == 1);
         host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, i < 2 ? bad[i] : good,
-                                                  i < 2 ? &label : &out_of_range, NULL, &loss, &tally);
+                                                  i < 2 ? &label : &out_of_range, NULL, &loss, &tally, true);
         assert_true(tally.bad_step == 2 && tally.correct == 1 && !isfinite(loss));
-        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, bad[0], &label, NULL, &loss, &tally);
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, bad[0], &label, NULL, &loss, &tally,
+                                                  true);
         assert_int_equal(tally.bad_step, 2); /* the first stays */
+
+        struct tally before = {.loss_sum = 3, .images = 7, .correct = 5, .batches = 4}, after = before;
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, good, &label, NULL, &loss, &after,
+                                                  false);
+        assert_memory_equal(&before, &after, sizeof after); /* not counted, but looked at */
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, i < 2 ? bad[i] : good,
+                                                  i < 2 ? &label : &out_of_range, NULL, &loss, &after, false);
+        before.bad_step = 4;
+        assert_memory_equal(&before, &after, sizeof after);
+    }
+}
+
+static void steps_along_a_sign(void **state) {
+    (void)state;
+    enum { COUNT = 40009 };
+    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
+        struct values grad = values_random((enum gemm_dtype)dtype, COUNT, 1e-30, 6),
+                      x = values_random((enum gemm_dtype)dtype, COUNT, 1, 7),
+                      want = values_make((enum gemm_dtype)dtype, COUNT);
+        static const double special[] = {0, -0.0, NAN, INFINITY, -INFINITY};
+        for (size_t i = 0; i < 5; i++) values_set(grad, 100 * i, special[i]);
+        for (size_t i = 0; i < COUNT; i++) {
+            const double g = values_get(grad, i), at = values_get(x, i);
+            const int sign = (g > 0) - (g < 0);
+            values_set(want, i,
+                       dtype == GEMM_F64 ? at + 0.3 * sign : (double)((float)at + 0.3f * (float)sign));
+        }
+        host_ops((enum gemm_dtype)dtype)->sign_step(&context, COUNT, 0.3, grad.data, x.data);
+        assert_memory_equal(x.data, want.data, COUNT * dtype_size((enum gemm_dtype)dtype));
+        struct values all[] = {grad, x, want};
+        for (size_t i = 0; i < 3; i++) free(all[i].data);
     }
 }
 
@@ -275,8 +318,8 @@ int main(void) {
         cmocka_unit_test(bias_and_activation),     cmocka_unit_test(derivatives_and_column_sums),
         cmocka_unit_test(relu_lets_nan_through),   cmocka_unit_test(softmax_matches_its_definition),
         cmocka_unit_test(softmax_cannot_overflow), cmocka_unit_test(softmax_notices_what_is_not_finite),
-        cmocka_unit_test(gather_by_index),         cmocka_unit_test(round_to_storage),
-        cmocka_unit_test(measured_peaks),
+        cmocka_unit_test(steps_along_a_sign),      cmocka_unit_test(gather_by_index),
+        cmocka_unit_test(round_to_storage),        cmocka_unit_test(measured_peaks),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
 }

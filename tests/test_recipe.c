@@ -10,13 +10,13 @@ static const char *const recipes[] = {
     "layers=42-30-20-4 batch-size=16 epochs=6 validation=10 patience=100 optimizer=adamw lr=0.01 "
     "weight-decay=0.1 "
     "clip-norm=0.8 max-norm=1.5 ema-decay=0.9 dropout=0.3 input-dropout=0.1 label-smoothing=0.1 "
-    "schedule=cosine "
+    "adversarial=0.1 schedule=cosine "
     "warmup-epochs=1.5 log-steps=18",
     "layers=42-30-20-4 batch-size=16 epochs=6 validation=10 optimizer=sgd momentum=0.9 nesterov=on lr=0.1 "
-    "schedule=one-cycle ema-decay=0.9 dropout=0.3 activation=tanh clip-norm=1 log-steps=18",
+    "schedule=one-cycle ema-decay=0.9 dropout=0.3 adversarial=0.05 activation=tanh clip-norm=1 log-steps=18",
     "layers=42-30-20-4 batch-size=16 epochs=6 validation=10 optimizer=adam lr=0.01 weight-decay=0.01 "
     "max-norm=2 "
-    "ema-decay=0.5 input-dropout=0.2 label-smoothing=0.2 precision=bf16 log-steps=18",
+    "ema-decay=0.5 input-dropout=0.2 label-smoothing=0.2 adversarial=0.2 precision=bf16 log-steps=18",
 };
 enum { RECIPES = sizeof recipes / sizeof *recipes, STEPS = 18 };
 
@@ -105,7 +105,8 @@ static void every_key_counts(void **state) {
         {0, "label-smoothing=0"}, {0, "weight-decay=0"},    {0, "optimizer=adam"}, {0, "warmup-epochs=0"},
         {0, "beta1=0.5"},         {0, "beta2=0.5"},         {0, "epsilon=0.1"},    {0, "schedule=constant"},
         {1, "nesterov=off"},      {1, "schedule=constant"}, {1, "pct-start=0.6"},  {1, "div-factor=2"},
-        {1, "clip-norm=0"},       {1, "dropout=0.31"},      {2, "weight-decay=0"}, {2, "seed=2"}};
+        {1, "clip-norm=0"},       {1, "dropout=0.31"},      {2, "weight-decay=0"}, {2, "seed=2"},
+        {0, "adversarial=0"},     {1, "adversarial=0"},     {2, "adversarial=0.1"}};
     struct run_summary summary;
     for (size_t i = 0; i<sizeof cases / sizeof *cases; i += support_stride()> 5 ? 5 : 1) {
         struct bench with, without;
@@ -323,6 +324,7 @@ static void engine_fused_says_what_it_has_not(void **state) {
                  {"dropout=0.5", "no dropout"},
                  {"input-dropout=0.5", "no dropout"},
                  {"label-smoothing=0.1", "no label smoothing"},
+                 {"adversarial=0.1", "no adversarial training"},
                  {"clip-norm=1", "no clipping by norm"},
                  {"max-norm=1", "no max-norm"},
                  {"ema-decay=0.9", "no moving average of the weights"}};

@@ -99,10 +99,12 @@ static void files_are_fenced(void **state) {
     (void)state;
     char page[512], *text;
     const char *plain = write_text("plain.txt", "one\ntwo"),
-               *fenced = write_text("fenced.txt", "```\nx\n```\n"), *markdown = write_text("table.md", "| a |\n|---|\n");
-    snprintf(page, sizeof page,
-             "<!-- file %s -->\n<!-- end -->\n<!-- file %s -->\n<!-- end -->\n<!-- file %s -->\n<!-- end -->\n", plain,
-             fenced, markdown);
+               *fenced = write_text("fenced.txt", "```\nx\n```\n"),
+               *markdown = write_text("table.md", "| a |\n|---|\n");
+    snprintf(
+        page, sizeof page,
+        "<!-- file %s -->\n<!-- end -->\n<!-- file %s -->\n<!-- end -->\n<!-- file %s -->\n<!-- end -->\n",
+        plain, fenced, markdown);
     text = rewritten(page, NULL);
     assert_says(text, "-->\n```text\none\ntwo\n```\n<!-- end -->");
     assert_says(text, "-->\n~~~~~~text\n```\nx\n```\n~~~~~~\n<!-- end -->");

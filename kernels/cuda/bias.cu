@@ -100,12 +100,17 @@ void cuda_bias_activation(void *opaque, size_t rows, size_t cols, enum activatio
     }
 }
 
+/* to = keep to + (1 - keep) sum, without a look at `to` where nothing of it is kept. */
+template <typename R> __device__ static void blend(R &to, R keep, R sum) {
+    to = keep != 0 ? keep * to + (1 - keep) * sum : sum;
+}
+
 /* grad *= act', and the sums of its columns. A block has COLUMNS packs of columns, `ROWS` rows at a time, and every
    gridDim.y-th group of rows. */
 template <typename T, enum activation A, int WIDE, int ROWS>
 __global__ void __launch_bounds__(COLUMNS *ROWS)
-    backward_kernel(size_t rows, size_t cols, const T *pre, const T *out, T *grad, real<T> *bias_grad,
-                    cuda_reduction reduction) {
+    backward_kernel(size_t rows, size_t cols, const T *pre, const T *out, T *grad, real<T> keep,
+                    real<T> *bias_grad, cuda_reduction reduction) {
     __shared__ real<T> sums[ROWS][COLUMNS * WIDE];
     const size_t c = (blockIdx.x * COLUMNS + threadIdx.x) * (size_t)WIDE;
     real<T> sum[WIDE] = {};
@@ -135,15 +140,19 @@ __global__ void __launch_bounds__(COLUMNS *ROWS)
     if (mine) {
         real<T> total = sums[0][thread];
         for (int t = 1; t < ROWS; t++) total += sums[t][thread];
-        (gridDim.y == 1 ? bias_grad[column] : partial[blockIdx.y * cols + column]) = total;
+        if (gridDim.y == 1) {
+            blend(bias_grad[column], keep, total);
+        } else {
+            partial[blockIdx.y * cols + column] = total;
+        }
     }
     if (gridDim.y == 1 || !last_block(&reduction.tickets[blockIdx.x], gridDim.y) || !mine) return;
-    bias_grad[column] = sum_of_chunks(partial + column, gridDim.y, cols);
+    blend(bias_grad[column], keep, sum_of_chunks(partial + column, gridDim.y, cols));
 }
 
 template <typename T, int WIDE>
 static void launch_backward(cuda_ops_context *context, size_t rows, size_t cols, enum activation activation,
-                            const T *pre, const T *out, T *grad, real<T> *bias_grad) {
+                            const T *pre, const T *out, T *grad, double keep, real<T> *bias_grad) {
     const size_t columns = (cols + COLUMNS * WIDE - 1) / (COLUMNS * WIDE);
     /* at least 64 rows a block, at most 64 blocks a column, within what the reduction has */
     size_t chunks = (rows + 127) / 128 < 64 ? (rows + 127) / 128 : 64;
@@ -155,20 +164,21 @@ static void launch_backward(cuda_ops_context *context, size_t rows, size_t cols,
     for_activation(
         activation, [&]<enum activation A>() {
             backward_kernel<T, A, WIDE, TALL><<<grid, block, 0, context->stream>>>(
-                rows, cols, pre, out, grad, bias_grad, context->reduction);
+                rows, cols, pre, out, grad, (real<T>)keep, bias_grad, context->reduction);
         });
     CUDA_LAUNCHED(&context->fault, "backward_kernel");
 }
 
 template <typename T>
 void cuda_bias_activation_backward(void *opaque, size_t rows, size_t cols, enum activation activation,
-                                   const void *pre, const void *out, void *grad, void *bias_grad) {
+                                   const void *pre, const void *out, void *grad, double keep,
+                                   void *bias_grad) {
     if (wide(rows, cols, (const T *)pre, (const T *)out, (const T *)grad)) {
         launch_backward<T, WIDEST<T>>(open_ops(opaque), rows, cols, activation, (const T *)pre,
-                                      (const T *)out, (T *)grad, (real<T> *)bias_grad);
+                                      (const T *)out, (T *)grad, keep, (real<T> *)bias_grad);
     } else {
         launch_backward<T, 1>(open_ops(opaque), rows, cols, activation, (const T *)pre, (const T *)out,
-                              (T *)grad, (real<T> *)bias_grad);
+                              (T *)grad, keep, (real<T> *)bias_grad);
     }
 }
 
@@ -176,7 +186,7 @@ void cuda_bias_activation_backward(void *opaque, size_t rows, size_t cols, enum 
     template void cuda_bias_activation<T>(void *, size_t, size_t, enum activation, const void *, void *,  \
                                           void *);                                                        \
     template void cuda_bias_activation_backward<T>(void *, size_t, size_t, enum activation, const void *, \
-                                                   const void *, void *, void *);
+                                                   const void *, void *, double, void *);
 INSTANTIATE(float)
 INSTANTIATE(double)
 INSTANTIATE(__nv_bfloat16)

@@ -1,6 +1,6 @@
 /* Element-wise ops on the GPU: the same functions as kernels/host/ops.inc, one pass over memory and one launch each.
 
-   Here       gather, rounding, and the table. The others have files of their own.
+   Here       gather, rounding, steps along a sign, and the table. The others have files of their own.
    Bound by   small batches: the launch (2 us); large ones: bytes. */
 #include "kernels/cuda/ops.cuh"
 
@@ -56,12 +56,28 @@ static void round_to_storage(void *opaque, size_t count, const void *values, voi
     CUDA_LAUNCHED(&context->fault, "round_kernel");
 }
 
+template <typename T> __global__ void sign_step_kernel(size_t count, real<T> amount, const T *grad, T *x) {
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (size_t)gridDim.x * THREADS) {
+        const real<T> slope = real<T>(grad[i]);
+        x[i] = T(real<T>(x[i]) + (slope > 0 ? amount : slope < 0 ? -amount : real<T>(0)));
+    }
+}
+
+template <typename T>
+static void sign_step(void *opaque, size_t count, double amount, const void *grad, void *x) {
+    cuda_ops_context *context = open_ops(opaque);
+    sign_step_kernel<T><<<cuda_grid_for(count, THREADS), THREADS, 0, context->stream>>>(
+        count, (real<T>)amount, (const T *)grad, (T *)x);
+    CUDA_LAUNCHED(&context->fault, "sign_step_kernel");
+}
+
 template <typename T> static const struct ops *table(void) {
     static const struct ops ops = {
         .gather = gather<T>,
         .bias_activation = cuda_bias_activation<T>,
         .bias_activation_backward = cuda_bias_activation_backward<T>,
         .dropout = cuda_dropout<T>,
+        .sign_step = sign_step<T>,
         .softmax_cross_entropy = cuda_softmax_cross_entropy<T>,
         .update = cuda_update<T>,
         .clip_norm = cuda_clip_norm<real<T>>,

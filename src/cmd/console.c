@@ -63,6 +63,7 @@ static void print_regularization(const struct config *config) {
                {"dropout", config->dropout},
                {"input dropout", config->input_dropout},
                {"label smoothing", config->label_smoothing},
+               {"adversarial", config->adversarial},
                {"average of weights", config->ema_decay},
                {"patience", (double)config->patience}};
     const char *between = "          ";

@@ -51,6 +51,7 @@ struct config {
     double ema_decay;                               /* 0: no moving average of the weights */
     double dropout, input_dropout;                  /* rates */
     double label_smoothing;
+    double adversarial; /* of the range of a pixel; 0: no adversarial training */
     int64_t seed, validation, patience;
     int shuffle;                                          /* 0 off, 1 on */
     int augment;                                          /* 0 off, 1 on */

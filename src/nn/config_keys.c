@@ -91,6 +91,10 @@ static const struct config_key keys[] = {
      "the same of the pixels"},
     {"label-smoothing", NULL, KEY_REAL, RECIPE, AT(label_smoothing), 0, 1, NULL, "0", "X",
      "the target is 1 - X of the label, and X spread over all classes; in training alone"},
+    {"adversarial", NULL, KEY_REAL, RECIPE, AT(adversarial), 0, 1, NULL, "0", "X",
+     "train in each step, with equal weight, on its images and on these with every pixel moved by X, a part "
+     "of its range, "
+     "where it makes the loss larger: along the sign of the gradient (arXiv 1412.6572); 0: off"},
     {"seed", NULL, KEY_INT, RECIPE, AT(seed), 0, 9e15, NULL, "1", "N",
      "of initial weights, batch order, dropout and augmentation, the same on every backend"},
     {"shuffle", NULL, KEY_CHOICE, RECIPE, AT(shuffle), 0, 0, switches, "on", NULL,

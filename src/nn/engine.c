@@ -9,23 +9,32 @@
 /* Steps of a graph, or in one launch of a kernel: a node of a graph takes about a kilobyte, and a step a dozen nodes. */
 enum { LONGEST_LAUNCH = 4096 };
 
-enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) {
+/* Forward and back through what `input` is: the images of the batch or, after that, those images attacked. */
+static enum status there_and_back(struct trainer *trainer, size_t step, size_t rows, bool attacked) {
     struct mlp *mlp = &trainer->mlp;
     struct device *device = &trainer->compute->device;
     const struct mlp_layer *last = mlp_last(mlp);
     const struct step_scalars *at = trainer->scalars + step;
+    const enum status status = mlp_forward(mlp, rows, at);
+    if (status) return status;
+    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, trainer->config->label_smoothing,
+                                    last->output, mlp->labels, last->grad,
+                                    attacked ? NULL : trainer->losses + step, trainer->tally, !attacked);
+    device_lap(device, PART_ELEMENTWISE);
+    return mlp_backward(mlp, rows, at, attacked ? 0.5 : 0);
+}
 
+enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) {
+    struct mlp *mlp = &trainer->mlp;
+    struct device *device = &trainer->compute->device;
     mlp->ops->gather(device->ops_context, rows, trainer->train.features, trainer->train.range,
                      trainer->train.images, trainer->train.labels, trainer->order + step * trainer->batch,
                      mlp->input, mlp->labels);
     device_lap(device, PART_BATCH);
-    const enum status status = mlp_forward(mlp, rows, at);
-    if (status) return status;
-    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, trainer->config->label_smoothing,
-                                    last->output, mlp->labels, last->grad, trainer->losses + step,
-                                    trainer->tally);
-    device_lap(device, PART_ELEMENTWISE);
-    return mlp_backward(mlp, rows, at);
+    enum status status = there_and_back(trainer, step, rows, false);
+    if (mlp->adversarial == 0) return status;
+    if (!status) status = mlp_attack(mlp, rows);
+    return status ? status : there_and_back(trainer, step, rows, true);
 }
 
 static enum status eager_run(struct trainer *trainer, size_t first, size_t *count) {
@@ -120,6 +129,7 @@ static const char *beyond_fused(const struct config *config) {
     if (config->nesterov) return "nesterov";
     if (config->dropout > 0 || config->input_dropout > 0) return "dropout";
     if (config->label_smoothing > 0) return "label smoothing";
+    if (config->adversarial > 0) return "adversarial training";
     if (config->clip_norm > 0) return "clipping by norm";
     if (config->max_norm > 0) return "max-norm";
     if (config->ema_decay > 0) return "moving average of the weights";

@@ -46,7 +46,8 @@ static inline size_t engine_rows(const struct trainer *trainer, size_t step) {
     return left < trainer->batch ? left : trainer->batch;
 }
 
-/* Batch, forward, loss and gradients of one step into `mlp`, without the update. */
+/* Batch, forward, loss and gradients of one step into `mlp`, without the update. In adversarial training the gradients are the mean of
+   those of the images and those of the images as mlp_attack moved them; tally and losses are of the images themselves. */
 enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows);
 
 #endif

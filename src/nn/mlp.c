@@ -47,7 +47,9 @@ static bool drops_in_place(const struct mlp *mlp, size_t l) {
 
 static void lay_out_activations(struct mlp *mlp, struct arena *arena) {
     const size_t size = dtype_size(mlp->stored), rows = mlp->capacity;
-    mlp->input = arena_take(arena, rows, mlp->layer[0].in, size);
+    mlp->input = mlp->dropped_input = arena_take(arena, rows, mlp->layer[0].in, size);
+    if (mlp->adversarial > 0) mlp->input_grad = arena_take(arena, rows, mlp->layer[0].in, size);
+    if (mlp->adversarial > 0 && mlp->input_dropout > 0) mlp->dropped_input = mlp->input_grad;
     mlp->labels = arena_take(arena, rows, 1, 1);
     for (size_t l = 0; l < mlp->depth; l++) {
         struct mlp_layer *layer = &mlp->layer[l];
@@ -97,15 +99,16 @@ static enum status allocate(struct mlp *mlp) {
 }
 
 enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct config *config, size_t capacity) {
-    *mlp = (struct mlp){.compute = compute,
-                        .dtype = (enum gemm_dtype)config->dtype,
-                        .stored = compute->precision == GEMM_MIXED_BF16 ? GEMM_BF16
-                                                                        : (enum gemm_dtype)config->dtype,
-                        .depth = config->layers.count - 1,
-                        .capacity = capacity,
-                        .input_dropout = config->input_dropout,
-                        .hidden_dropout = config->dropout,
-                        .seed = (uint64_t)config->seed};
+    *mlp = (struct mlp){
+        .compute = compute,
+        .dtype = (enum gemm_dtype)config->dtype,
+        .stored = compute->precision == GEMM_MIXED_BF16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype,
+        .depth = config->layers.count - 1,
+        .capacity = capacity,
+        .input_dropout = config->input_dropout,
+        .hidden_dropout = config->dropout,
+        .seed = (uint64_t)config->seed,
+        .adversarial = config->adversarial * input_width((enum input_range)config->input_range)};
     mlp->ops = compute->device.driver->ops(&compute->device, mlp->stored);
     for (size_t l = 0; l < mlp->depth; l++) {
         mlp->layer[l].in = config->layers.width[l];
@@ -170,7 +173,7 @@ void mlp_parameters_changed(struct mlp *mlp) {
 /* --- the passes --- */
 
 static const void *layer_input(const struct mlp *mlp, size_t l, bool training) {
-    if (l == 0) return mlp->input;
+    if (l == 0) return training ? mlp->dropped_input : mlp->input;
     return training ? mlp->layer[l - 1].dropped : mlp->layer[l - 1].output;
 }
 
@@ -239,7 +242,7 @@ static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows, bool tr
 enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
     enum status status = STATUS_OK;
     device_range_begin(&mlp->compute->device, "forward");
-    if (step) drop(mlp, 0, rows, step, mlp->input, mlp->input);
+    if (step) drop(mlp, 0, rows, step, mlp->input, mlp->dropped_input);
     for (size_t l = 0; l < mlp->depth && !status; l++) {
         status = layer_forward(mlp, l, rows, step != NULL);
         if (step && !status && l + 1 < mlp->depth)
@@ -250,21 +253,24 @@ enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars 
 }
 
 /* From dL/dY of layer l to dL/dZ and the gradient of its bias. */
-static void activation_backward(struct mlp *mlp, size_t l, size_t rows) {
+static void activation_backward(struct mlp *mlp, size_t l, size_t rows, double keep) {
     const struct mlp_layer *layer = &mlp->layer[l];
     mlp->ops->bias_activation_backward(mlp->compute->device.ops_context, rows, layer->out, layer->activation,
-                                       layer->pre, layer->output, layer->grad, layer->bias_grad);
+                                       layer->pre, layer->output, layer->grad, keep, layer->bias_grad);
     device_lap(&mlp->compute->device, PART_ELEMENTWISE);
 }
 
 /* The gradients of layer l from dL/dZ of its output, and dL/dZ of the layer below. */
-static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step) {
+static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step,
+                                  double keep) {
     const struct mlp_layer *layer = &mlp->layer[l];
     struct gemm_call call = product(mlp, GEMM_TN, layer->in, layer->out, rows,
                                     layer_input(mlp, l, step != NULL), layer->grad, layer->weight_grad);
     call.c_f32 = mlp->stored == GEMM_BF16;
+    call.alpha = 1 - keep;
+    call.beta = keep;
     enum status status = multiply(mlp, l, &call);
-    if (status || l == 0) return status; /* nothing below the first layer wants a gradient */
+    if (status || l == 0) return status; /* below the first layer only mlp_attack wants a gradient */
 
     const struct mlp_layer *below = &mlp->layer[l - 1];
     const struct gemm_backward backward = {.activation = below->activation,
@@ -275,21 +281,38 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const 
     const bool masks = step && below->dropped != below->output;
     if (step && mlp->hidden_dropout > 0 && !masks) call.alpha = dropout_scale(mlp->hidden_dropout);
     call.backward = &backward;
-    if (!masks && compute_fuses(mlp->compute, &call)) return multiply(mlp, l, &call);
+    if (!masks && keep == 0 && compute_fuses(mlp->compute, &call)) return multiply(mlp, l, &call);
 
     call.backward = NULL;
     status = multiply(mlp, l, &call);
     if (status) return status;
     if (masks) drop(mlp, l, rows, step, below->grad, below->grad);
-    activation_backward(mlp, l - 1, rows);
+    activation_backward(mlp, l - 1, rows, keep);
     return STATUS_OK;
 }
 
-enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
+enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step, double keep) {
     enum status status = STATUS_OK;
     device_range_begin(&mlp->compute->device, "backward");
-    activation_backward(mlp, mlp->depth - 1, rows);
-    for (size_t l = mlp->depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows, step);
+    activation_backward(mlp, mlp->depth - 1, rows, keep);
+    for (size_t l = mlp->depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows, step, keep);
     device_range_end(&mlp->compute->device);
+    return status;
+}
+
+/* The gradient may lie where dropped_input does, which is read for the last time by the pass before; it needs no mask of input
+   dropout, since the next pass drops the same pixels again, wherever they are. */
+enum status mlp_attack(struct mlp *mlp, size_t rows) {
+    struct device *device = &mlp->compute->device;
+    const struct mlp_layer *layer = &mlp->layer[0];
+    const struct gemm_call call =
+        product(mlp, GEMM_NT, rows, layer->in, layer->out, layer->grad, layer->operand, mlp->input_grad);
+    device_range_begin(device, "attack");
+    const enum status status = multiply(mlp, 0, &call);
+    if (!status)
+        mlp->ops->sign_step(device->ops_context, rows * layer->in, mlp->adversarial, mlp->input_grad,
+                            mlp->input);
+    device_lap(device, PART_ELEMENTWISE);
+    device_range_end(device);
     return status;
 }

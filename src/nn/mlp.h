@@ -46,14 +46,17 @@ struct mlp {
     size_t depth;           /* layers of weights */
     size_t capacity;        /* rows that the activations have room for */
     struct mlp_layer layer[PROFILE_MAX_LAYERS];
-    void *input;                                /* [capacity][in of layer 0] */
-    uint8_t *labels;                            /* [capacity] */
+    void *input;         /* [capacity][in of layer 0] */
+    void *dropped_input; /* what layer 0 reads while training: `input`, unless mlp_attack wants that whole */
+    void *input_grad;    /* dL/d input, for mlp_attack; it may be the memory of dropped_input */
+    uint8_t *labels;     /* [capacity] */
     void *parameters, *gradients, *activations; /* the arenas */
     void *operands; /* the arena of rounded parameters; NULL where parameters are operands as they are */
     struct mlp_kept kept[MLP_MOST_KEPT];
     size_t kept_count;
     double input_dropout, hidden_dropout; /* rates */
     uint64_t seed;                        /* of dropout */
+    double adversarial;                   /* how far mlp_attack moves a pixel; 0: it is not called */
     size_t parameter_elements; /* of the parameter arena and of the gradient arena, alignment gaps included */
 };
 
@@ -77,11 +80,16 @@ struct mlp mlp_with_parameters(const struct mlp *mlp, void *parameters);
 void mlp_parameters_changed(struct mlp *mlp);
 
 /* Each layer's Z and Y for the first `rows` rows of `input`. `step`, device memory, is that of a step of training, and dropout is done,
-   on `input` too; NULL evaluates. */
+   on `input` too (which it overwrites, unless the network is trained adversarially); NULL evaluates. */
 enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars *step);
 
-/* From dL/dZ of the last layer (its `grad`) to all weight and bias gradients, after mlp_forward with the same step. */
-enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step);
+/* From dL/dZ of the last layer (its `grad`) to all weight and bias gradients, after mlp_forward with the same step: they become keep
+   times what they were plus 1 - keep times those of this pass. keep is 0 for the first pass of a step. */
+enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step, double keep);
+
+/* After mlp_backward: moves `input` by `adversarial` along the sign of dL/d input (Goodfellow et al. 2015, arXiv 1412.6572). With the
+   same step the dropout of the next pass is that of the last, so it is this very network that is attacked. */
+enum status mlp_attack(struct mlp *mlp, size_t rows);
 
 /* The logits, [rows][classes]. */
 static inline const struct mlp_layer *mlp_last(const struct mlp *mlp) {

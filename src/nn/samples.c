@@ -77,7 +77,7 @@ static enum status evaluate_batch(const struct samples *samples, struct mlp *mlp
     const enum status status = mlp_forward(mlp, rows, NULL);
     if (status) return status;
     mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, 0, last->output, mlp->labels, NULL,
-                                    NULL, tally);
+                                    NULL, tally, true);
     return STATUS_OK;
 }
 
