@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "src/base/text.h"
+
 static void defaults_are_the_validation_config(void **state) {
     (void)state;
     struct config defaults, file;
@@ -176,6 +178,57 @@ static void fits_the_data(void **state) {
     dataset_pair_free(&data);
 }
 
+/* --- keys that nothing reads --- */
+
+static char said[2048];
+
+static void say(const char *line) {
+    text_append(said, sizeof said, "%s\n", line);
+}
+
+static const char *idle_keys(const struct config *config) {
+    said[0] = '\0';
+    config_check_idle(config, say);
+    return said;
+}
+
+static void keys_that_nothing_reads_are_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *settings, *says;
+    } cases[] = {
+        {"", ""},
+        {"optimizer=adamw beta1=0.8", ""},
+        {"beta1=0.8", "beta1 changes nothing: it is for optimizer adam or adamw, not sgd\n"},
+        {"schedule=step lr-gamma=0.5 pct-start=0.1",
+         "pct-start changes nothing: it is for schedule one-cycle, not step\n"},
+        {"schedule=exponential lr-gamma=0.5 lr-step-epochs=3",
+         "lr-step-epochs changes nothing: it is for schedule step, not exponential\n"},
+        {"augment=on augment-shift=1", ""},
+        {"augment-shift=1 augment-gentle=1",
+         "augment-gentle changes nothing: it is for augment on, not off\n"
+         "augment-shift changes nothing: it is for augment on, not off\n"},
+        {"init=uniform init-range=0.1", ""},
+        {"init-range=0.1", "init-range changes nothing: it is for init uniform, not he\n"},
+        {"backend=cuda-order tile=8 order=CR", ""},
+        {"backend=serial isa=portable", "isa changes nothing: it is for backend auto or tuned, not serial\n"},
+    };
+    struct config config;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        support_config(&config, cases[i].settings);
+        assert_string_equal(idle_keys(&config), cases[i].says);
+    }
+    /* a flag's choice silences what a file was written for, and a checkpoint has every key */
+    config_defaults(&config);
+    assert_status(config_parse(&config, "schedule=cosine\nlr-min=0.1\nbeta1=0.8", FROM_FILE, "t"), STATUS_OK);
+    assert_status(config_set(&config, "schedule", "constant", FROM_FLAG, "t"), STATUS_OK);
+    assert_string_equal(idle_keys(&config),
+                        "beta1 changes nothing: it is for optimizer adam or adamw, not sgd\n");
+    config_defaults(&config);
+    assert_status(config_parse(&config, "beta1=0.8", FROM_CHECKPOINT, "t"), STATUS_OK);
+    assert_string_equal(idle_keys(&config), "");
+}
+
 /* '#' is a comment only where it cannot be part of a name. */
 static void names_may_hold_a_hash(void **state) {
     (void)state;
@@ -215,6 +268,7 @@ int main(void) {
         cmocka_unit_test(dump_reads_back),
         cmocka_unit_test(files_that_are_none),
         cmocka_unit_test(fits_the_data),
+        cmocka_unit_test(keys_that_nothing_reads_are_named),
         cmocka_unit_test(names_may_hold_a_hash),
         cmocka_unit_test(parameters_of_kernels),
     };

@@ -30,7 +30,7 @@ static void on_step(void *self, const struct member *member, size_t step, double
 
 static void on_epoch(void *self, const struct member *member) {
     struct group *group = self;
-    assert_int_equal(member->last.train_images, 50);
+    assert_int_equal(member->last.train_images, 50 - member->config.validation);
     group->epochs++;
     if (group->stop_after && group->epochs >= group->stop_after)
         __atomic_store_n(&group->bench.stop, 1, __ATOMIC_RELAXED); /* others are at work */
@@ -213,6 +213,22 @@ static void the_validation_part_is_asked_too(void **state) {
     close_group(&group);
 }
 
+static void averages_have_a_committee(void **state) {
+    (void)state;
+    static const char *const precisions[] = {"f32", "bf16"};
+    for (int i = 0; i < 4; i++) {
+        struct group group;
+        char settings[256];
+        snprintf(settings, sizeof settings,
+                 "backend=serial " RECIPE THREE "epochs=2 validation=20 ema-decay=0.8 precision=%s",
+                 precisions[i / 2]);
+        assert_status(open_group(&group, settings, i % 2), STATUS_OK);
+        assert_status(run_group(&group), STATUS_OK);
+        bench_check_averages(&group.ensemble);
+        close_group(&group);
+    }
+}
+
 /* --- files --- */
 
 static void files_are_named_by_seed(void **state) {
@@ -323,6 +339,7 @@ int main(void) {
         cmocka_unit_test(the_surer_member_wins),
         cmocka_unit_test(a_nan_is_never_right),
         cmocka_unit_test(the_validation_part_is_asked_too),
+        cmocka_unit_test(averages_have_a_committee),
         cmocka_unit_test(files_are_named_by_seed),
         cmocka_unit_test(they_go_on_from_their_files),
         cmocka_unit_test(one_that_fails_stops_the_others),

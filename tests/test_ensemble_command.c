@@ -86,6 +86,27 @@ static void files_are_those_of_single_runs(void **state) {
     assert_says(output, "n-seed9.safetensors");
 }
 
+/* Without training, too: each its own, those of whole runs. */
+static void initial_weights_without_a_run(void **state) {
+    (void)state;
+    const char *dry = support_path("dry.safetensors"), *whole = support_path("whole.safetensors");
+    const char *const pairs[][2] = {
+        {support_path("dry-seed1.safetensors"), support_path("whole-seed1.safetensors")},
+        {support_path("dry-seed2.safetensors"), support_path("whole-seed2.safetensors")},
+        {support_path("dry-seed3.safetensors"), support_path("whole-seed3.safetensors")}};
+    assert_int_equal(RUN(SMALL "--ensemble 3 --dry-run --save-init %s", support_data, dry), 0);
+    assert_null(strstr(output, "train accuracy"));
+    assert_int_equal(RUN(SMALL "--ensemble 3 --save-init %s", support_data, whole), 0);
+    for (size_t p = 0; p < 3; p++) {
+        size_t a, b;
+        unsigned char *x = support_read(pairs[p][0], &a), *y = support_read(pairs[p][1], &b);
+        assert_int_equal(a, b);
+        assert_memory_equal(x, y, a);
+        free(x);
+        free(y);
+    }
+}
+
 static size_t times(const char *what) {
     size_t count = 0;
     for (const char *at = output; (at = strstr(at, what)); at++) count++;
@@ -171,6 +192,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_ensemble_and_its_files),
         cmocka_unit_test(files_are_those_of_single_runs),
+        cmocka_unit_test(initial_weights_without_a_run),
         cmocka_unit_test(lines_are_of_the_weights_as_they_are),
         cmocka_unit_test(targets_are_the_committees),
         cmocka_unit_test(mistakes_are_named),

@@ -182,11 +182,25 @@ static void several_in_one_process(void **state) {
     assert_true(accuracy[0] == accuracy[1]);
 }
 
+static void averages_have_a_committee(void **state) {
+    (void)state;
+    static const char *const settings[] = {
+        "backend=cuda-tuned ensemble=3 layers=784-64-10 epochs=2 validation=500 ema-decay=0.9",
+        "backend=cublas ensemble=2 layers=784-64-10 epochs=2 validation=500 ema-decay=0.9 precision=bf16 "
+        "engine=eager"};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        struct group *group = open_group(settings[i]);
+        assert_status(run_group(group), STATUS_OK);
+        bench_check_averages(&group->ensemble);
+        close_group(group);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(members_are_runs_of_their_own), cmocka_unit_test(and_of_runs_on_the_whole_gpu),
         cmocka_unit_test(the_blocks_of_all_fit),         cmocka_unit_test(one_that_fails_stops_the_others),
-        cmocka_unit_test(several_in_one_process),
+        cmocka_unit_test(several_in_one_process),        cmocka_unit_test(averages_have_a_committee),
     };
     return cmocka_run_group_tests_name("gpu ensemble", tests, NULL, NULL);
 }

@@ -363,8 +363,6 @@ static void keys_that_do_not_go_together(void **state) {
         {"schedule=one-cycle warmup-steps=1", "one-cycle rises by itself"},
         {"layers=784-10 dropout=0.5", "layers has none"},
         {"layers=784-10 input-dropout=0.5", NULL},
-        {"init-range=0.1", "init is he: give --init uniform"},
-        {"init-range=0.1 init=uniform", NULL},
         {"patience=3", "--validation"},
         {"patience=3 validation=100", NULL},
     };

@@ -75,6 +75,25 @@ enum status bench_run(struct bench *bench, struct run_summary *summary) {
     return trainer_run(&bench->trainer, &observer, summary);
 }
 
+static void check_same(const struct evaluation *a, const struct evaluation *b) {
+    assert_true(a->total > 0 && a->total == b->total && a->correct == b->correct && a->loss == b->loss);
+}
+
+void bench_check_averages(const struct ensemble *ensemble) {
+    for (size_t m = 0; m < ensemble->count; m++) {
+        const struct member *member = &ensemble->member[m];
+        check_same(&ensemble->test.committee.member[m], &member->summary.test);
+        check_same(&ensemble->test_average.committee.member[m], &member->summary.average);
+        check_same(&ensemble->validation.committee.member[m], &member->last.evaluation);
+        check_same(&ensemble->validation_average.committee.member[m], &member->last.average);
+        assert_true(member->summary.test.loss != member->summary.average.loss);
+    }
+    assert_int_equal(ensemble->test_average.committee.members, ensemble->count);
+    assert_int_equal(ensemble->validation_average.accuracy.count, ensemble->count);
+    assert_true(ensemble->test_average.evaluation.loss > 0 &&
+                ensemble->test_average.evaluation.loss != ensemble->test.evaluation.loss);
+}
+
 size_t bench_curves(void) {
     return sizeof expected_curves / sizeof *expected_curves;
 }

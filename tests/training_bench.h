@@ -4,6 +4,7 @@
 #define TESSERA_TESTS_TRAINING_BENCH_H
 
 #include "src/nn/engine.h"
+#include "src/nn/ensemble.h"
 #include "tests/support.h"
 
 struct bench {
@@ -27,6 +28,9 @@ void bench_prepare(struct bench *bench, const char *settings);
 void bench_open(struct bench *bench, const char *settings, const struct checkpoint *resume);
 void bench_close(struct bench *bench);
 enum status bench_run(struct bench *bench, struct run_summary *summary);
+
+/* After a run of an ensemble with ema-decay and a validation part: its four committees have the members' own evaluations. */
+void bench_check_averages(const struct ensemble *ensemble);
 
 /* The curves of the independent program: 50 steps of 16 images in file order, the fourth of each epoch a batch of 2. Checks the
    losses of one of them, trained as `how` says ("backend=cublas engine=graph"). */

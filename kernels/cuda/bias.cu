@@ -1,8 +1,8 @@
 /* Bias and activation, forward and backward: one pass over memory each.
 
    Bound by   bytes. 8192 x 2048 in float32: forward reads and writes 67 MB, backward reads 134 and writes 67: 45 and 67 us at
-              3 TB/s. Packs of 16 bytes a thread where rows allow it, single elements otherwise and where a pass is too
-              small to fill the chip with packs. */
+              3 TB/s. Packs of 16 bytes a thread where rows allow it, of 8 where they allow no more, single elements otherwise
+              and where a pass is too small to fill the chip with packs. */
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/ops.cuh"
@@ -82,22 +82,28 @@ static void launch_forward(cuda_ops_context *context, size_t rows, size_t cols, 
     CUDA_LAUNCHED(&context->fault, "bias_activation_kernel");
 }
 
-/* Packs, if the rows of all of these may be read so and there are enough of them. */
-template <typename T> static bool wide(size_t rows, size_t cols, const T *x, const T *y, const T *z) {
-    return rows * cols >= FILLS_THE_CHIP && packs_fit(x, cols, cols, WIDEST<T>) &&
-           packs_fit(y, cols, cols, WIDEST<T>) && packs_fit(z, cols, cols, WIDEST<T>);
+/* Packs of WIDE, if the rows of all of these may be read so and there are enough of them. */
+template <typename T, int WIDE>
+static bool packed(size_t rows, size_t cols, const void *x, const void *y, const void *z) {
+    return rows * cols >= FILLS_THE_CHIP * WIDE / WIDEST<T> && packs_fit((const T *)x, cols, cols, WIDE) &&
+           packs_fit((const T *)y, cols, cols, WIDE) && packs_fit((const T *)z, cols, cols, WIDE);
+}
+
+/* Calls `function<WIDE>()` with the elements that a thread has at a time. */
+template <typename T, typename F>
+static void for_width(size_t rows, size_t cols, const void *x, const void *y, const void *z, F function) {
+    if (packed<T, WIDEST<T>>(rows, cols, x, y, z)) return function.template operator()<WIDEST<T>>();
+    if (packed<T, WIDEST<T> / 2>(rows, cols, x, y, z)) return function.template operator()<WIDEST<T> / 2>();
+    return function.template operator()<1>();
 }
 
 template <typename T>
 void cuda_bias_activation(void *opaque, size_t rows, size_t cols, enum activation activation,
                           const void *bias, void *pre, void *out) {
-    if (wide(rows, cols, (T *)pre, (T *)out, (T *)out)) {
-        launch_forward<T, WIDEST<T>>(open_ops(opaque), rows, cols, activation, (const real<T> *)bias,
-                                     (T *)pre, (T *)out);
-    } else {
-        launch_forward<T, 1>(open_ops(opaque), rows, cols, activation, (const real<T> *)bias, (T *)pre,
-                             (T *)out);
-    }
+    for_width<T>(rows, cols, pre, out, out, [&]<int WIDE>() {
+        launch_forward<T, WIDE>(open_ops(opaque), rows, cols, activation, (const real<T> *)bias, (T *)pre,
+                                (T *)out);
+    });
 }
 
 /* to = keep to + (1 - keep) sum, without a look at `to` where nothing of it is kept. */
@@ -154,8 +160,9 @@ template <typename T, int WIDE>
 static void launch_backward(cuda_ops_context *context, size_t rows, size_t cols, enum activation activation,
                             const T *pre, const T *out, T *grad, double keep, real<T> *bias_grad) {
     const size_t columns = (cols + COLUMNS * WIDE - 1) / (COLUMNS * WIDE);
-    /* at least 64 rows a block, at most 64 blocks a column, within what the reduction has */
-    size_t chunks = (rows + 127) / 128 < 64 ? (rows + 127) / 128 : 64;
+    /* so many rows a block, at most 64 blocks a column, within what the reduction has */
+    const size_t share = WIDE == 1 ? 128 : 32;
+    size_t chunks = (rows + share - 1) / share < 64 ? (rows + share - 1) / share : 64;
     while (chunks > 1 && chunks * cols * sizeof(real<T>) > REDUCTION_BYTES) chunks /= 2;
     if (columns > REDUCTION_GROUPS) chunks = 1;
     /* single elements are for small passes, where a short way through the rows is what counts */
@@ -173,13 +180,10 @@ template <typename T>
 void cuda_bias_activation_backward(void *opaque, size_t rows, size_t cols, enum activation activation,
                                    const void *pre, const void *out, void *grad, double keep,
                                    void *bias_grad) {
-    if (wide(rows, cols, (const T *)pre, (const T *)out, (const T *)grad)) {
-        launch_backward<T, WIDEST<T>>(open_ops(opaque), rows, cols, activation, (const T *)pre,
-                                      (const T *)out, (T *)grad, keep, (real<T> *)bias_grad);
-    } else {
-        launch_backward<T, 1>(open_ops(opaque), rows, cols, activation, (const T *)pre, (const T *)out,
-                              (T *)grad, keep, (real<T> *)bias_grad);
-    }
+    for_width<T>(rows, cols, pre, out, grad, [&]<int WIDE>() {
+        launch_backward<T, WIDE>(open_ops(opaque), rows, cols, activation, (const T *)pre, (const T *)out,
+                                 (T *)grad, keep, (real<T> *)bias_grad);
+    });
 }
 
 #define INSTANTIATE(T)                                                                                    \

@@ -18,7 +18,7 @@ struct show {
     struct augmenter augmenter;
     int64_t images, draws;
     uint8_t *pixels;      /* [1 + draws][images][features]: as they are, then epoch by epoch */
-    const uint8_t **list; /* [images][1 + draws] */
+    struct picture *list; /* [images][1 + draws] */
 };
 
 static void close_show(struct show *show) {
@@ -51,7 +51,7 @@ static enum status open_show(struct show *show) {
     if (status) return status;
     const size_t columns = 1 + (size_t)show->draws;
     show->pixels = malloc(columns * first.count * show->samples.features);
-    show->list = malloc(columns * first.count * sizeof *show->list);
+    show->list = calloc(columns * first.count, sizeof *show->list);
     return show->pixels && show->list ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
 }
 
@@ -64,7 +64,7 @@ static enum status draw(struct show *show) {
         uint8_t *to = show->pixels + column * samples->count * samples->features;
         device->driver->download(device, to, samples->images, samples->count * samples->features);
         for (size_t i = 0; i < samples->count; i++)
-            show->list[i * columns + column] = to + i * samples->features;
+            show->list[i * columns + column].pixels = to + i * samples->features;
     }
     return device->driver->synchronize(device);
 }
@@ -76,7 +76,8 @@ static enum status show_images(struct show *show, const char *path) {
                                 .columns = 1 + (size_t)show->draws,
                                 .height = show->samples.height,
                                 .width = show->samples.width,
-                                .images = show->list};
+                                .pictures = show->list,
+                                .apart = true};
     if (!status) status = sheet_write(&sheet, path);
     if (!status)
         printf("%s: %zu images of %s, each as it is and as it is in the first %lld epochs (%s)\n", path,

@@ -32,12 +32,27 @@ double console_binomial_error(const struct evaluation *evaluation) {
     return 100 * sqrt(p * (1 - p) / (double)evaluation->total);
 }
 
-enum status console_check_target(const struct config *config, const struct evaluation *test) {
+void console_evaluation(const char *title, const struct evaluation *evaluation) {
+    printf("%-19s %s +- %.2f (binomial standard error), loss %.6f\n", title,
+           console_accuracy(evaluation->correct, evaluation->total).text, console_binomial_error(evaluation),
+           evaluation->loss);
+}
+
+void console_committee(const char *title, const struct statistics *members,
+                       const struct evaluation *committee) {
+    printf("%-19s mean of %zu %.2f %%, standard deviation %.2f, from %.2f to %.2f %%\n", title,
+           members->count, 100 * members->mean, 100 * members->deviation, 100 * members->min,
+           100 * members->max);
+    console_evaluation("  committee", committee);
+}
+
+enum status console_check_target(const struct config *config, const char *part,
+                                 const struct evaluation *evaluation) {
     const double target =
         config->target_accuracy > 1 ? config->target_accuracy / 100 : config->target_accuracy;
-    if ((double)test->correct >= target * (double)test->total) return STATUS_OK;
-    return status_set(STATUS_TARGET_MISSED, "test accuracy %s is below the target of %.2f %%",
-                      console_accuracy(test->correct, test->total).text, 100 * target);
+    if ((double)evaluation->correct >= target * (double)evaluation->total) return STATUS_OK;
+    return status_set(STATUS_TARGET_MISSED, "%s accuracy %s is below the target of %.2f %%", part,
+                      console_accuracy(evaluation->correct, evaluation->total).text, 100 * target);
 }
 
 /* --- header --- */

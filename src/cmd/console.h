@@ -2,6 +2,7 @@
 #ifndef TESSERA_CMD_CONSOLE_H
 #define TESSERA_CMD_CONSOLE_H
 
+#include "src/base/statistics.h"
 #include "src/nn/trainer.h"
 
 struct console {
@@ -36,7 +37,13 @@ struct console_text console_accuracy(uint64_t correct, uint64_t total);
 /* One standard error of an accuracy, in percentage points: 100 sqrt(p (1 - p) / n). */
 double console_binomial_error(const struct evaluation *evaluation);
 
-/* STATUS_TARGET_MISSED if --target-accuracy (per cent, or a fraction up to 1) was asked for and not reached. */
-enum status console_check_target(const struct config *config, const struct evaluation *test);
+/* The line of an evaluation; and the two of several networks, those of their mean and of their committee. */
+void console_evaluation(const char *title, const struct evaluation *evaluation);
+void console_committee(const char *title, const struct statistics *members,
+                       const struct evaluation *committee);
+
+/* STATUS_TARGET_MISSED if --target-accuracy (per cent, or a fraction up to 1) was asked for and not reached on `part`: "test". */
+enum status console_check_target(const struct config *config, const char *part,
+                                 const struct evaluation *evaluation);
 
 #endif

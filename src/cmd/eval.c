@@ -1,7 +1,6 @@
-/* ./train eval: what a trained network makes of the test set. */
+/* ./train eval: what trained networks make of the test set, or of a validation part. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "src/backend/registry.h"
 #include "src/base/jsonl.h"
@@ -9,28 +8,14 @@
 #include "src/cmd/backend.h"
 #include "src/cmd/command.h"
 #include "src/cmd/console.h"
+#include "src/cmd/eval.h"
 #include "src/cmd/options.h"
 #include "src/nn/augmenter.h"
 #include "src/nn/checkpoint.h"
-#include "src/nn/committee.h"
 #include "src/report/confusion.h"
-#include "src/report/picture.h"
+#include "src/report/sheet.h"
 
-enum { EVALUATION_ROWS = 1000, TERMINAL_COLUMNS = 100, LOGGED_MISTAKES = 12 };
-
-struct evaluator {
-    struct config flags;  /* what the user said */
-    struct config config; /* with the recipe of the newest checkpoint */
-    struct compute compute;
-    struct dataset_pair data;
-    struct tally *tally;        /* device */
-    struct committee committee; /* of one network, or more */
-    struct predictions predictions;
-    FILE *log;           /* NULL: none */
-    int64_t tta;         /* deformations that each image is seen in, beside as it is */
-    double tta_strength; /* of them, times what the recipe asks for */
-    const char *average; /* not NULL: the moving average of the weights, and not they themselves */
-};
+enum { EVALUATION_ROWS = 1000 };
 
 static void close_evaluator(struct evaluator *eval) {
     if (eval->compute.backend) {
@@ -44,22 +29,39 @@ static void close_evaluator(struct evaluator *eval) {
     compute_close(&eval->compute);
 }
 
+/* The images that are asked about. */
+static enum status open_set(struct evaluator *eval) {
+    struct dataset train;
+    const size_t wanted = (size_t)eval->validation;
+    enum status status =
+        dataset_load(&eval->data, eval->config.data, wanted ? DATASET_ALL : DATASET_TEST_ONLY);
+    if (!status) status = config_check_data(&eval->config, &eval->data);
+    if (status) return status;
+    train = eval->data.train; /* a view */
+    if (wanted > train.count)
+        return status_set(STATUS_USAGE, "--validation %zu: %s has %zu training images", wanted,
+                          eval->data.name, train.count);
+    eval->part = wanted ? "validation" : "test";
+    eval->set = wanted ? dataset_split(&train, wanted) : eval->data.test;
+    eval->first = wanted ? train.count : 0;
+    return STATUS_OK;
+}
+
 /* What all networks are asked with: by the recipe of the first. */
 static enum status open_evaluator(struct evaluator *eval, size_t networks) {
     const struct config *config = &eval->config;
     const struct gemm_backend *backend;
     struct device *device = &eval->compute.device;
     enum status status = registry_find(config->backend, &backend);
-    if (!status) status = dataset_load(&eval->data, config->data, DATASET_TEST_ONLY);
-    if (!status) status = config_check_data(config, &eval->data);
+    if (!status) status = open_set(eval);
     if (!status) status = backend_open(config, &eval->compute);
     if (!status)
-        status = committee_open(&eval->committee, networks, eval->data.test.count,
+        status = committee_open(&eval->committee, networks, eval->set.count,
                                 config->layers.width[config->layers.count - 1]);
     if (status) return status;
     eval->tally = device->driver->alloc(device, sizeof *eval->tally);
-    eval->predictions.label = malloc(eval->data.test.count);
-    eval->predictions.confidence = malloc(eval->data.test.count * sizeof *eval->predictions.confidence);
+    eval->predictions.label = malloc(eval->set.count);
+    eval->predictions.confidence = malloc(eval->set.count * sizeof *eval->predictions.confidence);
     if (!eval->tally) return STATUS_FAILED;
     return eval->predictions.label && eval->predictions.confidence
                ? STATUS_OK
@@ -80,20 +82,20 @@ static struct config view_recipe(const struct evaluator *eval) {
 }
 
 /* Asks about the images as they are and deformed: the mean log probability is the network's answer. */
-static enum status ask_views(struct evaluator *eval, struct samples *test, struct mlp *mlp) {
+static enum status ask_views(struct evaluator *eval, struct samples *samples, struct mlp *mlp) {
     struct device *device = &eval->compute.device;
     const struct config recipe = view_recipe(eval);
-    const struct dataset *data = &eval->data.test;
+    const struct dataset *set = &eval->set;
     struct augmenter augmenter = {0};
     struct committee views;
-    enum status status = committee_open(&views, 1 + (size_t)eval->tta, data->count, mlp_last(mlp)->out);
+    enum status status = committee_open(&views, 1 + (size_t)eval->tta, set->count, mlp_last(mlp)->out);
     if (status) return status;
-    status = augmenter_open(&augmenter, device, &recipe, data, test);
+    status = augmenter_open(&augmenter, device, &recipe, set, samples);
     for (int64_t view = 0; view <= eval->tta && !status; view++) {
-        if (view) augmenter_begin(&augmenter, device, test, view - 1);
-        status = committee_add(&views, test, mlp, eval->tally);
+        if (view) augmenter_begin(&augmenter, device, samples, view - 1);
+        status = committee_add(&views, samples, mlp, eval->tally);
     }
-    if (!status) status = committee_join(&eval->committee, &views, data->labels);
+    if (!status) status = committee_join(&eval->committee, &views, set->labels);
     augmenter_close(&augmenter, device);
     committee_close(&views);
     return status;
@@ -101,147 +103,48 @@ static enum status ask_views(struct evaluator *eval, struct samples *test, struc
 
 static enum status ask_network(struct evaluator *eval, const struct checkpoint *checkpoint) {
     struct mlp mlp = {0};
-    struct samples test = {0};
+    struct samples samples = {0};
     struct device *device = &eval->compute.device;
     enum status status = config_check_data(&eval->config, &eval->data);
-    if (!status) status = samples_open(&test, device, &eval->config, &eval->data.test);
+    if (!status) status = samples_open(&samples, device, &eval->config, &eval->set);
     if (!status) status = mlp_open(&mlp, &eval->compute, &eval->config, EVALUATION_ROWS);
     if (!status)
         status = eval->average ? checkpoint_restore_average(checkpoint, &mlp)
                                : checkpoint_restore(checkpoint, &mlp, NULL);
     if (!status)
-        status = eval->tta ? ask_views(eval, &test, &mlp)
-                           : committee_add(&eval->committee, &test, &mlp, eval->tally);
+        status = eval->tta ? ask_views(eval, &samples, &mlp)
+                           : committee_add(&eval->committee, &samples, &mlp, eval->tally);
     mlp_close(&mlp);
-    samples_close(&test, device);
+    samples_close(&samples, device);
     return status;
-}
-
-/* --- the most confident mistakes --- */
-
-struct mistake {
-    size_t image;
-    double confidence;
-};
-
-static int by_confidence(const void *a, const void *b) {
-    const struct mistake *x = a, *y = b;
-    if (x->confidence != y->confidence) return x->confidence < y->confidence ? 1 : -1;
-    return (x->image > y->image) - (x->image < y->image);
-}
-
-/* All mistakes, the most confident first; to be freed, NULL without memory. */
-static struct mistake *find_mistakes(const struct evaluator *eval, size_t *found) {
-    const struct dataset *test = &eval->data.test;
-    struct mistake *mistakes = malloc((test->count + 1) * sizeof *mistakes);
-    *found = 0;
-    for (size_t i = 0; mistakes && i < test->count; i++)
-        if (eval->predictions.label[i] != test->labels[i])
-            mistakes[(*found)++] = (struct mistake){i, eval->predictions.confidence[i]};
-    if (mistakes) qsort(mistakes, *found, sizeof *mistakes, by_confidence);
-    return mistakes;
-}
-
-static enum status print_mistakes(const struct evaluator *eval, const struct mistake *mistakes, size_t found,
-                                  size_t wanted) {
-    const struct dataset *test = &eval->data.test;
-    const size_t shown = wanted < found ? wanted : found;
-    struct picture *pictures = malloc((shown + 1) * sizeof *pictures);
-    if (!pictures) return status_set(STATUS_FAILED, "out of memory");
-    for (size_t i = 0; i < shown; i++) {
-        const size_t image = mistakes[i].image;
-        pictures[i].pixels = test->images + image * test->height * test->width;
-        snprintf(pictures[i].caption, sizeof pictures[i].caption, "#%zu: %u, not %u (%.1f %%)", image,
-                 eval->predictions.label[image], test->labels[image], 100 * mistakes[i].confidence);
-    }
-    printf("\nthe %zu most confident of %s mistakes (#image: prediction, not label)\n\n", shown,
-           text_grouped(found).text);
-    picture_print(stdout, pictures, shown, test->height, test->width, TERMINAL_COLUMNS);
-    free(pictures);
-    return STATUS_OK;
-}
-
-/* --- the log --- */
-
-static void log_confusion(const struct evaluator *eval) {
-    const size_t classes = eval->committee.classes;
-    uint32_t *counts = calloc(classes * classes, sizeof *counts);
-    if (!counts) return;
-    confusion_count(counts, classes, eval->data.test.labels, eval->predictions.label, eval->data.test.count);
-    cJSON *line = jsonl_new("confusion"), *rows = cJSON_AddArrayToObject(line, "counts");
-    jsonl_count(line, "classes", classes);
-    for (size_t r = 0; r < classes; r++)
-        cJSON_AddItemToArray(rows, cJSON_CreateIntArray((const int *)counts + r * classes, (int)classes));
-    jsonl_write(eval->log, line);
-    free(counts);
-}
-
-static void log_mistake(const struct evaluator *eval, const struct mistake *mistake) {
-    const struct dataset *test = &eval->data.test;
-    const size_t pixels = test->height * test->width;
-    char *hex = malloc(2 * pixels + 1);
-    if (!hex) return;
-    for (size_t p = 0; p < pixels; p++)
-        snprintf(hex + 2 * p, 3, "%02x", test->images[mistake->image * pixels + p]);
-    cJSON *line = jsonl_new("mistake");
-    jsonl_count(line, "image", mistake->image);
-    cJSON_AddNumberToObject(line, "label", test->labels[mistake->image]);
-    cJSON_AddNumberToObject(line, "predicted", eval->predictions.label[mistake->image]);
-    cJSON_AddNumberToObject(line, "confidence", mistake->confidence);
-    jsonl_count(line, "height", test->height);
-    jsonl_count(line, "width", test->width);
-    cJSON_AddStringToObject(line, "pixels", hex);
-    jsonl_write(eval->log, line);
-    free(hex);
-}
-
-static void log_header(const struct evaluator *eval) {
-    cJSON *header = jsonl_header();
-    cJSON_AddStringToObject(header, "command", "eval");
-    cJSON_AddStringToObject(header, "data", eval->data.name);
-    cJSON_AddNumberToObject(header, "threads", eval->compute.threads);
-    if (eval->compute.gpu[0]) cJSON_AddStringToObject(header, "gpu", eval->compute.gpu);
-    jsonl_write(eval->log, header);
-}
-
-/* Of a network, or (layers "", with the spread of the members) of the committee. */
-static void log_result(const struct evaluator *eval, const char *name, const char *layers,
-                       const struct evaluation *result, const struct statistics *members) {
-    cJSON *line = jsonl_new("evaluation");
-    cJSON_AddStringToObject(line, "checkpoint", name);
-    cJSON_AddStringToObject(line, "data", eval->data.name);
-    cJSON_AddStringToObject(line, "layers", layers);
-    if (eval->average) cJSON_AddTrueToObject(line, "ema");
-    cJSON_AddStringToObject(line, "backend", eval->compute.backend->name);
-    cJSON_AddNumberToObject(line, "test_accuracy", (double)result->correct / (double)result->total);
-    jsonl_count(line, "test_correct", result->correct);
-    if (eval->tta) jsonl_count(line, "tta", (size_t)eval->tta);
-    jsonl_count(line, "test_total", result->total);
-    cJSON_AddNumberToObject(line, "loss", result->loss);
-    if (members) {
-        jsonl_count(line, "members", members->count);
-        cJSON_AddNumberToObject(line, "test_accuracy_mean", members->mean);
-        cJSON_AddNumberToObject(line, "test_accuracy_deviation", members->deviation);
-    }
-    jsonl_write(eval->log, line);
 }
 
 /* --- the report --- */
 
 static enum status print_confusion(const struct evaluator *eval) {
-    const struct dataset *test = &eval->data.test;
+    const struct dataset *set = &eval->set;
     const size_t classes = eval->committee.classes;
     uint32_t *counts = calloc(classes * classes, sizeof *counts);
     if (!counts) return status_set(STATUS_FAILED, "out of memory");
-    confusion_count(counts, classes, test->labels, eval->predictions.label, test->count);
+    confusion_count(counts, classes, set->labels, eval->predictions.label, set->count);
     confusion_print(stdout, counts, classes);
     free(counts);
     return STATUS_OK;
 }
 
-static void print_accuracy(const char *title, const struct evaluation *result) {
-    printf("%-11s %s +- %.2f (binomial standard error)\n", title,
-           console_accuracy(result->correct, result->total).text, console_binomial_error(result));
+/* A choice by images that the network was trained on is none. */
+static void warn_of_seen_images(const struct evaluator *eval, const struct checkpoint *checkpoint) {
+    struct config own; /* what the file alone says */
+    config_defaults(&own);
+    if (!eval->validation || checkpoint_recipe(checkpoint, &own)) return;
+    if (own.origin[config_key_find("validation") - config_key_at(0)] == FROM_DEFAULT) {
+        fprintf(stderr, "train: warning: %s does not say what it was trained on\n", checkpoint->file.path);
+    } else if (own.validation < eval->validation) {
+        fprintf(stderr,
+                "train: warning: %s was trained on images that it is asked about: its recipe leaves the last "
+                "%lld training images out, not %lld\n",
+                checkpoint->file.path, (long long)own.validation, (long long)eval->validation);
+    }
 }
 
 /* Asks the network of a checkpoint: a member of the committee, which may be the only one. */
@@ -252,74 +155,85 @@ static enum status take_network(struct evaluator *eval, const char *path, size_t
     eval->config = eval->flags;
     enum status status = checkpoint_open(&checkpoint, path);
     if (!status) status = checkpoint_recipe(&checkpoint, &eval->config);
+    eval->config.validation = eval->config.patience = 0; /* nothing is trained here, so nothing is held out */
     if (!status && first) status = open_evaluator(eval, networks);
-    if (!status && first) log_header(eval);
+    if (!status && first) eval_log_header(eval);
     if (!status) status = ask_network(eval, &checkpoint);
+    if (!status) warn_of_seen_images(eval, &checkpoint);
     checkpoint_close(&checkpoint);
     if (status) return networks == 1 ? status : status_context(status, "%s", path);
     const struct evaluation *result = &eval->committee.member[eval->committee.members - 1];
     config_value(&eval->config, config_key_find("layers"), layers, sizeof layers);
-    printf("checkpoint  %s: %s, %s, %s%s\n", path, layers,
+    printf("%-19s %s: %s, %s, %s%s\n", "checkpoint", path, layers,
            config_choice("activation", eval->config.activation),
            dtype_name((enum gemm_dtype)eval->config.dtype),
            eval->average ? ", moving average of the weights" : "");
     if (networks > 1)
-        printf("            %s, loss %.6f\n", console_accuracy(result->correct, result->total).text,
+        printf("%-19s %s, loss %.6f\n", "", console_accuracy(result->correct, result->total).text,
                result->loss);
-    log_result(eval, path, layers, result, NULL);
+    eval_log_result(eval, path, layers, result, NULL);
     return STATUS_OK;
 }
 
 /* What all of them together say, to eval->predictions. */
 static enum status print_result(struct evaluator *eval, struct evaluation *result) {
     const struct committee *committee = &eval->committee;
-    *result = committee_evaluate(committee, eval->data.test.labels, &eval->predictions);
-    printf("data        %s, %s test images; backend %s (%s)\n", eval->data.name,
-           text_grouped(eval->data.test.count).text, eval->compute.backend->name, eval->compute.description);
+    char title[32], name[64];
+    *result = committee_evaluate(committee, eval->set.labels, &eval->predictions);
+    snprintf(title, sizeof title, "%s accuracy", eval->part);
+    printf("%-19s %s, %s%s %s images; backend %s (%s)\n", "data", eval->data.name,
+           eval->validation ? "the last " : "", text_grouped(eval->set.count).text,
+           eval->validation ? "training" : "test", eval->compute.backend->name, eval->compute.description);
     if (eval->tta)
-        printf("views       each image as it is and in %lld deformations, of %g times the amounts of the "
-               "recipe\n",
-               (long long)eval->tta, eval->tta_strength);
+        printf("%-19s each image as it is and in %lld deformations, of %g times the amounts of the recipe\n",
+               "views", (long long)eval->tta, eval->tta_strength);
     if (committee->members == 1) {
         *result = committee->member[0]; /* the same but for the rounding of the loss */
-        print_accuracy("accuracy", result);
+        console_evaluation(title, result);
     } else {
         struct statistics members;
-        char name[64];
         const enum status status = committee_spread(committee, &members);
         if (status) return status;
-        printf("members     mean of %zu %.2f %%, standard deviation %.2f, from %.2f to %.2f %%\n",
-               members.count, 100 * members.mean, 100 * members.deviation, 100 * members.min,
-               100 * members.max);
-        print_accuracy("committee", result);
+        console_committee(title, &members, result);
         snprintf(name, sizeof name, "committee of %zu networks", members.count);
-        log_result(eval, name, "", result, &members);
+        eval_log_result(eval, name, "", result, &members);
     }
-    printf("loss        %.6f\n\n", result->loss);
+    printf("\n");
     return print_confusion(eval);
 }
 
-static enum status evaluate(struct evaluator *eval, const struct option_words *paths, size_t wanted) {
+static enum status evaluate(struct evaluator *eval, const struct option_words *paths,
+                            const struct mistakes_wanted *wanted) {
     struct evaluation result;
     enum status status = STATUS_OK;
     for (size_t i = 0; i < paths->count && !status; i++)
         status = take_network(eval, paths->list[i], paths->count);
     if (!status) status = print_result(eval, &result);
     if (status) return status;
+    eval_log_confusion(eval);
+    status = eval_mistakes(eval, wanted);
+    return status ? status : console_check_target(&eval->flags, eval->part, &result);
+}
 
-    size_t found;
-    struct mistake *mistakes = find_mistakes(eval, &found);
-    if (!mistakes) return status_set(STATUS_FAILED, "out of memory");
-    if (wanted) status = print_mistakes(eval, mistakes, found, wanted);
-    const size_t most = wanted ? wanted : LOGGED_MISTAKES, logged = found < most ? found : most;
-    log_confusion(eval);
-    for (size_t i = 0; i < logged; i++) log_mistake(eval, &mistakes[i]);
-    free(mistakes);
-    return status ? status : console_check_target(&eval->flags, &result);
+/* --- flags --- */
+
+/* `value` stays as it is if the flag was not given. */
+static enum status parse_count(const char *flag, const char *text, int64_t least, int64_t most,
+                               int64_t *value) {
+    if (!text || (text_parse_int(text, value) && *value >= least && *value <= most)) return STATUS_OK;
+    return status_set(STATUS_USAGE, "--%s must be a whole number from %lld to %lld, not '%s'", flag,
+                      (long long)least, (long long)most, text);
+}
+
+static enum status parse_strength(const char *text, const struct evaluator *eval, double *strength) {
+    if (!text) return STATUS_OK;
+    if (!text_parse_real(text, strength) || *strength < 0 || *strength > 1)
+        return status_set(STATUS_USAGE, "--tta-strength must be a number from 0 to 1, not '%s'", text);
+    return eval->tta ? STATUS_OK : status_set(STATUS_USAGE, "--tta-strength goes with --tta K");
 }
 
 static enum status run_eval(int argc, char **argv) {
-    static struct evaluator eval; /* zero */
+    static struct evaluator eval = {.tta_strength = 0.5};
     static const char *const keys[] = {"data",
                                        "backend",
                                        "threads",
@@ -337,10 +251,17 @@ static enum status run_eval(int argc, char **argv) {
                                        "target-accuracy",
                                        "log",
                                        NULL};
-    const char *misclassified = NULL, *tta = NULL, *strength = NULL;
+    const char *misclassified = NULL, *tta = NULL, *strength = NULL, *validation = NULL;
+    struct mistakes_wanted wanted = {0};
     struct option_words paths;
     const struct option_extra extras[] = {
+        {"validation", "N",
+         "evaluate the last N training images instead of the test set, to choose by: networks that were "
+         "trained with "
+         "this --validation, or more, have not seen them; 0: the test set [0]",
+         &validation},
         {"misclassified", "K", "also print the K most confident mistakes as small pictures", &misclassified},
+        {"picture", "FILE", "draw them, or all if there is no K, into a .png or a .pgm", &wanted.picture},
         {"tta", "K",
          "test-time augmentation: a network's answer is the mean log-probability of each image as it is and "
          "in K "
@@ -350,7 +271,7 @@ static enum status run_eval(int argc, char **argv) {
         {"ema", NULL, "evaluate the moving average of the weights (see train --ema-decay)", &eval.average},
     };
     const struct option_set set = {
-        .usage = "eval CHECKPOINT.. [--data DIR] [--misclassified K]...",
+        .usage = "eval CHECKPOINT.. [--data DIR] [--validation N] [--misclassified K]...",
         .details =
             "Evaluates a safetensors checkpoint on the test set: accuracy, loss, confusion matrix, "
             "precision and recall.\n"
@@ -364,25 +285,23 @@ static enum status run_eval(int argc, char **argv) {
         .words = &paths,
     };
     bool help;
-    int64_t mistakes = 0;
+    int64_t printed = 0;
     enum status status = options_parse(&set, argc, argv, &eval.flags, &help);
     if (status || help) return status;
     if (!paths.count)
         return status_set(STATUS_USAGE, "eval needs a checkpoint: train eval model.safetensors");
-    if (misclassified && (!text_parse_int(misclassified, &mistakes) || mistakes < 0))
-        return status_set(STATUS_USAGE, "--misclassified must be a whole number from 0, not '%s'",
-                          misclassified);
-    eval.tta_strength = 0.5;
-    if (tta && (!text_parse_int(tta, &eval.tta) || eval.tta < 1 || eval.tta > 10000))
-        return status_set(STATUS_USAGE, "--tta must be a whole number from 1 to 10000, not '%s'", tta);
-    if (strength &&
-        (!text_parse_real(strength, &eval.tta_strength) || eval.tta_strength < 0 || eval.tta_strength > 1))
-        return status_set(STATUS_USAGE, "--tta-strength must be a number from 0 to 1, not '%s'", strength);
-    if (strength && !tta) return status_set(STATUS_USAGE, "--tta-strength goes with --tta K");
+    status = parse_count("validation", validation, 0, 1000000000, &eval.validation);
+    if (!status) status = parse_count("misclassified", misclassified, 0, 1000000000, &printed);
+    if (!status) status = parse_count("tta", tta, 1, 10000, &eval.tta);
+    if (!status) status = parse_strength(strength, &eval, &eval.tta_strength);
+    if (!status && wanted.picture) status = sheet_check_name(wanted.picture);
+    if (status) return status;
+    wanted.printed = (size_t)printed;
     status = jsonl_open(&eval.log, eval.flags.log);
-    if (!status) status = evaluate(&eval, &paths, (size_t)mistakes);
+    if (!status) status = evaluate(&eval, &paths, &wanted);
     close_evaluator(&eval);
     return jsonl_close(eval.log, eval.flags.log, status);
 }
 
-const struct command command_eval = {"eval", "evaluate a checkpoint on the test set", run_eval};
+const struct command command_eval = {"eval", "evaluate checkpoints on the test set, or a validation part",
+                                     run_eval};

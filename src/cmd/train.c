@@ -58,6 +58,10 @@ static void on_warning(void *self, const char *message) {
     fprintf(stderr, "train: warning: %s\n", message);
 }
 
+static void warn(const char *line) {
+    on_warning(NULL, line);
+}
+
 static void close_run(struct run *run) {
     trainer_close(&run->trainer);
     checkpoint_close(&run->checkpoint);
@@ -135,7 +139,7 @@ static enum status train(struct run *run) {
         status_write("interrupted%s%s", config->save[0] ? "; go on with --resume " : "", config->save);
     const enum status closed = runlog_close(&run->log);
     if (status) return status;
-    return closed ? closed : console_check_target(config, &summary.test);
+    return closed ? closed : console_check_target(config, "test", &summary.test);
 }
 
 static enum status save_initial(struct run *run) {
@@ -199,6 +203,7 @@ static enum status run_train(int argc, char **argv) {
     if (!status && dump_config) {
         config_dump(&run.config, stdout, false, true);
     } else if (!status) {
+        config_check_idle(&run.config, warn);
         status = open_run(&run);
         if (!status)
             status = run.config.ensemble > 1 ? train_several(&run, dry_run, verbose, started)

@@ -37,21 +37,28 @@ static void on_warning(void *self, const struct member *member, const char *mess
 /* --- the table: a line a network, and what they are together --- */
 
 static void print_titles(const struct ensemble *ensemble) {
+    const bool average = ensemble->config->ema_decay > 0;
     printf("%zu networks, %s\n\nseed    loss  %22s  %22s", ensemble->count,
            ensemble->at_once ? "at once" : "one after the other", "train accuracy", "test accuracy");
+    if (average) printf("  %22s", "of average weights");
     if (ensemble->config->validation) printf("  %22s", "validation accuracy");
+    if (ensemble->config->validation && average) printf("  %22s", "of average weights");
     printf("  epochs  seconds an epoch\n");
 }
 
-static void print_accuracy(const struct evaluation *evaluation) {
-    printf("  %22s", console_accuracy(evaluation->correct, evaluation->total).text);
+/* What the newest member of a committee says, if there is one. */
+static void print_newest(const struct ensemble_part *part) {
+    const struct committee *committee = &part->committee;
+    if (!committee->members) return;
+    const struct evaluation *newest = &committee->member[committee->members - 1];
+    printf("  %22s", console_accuracy(newest->correct, newest->total).text);
 }
 
 /* The newest member, with the weights that it has now: those of its best epoch, if it had early stopping. */
 static void on_done(void *self, const struct member *member) {
     struct watch *watch = self;
     const struct epoch_record *last = &member->last;
-    const struct committee *validation = &member->ensemble->validation.committee;
+    const struct ensemble *ensemble = member->ensemble;
     runlog_summary(&watch->log, &member->config, &member->summary);
     console_clear_progress(&watch->console);
     if (last->epoch) {
@@ -60,32 +67,30 @@ static void on_done(void *self, const struct member *member) {
     } else { /* there was nothing left to train */
         printf("%4lld  %6s  %22s", (long long)member->config.seed, "-", "-");
     }
-    print_accuracy(&member->summary.test);
-    if (validation->members) print_accuracy(&validation->member[validation->members - 1]);
+    print_newest(&ensemble->test);
+    print_newest(&ensemble->test_average);
+    print_newest(&ensemble->validation);
+    print_newest(&ensemble->validation_average);
     printf("  %6zu  %16.4f\n", member->summary.epochs, member->summary.median_epoch_seconds);
     fflush(stdout);
 }
 
-static void print_part(const char *name, const struct ensemble_part *part) {
-    const struct statistics *members = &part->accuracy;
-    const struct evaluation *all = &part->evaluation;
-    if (!part->committee.members) return;
-    printf("%-18s mean of %zu %.2f %%, standard deviation %.2f, from %.2f to %.2f %%\n", name, members->count,
-           100 * members->mean, 100 * members->deviation, 100 * members->min, 100 * members->max);
-    printf("  committee        %s +- %.2f (binomial standard error), loss %.4f\n",
-           console_accuracy(all->correct, all->total).text, console_binomial_error(all), all->loss);
+static void print_part(const char *title, const struct ensemble_part *part) {
+    if (part->committee.members) console_committee(title, &part->accuracy, &part->evaluation);
 }
 
 static void print_together(const struct ensemble *ensemble, bool interrupted) {
     printf("\n%s", interrupted ? "Interrupted; the numbers are of the steps done.\n" : "");
-    print_part("validation", &ensemble->validation);
+    print_part("validation accuracy", &ensemble->validation);
+    print_part("of average weights", &ensemble->validation_average);
     print_part("test accuracy", &ensemble->test);
-    printf("time               %s for all, %s, evaluation included; an epoch of all %s; start-up apart %s\n",
+    print_part("of average weights", &ensemble->test_average);
+    printf("time                %s for all, %s, evaluation included; an epoch of all %s; start-up apart %s\n",
            text_seconds(ensemble->seconds).text, ensemble->at_once ? "at once" : "one after the other",
            text_seconds(ensemble->epoch_seconds).text, text_seconds(ensemble->startup_seconds).text);
     for (size_t m = 0; ensemble->config->save[0] && m < ensemble->count; m++)
         if (ensemble->member[m].summary.done && ensemble->member[m].status != STATUS_FAILED)
-            printf("checkpoint         %s\n", ensemble->member[m].config.save);
+            printf("checkpoint          %s\n", ensemble->member[m].config.save);
 }
 
 /* --- the run --- */
@@ -117,7 +122,7 @@ static enum status train(struct ensemble *ensemble, const struct ensemble_job *j
     }
     const enum status closed = runlog_close(&watch.log);
     if (status) return status;
-    return closed ? closed : console_check_target(job->config, &ensemble->test.evaluation);
+    return closed ? closed : console_check_target(job->config, "test", &ensemble->test.evaluation);
 }
 
 enum status train_ensemble(const struct ensemble_job *job) {
@@ -127,7 +132,7 @@ enum status train_ensemble(const struct ensemble_job *job) {
     if (status) return status;
     console_header(&ensemble.member[0].trainer, job->data);
     if (job->verbose) console_plan(&ensemble.member[0].trainer);
-    if (!job->dry_run) status = train(&ensemble, job);
+    status = job->dry_run ? ensemble_rehearse(&ensemble) : train(&ensemble, job);
     ensemble_close(&ensemble);
     return status;
 }

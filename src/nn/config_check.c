@@ -1,8 +1,16 @@
 /* Values that are right one by one, but not together. */
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/text.h"
 #include "src/nn/config.h"
 
+static enum config_origin origin_of(const struct config *config, const char *key) {
+    return config->origin[config_key_find(key) - config_key_at(0)];
+}
+
 static bool is_set(const struct config *config, const char *key) {
-    return config->origin[config_key_find(key) - config_key_at(0)] != FROM_DEFAULT;
+    return origin_of(config, key) != FROM_DEFAULT;
 }
 
 enum status config_check_recipe(const struct config *config) {
@@ -20,11 +28,6 @@ enum status config_check_recipe(const struct config *config) {
                           "the default learning-rate is one for sgd: give --learning-rate for optimizer %s, "
                           "such as 0.001",
                           optimizer);
-    if (config->init_range > 0 && config->init != INIT_UNIFORM)
-        return status_set(STATUS_USAGE,
-                          "init-range is the bound of uniform initial weights, and init is %s: give --init "
-                          "uniform, or leave it out",
-                          config_choice("init", config->init));
     if (config->warmup_steps && config->warmup_epochs > 0)
         return status_set(STATUS_USAGE,
                           "warmup-steps and warmup-epochs say the same thing twice: give one of them");
@@ -93,4 +96,59 @@ enum status config_check_data(const struct config *config, const struct dataset_
     enum status status = config_check_images(config, &data->test);
     if (!status) status = check_labels(&data->train, "training", outputs);
     return status ? status : check_labels(&data->test, "test", outputs);
+}
+
+/* --- keys that nothing reads --- */
+
+enum { MOST_READERS = 3 };
+
+/* The values of a choice with which its keys are read. Those whose other values are errors (momentum, nesterov) are above. */
+static const struct reader {
+    const char *choice, *values[MOST_READERS], *keys[8];
+} readers[] = {
+    {"init", {"uniform"}, {"init-range"}},
+    {"optimizer", {"adam", "adamw"}, {"beta1", "beta2", "epsilon"}},
+    {"schedule", {"step"}, {"lr-step-epochs"}},
+    {"schedule", {"step", "exponential"}, {"lr-gamma"}},
+    {"schedule", {"cosine"}, {"lr-min"}},
+    {"schedule", {"one-cycle"}, {"pct-start", "div-factor", "final-div-factor"}},
+    {"augment",
+     {"on"},
+     {"augment-elastic", "augment-sigma", "augment-rotate", "augment-shear", "augment-gentle",
+      "augment-scale", "augment-shift"}},
+    {"residency", {"host"}, {"pin"}},
+    {"backend", {"cuda-shmem", "cuda-order"}, {"tile", "shared"}},
+    {"backend", {"cuda-order"}, {"order", "multiply"}},
+    {"backend", {"auto", "tuned"}, {"isa"}},
+};
+
+/* "optimizer adam or adamw" */
+static void name_values(const struct reader *reader, char *text, size_t size) {
+    snprintf(text, size, "%s", reader->choice);
+    for (size_t v = 0; v < MOST_READERS && reader->values[v]; v++)
+        text_append(text, size, "%s %s", v ? " or" : "", reader->values[v]);
+}
+
+static bool is_read(const struct config *config, const struct reader *reader, char *value, size_t size) {
+    config_value(config, config_key_find(reader->choice), value, size);
+    for (size_t v = 0; v < MOST_READERS && reader->values[v]; v++)
+        if (strcmp(reader->values[v], value) == 0) return true;
+    return false;
+}
+
+void config_check_idle(const struct config *config, void (*say)(const char *line)) {
+    char value[CONFIG_TEXT], wanted[128], line[CONFIG_TEXT + 256];
+    for (const struct reader *reader = readers; reader < readers + sizeof readers / sizeof *readers;
+         reader++) {
+        if (is_read(config, reader, value, sizeof value)) continue;
+        const enum config_origin choice = origin_of(config, reader->choice);
+        for (size_t k = 0; reader->keys[k]; k++) {
+            const enum config_origin key = origin_of(config, reader->keys[k]);
+            if (key < FROM_FILE || key < choice) continue;
+            name_values(reader, wanted, sizeof wanted);
+            snprintf(line, sizeof line, "%s changes nothing: it is for %s, not %s", reader->keys[k], wanted,
+                     value);
+            say(line);
+        }
+    }
 }

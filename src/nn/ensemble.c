@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "src/nn/evaluate.h"
+
 /* --- its members --- */
 
 enum status ensemble_path(const struct config *config, const char *path, char *text, size_t size) {
@@ -75,9 +77,14 @@ static void close_member(struct member *member) {
 
 /* --- life --- */
 
-static enum status open_part(struct ensemble_part *part, const struct ensemble *ensemble, size_t images) {
+/* Of the weights and, where there is one, of their average. */
+static enum status open_parts(struct ensemble_part *part, struct ensemble_part *average,
+                              const struct ensemble *ensemble, size_t images) {
     const struct layer_list *layers = &ensemble->config->layers;
-    return committee_open(&part->committee, ensemble->count, images, layers->width[layers->count - 1]);
+    const size_t classes = layers->width[layers->count - 1];
+    const enum status status = committee_open(&part->committee, ensemble->count, images, classes);
+    if (status || !(ensemble->config->ema_decay > 0)) return status;
+    return committee_open(&average->committee, ensemble->count, images, classes);
 }
 
 static enum status open_all(struct ensemble *ensemble, struct compute *compute) {
@@ -85,9 +92,11 @@ static enum status open_all(struct ensemble *ensemble, struct compute *compute) 
     ensemble->lock = calloc(1, sizeof(pthread_mutex_t));
     if (!ensemble->member || !ensemble->lock || pthread_mutex_init(ensemble->lock, NULL) != 0)
         return status_set(STATUS_FAILED, "out of memory");
-    enum status status = open_part(&ensemble->test, ensemble, ensemble->data->test.count);
+    enum status status =
+        open_parts(&ensemble->test, &ensemble->test_average, ensemble, ensemble->data->test.count);
     if (!status && ensemble->config->validation)
-        status = open_part(&ensemble->validation, ensemble, (size_t)ensemble->config->validation);
+        status = open_parts(&ensemble->validation, &ensemble->validation_average, ensemble,
+                            (size_t)ensemble->config->validation);
     for (size_t m = 0; m < ensemble->count && !status; m++) {
         ensemble->member[m].ensemble = ensemble;
         status = configure(&ensemble->member[m], ensemble->config, m);
@@ -110,7 +119,9 @@ void ensemble_close(struct ensemble *ensemble) {
     for (size_t m = 0; ensemble->member && m < ensemble->count; m++) close_member(&ensemble->member[m]);
     if (ensemble->lock) pthread_mutex_destroy(ensemble->lock);
     committee_close(&ensemble->validation.committee);
+    committee_close(&ensemble->validation_average.committee);
     committee_close(&ensemble->test.committee);
+    committee_close(&ensemble->test_average.committee);
     free(ensemble->lock);
     free(ensemble->member);
     *ensemble = (struct ensemble){0};
@@ -197,11 +208,11 @@ static enum status train_at_once(struct ensemble *ensemble) {
 static enum status ask(struct ensemble *ensemble, struct member *member) {
     struct trainer *trainer = &member->trainer;
     if (!member->summary.done) return STATUS_OK;
-    enum status status =
-        committee_add(&ensemble->test.committee, &trainer->test, &trainer->mlp, trainer->tally);
+    enum status status = evaluate_members(trainer, &trainer->test, &ensemble->test.committee,
+                                          &ensemble->test_average.committee);
     if (!status && trainer->validation.count)
-        status = committee_add(&ensemble->validation.committee, &trainer->validation, &trainer->mlp,
-                               trainer->tally);
+        status = evaluate_members(trainer, &trainer->validation, &ensemble->validation.committee,
+                                  &ensemble->validation_average.committee);
     if (!status && ensemble->observer->done) ensemble->observer->done(ensemble->observer->self, member);
     return in_member(member, status);
 }
@@ -225,6 +236,16 @@ static enum status train_in_turn(struct ensemble *ensemble) {
         ensemble->seconds += clock_seconds() - opened;
         if (!status) status = ask(ensemble, member);
         close_member(member);
+    }
+    return status;
+}
+
+enum status ensemble_rehearse(struct ensemble *ensemble) {
+    struct compute *compute = ensemble->member[0].compute;
+    enum status status = STATUS_OK;
+    for (size_t m = 1; m < ensemble->count && !ensemble->at_once && !status; m++) {
+        close_member(&ensemble->member[m - 1]);
+        status = open_member(&ensemble->member[m], compute);
     }
     return status;
 }
@@ -260,10 +281,13 @@ enum status ensemble_run(struct ensemble *ensemble, const struct ensemble_observ
         ensemble->epoch_seconds =
             ensemble->at_once ? fmax(ensemble->epoch_seconds, median) : ensemble->epoch_seconds + median;
     }
-    const struct dataset *train = &ensemble->data->train;
-    const size_t held_out = (size_t)ensemble->config->validation;
-    enum status finished = finish_part(&ensemble->test, ensemble->data->test.labels);
-    if (!finished) finished = finish_part(&ensemble->validation, train->labels + train->count - held_out);
+    struct dataset train = ensemble->data->train; /* a view */
+    const uint8_t *test = ensemble->data->test.labels,
+                  *validation = dataset_split(&train, (size_t)ensemble->config->validation).labels;
+    enum status finished = finish_part(&ensemble->test, test);
+    if (!finished) finished = finish_part(&ensemble->test_average, test);
+    if (!finished) finished = finish_part(&ensemble->validation, validation);
+    if (!finished) finished = finish_part(&ensemble->validation_average, validation);
     if (!status) status = finished;
     return status ? status : verdict(ensemble);
 }

@@ -32,7 +32,7 @@ struct ensemble_observer {
     void (*done)(void *self, const struct member *member);
 };
 
-/* What was asked about the images of the validation part, or of the test set. */
+/* What was said of the images of the validation part, or of the test set. */
 struct ensemble_part {
     struct committee committee;   /* with each member's evaluation */
     struct statistics accuracy;   /* of the members, as fractions */
@@ -51,7 +51,8 @@ struct ensemble {
     void *lock; /* of the observer */
 
     /* After ensemble_run. The members of the parts are those that trained, in the order of their seeds. */
-    struct ensemble_part validation, test; /* validation: of no image without that part */
+    struct ensemble_part validation, test;                 /* validation: of no image without that part */
+    struct ensemble_part validation_average, test_average; /* of the moving averages of the weights */
     double startup_seconds,
         seconds; /* before and while they trained, evaluation included, as the clock on the wall has it */
     double
@@ -68,6 +69,9 @@ enum status ensemble_path(const struct config *config, const char *path, char *t
 enum status ensemble_open(struct ensemble *ensemble, struct compute *compute, const struct config *config,
                           const struct dataset_pair *data, bool at_once, double started);
 void ensemble_close(struct ensemble *ensemble);
+
+/* Opens and closes, instead of a run, the members that ensemble_open left for their turn: their files are read, and written. */
+enum status ensemble_rehearse(struct ensemble *ensemble);
 
 /* Are several networks trained at once there? On devices that are not the host. */
 bool ensemble_at_once(const struct compute *compute);

@@ -1,15 +1,34 @@
 #include "src/nn/evaluate.h"
 
+/* The network with the average as its weights, until end_average. */
+static struct mlp begin_average(const struct trainer *trainer) {
+    struct mlp average = mlp_with_parameters(&trainer->mlp, trainer->optimizer.average);
+    mlp_parameters_changed(&average);
+    return average;
+}
+
+static void end_average(struct trainer *trainer) {
+    mlp_parameters_changed(&trainer->mlp);
+}
+
 static enum status evaluate_both(struct trainer *trainer, const struct samples *samples,
                                  struct evaluation *result, struct evaluation *of_average) {
-    struct mlp *mlp = &trainer->mlp;
-    enum status status = samples_evaluate(samples, mlp, trainer->tally, result, NULL);
+    enum status status = samples_evaluate(samples, &trainer->mlp, trainer->tally, result, NULL);
     *of_average = (struct evaluation){0};
     if (status || !trainer->optimizer.average) return status;
-    struct mlp average = mlp_with_parameters(mlp, trainer->optimizer.average);
-    mlp_parameters_changed(&average);
+    struct mlp average = begin_average(trainer);
     status = samples_evaluate(samples, &average, trainer->tally, of_average, NULL);
-    mlp_parameters_changed(mlp);
+    end_average(trainer);
+    return status;
+}
+
+enum status evaluate_members(struct trainer *trainer, const struct samples *samples,
+                             struct committee *of_weights, struct committee *of_average) {
+    enum status status = committee_add(of_weights, samples, &trainer->mlp, trainer->tally);
+    if (status || !trainer->optimizer.average) return status;
+    struct mlp average = begin_average(trainer);
+    status = committee_add(of_average, samples, &average, trainer->tally);
+    end_average(trainer);
     return status;
 }
 

@@ -174,6 +174,7 @@ void runlog_summary(struct runlog *log, const struct config *config, const struc
 
 /* The keys begin with the name of the part: "test_accuracy" is the committee's. */
 static void add_part(cJSON *line, const char *name, const struct ensemble_part *part) {
+    if (!part->committee.members) return;
     const struct evaluation *all = &part->evaluation;
     const struct statistics *members = &part->accuracy;
     const struct {
@@ -200,7 +201,9 @@ void runlog_ensemble(struct runlog *log, const struct ensemble *ensemble, bool i
     jsonl_count(line, "members", ensemble->test.committee.members);
     cJSON_AddBoolToObject(line, "at_once", ensemble->at_once);
     add_part(line, "test", &ensemble->test);
-    if (ensemble->validation.committee.members) add_part(line, "validation", &ensemble->validation);
+    add_part(line, "ema_test", &ensemble->test_average);
+    add_part(line, "validation", &ensemble->validation);
+    add_part(line, "ema_validation", &ensemble->validation_average);
     cJSON_AddNumberToObject(line, "seconds", ensemble->seconds);
     cJSON_AddNumberToObject(line, "epoch_seconds", ensemble->epoch_seconds);
     cJSON_AddNumberToObject(line, "startup_seconds", ensemble->startup_seconds);

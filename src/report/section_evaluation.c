@@ -1,4 +1,4 @@
-/* What a checkpoint makes of the test set: the confusion matrix, and its most confident mistakes as images. */
+/* What a checkpoint makes of the test set, or of a validation part: the confusion matrix, and its most confident mistakes as images. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,18 +99,32 @@ static void class_table(struct page *page, const double *counts, size_t classes)
     page_table(page, &table);
 }
 
+/* An accuracy as "97.59 %, 9,759 of 10,000 correct"; its keys begin with the part: "test" or "validation". */
+static void describe_accuracy(const cJSON *line, const char *part, char *text, size_t size) {
+    enum { MOST = 1 << 30 };
+    char accuracy[64], correct[64], total[64];
+    snprintf(accuracy, sizeof accuracy, "%s_accuracy", part);
+    snprintf(correct, sizeof correct, "%s_correct", part);
+    snprintf(total, sizeof total, "%s_total", part);
+    snprintf(text, size, "%s, %s of %s correct", markup_percent(record_number(line, accuracy), 2).text,
+             text_grouped(record_count(line, correct, MOST, 0)).text,
+             text_grouped(record_count(line, total, MOST, 0)).text);
+}
+
 /* The evaluation of the same run says which checkpoint it was. */
 static void say_evaluation(struct page *page, const struct record *confusion) {
     const struct record *row = NULL;
     while ((row = records_after(page->records, row, "evaluation"))) {
         const cJSON *line = row->line;
+        const char *part = record_has(line, "validation_total") ? "validation" : "test";
+        const char *layers = record_text(line, "layers"); /* "" of a committee */
+        char accuracy[128];
         if (row->run != confusion->run) continue;
-        page_note(page, "%.120s (%.80s) on %.80s: %s of %s correct, %s; loss %s; backend %.40s.",
-                  record_text(line, "checkpoint"), record_text(line, "layers"), record_text(line, "data"),
-                  markup_short(record_number(line, "test_correct")).text,
-                  markup_short(record_number(line, "test_total")).text,
-                  markup_percent(record_number(line, "test_accuracy"), 2).text,
-                  markup_fixed(record_number(line, "loss"), 4).text, record_text(line, "backend"));
+        describe_accuracy(line, part, accuracy, sizeof accuracy);
+        page_note(page, "%.120s%s%.80s on %.80s: %s accuracy %s; loss %s; backend %.40s.",
+                  record_text(line, "checkpoint"), layers[0] ? ", " : "", layers, record_text(line, "data"),
+                  part, accuracy, markup_fixed(record_number(line, "loss"), 4).text,
+                  record_text(line, "backend"));
     }
 }
 
@@ -194,7 +208,7 @@ static void write_mistakes(struct page *page) {
     const struct record *row = NULL;
     size_t shown = 0;
     page_note(page, "The prediction in bold, then the label, the network's confidence and the image's number "
-                    "in the test set.");
+                    "in the test set, or in the training set where the evaluation was of a validation part.");
     fputs("<div class=\"digits\">\n", page->out);
     while ((row = records_after(page->records, row, "mistake")) && shown++ < MOST_MISTAKES)
         write_mistake(page, row->line);

@@ -2,16 +2,18 @@
 #ifndef TESSERA_REPORT_SHEET_H
 #define TESSERA_REPORT_SHEET_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include <stdbool.h>
 
 #include "src/base/status.h"
+#include "src/report/picture.h"
 
 struct sheet {
     size_t rows, columns;
     size_t height, width; /* of each image */
-    const uint8_t *const
-        *images; /* [rows][columns], each [height][width], 0 is black; the first column stands apart */
+    const struct picture *
+        pictures; /* [rows][columns], 0 is black; NULL pixels: an empty place. The captions stand below, in the
+                                       characters of lettering.h */
+    bool apart;   /* the first column stands apart */
 };
 
 /* Writes it, as the name's ending says. STATUS_USAGE for another ending; STATUS_FAILED if there is no memory, or the file cannot be

@@ -86,6 +86,7 @@ record() {
     fast record configs/record.cfg --save "$saved/SEED.safetensors"
     echo "  committee"
     "$train" eval "$saved"/[1-5].safetensors --misclassified 12 --log "$logs/committee.jsonl" >"$logs/committee.txt"
+    "$train" eval "$saved"/[1-5].safetensors --picture "$logs/mistakes.png" >/dev/null
     rm -r "$saved"
     names+=(no-augmentation)
     fast no-augmentation configs/no-augmentation.cfg

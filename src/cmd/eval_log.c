@@ -1,0 +1,77 @@
+/* ./train eval --log. */
+#include <stdlib.h>
+
+#include "src/base/jsonl.h"
+#include "src/cmd/eval.h"
+#include "src/report/confusion.h"
+
+void eval_log_header(const struct evaluator *eval) {
+    cJSON *header = jsonl_header();
+    cJSON_AddStringToObject(header, "command", "eval");
+    cJSON_AddStringToObject(header, "data", eval->data.name);
+    cJSON_AddNumberToObject(header, "threads", eval->compute.threads);
+    if (eval->compute.gpu[0]) cJSON_AddStringToObject(header, "gpu", eval->compute.gpu);
+    jsonl_write(eval->log, header);
+}
+
+/* The keys begin with the name of the part, as those of a training do: test_accuracy, validation_accuracy. */
+static void add_number(const struct evaluator *eval, cJSON *line, const char *what, double value) {
+    char key[64];
+    snprintf(key, sizeof key, "%s_%s", eval->part, what);
+    cJSON_AddNumberToObject(line, key, value);
+}
+
+void eval_log_result(const struct evaluator *eval, const char *name, const char *layers,
+                     const struct evaluation *result, const struct statistics *members) {
+    cJSON *line = jsonl_new("evaluation");
+    cJSON_AddStringToObject(line, "checkpoint", name);
+    cJSON_AddStringToObject(line, "data", eval->data.name);
+    cJSON_AddStringToObject(line, "layers", layers);
+    if (eval->average) cJSON_AddTrueToObject(line, "ema");
+    cJSON_AddStringToObject(line, "backend", eval->compute.backend->name);
+    if (eval->tta) {
+        jsonl_count(line, "tta", (size_t)eval->tta);
+        cJSON_AddNumberToObject(line, "tta_strength", eval->tta_strength);
+    }
+    add_number(eval, line, "accuracy", (double)result->correct / (double)result->total);
+    add_number(eval, line, "correct", (double)result->correct);
+    add_number(eval, line, "total", (double)result->total);
+    cJSON_AddNumberToObject(line, "loss", result->loss);
+    if (members) {
+        jsonl_count(line, "members", members->count);
+        add_number(eval, line, "accuracy_mean", members->mean);
+        add_number(eval, line, "accuracy_deviation", members->deviation);
+    }
+    jsonl_write(eval->log, line);
+}
+
+void eval_log_confusion(const struct evaluator *eval) {
+    const size_t classes = eval->committee.classes;
+    uint32_t *counts = calloc(classes * classes, sizeof *counts);
+    if (!counts) return;
+    confusion_count(counts, classes, eval->set.labels, eval->predictions.label, eval->set.count);
+    cJSON *line = jsonl_new("confusion"), *rows = cJSON_AddArrayToObject(line, "counts");
+    jsonl_count(line, "classes", classes);
+    for (size_t r = 0; r < classes; r++)
+        cJSON_AddItemToArray(rows, cJSON_CreateIntArray((const int *)counts + r * classes, (int)classes));
+    jsonl_write(eval->log, line);
+    free(counts);
+}
+
+void eval_log_mistake(const struct evaluator *eval, size_t image, double confidence) {
+    const struct dataset *set = &eval->set;
+    const size_t pixels = set->height * set->width;
+    char *hex = malloc(2 * pixels + 1);
+    if (!hex) return;
+    for (size_t p = 0; p < pixels; p++) snprintf(hex + 2 * p, 3, "%02x", set->images[image * pixels + p]);
+    cJSON *line = jsonl_new("mistake");
+    jsonl_count(line, "image", eval->first + image);
+    cJSON_AddNumberToObject(line, "label", set->labels[image]);
+    cJSON_AddNumberToObject(line, "predicted", eval->predictions.label[image]);
+    cJSON_AddNumberToObject(line, "confidence", confidence);
+    jsonl_count(line, "height", set->height);
+    jsonl_count(line, "width", set->width);
+    cJSON_AddStringToObject(line, "pixels", hex);
+    jsonl_write(eval->log, line);
+    free(hex);
+}
