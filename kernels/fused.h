@@ -26,6 +26,7 @@ struct fused_network {
     struct fused_layer layer[FUSED_MAX_LAYERS];
     double momentum, weight_decay;
     size_t batch, count, features;      /* rows of a full batch; images of an epoch; pixels of an image */
+    enum input_range range;             /* of the pixels */
     const uint8_t *images, *labels;     /* [..][features], [..] */
     const uint32_t *order;              /* [count]: batch after batch */
     const struct step_scalars *scalars; /* by step of the epoch: the learning rates */

@@ -31,6 +31,22 @@ struct step_scalars {
     uint64_t number;     /* of the step since the training began, from 0: what dropout draws by */
 };
 
+/* The range that pixels are brought to, [0, 1] or [-1, 1]: x = scale (pixel - offset). The difference is exact, so that x has the same
+   bits everywhere. */
+enum input_range { INPUT_UNIT, INPUT_SIGNED };
+
+ANYWHERE double input_width(enum input_range range) {
+    return range == INPUT_SIGNED ? 2 : 1;
+}
+
+ANYWHERE double input_scale(enum input_range range) {
+    return input_width(range) / 255;
+}
+
+ANYWHERE double input_offset(enum input_range range) {
+    return range == INPUT_SIGNED ? 127.5 : 0;
+}
+
 enum update_method { UPDATE_NONE, UPDATE_SGD, UPDATE_ADAM, UPDATE_ADAMW };
 
 /* One update of parameters; arrays of the same length, of what is computed with. The rules are those of PyTorch
@@ -62,10 +78,10 @@ struct dropout {
 };
 
 struct ops {
-    /* x[r][:] = images[i][:] / 255 and y[r] = labels[i] with i = index[r]; index NULL: i = r.
+    /* x[r][:] = images[i][:], brought to `range`, and y[r] = labels[i] with i = index[r]; index NULL: i = r.
        images [..][features], labels [..], index [rows], x [rows][features], y [rows]. */
-    void (*gather)(void *context, size_t rows, size_t features, const uint8_t *images, const uint8_t *labels,
-                   const uint32_t *index, void *x, uint8_t *y);
+    void (*gather)(void *context, size_t rows, size_t features, enum input_range range, const uint8_t *images,
+                   const uint8_t *labels, const uint32_t *index, void *x, uint8_t *y);
 
     /* pre += bias (a row), out = act(pre). `out` may be `pre` unless activation_needs_input. */
     void (*bias_activation)(void *context, size_t rows, size_t cols, enum activation activation,

@@ -8,9 +8,9 @@
 enum { ROWS = 16, PIXELS = 42 };
 static const double AMOUNT = 0.125, SMOOTHING = 0.1;
 
-static const char *const networks[] = {"activation=relu", "activation=tanh dropout=0.3",
-                                       "activation=relu dropout=0.3 input-dropout=0.2",
-                                       "activation=gelu input-dropout=0.2"};
+static const char *const networks[] = {
+    "activation=relu", "activation=tanh dropout=0.3", "activation=relu dropout=0.3 input-dropout=0.2",
+    "activation=gelu input-dropout=0.2", "activation=tanh input-range=-1,1"};
 enum { NETWORKS = sizeof networks / sizeof *networks };
 
 /* The first step's order and scalars are on the device. */
@@ -53,18 +53,19 @@ static double slope(struct bench *bench, double *value, const double *images, co
     return (above - below) / (2 * h);
 }
 
-/* Every pixel has moved by AMOUNT to where the loss is larger; one without a slope, because nothing goes through it or it is
-   dropped, may be anywhere up to there. */
+/* Every pixel has moved by AMOUNT of its range to where the loss is larger; one without a slope, because nothing goes through it
+   or it is dropped, may be anywhere up to there. */
 static void check_images(struct bench *bench, double *images, const double *attacked) {
+    const double amount = bench->config.input_range == INPUT_SIGNED ? 2 * AMOUNT : AMOUNT;
     size_t up = 0, down = 0;
     for (size_t i = 0; i < ROWS * PIXELS; i++) {
         const double rises = slope(bench, &images[i], images, NULL), moved = attacked[i] - images[i];
         if (fabs(rises) > 1e-7) {
-            assert_near(moved, rises > 0 ? AMOUNT : -AMOUNT, 1e-12);
+            assert_near(moved, rises > 0 ? amount : -amount, 1e-12);
             up += rises > 0;
             down += rises < 0;
         } else {
-            assert_true(fabs(moved) < AMOUNT + 1e-12);
+            assert_true(fabs(moved) < amount + 1e-12);
         }
     }
     assert_true(up > ROWS * PIXELS / 8 && down > ROWS * PIXELS / 8);
@@ -81,8 +82,9 @@ static void a_step_matches_finite_differences(void **state) {
         double images[ROWS * PIXELS], attacked[ROWS * PIXELS], *weights = mlp->parameters;
         double *gradient = malloc(count * sizeof *gradient);
         assert_non_null(gradient);
-        mlp->ops->gather(bench.compute.device.ops_context, ROWS, PIXELS, trainer->train.images,
-                         trainer->train.labels, trainer->order, mlp->input, mlp->labels);
+        mlp->ops->gather(bench.compute.device.ops_context, ROWS, PIXELS, trainer->train.range,
+                         trainer->train.images, trainer->train.labels, trainer->order, mlp->input,
+                         mlp->labels);
         memcpy(images, mlp->input, sizeof images);
         assert_status(engine_gradients(trainer, 0, ROWS), STATUS_OK);
         memcpy(attacked, mlp->input, sizeof attacked);

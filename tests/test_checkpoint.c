@@ -27,7 +27,7 @@ static int close_compute(void **state) {
 static void open_network(struct mlp *mlp, struct config *config, const char *settings) {
     support_config(config, settings);
     assert_status(mlp_open(mlp, &compute, config, 4), STATUS_OK);
-    assert_status(mlp_initialize(mlp, INIT_UNIFORM, 1), STATUS_OK);
+    assert_status(mlp_initialize(mlp, INIT_UNIFORM, 0, 1), STATUS_OK);
 }
 
 static const char *saved(const char *name, const char *settings) {

@@ -59,6 +59,8 @@ static void mistakes_say_where_and_what(void **state) {
         {"shuffle = yes", "shuffle must be off | on"},
         {"seed = 1e3", "seed must be"},
         {"threads = 99999", "threads must be"},
+        {"init-range = -0.1", "init-range must be a number from 0"},
+        {"input-range = 0,255", "input-range must be 0,1 | -1,1, not '0,255'"},
         {"augment = yes", "augment must be off | on"},
         {"augment-scale = 60", "augment-scale must be a number from 0 to 50"},
         {"augment-gentle = 1;7", "augment-gentle must be labels from 0 to 255 with commas between them"},
@@ -206,6 +208,8 @@ static void keys_that_nothing_reads_are_named(void **state) {
         {"augment-shift=1 augment-gentle=1",
          "augment-gentle changes nothing: it is for augment on, not off\n"
          "augment-shift changes nothing: it is for augment on, not off\n"},
+        {"init=uniform init-range=0.1", ""},
+        {"init-range=0.1", "init-range changes nothing: it is for init uniform, not he\n"},
         {"backend=cuda-order tile=8 order=CR", ""},
         {"backend=serial isa=portable", "isa changes nothing: it is for backend auto or tuned, not serial\n"},
     };

@@ -11,7 +11,7 @@ static void open_engine(struct bench *bench, const char *engine, int threads, co
     assert_string_equal(bench->trainer.notice, "");
 }
 
-/* Networks of one to four layers; batches that are small, that no tile divides, that take several blocks of k, and that threads share;
+/* Networks of one to four layers; batches that are small or one image, that no tile divides, that take several blocks of k, and that threads share;
    the last batch of an epoch is a part of one. */
 static const char *const recipes[] = {
     "layers=784-10 batch-size=128 epochs=2",
@@ -20,6 +20,8 @@ static const char *const recipes[] = {
     "layers=784-64-40-50-26 batch-size=600 epochs=6 activation=tanh init=xavier",
     "layers=784-90-10 batch-size=600 epochs=6 momentum=0.9 weight-decay=0.001 lr=0.02",
     "layers=784-48-32-10 batch-size=1100 epochs=6 momentum=0.5 activation=sigmoid schedule=cosine",
+    "layers=42-50-40-30-4 batch-size=1 epochs=4 lr=0.001 activation=scaled-tanh init=uniform "
+    "init-range=0.05 input-range=-1,1",
 };
 enum { RECIPES = sizeof recipes / sizeof *recipes };
 
@@ -27,7 +29,7 @@ static void losses_of_eager(enum gemm_dtype dtype, const char *isa, double toler
     for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 2 : 1) {
         struct bench eager, fused;
         struct run_summary a, b;
-        char settings[256];
+        char settings[320];
         snprintf(settings, sizeof settings, "%s isa=%s dtype=%s log-steps=400", recipes[r], isa,
                  dtype_name(dtype));
         open_engine(&eager, "eager", 2, settings);

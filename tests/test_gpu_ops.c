@@ -124,12 +124,14 @@ static void ops_gather_and_round(void **state) {
         twin_send(&pair, images);
         twin_send(&pair, labels);
         twin_send(&pair, order);
-        for (int indexed = 0; indexed < 2; indexed++) {
+        for (int way = 0; way < 4; way++) {
+            const bool indexed = way % 2;
+            const enum input_range range = way / 2 ? INPUT_SIGNED : INPUT_UNIT;
             struct twin x = twin_stored(&pair, IMAGES * features, 1, 8);
-            pair.host_ops->gather(host, IMAGES, features, images.host, labels.host,
+            pair.host_ops->gather(host, IMAGES, features, range, images.host, labels.host,
                                   indexed ? order.host : NULL, x.host, y.host);
-            pair.gpu_ops->gather(gpu, IMAGES, features, images.gpu, labels.gpu, indexed ? order.gpu : NULL,
-                                 x.gpu, y.gpu);
+            pair.gpu_ops->gather(gpu, IMAGES, features, range, images.gpu, labels.gpu,
+                                 indexed ? order.gpu : NULL, x.gpu, y.gpu);
             twin_compare(&pair, pair.stored, x, 0);
             uint8_t got[IMAGES];
             pair.gpu.device.driver->download(&pair.gpu.device, got, y.gpu, IMAGES);

@@ -139,7 +139,7 @@ static void one_seed_on_every_device(void **state) {
     bench_open(&gpu, recipe, NULL);
     support_open(&host, "serial", 1);
     assert_status(mlp_open(&mlp, &host, &gpu.config, 4), STATUS_OK);
-    assert_status(mlp_initialize(&mlp, INIT_HE, 5), STATUS_OK);
+    assert_status(mlp_initialize(&mlp, INIT_HE, 0, 5), STATUS_OK);
     void *weights = parameters(&gpu);
     assert_memory_equal(weights, mlp.parameters, mlp.parameter_elements * sizeof(float));
     uint32_t order[50], want[50];
@@ -172,7 +172,7 @@ static void rows_of_mixed_precision(void **state) {
         bench_open(&gpu, settings, NULL);
         support_open(&host, "serial", 1);
         assert_status(mlp_open(&mlp, &host, &gpu.config, 4), STATUS_OK);
-        assert_status(mlp_initialize(&mlp, INIT_HE, 5), STATUS_OK);
+        assert_status(mlp_initialize(&mlp, INIT_HE, 0, 5), STATUS_OK);
         const struct mlp *padded = &gpu.trainer.mlp;
         assert_true(padded->layer[0].ld == 32 && padded->layer[1].ld == 24 && padded->layer[2].ld == 4);
         for (int trained = 0; trained < 2; trained++) {

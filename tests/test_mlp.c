@@ -48,7 +48,7 @@ static void open_network(struct compute *compute, struct mlp *mlp, const char *a
              dtype);
     support_config(&config, settings);
     assert_status(mlp_open(mlp, compute, &config, ROWS + 5), STATUS_OK);
-    assert_status(mlp_initialize(mlp, INIT_UNIFORM, 3), STATUS_OK);
+    assert_status(mlp_initialize(mlp, INIT_UNIFORM, 0, 3), STATUS_OK);
     set_batch(mlp);
 }
 
@@ -243,7 +243,7 @@ static void one_seed_one_network(void **state) {
     for (size_t l = 0; l < a.depth; l++)
         for (size_t i = 0; i < a.layer[l].in * a.layer[l].out; i++)
             assert_true(((float *)c.layer[l].weight)[i] == (float)((double *)a.layer[l].weight)[i]);
-    assert_status(mlp_initialize(&b, INIT_UNIFORM, 4), STATUS_OK);
+    assert_status(mlp_initialize(&b, INIT_UNIFORM, 0, 4), STATUS_OK);
     assert_true(memcmp(a.parameters, b.parameters, 64) != 0);
     mlp_close(&a);
     mlp_close(&b);
@@ -262,7 +262,7 @@ static void initial_spread(void **state) {
     assert_status(mlp_open(&mlp, &compute, &config, 1), STATUS_OK);
     const double want[] = {2.0 / 400, 2.0 / 700, 1.0 / 1200}; /* variances: uniform in +-a has a^2 / 3 */
     for (int init = INIT_HE; init <= INIT_UNIFORM; init++) {
-        assert_status(mlp_initialize(&mlp, (enum init)init, 1), STATUS_OK);
+        assert_status(mlp_initialize(&mlp, (enum init)init, 0, 1), STATUS_OK);
         const double *weight = mlp.layer[0].weight, *bias = mlp.layer[0].bias;
         double sum = 0, square = 0;
         for (size_t i = 0; i < 400 * 300; i++) {
@@ -272,6 +272,34 @@ static void initial_spread(void **state) {
         assert_near(sum / 120000 / sqrt(want[init]), 0, 5 / sqrt(120000));
         assert_near(square / 120000 / want[init], 1, 5 * sqrt(2.0 / 120000));
         assert_true((bias[5] != 0) == (init == INIT_UNIFORM));
+    }
+    mlp_close(&mlp);
+    compute_close(&compute);
+}
+
+static void a_bound_for_initial_weights(void **state) {
+    (void)state;
+    static const double BOUND = 0.05;
+    struct compute compute;
+    struct config config;
+    struct mlp mlp;
+    support_open(&compute, "serial", 1);
+    support_config(&config, "layers=400-300-10 dtype=f64");
+    assert_status(mlp_open(&mlp, &compute, &config, 1), STATUS_OK);
+    assert_status(mlp_initialize(&mlp, INIT_UNIFORM, BOUND, 1), STATUS_OK);
+    for (size_t l = 0; l < 2; l++) {
+        const struct mlp_layer *layer = &mlp.layer[l];
+        const double *weight = layer->weight, *bias = layer->bias;
+        const double count = (double)(layer->in * layer->out);
+        double low = 0, high = 0, square = 0;
+        for (size_t i = 0; i < layer->in * layer->out; i++) {
+            low = fmin(low, weight[i]);
+            high = fmax(high, weight[i]);
+            square += weight[i] * weight[i];
+        }
+        for (size_t i = 0; i < layer->out; i++) assert_true(bias[i] != 0 && fabs(bias[i]) <= BOUND);
+        assert_true(low >= -BOUND && low < -0.99 * BOUND && high <= BOUND && high > 0.99 * BOUND);
+        assert_near(square / count / (BOUND * BOUND / 3), 1, 5 * sqrt(0.8 / count));
     }
     mlp_close(&mlp);
     compute_close(&compute);
@@ -296,6 +324,7 @@ int main(void) {
         cmocka_unit_test(epilogues_are_used_where_offered),
         cmocka_unit_test(one_seed_one_network),
         cmocka_unit_test(initial_spread),
+        cmocka_unit_test(a_bound_for_initial_weights),
         cmocka_unit_test(too_large_a_network),
     };
     return cmocka_run_group_tests_name("mlp", tests, NULL, NULL);

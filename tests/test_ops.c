@@ -231,16 +231,20 @@ static void gather_by_index(void **state) {
         index[i] = (uint32_t)(i * 7 % COUNT);
     }
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
-        for (int indexed = 0; indexed < 2; indexed++) {
+        for (int way = 0; way < 4; way++) {
+            const bool indexed = way % 2, both_signs = way / 2;
             struct values x = values_make((enum gemm_dtype)dtype, COUNT * FEATURES);
             host_ops((enum gemm_dtype)dtype)
-                ->gather(&context, COUNT, FEATURES, images, labels, indexed ? index : NULL, x.data, y);
+                ->gather(&context, COUNT, FEATURES, both_signs ? INPUT_SIGNED : INPUT_UNIT, images, labels,
+                         indexed ? index : NULL, x.data, y);
             for (size_t r = 0; r < COUNT; r++) {
                 const size_t i = indexed ? index[r] : r;
                 assert_int_equal(y[r], labels[i]);
-                for (size_t j = 0; j < FEATURES; j++)
-                    assert_near(values_get(x, r * FEATURES + j), images[i * FEATURES + j] / 255.0,
+                for (size_t j = 0; j < FEATURES; j++) {
+                    const double pixel = images[i * FEATURES + j];
+                    assert_near(values_get(x, r * FEATURES + j), both_signs ? pixel / 127.5 - 1 : pixel / 255,
                                 values_roundings(1, (enum gemm_dtype)dtype));
+                }
             }
             free(x.data);
         }

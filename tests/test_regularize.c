@@ -161,7 +161,7 @@ static void open_network(struct compute *compute, struct mlp *mlp, const char *a
              activation, dtype);
     support_config(&config, settings);
     assert_status(mlp_open(mlp, compute, &config, BATCH + 5), STATUS_OK);
-    assert_status(mlp_initialize(mlp, INIT_UNIFORM, 3), STATUS_OK);
+    assert_status(mlp_initialize(mlp, INIT_UNIFORM, 0, 3), STATUS_OK);
 }
 
 static const char *const activations[] = {"relu", "tanh", "scaled-tanh", "sigmoid", "gelu", "none"};

@@ -102,12 +102,13 @@ void bench_check_curve(size_t curve, const char *how, enum gemm_dtype dtype, dou
     struct bench bench;
     struct run_summary summary;
     char settings[512];
-    snprintf(
-        settings, sizeof settings,
-        "%s layers=42-9-8-4 batch-size=16 epochs=13 lr=0.1 shuffle=off log-steps=50 dtype=%s activation=%s "
-        "momentum=%g weight-decay=%g",
-        how, dtype_name(dtype), expected_curves[curve].activation, expected_curves[curve].momentum,
-        expected_curves[curve].weight_decay);
+    const int batch = expected_curves[curve].batch, steps = (50 + batch - 1) / batch; /* of an epoch */
+    snprintf(settings, sizeof settings,
+             "%s layers=42-9-8-4 batch-size=%d epochs=%d lr=0.1 shuffle=off log-steps=50 dtype=%s "
+             "activation=%s momentum=%g weight-decay=%g input-range=%s",
+             how, batch, (50 + steps - 1) / steps, dtype_name(dtype), expected_curves[curve].activation,
+             expected_curves[curve].momentum, expected_curves[curve].weight_decay,
+             expected_curves[curve].input_range);
     bench_open(&bench, settings, NULL);
     support_set_builtin_weights(&bench.trainer.mlp);
     assert_status(bench_run(&bench, &summary), STATUS_OK);

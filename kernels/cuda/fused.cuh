@@ -30,6 +30,13 @@ struct fused_form {
 
 extern const fused_form fused_phases, fused_pair, fused_resident;
 
+/* Forms that multiply with the pixels as they are take those of range [0, 1] alone. */
+static inline bool fused_whole_pixels(const fused_network *network, char *why, size_t size) {
+    if (network->range == INPUT_UNIT) return true;
+    snprintf(why, size, "it takes pixels of input-range 0,1");
+    return false;
+}
+
 /* Hands out pieces of `base`; with NULL it only measures. */
 static inline void *fused_take(char *base, size_t *used, size_t bytes) {
     void *piece = base ? base + *used : NULL;

@@ -257,6 +257,7 @@ template <typename P> static bool set_up(phases_state *state) {
     plan->has_velocity = network.layer[0].weight_velocity != NULL;
     plan->momentum = (T)network.momentum;
     plan->weight_decay = (T)network.weight_decay;
+    plan->range = network.range;
     plan->count = network.count;
     plan->images = network.images;
     plan->labels = network.labels;

@@ -44,6 +44,7 @@ template <typename P> struct phase_plan {
     phase_layer<P> layer[FUSED_MAX_LAYERS];
     phase_shapes shapes;
     T momentum, weight_decay;
+    enum input_range range;     /* of the pixels */
     size_t count, input_stride; /* elements between the two buffers of the batch */
     const uint8_t *images, *labels;
     const uint32_t *order;
@@ -94,29 +95,37 @@ template <typename P> struct worker {
     }
 
     /* N pixels, as numbers. */
-    template <int N> __device__ static pack<T, N> numbers(pack<uint8_t, N> pixels) {
+    template <int N> __device__ pack<T, N> numbers(pack<uint8_t, N> pixels) const {
         pack<T, N> values;
 #pragma unroll
-        for (int q = 0; q < N; q++) values.value[q] = T(1.0 / 255.0) * T(pixels.value[q]);
+        for (int q = 0; q < N; q++)
+            values.value[q] = T(input_scale(plan.range)) * (T(pixels.value[q]) - T(input_offset(plan.range)));
         return values;
     }
 
-    /* The images of a step, `skip` of this block's rows left out: a warp has a row. */
+    /* The first of the images that this block gathers: from the last block on, for the first ones have the rows of the turn. */
+    __device__ static int first_image() {
+        return gridDim.x - 1 - blockIdx.x;
+    }
+
+    /* The images of a step, `skip` of this block's rows left out: a warp has a row, or the whole block where no four pixels can be read at
+       once. */
     __device__ void gather(size_t which, int skip) const {
         const matrix to = input_of(0, which);
-        const int count = rows_of(which), warps = blockDim.x / 32, thread = thread_now(), lane = thread % 32;
+        const int count = rows_of(which), thread = thread_now(), packed = plan.quads ? plan.features : 0,
+                  lane = plan.quads ? thread % 32 : thread, row = plan.quads ? thread / 32 : 0,
+                  rows_at_once = plan.quads ? blockDim.x / 32 : 1;
 #pragma unroll 1
-        for (int r = blockIdx.x + (skip + thread / 32) * gridDim.x; r < count; r += warps * gridDim.x) {
+        for (int r = first_image() + (skip + row) * gridDim.x; r < count; r += rows_at_once * gridDim.x) {
             const uint8_t *image =
                 plan.images + (size_t)__ldg(plan.order + which * plan.batch + r) * plan.features;
-            const int packed = plan.quads ? plan.features : 0;
 #pragma unroll 2
             for (int j = 4 * lane; j < packed; j += 128) {
                 const uint32_t four = __ldg(reinterpret_cast<const uint32_t *>(image + j));
                 to.put(r, j, numbers(reinterpret_cast<const pack<uint8_t, 4> &>(four)));
             }
 #pragma unroll 1
-            for (int j = packed + lane; j < plan.features; j += 32)
+            for (int j = packed + lane; j < plan.features; j += blockDim.x)
                 to.put(r, j, numbers(pack_at<1>(image + j)));
         }
     }
@@ -343,7 +352,7 @@ template <typename P> struct worker {
         const phase_layer<P> &last = plan.layer[plan.depth - 1];
         const int t = 4 * threadIdx.x, next = another ? rows_of(step + 1) : 0;
         const bool ahead =
-            plan.quads && !plan.warp_a_row && plan.features <= 4 * (int)blockDim.x && (int)blockIdx.x < next;
+            plan.quads && !plan.warp_a_row && plan.features <= 4 * (int)blockDim.x && first_image() < next;
         const T *weight = last.weight.at;
         pack<uint8_t, 4> pixels = {};
         if (plan.warp_a_row) turn_by_warps();
@@ -353,8 +362,9 @@ template <typename P> struct worker {
             weight = place;
         }
         if (ahead && t < plan.features)
-            pixels = pack_at<4>(plan.images +
-                                (size_t)plan.order[(step + 1) * plan.batch + blockIdx.x] * plan.features + t);
+            pixels =
+                pack_at<4>(plan.images +
+                           (size_t)plan.order[(step + 1) * plan.batch + first_image()] * plan.features + t);
 #pragma unroll 1
         for (int r = blockIdx.x; r < plan.batch && !plan.warp_a_row; r += gridDim.x) {
             if (r < rows) {
@@ -364,7 +374,7 @@ template <typename P> struct worker {
             }
         }
         if (!another) return;
-        if (ahead && t < plan.features) input_of(0, step + 1).put(blockIdx.x, t, numbers(pixels));
+        if (ahead && t < plan.features) input_of(0, step + 1).put(first_image(), t, numbers(pixels));
         gather(step + 1, ahead);
         gather_labels(step + 1);
     }

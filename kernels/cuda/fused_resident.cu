@@ -148,6 +148,7 @@ static const double EXCHANGE = 0.55e-6; /* seconds */
 static double resident_estimate(const tuned_context *context, const fused_network *network, char *why,
                                 size_t size) {
     resident_plan plan = {};
+    if (!fused_whole_pixels(network, why, size)) return 0;
     if (network->depth != 2 || network->dtype != GEMM_F32 || network->precision != GEMM_TRUE ||
         network->batch > (size_t)ROWS || network->layer[1].out > (size_t)CLASSES ||
         network->layer[0].out > (size_t)UNITS * context->processors ||

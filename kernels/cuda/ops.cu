@@ -10,9 +10,9 @@ static const unsigned THREADS = 256;
 
 /* WIDE pixels a thread and turn, where rows start at multiples of WIDE. */
 template <typename T, int WIDE>
-__global__ void gather_kernel(size_t rows, size_t features, const uint8_t *images, const uint8_t *labels,
-                              const uint32_t *index, T *x, uint8_t *y) {
-    const real<T> scale = real<T>(1.0 / 255.0);
+__global__ void gather_kernel(size_t rows, size_t features, enum input_range range, const uint8_t *images,
+                              const uint8_t *labels, const uint32_t *index, T *x, uint8_t *y) {
+    const real<T> scale = real<T>(input_scale(range)), offset = real<T>(input_offset(range));
     for (size_t r = (size_t)blockIdx.x * blockDim.y + threadIdx.y; r < rows;
          r += (size_t)gridDim.x * blockDim.y) {
         const size_t i = index ? index[r] : r;
@@ -20,7 +20,7 @@ __global__ void gather_kernel(size_t rows, size_t features, const uint8_t *image
             const pack<uint8_t, WIDE> in = pack_at<WIDE>(images + i * features + j);
             pack<T, WIDE> out;
 #pragma unroll
-            for (int p = 0; p < WIDE; p++) out.value[p] = T(scale * real<T>(in.value[p]));
+            for (int p = 0; p < WIDE; p++) out.value[p] = T(scale * (real<T>(in.value[p]) - offset));
             pack_at<WIDE>(x + r * features + j) = out;
         }
         if (threadIdx.x == 0) y[r] = labels[i];
@@ -28,17 +28,17 @@ __global__ void gather_kernel(size_t rows, size_t features, const uint8_t *image
 }
 
 template <typename T>
-static void gather(void *opaque, size_t rows, size_t features, const uint8_t *images, const uint8_t *labels,
-                   const uint32_t *index, void *x, uint8_t *y) {
+static void gather(void *opaque, size_t rows, size_t features, enum input_range range, const uint8_t *images,
+                   const uint8_t *labels, const uint32_t *index, void *x, uint8_t *y) {
     cuda_ops_context *context = open_ops(opaque);
     const dim3 block(128, 2);
     const unsigned grid = cuda_grid_for(rows, block.y);
     if (packs_fit(images, features, features, 4)) {
         gather_kernel<T, 4>
-            <<<grid, block, 0, context->stream>>>(rows, features, images, labels, index, (T *)x, y);
+            <<<grid, block, 0, context->stream>>>(rows, features, range, images, labels, index, (T *)x, y);
     } else {
         gather_kernel<T, 1>
-            <<<grid, block, 0, context->stream>>>(rows, features, images, labels, index, (T *)x, y);
+            <<<grid, block, 0, context->stream>>>(rows, features, range, images, labels, index, (T *)x, y);
     }
     CUDA_LAUNCHED(&context->fault, "gather_kernel");
 }

@@ -317,7 +317,7 @@ static void fetch(const struct worker *worker, size_t step) {
     const size_t rows = rows_of(network, step), share = state->input_stride ? 1 : worker->team,
                  part = state->input_stride ? 0 : worker->me;
     const size_t first = begin(rows, share, part), count = begin(rows, share, part + 1) - first;
-    state->ops->gather(&one, count, network->features, network->images, network->labels,
+    state->ops->gather(&one, count, network->features, network->range, network->images, network->labels,
                        network->order + step * network->batch + first,
                        row_of(state, pixels_of(worker), network->features, first), labels_of(worker) + first);
 }

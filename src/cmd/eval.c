@@ -234,10 +234,23 @@ static enum status parse_strength(const char *text, const struct evaluator *eval
 
 static enum status run_eval(int argc, char **argv) {
     static struct evaluator eval = {.tta_strength = 0.5};
-    static const char *const keys[] = {"data",          "backend",         "threads",       "layers",
-                                       "activation",    "input-size",      "seed",          "augment-elastic",
-                                       "augment-sigma", "augment-rotate",  "augment-shear", "augment-scale",
-                                       "augment-shift", "target-accuracy", "log",           NULL};
+    static const char *const keys[] = {"data",
+                                       "backend",
+                                       "threads",
+                                       "layers",
+                                       "activation",
+                                       "input-size",
+                                       "input-range",
+                                       "seed",
+                                       "augment-elastic",
+                                       "augment-sigma",
+                                       "augment-rotate",
+                                       "augment-shear",
+                                       "augment-scale",
+                                       "augment-shift",
+                                       "target-accuracy",
+                                       "log",
+                                       NULL};
     const char *misclassified = NULL, *tta = NULL, *strength = NULL, *validation = NULL;
     struct mistakes_wanted wanted = {0};
     struct option_words paths;

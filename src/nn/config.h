@@ -35,8 +35,9 @@ struct label_set {
 
 struct config {
     struct layer_list layers;
-    int activation; /* enum activation */
-    int init;       /* enum init */
+    int activation;    /* enum activation */
+    int init;          /* enum init */
+    double init_range; /* of INIT_UNIFORM; 0: 1 / sqrt(in) */
     int64_t epochs, batch_size;
     int optimizer; /* enum optimizer_choice */
     double learning_rate, momentum, weight_decay;
@@ -59,6 +60,7 @@ struct config {
     double augment_scale;                                 /* percent */
     struct label_set augment_gentle;
     int64_t input_size; /* pixels; 0: that of the images */
+    int input_range;    /* enum input_range */
     int dtype;          /* enum gemm_dtype */
     char data[CONFIG_TEXT], backend[CONFIG_TEXT];
     int64_t threads; /* 0: as many as may be used */

@@ -106,6 +106,7 @@ enum { MOST_READERS = 3 };
 static const struct reader {
     const char *choice, *values[MOST_READERS], *keys[8];
 } readers[] = {
+    {"init", {"uniform"}, {"init-range"}},
     {"optimizer", {"adam", "adamw"}, {"beta1", "beta2", "epsilon"}},
     {"schedule", {"step"}, {"lr-step-epochs"}},
     {"schedule", {"step", "exponential"}, {"lr-gamma"}},

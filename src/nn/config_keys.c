@@ -6,6 +6,7 @@
 
 static const char *const activations[] = {"none", "relu", "tanh", "scaled-tanh", "sigmoid", "gelu", NULL};
 static const char *const inits[] = {"he", "xavier", "uniform", NULL};
+static const char *const input_ranges[] = {"0,1", "-1,1", NULL};
 static const char *const optimizers[] = {"sgd", "adam", "adamw", NULL};
 static const char *const schedules[] = {"constant", "step", "cosine", "exponential", "one-cycle", NULL};
 static const char *const switches[] = {"off", "on", NULL};
@@ -32,6 +33,8 @@ static const struct config_key keys[] = {
      "of the hidden layers; scaled-tanh is 1.7159 tanh(2x/3)"},
     {"init", NULL, KEY_CHOICE, RECIPE, AT(init), 0, 0, inits, "he", NULL,
      "he: normal, sd sqrt(2/in); xavier: uniform, sqrt(6/(in+out)); uniform: 1/sqrt(in), biases too"},
+    {"init-range", NULL, KEY_REAL, RECIPE, AT(init_range), 0, 1e6, NULL, "0", "X",
+     "for init = uniform: weights and biases are uniform in [-X, X]; 0: X is 1/sqrt(in)"},
     {"epochs", NULL, KEY_INT, RECIPE, AT(epochs), 0, 1e9, NULL, "20", "N", "passes over the training set"},
     {"batch-size", "batch", KEY_INT, RECIPE, AT(batch_size), 1, 1e9, NULL, "128", "IMAGES",
      "images a step; more than there are means all of them"},
@@ -89,7 +92,8 @@ static const struct config_key keys[] = {
     {"label-smoothing", NULL, KEY_REAL, RECIPE, AT(label_smoothing), 0, 1, NULL, "0", "X",
      "the target is 1 - X of the label, and X spread over all classes; in training alone"},
     {"adversarial", NULL, KEY_REAL, RECIPE, AT(adversarial), 0, 1, NULL, "0", "X",
-     "train in each step, with equal weight, on its images and on these with every pixel (0 to 1) moved by X "
+     "train in each step, with equal weight, on its images and on these with every pixel moved by X, a part "
+     "of its range, "
      "where it makes the loss larger: along the sign of the gradient (arXiv 1412.6572); 0: off"},
     {"seed", NULL, KEY_INT, RECIPE, AT(seed), 0, 9e15, NULL, "1", "N",
      "of initial weights, batch order, dropout and augmentation, the same on every backend"},
@@ -113,6 +117,8 @@ static const struct config_key keys[] = {
      "in x and y apart, at most"},
     {"input-size", NULL, KEY_INT, RECIPE, AT(input_size), 0, AUGMENT_MOST_SIDE, NULL, "0", "PIXELS",
      "resize all images to N x N, bilinearly; 0: as they are"},
+    {"input-range", NULL, KEY_CHOICE, RECIPE, AT(input_range), 0, 0, input_ranges, "0,1", NULL,
+     "what the network reads of a pixel from 0 to 255: 0,1: pixel/255; -1,1: pixel/127.5 - 1"},
     {"validation", NULL, KEY_INT, RECIPE, AT(validation), 0, 1e9, NULL, "0", "IMAGES",
      "off the end of the training set, to choose by; the test set is then read once, at the end"},
     {"patience", NULL, KEY_INT, RECIPE, AT(patience), 0, 1e9, NULL, "0", "EPOCHS",

@@ -27,8 +27,9 @@ static enum status there_and_back(struct trainer *trainer, size_t step, size_t r
 enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) {
     struct mlp *mlp = &trainer->mlp;
     struct device *device = &trainer->compute->device;
-    mlp->ops->gather(device->ops_context, rows, trainer->train.features, trainer->train.images,
-                     trainer->train.labels, trainer->order + step * trainer->batch, mlp->input, mlp->labels);
+    mlp->ops->gather(device->ops_context, rows, trainer->train.features, trainer->train.range,
+                     trainer->train.images, trainer->train.labels, trainer->order + step * trainer->batch,
+                     mlp->input, mlp->labels);
     device_lap(device, PART_BATCH);
     enum status status = there_and_back(trainer, step, rows, false);
     if (mlp->adversarial == 0) return status;
@@ -102,6 +103,7 @@ static struct fused_network network_of(const struct trainer *trainer) {
                                     .batch = trainer->batch,
                                     .count = trainer->train.count,
                                     .features = trainer->train.features,
+                                    .range = trainer->train.range,
                                     .images = trainer->train.images,
                                     .labels = trainer->train.labels,
                                     .order = trainer->order,

@@ -67,9 +67,9 @@ enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct conf
 void mlp_close(struct mlp *mlp);
 
 /* Draws the initial weights: the same doubles for a seed whatever dtype or device, cast once. Biases are
-   zero, but uniform like the weights for INIT_UNIFORM. He et al. 2015 (arXiv 1502.01852), Glorot and Bengio
-   2010. */
-enum status mlp_initialize(struct mlp *mlp, enum init init, uint64_t seed);
+   zero, but uniform like the weights for INIT_UNIFORM, whose bound is `range`, or 1 / sqrt(in) if that is 0. He et al. 2015
+   (arXiv 1502.01852), Glorot and Bengio 2010. */
+enum status mlp_initialize(struct mlp *mlp, enum init init, double range, uint64_t seed);
 
 /* Adds an arena, zeroed, that is freed with the network and saved in its checkpoints. */
 enum status mlp_keep(struct mlp *mlp, const char *prefix, enum mlp_absent absent, void **memory);

@@ -6,7 +6,7 @@
 #include "src/base/text.h"
 #include "src/nn/mlp.h"
 
-static double draw(struct rng *rng, enum init init, const struct mlp_layer *layer) {
+static double draw(struct rng *rng, enum init init, double range, const struct mlp_layer *layer) {
     const double in = (double)layer->in, out = (double)layer->out;
     switch (init) {
     case INIT_HE:
@@ -14,12 +14,12 @@ static double draw(struct rng *rng, enum init init, const struct mlp_layer *laye
     case INIT_XAVIER:
         return sqrt(6 / (in + out)) * (2 * rng_uniform(rng) - 1);
     case INIT_UNIFORM:
-        return (2 * rng_uniform(rng) - 1) / sqrt(in);
+        return range > 0 ? range * (2 * rng_uniform(rng) - 1) : (2 * rng_uniform(rng) - 1) / sqrt(in);
     }
     return 0;
 }
 
-enum status mlp_initialize(struct mlp *mlp, enum init init, uint64_t seed) {
+enum status mlp_initialize(struct mlp *mlp, enum init init, double range, uint64_t seed) {
     struct device *device = &mlp->compute->device;
     const size_t bytes = mlp->parameter_elements * dtype_size(mlp->dtype);
     char *values = calloc(bytes, 1);
@@ -31,9 +31,10 @@ enum status mlp_initialize(struct mlp *mlp, enum init init, uint64_t seed) {
              *bias = mlp_counterpart(mlp, layer->bias, values);
         for (size_t i = 0; i < layer->in; i++)
             for (size_t j = 0; j < layer->out; j++)
-                dtype_set(mlp->dtype, weight, i * layer->ld + j, draw(&rng, init, layer));
+                dtype_set(mlp->dtype, weight, i * layer->ld + j, draw(&rng, init, range, layer));
         if (init == INIT_UNIFORM)
-            for (size_t i = 0; i < layer->out; i++) dtype_set(mlp->dtype, bias, i, draw(&rng, init, layer));
+            for (size_t i = 0; i < layer->out; i++)
+                dtype_set(mlp->dtype, bias, i, draw(&rng, init, range, layer));
     }
     device->driver->upload(device, mlp->parameters, values, bytes);
     mlp_parameters_changed(mlp);

@@ -29,7 +29,8 @@ enum status samples_open(struct samples *samples, struct device *device, const s
     const struct device_driver *driver = device->driver;
     *samples = (struct samples){.count = set->count,
                                 .height = config_input_side(config, set->height),
-                                .width = config_input_side(config, set->width)};
+                                .width = config_input_side(config, set->width),
+                                .range = (enum input_range)config->input_range};
     samples->features = samples->height * samples->width;
     samples->images = driver->alloc(device, samples->count * samples->features);
     samples->labels = samples->images ? driver->alloc(device, set->count) : NULL;
@@ -70,7 +71,7 @@ static enum status evaluate_batch(const struct samples *samples, struct mlp *mlp
                                   size_t first, size_t rows) {
     struct device *device = &mlp->compute->device;
     const struct mlp_layer *last = mlp_last(mlp);
-    mlp->ops->gather(device->ops_context, rows, samples->features,
+    mlp->ops->gather(device->ops_context, rows, samples->features, samples->range,
                      samples->images + first * samples->features, samples->labels + first, NULL, mlp->input,
                      mlp->labels);
     const enum status status = mlp_forward(mlp, rows, NULL);

@@ -7,6 +7,7 @@
 
 struct samples {
     size_t count, height, width, features; /* of an image as the network reads it; height x width */
+    enum input_range range;                /* that the network reads pixels in */
     uint8_t *images;                       /* device, [count][features] */
     uint8_t *labels;                       /* device, [count] */
 };

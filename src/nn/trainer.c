@@ -157,7 +157,8 @@ static enum status open_all(struct trainer *trainer, const struct dataset_pair *
             early_stopping_open(&trainer->stopping, &trainer->mlp, &trainer->optimizer, config->patience);
     if (!status) status = open_epoch_buffers(trainer);
     if (!status && !resume)
-        status = mlp_initialize(&trainer->mlp, (enum init)config->init, (uint64_t)config->seed);
+        status = mlp_initialize(&trainer->mlp, (enum init)config->init, config->init_range,
+                                (uint64_t)config->seed);
     if (!status && resume) status = checkpoint_restore(resume, &trainer->mlp, &trainer->state);
     if (!config->patience) trainer->state.best = (struct best_epoch){0};
     if (!status && resume)

@@ -3,7 +3,7 @@
 
   mlp_numpy.py builtin                      the loss curve that tests/test_training.c expects, as C
   mlp_numpy.py run --init INIT.safetensors --data DIR [--steps 50] [--batch 128] [--lr 0.1] [--momentum 0]
-                   [--decay 0] [--activation relu] [--compare LOG.jsonl]
+                   [--decay 0] [--activation relu] [--input-range 0,1|-1,1] [--compare LOG.jsonl]
                                             the losses of the first steps in file order from saved initial weights;
                                             --compare prints the largest relative difference to a --log of Tessera
 
@@ -24,15 +24,17 @@ ACTIVATIONS = {  # value, derivative
     'gelu': (lambda z: z * PHI(z), lambda z: PHI(z) + z * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)),
 }
 
+INPUTS = {'0,1': lambda pixels: pixels / 255, '-1,1': lambda pixels: pixels / 127.5 - 1}
 
-def losses(weights, biases, images, labels, steps, batch, lr, momentum, decay, activation):
+
+def losses(weights, biases, images, labels, steps, batch, lr, momentum, decay, activation, input_range):
     """Mean cross-entropy of each batch, before its update. weights[l] is [in, out]."""
     act, slope = ACTIVATIONS[activation]
     params = [p for pair in zip(weights, biases) for p in pair]
     velocity = [np.zeros_like(p) for p in params]
     out, at = [], 0
     for _ in range(steps):
-        x, y = images[at:at + batch] / 255.0, labels[at:at + batch]
+        x, y = INPUTS[input_range](images[at:at + batch]), labels[at:at + batch]
         at = at + batch if at + batch < len(images) else 0
         inputs, zs = [x], []
         for l in range(len(weights)):
@@ -71,16 +73,18 @@ def builtin_problem():
 
 def print_builtin():
     print('/* Written by tests/reference/mlp_numpy.py builtin: do not edit. */')
-    print('static const struct {\n    const char *activation;\n    double momentum, weight_decay;\n    double loss[50];\n'
-          '} expected_curves[] = {')
-    for activation in ACTIVATIONS:
-        for momentum, decay in ((0, 0), (0.9, 0.001)):
-            weights, biases, images, labels = builtin_problem()
-            curve = losses(weights, biases, images, labels, 50, 16, 0.1, momentum, decay, activation)
-            print(f'    {{"{activation}", {momentum}, {decay},\n     {{', end='')
-            for i in range(0, 50, 5):
-                print(('\n      ' if i else '') + ', '.join(repr(v) for v in curve[i:i + 5]) + (',' if i < 45 else ''), end='')
-            print('}},')
+    print('static const struct {\n    const char *activation;\n    double momentum, weight_decay;\n    int batch;\n'
+          '    const char *input_range;\n    double loss[50];\n} expected_curves[] = {')
+    recipes = [(activation, momentum, decay, 16, '0,1') for activation in ACTIVATIONS
+               for momentum, decay in ((0, 0), (0.9, 0.001))]
+    recipes += [('scaled-tanh', 0, 0, 1, '-1,1'), ('tanh', 0.9, 0.001, 16, '-1,1')]
+    for activation, momentum, decay, batch, input_range in recipes:
+        weights, biases, images, labels = builtin_problem()
+        curve = losses(weights, biases, images, labels, 50, batch, 0.1, momentum, decay, activation, input_range)
+        print(f'    {{"{activation}", {momentum}, {decay}, {batch}, "{input_range}",\n     {{', end='')
+        for i in range(0, 50, 5):
+            print(('\n      ' if i else '') + ', '.join(repr(v) for v in curve[i:i + 5]) + (',' if i < 45 else ''), end='')
+        print('}},')
     print('};')
 
 
@@ -116,7 +120,7 @@ def run(args):
     images = images.reshape(len(images), -1).astype(float)
     labels = read_idx(args.data, 'train-labels-idx1-ubyte').astype(int)
     curve = losses(weights, biases, images, labels, args.steps, args.batch, args.lr, args.momentum, args.decay,
-                   args.activation)
+                   args.activation, args.input_range)
     if not args.compare:
         print('\n'.join(f'{s} {v!r}' for s, v in enumerate(curve, 1)))
         return
@@ -138,6 +142,7 @@ if __name__ == '__main__':
     for name, value in (('lr', 0.1), ('momentum', 0), ('decay', 0)):
         flags.add_argument('--' + name, type=float, default=value)
     flags.add_argument('--activation', default='relu', choices=ACTIVATIONS)
+    flags.add_argument('--input-range', default='0,1', choices=INPUTS)
     flags.add_argument('--compare')
     arguments = parser.parse_args()
     print_builtin() if arguments.command == 'builtin' else run(arguments)
