@@ -26,6 +26,7 @@ PUBLISHED = {
 
 # log, name, images; the first of GPU_LOGS or CPU_LOGS that has it
 OURS = [
+    ("committee-tta", "deformed"),
     ("committee", "deformed"),
     ("record-tta", "deformed"),
     ("record", "deformed"),
@@ -70,17 +71,19 @@ def of_seeds(path):
     text = f"**{mean:.1f}** ± {binomial(mean):.1f}, {len(wrong)} seeds: {wrong[0]} to {wrong[-1]}, sd {spread:.1f}"
     if len(wrong) == 1:
         text = f"**{wrong[0]}** ± {binomial(wrong[0]):.1f}, one seed"
-    return mean, text, duration(seconds)
+    return mean, text, duration(seconds) if seconds else "as above"
 
 
 def of_log(path):
     """A log of train: the last line that sums up."""
     with open(path, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
-    last = [line for line in lines if line["type"] in ("ensemble", "summary")][-1]
+    last = [line for line in lines if line["type"] in ("ensemble", "summary", "evaluation")][-1]
     wrong = last["test_total"] - last["test_correct"]
     if last["type"] == "ensemble":
         return wrong, f"**{wrong}** ± {binomial(wrong):.1f}", f"{duration(last['seconds'])}, all of them"
+    if last["type"] == "evaluation":
+        return wrong, f"**{wrong}** ± {binomial(wrong):.1f}", "as above"
     seconds = sum(line["seconds"] for line in lines if line["type"] == "epoch")
     return wrong, f"**{wrong}** ± {binomial(wrong):.1f}, one seed", duration(seconds)
 
@@ -96,11 +99,12 @@ def ours(folders):
                 wrong, text, time = of_seeds(base + ".txt")
             else:
                 continue
-            config, _, how = name.partition("-tta")
+            config = name.removesuffix("-tta")
             what = f"`configs/{config}.cfg`" + (" and `eval --tta`" if name.endswith("-tta") else "")
-            if name == "committee":
-                what += f", {setting(name, 'ensemble')} networks"
-            yield images, wrong, (what, setting(config, "layers"), text, f"{time}, {machine}")
+            if config == "committee":
+                what += f", {setting(config, 'ensemble')} networks"
+            where = time if name.endswith("-tta") else f"{time}, {machine}"
+            yield images, wrong, (what, setting(config, "layers").split()[0], text, where)
             break
 
 

@@ -15,6 +15,7 @@ validation="--config configs/validation.cfg"
 high="--config configs/high-throughput.cfg"
 [ $# -ge 2 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
 logs=$2
+seeds=${SEEDS:-1 2 3 4 5}
 
 names=("${@:3}")
 wanted() { [ ${#names[@]} -eq 0 ] || [[ " ${names[*]} " == *" $1 "* ]]; }
@@ -34,24 +35,42 @@ run() {
     "$train" "$@" --log "$logs/$name.jsonl" >"$logs/$name.txt"
 }
 
-# fast NAME CONFIG [FLAGS..]: the whole process, from start to end, and training in it, on five seeds; SEED in the flags is the seed
+# spread NAME COMMAND: the table of lines "seed accuracy start end seconds-of-training", and what they are together
+spread() {
+    awk -v command="$2" '
+        function line(name, unit, n, sum, squares) {
+            printf "%s: mean %.3f %s", name, sum / n, unit
+            if (n > 1) printf ", standard deviation %.3f", sqrt((squares - sum * sum / n) / (n - 1))
+            print ""
+        }
+        NR == 1 { print "$ time " command; print "seed  test accuracy  seconds of training  of the whole process" }
+        { t = $4 - $3; printf "%4d  %11.2f %%  %19.4f  %20.2f\n", $1, $2, $5, t; n++; a += $2; aa += $2 * $2; s += t; ss += t * t; e += $5; ee += $5 * $5 }
+        END { line("test accuracy", "%", n, a, aa); line("training", "s", n, e, ee); line("process", "s", n, s, ss) }' >"$logs/$1.txt"
+}
+
+# fast NAME CONFIG [FLAGS..]: the whole process, from start to end, and training in it, on SEEDS (five); SEED in the flags is the seed
 fast() {
     wanted "$1" || return 0
     echo "  $1"
     local seed start accuracy log more=("${@:3}")
     log=$(mktemp)
-    for seed in 1 2 3 4 5; do
+    for seed in $seeds; do
         start=$(date +%s.%N)
         accuracy=$("$train" --config "$2" --seed "$seed" --log "$log" "${more[@]//SEED/$seed}" | awk '/^test accuracy/ { print $4 }')
         echo "$seed ${accuracy:?} $start $(date +%s.%N) $(sed -n '/"type":"epoch"/s/.*"seconds":\([^,]*\),.*/\1/p' "$log" | awk '{ s += $1 } END { print s }')"
-    done | awk -v config="$2" '
-        function spread(name, unit, n, sum, squares) {
-            printf "%s: mean %.3f %s, standard deviation %.3f\n", name, sum / n, unit, sqrt((squares - sum * sum / n) / (n - 1))
-        }
-        NR == 1 { print "$ time ./train --config " config " --seed 1..5"; print "seed  test accuracy  seconds of training  of the whole process" }
-        { t = $4 - $3; printf "%4d  %11.2f %%  %19.4f  %20.2f\n", $1, $2, $5, t; n++; a += $2; aa += $2 * $2; s += t; ss += t * t; e += $5; ee += $5 * $5 }
-        END { spread("test accuracy", "%", n, a, aa); spread("training", "s", n, e, ee); spread("process", "s", n, s, ss) }' >"$logs/$1.txt"
+    done | spread "$1" "./train --config $2 --seed ${seeds// /,}"
     rm "$log"
+}
+
+# views NAME FOLDER: the checkpoints of seeds in a folder, each asked about the image as it is and in 32 deformations
+views() {
+    echo "  $1"
+    local seed start accuracy
+    for seed in $seeds; do
+        start=$(date +%s.%N)
+        accuracy=$("$train" eval "$2/$seed.safetensors" --backend cuda-tuned --tta 32 | awk '/^test accuracy/ { print $4 }')
+        echo "$seed ${accuracy:?} $start $(date +%s.%N) 0"
+    done | spread "$1" "./train eval SEED.safetensors --tta 32"
 }
 
 # peers: NumPy and PyTorch beside ours, only where it is asked for by name: six minutes, and Python packages (PYTHON names the interpreter)
@@ -78,23 +97,38 @@ ensembles() {
     done
 }
 
-# record: accuracy and not speed, by name too: three minutes on a GPU
+# record: accuracy and not speed, by name too: five minutes on a GPU. The test set is read once for each network, after its last epoch; then
+# once more for the views, and for the picture of what the committee gets wrong.
 record() {
     [[ " ${names[*]} " == *" record "* ]] || return 0
     local saved
     saved=$(mktemp -d)
+    names+=(committee committee-tta mistakes no-augmentation)
     fast record configs/record.cfg --save "$saved/SEED.safetensors"
-    echo "  committee"
-    "$train" eval "$saved"/[1-5].safetensors --misclassified 12 --log "$logs/committee.jsonl" >"$logs/committee.txt"
-    "$train" eval "$saved"/[1-5].safetensors --picture "$logs/mistakes.png" >/dev/null
+    views record-tta "$saved"
+    run committee --config configs/committee.cfg --save "$saved/committee.safetensors"
+    run mistakes eval "$saved"/committee-seed*.safetensors --picture "$logs/mistakes.png"
+    run committee-tta eval "$saved"/committee-seed*.safetensors --backend cuda-tuned --tta 32
     rm -r "$saved"
-    names+=(no-augmentation)
     fast no-augmentation configs/no-augmentation.cfg
+}
+
+# evening: accuracy on two CPU cores, by name too: ten minutes a seed
+evening() {
+    [[ " ${names[*]} " == *" cpu-evening "* ]] || return 0
+    fast cpu-evening configs/cpu-evening.cfg
+}
+
+# ciresan: the recipe of 2010, by name too: six minutes on a GPU
+ciresan() {
+    [[ " ${names[*]} " == *" ciresan-2010 "* ]] || return 0
+    run ciresan-2010 --config configs/ciresan-2010.cfg
 }
 
 measure() {
     mkdir -p "$logs"
-    [ ${#names[@]} -gt 0 ] || find "$logs" \( -name '*.jsonl' -o -name '*.txt' \) ! -name 'peers-*' ! -name 'ensemble-*' ! -name 'record.*' ! -name 'committee.*' ! -name 'no-augmentation.*' -delete
+    [ ${#names[@]} -gt 0 ] || find "$logs" \( -name '*.jsonl' -o -name '*.txt' \) ! -name 'peers-*' ! -name 'ensemble-*' ! -name 'record*' ! -name 'committee*' ! -name 'mistakes.*' ! -name 'no-augmentation.*' \
+        ! -name 'ciresan-2010.*' ! -name 'cpu-evening.*' -delete
     model="" gpu=""
     model=$(mktemp --suffix .safetensors)
     trap 'rm -f "$model"' EXIT
@@ -113,6 +147,8 @@ measure() {
     gpu_peers
     ensembles
     record
+    ciresan
+    evening
     run compare-validation compare $validation --backends all
     if [ -n "$gpu" ]; then
         run compare-validation-host compare $validation --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas,openblas \
