@@ -107,6 +107,7 @@ record() {
     fast record configs/record.cfg --save "$saved/SEED.safetensors"
     views record-tta "$saved"
     run committee --config configs/committee.cfg --save "$saved/committee.safetensors"
+    sed -i "/\"type\":\"epoch\"/d" "$logs/committee.jsonl" # 4,200 of them
     run mistakes eval "$saved"/committee-seed*.safetensors --picture "$logs/mistakes.png"
     run committee-tta eval "$saved"/committee-seed*.safetensors --backend cuda-tuned --tta 32
     rm -r "$saved"
