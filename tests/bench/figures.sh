@@ -186,6 +186,8 @@ write() {
     files=("${files[@]/#/$logs/}")
     "$train" report "${files[@]/%/.jsonl}" -o "$logs/report.html"
     "$train" report "${files[@]/%/.jsonl}" --tables README.md --tag "$tag"
+    tests/bench/accuracy.py docs/figures/h100 docs/figures/cpu >docs/figures/accuracy.md
+    "$train" report "${files[@]/%/.jsonl}" --tables README.md --tag accuracy
 }
 
 case $1 in
