@@ -100,7 +100,7 @@ static void shapes_are_those_of_a_step(void **state) {
     (void)state;
     struct gemm_shape shapes[SHAPES_MOST];
     const struct layer_list layers = {.count = 3, .width = {784, 128, 10}};
-    assert_int_equal(shapes_of_training(&layers, 64, "validation", shapes), 5);
+    assert_int_equal(shapes_of_training(&layers, false, 64, "validation", shapes), 5);
     assert_true(shapes[0].op == GEMM_NN && shapes[0].m == 64 && shapes[0].n == 128 && shapes[0].k == 784);
     assert_true(shapes[1].op == GEMM_TN && shapes[1].m == 784 && shapes[1].n == 128 && shapes[1].k == 64);
     assert_true(shapes[4].op == GEMM_NT && shapes[4].m == 64 && shapes[4].n == 128 && shapes[4].k == 10);

@@ -85,8 +85,8 @@ static void images_that_were_trained_on_are_named(void **state) {
     assert_int_equal(RUN("eval %s --validation 301", model), 2);
     assert_says(output, "has 300 training images");
     assert_int_equal(RUN("eval %s --validation some", model), 2);
-    assert_int_equal(RUN("eval %s --validation 60 --target-accuracy 1", model),
-                     strstr(output, "60/60") ? 0 : 6);
+    const int exited = RUN("eval %s --validation 60 --target-accuracy 1", model);
+    assert_int_equal(exited, strstr(output, "60/60") ? 0 : 6);
     assert_says(output, "validation accuracy");
 }
 

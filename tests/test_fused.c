@@ -20,6 +20,7 @@ static const char *const recipes[] = {
     "layers=784-64-40-50-26 batch-size=600 epochs=6 activation=tanh init=xavier",
     "layers=784-90-10 batch-size=600 epochs=6 momentum=0.9 weight-decay=0.001 lr=0.02",
     "layers=784-48-32-10 batch-size=1100 epochs=6 momentum=0.5 activation=sigmoid schedule=cosine",
+    "layers=784-70-33-40-10 batch-size=1100 epochs=5 lr=0.2",
     "layers=42-50-40-30-4 batch-size=1 epochs=4 lr=0.001 activation=scaled-tanh init=uniform "
     "init-range=0.05 input-range=-1,1",
 };

@@ -153,50 +153,92 @@ static void one_seed_on_every_device(void **state) {
     bench_close(&gpu);
 }
 
-/* In mixed precision rows are multiples of 16 bytes: the weights are those of the host, and the padding stays zero. */
+/* An arena of the padded network holds what one of the dense network does, and zeros between. */
+static void assert_same_arena(const struct mlp *padded, void *arena, const struct mlp *dense, void *want) {
+    for (size_t l = 0; l < padded->depth; l++) {
+        const struct mlp_layer *layer = &padded->layer[l], *of = &dense->layer[l];
+        const float *weight = mlp_counterpart(padded, layer->weight, arena),
+                    *bias = mlp_counterpart(padded, layer->bias, arena),
+                    *want_weight = mlp_counterpart(dense, of->weight, want),
+                    *want_bias = mlp_counterpart(dense, of->bias, want);
+        for (size_t i = 0; i < mlp_input_ld(padded, l); i++)
+            for (size_t j = 0; j < layer->ld; j++)
+                assert_true(weight[i * layer->ld + j] ==
+                            (i < layer->in && j < layer->out ? want_weight[i * layer->out + j] : 0));
+        for (size_t j = 0; j < layer->ld; j++) assert_true(bias[j] == (j < layer->out ? want_bias[j] : 0));
+    }
+}
+
+/* Training has reached the last row and the last column of every layer. */
+static void assert_all_trained(const struct mlp *mlp, void *before, void *after) {
+    for (size_t l = 0; l < mlp->depth; l++) {
+        const struct mlp_layer *layer = &mlp->layer[l];
+        const float *x = mlp_counterpart(mlp, layer->weight, before),
+                    *y = mlp_counterpart(mlp, layer->weight, after);
+        size_t row = 0, column = 0;
+        for (size_t j = 0; j < layer->out; j++)
+            row += x[(layer->in - 1) * layer->ld + j] != y[(layer->in - 1) * layer->ld + j];
+        for (size_t i = 0; i < layer->in; i++)
+            column += x[i * layer->ld + layer->out - 1] != y[i * layer->ld + layer->out - 1];
+        assert_true(row > 0 && column > 0);
+    }
+}
+
+/* In mixed precision rows are multiples of 16 bytes. The weights are those of the host, before training and, through a checkpoint,
+   after it, with all that is kept beside them; and back. */
 static void rows_of_mixed_precision(void **state) {
     (void)state;
-    static const char *const recipes[] = {"activation=relu momentum=0.9 max-norm=1.5 lr=0.1",
-                                          "activation=tanh optimizer=adamw lr=0.01 clip-norm=0.5",
-                                          "activation=gelu adversarial=0.1 weight-decay=0.1 lr=0.05"};
+    static const char *const recipes[] = {
+        "activation=relu momentum=0.9 max-norm=1.5 lr=0.1",
+        "activation=tanh optimizer=adamw lr=0.01 clip-norm=0.5 ema-decay=0.9",
+        "activation=gelu adversarial=0.1 weight-decay=0.1 lr=0.05"};
+    char path[256];
     gpu_needed();
+    snprintf(path, sizeof path, "%s", support_path("padded.safetensors"));
     for (size_t r = 0; r < 3; r++) {
-        struct bench gpu;
+        struct bench gpu, host, back;
         struct run_summary summary;
-        struct compute host;
-        struct mlp mlp;
-        char settings[256];
+        struct checkpoint checkpoint;
+        char settings[512], twin[512];
+        snprintf(twin, sizeof twin,
+                 "backend=serial threads=1 layers=42-30-21-4 batch-size=16 epochs=4 seed=5 %s", recipes[r]);
         snprintf(settings, sizeof settings,
-                 "backend=cuda-tuned precision=bf16 layers=42-30-21-4 batch-size=16 epochs=4 seed=5 %s",
-                 recipes[r]);
+                 "backend=cuda-tuned precision=bf16 layers=42-30-21-4 batch-size=16 epochs=4 seed=5 "
+                 "save=%.200s %s",
+                 path, recipes[r]);
         bench_open(&gpu, settings, NULL);
-        support_open(&host, "serial", 1);
-        assert_status(mlp_open(&mlp, &host, &gpu.config, 4), STATUS_OK);
-        assert_status(mlp_initialize(&mlp, INIT_HE, 0, 5), STATUS_OK);
+        bench_open(&host, twin, NULL);
         const struct mlp *padded = &gpu.trainer.mlp;
         assert_true(padded->layer[0].ld == 32 && padded->layer[1].ld == 24 && padded->layer[2].ld == 4);
-        for (int trained = 0; trained < 2; trained++) {
-            char *copy = parameters(&gpu);
-            for (size_t l = 0; l < padded->depth; l++) {
-                const struct mlp_layer *layer = &padded->layer[l];
-                const float *weight = mlp_counterpart(padded, layer->weight, copy),
-                            *bias = mlp_counterpart(padded, layer->bias, copy), *want = mlp.layer[l].weight;
-                const size_t rows = l ? padded->layer[l - 1].ld : layer->in;
-                for (size_t i = 0; i < rows * layer->ld; i++) {
-                    const size_t row = i / layer->ld, col = i % layer->ld;
-                    if (row >= layer->in || col >= layer->out) {
-                        assert_true(weight[i] == 0);
-                    } else if (!trained) {
-                        assert_true(weight[i] == want[row * layer->out + col]);
-                    }
-                }
-                for (size_t j = layer->out; j < layer->ld; j++) assert_true(bias[j] == 0);
-            }
-            free(copy);
-            if (!trained) assert_status(bench_run(&gpu, &summary), STATUS_OK);
+        void *before = parameters(&gpu);
+        assert_same_arena(padded, before, &host.trainer.mlp, host.trainer.mlp.parameters);
+        bench_close(&host);
+        assert_status(bench_run(&gpu, &summary), STATUS_OK);
+        void *after = parameters(&gpu), *kept = parameters(&gpu);
+        assert_all_trained(padded, before, after);
+
+        assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
+        bench_open(&host, twin, &checkpoint);
+        bench_open(&back, settings, &checkpoint);
+        checkpoint_close(&checkpoint);
+        struct mlp *dense = &host.trainer.mlp, *again = &back.trainer.mlp;
+        assert_same_arena(padded, after, dense, dense->parameters);
+        assert_int_equal(dense->kept_count, padded->kept_count);
+        const size_t bytes = padded->parameter_elements * sizeof(float);
+        for (size_t k = 0; k <= padded->kept_count; k++) {
+            struct device *device = &gpu.compute.device;
+            const void *here = k ? padded->kept[k - 1].memory : padded->parameters;
+            device->driver->download(device, kept, here, bytes);
+            if (k) assert_same_arena(padded, kept, dense, dense->kept[k - 1].memory);
+            back.compute.device.driver->download(&back.compute.device, after,
+                                                 k ? again->kept[k - 1].memory : again->parameters, bytes);
+            assert_memory_equal(kept, after, bytes);
         }
-        mlp_close(&mlp);
-        compute_close(&host);
+        free(before);
+        free(after);
+        free(kept);
+        bench_close(&back);
+        bench_close(&host);
         bench_close(&gpu);
     }
 }

@@ -1,8 +1,8 @@
 /* Bias and activation, forward and backward: one pass over memory each.
 
    Bound by   bytes. 8192 x 2048 in float32: forward reads and writes 67 MB, backward reads 134 and writes 67: 45 and 67 us at
-              3 TB/s. Packs of 16 bytes a thread where rows allow it, of 8 where they allow no more, single elements otherwise
-              and where a pass is too small to fill the chip with packs. */
+              3 TB/s. Packs of 16 bytes a thread where rows allow it and there are enough to fill the chip, else of 8 on the same
+              terms, else single elements. */
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/ops.cuh"
@@ -160,7 +160,7 @@ template <typename T, int WIDE>
 static void launch_backward(cuda_ops_context *context, size_t rows, size_t cols, enum activation activation,
                             const T *pre, const T *out, T *grad, double keep, real<T> *bias_grad) {
     const size_t columns = (cols + COLUMNS * WIDE - 1) / (COLUMNS * WIDE);
-    /* so many rows a block, at most 64 blocks a column, within what the reduction has */
+    /* 4 rows a thread: the way through them is latency; at most 64 blocks a column, within what the reduction has */
     const size_t share = WIDE == 1 ? 128 : 32;
     size_t chunks = (rows + share - 1) / share < 64 ? (rows + share - 1) / share : 64;
     while (chunks > 1 && chunks * cols * sizeof(real<T>) > REDUCTION_BYTES) chunks /= 2;

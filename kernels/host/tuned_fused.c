@@ -3,7 +3,7 @@
    Idea       bias and activation, the way back through it, and the update are done on a tile while it is in the L1 cache; threads meet
               at a barrier where they need each other's results, 3 times a step of two layers
               (4 times where they share the pixels), instead of a fork and join for every op.
-   Phases     forward, a barrier after each layer but the last: a thread has some columns of W.
+   Phases     forward, a barrier after each layer but the last: of a small batch a thread has some columns of W.
               last layer, its loss, and the way back through it: a thread has some rows of the batch, and needs nobody.
               back through the others, a barrier after each, and then the update of that layer: in a small batch a thread has the same
               columns of W as before, so they stay in its cache.
@@ -26,9 +26,8 @@
 #include "kernels/host/pages.h"
 #include "kernels/host/tuned.h"
 
-enum {
-    ALONE = 1024
-}; /* rows of a small batch: every thread converts the pixels for itself, and keeps its columns of W */
+/* Rows of a small batch: every thread converts the pixels for itself, and keeps its columns of W. */
+enum { ALONE = 1024 };
 
 /* Of a layer, for a batch. */
 struct buffers {
@@ -387,9 +386,8 @@ static void run_step(struct worker *worker, size_t step, bool another) {
             wait_for_all();
             lap(worker, LAP_GEMM(GEMM_NT, l));
         }
-        if (finite)
-            update(worker, l, rows,
-                   rate); /* what it reads is not long ago, and nobody needs its W any more */
+        /* what it reads is not long ago, and nobody needs its W any more */
+        if (finite) update(worker, l, rows, rate);
         lap(worker, LAP_GEMM(GEMM_TN, l));
     }
     if (worker->me == 0) count_up(worker, step, rows, finite);

@@ -25,7 +25,8 @@ static enum status verify_shapes(const struct config *config, struct compute *co
     const enum gemm_dtype dtype =
         compute->precision == GEMM_MIXED_BF16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype;
     struct gemm_shape shapes[SHAPES_MOST];
-    const size_t count = shapes_of_training(&config->layers, rows, "", shapes);
+    const struct layer_list widths = mlp_widths(compute, config);
+    const size_t count = shapes_of_training(&widths, config->adversarial > 0, rows, "", shapes);
     enum status status = STATUS_OK;
     for (size_t s = 0; s < count && !status; s++) {
         struct problem problem;

@@ -12,14 +12,14 @@ static struct gemm_shape shape(enum gemm_op op, size_t m, size_t n, size_t k, si
     return one;
 }
 
-size_t shapes_of_training(const struct layer_list *layers, size_t rows, const char *name,
+size_t shapes_of_training(const struct layer_list *layers, bool adversarial, size_t rows, const char *name,
                           struct gemm_shape list[SHAPES_MOST]) {
     size_t count = 0;
     for (size_t l = 0; l + 1 < layers->count; l++) {
         const size_t in = layers->width[l], out = layers->width[l + 1];
         list[count++] = shape(GEMM_NN, rows, out, in, l, name);
         list[count++] = shape(GEMM_TN, in, out, rows, l, name);
-        if (l > 0) list[count++] = shape(GEMM_NT, rows, in, out, l, name);
+        if (l > 0 || adversarial) list[count++] = shape(GEMM_NT, rows, in, out, l, name);
     }
     return count;
 }

@@ -85,8 +85,8 @@ static enum status measure_training(struct gemm_bench *bench) {
     struct gemm_shape shapes[SHAPES_MOST];
     char name[64];
     shapes_config_name(bench->config.file, name, sizeof name);
-    const size_t count =
-        shapes_of_training(&bench->config.layers, (size_t)bench->config.batch_size, name, shapes);
+    const size_t count = shapes_of_training(&bench->config.layers, bench->config.adversarial > 0,
+                                            (size_t)bench->config.batch_size, name, shapes);
     enum status status = STATUS_OK;
     printf("\nthe products of a training step of %s, batches of %lld\n", name,
            (long long)bench->config.batch_size);

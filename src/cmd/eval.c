@@ -156,6 +156,7 @@ static enum status take_network(struct evaluator *eval, const char *path, size_t
     enum status status = checkpoint_open(&checkpoint, path);
     if (!status) status = checkpoint_recipe(&checkpoint, &eval->config);
     eval->config.validation = eval->config.patience = 0; /* nothing is trained here, so nothing is held out */
+    eval->config.adversarial = 0;
     if (!status && first) status = open_evaluator(eval, networks);
     if (!status && first) eval_log_header(eval);
     if (!status) status = ask_network(eval, &checkpoint);
@@ -261,7 +262,8 @@ static enum status run_eval(int argc, char **argv) {
          "this --validation, or more, have not seen them; 0: the test set [0]",
          &validation},
         {"misclassified", "K", "also print the K most confident mistakes as small pictures", &misclassified},
-        {"picture", "FILE", "draw them, or all if there is no K, into a .png or a .pgm", &wanted.picture},
+        {"picture", "FILE", "draw them, or all if there is no K (600 at most), into a .png or a .pgm",
+         &wanted.picture},
         {"tta", "K",
          "test-time augmentation: a network's answer is the mean log-probability of each image as it is and "
          "in K "

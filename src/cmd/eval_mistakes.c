@@ -86,7 +86,8 @@ enum status eval_mistakes(const struct evaluator *eval, const struct mistakes_wa
     enum status status = mistakes && pictures ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
     if (!status && wanted->printed) print(eval, mistakes, found, least(found, wanted->printed), pictures);
     if (!status && wanted->picture)
-        status = draw(eval, mistakes, found, least(found, wanted->printed ? wanted->printed : SHEET_MOST),
+        status = draw(eval, mistakes, found,
+                      least(least(found, SHEET_MOST), wanted->printed ? wanted->printed : SHEET_MOST),
                       pictures, wanted->picture);
     for (size_t i = 0; mistakes && i < least(found, wanted->printed ? wanted->printed : LOGGED); i++)
         eval_log_mistake(eval, mistakes[i].image, mistakes[i].confidence);

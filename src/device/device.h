@@ -25,8 +25,8 @@ struct device_driver {
     enum gemm_device where;
     bool host_memory; /* its pointers can be read by the host */
 
-    size_t
-        row_bytes; /* what rows should be multiples of in mixed precision: cuBLAS then has faster kernels */
+    /* What rows should be multiples of in mixed precision: cuBLAS then has faster kernels. */
+    size_t row_bytes;
     size_t steps_ahead; /* training steps to issue before the host looks at how they went */
 
     enum status (*open)(struct device *device, const struct device_options *options);

@@ -86,10 +86,18 @@ enum status checkpoint_check_epoch(const struct checkpoint *checkpoint, const st
         return checkpoint_bad(
             checkpoint,
             "stands at an epoch and step that cannot be: it was trained on other data, or is corrupted");
-    if (!within && !best) return STATUS_OK;
+    if (state->updates == 0) return STATUS_OK;
     config_defaults(&kept);
     const enum status status = checkpoint_recipe(checkpoint, &kept);
     if (status) return status;
+    if (config->validation > kept.validation) {
+        snprintf(
+            what, sizeof what,
+            "was trained on images that --validation %lld would hold out: hold out no more than then, %lld",
+            (long long)config->validation, (long long)kept.validation);
+        return checkpoint_bad(checkpoint, what);
+    }
+    if (!within && !best) return STATUS_OK;
     /* a best epoch is one of the same images */
     for (size_t i = 0; i < (within ? sizeof keys / sizeof *keys : 1); i++) {
         char now[CONFIG_TEXT], then[CONFIG_TEXT];

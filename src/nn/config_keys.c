@@ -93,8 +93,8 @@ static const struct config_key keys[] = {
      "the target is 1 - X of the label, and X spread over all classes; in training alone"},
     {"adversarial", NULL, KEY_REAL, RECIPE, AT(adversarial), 0, 1, NULL, "0", "X",
      "train in each step, with equal weight, on its images and on these with every pixel moved by X, a part "
-     "of its range, "
-     "where it makes the loss larger: along the sign of the gradient (arXiv 1412.6572); 0: off"},
+     "of its range (which it may leave), along the sign of the gradient of the loss, where that is not 0 "
+     "(arXiv 1412.6572); 0: off"},
     {"seed", NULL, KEY_INT, RECIPE, AT(seed), 0, 9e15, NULL, "1", "N",
      "of initial weights, batch order, dropout and augmentation, the same on every backend"},
     {"shuffle", NULL, KEY_CHOICE, RECIPE, AT(shuffle), 0, 0, switches, "on", NULL,
@@ -154,7 +154,7 @@ static const struct config_key keys[] = {
      "of cuda-order; fmul_rn rounds each product, so that it cannot be fused with the addition"},
     {"isa", NULL, KEY_CHOICE, RUN, AT(isa), 0, 0, isas, "auto", NULL,
      "the instructions that the backend tuned uses; auto: the best that this processor has"},
-    {"evaluate-every", NULL, KEY_INT, RUN, AT(evaluate_every), 0, 1e9, NULL, "1", "EPOCHS",
+    {"evaluate-every", NULL, KEY_INT, RECIPE, AT(evaluate_every), 0, 1e9, NULL, "1", "EPOCHS",
      "read the validation part, or without one the test set, every N epochs and after the last; 0: after the "
      "last alone"},
     {"target-accuracy", NULL, KEY_REAL, RUN, AT(target_accuracy), 0, 100, NULL, "0", "PERCENT",

@@ -62,6 +62,9 @@ struct mlp {
     size_t parameter_elements; /* of the parameter arena and of the gradient arena, alignment gaps included */
 };
 
+/* The widths of the layers in memory, the inputs' first: what the products are made of. */
+struct layer_list mlp_widths(struct compute *compute, const struct config *config);
+
 /* Allocates the arenas for batches of up to `capacity` rows. Parameters are zero. */
 enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct config *config, size_t capacity);
 void mlp_close(struct mlp *mlp);
@@ -92,6 +95,11 @@ enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars
 /* After mlp_backward: moves `input` by `adversarial` along the sign of dL/d input (Goodfellow et al. 2015, arXiv 1412.6572). With the
    same step the dropout of the next pass is that of the last, so it is this very network that is attacked. */
 enum status mlp_attack(struct mlp *mlp, size_t rows);
+
+/* Elements from one row of what goes into layer l to the next: so many rows have its weights. */
+static inline size_t mlp_input_ld(const struct mlp *mlp, size_t l) {
+    return l ? mlp->layer[l - 1].ld : mlp->layer[0].in;
+}
 
 /* The logits, [rows][classes]. */
 static inline const struct mlp_layer *mlp_last(const struct mlp *mlp) {

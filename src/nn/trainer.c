@@ -249,6 +249,12 @@ static bool evaluation_due(const struct config *config, int64_t epoch) {
     return epoch == config->epochs || (every && epoch % every == 0);
 }
 
+/* Patience ends a run only where there was a look at how good it is. */
+static bool patience_has_run_out(const struct trainer *trainer) {
+    return early_stopping_due(&trainer->stopping, &trainer->state) &&
+           evaluation_due(trainer->config, trainer->state.epoch);
+}
+
 static enum status run_epoch(struct trainer *trainer, const struct trainer_observer *observer) {
     struct device *device = &trainer->compute->device;
     struct train_state *state = &trainer->state;
@@ -303,7 +309,7 @@ static void fill_summary(const struct trainer *trainer, bool interrupted, struct
                              .epochs = trainer->epochs_done,
                              .test = trainer->last_test,
                              .average = trainer->last_average,
-                             .stopped_early = early_stopping_due(&trainer->stopping, &trainer->state),
+                             .stopped_early = patience_has_run_out(trainer),
                              .best_epoch = interrupted ? 0 : trainer->state.best.epoch,
                              .median_epoch_seconds = statistics_of(trainer->epoch_seconds, timed).median,
                              .interrupted = interrupted};
@@ -316,8 +322,7 @@ enum status trainer_run(struct trainer *trainer, const struct trainer_observer *
     *summary = (struct run_summary){0};
     if (trainer->notice[0] && observer->warning) observer->warning(observer->self, trainer->notice);
     device_lap(&trainer->compute->device, PART_STARTUP); /* whatever the caller did since trainer_open */
-    while (trainer->state.epoch < trainer->config->epochs && !status &&
-           !early_stopping_due(&trainer->stopping, &trainer->state)) {
+    while (trainer->state.epoch < trainer->config->epochs && !status && !patience_has_run_out(trainer)) {
         status = run_epoch(trainer, observer);
         if (!status) save_on_the_way(trainer, observer);
     }

@@ -121,8 +121,10 @@ static void say_evaluation(struct page *page, const struct record *confusion) {
         char accuracy[128];
         if (row->run != confusion->run) continue;
         describe_accuracy(line, part, accuracy, sizeof accuracy);
-        page_note(page, "%.120s%s%.80s on %.80s: %s accuracy %s; loss %s; backend %.40s.",
-                  record_text(line, "checkpoint"), layers[0] ? ", " : "", layers, record_text(line, "data"),
+        page_note(page, "%.120s%s%.80s%s%s on %.80s: %s accuracy %s; loss %s; backend %.40s.",
+                  record_text(line, "checkpoint"), layers[0] ? ", " : "", layers,
+                  record_has(line, "ema") ? ", moving average of the weights" : "",
+                  record_has(line, "tta") ? ", asked about deformations too" : "", record_text(line, "data"),
                   part, accuracy, markup_fixed(record_number(line, "loss"), 4).text,
                   record_text(line, "backend"));
     }
@@ -204,15 +206,31 @@ static void write_mistake(struct page *page, const cJSON *line) {
     free(pixels);
 }
 
-static void write_mistakes(struct page *page) {
+/* Who made the mistakes of a run: its checkpoint, or the committee of all, which is evaluated last. */
+static const char *who_erred(const struct records *records, size_t run) {
     const struct record *row = NULL;
+    const char *who = "";
+    while ((row = records_after(records, row, "evaluation")))
+        if (row->run == run) who = record_text(row->line, "checkpoint");
+    return who;
+}
+
+static void write_mistakes(struct page *page) {
+    const struct record *row = NULL, *before = NULL;
     size_t shown = 0;
     page_note(page, "The prediction in bold, then the label, the network's confidence and the image's number "
                     "in the test set, or in the training set where the evaluation was of a validation part.");
-    fputs("<div class=\"digits\">\n", page->out);
-    while ((row = records_after(page->records, row, "mistake")) && shown++ < MOST_MISTAKES)
+    while ((row = records_after(page->records, row, "mistake")) && shown++ < MOST_MISTAKES) {
+        if (!before || before->run != row->run) {
+            if (before) fputs("</div>\n", page->out);
+            const char *who = who_erred(page->records, row->run);
+            if (who[0]) page_note(page, "%.120s:", who);
+            fputs("<div class=\"digits\">\n", page->out);
+        }
         write_mistake(page, row->line);
-    fputs("</div>\n", page->out);
+        before = row;
+    }
+    if (before) fputs("</div>\n", page->out);
 }
 
 const struct section section_mistakes = {"mistakes", "Most confident mistakes",

@@ -67,6 +67,7 @@ static void place(const struct sheet *sheet, const struct layout *layout, const 
     for (size_t y = 0; y < layout->height; y++)
         for (size_t x = 0; x < layout->width; x++)
             to[y * stride + x] = picture->pixels[y / zoom * sheet->width + x / zoom];
+    if (!picture->caption[0]) return;
     const size_t text = lettering_width(picture->caption), width = layout->width;
     uint8_t *below = to + (layout->height + CAPTION_GAP) * stride;
     if (text > width) below -= (text - width) / 2;

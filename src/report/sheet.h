@@ -10,10 +10,9 @@
 struct sheet {
     size_t rows, columns;
     size_t height, width; /* of each image */
-    const struct picture *
-        pictures; /* [rows][columns], 0 is black; NULL pixels: an empty place. The captions stand below, in the
-                                       characters of lettering.h */
-    bool apart;   /* the first column stands apart */
+    /* [rows][columns], 0 is black; NULL pixels: an empty place. The captions stand below, in the characters of lettering.h. */
+    const struct picture *pictures;
+    bool apart; /* the first column stands apart */
 };
 
 /* Writes it, as the name's ending says. STATUS_USAGE for another ending; STATUS_FAILED if there is no memory, or the file cannot be

@@ -24,7 +24,7 @@ PUBLISHED = {
     ],
 }
 
-# log, name, images; the first of GPU_LOGS or CPU_LOGS that has it
+# log, images; the first folder that has it
 OURS = [
     ("committee-tta", "deformed"),
     ("committee", "deformed"),
@@ -57,54 +57,59 @@ def duration(seconds):
 
 
 def of_seeds(path):
-    """A table of figures.sh: lines of seed, accuracy, '%', seconds of training, seconds of the process."""
-    rows = []
+    """A table of figures.sh: lines of seed, accuracy, '%', seconds of training (not of views), seconds of the process."""
+    rows, seconds = [], []
     with open(path, encoding="utf-8") as file:
         for line in file:
             fields = line.split()
-            if len(fields) == 5 and fields[0].isdigit():
-                rows.append((round(IMAGES * (1 - float(fields[1]) / 100)), float(fields[3])))
-    wrong = sorted(row[0] for row in rows)
+            if len(fields) >= 4 and fields[0].isdigit():
+                rows.append(round(IMAGES * (1 - float(fields[1]) / 100)))
+                seconds.append(float(fields[3]))
+    wrong = sorted(rows)
     mean = sum(wrong) / len(wrong)
-    spread = math.sqrt(sum((w - mean) ** 2 for w in wrong) / (len(wrong) - 1)) if len(wrong) > 1 else 0
-    seconds = sum(row[1] for row in rows) / len(rows)
-    text = f"**{mean:.1f}** ± {binomial(mean):.1f}, {len(wrong)} seeds: {wrong[0]} to {wrong[-1]}, sd {spread:.1f}"
+    time = duration(sum(seconds) / len(seconds))
     if len(wrong) == 1:
-        text = f"**{wrong[0]}** ± {binomial(wrong[0]):.1f}, one seed"
-    return mean, text, duration(seconds) if seconds else "as above"
+        return mean, f"**{wrong[0]}** ± {binomial(mean):.1f}, one seed", time
+    spread = math.sqrt(sum((w - mean) ** 2 for w in wrong) / (len(wrong) - 1))
+    return mean, f"**{mean:.1f}** ± {binomial(mean):.1f}, {len(wrong)} seeds: {wrong[0]} to {wrong[-1]}, sd {spread:.1f}", time
 
 
 def of_log(path):
-    """A log of train: the last line that sums up."""
+    """A log of train or eval: the last line that sums up."""
     with open(path, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
     last = [line for line in lines if line["type"] in ("ensemble", "summary", "evaluation")][-1]
     wrong = last["test_total"] - last["test_correct"]
+    text = f"**{wrong}** ± {binomial(wrong):.1f}"
     if last["type"] == "ensemble":
-        return wrong, f"**{wrong}** ± {binomial(wrong):.1f}", f"{duration(last['seconds'])}, all of them"
-    if last["type"] == "evaluation":
-        return wrong, f"**{wrong}** ± {binomial(wrong):.1f}", "as above"
-    seconds = sum(line["seconds"] for line in lines if line["type"] == "epoch")
-    return wrong, f"**{wrong}** ± {binomial(wrong):.1f}, one seed", duration(seconds)
+        return wrong, text, f"{duration(last['seconds'])} for all, evaluation included"
+    return wrong, text + ("" if "members" in last else ", one seed"), duration(sum(line["seconds"] for line in lines if line["type"] == "epoch"))
+
+
+def read(folder, name):
+    """(wrong, text, time) of a log in the folder, or None."""
+    base = os.path.join(folder, name)
+    if os.path.exists(base + ".jsonl"):
+        return of_log(base + ".jsonl")
+    return of_seeds(base + ".txt") if os.path.exists(base + ".txt") else None
 
 
 def ours(folders):
     """(images, wrong, row) of every log that is there."""
     for name, images in OURS:
         for folder, machine in zip(folders, ("H100", "two CPU cores")):
-            base = os.path.join(folder, name)
-            if os.path.exists(base + ".jsonl"):
-                wrong, text, time = of_log(base + ".jsonl")
-            elif os.path.exists(base + ".txt"):
-                wrong, text, time = of_seeds(base + ".txt")
-            else:
+            result = read(folder, name)
+            if not result:
                 continue
             config = name.removesuffix("-tta")
-            what = f"`configs/{config}.cfg`" + (" and `eval --tta`" if name.endswith("-tta") else "")
+            wrong, text, time = result
+            what = f"`configs/{config}.cfg`"
             if config == "committee":
                 what += f", {setting(config, 'ensemble')} networks"
-            where = time if name.endswith("-tta") else f"{time}, {machine}"
-            yield images, wrong, (what, setting(config, "layers").split()[0], text, where)
+            if name != config:
+                what += ", `eval --tta 32`"
+                time = read(folder, config)[2]
+            yield images, wrong, (what, setting(config, "layers").split()[0], text, f"{time}, {machine}")
             break
 
 

@@ -35,17 +35,40 @@ run() {
     "$train" "$@" --log "$logs/$name.jsonl" >"$logs/$name.txt"
 }
 
-# spread NAME COMMAND: the table of lines "seed accuracy start end seconds-of-training", and what they are together
+# spread NAME COMMAND: the table of lines "seed accuracy start end [seconds-of-training]", and what they are together
 spread() {
-    awk -v command="$2" '
+    awk -v command="for seed in $seeds; do time $2; done" '
         function line(name, unit, n, sum, squares) {
             printf "%s: mean %.3f %s", name, sum / n, unit
             if (n > 1) printf ", standard deviation %.3f", sqrt((squares - sum * sum / n) / (n - 1))
             print ""
         }
-        NR == 1 { print "$ time " command; print "seed  test accuracy  seconds of training  of the whole process" }
-        { t = $4 - $3; printf "%4d  %11.2f %%  %19.4f  %20.2f\n", $1, $2, $5, t; n++; a += $2; aa += $2 * $2; s += t; ss += t * t; e += $5; ee += $5 * $5 }
-        END { line("test accuracy", "%", n, a, aa); line("training", "s", n, e, ee); line("process", "s", n, s, ss) }' >"$logs/$1.txt"
+        /^of / { origin = $0; next }
+        !n { print "$ " command; print "seed  test accuracy" (NF > 4 ? "  seconds of training" : "") "  of the whole process" }
+        {
+            t = $4 - $3; n++; a += $2; aa += $2 * $2; s += t; ss += t * t; e += $5; ee += $5 * $5
+            printf "%4d  %11.2f %%  ", $1, $2
+            if (NF > 4) printf "%19.4f  ", $5
+            printf "%20.2f\n", t
+        }
+        END {
+            line("test accuracy", "%", n, a, aa)
+            if (e) line("training", "s", n, e, ee)
+            line("process", "s", n, s, ss)
+            print origin
+        }' >"$logs/$1.txt"
+}
+
+# value LOG KEY: of its header, without the quotes
+value() {
+    sed -n "1s/.*\"$2\":\"*\([^\"]*[^\",]\)\"*[,}].*/\1/p" "$1" | sed 's/,.*//'
+}
+
+# origin LOG: what a table is of
+origin() {
+    local gpu images
+    gpu=$(value "$1" gpu) images=$(value "$1" train_images)
+    echo "of commit $(value "$1" commit), ${gpu:-$(value "$1" cpu), $(value "$1" threads) threads}${images:+, $images training images}"
 }
 
 # fast NAME CONFIG [FLAGS..]: the whole process, from start to end, and training in it, on SEEDS (five); SEED in the flags is the seed
@@ -58,19 +81,23 @@ fast() {
         start=$(date +%s.%N)
         accuracy=$("$train" --config "$2" --seed "$seed" --log "$log" "${more[@]//SEED/$seed}" | awk '/^test accuracy/ { print $4 }')
         echo "$seed ${accuracy:?} $start $(date +%s.%N) $(sed -n '/"type":"epoch"/s/.*"seconds":\([^,]*\),.*/\1/p' "$log" | awk '{ s += $1 } END { print s }')"
-    done | spread "$1" "./train --config $2 --seed ${seeds// /,}"
+        origin "$log"
+    done | spread "$1" "./train --config $2 --seed \$seed"
     rm "$log"
 }
 
 # views NAME FOLDER: the checkpoints of seeds in a folder, each asked about the image as it is and in 32 deformations
 views() {
     echo "  $1"
-    local seed start accuracy
+    local seed start accuracy log
+    log=$(mktemp)
     for seed in $seeds; do
         start=$(date +%s.%N)
-        accuracy=$("$train" eval "$2/$seed.safetensors" --backend cuda-tuned --tta 32 | awk '/^test accuracy/ { print $4 }')
-        echo "$seed ${accuracy:?} $start $(date +%s.%N) 0"
-    done | spread "$1" "./train eval SEED.safetensors --tta 32"
+        accuracy=$("$train" eval "$2/$seed.safetensors" --backend cuda-tuned --tta 32 --log "$log" | awk '/^test accuracy/ { print $4 }')
+        echo "$seed ${accuracy:?} $start $(date +%s.%N)"
+        origin "$log"
+    done | spread "$1" "./train eval \$seed.safetensors --backend cuda-tuned --tta 32"
+    rm "$log"
 }
 
 # peers: NumPy and PyTorch beside ours, only where it is asked for by name: six minutes, and Python packages (PYTHON names the interpreter)
@@ -97,24 +124,23 @@ ensembles() {
     done
 }
 
-# record: accuracy and not speed, by name too: five minutes on a GPU. The test set is read once for each network, after its last epoch; then
-# once more for the views, and for the picture of what the committee gets wrong.
+# record: accuracy and not speed, by name too: five minutes on a GPU. The test set is read after a network's last epoch, by its committee, and
+# for the views.
 record() {
     [[ " ${names[*]} " == *" record "* ]] || return 0
     local saved
     saved=$(mktemp -d)
-    names+=(committee committee-tta mistakes no-augmentation)
+    names+=(committee committee-tta no-augmentation)
     fast record configs/record.cfg --save "$saved/SEED.safetensors"
     views record-tta "$saved"
     run committee --config configs/committee.cfg --save "$saved/committee.safetensors"
     sed -i "/\"type\":\"epoch\"/d" "$logs/committee.jsonl" # 4,200 of them
-    run mistakes eval "$saved"/committee-seed*.safetensors --picture "$logs/mistakes.png"
-    run committee-tta eval "$saved"/committee-seed*.safetensors --backend cuda-tuned --tta 32
+    run committee-tta eval "$saved"/committee-seed*.safetensors --backend cuda-tuned --tta 32 --picture "$logs/mistakes.png"
     rm -r "$saved"
     fast no-augmentation configs/no-augmentation.cfg
 }
 
-# evening: accuracy on two CPU cores, by name too: ten minutes a seed
+# evening: accuracy on two CPU cores, by name too: twelve minutes a seed
 evening() {
     [[ " ${names[*]} " == *" cpu-evening "* ]] || return 0
     fast cpu-evening configs/cpu-evening.cfg
@@ -128,7 +154,7 @@ ciresan() {
 
 measure() {
     mkdir -p "$logs"
-    [ ${#names[@]} -gt 0 ] || find "$logs" \( -name '*.jsonl' -o -name '*.txt' \) ! -name 'peers-*' ! -name 'ensemble-*' ! -name 'record*' ! -name 'committee*' ! -name 'mistakes.*' ! -name 'no-augmentation.*' \
+    [ ${#names[@]} -gt 0 ] || find "$logs" \( -name '*.jsonl' -o -name '*.txt' \) ! -name 'peers-*' ! -name 'ensemble-*' ! -name 'record*' ! -name 'committee*' ! -name 'no-augmentation.*' \
         ! -name 'ciresan-2010.*' ! -name 'cpu-evening.*' -delete
     model="" gpu=""
     model=$(mktemp --suffix .safetensors)
