@@ -141,7 +141,8 @@ static void averages_and_early_stopping(void **state) {
                 "knows its best epoch: to go on with --patience, validation must be 50 as then, not 40");
     assert_int_equal(RUN("--data %s --resume %s --validation 40 --patience 0 --dry-run", data, model), 0);
     assert_int_equal(RUN("--data %s --resume %s --validation 60 --patience 0 --dry-run", data, model), 3);
-    assert_says(output, "was trained on images that --validation 60 would hold out: hold out no more than then, 50");
+    assert_says(output,
+                "was trained on images that --validation 60 would hold out: hold out no more than then, 50");
 }
 
 /* --evaluate-every: an epoch that is left out has no accuracy anywhere; the last one always has. */
@@ -182,8 +183,11 @@ static void epochs_without_evaluation(void **state) {
     /* patience runs out where there was a look: the best is epoch 4, and 7 is the first that is 3 epochs later, but 8 the first that is
        evaluated */
     cJSON *line;
-    assert_int_equal(RUN("--data %s --layers 42-16-4 --epochs 50 --lr 0 --validation 40 --evaluate-every 4 --patience 3 "
-                         "--log %s", data, log), 0);
+    assert_int_equal(
+        RUN("--data %s --layers 42-16-4 --epochs 50 --lr 0 --validation 40 --evaluate-every 4 --patience 3 "
+            "--log %s",
+            data, log),
+        0);
     assert_int_equal(support_log(log, "epoch", 0, &line), 8);
     assert_int_equal(cJSON_HasObjectItem(line, "validation_accuracy"), 1);
     cJSON_Delete(line);
