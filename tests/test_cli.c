@@ -1,11 +1,8 @@
 /* The program as a user meets it: output, exit codes, files, signals. */
 #include "tests/support.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static char output[1 << 17];

@@ -10,6 +10,15 @@ static char output[1 << 16];
 #define RUN(...) support_run(output, sizeof output, __VA_ARGS__)
 #define SMALL "--data %s --layers 42-16-4 --batch-size 32 --epochs 2 --threads 1 "
 
+static void assert_same_file(const char *one, const char *other) {
+    size_t a, b;
+    unsigned char *x = support_read(one, &a), *y = support_read(other, &b);
+    assert_int_equal(a, b);
+    assert_memory_equal(x, y, a);
+    free(x);
+    free(y);
+}
+
 /* What training says of the committee, evaluating the files says, too. */
 static void an_ensemble_and_its_files(void **state) {
     (void)state;
@@ -72,14 +81,7 @@ static void files_are_those_of_single_runs(void **state) {
                                     {support_path("i-seed2.safetensors"), init_single}};
     assert_int_equal(RUN(SMALL "--ensemble 2 --save %s --save-init %s", support_data, model, init), 0);
     assert_int_equal(RUN(SMALL "--seed 2 --save %s --save-init %s", support_data, single, init_single), 0);
-    for (size_t p = 0; p < 2; p++) {
-        size_t a, b;
-        unsigned char *x = support_read(pairs[p][0], &a), *y = support_read(pairs[p][1], &b);
-        assert_int_equal(a, b);
-        assert_memory_equal(x, y, a);
-        free(x);
-        free(y);
-    }
+    for (size_t p = 0; p < 2; p++) assert_same_file(pairs[p][0], pairs[p][1]);
     assert_int_equal(RUN("--resume %s --ensemble 2 --epochs 3 --threads 1", model), 0);
     assert_says(output, "seeds 1 to 2");
     assert_int_equal(RUN("--resume %s --ensemble 2 --seed 9", model), 3);
@@ -97,14 +99,7 @@ static void initial_weights_without_a_run(void **state) {
     assert_int_equal(RUN(SMALL "--ensemble 3 --dry-run --save-init %s", support_data, dry), 0);
     assert_null(strstr(output, "train accuracy"));
     assert_int_equal(RUN(SMALL "--ensemble 3 --save-init %s", support_data, whole), 0);
-    for (size_t p = 0; p < 3; p++) {
-        size_t a, b;
-        unsigned char *x = support_read(pairs[p][0], &a), *y = support_read(pairs[p][1], &b);
-        assert_int_equal(a, b);
-        assert_memory_equal(x, y, a);
-        free(x);
-        free(y);
-    }
+    for (size_t p = 0; p < 3; p++) assert_same_file(pairs[p][0], pairs[p][1]);
 }
 
 static size_t times(const char *what) {

@@ -1,113 +1,12 @@
-/* GEMM: the comparator first, then every backend over the whole case list. */
+/* GEMM: every backend over the whole case list, and what the list does not have. */
 #include "tests/support.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #include "src/backend/registry.h"
-#include "src/backend/oracle.h"
 #include "src/backend/verify.h"
 #include "src/base/rng.h"
-
-/* --- the comparator --- */
-
-static const double want4[4] = {1, -2, 3, 4}, zero4[4], small4[4] = {1e-6, 1e-6, 1e-6, 1e-6};
-
-static bool compare_f32(float a, float b, float c, float d, const double *bound,
-                        struct oracle_mismatch *worst) {
-    const float got[4] = {a, b, c, d};
-    return oracle_compare(GEMM_F32, 2, 2, got, 2, want4, bound, worst);
-}
-
-static void comparator_accepts_what_is_right(void **state) {
-    (void)state;
-    struct oracle_mismatch worst;
-    assert_true(compare_f32(1, -2, 3, 4, zero4, &worst));
-    assert_true(compare_f32(1, -2, 3, 4.0000005f, small4, &worst));
-    const double infinite[2] = {INFINITY, NAN}, bound[2] = {1, 1};
-    assert_true(oracle_compare(GEMM_F64, 1, 2, infinite, 2, infinite, bound, &worst));
-}
-
-static void comparator_rejects_what_is_wrong(void **state) {
-    (void)state;
-    struct oracle_mismatch worst;
-    assert_false(compare_f32(0, 0, 0, 0, small4, &worst));
-    assert_true(worst.row == 1 && worst.col == 1 && worst.got == 0 && worst.want == 4);
-    assert_false(compare_f32(1, -2, 3.1f, 4, small4, &worst));
-    assert_true(worst.row == 1 && worst.col == 0);
-    assert_false(compare_f32(1, NAN, 3.1f, 4, small4, &worst));
-    assert_true(worst.row == 0 && worst.col == 1 && isnan(worst.got)); /* NaN comes first */
-    assert_false(compare_f32(1, -INFINITY, 3, 4, small4, &worst));
-    assert_false(compare_f32(1, -2, 3, 4.00001f, small4, &worst));
-    assert_false(compare_f32(1, -2, 3, nextafterf(4, 5), zero4, &worst));
-    const double loose[4] = {INFINITY, INFINITY, INFINITY, INFINITY};
-    assert_false(compare_f32(1, NAN, 3, 4, loose, &worst)); /* even then */
-    const double nan_wanted[1] = {NAN}, one[1] = {1}, inf_wanted[1] = {INFINITY}, bound[1] = {1e300};
-    assert_false(oracle_compare(GEMM_F64, 1, 1, one, 1, nan_wanted, bound, &worst));
-    assert_false(oracle_compare(GEMM_F64, 1, 1, one, 1, inf_wanted, bound, &worst));
-}
-
-/* --- the bound (whole backends that are wrong are the business of test_plugin.c) --- */
-
-static float to_tf32(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    bits = (bits + 0x1000u) & ~0x1FFFu;
-    memcpy(&value, &bits, sizeof bits);
-    return value;
-}
-
-/* Sums of k products, one after the other; m and n are SIDE. */
-enum { SIDE = 8, LONGEST = 8192 };
-
-static bool sums_pass(const struct gemm_call *call, struct oracle_inputs inputs, bool rounded) {
-    const float *a = call->a, *b = call->b;
-    float c[SIDE * SIDE] = {0};
-    double want[SIDE * SIDE], bound[SIDE * SIDE];
-    struct oracle_mismatch worst;
-    for (size_t i = 0; i < SIDE; i++)
-        for (size_t j = 0; j < SIDE; j++)
-            for (size_t p = 0; p < call->k; p++) {
-                const float x = a[i * call->lda + p], y = b[j * call->ldb + p];
-                c[i * SIDE + j] += rounded ? to_tf32(x) * to_tf32(y) : x * y;
-            }
-    oracle_product(call, inputs, want, bound);
-    return oracle_compare(GEMM_F32, SIDE, SIDE, c, SIDE, want, bound, &worst);
-}
-
-static void the_bound_tells_float32_from_tf32(void **state) {
-    (void)state;
-    const struct oracle_inputs draws = {.zero_mean = true}, anything = {.zero_mean = false},
-                               tf32 = {.zero_mean = true, .rounding = ORACLE_TF32};
-    float *a = malloc(SIDE * LONGEST * sizeof *a), *b = malloc(SIDE * LONGEST * sizeof *b);
-    assert_true(a && b);
-    struct rng rng = rng_open(3, RNG_TEST, 0);
-    for (size_t i = 0; i < SIDE * LONGEST; i++) {
-        a[i] = (float)(2 * rng_uniform(&rng) - 1);
-        b[i] = (float)(2 * rng_uniform(&rng) - 1);
-    }
-    for (size_t k = 1; k <= LONGEST; k += 1 + k / 8) {
-        const struct gemm_call call = {.dtype = GEMM_F32,
-                                       .op = GEMM_NT,
-                                       .m = SIDE,
-                                       .n = SIDE,
-                                       .k = k,
-                                       .alpha = 1,
-                                       .a = a,
-                                       .lda = LONGEST,
-                                       .b = b,
-                                       .ldb = LONGEST,
-                                       .ldc = SIDE};
-        assert_true(sums_pass(&call, draws, false));
-        assert_true(sums_pass(&call, anything, false));
-        assert_false(sums_pass(&call, draws, true));
-        assert_true(sums_pass(&call, tf32, true)); /* who asked for it gets it */
-    }
-    free(a);
-    free(b);
-}
-
-/* --- the real ones --- */
 
 static void every_variant_is_in_the_list(void **state) {
     (void)state;
@@ -414,9 +313,6 @@ static void precisions_elsewhere(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(comparator_accepts_what_is_right),
-        cmocka_unit_test(comparator_rejects_what_is_wrong),
-        cmocka_unit_test(the_bound_tells_float32_from_tf32),
         cmocka_unit_test(every_variant_is_in_the_list),
         cmocka_unit_test(serial_is_right),
         cmocka_unit_test(openmp_is_right),

@@ -137,7 +137,7 @@ static void warn_of_seen_images(const struct evaluator *eval, const struct check
     struct config own; /* what the file alone says */
     config_defaults(&own);
     if (!eval->validation || checkpoint_recipe(checkpoint, &own)) return;
-    if (own.origin[config_key_find("validation") - config_key_at(0)] == FROM_DEFAULT) {
+    if (config_origin_of(&own, "validation") == FROM_DEFAULT) {
         fprintf(stderr, "train: warning: %s does not say what it was trained on\n", checkpoint->file.path);
     } else if (own.validation < eval->validation) {
         fprintf(stderr,

@@ -265,6 +265,10 @@ void config_value(const struct config *config, const struct config_key *key, cha
     }
 }
 
+enum config_origin config_origin_of(const struct config *config, const char *name) {
+    return config->origin[config_key_find(name) - config_key_at(0)];
+}
+
 void config_dump(const struct config *config, FILE *out, bool recipe_only, bool origins) {
     static const char *const names[] = {"default", "checkpoint", "file", "environment", "flag"};
     for (size_t i = 0; i < config_key_count(); i++) {

@@ -123,6 +123,9 @@ enum status config_environment(struct config *config);
 /* One key's value as it would be written in a file. */
 void config_value(const struct config *config, const struct config_key *key, char *text, size_t size);
 
+/* Where the value of a key, by its name, is from. */
+enum config_origin config_origin_of(const struct config *config, const char *name);
+
 /* All keys (or those of the recipe) as a file that reads back to the same config; `origins` adds where each
  * is from. */
 void config_dump(const struct config *config, FILE *out, bool recipe_only, bool origins);

@@ -5,12 +5,8 @@
 #include "src/base/text.h"
 #include "src/nn/config.h"
 
-static enum config_origin origin_of(const struct config *config, const char *key) {
-    return config->origin[config_key_find(key) - config_key_at(0)];
-}
-
 static bool is_set(const struct config *config, const char *key) {
-    return origin_of(config, key) != FROM_DEFAULT;
+    return config_origin_of(config, key) != FROM_DEFAULT;
 }
 
 enum status config_check_recipe(const struct config *config) {
@@ -141,9 +137,9 @@ void config_check_idle(const struct config *config, void (*say)(const char *line
     for (const struct reader *reader = readers; reader < readers + sizeof readers / sizeof *readers;
          reader++) {
         if (is_read(config, reader, value, sizeof value)) continue;
-        const enum config_origin choice = origin_of(config, reader->choice);
+        const enum config_origin choice = config_origin_of(config, reader->choice);
         for (size_t k = 0; reader->keys[k]; k++) {
-            const enum config_origin key = origin_of(config, reader->keys[k]);
+            const enum config_origin key = config_origin_of(config, reader->keys[k]);
             if (key < FROM_FILE || key < choice) continue;
             name_values(reader, wanted, sizeof wanted);
             snprintf(line, sizeof line, "%s changes nothing: it is for %s, not %s", reader->keys[k], wanted,
