@@ -146,7 +146,7 @@ evening() {
     fast cpu-evening configs/cpu-evening.cfg
 }
 
-# ciresan: the recipe of 2010, by name too: six minutes on a GPU
+# ciresan: the recipe of 2010, by name too: eight minutes on a GPU
 ciresan() {
     [[ " ${names[*]} " == *" ciresan-2010 "* ]] || return 0
     run ciresan-2010 --config configs/ciresan-2010.cfg
