@@ -201,9 +201,9 @@ static void rows_of_mixed_precision(void **state) {
         struct checkpoint checkpoint;
         char settings[512], twin[512];
         snprintf(twin, sizeof twin,
-                 "backend=serial threads=1 layers=42-30-21-4 batch-size=16 epochs=4 seed=5 %s", recipes[r]);
+                 "backend=serial threads=1 layers=42-30-21-4 batch-size=16 epochs=4 seed=3 %s", recipes[r]);
         snprintf(settings, sizeof settings,
-                 "backend=cuda-tuned precision=bf16 layers=42-30-21-4 batch-size=16 epochs=4 seed=5 "
+                 "backend=cuda-tuned precision=bf16 layers=42-30-21-4 batch-size=16 epochs=4 seed=3 "
                  "save=%.200s %s",
                  path, recipes[r]);
         bench_open(&gpu, settings, NULL);
