@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #define RESIDENT "resident weights"
+#define WHOLE "whole images"
 #define PAIR "two hidden layers"
 #define PHASES "phases of tiles"
 
@@ -17,18 +18,22 @@ static const struct recipe {
 } recipes[] = {
     {RESIDENT, "layers=784-128-10 batch-size=128 epochs=2 weight-decay=0.01"},
     {RESIDENT, "layers=784-37-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05 activation=gelu"},
-    {RESIDENT, "layers=784-250-10 batch-size=100 epochs=2 momentum=0.5 weight-decay=0.001 activation=tanh"},
     {RESIDENT, "layers=400-37-12 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
     {RESIDENT, "layers=400-1-10 batch-size=5 epochs=1"},
     {RESIDENT, "layers=784-100-10 batch-size=128 epochs=3 schedule=cosine lr=0.3"},
     {RESIDENT, "layers=784-264-16 batch-size=128 epochs=1"},
+    {WHOLE, "layers=784-250-10 batch-size=100 epochs=2 momentum=0.5 weight-decay=0.001 activation=tanh"},
+    {WHOLE, "layers=784-265-10 batch-size=64 epochs=1 activation=gelu"},
+    {WHOLE, "layers=784-264-12 batch-size=128 epochs=2 momentum=0.9 lr=0.05 schedule=cosine"},
+    {WHOLE, "layers=400-301-12 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
+    {WHOLE, "layers=784-1056-10 batch-size=5 epochs=1 weight-decay=0.01"},
     {PAIR, "layers=784-512-512-10 batch-size=128 epochs=1"},
     {PAIR, "layers=784-37-70-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05"},
     {PAIR, "layers=400-37-22-12 batch-size=100 epochs=2 weight-decay=0.01 activation=sigmoid init=xavier"},
     {PAIR, "layers=784-500-65-12 batch-size=128 epochs=1 activation=tanh momentum=0.5"},
     {PAIR, "layers=784-1-300-10 batch-size=33 epochs=1 schedule=cosine"},
     {PAIR, "layers=400-1-1-10 batch-size=1 epochs=1"},
-    {PHASES, "layers=784-265-10 batch-size=64 epochs=1"},
+    {PHASES, "layers=784-1100-10 batch-size=64 epochs=1"},
     {PHASES, "layers=784-20-10 batch-size=4000 epochs=12"},
     {PHASES, "layers=400-1-1-17 batch-size=1 epochs=1"},
     {PHASES, "layers=784-10 batch-size=128 epochs=2"},

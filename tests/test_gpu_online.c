@@ -91,9 +91,10 @@ static void forms_that_need_whole_pixels_say_so(void **state) {
         const char *form;
         size_t recipe;
     } cases[] = {{"fused, resident weights: no, it takes pixels of input-range 0,1", 4},
+                 {"fused, whole images: no, it takes pixels of input-range 0,1", 4},
                  {"fused, two hidden layers: no, it takes pixels of input-range 0,1", 5}};
     gpu_needed();
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct bench bench;
         char text[2048], how[160];
         open_recipe(&bench, cases[i].recipe, "backend=cuda-tuned engine=fused", GEMM_F32);

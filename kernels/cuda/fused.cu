@@ -9,7 +9,7 @@ struct fused_state {
     void *state;
 };
 
-static const fused_form *const forms[] = {&fused_resident, &fused_pair, &fused_phases};
+static const fused_form *const forms[] = {&fused_resident, &fused_whole, &fused_pair, &fused_phases};
 static const int FORMS = sizeof forms / sizeof *forms;
 
 /* Seconds of a step op by op, in a captured graph: 4 us a launch, and what the library needs for large products (FLOP/s measured with

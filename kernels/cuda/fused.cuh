@@ -28,7 +28,7 @@ struct fused_form {
     const char *name;
 };
 
-extern const fused_form fused_phases, fused_pair, fused_resident;
+extern const fused_form fused_phases, fused_pair, fused_resident, fused_whole;
 
 /* Forms that multiply with the pixels as they are take those of range [0, 1] alone. */
 static inline bool fused_whole_pixels(const fused_network *network, char *why, size_t size) {

@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     one.store();
     two.store();
     if (two.across) return;
-    plan.tally.count_own<GROUPS>(two.down, first, step);
-    plan.tally.count_up<GROUPS>(first, step);
+    plan.tally.count_own(two.down, first, step);
+    plan.tally.count_up(first, step);
 }
 
 /* --- on the host --- */
@@ -192,7 +192,7 @@ static size_t lay_out(const pair_state *state, pair_plan *plan, char *base) {
     plan->w2_columns = floats(one * two);
     plan->w2_rows = floats(one * PITCH);
     plan->w3 = floats(MOST_CLASSES * PITCH);
-    plan->tally = lay_out_tally(&state->network, GROUPS, base, &used);
+    plan->tally = lay_out_tally(&state->network, GROUPS, OWN, base, &used);
     return used;
 }
 

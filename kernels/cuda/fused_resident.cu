@@ -1,4 +1,5 @@
-/* Engine fused, the form for one hidden layer that fits on the chip: the weights stay in shared memory, and only sums travel.
+/* Engine fused, the form for one hidden layer that fits on the chip: the weights stay in shared memory, and only sums travel. (For several networks at
+   once: fused_whole.cu.)
 
    Split      a block has 8 hidden units and a slice of the pixels: W1[slice][8], its velocities, and the slice of the batch as float.
               F slices by H groups of units fill the GPU (784-128-10: 8 x 16 blocks, 98 pixels each on average).
@@ -99,8 +100,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     laps.print("resident", step - first);
     me.store_weights();
     if (me.h) return;
-    plan.tally.count_own<S::F>(me.f, first, step);
-    plan.tally.count_up<S::F>(first, step);
+    plan.tally.count_own(me.f, first, step);
+    plan.tally.count_up(first, step);
 }
 
 /* --- on the host --- */
@@ -143,8 +144,6 @@ static int choose_split(const tuned_context *context, const fused_network *netwo
     return 0;
 }
 
-static const double EXCHANGE = 0.55e-6; /* seconds */
-
 static double resident_estimate(const tuned_context *context, const fused_network *network, char *why,
                                 size_t size) {
     resident_plan plan = {};
@@ -166,8 +165,8 @@ static double resident_estimate(const tuned_context *context, const fused_networ
                  network->layer[0].out, network->features, fused_processors(context, network));
         return 0;
     }
-    const double cycles = 1.3 * UNITS * (plan.slice + (plan.slice + 31) / 32 * 32) + 1200;
-    return cycles / FUSED_CLOCK + 3 * EXCHANGE;
+    const double cycles = 4000 + 64 * plan.slice; /* measured */
+    return cycles / FUSED_CLOCK;
 }
 
 static void resident_close(void *opaque) {
@@ -181,7 +180,7 @@ static size_t lay_out_memory(const fused_network *network, resident_plan *plan, 
     size_t used = 0;
     plan->box =
         (packet *)fused_take(base, &used, 2 * sizeof(packet) * (size_t)lay_out_box<S>(plan->groups).total);
-    plan->tally = lay_out_tally(network, S::F, base, &used);
+    plan->tally = lay_out_tally(network, S::F, S::OWN, base, &used);
     return used;
 }
 

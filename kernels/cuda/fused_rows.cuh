@@ -49,10 +49,11 @@ __device__ inline row_loss lose(float z, bool there, int classes, int label, flo
 struct row_tally {
     size_t count; /* images of an epoch */
     int batch;
-    double *losses; /* as in fused_network */
+    int owners, own; /* blocks that have rows of a batch, and how many */
+    double *losses;  /* as in fused_network */
     struct tally *tally;
     float4 *rows; /* [steps of an epoch][batch]: sum of exp(z - max), z of the label, max, is it right? */
-    double *loss; /* [steps of an epoch][F], sums over the rows of F blocks */
+    double *loss; /* [steps of an epoch][owners], sums over their rows */
     int *correct; /* the same */
     unsigned *ticket;
 
@@ -61,20 +62,20 @@ struct row_tally {
         return left < (size_t)batch ? (int)left : batch;
     }
 
-    /* What the rows of block f added in steps first .. end - 1, a thread a step: logarithms in double precision take their time, and
+    /* What the rows of owner f added in steps first .. end - 1, a thread a step: logarithms in double precision take their time, and
        have it here. */
-    template <int F> __device__ void count_own(int f, size_t first, size_t end) const {
+    __device__ void count_own(int f, size_t first, size_t end) const {
         for (size_t step = first + threadIdx.x; step < end; step += blockDim.x) {
-            const int last = min(rows_of(step), (f + 1) * (ROWS / F));
+            const int last = min(rows_of(step), (f + 1) * own);
             double of_step = 0;
             int right = 0;
-            for (int r = f * (ROWS / F); r < last; r++) {
+            for (int r = f * own; r < last; r++) {
                 const float4 row = rows[step * batch + r];
                 of_step += log((double)row.x) - ((double)row.y - (double)row.z);
                 right += row.w != 0;
             }
-            loss[step * F + f] = of_step;
-            correct[step * F + f] = right;
+            loss[step * owners + f] = of_step;
+            correct[step * owners + f] = right;
         }
     }
 
@@ -88,17 +89,17 @@ struct row_tally {
         return mine;
     }
 
-    /* The tally of those steps, by the last of the F blocks that counted. */
-    template <int F> __device__ void count_up(size_t first, size_t end) const {
-        if (!last_block(ticket, F)) return;
+    /* The tally of those steps, by the last of the owners that counted. */
+    __device__ void count_up(size_t first, size_t end) const {
+        if (!last_block(ticket, (unsigned)owners)) return;
         const size_t of_last = rows_of(end - 1);
         double total = 0;
         int right = 0;
         for (size_t step = first + threadIdx.x; step < end; step += blockDim.x) {
             double of_step = 0;
-            for (int f = 0; f < F; f++) {
-                of_step += __ldcg(loss + step * F + f);
-                right += __ldcg(correct + step * F + f);
+            for (int f = 0; f < owners; f++) {
+                of_step += __ldcg(loss + step * owners + f);
+                right += __ldcg(correct + step * owners + f);
             }
             total += of_step;
             losses[step] = of_step / (double)(step + 1 < end ? batch : of_last);
@@ -115,17 +116,20 @@ struct row_tally {
     }
 };
 
-/* The tally of that network by F blocks, in pieces of `base`. */
-static inline row_tally lay_out_tally(const fused_network *network, int F, char *base, size_t *used) {
+/* The tally of that network by `owners` of `own` rows each, in pieces of `base`. */
+static inline row_tally lay_out_tally(const fused_network *network, int owners, int own, char *base,
+                                      size_t *used) {
     const size_t steps = (network->count + network->batch - 1) / network->batch;
     row_tally tally = {};
     tally.count = network->count;
     tally.batch = (int)network->batch;
+    tally.owners = owners;
+    tally.own = own;
     tally.losses = network->losses;
     tally.tally = network->tally;
     tally.rows = (float4 *)fused_take(base, used, network->count * sizeof *tally.rows);
-    tally.loss = (double *)fused_take(base, used, steps * F * sizeof *tally.loss);
-    tally.correct = (int *)fused_take(base, used, steps * F * sizeof *tally.correct);
+    tally.loss = (double *)fused_take(base, used, steps * owners * sizeof *tally.loss);
+    tally.correct = (int *)fused_take(base, used, steps * owners * sizeof *tally.correct);
     tally.ticket = (unsigned *)fused_take(base, used, sizeof *tally.ticket);
     return tally;
 }

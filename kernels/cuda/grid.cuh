@@ -81,4 +81,44 @@ __device__ inline void receive(float (&values)[N], uint32_t step, const packet *
     receive(values, step, [&](int i) { return from + i * stride; });
 }
 
+/* Three numbers and their step, in one access of 16 bytes. Needs compute capability 7.0. */
+struct __align__(16) packet_of_3 {
+    float value[3];
+    uint32_t step;
+};
+
+__device__ inline void send(packet_of_3 *to, float first, float second, float third, uint32_t step) {
+    const uint64_t low = (uint64_t)__float_as_uint(second) << 32 | __float_as_uint(first),
+                   high = (uint64_t)step << 32 | __float_as_uint(third);
+    asm volatile("{ .reg .b128 all; mov.b128 all, {%1, %2}; st.relaxed.gpu.global.b128 [%0], all; }"
+                 :
+                 : "l"(to), "l"(low), "l"(high)
+                 : "memory");
+}
+
+/* As above, of N of them. */
+template <int N, typename P> __device__ inline void receive(float (&values)[N][3], uint32_t step, P at) {
+    uint64_t low[N] = {}, high[N] = {};
+    bool missing = true;
+    while (missing) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if ((uint32_t)(high[i] >> 32) != step)
+                asm volatile(
+                    "{ .reg .b128 all; ld.relaxed.gpu.global.b128 all, [%2]; mov.b128 {%0, %1}, all; }"
+                    : "=l"(low[i]), "=l"(high[i])
+                    : "l"(at(i))
+                    : "memory");
+        missing = false;
+#pragma unroll
+        for (int i = 0; i < N; i++) missing |= (uint32_t)(high[i] >> 32) != step;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        values[i][0] = __uint_as_float((uint32_t)low[i]);
+        values[i][1] = __uint_as_float((uint32_t)(low[i] >> 32));
+        values[i][2] = __uint_as_float((uint32_t)high[i]);
+    }
+}
+
 #endif

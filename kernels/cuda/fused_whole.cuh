@@ -1,0 +1,461 @@
+/* What a block does in each part of a step: see fused_whole.cu. */
+#ifndef TESSERA_KERNELS_CUDA_FUSED_WHOLE_CUH
+#define TESSERA_KERNELS_CUDA_FUSED_WHOLE_CUH
+
+#include <math.h>
+
+#include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/bulk_copy.cuh"
+#include "kernels/cuda/fused_whole_plan.cuh"
+
+/* One thread of the block that has units UNITS h and those that follow. As lane 4 g + t of a warp it keeps the weights, and velocities,
+   of pixels 2 g and 2 g + 1 of a pack and units 2 t and 2 t + 1, in that order, of the packs of each WARPS-th pair: where the tensor cores
+   leave their gradients. Beside that it has row `row` of the batch and units `own` and own + 1 of it. */
+template <bool VELOCITY> struct whole {
+    const whole_plan &plan;
+    char *shared;
+    descent descend;
+    float weight[KEPT][4], velocity[KEPT][4];
+    float hidden[2], pre[2], back[2]; /* of its row and units: H, Z, dZ */
+
+    __device__ whole(const whole_plan &plan, char *shared)
+        : plan(plan), shared(shared), descend{plan.descend.momentum, plan.descend.weight_decay, VELOCITY} {}
+
+    __device__ static int lane() {
+        return threadIdx.x % 32;
+    }
+    __device__ static int warp() {
+        return threadIdx.x / 32;
+    }
+    __device__ static int row() {
+        return threadIdx.x / 4;
+    }
+    __device__ static int quad() { /* this thread of those of its row */
+        return threadIdx.x % 4;
+    }
+    __device__ static int own() {
+        return 2 * quad();
+    }
+    __device__ static int pack_of(int n) { /* that this warp keeps */
+        return 2 * (n / 2 * WARPS + warp()) + n % 2;
+    }
+    __device__ int first_unit() const {
+        return UNITS * blockIdx.x;
+    }
+    template <typename T> __device__ T *at(int offset) const {
+        return reinterpret_cast<T *>(shared + offset);
+    }
+    __device__ uint32_t *largest() const {
+        return at<uint32_t>(whole_place::LARGEST);
+    }
+    __device__ uint32_t *largest_back() const {
+        return at<uint32_t>(whole_place::BACK_LARGEST);
+    }
+
+    /* --- pixels --- */
+
+    __device__ int rows_of(int step) const {
+        return min(plan.count - step * plan.batch, plan.batch);
+    }
+
+    /* Of a step: `turn` counts them modulo AHEAD. */
+    __device__ uint32_t *images_of(int turn) const {
+        return at<uint32_t>(whole_place::IMAGES) + turn * ROWS;
+    }
+    __device__ float *rate_of(int turn) const {
+        return at<float>(whole_place::RATES) + turn;
+    }
+
+    /* Which image is row threadIdx.x of a step, and its learning rate: to be kept in shared memory later. */
+    struct order_ahead {
+        uint32_t image;
+        float rate;
+    };
+
+    __device__ order_ahead look_up(int step, int rows) const {
+        order_ahead ahead = {0, 0};
+        if ((int)threadIdx.x < rows) ahead.image = plan.order[(size_t)step * plan.batch + threadIdx.x];
+        if (threadIdx.x == 0 && rows) ahead.rate = (float)plan.scalars[step].learning_rate;
+        return ahead;
+    }
+
+    __device__ void keep(int turn, order_ahead ahead) const {
+        if (threadIdx.x < ROWS) images_of(turn)[threadIdx.x] = ahead.image;
+        if (threadIdx.x == 0) *rate_of(turn) = ahead.rate;
+    }
+
+    /* Row `row` of a step whose first is slot `base` of the ring. */
+    __device__ char *slot(int base, int row) const {
+        const int s = base + row;
+        return shared + whole_place::ring_at(plan.packs) +
+               (s < plan.slots ? s : s - plan.slots) * whole_place::pitch(plan.packs);
+    }
+
+    /* Rows first .. end - 1 of a step on their way, after its images and a barrier. The warps of the upper half do it: the instruction takes its
+       time, and they seldom have a turn. */
+    __device__ void copy_pixels(uint64_t *arrived, int turn, int base, int first, int end) const {
+        const int r = (int)threadIdx.x / 2 - ROWS;
+        if (threadIdx.x % 2 == 0 && r >= first && r < end)
+            copy_in_bulk(slot(base, r), plan.images + (size_t)images_of(turn)[r] * plan.features,
+                         plan.features, arrived);
+    }
+
+    /* The label of a row that this block owns. */
+    __device__ int label_of(int turn, int rows, int own_row) const {
+        const int r = blockIdx.x * plan.own + own_row;
+        return own_row < plan.own && r < rows ? plan.labels[images_of(turn)[r]] : 0;
+    }
+
+    /* --- forward --- */
+
+    /* Where the digits of a lane are: lanes of both those who write and those who read are spread over the banks. k of a product: packs of a pair. */
+    __device__ static int place_of(int unit, int word) {
+        return unit * 4 + (word ^ unit / 2);
+    }
+
+    /* Z = X W1 of 32 rows, over a quarter of the pixels. */
+    __device__ void forward(int base) const {
+        static const int TILES = TILE / 16;
+        const int first_row = warp() % QUARTERS * TILE, quarter = warp() / QUARTERS,
+                  pairs = (plan.packs + 1) / 2, first = pairs * quarter / QUARTERS,
+                  end = pairs * (quarter + 1) / QUARTERS;
+        const uint4 *digits = at<uint4>(whole_place::DIGITS_AT) + place_of(lane() / 4, lane() % 4);
+        const char *x[TILES];
+        digit_sums sums[TILES];
+#pragma unroll
+        for (int i = 0; i < TILES; i++)
+            x[i] = slot(base, first_row + 16 * i + lane() % 16) + lane() / 16 * PIXELS;
+        uint4 upper = digits[2 * first * 32], lower = digits[(2 * first + 1) * 32];
+        uint32_t a[TILES][4];
+#pragma unroll
+        for (int i = 0; i < TILES; i++) load_blocks(a[i], x[i] + 2 * first * PIXELS);
+#pragma unroll 2
+        for (int p = first; p < end; p++) {
+            const int next = min(p + 1, pairs - 1); /* on its way while this one is multiplied */
+            const uint4 next_upper = digits[2 * next * 32], next_lower = digits[(2 * next + 1) * 32];
+            uint32_t next_a[TILES][4];
+#pragma unroll
+            for (int i = 0; i < TILES; i++) load_blocks(next_a[i], x[i] + 2 * next * PIXELS);
+#pragma unroll
+            for (int i = 0; i < TILES; i++) {
+                sums[i].add(a[i], upper, lower);
+#pragma unroll
+                for (int e = 0; e < 4; e++) a[i][e] = next_a[i][e];
+            }
+            upper = next_upper, lower = next_lower;
+        }
+        float *to = at<float>(whole_place::SUMS) + (quarter * ROWS + first_row + lane() / 4) * UNITS + own();
+#pragma unroll
+        for (int i = 0; i < TILES; i++)
+#pragma unroll
+            for (int below = 0; below < 2; below++)
+                *reinterpret_cast<float2 *>(to + (16 * i + 8 * below) * UNITS) =
+                    make_float2(sums[i].total(2 * below), sums[i].total(2 * below + 1));
+    }
+
+    /* H of this thread's row and units, and its part of three of the logits that all units of the block have, to the owner of the row. After a
+       barrier. */
+    __device__ void activate_row(int rows, uint32_t tag) {
+        const float *sums = at<float>(whole_place::SUMS) + 2 * threadIdx.x,
+                    *bias = at<float>(whole_place::BIAS) + own();
+        const float quantum = fixed_scale(*largest()).quantum * float(1.0 / 255.0);
+        float2 sum = {0, 0};
+#pragma unroll
+        for (int q = 0; q < QUARTERS; q++) {
+            const float2 part = *reinterpret_cast<const float2 *>(sums + q * ROWS * UNITS);
+            sum.x += part.x;
+            sum.y += part.y;
+        }
+        pre[0] = sum.x * quantum + bias[0];
+        pre[1] = sum.y * quantum + bias[1];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            hidden[i] = row() < rows ? activate_compactly(plan.activation, pre[i]) : 0.0f;
+        at<float2>(whole_place::HIDDEN)[threadIdx.x] = make_float2(hidden[0], hidden[1]);
+
+        const float4 *weight = at<float4>(whole_place::OUT_WEIGHT) + quad();
+        float part[3] = {};
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            const float h = __shfl_sync(0xffffffffu, hidden[u % 2], u / 2, 4);
+            const float4 w = weight[u * PACKETS];
+            part[0] += h * w.x;
+            part[1] += h * w.y;
+            part[2] += h * w.z;
+        }
+        if (row() < rows && 3 * quad() < plan.classes)
+            send(plan.logits + (row() * plan.groups + blockIdx.x) * PACKETS + quad(), part[0], part[1],
+                 part[2], tag);
+    }
+
+    /* --- the turn --- */
+
+    /* This lane's logit of a row, from the parts of all blocks: a lane takes a packet of each eighth block. */
+    __device__ float logit(int r, uint32_t tag) const {
+        static const int AT_ONCE = 2, SOURCES = 32 / PACKETS;
+        const int k = lane() % PACKETS, c = lane() % CLASSES;
+        const packet_of_3 *parts = plan.logits + r * plan.groups * PACKETS + k;
+        float sum[3] = {};
+        if (3 * k < plan.classes)
+            for (int g = lane() / PACKETS; g < plan.groups; g += AT_ONCE * SOURCES) {
+                float part[AT_ONCE][3];
+                receive(part, tag,
+                        [&](int i) { return parts + min(g + i * SOURCES, plan.groups - 1) * PACKETS; });
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++)
+                    if (g + i * SOURCES < plan.groups)
+#pragma unroll
+                        for (int j = 0; j < 3; j++) sum[j] += part[i][j];
+            }
+        __syncwarp();
+        float mine = 0;
+#pragma unroll
+        for (int j = 0; j < 3; j++) {
+#pragma unroll
+            for (int offset = PACKETS; offset < 32; offset *= 2)
+                sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], offset);
+            const float of_class = __shfl_sync(0xffffffffu, sum[j], c / 3, PACKETS);
+            if (c % 3 == j) mine = of_class;
+        }
+        return mine + at<float>(whole_place::OUT_WEIGHT)[UNITS * OUT + min(c / 3, PACKETS - 1) * 4 + c % 3];
+    }
+
+    /* dL/dlogits of the rows that this block owns, to all; NaN if the loss of a row is not finite. `label` is that of row warp(). */
+    __device__ void turn(int step, int now, int rows, int label, uint32_t tag) const {
+        const float scale = 1.0f / (float)rows;
+#pragma unroll 1
+        for (int i = warp(); i < plan.own; i += WARPS) {
+            const int r = blockIdx.x * plan.own + i;
+            if (r >= rows) break;
+            const row_loss loss =
+                lose(logit(r, tag), true, plan.classes, i < WARPS ? label : label_of(now, rows, i), scale);
+            const bool finite = __shfl_sync(0xffffffffu, loss.finite, 0);
+            float gradient[3];
+#pragma unroll
+            for (int j = 0; j < 3; j++)
+                gradient[j] = __shfl_sync(0xffffffffu, finite ? loss.gradient : NAN, (3 * lane() + j) % 32);
+            if (3 * lane() < plan.classes)
+                send(plan.gradients + r * PACKETS + lane(), gradient[0], gradient[1], gradient[2], tag);
+            if (lane() == 0) plan.tally.rows[(size_t)step * plan.batch + r] = loss.record;
+        }
+    }
+
+    /* --- backward --- */
+
+    /* dZ of this thread's row and units; true if the losses of the row are finite. */
+    __device__ bool receive_back(int rows, uint32_t tag) {
+        float g[1][3] = {};
+        if (row() < rows && 3 * quad() < plan.classes)
+            receive(g, tag, [&](int) { return plan.gradients + row() * PACKETS + quad(); });
+        __syncwarp(); /* lanes leave one by one */
+        at<float4>(whole_place::GRADIENT)[threadIdx.x] = make_float4(g[0][0], g[0][1], g[0][2], 0);
+
+        const float4 *weight = at<float4>(whole_place::OUT_WEIGHT) + quad();
+        float part[UNITS];
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            const float4 w = weight[u * PACKETS];
+            part[u] = g[0][0] * w.x + g[0][1] * w.y + g[0][2] * w.z;
+        }
+        const bool upper = quad() >= 2, odd = quad() % 2;
+        float half[4];
+#pragma unroll
+        for (int u = 0; u < 4; u++)
+            half[u] = (upper ? part[u + 4] : part[u]) +
+                      __shfl_xor_sync(0xffffffffu, upper ? part[u] : part[u + 4], 2);
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+            const float sum =
+                (odd ? half[u + 2] : half[u]) + __shfl_xor_sync(0xffffffffu, odd ? half[u] : half[u + 2], 1);
+            back[u] = sum * derivative_compactly(plan.activation, pre[u], hidden[u]);
+        }
+        return g[0][0] == g[0][0];
+    }
+
+    /* The largest |dZ|, and this warp's part of db1, dW2 and db2, over the 8 rows that its threads have. */
+    __device__ void sum_back() const {
+        const uint32_t most =
+            largest_of_warp(max(__float_as_uint(fabsf(back[0])), __float_as_uint(fabsf(back[1]))));
+        if (lane() == 0) atomicMax(largest_back(), most);
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+            float sum = back[u];
+#pragma unroll
+            for (int offset = 4; offset < 32; offset *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+            if (lane() < 4) at<float>(whole_place::BIAS_SUMS)[warp() * UNITS + own() + u] = sum;
+        }
+
+        const int c = lane() % OUT, half = lane() / OUT;
+        const float *gradient = at<float>(whole_place::GRADIENT) + warp() * 8 * OUT + c;
+        const float4 *h = at<float4>(whole_place::HIDDEN) + warp() * 8 * UNITS / 4 + half;
+        float sum[4] = {}, bias = 0;
+        __syncwarp();
+#pragma unroll
+        for (int r = 0; r < 8; r++) {
+            const float g = gradient[r * OUT];
+            const float4 of = h[r * UNITS / 4];
+            sum[0] += of.x * g;
+            sum[1] += of.y * g;
+            sum[2] += of.z * g;
+            sum[3] += of.w * g;
+            bias += g;
+        }
+        float *part = at<float>(whole_place::OUT_SUMS) + warp() * WEIGHTS + c;
+#pragma unroll
+        for (int u = 0; u < 4; u++) part[(4 * half + u) * OUT] = sum[u];
+        if (half == 0) part[UNITS * OUT] = bias;
+    }
+
+    /* dZ in digits. k of a product: rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of 16. After a barrier. */
+    __device__ void split_back() const {
+        const float scale = fixed_scale(*largest_back()).of;
+        const int value = __float2int_rn(back[0] * scale), value2 = __float2int_rn(back[1] * scale);
+        const int odd = row() % 2, theirs = __shfl_xor_sync(0xffffffffu, odd ? value : value2, 4);
+        const uint4 digits = odd ? digits_of(theirs, value2, 0, 0) : digits_of(value, theirs, 0, 0);
+        const int to = (own() + odd) * 4 + row() % 8 / 2;
+        uint16_t *at_digits = at<uint16_t>(whole_place::BACK) + (row() / 32 * 64 + to) * 8 +
+                              row() / 16 % 2 * 2 + row() % 16 / 8;
+        at_digits[0] = (uint16_t)digits.x;
+        at_digits[4] = (uint16_t)digits.y;
+        at_digits[32 * 8] = (uint16_t)digits.z;
+        at_digits[32 * 8 + 4] = (uint16_t)digits.w;
+        if (threadIdx.x == 0) *largest() = 0; /* for the next */
+    }
+
+    /* W2 and b2 (b2 is the same in all blocks), and b1. After a barrier. */
+    __device__ void update_output(float rate) const {
+        const int e = threadIdx.x, u = e / OUT;
+        if (e < WEIGHTS) {
+            if (packed_class(e % OUT) >= plan.classes || (u < UNITS && first_unit() + u >= plan.hidden))
+                return;
+            const float *sums = at<float>(whole_place::OUT_SUMS) + e;
+            float sum = 0;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) sum += sums[w * WEIGHTS];
+            descend(rate, sum, at<float>(whole_place::OUT_WEIGHT)[e],
+                    at<float>(whole_place::OUT_VELOCITY)[e]);
+        } else if (e - THREADS / 2 >= 0 && e - THREADS / 2 < UNITS) {
+            float *bias = at<float>(whole_place::BIAS) + e - THREADS / 2, sum = 0;
+            const float *sums = at<float>(whole_place::BIAS_SUMS) + e - THREADS / 2;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) sum += sums[w * UNITS];
+            descend(rate, sum, bias[0], bias[UNITS]);
+        }
+    }
+
+    /* dW1 over the rows of the first half of a batch, or with that what the whole batch gives, and the update. */
+    template <bool LAST> __device__ void multiply_back(int base, float rate, float (&gradient)[KEPT][4]) {
+        static const int STEPS = ROWS / 32 / 2;
+        const uint4 *digits = at<uint4>(whole_place::BACK) + LAST * STEPS * 64 + lane();
+        const float quantum = fixed_scale(*largest_back()).quantum * float(1.0 / 255.0);
+        const char *x[STEPS];
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) x[k] = slot(base, (LAST * STEPS + k) * 32 + lane());
+#pragma unroll
+        for (int n = 0; n < KEPT; n++) {
+            if (pack_of(n) >= plan.packs) break;
+            short_digit_sums sums;
+#pragma unroll
+            for (int k = 0; k < STEPS; k++) {
+                uint32_t words[4], a[4];
+                load_transposed_blocks(words, x[k] + pack_of(n) * PIXELS);
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    a[2 * i] = __byte_perm(words[2 * i], words[2 * i + 1], 0x6420);
+                    a[2 * i + 1] = __byte_perm(words[2 * i], words[2 * i + 1], 0x7531);
+                }
+                sums.add(a, digits[2 * k * 32], digits[(2 * k + 1) * 32]);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                if (LAST)
+                    descend(rate, (gradient[n][i] + sums.total(i)) * quantum, weight[n][i], velocity[n][i]);
+                else
+                    gradient[n][i] = sums.total(i);
+            }
+        }
+    }
+
+    /* The largest |W1|. */
+    __device__ void measure() const {
+        uint32_t most = 0;
+#pragma unroll
+        for (int i = 0; i < 4 * KEPT; i++) most = max(most, __float_as_uint(fabsf(weight[i / 4][i % 4])));
+        most = largest_of_warp(most);
+        if (lane() == 0) atomicMax(largest(), most);
+    }
+
+    /* W1 in digits, where forward reads them. After a barrier. */
+    __device__ void publish() const {
+        const float scale = fixed_scale(*largest()).of;
+        const int g = lane() / 4, odd = g % 2;
+        uint4 *to = at<uint4>(whole_place::DIGITS_AT) + place_of(own() + odd, g / 2);
+#pragma unroll
+        for (int round = 0; round < KEPT / 2; round++) {
+            const int pair = round * WARPS + warp();
+            if (2 * pair >= plan.packs) break;
+            uint4 digits[2];
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                int value[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) value[i] = __float2int_rn(weight[2 * round + n][i] * scale);
+                const int theirs = __shfl_xor_sync(0xffffffffu, odd ? value[0] : value[1], 4),
+                          theirs2 = __shfl_xor_sync(0xffffffffu, odd ? value[2] : value[3], 4);
+                digits[n] = odd ? digits_of(theirs, theirs2, value[1], value[3])
+                                : digits_of(value[0], value[2], theirs, theirs2);
+            }
+            to[2 * pair * 32] = make_uint4(digits[0].x, digits[1].x, digits[0].y, digits[1].y);
+            to[(2 * pair + 1) * 32] = make_uint4(digits[0].z, digits[1].z, digits[0].w, digits[1].w);
+        }
+        if (threadIdx.x == 0) *largest_back() = 0; /* for the next step */
+    }
+
+    /* --- before and after --- */
+
+    /* Calls each(its values in global memory, its velocities there, index, value and velocity here, is it this block's to write back?) for all that
+       is trained. */
+    template <typename E> __device__ void all_weights(E each) {
+        const int unit = first_unit();
+        float *out = at<float>(whole_place::OUT_WEIGHT), *bias = at<float>(whole_place::BIAS);
+#pragma unroll
+        for (int i = 0; i < 4 * KEPT; i++) {
+            const int pack = pack_of(i / 4), u = unit + own() + i % 2;
+            if (pack < plan.packs && u < plan.hidden)
+                each(plan.weight[0], plan.weight_velocity[0],
+                     (size_t)(pack * PIXELS + lane() / 4 * 2 + i % 4 / 2) * plan.hidden + u,
+                     weight[i / 4][i % 4], velocity[i / 4][i % 4], true);
+        }
+        const int e = threadIdx.x, u = e / OUT, c = packed_class(e % OUT);
+        if (e < UNITS && unit + e < plan.hidden)
+            each(plan.bias[0], plan.bias_velocity[0], (size_t)(unit + e), bias[e], bias[UNITS + e], true);
+        if (e < WEIGHTS && c < plan.classes) {
+            float &velocity_here = at<float>(whole_place::OUT_VELOCITY)[e];
+            if (u == UNITS)
+                each(plan.bias[1], plan.bias_velocity[1], (size_t)c, out[e], velocity_here, blockIdx.x == 0);
+            else if (unit + u < plan.hidden)
+                each(plan.weight[1], plan.weight_velocity[1], (size_t)(unit + u) * plan.classes + c, out[e],
+                     velocity_here, true);
+        }
+    }
+
+    __device__ void load_weights() {
+#pragma unroll
+        for (int i = 0; i < 4 * KEPT; i++) weight[i / 4][i % 4] = velocity[i / 4][i % 4] = 0;
+        all_weights(
+            [&](const float *values, const float *velocities, size_t i, float &value, float &speed, bool) {
+                value = values[i];
+                if (VELOCITY) speed = velocities[i];
+            });
+    }
+
+    __device__ void store_weights() {
+        all_weights([&](float *values, float *velocities, size_t i, float value, float speed, bool mine) {
+            if (!mine) return;
+            values[i] = value;
+            if (VELOCITY) velocities[i] = speed;
+        });
+    }
+};
+
+#endif
