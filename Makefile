@@ -68,7 +68,8 @@ DETECTED_SM := $(if $(HAVE_CUDA),$(shell nvidia-smi --query-gpu=compute_cap --fo
 SM ?= $(DETECTED_SM)
 GENCODE := $(foreach sm,$(or $(strip $(SM)),75 80 86 89 90),-gencode arch=compute_$(sm)$(,)code=sm_$(sm)) \
 	$(if $(strip $(SM)),,-gencode arch=compute_90$(,)code=compute_90)
-NVCCFLAGS := -std=c++20 -O3 $(GENCODE) -Xcompiler -Wall$(,)-Wextra$(,)-Wno-missing-field-initializers$(if $(filter 1,$(WERROR)),$(,)-Werror)
+NVCCFLAGS ?=
+ALL_NVCCFLAGS := -std=c++20 -O3 $(GENCODE) -Xcompiler -Wall$(,)-Wextra$(,)-Wno-missing-field-initializers$(if $(filter 1,$(WERROR)),$(,)-Werror) $(NVCCFLAGS)
 CPPFLAGS += $(if $(HAVE_CUDA),-DHAVE_CUDA)
 CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcublas -lcudart_static -lrt -lpthread -lstdc++)
 
@@ -161,11 +162,11 @@ $(B)/%.o: %.c $(B)/flags | $(B)/buildinfo.h
 $(B)/%.cu.o: %.cu $(B)/cudaflags
 	@mkdir -p $(@D)
 	@echo '  nvcc  $<'
-	$(Q)$(NVCC) $(NVCCFLAGS) -I. -I$(B) -MMD -MP -c $< -o $@
+	$(Q)$(NVCC) $(ALL_NVCCFLAGS) -I. -I$(B) -MMD -MP -c $< -o $@
 
 $(B)/cudaflags: FORCE
 	@mkdir -p $(B)
-	@echo '$(NVCC) $(NVCCFLAGS)' | cmp -s - $@ || echo '$(NVCC) $(NVCCFLAGS)' > $@
+	@echo '$(NVCC) $(ALL_NVCCFLAGS)' | cmp -s - $@ || echo '$(NVCC) $(ALL_NVCCFLAGS)' > $@
 
 -include $(OBJECTS:.o=.d) $(B)/train.d $(TESTS:=.d) $(TEST_SUPPORT:.o=.d)
 

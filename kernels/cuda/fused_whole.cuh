@@ -84,9 +84,9 @@ template <bool VELOCITY> struct whole {
         if (threadIdx.x == 0) *rate_of(turn) = ahead.rate;
     }
 
-    /* Row `row` of a step whose first is slot `base` of the ring. */
+    /* Row `row` of a step whose first is slot `base` of the ring; for rows that no batch has, the last that one has. */
     __device__ char *slot(int base, int row) const {
-        const int s = base + row;
+        const int s = base + min(row, plan.batch - 1);
         return shared + whole_place::ring_at(plan.packs) +
                (s < plan.slots ? s : s - plan.slots) * whole_place::pitch(plan.packs);
     }
@@ -123,19 +123,19 @@ template <bool VELOCITY> struct whole {
         const char *x[TILES];
         digit_sums sums[TILES];
 #pragma unroll
-        for (int i = 0; i < TILES; i++)
-            x[i] = slot(base, first_row + 16 * i + lane() % 16) + lane() / 16 * PIXELS;
+        for (int i = 0; i < TILES; i++) x[i] = slot(base, first_row + 16 * i + lane() % 16);
+        const auto offset = [&](int p) { return min(2 * p + lane() / 16, plan.packs - 1) * PIXELS; };
         uint4 upper = digits[2 * first * 32], lower = digits[(2 * first + 1) * 32];
         uint32_t a[TILES][4];
 #pragma unroll
-        for (int i = 0; i < TILES; i++) load_blocks(a[i], x[i] + 2 * first * PIXELS);
+        for (int i = 0; i < TILES; i++) load_blocks(a[i], x[i] + offset(first));
 #pragma unroll 2
         for (int p = first; p < end; p++) {
             const int next = min(p + 1, pairs - 1); /* on its way while this one is multiplied */
             const uint4 next_upper = digits[2 * next * 32], next_lower = digits[(2 * next + 1) * 32];
             uint32_t next_a[TILES][4];
 #pragma unroll
-            for (int i = 0; i < TILES; i++) load_blocks(next_a[i], x[i] + 2 * next * PIXELS);
+            for (int i = 0; i < TILES; i++) load_blocks(next_a[i], x[i] + offset(next));
 #pragma unroll
             for (int i = 0; i < TILES; i++) {
                 sums[i].add(a[i], upper, lower);
