@@ -266,11 +266,13 @@ static void the_same_bits(void **state) {
 
 static const char *const networks[] = {
     "layers=784-40-10 batch-size=100", "layers=784-40-30-10 batch-size=100",
-    "layers=784-40-30-20-10 batch-size=100", "layers=784-40-30-10 batch-size=100 precision=bf16"};
+    "layers=784-40-30-20-10 batch-size=100", "layers=784-40-30-10 batch-size=100 precision=bf16",
+    "layers=784-300-10 batch-size=100"};
+enum { NETWORKS = sizeof networks / sizeof *networks };
 
 static void a_bad_step_changes_no_weight(void **state) {
     (void)state;
-    for (int n = 0; n < 4; n++) {
+    for (int n = 0; n < NETWORKS; n++) {
         struct bench bench;
         struct run_summary summary;
         float *weights;
@@ -295,7 +297,7 @@ static void a_bad_step_changes_no_weight(void **state) {
 /* A step in the middle of a launch goes wrong: it is named, and the weights are those of the run that ended before it. */
 static void divergence_in_the_middle(void **state) {
     (void)state;
-    for (int n = 0; n < 4; n++) {
+    for (int n = 0; n < NETWORKS; n++) {
         struct bench bad, good;
         struct run_summary summary;
         char settings[160];

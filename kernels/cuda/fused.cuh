@@ -31,7 +31,7 @@ struct fused_form {
 extern const fused_form fused_phases, fused_pair, fused_resident, fused_whole;
 
 /* Forms that multiply with the pixels as they are take those of range [0, 1] alone. */
-static inline bool fused_whole_pixels(const fused_network *network, char *why, size_t size) {
+static inline bool fused_byte_pixels(const fused_network *network, char *why, size_t size) {
     if (network->range == INPUT_UNIT) return true;
     snprintf(why, size, "it takes pixels of input-range 0,1");
     return false;

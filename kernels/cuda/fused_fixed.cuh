@@ -1,9 +1,10 @@
 /* Products of pixels and floats on the tensor cores, in fixed point.
 
-   A pixel is a byte. The floats of a matrix become integers: times a power of two that takes the largest of them to 2^29 .. 2^30, so
+   A pixel is a byte. The floats of a column become integers: times a power of two that takes the largest of them to 2^29 .. 2^30, so
    their quantum is below that largest float's own last bit. Such an integer is four bytes, digits of base 256, of which the highest
    has a sign: four products of bytes, each with its sum in int32, where nothing is rounded. So a result is off by what the quanta make,
-   half of 2^-29 of the largest float for each pixel of 1: less than what sums in float32 round.
+   half of 2^-29 of the column's largest float for each pixel of 1, and by the rounding of the sums of digits, once: less than what
+   sums in float32 round.
    Bytes need no conversion on their way to the tensor cores, which have twice the rate of bfloat16 for them. Needs compute
    capability 8.0. */
 #ifndef TESSERA_KERNELS_CUDA_FUSED_FIXED_CUH
@@ -12,31 +13,25 @@
 #include <stdint.h>
 
 static const int DIGITS = 4;      /* highest first */
-static const int FIXED_BITS = 29; /* of the largest float: the highest digit is 63 at most */
+static const int FIXED_BITS = 29; /* of the largest float: the highest digit is -64 .. 64 */
 
 /* 2^k, from -126 to 127. */
 __device__ inline float power_of_two(int k) {
     return __int_as_float((k + 127) << 23);
 }
 
-/* Of a matrix with that largest absolute value, as its bits: what makes integers of its floats, and the value of such an integer's 1. Both are NaN
+/* Of a column with that largest absolute value, as its bits: what makes integers of its floats, and the value of such an integer's 1. Both are NaN
    if it holds infinity or NaN. */
 struct fixed_scale {
     float of, quantum;
     __device__ explicit fixed_scale(uint32_t largest) {
-        const int exponent = max((int)(largest >> 23) - 127, FIXED_BITS - 126); /* both stay normal */
+        const int exponent =
+            max((int)(largest >> 23) - 127,
+                FIXED_BITS - 126); /* both stay normal, and nearly always a 255th of the quantum */
         of = exponent > 127 ? NAN : power_of_two(FIXED_BITS - exponent);
         quantum = exponent > 127 ? NAN : power_of_two(exponent - FIXED_BITS);
     }
 };
-
-__device__ inline uint32_t largest_of_warp(uint32_t value) {
-#if __CUDA_ARCH__ >= 800
-    return __reduce_max_sync(0xffffffffu, value);
-#else
-    return value;
-#endif
-}
 
 /* Byte D from above of four integers, for each D: four words of digits. */
 __device__ inline uint4 digits_of(int first, int second, int third, int fourth) {
@@ -82,7 +77,7 @@ struct digit_sums {
         multiply_bytes<false>(of[3], a, lower.z, lower.w);
     }
 
-    /* Element i of the product, in quanta, over 256 pixels at most: the highest digit adds up to 63 * 255 * 256 < 2^22, the others to
+    /* Element i of the product, in quanta, over 256 pixels at most: the highest digit adds up to 64 * 255 * 256 < 2^22, the others to
        (256 + 1) * 255 * 255 * 256 < 2^32 without the last byte. */
     __device__ float total(int i) const {
         const uint32_t low = (uint32_t)of[1][i] * 256u + (uint32_t)of[2][i] + ((uint32_t)of[3][i] >> 8);

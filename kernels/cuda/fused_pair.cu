@@ -165,7 +165,7 @@ static bool arrange(const tuned_context *context, const fused_network *network, 
 static double pair_estimate(const tuned_context *context, const fused_network *network, char *why,
                             size_t size) {
     pair_plan plan = {};
-    if (!fused_whole_pixels(network, why, size) || !arrange(context, network, &plan, why, size)) return 0;
+    if (!fused_byte_pixels(network, why, size) || !arrange(context, network, &plan, why, size)) return 0;
     const double cycles = 110 * plan.packs + 22.0 * (plan.padded[0] + plan.padded[1]) + 31000; /* measured */
     return cycles / FUSED_CLOCK;
 }

@@ -1,5 +1,5 @@
-/* Engine fused, the form for one hidden layer that fits on the chip: the weights stay in shared memory, and only sums travel. (For several networks at
-   once: fused_whole.cu.)
+/* Engine fused, the form for one hidden layer that fits on the chip: the weights stay in shared memory, and only sums travel. (Where that is
+   estimated faster: fused_whole.cu.)
 
    Split      a block has 8 hidden units and a slice of the pixels: W1[slice][8], its velocities, and the slice of the batch as float.
               F slices by H groups of units fill the GPU (784-128-10: 8 x 16 blocks, 98 pixels each on average).
@@ -147,7 +147,7 @@ static int choose_split(const tuned_context *context, const fused_network *netwo
 static double resident_estimate(const tuned_context *context, const fused_network *network, char *why,
                                 size_t size) {
     resident_plan plan = {};
-    if (!fused_whole_pixels(network, why, size)) return 0;
+    if (!fused_byte_pixels(network, why, size)) return 0;
     if (network->depth != 2 || network->dtype != GEMM_F32 || network->precision != GEMM_TRUE ||
         network->batch > (size_t)ROWS || network->layer[1].out > (size_t)CLASSES ||
         network->layer[0].out > (size_t)UNITS * context->processors ||

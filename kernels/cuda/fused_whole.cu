@@ -3,7 +3,7 @@
    Split      a block has 8 hidden units, all pixels of a batch, as bytes in shared memory, and its columns of W1: the weights in
               registers, and as digits of a fixed-point number in shared memory, whose products with pixels run on the tensor cores
               (fused_fixed.cuh). fused_resident.cu splits the pixels over more blocks: faster where there are enough for one network;
-              here eight networks at once take hardly longer than one.
+              here eight networks at once take hardly longer than one in this form.
    Step       forward   Z = X W1, 128 x 8, H, and their part of the logits of all rows, to the owners of the rows (exchange 1)
               turn      a block owns some rows: it adds up their logits, has their loss and dL/dlogits, for all to read (exchange 2)
               backward  every block: dZ, 128 x 8, the gradients of its part of W2 and of b2, which all have; dW1; the updates
@@ -12,7 +12,7 @@
               writes gradients when it has parts of this step from all blocks, who had read those of the step before.
    Pixels     those of the next step are copied while this one is computed: most images at once, as far as there is room, and the rest where others have
               been used for the last time, which is half way through dW1.
-   Floor      784-128-10 at batch 128, of 16 blocks, in cycles: forward and backward 800 products of 16 x 8 x 32 each, 1600 at 2 cycles; two
+   Floor      784-128-10 at batch 128, of 16 blocks, in cycles: forward and backward 800 products of 16 x 8 x 32 each, at 2 cycles 1600 each; two
               exchanges of about 1000; 100 KB through the L2 cache a block, 1600 at 64 bytes, behind other work. Eight networks at once take 128 SMs
               and the time of one. Measured: see docs/performance.md. */
 #include <stdlib.h>
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) open_arrivals(&arrived);
     __syncthreads();
     me.load_weights();
-    me.measure();
+    me.measure_weights();
     for (int i = 0; i < 2; i++) me.keep(i, me.look_up(first + i, rows_of(first + i)));
     __syncthreads();
     expect(rows_of(first));
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             me.copy_pixels(&arrived, next, next_base, early, next_rows);
             me.template multiply_back<true>(base, rate, gradient);
             laps.lap(9);
-            me.measure();
+            me.measure_weights();
             me.update_output(rate);
             __syncthreads();
             laps.lap(10);
@@ -158,7 +158,7 @@ static bool arrange(const tuned_context *context, const fused_network *network, 
 static double whole_estimate(const tuned_context *context, const fused_network *network, char *why,
                              size_t size) {
     whole_plan plan = {};
-    if (!fused_whole_pixels(network, why, size) || !arrange(context, network, &plan, why, size)) return 0;
+    if (!fused_byte_pixels(network, why, size) || !arrange(context, network, &plan, why, size)) return 0;
     const double cycles = 8300 + 110 * plan.packs + 90 * plan.groups; /* measured */
     return cycles / FUSED_CLOCK;
 }

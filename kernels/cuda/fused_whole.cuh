@@ -158,7 +158,7 @@ template <bool VELOCITY> struct whole {
     __device__ void activate_row(int rows, uint32_t tag) {
         const float *sums = at<float>(whole_place::SUMS) + 2 * threadIdx.x,
                     *bias = at<float>(whole_place::BIAS) + own();
-        const float quantum = fixed_scale(*largest()).quantum * float(1.0 / 255.0);
+        const fixed_scale scale(largest()[own()]), scale2(largest()[own() + 1]);
         float2 sum = {0, 0};
 #pragma unroll
         for (int q = 0; q < QUARTERS; q++) {
@@ -166,8 +166,8 @@ template <bool VELOCITY> struct whole {
             sum.x += part.x;
             sum.y += part.y;
         }
-        pre[0] = sum.x * quantum + bias[0];
-        pre[1] = sum.y * quantum + bias[1];
+        pre[0] = sum.x * (scale.quantum * float(1.0 / 255.0)) + bias[0];
+        pre[1] = sum.y * (scale2.quantum * float(1.0 / 255.0)) + bias[1];
 #pragma unroll
         for (int i = 0; i < 2; i++)
             hidden[i] = row() < rows ? activate_compactly(plan.activation, pre[i]) : 0.0f;
@@ -267,16 +267,30 @@ template <bool VELOCITY> struct whole {
         for (int u = 0; u < 2; u++) {
             const float sum =
                 (odd ? half[u + 2] : half[u]) + __shfl_xor_sync(0xffffffffu, odd ? half[u] : half[u + 2], 1);
-            back[u] = sum * derivative_compactly(plan.activation, pre[u], hidden[u]);
+            back[u] = row() < rows ? sum * derivative_compactly(plan.activation, pre[u], hidden[u]) : 0.0f;
         }
         return g[0][0] == g[0][0];
     }
 
-    /* The largest |dZ|, and this warp's part of db1, dW2 and db2, over the 8 rows that its threads have. */
+    __device__ static uint32_t magnitude(float value) { /* as bits: of NaN it is the largest */
+        return __float_as_uint(value) & 0x7fffffffu;
+    }
+
+    /* The largest magnitudes of this thread's units over the warp, to those of the block. */
+    __device__ static void collect(uint32_t first, uint32_t second, uint32_t *largest) {
+        uint32_t most[2] = {first, second};
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+#pragma unroll
+            for (int offset = 4; offset < 32; offset *= 2)
+                most[u] = max(most[u], __shfl_xor_sync(0xffffffffu, most[u], offset));
+            if (lane() < 4) atomicMax(largest + own() + u, most[u]);
+        }
+    }
+
+    /* The largest |dZ| of each unit, and this warp's part of db1, dW2 and db2, over the 8 rows that its threads have. */
     __device__ void sum_back() const {
-        const uint32_t most =
-            largest_of_warp(max(__float_as_uint(fabsf(back[0])), __float_as_uint(fabsf(back[1]))));
-        if (lane() == 0) atomicMax(largest_back(), most);
+        collect(magnitude(back[0]), magnitude(back[1]), largest_back());
 #pragma unroll
         for (int u = 0; u < 2; u++) {
             float sum = back[u];
@@ -308,8 +322,8 @@ template <bool VELOCITY> struct whole {
 
     /* dZ in digits. k of a product: rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of 16. After a barrier. */
     __device__ void split_back() const {
-        const float scale = fixed_scale(*largest_back()).of;
-        const int value = __float2int_rn(back[0] * scale), value2 = __float2int_rn(back[1] * scale);
+        const fixed_scale scale(largest_back()[own()]), scale2(largest_back()[own() + 1]);
+        const int value = __float2int_rn(back[0] * scale.of), value2 = __float2int_rn(back[1] * scale2.of);
         const int odd = row() % 2, theirs = __shfl_xor_sync(0xffffffffu, odd ? value : value2, 4);
         const uint4 digits = odd ? digits_of(theirs, value2, 0, 0) : digits_of(value, theirs, 0, 0);
         const int to = (own() + odd) * 4 + row() % 8 / 2;
@@ -319,7 +333,7 @@ template <bool VELOCITY> struct whole {
         at_digits[4] = (uint16_t)digits.y;
         at_digits[32 * 8] = (uint16_t)digits.z;
         at_digits[32 * 8 + 4] = (uint16_t)digits.w;
-        if (threadIdx.x == 0) *largest() = 0; /* for the next */
+        if (threadIdx.x < UNITS) largest()[threadIdx.x] = 0; /* for the next */
     }
 
     /* W2 and b2 (b2 is the same in all blocks), and b1. After a barrier. */
@@ -347,7 +361,8 @@ template <bool VELOCITY> struct whole {
     template <bool LAST> __device__ void multiply_back(int base, float rate, float (&gradient)[KEPT][4]) {
         static const int STEPS = ROWS / 32 / 2;
         const uint4 *digits = at<uint4>(whole_place::BACK) + LAST * STEPS * 64 + lane();
-        const float quantum = fixed_scale(*largest_back()).quantum * float(1.0 / 255.0);
+        const fixed_scale scale(largest_back()[own()]), scale2(largest_back()[own() + 1]);
+        const float quantum[2] = {scale.quantum * float(1.0 / 255.0), scale2.quantum * float(1.0 / 255.0)};
         const char *x[STEPS];
 #pragma unroll
         for (int k = 0; k < STEPS; k++) x[k] = slot(base, (LAST * STEPS + k) * 32 + lane());
@@ -369,25 +384,25 @@ template <bool VELOCITY> struct whole {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 if (LAST)
-                    descend(rate, (gradient[n][i] + sums.total(i)) * quantum, weight[n][i], velocity[n][i]);
+                    descend(rate, (gradient[n][i] + sums.total(i)) * quantum[i % 2], weight[n][i],
+                            velocity[n][i]);
                 else
                     gradient[n][i] = sums.total(i);
             }
         }
     }
 
-    /* The largest |W1|. */
-    __device__ void measure() const {
-        uint32_t most = 0;
+    /* The largest |W1| of each unit. */
+    __device__ void measure_weights() const {
+        uint32_t most[2] = {0, 0};
 #pragma unroll
-        for (int i = 0; i < 4 * KEPT; i++) most = max(most, __float_as_uint(fabsf(weight[i / 4][i % 4])));
-        most = largest_of_warp(most);
-        if (lane() == 0) atomicMax(largest(), most);
+        for (int i = 0; i < 4 * KEPT; i++) most[i % 2] = max(most[i % 2], magnitude(weight[i / 4][i % 4]));
+        collect(most[0], most[1], largest());
     }
 
     /* W1 in digits, where forward reads them. After a barrier. */
     __device__ void publish() const {
-        const float scale = fixed_scale(*largest()).of;
+        const float scale[2] = {fixed_scale(largest()[own()]).of, fixed_scale(largest()[own() + 1]).of};
         const int g = lane() / 4, odd = g % 2;
         uint4 *to = at<uint4>(whole_place::DIGITS_AT) + place_of(own() + odd, g / 2);
 #pragma unroll
@@ -399,7 +414,8 @@ template <bool VELOCITY> struct whole {
             for (int n = 0; n < 2; n++) {
                 int value[4];
 #pragma unroll
-                for (int i = 0; i < 4; i++) value[i] = __float2int_rn(weight[2 * round + n][i] * scale);
+                for (int i = 0; i < 4; i++)
+                    value[i] = __float2int_rn(weight[2 * round + n][i] * scale[i % 2]);
                 const int theirs = __shfl_xor_sync(0xffffffffu, odd ? value[0] : value[1], 4),
                           theirs2 = __shfl_xor_sync(0xffffffffu, odd ? value[2] : value[3], 4);
                 digits[n] = odd ? digits_of(theirs, theirs2, value[1], value[3])
@@ -408,7 +424,7 @@ template <bool VELOCITY> struct whole {
             to[2 * pair * 32] = make_uint4(digits[0].x, digits[1].x, digits[0].y, digits[1].y);
             to[(2 * pair + 1) * 32] = make_uint4(digits[0].z, digits[1].z, digits[0].w, digits[1].w);
         }
-        if (threadIdx.x == 0) *largest_back() = 0; /* for the next step */
+        if (threadIdx.x < UNITS) largest_back()[threadIdx.x] = 0; /* for the next step */
     }
 
     /* --- before and after --- */

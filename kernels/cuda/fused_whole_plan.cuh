@@ -56,9 +56,9 @@ struct whole_place {
                          OUT_SUMS = OUT_VELOCITY + 4 * WEIGHTS, /* of dW2 and db2: [WARPS][WEIGHTS] */
         BIAS = OUT_SUMS + 4 * WARPS * WEIGHTS,                  /* [UNITS], and their velocities */
         BIAS_SUMS = BIAS + 4 * 2 * UNITS,                       /* [WARPS][UNITS] */
-        LARGEST = BIAS_SUMS + 4 * WARPS * UNITS, /* |W1| of the block, as bits: see fixed_scale */
-        BACK_LARGEST = LARGEST + 4,              /* |dZ| */
-        RATES = BACK_LARGEST + 4 + 8,            /* [AHEAD], float */
+        LARGEST = BIAS_SUMS + 4 * WARPS * UNITS, /* |W1| of each unit, as bits: see fixed_scale */
+        BACK_LARGEST = LARGEST + 4 * UNITS,      /* |dZ| */
+        RATES = BACK_LARGEST + 4 * UNITS,        /* [AHEAD], float */
         IMAGES = RATES + 16,                     /* [AHEAD][ROWS]: which image a row is */
         DIGITS_AT = IMAGES + 4 * AHEAD * ROWS;   /* W1 in digits: [pairs of packs][2][32 lanes] of 16 bytes */
     static_assert(BIAS % 16 == 0 && DIGITS_AT % 16 == 0, "aligned");
@@ -69,9 +69,8 @@ struct whole_place {
     __host__ __device__ static int ring_at(int packs) {
         return DIGITS_AT + (packs + 1) / 2 * 2 * 32 * 16;
     }
-    __host__ __device__ static size_t bytes(int packs,
-                                            int slots) { /* the last pair of packs reads beyond its row */
-        return (size_t)ring_at(packs) + (size_t)slots * pitch(packs) + PIXELS;
+    __host__ __device__ static size_t bytes(int packs, int slots) {
+        return (size_t)ring_at(packs) + (size_t)slots * pitch(packs);
     }
 };
 

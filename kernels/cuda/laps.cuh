@@ -2,7 +2,7 @@
 #ifndef TESSERA_KERNELS_CUDA_LAPS_CUH
 #define TESSERA_KERNELS_CUDA_LAPS_CUH
 
-/* Where the time of a step goes, seen by one thread of one block: built with -DFUSED_LAPS (make NVCCFLAGS+=..), a kernel of 100 steps
+/* Where the time of a step goes, seen by one thread of one block: built with -DFUSED_LAPS (make NVCCFLAGS=..), a kernel of 100 steps
    and more prints it when it ends; else nothing of it is compiled. */
 #ifdef FUSED_LAPS
 #    include <stdio.h>
