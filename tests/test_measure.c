@@ -182,7 +182,7 @@ static void failures_are_no_success(void **state) {
 
 static void benches_gemms(void **state) {
     (void)state;
-    char log[300], slow[300];
+    char log[300], slow[300], again[320];
     snprintf(log, sizeof log, "%s", support_path("gemm.jsonl"));
     snprintf(slow, sizeof slow, "%s", support_path("slow.jsonl"));
     assert_int_equal(RUN("bench gemm --layers 42-16-4 --batch-size 32 --sizes 48 --ops NN,NT --dtype f32 "
@@ -203,6 +203,21 @@ static void benches_gemms(void **state) {
     cJSON_Delete(line);
     /* against itself with much slack it is no slower; against impossible times it is */
     assert_int_equal(RUN("bench --baseline %s --tolerance 100000 --repeat 3", log), 0);
+    assert_int_equal(RUN("bench --baseline %s --operands warm", log), 2);
+    assert_says(output, "the operands of the baseline are cold");
+    assert_int_equal(RUN("bench gemm --operands hot"), 2);
+    assert_int_equal(RUN("bench gemm --sizes 48 --ops NT --dtype f64 --backends serial --repeat 3 --operands "
+                         "warm --log %s",
+                         slow),
+                     0);
+    line = find_line(slow, "gemm", "serial");
+    assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(line, "operands")), "warm");
+    cJSON_Delete(line);
+    assert_int_equal(RUN("bench --baseline %s --tolerance 100000 --repeat 3 --log %s.again", slow, slow), 0);
+    snprintf(again, sizeof again, "%s.again", slow);
+    line = find_line(again, "gemm", "serial"); /* as those of the baseline */
+    assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(line, "operands")), "warm");
+    cJSON_Delete(line);
     const char *fast = "{\"type\":\"gemm\",\"backend\":\"serial\",\"threads\":1,\"precision\":\"f32\",\"op\":"
                        "\"NN\",\"dtype\":\"f32\",\"m\":48,\"n\":48,\"k\":48,"
                        "\"median_seconds\":1e-12}\n";

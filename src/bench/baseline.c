@@ -50,9 +50,13 @@ static enum status add_line(struct baseline *baseline, const char *text, const c
     cJSON *line = cJSON_Parse(text);
     if (!line) return status_set(STATUS_BAD_DATA, "%s:%zu: not a line of JSON", path, number);
     struct baseline_entry entry;
-    const bool timed = strcmp(text_of(line, "type"), "gemm") == 0 && parse_entry(line, &entry);
+    const bool timed = strcmp(text_of(line, "type"), "gemm") == 0 && parse_entry(line, &entry),
+               warm = strcmp(text_of(line, "operands"), "warm") == 0;
     cJSON_Delete(line);
     if (!timed) return STATUS_OK;
+    if (baseline->count && warm != baseline->warm)
+        return status_set(STATUS_BAD_DATA, "%s:%zu: some operands are warm, others are not", path, number);
+    baseline->warm = warm;
     struct baseline_entry *grown = realloc(baseline->entries, (baseline->count + 1) * sizeof *grown);
     if (!grown) return status_set(STATUS_FAILED, "out of memory");
     baseline->entries = grown;

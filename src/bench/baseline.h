@@ -16,6 +16,7 @@ struct baseline_entry {
 struct baseline {
     struct baseline_entry *entries;
     size_t count;
+    bool warm; /* its operands: see struct contest */
 };
 
 /* The verified "gemm" lines of a log. STATUS_BAD_DATA if there are none. */

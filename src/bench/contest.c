@@ -93,7 +93,8 @@ static enum status enter(const struct contest *contest, struct entry *entry, enu
     if (contest->limit_seconds > 0 && foreseen > contest->limit_seconds)
         return status_set(STATUS_UNAVAILABLE, "would take about %s: --limit-seconds is %g",
                           text_seconds(foreseen).text, contest->limit_seconds);
-    enum status status = problem_open(&entry->problem, compute, dtype, shape, rotation(compute));
+    enum status status =
+        problem_open(&entry->problem, compute, dtype, shape, contest->warm ? 0 : rotation(compute));
     if (status) return status;
     status = problem_verify(&entry->problem, PROBLEM_INTEGERS, 1);
     double seconds = 0;

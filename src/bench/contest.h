@@ -42,10 +42,11 @@ struct result {
 struct contest {
     struct contestant *contestants;
     size_t count, repeats;
+    bool warm;            /* the same operands in each call; else they rotate through twice the last cache */
     double limit_seconds; /* for a contestant and a shape; 0: none. One that would take longer is left out */
 };
 
-/* results[count]. The contestants' operands are all in memory at once, and rotate through twice the last cache. */
+/* results[count]. The contestants' operands are all in memory at once. */
 enum status contest_run(struct contest *contest, enum gemm_dtype dtype, const struct gemm_shape *shape,
                         struct result *results);
 

@@ -86,7 +86,7 @@ static void add_times(cJSON *line, const struct contestant *contestant, const st
 }
 
 void gemm_log_result(FILE *log, const struct contestant *contestant, enum gemm_dtype dtype,
-                     const struct gemm_shape *shape, const struct result *result) {
+                     const struct gemm_shape *shape, const struct result *result, bool warm) {
     cJSON *line = jsonl_new("gemm");
     jsonl_text(line, "label", contestant->label);
     jsonl_text(line, "backend", contestant->compute.backend->name);
@@ -102,6 +102,7 @@ void gemm_log_result(FILE *log, const struct contestant *contestant, enum gemm_d
     jsonl_count(line, "k", shape->k);
     jsonl_text(line, "what", shape->what);
     jsonl_text(line, "config", shape->config);
+    jsonl_text(line, "operands", warm ? "warm" : "cold");
     cJSON_AddNumberToObject(line, "threads", contestant->compute.threads);
     if (result->outcome == OUTCOME_LEFT_OUT) {
         jsonl_text(line, "left_out", result->reason);

@@ -54,7 +54,7 @@ static enum status measure(struct gemm_bench *bench, enum gemm_dtype dtype, cons
         bench_print_result(who, dtype, shape, result);
         print_change(bench, who, dtype, shape, result);
         printf("\n");
-        gemm_log_result(bench->log, who, dtype, shape, result);
+        gemm_log_result(bench->log, who, dtype, shape, result, bench->contest.warm);
         bench_note_kernels(&bench->kernels, result);
         verdict_note(&bench->verdict, result->outcome, who->label, result->reason);
     }
@@ -197,6 +197,17 @@ static void close_bench(struct gemm_bench *bench) {
     free(bench->results);
 }
 
+/* As they were in the baseline, if there is one. */
+static enum status choose_operands(struct gemm_bench *bench, const char *text) {
+    const bool warm = strcmp(text, "warm") == 0;
+    if (!warm && strcmp(text, "cold") != 0)
+        return status_set(STATUS_USAGE, "--operands must be cold or warm, not '%s'", text);
+    if (bench->baseline.count && warm != bench->baseline.warm)
+        return status_set(STATUS_USAGE, "the operands of the baseline are %s", warm ? "cold" : "warm");
+    bench->contest.warm = warm;
+    return STATUS_OK;
+}
+
 static enum status run_bench_gemm(int argc, char **argv) {
     static struct gemm_bench bench; /* zero */
     static const char *const dtypes[] = {"f32", "f64", "bf16"}, *const ops[] = {"NN", "TN", "NT"};
@@ -205,7 +216,7 @@ static enum status run_bench_gemm(int argc, char **argv) {
     struct sweep_lists lists = {.backends = "all"};
     const char *dtype = "f32,f64", *op = NULL, *sizes = "256,512,1024,2048,4096,8192", *repeat = NULL,
                *limit = NULL;
-    const char *baseline = NULL, *tolerance = NULL, *config = NULL;
+    const char *baseline = NULL, *tolerance = NULL, *config = NULL, *operands = NULL;
     char backends[1024], threads[256];
     double percent = 10;
     const struct option_extra extras[] = {
@@ -216,6 +227,8 @@ static enum status run_bench_gemm(int argc, char **argv) {
         {"dtype", "f32,..", "f32, f64, bf16 (operands, into float32) [f32,f64]", &dtype},
         {"ops", "NN,..", "NN, TN, NT [all]", &op},
         {"sizes", "N,..", "of squares m = n = k, or none [256,512,1024,2048,4096,8192]", &sizes},
+        {"operands", "cold|warm",
+         "cold: they rotate through twice the last cache; warm: each call has the same [cold]", &operands},
         {"repeat", "N", "times of each, in turn; three times, with new operands, if they are short [7]",
          &repeat},
         {"limit-seconds", "S",
@@ -232,9 +245,10 @@ static enum status run_bench_gemm(int argc, char **argv) {
             "verified on the very\n"
             "shape before and after (exact integers and a float64 reference, NaN in C beforehand, guards "
             "around it, all copies\n"
-            "of the operands to the same bits); operands rotate through twice the last cache. A wrong one "
-            "gets no time, and the\n"
-            "command exits with 5. 'peak' is the share of the rate of a multiply-add loop, measured now.\n"
+            "of the operands to the same bits). A wrong one gets no time, and the command exits with 5. "
+            "'peak' is the "
+            "share of the rate\n"
+            "of a multiply-add loop, measured now.\n"
             "  ./train bench gemm --sizes 1024,2048 --dtype f32 --log now.jsonl\n"
             "  ./train bench gemm --baseline now.jsonl",
         .keys = keys,
@@ -263,7 +277,9 @@ static enum status run_bench_gemm(int argc, char **argv) {
         if (!lists.threads) lists.threads = threads;
         if (!limit) bench.contest.limit_seconds = 0; /* what has become too slow must not hide */
         for (int i = 0; i < 3; i++) bench.dtype[i] = true;
+        bench.contest.warm = bench.baseline.warm;
     }
+    if (!status && operands) status = choose_operands(&bench, operands);
     if (!status) status = run_gemm(&bench, &lists, sizes);
     status = jsonl_close(bench.log, bench.config.log, status);
     close_bench(&bench);

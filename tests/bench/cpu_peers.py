@@ -89,7 +89,7 @@ class Gemm(Contestant):
         # as a baseline that nothing is slower than: so `bench gemm` measures these products and no others
         shapes.write_text(''.join(json.dumps({
             'type': 'gemm', 'backend': self.backend, 'threads': args.threads, 'precision': dtype, 'dtype': dtype, 'op': op,
-            'm': m, 'n': n, 'k': k, 'median_seconds': 1e9}) + '\n' for dtype, op, m, n, k in products))
+            'm': m, 'n': n, 'k': k, 'operands': args.operands, 'median_seconds': 1e9}) + '\n' for dtype, op, m, n, k in products))
         call([args.train, 'bench', 'gemm', '--backends', self.flag, '--threads', args.threads, '--repeat', repeat,
               '--baseline', shapes, '--log', log], env)
         lines = [json.loads(line) for line in open(log)]
@@ -266,7 +266,7 @@ def header(args):
     cpu = re.search(r'model name\s*: (.*)', Path('/proc/cpuinfo').read_text())
     return {'command': args.part, 'machine': f'{platform.system()} {platform.release()} {platform.machine()}',
             'cpu': cpu.group(1) if cpu else platform.processor(), 'cores': sorted(os.sched_getaffinity(0)), 'threads': args.threads,
-            'rounds': args.rounds, 'train': call([args.train, '--version'], os.environ).strip(), 'python': platform.python_version(),
+            'rounds': args.rounds, **({'operands': args.operands} if args.part == 'gemm' else {}), 'train': call([args.train, '--version'], os.environ).strip(), 'python': platform.python_version(),
             'environment': {k: v for k, v in os.environ.items() if re.match('OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|BLIS_', k)},
             'unset': sorted(UNSET)}
 
@@ -286,6 +286,7 @@ def parse():
     parser.add_argument('--blas', action='append', default=[], metavar='NAME=LIBRARY.so', help='gemm: another CBLAS library')
     parser.add_argument('--sizes', type=lambda text: [int(n) for n in words(text)], default=[1024, 2048, 4096],
                         help='gemm: sides of squares [1024,2048,4096]')
+    parser.add_argument('--operands', choices=['cold', 'warm'], default='cold', help='gemm: as those of bench gemm [cold]')
     parser.add_argument('--dtypes', type=words, default=['f32', 'f64'], help='gemm [f32,f64]')
     parser.add_argument('--repeat', type=int, default=3, help='gemm: samples of a process, of 10 ms and more [3]')
     args = parser.parse_args()

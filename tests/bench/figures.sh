@@ -107,6 +107,15 @@ peers() {
     tests/bench/cpu_peers.py epoch --rounds 2 --ours tuned,openblas ${PYTHON:+--python "$PYTHON"} --out "$logs/peers-epoch.log" >"$logs/peers-epoch.txt"
 }
 
+# gemm_peers: CBLAS libraries beside ours, by name too: eight minutes. Their own benchmarks have warm operands, and so have these.
+gemm_peers() {
+    [[ " ${names[*]} " == *" peers-gemm "* ]] || return 0
+    echo "  peers-gemm"
+    for threads in 1 2; do
+        tests/bench/cpu_peers.py gemm --operands warm --threads $threads --rounds "${ROUNDS:-2}" --sizes 1024,2048 --out "$logs/peers-gemm-$threads.log"
+    done >"$logs/peers-gemm.txt"
+}
+
 # gpu_peers: PyTorch and JAX beside ours, by name too: four minutes
 gpu_peers() {
     [[ " ${names[*]} " == *" peers-gpu "* ]] || return 0
@@ -171,6 +180,7 @@ measure() {
     fast fast configs/fast.cfg
     [ -z "$gpu" ] || fast fast-gpu configs/fast-gpu.cfg
     peers
+    gemm_peers
     gpu_peers
     ensembles
     record
