@@ -112,7 +112,7 @@ gemm_peers() {
     [[ " ${names[*]} " == *" peers-gemm "* ]] || return 0
     echo "  peers-gemm"
     for threads in 1 2; do
-        tests/bench/cpu_peers.py gemm --operands warm --threads $threads --rounds "${ROUNDS:-2}" --sizes 1024,2048 --out "$logs/peers-gemm-$threads.log"
+        tests/bench/cpu_peers.py gemm --train "$train" --operands warm --threads $threads --rounds "${ROUNDS:-2}" --sizes 1024,2048 --out "$logs/peers-gemm-$threads.log"
     done >"$logs/peers-gemm.txt"
 }
 
