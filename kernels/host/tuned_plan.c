@@ -107,9 +107,14 @@ static bool collides(size_t ld, size_t size) {
     return ld * size % 2048 == 0;
 }
 
-/* Few rows do not pay for packing B, if its panels can be read where they are: as rows, and all of them kept by the L2 cache. */
+static const size_t WAY =
+    4096; /* bytes of a way of the L1 cache: rows a multiple of that apart share one set */
+
+/* Few rows do not pay for packing B, if its panels can be read where they are: as rows that do not share a set of the L1 cache, and all of
+   them kept by the L2 cache. */
 static bool stays_in_place(const struct tuned_code *code, const struct gemm_call *call) {
     return !gemm_transposes_b(call->op) && call->m <= 16 * code->rows && call->n > code->lanes &&
+           call->ldb * code->size % WAY != 0 &&
            most_depth(code, false, true) * call->ldb * code->size <= level2();
 }
 
