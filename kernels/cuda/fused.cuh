@@ -2,6 +2,9 @@
 #ifndef TESSERA_KERNELS_CUDA_FUSED_CUH
 #define TESSERA_KERNELS_CUDA_FUSED_CUH
 
+#include <stdio.h>
+#include <stdlib.h>
+
 extern "C" {
 #include "kernels/fused.h"
 }
@@ -42,6 +45,32 @@ static inline void *fused_take(char *base, size_t *used, size_t bytes) {
     void *piece = base ? base + *used : NULL;
     *used += (bytes + 255) / 256 * 256;
     return piece;
+}
+
+/* A state S of a form, zero but for `context`, `network` and what `set_up(state)` makes of it; NULL, after close(state), if that fails, with the reason
+   in `why` unless it has put one there. */
+template <typename S, typename F>
+static void *fused_make_state(tuned_context *context, const fused_network *network, char *why, size_t size,
+                              void (*close)(void *), F set_up) {
+    S *state = (S *)calloc(1, sizeof *state);
+    if (size) why[0] = '\0';
+    if (state) {
+        state->context = context;
+        state->network = *network;
+        if (set_up(state)) return state;
+        close(state);
+    }
+    if (size && !why[0])
+        snprintf(why, size, "%s", context->fault.message[0] ? context->fault.message : "out of memory");
+    return NULL;
+}
+
+/* Memory of the GPU, zero. */
+static inline bool fused_memory(tuned_context *context, void **memory, size_t bytes) {
+    cuda_fault *fault = &context->fault;
+    return CUDA_TRY(fault, cudaMalloc(memory, bytes)) &&
+           CUDA_TRY(fault, cudaMemsetAsync(*memory, 0, bytes, context->stream)) &&
+           CUDA_TRY(fault, cudaStreamSynchronize(context->stream));
 }
 
 /* A kernel that is a whole step has to stay in the instruction cache: activations other than ReLU are called, not inlined. */

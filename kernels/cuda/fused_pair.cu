@@ -13,8 +13,6 @@
    Floor      784-512-512-10 at batch 128, of 128 blocks, in cycles: layer 1 about 1200 forward and 1200 back on the tensor cores; W2 2048
               multiply-adds each way and 2048 for its gradient; 330 KB through the L2 cache a block at 20 bytes a cycle, half of it behind
               other work; three meetings of 2000. Measured: 60,000, see docs/performance.md. */
-#include <stdlib.h>
-
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/fused_pair_first.cuh"
 #include "kernels/cuda/fused_pair_second.cuh"
@@ -200,14 +198,11 @@ static bool set_up(pair_state *state) {
     const fused_network &network = state->network;
     pair_plan *plan = &state->plan;
     cuda_fault *fault = &state->context->fault;
-    const cudaStream_t stream = state->context->stream;
     take_network(plan, network);
     state->blocks = blocks_for(plan);
     state->tag = 1;
     state->bytes = lay_out(state, plan, NULL);
-    const bool ready = CUDA_TRY(fault, cudaMalloc(&state->memory, state->bytes)) &&
-                       CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, state->bytes, stream)) &&
-                       CUDA_TRY(fault, cudaStreamSynchronize(stream)) &&
+    const bool ready = fused_memory(state->context, &state->memory, state->bytes) &&
                        CUDA_TRY(fault, cudaFuncSetAttribute((const void *)pair_kernel,
                                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                             (int)place::bytes(plan->packs)));
@@ -216,19 +211,9 @@ static bool set_up(pair_state *state) {
 }
 
 static void *pair_open(tuned_context *context, const fused_network *network, char *why, size_t size) {
-    pair_state *state = (pair_state *)calloc(1, sizeof *state);
-    if (!state) {
-        snprintf(why, size, "out of memory");
-        return NULL;
-    }
-    state->context = context;
-    state->network = *network;
-    if (arrange(context, network, &state->plan, why, size)) {
-        if (set_up(state)) return state;
-        snprintf(why, size, "%s", context->fault.message);
-    }
-    pair_close(state);
-    return NULL;
+    return fused_make_state<pair_state>(context, network, why, size, pair_close, [&](pair_state *state) {
+        return arrange(context, network, &state->plan, why, size) && set_up(state);
+    });
 }
 
 static size_t pair_run(void *opaque, size_t first, size_t count) {

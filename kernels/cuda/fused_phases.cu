@@ -244,7 +244,6 @@ template <typename P> static size_t lay_out(const phases_state *state, phase_pla
 template <typename P> static bool set_up(phases_state *state) {
     typedef typename P::real T;
     const fused_network &network = state->network;
-    const cudaStream_t stream = state->context->stream;
     cuda_fault *fault = &state->context->fault;
     phase_plan<P> *plan = (phase_plan<P> *)calloc(1, sizeof *plan);
     if (!plan) return false;
@@ -277,14 +276,11 @@ template <typename P> static bool set_up(phases_state *state) {
         state->shared_bytes = bytes_by_warps<P>(network, state->warps);
     shape_phases<P>(state->context, &network, state->blocks, state->warps, &plan->shapes);
     const size_t bytes = lay_out(state, plan, NULL);
-    if (!CUDA_TRY(fault, cudaMalloc(&state->memory, bytes)) ||
-        !CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, bytes, stream)))
-        return false;
+    if (!fused_memory(state->context, &state->memory, bytes)) return false;
     lay_out(state, plan, (char *)state->memory);
     state->control = plan->control;
     const void *kernel = (const void *)phases_kernel<P>;
-    return CUDA_TRY(fault, cudaStreamSynchronize(stream)) &&
-           CUDA_TRY(fault, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    return CUDA_TRY(fault, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                 (int)state->shared_bytes)) &&
            CUDA_TRY(fault, cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                                 cudaSharedmemCarveoutMaxL1)); /* the rest is cache */
@@ -323,23 +319,16 @@ static void phases_close(void *opaque) {
 }
 
 static void *phases_open(tuned_context *context, const fused_network *network, char *why, size_t size) {
-    phases_state *state = (phases_state *)calloc(1, sizeof *state);
-    if (!state) {
-        snprintf(why, size, "out of memory");
-        return NULL;
-    }
-    state->context = context;
-    state->network = *network;
-    state->blocks = fused_processors(context, network);
-    bool ready = false;
-    with_product(network, [&]<typename P>() {
-        state->warps = warps_for<P>(context);
-        ready = set_up<P>(state);
-    });
-    if (ready) return state;
-    snprintf(why, size, "%s", context->fault.message[0] ? context->fault.message : "out of memory");
-    phases_close(state);
-    return NULL;
+    return fused_make_state<phases_state>(context, network, why, size, phases_close,
+                                          [&](phases_state *state) {
+                                              bool ready = false;
+                                              state->blocks = fused_processors(context, network);
+                                              with_product(network, [&]<typename P>() {
+                                                  state->warps = warps_for<P>(context);
+                                                  ready = set_up<P>(state);
+                                              });
+                                              return ready;
+                                          });
 }
 
 static size_t phases_run(void *opaque, size_t first, size_t count) {

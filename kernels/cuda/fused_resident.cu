@@ -15,8 +15,6 @@
    Pixels     the next batch is copied to shared memory while this one is computed, and made float during exchange 2.
    Floor      784-128-10 at batch 128, of 128 blocks: forward and backward 800 cycles each at 128 multiply-adds a cycle; three
               exchanges of about 0.5 us. */
-#include <stdlib.h>
-
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/fused_resident.cuh"
 #include "kernels/cuda/laps.cuh"
@@ -188,7 +186,6 @@ static bool set_up(resident_state *state) {
     const fused_network &network = state->network;
     resident_plan *plan = &state->plan;
     cuda_fault *fault = &state->context->fault;
-    const cudaStream_t stream = state->context->stream;
     state->slices = choose_split(state->context, &network, plan);
     take_network(plan, network);
     plan->hidden = (int)network.layer[0].out;
@@ -199,9 +196,7 @@ static bool set_up(resident_state *state) {
         const size_t bytes = state->bytes = lay_out_memory<S>(&network, plan, NULL),
                      shared = sizeof(float) * place<S>::floats(plan->slice, plan->buffers);
         ready =
-            CUDA_TRY(fault, cudaMalloc(&state->memory, bytes)) &&
-            CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, bytes, stream)) &&
-            CUDA_TRY(fault, cudaStreamSynchronize(stream)) &&
+            fused_memory(state->context, &state->memory, bytes) &&
             CUDA_TRY(fault, cudaFuncSetAttribute((const void *)resident_kernel<S>,
                                                  cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
         if (ready) lay_out_memory<S>(&network, plan, (char *)state->memory);
@@ -210,17 +205,8 @@ static bool set_up(resident_state *state) {
 }
 
 static void *resident_open(tuned_context *context, const fused_network *network, char *why, size_t size) {
-    resident_state *state = (resident_state *)calloc(1, sizeof *state);
-    if (!state) {
-        snprintf(why, size, "out of memory");
-        return NULL;
-    }
-    state->context = context;
-    state->network = *network;
-    if (set_up(state)) return state;
-    snprintf(why, size, "%s", context->fault.message);
-    resident_close(state);
-    return NULL;
+    return fused_make_state<resident_state>(context, network, why, size, resident_close,
+                                            [&](resident_state *state) { return set_up(state); });
 }
 
 static size_t resident_run(void *opaque, size_t first, size_t count) {

@@ -15,8 +15,6 @@
    Floor      784-128-10 at batch 128, of 16 blocks, in cycles: forward and backward 800 products of 16 x 8 x 32 each, at 2 cycles 1600 each; two
               exchanges of about 1000; 100 KB through the L2 cache a block, 1600 at 64 bytes, behind other work. Eight networks at once take 128 SMs
               and the time of one. Measured: see docs/performance.md. */
-#include <stdlib.h>
-
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/fused_whole.cuh"
 #include "kernels/cuda/laps.cuh"
@@ -192,7 +190,6 @@ static bool set_up(whole_state *state) {
     const fused_network &network = state->network;
     whole_plan *plan = &state->plan;
     cuda_fault *fault = &state->context->fault;
-    const cudaStream_t stream = state->context->stream;
     take_network(plan, network);
     plan->hidden = (int)network.layer[0].out;
     plan->count = (int)network.count;
@@ -200,9 +197,7 @@ static bool set_up(whole_state *state) {
     state->tag = 1;
     state->bytes = lay_out_memory(&network, plan, NULL);
     const bool ready =
-        CUDA_TRY(fault, cudaMalloc(&state->memory, state->bytes)) &&
-        CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, state->bytes, stream)) &&
-        CUDA_TRY(fault, cudaStreamSynchronize(stream)) &&
+        fused_memory(state->context, &state->memory, state->bytes) &&
         CUDA_TRY(fault, cudaFuncSetAttribute(kernel_of(plan), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              (int)shared_bytes(plan)));
     if (ready) lay_out_memory(&network, plan, (char *)state->memory);
@@ -210,19 +205,9 @@ static bool set_up(whole_state *state) {
 }
 
 static void *whole_open(tuned_context *context, const fused_network *network, char *why, size_t size) {
-    whole_state *state = (whole_state *)calloc(1, sizeof *state);
-    if (!state) {
-        snprintf(why, size, "out of memory");
-        return NULL;
-    }
-    state->context = context;
-    state->network = *network;
-    if (arrange(context, network, &state->plan, why, size)) {
-        if (set_up(state)) return state;
-        snprintf(why, size, "%s", context->fault.message);
-    }
-    whole_close(state);
-    return NULL;
+    return fused_make_state<whole_state>(context, network, why, size, whole_close, [&](whole_state *state) {
+        return arrange(context, network, &state->plan, why, size) && set_up(state);
+    });
 }
 
 static size_t whole_run(void *opaque, size_t first, size_t count) {
