@@ -198,7 +198,7 @@ static bool set_up(pair_state *state) {
     const fused_network &network = state->network;
     pair_plan *plan = &state->plan;
     cuda_fault *fault = &state->context->fault;
-    take_network(plan, network);
+    plan->take(network);
     state->blocks = blocks_for(plan);
     state->tag = 1;
     state->bytes = lay_out(state, plan, NULL);

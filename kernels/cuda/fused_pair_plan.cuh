@@ -29,17 +29,10 @@ struct pair_control {
     int bad;                                                /* a loss of this launch was not finite */
 };
 
-struct pair_plan {
-    int features, classes, batch;
+struct pair_plan : network_plan<3> {
     int hidden[2], padded[2]; /* units; to multiples of 64 */
     int packs;                /* of the longest slice */
     enum activation activation[2];
-    descent descend;
-    float *weight[3], *bias[3], *weight_velocity[3], *bias_velocity[3];
-    const uint8_t *images, *labels;
-    const uint32_t *order;
-    const struct step_scalars *scalars;
-    row_tally tally;
     pair_control *control;
     packet *box; /* [block][THREADS]: sums over half of the pixels */
     /* What blocks exchange, laid out as its readers copy it: in one piece. */

@@ -187,7 +187,7 @@ static bool set_up(resident_state *state) {
     resident_plan *plan = &state->plan;
     cuda_fault *fault = &state->context->fault;
     state->slices = choose_split(state->context, &network, plan);
-    take_network(plan, network);
+    plan->take(network);
     plan->hidden = (int)network.layer[0].out;
     plan->activation = network.layer[0].activation;
     state->tag = 1;

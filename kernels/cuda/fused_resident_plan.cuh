@@ -23,18 +23,12 @@ template <int F_, int N_> struct split {
     static constexpr int F = F_, N = N_, OWN = ROWS / F, LONGEST = 32 * N;
 };
 
-struct resident_plan {
-    int features, hidden, classes, batch, groups; /* groups of units: H */
-    int slice;                                    /* pixels of the longest slice */
-    int buffers;                                  /* of float pixels: 2, or 1 where 2 do not fit */
+struct resident_plan : network_plan<2> {
+    int hidden, groups; /* groups of units: H */
+    int slice;          /* pixels of the longest slice */
+    int buffers;        /* of float pixels: 2, or 1 where 2 do not fit */
     enum activation activation;
-    descent descend;
-    float *weight[2], *bias[2], *weight_velocity[2], *bias_velocity[2];
-    const uint8_t *images, *labels;
-    const uint32_t *order;
-    const struct step_scalars *scalars;
     packet *box; /* the three exchanges, twice: see box_layout */
-    row_tally tally;
 };
 
 /* The messages of one step, in packets: `parts` of Z [h][owner][source f][OWN][UNITS], parts of the `logits` [f][source h][OWN][CLASSES],

@@ -149,24 +149,33 @@ struct descent {
 
 /* --- the plan --- */
 
-/* What the plan P of a form takes from the network as it is. */
-template <typename P> static void take_network(P *plan, const fused_network &network) {
-    const size_t depth = network.depth;
-    plan->features = (int)network.features;
-    plan->classes = (int)network.layer[depth - 1].out;
-    plan->batch = (int)network.batch;
-    plan->descend = {(float)network.momentum, (float)network.weight_decay,
-                     network.layer[0].weight_velocity != NULL};
-    for (size_t l = 0; l < depth; l++) {
-        plan->weight[l] = (float *)network.layer[l].weight;
-        plan->bias[l] = (float *)network.layer[l].bias;
-        plan->weight_velocity[l] = (float *)network.layer[l].weight_velocity;
-        plan->bias_velocity[l] = (float *)network.layer[l].bias_velocity;
+/* What the plan of a form takes from a network of LAYERS as it is. */
+template <int LAYERS> struct network_plan {
+    int features, classes, batch;
+    descent descend;
+    float *weight[LAYERS], *bias[LAYERS], *weight_velocity[LAYERS], *bias_velocity[LAYERS];
+    const uint8_t *images, *labels;
+    const uint32_t *order;
+    const struct step_scalars *scalars;
+    row_tally tally;
+
+    void take(const fused_network &network) {
+        features = (int)network.features;
+        classes = (int)network.layer[LAYERS - 1].out;
+        batch = (int)network.batch;
+        descend = {(float)network.momentum, (float)network.weight_decay,
+                   network.layer[0].weight_velocity != NULL};
+        for (int l = 0; l < LAYERS; l++) {
+            weight[l] = (float *)network.layer[l].weight;
+            bias[l] = (float *)network.layer[l].bias;
+            weight_velocity[l] = (float *)network.layer[l].weight_velocity;
+            bias_velocity[l] = (float *)network.layer[l].bias_velocity;
+        }
+        images = network.images;
+        labels = network.labels;
+        order = network.order;
+        scalars = network.scalars;
     }
-    plan->images = network.images;
-    plan->labels = network.labels;
-    plan->order = network.order;
-    plan->scalars = network.scalars;
-}
+};
 
 #endif

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                   rows_after = rows_of(step + 2);
         const float rate = *me.rate_of(now);
         const int label = me.label_of(now, rows, me.warp());
-        const typename whole<VELOCITY>::order_ahead ahead = me.look_up(step + 2, rows_after);
+        const whole_rows::order_ahead ahead = me.look_up(step + 2, rows_after);
         laps.lap(0);
         me.forward(base);
         laps.lap(1);
@@ -190,7 +190,7 @@ static bool set_up(whole_state *state) {
     const fused_network &network = state->network;
     whole_plan *plan = &state->plan;
     cuda_fault *fault = &state->context->fault;
-    take_network(plan, network);
+    plan->take(network);
     plan->hidden = (int)network.layer[0].out;
     plan->count = (int)network.count;
     plan->activation = network.layer[0].activation;

@@ -20,21 +20,15 @@ static const int AHEAD = 3; /* steps of which images and rates are kept */
 
 static const size_t STATIC_SHARED = 1024; /* bytes: what the sums over a block take, the barrier, and more */
 
-struct whole_plan {
-    int features, hidden, classes, batch, count; /* images of an epoch */
-    int groups;                                  /* of units: blocks */
-    int packs;                                   /* of an image */
-    int slots;                                   /* of the ring of pixels: see whole_place */
-    int own; /* rows of the batch whose loss a block works out, but for the last that has some */
+struct whole_plan : network_plan<2> {
+    int hidden, count; /* images of an epoch */
+    int groups;        /* of units: blocks */
+    int packs;         /* of an image */
+    int slots;         /* of the ring of pixels: see whole_place */
+    int own;           /* rows of the batch whose loss a block works out, but for the last that has some */
     enum activation activation;
-    descent descend;
-    float *weight[2], *bias[2], *weight_velocity[2], *bias_velocity[2];
-    const uint8_t *images, *labels;
-    const uint32_t *order;
-    const struct step_scalars *scalars;
     packet_of_3 *logits;    /* parts of them: [ROWS][groups][PACKETS] */
     packet_of_3 *gradients; /* dL/dlogits: [ROWS][PACKETS] */
-    row_tally tally;
 };
 
 /* Columns of OUT are four by four: three classes, and a 0. The class of column e, or MOST_CLASSES. */

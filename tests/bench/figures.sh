@@ -110,6 +110,7 @@ peers() {
 # gemm_peers: CBLAS libraries beside ours, by name too: eight minutes. Their own benchmarks have warm operands, and so have these.
 gemm_peers() {
     [[ " ${names[*]} " == *" peers-gemm "* ]] || return 0
+    local threads
     echo "  peers-gemm"
     for threads in 1 2; do
         tests/bench/cpu_peers.py gemm --train "$train" --operands warm --threads $threads --rounds "${ROUNDS:-2}" --sizes 1024,2048 --out "$logs/peers-gemm-$threads.log"
