@@ -12,6 +12,8 @@
 
 #include <stdint.h>
 
+#include "kernels/cuda/ldmatrix.cuh"
+
 static const int DIGITS = 4;      /* highest first */
 static const int FIXED_BITS = 29; /* of the largest float: the highest digit is -64 .. 64 */
 
@@ -99,23 +101,5 @@ struct short_digit_sums : digit_sums {
         return sum;
     }
 };
-
-/* Four blocks of 8 rows of 16 bytes, each lane with the address of a row, lane by lane: word i of lane 4 g + t is word t of row g of block
-   i; transposed, bytes 2 g and 2 g + 1 of row 2 t, then of row 2 t + 1. */
-__device__ inline void load_blocks(uint32_t (&words)[4], const void *row) {
-    const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-__device__ inline void load_transposed_blocks(uint32_t (&words)[4], const void *row) {
-    const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(at)
-                 : "memory");
-}
 
 #endif

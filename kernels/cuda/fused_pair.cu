@@ -1,113 +1,126 @@
-/* Engine fused, the form for two hidden layers: weights stay in registers, and a step is three meetings of the blocks.
+/* Engine fused, the form for two hidden layers: weights stay where they are updated, and only activations and sums travel.
 
    Layer 1    a block has 8 units and half of the pixels: its part of W1 (in registers, and as bfloat16 in shared memory) and of the batch, as
               bytes. Products of pixels run on the tensor cores in true float32 (fused_exact.cuh). The two blocks of the same units
-              exchange their sums as packets (grid.cuh).
-   Layer 2    a block has a 16 x 32 tile of H2, another of dZ1, and a 64 x 32 tile of W2 to update. W2 is read from copies in global memory:
-              columns for H2 while layer 1 is exchanged, rows for dZ1 while the others finish H2.
-   Turn       every block works out logits, loss and dZ2 of its 16 rows for itself, from all of their H2.
-   Step       forward 1 | meet | forward 2 | the 16 blocks with the same rows meet | turn, back to dZ1 | meet | update 1, 2, 3
-              Those who await `weights`, written in the update, do so after forward 1: nobody waits for long.
-   Buffers    H1 has two, by step: it is written while others still read that of the step before for their update. All others are written
-              after a meeting that follows their last use.
-   Floor      784-512-512-10 at batch 128, of 128 blocks, in cycles: layer 1 about 1200 forward and 1200 back on the tensor cores; W2 2048
-              multiply-adds each way and 2048 for its gradient; 330 KB through the L2 cache a block at 20 bytes a cycle, half of it behind
-              other work; three meetings of 2000. Measured: 60,000, see docs/performance.md. */
+              exchange their sums.
+   Layer 2    a block has a tile of W2, 32 x 64 (the same way), and with it forward, back, and gradient of it: three products of 128 x 32 x 64,
+              a sixteenth of the sum for H2, an eighth of that for dH1, and all of dW2.
+   Rows       a block adds up Z2 of 8 or 16 rows and 64 columns, works out the loss of its rows, and has dZ2 of them.
+   Step       Z1 | halves | H1 of 32 units to all tiles in their rows | Z2 | sums to the owners of rows, H2 | parts of logits to those with
+              the same rows, loss, dZ2 to all tiles in its columns | dH1 | sums to the owners of units, dZ1 | dW1
+              While sums travel for dZ1, the gradients of W2 and W3 are worked out and weights updated; pixels of the next step come behind all that.
+   Exchange   packets of three numbers and their step (grid.cuh): no barrier, no fence, and one buffer is enough. Whoever writes to a place has
+              had, since it wrote there last, what those who read there made of it or of what came after: see below.
+                h1      written after sums for dZ1 from all tiles that read it
+                sums    after dZ2 from all owners of rows that read them
+                logits  after H1 of this step, which needs sums for dZ1 from all, and those dZ2 of all who read logits
+                dz2     after sums for Z2 of this step from all tiles that read it
+                back    after H1 of this step from all blocks that read it
+                W3      its gradients after the weights that the readers made of the last; weights after gradients by those who read the last
+   Floor      784-512-512-10 at batch 128, of 128 blocks, in cycles: 600 products of 16 x 8 x 16 each way for layer 1 and 768 for each of three
+              of layer 2, at 2 cycles 7000; 160 KB of packets in and 80 out at 20 bytes a cycle 12,000; seven exchanges of about 1000.
+              Measured: see docs/performance.md. */
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/fused_pair_first.cuh"
+#include "kernels/cuda/fused_pair_rows.cuh"
 #include "kernels/cuda/fused_pair_second.cuh"
 #include "kernels/cuda/laps.cuh"
 
 /* Steps first .. end - 1; `tag` is that of the first, and of no packet that is there. */
+template <int OWN>
 __global__ void __launch_bounds__(THREADS, 1)
-    pair_kernel(const __grid_constant__ pair_plan plan, size_t first, size_t end, uint32_t tag) {
+    pair_kernel(const __grid_constant__ pair_plan plan, int first, int end, uint32_t tag) {
     extern __shared__ float4 memory[];
-    float *shared = reinterpret_cast<float *>(memory);
+    __shared__ uint64_t arrived; /* pixels: a phase for each step */
+    char *shared = reinterpret_cast<char *>(memory);
     pair_first one(plan, shared);
     pair_second two(plan, shared);
-    pair_control *control = plan.control;
-    const unsigned t = threadIdx.x;
+    pair_rows<OWN> three(plan, shared);
+    const int t = threadIdx.x;
     if (plan.tally.tally->bad_step) return; /* as every update after a bad step */
-    for (size_t i = t; i < place::bytes(plan.packs) / sizeof *shared; i += THREADS) shared[i] = 0;
+    for (int i = t; i < (int)(place::bytes(plan.packs) / 16); i += THREADS)
+        memory[i] = make_float4(0, 0, 0, 0);
+    if (t == 0) open_arrivals(&arrived);
     __syncthreads();
     one.load();
     two.load();
+    three.load();
     one.publish();
     two.publish();
-    arrive(&control->weights.arrived);
-    const auto image_of = [&](size_t step) {
-        return step < end && (int)t < plan.tally.rows_of(step) ? plan.order[step * plan.batch + t] : 0;
+    if (three.has_rows) three.publish(tag);
+    const auto rows_of = [&](int step) {
+        return step < end ? min(plan.count - step * plan.batch, plan.batch) : 0;
     };
-    const auto label_of = [&](size_t step) {
-        const int row = two.down * OWN + t / CLASSES;
-        return t < OWN * CLASSES ? plan.labels[one.images_of(step)[row]] : 0;
+    const auto image_of = [&](int step) {
+        return t < rows_of(step) ? plan.order[(size_t)step * plan.batch + t] : 0;
     };
     if (t < ROWS) one.images_of(first)[t] = image_of(first);
     __syncthreads();
-    one.copy_pixels(first, plan.tally.rows_of(first));
-    __pipeline_commit();
-    two.label = label_of(first);
+    one.copy_pixels(&arrived, first, rows_of(first));
 
     bool bad = false;
-    size_t step = first;
+    int step = first;
     step_laps laps;
     laps.start();
-    for (unsigned n = 1; step < end && !bad; step++, n++, tag++) {
-        const int rows = plan.tally.rows_of(step);
-        const unsigned met = n * gridDim.x;
-        const float rate = (float)plan.scalars[step].learning_rate;
-        two.wait_for_copies(0); /* the pixels */
-        laps.lap(0);
-        one.forward();
-        laps.lap(1);
-        await(&control->weights.arrived, met);
-        laps.lap(2);
-        two.fetch_columns();
-        one.activate_half(step, tag);
-        arrive(&control->first.arrived);
-        laps.lap(3);
+    for (; step < end && !bad; step++, tag++) {
+        const int rows = rows_of(step), label = three.label_of(one.images_of(step), rows);
         const uint32_t ahead = image_of(step + 1);
-        await(&control->first.arrived, met);
-        laps.lap(4);
-        const float h1 = two.own_h1(step);
-        two.forward(step);
-        laps.lap(5);
-        arrive(&control->second[two.down].arrived);
-        two.fetch_w3_and_rows();
+        const float rate = (float)plan.scalars[step].learning_rate;
+        await_bytes(&arrived, (unsigned)(step - first));
+        laps.lap(0);
+        one.forward(step);
         if (t < ROWS) one.images_of(step + 1)[t] = ahead;
-        await(&control->second[two.down].arrived, met / GROUPS);
-        laps.lap(6);
-        two.turn(step, rows, h1);
-        laps.lap(7);
-        arrive(&control->gradients.arrived);
-        const int next_label = label_of(step + 1);
-        await(&control->gradients.arrived, met);
-        laps.lap(8);
-        const float2 back = one.read_back();
-        bad = __ldcg(&control->bad); /* all blocks alike */
-        two.fetch_for_update(step);
-        if (bad) continue;
-        one.split_back(back);
         __syncthreads();
-        laps.lap(9);
-        one.update(rate);
+        laps.lap(1);
+        one.activate_half(tag);
+        laps.lap(2);
+        two.receive_h1(tag);
         __syncthreads();
-        laps.lap(10);
-        if (step + 1 < end) one.copy_pixels(step + 1, plan.tally.rows_of(step + 1));
-        __pipeline_commit();
-        two.wait_for_copies(1);
-        laps.lap(11);
-        two.update(rate);
-        laps.lap(12);
-        arrive(&control->weights.arrived);
-        two.label = next_label;
+        laps.lap(3);
+        if (two.has_tile) two.forward(tag);
+        laps.lap(4);
+        if (three.has_rows) {
+            three.receive_weights(tag);
+            __syncthreads();
+            laps.lap(5);
+            three.receive_sums(tag);
+            __syncthreads();
+            laps.lap(6);
+            three.turn(step, rows, label, tag);
+        }
+        one.copy_pixels(&arrived, step + 1, rows_of(step + 1));
+        if (three.has_rows) {
+            __syncthreads();
+            laps.lap(7);
+            three.send_back(tag);
+            __syncthreads();
+            three.send_gradients(tag);
+            laps.lap(8);
+            bad = __syncthreads_or(two.receive_dz2(tag));
+            laps.lap(9);
+            if (two.has_tile) two.back(bad, tag);
+            laps.lap(10);
+            if (bad) continue; /* all blocks alike */
+            __syncthreads();
+            if (two.has_tile) two.update(rate);
+            laps.lap(11);
+            three.update(rate, step + 1 == end, tag);
+            laps.lap(12);
+        }
+        bad = __syncthreads_or(one.receive_back(tag));
         laps.lap(13);
+        if (bad) continue;
+        one.update(step, rate);
+        __syncthreads();
+        laps.lap(14);
     }
     laps.print("pair", step - first);
+    await_bytes(&arrived, (unsigned)(step - first)); /* no copy may be on its way when the block ends */
     one.store();
     two.store();
-    if (two.across) return;
-    plan.tally.count_own(two.down, first, step);
+    three.store();
+    if (three.across) return;
+    plan.tally.count_own(three.down, first, step);
     plan.tally.count_up(first, step);
 }
 
@@ -119,16 +132,11 @@ struct pair_state {
     pair_plan plan;
     void *memory;
     size_t bytes;
-    int blocks;
     uint32_t tag; /* of the next step */
 };
 
 static int blocks_for(const pair_plan *plan) {
-    return GROUPS * (plan->padded[0] > plan->padded[1] ? plan->padded[0] : plan->padded[1]) / COLS;
-}
-
-static int packs_for(const fused_network *network) {
-    return (int)(network->features / PIXELS + SLICES - 1) / SLICES;
+    return ACROSS * plan->downs;
 }
 
 static bool arrange(const tuned_context *context, const fused_network *network, pair_plan *plan, char *why,
@@ -138,6 +146,7 @@ static bool arrange(const tuned_context *context, const fused_network *network, 
         network->batch > (size_t)ROWS || layer[0].out > (size_t)MOST_UNITS ||
         layer[1].out > (size_t)MOST_UNITS || layer[2].out > (size_t)MOST_CLASSES ||
         activation_needs_input(layer[0].activation) || activation_needs_input(layer[1].activation) ||
+        network->count > (size_t)1 << 30 ||
         !packs_fit(network->images, network->features, network->features, PIXELS)) {
         snprintf(why, size,
                  "it takes two hidden layers of up to %d units in true float32, not of GELU, batches of up "
@@ -147,14 +156,17 @@ static bool arrange(const tuned_context *context, const fused_network *network, 
     }
     for (int l = 0; l < 2; l++) {
         plan->hidden[l] = (int)layer[l].out;
-        plan->padded[l] = (plan->hidden[l] + TALL - 1) / TALL * TALL;
         plan->activation[l] = layer[l].activation;
     }
-    plan->packs = packs_for(network);
-    if (context->major < 8 || blocks_for(plan) > fused_processors(context, network) ||
-        place::bytes(plan->packs) > (size_t)context->shared_bytes || 2 * WARPS < plan->packs) {
-        snprintf(why, size, "it needs %d SMs of compute capability 8.0 with %zu bytes of shared memory",
-                 blocks_for(plan), place::bytes(plan->packs));
+    plan->tall = (plan->hidden[0] + TALL - 1) / TALL;
+    plan->wide = (plan->hidden[1] + WIDE - 1) / WIDE;
+    plan->downs = plan->tall <= ROWS / MOST_OWN ? ROWS / MOST_OWN : ROWS / GROUP;
+    plan->packs = ((int)network->features / PIXELS + SLICES - 1) / SLICES;
+    const size_t bytes = STATIC_SHARED + place::bytes(plan->packs);
+    if (context->major < 9 || blocks_for(plan) > fused_processors(context, network) ||
+        bytes > (size_t)context->shared_bytes || 2 * WARPS < plan->packs) {
+        snprintf(why, size, "it needs %d SMs of compute capability 9.0 with %zu bytes of shared memory",
+                 blocks_for(plan), bytes);
         return false;
     }
     return true;
@@ -164,7 +176,7 @@ static double pair_estimate(const tuned_context *context, const fused_network *n
                             size_t size) {
     pair_plan plan = {};
     if (!fused_byte_pixels(network, why, size) || !arrange(context, network, &plan, why, size)) return 0;
-    const double cycles = 110 * plan.packs + 22.0 * (plan.padded[0] + plan.padded[1]) + 31000; /* measured */
+    const double cycles = 20000 + 110 * plan.packs + 400 * (plan.tall + plan.wide); /* measured */
     return cycles / FUSED_CLOCK;
 }
 
@@ -175,37 +187,40 @@ static void pair_close(void *opaque) {
 }
 
 static size_t lay_out(const pair_state *state, pair_plan *plan, char *base) {
-    const size_t one = plan->padded[0], two = plan->padded[1];
+    const size_t tall = plan->tall, wide = plan->wide, downs = plan->downs, units = tall * TALL / UNITS;
     size_t used = 0;
-    const auto floats = [&](size_t count) { return (float *)fused_take(base, &used, count * sizeof(float)); };
-    plan->control = (pair_control *)fused_take(base, &used, sizeof *plan->control);
-    plan->box = (packet *)fused_take(base, &used, state->blocks * THREADS * sizeof *plan->box);
-    plan->h1_rows = floats(2 * ROWS * PITCH);
-    plan->h1_columns = floats(2 * ROWS * one);
-    plan->h2_rows = floats(ROWS * PITCH);
-    plan->h2_columns = floats(ROWS * two);
-    plan->dz1 = floats(ROWS * one);
-    plan->dz2 = floats(ROWS * two);
-    plan->dlogits = floats(ROWS * CLASSES);
-    plan->w2_columns = floats(one * two);
-    plan->w2_rows = floats(one * PITCH);
-    plan->w3 = floats(MOST_CLASSES * PITCH);
-    plan->tally = lay_out_tally(&state->network, GROUPS, OWN, base, &used);
+    const auto packets = [&](size_t count) {
+        return (packet_of_3 *)fused_take(base, &used, count * sizeof(packet_of_3));
+    };
+    plan->half_sums = (packet *)fused_take(base, &used, blocks_for(plan) * THREADS * sizeof *plan->half_sums);
+    plan->h1 = packets(units * 3 * ROWS);
+    plan->sums = packets(wide * (ROWS / GROUP) * tall * 3 * (THREADS / GROUP));
+    plan->logits = packets(ROWS * ACROSS * PACKETS);
+    plan->dz2 = packets(wide * CHUNKS * 3 * ROWS);
+    plan->back = packets(units * wide * 3 * ROWS);
+    plan->out_sums = packets(wide * WIDE * downs * PACKETS);
+    plan->out_bias = packets(wide * downs * PACKETS);
+    plan->out_weight = packets(wide * WIDE * PACKETS);
+    plan->tally = lay_out_tally(&state->network, plan->downs, ROWS / plan->downs, base, &used);
     return used;
 }
 
+static const void *kernel_of(const pair_plan *plan) {
+    return plan->downs == ROWS / GROUP ? (const void *)pair_kernel<GROUP>
+                                       : (const void *)pair_kernel<MOST_OWN>;
+}
+
 static bool set_up(pair_state *state) {
-    const fused_network &network = state->network;
     pair_plan *plan = &state->plan;
     cuda_fault *fault = &state->context->fault;
-    plan->take(network);
-    state->blocks = blocks_for(plan);
+    plan->take(state->network);
+    plan->count = (int)state->network.count;
     state->tag = 1;
     state->bytes = lay_out(state, plan, NULL);
-    const bool ready = fused_memory(state->context, &state->memory, state->bytes) &&
-                       CUDA_TRY(fault, cudaFuncSetAttribute((const void *)pair_kernel,
-                                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                            (int)place::bytes(plan->packs)));
+    const bool ready =
+        fused_memory(state->context, &state->memory, state->bytes) &&
+        CUDA_TRY(fault, cudaFuncSetAttribute(kernel_of(plan), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             (int)place::bytes(plan->packs)));
     if (ready) lay_out(state, plan, (char *)state->memory);
     return ready;
 }
@@ -220,25 +235,23 @@ static size_t pair_run(void *opaque, size_t first, size_t count) {
     pair_state *state = (pair_state *)opaque;
     pair_plan *plan = &state->plan;
     cuda_fault *fault = &state->context->fault;
-    const cudaStream_t stream = state->context->stream;
-    size_t end = first + count;
-    void *arguments[] = {plan, &first, &end, &state->tag};
-    const bool anew =
-        count > UINT32_MAX - state->tag; /* nothing may be there that has one of the tags to come */
-    if (anew) state->tag = 1;
-    const bool ran =
-        CUDA_TRY(fault,
-                 cudaMemsetAsync(state->memory, 0, anew ? state->bytes : sizeof *plan->control, stream)) &&
-        CUDA_TRY(fault,
-                 cudaLaunchCooperativeKernel((const void *)pair_kernel, dim3(state->blocks), dim3(THREADS),
-                                             arguments, place::bytes(plan->packs), stream));
+    int from = (int)first, end = (int)(first + count);
+    void *arguments[] = {plan, &from, &end, &state->tag};
+    if (count > UINT32_MAX - state->tag) { /* tags start anew: nothing may be there that has one of them */
+        if (!CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, state->bytes, state->context->stream)))
+            return 0;
+        state->tag = 1;
+    }
+    const bool ran = CUDA_TRY(
+        fault, cudaLaunchCooperativeKernel(kernel_of(plan), dim3(blocks_for(plan)), dim3(THREADS), arguments,
+                                           place::bytes(plan->packs), state->context->stream));
     state->tag += (uint32_t)count;
     return ran ? count : 0;
 }
 
 static void pair_describe(void *opaque, char *text, size_t size) {
     const pair_state *state = (const pair_state *)opaque;
-    snprintf(text, size, "two hidden layers on %d blocks", state->blocks);
+    snprintf(text, size, "two hidden layers on %d blocks", blocks_for(&state->plan));
 }
 
 const fused_form fused_pair = {pair_estimate, pair_open,     pair_close,

@@ -2,80 +2,104 @@
 #ifndef TESSERA_KERNELS_CUDA_FUSED_PAIR_PLAN_CUH
 #define TESSERA_KERNELS_CUDA_FUSED_PAIR_PLAN_CUH
 
+#include "kernels/cuda/fused_exact.cuh"
 #include "kernels/cuda/fused_rows.cuh"
 #include "kernels/cuda/grid.cuh"
 
 static const int WARPS = 16, THREADS = 32 * WARPS;
-static const int MOST_UNITS = 512; /* of a hidden layer: a thread each */
-static const int SLICES = 2;       /* of the pixels */
-static const int UNITS = 8;        /* of layer 1 in a block: the columns of a tensor-core product */
-static const int OWN = 16,
-                 GROUPS = ROWS / OWN; /* rows of a tile of layer 2; so many tiles lie one below the other */
-static const int COLS = 32;           /* columns of such a tile */
-static const int TALL = 64;           /* rows of a block's tile of W2; COLS wide */
-static const int OUTPUT = 4;          /* rows of W3 that a block updates */
-static const int PARTS = 3;           /* bfloat16 of a float */
-static const int PITCH = MOST_UNITS + 4; /* of tiles with units as columns: for the banks */
-static const int MOST_CLASSES = 12;      /* for which W3 has its place */
-static const int DL_PITCH = CLASSES + 4;
-
-/* A counter of its own cache line. */
-struct pair_counter {
-    unsigned arrived, unused[31];
-};
-
-struct pair_control {
-    pair_counter weights, first, gradients, second[GROUPS]; /* what is there: see fused_pair.cu */
-    int bad;                                                /* a loss of this launch was not finite */
-};
+static const int MOST_UNITS = 512;      /* of a hidden layer */
+static const int SLICES = 2;            /* of the pixels */
+static const int UNITS = 8;             /* of layer 1 in a block: the columns of a tensor-core product */
+static const int TALL = 32, WIDE = 64;  /* a block's tile of W2 */
+static const int CHUNKS = WIDE / UNITS; /* eights of its columns */
+static const int ACROSS = TALL / UNITS * SLICES; /* blocks that have the weights which lead to TALL units */
+static const int GROUP = 8;                      /* rows of the batch whose sums travel together */
+static const int MOST_OWN = 2 * GROUP;           /* rows whose loss a block works out */
+static const int PACKETS = 4,
+                 MOST_CLASSES = 11; /* a packet has three of a row; the last of twelve is a unit's bias */
+static const int OUT = 4 * PACKETS; /* the pitch of what has classes as its columns */
+static const int FLAG = OUT - 1;    /* the column that says of dL/dlogits whether a loss was bad */
+static const size_t STATIC_SHARED = 1024; /* bytes: what the sums over a block take, the barrier, and more */
+static_assert(MOST_UNITS <= ACROSS * WIDE && ROWS * UNITS == SLICES * THREADS, "blocks and threads for all");
 
 struct pair_plan : network_plan<3> {
-    int hidden[2], padded[2]; /* units; to multiples of 64 */
-    int packs;                /* of the longest slice */
+    int hidden[2];
+    int tall, wide; /* tiles of W2, one below the other and side by side */
+    int downs; /* blocks one below the other: each owns ROWS / downs rows of the batch. ACROSS of them side by side. */
+    int packs; /* of the longest slice */
+    int count; /* images of an epoch */
     enum activation activation[2];
-    pair_control *control;
-    packet *box; /* [block][THREADS]: sums over half of the pixels */
-    /* What blocks exchange, laid out as its readers copy it: in one piece. */
-    float *h1_rows, *h1_columns; /* [2, by step][GROUPS][OWN][PITCH], [2][padded 0 / TALL][ROWS][TALL] */
-    float *h2_rows, *h2_columns; /* [GROUPS][OWN][PITCH], [padded 1 / OUTPUT][ROWS][OUTPUT] */
-    float *dz1, *dz2;            /* [padded 0 / UNITS][ROWS][UNITS], [padded 1 / COLS][ROWS][COLS] */
-    float *dlogits;              /* [ROWS][CLASSES] */
-    float *w2_columns,
-        *w2_rows; /* [padded 1 / COLS][padded 0][COLS], [padded 0 / COLS][COLS, see place_of_row][PITCH] */
-    float *w3;    /* [MOST_CLASSES][PITCH] */
+    /* What blocks send each other. Eight numbers are three packets, which lie `apart`: see grid.cuh. */
+    packet *half_sums;       /* of Z1, over half of the pixels: [block][THREADS] */
+    packet_of_3 *h1;         /* [tall TALL / UNITS][3][ROWS] */
+    packet_of_3 *sums;       /* of Z2, over TALL of H1: [wide][ROWS / GROUP][tall][3][THREADS / GROUP] */
+    packet_of_3 *logits;     /* parts of them, over WIDE of H2: [ROWS][ACROSS][PACKETS] */
+    packet_of_3 *dz2;        /* [wide][CHUNKS][3][ROWS] */
+    packet_of_3 *back;       /* of dH1, over WIDE of dZ2: [tall TALL / UNITS][wide][3][ROWS] */
+    packet_of_3 *out_sums;   /* of dW3 and db2, over a block's rows: [wide][WIDE][downs][PACKETS] */
+    packet_of_3 *out_bias;   /* of db3: [wide][downs][PACKETS] */
+    packet_of_3 *out_weight; /* W3 and b2: [wide][WIDE][PACKETS] */
 };
 
-/* Where row i of COLS lies: a product's lanes read every fourth, and have neighbours. */
-__host__ __device__ inline int place_of_row(int i) {
-    return i % 8 * 4 + i / 8;
-}
+typedef split_matrix<ROWS, TALL / UNITS> h1_matrix;
+typedef split_matrix<ROWS, CHUNKS> dz2_matrix;
+typedef split_matrix<TALL, CHUNKS> w2_matrix;
+typedef split_matrix<ROWS, 1> dz1_matrix;
 
-/* Shared memory, in floats from its start. W1 as bfloat16 and the pixels, as bytes, lie behind the rest: they have no fixed size. */
+/* Shared memory, in bytes from its start. W1 in parts and the pixels of two steps lie behind the rest: they have no fixed size. */
 struct place {
-    static constexpr int WIDE = 0,  /* the operand of a tile: [MOST_UNITS][COLS] or [COLS][PITCH] */
-        TILE = WIDE + COLS * PITCH, /* its other operand [OWN][PITCH] */
-        SUMS = TILE + OWN * PITCH,  /* of warps: [WARPS][OWN][COLS], [4][TALL][COLS], ... */
-        OUT_WEIGHT = SUMS + WARPS * OWN * CLASSES, /* W3 [MOST_CLASSES][PITCH], beside the sums of logits */
-        BACK = OUT_WEIGHT + MOST_CLASSES * PITCH, /* dZ1 as bfloat16: [ROWS / 16][PARTS][32 lanes][2 words] */
-        DLOGITS = BACK + ROWS / 16 * PARTS * 64,  /* [OWN][DL_PITCH] */
-        BIAS1 = DLOGITS + OWN * DL_PITCH,         /* biases, then their velocities */
-        BIAS2 = BIAS1 + 2 * UNITS, BIAS3 = BIAS2 + 2 * COLS,
-                         SUMS1 = BIAS3 + 2 * CLASSES, /* of their gradients: [WARPS][UNITS] */
-        SUMS2 = SUMS1 + WARPS * UNITS,                /* [WARPS][COLS] */
-        SUMS3 = SUMS2 + WARPS * COLS,                 /* of dW3 and db3: [8][(OUTPUT + 1) * CLASSES] */
-        IMAGES = SUMS3 + 8 * (OUTPUT + 1) * CLASSES,  /* which image a row is: [2, by step][ROWS] */
-        WEIGHT1 = IMAGES + 2 * ROWS;                  /* [packs][PARTS][32 lanes][2 words] */
-    /* Of an update, in WIDE. */
-    static constexpr int H1 = WIDE, DZ2 = H1 + ROWS * TALL, DLOG = DZ2 + ROWS * COLS,
-                         H2 = DLOG + ROWS * CLASSES;
-    static_assert(H2 + ROWS * OUTPUT <= TILE && SUMS + WARPS * OWN * COLS <= BACK, "they have their places");
+    static constexpr int H1 = 0,     /* TALL columns of it, in parts; as are dZ2, W2, and dZ1 */
+        DZ2 = H1 + h1_matrix::BYTES, /* WIDE columns */
+        SUMS = DZ2, /* of layer 1, over half of a slice, while there is no dZ2: [2][ROWS][UNITS] */
+        W2 = DZ2 + dz2_matrix::BYTES,            /* the block's tile */
+        DZ1 = W2 + w2_matrix::BYTES,             /* UNITS columns */
+        H2 = DZ1 + dz1_matrix::BYTES,            /* of the block's rows and columns: [MOST_OWN][WIDE] */
+        BACK = H2 + 4 * MOST_OWN * WIDE,         /* dZ2 of them */
+        OUT_WEIGHT = BACK + 4 * MOST_OWN * WIDE, /* W3 and b2 of its columns, see place_of: [WIDE][OUT] */
+        DLOGITS = OUT_WEIGHT + 4 * WIDE * OUT,   /* [MOST_OWN][OUT] */
+        BIAS1 = DLOGITS + 4 * MOST_OWN * OUT,    /* [UNITS], and their velocities */
+        BIAS3 = BIAS1 + 4 * 2 * UNITS,           /* [OUT], and their velocities */
+        BIAS_SUMS = BIAS3 + 4 * 2 * OUT,         /* of db1: [WARPS][UNITS] */
+        IMAGES = BIAS_SUMS + 4 * WARPS * UNITS,  /* which image a row is: [2, by step][ROWS] */
+        W1 = IMAGES + 4 * 2 * ROWS;              /* [packs][PARTS][32 lanes] of 8 bytes */
+    static_assert(4 * 2 * ROWS * UNITS <= dz2_matrix::BYTES && W1 % 16 == 0, "they have their places");
 
-    __host__ __device__ static int pitch(int packs) { /* bytes of a row of pixels: for the banks */
+    __host__ __device__ static int pitch(int packs) { /* of pixels, in bytes: for the banks */
         return PIXELS * (packs | 1);
     }
-
+    __host__ __device__ static int pixels_at(int packs) {
+        return W1 + packs * PARTS * 32 * 8;
+    }
     __host__ __device__ static size_t bytes(int packs) { /* the last tile of pixels reads beyond its row */
-        return sizeof(float) * (WEIGHT1 + packs * PARTS * 64) + (size_t)ROWS * pitch(packs) + PIXELS;
+        return (size_t)pixels_at(packs) + 2 * (size_t)ROWS * pitch(packs) + PIXELS;
+    }
+};
+
+/* One thread of a block. */
+struct pair_block {
+    const pair_plan &plan;
+    char *shared;
+    int down, across;
+    bool has_units, has_tile, has_rows; /* of layer 1; of W2; of the batch */
+
+    __device__ pair_block(const pair_plan &plan, char *shared)
+        : plan(plan), shared(shared), down(blockIdx.x / ACROSS), across(blockIdx.x % ACROSS) {
+        has_units = down < plan.tall;
+        has_rows = across < plan.wide;
+        has_tile = has_units && has_rows;
+    }
+
+    __device__ static int lane() {
+        return threadIdx.x % 32;
+    }
+    __device__ static int warp() {
+        return threadIdx.x / 32;
+    }
+    template <typename T> __device__ T *at(int offset) const {
+        return reinterpret_cast<T *>(shared + offset);
+    }
+    __device__ h1_matrix h1() const {
+        return {shared + place::H1};
     }
 };
 

@@ -121,4 +121,24 @@ template <int N, typename P> __device__ inline void receive(float (&values)[N][3
     }
 }
 
+/* Eight numbers, and one more that belongs to all of them, as three packets that lie `apart`: lanes that lie together write and read in
+   one piece. */
+__device__ inline void send_eight(packet_of_3 *to, int apart, const float (&v)[8], float more,
+                                  uint32_t step) {
+    send(to, v[0], v[1], v[2], step);
+    send(to + apart, v[3], v[4], v[5], step);
+    send(to + 2 * apart, v[6], v[7], more, step);
+}
+
+/* The same, of eight neighbouring lanes with a number each: number i is that of lane lane_of(i) of them. */
+template <typename L>
+__device__ inline void send_of_eight(packet_of_3 *to, int apart, float mine, float more, uint32_t step,
+                                     L lane_of) {
+    const int which = threadIdx.x % 8;
+    float three[3];
+#pragma unroll
+    for (int i = 0; i < 3; i++) three[i] = __shfl_sync(0xffffffffu, mine, lane_of((3 * which + i) % 8), 8);
+    if (which < 3) send(to + which * apart, three[0], three[1], which < 2 ? three[2] : more, step);
+}
+
 #endif

@@ -28,6 +28,16 @@ static inline void reduction_close(struct cuda_reduction *reduction) {
 }
 
 #ifdef __CUDACC__
+/* Two lanes that are `offset` apart add up N numbers each: either is left with N / 2 of the sums, at the beginning. */
+template <int N, int M> __device__ inline void halve(float (&values)[M], bool upper, int offset) {
+#    pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        const float kept = upper ? values[i + N / 2] : values[i],
+                    given = upper ? values[i] : values[i + N / 2];
+        values[i] = kept + __shfl_xor_sync(0xffffffffu, given, offset);
+    }
+}
+
 /* Is this the last of `blocks` blocks to come here? If so, what the others wrote before is visible (read it with
    __ldcg). Called by all threads. */
 __device__ static inline bool last_block(unsigned *ticket, unsigned blocks) {

@@ -1,0 +1,258 @@
+/* Rows of the batch in a network of two hidden layers: H2, the output layer, the loss, and dZ2. See fused_pair.cu. */
+#ifndef TESSERA_KERNELS_CUDA_FUSED_PAIR_ROWS_CUH
+#define TESSERA_KERNELS_CUDA_FUSED_PAIR_ROWS_CUH
+
+#include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/fused_pair_plan.cuh"
+
+/* One thread of a block that has OWN rows of the batch and WIDE columns of layer 2. It has an element of H2 of every GROUP rows. Of the output
+   layer the block updates as many rows as there are of its columns for each of the blocks that share them: a warp has one, three weights
+   a lane (the first PACKETS of them). W3 and the biases of layer 2 travel together. */
+template <int OWN> struct pair_rows : pair_block {
+    static constexpr int GROUPS = OWN / GROUP, DOWNS = ROWS / OWN, OUTPUT = WIDE / DOWNS;
+    float hidden[GROUPS];
+    float weight[3], velocity[3]; /* of the output layer */
+
+    static_assert(OWN <= MOST_OWN && OUTPUT < WARPS, "a warp each, and one for the bias");
+
+    using pair_block::pair_block;
+
+    /* This thread's row of each group, and its column: as the products leave them. */
+    __device__ static int row() {
+        return warp() % GROUP;
+    }
+    __device__ static int column() {
+        return (warp() / 8 * 4 + lane() / 8) * 8 + lane() % 4 * 2 + lane() / 4 % 2;
+    }
+
+    /* Where a packet of W3 lies: spread over the banks. */
+    __device__ static int place_of(int unit, int packet) {
+        return unit * PACKETS + (packet ^ unit / 2 % PACKETS);
+    }
+    __device__ float4 out_weight(int unit, int packet) const {
+        return at<float4>(place::OUT_WEIGHT)[place_of(unit, packet)];
+    }
+    __device__ float *dlogits(int own_row) const {
+        return at<float>(place::DLOGITS) + own_row * OUT;
+    }
+
+    /* The label of row warp() of those that this block owns. */
+    __device__ int label_of(const uint32_t *images, int rows) const {
+        const int r = down * OWN + warp();
+        return warp() < OWN && r < rows ? plan.labels[images[r]] : 0;
+    }
+
+    /* --- forward --- */
+
+    /* W3 and b2 of this step. */
+    __device__ void receive_weights(uint32_t tag) const {
+        float packet[1][3];
+        if (threadIdx.x >= WIDE * PACKETS) return;
+        receive(packet, tag, [&](int) { return plan.out_weight + across * WIDE * PACKETS + threadIdx.x; });
+        at<float4>(place::OUT_WEIGHT)[place_of(threadIdx.x / PACKETS, threadIdx.x % PACKETS)] =
+            make_float4(packet[0][0], packet[0][1], packet[0][2], 0);
+    }
+
+    /* H2, from the parts of Z2 that come from the tiles of W2. After a barrier. */
+    __device__ void receive_sums(uint32_t tag) {
+        static const int POSITIONS = THREADS / GROUP;
+        const int q = lane() / 4, last = plan.tall - 1;
+        const float bias = out_weight(column(), PACKETS - 1).z;
+#pragma unroll
+        for (int u = 0; u < GROUPS; u++) {
+            const packet_of_3 *from =
+                plan.sums + (across * (ROWS / GROUP) + down * GROUPS + u) * plan.tall * 3 * POSITIONS +
+                warp() * 4 + lane() % 4;
+            float part[6][3], sum[8] = {};
+            receive(part, tag, [&](int i) { return from + (min(q + i / 3 * 8, last) * 3 + i % 3) * POSITIONS; });
+            __syncwarp(); /* lanes leave one by one */
+#pragma unroll
+            for (int i = 0; i < 16; i++)
+                if (q + i / 8 * 8 <= last) sum[i % 8] += part[i / 8 * 3 + i % 8 / 3][i % 8 % 3];
+            halve<8>(sum, q & 4, 16);
+            halve<4>(sum, q & 2, 8);
+            halve<2>(sum, q & 1, 4);
+            hidden[u] = activate_compactly(plan.activation[1], sum[0] + bias);
+            at<float>(place::H2)[(u * GROUP + row()) * WIDE + column()] = hidden[u];
+        }
+    }
+
+    /* --- the turn --- */
+
+    /* What all lanes of a packet have in sum. */
+    __device__ static void add_over_lanes(float (&sum)[3]) {
+#pragma unroll
+        for (int j = 0; j < 3; j++)
+#pragma unroll
+            for (int offset = PACKETS; offset < 32; offset *= 2)
+                sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], offset);
+    }
+
+    /* dL/dlogits of a row for each warp. All blocks with the same rows know their losses; the first of them writes them down. After a
+       barrier. */
+    __device__ void turn(int step, int rows, int label, uint32_t tag) const {
+        const int own_row = warp(), r = down * OWN + own_row, packet = lane() % PACKETS, c = lane() % CLASSES;
+        if (own_row >= OWN) return;
+        float sum[3] = {}, part[1][3];
+#pragma unroll
+        for (int i = 0; i < WIDE; i += 32 / PACKETS) {
+            const int k = i + lane() / PACKETS;
+            const float h = at<float>(place::H2)[own_row * WIDE + k];
+            const float4 w = out_weight(k, packet);
+            sum[0] += h * w.x;
+            sum[1] += h * w.y;
+            sum[2] += h * w.z;
+        }
+        add_over_lanes(sum);
+        packet_of_3 *logits = plan.logits + r * ACROSS * PACKETS;
+        if (lane() < PACKETS)
+            send(logits + across * PACKETS + lane(), sum[0], sum[1], sum[2], tag);
+        const int source = lane() / PACKETS;
+        receive(part, tag, [&](int) { return logits + min(source, plan.wide - 1) * PACKETS + packet; });
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 3; j++) sum[j] = source < plan.wide ? part[0][j] : 0;
+        add_over_lanes(sum);
+        float z = at<float>(place::BIAS3)[c];
+#pragma unroll
+        for (int j = 0; j < 3; j++) {
+            const float of_class = __shfl_sync(0xffffffffu, sum[j], c / 3, PACKETS);
+            if (c % 3 == j) z += of_class;
+        }
+        const row_loss loss = lose(z, r < rows, plan.classes, label, 1.0f / (float)rows);
+        const bool finite = __shfl_sync(0xffffffffu, loss.finite, 0);
+        if (lane() < OUT) dlogits(own_row)[c] = c == FLAG ? (finite ? 0.0f : 1.0f) : loss.gradient;
+        if (across == 0 && lane() == 0 && r < rows)
+            plan.tally.rows[(size_t)step * plan.batch + r] = loss.record;
+    }
+
+    /* --- backward --- */
+
+    /* dZ2 of this thread's elements, to the tiles of W2. After a barrier. */
+    __device__ void send_back(uint32_t tag) const {
+        float4 w[PACKETS];
+#pragma unroll
+        for (int p = 0; p < PACKETS; p++) w[p] = out_weight(column(), p);
+        w[PACKETS - 1].z = 0; /* the bias */
+#pragma unroll
+        for (int u = 0; u < GROUPS; u++) {
+            const int own_row = u * GROUP + row();
+            const float *d = dlogits(own_row);
+            float sum = 0;
+#pragma unroll
+            for (int p = 0; p < PACKETS; p++)
+                sum += d[3 * p] * w[p].x + d[3 * p + 1] * w[p].y + d[3 * p + 2] * w[p].z;
+            sum *= derivative_compactly(plan.activation[1], hidden[u], hidden[u]);
+            at<float>(place::BACK)[own_row * WIDE + column()] = sum;
+            send_of_eight(plan.dz2 + (across * CHUNKS + column() / 8) * 3 * ROWS + down * OWN + own_row,
+                          ROWS, sum, d[FLAG], tag, [](int i) { return i % 2 * 4 + i / 2; });
+        }
+    }
+
+    /* This block's rows' part of dW3, db2 and db3, to those who update them. After a barrier. */
+    __device__ void send_gradients(uint32_t tag) const {
+        const int unit = threadIdx.x / PACKETS, packet = threadIdx.x % PACKETS;
+        float sum[3] = {};
+        if (unit > WIDE) return;
+#pragma unroll
+        for (int r = 0; r < OWN; r++) {
+            const float h = unit < WIDE ? at<float>(place::H2)[r * WIDE + unit] : 1;
+#pragma unroll
+            for (int j = 0; j < 3; j++) sum[j] += h * dlogits(r)[3 * packet + j];
+        }
+        if (unit < WIDE && packet == PACKETS - 1) {
+            sum[2] = 0;
+#pragma unroll
+            for (int r = 0; r < OWN; r++) sum[2] += at<float>(place::BACK)[r * WIDE + unit];
+        }
+        send(unit < WIDE ? plan.out_sums + ((across * WIDE + unit) * DOWNS + down) * PACKETS + packet
+                         : plan.out_bias + (across * DOWNS + down) * PACKETS + packet,
+             sum[0], sum[1], sum[2], tag);
+    }
+
+    /* --- update --- */
+
+    /* The gradient of three weights, from all blocks that have rows. */
+    __device__ static void receive_gradient(float (&sum)[3], const packet_of_3 *from, uint32_t tag) {
+        static constexpr int SOURCES = 32 / PACKETS, EACH = (DOWNS + SOURCES - 1) / SOURCES;
+        float part[EACH][3];
+        receive(part, tag, [&](int i) { return from + i * 32 + lane(); });
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 3; j++) {
+            sum[j] = 0;
+#pragma unroll
+            for (int i = 0; i < EACH; i++) sum[j] += part[i][j];
+        }
+        add_over_lanes(sum);
+    }
+
+    /* The new weights are for step `tag` + 1, if there is one. */
+    __device__ void update(float rate, bool last, uint32_t tag) {
+        static_assert(DOWNS % (32 / PACKETS) == 0, "lanes for all");
+        float sum[3];
+        if (warp() < OUTPUT) {
+            receive_gradient(sum, plan.out_sums + (across * WIDE + down * OUTPUT + warp()) * DOWNS * PACKETS,
+                             tag);
+            each_weight([&](int, size_t, int j) { plan.descend(rate, sum[j], weight[j], velocity[j]); });
+            if (!last) publish(tag + 1);
+        } else if (warp() == WARPS - 1) {
+            receive_gradient(sum, plan.out_bias + across * DOWNS * PACKETS, tag);
+            float *bias = at<float>(place::BIAS3) + 3 * lane();
+#pragma unroll
+            for (int j = 0; j < 3; j++)
+                if (lane() < PACKETS && 3 * lane() + j < plan.classes)
+                    plan.descend(rate, sum[j], bias[j], bias[OUT + j]);
+        }
+    }
+
+    /* --- weights --- */
+
+    __device__ int unit_of_weight() const {
+        return across * WIDE + down * OUTPUT + warp();
+    }
+
+    /* Calls each(layer, index in its weights, or in the biases of layer 1, index in this thread's registers). */
+    template <typename E> __device__ void each_weight(E each) const {
+        if (warp() >= OUTPUT || lane() >= PACKETS || unit_of_weight() >= plan.hidden[1]) return;
+#pragma unroll
+        for (int j = 0; j < 3; j++) {
+            const int c = 3 * lane() + j;
+            if (c < plan.classes) each(2, (size_t)unit_of_weight() * plan.classes + c, j);
+            if (c == MOST_CLASSES) each(1, (size_t)unit_of_weight(), j);
+        }
+    }
+
+    __device__ void publish(uint32_t tag) const {
+        if (warp() < OUTPUT && lane() < PACKETS)
+            send(plan.out_weight + unit_of_weight() * PACKETS + lane(), weight[0], weight[1], weight[2], tag);
+    }
+
+    __device__ void load() {
+        float *bias = at<float>(place::BIAS3) + threadIdx.x;
+#pragma unroll
+        for (int j = 0; j < 3; j++) weight[j] = velocity[j] = 0;
+        each_weight([&](int layer, size_t i, int j) {
+            weight[j] = layer == 2 ? plan.weight[2][i] : plan.bias[1][i];
+            if (plan.descend.has_velocity)
+                velocity[j] = layer == 2 ? plan.weight_velocity[2][i] : plan.bias_velocity[1][i];
+        });
+        if ((int)threadIdx.x >= plan.classes) return;
+        bias[0] = plan.bias[2][threadIdx.x];
+        if (plan.descend.has_velocity) bias[OUT] = plan.bias_velocity[2][threadIdx.x];
+    }
+
+    __device__ void store() {
+        const float *bias = at<float>(place::BIAS3) + threadIdx.x;
+        each_weight([&](int layer, size_t i, int j) {
+            (layer == 2 ? plan.weight[2] : plan.bias[1])[i] = weight[j];
+            if (plan.descend.has_velocity)
+                (layer == 2 ? plan.weight_velocity[2] : plan.bias_velocity[1])[i] = velocity[j];
+        });
+        if (down || across || (int)threadIdx.x >= plan.classes) return; /* all blocks have the same biases */
+        plan.bias[2][threadIdx.x] = bias[0];
+        if (plan.descend.has_velocity) plan.bias_velocity[2][threadIdx.x] = bias[OUT];
+    }
+};
+
+#endif
