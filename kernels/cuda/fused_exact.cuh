@@ -41,7 +41,7 @@ __device__ inline float second_of(uint32_t pair) {
     return __uint_as_float(pair & 0xffff0000u);
 }
 
-/* A pair of floats as three pairs of bfloat16, and back. */
+/* A pair of floats as three pairs of bfloat16. */
 __device__ inline void split_pair(float first, float second, uint32_t (&parts)[PARTS]) {
 #pragma unroll
     for (int s = 0; s < PARTS; s++) {
@@ -49,16 +49,6 @@ __device__ inline void split_pair(float first, float second, uint32_t (&parts)[P
         first -= first_of(parts[s]);
         second -= second_of(parts[s]);
     }
-}
-
-__device__ inline float2 join_pair(const uint32_t (&parts)[PARTS]) {
-    float2 pair = {0, 0};
-#pragma unroll
-    for (int s = PARTS - 1; s >= 0; s--) {
-        pair.x += first_of(parts[s]);
-        pair.y += second_of(parts[s]);
-    }
-    return pair;
 }
 
 /* sum += A B: 16 x 8 over k = 16. Lane 4 g + t has of A rows g and g + 8, of B column g, of the sum rows g, g, g + 8, g + 8 and columns
@@ -85,6 +75,15 @@ __device__ inline void multiply_floats(float (&sum)[4], const uint32_t (&a)[PART
     for (int i = 0; i < 4; i++) sum[i] += part[i];
 }
 
+/* To this block's shared memory. */
+__device__ inline void put(char *at, uint4 words) {
+    *reinterpret_cast<uint4 *>(at) = words;
+}
+
+__device__ inline void put(char *at, uint32_t word) {
+    *reinterpret_cast<uint32_t *>(at) = word;
+}
+
 /* A matrix of floats as bfloat16 in shared memory: [PARTS][HEIGHT][CHUNKS] of 8 that are neighbours in a row. Chunks change places within a row
    so that 8 rows of one lie in different banks. */
 template <int HEIGHT, int CHUNKS> struct split_matrix {
@@ -95,32 +94,23 @@ template <int HEIGHT, int CHUNKS> struct split_matrix {
         return base + (row * CHUNKS + (chunk ^ row * CHUNKS / 8 % CHUNKS)) * 16;
     }
 
-    __device__ void store(int row, int chunk, const float (&values)[8]) const {
+    /* Calls to(address, words) for each part of a chunk. */
+    template <typename P> __device__ void split(int row, int chunk, const float (&values)[8], P to) const {
         uint32_t parts[4][PARTS];
-        char *to = at(row, chunk);
 #pragma unroll
         for (int i = 0; i < 4; i++) split_pair(values[2 * i], values[2 * i + 1], parts[i]);
 #pragma unroll
         for (int s = 0; s < PARTS; s++)
-            *reinterpret_cast<uint4 *>(to + s * PART) =
-                make_uint4(parts[0][s], parts[1][s], parts[2][s], parts[3][s]);
+            to(at(row, chunk) + s * PART, make_uint4(parts[0][s], parts[1][s], parts[2][s], parts[3][s]));
     }
 
-    /* Elements 2 t and 2 t + 1 of a chunk. */
-    __device__ void store_pair(int row, int chunk, int t, float first, float second) const {
+    /* The same of elements 2 t and 2 t + 1 of a chunk. */
+    template <typename P>
+    __device__ void split_pair_of(int row, int chunk, int t, float first, float second, P to) const {
         uint32_t parts[PARTS];
-        char *to = at(row, chunk) + 4 * t;
         split_pair(first, second, parts);
 #pragma unroll
-        for (int s = 0; s < PARTS; s++) *reinterpret_cast<uint32_t *>(to + s * PART) = parts[s];
-    }
-
-    __device__ float2 pair(int row, int chunk, int t) const {
-        uint32_t parts[PARTS];
-#pragma unroll
-        for (int s = 0; s < PARTS; s++)
-            parts[s] = *reinterpret_cast<const uint32_t *>(at(row, chunk) + s * PART + 4 * t);
-        return join_pair(parts);
+        for (int s = 0; s < PARTS; s++) to(at(row, chunk) + s * PART + 4 * t, parts[s]);
     }
 
     /* Four blocks of 8 rows of a chunk, as load_blocks: this lane's row and chunk. */

@@ -31,7 +31,6 @@ template <int OWN>
 __global__ void __launch_bounds__(THREADS, 1)
     pair_kernel(const __grid_constant__ pair_plan plan, int first, int end, uint32_t tag) {
     extern __shared__ float4 memory[];
-    __shared__ uint64_t arrived; /* pixels: a phase for each step */
     char *shared = reinterpret_cast<char *>(memory);
     pair_first one(plan, shared);
     pair_second two(plan, shared);
@@ -40,8 +39,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (plan.tally.tally->bad_step) return; /* as every update after a bad step */
     for (int i = t; i < (int)(place::bytes(plan.packs) / 16); i += THREADS)
         memory[i] = make_float4(0, 0, 0, 0);
-    if (t == 0) open_arrivals(&arrived);
     __syncthreads();
+    if (t < ARRIVALS) open_arrivals(one.arrived((pair_arrival)t));
     one.load();
     two.load();
     three.load();
@@ -55,40 +54,45 @@ __global__ void __launch_bounds__(THREADS, 1)
         return t < rows_of(step) ? plan.order[(size_t)step * plan.batch + t] : 0;
     };
     if (t < ROWS) one.images_of(first)[t] = image_of(first);
-    __syncthreads();
-    one.copy_pixels(&arrived, first, rows_of(first));
+    meet_partner();
+    one.copy_pixels(first, rows_of(first));
 
     bool bad = false;
     int step = first;
     step_laps laps;
     laps.start();
     for (; step < end && !bad; step++, tag++) {
-        const int rows = rows_of(step), label = three.label_of(one.images_of(step), rows);
+        const pair_step now = {step,
+                               rows_of(step),
+                               (unsigned)(step - first),
+                               tag,
+                               (float)plan.scalars[step].learning_rate,
+                               step + 1 == end};
+        const int label = three.label_of(one.images_of(step), now.rows);
         const uint32_t ahead = image_of(step + 1);
-        const float rate = (float)plan.scalars[step].learning_rate;
-        await_bytes(&arrived, (unsigned)(step - first));
+        if (t == 0) one.expect_partner();
+        await_bytes(one.arrived(PIXELS_COME), now.phase);
         laps.lap(0);
         one.forward(step);
         if (t < ROWS) one.images_of(step + 1)[t] = ahead;
         __syncthreads();
         laps.lap(1);
-        one.activate_half(tag);
+        one.activate_half(now);
         laps.lap(2);
+        if (three.has_rows) three.receive_weights(tag);
         two.receive_h1(tag);
         __syncthreads();
         laps.lap(3);
-        if (two.has_tile) two.forward(tag);
+        if (two.has_tile) two.forward(now);
         laps.lap(4);
         if (three.has_rows) {
-            three.receive_weights(tag);
-            __syncthreads();
-            laps.lap(5);
             three.receive_sums(tag);
             __syncthreads();
-            laps.lap(6);
-            three.turn(step, rows, label, tag);
+            laps.lap(5);
+            three.turn(now, label);
         }
-        one.copy_pixels(&arrived, step + 1, rows_of(step + 1));
+        laps.lap(6);
+        one.copy_pixels(step + 1, rows_of(step + 1));
         if (three.has_rows) {
             __syncthreads();
             laps.lap(7);
@@ -96,26 +100,27 @@ __global__ void __launch_bounds__(THREADS, 1)
             __syncthreads();
             three.send_gradients(tag);
             laps.lap(8);
-            bad = __syncthreads_or(two.receive_dz2(tag));
+            bad = __syncthreads_or(two.receive_dz2(now));
             laps.lap(9);
             if (two.has_tile) two.back(bad, tag);
             laps.lap(10);
             if (bad) continue; /* all blocks alike */
             __syncthreads();
-            if (two.has_tile) two.update(rate);
+            if (two.has_tile) two.update(now.rate);
             laps.lap(11);
-            three.update(rate, step + 1 == end, tag);
-            laps.lap(12);
         }
-        bad = __syncthreads_or(one.receive_back(tag));
-        laps.lap(13);
+        bad = __syncthreads_or(one.receive_back(now));
+        laps.lap(12);
         if (bad) continue;
-        one.update(step, rate);
+        if (three.has_rows) three.update(now);
+        laps.lap(13);
+        one.update(now);
         __syncthreads();
         laps.lap(14);
     }
     laps.print("pair", step - first);
-    await_bytes(&arrived, (unsigned)(step - first)); /* no copy may be on its way when the block ends */
+    await_bytes(one.arrived(PIXELS_COME),
+                (unsigned)(step - first)); /* nothing may be on its way when the block ends */
     one.store();
     two.store();
     three.store();
@@ -158,7 +163,7 @@ static bool arrange(const tuned_context *context, const fused_network *network, 
         plan->hidden[l] = (int)layer[l].out;
         plan->activation[l] = layer[l].activation;
     }
-    plan->tall = (plan->hidden[0] + TALL - 1) / TALL;
+    plan->tall = (plan->hidden[0] + 2 * TALL - 1) / (2 * TALL) * 2;
     plan->wide = (plan->hidden[1] + WIDE - 1) / WIDE;
     plan->downs = plan->tall <= ROWS / MOST_OWN ? ROWS / MOST_OWN : ROWS / GROUP;
     plan->packs = ((int)network->features / PIXELS + SLICES - 1) / SLICES;
@@ -192,12 +197,11 @@ static size_t lay_out(const pair_state *state, pair_plan *plan, char *base) {
     const auto packets = [&](size_t count) {
         return (packet_of_3 *)fused_take(base, &used, count * sizeof(packet_of_3));
     };
-    plan->half_sums = (packet *)fused_take(base, &used, blocks_for(plan) * THREADS * sizeof *plan->half_sums);
     plan->h1 = packets(units * 3 * ROWS);
-    plan->sums = packets(wide * (ROWS / GROUP) * tall * 3 * (THREADS / GROUP));
+    plan->sums = packets(wide * (ROWS / GROUP) * (tall / 2) * 3 * POSITIONS);
     plan->logits = packets(ROWS * ACROSS * PACKETS);
     plan->dz2 = packets(wide * CHUNKS * 3 * ROWS);
-    plan->back = packets(units * wide * 3 * ROWS);
+    plan->back = packets(units * wide * 3 * SLICES * POSITIONS);
     plan->out_sums = packets(wide * WIDE * downs * PACKETS);
     plan->out_bias = packets(wide * downs * PACKETS);
     plan->out_weight = packets(wide * WIDE * PACKETS);
@@ -242,9 +246,20 @@ static size_t pair_run(void *opaque, size_t first, size_t count) {
             return 0;
         state->tag = 1;
     }
-    const bool ran = CUDA_TRY(
-        fault, cudaLaunchCooperativeKernel(kernel_of(plan), dim3(blocks_for(plan)), dim3(THREADS), arguments,
-                                           place::bytes(plan->packs), state->context->stream));
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = 2;
+    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeCooperative;
+    attributes[1].val.cooperative = 1;
+    cudaLaunchConfig_t launch = {};
+    launch.gridDim = dim3(blocks_for(plan));
+    launch.blockDim = dim3(THREADS);
+    launch.dynamicSmemBytes = place::bytes(plan->packs);
+    launch.stream = state->context->stream;
+    launch.attrs = attributes;
+    launch.numAttrs = 2;
+    const bool ran = CUDA_TRY(fault, cudaLaunchKernelExC(&launch, kernel_of(plan), arguments));
     state->tag += (uint32_t)count;
     return ran ? count : 0;
 }

@@ -5,6 +5,7 @@
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/fused_pair_plan.cuh"
+#include "kernels/cuda/partner.cuh"
 
 /* One thread of a block that has a slice of the pixels and UNITS of layer 1. The weights that a thread updates stay in its registers: of
    4 neighbouring pixels and 2 units, as a product of the tensor cores leaves their gradient. */
@@ -15,7 +16,7 @@ struct pair_first : pair_block {
     float weight[8], velocity[8]; /* pixel e, unit u: 2 e + u */
 
     __device__ pair_first(const pair_plan &plan, char *shared)
-        : pair_block(plan, shared), slice(blockIdx.x % SLICES), units(blockIdx.x / SLICES * UNITS) {
+        : pair_block(plan, shared), slice(rank), units(blockIdx.x / SLICES * UNITS) {
         const int packs = plan.features / PIXELS;
         first_pack = packs * slice / SLICES;
         length = has_units ? packs * (slice + 1) / SLICES - first_pack : 0;
@@ -37,13 +38,13 @@ struct pair_first : pair_block {
     }
 
     /* The pixels of a step on their way, after its images and a barrier: by the upper half of the warps, since the instruction takes its time. */
-    __device__ void copy_pixels(uint64_t *arrived, int step, int rows) const {
+    __device__ void copy_pixels(int step, int rows) const {
         const int row = (int)threadIdx.x / 2 - ROWS;
-        if (threadIdx.x == 0) expect_bytes(arrived, rows * length * PIXELS);
+        if (threadIdx.x == 0) expect_bytes(arrived(PIXELS_COME), rows * length * PIXELS);
         if (length && threadIdx.x % 2 == 0 && row >= 0 && row < rows)
             copy_in_bulk(pixels_of(step) + row * pitch,
                          plan.images + (size_t)images_of(step)[row] * plan.features + first_pack * PIXELS,
-                         length * PIXELS, arrived);
+                         length * PIXELS, arrived(PIXELS_COME));
     }
 
     /* --- forward --- */
@@ -77,54 +78,78 @@ struct pair_first : pair_block {
         *reinterpret_cast<float2 *>(to + 8 * UNITS) = make_float2(sum[2], sum[3]);
     }
 
-    /* The two blocks of these units add up, a half of the rows each, and send H1 of it. After a barrier. */
-    __device__ void activate_half(uint32_t tag) const {
+    /* Partners add up, a half of the rows each, and send H1 of it. After a barrier. */
+    __device__ void activate_half(const pair_step &now) const {
         const int t = threadIdx.x, other = (1 - slice) * THREADS + t, own = slice * THREADS + t,
-                  row = own / UNITS, u = t % UNITS;
+                  u = t % UNITS;
         const float *sums = at<float>(place::SUMS);
+        float *half = at<float>(place::HALVES) + t;
         if (!length) return;
-        float theirs[1];
-        send(plan.half_sums + (blockIdx.x ^ 1) * THREADS + t, sums[other] + sums[other + ROWS * UNITS], tag);
+        give(half, __float_as_uint(sums[other] + sums[other + ROWS * UNITS]), arrived(HALVES_COME));
         const float mine = sums[own] + sums[own + ROWS * UNITS];
-        receive(theirs, tag, plan.half_sums + blockIdx.x * THREADS + t, 0);
-        __syncwarp(); /* lanes leave one by one */
-        const float z = (mine + theirs[0]) * float(1.0 / 255.0) + at<float>(place::BIAS1)[u];
-        send_of_eight(plan.h1 + units / UNITS * 3 * ROWS + row, ROWS,
-                      activate_compactly(plan.activation[0], z), 0, tag, [](int i) { return i; });
+        await_bytes(arrived(HALVES_COME), now.phase);
+        const float z = (mine + *half) * float(1.0 / 255.0) + at<float>(place::BIAS1)[u],
+                    h = activate_compactly(plan.activation[0], z);
+        *half = h;
+        send_of_eight(plan.h1 + units / UNITS * 3 * ROWS + own / UNITS, ROWS, h, 0, now.tag,
+                      [](int i) { return i; });
     }
 
     /* --- backward --- */
 
-    /* dZ1, from the parts of dH1 that come from the tiles of W2, into its place, and sums over each warp's rows into BIAS_SUMS. True if a
-       loss was bad. */
-    __device__ bool receive_back(uint32_t tag) const {
-        const int p = lane() % 8, q = lane() / 8, position = warp() * 8 + p, t = p % 4;
+    /* dZ1, from the parts of dH1 that come from the tiles of W2: of a half of the rows each, for both partners. True if a loss was bad. */
+    __device__ bool receive_back(const pair_step &now) const {
+        const int p = lane() % 4, q = lane() / 4, position = warp() * 4 + p;
         if (!length) return false;
-        const packet_of_3 *from = plan.back + units / UNITS * plan.wide * 3 * ROWS + position;
-        float part[6][3], sum[8] = {};
-        receive(part, tag,
-                [&](int i) { return from + (min(q + i / 3 * 4, plan.wide - 1) * 3 + i % 3) * ROWS; });
-        __syncwarp();
+        const packet_of_3 *from =
+            plan.back +
+            ((units / UNITS * plan.wide + min(q, plan.wide - 1)) * 3 * SLICES + slice) * POSITIONS + position;
+        float part[3][3], sum[8];
+        receive(part, now.tag, [&](int i) { return from + i * SLICES * POSITIONS; });
+        __syncwarp(); /* lanes leave one by one */
 #pragma unroll
-        for (int i = 0; i < 16; i++)
-            if (q + i / 8 * 4 < plan.wide) sum[i % 8] += part[i / 8 * 3 + i % 8 / 3][i % 8 % 3];
-        halve<8>(sum, q & 2, 16);
-        halve<4>(sum, q & 1, 8);
+        for (int i = 0; i < 8; i++) sum[i] = q < plan.wide ? part[i / 3][i % 3] : 0;
+        halve<8>(sum, q & 4, 16);
+        halve<4>(sum, q & 2, 8);
+        halve<2>(sum, q & 1, 4);
 
-        /* this thread's row and units 2 t and 2 t + 1: see pair_second::back */
-        const int row = position / 32 * 32 + q * 8 + position % 32 / 4, chunk = units % TALL / UNITS;
-        const float2 h = h1().pair(row, chunk, t);
-        float back[2] = {sum[0] * derivative_compactly(plan.activation[0], h.x, h.x),
-                         sum[1] * derivative_compactly(plan.activation[0], h.y, h.y)};
-        dz1_matrix{shared + place::DZ1}.store_pair(row, 0, t, back[0], back[1]);
-#pragma unroll
-        for (int u = 0; u < 2; u++) {
-#pragma unroll
-            for (int offset = 4; offset < 32; offset *= 2)
-                back[u] += __shfl_xor_sync(0xffffffffu, back[u], offset);
-            if (lane() < 4) at<float>(place::BIAS_SUMS)[warp() * UNITS + 2 * t + u] = back[u];
-        }
+        /* this thread's row and unit: see pair_second::back */
+        const int row = slice * (ROWS / 2) + position / 32 * 32 + q / 2 * 8 + position % 32 / 4,
+                  u = 2 * p + q % 2;
+        const float h = at<float>(place::HALVES)[row % (ROWS / 2) * UNITS + u],
+                    mine = sum[0] * derivative_compactly(plan.activation[0], h, h),
+                    next = __shfl_xor_sync(0xffffffffu, mine, 4);
+        if (q % 2 == 0)
+            dz1().split_pair_of(row, 0, p, mine, next, [](char *at, uint32_t word) { put(at, word); });
+        else
+            dz1().split_pair_of(row, 0, p, next, mine,
+                                [&](char *at, uint32_t word) { give(at, word, arrived(DZ1_COMES)); });
+        await_bytes(arrived(DZ1_COMES), now.phase);
         return part[2][2] != 0;
+    }
+
+    /* db1 and its update, by one warp: as the gradient of a pixel that is 1. */
+    __device__ void update_bias(float rate) const {
+        static const uint32_t ONES = 0x3f803f80, ones[4] = {ONES, ONES, ONES, ONES};
+        float sum[4] = {};
+        if (warp() != WARPS - 1 || !length) return;
+#pragma unroll 1
+        for (int k = 0; k < ROWS; k += 32) {
+            uint32_t back[PARTS][4];
+            float low[4] = {}, high[4] = {};
+            dz1().load_transposed(back, k + lane(), 0);
+#pragma unroll
+            for (int s = PARTS - 1; s >= 0; s--) {
+                multiply(low, ones, back[s][0], back[s][1]);
+                multiply(high, ones, back[s][2], back[s][3]);
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++) sum[i] += low[i] + high[i];
+        }
+        float *bias = at<float>(place::BIAS1) + 2 * lane();
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (lane() < UNITS / 2) plan.descend(rate, sum[i], bias[i], bias[UNITS + i]);
     }
 
     /* Part of dW1 over 16 rows, of which word N of `back` and the next are dZ1: of this lane's pixels, in pairs. */
@@ -158,30 +183,23 @@ struct pair_first : pair_block {
 
     /* dW1 and the update: a warp has 32 pixels. Rows g and g + 8 of one product are pixels 4 g and 4 g + 1, of another 4 g + 2 and 4 g + 3.
        After a barrier. */
-    __device__ void update(int step, float rate) {
+    __device__ void update(const pair_step &now) {
         const int g = lane() / 4, t = lane() % 4;
-        if (threadIdx.x < UNITS && length) {
-            float *bias = at<float>(place::BIAS1) + threadIdx.x, gradient = 0;
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) gradient += at<float>(place::BIAS_SUMS)[w * UNITS + threadIdx.x];
-            plan.descend(rate, gradient, bias[0], bias[UNITS]);
-        }
+        update_bias(now.rate);
         if (2 * warp() >= length) return;
-        __syncwarp();
-        const uint8_t *x = pixels_of(step) + 2 * t * pitch + 2 * PIXELS * warp() + 4 * g;
-        const dz1_matrix dz1 = {shared + place::DZ1};
+        const uint8_t *x = pixels_of(now.number) + 2 * t * pitch + 2 * PIXELS * warp() + 4 * g;
         float low[4] = {}, high[4] = {};
 #pragma unroll 1
         for (int k = 0; k < ROWS; k += 32) {
             uint32_t back[PARTS][4];
-            dz1.load_transposed(back, k + lane(), 0);
+            dz1().load_transposed(back, k + lane(), 0);
             multiply_pixels<0>(low, high, x + k * pitch, back);
             multiply_pixels<2>(low, high, x + (k + 16) * pitch, back);
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            plan.descend(rate, low[i] * float(1.0 / 255.0), weight[i], velocity[i]);
-            plan.descend(rate, high[i] * float(1.0 / 255.0), weight[i + 4], velocity[i + 4]);
+            plan.descend(now.rate, low[i] * float(1.0 / 255.0), weight[i], velocity[i]);
+            plan.descend(now.rate, high[i] * float(1.0 / 255.0), weight[i + 4], velocity[i + 4]);
         }
         publish();
     }

@@ -44,7 +44,7 @@ template <int OWN> struct pair_rows : pair_block {
 
     /* --- forward --- */
 
-    /* W3 and b2 of this step. */
+    /* W3 and b2 of this step: they have come long before. */
     __device__ void receive_weights(uint32_t tag) const {
         float packet[1][3];
         if (threadIdx.x >= WIDE * PACKETS) return;
@@ -53,22 +53,21 @@ template <int OWN> struct pair_rows : pair_block {
             make_float4(packet[0][0], packet[0][1], packet[0][2], 0);
     }
 
-    /* H2, from the parts of Z2 that come from the tiles of W2. After a barrier. */
+    /* H2, from the parts of Z2 that come from the tiles of W2. */
     __device__ void receive_sums(uint32_t tag) {
-        static const int POSITIONS = THREADS / GROUP;
-        const int q = lane() / 4, last = plan.tall - 1;
+        const int q = lane() / 4, parts = plan.tall / 2;
         const float bias = out_weight(column(), PACKETS - 1).z;
 #pragma unroll
         for (int u = 0; u < GROUPS; u++) {
             const packet_of_3 *from =
-                plan.sums + (across * (ROWS / GROUP) + down * GROUPS + u) * plan.tall * 3 * POSITIONS +
+                plan.sums +
+                ((across * (ROWS / GROUP) + down * GROUPS + u) * parts + min(q, parts - 1)) * 3 * POSITIONS +
                 warp() * 4 + lane() % 4;
-            float part[6][3], sum[8] = {};
-            receive(part, tag, [&](int i) { return from + (min(q + i / 3 * 8, last) * 3 + i % 3) * POSITIONS; });
+            float part[3][3], sum[8];
+            receive(part, tag, [&](int i) { return from + i * POSITIONS; });
             __syncwarp(); /* lanes leave one by one */
 #pragma unroll
-            for (int i = 0; i < 16; i++)
-                if (q + i / 8 * 8 <= last) sum[i % 8] += part[i / 8 * 3 + i % 8 / 3][i % 8 % 3];
+            for (int i = 0; i < 8; i++) sum[i] = q < parts ? part[i / 3][i % 3] : 0;
             halve<8>(sum, q & 4, 16);
             halve<4>(sum, q & 2, 8);
             halve<2>(sum, q & 1, 4);
@@ -90,7 +89,7 @@ template <int OWN> struct pair_rows : pair_block {
 
     /* dL/dlogits of a row for each warp. All blocks with the same rows know their losses; the first of them writes them down. After a
        barrier. */
-    __device__ void turn(int step, int rows, int label, uint32_t tag) const {
+    __device__ void turn(const pair_step &now, int label) const {
         const int own_row = warp(), r = down * OWN + own_row, packet = lane() % PACKETS, c = lane() % CLASSES;
         if (own_row >= OWN) return;
         float sum[3] = {}, part[1][3];
@@ -105,10 +104,9 @@ template <int OWN> struct pair_rows : pair_block {
         }
         add_over_lanes(sum);
         packet_of_3 *logits = plan.logits + r * ACROSS * PACKETS;
-        if (lane() < PACKETS)
-            send(logits + across * PACKETS + lane(), sum[0], sum[1], sum[2], tag);
+        if (lane() < PACKETS) send(logits + across * PACKETS + lane(), sum[0], sum[1], sum[2], now.tag);
         const int source = lane() / PACKETS;
-        receive(part, tag, [&](int) { return logits + min(source, plan.wide - 1) * PACKETS + packet; });
+        receive(part, now.tag, [&](int) { return logits + min(source, plan.wide - 1) * PACKETS + packet; });
         __syncwarp();
 #pragma unroll
         for (int j = 0; j < 3; j++) sum[j] = source < plan.wide ? part[0][j] : 0;
@@ -119,11 +117,11 @@ template <int OWN> struct pair_rows : pair_block {
             const float of_class = __shfl_sync(0xffffffffu, sum[j], c / 3, PACKETS);
             if (c % 3 == j) z += of_class;
         }
-        const row_loss loss = lose(z, r < rows, plan.classes, label, 1.0f / (float)rows);
+        const row_loss loss = lose(z, r < now.rows, plan.classes, label, 1.0f / (float)now.rows);
         const bool finite = __shfl_sync(0xffffffffu, loss.finite, 0);
         if (lane() < OUT) dlogits(own_row)[c] = c == FLAG ? (finite ? 0.0f : 1.0f) : loss.gradient;
-        if (across == 0 && lane() == 0 && r < rows)
-            plan.tally.rows[(size_t)step * plan.batch + r] = loss.record;
+        if (across == 0 && lane() == 0 && r < now.rows)
+            plan.tally.rows[(size_t)now.number * plan.batch + r] = loss.record;
     }
 
     /* --- backward --- */
@@ -144,8 +142,8 @@ template <int OWN> struct pair_rows : pair_block {
                 sum += d[3 * p] * w[p].x + d[3 * p + 1] * w[p].y + d[3 * p + 2] * w[p].z;
             sum *= derivative_compactly(plan.activation[1], hidden[u], hidden[u]);
             at<float>(place::BACK)[own_row * WIDE + column()] = sum;
-            send_of_eight(plan.dz2 + (across * CHUNKS + column() / 8) * 3 * ROWS + down * OWN + own_row,
-                          ROWS, sum, d[FLAG], tag, [](int i) { return i % 2 * 4 + i / 2; });
+            send_of_eight(plan.dz2 + (across * CHUNKS + column() / 8) * 3 * ROWS + down * OWN + own_row, ROWS,
+                          sum, d[FLAG], tag, [](int i) { return i % 2 * 4 + i / 2; });
         }
     }
 
@@ -187,34 +185,36 @@ template <int OWN> struct pair_rows : pair_block {
         add_over_lanes(sum);
     }
 
-    /* The new weights are for step `tag` + 1, if there is one. */
-    __device__ void update(float rate, bool last, uint32_t tag) {
+    /* The warps from the last on, for which there are the fewest pixels. The new weights are for the next step. */
+    __device__ void update(const pair_step &now) {
         static_assert(DOWNS % (32 / PACKETS) == 0, "lanes for all");
         float sum[3];
-        if (warp() < OUTPUT) {
-            receive_gradient(sum, plan.out_sums + (across * WIDE + down * OUTPUT + warp()) * DOWNS * PACKETS,
-                             tag);
-            each_weight([&](int, size_t, int j) { plan.descend(rate, sum[j], weight[j], velocity[j]); });
-            if (!last) publish(tag + 1);
-        } else if (warp() == WARPS - 1) {
-            receive_gradient(sum, plan.out_bias + across * DOWNS * PACKETS, tag);
+        if (which() < OUTPUT) {
+            receive_gradient(sum, plan.out_sums + unit_of_weight() * DOWNS * PACKETS, now.tag);
+            each_weight([&](int, size_t, int j) { plan.descend(now.rate, sum[j], weight[j], velocity[j]); });
+            if (!now.last) publish(now.tag + 1);
+        } else if (which() == OUTPUT) {
+            receive_gradient(sum, plan.out_bias + across * DOWNS * PACKETS, now.tag);
             float *bias = at<float>(place::BIAS3) + 3 * lane();
 #pragma unroll
             for (int j = 0; j < 3; j++)
                 if (lane() < PACKETS && 3 * lane() + j < plan.classes)
-                    plan.descend(rate, sum[j], bias[j], bias[OUT + j]);
+                    plan.descend(now.rate, sum[j], bias[j], bias[OUT + j]);
         }
     }
 
     /* --- weights --- */
 
+    __device__ static int which() {
+        return WARPS - 1 - warp();
+    }
     __device__ int unit_of_weight() const {
-        return across * WIDE + down * OUTPUT + warp();
+        return across * WIDE + down * OUTPUT + which();
     }
 
     /* Calls each(layer, index in its weights, or in the biases of layer 1, index in this thread's registers). */
     template <typename E> __device__ void each_weight(E each) const {
-        if (warp() >= OUTPUT || lane() >= PACKETS || unit_of_weight() >= plan.hidden[1]) return;
+        if (which() >= OUTPUT || lane() >= PACKETS || unit_of_weight() >= plan.hidden[1]) return;
 #pragma unroll
         for (int j = 0; j < 3; j++) {
             const int c = 3 * lane() + j;
@@ -224,7 +224,7 @@ template <int OWN> struct pair_rows : pair_block {
     }
 
     __device__ void publish(uint32_t tag) const {
-        if (warp() < OUTPUT && lane() < PACKETS)
+        if (which() < OUTPUT && lane() < PACKETS)
             send(plan.out_weight + unit_of_weight() * PACKETS + lane(), weight[0], weight[1], weight[2], tag);
     }
 

@@ -3,6 +3,7 @@
 #define TESSERA_KERNELS_CUDA_FUSED_PAIR_SECOND_CUH
 
 #include "kernels/cuda/fused_pair_plan.cuh"
+#include "kernels/cuda/partner.cuh"
 
 /* One thread of the block that has rows TALL down and columns WIDE across of W2. The weights that a thread updates stay in its registers, as a
    product of the tensor cores leaves their gradient: a warp has 16 x 8 of them. */
@@ -11,56 +12,50 @@ struct pair_second : pair_block {
 
     using pair_block::pair_block;
 
-    __device__ dz2_matrix dz2() const {
-        return {shared + place::DZ2};
-    }
     __device__ w2_matrix w2() const {
         return {shared + place::W2};
     }
 
     /* --- what comes --- */
 
-    /* Eight numbers of three packets each, of this thread's row of the batch, from `from` and, if there are two, from half of all on. */
-    template <int N>
-    __device__ void receive_eights(float (&values)[3 * N][3], const packet_of_3 *from, int apart,
-                                   uint32_t tag) const {
-        from += threadIdx.x / ROWS * 3 * ROWS + threadIdx.x % ROWS;
-        receive(values, tag, [&](int i) { return from + i / 3 * apart + i % 3 * ROWS; });
-    }
-
-    __device__ static void flatten(float (&eight)[8], const float (*packets)[3]) {
+    /* Eight numbers, of this thread's row of the batch, and what belongs to them all. */
+    __device__ static float receive_eight(float (&values)[8], const packet_of_3 *from, uint32_t tag) {
+        float part[3][3];
+        receive(part, tag, [&](int i) { return from + threadIdx.x % ROWS + i * ROWS; });
 #pragma unroll
-        for (int i = 0; i < 8; i++) eight[i] = packets[i / 3][i % 3];
+        for (int i = 0; i < 8; i++) values[i] = part[i / 3][i % 3];
+        return part[2][2];
     }
 
     /* TALL columns of H1: a thread has a row, and those of a block of layer 1. */
     __device__ void receive_h1(uint32_t tag) const {
         static_assert(ROWS * TALL == UNITS * THREADS, "eight each");
-        float part[3][3], eight[8];
-        if (!has_units) return;
-        receive_eights<1>(part, plan.h1 + down * (TALL / UNITS) * 3 * ROWS, 0, tag);
-        flatten(eight, part);
-        h1().store(threadIdx.x % ROWS, threadIdx.x / ROWS, eight);
+        const int chunk = threadIdx.x / ROWS;
+        float eight[8];
+        if (!has_tile) return;
+        receive_eight(eight, plan.h1 + (down * (TALL / UNITS) + chunk) * 3 * ROWS, tag);
+        h1().split(threadIdx.x % ROWS, chunk, eight, [](char *at, uint4 words) { put(at, words); });
     }
 
-    /* WIDE columns of dZ2. True if a loss was bad. */
-    __device__ bool receive_dz2(uint32_t tag) const {
-        static_assert(ROWS * WIDE == 2 * UNITS * THREADS, "twice eight each");
-        float part[6][3], eight[8];
-        const int row = threadIdx.x % ROWS, chunk = threadIdx.x / ROWS;
-        receive_eights<2>(part, plan.dz2 + across * CHUNKS * 3 * ROWS, CHUNKS / 2 * 3 * ROWS, tag);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            flatten(eight, part + 3 * i);
-            dz2().store(row, chunk + i * CHUNKS / 2, eight);
-        }
-        return part[2][2] != 0;
+    /* WIDE columns of dZ2: partners receive a half each, for both. True if a loss was bad. */
+    __device__ bool receive_dz2(const pair_step &now) const {
+        static_assert(ROWS * WIDE == 2 * UNITS * THREADS, "eight each");
+        const int chunk = threadIdx.x / ROWS + rank * (CHUNKS / 2);
+        float eight[8];
+        const float bad = receive_eight(eight, plan.dz2 + (across * CHUNKS + chunk) * 3 * ROWS, now.tag);
+        dz2().split(threadIdx.x % ROWS, chunk, eight, [&](char *at, uint4 words) {
+            put(at, words);
+            give(at, words, arrived(DZ2_COMES));
+        });
+        await_bytes(arrived(DZ2_COMES), now.phase);
+        return bad != 0;
     }
 
     /* --- products: see fused_exact.cuh for who has what --- */
 
-    /* Z2 over the rows of the tile, 128 x 64 over 32, to those who own rows of the batch: a warp has 16 rows, and half of the columns. */
-    __device__ void forward(uint32_t tag) const {
+    /* Z2 over the rows of the tile, 128 x 64 over 32: a warp has 16 rows, and half of the columns. Partners add up, and send half of the rows each to
+       those who own them. */
+    __device__ void forward(const pair_step &now) const {
         const int m = warp() % 8, half = warp() / 8;
         float sum[4][4] = {};
 #pragma unroll
@@ -75,17 +70,34 @@ struct pair_second : pair_block {
                 multiply_floats<2>(sum[n + 1], a, b);
             }
         }
+        float eight[8], theirs[8];
 #pragma unroll
-        for (int below = 0; below < 2; below++) {
-            static const int POSITIONS = THREADS / GROUP;
-            const int group = 2 * m + below;
-            float eight[8];
-#pragma unroll
-            for (int i = 0; i < 8; i++) eight[i] = sum[i / 2][2 * below + i % 2];
-            send_eight(plan.sums + ((across * (ROWS / GROUP) + group) * plan.tall + down) * 3 * POSITIONS +
-                           half * 32 + lane(),
-                       POSITIONS, eight, 0, tag);
+        for (int i = 0; i < 8; i++) {
+            const float first = sum[i / 2][i % 2], second = sum[i / 2][2 + i % 2]; /* of rows g and g + 8 */
+            eight[i] = rank ? second : first;
+            theirs[i] = rank ? first : second;
         }
+        float4 *given = at<float4>(place::PARTNER_SUMS) + threadIdx.x;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            give(given + i * THREADS,
+                 make_uint4(__float_as_uint(theirs[4 * i]), __float_as_uint(theirs[4 * i + 1]),
+                            __float_as_uint(theirs[4 * i + 2]), __float_as_uint(theirs[4 * i + 3])),
+                 arrived(SUMS_COME));
+        await_bytes(arrived(SUMS_COME), now.phase);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float4 more = given[i * THREADS];
+            eight[4 * i] += more.x;
+            eight[4 * i + 1] += more.y;
+            eight[4 * i + 2] += more.z;
+            eight[4 * i + 3] += more.w;
+        }
+        send_eight(plan.sums +
+                       ((across * (ROWS / GROUP) + 2 * m + rank) * (plan.tall / 2) + down / 2) * 3 *
+                           POSITIONS +
+                       half * 32 + lane(),
+                   POSITIONS, eight, 0, now.tag);
     }
 
     /* dH1 over the columns of the tile, 128 x 32 over 64, to those who have the units: a warp has 32 rows, and 8 units. */
@@ -110,49 +122,73 @@ struct pair_second : pair_block {
         for (int i = 0; i < 8; i++) eight[i] = sum[i / 4][i % 4];
         send_eight(plan.back + ((down * (TALL / UNITS) + n) * plan.wide + across) * 3 * ROWS + 32 * pair +
                        lane(),
-                   ROWS, eight, bad, tag);
+                   SLICES * POSITIONS, eight, bad, tag);
     }
 
-    /* dW2, 32 x 64 over 128, and its update. After a barrier: others read W2 till then. */
+    /* dW2, 32 x 64 over 128, and its update: a warp has 16 x 16 over half of the rows, and gives half of it to the warp that has the other rows. After a
+       barrier: others read W2 till then. */
     __device__ void update(float rate) {
-        const int m = warp() % 2, n = warp() / 2;
-        float sum[4] = {};
-#pragma unroll 2
-        for (int k = 0; k < ROWS; k += 32) {
-            uint32_t a[PARTS][4], b[PARTS][4];
-            dz2().load_transposed(b, k + lane(), n);
-            h1().load_transposed(a, k + lane() / 16 * 8 + lane() % 8, 2 * m + lane() / 8 % 2);
-            multiply_floats<0>(sum, a, b);
-            h1().load_transposed(a, k + 16 + lane() / 16 * 8 + lane() % 8, 2 * m + lane() / 8 % 2);
-            multiply_floats<2>(sum, a, b);
+        const int m = warp() % 2, n = warp() / 2 % 4, half = warp() / 8;
+        float sum[2][4] = {};
+#pragma unroll
+        for (int k = half * (ROWS / 2); k < (half + 1) * (ROWS / 2); k += 32) {
+            uint32_t a[PARTS][4], b[2][PARTS][4];
+#pragma unroll
+            for (int j = 0; j < 2; j++) dz2().load_transposed(b[j], k + lane(), 2 * n + j);
+            const int row = k + lane() / 16 * 8 + lane() % 8, chunk = 2 * m + lane() / 8 % 2;
+            h1().load_transposed(a, row, chunk);
+#pragma unroll
+            for (int j = 0; j < 2; j++) multiply_floats<0>(sum[j], a, b[j]);
+            h1().load_transposed(a, row + 16, chunk);
+#pragma unroll
+            for (int j = 0; j < 2; j++) multiply_floats<2>(sum[j], a, b[j]);
         }
+        float4 *sums = at<float4>(place::GRADIENT_SUMS);
+        float gradient[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) gradient[i] = half ? sum[1][i] : sum[0][i];
+        sums[threadIdx.x] = half ? make_float4(sum[0][0], sum[0][1], sum[0][2], sum[0][3])
+                                 : make_float4(sum[1][0], sum[1][1], sum[1][2], sum[1][3]);
+        __syncthreads();
+        const float4 more = sums[threadIdx.x ^ (THREADS / 2)];
+        gradient[0] += more.x;
+        gradient[1] += more.y;
+        gradient[2] += more.z;
+        gradient[3] += more.w;
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (is_weight(i)) plan.descend(rate, sum[i], weight[i], velocity[i]);
+            if (is_weight(i)) plan.descend(rate, gradient[i], weight[i], velocity[i]);
         publish();
     }
 
     /* --- weights --- */
 
-    __device__ int row_of_weight(int i) const {
+    /* Of the tile. */
+    __device__ static int chunk_of_weights() {
+        return warp() / 2 % 4 * 2 + warp() / 8;
+    }
+    __device__ static int row_of_weight(int i) {
         return warp() % 2 * 16 + i / 2 * 8 + lane() / 4;
+    }
+    __device__ static int column_of_weight(int i) {
+        return chunk_of_weights() * 8 + lane() % 4 * 2 + i % 2;
     }
 
     __device__ int index_of_weight(int i) const {
-        return (down * TALL + row_of_weight(i)) * plan.hidden[1] + across * WIDE + warp() / 2 * 8 +
-               lane() % 4 * 2 + i % 2;
+        return (down * TALL + row_of_weight(i)) * plan.hidden[1] + across * WIDE + column_of_weight(i);
     }
 
     __device__ bool is_weight(int i) const {
         return down * TALL + row_of_weight(i) < plan.hidden[0] &&
-               across * WIDE + warp() / 2 * 8 + lane() % 4 * 2 + i % 2 < plan.hidden[1];
+               across * WIDE + column_of_weight(i) < plan.hidden[1];
     }
 
     /* The thread's weights, for its block. */
     __device__ void publish() const {
 #pragma unroll
         for (int i = 0; i < 4; i += 2)
-            w2().store_pair(row_of_weight(i), warp() / 2, lane() % 4, weight[i], weight[i + 1]);
+            w2().split_pair_of(row_of_weight(i), chunk_of_weights(), lane() % 4, weight[i], weight[i + 1],
+                               [](char *at, uint32_t word) { put(at, word); });
     }
 
     __device__ void load() {
