@@ -1,28 +1,16 @@
 /* Products of floats on the tensor cores, as exact as in float32.
 
    A bfloat16 has 8 bits of significand and a float 24, so a float is the sum of three bfloat16. Products of bfloat16 are exact, and
-   the tensor cores add them up in float32.
-   Pixels     A pixel, 0 to 255, is a bfloat16: three products are all of it, and nothing is rounded but the sum.
-   Floats     Of nine products six are taken. Second parts are at most 2^-8 of a float, third parts 2^-17, so those left out are at most
-              2^-24 of |a b|, of either sign: what float32 rounds off one product.
-   Sums       The tensor cores do not round but cut off: they add up 16 of k, the smallest products first, and float32 adds up those.
-   Three or six products at sixteen times the rate. Needs compute capability 8.0. */
+   the tensor cores add them up in float32. Of nine products six are taken: second parts are at most 2^-8 of a float, third parts
+   2^-17, so those left out are at most 2^-24 of |a b|, of either sign: what float32 rounds off one product.
+   The tensor cores do not round sums but cut them off: they add up 16 of k, the smallest products first, and float32 adds up those.
+   Six products at sixteen times the rate. Needs compute capability 8.0. */
 #ifndef TESSERA_KERNELS_CUDA_FUSED_EXACT_CUH
 #define TESSERA_KERNELS_CUDA_FUSED_EXACT_CUH
 
 #include "kernels/cuda/ldmatrix.cuh"
 
 static const int PARTS = 3; /* bfloat16 of a float, the largest first */
-
-/* Two bfloat16 in a word, the first in its lower half, from the upper halves of two floats. */
-__device__ inline uint32_t upper_halves(float first, float second) {
-    return __byte_perm(__float_as_uint(first), __float_as_uint(second), 0x7632);
-}
-
-/* Byte E of a word as a float. */
-template <int E> __device__ inline float pixel_of(uint32_t word) {
-    return __uint_as_float(__byte_perm(word, 0x4b000000, 0x7440 + E)) - 8388608.0f;
-}
 
 /* Two floats rounded to bfloat16, in a word, and back. */
 __device__ inline uint32_t round_pair(float first, float second) {

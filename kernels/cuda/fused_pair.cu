@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     one.load();
     two.load();
     three.load();
-    one.publish();
+    one.kept.measure(one.largest());
     two.publish();
     if (three.has_rows) three.publish(tag);
     const auto rows_of = [&](int step) {
@@ -55,7 +55,9 @@ __global__ void __launch_bounds__(THREADS, 1)
     };
     if (t < ROWS) one.images_of(first)[t] = image_of(first);
     meet_partner();
+    one.publish();
     one.copy_pixels(first, rows_of(first));
+    __syncthreads();
 
     bool bad = false;
     int step = first;
@@ -67,19 +69,25 @@ __global__ void __launch_bounds__(THREADS, 1)
                                (unsigned)(step - first),
                                tag,
                                (float)plan.scalars[step].learning_rate,
+                               1.0f / (float)rows_of(step),
                                step + 1 == end};
         const int label = three.label_of(one.images_of(step), now.rows);
         const uint32_t ahead = image_of(step + 1);
+        packets_to_come<1> new_weights;
+        packets_to_come<3> parts;
+        typename pair_rows<OWN>::gradient_packets gradient;
+        float back = 0;
         if (t == 0) one.expect_partner();
         await_bytes(one.arrived(PIXELS_COME), now.phase);
         laps.lap(0);
+        if (three.has_rows) new_weights.look([&](int) { return three.new_weights(); });
         one.forward(step);
         if (t < ROWS) one.images_of(step + 1)[t] = ahead;
         __syncthreads();
         laps.lap(1);
         one.activate_half(now);
         laps.lap(2);
-        if (three.has_rows) three.receive_weights(tag);
+        if (three.has_rows) three.receive_weights(new_weights, tag);
         two.receive_h1(tag);
         __syncthreads();
         laps.lap(3);
@@ -106,15 +114,27 @@ __global__ void __launch_bounds__(THREADS, 1)
             laps.lap(10);
             if (bad) continue; /* all blocks alike */
             __syncthreads();
-            if (two.has_tile) two.update(now.rate);
-            laps.lap(11);
         }
-        bad = __syncthreads_or(one.receive_back(now));
+        const auto look = [&] {
+            if (one.has_units) parts.look([&](int i) { return one.parts_of_back(i); });
+            if (three.has_rows) three.look_for_gradient(gradient);
+        };
+        if (two.has_tile)
+            two.update(now.rate, look);
+        else
+            look();
+        laps.lap(11);
+        bad = __syncthreads_or(one.receive_back(parts, tag, back));
         laps.lap(12);
         if (bad) continue;
-        if (three.has_rows) three.update(now);
+        one.split_back(back);
+        if (one.has_units) await_bytes(one.arrived(DZ1_COMES), now.phase);
+        __syncthreads();
         laps.lap(13);
+        if (three.has_rows) three.update(gradient, now);
         one.update(now);
+        __syncthreads();
+        one.publish();
         __syncthreads();
         laps.lap(14);
     }
@@ -169,7 +189,7 @@ static bool arrange(const tuned_context *context, const fused_network *network, 
     plan->packs = ((int)network->features / PIXELS + SLICES - 1) / SLICES;
     const size_t bytes = STATIC_SHARED + place::bytes(plan->packs);
     if (context->major < 9 || blocks_for(plan) > fused_processors(context, network) ||
-        bytes > (size_t)context->shared_bytes || 2 * WARPS < plan->packs) {
+        bytes > (size_t)context->shared_bytes || MOST_PACKS < plan->packs) {
         snprintf(why, size, "it needs %d SMs of compute capability 9.0 with %zu bytes of shared memory",
                  blocks_for(plan), bytes);
         return false;

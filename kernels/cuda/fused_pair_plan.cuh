@@ -4,15 +4,15 @@
 
 #include "kernels/cuda/arrivals.cuh"
 #include "kernels/cuda/fused_exact.cuh"
-#include "kernels/cuda/fused_rows.cuh"
+#include "kernels/cuda/fused_pixels.cuh"
 #include "kernels/cuda/grid.cuh"
 
-static const int WARPS = 16, THREADS = 32 * WARPS;
-static const int MOST_UNITS = 512;      /* of a hidden layer */
-static const int SLICES = 2;            /* of the pixels */
-static const int UNITS = 8;             /* of layer 1 in a block: the columns of a tensor-core product */
-static const int TALL = 32, WIDE = 64;  /* a block's tile of W2 */
-static const int CHUNKS = WIDE / UNITS; /* eights of its columns */
+static const int MOST_UNITS = 512; /* of a hidden layer */
+static const int SLICES = 2;       /* of the pixels */
+static const int KEPT = 2,
+                 MOST_PACKS = KEPT * WARPS;      /* packs of pixels whose weights a warp keeps; of a slice */
+static const int TALL = 32, WIDE = 64;           /* a block's tile of W2 */
+static const int CHUNKS = WIDE / UNITS;          /* eights of its columns */
 static const int ACROSS = TALL / UNITS * SLICES; /* blocks that have the weights which lead to TALL units */
 static const int GROUP = 8;                      /* rows of the batch whose sums travel together */
 static const int POSITIONS =
@@ -23,6 +23,7 @@ static const int PACKETS = 4,
                  MOST_CLASSES = 11; /* a packet has three of a row; the last of twelve is a unit's bias */
 static const int OUT = 4 * PACKETS; /* the pitch of what has classes as its columns */
 static const int FLAG = OUT - 1;    /* the column that says of dL/dlogits whether a loss was bad */
+static const int DZ1_BYTES = ROWS * UNITS * DIGITS;
 static const size_t STATIC_SHARED = 1024; /* bytes: what the sums over a block take, the barrier, and more */
 static_assert(MOST_UNITS <= ACROSS * WIDE && ROWS * UNITS == SLICES * THREADS && SLICES == 2,
               "blocks and threads for all");
@@ -48,30 +49,32 @@ struct pair_plan : network_plan<3> {
 typedef split_matrix<ROWS, TALL / UNITS> h1_matrix;
 typedef split_matrix<ROWS, CHUNKS> dz2_matrix;
 typedef split_matrix<TALL, CHUNKS> w2_matrix;
-typedef split_matrix<ROWS, 1> dz1_matrix;
 
 /* What a block's partner gives it in each step, and the pixels: bytes that arrive, a phase for each step. */
 enum pair_arrival { PIXELS_COME, HALVES_COME, SUMS_COME, DZ2_COMES, DZ1_COMES, ARRIVALS };
 
-/* Shared memory, in bytes from its start. W1 in parts and the pixels of two steps lie behind the rest: they have no fixed size. */
+/* Shared memory, in bytes from its start. W1 in digits and the pixels of two steps lie behind the rest: they have no fixed size. */
 struct place {
-    static constexpr int H1 = 0,                 /* TALL columns of it, in parts; as are dZ2, W2, and dZ1 */
-        DZ2 = H1 + h1_matrix::BYTES,             /* WIDE columns */
-        W2 = DZ2 + dz2_matrix::BYTES,            /* the block's tile */
-        DZ1 = W2 + w2_matrix::BYTES,             /* UNITS columns */
-        HALVES = DZ1 + dz1_matrix::BYTES,        /* of Z1, from the partner, then H1: [THREADS] */
-        H2 = HALVES + 4 * THREADS,               /* of the block's rows and columns: [MOST_OWN][WIDE] */
-        BACK = H2 + 4 * MOST_OWN * WIDE,         /* dZ2 of them */
-        OUT_WEIGHT = BACK + 4 * MOST_OWN * WIDE, /* W3 and b2 of its columns, see place_of: [WIDE][OUT] */
-        DLOGITS = OUT_WEIGHT + 4 * WIDE * OUT,   /* [MOST_OWN][OUT] */
-        BIAS1 = DLOGITS + 4 * MOST_OWN * OUT,    /* [UNITS], and their velocities */
-        BIAS3 = BIAS1 + 4 * 2 * UNITS,           /* [OUT], and their velocities */
-        IMAGES = BIAS3 + 4 * 2 * OUT,            /* which image a row is: [2, by step][ROWS] */
-        ARRIVED = IMAGES + 4 * 2 * ROWS,         /* [ARRIVALS] */
-        W1 = ARRIVED + (8 * ARRIVALS + 15) / 16 * 16; /* [packs][PARTS][32 lanes] of 8 bytes */
-    /* While there is no dZ2: sums of layer 1, over half of a slice, [2][ROWS][UNITS], and of layer 2, from the partner, [2][THREADS] of 16
-       bytes. While there is neither H2 nor BACK: of dW2, [THREADS] of 16 bytes. */
-    static constexpr int SUMS = DZ2, PARTNER_SUMS = SUMS + 4 * 2 * ROWS * UNITS, GRADIENT_SUMS = H2;
+    static constexpr int H1 = 0,         /* TALL columns of it, in parts; as are dZ2 and W2 */
+        DZ2 = H1 + h1_matrix::BYTES,     /* WIDE columns */
+        W2 = DZ2 + dz2_matrix::BYTES,    /* the block's tile */
+        DZ1 = W2 + w2_matrix::BYTES,     /* UNITS columns, in digits: [ROWS / 32][2][32 lanes] of 16 bytes */
+        HALVES = DZ1 + DZ1_BYTES,        /* of Z1, from the partner, then H1: [THREADS] */
+        H2 = HALVES + 4 * THREADS,       /* of the block's rows and columns: [MOST_OWN][WIDE] */
+        BACK = H2 + 4 * MOST_OWN * WIDE, /* dZ2 of them */
+        OUT_WEIGHT = BACK + 4 * MOST_OWN * WIDE,    /* W3 and b2 of its columns, see place_of: [WIDE][OUT] */
+        DLOGITS = OUT_WEIGHT + 4 * WIDE * OUT,      /* [MOST_OWN][OUT] */
+        BIAS1 = DLOGITS + 4 * MOST_OWN * OUT,       /* [UNITS], and their velocities */
+        BIAS3 = BIAS1 + 4 * 2 * UNITS,              /* [OUT], and their velocities */
+        LARGEST = BIAS3 + 4 * 2 * OUT,              /* |W1| of each unit, as bits: see fixed_scale */
+        BACK_LARGEST = LARGEST + 4 * UNITS,         /* |dZ1|, of each half of the rows: [SLICES][UNITS] */
+        IMAGES = BACK_LARGEST + 4 * SLICES * UNITS, /* which image a row is: [2, by step][ROWS] */
+        ARRIVED = IMAGES + 4 * 2 * ROWS,            /* [ARRIVALS] */
+        W1 = ARRIVED +
+             (8 * ARRIVALS + 15) / 16 * 16; /* in digits: [pairs of packs][2][32 lanes] of 16 bytes */
+    /* While there is no dZ2: sums of layer 1, [QUARTERS][ROWS][UNITS], and of layer 2, from the partner, [2][THREADS] of 16 bytes. While there is neither H2
+       nor BACK: of dW2, [THREADS] of 16 bytes. */
+    static constexpr int SUMS = DZ2, PARTNER_SUMS = SUMS + 4 * QUARTERS * ROWS * UNITS, GRADIENT_SUMS = H2;
     static_assert(PARTNER_SUMS + 2 * THREADS * 16 <= W2 && GRADIENT_SUMS + THREADS * 16 <= OUT_WEIGHT &&
                       W1 % 16 == 0,
                   "they have their places");
@@ -80,20 +83,20 @@ struct place {
         return PIXELS * (packs | 1);
     }
     __host__ __device__ static int pixels_at(int packs) {
-        return W1 + packs * PARTS * 32 * 8;
+        return W1 + (packs + 1) / 2 * 2 * 32 * 16;
     }
-    __host__ __device__ static size_t bytes(int packs) { /* the last tile of pixels reads beyond its row */
-        return (size_t)pixels_at(packs) + 2 * (size_t)ROWS * pitch(packs) + PIXELS;
+    __host__ __device__ static size_t bytes(int packs) {
+        return (size_t)pixels_at(packs) + 2 * (size_t)ROWS * pitch(packs);
     }
 };
 
 /* A step, as all threads know it. */
 struct pair_step {
     int number, rows;
-    unsigned phase; /* of what arrives */
-    uint32_t tag;   /* of packets */
-    float rate;
-    bool last; /* of the launch */
+    unsigned phase;    /* of what arrives */
+    uint32_t tag;      /* of packets */
+    float rate, scale; /* of learning; of the gradients of a mean over the rows */
+    bool last;         /* of the launch */
 };
 
 /* One thread of a block. Partners have the same units of layer 1, columns of W2 and rows of the batch that follow each other. */
@@ -129,16 +132,13 @@ struct pair_block {
     __device__ dz2_matrix dz2() const {
         return {shared + place::DZ2};
     }
-    __device__ dz1_matrix dz1() const {
-        return {shared + place::DZ1};
-    }
 
     /* What the partner will give in a step. */
     __device__ void expect_partner() const {
         expect_bytes(arrived(HALVES_COME), has_units ? 4 * THREADS : 0);
         expect_bytes(arrived(SUMS_COME), has_tile ? 32 * THREADS : 0);
         expect_bytes(arrived(DZ2_COMES), has_rows ? dz2_matrix::BYTES / 2 : 0);
-        expect_bytes(arrived(DZ1_COMES), has_units ? dz1_matrix::BYTES / 2 : 0);
+        expect_bytes(arrived(DZ1_COMES), has_units ? DZ1_BYTES / 2 + 4 * UNITS : 0);
     }
 };
 

@@ -44,13 +44,16 @@ template <int OWN> struct pair_rows : pair_block {
 
     /* --- forward --- */
 
-    /* W3 and b2 of this step: they have come long before. */
-    __device__ void receive_weights(uint32_t tag) const {
-        float packet[1][3];
+    /* Where W3 and b2 of this step come: a packet for each of the first threads. They come long before they are needed. */
+    __device__ const packet_of_3 *new_weights() const {
+        return plan.out_weight + across * WIDE * PACKETS + threadIdx.x % (WIDE * PACKETS);
+    }
+
+    __device__ void receive_weights(packets_to_come<1> &packet, uint32_t tag) const {
         if (threadIdx.x >= WIDE * PACKETS) return;
-        receive(packet, tag, [&](int) { return plan.out_weight + across * WIDE * PACKETS + threadIdx.x; });
+        packet.wait(tag, [&](int) { return new_weights(); });
         at<float4>(place::OUT_WEIGHT)[place_of(threadIdx.x / PACKETS, threadIdx.x % PACKETS)] =
-            make_float4(packet[0][0], packet[0][1], packet[0][2], 0);
+            make_float4(packet.value(0, 0), packet.value(0, 1), packet.value(0, 2), 0);
     }
 
     /* H2, from the parts of Z2 that come from the tiles of W2. */
@@ -117,7 +120,7 @@ template <int OWN> struct pair_rows : pair_block {
             const float of_class = __shfl_sync(0xffffffffu, sum[j], c / 3, PACKETS);
             if (c % 3 == j) z += of_class;
         }
-        const row_loss loss = lose(z, r < now.rows, plan.classes, label, 1.0f / (float)now.rows);
+        const row_loss loss = lose(z, r < now.rows, plan.classes, label, now.scale);
         const bool finite = __shfl_sync(0xffffffffu, loss.finite, 0);
         if (lane() < OUT) dlogits(own_row)[c] = c == FLAG ? (finite ? 0.0f : 1.0f) : loss.gradient;
         if (across == 0 && lane() == 0 && r < now.rows)
@@ -135,8 +138,12 @@ template <int OWN> struct pair_rows : pair_block {
 #pragma unroll
         for (int u = 0; u < GROUPS; u++) {
             const int own_row = u * GROUP + row();
-            const float *d = dlogits(own_row);
-            float sum = 0;
+            float d[OUT], sum = 0;
+#pragma unroll
+            for (int i = 0; i < OUT; i += 4) {
+                const float4 four = *reinterpret_cast<const float4 *>(dlogits(own_row) + i);
+                d[i] = four.x, d[i + 1] = four.y, d[i + 2] = four.z, d[i + 3] = four.w;
+            }
 #pragma unroll
             for (int p = 0; p < PACKETS; p++)
                 sum += d[3 * p] * w[p].x + d[3 * p + 1] * w[p].y + d[3 * p + 2] * w[p].z;
@@ -170,31 +177,34 @@ template <int OWN> struct pair_rows : pair_block {
 
     /* --- update --- */
 
-    /* The gradient of three weights, from all blocks that have rows. */
-    __device__ static void receive_gradient(float (&sum)[3], const packet_of_3 *from, uint32_t tag) {
-        static constexpr int SOURCES = 32 / PACKETS, EACH = (DOWNS + SOURCES - 1) / SOURCES;
-        float part[EACH][3];
-        receive(part, tag, [&](int i) { return from + i * 32 + lane(); });
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < 3; j++) {
-            sum[j] = 0;
-#pragma unroll
-            for (int i = 0; i < EACH; i++) sum[j] += part[i][j];
-        }
-        add_over_lanes(sum);
+    static constexpr int SOURCES = 32 / PACKETS, EACH = DOWNS / SOURCES; /* of gradients, for a lane */
+    typedef packets_to_come<EACH> gradient_packets;
+    static_assert(DOWNS % SOURCES == 0, "lanes for all");
+
+    /* Where this thread's parts of a gradient come, from all blocks that have rows. */
+    __device__ const packet_of_3 *parts_of_gradient(int i) const {
+        return (which() < OUTPUT ? plan.out_sums + unit_of_weight() * DOWNS * PACKETS
+                                 : plan.out_bias + across * DOWNS * PACKETS) +
+               i * 32 + lane();
+    }
+
+    __device__ void look_for_gradient(gradient_packets &parts) const {
+        if (which() <= OUTPUT) parts.look([&](int i) { return parts_of_gradient(i); });
     }
 
     /* The warps from the last on, for which there are the fewest pixels. The new weights are for the next step. */
-    __device__ void update(const pair_step &now) {
-        static_assert(DOWNS % (32 / PACKETS) == 0, "lanes for all");
-        float sum[3];
+    __device__ void update(gradient_packets &parts, const pair_step &now) {
+        float sum[3] = {};
+        if (which() > OUTPUT) return;
+        parts.wait(now.tag, [&](int i) { return parts_of_gradient(i); });
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 3 * EACH; i++) sum[i % 3] += parts.value(i / 3, i % 3);
+        add_over_lanes(sum);
         if (which() < OUTPUT) {
-            receive_gradient(sum, plan.out_sums + unit_of_weight() * DOWNS * PACKETS, now.tag);
             each_weight([&](int, size_t, int j) { plan.descend(now.rate, sum[j], weight[j], velocity[j]); });
             if (!now.last) publish(now.tag + 1);
-        } else if (which() == OUTPUT) {
-            receive_gradient(sum, plan.out_bias + across * DOWNS * PACKETS, now.tag);
+        } else {
             float *bias = at<float>(place::BIAS3) + 3 * lane();
 #pragma unroll
             for (int j = 0; j < 3; j++)

@@ -125,9 +125,9 @@ struct pair_second : pair_block {
                    SLICES * POSITIONS, eight, bad, tag);
     }
 
-    /* dW2, 32 x 64 over 128, and its update: a warp has 16 x 16 over half of the rows, and gives half of it to the warp that has the other rows. After a
-       barrier: others read W2 till then. */
-    __device__ void update(float rate) {
+    /* dW2, 32 x 64 over 128, and its update: a warp has 16 x 16 over half of the rows, and gives half of it to the warp that has the other rows.
+       `look` is called when the products are done. After a barrier: others read W2 till then. */
+    template <typename L> __device__ void update(float rate, L look) {
         const int m = warp() % 2, n = warp() / 2 % 4, half = warp() / 8;
         float sum[2][4] = {};
 #pragma unroll
@@ -143,6 +143,7 @@ struct pair_second : pair_block {
 #pragma unroll
             for (int j = 0; j < 2; j++) multiply_floats<2>(sum[j], a, b[j]);
         }
+        look();
         float4 *sums = at<float4>(place::GRADIENT_SUMS);
         float gradient[4];
 #pragma unroll

@@ -2,14 +2,9 @@
 #ifndef TESSERA_KERNELS_CUDA_FUSED_WHOLE_PLAN_CUH
 #define TESSERA_KERNELS_CUDA_FUSED_WHOLE_PLAN_CUH
 
-#include "kernels/cuda/fused_fixed.cuh"
-#include "kernels/cuda/fused_rows.cuh"
+#include "kernels/cuda/fused_pixels.cuh"
 #include "kernels/cuda/grid.cuh"
 
-static const int WARPS = 16, THREADS = 32 * WARPS;
-static const int UNITS = 8;    /* of a block: the columns of a tensor-core product */
-static const int QUARTERS = 4; /* of the pixels, a warp each: so many have the same rows */
-static const int TILE = 32;    /* rows of a warp */
 static const int KEPT = 4,
                  MOST_PACKS = KEPT * WARPS; /* packs of pixels whose weights a warp keeps; of an image */
 static const int PACKETS = 4, MOST_CLASSES = 3 * PACKETS; /* a packet has three of a row: see packed_class */

@@ -29,7 +29,7 @@ struct whole_rows {
         return threadIdx.x % 4;
     }
     __device__ static int own() {
-        return 2 * quad();
+        return own_units();
     }
     __device__ int first_unit() const {
         return UNITS * blockIdx.x;
@@ -100,49 +100,10 @@ struct whole_rows {
 
     /* --- forward --- */
 
-    /* Where the digits of a lane are: lanes of both those who write and those who read are spread over the banks. k of a product: packs of a pair. */
-    __device__ static int place_of(int unit, int word) {
-        return unit * 4 + (word ^ unit / 2);
-    }
-
-    /* Z = X W1 of 32 rows, over a quarter of the pixels. */
+    /* Z = X W1, as sums of quarters. */
     __device__ void forward(int base) const {
-        static const int TILES = TILE / 16;
-        const int first_row = warp() % QUARTERS * TILE, quarter = warp() / QUARTERS,
-                  pairs = (plan.packs + 1) / 2, first = pairs * quarter / QUARTERS,
-                  end = pairs * (quarter + 1) / QUARTERS;
-        const uint4 *digits = at<uint4>(whole_place::DIGITS_AT) + place_of(lane() / 4, lane() % 4);
-        const char *x[TILES];
-        digit_sums sums[TILES];
-#pragma unroll
-        for (int i = 0; i < TILES; i++) x[i] = slot(base, first_row + 16 * i + lane() % 16);
-        const auto offset = [&](int p) { return min(2 * p + lane() / 16, plan.packs - 1) * PIXELS; };
-        uint4 upper = digits[2 * first * 32], lower = digits[(2 * first + 1) * 32];
-        uint32_t a[TILES][4];
-#pragma unroll
-        for (int i = 0; i < TILES; i++) load_blocks(a[i], x[i] + offset(first));
-#pragma unroll 2
-        for (int p = first; p < end; p++) {
-            const int next = min(p + 1, pairs - 1); /* on its way while this one is multiplied */
-            const uint4 next_upper = digits[2 * next * 32], next_lower = digits[(2 * next + 1) * 32];
-            uint32_t next_a[TILES][4];
-#pragma unroll
-            for (int i = 0; i < TILES; i++) load_blocks(next_a[i], x[i] + offset(next));
-#pragma unroll
-            for (int i = 0; i < TILES; i++) {
-                sums[i].add(a[i], upper, lower);
-#pragma unroll
-                for (int e = 0; e < 4; e++) a[i][e] = next_a[i][e];
-            }
-            upper = next_upper, lower = next_lower;
-        }
-        float *to = at<float>(whole_place::SUMS) + (quarter * ROWS + first_row + lane() / 4) * UNITS + own();
-#pragma unroll
-        for (int i = 0; i < TILES; i++)
-#pragma unroll
-            for (int below = 0; below < 2; below++)
-                *reinterpret_cast<float2 *>(to + (16 * i + 8 * below) * UNITS) =
-                    make_float2(sums[i].total(2 * below), sums[i].total(2 * below + 1));
+        multiply_pixels([&](int row) { return slot(base, row); }, plan.packs,
+                        at<uint4>(whole_place::DIGITS_AT), at<float>(whole_place::SUMS));
     }
 
     /* H of this thread's row and units, and its part of three of the logits that all units of the block have, to the owner of the row. After a
@@ -264,25 +225,9 @@ struct whole_rows {
         return g[0][0] == g[0][0];
     }
 
-    __device__ static uint32_t magnitude(float value) { /* as bits: of NaN it is the largest */
-        return __float_as_uint(value) & 0x7fffffffu;
-    }
-
-    /* The largest magnitudes of this thread's units over the warp, to those of the block. */
-    __device__ static void collect(uint32_t first, uint32_t second, uint32_t *largest) {
-        uint32_t most[2] = {first, second};
-#pragma unroll
-        for (int u = 0; u < 2; u++) {
-#pragma unroll
-            for (int offset = 4; offset < 32; offset *= 2)
-                most[u] = max(most[u], __shfl_xor_sync(0xffffffffu, most[u], offset));
-            if (lane() < 4) atomicMax(largest + own() + u, most[u]);
-        }
-    }
-
     /* The largest |dZ| of each unit, and this warp's part of db1, dW2 and db2, over the 8 rows that its threads have. */
     __device__ void sum_back() const {
-        collect(magnitude(back[0]), magnitude(back[1]), largest_back());
+        collect_largest(magnitude(back[0]), magnitude(back[1]), largest_back());
 #pragma unroll
         for (int u = 0; u < 2; u++) {
             float sum = back[u];

@@ -96,29 +96,52 @@ __device__ inline void send(packet_of_3 *to, float first, float second, float th
                  : "memory");
 }
 
+/* N of them that come: `look` asks for all and does not wait; `wait` asks again for those that were missing. What is done between the two hides the way
+   through the L2 cache. */
+template <int N> struct packets_to_come {
+    uint64_t low[N], high[N];
+
+    __device__ void look_at(int i, const packet_of_3 *from) {
+        asm volatile("{ .reg .b128 all; ld.relaxed.gpu.global.b128 all, [%2]; mov.b128 {%0, %1}, all; }"
+                     : "=l"(low[i]), "=l"(high[i])
+                     : "l"(from)
+                     : "memory");
+    }
+
+    __device__ bool misses(int i, uint32_t step) const {
+        return (uint32_t)(high[i] >> 32) != step;
+    }
+
+    template <typename P> __device__ void look(P at) {
+#pragma unroll
+        for (int i = 0; i < N; i++) look_at(i, at(i));
+    }
+
+    template <typename P> __device__ void wait(uint32_t step, P at) {
+        bool missing = true;
+        while (missing) {
+            missing = false;
+#pragma unroll
+            for (int i = 0; i < N; i++) missing |= misses(i, step);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (misses(i, step)) look_at(i, at(i));
+        }
+    }
+
+    __device__ float value(int i, int j) const {
+        const uint64_t word = j < 2 ? low[i] : high[i];
+        return __uint_as_float((uint32_t)(j == 1 ? word >> 32 : word));
+    }
+};
+
 /* As above, of N of them. */
 template <int N, typename P> __device__ inline void receive(float (&values)[N][3], uint32_t step, P at) {
-    uint64_t low[N] = {}, high[N] = {};
-    bool missing = true;
-    while (missing) {
+    packets_to_come<N> packets;
+    packets.look(at);
+    packets.wait(step, at);
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            if ((uint32_t)(high[i] >> 32) != step)
-                asm volatile(
-                    "{ .reg .b128 all; ld.relaxed.gpu.global.b128 all, [%2]; mov.b128 {%0, %1}, all; }"
-                    : "=l"(low[i]), "=l"(high[i])
-                    : "l"(at(i))
-                    : "memory");
-        missing = false;
-#pragma unroll
-        for (int i = 0; i < N; i++) missing |= (uint32_t)(high[i] >> 32) != step;
-    }
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        values[i][0] = __uint_as_float((uint32_t)low[i]);
-        values[i][1] = __uint_as_float((uint32_t)(low[i] >> 32));
-        values[i][2] = __uint_as_float((uint32_t)high[i]);
-    }
+    for (int i = 0; i < 3 * N; i++) values[i / 3][i % 3] = packets.value(i / 3, i % 3);
 }
 
 /* Eight numbers, and one more that belongs to all of them, as three packets that lie `apart`: lanes that lie together write and read in

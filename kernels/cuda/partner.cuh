@@ -19,7 +19,10 @@ __device__ inline uint32_t of_partner(const void *at) {
 /* A barrier of both. */
 __device__ inline void meet_partner() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" : : : "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;"
+                 :
+                 :
+                 : "memory");
 #endif
 }
 
