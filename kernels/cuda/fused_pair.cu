@@ -1,25 +1,28 @@
 /* Engine fused, the form for two hidden layers: weights stay where they are updated, and only activations and sums travel.
 
-   Layer 1    a block has 8 units and half of the pixels: its part of W1 (in registers, and as bfloat16 in shared memory) and of the batch, as
-              bytes. Products of pixels run on the tensor cores in true float32 (fused_exact.cuh). The two blocks of the same units
-              exchange their sums.
-   Layer 2    a block has a tile of W2, 32 x 64 (the same way), and with it forward, back, and gradient of it: three products of 128 x 32 x 64,
-              a sixteenth of the sum for H2, an eighth of that for dH1, and all of dW2.
+   Layer 1    a block has 8 units and half of the pixels: its part of W1, in registers and as digits in shared memory, and of the batch, as bytes,
+              multiplied in fixed point (fused_pixels.cuh). Its partner on the next SM has the other half (partner.cuh).
+   Layer 2    a block has a tile of W2, 32 x 64, in shared memory, and with it forward, back, and gradient of it, three products of 128 x 32 x 64 on the
+              tensor cores in true float32 (fused_exact.cuh): a sixteenth of the sum for H2, an eighth of that for dH1, and all of dW2. Partners have
+              tiles one below the other.
    Rows       a block adds up Z2 of 8 or 16 rows and 64 columns, works out the loss of its rows, and has dZ2 of them.
-   Step       Z1 | halves | H1 of 32 units to all tiles in their rows | Z2 | sums to the owners of rows, H2 | parts of logits to those with
-              the same rows, loss, dZ2 to all tiles in its columns | dH1 | sums to the owners of units, dZ1 | dW1
-              While sums travel for dZ1, the gradients of W2 and W3 are worked out and weights updated; pixels of the next step come behind all that.
-   Exchange   packets of three numbers and their step (grid.cuh): no barrier, no fence, and one buffer is enough. Whoever writes to a place has
-              had, since it wrote there last, what those who read there made of it or of what came after: see below.
-                h1      written after sums for dZ1 from all tiles that read it
-                sums    after dZ2 from all owners of rows that read them
-                logits  after H1 of this step, which needs sums for dZ1 from all, and those dZ2 of all who read logits
-                dz2     after sums for Z2 of this step from all tiles that read it
-                back    after H1 of this step from all blocks that read it
-                W3      its gradients after the weights that the readers made of the last; weights after gradients by those who read the last
-   Floor      784-512-512-10 at batch 128, of 128 blocks, in cycles: 600 products of 16 x 8 x 16 each way for layer 1 and 768 for each of three
-              of layer 2, at 2 cycles 7000; 160 KB of packets in and 80 out at 20 bytes a cycle 12,000; seven exchanges of about 1000.
-              Measured: see docs/performance.md. */
+   Step       Z1 | partners add up their halves | H1 of 32 units to all tiles in their rows | Z2 | partners add up | sums to the owners of rows, H2 | parts of
+              logits to those with the same rows, loss | dZ2 to all tiles in its columns, half of it to each partner | dH1 | sums to the owners of
+              units, dZ1 of half of the rows to each partner | dW1
+              While sums for dZ1 travel, dW2 is worked out. Gradients of W3 and its new weights travel behind all that, and pixels of the next step are
+              copied.
+   Exchange   packets of three numbers and their step (grid.cuh): no barrier, no fence, and one buffer is enough. Whoever writes to a place has had, since it
+              last wrote there, something from each that reads there which that one sent later:
+                h1      sums for dZ1, from the tiles that read it
+                sums    dZ2, from the owners of rows
+                logits  H1, which comes of sums for dZ1 from all tiles, and these of dZ2 from all owners of rows
+                dz2     sums for Z2, from the tiles
+                back    H1, from the owners of units
+                W3      gradients: its weights, from those who update them; weights: its gradients, from those who use them
+              So it is with what partners give each other, which give something in every part of a step.
+   Floor      784-512-512-10 at batch 128, of 128 blocks, in cycles: 400 products of 16 x 8 x 32 each way for layer 1 and 768 of 16 x 8 x 16 for each of three
+              of layer 2, at 2 cycles 6200; 125 KB of packets in and 52 out at 20 bytes a cycle 9000; seven exchanges of about 1000, three between
+              partners of about 500. Measured: see docs/performance.md. */
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/fused_pair_first.cuh"
 #include "kernels/cuda/fused_pair_rows.cuh"
@@ -27,14 +30,14 @@
 #include "kernels/cuda/laps.cuh"
 
 /* Steps first .. end - 1; `tag` is that of the first, and of no packet that is there. */
-template <int OWN>
+template <int OWN, bool VELOCITY>
 __global__ void __launch_bounds__(THREADS, 1)
     pair_kernel(const __grid_constant__ pair_plan plan, int first, int end, uint32_t tag) {
     extern __shared__ float4 memory[];
     char *shared = reinterpret_cast<char *>(memory);
-    pair_first one(plan, shared);
-    pair_second two(plan, shared);
-    pair_rows<OWN> three(plan, shared);
+    pair_first<VELOCITY> one(plan, shared);
+    pair_second<VELOCITY> two(plan, shared);
+    pair_rows<OWN, VELOCITY> three(plan, shared);
     const int t = threadIdx.x;
     if (plan.tally.tally->bad_step) return; /* as every update after a bad step */
     for (int i = t; i < (int)(place::bytes(plan.packs) / 16); i += THREADS)
@@ -45,7 +48,6 @@ __global__ void __launch_bounds__(THREADS, 1)
     two.load();
     three.load();
     one.kept.measure(one.largest());
-    two.publish();
     if (three.has_rows) three.publish(tag);
     const auto rows_of = [&](int step) {
         return step < end ? min(plan.count - step * plan.batch, plan.batch) : 0;
@@ -59,23 +61,21 @@ __global__ void __launch_bounds__(THREADS, 1)
     one.copy_pixels(first, rows_of(first));
     __syncthreads();
 
+    const auto rate_of = [&](int step) { return step < end ? plan.scalars[step].learning_rate : 0; };
+    double rate = rate_of(first);
     bool bad = false;
     int step = first;
     step_laps laps;
     laps.start();
     for (; step < end && !bad; step++, tag++) {
-        const pair_step now = {step,
-                               rows_of(step),
-                               (unsigned)(step - first),
-                               tag,
-                               (float)plan.scalars[step].learning_rate,
-                               1.0f / (float)rows_of(step),
-                               step + 1 == end};
+        const pair_step now = {step, rows_of(step), (unsigned)(step - first),
+                               tag,  (float)rate,   1.0f / (float)rows_of(step)};
         const int label = three.label_of(one.images_of(step), now.rows);
         const uint32_t ahead = image_of(step + 1);
+        rate = rate_of(step + 1);
         packets_to_come<1> new_weights;
         packets_to_come<3> parts;
-        typename pair_rows<OWN>::gradient_packets gradient;
+        typename pair_rows<OWN, VELOCITY>::gradient_packets gradient;
         float back = 0;
         if (t == 0) one.expect_partner();
         await_bytes(one.arrived(PIXELS_COME), now.phase);
@@ -135,6 +135,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         one.update(now);
         __syncthreads();
         one.publish();
+        if (three.has_rows && step + 1 < end) three.publish(tag + 1);
         __syncthreads();
         laps.lap(14);
     }
@@ -201,7 +202,7 @@ static double pair_estimate(const tuned_context *context, const fused_network *n
                             size_t size) {
     pair_plan plan = {};
     if (!fused_byte_pixels(network, why, size) || !arrange(context, network, &plan, why, size)) return 0;
-    const double cycles = 20000 + 110 * plan.packs + 400 * (plan.tall + plan.wide); /* measured */
+    const double cycles = 25000 + 100 * plan.packs + 830 * plan.wide; /* measured */
     return cycles / FUSED_CLOCK;
 }
 
@@ -229,9 +230,13 @@ static size_t lay_out(const pair_state *state, pair_plan *plan, char *base) {
     return used;
 }
 
+template <int OWN> static const void *kernel_of_rows(const pair_plan *plan) {
+    return plan->descend.has_velocity ? (const void *)pair_kernel<OWN, true>
+                                      : (const void *)pair_kernel<OWN, false>;
+}
+
 static const void *kernel_of(const pair_plan *plan) {
-    return plan->downs == ROWS / GROUP ? (const void *)pair_kernel<GROUP>
-                                       : (const void *)pair_kernel<MOST_OWN>;
+    return plan->downs == ROWS / GROUP ? kernel_of_rows<GROUP>(plan) : kernel_of_rows<MOST_OWN>(plan);
 }
 
 static bool set_up(pair_state *state) {

@@ -8,18 +8,20 @@
 #include "kernels/cuda/partner.cuh"
 
 /* One thread of a block that has a slice of the pixels and UNITS of layer 1. */
-struct pair_first : pair_block {
+template <bool VELOCITY> struct pair_first : pair_block {
+    descent descend;
     int slice, units;       /* which: partners have the same units */
     int first_pack, length; /* of the slice, in packs */
     int pitch;              /* of pixels */
     pixel_weights<KEPT> kept;
 
     __device__ pair_first(const pair_plan &plan, char *shared)
-        : pair_block(plan, shared), slice(rank), units(blockIdx.x / SLICES * UNITS) {
+        : pair_block(plan, shared), descend(plan.descend), slice(rank), units(blockIdx.x / SLICES * UNITS) {
         const int packs = plan.features / PIXELS;
         first_pack = packs * slice / SLICES;
         length = has_units ? packs * (slice + 1) / SLICES - first_pack : 0;
         pitch = place::pitch(plan.packs);
+        descend.has_velocity = VELOCITY; /* known to the compiler: velocities take registers */
     }
 
     __device__ uint4 *digits() const { /* of W1 */
@@ -173,7 +175,7 @@ struct pair_first : pair_block {
         }
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            if (lane() < UNITS / 2) plan.descend(rate, gradient[i], bias[i], bias[UNITS + i]);
+            if (lane() < UNITS / 2) descend(rate, gradient[i], bias[i], bias[UNITS + i]);
     }
 
     /* dW1, db1 and the updates. After a barrier, when dZ1 is there. */
@@ -188,7 +190,7 @@ struct pair_first : pair_block {
             const float quantum[2] = {fixed_scale(largest_back(half)[own_units()]).quantum,
                                       fixed_scale(largest_back(half)[own_units() + 1]).quantum};
             if (half)
-                kept.multiply_back<true>(slot, length, at<uint4>(place::DZ1), quantum, plan.descend, now.rate,
+                kept.multiply_back<true>(slot, length, at<uint4>(place::DZ1), quantum, descend, now.rate,
                                          gradient);
             else
                 kept.multiply_back<false>(slot, length, at<uint4>(place::DZ1), quantum, plan.descend,
@@ -225,22 +227,22 @@ struct pair_first : pair_block {
         for (int i = 0; i < 4 * KEPT; i++) kept.weight[i / 4][i % 4] = kept.velocity[i / 4][i % 4] = 0;
         all_weights([&](size_t i, float &value, float &velocity) {
             value = plan.weight[0][i];
-            if (plan.descend.has_velocity) velocity = plan.weight_velocity[0][i];
+            if (VELOCITY) velocity = plan.weight_velocity[0][i];
         });
         if (!has_bias()) return;
         bias[0] = plan.bias[0][units + threadIdx.x];
-        if (plan.descend.has_velocity) bias[UNITS] = plan.bias_velocity[0][units + threadIdx.x];
+        if (VELOCITY) bias[UNITS] = plan.bias_velocity[0][units + threadIdx.x];
     }
 
     __device__ void store() {
         const float *bias = at<float>(place::BIAS1) + threadIdx.x;
         all_weights([&](size_t i, float value, float velocity) {
             plan.weight[0][i] = value;
-            if (plan.descend.has_velocity) plan.weight_velocity[0][i] = velocity;
+            if (VELOCITY) plan.weight_velocity[0][i] = velocity;
         });
         if (!has_bias() || slice) return;
         plan.bias[0][units + threadIdx.x] = bias[0];
-        if (plan.descend.has_velocity) plan.bias_velocity[0][units + threadIdx.x] = bias[UNITS];
+        if (VELOCITY) plan.bias_velocity[0][units + threadIdx.x] = bias[UNITS];
     }
 };
 

@@ -55,10 +55,12 @@ enum pair_arrival { PIXELS_COME, HALVES_COME, SUMS_COME, DZ2_COMES, DZ1_COMES, A
 
 /* Shared memory, in bytes from its start. W1 in digits and the pixels of two steps lie behind the rest: they have no fixed size. */
 struct place {
-    static constexpr int H1 = 0,         /* TALL columns of it, in parts; as are dZ2 and W2 */
-        DZ2 = H1 + h1_matrix::BYTES,     /* WIDE columns */
-        W2 = DZ2 + dz2_matrix::BYTES,    /* the block's tile */
-        DZ1 = W2 + w2_matrix::BYTES,     /* UNITS columns, in digits: [ROWS / 32][2][32 lanes] of 16 bytes */
+    static constexpr int H1 = 0,      /* TALL columns of it, in parts; as are dZ2 and W2 */
+        DZ2 = H1 + h1_matrix::BYTES,  /* WIDE columns */
+        W2 = DZ2 + dz2_matrix::BYTES, /* the block's tile */
+        WEIGHT2 =
+            W2 + w2_matrix::BYTES, /* the same, in floats: [THREADS] of 16 bytes, as threads update them */
+        DZ1 = WEIGHT2 + 4 * TALL * WIDE, /* UNITS columns, in digits: [ROWS / 32][2][32 lanes] of 16 bytes */
         HALVES = DZ1 + DZ1_BYTES,        /* of Z1, from the partner, then H1: [THREADS] */
         H2 = HALVES + 4 * THREADS,       /* of the block's rows and columns: [MOST_OWN][WIDE] */
         BACK = H2 + 4 * MOST_OWN * WIDE, /* dZ2 of them */
@@ -96,7 +98,6 @@ struct pair_step {
     unsigned phase;    /* of what arrives */
     uint32_t tag;      /* of packets */
     float rate, scale; /* of learning; of the gradients of a mean over the rows */
-    bool last;         /* of the launch */
 };
 
 /* One thread of a block. Partners have the same units of layer 1, columns of W2 and rows of the batch that follow each other. */

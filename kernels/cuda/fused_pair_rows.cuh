@@ -8,14 +8,18 @@
 /* One thread of a block that has OWN rows of the batch and WIDE columns of layer 2. It has an element of H2 of every GROUP rows. Of the output
    layer the block updates as many rows as there are of its columns for each of the blocks that share them: a warp has one, three weights
    a lane (the first PACKETS of them). W3 and the biases of layer 2 travel together. */
-template <int OWN> struct pair_rows : pair_block {
+template <int OWN, bool VELOCITY> struct pair_rows : pair_block {
     static constexpr int GROUPS = OWN / GROUP, DOWNS = ROWS / OWN, OUTPUT = WIDE / DOWNS;
+    descent descend;
     float hidden[GROUPS];
     float weight[3], velocity[3]; /* of the output layer */
 
-    static_assert(OWN <= MOST_OWN && OUTPUT < WARPS, "a warp each, and one for the bias");
+    __device__ pair_rows(const pair_plan &plan, char *shared)
+        : pair_block(plan, shared), descend(plan.descend) {
+        descend.has_velocity = VELOCITY;
+    }
 
-    using pair_block::pair_block;
+    static_assert(OWN <= MOST_OWN && OUTPUT < WARPS, "a warp each, and one for the bias");
 
     /* This thread's row of each group, and its column: as the products leave them. */
     __device__ static int row() {
@@ -192,7 +196,7 @@ template <int OWN> struct pair_rows : pair_block {
         if (which() <= OUTPUT) parts.look([&](int i) { return parts_of_gradient(i); });
     }
 
-    /* The warps from the last on, for which there are the fewest pixels. The new weights are for the next step. */
+    /* By the warps from the last on, for which there are the fewest pixels. */
     __device__ void update(gradient_packets &parts, const pair_step &now) {
         float sum[3] = {};
         if (which() > OUTPUT) return;
@@ -202,14 +206,13 @@ template <int OWN> struct pair_rows : pair_block {
         for (int i = 0; i < 3 * EACH; i++) sum[i % 3] += parts.value(i / 3, i % 3);
         add_over_lanes(sum);
         if (which() < OUTPUT) {
-            each_weight([&](int, size_t, int j) { plan.descend(now.rate, sum[j], weight[j], velocity[j]); });
-            if (!now.last) publish(now.tag + 1);
+            each_weight([&](int, size_t, int j) { descend(now.rate, sum[j], weight[j], velocity[j]); });
         } else {
             float *bias = at<float>(place::BIAS3) + 3 * lane();
 #pragma unroll
             for (int j = 0; j < 3; j++)
                 if (lane() < PACKETS && 3 * lane() + j < plan.classes)
-                    plan.descend(now.rate, sum[j], bias[j], bias[OUT + j]);
+                    descend(now.rate, sum[j], bias[j], bias[OUT + j]);
         }
     }
 
@@ -233,6 +236,7 @@ template <int OWN> struct pair_rows : pair_block {
         }
     }
 
+    /* The weights for the step of that tag. After a barrier: then all of this block have read the gradients of the step before. */
     __device__ void publish(uint32_t tag) const {
         if (which() < OUTPUT && lane() < PACKETS)
             send(plan.out_weight + unit_of_weight() * PACKETS + lane(), weight[0], weight[1], weight[2], tag);
@@ -244,24 +248,22 @@ template <int OWN> struct pair_rows : pair_block {
         for (int j = 0; j < 3; j++) weight[j] = velocity[j] = 0;
         each_weight([&](int layer, size_t i, int j) {
             weight[j] = layer == 2 ? plan.weight[2][i] : plan.bias[1][i];
-            if (plan.descend.has_velocity)
-                velocity[j] = layer == 2 ? plan.weight_velocity[2][i] : plan.bias_velocity[1][i];
+            if (VELOCITY) velocity[j] = layer == 2 ? plan.weight_velocity[2][i] : plan.bias_velocity[1][i];
         });
         if ((int)threadIdx.x >= plan.classes) return;
         bias[0] = plan.bias[2][threadIdx.x];
-        if (plan.descend.has_velocity) bias[OUT] = plan.bias_velocity[2][threadIdx.x];
+        if (VELOCITY) bias[OUT] = plan.bias_velocity[2][threadIdx.x];
     }
 
     __device__ void store() {
         const float *bias = at<float>(place::BIAS3) + threadIdx.x;
         each_weight([&](int layer, size_t i, int j) {
             (layer == 2 ? plan.weight[2] : plan.bias[1])[i] = weight[j];
-            if (plan.descend.has_velocity)
-                (layer == 2 ? plan.weight_velocity[2] : plan.bias_velocity[1])[i] = velocity[j];
+            if (VELOCITY) (layer == 2 ? plan.weight_velocity[2] : plan.bias_velocity[1])[i] = velocity[j];
         });
         if (down || across || (int)threadIdx.x >= plan.classes) return; /* all blocks have the same biases */
         plan.bias[2][threadIdx.x] = bias[0];
-        if (plan.descend.has_velocity) plan.bias_velocity[2][threadIdx.x] = bias[OUT];
+        if (VELOCITY) plan.bias_velocity[2][threadIdx.x] = bias[OUT];
     }
 };
 

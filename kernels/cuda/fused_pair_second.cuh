@@ -1,16 +1,20 @@
-/* Layer 2 of a network of two hidden layers: a tile of W2, in true float32 on the tensor cores. See fused_pair.cu. */
+/* Layer 2 of a network of two hidden layers: a tile of W2. See fused_pair.cu. */
 #ifndef TESSERA_KERNELS_CUDA_FUSED_PAIR_SECOND_CUH
 #define TESSERA_KERNELS_CUDA_FUSED_PAIR_SECOND_CUH
 
 #include "kernels/cuda/fused_pair_plan.cuh"
 #include "kernels/cuda/partner.cuh"
 
-/* One thread of the block that has rows TALL down and columns WIDE across of W2. The weights that a thread updates stay in its registers, as a
-   product of the tensor cores leaves their gradient: a warp has 16 x 8 of them. */
-struct pair_second : pair_block {
-    float weight[4], velocity[4];
+/* One thread of the block that has rows TALL down and columns WIDE across of W2. A thread updates four weights, as a
+   product of the tensor cores leaves their gradient: a warp has 16 x 8 of them. They lie in shared memory, as floats and in parts. */
+template <bool VELOCITY> struct pair_second : pair_block {
+    descent descend;
+    float velocity[4];
 
-    using pair_block::pair_block;
+    __device__ pair_second(const pair_plan &plan, char *shared)
+        : pair_block(plan, shared), descend(plan.descend) {
+        descend.has_velocity = VELOCITY;
+    }
 
     __device__ w2_matrix w2() const {
         return {shared + place::W2};
@@ -130,7 +134,7 @@ struct pair_second : pair_block {
     template <typename L> __device__ void update(float rate, L look) {
         const int m = warp() % 2, n = warp() / 2 % 4, half = warp() / 8;
         float sum[2][4] = {};
-#pragma unroll
+#pragma unroll 1
         for (int k = half * (ROWS / 2); k < (half + 1) * (ROWS / 2); k += 32) {
             uint32_t a[PARTS][4], b[2][PARTS][4];
 #pragma unroll
@@ -156,10 +160,12 @@ struct pair_second : pair_block {
         gradient[1] += more.y;
         gradient[2] += more.z;
         gradient[3] += more.w;
+        float weight[4];
+        read(weight);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (is_weight(i)) plan.descend(rate, gradient[i], weight[i], velocity[i]);
-        publish();
+            if (is_weight(i)) descend(rate, gradient[i], weight[i], velocity[i]);
+        publish(weight);
     }
 
     /* --- weights --- */
@@ -184,8 +190,18 @@ struct pair_second : pair_block {
                across * WIDE + column_of_weight(i) < plan.hidden[1];
     }
 
-    /* The thread's weights, for its block. */
-    __device__ void publish() const {
+    __device__ float4 *weights() const {
+        return at<float4>(place::WEIGHT2) + threadIdx.x;
+    }
+
+    __device__ void read(float (&weight)[4]) const {
+        const float4 four = *weights();
+        weight[0] = four.x, weight[1] = four.y, weight[2] = four.z, weight[3] = four.w;
+    }
+
+    /* The thread's weights, for itself and in parts for its block. */
+    __device__ void publish(const float (&weight)[4]) const {
+        *weights() = make_float4(weight[0], weight[1], weight[2], weight[3]);
 #pragma unroll
         for (int i = 0; i < 4; i += 2)
             w2().split_pair_of(row_of_weight(i), chunk_of_weights(), lane() % 4, weight[i], weight[i + 1],
@@ -193,20 +209,24 @@ struct pair_second : pair_block {
     }
 
     __device__ void load() {
+        float weight[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const bool mine = is_weight(i);
             weight[i] = mine ? plan.weight[1][index_of_weight(i)] : 0;
-            velocity[i] = mine && plan.descend.has_velocity ? plan.weight_velocity[1][index_of_weight(i)] : 0;
+            velocity[i] = mine && VELOCITY ? plan.weight_velocity[1][index_of_weight(i)] : 0;
         }
+        publish(weight);
     }
 
     __device__ void store() const {
+        float weight[4];
+        read(weight);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             if (!is_weight(i)) continue;
             plan.weight[1][index_of_weight(i)] = weight[i];
-            if (plan.descend.has_velocity) plan.weight_velocity[1][index_of_weight(i)] = velocity[i];
+            if (VELOCITY) plan.weight_velocity[1][index_of_weight(i)] = velocity[i];
         }
     }
 };

@@ -146,7 +146,8 @@ template <int KEPT> struct pixel_weights {
 
     /* W1 in digits, where forward reads them. After a barrier. */
     __device__ void publish(int packs, const uint32_t *largest, uint4 *all_digits) const {
-        const float scale[2] = {fixed_scale(largest[own_units()]).of, fixed_scale(largest[own_units() + 1]).of};
+        const float scale[2] = {fixed_scale(largest[own_units()]).of,
+                                fixed_scale(largest[own_units() + 1]).of};
         const int g = lane() / 4, odd = g % 2;
         uint4 *to = all_digits + place_of_digits(own_units() + odd, g / 2);
 #pragma unroll
