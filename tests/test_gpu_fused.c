@@ -33,6 +33,7 @@ static const struct recipe {
     {PAIR, "layers=784-500-65-11 batch-size=128 epochs=1 activation=tanh momentum=0.5"},
     {PAIR, "layers=784-1-300-10 batch-size=33 epochs=1 schedule=cosine"},
     {PAIR, "layers=400-1-1-10 batch-size=1 epochs=1"},
+    {PAIR, "layers=64-300-200-10 batch-size=128 epochs=2"},
     {PHASES, "layers=784-1100-10 batch-size=64 epochs=1"},
     {PHASES, "layers=784-20-10 batch-size=4000 epochs=12"},
     {PHASES, "layers=400-1-1-17 batch-size=1 epochs=1"},
@@ -43,6 +44,7 @@ static const struct recipe {
     {PHASES, "layers=784-48-32-10 batch-size=1100 epochs=6 momentum=0.5 activation=sigmoid schedule=cosine"},
     {PHASES, "layers=400-37-22-26 batch-size=127 epochs=2 weight-decay=0.01"},
     {PHASES, "layers=784-513-512-10 batch-size=128 epochs=1"},
+    {PHASES, "layers=16-64-64-10 batch-size=128 epochs=1"},
 };
 enum { RECIPES = sizeof recipes / sizeof *recipes };
 
@@ -265,9 +267,9 @@ static void the_same_bits(void **state) {
 }
 
 static const char *const networks[] = {
-    "layers=784-40-10 batch-size=100", "layers=784-40-30-10 batch-size=100",
+    "layers=784-40-10 batch-size=100",       "layers=784-40-30-10 batch-size=100",
     "layers=784-40-30-20-10 batch-size=100", "layers=784-40-30-10 batch-size=100 precision=bf16",
-    "layers=784-300-10 batch-size=100"};
+    "layers=784-300-10 batch-size=100",      "layers=784-300-100-10 batch-size=100"};
 enum { NETWORKS = sizeof networks / sizeof *networks };
 
 static void a_bad_step_changes_no_weight(void **state) {

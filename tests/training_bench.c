@@ -4,14 +4,14 @@
 
 #include "tests/reference/curves.inc"
 
-/* The middle of each image: 20 x 20 of 28 x 28. */
-static void crop(struct dataset *set) {
-    enum { SIDE = 20, EDGE = (SYNTHETIC_SIDE - SIDE) / 2 };
+/* The middle of each image, side x side of 28 x 28. */
+static void crop(struct dataset *set, size_t side) {
+    const size_t edge = (SYNTHETIC_SIDE - side) / 2;
     for (size_t i = 0; i < set->count; i++)
-        for (size_t y = 0; y < SIDE; y++) /* forward: it never writes what it still has to read */
-            memmove(set->images + (i * SIDE + y) * SIDE,
-                    set->images + (i * SYNTHETIC_SIDE + y + EDGE) * SYNTHETIC_SIDE + EDGE, SIDE);
-    set->height = set->width = SIDE;
+        for (size_t y = 0; y < side; y++) /* forward: it never writes what it still has to read */
+            memmove(set->images + (i * side + y) * side,
+                    set->images + (i * SYNTHETIC_SIDE + y + edge) * SYNTHETIC_SIDE + edge, side);
+    set->height = set->width = side;
 }
 
 void bench_prepare(struct bench *bench, const char *settings) {
@@ -26,11 +26,12 @@ void bench_prepare(struct bench *bench, const char *settings) {
     const struct compute_options options = config_compute(&bench->config);
     assert_status(compute_open(&bench->compute, backend, &options), STATUS_OK);
     const size_t inputs = bench->config.layers.width[0];
-    if (inputs == 784 || inputs == 400) {
+    const size_t side = inputs == 784 ? 28 : inputs == 400 ? 20 : inputs == 64 ? 8 : inputs == 16 ? 4 : 0;
+    if (side) {
         assert_status(dataset_synthesize(&bench->data.train, 2500, 1, 0), STATUS_OK);
         assert_status(dataset_synthesize(&bench->data.test, 100, 1, 2500), STATUS_OK);
-        if (inputs == 400) crop(&bench->data.train);
-        if (inputs == 400) crop(&bench->data.test);
+        crop(&bench->data.train, side);
+        crop(&bench->data.test, side);
     } else {
         support_builtin_data(&bench->data);
     }

@@ -1,5 +1,5 @@
 /* Bytes that come to shared memory from elsewhere, by copy engines or from another block: they are counted at a barrier, on which all threads of a block
-   wait (PTX: mbarrier). What they overwrite has been read before a barrier of the block: that is enough. Needs compute capability 9.0. */
+   wait (PTX: mbarrier). Needs compute capability 9.0. */
 #ifndef TESSERA_KERNELS_CUDA_ARRIVALS_CUH
 #define TESSERA_KERNELS_CUDA_ARRIVALS_CUH
 
@@ -39,6 +39,7 @@ __device__ inline void await_bytes(uint64_t *arrived, unsigned phase) {
                      : "=r"(done)
                      : "r"(shared_address(arrived)), "r"(phase % 2)
                      : "memory");
+    __syncwarp(); /* lanes leave one by one */
 #endif
 }
 

@@ -4,7 +4,7 @@
    the tensor cores add them up in float32. Of nine products six are taken: second parts are at most 2^-8 of a float, third parts
    2^-17, so those left out are at most 2^-24 of |a b|, of either sign: what float32 rounds off one product.
    The tensor cores do not round sums but cut them off: they add up 16 of k, the smallest products first, and float32 adds up those.
-   Six products at sixteen times the rate. Needs compute capability 8.0. */
+   Six products at sixteen times the rate. For numbers below 2^127; infinity becomes NaN. Needs compute capability 8.0. */
 #ifndef TESSERA_KERNELS_CUDA_FUSED_EXACT_CUH
 #define TESSERA_KERNELS_CUDA_FUSED_EXACT_CUH
 

@@ -15,139 +15,134 @@
               last wrote there, something from each that reads there which that one sent later:
                 h1      sums for dZ1, from the tiles that read it
                 sums    dZ2, from the owners of rows
-                logits  H1, which comes of sums for dZ1 from all tiles, and these of dZ2 from all owners of rows
-                dz2     sums for Z2, from the tiles
+                logits  sums for Z2, which come of H1, this of sums for dZ1 from all tiles, and these of dZ2 from all owners of rows
+                dz2     sums for Z2, from the tiles, and W3, from the others with the same columns
                 back    H1, from the owners of units
                 W3      gradients: its weights, from those who update them; weights: its gradients, from those who use them
-              So it is with what partners give each other, which give something in every part of a step.
+              So it is with what partners give each other: halves of Z1 after dZ1, of Z2 after those, dZ2 after that of the other's rows (see
+              pair_second::partner_sums), and dZ1 after halves of Z1.
    Floor      784-512-512-10 at batch 128, of 128 blocks, in cycles: 400 products of 16 x 8 x 32 each way for layer 1 and 768 of 16 x 8 x 16 for each of three
-              of layer 2, at 2 cycles 6200; 125 KB of packets in and 52 out at 20 bytes a cycle 9000; seven exchanges of about 1000, three between
-              partners of about 500. Measured: see docs/performance.md. */
+              of layer 2, at 2 cycles 6200; 50 KB of pixels in, 115 KB of packets in and 60 out at 20 bytes a cycle 11,500, behind other work in part; five
+              exchanges one after the other of about 1000, and four between partners of about 500. Measured: see docs/performance.md. */
 #include "kernels/cuda/fused.cuh"
 #include "kernels/cuda/fused_pair_first.cuh"
 #include "kernels/cuda/fused_pair_rows.cuh"
 #include "kernels/cuda/fused_pair_second.cuh"
 #include "kernels/cuda/laps.cuh"
 
-/* Steps first .. end - 1; `tag` is that of the first, and of no packet that is there. */
+/* Steps begin .. end - 1; `tag` is that of the first, and of no packet that is there. */
 template <int OWN, bool VELOCITY>
 __global__ void __launch_bounds__(THREADS, 1)
-    pair_kernel(const __grid_constant__ pair_plan plan, int first, int end, uint32_t tag) {
+    pair_kernel(const __grid_constant__ pair_plan plan, int begin, int end, uint32_t tag) {
     extern __shared__ float4 memory[];
     char *shared = reinterpret_cast<char *>(memory);
-    pair_first<VELOCITY> one(plan, shared);
-    pair_second<VELOCITY> two(plan, shared);
-    pair_rows<OWN, VELOCITY> three(plan, shared);
+    pair_first<VELOCITY> layer1(plan, shared);
+    pair_second<VELOCITY> layer2(plan, shared);
+    pair_rows<OWN, VELOCITY> own(plan, shared);
     const int t = threadIdx.x;
     if (plan.tally.tally->bad_step) return; /* as every update after a bad step */
-    for (int i = t; i < (int)(place::bytes(plan.packs) / 16); i += THREADS)
-        memory[i] = make_float4(0, 0, 0, 0);
+    for (int i = t; i < place::pixels_at(plan.packs) / 16; i += THREADS) memory[i] = make_float4(0, 0, 0, 0);
     __syncthreads();
-    if (t < ARRIVALS) open_arrivals(one.arrived((pair_arrival)t));
-    one.load();
-    two.load();
-    three.load();
-    one.kept.measure(one.largest());
-    if (three.has_rows) three.publish(tag);
+    if (t < ARRIVALS) open_arrivals(layer1.arrived((pair_arrival)t));
+    layer1.load();
+    layer2.load();
+    own.load();
+    layer1.kept.measure(layer1.largest());
+    if (own.has_rows) own.publish(tag);
     const auto rows_of = [&](int step) {
         return step < end ? min(plan.count - step * plan.batch, plan.batch) : 0;
     };
     const auto image_of = [&](int step) {
         return t < rows_of(step) ? plan.order[(size_t)step * plan.batch + t] : 0;
     };
-    if (t < ROWS) one.images_of(first)[t] = image_of(first);
+    if (t < ROWS) layer1.images_of(begin)[t] = image_of(begin);
     meet_partner();
-    one.publish();
-    one.copy_pixels(first, rows_of(first));
+    layer1.publish();
+    layer1.copy_pixels(begin, rows_of(begin));
     __syncthreads();
 
     const auto rate_of = [&](int step) { return step < end ? plan.scalars[step].learning_rate : 0; };
-    double rate = rate_of(first);
+    double rate = rate_of(begin);
     bool bad = false;
-    int step = first;
+    int step = begin;
     step_laps laps;
     laps.start();
     for (; step < end && !bad; step++, tag++) {
-        const pair_step now = {step, rows_of(step), (unsigned)(step - first),
+        const pair_step now = {step, rows_of(step), (unsigned)(step - begin),
                                tag,  (float)rate,   1.0f / (float)rows_of(step)};
-        const int label = three.label_of(one.images_of(step), now.rows);
+        const int label = own.label_of(layer1.images_of(step), now.rows);
         const uint32_t ahead = image_of(step + 1);
         rate = rate_of(step + 1);
         packets_to_come<1> new_weights;
         packets_to_come<3> parts;
         typename pair_rows<OWN, VELOCITY>::gradient_packets gradient;
         float back = 0;
-        if (t == 0) one.expect_partner();
-        await_bytes(one.arrived(PIXELS_COME), now.phase);
+        if (t == 0) layer1.expect_partner();
+        await_bytes(layer1.arrived(PIXELS_COME), now.phase);
         laps.lap(0);
-        if (three.has_rows) new_weights.look([&](int) { return three.new_weights(); });
-        one.forward(step);
-        if (t < ROWS) one.images_of(step + 1)[t] = ahead;
+        if (own.has_rows) own.look_for_weights(new_weights);
+        layer1.forward(step);
+        if (t < ROWS) layer1.images_of(step + 1)[t] = ahead;
         __syncthreads();
         laps.lap(1);
-        one.activate_half(now);
+        layer1.activate_half(now);
         laps.lap(2);
-        if (three.has_rows) three.receive_weights(new_weights, tag);
-        two.receive_h1(tag);
+        if (own.has_rows) own.receive_weights(new_weights, tag);
+        layer2.receive_h1(tag);
         __syncthreads();
         laps.lap(3);
-        if (two.has_tile) two.forward(now);
+        if (layer2.has_tile) layer2.forward(now);
         laps.lap(4);
-        if (three.has_rows) {
-            three.receive_sums(tag);
+        if (own.has_rows) {
+            own.receive_sums(now);
             __syncthreads();
             laps.lap(5);
-            three.turn(now, label);
-        }
-        laps.lap(6);
-        one.copy_pixels(step + 1, rows_of(step + 1));
-        if (three.has_rows) {
+            own.turn(now, label);
             __syncthreads();
-            laps.lap(7);
-            three.send_back(tag);
+            laps.lap(6);
+            own.send_back(tag);
             __syncthreads();
-            three.send_gradients(tag);
+            own.send_gradients(tag);
             laps.lap(8);
-            bad = __syncthreads_or(two.receive_dz2(now));
+            bad = __syncthreads_or(layer2.receive_dz2(now));
             laps.lap(9);
-            if (two.has_tile) two.back(bad, tag);
+            if (layer2.has_tile) layer2.back(bad, tag);
             laps.lap(10);
-            if (bad) continue; /* all blocks alike */
+            if (bad) continue; /* all blocks that have work alike; the bad step counts */
             __syncthreads();
         }
         const auto look = [&] {
-            if (one.has_units) parts.look([&](int i) { return one.parts_of_back(i); });
-            if (three.has_rows) three.look_for_gradient(gradient);
+            if (layer1.has_units) parts.look([&](int i) { return layer1.parts_of_back(i); });
+            if (own.has_rows) own.look_for_gradient(gradient);
         };
-        if (two.has_tile)
-            two.update(now.rate, look);
+        if (layer2.has_tile)
+            layer2.update(now.rate, look);
         else
             look();
         laps.lap(11);
-        bad = __syncthreads_or(one.receive_back(parts, tag, back));
+        bad = __syncthreads_or(layer1.receive_back(parts, tag, back));
         laps.lap(12);
         if (bad) continue;
-        one.split_back(back);
-        if (one.has_units) await_bytes(one.arrived(DZ1_COMES), now.phase);
+        layer1.split_back(back);
+        layer1.copy_pixels(step + 1, rows_of(step + 1));
+        if (layer1.has_units) await_bytes(layer1.arrived(DZ1_COMES), now.phase);
         __syncthreads();
         laps.lap(13);
-        if (three.has_rows) three.update(gradient, now);
-        one.update(now);
+        if (own.has_rows) own.update(gradient, now);
+        layer1.update(now);
         __syncthreads();
-        one.publish();
-        if (three.has_rows && step + 1 < end) three.publish(tag + 1);
+        layer1.publish();
+        if (own.has_rows && step + 1 < end) own.publish(tag + 1);
         __syncthreads();
         laps.lap(14);
     }
-    laps.print("pair", step - first);
-    await_bytes(one.arrived(PIXELS_COME),
-                (unsigned)(step - first)); /* nothing may be on its way when the block ends */
-    one.store();
-    two.store();
-    three.store();
-    if (three.across) return;
-    plan.tally.count_own(three.down, first, step);
-    plan.tally.count_up(first, step);
+    laps.print("pair", step - begin);
+    layer1.store();
+    layer2.store();
+    own.store();
+    if (own.across) return;
+    plan.tally.count_own(own.down, begin, step);
+    plan.tally.count_up(begin, step);
 }
 
 /* --- on the host --- */
@@ -169,15 +164,15 @@ static bool arrange(const tuned_context *context, const fused_network *network, 
                     size_t size) {
     const fused_layer *layer = network->layer;
     if (network->depth != 3 || network->dtype != GEMM_F32 || network->precision != GEMM_TRUE ||
-        network->batch > (size_t)ROWS || layer[0].out > (size_t)MOST_UNITS ||
-        layer[1].out > (size_t)MOST_UNITS || layer[2].out > (size_t)MOST_CLASSES ||
-        activation_needs_input(layer[0].activation) || activation_needs_input(layer[1].activation) ||
-        network->count > (size_t)1 << 30 ||
+        network->batch > (size_t)ROWS || network->features < (size_t)(SLICES * PIXELS) ||
+        layer[0].out > (size_t)MOST_UNITS || layer[1].out > (size_t)MOST_UNITS ||
+        layer[2].out > (size_t)MOST_CLASSES || activation_needs_input(layer[0].activation) ||
+        activation_needs_input(layer[1].activation) || network->count > (size_t)1 << 30 ||
         !packs_fit(network->images, network->features, network->features, PIXELS)) {
         snprintf(why, size,
                  "it takes two hidden layers of up to %d units in true float32, not of GELU, batches of up "
-                 "to %d, up to %d classes, and images of a multiple of %d pixels",
-                 MOST_UNITS, ROWS, MOST_CLASSES, PIXELS);
+                 "to %d, up to %d classes, and images of a multiple of %d pixels, not of %d",
+                 MOST_UNITS, ROWS, MOST_CLASSES, PIXELS, PIXELS);
         return false;
     }
     for (int l = 0; l < 2; l++) {
@@ -239,6 +234,39 @@ static const void *kernel_of(const pair_plan *plan) {
     return plan->downs == ROWS / GROUP ? kernel_of_rows<GROUP>(plan) : kernel_of_rows<MOST_OWN>(plan);
 }
 
+/* All blocks at once, partners beside each other. */
+struct pair_launch {
+    cudaLaunchAttribute attributes[2];
+    cudaLaunchConfig_t config;
+
+    pair_launch(const pair_plan *plan, cudaStream_t stream) : attributes(), config() {
+        attributes[0].id = cudaLaunchAttributeClusterDimension;
+        attributes[0].val.clusterDim.x = 2;
+        attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+        attributes[1].id = cudaLaunchAttributeCooperative;
+        attributes[1].val.cooperative = 1;
+        config.gridDim = dim3(blocks_for(plan));
+        config.blockDim = dim3(THREADS);
+        config.dynamicSmemBytes = place::bytes(plan->packs);
+        config.stream = stream;
+        config.attrs = attributes;
+        config.numAttrs = 2;
+    }
+};
+
+/* Whether this GPU can keep them all running: not if SMs have no neighbour, or others have a share of it. */
+static bool fits(pair_state *state, char *why, size_t size) {
+    const pair_launch launch(&state->plan, state->context->stream);
+    int pairs = 0;
+    if (!CUDA_TRY(&state->context->fault,
+                  cudaOccupancyMaxActiveClusters(&pairs, kernel_of(&state->plan), &launch.config)))
+        return false;
+    if (2 * pairs >= blocks_for(&state->plan)) return true;
+    snprintf(why, size, "it needs %d pairs of SMs at once, and there are %d", blocks_for(&state->plan) / 2,
+             pairs);
+    return false;
+}
+
 static bool set_up(pair_state *state) {
     pair_plan *plan = &state->plan;
     cuda_fault *fault = &state->context->fault;
@@ -256,7 +284,7 @@ static bool set_up(pair_state *state) {
 
 static void *pair_open(tuned_context *context, const fused_network *network, char *why, size_t size) {
     return fused_make_state<pair_state>(context, network, why, size, pair_close, [&](pair_state *state) {
-        return arrange(context, network, &state->plan, why, size) && set_up(state);
+        return arrange(context, network, &state->plan, why, size) && set_up(state) && fits(state, why, size);
     });
 }
 
@@ -271,20 +299,8 @@ static size_t pair_run(void *opaque, size_t first, size_t count) {
             return 0;
         state->tag = 1;
     }
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim.x = 2;
-    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-    attributes[1].id = cudaLaunchAttributeCooperative;
-    attributes[1].val.cooperative = 1;
-    cudaLaunchConfig_t launch = {};
-    launch.gridDim = dim3(blocks_for(plan));
-    launch.blockDim = dim3(THREADS);
-    launch.dynamicSmemBytes = place::bytes(plan->packs);
-    launch.stream = state->context->stream;
-    launch.attrs = attributes;
-    launch.numAttrs = 2;
-    const bool ran = CUDA_TRY(fault, cudaLaunchKernelExC(&launch, kernel_of(plan), arguments));
+    const pair_launch launch(plan, state->context->stream);
+    const bool ran = CUDA_TRY(fault, cudaLaunchKernelExC(&launch.config, kernel_of(plan), arguments));
     state->tag += (uint32_t)count;
     return ran ? count : 0;
 }

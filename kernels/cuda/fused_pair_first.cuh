@@ -10,16 +10,16 @@
 /* One thread of a block that has a slice of the pixels and UNITS of layer 1. */
 template <bool VELOCITY> struct pair_first : pair_block {
     descent descend;
-    int slice, units;       /* which: partners have the same units */
-    int first_pack, length; /* of the slice, in packs */
+    int units;              /* which: partners have the same */
+    int first_pack, length; /* of its slice of the pixels, in packs */
     int pitch;              /* of pixels */
     pixel_weights<KEPT> kept;
 
     __device__ pair_first(const pair_plan &plan, char *shared)
-        : pair_block(plan, shared), descend(plan.descend), slice(rank), units(blockIdx.x / SLICES * UNITS) {
+        : pair_block(plan, shared), descend(plan.descend), units(blockIdx.x / SLICES * UNITS) {
         const int packs = plan.features / PIXELS;
-        first_pack = packs * slice / SLICES;
-        length = has_units ? packs * (slice + 1) / SLICES - first_pack : 0;
+        first_pack = packs * rank / SLICES;
+        length = has_units ? packs * (rank + 1) / SLICES - first_pack : 0;
         pitch = place::pitch(plan.packs);
         descend.has_velocity = VELOCITY; /* known to the compiler: velocities take registers */
     }
@@ -65,8 +65,7 @@ template <bool VELOCITY> struct pair_first : pair_block {
 
     /* Partners add up, a half of the rows each, and send H1 of it. After a barrier. */
     __device__ void activate_half(const pair_step &now) const {
-        const int t = threadIdx.x, other = (1 - slice) * THREADS + t, own = slice * THREADS + t,
-                  u = t % UNITS;
+        const int t = threadIdx.x, other = (1 - rank) * THREADS + t, own = rank * THREADS + t, u = t % UNITS;
         const float *sums = at<float>(place::SUMS);
         float *half = at<float>(place::HALVES) + t, mine = 0, theirs = 0;
         if (!length) return;
@@ -79,7 +78,7 @@ template <bool VELOCITY> struct pair_first : pair_block {
         give(half, __float_as_uint(theirs * quantum), arrived(HALVES_COME));
         await_bytes(arrived(HALVES_COME), now.phase);
         const float z = mine * quantum + *half + at<float>(place::BIAS1)[u],
-                    h = activate_compactly(plan.activation[0], z);
+                    h = own / UNITS < now.rows ? activate_compactly(plan.activation[0], z) : 0.0f;
         *half = h;
         send_of_eight(plan.h1 + units / UNITS * 3 * ROWS + own / UNITS, ROWS, h, 0, now.tag,
                       [](int i) { return i; });
@@ -108,7 +107,7 @@ template <bool VELOCITY> struct pair_first : pair_block {
     __device__ const packet_of_3 *parts_of_back(int i) const {
         return plan.back +
                ((units / UNITS * plan.wide + min(lane() / 4, plan.wide - 1)) * 3 * SLICES + i * SLICES +
-                slice) *
+                rank) *
                    POSITIONS +
                position();
     }
@@ -131,16 +130,16 @@ template <bool VELOCITY> struct pair_first : pair_block {
         most = max(most, __shfl_xor_sync(0xffffffffu, most, 1));
         most = max(most, __shfl_xor_sync(0xffffffffu, most, 8));
         most = max(most, __shfl_xor_sync(0xffffffffu, most, 16));
-        if ((lane() & 25) == 0) atomicMax(largest_back(slice) + back_unit(), most);
+        if ((lane() & 25) == 0) atomicMax(largest_back(rank) + back_unit(), most);
         return parts.value(2, 2) != 0;
     }
 
     /* dZ1 in digits, for both partners. k of a product: rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of 16. After a barrier. */
     __device__ void split_back(float back) const {
         const int which = lane() % 2 + lane() / 8 % 2 * 2; /* of the four rows, and digit */
-        uint32_t *most = largest_back(slice) + threadIdx.x;
+        uint32_t *most = largest_back(rank) + threadIdx.x;
         if (!length) return;
-        const int value = __float2int_rn(back * fixed_scale(largest_back(slice)[back_unit()]).of),
+        const int value = __float2int_rn(back * fixed_scale(largest_back(rank)[back_unit()]).of),
                   next = __shfl_xor_sync(0xffffffffu, value, 1),
                   below = __shfl_xor_sync(0xffffffffu, value, 8),
                   last = __shfl_xor_sync(0xffffffffu, value, 9);
@@ -148,7 +147,7 @@ template <bool VELOCITY> struct pair_first : pair_block {
         const uint32_t mine = which < 2 ? (which ? digits.y : digits.x) : (which == 2 ? digits.z : digits.w),
                        order = which < 2 ? (which ? 0x2301 : 0x3210) : (which == 2 ? 0x1032 : 0x0123),
                        word = __byte_perm(mine, 0, order);
-        const int to = (slice * 2 + warp() / 8) * 64 + which / 2 * 32 + back_unit() * 4 + row_of_eight() / 2;
+        const int to = (rank * 2 + warp() / 8) * 64 + which / 2 * 32 + back_unit() * 4 + row_of_eight() / 2;
         uint32_t *at_word = at<uint32_t>(place::DZ1) + to * 4 + which % 2 * 2 + lane() / 16;
         *at_word = word;
         give(at_word, word, arrived(DZ1_COMES));
@@ -182,6 +181,7 @@ template <bool VELOCITY> struct pair_first : pair_block {
     __device__ void update(const pair_step &now) {
         const char *pixels = pixels_of(now.number);
         const auto slot = [&](int row) { return pixels + row * pitch; };
+        const float factor[2] = {float(1.0 / 255.0), float(1.0 / 255.0)};
         float gradient[KEPT][4];
         if (!length) return;
         update_bias(now.rate);
@@ -190,10 +190,10 @@ template <bool VELOCITY> struct pair_first : pair_block {
             const float quantum[2] = {fixed_scale(largest_back(half)[own_units()]).quantum,
                                       fixed_scale(largest_back(half)[own_units() + 1]).quantum};
             if (half)
-                kept.multiply_back<true>(slot, length, at<uint4>(place::DZ1), quantum, descend, now.rate,
-                                         gradient);
+                kept.multiply_back<true>(slot, length, at<uint4>(place::DZ1), quantum, factor, descend,
+                                         now.rate, gradient);
             else
-                kept.multiply_back<false>(slot, length, at<uint4>(place::DZ1), quantum, plan.descend,
+                kept.multiply_back<false>(slot, length, at<uint4>(place::DZ1), quantum, factor, descend,
                                           now.rate, gradient);
         }
         kept.measure(largest());
@@ -204,15 +204,14 @@ template <bool VELOCITY> struct pair_first : pair_block {
     /* In digits, where forward reads them. After a barrier. */
     __device__ void publish() const {
         kept.publish(length, largest(), digits());
-        if (threadIdx.x < UNITS) largest_back(slice)[threadIdx.x] = 0; /* for the next step */
+        if (threadIdx.x < UNITS) largest_back(rank)[threadIdx.x] = 0; /* for the next step */
     }
 
     /* Calls each(index in W1, value, velocity). */
     template <typename E> __device__ void all_weights(E each) {
-        kept.all(length, [&](int pixel, int u, int i) {
-            if (units + u < plan.hidden[0])
-                each((size_t)(first_pack * PIXELS + pixel) * plan.hidden[0] + units + u,
-                     kept.weight[i / 4][i % 4], kept.velocity[i / 4][i % 4]);
+        kept.all(length, plan.hidden[0] - units, [&](int pixel, int u, int i) {
+            each((size_t)(first_pack * PIXELS + pixel) * plan.hidden[0] + units + u,
+                 kept.weight[i / 4][i % 4], kept.velocity[i / 4][i % 4]);
         });
     }
 
@@ -240,7 +239,7 @@ template <bool VELOCITY> struct pair_first : pair_block {
             plan.weight[0][i] = value;
             if (VELOCITY) plan.weight_velocity[0][i] = velocity;
         });
-        if (!has_bias() || slice) return;
+        if (!has_bias() || rank) return;
         plan.bias[0][units + threadIdx.x] = bias[0];
         if (VELOCITY) plan.bias_velocity[0][units + threadIdx.x] = bias[UNITS];
     }

@@ -15,16 +15,15 @@ static const int TALL = 32, WIDE = 64;           /* a block's tile of W2 */
 static const int CHUNKS = WIDE / UNITS;          /* eights of its columns */
 static const int ACROSS = TALL / UNITS * SLICES; /* blocks that have the weights which lead to TALL units */
 static const int GROUP = 8;                      /* rows of the batch whose sums travel together */
-static const int POSITIONS =
-    THREADS /
-    GROUP; /* of eight numbers: what a tile has of a group, and of dH1 of UNITS units and half of the rows */
+/* Of eight numbers: what a tile has of a group, and of dH1 of UNITS units and half of the rows. */
+static const int POSITIONS = THREADS / GROUP;
 static const int MOST_OWN = 2 * GROUP; /* rows whose loss a block works out */
 static const int PACKETS = 4,
                  MOST_CLASSES = 11; /* a packet has three of a row; the last of twelve is a unit's bias */
 static const int OUT = 4 * PACKETS; /* the pitch of what has classes as its columns */
 static const int FLAG = OUT - 1;    /* the column that says of dL/dlogits whether a loss was bad */
 static const int DZ1_BYTES = ROWS * UNITS * DIGITS;
-static const size_t STATIC_SHARED = 1024; /* bytes: what the sums over a block take, the barrier, and more */
+static const size_t STATIC_SHARED = 1024; /* bytes: what the tally takes, and more */
 static_assert(MOST_UNITS <= ACROSS * WIDE && ROWS * UNITS == SLICES * THREADS && SLICES == 2,
               "blocks and threads for all");
 
@@ -74,11 +73,11 @@ struct place {
         ARRIVED = IMAGES + 4 * 2 * ROWS,            /* [ARRIVALS] */
         W1 = ARRIVED +
              (8 * ARRIVALS + 15) / 16 * 16; /* in digits: [pairs of packs][2][32 lanes] of 16 bytes */
-    /* While there is no dZ2: sums of layer 1, [QUARTERS][ROWS][UNITS], and of layer 2, from the partner, [2][THREADS] of 16 bytes. While there is neither H2
-       nor BACK: of dW2, [THREADS] of 16 bytes. */
-    static constexpr int SUMS = DZ2, PARTNER_SUMS = SUMS + 4 * QUARTERS * ROWS * UNITS, GRADIENT_SUMS = H2;
-    static_assert(PARTNER_SUMS + 2 * THREADS * 16 <= W2 && GRADIENT_SUMS + THREADS * 16 <= OUT_WEIGHT &&
-                      W1 % 16 == 0,
+    /* While there is no dZ2: sums of layer 1, [QUARTERS][ROWS][UNITS], in its part 0, and of layer 2, from the partner (pair_second::partner_sums). While there is
+       neither H2 nor BACK: of dW2, [THREADS] of 16 bytes. */
+    static constexpr int SUMS = DZ2, GRADIENT_SUMS = H2;
+    static_assert(4 * QUARTERS * ROWS * UNITS <= dz2_matrix::PART &&
+                      GRADIENT_SUMS + THREADS * 16 <= OUT_WEIGHT && W1 % 16 == 0,
                   "they have their places");
 
     __host__ __device__ static int pitch(int packs) { /* of pixels, in bytes: for the banks */

@@ -48,9 +48,13 @@ template <int OWN, bool VELOCITY> struct pair_rows : pair_block {
 
     /* --- forward --- */
 
-    /* Where W3 and b2 of this step come: a packet for each of the first threads. They come long before they are needed. */
+    /* W3 and b2 of this step, a packet for each of the first threads. They come long before they are needed. */
     __device__ const packet_of_3 *new_weights() const {
-        return plan.out_weight + across * WIDE * PACKETS + threadIdx.x % (WIDE * PACKETS);
+        return plan.out_weight + across * WIDE * PACKETS + threadIdx.x;
+    }
+
+    __device__ void look_for_weights(packets_to_come<1> &packet) const {
+        if (threadIdx.x < WIDE * PACKETS) packet.look([&](int) { return new_weights(); });
     }
 
     __device__ void receive_weights(packets_to_come<1> &packet, uint32_t tag) const {
@@ -61,7 +65,7 @@ template <int OWN, bool VELOCITY> struct pair_rows : pair_block {
     }
 
     /* H2, from the parts of Z2 that come from the tiles of W2. */
-    __device__ void receive_sums(uint32_t tag) {
+    __device__ void receive_sums(const pair_step &now) {
         const int q = lane() / 4, parts = plan.tall / 2;
         const float bias = out_weight(column(), PACKETS - 1).z;
 #pragma unroll
@@ -71,14 +75,16 @@ template <int OWN, bool VELOCITY> struct pair_rows : pair_block {
                 ((across * (ROWS / GROUP) + down * GROUPS + u) * parts + min(q, parts - 1)) * 3 * POSITIONS +
                 warp() * 4 + lane() % 4;
             float part[3][3], sum[8];
-            receive(part, tag, [&](int i) { return from + i * POSITIONS; });
+            receive(part, now.tag, [&](int i) { return from + i * POSITIONS; });
             __syncwarp(); /* lanes leave one by one */
 #pragma unroll
             for (int i = 0; i < 8; i++) sum[i] = q < parts ? part[i / 3][i % 3] : 0;
             halve<8>(sum, q & 4, 16);
             halve<4>(sum, q & 2, 8);
             halve<2>(sum, q & 1, 4);
-            hidden[u] = activate_compactly(plan.activation[1], sum[0] + bias);
+            hidden[u] = down * OWN + u * GROUP + row() < now.rows
+                            ? activate_compactly(plan.activation[1], sum[0] + bias)
+                            : 0.0f;
             at<float>(place::H2)[(u * GROUP + row()) * WIDE + column()] = hidden[u];
         }
     }

@@ -57,6 +57,14 @@ template <bool VELOCITY> struct pair_second : pair_block {
 
     /* --- products: see fused_exact.cuh for who has what --- */
 
+    /* Where the partner of the block with that rank leaves half i of this thread's eight sums: where that block alone writes dZ2 later, in parts 1 and 2. (The
+       partner may give it dZ2 of some rows before its last thread has read its sums.) */
+    __device__ float4 *partner_sums(int rank, int i) const {
+        return reinterpret_cast<float4 *>(
+            dz2().at(threadIdx.x % ROWS, rank * (CHUNKS / 2) + threadIdx.x / ROWS) +
+            (1 + i) * dz2_matrix::PART);
+    }
+
     /* Z2 over the rows of the tile, 128 x 64 over 32: a warp has 16 rows, and half of the columns. Partners add up, and send half of the rows each to
        those who own them. */
     __device__ void forward(const pair_step &now) const {
@@ -81,17 +89,16 @@ template <bool VELOCITY> struct pair_second : pair_block {
             eight[i] = rank ? second : first;
             theirs[i] = rank ? first : second;
         }
-        float4 *given = at<float4>(place::PARTNER_SUMS) + threadIdx.x;
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            give(given + i * THREADS,
+            give(partner_sums(1 - rank, i),
                  make_uint4(__float_as_uint(theirs[4 * i]), __float_as_uint(theirs[4 * i + 1]),
                             __float_as_uint(theirs[4 * i + 2]), __float_as_uint(theirs[4 * i + 3])),
                  arrived(SUMS_COME));
         await_bytes(arrived(SUMS_COME), now.phase);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const float4 more = given[i * THREADS];
+            const float4 more = *partner_sums(rank, i);
             eight[4 * i] += more.x;
             eight[4 * i + 1] += more.y;
             eight[4 * i + 2] += more.z;

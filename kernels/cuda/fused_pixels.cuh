@@ -101,10 +101,12 @@ template <int KEPT> struct pixel_weights {
     }
 
     /* dW1 over the rows of the first half of a batch, or with that what the whole batch gives, and the update. `digits` are those of dZ of all rows,
-       `quantum` that of this lane's units in this half. */
+       `quantum` is that of this lane's units in this half, `factor` what is left of
+       the gradient's. */
     template <bool LAST, typename S>
     __device__ void multiply_back(S slot, int packs, const uint4 *all_digits, const float (&quantum)[2],
-                                  const descent &descend, float rate, float (&gradient)[KEPT][4]) {
+                                  const float (&factor)[2], const descent &descend, float rate,
+                                  float (&gradient)[KEPT][4]) {
         static const int STEPS = ROWS / 32 / 2;
         const uint4 *digits = all_digits + LAST * STEPS * 64 + lane();
         const char *x[STEPS];
@@ -129,7 +131,7 @@ template <int KEPT> struct pixel_weights {
             for (int i = 0; i < 4; i++) {
                 const float part = sums.total(i) * quantum[i % 2];
                 if (LAST)
-                    descend(rate, (gradient[n][i] + part) * float(1.0 / 255.0), weight[n][i], velocity[n][i]);
+                    descend(rate, (gradient[n][i] + part) * factor[i % 2], weight[n][i], velocity[n][i]);
                 else
                     gradient[n][i] = part;
             }
@@ -171,11 +173,11 @@ template <int KEPT> struct pixel_weights {
         }
     }
 
-    /* Calls each(pixel of these packs, unit of the block, index of value and velocity here) for all that there are. */
-    template <typename E> __device__ void all(int packs, E each) const {
+    /* Calls each(pixel of these packs, unit of the block, index of value and velocity here) for all of the first `units`. */
+    template <typename E> __device__ void all(int packs, int units, E each) const {
 #pragma unroll
         for (int i = 0; i < 4 * KEPT; i++)
-            if (pack_of(i / 4) < packs)
+            if (pack_of(i / 4) < packs && own_units() + i % 2 < units)
                 each(pack_of(i / 4) * PIXELS + lane() / 4 * 2 + i % 4 / 2, own_units() + i % 2, i);
     }
 };

@@ -34,10 +34,12 @@ template <bool VELOCITY> struct whole : whole_rows {
 
     /* dW1 over the rows of the first half of a batch, or with that what the whole batch gives, and the update. */
     template <bool LAST> __device__ void multiply_back(int base, float rate, float (&gradient)[KEPT][4]) {
-        const float quantum[2] = {fixed_scale(largest_back()[own()]).quantum,
-                                  fixed_scale(largest_back()[own() + 1]).quantum};
+        const float one[2] = {1, 1}, /* both halves have the same quantum */
+            factor[2] = {fixed_scale(largest_back()[own()]).quantum * float(1.0 / 255.0),
+                         fixed_scale(largest_back()[own() + 1]).quantum * float(1.0 / 255.0)};
         first.template multiply_back<LAST>([&](int row) { return slot(base, row); }, plan.packs,
-                                           at<uint4>(whole_place::BACK), quantum, descend, rate, gradient);
+                                           at<uint4>(whole_place::BACK), one, factor, descend, rate,
+                                           gradient);
     }
 
     __device__ void measure_weights() const {
@@ -57,10 +59,9 @@ template <bool VELOCITY> struct whole : whole_rows {
     template <typename E> __device__ void all_weights(E each) {
         const int unit = first_unit();
         float *out = at<float>(whole_place::OUT_WEIGHT), *bias = at<float>(whole_place::BIAS);
-        first.all(plan.packs, [&](int pixel, int u, int i) {
-            if (unit + u < plan.hidden)
-                each(plan.weight[0], plan.weight_velocity[0], (size_t)pixel * plan.hidden + unit + u,
-                     first.weight[i / 4][i % 4], first.velocity[i / 4][i % 4], true);
+        first.all(plan.packs, plan.hidden - unit, [&](int pixel, int u, int i) {
+            each(plan.weight[0], plan.weight_velocity[0], (size_t)pixel * plan.hidden + unit + u,
+                 first.weight[i / 4][i % 4], first.velocity[i / 4][i % 4], true);
         });
         const int e = threadIdx.x, u = e / OUT, c = packed_class(e % OUT);
         if (e < UNITS && unit + e < plan.hidden)

@@ -3,7 +3,7 @@
    meet       a barrier: what any block wrote before is visible to all after it. About 1 us on 132 SMs: a write to the L2 cache, and
               reads of it until the last block has come.
    arrive     .. and await: its halves, with other work between them, or for some of the blocks
-   packet     a number and the step that it belongs to in one 8-byte word, which travels whole: whoever reads the word until the
+   packet     a number, or three of them, and the step that it belongs to in one word, which travels whole: whoever reads the word until the
               step is right has the number too, without a barrier or a fence. About half the time of a barrier, and only those
               wait that need the number. (NCCL's "LL" protocol does the same between GPUs.) */
 #ifndef TESSERA_KERNELS_CUDA_GRID_CUH
@@ -96,8 +96,8 @@ __device__ inline void send(packet_of_3 *to, float first, float second, float th
                  : "memory");
 }
 
-/* N of them that come: `look` asks for all and does not wait; `wait` asks again for those that were missing. What is done between the two hides the way
-   through the L2 cache. */
+/* N of them that come: `look` asks for all and does not wait; `wait` asks for those that are missing until none is. What is done between the two hides
+   the way through the L2 cache. */
 template <int N> struct packets_to_come {
     uint64_t low[N], high[N];
 
@@ -120,12 +120,12 @@ template <int N> struct packets_to_come {
     template <typename P> __device__ void wait(uint32_t step, P at) {
         bool missing = true;
         while (missing) {
-            missing = false;
-#pragma unroll
-            for (int i = 0; i < N; i++) missing |= misses(i, step);
 #pragma unroll
             for (int i = 0; i < N; i++)
                 if (misses(i, step)) look_at(i, at(i));
+            missing = false;
+#pragma unroll
+            for (int i = 0; i < N; i++) missing |= misses(i, step);
         }
     }
 
@@ -135,10 +135,9 @@ template <int N> struct packets_to_come {
     }
 };
 
-/* As above, of N of them. */
+/* Waits for N of them, at(0) .. at(N - 1). */
 template <int N, typename P> __device__ inline void receive(float (&values)[N][3], uint32_t step, P at) {
-    packets_to_come<N> packets;
-    packets.look(at);
+    packets_to_come<N> packets = {};
     packets.wait(step, at);
 #pragma unroll
     for (int i = 0; i < 3 * N; i++) values[i / 3][i % 3] = packets.value(i / 3, i % 3);

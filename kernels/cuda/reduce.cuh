@@ -1,6 +1,6 @@
 /* Sums over blocks in one launch and in one fixed order: each block leaves its partial result in scratch memory, and
    whichever block of a group comes last adds them up, in the order of the blocks. No float atomics: the same input
-   gives the same bits. */
+   gives the same bits. And sums over lanes. */
 #ifndef TESSERA_KERNELS_CUDA_REDUCE_CUH
 #define TESSERA_KERNELS_CUDA_REDUCE_CUH
 
