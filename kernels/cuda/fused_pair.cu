@@ -171,8 +171,8 @@ static bool arrange(const tuned_context *context, const fused_network *network, 
         !packs_fit(network->images, network->features, network->features, PIXELS)) {
         snprintf(why, size,
                  "it takes two hidden layers of up to %d units in true float32, not of GELU, batches of up "
-                 "to %d, up to %d classes, and images of a multiple of %d pixels, not of %d",
-                 MOST_UNITS, ROWS, MOST_CLASSES, PIXELS, PIXELS);
+                 "to %d, up to %d classes, and images of a multiple of %d pixels, %d at least",
+                 MOST_UNITS, ROWS, MOST_CLASSES, PIXELS, SLICES * PIXELS);
         return false;
     }
     for (int l = 0; l < 2; l++) {
@@ -197,7 +197,7 @@ static double pair_estimate(const tuned_context *context, const fused_network *n
                             size_t size) {
     pair_plan plan = {};
     if (!fused_byte_pixels(network, why, size) || !arrange(context, network, &plan, why, size)) return 0;
-    const double cycles = 25000 + 100 * plan.packs + 830 * plan.wide; /* measured */
+    const double cycles = 26500 + 90 * plan.packs + 290 * plan.wide; /* measured */
     return cycles / FUSED_CLOCK;
 }
 

@@ -135,10 +135,10 @@ struct pair_block {
 
     /* What the partner will give in a step. */
     __device__ void expect_partner() const {
-        expect_bytes(arrived(HALVES_COME), has_units ? 4 * THREADS : 0);
-        expect_bytes(arrived(SUMS_COME), has_tile ? 32 * THREADS : 0);
-        expect_bytes(arrived(DZ2_COMES), has_rows ? dz2_matrix::BYTES / 2 : 0);
-        expect_bytes(arrived(DZ1_COMES), has_units ? DZ1_BYTES / 2 + 4 * UNITS : 0);
+        if (has_units) expect_bytes(arrived(HALVES_COME), 4 * THREADS);
+        if (has_tile) expect_bytes(arrived(SUMS_COME), 32 * THREADS);
+        if (has_rows) expect_bytes(arrived(DZ2_COMES), dz2_matrix::BYTES / 2);
+        if (has_units) expect_bytes(arrived(DZ1_COMES), DZ1_BYTES / 2 + 4 * UNITS);
     }
 };
 
