@@ -32,13 +32,12 @@ struct tuned_plan {
     bool by_panels;   /* all tiles of that block meet one panel of B, or all panels one tile */
     size_t tile_rows; /* at most */
     bool pack_a;      /* copy A to panels, a tile's rows at a time */
-    bool pack_b;  /* the panels of a block of B too; those that are transposed or not full are in any case */
-    bool streams; /* C goes to memory past the caches */
+    bool streams;     /* C goes to memory past the caches */
     const struct tuned_update *update; /* NULL: C is the product */
     void *sums; /* as C: scratch, for sums over k that are not complete yet; NULL: C itself */
 };
 
-/* What will be read next, for a tile to ask for meanwhile: so many bytes on at every step of k. */
+/* What will be read next, for a tile to ask for meanwhile: a line every few steps of k, and so many bytes on. */
 struct tuned_stream {
     const char *at;
     size_t pace;

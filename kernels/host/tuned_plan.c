@@ -45,21 +45,17 @@ static size_t ceil_div(size_t a, size_t b) {
 
 static const size_t DEEP = 512; /* steps of k after which reading and writing C costs little */
 
-/* The most of k that a block has. In its place, a panel of B just fills the L1 cache. Packed, the rows of a tile take three fifths of it, while panels
-   of B pass; or, where the L2 cache is larger, both pass, and 16 panels of B are half of it. */
-static size_t most_depth(const struct tuned_code *code, bool narrow, bool in_place) {
+/* The most of k that a block has. The rows of a tile take three fifths of the L1 cache, while panels of B pass; or, where the L2 cache is larger,
+   both pass, and 16 panels of B are half of it. */
+static size_t most_depth(const struct tuned_code *code, bool narrow) {
     const size_t elements = level1() / code->size;
     const size_t deep = larger(elements * 3 / 5 / code->rows, level2() / 2 / 16 / code->size / code->cols);
-    return larger(narrow     ? elements / (code->lanes + code->rows)
-                  : in_place ? elements * 9 / 8 / code->cols
-                             : smaller(deep, DEEP),
-                  32);
+    return larger(narrow ? elements / (code->lanes + code->rows) : smaller(deep, DEEP), 32);
 }
 
 /* Of all kinds of blocks. */
 static size_t deepest(const struct tuned_code *code) {
-    return larger(most_depth(code, false, true),
-                  larger(most_depth(code, true, false), most_depth(code, false, false)));
+    return larger(most_depth(code, true), most_depth(code, false));
 }
 
 /* A block of B is half of the L2 cache, which keeps it while tiles of A come and go. All that stays packed is for the L3 cache: B eight blocks, A
@@ -107,36 +103,23 @@ static bool collides(size_t ld, size_t size) {
     return ld * size % 2048 == 0;
 }
 
-static const size_t WAY =
-    4096; /* bytes of a way of the L1 cache: rows a multiple of that apart share one set */
-
-/* Few rows do not pay for packing B, if its panels can be read where they are: as rows that do not share a set of the L1 cache, and all of
-   them kept by the L2 cache. */
-static bool stays_in_place(const struct tuned_code *code, const struct gemm_call *call) {
-    return !gemm_transposes_b(call->op) && call->m <= 16 * code->rows && call->n > code->lanes &&
-           call->ldb * code->size % WAY != 0 &&
-           most_depth(code, false, true) * call->ldb * code->size <= level2();
-}
-
 /* The blocks, for a grid of parts. Those of k depend on nothing but the shape: so the sums, and their bits, do not change with the
    threads. */
 static void block(struct tuned_plan *plan, const struct tuned_code *code, const struct gemm_call *call) {
     const bool narrow = call->n <= code->lanes, ta = gemm_transposes_a(call->op),
-               in_place = !code->converts && stays_in_place(code, call),
                collide = collides(call->lda, code->size);
     const size_t rows = ceil_div(call->m, plan->row_parts),
                  cols = ceil_div(ceil_div(call->n, code->cols), plan->col_parts) * code->cols;
     const size_t steps = ceil_div(call->k, code->pair),
-                 blocks = larger(ceil_div(steps, most_depth(code, narrow, in_place)), 1);
+                 blocks = larger(ceil_div(steps, most_depth(code, narrow)), 1);
     plan->depth = larger(ceil_div(steps, blocks), 1);
     plan->cols = smaller(cols, larger(level2() / 2 / code->size / plan->depth / code->cols, 1) * code->cols);
-    plan->pack_b = !in_place;
-    /* it costs as much as 4 panels of B where rows collide, or lie across k; else as much as 30 */
-    plan->pack_a = code->converts || cols > 32 * code->cols || (cols > 4 * code->cols && (collide || ta));
+    /* it pays from 9 panels of B on; from 5 where rows collide, or lie across k */
+    plan->pack_a = code->converts || cols > (collide || ta ? 4 : 8) * code->cols;
     plan->tile_rows = narrow && collide && !plan->pack_a ? smaller(code->rows, 8) : code->rows;
-    plan->by_panels = in_place || narrow;
-    if (plan->pack_a && rows * plan->depth * code->size <= level2() / 4) {
-        /* A stays in the L2 cache: each panel of B is used up while it is there too */
+    plan->by_panels = narrow;
+    if (rows * plan->depth * code->size <= level2() / 4) {
+        /* A stays in the L2 cache: each panel of B is used up at once */
         plan->cols = code->cols;
         plan->by_panels = true;
     }
