@@ -45,17 +45,38 @@ static size_t ceil_div(size_t a, size_t b) {
 
 static const size_t DEEP = 512; /* steps of k after which reading and writing C costs little */
 
-/* The most of k that a block has. The rows of a tile take three fifths of the L1 cache, while panels of B pass; or, where the L2 cache is larger,
-   both pass, and 16 panels of B are half of it. */
-static size_t most_depth(const struct tuned_code *code, bool narrow) {
-    const size_t elements = level1() / code->size;
-    const size_t deep = larger(elements * 3 / 5 / code->rows, level2() / 2 / 16 / code->size / code->cols);
-    return larger(narrow ? elements / (code->lanes + code->rows) : smaller(deep, DEEP), 32);
+/* The most of k that a block has. */
+
+/* Of one vector of columns: its panel of B and the rows of a tile stay in the L1 cache. */
+static size_t narrow_depth(const struct tuned_code *code) {
+    return larger(level1() / code->size / (code->lanes + code->rows), 32);
 }
 
-/* Of all kinds of blocks. */
+/* Where a panel of B is packed, read by few tiles and never met again: two thirds of the L1 cache. */
+static size_t shallow_depth(const struct tuned_code *code) {
+    return larger(level1() * 2 / 3 / code->size / code->cols, 32);
+}
+
+/* Else the rows of a tile take three fifths of the L1 cache, while panels of B pass; or, where the L2 cache is larger, both pass, and 16 panels of B
+   are half of it. */
+static size_t deep_depth(const struct tuned_code *code) {
+    const size_t deep =
+        larger(level1() * 3 / 5 / code->size / code->rows, level2() / 2 / 16 / code->size / code->cols);
+    return larger(smaller(deep, DEEP), 32);
+}
+
+/* Does a quarter of the L2 cache keep so many rows of a block of A? Then each panel of B is used up at once. */
+static bool stays(const struct tuned_code *code, size_t rows, size_t depth) {
+    return rows * depth * code->size <= level2() / 4;
+}
+
+static size_t most_depth(const struct tuned_code *code, const struct gemm_call *call, size_t steps) {
+    if (call->n <= code->lanes) return narrow_depth(code);
+    return stays(code, call->m, smaller(steps, shallow_depth(code))) ? shallow_depth(code) : deep_depth(code);
+}
+
 static size_t deepest(const struct tuned_code *code) {
-    return larger(most_depth(code, true), most_depth(code, false));
+    return larger(narrow_depth(code), larger(shallow_depth(code), deep_depth(code)));
 }
 
 /* A block of B is half of the L2 cache, which keeps it while tiles of A come and go. All that stays packed is for the L3 cache: B eight blocks, A
@@ -111,15 +132,14 @@ static void block(struct tuned_plan *plan, const struct tuned_code *code, const 
     const size_t rows = ceil_div(call->m, plan->row_parts),
                  cols = ceil_div(ceil_div(call->n, code->cols), plan->col_parts) * code->cols;
     const size_t steps = ceil_div(call->k, code->pair),
-                 blocks = larger(ceil_div(steps, most_depth(code, narrow)), 1);
+                 blocks = larger(ceil_div(steps, most_depth(code, call, steps)), 1);
     plan->depth = larger(ceil_div(steps, blocks), 1);
     plan->cols = smaller(cols, larger(level2() / 2 / code->size / plan->depth / code->cols, 1) * code->cols);
     /* it pays from 9 panels of B on; from 5 where rows collide, or lie across k */
     plan->pack_a = code->converts || cols > (collide || ta ? 4 : 8) * code->cols;
     plan->tile_rows = narrow && collide && !plan->pack_a ? smaller(code->rows, 8) : code->rows;
     plan->by_panels = narrow;
-    if (rows * plan->depth * code->size <= level2() / 4) {
-        /* A stays in the L2 cache: each panel of B is used up at once */
+    if (stays(code, rows, plan->depth)) {
         plan->cols = code->cols;
         plan->by_panels = true;
     }
