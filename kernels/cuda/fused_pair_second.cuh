@@ -57,11 +57,11 @@ template <bool VELOCITY> struct pair_second : pair_block {
 
     /* --- products: see fused_exact.cuh for who has what --- */
 
-    /* Where the partner of the block with that rank leaves half i of this thread's eight sums: where that block alone writes dZ2 later, in parts 1 and 2. (The
+    /* Where the partner of the block of rank `of` leaves half i of this thread's eight sums: where that block alone writes dZ2 later, in parts 1 and 2. (The
        partner may give it dZ2 of some rows before its last thread has read its sums.) */
-    __device__ float4 *partner_sums(int rank, int i) const {
+    __device__ float4 *partner_sums(int of, int i) const {
         return reinterpret_cast<float4 *>(
-            dz2().at(threadIdx.x % ROWS, rank * (CHUNKS / 2) + threadIdx.x / ROWS) +
+            dz2().at(threadIdx.x % ROWS, of * (CHUNKS / 2) + threadIdx.x / ROWS) +
             (1 + i) * dz2_matrix::PART);
     }
 
