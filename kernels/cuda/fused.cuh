@@ -73,6 +73,20 @@ static inline bool fused_memory(tuned_context *context, void **memory, size_t by
            CUDA_TRY(fault, cudaStreamSynchronize(context->stream));
 }
 
+/* Launches `count` steps of a state whose packets carry `tag` and those that follow; in a launch that would reach the last tag they start anew, for
+   which nothing may be there that has one of them. Returns how many steps ran: all or none. */
+template <typename S, typename L> static size_t fused_launch(S *state, size_t count, L launch) {
+    cuda_fault *fault = &state->context->fault;
+    if (count > UINT32_MAX - state->tag) {
+        if (!CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, state->bytes, state->context->stream)))
+            return 0;
+        state->tag = 1;
+    }
+    const bool ran = launch(fault);
+    state->tag += (uint32_t)count;
+    return ran ? count : 0;
+}
+
 /* A kernel that is a whole step has to stay in the instruction cache: activations other than ReLU are called, not inlined. */
 #ifdef __CUDACC__
 template <typename R> __device__ __noinline__ R activate_apart(enum activation activation, R z) {

@@ -291,18 +291,12 @@ static void *pair_open(tuned_context *context, const fused_network *network, cha
 static size_t pair_run(void *opaque, size_t first, size_t count) {
     pair_state *state = (pair_state *)opaque;
     pair_plan *plan = &state->plan;
-    cuda_fault *fault = &state->context->fault;
     int from = (int)first, end = (int)(first + count);
     void *arguments[] = {plan, &from, &end, &state->tag};
-    if (count > UINT32_MAX - state->tag) { /* tags start anew: nothing may be there that has one of them */
-        if (!CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, state->bytes, state->context->stream)))
-            return 0;
-        state->tag = 1;
-    }
-    const pair_launch launch(plan, state->context->stream);
-    const bool ran = CUDA_TRY(fault, cudaLaunchKernelExC(&launch.config, kernel_of(plan), arguments));
-    state->tag += (uint32_t)count;
-    return ran ? count : 0;
+    return fused_launch(state, count, [&](cuda_fault *fault) {
+        const pair_launch launch(plan, state->context->stream);
+        return CUDA_TRY(fault, cudaLaunchKernelExC(&launch.config, kernel_of(plan), arguments));
+    });
 }
 
 static void pair_describe(void *opaque, char *text, size_t size) {

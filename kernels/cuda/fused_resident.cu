@@ -212,23 +212,18 @@ static void *resident_open(tuned_context *context, const fused_network *network,
 static size_t resident_run(void *opaque, size_t first, size_t count) {
     resident_state *state = (resident_state *)opaque;
     resident_plan *plan = &state->plan;
-    cuda_fault *fault = &state->context->fault;
     size_t end = first + count;
     void *arguments[] = {plan, &first, &end, &state->tag};
-    if (count > UINT32_MAX - state->tag) { /* tags start anew: nothing may be there that has one of them */
-        if (!CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, state->bytes, state->context->stream)))
-            return 0;
-        state->tag = 1;
-    }
-    bool ran = false;
-    with_split(state->slices, [&]<typename S>() {
-        const size_t shared = sizeof(float) * place<S>::floats(plan->slice, plan->buffers);
-        ran = CUDA_TRY(fault, cudaLaunchCooperativeKernel((const void *)resident_kernel<S>,
-                                                          dim3(S::F * plan->groups), dim3(THREADS), arguments,
-                                                          shared, state->context->stream));
+    return fused_launch(state, count, [&](cuda_fault *fault) {
+        bool ran = false;
+        with_split(state->slices, [&]<typename S>() {
+            const size_t shared = sizeof(float) * place<S>::floats(plan->slice, plan->buffers);
+            ran = CUDA_TRY(fault, cudaLaunchCooperativeKernel((const void *)resident_kernel<S>,
+                                                              dim3(S::F * plan->groups), dim3(THREADS),
+                                                              arguments, shared, state->context->stream));
+        });
+        return ran;
     });
-    state->tag += (uint32_t)count;
-    return ran ? count : 0;
 }
 
 static void resident_describe(void *opaque, char *text, size_t size) {

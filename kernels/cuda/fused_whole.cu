@@ -213,19 +213,13 @@ static void *whole_open(tuned_context *context, const fused_network *network, ch
 static size_t whole_run(void *opaque, size_t first, size_t count) {
     whole_state *state = (whole_state *)opaque;
     whole_plan *plan = &state->plan;
-    cuda_fault *fault = &state->context->fault;
     int from = (int)first, end = (int)(first + count);
     void *arguments[] = {plan, &from, &end, &state->tag};
-    if (count > UINT32_MAX - state->tag) { /* tags start anew: nothing may be there that has one of them */
-        if (!CUDA_TRY(fault, cudaMemsetAsync(state->memory, 0, state->bytes, state->context->stream)))
-            return 0;
-        state->tag = 1;
-    }
-    const bool ran =
-        CUDA_TRY(fault, cudaLaunchCooperativeKernel(kernel_of(plan), dim3(plan->groups), dim3(THREADS),
+    return fused_launch(state, count, [&](cuda_fault *fault) {
+        return CUDA_TRY(fault,
+                        cudaLaunchCooperativeKernel(kernel_of(plan), dim3(plan->groups), dim3(THREADS),
                                                     arguments, shared_bytes(plan), state->context->stream));
-    state->tag += (uint32_t)count;
-    return ran ? count : 0;
+    });
 }
 
 static void whole_describe(void *opaque, char *text, size_t size) {

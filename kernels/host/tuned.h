@@ -65,7 +65,7 @@ struct tuned_isa {
     const struct tuned_code *f32, *f64, *bf16;
 };
 
-extern const struct gemm_fused tuned_fused; /* tuned_fused.c */
+extern const struct gemm_fused tuned_fused; /* tuned_fused_state.c */
 extern const struct tuned_isa tuned_avx512bf16, tuned_avx512, tuned_avx2, tuned_portable;
 
 struct tuned_context {

@@ -12,43 +12,15 @@
    Same bits  for any number of threads: every sum has one order.
    Run        ./train --backend tuned --engine fused */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #ifdef _OPENMP
 #    include <omp.h>
 #endif
 
-#include "kernels/fused.h"
 #include "kernels/host/activation.h"
 #include "kernels/host/ops.h"
-#include "kernels/host/pages.h"
-#include "kernels/host/tuned.h"
-
-/* Rows of a small batch: every thread converts the pixels for itself, and keeps its columns of W. */
-enum { ALONE = 1024 };
-
-/* Of a layer, for a batch. */
-struct buffers {
-    void *pre, *output, *grad; /* [batch][out]; pre == output unless the derivative needs both */
-    void *gradient;            /* [in][out]: of the weights, while they are summed up */
-};
-
-struct state {
-    const struct tuned_context *tuned;
-    size_t threads; /* what there is room for */
-    const struct tuned_code *code;
-    const struct ops *ops; /* on one thread */
-    struct fused_network network;
-    struct buffers layer[FUSED_MAX_LAYERS];
-    char *input;         /* [batch][features] and, behind it, the labels [batch] */
-    size_t input_stride; /* bytes of it, and every thread has its own; 0: all share one */
-    double *loss;        /* [batch] */
-    size_t *correct;     /* by thread */
-    bool *finite;        /* by thread */
-    void *memory;        /* all of it */
-};
+#include "kernels/host/tuned_fused.h"
 
 #define LOAD(x) (x)
 #define STORE(x) (x)
@@ -67,83 +39,11 @@ struct state {
 #define NAME(x) x##_f64
 #include "kernels/host/tuned_fused.inc"
 
-/* --- set-up --- */
-
-/* Is an update the product itself? */
-static bool is_plain(const struct fused_network *network) {
-    return network->layer[0].weight_velocity == NULL && network->weight_decay == 0;
-}
-
-/* Hands out pieces of `base`; with NULL it only measures. */
-static void *take(char *base, size_t *used, size_t bytes) {
-    void *piece = base ? base + *used : NULL;
-    *used += (bytes + 63) / 64 * 64;
-    return piece;
-}
-
-static size_t lay_out(struct state *state, char *base) {
-    const struct fused_network *network = &state->network;
-    const size_t size = state->code->size, batch = network->batch, threads = state->threads;
-    size_t used = 0;
-    for (size_t l = 0; l < network->depth; l++) {
-        const struct fused_layer *layer = &network->layer[l];
-        const size_t bytes = batch * layer->out * size;
-        struct buffers *to = &state->layer[l];
-        to->output = take(base, &used, bytes);
-        to->pre = activation_needs_input(layer->activation) ? take(base, &used, bytes) : to->output;
-        to->grad = take(base, &used, bytes);
-        if (!is_plain(network)) to->gradient = take(base, &used, layer->in * layer->out * size);
-    }
-    const size_t before = used;
-    state->input = take(base, &used, batch * (network->features * size + 1));
-    state->input_stride = batch <= ALONE ? used - before : 0;
-    if (state->input_stride) take(base, &used, state->input_stride * (threads - 1));
-    state->loss = take(base, &used, batch * sizeof *state->loss);
-    state->correct = take(base, &used, threads * sizeof *state->correct);
-    state->finite = take(base, &used, threads * sizeof *state->finite);
-    return used;
-}
-
-static void fused_close(void *opaque) {
-    struct state *state = opaque;
-    free(state->memory);
-    free(state);
-}
-
-static void *fused_open(void *context, const struct fused_network *network, bool forced, char *why,
-                        size_t size) {
-    (void)forced; /* never slower */
-    const struct tuned_context *tuned = context;
-    struct state *state = NULL;
-    if (network->precision != GEMM_TRUE) {
-        snprintf(why, size, "on the CPU it has true float32 and float64 only");
-        return NULL;
-    }
-    state = calloc(1, sizeof *state);
-    if (state) {
-        state->tuned = tuned;
-        state->threads = (size_t)tuned->threads;
-        state->code = tuned_code_for(tuned, network->dtype);
-        state->ops = host_ops(network->dtype);
-        state->network = *network;
-        const size_t bytes = lay_out(state, NULL);
-        state->memory = pages_alloc(bytes);
-        if (state->memory) {
-            memset(state->memory, 0, bytes);
-            lay_out(state, state->memory);
-            return state;
-        }
-    }
-    free(state);
-    snprintf(why, size, "out of memory");
-    return NULL;
-}
-
 /* --- one thread's part of a step --- */
 
 /* Who works on what; and the time, which the first thread alone keeps. */
 struct worker {
-    const struct state *state;
+    const struct tuned_fused_state *state;
     size_t me, team;
     struct fused_times *times; /* NULL: another thread */
     double last;
@@ -196,7 +96,7 @@ static void run_alone(const struct worker *worker, const struct gemm_call *call,
 }
 
 /* Rows first .. end - 1 of a matrix of `cols` columns. */
-static char *row_of(const struct state *state, const void *matrix, size_t cols, size_t row) {
+static char *row_of(const struct tuned_fused_state *state, const void *matrix, size_t cols, size_t row) {
     return (char *)matrix + row * cols * state->code->size;
 }
 
@@ -215,7 +115,7 @@ static const void *input_of(const struct worker *worker, size_t l) {
 
 /* How the team shares a product with W: small batches by columns, so that a thread's part of W stays in its cache from step to step. */
 static struct tuned_plan plan_for(const struct worker *worker, const struct gemm_call *call) {
-    const struct state *state = worker->state;
+    const struct tuned_fused_state *state = worker->state;
     return state->network.batch <= ALONE ? tuned_plan_by_columns(state->code, call, worker->team)
                                          : tuned_plan_for(state->code, call, worker->team);
 }
@@ -223,9 +123,9 @@ static struct tuned_plan plan_for(const struct worker *worker, const struct gemm
 /* Y = act(X W + b) for rows first .. end - 1 of `rows`: all of them in parts by columns, or these by this worker alone. */
 static void forward(const struct worker *worker, size_t l, size_t rows, size_t first, size_t end,
                     bool alone) {
-    const struct state *state = worker->state;
+    const struct tuned_fused_state *state = worker->state;
     const struct fused_layer *layer = &state->network.layer[l];
-    const struct buffers *to = &state->layer[l];
+    const struct tuned_fused_layer *to = &state->layer[l];
     void *pre = to->pre == to->output ? NULL : row_of(state, to->pre, layer->out, first);
     const struct gemm_epilogue epilogue = {.bias = layer->bias, .activation = layer->activation, .pre = pre};
     const struct gemm_call call = {.dtype = state->network.dtype,
@@ -251,9 +151,9 @@ static void forward(const struct worker *worker, size_t l, size_t rows, size_t f
 
 /* dL/dZ of layer l - 1 from that of layer l, for some rows, in the same two ways. */
 static void back(const struct worker *worker, size_t l, size_t rows, size_t first, size_t end, bool alone) {
-    const struct state *state = worker->state;
+    const struct tuned_fused_state *state = worker->state;
     const struct fused_layer *layer = &state->network.layer[l];
-    const struct buffers *below = &state->layer[l - 1];
+    const struct tuned_fused_layer *below = &state->layer[l - 1];
     const struct gemm_backward backward = {.activation = state->network.layer[l - 1].activation,
                                            .pre = row_of(state, below->pre, layer->in, first),
                                            .output = row_of(state, below->output, layer->in, first)};
@@ -279,7 +179,7 @@ static void back(const struct worker *worker, size_t l, size_t rows, size_t firs
 }
 
 static void update(const struct worker *worker, size_t l, size_t rows, double rate) {
-    const struct state *state = worker->state;
+    const struct tuned_fused_state *state = worker->state;
     const struct fused_network *network = &state->network;
     const struct fused_layer *layer = &network->layer[l];
     const bool plain = is_plain(network);
@@ -320,7 +220,7 @@ static size_t rows_of(const struct fused_network *network, size_t step) {
 
 /* The pixels and labels of a step, where this worker needs them. */
 static void fetch(const struct worker *worker, size_t step) {
-    const struct state *state = worker->state;
+    const struct tuned_fused_state *state = worker->state;
     const struct fused_network *network = &state->network;
     struct host_ops_context one = {.threads = 1};
     const size_t rows = rows_of(network, step), share = state->input_stride ? 1 : worker->team,
@@ -333,7 +233,7 @@ static void fetch(const struct worker *worker, size_t step) {
 
 /* The last layer, its loss and the way back, for this worker's rows. */
 static void turn(struct worker *worker, size_t rows) {
-    const struct state *state = worker->state;
+    const struct tuned_fused_state *state = worker->state;
     const struct fused_network *network = &state->network;
     const size_t last = network->depth - 1, first = begin(rows, worker->team, worker->me),
                  end = begin(rows, worker->team, worker->me + 1);
@@ -351,7 +251,7 @@ static void turn(struct worker *worker, size_t rows) {
 
 /* What the batch did, and whether to go on: by one worker for all. */
 static void count_up(const struct worker *worker, size_t step, size_t rows, bool finite) {
-    const struct state *state = worker->state;
+    const struct tuned_fused_state *state = worker->state;
     struct tally *tally = state->network.tally;
     double sum = 0;
     for (size_t r = 0; r < rows; r++) sum += state->loss[r];
@@ -366,7 +266,7 @@ static void count_up(const struct worker *worker, size_t step, size_t rows, bool
 
 /* After a loss that is not finite nothing is updated. */
 static void run_step(struct worker *worker, size_t step, bool another) {
-    const struct state *state = worker->state;
+    const struct tuned_fused_state *state = worker->state;
     const struct fused_network *network = &state->network;
     const size_t rows = rows_of(network, step), last = network->depth - 1;
     bool finite = true;
@@ -398,9 +298,9 @@ static void run_step(struct worker *worker, size_t step, bool another) {
     lap(worker, LAP_BATCH);
 }
 
-static size_t fused_run(void *opaque, size_t first, size_t count, const volatile sig_atomic_t *stop,
-                        struct fused_times *times) {
-    const struct state *state = opaque;
+size_t tuned_fused_run(void *opaque, size_t first, size_t count, const volatile sig_atomic_t *stop,
+                       struct fused_times *times) {
+    const struct tuned_fused_state *state = opaque;
     size_t done = 0;
     bool halt = false;
     const size_t now_set = (size_t)state->tuned->threads;
@@ -433,13 +333,3 @@ static size_t fused_run(void *opaque, size_t first, size_t count, const volatile
     times->elementwise += now() - end;
     return done;
 }
-
-static void fused_explain(void *context, const struct fused_network *network, char *text, size_t size) {
-    const struct tuned_context *tuned = context;
-    (void)network;
-    snprintf(text, size, "one team of %d thread%s for whole steps: never slower than op by op\n",
-             tuned->threads, tuned->threads == 1 ? "" : "s");
-}
-
-const struct gemm_fused tuned_fused = {
-    .open = fused_open, .close = fused_close, .run = fused_run, .explain = fused_explain};
