@@ -35,13 +35,23 @@ struct entry {
     struct contestant *contestant;
     struct result *result;
     struct problem problem;
-    double *samples; /* [SITTINGS * repeats] */
-    size_t sittings; /* before this one */
-    size_t calls;    /* of a sample */
+    double *samples;    /* [SITTINGS * repeats] */
+    double *peaks;      /* as samples: after each of them, or 0 */
+    size_t sittings;    /* before this one */
+    double least, most; /* of their medians */
+    size_t calls;       /* of a sample */
 };
 
-static double *samples_of(const struct contest *contest, const struct entry *entry, size_t sitting) {
-    return entry->samples + sitting * contest->repeats;
+/* Is there a peak for what it computes? */
+static bool has_peak(const struct entry *entry) {
+    return entry->problem.call.dtype != GEMM_BF16 && entry->problem.compute->precision == GEMM_TRUE;
+}
+
+/* Of all sittings. */
+static double peak_beside(const struct contest *contest, const struct entry *entry) {
+    if (!has_peak(entry)) return 0;
+    const double peak = statistics_of(entry->peaks, entry->sittings * contest->repeats).median;
+    return peak > 0 ? peak : entry->contestant->rates.flops[entry->problem.call.dtype];
 }
 
 static void give_up(struct entry *entry, enum status status) {
@@ -106,16 +116,14 @@ static enum status enter(const struct contest *contest, struct entry *entry, enu
     return problem_time(&entry->problem, entry->calls, &seconds); /* warm */
 }
 
-/* Of all sittings; uncertain, too, if these disagree. */
-static struct statistics times_of(const struct contest *contest, const struct entry *entry) {
-    struct statistics all = statistics_of(entry->samples, entry->sittings * contest->repeats);
-    double least = 0, most = 0;
-    for (size_t s = 0; s < entry->sittings; s++) {
-        const double median = statistics_of(samples_of(contest, entry, s), contest->repeats).median;
-        if (s == 0 || median < least) least = median;
-        if (s == 0 || median > most) most = median;
-    }
-    if (most > ALIKE * least) all.noisy = true;
+/* Of all sittings, this one the last; uncertain, too, if these disagree. */
+static struct statistics times_of(const struct contest *contest, struct entry *entry) {
+    const size_t repeats = contest->repeats, before = entry->sittings++ * repeats;
+    const double median = statistics_of(entry->samples + before, repeats).median;
+    entry->least = before ? fmin(entry->least, median) : median;
+    entry->most = before ? fmax(entry->most, median) : median;
+    struct statistics all = statistics_of(entry->samples, before + repeats);
+    all.noisy = all.noisy || entry->most > ALIKE * entry->least;
     return all;
 }
 
@@ -127,17 +135,21 @@ static enum status leave(const struct contest *contest, struct entry *entry) {
     if (!status && problem->compute->backend->device != GEMM_ON_HOST)
         status = problem_transfers(&entry->problem, &result->h2d, &result->d2h);
     if (status) return status;
-    entry->sittings++;
     result->seconds = times_of(contest, entry);
     result->flops = problem_flops(problem);
     result->bytes = problem_bytes(problem);
-    const enum gemm_dtype sums = dtype_of_sums(problem->call.dtype);
-    const double peak = entry->contestant->rates.flops[sums];
-    const bool same = problem->call.dtype != GEMM_BF16 && problem->compute->precision == GEMM_TRUE;
-    result->share_of_peak = peak > 0 && same ? result->flops / result->seconds.median / peak : 0;
+    result->peak = peak_beside(contest, entry);
     result->kernels = compute_kernels(problem->compute, &problem->call, result->kernel, CONTEST_MOST_KERNELS);
     *seconds_per_flop(entry) = result->seconds.median / result->flops;
     return STATUS_OK;
+}
+
+/* One sample, and the peak at the clock that it leaves behind. */
+static enum status take_sample(struct entry *entry, size_t sample) {
+    struct device *device = &entry->problem.compute->device;
+    const enum status status = problem_time(&entry->problem, entry->calls, &entry->samples[sample]);
+    if (status || !device->driver->peak_now || !has_peak(entry)) return status;
+    return device->driver->peak_now(device, entry->problem.call.dtype, &entry->peaks[sample]);
 }
 
 static void time_in_turn(const struct contest *contest, struct entry *entries) {
@@ -145,8 +157,7 @@ static void time_in_turn(const struct contest *contest, struct entry *entries) {
         for (size_t i = 0; i < contest->count; i++) {
             struct entry *entry = &entries[i];
             if (entry->result->outcome != OUTCOME_RIGHT) continue;
-            const enum status status =
-                problem_time(&entry->problem, entry->calls, &samples_of(contest, entry, entry->sittings)[r]);
+            const enum status status = take_sample(entry, entry->sittings * contest->repeats + r);
             if (status) give_up(entry, status);
         }
 }
@@ -183,11 +194,13 @@ enum status contest_run(struct contest *contest, enum gemm_dtype dtype, const st
                         struct result *results) {
     const size_t most = SITTINGS * contest->repeats;
     struct entry *entries = calloc(contest->count, sizeof *entries);
-    double *samples = calloc(contest->count * most, sizeof *samples);
+    double *samples = calloc(2 * contest->count * most, sizeof *samples);
     const enum status status = entries && samples ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
     for (size_t i = 0; i < contest->count && !status; i++) {
-        entries[i] = (struct entry){
-            .contestant = &contest->contestants[i], .result = &results[i], .samples = samples + i * most};
+        entries[i] = (struct entry){.contestant = &contest->contestants[i],
+                                    .result = &results[i],
+                                    .samples = samples + 2 * i * most,
+                                    .peaks = samples + (2 * i + 1) * most};
         results[i] = (struct result){0};
     }
     for (size_t s = 0; s < SITTINGS && !status; s++) {

@@ -33,8 +33,9 @@ struct result {
     /* Of OUTCOME_RIGHT alone. */
     struct statistics seconds; /* of a call */
     double flops, bytes;       /* of a call; the bytes of A, B and C once */
-    double share_of_peak;      /* 0 if the peak is unknown */
-    double h2d, d2h;           /* seconds to copy A and B there and C back; 0 on the host */
+    double peak;     /* of a multiply-add loop, flops a second: in turn with the calls where the clock
+                                  depends on them (median), else at the start; 0 if unknown */
+    double h2d, d2h; /* seconds to copy A and B there and C back; 0 on the host */
     struct gemm_kernel kernel[CONTEST_MOST_KERNELS];
     size_t kernels;
 };

@@ -75,7 +75,10 @@ static void add_times(cJSON *line, const struct contestant *contestant, const st
     cJSON_AddNumberToObject(line, "max_seconds", seconds->max);
     cJSON_AddBoolToObject(line, "noisy", seconds->noisy);
     cJSON_AddNumberToObject(line, "gflops", 1e-9 * result->flops / seconds->median);
-    if (result->share_of_peak > 0) cJSON_AddNumberToObject(line, "share_of_peak", result->share_of_peak);
+    if (result->peak > 0) {
+        cJSON_AddNumberToObject(line, "peak_gflops", 1e-9 * result->peak);
+        cJSON_AddNumberToObject(line, "share_of_peak", result->flops / seconds->median / result->peak);
+    }
     cJSON_AddNumberToObject(line, "bytes", result->bytes);
     if (contestant->compute.backend->device != GEMM_ON_HOST) {
         cJSON_AddNumberToObject(line, "h2d_seconds", result->h2d);

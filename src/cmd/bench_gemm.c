@@ -248,7 +248,8 @@ static enum status run_bench_gemm(int argc, char **argv) {
             "of the operands to the same bits). A wrong one gets no time, and the command exits with 5. "
             "'peak' is the "
             "share of the rate\n"
-            "of a multiply-add loop, measured now.\n"
+            "of a multiply-add loop: on the host in turn with the calls, for its clock depends on what it "
+            "computes.\n"
             "  ./train bench gemm --sizes 1024,2048 --dtype f32 --log now.jsonl\n"
             "  ./train bench gemm --baseline now.jsonl",
         .keys = keys,

@@ -39,8 +39,8 @@ void bench_print_result(const struct contestant *who, enum gemm_dtype dtype, con
     printf("%9s %9s %9s %9.1f", text_seconds(result->seconds.median).text,
            text_seconds(result->seconds.min).text, text_seconds(result->seconds.max).text,
            1e-9 * result->flops / result->seconds.median);
-    if (result->share_of_peak > 0) {
-        printf(" %4.0f %%", 100 * result->share_of_peak);
+    if (result->peak > 0) {
+        printf(" %4.0f %%", 100 * result->flops / result->seconds.median / result->peak);
     } else {
         printf(" %6s", "-");
     }

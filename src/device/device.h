@@ -87,6 +87,9 @@ struct device_driver {
        faster: they round as the other units do, and libraries use them. */
     enum status (*peak)(struct device *device, enum gemm_dtype dtype, double *flops_per_second);
 
+    /* (optional) That rate for about a millisecond, right now: of a device whose clock depends on what it did just before. */
+    enum status (*peak_now)(struct device *device, enum gemm_dtype dtype, double *flops_per_second);
+
     /* (optional) Bytes read plus bytes written a second by a copy within the device's memory of what, read and written
        together, is larger than four times the last cache; measured now. */
     enum status (*bandwidth)(struct device *device, double *bytes_per_second);

@@ -74,11 +74,21 @@ static void host_lap(struct device *device, struct profile_slot slot) {
     if (device->profile) profile_lap(device->profile, slot);
 }
 
-static enum status host_best_rate(struct device *device, enum gemm_dtype dtype, double *flops_per_second) {
+/* As `rate` says: kernels/host/peak.h. */
+static enum status measure_peak(struct device *device, double (*rate)(enum gemm_dtype dtype, int threads),
+                                enum gemm_dtype dtype, double *flops_per_second) {
     const struct host_ops_context *context = device->state;
     if (dtype == GEMM_BF16) return status_set(STATUS_UNAVAILABLE, "no peak is measured for bfloat16");
-    *flops_per_second = host_peak(dtype, context->threads);
+    *flops_per_second = rate(dtype, context->threads);
     return STATUS_OK;
+}
+
+static enum status host_best_rate(struct device *device, enum gemm_dtype dtype, double *flops_per_second) {
+    return measure_peak(device, host_peak, dtype, flops_per_second);
+}
+
+static enum status host_rate_now(struct device *device, enum gemm_dtype dtype, double *flops_per_second) {
+    return measure_peak(device, host_peak_now, dtype, flops_per_second);
 }
 
 static size_t host_last_cache(struct device *device) {
@@ -124,6 +134,7 @@ const struct device_driver device_host = {
     .lap = host_lap,
     .set_threads = host_set_threads,
     .peak = host_best_rate,
+    .peak_now = host_rate_now,
     .bandwidth = host_bandwidth,
     .last_cache = host_last_cache,
 };
