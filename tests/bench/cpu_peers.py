@@ -51,7 +51,7 @@ class Contestant:
 
     def __init__(self, label, core_type=None, **facts):
         self.label, self.core_type, self.core = label, core_type, None
-        self.samples, self.accuracies, self.peaks, self.description = {}, {}, [], ''
+        self.samples, self.accuracies, self.shares, self.peaks, self.description = {}, {}, {}, [], ''
         self.__dict__.update(facts)
 
     def environment(self, args, core):
@@ -102,8 +102,10 @@ class Gemm(Contestant):
         return lines
 
     def measure(self, args, env, products):
-        return {tuple(line[key] for key in ('dtype', 'op', 'm', 'n', 'k')): line['median_seconds']
-                for line in self.bench(args, env, products, args.repeat)}
+        of = {tuple(line[key] for key in ('dtype', 'op', 'm', 'n', 'k')): line for line in self.bench(args, env, products, args.repeat)}
+        for product, line in of.items():  # the loop of multiply-adds runs in turn with the product
+            self.shares.setdefault(product, []).append(line['share_of_peak'])
+        return {product: line['median_seconds'] for product, line in of.items()}
 
     def trial(self, args, env):
         return 2e-9 * 1024 ** 3 / self.bench(args, env, [TRIAL], 10)[0]['min_seconds']
@@ -144,18 +146,17 @@ def gemm(args):
     contestants = compete(args, list(gemm_contestants(args)), [products])
     peak = {dtype: statistics.median(line[dtype + '_gflops'] for c in contestants for line in c.peaks) for dtype in args.dtypes}
     args.write('peer_peak', threads=args.threads, **{dtype + '_gflops': rate for dtype, rate in peak.items()})
-    print('\nFMA peak: ' + ', '.join(f'{rate:.0f} GFLOP/s {dtype}' for dtype, rate in peak.items()))
+    print('\nFMA peak at best: ' + ', '.join(f'{rate:.0f} GFLOP/s {dtype}' for dtype, rate in peak.items()) + "; 'peak' is a share of what it is in turn with the product")
     print(f'\nop type {"m":>6} {"n":>6} {"k":>6}  {"contestant":16} {"GFLOP/s":>8} {"least":>8} {"most":>8} {"peak":>6} {"of best":>8}')
     for product in products:
         dtype, op, m, n, k = product
-        rates = {c.label: [2e-9 * m * n * k / seconds for seconds in c.samples[product]] for c in contestants}
+        rates = {c: [2e-9 * m * n * k / seconds for seconds in c.samples[product]] for c in contestants}
         best = max(statistics.median(rate) for rate in rates.values())
-        for label, of_rounds in rates.items():
-            rate, least, most = statistics.median(of_rounds), min(of_rounds), max(of_rounds)
-            print(f'{op} {dtype:4} {m:6} {n:6} {k:6}  {label:16} {rate:8.1f} {least:8.1f} {most:8.1f}'
-                  f' {rate / peak[dtype]:6.0%} {rate / best:8.0%}')
-            args.write('peer_gemm', contestant=label, dtype=dtype, op=op, m=m, n=n, k=k, threads=args.threads, gflops=rate,
-                       min_gflops=least, max_gflops=most, share_of_peak=rate / peak[dtype], rounds=of_rounds)
+        for c, of_rounds in rates.items():
+            rate, least, most, share = statistics.median(of_rounds), min(of_rounds), max(of_rounds), statistics.median(c.shares[product])
+            print(f'{op} {dtype:4} {m:6} {n:6} {k:6}  {c.label:16} {rate:8.1f} {least:8.1f} {most:8.1f} {share:6.0%} {rate / best:8.0%}')
+            args.write('peer_gemm', contestant=c.label, dtype=dtype, op=op, m=m, n=n, k=k, threads=args.threads, gflops=rate,
+                       min_gflops=least, max_gflops=most, share_of_peak=share, rounds=of_rounds)
 
 
 # --- epoch ---
