@@ -246,6 +246,7 @@ def choose_cores(args, contestants):
 
 def compete(args, contestants, items):
     """Those who were there to the end, each with a sample a round."""
+    print(f'{args.threads} thread{"s" * (args.threads > 1)}, medians of {args.rounds} process{"es" * (args.rounds > 1)} of each')
     playing = choose_cores(args, contestants)
     for turn in range(args.rounds):
         for item in items:

@@ -100,11 +100,15 @@ views() {
     rm "$log"
 }
 
-# peers: NumPy and PyTorch beside ours, only where it is asked for by name: six minutes, and Python packages (PYTHON names the interpreter)
+# peers: NumPy and PyTorch beside ours, only where it is asked for by name: 15 minutes, and Python packages (PYTHON names the interpreter)
 peers() {
     [[ " ${names[*]} " == *" peers-epoch "* ]] || return 0
+    local threads
     echo "  peers-epoch"
-    tests/bench/cpu_peers.py epoch --rounds 2 --ours tuned,openblas ${PYTHON:+--python "$PYTHON"} --out "$logs/peers-epoch.log" >"$logs/peers-epoch.txt"
+    for threads in 2 1; do
+        tests/bench/cpu_peers.py epoch --train "$train" --threads $threads --rounds "${ROUNDS:-2}" --ours tuned,openblas ${PYTHON:+--python "$PYTHON"} \
+            --out "$logs/peers-epoch-$threads.log"
+    done >"$logs/peers-epoch.txt"
 }
 
 # gemm_peers: CBLAS libraries beside ours, by name too: eight minutes. Their own benchmarks have warm operands, and so have these.
