@@ -37,7 +37,8 @@ struct tuned_plan {
     void *sums; /* as C: scratch, for sums over k that are not complete yet; NULL: C itself */
 };
 
-/* What will be read next, for a tile to ask for meanwhile: a line every few steps of k, and so many bytes on. */
+/* What will be read next, for a tile to ask for meanwhile: a line every few steps of k, and so many bytes on. With a pace of 0 the tile that reads B
+   where it is asks for the panel beside instead. (In two registers: more members, and a tile takes 4 % longer.) */
 struct tuned_stream {
     const char *at;
     size_t pace;
