@@ -12,7 +12,7 @@ static void open_engine(struct bench *bench, const char *engine, int threads, co
 }
 
 /* Networks of one to four layers; batches that are small or one image, that no tile divides, that take several blocks of k, and that threads share;
-   the last batch of an epoch is a part of one. */
+   blocks of k that begin inside a panel of the weights; the last batch of an epoch is a part of one. */
 static const char *const recipes[] = {
     "layers=784-10 batch-size=128 epochs=2",
     "layers=784-128-10 batch-size=128 epochs=2 weight-decay=0.01",
@@ -21,6 +21,7 @@ static const char *const recipes[] = {
     "layers=784-90-10 batch-size=600 epochs=6 momentum=0.9 weight-decay=0.001 lr=0.02",
     "layers=784-48-32-10 batch-size=1100 epochs=6 momentum=0.5 activation=sigmoid schedule=cosine",
     "layers=784-70-33-40-10 batch-size=1100 epochs=5 lr=0.2",
+    "layers=784-40-500-10 batch-size=100 epochs=1",
     "layers=42-50-40-30-4 batch-size=1 epochs=4 lr=0.001 activation=scaled-tanh init=uniform "
     "init-range=0.05 input-range=-1,1",
 };
@@ -87,9 +88,7 @@ static void threads_change_no_bit(void **state) {
 }
 
 /* One epoch, in calls of up to 1, 2, 3 .. steps, the third of which is asked to stop at once. */
-static void steps_in_pieces(void **state) {
-    (void)state;
-    static const char settings[] = "layers=784-40-10 batch-size=64 epochs=1 momentum=0.9";
+static void in_pieces(const char *settings) {
     struct bench whole, pieces;
     struct run_summary summary;
     open_engine(&whole, "fused", 2, settings);
@@ -113,17 +112,24 @@ static void steps_in_pieces(void **state) {
     bench_close(&pieces);
 }
 
+/* Between calls the weights are where they were. */
+static void steps_in_pieces(void **state) {
+    (void)state;
+    in_pieces("layers=784-40-10 batch-size=64 epochs=1 momentum=0.9");
+    in_pieces("layers=784-40-50-10 batch-size=64 epochs=1");
+}
+
 static void a_bad_step_changes_no_weight(void **state) {
     (void)state;
     struct bench bench;
     struct run_summary summary;
-    open_engine(&bench, "fused", 2, "layers=42-9-8-4 batch-size=16 epochs=2");
-    float *weight = bench.trainer.mlp.layer[1].weight, kept[72];
+    open_engine(&bench, "fused", 2, "layers=42-20-18-4 batch-size=16 epochs=2");
+    float *weight = bench.trainer.mlp.layer[1].weight, kept[20 * 18];
     memcpy(kept, weight, sizeof kept);
     weight[3] = NAN;
     assert_status(bench_run(&bench, &summary), STATUS_FAILED);
     assert_says(status_message(),
-                "epoch 1, step 1; it starts in layer 2 (9 to 8), whose weights are not finite");
+                "epoch 1, step 1; it starts in layer 2 (20 to 18), whose weights are not finite");
     weight[3] = kept[3];
     assert_memory_equal(kept, weight, sizeof kept);
     bench_close(&bench);

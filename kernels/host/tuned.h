@@ -33,6 +33,9 @@ struct tuned_plan {
     size_t tile_rows; /* at most */
     bool pack_a;      /* copy A to panels, a tile's rows at a time */
     bool streams;     /* C goes to memory past the caches */
+    /* 0; or B, or C, is a matrix W in panels: `code->cols` columns of all its rows, one below the other, then the next, with as many elements
+       each. What stands beside the last column is 0. */
+    size_t b_panel, c_panel;
     const struct tuned_update *update; /* NULL: C is the product */
     void *sums; /* as C: scratch, for sums over k that are not complete yet; NULL: C itself */
 };

@@ -13,6 +13,7 @@ enum { ALONE = 1024 };
 struct tuned_fused_layer {
     void *pre, *output, *grad; /* [batch][out]; pre == output unless the derivative needs both */
     void *gradient;            /* [in][out]: of the weights, while they are summed up */
+    void *panels; /* the weights as long as steps run, as tuned_plan.b_panel says; NULL: where they are */
 };
 
 struct tuned_fused_state {
@@ -33,6 +34,23 @@ struct tuned_fused_state {
 /* Is an update the product itself? */
 static inline bool is_plain(const struct fused_network *network) {
     return network->layer[0].weight_velocity == NULL && network->weight_decay == 0;
+}
+
+/* Are the weights of a layer kept in panels? Of a small batch: no product packs them then, and no two threads have parts of one page, whose lines
+   a processor fetches unasked. Not of what is narrow, which has other ways; nor where an update is more than the product. */
+static inline bool stays_in_panels(const struct fused_network *network, size_t l) {
+    const struct fused_layer *layer = &network->layer[l];
+    return network->batch <= ALONE && is_plain(network) && l + 1 < network->depth && layer->in > TUNED_FEW &&
+           layer->out > TUNED_FEW;
+}
+
+/* Elements of a panel, and how many there are. */
+static inline size_t panel_of(const struct tuned_fused_state *state, size_t l) {
+    return state->network.layer[l].in * state->code->cols;
+}
+
+static inline size_t panels_of(const struct tuned_fused_state *state, size_t l) {
+    return (state->network.layer[l].out + state->code->cols - 1) / state->code->cols;
 }
 
 /* As `run` of kernels/fused.h. */

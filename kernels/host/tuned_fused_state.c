@@ -26,6 +26,8 @@ static size_t lay_out(struct tuned_fused_state *state, char *base) {
         to->pre = activation_needs_input(layer->activation) ? take(base, &used, bytes) : to->output;
         to->grad = take(base, &used, bytes);
         if (!is_plain(network)) to->gradient = take(base, &used, layer->in * layer->out * size);
+        if (stays_in_panels(network, l))
+            to->panels = take(base, &used, panel_of(state, l) * panels_of(state, l) * size);
     }
     const size_t before = used;
     state->input = take(base, &used, batch * (network->features * size + 1));
