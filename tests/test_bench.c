@@ -168,6 +168,11 @@ static void wrong_ones_are_caught(void **state) {
     }
 }
 
+static bool has_own_threads(void *context) {
+    (void)context;
+    return true;
+}
+
 static void times_are_of_the_calls(void **state) {
     (void)state;
     const struct gemm_shape shape = {.op = GEMM_NN, .m = 128, .n = 128, .k = 128, .what = "square"};
@@ -185,6 +190,16 @@ static void times_are_of_the_calls(void **state) {
                 result.seconds.median <= result.seconds.max);
     assert_true(7 * result.seconds.min < wall);
     assert_true(one.seconds_per_flop[GEMM_F32][GEMM_NN] > 0);
+    one.rates.flops[GEMM_F32] = 1; /* at the start */
+    assert_status(contest_run(&contest, GEMM_F32, &shape, &result), STATUS_OK);
+    assert_true(result.peak > 1 && share_of_peak(&result) > 0); /* in turn */
+    struct gemm_backend other = *one.compute.backend;
+    other.own_threads = has_own_threads; /* that would spin beside those of the loop */
+    const struct gemm_backend *backend = one.compute.backend;
+    one.compute.backend = &other;
+    assert_status(contest_run(&contest, GEMM_F32, &shape, &result), STATUS_OK);
+    assert_true(result.peak == 1);
+    one.compute.backend = backend;
     contest.limit_seconds = 1e-9; /* now it is foreseen to take too long */
     assert_status(contest_run(&contest, GEMM_F32, &shape, &result), STATUS_OK);
     assert_int_equal(result.outcome, OUTCOME_LEFT_OUT);

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "kernels/host/tuned.h"
+
 static void open_engine(struct bench *bench, const char *engine, int threads, const char *settings) {
     char all[512];
     snprintf(all, sizeof all, "backend=tuned engine=%s threads=%d %s", engine, threads, settings);
@@ -20,8 +22,8 @@ static const char *const recipes[] = {
     "layers=784-64-40-50-26 batch-size=600 epochs=6 activation=tanh init=xavier",
     "layers=784-90-10 batch-size=600 epochs=6 momentum=0.9 weight-decay=0.001 lr=0.02",
     "layers=784-48-32-10 batch-size=1100 epochs=6 momentum=0.5 activation=sigmoid schedule=cosine",
-    "layers=784-70-33-40-10 batch-size=1100 epochs=5 lr=0.2",
     "layers=784-40-500-10 batch-size=100 epochs=1",
+    "layers=784-70-33-40-10 batch-size=1100 epochs=5 lr=0.2",
     "layers=42-50-40-30-4 batch-size=1 epochs=4 lr=0.001 activation=scaled-tanh init=uniform "
     "init-range=0.05 input-range=-1,1",
 };
@@ -52,12 +54,14 @@ static void losses_of_eager_in_float64(void **state) {
     (void)state;
     losses_of_eager(GEMM_F64, "auto", 1e-11);
     losses_of_eager(GEMM_F64, "portable", 1e-11);
+    if (tuned_avx2.usable()) losses_of_eager(GEMM_F64, "avx2", 1e-11);
 }
 
 static void losses_of_eager_in_float32(void **state) {
     (void)state;
     losses_of_eager(GEMM_F32, "auto", 1e-4);
     losses_of_eager(GEMM_F32, "portable", 1e-4);
+    if (tuned_avx2.usable()) losses_of_eager(GEMM_F32, "avx2", 1e-4);
 }
 
 /* Beside these, networks whose last layer alone is cut in blocks of k that a slice of the batch would not be cut in. */
@@ -119,6 +123,28 @@ static void steps_in_pieces(void **state) {
     in_pieces("layers=784-40-50-10 batch-size=64 epochs=1");
 }
 
+/* A step, half of every parameter, a step: by both engines. */
+static void weights_may_change_between_calls(void **state) {
+    (void)state;
+    struct bench bench[2];
+    for (int b = 0; b < 2; b++) {
+        open_engine(&bench[b], b ? "fused" : "eager", 2, "layers=784-40-50-10 batch-size=64 epochs=1");
+        struct trainer *trainer = &bench[b].trainer;
+        float *parameter = trainer->mlp.parameters;
+        trainer_begin_epoch(trainer);
+        for (size_t step = 0; step < 2; step++) {
+            size_t count = 1;
+            assert_status(trainer->engine->run(trainer, step, &count), STATUS_OK);
+            for (size_t i = 0; i < trainer->mlp.parameter_elements && step == 0; i++) parameter[i] *= 0.5F;
+        }
+    }
+    const float *eager = bench[0].trainer.mlp.parameters, *fused = bench[1].trainer.mlp.parameters;
+    for (size_t i = 0; i < bench[0].trainer.mlp.parameter_elements; i++)
+        assert_near(fused[i], eager[i], 1e-6);
+    bench_close(&bench[0]);
+    bench_close(&bench[1]);
+}
+
 static void a_bad_step_changes_no_weight(void **state) {
     (void)state;
     struct bench bench;
@@ -172,9 +198,13 @@ static void time_is_taken_apart(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses_of_eager_in_float64),   cmocka_unit_test(losses_of_eager_in_float32),
-        cmocka_unit_test(threads_change_no_bit),        cmocka_unit_test(steps_in_pieces),
-        cmocka_unit_test(a_bad_step_changes_no_weight), cmocka_unit_test(who_cannot_falls_back_and_says_so),
+        cmocka_unit_test(losses_of_eager_in_float64),
+        cmocka_unit_test(losses_of_eager_in_float32),
+        cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(steps_in_pieces),
+        cmocka_unit_test(weights_may_change_between_calls),
+        cmocka_unit_test(a_bad_step_changes_no_weight),
+        cmocka_unit_test(who_cannot_falls_back_and_says_so),
         cmocka_unit_test(time_is_taken_apart),
     };
     return cmocka_run_group_tests_name("fused", tests, NULL, NULL);

@@ -110,15 +110,15 @@ static double rate_of(const struct loop *loop, enum gemm_dtype dtype, size_t rou
     return flops * (double)rounds * threads / seconds_of(single ? loop->f32 : loop->f64, rounds, threads);
 }
 
-/* On one thread: found once. */
-static const struct loop *fastest(enum gemm_dtype dtype) {
+/* Found once, with as many threads as are asked for first. */
+static const struct loop *fastest(enum gemm_dtype dtype, int threads) {
     static const struct loop *found[GEMM_F64 + 1];
     if (found[dtype]) return found[dtype];
     const struct loop *best = loops;
     double most = 0;
     for (size_t i = 0; i < TRIALS * sizeof loops / sizeof *loops; i++) {
         const struct loop *loop = &loops[i / TRIALS];
-        const double rate = loop->usable() ? rate_of(loop, dtype, MOMENT, 1) : 0;
+        const double rate = loop->usable() ? rate_of(loop, dtype, MOMENT, threads) : 0;
         if (rate <= most) continue;
         most = rate;
         best = loop;
@@ -127,11 +127,11 @@ static const struct loop *fastest(enum gemm_dtype dtype) {
 }
 
 double host_peak_now(enum gemm_dtype dtype, int threads) {
-    return rate_of(fastest(dtype), dtype, MOMENT, threads);
+    return rate_of(fastest(dtype, threads), dtype, MOMENT, threads);
 }
 
 double host_peak(enum gemm_dtype dtype, int threads) {
-    const struct loop *loop = fastest(dtype);
+    const struct loop *loop = fastest(dtype, threads);
     double best = 0;
     for (int i = 0; i < REPEATS; i++) best = fmax(best, rate_of(loop, dtype, BURST, threads));
     return best;

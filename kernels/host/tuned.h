@@ -31,20 +31,24 @@ struct tuned_plan {
     size_t rows;      /* of a block of A; TUNED_TURNED: of C, whose transpose is computed at a time */
     bool by_panels;   /* all tiles of that block meet one panel of B, or all panels one tile */
     size_t tile_rows; /* at most */
-    bool pack_a;      /* copy A to panels, a tile's rows at a time */
+    bool pack_a;      /* copy A to panels */
     bool streams;     /* C goes to memory past the caches */
-    /* 0; or B, or C, is a matrix W in panels: `code->cols` columns of all its rows, one below the other, then the next, with as many elements
-       each. What stands beside the last column is 0. */
+    /* Of TUNED_TILES. 0; or B, or C, is in panels: `code->cols` columns of all rows, one below the other, then the next columns; and so
+       many elements has each. What stands beside the last column is 0. C has no epilogue, way back or update then. */
     size_t b_panel, c_panel;
     const struct tuned_update *update; /* NULL: C is the product */
     void *sums; /* as C: scratch, for sums over k that are not complete yet; NULL: C itself */
 };
 
-/* What will be read next, for a tile to ask for meanwhile: a line every few steps of k, and so many bytes on. With a pace of 0 the tile that reads B
-   where it is asks for the panel beside instead. (In two registers: more members, and a tile takes 4 % longer.) */
+/* What will be read next, for a tile to ask for meanwhile: a line every few steps of k, and `pace` bytes on; or one of two other paces. (It is passed in
+   two registers: with more members a tile takes 4 % longer.) */
 struct tuned_stream {
     const char *at;
     size_t pace;
+};
+enum {
+    TUNED_BESIDE, /* who reads B where it is asks for the same rows of the panel beside */
+    TUNED_NOTHING /* the same line again and again */
 };
 
 /* The most columns, or steps of k, that are few. */
@@ -98,6 +102,9 @@ struct tuned_plan tuned_plan_for(const struct tuned_code *code, const struct gem
    again in the next step. */
 struct tuned_plan tuned_plan_by_columns(const struct tuned_code *code, const struct gemm_call *call,
                                         size_t threads);
+
+/* So many rows of `cols` columns take half of the L2 cache, or less: at least one. */
+size_t tuned_rows_in_cache(const struct tuned_code *code, size_t cols);
 
 /* C^T = op(B)^T op(A)^T, without beta; where C is, is still to be said. */
 struct gemm_call tuned_turn(const struct gemm_call *call);

@@ -126,7 +126,7 @@ static size_t panel_if_kept(const struct worker *worker, size_t l) {
 }
 
 /* This worker's panels of all layers, from the weights or back to them. */
-static void move_weights(const struct worker *worker, bool back) {
+static void move_weights(const struct worker *worker, bool home) {
     const struct tuned_fused_state *state = worker->state;
     const size_t size = state->code->size, wide = state->code->cols;
     for (size_t l = 0; l < state->network.depth; l++) {
@@ -139,7 +139,7 @@ static void move_weights(const struct worker *worker, bool back) {
                 const size_t left = layer->out - p * wide, bytes = (left < wide ? left : wide) * size;
                 char *panel = (char *)state->layer[l].panels + (p * panel_of(state, l) + r * wide) * size,
                      *row = (char *)layer->weight + (r * layer->out + p * wide) * size;
-                memcpy(back ? row : panel, back ? panel : row, bytes);
+                memcpy(home ? row : panel, home ? panel : row, bytes);
             }
     }
 }
@@ -266,16 +266,17 @@ static void fetch(const struct worker *worker, size_t step) {
 }
 
 /* The last layer, its loss and the way back, for this worker's rows: some at a time, whose inputs are in the L2 cache still when their gradients
-   need them. */
+   need them. But all at once where there are many classes, for each of the products packs W. */
 static void turn(struct worker *worker, size_t rows) {
-    enum { SOME = 128 };
     const struct tuned_fused_state *state = worker->state;
     const struct fused_network *network = &state->network;
     const size_t last = network->depth - 1, end = begin(rows, worker->team, worker->me + 1);
+    const struct fused_layer *layer = &network->layer[last];
+    const size_t some = layer->out > TUNED_FEW ? rows : tuned_rows_in_cache(state->code, layer->in);
     size_t correct = 0;
     bool finite = true;
-    for (size_t first = begin(rows, worker->team, worker->me); first < end; first += SOME) {
-        const size_t stop = end - first < SOME ? end : first + SOME;
+    for (size_t first = begin(rows, worker->team, worker->me); first < end; first += some) {
+        const size_t stop = end - first < some ? end : first + some;
         forward(worker, last, rows, first, stop, true);
         lap(worker, LAP_GEMM(GEMM_NN, last));
         finite &= network->dtype == GEMM_F32
@@ -348,7 +349,7 @@ size_t tuned_fused_run(void *opaque, size_t first, size_t count, const volatile 
     (void)threads; /* without OpenMP */
     const double start = now();
     double end =
-        start; /* of the last lap: what comes before the first and after it is waiting for the team */
+        start; /* of the last lap: what comes after it are weights that go home, and waiting for the team */
 #pragma omp parallel num_threads(threads)
     {
         struct worker worker = {.state = state, .team = 1, .last = start, .stop = stop, .halt = &halt};
@@ -358,6 +359,7 @@ size_t tuned_fused_run(void *opaque, size_t first, size_t count, const volatile 
 #endif
         worker.times = worker.me == 0 ? times : NULL;
         move_weights(&worker, false);
+        lap(&worker, LAP_ELEMENTWISE);
         fetch(&worker, first);
         wait_for_all();
         lap(&worker, LAP_BATCH);

@@ -148,6 +148,10 @@ static void block(struct tuned_plan *plan, const struct tuned_code *code, const 
     plan->keep_b = plan->rows < rows && cols * plan->depth <= tuned_b_elements(code);
 }
 
+size_t tuned_rows_in_cache(const struct tuned_code *code, size_t cols) {
+    return larger(level2() / 2 / code->size / cols, 1);
+}
+
 /* --- narrow products --- */
 
 static const size_t SPREAD = 5;         /* vectors of k that pay for adding up their lanes */

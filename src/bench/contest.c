@@ -144,11 +144,20 @@ static enum status leave(const struct contest *contest, struct entry *entry) {
     return STATUS_OK;
 }
 
+/* On the host, unless the backend has threads of its own: those of the loop would spin beside them. */
+static bool measures_peak_now(const struct entry *entry) {
+    const struct compute *compute = entry->problem.compute;
+    const struct gemm_backend *backend = compute->backend;
+    const bool own_threads = backend->own_threads && backend->own_threads(compute->context);
+    return has_peak(entry) && backend->device == GEMM_ON_HOST && compute->device.driver->peak_now &&
+           !own_threads;
+}
+
 /* One sample, and the peak at the clock that it leaves behind. */
 static enum status take_sample(struct entry *entry, size_t sample) {
     struct device *device = &entry->problem.compute->device;
     const enum status status = problem_time(&entry->problem, entry->calls, &entry->samples[sample]);
-    if (status || !device->driver->peak_now || !has_peak(entry)) return status;
+    if (status || !measures_peak_now(entry)) return status;
     return device->driver->peak_now(device, entry->problem.call.dtype, &entry->peaks[sample]);
 }
 

@@ -33,12 +33,17 @@ struct result {
     /* Of OUTCOME_RIGHT alone. */
     struct statistics seconds; /* of a call */
     double flops, bytes;       /* of a call; the bytes of A, B and C once */
-    double peak;     /* of a multiply-add loop, flops a second: in turn with the calls where the clock
-                                  depends on them (median), else at the start; 0 if unknown */
+    double peak;     /* flops a second of a multiply-add loop: on the host the median in turn with the
+                                  calls, unless the backend has threads of its own; else at the start; 0: unknown */
     double h2d, d2h; /* seconds to copy A and B there and C back; 0 on the host */
     struct gemm_kernel kernel[CONTEST_MOST_KERNELS];
     size_t kernels;
 };
+
+/* Of the peak; 0 if that is unknown. */
+static inline double share_of_peak(const struct result *result) {
+    return result->peak > 0 ? result->flops / result->seconds.median / result->peak : 0;
+}
 
 struct contest {
     struct contestant *contestants;

@@ -77,7 +77,7 @@ static void add_times(cJSON *line, const struct contestant *contestant, const st
     cJSON_AddNumberToObject(line, "gflops", 1e-9 * result->flops / seconds->median);
     if (result->peak > 0) {
         cJSON_AddNumberToObject(line, "peak_gflops", 1e-9 * result->peak);
-        cJSON_AddNumberToObject(line, "share_of_peak", result->flops / seconds->median / result->peak);
+        cJSON_AddNumberToObject(line, "share_of_peak", share_of_peak(result));
     }
     cJSON_AddNumberToObject(line, "bytes", result->bytes);
     if (contestant->compute.backend->device != GEMM_ON_HOST) {

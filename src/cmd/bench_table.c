@@ -12,7 +12,7 @@ void bench_print_header(const struct contestants *contestants) {
     for (size_t i = 0; i < contestants->count; i++) {
         const struct compute *compute = &contestants->list[i].compute;
         const struct rates *rates = &contestants->list[i].rates;
-        printf("%-*s %s%s%s; measured peak %.0f GFLOP/s f32, %.0f f64, copies %.1f GB/s\n", BENCH_LABEL,
+        printf("%-*s %s%s%s; peak at best %.0f GFLOP/s f32, %.0f f64, copies %.1f GB/s\n", BENCH_LABEL,
                contestants->list[i].label, compute->description, compute->gpu[0] ? ", " : "", compute->gpu,
                1e-9 * rates->flops[GEMM_F32], 1e-9 * rates->flops[GEMM_F64], 1e-9 * rates->bandwidth);
     }
@@ -40,7 +40,7 @@ void bench_print_result(const struct contestant *who, enum gemm_dtype dtype, con
            text_seconds(result->seconds.min).text, text_seconds(result->seconds.max).text,
            1e-9 * result->flops / result->seconds.median);
     if (result->peak > 0) {
-        printf(" %4.0f %%", 100 * result->flops / result->seconds.median / result->peak);
+        printf(" %4.0f %%", 100 * share_of_peak(result));
     } else {
         printf(" %6s", "-");
     }

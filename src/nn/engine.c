@@ -82,12 +82,12 @@ const struct engine engine_graph = {.name = "graph",
 
 /* --- fused --- */
 
-/* Of one call on the host: about as long as nobody who watches would wait. The backend looks at trainer->stop itself, step by step. */
+/* Of one call on the host: about as long as somebody who watches does not call waiting. The backend looks at trainer->stop itself, step by step. */
 static const double HOST_SECONDS = 0.2;
 
 static size_t next_stride(double seconds, size_t steps) {
     const double fit = HOST_SECONDS * (double)steps / fmax(seconds, 1e-9);
-    return fit < 1 ? 1 : (size_t)fit;
+    return fit < 1 ? 1 : fit > LONGEST_LAUNCH ? LONGEST_LAUNCH : (size_t)fit;
 }
 
 static struct fused_network network_of(const struct trainer *trainer) {

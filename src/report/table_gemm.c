@@ -73,7 +73,8 @@ static void product_cells(struct table *table, const cJSON *line) {
 
 void tables_gemm(struct table *table, const struct selection *rows) {
     struct pivot pivot;
-    table_open(table, "GFLOP/s of each product, and in brackets the share of the machine's measured peak.");
+    table_open(table, "GFLOP/s of each product, and in brackets the share of the measured peak: on the host "
+                      "of what it is in turn with the product.");
     table_column(table, COLUMN_TEXT, "op");
     table_column(table, COLUMN_TEXT, "dtype");
     table_column(table, COLUMN_NUMBER, "m x n x k");

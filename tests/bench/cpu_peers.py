@@ -102,7 +102,8 @@ class Gemm(Contestant):
         return lines
 
     def measure(self, args, env, products):
-        of = {tuple(line[key] for key in ('dtype', 'op', 'm', 'n', 'k')): line for line in self.bench(args, env, products, args.repeat)}
+        of = {tuple(line[key] for key in ('dtype', 'op', 'm', 'n', 'k')): line
+              for line in self.bench(args, env, products, args.repeat)}
         for product, line in of.items():  # the loop of multiply-adds runs in turn with the product
             self.shares.setdefault(product, []).append(line['share_of_peak'])
         return {product: line['median_seconds'] for product, line in of.items()}
@@ -146,7 +147,8 @@ def gemm(args):
     contestants = compete(args, list(gemm_contestants(args)), [products])
     peak = {dtype: statistics.median(line[dtype + '_gflops'] for c in contestants for line in c.peaks) for dtype in args.dtypes}
     args.write('peer_peak', threads=args.threads, **{dtype + '_gflops': rate for dtype, rate in peak.items()})
-    print('\nFMA peak at best: ' + ', '.join(f'{rate:.0f} GFLOP/s {dtype}' for dtype, rate in peak.items()) + "; 'peak' is a share of what it is in turn with the product")
+    print('\nFMA peak at best: ' + ', '.join(f'{rate:.0f} GFLOP/s {dtype}' for dtype, rate in peak.items())
+          + "; 'peak' is a share of what it is in turn with the product")
     print(f'\nop type {"m":>6} {"n":>6} {"k":>6}  {"contestant":16} {"GFLOP/s":>8} {"least":>8} {"most":>8} {"peak":>6} {"of best":>8}')
     for product in products:
         dtype, op, m, n, k = product

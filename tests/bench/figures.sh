@@ -100,12 +100,18 @@ views() {
     rm "$log"
 }
 
+# cores: two, where there are two, and one
+cores() {
+    [ "$(nproc)" -lt 2 ] || echo 2
+    echo 1
+}
+
 # peers: NumPy and PyTorch beside ours, only where it is asked for by name: 15 minutes, and Python packages (PYTHON names the interpreter)
 peers() {
     [[ " ${names[*]} " == *" peers-epoch "* ]] || return 0
     local threads
     echo "  peers-epoch"
-    for threads in 2 1; do
+    for threads in $(cores); do
         tests/bench/cpu_peers.py epoch --train "$train" --threads $threads --rounds "${ROUNDS:-2}" --ours tuned,openblas ${PYTHON:+--python "$PYTHON"} \
             --out "$logs/peers-epoch-$threads.log"
     done >"$logs/peers-epoch.txt"
@@ -116,7 +122,7 @@ gemm_peers() {
     [[ " ${names[*]} " == *" peers-gemm "* ]] || return 0
     local threads
     echo "  peers-gemm"
-    for threads in 1 2; do
+    for threads in $(cores); do
         tests/bench/cpu_peers.py gemm --train "$train" --operands warm --threads $threads --rounds "${ROUNDS:-2}" --sizes 1024,2048 --out "$logs/peers-gemm-$threads.log"
     done >"$logs/peers-gemm.txt"
 }
