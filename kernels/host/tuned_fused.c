@@ -9,7 +9,7 @@
               columns of W as before, so they stay in its cache.
    Weights    of a small batch in panels from step to step, and back in their place after each call: forward reads them as they are, and the
               update writes whole lines of one thread. As rows, half of each page belongs to another thread, whose lines the prefetchers
-              fetched: two threads took 13 % longer.
+              fetched: two threads took 8 % longer.
    Pixels     every thread converts a small batch for itself: 100 KB of uint8 are read faster than 400 KB of another core's floats.
    Floor      784-128-10 at batch 128: 52 MFLOP, 148 us on two threads of 177 GFLOP/s each; 3 barriers, 1 us; pixels, 3 us.
    Same bits  for any number of threads: every sum has one order.

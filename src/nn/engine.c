@@ -82,7 +82,7 @@ const struct engine engine_graph = {.name = "graph",
 
 /* --- fused --- */
 
-/* Of one call on the host: about as long as somebody who watches does not call waiting. The backend looks at trainer->stop itself, step by step. */
+/* Of one call on the host: often enough to show progress. The backend looks at trainer->stop itself, step by step. */
 static const double HOST_SECONDS = 0.2;
 
 static size_t next_stride(double seconds, size_t steps) {

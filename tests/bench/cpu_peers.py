@@ -155,8 +155,10 @@ def gemm(args):
         rates = {c: [2e-9 * m * n * k / seconds for seconds in c.samples[product]] for c in contestants}
         best = max(statistics.median(rate) for rate in rates.values())
         for c, of_rounds in rates.items():
-            rate, least, most, share = statistics.median(of_rounds), min(of_rounds), max(of_rounds), statistics.median(c.shares[product])
-            print(f'{op} {dtype:4} {m:6} {n:6} {k:6}  {c.label:16} {rate:8.1f} {least:8.1f} {most:8.1f} {share:6.0%} {rate / best:8.0%}')
+            rate, least, most = statistics.median(of_rounds), min(of_rounds), max(of_rounds)
+            share = statistics.median(c.shares[product])
+            print(f'{op} {dtype:4} {m:6} {n:6} {k:6}  {c.label:16} {rate:8.1f} {least:8.1f} {most:8.1f}'
+                  f' {share:6.0%} {rate / best:8.0%}')
             args.write('peer_gemm', contestant=c.label, dtype=dtype, op=op, m=m, n=n, k=k, threads=args.threads, gflops=rate,
                        min_gflops=least, max_gflops=most, share_of_peak=share, rounds=of_rounds)
 
@@ -248,7 +250,8 @@ def choose_cores(args, contestants):
 
 def compete(args, contestants, items):
     """Those who were there to the end, each with a sample a round."""
-    print(f'{args.threads} thread{"s" * (args.threads > 1)}, medians of {args.rounds} process{"es" * (args.rounds > 1)} of each')
+    print(f'{args.threads} thread{"s" * (args.threads > 1)},'
+          f' medians of {args.rounds} process{"es" * (args.rounds > 1)} of each')
     playing = choose_cores(args, contestants)
     for turn in range(args.rounds):
         for item in items:
