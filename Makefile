@@ -77,10 +77,10 @@ LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(OPENBLAS_LIBS)) -lcjson -lz -lm -
 
 # --- sources: every file of a folder belongs to the program, but for backends whose library is missing ---
 
-SOURCES := $(wildcard src/*/*.c kernels/host/*.c)
-SOURCES := $(if $(HAVE_OPENBLAS),$(SOURCES),$(filter-out kernels/host/openblas.c,$(SOURCES)))
-SOURCES := $(if $(HAVE_OPENMP),$(SOURCES),$(filter-out kernels/host/openmp.c,$(SOURCES)))
-CUDA_SOURCES := $(if $(HAVE_CUDA),$(wildcard kernels/cuda/*.cu src/device/*.cu))
+SOURCES := $(wildcard src/*/*.c kernels/host/*/*.c)
+SOURCES := $(if $(HAVE_OPENBLAS),$(SOURCES),$(filter-out kernels/host/gemm/openblas.c,$(SOURCES)))
+SOURCES := $(if $(HAVE_OPENMP),$(SOURCES),$(filter-out kernels/host/gemm/openmp.c,$(SOURCES)))
+CUDA_SOURCES := $(if $(HAVE_CUDA),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu src/device/*.cu))
 OBJECTS := $(SOURCES:%.c=$(B)/%.o) $(CUDA_SOURCES:%.cu=$(B)/%.cu.o)
 # WITHOUT=measure leaves tests/test_measure.c out
 TESTS := $(filter-out $(WITHOUT:%=$(B)/tests/test_%),$(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c)))

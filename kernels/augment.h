@@ -1,5 +1,5 @@
-/* Augmentation: images deformed anew for every epoch. This file says what is computed, for every device; kernels/host/augment.c and
-   kernels/cuda/augment.cu say in which order and by whom.
+/* Augmentation: images deformed anew for every epoch. This file says what is computed, for every device; kernels/host/ops/augment.c and
+   kernels/cuda/ops/augment.cu say in which order and by whom.
 
    A pixel (x, y) of the result is read from the original at
 

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "kernels/host/tuned.h"
+#include "kernels/host/tuned/tuned.h"
 
 static void open_engine(struct bench *bench, const char *engine, int threads, const char *settings) {
     char all[512];

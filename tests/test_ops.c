@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/host/ops.h"
+#include "kernels/host/ops/ops.h"
 
 static struct host_ops_context context = {.threads = 3};
 

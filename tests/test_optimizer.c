@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/host/ops.h"
+#include "kernels/host/ops/ops.h"
 #include "src/nn/optimizer.h"
 #include "src/nn/schedule.h"
 

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/host/ops.h"
+#include "kernels/host/ops/ops.h"
 #include "src/backend/registry.h"
 #include "src/base/philox.h"
 #include "src/nn/mlp.h"

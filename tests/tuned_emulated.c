@@ -4,7 +4,7 @@
 
 /* The very tile of tuned_avx512bf16.c where this is compiled for such registers; else, and under slow tools, a small one. */
 #if defined(__AVX512F__) && !defined(__SANITIZE_ADDRESS__)
-#    include "kernels/host/tuned_avx512.inc"
+#    include "kernels/host/tuned/tuned_avx512.inc"
 #else
 #    define BYTES 16
 #    define LANES_F32 4
@@ -32,7 +32,7 @@ static inline __attribute__((always_inline)) lanes dot(lanes sum, float x, lanes
 }
 
 #define DOT(sum, x, row) dot(sum, x, row)
-#include "kernels/host/tuned_isa.inc"
+#include "kernels/host/tuned/tuned_isa.inc"
 
 static bool usable(void) {
     return true;

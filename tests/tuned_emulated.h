@@ -3,7 +3,7 @@
 #ifndef TESSERA_TESTS_TUNED_EMULATED_H
 #define TESSERA_TESTS_TUNED_EMULATED_H
 
-#include "kernels/host/tuned.h"
+#include "kernels/host/tuned/tuned.h"
 
 extern const struct tuned_isa tuned_emulated;
 

@@ -1,7 +1,7 @@
 /* The slots that the hand-written CUDA backends fill alike, and the description of a launch. */
 #include <stdlib.h>
 
-#include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/gemm/gemm.cuh"
 
 /* Networks that train at once have two streams each; streams that share a queue to the GPU wait for each other, and there are 8 queues
    unless CUDA is told otherwise before its first call. */

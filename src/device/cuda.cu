@@ -1,9 +1,9 @@
-/* A CUDA device: its memory, one stream, events for the time of each op, the ops of kernels/cuda/ops.cu, captured graphs. */
+/* A CUDA device: its memory, one stream, events for the time of each op, the ops of kernels/cuda/ops/ops.cu, captured graphs. */
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 
-#include "kernels/cuda/ops.cuh"
-#include "kernels/cuda/peak.cuh"
+#include "kernels/cuda/ops/ops.cuh"
+#include "kernels/cuda/gemm/peak.cuh"
 extern "C" {
 #include "src/base/text.h"
 #include "src/device/device.h"

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/host/ops.h"
-#include "kernels/host/pages.h"
-#include "kernels/host/peak.h"
+#include "kernels/host/ops/ops.h"
+#include "kernels/host/tuned/pages.h"
+#include "kernels/host/gemm/peak.h"
 #include "src/base/platform.h"
 #include "src/base/text.h"
 #include "src/device/device.h"

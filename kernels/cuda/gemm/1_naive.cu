@@ -1,0 +1,43 @@
+/* cuda-naive: one thread an element of C, rows along x: the way a first CUDA program does it.
+
+   Idea       none: the three loops of kernels/host/gemm/serial.c with the outer two made threads.
+   Bound by   memory transactions. Neighbouring threads (x) hold neighbouring rows, so that a warp reads 32 different rows of A
+              and writes 32 different rows of C: each 4-byte access moves a 32-byte sector, 8 times the bytes.
+              2 loads per multiply-add: 4 bytes a flop in float32, where the chip has 0.05.
+   Series     1. naive  2. coalesced.cu  3. shmem.cu  4. tuned.cu  5. cublas.cu
+   Run        ./train --backend cuda-naive */
+#include "kernels/cuda/gemm/gemm.cuh"
+
+enum { SIDE = 16 };
+
+template <typename T> __global__ void naive_kernel(strided_gemm<T> g) {
+    const size_t i = (size_t)blockIdx.x * SIDE + threadIdx.x;
+    for (size_t j = (size_t)blockIdx.y * SIDE + threadIdx.y; j < g.n; j += (size_t)gridDim.y * SIDE) {
+        if (i >= g.m) return;
+        T sum = 0;
+        for (size_t p = 0; p < g.k; p++)
+            sum += g.a[i * g.a_row + p * g.a_col] * g.b[p * g.b_row + j * g.b_col];
+        g.store(i, j, sum);
+    }
+}
+
+static void naive_launches(const cuda_gemm_context *context, const gemm_call &call, cuda_launcher &launcher) {
+    (void)context;
+    const dim3 grid(blocks_for(call.m, SIDE), grid_y(call.n, SIDE)), block(SIDE, SIDE);
+    with_real(call.dtype, [&]<typename T>() {
+        launch(launcher, "naive_kernel", naive_kernel<T>, grid, block, 0, strided_gemm<T>(call));
+    });
+}
+
+extern "C" const struct gemm_backend gemm_cuda_naive = {
+    .name = "cuda-naive",
+    .summary = "one thread an element, rows along x: uncoalesced",
+    .device = GEMM_ON_CUDA,
+    .probe = cuda_gemm_probe,
+    .create = cuda_gemm_create,
+    .destroy = cuda_gemm_destroy,
+    .supports = cuda_gemm_supports,
+    .gemm = cuda_gemm_run<naive_launches>,
+    .kernels = cuda_gemm_kernels<naive_launches>,
+    .error = cuda_gemm_error,
+};

@@ -1,0 +1,134 @@
+/* cublas: NVIDIA's library.
+
+   Idea       hand the call to cublasGemmEx. cuBLAS is column-major: a row-major matrix read so is its transpose, hence
+              C^T = op(B)^T op(A)^T, which is the same call with A and B (and m and n) exchanged and nothing copied.
+   Precision  true float32 unless the user asks: tf32 rounds the operands to 10 bits of mantissa on their way into the tensor
+              cores; bf16 operands come as such. Both accumulate in float32, split sums too.
+   Bound by   flops for large shapes; for small ones by launch latency and too few tiles for the SMs.
+   Series     1. naive.cu  2. coalesced.cu  3. shmem.cu  4. tuned.cu  5. cublas
+   Run        ./train --backend cublas --precision f32|tf32|bf16 */
+#include <cublas_v2.h>
+#include <limits.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/gemm/gemm.cuh"
+
+/* cuBLAS's own recommendation for Hopper; ours, so that a captured graph never allocates. */
+static const size_t WORKSPACE = (size_t)32 << 20;
+
+struct cublas_context {
+    cublasHandle_t handle;
+    cublasComputeType_t compute; /* of float32 calls */
+    void *workspace;
+    cuda_fault fault;
+};
+
+static bool noted(cublas_context *context, cublasStatus_t status, const char *call, int line) {
+    if (status == CUBLAS_STATUS_SUCCESS) return true;
+    if (!context->fault.message[0])
+        snprintf(context->fault.message, sizeof context->fault.message, "%s:%d: %s: %s", __FILE__, line, call,
+                 cublasGetStatusString(status));
+    return false;
+}
+#define CUBLAS_TRY(context, call) noted(context, call, #call, __LINE__)
+
+static void cublas_destroy(void *opaque) {
+    cublas_context *context = (cublas_context *)opaque;
+    if (context->handle) cublasDestroy(context->handle);
+    cudaFree(context->workspace);
+    free(context);
+}
+
+static bool open_handle(cublas_context *context, cudaStream_t stream) {
+    return CUBLAS_TRY(context, cublasCreate(&context->handle)) &&
+           CUBLAS_TRY(context, cublasSetStream(context->handle, stream)) &&
+           CUDA_TRY(&context->fault, cudaMalloc(&context->workspace, WORKSPACE)) &&
+           CUBLAS_TRY(context, cublasSetWorkspace(context->handle, context->workspace, WORKSPACE)) &&
+           CUBLAS_TRY(context,
+                      cublasSetMathMode(context->handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
+}
+
+static void *cublas_create(const struct gemm_options *options, char *why, size_t size) {
+    cublas_context *context = (cublas_context *)calloc(1, sizeof *context);
+    if (!context) {
+        snprintf(why, size, "out of memory");
+        return NULL;
+    }
+    context->compute = options->precision == GEMM_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    if (open_handle(context, (cudaStream_t)options->stream)) return context;
+    snprintf(why, size, "%s", context->fault.message);
+    cublas_destroy(context);
+    return NULL;
+}
+
+static bool cublas_supports(enum gemm_dtype dtype, enum gemm_op op) {
+    (void)dtype;
+    (void)op;
+    return true;
+}
+
+static bool fits_int(const struct gemm_call *call) {
+    const size_t limit = INT_MAX;
+    return call->m <= limit && call->n <= limit && call->k <= limit && call->lda <= limit &&
+           call->ldb <= limit && call->ldc <= limit;
+}
+
+/* cuBLAS wants 1 or more, even for a matrix without columns. */
+static int leading(size_t ld) {
+    return ld ? (int)ld : 1;
+}
+
+static cudaDataType_t type_of(enum gemm_dtype dtype) {
+    return dtype == GEMM_F32 ? CUDA_R_32F : dtype == GEMM_F64 ? CUDA_R_64F : CUDA_R_16BF;
+}
+
+static cublasComputeType_t compute_of(const cublas_context *context, enum gemm_dtype dtype) {
+    return dtype == GEMM_F32 ? context->compute : dtype == GEMM_F64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
+}
+
+static enum gemm_status cublas_gemm(void *opaque, const struct gemm_call *call) {
+    cublas_context *context = (cublas_context *)opaque;
+    if (!fits_int(call) || call->epilogue || call->backward) return GEMM_UNSUPPORTED;
+    const bool ta = gemm_transposes_a(call->op), tb = gemm_transposes_b(call->op);
+    const bool single = call->dtype != GEMM_F64;
+    const cudaDataType_t type = type_of(call->dtype), c_type = call->c_f32 ? CUDA_R_32F : type;
+    const float alpha_f32 = (float)call->alpha, beta_f32 = (float)call->beta;
+    const void *alpha = single ? (const void *)&alpha_f32 : &call->alpha,
+               *beta = single ? (const void *)&beta_f32 : &call->beta;
+    const bool done = CUBLAS_TRY(
+        context, cublasGemmEx(context->handle, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N,
+                              (int)call->n, (int)call->m, (int)call->k, alpha, call->b, type,
+                              leading(call->ldb), call->a, type, leading(call->lda), beta, call->c, c_type,
+                              leading(call->ldc), compute_of(context, call->dtype), CUBLAS_GEMM_DEFAULT));
+    return done ? GEMM_OK : GEMM_FAILED;
+}
+
+static void cublas_describe(void *opaque, char *text, size_t size) {
+    const cublas_context *context = (const cublas_context *)opaque;
+    int version = 0;
+    cublasGetVersion(context->handle, &version);
+    snprintf(text, size, "cuBLAS %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+}
+
+static bool cublas_takes_precision(enum gemm_precision precision) {
+    (void)precision;
+    return true;
+}
+
+static const char *cublas_error(void *opaque) {
+    return ((cublas_context *)opaque)->fault.message;
+}
+
+extern "C" const struct gemm_backend gemm_cublas = {
+    .name = "cublas",
+    .summary = "NVIDIA cuBLAS",
+    .device = GEMM_ON_CUDA,
+    .probe = cuda_gemm_probe,
+    .create = cublas_create,
+    .destroy = cublas_destroy,
+    .supports = cublas_supports,
+    .gemm = cublas_gemm,
+    .takes_precision = cublas_takes_precision,
+    .describe = cublas_describe,
+    .error = cublas_error,
+};

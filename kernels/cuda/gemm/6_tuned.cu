@@ -1,0 +1,126 @@
+/* cuda-tuned: own kernels for the shapes where libraries fail, cuBLAS for the others.
+
+   Idea       a training step on MNIST has products that a general library is built for (2048 x 2048 and larger) and others:
+              an output layer of 10 columns, which is a pass over memory and no matrix product (narrow.cu), and the small batch,
+              which is all latency (small.cu). Each kernel adds bias and activation while C is in registers.
+   Bound by   see there.
+   Series     1. naive.cu  2. coalesced.cu  3. shmem.cu  4. tuned  5. cublas.cu
+   Run        ./train --backend cuda-tuned --precision f32|tf32|bf16 */
+#include "kernels/cuda/gemm/6_tuned.cuh"
+
+#include <stdlib.h>
+
+#include "kernels/cuda/gemm/gemm.cuh"
+
+extern "C" const struct gemm_backend gemm_cublas;
+
+static void tuned_destroy(void *opaque) {
+    tuned_context *context = (tuned_context *)opaque;
+    if (context->library) gemm_cublas.destroy(context->library);
+    reduction_close(&context->reduction);
+    free(context);
+}
+
+static bool open_parts(tuned_context *context, const struct gemm_options *options, char *why, size_t size) {
+    int device = 0;
+    context->stream = (cudaStream_t)options->stream;
+    context->library = gemm_cublas.create(options, why, size);
+    if (!context->library) return false;
+    const auto ask = [&](int *value, cudaDeviceAttr attribute) {
+        return CUDA_TRY(&context->fault, cudaDeviceGetAttribute(value, attribute, device));
+    };
+    const bool open = CUDA_TRY(&context->fault, cudaGetDevice(&device)) &&
+                      ask(&context->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin) &&
+                      ask(&context->processors, cudaDevAttrMultiProcessorCount) &&
+                      ask(&context->major, cudaDevAttrComputeCapabilityMajor) &&
+                      reduction_open(&context->reduction, &context->fault) && small_prepare(context);
+    if (!open) snprintf(why, size, "%s", context->fault.message);
+    return open;
+}
+
+static void *tuned_create(const struct gemm_options *options, char *why, size_t size) {
+    tuned_context *context = (tuned_context *)calloc(1, sizeof *context);
+    if (!context) {
+        snprintf(why, size, "out of memory");
+        return NULL;
+    }
+    if (open_parts(context, options, why, size)) return context;
+    tuned_destroy(context);
+    return NULL;
+}
+
+static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
+    (void)dtype;
+    return op != GEMM_TT;
+}
+
+enum way { NARROW, SMALL, LIBRARY };
+
+static enum way choose(const tuned_context *context, const struct gemm_call *call) {
+    if (context->major >= 8 && context->shared_bytes >= NARROW_SHARED && narrow_takes(call)) return NARROW;
+    return small_takes(call) ? SMALL : LIBRARY;
+}
+
+static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
+    const enum way way = choose((tuned_context *)opaque, call);
+    if (call->backward) return way == SMALL || (way == NARROW && narrow_fuses_backward(call));
+    return way == SMALL || (way == NARROW && call->op == GEMM_NN);
+}
+
+/* False if the call is one for the library. */
+static bool launch_own(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
+    const enum way way = choose(context, call);
+    if (way == NARROW) narrow_gemm(context, call, launcher);
+    if (way == SMALL) small_gemm(context, call, launcher);
+    return way != LIBRARY;
+}
+
+static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
+    tuned_context *context = (tuned_context *)opaque;
+    if (call->m == 0 || call->n == 0) return GEMM_OK;
+    if ((call->epilogue || call->backward) && !tuned_fuses(opaque, call)) return GEMM_UNSUPPORTED;
+    cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
+    if (!launch_own(context, call, launcher)) return gemm_cublas.gemm(context->library, call);
+    return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
+}
+
+/* None where the library is called: what it launches is its own business. */
+static size_t tuned_kernels(void *opaque, const struct gemm_call *call, struct gemm_kernel *list,
+                            size_t size) {
+    tuned_context *context = (tuned_context *)opaque;
+    cuda_launcher launcher = {.fault = &context->fault, .describe = true, .list = list, .size = size};
+    if (call->m && call->n && tuned_supports(call->dtype, call->op)) launch_own(context, call, launcher);
+    return launcher.count;
+}
+
+static void tuned_describe(void *opaque, char *text, size_t size) {
+    const int written = snprintf(text, size, "own kernels for narrow and small products, else ");
+    if (written > 0 && (size_t)written < size)
+        gemm_cublas.describe(((tuned_context *)opaque)->library, text + written, size - (size_t)written);
+}
+
+static bool tuned_takes_precision(enum gemm_precision precision) {
+    return gemm_cublas.takes_precision(precision);
+}
+
+static const char *tuned_error(void *opaque) {
+    const tuned_context *context = (const tuned_context *)opaque;
+    return context->fault.message[0] ? context->fault.message : gemm_cublas.error(context->library);
+}
+
+extern "C" const struct gemm_backend gemm_cuda_tuned = {
+    .name = "cuda-tuned",
+    .summary = "own kernels for narrow and small products, cuBLAS for the others",
+    .device = GEMM_ON_CUDA,
+    .probe = cuda_gemm_probe,
+    .create = tuned_create,
+    .destroy = tuned_destroy,
+    .supports = tuned_supports,
+    .gemm = tuned_gemm,
+    .takes_precision = tuned_takes_precision,
+    .fuses = tuned_fuses,
+    .describe = tuned_describe,
+    .kernels = tuned_kernels,
+    .error = tuned_error,
+    .fused = &cuda_fused,
+};

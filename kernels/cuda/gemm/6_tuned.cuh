@@ -1,0 +1,116 @@
+/* The own kernels of cuda-tuned: which calls each takes, and the calls. */
+#ifndef TESSERA_KERNELS_CUDA_GEMM_TUNED_CUH
+#define TESSERA_KERNELS_CUDA_GEMM_TUNED_CUH
+
+extern "C" {
+#include "kernels/gemm.h"
+}
+#include "kernels/cuda/ops/element.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops/reduce.cuh"
+
+struct tuned_context {
+    cudaStream_t stream;
+    struct cuda_fault fault;
+    struct cuda_reduction reduction;
+    int shared_bytes; /* that a block may have */
+    int processors;   /* SMs */
+    int major;        /* compute capability: from 8 on copies to shared memory go past registers, and
+                         tensor cores take tf32 and bfloat16 */
+    void *library;    /* the context of cublas */
+};
+
+/* Engine fused: fused.cu. */
+extern "C" const struct gemm_fused cuda_fused;
+
+/* narrow.cu: one dimension of the output layer's size. */
+static const int NARROW_SHARED = 96 << 10; /* the shared memory that a block needs there */
+bool narrow_takes(const struct gemm_call *call);
+bool narrow_fuses_backward(const struct gemm_call *call); /* of those that it takes */
+void narrow_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher);
+
+/* small.cu: few multiplications, so that latency counts. */
+bool small_takes(const struct gemm_call *call);
+void small_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher);
+bool small_prepare(struct tuned_context *context); /* before the first call */
+
+/* Calls `function<T, C>()`: the types of A and B, and of C. */
+template <typename F> static void with_types(const struct gemm_call *call, F function) {
+    if (call->dtype == GEMM_F32) {
+        function.template operator()<float, float>();
+    } else if (call->dtype == GEMM_F64) {
+        function.template operator()<double, double>();
+    } else if (call->c_f32) {
+        function.template operator()<__nv_bfloat16, float>();
+    } else {
+        function.template operator()<__nv_bfloat16, __nv_bfloat16>();
+    }
+}
+
+#ifdef __CUDACC__
+#    include "kernels/cuda/ops/activation.cuh"
+
+/* Where C goes, and what is done to it on the way. */
+template <typename C> struct sink {
+    typedef real<C> R;
+    size_t m, n;
+    R alpha, beta;
+    C *c, *pre;
+    size_t ldc;
+    const R *bias;
+    enum activation activation;
+
+    explicit sink(const gemm_call &call)
+        : m(call.m), n(call.n), alpha((R)call.alpha), beta((R)call.beta), c((C *)call.c), pre(NULL),
+          ldc(call.ldc), bias(NULL), activation(ACTIVATION_NONE) {
+        if (!call.epilogue) return;
+        pre = (C *)call.epilogue->pre;
+        bias = (const R *)call.epilogue->bias;
+        activation = call.epilogue->activation;
+    }
+
+    /* The value for C(i,j) from its sum over k. */
+    __device__ R finish(size_t i, size_t j, R sum) const {
+        R value = alpha * sum;
+        if (beta != 0) value += beta * R(c[i * ldc + j]); /* beta == 0 never reads C */
+        if (!bias) return value;                          /* no epilogue */
+        value += bias[j];
+        if (pre) pre[i * ldc + j] = C(value);
+        return activate(activation, value);
+    }
+
+    __device__ void store(size_t i, size_t j, R sum) const {
+        c[i * ldc + j] = C(finish(i, j, sum));
+    }
+};
+
+/* The way back through an activation, if the call has one. */
+template <typename C> struct slope {
+    bool on;
+    enum activation activation;
+    const C *pre, *output;
+    real<C> *column_sums;
+
+    explicit slope(const gemm_call &call)
+        : on(call.backward), activation(ACTIVATION_NONE), pre(NULL), output(NULL), column_sums(NULL) {
+        if (!on) return;
+        activation = call.backward->activation;
+        if (activation_needs_input(activation)) pre = (const C *)call.backward->pre;
+        output = (const C *)call.backward->output;
+        column_sums = (real<C> *)call.backward->bias_grad;
+    }
+
+    /* dL/dZ from dL/dY, Z (where it is needed) and Y. */
+    __device__ real<C> scaled(real<C> gradient, real<C> z, real<C> y) const {
+        return on ? gradient * derivative(activation, z, y) : gradient;
+    }
+
+    /* The same for the element at `at`. */
+    __device__ real<C> apply(size_t at, real<C> gradient) const {
+        if (!on) return gradient;
+        return scaled(gradient, pre ? real<C>(pre[at]) : real<C>(0), real<C>(output[at]));
+    }
+};
+#endif
+
+#endif

@@ -1,0 +1,402 @@
+/* Narrow products: one dimension is the number of classes (16 at most), the other two are large.
+
+   Idea       such a product is one pass over the large matrix, read (forward, weight gradient) or written (input gradient) once,
+              16 bytes a thread, while the narrow one stays in shared memory or registers:
+                NN  Y = X W       a block takes 64 rows of X, two a lane; its warps share k and add up in a fixed order
+                TN  dW = X^T dY   a lane owns one pack of columns of X; warps and blocks share the rows and add up in a fixed order
+                NT  dX = dY W^T   a lane owns neighbouring columns of dX, and keeps its rows of W in registers
+   Bound by   bytes of the large matrix: 8192 x 2048 in float32 is 67 MB, 22 us at 3 TB/s. The multiply-adds (N rounded up to a
+              multiple of 4) take 8 us of the float32 units beside it. */
+#include <cuda_pipeline.h>
+
+#include "kernels/cuda/gemm/gemm.cuh"
+#include "kernels/cuda/gemm/6_tuned.cuh"
+
+static const size_t WIDEST_NARROW = 16, SHORTEST_LONG = 1024;
+static const int WARPS = 8, THREADS = 32 * WARPS;
+
+/* In packs of 16 bytes? */
+static bool whole_packs(const gemm_call *call, const void *memory, size_t cols, size_t ld) {
+    const size_t size = call->dtype == GEMM_F32 ? sizeof(float) : sizeof(double);
+    return packs_fit(memory, cols, ld, 16 / size, size);
+}
+
+bool narrow_takes(const struct gemm_call *call) {
+    /* tensor cores read bfloat16 as fast as memory gives it: nothing to gain on the library */
+    if (call->dtype == GEMM_BF16) return false;
+    if (call->op == GEMM_NT)
+        return call->k > 0 && call->k <= WIDEST_NARROW && call->m >= SHORTEST_LONG &&
+               whole_packs(call, call->c, call->n, call->ldc);
+    if (call->op == GEMM_NN)
+        return call->n <= WIDEST_NARROW && call->m >= SHORTEST_LONG &&
+               whole_packs(call, call->a, call->k, call->lda);
+    return call->op == GEMM_TN && call->n <= WIDEST_NARROW && call->k >= SHORTEST_LONG &&
+           whole_packs(call, call->a, call->m, call->lda);
+}
+
+bool narrow_fuses_backward(const struct gemm_call *call) {
+    const gemm_backward *backward = call->backward;
+    return call->op == GEMM_NT && call->n <= 32 * REDUCTION_GROUPS &&
+           whole_packs(call, backward->output, call->n, call->ldc) &&
+           (!activation_needs_input(backward->activation) ||
+            whole_packs(call, backward->pre, call->n, call->ldc));
+}
+
+/* Calls `function<N>()` with the smallest multiple of 4 that holds `width`. */
+template <typename F> static void with_width(size_t width, F function) {
+    if (width <= 4) return function.template operator()<4>();
+    if (width <= 8) return function.template operator()<8>();
+    if (width <= 12) return function.template operator()<12>();
+    return function.template operator()<16>();
+}
+
+/* N numbers of shared memory that all lanes read alike, or W that are a lane's own. */
+template <int N, typename R> __device__ inline void load_row(R (&row)[N], const R *from) {
+    constexpr int W = WIDEST<R> < N ? WIDEST<R> : N;
+#pragma unroll
+    for (int j = 0; j < N; j += W) {
+        const pack<R, W> some = pack_at<W>(from + j);
+#pragma unroll
+        for (int e = 0; e < W; e++) row[j + e] = some.value[e];
+    }
+}
+
+/* Neighbours that a lane takes at once: few enough that their sums with 16 classes stay in registers. */
+template <typename T> constexpr int OWNED = WIDEST<T> < 4 ? WIDEST<T> : 4;
+
+/* The large matrix comes by asynchronous copies, STAGES - 1 slabs ahead of the one that is computed with: what is under way,
+   and not the number of threads, hides the latency of memory. */
+static const int STAGES = 4;
+
+/* tile[r][..] = memory[row(r) * ld + col ..], ROWS rows of COLS elements; packs from `cols` on are filled with 0, rows from
+   `rows` on repeat the last one. */
+template <int ROWS, int COLS, int PITCH, typename T>
+__device__ inline void fetch(T *tile, const T *memory, size_t ld, size_t row0, size_t rows, size_t col0,
+                             size_t cols) {
+    constexpr int W = WIDEST<T>, PACKS = COLS / W, STEP = THREADS / PACKS;
+    const int c = threadIdx.x % PACKS * W;
+    const int missing = col0 + c < cols ? 0 : 16;
+#pragma unroll
+    for (int r = threadIdx.x / PACKS; r < ROWS; r += STEP) {
+        const size_t row = row0 + r < rows ? row0 + r : rows - 1;
+        __pipeline_memcpy_async(tile + r * PITCH + c, missing ? memory : memory + row * ld + col0 + c, 16,
+                                missing);
+    }
+}
+
+/* to[p][j] = from[(row0 + p) * ld + j], 0 outside of rows x cols, for `count` rows of N. */
+template <int N, typename T>
+__device__ inline void stage_rows(T *to, int count, const T *from, size_t ld, size_t row0, size_t rows,
+                                  size_t cols) {
+#pragma unroll 8
+    for (int e = threadIdx.x; e < count * N; e += THREADS) {
+        const size_t p = row0 + e / N, j = e % N;
+        to[e] = p < rows && j < cols ? from[p * ld + j] : T(0);
+    }
+}
+
+/* --- NN --- */
+
+/* A block has ROWS rows, two a lane; its warps share the k of a slab. */
+template <typename T> struct nn_shape {
+    static constexpr int ROWS = 64, SLAB = 256 / (int)sizeof(T), PITCH = SLAB + WIDEST<T>;
+    static constexpr size_t TILES = (size_t)STAGES * ROWS * PITCH * sizeof(T);
+};
+
+template <typename T, int N>
+__global__ void __launch_bounds__(THREADS)
+    narrow_nn(const T *a, size_t lda, const T *b, size_t ldb, size_t k, int panel, sink<T> out) {
+    typedef nn_shape<T> S;
+    constexpr int W = WIDEST<T>, SHARE = S::SLAB / WARPS; /* k of a warp */
+    extern __shared__ double2 memory[];
+    T *tiles = reinterpret_cast<T *>(memory);
+    T *weight = reinterpret_cast<T *>(tiles + STAGES * S::ROWS * S::PITCH); /* [panel][N] */
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const size_t row0 = (size_t)blockIdx.x * S::ROWS;
+    T sum[2][N] = {};
+
+    for (size_t k0 = 0; k0 < k; k0 += panel) {
+        const size_t k_end = k0 + panel < k ? k0 + panel : k;
+        const int slabs = (int)((k_end - k0 + S::SLAB - 1) / S::SLAB);
+        const auto fetch_slab = [&](int s) {
+            if (s < slabs)
+                fetch<S::ROWS, S::SLAB, S::PITCH>(tiles + s % STAGES * S::ROWS * S::PITCH, a, lda, row0,
+                                                  out.m, k0 + (size_t)s * S::SLAB, k_end);
+            __pipeline_commit();
+        };
+        if (k0) __syncthreads();
+        for (int s = 0; s < STAGES - 1; s++) fetch_slab(s);
+        stage_rows<N>(weight, slabs * S::SLAB, b, ldb, k0, k_end, out.n);
+        for (int s = 0; s < slabs; s++) {
+            __pipeline_wait_prior(STAGES - 2);
+            __syncthreads();
+            fetch_slab(s + STAGES - 1);
+            const T *x = tiles + (s % STAGES * S::ROWS + lane) * S::PITCH + warp * SHARE;
+            const T *w = weight + (s * S::SLAB + warp * SHARE) * N;
+#pragma unroll
+            for (int p = 0; p < SHARE; p += W) {
+                const pack<T, W> x0 = pack_at<W>(x + p), x1 = pack_at<W>(x + 32 * S::PITCH + p);
+#pragma unroll
+                for (int e = 0; e < W; e++) {
+                    T y[N];
+                    load_row<N>(y, w + (p + e) * N);
+#pragma unroll
+                    for (int j = 0; j < N; j++) {
+                        sum[0][j] += x0.value[e] * y[j];
+                        sum[1][j] += x1.value[e] * y[j];
+                    }
+                }
+            }
+        }
+        __pipeline_wait_prior(0);
+    }
+
+    /* the warps' sums, in order; [warp][j][row], so that lanes are neighbours */
+    __syncthreads();
+    T *sums = reinterpret_cast<T *>(memory);
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        sums[(warp * N + j) * S::ROWS + lane] = sum[0][j];
+        sums[(warp * N + j) * S::ROWS + lane + 32] = sum[1][j];
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < S::ROWS * N; e += THREADS) {
+        const int j = e % N, r = e / N;
+        if (row0 + r >= out.m || j >= out.n) continue;
+        T total = 0;
+        for (int w = 0; w < WARPS; w++) total += sums[(w * N + j) * S::ROWS + r];
+        out.store(row0 + r, j, total);
+    }
+}
+
+/* --- TN --- */
+
+template <typename T> struct tn_shape {
+    static constexpr int COLUMNS = 32 * OWNED<T>, SLAB = 32, PANEL = 256; /* of k */
+    static constexpr size_t TILES = (size_t)STAGES * SLAB * COLUMNS * sizeof(T);
+};
+
+template <typename T, int N>
+__global__ void __launch_bounds__(THREADS) narrow_tn(const T *a, size_t lda, const T *b, size_t ldb, size_t k,
+                                                     sink<T> out, cuda_reduction reduction) {
+    typedef tn_shape<T> S;
+    constexpr int W = OWNED<T>, COLUMNS = S::COLUMNS;
+    extern __shared__ double2 memory[];
+    T *tiles = reinterpret_cast<T *>(memory);
+    T *rows = reinterpret_cast<T *>(tiles + STAGES * S::SLAB * COLUMNS); /* [PANEL][N] */
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const size_t per_block = (k + gridDim.y - 1) / gridDim.y, first = blockIdx.y * per_block;
+    const size_t last = first + per_block < k ? first + per_block : k;
+    T sum[W][N] = {};
+
+    for (size_t k0 = first; k0 < last; k0 += S::PANEL) {
+        const size_t k_end = k0 + S::PANEL < last ? k0 + S::PANEL : last;
+        const int slabs = (int)((k_end - k0 + S::SLAB - 1) / S::SLAB);
+        const auto fetch_slab = [&](int s) {
+            if (s < slabs)
+                fetch<S::SLAB, COLUMNS, COLUMNS>(tiles + s % STAGES * S::SLAB * COLUMNS, a, lda,
+                                                 k0 + (size_t)s * S::SLAB, k_end,
+                                                 (size_t)blockIdx.x * COLUMNS, out.m);
+            __pipeline_commit();
+        };
+        if (k0 > first) __syncthreads();
+        for (int s = 0; s < STAGES - 1; s++) fetch_slab(s);
+        stage_rows<N>(rows, slabs * S::SLAB, b, ldb, k0, k_end, out.n);
+        for (int s = 0; s < slabs; s++) {
+            __pipeline_wait_prior(STAGES - 2);
+            __syncthreads();
+            fetch_slab(s + STAGES - 1);
+            const T *tile = tiles + s % STAGES * S::SLAB * COLUMNS + lane * W;
+            const int left = k_end - k0 - s * S::SLAB < S::SLAB ? (int)(k_end - k0 - s * S::SLAB) : S::SLAB;
+#pragma unroll
+            for (int r = warp; r < S::SLAB; r += WARPS) {
+                if (r >= left) break; /* a row that is there twice must not count twice, were it NaN */
+                const pack<T, W> x = pack_at<W>(tile + r * COLUMNS);
+                T y[N];
+                load_row<N>(y, rows + (s * S::SLAB + r) * N);
+#pragma unroll
+                for (int e = 0; e < W; e++)
+#pragma unroll
+                    for (int j = 0; j < N; j++) sum[e][j] += x.value[e] * y[j];
+            }
+        }
+        __pipeline_wait_prior(0);
+    }
+
+    T *total = reinterpret_cast<T *>(memory);
+    /* the warps, one after another; in memory (e, j, lane), so that lanes are neighbours */
+#pragma unroll 1
+    for (int w = 0; w < WARPS; w++) {
+        __syncthreads(); /* at first: all have read the tiles, whose place `total` takes */
+        if (warp != w) continue;
+#pragma unroll
+        for (int e = 0; e < W; e++)
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                T *at = &total[(e * N + j) * 32 + lane];
+                *at = w ? *at + sum[e][j] : sum[e][j];
+            }
+    }
+    __syncthreads();
+    T *partial = (T *)reduction.scratch + (size_t)blockIdx.x * COLUMNS * N;
+    const size_t chunk_size = (size_t)gridDim.x * COLUMNS * N;
+    if (gridDim.y > 1) {
+        for (int t = threadIdx.x; t < COLUMNS * N; t += THREADS)
+            partial[blockIdx.y * chunk_size + t] = total[t];
+        if (!last_block(&reduction.tickets[blockIdx.x], gridDim.y)) return;
+    }
+    for (int t = threadIdx.x; t < COLUMNS * N; t += THREADS) {
+        const int e = t / 32 / N, j = t / 32 % N;
+        const size_t i = (size_t)blockIdx.x * COLUMNS + t % 32 * W + e;
+        if (i >= out.m || j >= out.n) continue;
+        out.store(i, j, gridDim.y > 1 ? sum_of_chunks(partial + t, gridDim.y, chunk_size) : total[t]);
+    }
+}
+
+/* --- NT --- */
+
+/* Columns of dX that a lane owns: 8 bytes of them (16 were slower), for their weights take registers, and many threads are what
+   hides the latency here. */
+template <typename T> constexpr int WRITTEN = 8 / (int)sizeof(T);
+
+template <typename T, int N>
+__global__ void __launch_bounds__(THREADS, 3)
+    narrow_nt(const T *a, size_t lda, const T *b, size_t ldb, size_t k, sink<T> out, size_t per_block,
+              slope<T> back, cuda_reduction reduction) {
+    constexpr int W = WRITTEN<T>, COLUMNS = 32 * W, SLAB = 256;
+    __shared__ alignas(16) T rows[SLAB][N];
+    __shared__ T sums[WARPS][COLUMNS];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const size_t j0 = (size_t)blockIdx.x * COLUMNS + lane * W;
+    const size_t first = blockIdx.y * per_block;
+    const size_t last = first + per_block < out.m ? first + per_block : out.m;
+    T weight[W][N], column[W] = {};
+#pragma unroll
+    for (int e = 0; e < W; e++)
+#pragma unroll
+        for (int p = 0; p < N; p++) weight[e][p] = j0 < out.n && p < k ? b[(j0 + e) * ldb + p] : T(0);
+
+    for (size_t i0 = first; i0 < last; i0 += SLAB) {
+        const int left = last - i0 < SLAB ? (int)(last - i0) : SLAB;
+        __syncthreads();
+        for (int e = threadIdx.x; e < left * N; e += THREADS) {
+            const int r = e / N, p = e % N;
+            rows[r][p] = p < k ? a[(i0 + r) * lda + p] : T(0);
+        }
+        __syncthreads();
+        if (j0 < out.n)
+#pragma unroll 4
+            for (int r = warp; r < left; r += WARPS) {
+                const size_t at = (i0 + r) * out.ldc + j0;
+                T x[N];
+                load_row<N>(x, rows[r]);
+                pack<T, W> y, activated = {}, pre = {};
+                if (back.on) activated = pack_at<W>(back.output + at);
+                if (back.pre) pre = pack_at<W>(back.pre + at);
+#pragma unroll
+                for (int e = 0; e < W; e++) {
+                    T sum = 0;
+#pragma unroll
+                    for (int p = 0; p < N; p++) sum += x[p] * weight[e][p];
+                    y.value[e] =
+                        back.scaled(out.finish(i0 + r, j0 + e, sum), pre.value[e], activated.value[e]);
+                    column[e] += y.value[e];
+                }
+                pack_at<W>(out.c + at) = y;
+            }
+    }
+    if (!back.on) return;
+
+    /* column sums: this block's rows, then the blocks in order by whichever comes last */
+    __syncthreads();
+#pragma unroll
+    for (int e = 0; e < W; e++) sums[warp][lane * W + e] = column[e];
+    __syncthreads();
+    T *partial = (T *)reduction.scratch;
+    const size_t j = (size_t)blockIdx.x * COLUMNS + threadIdx.x;
+    const bool mine = threadIdx.x < COLUMNS && j < out.n;
+    if (mine) {
+        T total = sums[0][threadIdx.x];
+        for (int w = 1; w < WARPS; w++) total += sums[w][threadIdx.x];
+        partial[blockIdx.y * out.n + j] = total;
+    }
+    if (!last_block(&reduction.tickets[blockIdx.x], gridDim.y) || !mine) return;
+    back.column_sums[j] = sum_of_chunks(partial + j, gridDim.y, out.n);
+}
+
+/* --- launches --- */
+
+/* In how many chunks of at least 128 to cut `length`, for `groups` blocks each: as many blocks as run at once, no more, since
+   a second turn of the chip costs as much as the first. */
+template <typename K>
+static size_t chunks_for(tuned_context *context, K kernel, size_t shared, size_t groups, size_t length) {
+    int blocks = 1; /* an SM */
+    CUDA_TRY(&context->fault,
+             cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, THREADS, shared));
+    const size_t at_once = (size_t)context->processors * (blocks > 0 ? blocks : 1),
+                 most = (length + 127) / 128;
+    const size_t chunks = at_once / groups > 1 ? at_once / groups : 1;
+    return chunks < most ? chunks : most;
+}
+
+/* Dynamic shared memory that a block may have beside the little that kernels declare. */
+static size_t capacity(const tuned_context *context) {
+    return (size_t)context->shared_bytes - 1024;
+}
+
+/* Lets a kernel have all of it: the same for every call, so that launches in a captured graph stay valid. */
+template <typename K> static bool allow(tuned_context *context, K kernel) {
+    return CUDA_TRY(&context->fault, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                          (int)capacity(context)));
+}
+
+template <typename T, int N>
+static void launch_nn(tuned_context *context, const gemm_call &call, cuda_launcher &launcher) {
+    typedef nn_shape<T> S;
+    const size_t sums = (size_t)WARPS * N * S::ROWS * sizeof(T);
+    const size_t fits = (capacity(context) - S::TILES) / (N * sizeof(T)) / S::SLAB * S::SLAB;
+    const size_t whole = (call.k + S::SLAB - 1) / S::SLAB * S::SLAB, panel = whole < fits ? whole : fits;
+    size_t bytes = S::TILES + panel * N * sizeof(T);
+    if (bytes < sums) bytes = sums;
+    const auto kernel = narrow_nn<T, N>;
+    if (allow(context, kernel))
+        launch(launcher, "narrow_nn", kernel, blocks_for(call.m, S::ROWS), THREADS, bytes, (const T *)call.a,
+               call.lda, (const T *)call.b, call.ldb, call.k, (int)panel, sink<T>(call));
+}
+
+template <typename T, int N>
+static void launch_tn(tuned_context *context, const gemm_call &call, cuda_launcher &launcher) {
+    typedef tn_shape<T> S;
+    const size_t groups = blocks_for(call.m, S::COLUMNS);
+    const size_t bytes = groups * S::COLUMNS * N * sizeof(T); /* of one chunk's sums */
+    const size_t shared = S::TILES + S::PANEL * N * sizeof(T);
+    const auto kernel = narrow_tn<T, N>;
+    if (!allow(context, kernel)) return;
+    size_t chunks = chunks_for(context, kernel, shared, groups, call.k);
+    if (chunks * bytes > REDUCTION_BYTES) chunks = REDUCTION_BYTES / bytes;
+    if (groups > REDUCTION_GROUPS || chunks < 1) chunks = 1;
+    launch(launcher, "narrow_tn", kernel, dim3((unsigned)groups, (unsigned)chunks), THREADS, shared,
+           (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, sink<T>(call),
+           context->reduction);
+}
+
+template <typename T, int N>
+static void launch_nt(tuned_context *context, const gemm_call &call, cuda_launcher &launcher) {
+    const size_t groups = blocks_for(call.n, 32 * WRITTEN<T>);
+    const auto kernel = narrow_nt<T, N>;
+    const size_t chunks = chunks_for(context, kernel, 0, groups, call.m);
+    const size_t per_block = (call.m + chunks - 1) / chunks;
+    launch(launcher, "narrow_nt", kernel, dim3((unsigned)groups, (unsigned)chunks), THREADS, 0,
+           (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, sink<T>(call), per_block,
+           slope<T>(call), context->reduction);
+}
+
+void narrow_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
+    with_real(call->dtype, [&]<typename T>() {
+        with_width(call->op == GEMM_NT ? call->k : call->n, [&]<int N>() {
+            if (call->op == GEMM_NN) launch_nn<T, N>(context, *call, launcher);
+            if (call->op == GEMM_TN) launch_tn<T, N>(context, *call, launcher);
+            if (call->op == GEMM_NT) launch_nt<T, N>(context, *call, launcher);
+        });
+    });
+}

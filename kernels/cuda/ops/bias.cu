@@ -1,0 +1,196 @@
+/* Bias and activation, forward and backward: one pass over memory each.
+
+   Bound by   bytes. 8192 x 2048 in float32: forward reads and writes 67 MB, backward reads 134 and writes 67: 45 and 67 us at
+              3 TB/s. Packs of 16 bytes a thread where rows allow it and there are enough to fill the chip, else of 8 on the same
+              terms, else single elements. */
+#include "kernels/cuda/ops/activation.cuh"
+#include "kernels/cuda/ops/element.cuh"
+#include "kernels/cuda/ops/ops.cuh"
+
+static const int COLUMNS = 32, ROWS = 8; /* threads of a block: x along a row */
+static const int TURN = 4 * ROWS;        /* rows that a block does at a time on the way forward */
+static const size_t FILLS_THE_CHIP = (size_t)1 << 19;
+
+/* The GEMM before has just written the last rows: they are the ones still in the L2 cache, so begin with them. */
+__device__ static size_t from_end(size_t rows, size_t r) {
+    return rows - 1 - r;
+}
+
+static unsigned blocks_along(size_t count, size_t per_block) {
+    const size_t blocks = (count + per_block - 1) / per_block;
+    return (unsigned)(blocks < 1 ? 1 : blocks < 65535 ? blocks : 65535);
+}
+
+/* Calls `function<A>()` with the activation as a constant, so that each kernel holds one formula. */
+template <typename F> static void for_activation(enum activation activation, F function) {
+    switch (activation) {
+    case ACTIVATION_NONE:
+        return function.template operator()<ACTIVATION_NONE>();
+    case ACTIVATION_RELU:
+        return function.template operator()<ACTIVATION_RELU>();
+    case ACTIVATION_TANH:
+        return function.template operator()<ACTIVATION_TANH>();
+    case ACTIVATION_SCALED_TANH:
+        return function.template operator()<ACTIVATION_SCALED_TANH>();
+    case ACTIVATION_SIGMOID:
+        return function.template operator()<ACTIVATION_SIGMOID>();
+    case ACTIVATION_GELU:
+        return function.template operator()<ACTIVATION_GELU>();
+    }
+}
+
+template <typename T, enum activation A, int WIDE>
+__global__ void bias_activation_kernel(size_t rows, size_t cols, const real<T> *bias, T *pre, T *out) {
+    const size_t step = (size_t)COLUMNS * WIDE;
+    for (size_t c = (blockIdx.x * COLUMNS + threadIdx.x) * (size_t)WIDE; c < cols; c += gridDim.x * step) {
+        real<T> b[WIDE];
+#pragma unroll
+        for (int e = 0; e < WIDE; e++) b[e] = bias[c + e];
+        for (size_t turn = (size_t)blockIdx.y * TURN + threadIdx.y; turn < rows;
+             turn += (size_t)gridDim.y * TURN) {
+            pack<T, WIDE> z[TURN / ROWS]; /* all under way before the first is used */
+#pragma unroll
+            for (int t = 0; t < TURN / ROWS; t++)
+                if (turn + t * ROWS < rows)
+                    z[t] = pack_at<WIDE>(pre + from_end(rows, turn + t * ROWS) * cols + c);
+#pragma unroll
+            for (int t = 0; t < TURN / ROWS; t++) {
+                if (turn + t * ROWS >= rows) break;
+                const size_t at = from_end(rows, turn + t * ROWS) * cols + c;
+                pack<T, WIDE> y;
+#pragma unroll
+                for (int e = 0; e < WIDE; e++) {
+                    z[t].value[e] = T(real<T>(z[t].value[e]) + b[e]);
+                    y.value[e] = T(activate(A, real<T>(z[t].value[e])));
+                }
+                if (A == ACTIVATION_GELU || pre != out) pack_at<WIDE>(pre + at) = z[t];
+                pack_at<WIDE>(out + at) = y;
+            }
+        }
+    }
+}
+
+template <typename T, int WIDE>
+static void launch_forward(cuda_ops_context *context, size_t rows, size_t cols, enum activation activation,
+                           const real<T> *bias, T *pre, T *out) {
+    const dim3 grid(blocks_along(cols, COLUMNS * WIDE), blocks_along(rows, TURN)), block(COLUMNS, ROWS);
+    for_activation(
+        activation, [&]<enum activation A>() {
+            bias_activation_kernel<T, A, WIDE>
+                <<<grid, block, 0, context->stream>>>(rows, cols, bias, pre, out);
+        });
+    CUDA_LAUNCHED(&context->fault, "bias_activation_kernel");
+}
+
+/* Packs of WIDE, if the rows of all of these may be read so and there are enough of them. */
+template <typename T, int WIDE>
+static bool packed(size_t rows, size_t cols, const void *x, const void *y, const void *z) {
+    return rows * cols >= FILLS_THE_CHIP * WIDE / WIDEST<T> && packs_fit((const T *)x, cols, cols, WIDE) &&
+           packs_fit((const T *)y, cols, cols, WIDE) && packs_fit((const T *)z, cols, cols, WIDE);
+}
+
+/* Calls `function<WIDE>()` with the elements that a thread has at a time. */
+template <typename T, typename F>
+static void for_width(size_t rows, size_t cols, const void *x, const void *y, const void *z, F function) {
+    if (packed<T, WIDEST<T>>(rows, cols, x, y, z)) return function.template operator()<WIDEST<T>>();
+    if (packed<T, WIDEST<T> / 2>(rows, cols, x, y, z)) return function.template operator()<WIDEST<T> / 2>();
+    return function.template operator()<1>();
+}
+
+template <typename T>
+void cuda_bias_activation(void *opaque, size_t rows, size_t cols, enum activation activation,
+                          const void *bias, void *pre, void *out) {
+    for_width<T>(rows, cols, pre, out, out, [&]<int WIDE>() {
+        launch_forward<T, WIDE>(open_ops(opaque), rows, cols, activation, (const real<T> *)bias, (T *)pre,
+                                (T *)out);
+    });
+}
+
+/* to = keep to + (1 - keep) sum, without a look at `to` where nothing of it is kept. */
+template <typename R> __device__ static void blend(R &to, R keep, R sum) {
+    to = keep != 0 ? keep * to + (1 - keep) * sum : sum;
+}
+
+/* grad *= act', and the sums of its columns. A block has COLUMNS packs of columns, `ROWS` rows at a time, and every
+   gridDim.y-th group of rows. */
+template <typename T, enum activation A, int WIDE, int ROWS>
+__global__ void __launch_bounds__(COLUMNS *ROWS)
+    backward_kernel(size_t rows, size_t cols, const T *pre, const T *out, T *grad, real<T> keep,
+                    real<T> *bias_grad, cuda_reduction reduction) {
+    __shared__ real<T> sums[ROWS][COLUMNS * WIDE];
+    const size_t c = (blockIdx.x * COLUMNS + threadIdx.x) * (size_t)WIDE;
+    real<T> sum[WIDE] = {};
+    if (c < cols)
+#pragma unroll 8
+        for (size_t r = (size_t)blockIdx.y * ROWS + threadIdx.y; r < rows; r += (size_t)gridDim.y * ROWS) {
+            const size_t i = from_end(rows, r) * cols + c;
+            pack<T, WIDE> g = pack_at<WIDE>(grad + i), y = {}, z = {};
+            if (A != ACTIVATION_NONE) y = pack_at<WIDE>(out + i);
+            if (A == ACTIVATION_GELU) z = pack_at<WIDE>(pre + i);
+#pragma unroll
+            for (int e = 0; e < WIDE; e++) {
+                g.value[e] = T(real<T>(g.value[e]) * derivative(A, real<T>(z.value[e]), real<T>(y.value[e])));
+                sum[e] += real<T>(g.value[e]);
+            }
+            if (A != ACTIVATION_NONE) pack_at<WIDE>(grad + i) = g;
+        }
+#pragma unroll
+    for (int e = 0; e < WIDE; e++) sums[threadIdx.y][threadIdx.x * WIDE + e] = sum[e];
+    __syncthreads();
+
+    /* one thread a column from here: this block's sum, then the sum of the blocks by whichever comes last */
+    real<T> *partial = (real<T> *)reduction.scratch;
+    const unsigned thread = threadIdx.y * COLUMNS + threadIdx.x, width = COLUMNS * WIDE;
+    const size_t column = (size_t)blockIdx.x * width + thread;
+    const bool mine = thread < width && column < cols;
+    if (mine) {
+        real<T> total = sums[0][thread];
+        for (int t = 1; t < ROWS; t++) total += sums[t][thread];
+        if (gridDim.y == 1) {
+            blend(bias_grad[column], keep, total);
+        } else {
+            partial[blockIdx.y * cols + column] = total;
+        }
+    }
+    if (gridDim.y == 1 || !last_block(&reduction.tickets[blockIdx.x], gridDim.y) || !mine) return;
+    blend(bias_grad[column], keep, sum_of_chunks(partial + column, gridDim.y, cols));
+}
+
+template <typename T, int WIDE>
+static void launch_backward(cuda_ops_context *context, size_t rows, size_t cols, enum activation activation,
+                            const T *pre, const T *out, T *grad, double keep, real<T> *bias_grad) {
+    const size_t columns = (cols + COLUMNS * WIDE - 1) / (COLUMNS * WIDE);
+    /* 4 rows a thread: the way through them is latency; at most 64 blocks a column, within what the reduction has */
+    const size_t share = WIDE == 1 ? 128 : 32;
+    size_t chunks = (rows + share - 1) / share < 64 ? (rows + share - 1) / share : 64;
+    while (chunks > 1 && chunks * cols * sizeof(real<T>) > REDUCTION_BYTES) chunks /= 2;
+    if (columns > REDUCTION_GROUPS) chunks = 1;
+    /* single elements are for small passes, where a short way through the rows is what counts */
+    constexpr int TALL = WIDE == 1 ? 32 : ROWS;
+    const dim3 grid((unsigned)columns, (unsigned)chunks), block(COLUMNS, TALL);
+    for_activation(
+        activation, [&]<enum activation A>() {
+            backward_kernel<T, A, WIDE, TALL><<<grid, block, 0, context->stream>>>(
+                rows, cols, pre, out, grad, (real<T>)keep, bias_grad, context->reduction);
+        });
+    CUDA_LAUNCHED(&context->fault, "backward_kernel");
+}
+
+template <typename T>
+void cuda_bias_activation_backward(void *opaque, size_t rows, size_t cols, enum activation activation,
+                                   const void *pre, const void *out, void *grad, double keep,
+                                   void *bias_grad) {
+    for_width<T>(rows, cols, pre, out, grad, [&]<int WIDE>() {
+        launch_backward<T, WIDE>(open_ops(opaque), rows, cols, activation, (const T *)pre, (const T *)out,
+                                 (T *)grad, keep, (real<T> *)bias_grad);
+    });
+}
+
+#define INSTANTIATE(T)                                                                                    \
+    template void cuda_bias_activation<T>(void *, size_t, size_t, enum activation, const void *, void *,  \
+                                          void *);                                                        \
+    template void cuda_bias_activation_backward<T>(void *, size_t, size_t, enum activation, const void *, \
+                                                   const void *, void *, double, void *);
+INSTANTIATE(float)
+INSTANTIATE(double)
+INSTANTIATE(__nv_bfloat16)

@@ -1,0 +1,118 @@
+/* Softmax and cross-entropy: a thread a row, the loss and its gradient in one launch.
+
+   Bound by   latency: 8192 x 10 in float32 is 0.3 MB, and a row three short walks over 40 bytes that stay in the L1 cache. */
+#include <math.h>
+
+#include "kernels/cuda/ops/activation.cuh"
+#include "kernels/cuda/ops/element.cuh"
+#include "kernels/cuda/ops/ops.cuh"
+
+static const int THREADS = 128, WARPS = THREADS / 32;
+static const size_t MAX_BLOCKS = 1024;
+
+/* What some rows add to the tally. */
+struct partial_loss {
+    double loss;
+    unsigned long long correct;
+};
+
+/* One row. The first of the largest logits is the answer; a row with a NaN is never right. */
+template <typename T>
+__device__ void add_row(partial_loss &to, size_t classes, double smoothing, const T *logits, unsigned label,
+                        real<T> scale, T *grad) {
+    typedef real<T> R;
+    size_t best = 0;
+    R max = R(logits[0]), sum = 0;
+    for (size_t c = 1; c < classes; c++)
+        if (R(logits[c]) > max) {
+            max = R(logits[c]);
+            best = c;
+        }
+    for (size_t c = 0; c < classes; c++) sum += d_exp(R(logits[c]) - max);
+    if (label >= classes) {
+        to.loss += (double)NAN;
+        return;
+    }
+    const double loss = log((double)sum) - ((double)R(logits[label]) - (double)max);
+    if (smoothing == 0) {
+        to.loss += loss;
+    } else {
+        double all = 0; /* the same of every class */
+        for (size_t c = 0; c < classes; c++) all += (double)R(logits[c]) - (double)max;
+        to.loss += (1 - smoothing) * loss + smoothing * (log((double)sum) - all / (double)classes);
+    }
+    to.correct += best == label && sum > 0;
+    if (!grad) return;
+    const R factor = scale / sum, off = R(smoothing / (double)classes) * scale,
+            on = R(1 - smoothing) * scale + off;
+    for (size_t c = 0; c < classes; c++)
+        grad[c] = T(d_exp(R(logits[c]) - max) * factor - (c == label ? on : off));
+}
+
+/* The sum over the block, to thread 0, by a tree. */
+__device__ static partial_loss sum_over_block(partial_loss mine) {
+    __shared__ partial_loss warps[WARPS];
+    for (int offset = 16; offset > 0; offset /= 2) {
+        mine.loss += __shfl_xor_sync(0xffffffffu, mine.loss, offset);
+        mine.correct += __shfl_xor_sync(0xffffffffu, mine.correct, offset);
+    }
+    __syncthreads(); /* `warps` may still be read from the time before */
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = mine;
+    __syncthreads();
+    for (int w = 1; threadIdx.x == 0 && w < WARPS; w++) {
+        mine.loss += warps[w].loss;
+        mine.correct += warps[w].correct;
+    }
+    return mine;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    softmax_kernel(size_t rows, size_t classes, double smoothing, const T *logits, const uint8_t *labels,
+                   T *grad, double *loss, struct tally *tally, bool counted, cuda_reduction reduction) {
+    partial_loss *partial = (partial_loss *)reduction.scratch, total = {0, 0};
+    const real<T> scale = real<T>(1.0 / (double)rows);
+    for (size_t r = (size_t)blockIdx.x * THREADS + threadIdx.x; r < rows; r += (size_t)gridDim.x * THREADS)
+        add_row(total, classes, smoothing, logits + r * classes, labels[r], scale,
+                grad ? grad + r * classes : (T *)NULL);
+    total = sum_over_block(total);
+    if (gridDim.x > 1) {
+        if (threadIdx.x == 0) partial[blockIdx.x] = total;
+        if (!last_block(reduction.tickets, gridDim.x)) return;
+        total = {0, 0};
+        for (unsigned b = threadIdx.x; b < gridDim.x; b += THREADS) {
+            total.loss += __ldcg(&partial[b].loss);
+            total.correct += __ldcg(&partial[b].correct);
+        }
+        total = sum_over_block(total);
+    }
+    if (threadIdx.x) return;
+    if (counted) {
+        tally->correct += total.correct;
+        tally->loss_sum += total.loss;
+        tally->images += rows;
+        tally->batches++;
+    }
+    if (!isfinite(total.loss) && !tally->bad_step) tally->bad_step = tally->batches;
+    if (loss) *loss = total.loss / (double)rows;
+}
+
+template <typename T>
+void cuda_softmax_cross_entropy(void *opaque, size_t rows, size_t classes, double smoothing,
+                                const void *logits, const uint8_t *labels, void *grad, double *loss,
+                                struct tally *tally, bool counted) {
+    cuda_ops_context *context = open_ops(opaque);
+    const size_t needed = (rows + THREADS - 1) / THREADS;
+    const unsigned blocks = needed < 1 ? 1 : needed < MAX_BLOCKS ? (unsigned)needed : (unsigned)MAX_BLOCKS;
+    softmax_kernel<T><<<blocks, THREADS, 0, context->stream>>>(rows, classes, smoothing, (const T *)logits,
+                                                               labels, (T *)grad, loss, tally, counted,
+                                                               context->reduction);
+    CUDA_LAUNCHED(&context->fault, "softmax_kernel");
+}
+
+#define INSTANTIATE(T)                                                                        \
+    template void cuda_softmax_cross_entropy<T>(void *, size_t, size_t, double, const void *, \
+                                                const uint8_t *, void *, double *, struct tally *, bool);
+INSTANTIATE(float)
+INSTANTIATE(double)
+INSTANTIATE(__nv_bfloat16)

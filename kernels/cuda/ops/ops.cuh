@@ -1,0 +1,58 @@
+/* The element-wise ops on the GPU. */
+#ifndef TESSERA_KERNELS_CUDA_OPS_OPS_CUH
+#define TESSERA_KERNELS_CUDA_OPS_OPS_CUH
+
+extern "C" {
+#include "kernels/ops.h"
+}
+#include "kernels/cuda/fault.cuh"
+#include "kernels/cuda/ops/reduce.cuh"
+
+/* First argument of every op. */
+struct cuda_ops_context {
+    cudaStream_t stream;
+    struct cuda_fault fault;
+    struct cuda_reduction reduction;
+};
+
+static inline struct cuda_ops_context *open_ops(void *context) {
+    return (struct cuda_ops_context *)context;
+}
+
+/* The table for a dtype. */
+const struct ops *cuda_ops(enum gemm_dtype dtype);
+
+/* Blocks for `elements`, of `per_block` each: at least one, and not many more than the chip holds at once. */
+static inline unsigned cuda_grid_for(size_t elements, size_t per_block) {
+    const size_t most = 4096, blocks = (elements + per_block - 1) / per_block;
+    return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
+}
+
+/* Its entries that have a file of their own: bias.cu, dropout.cu, loss.cu, norms.cu and update.cu. */
+template <typename T>
+void cuda_bias_activation(void *context, size_t rows, size_t cols, enum activation activation,
+                          const void *bias, void *pre, void *out);
+template <typename T>
+void cuda_bias_activation_backward(void *context, size_t rows, size_t cols, enum activation activation,
+                                   const void *pre, const void *out, void *grad, double keep,
+                                   void *bias_grad);
+template <typename T>
+void cuda_dropout(void *context, size_t count, const struct dropout *dropout, const void *in, void *out);
+template <typename T>
+void cuda_softmax_cross_entropy(void *context, size_t rows, size_t classes, double smoothing,
+                                const void *logits, const uint8_t *labels, void *grad, double *loss,
+                                struct tally *tally, bool counted);
+template <typename T>
+void cuda_update(void *context, size_t count, const struct update *update, const struct step_scalars *step,
+                 const struct tally *guard);
+template <typename R>
+void cuda_clip_norm(void *context, size_t count, const void *grad, double limit, double *factor);
+template <typename R>
+void cuda_max_norm(void *context, size_t rows, size_t cols, double limit, const struct tally *guard,
+                   void *weights);
+
+/* For every dtype: augment.cu. */
+void cuda_augment(void *context, const struct augment_plan *plan, uint32_t epoch, size_t count,
+                  const uint8_t *images, const uint8_t *labels, uint8_t *deformed);
+
+#endif

@@ -1,0 +1,185 @@
+/* The peak of the host: a loop of multiply-adds in registers, and a copy in memory.
+
+   Idea       a processor starts one or two multiply-adds a cycle and needs four cycles for each, so one chain of them would wait:
+              12 independent sums keep it busy, and touch no memory. The program is built for any x86-64, so each
+              vector width has a function of its own, and the best of those that this processor can run counts: the widest
+              is not always the fastest, for it may lower the clock or have one unit where the narrower has two.
+   Bound by   the multiply-add units: 2 of 16 float32 lanes at 3.8 GHz are 245 GFLOP/s; the copy by memory.
+   Run        ./train bench gemm */
+#include "kernels/host/gemm/peak.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#if defined(__x86_64__)
+#    include <emmintrin.h>
+#endif
+
+/* Rounds of a loop: a millisecond at 6 cycles, and a dozen. A fork and join are microseconds; and of many short repeats, one is not disturbed by
+   what else runs. */
+enum { MOMENT = 1 << 19, BURST = 12 * MOMENT, TRIALS = 4, REPEATS = 20, COPIES = 7 };
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* --- multiply-adds --- */
+
+/* Variables, for gcc 12 keeps an array of vectors on the stack; each asked for in one register after every step, for clang cuts
+   vectors of 64 bytes in two where it prefers those of 32. */
+#if defined(__x86_64__)
+#    define IN_REGISTER(x) __asm__("" : "+v"(x));
+#else
+#    define IN_REGISTER(x)
+#endif
+#define SUMS(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11)
+#define START(i) vector sum##i = (vector){0} + (1 + (i));
+#define STEP(i)                      \
+    sum##i = sum##i * factor + term; \
+    IN_REGISTER(sum##i)
+#define ADD(i) total += (double)sum##i[0];
+
+/* NAME(rounds): as many rounds of one multiply-add on each of 12 vectors of BYTES bytes. The sums tend to 1. */
+#define LOOP(NAME, TARGET, TYPE, BYTES)                                                    \
+    TARGET static double NAME(size_t rounds) {                                             \
+        typedef TYPE vector __attribute__((vector_size(BYTES)));                           \
+        const vector factor = (vector){0} + (TYPE)0.999, term = (vector){0} + (TYPE)0.001; \
+        double total = 0;                                                                  \
+        SUMS(START)                                                                        \
+        while (rounds--) {                                                                 \
+            SUMS(STEP)                                                                     \
+        }                                                                                  \
+        SUMS(ADD)                                                                          \
+        return total;                                                                      \
+    }
+
+struct loop {
+    bool (*usable)(void);
+    double (*f32)(size_t rounds), (*f64)(size_t rounds);
+    size_t bytes; /* of a vector */
+};
+
+static bool always(void) {
+    return true;
+}
+
+LOOP(portable_f32, , float, 16)
+LOOP(portable_f64, , double, 16)
+
+#if defined(__x86_64__)
+LOOP(avx2_f32, __attribute__((target("avx2,fma"))), float, 32)
+LOOP(avx2_f64, __attribute__((target("avx2,fma"))), double, 32)
+LOOP(avx512_f32, __attribute__((target("avx512f"))), float, 64)
+LOOP(avx512_f64, __attribute__((target("avx512f"))), double, 64)
+
+static bool has_avx2(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static bool has_avx512(void) {
+    return __builtin_cpu_supports("avx512f");
+}
+#endif
+
+static const struct loop loops[] = {
+    {always, portable_f32, portable_f64, 16},
+#if defined(__x86_64__)
+    {has_avx2, avx2_f32, avx2_f64, 32},
+    {has_avx512, avx512_f32, avx512_f64, 64},
+#endif
+};
+
+static double seconds_of(double (*run)(size_t rounds), size_t rounds, int threads) {
+    double total = 0;
+    const double start = now();
+#pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : total)
+    for (int t = 0; t < threads; t++) total += run(rounds);
+    volatile double used = total; /* or there would be nothing to compute */
+    (void)used;
+    return now() - start;
+}
+
+/* Flops a second of all threads. */
+static double rate_of(const struct loop *loop, enum gemm_dtype dtype, size_t rounds, int threads) {
+    const bool single = dtype == GEMM_F32;
+    const size_t lanes = loop->bytes / (single ? sizeof(float) : sizeof(double));
+    const double flops = 2.0 * 12 * (double)lanes; /* of a round */
+    return flops * (double)rounds * threads / seconds_of(single ? loop->f32 : loop->f64, rounds, threads);
+}
+
+/* Found once, with as many threads as are asked for first. */
+static const struct loop *fastest(enum gemm_dtype dtype, int threads) {
+    static const struct loop *found[GEMM_F64 + 1];
+    if (found[dtype]) return found[dtype];
+    const struct loop *best = loops;
+    double most = 0;
+    for (size_t i = 0; i < TRIALS * sizeof loops / sizeof *loops; i++) {
+        const struct loop *loop = &loops[i / TRIALS];
+        const double rate = loop->usable() ? rate_of(loop, dtype, MOMENT, threads) : 0;
+        if (rate <= most) continue;
+        most = rate;
+        best = loop;
+    }
+    return found[dtype] = best;
+}
+
+double host_peak_now(enum gemm_dtype dtype, int threads) {
+    return rate_of(fastest(dtype, threads), dtype, MOMENT, threads);
+}
+
+double host_peak(enum gemm_dtype dtype, int threads) {
+    const struct loop *loop = fastest(dtype, threads);
+    double best = 0;
+    for (int i = 0; i < REPEATS; i++) best = fmax(best, rate_of(loop, dtype, BURST, threads));
+    return best;
+}
+
+/* --- copy --- */
+
+/* The C library's copy goes past the caches only if it thinks the block large. */
+static void library_copy(char *to, const char *from, size_t bytes) {
+    memcpy(to, from, bytes);
+}
+
+/* This one always does; an ordinary store would read the line that it is going to overwrite. */
+static void streaming_copy(char *to, const char *from, size_t bytes) {
+#if defined(__x86_64__)
+    for (size_t i = 0; i < bytes; i += 16)
+        _mm_stream_si128((__m128i *)(to + i), _mm_load_si128((const __m128i *)(from + i)));
+    _mm_sfence();
+#else
+    memcpy(to, from, bytes);
+#endif
+}
+
+static void fill(char *to, const char *from, size_t bytes) {
+    (void)from;
+    memset(to, 1, bytes);
+}
+
+/* Every thread works on `share` bytes of its own. Returns the seconds. */
+static double in_shares(void (*work)(char *to, const char *from, size_t bytes), char *to, const char *from,
+                        size_t share, int threads) {
+    const double start = now();
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int t = 0; t < threads; t++) work(to + (size_t)t * share, from + (size_t)t * share, share);
+    return now() - start;
+}
+
+double host_copy_rate(void *to, void *from, size_t bytes, int threads) {
+    const size_t share = bytes / (size_t)threads / 64 * 64;
+    const double moved = 2.0 * (double)share * threads;
+    double best = 0;
+    in_shares(fill, from, to, share, threads);
+    in_shares(fill, to, from, share, threads);
+    for (int repeat = 0; repeat < COPIES; repeat++) {
+        const double streaming = moved / in_shares(streaming_copy, to, from, share, threads);
+        const double library = moved / in_shares(library_copy, to, from, share, threads);
+        if (streaming > best) best = streaming;
+        if (library > best) best = library;
+    }
+    return best;
+}

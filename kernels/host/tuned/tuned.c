@@ -1,0 +1,175 @@
+/* tuned: our own fast GEMM for the host.
+
+   Idea       tiles of C in registers, panels of B packed for the order in which a tile reads them, blocks for the caches: the
+              layers of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). For the short
+              products of training: B is packed by the first tile that reads it, A only where its rows collide in the cache. With few
+              columns or few steps of k, vectors lie along what is long: tuned_dots.inc, tuned_turned.inc, tuned_thin.inc.
+   Bound by   multiply-adds; see tuned_tile.inc (registers), tuned_plan.c (threads and caches).
+   Same bits  an element is one sum over k, in an order that depends on the shape alone: no thread count changes it.
+   Improves   kernels/host/gemm/openblas.c on the shapes of training
+   Run        ./train --backend tuned --threads 2 [--isa avx512bf16|avx512|avx2|portable] */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#    include <omp.h>
+#endif
+
+#include "kernels/host/tuned/pages.h"
+#include "kernels/host/tuned/tuned.h"
+
+/* The fastest first; the last one is always usable. */
+static const struct tuned_isa *const isas[] = {
+#if defined(__x86_64__)
+    &tuned_avx512bf16,
+    &tuned_avx512,
+    &tuned_avx2,
+#endif
+    &tuned_portable,
+};
+enum { ISAS = sizeof isas / sizeof *isas };
+
+/* Multiply-adds below which a second thread costs more than it brings: a fork and join take a microsecond or two. */
+static const size_t SMALL = 1 << 17;
+
+static bool tuned_probe(char *why, size_t size) {
+    (void)why;
+    (void)size;
+    return true;
+}
+
+static const struct tuned_isa *find_isa(const char *name, char *why, size_t size) {
+    for (size_t i = 0; i < ISAS; i++) {
+        if (name && strcmp(name, isas[i]->name) != 0) continue;
+        if (isas[i]->usable()) return isas[i];
+        if (name) break;
+    }
+    size_t used =
+        (size_t)snprintf(why, size, "this processor cannot do --isa %s; it can do", name ? name : "auto");
+    for (size_t i = 0; i < ISAS; i++)
+        if (isas[i]->usable() && used < size)
+            used += (size_t)snprintf(why + used, size - used, " %s", isas[i]->name);
+    return NULL;
+}
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+/* Room for `threads`; what was there is lost. */
+static bool reserve(struct tuned_context *tuned, int threads) {
+    const struct tuned_isa *isa = tuned->isa;
+    const size_t needed =
+        larger(tuned_workspace(isa->bf16), larger(tuned_workspace(isa->f32), tuned_workspace(isa->f64)));
+    tuned->stride = (needed + 4095) / 4096 * 4096;
+    char *workspace = pages_alloc(tuned->stride * (size_t)threads);
+    if (!workspace) return false;
+    free(tuned->workspace);
+    tuned->workspace = workspace;
+    tuned->threads = tuned->capacity = threads;
+    return true;
+}
+
+static int tuned_set_threads(void *context, int threads) {
+    struct tuned_context *tuned = context;
+#ifndef _OPENMP
+    threads = 1;
+#endif
+    if (threads > tuned->capacity && !reserve(tuned, threads)) return tuned->threads;
+    return tuned->threads = threads;
+}
+
+static void tuned_destroy(void *context) {
+    struct tuned_context *tuned = context;
+    free(tuned->workspace);
+    free(tuned->sums);
+    free(tuned);
+}
+
+struct tuned_context *tuned_open(const struct tuned_isa *isa, int threads) {
+    struct tuned_context *tuned = calloc(1, sizeof *tuned);
+    if (tuned) tuned->isa = isa;
+    if (!tuned || !reserve(tuned, 1)) {
+        free(tuned);
+        return NULL;
+    }
+    tuned_set_threads(tuned, threads);
+    return tuned;
+}
+
+static void *tuned_create(const struct gemm_options *options, char *why, size_t size) {
+    const struct tuned_isa *isa = find_isa(options->isa, why, size);
+    struct tuned_context *tuned = isa ? tuned_open(isa, options->threads) : NULL;
+    if (isa && !tuned) snprintf(why, size, "out of memory");
+    return tuned;
+}
+
+static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
+    (void)dtype;
+    return op != GEMM_TT;
+}
+
+/* Where a bfloat16 C cannot hold sums that are not complete: `elements` of scratch. */
+static bool reserve_sums(struct tuned_context *tuned, size_t elements) {
+    if (elements <= tuned->sums_capacity) return true;
+    free(tuned->sums);
+    tuned->sums = malloc(elements * sizeof *tuned->sums);
+    tuned->sums_capacity = tuned->sums ? elements : 0;
+    return tuned->sums != NULL;
+}
+
+static enum gemm_status tuned_gemm(void *context, const struct gemm_call *call) {
+    struct tuned_context *tuned = context;
+    const struct tuned_code *code = tuned_code_for(tuned, call->dtype);
+    const bool rounded = call->dtype == GEMM_BF16 && !call->c_f32;
+    if (rounded && call->beta != 0) return GEMM_UNSUPPORTED;
+    if (call->m == 0 || call->n == 0) return GEMM_OK;
+    const bool small = call->m * call->n * call->k < SMALL;
+    struct tuned_plan plan = tuned_plan_for(code, call, small ? 1 : (size_t)tuned->threads);
+    if (rounded && plan.depth * code->pair < call->k) {
+        if (!reserve_sums(tuned, call->m * call->ldc)) return GEMM_FAILED;
+        plan.sums = tuned->sums;
+    }
+    const size_t parts = plan.row_parts * plan.col_parts;
+    if (parts == 1) {
+        code->part(call, &plan, 0, tuned->workspace);
+        return GEMM_OK;
+    }
+#pragma omp parallel for schedule(static) num_threads((int)parts)
+    for (size_t part = 0; part < parts; part++)
+        code->part(call, &plan, part, tuned->workspace + part * tuned->stride);
+    return GEMM_OK;
+}
+
+/* GEMM_FAILED has one reason. */
+static const char *tuned_error(void *context) {
+    (void)context;
+    return "out of memory";
+}
+
+static bool tuned_fuses(void *context, const struct gemm_call *call) {
+    (void)context;
+    (void)call;
+    return true;
+}
+
+static void tuned_describe(void *context, char *text, size_t size) {
+    const struct tuned_context *tuned = context;
+    snprintf(text, size, "%s, %d thread%s", tuned->isa->name, tuned->threads, tuned->threads == 1 ? "" : "s");
+}
+
+const struct gemm_backend gemm_tuned = {
+    .name = "tuned",
+    .summary = "packed panels, tiles in registers, blocks for the caches: AVX-512, AVX2 or portable C",
+    .device = GEMM_ON_HOST,
+    .probe = tuned_probe,
+    .create = tuned_create,
+    .destroy = tuned_destroy,
+    .supports = tuned_supports,
+    .gemm = tuned_gemm,
+    .set_threads = tuned_set_threads,
+    .fuses = tuned_fuses,
+    .describe = tuned_describe,
+    .error = tuned_error,
+    .fused = &tuned_fused,
+};
