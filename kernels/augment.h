@@ -1,24 +1,27 @@
-/* Augmentation: images deformed anew for every epoch. This file says what is computed, for every device; kernels/host/ops/augment.c and
-   kernels/cuda/ops/augment.cu say in which order and by whom.
+/* Augmentation: images deformed anew for every epoch. This file says what is computed, for every device;
+   kernels/host/ops/augment.c and kernels/cuda/ops/augment.cu say in which order and by whom.
 
    A pixel (x, y) of the result is read from the original at
 
      c + diag(1/fx, 1/fy) T ((x, y) - c') + shift + displacement(x, y)       c, c': the centres of both
 
-   bilinearly; what lies outside is background, 0. fx, fy are uniform in 1 +- scale; T is a rotation or a horizontal shearing by an angle
-   that is uniform up to the most (half of it for gentle labels): where both are asked for, a coin says which; shift is uniform in both
-   directions. If the result has another size than the original, its pixels are spread evenly over it (centre to centre), with
-   and without deformation. All lengths are in pixels of the result.
+   bilinearly; what lies outside is background, 0. fx, fy are uniform in 1 +- scale; T is a rotation or a
+   horizontal shearing by an angle that is uniform up to the most (half of it for gentle labels): where both
+   are asked for, a coin says which; shift is uniform in both directions. If the result has another size than
+   the original, its pixels are spread evenly over it (centre to centre), with and without deformation. All
+   lengths are in pixels of the result.
 
-   displacement (Simard, Steinkraus, Platt 2003; Ciresan et al. 2010, arXiv 1003.0358): for x and y a field of independent uniform numbers,
-   one a pixel, smoothed by a Gaussian of 21 taps along rows, then along columns, and scaled so that the root of the mean square
-   of its length, over the draws, is `elastic` at every pixel: by the norm of the taps, and by what is left of it where the border
-   of the image cuts some off. (Simard's alpha 34 and sigma 4 are elastic 2.0; Ciresan's 36 to 38 and 5 to 6 are 1.6 to 1.9.)
+   displacement (Simard, Steinkraus, Platt 2003; Ciresan et al. 2010, arXiv 1003.0358): for x and y a field of
+   independent uniform numbers, one a pixel, smoothed by a Gaussian of 21 taps along rows, then along columns,
+   and scaled so that the root of the mean square of its length, over the draws, is `elastic` at every pixel:
+   by the norm of the taps, and by what is left of it where the border of the image cuts some off. (Simard's
+   alpha 34 and sigma 4 are elastic 2.0; Ciresan's 36 to 38 and 5 to 6 are 1.6 to 1.9.)
 
-   The random numbers are those of Philox for the counter (draw, image, epoch, RNG_AUGMENT) and the seed: nothing depends on the order of
-   the work. The same bits everywhere, too: taps and random numbers are small whole numbers, so that every sum of products is one
-   that a float holds exactly, fused or not; places are whole multiples of 2^-17 pixel, and the few other products and sums are
-   not left to the compiler to fuse. */
+   The random numbers are those of Philox for the counter (draw, image, epoch, RNG_AUGMENT) and the seed:
+   nothing depends on the order of the work. The same bits everywhere, too: taps and random numbers are small
+   whole numbers, so that every sum of products is one that a float holds exactly, fused or not; places are
+   whole multiples of 2^-17 pixel, and the few other products and sums are not left to the compiler to
+   fuse. */
 #ifndef TESSERA_KERNELS_AUGMENT_H
 #define TESSERA_KERNELS_AUGMENT_H
 
@@ -90,7 +93,8 @@ ANYWHERE void augment_turn(float angle, float *cosine, float *sine) {
     *sine = angle * s;
 }
 
-/* Where the pixels of the result come from: pixel (x, y) from the place (2 x xx + 2 y xy + x0, 2 x yx + 2 y yy + y0). */
+/* Where the pixels of the result come from: pixel (x, y) from the place (2 x xx + 2 y xy + x0, 2 x yx + 2 y
+   yy + y0). */
 struct augment_map {
     int32_t xx, xy, x0, yx, yy, y0;
 };
@@ -128,7 +132,8 @@ ANYWHERE struct augment_map augment_map_of(const struct augment_plan *plan, uint
 
 /* --- the displacement --- */
 
-/* The block of random numbers of row y and the 8 columns from 8 group on: words 0 and 1 are those of x, 2 and 3 those of y. */
+/* The block of random numbers of row y and the 8 columns from 8 group on: words 0 and 1 are those of x, 2 and
+   3 those of y. */
 ANYWHERE void augment_noise_draw(const struct augment_plan *plan, uint32_t epoch, uint32_t image, int32_t y,
                                  int32_t group, uint32_t block[4]) {
     const int32_t groups = (plan->to_width + AUGMENT_GROUP - 1) / AUGMENT_GROUP;
@@ -140,13 +145,14 @@ ANYWHERE float augment_noise(const uint32_t words[2], int column) {
     return (float)((int32_t)(words[column / 4] >> column % 4 * 8 & 255) * 2 - 255);
 }
 
-/* What is kept of a sum along a row: a 256th of it, rounded to a whole number; exact until then. (1.5 * 2^23 leaves a float no bits
-   behind the point.) */
+/* What is kept of a sum along a row: a 256th of it, rounded to a whole number; exact until then. (1.5 * 2^23
+   leaves a float no bits behind the point.) */
 ANYWHERE float augment_half(float sum) {
     return sum * 0x1p-8f + 0x1.8p23f - 0x1.8p23f;
 }
 
-/* The factor that undoes what the taps make of the size of the numbers, in a row or column of `size` pixels. */
+/* The factor that undoes what the taps make of the size of the numbers, in a row or column of `size`
+   pixels. */
 ANYWHERE float augment_gain(const struct augment_plan *plan, int32_t at, int32_t size) {
     const int32_t after = size - 1 - at;
     const float energy = plan->taps[0] * plan->taps[0] +
@@ -155,7 +161,8 @@ ANYWHERE float augment_gain(const struct augment_plan *plan, int32_t at, int32_t
     return 1 / sqrtf(energy);
 }
 
-/* A displacement in places: of the smoothed field, its gain in x times that in y times `strength`, and the ratio of the direction. */
+/* A displacement in places: of the smoothed field, its gain in x times that in y times `strength`, and the
+   ratio of the direction. */
 ANYWHERE int32_t augment_displacement(float smooth, float gain, float ratio) {
     return (int32_t)(smooth * gain * ratio);
 }

@@ -1,5 +1,5 @@
-/* Which elements dropout drops, for both devices: a pure function of seed, step, layer and element, so that no mask is kept, and
-   every device, engine and number of threads has the same. */
+/* Which elements dropout drops, for both devices: a pure function of seed, step, layer and element, so that
+   no mask is kept, and every device, engine and number of threads has the same. */
 #ifndef TESSERA_KERNELS_DROPOUT_H
 #define TESSERA_KERNELS_DROPOUT_H
 
@@ -8,8 +8,9 @@
 
 enum { DROPOUT_BLOCK = 8 }; /* elements that one block of random words decides on */
 
-/* The counter of a block, whose key is the seed: 16 random bits for each of the elements DROPOUT_BLOCK block .. DROPOUT_BLOCK block + 7: element e has the low half of word e / 2 if
-   e is even, else the high half. One below the threshold is dropped. */
+/* The counter of a block, whose key is the seed: 16 random bits for each of the elements DROPOUT_BLOCK block
+   .. DROPOUT_BLOCK block + 7: element e has the low half of word e / 2 if e is even, else the high half. One
+   below the threshold is dropped. */
 ANYWHERE void dropout_counter(uint32_t layer, uint64_t step, uint64_t block, uint32_t word[4]) {
     word[0] = (uint32_t)block;
     word[1] = (uint32_t)(block >> 32) << 16 | (uint32_t)(step >> 32);

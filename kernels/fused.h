@@ -1,7 +1,8 @@
-/* The contract of engine "fused": whole training steps in one call, by those who own the GEMM inside them. A backend that can has
-   the slot `fused` (kernels/gemm.h). The steps compute what the eager engine does: batch, forward, softmax cross-entropy, backward, SGD
-   as kernels/ops.h defines them; on the host in the same order of sums within an element of a product, on a GPU in a fixed one of their
-   own. After a bad step of the tally a call changes nothing, on a GPU as in kernels/ops.h. */
+/* The contract of engine "fused": whole training steps in one call, by those who own the GEMM inside them. A
+   backend that can has the slot `fused` (kernels/gemm.h). The steps compute what the eager engine does:
+   batch, forward, softmax cross-entropy, backward, SGD as kernels/ops.h defines them; on the host in the same
+   order of sums within an element of a product, on a GPU in a fixed one of their own. After a bad step of the
+   tally a call changes nothing, on a GPU as in kernels/ops.h. */
 #ifndef TESSERA_KERNELS_FUSED_H
 #define TESSERA_KERNELS_FUSED_H
 
@@ -18,7 +19,8 @@ struct fused_layer {
     void *weight_velocity, *bias_velocity; /* the same; NULL without momentum */
 };
 
-/* What is trained and on what: all pointers are memory of the backend's device, and live longer than the state. */
+/* What is trained and on what: all pointers are memory of the backend's device, and live longer than the
+   state. */
 struct fused_network {
     enum gemm_dtype dtype;
     enum gemm_precision precision; /* of the products; all else is float32, whatever it is */
@@ -32,8 +34,9 @@ struct fused_network {
     const struct step_scalars *scalars; /* by step of the epoch: the learning rates */
     double *losses;                     /* by step: receives the mean loss of its batch */
     struct tally *tally;
-    size_t
-        share; /* networks that train on the device at once, this one included: each may keep that part of a GPU busy; 0: one */
+    /* networks that train on the device at the same time, this one included (0 means 1); each may use 1 /
+       share of the GPU */
+    size_t share;
 };
 
 /* Seconds. An update is part of the product that gives the gradient. */
@@ -43,23 +46,24 @@ struct fused_times {
 };
 
 struct gemm_fused {
-    /* A state for this network with the backend's context, or NULL with the reason (a phrase) in `why`. Unless `forced`, steps
-       that are expected to be slower than op by op are such a reason. */
+    /* A state for this network with the backend's context, or NULL with the reason (a phrase) in `why`.
+       Unless `forced`, steps that are expected to be slower than op by op are such a reason. */
     void *(*open)(void *context, const struct fused_network *network, bool forced, char *why, size_t size);
     void (*close)(void *state);
 
-    /* Steps `first` .. first + count - 1 of an epoch, one at least, on the threads that the backend had at `open`, or has if these are
-       fewer. Returns how many were done: fewer if *stop (may be NULL) was not 0 after a step, or
-       after a step whose loss was not finite, which changes no weight. Adds to `times`.
-       A GPU may return before the work is done: the number of steps that it took on, whatever a loss or *stop will say, and no times. 0:
-       it failed, and `error` of the backend knows why. */
+    /* Steps `first` .. first + count - 1 of an epoch, one at least, on the threads that the backend had at
+       `open`, or has if these are fewer. Returns how many were done: fewer if *stop (may be NULL) was not 0
+       after a step, or after a step whose loss was not finite, which changes no weight. Adds to `times`. A
+       GPU may return before the work is done: the number of steps that it took on, whatever a loss or *stop
+       will say, and no times. 0: it failed, and `error` of the backend knows why. */
     size_t (*run)(void *state, size_t first, size_t count, const volatile sig_atomic_t *stop,
                   struct fused_times *times);
 
     /* (optional) How, in a phrase: the way chosen for this network, and what was expected of it. */
     void (*describe)(void *state, char *text, size_t size);
 
-    /* (optional) What there was to choose from, a line each: a way, and what is expected of it or why it cannot be. */
+    /* (optional) What there was to choose from, a line each: a way, and what is expected of it or why it
+       cannot be. */
     void (*explain)(void *context, const struct fused_network *network, char *text, size_t size);
 };
 

@@ -2,25 +2,29 @@
 
    C = alpha * op(A) * op(B) + beta * C, then an epilogue       row-major, true precision of the dtype
 
-   - op(A) is m x k, op(B) is k x n, C is m x n. Leading dimensions are in elements, and at least the stored columns:
+   - op(A) is m x k, op(B) is k x n, C is m x n. Leading dimensions are in elements, and at least the stored
+   columns:
        NN   A[m][k]  B[k][n]     forward          Y  = X W
        TN   A[k][m]  B[k][n]     weight gradient  dW = X^T dY
        NT   A[m][k]  B[n][k]     input gradient   dX = dY W^T
        TT   A[k][m]  B[n][k]     may be refused
    - beta == 0 never reads C, which may hold NaN. m == 0 or n == 0: nothing to do. k == 0: C = beta * C.
    - Any shape is valid: nothing is a multiple of a tile. C does not overlap A or B.
-   - NaN and Inf in A, B and (beta != 0) C come out as IEEE 754 says. alpha == 0 may skip A and B, as BLAS does.
+   - NaN and Inf in A, B and (beta != 0) C come out as IEEE 754 says. alpha == 0 may skip A and B, as BLAS
+   does.
    - Pointers belong to the memory of the backend's device. A call may return before its work is done.
-   - Of bfloat16 operands, sums are float32. C is float32, or bfloat16 with beta == 0 (rounded once, to nearest even).
-     What is below 2^-126 may count as zero, as the instructions of some processors have it.
-   - A call allocates nothing in steady state: workspace belongs to the context and grows at most once per shape.
+   - Of bfloat16 operands, sums are float32. C is float32, or bfloat16 with beta == 0 (rounded once, to
+     nearest even). What is below 2^-126 may count as zero, as the instructions of some processors have it.
+   - A call allocates nothing in steady state: workspace belongs to the context and grows at most once per
+   shape.
    - The same call gives the same bits again.
-   - A context is used by one thread at a time; on a GPU, threads with a context each may call at once (--ensemble).
+   - A context is used by one thread at a time; on a GPU, threads with a context each may call at once
+   (--ensemble).
 
-   A backend is one const struct gemm_backend in a file of its own, and its entry in src/backend/registry.c; or a plug-in: a
-   shared object with GEMM_PLUGIN(backend) at its end, for --backend ./my.so. This header is all that a plug-in needs. It
-   includes standard headers only and is C11, C++17 and CUDA alike. kernels/bf16.h converts bfloat16, for those who want it.
-   docs/your-own-gemm.md shows how. */
+   A backend is one const struct gemm_backend in a file of its own, and its entry in src/backend/registry.c;
+   or a plug-in: a shared object with GEMM_PLUGIN(backend) at its end, for --backend ./my.so. This header is
+   all that a plug-in needs. It includes standard headers only and is C11, C++17 and CUDA alike.
+   kernels/bf16.h converts bfloat16, for those who want it. docs/your-own-gemm.md shows how. */
 #ifndef TESSERA_KERNELS_GEMM_H
 #define TESSERA_KERNELS_GEMM_H
 
@@ -52,8 +56,8 @@ struct gemm_epilogue {
     void *pre; /* NULL, or [m][n] with ldc: receives the values before the activation */
 };
 
-/* The way back through the layer below, for C = dL/dY of its output Y = act(Z): C becomes dL/dZ = dL/dY * act'(Z), and its column
-   sums, as stored, are the gradient of that layer's bias. */
+/* The way back through the layer below, for C = dL/dY of its output Y = act(Z): C becomes dL/dZ = dL/dY *
+   act'(Z), and its column sums, as stored, are the gradient of that layer's bias. */
 struct gemm_backward {
     enum activation activation;
     const void *pre, *output; /* Z and Y: [m][n] with ldc. Z is only read where activation_needs_input */
@@ -78,9 +82,9 @@ struct gemm_call {
     const struct gemm_backward *backward;
 };
 
-/* How float32 matrices are multiplied. Anything but the first rounds, and is only ever used because the user asked:
-   GEMM_TF32 rounds operands to 10 bits of mantissa inside the call; with GEMM_MIXED_BF16 the caller keeps them as bfloat16
-   (7 bits), and calls with GEMM_BF16. */
+/* How float32 matrices are multiplied. Anything but the first rounds, and is only ever used because the user
+   asked: GEMM_TF32 rounds operands to 10 bits of mantissa inside the call; with GEMM_MIXED_BF16 the caller
+   keeps them as bfloat16 (7 bits), and calls with GEMM_BF16. */
 enum gemm_precision { GEMM_TRUE, GEMM_TF32, GEMM_MIXED_BF16 };
 
 /* Does the derivative need the value before the activation? Then the two are kept apart. */
@@ -107,8 +111,8 @@ struct gemm_options {
     int tile;              /* cuda-shmem, cuda-order: 4, 8, 16 or 32 */
     bool dynamic_shared;   /* cuda-shmem, cuda-order: shared memory allocated at launch */
     enum gemm_order order; /* cuda-order */
-    bool
-        rounded_multiply; /* cuda-order: round each product before it is added, instead of fused multiply-adds */
+    /* cuda-order: each product is rounded before it is added; otherwise a fused multiply-add */
+    bool rounded_multiply;
     const char *isa;      /* tuned: a name of --isa, as "avx512"; NULL: the best that the processor has */
 };
 
@@ -139,25 +143,27 @@ struct gemm_backend {
     bool (*supports)(enum gemm_dtype dtype, enum gemm_op op);
     enum gemm_status (*gemm)(void *context, const struct gemm_call *call);
 
-    /* (optional) Sets the thread count and returns the count that is really in use. NULL: always one thread. */
+    /* (optional) Sets the thread count and returns the count that is really in use. NULL: always one
+       thread. */
     int (*set_threads)(void *context, int threads);
 
     /* (optional) Has it threads of its own, apart from OpenMP's? Element-wise work then stays on one thread:
        two pools that spin on the same cores cost both of them half their speed and more. */
     bool (*own_threads)(void *context);
 
-    /* (optional) Can it work in this precision? NULL: in GEMM_TRUE alone. GEMM_MIXED_BF16 is not asked for here: `supports` says. */
+    /* (optional) Can it work in this precision? NULL: in GEMM_TRUE alone. GEMM_MIXED_BF16 is not asked for
+       here: `supports` says. */
     bool (*takes_precision)(enum gemm_precision precision);
 
-    /* (optional) Can `gemm` do the epilogue or backward of this call? NULL: never; the element-wise op runs after the call
-       instead. To be asked for the very call that follows: alignment counts too. */
+    /* (optional) Can `gemm` do the epilogue or backward of this call? NULL: never; the element-wise op runs
+       after the call instead. To be asked for the very call that follows: alignment counts too. */
     bool (*fuses)(void *context, const struct gemm_call *call);
 
     /* (optional) Version, core type and the like, for the header of every report. */
     void (*describe)(void *context, char *text, size_t size);
 
-    /* (optional) The kernels that this call launches, up to `size`; returns how many. Launches nothing, reads no matrix; the
-       alignment of pointers counts. */
+    /* (optional) The kernels that this call launches, up to `size`; returns how many. Launches nothing, reads
+       no matrix; the alignment of pointers counts. */
     size_t (*kernels)(void *context, const struct gemm_call *call, struct gemm_kernel *list, size_t size);
 
     /* (optional) What went wrong, after GEMM_FAILED; "" if nothing. */
@@ -169,8 +175,9 @@ struct gemm_backend {
 
 /* --- plug-ins --- */
 
-/* What this header describes. New optional slots and options go to the end of their structs, and plug-ins that were built
-   without them still work; any other change is a new number, and a plug-in of another number is refused. */
+/* What this header describes. New optional slots and options go to the end of their structs, and plug-ins
+   that were built without them still work; any other change is a new number, and a plug-in of another number
+   is refused. */
 #define GEMM_ABI 1
 
 /* What the program looks for in a shared object: the symbol `gemm_plugin`. */

@@ -1,10 +1,12 @@
-/* Random images of some shape and what a device makes of them: what test_augment.c and test_gpu_augment.c share. */
+/* Random images of some shape and what a device makes of them: what test_augment.c and test_gpu_augment.c
+   share. */
 #ifndef TESSERA_TESTS_AUGMENT_BENCH_H
 #define TESSERA_TESTS_AUGMENT_BENCH_H
 
 #include "tests/support.h"
 
-/* Shapes and amounts: one pixel, less and more than a tile, strips, larger and smaller results, each kind of deformation. */
+/* Shapes and amounts: one pixel, less and more than a tile, strips, larger and smaller results, each kind of
+   deformation. */
 struct augment_case {
     size_t height, width, to_height, to_width;
     struct augmentation amounts;

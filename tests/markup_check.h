@@ -4,7 +4,8 @@
 
 #include <stddef.h>
 
-/* NULL if every tag is closed in order, every attribute quoted and given once, every & an entity; else where it is not. */
+/* NULL if every tag is closed in order, every attribute quoted and given once, every & an entity; else where
+   it is not. */
 const char *markup_fault(const char *text);
 
 /* How often `part` occurs. */

@@ -35,8 +35,8 @@ void support_write_idx(const char *path, size_t rank, const uint32_t *dims, cons
 const char *support_data_directory(const char *name, uint32_t train, uint32_t test, uint32_t height,
                                    uint32_t width, unsigned classes);
 
-/* A group's set-up for tests that run the program: support_data is the folder of such a set, of 300 + 100 images 6x7 in 4 classes, and
-   the environment says nothing else. */
+/* A group's set-up for tests that run the program: support_data is the folder of such a set, of 300 + 100
+   images 6x7 in 4 classes, and the environment says nothing else. */
 extern char support_data[256];
 int support_make_data(void **state);
 
@@ -63,12 +63,14 @@ void support_open(struct compute *compute, const char *backend, int threads);
    output and error together in `output`. Returns the exit code, or 128 + the signal. */
 int support_run(char *output, size_t size, const char *arguments, ...) __attribute__((format(printf, 3, 4)));
 
-/* How many lines of a log have this type, and this seed unless it is 0; the last of them parsed, to be deleted. */
+/* How many lines of a log have this type, and this seed unless it is 0; the last of them parsed, to be
+   deleted. */
 size_t support_log(const char *path, const char *type, int seed, cJSON **last);
 /* The value of a key, which must be a number. */
 double support_number(const cJSON *object, const char *key);
 
-/* The path of a plug-in that the Makefile built: "plugins/race.so", "tutorial/my.so". One of a few static buffers. */
+/* The path of a plug-in that the Makefile built: "plugins/race.so", "tutorial/my.so". One of a few static
+   buffers. */
 const char *support_plugin(const char *name);
 
 #define assert_status(status, wanted) support_assert_status(status, wanted, __FILE__, __LINE__)

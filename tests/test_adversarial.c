@@ -1,5 +1,5 @@
-/* Adversarial training: the gradient of a whole step and the images that it makes, against finite differences; every host backend
-   against that; what is counted. */
+/* Adversarial training: the gradient of a whole step and the images that it makes, against finite
+   differences; every host backend against that; what is counted. */
 #include "tests/training_bench.h"
 
 #include <math.h>
@@ -53,8 +53,8 @@ static double slope(struct bench *bench, double *value, const double *images, co
     return (above - below) / (2 * h);
 }
 
-/* Every pixel has moved by AMOUNT of its range to where the loss is larger; one without a slope, because nothing goes through it
-   or it is dropped, may be anywhere up to there. */
+/* Every pixel has moved by AMOUNT of its range to where the loss is larger; one without a slope, because
+   nothing goes through it or it is dropped, may be anywhere up to there. */
 static void check_images(struct bench *bench, double *images, const double *attacked) {
     const double amount = bench->config.input_range == INPUT_SIGNED ? 2 * AMOUNT : AMOUNT;
     size_t up = 0, down = 0;

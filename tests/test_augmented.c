@@ -107,7 +107,8 @@ static void sheets_are_drawn(void **state) {
                          "--augment-shear 0 --augment-scale 0",
                          support_data, pgm),
                      0);
-    /* 5 rows and 4 columns of 6 x 7 pixels, 8 times as large, 4 apart, 16 more behind the first; all draws are the original */
+    /* 5 rows and 4 columns of 6 x 7 pixels, 8 times as large, 4 apart, 16 more behind the first; all draws
+       are the original */
     const size_t width = 4 + 4 * (56 + 4) + 16, height = 4 + 5 * (48 + 4);
     char head[64];
     const size_t start = (size_t)snprintf(head, sizeof head, "P5\n%zu %zu\n255\n", width, height);

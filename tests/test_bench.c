@@ -1,4 +1,5 @@
-/* What comparisons and benches are made of: statistics, Amdahl's law, rows, verification on one shape, agreement. */
+/* What comparisons and benches are made of: statistics, Amdahl's law, rows, verification on one shape,
+   agreement. */
 #include "tests/support.h"
 
 #include <math.h>

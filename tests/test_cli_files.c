@@ -180,8 +180,8 @@ static void epochs_without_evaluation(void **state) {
         remove(log);
         remove(csv);
     }
-    /* patience runs out where there was a look: the best is epoch 4, and 7 is the first that is 3 epochs later, but 8 the first that is
-       evaluated */
+    /* patience runs out where there was a look: the best is epoch 4, and 7 is the first that is 3 epochs
+       later, but 8 the first that is evaluated */
     cJSON *line;
     assert_int_equal(
         RUN("--data %s --layers 42-16-4 --epochs 50 --lr 0 --validation 40 --evaluate-every 4 --patience 3 "

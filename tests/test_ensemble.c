@@ -1,4 +1,5 @@
-/* Ensembles: each member is what a run of its own gives, one after the other and at once; the committee, checkpoints, stops and failures. */
+/* Ensembles: each member is what a run of its own gives, one after the other and at once; the committee,
+   checkpoints, stops and failures. */
 #include "src/nn/ensemble.h"
 
 #include <math.h>
@@ -251,7 +252,8 @@ static void files_are_named_by_seed(void **state) {
     assert_string_equal(text, "model.safetensors");
 }
 
-/* Stopped and gone on with, all of them give what they give without; a member alone goes on from its file, too. */
+/* Stopped and gone on with, all of them give what they give without; a member alone goes on from its file,
+   too. */
 static void they_go_on_from_their_files(void **state) {
     (void)state;
     for (int at_once = 0; at_once < 2; at_once++) {

@@ -108,8 +108,8 @@ static size_t times(const char *what) {
     return count;
 }
 
-/* The line of a network is of the weights that it has now, also if it had nothing left to train or went back to its best epoch; what
-   is there is reported if a later file cannot be read. */
+/* The line of a network is of the weights that it has now, also if it had nothing left to train or went back
+   to its best epoch; what is there is reported if a later file cannot be read. */
 static void lines_are_of_the_weights_as_they_are(void **state) {
     (void)state;
     const char *model = support_path("b.safetensors"), *second = support_path("b-seed2.safetensors"),

@@ -14,7 +14,8 @@ static char output[1 << 16];
 
 enum { HELD_OUT = 60, TRAINING = 300, HEIGHT = 6, WIDTH = 7 };
 
-/* What training says of its validation part, evaluating the file says, too; the test set stays the default. */
+/* What training says of its validation part, evaluating the file says, too; the test set stays the
+   default. */
 static void the_validation_part_is_that_of_the_training(void **state) {
     (void)state;
     const char *model = support_path("v.safetensors"), *log = support_path("v.jsonl"),
@@ -165,7 +166,8 @@ static void check_place(const unsigned char *sheet, size_t index, const uint8_t 
     assert_true(image ? ink > 200 : ink == 0);
 }
 
-/* A network that was not trained makes plenty; all of the data set's images are told apart by their pixels. */
+/* A network that was not trained makes plenty; all of the data set's images are told apart by their
+   pixels. */
 static void mistakes_are_drawn(void **state) {
     (void)state;
     const char *model = support_path("init.safetensors"), *pgm = support_path("m.pgm"),

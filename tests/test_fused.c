@@ -1,4 +1,5 @@
-/* Engine fused against engine eager: the same losses of the same seed, whatever the network, the batch and the threads. */
+/* Engine fused against engine eager: the same losses of the same seed, whatever the network, the batch and
+   the threads. */
 #include "tests/training_bench.h"
 
 #include <math.h>
@@ -13,8 +14,9 @@ static void open_engine(struct bench *bench, const char *engine, int threads, co
     assert_string_equal(bench->trainer.notice, "");
 }
 
-/* Networks of one to four layers; batches that are small or one image, that no tile divides, that take several blocks of k, and that threads share;
-   blocks of k that begin inside a panel of the weights; the last batch of an epoch is a part of one. */
+/* Networks of one to four layers; batches that are small or one image, that no tile divides, that take
+   several blocks of k, and that threads share; blocks of k that begin inside a panel of the weights; the last
+   batch of an epoch is a part of one. */
 static const char *const recipes[] = {
     "layers=784-10 batch-size=128 epochs=2",
     "layers=784-128-10 batch-size=128 epochs=2 weight-decay=0.01",
@@ -64,7 +66,8 @@ static void losses_of_eager_in_float32(void **state) {
     if (tuned_avx2.usable()) losses_of_eager(GEMM_F32, "avx2", 1e-4);
 }
 
-/* Beside these, networks whose last layer alone is cut in blocks of k that a slice of the batch would not be cut in. */
+/* Beside these, networks whose last layer alone is cut in blocks of k that a slice of the batch would not be
+   cut in. */
 static const char *const more_recipes[] = {
     "layers=784-256-10 batch-size=256 epochs=1 dtype=f64",
     "layers=784-300-26 batch-size=300 epochs=1",

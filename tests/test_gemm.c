@@ -110,7 +110,8 @@ static void verify_narrow(struct compute *compute, size_t m, size_t n, size_t k)
     }
 }
 
-/* tuned has ways of its own for few columns and few steps of k: all that are few; blocks of k, strips of rows, and a C that is streamed. */
+/* tuned has ways of its own for few columns and few steps of k: all that are few; blocks of k, strips of
+   rows, and a C that is streamed. */
 static void tuned_is_right_where_it_is_narrow(void **state) {
     struct compute compute;
     open_tuned(&compute, *state, 2);
@@ -126,7 +127,8 @@ static void tuned_is_right_where_it_is_narrow(void **state) {
     compute_close(&compute);
 }
 
-/* tuned packs A too where there are many columns: tiles and panels that are not full, several blocks of k and of columns. */
+/* tuned packs A too where there are many columns: tiles and panels that are not full, several blocks of k and
+   of columns. */
 static void tuned_is_right_where_it_packs(void **state) {
     struct compute compute;
     open_tuned(&compute, *state, 2);
@@ -189,7 +191,8 @@ static void openmp_equals_serial_bit_for_bit(void **state) {
         expect_same_bits("openmp", "serial", (enum gemm_dtype)dtype, 133, 301, 97);
 }
 
-/* tuned has an order of its own, but one for all numbers of threads: blocks of k, in place and packed, and narrow products. */
+/* tuned has an order of its own, but one for all numbers of threads: blocks of k, in place and packed, and
+   narrow products. */
 static void tuned_has_the_same_bits_on_any_threads(void **state) {
     (void)state;
     static const size_t shapes[][3] = {{128, 512, 784}, {700, 96, 600}, {301, 10, 1100},

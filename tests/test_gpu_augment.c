@@ -1,4 +1,5 @@
-/* Augmentation on the GPU: the pixels of the host, bit for bit, and training that makes them beside itself. */
+/* Augmentation on the GPU: the pixels of the host, bit for bit, and training that makes them beside
+   itself. */
 #include "tests/augment_bench.h"
 #include "tests/gpu.h"
 #include "tests/training_bench.h"
@@ -53,7 +54,8 @@ static void check_images(struct bench *bench, uint32_t epoch) {
     free(want);
 }
 
-/* Every engine gathers from images that were made beside the epoch before: the losses are those of the host. */
+/* Every engine gathers from images that were made beside the epoch before: the losses are those of the
+   host. */
 static void engines_train_on_the_images_of_the_host(void **state) {
     (void)state;
     static const char *const hows[] = {"backend=cublas engine=eager", "backend=cublas engine=graph",

@@ -1,5 +1,5 @@
-/* Ensembles on the GPU: members that are trained at once give the bits of runs of their own that keep to the same part of the GPU, on every
-   engine, and the losses of runs that have all of it. */
+/* Ensembles on the GPU: members that are trained at once give the bits of runs of their own that keep to the
+   same part of the GPU, on every engine, and the losses of runs that have all of it. */
 #include "src/nn/ensemble.h"
 #include "tests/gpu.h"
 #include "tests/training_bench.h"
@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A run that has the GPU to itself, and sees to it that it takes no more than a member would: ensemble=N is in its config, too. */
+/* A run that has the GPU to itself, and sees to it that it takes no more than a member would: ensemble=N is
+   in its config, too. */
 static const struct recipe {
     const char *engine, *settings;
     int members;

@@ -1,5 +1,5 @@
-/* Engine fused on the GPU against engine eager there, and against the independent loss curves: all of its forms, with tails in every
-   dimension. */
+/* Engine fused on the GPU against engine eager there, and against the independent loss curves: all of its
+   forms, with tails in every dimension. */
 #include "tests/gpu.h"
 #include "tests/training_bench.h"
 
@@ -12,7 +12,8 @@
 #define PAIR "two hidden layers"
 #define PHASES "phases of tiles"
 
-/* Each form's: batches, layers, classes and images that nothing divides; the last batch of an epoch is a part of one. */
+/* Each form's: batches, layers, classes and images that nothing divides; the last batch of an epoch is a part
+   of one. */
 static const struct recipe {
     const char *form, *settings;
 } recipes[] = {
@@ -57,7 +58,8 @@ static void open_engine(struct bench *bench, const char *engine, const char *set
     assert_string_equal(bench->trainer.engine->name, engine);
 }
 
-/* All parameters, as doubles, without what lies between rows: weights of layer 1, its biases, ... To be freed. */
+/* All parameters, as doubles, without what lies between rows: weights of layer 1, its biases, ... To be
+   freed. */
 static double *parameters(struct bench *bench) {
     struct device *device = &bench->compute.device;
     const struct mlp *mlp = &bench->trainer.mlp;
@@ -152,7 +154,8 @@ static double difference(size_t first, size_t count, const double *start, const 
     return sqrt(apart / change);
 }
 
-/* Tails in all dimensions; smooth activations, for a rounded ReLU may jump. The third step of two of them has a part of a batch. */
+/* Tails in all dimensions; smooth activations, for a rounded ReLU may jump. The third step of two of them has
+   a part of a batch. */
 static const char *const smooth[] = {
     "layers=784-37-26 batch-size=127 momentum=0.9 lr=0.05 activation=tanh",
     "layers=400-37-22-10 batch-size=900 weight-decay=0.01 activation=gelu",
@@ -163,11 +166,12 @@ static const char *const smooth[] = {
 };
 enum { SMOOTH = sizeof smooth / sizeof *smooth };
 
-/* Three steps from the same weights, in the precision of eager: what changes is the same within 8 units. Both engines round each number
-   on the way of a gradient a few times, by a unit at most and independently, which adds up to about one; the steps after the
-   first start from what that left. (An emulation of this kernel gave 0.1 to 2.8 units. Eager rounds all that it stores, or
-   nothing where its kernels are its own and tf32 is asked for.) A tail left out is off by a tenth at least, that is by 26 units.
-   And the change is not that of true float32. */
+/* Three steps from the same weights, in the precision of eager: what changes is the same within 8 units. Both
+   engines round each number on the way of a gradient a few times, by a unit at most and independently, which
+   adds up to about one; the steps after the first start from what that left. (An emulation of this kernel
+   gave 0.1 to 2.8 units. Eager rounds all that it stores, or nothing where its kernels are its own and tf32
+   is asked for.) A tail left out is off by a tenth at least, that is by 26 units. And the change is not that
+   of true float32. */
 static void changes_of_eager_in_rounded_precisions(void **state) {
     (void)state;
     for (size_t r = 0; r<SMOOTH; r += support_stride()> 1 ? 4 : 1)
@@ -201,8 +205,9 @@ static void changes_of_eager_in_rounded_precisions(void **state) {
         }
 }
 
-/* Whole runs: losses within three times what an emulation gave, 0.017, of ReLU with momentum 0.9 (of smooth activations 0.003). At a
-   learning rate that lets no rounding grow: at 0.3 it does, to 0.08. What is evaluated are the new weights. */
+/* Whole runs: losses within three times what an emulation gave, 0.017, of ReLU with momentum 0.9 (of smooth
+   activations 0.003). At a learning rate that lets no rounding grow: at 0.3 it does, to 0.08. What is
+   evaluated are the new weights. */
 static void losses_of_eager_in_rounded_precisions(void **state) {
     (void)state;
     for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 5 : 1) {
@@ -296,7 +301,8 @@ static void a_bad_step_changes_no_weight(void **state) {
     }
 }
 
-/* A step in the middle of a launch goes wrong: it is named, and the weights are those of the run that ended before it. */
+/* A step in the middle of a launch goes wrong: it is named, and the weights are those of the run that ended
+   before it. */
 static void divergence_in_the_middle(void **state) {
     (void)state;
     for (int n = 0; n < NETWORKS; n++) {

@@ -42,7 +42,8 @@ static void shmem_is_right(void **state) {
                         tile == 16 && !dynamic ? 1 : 5);
 }
 
-/* Tiles straight and transposed, of each size, in both kinds of shared memory, with both multiplies: 64 kernels. */
+/* Tiles straight and transposed, of each size, in both kinds of shared memory, with both multiplies: 64
+   kernels. */
 static struct compute_options order_variant(int variant) {
     return (struct compute_options){.order = (enum gemm_order)(variant % 4),
                                     .tile = 4 << variant / 4 % 4,
@@ -65,8 +66,8 @@ static void cublas_is_right(void **state) {
     verify_with("cublas", (struct compute_options){0}, 1);
 }
 
-/* The narrow products of an output layer, at sizes that cut chunks, panels and packs in every way. Those of 4099 rows are too
-   long for the kernels of small products: where they fuse, it was the narrow ones. */
+/* The narrow products of an output layer, at sizes that cut chunks, panels and packs in every way. Those of
+   4099 rows are too long for the kernels of small products: where they fuse, it was the narrow ones. */
 static void narrow_shapes(void **state) {
     (void)state;
     static const size_t longs[] = {1024, 1025, 4099}, wides[] = {16, 40, 264, 2056},
@@ -165,7 +166,8 @@ static void narrow_kernels_are_named(void **state) {
     static const char *const names[] = {"narrow_nn", "narrow_tn", "narrow_nt"};
     struct compute compute;
     gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 1});
-    /* older GPUs leave all of them to the library; a product of 8192 rows is too long for the kernels of small ones */
+    /* older GPUs leave all of them to the library; a product of 8192 rows is too long for the kernels of
+       small ones */
     const struct gemm_epilogue relu = {.activation = ACTIVATION_RELU};
     const struct gemm_call forward = {
         .m = 8192, .n = 10, .k = 512, .alpha = 1, .lda = 512, .ldb = 10, .ldc = 10, .epilogue = &relu};

@@ -1,13 +1,15 @@
-/* On-line training on the GPU, one image a step, and pixels in [-1, 1]: every engine against the host, the forms of engine fused that
-   take them and those that do not, and epochs that are too long for a graph. The loss curve is that of tests/test_gpu_training.c. */
+/* On-line training on the GPU, one image a step, and pixels in [-1, 1]: every engine against the host, the
+   forms of engine fused that take them and those that do not, and epochs that are too long for a graph. The
+   loss curve is that of tests/test_gpu_training.c. */
 #include "tests/gpu.h"
 #include "tests/training_bench.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* Batches of one, of some and of a tail; images of 784 and, where no four pixels can be read at once, of 42 and 841. Learning rates that let no
-   rounding grow: most pixels are -1, so steps are longer than those of pixels near 0. */
+/* Batches of one, of some and of a tail; images of 784 and, where no four pixels can be read at once, of 42
+   and 841. Learning rates that let no rounding grow: most pixels are -1, so steps are longer than those of
+   pixels near 0. */
 static const char *const recipes[] = {
     "layers=784-50-40-30-20-10 batch-size=1 epochs=1 lr=0.002 activation=scaled-tanh init=xavier",
     "layers=42-20-10-4 batch-size=1 epochs=4 lr=0.01 activation=scaled-tanh init=uniform init-range=0.3",
@@ -60,7 +62,8 @@ static void losses_of_the_host(void **state) {
         }
 }
 
-/* Three single images in rounded precisions: what changes is that of eager, within the 8 roundings of tests/test_gpu_fused.c. */
+/* Three single images in rounded precisions: what changes is that of eager, within the 8 roundings of
+   tests/test_gpu_fused.c. */
 static void rounded_precisions_stay_near(void **state) {
     (void)state;
     static const struct {

@@ -18,7 +18,8 @@ static void ops_activation(void **state) {
             for (size_t s = 0; s<SIZES; s += support_stride()> 1 ? SIZES - 1 : 1) {
                 const size_t rows = sizes[s][0], cols = sizes[s][1], count = rows * cols;
                 const enum activation activation = (enum activation)act;
-                /* a sum of roundings to bfloat16: where both ways fall on either side of a tie, they are an ulp apart */
+                /* a sum of roundings to bfloat16: where both ways fall on either side of a tie, they are an
+                   ulp apart */
                 const double sums_ulps = pair.stored == GEMM_BF16 ? 4 * 65536 : 32 + (double)rows;
                 struct twin pre = twin_stored(&pair, count, 3, 1), bias = twin_reals(&pair, cols, 1, 2);
                 struct twin out = activation_needs_input(activation) ? twin_stored(&pair, count, 1, 3) : pre;

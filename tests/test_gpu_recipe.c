@@ -1,4 +1,5 @@
-/* Trainings on the GPU with all that a recipe can ask for: graph against eager, the GPU against the host, resume, bad steps. */
+/* Trainings on the GPU with all that a recipe can ask for: graph against eager, the GPU against the host,
+   resume, bad steps. */
 #include "tests/gpu.h"
 #include "tests/training_bench.h"
 

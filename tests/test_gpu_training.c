@@ -1,4 +1,5 @@
-/* Training on the GPU: every backend, engine and residency against the independent loss curves and against each other. */
+/* Training on the GPU: every backend, engine and residency against the independent loss curves and against
+   each other. */
 #include "tests/gpu.h"
 #include "tests/training_bench.h"
 
@@ -36,7 +37,8 @@ static void loss_curves(void **state) {
             }
 }
 
-/* Rounded precisions are used, and stay near float32. (What cuda-tuned does by itself is true float32 even for tf32.) */
+/* Rounded precisions are used, and stay near float32. (What cuda-tuned does by itself is true float32 even
+   for tf32.) */
 static void rounded_precisions_stay_near(void **state) {
     (void)state;
     static const char *const precisions[] = {"backend=cublas precision=tf32", "backend=cublas precision=bf16",
@@ -67,7 +69,8 @@ static void rounded_precisions_stay_near(void **state) {
         }
 }
 
-/* Batches of 1,100 and 300 images through layers that are narrow, small and large: every way of cuda-tuned, against the host. */
+/* Batches of 1,100 and 300 images through layers that are narrow, small and large: every way of cuda-tuned,
+   against the host. */
 static void long_batches_follow_the_host(void **state) {
     (void)state;
     static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host"};
@@ -184,8 +187,8 @@ static void assert_all_trained(const struct mlp *mlp, void *before, void *after)
     }
 }
 
-/* In mixed precision rows are multiples of 16 bytes. The weights are those of the host, before training and, through a checkpoint,
-   after it, with all that is kept beside them; and back. */
+/* In mixed precision rows are multiples of 16 bytes. The weights are those of the host, before training and,
+   through a checkpoint, after it, with all that is kept beside them; and back. */
 static void rows_of_mixed_precision(void **state) {
     (void)state;
     static const char *const recipes[] = {

@@ -12,7 +12,8 @@ static const struct update rules[] = {
     {.method = UPDATE_NONE},
 };
 
-/* Three steps of a rule on both, the last of them after a bad step; with everything that is optional, or nothing of it. */
+/* Three steps of a rule on both, the last of them after a bad step; with everything that is optional, or
+   nothing of it. */
 static void compare_updates(struct pair *pair, const struct update *rule, size_t count, bool all) {
     enum { W, GRAD, M, V, AVERAGE, ROUNDED, CLIP, STEP, GUARD, TWINS };
     const bool adam = rule->method == UPDATE_ADAM || rule->method == UPDATE_ADAMW;

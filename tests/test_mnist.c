@@ -1,4 +1,5 @@
-/* Real MNIST, where it is there (data/mnist): the reader on the real files, and that training gets somewhere. */
+/* Real MNIST, where it is there (data/mnist): the reader on the real files, and that training gets
+   somewhere. */
 #include "tests/support.h"
 
 #include <stdio.h>

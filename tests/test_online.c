@@ -1,5 +1,5 @@
-/* On-line training, one image a step, on pixels in [-1, 1]: every engine of the host, evaluation, resume, and the way back from a
-   checkpoint. The loss curve is that of tests/test_training.c. */
+/* On-line training, one image a step, on pixels in [-1, 1]: every engine of the host, evaluation, resume, and
+   the way back from a checkpoint. The loss curve is that of tests/test_training.c. */
 #include "tests/training_bench.h"
 
 #include <math.h>

@@ -216,7 +216,8 @@ static void learning_rates(void **state) {
         {"lr=0.8 schedule=cosine warmup-epochs=0.5 epochs=2", 1, 1, 0.4},
         {"lr=0.8 warmup-epochs=2", 1, 3, 0.8},
         {"lr=0.8 warmup-epochs=2", 1, 0, 0.5},
-        /* 40 steps: torch.optim.lr_scheduler.OneCycleLR(max_lr=0.5, total_steps=40, pct_start=0.3) rises to step 11 */
+        /* 40 steps: torch.optim.lr_scheduler.OneCycleLR(max_lr=0.5, total_steps=40, pct_start=0.3) rises to
+           step 11 */
         {"lr=0.5 schedule=one-cycle epochs=10", 0, 0, 0.02},
         {"lr=0.5 schedule=one-cycle epochs=10", 1, 1, 0.2258444388144},
         {"lr=0.5 schedule=one-cycle epochs=10", 2, 3, 0.5},

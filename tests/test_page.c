@@ -232,7 +232,8 @@ static void missing_sections_name_their_command(void **state) {
     free(page);
 }
 
-/* Every type with nothing, with everything of the wrong type, with numbers out of all bounds, with markup as text. */
+/* Every type with nothing, with everything of the wrong type, with numbers out of all bounds, with markup as
+   text. */
 static void hostile_rows_are_harmless(void **state) {
     (void)state;
     static const char *const types[] = {"header",    "step",       "epoch",     "summary", "compare",
@@ -337,7 +338,8 @@ static void odd_images_are_left_out(void **state) {
     free(page);
 }
 
-/* Networks that train at once write their epochs in turn: the page is that of networks one after the other. */
+/* Networks that train at once write their epochs in turn: the page is that of networks one after the
+   other. */
 static void networks_of_an_ensemble_are_told_apart(void **state) {
     (void)state;
 #define HEADER "{\"type\":\"header\",\"backend\":\"b\",\"seed\":1,\"ensemble\":2}\n"

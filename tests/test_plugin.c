@@ -1,4 +1,5 @@
-/* Backends from shared objects: right ones train, wrong ones are caught, all others are refused with words. */
+/* Backends from shared objects: right ones train, wrong ones are caught, all others are refused with
+   words. */
 #include "tests/support.h"
 
 #include <glob.h>

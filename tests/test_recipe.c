@@ -1,4 +1,5 @@
-/* Trainings with all that a recipe can ask for: resume, threads, early stopping, averages, bad steps, mistakes. */
+/* Trainings with all that a recipe can ask for: resume, threads, early stopping, averages, bad steps,
+   mistakes. */
 #include "tests/training_bench.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* Dropout and label smoothing: the ops against their definitions, and the gradients of a network that has both. */
+/* Dropout and label smoothing: the ops against their definitions, and the gradients of a network that has
+   both. */
 #include "tests/support.h"
 #include "tests/values.h"
 
@@ -199,7 +200,8 @@ static void gradients_match_finite_differences(void **state) {
     }
 }
 
-/* Every host backend, those that fuse too: the gradients of serial in float64, which the test above has checked. */
+/* Every host backend, those that fuse too: the gradients of serial in float64, which the test above has
+   checked. */
 static void every_backend_has_the_same_gradients(void **state) {
     (void)state;
     static const char *const dtypes[] = {"f32", "f64"};

@@ -42,7 +42,8 @@ static void loss_curves_of_every_backend(void **state) {
     }
 }
 
-/* bfloat16 keeps 8 bits of a number: near the curves of float32. Those with momentum part from it soon, as chaos goes. */
+/* bfloat16 keeps 8 bits of a number: near the curves of float32. Those with momentum part from it soon, as
+   chaos goes. */
 static void bf16_stays_near_float32(void **state) {
     (void)state;
     for (size_t curve = 0; curve < bench_curves(); curve += 2) {

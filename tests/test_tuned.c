@@ -39,7 +39,8 @@ static void pairs_are_right(void **state) {
     compute_close(&compute);
 }
 
-/* Sums of bfloat16 over several blocks of k, in each way that ends them: wide and narrow, of even and odd length. */
+/* Sums of bfloat16 over several blocks of k, in each way that ends them: wide and narrow, of even and odd
+   length. */
 static void verify_long_sums(struct compute *compute) {
     static const size_t shapes[][3] = {{37, 70, 2051}, {20, 10, 1901}, {61, 33, 1300}};
     for (size_t i = 0; i < 3 * 3 * 4; i++) {

@@ -1,5 +1,6 @@
-/* A training run on the built-in data of tests/reference/mlp_numpy.py, or on 2,500 synthetic digits if the network has 784 inputs
-   (400: their middle, 20 x 20), watched: what test_training.c and test_gpu_training.c share. */
+/* A training run on the built-in data of tests/reference/mlp_numpy.py, or on 2,500 synthetic digits if the
+   network has 784 inputs (400: their middle, 20 x 20), watched: what test_training.c and test_gpu_training.c
+   share. */
 #ifndef TESSERA_TESTS_TRAINING_BENCH_H
 #define TESSERA_TESTS_TRAINING_BENCH_H
 
@@ -24,16 +25,18 @@ struct bench {
 /* Opens what `settings` say, but no network: for those that train others on it. Skips the test likewise. */
 void bench_prepare(struct bench *bench, const char *settings);
 
-/* Opens what `settings` say ("backend=serial threads=1 layers=42-9-4 ..."); skips the test if the backend cannot be used here. */
+/* Opens what `settings` say ("backend=serial threads=1 layers=42-9-4 ..."); skips the test if the backend
+   cannot be used here. */
 void bench_open(struct bench *bench, const char *settings, const struct checkpoint *resume);
 void bench_close(struct bench *bench);
 enum status bench_run(struct bench *bench, struct run_summary *summary);
 
-/* After a run of an ensemble with ema-decay and a validation part: its four committees have the members' own evaluations. */
+/* After a run of an ensemble with ema-decay and a validation part: its four committees have the members' own
+   evaluations. */
 void bench_check_averages(const struct ensemble *ensemble);
 
-/* The curves of the independent program: 50 steps of 16 images in file order, the fourth of each epoch a batch of 2. Checks the
-   losses of one of them, trained as `how` says ("backend=cublas engine=graph"). */
+/* The curves of the independent program: 50 steps of 16 images in file order, the fourth of each epoch a
+   batch of 2. Checks the losses of one of them, trained as `how` says ("backend=cublas engine=graph"). */
 size_t bench_curves(void);
 void bench_check_curve(size_t curve, const char *how, enum gemm_dtype dtype, double tolerance);
 

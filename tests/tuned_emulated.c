@@ -2,7 +2,8 @@
 
 #include <stdint.h>
 
-/* The very tile of tuned_avx512bf16.c where this is compiled for such registers; else, and under slow tools, a small one. */
+/* The very tile of tuned_avx512bf16.c where this is compiled for such registers; else, and under slow tools,
+   a small one. */
 #if defined(__AVX512F__) && !defined(__SANITIZE_ADDRESS__)
 #    include "kernels/host/tuned/tuned_avx512.inc"
 #else
@@ -21,8 +22,8 @@ static inline __attribute__((always_inline)) lanes flush(lane_bits bits) {
     return (lanes)(bits & ((lane_bits)((bits & 0x7F800000u) != 0) | 0x80000000u));
 }
 
-/* VDPBF16PS (Intel, "Architecture Instruction Set Extensions Programming Reference"): the second product of a pair, then the first,
-   each added with one rounding to nearest. A product of two bfloat16 is exact. */
+/* VDPBF16PS (Intel, "Architecture Instruction Set Extensions Programming Reference"): the second product of a
+   pair, then the first, each added with one rounding to nearest. A product of two bfloat16 is exact. */
 static inline __attribute__((always_inline)) lanes dot(lanes sum, float x, lanes row) {
     uint32_t pair;
     __builtin_memcpy(&pair, &x, sizeof pair);

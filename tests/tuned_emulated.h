@@ -1,5 +1,5 @@
-/* Of backend `tuned`, the variant avx512bf16 with its one instruction in plain C: the same packing, loops and tiles, for processors
-   that have no VDPBF16PS. */
+/* Of backend `tuned`, the variant avx512bf16 with its one instruction in plain C: the same packing, loops and
+   tiles, for processors that have no VDPBF16PS. */
 #ifndef TESSERA_TESTS_TUNED_EMULATED_H
 #define TESSERA_TESTS_TUNED_EMULATED_H
 

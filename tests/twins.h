@@ -26,7 +26,8 @@ void twin_free(struct pair *pair, struct twin twin);
 /* The host's content to the GPU. */
 void twin_send(struct pair *pair, struct twin twin);
 
-/* Uniform in +-scale; another substream, other numbers. twin_stored: activations and their gradients; twin_reals: parameters. */
+/* Uniform in +-scale; another substream, other numbers. twin_stored: activations and their gradients;
+   twin_reals: parameters. */
 struct twin twin_random(struct pair *pair, enum gemm_dtype dtype, size_t count, double scale,
                         uint32_t substream);
 struct twin twin_stored(struct pair *pair, size_t count, double scale, uint32_t substream);

@@ -3,8 +3,8 @@
 
 #include "kernels/cuda/gemm/gemm.cuh"
 
-/* Networks that train at once have two streams each; streams that share a queue to the GPU wait for each other, and there are 8 queues
-   unless CUDA is told otherwise before its first call. */
+/* Networks that train at once have two streams each; streams that share a queue to the GPU wait for each
+   other, and there are 8 queues unless CUDA is told otherwise before its first call. */
 static void ask_for_queues(void) {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }

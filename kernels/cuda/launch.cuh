@@ -1,4 +1,5 @@
-/* Launching a kernel, or saying what would be launched: one line of code does both, so that the two cannot drift apart. */
+/* Launching a kernel, or saying what would be launched: one line of code does both, so that the two cannot
+   drift apart. */
 #ifndef TESSERA_KERNELS_CUDA_LAUNCH_CUH
 #define TESSERA_KERNELS_CUDA_LAUNCH_CUH
 

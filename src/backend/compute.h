@@ -50,8 +50,8 @@ enum status compute_gemm(struct compute *compute, const struct gemm_call *call);
 /* Can the backend do the epilogue, or the way back, of this call itself? */
 bool compute_fuses(struct compute *compute, const struct gemm_call *call);
 
-/* The GPU kernels that this call launches, up to `size`; returns how many. 0 where the backend does not say: on the host, and in
-   libraries. The matrices may be NULL: then they count as aligned. */
+/* The GPU kernels that this call launches, up to `size`; returns how many. 0 where the backend does not say:
+   on the host, and in libraries. The matrices may be NULL: then they count as aligned. */
 size_t compute_kernels(struct compute *compute, const struct gemm_call *call, struct gemm_kernel *list,
                        size_t size);
 

@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-/* Bytes of a matrix: the last row ends with its last column, for what comes after it may be another's memory. */
+/* Bytes of a matrix: the last row ends with its last column, for what comes after it may be another's
+   memory. */
 static size_t span(size_t rows, size_t cols, size_t ld, size_t size) {
     return rows && cols ? ((rows - 1) * ld + cols) * size : 0;
 }

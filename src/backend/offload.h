@@ -1,5 +1,5 @@
-/* Residency host: tensors stay in host memory, and each GEMM call copies A and B (and C, unless beta is 0) to the GPU and C back.
-   A way to measure what transfers cost; the training code does not know of it. */
+/* Residency host: tensors stay in host memory, and each GEMM call copies A and B (and C, unless beta is 0) to
+   the GPU and C back. A way to measure what transfers cost; the training code does not know of it. */
 #ifndef TESSERA_BACKEND_OFFLOAD_H
 #define TESSERA_BACKEND_OFFLOAD_H
 
@@ -19,12 +19,13 @@ struct offload {
     struct offload_buffer a, b, c;
 };
 
-/* The GEMM of `offload->backend` for operands in host memory. Transfers are taken from the open lap of `profile` (may be NULL) as
-   PART_H2D and PART_D2H, so that the rest of it is kernel time. Dense or padded operands; what lies between the columns of C stays
-   as it is. */
+/* The GEMM of `offload->backend` for operands in host memory. Transfers are taken from the open lap of
+   `profile` (may be NULL) as PART_H2D and PART_D2H, so that the rest of it is kernel time. Dense or padded
+   operands; what lies between the columns of C stays as it is. */
 enum status offload_gemm(struct offload *offload, const struct gemm_call *call, struct profile *profile);
 
-/* The kernels that the same call would launch, as the slot `kernels` of struct gemm_backend (which the backend has). */
+/* The kernels that the same call would launch, as the slot `kernels` of struct gemm_backend (which the
+   backend has). */
 size_t offload_kernels(struct offload *offload, const struct gemm_call *call, struct gemm_kernel *list,
                        size_t size);
 

@@ -127,7 +127,8 @@ static double slope(enum activation activation, double z, double y) {
 /* No activation is steeper than this. */
 static const double STEEPEST = 1.15;
 
-/* From the oracle of the product to that of the epilogue: first the values before the activation, then after it. */
+/* From the oracle of the product to that of the epilogue: first the values before the activation, then after
+   it. */
 void oracle_add_bias(const struct gemm_call *call, double *want, double *bound) {
     const enum gemm_dtype real = dtype_of_sums(call->dtype);
     for (size_t i = 0; i < call->m * call->n; i++) {

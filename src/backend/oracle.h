@@ -1,5 +1,5 @@
-/* What a GEMM call should give: float64 values, the error that its dtype is allowed, and a comparator that NaN cannot
-   pass. Everything is host memory; `want` and `bound` are dense m x n. */
+/* What a GEMM call should give: float64 values, the error that its dtype is allowed, and a comparator that
+   NaN cannot pass. Everything is host memory; `want` and `bound` are dense m x n. */
 #ifndef TESSERA_BACKEND_ORACLE_H
 #define TESSERA_BACKEND_ORACLE_H
 
@@ -16,18 +16,21 @@ struct oracle_inputs {
 static const double ORACLE_TF32 = 0x1p-10;
 
 /* op(A) op(B) in float64 and the bound of its float error; call->c holds the C before the call.
-     always      (k + 4) eps (|alpha| (|A||B|)_ij + |beta C_ij|)                      Higham, "Accuracy and Stability of
-                                                                                    Numerical Algorithms", section 3.5
-     zero_mean   the smaller of that and
-                 4 (sqrt(k) + 4) eps (|alpha| sqrt(sum_p (a_ip b_pj)^2) + |beta C_ij|)   Higham and Mary, "Sharper
-                                        probabilistic backward error analysis ...", SIAM J. Sci. Comput. 42 (2020)
-   The first grows with k and the second with sqrt(k). Measured, k = 1 to 8192, 50,000 elements each: true sums, one term after
-   the other (the worst order), stay under 0.4 of the second; TF32 operands exceed it 15 times and more, but pass the first one
-   from k = 500 on. By the tail of a random walk, true sums by the hundred million elements stay under it still. With `rounding`
-   both grow by what that costs. */
+     always      (k + 4) eps (|alpha| (|A||B|)_ij + |beta C_ij|)                    Higham, "Accuracy and
+                                                                                    Stability of Numerical
+                                                                                    Algorithms", section 3.5
+     zero_mean   the smaller of that and 4 (sqrt(k) + 4) eps (|alpha| sqrt(sum_p (a_ip b_pj)^2) + |beta C_ij|)
+                 Higham and Mary, "Sharper
+                                        probabilistic backward error analysis ...", SIAM J. Sci. Comput. 42
+                                        (2020)
+   The first grows with k and the second with sqrt(k). Measured, k = 1 to 8192, 50,000 elements each: true
+   sums, one term after the other (the worst order), stay under 0.4 of the second; TF32 operands exceed it 15
+   times and more, but pass the first one from k = 500 on. By the tail of a random walk, true sums by the
+   hundred million elements stay under it still. With `rounding` both grow by what that costs. */
 void oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, double *want, double *bound);
 
-/* From the product to what the epilogue makes of it: first the values before the activation, then those after it. */
+/* From the product to what the epilogue makes of it: first the values before the activation, then those after
+   it. */
 void oracle_add_bias(const struct gemm_call *call, double *want, double *bound);
 void oracle_activate(const struct gemm_call *call, double *want, double *bound);
 
@@ -42,9 +45,9 @@ struct oracle_mismatch {
     double got, want, bound;
 };
 
-/* Compares an m x n result (leading dimension ldc) with `want`, element by element: |got - want| <= bound, the absolute
-   error allowed (0: equality). Equal infinities agree; NaN agrees with NaN only where `want` is NaN. False on any
-   mismatch, with the worst element in `worst`. */
+/* Compares an m x n result (leading dimension ldc) with `want`, element by element: |got - want| <= bound,
+   the absolute error allowed (0: equality). Equal infinities agree; NaN agrees with NaN only where `want` is
+   NaN. False on any mismatch, with the worst element in `worst`. */
 bool oracle_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, size_t ldc,
                     const double *want, const double *bound, struct oracle_mismatch *worst);
 

@@ -23,16 +23,16 @@ struct verify_case {
 };
 
 /* Runs one case: fresh inputs, C full of NaN when beta is 0, guard bands around and between the rows of C.
-   STATUS_VERIFY_FAILED names the case and the worst element, or what the backend said if it failed. A case that the backend does not support is skipped
-   (*skipped, if not NULL). */
+   STATUS_VERIFY_FAILED names the case and the worst element, or what the backend said if it failed. A case
+   that the backend does not support is skipped (*skipped, if not NULL). */
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped);
 
 /* The case that was begun last, in words: what a handler of crashes has to say. */
 const char *verify_running(void);
 
-/* The list: {NN, TN, NT} x {f32, f64, bf16, bf16 to f32} x beta {0, 1, 0.5} x {integers, reals}, over sizes 1, 15-17, 31-33, odd
-   shapes, k = 0, the layer shapes of the configs with full and partial batches, dense and padded leading
-   dimensions. */
+/* The list: {NN, TN, NT} x {f32, f64, bf16, bf16 to f32} x beta {0, 1, 0.5} x {integers, reals}, over sizes
+   1, 15-17, 31-33, odd shapes, k = 0, the layer shapes of the configs with full and partial batches, dense
+   and padded leading dimensions. */
 size_t verify_case_count(void);
 struct verify_case verify_case_at(size_t index);
 

@@ -49,7 +49,8 @@ static void set_shape(struct verify_case *test, size_t shape) {
     }
 }
 
-/* Bias and activation on top of a forward product, and the way back through one on top of an input gradient. */
+/* Bias and activation on top of a forward product, and the way back through one on top of an input
+   gradient. */
 static struct verify_case epilogue_at(size_t index) {
     const bool backward = index % 2;
     const size_t variant = index / 2 % (TYPES * ACTIVATIONS), type = variant / ACTIVATIONS;

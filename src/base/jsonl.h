@@ -11,7 +11,8 @@
 /* {"type": type}, to be filled and written. */
 cJSON *jsonl_new(const char *type);
 
-/* {"type": "header"} with what was built and where it runs: version, commit, machine, cpu, compiler, flags. */
+/* {"type": "header"} with what was built and where it runs: version, commit, machine, cpu, compiler,
+   flags. */
 cJSON *jsonl_header(void);
 
 /* An integer, exact up to 2^53. */
@@ -20,13 +21,15 @@ void jsonl_count(cJSON *object, const char *key, uint64_t value);
 /* A text; nothing if it is NULL or "". */
 void jsonl_text(cJSON *object, const char *key, const char *text);
 
-/* Writes the line through, so that a killed run keeps it, and deletes the object. `out` NULL: deletes alone. */
+/* Writes the line through, so that a killed run keeps it, and deletes the object. `out` NULL: deletes
+   alone. */
 void jsonl_write(FILE *out, cJSON *object);
 
 /* Opens a log for --log before the work starts; "" gives NULL, and that is fine. */
 enum status jsonl_open(FILE **log, const char *path);
 
-/* Closes it (NULL: nothing). Returns `status`, or STATUS_FAILED if that was STATUS_OK and not all could be written. */
+/* Closes it (NULL: nothing). Returns `status`, or STATUS_FAILED if that was STATUS_OK and not all could be
+   written. */
 enum status jsonl_close(FILE *log, const char *path, enum status status);
 
 #endif

@@ -1,5 +1,6 @@
-/* Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), for C and CUDA alike: 128
-   random bits are a function of a counter and a key, with no state between two calls. */
+/* Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011),
+   for C and CUDA alike: 128 random bits are a function of a counter and a key, with no state between two
+   calls. */
 #ifndef TESSERA_BASE_PHILOX_H
 #define TESSERA_BASE_PHILOX_H
 
@@ -12,7 +13,8 @@
 #    define ANYWHERE static inline
 #endif
 
-/* What a number is drawn for: the last word of the counter. Streams of one seed are independent of each other. */
+/* What a number is drawn for: the last word of the counter. Streams of one seed are independent of each
+   other. */
 enum rng_stream {
     RNG_INIT = 1,
     RNG_SHUFFLE = 2,

@@ -1,5 +1,6 @@
-/* Counter-based random numbers: Philox4x32-10 (philox.h). The n-th number of a stream is a pure function of (seed, stream,
-   substream, n): nothing to save but the seed, the same on every device and for any number of threads. */
+/* Counter-based random numbers: Philox4x32-10 (philox.h). The n-th number of a stream is a pure function of
+   (seed, stream, substream, n): nothing to save but the seed, the same on every device and for any number of
+   threads. */
 #ifndef TESSERA_BASE_RNG_H
 #define TESSERA_BASE_RNG_H
 
@@ -23,7 +24,8 @@ uint32_t rng_u32(struct rng *rng);
 double rng_uniform(struct rng *rng);
 /* Standard normal (Box-Muller). */
 double rng_normal(struct rng *rng);
-/* Uniform integer in [0, bound) without bias (Lemire 2019, "Fast random integer generation in an interval"). */
+/* Uniform integer in [0, bound) without bias (Lemire 2019, "Fast random integer generation in an
+   interval"). */
 uint32_t rng_below(struct rng *rng, uint32_t bound);
 /* A uniform permutation of 0 .. count-1 (Fisher-Yates). */
 void rng_permutation(struct rng *rng, uint32_t *out, size_t count);

@@ -8,10 +8,10 @@
 struct statistics {
     size_t count;
     double median, min, max, mean;
-    double
-        deviation; /* standard deviation of what they are a sample of: sqrt(sum (x - mean)^2 / (n - 1)); 0 of one */
-    /* Might another run find another median? Its confidence interval of 87 %, from the order statistics (of 7 values the second and
-       the sixth), is wider than 5 % of it. */
+    /* sample standard deviation, sqrt(sum (x - mean)^2 / (n - 1)); 0 for a single value */
+    double deviation;
+    /* Might another run find another median? Its confidence interval of 87 %, from the order statistics (of 7
+       values the second and the sixth), is wider than 5 % of it. */
     bool noisy;
 };
 

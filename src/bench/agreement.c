@@ -120,8 +120,8 @@ void agreement_close(struct agreement *agreement) {
     *agreement = (struct agreement){0};
 }
 
-/* Where whole steps are the backend's own and batches larger than those compared above: are the first losses, of the true batches, those of
-   eager, whose products were verified in these shapes? */
+/* Where whole steps are the backend's own and batches larger than those compared above: are the first losses,
+   of the true batches, those of eager, whose products were verified in these shapes? */
 static enum status check_large_batches(const struct agreement *agreement, const struct config *config,
                                        const struct gemm_backend *backend, const struct dataset_pair *data) {
     enum { STEPS = 2 }; /* the second sees the update of the first */

@@ -1,5 +1,5 @@
-/* Does a backend train as float64 on one thread does? The loss curve of its first steps against that of the serial backend in
-   float64, and, step by step, every tensor. */
+/* Does a backend train as float64 on one thread does? The loss curve of its first steps against that of the
+   serial backend in float64, and, step by step, every tensor. */
 #ifndef TESSERA_BENCH_AGREEMENT_H
 #define TESSERA_BENCH_AGREEMENT_H
 
@@ -14,9 +14,10 @@ struct agreement {
     double growth;  /* how much further than usual this training carries rounding: tolerances grow with it */
 };
 
-/* Runs the reference: up to 50 steps, fewer where they would take more than 5e10 flop. Runs the same in float32, too: some trainings
-   (a large learning rate) amplify any rounding, and how far float32 drifts on the reference loops says how much. Steps past a
-   drift of 1e-5 are left out: agreement would prove nothing there. */
+/* Runs the reference: up to 50 steps, fewer where they would take more than 5e10 flop. Runs the same in
+   float32, too: some trainings (a large learning rate) amplify any rounding, and how far float32 drifts on
+   the reference loops says how much. Steps past a drift of 1e-5 are left out: agreement would prove nothing
+   there. */
 enum status agreement_open(struct agreement *agreement, const struct config *config,
                            const struct dataset_pair *data);
 void agreement_close(struct agreement *agreement);
@@ -27,8 +28,9 @@ struct drift {
     double tolerance; /* of the dtype and precision */
 };
 
-/* The same steps on `backend` as `config` says (engine, residency, dtype, precision). STATUS_VERIFY_FAILED, and `drift` filled, if
-   the curve leaves the tolerance. Engine fused has to give the losses of eager with the true batches, too. */
+/* The same steps on `backend` as `config` says (engine, residency, dtype, precision). STATUS_VERIFY_FAILED,
+   and `drift` filled, if the curve leaves the tolerance. Engine fused has to give the losses of eager with
+   the true batches, too. */
 enum status agreement_check(const struct agreement *agreement, const struct config *config,
                             const struct gemm_backend *backend, const struct dataset_pair *data,
                             struct drift *drift);
@@ -42,7 +44,8 @@ struct trace {
     double tolerance;
 };
 
-/* Runs both in lockstep, op by op, and finds the first tensor, in the order of computing, that drifts past its tolerance. */
+/* Runs both in lockstep, op by op, and finds the first tensor, in the order of computing, that drifts past
+   its tolerance. */
 enum status agreement_trace(const struct agreement *agreement, const struct config *config,
                             const struct gemm_backend *backend, const struct dataset_pair *data,
                             struct trace *trace);

@@ -10,7 +10,8 @@ struct amdahl {
     double error;           /* standard error of s; 0 with less than three times */
 };
 
-/* Least squares over `count` times, each with its thread count, of a straight line in 1/p. All zero if there are not two thread counts. */
+/* Least squares over `count` times, each with its thread count, of a straight line in 1/p. All zero if there
+   are not two thread counts. */
 struct amdahl amdahl_fit(const double *threads, const double *seconds, size_t count);
 
 #endif

@@ -27,7 +27,8 @@ void baseline_close(struct baseline *baseline);
 double baseline_seconds(const struct baseline *baseline, const struct contestant *contestant,
                         enum gemm_dtype dtype, const struct gemm_shape *shape);
 
-/* Their backends (paths of plug-ins), and their thread counts, comma-separated, for the flags; cut off at `size`. */
+/* Their backends (paths of plug-ins), and their thread counts, comma-separated, for the flags; cut off at
+   `size`. */
 void baseline_backends(const struct baseline *baseline, char *list, size_t size);
 void baseline_threads(const struct baseline *baseline, char *list, size_t size);
 

@@ -1,4 +1,5 @@
-/* The same training on several backends, side by side: which of them agree, and how fast are those that do? */
+/* The same training on several backends, side by side: which of them agree, and how fast are those that
+   do? */
 #ifndef TESSERA_BENCH_COMPARISON_H
 #define TESSERA_BENCH_COMPARISON_H
 
@@ -43,15 +44,16 @@ struct comparison {
     void (*progress)(const struct comparison_row *row, const char *what);
 };
 
-/* Runs everything: reference, verification on the shapes of the training, agreement, then `repeats` trainings of each row in turn, then
-   verification again. A row that fails does not stop the others: STATUS_OK unless nothing could be run. */
+/* Runs everything: reference, verification on the shapes of the training, agreement, then `repeats` trainings
+   of each row in turn, then verification again. A row that fails does not stop the others: STATUS_OK unless
+   nothing could be run. */
 enum status comparison_run(struct comparison *comparison, const struct sweep *sweep);
 /* What the rows say together: verdict_status of them all. */
 enum status comparison_verdict(const struct comparison *comparison);
 void comparison_close(struct comparison *comparison);
 
-/* Verifies a backend on every product of a training step, set up as `config` says; if `last`, on those of the smaller batch that ends
-   an epoch, too. */
+/* Verifies a backend on every product of a training step, set up as `config` says; if `last`, on those of the
+   smaller batch that ends an epoch, too. */
 enum status comparison_verify(const struct config *config, const struct gemm_backend *backend,
                               const struct dataset_pair *data, enum problem_inputs inputs, bool last);
 

@@ -10,8 +10,9 @@
 enum { PROBE = 192, FEW_REPEATS_MORE = 5 }; /* verification and warm-up, in calls */
 static const double SAMPLE_SECONDS = 0.01;  /* so that reading the clock costs nothing */
 
-/* Where operands come to lie, and what else the machine does for a second, make a short product faster or slower for as long as it sits: so it
-   sits several times, with new operands, as long as its samples are short. */
+/* Where operands come to lie, and what else the machine does for a second, make a short product faster or
+   slower for as long as it sits: so it sits several times, with new operands, as long as its samples are
+   short. */
 enum { SITTINGS = 3, FEW_REPEATS = 7 }; /* fewer repeats are a quick look: one sitting */
 static const double SHORT_SAMPLE = 0.02, ALIKE = 1.05;
 static const size_t LARGEST_ROTATION = (size_t)1 << 30;

@@ -34,8 +34,8 @@ struct result {
     struct statistics seconds; /* of a call */
     double flops, bytes;       /* of a call; the bytes of A, B and C once */
     double h2d, d2h;           /* seconds to copy A and B there and C back; 0 on the host */
-    /* Flops a second of a multiply-add loop; 0: unknown. On the host the median in turn with the calls, unless the backend has threads of its own;
-       else at the start. */
+    /* Flops a second of a multiply-add loop; 0: unknown. On the host the median in turn with the calls,
+       unless the backend has threads of its own; else at the start. */
     double peak;
     struct gemm_kernel kernel[CONTEST_MOST_KERNELS];
     size_t kernels;

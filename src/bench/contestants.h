@@ -18,8 +18,8 @@ struct contestants {
     size_t left_out_count;
 };
 
-/* One for each row of the sweep that can be opened here, with the rates of its device (the same device and thread count are measured
-   once). */
+/* One for each row of the sweep that can be opened here, with the rates of its device (the same device and
+   thread count are measured once). */
 enum status contestants_open(struct contestants *contestants, const struct sweep *sweep);
 void contestants_close(struct contestants *contestants);
 

@@ -1,4 +1,5 @@
-/* One GEMM of one shape on one backend: verified, timed, verified again. Operands are dense, alpha is 1 and beta 0, as in training. */
+/* One GEMM of one shape on one backend: verified, timed, verified again. Operands are dense, alpha is 1 and
+   beta 0, as in training. */
 #ifndef TESSERA_BENCH_PROBLEM_H
 #define TESSERA_BENCH_PROBLEM_H
 
@@ -24,7 +25,8 @@ struct problem {
     size_t next;                       /* the copy of the next call */
 };
 
-/* Copies fill at least `rotate` bytes, and are at least two unless it is 0; at most 4,096. STATUS_FAILED without memory. The backend must support dtype and op. */
+/* Copies fill at least `rotate` bytes, and are at least two unless it is 0; at most 4,096. STATUS_FAILED
+   without memory. The backend must support dtype and op. */
 enum status problem_open(struct problem *problem, struct compute *compute, enum gemm_dtype dtype,
                          const struct gemm_shape *shape, size_t rotate);
 void problem_close(struct problem *problem);
@@ -34,17 +36,19 @@ void *problem_at(const struct problem *problem, int matrix, size_t copy);
 /* Multiplies the next copy; on a GPU it may return before that is done. */
 enum status problem_call(struct problem *problem);
 
-/* What the operands of a verification are made of. Before timing one kind, after it the other: each backend meets both, and inputs that
-   it has not seen. */
+/* What the operands of a verification are made of. Before timing one kind, after it the other: each backend
+   meets both, and inputs that it has not seen. */
 enum problem_inputs { PROBLEM_REALS, PROBLEM_INTEGERS };
 
-/* Fresh inputs from `seed` in the same memory, C full of NaN, then each copy multiplied once and looked at (the first, and of the
-   others as many as begin within half a second: a slow backend is not asked the same a hundred times over):
-   - small integers, exact in every dtype and order: C x = A (B x) for a random integer vector x without zeros, which no wrong
-     element survives alone (Freivalds, "Probabilistic machines can use less running time", 1977);
+/* Fresh inputs from `seed` in the same memory, C full of NaN, then each copy multiplied once and looked at
+   (the first, and of the others as many as begin within half a second: a slow backend is not asked the same a
+   hundred times over):
+   - small integers, exact in every dtype and order: C x = A (B x) for a random integer vector x without
+     zeros, which no wrong element survives alone (Freivalds, "Probabilistic machines can use less running
+     time", 1977);
    - signed reals: the elements of up to 16 rows, the last among them, against the float64 oracle;
-   - bfloat16, whose C is float32, once more into bfloat16 where training has that (NN and NT): integers are the right C rounded once,
-     reals within that of the oracle;
+   - bfloat16, whose C is float32, once more into bfloat16 where training has that (NN and NT): integers are
+     the right C rounded once, reals within that of the oracle;
    - all these copies have the same bits, and nothing outside C was written.
    STATUS_VERIFY_FAILED names what is wrong. The last C is left for nobody to trust. */
 enum status problem_verify(struct problem *problem, enum problem_inputs inputs, uint64_t seed);
@@ -52,7 +56,8 @@ enum status problem_verify(struct problem *problem, enum problem_inputs inputs, 
 /* Seconds of a call: of `calls` in a row, by the device's own clock. */
 enum status problem_time(struct problem *problem, size_t calls, double *seconds);
 
-/* Seconds to copy A and B to the device, and C back, from pageable memory: medians of seven, after a warm-up. */
+/* Seconds to copy A and B to the device, and C back, from pageable memory: medians of seven, after a
+   warm-up. */
 enum status problem_transfers(struct problem *problem, double *h2d, double *d2h);
 
 double problem_flops(const struct problem *problem);

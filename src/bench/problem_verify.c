@@ -49,7 +49,8 @@ static bool all_poison(const unsigned char *bytes, size_t count) {
     return true;
 }
 
-/* Each copy once; the C of the first stays in host[C], the others must have its bits. A slow backend does fewer. */
+/* Each copy once; the C of the first stays in host[C], the others must have its bits. A slow backend does
+   fewer. */
 static enum status multiply_all(struct problem *problem) {
     struct device *device = &problem->compute->device;
     unsigned char *first = problem->host[C], *other = malloc(problem->pitch[C]);

@@ -101,7 +101,8 @@ enum status run_training(const struct config *config, const struct gemm_backend 
     run->config = *config;
     run->limits = limits;
     run->result = result;
-    /* a run starts as in a process of its own; but a plug-in may keep what it likes from one run of it to the next */
+    /* a run starts as in a process of its own; but a plug-in may keep what it likes from one run of it to the
+       next */
     const struct device_driver *driver = registry_device(backend->device);
     const bool anew = driver->reset && !plugin_path(backend);
     if (anew) driver->reset(); /* a plug-in may have left something */

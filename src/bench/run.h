@@ -1,4 +1,5 @@
-/* One training from the first to the last step, opened, timed and closed: the unit of every comparison of training times. */
+/* One training from the first to the last step, opened, timed and closed: the unit of every comparison of
+   training times. */
 #ifndef TESSERA_BENCH_RUN_H
 #define TESSERA_BENCH_RUN_H
 
@@ -28,15 +29,16 @@ struct run_result {
     bool diverged; /* the status is STATUS_FAILED because a loss was not finite */
 };
 
-/* Trains as `config` says, on `backend`, on data that is loaded. Log files, checkpoints, ensembles and targets of the config are left alone.
-   STATUS_FAILED if the loss is not finite, and what opening a backend can give. The result is to be closed if the status is
-   STATUS_OK. */
+/* Trains as `config` says, on `backend`, on data that is loaded. Log files, checkpoints, ensembles and
+   targets of the config are left alone. STATUS_FAILED if the loss is not finite, and what opening a backend
+   can give. The result is to be closed if the status is STATUS_OK. */
 enum status run_training(const struct config *config, const struct gemm_backend *backend,
                          const struct dataset_pair *data, const struct run_limits *limits,
                          struct run_result *result);
 void run_close(struct run_result *result);
 
-/* Seconds of one epoch: the median of the whole ones, or, without any, what the steps that were done say (extrapolated). */
+/* Seconds of one epoch: the median of the whole ones, or, without any, what the steps that were done say
+   (extrapolated). */
 double run_epoch_seconds(const struct run_result *result);
 /* (H2D + D2H) / training time. */
 double run_transfer_ratio(const struct run_result *result);

@@ -23,8 +23,9 @@ struct sweep {
     size_t count;
 };
 
-/* A combination that differs from another in nothing that its backend has (threads of a GPU, residency on the host) makes no row of its
-   own. STATUS_UNAVAILABLE if a backend was named that cannot be used, STATUS_USAGE for a wrong value. */
+/* A combination that differs from another in nothing that its backend has (threads of a GPU, residency on the
+   host) makes no row of its own. STATUS_UNAVAILABLE if a backend was named that cannot be used, STATUS_USAGE
+   for a wrong value. */
 enum status sweep_open(struct sweep *sweep, const struct config *config, const struct sweep_lists *lists);
 void sweep_close(struct sweep *sweep);
 

@@ -4,7 +4,8 @@
 
 #include "src/base/status.h"
 
-/* Left out: it cannot be done here, and that is no fault. Failed: it should have worked (memory, the GPU). Wrong: what it computes is. */
+/* Left out: it cannot be done here, and that is no fault. Failed: it should have worked (memory, the GPU).
+   Wrong: what it computes is. */
 enum outcome { OUTCOME_LEFT_OUT, OUTCOME_FAILED, OUTCOME_WRONG, OUTCOME_RIGHT };
 
 enum outcome outcome_of(enum status status);

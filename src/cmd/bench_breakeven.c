@@ -66,7 +66,8 @@ static enum status time_cell(struct breakeven *breakeven, size_t row, size_t bat
     return STATUS_OK;
 }
 
-/* A backend that is wrong once, or cannot be used, takes no part any more; one that fails has no time in this cell. */
+/* A backend that is wrong once, or cannot be used, takes no part any more; one that fails has no time in this
+   cell. */
 static bool takes_part(const struct breakeven *breakeven, size_t row) {
     const enum outcome outcome = breakeven->standing[row].outcome;
     return outcome == OUTCOME_RIGHT || outcome == OUTCOME_FAILED;

@@ -109,7 +109,8 @@ static void print_recipe(const struct trainer *trainer) {
     print_regularization(config);
 }
 
-/* "rotate or shear 15 degrees", "rotate 10 or shear 15 degrees", "shear 15 degrees": from the first word on. */
+/* "rotate or shear 15 degrees", "rotate 10 or shear 15 degrees", "shear 15 degrees": from the first word
+   on. */
 static void describe_turns(const struct config *config, char *text, size_t size) {
     const double rotate = config->augment_rotate, shear = config->augment_shear;
     char gentle[CONFIG_TEXT];

@@ -42,7 +42,8 @@ void console_evaluation(const char *title, const struct evaluation *evaluation);
 void console_committee(const char *title, const struct statistics *members,
                        const struct evaluation *committee);
 
-/* STATUS_TARGET_MISSED if --target-accuracy (per cent, or a fraction up to 1) was asked for and not reached on `part`: "test". */
+/* STATUS_TARGET_MISSED if --target-accuracy (per cent, or a fraction up to 1) was asked for and not reached
+   on `part`: "test". */
 enum status console_check_target(const struct config *config, const char *part,
                                  const struct evaluation *evaluation);
 

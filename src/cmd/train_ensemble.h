@@ -14,7 +14,8 @@ struct ensemble_job {
     bool dry_run, verbose;
 };
 
-/* Trains config->ensemble networks, prints a line for each and what they are together, and writes logs and checkpoints. */
+/* Trains config->ensemble networks, prints a line for each and what they are together, and writes logs and
+   checkpoints. */
 enum status train_ensemble(const struct ensemble_job *job);
 
 #endif

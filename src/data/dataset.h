@@ -41,9 +41,9 @@ void dataset_free(struct dataset *set);
 
 enum dataset_parts { DATASET_ALL, DATASET_TEST_ONLY };
 
-/* Loads `source`: a directory with the four MNIST files in any usual spelling, "synthetic", or "auto": data/mnist when that
-   directory holds a data set, else synthetic. Of DATASET_TEST_ONLY the training part stays empty, and its files need not be
-   there. */
+/* Loads `source`: a directory with the four MNIST files in any usual spelling, "synthetic", or "auto":
+   data/mnist when that directory holds a data set, else synthetic. Of DATASET_TEST_ONLY the training part
+   stays empty, and its files need not be there. */
 enum status dataset_load(struct dataset_pair *pair, const char *source, enum dataset_parts parts);
 void dataset_pair_free(struct dataset_pair *pair);
 

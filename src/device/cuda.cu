@@ -1,4 +1,5 @@
-/* A CUDA device: its memory, one stream, events for the time of each op, the ops of kernels/cuda/ops/ops.cu, captured graphs. */
+/* A CUDA device: its memory, one stream, events for the time of each op, the ops of kernels/cuda/ops/ops.cu,
+   captured graphs. */
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 
@@ -42,8 +43,8 @@ static enum status report(struct cuda_state *state) {
 
 /* --- the clock --- */
 
-/* The GPU's own time between two events goes to the slot that it belongs to; what the host's clock has more (launches that the
-   GPU waited for at the start, the wait for the result) to PART_OTHER. */
+/* The GPU's own time between two events goes to the slot that it belongs to; what the host's clock has more
+   (launches that the GPU waited for at the start, the wait for the result) to PART_OTHER. */
 static void count_laps(struct device *device) {
     struct cuda_state *state = state_of(device);
     struct profile *profile = device->profile;

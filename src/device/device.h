@@ -32,12 +32,13 @@ struct device_driver {
     enum status (*open)(struct device *device, const struct device_options *options);
     void (*close)(struct device *device);
 
-    /* (optional) To be called first by a thread that goes on with a device that another thread opened. One thread at a time uses a
-       device; devices that were opened apart may be used at once. */
+    /* (optional) To be called first by a thread that goes on with a device that another thread opened. One
+       thread at a time uses a device; devices that were opened apart may be used at once. */
     void (*adopt)(struct device *device);
 
-    /* (optional) With nothing open: forgets all that the process keeps of the device, so that the next run starts as the first did. (On
-       CUDA the nodes of a graph that is not the first of its context take 0.3 us longer each.) */
+    /* (optional) With nothing open: forgets all that the process keeps of the device, so that the next run
+       starts as the first did. (On CUDA the nodes of a graph that is not the first of its context take 0.3 us
+       longer each.) */
     void (*reset)(void);
 
     /* 64-byte aligned and zeroed; NULL with a message that has the needed and the available bytes. */
@@ -52,10 +53,11 @@ struct device_driver {
     /* From device memory to device memory. */
     void (*copy)(struct device *device, void *to, const void *from, size_t bytes);
 
-    /* (optional, all or none) Work beside that which was issued before, and what was issued after it and needs it: uploads (`from` may be
-       used again on return), and the ops that are called between `begin_early` and `end_early` with the context that the first of them
-       returns, write to memory that only `settle_early` reads, which copies it on the device to where it is wanted.
-       The time is hidden behind the work, and not counted as a copy. */
+    /* (optional, all or none) Work beside that which was issued before, and what was issued after it and
+       needs it: uploads (`from` may be used again on return), and the ops that are called between
+       `begin_early` and `end_early` with the context that the first of them returns, write to memory that
+       only `settle_early` reads, which copies it on the device to where it is wanted. The time is hidden
+       behind the work, and not counted as a copy. */
     void (*upload_early)(struct device *device, void *to, const void *from, size_t bytes);
     void *(*begin_early)(struct device *device);
     void (*end_early)(struct device *device);
@@ -82,16 +84,18 @@ struct device_driver {
     /* (optional) The device in words. */
     void (*describe)(struct device *device, char *text, size_t size);
 
-    /* (optional) The best rate, in flops a second, of a loop of independent multiply-adds in float32 or float64, measured now: on all
-       threads that the device has, or on all SMs. On the GPU in float64 it is that of the tensor cores where they are
-       faster: they round as the other units do, and libraries use them. */
+    /* (optional) The best rate, in flops a second, of a loop of independent multiply-adds in float32 or
+       float64, measured now: on all threads that the device has, or on all SMs. On the GPU in float64 it is
+       that of the tensor cores where they are faster: they round as the other units do, and libraries use
+       them. */
     enum status (*peak)(struct device *device, enum gemm_dtype dtype, double *flops_per_second);
 
-    /* (optional) That rate for about a millisecond, right now: of a device whose clock depends on what it did just before. */
+    /* (optional) That rate for about a millisecond, right now: of a device whose clock depends on what it did
+       just before. */
     enum status (*peak_now)(struct device *device, enum gemm_dtype dtype, double *flops_per_second);
 
-    /* (optional) Bytes read plus bytes written a second by a copy within the device's memory of what, read and written
-       together, is larger than four times the last cache; measured now. */
+    /* (optional) Bytes read plus bytes written a second by a copy within the device's memory of what, read
+       and written together, is larger than four times the last cache; measured now. */
     enum status (*bandwidth)(struct device *device, double *bytes_per_second);
 
     /* (optional) The last cache in front of the memory, in bytes; 0 if unknown. */

@@ -96,7 +96,8 @@ static size_t host_last_cache(struct device *device) {
     return platform_last_cache();
 }
 
-/* Two buffers, together a little more than four times the cache, and at most a quarter of the memory that is free. */
+/* Two buffers, together a little more than four times the cache, and at most a quarter of the memory that is
+   free. */
 static enum status host_bandwidth(struct device *device, double *bytes_per_second) {
     const struct host_ops_context *context = device->state;
     const size_t most = platform_memory_available() / 8, cache = platform_last_cache();

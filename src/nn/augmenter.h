@@ -1,5 +1,5 @@
-/* The training images, deformed anew for every epoch (kernels/augment.h): a pure function of seed, epoch and image. On a device that
-   works beside itself those of the next epoch are made while this one is trained. */
+/* The training images, deformed anew for every epoch (kernels/augment.h): a pure function of seed, epoch and
+   image. On a device that works beside itself those of the next epoch are made while this one is trained. */
 #ifndef TESSERA_NN_AUGMENTER_H
 #define TESSERA_NN_AUGMENTER_H
 
@@ -20,7 +20,8 @@ enum status augmenter_open(struct augmenter *augmenter, struct device *device, c
                            const struct dataset *set, const struct samples *samples);
 void augmenter_close(struct augmenter *augmenter, struct device *device);
 
-/* Makes samples->images those of this epoch: what is issued from now on reads them. Counts as PART_AUGMENT. */
+/* Makes samples->images those of this epoch: what is issued from now on reads them. Counts as
+   PART_AUGMENT. */
 void augmenter_begin(struct augmenter *augmenter, struct device *device, struct samples *samples,
                      int64_t epoch);
 

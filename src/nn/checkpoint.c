@@ -30,7 +30,8 @@ static struct parameter parameter_at(const struct mlp *mlp, size_t index, const 
     return parameter;
 }
 
-/* to[cols][rows] = from[rows][cols]^T, both of `size`-byte elements at any alignment, their rows to_ld and from_ld elements apart. */
+/* to[cols][rows] = from[rows][cols]^T, both of `size`-byte elements at any alignment, their rows to_ld and
+   from_ld elements apart. */
 static void transpose(void *to, size_t to_ld, const void *from, size_t from_ld, size_t rows, size_t cols,
                       size_t size) {
     for (size_t r = 0; r < rows; r++)

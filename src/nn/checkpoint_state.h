@@ -15,7 +15,8 @@ struct state_text {
 size_t checkpoint_state_write(const struct train_state *state, int64_t seed, struct state_text *text,
                               struct metadata *metadata);
 
-/* A file without state (--save-init, or made elsewhere) stands at the start. STATUS_BAD_DATA if it cannot be read. */
+/* A file without state (--save-init, or made elsewhere) stands at the start. STATUS_BAD_DATA if it cannot be
+   read. */
 enum status checkpoint_state_read(const struct checkpoint *checkpoint, struct train_state *state);
 
 /* STATUS_BAD_DATA: the checkpoint, by its name, `what`. */

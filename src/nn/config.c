@@ -85,7 +85,8 @@ static enum status parse_choice(const struct config_key *key, const char *value,
     return status_set(STATUS_USAGE, "%s: %s must be %s, not '%s'", where, key->name, list, value);
 }
 
-/* Where a comment or the line ends: '#' counts at the start or after white space, so that file names may hold it. */
+/* Where a comment or the line ends: '#' counts at the start or after white space, so that file names may hold
+   it. */
 static size_t comment_start(const char *line) {
     size_t at = 0;
     while (line[at] && line[at] != '\r' && line[at] != '\n' &&

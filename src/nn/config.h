@@ -144,8 +144,9 @@ enum status config_check_recipe(const struct config *config);
 /* The same, and does the network fit the data set? The training part may be empty. */
 enum status config_check_data(const struct config *config, const struct dataset_pair *data);
 
-/* Keys that were given, but that nothing reads as another key is set: passes a line on each to `say`. A key of a weaker origin than what
-   keeps it from being read (that of a file, where a flag takes another choice) is not worth one. */
+/* Keys that were given, but that nothing reads as another key is set: passes a line on each to `say`. A key
+   of a weaker origin than what keeps it from being read (that of a file, where a flag takes another choice)
+   is not worth one. */
 void config_check_idle(const struct config *config, void (*say)(const char *line));
 
 /* What to open for this config: device, threads, residency, precision and the parameters of kernels. */

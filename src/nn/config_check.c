@@ -98,7 +98,8 @@ enum status config_check_data(const struct config *config, const struct dataset_
 
 enum { MOST_READERS = 3 };
 
-/* The values of a choice with which its keys are read. Those whose other values are errors (momentum, nesterov) are above. */
+/* The values of a choice with which its keys are read. Those whose other values are errors (momentum,
+   nesterov) are above. */
 static const struct reader {
     const char *choice, *values[MOST_READERS], *keys[8];
 } readers[] = {

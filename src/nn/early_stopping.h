@@ -1,5 +1,6 @@
-/* Early stopping: training ends when the validation part has seen no better epoch for a while, and the best weights are taken.
-   Better are more images classified right, or as many with less loss; of the moving average of the weights, if there is one. */
+/* Early stopping: training ends when the validation part has seen no better epoch for a while, and the best
+   weights are taken. Better are more images classified right, or as many with less loss; of the moving
+   average of the weights, if there is one. */
 #ifndef TESSERA_NN_EARLY_STOPPING_H
 #define TESSERA_NN_EARLY_STOPPING_H
 
@@ -17,7 +18,8 @@ struct early_stopping {
 enum status early_stopping_open(struct early_stopping *stopping, struct mlp *mlp,
                                 const struct optimizer *optimizer, int64_t patience);
 
-/* After the evaluation of an epoch (1 is the first): keeps the weights if they are the best so far, and says so in `best`. */
+/* After the evaluation of an epoch (1 is the first): keeps the weights if they are the best so far, and says
+   so in `best`. */
 void early_stopping_look(const struct early_stopping *stopping, const struct mlp *mlp,
                          const struct optimizer *optimizer, int64_t epoch,
                          const struct evaluation *evaluation, struct best_epoch *best);

@@ -6,7 +6,8 @@
 #include "kernels/fused.h"
 #include "src/base/text.h"
 
-/* Steps of a graph, or in one launch of a kernel: a node of a graph takes about a kilobyte, and a step a dozen nodes. */
+/* Steps of a graph, or in one launch of a kernel: a node of a graph takes about a kilobyte, and a step a
+   dozen nodes. */
 enum { LONGEST_LAUNCH = 4096 };
 
 /* Forward and back through what `input` is: the images of the batch or, after that, those images attacked. */
@@ -82,7 +83,8 @@ const struct engine engine_graph = {.name = "graph",
 
 /* --- fused --- */
 
-/* Of one call on the host: often enough to show progress. The backend looks at trainer->stop itself, step by step. */
+/* Of one call on the host: often enough to show progress. The backend looks at trainer->stop itself, step by
+   step. */
 static const double HOST_SECONDS = 0.2;
 
 static size_t next_stride(double seconds, size_t steps) {

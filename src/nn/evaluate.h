@@ -11,8 +11,8 @@ enum status evaluate_test(struct trainer *trainer);
 /* The validation part if there is one, else the test set, to the record of an epoch. */
 enum status evaluate_epoch(struct trainer *trainer, struct epoch_record *record);
 
-/* Adds what the network says of these images to one committee, and what it says with the average as its weights, if there is one, to
-   another. */
+/* Adds what the network says of these images to one committee, and what it says with the average as its
+   weights, if there is one, to another. */
 enum status evaluate_members(struct trainer *trainer, const struct samples *samples,
                              struct committee *of_weights, struct committee *of_average);
 

@@ -38,8 +38,8 @@ static void lay_out_parameters(struct mlp *mlp, struct arena *values, struct are
     }
 }
 
-/* Where the output of a hidden layer has dropout. Relu's may be overwritten: its derivative is 0 where it was dropped, and that of
-   what stays is the same; the way back is then nothing but the scale. */
+/* Where the output of a hidden layer has dropout. Relu's may be overwritten: its derivative is 0 where it was
+   dropped, and that of what stays is the same; the way back is then nothing but the scale. */
 static bool drops_in_place(const struct mlp *mlp, size_t l) {
     return mlp->hidden_dropout == 0 || l + 1 == mlp->depth || mlp->layer[l].activation == ACTIVATION_RELU;
 }
@@ -97,9 +97,9 @@ static enum status allocate(struct mlp *mlp) {
     return STATUS_OK;
 }
 
-/* The width of layer l in memory: in mixed precision what the device likes rows to be. Padding is zero and stays so: no bias, no weights
-   on either side, and 0 is the activation of 0 (not so of a sigmoid). There is none in the logits, nor with dropout, which counts
-   elements without it. */
+/* The width of layer l in memory: in mixed precision what the device likes rows to be. Padding is zero and
+   stays so: no bias, no weights on either side, and 0 is the activation of 0 (not so of a sigmoid). There is
+   none in the logits, nor with dropout, which counts elements without it. */
 static size_t padded_width(const struct mlp *mlp, size_t l) {
     const struct mlp_layer *layer = &mlp->layer[l];
     const size_t size = dtype_size(mlp->stored), bytes = mlp->compute->device.driver->row_bytes,

@@ -12,16 +12,17 @@
 /* All pointers are device memory and lie in one of the arenas of struct mlp. */
 struct mlp_layer {
     size_t in, out;
-    size_t
-        ld; /* columns of all that is [..][out], and rows of the weights above: the same, or padded with zeros */
+    /* leading dimension of every [..][out] tensor, and of the rows of the weights above; >= out */
+    size_t ld;
     enum activation activation;
     void *weight, *bias; /* [in][out], [out] */
     const void *operand; /* the weights that GEMM reads: `weight`, or its copy rounded to `stored` */
     void *weight_grad, *bias_grad; /* the same shapes */
     void *pre, *output;            /* [capacity][out]; the same memory unless the derivative needs both */
-    void *
-        dropped; /* [capacity][out]: what the layer above reads while training; `output` itself where dropout may write there */
-    void *grad;  /* [capacity][out]: dL/dZ */
+    /* [capacity][out]: the input of the next layer while training; equals `output` where dropout may
+       overwrite it */
+    void *dropped;
+    void *grad; /* [capacity][out]: dL/dZ */
 };
 
 /* How a checkpoint without a kept arena is taken. */
@@ -70,30 +71,34 @@ enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct conf
 void mlp_close(struct mlp *mlp);
 
 /* Draws the initial weights: the same doubles for a seed whatever dtype or device, cast once. Biases are
-   zero, but uniform like the weights for INIT_UNIFORM, whose bound is `range`, or 1 / sqrt(in) if that is 0. He et al. 2015
-   (arXiv 1502.01852), Glorot and Bengio 2010. */
+   zero, but uniform like the weights for INIT_UNIFORM, whose bound is `range`, or 1 / sqrt(in) if that is 0.
+   He et al. 2015 (arXiv 1502.01852), Glorot and Bengio 2010. */
 enum status mlp_initialize(struct mlp *mlp, enum init init, double range, uint64_t seed);
 
 /* Adds an arena, zeroed, that is freed with the network and saved in its checkpoints. */
 enum status mlp_keep(struct mlp *mlp, const char *prefix, enum mlp_absent absent, void **memory);
 
-/* The same network with the parameters in another arena of the same layout. It shares everything else, the rounded operands too:
-   mlp_parameters_changed before it is used and, of the other, after it. Nothing to close. */
+/* The same network with the parameters in another arena of the same layout. It shares everything else, the
+   rounded operands too: mlp_parameters_changed before it is used and, of the other, after it. Nothing to
+   close. */
 struct mlp mlp_with_parameters(const struct mlp *mlp, void *parameters);
 
 /* To be called after the parameters were written: renews the operands, if they are kept apart. */
 void mlp_parameters_changed(struct mlp *mlp);
 
-/* Each layer's Z and Y for the first `rows` rows of `input`. `step`, device memory, is that of a step of training, and dropout is done,
-   on `input` too (which it overwrites, unless the network is trained adversarially); NULL evaluates. */
+/* Each layer's Z and Y for the first `rows` rows of `input`. `step`, device memory, is that of a step of
+   training, and dropout is done, on `input` too (which it overwrites, unless the network is trained
+   adversarially); NULL evaluates. */
 enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars *step);
 
-/* From dL/dZ of the last layer (its `grad`) to all weight and bias gradients, after mlp_forward with the same step: they become keep
-   times what they were plus 1 - keep times those of this pass. keep is 0 for the first pass of a step. */
+/* From dL/dZ of the last layer (its `grad`) to all weight and bias gradients, after mlp_forward with the same
+   step: they become keep times what they were plus 1 - keep times those of this pass. keep is 0 for the first
+   pass of a step. */
 enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step, double keep);
 
-/* After mlp_backward: moves `input` by `adversarial` along the sign of dL/d input (Goodfellow et al. 2015, arXiv 1412.6572). With the
-   same step the dropout of the next pass is that of the last, so it is this very network that is attacked. */
+/* After mlp_backward: moves `input` by `adversarial` along the sign of dL/d input (Goodfellow et al. 2015,
+   arXiv 1412.6572). With the same step the dropout of the next pass is that of the last, so it is this very
+   network that is attacked. */
 enum status mlp_attack(struct mlp *mlp, size_t rows);
 
 /* Elements from one row of what goes into layer l to the next: so many rows have its weights. */

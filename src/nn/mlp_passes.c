@@ -1,4 +1,5 @@
-/* Forward, backward and the attack of adversarial training: which product and which op on what, in which order. */
+/* Forward, backward and the attack of adversarial training: which product and which op on what, in which
+   order. */
 #include "kernels/dropout.h"
 #include "src/nn/mlp.h"
 
@@ -134,8 +135,8 @@ enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars
     return status;
 }
 
-/* The gradient may lie where dropped_input does, which is read for the last time by the pass before; it needs no mask of input
-   dropout, since the next pass drops the same pixels again, wherever they are. */
+/* The gradient may lie where dropped_input does, which is read for the last time by the pass before; it needs
+   no mask of input dropout, since the next pass drops the same pixels again, wherever they are. */
 enum status mlp_attack(struct mlp *mlp, size_t rows) {
     struct device *device = &mlp->compute->device;
     const struct mlp_layer *layer = &mlp->layer[0];

@@ -27,7 +27,8 @@ static size_t tensor_bytes(const struct tensor *tensor) {
     return tensor_elements(tensor) * dtype_size(tensor->dtype);
 }
 
-/* Of everything that a reader relies on: the tensors' bytes, names, dtypes and shapes here, the metadata one by one. */
+/* Of everything that a reader relies on: the tensors' bytes, names, dtypes and shapes here, the metadata one
+   by one. */
 static uLong tensors_crc(const struct tensor *tensors, size_t count) {
     uLong crc = crc32_z(0, NULL, 0);
     for (size_t i = 0; i < count; i++) {

@@ -36,8 +36,8 @@ struct safetensors {
 enum status safetensors_write(const char *path, const struct tensor *tensors, size_t count,
                               const struct metadata *metadata, size_t metadata_count);
 
-/* Could it? Asked before a long run and not after it: a place, a name and a right to write; nothing but a regular file is ever
-   replaced. */
+/* Could it? Asked before a long run and not after it: a place, a name and a right to write; nothing but a
+   regular file is ever replaced. */
 enum status safetensors_writable(const char *path);
 
 /* Reads and checks all of the file: lengths, JSON, every tensor's range, the CRC-32 if there is one.

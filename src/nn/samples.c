@@ -51,7 +51,8 @@ static double logit(const struct mlp *mlp, const void *logits, size_t index) {
     return dtype_get(mlp->stored, logits, index);
 }
 
-/* The first largest logit of a row, its softmax probability, and the logarithms of all; `image` is that of the row. */
+/* The first largest logit of a row, its softmax probability, and the logarithms of all; `image` is that of
+   the row. */
 static void predict_row(const struct mlp *mlp, const void *logits, size_t row, size_t classes, size_t image,
                         const struct predictions *to) {
     size_t best = 0;

@@ -1,4 +1,5 @@
-/* What changes from step to step: learning rates, and what else an update takes from its place in the training. */
+/* What changes from step to step: learning rates, and what else an update takes from its place in the
+   training. */
 #ifndef TESSERA_NN_SCHEDULE_H
 #define TESSERA_NN_SCHEDULE_H
 
@@ -11,14 +12,15 @@
      constant     lr
      step         lr gamma^floor(epoch / lr-step-epochs)
      exponential  lr gamma^epoch
-     cosine       lr-min + (lr - lr-min) (1 + cos(pi t / T')) / 2, t of the T' steps after the warm-up (Loshchilov and Hutter 2016,
-                  arXiv 1608.03983, without restarts)
-     one-cycle    from lr / div-factor up to lr over the first pct-start T - 1 steps, then down to lr / div-factor /
-                  final-div-factor, both along half a cosine: torch.optim.lr_scheduler.OneCycleLR, two phases (Smith and
-                  Topin 2017, arXiv 1708.07120); the momentum stays.
-   The moving average of the weights keeps min(ema-decay, t / (9 + t)) after t updates: the first copies them (as
-   torch.optim.swa_utils.AveragedModel), and the early ones soon count little (as tf.train.ExponentialMovingAverage with
-   num_updates). */
+     cosine       lr-min + (lr - lr-min) (1 + cos(pi t / T')) / 2, t of the T' steps after the warm-up
+                  (Loshchilov and Hutter 2016, arXiv 1608.03983, without restarts)
+     one-cycle    from lr / div-factor up to lr over the first pct-start T - 1 steps, then down to lr /
+                  div-factor / final-div-factor, both along half a cosine:
+                  torch.optim.lr_scheduler.OneCycleLR, two phases (Smith and Topin 2017, arXiv 1708.07120);
+                  the momentum stays.
+   The moving average of the weights keeps min(ema-decay, t / (9 + t)) after t updates: the first copies them
+   (as torch.optim.swa_utils.AveragedModel), and the early ones soon count little (as
+   tf.train.ExponentialMovingAverage with num_updates). */
 void schedule_epoch(const struct config *config, size_t epoch, size_t steps_per_epoch, uint64_t first,
                     struct step_scalars *scalars);
 

@@ -95,14 +95,15 @@ enum status trainer_open(struct trainer *trainer, struct compute *compute, const
                          const struct dataset_pair *data, const struct checkpoint *resume);
 void trainer_close(struct trainer *trainer);
 
-/* Trains to config->epochs, or until there is nothing better for config->patience epochs; then the weights are those of the best epoch. STATUS_FAILED on a loss that is not finite (epoch, step and layer in the
+/* Trains to config->epochs, or until there is nothing better for config->patience epochs; then the weights
+   are those of the best epoch. STATUS_FAILED on a loss that is not finite (epoch, step and layer in the
    message), STATUS_INTERRUPTED when stopped, STATUS_FAILED when the last checkpoint could not be written.
    summary->done is set in all cases but the first, and the summary filled. */
 enum status trainer_run(struct trainer *trainer, const struct trainer_observer *observer,
                         struct run_summary *summary);
 
-/* The order and the learning rates of the epoch of trainer->state, and its tally so far, to the device: what the steps of an engine
-   read. trainer_run does it by itself. */
+/* The order and the learning rates of the epoch of trainer->state, and its tally so far, to the device: what
+   the steps of an engine read. trainer_run does it by itself. */
 void trainer_begin_epoch(struct trainer *trainer);
 
 /* Writes the state as it is. */

@@ -6,7 +6,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Counts `images` by label (row) and prediction (column) into counts[classes][classes], which starts at zero. */
+/* Counts `images` by label (row) and prediction (column) into counts[classes][classes], which starts at
+   zero. */
 void confusion_count(uint32_t *counts, size_t classes, const uint8_t *labels, const uint8_t *predicted,
                      size_t images);
 

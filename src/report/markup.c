@@ -3,7 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-/* The length of the UTF-8 character at `text` (RFC 3629: shortest form, no surrogates); 0 if there is none. */
+/* The length of the UTF-8 character at `text` (RFC 3629: shortest form, no surrogates); 0 if there is
+   none. */
 static size_t utf8_length(const unsigned char *text) {
     const unsigned lead = text[0];
     const size_t length = lead < 0x80   ? 1

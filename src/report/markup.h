@@ -7,8 +7,8 @@
 
 #include "src/base/text.h"
 
-/* Text for HTML and SVG, attribute values too: & < > " ' as entities, control characters as spaces, bytes that
-   are not UTF-8 as '?'. */
+/* Text for HTML and SVG, attribute values too: & < > " ' as entities, control characters as spaces, bytes
+   that are not UTF-8 as '?'. */
 void markup_text(FILE *out, const char *text);
 
 /* Text for a cell of a Markdown table: one line, no cell border, no HTML, no emphasis. */

@@ -1,6 +1,6 @@
-/* The style sheet of the report. Colours are variables, set once for light and once for dark; the eight of the
-   charts keep apart for the common kinds of colour blindness (after Okabe and Ito, 2008), and signs, dashes and
-   hatchings say the same without any. */
+/* The style sheet of the report. Colours are variables, set once for light and once for dark; the eight of
+   the charts keep apart for the common kinds of colour blindness (after Okabe and Ito, 2008), and signs,
+   dashes and hatchings say the same without any. */
 #include "src/report/page.h"
 
 #define LIGHT                                                                                            \

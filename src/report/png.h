@@ -10,8 +10,8 @@
 
 enum { PNG_MOST_PIXELS = 1 << 16 };
 
-/* Writes data:image/png;base64,... of pixels[height][width], 0 is black, 8 bits a pixel. STATUS_BAD_DATA for an
-   image without pixels or with more than PNG_MOST_PIXELS, STATUS_FAILED if memory ran out. */
+/* Writes data:image/png;base64,... of pixels[height][width], 0 is black, 8 bits a pixel. STATUS_BAD_DATA for
+   an image without pixels or with more than PNG_MOST_PIXELS, STATUS_FAILED if memory ran out. */
 enum status png_data_uri(FILE *out, const uint8_t *pixels, size_t height, size_t width);
 
 /* Writes the same as a file; no limit but memory. The stream keeps what went wrong with it (ferror). */

@@ -174,8 +174,8 @@ static size_t line_length(const char *text) {
     return length + (text[length] == '\n');
 }
 
-/* The start of the line <!-- end --> behind `text`; NULL if another table's marker or the end of the file comes
-   first. */
+/* The start of the line <!-- end --> behind `text`; NULL if another table's marker or the end of the file
+   comes first. */
 static const char *find_end(const char *text, const char *tag) {
     while (*text) {
         char comment[1024];

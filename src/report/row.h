@@ -10,10 +10,12 @@ void row_backend(const cJSON *line, char *name, size_t size);
 const char *row_precision(const cJSON *line);
 /* Does the GEMM run on a GPU? With residency host the tensors live on the host all the same. */
 bool row_on_gpu(const cJSON *line);
-/* The name of a row, which tells most rows of a comparison apart: "cublas tf32, device, graph", "openmp, 2 threads, f64". */
+/* The name of a row, which tells most rows of a comparison apart: "cublas tf32, device, graph", "openmp, 2
+   threads, f64". */
 void row_label(const cJSON *line, char *name, size_t size);
 
-/* What rows of the same label may differ in, a part at a time: "batch 64", "tile 16, static shared memory"; "" where nothing is known. */
+/* What rows of the same label may differ in, a part at a time: "batch 64", "tile 16, static shared memory";
+   "" where nothing is known. */
 enum { ROW_SETUPS = 6 };
 void row_setup(const cJSON *line, size_t part, char *text, size_t size);
 

@@ -1,4 +1,5 @@
-/* What a checkpoint makes of the test set, or of a validation part: the confusion matrix, and its most confident mistakes as images. */
+/* What a checkpoint makes of the test set, or of a validation part: the confusion matrix, and its most
+   confident mistakes as images. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

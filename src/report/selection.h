@@ -30,8 +30,9 @@ struct selections {
 /* Writes what rows that belong together have in common. */
 typedef void selection_key(const struct record *record, char *key, size_t size);
 
-/* The rows of a type, apart by key, in the order in which they came. Of rows of "compare" with the same label and set-up (a baseline
-   that several comparisons share), and of "peak" of the same device, the first stays. STATUS_FAILED if memory ran out. */
+/* The rows of a type, apart by key, in the order in which they came. Of rows of "compare" with the same label
+   and set-up (a baseline that several comparisons share), and of "peak" of the same device, the first stays.
+   STATUS_FAILED if memory ran out. */
 enum status selections_of(struct selections *selections, const struct records *records, const char *type,
                           selection_key *key);
 /* What tells a row from those of the same row_label: ", batch 64"; "" if it is the only one. */
@@ -40,8 +41,8 @@ void selection_difference(const struct selection *selection, size_t row, char *t
 void selection_label(const struct selection *selection, size_t row, char *text, size_t size);
 void selections_free(struct selections *selections);
 
-/* Keys: the machine that measured; a config, a config and dtype, a dtype, an m x n x k on a machine. What comes
-   before " on " is the same for all rows of the selection; nothing for the machine alone. */
+/* Keys: the machine that measured; a config, a config and dtype, a dtype, an m x n x k on a machine. What
+   comes before " on " is the same for all rows of the selection; nothing for the machine alone. */
 selection_key selection_machine, selection_config, selection_config_dtype, selection_dtype, selection_shape;
 
 /* "Measured on: ..." for these rows: GPU, CPU, threads, compiler, version, commit, data; the rows' distinct

@@ -1,4 +1,5 @@
-/* GEMM rates: a row a product, a column a backend; what the kernels use of the GPU; what the machine can do. */
+/* GEMM rates: a row a product, a column a backend; what the kernels use of the GPU; what the machine can
+   do. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>

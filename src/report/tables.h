@@ -1,13 +1,13 @@
-/* The tables that both the page and a Markdown file show: each from the rows of one selection, opened here and
-   to be closed by the caller. */
+/* The tables that both the page and a Markdown file show: each from the rows of one selection, opened here
+   and to be closed by the caller. */
 #ifndef TESSERA_REPORT_TABLES_H
 #define TESSERA_REPORT_TABLES_H
 
 #include "src/report/selection.h"
 #include "src/report/table.h"
 
-/* Rows of "compare": implementation, test accuracy, transfer/total, epoch, speed-up. A row that does not agree
-   has its reason and no time. */
+/* Rows of "compare": implementation, test accuracy, transfer/total, epoch, speed-up. A row that does not
+   agree has its reason and no time. */
 void tables_compare(struct table *table, const struct selection *rows);
 /* Rows of "gemm": a row a shape, op and precision; a column a backend, with GFLOP/s and share of peak. */
 void tables_gemm(struct table *table, const struct selection *rows);

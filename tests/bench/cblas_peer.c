@@ -1,10 +1,12 @@
-/* Any CBLAS library as a plug-in: so `./train bench gemm` verifies and times it just as it does our own backends.
+/* Any CBLAS library as a plug-in: so `./train bench gemm` verifies and times it just as it does our own
+   backends.
 
    Run        cc -O2 -shared -fPIC -I. tests/bench/cblas_peer.c -o cblas.so
-              CBLAS_LIBRARY=/usr/lib/x86_64-linux-gnu/blis-openmp/libblis.so.4 ./train bench gemm --backends ./cblas.so
+              CBLAS_LIBRARY=/usr/lib/x86_64-linux-gnu/blis-openmp/libblis.so.4 ./train bench gemm --backends
+              ./cblas.so
 
-   Threads and core types are the library's own business: it reads them from the environment. Its integers must be ints
-   (LP64). tests/bench/cpu_peers.py sets all of it. */
+   Threads and core types are the library's own business: it reads them from the environment. Its integers
+   must be ints (LP64). tests/bench/cpu_peers.py sets all of it. */
 #define _GNU_SOURCE /* RTLD_DEEPBIND */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -36,7 +38,8 @@ static void *find(const char *name) {
     return found ? found : dlsym(library.handle, prefixed);
 }
 
-/* The program is linked with an OpenBLAS, whose symbols must not answer for the library's own: hence RTLD_DEEPBIND. */
+/* The program is linked with an OpenBLAS, whose symbols must not answer for the library's own: hence
+   RTLD_DEEPBIND. */
 static bool probe(char *why, size_t size) {
     const char *path = getenv("CBLAS_LIBRARY");
     library.handle = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND) : NULL;

@@ -1,5 +1,5 @@
-/* A right GEMM in a few lines, so that the wrong plug-ins of this folder show nothing but what is wrong with them. Sums are
-   double, f32, f64 and bfloat16 alike, and nothing is fast. */
+/* A right GEMM in a few lines, so that the wrong plug-ins of this folder show nothing but what is wrong with
+   them. Sums are double, f32, f64 and bfloat16 alike, and nothing is fast. */
 #ifndef TESSERA_TESTS_PLUGINS_REFERENCE_H
 #define TESSERA_TESTS_PLUGINS_REFERENCE_H
 

@@ -1,9 +1,10 @@
 /* cuda-naive: one thread an element of C, rows along x: the way a first CUDA program does it.
 
    Idea       none: the three loops of kernels/host/gemm/serial.c with the outer two made threads.
-   Bound by   memory transactions. Neighbouring threads (x) hold neighbouring rows, so that a warp reads 32 different rows of A
-              and writes 32 different rows of C: each 4-byte access moves a 32-byte sector, 8 times the bytes.
-              2 loads per multiply-add: 4 bytes a flop in float32, where the chip has 0.05.
+   Bound by   memory transactions. Neighbouring threads (x) hold neighbouring rows, so that a warp reads 32
+              different rows of A and writes 32 different rows of C: each 4-byte access moves a 32-byte
+              sector, 8 times the bytes. 2 loads per multiply-add: 4 bytes a flop in float32, where the chip
+              has 0.05.
    Series     1. naive  2. coalesced.cu  3. shmem.cu  4. tuned.cu  5. cublas.cu
    Run        ./train --backend cuda-naive */
 #include "kernels/cuda/gemm/gemm.cuh"

@@ -1,8 +1,9 @@
 /* cuda-coalesced: one thread an element of C, columns along x.
 
-   Idea       swap the two indices of naive.cu: neighbouring threads (x) now hold neighbouring columns, so that a warp reads 32
-              neighbouring elements of B and writes 32 of C in one transaction, and all share one element of A.
-              That holds for NN and TN; in NT a row of B runs along k, and reading it stays uncoalesced.
+   Idea       swap the two indices of naive.cu: neighbouring threads (x) now hold neighbouring columns, so
+              that a warp reads 32 neighbouring elements of B and writes 32 of C in one transaction, and all
+              share one element of A. That holds for NN and TN; in NT a row of B runs along k, and reading it
+              stays uncoalesced.
    Bound by   L1 and L2: still 2 loads per multiply-add, nothing is kept for a neighbour.
    Series     1. naive.cu  2. coalesced  3. shmem.cu  4. tuned.cu  5. cublas.cu
    Run        ./train --backend cuda-coalesced */

@@ -1,13 +1,14 @@
 /* cuda-shmem: tiles of A and B in shared memory.
 
-   Idea       a block of TILE x TILE threads computes a TILE x TILE piece of C. It walks along k in steps of TILE: all threads load
-              one tile of A and one of B together, each element once, then every thread reads them TILE times.
-   Bound by   bytes from L2: 2 m n k / TILE elements instead of 2 m n k; inside the block, shared memory: 2 reads per
-              multiply-add, so at most 1/4 of the float32 rate.
+   Idea       a block of TILE x TILE threads computes a TILE x TILE piece of C. It walks along k in steps of
+              TILE: all threads load one tile of A and one of B together, each element once, then every thread
+              reads them TILE times.
+   Bound by   bytes from L2: 2 m n k / TILE elements instead of 2 m n k; inside the block, shared memory: 2
+              reads per multiply-add, so at most 1/4 of the float32 rate.
    Edges      elements outside the matrices are filled with 0, which adds nothing: any shape works.
-   Banks      whatever the op, tiles are loaded so that neighbouring threads read neighbouring memory; the transposed store that
-              this may need goes down a column of the tile, and one element of padding a row puts the 32 rows into 32
-              different banks.
+   Banks      whatever the op, tiles are loaded so that neighbouring threads read neighbouring memory; the
+              transposed store that this may need goes down a column of the tile, and one element of padding a
+              row puts the 32 rows into 32 different banks.
    Series     1. naive.cu  2. coalesced.cu  3. shmem  4. tuned.cu  5. cublas.cu
    Run        ./train --backend cuda-shmem --tile 4|8|16|32 --shared static|dynamic */
 #include "kernels/cuda/gemm/gemm.cuh"
@@ -21,8 +22,8 @@ template <int TILE> __host__ __device__ constexpr size_t tile_elements() {
     return (size_t)TILE * (TILE + 1);
 }
 
-/* tile(r, c) = x[(row0 + r) * row_stride + (col0 + c) * col_stride], 0 outside. Threads x run along whichever index is
-   contiguous in memory. */
+/* tile(r, c) = x[(row0 + r) * row_stride + (col0 + c) * col_stride], 0 outside. Threads x run along whichever
+   index is contiguous in memory. */
 template <typename T, int TILE>
 __device__ void load_tile(T *tile, const T *x, size_t row0, size_t rows, size_t row_stride, size_t col0,
                           size_t cols, size_t col_stride) {

@@ -1,22 +1,25 @@
 /* cuda-order: shmem.cu with a choice of how tiles lie in shared memory: a study of bank conflicts.
 
-   Idea       the tile of A and the tile of B are each kept straight (R, rows as they are) or transposed (C): RR, RC, CR, CC, the
-              letter of A first. There is no padding, so conflicts show. Tile, static or dynamic shared memory and the
-              multiply are parameters of the same source.
+   Idea       the tile of A and the tile of B are each kept straight (R, rows as they are) or transposed (C):
+              RR, RC, CR, CC, the letter of A first. There is no padding, so conflicts show. Tile, static or
+              dynamic shared memory and the multiply are parameters of the same source.
    Bound by   as shmem.cu: 2 reads of shared memory per multiply-add, here times the conflicts.
-   Reads      threads x run along n. A: all lanes of a row of C read the same element, and the rows of a warp (2 with tiles of 16,
-              4 below) are in different banks: no conflict either way. B straight: lanes read neighbours, no conflict. B
-              transposed (RC, CC): lanes are a whole row of TILE elements apart, and conflict.
-              Along k a straight A and a transposed B are contiguous, so the compiler reads 16 bytes at once (sm_90): for 4 k in
-              float32, RR has 1 + 4 reads, RC 1 + 1, CR 4 + 4, CC 4 + 1. Ways of the reads of a transposed B, of 8 lanes
-              each, for tiles of 4, 8, 16, 32:  float32 1, 2, 4, 8;  float64 1, 4, 8, 8.
-   Stores     one element a thread and tile, along global memory. It conflicts where the tile lies the other way: A of NN and NT in
-              CR and CC, A of TN in RR and RC, B of NN and TN in RC and CC, B of NT in RR and CR. Ways for tiles of 4, 8,
-              16, 32:  float32 1, 2, 8, 32;  float64, of 16 lanes each, 1, 4, 16, 16.
-   Multiply   plain: x * y + sum is one fused multiply-add. fmul_rn: __fmul_rn (__dmul_rn in float64) rounds the product, and the
-              compiler may not fuse it: two instructions, one rounding more.
+   Reads      threads x run along n. A: all lanes of a row of C read the same element, and the rows of a warp
+              (2 with tiles of 16, 4 below) are in different banks: no conflict either way. B straight: lanes
+              read neighbours, no conflict. B transposed (RC, CC): lanes are a whole row of TILE elements
+              apart, and conflict. Along k a straight A and a transposed B are contiguous, so the compiler
+              reads 16 bytes at once (sm_90): for 4 k in float32, RR has 1 + 4 reads, RC 1 + 1, CR 4 + 4, CC 4
+              + 1. Ways of the reads of a transposed B, of 8 lanes each, for tiles of 4, 8, 16, 32: float32 1,
+              2, 4, 8; float64 1, 4, 8, 8.
+   Stores     one element a thread and tile, along global memory. It conflicts where the tile lies the other
+              way: A of NN and NT in CR and CC, A of TN in RR and RC, B of NN and TN in RC and CC, B of NT in
+              RR and CR. Ways for tiles of 4, 8, 16, 32: float32 1, 2, 8, 32; float64, of 16 lanes each, 1, 4,
+              16, 16.
+   Multiply   plain: x * y + sum is one fused multiply-add. fmul_rn: __fmul_rn (__dmul_rn in float64) rounds
+              the product, and the compiler may not fuse it: two instructions, one rounding more.
    Series     beside 3. shmem.cu
-   Run        ./train --backend cuda-order --order RR|RC|CR|CC --tile 4|8|16|32 --shared static|dynamic --multiply plain|fmul_rn */
+   Run        ./train --backend cuda-order --order RR|RC|CR|CC --tile 4|8|16|32 --shared static|dynamic
+              --multiply plain|fmul_rn */
 #include "kernels/cuda/gemm/gemm.cuh"
 
 /* TILE x TILE elements of a matrix in shared memory: R, straight, or C, transposed. */
@@ -27,8 +30,8 @@ template <typename T, int TILE, bool TRANSPOSED> struct shared_tile {
         return memory[TRANSPOSED ? col * TILE + row : row * TILE + col];
     }
 
-    /* at(r, c) = x[(row0 + r) * row_stride + (col0 + c) * col_stride], 0 outside. Threads x run along whichever index is
-       contiguous in global memory. */
+    /* at(r, c) = x[(row0 + r) * row_stride + (col0 + c) * col_stride], 0 outside. Threads x run along
+       whichever index is contiguous in global memory. */
     __device__ void load(const T *x, size_t row0, size_t rows, size_t row_stride, size_t col0, size_t cols,
                          size_t col_stride) const {
         const bool along_columns = col_stride == 1;

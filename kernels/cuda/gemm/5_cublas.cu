@@ -1,9 +1,10 @@
 /* cublas: NVIDIA's library.
 
-   Idea       hand the call to cublasGemmEx. cuBLAS is column-major: a row-major matrix read so is its transpose, hence
-              C^T = op(B)^T op(A)^T, which is the same call with A and B (and m and n) exchanged and nothing copied.
-   Precision  true float32 unless the user asks: tf32 rounds the operands to 10 bits of mantissa on their way into the tensor
-              cores; bf16 operands come as such. Both accumulate in float32, split sums too.
+   Idea       hand the call to cublasGemmEx. cuBLAS is column-major: a row-major matrix read so is its
+              transpose, hence C^T = op(B)^T op(A)^T, which is the same call with A and B (and m and n)
+              exchanged and nothing copied.
+   Precision  true float32 unless the user asks: tf32 rounds the operands to 10 bits of mantissa on their way
+              into the tensor cores; bf16 operands come as such. Both accumulate in float32, split sums too.
    Bound by   flops for large shapes; for small ones by launch latency and too few tiles for the SMs.
    Series     1. naive.cu  2. coalesced.cu  3. shmem.cu  4. tuned.cu  5. cublas
    Run        ./train --backend cublas --precision f32|tf32|bf16 */

@@ -1,8 +1,9 @@
 /* cuda-tuned: own kernels for the shapes where libraries fail, cuBLAS for the others.
 
-   Idea       a training step on MNIST has products that a general library is built for (2048 x 2048 and larger) and others:
-              an output layer of 10 columns, which is a pass over memory and no matrix product (narrow.cu), and the small batch,
-              which is all latency (small.cu). Each kernel adds bias and activation while C is in registers.
+   Idea       a training step on MNIST has products that a general library is built for (2048 x 2048 and
+              larger) and others: an output layer of 10 columns, which is a pass over memory and no matrix
+              product (narrow.cu), and the small batch, which is all latency (small.cu). Each kernel adds bias
+              and activation while C is in registers.
    Bound by   see there.
    Series     1. naive.cu  2. coalesced.cu  3. shmem.cu  4. tuned  5. cublas.cu
    Run        ./train --backend cuda-tuned --precision f32|tf32|bf16 */

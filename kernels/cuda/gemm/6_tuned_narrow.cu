@@ -1,12 +1,15 @@
 /* Narrow products: one dimension is the number of classes (16 at most), the other two are large.
 
-   Idea       such a product is one pass over the large matrix, read (forward, weight gradient) or written (input gradient) once,
-              16 bytes a thread, while the narrow one stays in shared memory or registers:
-                NN  Y = X W       a block takes 64 rows of X, two a lane; its warps share k and add up in a fixed order
-                TN  dW = X^T dY   a lane owns one pack of columns of X; warps and blocks share the rows and add up in a fixed order
+   Idea       such a product is one pass over the large matrix, read (forward, weight gradient) or written
+              (input gradient) once, 16 bytes a thread, while the narrow one stays in shared memory or
+              registers:
+                NN Y = X W a block takes 64 rows of X, two a lane; its warps share k and add up in a fixed
+                order
+                TN dW = X^T dY a lane owns one pack of columns of X; warps and blocks share the rows and add
+                up in a fixed order
                 NT  dX = dY W^T   a lane owns neighbouring columns of dX, and keeps its rows of W in registers
-   Bound by   bytes of the large matrix: 8192 x 2048 in float32 is 67 MB, 22 us at 3 TB/s. The multiply-adds (N rounded up to a
-              multiple of 4) take 8 us of the float32 units beside it. */
+   Bound by   bytes of the large matrix: 8192 x 2048 in float32 is 67 MB, 22 us at 3 TB/s. The multiply-adds
+              (N rounded up to a multiple of 4) take 8 us of the float32 units beside it. */
 #include <cuda_pipeline.h>
 
 #include "kernels/cuda/gemm/gemm.cuh"
@@ -64,12 +67,12 @@ template <int N, typename R> __device__ inline void load_row(R (&row)[N], const 
 /* Neighbours that a lane takes at once: few enough that their sums with 16 classes stay in registers. */
 template <typename T> constexpr int OWNED = WIDEST<T> < 4 ? WIDEST<T> : 4;
 
-/* The large matrix comes by asynchronous copies, STAGES - 1 slabs ahead of the one that is computed with: what is under way,
-   and not the number of threads, hides the latency of memory. */
+/* The large matrix comes by asynchronous copies, STAGES - 1 slabs ahead of the one that is computed with:
+   what is under way, and not the number of threads, hides the latency of memory. */
 static const int STAGES = 4;
 
-/* tile[r][..] = memory[row(r) * ld + col ..], ROWS rows of COLS elements; packs from `cols` on are filled with 0, rows from
-   `rows` on repeat the last one. */
+/* tile[r][..] = memory[row(r) * ld + col ..], ROWS rows of COLS elements; packs from `cols` on are filled
+   with 0, rows from `rows` on repeat the last one. */
 template <int ROWS, int COLS, int PITCH, typename T>
 __device__ inline void fetch(T *tile, const T *memory, size_t ld, size_t row0, size_t rows, size_t col0,
                              size_t cols) {
@@ -255,8 +258,8 @@ __global__ void __launch_bounds__(THREADS) narrow_tn(const T *a, size_t lda, con
 
 /* --- NT --- */
 
-/* Columns of dX that a lane owns: 8 bytes of them (16 were slower), for their weights take registers, and many threads are what
-   hides the latency here. */
+/* Columns of dX that a lane owns: 8 bytes of them (16 were slower), for their weights take registers, and
+   many threads are what hides the latency here. */
 template <typename T> constexpr int WRITTEN = 8 / (int)sizeof(T);
 
 template <typename T, int N>
@@ -326,8 +329,8 @@ __global__ void __launch_bounds__(THREADS, 3)
 
 /* --- launches --- */
 
-/* In how many chunks of at least 128 to cut `length`, for `groups` blocks each: as many blocks as run at once, no more, since
-   a second turn of the chip costs as much as the first. */
+/* In how many chunks of at least 128 to cut `length`, for `groups` blocks each: as many blocks as run at
+   once, no more, since a second turn of the chip costs as much as the first. */
 template <typename K>
 static size_t chunks_for(tuned_context *context, K kernel, size_t shared, size_t groups, size_t length) {
     int blocks = 1; /* an SM */

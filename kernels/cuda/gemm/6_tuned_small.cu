@@ -1,12 +1,14 @@
-/* Small products: a batch of 128 through a layer of 128. All latency: at 25 MFLOP the arithmetic is 0.5 us of the whole chip.
+/* Small products: a batch of 128 through a layer of 128. All latency: at 25 MFLOP the arithmetic is 0.5 us of
+   the whole chip.
 
-   Idea       many small tiles, so that all SMs take part, and all of k at once: every thread asks for its share of the tile's rows
-              of A and columns of B with asynchronous copies, one wait, then the 8 warps of the block each take every eighth
-              group of 4 k. A warp's 32 lanes hold the whole tile, 2 x 4 to 8 x 4 elements each; the 8 partial sums are added
-              through shared memory, in the order of the warps: the same bits every time.
+   Idea       many small tiles, so that all SMs take part, and all of k at once: every thread asks for its
+              share of the tile's rows of A and columns of B with asynchronous copies, one wait, then the 8
+              warps of the block each take every eighth group of 4 k. A warp's 32 lanes hold the whole tile, 2
+              x 4 to 8 x 4 elements each; the 8 partial sums are added through shared memory, in the order of
+              the warps: the same bits every time.
    Layout     tile.cuh
-   Bound by   latency (launch, one round trip to L2, the wait), then shared memory: per 4 k a lane reads 32 to 48 elements for 32 to
-              128 multiply-adds. */
+   Bound by   latency (launch, one round trip to L2, the wait), then shared memory: per 4 k a lane reads 32 to
+              48 elements for 32 to 128 multiply-adds. */
 #include <cuda_pipeline.h>
 
 #include "kernels/cuda/gemm/gemm.cuh"
@@ -36,8 +38,8 @@ template <typename T> struct source {
     bool packs; /* rows start at multiples of 16 bytes */
 };
 
-/* tile[r][c] = source(row0 + r, col0 + c), 0 outside, for tile_rows x tile_cols elements; tile_cols is a multiple of a
-   pack. Asynchronous: wait with __pipeline_wait_prior. */
+/* tile[r][c] = source(row0 + r, col0 + c), 0 outside, for tile_rows x tile_cols elements; tile_cols is a
+   multiple of a pack. Asynchronous: wait with __pipeline_wait_prior. */
 template <typename T>
 __device__ void fetch(T *tile, int tile_rows, int tile_cols, const source<T> &from, size_t row0,
                       size_t col0) {

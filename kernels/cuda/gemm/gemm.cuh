@@ -1,4 +1,5 @@
-/* What the hand-written GEMM kernels share: one context, one way in from struct gemm_call, one way to report. */
+/* What the hand-written GEMM kernels share: one context, one way in from struct gemm_call, one way to
+   report. */
 #ifndef TESSERA_KERNELS_CUDA_GEMM_GEMM_CUH
 #define TESSERA_KERNELS_CUDA_GEMM_GEMM_CUH
 
@@ -7,8 +8,8 @@ extern "C" {
 }
 #include "kernels/cuda/launch.cuh"
 
-/* C = alpha op(A) op(B) + beta C, with any layout of A and B written as strides: op(A)(i,p) = a[i * a_row + p * a_col],
-   op(B)(p,j) = b[p * b_row + j * b_col]. One of each pair is 1. */
+/* C = alpha op(A) op(B) + beta C, with any layout of A and B written as strides: op(A)(i,p) = a[i * a_row + p
+   * a_col], op(B)(p,j) = b[p * b_row + j * b_col]. One of each pair is 1. */
 template <typename T> struct strided_gemm {
     size_t m, n, k;
     T alpha, beta;

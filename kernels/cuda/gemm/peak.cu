@@ -1,10 +1,11 @@
 /* The peak of the GPU: a loop of multiply-adds in registers, and a copy in memory.
 
-   Idea       an SM starts a multiply-add on each of its lanes every cycle, and needs four cycles for one: 8 warps a scheduler with 8
-              chains each keep it busy many times over, and touch no memory.
-   Tensor     from compute capability 8.0 on, tensor cores multiply float64 matrices, in full precision and, on the chips for data
-   cores      centres, twice as fast: cuBLAS uses them, so they belong to the peak. Other chips do this more slowly than
-              their float64 lanes, or no faster.
+   Idea       an SM starts a multiply-add on each of its lanes every cycle, and needs four cycles for one: 8
+              warps a scheduler with 8 chains each keep it busy many times over, and touch no memory.
+   Tensor from compute capability 8.0 on, tensor cores multiply float64 matrices, in full precision and, on
+   the chips for data
+   cores      centres, twice as fast: cuBLAS uses them, so they belong to the peak. Other chips do this more
+              slowly than their float64 lanes, or no faster.
    Bound by   lanes: 132 SMs of 128 at 1.8 GHz are 61 TFLOP/s in float32; the copy by memory.
    Run        ./train bench gemm */
 #include "kernels/cuda/gemm/peak.cuh"
@@ -157,7 +158,8 @@ bool cuda_peak(cudaStream_t stream, cuda_fault *fault, enum gemm_dtype dtype, do
     return *flops_per_second > 0;
 }
 
-/* For each of the two buffers: 5 times the cache, a quarter of a gigabyte at least and an eighth of what is free at most. */
+/* For each of the two buffers: 5 times the cache, a quarter of a gigabyte at least and an eighth of what is
+   free at most. */
 static bool buffer_size(cuda_fault *fault, size_t *bytes) {
     int device = 0, cache = 0;
     size_t free_bytes = 0, total = 0;

@@ -1,11 +1,13 @@
-/* Augmentation on the GPU: a block an image, or a tile of one that is larger; both fields of the displacement stay in shared memory.
+/* Augmentation on the GPU: a block an image, or a tile of one that is larger; both fields of the displacement
+   stay in shared memory.
 
-   A thread smooths RUN neighbours at once: RUN + 20 numbers read for 21 RUN multiply-adds, along rows first (lanes are rows), then down the
-   columns (lanes are columns), where it goes on to read the pixels that it has displaced.
+   A thread smooths RUN neighbours at once: RUN + 20 numbers read for 21 RUN multiply-adds, along rows first
+   (lanes are rows), then down the columns (lanes are columns), where it goes on to read the pixels that it
+   has displaced.
 
-   Bound by   arithmetic: an image of 28 x 28 is 2 fields x 2 directions x 784 x 21 = 66,000 multiply-adds, 112 blocks of random numbers
-              and 784 pixels read at 4 places: some 5,000 instructions of a warp, 60,000 images in about 0.5 ms on an H100. Bytes: 94 MB,
-              0.03 ms.
+   Bound by   arithmetic: an image of 28 x 28 is 2 fields x 2 directions x 784 x 21 = 66,000 multiply-adds,
+              112 blocks of random numbers and 784 pixels read at 4 places: some 5,000 instructions of a warp,
+              60,000 images in about 0.5 ms on an H100. Bytes: 94 MB, 0.03 ms.
    Run        ./train augment --backend cuda-tuned --show 10 -o sheet.png */
 #include "kernels/cuda/ops/ops.cuh"
 

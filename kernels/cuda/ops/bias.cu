@@ -1,8 +1,8 @@
 /* Bias and activation, forward and backward: one pass over memory each.
 
-   Bound by   bytes. 8192 x 2048 in float32: forward reads and writes 67 MB, backward reads 134 and writes 67: 45 and 67 us at
-              3 TB/s. Packs of 16 bytes a thread where rows allow it and there are enough to fill the chip, else of 8 on the same
-              terms, else single elements. */
+   Bound by   bytes. 8192 x 2048 in float32: forward reads and writes 67 MB, backward reads 134 and writes 67:
+              45 and 67 us at 3 TB/s. Packs of 16 bytes a thread where rows allow it and there are enough to
+              fill the chip, else of 8 on the same terms, else single elements. */
 #include "kernels/cuda/ops/activation.cuh"
 #include "kernels/cuda/ops/element.cuh"
 #include "kernels/cuda/ops/ops.cuh"
@@ -11,7 +11,8 @@ static const int COLUMNS = 32, ROWS = 8; /* threads of a block: x along a row */
 static const int TURN = 4 * ROWS;        /* rows that a block does at a time on the way forward */
 static const size_t FILLS_THE_CHIP = (size_t)1 << 19;
 
-/* The GEMM before has just written the last rows: they are the ones still in the L2 cache, so begin with them. */
+/* The GEMM before has just written the last rows: they are the ones still in the L2 cache, so begin with
+   them. */
 __device__ static size_t from_end(size_t rows, size_t r) {
     return rows - 1 - r;
 }
@@ -111,8 +112,8 @@ template <typename R> __device__ static void blend(R &to, R keep, R sum) {
     to = keep != 0 ? keep * to + (1 - keep) * sum : sum;
 }
 
-/* grad *= act', and the sums of its columns. A block has COLUMNS packs of columns, `ROWS` rows at a time, and every
-   gridDim.y-th group of rows. */
+/* grad *= act', and the sums of its columns. A block has COLUMNS packs of columns, `ROWS` rows at a time, and
+   every gridDim.y-th group of rows. */
 template <typename T, enum activation A, int WIDE, int ROWS>
 __global__ void __launch_bounds__(COLUMNS *ROWS)
     backward_kernel(size_t rows, size_t cols, const T *pre, const T *out, T *grad, real<T> keep,
@@ -160,7 +161,8 @@ template <typename T, int WIDE>
 static void launch_backward(cuda_ops_context *context, size_t rows, size_t cols, enum activation activation,
                             const T *pre, const T *out, T *grad, double keep, real<T> *bias_grad) {
     const size_t columns = (cols + COLUMNS * WIDE - 1) / (COLUMNS * WIDE);
-    /* 4 rows a thread: the way through them is latency; at most 64 blocks a column, within what the reduction has */
+    /* 4 rows a thread: the way through them is latency; at most 64 blocks a column, within what the reduction
+       has */
     const size_t share = WIDE == 1 ? 128 : 32;
     size_t chunks = (rows + share - 1) / share < 64 ? (rows + share - 1) / share : 64;
     while (chunks > 1 && chunks * cols * sizeof(real<T>) > REDUCTION_BYTES) chunks /= 2;

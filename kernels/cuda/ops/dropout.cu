@@ -1,7 +1,8 @@
-/* Dropout, as kernels/host/ops/ops.inc has it: a thread a block of eight elements, whose mask is drawn anew wherever it is needed.
+/* Dropout, as kernels/host/ops/ops.inc has it: a thread a block of eight elements, whose mask is drawn anew
+   wherever it is needed.
 
-   Bound by   bytes, and about 12 instructions an element for the random bits: 1024 x 2500 in float32 reads and writes 20 MB, 7 us at
-              3 TB/s (less from the L2 cache). */
+   Bound by   bytes, and about 12 instructions an element for the random bits: 1024 x 2500 in float32 reads
+              and writes 20 MB, 7 us at 3 TB/s (less from the L2 cache). */
 extern "C" {
 #include "kernels/dropout.h"
 }

@@ -1,6 +1,7 @@
 /* Softmax and cross-entropy: a thread a row, the loss and its gradient in one launch.
 
-   Bound by   latency: 8192 x 10 in float32 is 0.3 MB, and a row three short walks over 40 bytes that stay in the L1 cache. */
+   Bound by latency: 8192 x 10 in float32 is 0.3 MB, and a row three short walks over 40 bytes that stay in
+   the L1 cache. */
 #include <math.h>
 
 #include "kernels/cuda/ops/activation.cuh"

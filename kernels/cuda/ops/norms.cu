@@ -1,8 +1,8 @@
-/* Norms of gradients and weights, and what follows from them, as kernels/host/ops/norms.inc has it: sums in double precision and in one
-   fixed order, and nothing that the host would have to read.
+/* Norms of gradients and weights, and what follows from them, as kernels/host/ops/norms.inc has it: sums in
+   double precision and in one fixed order, and nothing that the host would have to read.
 
-   Bound by   bytes: 12 million gradients in float32 are read once, 48 MB, 16 us at 3 TB/s; so are the weights for max-norm, and the
-              columns that are too long are read and written once more. */
+   Bound by   bytes: 12 million gradients in float32 are read once, 48 MB, 16 us at 3 TB/s; so are the weights
+              for max-norm, and the columns that are too long are read and written once more. */
 #include "kernels/cuda/ops/element.cuh"
 #include "kernels/cuda/ops/ops.cuh"
 
@@ -61,7 +61,8 @@ void cuda_clip_norm(void *opaque, size_t count, const void *grad, double limit, 
 
 static const int COLUMNS = 32, ROWS = 8; /* threads of a block: x along a row */
 
-/* The factor of each column, to the start of the scratch memory; partial sums of chunks of rows lie behind. */
+/* The factor of each column, to the start of the scratch memory; partial sums of chunks of rows lie
+   behind. */
 template <typename R>
 __global__ void __launch_bounds__(COLUMNS *ROWS)
     column_factor_kernel(size_t rows, size_t cols, double limit, const struct tally *guard, const R *weights,

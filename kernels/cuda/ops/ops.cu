@@ -1,4 +1,5 @@
-/* Element-wise ops on the GPU: the same functions as kernels/host/ops/ops.inc, one pass over memory and one launch each.
+/* Element-wise ops on the GPU: the same functions as kernels/host/ops/ops.inc, one pass over memory and one
+   launch each.
 
    Here       gather, rounding, steps along a sign, and the table. The others have files of their own.
    Bound by   small batches: the launch (2 us); large ones: bytes. */

@@ -1,6 +1,6 @@
-/* Sums over blocks in one launch and in one fixed order: each block leaves its partial result in scratch memory, and
-   whichever block of a group comes last adds them up, in the order of the blocks. No float atomics: the same input
-   gives the same bits. And sums over lanes. */
+/* Sums over blocks in one launch and in one fixed order: each block leaves its partial result in scratch
+   memory, and whichever block of a group comes last adds them up, in the order of the blocks. No float
+   atomics: the same input gives the same bits. And sums over lanes. */
 #ifndef TESSERA_KERNELS_CUDA_OPS_REDUCE_CUH
 #define TESSERA_KERNELS_CUDA_OPS_REDUCE_CUH
 
@@ -28,7 +28,8 @@ static inline void reduction_close(struct cuda_reduction *reduction) {
 }
 
 #ifdef __CUDACC__
-/* Two lanes that are `offset` apart add up N numbers each: either is left with N / 2 of the sums, at the beginning. */
+/* Two lanes that are `offset` apart add up N numbers each: either is left with N / 2 of the sums, at the
+   beginning. */
 template <int N, int M> __device__ inline void halve(float (&values)[M], bool upper, int offset) {
 #    pragma unroll
     for (int i = 0; i < N / 2; i++) {
@@ -38,8 +39,8 @@ template <int N, int M> __device__ inline void halve(float (&values)[M], bool up
     }
 }
 
-/* Is this the last of `blocks` blocks to come here? If so, what the others wrote before is visible (read it with
-   __ldcg). Called by all threads. */
+/* Is this the last of `blocks` blocks to come here? If so, what the others wrote before is visible (read it
+   with __ldcg). Called by all threads. */
 __device__ static inline bool last_block(unsigned *ticket, unsigned blocks) {
     __shared__ bool last;
     __threadfence();

@@ -1,7 +1,8 @@
-/* The update of parameters, as kernels/host/ops/update.inc has it: weights, moments, moving average and rounded operands in one launch.
+/* The update of parameters, as kernels/host/ops/update.inc has it: weights, moments, moving average and
+   rounded operands in one launch.
 
-   Bound by   bytes: 12 million weights in float32 with AdamW, an average and bfloat16 operands are 36 bytes each, 0.43 GB: 0.15 ms
-              at 3 TB/s. Small networks: the launch (2 us). */
+   Bound by   bytes: 12 million weights in float32 with AdamW, an average and bfloat16 operands are 36 bytes
+              each, 0.43 GB: 0.15 ms at 3 TB/s. Small networks: the launch (2 us). */
 #include "kernels/cuda/ops/element.cuh"
 #include "kernels/cuda/ops/ops.cuh"
 

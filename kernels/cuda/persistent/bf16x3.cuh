@@ -1,10 +1,11 @@
 /* Products of floats on the tensor cores, as exact as in float32.
 
-   A bfloat16 has 8 bits of significand and a float 24, so a float is the sum of three bfloat16. Products of bfloat16 are exact, and
-   the tensor cores add them up in float32. Of nine products six are taken: second parts are at most 2^-8 of a float, third parts
-   2^-17, so those left out are at most 2^-24 of |a b|, of either sign: what float32 rounds off one product.
-   The tensor cores do not round sums but cut them off: they add up 16 of k, the smallest products first, and float32 adds up those.
-   Six products at sixteen times the rate. For numbers below 2^127; infinity becomes NaN. Needs compute capability 8.0. */
+   A bfloat16 has 8 bits of significand and a float 24, so a float is the sum of three bfloat16. Products of
+   bfloat16 are exact, and the tensor cores add them up in float32. Of nine products six are taken: second
+   parts are at most 2^-8 of a float, third parts 2^-17, so those left out are at most 2^-24 of |a b|, of
+   either sign: what float32 rounds off one product. The tensor cores do not round sums but cut them off: they
+   add up 16 of k, the smallest products first, and float32 adds up those. Six products at sixteen times the
+   rate. For numbers below 2^127; infinity becomes NaN. Needs compute capability 8.0. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_BF16X3_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_BF16X3_CUH
 
@@ -39,8 +40,9 @@ __device__ inline void split_pair(float first, float second, uint32_t (&parts)[P
     }
 }
 
-/* sum += A B: 16 x 8 over k = 16. Lane 4 g + t has of A rows g and g + 8, of B column g, of the sum rows g, g, g + 8, g + 8 and columns
-   2 t, 2 t + 1, 2 t, 2 t + 1; a word has two neighbours in k: 2 t of row g, of row g + 8, then 2 t + 8 of them. */
+/* sum += A B: 16 x 8 over k = 16. Lane 4 g + t has of A rows g and g + 8, of B column g, of the sum rows g,
+   g, g + 8, g + 8 and columns 2 t, 2 t + 1, 2 t, 2 t + 1; a word has two neighbours in k: 2 t of row g, of
+   row g + 8, then 2 t + 8 of them. */
 __device__ inline void multiply(float (&sum)[4], const uint32_t (&a)[4], uint32_t b, uint32_t b2) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -72,8 +74,8 @@ __device__ inline void put(char *at, uint32_t word) {
     *reinterpret_cast<uint32_t *>(at) = word;
 }
 
-/* A matrix of floats as bfloat16 in shared memory: [PARTS][HEIGHT][CHUNKS] of 8 that are neighbours in a row. Chunks change places within a row
-   so that 8 rows of one lie in different banks. */
+/* A matrix of floats as bfloat16 in shared memory: [PARTS][HEIGHT][CHUNKS] of 8 that are neighbours in a row.
+   Chunks change places within a row so that 8 rows of one lie in different banks. */
 template <int HEIGHT, int CHUNKS> struct split_matrix {
     static constexpr int PART = HEIGHT * CHUNKS * 16, BYTES = PARTS * PART;
     char *base;

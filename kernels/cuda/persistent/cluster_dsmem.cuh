@@ -1,5 +1,6 @@
-/* Two blocks on neighbouring SMs, a cluster: each writes to the shared memory of the other, where the bytes are counted (arrivals.cuh). About half of the
-   time of a way through the L2 cache, and none of its bandwidth. Whoever gives must have heard from the other since all of its threads read what was there
+/* Two blocks on neighbouring SMs, a cluster: each writes to the shared memory of the other, where the bytes
+   are counted (arrivals.cuh). About half of the time of a way through the L2 cache, and none of its
+   bandwidth. Whoever gives must have heard from the other since all of its threads read what was there
    before. Needs compute capability 9.0. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_CLUSTER_DSMEM_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_CLUSTER_DSMEM_CUH

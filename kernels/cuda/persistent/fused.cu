@@ -12,8 +12,9 @@ struct fused_state {
 static const fused_form *const forms[] = {&fused_resident, &fused_whole, &fused_pair, &fused_phases};
 static const int FORMS = sizeof forms / sizeof *forms;
 
-/* Seconds of a step op by op, in a captured graph: 4 us a launch, and what the library needs for large products (FLOP/s measured with
-   784-2048-2048-10 at batch 8,192), which networks that train at once wait for in turn. */
+/* Seconds of a step op by op, in a captured graph: 4 us a launch, and what the library needs for large
+   products (FLOP/s measured with 784-2048-2048-10 at batch 8,192), which networks that train at once wait for
+   in turn. */
 static double seconds_by_op(const fused_network *network) {
     double flops = 0;
     for (size_t l = 0; l < network->depth; l++)

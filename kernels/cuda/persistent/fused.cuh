@@ -1,4 +1,5 @@
-/* Engine fused on the GPU: one kernel runs many steps. There are forms of it; fused.cu takes the one that expects to be faster. */
+/* Engine fused on the GPU: one kernel runs many steps. There are forms of it; fused.cu takes the one that
+   expects to be faster. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_FUSED_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_FUSED_CUH
 
@@ -47,8 +48,8 @@ static inline void *fused_take(char *base, size_t *used, size_t bytes) {
     return piece;
 }
 
-/* A state S of a form, zero but for `context`, `network` and what `set_up(state)` makes of it; NULL, after close(state), if that fails, with the reason
-   in `why` unless it has put one there. */
+/* A state S of a form, zero but for `context`, `network` and what `set_up(state)` makes of it; NULL, after
+   close(state), if that fails, with the reason in `why` unless it has put one there. */
 template <typename S, typename F>
 static void *fused_make_state(tuned_context *context, const fused_network *network, char *why, size_t size,
                               void (*close)(void *), F set_up) {
@@ -73,8 +74,9 @@ static inline bool fused_memory(tuned_context *context, void **memory, size_t by
            CUDA_TRY(fault, cudaStreamSynchronize(context->stream));
 }
 
-/* Launches `count` steps of a state whose packets carry `tag` and those that follow; in a launch that would reach the last tag they start anew, for
-   which nothing may be there that has one of them. Returns how many steps ran: all or none. */
+/* Launches `count` steps of a state whose packets carry `tag` and those that follow; in a launch that would
+   reach the last tag they start anew, for which nothing may be there that has one of them. Returns how many
+   steps ran: all or none. */
 template <typename S, typename L> static size_t fused_launch(S *state, size_t count, L launch) {
     cuda_fault *fault = &state->context->fault;
     if (count > UINT32_MAX - state->tag) {
@@ -87,7 +89,8 @@ template <typename S, typename L> static size_t fused_launch(S *state, size_t co
     return ran ? count : 0;
 }
 
-/* A kernel that is a whole step has to stay in the instruction cache: activations other than ReLU are called, not inlined. */
+/* A kernel that is a whole step has to stay in the instruction cache: activations other than ReLU are called,
+   not inlined. */
 #ifdef __CUDACC__
 template <typename R> __device__ __noinline__ R activate_apart(enum activation activation, R z) {
     return activate(activation, z);

@@ -1,11 +1,13 @@
-/* How the blocks of one launch wait for each other. All of them must be on the GPU at once (cudaLaunchCooperativeKernel sees to it).
+/* How the blocks of one launch wait for each other. All of them must be on the GPU at once
+   (cudaLaunchCooperativeKernel sees to it).
 
-   meet       a barrier: what any block wrote before is visible to all after it. About 1 us on 132 SMs: a write to the L2 cache, and
-              reads of it until the last block has come.
+   meet       a barrier: what any block wrote before is visible to all after it. About 1 us on 132 SMs: a
+              write to the L2 cache, and reads of it until the last block has come.
    arrive     .. and await: its halves, with other work between them, or for some of the blocks
-   packet     a number, or three of them, and the step that it belongs to in one word, which travels whole: whoever reads the word until the
-              step is right has the number too, without a barrier or a fence. About half the time of a barrier, and only those
-              wait that need the number. (NCCL's "LL" protocol does the same between GPUs.) */
+   packet     a number, or three of them, and the step that it belongs to in one word, which travels whole:
+              whoever reads the word until the step is right has the number too, without a barrier or a fence.
+              About half the time of a barrier, and only those wait that need the number. (NCCL's "LL"
+              protocol does the same between GPUs.) */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_GRID_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_GRID_CUH
 
@@ -58,8 +60,9 @@ __device__ inline uint64_t look(const packet *from) {
     return word;
 }
 
-/* Waits for N packets of this step, which is not 0, at(0) .. at(N - 1): reads all that are missing at once, again and again. (One after the other, each
-   that was missing at first would cost a round trip of its own.) */
+/* Waits for N packets of this step, which is not 0, at(0) .. at(N - 1): reads all that are missing at once,
+   again and again. (One after the other, each that was missing at first would cost a round trip of its
+   own.) */
 template <int N, typename P> __device__ inline void receive(float (&values)[N], uint32_t step, P at) {
     uint64_t word[N] = {};
     bool missing = true;
@@ -96,8 +99,8 @@ __device__ inline void send(packet_of_3 *to, float first, float second, float th
                  : "memory");
 }
 
-/* N of them that come: `look` asks for all and does not wait; `wait` asks for those that are missing until none is. What is done between the two hides
-   the way through the L2 cache. */
+/* N of them that come: `look` asks for all and does not wait; `wait` asks for those that are missing until
+   none is. What is done between the two hides the way through the L2 cache. */
 template <int N> struct packets_to_come {
     uint64_t low[N], high[N];
 
@@ -143,8 +146,8 @@ template <int N, typename P> __device__ inline void receive(float (&values)[N][3
     for (int i = 0; i < 3 * N; i++) values[i / 3][i % 3] = packets.value(i / 3, i % 3);
 }
 
-/* Eight numbers, and one more that belongs to all of them, as three packets that lie `apart`: lanes that lie together write and read in
-   one piece. */
+/* Eight numbers, and one more that belongs to all of them, as three packets that lie `apart`: lanes that lie
+   together write and read in one piece. */
 __device__ inline void send_eight(packet_of_3 *to, int apart, const float (&v)[8], float more,
                                   uint32_t step) {
     send(to, v[0], v[1], v[2], step);

@@ -1,20 +1,26 @@
-/* The product of a warp's tile on tensor cores, for engine fused: tf32 or bfloat16 operands, float32 sums (compute capability 8.0 and on).
+/* The product of a warp's tile on tensor cores, for engine fused: tf32 or bfloat16 operands, float32 sums
+   (compute capability 8.0 and on).
 
-   Operands   each matrix has a second copy, rounded once by whoever writes an element: bfloat16 to nearest even, tf32 to nearest. It is
-              made of squares of 16 x 16, one after the other: 512 bytes of bfloat16, 1 KB of tf32.
-   Loads      straight from the L1 cache to the registers of mma.sync, with no shared memory between. The sum over k may have any order
-              that both operands share, and rows and columns of the result may have any: lane 4 g + t takes k = 4 t .. 4 t + 3 of
-              outputs 2 g and 2 g + 1. Along k these are 4 neighbours in 2 rows, across it 2 neighbours in 4 rows. The rows of a square
-              lie in the order 0, 4, 8, 12, 1, 5, ..: so either way 4 rows that a load takes are neighbours, it takes whole
+   Operands   each matrix has a second copy, rounded once by whoever writes an element: bfloat16 to nearest
+              even, tf32 to nearest. It is made of squares of 16 x 16, one after the other: 512 bytes of
+              bfloat16, 1 KB of tf32.
+   Loads      straight from the L1 cache to the registers of mma.sync, with no shared memory between. The sum
+              over k may have any order that both operands share, and rows and columns of the result may have
+              any: lane 4 g + t takes k = 4 t .. 4 t + 3 of outputs 2 g and 2 g + 1. Along k these are 4
+              neighbours in 2 rows, across it 2 neighbours in 4 rows. The rows of a square lie in the order 0,
+              4, 8, 12, 1, 5, ..: so either way 4 rows that a load takes are neighbours, it takes whole
               sectors, and each line of a square belongs to one load:
                               along k               across k
                 bfloat16   2 loads of 8 bytes    4 of 4, and 4 byte permutations
                 tf32       2 loads of 16         4 of 8
-   Counts     for 32 x 16 outputs and 16 of k, 8,192 multiply-adds: 3 squares, 6 to 12 loads, 4 mma of bfloat16 or 8 of tf32, where float32
-              takes 256 multiply-adds and 24 loads of each lane.
-   Registers  16 sums, 48 of squares on their way: 4 steps of 16 k, or 2 of tf32; with 16 warps 96 KB are asked for at once.
-   Shared     2 KB a warp, for its sums alone: what is left of 256 KB is L1 cache, where warps side by side find each other's squares.
-   Banks      sums are stored in packs of 4, by 8 lanes at a time, in two rows that are two apart: two lanes meet on each bank.
+   Counts     for 32 x 16 outputs and 16 of k, 8,192 multiply-adds: 3 squares, 6 to 12 loads, 4 mma of
+              bfloat16 or 8 of tf32, where float32 takes 256 multiply-adds and 24 loads of each lane.
+   Registers 16 sums, 48 of squares on their way: 4 steps of 16 k, or 2 of tf32; with 16 warps 96 KB are asked
+   for at once.
+   Shared 2 KB a warp, for its sums alone: what is left of 256 KB is L1 cache, where warps side by side find
+   each other's squares.
+   Banks sums are stored in packs of 4, by 8 lanes at a time, in two rows that are two apart: two lanes meet
+   on each bank.
    Bound by   the L2 cache: 1.5 KB for 8,192 multiply-adds, half of float32; 3 KB of tf32. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_MMA_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_MMA_CUH
@@ -121,8 +127,9 @@ template <typename O, bool ALONG> struct square_source {
     }
 };
 
-/* sum += a b of 16 x 8 outputs: mma.m16n8k8 of tf32 and m16n8k16 of bfloat16 have their registers in the same order (PTX ISA, "matrix
-   fragments"): rows g and g + 8 of A, then those of the upper half of k; column g of B, then its upper half. */
+/* sum += a b of 16 x 8 outputs: mma.m16n8k8 of tf32 and m16n8k16 of bfloat16 have their registers in the same
+   order (PTX ISA, "matrix fragments"): rows g and g + 8 of A, then those of the upper half of k; column g of
+   B, then its upper half. */
 __device__ inline void multiply_add(tf32, float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                     uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800

@@ -1,20 +1,24 @@
-/* Engine fused, the form for one hidden layer that fits on the chip: the weights stay in shared memory, and only sums travel. (Where that is
-   estimated faster: fused_whole.cu.)
+/* Engine fused, the form for one hidden layer that fits on the chip: the weights stay in shared memory, and
+   only sums travel. (Where that is estimated faster: fused_whole.cu.)
 
-   Split      a block has 8 hidden units and a slice of the pixels: W1[slice][8], its velocities, and the slice of the batch as float.
-              F slices by H groups of units fill the GPU (784-128-10: 8 x 16 blocks, 98 pixels each on average).
-   Step       forward   a block's part of Z = X W1, 128 x 8; each of the F blocks of a group of units adds up OWN = 128 / F of
-                        the rows (exchange 1), activates them, and has their part of the logits
-              turn      the H blocks that own the same rows exchange those parts (2): each has the logits, the loss and
-                        dZ of its rows and units, and its rows' part of dW2
-              backward  the F blocks of a group exchange dZ and the parts of dW2 (3): each updates its slice of W1, all of them their
-                        copy of W2
-   Exchange   packets of a number and its step (grid.cuh): no barrier, no fence. The buffers alternate from step to step: whoever writes
-              one again has had a packet from all of its readers since. (In exchange 2 only from those who own rows of the batch. So a
-              launch must end with a partial batch, as it does: that is the last of an epoch.)
-   Pixels     the next batch is copied to shared memory while this one is computed, and made float during exchange 2.
-   Floor      784-128-10 at batch 128, of 128 blocks: forward and backward 800 cycles each at 128 multiply-adds a cycle; three
-              exchanges of about 0.5 us. */
+   Split      a block has 8 hidden units and a slice of the pixels: W1[slice][8], its velocities, and the
+              slice of the batch as float. F slices by H groups of units fill the GPU (784-128-10: 8 x 16
+              blocks, 98 pixels each on average).
+   Step       forward   a block's part of Z = X W1, 128 x 8; each of the F blocks of a group of units adds up
+                        OWN = 128 / F of the rows (exchange 1), activates them, and has their part of the
+                        logits
+              turn      the H blocks that own the same rows exchange those parts (2): each has the logits, the
+                        loss and dZ of its rows and units, and its rows' part of dW2
+              backward  the F blocks of a group exchange dZ and the parts of dW2 (3): each updates its slice
+                        of W1, all of them their copy of W2
+   Exchange   packets of a number and its step (grid.cuh): no barrier, no fence. The buffers alternate from
+              step to step: whoever writes one again has had a packet from all of its readers since. (In
+              exchange 2 only from those who own rows of the batch. So a launch must end with a partial batch,
+              as it does: that is the last of an epoch.)
+   Pixels the next batch is copied to shared memory while this one is computed, and made float during exchange
+   2.
+   Floor      784-128-10 at batch 128, of 128 blocks: forward and backward 800 cycles each at 128
+              multiply-adds a cycle; three exchanges of about 0.5 us. */
 #include "kernels/cuda/persistent/fused.cuh"
 #include "kernels/cuda/persistent/one_hidden_split_pixels.cuh"
 #include "kernels/cuda/persistent/stage_profile.cuh"

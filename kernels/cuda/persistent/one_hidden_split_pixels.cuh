@@ -12,8 +12,8 @@ __device__ inline float4 four(const float *at) {
     return *reinterpret_cast<const float4 *>(at);
 }
 
-/* One thread of one of the F * H blocks. What a step takes is instructions, not arithmetic alone: whatever stays the same from step
-   to step is worked out once. */
+/* One thread of one of the F * H blocks. What a step takes is instructions, not arithmetic alone: whatever
+   stays the same from step to step is worked out once. */
 template <typename S> struct resident {
     typedef place<S> at;
     const resident_plan &plan;
@@ -62,7 +62,8 @@ template <typename S> struct resident {
         return reinterpret_cast<double *>(shared + at::RATES) + step % 2;
     }
 
-    /* Which image is row threadIdx.x of a step, and its learning rate: to be kept in shared memory a step later. */
+    /* Which image is row threadIdx.x of a step, and its learning rate: to be kept in shared memory a step
+       later. */
     struct order_ahead {
         uint32_t image;
         double rate;
@@ -118,8 +119,8 @@ template <typename S> struct resident {
 
     /* --- forward --- */
 
-    /* This block's part of Z, to the owners of the rows. A warp takes half of the rows and a share of the pixels, a lane 4 rows and half
-       of the units: the pixels are read from shared memory once. */
+    /* This block's part of Z, to the owners of the rows. A warp takes half of the rows and a share of the
+       pixels, a lane 4 rows and half of the units: the pixels are read from shared memory once. */
     __device__ void forward(const float *pixels, uint32_t tag) const {
         const int warp = threadIdx.x / 32, group = warp / 2, half = threadIdx.x / 16 % 2 * HALF;
         const int row = warp % 2 * (ROWS / 2) + threadIdx.x % 16 * 4;
@@ -248,8 +249,8 @@ template <typename S> struct resident {
         return box_of(tag) + from_ways;
     }
 
-    /* dZ of all rows, to shared memory, and the gradient of weight threadIdx.x of the output layer; true if every loss of the batch is
-       finite. */
+    /* dZ of all rows, to shared memory, and the gradient of weight threadIdx.x of the output layer; true if
+       every loss of the batch is finite. */
     __device__ bool receive_back(uint32_t tag, float &gradient) const {
         static const int EACH = ROWS * UNITS / THREADS;
         const packet *box = ways_of(tag);
@@ -360,7 +361,8 @@ template <typename S> struct resident {
 
     /* --- before and after --- */
 
-    /* Calls each(a number of global memory, its place in shared memory, is it this block's to write back?) for all that is trained. */
+    /* Calls each(a number of global memory, its place in shared memory, is it this block's to write back?)
+       for all that is trained. */
     template <typename E> __device__ void all_weights(E each) const {
         const int pixel = PIXELS * first_pack, unit = UNITS * h;
         for (int e = threadIdx.x; e < length * UNITS; e += THREADS)

@@ -1,4 +1,5 @@
-/* How a network of one hidden layer is split over blocks, and where everything lies: see fused_resident.cu. */
+/* How a network of one hidden layer is split over blocks, and where everything lies: see
+   fused_resident.cu. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_ONE_HIDDEN_SPLIT_PIXELS_PLAN_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_ONE_HIDDEN_SPLIT_PIXELS_PLAN_CUH
 
@@ -31,8 +32,8 @@ struct resident_plan : network_plan<2> {
     packet *box; /* the three exchanges, twice: see box_layout */
 };
 
-/* The messages of one step, in packets: `parts` of Z [h][owner][source f][OWN][UNITS], parts of the `logits` [f][source h][OWN][CLASSES],
-   the `ways` back [h][source f][OWN * UNITS + TAIL]. */
+/* The messages of one step, in packets: `parts` of Z [h][owner][source f][OWN][UNITS], parts of the `logits`
+   [f][source h][OWN][CLASSES], the `ways` back [h][source f][OWN * UNITS + TAIL]. */
 struct box_layout {
     int logits, ways, total;
 };

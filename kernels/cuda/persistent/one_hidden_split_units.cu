@@ -1,20 +1,25 @@
 /* Engine fused, the form for one hidden layer on few SMs: weights stay in registers, and only logits travel.
 
-   Split      a block has 8 hidden units, all pixels of a batch, as bytes in shared memory, and its columns of W1: the weights in
-              registers, and as digits of a fixed-point number in shared memory, whose products with pixels run on the tensor cores
-              (fused_fixed.cuh). fused_resident.cu splits the pixels over more blocks: faster where there are enough for one network;
-              here eight networks at once take hardly longer than one in this form.
-   Step       forward   Z = X W1, 128 x 8, H, and their part of the logits of all rows, to the owners of the rows (exchange 1)
-              turn      a block owns some rows: it adds up their logits, has their loss and dL/dlogits, for all to read (exchange 2)
-              backward  every block: dZ, 128 x 8, the gradients of its part of W2 and of b2, which all have; dW1; the updates
-   Exchange   packets of a number and its step (grid.cuh): no barrier, no fence, and one buffer is enough. Whoever writes parts of
-              logits has had gradients of the step before from every owner of rows in it, who had read all parts by then; and an owner
-              writes gradients when it has parts of this step from all blocks, who had read those of the step before.
-   Pixels     those of the next step are copied while this one is computed: most images at once, as far as there is room, and the rest where others have
-              been used for the last time, which is half way through dW1.
-   Floor      784-128-10 at batch 128, of 16 blocks, in cycles: forward and backward 800 products of 16 x 8 x 32 each, at 2 cycles 1600 each; two
-              exchanges of about 1000; 100 KB through the L2 cache a block, 1600 at 64 bytes, behind other work. Eight networks at once take 128 SMs
-              and the time of one. Measured: see docs/performance.md. */
+   Split      a block has 8 hidden units, all pixels of a batch, as bytes in shared memory, and its columns of
+              W1: the weights in registers, and as digits of a fixed-point number in shared memory, whose
+              products with pixels run on the tensor cores (fused_fixed.cuh). fused_resident.cu splits the
+              pixels over more blocks: faster where there are enough for one network; here eight networks at
+              once take hardly longer than one in this form.
+   Step       forward Z = X W1, 128 x 8, H, and their part of the logits of all rows, to the owners of the
+              rows (exchange 1) turn a block owns some rows: it adds up their logits, has their loss and
+              dL/dlogits, for all to read (exchange 2) backward every block: dZ, 128 x 8, the gradients of its
+              part of W2 and of b2, which all have; dW1; the updates
+   Exchange   packets of a number and its step (grid.cuh): no barrier, no fence, and one buffer is enough.
+              Whoever writes parts of logits has had gradients of the step before from every owner of rows in
+              it, who had read all parts by then; and an owner writes gradients when it has parts of this step
+              from all blocks, who had read those of the step before.
+   Pixels     those of the next step are copied while this one is computed: most images at once, as far as
+              there is room, and the rest where others have been used for the last time, which is half way
+              through dW1.
+   Floor      784-128-10 at batch 128, of 16 blocks, in cycles: forward and backward 800 products of 16 x 8 x
+              32 each, at 2 cycles 1600 each; two exchanges of about 1000; 100 KB through the L2 cache a
+              block, 1600 at 64 bytes, behind other work. Eight networks at once take 128 SMs and the time of
+              one. Measured: see docs/performance.md. */
 #include "kernels/cuda/persistent/fused.cuh"
 #include "kernels/cuda/persistent/one_hidden_split_units.cuh"
 #include "kernels/cuda/persistent/stage_profile.cuh"

@@ -32,7 +32,8 @@ template <bool VELOCITY> struct whole : whole_rows {
         }
     }
 
-    /* dW1 over the rows of the first half of a batch, or with that what the whole batch gives, and the update. */
+    /* dW1 over the rows of the first half of a batch, or with that what the whole batch gives, and the
+       update. */
     template <bool LAST> __device__ void multiply_back(int base, float rate, float (&gradient)[KEPT][4]) {
         const float one[2] = {1, 1}, /* both halves have the same quantum */
             factor[2] = {fixed_scale(largest_back()[own()]).quantum * float(1.0 / 255.0),
@@ -54,8 +55,8 @@ template <bool VELOCITY> struct whole : whole_rows {
 
     /* --- before and after --- */
 
-    /* Calls each(its values in global memory, its velocities there, index, value and velocity here, is it this block's to write back?) for all that
-       is trained. */
+    /* Calls each(its values in global memory, its velocities there, index, value and velocity here, is it
+       this block's to write back?) for all that is trained. */
     template <typename E> __device__ void all_weights(E each) {
         const int unit = first_unit();
         float *out = at<float>(whole_place::OUT_WEIGHT), *bias = at<float>(whole_place::BIAS);

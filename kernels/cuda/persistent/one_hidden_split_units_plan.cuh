@@ -31,10 +31,11 @@ __device__ inline int packed_class(int e) {
     return e % 4 < 3 ? e / 4 * 3 + e % 4 : MOST_CLASSES;
 }
 
-/* Shared memory, in bytes from its start: the digits of W1 and the ring of pixels lie behind the rest, for they have no fixed size.
+/* Shared memory, in bytes from its start: the digits of W1 and the ring of pixels lie behind the rest, for
+   they have no fixed size.
 
-   A slot of the ring has an image. A step takes as many as the batch has rows, ROWS at most, and the next step those that follow, as far as they are free before
-   this one ends. */
+   A slot of the ring has an image. A step takes as many as the batch has rows, ROWS at most, and the next
+   step those that follow, as far as they are free before this one ends. */
 struct whole_place {
     static constexpr int SUMS = 0,                   /* of Z: [QUARTERS][ROWS][UNITS] */
         HIDDEN = SUMS + 4 * QUARTERS * ROWS * UNITS, /* [ROWS][UNITS] */

@@ -8,7 +8,8 @@
 #include "kernels/cuda/tensor/bulk_copy.cuh"
 #include "kernels/cuda/persistent/one_hidden_split_units_plan.cuh"
 
-/* One thread of the block that has units UNITS h and those that follow: it has row `row` of the batch, and units `own` and own + 1 of it. */
+/* One thread of the block that has units UNITS h and those that follow: it has row `row` of the batch, and
+   units `own` and own + 1 of it. */
 struct whole_rows {
     const whole_plan &plan;
     char *shared;
@@ -76,15 +77,16 @@ struct whole_rows {
         if (threadIdx.x == 0) *rate_of(turn) = ahead.rate;
     }
 
-    /* Row `row` of a step whose first is slot `base` of the ring; for rows that no batch has, the last that one has. */
+    /* Row `row` of a step whose first is slot `base` of the ring; for rows that no batch has, the last that
+       one has. */
     __device__ char *slot(int base, int row) const {
         const int s = base + min(row, plan.batch - 1);
         return shared + whole_place::ring_at(plan.packs) +
                (s < plan.slots ? s : s - plan.slots) * whole_place::pitch(plan.packs);
     }
 
-    /* Rows first .. end - 1 of a step on their way, after its images and a barrier. The warps of the upper half do it: the instruction takes its
-       time, and they seldom have a turn. */
+    /* Rows first .. end - 1 of a step on their way, after its images and a barrier. The warps of the upper
+       half do it: the instruction takes its time, and they seldom have a turn. */
     __device__ void copy_pixels(uint64_t *arrived, int turn, int base, int first, int end) const {
         const int r = (int)threadIdx.x / 2 - ROWS;
         if (threadIdx.x % 2 == 0 && r >= first && r < end)
@@ -106,8 +108,8 @@ struct whole_rows {
                         at<uint4>(whole_place::DIGITS_AT), at<float>(whole_place::SUMS));
     }
 
-    /* H of this thread's row and units, and its part of three of the logits that all units of the block have, to the owner of the row. After a
-       barrier. */
+    /* H of this thread's row and units, and its part of three of the logits that all units of the block have,
+       to the owner of the row. After a barrier. */
     __device__ void activate_row(int rows, uint32_t tag) {
         const float *sums = at<float>(whole_place::SUMS) + 2 * threadIdx.x,
                     *bias = at<float>(whole_place::BIAS) + own();
@@ -143,7 +145,8 @@ struct whole_rows {
 
     /* --- the turn --- */
 
-    /* This lane's logit of a row, from the parts of all blocks: a lane takes a packet of each eighth block. */
+    /* This lane's logit of a row, from the parts of all blocks: a lane takes a packet of each eighth
+       block. */
     __device__ float logit(int r, uint32_t tag) const {
         static const int AT_ONCE = 2, SOURCES = 32 / PACKETS;
         const int k = lane() % PACKETS, c = lane() % CLASSES;
@@ -173,7 +176,8 @@ struct whole_rows {
         return mine + at<float>(whole_place::OUT_WEIGHT)[UNITS * OUT + min(c / 3, PACKETS - 1) * 4 + c % 3];
     }
 
-    /* dL/dlogits of the rows that this block owns, to all; NaN if the loss of a row is not finite. `label` is that of row warp(). */
+    /* dL/dlogits of the rows that this block owns, to all; NaN if the loss of a row is not finite. `label` is
+       that of row warp(). */
     __device__ void turn(int step, int now, int rows, int label, uint32_t tag) const {
         const float scale = 1.0f / (float)rows;
 #pragma unroll 1
@@ -225,7 +229,8 @@ struct whole_rows {
         return g[0][0] == g[0][0];
     }
 
-    /* The largest |dZ| of each unit, and this warp's part of db1, dW2 and db2, over the 8 rows that its threads have. */
+    /* The largest |dZ| of each unit, and this warp's part of db1, dW2 and db2, over the 8 rows that its
+       threads have. */
     __device__ void sum_back() const {
         collect_largest(magnitude(back[0]), magnitude(back[1]), largest_back());
 #pragma unroll

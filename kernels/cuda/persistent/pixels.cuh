@@ -1,5 +1,6 @@
-/* Pixels and the weights of UNITS units, for those forms of engine fused that have the pixels of a batch as bytes in shared memory: products in fixed point on the
-   tensor cores (fused_fixed.cuh). Rows of pixels are packs of 16 bytes; `slot(row)` is where the pixels of a row of the batch lie. */
+/* Pixels and the weights of UNITS units, for those forms of engine fused that have the pixels of a batch as
+   bytes in shared memory: products in fixed point on the tensor cores (fused_fixed.cuh). Rows of pixels are
+   packs of 16 bytes; `slot(row)` is where the pixels of a row of the batch lie. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_PIXELS_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_PIXELS_CUH
 
@@ -36,13 +37,14 @@ __device__ inline void collect_largest(uint32_t first, uint32_t second, uint32_t
 
 /* --- forward --- */
 
-/* Where the digits of a lane are, of 32 for each two packs and two digits: lanes of both those who write and those who read are spread over the banks. k of
-   a product: packs of a pair. */
+/* Where the digits of a lane are, of 32 for each two packs and two digits: lanes of both those who write and
+   those who read are spread over the banks. k of a product: packs of a pair. */
 __device__ inline int place_of_digits(int unit, int word) {
     return unit * 4 + (word ^ unit / 2);
 }
 
-/* X W1 in quanta, 128 x 8 over `packs`, into sums: [QUARTERS][ROWS][UNITS]. A warp has 32 rows and a quarter of the packs. */
+/* X W1 in quanta, 128 x 8 over `packs`, into sums: [QUARTERS][ROWS][UNITS]. A warp has 32 rows and a quarter
+   of the packs. */
 template <typename S>
 __device__ inline void multiply_pixels(S slot, int packs, const uint4 *all_digits, float *sums_of) {
     static const int TILES = TILE / 16;
@@ -85,8 +87,9 @@ __device__ inline void multiply_pixels(S slot, int packs, const uint4 *all_digit
 
 /* --- weights --- */
 
-/* As lane 4 g + t of a warp a thread keeps the weights, and velocities, of pixels 2 g and 2 g + 1 of a pack and units 2 t and 2 t + 1, in that
-   order, of the packs of each WARPS-th pair: where the tensor cores leave their gradients. */
+/* As lane 4 g + t of a warp a thread keeps the weights, and velocities, of pixels 2 g and 2 g + 1 of a pack
+   and units 2 t and 2 t + 1, in that order, of the packs of each WARPS-th pair: where the tensor cores leave
+   their gradients. */
 template <int KEPT> struct pixel_weights {
     float weight[KEPT][4], velocity[KEPT][4];
 
@@ -100,9 +103,9 @@ template <int KEPT> struct pixel_weights {
         return 2 * (n / 2 * WARPS + warp()) + n % 2;
     }
 
-    /* dW1 over the rows of the first half of a batch, or with that what the whole batch gives, and the update. `digits` are those of dZ of all rows,
-       `quantum` is that of this lane's units in this half, `factor` what is left of
-       the gradient's. */
+    /* dW1 over the rows of the first half of a batch, or with that what the whole batch gives, and the
+       update. `digits` are those of dZ of all rows, `quantum` is that of this lane's units in this half,
+       `factor` what is left of the gradient's. */
     template <bool LAST, typename S>
     __device__ void multiply_back(S slot, int packs, const uint4 *all_digits, const float (&quantum)[2],
                                   const float (&factor)[2], const descent &descend, float rate,
@@ -173,7 +176,8 @@ template <int KEPT> struct pixel_weights {
         }
     }
 
-    /* Calls each(pixel of these packs, unit of the block, index of value and velocity here) for all of the first `units`. */
+    /* Calls each(pixel of these packs, unit of the block, index of value and velocity here) for all of the
+       first `units`. */
     template <typename E> __device__ void all(int packs, int units, E each) const {
 #pragma unroll
         for (int i = 0; i < 4 * KEPT; i++)

@@ -1,4 +1,5 @@
-/* What those forms of engine fused have in common in which a block owns rows of the batch: the loss of a row, the tally, an update. */
+/* What those forms of engine fused have in common in which a block owns rows of the batch: the loss of a row,
+   the tally, an update. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_ROWS_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_ROWS_CUH
 
@@ -18,7 +19,8 @@ struct row_loss {
     bool finite;
 };
 
-/* Softmax cross-entropy of two rows a warp: z is the logit of class c = lane % CLASSES, if the row is `there` and has such a class. */
+/* Softmax cross-entropy of two rows a warp: z is the logit of class c = lane % CLASSES, if the row is `there`
+   and has such a class. */
 __device__ inline row_loss lose(float z, bool there, int classes, int label, float scale) {
     const int c = threadIdx.x % CLASSES;
     const bool mine = there && c < classes, known = label < classes;
@@ -62,8 +64,8 @@ struct row_tally {
         return left < (size_t)batch ? (int)left : batch;
     }
 
-    /* What the rows of owner f added in steps first .. end - 1, a thread a step: logarithms in double precision take their time, and
-       have it here. */
+    /* What the rows of owner f added in steps first .. end - 1, a thread a step: logarithms in double
+       precision take their time, and have it here. */
     __device__ void count_own(int f, size_t first, size_t end) const {
         for (size_t step = first + threadIdx.x; step < end; step += blockDim.x) {
             const int last = min(rows_of(step), (f + 1) * own);

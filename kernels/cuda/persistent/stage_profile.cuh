@@ -2,8 +2,8 @@
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_STAGE_PROFILE_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_STAGE_PROFILE_CUH
 
-/* Where the time of a step goes, seen by one thread of one block: built with -DFUSED_LAPS (make NVCCFLAGS=..), a kernel of 100 steps
-   and more prints it when it ends; else nothing of it is compiled. */
+/* Where the time of a step goes, seen by one thread of one block: built with -DFUSED_LAPS (make
+   NVCCFLAGS=..), a kernel of 100 steps and more prints it when it ends; else nothing of it is compiled. */
 #ifdef FUSED_LAPS
 #    include <stdio.h>
 

@@ -1,17 +1,20 @@
 /* A block's tile of a product of padded matrices, for engine fused.
 
-   Tile       a warp computes 32 x 16. The warps of a block lie side by side or share the k of one tile (then they add up, in a fixed
-              order), as fills the GPU best. How a warp multiplies is a type, P:
+   Tile       a warp computes 32 x 16. The warps of a block lie side by side or share the k of one tile (then
+              they add up, in a fixed order), as fills the GPU best. How a warp multiplies is a type, P:
                 real     of sums, and of all that is not multiplied
                 matrix   an operand: a phase_matrix<real>, and what the product wants beside it
-                tile     <A_ALONG, B_ALONG>: the sums of a warp's tile; ALONG: stored with k as columns, else as rows
-                SLAB     elements of k that it takes at once; WARPS of a block, at most; SHARED memory of a warp, in bytes
+                tile <A_ALONG, B_ALONG>: the sums of a warp's tile; ALONG: stored with k as columns, else as
+                rows
+                SLAB elements of k that it takes at once; WARPS of a block, at most; SHARED memory of a warp,
+                in bytes
                 cycles   of an SM for rows x cols over k, about
               fma_product here, mma_product in fused_mma.cuh.
-   fma        from slabs of 64 bytes of k that the warp copies for itself, two ahead, and waits for nobody. Its lanes have 8 x 4
-              outputs each, for every other pack of k, and add up at the end.
+   fma        from slabs of 64 bytes of k that the warp copies for itself, two ahead, and waits for nobody.
+              Its lanes have 8 x 4 outputs each, for every other pack of k, and add up at the end.
    Registers  32 sums, 32 + 16 operands of a pack of k.
-   Bound by   the L2 cache: 3 KB for 8,192 multiply-adds of a warp, unless warps side by side find them in L1. */
+   Bound by the L2 cache: 3 KB for 8,192 multiply-adds of a warp, unless warps side by side find them in
+   L1. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TILE_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TILE_CUH
 
@@ -46,20 +49,22 @@ template <typename T> struct phase_matrix {
     }
 };
 
-/* How the warps of a block lie over a tile: side by side along m and n, and in k; powers of 2, as exponents. */
+/* How the warps of a block lie over a tile: side by side along m and n, and in k; powers of 2, as
+   exponents. */
 struct warp_shape {
     int m, n, k;
 };
 
-/* How ROWS x COLS of a matrix lie in a slab, in units of 16 bytes: ALONG k as rows of OTHER with k as columns, else k rows of OTHER. The
-   pitch keeps the lanes of a warp on different banks. */
+/* How ROWS x COLS of a matrix lie in a slab, in units of 16 bytes: ALONG k as rows of OTHER with k as
+   columns, else k rows of OTHER. The pitch keeps the lanes of a warp on different banks. */
 template <typename T, bool ALONG, int OTHER, int PITCH_> struct slab_layout {
     static constexpr int W = WIDEST<T>, ROWS = ALONG ? OTHER : SLAB<T>,
                          UNITS = ALONG ? SLAB_UNITS : OTHER / W, PITCH = PITCH_;
 };
 
-/* 16 bytes on their way to shared memory through the L1 cache: warps that lie side by side read the same rows or columns, and together
-   four times what the block needs. (__pipeline_memcpy_async goes past that cache.) */
+/* 16 bytes on their way to shared memory through the L1 cache: warps that lie side by side read the same rows
+   or columns, and together four times what the block needs. (__pipeline_memcpy_async goes past that
+   cache.) */
 __device__ inline void copy_cached(void *to, const void *from) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16;"
@@ -106,7 +111,8 @@ __device__ inline int part_of_lane() {
     return threadIdx.x / (LANES_M * LANES_N) % LANES_K;
 }
 
-/* N values for each of the lane's k of a share of a slab: of rows, or of columns, where(i). BLOCKED: the k of a lane are neighbours. */
+/* N values for each of the lane's k of a share of a slab: of rows, or of columns, where(i). BLOCKED: the k of
+   a lane are neighbours. */
 template <typename L, bool ALONG, bool BLOCKED, int N, typename T, typename I>
 __device__ inline void read_slab(T (&to)[N][L::W], const T *slab, int share, I where) {
     constexpr int W = L::W;
@@ -235,7 +241,8 @@ template <typename T> struct fma_product {
     };
 };
 
-/* A block's tile of the m x n product over k: finish(i, j, sums) takes WIDEST sums of a row, from column j on. */
+/* A block's tile of the m x n product over k: finish(i, j, sums) takes WIDEST sums of a row, from column j
+   on. */
 template <typename P, bool A_ALONG, bool B_ALONG, typename F>
 __device__ inline void block_tile(typename P::matrix a, typename P::matrix b, int m, int n, int k, int m0,
                                   int n0, warp_shape shape, typename P::real *shared, F finish) {
@@ -274,8 +281,8 @@ __host__ __device__ inline int tiles_along(int length, int side) {
     return (length + side - 1) / side;
 }
 
-/* Those of the tiles `first`, .. that are this block's, when tiles are dealt out one by one to the blocks. Returns the number of the
-   tile after the last of this product. */
+/* Those of the tiles `first`, .. that are this block's, when tiles are dealt out one by one to the blocks.
+   Returns the number of the tile after the last of this product. */
 template <typename P, bool A_ALONG, bool B_ALONG, typename F>
 __device__ inline int block_tiles(int first, typename P::matrix a, typename P::matrix b, int m, int n, int k,
                                   warp_shape shape, typename P::real *shared, F finish) {

@@ -1,18 +1,21 @@
-/* Engine fused, the form for any network: a step is a list of phases, a phase a list of tiles, and the blocks meet between phases.
+/* Engine fused, the form for any network: a step is a list of phases, a phase a list of tiles, and the blocks
+   meet between phases.
 
-   Phases     forward, layer after layer but the last: tiles of Y = act(X W + b)
-              turn: a block has a row of the batch, or a warp where blocks have several: last layer, loss, and the way back through the
-              last layer. Beside it the next batch is gathered.
-              back, layer after layer: tiles of dZ = (dZ' W^T) act'(Z)
-              update: tiles of all dW = X^T dZ, each with its SGD in the write-back; biases; the tally
-              That is 2 L - 1 meetings a step of L layers (2 of one). Updates come last, so that no weight changes while it is read.
-   Padding    while the kernel runs, weights are in copies of its own, and these and all that it computes are padded with zeros to whole
-              tiles: no bound is looked at inside. (A step is thousands of instructions, most of which are not multiply-adds if one
-              lets them; a kernel with bounds took twice as long.)
-   Precision  tf32 and bf16: tiles on tensor cores (fused_mma.cuh). All that is kept, summed and updated is float32, and so is the turn,
-              which is latency and no arithmetic: its rows are one block's each.
-   Bound by   small batches: meetings (1.1 us each) and latency. 784-512-512-10 at batch 128: 410 MFLOP a step, 7 us at 59 TFLOP/s;
-              about 60 MB through the L2 cache, 12 us; 5 meetings. See docs/performance.md.
+   Phases     forward, layer after layer but the last: tiles of Y = act(X W + b) turn: a block has a row of
+              the batch, or a warp where blocks have several: last layer, loss, and the way back through the
+              last layer. Beside it the next batch is gathered. back, layer after layer: tiles of dZ = (dZ'
+              W^T) act'(Z) update: tiles of all dW = X^T dZ, each with its SGD in the write-back; biases; the
+              tally That is 2 L - 1 meetings a step of L layers (2 of one). Updates come last, so that no
+              weight changes while it is read.
+   Padding    while the kernel runs, weights are in copies of its own, and these and all that it computes are
+              padded with zeros to whole tiles: no bound is looked at inside. (A step is thousands of
+              instructions, most of which are not multiply-adds if one lets them; a kernel with bounds took
+              twice as long.)
+   Precision  tf32 and bf16: tiles on tensor cores (fused_mma.cuh). All that is kept, summed and updated is
+              float32, and so is the turn, which is latency and no arithmetic: its rows are one block's each.
+   Bound by   small batches: meetings (1.1 us each) and latency. 784-512-512-10 at batch 128: 410 MFLOP a
+              step, 7 us at 59 TFLOP/s; about 60 MB through the L2 cache, 12 us; 5 meetings. See
+              docs/performance.md.
    Same bits  whenever the same GPU runs it: every sum has one order. */
 #include <math.h>
 #include <stdlib.h>
@@ -111,8 +114,8 @@ static size_t tiles_for(size_t m, size_t n, warp_shape shape) {
            (size_t)tiles_along((int)n, WARP_N << shape.n);
 }
 
-/* Cycles of an SM for `tiles` tiles over `k`, dealt out to `blocks` blocks: the product over the longest share of k, and what it takes to
-   start, add up and write. */
+/* Cycles of an SM for `tiles` tiles over `k`, dealt out to `blocks` blocks: the product over the longest
+   share of k, and what it takes to start, add up and write. */
 template <typename P> static double cycles_for(size_t tiles, warp_shape shape, size_t k, int blocks) {
     const double rows = WARP_M << shape.m, cols = WARP_N << shape.n, parts = 1 << shape.k;
     const double slabs = ceil((double)k / 16 / parts) * parts;

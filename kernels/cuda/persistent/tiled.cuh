@@ -103,13 +103,14 @@ template <typename P> struct worker {
         return values;
     }
 
-    /* The first of the images that this block gathers: from the last block on, for the first ones have the rows of the turn. */
+    /* The first of the images that this block gathers: from the last block on, for the first ones have the
+       rows of the turn. */
     __device__ static int first_image() {
         return gridDim.x - 1 - blockIdx.x;
     }
 
-    /* The images of a step, `skip` of this block's rows left out: a warp has a row, or the whole block where no four pixels can be read at
-       once. */
+    /* The images of a step, `skip` of this block's rows left out: a warp has a row, or the whole block where
+       no four pixels can be read at once. */
     __device__ void gather(size_t which, int skip) const {
         const matrix to = input_of(0, which);
         const int count = rows_of(which), thread = thread_now(), packed = plan.quads ? plan.features : 0,
@@ -251,7 +252,8 @@ template <typename P> struct worker {
         plan.losses[step] = loss / rows;
     }
 
-    /* Softmax and cross-entropy of the logits z[classes] by one warp: their gradient to `g`, and to a row of that matrix. */
+    /* Softmax and cross-entropy of the logits z[classes] by one warp: their gradient to `g`, and to a row of
+       that matrix. */
     __device__ void loss_of_row(const T *z, T *g, const matrix &gradient, int classes, int label,
                                 int row) const {
         const int lane = threadIdx.x % 32;
@@ -283,7 +285,8 @@ template <typename P> struct worker {
         if (!isfinite(loss)) plan.control->bad = 1;
     }
 
-    /* What a turn keeps in shared memory before the weights: partial sums, logits and their gradients, and a row of the input. */
+    /* What a turn keeps in shared memory before the weights: partial sums, logits and their gradients, and a
+       row of the input. */
     __device__ T *input_place() const {
         return shared + 3 * blockDim.x;
     }
@@ -337,7 +340,8 @@ template <typename P> struct worker {
         __syncthreads(); /* before the next row */
     }
 
-    /* Rows that a partial batch does not have: nothing comes from them. By `count` threads, of which this is one. */
+    /* Rows that a partial batch does not have: nothing comes from them. By `count` threads, of which this is
+       one. */
     __device__ void clear_row(int r, int thread, int count) const {
         for (int l = max(plan.depth - 2, 0); l < plan.depth; l++) {
             const matrix &grad = plan.layer[l].grad;

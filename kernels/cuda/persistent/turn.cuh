@@ -1,9 +1,12 @@
-/* The turn of a step for blocks that have several rows of the batch (fused_phases.cuh has one for a row a block, which all its threads share):
-   a warp has a row, and waits for nobody.
+/* The turn of a step for blocks that have several rows of the batch (fused_phases.cuh has one for a row a
+   block, which all its threads share): a warp has a row, and waits for nobody.
 
-   Last layer lanes lie side by side along the classes, a power of 2 of them, and share k where there are few; then they add up.
-   Way back   lanes lie along k, and read 16 bytes of a row of the weights: these are kept with a pitch of 16 bytes more than a row.
-   Bound by   latency: about 2,500 cycles for as many rows as there are warps. Row after row it was 3,000 for each. */
+   Last layer lanes lie side by side along the classes, a power of 2 of them, and share k where there are few;
+   then they add up.
+   Way back lanes lie along k, and read 16 bytes of a row of the weights: these are kept with a pitch of 16
+   bytes more than a row.
+   Bound by latency: about 2,500 cycles for as many rows as there are warps. Row after row it was 3,000 for
+   each. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TURN_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TURN_CUH
 

@@ -1,29 +1,39 @@
-/* Engine fused, the form for two hidden layers: weights stay where they are updated, and only activations and sums travel.
+/* Engine fused, the form for two hidden layers: weights stay where they are updated, and only activations and
+   sums travel.
 
-   Layer 1    a block has 8 units and half of the pixels: its part of W1, in registers and as digits in shared memory, and of the batch, as bytes,
-              multiplied in fixed point (fused_pixels.cuh). Its partner on the next SM has the other half (partner.cuh).
-   Layer 2    a block has a tile of W2, 32 x 64, in shared memory, and with it forward, back, and gradient of it, three products of 128 x 32 x 64 on the
-              tensor cores in true float32 (fused_exact.cuh): a sixteenth of the sum for H2, an eighth of that for dH1, and all of dW2. Partners have
-              tiles one below the other.
-   Rows       a block adds up Z2 of 8 or 16 rows and 64 columns, works out the loss of its rows, and has dZ2 of them.
-   Step       Z1 | partners add up their halves | H1 of 32 units to all tiles in their rows | Z2 | partners add up | sums to the owners of rows, H2 | parts of
-              logits to those with the same rows, loss | dZ2 to all tiles in its columns, half of it to each partner | dH1 | sums to the owners of
-              units, dZ1 of half of the rows to each partner | dW1
-              While sums for dZ1 travel, dW2 is worked out. Gradients of W3 and its new weights travel behind all that, and pixels of the next step are
+   Layer 1    a block has 8 units and half of the pixels: its part of W1, in registers and as digits in shared
+              memory, and of the batch, as bytes, multiplied in fixed point (fused_pixels.cuh). Its partner on
+              the next SM has the other half (partner.cuh).
+   Layer 2    a block has a tile of W2, 32 x 64, in shared memory, and with it forward, back, and gradient of
+              it, three products of 128 x 32 x 64 on the tensor cores in true float32 (fused_exact.cuh): a
+              sixteenth of the sum for H2, an eighth of that for dH1, and all of dW2. Partners have tiles one
+              below the other.
+   Rows a block adds up Z2 of 8 or 16 rows and 64 columns, works out the loss of its rows, and has dZ2 of
+   them.
+   Step       Z1 | partners add up their halves | H1 of 32 units to all tiles in their rows | Z2 | partners
+              add up | sums to the owners of rows, H2 | parts of logits to those with the same rows, loss |
+              dZ2 to all tiles in its columns, half of it to each partner | dH1 | sums to the owners of units,
+              dZ1 of half of the rows to each partner | dW1 While sums for dZ1 travel, dW2 is worked out.
+              Gradients of W3 and its new weights travel behind all that, and pixels of the next step are
               copied.
-   Exchange   packets of three numbers and their step (grid.cuh): no barrier, no fence, and one buffer is enough. Whoever writes to a place has had, since it
-              last wrote there, something from each that reads there which that one sent later:
+   Exchange   packets of three numbers and their step (grid.cuh): no barrier, no fence, and one buffer is
+              enough. Whoever writes to a place has had, since it last wrote there, something from each that
+              reads there which that one sent later:
                 h1      sums for dZ1, from the tiles that read it
                 sums    dZ2, from the owners of rows
-                logits  sums for Z2, which come of H1, this of sums for dZ1 from all tiles, and these of dZ2 from all owners of rows
+                logits sums for Z2, which come of H1, this of sums for dZ1 from all tiles, and these of dZ2
+                from all owners of rows
                 dz2     sums for Z2, from the tiles, and W3, from the others with the same columns
                 back    H1, from the owners of units
-                W3      gradients: its weights, from those who update them; weights: its gradients, from those who use them
-              So it is with what partners give each other: halves of Z1 after dZ1, of Z2 after those, dZ2 after that of the other's rows (see
-              pair_second::partner_sums), and dZ1 after halves of Z1.
-   Floor      784-512-512-10 at batch 128, of 128 blocks, in cycles: 400 products of 16 x 8 x 32 each way for layer 1 and 768 of 16 x 8 x 16 for each of three
-              of layer 2, at 2 cycles 6200; 50 KB of pixels in, 115 KB of packets in and 60 out at 20 bytes a cycle 11,500, behind other work in part; five
-              exchanges one after the other of about 1000, and four between partners of about 500. Measured: see docs/performance.md. */
+                W3 gradients: its weights, from those who update them; weights: its gradients, from those who
+                use them
+              So it is with what partners give each other: halves of Z1 after dZ1, of Z2 after those, dZ2
+              after that of the other's rows (see pair_second::partner_sums), and dZ1 after halves of Z1.
+   Floor      784-512-512-10 at batch 128, of 128 blocks, in cycles: 400 products of 16 x 8 x 32 each way for
+              layer 1 and 768 of 16 x 8 x 16 for each of three of layer 2, at 2 cycles 6200; 50 KB of pixels
+              in, 115 KB of packets in and 60 out at 20 bytes a cycle 11,500, behind other work in part; five
+              exchanges one after the other of about 1000, and four between partners of about 500. Measured:
+              see docs/performance.md. */
 #include "kernels/cuda/persistent/fused.cuh"
 #include "kernels/cuda/persistent/two_hidden_first.cuh"
 #include "kernels/cuda/persistent/two_hidden_rows.cuh"

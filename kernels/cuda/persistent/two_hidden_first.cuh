@@ -44,7 +44,8 @@ template <bool VELOCITY> struct pair_first : pair_block {
         return at<uint32_t>(place::IMAGES) + step % 2 * ROWS;
     }
 
-    /* The pixels of a step on their way, after its images and a barrier: by the upper half of the warps, since the instruction takes its time. */
+    /* The pixels of a step on their way, after its images and a barrier: by the upper half of the warps,
+       since the instruction takes its time. */
     __device__ void copy_pixels(int step, int rows) const {
         const int row = (int)threadIdx.x / 2 - ROWS;
         if (threadIdx.x == 0) expect_bytes(arrived(PIXELS_COME), rows * length * PIXELS);
@@ -86,8 +87,9 @@ template <bool VELOCITY> struct pair_first : pair_block {
 
     /* --- backward --- */
 
-    /* This thread's place among sums that come (see pair_second::back): its lane bits are row % 2, unit / 2 % 2, unit % 2, row / 8 % 2 and row / 16 % 2 of
-       its element of dZ1, for the digits of four rows to be in one warp. */
+    /* This thread's place among sums that come (see pair_second::back): its lane bits are row % 2, unit / 2 %
+       2, unit % 2, row / 8 % 2 and row / 16 % 2 of its element of dZ1, for the digits of four rows to be in
+       one warp. */
     __device__ static int row_of_eight() {
         return warp() % 4 * 2 + lane() % 2;
     }
@@ -112,7 +114,8 @@ template <bool VELOCITY> struct pair_first : pair_block {
                position();
     }
 
-    /* An element of dZ1, of this block's half of the rows, from the parts of dH1 that come from the tiles of W2. True if a loss was bad. */
+    /* An element of dZ1, of this block's half of the rows, from the parts of dH1 that come from the tiles of
+       W2. True if a loss was bad. */
     __device__ bool receive_back(packets_to_come<3> &parts, uint32_t tag, float &back) const {
         const int q = lane() / 4;
         float sum[8];
@@ -134,7 +137,8 @@ template <bool VELOCITY> struct pair_first : pair_block {
         return parts.value(2, 2) != 0;
     }
 
-    /* dZ1 in digits, for both partners. k of a product: rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of 16. After a barrier. */
+    /* dZ1 in digits, for both partners. k of a product: rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of 16. After a
+       barrier. */
     __device__ void split_back(float back) const {
         const int which = lane() % 2 + lane() / 8 % 2 * 2; /* of the four rows, and digit */
         uint32_t *most = largest_back(rank) + threadIdx.x;

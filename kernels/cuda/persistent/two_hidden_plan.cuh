@@ -30,9 +30,9 @@ static_assert(MOST_UNITS <= ACROSS * WIDE && ROWS * UNITS == SLICES * THREADS &&
 struct pair_plan : network_plan<3> {
     int hidden[2];
     int tall, wide; /* tiles of W2, one below the other and side by side */
-    int downs; /* blocks one below the other: each owns ROWS / downs rows of the batch. ACROSS of them side by side. */
-    int packs; /* of the longest slice */
-    int count; /* images of an epoch */
+    int downs;      /* thread blocks along the batch: each owns ROWS / downs rows. ACROSS of them along n. */
+    int packs;      /* of the longest slice */
+    int count;      /* images of an epoch */
     enum activation activation[2];
     /* What blocks send each other. Eight numbers are three packets, which lie `apart`: see grid.cuh. */
     packet_of_3 *h1;         /* [tall TALL / UNITS][3][ROWS] */
@@ -52,7 +52,8 @@ typedef split_matrix<TALL, CHUNKS> w2_matrix;
 /* What a block's partner gives it in each step, and the pixels: bytes that arrive, a phase for each step. */
 enum pair_arrival { PIXELS_COME, HALVES_COME, SUMS_COME, DZ2_COMES, DZ1_COMES, ARRIVALS };
 
-/* Shared memory, in bytes from its start. W1 in digits and the pixels of two steps lie behind the rest: they have no fixed size. */
+/* Shared memory, in bytes from its start. W1 in digits and the pixels of two steps lie behind the rest: they
+   have no fixed size. */
 struct place {
     static constexpr int H1 = 0,      /* TALL columns of it, in parts; as are dZ2 and W2 */
         DZ2 = H1 + h1_matrix::BYTES,  /* WIDE columns */
@@ -73,8 +74,9 @@ struct place {
         ARRIVED = IMAGES + 4 * 2 * ROWS,            /* [ARRIVALS] */
         W1 = ARRIVED +
              (8 * ARRIVALS + 15) / 16 * 16; /* in digits: [pairs of packs][2][32 lanes] of 16 bytes */
-    /* While there is no dZ2: sums of layer 1, [QUARTERS][ROWS][UNITS], in its part 0, and of layer 2, from the partner (pair_second::partner_sums). While there is
-       neither H2 nor BACK: of dW2, [THREADS] of 16 bytes. */
+    /* While there is no dZ2: sums of layer 1, [QUARTERS][ROWS][UNITS], in its part 0, and of layer 2, from
+       the partner (pair_second::partner_sums). While there is neither H2 nor BACK: of dW2, [THREADS] of 16
+       bytes. */
     static constexpr int SUMS = DZ2, GRADIENT_SUMS = H2;
     static_assert(4 * QUARTERS * ROWS * UNITS <= dz2_matrix::PART &&
                       GRADIENT_SUMS + THREADS * 16 <= OUT_WEIGHT && W1 % 16 == 0,
@@ -99,7 +101,8 @@ struct pair_step {
     float rate, scale; /* of learning; of the gradients of a mean over the rows */
 };
 
-/* One thread of a block. Partners have the same units of layer 1, columns of W2 and rows of the batch that follow each other. */
+/* One thread of a block. Partners have the same units of layer 1, columns of W2 and rows of the batch that
+   follow each other. */
 struct pair_block {
     const pair_plan &plan;
     char *shared;

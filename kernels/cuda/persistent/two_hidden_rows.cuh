@@ -1,13 +1,15 @@
-/* Rows of the batch in a network of two hidden layers: H2, the output layer, the loss, and dZ2. See fused_pair.cu. */
+/* Rows of the batch in a network of two hidden layers: H2, the output layer, the loss, and dZ2. See
+   fused_pair.cu. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_ROWS_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_ROWS_CUH
 
 #include "kernels/cuda/ops/activation.cuh"
 #include "kernels/cuda/persistent/two_hidden_plan.cuh"
 
-/* One thread of a block that has OWN rows of the batch and WIDE columns of layer 2. It has an element of H2 of every GROUP rows. Of the output
-   layer the block updates as many rows as there are of its columns for each of the blocks that share them: a warp has one, three weights
-   a lane (the first PACKETS of them). W3 and the biases of layer 2 travel together. */
+/* One thread of a block that has OWN rows of the batch and WIDE columns of layer 2. It has an element of H2
+   of every GROUP rows. Of the output layer the block updates as many rows as there are of its columns for
+   each of the blocks that share them: a warp has one, three weights a lane (the first PACKETS of them). W3
+   and the biases of layer 2 travel together. */
 template <int OWN, bool VELOCITY> struct pair_rows : pair_block {
     static constexpr int GROUPS = OWN / GROUP, DOWNS = ROWS / OWN, OUTPUT = WIDE / DOWNS;
     descent descend;
@@ -48,7 +50,8 @@ template <int OWN, bool VELOCITY> struct pair_rows : pair_block {
 
     /* --- forward --- */
 
-    /* W3 and b2 of this step, a packet for each of the first threads. They come long before they are needed. */
+    /* W3 and b2 of this step, a packet for each of the first threads. They come long before they are
+       needed. */
     __device__ const packet_of_3 *new_weights() const {
         return plan.out_weight + across * WIDE * PACKETS + threadIdx.x;
     }
@@ -100,8 +103,8 @@ template <int OWN, bool VELOCITY> struct pair_rows : pair_block {
                 sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], offset);
     }
 
-    /* dL/dlogits of a row for each warp. All blocks with the same rows know their losses; the first of them writes them down. After a
-       barrier. */
+    /* dL/dlogits of a row for each warp. All blocks with the same rows know their losses; the first of them
+       writes them down. After a barrier. */
     __device__ void turn(const pair_step &now, int label) const {
         const int own_row = warp(), r = down * OWN + own_row, packet = lane() % PACKETS, c = lane() % CLASSES;
         if (own_row >= OWN) return;
@@ -231,7 +234,8 @@ template <int OWN, bool VELOCITY> struct pair_rows : pair_block {
         return across * WIDE + down * OUTPUT + which();
     }
 
-    /* Calls each(layer, index in its weights, or in the biases of layer 1, index in this thread's registers). */
+    /* Calls each(layer, index in its weights, or in the biases of layer 1, index in this thread's
+       registers). */
     template <typename E> __device__ void each_weight(E each) const {
         if (which() >= OUTPUT || lane() >= PACKETS || unit_of_weight() >= plan.hidden[1]) return;
 #pragma unroll
@@ -242,7 +246,8 @@ template <int OWN, bool VELOCITY> struct pair_rows : pair_block {
         }
     }
 
-    /* The weights for the step of that tag. After a barrier: then all of this block have read the gradients of the step before. */
+    /* The weights for the step of that tag. After a barrier: then all of this block have read the gradients
+       of the step before. */
     __device__ void publish(uint32_t tag) const {
         if (which() < OUTPUT && lane() < PACKETS)
             send(plan.out_weight + unit_of_weight() * PACKETS + lane(), weight[0], weight[1], weight[2], tag);

@@ -5,8 +5,9 @@
 #include "kernels/cuda/persistent/two_hidden_plan.cuh"
 #include "kernels/cuda/persistent/cluster_dsmem.cuh"
 
-/* One thread of the block that has rows TALL down and columns WIDE across of W2. A thread updates four weights, as a
-   product of the tensor cores leaves their gradient: a warp has 16 x 8 of them. They lie in shared memory, as floats and in parts. */
+/* One thread of the block that has rows TALL down and columns WIDE across of W2. A thread updates four
+   weights, as a product of the tensor cores leaves their gradient: a warp has 16 x 8 of them. They lie in
+   shared memory, as floats and in parts. */
 template <bool VELOCITY> struct pair_second : pair_block {
     descent descend;
     float velocity[4];
@@ -57,16 +58,17 @@ template <bool VELOCITY> struct pair_second : pair_block {
 
     /* --- products: see fused_exact.cuh for who has what --- */
 
-    /* Where the partner of the block of rank `of` leaves half i of this thread's eight sums: where that block alone writes dZ2 later, in parts 1 and 2. (The
-       partner may give it dZ2 of some rows before its last thread has read its sums.) */
+    /* Where the partner of the block of rank `of` leaves half i of this thread's eight sums: where that block
+       alone writes dZ2 later, in parts 1 and 2. (The partner may give it dZ2 of some rows before its last
+       thread has read its sums.) */
     __device__ float4 *partner_sums(int of, int i) const {
         return reinterpret_cast<float4 *>(
             dz2().at(threadIdx.x % ROWS, of * (CHUNKS / 2) + threadIdx.x / ROWS) +
             (1 + i) * dz2_matrix::PART);
     }
 
-    /* Z2 over the rows of the tile, 128 x 64 over 32: a warp has 16 rows, and half of the columns. Partners add up, and send half of the rows each to
-       those who own them. */
+    /* Z2 over the rows of the tile, 128 x 64 over 32: a warp has 16 rows, and half of the columns. Partners
+       add up, and send half of the rows each to those who own them. */
     __device__ void forward(const pair_step &now) const {
         const int m = warp() % 8, half = warp() / 8;
         float sum[4][4] = {};
@@ -111,7 +113,8 @@ template <bool VELOCITY> struct pair_second : pair_block {
                    POSITIONS, eight, 0, now.tag);
     }
 
-    /* dH1 over the columns of the tile, 128 x 32 over 64, to those who have the units: a warp has 32 rows, and 8 units. */
+    /* dH1 over the columns of the tile, 128 x 32 over 64, to those who have the units: a warp has 32 rows,
+       and 8 units. */
     __device__ void back(bool bad, uint32_t tag) const {
         const int n = warp() % 4, pair = warp() / 4;
         float sum[2][4] = {};
@@ -136,8 +139,9 @@ template <bool VELOCITY> struct pair_second : pair_block {
                    SLICES * POSITIONS, eight, bad, tag);
     }
 
-    /* dW2, 32 x 64 over 128, and its update: a warp has 16 x 16 over half of the rows, and gives half of it to the warp that has the other rows.
-       `look` is called when the products are done. After a barrier: others read W2 till then. */
+    /* dW2, 32 x 64 over 128, and its update: a warp has 16 x 16 over half of the rows, and gives half of it
+       to the warp that has the other rows. `look` is called when the products are done. After a barrier:
+       others read W2 till then. */
     template <typename L> __device__ void update(float rate, L look) {
         const int m = warp() % 2, n = warp() / 2 % 4, half = warp() / 8;
         float sum[2][4] = {};

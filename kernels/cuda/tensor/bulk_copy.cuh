@@ -1,5 +1,6 @@
-/* Copies to shared memory by the copy engine of the SM: an instruction for any number of bytes, which takes no time of the warps. What they overwrite has been read
-   before a barrier of the block: that is enough. Needs compute capability 9.0. */
+/* Copies to shared memory by the copy engine of the SM: an instruction for any number of bytes, which takes
+   no time of the warps. What they overwrite has been read before a barrier of the block: that is enough.
+   Needs compute capability 9.0. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BULK_COPY_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_BULK_COPY_CUH
 

@@ -1,5 +1,5 @@
-/* Bytes that come to shared memory from elsewhere, by copy engines or from another block: they are counted at a barrier, on which all threads of a block
-   wait (PTX: mbarrier). Needs compute capability 9.0. */
+/* Bytes that come to shared memory from elsewhere, by copy engines or from another block: they are counted at
+   a barrier, on which all threads of a block wait (PTX: mbarrier). Needs compute capability 9.0. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_MBARRIER_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_MBARRIER_CUH
 

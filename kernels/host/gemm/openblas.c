@@ -3,7 +3,8 @@
    Idea       hand the call to cblas_sgemm / cblas_dgemm; row-major and the three ops are CBLAS's own.
    Bound by   flops, at 70-90 % of the FMA peak on training shapes; less for n = 10.
    Improves   kernels/host/gemm/openmp.c, by packing panels and blocking for registers and caches.
-   Threads    openblas_set_num_threads is ignored by some builds, so the count is read back and that one is reported.
+   Threads openblas_set_num_threads is ignored by some builds, so the count is read back and that one is
+   reported.
    Run        ./train --backend openblas --threads 2 */
 #include <cblas.h>
 #include <limits.h>

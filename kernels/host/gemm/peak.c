@@ -1,9 +1,10 @@
 /* The peak of the host: a loop of multiply-adds in registers, and a copy in memory.
 
-   Idea       a processor starts one or two multiply-adds a cycle and needs four cycles for each, so one chain of them would wait:
-              12 independent sums keep it busy, and touch no memory. The program is built for any x86-64, so each
-              vector width has a function of its own, and the best of those that this processor can run counts: the widest
-              is not always the fastest, for it may lower the clock or have one unit where the narrower has two.
+   Idea       a processor starts one or two multiply-adds a cycle and needs four cycles for each, so one chain
+              of them would wait: 12 independent sums keep it busy, and touch no memory. The program is built
+              for any x86-64, so each vector width has a function of its own, and the best of those that this
+              processor can run counts: the widest is not always the fastest, for it may lower the clock or
+              have one unit where the narrower has two.
    Bound by   the multiply-add units: 2 of 16 float32 lanes at 3.8 GHz are 245 GFLOP/s; the copy by memory.
    Run        ./train bench gemm */
 #include "kernels/host/gemm/peak.h"
@@ -16,8 +17,8 @@
 #    include <emmintrin.h>
 #endif
 
-/* Rounds of a loop: a millisecond at 6 cycles, and a dozen. A fork and join are microseconds; and of many short repeats, one is not disturbed by
-   what else runs. */
+/* Rounds of a loop: a millisecond at 6 cycles, and a dozen. A fork and join are microseconds; and of many
+   short repeats, one is not disturbed by what else runs. */
 enum { MOMENT = 1 << 19, BURST = 12 * MOMENT, TRIALS = 4, REPEATS = 20, COPIES = 7 };
 
 static double now(void) {
@@ -28,8 +29,8 @@ static double now(void) {
 
 /* --- multiply-adds --- */
 
-/* Variables, for gcc 12 keeps an array of vectors on the stack; each asked for in one register after every step, for clang cuts
-   vectors of 64 bytes in two where it prefers those of 32. */
+/* Variables, for gcc 12 keeps an array of vectors on the stack; each asked for in one register after every
+   step, for clang cuts vectors of 64 bytes in two where it prefers those of 32. */
 #if defined(__x86_64__)
 #    define IN_REGISTER(x) __asm__("" : "+v"(x));
 #else
@@ -42,7 +43,8 @@ static double now(void) {
     IN_REGISTER(sum##i)
 #define ADD(i) total += (double)sum##i[0];
 
-/* NAME(rounds): as many rounds of one multiply-add on each of 12 vectors of BYTES bytes. The sums tend to 1. */
+/* NAME(rounds): as many rounds of one multiply-add on each of 12 vectors of BYTES bytes. The sums tend to
+   1. */
 #define LOOP(NAME, TARGET, TYPE, BYTES)                                                    \
     TARGET static double NAME(size_t rounds) {                                             \
         typedef TYPE vector __attribute__((vector_size(BYTES)));                           \

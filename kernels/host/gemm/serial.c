@@ -1,8 +1,8 @@
 /* serial: the readable reference. Three loops, one thread; every other backend is measured against this one.
 
-   Idea       the innermost loop runs along memory (kernels/host/ops/loops.inc), and the compiler vectorises it.
-   Bound by   load and store: NN and TN read B and read and write C once per multiply-add, 3 memory operations for
-              2 flops, where a register-blocked kernel needs a tenth of that.
+   Idea the innermost loop runs along memory (kernels/host/ops/loops.inc), and the compiler vectorises it.
+   Bound by   load and store: NN and TN read B and read and write C once per multiply-add, 3 memory operations
+              for 2 flops, where a register-blocked kernel needs a tenth of that.
    Improves   nothing: it is the start of the series.
    Run        ./train --backend serial */
 #include "kernels/host/gemm/serial.h"

@@ -1,5 +1,5 @@
-/* Activations on the host: what ops.c and the fused ends of a GEMM (tuned_finish.inc) share. The functions themselves are in
-   activation.inc, once for each dtype. */
+/* Activations on the host: what ops.c and the fused ends of a GEMM (tuned_finish.inc) share. The functions
+   themselves are in activation.inc, once for each dtype. */
 #ifndef TESSERA_KERNELS_HOST_OPS_ACTIVATION_H
 #define TESSERA_KERNELS_HOST_OPS_ACTIVATION_H
 
@@ -21,7 +21,8 @@ VECTORISES double erf(double);
 #    endif
 #endif
 
-/* Calls `function(activation, ...)` with the activation as a constant, so that each inlined copy vectorises. */
+/* Calls `function(activation, ...)` with the activation as a constant, so that each inlined copy
+   vectorises. */
 #define FOR_ACTIVATION(activation, function, ...)      \
     switch (activation) {                              \
     case ACTIVATION_NONE:                              \

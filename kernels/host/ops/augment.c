@@ -1,9 +1,10 @@
-/* Augmentation on the host: a team of threads over images, each in tiles of 32 x 32 pixels that stay in the first cache, vectors along the
-   rows of a tile.
+/* Augmentation on the host: a team of threads over images, each in tiles of 32 x 32 pixels that stay in the
+   first cache, vectors along the rows of a tile.
 
-   Bound by   arithmetic: an image of 28 x 28 is 2 fields x 2 directions x 28 rows x 21 taps x 32 columns = 75,000 multiply-adds (5,000
-              vectors of AVX-512), 112 blocks of random numbers of 60 operations, and 784 pixels read at 4 places each: 9 us on a core
-              at 2.3 GHz with AVX-512, and 60,000 images in 0.3 s on two.
+   Bound by   arithmetic: an image of 28 x 28 is 2 fields x 2 directions x 28 rows x 21 taps x 32 columns =
+              75,000 multiply-adds (5,000 vectors of AVX-512), 112 blocks of random numbers of 60 operations,
+              and 784 pixels read at 4 places each: 9 us on a core at 2.3 GHz with AVX-512, and 60,000 images
+              in 0.3 s on two.
    Run        ./train augment --show 10 -o sheet.png */
 #include "kernels/host/ops/augment.h"
 
@@ -60,8 +61,9 @@ static struct augment_plan plan_of(const struct augmentation *augmentation, size
     return plan;
 }
 
-/* The Gaussian in whole numbers, and what brings a field of them to the size that is asked for: the variance of the noise is
-   (256^2 - 1) / 3, augment_half takes a 256th, and the two directions share the square of the length. */
+/* The Gaussian in whole numbers, and what brings a field of them to the size that is asked for: the variance
+   of the noise is (256^2 - 1) / 3, augment_half takes a 256th, and the two directions share the square of the
+   length. */
 static void plan_taps(struct augment_plan *plan, const struct augmentation *augmentation) {
     static const double WHOLE = 4080,
                         DEVIATION = 147.8005412; /* roundings make the sum at most 4091; sqrt(65535 / 3) */

@@ -1,11 +1,13 @@
 /* tuned: our own fast GEMM for the host.
 
-   Idea       tiles of C in registers, panels of B packed for the order in which a tile reads them, blocks for the caches: the
-              layers of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). For the short
-              products of training: B is packed by the first tile that reads it, A only where its rows collide in the cache. With few
-              columns or few steps of k, vectors lie along what is long: tuned_dots.inc, tuned_turned.inc, tuned_thin.inc.
+   Idea       tiles of C in registers, panels of B packed for the order in which a tile reads them, blocks for
+              the caches: the layers of Goto and van de Geijn, "Anatomy of High-Performance Matrix
+              Multiplication" (2008). For the short products of training: B is packed by the first tile that
+              reads it, A only where its rows collide in the cache. With few columns or few steps of k,
+              vectors lie along what is long: tuned_dots.inc, tuned_turned.inc, tuned_thin.inc.
    Bound by   multiply-adds; see tuned_tile.inc (registers), tuned_plan.c (threads and caches).
-   Same bits  an element is one sum over k, in an order that depends on the shape alone: no thread count changes it.
+   Same bits an element is one sum over k, in an order that depends on the shape alone: no thread count
+   changes it.
    Improves   kernels/host/gemm/openblas.c on the shapes of training
    Run        ./train --backend tuned --threads 2 [--isa avx512bf16|avx512|avx2|portable] */
 #include <stdio.h>
@@ -29,7 +31,8 @@ static const struct tuned_isa *const isas[] = {
 };
 enum { ISAS = sizeof isas / sizeof *isas };
 
-/* Multiply-adds below which a second thread costs more than it brings: a fork and join take a microsecond or two. */
+/* Multiply-adds below which a second thread costs more than it brings: a fork and join take a microsecond or
+   two. */
 static const size_t SMALL = 1 << 17;
 
 static bool tuned_probe(char *why, size_t size) {

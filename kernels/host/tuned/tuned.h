@@ -1,13 +1,13 @@
-/* Inside the backend `tuned`: what its files share. One set of templates (tuned_*.inc) is compiled once for each instruction set
-   (tuned_avx512.c, tuned_avx2.c, tuned_portable.c) and each dtype; tuned.c chooses at run time, and tuned_plan.c cuts a call
-   into parts for threads and blocks for caches. */
+/* Inside the backend `tuned`: what its files share. One set of templates (tuned_*.inc) is compiled once for
+   each instruction set (tuned_avx512.c, tuned_avx2.c, tuned_portable.c) and each dtype; tuned.c chooses at
+   run time, and tuned_plan.c cuts a call into parts for threads and blocks for caches. */
 #ifndef TESSERA_KERNELS_HOST_TUNED_TUNED_H
 #define TESSERA_KERNELS_HOST_TUNED_TUNED_H
 
 #include "kernels/gemm.h"
 
-/* SGD (struct ops: sgd) with the product as the gradient of C: C holds the weights, and they are updated. (Without momentum and weight
-   decay the product does it alone: alpha = -learning rate, beta = 1.) */
+/* SGD (struct ops: sgd) with the product as the gradient of C: C holds the weights, and they are updated.
+   (Without momentum and weight decay the product does it alone: alpha = -learning rate, beta = 1.) */
 struct tuned_update {
     double learning_rate, momentum, weight_decay;
     void *velocity; /* as C; NULL without momentum */
@@ -22,7 +22,8 @@ enum tuned_way {
     TUNED_WAYS
 };
 
-/* How a call is cut, and what engine fused wants beyond the contract. There call->backward->bias_grad may be NULL: no sums. */
+/* How a call is cut, and what engine fused wants beyond the contract. There call->backward->bias_grad may be
+   NULL: no sums. */
 struct tuned_plan {
     enum tuned_way way;
     size_t row_parts, col_parts; /* C is a grid of so many parts, a part for a thread */
@@ -33,15 +34,16 @@ struct tuned_plan {
     size_t tile_rows; /* at most */
     bool pack_a;      /* copy A to panels */
     bool streams;     /* C goes to memory past the caches */
-    /* Of TUNED_TILES. 0; or B, or C, is in panels: `code->cols` columns of all rows, one below the other, then the next columns; and so
-       many elements has each. What stands beside the last column is 0. C has no epilogue, way back or update then. */
+    /* Of TUNED_TILES. 0; or B, or C, is in panels: `code->cols` columns of all rows, one below the other,
+       then the next columns; and so many elements has each. What stands beside the last column is 0. C has no
+       epilogue, way back or update then. */
     size_t b_panel, c_panel;
     const struct tuned_update *update; /* NULL: C is the product */
     void *sums; /* as C: scratch, for sums over k that are not complete yet; NULL: C itself */
 };
 
-/* What will be read next, for a tile to ask for meanwhile: a line every few steps of k, and `pace` bytes on; or one of two other paces. (It is passed in
-   two registers: with more members a tile takes 4 % longer.) */
+/* What will be read next, for a tile to ask for meanwhile: a line every few steps of k, and `pace` bytes on;
+   or one of two other paces. (It is passed in two registers: with more members a tile takes 4 % longer.) */
 struct tuned_stream {
     const char *at;
     size_t pace;
@@ -63,7 +65,8 @@ struct tuned_code {
     size_t lanes;      /* of a vector; cols is a multiple */
     size_t a_width;    /* of a panel of A: rows, in whole vectors */
 
-    /* Computes one part, 0 .. row_parts * col_parts - 1. `workspace` is 64-byte aligned, tuned_workspace bytes, and the part's own. */
+    /* Computes one part, 0 .. row_parts * col_parts - 1. `workspace` is 64-byte aligned, tuned_workspace
+       bytes, and the part's own. */
     void (*part)(const struct gemm_call *call, const struct tuned_plan *plan, size_t part, void *workspace);
 };
 
@@ -98,8 +101,8 @@ static inline const struct tuned_code *tuned_code_for(const struct tuned_context
 /* For `threads` threads at most. */
 struct tuned_plan tuned_plan_for(const struct tuned_code *code, const struct gemm_call *call, size_t threads);
 
-/* The same, with as many parts side by side as there can be: then a thread that has some columns of W in its cache meets them
-   again in the next step. */
+/* The same, with as many parts side by side as there can be: then a thread that has some columns of W in its
+   cache meets them again in the next step. */
 struct tuned_plan tuned_plan_by_columns(const struct tuned_code *code, const struct gemm_call *call,
                                         size_t threads);
 

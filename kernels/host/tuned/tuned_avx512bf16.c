@@ -1,9 +1,10 @@
 /* tuned for AVX-512 with its instruction for bfloat16, VDPBF16PS: two products a lane, added to a float32.
 
-   Bound by    28 of them a step, for 16 loads, are 1792 flops, twice those of tuned_avx512.c. How many start in a cycle, one or two, is the
-               processor's: where it is one, this is no faster than float32 but for its bytes.
-   Arithmetic  the second product of a pair, then the first, each added with one rounding to nearest, whatever the mode; numbers
-               below 2^-126, operands and sums, count as zero.
+   Bound by    28 of them a step, for 16 loads, are 1792 flops, twice those of tuned_avx512.c. How many start
+               in a cycle, one or two, is the processor's: where it is one, this is no faster than float32 but
+               for its bytes.
+   Arithmetic  the second product of a pair, then the first, each added with one rounding to nearest, whatever
+               the mode; numbers below 2^-126, operands and sums, count as zero.
    The rest    float32 and float64 are those of tuned_avx512.c. */
 #if defined(__x86_64__)
 #    include <immintrin.h>

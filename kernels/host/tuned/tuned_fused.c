@@ -1,17 +1,21 @@
-/* Engine fused on the host: one team of threads for as many steps as are asked for, on the products of `tuned`.
+/* Engine fused on the host: one team of threads for as many steps as are asked for, on the products of
+   `tuned`.
 
-   Idea       bias and activation, the way back through it, and the update are done on a tile while it is in the L1 cache; threads meet
-              at a barrier where they need each other's results, 3 times a step of two layers
-              (4 times where they share the pixels), instead of a fork and join for every op.
-   Phases     forward, a barrier after each layer but the last: of a small batch a thread has some columns of W.
-              last layer, its loss, and the way back through it: a thread has some rows of the batch, and needs nobody.
-              back through the others, a barrier after each, and then the update of that layer: in a small batch a thread has the same
-              columns of W as before, so they stay in its cache.
-   Weights    of a small batch in panels from step to step, and back in their place after each call: forward reads them as they are, and the
-              update writes whole lines of one thread. As rows, half of each page belongs to another thread, whose lines the prefetchers
-              fetched: two threads took 8 % longer.
-   Pixels     every thread converts a small batch for itself: 100 KB of uint8 are read faster than 400 KB of another core's floats.
-   Floor      784-128-10 at batch 128: 52 MFLOP, 148 us on two threads of 177 GFLOP/s each; 3 barriers, 1 us; pixels, 3 us.
+   Idea       bias and activation, the way back through it, and the update are done on a tile while it is in
+              the L1 cache; threads meet at a barrier where they need each other's results, 3 times a step of
+              two layers (4 times where they share the pixels), instead of a fork and join for every op.
+   Phases     forward, a barrier after each layer but the last: of a small batch a thread has some columns of
+              W. last layer, its loss, and the way back through it: a thread has some rows of the batch, and
+              needs nobody. back through the others, a barrier after each, and then the update of that layer:
+              in a small batch a thread has the same columns of W as before, so they stay in its cache.
+   Weights    of a small batch in panels from step to step, and back in their place after each call: forward
+              reads them as they are, and the update writes whole lines of one thread. As rows, half of each
+              page belongs to another thread, whose lines the prefetchers fetched: two threads took 8 %
+              longer.
+   Pixels every thread converts a small batch for itself: 100 KB of uint8 are read faster than 400 KB of
+   another core's floats.
+   Floor 784-128-10 at batch 128: 52 MFLOP, 148 us on two threads of 177 GFLOP/s each; 3 barriers, 1 us;
+   pixels, 3 us.
    Same bits  for any number of threads: every sum has one order.
    Run        ./train --backend tuned --engine fused */
 #include <math.h>
@@ -88,7 +92,8 @@ static void run_part(const struct worker *worker, const struct gemm_call *call,
         worker->state->code->part(call, plan, worker->me, tuned->workspace + worker->me * tuned->stride);
 }
 
-/* The whole of it, whatever the others do. It is a slice of a product of `rows` rows, and cut as that would be: for its bits. */
+/* The whole of it, whatever the others do. It is a slice of a product of `rows` rows, and cut as that would
+   be: for its bits. */
 static void run_alone(const struct worker *worker, const struct gemm_call *call, size_t rows) {
     const struct tuned_context *tuned = worker->state->tuned;
     struct gemm_call whole = *call;
@@ -144,14 +149,16 @@ static void move_weights(const struct worker *worker, bool home) {
     }
 }
 
-/* How the team shares a product with W: small batches by columns, so that a thread's part of W stays in its cache from step to step. */
+/* How the team shares a product with W: small batches by columns, so that a thread's part of W stays in its
+   cache from step to step. */
 static struct tuned_plan plan_for(const struct worker *worker, const struct gemm_call *call) {
     const struct tuned_fused_state *state = worker->state;
     return state->network.batch <= ALONE ? tuned_plan_by_columns(state->code, call, worker->team)
                                          : tuned_plan_for(state->code, call, worker->team);
 }
 
-/* Y = act(X W + b) for rows first .. end - 1 of `rows`: all of them in parts by columns, or these by this worker alone. */
+/* Y = act(X W + b) for rows first .. end - 1 of `rows`: all of them in parts by columns, or these by this
+   worker alone. */
 static void forward(const struct worker *worker, size_t l, size_t rows, size_t first, size_t end,
                     bool alone) {
     const struct tuned_fused_state *state = worker->state;
@@ -265,8 +272,9 @@ static void fetch(const struct worker *worker, size_t step) {
                        row_of(state, pixels_of(worker), network->features, first), labels_of(worker) + first);
 }
 
-/* The last layer, its loss and the way back, for this worker's rows: some at a time, whose inputs are in the L2 cache still when their gradients
-   need them. But all at once where there are many classes, for each of the products packs W. */
+/* The last layer, its loss and the way back, for this worker's rows: some at a time, whose inputs are in the
+   L2 cache still when their gradients need them. But all at once where there are many classes, for each of
+   the products packs W. */
 static void turn(struct worker *worker, size_t rows) {
     const struct tuned_fused_state *state = worker->state;
     const struct fused_network *network = &state->network;

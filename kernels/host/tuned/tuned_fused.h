@@ -1,4 +1,5 @@
-/* What engine fused on the host keeps from step to step: made in tuned_fused_state.c, used in tuned_fused.c. */
+/* What engine fused on the host keeps from step to step: made in tuned_fused_state.c, used in
+   tuned_fused.c. */
 #ifndef TESSERA_KERNELS_HOST_TUNED_TUNED_FUSED_H
 #define TESSERA_KERNELS_HOST_TUNED_TUNED_FUSED_H
 
@@ -36,8 +37,9 @@ static inline bool is_plain(const struct fused_network *network) {
     return network->layer[0].weight_velocity == NULL && network->weight_decay == 0;
 }
 
-/* Are the weights of a layer kept in panels? Of a small batch: no product packs them then, and each thread has a piece of memory, where as
-   rows every page has lines of all threads, which a processor fetches unasked. Not of what is narrow, which has other ways; nor where an update is more than the product. */
+/* Are the weights of a layer kept in panels? Of a small batch: no product packs them then, and each thread
+   has a piece of memory, where as rows every page has lines of all threads, which a processor fetches
+   unasked. Not of what is narrow, which has other ways; nor where an update is more than the product. */
 static inline bool stays_in_panels(const struct fused_network *network, size_t l) {
     const struct fused_layer *layer = &network->layer[l];
     return network->batch <= ALONE && is_plain(network) && l + 1 < network->depth && layer->in > TUNED_FEW &&

@@ -1,8 +1,8 @@
 /* How `tuned` cuts a call: into parts for threads, and parts into blocks for caches.
 
-   A part is rows x cols of C. It reads (rows + cols) * k elements for rows * cols * k multiply-adds, so squares are best; but whole
-   tiles count, and the L2 cache of a core should hold its share of B. What is narrow has ways of its own, chosen by the shape: so a slice of a
-   product goes the way of the whole. */
+   A part is rows x cols of C. It reads (rows + cols) * k elements for rows * cols * k multiply-adds, so
+   squares are best; but whole tiles count, and the L2 cache of a core should hold its share of B. What is
+   narrow has ways of its own, chosen by the shape: so a slice of a product goes the way of the whole. */
 #include <stdint.h>
 #include <unistd.h>
 
@@ -13,8 +13,8 @@ static size_t cache(int name, size_t otherwise) {
     return bytes > 0 ? (size_t)bytes : otherwise;
 }
 
-/* Data caches of a core, in bytes: what the system says, or what every processor of the last ten years has. Asked for once, when the
-   first context is created. */
+/* Data caches of a core, in bytes: what the system says, or what every processor of the last ten years has.
+   Asked for once, when the first context is created. */
 static size_t level1(void) {
     static size_t bytes;
 #ifdef _SC_LEVEL1_DCACHE_SIZE
@@ -57,15 +57,16 @@ static size_t shallow_depth(const struct tuned_code *code) {
     return larger(level1() * 2 / 3 / code->size / code->cols, 32);
 }
 
-/* Else the rows of a tile take three fifths of the L1 cache, while panels of B pass; or, where the L2 cache is larger, both pass, and 16 panels of B
-   are half of it. */
+/* Else the rows of a tile take three fifths of the L1 cache, while panels of B pass; or, where the L2 cache
+   is larger, both pass, and 16 panels of B are half of it. */
 static size_t deep_depth(const struct tuned_code *code) {
     const size_t deep =
         larger(level1() * 3 / 5 / code->size / code->rows, level2() / 2 / 16 / code->size / code->cols);
     return larger(smaller(deep, DEEP), 32);
 }
 
-/* Does a quarter of the L2 cache keep so many rows of a block of A? Then each panel of B is used up at once. */
+/* Does a quarter of the L2 cache keep so many rows of a block of A? Then each panel of B is used up at
+   once. */
 static bool stays(const struct tuned_code *code, size_t rows, size_t depth) {
     return rows * depth * code->size <= level2() / 4;
 }
@@ -79,8 +80,9 @@ static size_t deepest(const struct tuned_code *code) {
     return larger(narrow_depth(code), larger(shallow_depth(code), deep_depth(code)));
 }
 
-/* A block of B is half of the L2 cache, which keeps it while tiles of A come and go. All that stays packed is for the L3 cache: B eight blocks, A
-   twice that, for B is packed anew for every block of A. But a panel, or a tile, at least, however deep. */
+/* A block of B is half of the L2 cache, which keeps it while tiles of A come and go. All that stays packed is
+   for the L3 cache: B eight blocks, A twice that, for B is packed anew for every block of A. But a panel, or
+   a tile, at least, however deep. */
 size_t tuned_b_elements(const struct tuned_code *code) {
     return larger(4 * level2() / code->size, deepest(code) * code->cols);
 }
@@ -124,8 +126,8 @@ static bool collides(size_t ld, size_t size) {
     return ld * size % 2048 == 0;
 }
 
-/* The blocks, for a grid of parts. Those of k depend on nothing but the shape: so the sums, and their bits, do not change with the
-   threads. */
+/* The blocks, for a grid of parts. Those of k depend on nothing but the shape: so the sums, and their bits,
+   do not change with the threads. */
 static void block(struct tuned_plan *plan, const struct tuned_code *code, const struct gemm_call *call) {
     const bool narrow = call->n <= code->lanes, ta = gemm_transposes_a(call->op),
                collide = collides(call->lda, code->size);
@@ -177,7 +179,8 @@ struct gemm_call tuned_turn(const struct gemm_call *call) {
                               .ldb = call->lda};
 }
 
-/* Would more than a quarter of the lanes be empty? And k is long enough, for the lanes are added up at the end; and B stays packed. */
+/* Would more than a quarter of the lanes be empty? And k is long enough, for the lanes are added up at the
+   end; and B stays packed. */
 static bool wants_dots(const struct tuned_code *code, const struct gemm_call *call) {
     const size_t lanes = call->n <= code->lanes ? code->lanes : ceil_div(call->n, code->cols) * code->cols;
     return call->n <= TUNED_FEW && !gemm_transposes_a(call->op) && 4 * call->n <= 3 * lanes &&
@@ -199,8 +202,8 @@ static bool wants_turning(const struct tuned_code *code, const struct gemm_call 
     return call->n <= TUNED_FEW && gemm_transposes_a(call->op) && call->m >= code->lanes;
 }
 
-/* As many rows of C as a quarter of the L2 cache has room for, with a vector more; blocks of k short enough to keep their rows of A, which the
-   panels of C^T read side by side, in the L2 cache. */
+/* As many rows of C as a quarter of the L2 cache has room for, with a vector more; blocks of k short enough
+   to keep their rows of A, which the panels of C^T read side by side, in the L2 cache. */
 static void plan_turned(struct tuned_plan *plan, const struct tuned_code *code, const struct gemm_call *call,
                         size_t threads) {
     const size_t room = level2() / 4 / code->size / TUNED_FEW - code->lanes,
@@ -220,7 +223,8 @@ static bool wants_thin(const struct tuned_code *code, const struct gemm_call *ca
            call->m >= 4 && (call->n + code->cols) * call->k <= tuned_b_elements(code);
 }
 
-/* Parts side by side, unless they would share lines of the cache. C past the caches: if it is large, and its rows are whole vectors. */
+/* Parts side by side, unless they would share lines of the cache. C past the caches: if it is large, and its
+   rows are whole vectors. */
 static void plan_thin(struct tuned_plan *plan, const struct tuned_code *code, const struct gemm_call *call,
                       size_t threads) {
     const size_t vector = code->lanes * code->size;
