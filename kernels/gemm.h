@@ -113,7 +113,7 @@ struct gemm_options {
     enum gemm_order order; /* cuda-order */
     /* cuda-order: each product is rounded before it is added; otherwise a fused multiply-add */
     bool rounded_multiply;
-    const char *isa;      /* tuned: a name of --isa, as "avx512"; NULL: the best that the processor has */
+    const char *isa; /* tuned: a name of --isa, as "avx512"; NULL: the best that the processor has */
 };
 
 /* One kernel that a call launches on a GPU. */
