@@ -11,8 +11,8 @@ extern "C" {
 }
 
 enum {
-    RING = 2048,  /* laps between two looks at the clock */
-    BOUNCE = 4096 /* bytes: what is smaller comes through page-locked memory, which saves half of its time */
+    RING = 2048,         /* laps between two looks at the clock */
+    STAGING_BYTES = 4096 /* downloads up to this size use page-locked memory, which halves their time */
 };
 
 struct cuda_state {
@@ -22,10 +22,10 @@ struct cuda_state {
     cudaEvent_t event[RING + 1];
     struct profile_slot slot[RING];
     size_t pending;
-    bool capturing;                 /* no clock inside a graph */
-    void *bounce;                   /* page-locked: BOUNCE bytes */
-    struct cuda_ops_context beside; /* uploads and ops beside the work of ops.stream */
-    cudaEvent_t arrived, settled;   /* the last of them; the last that was copied to its place */
+    bool capturing;                    /* no clock inside a graph */
+    void *staging;                     /* page-locked: STAGING_BYTES bytes */
+    struct cuda_ops_context copy;      /* the copy stream: prefetched uploads and ops */
+    cudaEvent_t prefetched, committed; /* the last prefetch and the last commit */
 };
 
 static struct cuda_state *state_of(struct device *device) {
@@ -35,7 +35,7 @@ static struct cuda_state *state_of(struct device *device) {
 #define TRY(state, call) CUDA_TRY(&(state)->ops.fault, call)
 
 static enum status report(struct cuda_state *state) {
-    const struct cuda_fault *fault = state->ops.fault.message[0] ? &state->ops.fault : &state->beside.fault;
+    const struct cuda_fault *fault = state->ops.fault.message[0] ? &state->ops.fault : &state->copy.fault;
     if (!fault->message[0]) return STATUS_OK;
     status_write("%s", fault->message);
     return STATUS_FAILED;
@@ -95,11 +95,11 @@ static void cuda_close(struct device *device) {
     reduction_close(&state->ops.reduction);
     for (size_t i = 0; i <= RING; i++)
         if (state->event[i]) cudaEventDestroy(state->event[i]);
-    if (state->arrived) cudaEventDestroy(state->arrived);
-    if (state->settled) cudaEventDestroy(state->settled);
-    if (state->beside.stream) cudaStreamDestroy(state->beside.stream);
+    if (state->prefetched) cudaEventDestroy(state->prefetched);
+    if (state->committed) cudaEventDestroy(state->committed);
+    if (state->copy.stream) cudaStreamDestroy(state->copy.stream);
     if (state->ops.stream) cudaStreamDestroy(state->ops.stream);
-    cudaFreeHost(state->bounce);
+    cudaFreeHost(state->staging);
     free(state);
     device->state = NULL;
 }
@@ -107,10 +107,10 @@ static void cuda_close(struct device *device) {
 static bool open_all(struct cuda_state *state) {
     if (!TRY(state, cudaSetDevice(state->ordinal)) ||
         !TRY(state, cudaStreamCreateWithFlags(&state->ops.stream, cudaStreamNonBlocking)) ||
-        !TRY(state, cudaStreamCreateWithFlags(&state->beside.stream, cudaStreamNonBlocking)) ||
-        !TRY(state, cudaEventCreateWithFlags(&state->arrived, cudaEventDisableTiming)) ||
-        !TRY(state, cudaEventCreateWithFlags(&state->settled, cudaEventDisableTiming)) ||
-        !TRY(state, cudaHostAlloc(&state->bounce, BOUNCE, cudaHostAllocDefault)))
+        !TRY(state, cudaStreamCreateWithFlags(&state->copy.stream, cudaStreamNonBlocking)) ||
+        !TRY(state, cudaEventCreateWithFlags(&state->prefetched, cudaEventDisableTiming)) ||
+        !TRY(state, cudaEventCreateWithFlags(&state->committed, cudaEventDisableTiming)) ||
+        !TRY(state, cudaHostAlloc(&state->staging, STAGING_BYTES, cudaHostAllocDefault)))
         return false;
     for (size_t i = 0; i <= RING; i++)
         if (!TRY(state, cudaEventCreate(&state->event[i]))) return false;
@@ -221,34 +221,33 @@ static void cuda_upload(struct device *device, void *to, const void *from, size_
 
 static void cuda_download(struct device *device, void *to, const void *from, size_t bytes) {
     const struct cuda_state *state = state_of(device);
-    copy(device, bytes <= BOUNCE ? state->bounce : to, from, bytes, cudaMemcpyDeviceToHost);
-    if (wait(device) && bytes <= BOUNCE) memcpy(to, state->bounce, bytes);
+    copy(device, bytes <= STAGING_BYTES ? state->staging : to, from, bytes, cudaMemcpyDeviceToHost);
+    if (wait(device) && bytes <= STAGING_BYTES) memcpy(to, state->staging, bytes);
 }
 
-static void *cuda_begin_early(struct device *device) {
+static void *cuda_prefetch_begin(struct device *device) {
     struct cuda_state *state = state_of(device);
-    TRY(state, cudaStreamWaitEvent(state->beside.stream, state->settled,
-                                   0)); /* what was early before has been taken */
-    return &state->beside;
+    TRY(state, cudaStreamWaitEvent(state->copy.stream, state->committed, 0)); /* the buffers are free */
+    return &state->copy;
 }
 
-static void cuda_end_early(struct device *device) {
+static void cuda_prefetch_end(struct device *device) {
     struct cuda_state *state = state_of(device);
-    TRY(state, cudaEventRecord(state->arrived, state->beside.stream));
+    TRY(state, cudaEventRecord(state->prefetched, state->copy.stream));
 }
 
-static void cuda_upload_early(struct device *device, void *to, const void *from, size_t bytes) {
+static void cuda_prefetch_upload(struct device *device, void *to, const void *from, size_t bytes) {
     struct cuda_state *state = state_of(device);
-    cuda_begin_early(device);
-    TRY(state, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, state->beside.stream));
-    cuda_end_early(device);
+    cuda_prefetch_begin(device);
+    TRY(state, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, state->copy.stream));
+    cuda_prefetch_end(device);
 }
 
-static void cuda_settle_early(struct device *device, void *to, const void *early, size_t bytes) {
+static void cuda_prefetch_commit(struct device *device, void *to, const void *prefetched, size_t bytes) {
     struct cuda_state *state = state_of(device);
-    TRY(state, cudaStreamWaitEvent(state->ops.stream, state->arrived, 0));
-    TRY(state, cudaMemcpyAsync(to, early, bytes, cudaMemcpyDeviceToDevice, state->ops.stream));
-    TRY(state, cudaEventRecord(state->settled, state->ops.stream));
+    TRY(state, cudaStreamWaitEvent(state->ops.stream, state->prefetched, 0));
+    TRY(state, cudaMemcpyAsync(to, prefetched, bytes, cudaMemcpyDeviceToDevice, state->ops.stream));
+    TRY(state, cudaEventRecord(state->committed, state->ops.stream));
 }
 
 static void cuda_zero(struct device *device, void *memory, size_t bytes) {
@@ -350,10 +349,10 @@ extern "C" const struct device_driver device_cuda = {
     .download = cuda_download,
     .zero = cuda_zero,
     .copy = cuda_copy,
-    .upload_early = cuda_upload_early,
-    .begin_early = cuda_begin_early,
-    .end_early = cuda_end_early,
-    .settle_early = cuda_settle_early,
+    .prefetch_upload = cuda_prefetch_upload,
+    .prefetch_begin = cuda_prefetch_begin,
+    .prefetch_end = cuda_prefetch_end,
+    .prefetch_commit = cuda_prefetch_commit,
     .synchronize = cuda_synchronize,
     .ops = cuda_table,
     .lap = cuda_lap,

@@ -53,15 +53,14 @@ struct device_driver {
     /* From device memory to device memory. */
     void (*copy)(struct device *device, void *to, const void *from, size_t bytes);
 
-    /* (optional, all or none) Work beside that which was issued before, and what was issued after it and
-       needs it: uploads (`from` may be used again on return), and the ops that are called between
-       `begin_early` and `end_early` with the context that the first of them returns, write to memory that
-       only `settle_early` reads, which copies it on the device to where it is wanted. The time is hidden
-       behind the work, and not counted as a copy. */
-    void (*upload_early)(struct device *device, void *to, const void *from, size_t bytes);
-    void *(*begin_early)(struct device *device);
-    void (*end_early)(struct device *device);
-    void (*settle_early)(struct device *device, void *to, const void *early, size_t bytes);
+    /* (optional, all or none) Work on a copy stream, which overlaps with the work issued so far. Uploads
+       return when `from` may be reused. Ops called between `prefetch_begin` and `prefetch_end` take the
+       context that `prefetch_begin` returns. Only `prefetch_commit` reads prefetched memory: it copies it on
+       the device to its destination, before any work issued later. The time is hidden and not counted. */
+    void (*prefetch_upload)(struct device *device, void *to, const void *from, size_t bytes);
+    void *(*prefetch_begin)(struct device *device);
+    void (*prefetch_end)(struct device *device);
+    void (*prefetch_commit)(struct device *device, void *to, const void *prefetched, size_t bytes);
 
     /* Waits for everything issued; reports what went wrong since the last time. */
     enum status (*synchronize)(struct device *device);

@@ -19,14 +19,14 @@ enum status augmenter_open(struct augmenter *augmenter, struct device *device, c
     const struct device_driver *driver = device->driver;
     const size_t bytes = set->count * set->height * set->width;
     const struct augmentation recipe = augmenter_recipe(config);
-    *augmenter = (struct augmenter){.ready = -1};
+    *augmenter = (struct augmenter){.prefetched_epoch = -1};
     if (!config->augment) return STATUS_OK;
     augment_plan_make(&augmenter->plan, &recipe, (uint64_t)config->seed, set->height, set->width,
                       samples->height, samples->width);
     augmenter->originals = driver->alloc(device, bytes);
-    if (augmenter->originals && driver->begin_early)
-        augmenter->early = driver->alloc(device, samples->count * samples->features);
-    if (!augmenter->originals || (driver->begin_early && !augmenter->early)) {
+    if (augmenter->originals && driver->prefetch_begin)
+        augmenter->prefetched = driver->alloc(device, samples->count * samples->features);
+    if (!augmenter->originals || (driver->prefetch_begin && !augmenter->prefetched)) {
         augmenter_close(augmenter, device);
         return status_context(STATUS_FAILED, "augmentation keeps the images three times");
     }
@@ -36,7 +36,7 @@ enum status augmenter_open(struct augmenter *augmenter, struct device *device, c
 
 void augmenter_close(struct augmenter *augmenter, struct device *device) {
     device->driver->free(device, augmenter->originals);
-    device->driver->free(device, augmenter->early);
+    device->driver->free(device, augmenter->prefetched);
     *augmenter = (struct augmenter){0};
 }
 
@@ -50,19 +50,19 @@ static void deform(const struct augmenter *augmenter, struct device *device, voi
 void augmenter_begin(struct augmenter *augmenter, struct device *device, struct samples *samples,
                      int64_t epoch) {
     if (!augmenter->originals) return;
-    if (augmenter->early && augmenter->ready == epoch) {
-        device->driver->settle_early(device, samples->images, augmenter->early,
-                                     samples->count * samples->features);
+    if (augmenter->prefetched && augmenter->prefetched_epoch == epoch) {
+        device->driver->prefetch_commit(device, samples->images, augmenter->prefetched,
+                                        samples->count * samples->features);
     } else {
         deform(augmenter, device, device->ops_context, samples, epoch, samples->images);
     }
     device_lap(device, PART_AUGMENT);
 }
 
-void augmenter_begin_early(struct augmenter *augmenter, struct device *device, const struct samples *samples,
-                           int64_t epoch) {
-    if (!augmenter->early || augmenter->ready == epoch) return;
-    deform(augmenter, device, device->driver->begin_early(device), samples, epoch, augmenter->early);
-    device->driver->end_early(device);
-    augmenter->ready = epoch;
+void augmenter_prefetch(struct augmenter *augmenter, struct device *device, const struct samples *samples,
+                        int64_t epoch) {
+    if (!augmenter->prefetched || augmenter->prefetched_epoch == epoch) return;
+    deform(augmenter, device, device->driver->prefetch_begin(device), samples, epoch, augmenter->prefetched);
+    device->driver->prefetch_end(device);
+    augmenter->prefetched_epoch = epoch;
 }

@@ -1,5 +1,5 @@
 /* The training images, deformed anew for every epoch (kernels/augment.h): a pure function of seed, epoch and
-   image. On a device that works beside itself those of the next epoch are made while this one is trained. */
+   image. Devices that can prefetch make those of the next epoch while this one is trained. */
 #ifndef TESSERA_NN_AUGMENTER_H
 #define TESSERA_NN_AUGMENTER_H
 
@@ -7,9 +7,9 @@
 
 struct augmenter {
     struct augment_plan plan;
-    uint8_t *originals; /* device, [count][height][width]; NULL: nothing is deformed */
-    uint8_t *early; /* device, [count][features]: the images of an epoch to come, where they are made early */
-    int64_t ready;  /* that epoch; -1: none */
+    uint8_t *originals;       /* device, [count][height][width]; NULL: nothing is deformed */
+    uint8_t *prefetched;      /* device, [count][features]: images of a later epoch; NULL: no prefetch */
+    int64_t prefetched_epoch; /* -1: none */
 };
 
 /* What the config asks for, whether or not it is switched on. */
@@ -25,8 +25,8 @@ void augmenter_close(struct augmenter *augmenter, struct device *device);
 void augmenter_begin(struct augmenter *augmenter, struct device *device, struct samples *samples,
                      int64_t epoch);
 
-/* Begins to make those of a later epoch beside the work that was issued, where the device can. */
-void augmenter_begin_early(struct augmenter *augmenter, struct device *device, const struct samples *samples,
-                           int64_t epoch);
+/* Starts to make those of a later epoch on the copy stream, if the device can prefetch. */
+void augmenter_prefetch(struct augmenter *augmenter, struct device *device, const struct samples *samples,
+                        int64_t epoch);
 
 #endif

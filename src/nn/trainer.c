@@ -44,10 +44,10 @@ static enum status open_epoch_buffers(struct trainer *trainer) {
     trainer->losses = driver->alloc(device, steps * sizeof *trainer->losses);
     trainer->tally = driver->alloc(device, sizeof *trainer->tally);
     if (!trainer->order || !trainer->scalars || !trainer->losses || !trainer->tally) return STATUS_FAILED;
-    if (driver->upload_early) {
-        trainer->early_order = driver->alloc(device, images * sizeof *trainer->order);
-        trainer->early_scalars = driver->alloc(device, steps * sizeof *trainer->scalars);
-        if (!trainer->early_order || !trainer->early_scalars) return STATUS_FAILED;
+    if (driver->prefetch_upload) {
+        trainer->prefetched_order = driver->alloc(device, images * sizeof *trainer->order);
+        trainer->prefetched_scalars = driver->alloc(device, steps * sizeof *trainer->scalars);
+        if (!trainer->prefetched_order || !trainer->prefetched_scalars) return STATUS_FAILED;
     }
 
     trainer->host_order = malloc(images * sizeof *trainer->host_order);
@@ -81,19 +81,19 @@ static void draw_epoch(struct trainer *trainer, int64_t epoch) {
     device_lap(&trainer->compute->device, PART_BATCH);
 }
 
-/* The same for the epoch after this one, and on their way to the device, while it works on this one. */
-static void draw_early(struct trainer *trainer) {
+/* Draws the next epoch and starts its upload while the device works on this one. */
+static void prefetch_epoch(struct trainer *trainer) {
     struct device *device = &trainer->compute->device;
     const int64_t next = trainer->state.epoch + 1;
     if (next >= trainer->config->epochs) return;
     draw_epoch(trainer, next);
-    if (!trainer->early_order || trainer->early == next) return;
-    device->driver->upload_early(device, trainer->early_order, trainer->host_order,
-                                 trainer->train.count * sizeof *trainer->order);
-    device->driver->upload_early(device, trainer->early_scalars, trainer->host_scalars,
-                                 trainer->steps * sizeof *trainer->scalars);
-    augmenter_begin_early(&trainer->augmenter, device, &trainer->train, next);
-    trainer->early = next;
+    if (!trainer->prefetched_order || trainer->prefetched_epoch == next) return;
+    device->driver->prefetch_upload(device, trainer->prefetched_order, trainer->host_order,
+                                    trainer->train.count * sizeof *trainer->order);
+    device->driver->prefetch_upload(device, trainer->prefetched_scalars, trainer->host_scalars,
+                                    trainer->steps * sizeof *trainer->scalars);
+    augmenter_prefetch(&trainer->augmenter, device, &trainer->train, next);
+    trainer->prefetched_epoch = next;
 }
 
 void trainer_begin_epoch(struct trainer *trainer) {
@@ -102,9 +102,9 @@ void trainer_begin_epoch(struct trainer *trainer) {
     const size_t order = trainer->train.count * sizeof *trainer->order,
                  scalars = trainer->steps * sizeof *trainer->scalars;
     const struct tally none = {0};
-    if (trainer->early_order && trainer->early == trainer->state.epoch) {
-        driver->settle_early(device, trainer->order, trainer->early_order, order);
-        driver->settle_early(device, trainer->scalars, trainer->early_scalars, scalars);
+    if (trainer->prefetched_order && trainer->prefetched_epoch == trainer->state.epoch) {
+        driver->prefetch_commit(device, trainer->order, trainer->prefetched_order, order);
+        driver->prefetch_commit(device, trainer->scalars, trainer->prefetched_scalars, scalars);
     } else {
         draw_epoch(trainer, trainer->state.epoch);
         driver->upload(device, trainer->order, trainer->host_order, order);
@@ -136,7 +136,7 @@ static enum status warm_up(struct trainer *trainer) {
     optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->scalars, trainer->tally);
     status = device->driver->synchronize(device);
     if (!status && trainer->engine->prepare) status = trainer->engine->prepare(trainer);
-    trainer->drawn = trainer->early = -1; /* the first epoch pays for its own order */
+    trainer->drawn = trainer->prefetched_epoch = -1; /* the first epoch pays for its own order */
     return status ? status : device->driver->synchronize(device);
 }
 
@@ -169,7 +169,7 @@ static enum status open_all(struct trainer *trainer, const struct dataset_pair *
 
 enum status trainer_open(struct trainer *trainer, struct compute *compute, const struct config *config,
                          const struct dataset_pair *data, const struct checkpoint *resume) {
-    *trainer = (struct trainer){.config = config, .compute = compute, .drawn = -1, .early = -1};
+    *trainer = (struct trainer){.config = config, .compute = compute, .drawn = -1, .prefetched_epoch = -1};
     const enum status status = open_all(trainer, data, resume);
     if (status) {
         trainer_close(trainer);
@@ -198,8 +198,8 @@ void trainer_close(struct trainer *trainer) {
     device->driver->free(device, trainer->scalars);
     device->driver->free(device, trainer->losses);
     device->driver->free(device, trainer->tally);
-    device->driver->free(device, trainer->early_order);
-    device->driver->free(device, trainer->early_scalars);
+    device->driver->free(device, trainer->prefetched_order);
+    device->driver->free(device, trainer->prefetched_scalars);
     free(trainer->host_order);
     free(trainer->host_scalars);
     free(trainer->host_losses);
@@ -221,7 +221,7 @@ static enum status run_steps(struct trainer *trainer, const struct trainer_obser
         trainer->tested = false;
         state->step += (int64_t)count;
         state->updates += count;
-        if ((size_t)state->step == trainer->steps) draw_early(trainer);
+        if ((size_t)state->step == trainer->steps) prefetch_epoch(trainer);
         device->driver->download(device, &state->tally, trainer->tally, sizeof state->tally);
         if (state->tally.bad_step) return diagnose_divergence(trainer);
         if (observer->progress)

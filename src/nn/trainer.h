@@ -76,10 +76,10 @@ struct trainer {
     struct step_scalars *scalars; /* [steps]: learning rates and the like */
     double *losses;               /* [steps]: mean loss of each batch */
     struct tally *tally;          /* of the epoch */
-    /* The order and the scalars of the epoch after it, where the device takes them early. */
-    uint32_t *early_order;
-    struct step_scalars *early_scalars;
-    int64_t early; /* the epoch that they are for; -1: none */
+    /* The order and the scalars of the next epoch; NULL if the device cannot prefetch. */
+    uint32_t *prefetched_order;
+    struct step_scalars *prefetched_scalars;
+    int64_t prefetched_epoch; /* -1: none */
     /* Host memory of the same sizes. */
     uint32_t *host_order;
     struct step_scalars *host_scalars;
