@@ -39,12 +39,12 @@ static unsigned char *all_arenas(struct bench *bench, size_t *bytes) {
     struct device *device = &bench->compute.device;
     const struct mlp *mlp = &bench->trainer.mlp;
     const size_t arena = mlp->parameter_elements * dtype_size(mlp->dtype);
-    *bytes = (1 + mlp->kept_count) * arena;
+    *bytes = (1 + mlp->state_count) * arena;
     unsigned char *copy = malloc(*bytes);
     assert_non_null(copy);
     device->driver->download(device, copy, mlp->parameters, arena);
-    for (size_t i = 0; i < mlp->kept_count; i++)
-        device->driver->download(device, copy + (1 + i) * arena, mlp->kept[i].memory, arena);
+    for (size_t i = 0; i < mlp->state_count; i++)
+        device->driver->download(device, copy + (1 + i) * arena, mlp->state[i].memory, arena);
     return copy;
 }
 

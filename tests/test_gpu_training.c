@@ -59,7 +59,7 @@ static void rounded_precisions_stay_near(void **state) {
                      ways[way]);
             bench_open(&rounded, how, NULL);
             bench_open(&exact, "backend=cublas layers=42-300-4 batch-size=16 epochs=2", NULL);
-            assert_int_equal(rounded.trainer.mlp.stored, p ? GEMM_BF16 : GEMM_F32);
+            assert_int_equal(rounded.trainer.mlp.activation_dtype, p ? GEMM_BF16 : GEMM_F32);
             assert_status(bench_run(&rounded, &summary), STATUS_OK);
             assert_status(bench_run(&exact, &summary), STATUS_OK);
             assert_true(rounded.last.train_loss != exact.last.train_loss);
@@ -226,15 +226,15 @@ static void rows_of_mixed_precision(void **state) {
         checkpoint_close(&checkpoint);
         struct mlp *dense = &host.trainer.mlp, *again = &back.trainer.mlp;
         assert_same_arena(padded, after, dense, dense->parameters);
-        assert_int_equal(dense->kept_count, padded->kept_count);
+        assert_int_equal(dense->state_count, padded->state_count);
         const size_t bytes = padded->parameter_elements * sizeof(float);
-        for (size_t k = 0; k <= padded->kept_count; k++) {
+        for (size_t k = 0; k <= padded->state_count; k++) {
             struct device *device = &gpu.compute.device;
-            const void *here = k ? padded->kept[k - 1].memory : padded->parameters;
+            const void *here = k ? padded->state[k - 1].memory : padded->parameters;
             device->driver->download(device, kept, here, bytes);
-            if (k) assert_same_arena(padded, kept, dense, dense->kept[k - 1].memory);
+            if (k) assert_same_arena(padded, kept, dense, dense->state[k - 1].memory);
             back.compute.device.driver->download(&back.compute.device, after,
-                                                 k ? again->kept[k - 1].memory : again->parameters, bytes);
+                                                 k ? again->state[k - 1].memory : again->parameters, bytes);
             assert_memory_equal(kept, after, bytes);
         }
         free(before);

@@ -32,10 +32,10 @@ static void open_recipe(struct bench *bench, size_t recipe, const char *how,
 static void assert_same_network(const struct mlp *a, const struct mlp *b) {
     const size_t bytes = a->parameter_elements * dtype_size(a->dtype);
     assert_memory_equal(a->parameters, b->parameters, bytes);
-    assert_int_equal(a->kept_count, b->kept_count);
-    for (size_t i = 0; i < a->kept_count; i++) {
-        assert_string_equal(a->kept[i].prefix, b->kept[i].prefix);
-        assert_memory_equal(a->kept[i].memory, b->kept[i].memory, bytes);
+    assert_int_equal(a->state_count, b->state_count);
+    for (size_t i = 0; i < a->state_count; i++) {
+        assert_string_equal(a->state[i].prefix, b->state[i].prefix);
+        assert_memory_equal(a->state[i].memory, b->state[i].memory, bytes);
     }
 }
 

@@ -143,7 +143,7 @@ static double loss_of(struct mlp *mlp, double smoothing, bool training, bool gra
     struct tally tally = {0};
     double loss;
     for (size_t i = 0; i < BATCH * INPUTS; i++)
-        dtype_set(mlp->stored, mlp->input, i, (double)(i * 37 % 101) / 64 - 0.75);
+        dtype_set(mlp->activation_dtype, mlp->input, i, (double)(i * 37 % 101) / 64 - 0.75);
     for (size_t r = 0; r < BATCH; r++) mlp->labels[r] = (uint8_t)(r * r % 5);
     assert_status(mlp_forward(mlp, BATCH, step), STATUS_OK);
     mlp->ops->softmax_cross_entropy(mlp->compute->device.ops_context, BATCH, last->out, smoothing,

@@ -57,7 +57,7 @@ static void bf16_stays_near_float32(void **state) {
         open_bench(&rounded, backends[b], 2, "layers=42-30-4 batch-size=16 epochs=40 precision=bf16", NULL);
         open_bench(&exact, backends[b], 2, "layers=42-30-4 batch-size=16 epochs=40", NULL);
         assert_int_equal(rounded.trainer.mlp.dtype, GEMM_F32);
-        assert_int_equal(rounded.trainer.mlp.stored, GEMM_BF16);
+        assert_int_equal(rounded.trainer.mlp.activation_dtype, GEMM_BF16);
         assert_status(bench_run(&rounded, &summary), STATUS_OK);
         assert_status(bench_run(&exact, &summary), STATUS_OK);
         assert_true(rounded.last.train_loss != exact.last.train_loss);

@@ -86,10 +86,10 @@ static void look_at_gradients(struct lockstep *both, size_t rows) {
     const struct mlp *a = &both->reference.trainer.mlp, *b = &both->candidate.trainer.mlp;
     for (size_t l = 0; l + 1 < a->depth;
          l++) /* the last output is logits in one, and the same memory later */
-        look(both, l, "output", a->layer[l].output, b->layer[l].output, b->stored, rows);
+        look(both, l, "output", a->layer[l].output, b->layer[l].output, b->activation_dtype, rows);
     for (size_t l = a->depth; l-- > 0;) {
         const struct mlp_layer *x = &a->layer[l], *y = &b->layer[l];
-        look(both, l, "output gradient", x->grad, y->grad, b->stored, rows);
+        look(both, l, "output gradient", x->grad, y->grad, b->activation_dtype, rows);
         look(both, l, "weight gradient", x->weight_grad, y->weight_grad, b->dtype, x->in);
         look(both, l, "bias gradient", x->bias_grad, y->bias_grad, b->dtype, 1);
     }

@@ -81,7 +81,7 @@ static char *recipe_text(const struct config *config) {
 
 enum status checkpoint_save(const char *path, struct mlp *mlp, const struct config *config,
                             const struct train_state *state) {
-    const size_t arenas = state ? mlp->kept_count : 0;
+    const size_t arenas = state ? mlp->state_count : 0;
     const size_t parameters = 2 * mlp->depth, count = (1 + arenas) * parameters;
     struct state_text text;
     char *recipe = recipe_text(config);
@@ -94,7 +94,7 @@ enum status checkpoint_save(const char *path, struct mlp *mlp, const struct conf
     enum status status = recipe && tensors ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
     if (!status) status = collect(mlp, mlp->parameters, "", tensors);
     for (size_t i = 0; i < arenas && !status; i++)
-        status = collect(mlp, mlp->kept[i].memory, mlp->kept[i].prefix, tensors + (1 + i) * parameters);
+        status = collect(mlp, mlp->state[i].memory, mlp->state[i].prefix, tensors + (1 + i) * parameters);
     if (!status) status = safetensors_write(path, tensors, count, metadata, entries);
     for (size_t i = 0; tensors && i < count; i++) free((void *)tensors[i].data);
     free(tensors);
@@ -184,27 +184,27 @@ static enum status restore_arena(const struct checkpoint *checkpoint, struct mlp
     return status;
 }
 
-/* One of the arenas that the network keeps. */
-static enum status restore_kept(const struct checkpoint *checkpoint, struct mlp *mlp,
-                                const struct mlp_kept *kept, struct train_state *state) {
+/* One state arena of the network. */
+static enum status restore_state(const struct checkpoint *checkpoint, struct mlp *mlp,
+                                 const struct mlp_state *arena, struct train_state *state) {
     char what[300];
-    snprintf(what, sizeof what, "%slayers.0.weight", kept->prefix);
+    snprintf(what, sizeof what, "%slayers.0.weight", arena->prefix);
     if (safetensors_find(&checkpoint->file, what))
-        return restore_arena(checkpoint, mlp, kept->prefix, kept->memory);
-    switch (kept->absent) {
-    case ABSENT_IS_THE_WEIGHTS:
-        return restore_arena(checkpoint, mlp, "", kept->memory);
-    case ABSENT_IS_NOTHING:
+        return restore_arena(checkpoint, mlp, arena->prefix, arena->memory);
+    switch (arena->missing) {
+    case MISSING_COPIES_WEIGHTS:
+        return restore_arena(checkpoint, mlp, "", arena->memory);
+    case MISSING_IS_EMPTY:
         state->best = (struct best_epoch){0};
         return STATUS_OK;
-    case ABSENT_IS_AN_ERROR:
+    case MISSING_IS_AN_ERROR:
         break;
     }
     snprintf(
         what, sizeof what,
         "was trained with another optimizer or without momentum, and has no %slayers.N to go on with: use "
         "its --optimizer and --momentum",
-        kept->prefix);
+        arena->prefix);
     return checkpoint_bad(checkpoint, what);
 }
 
@@ -222,8 +222,8 @@ enum status checkpoint_restore(const struct checkpoint *checkpoint, struct mlp *
     if (!status && state) status = checkpoint_state_read(checkpoint, state);
     if (status || !state) return status;
     if (state->epoch == 0 && state->step == 0) return STATUS_OK; /* all of it starts at zero */
-    for (size_t i = 0; i < mlp->kept_count && !status; i++)
-        status = restore_kept(checkpoint, mlp, &mlp->kept[i], state);
+    for (size_t i = 0; i < mlp->state_count && !status; i++)
+        status = restore_state(checkpoint, mlp, &mlp->state[i], state);
     return status;
 }
 

@@ -34,7 +34,7 @@ enum status diagnose_divergence(struct trainer *trainer) {
         const struct mlp_layer *at = &mlp->layer[l];
         const bool weights = device_finite(trainer, mlp->dtype, at->weight, at->in * at->ld) &&
                              device_finite(trainer, mlp->dtype, at->bias, at->out);
-        if (weights && device_finite(trainer, mlp->stored, at->output, rows * at->ld)) continue;
+        if (weights && device_finite(trainer, mlp->activation_dtype, at->output, rows * at->ld)) continue;
         snprintf(layer, sizeof layer, "layer %zu (%zu to %zu), whose %s", l + 1, at->in, at->out,
                  weights ? "weights are finite but whose output is not" : "weights are not finite any more");
         break;

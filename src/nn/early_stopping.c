@@ -4,9 +4,9 @@ enum status early_stopping_open(struct early_stopping *stopping, struct mlp *mlp
                                 const struct optimizer *optimizer, int64_t patience) {
     *stopping = (struct early_stopping){.patience = patience};
     if (!patience) return STATUS_OK;
-    const enum status status = mlp_keep(mlp, "best.", ABSENT_IS_NOTHING, &stopping->best);
+    const enum status status = mlp_add_state(mlp, "best.", MISSING_IS_EMPTY, &stopping->best);
     if (status || !optimizer->average) return status;
-    return mlp_keep(mlp, "best.ema.", ABSENT_IS_NOTHING, &stopping->average);
+    return mlp_add_state(mlp, "best.ema.", MISSING_IS_EMPTY, &stopping->average);
 }
 
 static void copy(const struct mlp *mlp, void *to, const void *from) {

@@ -14,7 +14,7 @@ struct early_stopping {
         *average; /* arenas of the network: the best weights and the average that belongs to them, or NULL */
 };
 
-/* The arenas become the network's (mlp_keep). */
+/* The arenas become the network's (mlp_add_state). */
 enum status early_stopping_open(struct early_stopping *stopping, struct mlp *mlp,
                                 const struct optimizer *optimizer, int64_t patience);
 

@@ -8,7 +8,7 @@
 
 enum { ALIGNMENT = 64 };
 
-/* Hands out pieces of an arena; with base NULL it only measures. */
+/* A bump allocator. With base NULL it only counts bytes. */
 struct arena {
     char *base;
     size_t used;
@@ -38,14 +38,14 @@ static void lay_out_parameters(struct mlp *mlp, struct arena *values, struct are
     }
 }
 
-/* Where the output of a hidden layer has dropout. Relu's may be overwritten: its derivative is 0 where it was
-   dropped, and that of what stays is the same; the way back is then nothing but the scale. */
+/* ReLU outputs are dropped in place: a dropped unit is 0, and so is its derivative. The backward pass then
+   only scales. */
 static bool drops_in_place(const struct mlp *mlp, size_t l) {
     return mlp->hidden_dropout == 0 || l + 1 == mlp->depth || mlp->layer[l].activation == ACTIVATION_RELU;
 }
 
 static void lay_out_activations(struct mlp *mlp, struct arena *arena) {
-    const size_t size = dtype_size(mlp->stored), rows = mlp->capacity;
+    const size_t size = dtype_size(mlp->activation_dtype), rows = mlp->capacity;
     mlp->input = mlp->dropped_input = arena_take(arena, rows, mlp->layer[0].in, size);
     if (mlp->adversarial > 0) mlp->input_grad = arena_take(arena, rows, mlp->layer[0].in, size);
     if (mlp->adversarial > 0 && mlp->input_dropout > 0) mlp->dropped_input = mlp->input_grad;
@@ -60,12 +60,12 @@ static void lay_out_activations(struct mlp *mlp, struct arena *arena) {
     }
 }
 
-/* Where GEMM finds a weight matrix: the same element of the operands. */
-static const void *operand_of(const struct mlp *mlp, const void *weight) {
+/* The same element of the low-precision copy, if there is one. */
+static const void *gemm_weight_of(const struct mlp *mlp, const void *weight) {
     const size_t bytes = (size_t)((const char *)weight - (const char *)mlp->parameters);
-    return mlp->operands
-               ? (const char *)mlp->operands + bytes / dtype_size(mlp->dtype) * dtype_size(mlp->stored)
-               : weight;
+    return mlp->low_precision ? (const char *)mlp->low_precision +
+                                    bytes / dtype_size(mlp->dtype) * dtype_size(mlp->activation_dtype)
+                              : weight;
 }
 
 static enum status allocate(struct mlp *mlp) {
@@ -82,47 +82,50 @@ static enum status allocate(struct mlp *mlp) {
     activations.base = mlp->activations =
         gradients.base ? device->driver->alloc(device, activations.used) : NULL;
     mlp->parameter_elements = values.used / dtype_size(mlp->dtype);
-    const size_t operand_bytes =
-        mlp->stored == mlp->dtype ? 0 : mlp->parameter_elements * dtype_size(mlp->stored);
-    if (activations.base && operand_bytes) mlp->operands = device->driver->alloc(device, operand_bytes);
-    if (!activations.base || (operand_bytes && !mlp->operands))
+    const size_t low_precision_bytes =
+        mlp->activation_dtype == mlp->dtype ? 0 : mlp->parameter_elements * dtype_size(mlp->activation_dtype);
+    if (activations.base && low_precision_bytes)
+        mlp->low_precision = device->driver->alloc(device, low_precision_bytes);
+    if (!activations.base || (low_precision_bytes && !mlp->low_precision))
         return status_context(STATUS_FAILED,
                               "the network needs %s for weights and gradients and %s for activations",
-                              text_bytes((double)(values.used + gradients.used + operand_bytes)).text,
+                              text_bytes((double)(values.used + gradients.used + low_precision_bytes)).text,
                               text_bytes((double)activations.used).text);
     values.used = gradients.used = activations.used = 0;
     lay_out_parameters(mlp, &values, &gradients);
     lay_out_activations(mlp, &activations);
-    for (size_t l = 0; l < mlp->depth; l++) mlp->layer[l].operand = operand_of(mlp, mlp->layer[l].weight);
+    for (size_t l = 0; l < mlp->depth; l++)
+        mlp->layer[l].gemm_weight = gemm_weight_of(mlp, mlp->layer[l].weight);
     return STATUS_OK;
 }
 
-/* The width of layer l in memory: in mixed precision what the device likes rows to be. Padding is zero and
-   stays so: no bias, no weights on either side, and 0 is the activation of 0 (not so of a sigmoid). There is
-   none in the logits, nor with dropout, which counts elements without it. */
+/* The width of layer l in memory: in mixed precision a multiple of what the device prefers. Padding stays
+   zero, because its weights and biases are zero and act(0) = 0 (not so for sigmoid). The logits have no
+   padding, nor have layers with dropout, whose random numbers are indexed by element. */
 static size_t padded_width(const struct mlp *mlp, size_t l) {
     const struct mlp_layer *layer = &mlp->layer[l];
-    const size_t size = dtype_size(mlp->stored), bytes = mlp->compute->device.driver->row_bytes,
+    const size_t size = dtype_size(mlp->activation_dtype), bytes = mlp->compute->device.driver->row_bytes,
                  step = bytes > size ? bytes / size : 1;
-    if (mlp->stored == mlp->dtype || l + 1 == mlp->depth || layer->activation == ACTIVATION_SIGMOID ||
-        mlp->hidden_dropout > 0)
+    if (mlp->activation_dtype == mlp->dtype || l + 1 == mlp->depth ||
+        layer->activation == ACTIVATION_SIGMOID || mlp->hidden_dropout > 0)
         return layer->out;
     return (layer->out + step - 1) / step * step;
 }
 
-/* The network without its memory. */
-static struct mlp described(struct compute *compute, const struct config *config, size_t capacity) {
-    struct mlp mlp = {
-        .compute = compute,
-        .dtype = (enum gemm_dtype)config->dtype,
-        .stored = compute->precision == GEMM_MIXED_BF16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype,
-        .depth = config->layers.count - 1,
-        .capacity = capacity,
-        .input_dropout = config->input_dropout,
-        .hidden_dropout = config->dropout,
-        .seed = (uint64_t)config->seed,
-        .adversarial = config->adversarial * input_width((enum input_range)config->input_range)};
-    mlp.ops = compute->device.driver->ops(&compute->device, mlp.stored);
+/* Shapes, dtypes and rates; no memory. */
+static struct mlp describe(struct compute *compute, const struct config *config, size_t capacity) {
+    struct mlp mlp = {.compute = compute,
+                      .dtype = (enum gemm_dtype)config->dtype,
+                      .activation_dtype =
+                          compute->precision == GEMM_MIXED_BF16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype,
+                      .depth = config->layers.count - 1,
+                      .capacity = capacity,
+                      .input_dropout = config->input_dropout,
+                      .hidden_dropout = config->dropout,
+                      .seed = (uint64_t)config->seed,
+                      .adversarial =
+                          config->adversarial * input_width((enum input_range)config->input_range)};
+    mlp.ops = compute->device.driver->ops(&compute->device, mlp.activation_dtype);
     for (size_t l = 0; l < mlp.depth; l++) {
         mlp.layer[l].in = config->layers.width[l];
         mlp.layer[l].out = config->layers.width[l + 1];
@@ -133,14 +136,14 @@ static struct mlp described(struct compute *compute, const struct config *config
 }
 
 struct layer_list mlp_widths(struct compute *compute, const struct config *config) {
-    const struct mlp mlp = described(compute, config, 0);
+    const struct mlp mlp = describe(compute, config, 0);
     struct layer_list widths = config->layers;
     for (size_t l = 0; l < mlp.depth; l++) widths.width[l + 1] = mlp.layer[l].ld;
     return widths;
 }
 
 enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct config *config, size_t capacity) {
-    *mlp = described(compute, config, capacity);
+    *mlp = describe(compute, config, capacity);
     const enum status status = allocate(mlp);
     if (status) mlp_close(mlp);
     return status;
@@ -152,19 +155,19 @@ void mlp_close(struct mlp *mlp) {
     device->driver->free(device, mlp->parameters);
     device->driver->free(device, mlp->gradients);
     device->driver->free(device, mlp->activations);
-    device->driver->free(device, mlp->operands);
-    for (size_t i = 0; i < mlp->kept_count; i++) device->driver->free(device, mlp->kept[i].memory);
+    device->driver->free(device, mlp->low_precision);
+    for (size_t i = 0; i < mlp->state_count; i++) device->driver->free(device, mlp->state[i].memory);
     *mlp = (struct mlp){0};
 }
 
-enum status mlp_keep(struct mlp *mlp, const char *prefix, enum mlp_absent absent, void **memory) {
+enum status mlp_add_state(struct mlp *mlp, const char *prefix, enum mlp_missing missing, void **memory) {
     struct device *device = &mlp->compute->device;
     const size_t bytes = mlp->parameter_elements * dtype_size(mlp->dtype);
     *memory = device->driver->alloc(device, bytes);
     if (!*memory)
         return status_context(STATUS_FAILED, "%s for %sN, as much as the weights take",
                               text_bytes((double)bytes).text, prefix);
-    mlp->kept[mlp->kept_count++] = (struct mlp_kept){prefix, *memory, absent};
+    mlp->state[mlp->state_count++] = (struct mlp_state){prefix, *memory, missing};
     return STATUS_OK;
 }
 
@@ -175,7 +178,7 @@ struct mlp mlp_with_parameters(const struct mlp *mlp, void *parameters) {
         struct mlp_layer *layer = &other.layer[l];
         layer->weight = mlp_counterpart(mlp, layer->weight, parameters);
         layer->bias = mlp_counterpart(mlp, layer->bias, parameters);
-        layer->operand = operand_of(&other, layer->weight);
+        layer->gemm_weight = gemm_weight_of(&other, layer->weight);
     }
     return other;
 }
@@ -191,7 +194,7 @@ void *mlp_counterpart(const struct mlp *mlp, const void *tensor, void *arena) {
 }
 
 void mlp_parameters_changed(struct mlp *mlp) {
-    if (mlp->operands)
+    if (mlp->low_precision)
         mlp->ops->round(mlp->compute->device.ops_context, mlp->parameter_elements, mlp->parameters,
-                        mlp->operands);
+                        mlp->low_precision);
 }

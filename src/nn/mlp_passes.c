@@ -1,5 +1,4 @@
-/* Forward, backward and the attack of adversarial training: which product and which op on what, in which
-   order. */
+/* Forward pass, backward pass and the attack of adversarial training: the order of GEMMs and ops. */
 #include "kernels/dropout.h"
 #include "src/nn/mlp.h"
 
@@ -8,7 +7,7 @@ static const void *layer_input(const struct mlp *mlp, size_t l, bool training) {
     return training ? mlp->layer[l - 1].dropped : mlp->layer[l - 1].output;
 }
 
-/* Dropout of what goes into layer l, or of its gradient. */
+/* Dropout of the input of layer l, or of its gradient. */
 static void drop(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step, const void *in,
                  void *out) {
     struct device *device = &mlp->compute->device;
@@ -21,11 +20,11 @@ static void drop(struct mlp *mlp, size_t l, size_t rows, const struct step_scala
     device_lap(device, PART_ELEMENTWISE);
 }
 
-/* Of layer l: NN is X W, TN is X^T dZ, NT is dZ W^T; padding is multiplied too. */
-static struct gemm_call product(const struct mlp *mlp, size_t l, enum gemm_op op, size_t rows, const void *a,
-                                const void *b, void *c) {
+/* A GEMM of layer l: NN is X W, TN is X^T dZ, NT is dZ W^T. It covers the padding, too. */
+static struct gemm_call layer_gemm(const struct mlp *mlp, size_t l, enum gemm_op op, size_t rows,
+                                   const void *a, const void *b, void *c) {
     const size_t in = mlp_input_ld(mlp, l), out = mlp->layer[l].ld;
-    return (struct gemm_call){.dtype = mlp->stored,
+    return (struct gemm_call){.dtype = mlp->activation_dtype,
                               .op = op,
                               .m = op == GEMM_TN ? in : rows,
                               .n = op == GEMM_NT ? in : out,
@@ -42,8 +41,8 @@ static struct gemm_call product(const struct mlp *mlp, size_t l, enum gemm_op op
                               .ldc = op == GEMM_NT ? in : out};
 }
 
-/* A product of layer l, timed. */
-static enum status multiply(struct mlp *mlp, size_t l, const struct gemm_call *call) {
+/* Runs a GEMM of layer l and records its time. */
+static enum status run_gemm(struct mlp *mlp, size_t l, const struct gemm_call *call) {
     static const enum profile_part part[] = {
         [GEMM_NN] = PART_GEMM_NN, [GEMM_TN] = PART_GEMM_TN, [GEMM_NT] = PART_GEMM_NT};
     const enum status status = compute_gemm(mlp->compute, call);
@@ -60,13 +59,13 @@ static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows, bool tr
                                            .activation = layer->activation,
                                            .pre = layer->pre == layer->output ? NULL : layer->pre};
     struct gemm_call call =
-        product(mlp, l, GEMM_NN, rows, layer_input(mlp, l, training), layer->operand, layer->output);
+        layer_gemm(mlp, l, GEMM_NN, rows, layer_input(mlp, l, training), layer->gemm_weight, layer->output);
     call.epilogue = &epilogue;
-    if (compute_fuses(mlp->compute, &call)) return multiply(mlp, l, &call);
+    if (compute_fuses(mlp->compute, &call)) return run_gemm(mlp, l, &call);
 
     call.epilogue = NULL;
     call.c = layer->pre;
-    const enum status status = multiply(mlp, l, &call);
+    const enum status status = run_gemm(mlp, l, &call);
     if (status) return status;
     mlp->ops->bias_activation(device->ops_context, rows, layer->ld, layer->activation, layer->bias,
                               layer->pre, layer->output);
@@ -87,63 +86,63 @@ enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars 
     return status;
 }
 
-/* From dL/dY of layer l to dL/dZ and the gradient of its bias. */
-static void activation_backward(struct mlp *mlp, size_t l, size_t rows, double keep) {
+/* dL/dZ of layer l from dL/dY, in place, and its bias gradient. */
+static void activation_backward(struct mlp *mlp, size_t l, size_t rows, double beta) {
     const struct mlp_layer *layer = &mlp->layer[l];
     mlp->ops->bias_activation_backward(mlp->compute->device.ops_context, rows, layer->ld, layer->activation,
-                                       layer->pre, layer->output, layer->grad, keep, layer->bias_grad);
+                                       layer->pre, layer->output, layer->grad, beta, layer->bias_grad);
     device_lap(&mlp->compute->device, PART_ELEMENTWISE);
 }
 
-/* The gradients of layer l from dL/dZ of its output, and dL/dZ of the layer below. */
+/* The weight gradient of layer l from dL/dZ, and dL/dZ of the layer below. */
 static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step,
-                                  double keep) {
+                                  double beta) {
     const struct mlp_layer *layer = &mlp->layer[l];
     struct gemm_call call =
-        product(mlp, l, GEMM_TN, rows, layer_input(mlp, l, step != NULL), layer->grad, layer->weight_grad);
-    call.c_f32 = mlp->stored == GEMM_BF16;
-    call.alpha = 1 - keep;
-    call.beta = keep;
-    enum status status = multiply(mlp, l, &call);
-    if (status || l == 0) return status; /* below the first layer only mlp_attack wants a gradient */
+        layer_gemm(mlp, l, GEMM_TN, rows, layer_input(mlp, l, step != NULL), layer->grad, layer->weight_grad);
+    call.c_f32 = mlp->activation_dtype == GEMM_BF16;
+    call.alpha = 1 - beta;
+    call.beta = beta;
+    enum status status = run_gemm(mlp, l, &call);
+    if (status || l == 0) return status; /* only mlp_attack needs the input gradient of layer 0 */
 
     const struct mlp_layer *below = &mlp->layer[l - 1];
     const struct gemm_backward backward = {.activation = below->activation,
                                            .pre = below->pre,
                                            .output = below->output,
                                            .bias_grad = below->bias_grad};
-    call = product(mlp, l, GEMM_NT, rows, layer->grad, layer->operand, below->grad);
-    const bool masks = step && below->dropped != below->output;
-    if (step && mlp->hidden_dropout > 0 && !masks) call.alpha = dropout_scale(mlp->hidden_dropout);
+    call = layer_gemm(mlp, l, GEMM_NT, rows, layer->grad, layer->gemm_weight, below->grad);
+    const bool masked = step && below->dropped != below->output;
+    if (step && mlp->hidden_dropout > 0 && !masked) call.alpha = dropout_scale(mlp->hidden_dropout);
     call.backward = &backward;
-    if (!masks && keep == 0 && compute_fuses(mlp->compute, &call)) return multiply(mlp, l, &call);
+    if (!masked && beta == 0 && compute_fuses(mlp->compute, &call)) return run_gemm(mlp, l, &call);
 
     call.backward = NULL;
-    status = multiply(mlp, l, &call);
+    status = run_gemm(mlp, l, &call);
     if (status) return status;
-    if (masks) drop(mlp, l, rows, step, below->grad, below->grad);
-    activation_backward(mlp, l - 1, rows, keep);
+    if (masked) drop(mlp, l, rows, step, below->grad, below->grad);
+    activation_backward(mlp, l - 1, rows, beta);
     return STATUS_OK;
 }
 
-enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step, double keep) {
+enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step, double beta) {
     enum status status = STATUS_OK;
     device_range_begin(&mlp->compute->device, "backward");
-    activation_backward(mlp, mlp->depth - 1, rows, keep);
-    for (size_t l = mlp->depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows, step, keep);
+    activation_backward(mlp, mlp->depth - 1, rows, beta);
+    for (size_t l = mlp->depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows, step, beta);
     device_range_end(&mlp->compute->device);
     return status;
 }
 
-/* The gradient may lie where dropped_input does, which is read for the last time by the pass before; it needs
-   no mask of input dropout, since the next pass drops the same pixels again, wherever they are. */
+/* input_grad may overwrite dropped_input, whose last reader was mlp_backward. No dropout mask is applied to
+   it: the next pass drops the same pixels again. */
 enum status mlp_attack(struct mlp *mlp, size_t rows) {
     struct device *device = &mlp->compute->device;
     const struct mlp_layer *layer = &mlp->layer[0];
     const struct gemm_call call =
-        product(mlp, 0, GEMM_NT, rows, layer->grad, layer->operand, mlp->input_grad);
+        layer_gemm(mlp, 0, GEMM_NT, rows, layer->grad, layer->gemm_weight, mlp->input_grad);
     device_range_begin(device, "attack");
-    const enum status status = multiply(mlp, 0, &call);
+    const enum status status = run_gemm(mlp, 0, &call);
     if (!status)
         mlp->ops->sign_step(device->ops_context, rows * layer->in, mlp->adversarial, mlp->input_grad,
                             mlp->input);

@@ -12,7 +12,7 @@ enum status optimizer_open(struct optimizer *optimizer, struct mlp *mlp, const s
                                                .epsilon = config->epsilon,
                                                .weights = mlp->parameters,
                                                .grad = mlp->gradients,
-                                               .rounded = mlp->operands},
+                                               .rounded = mlp->low_precision},
                                     .clip_norm = config->clip_norm,
                                     .max_norm = config->max_norm};
     struct device *device = &mlp->compute->device;
@@ -23,13 +23,14 @@ enum status optimizer_open(struct optimizer *optimizer, struct mlp *mlp, const s
         if (!optimizer->clip) return STATUS_FAILED;
     }
     if (update->method != UPDATE_SGD) {
-        status = mlp_keep(mlp, "optimizer.exp_avg.", ABSENT_IS_AN_ERROR, &update->moment1);
-        if (!status) status = mlp_keep(mlp, "optimizer.exp_avg_sq.", ABSENT_IS_AN_ERROR, &update->moment2);
+        status = mlp_add_state(mlp, "optimizer.exp_avg.", MISSING_IS_AN_ERROR, &update->moment1);
+        if (!status)
+            status = mlp_add_state(mlp, "optimizer.exp_avg_sq.", MISSING_IS_AN_ERROR, &update->moment2);
     } else if (update->momentum > 0) {
-        status = mlp_keep(mlp, "optimizer.velocity.", ABSENT_IS_AN_ERROR, &update->moment1);
+        status = mlp_add_state(mlp, "optimizer.velocity.", MISSING_IS_AN_ERROR, &update->moment1);
     }
     if (!status && config->ema_decay > 0)
-        status = mlp_keep(mlp, "ema.", ABSENT_IS_THE_WEIGHTS, &optimizer->average);
+        status = mlp_add_state(mlp, "ema.", MISSING_COPIES_WEIGHTS, &optimizer->average);
     update->average = optimizer->average;
     if (optimizer->max_norm > 0) {
         optimizer->afterwards = (struct update){

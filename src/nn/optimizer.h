@@ -12,7 +12,7 @@ struct optimizer {
     void *average; /* the moving average of the weights; NULL: none. What it keeps is the network's */
 };
 
-/* What the rule keeps, and the average, become arenas of the network (mlp_keep). */
+/* What the rule keeps, and the average, become arenas of the network (mlp_add_state). */
 enum status optimizer_open(struct optimizer *optimizer, struct mlp *mlp, const struct config *config);
 void optimizer_close(struct optimizer *optimizer, struct mlp *mlp);
 

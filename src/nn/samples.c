@@ -48,7 +48,7 @@ void samples_close(struct samples *samples, struct device *device) {
 }
 
 static double logit(const struct mlp *mlp, const void *logits, size_t index) {
-    return dtype_get(mlp->stored, logits, index);
+    return dtype_get(mlp->activation_dtype, logits, index);
 }
 
 /* The first largest logit of a row, its softmax probability, and the logarithms of all; `image` is that of
@@ -92,7 +92,7 @@ static enum status evaluate_all(const struct samples *samples, struct mlp *mlp, 
         if (status) return status;
         if (!predictions) continue;
         device->driver->download(device, logits, mlp_last(mlp)->output,
-                                 rows * classes * dtype_size(mlp->stored));
+                                 rows * classes * dtype_size(mlp->activation_dtype));
         for (size_t r = 0; r < rows; r++) predict_row(mlp, logits, r, classes, first + r, predictions);
     }
     return device->driver->synchronize(device);
@@ -104,7 +104,7 @@ enum status samples_evaluate(const struct samples *samples, struct mlp *mlp, str
     const struct device_driver *driver = device->driver;
     void *logits = NULL;
     if (predictions) {
-        logits = malloc(mlp->capacity * mlp_last(mlp)->out * dtype_size(mlp->stored));
+        logits = malloc(mlp->capacity * mlp_last(mlp)->out * dtype_size(mlp->activation_dtype));
         if (!logits) return status_set(STATUS_FAILED, "out of memory");
     }
     driver->synchronize(device); /* what was issued before is not evaluation */
