@@ -4,21 +4,21 @@
 #   data/fetch.sh [DIRECTORY]      default: the folder "mnist" next to this script
 #   MIRRORS="URL URL" data/fetch.sh
 #
-# A file under its final name is complete, and its SHA-256 is right. What an interrupted download left is
-# kept in FILE.part, and the next run goes on from there. Files that are there already are left as they are,
-# compressed or not (train-images-idx3-ubyte, train-images.idx3-ubyte, with or without .gz).
+# A file under its final name is complete, and its SHA-256 is right. An interrupted download stays in FILE.part,
+# and the next run resumes it. Existing files are not touched, compressed or not (train-images-idx3-ubyte,
+# train-images.idx3-ubyte, with or without .gz).
 #
-# MIRRORS replaces the list of places to download from: addresses of folders, separated by spaces, tried
-# in order. Needs curl or wget, and sha256sum, shasum or openssl. Proxies are those of curl or wget.
-# Exit status: 0 when all four files are there, else 1.
+# MIRRORS replaces the list of mirrors: URLs of folders, separated by spaces, tried in order. Needs curl or wget,
+# and sha256sum, shasum or openssl. Proxies are those of curl or wget.
+# Exit status: 0 if all four files exist, else 1.
 
 set -uf
 
 mirrors=${MIRRORS:-"https://storage.googleapis.com/cvdf-datasets/mnist/
     https://ossci-datasets.s3.amazonaws.com/mnist/
     https://raw.githubusercontent.com/fgnt/mnist/master/"}
-connect_timeout=10 # seconds: a machine without network should know soon
-stall_timeout=20   # seconds without a byte
+connect_timeout=10 # seconds: a machine without network should fail soon
+stall_timeout=20   # seconds without data
 
 complain() {
     printf 'fetch.sh: %s\n' "$*" >&2
@@ -47,7 +47,7 @@ sha256_of() {
     fi
 }
 
-# download URL FILE: appends to FILE what it lacks; the status is that of curl or wget.
+# download URL FILE: resumes FILE. Returns the status of curl or wget.
 download() {
     if have curl; then
         if [ -t 2 ]; then progress=--progress-bar; else progress=--silent; fi
@@ -58,12 +58,12 @@ download() {
     fi
 }
 
-# is_answer STATUS: the server was there, and said no. Only curl and GNU wget tell that from a dead network.
+# is_answer STATUS: true if the server replied with an error. Only curl and GNU wget can tell that from no network.
 is_answer() {
     if have curl; then [ "$1" -eq 22 ]; else [ "$1" -eq 8 ]; fi
 }
 
-# A mirror out of reach is not asked again for the next file: that would be one more timeout each.
+# Removes an unreachable mirror from the list, so that the next file does not wait for its timeout.
 drop_mirror() {
     kept=
     for candidate in $mirrors; do
@@ -73,14 +73,14 @@ drop_mirror() {
 }
 
 explain_wrong_sum() {
-    complain "$url: wrong SHA-256 ($(size_of "$part") bytes where $bytes were expected); thrown away"
+    complain "$url: wrong SHA-256 ($(size_of "$part") bytes, expected $bytes); file deleted"
     if [ "$(dd if="$part" bs=1 count=1 2>/dev/null | tr -d '\0')" = '<' ]; then
-        complain "  it looks like an HTML page: a proxy or a login page may answer in place of the mirror"
+        complain "  it looks like an HTML page, perhaps from a proxy or a login page"
     fi
 }
 
-# Gets $name from $mirror by way of $part. A wrong sum after a resumed download may be the fault of the first
-# piece, so the same mirror is then asked once more, from scratch.
+# Downloads $name from $mirror to $part, checks it and renames it. If a resumed download has a wrong sum, its first part
+# may be wrong, so the same mirror is tried once more from the beginning.
 fetch_from_mirror() {
     url=${mirror%/}/$name
     while :; do
@@ -115,7 +115,7 @@ fetch() {
     dotted=$(echo "$1" | sed 's/-idx/.idx/')
     for spelling in "$1" "$1.gz" "$dotted" "$dotted.gz"; do
         if [ -s "$directory/$spelling" ]; then
-            echo "$directory/$spelling: is there already"
+            echo "$directory/$spelling: exists already"
             return 0
         fi
     done
@@ -125,7 +125,7 @@ fetch() {
             return 0
         fi
     done
-    complain "$name: no mirror gave it"
+    complain "$name: no mirror has it"
     return 1
 }
 
@@ -138,7 +138,7 @@ case ${1-} in
 esac
 [ $# -le 1 ] || usage_error
 if ! have curl && ! have wget; then
-    complain "neither curl nor wget is here; install one of them"
+    complain "neither curl nor wget is installed; install one of them"
     exit 1
 fi
 if ! have sha256sum && ! have shasum && ! have openssl; then
@@ -147,10 +147,10 @@ if ! have sha256sum && ! have shasum && ! have openssl; then
 fi
 directory=${1:-$(dirname -- "$0")/mnist}
 if ! mkdir -p -- "$directory" || ! [ -w "$directory" ]; then
-    complain "cannot write to $directory; give another directory: fetch.sh DIRECTORY"
+    complain "cannot write to $directory; name another directory: fetch.sh DIRECTORY"
     exit 1
 fi
-trap 'complain "interrupted; run it again to go on"; exit 1' HUP INT TERM
+trap 'complain "interrupted; run it again to resume"; exit 1' HUP INT TERM
 
 missing=0
 while read -r file size checksum; do
@@ -163,8 +163,8 @@ t10k-labels-idx1-ubyte 4542 f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb2
 END
 if [ "$missing" -gt 0 ]; then
     complain "$missing of 4 files are missing in $directory. Check the network or proxy and run this again"
-    complain "(it goes on where it stopped), name another source in MIRRORS, or put the files there by hand."
-        complain "Without them, --data synthetic trains on generated digits."
-    rmdir "$directory" 2>/dev/null # nothing was left behind, so there is no folder either
+    complain "(it resumes), name another source in MIRRORS, or copy the files there by hand."
+    complain "Without them, --data synthetic trains on generated digits."
+    rmdir "$directory" 2>/dev/null # only if it is empty
     exit 1
 fi

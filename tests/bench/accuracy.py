@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The accuracy table of README.md as Markdown: published results and ours, in images wrong of the 10,000 of MNIST's test set.
+"""The accuracy table of docs/results.md as Markdown: published results and ours, in images wrong of the 10,000 of MNIST's test set.
 
-    tests/bench/accuracy.py GPU_LOGS CPU_LOGS > docs/figures/accuracy.md
+    tests/bench/accuracy.py GPU_LOGS CPU_LOGS > docs/figures/tables/accuracy-all.md
 
 Reads what `figures.sh measure LOGS record ciresan-2010 cpu-evening` wrote; a row whose log is not there is left out.
 """
@@ -113,20 +113,20 @@ def ours(folders):
             break
 
 
-def main():
-    if len(sys.argv) != 3:
-        raise SystemExit(__doc__)
-    rows = list(ours(sys.argv[1:]))
-    print("| images | what | network | wrong of 10,000 | training |")
-    print("|---|---|---|---|---|")
+def table(folders):
+    """The lines of the table."""
+    rows = list(ours(folders))
+    lines = ["| images | what | network | wrong of 10,000 | training |", "|---|---|---|---|---|"]
     for images, published in PUBLISHED.items():
-        table = [row for row in rows if row[0] == images]
+        group = [row for row in rows if row[0] == images]
         for what, network, (low, high), time in published:
             text = f"{low} ± {binomial(low):.1f}" if low == high else f"{low} to {high}"
-            table.append((images, low, (what, network, text, time)))
-        for _, _, row in sorted(table, key=lambda row: row[1]):
-            print("| " + " | ".join((images, *row)) + " |")
+            group.append((images, low, (what, network, text, time)))
+        lines += ["| " + " | ".join((images, *row)) + " |" for _, _, row in sorted(group, key=lambda row: row[1])]
+    return lines
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
+    print("\n".join(table(sys.argv[1:])))

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Measures every figure of README.md and of a report for this machine: called by `make figures`.
+# Measures every figure of README.md and docs/ and writes their tables: called by `make figures`.
 #
-#   tests/bench/figures.sh measure LOGS [NAME..]   writes the logs (JSON lines, and the transcripts as text) to the folder LOGS;
-#                                                  with names, those alone, and leaves the others as they are
-#   tests/bench/figures.sh write LOGS TAG          writes LOGS/report.html, and README.md between its markers <!-- NAME TAG -->
+#   tests/bench/figures.sh measure LOGS [NAME..]   writes the logs (JSON lines, and transcripts as text) to the folder LOGS;
+#                                                  with names, only those, and leaves the others unchanged
+#   tests/bench/figures.sh write LOGS TAG          writes LOGS/report.html, docs/figures/tables, and README.md and docs/ between
+#                                                  their markers <!-- NAME TAG -->
 #
-# TRAIN names the program (default ./train). MNIST must be in data/mnist (data/fetch.sh). Backends that cannot be used here are
-# left out, and the page says so. Leave the machine alone meanwhile: about ten minutes on two cores, 13 on a GPU.
-# The environment is used as it is: where the program says that OpenBLAS chose a slow core, set OPENBLAS_CORETYPE.
+# TRAIN names the program (default ./train). MNIST must be in data/mnist (data/fetch.sh). Backends that cannot run here are left
+# out, and the page says so. Run nothing else meanwhile: about ten minutes on two cores, 13 on a GPU.
+# The environment is used as it is: if the program says that OpenBLAS chose a slow core, set OPENBLAS_CORETYPE.
 set -euo pipefail
 
 train=${TRAIN:-./train}
 validation="--config configs/validation.cfg"
 high="--config configs/high-throughput.cfg"
-[ $# -ge 2 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
 logs=$2
 seeds=${SEEDS:-1 2 3 4 5}
 
@@ -27,7 +28,7 @@ transcript() {
     { echo "\$ ${OPENBLAS_CORETYPE:+OPENBLAS_CORETYPE=$OPENBLAS_CORETYPE }./train $*"; "$train" "$@"; } >"$logs/$name.txt"
 }
 
-# run NAME FLAGS...: the same with a log of that name
+# run NAME FLAGS...: the same, and a log of that name
 run() {
     local name=$1; shift
     wanted "$name" || return 0
@@ -35,7 +36,7 @@ run() {
     "$train" "$@" --log "$logs/$name.jsonl" >"$logs/$name.txt"
 }
 
-# spread NAME COMMAND: the table of lines "seed accuracy start end [seconds-of-training]", and what they are together
+# spread NAME COMMAND: a table of the lines "seed accuracy start end [seconds-of-training]", with mean and standard deviation
 spread() {
     awk -v command="for seed in $seeds; do time $2; done" '
         function line(name, unit, n, sum, squares) {
@@ -59,19 +60,19 @@ spread() {
         }' >"$logs/$1.txt"
 }
 
-# value LOG KEY: of its header, without the quotes
+# value LOG KEY: the value in the log's header, without quotes
 value() {
     sed -n "1s/.*\"$2\":\"*\([^\"]*[^\",]\)\"*[,}].*/\1/p" "$1" | sed 's/,.*//'
 }
 
-# origin LOG: what a table is of
+# origin LOG: commit, machine and data set of a table
 origin() {
     local gpu images
     gpu=$(value "$1" gpu) images=$(value "$1" train_images)
     echo "of commit $(value "$1" commit), ${gpu:-$(value "$1" cpu), $(value "$1" threads) threads}${images:+, $images training images}"
 }
 
-# fast NAME CONFIG [FLAGS..]: the whole process, from start to end, and training in it, on SEEDS (five); SEED in the flags is the seed
+# fast NAME CONFIG [FLAGS..]: seconds of the whole process and of its training, for each of SEEDS (five); SEED in the flags stands for the seed
 fast() {
     wanted "$1" || return 0
     echo "  $1"
@@ -86,7 +87,7 @@ fast() {
     rm "$log"
 }
 
-# views NAME FOLDER: the checkpoints of seeds in a folder, each asked about the image as it is and in 32 deformations
+# views NAME FOLDER: evaluates the checkpoint of each seed in a folder with 32 deformations of each image
 views() {
     echo "  $1"
     local seed start accuracy log
@@ -100,13 +101,13 @@ views() {
     rm "$log"
 }
 
-# cores: two, where there are two, and one
+# cores: 2 (if the machine has two) and 1
 cores() {
     [ "$(nproc)" -lt 2 ] || echo 2
     echo 1
 }
 
-# peers: NumPy and PyTorch beside ours, only where it is asked for by name: 15 minutes, and Python packages (PYTHON names the interpreter)
+# peers: NumPy and PyTorch in turn with ours, only by name: 15 minutes, and Python packages (PYTHON names the interpreter)
 peers() {
     [[ " ${names[*]} " == *" peers-epoch "* ]] || return 0
     local threads
@@ -117,7 +118,7 @@ peers() {
     done >"$logs/peers-epoch.txt"
 }
 
-# gemm_peers: CBLAS libraries beside ours, by name too: eight minutes. Their own benchmarks have warm operands, and so have these.
+# gemm_peers: CBLAS libraries in turn with ours, only by name: eight minutes. Operands are warm, as in those libraries' own benchmarks.
 gemm_peers() {
     [[ " ${names[*]} " == *" peers-gemm "* ]] || return 0
     local threads
@@ -127,14 +128,14 @@ gemm_peers() {
     done >"$logs/peers-gemm.txt"
 }
 
-# gpu_peers: PyTorch and JAX beside ours, by name too: four minutes
+# gpu_peers: PyTorch and JAX in turn with ours, only by name: four minutes
 gpu_peers() {
     [[ " ${names[*]} " == *" peers-gpu "* ]] || return 0
     echo "  peers-gpu"
     "${PYTHON:-python3}" tests/bench/gpu_peers.py --train "$train" --rounds "${ROUNDS:-2}" --epochs 7 --out "$logs/peers-gpu.log" >"$logs/peers-gpu.txt"
 }
 
-# ensembles: networks at once on a GPU, by name too
+# ensembles: concurrent networks on a GPU, only by name
 ensembles() {
     [[ " ${names[*]} " == *" ensembles "* ]] || return 0
     local count
@@ -144,8 +145,8 @@ ensembles() {
     done
 }
 
-# record: accuracy and not speed, by name too: five minutes on a GPU. The test set is read after a network's last epoch, by its committee, and
-# for the views.
+# record: accuracy, only by name: five minutes on a GPU. The test set is read after the last epoch of each network, by the committee, and with
+# test-time augmentation.
 record() {
     [[ " ${names[*]} " == *" record "* ]] || return 0
     local saved
@@ -160,13 +161,13 @@ record() {
     fast no-augmentation configs/no-augmentation.cfg
 }
 
-# evening: accuracy on two CPU cores, by name too: twelve minutes a seed
+# evening: accuracy on two CPU cores, only by name: twelve minutes per seed
 evening() {
     [[ " ${names[*]} " == *" cpu-evening "* ]] || return 0
     fast cpu-evening configs/cpu-evening.cfg
 }
 
-# ciresan: the recipe of 2010, by name too: eight minutes on a GPU
+# ciresan: the recipe of 2010, only by name: eight minutes on a GPU
 ciresan() {
     [[ " ${names[*]} " == *" ciresan-2010 "* ]] || return 0
     run ciresan-2010 --config configs/ciresan-2010.cfg
@@ -185,7 +186,7 @@ measure() {
     transcript transcript $validation ${gpu:+--backend cublas}
     if wanted training; then
         run training $validation ${gpu:+--backend cuda-tuned} --save "$model"
-        [ ${#names[@]} -eq 0 ] || names+=(evaluation) # goes with it
+        [ ${#names[@]} -eq 0 ] || names+=(evaluation) # it needs the checkpoint of this training
         run evaluation eval "$model" --misclassified 12
     fi
     fast fast configs/fast.cfg
@@ -201,7 +202,7 @@ measure() {
     if [ -n "$gpu" ]; then
         run compare-validation-host compare $validation --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas,openblas \
             --residency host --pin off,on --repeat 1
-        run compare-validation-eager compare $validation --backends cuda-tuned,cublas,openblas --engine eager --repeat 3
+        run compare-validation-engines compare $validation --backends cuda-tuned,cublas,openblas --engine eager,graph --repeat 3
         run compare-validation-f64 compare $validation --backends cuda-tuned,cublas,openblas --dtype f64
         run compare-validation-bf16 compare $validation --backends cuda-tuned,cublas --precision bf16,tf32
         run compare-high compare $high --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-order,cuda-tuned,cublas,tuned,openblas,openmp \
@@ -228,17 +229,21 @@ measure() {
 write() {
     local tag=$1
     [ -e "$logs/peers-epoch.txt" ] || echo 'not measured here: tests/bench/figures.sh measure LOGS peers-epoch' >"$logs/peers-epoch.txt"
-    # without .jsonl, so that a comparison comes before its variants
+    # sorted without .jsonl, so that a comparison precedes its variants
     mapfile -t files < <(cd "$logs" && ls -- *.jsonl | sed 's/\.jsonl$//' | LC_ALL=C sort)
     files=("${files[@]/#/$logs/}")
     "$train" report "${files[@]/%/.jsonl}" -o "$logs/report.html"
-    "$train" report "${files[@]/%/.jsonl}" --tables README.md --tag "$tag"
-    tests/bench/accuracy.py docs/figures/h100 docs/figures/cpu >docs/figures/accuracy.md
-    "$train" report "${files[@]/%/.jsonl}" --tables README.md --tag accuracy
+    tests/bench/accuracy.py docs/figures/h100 docs/figures/cpu >docs/figures/tables/accuracy-all.md
+    tests/bench/tables.py docs/figures/cpu docs/figures/h100 docs/figures/tables
+    "$train" report "${files[@]/%/.jsonl}" --tables docs/results.md --tag "$tag"
+    local page
+    for page in README.md docs/results.md docs/cpu-gemm.md; do
+        "$train" report "${files[@]/%/.jsonl}" --tables "$page" --tag tables
+    done
 }
 
 case $1 in
 measure) measure ;;
 write) write "${3:?TAG}" ;;
-*) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+*) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
