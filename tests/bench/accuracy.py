@@ -3,7 +3,7 @@
 
     tests/bench/accuracy.py GPU_LOGS CPU_LOGS > docs/figures/tables/accuracy-all.md
 
-Reads what `figures.sh measure LOGS record ciresan-2010 cpu-evening` wrote; a row whose log is not there is left out.
+Reads the logs of `figures.sh measure LOGS record ciresan-2010 cpu-evening`. A row without a log is left out.
 """
 import json
 import math
@@ -24,7 +24,7 @@ PUBLISHED = {
     ],
 }
 
-# log, images; the first folder that has it
+# log, images; the first folder with that log counts
 OURS = [
     ("committee-tta", "deformed"),
     ("committee", "deformed"),
@@ -52,12 +52,12 @@ def setting(config, key):
 
 
 def duration(seconds):
-    """As a person would say it."""
+    """In seconds or minutes."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} min"
 
 
 def of_seeds(path):
-    """A table of figures.sh: lines of seed, accuracy, '%', seconds of training (not of views), seconds of the process."""
+    """A table of figures.sh: lines of seed, accuracy, '%', seconds of training (if measured), seconds of the process."""
     rows, seconds = [], []
     with open(path, encoding="utf-8") as file:
         for line in file:
@@ -75,7 +75,7 @@ def of_seeds(path):
 
 
 def of_log(path):
-    """A log of train or eval: the last line that sums up."""
+    """The last summary line of a log of train or eval."""
     with open(path, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
     last = [line for line in lines if line["type"] in ("ensemble", "summary", "evaluation")][-1]
@@ -95,7 +95,7 @@ def read(folder, name):
 
 
 def ours(folders):
-    """(images, wrong, row) of every log that is there."""
+    """(images, wrong, row) of every log that exists."""
     for name, images in OURS:
         for folder, machine in zip(folders, ("H100", "two CPU cores")):
             result = read(folder, name)

@@ -1,12 +1,11 @@
-/* Any CBLAS library as a plug-in: so `./train bench gemm` verifies and times it just as it does our own
-   backends.
+/* Any CBLAS library as a plug-in, so that `./train bench gemm` verifies and times it like our own backends.
 
    Run        cc -O2 -shared -fPIC -I. tests/bench/cblas_peer.c -o cblas.so
-              CBLAS_LIBRARY=/usr/lib/x86_64-linux-gnu/blis-openmp/libblis.so.4 ./train bench gemm --backends
-              ./cblas.so
+              export CBLAS_LIBRARY=/usr/lib/x86_64-linux-gnu/blis-openmp/libblis.so.4
+              ./train bench gemm --backends ./cblas.so
 
-   Threads and core types are the library's own business: it reads them from the environment. Its integers
-   must be ints (LP64). tests/bench/cpu_peers.py sets all of it. */
+   The library reads its number of threads and its core type from the environment. Its integers must be ints
+   (LP64). tests/bench/cpu_peers.py sets all of it. */
 #define _GNU_SOURCE /* RTLD_DEEPBIND */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -14,7 +13,7 @@
 
 #include "kernels/gemm.h"
 
-enum { ROW_MAJOR = 101, AS_IT_IS = 111, TRANSPOSED = 112 }; /* of CBLAS */
+enum { ROW_MAJOR = 101, NOT_TRANSPOSED = 111, TRANSPOSED = 112 }; /* of CBLAS */
 
 typedef void sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
                    const float *b, int ldb, float beta, float *c, int ldc);
@@ -30,7 +29,7 @@ static struct {
     dgemm *f64;
 } library;
 
-/* The wheels of OpenBLAS have a prefix. */
+/* OpenBLAS's Python wheels prefix their symbols. */
 static void *find(const char *name) {
     char prefixed[64];
     snprintf(prefixed, sizeof prefixed, "scipy_%s", name);
@@ -38,8 +37,7 @@ static void *find(const char *name) {
     return found ? found : dlsym(library.handle, prefixed);
 }
 
-/* The program is linked with an OpenBLAS, whose symbols must not answer for the library's own: hence
-   RTLD_DEEPBIND. */
+/* RTLD_DEEPBIND: the program is linked with an OpenBLAS, and the library must use its own symbols instead. */
 static bool probe(char *why, size_t size) {
     const char *path = getenv("CBLAS_LIBRARY");
     library.handle = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND) : NULL;
@@ -54,7 +52,7 @@ static bool probe(char *why, size_t size) {
     return false;
 }
 
-/* What the library says that it uses; 1 if it does not say. */
+/* The number of threads that the library reports; 1 if it reports none. */
 static int threads_in_use(void) {
     static const char *const names[] = {"openblas_get_num_threads", "bli_thread_get_num_threads",
                                         "MKL_Get_Max_Threads"};
@@ -85,15 +83,15 @@ static bool supports(enum gemm_dtype dtype, enum gemm_op op) {
     return dtype != GEMM_BF16;
 }
 
-/* BLAS wants 1 or more, even for a matrix without columns. */
+/* BLAS requires at least 1, even for a matrix without columns. */
 static int leading(size_t ld) {
     return ld ? (int)ld : 1;
 }
 
 static enum gemm_status gemm(void *context, const struct gemm_call *call) {
     (void)context;
-    const int ta = gemm_transposes_a(call->op) ? TRANSPOSED : AS_IT_IS;
-    const int tb = gemm_transposes_b(call->op) ? TRANSPOSED : AS_IT_IS;
+    const int ta = gemm_transposes_a(call->op) ? TRANSPOSED : NOT_TRANSPOSED;
+    const int tb = gemm_transposes_b(call->op) ? TRANSPOSED : NOT_TRANSPOSED;
     const int m = (int)call->m, n = (int)call->n, k = (int)call->k;
     const int lda = leading(call->lda), ldb = leading(call->ldb), ldc = leading(call->ldc);
     if (call->dtype == GEMM_F32) {

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Other people's programs beside ours on this CPU, in turn, in one run. Needs ./train (make) and a C compiler.
+"""Times other programs in turn with ours on this CPU. Needs ./train (make) and a C compiler.
 
   cpu_peers.py gemm  [--threads N] [--out LOG.jsonl]    GFLOP/s of OpenBLAS, BLIS and ours, on squares and training shapes
   cpu_peers.py epoch [--threads N] [--out LOG.jsonl]    seconds of an epoch on MNIST: NumPy, PyTorch and ours
 
-Round by round, each contestant runs once, in a process of its own, and another one begins. Medians are over rounds, with the least
-and the most. A library that picks its core type by itself may pick a slow one: of those it has, the fastest on a square product is
-used, and named. Who cannot take part is left out, with the reason; nothing is installed. What to install:
+In each round every contestant runs once, in its own process; the order rotates from round to round. Medians, least and most are over
+rounds. A library may choose a slow core type by itself, so the fastest of its core types on a square product is used, and printed. A
+contestant that cannot run is left out, with the reason. Nothing is installed. To install:
   gemm     apt install libopenblas0-openmp libblis4-openmp; pip install scipy-openblas32; or --blas NAME=LIBRARY.so (CBLAS, LP64)
   epoch    pip install numpy torch (--python names the interpreter that has them); MNIST with data/fetch.sh
 On one core: taskset -c 1 tests/bench/cpu_peers.py gemm --threads 1
@@ -16,26 +16,26 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-CORE_TYPES = {  # what selects a library's core; None: it chooses
+CORE_TYPES = {  # the variable that selects a library's core type; None: the library chooses
     'OPENBLAS_CORETYPE': [None, 'SkylakeX', 'Cooperlake', 'SapphireRapids', 'Haswell'],
     'BLIS_ARCH_TYPE': [None, 'skx', 'haswell']}
-UNSET = {'OPENBLAS_L2_SIZE', *CORE_TYPES}  # an inherited value can halve a library
+UNSET = {'OPENBLAS_L2_SIZE', *CORE_TYPES}  # an inherited value can halve the speed of a library
 THREAD_COUNTS = ['OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'BLIS_NUM_THREADS', 'MKL_NUM_THREADS']
 TRIAL = ('f32', 'NN', 1024, 1024, 1024)
 TRAINING_PRODUCTS = [  # op, m, n, k
     ('NN', 128, 512, 784), ('NN', 128, 512, 512), ('NN', 128, 128, 784), ('NN', 128, 10, 512), ('NN', 8192, 10, 2048),
     ('TN', 784, 512, 128), ('TN', 512, 512, 128), ('TN', 784, 128, 128), ('TN', 512, 10, 128), ('TN', 2048, 10, 8192),
     ('NT', 128, 512, 512), ('NT', 128, 512, 10), ('NT', 8192, 2048, 10)]
-# Layers, batch, epochs timed, and how far from the others' a test accuracy may be: 24 large steps depend on the draw of the weights.
+# Layers, batch, epochs timed, and the largest difference of test accuracies: after 24 large steps it depends on the initial weights.
 TRAININGS = [('784-128-10', 128, 5, 0.01), ('784-512-512-10', 128, 3, 0.01), ('784-2048-2048-10', 8192, 2, 0.05)]
 
 
 class LeftOut(Exception):
-    """Why somebody cannot take part."""
+    """Why a contestant cannot run."""
 
 
 def call(command, env):
-    """What the command prints."""
+    """The output of the command."""
     try:
         done = subprocess.run([str(word) for word in command], env=env, cwd=ROOT, capture_output=True, text=True)
     except OSError as error:
@@ -47,7 +47,7 @@ def call(command, env):
 
 
 class Contestant:
-    """measure(args, env, item) returns {key: seconds} of one process; trial(args, env) a rate, to choose the core type by."""
+    """measure(args, env, item) returns {key: seconds} of one process; trial(args, env) returns a rate that chooses the core type."""
 
     def __init__(self, label, core_type=None, **facts):
         self.label, self.core_type, self.core = label, core_type, None
@@ -61,10 +61,10 @@ class Contestant:
 
     def choose_core(self, args):
         rates, failed = {}, None
-        for core in 2 * CORE_TYPES.get(self.core_type, []):  # twice, for whoever else was busy
+        for core in 2 * CORE_TYPES.get(self.core_type, []):  # twice, since other processes may disturb one trial
             try:
                 rates[core] = max(rates.get(core, 0), self.trial(args, self.environment(args, core)))
-            except LeftOut as reason:  # a core type that this processor is not
+            except LeftOut as reason:  # the processor lacks this core type
                 failed = reason
         if failed and not rates:
             raise failed
@@ -79,14 +79,14 @@ class Contestant:
 # --- gemm ---
 
 class Gemm(Contestant):
-    """`backend` is its name in the logs, `flag` what --backends gets, `library` what the plug-in calls."""
+    """`backend`: the name in the logs; `flag`: the value of --backends; `library`: the path for the plug-in."""
 
     def environment(self, args, core):
         return {**super().environment(args, core), 'CBLAS_LIBRARY': self.library}
 
     def bench(self, args, env, products, repeat):
         shapes, log = args.folder / 'shapes.jsonl', args.folder / 'log.jsonl'
-        # as a baseline that nothing is slower than: so `bench gemm` measures these products and no others
+        # `bench gemm` measures exactly the products of its baseline; 1e9 s, so that none is slower
         shapes.write_text(''.join(json.dumps({
             'type': 'gemm', 'backend': self.backend, 'threads': args.threads, 'precision': dtype, 'dtype': dtype, 'op': op,
             'm': m, 'n': n, 'k': k, 'operands': args.operands, 'median_seconds': 1e9}) + '\n' for dtype, op, m, n, k in products))
@@ -104,7 +104,7 @@ class Gemm(Contestant):
     def measure(self, args, env, products):
         of = {tuple(line[key] for key in ('dtype', 'op', 'm', 'n', 'k')): line
               for line in self.bench(args, env, products, args.repeat)}
-        for product, line in of.items():  # the loop of multiply-adds runs in turn with the product
+        for product, line in of.items():  # of the loop of multiply-adds, measured in turn with the product
             self.shares.setdefault(product, []).append(line['share_of_peak'])
         return {product: line['median_seconds'] for product, line in of.items()}
 
@@ -117,7 +117,7 @@ def our_gemm(label, backend):
 
 
 def find_libraries(args):
-    """(label, path or None, how to get it)"""
+    """(label, path or None, how to install it)"""
     first = lambda pattern: next(iter(sorted(glob.glob(pattern))), None)
     wheel = subprocess.run([args.python, '-c', 'import scipy_openblas32; print(scipy_openblas32.get_lib_dir())'],
                            capture_output=True, text=True).stdout.strip()
@@ -148,7 +148,7 @@ def gemm(args):
     peak = {dtype: statistics.median(line[dtype + '_gflops'] for c in contestants for line in c.peaks) for dtype in args.dtypes}
     args.write('peer_peak', threads=args.threads, **{dtype + '_gflops': rate for dtype, rate in peak.items()})
     print('\nFMA peak at best: ' + ', '.join(f'{rate:.0f} GFLOP/s {dtype}' for dtype, rate in peak.items())
-          + "; 'peak' is a share of what it is in turn with the product")
+          + "; 'peak' is the share of the peak measured in turn with the product")
     print(f'\nop type {"m":>6} {"n":>6} {"k":>6}  {"contestant":16} {"GFLOP/s":>8} {"least":>8} {"most":>8} {"peak":>6} {"of best":>8}')
     for product in products:
         dtype, op, m, n, k = product
@@ -214,7 +214,7 @@ def epoch_contestants(args):
 
 def epoch(args):
     if not glob.glob(glob.escape(args.data) + '/train-images*'):
-        raise SystemExit(f'cpu_peers.py: no MNIST in {args.data}: data/fetch.sh gets it, --data DIR names another folder')
+        raise SystemExit(f'cpu_peers.py: no MNIST in {args.data}: data/fetch.sh downloads it, --data DIR names another folder')
     trainings = [training for training in TRAININGS if not args.layers or training[0] in args.layers]
     contestants = compete(args, list(epoch_contestants(args)), trainings)
     print(f'\n{"layers":18} {"batch":>6}  {"contestant":20} {"s/epoch":>8} {"least":>8} {"most":>8} {"of best":>8}  test accuracy')
@@ -231,10 +231,10 @@ def epoch(args):
                        median_seconds=middle, min_seconds=least, max_seconds=most, processes=seconds, test_accuracy=right)
 
 
-# --- the contest ---
+# --- rounds ---
 
 def attempt(args, contestant, work):
-    """Who fails once is out, for good."""
+    """A contestant that fails once is left out of all further rounds."""
     try:
         work()
         return True
@@ -249,18 +249,18 @@ def choose_cores(args, contestants):
 
 
 def compete(args, contestants, items):
-    """Those who were there to the end, each with a sample a round."""
+    """The contestants that finished all rounds, each with one sample per round."""
     print(f'{args.threads} thread{"s" * (args.threads > 1)},'
           f' medians of {args.rounds} process{"es" * (args.rounds > 1)} of each')
     playing = choose_cores(args, contestants)
-    for turn in range(args.rounds):
+    for number in range(args.rounds):
         for item in items:
-            print(f'round {turn + 1} of {args.rounds}' + (f', {item[0]}' if len(items) > 1 else ''), file=sys.stderr)
-            first = turn % max(len(playing), 1)
+            print(f'round {number + 1} of {args.rounds}' + (f', {item[0]}' if len(items) > 1 else ''), file=sys.stderr)
+            first = number % max(len(playing), 1)
             out = [c for c in playing[first:] + playing[:first] if not attempt(args, c, lambda: c.play(args, item))]
             playing = [c for c in playing if c not in out]
     if not playing:
-        raise SystemExit('cpu_peers.py: nobody could take part')
+        raise SystemExit('cpu_peers.py: no contestant could run')
     for c in playing:
         setting = f'{c.core_type}={c.core}' if c.core else f'{c.core_type} unset' if c.core_type else ''
         print(f'{c.label:20} {c.description}{"; fastest with " + setting if setting else ""}')
@@ -282,20 +282,20 @@ def parse():
     words = lambda text: text.split(',')
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('part', choices=['gemm', 'epoch'])
-    parser.add_argument('--threads', type=int, default=len(os.sched_getaffinity(0)), help='of everybody [all cores]')
+    parser.add_argument('--threads', type=int, default=len(os.sched_getaffinity(0)), help='threads of each contestant [all cores]')
     parser.add_argument('--rounds', type=int, help='processes of each contestant [gemm 5, epoch 3]')
     parser.add_argument('--ours', type=words, default=['tuned', 'openblas'], help='backends, or BACKEND/ENGINE for epochs [tuned,openblas]')
     parser.add_argument('--out', help='JSON lines')
-    parser.add_argument('--python', default=sys.executable, help='that has the packages [the one that runs this]')
+    parser.add_argument('--python', default=sys.executable, help='interpreter with the packages [the one that runs this]')
     parser.add_argument('--train', default=str(ROOT / 'train'), help='our program [./train]')
-    parser.add_argument('--data', default=str(ROOT / 'data/mnist'), help='epoch: the folder of MNIST [data/mnist]')
+    parser.add_argument('--data', default=str(ROOT / 'data/mnist'), help='epoch: folder of MNIST [data/mnist]')
     parser.add_argument('--layers', type=words, help='epoch: only these of ' + ', '.join(t[0] for t in TRAININGS))
     parser.add_argument('--blas', action='append', default=[], metavar='NAME=LIBRARY.so', help='gemm: another CBLAS library')
     parser.add_argument('--sizes', type=lambda text: [int(n) for n in words(text)], default=[1024, 2048, 4096],
                         help='gemm: sides of squares [1024,2048,4096]')
-    parser.add_argument('--operands', choices=['cold', 'warm'], default='cold', help='gemm: as those of bench gemm [cold]')
+    parser.add_argument('--operands', choices=['cold', 'warm'], default='cold', help='gemm: as in bench gemm [cold]')
     parser.add_argument('--dtypes', type=words, default=['f32', 'f64'], help='gemm [f32,f64]')
-    parser.add_argument('--repeat', type=int, default=3, help='gemm: samples of a process, of 10 ms and more [3]')
+    parser.add_argument('--repeat', type=int, default=3, help='gemm: samples per process, of 10 ms and more [3]')
     args = parser.parse_args()
     if not 1 <= args.threads <= len(os.sched_getaffinity(0)):
         parser.error(f'--threads must be from 1 to {len(os.sched_getaffinity(0))}, the cores that may be used')
@@ -303,7 +303,7 @@ def parse():
         parser.error('--blas needs NAME=LIBRARY.so')
     args.data, args.train = os.path.abspath(args.data), os.path.abspath(args.train)
     if not os.access(args.train, os.X_OK):
-        parser.error(f'{args.train} is not there: make builds it, --train names another')
+        parser.error(f'{args.train} does not exist: make builds it, --train names another')
     args.rounds = args.rounds or {'gemm': 5, 'epoch': 3}[args.part]
     return args
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Trains a perceptron on MNIST with NumPy or PyTorch, as their users write it: the peers that cpu_peers.py times.
+"""Trains a perceptron on MNIST with NumPy or PyTorch, as their users write it; cpu_peers.py times it.
 
   epoch_peer.py numpy|torch --data DIR [--layers 784-128-10] [--batch-size 128] [--epochs 5] [--threads 1] [--seed 1]
 
-Float32, ReLU, He, softmax cross-entropy, SGD with a learning rate of 0.1, a new order every epoch; the last, shorter batch is trained
-on. Pixels are floats before the clock starts; ours converts them batch by batch. Prints one line of JSON: version, seconds of
-each epoch, accuracy on the test set at the end.
+Float32, ReLU, He, softmax cross-entropy, SGD with a learning rate of 0.1, a new order every epoch, the last partial batch included.
+Pixels are converted to float before the clock starts; Tessera converts them batch by batch. Prints one line of JSON: version, seconds
+of each epoch, test accuracy at the end.
   epoch_peer.py numpy --product 1024      only times a square product: {"gflops": ..}
 """
 import argparse, ctypes, glob, gzip, json, os, time

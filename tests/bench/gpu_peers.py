@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Other people's programs beside ours on this GPU, in turn, in one run: seconds of an epoch on MNIST, float32, SGD.
+"""Times other programs in turn with ours on this GPU: seconds of an epoch on MNIST, float32, SGD.
 
   gpu_peers.py [--data DIR] [--train ./train] [--rounds 3] [--nets 784-128-10,784-512-512-10] [--out LOG.jsonl]
 
-  PyTorch eager     a step as its users write it, with the optimiser's fused kernel
-  PyTorch graph     the same steps of a whole epoch, captured in one CUDA graph
-  JAX scan          a whole epoch in one lax.scan, compiled; float32 products (highest precision); without the last, shorter batch
+  PyTorch eager     a step as its users write it, with the fused optimiser kernel
+  PyTorch graph     the same steps of a whole epoch, captured as one CUDA graph
+  JAX scan          a whole epoch in one compiled lax.scan, float32 products (highest precision), without the last partial batch
   ours              ./train --backend cuda-tuned --engine fused, and --engine graph
 
-Everybody has the data on the GPU, and nobody shuffles but ours (PyTorch's graph and JAX's scan take the batches as they lie, which is
-what they are fastest at). Each contestant is a process of its own; rounds are interleaved; a process gives the median of its epochs.
-Medians, least and most are over rounds. Who cannot take part is left out, with the reason; nothing is installed.
+All programs have the data on the GPU. Only ours shuffles; PyTorch and JAX take the batches in file order, which is fastest for them.
+Each contestant runs in its own process; rounds are interleaved; a process reports the median of its epochs. Medians, least and most are
+over rounds. A contestant that cannot run is left out, with the reason. Nothing is installed.
 """
 import argparse, gzip, json, os, statistics, subprocess, sys, tempfile, time
 
@@ -30,7 +30,7 @@ def load(directory, part):
 
 def timed(epoch, finish, epochs):
     epoch()
-    finish()  # compiled, loaded
+    finish()  # compile and load before the clock starts
     seconds = []
     for _ in range(epochs):
         start = time.perf_counter()
@@ -149,7 +149,7 @@ def table(args):
                 result = {'type': 'peer', 'net': net, 'batch': BATCH, 'peer': name, 'round': round_ + 1, **json.loads(done.stdout.splitlines()[-1])}
                 results.setdefault((net, name), []).append(result)
                 if args.out:
-                    with open(args.out, 'a') as out:  # as they come: a run may be cut off
+                    with open(args.out, 'a') as out:  # after each result, since a run may be interrupted
                         out.write(json.dumps(result) + '\n')
     gpu = subprocess.run(['nvidia-smi', '--query-gpu=name', '--format=csv,noheader'], capture_output=True, text=True).stdout.strip()
     print(f'{gpu}: an epoch of MNIST, batch {BATCH}, float32, ms; median of {args.rounds} processes, each the median of {args.epochs} epochs')
