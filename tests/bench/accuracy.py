@@ -14,11 +14,11 @@ IMAGES = 10_000
 
 # what, network, wrong (from, to), training as published
 PUBLISHED = {
-    "deformed": [
+    "augmented": [
         ("committee of 7 networks (arXiv 1103.4487, 2011)", "7 deep MLPs", (31, 31), "not stated"),
         ("one network (arXiv 1003.0358, 2010)", "841-2500-2000-1500-1000-500-10", (35, 35), "114.5 h, GTX 280"),
     ],
-    "as they are": [
+    "original": [
         ("ladder network (arXiv 1507.02672, 2015)", "784-1000-500-250-250-250-10", (57, 57), "not stated"),
         ("dropout networks, from several papers", "two or three hidden layers", (95, 125), "not stated"),
     ],
@@ -26,13 +26,13 @@ PUBLISHED = {
 
 # log, images; the first folder with that log counts
 OURS = [
-    ("committee-tta", "deformed"),
-    ("committee", "deformed"),
-    ("record-tta", "deformed"),
-    ("record", "deformed"),
-    ("ciresan-2010", "deformed"),
-    ("cpu-evening", "deformed"),
-    ("no-augmentation", "as they are"),
+    ("committee-tta", "augmented"),
+    ("committee", "augmented"),
+    ("record-tta", "augmented"),
+    ("record", "augmented"),
+    ("ciresan-2010", "augmented"),
+    ("cpu-evening", "augmented"),
+    ("no-augmentation", "original"),
 ]
 
 
