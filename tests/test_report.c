@@ -20,16 +20,16 @@ static FILE *open_text(void) {
 static void confusion(void **state) {
     (void)state;
     static const uint8_t labels[] = {0, 0, 0, 1, 1, 2}, predicted[] = {0, 0, 1, 1, 0, 0};
-    uint32_t counts[9] = {0};
+    double counts[9] = {0};
     confusion_count(counts, 3, labels, predicted, 6);
-    static const uint32_t want[9] = {2, 1, 0, 1, 1, 0, 1, 0, 0};
+    static const double want[9] = {2, 1, 0, 1, 1, 0, 1, 0, 0};
     assert_memory_equal(counts, want, sizeof want);
     FILE *out = open_text();
     confusion_print(out, counts, 3);
     fclose(out);
     assert_says(text, "     0     2     1     .\n     1     1     1     .\n     2     1     .     .\n");
-    assert_says(text, "     0        3     50.00 %     66.67 %\n"); /* precision 2 of 4, recall 2 of 3 */
-    assert_says(text, "     2        1           -      0.00 %\n");
+    assert_says(text, "0           3    50.00 %  66.67 %\n"); /* precision 2 of 4, recall 2 of 3 */
+    assert_says(text, "2           1          -   0.00 %\n");
     free(text);
 }
 

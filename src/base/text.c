@@ -100,15 +100,49 @@ struct text_number text_grouped(uint64_t value) {
     return out;
 }
 
+struct text_number text_fixed(double value, int decimals) {
+    struct text_number out = {"-"};
+    if (isfinite(value)) snprintf(out.text, sizeof out.text, "%.*f", decimals, value);
+    return out;
+}
+
+struct text_number text_percent(double fraction, int decimals) {
+    struct text_number out = {"-"};
+    if (isfinite(fraction)) snprintf(out.text, sizeof out.text, "%.*f %%", decimals, 100 * fraction);
+    return out;
+}
+
+struct text_number text_short(double value) {
+    struct text_number out = {"-"};
+    if (!isfinite(value)) return out;
+    const double size = fabs(value);
+    if (size >= 999.5 && size <= 1e15) {
+        const struct text_number digits = text_grouped((uint64_t)llround(size));
+        snprintf(out.text, sizeof out.text, "%s%.30s", value < 0 ? "-" : "", digits.text);
+    } else if (size >= 1e-4 && size < 999.5) {
+        const int decimals = size >= 99.95    ? 0
+                             : size >= 9.995  ? 1
+                             : size >= 0.9995 ? 2
+                                              : 2 - (int)floor(log10(size));
+        snprintf(out.text, sizeof out.text, "%.*f", decimals, value);
+    } else {
+        snprintf(out.text, sizeof out.text, "%.3g", value);
+    }
+    return out;
+}
+
 struct text_number text_seconds(double seconds) {
-    struct text_number out;
-    const double size = seconds < 0 ? -seconds : seconds;
-    const double scale = size == 0 || size >= 0.9995 ? 1 : size >= 0.9995e-3 ? 1e3 : 1e6;
-    const int digits = size * scale >= 99.95 || size == 0 ? 0 : size * scale >= 9.995 ? 1 : 2;
-    snprintf(out.text, sizeof out.text, "%.*f %s", digits, seconds * scale,
-             scale == 1     ? "s"
-             : scale == 1e3 ? "ms"
-                            : "us");
+    static const struct {
+        double size;
+        const char *unit;
+    } units[] = {{1, "s"}, {1e-3, "ms"}, {1e-6, "us"}, {1e-9, "ns"}};
+    struct text_number out = {"-"};
+    if (!isfinite(seconds)) return out;
+    if (seconds == 0) return (struct text_number){"0 s"};
+    size_t unit = 0;
+    while (unit < 3 && fabs(seconds) < 0.9995 * units[unit].size) unit++;
+    snprintf(out.text, sizeof out.text, "%.24s %s", text_short(seconds / units[unit].size).text,
+             units[unit].unit);
     return out;
 }
 

@@ -29,7 +29,14 @@ struct text_number {
     char text[32];
 };
 struct text_number text_grouped(uint64_t value);
-/* Seconds as "41.2 ms": s, ms or us, three digits. */
+
+/* The functions below write "-" for a value that is not finite. */
+struct text_number text_fixed(double value, int decimals);
+/* A fraction as "97.59 %". */
+struct text_number text_percent(double fraction, int decimals);
+/* Three significant digits: "1,540", "2.50", "0.000420". */
+struct text_number text_short(double value);
+/* Three significant digits and a unit from ns to s: "41.2 ms". */
 struct text_number text_seconds(double seconds);
 /* Bytes as "1.5 MiB". */
 struct text_number text_bytes(double bytes);

@@ -124,7 +124,7 @@ static enum status ask_network(struct evaluator *eval, const struct checkpoint *
 static enum status print_confusion(const struct evaluator *eval) {
     const struct dataset *set = &eval->set;
     const size_t classes = eval->committee.classes;
-    uint32_t *counts = calloc(classes * classes, sizeof *counts);
+    double *counts = calloc(classes * classes, sizeof *counts);
     if (!counts) return status_set(STATUS_FAILED, "out of memory");
     confusion_count(counts, classes, set->labels, eval->predictions.label, set->count);
     confusion_print(stdout, counts, classes);

@@ -47,13 +47,13 @@ void eval_log_result(const struct evaluator *eval, const char *name, const char 
 
 void eval_log_confusion(const struct evaluator *eval) {
     const size_t classes = eval->committee.classes;
-    uint32_t *counts = calloc(classes * classes, sizeof *counts);
+    double *counts = calloc(classes * classes, sizeof *counts);
     if (!counts) return;
     confusion_count(counts, classes, eval->set.labels, eval->predictions.label, eval->set.count);
     cJSON *line = jsonl_new("confusion"), *rows = cJSON_AddArrayToObject(line, "counts");
     jsonl_count(line, "classes", classes);
     for (size_t r = 0; r < classes; r++)
-        cJSON_AddItemToArray(rows, cJSON_CreateIntArray((const int *)counts + r * classes, (int)classes));
+        cJSON_AddItemToArray(rows, cJSON_CreateDoubleArray(counts + r * classes, (int)classes));
     jsonl_write(eval->log, line);
     free(counts);
 }

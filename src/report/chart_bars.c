@@ -1,4 +1,5 @@
 /* Bars: stacked ones go to the right, each under its own name; grouped ones go up. */
+#include "src/base/text.h"
 #include "src/report/chart_draw.h"
 #include "src/report/markup.h"
 
@@ -11,8 +12,8 @@ static double value_at(const struct chart_series *series, size_t category) {
 }
 
 static struct text_number value_text(enum scale_unit unit, double value) {
-    if (unit == UNIT_SECONDS) return markup_seconds(value);
-    return unit == UNIT_PERCENT ? markup_percent(value, 1) : markup_short(value);
+    if (unit == UNIT_SECONDS) return text_seconds(value);
+    return unit == UNIT_PERCENT ? text_percent(value, 1) : text_short(value);
 }
 
 /* Colour and, over it, the hatching that tells it apart without colour. */

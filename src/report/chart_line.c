@@ -1,6 +1,6 @@
 /* Lines with markers, scattered points, and spreads as whiskers. */
 #include "src/report/chart_draw.h"
-#include "src/report/markup.h"
+#include "src/base/text.h"
 
 enum { MOST_MARKERS = 40, FEW_MARKERS = 6, MANY_SERIES = 6 };
 
@@ -34,9 +34,9 @@ static void draw_points(FILE *out, const struct chart *chart, const struct chart
         const struct chart_point *point = &series->points[i];
         char name[256];
         const struct text_number at = scale_label(chart->x.unit, point->x, 0);
-        const struct text_number is = chart->y.unit == UNIT_SECONDS   ? markup_seconds(point->y)
-                                      : chart->y.unit == UNIT_PERCENT ? markup_percent(point->y, 2)
-                                                                      : markup_short(point->y);
+        const struct text_number is = chart->y.unit == UNIT_SECONDS   ? text_seconds(point->y)
+                                      : chart->y.unit == UNIT_PERCENT ? text_percent(point->y, 2)
+                                                                      : text_short(point->y);
         snprintf(name, sizeof name, "%s: %s at %s", series->name, is.text, at.text);
         draw_marker(out, scale_place(x, point->x), scale_place(y, point->y), series->style, name);
     }

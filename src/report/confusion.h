@@ -8,11 +8,10 @@
 
 /* Counts `images` by label (row) and prediction (column) into counts[classes][classes], which starts at
    zero. */
-void confusion_count(uint32_t *counts, size_t classes, const uint8_t *labels, const uint8_t *predicted,
+void confusion_count(double *counts, size_t classes, const uint8_t *labels, const uint8_t *predicted,
                      size_t images);
 
-/* The matrix, then precision and recall of every class: tp / (tp + fp) and tp / (tp + fn), "-" where nothing
- * counts. */
-void confusion_print(FILE *out, const uint32_t *counts, size_t classes);
+/* Prints the matrix, then precision and recall of every class. */
+void confusion_print(FILE *out, const double *counts, size_t classes);
 
 #endif

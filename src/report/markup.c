@@ -1,6 +1,5 @@
 #include "src/report/markup.h"
 
-#include <math.h>
 #include <string.h>
 
 /* The length of the UTF-8 character at `text` (RFC 3629: shortest form, no surrogates); 0 if there is
@@ -79,58 +78,4 @@ void markup_code(FILE *out, const char *text) {
         text += length ? length : 1;
     }
     fputc('`', out);
-}
-
-/* --- numbers --- */
-
-static struct text_number none(void) {
-    return (struct text_number){"-"};
-}
-
-struct text_number markup_fixed(double value, int decimals) {
-    struct text_number out;
-    if (!isfinite(value)) return none();
-    snprintf(out.text, sizeof out.text, "%.*f", decimals, value);
-    return out;
-}
-
-struct text_number markup_short(double value) {
-    struct text_number out;
-    if (!isfinite(value)) return none();
-    const double size = fabs(value);
-    if (size >= 999.5 && size <= 1e15) {
-        const struct text_number digits = text_grouped((uint64_t)llround(size));
-        snprintf(out.text, sizeof out.text, "%s%.30s", value < 0 ? "-" : "", digits.text);
-    } else if (size >= 1e-4 && size < 999.5) {
-        const int decimals = size >= 99.95    ? 0
-                             : size >= 9.995  ? 1
-                             : size >= 0.9995 ? 2
-                                              : 2 - (int)floor(log10(size));
-        snprintf(out.text, sizeof out.text, "%.*f", decimals, value);
-    } else {
-        snprintf(out.text, sizeof out.text, "%.3g", value);
-    }
-    return out;
-}
-
-struct text_number markup_seconds(double seconds) {
-    static const struct {
-        double size;
-        const char *unit;
-    } units[] = {{1, "s"}, {1e-3, "ms"}, {1e-6, "us"}, {1e-9, "ns"}};
-    struct text_number out;
-    if (!isfinite(seconds)) return none();
-    if (seconds == 0) return (struct text_number){"0 s"};
-    size_t unit = 0;
-    while (unit < 3 && fabs(seconds) < 0.9995 * units[unit].size) unit++;
-    snprintf(out.text, sizeof out.text, "%.24s %s", markup_short(seconds / units[unit].size).text,
-             units[unit].unit);
-    return out;
-}
-
-struct text_number markup_percent(double fraction, int decimals) {
-    struct text_number out;
-    if (!isfinite(fraction)) return none();
-    snprintf(out.text, sizeof out.text, "%.*f %%", decimals, 100 * fraction);
-    return out;
 }

@@ -38,7 +38,7 @@ static enum status write_table(FILE *out, table_builder *build, const struct sel
     struct table table;
     build(&table, rows);
     const bool failed = table.failed;
-    if (!optional || table.count) {
+    if (!optional || table_rows(&table)) {
         fputc('\n', out);
         markup_markdown(out, table.caption);
         fputs("\n\n", out);

@@ -60,30 +60,26 @@ void row_setup(const cJSON *line, size_t part, char *text, size_t size) {
 
 /* --- parts of time --- */
 
-const char *const row_part_titles[ROW_PARTS] = {"transfers",
-                                                "GEMM NN (forward)",
-                                                "GEMM TN (weight gradient)",
-                                                "GEMM NT (input gradient)",
-                                                "element-wise, optimizer",
-                                                "whole steps",
-                                                "other"};
-const char *const row_part_names[ROW_PARTS] = {"transfers",    "NN",    "TN",   "NT",
-                                               "element-wise", "graph", "other"};
+const struct row_part row_parts[ROW_PARTS] = {
+    {"transfers", "transfers", "h2d d2h"},
+    {"GEMM NN (forward)", "NN", "gemm_nn"},
+    {"GEMM TN (weight gradient)", "TN", "gemm_tn"},
+    {"GEMM NT (input gradient)", "NT", "gemm_nt"},
+    {"element-wise, optimizer", "element-wise", "elementwise optimizer"},
+    {"whole steps", "graph", "graph"},
+    {"other", "other", "batch augment other"},
+};
 
-static const char *const part_keys[ROW_PARTS][3] = {{"h2d", "d2h"},
-                                                    {"gemm_nn"},
-                                                    {"gemm_tn"},
-                                                    {"gemm_nt"},
-                                                    {"elementwise", "optimizer"},
-                                                    {"graph"},
-                                                    {"batch", "augment", "other"}};
-
-double row_part(const cJSON *line, size_t part) {
+double row_seconds(const cJSON *line, const char *keys) {
     const cJSON *time = cJSON_GetObjectItemCaseSensitive(line, "time");
     double sum = 0;
-    for (size_t i = 0; i < 3 && part_keys[part][i]; i++) {
-        const double seconds = record_number(time, part_keys[part][i]);
+    while (*keys) {
+        char key[32];
+        const size_t length = strcspn(keys, " ");
+        snprintf(key, sizeof key, "%.*s", (int)length, keys);
+        const double seconds = record_number(time, key);
         if (seconds > 0) sum += seconds;
+        keys += length + (keys[length] == ' ');
     }
     return sum;
 }

@@ -19,12 +19,15 @@ void row_label(const cJSON *line, char *name, size_t size);
 enum { ROW_SETUPS = 6 };
 void row_setup(const cJSON *line, size_t part, char *text, size_t size);
 
-/* The parts of an epoch that the bars are made of. */
+/* The parts of an epoch that tables and bars show. */
 enum { ROW_PARTS = 7 };
-extern const char *const row_part_titles[ROW_PARTS]; /* for a legend */
-extern const char *const row_part_names[ROW_PARTS];  /* for a column */
-/* Seconds of a part, of the object "time"; 0 if nothing was measured there. */
-double row_part(const cJSON *line, size_t part);
+struct row_part {
+    const char *title, *name; /* of a legend; of a column */
+    const char *keys;         /* of the object "time", separated by spaces */
+};
+extern const struct row_part row_parts[ROW_PARTS];
+/* The sum of these parts of the object "time"; 0 if nothing was measured there. */
+double row_seconds(const cJSON *line, const char *keys);
 
 /* Why a row has no time: "left out: ..." or "wrong: ..."; false if it has one. */
 bool row_refused(const cJSON *line, char *why, size_t size);

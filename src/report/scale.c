@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/report/markup.h"
+#include "src/base/text.h"
 
 double scale_step(double range, size_t most) {
     if (!(range > 0) || !isfinite(range) || most == 0) return 1;
@@ -124,20 +124,20 @@ static int decimals_of(double step) {
 }
 
 struct text_number scale_label(enum scale_unit unit, double value, double step) {
-    if (unit == UNIT_PERCENT) return markup_percent(value, decimals_of(100 * step));
+    if (unit == UNIT_PERCENT) return text_percent(value, decimals_of(100 * step));
     if (unit == UNIT_SECONDS) {
-        struct text_number out = value == 0 ? (struct text_number){"0"} : markup_seconds(value);
+        struct text_number out = value == 0 ? (struct text_number){"0"} : text_seconds(value);
         const size_t point = strcspn(out.text, "."), space = strcspn(out.text, " ");
         size_t end = space; /* 20.0 ms is 20 ms, 0.50 s is 0.5 s */
         while (end > point && (out.text[end - 1] == '0' || end - 1 == point)) end--;
         if (point < space) memmove(out.text + end, out.text + space, strlen(out.text + space) + 1);
         return out;
     }
-    if (fabs(value) >= 1000 && fabs(value) < 1e15 && !(step < 1 && step > 0)) return markup_short(value);
+    if (fabs(value) >= 1000 && fabs(value) < 1e15 && !(step < 1 && step > 0)) return text_short(value);
     if (!(step > 0)) { /* logarithmic: every tick has its own */
         struct text_number out;
         snprintf(out.text, sizeof out.text, "%.4g", value);
         return out;
     }
-    return value != 0 && fabs(value) < 1e-4 ? markup_short(value) : markup_fixed(value, decimals_of(step));
+    return value != 0 && fabs(value) < 1e-4 ? text_short(value) : text_fixed(value, decimals_of(step));
 }

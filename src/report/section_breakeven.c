@@ -27,15 +27,15 @@ static struct names values_of(const struct selection *rows, const char *key) {
     struct names names = {0};
     for (size_t i = 0; i < rows->count; i++) {
         const double value = record_number(rows->rows[i]->line, key);
-        if (isfinite(value) && names.count < MOST_VALUES) names_index(&names, markup_fixed(value, 0).text);
+        if (isfinite(value) && names.count < MOST_VALUES) names_index(&names, text_fixed(value, 0).text);
     }
     if (names.count) qsort(names.list, names.count, sizeof *names.list, by_number);
     return names;
 }
 
 static bool is_cell(const cJSON *line, const char *batch, const char *hidden) {
-    return strcmp(markup_fixed(record_number(line, "batch"), 0).text, batch) == 0 &&
-           strcmp(markup_fixed(record_number(line, "hidden"), 0).text, hidden) == 0;
+    return strcmp(text_fixed(record_number(line, "batch"), 0).text, batch) == 0 &&
+           strcmp(text_fixed(record_number(line, "hidden"), 0).text, hidden) == 0;
 }
 
 static const cJSON *winner_at(const struct selection *rows, const char *batch, const char *hidden) {
@@ -45,27 +45,43 @@ static const cJSON *winner_at(const struct selection *rows, const char *batch, c
     return NULL;
 }
 
+/* A row of a table: the cells of this batch and, in the table of steps, of this hidden size. */
+struct position {
+    const struct selection *rows;
+    const char *batch, *hidden;
+};
+
+static void batch_cell(struct cell *cell) {
+    cell_text(cell, "%s", ((const struct position *)cell->context)->batch);
+}
+
+static void hidden_cell(struct cell *cell) {
+    cell_text(cell, "%s", ((const struct position *)cell->context)->hidden);
+}
+
+static void winner_cell(struct cell *cell) {
+    const struct position *at = cell->context;
+    const cJSON *line = winner_at(at->rows, at->batch, cell->column->title);
+    if (line) {
+        row_backend(line, cell->text, sizeof cell->text);
+        text_append(cell->text, sizeof cell->text, " %s",
+                    text_seconds(record_number(line, "step_seconds")).text);
+    } else {
+        cell_text(cell, "-");
+    }
+}
+
 void tables_breakeven(struct table *table, const struct selection *rows) {
+    static const struct column batch = {"batch", COLUMN_TEXT, .cell = batch_cell};
     struct names batches = values_of(rows, "batch"), hidden = values_of(rows, "hidden");
     table_open(
         table,
         "The fastest backend and its time of one training step, by batch (down) and hidden size (across).");
-    table_column(table, COLUMN_TEXT, "batch");
-    const size_t shown = hidden.count < TABLE_MAX_COLUMNS - 1 ? hidden.count : TABLE_MAX_COLUMNS - 1;
-    for (size_t h = 0; h < shown; h++) table_column(table, COLUMN_TEXT, hidden.list[h]);
-    for (size_t b = 0; b < batches.count; b++) {
-        table_cell(table, "%s", batches.list[b]);
-        for (size_t h = 0; h < shown; h++) {
-            const cJSON *line = winner_at(rows, batches.list[b], hidden.list[h]);
-            char name[128];
-            if (line) {
-                row_backend(line, name, sizeof name);
-                table_cell(table, "%s %s", name, markup_seconds(record_number(line, "step_seconds")).text);
-            } else {
-                table_cell(table, "-");
-            }
-        }
-    }
+    table_columns(table, &batch, 1);
+    for (size_t h = 0; h < hidden.count; h++)
+        table_columns(table, &(struct column){hidden.list[h], COLUMN_TEXT, .cell = winner_cell}, 1);
+    for (size_t b = 0; b < batches.count; b++)
+        table_row(table, NULL, &(struct position){rows, batches.list[b], NULL});
     names_free(&batches);
     names_free(&hidden);
 }
@@ -103,7 +119,7 @@ static void fill_cell(struct page *page, struct grid_cell *cell, const cJSON *li
     row_backend(line, name, sizeof name);
     snprintf(cell->text, sizeof cell->text, "%c", letter);
     snprintf(cell->title, sizeof cell->title, "%.100s: %s", name,
-             markup_seconds(record_number(line, "step_seconds")).text);
+             text_seconds(record_number(line, "step_seconds")).text);
     cell->colour = page_style(page, record_text(line, "backend")).colour;
     cell->strength = 0.55;
 }
@@ -167,34 +183,33 @@ static void map(struct page *page, const struct selection *rows, size_t number) 
     names_free(&backends);
 }
 
-static void step_row(struct table *table, const struct selection *rows, const struct names *backends,
-                     const char *batch, const char *hidden) {
-    table_cell(table, "%s", batch);
-    table_cell(table, "%s", hidden);
-    for (size_t b = 0; b < backends->count && b < TABLE_MAX_COLUMNS - 2; b++) {
-        const cJSON *found = NULL;
-        for (size_t i = 0; i < rows->count && !found; i++) {
-            char name[128];
-            if (!is_cell(rows->rows[i]->line, batch, hidden)) continue;
-            row_backend(rows->rows[i]->line, name, sizeof name);
-            if (strcmp(name, backends->list[b]) == 0) found = rows->rows[i]->line;
-        }
-        table_cell(table, "%s%s", found ? markup_seconds(record_number(found, "step_seconds")).text : "-",
-                   record_true(found, "wins") ? " *" : "");
+static void step_cell(struct cell *cell) {
+    const struct position *at = cell->context;
+    cell_text(cell, "-");
+    for (size_t i = 0; i < at->rows->count; i++) {
+        const cJSON *line = at->rows->rows[i]->line;
+        char name[128];
+        row_backend(line, name, sizeof name);
+        if (!is_cell(line, at->batch, at->hidden) || strcmp(name, cell->column->title) != 0) continue;
+        cell_text(cell, "%s%s", text_seconds(record_number(line, "step_seconds")).text,
+                  record_true(line, "wins") ? " *" : "");
+        return;
     }
 }
 
 static void step_table(struct page *page, const struct selection *rows) {
+    static const struct column position[] = {{"batch", COLUMN_NUMBER, .cell = batch_cell},
+                                             {"hidden", COLUMN_NUMBER, .cell = hidden_cell}};
     struct names backends = backends_of(rows), batches = values_of(rows, "batch"),
                  hidden = values_of(rows, "hidden");
     struct table table;
     table_open(&table, "Time of one training step; * is the fastest of its row.");
-    table_column(&table, COLUMN_NUMBER, "batch");
-    table_column(&table, COLUMN_NUMBER, "hidden");
-    for (size_t b = 0; b < backends.count; b++) table_column(&table, COLUMN_NUMBER, backends.list[b]);
+    TABLE_COLUMNS(&table, position);
+    for (size_t b = 0; b < backends.count; b++)
+        table_columns(&table, &(struct column){backends.list[b], COLUMN_NUMBER, .cell = step_cell}, 1);
     for (size_t b = 0; b < batches.count; b++)
         for (size_t h = 0; h < hidden.count; h++)
-            step_row(&table, rows, &backends, batches.list[b], hidden.list[h]);
+            table_row(&table, NULL, &(struct position){rows, batches.list[b], hidden.list[h]});
     page_table(page, &table);
     names_free(&backends);
     names_free(&batches);

@@ -2,7 +2,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "src/report/markup.h"
+#include "src/base/text.h"
+#include "src/report/cells.h"
 #include "src/report/page.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
@@ -35,9 +36,9 @@ static void say_fastest(struct page *page, const struct selection *rows) {
     const char *baseline = record_text(best, "baseline");
     if (speedup > 0 && baseline[0]) {
         page_note(page, "Fastest: %s, %s an epoch, %s times as fast as %.60s.", label,
-                  markup_seconds(median_of(best)).text, markup_fixed(speedup, 2).text, baseline);
+                  text_seconds(median_of(best)).text, text_fixed(speedup, 2).text, baseline);
     } else {
-        page_note(page, "Fastest: %s, %s an epoch.", label, markup_seconds(median_of(best)).text);
+        page_note(page, "Fastest: %s, %s an epoch.", label, text_seconds(median_of(best)).text);
     }
     if (refused)
         page_note(page, "%zu row%s no time: a backend that could not run or does not agree gets none.",
@@ -53,35 +54,43 @@ static void say_warnings(struct page *page, const struct selection *rows) {
     }
 }
 
-/* How near each loss curve is to that of serial in float64. */
+static void label_cell(struct cell *cell) {
+    const struct selection *rows = cell->context;
+    for (size_t i = 0; i < rows->count; i++)
+        if (rows->rows[i]->line == cell->line) selection_label(rows, i, cell->text, sizeof cell->text);
+}
+
+static void agrees_cell(struct cell *cell) {
+    cell_text(cell, "%s", record_true(cell->line, "agrees") ? "yes" : "no");
+}
+
+static void trace_cell(struct cell *cell) {
+    const cJSON *trace = cJSON_GetObjectItemCaseSensitive(cell->line, "trace");
+    cell_text(cell, "-");
+    if (trace)
+        cell_text(cell, "step %s, layer %s, %.60s: %s", unit_count(record_number(trace, "step")).text,
+                  unit_count(record_number(trace, "layer")).text, record_text(trace, "tensor"),
+                  text_short(record_number(trace, "relative")).text);
+}
+
+static const struct column drift_columns[] = {
+    {"implementation", COLUMN_TEXT, .cell = label_cell},
+    {"difference", COLUMN_NUMBER, .key = "drift", .unit = text_short},
+    {"tolerance", COLUMN_NUMBER, .key = "tolerance", .unit = text_short},
+    {"agrees", COLUMN_TEXT, .cell = agrees_cell},
+    {"first drift", COLUMN_TEXT, .cell = trace_cell},
+};
+
 static void drift_table(struct page *page, const struct selection *rows) {
     struct table table;
     table_open(
         &table,
         "Largest relative difference of the loss curve to that of serial in float64. The last column names "
         "the first tensor that left its tolerance, where that was traced.");
-    table_column(&table, COLUMN_TEXT, "implementation");
-    table_column(&table, COLUMN_NUMBER, "difference");
-    table_column(&table, COLUMN_NUMBER, "tolerance");
-    table_column(&table, COLUMN_TEXT, "agrees");
-    table_column(&table, COLUMN_TEXT, "first drift");
+    TABLE_COLUMNS(&table, drift_columns);
     for (size_t i = 0; i < rows->count; i++) {
-        const cJSON *line = rows->rows[i]->line, *trace = cJSON_GetObjectItemCaseSensitive(line, "trace");
-        char label[SELECTION_TEXT];
-        if (record_has(line, "left_out") || record_has(line, "failed")) continue;
-        selection_label(rows, i, label, sizeof label);
-        table_cell(&table, "%s", label);
-        table_cell(&table, "%s", markup_short(record_number(line, "drift")).text);
-        table_cell(&table, "%s", markup_short(record_number(line, "tolerance")).text);
-        table_cell(&table, "%s", record_true(line, "agrees") ? "yes" : "no");
-        if (trace) {
-            table_cell(&table, "step %s, layer %s, %.60s: %s",
-                       markup_fixed(record_number(trace, "step"), 0).text,
-                       markup_fixed(record_number(trace, "layer"), 0).text, record_text(trace, "tensor"),
-                       markup_short(record_number(trace, "relative")).text);
-        } else {
-            table_cell(&table, "-");
-        }
+        const cJSON *line = rows->rows[i]->line;
+        if (!record_has(line, "left_out") && !record_has(line, "failed")) table_row(&table, line, rows);
     }
     page_table(page, &table);
 }
@@ -94,9 +103,9 @@ static void write_compare(struct page *page) {
         struct table table;
         page_heading(page, "%s", rows->key);
         page_note(page, "Network %.80s, batch %s, %s epochs, seed %s, data %.80s.",
-                  record_text(first, "layers"), markup_fixed(record_number(first, "batch_size"), 0).text,
-                  markup_fixed(record_number(first, "epochs"), 0).text,
-                  markup_fixed(record_number(first, "seed"), 0).text, record_text(first, "data"));
+                  record_text(first, "layers"), text_fixed(record_number(first, "batch_size"), 0).text,
+                  text_fixed(record_number(first, "epochs"), 0).text,
+                  text_fixed(record_number(first, "seed"), 0).text, record_text(first, "data"));
         say_fastest(page, rows);
         tables_compare(&table, rows);
         page_table(page, &table);
@@ -122,18 +131,19 @@ static void time_chart(struct page *page, const struct selection *rows, size_t n
                                   .unit = shares ? UNIT_PERCENT : UNIT_SECONDS,
                                   .from_zero = true};
     for (size_t part = 0; part < ROW_PARTS; part++)
-        chart_series(&chart, row_part_titles[part], (struct chart_style){(unsigned)part, 0, 0});
+        chart_series(&chart, row_parts[part].title, (struct chart_style){(unsigned)part, 0, 0});
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
         char label[SELECTION_TEXT];
         double total = 0;
         if (!(median_of(line) > 0)) continue;
-        for (size_t part = 0; part < ROW_PARTS; part++) total += row_part(line, part);
+        for (size_t part = 0; part < ROW_PARTS; part++) total += row_seconds(line, row_parts[part].keys);
         selection_label(rows, i, label, sizeof label);
         const size_t bar = names_index(&chart.categories, label);
         for (size_t part = 0; part < ROW_PARTS && total > 0; part++)
-            if (row_part(line, part) > 0)
-                chart_add_xy(&chart, part, (double)bar, row_part(line, part) / (shares ? total : 1));
+            if (row_seconds(line, row_parts[part].keys) > 0)
+                chart_add_xy(&chart, part, (double)bar,
+                             row_seconds(line, row_parts[part].keys) / (shares ? total : 1));
     }
     page_chart(
         page, &chart, "%s",
@@ -145,22 +155,18 @@ static void time_chart(struct page *page, const struct selection *rows, size_t n
 }
 
 static void time_table(struct page *page, const struct selection *rows) {
+    static const struct column name = {"implementation", COLUMN_TEXT, .cell = label_cell};
     struct table table;
     table_open(&table, "Seconds an epoch, mean over the epochs. Element-wise includes the optimizer; other, "
                        "the preparation of batches.");
-    table_column(&table, COLUMN_TEXT, "implementation");
-    for (size_t part = 0; part < ROW_PARTS; part++) table_column(&table, COLUMN_NUMBER, row_part_names[part]);
-    for (size_t i = 0; i < rows->count; i++) {
-        const cJSON *line = rows->rows[i]->line;
-        char label[SELECTION_TEXT];
-        if (!(median_of(line) > 0)) continue;
-        selection_label(rows, i, label, sizeof label);
-        table_cell(&table, "%s", label);
-        for (size_t part = 0; part < ROW_PARTS; part++) {
-            const double seconds = row_part(line, part);
-            table_cell(&table, "%s", seconds > 0 ? markup_seconds(seconds).text : "-");
-        }
-    }
+    table_columns(&table, &name, 1);
+    for (size_t p = 0; p < ROW_PARTS; p++)
+        table_columns(
+            &table,
+            &(struct column){row_parts[p].name, COLUMN_NUMBER, .key = row_parts[p].keys, .cell = cell_time},
+            1);
+    for (size_t i = 0; i < rows->count; i++)
+        if (median_of(rows->rows[i]->line) > 0) table_row(&table, rows->rows[i]->line, rows);
     page_table(page, &table);
 }
 

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "src/base/text.h"
-#include "src/report/markup.h"
 #include "src/report/page.h"
 
 static bool always(const struct records *records) {
@@ -19,40 +18,49 @@ static void machine_key(const struct record *record, char *key, size_t size) {
              record_text(header, "flags"), record_text(header, "compiler"));
 }
 
-static void list_commands(const struct selection *rows, char *text, size_t size) {
+static void version_cell(struct cell *cell) {
+    cell_text(cell, "%s, commit %s", record_text(cell->line, "version"), record_text(cell->line, "commit"));
+}
+
+static void compiler_cell(struct cell *cell) {
+    cell_text(cell, "%s %s", record_text(cell->line, "compiler"), record_text(cell->line, "flags"));
+}
+
+static void commands_cell(struct cell *cell) {
+    const struct selection *rows = cell->context;
     struct names names = {0};
-    text[0] = '\0';
     for (size_t i = 0; i < rows->count; i++) {
         const char *command = record_text(rows->rows[i]->line, "command");
         if (!command[0]) command = "train";
         const size_t before = names.count;
         if (names_index(&names, command) == before)
-            text_append(text, size, "%s%.40s", before ? ", " : "", command);
+            text_append(cell->text, sizeof cell->text, "%s%.40s", before ? ", " : "", command);
     }
     names_free(&names);
 }
 
+static void runs_cell(struct cell *cell) {
+    cell_text(cell, "%zu", ((const struct selection *)cell->context)->count);
+}
+
+static const struct column columns[] = {
+    {"machine", COLUMN_TEXT, .key = "machine"},
+    {"CPU", COLUMN_TEXT, .key = "cpu"},
+    {"GPU", COLUMN_TEXT, .key = "gpu"},
+    {"Tessera", COLUMN_TEXT, .cell = version_cell},
+    {"compiler", COLUMN_TEXT, .cell = compiler_cell},
+    {"commands", COLUMN_TEXT, .cell = commands_cell},
+    {"runs", COLUMN_NUMBER, .cell = runs_cell},
+};
+
 static void write_machines(struct page *page) {
-    static const char *const titles[] = {"machine", "CPU", "GPU", "Tessera", "compiler", "commands", "runs"};
     struct selections machines = page_selections(page, "header", machine_key);
     struct table table;
     table_open(&table, "What measured, and what it was built with.");
     table.wrap = true;
-    for (size_t i = 0; i < 7; i++) table_column(&table, i == 6 ? COLUMN_NUMBER : COLUMN_TEXT, titles[i]);
-    for (size_t i = 0; i < machines.count; i++) {
-        const struct selection *rows = &machines.list[i];
-        const cJSON *header = rows->rows[0]->line;
-        const char *gpu = record_text(header, "gpu");
-        char commands[256];
-        list_commands(rows, commands, sizeof commands);
-        table_cell(&table, "%s", record_text(header, "machine"));
-        table_cell(&table, "%s", record_text(header, "cpu"));
-        table_cell(&table, "%s", gpu[0] ? gpu : "-");
-        table_cell(&table, "%s, commit %s", record_text(header, "version"), record_text(header, "commit"));
-        table_cell(&table, "%s %s", record_text(header, "compiler"), record_text(header, "flags"));
-        table_cell(&table, "%s", commands);
-        table_cell(&table, "%zu", rows->count);
-    }
+    TABLE_COLUMNS(&table, columns);
+    for (size_t i = 0; i < machines.count; i++)
+        table_row(&table, machines.list[i].rows[0]->line, &machines.list[i]);
     page_table(page, &table);
     selections_free(&machines);
 }

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "src/base/text.h"
-#include "src/report/markup.h"
 #include "src/report/page.h"
 #include "src/report/png.h"
+#include "src/report/tables.h"
 
 enum { MOST_CLASSES = 256, MOST_MISTAKES = 100 };
 
@@ -48,12 +48,6 @@ static struct names class_names(size_t classes) {
     return names;
 }
 
-static double label_total(const double *counts, size_t classes, size_t row) {
-    double total = 0;
-    for (size_t c = 0; c < classes; c++) total += counts[row * classes + c];
-    return total;
-}
-
 static void matrix(struct page *page, const double *counts, size_t classes, size_t number) {
     struct grid grid;
     char id[64];
@@ -82,24 +76,6 @@ static void matrix(struct page *page, const double *counts, size_t classes, size
               "more common the mistake.");
 }
 
-static void class_table(struct page *page, const double *counts, size_t classes) {
-    static const char *const titles[] = {"class", "images", "precision", "recall"};
-    struct table table;
-    table_open(&table, "Precision: of those taken for the class, how many are. Recall: of those that are, "
-                       "how many were found.");
-    for (size_t i = 0; i < 4; i++) table_column(&table, i ? COLUMN_NUMBER : COLUMN_TEXT, titles[i]);
-    for (size_t r = 0; r < classes; r++) {
-        double predicted = 0;
-        const double labelled = label_total(counts, classes, r), right = counts[r * classes + r];
-        for (size_t other = 0; other < classes; other++) predicted += counts[other * classes + r];
-        table_cell(&table, "%zu", r);
-        table_cell(&table, "%s", labelled > 0 ? markup_short(labelled).text : "0");
-        table_cell(&table, "%s", markup_percent(predicted > 0 ? right / predicted : (double)NAN, 2).text);
-        table_cell(&table, "%s", markup_percent(labelled > 0 ? right / labelled : (double)NAN, 2).text);
-    }
-    page_table(page, &table);
-}
-
 /* An accuracy as "97.59 %, 9,759 of 10,000 correct"; its keys begin with the part: "test" or "validation". */
 static void describe_accuracy(const cJSON *line, const char *part, char *text, size_t size) {
     enum { MOST = 1 << 30 };
@@ -107,7 +83,7 @@ static void describe_accuracy(const cJSON *line, const char *part, char *text, s
     snprintf(accuracy, sizeof accuracy, "%s_accuracy", part);
     snprintf(correct, sizeof correct, "%s_correct", part);
     snprintf(total, sizeof total, "%s_total", part);
-    snprintf(text, size, "%s, %s of %s correct", markup_percent(record_number(line, accuracy), 2).text,
+    snprintf(text, size, "%s, %s of %s correct", text_percent(record_number(line, accuracy), 2).text,
              text_grouped(record_count(line, correct, MOST, 0)).text,
              text_grouped(record_count(line, total, MOST, 0)).text);
 }
@@ -126,7 +102,7 @@ static void say_evaluation(struct page *page, const struct record *confusion) {
                   record_text(line, "checkpoint"), layers[0] ? ", " : "", layers,
                   record_has(line, "ema") ? ", moving average of the weights" : "",
                   record_has(line, "tta") ? ", asked about deformations too" : "", record_text(line, "data"),
-                  part, accuracy, markup_fixed(record_number(line, "loss"), 4).text,
+                  part, accuracy, text_fixed(record_number(line, "loss"), 4).text,
                   record_text(line, "backend"));
     }
 }
@@ -134,13 +110,15 @@ static void say_evaluation(struct page *page, const struct record *confusion) {
 static void write_confusion(struct page *page) {
     const struct record *row = NULL;
     size_t number = 0, classes;
+    struct table table;
     while ((row = records_after(page->records, row, "confusion"))) {
         double *counts = read_counts(row->line, &classes);
         if (!counts) continue;
         say_evaluation(page, row);
         page_beside_open(page);
         matrix(page, counts, classes, number++);
-        class_table(page, counts, classes);
+        tables_classes(&table, counts, classes);
+        page_table(page, &table);
         page_beside_close(page);
         free(counts);
     }
@@ -194,16 +172,16 @@ static void write_mistake(struct page *page, const cJSON *line) {
     size_t height, width;
     uint8_t *pixels = read_pixels(line, &height, &width);
     if (!pixels) return;
-    const struct text_number label = markup_fixed(record_number(line, "label"), 0);
-    const struct text_number predicted = markup_fixed(record_number(line, "predicted"), 0);
+    const struct text_number label = text_fixed(record_number(line, "label"), 0);
+    const struct text_number predicted = text_fixed(record_number(line, "predicted"), 0);
     fprintf(page->out,
             "<figure class=\"digit\"><img width=\"84\" height=\"84\" alt=\"a %s taken for a %s\" src=\"",
             label.text, predicted.text);
     const enum status status = png_data_uri(page->out, pixels, height, width);
     if (status && !page->status) page->status = status;
     fprintf(page->out, "\"/><figcaption><b>%s</b>, not %s<br/>%s, #%s</figcaption></figure>\n",
-            predicted.text, label.text, markup_percent(record_number(line, "confidence"), 1).text,
-            markup_fixed(record_number(line, "image"), 0).text);
+            predicted.text, label.text, text_percent(record_number(line, "confidence"), 1).text,
+            text_fixed(record_number(line, "image"), 0).text);
     free(pixels);
 }
 

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "src/report/markup.h"
+#include "src/base/text.h"
 #include "src/report/page.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
@@ -80,43 +80,6 @@ static void size_charts(struct page *page, const struct selection *rows, size_t 
     page_beside_close(page);
 }
 
-/* Every row with its spread and its transfers. */
-static void detail_table(struct page *page, const struct selection *rows) {
-    static const char *const numbers[] = {"m x n x k", "median",  "min to max",
-                                          "GFLOP/s",   "copy in", "copy out"};
-    struct table table;
-    table_open(&table,
-               "Every product with its spread; copies between pageable memory and the GPU are timed apart.");
-    table_column(&table, COLUMN_TEXT, "backend");
-    table_column(&table, COLUMN_TEXT, "op");
-    table_column(&table, COLUMN_TEXT, "dtype");
-    for (size_t i = 0; i < 6; i++) table_column(&table, COLUMN_NUMBER, numbers[i]);
-    for (size_t i = 0; i < rows->count; i++) {
-        const cJSON *line = rows->rows[i]->line;
-        char name[128], why[400];
-        row_backend(line, name, sizeof name);
-        table_cell(&table, "%s", name);
-        table_cell(&table, "%s", record_text(line, "op"));
-        table_cell(&table, "%s", record_text(line, "dtype"));
-        table_cell(&table, "%s x %s x %s", markup_fixed(record_number(line, "m"), 0).text,
-                   markup_fixed(record_number(line, "n"), 0).text,
-                   markup_fixed(record_number(line, "k"), 0).text);
-        if (row_refused(line, why, sizeof why)) {
-            table_cell(&table, "%s", why);
-            for (int blank = 0; blank < 4; blank++) table_cell(&table, "-");
-            continue;
-        }
-        table_cell(&table, "%s%s", markup_seconds(record_number(line, "median_seconds")).text,
-                   record_true(line, "noisy") ? ", noisy" : "");
-        table_cell(&table, "%s to %s", markup_seconds(record_number(line, "min_seconds")).text,
-                   markup_seconds(record_number(line, "max_seconds")).text);
-        table_cell(&table, "%s", markup_short(record_number(line, "gflops")).text);
-        table_cell(&table, "%s", markup_seconds(record_number(line, "h2d_seconds")).text);
-        table_cell(&table, "%s", markup_seconds(record_number(line, "d2h_seconds")).text);
-    }
-    page_table(page, &table);
-}
-
 static void write_gemm(struct page *page) {
     struct selections machines = page_selections(page, "gemm", selection_machine);
     for (size_t i = 0; i < machines.count; i++) {
@@ -126,9 +89,10 @@ static void write_gemm(struct page *page) {
         size_charts(page, rows, i);
         tables_gemm(&table, rows);
         page_table(page, &table);
-        detail_table(page, rows);
+        tables_gemm_details(&table, rows);
+        page_table(page, &table);
         tables_kernels(&table, rows);
-        if (table.count) {
+        if (table_rows(&table)) {
             page_table(page, &table);
         } else {
             table_close(&table);

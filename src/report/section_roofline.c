@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/report/markup.h"
+#include "src/base/text.h"
+#include "src/report/cells.h"
 #include "src/report/page.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
@@ -82,33 +83,46 @@ static void add_products(struct page *page, struct chart *chart, const struct se
     }
 }
 
-/* Each product with its place, and how near to its roof it is. */
-static void roof_table(struct page *page, const struct selection *rows, double peak, double bandwidth) {
-    static const char *const numbers[] = {"m x n x k", "flop/byte", "GFLOP/s", "roof", "of the roof"};
+struct roof {
+    double peak, bandwidth; /* GFLOP/s, GB/s */
+};
+
+static double roof_of(const struct cell *cell) {
+    const struct roof *roof = cell->context;
+    return fmin(roof->peak, intensity_of(cell->line) * roof->bandwidth);
+}
+
+static void intensity_cell(struct cell *cell) {
+    cell_text(cell, "%s", text_short(intensity_of(cell->line)).text);
+}
+
+static void roof_cell(struct cell *cell) {
+    cell_text(cell, "%s", text_short(roof_of(cell)).text);
+}
+
+static void share_cell(struct cell *cell) {
+    cell_text(cell, "%s", text_percent(cell_number(cell, "gflops") / roof_of(cell), 0).text);
+}
+
+static const struct column roof_columns[] = {
+    {"backend", COLUMN_TEXT, .cell = cell_backend},
+    {"op", COLUMN_TEXT, .key = "op"},
+    {"m x n x k", COLUMN_NUMBER, .cell = cell_shape},
+    {"flop/byte", COLUMN_NUMBER, .cell = intensity_cell},
+    {"GFLOP/s", COLUMN_NUMBER, .key = "gflops", .unit = text_short},
+    {"roof", COLUMN_NUMBER, .cell = roof_cell},
+    {"of the roof", COLUMN_NUMBER, .cell = share_cell},
+};
+
+static void roof_table(struct page *page, const struct selection *rows, const struct roof *roof) {
     struct table table;
     table_open(
         &table,
         "The roof of a product is the lower of peak (%s GFLOP/s) and intensity times bandwidth (%s GB/s).",
-        markup_short(peak).text, markup_short(bandwidth).text);
-    table_column(&table, COLUMN_TEXT, "backend");
-    table_column(&table, COLUMN_TEXT, "op");
-    for (size_t i = 0; i < 5; i++) table_column(&table, COLUMN_NUMBER, numbers[i]);
-    for (size_t i = 0; i < rows->count; i++) {
-        const cJSON *line = rows->rows[i]->line;
-        const double intensity = intensity_of(line), roof = fmin(peak, intensity * bandwidth);
-        char name[128];
-        if (!(intensity > 0)) continue;
-        row_backend(line, name, sizeof name);
-        table_cell(&table, "%s", name);
-        table_cell(&table, "%s", record_text(line, "op"));
-        table_cell(&table, "%s x %s x %s", markup_fixed(record_number(line, "m"), 0).text,
-                   markup_fixed(record_number(line, "n"), 0).text,
-                   markup_fixed(record_number(line, "k"), 0).text);
-        table_cell(&table, "%s", markup_short(intensity).text);
-        table_cell(&table, "%s", markup_short(record_number(line, "gflops")).text);
-        table_cell(&table, "%s", markup_short(roof).text);
-        table_cell(&table, "%s", markup_percent(record_number(line, "gflops") / roof, 0).text);
-    }
+        text_short(roof->peak).text, text_short(roof->bandwidth).text);
+    TABLE_COLUMNS(&table, roof_columns);
+    for (size_t i = 0; i < rows->count; i++)
+        if (intensity_of(rows->rows[i]->line) > 0) table_row(&table, rows->rows[i]->line, roof);
     page_table(page, &table);
 }
 
@@ -138,7 +152,7 @@ static void roofline(struct page *page, const struct selection *rows, size_t num
     page_chart(page, &chart,
                "One sign a product: the nearer to the roof, the less is left to gain. Products that fit in a "
                "cache, and tf32 or bf16 on tensor cores, can lie above it.");
-    roof_table(page, rows, rate, bandwidth);
+    roof_table(page, rows, &(struct roof){rate, bandwidth});
     page_beside_close(page);
 }
 

@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/report/markup.h"
+#include "src/base/text.h"
+#include "src/report/cells.h"
 #include "src/report/page.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
@@ -12,45 +13,48 @@ static bool scaling_present(const struct records *records) {
     return records_any(records, "scaling");
 }
 
-void tables_scaling(struct table *table, const struct selection *rows) {
-    static const char *const numbers[] = {"threads", "epoch", "speed-up", "efficiency",
-                                          "NN",      "TN",    "NT",       "rest"};
-    table_open(table, "An epoch by number of threads. Efficiency is speed-up over threads.");
-    table_column(table, COLUMN_NAME, "backend");
-    for (size_t i = 0; i < 8; i++) table_column(table, COLUMN_NUMBER, numbers[i]);
-    for (size_t i = 0; i < rows->count; i++) {
-        const cJSON *line = rows->rows[i]->line;
-        const double threads = record_number(line, "threads"), speedup = record_number(line, "speedup");
-        char name[128];
-        row_backend(line, name, sizeof name);
-        table_cell(table, "%s", name);
-        table_cell(table, "%s", markup_fixed(threads, 0).text);
-        table_cell(table, "%s", markup_seconds(record_number(line, "epoch_seconds")).text);
-        table_cell(table, "%s", markup_fixed(speedup, 2).text);
-        table_cell(table, "%s", threads > 0 ? markup_percent(speedup / threads, 0).text : "-");
-        for (size_t part = 1; part <= 3; part++)
-            table_cell(table, "%s", markup_seconds(row_part(line, part)).text);
-        table_cell(
-            table, "%s",
-            markup_seconds(row_part(line, 0) + row_part(line, 4) + row_part(line, 5) + row_part(line, 6))
-                .text);
-    }
+/* Against the row with the fewest threads, which logs of version 0.1.0 did not name: one. */
+static void efficiency_cell(struct cell *cell) {
+    const double ideal = cell_number(cell, record_has(cell->line, "ideal") ? "ideal" : "threads");
+    cell_text(cell, "%s", text_percent(cell_number(cell, "speedup") / ideal, 0).text);
 }
+
+static const struct column columns[] = {
+    {"backend", COLUMN_NAME, .cell = cell_backend, .width = 14},
+    {"threads", COLUMN_NUMBER, .key = "threads", .unit = unit_count},
+    {"epoch, median (min to max)", COLUMN_NUMBER, .key = "epoch_seconds", .cell = cell_epoch, .width = 34},
+    {"speed-up", COLUMN_NUMBER, .key = "speedup", .unit = unit_ratio},
+    {"efficiency", COLUMN_NUMBER, .cell = efficiency_cell},
+    {"NN", COLUMN_NUMBER, .key = "gemm_nn", .cell = cell_time, .width = 8},
+    {"TN", COLUMN_NUMBER, .key = "gemm_tn", .cell = cell_time, .width = 8},
+    {"NT", COLUMN_NUMBER, .key = "gemm_nt", .cell = cell_time, .width = 8},
+    {"rest", COLUMN_NUMBER, .key = "h2d d2h elementwise optimizer graph batch augment other",
+     .cell = cell_time},
+};
+
+void tables_scaling(struct table *table, const struct selection *rows) {
+    table_open(table, "An epoch by number of threads. Efficiency is speed-up over threads.");
+    TABLE_COLUMNS(table, columns);
+    for (size_t i = 0; i < rows->count; i++) table_row(table, rows->rows[i]->line, NULL);
+}
+
+static void fraction_cell(struct cell *cell) {
+    cell_text(cell, "%s +- %s", text_percent(cell_number(cell, "serial_fraction"), 2).text,
+              text_percent(cell_number(cell, "error"), 2).text);
+}
+
+static const struct column amdahl_columns[] = {
+    {"backend", COLUMN_NAME, .key = "backend"},
+    {"config", COLUMN_TEXT, .key = "config"},
+    {"serial fraction", COLUMN_NUMBER, .cell = fraction_cell},
+};
 
 void tables_amdahl(struct table *table, const struct selection *rows) {
     table_open(
         table,
         "Amdahl's law, speed-up = 1 / (s + (1 - s) / threads), fitted to those: the serial fraction s.");
-    table_column(table, COLUMN_NAME, "backend");
-    table_column(table, COLUMN_TEXT, "config");
-    table_column(table, COLUMN_NUMBER, "serial fraction");
-    for (size_t i = 0; i < rows->count; i++) {
-        const cJSON *line = rows->rows[i]->line;
-        table_cell(table, "%s", record_text(line, "backend"));
-        table_cell(table, "%s", record_text(line, "config"));
-        table_cell(table, "%s +- %s", markup_percent(record_number(line, "serial_fraction"), 2).text,
-                   markup_percent(record_number(line, "error"), 2).text);
-    }
+    TABLE_COLUMNS(table, amdahl_columns);
+    for (size_t i = 0; i < rows->count; i++) table_row(table, rows->rows[i]->line, NULL);
 }
 
 /* The fit of a backend in the same config and run of the command; NULL if there is none. */
@@ -146,8 +150,8 @@ static void say_fits(struct page *page, const struct selection *rows) {
         const size_t before = said.count;
         if (!fit || names_index(&said, backend) != before) continue;
         page_note(page, "%.64s: serial fraction %s +- %s by Amdahl's law, 1 / (s + (1 - s) / threads).",
-                  backend, markup_percent(record_number(fit, "serial_fraction"), 2).text,
-                  markup_percent(record_number(fit, "error"), 2).text);
+                  backend, text_percent(record_number(fit, "serial_fraction"), 2).text,
+                  text_percent(record_number(fit, "error"), 2).text);
     }
     names_free(&said);
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "src/base/text.h"
-#include "src/report/markup.h"
+#include "src/report/cells.h"
 #include "src/report/page.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
@@ -13,40 +13,33 @@ static bool shmem_present(const struct records *records) {
     return records_any(records, "shmem");
 }
 
+static void block_cell(struct cell *cell) {
+    const struct text_number tile = unit_count(cell_number(cell, "tile"));
+    cell_text(cell, "%.8s x %.8s", tile.text, tile.text);
+}
+
+static void best_cell(struct cell *cell) {
+    cell_text(cell, "%s", record_true(cell->line, "best") ? "best" : "");
+}
+
+static const struct column columns[] = {
+    {"order", COLUMN_TEXT, .key = "order", .setup = true},
+    {"shared", COLUMN_TEXT, .key = "shared", .setup = true},
+    {"multiply", COLUMN_TEXT, .key = "multiply", .setup = true},
+    {"block", COLUMN_NUMBER, .cell = block_cell, .setup = true},
+    {"median", COLUMN_NUMBER, .cell = cell_median},
+    {"min to max", COLUMN_NUMBER, .cell = cell_spread},
+    {"GFLOP/s", COLUMN_NUMBER, .key = "gflops", .unit = text_short},
+    {"occupancy", COLUMN_NUMBER, .key = "occupancy", .unit = unit_percent},
+    {"registers", COLUMN_NUMBER, .key = "registers", .unit = unit_count},
+    {"shared memory", COLUMN_NUMBER, .key = "shared_bytes", .unit = unit_bytes},
+    {"", COLUMN_TEXT, .cell = best_cell},
+};
+
 void tables_shmem(struct table *table, const struct selection *rows) {
-    static const char *const numbers[] = {"block",     "median",    "min to max",   "GFLOP/s",
-                                          "occupancy", "registers", "shared memory"};
     table_open(table, "R: stored straight, C: stored transposed; first A, then B.");
-    table_column(table, COLUMN_TEXT, "order");
-    table_column(table, COLUMN_TEXT, "shared");
-    table_column(table, COLUMN_TEXT, "multiply");
-    for (size_t i = 0; i < 7; i++) table_column(table, COLUMN_NUMBER, numbers[i]);
-    table_column(table, COLUMN_TEXT, "");
-    for (size_t i = 0; i < rows->count; i++) {
-        const cJSON *line = rows->rows[i]->line;
-        const double shared = record_number(line, "shared_bytes");
-        const struct text_number tile = markup_fixed(record_number(line, "tile"), 0);
-        char why[400];
-        const bool refused = row_refused(line, why, sizeof why);
-        table_cell(table, "%s", record_text(line, "order"));
-        table_cell(table, "%s", record_text(line, "shared"));
-        table_cell(table, "%s", record_text(line, "multiply"));
-        table_cell(table, "%.8s x %.8s", tile.text, tile.text);
-        table_cell(table, "%s", refused ? why : markup_seconds(record_number(line, "median_seconds")).text);
-        if (refused) {
-            table_cell(table, "-");
-            table_cell(table, "-");
-        } else {
-            table_cell(table, "%s to %s", markup_seconds(record_number(line, "min_seconds")).text,
-                       markup_seconds(record_number(line, "max_seconds")).text);
-            table_cell(table, "%s", markup_short(record_number(line, "gflops")).text);
-        }
-        table_cell(table, "%s", markup_percent(record_number(line, "occupancy"), 0).text);
-        table_cell(table, "%s", markup_fixed(record_number(line, "registers"), 0).text);
-        table_cell(table, "%s", shared >= 0 ? text_bytes(shared).text : "-");
-        table_cell(table, "%s%s", record_true(line, "best") ? "best" : "",
-                   record_true(line, "noisy") ? " noisy" : "");
-    }
+    TABLE_COLUMNS(table, columns);
+    for (size_t i = 0; i < rows->count; i++) table_row(table, rows->rows[i]->line, NULL);
 }
 
 static void variant_of(const cJSON *line, char *text, size_t size) {
@@ -77,8 +70,7 @@ static void variant_chart(struct page *page, const struct selection *rows, const
         char other[64], why[400];
         variant_of(line, other, sizeof other);
         if (strcmp(other, variant) != 0 || row_refused(line, why, sizeof why)) continue;
-        const size_t group =
-            names_index(&chart.categories, markup_fixed(record_number(line, "tile"), 0).text);
+        const size_t group = names_index(&chart.categories, text_fixed(record_number(line, "tile"), 0).text);
         chart_add_xy(&chart, order_of(line), (double)group, record_number(line, "median_seconds"));
     }
     page_chart(page, &chart,
@@ -91,10 +83,10 @@ static void say_best(struct page *page, const struct selection *rows) {
         if (!record_true(line, "best")) continue;
         page_note(page,
                   "Best choice: order %.8s, block %s, %.16s shared memory, %.16s multiply: %s, %s GFLOP/s.",
-                  record_text(line, "order"), markup_fixed(record_number(line, "tile"), 0).text,
+                  record_text(line, "order"), text_fixed(record_number(line, "tile"), 0).text,
                   record_text(line, "shared"), record_text(line, "multiply"),
-                  markup_seconds(record_number(line, "median_seconds")).text,
-                  markup_short(record_number(line, "gflops")).text);
+                  text_seconds(record_number(line, "median_seconds")).text,
+                  text_short(record_number(line, "gflops")).text);
     }
 }
 

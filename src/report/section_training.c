@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/base/text.h"
-#include "src/report/markup.h"
+#include "src/report/cells.h"
 #include "src/report/page.h"
 #include "src/report/row.h"
 
@@ -103,35 +103,51 @@ static const struct record *summary_of(const struct records *records, const stru
     return NULL;
 }
 
-static void run_row(struct page *page, struct table *table, const struct record *last) {
-    const struct record *summary = summary_of(page->records, last);
-    const cJSON *line = summary ? summary->line : NULL;
-    const double total = record_number(line, "test_total"), accuracy = record_number(line, "test_accuracy");
-    char label[256];
-    run_label(last, label, sizeof label);
-    table_cell(table, "%s", label);
-    table_cell(table, "%s", markup_fixed(record_number(last->line, "epoch"), 0).text);
-    table_cell(table, "%s", markup_fixed(record_number(last->line, "train_loss"), 4).text);
-    if (total >= 1 && accuracy >= 0 && accuracy <= 1) {
-        table_cell(table, "%s +- %s", markup_percent(accuracy, 2).text,
-                   markup_fixed(100 * sqrt(accuracy * (1 - accuracy) / total), 2).text);
-    } else {
-        table_cell(table, "%s", markup_percent(accuracy_of(last->line), 2).text);
-    }
-    table_cell(table, "%s", markup_seconds(record_number(line, "median_epoch_seconds")).text);
-    table_cell(table, "%s", markup_fixed(record_number(line, "transfer_ratio"), 3).text);
-    table_cell(table, "%s", markup_seconds(record_number(line, "total_seconds")).text);
+/* The record of a row is the summary, if there is one; the context the last epoch. */
+static void run_cell(struct cell *cell) {
+    run_label(cell->context, cell->text, sizeof cell->text);
 }
 
+static void epochs_cell(struct cell *cell) {
+    const struct record *last = cell->context;
+    cell_text(cell, "%s", unit_count(record_number(last->line, "epoch")).text);
+}
+
+static void loss_cell(struct cell *cell) {
+    const struct record *last = cell->context;
+    cell_text(cell, "%s", text_fixed(record_number(last->line, "train_loss"), 4).text);
+}
+
+static void accuracy_cell(struct cell *cell) {
+    const struct record *last = cell->context;
+    const double total = cell_number(cell, "test_total"), accuracy = cell_number(cell, "test_accuracy");
+    if (total >= 1 && accuracy >= 0 && accuracy <= 1) {
+        cell_text(cell, "%s +- %s", text_percent(accuracy, 2).text,
+                  unit_ratio(100 * sqrt(accuracy * (1 - accuracy) / total)).text);
+    } else {
+        cell_text(cell, "%s", text_percent(accuracy_of(last->line), 2).text);
+    }
+}
+
+static const struct column columns[] = {
+    {"run", COLUMN_TEXT, .cell = run_cell},
+    {"epochs", COLUMN_NUMBER, .cell = epochs_cell},
+    {"loss at the end", COLUMN_NUMBER, .cell = loss_cell},
+    {"test accuracy", COLUMN_NUMBER, .cell = accuracy_cell},
+    {"epoch, median", COLUMN_NUMBER, .key = "median_epoch_seconds", .unit = text_seconds},
+    {"transfer/total", COLUMN_NUMBER, .key = "transfer_ratio", .unit = unit_share},
+    {"whole run", COLUMN_NUMBER, .key = "total_seconds", .unit = text_seconds},
+};
+
 static void run_table(struct page *page, const struct selection *rows) {
-    static const char *const titles[] = {"epochs",        "loss at the end", "test accuracy",
-                                         "epoch, median", "transfer/total",  "whole run"};
     struct table table;
     table_open(&table, "Every run at its end. +- is one binomial standard error.");
-    table_column(&table, COLUMN_TEXT, "run");
-    for (size_t i = 0; i < 6; i++) table_column(&table, COLUMN_NUMBER, titles[i]);
-    for (size_t start = 0; start < rows->count; start = run_end(rows, start))
-        run_row(page, &table, rows->rows[run_end(rows, start) - 1]);
+    TABLE_COLUMNS(&table, columns);
+    for (size_t start = 0; start < rows->count; start = run_end(rows, start)) {
+        const struct record *last = rows->rows[run_end(rows, start) - 1],
+                            *summary = summary_of(page->records, last);
+        table_row(&table, summary ? summary->line : NULL, last);
+    }
     page_table(page, &table);
 }
 
@@ -145,12 +161,12 @@ static void say_ensembles(struct page *page, const struct selection *rows) {
         page_note(page,
                   "Ensemble of %s networks: mean %s, standard deviation %s; their committee %s; all of them "
                   "in %s, an epoch of all %s.",
-                  markup_fixed(record_number(row->line, "members"), 0).text,
-                  markup_percent(record_number(row->line, "test_accuracy_mean"), 2).text,
-                  markup_percent(record_number(row->line, "test_accuracy_deviation"), 2).text,
-                  markup_percent(record_number(row->line, "test_accuracy"), 2).text,
-                  markup_seconds(record_number(row->line, "seconds")).text,
-                  markup_seconds(record_number(row->line, "epoch_seconds")).text);
+                  text_fixed(record_number(row->line, "members"), 0).text,
+                  text_percent(record_number(row->line, "test_accuracy_mean"), 2).text,
+                  text_percent(record_number(row->line, "test_accuracy_deviation"), 2).text,
+                  text_percent(record_number(row->line, "test_accuracy"), 2).text,
+                  text_seconds(record_number(row->line, "seconds")).text,
+                  text_seconds(record_number(row->line, "epoch_seconds")).text);
     }
 }
 

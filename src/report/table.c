@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "src/report/markup.h"
+#include "src/report/records.h"
+#include "src/report/row.h"
 
 void table_open(struct table *table, const char *format, ...) {
     va_list args;
@@ -14,24 +16,61 @@ void table_open(struct table *table, const char *format, ...) {
     va_end(args);
 }
 
-void table_column(struct table *table, enum column_kind kind, const char *title) {
-    if (table->columns == TABLE_MAX_COLUMNS) return;
-    table->kinds[table->columns] = kind;
-    table->titles[table->columns] = strdup(title);
-    if (table->titles[table->columns]) {
-        table->columns++;
-    } else {
-        table->failed = true;
+static void free_texts(char **list, size_t count) {
+    for (size_t i = 0; i < count; i++) free(list[i]);
+    free(list);
+}
+
+void table_close(struct table *table) {
+    for (size_t c = 0; c < table->column_count; c++) free((char *)table->columns[c].title);
+    free_texts(table->cells, table->cell_count);
+    free_texts(table->left_out, 2 * table->left_out_count);
+    *table = (struct table){0};
+}
+
+void table_columns(struct table *table, const struct column *columns, size_t count) {
+    for (size_t c = 0; c < count && table->column_count < TABLE_MAX_COLUMNS; c++) {
+        struct column column = columns[c];
+        column.title = strdup(column.title);
+        if (!column.title) table->failed = true;
+        if (!column.title) return;
+        table->columns[table->column_count++] = column;
     }
 }
 
-void table_cell(struct table *table, const char *format, ...) {
-    char text[1024];
+/* --- rows --- */
+
+void cell_text(struct cell *cell, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    vsnprintf(cell->text, sizeof cell->text, format, args);
     va_end(args);
-    if (table->count == table->capacity) {
+}
+
+double cell_number(const struct cell *cell, const char *key) {
+    return record_number(cell->line, key);
+}
+
+static void write_cell(struct cell *cell) {
+    const struct column *column = cell->column;
+    if (column->cell) {
+        column->cell(cell);
+    } else if (column->unit) {
+        cell_text(cell, "%s", column->unit(cell_number(cell, column->key)).text);
+    } else {
+        const char *text = record_text(cell->line, column->key);
+        cell_text(cell, "%s", text[0] ? text : "-");
+    }
+}
+
+static bool has_setup(const struct table *table) {
+    for (size_t c = 0; c < table->column_count; c++)
+        if (table->columns[c].setup) return true;
+    return false;
+}
+
+static void add_cell(struct table *table, const char *text) {
+    if (table->cell_count == table->capacity) {
         const size_t capacity = table->capacity ? 2 * table->capacity : 64;
         char **cells = realloc(table->cells, capacity * sizeof *cells);
         if (!cells) table->failed = true;
@@ -41,41 +80,100 @@ void table_cell(struct table *table, const char *format, ...) {
     }
     char *copy = strdup(text);
     if (!copy) table->failed = true;
-    if (copy) table->cells[table->count++] = copy;
+    if (copy) table->cells[table->cell_count++] = copy;
 }
 
-void table_close(struct table *table) {
-    for (size_t i = 0; i < table->columns; i++) free(table->titles[i]);
-    for (size_t i = 0; i < table->count; i++) free(table->cells[i]);
-    free(table->cells);
-    *table = (struct table){0};
+void table_row(struct table *table, const cJSON *line, const void *context) {
+    char why[400];
+    const bool refused = has_setup(table) && row_refused(line, why, sizeof why);
+    bool said = false;
+    for (size_t c = 0; c < table->column_count; c++) {
+        struct cell cell = {.column = &table->columns[c], .line = line, .context = context};
+        if (refused && !cell.column->setup) {
+            cell_text(&cell, "%s", said ? "-" : why);
+            said = true;
+        } else {
+            write_cell(&cell);
+        }
+        add_cell(table, cell.text);
+    }
 }
 
-static size_t row_count(const struct table *table) {
-    return table->columns ? (table->count + table->columns - 1) / table->columns : 0;
+void table_left_out(struct table *table, const char *name, const char *reason) {
+    const size_t count = table->left_out_count;
+    char **pairs = realloc(table->left_out, 2 * (count + 1) * sizeof *pairs);
+    if (pairs) table->left_out = pairs;
+    char *copies[2] = {strdup(name), strdup(reason)};
+    if (pairs && copies[0] && copies[1]) {
+        memcpy(pairs + 2 * count, copies, sizeof copies);
+        table->left_out_count++;
+    } else {
+        free(copies[0]);
+        free(copies[1]);
+        table->failed = true;
+    }
 }
+
+size_t table_rows(const struct table *table) {
+    return table->column_count ? table->cell_count / table->column_count : 0;
+}
+
+/* --- what the three renderers share --- */
 
 static const char *cell_at(const struct table *table, size_t row, size_t column) {
-    const size_t index = row * table->columns + column;
-    return index < table->count ? table->cells[index] : "";
+    return table->cells[row * table->column_count + column];
+}
+
+static bool is_hidden(const struct table *table, size_t column, enum column_place place) {
+    const enum column_place only = table->columns[column].only;
+    return only != ALL_PLACES && only != place;
+}
+
+/* The reason in place of a number. */
+static bool is_sentence(const struct table *table, size_t column, const char *text) {
+    return table->columns[column].kind == COLUMN_NUMBER && strstr(text, ": ");
+}
+
+typedef void text_writer(FILE *out, const char *text);
+
+/* One line a reason, with the names that it holds for. */
+static void write_left_out(FILE *out, const struct table *table, const char *before, const char *after,
+                           text_writer *write_text, text_writer *write_name) {
+    for (size_t i = 0; i < table->left_out_count; i++) {
+        const char *reason = table->left_out[2 * i + 1];
+        size_t first = 0;
+        while (strcmp(table->left_out[2 * first + 1], reason) != 0) first++;
+        if (first < i) continue;
+        fprintf(out, "%sLeft out because ", before);
+        write_text(out, reason);
+        for (size_t j = i; j < table->left_out_count; j++) {
+            if (strcmp(table->left_out[2 * j + 1], reason) != 0) continue;
+            fputs(j == i ? ": " : ", ", out);
+            write_name(out, table->left_out[2 * j]);
+        }
+        fprintf(out, ".%s", after);
+    }
 }
 
 /* --- HTML --- */
 
-/* A sentence among numbers (why there is none) may wrap; a number never does. */
+static void html_name(FILE *out, const char *text) {
+    fputs("<code>", out);
+    markup_text(out, text);
+    fputs("</code>", out);
+}
+
+/* A sentence may wrap, a number may not. */
 static const char *html_class(const struct table *table, size_t column, const char *text) {
-    if (table->kinds[column] != COLUMN_NUMBER) return "";
-    return strstr(text, ": ") ? " class=\"say\"" : " class=\"n\"";
+    if (table->columns[column].kind != COLUMN_NUMBER) return "";
+    return is_sentence(table, column, text) ? " class=\"say\"" : " class=\"n\"";
 }
 
 static void html_cell(FILE *out, const struct table *table, size_t row, size_t column) {
     const char *text = cell_at(table, row, column);
     const char *tag = column == 0 ? "th scope=\"row\"" : "td";
-    const char *class = html_class(table, column, text);
-    fprintf(out, "<%s%s>", tag, class);
-    if (table->kinds[column] == COLUMN_NAME && *text) fputs("<code>", out);
-    markup_text(out, text);
-    if (table->kinds[column] == COLUMN_NAME && *text) fputs("</code>", out);
+    fprintf(out, "<%s%s>", tag, html_class(table, column, text));
+    (table->columns[column].kind == COLUMN_NAME ? html_name : markup_text)(out, text);
     fputs(column == 0 ? "</th>" : "</td>", out);
 }
 
@@ -84,44 +182,103 @@ void table_html(FILE *out, const struct table *table) {
             table->wrap ? " class=\"wide\"" : "");
     markup_text(out, table->caption);
     fputs("</caption>\n<thead><tr>", out);
-    for (size_t c = 0; c < table->columns; c++) {
-        fprintf(out, "<th scope=\"col\"%s>", table->kinds[c] == COLUMN_NUMBER ? " class=\"n\"" : "");
-        markup_text(out, table->titles[c]);
+    for (size_t c = 0; c < table->column_count; c++) {
+        if (is_hidden(table, c, PAGE_ONLY)) continue;
+        fprintf(out, "<th scope=\"col\"%s>", html_class(table, c, ""));
+        markup_text(out, table->columns[c].title);
         fputs("</th>", out);
     }
     fputs("</tr></thead>\n<tbody>\n", out);
-    for (size_t r = 0; r < row_count(table); r++) {
+    for (size_t r = 0; r < table_rows(table); r++) {
         fputs("<tr>", out);
-        for (size_t c = 0; c < table->columns; c++) html_cell(out, table, r, c);
+        for (size_t c = 0; c < table->column_count; c++)
+            if (!is_hidden(table, c, PAGE_ONLY)) html_cell(out, table, r, c);
         fputs("</tr>\n", out);
     }
     fputs("</tbody></table></div>\n", out);
+    write_left_out(out, table, "<p>", "</p>\n", markup_text, html_name);
 }
 
 /* --- Markdown --- */
 
 void table_markdown(FILE *out, const struct table *table) {
     fputc('|', out);
-    for (size_t c = 0; c < table->columns; c++) {
+    for (size_t c = 0; c < table->column_count; c++) {
+        if (is_hidden(table, c, PAGE_ONLY)) continue;
         fputc(' ', out);
-        markup_markdown(out, table->titles[c]);
+        markup_markdown(out, table->columns[c].title);
         fputs(" |", out);
     }
     fputs("\n|", out);
-    for (size_t c = 0; c < table->columns; c++)
-        fputs(table->kinds[c] == COLUMN_NUMBER ? "---:|" : "---|", out);
-    for (size_t r = 0; r < row_count(table); r++) {
+    for (size_t c = 0; c < table->column_count; c++)
+        if (!is_hidden(table, c, PAGE_ONLY))
+            fputs(table->columns[c].kind == COLUMN_NUMBER ? "---:|" : "---|", out);
+    for (size_t r = 0; r < table_rows(table); r++) {
         fputs("\n|", out);
-        for (size_t c = 0; c < table->columns; c++) {
-            const char *text = cell_at(table, r, c);
+        for (size_t c = 0; c < table->column_count; c++) {
+            if (is_hidden(table, c, PAGE_ONLY)) continue;
             fputc(' ', out);
-            if (table->kinds[c] == COLUMN_NAME && *text) {
-                markup_code(out, text);
-            } else {
-                markup_markdown(out, text);
-            }
+            (table->columns[c].kind == COLUMN_NAME ? markup_code : markup_markdown)(out,
+                                                                                    cell_at(table, r, c));
             fputs(" |", out);
         }
     }
     fputc('\n', out);
+    write_left_out(out, table, "\n", "\n", markup_markdown, markup_code);
+}
+
+/* --- console --- */
+
+static void console_text(FILE *out, const char *text) {
+    fputs(text, out);
+}
+
+static int text_width(const char *text) {
+    return (int)strlen(text);
+}
+
+static void console_cell(FILE *out, const struct table *table, size_t column, const char *text) {
+    const int width = table->widths[column];
+    if (column) fputs("  ", out);
+    if (table->columns[column].kind == COLUMN_NUMBER) {
+        fprintf(out, "%*s", width, text);
+    } else {
+        fprintf(out, "%-*s", column + 1 < table->column_count ? width : 0, text);
+    }
+}
+
+void table_console_titles(FILE *out, struct table *table) {
+    for (size_t c = 0; c < table->column_count; c++) {
+        const struct column *column = &table->columns[c];
+        int width = text_width(column->title);
+        if (column->width > width) width = column->width;
+        for (size_t r = 0; r < table_rows(table); r++) {
+            const char *text = cell_at(table, r, c);
+            if (text_width(text) > width && !is_sentence(table, c, text)) width = text_width(text);
+        }
+        table->widths[c] = width;
+        if (!is_hidden(table, c, CONSOLE_ONLY)) console_cell(out, table, c, column->title);
+    }
+    fputc('\n', out);
+}
+
+void table_console_row(FILE *out, const struct table *table, size_t row) {
+    bool said = false;
+    for (size_t c = 0; c < table->column_count && !said; c++) {
+        const char *text = cell_at(table, row, c);
+        if (is_hidden(table, c, CONSOLE_ONLY)) continue;
+        said = is_sentence(table, c, text); /* the rest of the row has no value */
+        if (said) {
+            fprintf(out, "  %s", text);
+        } else {
+            console_cell(out, table, c, text);
+        }
+    }
+    fputc('\n', out);
+}
+
+void table_console(FILE *out, struct table *table) {
+    table_console_titles(out, table);
+    for (size_t r = 0; r < table_rows(table); r++) table_console_row(out, table, r);
+    write_left_out(out, table, "", "\n", console_text, console_text);
 }

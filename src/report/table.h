@@ -1,4 +1,4 @@
-/* A table of text, written as HTML or as Markdown. */
+/* A table is an array of columns over records. A console, HTML and Markdown show the same cells. */
 #ifndef TESSERA_REPORT_TABLE_H
 #define TESSERA_REPORT_TABLE_H
 
@@ -6,30 +6,75 @@
 #include <stddef.h>
 #include <stdio.h>
 
-enum column_kind { COLUMN_TEXT, COLUMN_NAME /* a name to type */, COLUMN_NUMBER /* to the right */ };
+#include <cjson/cJSON.h>
+
+#include "src/base/text.h"
+
+enum column_kind { COLUMN_TEXT, COLUMN_NAME /* typed by users: code */, COLUMN_NUMBER /* right-aligned */ };
+enum column_place { ALL_PLACES, CONSOLE_ONLY, PAGE_ONLY /* HTML and Markdown */ };
+
+struct column;
+
+/* A cell while it is written. */
+struct cell {
+    const struct column *column;
+    const cJSON *line;   /* the record of the row */
+    const void *context; /* as given to table_row */
+    char text[1024];
+};
+
+struct column {
+    const char *title;
+    enum column_kind kind;
+    const char *key;                          /* of the value in the record, */
+    struct text_number (*unit)(double value); /* which this writes; NULL: the value is a text */
+    void (*cell)(struct cell *cell);          /* (optional) writes the cell instead */
+    bool setup; /* describes what ran; the other columns are results, which a refused row does not have */
+    enum column_place only;
+    int width; /* at least, on a console */
+};
 
 enum { TABLE_MAX_COLUMNS = 24 };
 
 struct table {
     char caption[512];
-    char *titles[TABLE_MAX_COLUMNS];
-    enum column_kind kinds[TABLE_MAX_COLUMNS];
-    size_t columns;
-    char **cells; /* row by row */
-    size_t count, capacity;
+    struct column columns[TABLE_MAX_COLUMNS];
+    int widths[TABLE_MAX_COLUMNS]; /* on a console */
+    size_t column_count;
+    char **cells; /* [rows][columns] */
+    size_t cell_count, capacity;
+    char **left_out; /* pairs: name, reason */
+    size_t left_out_count;
     bool wrap;   /* cells of text may take several lines (HTML) */
-    bool failed; /* memory ran out: the table is not whole */
+    bool failed; /* out of memory: the table is incomplete */
 };
 
-/* An empty table; the caption says what the reader should look at. Then its columns (no more than
-   TABLE_MAX_COLUMNS are kept), then cells, row by row. */
+/* An empty table. The caption says what the reader should look at. */
 void table_open(struct table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void table_column(struct table *table, enum column_kind kind, const char *title);
-void table_cell(struct table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void table_close(struct table *table);
 
-/* Every cell is escaped. In HTML the first column heads the row. A started last row is filled up. */
+/* Appends columns, before the first row; at most TABLE_MAX_COLUMNS are kept. Titles are copied. */
+void table_columns(struct table *table, const struct column *columns, size_t count);
+#define TABLE_COLUMNS(table, array) table_columns(table, array, sizeof(array) / sizeof *(array))
+
+/* Appends the row of a record. If the table has setup columns and the record says why it has no result, the
+   first result column gets this reason. */
+void table_row(struct table *table, const cJSON *line, const void *context);
+/* Names a row that could not run here: listed below the table, with others of the same reason. */
+void table_left_out(struct table *table, const char *name, const char *reason);
+size_t table_rows(const struct table *table);
+
+/* For cell writers. */
+void cell_text(struct cell *cell, const char *format, ...) __attribute__((format(printf, 2, 3)));
+double cell_number(const struct cell *cell, const char *key);
+
+/* Every cell is escaped. In HTML the first column heads the row. */
 void table_html(FILE *out, const struct table *table);
 void table_markdown(FILE *out, const struct table *table);
+/* Columns as wide as their cells; or titles first and then rows as they are measured, with the least widths.
+ */
+void table_console(FILE *out, struct table *table);
+void table_console_titles(FILE *out, struct table *table);
+void table_console_row(FILE *out, const struct table *table, size_t row);
 
 #endif

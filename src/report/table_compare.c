@@ -1,81 +1,79 @@
-/* The table of the course reports: implementation, accuracy, transfer/total, speed-up. */
+/* The table of `compare`: implementation, accuracy, transfer/total, speed-up. */
 #include <math.h>
-#include <stdio.h>
 
-#include "src/report/markup.h"
+#include "src/report/cells.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
 
-static void accuracy_cell(struct table *table, const cJSON *line) {
-    const double accuracy = record_number(line, "test_accuracy"),
-                 error = record_number(line, "accuracy_error");
-    const double trained = record_number(line, "epochs_trained");
-    char after[64] = "";
-    if (trained < record_number(line, "epochs") - 1e-6) /* a time limit ended it; false without the numbers */
-        snprintf(after, sizeof after, " after %s epochs", markup_fixed(trained, 2).text);
-    if (isfinite(error)) {
-        table_cell(table, "%s +- %s%s", markup_percent(accuracy, 2).text, markup_fixed(100 * error, 2).text,
-                   after);
-    } else {
-        table_cell(table, "%s%s", markup_percent(accuracy, 2).text, after);
-    }
+/* The backend, and how it differs from other rows of its label. */
+static void name_cell(struct cell *cell) {
+    const struct selection *rows = cell->context;
+    char difference[SELECTION_TEXT] = "";
+    for (size_t i = 0; i < rows->count; i++)
+        if (rows->rows[i]->line == cell->line) selection_difference(rows, i, difference, sizeof difference);
+    cell_text(cell, "%s%s", record_text(cell->line, "backend"), difference);
 }
 
-static void epoch_cell(struct table *table, const cJSON *line) {
-    const double low = record_number(line, "min_epoch_seconds"),
-                 high = record_number(line, "max_epoch_seconds");
-    const struct text_number median = markup_seconds(record_number(line, "median_epoch_seconds"));
-    const char *label = record_true(line, "extrapolated") ? ", extrapolated" : "";
-    if (isfinite(low) && isfinite(high)) {
-        table_cell(table, "%s (%s to %s)%s", median.text, markup_seconds(low).text, markup_seconds(high).text,
-                   label);
-    } else {
-        table_cell(table, "%s%s", median.text, label);
-    }
-}
-
-static void name_cells(struct table *table, const struct selection *rows, size_t row) {
-    const cJSON *line = rows->rows[row]->line;
-    char difference[SELECTION_TEXT];
-    const size_t threads = record_count(line, "threads", 1u << 20, 0);
-    const bool cuda = row_on_gpu(line);
-    selection_difference(rows, row, difference, sizeof difference);
-    table_cell(table, "%s%s", record_text(line, "backend"), difference);
-    if (cuda) {
-        table_cell(table, "%s", record_text(line, "residency"));
+static void residency_cell(struct cell *cell) {
+    const size_t threads = record_count(cell->line, "threads", 1u << 20, 0);
+    if (row_on_gpu(cell->line)) {
+        cell_text(cell, "%s", record_text(cell->line, "residency"));
     } else if (threads) {
-        table_cell(table, "CPU, %zu thread%s", threads, threads == 1 ? "" : "s");
+        cell_text(cell, "CPU, %zu thread%s", threads, threads == 1 ? "" : "s");
     } else {
-        table_cell(table, "-"); /* it did not run */
+        cell_text(cell, "-"); /* it did not run */
     }
-    table_cell(table, "%s", record_text(line, "engine")[0] ? record_text(line, "engine") : "-");
-    table_cell(table, "%s", row_precision(line));
 }
+
+static void precision_cell(struct cell *cell) {
+    cell_text(cell, "%s", row_precision(cell->line));
+}
+
+static void accuracy_cell(struct cell *cell) {
+    const double trained = cell_number(cell, "epochs_trained"), error = cell_number(cell, "accuracy_error");
+    cell_text(cell, "%s", text_percent(cell_number(cell, "test_accuracy"), 2).text);
+    if (isfinite(error)) text_append(cell->text, sizeof cell->text, " +- %s", unit_ratio(100 * error).text);
+    if (trained < cell_number(cell, "epochs") - 1e-6) /* cut by a time limit */
+        text_append(cell->text, sizeof cell->text, " after %s epochs", unit_ratio(trained).text);
+}
+
+/* Of an epoch. A captured graph is not timed op by op: its products are those of one more epoch of engine
+   eager. */
+static void product_cell(struct cell *cell) {
+    const char *source = record_has(cell->line, "op_by_op") ? "op_by_op" : "time";
+    const cJSON *time = cJSON_GetObjectItemCaseSensitive(cell->line, source);
+    cell_text(cell, "%s", text_seconds(record_number(time, cell->column->key)).text);
+}
+
+static const struct column columns[] = {
+    {"implementation", COLUMN_NAME, .cell = name_cell, .setup = true, .only = PAGE_ONLY},
+    {"implementation", COLUMN_TEXT, .key = "label", .setup = true, .only = CONSOLE_ONLY},
+    {"residency", COLUMN_TEXT, .cell = residency_cell, .setup = true, .only = PAGE_ONLY},
+    {"engine", COLUMN_TEXT, .key = "engine", .setup = true},
+    {"precision", COLUMN_TEXT, .cell = precision_cell, .setup = true, .only = PAGE_ONLY},
+    {"test accuracy", COLUMN_NUMBER, .cell = accuracy_cell},
+    {"transfer/total", COLUMN_NUMBER, .key = "transfer_ratio", .unit = unit_share},
+    {"epoch, median (min to max)", COLUMN_NUMBER, .key = "median_epoch_seconds", .cell = cell_epoch},
+    {"speed-up", COLUMN_NUMBER, .key = "speedup", .unit = unit_ratio},
+    {"images/s", COLUMN_NUMBER, .key = "images_per_second", .unit = text_short},
+    {"GFLOP/s in GEMM", COLUMN_NUMBER, .key = "gflops", .unit = text_short},
+    {"NN", COLUMN_NUMBER, .key = "gemm_nn", .cell = product_cell, .only = CONSOLE_ONLY},
+    {"TN", COLUMN_NUMBER, .key = "gemm_tn", .cell = product_cell, .only = CONSOLE_ONLY},
+    {"NT", COLUMN_NUMBER, .key = "gemm_nt", .cell = product_cell, .only = CONSOLE_ONLY},
+    {"drift", COLUMN_NUMBER, .key = "drift", .unit = text_short, .only = CONSOLE_ONLY},
+};
 
 void tables_compare(struct table *table, const struct selection *rows) {
-    static const char *const numbers[] = {"test accuracy", "transfer/total", "epoch, median (min to max)",
-                                          "speed-up",      "images/s",       "GFLOP/s in GEMM"};
     table_open(table,
                "Same config, same seed, one row an implementation. +- is one binomial standard error.");
-    table_column(table, COLUMN_NAME, "implementation");
-    table_column(table, COLUMN_TEXT, "residency");
-    table_column(table, COLUMN_TEXT, "engine");
-    table_column(table, COLUMN_TEXT, "precision");
-    for (size_t i = 0; i < 6; i++) table_column(table, COLUMN_NUMBER, numbers[i]);
+    TABLE_COLUMNS(table, columns);
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
-        char why[400];
-        name_cells(table, rows, i);
-        if (row_refused(line, why, sizeof why)) {
-            table_cell(table, "%s", why);
-            for (int blank = 0; blank < 5; blank++) table_cell(table, "-");
-            continue;
-        }
-        accuracy_cell(table, line);
-        table_cell(table, "%s", markup_fixed(record_number(line, "transfer_ratio"), 3).text);
-        epoch_cell(table, line);
-        table_cell(table, "%s", markup_fixed(record_number(line, "speedup"), 2).text);
-        table_cell(table, "%s", markup_short(record_number(line, "images_per_second")).text);
-        table_cell(table, "%s", markup_short(record_number(line, "gflops")).text);
+        struct cell name = {.line = line, .context = rows};
+        const char *reason = record_text(line, "left_out");
+        if (!reason[0]) table_row(table, line, rows);
+        if (!reason[0]) continue;
+        name_cell(&name);
+        table_left_out(table, name.text, reason);
     }
 }

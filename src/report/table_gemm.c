@@ -1,149 +1,168 @@
-/* GEMM rates: a row a product, a column a backend; what the kernels use of the GPU; what the machine can
-   do. */
+/* GEMM rates: a row a product, or a pivot of products and backends; what the kernels use of the GPU; what the
+   machine can do. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/report/markup.h"
+#include "src/report/cells.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
 
-static void product_key(const cJSON *line, char *key, size_t size) {
-    snprintf(key, size, "%.4s %.8s %s x %s x %s %.80s", record_text(line, "op"), record_text(line, "dtype"),
-             markup_fixed(record_number(line, "m"), 0).text, markup_fixed(record_number(line, "n"), 0).text,
-             markup_fixed(record_number(line, "k"), 0).text, record_text(line, "what"));
-}
+/* --- a row a product --- */
 
-static void rate_cell(struct table *table, const cJSON *line) {
-    char why[400];
-    const double share = record_number(line, "share_of_peak");
-    const char *noisy = record_true(line, "noisy") ? ", noisy" : "";
-    if (!line) {
-        table_cell(table, "-");
-    } else if (row_refused(line, why, sizeof why)) {
-        table_cell(table, "%s", why);
-    } else if (isfinite(share)) {
-        table_cell(table, "%s (%s)%s", markup_short(record_number(line, "gflops")).text,
-                   markup_percent(share, share < 0.0995 ? 1 : 0).text, noisy);
-    } else {
-        table_cell(table, "%s%s", markup_short(record_number(line, "gflops")).text, noisy);
-    }
-}
-
-/* The rows as products down and backends across, in the order in which they came. */
-struct pivot {
-    struct names products, backends;
-    const cJSON **cells; /* [products][backends]; NULL where nothing was measured */
+static const struct column details[] = {
+    {"op", COLUMN_TEXT, .key = "op", .setup = true},
+    {"dtype", COLUMN_TEXT, .key = "dtype", .setup = true},
+    {"m x n x k", COLUMN_NUMBER, .cell = cell_shape, .setup = true, .width = 18},
+    {"backend", COLUMN_TEXT, .cell = cell_backend, .setup = true, .only = PAGE_ONLY},
+    {"backend", COLUMN_TEXT, .key = "label", .setup = true, .only = CONSOLE_ONLY, .width = 24},
+    {"median", COLUMN_NUMBER, .cell = cell_median, .width = 14},
+    {"min to max", COLUMN_NUMBER, .cell = cell_spread, .width = 18},
+    {"GFLOP/s", COLUMN_NUMBER, .key = "gflops", .unit = text_short},
+    {"of peak", COLUMN_NUMBER, .key = "share_of_peak", .unit = unit_percent},
+    {"to GPU", COLUMN_NUMBER, .key = "h2d_seconds", .unit = text_seconds, .width = 8},
+    {"from GPU", COLUMN_NUMBER, .key = "d2h_seconds", .unit = text_seconds},
 };
 
-static bool pivot_open(struct pivot *pivot, const struct selection *rows) {
-    *pivot = (struct pivot){0};
-    for (int fill = 0; fill < 2; fill++) {
-        for (size_t i = 0; i < rows->count; i++) {
-            const cJSON *line = rows->rows[i]->line;
-            char key[256], name[128];
-            product_key(line, key, sizeof key);
-            row_backend(line, name, sizeof name);
-            const size_t product = names_index(&pivot->products, key),
-                         backend = names_index(&pivot->backends, name);
-            if (product == SIZE_MAX || backend == SIZE_MAX) return false;
-            if (fill) pivot->cells[product * pivot->backends.count + backend] = line;
-        }
-        if (!fill)
-            pivot->cells = calloc(pivot->products.count * pivot->backends.count + 1, sizeof *pivot->cells);
-        if (!pivot->cells) return false;
+void tables_gemm_details(struct table *table, const struct selection *rows) {
+    table_open(table, "Every product with its spread. to GPU: A and B, from GPU: C, copied between it and "
+                      "pageable memory, medians.");
+    TABLE_COLUMNS(table, details);
+    for (size_t i = 0; i < rows->count; i++) table_row(table, rows->rows[i]->line, NULL);
+}
+
+/* --- a row a product, a column a backend --- */
+
+static void product_key(const cJSON *line, char *key, size_t size) {
+    struct cell shape = {.line = line};
+    cell_shape(&shape);
+    snprintf(key, size, "%.4s %.8s %.90s %.80s", record_text(line, "op"), record_text(line, "dtype"),
+             shape.text, record_text(line, "what"));
+}
+
+/* The rate of the column's backend on the row's product: of the last such line. */
+static void rate_cell(struct cell *cell) {
+    const struct selection *rows = cell->context;
+    const cJSON *line = NULL;
+    char product[256], key[256], name[128], why[400];
+    product_key(cell->line, product, sizeof product);
+    for (size_t i = rows->count; i-- > 0 && !line;) {
+        product_key(rows->rows[i]->line, key, sizeof key);
+        row_backend(rows->rows[i]->line, name, sizeof name);
+        if (strcmp(key, product) == 0 && strcmp(name, cell->column->title) == 0) line = rows->rows[i]->line;
     }
-    return true;
+    const double share = record_number(line, "share_of_peak");
+    if (!line) {
+        cell_text(cell, "-");
+    } else if (row_refused(line, why, sizeof why)) {
+        cell_text(cell, "%s", why);
+    } else {
+        cell_text(cell, "%s", text_short(record_number(line, "gflops")).text);
+        if (isfinite(share))
+            text_append(cell->text, sizeof cell->text, " (%s)",
+                        text_percent(share, share < 0.0995 ? 1 : 0).text);
+        if (record_true(line, "noisy")) text_append(cell->text, sizeof cell->text, ", noisy");
+    }
 }
 
-static void pivot_close(struct pivot *pivot) {
-    names_free(&pivot->products);
-    names_free(&pivot->backends);
-    free(pivot->cells);
-}
-
-static void product_cells(struct table *table, const cJSON *line) {
-    table_cell(table, "%s", record_text(line, "op"));
-    table_cell(table, "%s", record_text(line, "dtype"));
-    table_cell(table, "%s x %s x %s", markup_fixed(record_number(line, "m"), 0).text,
-               markup_fixed(record_number(line, "n"), 0).text,
-               markup_fixed(record_number(line, "k"), 0).text);
-    table_cell(table, "%s", record_text(line, "what"));
-}
+static const struct column product_columns[] = {
+    {"op", COLUMN_TEXT, .key = "op"},
+    {"dtype", COLUMN_TEXT, .key = "dtype"},
+    {"m x n x k", COLUMN_NUMBER, .cell = cell_shape},
+    {"product", COLUMN_TEXT, .key = "what"},
+};
 
 void tables_gemm(struct table *table, const struct selection *rows) {
-    struct pivot pivot;
+    struct names products = {0}, backends = {0};
     table_open(table, "GFLOP/s of each product, and in brackets the share of the measured peak: on the host "
-                      "of what it is in turn with the product.");
-    table_column(table, COLUMN_TEXT, "op");
-    table_column(table, COLUMN_TEXT, "dtype");
-    table_column(table, COLUMN_NUMBER, "m x n x k");
-    table_column(table, COLUMN_TEXT, "product");
-    if (!pivot_open(&pivot, rows)) table->failed = true;
-    const size_t all = pivot.backends.count, most = TABLE_MAX_COLUMNS - 4, shown = all < most ? all : most;
-    for (size_t b = 0; b < shown; b++) table_column(table, COLUMN_NUMBER, pivot.backends.list[b]);
-    for (size_t p = 0; p < pivot.products.count && !table->failed; p++) {
-        const cJSON **cells = &pivot.cells[p * all];
-        size_t first = 0;
-        while (!cells[first]) first++; /* a product is there because some backend has it */
-        product_cells(table, cells[first]);
-        for (size_t b = 0; b < shown; b++) rate_cell(table, cells[b]);
+                      "of the peak that is measured in turn with the product.");
+    TABLE_COLUMNS(table, product_columns);
+    for (size_t i = 0; i < rows->count; i++) {
+        char name[128];
+        row_backend(rows->rows[i]->line, name, sizeof name);
+        if (names_index(&backends, name) == SIZE_MAX) table->failed = true;
     }
-    pivot_close(&pivot);
+    for (size_t b = 0; b < backends.count; b++)
+        table_columns(
+            table, &(struct column){.title = backends.list[b], .kind = COLUMN_NUMBER, .cell = rate_cell}, 1);
+    for (size_t i = 0; i < rows->count; i++) {
+        char key[256];
+        const size_t before = products.count;
+        product_key(rows->rows[i]->line, key, sizeof key);
+        if (names_index(&products, key) == before) table_row(table, rows->rows[i]->line, rows);
+    }
+    names_free(&products);
+    names_free(&backends);
 }
 
+/* --- kernels: the record is the kernel, the context the record of its product --- */
+
+static void kernel_backend_cell(struct cell *cell) {
+    row_backend(cell->context, cell->text, sizeof cell->text);
+}
+
+static const struct column kernel_columns[] = {
+    {"backend", COLUMN_NAME, .cell = kernel_backend_cell},
+    {"kernel", COLUMN_NAME, .key = "name"},
+    {"threads a block", COLUMN_NUMBER, .key = "threads", .unit = unit_count},
+    {"registers a thread", COLUMN_NUMBER, .key = "registers", .unit = unit_count},
+    {"shared memory a block", COLUMN_NUMBER, .key = "shared_bytes", .unit = unit_bytes},
+    {"occupancy", COLUMN_NUMBER, .key = "occupancy", .unit = unit_percent},
+};
+
 void tables_kernels(struct table *table, const struct selection *rows) {
-    static const char *const numbers[] = {"threads a block", "registers a thread", "shared memory a block",
-                                          "occupancy"};
     struct names seen = {0};
     table_open(table,
                "What each kernel takes of a multiprocessor, and the theoretical occupancy that this leaves.");
-    table_column(table, COLUMN_NAME, "backend");
-    table_column(table, COLUMN_NAME, "kernel");
-    for (size_t i = 0; i < 4; i++) table_column(table, COLUMN_NUMBER, numbers[i]);
+    TABLE_COLUMNS(table, kernel_columns);
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *kernel, *line = rows->rows[i]->line;
         cJSON_ArrayForEach(kernel, cJSON_GetObjectItemCaseSensitive(line, "kernels")) {
             char key[512], backend[128];
-            const double shared = record_number(kernel, "shared_bytes"),
-                         registers = record_number(kernel, "registers");
             const size_t before = seen.count;
             row_backend(line, backend, sizeof backend);
-            snprintf(key, sizeof key, "%s %.200s %.0f %.0f", backend, record_text(kernel, "name"), registers,
-                     shared);
-            if (names_index(&seen, key) != before) continue;
-            table_cell(table, "%s", backend);
-            table_cell(table, "%s", record_text(kernel, "name"));
-            table_cell(table, "%s", markup_fixed(record_number(kernel, "threads"), 0).text);
-            table_cell(table, "%s", markup_fixed(registers, 0).text);
-            table_cell(table, "%s", shared >= 0 ? text_bytes(shared).text : "-");
-            table_cell(table, "%s", markup_percent(record_number(kernel, "occupancy"), 0).text);
+            snprintf(key, sizeof key, "%s %.200s %.0f %.0f", backend, record_text(kernel, "name"),
+                     record_number(kernel, "registers"), record_number(kernel, "shared_bytes"));
+            if (names_index(&seen, key) == before) table_row(table, kernel, line);
         }
     }
     names_free(&seen);
 }
 
+/* --- peaks --- */
+
+static bool is_cuda(const cJSON *line) {
+    return strcmp(record_text(line, "device"), "cuda") == 0;
+}
+
+static void device_cell(struct cell *cell) {
+    const char *gpu = record_text(cell->line, "gpu");
+    cell_text(cell, "%s", !is_cuda(cell->line) ? "CPU" : gpu[0] ? gpu : "GPU");
+}
+
+static void host_threads_cell(struct cell *cell) {
+    cell_text(cell, "%s", is_cuda(cell->line) ? "-" : unit_count(cell_number(cell, "threads")).text);
+}
+
+static void ridge_cell(struct cell *cell) {
+    const double copy = cell_number(cell, "copy_gbytes_per_second");
+    cell_text(cell, "%s", text_short(cell_number(cell, cell->column->key) / copy).text);
+}
+
+static const struct column peak_columns[] = {
+    {"device", COLUMN_TEXT, .cell = device_cell},
+    {"threads", COLUMN_NUMBER, .cell = host_threads_cell},
+    {"f32 GFLOP/s", COLUMN_NUMBER, .key = "f32_gflops", .unit = text_short},
+    {"f64 GFLOP/s", COLUMN_NUMBER, .key = "f64_gflops", .unit = text_short},
+    {"copy GB/s", COLUMN_NUMBER, .key = "copy_gbytes_per_second", .unit = text_short},
+    {"f32 ridge, flop/byte", COLUMN_NUMBER, .key = "f32_gflops", .cell = ridge_cell},
+    {"f64 ridge, flop/byte", COLUMN_NUMBER, .key = "f64_gflops", .cell = ridge_cell},
+};
+
 void tables_peak(struct table *table, const struct selection *rows) {
-    static const char *const numbers[] = {"threads",   "f32 GFLOP/s",          "f64 GFLOP/s",
-                                          "copy GB/s", "f32 ridge, flop/byte", "f64 ridge, flop/byte"};
     table_open(table, "Measured rates of the machine. Above the ridge a product can be bound by arithmetic; "
-                      "below it, memory "
-                      "sets the pace.");
-    table_column(table, COLUMN_TEXT, "device");
-    for (size_t i = 0; i < 6; i++) table_column(table, COLUMN_NUMBER, numbers[i]);
-    for (size_t i = 0; i < rows->count; i++) {
-        const cJSON *line = rows->rows[i]->line;
-        const double f32 = record_number(line, "f32_gflops"), f64 = record_number(line, "f64_gflops");
-        const double copy = record_number(line, "copy_gbytes_per_second");
-        const bool cuda = strcmp(record_text(line, "device"), "cuda") == 0;
-        const char *gpu = record_text(line, "gpu");
-        table_cell(table, "%s", cuda && gpu[0] ? gpu : cuda ? "GPU" : "CPU");
-        table_cell(table, "%s", cuda ? "-" : markup_fixed(record_number(line, "threads"), 0).text);
-        table_cell(table, "%s", markup_short(f32).text);
-        table_cell(table, "%s", markup_short(f64).text);
-        table_cell(table, "%s", markup_short(copy).text);
-        table_cell(table, "%s", markup_short(f32 / copy).text);
-        table_cell(table, "%s", markup_short(f64 / copy).text);
-    }
+                      "below it, by memory.");
+    TABLE_COLUMNS(table, peak_columns);
+    for (size_t i = 0; i < rows->count; i++) table_row(table, rows->rows[i]->line, NULL);
 }

@@ -1,15 +1,16 @@
-/* The tables that both the page and a Markdown file show: each from the rows of one selection, opened here
-   and to be closed by the caller. */
+/* The tables that several readers see: the console, the page, a Markdown file. Each builder opens its table; the
+   caller closes it. */
 #ifndef TESSERA_REPORT_TABLES_H
 #define TESSERA_REPORT_TABLES_H
 
 #include "src/report/selection.h"
 #include "src/report/table.h"
 
-/* Rows of "compare": implementation, test accuracy, transfer/total, epoch, speed-up. A row that does not
-   agree has its reason and no time. */
+/* Rows of "compare": one implementation each. */
 void tables_compare(struct table *table, const struct selection *rows);
-/* Rows of "gemm": a row a shape, op and precision; a column a backend, with GFLOP/s and share of peak. */
+/* Rows of "gemm": one product each. */
+void tables_gemm_details(struct table *table, const struct selection *rows);
+/* The same rows as a pivot: a row a product, a column a backend, with GFLOP/s and share of peak. */
 void tables_gemm(struct table *table, const struct selection *rows);
 /* The kernels that those rows ran, each once: threads, registers, shared memory, occupancy. */
 void tables_kernels(struct table *table, const struct selection *rows);
@@ -20,5 +21,7 @@ void tables_amdahl(struct table *table, const struct selection *rows);
 void tables_shmem(struct table *table, const struct selection *rows);
 /* Rows of "breakeven": batch down, hidden size across, the winner and its time in the cell. */
 void tables_breakeven(struct table *table, const struct selection *rows);
+/* Precision and recall of every class, from counts[label][prediction]. */
+void tables_classes(struct table *table, const double *counts, size_t classes);
 
 #endif

@@ -1,0 +1,59 @@
+#include "src/report/cells.h"
+
+#include <math.h>
+
+#include "src/report/row.h"
+
+struct text_number unit_count(double value) {
+    return text_fixed(value, 0);
+}
+
+struct text_number unit_ratio(double value) {
+    return text_fixed(value, 2);
+}
+
+struct text_number unit_share(double value) {
+    return text_fixed(value, 3);
+}
+
+struct text_number unit_percent(double value) {
+    return text_percent(value, 0);
+}
+
+struct text_number unit_bytes(double value) {
+    return value >= 0 ? text_bytes(value) : (struct text_number){"-"};
+}
+
+void cell_backend(struct cell *cell) {
+    row_backend(cell->line, cell->text, sizeof cell->text);
+}
+
+void cell_shape(struct cell *cell) {
+    cell_text(cell, "%s x %s x %s", unit_count(cell_number(cell, "m")).text,
+              unit_count(cell_number(cell, "n")).text, unit_count(cell_number(cell, "k")).text);
+}
+
+void cell_median(struct cell *cell) {
+    cell_text(cell, "%s%s", text_seconds(cell_number(cell, "median_seconds")).text,
+              record_true(cell->line, "noisy") ? ", noisy" : "");
+}
+
+void cell_spread(struct cell *cell) {
+    cell_text(cell, "%s to %s", text_seconds(cell_number(cell, "min_seconds")).text,
+              text_seconds(cell_number(cell, "max_seconds")).text);
+}
+
+void cell_epoch(struct cell *cell) {
+    const double low = cell_number(cell, "min_epoch_seconds"), high = cell_number(cell, "max_epoch_seconds");
+    cell_text(cell, "%s", text_seconds(cell_number(cell, cell->column->key)).text);
+    if (isfinite(low) && isfinite(high))
+        text_append(cell->text, sizeof cell->text, " (%s to %s)", text_seconds(low).text,
+                    text_seconds(high).text);
+    if (record_true(cell->line, "extrapolated")) text_append(cell->text, sizeof cell->text, ", extrapolated");
+    if (record_true(cell->line, "noisy")) text_append(cell->text, sizeof cell->text, ", noisy");
+}
+
+void cell_time(struct cell *cell) {
+    const double seconds = row_seconds(cell->line, cell->column->key);
+    cell_text(cell, "%s", seconds > 0 ? text_seconds(seconds).text : "-");
+}

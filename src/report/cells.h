@@ -1,0 +1,21 @@
+/* What columns of several tables need: units, and cells that combine values of a record. */
+#ifndef TESSERA_REPORT_CELLS_H
+#define TESSERA_REPORT_CELLS_H
+
+#include "src/report/table.h"
+
+/* Units that text.h does not have. */
+struct text_number unit_count(double value);   /* a whole number */
+struct text_number unit_ratio(double value);   /* two decimals */
+struct text_number unit_share(double value);   /* three decimals */
+struct text_number unit_percent(double value); /* no decimals */
+struct text_number unit_bytes(double value);
+
+void cell_backend(struct cell *cell); /* as row_backend */
+void cell_shape(struct cell *cell);   /* m x n x k */
+void cell_median(struct cell *cell);  /* median_seconds, and if they are noisy */
+void cell_spread(struct cell *cell);  /* min_seconds to max_seconds */
+void cell_epoch(struct cell *cell);   /* the column's key, min to max, and if it is extrapolated or noisy */
+void cell_time(struct cell *cell);    /* the seconds of the parts in the column's key (see row_seconds) */
+
+#endif
