@@ -185,7 +185,8 @@ static void times_are_of_the_calls(void **state) {
     assert_status(contest_run(&contest, GEMM_F32, &shape, &result), STATUS_OK);
     const double wall = clock_seconds() - start;
     assert_int_equal(result.outcome, OUTCOME_RIGHT);
-    assert_true(result.seconds.count == 7 || result.seconds.count == 3 * 7); /* one sitting, or three */
+    assert_true(result.seconds.count % 7 == 0 && result.seconds.count <= 3 * 7); /* up to three rounds */
+    assert_true(result.seconds.count > 0);
     assert_true(result.flops == 2.0 * 128 * 128 * 128 && result.bytes == 3.0 * 128 * 128 * 4);
     assert_true(result.seconds.min > 0 && result.seconds.min <= result.seconds.median &&
                 result.seconds.median <= result.seconds.max);

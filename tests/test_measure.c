@@ -49,6 +49,7 @@ static void compares_backends(void **state) {
                          support_data, log),
                      0);
     assert_says(output, "openmp, 2 threads");
+    assert_says(output, "transfer/total");
     assert_says(output, "drifts most: step ");
     assert_says(output, "speed-up: against serial");
     cJSON *line = find_line(log, "compare", "openmp, 2 threads");
@@ -84,7 +85,7 @@ static void limits_are_said(void **state) {
                          "--repeat 1 --log %s",
                          support_data, log),
                      0);
-    assert_says(output, "extrapolated from fewer steps than an epoch has");
+    assert_says(output, "), extrapolated");
     cJSON *line = find_line(log, "compare", "serial");
     assert_true(cJSON_IsTrue(cJSON_GetObjectItem(line, "extrapolated")));
     assert_true(number(line, "epochs_trained") < 1 && number(line, "median_epoch_seconds") > 0);
@@ -98,7 +99,7 @@ static void left_out_ones_have_a_reason(void **state) {
                          " --backends serial --precision f32,tf32 --repeat 1 --log %s",
                          support_data, log),
                      0);
-    assert_says(output, "left out: backend 'serial' has no precision tf32");
+    assert_says(output, "Left out because backend 'serial' has no precision tf32: serial, tf32.");
     cJSON *line = find_line(log, "compare", "serial, tf32");
     assert_non_null(cJSON_GetObjectItem(line, "left_out"));
     assert_null(cJSON_GetObjectItem(line, "median_epoch_seconds"));
@@ -122,7 +123,7 @@ static void wrong_ones_get_no_time(void **state) {
         if (RUN("compare --data %s " SMALL " --backends serial,%s --repeat 1 --log %s", support_data,
                 wrong.gl_pathv[i], log) != 5)
             fail_msg("%s in compare: %s", wrong.gl_pathv[i], output);
-        assert_says(output, "WRONG, no time: ");
+        assert_says(output, "does not agree: ");
         cJSON *line = find_line(log, "compare", "serial"); /* the others go on */
         assert_non_null(cJSON_GetObjectItem(line, "median_epoch_seconds"));
         cJSON_Delete(line);
@@ -153,7 +154,7 @@ static void failures_are_no_success(void **state) {
                          "--baseline serial --repeat 1 --log %s",
                          support_data, fails, log),
                      1);
-    assert_says(output, said);
+    assert_says(output, "failed: backend 'too-wide' failed in f32 ");
     assert_says(output, ": no memory for the workspace");
     cJSON *line = find_line(log, "compare", "serial");
     assert_true(number(line, "median_epoch_seconds") > 0);

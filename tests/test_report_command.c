@@ -68,6 +68,23 @@ static void known_markers_are_filled(void **state) {
     free(again);
 }
 
+/* What could not run here is one line a reason below the table, not rows of it. */
+static void rows_left_out_stand_below(void **state) {
+    (void)state;
+#define ROW(backend, rest) "{\"type\":\"compare\",\"config\":\"c\",\"backend\":\"" backend "\"," rest "}\n"
+    const char *lines = write_text(
+        "left_out.jsonl", ROW("a", "\"left_out\":\"no | toolkit\"") ROW("b", "\"agrees\":true,\"speedup\":2")
+                              ROW("c", "\"left_out\":\"no room\"") ROW("d", "\"left_out\":\"no | toolkit\""));
+    const char *path = write_text("left_out.md", "<!-- compare c -->\n<!-- end -->\n");
+    assert_int_equal(RUN("report %s --tables %s", lines, path), 0);
+    char *text = read_text(path);
+    assert_int_equal(count_of(text, "\n| `"), 1);
+    assert_says(text, "| `b` | - | - |");
+    assert_says(text,
+                "\n\nLeft out because no \\| toolkit: `a`, `d`.\n\nLeft out because no room: `c`.\n<!-- end");
+    free(text);
+}
+
 static void tags_choose_their_markers(void **state) {
     (void)state;
     const char *text = "<!-- peak -->\na\n<!-- end -->\n<!-- peak h100 -->\nb\n<!-- end -->\n"
@@ -211,15 +228,11 @@ static void browser_shows_it(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_markers_are_filled),
-        cmocka_unit_test(tags_choose_their_markers),
-        cmocka_unit_test(markers_without_data_stay),
-        cmocka_unit_test(files_are_fenced),
-        cmocka_unit_test(broken_markers_change_nothing),
-        cmocka_unit_test(command_writes_the_page),
-        cmocka_unit_test(command_mistakes_have_their_exit_codes),
-        cmocka_unit_test(pictures_need_gnuplot),
-        cmocka_unit_test(browser_shows_it),
+        cmocka_unit_test(known_markers_are_filled),  cmocka_unit_test(rows_left_out_stand_below),
+        cmocka_unit_test(tags_choose_their_markers), cmocka_unit_test(markers_without_data_stay),
+        cmocka_unit_test(files_are_fenced),          cmocka_unit_test(broken_markers_change_nothing),
+        cmocka_unit_test(command_writes_the_page),   cmocka_unit_test(command_mistakes_have_their_exit_codes),
+        cmocka_unit_test(pictures_need_gnuplot),     cmocka_unit_test(browser_shows_it),
     };
     return cmocka_run_group_tests_name("report command", tests, NULL, NULL);
 }

@@ -31,13 +31,17 @@ void jsonl_text(cJSON *object, const char *key, const char *text) {
     if (text && text[0]) cJSON_AddStringToObject(object, key, text);
 }
 
-void jsonl_write(FILE *out, cJSON *object) {
+void jsonl_print(FILE *out, const cJSON *object) {
     char *line = out ? cJSON_PrintUnformatted(object) : NULL;
     if (line) {
         fprintf(out, "%s\n", line);
         fflush(out);
     }
     cJSON_free(line);
+}
+
+void jsonl_write(FILE *out, cJSON *object) {
+    jsonl_print(out, object);
     cJSON_Delete(object);
 }
 

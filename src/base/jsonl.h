@@ -21,8 +21,9 @@ void jsonl_count(cJSON *object, const char *key, uint64_t value);
 /* A text; nothing if it is NULL or "". */
 void jsonl_text(cJSON *object, const char *key, const char *text);
 
-/* Writes the line through, so that a killed run keeps it, and deletes the object. `out` NULL: deletes
-   alone. */
+/* Writes the object as one line and flushes it, so that a killed run keeps it. `out` NULL: nothing. */
+void jsonl_print(FILE *out, const cJSON *object);
+/* The same, then deletes the object. */
 void jsonl_write(FILE *out, cJSON *object);
 
 /* Opens a log for --log before the work starts; "" gives NULL, and that is fine. */

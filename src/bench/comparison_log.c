@@ -70,8 +70,8 @@ static void add_times(cJSON *line, const struct comparison_row *row) {
     }
 }
 
-static void write_row(FILE *out, const struct comparison *comparison, const struct comparison_row *row,
-                      const struct comparison_row *baseline) {
+static cJSON *row_line(const struct comparison *comparison, const struct comparison_row *row,
+                       const struct comparison_row *baseline) {
     cJSON *line = jsonl_new("compare");
     add_setup(line, comparison, row);
     if (row->outcome == OUTCOME_LEFT_OUT) jsonl_text(line, "left_out", row->reason);
@@ -102,10 +102,11 @@ static void write_row(FILE *out, const struct comparison *comparison, const stru
         add_number(line, "gflops", 1e-9 * row->gemm_rate);
         add_number(line, "repeats", (double)row->repeats);
     }
-    jsonl_write(out, line);
+    return line;
 }
 
-void comparison_write(FILE *out, const struct comparison *comparison, const struct comparison_row *baseline) {
+enum status comparison_records(struct records *records, const struct comparison *comparison,
+                               const struct comparison_row *baseline) {
     cJSON *header = jsonl_header();
     jsonl_text(header, "command", "compare");
     jsonl_text(header, "data", comparison->data->name);
@@ -114,6 +115,8 @@ void comparison_write(FILE *out, const struct comparison *comparison, const stru
         jsonl_text(header, "gpu", comparison->rows[i].runs[0].gpu);
         break;
     }
-    jsonl_write(out, header);
-    for (size_t i = 0; i < comparison->count; i++) write_row(out, comparison, &comparison->rows[i], baseline);
+    enum status status = records_add(records, header);
+    for (size_t i = 0; i < comparison->count && !status; i++)
+        status = records_add(records, row_line(comparison, &comparison->rows[i], baseline));
+    return status;
 }

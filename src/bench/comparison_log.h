@@ -2,11 +2,12 @@
 #ifndef TESSERA_BENCH_COMPARISON_LOG_H
 #define TESSERA_BENCH_COMPARISON_LOG_H
 
-#include <stdio.h>
-
 #include "src/bench/comparison.h"
+#include "src/report/records.h"
 
-/* `baseline` may be NULL: no speed-ups. Rows that are wrong or left out have the reason and no time. */
-void comparison_write(FILE *out, const struct comparison *comparison, const struct comparison_row *baseline);
+/* Adds them to `records`. `baseline` may be NULL: no speed-ups. Rows that are wrong or left out have the reason
+   and no time. */
+enum status comparison_records(struct records *records, const struct comparison *comparison,
+                               const struct comparison_row *baseline);
 
 #endif

@@ -1,5 +1,4 @@
 /* ./train compare: the same training on several backends, side by side. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,8 +11,8 @@
 #include "src/bench/comparison_log.h"
 #include "src/cmd/backend.h"
 #include "src/cmd/command.h"
-#include "src/cmd/console.h"
 #include "src/cmd/options.h"
+#include "src/report/tables.h"
 
 enum { LABEL = 30 };
 
@@ -45,32 +44,17 @@ static void print_header(const struct comparison *comparison) {
            platform_flags());
 }
 
-static void print_row(const struct comparison_row *row, double baseline) {
-    const struct run_result *run = &row->runs[0];
-    printf("%-*s %6.2f +- %4.2f %%%s  %s%9s%s", LABEL, row->sweep->label,
-           100 * (double)run->test.correct / (double)run->test.total, console_binomial_error(&run->test),
-           run->limited ? "*" : " ", row->extrapolated ? "~" : " ", text_seconds(row->epoch.median).text,
-           row->epoch.noisy ? "?" : " ");
-    printf(" %9s %9s", text_seconds(row->epoch.min).text, text_seconds(row->epoch.max).text);
-    for (int op = 0; op < PROFILE_OPS; op++) printf(" %9s", text_seconds(row->gemm[op]).text);
-    printf("  %6.3f", row->transfer_ratio);
-    if (baseline > 0) {
-        printf(" %8.2f", baseline / row->epoch.median);
-    } else {
-        printf(" %8s", "-");
+static enum status print_rows(const struct records *records) {
+    struct selections all;
+    const enum status status = selections_of(&all, records, "compare", NULL);
+    if (!status) {
+        struct table table;
+        tables_compare(&table, &all.list[0]);
+        table_console(stdout, &table);
+        table_close(&table);
     }
-    printf(" %12s %8.0f  %7.1e\n",
-           text_grouped((uint64_t)((double)run->images_per_epoch / row->epoch.median)).text,
-           1e-9 * row->gemm_rate, row->drift.relative);
-}
-
-static void print_rows(const struct comparison *comparison, const struct comparison_row *baseline) {
-    printf("%-*s %16s %11s %9s %9s %9s %9s %9s %7s %8s %12s %8s  %7s\n", LABEL, "backend", "test accuracy ",
-           "epoch   ", "least", "most", "NN", "TN", "NT", "copies", "speed-up", "images/s", "GFLOP/s",
-           "drift");
-    for (size_t i = 0; i < comparison->count; i++)
-        if (comparison->rows[i].outcome == OUTCOME_RIGHT)
-            print_row(&comparison->rows[i], baseline ? baseline->epoch.median : 0);
+    selections_free(&all);
+    return status;
 }
 
 static void print_trace(const struct comparison_row *row) {
@@ -81,30 +65,19 @@ static void print_trace(const struct comparison_row *row) {
            trace->tensor, trace->relative, trace->tolerance);
 }
 
-/* What a reader of the table must know, row by row. */
 static void print_notes(const struct comparison *comparison, const char *wanted,
                         const struct comparison_row *baseline) {
-    bool limited = false, extrapolated = false, noisy = false, apart = false;
-    printf("\nepoch: seconds of training alone, median of all repeats; NN, TN, NT: an epoch's forward, "
-           "weight gradient and input "
-           "gradient\nproducts; copies: (host to device + device to host) / training; GFLOP/s: inside "
-           "products; drift: the largest "
-           "relative\ndifference of a loss; speed-up: against %s%s\n",
-           baseline ? baseline->sweep->label : wanted,
-           baseline ? "" : ", which is not among the rows that are right: none");
-    for (size_t i = 0; i < comparison->count; i++) {
-        const struct comparison_row *row = &comparison->rows[i];
-        if (row->outcome != OUTCOME_RIGHT) continue;
-        limited |= row->runs[0].limited;
-        extrapolated |= row->extrapolated;
-        noisy |= row->epoch.noisy;
-        apart |= row->ops.images > 0;
-    }
-    if (limited) printf("* after the steps that --limit-seconds allowed, not the whole training\n");
-    if (extrapolated) printf("~ extrapolated from fewer steps than an epoch has\n");
-    if (noisy) printf("? noisy: the median is uncertain by more than 5 %%\n");
-    if (comparison->repeats == 1) printf("one repeat: how far another would be off is not known\n");
-    if (apart) printf("NN, TN, NT and GFLOP/s of a graph are those of one more epoch, op by op\n");
+    bool eager = false;
+    printf(
+        "\nepoch: seconds of training alone, over all repeats (extrapolated: from fewer steps than an epoch "
+        "has; noisy: the median is uncertain by\nmore than 5 %%); transfer/total: (host to device + device "
+        "to host) / training; GFLOP/s: inside products; NN, TN, NT: an epoch's\nforward, weight gradient "
+        "and input gradient products; drift: the largest relative difference of a loss; speed-up: against "
+        "%s%s\n",
+        baseline ? baseline->sweep->label : wanted, baseline ? "" : ", which has no right row here: none");
+    for (size_t i = 0; i < comparison->count; i++) eager |= comparison->rows[i].ops.images > 0;
+    if (comparison->repeats == 1) printf("one repeat: the spread between repeats is unknown\n");
+    if (eager) printf("NN, TN, NT and GFLOP/s of a graph are those of one more epoch, op by op\n");
     printf("\n");
     for (size_t i = 0; i < comparison->count; i++)
         if (comparison->rows[i].outcome == OUTCOME_RIGHT)
@@ -112,10 +85,6 @@ static void print_notes(const struct comparison *comparison, const char *wanted,
                    comparison->rows[i].runs[0].description, comparison->rows[i].runs[0].precision,
                    comparison->rows[i].runs[0].engine, comparison->rows[i].runs[0].residency);
     for (size_t i = 0; i < comparison->count; i++) print_trace(&comparison->rows[i]);
-    for (size_t i = 0; i < comparison->count; i++)
-        if (comparison->rows[i].outcome != OUTCOME_RIGHT)
-            printf("  %-*s %s: %s\n", LABEL, comparison->rows[i].sweep->label,
-                   outcome_words(comparison->rows[i].outcome), comparison->rows[i].reason);
 }
 
 /* --- the command --- */
@@ -136,14 +105,15 @@ static enum status run_rows(struct comparison *comparison, struct sweep *sweep, 
     if (status) return status;
     status = comparison_run(comparison, sweep);
     on_progress(NULL, "");
-    if (status == STATUS_OK) {
-        const struct comparison_row *baseline = comparison_find(comparison, baseline_name);
-        print_header(comparison);
-        print_rows(comparison, baseline);
-        print_notes(comparison, baseline_name, baseline);
-        if (log) comparison_write(log, comparison, baseline);
-        status = comparison_verdict(comparison);
-    }
+    const struct comparison_row *baseline = comparison_find(comparison, baseline_name);
+    struct records records = {0};
+    if (!status) status = comparison_records(&records, comparison, baseline);
+    records_write(&records, log);
+    if (!status) print_header(comparison);
+    if (!status) status = print_rows(&records);
+    if (!status) print_notes(comparison, baseline_name, baseline);
+    if (!status) status = comparison_verdict(comparison);
+    records_free(&records);
     return jsonl_close(log, path, status);
 }
 

@@ -22,7 +22,7 @@ static void class_cell(struct cell *cell) {
 
 static void images_cell(struct cell *cell) {
     const struct class *class = cell->context;
-    cell_text(cell, "%s", text_grouped((uint64_t)class->images).text);
+    cell_text(cell, "%s", text_grouped((uint64_t) class->images).text);
 }
 
 static void precision_cell(struct cell *cell) {

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/jsonl.h"
+
 /* Larger than any count or time that can be measured, small enough that no sum or square of two overflows. */
 static const double LARGEST = 1e18;
 
@@ -23,7 +25,7 @@ static enum status no_memory(void) {
     return status_set(STATUS_FAILED, "out of memory");
 }
 
-static enum status add_record(struct records *records, struct record record) {
+static enum status append(struct records *records, struct record record) {
     if (records->count == records->capacity) {
         const size_t capacity = records->capacity ? 2 * records->capacity : 256;
         struct record *list = realloc(records->list, capacity * sizeof *list);
@@ -35,13 +37,23 @@ static enum status add_record(struct records *records, struct record record) {
     return STATUS_OK;
 }
 
-/* The path is kept: rows point to it. */
-static const char *keep_path(struct records *records, const char *path) {
-    char **files = realloc(records->files, (records->file_count + 1) * sizeof *files);
-    if (!files) return NULL;
-    records->files = files;
-    files[records->file_count] = strdup(path);
-    return files[records->file_count] ? files[records->file_count++] : NULL;
+enum status records_add(struct records *records, cJSON *line) {
+    const char *type = record_text(line, "type");
+    if (!is_known(type)) {
+        cJSON_Delete(line);
+        return STATUS_OK;
+    }
+    if (strcmp(type, "header") == 0) {
+        records->header = line;
+        records->runs++;
+    }
+    const enum status status = append(records, (struct record){type, line, records->header, records->runs});
+    if (status) cJSON_Delete(line);
+    return status;
+}
+
+void records_write(const struct records *records, FILE *out) {
+    for (size_t i = 0; i < records->count; i++) jsonl_print(out, records->list[i].line);
 }
 
 static bool is_blank(const char *line, size_t length) {
@@ -60,35 +72,19 @@ static cJSON *parse_line(const char *line, size_t length) {
     return NULL;
 }
 
-static enum status take_line(struct records *records, const char *file, const cJSON **header, cJSON *object) {
-    const char *type = record_text(object, "type");
-    if (!is_known(type)) {
-        cJSON_Delete(object);
-        return STATUS_OK;
-    }
-    if (strcmp(type, "header") == 0) {
-        *header = object;
-        records->runs++;
-    }
-    const struct record record = {type, object, *header, file, records->runs};
-    const enum status status = add_record(records, record);
-    if (status) cJSON_Delete(object);
-    return status;
-}
-
 static enum status read_lines(struct records *records, FILE *in, const char *file) {
     const size_t before = records->count;
-    const cJSON *header = NULL;
     enum status status = STATUS_OK;
     char *line = NULL;
     size_t room = 0;
     ssize_t length;
-    records->runs++; /* rows in front of the first header are no part of the file before */
+    records->runs++; /* rows before the first header do not belong to the previous file */
+    records->header = NULL;
     for (size_t number = 1; !status && (length = getline(&line, &room, in)) >= 0; number++) {
         if (is_blank(line, (size_t)length)) continue;
         cJSON *object = parse_line(line, (size_t)length);
         if (object) {
-            status = take_line(records, file, &header, object);
+            status = records_add(records, object);
         } else {
             status = status_set(
                 STATUS_BAD_DATA,
@@ -109,20 +105,17 @@ static enum status read_lines(struct records *records, FILE *in, const char *fil
 }
 
 enum status records_read(struct records *records, const char *path) {
-    const char *file = keep_path(records, path);
-    if (!file) return no_memory();
-    FILE *in = fopen(file, "rb");
-    if (!in) return status_set(STATUS_BAD_DATA, "cannot open '%s': %s", file, strerror(errno));
-    const enum status status = read_lines(records, in, file);
+    FILE *in = fopen(path, "rb");
+    if (!in) return status_set(STATUS_BAD_DATA, "cannot open '%s': %s", path, strerror(errno));
+    const enum status status = read_lines(records, in, path);
+    records->file_count++;
     fclose(in);
     return status;
 }
 
 void records_free(struct records *records) {
     for (size_t i = 0; i < records->count; i++) cJSON_Delete(records->list[i].line);
-    for (size_t i = 0; i < records->file_count; i++) free(records->files[i]);
     free(records->list);
-    free(records->files);
     *records = (struct records){0};
 }
 

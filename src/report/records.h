@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include <cjson/cJSON.h>
 
@@ -13,15 +14,14 @@
 struct record {
     const char *type;
     cJSON *line;         /* owned by the records */
-    const cJSON *header; /* the header that it follows in its file; NULL if none */
-    const char *file;
-    size_t run; /* counts the headers of all files: rows of one run share it */
+    const cJSON *header; /* the header before it in its file; NULL if none */
+    size_t run;          /* counts the headers of all files: rows of one run share it */
 };
 
 struct records {
     struct record *list;
     size_t count, capacity, runs;
-    char **files;
+    const cJSON *header; /* of the next row */
     size_t file_count;
 };
 
@@ -29,6 +29,11 @@ struct records {
    STATUS_BAD_DATA, with file and line, for a file that cannot be read, a line that is not a JSON object with
    a "type", or a file without any known line; what was read stays until records_free. */
 enum status records_read(struct records *records, const char *path);
+/* Adds a line that this program made, and owns it from then on; a line of an unknown type is deleted.
+   STATUS_FAILED if memory ran out: the line is deleted. */
+enum status records_add(struct records *records, cJSON *line);
+/* Writes all lines; `out` may be NULL. */
+void records_write(const struct records *records, FILE *out);
 void records_free(struct records *records);
 
 /* The next row of this type after `record` (NULL: the first of all); NULL at the end. */

@@ -89,9 +89,9 @@ enum status selections_of(struct selections *selections, const struct records *r
     const struct record *row = NULL;
     while ((row = records_after(records, row, type))) {
         char text[SELECTION_TEXT] = "";
-        key(row, text, sizeof text);
+        if (key) key(row, text, sizeof text);
         struct selection *selection = find_selection(selections, text);
-        if (selection && repeated(selection, row, type)) continue;
+        if (key && selection && repeated(selection, row, type)) continue;
         if (!selection || !add_row(selection, row)) return status_set(STATUS_FAILED, "out of memory");
     }
     return STATUS_OK;

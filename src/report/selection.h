@@ -32,7 +32,7 @@ typedef void selection_key(const struct record *record, char *key, size_t size);
 
 /* The rows of a type, apart by key, in the order in which they came. Of rows of "compare" with the same label
    and set-up (a baseline that several comparisons share), and of "peak" of the same device, the first stays.
-   STATUS_FAILED if memory ran out. */
+   `key` NULL: all rows in one selection. STATUS_FAILED if memory ran out. */
 enum status selections_of(struct selections *selections, const struct records *records, const char *type,
                           selection_key *key);
 /* What tells a row from those of the same row_label: ", batch 64"; "" if it is the only one. */

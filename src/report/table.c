@@ -239,7 +239,6 @@ static int text_width(const char *text) {
 
 static void console_cell(FILE *out, const struct table *table, size_t column, const char *text) {
     const int width = table->widths[column];
-    if (column) fputs("  ", out);
     if (table->columns[column].kind == COLUMN_NUMBER) {
         fprintf(out, "%*s", width, text);
     } else {
@@ -257,22 +256,29 @@ void table_console_titles(FILE *out, struct table *table) {
             if (text_width(text) > width && !is_sentence(table, c, text)) width = text_width(text);
         }
         table->widths[c] = width;
-        if (!is_hidden(table, c, CONSOLE_ONLY)) console_cell(out, table, c, column->title);
+    }
+    const char *between = "";
+    for (size_t c = 0; c < table->column_count; c++) {
+        if (is_hidden(table, c, CONSOLE_ONLY)) continue;
+        fputs(between, out);
+        console_cell(out, table, c, table->columns[c].title);
+        between = "  ";
     }
     fputc('\n', out);
 }
 
 void table_console_row(FILE *out, const struct table *table, size_t row) {
-    bool said = false;
-    for (size_t c = 0; c < table->column_count && !said; c++) {
+    const char *between = "";
+    for (size_t c = 0; c < table->column_count; c++) {
         const char *text = cell_at(table, row, c);
         if (is_hidden(table, c, CONSOLE_ONLY)) continue;
-        said = is_sentence(table, c, text); /* the rest of the row has no value */
-        if (said) {
-            fprintf(out, "  %s", text);
-        } else {
-            console_cell(out, table, c, text);
+        fputs(between, out);
+        if (is_sentence(table, c, text)) {
+            fputs(text, out);
+            break; /* the rest of the row has no value */
         }
+        console_cell(out, table, c, text);
+        between = "  ";
     }
     fputc('\n', out);
 }

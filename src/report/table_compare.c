@@ -69,11 +69,11 @@ void tables_compare(struct table *table, const struct selection *rows) {
     TABLE_COLUMNS(table, columns);
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
-        struct cell name = {.line = line, .context = rows};
-        const char *reason = record_text(line, "left_out");
-        if (!reason[0]) table_row(table, line, rows);
-        if (!reason[0]) continue;
-        name_cell(&name);
-        table_left_out(table, name.text, reason);
+        const char *reason = record_text(line, "left_out"), *label = record_text(line, "label");
+        if (reason[0]) {
+            table_left_out(table, label[0] ? label : record_text(line, "backend"), reason);
+        } else {
+            table_row(table, line, rows);
+        }
     }
 }
