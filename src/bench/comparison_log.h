@@ -5,7 +5,7 @@
 #include "src/bench/comparison.h"
 #include "src/report/records.h"
 
-/* Adds them to `records`. `baseline` may be NULL: no speed-ups. Rows that are wrong or left out have the reason
+/* Adds them to `records`. `baseline` may be NULL: no speed-ups. Rows that are wrong or left out have a reason
    and no time. */
 enum status comparison_records(struct records *records, const struct comparison *comparison,
                                const struct comparison_row *baseline);

@@ -1,5 +1,5 @@
-/* The tables that several readers see: the console, the page, a Markdown file. Each builder opens its table; the
-   caller closes it. */
+/* The tables that the console, the page or a Markdown file share. Each builder opens its table; the caller
+   closes it. */
 #ifndef TESSERA_REPORT_TABLES_H
 #define TESSERA_REPORT_TABLES_H
 
