@@ -38,15 +38,26 @@ enum gemm_device { GEMM_ON_HOST, GEMM_ON_CUDA };
 /* "Not supported" is no failure: the caller may take another way. */
 enum gemm_status { GEMM_OK, GEMM_UNSUPPORTED, GEMM_FAILED };
 
-/* scaled-tanh is 1.7159 tanh(2x/3) (LeCun et al., "Efficient BackProp", 1998, section 4.4); gelu is the exact
-   x Phi(x) (Hendrycks and Gimpel 2016, arXiv 1606.08415). */
-enum activation {
-    ACTIVATION_NONE,
-    ACTIVATION_RELU,
-    ACTIVATION_TANH,
-    ACTIVATION_SCALED_TANH,
-    ACTIVATION_SIGMOID,
-    ACTIVATION_GELU
+/* The activations: X(with, ID, name, needs_input). `with` is passed on; needs_input: the derivative reads Z,
+   where otherwise the output Y = act(Z) is enough. The formulas are in kernels/activation.h. scaled-tanh is
+   1.7159 tanh(2x/3) (LeCun et al., "Efficient BackProp", 1998, section 4.4); gelu is the exact x Phi(x)
+   (Hendrycks and Gimpel 2016, arXiv 1606.08415). */
+#define ACTIVATIONS(X, with)                   \
+    X(with, NONE, "none", false)               \
+    X(with, RELU, "relu", false)               \
+    X(with, TANH, "tanh", false)               \
+    X(with, SCALED_TANH, "scaled-tanh", false) \
+    X(with, SIGMOID, "sigmoid", false)         \
+    X(with, GELU, "gelu", true)
+
+#define ACTIVATION_ENUMERATOR(with, ID, name, needs_input) ACTIVATION_##ID,
+#define ACTIVATION_PLUS_ONE(with, ID, name, needs_input) +1
+#define ACTIVATION_NEEDS_INPUT(with, ID, name, needs_input) | (needs_input ? 1 << ACTIVATION_##ID : 0)
+
+enum activation { ACTIVATIONS(ACTIVATION_ENUMERATOR, ) };
+enum {
+    ACTIVATION_COUNT = 0 ACTIVATIONS(ACTIVATION_PLUS_ONE, ),
+    ACTIVATIONS_NEEDING_INPUT = 0 ACTIVATIONS(ACTIVATION_NEEDS_INPUT, ) /* a bit each */
 };
 
 /* Work to do on C while it is still in registers: C becomes act(C + bias). */
@@ -87,9 +98,9 @@ struct gemm_call {
    keeps them as bfloat16 (7 bits), and calls with GEMM_BF16. */
 enum gemm_precision { GEMM_TRUE, GEMM_TF32, GEMM_MIXED_BF16 };
 
-/* Does the derivative need the value before the activation? Then the two are kept apart. */
+/* Does the derivative read the value before the activation? Z and Y then have separate memory. */
 static inline bool activation_needs_input(enum activation activation) {
-    return activation == ACTIVATION_GELU;
+    return ACTIVATIONS_NEEDING_INPUT >> activation & 1;
 }
 
 /* Is A, or B, stored as its transpose? */

@@ -55,7 +55,8 @@ static void mistakes_say_where_and_what(void **state) {
         {"layers = 784-99999999999-10", "layers must be"},
         {"layers = 784-ten", "layers must be"},
         {"activation = swish",
-         "activation must be none | relu | tanh | scaled-tanh | sigmoid | gelu, not 'swish'"},
+         "activation must be none | relu | tanh | scaled-tanh | sigmoid | gelu"}, /* and new ones */
+        {"init = orthogonal", "init must be he | xavier | uniform, not 'orthogonal'"},
         {"shuffle = yes", "shuffle must be off | on"},
         {"seed = 1e3", "seed must be"},
         {"threads = 99999", "threads must be"},

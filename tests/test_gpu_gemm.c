@@ -93,7 +93,7 @@ static void narrow_shapes(void **state) {
                     .beta = extra && op == GEMM_TN ? 0.5 : 0,
                     .epilogue = extra && op == GEMM_NN,
                     .backward = extra && op == GEMM_NT,
-                    .activation = (enum activation)(i % (ACTIVATION_GELU + 1)),
+                    .activation = (enum activation)(i % (ACTIVATION_COUNT)),
                     .seed = i,
                 };
                 test.keeps_pre = test.epilogue && activation_needs_input(test.activation);

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "kernels/activation.h"
 #include "src/backend/registry.h"
 #include "src/backend/verify.h"
 #include "src/nn/mlp.h"
@@ -55,12 +56,11 @@ static void open_network(struct compute *compute, struct mlp *mlp, const char *a
 /* Every single weight and bias, in double precision. */
 static void gradients_match_finite_differences(void **state) {
     (void)state;
-    static const char *const activations[] = {"relu", "tanh", "scaled-tanh", "sigmoid", "gelu"};
-    for (size_t a = 0; a < 5; a++) {
+    for (int a = 0; a < ACTIVATION_COUNT; a++) {
         struct compute compute;
         struct mlp mlp;
         support_open(&compute, "serial", 1);
-        open_network(&compute, &mlp, activations[a], "f64");
+        open_network(&compute, &mlp, activation_name((enum activation)a), "f64");
         loss_of(&mlp, true);
         const size_t bytes = mlp.parameter_elements * sizeof(double);
         double *gradient = malloc(bytes), *weights = mlp.parameters;

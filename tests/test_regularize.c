@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "kernels/activation.h"
 #include "kernels/host/ops/ops.h"
 #include "src/backend/registry.h"
 #include "src/base/philox.h"
@@ -165,17 +166,14 @@ static void open_network(struct compute *compute, struct mlp *mlp, const char *a
     assert_status(mlp_initialize(mlp, INIT_UNIFORM, 0, 3), STATUS_OK);
 }
 
-static const char *const activations[] = {"relu", "tanh", "scaled-tanh", "sigmoid", "gelu", "none"};
-enum { ACTIVATIONS = sizeof activations / sizeof *activations };
-
 static void gradients_match_finite_differences(void **state) {
     (void)state;
     const double smoothing = 0.15;
-    for (size_t a = 0; a < ACTIVATIONS; a++) {
+    for (int a = 0; a < ACTIVATION_COUNT; a++) {
         struct compute compute;
         struct mlp mlp;
         support_open(&compute, "serial", 1);
-        open_network(&compute, &mlp, activations[a], "f64");
+        open_network(&compute, &mlp, activation_name((enum activation)a), "f64");
         const double loss = loss_of(&mlp, smoothing, true, true);
         const size_t bytes = mlp.parameter_elements * sizeof(double);
         double *gradient = malloc(bytes), *weights = mlp.parameters;
@@ -209,14 +207,14 @@ static void every_backend_has_the_same_gradients(void **state) {
         char why[256];
         if (!support_on_host(registry_at(entry)) || !registry_usable(registry_at(entry), why, sizeof why))
             continue;
-        for (size_t a = 0; a < ACTIVATIONS; a++)
+        for (int a = 0; a < ACTIVATION_COUNT; a++)
             for (size_t d = 0; d < 2; d++) {
                 struct compute serial, compute;
                 struct mlp want, got;
                 support_open(&serial, "serial", 1);
                 support_open(&compute, registry_at(entry)->name, 2);
-                open_network(&serial, &want, activations[a], "f64");
-                open_network(&compute, &got, activations[a], dtypes[d]);
+                open_network(&serial, &want, activation_name((enum activation)a), "f64");
+                open_network(&compute, &got, activation_name((enum activation)a), dtypes[d]);
                 const double tolerance = d ? 1e-13 : 1e-5;
                 assert_near(loss_of(&got, 0.15, true, true), loss_of(&want, 0.15, true, true), tolerance);
                 for (size_t l = 0; l < want.depth; l++) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "kernels/activation.h"
 #include "src/backend/registry.h"
 
 static void open_bench(struct bench *bench, const char *backend, int threads, const char *settings,
@@ -26,6 +27,8 @@ static void check_curves(const char *backend, enum gemm_dtype dtype, double tole
 static void loss_curve_of_serial_f64(void **state) {
     (void)state;
     check_curves("serial", GEMM_F64, 1e-10);
+    for (int a = ACTIVATION_NONE + 1; a < ACTIVATION_COUNT; a++)
+        assert_true(bench_has_curve(activation_name((enum activation)a)));
 }
 
 static void loss_curves_of_every_backend(void **state) {

@@ -99,6 +99,12 @@ size_t bench_curves(void) {
     return sizeof expected_curves / sizeof *expected_curves;
 }
 
+bool bench_has_curve(const char *activation) {
+    for (size_t curve = 0; curve < bench_curves(); curve++)
+        if (strcmp(expected_curves[curve].activation, activation) == 0) return true;
+    return false;
+}
+
 void bench_check_curve(size_t curve, const char *how, enum gemm_dtype dtype, double tolerance) {
     struct bench bench;
     struct run_summary summary;

@@ -124,8 +124,13 @@ static double slope(enum activation activation, double z, double y) {
     return 1;
 }
 
-/* No activation is steeper than this. */
-static const double STEEPEST = 1.15;
+/* A bound of |act'(z)|: the largest slope on a fine grid, rounded up. */
+static double steepest(enum activation activation) {
+    double most = 0;
+    for (double z = -8; z <= 8; z += 0x1p-5)
+        most = fmax(most, fabs(slope(activation, z, oracle_activated(activation, z))));
+    return 1.01 * most;
+}
 
 /* From the oracle of the product to that of the epilogue: first the values before the activation, then after
    it. */
@@ -142,18 +147,20 @@ void oracle_add_bias(const struct gemm_call *call, double *want, double *bound) 
 void oracle_go_back(const struct gemm_call *call, double *want, double *bound) {
     const struct gemm_backward *backward = call->backward;
     const enum gemm_dtype c_dtype = dtype_of_c(call), real = dtype_of_sums(call->dtype);
+    const double most = steepest(backward->activation);
     for (size_t i = 0; i < call->m * call->n; i++) {
         const size_t at = i / call->n * call->ldc + i % call->n;
         const double unscaled = fabs(want[i]);
         want[i] *= slope(backward->activation, dtype_get(c_dtype, backward->pre, at),
                          dtype_get(c_dtype, backward->output, at));
-        bound[i] = STEEPEST * bound[i] + 8 * dtype_epsilon(real) * unscaled;
+        bound[i] = most * bound[i] + 8 * dtype_epsilon(real) * unscaled;
     }
 }
 
 void oracle_activate(const struct gemm_call *call, double *want, double *bound) {
+    const double most = steepest(call->epilogue->activation);
     for (size_t i = 0; i < call->m * call->n; i++) {
         want[i] = oracle_activated(call->epilogue->activation, want[i]);
-        bound[i] = STEEPEST * bound[i] + 8 * dtype_epsilon(dtype_of_sums(call->dtype)) * (fabs(want[i]) + 1);
+        bound[i] = most * bound[i] + 8 * dtype_epsilon(dtype_of_sums(call->dtype)) * (fabs(want[i]) + 1);
     }
 }

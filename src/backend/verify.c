@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/activation.h"
 #include "src/backend/oracle.h"
 #include "src/base/rng.h"
 
@@ -65,11 +66,10 @@ const char *verify_running(void) {
 }
 
 static void set_running(const struct verify_case *test) {
-    static const char *const activations[] = {"none", "relu", "tanh", "scaled-tanh", "sigmoid", "gelu"};
     char epilogue[64] = "";
     if (test->epilogue || test->backward)
         snprintf(epilogue, sizeof epilogue, " %s activation %s%s", test->backward ? "back through" : "and",
-                 activations[test->activation], test->keeps_pre ? " keeping its input" : "");
+                 activation_name(test->activation), test->keeps_pre ? " keeping its input" : "");
     snprintf(running, sizeof running, "%s%s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s%s",
              dtype_name(test->dtype), test->c_f32 ? " to f32" : "", gemm_op_name(test->op), test->m, test->n,
              test->k, test->pad, test->alpha, test->beta, test->integers ? "integers" : "reals", epilogue);

@@ -29,8 +29,7 @@ enum {
     FULL = (CUBE + SHAPES) * VARIANTS,  /* f32 and f64 */
     SAMPLE = CUBE / EDGES,              /* of the cube, for the two kinds of bf16 */
     PLAIN = FULL + (SAMPLE + SHAPES) * VARIANTS,
-    ACTIVATIONS = ACTIVATION_GELU + 1,
-    EPILOGUES = 2 * SHAPES * TYPES * ACTIVATIONS
+    EPILOGUES = 2 * SHAPES * TYPES * ACTIVATION_COUNT
 };
 
 size_t verify_case_count(void) {
@@ -53,21 +52,21 @@ static void set_shape(struct verify_case *test, size_t shape) {
    gradient. */
 static struct verify_case epilogue_at(size_t index) {
     const bool backward = index % 2;
-    const size_t variant = index / 2 % (TYPES * ACTIVATIONS), type = variant / ACTIVATIONS;
+    const size_t variant = index / 2 % (TYPES * ACTIVATION_COUNT), type = variant / ACTIVATION_COUNT;
     struct verify_case test = {
         .op = backward ? GEMM_NT : GEMM_NN,
         .dtype = types[type].dtype,
         .c_f32 = types[type].c_f32,
-        .pad = (variant + index / 2 / (TYPES * ACTIVATIONS)) % 2 ? 3 : 0,
+        .pad = (variant + index / 2 / (TYPES * ACTIVATION_COUNT)) % 2 ? 3 : 0,
         .alpha = 1,
         .epilogue = !backward,
         .backward = backward,
-        .activation = (enum activation)(variant % ACTIVATIONS),
+        .activation = (enum activation)(variant % ACTIVATION_COUNT),
         .twice = true,
         .seed = index,
     };
-    test.keeps_pre = !backward && test.activation == ACTIVATION_GELU;
-    set_shape(&test, CUBE + index / 2 / (TYPES * ACTIVATIONS));
+    test.keeps_pre = !backward && activation_needs_input(test.activation);
+    set_shape(&test, CUBE + index / 2 / (TYPES * ACTIVATION_COUNT));
     return test;
 }
 

@@ -2,9 +2,10 @@
  * --dump-config. */
 #include <string.h>
 
+#include "kernels/activation.h"
 #include "src/nn/config.h"
 
-static const char *const activations[] = {"none", "relu", "tanh", "scaled-tanh", "sigmoid", "gelu", NULL};
+static const char *const activations[] = {ACTIVATIONS(ACTIVATION_NAME, ) NULL};
 static const char *const inits[] = {"he", "xavier", "uniform", NULL};
 static const char *const input_ranges[] = {"0,1", "-1,1", NULL};
 static const char *const optimizers[] = {"sgd", "adam", "adamw", NULL};

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "kernels/activation.h"
 #include "src/base/text.h"
 
 /* --- arenas --- */
@@ -106,8 +107,8 @@ static size_t padded_width(const struct mlp *mlp, size_t l) {
     const struct mlp_layer *layer = &mlp->layer[l];
     const size_t size = dtype_size(mlp->activation_dtype), bytes = mlp->compute->device.driver->row_bytes,
                  step = bytes > size ? bytes / size : 1;
-    if (mlp->activation_dtype == mlp->dtype || l + 1 == mlp->depth ||
-        layer->activation == ACTIVATION_SIGMOID || mlp->hidden_dropout > 0)
+    if (mlp->activation_dtype == mlp->dtype || l + 1 == mlp->depth || activate(layer->activation, 0.0) != 0 ||
+        mlp->hidden_dropout > 0)
         return layer->out;
     return (layer->out + step - 1) / step * step;
 }

@@ -48,7 +48,7 @@ template <typename F> static void with_types(const struct gemm_call *call, F fun
 }
 
 #ifdef __CUDACC__
-#    include "kernels/cuda/ops/activation.cuh"
+#    include "kernels/activation.h"
 
 /* Where C goes, and what is done to it on the way. */
 template <typename C> struct sink {

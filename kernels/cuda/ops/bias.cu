@@ -3,7 +3,7 @@
    Bound by   bytes. 8192 x 2048 in float32: forward reads and writes 67 MB, backward reads 134 and writes 67:
               45 and 67 us at 3 TB/s. Packs of 16 bytes a thread where rows allow it and there are enough to
               fill the chip, else of 8 on the same terms, else single elements. */
-#include "kernels/cuda/ops/activation.cuh"
+#include "kernels/activation.h"
 #include "kernels/cuda/ops/element.cuh"
 #include "kernels/cuda/ops/ops.cuh"
 
@@ -24,21 +24,15 @@ static unsigned blocks_along(size_t count, size_t per_block) {
 
 /* Calls `function<A>()` with the activation as a constant, so that each kernel holds one formula. */
 template <typename F> static void for_activation(enum activation activation, F function) {
-    switch (activation) {
-    case ACTIVATION_NONE:
-        return function.template operator()<ACTIVATION_NONE>();
-    case ACTIVATION_RELU:
-        return function.template operator()<ACTIVATION_RELU>();
-    case ACTIVATION_TANH:
-        return function.template operator()<ACTIVATION_TANH>();
-    case ACTIVATION_SCALED_TANH:
-        return function.template operator()<ACTIVATION_SCALED_TANH>();
-    case ACTIVATION_SIGMOID:
-        return function.template operator()<ACTIVATION_SIGMOID>();
-    case ACTIVATION_GELU:
-        return function.template operator()<ACTIVATION_GELU>();
-    }
+#define CALL(with, ID, name, needs_input) \
+    case ACTIVATION_##ID:                 \
+        return function.template operator()<ACTIVATION_##ID>();
+    switch (activation) { ACTIVATIONS(CALL, ) }
+#undef CALL
 }
+
+/* Does the derivative read the value before the activation? */
+template <enum activation A> constexpr bool NEEDS_INPUT = ACTIVATIONS_NEEDING_INPUT >> A & 1;
 
 template <typename T, enum activation A, int WIDE>
 __global__ void bias_activation_kernel(size_t rows, size_t cols, const real<T> *bias, T *pre, T *out) {
@@ -64,7 +58,7 @@ __global__ void bias_activation_kernel(size_t rows, size_t cols, const real<T> *
                     z[t].value[e] = T(real<T>(z[t].value[e]) + b[e]);
                     y.value[e] = T(activate(A, real<T>(z[t].value[e])));
                 }
-                if (A == ACTIVATION_GELU || pre != out) pack_at<WIDE>(pre + at) = z[t];
+                if (NEEDS_INPUT<A> || pre != out) pack_at<WIDE>(pre + at) = z[t];
                 pack_at<WIDE>(out + at) = y;
             }
         }
@@ -127,7 +121,7 @@ __global__ void __launch_bounds__(COLUMNS *ROWS)
             const size_t i = from_end(rows, r) * cols + c;
             pack<T, WIDE> g = pack_at<WIDE>(grad + i), y = {}, z = {};
             if (A != ACTIVATION_NONE) y = pack_at<WIDE>(out + i);
-            if (A == ACTIVATION_GELU) z = pack_at<WIDE>(pre + i);
+            if (NEEDS_INPUT<A>) z = pack_at<WIDE>(pre + i);
 #pragma unroll
             for (int e = 0; e < WIDE; e++) {
                 g.value[e] = T(real<T>(g.value[e]) * derivative(A, real<T>(z.value[e]), real<T>(y.value[e])));

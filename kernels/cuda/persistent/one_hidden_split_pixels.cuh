@@ -5,7 +5,7 @@
 #include <cuda_pipeline.h>
 #include <math.h>
 
-#include "kernels/cuda/ops/activation.cuh"
+#include "kernels/activation.h"
 #include "kernels/cuda/persistent/one_hidden_split_pixels_plan.cuh"
 
 __device__ inline float4 four(const float *at) {

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "kernels/cuda/ops/activation.cuh"
+#include "kernels/activation.h"
 #include "kernels/cuda/tensor/bulk_copy.cuh"
 #include "kernels/cuda/persistent/one_hidden_split_units_plan.cuh"
 

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "kernels/cuda/ops/activation.cuh"
+#include "kernels/activation.h"
 #include "kernels/cuda/persistent/fused.cuh"
 #include "kernels/cuda/persistent/tile.cuh"
 #include "kernels/cuda/persistent/grid.cuh"
@@ -266,7 +266,7 @@ template <typename P> struct worker {
         int best = classes;
         for (int c = lane; c < classes; c += 32) {
             if (z[c] == max) best = min(best, c);
-            g[c] = d_exp(z[c] - max);
+            g[c] = EXP(z[c] - max);
             sum += g[c];
         }
         for (int offset = 16; offset > 0; offset /= 2) {

@@ -2,7 +2,7 @@
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_FIRST_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_FIRST_CUH
 
-#include "kernels/cuda/ops/activation.cuh"
+#include "kernels/activation.h"
 #include "kernels/cuda/tensor/bulk_copy.cuh"
 #include "kernels/cuda/persistent/two_hidden_plan.cuh"
 #include "kernels/cuda/persistent/cluster_dsmem.cuh"

@@ -3,7 +3,7 @@
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_ROWS_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_ROWS_CUH
 
-#include "kernels/cuda/ops/activation.cuh"
+#include "kernels/activation.h"
 #include "kernels/cuda/persistent/two_hidden_plan.cuh"
 
 /* One thread of a block that has OWN rows of the batch and WIDE columns of layer 2. It has an element of H2

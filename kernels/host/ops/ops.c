@@ -5,10 +5,8 @@
    Run        ./train --backend openblas, and read "element-wise" in the summary */
 #include "kernels/host/ops/ops.h"
 
-#include <math.h>
-
+#include "kernels/activation.h"
 #include "kernels/bf16.h"
-#include "kernels/host/ops/activation.h"
 #include "kernels/host/ops/augment.h"
 #include "kernels/host/ops/dropout.h"
 
@@ -31,10 +29,6 @@ struct partial {
 };
 
 #define REAL float
-#define EXP expf
-#define TANH tanhf
-#define ERF erff
-#define SQRT sqrtf
 #define STORED float
 #define LOAD(x) (x)
 #define STORE(x) (x)
@@ -50,19 +44,11 @@ struct partial {
 #define NAME(x) x##_bf16
 #include "kernels/host/ops/ops.inc"
 #undef REAL
-#undef EXP
-#undef TANH
-#undef ERF
-#undef SQRT
 #undef STORED
 #undef LOAD
 #undef STORE
 #undef NAME
 #define REAL double
-#define EXP exp
-#define TANH tanh
-#define ERF erf
-#define SQRT sqrt
 #define STORED double
 #define LOAD(x) (x)
 #define STORE(x) (x)

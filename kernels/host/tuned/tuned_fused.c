@@ -25,7 +25,7 @@
 #    include <omp.h>
 #endif
 
-#include "kernels/host/ops/activation.h"
+#include "kernels/activation.h"
 #include "kernels/host/ops/ops.h"
 #include "kernels/host/tuned/tuned_fused.h"
 
@@ -33,16 +33,13 @@
 #define STORE(x) (x)
 #define REAL float
 #define STORED float
-#define EXP expf
 #define NAME(x) x##_f32
 #include "kernels/host/tuned/tuned_fused.inc"
 #undef REAL
 #undef STORED
-#undef EXP
 #undef NAME
 #define REAL double
 #define STORED double
-#define EXP exp
 #define NAME(x) x##_f64
 #include "kernels/host/tuned/tuned_fused.inc"
 

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/host/ops/activation.h"
 #include "kernels/host/tuned/pages.h"
 #include "kernels/host/tuned/tuned_fused.h"
 
