@@ -31,7 +31,7 @@ static double loss_of(struct bench *bench, const double *images) {
     struct tally tally = {0};
     double loss;
     memcpy(mlp->input, images, ROWS * PIXELS * sizeof *images);
-    assert_status(mlp_forward(mlp, ROWS, bench->trainer.scalars), STATUS_OK);
+    assert_status(mlp_forward(mlp, ROWS, bench->trainer.feed.scalars), STATUS_OK);
     mlp->ops->softmax_cross_entropy(bench->compute.device.ops_context, ROWS, last->out, SMOOTHING,
                                     last->output, mlp->labels, NULL, &loss, &tally, true);
     return loss;
@@ -83,7 +83,7 @@ static void a_step_matches_finite_differences(void **state) {
         double *gradient = malloc(count * sizeof *gradient);
         assert_non_null(gradient);
         mlp->ops->gather(bench.compute.device.ops_context, ROWS, PIXELS, trainer->train.range,
-                         trainer->train.images, trainer->train.labels, trainer->order, mlp->input,
+                         trainer->train.images, trainer->train.labels, trainer->feed.order, mlp->input,
                          mlp->labels);
         memcpy(images, mlp->input, sizeof images);
         assert_status(engine_gradients(trainer, 0, ROWS), STATUS_OK);

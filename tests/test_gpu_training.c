@@ -148,7 +148,7 @@ static void one_seed_on_every_device(void **state) {
     uint32_t order[50], want[50];
     struct rng rng = rng_open(5, RNG_SHUFFLE, 0);
     rng_permutation(&rng, want, 50);
-    gpu.compute.device.driver->download(&gpu.compute.device, order, gpu.trainer.order, sizeof order);
+    gpu.compute.device.driver->download(&gpu.compute.device, order, gpu.trainer.feed.order, sizeof order);
     assert_memory_equal(order, want, sizeof order);
     free(weights);
     mlp_close(&mlp);

@@ -98,10 +98,10 @@ static void shuffle_depends_on_seed_and_epoch(void **state) {
     open_bench(&a, "serial", 1, "layers=42-9-4 batch-size=16 epochs=2 log-steps=8 seed=1", NULL);
     open_bench(&b, "serial", 1, "layers=42-9-4 batch-size=16 epochs=2 log-steps=8 seed=2", NULL);
     uint32_t first[50];
-    memcpy(first, a.trainer.order, sizeof first);
-    assert_true(memcmp(first, b.trainer.order, sizeof first) != 0);
+    memcpy(first, a.trainer.feed.order, sizeof first);
+    assert_true(memcmp(first, b.trainer.feed.order, sizeof first) != 0);
     assert_status(bench_run(&a, &summary), STATUS_OK);
-    assert_true(memcmp(first, a.trainer.order, sizeof first) != 0); /* now of the second epoch */
+    assert_true(memcmp(first, a.trainer.feed.order, sizeof first) != 0); /* now of the second epoch */
     bench_close(&a);
     bench_close(&b);
 }
@@ -152,7 +152,7 @@ static void validation_split_is_held_out(void **state) {
     assert_true(bench.last.on_validation && bench.last.evaluation.total == 20 &&
                 bench.last.train_images == 30);
     assert_true(summary.test.total == 50);
-    for (size_t i = 0; i < 30; i++) assert_true(bench.trainer.order[i] < 30);
+    for (size_t i = 0; i < 30; i++) assert_true(bench.trainer.feed.order[i] < 30);
     bench_close(&bench);
 }
 

@@ -107,7 +107,7 @@ static void look_at_weights(struct lockstep *both) {
 static enum status step_side(struct side *side, size_t step, bool update) {
     struct trainer *trainer = &side->trainer;
     if (!update) return engine_gradients(trainer, step, engine_rows(trainer, step));
-    optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->scalars + step, trainer->tally);
+    optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->feed.scalars + step, trainer->tally);
     return STATUS_OK;
 }
 

@@ -14,9 +14,9 @@ static void copy(const struct mlp *mlp, void *to, const void *from) {
     if (to) device->driver->copy(device, to, from, mlp->parameter_elements * dtype_size(mlp->dtype));
 }
 
-void early_stopping_look(const struct early_stopping *stopping, const struct mlp *mlp,
-                         const struct optimizer *optimizer, int64_t epoch,
-                         const struct evaluation *evaluation, struct best_epoch *best) {
+void early_stopping_update(const struct early_stopping *stopping, const struct mlp *mlp,
+                           const struct optimizer *optimizer, int64_t epoch,
+                           const struct evaluation *evaluation, struct best_epoch *best) {
     if (!stopping->patience) return;
     if (best->epoch && (evaluation->correct < best->correct ||
                         (evaluation->correct == best->correct && !(evaluation->loss < best->loss))))

@@ -20,9 +20,9 @@ enum status early_stopping_open(struct early_stopping *stopping, struct mlp *mlp
 
 /* After the evaluation of an epoch (1 is the first): keeps the weights if they are the best so far, and says
    so in `best`. */
-void early_stopping_look(const struct early_stopping *stopping, const struct mlp *mlp,
-                         const struct optimizer *optimizer, int64_t epoch,
-                         const struct evaluation *evaluation, struct best_epoch *best);
+void early_stopping_update(const struct early_stopping *stopping, const struct mlp *mlp,
+                           const struct optimizer *optimizer, int64_t epoch,
+                           const struct evaluation *evaluation, struct best_epoch *best);
 
 /* Has the patience run out? */
 bool early_stopping_due(const struct early_stopping *stopping, const struct train_state *state);

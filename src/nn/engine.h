@@ -1,57 +1,74 @@
 /* The engine seam: how the steps of an epoch are issued. Every engine computes the same function of the same
- * seed. */
+   seed. */
 #ifndef TESSERA_NN_ENGINE_H
 #define TESSERA_NN_ENGINE_H
 
 #include "src/nn/trainer.h"
 
+/* The most steps of a captured graph or of one kernel launch: a graph node takes about a kilobyte, and a step
+   a dozen nodes. */
+enum { ENGINE_MAX_STEPS = 4096 };
+
 struct engine {
     const char *name;
-    size_t stride; /* steps between two looks at losses and signals; 0: as many as the device likes */
+    size_t stride; /* most steps between two reads of loss and stop flag; 0: device_driver.steps_ahead */
 
-    /* (optional) Once, before the first step: what would otherwise be done inside it. */
+    /* (optional) False, with the reason in `why`, if the engine cannot be used here. May set
+       trainer->engine_state. */
+    bool (*open)(struct trainer *trainer, char *why, size_t size);
+
+    /* (optional) Once, after warm-up and before the first step. */
     enum status (*prepare)(struct trainer *trainer);
 
-    /* Steps first .. first + *count - 1 of the epoch whose order, rates and tally are on the device: batch,
-       forward, loss, backward, update. May return before the work is done. It may do fewer, at least one, and
-       says so in *count. */
+    /* Runs steps first .. first + *count - 1 of the epoch whose order, scalars and tally are on the device:
+       batch, forward, loss, backward, update. May return before the work is done. May do fewer steps, at
+       least one, and then sets *count. */
     enum status (*run)(struct trainer *trainer, size_t first, size_t *count);
 
     /* (optional) */
     void (*close)(struct trainer *trainer);
 };
 
-/* Op by op: the only engine that times each op by itself. Works on every device. */
+/* Op by op: works on every device, and times each op. */
 extern const struct engine engine_eager;
 
-/* The calls of eager for a whole epoch, captured once and replayed. For devices that can capture, and epochs
-   that are not too long. */
+/* The calls of eager for a whole epoch, captured once and replayed. Needs a device that can capture. */
 extern const struct engine engine_graph;
 
-/* Whole steps inside the backend (kernels/fused.h). For backends that can, and tensors where these are. */
+/* Whole steps inside the backend (kernels/fused.h). */
 extern const struct engine engine_fused;
 
-/* The engine for config->engine on this device: auto is fused, else graph, where that can be.
-   STATUS_UNAVAILABLE if graph was asked for and cannot be; where fused cannot be it is eager, and
-   trainer->notice says why. */
-enum status engine_select(struct trainer *trainer, const struct engine **engine);
+/* Can epochs be captured here? If not, the reason is in `why`. */
+bool engine_graph_available(const struct trainer *trainer, char *why, size_t size);
 
-/* Its name, and what it says of itself: "fused (..)". */
+/* Returns the first option of the recipe that engine fused does not support, or NULL. */
+const char *engine_fused_unsupported(const struct config *config);
+
+/* What the backend says of the fused steps of this network: a phrase, or "". */
+void engine_fused_describe(const struct trainer *trainer, char *text, size_t size);
+
+/* A line for each variant of engine fused: its expected time, or why it cannot be used. */
+void engine_fused_explain(const struct trainer *trainer, char *text, size_t size);
+
+/* Sets trainer->engine by config->engine. auto is the first of fused, graph, eager that is available. If
+   fused is requested and unavailable, it is eager, and trainer->notice says why. STATUS_UNAVAILABLE if graph
+   is requested and unavailable. */
+enum status engine_select(struct trainer *trainer);
+
+/* Its name and description: "fused (..)". */
 void engine_describe(const struct trainer *trainer, char *text, size_t size);
 
-/* What there was to choose from, and why: a line for each engine, and for each way that engine fused has;
-   then the choice. */
+/* A line for each engine and each variant of fused, with the reason if it is unavailable; then the choice. */
 void engine_explain(const struct trainer *trainer, char *text, size_t size);
 
-/* Images of step `step`: a full batch, or what is left. */
+/* Images of step `step`: a full batch, or the rest. */
 static inline size_t engine_rows(const struct trainer *trainer, size_t step) {
     const size_t left = trainer->train.count - step * trainer->batch;
     return left < trainer->batch ? left : trainer->batch;
 }
 
-/* Batch, forward, loss and gradients of one step into `mlp`, without the update. In adversarial training the
-   gradients are the mean of those of the images and those of the images as mlp_attack moved them; tally and
-   losses are of the images themselves. */
+/* Batch, forward, loss and gradients of one step, without the update. In adversarial training the gradients
+   are the mean over the images and the attacked images; tally and losses are of the original images. */
 enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows);
 
 #endif

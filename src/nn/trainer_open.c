@@ -1,0 +1,133 @@
+/* Set-up of a training: data, network, buffers, initial or restored weights, warm-up. */
+#include <stdlib.h>
+
+#include "src/nn/engine.h"
+
+enum {
+    EVALUATION_ROWS =
+        1000, /* at least so many rows a pass, so that small batches do not slow the evaluation */
+    HOST_WARM_UP_ROWS = 128 /* enough to start every library and thread; a full batch may take seconds */
+};
+
+static size_t smaller(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+static enum status open_samples(struct trainer *trainer, const struct dataset_pair *data) {
+    struct device *device = &trainer->compute->device;
+    const struct config *config = trainer->config;
+    struct dataset train = data->train; /* a view: `data` owns the memory */
+    const struct dataset validation = dataset_split(&train, (size_t)config->validation);
+    enum status status = samples_open(&trainer->train, device, config, &train);
+    if (!status) status = samples_open(&trainer->validation, device, config, &validation);
+    if (!status) status = samples_open(&trainer->test, device, config, &data->test);
+    if (!status) status = augmenter_open(&trainer->augmenter, device, config, &train, &trainer->train);
+    return status;
+}
+
+static enum status open_network(struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    const size_t train = trainer->train.count, test = trainer->test.count;
+    const size_t rows = smaller(EVALUATION_ROWS, train > test ? train : test);
+    const size_t capacity = trainer->batch > rows ? trainer->batch : rows;
+    struct mlp *mlp = &trainer->mlp;
+    enum status status = mlp_open(mlp, trainer->compute, config, capacity);
+    if (!status) status = optimizer_open(&trainer->optimizer, mlp, config);
+    if (!status) status = early_stopping_open(&trainer->stopping, mlp, &trainer->optimizer, config->patience);
+    return status;
+}
+
+static enum status open_buffers(struct trainer *trainer) {
+    struct device *device = &trainer->compute->device;
+    const struct device_driver *driver = device->driver;
+    const size_t steps = trainer->steps;
+    const enum status status =
+        epoch_feed_open(&trainer->feed, device, trainer->config, trainer->train.count, steps);
+    if (status) return status;
+    trainer->losses = driver->alloc(device, steps * sizeof *trainer->losses);
+    trainer->tally = driver->alloc(device, sizeof *trainer->tally);
+    if (!trainer->losses || !trainer->tally) return STATUS_FAILED;
+    trainer->host_losses = calloc(steps, sizeof *trainer->host_losses);
+    trainer->epoch_seconds = calloc(TRAINER_TIMED_EPOCHS, sizeof *trainer->epoch_seconds);
+    return trainer->host_losses && trainer->epoch_seconds ? STATUS_OK
+                                                          : status_set(STATUS_FAILED, "out of memory");
+}
+
+/* Initial weights, or those of the checkpoint with the rest of its state. */
+static enum status start_weights(struct trainer *trainer, const struct checkpoint *resume) {
+    const struct config *config = trainer->config;
+    if (!resume)
+        return mlp_initialize(&trainer->mlp, (enum init)config->init, config->init_range,
+                              (uint64_t)config->seed);
+    const enum status status = checkpoint_restore(resume, &trainer->mlp, &trainer->state);
+    if (!config->patience) trainer->state.best = (struct best_epoch){0};
+    return status ? status
+                  : checkpoint_check_epoch(resume, config, &trainer->state, trainer->batch, trainer->steps);
+}
+
+/* Runs every kernel and thread once, on the first and the last batch, and changes no weight. */
+static enum status warm_up(struct trainer *trainer) {
+    struct device *device = &trainer->compute->device;
+    const bool host = device->driver->host_memory;
+    const struct tally frozen = {.bad_step = 1};
+    const size_t last = trainer->steps - 1;
+    trainer_begin_epoch(trainer);
+    enum status status =
+        engine_gradients(trainer, 0, host ? smaller(trainer->batch, HOST_WARM_UP_ROWS) : trainer->batch);
+    if (!status && !host) status = engine_gradients(trainer, last, engine_rows(trainer, last));
+    if (!status && !host) status = mlp_forward(&trainer->mlp, trainer->mlp.capacity, NULL); /* evaluation */
+    if (status) return status;
+    device->driver->upload(device, trainer->tally, &frozen, sizeof frozen);
+    optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->feed.scalars, trainer->tally);
+    status = device->driver->synchronize(device);
+    if (!status && trainer->engine->prepare) status = trainer->engine->prepare(trainer);
+    epoch_feed_reset(&trainer->feed); /* the time of the first epoch includes its own order */
+    return status ? status : device->driver->synchronize(device);
+}
+
+static enum status open_all(struct trainer *trainer, const struct dataset_pair *data,
+                            const struct checkpoint *resume) {
+    enum status status = open_samples(trainer, data);
+    if (status) return status;
+    trainer->batch = smaller((size_t)trainer->config->batch_size, trainer->train.count);
+    trainer->steps = (trainer->train.count + trainer->batch - 1) / trainer->batch;
+    status = open_network(trainer);
+    if (!status) status = open_buffers(trainer);
+    if (!status) status = start_weights(trainer, resume);
+    if (!status) status = engine_select(trainer);
+    return status ? status : warm_up(trainer);
+}
+
+enum status trainer_open(struct trainer *trainer, struct compute *compute, const struct config *config,
+                         const struct dataset_pair *data, const struct checkpoint *resume) {
+    *trainer = (struct trainer){.config = config, .compute = compute};
+    const enum status status = open_all(trainer, data, resume);
+    struct profile *profile = compute->device.profile;
+    if (status) {
+        trainer_close(trainer);
+    } else if (profile) { /* all of this was start-up */
+        const double total = profile_total(profile), last = profile->last;
+        *profile = (struct profile){.last = last};
+        profile->seconds[PART_STARTUP] = total;
+        profile_lap(profile, (struct profile_slot){.part = PART_STARTUP});
+    }
+    return status;
+}
+
+void trainer_close(struct trainer *trainer) {
+    if (!trainer->compute) return;
+    struct device *device = &trainer->compute->device;
+    if (trainer->engine && trainer->engine->close) trainer->engine->close(trainer);
+    augmenter_close(&trainer->augmenter, device);
+    samples_close(&trainer->train, device);
+    samples_close(&trainer->validation, device);
+    samples_close(&trainer->test, device);
+    if (trainer->mlp.compute) optimizer_close(&trainer->optimizer, &trainer->mlp);
+    mlp_close(&trainer->mlp);
+    epoch_feed_close(&trainer->feed, device);
+    device->driver->free(device, trainer->losses);
+    device->driver->free(device, trainer->tally);
+    free(trainer->host_losses);
+    free(trainer->epoch_seconds);
+    *trainer = (struct trainer){0};
+}
