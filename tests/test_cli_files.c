@@ -138,11 +138,11 @@ static void averages_and_early_stopping(void **state) {
     assert_says(output, "early stopping     the patience ran out");
     assert_int_equal(RUN("--data %s --resume %s --validation 40", data, model), 3);
     assert_says(output,
-                "knows its best epoch: to go on with --patience, validation must be 50 as then, not 40");
+                "has a best epoch: to resume with --patience, validation must be 50 as before, not 40");
     assert_int_equal(RUN("--data %s --resume %s --validation 40 --patience 0 --dry-run", data, model), 0);
     assert_int_equal(RUN("--data %s --resume %s --validation 60 --patience 0 --dry-run", data, model), 3);
     assert_says(output,
-                "was trained on images that --validation 60 would hold out: hold out no more than then, 50");
+                "was trained on images that --validation 60 would hold out: use --validation 50 or less");
 }
 
 /* --evaluate-every: an epoch that is left out has no accuracy anywhere; the last one always has. */

@@ -5,15 +5,13 @@
 
 #include "src/base/platform.h"
 #include "src/base/text.h"
-#include "src/nn/checkpoint_state.h"
 
 /* --- tensors --- */
 
-/* One parameter tensor of the network: in memory [in][out] (bias: [1][out]), in the file [out, in] (bias:
- * [out]). */
+/* A parameter tensor: in memory [in][out] (bias: [1][out]), in the file [out, in] (bias: [out]). */
 struct parameter {
     char name[TENSOR_NAME];
-    size_t in, out, ld; /* elements from one row in memory to the next */
+    size_t in, out, ld; /* ld in memory */
     const void *memory; /* in the parameter arena on the device */
     bool bias;
 };
@@ -30,8 +28,8 @@ static struct parameter parameter_at(const struct mlp *mlp, size_t index, const 
     return parameter;
 }
 
-/* to[cols][rows] = from[rows][cols]^T, both of `size`-byte elements at any alignment, their rows to_ld and
-   from_ld elements apart. */
+/* to[cols][rows] = from[rows][cols]^T, with leading dimensions to_ld and from_ld; `size`-byte elements of any
+   alignment. */
 static void transpose(void *to, size_t to_ld, const void *from, size_t from_ld, size_t rows, size_t cols,
                       size_t size) {
     for (size_t r = 0; r < rows; r++)
@@ -39,8 +37,8 @@ static void transpose(void *to, size_t to_ld, const void *from, size_t from_ld, 
             memcpy((char *)to + (c * to_ld + r) * size, (const char *)from + (r * from_ld + c) * size, size);
 }
 
-/* Copies an arena from the device and fills the table with its tensors as the file wants them; the caller
-   frees tensor[i].data. */
+/* Copies an arena from the device and fills `tensors` in the layout of the file. The caller frees
+   tensors[i].data. */
 static enum status collect(struct mlp *mlp, void *arena, const char *prefix, struct tensor *tensors) {
     struct device *device = &mlp->compute->device;
     const size_t size = dtype_size(mlp->dtype), bytes = mlp->parameter_elements * size;
@@ -68,7 +66,7 @@ static enum status collect(struct mlp *mlp, void *arena, const char *prefix, str
 
 /* --- writing --- */
 
-/* The recipe as the text of a config file; to be freed. */
+/* The recipe as the text of a config file; the caller frees it. */
 static char *recipe_text(const struct config *config) {
     char *text = NULL;
     size_t size = 0;
@@ -83,13 +81,13 @@ enum status checkpoint_save(const char *path, struct mlp *mlp, const struct conf
                             const struct train_state *state) {
     const size_t arenas = state ? mlp->state_count : 0;
     const size_t parameters = 2 * mlp->depth, count = (1 + arenas) * parameters;
-    struct state_text text;
+    struct train_state_text text;
     char *recipe = recipe_text(config);
     struct tensor *tensors = calloc(count, sizeof *tensors);
-    struct metadata metadata[3 + STATE_KEYS] = {
+    struct metadata metadata[3 + TRAIN_STATE_KEYS] = {
         {"format", "pt"}, {"tessera.version", TESSERA_VERSION}, {"tessera.config", recipe}};
     size_t entries = 3;
-    if (state) entries += checkpoint_state_write(state, config->seed, &text, metadata + entries);
+    if (state) entries += train_state_write(state, config->seed, &text, metadata + entries);
 
     enum status status = recipe && tensors ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
     if (!status) status = collect(mlp, mlp->parameters, "", tensors);
@@ -112,9 +110,10 @@ void checkpoint_close(struct checkpoint *checkpoint) {
     safetensors_free(&checkpoint->file);
 }
 
-/* layers and dtype from the shapes of layers.0.weight, layers.1.weight ... */
+/* Sets layers and dtype from layers.0.weight, layers.1.weight ... */
 static enum status recipe_from_shapes(const struct checkpoint *checkpoint, struct config *config) {
     char layers[CONFIG_TEXT] = "", name[TENSOR_NAME];
+    const char *path = checkpoint->file.path;
     const struct tensor *first = NULL;
     for (size_t l = 0;; l++) {
         snprintf(name, sizeof name, "layers.%zu.weight", l);
@@ -126,43 +125,40 @@ static enum status recipe_from_shapes(const struct checkpoint *checkpoint, struc
         }
         text_append(layers, sizeof layers, "-%zu", weight->shape[0]);
     }
-    if (!first) return checkpoint_bad(checkpoint, "has no tensor layers.0.weight: it is not of a perceptron");
-    enum status status = config_set(config, "layers", layers, FROM_CHECKPOINT, checkpoint->file.path);
-    if (!status)
-        status =
-            config_set(config, "dtype", dtype_name(first->dtype), FROM_CHECKPOINT, checkpoint->file.path);
-    return status;
+    if (!first)
+        return status_set(STATUS_BAD_DATA,
+                          "the checkpoint '%s' has no tensor layers.0.weight: it is not of a perceptron",
+                          path);
+    const enum status status = config_set(config, "layers", layers, FROM_CHECKPOINT, path);
+    return status ? status : config_set(config, "dtype", dtype_name(first->dtype), FROM_CHECKPOINT, path);
 }
 
 enum status checkpoint_recipe(const struct checkpoint *checkpoint, struct config *config) {
     const char *recipe = safetensors_metadata(&checkpoint->file, "tessera.config");
     const enum status status = recipe ? config_parse(config, recipe, FROM_CHECKPOINT, checkpoint->file.path)
                                       : recipe_from_shapes(checkpoint, config);
-    return status == STATUS_USAGE ? STATUS_BAD_DATA : status; /* a wrong key in a file is not the user's */
+    return status == STATUS_USAGE ? STATUS_BAD_DATA : status; /* the user did not write that key */
 }
 
 static enum status check_tensor(const struct checkpoint *checkpoint, const struct mlp *mlp,
                                 const struct parameter *wanted, const struct tensor *tensor) {
-    char what[400];
-    if (!tensor) {
-        snprintf(what, sizeof what, "has no tensor %s: it is of another network", wanted->name);
-        return checkpoint_bad(checkpoint, what);
-    }
-    if (tensor->dtype != mlp->dtype) {
-        snprintf(what, sizeof what, "holds %s, not %s: use --dtype %s", dtype_name(tensor->dtype),
-                 dtype_name(mlp->dtype), dtype_name(tensor->dtype));
-        return checkpoint_bad(checkpoint, what);
-    }
+    const char *path = checkpoint->file.path;
+    if (!tensor)
+        return status_set(STATUS_BAD_DATA, "the checkpoint '%s' has no tensor %s: it is of another network",
+                          path, wanted->name);
+    if (tensor->dtype != mlp->dtype)
+        return status_set(STATUS_BAD_DATA, "the checkpoint '%s' holds %s, not %s: use --dtype %s", path,
+                          dtype_name(tensor->dtype), dtype_name(mlp->dtype), dtype_name(tensor->dtype));
     const size_t in = tensor->rank == 2 ? tensor->shape[1] : 1;
     if (tensor->rank == (wanted->bias ? 1u : 2u) && tensor->shape[0] == wanted->out && in == wanted->in)
         return STATUS_OK;
-    snprintf(what, sizeof what,
-             "is of another architecture: its %s goes from %zu to %zu, the network's from %zu to %zu",
-             wanted->name, in, tensor->shape[0], wanted->in, wanted->out);
-    return checkpoint_bad(checkpoint, what);
+    return status_set(STATUS_BAD_DATA,
+                      "the checkpoint '%s' is of another architecture: its %s goes from %zu to %zu, the "
+                      "network's from %zu to %zu",
+                      path, wanted->name, in, tensor->shape[0], wanted->in, wanted->out);
 }
 
-/* The tensors named with `prefix` into an arena laid out as the parameters. */
+/* Uploads the tensors with this prefix to an arena of the parameters' layout. */
 static enum status restore_arena(const struct checkpoint *checkpoint, struct mlp *mlp, const char *prefix,
                                  void *arena) {
     struct device *device = &mlp->compute->device;
@@ -187,9 +183,9 @@ static enum status restore_arena(const struct checkpoint *checkpoint, struct mlp
 /* One state arena of the network. */
 static enum status restore_state(const struct checkpoint *checkpoint, struct mlp *mlp,
                                  const struct mlp_state *arena, struct train_state *state) {
-    char what[300];
-    snprintf(what, sizeof what, "%slayers.0.weight", arena->prefix);
-    if (safetensors_find(&checkpoint->file, what))
+    char name[TENSOR_NAME];
+    snprintf(name, sizeof name, "%slayers.0.weight", arena->prefix);
+    if (safetensors_find(&checkpoint->file, name))
         return restore_arena(checkpoint, mlp, arena->prefix, arena->memory);
     switch (arena->missing) {
     case MISSING_COPIES_WEIGHTS:
@@ -200,28 +196,30 @@ static enum status restore_state(const struct checkpoint *checkpoint, struct mlp
     case MISSING_IS_AN_ERROR:
         break;
     }
-    snprintf(
-        what, sizeof what,
-        "was trained with another optimizer or without momentum, and has no %slayers.N to go on with: use "
-        "its --optimizer and --momentum",
-        arena->prefix);
-    return checkpoint_bad(checkpoint, what);
+    return status_set(
+        STATUS_BAD_DATA,
+        "the checkpoint '%s' was trained with another optimizer or without momentum, and has no "
+        "%slayers.N to resume from: use its --optimizer and --momentum",
+        checkpoint->file.path, arena->prefix);
 }
 
 static enum status restore_weights(const struct checkpoint *checkpoint, struct mlp *mlp, const char *prefix) {
     char extra[TENSOR_NAME];
     snprintf(extra, sizeof extra, "layers.%zu.weight", mlp->depth);
     if (safetensors_find(&checkpoint->file, extra))
-        return checkpoint_bad(checkpoint, "is of another architecture: it has more layers than the network");
+        return status_set(
+            STATUS_BAD_DATA,
+            "the checkpoint '%s' is of another architecture: it has more layers than the network",
+            checkpoint->file.path);
     return restore_arena(checkpoint, mlp, prefix, mlp->parameters);
 }
 
 enum status checkpoint_restore(const struct checkpoint *checkpoint, struct mlp *mlp,
                                struct train_state *state) {
     enum status status = restore_weights(checkpoint, mlp, "");
-    if (!status && state) status = checkpoint_state_read(checkpoint, state);
+    if (!status && state) status = train_state_read(&checkpoint->file, state);
     if (status || !state) return status;
-    if (state->epoch == 0 && state->step == 0) return STATUS_OK; /* all of it starts at zero */
+    if (state->epoch == 0 && state->step == 0) return STATUS_OK; /* state tensors start at zero */
     for (size_t i = 0; i < mlp->state_count && !status; i++)
         status = restore_state(checkpoint, mlp, &mlp->state[i], state);
     return status;

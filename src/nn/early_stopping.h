@@ -4,9 +4,9 @@
 #ifndef TESSERA_NN_EARLY_STOPPING_H
 #define TESSERA_NN_EARLY_STOPPING_H
 
-#include "src/nn/checkpoint.h"
 #include "src/nn/optimizer.h"
 #include "src/nn/samples.h"
+#include "src/nn/train_state.h"
 
 struct early_stopping {
     int64_t patience; /* epochs without a better one; 0: off */
