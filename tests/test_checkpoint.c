@@ -331,7 +331,7 @@ static void full_disk_leaves_the_old_file(void **state) {
         const enum status status = checkpoint_save(path, &mlp, &config, NULL);
         setrlimit(RLIMIT_FSIZE, &limit);
         assert_status(status, STATUS_FAILED);
-        assert_says(status_message(), "what was there before is untouched");
+        assert_says(status_message(), "the old file, if any, is unchanged");
         unsigned char *now = support_read(path, &after);
         assert_int_equal(before, after);
         assert_memory_equal(old, now, before);

@@ -1,4 +1,4 @@
-/* The training images, deformed anew for every epoch (kernels/augment.h): a pure function of seed, epoch and
+/* Augmentation: new training images for every epoch (kernels/augment.h), a pure function of seed, epoch and
    image. Devices that can prefetch make those of the next epoch while this one is trained. */
 #ifndef TESSERA_NN_AUGMENTER_H
 #define TESSERA_NN_AUGMENTER_H
@@ -7,21 +7,20 @@
 
 struct augmenter {
     struct augment_plan plan;
-    uint8_t *originals;       /* device, [count][height][width]; NULL: nothing is deformed */
+    uint8_t *originals;       /* device, [count][height][width]; NULL: no augmentation */
     uint8_t *prefetched;      /* device, [count][features]: images of a later epoch; NULL: no prefetch */
     int64_t prefetched_epoch; /* -1: none */
 };
 
-/* What the config asks for, whether or not it is switched on. */
+/* The augmentation of the config, even if it is switched off. */
 struct augmentation augmenter_recipe(const struct config *config);
 
-/* Takes up the originals of `samples`, if config->augment is on. */
+/* Uploads the original images of `samples`, if config->augment is on. */
 enum status augmenter_open(struct augmenter *augmenter, struct device *device, const struct config *config,
                            const struct dataset *set, const struct samples *samples);
 void augmenter_close(struct augmenter *augmenter, struct device *device);
 
-/* Makes samples->images those of this epoch: what is issued from now on reads them. Counts as
-   PART_AUGMENT. */
+/* Makes samples->images those of this epoch: work issued later reads them. Counts as PART_AUGMENT. */
 void augmenter_begin(struct augmenter *augmenter, struct device *device, struct samples *samples,
                      int64_t epoch);
 

@@ -34,7 +34,7 @@ enum status committee_add(struct committee *committee, const struct samples *sam
     return status;
 }
 
-/* The mean over the members of an image's class; not normalised. */
+/* The mean log probability of a class, not normalised. */
 static double mean_of(const struct committee *committee, size_t image, size_t class) {
     return committee->sum[image * committee->classes + class] / (double)committee->members;
 }
@@ -49,7 +49,7 @@ struct evaluation committee_evaluate(const struct committee *committee, const ui
             if (mean_of(committee, i, j) > mean_of(committee, i, best)) best = j;
         const double largest = mean_of(committee, i, best);
         for (size_t j = 0; j < committee->classes; j++) sum += exp(mean_of(committee, i, j) - largest);
-        all.correct += best == labels[i] && sum > 0; /* with a NaN it is never right */
+        all.correct += best == labels[i] && sum > 0; /* NaN is never correct */
         all.loss += (log(sum) + largest - mean_of(committee, i, labels[i])) / (double)committee->count;
         if (!predictions) continue;
         predictions->label[i] = (uint8_t)best;

@@ -15,15 +15,14 @@ static bool device_finite(struct trainer *trainer, enum gemm_dtype dtype, const 
     struct device *device = &trainer->compute->device;
     const size_t bytes = count * dtype_size(dtype);
     void *copy = malloc(bytes);
-    if (!copy) return true; /* cannot look: blame a later layer */
+    if (!copy) return true; /* no memory to check: try a later layer */
     device->driver->download(device, copy, values, bytes);
     const bool finite = all_finite(dtype, copy, count);
     free(copy);
     return finite;
 }
 
-/* The guard kept the weights as they were before the bad step: run it forward again and look for its first
- * layer. */
+/* The bad step did not change the weights, so it can be repeated layer by layer. */
 enum status diagnose_divergence(struct trainer *trainer) {
     const size_t step = (size_t)trainer->state.tally.bad_step - 1, rows = engine_rows(trainer, step);
     const struct mlp *mlp = &trainer->mlp;
@@ -36,7 +35,7 @@ enum status diagnose_divergence(struct trainer *trainer) {
                              device_finite(trainer, mlp->dtype, at->bias, at->out);
         if (weights && device_finite(trainer, mlp->activation_dtype, at->output, rows * at->ld)) continue;
         snprintf(layer, sizeof layer, "layer %zu (%zu to %zu), whose %s", l + 1, at->in, at->out,
-                 weights ? "weights are finite but whose output is not" : "weights are not finite any more");
+                 weights ? "weights are finite but whose output is not" : "weights are no longer finite");
         break;
     }
     return status_set(

@@ -1,6 +1,6 @@
-/* Early stopping: training ends when the validation part has seen no better epoch for a while, and the best
-   weights are taken. Better are more images classified right, or as many with less loss; of the moving
-   average of the weights, if there is one. */
+/* Early stopping: training ends after `patience` epochs without a better one on the validation part, and
+   restores the weights of the best epoch. An epoch is better if more images are classified correctly, or as
+   many with less loss; the moving average of the weights decides, if there is one. */
 #ifndef TESSERA_NN_EARLY_STOPPING_H
 #define TESSERA_NN_EARLY_STOPPING_H
 
@@ -9,25 +9,24 @@
 #include "src/nn/train_state.h"
 
 struct early_stopping {
-    int64_t patience; /* epochs without a better one; 0: off */
-    void *best,
-        *average; /* arenas of the network: the best weights and the average that belongs to them, or NULL */
+    int64_t patience;     /* epochs without a better one; 0: off */
+    void *best, *average; /* state arenas: the best weights and their moving average, or NULL */
 };
 
-/* The arenas become the network's (mlp_add_state). */
+/* Adds its arenas to the network (mlp_add_state). */
 enum status early_stopping_open(struct early_stopping *stopping, struct mlp *mlp,
                                 const struct optimizer *optimizer, int64_t patience);
 
-/* After the evaluation of an epoch (1 is the first): keeps the weights if they are the best so far, and says
-   so in `best`. */
+/* After the evaluation of an epoch (1 is the first): stores the weights and updates `best` if they are the
+   best so far. */
 void early_stopping_update(const struct early_stopping *stopping, const struct mlp *mlp,
                            const struct optimizer *optimizer, int64_t epoch,
                            const struct evaluation *evaluation, struct best_epoch *best);
 
-/* Has the patience run out? */
+/* Were there `patience` epochs without a better one? */
 bool early_stopping_due(const struct early_stopping *stopping, const struct train_state *state);
 
-/* Puts the best weights, and their average, in the place of the last ones, if there are any better ones. */
+/* Restores the best weights and their average, if any were stored. */
 void early_stopping_restore(const struct early_stopping *stopping, struct mlp *mlp,
                             const struct optimizer *optimizer, const struct best_epoch *best);
 

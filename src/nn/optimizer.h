@@ -1,4 +1,4 @@
-/* The optimiser: its rule, what it keeps beside the weights, and one update of all of them. */
+/* The optimiser: update rule, its state, and one update of all parameters. */
 #ifndef TESSERA_NN_OPTIMIZER_H
 #define TESSERA_NN_OPTIMIZER_H
 
@@ -6,13 +6,13 @@
 
 struct optimizer {
     struct update update;       /* the rule and its arrays */
-    struct update afterwards;   /* with max-norm: what follows the weights when they have been scaled */
+    struct update afterwards;   /* with max-norm: average and low-precision copy of the scaled weights */
     double clip_norm, max_norm; /* limits; 0: none */
-    double *clip;               /* device memory: the factor of a step */
-    void *average; /* the moving average of the weights; NULL: none. What it keeps is the network's */
+    double *clip;               /* device memory: the scale factor of a step */
+    void *average;              /* moving average of the weights, a state arena; NULL: none */
 };
 
-/* What the rule keeps, and the average, become arenas of the network (mlp_add_state). */
+/* Adds the state of the rule and the average to the network (mlp_add_state). */
 enum status optimizer_open(struct optimizer *optimizer, struct mlp *mlp, const struct config *config);
 void optimizer_close(struct optimizer *optimizer, struct mlp *mlp);
 

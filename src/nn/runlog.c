@@ -6,7 +6,7 @@
 #include "src/base/jsonl.h"
 #include "src/nn/engine.h"
 
-static double share(uint64_t part, uint64_t whole) {
+static double fraction(uint64_t part, uint64_t whole) {
     return whole ? (double)part / (double)whole : 0;
 }
 
@@ -50,7 +50,7 @@ enum status runlog_open(struct runlog *log, const struct trainer *trainer, const
                            .csv_path = config->csv,
                            .seeds = config->ensemble > 1,
                            .averages = config->ema_decay > 0};
-    const char *mode = config->resume[0] ? "a" : "w"; /* a resumed run goes on in its log */
+    const char *mode = config->resume[0] ? "a" : "w"; /* a resumed run appends to its log */
     if (config->log[0] && strcmp(config->log, config->csv) == 0)
         return status_set(STATUS_USAGE, "--log and --csv name the same file, '%s'", config->log);
     if (config->log[0] && !(log->jsonl = fopen(config->log, mode))) return cannot_write(config->log);
@@ -83,10 +83,10 @@ void runlog_step(struct runlog *log, const struct config *config, size_t step, d
     jsonl_write(log->jsonl, line);
 }
 
-/* Empty fields: there is none. */
+/* Empty fields if there was no evaluation. */
 static void csv_evaluation(FILE *csv, const struct evaluation *evaluation) {
     if (evaluation->total) {
-        fprintf(csv, ",%.9g,%.9g", evaluation->loss, share(evaluation->correct, evaluation->total));
+        fprintf(csv, ",%.9g,%.9g", evaluation->loss, fraction(evaluation->correct, evaluation->total));
     } else {
         fprintf(csv, ",,");
     }
@@ -96,13 +96,13 @@ static void jsonl_evaluation(cJSON *line, const char *part, const struct evaluat
     char key[64];
     if (!evaluation->total) return;
     snprintf(key, sizeof key, "%s_accuracy", part);
-    cJSON_AddNumberToObject(line, key, share(evaluation->correct, evaluation->total));
+    cJSON_AddNumberToObject(line, key, fraction(evaluation->correct, evaluation->total));
     snprintf(key, sizeof key, "%s_loss", part);
     cJSON_AddNumberToObject(line, key, evaluation->loss);
 }
 
 void runlog_epoch(struct runlog *log, const struct config *config, const struct epoch_record *record) {
-    const double train = share(record->train_correct, record->train_images);
+    const double train = fraction(record->train_correct, record->train_images);
     if (log->csv) {
         if (log->seeds) fprintf(log->csv, "%lld,", (long long)config->seed);
         fprintf(log->csv, "%zu,%.9g,%.9g", record->epoch, record->train_loss, train);
@@ -148,13 +148,13 @@ static void add_time(cJSON *line, const struct profile *profile) {
 void runlog_summary(struct runlog *log, const struct config *config, const struct run_summary *summary) {
     if (!log->jsonl) return;
     cJSON *line = line_of(log, "summary", config);
-    cJSON_AddNumberToObject(line, "test_accuracy", share(summary->test.correct, summary->test.total));
+    cJSON_AddNumberToObject(line, "test_accuracy", fraction(summary->test.correct, summary->test.total));
     jsonl_count(line, "test_correct", summary->test.correct);
     jsonl_count(line, "test_total", summary->test.total);
     cJSON_AddNumberToObject(line, "test_loss", summary->test.loss);
     if (summary->average.total) {
         cJSON_AddNumberToObject(line, "ema_test_accuracy",
-                                share(summary->average.correct, summary->average.total));
+                                fraction(summary->average.correct, summary->average.total));
         jsonl_count(line, "ema_test_correct", summary->average.correct);
         cJSON_AddNumberToObject(line, "ema_test_loss", summary->average.loss);
     }
@@ -172,7 +172,7 @@ void runlog_summary(struct runlog *log, const struct config *config, const struc
     jsonl_write(log->jsonl, line);
 }
 
-/* The keys begin with the name of the part: "test_accuracy" is the committee's. */
+/* Keys begin with the name of the part: "test_accuracy" is the accuracy of the committee. */
 static void add_part(cJSON *line, const char *name, const struct ensemble_part *part) {
     if (!part->committee.members) return;
     const struct evaluation *all = &part->evaluation;
@@ -180,7 +180,7 @@ static void add_part(cJSON *line, const char *name, const struct ensemble_part *
     const struct {
         const char *key;
         double value;
-    } numbers[] = {{"accuracy", share(all->correct, all->total)},
+    } numbers[] = {{"accuracy", fraction(all->correct, all->total)},
                    {"correct", (double)all->correct},
                    {"total", (double)all->total},
                    {"loss", all->loss},

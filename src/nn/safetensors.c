@@ -27,8 +27,7 @@ static size_t tensor_bytes(const struct tensor *tensor) {
     return tensor_elements(tensor) * dtype_size(tensor->dtype);
 }
 
-/* Of everything that a reader relies on: the tensors' bytes, names, dtypes and shapes here, the metadata one
-   by one. */
+/* Covers bytes, names, dtypes and shapes of the tensors; metadata_crc adds the metadata. */
 static uLong tensors_crc(const struct tensor *tensors, size_t count) {
     uLong crc = crc32_z(0, NULL, 0);
     for (size_t i = 0; i < count; i++) {
@@ -61,7 +60,7 @@ static void add_tensor(cJSON *header, const struct tensor *tensor, size_t *offse
     cJSON_AddItemToArray(range, cJSON_CreateNumber((double)*offset));
 }
 
-/* The JSON header, padded with spaces so that the tensors start at a multiple of 8. To be freed with free. */
+/* The JSON header, padded with spaces so that the tensors start at a multiple of 8. The caller frees it. */
 static char *header_text(const struct tensor *tensors, size_t count, const struct metadata *metadata,
                          size_t metadata_count) {
     char crc_text[16];
@@ -101,7 +100,7 @@ static bool write_all(FILE *out, const char *header, const struct tensor *tensor
     return ok && fflush(out) == 0 && fsync(fileno(out)) == 0;
 }
 
-/* So that the new name, too, survives a power cut. */
+/* Makes the new name survive a power failure. */
 static void sync_directory(const char *path) {
     char directory[600];
     text_directory(path, directory, sizeof directory);
@@ -113,7 +112,7 @@ static void sync_directory(const char *path) {
 
 static enum status cannot_write(const char *path) {
     return status_set(STATUS_FAILED,
-                      "cannot write the checkpoint '%s': %s; what was there before is untouched", path,
+                      "cannot write the checkpoint '%s': %s; the old file, if any, is unchanged", path,
                       strerror(errno));
 }
 
@@ -214,7 +213,7 @@ static bool json_size(const cJSON *item, size_t limit, size_t *value) {
     return true;
 }
 
-/* Dtype, shape and place of one tensor; false if anything is out of order. */
+/* Dtype, shape and range of one tensor; false if any is invalid. */
 static bool read_tensor(const cJSON *entry, struct tensor *tensor, const unsigned char *data, size_t size) {
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(entry, "dtype");
     const cJSON *shape = cJSON_GetObjectItemCaseSensitive(entry, "shape");
@@ -277,18 +276,18 @@ static enum status read_header(struct safetensors *file, size_t size) {
 }
 
 static enum status check_crc(const struct safetensors *file) {
-    const char *kept = safetensors_metadata(file, CRC_KEY);
+    const char *stored = safetensors_metadata(file, CRC_KEY);
     const cJSON *entry, *metadata = cJSON_GetObjectItemCaseSensitive(file->header, "__metadata__");
     char text[16];
-    if (!kept) return STATUS_OK; /* another program's file */
+    if (!stored) return STATUS_OK; /* another program's file */
     uLong crc = tensors_crc(file->tensors, file->count);
     cJSON_ArrayForEach(entry, metadata) {
         const char *value = cJSON_GetStringValue(entry);
         if (value && strcmp(entry->string, CRC_KEY) != 0) crc = metadata_crc(crc, entry->string, value);
     }
     snprintf(text, sizeof text, "%08lx", crc);
-    return strcmp(kept, text) == 0 ? STATUS_OK
-                                   : broken(file, "its checksum does not fit its content (corrupted)");
+    return strcmp(stored, text) == 0 ? STATUS_OK
+                                     : broken(file, "its checksum does not match its content (corrupted)");
 }
 
 enum status safetensors_read(struct safetensors *file, const char *path) {

@@ -1,5 +1,5 @@
 /* The safetensors file format (8-byte little-endian header length, JSON header, raw tensors), as the Python
-   package reads and writes it. Only F32 and F64 tensors, as this program has no others. */
+   package reads and writes it. Supports F32 and F64 tensors. */
 #ifndef TESSERA_NN_SAFETENSORS_H
 #define TESSERA_NN_SAFETENSORS_H
 
@@ -27,21 +27,21 @@ struct safetensors {
     char path[512];
     struct tensor *tensors; /* point into `bytes` */
     size_t count;
-    void *header; /* cJSON: keeps the metadata strings */
+    void *header; /* cJSON; owns the metadata strings */
     unsigned char *bytes;
 };
 
-/* Writes to a temporary name beside `path`, syncs, renames: `path` is the old file or the whole new one. Adds
-   a CRC-32 of the tensors to the metadata. STATUS_FAILED with the reason (disk full, no permission). */
+/* Writes a temporary file in the same directory, syncs and renames it, so that `path` is always a whole file,
+   old or new. Adds a CRC-32 to the metadata. STATUS_FAILED with the reason (disk full, no permission). */
 enum status safetensors_write(const char *path, const struct tensor *tensors, size_t count,
                               const struct metadata *metadata, size_t metadata_count);
 
-/* Could it? Asked before a long run and not after it: a place, a name and a right to write; nothing but a
-   regular file is ever replaced. */
+/* Checks before a long run that `path` can be written: directory, name and permission. Only a regular file is
+   ever replaced. */
 enum status safetensors_writable(const char *path);
 
-/* Reads and checks all of the file: lengths, JSON, every tensor's range, the CRC-32 if there is one.
-   STATUS_BAD_DATA says what is wrong. Free with safetensors_free, also after a failure. */
+/* Reads the whole file and checks lengths, JSON, the range of every tensor and the CRC-32, if present.
+   STATUS_BAD_DATA says what is wrong. Call safetensors_free also after a failure. */
 enum status safetensors_read(struct safetensors *file, const char *path);
 void safetensors_free(struct safetensors *file);
 

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The images of `set` to samples->images, in their size. */
-static enum status take_images(struct samples *samples, struct device *device, const struct dataset *set) {
+/* Uploads the images of `set`, resized if necessary. */
+static enum status upload_images(struct samples *samples, struct device *device, const struct dataset *set) {
     const struct device_driver *driver = device->driver;
     const struct augmentation nothing = {0};
     const size_t bytes = set->count * set->height * set->width;
@@ -35,7 +35,7 @@ enum status samples_open(struct samples *samples, struct device *device, const s
     samples->images = driver->alloc(device, samples->count * samples->features);
     samples->labels = samples->images ? driver->alloc(device, set->count) : NULL;
     if (samples->labels) driver->upload(device, samples->labels, set->labels, set->count);
-    const enum status status = samples->labels ? take_images(samples, device, set) : STATUS_FAILED;
+    const enum status status = samples->labels ? upload_images(samples, device, set) : STATUS_FAILED;
     if (!status) return STATUS_OK;
     samples_close(samples, device);
     return status_context(STATUS_FAILED, "the data set does not fit on the device");
@@ -51,8 +51,7 @@ static double logit(const struct mlp *mlp, const void *logits, size_t index) {
     return dtype_get(mlp->activation_dtype, logits, index);
 }
 
-/* The first largest logit of a row, its softmax probability, and the logarithms of all; `image` is that of
-   the row. */
+/* Predictions for one row of logits, which is of image `image`: the first largest logit wins. */
 static void predict_row(const struct mlp *mlp, const void *logits, size_t row, size_t classes, size_t image,
                         const struct predictions *to) {
     size_t best = 0;
@@ -107,7 +106,7 @@ enum status samples_evaluate(const struct samples *samples, struct mlp *mlp, str
         logits = malloc(mlp->capacity * mlp_last(mlp)->out * dtype_size(mlp->activation_dtype));
         if (!logits) return status_set(STATUS_FAILED, "out of memory");
     }
-    driver->synchronize(device); /* what was issued before is not evaluation */
+    driver->synchronize(device); /* earlier work is not evaluation */
     if (device->profile) profile_divert(device->profile, PART_EVALUATION);
     struct tally total;
     driver->zero(device, tally, sizeof *tally);

@@ -1,4 +1,4 @@
-/* A labelled image set in device memory, and what a network makes of it. */
+/* A labelled image set in device memory, and its evaluation by a network. */
 #ifndef TESSERA_NN_SAMPLES_H
 #define TESSERA_NN_SAMPLES_H
 
@@ -6,13 +6,13 @@
 #include "src/nn/mlp.h"
 
 struct samples {
-    size_t count, height, width, features; /* of an image as the network reads it; height x width */
-    enum input_range range;                /* that the network reads pixels in */
+    size_t count, height, width, features; /* of an image after resizing; height x width */
+    enum input_range range;                /* of a pixel as input of the network */
     uint8_t *images;                       /* device, [count][features] */
     uint8_t *labels;                       /* device, [count] */
 };
 
-/* Copies a data set to the device, once, in the size that the config asks for. */
+/* Copies a data set to the device, resized to config->input_size. */
 enum status samples_open(struct samples *samples, struct device *device, const struct config *config,
                          const struct dataset *set);
 void samples_close(struct samples *samples, struct device *device);
@@ -22,15 +22,15 @@ struct evaluation {
     double loss; /* mean cross-entropy in nats */
 };
 
-/* What the network says of each image; host memory, NULL: not wanted. */
+/* The predictions for each image, in host memory. Fields may be NULL. */
 struct predictions {
     uint8_t *label;          /* [count] */
     double *confidence;      /* [count]: the softmax probability of that label */
-    double *log_probability; /* [count][classes]: log softmax is added to what is there */
+    double *log_probability; /* [count][classes]: log softmax is added */
 };
 
-/* Runs the network over the whole set in file order. `tally` is device memory that this call may use;
-   `predictions` may be NULL. All time counts as PART_EVALUATION. */
+/* Runs the network on the whole set in file order. `tally` is scratch device memory; `predictions` may be
+   NULL. All time counts as PART_EVALUATION. */
 enum status samples_evaluate(const struct samples *samples, struct mlp *mlp, struct tally *tally,
                              struct evaluation *result, struct predictions *predictions);
 

@@ -1,13 +1,12 @@
-/* What changes from step to step: learning rates, and what else an update takes from its place in the
-   training. */
+/* The scalars of each step: learning rate, Adam's bias corrections, EMA decay. */
 #ifndef TESSERA_NN_SCHEDULE_H
 #define TESSERA_NN_SCHEDULE_H
 
 #include "kernels/ops.h"
 #include "src/nn/config.h"
 
-/* Those of the steps of one epoch (0 is the first). `first` is the number of updates done before it.
-   The learning rate, with `s` the step since the start of the training and T steps in all:
+/* Fills the scalars of one epoch (0 is the first). `first` is the number of updates before it.
+   The learning rate at step s of T, counted over the whole training:
      warm-up      lr (s + 1) / W for the first W steps: warmup-steps, or warmup-epochs
      constant     lr
      step         lr gamma^floor(epoch / lr-step-epochs)
@@ -17,9 +16,9 @@
      one-cycle    from lr / div-factor up to lr over the first pct-start T - 1 steps, then down to lr /
                   div-factor / final-div-factor, both along half a cosine:
                   torch.optim.lr_scheduler.OneCycleLR, two phases (Smith and Topin 2017, arXiv 1708.07120);
-                  the momentum stays.
-   The moving average of the weights keeps min(ema-decay, t / (9 + t)) after t updates: the first copies them
-   (as torch.optim.swa_utils.AveragedModel), and the early ones soon count little (as
+                  the momentum is constant.
+   The decay of the moving average after t updates is min(ema-decay, t / (9 + t)): the first update copies the
+   weights (as torch.optim.swa_utils.AveragedModel), and early weights soon count little (as
    tf.train.ExponentialMovingAverage with num_updates). */
 void schedule_epoch(const struct config *config, size_t epoch, size_t steps_per_epoch, uint64_t first,
                     struct step_scalars *scalars);
