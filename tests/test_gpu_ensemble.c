@@ -48,7 +48,7 @@ static struct group *open_group(const char *settings) {
     struct group *group = calloc(1, sizeof *group);
     assert_non_null(group);
     bench_prepare(&group->bench, settings);
-    assert_true(ensemble_at_once(&group->bench.compute));
+    assert_true(ensemble_is_concurrent(&group->bench.compute));
     assert_status(ensemble_open(&group->ensemble, &group->bench.compute, &group->bench.config,
                                 &group->bench.data, true, clock_seconds()),
                   STATUS_OK);

@@ -39,7 +39,7 @@ static void on_warning(void *self, const struct member *member, const char *mess
 static void print_titles(const struct ensemble *ensemble) {
     const bool average = ensemble->config->ema_decay > 0;
     printf("%zu networks, %s\n\nseed    loss  %22s  %22s", ensemble->count,
-           ensemble->at_once ? "at once" : "one after the other", "train accuracy", "test accuracy");
+           ensemble->concurrent ? "at once" : "one after the other", "train accuracy", "test accuracy");
     if (average) printf("  %22s", "of average weights");
     if (ensemble->config->validation) printf("  %22s", "validation accuracy");
     if (ensemble->config->validation && average) printf("  %22s", "of average weights");
@@ -86,7 +86,7 @@ static void print_together(const struct ensemble *ensemble, bool interrupted) {
     print_part("test accuracy", &ensemble->test);
     print_part("of average weights", &ensemble->test_average);
     printf("time                %s for all, %s, evaluation included; an epoch of all %s; start-up apart %s\n",
-           text_seconds(ensemble->seconds).text, ensemble->at_once ? "at once" : "one after the other",
+           text_seconds(ensemble->seconds).text, ensemble->concurrent ? "at once" : "one after the other",
            text_seconds(ensemble->epoch_seconds).text, text_seconds(ensemble->startup_seconds).text);
     for (size_t m = 0; ensemble->config->save[0] && m < ensemble->count; m++)
         if (ensemble->member[m].summary.done && ensemble->member[m].status != STATUS_FAILED)
@@ -128,11 +128,11 @@ static enum status train(struct ensemble *ensemble, const struct ensemble_job *j
 enum status train_ensemble(const struct ensemble_job *job) {
     struct ensemble ensemble;
     enum status status = ensemble_open(&ensemble, job->compute, job->config, job->data,
-                                       ensemble_at_once(job->compute), job->started);
+                                       ensemble_is_concurrent(job->compute), job->started);
     if (status) return status;
     console_header(&ensemble.member[0].trainer, job->data);
     if (job->verbose) console_plan(&ensemble.member[0].trainer);
-    status = job->dry_run ? ensemble_rehearse(&ensemble) : train(&ensemble, job);
+    status = job->dry_run ? ensemble_dry_run(&ensemble) : train(&ensemble, job);
     ensemble_close(&ensemble);
     return status;
 }

@@ -9,7 +9,7 @@
 
 #include "src/nn/evaluate.h"
 
-/* --- its members --- */
+/* --- members --- */
 
 enum status ensemble_path(const struct config *config, const char *path, char *text, size_t size) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
@@ -22,8 +22,8 @@ enum status ensemble_path(const struct config *config, const char *path, char *t
     return status_set(STATUS_USAGE, "the name '%s' is too long to add the seed of a member", path);
 }
 
-/* The common config, but for what each has of its own. */
-static enum status configure(struct member *member, const struct config *config, size_t index) {
+/* The common config with the seed and the files of this member. */
+static enum status member_config(struct member *member, const struct config *config, size_t index) {
     struct config *own = &member->config;
     *own = *config;
     own->seed += (int64_t)index;
@@ -33,11 +33,11 @@ static enum status configure(struct member *member, const struct config *config,
     return status;
 }
 
-bool ensemble_at_once(const struct compute *compute) {
+bool ensemble_is_concurrent(const struct compute *compute) {
     return !compute->device.driver->host_memory;
 }
 
-static enum status in_member(const struct member *member, enum status status) {
+static enum status with_seed(const struct member *member, enum status status) {
     return status ? status_context(status, "seed %lld", (long long)member->config.seed) : STATUS_OK;
 }
 
@@ -56,16 +56,16 @@ static enum status open_trainer(struct member *member) {
     if (!status && config->save_init[0])
         status = checkpoint_save(config->save_init, &member->trainer.mlp, config, NULL);
     if (resume) checkpoint_close(&checkpoint);
-    if (member > ensemble->member) member->trainer.notice[0] = '\0'; /* the first has said it */
-    return in_member(member, status);
+    if (member > ensemble->member) member->trainer.notice[0] = '\0'; /* the first member reports it */
+    return with_seed(member, status);
 }
 
 static enum status open_member(struct member *member, struct compute *first) {
-    const bool own = member->ensemble->at_once && member > member->ensemble->member;
+    const bool own = member->ensemble->concurrent && member > member->ensemble->member;
     const struct compute_options options = config_compute(&member->config);
     member->compute = own ? &member->own : first;
     const enum status status = own ? compute_open(&member->own, first->backend, &options) : STATUS_OK;
-    return status ? in_member(member, status) : open_trainer(member);
+    return status ? with_seed(member, status) : open_trainer(member);
 }
 
 static void close_member(struct member *member) {
@@ -75,11 +75,11 @@ static void close_member(struct member *member) {
     member->compute = NULL;
 }
 
-/* --- life --- */
+/* --- open and close --- */
 
-/* Of the weights and, where there is one, of their average. */
-static enum status open_parts(struct ensemble_part *part, struct ensemble_part *average,
-                              const struct ensemble *ensemble, size_t images) {
+/* The committees of the weights and, if there is one, of their moving average. */
+static enum status open_part(struct ensemble_part *part, struct ensemble_part *average,
+                             const struct ensemble *ensemble, size_t images) {
     const struct layer_list *layers = &ensemble->config->layers;
     const size_t classes = layers->width[layers->count - 1];
     const enum status status = committee_open(&part->committee, ensemble->count, images, classes);
@@ -93,22 +93,22 @@ static enum status open_all(struct ensemble *ensemble, struct compute *compute) 
     if (!ensemble->member || !ensemble->lock || pthread_mutex_init(ensemble->lock, NULL) != 0)
         return status_set(STATUS_FAILED, "out of memory");
     enum status status =
-        open_parts(&ensemble->test, &ensemble->test_average, ensemble, ensemble->data->test.count);
+        open_part(&ensemble->test, &ensemble->test_average, ensemble, ensemble->data->test.count);
     if (!status && ensemble->config->validation)
-        status = open_parts(&ensemble->validation, &ensemble->validation_average, ensemble,
-                            (size_t)ensemble->config->validation);
+        status = open_part(&ensemble->validation, &ensemble->validation_average, ensemble,
+                           (size_t)ensemble->config->validation);
     for (size_t m = 0; m < ensemble->count && !status; m++) {
         ensemble->member[m].ensemble = ensemble;
-        status = configure(&ensemble->member[m], ensemble->config, m);
-        if (!status && (m == 0 || ensemble->at_once)) status = open_member(&ensemble->member[m], compute);
+        status = member_config(&ensemble->member[m], ensemble->config, m);
+        if (!status && (m == 0 || ensemble->concurrent)) status = open_member(&ensemble->member[m], compute);
     }
     return status;
 }
 
 enum status ensemble_open(struct ensemble *ensemble, struct compute *compute, const struct config *config,
-                          const struct dataset_pair *data, bool at_once, double started) {
+                          const struct dataset_pair *data, bool concurrent, double started) {
     *ensemble = (struct ensemble){
-        .config = config, .data = data, .count = (size_t)config->ensemble, .at_once = at_once};
+        .config = config, .data = data, .count = (size_t)config->ensemble, .concurrent = concurrent};
     const enum status status = open_all(ensemble, compute);
     if (status) ensemble_close(ensemble);
     ensemble->startup_seconds = clock_seconds() - started;
@@ -127,45 +127,45 @@ void ensemble_close(struct ensemble *ensemble) {
     *ensemble = (struct ensemble){0};
 }
 
-/* --- what they say, one at a time --- */
+/* --- events, one member at a time --- */
 
-static const struct ensemble_observer *listen(const struct member *member) {
+static const struct ensemble_observer *lock_observer(const struct member *member) {
     pthread_mutex_lock(member->ensemble->lock);
     return member->ensemble->observer;
 }
 
-static void hang_up(const struct member *member) {
+static void unlock_observer(const struct member *member) {
     pthread_mutex_unlock(member->ensemble->lock);
 }
 
 static void on_step(void *self, size_t step, double loss) {
-    const struct ensemble_observer *observer = listen(self);
+    const struct ensemble_observer *observer = lock_observer(self);
     if (observer->step) observer->step(observer->self, self, step, loss);
-    hang_up(self);
+    unlock_observer(self);
 }
 
 static void on_epoch(void *self, const struct epoch_record *record) {
-    const struct ensemble_observer *observer = listen(self);
+    const struct ensemble_observer *observer = lock_observer(self);
     ((struct member *)self)->last = *record;
     if (observer->epoch) observer->epoch(observer->self, self);
-    hang_up(self);
+    unlock_observer(self);
 }
 
 static void on_progress(void *self, size_t epoch, size_t step, size_t steps, double loss) {
-    const struct ensemble_observer *observer = listen(self);
+    const struct ensemble_observer *observer = lock_observer(self);
     if (observer->progress) observer->progress(observer->self, self, epoch, step, steps, loss);
-    hang_up(self);
+    unlock_observer(self);
 }
 
 static void on_warning(void *self, const char *message) {
-    const struct ensemble_observer *observer = listen(self);
+    const struct ensemble_observer *observer = lock_observer(self);
     if (observer->warning) observer->warning(observer->self, self, message);
-    hang_up(self);
+    unlock_observer(self);
 }
 
 /* --- training --- */
 
-/* Other threads read it, and a signal may write it. */
+/* Other threads read the flag; a signal handler may write it. */
 static void stop_all(const struct ensemble *ensemble) {
     __atomic_store_n(ensemble->stop, 1, __ATOMIC_RELAXED);
 }
@@ -188,7 +188,7 @@ static void *run_thread(void *opaque) {
     return NULL;
 }
 
-static enum status train_at_once(struct ensemble *ensemble) {
+static enum status train_concurrently(struct ensemble *ensemble) {
     pthread_t *threads = calloc(ensemble->count, sizeof *threads);
     size_t running = 0;
     if (!threads) return status_set(STATUS_FAILED, "out of memory");
@@ -204,8 +204,8 @@ static enum status train_at_once(struct ensemble *ensemble) {
                                       : status_set(STATUS_FAILED, "no thread for a member of the ensemble");
 }
 
-/* Adds a member that trained to the committees. */
-static enum status ask(struct ensemble *ensemble, struct member *member) {
+/* Adds a trained member to the committees. */
+static enum status add_to_committees(struct ensemble *ensemble, struct member *member) {
     struct trainer *trainer = &member->trainer;
     if (!member->summary.done) return STATUS_OK;
     enum status status = evaluate_members(trainer, &trainer->test, &ensemble->test.committee,
@@ -214,16 +214,17 @@ static enum status ask(struct ensemble *ensemble, struct member *member) {
         status = evaluate_members(trainer, &trainer->validation, &ensemble->validation.committee,
                                   &ensemble->validation_average.committee);
     if (!status && ensemble->observer->done) ensemble->observer->done(ensemble->observer->self, member);
-    return in_member(member, status);
+    return with_seed(member, status);
 }
 
-static enum status ask_all(struct ensemble *ensemble) {
+static enum status add_all_to_committees(struct ensemble *ensemble) {
     enum status status = STATUS_OK;
-    for (size_t m = 0; m < ensemble->count && !status; m++) status = ask(ensemble, &ensemble->member[m]);
+    for (size_t m = 0; m < ensemble->count && !status; m++)
+        status = add_to_committees(ensemble, &ensemble->member[m]);
     return status;
 }
 
-static enum status train_in_turn(struct ensemble *ensemble) {
+static enum status train_sequentially(struct ensemble *ensemble) {
     struct compute *compute = ensemble->member[0].compute;
     enum status status = STATUS_OK;
     for (size_t m = 0; m < ensemble->count && !status && !*ensemble->stop; m++) {
@@ -234,16 +235,16 @@ static enum status train_in_turn(struct ensemble *ensemble) {
         ensemble->startup_seconds += opened - start;
         if (!status) run_member(member);
         ensemble->seconds += clock_seconds() - opened;
-        if (!status) status = ask(ensemble, member);
+        if (!status) status = add_to_committees(ensemble, member);
         close_member(member);
     }
     return status;
 }
 
-enum status ensemble_rehearse(struct ensemble *ensemble) {
+enum status ensemble_dry_run(struct ensemble *ensemble) {
     struct compute *compute = ensemble->member[0].compute;
     enum status status = STATUS_OK;
-    for (size_t m = 1; m < ensemble->count && !ensemble->at_once && !status; m++) {
+    for (size_t m = 1; m < ensemble->count && !ensemble->concurrent && !status; m++) {
         close_member(&ensemble->member[m - 1]);
         status = open_member(&ensemble->member[m], compute);
     }
@@ -256,8 +257,8 @@ static enum status finish_part(struct ensemble_part *part, const uint8_t *labels
     return committee_spread(&part->committee, &part->accuracy);
 }
 
-/* How it went with the members: the first that failed, else whether any was stopped. */
-static enum status verdict(const struct ensemble *ensemble) {
+/* The failure of the first member that failed; else STATUS_INTERRUPTED if any was stopped. */
+static enum status members_status(const struct ensemble *ensemble) {
     enum status status = STATUS_OK;
     for (size_t m = 0; m < ensemble->count; m++) {
         const struct member *member = &ensemble->member[m];
@@ -273,13 +274,13 @@ enum status ensemble_run(struct ensemble *ensemble, const struct ensemble_observ
                          volatile sig_atomic_t *stop) {
     ensemble->observer = observer;
     ensemble->stop = stop;
-    enum status status = ensemble->at_once ? train_at_once(ensemble) : train_in_turn(ensemble);
-    const enum status asked = ensemble->at_once ? ask_all(ensemble) : STATUS_OK;
-    if (!status) status = asked;
+    enum status status = ensemble->concurrent ? train_concurrently(ensemble) : train_sequentially(ensemble);
+    const enum status added = ensemble->concurrent ? add_all_to_committees(ensemble) : STATUS_OK;
+    if (!status) status = added;
     for (size_t m = 0; m < ensemble->count; m++) {
         const double median = ensemble->member[m].summary.median_epoch_seconds;
         ensemble->epoch_seconds =
-            ensemble->at_once ? fmax(ensemble->epoch_seconds, median) : ensemble->epoch_seconds + median;
+            ensemble->concurrent ? fmax(ensemble->epoch_seconds, median) : ensemble->epoch_seconds + median;
     }
     struct dataset train = ensemble->data->train; /* a view */
     const uint8_t *test = ensemble->data->test.labels,
@@ -289,5 +290,5 @@ enum status ensemble_run(struct ensemble *ensemble, const struct ensemble_observ
     if (!finished) finished = finish_part(&ensemble->validation, validation);
     if (!finished) finished = finish_part(&ensemble->validation_average, validation);
     if (!status) status = finished;
-    return status ? status : verdict(ensemble);
+    return status ? status : members_status(ensemble);
 }

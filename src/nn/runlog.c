@@ -199,7 +199,7 @@ void runlog_ensemble(struct runlog *log, const struct ensemble *ensemble, bool i
     if (!log->jsonl) return;
     cJSON *line = jsonl_new("ensemble");
     jsonl_count(line, "members", ensemble->test.committee.members);
-    cJSON_AddBoolToObject(line, "at_once", ensemble->at_once);
+    cJSON_AddBoolToObject(line, "at_once", ensemble->concurrent);
     add_part(line, "test", &ensemble->test);
     add_part(line, "ema_test", &ensemble->test_average);
     add_part(line, "validation", &ensemble->validation);
