@@ -1,5 +1,5 @@
-/* A CUDA device: its memory, one stream, events for the time of each op, the ops of kernels/cuda/ops/ops.cu,
-   captured graphs. */
+/* A CUDA device: memory, a compute stream and a copy stream, events that time each op, the ops of
+   kernels/cuda/ops/ops.cu, captured graphs. */
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 
@@ -11,19 +11,19 @@ extern "C" {
 }
 
 enum {
-    RING = 2048,         /* laps between two looks at the clock */
+    RING = 2048,         /* laps between two synchronisations */
     STAGING_BYTES = 4096 /* downloads up to this size use page-locked memory, which halves their time */
 };
 
 struct cuda_state {
     int ordinal;
     struct cuda_ops_context ops;
-    /* event[0] is the end of the last lap that was counted, event[i] the end of slot[i - 1]. */
+    /* event[0] ends the last counted lap, event[i] ends slot[i - 1]. */
     cudaEvent_t event[RING + 1];
     struct profile_slot slot[RING];
     size_t pending;
-    bool capturing;                    /* no clock inside a graph */
-    void *staging;                     /* page-locked: STAGING_BYTES bytes */
+    bool capturing;                    /* no events inside a graph */
+    void *staging;                     /* page-locked, STAGING_BYTES */
     struct cuda_ops_context copy;      /* the copy stream: prefetched uploads and ops */
     cudaEvent_t prefetched, committed; /* the last prefetch and the last commit */
 };
@@ -43,8 +43,8 @@ static enum status report(struct cuda_state *state) {
 
 /* --- the clock --- */
 
-/* The GPU's own time between two events goes to the slot that it belongs to; what the host's clock has more
-   (launches that the GPU waited for at the start, the wait for the result) to PART_OTHER. */
+/* The GPU time between two events goes to their slot. The rest of the host's time (launch latency, waiting
+   for the result) goes to PART_OTHER. */
 static void count_laps(struct device *device) {
     struct cuda_state *state = state_of(device);
     struct profile *profile = device->profile;
@@ -87,7 +87,7 @@ static enum status cuda_synchronize(struct device *device) {
     return report(state_of(device));
 }
 
-/* --- life --- */
+/* --- open and close --- */
 
 static void cuda_close(struct device *device) {
     struct cuda_state *state = state_of(device);
@@ -146,7 +146,7 @@ static enum status cuda_open(struct device *device, const struct device_options 
     return status;
 }
 
-static void cuda_adopt(struct device *device) {
+static void cuda_make_current(struct device *device) {
     TRY(state_of(device), cudaSetDevice(state_of(device)->ordinal));
 }
 
@@ -209,7 +209,7 @@ static void cuda_free(struct device *device, void *memory) {
 static void copy(struct device *device, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     struct cuda_state *state = state_of(device);
     if (!bytes) return;
-    device_lap(device, PART_OTHER); /* what the GPU waited for before the copy is not the copy */
+    device_lap(device, PART_OTHER); /* idle time before the copy is not part of it */
     TRY(state, cudaMemcpyAsync(to, from, bytes, kind, state->ops.stream));
     device_lap(device, kind == cudaMemcpyHostToDevice ? PART_H2D : PART_D2H);
 }
@@ -260,7 +260,7 @@ static void cuda_copy(struct device *device, void *to, const void *from, size_t 
     if (bytes) TRY(state, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, state->ops.stream));
 }
 
-/* Used by a host device whose memory this is: `device` may be of another driver, and is not looked at. */
+/* For host devices: `device` is unused and may be of another driver. */
 static void *cuda_alloc_pinned(struct device *device, size_t bytes) {
     void *memory = NULL;
     (void)device;
@@ -337,11 +337,11 @@ extern "C" const struct device_driver device_cuda = {
     .name = "cuda",
     .where = GEMM_ON_CUDA,
     .host_memory = false,
-    .row_bytes = 16,
+    .row_alignment = 16,
     .steps_ahead = 64,
     .open = cuda_open,
     .close = cuda_close,
-    .adopt = cuda_adopt,
+    .make_current = cuda_make_current,
     .reset = cuda_reset,
     .alloc = cuda_alloc,
     .free = cuda_free,

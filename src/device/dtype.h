@@ -16,7 +16,7 @@ static inline const char *dtype_name(enum gemm_dtype dtype) {
     return names[dtype];
 }
 
-/* What products of this type are added up in, and what biases are. */
+/* The type of accumulators and biases. */
 static inline enum gemm_dtype dtype_of_sums(enum gemm_dtype dtype) {
     return dtype == GEMM_BF16 ? GEMM_F32 : dtype;
 }
@@ -25,7 +25,7 @@ static inline enum gemm_dtype dtype_of_c(const struct gemm_call *call) {
     return call->c_f32 ? GEMM_F32 : call->dtype;
 }
 
-/* The distance from 1 to the next number. */
+/* Machine epsilon: the distance from 1 to the next number. */
 static inline double dtype_epsilon(enum gemm_dtype dtype) {
     static const double epsilons[] = {[GEMM_F32] = 0x1p-23, [GEMM_F64] = 0x1p-52, [GEMM_BF16] = 0x1p-7};
     return epsilons[dtype];
@@ -37,7 +37,7 @@ static inline double dtype_get(enum gemm_dtype dtype, const void *values, size_t
     return (double)bf16_to_float(((const uint16_t *)values)[index]);
 }
 
-/* Rounds to nearest; to bfloat16 by way of float. */
+/* Rounds to nearest; bfloat16 is rounded from float. */
 static inline void dtype_set(enum gemm_dtype dtype, void *values, size_t index, double value) {
     if (dtype == GEMM_F32) {
         ((float *)values)[index] = (float)value;

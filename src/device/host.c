@@ -1,5 +1,4 @@
-/* The host as a device: its memory, its clock, the ops of kernels/host/ops.c. Everything is done when a call
- * returns. */
+/* The host as a device: memory, clock and the ops of kernels/host/ops. Every call is synchronous. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +32,7 @@ static void host_close(struct device *device) {
 
 static void *host_alloc(struct device *device, size_t bytes) {
     (void)device;
-    /* Linux hands out more than it has and kills the process that uses it: better to say so now. */
+    /* Linux overcommits memory and kills the process that touches it, so check first. */
     const uint64_t available = platform_memory_available();
     void *memory = !available || bytes <= available ? pages_alloc(bytes) : NULL;
     if (!memory) {
@@ -74,7 +73,7 @@ static void host_lap(struct device *device, struct profile_slot slot) {
     if (device->profile) profile_lap(device->profile, slot);
 }
 
-/* As `rate` says: kernels/host/peak.h. */
+/* `rate`: host_peak or host_peak_now of kernels/host/gemm/peak.h. */
 static enum status measure_peak(struct device *device, double (*rate)(enum gemm_dtype dtype, int threads),
                                 enum gemm_dtype dtype, double *flops_per_second) {
     const struct host_ops_context *context = device->state;
@@ -96,8 +95,7 @@ static size_t host_last_cache(struct device *device) {
     return platform_last_cache();
 }
 
-/* Two buffers, together a little more than four times the cache, and at most a quarter of the memory that is
-   free. */
+/* With two buffers, together just over four times the cache, and at most a quarter of the free memory. */
 static enum status host_bandwidth(struct device *device, double *bytes_per_second) {
     const struct host_ops_context *context = device->state;
     const size_t most = platform_memory_available() / 8, cache = platform_last_cache();
@@ -120,7 +118,7 @@ const struct device_driver device_host = {
     .name = "host",
     .where = GEMM_ON_HOST,
     .host_memory = true,
-    .row_bytes = 1,
+    .row_alignment = 1,
     .steps_ahead = 1,
     .open = host_open,
     .close = host_close,

@@ -183,7 +183,7 @@ static void run_member(struct member *member) {
 static void *run_thread(void *opaque) {
     struct member *member = opaque;
     struct device *device = &member->compute->device;
-    if (device->driver->adopt) device->driver->adopt(device);
+    if (device->driver->make_current) device->driver->make_current(device);
     run_member(member);
     return NULL;
 }

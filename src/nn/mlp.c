@@ -105,7 +105,7 @@ static enum status allocate(struct mlp *mlp) {
    padding, nor have layers with dropout, whose random numbers are indexed by element. */
 static size_t padded_width(const struct mlp *mlp, size_t l) {
     const struct mlp_layer *layer = &mlp->layer[l];
-    const size_t size = dtype_size(mlp->activation_dtype), bytes = mlp->compute->device.driver->row_bytes,
+    const size_t size = dtype_size(mlp->activation_dtype), bytes = mlp->compute->device.driver->row_alignment,
                  step = bytes > size ? bytes / size : 1;
     if (mlp->activation_dtype == mlp->dtype || l + 1 == mlp->depth || activate(layer->activation, 0.0) != 0 ||
         mlp->hidden_dropout > 0)
