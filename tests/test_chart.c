@@ -7,6 +7,7 @@
 
 #include "src/base/text.h"
 #include "src/report/chart.h"
+#include "src/report/heatmap.h"
 #include "src/report/markup.h"
 #include "src/report/png.h"
 #include "src/report/table.h"
@@ -164,7 +165,10 @@ static void lines_have_their_marks(void **state) {
     chart_add_xy(&chart, b, 1e-307, 1);
     chart_add_xy(&chart, 7, 1, 1); /* no such series */
     assert_string_equal(chart.id, "a-b----c");
-    PRINTED(chart_svg(out, &chart); chart_legend(out, &chart));
+    struct legend legend = {0};
+    assert_true(chart_legend(&legend, &chart));
+    PRINTED(assert_true(chart_svg(out, &chart) > 200); legend_html(out, &legend));
+    legend_free(&legend);
     assert_null(markup_fault(text));
     assert_int_equal(count_of(text, "</title></path>"), 5);
     assert_int_equal(count_of(text, "class=\"spread"), 3);
@@ -214,23 +218,23 @@ static void empty_charts_can_be_drawn(void **state) {
     }
 }
 
-static void grids_show_their_cells(void **state) {
+static void heatmaps_show_their_cells(void **state) {
     (void)state;
     struct names rows = {0}, columns = {0};
-    struct grid grid;
+    struct heatmap map;
     for (int i = 0; i < 3; i++) names_index(&rows, (const char *[]){"1", "2", "<3>"}[i]);
     for (int i = 0; i < 2; i++) names_index(&columns, (const char *[]){"x", "y"}[i]);
-    assert_true(grid_open(&grid, "grid", "A \"grid\"", rows, columns));
-    grid.cells[0] = (struct grid_cell){.text = "S", .title = "<s>", .colour = 3, .strength = 0.5};
-    grid.cells[5] = (struct grid_cell){.text = "C", .title = "c", .colour = 4, .strength = 7};
-    PRINTED(grid_svg(out, &grid));
+    assert_true(heatmap_open(&map, "map", "A \"map\"", rows, columns));
+    map.cells[0] = (struct heatmap_cell){.text = "S", .title = "<s>", .colour = 3, .strength = 0.5};
+    map.cells[5] = (struct heatmap_cell){.text = "C", .title = "c", .colour = 4, .strength = 7};
+    PRINTED(heatmap_svg(out, &map));
     assert_null(markup_fault(text));
     assert_int_equal(count_of(text, "class=\"cell"), 2);
     assert_says(text, "fill-opacity=\"0.50\"");
     assert_says(text, "fill-opacity=\"1.00\"");
     assert_says(text, "&lt;3&gt;");
     free(text);
-    grid_close(&grid);
+    heatmap_close(&map);
 }
 
 static void pictures_are_png(void **state) {
@@ -257,7 +261,7 @@ int main(void) {
         cmocka_unit_test(lines_have_their_marks),
         cmocka_unit_test(bars_add_up),
         cmocka_unit_test(empty_charts_can_be_drawn),
-        cmocka_unit_test(grids_show_their_cells),
+        cmocka_unit_test(heatmaps_show_their_cells),
         cmocka_unit_test(pictures_are_png),
     };
     return cmocka_run_group_tests_name("chart", tests, NULL, NULL);

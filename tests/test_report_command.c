@@ -1,4 +1,4 @@
-/* ./train report as a command: tables of a Markdown file, flags and exit codes, gnuplot, a browser. */
+/* ./train report as a command: tables of a Markdown file, flags, exit codes, charts as files, a browser. */
 #include "tests/support.h"
 
 #include <stdio.h>
@@ -179,30 +179,34 @@ static void command_mistakes_have_their_exit_codes(void **state) {
     assert_int_equal(RUN("report " FULL " --tables no-such.md"), 3);
 }
 
-static void pictures_need_gnuplot(void **state) {
+static void charts_become_files(void **state) {
     (void)state;
     const char *folder = support_path("png"), *page = support_path("png.html");
-    char path[300], *text;
-    char program[256], nowhere[300];
+    char path[300], *text, program[256], nowhere[300];
     snprintf(program, sizeof program, "%s", getenv("TESSERA"));
     snprintf(nowhere, sizeof nowhere, "PATH=/no-such %s", program);
     setenv("TESSERA", nowhere, 1);
     const int code = RUN("report " FULL " -o %s --png %s", page, folder);
     setenv("TESSERA", program, 1);
     assert_int_equal(code, 4);
-    assert_says(output, "--png needs gnuplot");
-    snprintf(path, sizeof path, "%s/breakeven-1.gp", folder);
-    text = read_text(path);
-    assert_says(text, "set output \"breakeven-1.png\"");
-    assert_null(strchr(text, '`')); /* gnuplot would run what stands there */
-    free(text);
-    snprintf(path, sizeof path, "%s/time-seconds-1.dat", folder);
-    text = read_text(path);
-    assert_says(text, "\"openblas, 4 threads\" 0 0.0662");
-    free(text);
+    assert_says(output, "--png needs rsvg-convert");
     assert_int_equal(access(page, F_OK), 0);
-    if (system("command -v gnuplot >/dev/null 2>&1") != 0) {
-        print_message("skipped: no gnuplot\n");
+    static const char *const figures[] = {"breakeven-1", "time-seconds-1", "gemm-nn-f32-1", "shmem-1-1"};
+    for (size_t i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/%s.svg", folder, figures[i]);
+        text = read_text(path);
+        assert_null(markup_fault(text));
+        assert_null(strstr(text, "var(")); /* colours are values: there is no page around it */
+        assert_says(text, ".f0{fill:#0072b2}");
+        free(text);
+    }
+    snprintf(path, sizeof path, "%s/time-seconds-1.svg", folder);
+    text = read_text(path);
+    assert_says(text, ">openblas, 4 threads</text>");
+    assert_says(text, ">GEMM TN (weight gradient)</text>"); /* of the legend */
+    free(text);
+    if (system("command -v rsvg-convert >/dev/null 2>&1") != 0) {
+        print_message("skipped: no rsvg-convert\n");
         skip();
     }
     assert_int_equal(RUN("report " FULL " -o %s --png %s", page, folder), 0);
@@ -232,7 +236,7 @@ int main(void) {
         cmocka_unit_test(tags_choose_their_markers), cmocka_unit_test(markers_without_data_stay),
         cmocka_unit_test(files_are_fenced),          cmocka_unit_test(broken_markers_change_nothing),
         cmocka_unit_test(command_writes_the_page),   cmocka_unit_test(command_mistakes_have_their_exit_codes),
-        cmocka_unit_test(pictures_need_gnuplot),     cmocka_unit_test(browser_shows_it),
+        cmocka_unit_test(charts_become_files),       cmocka_unit_test(browser_shows_it),
     };
     return cmocka_run_group_tests_name("report command", tests, NULL, NULL);
 }

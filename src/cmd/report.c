@@ -6,7 +6,7 @@
 
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
-#include "src/report/gnuplot.h"
+#include "src/report/figure.h"
 #include "src/report/page.h"
 #include "src/report/rewrite.h"
 
@@ -21,41 +21,30 @@ static enum status make_folder(const char *path) {
     return status_set(STATUS_FAILED, "cannot make the folder '%s': %s", path, strerror(errno));
 }
 
-static enum status write_page(const char *path, const struct records *records, const char *pictures,
-                              struct names *scripts) {
+static enum status write_page(const char *path, const struct records *records, const char *folder,
+                              struct names *figures) {
     FILE *out = fopen(path, "wb");
     if (!out) return status_set(STATUS_FAILED, "cannot write '%s': %s", path, strerror(errno));
-    enum status status = page_write(out, records, pictures, scripts);
+    enum status status = page_write(out, records, folder, figures);
     if (fclose(out) != 0 && !status)
         status = status_set(STATUS_FAILED, "cannot write all of '%s': %s", path, strerror(errno));
     if (!status) printf("%s: %zu lines of %zu files\n", path, records->count, records->file_count);
     return status;
 }
 
-static enum status draw_pictures(const char *folder, const struct names *scripts) {
-    if (!gnuplot_there())
-        return status_set(
-            STATUS_UNAVAILABLE,
-            "--png needs gnuplot, which is not installed (apt-get install gnuplot). %s has the numbers "
-            "(.dat) and the scripts (.gp); the page is written",
-            folder);
-    fflush(stdout);
-    const enum status status = gnuplot_run(folder, scripts);
-    if (!status) printf("%s: %zu charts as .png\n", folder, scripts->count);
-    return status;
-}
-
 /* The page is the default; with --tables alone none is written. */
 static enum status report(const struct report_options *options, const struct records *records) {
     enum status status = STATUS_OK;
-    struct names scripts = {0};
+    struct names figures = {0};
     if (options->tables) status = rewrite_tables(options->tables, options->tag, records);
     if (!status && options->png) status = make_folder(options->png);
     if (!status && (options->output || options->png || !options->tables))
         status =
-            write_page(options->output ? options->output : "report.html", records, options->png, &scripts);
-    if (!status && options->png) status = draw_pictures(options->png, &scripts);
-    names_free(&scripts);
+            write_page(options->output ? options->output : "report.html", records, options->png, &figures);
+    fflush(stdout);
+    if (!status && options->png) status = figure_convert(options->png, &figures);
+    if (!status && options->png) printf("%s: %zu charts as .png\n", options->png, figures.count);
+    names_free(&figures);
     return status;
 }
 
@@ -65,8 +54,7 @@ static enum status parse(int argc, char **argv, struct report_options *options, 
     const struct option_extra extras[] = {
         {"output", "FILE", "the page to write [report.html; with --tables: none]", &options->output},
         {"o", "FILE", "the same", &options->output},
-        {"png", "DIR",
-         "also draw every chart with gnuplot into this folder, and keep numbers and scripts there",
+        {"png", "DIR", "also write every chart into this folder, as .svg and as .png (by rsvg-convert)",
          &options->png},
         {"tables", "FILE",
          "rewrite the tables of a Markdown file between <!-- NAME --> and <!-- end -->: compare CONFIG, "

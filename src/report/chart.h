@@ -1,5 +1,4 @@
-/* Charts as data: series of points on two axes, drawn as lines, stacked bars or grouped bars, or cells of a
-   grid. The same chart is written as SVG for the page (chart_svg, grid_svg) and for gnuplot (gnuplot.h). */
+/* Charts as data: series of points on two axes, written as SVG with lines, stacked bars or grouped bars. */
 #ifndef TESSERA_REPORT_CHART_H
 #define TESSERA_REPORT_CHART_H
 
@@ -7,14 +6,9 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "src/report/legend.h"
 #include "src/report/scale.h"
 #include "src/report/selection.h"
-
-/* How a series looks: all three differ, so that it is found without colour too. */
-enum { CHART_COLOURS = 8, CHART_MARKERS = 7, CHART_DASHES = 5 };
-struct chart_style {
-    unsigned colour, marker, dash;
-};
 
 /* The style of the n-th thing: the same thing looks the same in every chart of a page. */
 struct chart_style chart_style_of(size_t index);
@@ -73,31 +67,10 @@ void chart_add_xy(struct chart *chart, size_t series, double x, double y);
 /* Puts the points of every series in the order of x. */
 void chart_sort(struct chart *chart);
 
-/* One <svg role="img">: well-formed XML, text as text, colours as classes (page_style.c). */
-void chart_svg(FILE *out, const struct chart *chart);
-/* The legend as an HTML list, each entry with its sign; nothing for a single unnamed series. */
-void chart_legend(FILE *out, const struct chart *chart);
-
-/* --- a grid of coloured cells: maps and matrices --- */
-
-struct grid_cell {
-    char text[24];   /* in the cell, if it has room */
-    char title[160]; /* shown on hovering */
-    unsigned colour; /* of CHART_COLOURS */
-    double strength; /* 0 (no colour) to 1 */
-};
-
-struct grid {
-    char id[64], label[256];
-    const char *row_title, *column_title;
-    char legend[256]; /* for gnuplot, which has no other: "S serial, O openblas" */
-    struct names rows, columns;
-    struct grid_cell *cells; /* [rows][columns] */
-};
-
-/* All cells empty. False if memory ran out; `rows` and `columns` belong to the grid either way. */
-bool grid_open(struct grid *grid, const char *id, const char *label, struct names rows, struct names columns);
-void grid_close(struct grid *grid);
-void grid_svg(FILE *out, const struct grid *grid);
+/* One <svg role="img">: well-formed XML, text as text, colours as classes (page_style.c). Returns its height;
+   its width is CHART_WIDTH. */
+double chart_svg(FILE *out, const struct chart *chart);
+/* The series that have points, but for unlisted ones. False if memory ran out. */
+bool chart_legend(struct legend *legend, const struct chart *chart);
 
 #endif

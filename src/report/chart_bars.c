@@ -1,6 +1,7 @@
 /* Bars: stacked ones go to the right, each under its own name; grouped ones go up. */
 #include "src/base/text.h"
 #include "src/report/chart_draw.h"
+#include "src/report/chart_kinds.h"
 #include "src/report/markup.h"
 
 #include <math.h>
@@ -52,7 +53,7 @@ static void draw_stack(FILE *out, const struct chart *chart, const struct scale 
     }
 }
 
-void draw_stacked(FILE *out, const struct chart *chart) {
+double chart_stacked(FILE *out, const struct chart *chart) {
     const double height = (double)(ROW_HEIGHT * chart->categories.count) + 46;
     const struct plot plot = {2, CHART_WIDTH - 16, 2, height - 42};
     double most = 0;
@@ -73,6 +74,7 @@ void draw_stacked(FILE *out, const struct chart *chart) {
         draw_stack(out, chart, &scale, c, top + LABEL_HEIGHT + 1);
     }
     draw_close(out);
+    return height;
 }
 
 /* --- grouped --- */
@@ -92,7 +94,7 @@ static void draw_group(FILE *out, const struct chart *chart, const struct scale 
     }
 }
 
-void draw_grouped(FILE *out, const struct chart *chart) {
+double chart_grouped(FILE *out, const struct chart *chart) {
     const struct plot plot = {56, CHART_WIDTH - 6, 26, CHART_HEIGHT - 44};
     const size_t groups = chart->categories.count ? chart->categories.count : 1;
     const double width = (plot.right - plot.left) / (double)groups;
@@ -108,4 +110,5 @@ void draw_grouped(FILE *out, const struct chart *chart) {
     }
     draw_text(out, plot.right, plot.bottom + 36, "a", "end", chart->x.title);
     draw_close(out);
+    return CHART_HEIGHT;
 }

@@ -6,9 +6,9 @@
 
 void draw_open(FILE *out, const char *label, double width, double height) {
     fprintf(out,
-            "<svg class=\"chart\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" role=\"img\" "
-            "aria-label=\"",
-            width, height);
+            "<svg class=\"chart\" xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" "
+            "viewBox=\"0 0 %g %g\" role=\"img\" aria-label=\"",
+            width, height, width, height);
     markup_text(out, label);
     fputs("\">\n", out);
 }
@@ -118,49 +118,4 @@ struct scale draw_scale_y(const struct chart *chart) {
             widen(&range, point->high);
         }
     return scale_of(&chart->y, range);
-}
-
-/* --- one entry --- */
-
-void chart_svg(FILE *out, const struct chart *chart) {
-    switch (chart->kind) {
-    case CHART_LINES:
-        draw_lines(out, chart);
-        break;
-    case CHART_STACKED:
-        draw_stacked(out, chart);
-        break;
-    case CHART_GROUPED:
-        draw_grouped(out, chart);
-        break;
-    }
-}
-
-static void legend_sign(FILE *out, const struct chart *chart, const struct chart_series *series) {
-    const unsigned colour = series->style.colour % CHART_COLOURS;
-    if (chart->kind == CHART_STACKED) {
-        fprintf(out, "<rect class=\"f%u\" x=\"5\" y=\"1\" width=\"18\" height=\"12\"/>", colour);
-        fprintf(out, "<rect class=\"h%u\" x=\"5\" y=\"1\" width=\"18\" height=\"12\"/>", colour);
-    } else if (chart->kind == CHART_GROUPED) {
-        fprintf(out, "<rect class=\"f%u\" x=\"8\" y=\"1\" width=\"12\" height=\"12\"/>", colour);
-        fprintf(out, "<rect class=\"h%u\" x=\"8\" y=\"1\" width=\"12\" height=\"12\"/>", colour);
-    } else {
-        if (series->line)
-            fprintf(out, "<path class=\"line s%u d%u\" d=\"M0 7H28\"/>", colour,
-                    series->style.dash % CHART_DASHES);
-        if (series->marks) draw_sign(out, 14, 7, series->style);
-    }
-}
-
-void chart_legend(FILE *out, const struct chart *chart) {
-    fputs("<ul class=\"legend\">\n", out);
-    for (size_t s = 0; s < chart->series_count; s++) {
-        if (!chart->series[s].count || chart->series[s].unlisted) continue;
-        fputs("<li><svg viewBox=\"0 0 28 14\" width=\"28\" height=\"14\" aria-hidden=\"true\">", out);
-        legend_sign(out, chart, &chart->series[s]);
-        fputs("</svg> ", out);
-        markup_text(out, chart->series[s].name);
-        fputs("</li>\n", out);
-    }
-    fputs("</ul>\n", out);
 }

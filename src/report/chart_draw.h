@@ -4,7 +4,7 @@
 
 #include "src/report/chart.h"
 
-/* One drawing's units are about CSS pixels: 440 wide fits a phone and is readable at twice that. */
+/* Units are about CSS pixels: a width of 440 fits a phone and is readable at twice that. */
 enum { CHART_WIDTH = 440, CHART_HEIGHT = 290 };
 
 /* Where the data goes: left < right, top < bottom. */
@@ -33,10 +33,5 @@ void draw_sign(FILE *out, double x, double y, struct chart_style style);
 /* The scale over all points of the axis: x or y (with spreads). Stacked: over the sums. */
 struct scale draw_scale_x(const struct chart *chart);
 struct scale draw_scale_y(const struct chart *chart);
-
-/* The kinds. */
-void draw_lines(FILE *out, const struct chart *chart);
-void draw_stacked(FILE *out, const struct chart *chart);
-void draw_grouped(FILE *out, const struct chart *chart);
 
 #endif

@@ -1,5 +1,6 @@
 /* Lines with markers, scattered points, and spreads as whiskers. */
 #include "src/report/chart_draw.h"
+#include "src/report/chart_kinds.h"
 #include "src/base/text.h"
 
 enum { MOST_MARKERS = 40, FEW_MARKERS = 6, MANY_SERIES = 6 };
@@ -42,7 +43,7 @@ static void draw_points(FILE *out, const struct chart *chart, const struct chart
     }
 }
 
-void draw_lines(FILE *out, const struct chart *chart) {
+double chart_lines(FILE *out, const struct chart *chart) {
     const struct plot plot = {56, CHART_WIDTH - 16, 26, CHART_HEIGHT - 44};
     struct scale x = draw_scale_x(chart), y = draw_scale_y(chart);
     x.from = plot.left;
@@ -60,4 +61,5 @@ void draw_lines(FILE *out, const struct chart *chart) {
         if (series->marks) draw_points(out, chart, series, &x, &y);
     }
     draw_close(out);
+    return CHART_HEIGHT;
 }

@@ -2,9 +2,10 @@
 
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "src/report/gnuplot.h"
+#include "src/report/figure.h"
 #include "src/report/markup.h"
 
 static const struct section *const sections[] = {&section_environment, &section_compare, &section_time,
@@ -56,42 +57,53 @@ static void fail(struct page *page) {
     if (!page->status) page->status = status_set(STATUS_FAILED, "out of memory");
 }
 
-static void keep_script(struct page *page, enum status status, const char *id) {
-    if (status && !page->status) page->status = status;
-    if (!status && names_index(&page->scripts, id) == SIZE_MAX) fail(page);
+/* `svg`, which is freed, is the figure of this height. */
+static void write_figure(struct page *page, const char *id, const char *label, char *svg, double height,
+                         const struct legend *legend, bool listed, const char *caption) {
+    fputs("<figure>\n", page->out);
+    write_tag(page, "h4", label);
+    fputs(svg ? svg : "", page->out);
+    if (listed) legend_html(page->out, legend);
+    write_tag(page, "figcaption", caption);
+    fputs("</figure>\n", page->out);
+    if (svg && page->folder) {
+        const enum status status = figure_write(page->folder, id, label, svg, height, legend);
+        if (status && !page->status) page->status = status;
+        if (!status && names_index(&page->figures, id) == SIZE_MAX) fail(page);
+    }
+    free(svg);
 }
 
 void page_chart(struct page *page, struct chart *chart, const char *format, ...) {
-    char text[TEXT];
+    char caption[TEXT], *svg = NULL;
+    size_t size;
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    vsnprintf(caption, sizeof caption, format, args);
     va_end(args);
-    if (chart->failed) fail(page);
+    struct legend legend = {0};
+    FILE *out = open_memstream(&svg, &size);
     if (chart->kind == CHART_LINES) chart_sort(chart);
-    fputs("<figure>\n", page->out);
-    write_tag(page, "h4", chart->label);
-    chart_svg(page->out, chart);
-    if (!chart->unlisted) chart_legend(page->out, chart);
-    write_tag(page, "figcaption", text);
-    fputs("</figure>\n", page->out);
-    if (page->pictures) keep_script(page, gnuplot_chart(page->pictures, chart), chart->id);
+    const double height = out ? chart_svg(out, chart) : 0;
+    const bool closed = out && fclose(out) == 0;
+    if (chart->failed || !closed || !chart_legend(&legend, chart)) fail(page);
+    write_figure(page, chart->id, chart->label, svg, height, &legend, !chart->unlisted, caption);
+    legend_free(&legend);
     chart_close(chart);
 }
 
-void page_grid(struct page *page, struct grid *grid, const char *format, ...) {
-    char text[TEXT];
+void page_heatmap(struct page *page, struct heatmap *map, const char *format, ...) {
+    char caption[TEXT], *svg = NULL;
+    size_t size;
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    vsnprintf(caption, sizeof caption, format, args);
     va_end(args);
-    fputs("<figure>\n", page->out);
-    write_tag(page, "h4", grid->label);
-    grid_svg(page->out, grid);
-    write_tag(page, "figcaption", text);
-    fputs("</figure>\n", page->out);
-    if (page->pictures) keep_script(page, gnuplot_grid(page->pictures, grid), grid->id);
-    grid_close(grid);
+    FILE *out = open_memstream(&svg, &size);
+    const double height = out ? heatmap_svg(out, map) : 0;
+    if (!out || fclose(out) != 0) fail(page);
+    write_figure(page, map->id, map->label, svg, height, &map->legend, map->legend.count > 0, caption);
+    heatmap_close(map);
 }
 
 void page_table(struct page *page, struct table *table) {
@@ -110,25 +122,6 @@ struct selections page_selections(struct page *page, const char *type, selection
 
 /* --- the page --- */
 
-/* Hatchings: over the colours of bars, so that parts are told apart without colour too. */
-static void write_patterns(FILE *out) {
-    static const char *const marks[CHART_COLOURS] = {"",
-                                                     "M0 6L6 0",
-                                                     "M0 0L6 6",
-                                                     "M3 0V6",
-                                                     "M0 3H6",
-                                                     "M0 0L6 6M0 6L6 0",
-                                                     "M1 1h1v1h-1zM4 4h1v1h-1z",
-                                                     "M0 3H6M3 0V6"};
-    fputs("<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>\n", out);
-    for (int i = 0; i < CHART_COLOURS; i++)
-        fprintf(out,
-                "<pattern id=\"hatch%d\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\">"
-                "<path class=\"hatch\" d=\"%s\"/></pattern>\n",
-                i, marks[i][0] ? marks[i] : "M0 0");
-    fputs("</defs></svg>\n", out);
-}
-
 static void write_top(struct page *page) {
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
@@ -136,7 +129,9 @@ static void write_top(struct page *page) {
           page->out);
     fputs(page_style_sheet, page->out);
     fputs("</style>\n</head>\n<body>\n", page->out);
-    write_patterns(page->out);
+    fputs("<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\">", page->out);
+    page_chart_patterns(page->out);
+    fputs("</svg>\n", page->out);
     fputs("<header>\n<h1>Tessera report</h1>\n", page->out);
     page_note(
         page,
@@ -173,18 +168,17 @@ static void write_left_out(struct page *page) {
     if (any) fputs("</ul>\n</section>\n", page->out);
 }
 
-enum status page_write(FILE *out, const struct records *records, const char *pictures,
-                       struct names *scripts) {
-    struct page page = {.out = out, .records = records, .pictures = pictures};
+enum status page_write(FILE *out, const struct records *records, const char *folder, struct names *figures) {
+    struct page page = {.out = out, .records = records, .folder = folder};
     write_top(&page);
     write_sections(&page);
     write_left_out(&page);
     fputs("</main>\n</body>\n</html>\n", out);
     names_free(&page.backends);
-    if (scripts) {
-        *scripts = page.scripts;
+    if (figures) {
+        *figures = page.figures;
     } else {
-        names_free(&page.scripts);
+        names_free(&page.figures);
     }
     if (page.status) return page.status;
     return ferror(out) ? status_set(STATUS_FAILED, "cannot write the report") : STATUS_OK;

@@ -4,6 +4,7 @@
 #define TESSERA_REPORT_PAGE_H
 
 #include "src/report/chart.h"
+#include "src/report/heatmap.h"
 #include "src/report/records.h"
 #include "src/report/table.h"
 
@@ -11,9 +12,9 @@ struct page {
     FILE *out;
     const struct records *records;
     struct names backends; /* a backend looks the same in every chart */
-    const char *pictures;  /* folder for gnuplot's files; NULL: none are wanted */
-    struct names scripts;  /* what was written there */
-    enum status status;    /* the first that went wrong */
+    const char *folder;    /* (optional) gets each figure as ID.svg, too */
+    struct names figures;  /* the ids of those files */
+    enum status status;    /* the first error */
 };
 
 struct section {
@@ -27,9 +28,9 @@ extern const struct section section_environment, section_training, section_compa
     section_gemm, section_roofline, section_scaling, section_shmem, section_breakeven, section_confusion,
     section_mistakes;
 
-/* Writes the page; with `pictures` (a folder that exists) also ID.dat and ID.gp of every chart there, whose
-   names are added to `scripts`. STATUS_FAILED if memory ran out or a file could not be written. */
-enum status page_write(FILE *out, const struct records *records, const char *pictures, struct names *scripts);
+/* Writes the page; with `folder`, which must exist, also each figure as ID.svg; ids go to `figures`.
+   STATUS_FAILED if memory ran out or a file could not be written. */
+enum status page_write(FILE *out, const struct records *records, const char *folder, struct names *figures);
 
 /* --- for sections --- */
 
@@ -41,10 +42,10 @@ void page_note(struct page *page, const char *format, ...) __attribute__((format
 void page_beside_open(struct page *page);
 void page_beside_close(struct page *page);
 
-/* A figure with its legend and a caption that says what to read from it; closes the chart (grid). */
+/* A figure with its legend and a caption that says what to read from it; closes the chart (map). */
 void page_chart(struct page *page, struct chart *chart, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-void page_grid(struct page *page, struct grid *grid, const char *format, ...)
+void page_heatmap(struct page *page, struct heatmap *map, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* The table; closes it. */
 void page_table(struct page *page, struct table *table);
@@ -54,5 +55,9 @@ struct selections page_selections(struct page *page, const char *type, selection
 
 /* The whole style sheet. */
 extern const char page_style_sheet[];
+/* The rules for charts alone, in the colours of light paper and without variables. */
+void page_chart_style(FILE *out);
+/* <defs> with the hatchings of bars. */
+void page_chart_patterns(FILE *out);
 
 #endif

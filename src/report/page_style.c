@@ -1,6 +1,8 @@
 /* The style sheet of the report. Colours are variables, set once for light and once for dark; the eight of
    the charts keep apart for the common kinds of colour blindness (after Okabe and Ito, 2008), and signs,
    dashes and hatchings say the same without any. */
+#include <string.h>
+
 #include "src/report/page.h"
 
 #define LIGHT                                                                                            \
@@ -8,6 +10,31 @@
     "0b62a4;"                                                                                            \
     "--c0:#0072b2;--c1:#d55e00;--c2:#009270;--c3:#b8609a;--c4:#c98a00;--c5:#56a8de;--c6:#7a7c00;--c7:#"  \
     "7b858f;"
+
+/* In the page and in files of single charts. */
+#define CHART_RULES                                                                                          \
+    ".chart{overflow:visible}"                                                                               \
+    "text{fill:var(--ink)}text.t,text.a{fill:var(--soft)}text.t,text.a{font-size:11px}text.v{font-weight:"   \
+    "600}"                                                                                                   \
+    "text.c{font-size:11px}\n"                                                                               \
+    ".grid{stroke:var(--line);stroke-width:1;fill:none}\n"                                                   \
+    ".line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}\n"                           \
+    ".spread{fill:none;stroke-width:1;opacity:.7}\n"                                                         \
+    ".mark{stroke:var(--page);stroke-width:.8}\n"                                                            \
+    ".bar{stroke:var(--page);stroke-width:.6}\n"                                                             \
+    ".hatch{fill:none;stroke:var(--page);stroke-width:.9;opacity:.5}\n"                                      \
+    ".d1{stroke-dasharray:7 4}.d2{stroke-dasharray:2 4}.d3{stroke-dasharray:9 4 2 4}.d4{stroke-dasharray:4 " \
+    "3}\n"                                                                                                   \
+    ".f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}.f4{fill:var(--c4)}.f5{"    \
+    "fill:"                                                                                                  \
+    "var(--c5)}"                                                                                             \
+    ".f6{fill:var(--c6)}.f7{fill:var(--c7)}\n"                                                               \
+    ".s0{stroke:var(--c0)}.s1{stroke:var(--c1)}.s2{stroke:var(--c2)}.s3{stroke:var(--c3)}.s4{stroke:var(--"  \
+    "c4)"                                                                                                    \
+    "}"                                                                                                      \
+    ".s5{stroke:var(--c5)}.s6{stroke:var(--c6)}.s7{stroke:var(--c7)}\n"                                      \
+    ".h0{fill:none}.h1{fill:url(#hatch1)}.h2{fill:url(#hatch2)}.h3{fill:url(#hatch3)}.h4{fill:url(#hatch4)}" \
+    ".h5{fill:url(#hatch5)}.h6{fill:url(#hatch6)}.h7{fill:url(#hatch7)}\n"
 
 const char page_style_sheet[] =
     ":root{" LIGHT "}\n"
@@ -39,26 +66,7 @@ const char page_style_sheet[] =
     "figure{margin:0;break-inside:avoid}\n"
     "figcaption{font-size:.875rem;line-height:1.5;color:var(--soft);margin-top:.75rem;max-width:36rem}\n"
     ".defs{position:absolute}\n"
-    ".chart{display:block;width:100%;max-width:34rem;height:auto;overflow:visible;"
-    "font-size:12px}\n"
-    "text{fill:var(--ink)}text.t,text.a{fill:var(--soft)}text.t,text.a{font-size:11px}text.v{font-weight:600}"
-    "text.c{font-size:11px}\n"
-    ".grid{stroke:var(--line);stroke-width:1;fill:none}\n"
-    ".line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}\n"
-    ".spread{fill:none;stroke-width:1;opacity:.7}\n"
-    ".mark{stroke:var(--page);stroke-width:.8}\n"
-    ".bar{stroke:var(--page);stroke-width:.6}\n"
-    ".hatch{fill:none;stroke:var(--page);stroke-width:.9;opacity:.5}\n"
-    ".d1{stroke-dasharray:7 4}.d2{stroke-dasharray:2 4}.d3{stroke-dasharray:9 4 2 4}.d4{stroke-dasharray:4 "
-    "3}\n"
-    ".f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}.f4{fill:var(--c4)}.f5{fill:"
-    "var(--c5)}"
-    ".f6{fill:var(--c6)}.f7{fill:var(--c7)}\n"
-    ".s0{stroke:var(--c0)}.s1{stroke:var(--c1)}.s2{stroke:var(--c2)}.s3{stroke:var(--c3)}.s4{stroke:var(--c4)"
-    "}"
-    ".s5{stroke:var(--c5)}.s6{stroke:var(--c6)}.s7{stroke:var(--c7)}\n"
-    ".h0{fill:none}.h1{fill:url(#hatch1)}.h2{fill:url(#hatch2)}.h3{fill:url(#hatch3)}.h4{fill:url(#hatch4)}"
-    ".h5{fill:url(#hatch5)}.h6{fill:url(#hatch6)}.h7{fill:url(#hatch7)}\n"
+    ".chart{display:block;width:100%;max-width:34rem;height:auto;font-size:12px}\n" CHART_RULES
     "[class^=h]{pointer-events:none}\n"
     ".legend{list-style:none;display:flex;flex-wrap:wrap;gap:.3rem 1.25rem;margin:.75rem 0 "
     "0;padding:0;font-size:.84rem;"
@@ -103,3 +111,37 @@ const char page_style_sheet[] =
     "thead "
     "th{position:static;white-space:normal;font-size:6.6pt}.say{min-width:8rem}tr,.digit{break-inside:avoid}}"
     "\n";
+
+void page_chart_style(FILE *out) {
+    for (const char *at = CHART_RULES; *at;) {
+        if (strncmp(at, "var(", 4) != 0) {
+            fputc(*at++, out);
+            continue;
+        }
+        char name[16];
+        const size_t length = strcspn(at, ")");
+        snprintf(name, sizeof name, "%.*s:", (int)length - 4, at + 4);
+        const char *value = strstr(LIGHT, name) + strlen(name);
+        fprintf(out, "%.*s", (int)strcspn(value, ";"), value);
+        at += length + 1;
+    }
+}
+
+/* Over the colours of bars, so that parts are told apart without colour too. */
+void page_chart_patterns(FILE *out) {
+    static const char *const marks[CHART_COLOURS] = {"M0 0",
+                                                     "M0 6L6 0",
+                                                     "M0 0L6 6",
+                                                     "M3 0V6",
+                                                     "M0 3H6",
+                                                     "M0 0L6 6M0 6L6 0",
+                                                     "M1 1h1v1h-1zM4 4h1v1h-1z",
+                                                     "M0 3H6M3 0V6"};
+    fputs("<defs>\n", out);
+    for (int i = 0; i < CHART_COLOURS; i++)
+        fprintf(out,
+                "<pattern id=\"hatch%d\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\">"
+                "<path class=\"hatch\" d=\"%s\"/></pattern>\n",
+                i, marks[i]);
+    fputs("</defs>", out);
+}

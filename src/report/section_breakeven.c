@@ -114,7 +114,7 @@ static struct names backends_of(const struct selection *rows) {
     return names;
 }
 
-static void fill_cell(struct page *page, struct grid_cell *cell, const cJSON *line, char letter) {
+static void fill_cell(struct page *page, struct heatmap_cell *cell, const cJSON *line, char letter) {
     char name[128];
     row_backend(line, name, sizeof name);
     snprintf(cell->text, sizeof cell->text, "%c", letter);
@@ -124,60 +124,49 @@ static void fill_cell(struct page *page, struct grid_cell *cell, const cJSON *li
     cell->strength = 0.55;
 }
 
-static void write_letters(struct page *page, const struct selection *rows, const struct names *backends,
-                          const char *letters) {
-    fputs("<ul class=\"legend\">\n", page->out);
+/* One entry a backend, with its letter. */
+static void fill_legend(struct page *page, struct legend *legend, const struct selection *rows,
+                        const struct names *backends, const char *letters) {
     for (size_t b = 0; b < backends->count; b++) {
-        struct chart_style style = {0, 0, 0};
-        for (size_t i = 0; i < rows->count; i++) {
+        struct legend_entry entry = {.letter = letters[b]};
+        snprintf(entry.name, sizeof entry.name, "%s", backends->list[b]);
+        for (size_t i = rows->count; i-- > 0;) {
             char name[128];
             row_backend(rows->rows[i]->line, name, sizeof name);
-            if (strcmp(name, backends->list[b]) != 0) continue;
-            style = page_style(page, record_text(rows->rows[i]->line, "backend"));
-            break;
+            if (strcmp(name, entry.name) == 0)
+                entry.style = page_style(page, record_text(rows->rows[i]->line, "backend"));
         }
-        fprintf(page->out,
-                "<li><svg viewBox=\"0 0 18 18\" width=\"18\" height=\"18\" aria-hidden=\"true\"><rect "
-                "class=\"f%u\" "
-                "width=\"18\" height=\"18\" fill-opacity=\"0.55\"/><text class=\"c\" x=\"9\" y=\"13\" "
-                "text-anchor=\"middle\">%c</text></svg> ",
-                style.colour, letters[b]);
-        markup_text(page->out, backends->list[b]);
-        fputs("</li>\n", page->out);
+        legend_add(legend, entry);
     }
-    fputs("</ul>\n", page->out);
 }
 
-static void map(struct page *page, const struct selection *rows, size_t number) {
+static void draw_map(struct page *page, const struct selection *rows, size_t number) {
     struct names backends = backends_of(rows);
     char *letters = calloc(backends.count + 1, 1), id[64];
-    struct grid grid;
+    struct heatmap map;
     snprintf(id, sizeof id, "breakeven-%zu", number + 1);
-    const bool opened = grid_open(&grid, id, "The fastest backend by batch and hidden size",
-                                  values_of(rows, "batch"), values_of(rows, "hidden"));
-    grid.row_title = "batch";
-    grid.column_title = "hidden size";
+    const bool opened = heatmap_open(&map, id, "The fastest backend by batch and hidden size",
+                                     values_of(rows, "batch"), values_of(rows, "hidden"));
+    map.row_title = "batch";
+    map.column_title = "hidden size";
     if (opened && letters) {
         choose_letters(&backends, letters);
-        for (size_t b = 0; b < backends.count; b++)
-            text_append(grid.legend, sizeof grid.legend, "%s%c %.40s", b ? ", " : "", letters[b],
-                        backends.list[b]);
-        for (size_t b = 0; b < grid.rows.count; b++)
-            for (size_t h = 0; h < grid.columns.count; h++) {
-                const cJSON *line = winner_at(rows, grid.rows.list[b], grid.columns.list[h]);
+        fill_legend(page, &map.legend, rows, &backends, letters);
+        for (size_t b = 0; b < map.rows.count; b++)
+            for (size_t h = 0; h < map.columns.count; h++) {
+                const cJSON *line = winner_at(rows, map.rows.list[b], map.columns.list[h]);
                 char name[128];
                 if (!line) continue;
                 row_backend(line, name, sizeof name);
-                fill_cell(page, &grid.cells[b * grid.columns.count + h], line,
+                fill_cell(page, &map.cells[b * map.columns.count + h], line,
                           letters[names_index(&backends, name)]);
             }
-        page_grid(
-            page, &grid,
+        page_heatmap(
+            page, &map,
             "The letter names the fastest backend of a training step. Where it changes from one cell to "
             "the next is the break-even.");
-        write_letters(page, rows, &backends, letters);
     } else {
-        grid_close(&grid);
+        heatmap_close(&map);
     }
     free(letters);
     names_free(&backends);
@@ -221,9 +210,7 @@ static void write_breakeven(struct page *page) {
     for (size_t i = 0; i < dtypes.count; i++) {
         page_heading(page, "%s", dtypes.list[i].key);
         page_beside_open(page);
-        fputs("<div>\n", page->out);
-        map(page, &dtypes.list[i], i);
-        fputs("</div>\n", page->out);
+        draw_map(page, &dtypes.list[i], i);
         step_table(page, &dtypes.list[i]);
         page_beside_close(page);
     }

@@ -49,31 +49,32 @@ static struct names class_names(size_t classes) {
 }
 
 static void matrix(struct page *page, const double *counts, size_t classes, size_t number) {
-    struct grid grid;
+    struct heatmap map;
     char id[64];
     double worst = 0;
     snprintf(id, sizeof id, "confusion-%zu", number + 1);
-    if (!grid_open(&grid, id, "Confusion matrix", class_names(classes), class_names(classes))) {
-        grid_close(&grid);
+    if (!heatmap_open(&map, id, "Confusion matrix", class_names(classes), class_names(classes))) {
+        heatmap_close(&map);
         return;
     }
-    grid.row_title = "label";
-    grid.column_title = "prediction";
+    map.row_title = "label";
+    map.column_title = "prediction";
     for (size_t i = 0; i < classes * classes; i++)
         if (i / classes != i % classes) worst = fmax(worst, counts[i]);
-    for (size_t r = 0; r < grid.rows.count; r++)
-        for (size_t c = 0; c < grid.columns.count; c++) {
+    for (size_t r = 0; r < map.rows.count; r++)
+        for (size_t c = 0; c < map.columns.count; c++) {
             const double count = counts[r * classes + c];
-            struct grid_cell *cell = &grid.cells[r * grid.columns.count + c];
+            struct heatmap_cell *cell = &map.cells[r * map.columns.count + c];
             if (!(count > 0)) continue;
             snprintf(cell->text, sizeof cell->text, "%.0f", count);
             snprintf(cell->title, sizeof cell->title, "label %zu, predicted %zu: %.0f images", r, c, count);
             cell->colour = r == c ? 0 : 1;
             cell->strength = r == c ? 0.22 : 0.12 + 0.6 * count / worst;
         }
-    page_grid(page, &grid,
-              "Row: what it is; column: what it was taken for. The stronger the colour off the diagonal, the "
-              "more common the mistake.");
+    page_heatmap(
+        page, &map,
+        "Row: what it is; column: what it was taken for. The stronger the colour off the diagonal, the "
+        "more common the mistake.");
 }
 
 /* An accuracy as "97.59 %, 9,759 of 10,000 correct"; its keys begin with the part: "test" or "validation". */

@@ -88,7 +88,9 @@ static void curves(struct page *page, const struct selection *rows, size_t numbe
         }
     }
     names_free(&seen);
-    if (loss) chart_legend(page->out, &chart); /* both have the same */
+    struct legend legend = {0};
+    if (loss && chart_legend(&legend, &chart)) legend_html(page->out, &legend); /* both have the same */
+    legend_free(&legend);
     chart.unlisted = true;
     page_chart(
         page, &chart, "%s",

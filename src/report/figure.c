@@ -1,0 +1,80 @@
+#include "src/report/figure.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "src/report/chart_draw.h"
+#include "src/report/page.h"
+
+enum { MARGIN = 20, TITLE = 46, GAP = 14, NOT_FOUND = 127 /* as a shell says it */ };
+
+static void write_file(FILE *out, const char *title, const char *svg, double height,
+                       const struct legend *legend) {
+    const double width = CHART_WIDTH + 2 * MARGIN;
+    char *text = NULL;
+    size_t size;
+    FILE *list = open_memstream(&text, &size);
+    if (!list) return;
+    const double total =
+        TITLE + height + GAP + legend_svg(list, legend, MARGIN, TITLE + height + GAP) + MARGIN;
+    fclose(list);
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" viewBox=\"0 0 %g %g\" "
+            "font-family=\"sans-serif\" font-size=\"12\">\n<style>",
+            width, total, width, total);
+    page_chart_style(out);
+    fputs("</style>\n", out);
+    page_chart_patterns(out);
+    fprintf(out, "\n<rect width=\"%g\" height=\"%g\" fill=\"#fff\"/>\n", width, total);
+    draw_text(out, MARGIN, MARGIN + 8, "v", "start", title);
+    fprintf(out, "<g transform=\"translate(%d %d)\">\n%s</g>\n%s</svg>\n", MARGIN, TITLE, svg, text);
+    free(text);
+}
+
+enum status figure_write(const char *folder, const char *id, const char *title, const char *svg,
+                         double height, const struct legend *legend) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s.svg", folder, id);
+    FILE *out = fopen(path, "w");
+    if (!out) return status_set(STATUS_FAILED, "cannot write '%s': %s", path, strerror(errno));
+    write_file(out, title, svg, height, legend);
+    const int failed = ferror(out);
+    return fclose(out) == 0 && !failed ? STATUS_OK
+                                       : status_set(STATUS_FAILED, "cannot write all of '%s'", path);
+}
+
+/* The exit status of rsvg-convert on one file; -1 if it did not exit. */
+static int convert(const char *folder, const char *from, const char *to) {
+    const pid_t child = fork();
+    if (child < 0) return -1;
+    if (child == 0) {
+        if (chdir(folder) == 0)
+            execlp("rsvg-convert", "rsvg-convert", "--zoom", "2", "--output", to, from, (char *)NULL);
+        _exit(NOT_FOUND);
+    }
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+enum status figure_convert(const char *folder, const struct names *ids) {
+    for (size_t i = 0; i < ids->count; i++) {
+        char svg[128], png[128];
+        snprintf(svg, sizeof svg, "%.100s.svg", ids->list[i]);
+        snprintf(png, sizeof png, "%.100s.png", ids->list[i]);
+        const int code = convert(folder, svg, png);
+        if (code == NOT_FOUND)
+            return status_set(STATUS_UNAVAILABLE,
+                              "--png needs rsvg-convert, which is not installed (apt-get install "
+                              "librsvg2-bin). The page and the charts as %s/*.svg are written",
+                              folder);
+        if (code)
+            return status_set(STATUS_FAILED, "rsvg-convert could not convert %s/%s (its message is above)",
+                              folder, svg);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,35 @@
+/* What the colours, markers and letters of a figure stand for: a list below it. */
+#ifndef TESSERA_REPORT_LEGEND_H
+#define TESSERA_REPORT_LEGEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+/* Series differ in all three, so that they can be told apart without colour too. */
+enum { CHART_COLOURS = 8, CHART_MARKERS = 7, CHART_DASHES = 5 };
+struct chart_style {
+    unsigned colour, marker, dash;
+};
+
+struct legend_entry {
+    char name[128];
+    struct chart_style style;
+    bool line, marks; /* neither: a box, as bars and cells are */
+    char letter;      /* in the box, in place of the hatching; 0: none */
+};
+
+struct legend {
+    struct legend_entry *list;
+    size_t count;
+};
+
+/* False if memory ran out. */
+bool legend_add(struct legend *legend, struct legend_entry entry);
+void legend_free(struct legend *legend);
+
+void legend_html(FILE *out, const struct legend *legend);
+/* The same within an <svg>, with the top left corner at (x, y). Returns the height. */
+double legend_svg(FILE *out, const struct legend *legend, double x, double y);
+
+#endif
