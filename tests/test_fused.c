@@ -1,6 +1,6 @@
 /* Engine fused against engine eager: the same losses of the same seed, whatever the network, the batch and
    the threads. */
-#include "tests/training_bench.h"
+#include "tests/lockstep.h"
 
 #include <math.h>
 
@@ -31,39 +31,56 @@ static const char *const recipes[] = {
 };
 enum { RECIPES = sizeof recipes / sizeof *recipes };
 
-static void losses_of_eager(enum gemm_dtype dtype, const char *isa, double tolerance) {
+/* Free-running, in float64. */
+static void losses_of_eager(const char *isa) {
     for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 2 : 1) {
         struct bench eager, fused;
         struct run_summary a, b;
         char settings[320];
-        snprintf(settings, sizeof settings, "%s isa=%s dtype=%s log-steps=400", recipes[r], isa,
-                 dtype_name(dtype));
+        snprintf(settings, sizeof settings, "%s isa=%s dtype=f64 log-steps=400", recipes[r], isa);
         open_engine(&eager, "eager", 2, settings);
         open_engine(&fused, "fused", 2, settings);
         assert_status(bench_run(&eager, &a), STATUS_OK);
         assert_status(bench_run(&fused, &b), STATUS_OK);
         assert_true(eager.steps == fused.steps && eager.steps > 10);
-        for (size_t s = 0; s < eager.steps; s++) assert_near(fused.losses[s] / eager.losses[s], 1, tolerance);
-        assert_near((double)a.test.correct, (double)b.test.correct, dtype == GEMM_F64 ? 0 : 1);
+        for (size_t s = 0; s < eager.steps; s++) assert_near(fused.losses[s] / eager.losses[s], 1, 1e-11);
+        assert_int_equal(a.test.correct, b.test.correct);
         assert_true(fused.last.train_images == eager.last.train_images);
-        assert_near(fused.last.train_loss / eager.last.train_loss, 1, tolerance);
+        assert_near(fused.last.train_loss / eager.last.train_loss, 1, 1e-11);
         bench_close(&eager);
         bench_close(&fused);
     }
 }
 
-static void losses_of_eager_in_float64(void **state) {
-    (void)state;
-    losses_of_eager(GEMM_F64, "auto", 1e-11);
-    losses_of_eager(GEMM_F64, "portable", 1e-11);
-    if (tuned_avx2.usable()) losses_of_eager(GEMM_F64, "avx2", 1e-11);
+/* Step by step, in float32. */
+static void steps_of_eager(const char *isa) {
+    for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 2 : 1) {
+        struct bench eager, fused;
+        char settings[320];
+        snprintf(settings, sizeof settings, "%s isa=%s", recipes[r], isa);
+        open_engine(&eager, "eager", 2, settings);
+        open_engine(&fused, "fused", 2, settings);
+        const struct lockstep_seen seen = lockstep_check(&eager, &fused, recipes[r], &lockstep_float32);
+        assert_true(seen.steps > 10 && seen.discontinuous <= seen.steps / 20);
+        bench_close(&eager);
+        bench_close(&fused);
+    }
 }
 
-static void losses_of_eager_in_float32(void **state) {
+static void on_every_isa(void (*check)(const char *isa)) {
+    check("auto");
+    check("portable");
+    if (tuned_avx2.usable()) check("avx2");
+}
+
+static void losses_of_eager_in_float64(void **state) {
     (void)state;
-    losses_of_eager(GEMM_F32, "auto", 1e-4);
-    losses_of_eager(GEMM_F32, "portable", 1e-4);
-    if (tuned_avx2.usable()) losses_of_eager(GEMM_F32, "avx2", 1e-4);
+    on_every_isa(losses_of_eager);
+}
+
+static void steps_of_eager_in_float32(void **state) {
+    (void)state;
+    on_every_isa(steps_of_eager);
 }
 
 /* Beside these, networks whose last layer alone is cut in blocks of k that a slice of the batch would not be
@@ -202,7 +219,7 @@ static void time_is_taken_apart(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_of_eager_in_float64),
-        cmocka_unit_test(losses_of_eager_in_float32),
+        cmocka_unit_test(steps_of_eager_in_float32),
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(steps_in_pieces),
         cmocka_unit_test(weights_may_change_between_calls),
