@@ -7,18 +7,18 @@
 #include "kernels/bf16.h"
 
 const struct lockstep_bound lockstep_float32 = {
-    .loss = 1e-6, .update = 1e-4, .correct = 1e-3, .perturbed = 0x1p-18};
+    .loss = 1e-6, .update = 1e-4, .whole = 1e-6, .correct = 1e-3, .perturbed = 0x1p-18};
 
 struct lockstep_bound lockstep_rounded(double unit) {
     return (struct lockstep_bound){
-        .loss = 8 * unit, .update = 8 * unit, .correct = 8 * unit, .perturbed = 2 * unit};
+        .loss = 8 * unit, .update = 8 * unit, .whole = unit, .correct = 8 * unit, .perturbed = 2 * unit};
 }
 
 /* --- states --- */
 
 size_t lockstep_state_count(const struct bench *bench) {
     const struct mlp *mlp = &bench->trainer.mlp;
-    return (1 + mlp->kept_count) * mlp_parameter_count(mlp);
+    return (1 + mlp->state_count) * mlp_parameter_count(mlp);
 }
 
 /* Between an arena in host memory and a dense state. */
@@ -48,8 +48,8 @@ static void copy_state(struct bench *bench, double *state, bool to_device) {
     const size_t bytes = mlp->parameter_elements * dtype_size(mlp->dtype), count = mlp_parameter_count(mlp);
     char *arena = malloc(bytes);
     assert_non_null(arena);
-    for (size_t a = 0; a <= mlp->kept_count; a++) {
-        void *memory = a ? mlp->kept[a - 1].memory : mlp->parameters;
+    for (size_t a = 0; a <= mlp->state_count; a++) {
+        void *memory = a ? mlp->state[a - 1].memory : mlp->parameters;
         device->driver->download(device, arena, memory, bytes);
         copy_arena(mlp, arena, state + a * count, to_device);
         if (to_device) device->driver->upload(device, memory, arena, bytes);
@@ -87,13 +87,14 @@ double lockstep_step(struct bench *bench, size_t step) {
 static void check_copy(struct bench *bench) {
     struct device *device = &bench->compute.device;
     const struct mlp *mlp = &bench->trainer.mlp;
-    if (!mlp->operands) return;
+    if (!mlp->low_precision) return;
     float *weights = malloc(mlp->parameter_elements * sizeof *weights);
     uint16_t *copy = malloc(mlp->parameter_elements * sizeof *copy);
     assert_true(weights && copy);
     device->driver->download(device, weights, mlp->parameters, mlp->parameter_elements * sizeof *weights);
-    device->driver->download(device, copy, mlp->operands, mlp->parameter_elements * sizeof *copy);
-    for (size_t i = 0; i < mlp->parameter_elements; i++) assert_int_equal(copy[i], bf16_from_float(weights[i]));
+    device->driver->download(device, copy, mlp->low_precision, mlp->parameter_elements * sizeof *copy);
+    for (size_t i = 0; i < mlp->parameter_elements; i++)
+        assert_int_equal(copy[i], bf16_from_float(weights[i]));
     free(weights);
     free(copy);
 }
@@ -105,13 +106,14 @@ static struct tally end_epoch(struct bench *bench) {
     check_copy(bench);
     device->driver->download(device, &tally, trainer->tally, sizeof tally);
     assert_status(device->driver->synchronize(device), STATUS_OK);
-    trainer->state = (struct train_state){.epoch = trainer->state.epoch + 1, .updates = trainer->state.updates};
+    trainer->state =
+        (struct train_state){.epoch = trainer->state.epoch + 1, .updates = trainer->state.updates};
     return tally;
 }
 
 /* --- norms --- */
 
-enum { MOST_TENSORS = 2 * PROFILE_MAX_LAYERS * (1 + MLP_MOST_KEPT) };
+enum { MOST_TENSORS = 2 * PROFILE_MAX_LAYERS * (1 + MLP_MAX_STATE) };
 
 /* Of the tensors of a state, weights and biases in turn: Euclidean norms. */
 struct norms {
@@ -131,7 +133,7 @@ static size_t take_norms(const struct mlp *mlp, const double *start, const doubl
                          struct norms *norms) {
     const size_t arena = mlp_parameter_count(mlp);
     size_t tensor = 0, at = 0;
-    for (size_t a = 0; a <= mlp->kept_count; a++) {
+    for (size_t a = 0; a <= mlp->state_count; a++) {
         const double whole = distance(x + a * arena, start + a * arena, arena);
         for (size_t l = 0; l < mlp->depth; l++)
             for (size_t bias = 0; bias < 2; bias++, tensor++) {
@@ -170,7 +172,8 @@ static void take_jumps(struct exact *exact, const struct bench *reference, const
     const size_t bytes = lockstep_state_count(reference) * sizeof *start;
     if (!exact->open) {
         char settings[1024];
-        snprintf(settings, sizeof settings, "%s backend=serial engine=eager dtype=f64 threads=2", exact->recipe);
+        snprintf(settings, sizeof settings, "%s backend=tuned engine=eager dtype=f64 threads=2",
+                 exact->recipe);
         bench_open(&exact->bench, settings, NULL);
         exact->bench.trainer.state.epoch = -1;
         exact->open = true;
@@ -212,9 +215,9 @@ static double worst_update(const struct norms *norms, size_t tensors, const stru
                            const double *jump, size_t *where) {
     double worst = 0;
     for (size_t t = 0; t < tensors; t++) {
-        /* 1e-6: a tensor that hardly changes is the difference of large sums; 2^-24: half of an ulp of float32 */
-        const double allowed = bound->update * norms->update[t] + 1e-6 * norms->whole[t] +
-                               0x1p-24 * norms->size[t] + (jump ? jump[t] : 0);
+        const double stored = 0x1p-24 * norms->size[t]; /* half an ulp of float32 */
+        const double allowed =
+            bound->update * norms->update[t] + bound->whole * norms->whole[t] + stored + (jump ? jump[t] : 0);
         const double part = norms->apart[t] == 0 ? 0 : norms->apart[t] / allowed;
         if (!(part <= worst)) { /* NaN too */
             worst = part;
@@ -241,14 +244,18 @@ static void compare_step(struct bench *reference, const double *start, const dou
         seen->discontinuous++;
     }
     if (!(update <= 1))
-        fail_msg("epoch %lld, step %zu: the update of tensor %zu of layer %zu (%s) is %.3g, and %.3g apart: %.3g "
-                 "times what is allowed",
-                 (long long)reference->trainer.state.epoch + 1, step + 1, where / 2 / mlp->depth,
-                 where / 2 % mlp->depth + 1, where % 2 ? "biases" : "weights", norms.update[where],
-                 norms.apart[where], update);
+        fail_msg(
+            "epoch %lld, step %zu: the update of tensor %zu of layer %zu (%s) is %.3g, and %.3g apart: %.3g "
+            "times what is allowed",
+            (long long)reference->trainer.state.epoch + 1, step + 1, where / 2 / mlp->depth,
+            where / 2 % mlp->depth + 1, where % 2 ? "biases" : "weights", norms.update[where],
+            norms.apart[where], update);
     if (!(loss <= 1))
         fail_msg("epoch %lld, step %zu: losses %.17g and %.17g are %.3g times as far apart as is allowed",
                  (long long)reference->trainer.state.epoch + 1, step + 1, losses[0], losses[1], loss);
+    for (size_t l = 0; l < mlp->depth; l++)
+        if (norms.update[2 * l] > 0)
+            seen->weights[l] = fmax(seen->weights[l], norms.apart[2 * l] / norms.update[2 * l]);
     seen->loss = fmax(seen->loss, loss);
     seen->update = fmax(seen->update, update);
     seen->steps++;
@@ -296,4 +303,9 @@ struct lockstep_seen lockstep_check(struct bench *reference, struct bench *other
     if (exact->open) bench_close(&exact->bench);
     free(exact);
     return seen;
+}
+
+void lockstep_print(const struct lockstep_seen *seen) {
+    print_message("  %zu steps: losses up to %.2g of the bound, updates %.2g; %zu discontinuous\n",
+                  seen->steps, seen->loss, seen->update, seen->discontinuous);
 }

@@ -2,7 +2,7 @@
    same part of the GPU, on every engine, and the losses of runs that have all of it. */
 #include "src/nn/ensemble.h"
 #include "tests/gpu.h"
-#include "tests/training_bench.h"
+#include "tests/lockstep.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -108,25 +108,33 @@ static void members_are_runs_of_their_own(void **state) {
     }
 }
 
-/* The form or the number of blocks may be another one then. */
+/* A member's part of the GPU against all of it: the form or the number of blocks may be another one then.
+   Members have the bits of runs with their part, as above. */
 static void and_of_runs_on_the_whole_gpu(void **state) {
     (void)state;
     for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 3 : 1) {
-        struct bench alone;
+        struct bench part, whole;
         struct run_summary summary;
         char settings[512];
+        gpu_needed();
         settings_of(&recipes[r], 3, settings, sizeof settings);
-        struct group *group = open_group(settings);
-        assert_status(run_group(group), STATUS_OK);
+        bench_open(&part, settings, NULL);
         snprintf(settings + strlen(settings), sizeof settings - strlen(settings), " ensemble=1");
-        bench_open(&alone, settings, NULL);
-        assert_status(bench_run(&alone, &summary), STATUS_OK);
-        const double tolerance = alone.trainer.mlp.dtype == GEMM_F64 ? 1e-11 : 1e-4;
-        assert_true(alone.steps > 10);
-        for (size_t s = 0; s < alone.steps; s++)
-            assert_near(group->losses[0][s] / alone.losses[s], 1, tolerance);
-        bench_close(&alone);
-        close_group(group);
+        bench_open(&whole, settings, NULL);
+        if (whole.trainer.mlp.dtype == GEMM_F64) {
+            assert_status(bench_run(&part, &summary), STATUS_OK);
+            assert_status(bench_run(&whole, &summary), STATUS_OK);
+            assert_true(whole.steps > 10);
+            for (size_t s = 0; s < whole.steps; s++) assert_near(part.losses[s] / whole.losses[s], 1, 1e-11);
+        } else {
+            char recipe[300];
+            snprintf(recipe, sizeof recipe, "seed=3 %s", recipes[r].settings);
+            const struct lockstep_seen seen = lockstep_check(&whole, &part, recipe, &lockstep_float32);
+            lockstep_print(&seen);
+            assert_true(seen.steps > 10);
+        }
+        bench_close(&part);
+        bench_close(&whole);
     }
 }
 

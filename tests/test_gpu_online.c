@@ -2,14 +2,13 @@
    forms of engine fused that take them and those that do not, and epochs that are too long for a graph. The
    loss curve is that of tests/test_gpu_training.c. */
 #include "tests/gpu.h"
-#include "tests/training_bench.h"
+#include "tests/lockstep.h"
 
 #include <math.h>
 #include <stdio.h>
 
 /* Batches of one, of some and of a tail; images of 784 and, where no four pixels can be read at once, of 42
-   and 841. Learning rates that let no rounding grow: most pixels are -1, so steps are longer than those of
-   pixels near 0. */
+   and 841. Small learning rates: most pixels are -1, so steps are longer than those of pixels near 0. */
 static const char *const recipes[] = {
     "layers=784-50-40-30-20-10 batch-size=1 epochs=1 lr=0.002 activation=scaled-tanh init=xavier",
     "layers=42-20-10-4 batch-size=1 epochs=4 lr=0.01 activation=scaled-tanh init=uniform init-range=0.3",
@@ -35,36 +34,62 @@ static void open_recipe(struct bench *bench, size_t recipe, const char *how, enu
     assert_string_equal(bench->trainer.notice, "");
 }
 
+/* Free-running, in float64. */
 static void losses_of_the_host(void **state) {
     (void)state;
     gpu_needed();
+    for (size_t r = 0; r < RECIPES; r++) {
+        struct bench host;
+        struct run_summary expected, summary;
+        open_recipe(&host, r, "backend=serial threads=2", GEMM_F64);
+        assert_status(bench_run(&host, &expected), STATUS_OK);
+        for (size_t way = 0; way < WAYS; way++) {
+            struct bench gpu;
+            print_message("%s %s\n", ways[way], recipes[r]);
+            open_recipe(&gpu, r, ways[way], GEMM_F64);
+            assert_non_null(strstr(ways[way], gpu.trainer.engine->name));
+            assert_status(bench_run(&gpu, &summary), STATUS_OK);
+            assert_true(gpu.steps == host.steps && gpu.steps > 10);
+            for (size_t s = 0; s < host.steps; s++) assert_near(gpu.losses[s], host.losses[s], 1e-12);
+            assert_near(gpu.last.train_loss, host.last.train_loss, 1e-12);
+            assert_near(summary.test.loss, expected.test.loss, 1e-12);
+            bench_close(&gpu);
+        }
+        bench_close(&host);
+    }
+}
+
+/* Step by step, in float32. A graph runs whole epochs only: it is compared with eager. */
+static void steps_of_the_host(void **state) {
+    (void)state;
+    gpu_needed();
     for (size_t r = 0; r < RECIPES; r++)
-        for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++) {
-            const double tolerance =
-                dtype == GEMM_F64 ? 1e-12 : 1e-4; /* 20 times what backends of the host part by, at least */
-            struct bench host;
-            struct run_summary expected, summary;
-            open_recipe(&host, r, "backend=serial threads=2", (enum gemm_dtype)dtype);
-            assert_status(bench_run(&host, &expected), STATUS_OK);
-            for (size_t way = 0; way < WAYS; way++) {
-                struct bench gpu;
-                print_message("%s %s\n", ways[way], recipes[r]);
-                open_recipe(&gpu, r, ways[way], (enum gemm_dtype)dtype);
-                assert_non_null(strstr(ways[way], gpu.trainer.engine->name));
+        for (size_t way = 0; way < WAYS; way++) {
+            struct bench host, gpu;
+            const bool graph = strstr(ways[way], "graph") != NULL;
+            print_message("%s %s\n", ways[way], recipes[r]);
+            open_recipe(&gpu, r, ways[way], GEMM_F32);
+            assert_non_null(strstr(ways[way], gpu.trainer.engine->name));
+            open_recipe(&host, r, graph ? ways[way - 1] : "backend=serial threads=2", GEMM_F32);
+            if (graph) {
+                struct run_summary summary;
+                assert_string_equal(host.trainer.engine->name, "eager");
+                assert_status(bench_run(&host, &summary), STATUS_OK);
                 assert_status(bench_run(&gpu, &summary), STATUS_OK);
-                assert_true(gpu.steps == host.steps && gpu.steps > 10);
-                for (size_t s = 0; s < host.steps; s++) assert_near(gpu.losses[s], host.losses[s], tolerance);
-                assert_near(gpu.last.train_loss, host.last.train_loss, tolerance);
-                assert_near(summary.test.loss, expected.test.loss, tolerance);
-                bench_close(&gpu);
+                assert_memory_equal(gpu.losses, host.losses, sizeof gpu.losses);
+                assert_true(gpu.last.train_loss == host.last.train_loss);
+            } else {
+                char recipe[300];
+                snprintf(recipe, sizeof recipe, "input-range=-1,1 %s", recipes[r]);
+                const struct lockstep_seen seen = lockstep_check(&host, &gpu, recipe, &lockstep_float32);
+                lockstep_print(&seen);
             }
+            bench_close(&gpu);
             bench_close(&host);
         }
 }
 
-/* Three single images in rounded precisions: what changes is that of eager, within the 8 roundings of
-   tests/test_gpu_fused.c. */
-static void rounded_precisions_stay_near(void **state) {
+static void steps_of_eager_in_rounded_precisions(void **state) {
     (void)state;
     static const struct {
         const char *precision;
@@ -72,18 +97,18 @@ static void rounded_precisions_stay_near(void **state) {
     } roundings[] = {{"tf32", 0x1p-11}, {"bf16", 0x1p-8}};
     gpu_needed();
     for (size_t p = 0; p < 2; p++) {
-        double *losses[2];
         struct bench bench[2];
+        char recipe[300];
         for (size_t e = 0; e < 2; e++) {
-            struct run_summary summary;
             char how[128];
             snprintf(how, sizeof how, "backend=cuda-tuned precision=%s engine=%s", roundings[p].precision,
                      e ? "fused" : "eager");
             open_recipe(&bench[e], 1, how, GEMM_F32);
-            assert_status(bench_run(&bench[e], &summary), STATUS_OK);
-            losses[e] = bench[e].losses;
         }
-        for (size_t s = 0; s < 3; s++) assert_near(losses[1][s] / losses[0][s], 1, 8 * roundings[p].unit);
+        snprintf(recipe, sizeof recipe, "input-range=-1,1 %s", recipes[1]);
+        const struct lockstep_bound bound = lockstep_rounded(roundings[p].unit);
+        const struct lockstep_seen seen = lockstep_check(&bench[0], &bench[1], recipe, &bound);
+        lockstep_print(&seen);
         for (size_t e = 0; e < 2; e++) bench_close(&bench[e]);
     }
 }
@@ -121,7 +146,7 @@ static void epochs_too_long_for_a_graph(void **state) {
         struct run_summary summary;
         char settings[256];
         snprintf(settings, sizeof settings,
-                 "%s layers=784-10 batch-size=1 epochs=1 lr=0.001 input-range=-1,1", hows[how]);
+                 "%s layers=784-10 batch-size=1 epochs=1 lr=0.001 input-range=-1,1 dtype=f64", hows[how]);
         bench_prepare(&bench, settings);
         dataset_free(&bench.data.train);
         assert_status(dataset_synthesize(&bench.data.train, 4200, 1, 0), STATUS_OK);
@@ -140,13 +165,14 @@ static void epochs_too_long_for_a_graph(void **state) {
         }
         bench_close(&bench);
     }
-    assert_near(loss[2], loss[1], 1e-4);
+    assert_near(loss[2], loss[1], 1e-10);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_of_the_host),
-        cmocka_unit_test(rounded_precisions_stay_near),
+        cmocka_unit_test(steps_of_the_host),
+        cmocka_unit_test(steps_of_eager_in_rounded_precisions),
         cmocka_unit_test(forms_that_need_whole_pixels_say_so),
         cmocka_unit_test(epochs_too_long_for_a_graph),
     };

@@ -1,7 +1,7 @@
 /* Trainings on the GPU with all that a recipe can ask for: graph against eager, the GPU against the host,
    resume, bad steps. */
 #include "tests/gpu.h"
-#include "tests/training_bench.h"
+#include "tests/lockstep.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -81,30 +81,44 @@ static void graph_equals_eager_bit_for_bit(void **state) {
         }
 }
 
-/* The same masks, rates and factors: the losses part by roundings alone. */
+/* The same masks, rates and factors: free-running in float64. */
 static void losses_follow_the_host(void **state) {
     (void)state;
-    static const char *const ways[] = {"backend=cuda-tuned engine=graph", "backend=cublas residency=host"};
+    static const char *const ways[] = {"backend=cuda-tuned engine=graph dtype=f64",
+                                       "backend=cublas residency=host dtype=f64"};
+    gpu_needed();
+    for (size_t r = 0; r < RECIPES; r++) {
+        struct bench host, gpu;
+        struct run_summary a, b;
+        open_recipe(&host, r, "backend=serial threads=1 dtype=f64", NULL);
+        assert_status(bench_run(&host, &a), STATUS_OK);
+        for (size_t w = 0; w < 2; w++) {
+            open_recipe(&gpu, r, ways[w], NULL);
+            assert_status(bench_run(&gpu, &b), STATUS_OK);
+            assert_true(host.steps == gpu.steps && host.steps > 12);
+            for (size_t s = 0; s < host.steps; s++) assert_near(gpu.losses[s], host.losses[s], 1e-9);
+            assert_near(b.average.loss, a.average.loss, 1e-9);
+            bench_close(&gpu);
+        }
+        bench_close(&host);
+    }
+}
+
+/* Step by step in float32; graph_equals_eager_bit_for_bit has the graphs. */
+static void steps_follow_the_host(void **state) {
+    (void)state;
+    static const char *const ways[] = {"backend=cuda-tuned engine=eager", "backend=cublas residency=host"};
     gpu_needed();
     for (size_t r = 0; r < RECIPES; r++)
-        for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++) {
+        for (size_t w = 0; w < 2; w++) {
             struct bench host, gpu;
-            struct run_summary a, b;
-            char how[128];
-            snprintf(how, sizeof how, "backend=serial threads=1 dtype=%s",
-                     dtype_name((enum gemm_dtype)dtype));
-            open_recipe(&host, r, how, NULL);
-            assert_status(bench_run(&host, &a), STATUS_OK);
-            for (size_t w = 0; w < 2; w++) {
-                snprintf(how, sizeof how, "%s dtype=%s", ways[w], dtype_name((enum gemm_dtype)dtype));
-                open_recipe(&gpu, r, how, NULL);
-                assert_status(bench_run(&gpu, &b), STATUS_OK);
-                assert_true(host.steps == gpu.steps && host.steps > 12);
-                for (size_t s = 0; s < host.steps; s++)
-                    assert_near(gpu.losses[s], host.losses[s], dtype == GEMM_F64 ? 1e-9 : 2e-3);
-                assert_near(b.average.loss, a.average.loss, dtype == GEMM_F64 ? 1e-9 : 5e-3);
-                bench_close(&gpu);
-            }
+            print_message("%s %s\n", ways[w], recipes[r]);
+            open_recipe(&host, r, "backend=serial threads=1", NULL);
+            open_recipe(&gpu, r, ways[w], NULL);
+            const struct lockstep_seen seen = lockstep_check(&host, &gpu, recipes[r], &lockstep_float32);
+            lockstep_print(&seen);
+            assert_true(seen.steps > 12);
+            bench_close(&gpu);
             bench_close(&host);
         }
 }
@@ -209,6 +223,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(graph_equals_eager_bit_for_bit),
         cmocka_unit_test(losses_follow_the_host),
+        cmocka_unit_test(steps_follow_the_host),
         cmocka_unit_test(resume_equals_uninterrupted),
         cmocka_unit_test(a_bad_step_changes_nothing),
         cmocka_unit_test(early_stopping),

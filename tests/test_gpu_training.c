@@ -1,7 +1,7 @@
 /* Training on the GPU: every backend, engine and residency against the independent loss curves and against
    each other. */
+#include "tests/curves.h"
 #include "tests/gpu.h"
-#include "tests/training_bench.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,6 +18,16 @@ static void *parameters(struct bench *bench) {
     return copy;
 }
 
+/* A graph runs whole epochs only: it is compared with `eager`, the same training op by op. */
+static void check_steps(size_t curve, const char *how, const char *eager,
+                        const struct lockstep_bound *bound) {
+    if (strstr(how, "graph")) {
+        curves_check_equal(curve, how, eager);
+    } else {
+        curves_check_steps(curve, how, bound);
+    }
+}
+
 static void loss_curves(void **state) {
     (void)state;
     static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host",
@@ -28,12 +38,13 @@ static void loss_curves(void **state) {
     gpu_needed();
     for (int b = 0; b < GPU_BACKENDS; b++)
         for (size_t way = 0; way < 4; way++)
-            for (size_t curve = 0; curve < bench_curves(); curve++) {
-                char how[128];
+            for (size_t curve = 0; curve < curves_count(); curve++) {
+                char how[128], eager[128];
                 if (taken++ % every) continue;
                 snprintf(how, sizeof how, "threads=2 backend=%s %s", gpu_backends[b], ways[way]);
-                bench_check_curve(curve, how, GEMM_F32, 1e-3);
-                bench_check_curve(curve, how, GEMM_F64, 1e-10);
+                snprintf(eager, sizeof eager, "threads=2 backend=%s engine=eager", gpu_backends[b]);
+                curves_check(curve, how);
+                check_steps(curve, how, eager, &lockstep_float32);
             }
 }
 
@@ -41,36 +52,42 @@ static void loss_curves(void **state) {
    for tf32.) */
 static void rounded_precisions_stay_near(void **state) {
     (void)state;
-    static const char *const precisions[] = {"backend=cublas precision=tf32", "backend=cublas precision=bf16",
-                                             "backend=cuda-tuned precision=bf16"},
-                             *const ways[] = {"engine=eager", "engine=graph", "residency=host"};
+    static const struct {
+        const char *how;
+        double unit;
+    } precisions[] = {{"backend=cublas precision=tf32", 0x1p-11},
+                      {"backend=cublas precision=bf16", 0x1p-8},
+                      {"backend=cuda-tuned precision=bf16", 0x1p-8}};
+    static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host"},
+                             recipe[] = "layers=42-300-4 batch-size=16 epochs=2";
     gpu_needed();
     const int first = support_stride() > 1 ? 2 : 0;
     for (int p = first; p < 3; p++)
         for (size_t way = 0; way<3; way += support_stride()> 1 ? 3 : 1) {
-            char how[256];
-            snprintf(how, sizeof how, "threads=2 %s %s", precisions[p], ways[way]);
-            bench_check_curve(0, how, GEMM_F32, 1e-2);
+            const struct lockstep_bound bound = lockstep_rounded(precisions[p].unit);
+            char how[256], eager[256];
+            snprintf(how, sizeof how, "threads=2 %s %s", precisions[p].how, ways[way]);
+            snprintf(eager, sizeof eager, "threads=2 %s engine=eager", precisions[p].how);
+            check_steps(0, how, eager, &bound);
             if (support_stride() > 1) continue;
 
             struct bench rounded, exact;
-            struct run_summary summary;
-            snprintf(how, sizeof how, "threads=2 %s %s layers=42-300-4 batch-size=16 epochs=2", precisions[p],
-                     ways[way]);
-            bench_open(&rounded, how, NULL);
-            bench_open(&exact, "backend=cublas layers=42-300-4 batch-size=16 epochs=2", NULL);
+            char settings[512];
+            snprintf(settings, sizeof settings, "%s %s", how, recipe);
+            bench_open(&rounded, settings, NULL);
+            snprintf(settings, sizeof settings, "backend=cublas engine=eager %s", recipe);
+            bench_open(&exact, settings, NULL);
             assert_int_equal(rounded.trainer.mlp.activation_dtype, p ? GEMM_BF16 : GEMM_F32);
-            assert_status(bench_run(&rounded, &summary), STATUS_OK);
-            assert_status(bench_run(&exact, &summary), STATUS_OK);
-            assert_true(rounded.last.train_loss != exact.last.train_loss);
-            assert_near(rounded.last.train_loss, exact.last.train_loss, 1e-2);
+            const struct lockstep_seen seen = lockstep_check(&exact, &rounded, recipe, &bound);
+            lockstep_print(&seen);
+            for (size_t l = 0; l < 2; l++) assert_true(seen.weights[l] > precisions[p].unit / 32);
             bench_close(&rounded);
             bench_close(&exact);
         }
 }
 
 /* Batches of 1,100 and 300 images through layers that are narrow, small and large: every way of cuda-tuned,
-   against the host. */
+   against the host. In float32 graph_equals_eager_bit_for_bit has the graph. */
 static void long_batches_follow_the_host(void **state) {
     (void)state;
     static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host"};
@@ -78,23 +95,28 @@ static void long_batches_follow_the_host(void **state) {
     const char *recipe = thin ? "layers=784-12-10 batch-size=1100 epochs=1 lr=0.1 activation=gelu"
                               : "layers=784-300-12-10 batch-size=1100 epochs=2 lr=0.1 activation=gelu";
     gpu_needed();
-    for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++) {
+    for (int way = 0; way < 3; way += thin ? 3 : 1) {
         struct bench host, gpu;
         struct run_summary summary;
         char how[256];
-        snprintf(how, sizeof how, "backend=serial threads=1 dtype=%s %s", dtype_name((enum gemm_dtype)dtype),
-                 recipe);
+        snprintf(how, sizeof how, "backend=serial threads=1 dtype=f64 %s", recipe);
         bench_open(&host, how, NULL);
         assert_status(bench_run(&host, &summary), STATUS_OK);
-        for (int way = 0; way < 3; way += thin ? 3 : 1) {
-            snprintf(how, sizeof how, "backend=cuda-tuned %s dtype=%s %s", ways[way],
-                     dtype_name((enum gemm_dtype)dtype), recipe);
-            bench_open(&gpu, how, NULL);
-            assert_status(bench_run(&gpu, &summary), STATUS_OK);
-            assert_near(gpu.last.train_loss, host.last.train_loss, dtype == GEMM_F32 ? 1e-5 : 1e-12);
-            bench_close(&gpu);
-        }
+        snprintf(how, sizeof how, "backend=cuda-tuned %s dtype=f64 %s", ways[way], recipe);
+        bench_open(&gpu, how, NULL);
+        assert_status(bench_run(&gpu, &summary), STATUS_OK);
+        assert_near(gpu.last.train_loss, host.last.train_loss, 1e-12);
         bench_close(&host);
+        bench_close(&gpu);
+        if (way == 1) continue;
+        snprintf(how, sizeof how, "backend=serial threads=1 %s", recipe);
+        bench_open(&host, how, NULL);
+        snprintf(how, sizeof how, "backend=cuda-tuned %s %s", ways[way], recipe);
+        bench_open(&gpu, how, NULL);
+        const struct lockstep_seen seen = lockstep_check(&host, &gpu, recipe, &lockstep_float32);
+        lockstep_print(&seen);
+        bench_close(&host);
+        bench_close(&gpu);
     }
 }
 

@@ -1,9 +1,5 @@
 #include "tests/training_bench.h"
 
-#include <stdio.h>
-
-#include "tests/reference/curves.inc"
-
 /* The middle of each image, side x side of 28 x 28. */
 static void crop(struct dataset *set, size_t side) {
     const size_t edge = (SYNTHETIC_SIDE - side) / 2;
@@ -93,33 +89,4 @@ void bench_check_averages(const struct ensemble *ensemble) {
     assert_int_equal(ensemble->validation_average.accuracy.count, ensemble->count);
     assert_true(ensemble->test_average.evaluation.loss > 0 &&
                 ensemble->test_average.evaluation.loss != ensemble->test.evaluation.loss);
-}
-
-size_t bench_curves(void) {
-    return sizeof expected_curves / sizeof *expected_curves;
-}
-
-bool bench_has_curve(const char *activation) {
-    for (size_t curve = 0; curve < bench_curves(); curve++)
-        if (strcmp(expected_curves[curve].activation, activation) == 0) return true;
-    return false;
-}
-
-void bench_check_curve(size_t curve, const char *how, enum gemm_dtype dtype, double tolerance) {
-    struct bench bench;
-    struct run_summary summary;
-    char settings[512];
-    const int batch = expected_curves[curve].batch, steps = (50 + batch - 1) / batch; /* of an epoch */
-    snprintf(settings, sizeof settings,
-             "%s layers=42-9-8-4 batch-size=%d epochs=%d lr=0.1 shuffle=off log-steps=50 dtype=%s "
-             "activation=%s momentum=%g weight-decay=%g input-range=%s",
-             how, batch, (50 + steps - 1) / steps, dtype_name(dtype), expected_curves[curve].activation,
-             expected_curves[curve].momentum, expected_curves[curve].weight_decay,
-             expected_curves[curve].input_range);
-    bench_open(&bench, settings, NULL);
-    support_set_builtin_weights(&bench.trainer.mlp);
-    assert_status(bench_run(&bench, &summary), STATUS_OK);
-    assert_int_equal(bench.steps, 50);
-    for (size_t s = 0; s < 50; s++) assert_near(bench.losses[s], expected_curves[curve].loss[s], tolerance);
-    bench_close(&bench);
 }

@@ -35,10 +35,4 @@ enum status bench_run(struct bench *bench, struct run_summary *summary);
    evaluations. */
 void bench_check_averages(const struct ensemble *ensemble);
 
-/* The curves of the independent program: 50 steps of 16 images in file order, the fourth of each epoch a
-   batch of 2. Checks the losses of one of them, trained as `how` says ("backend=cublas engine=graph"). */
-size_t bench_curves(void);
-bool bench_has_curve(const char *activation);
-void bench_check_curve(size_t curve, const char *how, enum gemm_dtype dtype, double tolerance);
-
 #endif
