@@ -4,15 +4,19 @@
 #           make figures    measures this machine: README.md and FIGURES=docs/figures/cpu/report.html
 #           make install PREFIX=/usr/local                make clean
 #
-# Variables: CC=clang  PORTABLE=1 (no -march=native: runs on any x86-64)  SAN=address,undefined  WERROR=1
-#            OPENBLAS=0 CUDA=0 (leave out what is there)  V=1 (show the commands)  PREFIX DESTDIR
+#           make compile_commands.json    for clangd and other tools
+#
+# Variables: CC=clang  MARCH=haswell (default: native)  PORTABLE=1 (no -march: runs on any x86-64)
+#            CUDA=1 (GPU backends although no GPU is here)  SM=90 (for this compute capability)  CUDA=0  OPENBLAS=0
+#            SAN=address,undefined  WERROR=1  V=1 (show the commands)  PREFIX DESTDIR
 
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 NVCC ?= nvcc
 PREFIX ?= /usr/local
 PORTABLE ?= 0
+MARCH ?= native
 OPENBLAS ?= 1
-CUDA ?= 1
+CUDA ?= auto
 SAN ?=
 WERROR ?= 0
 Q := $(if $(filter 1,$(V)),,@)
@@ -41,7 +45,10 @@ HAVE_CMOCKA := $(call probe,cmocka,$(CC),$(hash)include <stdarg.h>\n$(hash)inclu
 OPENBLAS_DIR := $(firstword $(wildcard /usr/lib/*-linux-gnu/openblas-openmp))
 OPENBLAS_LIBS ?= $(if $(OPENBLAS_DIR),-L$(OPENBLAS_DIR) -Wl$(,)-rpath$(,)$(OPENBLAS_DIR)) -lopenblas
 HAVE_OPENBLAS := $(if $(filter 1,$(OPENBLAS)),$(call probe,openblas,$(CC),$(hash)include <cblas.h>\nint main(void) { return openblas_get_num_threads() < 1; },$(OPENBLAS_LIBS)))
-HAVE_CUDA := $(if $(filter 1,$(CUDA)),$(call probe,cuda,$(NVCC),$(hash)include <cublas_v2.h>\nint main(void) { cublasHandle_t handle; return cublasCreate(&handle) != 0; },-lcublas,cu))
+# The CUDA part takes minutes to compile: only where a GPU is, or where CUDA=1 or SM asks for it
+GPU := $(wildcard /dev/nvidia0 /dev/dxg)
+WANT_CUDA := $(if $(filter auto,$(CUDA)),$(GPU)$(SM),$(filter 1,$(CUDA)))
+HAVE_CUDA := $(if $(WANT_CUDA),$(call probe,cuda,$(NVCC),$(hash)include <cublas_v2.h>\nint main(void) { cublasHandle_t handle; return cublasCreate(&handle) != 0; },-lcublas,cu))
 
 REQUIRED := $(if $(HAVE_CC),,gcc) $(if $(HAVE_OPENMP),,$(if $(findstring clang,$(CC)),libomp-dev)) \
 	$(if $(HAVE_ZLIB),,zlib1g-dev) $(if $(HAVE_CJSON),,libcjson-dev)
@@ -52,13 +59,13 @@ PACKAGES := $(strip $(REQUIRED) $(if $(HAVE_CMOCKA),,libcmocka-dev) \
 
 # --- flags ---
 
-VARIANT := $(subst /,_,$(CC))$(if $(filter 1,$(PORTABLE)),-portable)$(if $(SAN),-san)$(if $(HAVE_OPENBLAS),,-noblas)$(if $(HAVE_CUDA),-cuda)
+VARIANT := $(subst /,_,$(CC))$(if $(filter 1,$(PORTABLE)),-portable,$(if $(filter-out native,$(MARCH)),-$(MARCH)))$(if $(SAN),-san)$(if $(HAVE_OPENBLAS),,-noblas)$(if $(HAVE_CUDA),-cuda)
 B := build/$(VARIANT)
 
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(findstring clang,$(CC)),-Wno-pass-failed)
 # gnu11: POSIX beside C11, and a * b + c may become one fused multiply-add; without errno of sqrt, loops over it vectorise
 OPTIMIZE := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all,-O3) \
-	$(if $(filter 1,$(PORTABLE)),,-march=native) -ffp-contract=fast -fno-math-errno
+	$(if $(filter 1,$(PORTABLE)),,-march=$(MARCH)) -ffp-contract=fast -fno-math-errno
 CFLAGS ?=
 ALL_CFLAGS := -std=gnu11 $(OPTIMIZE) $(if $(HAVE_OPENMP),-fopenmp) $(CFLAGS)
 CPPFLAGS := -I. -I$(B) $(if $(HAVE_OPENMP),-DHAVE_OPENMP) $(if $(HAVE_OPENBLAS),-DHAVE_OPENBLAS)
@@ -70,18 +77,19 @@ GENCODE := $(foreach sm,$(or $(strip $(SM)),75 80 86 89 90),-gencode arch=comput
 	$(if $(strip $(SM)),,-gencode arch=compute_90$(,)code=compute_90)
 NVCCFLAGS ?=
 ALL_NVCCFLAGS := -std=c++20 -O3 $(GENCODE) -Xcompiler -Wall$(,)-Wextra$(,)-Wno-missing-field-initializers$(if $(filter 1,$(WERROR)),$(,)-Werror) $(NVCCFLAGS)
-CPPFLAGS += $(if $(HAVE_CUDA),-DHAVE_CUDA)
+CPPFLAGS += $(if $(HAVE_CUDA),-DHAVE_CUDA,$(if $(WANT_CUDA),,-DCUDA_NOT_WANTED))
 CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcublas -lcudart_static -lrt -lpthread -lstdc++)
 
 LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(OPENBLAS_LIBS)) -lcjson -lz -lm -ldl
 
 # --- sources: every file of a folder belongs to the program, but for backends whose library is missing ---
 
-SOURCES := $(wildcard src/*/*.c kernels/host/*/*.c)
+# (what takes longest to compile first)
+SOURCES := $(wildcard kernels/host/tuned/*.c kernels/host/gemm/*.c kernels/host/ops/*.c src/*/*.c)
 SOURCES := $(if $(HAVE_OPENBLAS),$(SOURCES),$(filter-out kernels/host/gemm/openblas.c,$(SOURCES)))
 SOURCES := $(if $(HAVE_OPENMP),$(SOURCES),$(filter-out kernels/host/gemm/openmp.c,$(SOURCES)))
 CUDA_SOURCES := $(if $(HAVE_CUDA),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu src/device/*.cu))
-OBJECTS := $(SOURCES:%.c=$(B)/%.o) $(CUDA_SOURCES:%.cu=$(B)/%.cu.o)
+OBJECTS := $(CUDA_SOURCES:%.cu=$(B)/%.cu.o) $(SOURCES:%.c=$(B)/%.o)
 # WITHOUT=measure leaves tests/test_measure.c out
 TESTS := $(filter-out $(WITHOUT:%=$(B)/tests/test_%),$(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c)))
 GPU_TESTS := $(filter $(B)/tests/test_gpu_%,$(TESTS))
@@ -103,7 +111,7 @@ probe:
 	@echo '$(call mark,$(HAVE_CJSON),cJSON)$(if $(HAVE_CJSON),,: needed for logs and checkpoints; apt-get install libcjson-dev)'
 	@echo '$(call mark,$(HAVE_CMOCKA),cmocka)$(if $(HAVE_CMOCKA),,: for make check; apt-get install libcmocka-dev)'
 	@echo '$(call mark,$(HAVE_OPENBLAS),OpenBLAS)$(if $(HAVE_OPENBLAS),,: for the backend openblas; $(if $(filter 0,$(OPENBLAS)),left out by OPENBLAS=0,apt-get install libopenblas-openmp-dev))'
-	@echo '$(call mark,$(HAVE_CUDA),CUDA with cuBLAS)$(if $(HAVE_CUDA), for $(if $(strip $(SM)),sm_$(strip $(SM)),sm_75 to sm_90 and PTX),: for GPU backends$(,) $(if $(filter 0,$(CUDA)),left out by CUDA=0,install the CUDA toolkit))'
+	@echo '$(call mark,$(HAVE_CUDA),CUDA with cuBLAS)$(if $(HAVE_CUDA), for $(if $(strip $(SM)),sm_$(strip $(SM)),sm_75 to sm_90 and PTX),: for GPU backends; $(if $(WANT_CUDA),install the CUDA toolkit,$(if $(filter 0,$(CUDA)),left out by CUDA=0,no GPU is here$(,) CUDA=1 builds them nevertheless)))'
 
 required:
 ifneq ($(strip $(REQUIRED)),)
@@ -139,7 +147,7 @@ check: deps
 
 # --- build ---
 
-$(B)/train: $(B)/train.o $(OBJECTS)
+$(B)/train: $(OBJECTS) $(B)/train.o
 	@echo '  link  $@'
 	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
@@ -267,6 +275,14 @@ format:
 check-format:
 	@clang-format --dry-run --Werror $(STYLED)
 	@awk 'length($$0) > 110 { print FILENAME ":" FNR ": over 110 columns"; wide = 1 } END { exit wide }' $(STYLED)
+
+# every C file with the command that compiles it
+entry = {"directory": "$(CURDIR)"$(,) "file": "$1"$(,) "command": "$(CC) $(ALL_CFLAGS) $(CPPFLAGS) -c $1"}
+compile_commands.json: $(B)/buildinfo.h FORCE
+	$(file >$@,[)
+	$(foreach source,$(SOURCES) $(wildcard tests/*.c),$(file >>$@,$(call entry,$(source))$(,)))
+	$(file >>$@,$(call entry,train.c)])
+	@echo '  wrote $@'
 
 lint: $(B)/buildinfo.h
 	clang-tidy --quiet --warnings-as-errors='*' train.c $(SOURCES) -- -std=gnu11 -fopenmp $(CPPFLAGS)

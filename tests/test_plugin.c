@@ -203,8 +203,7 @@ static void refusals_say_what_to_do(void **state) {
                    "this machine has no abacus; usable here: serial");
     expect_refusal(support_plugin("plugins/refused/forward-only.so"), "does not support f32 TN");
     if (!registry_device(GEMM_ON_CUDA))
-        expect_refusal(support_plugin("plugins/refused/on-cuda.so"),
-                       "runs on a GPU, but the CUDA toolkit was not");
+        expect_refusal(support_plugin("plugins/refused/on-cuda.so"), "it runs on a GPU, but ");
 }
 
 int main(void) {

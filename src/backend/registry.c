@@ -20,7 +20,11 @@ extern const struct gemm_backend gemm_cuda_naive, gemm_cuda_coalesced, gemm_cuda
 extern const struct device_driver device_cuda;
 #endif
 
-#define NO_CUDA "the CUDA toolkit was not found when this was built (install it, then make)"
+#ifdef CUDA_NOT_WANTED
+#    define NO_CUDA "no GPU was found when this was built (make CUDA=1 builds the GPU backends nevertheless)"
+#else
+#    define NO_CUDA "the CUDA toolkit was not found when this was built (install it, then make)"
+#endif
 
 static const struct registry_entry entries[] = {
     {"serial", &gemm_serial, NULL},

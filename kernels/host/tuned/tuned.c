@@ -61,9 +61,9 @@ static size_t larger(size_t a, size_t b) {
 
 /* Room for `threads`; what was there is lost. */
 static bool reserve(struct tuned_context *tuned, int threads) {
-    const struct tuned_isa *isa = tuned->isa;
-    const size_t needed =
-        larger(tuned_workspace(isa->bf16), larger(tuned_workspace(isa->f32), tuned_workspace(isa->f64)));
+    size_t needed = 0;
+    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
+        needed = larger(needed, tuned_workspace(tuned_code_for(tuned, (enum gemm_dtype)dtype)));
     tuned->stride = (needed + 4095) / 4096 * 4096;
     char *workspace = pages_alloc(tuned->stride * (size_t)threads);
     if (!workspace) return false;

@@ -74,6 +74,7 @@ struct tuned_isa {
     const char *name;
     bool (*usable)(void);
     const struct tuned_code *f32, *f64, *bf16;
+    const struct tuned_isa *base; /* (optional) the instruction set whose f32 and f64 code is used */
 };
 
 extern const struct gemm_fused tuned_fused; /* tuned_fused_state.c */
@@ -94,7 +95,8 @@ struct tuned_context *tuned_open(const struct tuned_isa *isa, int threads);
 
 static inline const struct tuned_code *tuned_code_for(const struct tuned_context *tuned,
                                                       enum gemm_dtype dtype) {
-    const struct tuned_isa *isa = tuned->isa;
+    const bool base = tuned->isa->base && dtype != GEMM_BF16;
+    const struct tuned_isa *isa = base ? tuned->isa->base : tuned->isa;
     return dtype == GEMM_F32 ? isa->f32 : dtype == GEMM_F64 ? isa->f64 : isa->bf16;
 }
 

@@ -13,11 +13,12 @@
 #    include "kernels/host/tuned/tuned_avx512.inc"
 #    define DOT(sum, x, row) \
         ((vector_f32)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(row), (__m512bh)_mm512_set1_ps(x)))
+#    define BF16_ONLY
 #    include "kernels/host/tuned/tuned_isa.inc"
 
 static bool usable(void) {
     return tuned_avx512.usable() && __builtin_cpu_supports("avx512bf16");
 }
 
-const struct tuned_isa tuned_avx512bf16 = {"avx512bf16", usable, &code_f32, &code_f64, &code_bf16};
+const struct tuned_isa tuned_avx512bf16 = {"avx512bf16", usable, .bf16 = &code_bf16, .base = &tuned_avx512};
 #endif
