@@ -189,7 +189,7 @@ static void say(const char *line) {
 
 static const char *idle_keys(const struct config *config) {
     said[0] = '\0';
-    config_check_idle(config, say);
+    config_warn_unused(config, say);
     return said;
 }
 

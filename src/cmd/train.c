@@ -203,7 +203,7 @@ static enum status run_train(int argc, char **argv) {
     if (!status && dump_config) {
         config_dump(&run.config, stdout, false, true);
     } else if (!status) {
-        config_check_idle(&run.config, warn);
+        config_warn_unused(&run.config, warn);
         status = open_run(&run);
         if (!status)
             status = run.config.ensemble > 1 ? train_several(&run, dry_run, verbose, started)

@@ -49,7 +49,7 @@ static enum status parse_layers(struct layer_list *layers, const char *value) {
     return STATUS_OK;
 }
 
-/* "1,7"; "" is none of them. */
+/* "1,7"; "" is the empty set. */
 static enum status parse_labels(struct label_set *labels, const char *value) {
     struct label_set set = {0};
     char copy[CONFIG_TEXT];
@@ -85,8 +85,8 @@ static enum status parse_choice(const struct config_key *key, const char *value,
     return status_set(STATUS_USAGE, "%s: %s must be %s, not '%s'", where, key->name, list, value);
 }
 
-/* Where a comment or the line ends: '#' counts at the start or after white space, so that file names may hold
-   it. */
+/* The index of a comment or of the end of the line. '#' starts a comment only at the start or after white
+   space, so that file names may contain it. */
 static size_t comment_start(const char *line) {
     size_t at = 0;
     while (line[at] && line[at] != '\r' && line[at] != '\n' &&
@@ -120,7 +120,7 @@ static enum status parse_value(struct config *config, const struct config_key *k
             return status_set(STATUS_USAGE, "%s: %s is longer than %d characters", where, key->name,
                               CONFIG_TEXT - 1);
         if (value[comment_start(value)])
-            return status_set(STATUS_USAGE, "%s: %s may not hold a line break, or '#' after white space",
+            return status_set(STATUS_USAGE, "%s: %s may not contain a line break, or '#' after white space",
                               where, key->name);
         memmove(field, value, strlen(value) + 1); /* may be the field itself */
         return STATUS_OK;
@@ -146,7 +146,7 @@ enum status config_set(struct config *config, const char *name, const char *valu
                        const char *where) {
     const struct config_key *key = config_key_find(name);
     if (!key) return unknown_key(name, where);
-    struct config trial = *config; /* a weaker origin is checked, too, but changes nothing */
+    struct config trial = *config; /* a value of lower precedence is checked, but not stored */
     enum config_origin *from = &config->origin[key - config_key_at(0)];
     const bool wins = origin >= *from;
     const enum status status = parse_value(wins ? config : &trial, key, value, where);
@@ -156,7 +156,7 @@ enum status config_set(struct config *config, const char *name, const char *valu
 
 /* --- many values --- */
 
-/* One line of a file; comments and blank lines are fine. */
+/* One line of a file, possibly a comment or blank. */
 static enum status parse_line(struct config *config, char *line, enum config_origin origin,
                               const char *where) {
     line[comment_start(line)] = '\0';

@@ -1,5 +1,5 @@
-/* What to train and how: one table of keys gives the config file, the flags, the environment, --help and
-   --dump-config. Precedence: flag > environment > file > checkpoint (with --resume) > default. */
+/* The configuration: one table of keys for the config file, flags, environment, --help and --dump-config.
+   Precedence: flag > environment > file > checkpoint (with --resume) > default. */
 #ifndef TESSERA_NN_CONFIG_H
 #define TESSERA_NN_CONFIG_H
 
@@ -21,7 +21,7 @@ enum engine_choice { ENGINE_AUTO, ENGINE_EAGER, ENGINE_GRAPH, ENGINE_FUSED };
 
 enum { CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 128 };
 
-/* Where a value came from; a later one wins. */
+/* Where a value is from, in rising precedence. */
 enum config_origin { FROM_DEFAULT, FROM_CHECKPOINT, FROM_FILE, FROM_ENVIRONMENT, FROM_FLAG };
 
 struct layer_list {
@@ -80,20 +80,20 @@ struct config {
     int64_t log_steps;
     char save[CONFIG_TEXT], save_init[CONFIG_TEXT], resume[CONFIG_TEXT];
     int64_t save_every;
-    int64_t evaluate_every;                     /* epochs; 0: after the last one alone */
+    int64_t evaluate_every;                     /* epochs; 0: only after the last */
     enum config_origin origin[CONFIG_MAX_KEYS]; /* by key */
-    char file[CONFIG_TEXT];                     /* the one that was read last, "" without */
+    char file[CONFIG_TEXT];                     /* the last one that was read; "" if none */
 };
 
 struct config_key {
     const char *name;  /* in files and, with --, as a flag */
     const char *alias; /* another name, or NULL */
     enum { KEY_INT, KEY_REAL, KEY_CHOICE, KEY_TEXT, KEY_LAYERS, KEY_LABELS } kind;
-    bool recipe; /* part of what is trained, so kept in checkpoints */
+    bool recipe; /* part of the recipe, which checkpoints store */
     size_t offset;
     double min, max;            /* of KEY_INT and KEY_REAL */
     const char *const *choices; /* of KEY_CHOICE, NULL-terminated, in the order of the enum */
-    const char *fallback;       /* the default, as it would be written in a file */
+    const char *fallback;       /* the default, as in a file */
     const char *unit;           /* "epochs", "FILE" ..., for --help */
     const char *help;
 };
@@ -105,8 +105,8 @@ const struct config_key *config_key_find(const char *name);
 
 void config_defaults(struct config *config);
 
-/* Sets one key. `where` ("configs/a.cfg:7", "--epochs") starts the message if name or value is wrong:
-   STATUS_USAGE, with the nearest known key. An origin never overrides a stronger one. */
+/* Sets one key, unless its value has an origin of higher precedence. If name or value is wrong: STATUS_USAGE,
+   with `where` ("configs/a.cfg:7", "--epochs") and the nearest known key in the message. */
 enum status config_set(struct config *config, const char *name, const char *value, enum config_origin origin,
                        const char *where);
 
@@ -116,38 +116,37 @@ enum status config_read(struct config *config, const char *path);
 enum status config_parse(struct config *config, const char *text, enum config_origin origin,
                          const char *where);
 
-/* TESSERA_BATCH_SIZE for batch-size and so on. An unknown TESSERA_ name is left alone: it may be another
- * program's. */
+/* Reads TESSERA_BATCH_SIZE for batch-size and so on. Unknown TESSERA_ names are ignored. */
 enum status config_environment(struct config *config);
 
-/* One key's value as it would be written in a file. */
+/* One key's value, as in a file. */
 void config_value(const struct config *config, const struct config_key *key, char *text, size_t size);
 
-/* Where the value of a key, by its name, is from. */
+/* The origin of the value of a key. */
 enum config_origin config_origin_of(const struct config *config, const char *name);
 
-/* All keys (or those of the recipe) as a file that reads back to the same config; `origins` adds where each
- * is from. */
+/* Writes all keys (or those of the recipe) as a file that reads back to the same config. `origins` adds the
+   origin of each value as a comment. */
 void config_dump(const struct config *config, FILE *out, bool recipe_only, bool origins);
 
-/* Rows (of columns: the same) of an image as the network reads it, of one that has `side` in the data set. */
+/* Rows or columns of an image after resizing; `side`: those in the data set. */
 static inline size_t config_input_side(const struct config *config, size_t side) {
     return config->input_size ? (size_t)config->input_size : side;
 }
 
-/* Are the images small enough for what is asked for? STATUS_USAGE if not. */
+/* STATUS_USAGE if the images are too large for augment or input-size. */
 enum status config_check_images(const struct config *config, const struct dataset *set);
 
-/* What no single key can know: do the keys of the recipe go together? STATUS_USAGE says which do not. */
+/* STATUS_USAGE if keys of the recipe contradict each other. */
 enum status config_check_recipe(const struct config *config);
 
-/* The same, and does the network fit the data set? The training part may be empty. */
+/* The same, and that the network fits the data set, whose training part may be empty. */
 enum status config_check_data(const struct config *config, const struct dataset_pair *data);
 
-/* Keys that were given, but that nothing reads as another key is set: passes a line on each to `say`. A key
-   of a weaker origin than what keeps it from being read (that of a file, where a flag takes another choice)
-   is not worth one. */
-void config_check_idle(const struct config *config, void (*say)(const char *line));
+/* Warns of keys that were set but have no effect, because of the value of another key: calls `say` with a
+   line for each. There is no line if the other key has an origin of higher precedence (a flag against a
+   file). */
+void config_warn_unused(const struct config *config, void (*say)(const char *line));
 
 /* What to open for this config: device, threads, residency, precision and the parameters of kernels. */
 struct compute_options config_compute(const struct config *config);

@@ -1,4 +1,4 @@
-/* Values that are right one by one, but not together. */
+/* Checks of keys in combination. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,41 +13,36 @@ enum status config_check_recipe(const struct config *config) {
     const bool adam = config->optimizer != OPTIMIZER_SGD;
     const char *optimizer = config_choice("optimizer", config->optimizer);
     if (config->nesterov && (adam || config->momentum == 0))
-        return status_set(STATUS_USAGE,
-                          "nesterov is a way to use the momentum of sgd: it needs --optimizer sgd and "
-                          "--momentum, such as 0.9");
+        return status_set(STATUS_USAGE, "nesterov needs --optimizer sgd and --momentum, such as 0.9");
     if (adam && config->momentum != 0)
-        return status_set(STATUS_USAGE, "optimizer %s has no momentum, but beta1: leave --momentum out",
+        return status_set(STATUS_USAGE, "optimizer %s has beta1 instead of momentum: remove --momentum",
                           optimizer);
     if (adam && !is_set(config, "learning-rate"))
         return status_set(STATUS_USAGE,
-                          "the default learning-rate is one for sgd: give --learning-rate for optimizer %s, "
-                          "such as 0.001",
+                          "the default learning-rate is for sgd: set --learning-rate for optimizer %s, such "
+                          "as 0.001",
                           optimizer);
     if (config->warmup_steps && config->warmup_epochs > 0)
-        return status_set(STATUS_USAGE,
-                          "warmup-steps and warmup-epochs say the same thing twice: give one of them");
+        return status_set(STATUS_USAGE, "set only one of warmup-steps and warmup-epochs");
     if (config->schedule == SCHEDULE_ONE_CYCLE && (config->warmup_steps || config->warmup_epochs > 0))
-        return status_set(STATUS_USAGE,
-                          "schedule one-cycle rises by itself, over pct-start of the steps: give no warm-up");
-    if (config->dropout > 0 && config->layers.count < 3)
-        return status_set(STATUS_USAGE,
-                          "dropout is for hidden layers, and layers has none: leave it out, or use "
-                          "--input-dropout");
-    if (config->patience && !config->validation)
         return status_set(
             STATUS_USAGE,
-            "patience looks at the validation accuracy: hold a part of the training set out with "
-            "--validation, such as 10000");
+            "schedule one-cycle has its own warm-up, over pct-start of the steps: remove the warm-up");
+    if (config->dropout > 0 && config->layers.count < 3)
+        return status_set(STATUS_USAGE, "dropout needs a hidden layer: remove it, or use --input-dropout");
+    if (config->patience && !config->validation)
+        return status_set(STATUS_USAGE,
+                          "patience needs the validation accuracy: hold out a part of the training set with "
+                          "--validation, such as 10000");
     if (config->patience && !config->evaluate_every)
         return status_set(
             STATUS_USAGE,
-            "patience looks at the validation accuracy, which evaluate-every = 0 reads after the "
-            "last epoch alone: set it to 1 or more");
+            "patience needs the validation accuracy, which evaluate-every = 0 computes only after "
+            "the last epoch: set it to 1 or more");
     return STATUS_OK;
 }
 
-/* A label that the network has no output for. */
+/* Every label needs an output of the network. */
 static enum status check_labels(const struct dataset *set, const char *part, size_t outputs) {
     for (size_t i = 0; i < set->count; i++)
         if (set->labels[i] >= outputs)
@@ -62,10 +57,9 @@ enum status config_check_images(const struct config *config, const struct datase
     const size_t most = AUGMENT_MOST_SIDE;
     if ((!config->augment && !config->input_size) || (set->height <= most && set->width <= most))
         return STATUS_OK;
-    return status_set(
-        STATUS_USAGE,
-        "augment and input-size take images of up to %zu x %zu pixels, and these have %zu x %zu", most, most,
-        set->height, set->width);
+    return status_set(STATUS_USAGE,
+                      "augment and input-size support images of up to %zu x %zu pixels; these have %zu x %zu",
+                      most, most, set->height, set->width);
 }
 
 enum status config_check_data(const struct config *config, const struct dataset_pair *data) {
@@ -87,7 +81,7 @@ enum status config_check_data(const struct config *config, const struct dataset_
                           config_choice("precision", config->precision));
     if (data->train.count && (size_t)config->validation >= data->train.count)
         return status_set(STATUS_USAGE,
-                          "validation takes %lld of %zu training images: leave some to train on",
+                          "validation holds out %lld of %zu training images: leave some to train on",
                           (long long)config->validation, data->train.count);
     enum status status = config_check_images(config, &data->test);
     if (!status) status = check_labels(&data->train, "training", outputs);
@@ -98,8 +92,8 @@ enum status config_check_data(const struct config *config, const struct dataset_
 
 enum { MOST_READERS = 3 };
 
-/* The values of a choice with which its keys are read. Those whose other values are errors (momentum,
-   nesterov) are above. */
+/* Keys that are only read with some values of a choice. (With other values, momentum and nesterov are
+   errors.) */
 static const struct reader {
     const char *choice, *values[MOST_READERS], *keys[8];
 } readers[] = {
@@ -133,7 +127,7 @@ static bool is_read(const struct config *config, const struct reader *reader, ch
     return false;
 }
 
-void config_check_idle(const struct config *config, void (*say)(const char *line)) {
+void config_warn_unused(const struct config *config, void (*say)(const char *line)) {
     char value[CONFIG_TEXT], wanted[128], line[CONFIG_TEXT + 256];
     for (const struct reader *reader = readers; reader < readers + sizeof readers / sizeof *readers;
          reader++) {

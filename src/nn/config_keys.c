@@ -21,7 +21,7 @@ static const char *const orders[] = {"RR", "RC", "CR", "CC", NULL};
 static const char *const isas[] = {"auto", "avx512bf16", "avx512", "avx2", "portable", NULL};
 static const char *const multiplies[] = {"plain", "fmul_rn", NULL};
 
-enum { MOST_MEMBERS = 256 }; /* of an ensemble: each has a thread and some 60 MB of a GPU */
+enum { MOST_MEMBERS = 256 }; /* of an ensemble: each takes a thread and about 60 MB of GPU memory */
 
 #define AT(field) offsetof(struct config, field)
 #define RECIPE true
@@ -38,109 +38,108 @@ static const struct config_key keys[] = {
      "for init = uniform: weights and biases are uniform in [-X, X]; 0: X is 1/sqrt(in)"},
     {"epochs", NULL, KEY_INT, RECIPE, AT(epochs), 0, 1e9, NULL, "20", "N", "passes over the training set"},
     {"batch-size", "batch", KEY_INT, RECIPE, AT(batch_size), 1, 1e9, NULL, "128", "IMAGES",
-     "images a step; more than there are means all of them"},
+     "images of a step; at most the training set"},
     {"optimizer", NULL, KEY_CHOICE, RECIPE, AT(optimizer), 0, 0, optimizers, "sgd", NULL,
-     "as in torch.optim: sgd, with momentum and nesterov; adam; adamw, whose weight decay is apart from the "
-     "gradient"},
+     "as in torch.optim: sgd, with momentum and nesterov; adam; adamw, with decoupled weight decay"},
     {"learning-rate", "lr", KEY_REAL, RECIPE, AT(learning_rate), 0, 1e6, NULL, "0.1", "X",
-     "step size; adam and adamw want about 0.001"},
+     "step size; about 0.001 for adam and adamw"},
     {"momentum", NULL, KEY_REAL, RECIPE, AT(momentum), 0, 1, NULL, "0", "X",
      "of sgd: v = momentum v + gradient"},
     {"nesterov", NULL, KEY_CHOICE, RECIPE, AT(nesterov), 0, 0, switches, "off", NULL,
      "of sgd: the step is gradient + momentum v"},
     {"beta1", NULL, KEY_REAL, RECIPE, AT(beta1), 0, 0.999999999, NULL, "0.9", "X",
-     "of adam: what the mean of gradients keeps at a step"},
+     "of adam: decay of the mean of gradients at each step"},
     {"beta2", NULL, KEY_REAL, RECIPE, AT(beta2), 0, 0.999999999, NULL, "0.999", "X",
-     "of adam: what the mean of their squares keeps"},
+     "of adam: decay of the mean of squared gradients at each step"},
     {"epsilon", "eps", KEY_REAL, RECIPE, AT(epsilon), 1e-30, 1, NULL, "1e-08", "X",
-     "of adam: added to the root of that mean"},
+     "of adam: added to the square root of that mean"},
     {"weight-decay", NULL, KEY_REAL, RECIPE, AT(weight_decay), 0, 1e6, NULL, "0", "X",
-     "times the weight, added to the gradient, biases included; adamw: times learning rate and weight, off "
-     "the weight"},
+     "times the weight, added to the gradient, biases included; adamw: weights shrink by learning rate "
+     "times this"},
     {"clip-norm", NULL, KEY_REAL, RECIPE, AT(clip_norm), 0, 1e12, NULL, "0", "X",
-     "the gradient of all parameters is scaled down to this Euclidean norm if it is longer; 0: never"},
+     "limit of the Euclidean norm of the gradient of all parameters, which is scaled down to it; 0: none"},
     {"max-norm", NULL, KEY_REAL, RECIPE, AT(max_norm), 0, 1e12, NULL, "0", "X",
-     "the weights that go into a unit are scaled down to this Euclidean norm if they are longer; 0: never"},
+     "limit of the Euclidean norm of the weights into a unit, which are scaled down to it; 0: none"},
     {"schedule", NULL, KEY_CHOICE, RECIPE, AT(schedule), 0, 0, schedules, "constant", NULL,
-     "of the learning rate: step (x lr-gamma every lr-step-epochs), cosine (to lr-min, step by step), "
+     "of the learning rate: step (x lr-gamma every lr-step-epochs), cosine (to lr-min, every step), "
      "exponential (x lr-gamma every epoch), one-cycle (up to learning-rate and down, with pct-start, "
-     "div-factor and "
-     "final-div-factor)"},
+     "div-factor and final-div-factor)"},
     {"warmup-steps", NULL, KEY_INT, RECIPE, AT(warmup_steps), 0, 1e9, NULL, "0", "STEPS",
-     "the learning rate rises linearly over the first steps"},
+     "linear warm-up of the learning rate over the first steps"},
     {"warmup-epochs", NULL, KEY_REAL, RECIPE, AT(warmup_epochs), 0, 1e9, NULL, "0", "EPOCHS",
-     "the same in epochs, or parts of one"},
+     "the same in epochs, or fractions of one"},
     {"lr-step-epochs", NULL, KEY_INT, RECIPE, AT(lr_step_epochs), 1, 1e9, NULL, "10", "EPOCHS",
      "for schedule = step"},
     {"lr-gamma", NULL, KEY_REAL, RECIPE, AT(lr_gamma), 0, 1, NULL, "0.1", "X",
      "for schedule = step or exponential"},
     {"lr-min", NULL, KEY_REAL, RECIPE, AT(lr_min), 0, 1e6, NULL, "0", "X",
-     "for schedule = cosine: where it ends"},
+     "for schedule = cosine: the final rate"},
     {"pct-start", NULL, KEY_REAL, RECIPE, AT(pct_start), 0, 1, NULL, "0.3", "X",
-     "for schedule = one-cycle: the part of all steps on which the rate rises"},
+     "for schedule = one-cycle: fraction of all steps with a rising rate"},
     {"div-factor", NULL, KEY_REAL, RECIPE, AT(div_factor), 1, 1e12, NULL, "25", "X",
-     "for schedule = one-cycle: it starts at learning-rate / this"},
+     "for schedule = one-cycle: the initial rate is learning-rate / this"},
     {"final-div-factor", NULL, KEY_REAL, RECIPE, AT(final_div_factor), 1, 1e12, NULL, "10000", "X",
-     "for schedule = one-cycle: it ends at its start / this"},
+     "for schedule = one-cycle: the final rate is the initial rate / this"},
     {"ema-decay", NULL, KEY_REAL, RECIPE, AT(ema_decay), 0, 0.999999999, NULL, "0", "X",
-     "what a moving average of the weights keeps at a step, as 0.999; it is evaluated beside them, and saved "
-     "as ema.layers.N; "
-     "0: none"},
+     "decay at each step of a moving average of the weights, such as 0.999; it is evaluated as the weights "
+     "are, and saved as ema.layers.N; 0: none"},
     {"dropout", NULL, KEY_REAL, RECIPE, AT(dropout), 0, 0.999, NULL, "0", "RATE",
-     "part of the outputs of every hidden layer that a step leaves out; the others are divided by 1 - RATE"},
+     "fraction of the outputs of every hidden layer that a training step drops; the others are divided by 1 "
+     "- RATE"},
     {"input-dropout", NULL, KEY_REAL, RECIPE, AT(input_dropout), 0, 0.999, NULL, "0", "RATE",
-     "the same of the pixels"},
+     "the same for pixels"},
     {"label-smoothing", NULL, KEY_REAL, RECIPE, AT(label_smoothing), 0, 1, NULL, "0", "X",
-     "the target is 1 - X of the label, and X spread over all classes; in training alone"},
+     "the target in training is 1 - X for the label, plus X spread over all classes"},
     {"adversarial", NULL, KEY_REAL, RECIPE, AT(adversarial), 0, 1, NULL, "0", "X",
-     "train in each step, with equal weight, on its images and on these with every pixel moved by X, a part "
-     "of its range (which it may leave), along the sign of the gradient of the loss, where that is not 0 "
-     "(arXiv 1412.6572); 0: off"},
+     "train each step with equal weight on its images and on adversarial copies, in which each pixel moves "
+     "by X of its range (also beyond it) along the sign of the gradient of the loss (arXiv 1412.6572); 0: "
+     "off"},
     {"seed", NULL, KEY_INT, RECIPE, AT(seed), 0, 9e15, NULL, "1", "N",
      "of initial weights, batch order, dropout and augmentation, the same on every backend"},
     {"shuffle", NULL, KEY_CHOICE, RECIPE, AT(shuffle), 0, 0, switches, "on", NULL,
-     "a new order every epoch; off takes the images in file order"},
+     "a new order in every epoch; off: file order"},
     {"augment", NULL, KEY_CHOICE, RECIPE, AT(augment), 0, 0, switches, "off", NULL,
-     "deform the training images anew for every epoch, by all of the augment- keys together"},
+     "new random deformations of the training images in every epoch, by all of the augment- keys together"},
     {"augment-elastic", NULL, KEY_REAL, RECIPE, AT(augment_elastic), 0, 32, NULL, "1.5", "PIXELS",
      "elastic distortion: root mean square of the displacement"},
     {"augment-sigma", NULL, KEY_REAL, RECIPE, AT(augment_sigma), 0.1, 1000, NULL, "5", "PIXELS",
      "width of the Gaussian (21 taps) that smooths the displacement"},
     {"augment-rotate", NULL, KEY_REAL, RECIPE, AT(augment_rotate), 0, 180, NULL, "15", "DEGREES",
-     "rotation, at most; an image is rotated or sheared, as a coin says, if both are asked for"},
+     "maximum rotation; if augment-shear is not 0 either, each image is rotated or sheared at random"},
     {"augment-shear", NULL, KEY_REAL, RECIPE, AT(augment_shear), 0, 45, NULL, "15", "DEGREES",
-     "horizontal shearing, at most"},
+     "maximum horizontal shear"},
     {"augment-gentle", NULL, KEY_LABELS, RECIPE, AT(augment_gentle), 0, 0, NULL, "", "N,N..",
-     "labels that are rotated and sheared half as much; of digits: 1,7"},
+     "labels that are rotated and sheared half as much; for digits: 1,7"},
     {"augment-scale", NULL, KEY_REAL, RECIPE, AT(augment_scale), 0, 50, NULL, "15", "PERCENT",
-     "larger or smaller by at most this much, in x and y apart"},
+     "maximum change of size, in x and y separately"},
     {"augment-shift", NULL, KEY_REAL, RECIPE, AT(augment_shift), 0, 512, NULL, "0", "PIXELS",
-     "in x and y apart, at most"},
+     "maximum shift, in x and y separately"},
     {"input-size", NULL, KEY_INT, RECIPE, AT(input_size), 0, AUGMENT_MOST_SIDE, NULL, "0", "PIXELS",
-     "resize all images to N x N, bilinearly; 0: as they are"},
+     "resize all images to N x N, bilinearly; 0: no resizing"},
     {"input-range", NULL, KEY_CHOICE, RECIPE, AT(input_range), 0, 0, input_ranges, "0,1", NULL,
-     "what the network reads of a pixel from 0 to 255: 0,1: pixel/255; -1,1: pixel/127.5 - 1"},
+     "network input for a pixel from 0 to 255: 0,1 is pixel/255; -1,1 is pixel/127.5 - 1"},
     {"validation", NULL, KEY_INT, RECIPE, AT(validation), 0, 1e9, NULL, "0", "IMAGES",
-     "off the end of the training set, to choose by; the test set is then read once, at the end"},
+     "held out from the end of the training set for model selection; the test set is then evaluated once, at "
+     "the end"},
     {"patience", NULL, KEY_INT, RECIPE, AT(patience), 0, 1e9, NULL, "0", "EPOCHS",
-     "end when the validation accuracy has not become better for so long, and take the best weights; 0: "
-     "never"},
+     "early stopping: end after so many epochs without a better validation accuracy, and restore the best "
+     "weights; 0: off"},
     {"data", NULL, KEY_TEXT, RECIPE, AT(data), 0, 0, NULL, "auto", "DIR",
-     "directory of the four MNIST files; 'synthetic': the embedded digits; 'auto': data/mnist if it is "
-     "there, else synthetic"},
+     "directory of the four MNIST files; 'synthetic': the embedded digits; 'auto': data/mnist if it exists, "
+     "else synthetic"},
     {"dtype", NULL, KEY_CHOICE, RECIPE, AT(dtype), 0, 0, dtypes, "f32", NULL, "of weights and arithmetic"},
     {"backend", NULL, KEY_TEXT, RUN, AT(backend), 0, 0, NULL, "auto", "NAME",
      "the GEMM; see './train devices'. auto: the fastest host backend that is usable; ./my.so: a plug-in "
      "of yours (docs/your-own-gemm.md)"},
     {"threads", NULL, KEY_INT, RUN, AT(threads), 0, 1024, NULL, "0", "N",
-     "of the host; 0: the cores that may be used (OMP_NUM_THREADS is honoured)"},
+     "of the host; 0: all available cores (OMP_NUM_THREADS is honoured)"},
     {"engine", NULL, KEY_CHOICE, RUN, AT(engine), 0, 0, engines, "auto", NULL,
-     "how steps are issued: eager, op by op; graph, an epoch captured once and replayed (GPU); "
-     "fused, whole steps inside the backend (tuned, cuda-tuned); auto: the fastest that can"},
+     "how steps are issued: eager, op by op; graph, an epoch captured once and replayed (GPU); fused, whole "
+     "steps inside the backend (tuned, cuda-tuned); auto: the fastest available"},
     {"device", NULL, KEY_INT, RUN, AT(device), 0, 1023, NULL, "0", "N",
-     "which GPU, of those that CUDA_VISIBLE_DEVICES shows"},
+     "which GPU of those in CUDA_VISIBLE_DEVICES"},
     {"residency", NULL, KEY_CHOICE, RUN, AT(residency), 0, 0, residencies, "device", NULL,
-     "where tensors live if the backend runs on a GPU: there, or on the host with copies for each GEMM"},
+     "where tensors live if the backend runs on a GPU: device, or host with copies for each GEMM"},
     {"pin", NULL, KEY_CHOICE, RUN, AT(pin), 0, 0, switches, "off", NULL,
      "page-locked host memory, with residency = host"},
     {"precision", NULL, KEY_CHOICE, RUN, AT(precision), 0, 0, precisions, "f32", NULL,
@@ -156,16 +155,16 @@ static const struct config_key keys[] = {
     {"isa", NULL, KEY_CHOICE, RUN, AT(isa), 0, 0, isas, "auto", NULL,
      "the instructions that the backend tuned uses; auto: the best that this processor has"},
     {"evaluate-every", NULL, KEY_INT, RECIPE, AT(evaluate_every), 0, 1e9, NULL, "1", "EPOCHS",
-     "read the validation part, or without one the test set, every N epochs and after the last; 0: after the "
-     "last alone"},
+     "evaluate the validation part, or without one the test set, every N epochs and after the last; 0: only "
+     "after the last"},
     {"target-accuracy", NULL, KEY_REAL, RUN, AT(target_accuracy), 0, 100, NULL, "0", "PERCENT",
      "exit with 6 if the final test accuracy (of an ensemble: the committee's) is lower; 97.5, or 0.975"},
     {"ensemble", NULL, KEY_INT, RUN, AT(ensemble), 1, MOST_MEMBERS, NULL, "1", "N",
-     "train N networks, of seeds s, s + 1, ..: at once on a GPU, else one after the other; their committee "
-     "answers by mean log-probability. --save x.safetensors is x-seedS.safetensors for each, and --resume "
-     "and --save-init likewise"},
+     "train N networks of seeds s, s + 1, ..: concurrently on a GPU, else one after the other; their "
+     "committee predicts by mean log-probability. --save x.safetensors is x-seedS.safetensors for each, and "
+     "--resume and --save-init likewise"},
     {"log", NULL, KEY_TEXT, RUN, AT(log), 0, 0, NULL, "", "FILE",
-     "JSON lines: a header with all facts, then what was measured; ./train report draws them"},
+     "JSON lines: a header with all facts, then the measurements; ./train report draws them"},
     {"log-steps", NULL, KEY_INT, RUN, AT(log_steps), 0, 1e9, NULL, "0", "N",
      "also log the loss of the first N steps"},
     {"csv", NULL, KEY_TEXT, RUN, AT(csv), 0, 0, NULL, "", "FILE", "the epochs as comma-separated values"},
@@ -176,7 +175,7 @@ static const struct config_key keys[] = {
     {"save-init", NULL, KEY_TEXT, RUN, AT(save_init), 0, 0, NULL, "", "FILE",
      "safetensors of the initial weights"},
     {"resume", NULL, KEY_TEXT, RUN, AT(resume), 0, 0, NULL, "", "FILE",
-     "go on from a checkpoint, with its recipe unless a flag says otherwise"},
+     "continue from a checkpoint, with its recipe unless a flag overrides it"},
 };
 
 enum { KEYS = sizeof keys / sizeof *keys };
