@@ -187,7 +187,7 @@ static void who_cannot_falls_back_and_says_so(void **state) {
     bench_open(&bench, "backend=serial engine=fused layers=42-9-4 batch-size=16", NULL);
     assert_string_equal(bench.trainer.engine->name, "eager");
     assert_says(bench.trainer.notice,
-                "engine fused cannot be used here: backend 'serial' has none; eager instead");
+                "engine fused cannot be used here: backend 'serial' has no fused steps; eager instead");
     bench_close(&bench);
     bench_open(&bench, "backend=serial layers=42-9-4 batch-size=16", NULL);
     assert_string_equal(bench.trainer.notice, ""); /* auto asks for nothing */

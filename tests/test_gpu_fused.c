@@ -302,7 +302,8 @@ static void auto_takes_what_is_faster(void **state) {
     }
     bench_open(&bench, "backend=cublas engine=fused layers=784-64-10", NULL);
     assert_string_equal(bench.trainer.engine->name, "eager");
-    assert_says(bench.trainer.notice, "engine fused cannot be used here: backend 'cublas' has none");
+    assert_says(bench.trainer.notice,
+                "engine fused cannot be used here: backend 'cublas' has no fused steps");
     bench_close(&bench);
 }
 

@@ -154,7 +154,7 @@ static void epochs_too_long_for_a_graph(void **state) {
             trainer_open(&bench.trainer, &bench.compute, &bench.config, &bench.data, NULL);
         assert_status(status, how ? STATUS_OK : STATUS_UNAVAILABLE);
         if (!how) {
-            assert_says(status_message(), "it takes epochs of up to 4096 steps, and this one has 4200 "
+            assert_says(status_message(), "it supports epochs of up to 4096 steps, and this one has 4200 "
                                           "(--batch-size); use --engine eager");
         } else {
             bench.trainer.stop = &bench.stop;

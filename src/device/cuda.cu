@@ -190,7 +190,7 @@ static void *cuda_alloc(struct device *device, size_t bytes) {
         size_t free_bytes = 0, total = 0;
         cudaGetLastError(); /* not sticky */
         cudaMemGetInfo(&free_bytes, &total);
-        status_write("out of GPU memory: %s (%zu bytes) needed at once, %s (%zu bytes) free",
+        status_write("out of GPU memory: %s (%zu bytes) needed, %s (%zu bytes) free",
                      text_bytes((double)bytes).text, bytes, text_bytes((double)free_bytes).text, free_bytes);
         return NULL;
     }

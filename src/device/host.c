@@ -36,7 +36,7 @@ static void *host_alloc(struct device *device, size_t bytes) {
     const uint64_t available = platform_memory_available();
     void *memory = !available || bytes <= available ? pages_alloc(bytes) : NULL;
     if (!memory) {
-        status_write("out of memory: %s needed at once, %s available", text_bytes((double)bytes).text,
+        status_write("out of memory: %s needed, %s available", text_bytes((double)bytes).text,
                      text_bytes((double)available).text);
         return NULL;
     }

@@ -28,7 +28,7 @@ void engine_describe(const struct trainer *trainer, char *text, size_t size) {
     if (trainer->engine == &engine_fused) {
         engine_fused_describe(trainer, how, sizeof how);
     } else if (trainer->compute->backend->fused && config->engine == ENGINE_AUTO && unsupported) {
-        snprintf(how, sizeof how, "fused has no %s", unsupported);
+        snprintf(how, sizeof how, "fused does not support %s", unsupported);
     }
     snprintf(text, size, "%s%s%s%s", trainer->engine->name, how[0] ? " (" : "", how, how[0] ? ")" : "");
 }

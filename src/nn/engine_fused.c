@@ -64,10 +64,10 @@ static bool available(const struct trainer *trainer, char *why, size_t size) {
     const struct gemm_backend *backend = trainer->compute->backend;
     const char *unsupported = engine_fused_unsupported(trainer->config);
     if (!backend->fused || !trainer->compute->context) {
-        snprintf(why, size, "backend '%s' has none%s", backend->name,
+        snprintf(why, size, "backend '%s' has no fused steps%s", backend->name,
                  backend->fused ? " with --residency host" : "");
     } else if (unsupported) {
-        snprintf(why, size, "it has no %s, but SGD with momentum and weight decay", unsupported);
+        snprintf(why, size, "it does not support %s, only SGD with momentum and weight decay", unsupported);
     } else {
         return true;
     }

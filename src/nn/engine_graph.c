@@ -9,7 +9,7 @@ bool engine_graph_available(const struct trainer *trainer, char *why, size_t siz
         snprintf(why, size, "it needs a CUDA backend with --residency device, and tensors live on the %s",
                  driver->name);
     } else if (trainer->steps > ENGINE_MAX_STEPS) {
-        snprintf(why, size, "it takes epochs of up to %d steps, and this one has %zu (--batch-size)",
+        snprintf(why, size, "it supports epochs of up to %d steps, and this one has %zu (--batch-size)",
                  ENGINE_MAX_STEPS, trainer->steps);
     } else {
         return true;

@@ -63,8 +63,8 @@ enum status ensemble_path(const struct config *config, const char *path, char *t
 
 /* Opens all members if `concurrent`, else the first. The first uses `compute`; further concurrent members
    share its backend and device, with a stream of their own. With config->resume each member resumes from its
-   file; all but the first may lack one and then start anew. `started`: clock_seconds() at the begin of start-
-   up. On failure nothing is open. */
+   file; all but the first may lack one and then start anew. `started`: clock_seconds() at the begin of
+   start-up. On failure nothing is open. */
 enum status ensemble_open(struct ensemble *ensemble, struct compute *compute, const struct config *config,
                           const struct dataset_pair *data, bool concurrent, double started);
 void ensemble_close(struct ensemble *ensemble);

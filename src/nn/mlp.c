@@ -166,7 +166,7 @@ enum status mlp_add_state(struct mlp *mlp, const char *prefix, enum mlp_missing 
     const size_t bytes = mlp->parameter_elements * dtype_size(mlp->dtype);
     *memory = device->driver->alloc(device, bytes);
     if (!*memory)
-        return status_context(STATUS_FAILED, "%s for %sN, as much as the weights take",
+        return status_context(STATUS_FAILED, "%s needed for %sN, as much as for the weights",
                               text_bytes((double)bytes).text, prefix);
     mlp->state[mlp->state_count++] = (struct mlp_state){prefix, *memory, missing};
     return STATUS_OK;
