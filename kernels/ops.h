@@ -48,7 +48,22 @@ ANYWHERE double input_offset(enum input_range range) {
     return range == INPUT_SIGNED ? 127.5 : 0;
 }
 
-enum update_method { UPDATE_NONE, UPDATE_SGD, UPDATE_ADAM, UPDATE_ADAMW };
+/* The optimisers: X(with, ID, name, second_moment). `with` is passed on; second_moment (0 or 1): the rule has
+   a running mean of the squared gradient. UPDATE_NONE leaves the weights as they are. */
+#define OPTIMIZERS(X, with)  \
+    X(with, SGD, "sgd", 0)   \
+    X(with, ADAM, "adam", 1) \
+    X(with, ADAMW, "adamw", 1)
+
+#define OPTIMIZER_METHOD(with, ID, name, second_moment) UPDATE_##ID,
+#define OPTIMIZER_NAME(with, ID, name, second_moment) name,
+#define OPTIMIZER_SECOND_MOMENT(with, ID, name, second_moment) | second_moment << UPDATE_##ID
+
+enum update_method { OPTIMIZERS(OPTIMIZER_METHOD, ) UPDATE_NONE };
+
+ANYWHERE bool uses_second_moment(enum update_method method) {
+    return (0 OPTIMIZERS(OPTIMIZER_SECOND_MOMENT, )) >> method & 1;
+}
 
 /* One update of parameters; arrays of the same length, of what is computed with. The rules are those of
    PyTorch (torch.optim), w being a weight and g its gradient, times *clip if there is one:

@@ -16,7 +16,7 @@ static const struct update rules[] = {
    nothing of it. */
 static void compare_updates(struct pair *pair, const struct update *rule, size_t count, bool all) {
     enum { W, GRAD, M, V, AVERAGE, ROUNDED, CLIP, STEP, GUARD, TWINS };
-    const bool adam = rule->method == UPDATE_ADAM || rule->method == UPDATE_ADAMW;
+    const bool adam = uses_second_moment(rule->method);
     struct twin twin[TWINS];
     twin[W] = twin_reals(pair, count, 1, 20);
     twin[GRAD] = twin_reals(pair, count, 1, 21);

@@ -69,8 +69,8 @@ static void check_rule(enum gemm_dtype stored, const struct update *rule, bool c
     assert_non_null(want);
     update.clip = clipped ? &clip : NULL;
     update.weights = w.data;
-    update.moment1 = rule->method != UPDATE_SGD || rule->momentum > 0 ? m.data : NULL;
-    update.moment2 = rule->method != UPDATE_SGD ? v.data : NULL;
+    update.moment1 = uses_second_moment(rule->method) || rule->momentum > 0 ? m.data : NULL;
+    update.moment2 = uses_second_moment(rule->method) ? v.data : NULL;
     update.average = average.data;
     update.rounded = stored == real ? NULL : rounded.data;
     for (size_t i = 0; i < COUNT; i++)
@@ -102,9 +102,8 @@ static void check_rule(enum gemm_dtype stored, const struct update *rule, bool c
         free(g.data);
     }
     /* Adam divides by a root: a gradient near 0 has few right digits, and its step is about lr anyway */
-    const double tolerance = rule->method == UPDATE_ADAM || rule->method == UPDATE_ADAMW
-                                 ? 1000 * dtype_epsilon(real)
-                                 : 16 * dtype_epsilon(real);
+    const double tolerance =
+        uses_second_moment(rule->method) ? 1000 * dtype_epsilon(real) : 16 * dtype_epsilon(real);
     size_t moved = 0;
     struct values start = values_random(real, COUNT, 1, 5);
     for (size_t i = 0; i < COUNT; i++) {

@@ -59,11 +59,11 @@ enum status console_check_target(const struct config *config, const char *part,
 
 /* The rule, but for its learning rate. */
 static void print_optimizer(const struct config *config) {
-    if (config->optimizer == OPTIMIZER_SGD) {
-        printf("%smomentum %g", config->nesterov ? "nesterov " : "", config->momentum);
-    } else {
+    if (uses_second_moment((enum update_method)config->optimizer)) {
         printf("%s betas %g and %g", config_choice("optimizer", config->optimizer), config->beta1,
                config->beta2);
+    } else {
+        printf("%smomentum %g", config->nesterov ? "nesterov " : "", config->momentum);
     }
     printf(", weight decay %g", config->weight_decay);
 }

@@ -28,11 +28,6 @@ enum {
     SYNTHETIC_SIDE = 28
 };
 
-/* Reads one IDX image file and its IDX label file, raw or gzip by content. Magic, type, dimensions and exact
-   length are checked before anything is allocated from them; both counts must agree. STATUS_BAD_DATA says
-   which file is wrong and what to do. `set` is empty on failure. */
-enum status dataset_read(struct dataset *set, const char *images_path, const char *labels_path);
-
 /* Draws `count` digits 28x28 from strokes, distorted at random: a pure function of (seed, first + i), so two
    ranges of one seed never share an image. Labels run 0 1 2 .. 9 0 1 .. before shuffling by index. */
 enum status dataset_synthesize(struct dataset *set, size_t count, uint64_t seed, size_t first);

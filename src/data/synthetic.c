@@ -4,13 +4,13 @@
 
    All geometry is double. A last-bit difference between two compilers or math libraries then practically
    never moves a pixel to another grey value, so a seed means the same images everywhere. */
-#include "src/data/dataset.h"
-
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/base/rng.h"
+#include "src/data/reader.h"
 
 enum {
     SIDE = SYNTHETIC_SIDE,
@@ -248,3 +248,18 @@ enum status dataset_synthesize(struct dataset *set, size_t count, uint64_t seed,
     }
     return STATUS_OK;
 }
+
+enum { SEED = 1 }; /* of the data set, which does not depend on the seed of the training */
+
+static bool recognises(const char *source) {
+    return strcmp(source, "synthetic") == 0;
+}
+
+static enum status load(struct dataset_pair *pair, const char *source, enum dataset_parts parts) {
+    (void)source;
+    const size_t train = parts == DATASET_ALL ? SYNTHETIC_TRAIN : 0;
+    const enum status status = dataset_synthesize(&pair->train, train, SEED, 0);
+    return status ? status : dataset_synthesize(&pair->test, SYNTHETIC_TEST, SEED, SYNTHETIC_TRAIN);
+}
+
+const struct dataset_reader dataset_synthetic = {recognises, load};

@@ -15,7 +15,6 @@
 #include "src/data/dataset.h"
 
 enum init { INIT_HE, INIT_XAVIER, INIT_UNIFORM };
-enum optimizer_choice { OPTIMIZER_SGD, OPTIMIZER_ADAM, OPTIMIZER_ADAMW };
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_STEP, SCHEDULE_COSINE, SCHEDULE_EXPONENTIAL, SCHEDULE_ONE_CYCLE };
 enum engine_choice { ENGINE_AUTO, ENGINE_EAGER, ENGINE_GRAPH, ENGINE_FUSED };
 
@@ -39,7 +38,7 @@ struct config {
     int init;          /* enum init */
     double init_range; /* of INIT_UNIFORM; 0: 1 / sqrt(in) */
     int64_t epochs, batch_size;
-    int optimizer; /* enum optimizer_choice */
+    int optimizer; /* enum update_method */
     double learning_rate, momentum, weight_decay;
     int nesterov; /* 0 off, 1 on */
     double beta1, beta2, epsilon;

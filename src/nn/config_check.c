@@ -10,7 +10,7 @@ static bool is_set(const struct config *config, const char *key) {
 }
 
 enum status config_check_recipe(const struct config *config) {
-    const bool adam = config->optimizer != OPTIMIZER_SGD;
+    const bool adam = uses_second_moment((enum update_method)config->optimizer);
     const char *optimizer = config_choice("optimizer", config->optimizer);
     if (config->nesterov && (adam || config->momentum == 0))
         return status_set(STATUS_USAGE, "nesterov needs --optimizer sgd and --momentum, such as 0.9");
@@ -92,13 +92,17 @@ enum status config_check_data(const struct config *config, const struct dataset_
 
 enum { MOST_READERS = 3 };
 
+#define NAME_IF_0(name)
+#define NAME_IF_1(name) name,
+#define NAME_IF_SECOND_MOMENT(with, ID, name, second_moment) NAME_IF_##second_moment(name)
+
 /* Keys that are only read with some values of a choice. (With other values, momentum and nesterov are
    errors.) */
 static const struct reader {
     const char *choice, *values[MOST_READERS], *keys[8];
 } readers[] = {
     {"init", {"uniform"}, {"init-range"}},
-    {"optimizer", {"adam", "adamw"}, {"beta1", "beta2", "epsilon"}},
+    {"optimizer", {OPTIMIZERS(NAME_IF_SECOND_MOMENT, )}, {"beta1", "beta2", "epsilon"}},
     {"schedule", {"step"}, {"lr-step-epochs"}},
     {"schedule", {"step", "exponential"}, {"lr-gamma"}},
     {"schedule", {"cosine"}, {"lr-min"}},

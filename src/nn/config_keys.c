@@ -3,12 +3,13 @@
 #include <string.h>
 
 #include "kernels/activation.h"
+#include "kernels/ops.h"
 #include "src/nn/config.h"
 
 static const char *const activations[] = {ACTIVATIONS(ACTIVATION_NAME, ) NULL};
 static const char *const inits[] = {"he", "xavier", "uniform", NULL};
 static const char *const input_ranges[] = {"0,1", "-1,1", NULL};
-static const char *const optimizers[] = {"sgd", "adam", "adamw", NULL};
+static const char *const optimizers[] = {OPTIMIZERS(OPTIMIZER_NAME, ) NULL};
 static const char *const schedules[] = {"constant", "step", "cosine", "exponential", "one-cycle", NULL};
 static const char *const switches[] = {"off", "on", NULL};
 static const char *const dtypes[] = {"f32", "f64", NULL};

@@ -1,9 +1,7 @@
 #include "src/nn/optimizer.h"
 
 enum status optimizer_open(struct optimizer *optimizer, struct mlp *mlp, const struct config *config) {
-    static const enum update_method methods[] = {
-        [OPTIMIZER_SGD] = UPDATE_SGD, [OPTIMIZER_ADAM] = UPDATE_ADAM, [OPTIMIZER_ADAMW] = UPDATE_ADAMW};
-    *optimizer = (struct optimizer){.update = {.method = methods[config->optimizer],
+    *optimizer = (struct optimizer){.update = {.method = (enum update_method)config->optimizer,
                                                .nesterov = config->nesterov,
                                                .momentum = config->momentum,
                                                .weight_decay = config->weight_decay,
@@ -22,7 +20,7 @@ enum status optimizer_open(struct optimizer *optimizer, struct mlp *mlp, const s
         update->clip = optimizer->clip = device->driver->alloc(device, sizeof *optimizer->clip);
         if (!optimizer->clip) return STATUS_FAILED;
     }
-    if (update->method != UPDATE_SGD) {
+    if (uses_second_moment(update->method)) {
         status = mlp_add_state(mlp, "optimizer.exp_avg.", MISSING_IS_AN_ERROR, &update->moment1);
         if (!status)
             status = mlp_add_state(mlp, "optimizer.exp_avg_sq.", MISSING_IS_AN_ERROR, &update->moment2);
@@ -33,8 +31,10 @@ enum status optimizer_open(struct optimizer *optimizer, struct mlp *mlp, const s
         status = mlp_add_state(mlp, "ema.", MISSING_COPIES_WEIGHTS, &optimizer->average);
     update->average = optimizer->average;
     if (optimizer->max_norm > 0) {
-        optimizer->afterwards = (struct update){
-            .weights = update->weights, .average = update->average, .rounded = update->rounded};
+        optimizer->afterwards = (struct update){.method = UPDATE_NONE,
+                                                .weights = update->weights,
+                                                .average = update->average,
+                                                .rounded = update->rounded};
         update->average = update->rounded = NULL;
     }
     return status;

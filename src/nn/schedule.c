@@ -45,7 +45,7 @@ void schedule_epoch(const struct config *config, size_t epoch, size_t steps_per_
         const double t = (double)number;
         scalars[s] = (struct step_scalars){
             .learning_rate = rate, .average_keep = fmin(config->ema_decay, t / (9 + t)), .number = number};
-        if (config->optimizer == OPTIMIZER_SGD) continue;
+        if (!uses_second_moment((enum update_method)config->optimizer)) continue;
         scalars[s].adam_rate = rate / (1 - pow(config->beta1, t + 1));
         scalars[s].adam_root = 1 / sqrt(1 - pow(config->beta2, t + 1));
     }

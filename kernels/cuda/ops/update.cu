@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(THREADS)
                   const struct tally *guard) {
     typedef real<T> R;
     if (guard->bad_step) return;
-    const bool adam = METHOD == UPDATE_ADAM || METHOD == UPDATE_ADAMW;
+    const bool adam = uses_second_moment(METHOD);
     const R rate = R(adam ? step->adam_rate : step->learning_rate), root = R(step->adam_root),
             keep = R(step->average_keep), clip = rule.clip ? R(*rule.clip) : R(1),
             shrink = R(step->learning_rate * rule.decay_exact);
@@ -117,16 +117,11 @@ template <typename T>
 void cuda_update(void *opaque, size_t count, const struct update *update, const struct step_scalars *step,
                  const struct tally *guard) {
     cuda_ops_context *context = open_ops(opaque);
-    switch (update->method) {
-    case UPDATE_NONE:
-        return launch<T, UPDATE_NONE>(context, count, *update, step, guard);
-    case UPDATE_SGD:
-        return launch<T, UPDATE_SGD>(context, count, *update, step, guard);
-    case UPDATE_ADAM:
-        return launch<T, UPDATE_ADAM>(context, count, *update, step, guard);
-    case UPDATE_ADAMW:
-        return launch<T, UPDATE_ADAMW>(context, count, *update, step, guard);
-    }
+#define LAUNCH(with, ID, name, second_moment) \
+    case UPDATE_##ID:                         \
+        return launch<T, UPDATE_##ID>(context, count, *update, step, guard);
+    switch (update->method) { OPTIMIZERS(LAUNCH, ) LAUNCH(, NONE, "", 0) }
+#undef LAUNCH
 }
 
 #define INSTANTIATE(T)                                                                               \
