@@ -1,35 +1,22 @@
 /* serial: the readable reference. Three loops, one thread; every other backend is measured against this one.
 
-   Idea the innermost loop runs along memory (kernels/host/ops/loops.inc), and the compiler vectorises it.
+   Idea       the innermost loop runs along memory (kernels/host/gemm/loops.h), and the compiler vectorises
+              it.
    Bound by   load and store: NN and TN read B and read and write C once per multiply-add, 3 memory operations
               for 2 flops, where a register-blocked kernel needs a tenth of that.
-   Improves   nothing: it is the start of the series.
+   Improves   nothing: the course on the CPU starts here.
    Run        ./train --backend serial */
 #include "kernels/host/gemm/serial.h"
 
-#include "kernels/bf16.h"
-
-#define REAL float
-#define STORED float
-#define LOAD(x) (x)
-#define NAME(x) x##_f32
-#include "kernels/host/ops/loops.inc"
-#undef STORED
-#undef LOAD
-#undef NAME
-#define STORED uint16_t
-#define LOAD(x) bf16_to_float(x)
-#define NAME(x) x##_bf16
-#include "kernels/host/ops/loops.inc"
-#undef REAL
-#undef STORED
-#undef LOAD
-#undef NAME
-#define REAL double
-#define STORED double
-#define LOAD(x) (x)
-#define NAME(x) x##_f64
-#include "kernels/host/ops/loops.inc"
+#define ELEMENT_BITS 32
+#include "kernels/host/element.h"
+#include "kernels/host/gemm/loops.h"
+#define ELEMENT_BITS 16
+#include "kernels/host/element.h"
+#include "kernels/host/gemm/loops.h"
+#define ELEMENT_BITS 64
+#include "kernels/host/element.h"
+#include "kernels/host/gemm/loops.h"
 
 /* A bfloat16 C: a piece of a row at a time in float, rounded once. */
 static void block_bf16_rounded(const struct gemm_call *call, size_t row0, size_t row1, size_t col0,

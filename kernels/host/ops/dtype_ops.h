@@ -1,9 +1,10 @@
-/* One source for all dtypes: included by ops.c with REAL (what is computed with), STORED (what activations
-   are kept as), LOAD and STORE between the two and NAME(x) defined. */
-
-#include "kernels/host/ops/loss.inc"
-#include "kernels/host/ops/norms.inc"
-#include "kernels/host/ops/update.inc"
+/* The element-wise ops of one dtype: a template, parameters in kernels/host/element.h. */
+#include "kernels/host/ops/augment.h"
+#include "kernels/host/ops/dropout.h"
+#include "kernels/host/ops/loss.h"
+#include "kernels/host/ops/norms.h"
+#include "kernels/host/ops/template.h"
+#include "kernels/host/ops/update.h"
 
 static void NAME(gather)(void *context, size_t rows, size_t features, enum input_range range,
                          const uint8_t *images, const uint8_t *labels, const uint32_t *index, void *x,
@@ -14,15 +15,15 @@ static void NAME(gather)(void *context, size_t rows, size_t features, enum input
         const size_t i = index ? index[r] : r;
         const uint8_t *restrict image = images + i * features;
         STORED *restrict out = (STORED *)x + r * features;
-        if (index && r + AHEAD < rows) /* a random place, that no processor guesses */
+        if (index && r + PREFETCH_IMAGES < rows) /* hardware prefetch cannot predict a random index */
             for (size_t j = 0; j < features; j += 64)
-                __builtin_prefetch(images + index[r + AHEAD] * features + j);
+                __builtin_prefetch(images + index[r + PREFETCH_IMAGES] * features + j);
         for (size_t j = 0; j < features; j++) out[j] = STORE(scale * ((REAL)image[j] - offset));
         y[r] = labels[i];
     }
 }
 
-/* `pre` and `out` are the same memory or apart, never shifted: what `omp simd` is told. */
+/* `pre` and `out` are equal or do not overlap, as `omp simd` requires. */
 INLINE void NAME(activate_row)(enum activation activation, size_t cols, const REAL *bias, STORED *pre,
                                STORED *out) {
 #pragma omp simd
@@ -42,7 +43,7 @@ static void NAME(bias_activation)(void *context, size_t rows, size_t cols, enum 
     }
 }
 
-/* `width` columns from `col`, every row: grad *= act', sums of the columns to `sum`. */
+/* Columns col .. col + width - 1: grad *= act', and sum += the column sums. */
 INLINE void NAME(backward_chunk)(enum activation activation, size_t rows, size_t cols, size_t col,
                                  size_t width, const STORED *pre, const STORED *out, STORED *grad,
                                  REAL *sum) {
@@ -63,21 +64,22 @@ INLINE void NAME(backward_chunk)(enum activation activation, size_t rows, size_t
 static void NAME(bias_activation_backward)(void *context, size_t rows, size_t cols,
                                            enum activation activation, const void *pre, const void *out,
                                            void *grad, double keep, void *bias_grad) {
-    const REAL kept = (REAL)keep, taken = (REAL)(1 - keep);
+    const REAL old_share = (REAL)keep, new_share = (REAL)(1 - keep);
 #pragma omp parallel for schedule(static) num_threads(threads_for(context, rows *cols))
     for (size_t col = 0; col < cols; col += COLUMN_CHUNK) {
         const size_t width = cols - col < COLUMN_CHUNK ? cols - col : COLUMN_CHUNK;
         REAL sum[COLUMN_CHUNK] = {0};
         FOR_ACTIVATION(activation, NAME(backward_chunk)(A, rows, cols, col, width, pre, out, grad, sum))
         REAL *to = (REAL *)bias_grad + col;
-        for (size_t j = 0; j < width; j++) to[j] = kept != 0 ? kept * to[j] + taken * sum[j] : sum[j];
+        for (size_t j = 0; j < width; j++)
+            to[j] = old_share != 0 ? old_share * to[j] + new_share * sum[j] : sum[j];
     }
 }
 
 static void NAME(dropout)(void *context, size_t count, const struct dropout *dropout, const void *in,
                           void *out) {
     const STORED *from = in;
-    STORED *to = out; /* the same memory or apart, never shifted */
+    STORED *to = out; /* equal to `in`, or no overlap */
     const uint32_t threshold = dropout_threshold(dropout->rate);
     const REAL scale = (REAL)dropout_scale(dropout->rate);
 #pragma omp parallel for schedule(static) num_threads(threads_for(context, count))
@@ -105,7 +107,7 @@ static void NAME(sign_step)(void *context, size_t count, double amount, const vo
 static void NAME(softmax_cross_entropy)(void *context, size_t rows, size_t classes, double smoothing,
                                         const void *logits, const uint8_t *labels, void *grad, double *loss,
                                         struct tally *tally, bool counted) {
-    struct partial part[SLICES] = {{0}};
+    struct partial_loss part[SLICES] = {{0}};
     const REAL scale = (REAL)(1.0 / (double)rows);
 #pragma omp parallel for schedule(static) num_threads(threads_for(context, 8 * rows * classes))
     for (size_t s = 0; s < SLICES; s++)

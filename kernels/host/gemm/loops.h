@@ -1,11 +1,15 @@
-/* One source for all dtypes: included with STORED (what A and B are kept as), LOAD (to what is computed
-   with), REAL (that, and what C is kept as) and NAME(x) (x with the dtype's suffix) defined.
+/* The loops of `serial` and `openmp`: a template, parameters in kernels/host/element.h.
 
-   Loop order: the innermost loop always runs along memory, so that it streams and vectorises.
-     NN, TN   i p j:  row i of C += a(i,p) * row p of B       one C row stays in L1, B streams by
+   The innermost loop runs along memory, so that it streams and vectorises.
+     NN, TN   i p j:  row i of C += a(i,p) * row p of B       the row of C stays in L1, B streams
      NT       i j p:  C(i,j) = row i of A . row j of B        both rows stream
-   A dot product is one chain of additions, which the compiler may not reorder; LANES partial sums, added in a
-   fixed order at the end, are the vector form written out. */
+   The compiler may not reorder the additions of a dot product. LANES partial sums, added in a fixed order at
+   the end, vectorise. */
+#include "kernels/gemm.h"
+
+#ifndef NAME
+#    include "kernels/host/element.h"
+#endif
 
 enum { NAME(LANES) = 64 / sizeof(REAL) };
 

@@ -1,12 +1,8 @@
-/* The update of parameters, kernels/ops.h. One source for all dtypes: included with REAL, STORED, STORE
-   and NAME(x) defined. Chunk by chunk through all that follows the weights, so that each chunk comes from
-   memory once. */
+/* The update of parameters (kernels/ops.h): a template, parameters in kernels/host/element.h. Each chunk of
+   UPDATE_CHUNK elements goes through the rule, the average and the rounding, so that memory is read once. */
+#include "kernels/host/ops/template.h"
 
-#ifndef UPDATE_CHUNK
-#    define UPDATE_CHUNK 2048 /* elements: up to six arrays of them fit the L1 and L2 caches */
-#endif
-
-/* The numbers of a rule and a step, as they are computed with. */
+/* The constants of a rule and a step, in the type of the arithmetic. */
 struct NAME(rule) {
     REAL rate, momentum, decay, clip, beta1, beta2, rest1, rest2, root, epsilon, keep;
 };

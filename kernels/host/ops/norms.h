@@ -1,5 +1,5 @@
-/* Norms of gradients and weights, and what follows from them. One source for all dtypes: included with REAL
-   and NAME(x) defined. */
+/* Clipping by norm, and max-norm: a template, parameters in kernels/host/element.h. */
+#include "kernels/host/ops/template.h"
 
 static void NAME(clip_norm)(void *context, size_t count, const void *grad, double limit, double *factor) {
     const REAL *restrict g = grad;

@@ -1,11 +1,7 @@
-/* One source for all dtypes: included with REAL, STORED, LOAD, STORE and NAME(x) defined. */
+/* Softmax cross-entropy of a row: a template, parameters in kernels/host/element.h. */
+#include "kernels/host/ops/template.h"
 
-#ifndef CLASS_CHUNK
-#    define CLASS_CHUNK 16
-#endif
-
-/* exp(logits[j] - max) of one chunk of classes, 0 beyond the last: constant counts, so that it is one
-   vector. */
+/* e[j] = exp(logits[j] - max) for a chunk of classes, 0 beyond the last. Constant trip counts vectorise. */
 INLINE void NAME(exponentials)(size_t classes, const STORED *restrict logits, REAL max, REAL *restrict e) {
     REAL x[CLASS_CHUNK];
     for (size_t j = 0; j < CLASS_CHUNK; j++) x[j] = j < classes ? LOAD(logits[j]) - max : 0;
@@ -14,7 +10,7 @@ INLINE void NAME(exponentials)(size_t classes, const STORED *restrict logits, RE
     for (size_t j = 0; j < CLASS_CHUNK; j++) e[j] = j < classes ? e[j] : 0;
 }
 
-/* Loss of one row; its gradient times `scale` to `grad` unless NULL. */
+/* Returns the loss of a row. Writes the gradient times `scale` to `grad` unless it is NULL. */
 static double NAME(row_loss)(size_t classes, double smoothing, const STORED *restrict logits, size_t label,
                              REAL scale, STORED *restrict grad, size_t *correct) {
     REAL max = LOAD(logits[0]), sum = 0, e[CLASS_CHUNK];
@@ -24,7 +20,8 @@ static double NAME(row_loss)(size_t classes, double smoothing, const STORED *res
         for (size_t j = 0; j < CLASS_CHUNK; j++) sum += e[j];
     }
     if (label >= classes) return (double)NAN;
-    const REAL off = (REAL)(smoothing / (double)classes) * scale, /* the targets, times scale */
+    const REAL off = (REAL)(smoothing / (double)classes) *
+                     scale, /* the two values of the target, times scale */
         on = (REAL)(1 - smoothing) * scale + off;
     for (size_t from = 0; grad && from < classes; from += CLASS_CHUNK) {
         const size_t left = classes - from, width = left < CLASS_CHUNK ? left : CLASS_CHUNK;
@@ -38,7 +35,7 @@ static double NAME(row_loss)(size_t classes, double smoothing, const STORED *res
     *correct += right;
     const double loss = log((double)sum) - ((double)LOAD(logits[label]) - (double)max);
     if (smoothing == 0) return loss;
-    double all = 0; /* the same of every class */
+    double all = 0; /* sum of shifted logits */
     for (size_t j = 0; j < classes; j++) all += (double)LOAD(logits[j]) - (double)max;
     return (1 - smoothing) * loss + smoothing * (log((double)sum) - all / (double)classes);
 }
