@@ -1,11 +1,11 @@
-/* cuda-naive: one thread an element of C, rows along x: the way a first CUDA program does it.
+/* cuda-naive: one thread computes one element of C; threads x run along the rows.
 
-   Idea       none: the three loops of kernels/host/gemm/serial.c with the outer two made threads.
-   Bound by   memory transactions. Neighbouring threads (x) hold neighbouring rows, so that a warp reads 32
-              different rows of A and writes 32 different rows of C: each 4-byte access moves a 32-byte
-              sector, 8 times the bytes. 2 loads per multiply-add: 4 bytes a flop in float32, where the chip
-              has 0.05.
-   Series     1. naive  2. coalesced.cu  3. shmem.cu  4. tuned.cu  5. cublas.cu
+   Idea       none yet: the two outer loops of kernels/host/gemm/serial.c become threads.
+   Bound by   memory transactions. Neighbouring threads (x) own neighbouring rows: a warp reads 32 rows of A
+              and writes 32 rows of C, and each 4-byte access moves a 32-byte sector, 8 times the bytes. A
+              multiply-add loads 2 elements: 4 bytes a flop in float32, where the DRAM of an H100 supplies
+              0.05.
+   Improves   nothing: the course on the GPU starts here. Next: 2_coalesced.cu
    Run        ./train --backend cuda-naive */
 #include "kernels/cuda/gemm/gemm.cuh"
 

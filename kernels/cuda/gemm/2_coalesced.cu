@@ -1,11 +1,11 @@
-/* cuda-coalesced: one thread an element of C, columns along x.
+/* cuda-coalesced: one thread computes one element of C; threads x run along the columns.
 
-   Idea       swap the two indices of naive.cu: neighbouring threads (x) now hold neighbouring columns, so
-              that a warp reads 32 neighbouring elements of B and writes 32 of C in one transaction, and all
-              share one element of A. That holds for NN and TN; in NT a row of B runs along k, and reading it
-              stays uncoalesced.
-   Bound by   L1 and L2: still 2 loads per multiply-add, nothing is kept for a neighbour.
-   Series     1. naive.cu  2. coalesced  3. shmem.cu  4. tuned.cu  5. cublas.cu
+   Idea       exchange the two indices of 1_naive.cu. Neighbouring threads (x) own neighbouring columns: a
+              warp reads 32 neighbouring elements of B and writes 32 of C in one transaction, and its lanes
+              share one element of A. This holds for NN and TN. In NT a row of B runs along k, so its reads
+              stay uncoalesced.
+   Bound by   loads from L1 and L2: still 2 for each multiply-add, because no element is reused.
+   Improves   1_naive.cu. Next: 3_shmem.cu
    Run        ./train --backend cuda-coalesced */
 #include "kernels/cuda/gemm/gemm.cuh"
 

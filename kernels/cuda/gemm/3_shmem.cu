@@ -1,16 +1,15 @@
 /* cuda-shmem: tiles of A and B in shared memory.
 
-   Idea       a block of TILE x TILE threads computes a TILE x TILE piece of C. It walks along k in steps of
-              TILE: all threads load one tile of A and one of B together, each element once, then every thread
-              reads them TILE times.
-   Bound by   bytes from L2: 2 m n k / TILE elements instead of 2 m n k; inside the block, shared memory: 2
-              reads per multiply-add, so at most 1/4 of the float32 rate.
-   Edges      elements outside the matrices are filled with 0, which adds nothing: any shape works.
-   Banks      whatever the op, tiles are loaded so that neighbouring threads read neighbouring memory; the
-              transposed store that this may need goes down a column of the tile, and one element of padding a
-              row puts the 32 rows into 32 different banks.
-   Series     1. naive.cu  2. coalesced.cu  3. shmem  4. tuned.cu  5. cublas.cu
-   Run        ./train --backend cuda-shmem --tile 4|8|16|32 --shared static|dynamic */
+   Idea       a block of TILE x TILE threads computes a TILE x TILE tile of C. It steps along k by TILE: the
+              threads load one tile of A and one of B, each element once, and read each element TILE times.
+   Bound by   bytes from L2: 2 m n k / TILE elements instead of 2 m n k. Within the block, shared memory: 2
+              reads for each multiply-add limit it to 1/4 of the float32 peak.
+   Edges      elements outside the matrices are loaded as 0, so any shape works.
+   Banks      for every op, neighbouring threads load neighbouring addresses. Where this needs a transposed
+              store, the store runs down a column of the tile. One element of padding per row puts the 32
+              rows into 32 different banks.
+   Improves   2_coalesced.cu. Next: 4_order.cu
+   Run        ./train --backend cuda-shmem:tile=32,shared=dynamic (tile 4, 8, 16 or 32; shared static) */
 #include "kernels/cuda/gemm/gemm.cuh"
 
 /* Element (row, col) of a tile in shared memory. */
@@ -22,8 +21,8 @@ template <int TILE> __host__ __device__ constexpr size_t tile_elements() {
     return (size_t)TILE * (TILE + 1);
 }
 
-/* tile(r, c) = x[(row0 + r) * row_stride + (col0 + c) * col_stride], 0 outside. Threads x run along whichever
-   index is contiguous in memory. */
+/* tile(r, c) = x[(row0 + r) * row_stride + (col0 + c) * col_stride], 0 outside. Threads x run along the index
+   that is contiguous in memory. */
 template <typename T, int TILE>
 __device__ void load_tile(T *tile, const T *x, size_t row0, size_t rows, size_t row_stride, size_t col0,
                           size_t cols, size_t col_stride) {
@@ -57,7 +56,7 @@ template <typename T, int TILE> __global__ void static_kernel(strided_gemm<T> g)
 }
 
 template <typename T, int TILE> __global__ void dynamic_kernel(strided_gemm<T> g) {
-    extern __shared__ double2 memory[]; /* the widest alignment that either dtype needs */
+    extern __shared__ double2 memory[]; /* aligned for both dtypes */
     T *tile_a = reinterpret_cast<T *>(memory);
     multiply<T, TILE>(g, tile_a, tile_a + tile_elements<TILE>());
 }

@@ -1,28 +1,28 @@
-/* cuda-order: shmem.cu with a choice of how tiles lie in shared memory: a study of bank conflicts.
+/* cuda-order: 3_shmem.cu with a choice of layouts in shared memory, a study of bank conflicts.
 
-   Idea       the tile of A and the tile of B are each kept straight (R, rows as they are) or transposed (C):
-              RR, RC, CR, CC, the letter of A first. There is no padding, so conflicts show. Tile, static or
-              dynamic shared memory and the multiply are parameters of the same source.
-   Bound by   as shmem.cu: 2 reads of shared memory per multiply-add, here times the conflicts.
-   Reads      threads x run along n. A: all lanes of a row of C read the same element, and the rows of a warp
-              (2 with tiles of 16, 4 below) are in different banks: no conflict either way. B straight: lanes
-              read neighbours, no conflict. B transposed (RC, CC): lanes are a whole row of TILE elements
-              apart, and conflict. Along k a straight A and a transposed B are contiguous, so the compiler
-              reads 16 bytes at once (sm_90): for 4 k in float32, RR has 1 + 4 reads, RC 1 + 1, CR 4 + 4, CC 4
-              + 1. Ways of the reads of a transposed B, of 8 lanes each, for tiles of 4, 8, 16, 32: float32 1,
-              2, 4, 8; float64 1, 4, 8, 8.
-   Stores     one element a thread and tile, along global memory. It conflicts where the tile lies the other
-              way: A of NN and NT in CR and CC, A of TN in RR and RC, B of NN and TN in RC and CC, B of NT in
-              RR and CR. Ways for tiles of 4, 8, 16, 32: float32 1, 2, 8, 32; float64, of 16 lanes each, 1, 4,
-              16, 16.
+   Idea       the tile of A and the tile of B are each stored row-major (R) or transposed (C): RR, RC, CR,
+              CC, the letter of A first. No padding hides the conflicts. Tile, static or dynamic shared
+              memory, and the multiply are parameters of the same source.
+   Bound by   shared memory as 3_shmem.cu, 2 reads for each multiply-add, times the conflicts.
+   Reads      threads x run along n. A: the lanes of a row of C read the same element, and the rows of a warp
+              (2 with tiles of 16, 4 below) are in different banks: no conflict in either layout. B
+              row-major: lanes read neighbours, no conflict. B transposed (RC, CC): lanes are TILE elements
+              apart, and conflict. Along k a row-major A and a transposed B are contiguous, so the compiler
+              reads 16 bytes at a time (sm_90): for 4 k in float32, RR needs 1 + 4 reads, RC 1 + 1, CR 4 + 4,
+              CC 4 + 1. Conflict ways of a transposed B, of 8 lanes each, for tiles of 4, 8, 16, 32: float32
+              1, 2, 4, 8; float64 1, 4, 8, 8.
+   Stores     one element for each thread and tile, along global memory. A store conflicts where the tile has
+              the other layout: A of NN and NT in CR and CC, A of TN in RR and RC, B of NN and TN in RC and
+              CC, B of NT in RR and CR. Ways for tiles of 4, 8, 16, 32: float32 1, 2, 8, 32; float64, of 16
+              lanes each, 1, 4, 16, 16.
    Multiply   plain: x * y + sum is one fused multiply-add. fmul_rn: __fmul_rn (__dmul_rn in float64) rounds
-              the product, and the compiler may not fuse it: two instructions, one rounding more.
-   Series     beside 3. shmem.cu
-   Run        ./train --backend cuda-order --order RR|RC|CR|CC --tile 4|8|16|32 --shared static|dynamic
-              --multiply plain|fmul_rn */
+              the product and prevents the fusion: two instructions and one more rounding.
+   Improves   3_shmem.cu: RC reads 16 bytes at a time. Next: 5_cublas.cu
+   Run        ./train --backend cuda-order:order=RC,tile=32,shared=dynamic,multiply=fmul_rn
+              (order RR, RC, CR or CC; multiply plain) */
 #include "kernels/cuda/gemm/gemm.cuh"
 
-/* TILE x TILE elements of a matrix in shared memory: R, straight, or C, transposed. */
+/* TILE x TILE elements of a matrix in shared memory, row-major or transposed. */
 template <typename T, int TILE, bool TRANSPOSED> struct shared_tile {
     T *memory;
 
@@ -30,8 +30,8 @@ template <typename T, int TILE, bool TRANSPOSED> struct shared_tile {
         return memory[TRANSPOSED ? col * TILE + row : row * TILE + col];
     }
 
-    /* at(r, c) = x[(row0 + r) * row_stride + (col0 + c) * col_stride], 0 outside. Threads x run along
-       whichever index is contiguous in global memory. */
+    /* at(r, c) = x[(row0 + r) * row_stride + (col0 + c) * col_stride], 0 outside. Threads x run along the
+       index that is contiguous in global memory. */
     __device__ void load(const T *x, size_t row0, size_t rows, size_t row_stride, size_t col0, size_t cols,
                          size_t col_stride) const {
         const bool along_columns = col_stride == 1;
@@ -75,7 +75,8 @@ static __device__ void multiply(const strided_gemm<T> &g, T *memory) {
     }
 }
 
-/* Both kinds of shared memory start at 16 bytes, so that the compiler may read both alike. */
+/* Static and dynamic shared memory are both aligned to 16 bytes, so that the compiler can use 16-byte reads
+   in both. */
 template <typename T, int TILE, bool DYNAMIC, bool A_TRANSPOSED, bool B_TRANSPOSED, bool ROUNDED>
 __global__ void order_kernel(strided_gemm<T> g) {
     if constexpr (DYNAMIC) {
@@ -122,7 +123,7 @@ static void order_describe(void *opaque, char *text, size_t size) {
 
 extern "C" const struct gemm_backend gemm_cuda_order = {
     .name = "cuda-order",
-    .summary = "tiles straight or transposed in shared memory: a study of bank conflicts",
+    .summary = "tiles row-major or transposed in shared memory: a study of bank conflicts",
     .device = GEMM_ON_CUDA,
     .probe = cuda_gemm_probe,
     .create = cuda_gemm_create,

@@ -1,12 +1,11 @@
-/* cuda-tuned: own kernels for the shapes where libraries fail, cuBLAS for the others.
+/* cuda-tuned: own kernels for the shapes that cuBLAS serves badly, cuBLAS for the others.
 
-   Idea       a training step on MNIST has products that a general library is built for (2048 x 2048 and
-              larger) and others: an output layer of 10 columns, which is a pass over memory and no matrix
-              product (narrow.cu), and the small batch, which is all latency (small.cu). Each kernel adds bias
-              and activation while C is in registers.
-   Bound by   see there.
-   Series     1. naive.cu  2. coalesced.cu  3. shmem.cu  4. tuned  5. cublas.cu
-   Run        ./train --backend cuda-tuned --precision f32|tf32|bf16 */
+   Idea       cuBLAS is built for large products (2048 x 2048). A training step on MNIST also has an output
+              layer of 10 columns, which is a pass over memory (6_tuned_narrow.cu), and small batches, which
+              are latency (6_tuned_small.cu). Own kernels run bias and activation while C is in registers.
+   Bound by   narrow: bytes of the large matrix. small: latency. Others: as 5_cublas.cu.
+   Improves   5_cublas.cu; last of the course
+   Run        ./train --backend cuda-tuned --precision f32 (or tf32, bf16) */
 #include "kernels/cuda/gemm/6_tuned.cuh"
 
 #include <stdlib.h>
@@ -55,25 +54,25 @@ static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
     return op != GEMM_TT;
 }
 
-enum way { NARROW, SMALL, LIBRARY };
+enum kernel { NARROW, SMALL, LIBRARY };
 
-static enum way choose(const tuned_context *context, const struct gemm_call *call) {
+static enum kernel choose(const tuned_context *context, const struct gemm_call *call) {
     if (context->major >= 8 && context->shared_bytes >= NARROW_SHARED && narrow_takes(call)) return NARROW;
     return small_takes(call) ? SMALL : LIBRARY;
 }
 
 static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
-    const enum way way = choose((tuned_context *)opaque, call);
-    if (call->backward) return way == SMALL || (way == NARROW && narrow_fuses_backward(call));
-    return way == SMALL || (way == NARROW && call->op == GEMM_NN);
+    const enum kernel kernel = choose((tuned_context *)opaque, call);
+    if (call->backward) return kernel == SMALL || (kernel == NARROW && narrow_fuses_backward(call));
+    return kernel == SMALL || (kernel == NARROW && call->op == GEMM_NN);
 }
 
-/* False if the call is one for the library. */
+/* Returns false if cuBLAS has to run the call. */
 static bool launch_own(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
-    const enum way way = choose(context, call);
-    if (way == NARROW) narrow_gemm(context, call, launcher);
-    if (way == SMALL) small_gemm(context, call, launcher);
-    return way != LIBRARY;
+    const enum kernel kernel = choose(context, call);
+    if (kernel == NARROW) narrow_gemm(context, call, launcher);
+    if (kernel == SMALL) small_gemm(context, call, launcher);
+    return kernel != LIBRARY;
 }
 
 static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
@@ -85,7 +84,7 @@ static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
 }
 
-/* None where the library is called: what it launches is its own business. */
+/* Reports no kernels for calls of cuBLAS. */
 static size_t tuned_kernels(void *opaque, const struct gemm_call *call, struct gemm_kernel *list,
                             size_t size) {
     tuned_context *context = (tuned_context *)opaque;

@@ -1,4 +1,4 @@
-/* The own kernels of cuda-tuned: which calls each takes, and the calls. */
+/* The own kernels of cuda-tuned. */
 #ifndef TESSERA_KERNELS_CUDA_GEMM_TUNED_CUH
 #define TESSERA_KERNELS_CUDA_GEMM_TUNED_CUH
 
@@ -13,23 +13,22 @@ struct tuned_context {
     cudaStream_t stream;
     struct cuda_fault fault;
     struct cuda_reduction reduction;
-    int shared_bytes; /* that a block may have */
+    int shared_bytes; /* limit of a block */
     int processors;   /* SMs */
-    int major;        /* compute capability: from 8 on copies to shared memory go past registers, and
-                         tensor cores take tf32 and bfloat16 */
+    int major;        /* compute capability: 8 and above copies to shared memory asynchronously (cp.async) */
     void *library;    /* the context of cublas */
 };
 
 /* Engine fused: fused.cu. */
 extern "C" const struct gemm_fused cuda_fused;
 
-/* narrow.cu: one dimension of the output layer's size. */
-static const int NARROW_SHARED = 96 << 10; /* the shared memory that a block needs there */
+/* 6_tuned_narrow.cu: one dimension is at most 16. */
+static const int NARROW_SHARED = 96 << 10; /* bytes that a block needs */
 bool narrow_takes(const struct gemm_call *call);
-bool narrow_fuses_backward(const struct gemm_call *call); /* of those that it takes */
+bool narrow_fuses_backward(const struct gemm_call *call); /* only for calls that narrow_takes */
 void narrow_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher);
 
-/* small.cu: few multiplications, so that latency counts. */
+/* 6_tuned_small.cu: few multiplications, so that latency dominates. */
 bool small_takes(const struct gemm_call *call);
 void small_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher);
 bool small_prepare(struct tuned_context *context); /* before the first call */
@@ -50,7 +49,7 @@ template <typename F> static void with_types(const struct gemm_call *call, F fun
 #ifdef __CUDACC__
 #    include "kernels/activation.h"
 
-/* Where C goes, and what is done to it on the way. */
+/* Stores C: alpha, beta and the forward epilogue. */
 template <typename C> struct sink {
     typedef real<C> R;
     size_t m, n;
@@ -84,7 +83,7 @@ template <typename C> struct sink {
     }
 };
 
-/* The way back through an activation, if the call has one. */
+/* The backward epilogue, if the call has one. */
 template <typename C> struct slope {
     bool on;
     enum activation activation;
@@ -100,7 +99,7 @@ template <typename C> struct slope {
         column_sums = (real<C> *)call.backward->bias_grad;
     }
 
-    /* dL/dZ from dL/dY, Z (where it is needed) and Y. */
+    /* dL/dZ from dL/dY, Z (if the derivative reads it) and Y. */
     __device__ real<C> scaled(real<C> gradient, real<C> z, real<C> y) const {
         return on ? gradient * derivative(activation, z, y) : gradient;
     }

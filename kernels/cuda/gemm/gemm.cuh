@@ -1,5 +1,4 @@
-/* What the hand-written GEMM kernels share: one context, one way in from struct gemm_call, one way to
-   report. */
+/* Shared by the hand-written GEMM kernels: context, call with strides, launches. */
 #ifndef TESSERA_KERNELS_CUDA_GEMM_GEMM_CUH
 #define TESSERA_KERNELS_CUDA_GEMM_GEMM_CUH
 
@@ -43,7 +42,7 @@ struct cuda_gemm_context {
     bool rounded_multiply;
 };
 
-/* The slots that every hand-written backend fills alike (kernels/cuda/common.cu). */
+/* Slots that are the same for every hand-written backend (kernels/cuda/common.cu). */
 bool cuda_gemm_probe(char *why, size_t size);
 void *cuda_gemm_create(const struct gemm_options *options, char *why, size_t size);
 void cuda_gemm_destroy(void *context);
@@ -84,7 +83,7 @@ template <typename F> void with_tile(int tile, F function) {
     return function.template operator()<32>();
 }
 
-/* Calls `function<A, B, ...>()` with the truth of each of the flags. */
+/* Calls `function<A, B, ...>()` with the flags as constants. */
 template <bool... KNOWN, typename F> void with_flags(F function) {
     function.template operator()<KNOWN...>();
 }
@@ -98,7 +97,7 @@ static inline unsigned blocks_for(size_t count, unsigned per_block) {
     return (unsigned)((count + per_block - 1) / per_block);
 }
 
-/* Grid y is limited to 65535 blocks: rows beyond that are done by a loop over the grid. */
+/* Grid y is limited to 65535 blocks: kernels loop over the grid. */
 static inline unsigned grid_y(size_t count, unsigned per_block) {
     const unsigned blocks = blocks_for(count, per_block);
     return blocks < 65535u ? blocks : 65535u;

@@ -1,24 +1,23 @@
-/* The peak of the GPU: a loop of multiply-adds in registers, and a copy in memory.
+/* The peak of the GPU: multiply-adds in registers, and a copy in memory.
 
-   Idea       an SM starts a multiply-add on each of its lanes every cycle, and needs four cycles for one: 8
-              warps a scheduler with 8 chains each keep it busy many times over, and touch no memory.
-   Tensor from compute capability 8.0 on, tensor cores multiply float64 matrices, in full precision and, on
-   the chips for data
-   cores      centres, twice as fast: cuBLAS uses them, so they belong to the peak. Other chips do this more
-              slowly than their float64 lanes, or no faster.
+   Idea       an SM starts a multiply-add on each lane every cycle, with a latency of four: 8 warps a
+              scheduler with 8 independent chains each keep it busy and touch no memory.
+   Tensor     from compute capability 8.0 on, tensor cores multiply float64 matrices in full precision: twice
+   cores      as fast on data-centre chips, where cuBLAS uses them, and not faster on others.
    Bound by   lanes: 132 SMs of 128 at 1.8 GHz are 61 TFLOP/s in float32; the copy by memory.
    Run        ./train bench gemm */
 #include "kernels/cuda/gemm/peak.cuh"
 
-static const int THREADS = 256, BLOCKS = 4;                 /* of an SM */
-static const int CHAINS = 8, TENSOR_CHAINS = 4, STEPS = 16; /* of each chain a round */
+static const int THREADS = 256, BLOCKS = 4;                 /* for each SM */
+static const int CHAINS = 8, TENSOR_CHAINS = 4, STEPS = 16; /* of each chain in a round */
 static const double LONG_ENOUGH = 20e-3;                    /* seconds */
 static const int REPEATS = 7, MOST = 1 << 26;               /* rounds */
 
-/* Each chain tends to a positive number, so that nothing is ever written: but the compiler does not know. */
+/* Sums stay positive, so that nothing is written. The compiler cannot know and keeps the loop. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) lanes_kernel(int rounds, T factor, T *never) {
-    const T own = factor + T(1e-6) * T(threadIdx.x); /* in a register of each lane, as in a GEMM */
+    const T own =
+        factor + T(1e-6) * T(threadIdx.x); /* differs by lane, so that it is in a register as in a GEMM */
     T sum[CHAINS], total = 0;
 #pragma unroll
     for (int c = 0; c < CHAINS; c++) sum[c] = T(threadIdx.x + c);
@@ -33,7 +32,7 @@ __global__ void __launch_bounds__(THREADS) lanes_kernel(int rounds, T factor, T 
     if (total < 0) *never = total;
 }
 
-/* Flops of a warp's matrix instruction in code for an architecture (90 for 9.0), 0 if it has none. */
+/* Flops of one mma instruction of a warp by architecture (90 for 9.0), 0 without float64 tensor cores. */
 static __host__ __device__ constexpr int tensor_flops(int architecture) {
     return architecture >= 90 ? 2 * 16 * 8 * 16 : architecture >= 80 ? 2 * 8 * 8 * 4 : 0;
 }
@@ -53,10 +52,10 @@ static __device__ inline void tensor_step(double (&sum)[4], const double (&a)[8]
 #endif
 }
 
-/* Sums grow from 0, and stay finite. */
+/* Sums grow from 0 and stay finite. */
 __global__ void __launch_bounds__(THREADS, BLOCKS) tensor_kernel(int rounds, double factor, double *never) {
     double sum[TENSOR_CHAINS][4] = {}, total = 0;
-    double a[8], b[4]; /* different, for a register each */
+    double a[8], b[4]; /* all different, so that each needs a register */
 #pragma unroll
     for (int i = 0; i < 8; i++) a[i] = factor * (i + 1);
 #pragma unroll
@@ -92,7 +91,7 @@ static void stopwatch_close(stopwatch *watch) {
     if (watch->stop) cudaEventDestroy(watch->stop);
 }
 
-/* Seconds of issue(rounds) on the stream; 0 if it failed. */
+/* Seconds of issue(rounds) on the stream, 0 on failure. */
 template <typename F> static double seconds_of(const stopwatch *watch, F issue, int rounds) {
     float milliseconds = 0;
     if (!CUDA_TRY(watch->fault, cudaEventRecord(watch->start, watch->stream))) return 0;
@@ -104,7 +103,7 @@ template <typename F> static double seconds_of(const stopwatch *watch, F issue, 
     return 1e-3 * (double)milliseconds;
 }
 
-/* Rounds a second, best of several repeats; 0 if they failed. */
+/* Rounds a second, best of REPEATS, 0 on failure. */
 template <typename F> static double rate_of(const stopwatch *watch, F issue) {
     int rounds = 1;
     double best = 0;
@@ -127,13 +126,13 @@ template <typename T> static double lanes_peak(const stopwatch *watch, unsigned 
            });
 }
 
-/* 0 without tensor cores that take float64. */
+/* 0 without float64 tensor cores. */
 static double tensor_peak(const stopwatch *watch, unsigned blocks) {
     cudaFuncAttributes attributes;
     if (!CUDA_TRY(watch->fault, cudaFuncGetAttributes(&attributes, tensor_kernel))) return 0;
-    const int of_a_warp = tensor_flops(attributes.ptxVersion); /* that of the code which runs here */
-    if (!of_a_warp) return 0;
-    const double flops = (double)of_a_warp * TENSOR_CHAINS * STEPS * (THREADS / 32) * blocks;
+    const int of_one_mma = tensor_flops(attributes.ptxVersion); /* architecture of the code that is loaded */
+    if (!of_one_mma) return 0;
+    const double flops = (double)of_one_mma * TENSOR_CHAINS * STEPS * (THREADS / 32) * blocks;
     return flops * rate_of(watch, [&](int rounds) {
                tensor_kernel<<<blocks, THREADS, 0, watch->stream>>>(rounds, 1e-3, NULL);
                CUDA_LAUNCHED(watch->fault, "tensor_kernel");
@@ -158,8 +157,8 @@ bool cuda_peak(cudaStream_t stream, cuda_fault *fault, enum gemm_dtype dtype, do
     return *flops_per_second > 0;
 }
 
-/* For each of the two buffers: 5 times the cache, a quarter of a gigabyte at least and an eighth of what is
-   free at most. */
+/* Bytes of each of the two buffers: 5 times the L2 cache, at least 256 MB, at most an eighth of the free
+   memory. */
 static bool buffer_size(cuda_fault *fault, size_t *bytes) {
     int device = 0, cache = 0;
     size_t free_bytes = 0, total = 0;

@@ -1,5 +1,5 @@
-/* What the GPU can do at best, measured now: the roof that a GEMM is held against. False: the fault says
-   why. */
+/* The peak rates of the GPU, measured: the roof of a GEMM. Functions return false on failure; the fault has
+   the reason. */
 #ifndef TESSERA_KERNELS_CUDA_GEMM_PEAK_CUH
 #define TESSERA_KERNELS_CUDA_GEMM_PEAK_CUH
 
@@ -8,11 +8,11 @@ extern "C" {
 }
 #include "kernels/cuda/fault.cuh"
 
-/* Flops a second of all SMs with independent multiply-adds in registers. GEMM_F32, or GEMM_F64: there with
-   the tensor cores, if they are faster, for they round no worse, and libraries use them. */
+/* Flops a second of all SMs with independent multiply-adds in registers. GEMM_F64: with tensor cores if they
+   are faster; they round as well, and cuBLAS uses them. */
 bool cuda_peak(cudaStream_t stream, cuda_fault *fault, enum gemm_dtype dtype, double *flops_per_second);
 
-/* Bytes read plus bytes written a second by a copy from memory to memory, past the caches. */
+/* Bytes read plus written a second by a copy in device memory that is larger than the caches. */
 bool cuda_copy_rate(cudaStream_t stream, cuda_fault *fault, double *bytes_per_second);
 
 #endif

@@ -1,7 +1,7 @@
-/* Tiles in shared memory, as the own kernels read them: rows as in global memory, padded by 16 bytes, and
-   what a lane takes from them for 4 successive k. Along k (k is contiguous), neighbouring lanes own
-   neighbouring rows, which the padding puts into different banks; across k, each lane owns neighbouring
-   elements. Either way a read is wide and free of conflicts. */
+/* Tiles in shared memory for 6_tuned_small.cu: rows as in global memory, padded by 16 bytes, and the fragment
+   that a lane reads for 4 successive k. If k is contiguous, neighbouring lanes own neighbouring rows, which
+   the padding puts into different banks. Otherwise each lane owns neighbouring elements. Both reads are wide
+   and free of conflicts. */
 #ifndef TESSERA_KERNELS_CUDA_GEMM_TILE_CUH
 #define TESSERA_KERNELS_CUDA_GEMM_TILE_CUH
 
