@@ -88,8 +88,8 @@ static void add_times(cJSON *line, const struct contestant *contestant, const st
     add_kernels(line, result);
 }
 
-void gemm_log_result(FILE *log, const struct contestant *contestant, enum gemm_dtype dtype,
-                     const struct gemm_shape *shape, const struct result *result, bool warm) {
+cJSON *gemm_line(const struct contestant *contestant, enum gemm_dtype dtype, const struct gemm_shape *shape,
+                 const struct result *result, bool warm) {
     cJSON *line = jsonl_new("gemm");
     jsonl_text(line, "label", contestant->label);
     jsonl_text(line, "backend", contestant->compute.backend->name);
@@ -116,5 +116,5 @@ void gemm_log_result(FILE *log, const struct contestant *contestant, enum gemm_d
         jsonl_text(line, "reason", result->reason);
     }
     if (result->outcome == OUTCOME_RIGHT) add_times(line, contestant, result);
-    jsonl_write(log, line);
+    return line;
 }

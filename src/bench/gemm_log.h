@@ -2,6 +2,7 @@
 #ifndef TESSERA_BENCH_GEMM_LOG_H
 #define TESSERA_BENCH_GEMM_LOG_H
 
+#include <cjson/cJSON.h>
 #include <stdio.h>
 
 #include "src/bench/contestants.h"
@@ -9,9 +10,9 @@
 /* The header of `command`, then one "peak" line for each device and thread count. `log` may be NULL. */
 void gemm_log_open(FILE *log, const char *command, const struct contestants *contestants);
 
-/* One "gemm" line, of operands that were `warm` or not; a wrong or left-out result has the reason and no
-   time. */
-void gemm_log_result(FILE *log, const struct contestant *contestant, enum gemm_dtype dtype,
-                     const struct gemm_shape *shape, const struct result *result, bool warm);
+/* One "gemm" line, of operands that were `warm` or not; a wrong or left-out result has the reason and no time.
+   The caller owns it. */
+cJSON *gemm_line(const struct contestant *contestant, enum gemm_dtype dtype, const struct gemm_shape *shape,
+                 const struct result *result, bool warm);
 
 #endif

@@ -21,7 +21,7 @@ struct standing {
 };
 
 /* The fastest of a cell. */
-struct cell {
+struct map_cell {
     size_t winner;             /* the row, or the count of rows if none */
     struct statistics seconds; /* of its step */
 };
@@ -34,8 +34,8 @@ struct breakeven {
     size_t repeats;
     double cell_seconds;
     FILE *log;
-    struct standing *standing;               /* [rows of the sweep] */
-    struct cell cells[MOST_SIDE][MOST_SIDE]; /* [batch][hidden] */
+    struct standing *standing;                   /* [rows of the sweep] */
+    struct map_cell cells[MOST_SIDE][MOST_SIDE]; /* [batch][hidden] */
     struct verdict verdict;
 };
 
@@ -131,15 +131,15 @@ static enum status measure_cell(struct breakeven *breakeven, size_t b, size_t h)
     double *times = calloc(rows * breakeven->repeats, sizeof *times);
     bool *in = calloc(rows, sizeof *in);
     struct statistics *seconds = calloc(rows, sizeof *seconds);
-    struct cell *cell = &breakeven->cells[b][h];
+    struct map_cell *cell = &breakeven->cells[b][h];
     const bool memory = times && in && seconds;
     if (memory) {
         time_rows(breakeven, batch, hidden, times, in, seconds);
-        *cell = (struct cell){.winner = rows};
+        *cell = (struct map_cell){.winner = rows};
         for (size_t row = 0; row < rows; row++) {
             const double median = seconds[row].median;
             if (median > 0 && (cell->winner == rows || median < cell->seconds.median))
-                *cell = (struct cell){row, seconds[row]};
+                *cell = (struct map_cell){row, seconds[row]};
         }
         write_cell(breakeven, batch, hidden, seconds, cell->winner);
     }
@@ -149,7 +149,7 @@ static enum status measure_cell(struct breakeven *breakeven, size_t b, size_t h)
     return memory ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
 }
 
-static void print_cell(const struct breakeven *breakeven, const struct cell *cell) {
+static void print_cell(const struct breakeven *breakeven, const struct map_cell *cell) {
     char text[256] = "-";
     if (cell->winner < breakeven->sweep.count)
         snprintf(text, sizeof text, "%s %s (%s to %s)", breakeven->sweep.rows[cell->winner].label,

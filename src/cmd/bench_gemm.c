@@ -26,20 +26,30 @@ struct gemm_bench {
     double slack; /* how much slower than the baseline is still fine */
     FILE *log;
     size_t slower, compared;
-    struct bench_kernels kernels;
+    struct table table;
+    struct records records; /* all rows */
     struct verdict verdict;
 };
 
-/* Was it faster once? Prints how the time compares. */
-static void print_change(struct gemm_bench *bench, const struct contestant *who, enum gemm_dtype dtype,
-                         const struct gemm_shape *shape, const struct result *result) {
-    const double before = baseline_seconds(&bench->baseline, who, dtype, shape);
+static void change_cell(struct cell *cell) {
+    const double ratio = cell_number(cell, "median_seconds") / cell_number(cell, "baseline_seconds");
+    cell_text(cell, ratio > 0 ? "%+.1f %%%s" : "-", 100 * (ratio - 1),
+              record_true(cell->line, "slower") ? " SLOWER" : "");
+}
+
+static const struct column baseline_columns[] = {
+    {"before", COLUMN_NUMBER, .key = "baseline_seconds", .unit = text_seconds},
+    {"change", COLUMN_NUMBER, .cell = change_cell, .width = 8},
+};
+
+/* Adds how the time compares with the baseline, if that has one. */
+static void add_change(struct gemm_bench *bench, cJSON *line, double before, const struct result *result) {
     if (before <= 0 || result->outcome != OUTCOME_RIGHT) return;
-    const double ratio = result->seconds.median / before;
-    const bool slower = ratio > 1 + bench->slack;
+    const bool slower = result->seconds.median > before * (1 + bench->slack);
     bench->compared++;
     bench->slower += slower;
-    printf("  %9s %+5.1f %%%s", text_seconds(before).text, 100 * (ratio - 1), slower ? " SLOWER" : "");
+    cJSON_AddNumberToObject(line, "baseline_seconds", before);
+    cJSON_AddBoolToObject(line, "slower", slower);
 }
 
 /* --- what to measure --- */
@@ -51,12 +61,13 @@ static enum status measure(struct gemm_bench *bench, enum gemm_dtype dtype, cons
     for (size_t i = 0; i < bench->contest.count; i++) {
         const struct contestant *who = &bench->contestants.list[i];
         const struct result *result = &bench->results[i];
-        bench_print_result(who, dtype, shape, result);
-        print_change(bench, who, dtype, shape, result);
-        printf("\n");
-        gemm_log_result(bench->log, who, dtype, shape, result, bench->contest.warm);
-        bench_note_kernels(&bench->kernels, result);
+        cJSON *line = gemm_line(who, dtype, shape, result, bench->contest.warm);
+        add_change(bench, line, baseline_seconds(&bench->baseline, who, dtype, shape), result);
+        bench_print_row(&bench->table, line);
+        jsonl_print(bench->log, line);
         verdict_note(&bench->verdict, result->outcome, who->label, result->reason);
+        const enum status added = records_add(&bench->records, line);
+        if (added) return added;
     }
     fflush(stdout);
     return STATUS_OK;
@@ -173,6 +184,20 @@ static enum status judge(struct gemm_bench *bench) {
     return STATUS_OK;
 }
 
+static enum status print_kernels(const struct records *records) {
+    struct selections all;
+    const enum status status = selections_of(&all, records, "gemm", NULL);
+    struct table table;
+    tables_kernels(&table, all.count ? &all.list[0] : &(struct selection){0});
+    if (table_rows(&table)) {
+        printf("\n");
+        table_console(stdout, &table);
+    }
+    table_close(&table);
+    selections_free(&all);
+    return status;
+}
+
 static enum status run_gemm(struct gemm_bench *bench, const struct sweep_lists *lists,
                             const char *size_list) {
     size_t sizes[MOST_SIZES], count;
@@ -180,20 +205,25 @@ static enum status run_gemm(struct gemm_bench *bench, const struct sweep_lists *
     if (!status) status = open_bench(bench, lists);
     if (status) return status;
     bench_print_header(&bench->contestants);
-    bench_print_titles(bench->baseline.count ? "    before" : "");
+    tables_gemm_details(&bench->table, &(struct selection){0});
+    if (bench->baseline.count) TABLE_COLUMNS(&bench->table, baseline_columns);
+    printf("%s\n", bench->table.caption);
+    table_console_titles(stdout, &bench->table);
     if (bench->baseline.count) {
         status = measure_baseline(bench);
     } else {
         for (size_t i = 0; i < count && !status; i++) status = measure_square(bench, sizes[i]);
         if (!status && names_training(&bench->config)) status = measure_training(bench);
     }
-    bench_print_kernels(&bench->kernels);
+    if (!status) status = print_kernels(&bench->records);
     return status ? status : judge(bench);
 }
 
 static void close_bench(struct gemm_bench *bench) {
     baseline_close(&bench->baseline);
     contestants_close(&bench->contestants);
+    table_close(&bench->table);
+    records_free(&bench->records);
     free(bench->results);
 }
 

@@ -19,6 +19,7 @@ struct scaling {
     struct config config;
     struct dataset_pair data;
     struct comparison comparison;
+    struct table table;
     FILE *log;
 };
 
@@ -51,7 +52,8 @@ static double other(const struct comparison_row *row) {
     return seconds - row->gemm[0] - row->gemm[1] - row->gemm[2];
 }
 
-static void write_row(struct scaling *scaling, const struct comparison_row *row, double speedup) {
+static cJSON *row_line(struct scaling *scaling, const struct comparison_row *row,
+                       const struct comparison_row *base) {
     static const char *const ops[PROFILE_OPS] = {"gemm_nn", "gemm_tn", "gemm_nt"};
     char name[64];
     shapes_config_name(scaling->config.file, name, sizeof name);
@@ -70,22 +72,9 @@ static void write_row(struct scaling *scaling, const struct comparison_row *row,
     cJSON *time = cJSON_AddObjectToObject(line, "time");
     for (int op = 0; op < PROFILE_OPS; op++) cJSON_AddNumberToObject(time, ops[op], row->gemm[op]);
     cJSON_AddNumberToObject(time, "other", other(row));
-    cJSON_AddNumberToObject(line, "speedup", speedup);
-    jsonl_write(scaling->log, line);
-}
-
-static void print_row(const struct comparison_row *row, const struct comparison_row *base) {
-    const double speedup = base->epoch.median / row->epoch.median,
-                 ideal = (double)row->runs[0].threads / base->runs[0].threads;
-    printf("%-14s %7d %10s%s", row->sweep->backend->name, row->runs[0].threads,
-           text_seconds(row->epoch.median).text,
-           row->extrapolated  ? "~"
-           : row->epoch.noisy ? "?"
-                              : " ");
-    printf(" %9s %9s", text_seconds(row->epoch.min).text, text_seconds(row->epoch.max).text);
-    for (int op = 0; op < PROFILE_OPS; op++) printf(" %10s", text_seconds(row->gemm[op]).text);
-    printf(" %10s %9.2f %6g %9.0f %%\n", text_seconds(other(row)).text, speedup, ideal,
-           100 * speedup / ideal);
+    cJSON_AddNumberToObject(line, "speedup", base->epoch.median / row->epoch.median);
+    cJSON_AddNumberToObject(line, "ideal", (double)row->runs[0].threads / base->runs[0].threads);
+    return line;
 }
 
 static void write_fit(struct scaling *scaling, const char *backend, const struct amdahl *fit) {
@@ -138,8 +127,9 @@ static void report_backend(struct scaling *scaling, const struct comparison_row 
     for (size_t i = 0; i < count; i++) {
         const struct comparison_row *row = &rows[i];
         if (row->outcome == OUTCOME_RIGHT) {
-            print_row(row, base);
-            write_row(scaling, row, base->epoch.median / row->epoch.median);
+            cJSON *line = row_line(scaling, row, base);
+            bench_print_row(&scaling->table, line);
+            jsonl_write(scaling->log, line);
         } else {
             printf("%-30s %s: %s\n", row->sweep->label, outcome_words(row->outcome), row->reason);
         }
@@ -163,8 +153,8 @@ static void report(struct scaling *scaling) {
     printf("Tessera %s, commit %s; %s; %s %s\n%s, batches of %lld, data %s\n\n", TESSERA_VERSION,
            platform_commit(), platform_cpu(), platform_compiler(), platform_flags(), layers,
            (long long)scaling->config.batch_size, scaling->data.name);
-    printf("%-14s %7s %11s %9s %9s %10s %10s %10s %10s %9s %6s %11s\n", "backend", "threads", "epoch ",
-           "least", "most", "NN", "TN", "NT", "other", "speed-up", "ideal", "efficiency");
+    tables_scaling(&scaling->table, &(struct selection){0});
+    table_console_titles(stdout, &scaling->table);
     write_header(scaling);
     for (size_t first = 0, next; first < comparison->count; first = next) {
         next = first + 1;
@@ -173,9 +163,11 @@ static void report(struct scaling *scaling) {
             next++;
         report_backend(scaling, &comparison->rows[first], next - first);
     }
-    printf("epoch: seconds of training alone, median of %zu repeats in turn (~ extrapolated from fewer "
-           "steps, ? noisy)\n",
+    printf("epoch: seconds of training alone, median of %zu repeats in turn (extrapolated: from fewer steps; "
+           "noisy: "
+           "uncertain by more than 5 %%)\n",
            comparison->repeats);
+    table_close(&scaling->table);
 }
 
 static enum status run_scaling(struct scaling *scaling, const struct sweep_lists *lists) {

@@ -32,6 +32,7 @@ struct shmem_bench {
     struct contest contest;
     struct contestants contestants;    /* a variant each */
     struct variant variants[VARIANTS]; /* tile by tile */
+    struct table table;
     FILE *log;
     struct verdict verdict;
 };
@@ -68,7 +69,8 @@ static enum status open_variants(struct shmem_bench *bench, const struct gemm_ba
     }
     gemm_log_open(bench->log, "bench shmem", &bench->contestants);
     printf("%s\n\n", bench->contestants.list[0].compute.gpu);
-    bench_print_titles("");
+    tables_gemm_details(&bench->table, &(struct selection){0});
+    table_console_titles(stdout, &bench->table);
     return STATUS_OK;
 }
 
@@ -82,8 +84,9 @@ static enum status run_tile(struct shmem_bench *bench, int tile, const struct ge
     for (size_t i = 0; i < OF_A_TILE && !status; i++) {
         const struct contestant *who = &bench->contest.contestants[i];
         bench->variants[tile * OF_A_TILE + (int)i].result = results[i];
-        bench_print_result(who, dtype, shape, &results[i]);
-        printf("\n");
+        cJSON *line = gemm_line(who, dtype, shape, &results[i], bench->contest.warm);
+        bench_print_row(&bench->table, line);
+        cJSON_Delete(line);
         verdict_note(&bench->verdict, results[i].outcome, who->label, results[i].reason);
     }
     fflush(stdout);
@@ -213,6 +216,7 @@ static enum status run_bench_shmem(int argc, char **argv) {
     for (size_t i = 0; i < count && !status; i++) status = run_size(&bench, sizes[i]);
     if (!status) status = verdict_status(&bench.verdict);
     contestants_close(&bench.contestants);
+    table_close(&bench.table);
     return jsonl_close(bench.log, bench.config.log, status);
 }
 

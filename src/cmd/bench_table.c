@@ -22,57 +22,9 @@ void bench_print_header(const struct contestants *contestants) {
     printf("\n");
 }
 
-void bench_print_titles(const char *more) {
-    printf("to GPU: A and B, from GPU: C, copied between it and pageable memory, medians\n");
-    printf("%-2s %-4s %6s %6s %6s  %-*s %9s %9s %9s %9s %6s %9s %9s%s\n", "op", "type", "m", "n", "k",
-           BENCH_LABEL, "backend", "median", "least", "most", "GFLOP/s", "peak", "to GPU", "from GPU", more);
-}
-
-void bench_print_result(const struct contestant *who, enum gemm_dtype dtype, const struct gemm_shape *shape,
-                        const struct result *result) {
-    printf("%-2s %-4s %6zu %6zu %6zu  %-*s ", gemm_op_name(shape->op), dtype_name(dtype), shape->m, shape->n,
-           shape->k, BENCH_LABEL, who->label);
-    if (result->outcome != OUTCOME_RIGHT) {
-        printf("%s: %s", outcome_words(result->outcome), result->reason);
-        return;
-    }
-    printf("%9s %9s %9s %9.1f", text_seconds(result->seconds.median).text,
-           text_seconds(result->seconds.min).text, text_seconds(result->seconds.max).text,
-           1e-9 * result->flops / result->seconds.median);
-    if (result->peak > 0) {
-        printf(" %4.0f %%", 100 * share_of_peak(result));
-    } else {
-        printf(" %6s", "-");
-    }
-    const bool gpu = who->compute.backend->device != GEMM_ON_HOST;
-    printf(" %9s %9s%s", gpu ? text_seconds(result->h2d).text : "-",
-           gpu ? text_seconds(result->d2h).text : "-", result->seconds.noisy ? "  noisy" : "");
-}
-
-/* --- kernels --- */
-
-static bool same_kernel(const struct gemm_kernel *a, const struct gemm_kernel *b) {
-    return strcmp(a->name, b->name) == 0 && a->shared_bytes == b->shared_bytes &&
-           a->registers == b->registers;
-}
-
-void bench_note_kernels(struct bench_kernels *kernels, const struct result *result) {
-    for (size_t k = 0; k < result->kernels; k++) {
-        bool seen = kernels->count == BENCH_MOST_KERNELS;
-        for (size_t i = 0; i < kernels->count && !seen; i++)
-            seen = same_kernel(&kernels->list[i], &result->kernel[k]);
-        if (!seen) kernels->list[kernels->count++] = result->kernel[k];
-    }
-}
-
-void bench_print_kernels(const struct bench_kernels *kernels) {
-    if (!kernels->count) return;
-    printf("\n%-48s %8s %10s %14s %10s\n", "kernel", "threads", "registers", "shared memory", "occupancy");
-    for (size_t i = 0; i < kernels->count; i++) {
-        const struct gemm_kernel *kernel = &kernels->list[i];
-        printf("%-48s %8u %10u %14s %8.0f %%\n", kernel->name, kernel->threads, kernel->registers,
-               text_bytes((double)kernel->shared_bytes).text, 100 * kernel->occupancy);
-    }
+void bench_print_row(struct table *table, const cJSON *line) {
+    table_row(table, line, NULL);
+    table_console_row(stdout, table, table_rows(table) - 1);
 }
 
 /* --- flags --- */

@@ -13,7 +13,7 @@
 
 static const struct column details[] = {
     {"op", COLUMN_TEXT, .key = "op", .setup = true},
-    {"dtype", COLUMN_TEXT, .key = "dtype", .setup = true},
+    {"dtype", COLUMN_TEXT, .key = "dtype", .setup = true, .width = 4},
     {"m x n x k", COLUMN_NUMBER, .cell = cell_shape, .setup = true, .width = 18},
     {"backend", COLUMN_TEXT, .cell = cell_backend, .setup = true, .only = PAGE_ONLY},
     {"backend", COLUMN_TEXT, .key = "label", .setup = true, .only = CONSOLE_ONLY, .width = 24},
