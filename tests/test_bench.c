@@ -8,7 +8,7 @@
 #include "src/base/statistics.h"
 #include "src/bench/agreement.h"
 #include "src/bench/amdahl.h"
-#include "src/bench/contest.h"
+#include "src/bench/benchmark.h"
 #include "src/bench/shapes.h"
 #include "src/bench/sweep.h"
 
@@ -177,12 +177,12 @@ static bool has_own_threads(void *context) {
 static void times_are_of_the_calls(void **state) {
     (void)state;
     const struct gemm_shape shape = {.op = GEMM_NN, .m = 128, .n = 128, .k = 128, .what = "square"};
-    struct contestant one = {.label = "serial"};
+    struct candidate one = {.label = "serial"};
     struct result result;
     support_open(&one.compute, "serial", 1);
-    struct contest contest = {.contestants = &one, .count = 1, .repeats = 7};
+    struct benchmark benchmark = {.candidates = &one, .count = 1, .repeats = 7};
     const double start = clock_seconds();
-    assert_status(contest_run(&contest, GEMM_F32, &shape, &result), STATUS_OK);
+    assert_status(benchmark_run(&benchmark, GEMM_F32, &shape, &result), STATUS_OK);
     const double wall = clock_seconds() - start;
     assert_int_equal(result.outcome, OUTCOME_RIGHT);
     assert_true(result.seconds.count % 7 == 0 && result.seconds.count <= 3 * 7); /* up to three rounds */
@@ -193,17 +193,17 @@ static void times_are_of_the_calls(void **state) {
     assert_true(7 * result.seconds.min < wall);
     assert_true(one.seconds_per_flop[GEMM_F32][GEMM_NN] > 0);
     one.rates.flops[GEMM_F32] = 1; /* at the start */
-    assert_status(contest_run(&contest, GEMM_F32, &shape, &result), STATUS_OK);
+    assert_status(benchmark_run(&benchmark, GEMM_F32, &shape, &result), STATUS_OK);
     assert_true(result.peak > 1 && share_of_peak(&result) > 0); /* in turn */
     struct gemm_backend other = *one.compute.backend;
     other.own_threads = has_own_threads; /* that would spin beside those of the loop */
     const struct gemm_backend *backend = one.compute.backend;
     one.compute.backend = &other;
-    assert_status(contest_run(&contest, GEMM_F32, &shape, &result), STATUS_OK);
+    assert_status(benchmark_run(&benchmark, GEMM_F32, &shape, &result), STATUS_OK);
     assert_true(result.peak == 1);
     one.compute.backend = backend;
-    contest.limit_seconds = 1e-9; /* now it is foreseen to take too long */
-    assert_status(contest_run(&contest, GEMM_F32, &shape, &result), STATUS_OK);
+    benchmark.limit_seconds = 1e-9; /* now it is foreseen to take too long */
+    assert_status(benchmark_run(&benchmark, GEMM_F32, &shape, &result), STATUS_OK);
     assert_int_equal(result.outcome, OUTCOME_LEFT_OUT);
     assert_says(result.reason, "--limit-seconds");
     compute_close(&one.compute);

@@ -237,7 +237,7 @@ static void heatmaps_show_their_cells(void **state) {
     heatmap_close(&map);
 }
 
-static void pictures_are_png(void **state) {
+static void images_are_png(void **state) {
     (void)state;
     const uint8_t pixels[6] = {0, 50, 100, 150, 200, 255};
     PRINTED(assert_status(png_data_uri(out, pixels, 2, 3), STATUS_OK));
@@ -262,7 +262,7 @@ int main(void) {
         cmocka_unit_test(bars_add_up),
         cmocka_unit_test(empty_charts_can_be_drawn),
         cmocka_unit_test(heatmaps_show_their_cells),
-        cmocka_unit_test(pictures_are_png),
+        cmocka_unit_test(images_are_png),
     };
     return cmocka_run_group_tests_name("chart", tests, NULL, NULL);
 }

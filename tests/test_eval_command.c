@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "src/nn/safetensors.h"
-#include "src/report/lettering.h"
+#include "src/report/bitmap_font.h"
 
 static char output[1 << 16];
 
@@ -215,13 +215,13 @@ static void letters_are_told_apart(void **state) {
     static const char characters[] = "0123456789#,not ?";
     enum { COUNT = sizeof characters - 1, SIDE = 10, TALL = 14 };
     static uint8_t drawn[COUNT][TALL + 2][SIDE + 4];
-    assert_int_equal(lettering_width(""), 0);
-    assert_int_equal(lettering_height(""), 0);
-    assert_int_equal(lettering_width("7"), SIDE);
-    assert_int_equal(lettering_width("7\n10"), SIDE + 12);
-    assert_int_equal(lettering_height("7\n10"), 2 * lettering_height("7"));
+    assert_int_equal(font_width(""), 0);
+    assert_int_equal(font_height(""), 0);
+    assert_int_equal(font_width("7"), SIDE);
+    assert_int_equal(font_width("7\n10"), SIDE + 12);
+    assert_int_equal(font_height("7\n10"), 2 * font_height("7"));
     for (size_t c = 0; c < COUNT; c++) {
-        lettering_draw(&drawn[c][1][2], SIDE + 4, SIDE, (char[]){characters[c], '\0'});
+        font_draw(&drawn[c][1][2], SIDE + 4, SIDE, (char[]){characters[c], '\0'});
         for (size_t y = 0; y < TALL + 2; y++)
             for (size_t x = 0; x < SIDE + 4; x++)
                 assert_true(drawn[c][y][x] == 0 || (y >= 1 && y <= TALL && x >= 2 && x < SIDE + 2));

@@ -1,4 +1,4 @@
-/* Reports: tables and pictures, to the letter. */
+/* Text of reports: tables, images, accuracies. */
 #include "tests/support.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 #include "src/cmd/console.h"
 #include "src/report/confusion.h"
-#include "src/report/picture.h"
+#include "src/report/image.h"
 
 static char *text;
 static size_t length;
@@ -33,12 +33,12 @@ static void confusion(void **state) {
     free(text);
 }
 
-static void pictures_side_by_side(void **state) {
+static void images_side_by_side(void **state) {
     (void)state;
     static const uint8_t dark[6] = {0}, bright[6] = {255, 255, 255, 255, 255, 255};
-    const struct picture pictures[] = {{dark, "a"}, {bright, "b"}, {bright, "c"}};
+    const struct image images[] = {{dark, "a"}, {bright, "b"}, {bright, "c"}};
     FILE *out = open_text();
-    picture_print(out, pictures, 3, 3, 2, 8); /* 3 rows of 2 pixels, cells of 4: two to a row */
+    image_print(out, images, 3, 3, 2, 8); /* 3 rows of 2 pixels, cells of 4: two to a row */
     fclose(out);
     assert_string_equal(text, "a   b\n    @@\n    @@\nc\n@@\n@@\n");
     free(text);
@@ -54,7 +54,7 @@ static void accuracies(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(confusion),
-        cmocka_unit_test(pictures_side_by_side),
+        cmocka_unit_test(images_side_by_side),
         cmocka_unit_test(accuracies),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);

@@ -80,8 +80,8 @@ static void rows_left_out_stand_below(void **state) {
     char *text = read_text(path);
     assert_int_equal(count_of(text, "\n| `"), 1);
     assert_says(text, "| `b` | - | - |");
-    assert_says(text,
-                "\n\nLeft out because no \\| toolkit: `a`, `d`.\n\nLeft out because no room: `c`.\n<!-- end");
+    assert_says(
+        text, "\n\nLeft out: `a`, `d`, because no \\| toolkit.\n\nLeft out: `c`, because no room.\n<!-- end");
     free(text);
 }
 

@@ -86,20 +86,20 @@ void baseline_close(struct baseline *baseline) {
     *baseline = (struct baseline){0};
 }
 
-static bool same_setup(const struct baseline_entry *entry, const struct contestant *contestant,
+static bool same_setup(const struct baseline_entry *entry, const struct candidate *candidate,
                        enum gemm_dtype dtype) {
-    const struct compute *compute = &contestant->compute;
+    const struct compute *compute = &candidate->compute;
     return strcmp(entry->backend, compute->backend->name) == 0 && entry->threads == compute->threads &&
            strcmp(entry->precision, compute_precision(compute, dtype)) == 0 &&
            strcmp(entry->gpu, compute->gpu) == 0;
 }
 
-double baseline_seconds(const struct baseline *baseline, const struct contestant *contestant,
+double baseline_seconds(const struct baseline *baseline, const struct candidate *candidate,
                         enum gemm_dtype dtype, const struct gemm_shape *shape) {
     for (size_t i = 0; i < baseline->count; i++) {
         const struct baseline_entry *entry = &baseline->entries[i];
         if (entry->dtype == dtype && entry->shape.op == shape->op && entry->shape.m == shape->m &&
-            entry->shape.n == shape->n && entry->shape.k == shape->k && same_setup(entry, contestant, dtype))
+            entry->shape.n == shape->n && entry->shape.k == shape->k && same_setup(entry, candidate, dtype))
             return entry->seconds;
     }
     return 0;

@@ -2,7 +2,7 @@
 #ifndef TESSERA_BENCH_BASELINE_H
 #define TESSERA_BENCH_BASELINE_H
 
-#include "src/bench/contest.h"
+#include "src/bench/benchmark.h"
 
 struct baseline_entry {
     char backend[256], path[512]; /* the path of a plug-in, else "" */
@@ -16,7 +16,7 @@ struct baseline_entry {
 struct baseline {
     struct baseline_entry *entries;
     size_t count;
-    bool warm; /* its operands: see struct contest */
+    bool warm; /* its operands: see struct benchmark */
 };
 
 /* The verified "gemm" lines of a log. STATUS_BAD_DATA if there are none. */
@@ -24,7 +24,7 @@ enum status baseline_read(struct baseline *baseline, const char *path);
 void baseline_close(struct baseline *baseline);
 
 /* The time of the same backend, threads, precision, GPU, dtype, op and shape; 0 if it has none. */
-double baseline_seconds(const struct baseline *baseline, const struct contestant *contestant,
+double baseline_seconds(const struct baseline *baseline, const struct candidate *candidate,
                         enum gemm_dtype dtype, const struct gemm_shape *shape);
 
 /* Their backends (paths of plug-ins), and their thread counts, comma-separated, for the flags; cut off at

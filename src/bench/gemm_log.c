@@ -3,27 +3,27 @@
 #include "src/backend/plugin.h"
 #include "src/base/jsonl.h"
 
-static const char *device_name(const struct contestant *contestant) {
-    return contestant->compute.backend->device == GEMM_ON_HOST ? "host" : "cuda";
+static const char *device_name(const struct candidate *candidate) {
+    return candidate->compute.backend->device == GEMM_ON_HOST ? "host" : "cuda";
 }
 
-static void write_peak(FILE *log, const struct contestant *contestant) {
+static void write_peak(FILE *log, const struct candidate *candidate) {
     cJSON *line = jsonl_new("peak");
-    jsonl_text(line, "device", device_name(contestant));
-    jsonl_text(line, "gpu", contestant->compute.gpu);
-    cJSON_AddNumberToObject(line, "threads", contestant->compute.threads);
-    cJSON_AddNumberToObject(line, "f32_gflops", 1e-9 * contestant->rates.flops[GEMM_F32]);
-    cJSON_AddNumberToObject(line, "f64_gflops", 1e-9 * contestant->rates.flops[GEMM_F64]);
-    cJSON_AddNumberToObject(line, "copy_gbytes_per_second", 1e-9 * contestant->rates.bandwidth);
+    jsonl_text(line, "device", device_name(candidate));
+    jsonl_text(line, "gpu", candidate->compute.gpu);
+    cJSON_AddNumberToObject(line, "threads", candidate->compute.threads);
+    cJSON_AddNumberToObject(line, "f32_gflops", 1e-9 * candidate->rates.flops[GEMM_F32]);
+    cJSON_AddNumberToObject(line, "f64_gflops", 1e-9 * candidate->rates.flops[GEMM_F64]);
+    cJSON_AddNumberToObject(line, "copy_gbytes_per_second", 1e-9 * candidate->rates.bandwidth);
     jsonl_write(log, line);
 }
 
 /* Who takes no part, as warnings beside the environment. */
-static void add_left_out(cJSON *header, const struct contestants *contestants) {
-    if (!contestants->left_out_count) return;
+static void add_left_out(cJSON *header, const struct candidates *candidates) {
+    if (!candidates->left_out_count) return;
     cJSON *warnings = cJSON_AddArrayToObject(header, "warnings");
-    for (size_t i = 0; i < contestants->left_out_count; i++) {
-        const struct left_out *out = &contestants->left_out[i];
+    for (size_t i = 0; i < candidates->left_out_count; i++) {
+        const struct left_out *out = &candidates->left_out[i];
         char text[700];
         snprintf(text, sizeof text, "%s %s: %s", out->label,
                  out->outcome == OUTCOME_LEFT_OUT ? "was left out" : outcome_words(out->outcome),
@@ -32,22 +32,22 @@ static void add_left_out(cJSON *header, const struct contestants *contestants) {
     }
 }
 
-void gemm_log_open(FILE *log, const char *command, const struct contestants *contestants) {
+void gemm_log_open(FILE *log, const char *command, const struct candidates *candidates) {
     cJSON *header = jsonl_header();
     jsonl_text(header, "command", command);
-    for (size_t i = 0; i < contestants->count; i++) {
-        if (!contestants->list[i].compute.gpu[0]) continue;
-        jsonl_text(header, "gpu", contestants->list[i].compute.gpu);
+    for (size_t i = 0; i < candidates->count; i++) {
+        if (!candidates->list[i].compute.gpu[0]) continue;
+        jsonl_text(header, "gpu", candidates->list[i].compute.gpu);
         break;
     }
-    add_left_out(header, contestants);
+    add_left_out(header, candidates);
     jsonl_write(log, header);
-    for (size_t i = 0; i < contestants->count; i++) {
-        const struct contestant *one = &contestants->list[i];
+    for (size_t i = 0; i < candidates->count; i++) {
+        const struct candidate *one = &candidates->list[i];
         bool seen = false;
         for (size_t j = 0; j < i && !seen; j++)
-            seen = contestants->list[j].compute.backend->device == one->compute.backend->device &&
-                   contestants->list[j].compute.threads == one->compute.threads;
+            seen = candidates->list[j].compute.backend->device == one->compute.backend->device &&
+                   candidates->list[j].compute.threads == one->compute.threads;
         if (!seen) write_peak(log, one);
     }
 }
@@ -67,7 +67,7 @@ static void add_kernels(cJSON *line, const struct result *result) {
     }
 }
 
-static void add_times(cJSON *line, const struct contestant *contestant, const struct result *result) {
+static void add_times(cJSON *line, const struct candidate *candidate, const struct result *result) {
     const struct statistics *seconds = &result->seconds;
     jsonl_count(line, "repeats", seconds->count);
     cJSON_AddNumberToObject(line, "median_seconds", seconds->median);
@@ -80,7 +80,7 @@ static void add_times(cJSON *line, const struct contestant *contestant, const st
         cJSON_AddNumberToObject(line, "share_of_peak", share_of_peak(result));
     }
     cJSON_AddNumberToObject(line, "bytes", result->bytes);
-    if (contestant->compute.backend->device != GEMM_ON_HOST) {
+    if (candidate->compute.backend->device != GEMM_ON_HOST) {
         cJSON_AddNumberToObject(line, "h2d_seconds", result->h2d);
         cJSON_AddNumberToObject(line, "d2h_seconds", result->d2h);
         jsonl_text(line, "transfer_memory", "pageable");
@@ -88,17 +88,17 @@ static void add_times(cJSON *line, const struct contestant *contestant, const st
     add_kernels(line, result);
 }
 
-cJSON *gemm_line(const struct contestant *contestant, enum gemm_dtype dtype, const struct gemm_shape *shape,
+cJSON *gemm_line(const struct candidate *candidate, enum gemm_dtype dtype, const struct gemm_shape *shape,
                  const struct result *result, bool warm) {
     cJSON *line = jsonl_new("gemm");
-    jsonl_text(line, "label", contestant->label);
-    jsonl_text(line, "backend", contestant->compute.backend->name);
-    jsonl_text(line, "path", plugin_path(contestant->compute.backend));
-    jsonl_text(line, "description", contestant->compute.description);
-    jsonl_text(line, "device", device_name(contestant));
-    jsonl_text(line, "gpu", contestant->compute.gpu);
+    jsonl_text(line, "label", candidate->label);
+    jsonl_text(line, "backend", candidate->compute.backend->name);
+    jsonl_text(line, "path", plugin_path(candidate->compute.backend));
+    jsonl_text(line, "description", candidate->compute.description);
+    jsonl_text(line, "device", device_name(candidate));
+    jsonl_text(line, "gpu", candidate->compute.gpu);
     jsonl_text(line, "dtype", dtype_name(dtype));
-    jsonl_text(line, "precision", compute_precision(&contestant->compute, dtype));
+    jsonl_text(line, "precision", compute_precision(&candidate->compute, dtype));
     jsonl_text(line, "op", gemm_op_name(shape->op));
     jsonl_count(line, "m", shape->m);
     jsonl_count(line, "n", shape->n);
@@ -106,7 +106,7 @@ cJSON *gemm_line(const struct contestant *contestant, enum gemm_dtype dtype, con
     jsonl_text(line, "what", shape->what);
     jsonl_text(line, "config", shape->config);
     jsonl_text(line, "operands", warm ? "warm" : "cold");
-    cJSON_AddNumberToObject(line, "threads", contestant->compute.threads);
+    cJSON_AddNumberToObject(line, "threads", candidate->compute.threads);
     if (result->outcome == OUTCOME_LEFT_OUT) {
         jsonl_text(line, "left_out", result->reason);
     } else if (result->outcome == OUTCOME_FAILED) {
@@ -115,6 +115,6 @@ cJSON *gemm_line(const struct contestant *contestant, enum gemm_dtype dtype, con
         cJSON_AddBoolToObject(line, "verified", result->outcome == OUTCOME_RIGHT);
         jsonl_text(line, "reason", result->reason);
     }
-    if (result->outcome == OUTCOME_RIGHT) add_times(line, contestant, result);
+    if (result->outcome == OUTCOME_RIGHT) add_times(line, candidate, result);
     return line;
 }

@@ -5,14 +5,14 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
-#include "src/bench/contestants.h"
+#include "src/bench/candidates.h"
 
 /* The header of `command`, then one "peak" line for each device and thread count. `log` may be NULL. */
-void gemm_log_open(FILE *log, const char *command, const struct contestants *contestants);
+void gemm_log_open(FILE *log, const char *command, const struct candidates *candidates);
 
 /* One "gemm" line, of operands that were `warm` or not; a wrong or left-out result has the reason and no time.
    The caller owns it. */
-cJSON *gemm_line(const struct contestant *contestant, enum gemm_dtype dtype, const struct gemm_shape *shape,
+cJSON *gemm_line(const struct candidate *candidate, enum gemm_dtype dtype, const struct gemm_shape *shape,
                  const struct result *result, bool warm);
 
 #endif

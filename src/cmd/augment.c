@@ -8,7 +8,7 @@
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
 #include "src/nn/augmenter.h"
-#include "src/report/sheet.h"
+#include "src/report/image_grid.h"
 
 struct show {
     struct config config;
@@ -17,8 +17,8 @@ struct show {
     struct samples samples;
     struct augmenter augmenter;
     int64_t images, draws;
-    uint8_t *pixels;      /* [1 + draws][images][features]: as they are, then epoch by epoch */
-    struct picture *list; /* [images][1 + draws] */
+    uint8_t *pixels;    /* [1 + draws][images][features]: as they are, then epoch by epoch */
+    struct image *list; /* [images][1 + draws] */
 };
 
 static void close_show(struct show *show) {
@@ -72,13 +72,13 @@ static enum status draw(struct show *show) {
 static enum status show_images(struct show *show, const char *path) {
     enum status status = open_show(show);
     if (!status) status = draw(show);
-    const struct sheet sheet = {.rows = show->samples.count,
-                                .columns = 1 + (size_t)show->draws,
-                                .height = show->samples.height,
-                                .width = show->samples.width,
-                                .pictures = show->list,
-                                .apart = true};
-    if (!status) status = sheet_write(&sheet, path);
+    const struct image_grid grid = {.rows = show->samples.count,
+                                    .columns = 1 + (size_t)show->draws,
+                                    .height = show->samples.height,
+                                    .width = show->samples.width,
+                                    .images = show->list,
+                                    .separate = true};
+    if (!status) status = image_grid_write(&grid, path);
     if (!status)
         printf("%s: %zu images of %s, each as it is and as it is in the first %lld epochs (%s)\n", path,
                show->samples.count, show->data.name, (long long)show->draws,
@@ -97,7 +97,7 @@ static enum status run_augment(int argc, char **argv) {
     const struct option_extra extras[] = {
         {"show", "K", "the first K training images, a row each [10]", &images},
         {"draws", "N", "as they are in the first N epochs, beside the original [9]", &draws},
-        {"output", "FILE", "the sheet to write: a .png or a .pgm", &path},
+        {"output", "FILE", "the grid of images to write, a .png or a .pgm", &path},
         {"o", "FILE", "the same", &path},
     };
     const struct option_set set = {
@@ -114,7 +114,7 @@ static enum status run_augment(int argc, char **argv) {
     if (status || help) return status;
     if (!path)
         return status_set(STATUS_USAGE, "augment needs a file to draw into: train augment -o sheet.png");
-    status = sheet_check_name(path);
+    status = image_grid_check_name(path);
     if (!status) status = parse_count("show", images, &show.images);
     if (!status) status = parse_count("draws", draws, &show.draws);
     if (!status) status = show_images(&show, path);

@@ -236,7 +236,7 @@ static enum status run_bench_breakeven(int argc, char **argv) {
     const char *batches = "16,64,256,1024,4096", *hidden = "32,128,512,2048", *repeat = NULL, *seconds = NULL;
     const struct option_extra extras[] = {
         {"backends", "A,B,..", "the GEMMs, or 'all' that can be used here [all]", &lists.backends},
-        {"residency", "device,..", "where the tensors of GPU backends live, each a contestant",
+        {"residency", "device,..", "where the tensors of GPU backends live, each a candidate",
          &lists.residencies},
         {"batches", "N,..", "batch sizes [16,64,256,1024,4096]", &batches},
         {"hidden", "N,..", "widths of the hidden layer [32,128,512,2048]", &hidden},

@@ -18,9 +18,9 @@ enum { MOST_SIZES = 32 };
 /* What the flags say, and what came of it. */
 struct gemm_bench {
     struct config config;
-    struct contestants contestants;
-    struct contest contest;
-    struct result *results; /* [contestants] */
+    struct candidates candidates;
+    struct benchmark benchmark;
+    struct result *results; /* [candidates] */
     bool dtype[3], op[3];   /* wanted */
     struct baseline baseline;
     double slack; /* how much slower than the baseline is still fine */
@@ -56,12 +56,12 @@ static void add_change(struct gemm_bench *bench, cJSON *line, double before, con
 
 static enum status measure(struct gemm_bench *bench, enum gemm_dtype dtype, const struct gemm_shape *shape) {
     if (!bench->dtype[dtype] || !bench->op[shape->op]) return STATUS_OK;
-    const enum status status = contest_run(&bench->contest, dtype, shape, bench->results);
+    const enum status status = benchmark_run(&bench->benchmark, dtype, shape, bench->results);
     if (status) return status;
-    for (size_t i = 0; i < bench->contest.count; i++) {
-        const struct contestant *who = &bench->contestants.list[i];
+    for (size_t i = 0; i < bench->benchmark.count; i++) {
+        const struct candidate *who = &bench->candidates.list[i];
         const struct result *result = &bench->results[i];
-        cJSON *line = gemm_line(who, dtype, shape, result, bench->contest.warm);
+        cJSON *line = gemm_line(who, dtype, shape, result, bench->benchmark.warm);
         add_change(bench, line, baseline_seconds(&bench->baseline, who, dtype, shape), result);
         bench_print_row(&bench->table, line);
         jsonl_print(bench->log, line);
@@ -149,21 +149,21 @@ static enum status open_bench(struct gemm_bench *bench, const struct sweep_lists
     enum status status = sweep_open(&sweep, &bench->config, lists);
     if (status) return status;
     status = backend_check_plugins(&sweep, false);
-    if (!status) status = contestants_open(&bench->contestants, &sweep);
+    if (!status) status = candidates_open(&bench->candidates, &sweep);
     sweep_close(&sweep);
     if (status) return status;
-    bench->contest.contestants = bench->contestants.list;
-    bench->contest.count = bench->contestants.count;
-    bench->results = calloc(bench->contest.count + 1, sizeof *bench->results);
+    bench->benchmark.candidates = bench->candidates.list;
+    bench->benchmark.count = bench->candidates.count;
+    bench->results = calloc(bench->benchmark.count + 1, sizeof *bench->results);
     if (!bench->results) return status_set(STATUS_FAILED, "out of memory");
     status = jsonl_open(&bench->log, bench->config.log);
     if (status) return status;
-    gemm_log_open(bench->log, "bench gemm", &bench->contestants);
-    for (size_t i = 0; i < bench->contestants.left_out_count; i++) {
-        const struct left_out *out = &bench->contestants.left_out[i];
+    gemm_log_open(bench->log, "bench gemm", &bench->candidates);
+    for (size_t i = 0; i < bench->candidates.left_out_count; i++) {
+        const struct left_out *out = &bench->candidates.left_out[i];
         verdict_note(&bench->verdict, out->outcome, out->label, out->reason);
     }
-    return bench->contest.count || bench->verdict.worst
+    return bench->benchmark.count || bench->verdict.worst
                ? STATUS_OK
                : status_set(STATUS_UNAVAILABLE, "none of the backends can be used here");
 }
@@ -204,7 +204,7 @@ static enum status run_gemm(struct gemm_bench *bench, const struct sweep_lists *
     enum status status = bench_parse_list("sizes", size_list, MOST_SIZES, sizes, &count);
     if (!status) status = open_bench(bench, lists);
     if (status) return status;
-    bench_print_header(&bench->contestants);
+    bench_print_header(&bench->candidates);
     tables_gemm_details(&bench->table, &(struct selection){0});
     if (bench->baseline.count) TABLE_COLUMNS(&bench->table, baseline_columns);
     printf("%s\n", bench->table.caption);
@@ -221,7 +221,7 @@ static enum status run_gemm(struct gemm_bench *bench, const struct sweep_lists *
 
 static void close_bench(struct gemm_bench *bench) {
     baseline_close(&bench->baseline);
-    contestants_close(&bench->contestants);
+    candidates_close(&bench->candidates);
     table_close(&bench->table);
     records_free(&bench->records);
     free(bench->results);
@@ -234,7 +234,7 @@ static enum status choose_operands(struct gemm_bench *bench, const char *text) {
         return status_set(STATUS_USAGE, "--operands must be cold or warm, not '%s'", text);
     if (bench->baseline.count && warm != bench->baseline.warm)
         return status_set(STATUS_USAGE, "the operands of the baseline are %s", warm ? "cold" : "warm");
-    bench->contest.warm = warm;
+    bench->benchmark.warm = warm;
     return STATUS_OK;
 }
 
@@ -291,10 +291,10 @@ static enum status run_bench_gemm(int argc, char **argv) {
     if (status || help) return status;
     if (config) status = config_read(&bench.config, config);
     bench.config.residency = RESIDENCY_DEVICE; /* transfers are measured apart */
-    bench.contest.repeats = 7;
-    bench.contest.limit_seconds = 10;
-    if (!status) status = bench_parse_count("repeat", repeat, 1000, &bench.contest.repeats);
-    if (!status) status = bench_parse_real("limit-seconds", limit, &bench.contest.limit_seconds);
+    bench.benchmark.repeats = 7;
+    bench.benchmark.limit_seconds = 10;
+    if (!status) status = bench_parse_count("repeat", repeat, 1000, &bench.benchmark.repeats);
+    if (!status) status = bench_parse_real("limit-seconds", limit, &bench.benchmark.limit_seconds);
     if (!status) status = bench_parse_real("tolerance", tolerance, &percent);
     bench.slack = percent / 100;
     if (!status) status = mark("dtype", dtype, dtypes, bench.dtype);
@@ -306,9 +306,9 @@ static enum status run_bench_gemm(int argc, char **argv) {
         if (!backends_asked) lists.backends = backends;
         baseline_threads(&bench.baseline, threads, sizeof threads);
         if (!lists.threads) lists.threads = threads;
-        if (!limit) bench.contest.limit_seconds = 0; /* what has become too slow must not hide */
+        if (!limit) bench.benchmark.limit_seconds = 0; /* what has become too slow must not hide */
         for (int i = 0; i < 3; i++) bench.dtype[i] = true;
-        bench.contest.warm = bench.baseline.warm;
+        bench.benchmark.warm = bench.baseline.warm;
     }
     if (!status && operands) status = choose_operands(&bench, operands);
     if (!status) status = run_gemm(&bench, &lists, sizes);

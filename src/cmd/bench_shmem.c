@@ -29,8 +29,8 @@ struct variant {
 
 struct shmem_bench {
     struct config config;
-    struct contest contest;
-    struct contestants contestants;    /* a variant each */
+    struct benchmark benchmark;
+    struct candidates candidates;      /* a variant each */
     struct variant variants[VARIANTS]; /* tile by tile */
     struct table table;
     FILE *log;
@@ -59,16 +59,16 @@ static enum status open_variants(struct shmem_bench *bench, const struct gemm_ba
     if (!rows) return status_set(STATUS_FAILED, "out of memory");
     make_variants(bench, backend, rows);
     const struct sweep sweep = {.rows = rows, .count = VARIANTS};
-    const enum status status = contestants_open(&bench->contestants, &sweep);
+    const enum status status = candidates_open(&bench->candidates, &sweep);
     free(rows);
     if (status) return status;
-    if (bench->contestants.left_out_count) {
-        const struct left_out *out = &bench->contestants.left_out[0];
+    if (bench->candidates.left_out_count) {
+        const struct left_out *out = &bench->candidates.left_out[0];
         return status_set(out->outcome == OUTCOME_FAILED ? STATUS_FAILED : STATUS_UNAVAILABLE, "%s",
                           out->reason);
     }
-    gemm_log_open(bench->log, "bench shmem", &bench->contestants);
-    printf("%s\n\n", bench->contestants.list[0].compute.gpu);
+    gemm_log_open(bench->log, "bench shmem", &bench->candidates);
+    printf("%s\n\n", bench->candidates.list[0].compute.gpu);
     tables_gemm_details(&bench->table, &(struct selection){0});
     table_console_titles(stdout, &bench->table);
     return STATUS_OK;
@@ -78,13 +78,13 @@ static enum status open_variants(struct shmem_bench *bench, const struct gemm_ba
 static enum status run_tile(struct shmem_bench *bench, int tile, const struct gemm_shape *shape) {
     const enum gemm_dtype dtype = (enum gemm_dtype)bench->config.dtype;
     struct result results[OF_A_TILE];
-    bench->contest.contestants = bench->contestants.list + tile * OF_A_TILE;
-    bench->contest.count = OF_A_TILE;
-    const enum status status = contest_run(&bench->contest, dtype, shape, results);
+    bench->benchmark.candidates = bench->candidates.list + tile * OF_A_TILE;
+    bench->benchmark.count = OF_A_TILE;
+    const enum status status = benchmark_run(&bench->benchmark, dtype, shape, results);
     for (size_t i = 0; i < OF_A_TILE && !status; i++) {
-        const struct contestant *who = &bench->contest.contestants[i];
+        const struct candidate *who = &bench->benchmark.candidates[i];
         bench->variants[tile * OF_A_TILE + (int)i].result = results[i];
-        cJSON *line = gemm_line(who, dtype, shape, &results[i], bench->contest.warm);
+        cJSON *line = gemm_line(who, dtype, shape, &results[i], bench->benchmark.warm);
         bench_print_row(&bench->table, line);
         cJSON_Delete(line);
         verdict_note(&bench->verdict, results[i].outcome, who->label, results[i].reason);
@@ -206,16 +206,16 @@ static enum status run_bench_shmem(int argc, char **argv) {
     const struct gemm_backend *backend;
     enum status status = options_parse(&set, argc, argv, &bench.config, &help);
     if (status || help) return status;
-    bench.contest.repeats = 7;
+    bench.benchmark.repeats = 7;
     status = bench_parse_list("sizes", size_list, MOST_SIZES, sizes, &count);
     if (!status && !count) status = status_set(STATUS_USAGE, "--sizes lists nothing");
-    if (!status) status = bench_parse_count("repeat", repeat, 1000, &bench.contest.repeats);
+    if (!status) status = bench_parse_count("repeat", repeat, 1000, &bench.benchmark.repeats);
     if (!status) status = registry_find("cuda-order", &backend);
     if (!status) status = jsonl_open(&bench.log, bench.config.log);
     if (!status) status = open_variants(&bench, backend);
     for (size_t i = 0; i < count && !status; i++) status = run_size(&bench, sizes[i]);
     if (!status) status = verdict_status(&bench.verdict);
-    contestants_close(&bench.contestants);
+    candidates_close(&bench.candidates);
     table_close(&bench.table);
     return jsonl_close(bench.log, bench.config.log, status);
 }

@@ -6,19 +6,19 @@
 #include "src/base/platform.h"
 #include "src/base/text.h"
 
-void bench_print_header(const struct contestants *contestants) {
+void bench_print_header(const struct candidates *candidates) {
     printf("Tessera %s, commit %s; %s; %s; %s %s\n", TESSERA_VERSION, platform_commit(), platform_cpu(),
            platform_system(), platform_compiler(), platform_flags());
-    for (size_t i = 0; i < contestants->count; i++) {
-        const struct compute *compute = &contestants->list[i].compute;
-        const struct rates *rates = &contestants->list[i].rates;
+    for (size_t i = 0; i < candidates->count; i++) {
+        const struct compute *compute = &candidates->list[i].compute;
+        const struct rates *rates = &candidates->list[i].rates;
         printf("%-*s %s%s%s; peak at best %.0f GFLOP/s f32, %.0f f64, copies %.1f GB/s\n", BENCH_LABEL,
-               contestants->list[i].label, compute->description, compute->gpu[0] ? ", " : "", compute->gpu,
+               candidates->list[i].label, compute->description, compute->gpu[0] ? ", " : "", compute->gpu,
                1e-9 * rates->flops[GEMM_F32], 1e-9 * rates->flops[GEMM_F64], 1e-9 * rates->bandwidth);
     }
-    for (size_t i = 0; i < contestants->left_out_count; i++)
-        printf("%-*s %s: %s\n", BENCH_LABEL, contestants->left_out[i].label,
-               outcome_words(contestants->left_out[i].outcome), contestants->left_out[i].reason);
+    for (size_t i = 0; i < candidates->left_out_count; i++)
+        printf("%-*s %s: %s\n", BENCH_LABEL, candidates->left_out[i].label,
+               outcome_words(candidates->left_out[i].outcome), candidates->left_out[i].reason);
     printf("\n");
 }
 

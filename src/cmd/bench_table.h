@@ -2,13 +2,13 @@
 #ifndef TESSERA_CMD_BENCH_TABLE_H
 #define TESSERA_CMD_BENCH_TABLE_H
 
-#include "src/bench/contestants.h"
+#include "src/bench/candidates.h"
 #include "src/report/tables.h"
 
 enum { BENCH_LABEL = 26 };
 
 /* What was built, where it runs, who takes part with which rates, and who does not. */
-void bench_print_header(const struct contestants *contestants);
+void bench_print_header(const struct candidates *candidates);
 /* Adds the row of a record to a table whose titles are printed, and prints it. */
 void bench_print_row(struct table *table, const cJSON *line);
 

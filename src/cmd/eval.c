@@ -13,7 +13,7 @@
 #include "src/nn/augmenter.h"
 #include "src/nn/checkpoint.h"
 #include "src/report/confusion.h"
-#include "src/report/sheet.h"
+#include "src/report/image_grid.h"
 
 enum { EVALUATION_ROWS = 1000 };
 
@@ -296,7 +296,7 @@ static enum status run_eval(int argc, char **argv) {
     if (!status) status = parse_count("misclassified", misclassified, 0, 1000000000, &printed);
     if (!status) status = parse_count("tta", tta, 1, 10000, &eval.tta);
     if (!status) status = parse_strength(strength, &eval, &eval.tta_strength);
-    if (!status && wanted.picture) status = sheet_check_name(wanted.picture);
+    if (!status && wanted.picture) status = image_grid_check_name(wanted.picture);
     if (status) return status;
     wanted.printed = (size_t)printed;
     status = jsonl_open(&eval.log, eval.flags.log);

@@ -3,9 +3,9 @@
 
 #include "src/base/text.h"
 #include "src/cmd/eval.h"
-#include "src/report/sheet.h"
+#include "src/report/image_grid.h"
 
-enum { TERMINAL_COLUMNS = 100, LOGGED = 12, SHEET_COLUMNS = 6, SHEET_MOST = 600 };
+enum { TERMINAL_COLUMNS = 100, LOGGED = 12, GRID_COLUMNS = 6, GRID_MOST = 600 };
 
 struct mistake {
     size_t image; /* of the set */
@@ -30,45 +30,45 @@ static struct mistake *find_mistakes(const struct evaluator *eval, size_t *found
     return mistakes;
 }
 
-static struct picture picture_of(const struct evaluator *eval, const struct mistake *mistake) {
+static struct image image_of(const struct evaluator *eval, const struct mistake *mistake) {
     const struct dataset *set = &eval->set;
-    return (struct picture){.pixels = set->images + mistake->image * set->height * set->width};
+    return (struct image){.pixels = set->images + mistake->image * set->height * set->width};
 }
 
 static void print(const struct evaluator *eval, const struct mistake *mistakes, size_t found, size_t shown,
-                  struct picture *pictures) {
+                  struct image *images) {
     for (size_t i = 0; i < shown; i++) {
         const size_t image = mistakes[i].image;
-        pictures[i] = picture_of(eval, &mistakes[i]);
-        snprintf(pictures[i].caption, sizeof pictures[i].caption, "#%zu: %u, not %u (%.1f %%)",
+        images[i] = image_of(eval, &mistakes[i]);
+        snprintf(images[i].caption, sizeof images[i].caption, "#%zu: %u, not %u (%.1f %%)",
                  eval->first + image, eval->predictions.label[image], eval->set.labels[image],
                  100 * mistakes[i].confidence);
     }
     printf("\nthe %zu most confident of %s mistakes (#image: prediction, not label)\n\n", shown,
            text_grouped(found).text);
-    picture_print(stdout, pictures, shown, eval->set.height, eval->set.width, TERMINAL_COLUMNS);
+    image_print(stdout, images, shown, eval->set.height, eval->set.width, TERMINAL_COLUMNS);
 }
 
-/* `pictures` has room for a last row that is full. */
+/* `images` has room for a last row that is full. */
 static enum status draw(const struct evaluator *eval, const struct mistake *mistakes, size_t found,
-                        size_t shown, struct picture *pictures, const char *path) {
-    const struct sheet sheet = {.rows = (shown + SHEET_COLUMNS - 1) / SHEET_COLUMNS,
-                                .columns = shown < SHEET_COLUMNS ? shown : SHEET_COLUMNS,
-                                .height = eval->set.height,
-                                .width = eval->set.width,
-                                .pictures = pictures};
+                        size_t shown, struct image *images, const char *path) {
+    const struct image_grid grid = {.rows = (shown + GRID_COLUMNS - 1) / GRID_COLUMNS,
+                                    .columns = shown < GRID_COLUMNS ? shown : GRID_COLUMNS,
+                                    .height = eval->set.height,
+                                    .width = eval->set.width,
+                                    .images = images};
     if (!shown) {
         printf("\n%s is not written: there is no mistake\n", path);
         return STATUS_OK;
     }
-    for (size_t i = 0; i < sheet.rows * sheet.columns; i++) {
-        pictures[i] = i < shown ? picture_of(eval, &mistakes[i]) : (struct picture){0};
+    for (size_t i = 0; i < grid.rows * grid.columns; i++) {
+        images[i] = i < shown ? image_of(eval, &mistakes[i]) : (struct image){0};
         if (i < shown)
-            snprintf(pictures[i].caption, sizeof pictures[i].caption, "%u, not %u\n#%zu",
+            snprintf(images[i].caption, sizeof images[i].caption, "%u, not %u\n#%zu",
                      eval->predictions.label[mistakes[i].image], eval->set.labels[mistakes[i].image],
                      eval->first + mistakes[i].image);
     }
-    const enum status status = sheet_write(&sheet, path);
+    const enum status status = image_grid_write(&grid, path);
     if (!status)
         printf("\n%s: the %zu most confident of %s mistakes (prediction, not label; #image)\n", path, shown,
                text_grouped(found).text);
@@ -82,16 +82,16 @@ static size_t least(size_t a, size_t b) {
 enum status eval_mistakes(const struct evaluator *eval, const struct mistakes_wanted *wanted) {
     size_t found;
     struct mistake *mistakes = find_mistakes(eval, &found);
-    struct picture *pictures = malloc((found + SHEET_COLUMNS) * sizeof *pictures);
-    enum status status = mistakes && pictures ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
-    if (!status && wanted->printed) print(eval, mistakes, found, least(found, wanted->printed), pictures);
+    struct image *images = malloc((found + GRID_COLUMNS) * sizeof *images);
+    enum status status = mistakes && images ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
+    if (!status && wanted->printed) print(eval, mistakes, found, least(found, wanted->printed), images);
     if (!status && wanted->picture)
         status = draw(eval, mistakes, found,
-                      least(least(found, SHEET_MOST), wanted->printed ? wanted->printed : SHEET_MOST),
-                      pictures, wanted->picture);
+                      least(least(found, GRID_MOST), wanted->printed ? wanted->printed : GRID_MOST), images,
+                      wanted->picture);
     for (size_t i = 0; mistakes && i < least(found, wanted->printed ? wanted->printed : LOGGED); i++)
         eval_log_mistake(eval, mistakes[i].image, mistakes[i].confidence);
-    free(pictures);
+    free(images);
     free(mistakes);
     return status;
 }

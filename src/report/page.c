@@ -45,11 +45,11 @@ void page_note(struct page *page, const char *format, ...) {
     write_tag(page, "p", text);
 }
 
-void page_beside_open(struct page *page) {
-    fputs("<div class=\"beside\">\n", page->out);
+void page_columns_open(struct page *page) {
+    fputs("<div class=\"columns\">\n", page->out);
 }
 
-void page_beside_close(struct page *page) {
+void page_columns_close(struct page *page) {
     fputs("</div>\n", page->out);
 }
 

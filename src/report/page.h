@@ -39,8 +39,8 @@ void page_heading(struct page *page, const char *format, ...) __attribute__((for
 void page_note(struct page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* What stands between is side by side on a wide screen. */
-void page_beside_open(struct page *page);
-void page_beside_close(struct page *page);
+void page_columns_open(struct page *page);
+void page_columns_close(struct page *page);
 
 /* A figure with its legend and a caption that says what to read from it; closes the chart (map). */
 void page_chart(struct page *page, struct chart *chart, const char *format, ...)

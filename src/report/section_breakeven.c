@@ -209,10 +209,10 @@ static void write_breakeven(struct page *page) {
     struct selections dtypes = page_selections(page, "breakeven", selection_dtype);
     for (size_t i = 0; i < dtypes.count; i++) {
         page_heading(page, "%s", dtypes.list[i].key);
-        page_beside_open(page);
+        page_columns_open(page);
         draw_map(page, &dtypes.list[i], i);
         step_table(page, &dtypes.list[i]);
-        page_beside_close(page);
+        page_columns_close(page);
     }
     selections_free(&dtypes);
 }

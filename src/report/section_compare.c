@@ -18,7 +18,7 @@ static double median_of(const cJSON *line) {
 }
 
 /* The sentence to take home. */
-static void say_fastest(struct page *page, const struct selection *rows) {
+static void note_fastest(struct page *page, const struct selection *rows) {
     const cJSON *best = NULL;
     size_t refused = 0, fastest = 0;
     char label[SELECTION_TEXT];
@@ -45,7 +45,7 @@ static void say_fastest(struct page *page, const struct selection *rows) {
                   refused, refused == 1 ? " has" : "s have");
 }
 
-static void say_warnings(struct page *page, const struct selection *rows) {
+static void note_warnings(struct page *page, const struct selection *rows) {
     for (size_t i = 0; i < rows->count; i++) {
         char label[SELECTION_TEXT];
         const char *warning = record_text(rows->rows[i]->line, "warning");
@@ -106,10 +106,10 @@ static void write_compare(struct page *page) {
                   record_text(first, "layers"), text_fixed(record_number(first, "batch_size"), 0).text,
                   text_fixed(record_number(first, "epochs"), 0).text,
                   text_fixed(record_number(first, "seed"), 0).text, record_text(first, "data"));
-        say_fastest(page, rows);
+        note_fastest(page, rows);
         tables_compare(&table, rows);
         page_table(page, &table);
-        say_warnings(page, rows);
+        note_warnings(page, rows);
         drift_table(page, rows);
     }
     selections_free(&configs);
@@ -182,10 +182,10 @@ static void write_time(struct page *page) {
     for (size_t i = 0; i < configs.count; i++) {
         const struct selection *rows = &configs.list[i];
         page_heading(page, "%s", rows->key);
-        page_beside_open(page);
+        page_columns_open(page);
         time_chart(page, rows, i, false);
         time_chart(page, rows, i, true);
-        page_beside_close(page);
+        page_columns_close(page);
         time_table(page, rows);
     }
     selections_free(&configs);

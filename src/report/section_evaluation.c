@@ -90,7 +90,7 @@ static void describe_accuracy(const cJSON *line, const char *part, char *text, s
 }
 
 /* The evaluation of the same run says which checkpoint it was. */
-static void say_evaluation(struct page *page, const struct record *confusion) {
+static void note_evaluation(struct page *page, const struct record *confusion) {
     const struct record *row = NULL;
     while ((row = records_after(page->records, row, "evaluation"))) {
         const cJSON *line = row->line;
@@ -115,12 +115,12 @@ static void write_confusion(struct page *page) {
     while ((row = records_after(page->records, row, "confusion"))) {
         double *counts = read_counts(row->line, &classes);
         if (!counts) continue;
-        say_evaluation(page, row);
-        page_beside_open(page);
+        note_evaluation(page, row);
+        page_columns_open(page);
         matrix(page, counts, classes, number++);
         tables_classes(&table, counts, classes);
         page_table(page, &table);
-        page_beside_close(page);
+        page_columns_close(page);
         free(counts);
     }
 }
@@ -187,7 +187,7 @@ static void write_mistake(struct page *page, const cJSON *line) {
 }
 
 /* Who made the mistakes of a run: its checkpoint, or the committee of all, which is evaluated last. */
-static const char *who_erred(const struct records *records, size_t run) {
+static const char *checkpoint_of(const struct records *records, size_t run) {
     const struct record *row = NULL;
     const char *who = "";
     while ((row = records_after(records, row, "evaluation")))
@@ -203,7 +203,7 @@ static void write_mistakes(struct page *page) {
     while ((row = records_after(page->records, row, "mistake")) && shown++ < MOST_MISTAKES) {
         if (!before || before->run != row->run) {
             if (before) fputs("</div>\n", page->out);
-            const char *who = who_erred(page->records, row->run);
+            const char *who = checkpoint_of(page->records, row->run);
             if (who[0]) page_note(page, "%.120s:", who);
             fputs("<div class=\"digits\">\n", page->out);
         }

@@ -65,7 +65,7 @@ static void size_chart(struct page *page, const struct selection *rows, size_t n
 static void size_charts(struct page *page, const struct selection *rows, size_t number) {
     static const char *const dtypes[] = {"f32", "f64"}, *const ops[] = {"NN", "TN", "NT"};
     char why[400];
-    page_beside_open(page);
+    page_columns_open(page);
     for (size_t d = 0; d < 2; d++)
         for (size_t o = 0; o < 3; o++) {
             bool any = false;
@@ -77,7 +77,7 @@ static void size_charts(struct page *page, const struct selection *rows, size_t 
             }
             if (any) size_chart(page, rows, number, ops[o], dtypes[d]);
         }
-    page_beside_close(page);
+    page_columns_close(page);
 }
 
 static void write_gemm(struct page *page) {

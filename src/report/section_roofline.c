@@ -145,7 +145,7 @@ static void roofline(struct page *page, const struct selection *rows, size_t num
     chart.x = (struct chart_axis){.title = "intensity: flop per compulsory byte", .kind = SCALE_LOG10};
     chart.y = (struct chart_axis){.title = "GFLOP/s", .kind = SCALE_LOG10};
     page_heading(page, "%s", rows->key);
-    page_beside_open(page);
+    page_columns_open(page);
     add_roof(&chart, rate, bandwidth, low, high);
     add_products(page, &chart, rows);
     snprintf(chart.label, sizeof chart.label, "Roofline");
@@ -153,7 +153,7 @@ static void roofline(struct page *page, const struct selection *rows, size_t num
                "One sign a product: the nearer to the roof, the less is left to gain. Products that fit in a "
                "cache, and tf32 or bf16 on tensor cores, can lie above it.");
     roof_table(page, rows, &(struct roof){rate, bandwidth});
-    page_beside_close(page);
+    page_columns_close(page);
 }
 
 static void peak_table(struct page *page) {

@@ -142,7 +142,7 @@ static void speedup_chart(struct page *page, const struct selection *rows, size_
                "Amdahl's law, memory or other work on the machine sets the pace.");
 }
 
-static void say_fits(struct page *page, const struct selection *rows) {
+static void note_fits(struct page *page, const struct selection *rows) {
     struct names said = {0};
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *fit = amdahl_of(page->records, rows->rows[i]);
@@ -161,12 +161,12 @@ static void write_scaling(struct page *page) {
     for (size_t i = 0; i < configs.count; i++) {
         struct table table;
         page_heading(page, "%s", configs.list[i].key);
-        page_beside_open(page);
+        page_columns_open(page);
         speedup_chart(page, &configs.list[i], i);
         tables_scaling(&table, &configs.list[i]);
         page_table(page, &table);
-        page_beside_close(page);
-        say_fits(page, &configs.list[i]);
+        page_columns_close(page);
+        note_fits(page, &configs.list[i]);
     }
     selections_free(&configs);
 }

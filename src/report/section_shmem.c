@@ -77,7 +77,7 @@ static void variant_chart(struct page *page, const struct selection *rows, const
                "Lower is faster. Four bars a block size: both straight, B transposed, A transposed, both.");
 }
 
-static void say_best(struct page *page, const struct selection *rows) {
+static void note_best(struct page *page, const struct selection *rows) {
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
         if (!record_true(line, "best")) continue;
@@ -99,10 +99,10 @@ static void write_shape(struct page *page, const struct selection *rows, size_t 
         names_index(&variants, variant);
     }
     page_heading(page, "%s", rows->key);
-    say_best(page, rows);
-    page_beside_open(page);
+    note_best(page, rows);
+    page_columns_open(page);
     for (size_t v = 0; v < variants.count; v++) variant_chart(page, rows, variants.list[v], number, v);
-    page_beside_close(page);
+    page_columns_close(page);
     tables_shmem(&table, rows);
     page_table(page, &table);
     names_free(&variants);

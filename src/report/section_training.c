@@ -154,7 +154,7 @@ static void run_table(struct page *page, const struct selection *rows) {
 }
 
 /* What the networks of an ensemble are together, if there was one in these rows. */
-static void say_ensembles(struct page *page, const struct selection *rows) {
+static void note_ensembles(struct page *page, const struct selection *rows) {
     const struct record *row = NULL;
     while ((row = records_after(page->records, row, "ensemble"))) {
         size_t first = 0;
@@ -177,12 +177,12 @@ static void write_training(struct page *page) {
     for (size_t i = 0; i < recipes.count; i++) {
         qsort(recipes.list[i].rows, recipes.list[i].count, sizeof *recipes.list[i].rows, by_network);
         page_heading(page, "%s", recipes.list[i].key);
-        page_beside_open(page);
+        page_columns_open(page);
         curves(page, &recipes.list[i], i, true);
         curves(page, &recipes.list[i], i, false);
-        page_beside_close(page);
+        page_columns_close(page);
         run_table(page, &recipes.list[i]);
-        say_ensembles(page, &recipes.list[i]);
+        note_ensembles(page, &recipes.list[i]);
     }
     selections_free(&recipes);
 }

@@ -144,13 +144,14 @@ static void write_left_out(FILE *out, const struct table *table, const char *bef
         size_t first = 0;
         while (strcmp(table->left_out[2 * first + 1], reason) != 0) first++;
         if (first < i) continue;
-        fprintf(out, "%sLeft out because ", before);
-        write_text(out, reason);
+        fprintf(out, "%sLeft out: ", before);
         for (size_t j = i; j < table->left_out_count; j++) {
             if (strcmp(table->left_out[2 * j + 1], reason) != 0) continue;
-            fputs(j == i ? ": " : ", ", out);
+            if (j > i) fputs(", ", out);
             write_name(out, table->left_out[2 * j]);
         }
+        fputs(", because ", out);
+        write_text(out, reason);
         fprintf(out, ".%s", after);
     }
 }

@@ -1,6 +1,6 @@
 /* Several GEMMs on one shape: each verified, timed in turn with the others, and verified again. */
-#ifndef TESSERA_BENCH_CONTEST_H
-#define TESSERA_BENCH_CONTEST_H
+#ifndef TESSERA_BENCH_BENCHMARK_H
+#define TESSERA_BENCH_BENCHMARK_H
 
 #include "src/base/statistics.h"
 #include "src/bench/problem.h"
@@ -16,7 +16,7 @@ struct rates {
 enum status rates_measure(struct compute *compute, int ordinal, struct rates *rates);
 
 /* One that takes part. */
-struct contestant {
+struct candidate {
     struct compute compute;
     char label[128];
     struct rates rates;
@@ -24,7 +24,7 @@ struct contestant {
                            [3]; /* of the shape before, by dtype and op: to foresee the next; 0: none yet */
 };
 
-enum { CONTEST_MOST_KERNELS = 4 };
+enum { BENCHMARK_MOST_KERNELS = 4 };
 
 /* How it went for one of them. */
 struct result {
@@ -37,7 +37,7 @@ struct result {
     /* Flops a second of a multiply-add loop; 0: unknown. On the host the median in turn with the calls,
        unless the backend has threads of its own; else at the start. */
     double peak;
-    struct gemm_kernel kernel[CONTEST_MOST_KERNELS];
+    struct gemm_kernel kernel[BENCHMARK_MOST_KERNELS];
     size_t kernels;
 };
 
@@ -46,15 +46,15 @@ static inline double share_of_peak(const struct result *result) {
     return result->peak > 0 ? result->flops / result->seconds.median / result->peak : 0;
 }
 
-struct contest {
-    struct contestant *contestants;
+struct benchmark {
+    struct candidate *candidates;
     size_t count, repeats;
     bool warm;            /* the same operands in each call; else they rotate through twice the last cache */
-    double limit_seconds; /* for a contestant and a shape; 0: none. One that would take longer is left out */
+    double limit_seconds; /* for a candidate and a shape; 0: none. One that would take longer is left out */
 };
 
-/* results[count]. The contestants' operands are all in memory at once. */
-enum status contest_run(struct contest *contest, enum gemm_dtype dtype, const struct gemm_shape *shape,
-                        struct result *results);
+/* results[count]. The candidates' operands are all in memory at once. */
+enum status benchmark_run(struct benchmark *benchmark, enum gemm_dtype dtype, const struct gemm_shape *shape,
+                          struct result *results);
 
 #endif

@@ -1,4 +1,4 @@
-#include "src/report/lettering.h"
+#include "src/report/bitmap_font.h"
 
 #include <string.h>
 
@@ -55,14 +55,14 @@ static const char *next_line(const char *line) {
     return end ? end + 1 : NULL;
 }
 
-size_t lettering_width(const char *text) {
+size_t font_width(const char *text) {
     size_t widest = 0;
     for (const char *line = text; line; line = next_line(line))
         if (line_width(line) > widest) widest = line_width(line);
     return widest;
 }
 
-size_t lettering_height(const char *text) {
+size_t font_height(const char *text) {
     size_t height = 0;
     for (const char *line = *text ? text : NULL; line; line = next_line(line)) height += LINE;
     return height;
@@ -74,7 +74,7 @@ static void draw_glyph(uint8_t *pixels, size_t stride, const struct glyph *glyph
             if (glyph->rows[y / SIDE][x / SIDE] == '#') pixels[y * stride + x] = INK;
 }
 
-void lettering_draw(uint8_t *pixels, size_t stride, size_t width, const char *text) {
+void font_draw(uint8_t *pixels, size_t stride, size_t width, const char *text) {
     for (const char *line = text; line; line = next_line(line)) {
         uint8_t *at = pixels + (width - line_width(line)) / 2;
         for (const char *c = line; *c && *c != '\n'; c++, at += ADVANCE)

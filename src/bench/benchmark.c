@@ -1,4 +1,4 @@
-#include "src/bench/contest.h"
+#include "src/bench/benchmark.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@ static const double SAMPLE_SECONDS = 0.01;  /* so that reading the clock costs n
 /* Where operands come to lie, and what else the machine does for a second, make a short product faster or
    slower for as long as it sits: so it sits several times, with new operands, as long as its samples are
    short. */
-enum { SITTINGS = 3, FEW_REPEATS = 7 }; /* fewer repeats are a quick look: one sitting */
+enum { ROUNDS = 3, FEW_REPEATS = 7 }; /* fewer repeats are a quick look: one round */
 static const double SHORT_SAMPLE = 0.02, ALIKE = 1.05;
 static const size_t LARGEST_ROTATION = (size_t)1 << 30;
 
@@ -31,14 +31,14 @@ enum status rates_measure(struct compute *compute, int ordinal, struct rates *ra
     return status;
 }
 
-/* One contestant on the shape. */
+/* One candidate on the shape. */
 struct entry {
-    struct contestant *contestant;
+    struct candidate *candidate;
     struct result *result;
     struct problem problem;
-    double *samples;    /* [SITTINGS * repeats] */
+    double *samples;    /* [ROUNDS * repeats] */
     double *peaks;      /* as samples: after each of them, or 0 */
-    size_t sittings;    /* before this one */
+    size_t rounds;      /* before this one */
     double least, most; /* of their medians */
     size_t calls;       /* of a sample */
 };
@@ -48,11 +48,11 @@ static bool has_peak(const struct entry *entry) {
     return entry->problem.call.dtype != GEMM_BF16 && entry->problem.compute->precision == GEMM_TRUE;
 }
 
-/* Of all sittings. */
-static double peak_beside(const struct contest *contest, const struct entry *entry) {
+/* Of all rounds. */
+static double peak_beside(const struct benchmark *benchmark, const struct entry *entry) {
     if (!has_peak(entry)) return 0;
-    const double peak = statistics_of(entry->peaks, entry->sittings * contest->repeats).median;
-    return peak > 0 ? peak : entry->contestant->rates.flops[entry->problem.call.dtype];
+    const double peak = statistics_of(entry->peaks, entry->rounds * benchmark->repeats).median;
+    return peak > 0 ? peak : entry->candidate->rates.flops[entry->problem.call.dtype];
 }
 
 static void give_up(struct entry *entry, enum status status) {
@@ -68,11 +68,11 @@ static size_t rotation(struct compute *compute) {
 
 static double *seconds_per_flop(const struct entry *entry) {
     const struct gemm_call *call = &entry->problem.call;
-    return &entry->contestant->seconds_per_flop[call->dtype][call->op];
+    return &entry->candidate->seconds_per_flop[call->dtype][call->op];
 }
 
 /* A first idea of the rate, from a small product, so that the first shape does not take an hour. */
-static enum status probe(struct contestant *who, enum gemm_dtype dtype, enum gemm_op op) {
+static enum status probe(struct candidate *who, enum gemm_dtype dtype, enum gemm_op op) {
     const struct gemm_shape small = {.op = op, .m = PROBE, .n = PROBE, .k = PROBE, .what = "probe"};
     struct problem problem;
     double seconds = 0, least = 0;
@@ -87,25 +87,25 @@ static enum status probe(struct contestant *who, enum gemm_dtype dtype, enum gem
     return status;
 }
 
-static enum status enter(const struct contest *contest, struct entry *entry, enum gemm_dtype dtype,
+static enum status enter(const struct benchmark *benchmark, struct entry *entry, enum gemm_dtype dtype,
                          const struct gemm_shape *shape) {
-    struct contestant *who = entry->contestant;
+    struct candidate *who = entry->candidate;
     struct compute *compute = &who->compute;
     if (!compute->backend->supports(dtype, shape->op))
         return status_set(STATUS_UNAVAILABLE, "does not support %s %s", dtype_name(dtype),
                           gemm_op_name(shape->op));
-    if (contest->limit_seconds > 0 && who->seconds_per_flop[dtype][shape->op] == 0) {
+    if (benchmark->limit_seconds > 0 && who->seconds_per_flop[dtype][shape->op] == 0) {
         const enum status probed = probe(who, dtype, shape->op);
         if (probed) return probed;
     }
     const double flops = 2.0 * (double)shape->m * (double)shape->n * (double)shape->k,
                  foreseen = who->seconds_per_flop[dtype][shape->op] * flops *
-                            (double)(contest->repeats + FEW_REPEATS_MORE);
-    if (contest->limit_seconds > 0 && foreseen > contest->limit_seconds)
+                            (double)(benchmark->repeats + FEW_REPEATS_MORE);
+    if (benchmark->limit_seconds > 0 && foreseen > benchmark->limit_seconds)
         return status_set(STATUS_UNAVAILABLE, "would take about %s: --limit-seconds is %g",
-                          text_seconds(foreseen).text, contest->limit_seconds);
+                          text_seconds(foreseen).text, benchmark->limit_seconds);
     enum status status =
-        problem_open(&entry->problem, compute, dtype, shape, contest->warm ? 0 : rotation(compute));
+        problem_open(&entry->problem, compute, dtype, shape, benchmark->warm ? 0 : rotation(compute));
     if (status) return status;
     status = problem_verify(&entry->problem, PROBLEM_INTEGERS, 1);
     double seconds = 0;
@@ -117,9 +117,9 @@ static enum status enter(const struct contest *contest, struct entry *entry, enu
     return problem_time(&entry->problem, entry->calls, &seconds); /* warm */
 }
 
-/* Of all sittings, this one the last; uncertain, too, if these disagree. */
-static struct statistics times_of(const struct contest *contest, struct entry *entry) {
-    const size_t repeats = contest->repeats, before = entry->sittings++ * repeats;
+/* Of all rounds, this one the last; uncertain, too, if these disagree. */
+static struct statistics times_of(const struct benchmark *benchmark, struct entry *entry) {
+    const size_t repeats = benchmark->repeats, before = entry->rounds++ * repeats;
     const double median = statistics_of(entry->samples + before, repeats).median;
     entry->least = before ? fmin(entry->least, median) : median;
     entry->most = before ? fmax(entry->most, median) : median;
@@ -129,18 +129,19 @@ static struct statistics times_of(const struct contest *contest, struct entry *e
 }
 
 /* The last words on an entry that is right so far. */
-static enum status leave(const struct contest *contest, struct entry *entry) {
+static enum status leave(const struct benchmark *benchmark, struct entry *entry) {
     struct result *result = entry->result;
     const struct problem *problem = &entry->problem;
     enum status status = problem_verify(&entry->problem, PROBLEM_REALS, 2);
     if (!status && problem->compute->backend->device != GEMM_ON_HOST)
         status = problem_transfers(&entry->problem, &result->h2d, &result->d2h);
     if (status) return status;
-    result->seconds = times_of(contest, entry);
+    result->seconds = times_of(benchmark, entry);
     result->flops = problem_flops(problem);
     result->bytes = problem_bytes(problem);
-    result->peak = peak_beside(contest, entry);
-    result->kernels = compute_kernels(problem->compute, &problem->call, result->kernel, CONTEST_MOST_KERNELS);
+    result->peak = peak_beside(benchmark, entry);
+    result->kernels =
+        compute_kernels(problem->compute, &problem->call, result->kernel, BENCHMARK_MOST_KERNELS);
     *seconds_per_flop(entry) = result->seconds.median / result->flops;
     return STATUS_OK;
 }
@@ -162,60 +163,61 @@ static enum status take_sample(struct entry *entry, size_t sample) {
     return device->driver->peak_now(device, entry->problem.call.dtype, &entry->peaks[sample]);
 }
 
-static void time_in_turn(const struct contest *contest, struct entry *entries) {
-    for (size_t r = 0; r < contest->repeats; r++)
-        for (size_t i = 0; i < contest->count; i++) {
+static void time_in_turn(const struct benchmark *benchmark, struct entry *entries) {
+    for (size_t r = 0; r < benchmark->repeats; r++)
+        for (size_t i = 0; i < benchmark->count; i++) {
             struct entry *entry = &entries[i];
             if (entry->result->outcome != OUTCOME_RIGHT) continue;
-            const enum status status = take_sample(entry, entry->sittings * contest->repeats + r);
+            const enum status status = take_sample(entry, entry->rounds * benchmark->repeats + r);
             if (status) give_up(entry, status);
         }
 }
 
 /* Verify, time, verify again, all of it with new operands. */
-static void sit(const struct contest *contest, struct entry *entries, size_t sitting, enum gemm_dtype dtype,
+static void sit(const struct benchmark *benchmark, struct entry *entries, size_t round, enum gemm_dtype dtype,
                 const struct gemm_shape *shape) {
-    for (size_t i = 0; i < contest->count; i++) {
+    for (size_t i = 0; i < benchmark->count; i++) {
         struct entry *entry = &entries[i];
-        if (sitting && entry->result->outcome != OUTCOME_RIGHT) continue;
-        const enum status entered = enter(contest, entry, dtype, shape);
+        if (round && entry->result->outcome != OUTCOME_RIGHT) continue;
+        const enum status entered = enter(benchmark, entry, dtype, shape);
         if (entered) give_up(entry, entered);
     }
-    time_in_turn(contest, entries);
-    for (size_t i = 0; i < contest->count; i++) {
+    time_in_turn(benchmark, entries);
+    for (size_t i = 0; i < benchmark->count; i++) {
         struct entry *entry = &entries[i];
-        const enum status left = entry->result->outcome == OUTCOME_RIGHT ? leave(contest, entry) : STATUS_OK;
+        const enum status left =
+            entry->result->outcome == OUTCOME_RIGHT ? leave(benchmark, entry) : STATUS_OK;
         if (left) give_up(entry, left);
         problem_close(&entry->problem);
     }
 }
 
 /* Are there samples, and all of them short? */
-static bool is_short(const struct contest *contest, const struct entry *entries) {
+static bool is_short(const struct benchmark *benchmark, const struct entry *entries) {
     double longest = 0;
-    for (size_t i = 0; i < contest->count; i++) {
+    for (size_t i = 0; i < benchmark->count; i++) {
         if (entries[i].result->outcome != OUTCOME_RIGHT) continue;
         longest = fmax(longest, entries[i].result->seconds.median * (double)entries[i].calls);
     }
     return longest > 0 && longest <= SHORT_SAMPLE;
 }
 
-enum status contest_run(struct contest *contest, enum gemm_dtype dtype, const struct gemm_shape *shape,
-                        struct result *results) {
-    const size_t most = SITTINGS * contest->repeats;
-    struct entry *entries = calloc(contest->count, sizeof *entries);
-    double *samples = calloc(2 * contest->count * most, sizeof *samples);
+enum status benchmark_run(struct benchmark *benchmark, enum gemm_dtype dtype, const struct gemm_shape *shape,
+                          struct result *results) {
+    const size_t most = ROUNDS * benchmark->repeats;
+    struct entry *entries = calloc(benchmark->count, sizeof *entries);
+    double *samples = calloc(2 * benchmark->count * most, sizeof *samples);
     const enum status status = entries && samples ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
-    for (size_t i = 0; i < contest->count && !status; i++) {
-        entries[i] = (struct entry){.contestant = &contest->contestants[i],
+    for (size_t i = 0; i < benchmark->count && !status; i++) {
+        entries[i] = (struct entry){.candidate = &benchmark->candidates[i],
                                     .result = &results[i],
                                     .samples = samples + 2 * i * most,
                                     .peaks = samples + (2 * i + 1) * most};
         results[i] = (struct result){0};
     }
-    for (size_t s = 0; s < SITTINGS && !status; s++) {
-        sit(contest, entries, s, dtype, shape);
-        if (contest->repeats < FEW_REPEATS || !is_short(contest, entries)) break;
+    for (size_t s = 0; s < ROUNDS && !status; s++) {
+        sit(benchmark, entries, s, dtype, shape);
+        if (benchmark->repeats < FEW_REPEATS || !is_short(benchmark, entries)) break;
     }
     free(entries);
     free(samples);

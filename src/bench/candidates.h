@@ -1,8 +1,8 @@
 /* Opens those that take part in a bench. */
-#ifndef TESSERA_BENCH_CONTESTANTS_H
-#define TESSERA_BENCH_CONTESTANTS_H
+#ifndef TESSERA_BENCH_CANDIDATES_H
+#define TESSERA_BENCH_CANDIDATES_H
 
-#include "src/bench/contest.h"
+#include "src/bench/benchmark.h"
 #include "src/bench/sweep.h"
 
 /* What could not take part, and why. */
@@ -11,8 +11,8 @@ struct left_out {
     enum outcome outcome;
 };
 
-struct contestants {
-    struct contestant *list;
+struct candidates {
+    struct candidate *list;
     size_t count;
     struct left_out *left_out;
     size_t left_out_count;
@@ -20,7 +20,7 @@ struct contestants {
 
 /* One for each row of the sweep that can be opened here, with the rates of its device (the same device and
    thread count are measured once). */
-enum status contestants_open(struct contestants *contestants, const struct sweep *sweep);
-void contestants_close(struct contestants *contestants);
+enum status candidates_open(struct candidates *candidates, const struct sweep *sweep);
+void candidates_close(struct candidates *candidates);
 
 #endif
