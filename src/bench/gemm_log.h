@@ -10,8 +10,8 @@
 /* The header of `command`, then one "peak" line for each device and thread count. `log` may be NULL. */
 void gemm_log_open(FILE *log, const char *command, const struct candidates *candidates);
 
-/* One "gemm" line, of operands that were `warm` or not; a wrong or left-out result has the reason and no time.
-   The caller owns it. */
+/* One "gemm" line, which the caller owns. `warm`: the operands were warm. A wrong or left-out result has a
+   reason and no time. */
 cJSON *gemm_line(const struct candidate *candidate, enum gemm_dtype dtype, const struct gemm_shape *shape,
                  const struct result *result, bool warm);
 

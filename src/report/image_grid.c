@@ -32,7 +32,7 @@ static const char *ending(const char *path) {
 
 enum status image_grid_check_name(const char *path) {
     if (strcmp(ending(path), ".png") == 0 || strcmp(ending(path), ".pgm") == 0) return STATUS_OK;
-    return status_set(STATUS_USAGE, "'%s': an image file ends in .png or .pgm", path);
+    return status_set(STATUS_USAGE, "'%s': the image must be a .png or a .pgm file", path);
 }
 
 static struct layout layout_of(const struct image_grid *grid) {

@@ -10,13 +10,13 @@
 struct image_grid {
     size_t rows, columns;
     size_t height, width; /* of each image */
-    /* [rows][columns]; NULL pixels: an empty place. Captions are below, in the characters of bitmap_font.h. */
+    /* [rows][columns]; NULL pixels: an empty place. Captions are below, in the font of bitmap_font.h. */
     const struct image *images;
     bool separate; /* a gap after the first column */
 };
 
-/* Writes the format of the path's ending. STATUS_USAGE for another ending; STATUS_FAILED if memory ran out or the
-   file cannot be written. */
+/* Writes the format of the path's ending. STATUS_USAGE for another ending; STATUS_FAILED if memory ran out or
+   the file cannot be written. */
 enum status image_grid_write(const struct image_grid *grid, const char *path);
 
 /* STATUS_USAGE unless the name ends in .png or .pgm. */
