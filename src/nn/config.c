@@ -31,40 +31,38 @@ static enum status unknown_key(const char *name, const char *where) {
                       near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-static enum status parse_layers(struct layer_list *layers, const char *value) {
-    struct layer_list list = {0};
+/* Reads whole numbers from `min` to `max`, joined by `separator`. Returns their count, or -1. */
+static int parse_list(const char *value, char separator, int64_t min, int64_t max, int64_t *numbers) {
     char copy[CONFIG_TEXT];
-    if (snprintf(copy, sizeof copy, "%s", value) >= (int)sizeof copy) return STATUS_USAGE;
-    for (char *word = copy; word;) {
-        char *dash = strchr(word, '-');
-        if (dash) *dash = '\0';
-        int64_t width;
-        if (!text_parse_int(text_trim(word), &width) || width < 1 || width > MAX_WIDTH) return STATUS_USAGE;
-        if (list.count == PROFILE_MAX_LAYERS + 1) return STATUS_USAGE;
-        list.width[list.count++] = (size_t)width;
-        word = dash ? dash + 1 : NULL;
+    int count = 0;
+    if (snprintf(copy, sizeof copy, "%s", value) >= (int)sizeof copy) return -1;
+    for (char *word = *text_trim(copy) ? copy : NULL; word; count++) {
+        char *end = strchr(word, separator);
+        if (end) *end = '\0';
+        if (!text_parse_int(text_trim(word), &numbers[count])) return -1;
+        if (numbers[count] < min || numbers[count] > max) return -1;
+        word = end ? end + 1 : NULL;
     }
-    if (list.count < 2) return STATUS_USAGE;
-    *layers = list;
-    return STATUS_OK;
+    return count;
+}
+
+static bool parse_layers(struct layer_list *layers, const char *value) {
+    int64_t widths[CONFIG_TEXT];
+    const int count = parse_list(value, '-', 1, MAX_WIDTH, widths);
+    if (count < 2 || count > PROFILE_MAX_LAYERS + 1) return false;
+    *layers = (struct layer_list){.count = (size_t)count};
+    for (int i = 0; i < count; i++) layers->width[i] = (size_t)widths[i];
+    return true;
 }
 
 /* "1,7"; "" is the empty set. */
-static enum status parse_labels(struct label_set *labels, const char *value) {
-    struct label_set set = {0};
-    char copy[CONFIG_TEXT];
-    if (snprintf(copy, sizeof copy, "%s", value) >= (int)sizeof copy) return STATUS_USAGE;
-    for (char *word = *text_trim(copy) ? copy : NULL; word;) {
-        char *comma = strchr(word, ',');
-        if (comma) *comma = '\0';
-        int64_t label;
-        if (!text_parse_int(text_trim(word), &label) || label < 0 || label >= DATASET_MAX_CLASSES)
-            return STATUS_USAGE;
-        set.has[label] = true;
-        word = comma ? comma + 1 : NULL;
-    }
-    *labels = set;
-    return STATUS_OK;
+static bool parse_labels(struct label_set *labels, const char *value) {
+    int64_t members[CONFIG_TEXT];
+    const int count = parse_list(value, ',', 0, DATASET_MAX_CLASSES - 1, members);
+    if (count < 0) return false;
+    *labels = (struct label_set){0};
+    for (int i = 0; i < count; i++) labels->has[members[i]] = true;
+    return true;
 }
 
 static void list_choices(const char *const *choices, char *text, size_t size) {
@@ -97,7 +95,7 @@ static size_t comment_start(const char *line) {
 
 static enum status parse_value(struct config *config, const struct config_key *key, const char *value,
                                const char *where) {
-    char *field = (char *)config + key->offset;
+    void *field = (char *)config + key->offset;
     int64_t integer;
     double real;
     switch (key->kind) {
@@ -105,16 +103,16 @@ static enum status parse_value(struct config *config, const struct config_key *k
         if (!text_parse_int(value, &integer) || (double)integer < key->min || (double)integer > key->max)
             return status_set(STATUS_USAGE, "%s: %s must be a whole number from %.0f to %.0f, not '%s'",
                               where, key->name, key->min, key->max, value);
-        memcpy(field, &integer, sizeof integer);
+        *(int64_t *)field = integer;
         return STATUS_OK;
     case KEY_REAL:
         if (!text_parse_real(value, &real) || real < key->min || real > key->max)
             return status_set(STATUS_USAGE, "%s: %s must be a number from %.10g to %.10g, not '%s'", where,
                               key->name, key->min, key->max, value);
-        memcpy(field, &real, sizeof real);
+        *(double *)field = real;
         return STATUS_OK;
     case KEY_CHOICE:
-        return parse_choice(key, value, where, (int *)(void *)field);
+        return parse_choice(key, value, where, field);
     case KEY_TEXT:
         if (strlen(value) >= CONFIG_TEXT)
             return status_set(STATUS_USAGE, "%s: %s is longer than %d characters", where, key->name,
@@ -125,14 +123,14 @@ static enum status parse_value(struct config *config, const struct config_key *k
         memmove(field, value, strlen(value) + 1); /* may be the field itself */
         return STATUS_OK;
     case KEY_LAYERS:
-        if (parse_layers((struct layer_list *)(void *)field, value))
+        if (!parse_layers(field, value))
             return status_set(
                 STATUS_USAGE,
                 "%s: layers must be 2 to %d widths from 1 to %d joined by '-', as in 784-128-10, not '%s'",
                 where, PROFILE_MAX_LAYERS + 1, MAX_WIDTH, value);
         return STATUS_OK;
     case KEY_LABELS:
-        if (parse_labels((struct label_set *)(void *)field, value))
+        if (!parse_labels(field, value))
             return status_set(
                 STATUS_USAGE,
                 "%s: %s must be labels from 0 to %d with commas between them, as in 1,7, not '%s'", where,
@@ -233,35 +231,30 @@ static void print_real(char *text, size_t size, double value) {
 }
 
 void config_value(const struct config *config, const struct config_key *key, char *text, size_t size) {
-    const char *field = (const char *)config + key->offset;
-    int64_t integer;
-    double real;
-    int choice;
+    const void *field = (const char *)config + key->offset;
+    const struct layer_list *layers = field;
+    const struct label_set *labels = field;
     text[0] = '\0';
     switch (key->kind) {
     case KEY_INT:
-        memcpy(&integer, field, sizeof integer);
-        snprintf(text, size, "%lld", (long long)integer);
+        snprintf(text, size, "%lld", (long long)*(const int64_t *)field);
         break;
     case KEY_REAL:
-        memcpy(&real, field, sizeof real);
-        print_real(text, size, real);
+        print_real(text, size, *(const double *)field);
         break;
     case KEY_CHOICE:
-        memcpy(&choice, field, sizeof choice);
-        snprintf(text, size, "%s", key->choices[choice]);
+        snprintf(text, size, "%s", key->choices[*(const int *)field]);
         break;
     case KEY_TEXT:
-        snprintf(text, size, "%s", field);
+        snprintf(text, size, "%s", (const char *)field);
         break;
     case KEY_LAYERS:
-        for (size_t i = 0; i < config->layers.count; i++)
-            text_append(text, size, "%s%zu", i ? "-" : "", config->layers.width[i]);
+        for (size_t i = 0; i < layers->count; i++)
+            text_append(text, size, "%s%zu", i ? "-" : "", layers->width[i]);
         break;
     case KEY_LABELS:
         for (int label = 0; label < DATASET_MAX_CLASSES; label++)
-            if (((const struct label_set *)(const void *)field)->has[label])
-                text_append(text, size, "%s%d", text[0] ? "," : "", label);
+            if (labels->has[label]) text_append(text, size, "%s%d", text[0] ? "," : "", label);
         break;
     }
 }

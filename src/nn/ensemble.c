@@ -78,8 +78,8 @@ static void close_member(struct member *member) {
 /* --- open and close --- */
 
 /* The committees of the weights and, if there is one, of their moving average. */
-static enum status open_part(struct ensemble_part *part, struct ensemble_part *average,
-                             const struct ensemble *ensemble, size_t images) {
+static enum status open_parts(struct ensemble_part *part, struct ensemble_part *average,
+                              const struct ensemble *ensemble, size_t images) {
     const struct layer_list *layers = &ensemble->config->layers;
     const size_t classes = layers->width[layers->count - 1];
     const enum status status = committee_open(&part->committee, ensemble->count, images, classes);
@@ -93,10 +93,10 @@ static enum status open_all(struct ensemble *ensemble, struct compute *compute) 
     if (!ensemble->member || !ensemble->lock || pthread_mutex_init(ensemble->lock, NULL) != 0)
         return status_set(STATUS_FAILED, "out of memory");
     enum status status =
-        open_part(&ensemble->test, &ensemble->test_average, ensemble, ensemble->data->test.count);
+        open_parts(&ensemble->test, &ensemble->test_average, ensemble, ensemble->data->test.count);
     if (!status && ensemble->config->validation)
-        status = open_part(&ensemble->validation, &ensemble->validation_average, ensemble,
-                           (size_t)ensemble->config->validation);
+        status = open_parts(&ensemble->validation, &ensemble->validation_average, ensemble,
+                            (size_t)ensemble->config->validation);
     for (size_t m = 0; m < ensemble->count && !status; m++) {
         ensemble->member[m].ensemble = ensemble;
         status = member_config(&ensemble->member[m], ensemble->config, m);
@@ -188,22 +188,6 @@ static void *run_thread(void *opaque) {
     return NULL;
 }
 
-static enum status train_concurrently(struct ensemble *ensemble) {
-    pthread_t *threads = calloc(ensemble->count, sizeof *threads);
-    size_t running = 0;
-    if (!threads) return status_set(STATUS_FAILED, "out of memory");
-    const double start = clock_seconds();
-    while (running < ensemble->count &&
-           pthread_create(&threads[running], NULL, run_thread, &ensemble->member[running]) == 0)
-        running++;
-    if (running < ensemble->count) stop_all(ensemble);
-    for (size_t m = 0; m < running; m++) pthread_join(threads[m], NULL);
-    ensemble->seconds = clock_seconds() - start;
-    free(threads);
-    return running == ensemble->count ? STATUS_OK
-                                      : status_set(STATUS_FAILED, "no thread for a member of the ensemble");
-}
-
 /* Adds a trained member to the committees. */
 static enum status add_to_committees(struct ensemble *ensemble, struct member *member) {
     struct trainer *trainer = &member->trainer;
@@ -217,11 +201,23 @@ static enum status add_to_committees(struct ensemble *ensemble, struct member *m
     return with_seed(member, status);
 }
 
-static enum status add_all_to_committees(struct ensemble *ensemble) {
-    enum status status = STATUS_OK;
-    for (size_t m = 0; m < ensemble->count && !status; m++)
-        status = add_to_committees(ensemble, &ensemble->member[m]);
-    return status;
+static enum status train_concurrently(struct ensemble *ensemble) {
+    pthread_t *threads = calloc(ensemble->count, sizeof *threads);
+    size_t running = 0;
+    if (!threads) return status_set(STATUS_FAILED, "out of memory");
+    const double start = clock_seconds();
+    while (running < ensemble->count &&
+           pthread_create(&threads[running], NULL, run_thread, &ensemble->member[running]) == 0)
+        running++;
+    if (running < ensemble->count) stop_all(ensemble);
+    for (size_t m = 0; m < running; m++) pthread_join(threads[m], NULL);
+    ensemble->seconds = clock_seconds() - start;
+    free(threads);
+    enum status added = STATUS_OK;
+    for (size_t m = 0; m < ensemble->count && !added; m++)
+        added = add_to_committees(ensemble, &ensemble->member[m]);
+    if (running == ensemble->count) return added;
+    return status_set(STATUS_FAILED, "no thread for a member of the ensemble");
 }
 
 static enum status train_sequentially(struct ensemble *ensemble) {
@@ -275,20 +271,17 @@ enum status ensemble_run(struct ensemble *ensemble, const struct ensemble_observ
     ensemble->observer = observer;
     ensemble->stop = stop;
     enum status status = ensemble->concurrent ? train_concurrently(ensemble) : train_sequentially(ensemble);
-    const enum status added = ensemble->concurrent ? add_all_to_committees(ensemble) : STATUS_OK;
-    if (!status) status = added;
     for (size_t m = 0; m < ensemble->count; m++) {
         const double median = ensemble->member[m].summary.median_epoch_seconds;
         ensemble->epoch_seconds =
             ensemble->concurrent ? fmax(ensemble->epoch_seconds, median) : ensemble->epoch_seconds + median;
     }
     struct dataset train = ensemble->data->train; /* a view */
-    const uint8_t *test = ensemble->data->test.labels,
-                  *validation = dataset_split(&train, (size_t)ensemble->config->validation).labels;
-    enum status finished = finish_part(&ensemble->test, test);
-    if (!finished) finished = finish_part(&ensemble->test_average, test);
-    if (!finished) finished = finish_part(&ensemble->validation, validation);
-    if (!finished) finished = finish_part(&ensemble->validation_average, validation);
+    const struct dataset validation = dataset_split(&train, (size_t)ensemble->config->validation);
+    enum status finished = finish_part(&ensemble->test, ensemble->data->test.labels);
+    if (!finished) finished = finish_part(&ensemble->test_average, ensemble->data->test.labels);
+    if (!finished) finished = finish_part(&ensemble->validation, validation.labels);
+    if (!finished) finished = finish_part(&ensemble->validation_average, validation.labels);
     if (!status) status = finished;
     return status ? status : members_status(ensemble);
 }

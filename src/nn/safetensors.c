@@ -110,22 +110,28 @@ static void sync_directory(const char *path) {
     close(fd);
 }
 
-static enum status cannot_write(const char *path) {
+static enum status cannot_write(const char *path, int error) {
     return status_set(STATUS_FAILED,
                       "cannot write the checkpoint '%s': %s; the old file, if any, is unchanged", path,
-                      strerror(errno));
+                      strerror(error));
 }
 
 static bool temporary_name(const char *path, char *name, size_t size) {
     return snprintf(name, size, "%s.%ld.tmp", path, (long)getpid()) < (int)size;
 }
 
+/* Only a regular file is replaced. */
+static enum status check_regular(const char *path) {
+    struct stat info;
+    if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) return STATUS_OK;
+    return status_set(STATUS_FAILED, "cannot write a checkpoint to '%s': it exists and is not a regular file",
+                      path);
+}
+
 enum status safetensors_writable(const char *path) {
     char temporary[600];
-    struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-        return status_set(STATUS_FAILED,
-                          "cannot write a checkpoint to '%s': it is there and not a regular file", path);
+    const enum status status = check_regular(path);
+    if (status) return status;
     const int fd = temporary_name(path, temporary, sizeof temporary)
                        ? open(temporary, O_WRONLY | O_CREAT | O_EXCL, 0666)
                        : (errno = ENAMETOOLONG, -1);
@@ -142,21 +148,13 @@ static enum status replace_file(const char *path, const char *header, const stru
     if (!temporary_name(path, temporary, sizeof temporary))
         return status_set(STATUS_FAILED, "the checkpoint's name is too long: '%s'", path);
     FILE *out = fopen(temporary, "wb");
-    if (!out) return cannot_write(path);
-    bool ok = write_all(out, header, tensors, count);
-    int error = errno;
-    if (fclose(out) != 0 && ok) {
-        ok = false;
-        error = errno;
-    }
-    if (ok && rename(temporary, path) != 0) {
-        ok = false;
-        error = errno;
-    }
-    if (!ok) {
+    if (!out) return cannot_write(path, errno);
+    int error = write_all(out, header, tensors, count) ? 0 : errno ? errno : EIO;
+    if (fclose(out) != 0 && !error) error = errno;
+    if (!error && rename(temporary, path) != 0) error = errno;
+    if (error) {
         unlink(temporary);
-        errno = error;
-        return cannot_write(path);
+        return cannot_write(path, error);
     }
     sync_directory(path);
     return STATUS_OK;
@@ -164,13 +162,11 @@ static enum status replace_file(const char *path, const char *header, const stru
 
 enum status safetensors_write(const char *path, const struct tensor *tensors, size_t count,
                               const struct metadata *metadata, size_t metadata_count) {
-    struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-        return status_set(STATUS_FAILED,
-                          "cannot write a checkpoint to '%s': it is there and not a regular file", path);
+    enum status status = check_regular(path);
+    if (status) return status;
     char *header = header_text(tensors, count, metadata, metadata_count);
     if (!header) return status_set(STATUS_FAILED, "out of memory while writing the checkpoint '%s'", path);
-    const enum status status = replace_file(path, header, tensors, count);
+    status = replace_file(path, header, tensors, count);
     free(header);
     return status;
 }
