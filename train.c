@@ -1,4 +1,4 @@
-/* Tessera: argv to one command; the only place that ends the program. */
+/* Tessera: dispatches argv to a command; the only file that calls exit(). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

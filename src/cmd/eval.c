@@ -95,7 +95,7 @@ static enum status ask_views(struct evaluator *eval, struct samples *samples, st
         if (view) augmenter_begin(&augmenter, device, samples, view - 1);
         status = committee_add(&views, samples, mlp, eval->tally);
     }
-    if (!status) status = committee_join(&eval->committee, &views, set->labels);
+    if (!status) status = committee_add_group(&eval->committee, &views, set->labels);
     augmenter_close(&augmenter, device);
     committee_close(&views);
     return status;
@@ -193,7 +193,7 @@ static enum status print_result(struct evaluator *eval, struct evaluation *resul
         console_evaluation(title, result);
     } else {
         struct statistics members;
-        const enum status status = committee_spread(committee, &members);
+        const enum status status = committee_accuracy(committee, &members);
         if (status) return status;
         console_committee(title, &members, result);
         snprintf(name, sizeof name, "committee of %zu networks", members.count);

@@ -58,8 +58,8 @@ struct evaluation committee_evaluate(const struct committee *committee, const ui
     return all;
 }
 
-enum status committee_join(struct committee *committee, const struct committee *group,
-                           const uint8_t *labels) {
+enum status committee_add_group(struct committee *committee, const struct committee *group,
+                                const uint8_t *labels) {
     if (group->classes != committee->classes) return wrong_classes(committee, group->classes);
     for (size_t i = 0; i < committee->count; i++)
         for (size_t j = 0; j < committee->classes; j++)
@@ -68,7 +68,7 @@ enum status committee_join(struct committee *committee, const struct committee *
     return STATUS_OK;
 }
 
-enum status committee_spread(const struct committee *committee, struct statistics *accuracy) {
+enum status committee_accuracy(const struct committee *committee, struct statistics *accuracy) {
     double *values = malloc(committee->members * sizeof *values);
     if (!values) return status_set(STATUS_FAILED, "out of memory");
     for (size_t m = 0; m < committee->members; m++)

@@ -24,13 +24,14 @@ enum status committee_add(struct committee *committee, const struct samples *sam
 
 /* Adds a member whose log probabilities are the mean of those of `group`: one network on several views of the
    same images. */
-enum status committee_join(struct committee *committee, const struct committee *group, const uint8_t *labels);
+enum status committee_add_group(struct committee *committee, const struct committee *group,
+                                const uint8_t *labels);
 
 /* Evaluates a committee of at least one member by `labels` [count]. Fills `predictions` unless NULL. */
 struct evaluation committee_evaluate(const struct committee *committee, const uint8_t *labels,
                                      const struct predictions *predictions);
 
 /* Statistics of the members' accuracies, as fractions. Needs at least one member. */
-enum status committee_spread(const struct committee *committee, struct statistics *accuracy);
+enum status committee_accuracy(const struct committee *committee, struct statistics *accuracy);
 
 #endif

@@ -84,8 +84,8 @@ static bool open_fused(struct trainer *trainer, char *why, size_t size) {
 }
 
 /* Adds the times that the backend measured to the profile. */
-static void take_times(const struct trainer *trainer, size_t first, size_t count,
-                       const struct fused_times *times) {
+static void record_times(const struct trainer *trainer, size_t first, size_t count,
+                         const struct fused_times *times) {
     static const enum profile_part part[] = {PART_GEMM_NN, PART_GEMM_TN, PART_GEMM_NT};
     struct profile *profile = trainer->compute->device.profile;
     size_t images = 0;
@@ -118,7 +118,7 @@ static enum status run(struct trainer *trainer, size_t first, size_t *count) {
     if (!host) {
         device_lap(&compute->device, PART_STEPS);
     } else if (compute->device.profile) {
-        take_times(trainer, first, *count, &times);
+        record_times(trainer, first, *count, &times);
     }
     return STATUS_OK;
 }

@@ -250,7 +250,7 @@ enum status ensemble_dry_run(struct ensemble *ensemble) {
 static enum status finish_part(struct ensemble_part *part, const uint8_t *labels) {
     if (!part->committee.members) return STATUS_OK;
     part->evaluation = committee_evaluate(&part->committee, labels, NULL);
-    return committee_spread(&part->committee, &part->accuracy);
+    return committee_accuracy(&part->committee, &part->accuracy);
 }
 
 /* The failure of the first member that failed; else STATUS_INTERRUPTED if any was stopped. */
