@@ -8,11 +8,11 @@
 enum { MOST_ROWS = 256, MOST_STEPS = 50, LEAST_STEPS = 4 };
 static const double MOST_FLOPS = 5e10;
 
-/* What float32 on the reference loops drifts in the configs of this project, and less. */
+/* Above the drift of float32 on the reference loops in all configs of this project. */
 static const double USUAL_DRIFT = 1e-6;
-static const double MOST_GROWTH = 10; /* steps beyond prove nothing: they are left out */
+static const double MOST_GROWTH = 10; /* past it, agreement proves nothing: such steps are cut */
 
-/* Ten times the usual drift, and its like in the other precisions. */
+/* Ten times the usual drift of float32; as generous in the other precisions. */
 double agreement_tolerance(const struct agreement *agreement, enum gemm_dtype dtype,
                            enum gemm_precision precision) {
     const double usual = dtype == GEMM_F64 ? 1e-12 : precision == GEMM_TRUE ? 10 * USUAL_DRIFT : 2e-2;
@@ -26,8 +26,8 @@ static double flops_of_step(const struct layer_list *layers, size_t rows) {
     return 6 * weights * (double)rows;
 }
 
-/* The recipe, cut to the steps that are compared. */
-static struct config cut(const struct config *config, const struct agreement *agreement, size_t images) {
+/* The recipe with the batch size and the epochs that the compared steps need. */
+static struct config shorten(const struct config *config, const struct agreement *agreement, size_t images) {
     struct config few = *config;
     const size_t steps_per_epoch = (images + agreement->rows - 1) / agreement->rows;
     few.batch_size = (int64_t)agreement->rows;
@@ -41,17 +41,17 @@ static enum status run_losses(size_t steps, const struct config *config, const s
     struct run_result result;
     const struct run_limits limits = {.steps = steps, .losses = losses};
     struct dataset_pair training = *data; /* a view */
-    training.test.count = 0;              /* nobody asks how well these few steps do */
+    training.test.count = 0;              /* no evaluation */
     for (size_t s = 0; s < steps; s++) losses[s] = NAN;
     const enum status status = run_training(config, backend, &training, &limits, &result);
     if (!status) run_close(&result);
-    return status && result.diverged ? STATUS_VERIFY_FAILED : status; /* the reference did these steps */
+    return status && result.diverged ? STATUS_VERIFY_FAILED : status; /* the reference did not diverge */
 }
 
 static enum status measure_drift(const struct agreement *agreement, const struct config *config,
                                  const struct gemm_backend *backend, const struct dataset_pair *data,
                                  struct drift *drift) {
-    const struct config few = cut(config, agreement, data->train.count - (size_t)config->validation);
+    const struct config few = shorten(config, agreement, data->train.count - (size_t)config->validation);
     double *losses = malloc(agreement->steps * sizeof *losses);
     *drift = (struct drift){.tolerance = agreement_tolerance(agreement, (enum gemm_dtype)config->dtype,
                                                              (enum gemm_precision)config->precision)};
@@ -67,7 +67,7 @@ static enum status measure_drift(const struct agreement *agreement, const struct
     return status;
 }
 
-/* As many steps as float32 on the reference loops stays near float64. */
+/* Cuts the steps where float32 on the reference loops has left float64. */
 static void cut_steps(struct agreement *agreement) {
     for (size_t s = 0; s < agreement->steps; s++) {
         const double drift = fabs(agreement->single[s] - agreement->losses[s]) / fabs(agreement->losses[s]);
@@ -89,7 +89,7 @@ enum status agreement_open(struct agreement *agreement, const struct config *con
     agreement->steps = affordable < LEAST_STEPS  ? LEAST_STEPS
                        : affordable > MOST_STEPS ? MOST_STEPS
                                                  : (size_t)affordable;
-    agreement->config = cut(config, agreement, images);
+    agreement->config = shorten(config, agreement, images);
     agreement->config.dtype = GEMM_F64;
     agreement->config.precision = GEMM_TRUE;
     agreement->config.engine = ENGINE_AUTO;
@@ -120,11 +120,11 @@ void agreement_close(struct agreement *agreement) {
     *agreement = (struct agreement){0};
 }
 
-/* Where whole steps are the backend's own and batches larger than those compared above: are the first losses,
-   of the true batches, those of eager, whose products were verified in these shapes? */
+/* The curve has batches of at most MOST_ROWS images. If the backend runs fused steps on larger batches,
+   compares their first losses with those of engine eager, whose products were verified in these shapes. */
 static enum status check_large_batches(const struct agreement *agreement, const struct config *config,
                                        const struct gemm_backend *backend, const struct dataset_pair *data) {
-    enum { STEPS = 2 }; /* the second sees the update of the first */
+    enum { STEPS = 2 }; /* the second depends on the first update */
     const bool fused = backend->fused && (config->engine == ENGINE_AUTO || config->engine == ENGINE_FUSED);
     if (!fused || (size_t)config->batch_size <= agreement->rows) return STATUS_OK;
     const double tolerance = agreement_tolerance(agreement, (enum gemm_dtype)config->dtype,

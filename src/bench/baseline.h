@@ -1,4 +1,4 @@
-/* Times of an earlier `bench gemm`, to find what has become slower. */
+/* Times of an earlier `bench gemm`, to detect slowdowns. */
 #ifndef TESSERA_BENCH_BASELINE_H
 #define TESSERA_BENCH_BASELINE_H
 
@@ -16,19 +16,18 @@ struct baseline_entry {
 struct baseline {
     struct baseline_entry *entries;
     size_t count;
-    bool warm; /* its operands: see struct benchmark */
+    bool warm; /* operands, as in struct benchmark */
 };
 
 /* The verified "gemm" lines of a log. STATUS_BAD_DATA if there are none. */
 enum status baseline_read(struct baseline *baseline, const char *path);
 void baseline_close(struct baseline *baseline);
 
-/* The time of the same backend, threads, precision, GPU, dtype, op and shape; 0 if it has none. */
+/* The time of the same backend, threads, precision, GPU, dtype, op and shape; 0: none. */
 double baseline_seconds(const struct baseline *baseline, const struct candidate *candidate,
                         enum gemm_dtype dtype, const struct gemm_shape *shape);
 
-/* Their backends (paths of plug-ins), and their thread counts, comma-separated, for the flags; cut off at
-   `size`. */
+/* Comma-separated values for --backends (paths of plug-ins) and --threads; truncated at `size`. */
 void baseline_backends(const struct baseline *baseline, char *list, size_t size);
 void baseline_threads(const struct baseline *baseline, char *list, size_t size);
 

@@ -7,13 +7,12 @@
 #include "src/backend/registry.h"
 #include "src/base/text.h"
 
-enum { PROBE = 192, FEW_REPEATS_MORE = 5 }; /* verification and warm-up, in calls */
-static const double SAMPLE_SECONDS = 0.01;  /* so that reading the clock costs nothing */
+enum { PROBE = 192, FEW_REPEATS_MORE = 5 }; /* in calls: verification and warm-up */
+static const double SAMPLE_SECONDS = 0.01;  /* long enough that reading the clock costs nothing */
 
-/* Where operands come to lie, and what else the machine does for a second, make a short product faster or
-   slower for as long as it sits: so it sits several times, with new operands, as long as its samples are
-   short. */
-enum { ROUNDS = 3, FEW_REPEATS = 7 }; /* fewer repeats are a quick look: one round */
+/* Short products depend on the addresses of their operands and on what else the machine does: they are
+   measured in several rounds with new operands. */
+enum { ROUNDS = 3, FEW_REPEATS = 7 }; /* fewer repeats: one round */
 static const double SHORT_SAMPLE = 0.02, ALIKE = 1.05;
 static const size_t LARGEST_ROTATION = (size_t)1 << 30;
 
@@ -31,31 +30,31 @@ enum status rates_measure(struct compute *compute, int ordinal, struct rates *ra
     return status;
 }
 
-/* One candidate on the shape. */
+/* A candidate on the shape. */
 struct entry {
     struct candidate *candidate;
     struct result *result;
     struct problem problem;
     double *samples;    /* [ROUNDS * repeats] */
-    double *peaks;      /* as samples: after each of them, or 0 */
+    double *peaks;      /* [ROUNDS * repeats]: after each sample, or 0 */
     size_t rounds;      /* before this one */
     double least, most; /* of their medians */
     size_t calls;       /* of a sample */
 };
 
-/* Is there a peak for what it computes? */
+/* Is the peak that of its arithmetic? */
 static bool has_peak(const struct entry *entry) {
     return entry->problem.call.dtype != GEMM_BF16 && entry->problem.compute->precision == GEMM_TRUE;
 }
 
-/* Of all rounds. */
-static double peak_beside(const struct benchmark *benchmark, const struct entry *entry) {
+/* The median of all rounds, or what was measured at the start. */
+static double peak_of(const struct benchmark *benchmark, const struct entry *entry) {
     if (!has_peak(entry)) return 0;
     const double peak = statistics_of(entry->peaks, entry->rounds * benchmark->repeats).median;
     return peak > 0 ? peak : entry->candidate->rates.flops[entry->problem.call.dtype];
 }
 
-static void give_up(struct entry *entry, enum status status) {
+static void exclude(struct entry *entry, enum status status) {
     entry->result->outcome = outcome_of(status);
     snprintf(entry->result->reason, sizeof entry->result->reason, "%s", status_message());
 }
@@ -71,14 +70,14 @@ static double *seconds_per_flop(const struct entry *entry) {
     return &entry->candidate->seconds_per_flop[call->dtype][call->op];
 }
 
-/* A first idea of the rate, from a small product, so that the first shape does not take an hour. */
+/* Estimates the rate on a small product, so that the first shape does not take an hour. */
 static enum status probe(struct candidate *who, enum gemm_dtype dtype, enum gemm_op op) {
     const struct gemm_shape small = {.op = op, .m = PROBE, .n = PROBE, .k = PROBE, .what = "probe"};
     struct problem problem;
     double seconds = 0, least = 0;
     enum status status = problem_open(&problem, &who->compute, dtype, &small, 0);
     for (int call = 0; call < 4 && !status;
-         call++) { /* the first is cold; threads of another team may spin beside any of them */
+         call++) { /* the first is cold; threads of another team may still spin */
         status = problem_time(&problem, 1, &seconds);
         if (call == 0 || seconds < least) least = seconds;
     }
@@ -87,8 +86,8 @@ static enum status probe(struct candidate *who, enum gemm_dtype dtype, enum gemm
     return status;
 }
 
-static enum status enter(const struct benchmark *benchmark, struct entry *entry, enum gemm_dtype dtype,
-                         const struct gemm_shape *shape) {
+static enum status prepare(const struct benchmark *benchmark, struct entry *entry, enum gemm_dtype dtype,
+                           const struct gemm_shape *shape) {
     struct candidate *who = entry->candidate;
     struct compute *compute = &who->compute;
     if (!compute->backend->supports(dtype, shape->op))
@@ -99,11 +98,11 @@ static enum status enter(const struct benchmark *benchmark, struct entry *entry,
         if (probed) return probed;
     }
     const double flops = 2.0 * (double)shape->m * (double)shape->n * (double)shape->k,
-                 foreseen = who->seconds_per_flop[dtype][shape->op] * flops *
-                            (double)(benchmark->repeats + FEW_REPEATS_MORE);
-    if (benchmark->limit_seconds > 0 && foreseen > benchmark->limit_seconds)
+                 predicted = who->seconds_per_flop[dtype][shape->op] * flops *
+                             (double)(benchmark->repeats + FEW_REPEATS_MORE);
+    if (benchmark->limit_seconds > 0 && predicted > benchmark->limit_seconds)
         return status_set(STATUS_UNAVAILABLE, "would take about %s: --limit-seconds is %g",
-                          text_seconds(foreseen).text, benchmark->limit_seconds);
+                          text_seconds(predicted).text, benchmark->limit_seconds);
     enum status status =
         problem_open(&entry->problem, compute, dtype, shape, benchmark->warm ? 0 : rotation(compute));
     if (status) return status;
@@ -117,7 +116,8 @@ static enum status enter(const struct benchmark *benchmark, struct entry *entry,
     return problem_time(&entry->problem, entry->calls, &seconds); /* warm */
 }
 
-/* Of all rounds, this one the last; uncertain, too, if these disagree. */
+/* Ends a round: the times of all rounds so far. They are noisy, too, if the medians of the rounds disagree.
+   */
 static struct statistics times_of(const struct benchmark *benchmark, struct entry *entry) {
     const size_t repeats = benchmark->repeats, before = entry->rounds++ * repeats;
     const double median = statistics_of(entry->samples + before, repeats).median;
@@ -128,8 +128,8 @@ static struct statistics times_of(const struct benchmark *benchmark, struct entr
     return all;
 }
 
-/* The last words on an entry that is right so far. */
-static enum status leave(const struct benchmark *benchmark, struct entry *entry) {
+/* Verifies again and fills the result. */
+static enum status finish(const struct benchmark *benchmark, struct entry *entry) {
     struct result *result = entry->result;
     const struct problem *problem = &entry->problem;
     enum status status = problem_verify(&entry->problem, PROBLEM_REALS, 2);
@@ -139,15 +139,15 @@ static enum status leave(const struct benchmark *benchmark, struct entry *entry)
     result->seconds = times_of(benchmark, entry);
     result->flops = problem_flops(problem);
     result->bytes = problem_bytes(problem);
-    result->peak = peak_beside(benchmark, entry);
+    result->peak = peak_of(benchmark, entry);
     result->kernels =
         compute_kernels(problem->compute, &problem->call, result->kernel, BENCHMARK_MOST_KERNELS);
     *seconds_per_flop(entry) = result->seconds.median / result->flops;
     return STATUS_OK;
 }
 
-/* On the host, unless the backend has threads of its own: those of the loop would spin beside them. */
-static bool measures_peak_now(const struct entry *entry) {
+/* On the host, unless the backend has its own threads, which would compete with those of the peak loop. */
+static bool measures_peak(const struct entry *entry) {
     const struct compute *compute = entry->problem.compute;
     const struct gemm_backend *backend = compute->backend;
     const bool own_threads = backend->own_threads && backend->own_threads(compute->context);
@@ -155,11 +155,11 @@ static bool measures_peak_now(const struct entry *entry) {
            !own_threads;
 }
 
-/* One sample, and the peak at the clock that it leaves behind. */
+/* One sample, then the peak at the same clock frequency. */
 static enum status take_sample(struct entry *entry, size_t sample) {
     struct device *device = &entry->problem.compute->device;
     const enum status status = problem_time(&entry->problem, entry->calls, &entry->samples[sample]);
-    if (status || !measures_peak_now(entry)) return status;
+    if (status || !measures_peak(entry)) return status;
     return device->driver->peak_now(device, entry->problem.call.dtype, &entry->peaks[sample]);
 }
 
@@ -169,31 +169,31 @@ static void time_in_turn(const struct benchmark *benchmark, struct entry *entrie
             struct entry *entry = &entries[i];
             if (entry->result->outcome != OUTCOME_RIGHT) continue;
             const enum status status = take_sample(entry, entry->rounds * benchmark->repeats + r);
-            if (status) give_up(entry, status);
+            if (status) exclude(entry, status);
         }
 }
 
-/* Verify, time, verify again, all of it with new operands. */
-static void sit(const struct benchmark *benchmark, struct entry *entries, size_t round, enum gemm_dtype dtype,
-                const struct gemm_shape *shape) {
+/* Verifies, times and verifies again, with new operands. */
+static void run_round(const struct benchmark *benchmark, struct entry *entries, size_t round,
+                      enum gemm_dtype dtype, const struct gemm_shape *shape) {
     for (size_t i = 0; i < benchmark->count; i++) {
         struct entry *entry = &entries[i];
         if (round && entry->result->outcome != OUTCOME_RIGHT) continue;
-        const enum status entered = enter(benchmark, entry, dtype, shape);
-        if (entered) give_up(entry, entered);
+        const enum status prepared = prepare(benchmark, entry, dtype, shape);
+        if (prepared) exclude(entry, prepared);
     }
     time_in_turn(benchmark, entries);
     for (size_t i = 0; i < benchmark->count; i++) {
         struct entry *entry = &entries[i];
-        const enum status left =
-            entry->result->outcome == OUTCOME_RIGHT ? leave(benchmark, entry) : STATUS_OK;
-        if (left) give_up(entry, left);
+        const enum status finished =
+            entry->result->outcome == OUTCOME_RIGHT ? finish(benchmark, entry) : STATUS_OK;
+        if (finished) exclude(entry, finished);
         problem_close(&entry->problem);
     }
 }
 
-/* Are there samples, and all of them short? */
-static bool is_short(const struct benchmark *benchmark, const struct entry *entries) {
+/* Are all samples short (and is there any)? */
+static bool are_short(const struct benchmark *benchmark, const struct entry *entries) {
     double longest = 0;
     for (size_t i = 0; i < benchmark->count; i++) {
         if (entries[i].result->outcome != OUTCOME_RIGHT) continue;
@@ -216,8 +216,8 @@ enum status benchmark_run(struct benchmark *benchmark, enum gemm_dtype dtype, co
         results[i] = (struct result){0};
     }
     for (size_t s = 0; s < ROUNDS && !status; s++) {
-        sit(benchmark, entries, s, dtype, shape);
-        if (benchmark->repeats < FEW_REPEATS || !is_short(benchmark, entries)) break;
+        run_round(benchmark, entries, s, dtype, shape);
+        if (benchmark->repeats < FEW_REPEATS || !are_short(benchmark, entries)) break;
     }
     free(entries);
     free(samples);

@@ -3,15 +3,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void leave_out(struct candidates *candidates, const struct sweep_row *row, enum outcome outcome,
-                      const char *reason) {
+static void add_left_out(struct candidates *candidates, const struct sweep_row *row, enum outcome outcome,
+                         const char *reason) {
     struct left_out *out = &candidates->left_out[candidates->left_out_count++];
     out->outcome = outcome;
     snprintf(out->label, sizeof out->label, "%s", row->label);
     snprintf(out->reason, sizeof out->reason, "%s", reason);
 }
 
-/* The rates of the one before on the same device with as many threads, or new ones. */
+/* Those of an earlier candidate with the same device and thread count, or newly measured ones. */
 static enum status find_rates(const struct candidates *candidates, struct candidate *one, int ordinal) {
     for (size_t i = 0; i < candidates->count; i++) {
         const struct candidate *other = &candidates->list[i];
@@ -36,18 +36,18 @@ enum status candidates_open(struct candidates *candidates, const struct sweep *s
         struct candidate *one = &candidates->list[candidates->count];
         const struct compute_options options = config_compute(&row->config);
         if (row->wrong[0]) {
-            leave_out(candidates, row, OUTCOME_WRONG, row->wrong);
+            add_left_out(candidates, row, OUTCOME_WRONG, row->wrong);
             continue;
         }
         if (!row->backend) {
-            leave_out(candidates, row, OUTCOME_LEFT_OUT, row->left_out);
+            add_left_out(candidates, row, OUTCOME_LEFT_OUT, row->left_out);
             continue;
         }
         enum status status = compute_open(&one->compute, row->backend, &options);
         if (!status) status = find_rates(candidates, one, options.ordinal);
         if (status) {
             compute_close(&one->compute);
-            leave_out(candidates, row, outcome_of(status), status_message());
+            add_left_out(candidates, row, outcome_of(status), status_message());
             continue;
         }
         snprintf(one->label, sizeof one->label, "%s", row->label);

@@ -1,11 +1,11 @@
-/* Opens those that take part in a bench. */
+/* The backends of a bench, opened. */
 #ifndef TESSERA_BENCH_CANDIDATES_H
 #define TESSERA_BENCH_CANDIDATES_H
 
 #include "src/bench/benchmark.h"
 #include "src/bench/sweep.h"
 
-/* What could not take part, and why. */
+/* A row that cannot run, and why. */
 struct left_out {
     char label[128], reason[512];
     enum outcome outcome;
@@ -18,8 +18,8 @@ struct candidates {
     size_t left_out_count;
 };
 
-/* One for each row of the sweep that can be opened here, with the rates of its device (the same device and
-   thread count are measured once). */
+/* Opens each row of the sweep that can be used here and measures the rates of its device, once for each
+   device and thread count. */
 enum status candidates_open(struct candidates *candidates, const struct sweep *sweep);
 void candidates_close(struct candidates *candidates);
 

@@ -6,19 +6,20 @@
 #include "src/base/text.h"
 #include "src/bench/shapes.h"
 
-enum { TWO_COPIES = 1 }; /* the smallest rotation: a race shows as other bits in one of them */
+enum { TWO_COPIES = 1 }; /* the smallest rotation: a race shows as different bits in the copies */
 
-static void tell(const struct comparison *comparison, const struct comparison_row *row, const char *what) {
+static void report_progress(const struct comparison *comparison, const struct comparison_row *row,
+                            const char *what) {
     if (comparison->progress) comparison->progress(row, what);
 }
 
-/* The row is out, for the reason in the kept message. */
-static void give_up(struct comparison_row *row, enum status status) {
+/* Takes the row out of the comparison; the status message is the reason. */
+static void exclude(struct comparison_row *row, enum status status) {
     row->outcome = outcome_of(status);
     snprintf(row->reason, sizeof row->reason, "%s", status_message());
 }
 
-/* --- is it right? --- */
+/* --- correctness --- */
 
 static enum status verify_shapes(const struct config *config, struct compute *compute, size_t rows,
                                  enum problem_inputs inputs) {
@@ -51,21 +52,21 @@ enum status comparison_verify(const struct config *config, const struct gemm_bac
     return status;
 }
 
-/* The smaller batch that ends an epoch is trained on where an epoch is. */
+/* Only a whole epoch trains on the smaller batch at its end. */
 static bool ends_an_epoch(const struct comparison_row *row) {
     for (size_t r = 0; r < row->repeats; r++)
         if (row->runs[r].epochs > 0) return true;
-    return row->repeats == 0; /* it may come to it */
+    return row->repeats == 0; /* not trained yet */
 }
 
 static enum status verify(const struct comparison *comparison, const struct comparison_row *row,
                           enum problem_inputs inputs) {
-    tell(comparison, row, inputs == PROBLEM_INTEGERS ? "verify" : "verify again");
+    report_progress(comparison, row, inputs == PROBLEM_INTEGERS ? "verify" : "verify again");
     return comparison_verify(&row->sweep->config, row->sweep->backend, comparison->data, inputs,
                              ends_an_epoch(row));
 }
 
-static void examine(struct comparison *comparison, struct comparison_row *row) {
+static void check_row(struct comparison *comparison, struct comparison_row *row) {
     const struct sweep_row *sweep = row->sweep;
     if (!sweep->backend) {
         snprintf(row->reason, sizeof row->reason, "%s", sweep->left_out);
@@ -79,44 +80,44 @@ static void examine(struct comparison *comparison, struct comparison_row *row) {
     const struct agreement *agreement = &comparison->agreement;
     enum status status = config_check_data(&sweep->config, comparison->data);
     if (!status) status = verify(comparison, row, PROBLEM_INTEGERS);
-    tell(comparison, row, "agreement");
+    report_progress(comparison, row, "agreement");
     if (!status)
         status = agreement_check(agreement, &sweep->config, sweep->backend, comparison->data, &row->drift);
     row->outcome = OUTCOME_RIGHT;
-    if (status) give_up(row, status);
+    if (status) exclude(row, status);
     const bool drifted = row->outcome == OUTCOME_WRONG && row->drift.step;
     if ((row->outcome == OUTCOME_RIGHT && comparison->trace) || drifted) {
-        tell(comparison, row, "trace");
+        report_progress(comparison, row, "trace");
         if (agreement_trace(agreement, &sweep->config, sweep->backend, comparison->data, &row->trace))
             row->trace = (struct trace){0};
     }
 }
 
-/* --- how fast is it? --- */
+/* --- speed --- */
 
 static void train_once(struct comparison *comparison, struct comparison_row *row) {
     const struct run_limits limits = {.seconds = comparison->limit_seconds};
     if (row->outcome != OUTCOME_RIGHT) return;
     char what[32];
     snprintf(what, sizeof what, "train, %zu of %zu", row->repeats + 1, comparison->repeats);
-    tell(comparison, row, what);
+    report_progress(comparison, row, what);
     const enum status status = run_training(&row->sweep->config, row->sweep->backend, comparison->data,
                                             &limits, &row->runs[row->repeats]);
     if (status) {
-        give_up(row, status);
+        exclude(row, status);
     } else {
         row->repeats++;
     }
 }
 
-/* One epoch of the same without a graph, to see inside. */
-static enum status look_inside(struct comparison *comparison, struct comparison_row *row) {
+/* One more epoch with engine eager, if that of the runs does not time single ops. */
+static enum status time_ops(struct comparison *comparison, struct comparison_row *row) {
     struct config config = row->sweep->config;
     const struct run_limits limits = {.seconds = comparison->limit_seconds,
                                       .steps = row->runs[0].steps_per_epoch};
     if (row->runs[0].time.seconds[PART_STEPS] == 0) return STATUS_OK;
     config.engine = ENGINE_EAGER;
-    tell(comparison, row, "op by op");
+    report_progress(comparison, row, "op by op");
     return run_training(&config, row->sweep->backend, comparison->data, &limits, &row->ops);
 }
 
@@ -133,14 +134,14 @@ static enum status collect_epochs(struct comparison_row *row) {
         for (size_t e = 0; e < run->epochs; e++) row->epoch_seconds[count++] = run->epoch_seconds[e];
     }
     row->epoch = statistics_of(row->epoch_seconds, count);
-    for (size_t r = 0; r < row->repeats; r++) { /* epochs of one run are alike: a repeat says more */
+    for (size_t r = 0; r < row->repeats; r++) { /* epochs of one run vary less than runs do */
         const double off = run_epoch_seconds(&row->runs[r]) / row->epoch.median - 1;
         if (off > 0.05 || off < -0.05) row->epoch.noisy = true;
     }
     return STATUS_OK;
 }
 
-static void sum_up(struct comparison_row *row) {
+static void average_runs(struct comparison_row *row) {
     const double repeats = (double)row->repeats;
     for (size_t r = 0; r < row->repeats; r++) {
         for (int part = 0; part < PART_COUNT; part++)
@@ -148,23 +149,23 @@ static void sum_up(struct comparison_row *row) {
         row->transfer_ratio += run_transfer_ratio(&row->runs[r]) / repeats;
         row->gemm_rate += run_gemm_rate(&row->runs[r]) / repeats;
     }
-    const bool apart = row->ops.images > 0;
+    const bool eager = row->ops.images > 0;
     for (int op = 0; op < PROFILE_OPS; op++) {
         const enum profile_part part = (enum profile_part)(PART_GEMM_NN + op);
-        row->gemm[op] = apart ? run_part_seconds(&row->ops, part) : row->part[part];
+        row->gemm[op] = eager ? run_part_seconds(&row->ops, part) : row->part[part];
     }
-    if (apart) row->gemm_rate = run_gemm_rate(&row->ops);
+    if (eager) row->gemm_rate = run_gemm_rate(&row->ops);
 }
 
 static void finish(struct comparison *comparison, struct comparison_row *row) {
     if (row->outcome != OUTCOME_RIGHT) return;
-    enum status status = look_inside(comparison, row);
+    enum status status = time_ops(comparison, row);
     if (!status) status = verify(comparison, row, PROBLEM_REALS);
     if (!status) status = collect_epochs(row);
     if (status) {
-        give_up(row, status);
+        exclude(row, status);
     } else {
-        sum_up(row);
+        average_runs(row);
     }
 }
 
@@ -180,7 +181,7 @@ enum status comparison_run(struct comparison *comparison, const struct sweep *sw
     if (comparison->progress) comparison->progress(NULL, "float64 reference");
     const enum status status = agreement_open(&comparison->agreement, comparison->config, comparison->data);
     if (status) return status;
-    for (size_t i = 0; i < sweep->count; i++) examine(comparison, &comparison->rows[i]);
+    for (size_t i = 0; i < sweep->count; i++) check_row(comparison, &comparison->rows[i]);
     for (size_t repeat = 0; repeat < comparison->repeats; repeat++) /* in turn: the machine drifts */
         for (size_t i = 0; i < sweep->count; i++) train_once(comparison, &comparison->rows[i]);
     for (size_t i = 0; i < sweep->count; i++) finish(comparison, &comparison->rows[i]);

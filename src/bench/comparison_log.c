@@ -27,7 +27,7 @@ static void add_setup(cJSON *line, const struct comparison *comparison, const st
     jsonl_text(line, "dtype", config_choice("dtype", config->dtype));
 }
 
-static void add_how(cJSON *line, const struct run_result *run) {
+static void add_run(cJSON *line, const struct run_result *run) {
     jsonl_text(line, "description", run->description);
     jsonl_text(line, "device", run->device);
     jsonl_text(line, "gpu", run->gpu);
@@ -35,7 +35,7 @@ static void add_how(cJSON *line, const struct run_result *run) {
     jsonl_text(line, "engine", run->engine);
     jsonl_text(line, "residency", run->residency);
     add_number(line, "threads", run->threads);
-    const char *slow = strstr(run->description, "(slow: "); /* the backend's own words */
+    const char *slow = strstr(run->description, "(slow: "); /* the backend warns so in its description */
     jsonl_text(line, "warning", slow);
 }
 
@@ -86,7 +86,7 @@ static cJSON *row_line(const struct comparison *comparison, const struct compari
     if (row->outcome == OUTCOME_RIGHT) {
         const struct run_result *run = &row->runs[0];
         const double total = (double)run->test.total, accuracy = (double)run->test.correct / total;
-        add_how(line, run);
+        add_run(line, run);
         add_number(line, "test_accuracy", accuracy);
         add_number(line, "accuracy_error", sqrt(accuracy * (1 - accuracy) / total));
         jsonl_count(line, "test_correct", run->test.correct);

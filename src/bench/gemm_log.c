@@ -18,7 +18,7 @@ static void write_peak(FILE *log, const struct candidate *candidate) {
     jsonl_write(log, line);
 }
 
-/* Who takes no part, as warnings beside the environment. */
+/* As warnings of the header. */
 static void add_left_out(cJSON *header, const struct candidates *candidates) {
     if (!candidates->left_out_count) return;
     cJSON *warnings = cJSON_AddArrayToObject(header, "warnings");

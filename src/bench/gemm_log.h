@@ -1,4 +1,4 @@
-/* Contests as JSON lines: "peak" and "gemm". */
+/* GEMM benchmarks as JSON lines: "peak" and "gemm". */
 #ifndef TESSERA_BENCH_GEMM_LOG_H
 #define TESSERA_BENCH_GEMM_LOG_H
 

@@ -91,7 +91,7 @@ enum status problem_time(struct problem *problem, size_t calls, double *seconds)
     profile_start(&profile);
     device->profile = &profile;
     if (!status)
-        status = device->driver->synchronize(device); /* a device with a clock of its own starts it here */
+        status = device->driver->synchronize(device); /* a device with its own clock starts it here */
     for (size_t c = 0; c < calls && !status; c++) status = problem_call(problem);
     device->driver->lap(device, profile_gemm_slot(PART_GEMM_NN, 0, call->m, call->n, call->k));
     const enum status finished = device->driver->synchronize(device);
@@ -118,11 +118,11 @@ static enum status transfer(struct problem *problem, double *h2d, double *d2h) {
 }
 
 enum status problem_transfers(struct problem *problem, double *h2d, double *d2h) {
-    double there[TRANSFERS], back[TRANSFERS];
-    enum status status = transfer(problem, &there[0], &back[0]); /* the first touch of this memory */
-    for (size_t i = 0; i < TRANSFERS && !status; i++) status = transfer(problem, &there[i], &back[i]);
+    double to_device[TRANSFERS], to_host[TRANSFERS];
+    enum status status = transfer(problem, &to_device[0], &to_host[0]); /* warm-up */
+    for (size_t i = 0; i < TRANSFERS && !status; i++) status = transfer(problem, &to_device[i], &to_host[i]);
     if (status) return status;
-    *h2d = statistics_of(there, TRANSFERS).median;
-    *d2h = statistics_of(back, TRANSFERS).median;
+    *h2d = statistics_of(to_device, TRANSFERS).median;
+    *d2h = statistics_of(to_host, TRANSFERS).median;
     return STATUS_OK;
 }

@@ -14,54 +14,52 @@ struct gemm_shape {
 
 enum { PROBLEM_A, PROBLEM_B, PROBLEM_C, PROBLEM_GUARD = 256 /* bytes on both sides of C */ };
 
-/* Operands in `copies` places, used in turn, so that no cache holds them from one call to the next. */
+/* Several copies of the operands, used in turn, so that no cache holds them from one call to the next. */
 struct problem {
     struct compute *compute;
-    struct gemm_call call; /* but for the pointers */
+    struct gemm_call call; /* without the pointers */
     struct gemm_shape shape;
-    size_t copies, bytes[3], pitch[3]; /* of A, B, C; from a copy to the next */
-    void *host[3];                     /* one copy; of C with its guards */
+    size_t copies, bytes[3], pitch[3]; /* of A, B, C; pitch: from one copy to the next */
+    void *host[3];                     /* one copy, C with its guards */
     void *device[3];                   /* all copies */
     size_t next;                       /* the copy of the next call */
 };
 
-/* Copies fill at least `rotate` bytes, and are at least two unless it is 0; at most 4,096. STATUS_FAILED
-   without memory. The backend must support dtype and op. */
+/* The copies fill at least `rotate` bytes; there are at least two, unless it is 0, and at most 4,096. The
+   backend must support dtype and op. STATUS_FAILED if memory ran out. */
 enum status problem_open(struct problem *problem, struct compute *compute, enum gemm_dtype dtype,
                          const struct gemm_shape *shape, size_t rotate);
 void problem_close(struct problem *problem);
 
 /* A matrix of a copy, in device memory. */
 void *problem_at(const struct problem *problem, int matrix, size_t copy);
-/* Multiplies the next copy; on a GPU it may return before that is done. */
+/* Multiplies the next copy; asynchronous on a GPU. */
 enum status problem_call(struct problem *problem);
 
-/* What the operands of a verification are made of. Before timing one kind, after it the other: each backend
-   meets both, and inputs that it has not seen. */
+/* Inputs of a verification. One kind is used before timing, the other after it: each backend is tested with
+   both, and with inputs that it has not seen. */
 enum problem_inputs { PROBLEM_REALS, PROBLEM_INTEGERS };
 
-/* Fresh inputs from `seed` in the same memory, C full of NaN, then each copy multiplied once and looked at
-   (the first, and of the others as many as begin within half a second: a slow backend is not asked the same a
-   hundred times over):
+/* Fills the operands from `seed` and C with NaN, multiplies each copy once (none starts after 0.5 s)
+   and checks:
    - small integers, exact in every dtype and order: C x = A (B x) for a random integer vector x without
      zeros, which no wrong element survives alone (Freivalds, "Probabilistic machines can use less running
      time", 1977);
    - signed reals: the elements of up to 16 rows, the last among them, against the float64 oracle;
-   - bfloat16, whose C is float32, once more into bfloat16 where training has that (NN and NT): integers are
-     the right C rounded once, reals within that of the oracle;
-   - all these copies have the same bits, and nothing outside C was written.
-   STATUS_VERIFY_FAILED names what is wrong. The last C is left for nobody to trust. */
+   - bfloat16 operands, whose C is float32, again with a bfloat16 C where training has that (NN and NT):
+     integers give the right C rounded once, reals are within one more rounding of the oracle;
+   - all copies have the same bits, and nothing outside C was written.
+   STATUS_VERIFY_FAILED names what is wrong. Afterwards C is undefined. */
 enum status problem_verify(struct problem *problem, enum problem_inputs inputs, uint64_t seed);
 
-/* Seconds of a call: of `calls` in a row, by the device's own clock. */
+/* Mean seconds of `calls` consecutive calls, by the clock of the device. */
 enum status problem_time(struct problem *problem, size_t calls, double *seconds);
 
-/* Seconds to copy A and B to the device, and C back, from pageable memory: medians of seven, after a
-   warm-up. */
+/* Seconds to copy A and B to the device and C back, in pageable memory: medians of seven after a warm-up. */
 enum status problem_transfers(struct problem *problem, double *h2d, double *d2h);
 
 double problem_flops(const struct problem *problem);
-/* A, B and C once each: the least that any GEMM moves. */
+/* A, B and C once each: the compulsory traffic. */
 double problem_bytes(const struct problem *problem);
 
 #endif

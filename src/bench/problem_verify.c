@@ -1,4 +1,4 @@
-/* Is what a backend computes on one shape what it should be? */
+/* Is the result of a backend on one shape right? */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #include "src/bench/problem.h"
 
 enum { A = PROBLEM_A, B = PROBLEM_B, C = PROBLEM_C, SAMPLED_ROWS = 16 };
-static const unsigned char POISON = 0xFF; /* as a number of any dtype: NaN */
-static const double AGAIN_SECONDS = 0.5;  /* no new copy is begun after that */
+static const unsigned char POISON = 0xFF; /* NaN in every dtype */
+static const double AGAIN_SECONDS = 0.5;  /* no further copy is multiplied after that */
 
 static enum status wrong(const struct problem *problem, const char *what) {
     const enum gemm_dtype dtype = problem->call.dtype, c_dtype = dtype_of_c(&problem->call);
@@ -49,8 +49,8 @@ static bool all_poison(const unsigned char *bytes, size_t count) {
     return true;
 }
 
-/* Each copy once; the C of the first stays in host[C], the others must have its bits. A slow backend does
-   fewer. */
+/* Multiplies each copy once, fewer on a slow backend. The C of the first stays in host[C]; the others must
+   have its bits. */
 static enum status multiply_all(struct problem *problem) {
     struct device *device = &problem->compute->device;
     unsigned char *first = problem->host[C], *other = malloc(problem->pitch[C]);
@@ -120,7 +120,7 @@ static struct oracle_inputs inputs_of(const struct problem *problem) {
     return (struct oracle_inputs){.zero_mean = true, .rounding = tf32 ? ORACLE_TF32 : 0};
 }
 
-/* What the checks need: vectors of Freivalds' check, and sampled rows of A, of the oracle and of C. */
+/* Memory of the checks: vectors of Freivalds' check; sampled rows of A, of the oracle and of C. */
 struct checks {
     double *x, *bx, *abx, *cx, *want, *bound;
     void *a_rows, *c_rows;
@@ -144,7 +144,7 @@ static enum status check_rows(const struct problem *problem, const size_t *rows,
     call.b = problem->host[B];
     oracle_product(&call, inputs_of(problem), checks->want, checks->bound);
     if (integers) memset(checks->bound, 0, count * call.n * sizeof *checks->bound);
-    for (size_t i = 0; c_dtype == GEMM_BF16 && i < count * call.n; i++) /* rounded once more */
+    for (size_t i = 0; c_dtype == GEMM_BF16 && i < count * call.n; i++) /* one more rounding */
         checks->bound[i] += dtype_epsilon(GEMM_BF16) * (fabs(checks->want[i]) + checks->bound[i]);
     if (oracle_compare(c_dtype, count, call.n, checks->c_rows, call.n, checks->want, checks->bound, &worst))
         return STATUS_OK;
@@ -181,7 +181,7 @@ static enum status check_reals(const struct problem *problem, struct checks *che
     return check_rows(problem, rows, count, false, checks);
 }
 
-/* Is C what `exact` is, rounded once? */
+/* Is C equal to `exact`, rounded once? */
 static enum status check_rounding(const struct problem *problem, const float *exact) {
     const struct gemm_call *call = &problem->call;
     for (size_t i = 0; i < call->m * call->n; i++) {
@@ -196,7 +196,7 @@ static enum status check_rounding(const struct problem *problem, const float *ex
     return STATUS_OK;
 }
 
-/* Once more with a bfloat16 C, right after a float32 C was found right. */
+/* Again with a bfloat16 C, right after a float32 C was verified. */
 static enum status verify_rounded(struct problem *problem, enum problem_inputs inputs, struct checks *checks,
                                   struct rng *rng) {
     const size_t bytes = problem->bytes[C];

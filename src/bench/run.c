@@ -8,7 +8,6 @@
 #include "src/base/statistics.h"
 #include "src/nn/engine.h"
 
-/* What is open while it runs. */
 struct run {
     struct config config;
     struct profile profile;
@@ -101,19 +100,18 @@ enum status run_training(const struct config *config, const struct gemm_backend 
     run->config = *config;
     run->limits = limits;
     run->result = result;
-    /* a run starts as in a process of its own; but a plug-in may keep what it likes from one run of it to the
-       next */
+    /* each run starts with a fresh device, as in a new process; a plug-in may keep device state between runs
+       */
     const struct device_driver *driver = registry_device(backend->device);
-    const bool anew = driver->reset && !plugin_path(backend);
-    if (anew) driver->reset(); /* a plug-in may have left something */
+    const bool fresh = driver->reset && !plugin_path(backend);
+    if (fresh) driver->reset();
     enum status status = open_run(run, backend, data);
-    if (!status &&
-        run->trainer.notice[0]) /* another engine than the one that was asked for has no row here */
+    if (!status && run->trainer.notice[0]) /* the requested engine is not available */
         status = status_set(STATUS_UNAVAILABLE, "%s", run->trainer.notice);
     if (!status) status = train(run);
     trainer_close(&run->trainer);
     compute_close(&run->compute);
-    if (anew) driver->reset();
+    if (fresh) driver->reset();
     free(run);
     if (status) {
         const bool diverged = result->diverged;
@@ -128,7 +126,7 @@ void run_close(struct run_result *result) {
     *result = (struct run_result){0};
 }
 
-/* --- what it says --- */
+/* --- figures of a result --- */
 
 static double epochs_done(const struct run_result *result) {
     return (double)result->images / (double)result->images_per_epoch;

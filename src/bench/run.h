@@ -1,13 +1,13 @@
-/* One training from the first to the last step, opened, timed and closed: the unit of every comparison of
-   training times. */
+/* One timed training from opening the backend to closing it: what all comparisons of training times repeat.
+   */
 #ifndef TESSERA_BENCH_RUN_H
 #define TESSERA_BENCH_RUN_H
 
 #include "src/nn/trainer.h"
 
 struct run_limits {
-    double seconds; /* of training; 0: no limit. Past it the run ends after the step in progress */
-    size_t steps;   /* likewise; 0: no limit */
+    double seconds; /* of training; 0: no limit. The run ends after the step in which it is exceeded */
+    size_t steps;   /* 0: no limit */
     double *losses; /* NULL, or [steps]: receives the loss of each step */
 };
 
@@ -22,29 +22,28 @@ struct run_result {
     struct evaluation test;
     double *epoch_seconds; /* [epochs], of whole epochs; owned */
     size_t epochs;
-    double seconds; /* of training alone, whole epochs or not, for `images` */
+    double seconds; /* of training alone, for `images` */
     uint64_t images;
     struct profile time;
-    bool limited;  /* ended by a limit, before config->epochs */
+    bool limited;  /* a limit ended it */
     bool diverged; /* the status is STATUS_FAILED because a loss was not finite */
 };
 
-/* Trains as `config` says, on `backend`, on data that is loaded. Log files, checkpoints, ensembles and
-   targets of the config are left alone. STATUS_FAILED if the loss is not finite, and what opening a backend
-   can give. The result is to be closed if the status is STATUS_OK. */
+/* Trains `config` on `backend`, without its log files, checkpoints, ensemble and target. STATUS_FAILED if
+   the loss is not finite; errors of opening a backend. If the status is STATUS_OK, the caller closes the
+   result. */
 enum status run_training(const struct config *config, const struct gemm_backend *backend,
                          const struct dataset_pair *data, const struct run_limits *limits,
                          struct run_result *result);
 void run_close(struct run_result *result);
 
-/* Seconds of one epoch: the median of the whole ones, or, without any, what the steps that were done say
-   (extrapolated). */
+/* Seconds of one epoch: the median of all whole epochs; if there is none, extrapolated from the steps. */
 double run_epoch_seconds(const struct run_result *result);
 /* (H2D + D2H) / training time. */
 double run_transfer_ratio(const struct run_result *result);
-/* The seconds that a part of the profile takes an epoch, on average. */
+/* Mean seconds of a part of the profile in an epoch. */
 double run_part_seconds(const struct run_result *result, enum profile_part part);
-/* Rate inside GEMM calls, in flop/s; 0 if the engine does not take its steps apart. */
+/* Rate inside GEMM calls, in flop/s; 0 if the engine does not time them. */
 double run_gemm_rate(const struct run_result *result);
 
 #endif

@@ -8,7 +8,7 @@
 
 enum { MOST_VALUES = 32, VALUE = 256 };
 
-/* A key and the values that it takes in turn. */
+/* A key and its values. */
 struct axis {
     const char *key;
     size_t count;
@@ -58,20 +58,20 @@ static bool matters(int key, const struct gemm_backend *backend, const struct co
     return true;
 }
 
-/* ", 2 threads", ", pinned", ", f64": as a reader would say it. */
+/* ", 2 threads", ", pinned", ", f64" */
 static void append_value(struct sweep_row *row, int key, const char *value) {
     const char *unit = key != THREADS ? "" : strcmp(value, "1") == 0 ? " thread" : " threads";
     if (key == PIN) value = strcmp(value, "on") == 0 ? "pinned" : "pageable";
     text_append(row->label, sizeof row->label, ", %s%s", value, unit);
 }
 
-/* Of all backends, those that cannot be used are no error. */
+/* With "all", an unusable backend is not an error. */
 static enum status leave_out(struct sweep_row *row, size_t index) {
     registry_usable(registry_at(index), row->left_out, sizeof row->left_out);
     return STATUS_OK;
 }
 
-/* Takes the config of one combination. *same: a row that is like it is there already. */
+/* Sets the config of one combination. *same: it equals that of another row. */
 static enum status combine(const struct axis *axes, size_t index, bool all, struct sweep_row *row,
                            bool *same) {
     char where[64];

@@ -6,10 +6,10 @@
 
 struct sweep_row {
     struct config config;
-    const struct gemm_backend *backend; /* NULL: cannot be used here */
-    char left_out[256];                 /* then why */
-    char wrong[512];                    /* "", or what its owner found wrong with it: it takes no part */
-    char label[128];                    /* the backend, and what else differs from row to row */
+    const struct gemm_backend *backend; /* NULL: not usable here, */
+    char left_out[256];                 /* because of this */
+    char wrong[512];                    /* (optional) why the caller excludes the backend as wrong */
+    char label[128];                    /* the backend and what differs between rows */
 };
 
 /* Comma-separated values; NULL or "": what the config says. */
@@ -23,9 +23,8 @@ struct sweep {
     size_t count;
 };
 
-/* A combination that differs from another in nothing that its backend has (threads of a GPU, residency on the
-   host) makes no row of its own. STATUS_UNAVAILABLE if a backend was named that cannot be used, STATUS_USAGE
-   for a wrong value. */
+/* Combinations that differ only in what their backend lacks (threads on a GPU, residency on the host) make
+   one row. STATUS_UNAVAILABLE if a backend was named that cannot be used, STATUS_USAGE for a wrong value. */
 enum status sweep_open(struct sweep *sweep, const struct config *config, const struct sweep_lists *lists);
 void sweep_close(struct sweep *sweep);
 

@@ -1,4 +1,4 @@
-/* Two trainings in lockstep: where do they part? */
+/* Runs two trainings in lockstep and finds the first tensor in which they differ. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -6,14 +6,13 @@
 #include "src/bench/agreement.h"
 #include "src/nn/engine.h"
 
-/* One of the two. */
 struct side {
     struct config config;
     struct compute compute;
     struct trainer trainer;
 };
 
-/* Both, and what has been found. */
+/* Both trainings, and the result. */
 struct lockstep {
     struct side reference, candidate;
     struct trace *trace;
@@ -25,7 +24,7 @@ static enum status open_side(struct side *side, const struct gemm_backend *backe
                              const struct dataset_pair *data) {
     struct config *config = &side->config;
     config->log[0] = config->csv[0] = config->save[0] = config->save_init[0] = config->resume[0] = '\0';
-    config->engine = ENGINE_EAGER; /* what a graph does is the same, but cannot be looked into */
+    config->engine = ENGINE_EAGER; /* a graph computes the same, but hides its tensors */
     const struct compute_options options = config_compute(config);
     const enum status status = compute_open(&side->compute, backend, &options);
     return status ? status : trainer_open(&side->trainer, &side->compute, config, data, NULL);
@@ -36,7 +35,7 @@ static void close_side(struct side *side) {
     compute_close(&side->compute);
 }
 
-/* One tensor on both sides: [rows][cols], the rows ld elements apart. */
+/* One tensor of both: [rows][cols] with leading dimension ld. */
 struct sides {
     const void *tensor[2]; /* reference, candidate */
     size_t rows, cols, ld[2];
@@ -63,9 +62,9 @@ static double difference(const struct lockstep *both, const struct sides *sides,
     return norm > 0 ? sqrt(error / norm) : error > 0 ? INFINITY : 0;
 }
 
-/* Compares one tensor, if none was past its tolerance yet. */
-static void look(struct lockstep *both, size_t layer, const char *name, const void *reference,
-                 const void *candidate, enum gemm_dtype dtype, size_t rows) {
+/* Compares one tensor, unless an earlier one is past its tolerance. */
+static void compare_tensor(struct lockstep *both, size_t layer, const char *name, const void *reference,
+                           const void *candidate, enum gemm_dtype dtype, size_t rows) {
     struct trace *trace = both->trace;
     if (trace->drifts) return;
     const struct mlp_layer *x = &both->reference.trainer.mlp.layer[layer],
@@ -81,26 +80,26 @@ static void look(struct lockstep *both, size_t layer, const char *name, const vo
     trace->drifts = relative > trace->tolerance;
 }
 
-/* In the order of computing: forward, then backward. */
-static void look_at_gradients(struct lockstep *both, size_t rows) {
+/* In the order of computation. */
+static void compare_gradients(struct lockstep *both, size_t rows) {
     const struct mlp *a = &both->reference.trainer.mlp, *b = &both->candidate.trainer.mlp;
     for (size_t l = 0; l + 1 < a->depth;
-         l++) /* the last output is logits in one, and the same memory later */
-        look(both, l, "output", a->layer[l].output, b->layer[l].output, b->activation_dtype, rows);
+         l++) /* not the last: a later tensor may share the memory of its logits */
+        compare_tensor(both, l, "output", a->layer[l].output, b->layer[l].output, b->activation_dtype, rows);
     for (size_t l = a->depth; l-- > 0;) {
         const struct mlp_layer *x = &a->layer[l], *y = &b->layer[l];
-        look(both, l, "output gradient", x->grad, y->grad, b->activation_dtype, rows);
-        look(both, l, "weight gradient", x->weight_grad, y->weight_grad, b->dtype, x->in);
-        look(both, l, "bias gradient", x->bias_grad, y->bias_grad, b->dtype, 1);
+        compare_tensor(both, l, "output gradient", x->grad, y->grad, b->activation_dtype, rows);
+        compare_tensor(both, l, "weight gradient", x->weight_grad, y->weight_grad, b->dtype, x->in);
+        compare_tensor(both, l, "bias gradient", x->bias_grad, y->bias_grad, b->dtype, 1);
     }
 }
 
-static void look_at_weights(struct lockstep *both) {
+static void compare_weights(struct lockstep *both) {
     const struct mlp *a = &both->reference.trainer.mlp, *b = &both->candidate.trainer.mlp;
     for (size_t l = 0; l < a->depth; l++) {
         const struct mlp_layer *x = &a->layer[l], *y = &b->layer[l];
-        look(both, l, "weight", x->weight, y->weight, b->dtype, x->in);
-        look(both, l, "bias", x->bias, y->bias, b->dtype, 1);
+        compare_tensor(both, l, "weight", x->weight, y->weight, b->dtype, x->in);
+        compare_tensor(both, l, "bias", x->bias, y->bias, b->dtype, 1);
     }
 }
 
@@ -115,10 +114,10 @@ static enum status one_step(struct lockstep *both, size_t step) {
     enum status status = step_side(&both->reference, step, false);
     if (!status) status = step_side(&both->candidate, step, false);
     if (status) return status;
-    look_at_gradients(both, engine_rows(&both->reference.trainer, step));
+    compare_gradients(both, engine_rows(&both->reference.trainer, step));
     status = step_side(&both->reference, step, true);
     if (!status) status = step_side(&both->candidate, step, true);
-    if (!status) look_at_weights(both);
+    if (!status) compare_weights(both);
     return status ? status
                   : both->candidate.compute.device.driver->synchronize(&both->candidate.compute.device);
 }

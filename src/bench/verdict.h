@@ -1,21 +1,21 @@
-/* What becomes of a row that cannot be measured, and of the command that it is a row of. */
+/* The outcome of each row of a bench, and the exit status of the whole. */
 #ifndef TESSERA_BENCH_VERDICT_H
 #define TESSERA_BENCH_VERDICT_H
 
 #include "src/base/status.h"
 
-/* Left out: it cannot be done here, and that is no fault. Failed: it should have worked (memory, the GPU).
-   Wrong: what it computes is. */
+/* Left out: not possible here, which is no error. Failed: an error (memory, the GPU). Wrong: its results
+   are. */
 enum outcome { OUTCOME_LEFT_OUT, OUTCOME_FAILED, OUTCOME_WRONG, OUTCOME_RIGHT };
 
 enum outcome outcome_of(enum status status);
 /* "left out", "FAILED", "WRONG, no time"; "right". */
 const char *outcome_words(enum outcome outcome);
 
-/* Of all rows so far; zero at first. */
+/* The worst outcome of all rows; starts as zero. */
 struct verdict {
-    enum outcome worst; /* OUTCOME_WRONG before OUTCOME_FAILED */
-    char reason[768];   /* of the first row that is as bad */
+    enum outcome worst; /* OUTCOME_WRONG is worse than OUTCOME_FAILED */
+    char reason[768];   /* of the first row with this outcome */
 };
 
 void verdict_note(struct verdict *verdict, enum outcome outcome, const char *label, const char *reason);
