@@ -112,19 +112,29 @@ static inline bool gemm_transposes_b(enum gemm_op op) {
     return op == GEMM_NT || op == GEMM_TT;
 }
 
-/* How the tiles of A, then of B, lie in shared memory: R, rows as they are; C, transposed. */
-enum gemm_order { GEMM_RR, GEMM_RC, GEMM_CR, GEMM_CC };
+/* An option of a backend: --backend NAME:key=value,key=value. The program checks the text before it calls
+   `create`, says what is wrong with it, and lists the options in `devices` and --help. */
+struct gemm_option {
+    const char *key;      /* letters, digits, '-' and '_' */
+    const char *values;   /* "static|dynamic": one of these; "1..64": a whole number in this range;
+                             else a word for --help ("FILE"): any text, which `create` checks */
+    const char *fallback; /* the value if the option is not given */
+    const char *help;     /* one line */
+};
+enum { GEMM_MOST_OPTIONS = 8 };
 
-struct gemm_options {
+struct gemm_value {
+    const char *text; /* without ',' */
+    long number;      /* of a whole number: that number; of another one of "a|b|c": its position, from 0 */
+};
+
+/* What `create` receives. New members come at the end. */
+struct gemm_setup {
     int threads;  /* host backends: how many to use, >= 1 */
     void *stream; /* cuda backends: the cudaStream_t to issue work on */
     enum gemm_precision precision;
-    int tile;              /* cuda-shmem, cuda-order: 4, 8, 16 or 32 */
-    bool dynamic_shared;   /* cuda-shmem, cuda-order: shared memory allocated at launch */
-    enum gemm_order order; /* cuda-order */
-    /* cuda-order: each product is rounded before it is added; otherwise a fused multiply-add */
-    bool rounded_multiply;
-    const char *isa; /* tuned: a name of --isa, as "avx512"; NULL: the best that the processor has */
+    /* [GEMM_MOST_OPTIONS]: the values of `options`, in the order of that table; valid during the call. */
+    const struct gemm_value *option;
 };
 
 /* One kernel that a call launches on a GPU. */
@@ -143,53 +153,58 @@ struct gemm_backend {
     const char *name;    /* the key of --backend */
     const char *summary; /* one line */
     enum gemm_device device;
-
-    /* Usable on this machine now? If not, writes the reason (a phrase) to `why`. */
-    bool (*probe)(char *why, size_t size);
-
-    /* A context, or NULL with the reason in `why`. */
-    void *(*create)(const struct gemm_options *options, char *why, size_t size);
-    void (*destroy)(void *context);
-
     bool (*supports)(enum gemm_dtype dtype, enum gemm_op op);
     enum gemm_status (*gemm)(void *context, const struct gemm_call *call);
 
-    /* (optional) Sets the thread count and returns the count that is really in use. NULL: always one
-       thread. */
+    /* All that follows is optional. */
+
+    /* Returns a context, the first argument of the slots below, or NULL with the reason in `why`. Without
+       `create` the context is NULL. */
+    void *(*create)(const struct gemm_setup *setup, char *why, size_t size);
+    void (*destroy)(void *context);
+
+    /* Ends with an entry whose key is NULL. Needs `create`, which receives the values. */
+    const struct gemm_option *options;
+
+    /* Usable on this machine now? If not, writes the reason (a phrase) to `why`. NULL: wherever its device
+       is. */
+    bool (*probe)(char *why, size_t size);
+
+    /* Sets the thread count and returns the count that is really in use. NULL: always one thread. */
     int (*set_threads)(void *context, int threads);
 
-    /* (optional) Has it threads of its own, apart from OpenMP's? Element-wise work then stays on one thread:
-       two pools that spin on the same cores cost both of them half their speed and more. */
+    /* Does it use threads other than OpenMP's? Element-wise work then stays on one thread: two thread pools
+       that spin on the same cores run at half their speed or less. */
     bool (*own_threads)(void *context);
 
-    /* (optional) Can it work in this precision? NULL: in GEMM_TRUE alone. GEMM_MIXED_BF16 is not asked for
-       here: `supports` says. */
+    /* Does it support this precision of float32 matrices? NULL: GEMM_TRUE alone. For GEMM_MIXED_BF16 the
+       program asks `supports` instead. */
     bool (*takes_precision)(enum gemm_precision precision);
 
-    /* (optional) Can `gemm` do the epilogue or backward of this call? NULL: never; the element-wise op runs
-       after the call instead. To be asked for the very call that follows: alignment counts too. */
+    /* Can `gemm` do the epilogue or backward of this call? The program asks for each call before it makes it,
+       since alignment counts too. NULL: never; an element-wise op runs after the call instead. */
     bool (*fuses)(void *context, const struct gemm_call *call);
 
-    /* (optional) Version, core type and the like, for the header of every report. */
+    /* Version, core type and the like, for the header of every run and log. */
     void (*describe)(void *context, char *text, size_t size);
 
-    /* (optional) The kernels that this call launches, up to `size`; returns how many. Launches nothing, reads
-       no matrix; the alignment of pointers counts. */
+    /* Lists the kernels that this call would launch, up to `size`, and returns how many. Launches nothing and
+       reads no matrix, but the alignment of pointers counts. */
     size_t (*kernels)(void *context, const struct gemm_call *call, struct gemm_kernel *list, size_t size);
 
-    /* (optional) What went wrong, after GEMM_FAILED; "" if nothing. */
+    /* The reason of the last GEMM_FAILED; "" if there was none. */
     const char *(*error)(void *context);
 
-    /* (optional) Whole training steps: kernels/fused.h. */
+    /* Whole training steps: kernels/fused.h. */
     const struct gemm_fused *fused;
 };
 
 /* --- plug-ins --- */
 
-/* What this header describes. New optional slots and options go to the end of their structs, and plug-ins
-   that were built without them still work; any other change is a new number, and a plug-in of another number
-   is refused. */
-#define GEMM_ABI 1
+/* The version of this header. New optional slots go to the end of struct gemm_backend: plug-ins that were
+   built without them still work. Any other change raises the number, and the program refuses plug-ins of
+   another number. */
+#define GEMM_ABI 2
 
 /* What the program looks for in a shared object: the symbol `gemm_plugin`. */
 struct gemm_plugin {

@@ -211,8 +211,6 @@ static void keys_that_nothing_reads_are_named(void **state) {
          "augment-shift changes nothing: it is for augment on, not off\n"},
         {"init=uniform init-range=0.1", ""},
         {"init-range=0.1", "init-range changes nothing: it is for init uniform, not he\n"},
-        {"backend=cuda-order tile=8 order=CR", ""},
-        {"backend=serial isa=portable", "isa changes nothing: it is for backend auto or tuned, not serial\n"},
     };
     struct config config;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -242,20 +240,33 @@ static void names_may_hold_a_hash(void **state) {
     assert_status(config_set(&config, "data", "a #b", FROM_FLAG, "--data"), STATUS_USAGE);
 }
 
-/* What kernels are made of comes from the config to those that open them. */
-static void parameters_of_kernels(void **state) {
+static void options_of_the_backend(void **state) {
     (void)state;
     struct config config;
     support_config(&config, "threads=3");
-    struct compute_options options = config_compute(&config);
-    assert_true(options.threads == 3 && options.tile == 32 && !options.dynamic_shared);
-    assert_true(options.order == GEMM_RR && !options.rounded_multiply);
-    support_config(&config, "tile=8 shared=dynamic order=CR multiply=fmul_rn");
-    options = config_compute(&config);
-    assert_true(options.tile == 8 && options.dynamic_shared);
-    assert_true(options.order == GEMM_CR && options.rounded_multiply);
-    assert_status(config_set(&config, "order", "RX", FROM_FLAG, "--order"), STATUS_USAGE);
-    assert_says(status_message(), "RR | RC | CR | CC");
+    assert_int_equal(config_compute(&config).threads, 3);
+    assert_string_equal(config_compute(&config).options, "");
+    support_config(&config, "backend=cuda-order:order=CR,tile=8");
+    assert_string_equal(config_compute(&config).options, "order=CR,tile=8");
+}
+
+/* A config file of an earlier version. */
+static void moved_keys_say_where_to(void **state) {
+    (void)state;
+    struct config config;
+    config_defaults(&config);
+    assert_status(config_parse(&config, "epochs = 2\nisa = avx2\n", FROM_FILE, "old.cfg"), STATUS_USAGE);
+    assert_string_equal(status_message(),
+                        "old.cfg:2: 'isa' is now an option of the backend: --backend tuned:isa=avx2");
+    assert_status(config_set(&config, "shared", "dynamic", FROM_ENVIRONMENT, "TESSERA_SHARED"), STATUS_USAGE);
+    assert_says(status_message(), "TESSERA_SHARED: 'shared' is now an option of the backend: --backend ");
+    assert_says(status_message(), ":shared=dynamic");
+    assert_status(config_key_moved("backend", "auto", "t"), STATUS_OK);
+    assert_int_equal(setenv("TESSERA_ISA", "avx2", 1), 0);
+    assert_status(config_environment(&config), STATUS_USAGE);
+    assert_says(status_message(), "TESSERA_ISA: 'isa' is now");
+    assert_int_equal(unsetenv("TESSERA_ISA"), 0);
+    assert_status(config_environment(&config), STATUS_OK);
 }
 
 int main(void) {
@@ -271,7 +282,8 @@ int main(void) {
         cmocka_unit_test(fits_the_data),
         cmocka_unit_test(keys_that_nothing_reads_are_named),
         cmocka_unit_test(names_may_hold_a_hash),
-        cmocka_unit_test(parameters_of_kernels),
+        cmocka_unit_test(options_of_the_backend),
+        cmocka_unit_test(moved_keys_say_where_to),
     };
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);
 }

@@ -37,7 +37,8 @@ static void losses_of_eager(const char *isa) {
         struct bench eager, fused;
         struct run_summary a, b;
         char settings[320];
-        snprintf(settings, sizeof settings, "%s isa=%s dtype=f64 log-steps=400", recipes[r], isa);
+        snprintf(settings, sizeof settings, "%s backend=tuned:isa=%s dtype=f64 log-steps=400", recipes[r],
+                 isa);
         open_engine(&eager, "eager", 2, settings);
         open_engine(&fused, "fused", 2, settings);
         assert_status(bench_run(&eager, &a), STATUS_OK);
@@ -57,7 +58,7 @@ static void steps_of_eager(const char *isa) {
     for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 2 : 1) {
         struct bench eager, fused;
         char settings[320];
-        snprintf(settings, sizeof settings, "%s isa=%s", recipes[r], isa);
+        snprintf(settings, sizeof settings, "%s backend=tuned:isa=%s", recipes[r], isa);
         open_engine(&eager, "eager", 2, settings);
         open_engine(&fused, "fused", 2, settings);
         const struct lockstep_seen seen = lockstep_check(&eager, &fused, recipes[r], &lockstep_float32);

@@ -20,7 +20,8 @@ static void verify_with(const char *name, struct compute_options options, size_t
     }
     assert_true(checked > 0);
     if (stride == 1)
-        assert_true((fused[0] > 0 && fused[1] > 0) == (compute.context && compute.backend->fuses));
+        assert_true((fused[0] > 0 && fused[1] > 0) ==
+                    (compute.residency == RESIDENCY_DEVICE && compute.backend->fuses));
     compute_close(&compute);
 }
 
@@ -37,23 +38,34 @@ static void coalesced_is_right(void **state) {
 static void shmem_is_right(void **state) {
     (void)state;
     for (int tile = 4; tile <= 32; tile *= 2)
-        for (int dynamic = 0; dynamic < 2; dynamic++)
-            verify_with("cuda-shmem", (struct compute_options){.tile = tile, .dynamic_shared = dynamic},
+        for (int dynamic = 0; dynamic < 2; dynamic++) {
+            char text[64];
+            snprintf(text, sizeof text, "tile=%d,shared=%s", tile, dynamic ? "dynamic" : "static");
+            verify_with("cuda-shmem", (struct compute_options){.options = text},
                         tile == 16 && !dynamic ? 1 : 5);
+        }
 }
 
 /* Tiles straight and transposed, of each size, in both kinds of shared memory, with both multiplies: 64
    kernels. */
-static struct compute_options order_variant(int variant) {
-    return (struct compute_options){.order = (enum gemm_order)(variant % 4),
-                                    .tile = 4 << variant / 4 % 4,
-                                    .dynamic_shared = variant / 16 % 2,
-                                    .rounded_multiply = variant / 32};
+struct order_variant {
+    int tile;
+    bool dynamic;
+    char text[64];
+};
+
+static struct order_variant order_variant(int variant) {
+    static const char *const orders[] = {"RR", "RC", "CR", "CC"};
+    struct order_variant one = {.tile = 4 << variant / 4 % 4, .dynamic = variant / 16 % 2};
+    snprintf(one.text, sizeof one.text, "order=%s,tile=%d,shared=%s,multiply=%s", orders[variant % 4],
+             one.tile, one.dynamic ? "dynamic" : "static", variant / 32 ? "fmul_rn" : "plain");
+    return one;
 }
 
 static void order_is_right(void **state) {
     (void)state;
-    for (int variant = 0; variant < 64; variant++) verify_with("cuda-order", order_variant(variant), 61);
+    for (int variant = 0; variant < 64; variant++)
+        verify_with("cuda-order", (struct compute_options){.options = order_variant(variant).text}, 61);
 }
 
 static void tuned_is_right(void **state) {
@@ -183,18 +195,18 @@ static void narrow_kernels_are_named(void **state) {
 static void order_kernels_are_as_asked_for(void **state) {
     (void)state;
     for (int variant = 0; variant < 64; variant++) {
-        const struct compute_options options = order_variant(variant);
-        const size_t elements = (size_t)(options.tile * options.tile);
+        const struct order_variant wanted = order_variant(variant);
+        const size_t elements = (size_t)(wanted.tile * wanted.tile);
         struct compute compute;
-        gpu_open(&compute, "cuda-order", &options);
-        assert_says(compute.description, options.dynamic_shared ? "dynamic" : "static");
+        gpu_open(&compute, "cuda-order", &(struct compute_options){.options = wanted.text});
+        assert_says(compute.description, wanted.dynamic ? "dynamic" : "static");
         for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++) {
             const struct gemm_kernel kernel =
                 describe(&compute, (enum gemm_dtype)dtype, GEMM_NN, 300, 200, 100, true);
             assert_int_equal(kernel.threads, elements);
             assert_int_equal(kernel.shared_bytes, 2 * elements * dtype_size((enum gemm_dtype)dtype));
             /* no GPU holds more than half of its warps in blocks of one warp */
-            if (options.tile == 4) assert_true(kernel.occupancy <= 0.5);
+            if (wanted.tile == 4) assert_true(kernel.occupancy <= 0.5);
         }
         compute_close(&compute);
     }

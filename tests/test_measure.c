@@ -299,7 +299,7 @@ static void the_rest_of_bench(void **state) {
     assert_says(output, "--ops lists 'XX'");
     const int code = RUN("bench shmem --sizes 64 --repeat 1"); /* needs a GPU */
     assert_true(code == 4 || code == 0);
-    assert_says(output, code == 4 ? "usable here: " : "best: --order ");
+    assert_says(output, code == 4 ? "usable here: " : "best: --backend cuda-order:order=");
 }
 
 static void evaluations_are_logged(void **state) {

@@ -76,7 +76,7 @@ static void the_header_is_cuda(void **state) {
     }
     assert_int_equal(access(support_plugin("tutorial/my_cuda.so"), R_OK), 0);
     if (train_with(support_plugin("tutorial/my_cuda.so"), "") == STATUS_UNAVAILABLE) {
-        assert_says(output, "no GPU");
+        assert_says(output, "cannot be used: no ");
         print_message("skipped: no GPU\n");
         skip();
     }
@@ -111,6 +111,38 @@ static void the_same_file_is_the_same_backend(void **state) {
     assert_int_equal(chdir(here), 0);
     assert_status(registry_find("serial", &other), STATUS_OK);
     assert_null(plugin_path(other));
+}
+
+static void plugins_have_options(void **state) {
+    (void)state;
+    char one[600], other[600], list[1400];
+    const char *path = support_plugin("plugins/good/options.so");
+    assert_int_equal(train_with(path, ""), 0);
+    assert_says(output, "backend with-options (block 64, layout 0, tune ''");
+    snprintf(one, sizeof one, "%s:block=32,layout=columns,tune=/x:y", path);
+    assert_int_equal(train_with(one, ""), 0);
+    assert_says(output,
+                "backend with-options:block=32,layout=columns,tune=/x:y (block 32, layout 1, tune '/x:y'");
+    snprintf(one, sizeof one, "%s:blok=32", path);
+    assert_int_equal(train_with(one, ""), STATUS_USAGE);
+    assert_says(output,
+                "backend 'with-options' has no option 'blok' (did you mean 'block'?); its options are "
+                "block=1..256, layout=rows|columns, tune=FILE");
+    snprintf(one, sizeof one, "%s:tune=?", path); /* checked by its `create` */
+    assert_int_equal(RUN("devices --backend '%s'", one), 0);
+    assert_says(output, "not usable: backend 'with-options' did not start: it cannot read tune=?");
+    assert_int_equal(RUN("devices --backend %s", path), 0);
+    assert_says(output, "block=1..256: rows of a block [64]");
+    snprintf(one, sizeof one, "%s:block=8,layout=columns", path);
+    snprintf(other, sizeof other, "%s:block=16", path);
+    snprintf(list, sizeof list, "--backends %s,%s,serial", one, other);
+    assert_int_equal(RUN("bench gemm --sizes 24 --repeat 1 --ops NN --dtype f32 %s", list), 0);
+    assert_says(output, "with-options:block=8,layout=columns ");
+    assert_says(output, "with-options:block=16 ");
+    snprintf(one, sizeof one, "%s", support_path("odd:x=1.so"));
+    assert_int_equal(RUN("--version && cp %s %s", path, one), 0);
+    assert_int_equal(RUN("devices --backend %s:", one), 0);
+    assert_says(output, "block 64");
 }
 
 /* --- wrong ones --- */
@@ -195,9 +227,12 @@ static void refusals_say_what_to_do(void **state) {
     expect_refusal("/tmp/", "it is not a file");
     expect_refusal(text, "a plug-in is a shared object");
     expect_refusal(support_plugin("plugins/refused/no-symbol.so"), "put GEMM_PLUGIN(backend);");
+    expect_refusal(support_plugin("plugins/refused/other-abi.so"),
+                   "was built for ABI 3 of kernels/gemm.h, and this program has ABI 2: compile it again");
     expect_refusal(
-        support_plugin("plugins/refused/other-abi.so"),
-        "was built for ABI 2, this program has 1: rebuild it against kernels/gemm.h of this version");
+        support_plugin("plugins/refused/abi-1.so"),
+        "was built for ABI 1 of kernels/gemm.h, and this program has ABI 2: in its source, let `create` "
+        "take a struct gemm_setup");
     expect_refusal(support_plugin("plugins/refused/empty-slot.so"), "its slot 'gemm' is empty");
     expect_refusal(support_plugin("plugins/refused/not-here.so"),
                    "this machine has no abacus; usable here: serial");
@@ -213,6 +248,7 @@ int main(void) {
         cmocka_unit_test(the_header_is_cplusplus),
         cmocka_unit_test(the_header_is_cuda),
         cmocka_unit_test(older_plugins_still_work),
+        cmocka_unit_test(plugins_have_options),
         cmocka_unit_test(the_same_file_is_the_same_backend),
         cmocka_unit_test(wrong_backends_are_caught),
         cmocka_unit_test(every_command_verifies),

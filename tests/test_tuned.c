@@ -7,10 +7,10 @@
 #include "src/backend/verify.h"
 #include "tests/tuned_emulated.h"
 
-static void *emulated_create(const struct gemm_options *options, char *why, size_t size) {
+static void *emulated_create(const struct gemm_setup *setup, char *why, size_t size) {
     (void)why;
     (void)size;
-    return tuned_open(&tuned_emulated, options->threads);
+    return tuned_open(&tuned_emulated, setup->threads);
 }
 
 static void open_emulated(struct compute *compute, int threads) {

@@ -1,17 +1,18 @@
-/* The slots that the hand-written CUDA backends fill alike, and the description of a launch. */
+/* The probe of the GPU, the slots that the hand-written CUDA backends fill alike, and the description of a
+   launch. */
 #include <stdlib.h>
 
 #include "kernels/cuda/gemm/gemm.cuh"
 
-/* Networks that train at once have two streams each; streams that share a queue to the GPU wait for each
-   other, and there are 8 queues unless CUDA is told otherwise before its first call. */
-static void ask_for_queues(void) {
+/* Networks that train concurrently have two streams each. Streams that share a hardware queue serialise, and CUDA
+   creates 8 queues unless this variable is set before its first call. */
+static void request_queues(void) {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
-bool cuda_gemm_probe(char *why, size_t size) {
+bool cuda_probe(char *why, size_t size) {
     int count = 0;
-    ask_for_queues();
+    request_queues();
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaSuccess && count > 0) return true;
     snprintf(why, size, "%s",
@@ -19,21 +20,18 @@ bool cuda_gemm_probe(char *why, size_t size) {
              : error == cudaErrorInsufficientDriver
                  ? "no NVIDIA driver, or one that is older than this CUDA toolkit"
                  : cudaGetErrorString(error));
-    cudaGetLastError(); /* not sticky: asking again later is fine */
+    cudaGetLastError(); /* clears the error, so that a later call may probe again */
     return false;
 }
 
-void *cuda_gemm_create(const struct gemm_options *options, char *why, size_t size) {
+void *cuda_gemm_create(const struct gemm_setup *setup, char *why, size_t size) {
     cuda_gemm_context *context = (cuda_gemm_context *)calloc(1, sizeof *context);
     if (!context) {
         snprintf(why, size, "out of memory");
         return NULL;
     }
-    context->stream = (cudaStream_t)options->stream;
-    context->tile = options->tile;
-    context->dynamic_shared = options->dynamic_shared;
-    context->order = options->order;
-    context->rounded_multiply = options->rounded_multiply;
+    context->stream = (cudaStream_t)setup->stream;
+    for (int i = 0; i < GEMM_MOST_OPTIONS; i++) context->option[i] = (int)setup->option[i].number;
     return context;
 }
 

@@ -16,6 +16,9 @@ struct cuda_launcher {
     size_t size, count;
 };
 
+/* Is there a GPU that this program can use? If not, the reason goes to `why` (kernels/cuda/common.cu). */
+bool cuda_probe(char *why, size_t size);
+
 /* The next entry of the list (kernels/cuda/common.cu). */
 void cuda_describe_launch(cuda_launcher &launcher, const char *name, const void *function, dim3 block,
                           size_t dynamic_bytes);

@@ -2,65 +2,61 @@
 
 #include <stdio.h>
 
+#include "src/backend/backend_options.h"
 #include "src/backend/plugin.h"
 #include "src/backend/registry.h"
 #include "src/base/text.h"
 
-enum { DEFAULT_TILE = 32 };
-
 static const char *const precision_names[] = {"f32", "tf32", "bf16"};
 
-/* bf16 operands are a dtype, and a backend supports it or not; tf32 is a way to multiply float32. */
-static bool takes(const struct gemm_backend *backend, enum gemm_precision precision) {
+/* bf16 is a dtype of the operands; tf32 is a way to multiply float32. */
+static bool has_precision(const struct gemm_backend *backend, enum gemm_precision precision) {
     if (precision != GEMM_MIXED_BF16) return backend->takes_precision && backend->takes_precision(precision);
     return backend->supports(GEMM_BF16, GEMM_NN) && backend->supports(GEMM_BF16, GEMM_TN) &&
            backend->supports(GEMM_BF16, GEMM_NT);
 }
 
 static enum status check_precision(const struct gemm_backend *backend, enum gemm_precision precision) {
-    if (precision == GEMM_TRUE || takes(backend, precision)) return STATUS_OK;
+    if (precision == GEMM_TRUE || has_precision(backend, precision)) return STATUS_OK;
     char others[256] = "", why[256];
     for (size_t i = 0; i < registry_count(); i++) {
         const struct registry_entry *entry = registry_at(i);
-        if (registry_usable(entry, why, sizeof why) && takes(entry->backend, precision))
+        if (registry_usable(entry, why, sizeof why) && has_precision(entry->backend, precision))
             text_append(others, sizeof others, "%s%s", others[0] ? ", " : ", or --backend ", entry->name);
     }
     return status_set(STATUS_UNAVAILABLE, "backend '%s' has no precision %s: use --precision f32%s",
                       backend->name, precision_names[precision], others);
 }
 
-/* A backend on its own device. */
+/* A backend on its own device. Without `create` the context is NULL. */
 static enum status open_on(struct device *device, const struct gemm_backend *backend,
                            const struct compute_options *options, void **context) {
     char why[512] = "";
+    struct backend_values values;
     const struct device_options device_options = {.threads = backend->set_threads ? options->threads : 1,
                                                   .ordinal = options->ordinal};
-    const enum status status = device->driver->open(device, &device_options);
-    if (status) return status;
-    const struct gemm_options gemm_options = {
-        .threads = device_options.threads,
-        .stream = device->driver->stream ? device->driver->stream(device) : NULL,
-        .precision = options->precision,
-        .tile = options->tile ? options->tile : DEFAULT_TILE,
-        .dynamic_shared = options->dynamic_shared,
-        .order = options->order,
-        .rounded_multiply = options->rounded_multiply,
-        .isa = options->isa};
-    *context = backend->create(&gemm_options, why, sizeof why);
+    enum status status = backend_options_parse(backend, options->options, &values);
+    if (!status) status = device->driver->open(device, &device_options);
+    if (status || !backend->create) return status;
+    const struct gemm_setup setup = {.threads = device_options.threads,
+                                     .stream = device->driver->stream ? device->driver->stream(device) : NULL,
+                                     .precision = options->precision,
+                                     .option = values.list};
+    *context = backend->create(&setup, why, sizeof why);
     if (*context) return STATUS_OK;
     device->driver->close(device);
     return status_set(STATUS_UNAVAILABLE, "backend '%s' did not start: %s", backend->name, why);
 }
 
-/* The host as the device, the backend's GPU behind it. */
+/* Tensors on the host, the backend on its GPU. */
 static enum status open_offload(struct compute *compute, const struct gemm_backend *backend,
                                 const struct compute_options *options) {
     struct offload *offload = &compute->offload;
     const struct device_options host = {.threads = options->threads};
-    offload->backend = backend;
     offload->gpu.driver = registry_device(backend->device);
     enum status status = open_on(&offload->gpu, backend, options, &offload->context);
     if (status) return status;
+    offload->backend = backend;
     compute->pinned_host = offload_pinned_host(offload->gpu.driver);
     compute->device.driver = options->pinned ? &compute->pinned_host : &device_host;
     status = compute->device.driver->open(&compute->device, &host);
@@ -111,25 +107,25 @@ enum status compute_open(struct compute *compute, const struct gemm_backend *bac
     if (status) {
         *compute = (struct compute){0};
     } else {
+        backend_options_name(backend, options->options, compute->name, sizeof compute->name);
         describe(compute);
     }
     return status;
 }
 
 void compute_close(struct compute *compute) {
-    if (compute->offload.context) {
-        compute->device.driver->close(&compute->device);
-        offload_close(&compute->offload);
-    } else if (compute->context) {
-        compute->backend->destroy(compute->context);
-        compute->device.driver->close(&compute->device);
-    }
-    compute->context = NULL;
+    const struct gemm_backend *backend = compute->backend;
+    if (!backend) return;
+    if (compute->residency == RESIDENCY_DEVICE && backend->destroy) backend->destroy(compute->context);
+    compute->device.driver->close(&compute->device);
+    offload_close(&compute->offload);
+    *compute = (struct compute){0};
 }
 
 enum status compute_gemm(struct compute *compute, const struct gemm_call *call) {
     if (call->m == 0 || call->n == 0) return STATUS_OK;
-    if (compute->offload.context) return offload_gemm(&compute->offload, call, compute->device.profile);
+    if (compute->residency == RESIDENCY_HOST)
+        return offload_gemm(&compute->offload, call, compute->device.profile);
     const struct gemm_backend *backend = compute->backend;
     const enum gemm_status result = backend->gemm(compute->context, call);
     if (result == GEMM_OK) return STATUS_OK;
@@ -141,13 +137,14 @@ enum status compute_gemm(struct compute *compute, const struct gemm_call *call) 
 }
 
 bool compute_fuses(struct compute *compute, const struct gemm_call *call) {
-    return compute->context && compute->backend->fuses && compute->backend->fuses(compute->context, call);
+    const struct gemm_backend *backend = compute->backend;
+    return compute->residency == RESIDENCY_DEVICE && backend->fuses && backend->fuses(compute->context, call);
 }
 
 size_t compute_kernels(struct compute *compute, const struct gemm_call *call, struct gemm_kernel *list,
                        size_t size) {
     if (!compute->backend->kernels) return 0;
-    if (compute->offload.context) return offload_kernels(&compute->offload, call, list, size);
+    if (compute->residency == RESIDENCY_HOST) return offload_kernels(&compute->offload, call, list, size);
     return compute->backend->kernels(compute->context, call, list, size);
 }
 

@@ -11,47 +11,43 @@
 enum residency { RESIDENCY_DEVICE, RESIDENCY_HOST };
 
 struct compute_options {
-    int threads; /* of the host: a wish; compute->threads is what came of it */
+    int threads; /* of the host, as requested; compute->threads has the count in use */
     int ordinal; /* which GPU, from 0 */
     enum residency residency;
     bool pinned; /* page-locked host memory, with RESIDENCY_HOST */
     enum gemm_precision precision;
-    int tile;              /* of cuda-shmem and cuda-order; 0: their default */
-    bool dynamic_shared;   /* of both */
-    enum gemm_order order; /* of cuda-order */
-    bool rounded_multiply; /* of cuda-order */
-    const char *isa;       /* of tuned; NULL: the best */
+    const char *options; /* of the backend, as in backend_options.h; NULL or "": none */
 };
 
 struct compute {
     struct device device; /* where tensors live */
     const struct gemm_backend *backend;
-    void *context;                    /* the backend's; NULL with residency host */
+    void *context;                    /* of the backend; NULL with residency host */
     struct offload offload;           /* with residency host */
     struct device_driver pinned_host; /* with pinned memory */
     enum residency residency;
     bool pinned;
     enum gemm_precision precision;
-    int threads;           /* of the host, really in use, by GEMM and element-wise work alike */
+    int threads;           /* of the host, in use by GEMM and element-wise work alike */
+    char name[768];        /* of the backend, with its options: "cuda-shmem:tile=16" */
     char description[256]; /* the backend in words, for headers */
     char gpu[256];         /* the GPU in words, "" without */
 };
 
-/* Opens the backend's device, then the backend on it. STATUS_UNAVAILABLE if it cannot be used so (no GPU of
-   that number, a precision that the backend has not). */
+/* Opens the backend's device, then the backend on it. STATUS_UNAVAILABLE if there is no GPU of that number, or if
+   the backend does not start or does not support the precision; STATUS_USAGE if it does not take the options. */
 enum status compute_open(struct compute *compute, const struct gemm_backend *backend,
                          const struct compute_options *options);
 void compute_close(struct compute *compute);
 
-/* One GEMM on tensors of compute->device. STATUS_FAILED names the backend and the shape if it refuses or
- * fails. */
+/* One GEMM on tensors of compute->device. If the backend refuses or fails, STATUS_FAILED names it and the shape. */
 enum status compute_gemm(struct compute *compute, const struct gemm_call *call);
 
-/* Can the backend do the epilogue, or the way back, of this call itself? */
+/* Can the backend do the epilogue, or the backward epilogue, of this call itself? */
 bool compute_fuses(struct compute *compute, const struct gemm_call *call);
 
-/* The GPU kernels that this call launches, up to `size`; returns how many. 0 where the backend does not say:
-   on the host, and in libraries. The matrices may be NULL: then they count as aligned. */
+/* Lists the GPU kernels that this call would launch, up to `size`, and returns how many: 0 on the host, and for
+   libraries. The matrices may be NULL: then they count as aligned. */
 size_t compute_kernels(struct compute *compute, const struct gemm_call *call, struct gemm_kernel *list,
                        size_t size);
 

@@ -76,8 +76,8 @@ size_t offload_kernels(struct offload *offload, const struct gemm_call *call, st
 
 void offload_close(struct offload *offload) {
     struct device *gpu = &offload->gpu;
-    if (!offload->context) return;
-    offload->backend->destroy(offload->context);
+    if (!offload->backend) return;
+    if (offload->backend->destroy) offload->backend->destroy(offload->context);
     gpu->driver->free(gpu, offload->a.memory);
     gpu->driver->free(gpu, offload->b.memory);
     gpu->driver->free(gpu, offload->c.memory);

@@ -2,23 +2,22 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "src/backend/registry.h"
-
-/* A plug-in stays loaded to the end: its code may run in threads that nobody here knows of. */
+/* A plug-in stays loaded until the program ends: threads that it started may run its code. */
 struct plugin {
-    struct gemm_backend backend; /* a copy: slots that the plug-in does not know of are NULL */
+    struct gemm_backend backend; /* a copy; slots that the header of the plug-in did not have are NULL */
     void *handle;
     struct plugin *next;
     char path[512];
     char name[600];
 };
 
-static struct plugin *loaded; /* by the main thread alone */
+static struct plugin *loaded; /* used by the main thread alone */
 
 bool plugin_is_path(const char *name) {
     const size_t length = strlen(name);
@@ -37,7 +36,7 @@ const char *plugin_path(const struct gemm_backend *backend) {
     return NULL;
 }
 
-/* --- what is in the file --- */
+/* --- checks --- */
 
 #define HOW_TO_BUILD "docs/your-own-gemm.md has the compile line"
 
@@ -58,31 +57,36 @@ static enum status open_object(const char *path, void **handle) {
                       path, dlerror());
 }
 
-/* `size` bytes of the struct are there: enough for everything up to `gemm`? */
 static enum status check_table(const char *path, const struct gemm_plugin *found) {
+    if (found->abi == 1)
+        return status_set(
+            STATUS_UNAVAILABLE,
+            "'%s' was built for ABI 1 of kernels/gemm.h, and this program has ABI %d: in its "
+            "source, let `create` take a struct gemm_setup (was gemm_options) and move `supports` "
+            "and `gemm` up to right behind `device` in the struct gemm_backend; then compile it again",
+            path, GEMM_ABI);
     if (found->abi != GEMM_ABI)
-        return status_set(STATUS_UNAVAILABLE,
-                          "'%s' was built for ABI %d, this program has %d: rebuild it against "
-                          "kernels/gemm.h of this version",
-                          path, found->abi, GEMM_ABI);
-    if (!found->backend || found->backend_size < offsetof(struct gemm_backend, set_threads))
+        return status_set(
+            STATUS_UNAVAILABLE,
+            "'%s' was built for ABI %d of kernels/gemm.h, and this program has ABI %d: compile it "
+            "again with kernels/gemm.h of this program",
+            path, found->abi, GEMM_ABI);
+    if (!found->backend || found->backend_size < offsetof(struct gemm_backend, create))
         return wrong(path, "its gemm_plugin holds no backend; export it with GEMM_PLUGIN(backend)");
     return STATUS_OK;
 }
 
 static enum status check_slots(const char *path, const struct gemm_backend *backend) {
     char what[128];
-    const char *missing = !backend->name || !backend->name[0] ? "name"
-                          : !backend->summary                 ? "summary"
-                          : !backend->probe                   ? "probe"
-                          : !backend->create                  ? "create"
-                          : !backend->destroy                 ? "destroy"
-                          : !backend->supports                ? "supports"
-                          : !backend->gemm                    ? "gemm"
-                                                              : NULL;
+    const char *missing = !backend->name || !backend->name[0]    ? "name"
+                          : !backend->summary                    ? "summary"
+                          : !backend->supports                   ? "supports"
+                          : !backend->gemm                       ? "gemm"
+                          : backend->options && !backend->create ? "create"
+                                                                 : NULL;
     if (missing) {
-        snprintf(what, sizeof what, "its slot '%s' is empty, but every backend needs it (kernels/gemm.h)",
-                 missing);
+        snprintf(what, sizeof what, "its slot '%s' is empty, but %s needs it (kernels/gemm.h)", missing,
+                 backend->options ? "a backend with options" : "every backend");
         return wrong(path, what);
     }
     if (backend->device == GEMM_ON_HOST || backend->device == GEMM_ON_CUDA) return STATUS_OK;
@@ -90,21 +94,30 @@ static enum status check_slots(const char *path, const struct gemm_backend *back
     return wrong(path, what);
 }
 
-/* --- taking it in --- */
-
-static bool name_taken(const char *name) {
-    if (strcmp(name, "auto") == 0) return true;
-    for (size_t i = 0; i < registry_count(); i++)
-        if (strcmp(name, registry_at(i)->name) == 0) return true;
-    for (const struct plugin *plugin = loaded; plugin; plugin = plugin->next)
-        if (strcmp(name, plugin->name) == 0) return true;
-    return false;
+static enum status check_options(const char *path, const struct gemm_option *options) {
+    char what[128];
+    for (size_t i = 0; options && options[i].key; i++) {
+        if (i == GEMM_MOST_OPTIONS) {
+            snprintf(what, sizeof what, "it has more than %d options", GEMM_MOST_OPTIONS);
+            return wrong(path, what);
+        }
+        if (options[i].values && options[i].fallback && options[i].help) continue;
+        snprintf(what, sizeof what, "its option '%.32s' has no values, no fallback or no help",
+                 options[i].key);
+        return wrong(path, what);
+    }
+    return STATUS_OK;
 }
 
+/* --- loading --- */
+
 /* Tables and logs tell backends apart by name. */
-static void set_name(struct plugin *plugin) {
+static void set_name(struct plugin *plugin, bool (*name_taken)(const char *name)) {
     const char *own = plugin->backend.name;
-    if (name_taken(own)) {
+    bool taken = name_taken(own);
+    for (const struct plugin *other = loaded; other; other = other->next)
+        taken = taken || strcmp(own, other->name) == 0;
+    if (taken) {
         snprintf(plugin->name, sizeof plugin->name, "%.64s (%s)", own, plugin->path);
     } else {
         snprintf(plugin->name, sizeof plugin->name, "%.64s", own);
@@ -112,7 +125,8 @@ static void set_name(struct plugin *plugin) {
     plugin->backend.name = plugin->name;
 }
 
-static enum status take_in(const char *path, void *handle, struct plugin *plugin) {
+static enum status register_plugin(const char *path, void *handle, struct plugin *plugin,
+                                   bool (*name_taken)(const char *name)) {
     const struct gemm_plugin *found = dlsym(handle, "gemm_plugin");
     if (!found)
         return wrong(path,
@@ -124,16 +138,18 @@ static enum status take_in(const char *path, void *handle, struct plugin *plugin
         found->backend_size < sizeof plugin->backend ? found->backend_size : sizeof plugin->backend;
     memcpy(&plugin->backend, found->backend, size);
     status = check_slots(path, &plugin->backend);
+    if (!status) status = check_options(path, plugin->backend.options);
     if (status) return status;
     plugin->handle = handle;
     snprintf(plugin->path, sizeof plugin->path, "%s", path);
-    set_name(plugin);
+    set_name(plugin, name_taken);
     plugin->next = loaded;
     loaded = plugin;
     return STATUS_OK;
 }
 
-enum status plugin_load(const char *name, const struct gemm_backend **backend) {
+enum status plugin_load(const char *name, bool (*name_taken)(const char *name),
+                        const struct gemm_backend **backend) {
     char path[sizeof loaded->path];
     void *handle = NULL;
     const int length = snprintf(path, sizeof path, "%s%s", strchr(name, '/') ? "" : "./", name);
@@ -143,13 +159,13 @@ enum status plugin_load(const char *name, const struct gemm_backend **backend) {
     if (status) return status;
     struct plugin *plugin = find_handle(handle);
     if (plugin) {
-        dlclose(handle); /* dlopen counted once more; once is enough */
+        dlclose(handle); /* takes back the reference that dlopen added */
         *backend = &plugin->backend;
         return STATUS_OK;
     }
     plugin = calloc(1, sizeof *plugin);
     if (plugin) {
-        status = take_in(path, handle, plugin);
+        status = register_plugin(path, handle, plugin, name_taken);
     } else {
         status = status_set(STATUS_FAILED, "out of memory");
     }

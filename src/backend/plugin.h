@@ -8,13 +8,14 @@
 /* Is the name a path? It has a '/', or ends in ".so". */
 bool plugin_is_path(const char *name);
 
-/* The backend in the shared object `path` ("my.so" is "./my.so"), for the life of the program; the same file
-   gives the same backend again. Its name is the plug-in's own, unless another backend has that: then with the
-   path behind it. STATUS_UNAVAILABLE says what is wrong with the file and what to do. Probe and device are
-   the registry's business, and whether it multiplies right is that of verify.h. */
-enum status plugin_load(const char *path, const struct gemm_backend **backend);
+/* The backend in the shared object `path` ("my.so" is "./my.so"), for the life of the program. A file that is
+   loaded already returns the same backend. If `name_taken` (or another plug-in) has its name, the path is
+   appended to the name. STATUS_UNAVAILABLE says what is wrong with the file and what to do. The registry checks
+   probe and device; verify.h checks the results. */
+enum status plugin_load(const char *path, bool (*name_taken)(const char *name),
+                        const struct gemm_backend **backend);
 
-/* The path that the backend was loaded from first, NULL if it is no plug-in. */
+/* The path that the backend was first loaded from, NULL if it is no plug-in. */
 const char *plugin_path(const struct gemm_backend *backend);
 
 #endif

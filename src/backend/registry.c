@@ -3,10 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/backend/backend_options.h"
 #include "src/backend/plugin.h"
 #include "src/base/text.h"
 
-/* Each backend is one line here. The only place that asks what was built. */
+/* Each backend is one line here. No other file knows what was built. */
 extern const struct gemm_backend gemm_serial, gemm_tuned;
 #ifdef HAVE_OPENMP
 extern const struct gemm_backend gemm_openmp;
@@ -81,7 +82,9 @@ bool registry_usable(const struct registry_entry *entry, char *why, size_t size)
         snprintf(why, size, "it runs on a GPU, but " NO_CUDA);
         return false;
     }
-    return entry->backend->probe(why, size);
+    const struct device_driver *device = registry_device(entry->backend->device);
+    return (!device->probe || device->probe(why, size)) &&
+           (!entry->backend->probe || entry->backend->probe(why, size));
 }
 
 static void list_usable(char *list, size_t size) {
@@ -102,35 +105,58 @@ static enum status not_known(const char *name) {
                       near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "", list);
 }
 
-static enum status find_plugin(const char *path, const struct gemm_backend **backend) {
+static bool is_name(const char *name) {
+    for (size_t i = 0; i < registry_count(); i++)
+        if (strcmp(name, entries[i].name) == 0) return true;
+    return strcmp(name, "auto") == 0;
+}
+
+/* An entry for the name, built or not, or for the plug-in at this path. */
+static enum status find_entry(const char *name, struct registry_entry *entry) {
+    for (size_t i = 0; i < registry_count(); i++) {
+        if (strcmp(name, entries[i].name) != 0) continue;
+        *entry = entries[i];
+        return STATUS_OK;
+    }
+    *entry = (struct registry_entry){.name = name};
+    return plugin_is_path(name) ? plugin_load(name, is_name, &entry->backend) : not_known(name);
+}
+
+static enum status find_usable(const char *name, const char *options, const struct gemm_backend **backend) {
     char why[256] = "", list[512];
-    struct registry_entry entry = {.name = path};
-    const enum status status = plugin_load(path, &entry.backend);
+    struct registry_entry entry;
+    struct backend_values values;
+    enum status status = find_entry(name, &entry);
+    if (!status && entry.backend) status = backend_options_parse(entry.backend, options, &values);
     if (status) return status;
     if (registry_usable(&entry, why, sizeof why)) {
         *backend = entry.backend;
         return STATUS_OK;
     }
     list_usable(list, sizeof list);
-    return status_set(STATUS_UNAVAILABLE, "backend '%s' cannot be used: %s; usable here: %s", path, why,
+    return status_set(STATUS_UNAVAILABLE, "backend '%s' cannot be used: %s; usable here: %s", name, why,
                       list);
 }
 
-enum status registry_find(const char *name, const struct gemm_backend **backend) {
-    char why[256] = "", list[512];
-    if (strcmp(name, "auto") == 0) {
-        for (size_t p = 0; p < sizeof preferred / sizeof *preferred; p++)
-            if (registry_find(preferred[p], backend) == STATUS_OK) return STATUS_OK;
+enum status registry_find(const char *text, const struct gemm_backend **backend) {
+    char name[BACKEND_OPTIONS_TEXT], why[256];
+    const char *options = backend_options_in(text);
+    const size_t length = (size_t)(options - text) - (options > text && options[-1] == ':');
+    if (length >= sizeof name) return status_set(STATUS_USAGE, "the name of the backend is too long");
+    snprintf(name, sizeof name, "%.*s", (int)length, text);
+    for (size_t p = 0; strcmp(name, "auto") == 0 && p < sizeof preferred / sizeof *preferred; p++) {
+        struct registry_entry entry;
+        if (find_entry(preferred[p], &entry) == STATUS_OK && registry_usable(&entry, why, sizeof why))
+            snprintf(name, sizeof name, "%s", preferred[p]);
     }
+    return find_usable(name, options, backend);
+}
+
+const char *registry_option_owner(const char *key) {
     for (size_t i = 0; i < registry_count(); i++) {
-        if (strcmp(name, entries[i].name) != 0) continue;
-        if (registry_usable(&entries[i], why, sizeof why)) {
-            *backend = entries[i].backend;
-            return STATUS_OK;
-        }
-        list_usable(list, sizeof list);
-        return status_set(STATUS_UNAVAILABLE, "backend '%s' cannot be used: %s; usable here: %s", name, why,
-                          list);
+        const struct gemm_option *option = entries[i].backend ? entries[i].backend->options : NULL;
+        for (; option && option->key; option++)
+            if (strcmp(option->key, key) == 0) return entries[i].name;
     }
-    return plugin_is_path(name) ? find_plugin(name, backend) : not_known(name);
+    return NULL;
 }

@@ -90,6 +90,7 @@ enum status agreement_open(struct agreement *agreement, const struct config *con
                        : affordable > MOST_STEPS ? MOST_STEPS
                                                  : (size_t)affordable;
     agreement->config = shorten(config, agreement, images);
+    snprintf(agreement->config.backend, sizeof agreement->config.backend, "serial"); /* without options */
     agreement->config.dtype = GEMM_F64;
     agreement->config.precision = GEMM_TRUE;
     agreement->config.engine = ENGINE_AUTO;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/backend/backend_options.h"
 #include "src/base/text.h"
 
 enum { LONGEST_LINE = 1 << 16 };
@@ -89,7 +90,7 @@ void baseline_close(struct baseline *baseline) {
 static bool same_setup(const struct baseline_entry *entry, const struct candidate *candidate,
                        enum gemm_dtype dtype) {
     const struct compute *compute = &candidate->compute;
-    return strcmp(entry->backend, compute->backend->name) == 0 && entry->threads == compute->threads &&
+    return strcmp(entry->backend, compute->name) == 0 && entry->threads == compute->threads &&
            strcmp(entry->precision, compute_precision(compute, dtype)) == 0 &&
            strcmp(entry->gpu, compute->gpu) == 0;
 }
@@ -105,8 +106,14 @@ double baseline_seconds(const struct baseline *baseline, const struct candidate 
     return 0;
 }
 
-static const char *flag_of(const struct baseline_entry *entry) {
-    return entry->path[0] ? entry->path : entry->backend;
+/* As in --backends: a plug-in by its path, with its options. */
+static void append_backend(const struct baseline_entry *entry, char *list, size_t size) {
+    const char *options = backend_options_in(entry->backend), *comma = list[0] ? "," : "";
+    if (entry->path[0]) {
+        text_append(list, size, "%s%s%s%s", comma, entry->path, options[0] ? ":" : "", options);
+    } else {
+        text_append(list, size, "%s%s", comma, entry->backend);
+    }
 }
 
 void baseline_backends(const struct baseline *baseline, char *list, size_t size) {
@@ -114,8 +121,8 @@ void baseline_backends(const struct baseline *baseline, char *list, size_t size)
     for (size_t i = 0; i < baseline->count; i++) {
         bool seen = false;
         for (size_t j = 0; j < i && !seen; j++)
-            seen = strcmp(flag_of(&baseline->entries[i]), flag_of(&baseline->entries[j])) == 0;
-        if (!seen) text_append(list, size, "%s%s", list[0] ? "," : "", flag_of(&baseline->entries[i]));
+            seen = strcmp(baseline->entries[i].backend, baseline->entries[j].backend) == 0;
+        if (!seen) append_backend(&baseline->entries[i], list, size);
     }
 }
 

@@ -18,7 +18,7 @@ enum status rates_measure(struct compute *compute, int ordinal, struct rates *ra
 /* An opened backend. */
 struct candidate {
     struct compute compute;
-    char label[128];
+    char label[256];
     struct rates rates;
     double seconds_per_flop[3][3]; /* of the previous shape, [dtype][op]: predicts the next; 0: none yet */
 };

@@ -7,7 +7,7 @@
 
 /* A row that cannot run, and why. */
 struct left_out {
-    char label[128], reason[512];
+    char label[256], reason[512];
     enum outcome outcome;
 };
 

@@ -212,8 +212,7 @@ void comparison_close(struct comparison *comparison) {
 
 const struct comparison_row *comparison_find(const struct comparison *comparison, const char *backend) {
     for (size_t i = 0; i < comparison->count; i++)
-        if (comparison->rows[i].outcome == OUTCOME_RIGHT &&
-            strcmp(comparison->rows[i].sweep->backend->name, backend) == 0)
+        if (comparison->rows[i].outcome == OUTCOME_RIGHT && sweep_row_is(comparison->rows[i].sweep, backend))
             return &comparison->rows[i];
     return NULL;
 }

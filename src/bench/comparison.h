@@ -53,7 +53,8 @@ void comparison_close(struct comparison *comparison);
 enum status comparison_verify(const struct config *config, const struct gemm_backend *backend,
                               const struct dataset_pair *data, enum problem_inputs inputs, bool last);
 
-/* The first right row of that backend; NULL if there is none. */
+/* The first right row of the backend "NAME:options", or of any options if the text has none; NULL if there is
+   none. */
 const struct comparison_row *comparison_find(const struct comparison *comparison, const char *backend);
 
 #endif

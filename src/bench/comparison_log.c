@@ -23,7 +23,7 @@ static void add_setup(cJSON *line, const struct comparison *comparison, const st
     add_number(line, "epochs", (double)config->epochs);
     add_number(line, "seed", (double)config->seed);
     jsonl_text(line, "label", row->sweep->label);
-    jsonl_text(line, "backend", row->sweep->backend ? row->sweep->backend->name : row->sweep->label);
+    jsonl_text(line, "backend", row->sweep->name);
     jsonl_text(line, "dtype", config_choice("dtype", config->dtype));
 }
 
@@ -93,7 +93,7 @@ static cJSON *row_line(const struct comparison *comparison, const struct compari
         jsonl_count(line, "test_total", run->test.total);
         add_number(line, "epochs_trained", (double)run->images / (double)run->images_per_epoch);
         if (baseline) {
-            jsonl_text(line, "baseline", baseline->sweep->backend->name);
+            jsonl_text(line, "baseline", baseline->sweep->name);
             add_number(line, "speedup", baseline->epoch.median / row->epoch.median);
         }
         add_times(line, row);

@@ -24,7 +24,7 @@ static void add_left_out(cJSON *header, const struct candidates *candidates) {
     cJSON *warnings = cJSON_AddArrayToObject(header, "warnings");
     for (size_t i = 0; i < candidates->left_out_count; i++) {
         const struct left_out *out = &candidates->left_out[i];
-        char text[700];
+        char text[800];
         snprintf(text, sizeof text, "%s %s: %s", out->label,
                  out->outcome == OUTCOME_LEFT_OUT ? "was left out" : outcome_words(out->outcome),
                  out->reason);
@@ -92,7 +92,7 @@ cJSON *gemm_line(const struct candidate *candidate, enum gemm_dtype dtype, const
                  const struct result *result, bool warm) {
     cJSON *line = jsonl_new("gemm");
     jsonl_text(line, "label", candidate->label);
-    jsonl_text(line, "backend", candidate->compute.backend->name);
+    jsonl_text(line, "backend", candidate->compute.name);
     jsonl_text(line, "path", plugin_path(candidate->compute.backend));
     jsonl_text(line, "description", candidate->compute.description);
     jsonl_text(line, "device", device_name(candidate));

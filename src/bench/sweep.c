@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/backend/backend_options.h"
 #include "src/backend/registry.h"
 #include "src/base/text.h"
 
@@ -22,9 +23,18 @@ static enum status too_many(const char *key) {
                       MOST_VALUES);
 }
 
+/* The length of the first element. The options of a backend belong to it. */
+static size_t element_length(const char *list, bool backends) {
+    size_t length = strcspn(list, ",");
+    while (backends && list[length] && backend_options_begin(list + length + 1))
+        length += 1 + strcspn(list + length + 1, ",");
+    return length;
+}
+
 static enum status split(struct axis *axis, const char *list) {
+    const bool backends = strcmp(axis->key, "backend") == 0;
     while (*list) {
-        const size_t length = strcspn(list, ",");
+        const size_t length = element_length(list, backends);
         if (axis->count == MOST_VALUES || length >= VALUE) return too_many(axis->key);
         snprintf(axis->value[axis->count++], VALUE, "%.*s", (int)length, list);
         list += length + (list[length] == ',');
@@ -93,7 +103,10 @@ static enum status combine(const struct axis *axes, size_t index, bool all, stru
         const bool counts = row->backend ? matters(a, row->backend, &row->config) : a == BACKEND;
         if (!counts && chosen[a] > 0) *same = true;
         if (a == BACKEND) {
-            text_append(row->label, sizeof row->label, "%s", row->backend ? row->backend->name : value);
+            snprintf(row->name, sizeof row->name, "%s", value);
+            if (row->backend)
+                backend_options_name(row->backend, backend_options_in(value), row->name, sizeof row->name);
+            text_append(row->label, sizeof row->label, "%s", row->name);
         } else if (counts && axes[a].count > 1) {
             append_value(row, a, value);
         }
@@ -139,6 +152,10 @@ enum status sweep_open(struct sweep *sweep, const struct config *config, const s
     free(axes);
     if (status) sweep_close(sweep);
     return status;
+}
+
+bool sweep_row_is(const struct sweep_row *row, const char *backend) {
+    return row->backend && (strcmp(row->name, backend) == 0 || strcmp(row->backend->name, backend) == 0);
 }
 
 void sweep_close(struct sweep *sweep) {

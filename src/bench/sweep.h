@@ -9,12 +9,15 @@ struct sweep_row {
     const struct gemm_backend *backend; /* NULL: not usable here, */
     char left_out[256];                 /* because of this */
     char wrong[512];                    /* (optional) why the caller excludes the backend as wrong */
-    char label[128];                    /* the backend and what differs between rows */
+    char name[256];                     /* of the backend, with its options */
+    char label[256];                    /* the name and what differs between rows */
 };
 
 /* Comma-separated values; NULL or "": what the config says. */
 struct sweep_lists {
-    const char *backends; /* or "all": every backend that can be used here, the others with the reason */
+    const char
+        *backends; /* "NAME:key=value,key=value,NAME,.."; an element that begins with "key=" belongs to the
+                             backend before it. "all": every backend; the unusable ones with the reason */
     const char *threads, *dtypes, *precisions, *engines, *residencies, *pins;
 };
 
@@ -27,5 +30,8 @@ struct sweep {
    one row. STATUS_UNAVAILABLE if a backend was named that cannot be used, STATUS_USAGE for a wrong value. */
 enum status sweep_open(struct sweep *sweep, const struct config *config, const struct sweep_lists *lists);
 void sweep_close(struct sweep *sweep);
+
+/* Is it a row of the backend "NAME:options", or of any options if the text has none? */
+bool sweep_row_is(const struct sweep_row *row, const char *backend);
 
 #endif

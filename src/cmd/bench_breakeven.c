@@ -150,7 +150,7 @@ static enum status measure_cell(struct breakeven *breakeven, size_t b, size_t h)
 }
 
 static void print_cell(const struct breakeven *breakeven, const struct map_cell *cell) {
-    char text[256] = "-";
+    char text[400] = "-";
     if (cell->winner < breakeven->sweep.count)
         snprintf(text, sizeof text, "%s %s (%s to %s)", breakeven->sweep.rows[cell->winner].label,
                  text_seconds(cell->seconds.median).text, text_seconds(cell->seconds.min).text,

@@ -241,8 +241,7 @@ static enum status choose_operands(struct gemm_bench *bench, const char *text) {
 static enum status run_bench_gemm(int argc, char **argv) {
     static struct gemm_bench bench; /* zero */
     static const char *const dtypes[] = {"f32", "f64", "bf16"}, *const ops[] = {"NN", "TN", "NT"};
-    static const char *const keys[] = {"layers", "batch-size", "precision", "device", "log", "tile",
-                                       "shared", "order",      "multiply",  "isa",    NULL};
+    static const char *const keys[] = {"layers", "batch-size", "precision", "device", "log", NULL};
     struct sweep_lists lists = {.backends = "all"};
     const char *dtype = "f32,f64", *op = NULL, *sizes = "256,512,1024,2048,4096,8192", *repeat = NULL,
                *limit = NULL;
@@ -252,7 +251,9 @@ static enum status run_bench_gemm(int argc, char **argv) {
     const struct option_extra extras[] = {
         {"config", "FILE",
          "the training whose products are measured too; likewise --layers or --batch-size [none]", &config},
-        {"backends", "A,B,..", "the GEMMs, or 'all' that can be used here [all]", &lists.backends},
+        {"backends", "A,B,..",
+         "the GEMMs, as in --backends openblas,tuned:isa=avx2; 'all': each usable one [all]",
+         &lists.backends},
         {"threads", "N,..", "of host backends, each count a row [all cores]", &lists.threads},
         {"dtype", "f32,..", "f32, f64, bf16 (operands, into float32) [f32,f64]", &dtype},
         {"ops", "NN,..", "NN, TN, NT [all]", &op},

@@ -58,7 +58,7 @@ static cJSON *row_line(struct scaling *scaling, const struct comparison_row *row
     char name[64];
     shapes_config_name(scaling->config.file, name, sizeof name);
     cJSON *line = jsonl_new("scaling");
-    cJSON_AddStringToObject(line, "backend", row->sweep->backend->name);
+    cJSON_AddStringToObject(line, "backend", row->sweep->name);
     cJSON_AddStringToObject(line, "description", row->runs[0].description);
     cJSON_AddStringToObject(line, "config", name);
     cJSON_AddStringToObject(line, "dtype", config_choice("dtype", row->sweep->config.dtype));
@@ -118,7 +118,7 @@ static void report_fit(struct scaling *scaling, const struct comparison_row *row
     }
     if (fit.serial_fraction > 0) printf(", so at most %.1f times as fast", 1 / fit.serial_fraction);
     printf("\n\n");
-    write_fit(scaling, rows[0].sweep->backend->name, &fit);
+    write_fit(scaling, rows[0].sweep->name, &fit);
 }
 
 /* The rows of one backend. */
@@ -159,7 +159,7 @@ static void report(struct scaling *scaling) {
     for (size_t first = 0, next; first < comparison->count; first = next) {
         next = first + 1;
         while (next < comparison->count &&
-               comparison->rows[next].sweep->backend == comparison->rows[first].sweep->backend)
+               strcmp(comparison->rows[next].sweep->name, comparison->rows[first].sweep->name) == 0)
             next++;
         report_backend(scaling, &comparison->rows[first], next - first);
     }

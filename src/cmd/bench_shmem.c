@@ -11,19 +11,25 @@
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
 
+/* The options of cuda-order. */
+static const char *const orders[] = {"RR", "RC", "CR", "CC"}, *const shareds[] = {"static", "dynamic"},
+                         *const multiplies[] = {"plain", "fmul_rn"};
+static const int tiles[] = {4, 8, 16, 32};
+
 enum {
-    ORDERS = 4,
-    TILES = 4,
-    SHAREDS = 2,
-    MULTIPLIES = 2,
+    ORDERS = sizeof orders / sizeof *orders,
+    TILES = sizeof tiles / sizeof *tiles,
+    SHAREDS = sizeof shareds / sizeof *shareds,
+    MULTIPLIES = sizeof multiplies / sizeof *multiplies,
     OF_A_TILE = ORDERS * SHAREDS * MULTIPLIES,
     VARIANTS = TILES * OF_A_TILE,
     MOST_SIZES = 8
 };
 
-/* One variant, and how it went. */
+/* One set of options, and its result. */
 struct variant {
-    struct config config;
+    const char *order, *shared, *multiply;
+    int tile;
     struct result result;
 };
 
@@ -40,16 +46,17 @@ struct shmem_bench {
 static void make_variants(struct shmem_bench *bench, const struct gemm_backend *backend,
                           struct sweep_row *rows) {
     for (int v = 0; v < VARIANTS; v++) {
-        struct config *config = &bench->variants[v].config;
-        *config = bench->config;
-        config->tile = v / OF_A_TILE;
-        config->order = v / MULTIPLIES / SHAREDS % ORDERS;
-        config->shared = v / MULTIPLIES % SHAREDS;
-        config->multiply = v % MULTIPLIES;
-        rows[v] = (struct sweep_row){.config = *config, .backend = backend};
-        snprintf(rows[v].label, sizeof rows[v].label, "%s %s %s %s", config_choice("order", config->order),
-                 config_choice("tile", config->tile), config_choice("shared", config->shared),
-                 config_choice("multiply", config->multiply));
+        struct variant *one = &bench->variants[v];
+        struct sweep_row *row = &rows[v];
+        one->tile = tiles[v / OF_A_TILE];
+        one->order = orders[v / MULTIPLIES / SHAREDS % ORDERS];
+        one->shared = shareds[v / MULTIPLIES % SHAREDS];
+        one->multiply = multiplies[v % MULTIPLIES];
+        *row = (struct sweep_row){.config = bench->config, .backend = backend};
+        snprintf(row->config.backend, sizeof row->config.backend, "%s:order=%s,tile=%d,shared=%s,multiply=%s",
+                 backend->name, one->order, one->tile, one->shared, one->multiply);
+        snprintf(row->label, sizeof row->label, "%s %d %s %s", one->order, one->tile, one->shared,
+                 one->multiply);
     }
 }
 
@@ -106,14 +113,13 @@ static const struct variant *find_best(const struct shmem_bench *bench) {
 
 static void write_variant(const struct shmem_bench *bench, const struct variant *variant,
                           const struct gemm_shape *shape, bool best) {
-    const struct config *config = &variant->config;
     const struct result *result = &variant->result;
     cJSON *line = jsonl_new("shmem");
-    cJSON_AddStringToObject(line, "order", config_choice("order", config->order));
-    cJSON_AddNumberToObject(line, "tile", 4 << config->tile);
-    cJSON_AddStringToObject(line, "shared", config_choice("shared", config->shared));
-    cJSON_AddStringToObject(line, "multiply", config_choice("multiply", config->multiply));
-    cJSON_AddStringToObject(line, "dtype", config_choice("dtype", config->dtype));
+    cJSON_AddStringToObject(line, "order", variant->order);
+    cJSON_AddNumberToObject(line, "tile", variant->tile);
+    cJSON_AddStringToObject(line, "shared", variant->shared);
+    cJSON_AddStringToObject(line, "multiply", variant->multiply);
+    cJSON_AddStringToObject(line, "dtype", config_choice("dtype", bench->config.dtype));
     jsonl_count(line, "m", shape->m);
     jsonl_count(line, "n", shape->n);
     jsonl_count(line, "k", shape->k);
@@ -145,11 +151,11 @@ static void print_summary(const struct shmem_bench *bench, const struct gemm_sha
     printf(
         "\nm = n = k = %zu, static shared memory, plain multiply\ntile   occupancy  registers  shared memory",
         shape->m);
-    for (int order = 0; order < ORDERS; order++) printf("  %9s", config_choice("order", order));
+    for (int order = 0; order < ORDERS; order++) printf("  %9s", orders[order]);
     printf("\n");
     for (int tile = 0; tile < TILES; tile++) {
         const struct gemm_kernel *kernel = &bench->variants[tile * OF_A_TILE].result.kernel[0];
-        printf("%4d %9.0f %%  %9u  %13s", 4 << tile, 100 * kernel->occupancy, kernel->registers,
+        printf("%4d %9.0f %%  %9u  %13s", tiles[tile], 100 * kernel->occupancy, kernel->registers,
                text_bytes((double)kernel->shared_bytes).text);
         for (int order = 0; order < ORDERS; order++) {
             const struct result *result =
@@ -160,9 +166,8 @@ static void print_summary(const struct shmem_bench *bench, const struct gemm_sha
         printf("\n");
     }
     if (best)
-        printf("best: --order %s --tile %d --shared %s --multiply %s: %s, %.0f GFLOP/s\n\n",
-               config_choice("order", best->config.order), 4 << best->config.tile,
-               config_choice("shared", best->config.shared), config_choice("multiply", best->config.multiply),
+        printf("best: --backend cuda-order:order=%s,tile=%d,shared=%s,multiply=%s: %s, %.0f GFLOP/s\n\n",
+               best->order, best->tile, best->shared, best->multiply,
                text_seconds(best->result.seconds.median).text,
                1e-9 * best->result.flops / best->result.seconds.median);
 }

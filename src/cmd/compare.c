@@ -92,7 +92,7 @@ static void print_notes(const struct comparison *comparison, const char *wanted,
 /* Is the baseline one of the rows? Only a name that was asked for must be. */
 static enum status check_baseline(const struct sweep *sweep, const char *name, bool asked) {
     for (size_t i = 0; i < sweep->count; i++)
-        if (sweep->rows[i].backend && strcmp(sweep->rows[i].backend->name, name) == 0) return STATUS_OK;
+        if (sweep_row_is(&sweep->rows[i], name)) return STATUS_OK;
     return asked
                ? status_set(STATUS_USAGE, "--baseline '%s' is not among the backends that are compared", name)
                : STATUS_OK;
@@ -148,7 +148,9 @@ static enum status run_compare(int argc, char **argv) {
     struct sweep_lists lists = {0};
     const char *repeat = NULL, *limit = NULL, *baseline = NULL, *trace = NULL;
     const struct option_extra extras[] = {
-        {"backends", "A,B,..", "the GEMMs to compare, or 'all' that can be used here [all]", &lists.backends},
+        {"backends", "A,B,..",
+         "the GEMMs to compare, each with its options: tuned,tuned:isa=avx2; 'all': each usable one [all]",
+         &lists.backends},
         {"threads", "N,..", "of host backends, each count a row", &lists.threads},
         {"dtype", "f32,f64", "of weights and arithmetic, each a row", &lists.dtypes},
         {"precision", "f32,..", "of float32 runs (f32, tf32, bf16), each a row", &lists.precisions},
@@ -160,7 +162,7 @@ static enum status run_compare(int argc, char **argv) {
         {"limit-seconds", "S",
          "of training, for each row and repeat; slower ones do fewer steps, and say so; 0: none [60]",
          &limit},
-        {"baseline", "NAME", "the backend that speed-ups are against [openblas]", &baseline},
+        {"baseline", "NAME", "the backend that speed-ups are relative to [openblas]", &baseline},
         {"trace", NULL,
          "name for every row the tensor that drifts first or most (always done for one whose losses drift)",
          &trace},

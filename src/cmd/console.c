@@ -152,7 +152,7 @@ void console_header(const struct trainer *trainer, const struct dataset_pair *da
     if (config->augment) print_augmentation(config);
     char engine[160];
     engine_describe(trainer, engine, sizeof engine);
-    printf("compute   backend %s (%s), %s, precision %s, engine %s, residency %s\n", compute->backend->name,
+    printf("compute   backend %s (%s), %s, precision %s, engine %s, residency %s\n", compute->name,
            compute->description, dtype_name(trainer->mlp.dtype),
            compute_precision(compute, trainer->mlp.dtype), engine, compute_residency(compute));
     if (compute->gpu[0]) printf("gpu       %s\n", compute->gpu);

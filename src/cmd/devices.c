@@ -20,11 +20,19 @@ static enum status print_verification(struct compute *compute) {
     return status;
 }
 
+static void print_options(const struct gemm_backend *backend) {
+    const struct gemm_option *option = backend ? backend->options : NULL;
+    for (; option && option->key; option++)
+        printf("                  %s=%s: %s [%s]\n", option->key, option->values, option->help,
+               option->fallback);
+}
+
 static enum status print_backend(const struct registry_entry *entry, const struct compute_options *options,
                                  bool verify) {
     char why[256] = "";
     if (!registry_usable(entry, why, sizeof why)) {
         printf("  %-14s  not usable: %s\n", entry->name, why);
+        print_options(entry->backend);
         return STATUS_OK;
     }
     struct compute compute;
@@ -36,12 +44,13 @@ static enum status print_backend(const struct registry_entry *entry, const struc
     printf("  %-14s  %s: %s (%s)\n", entry->name, compute.device.driver->name, entry->backend->summary,
            compute.description);
     if (compute.gpu[0]) printf("                  on %s\n", compute.gpu);
+    print_options(entry->backend);
     if (verify) status = print_verification(&compute);
     compute_close(&compute);
     return status;
 }
 
-/* --backend NAME, which may be a plug-in: that one alone. */
+/* --backend NAME:options, which may be a plug-in: that one alone. */
 static enum status print_one(const char *name, const struct compute_options *options, bool verify) {
     struct registry_entry entry = {.name = name};
     const enum status status = registry_find(name, &entry.backend);
@@ -62,8 +71,7 @@ static bool asked_for(const struct config *config, const char *key) {
 }
 
 static enum status run_devices(int argc, char **argv) {
-    static const char *const keys[] = {"backend", "threads", "device", "precision", "residency", "pin",
-                                       "tile",    "shared",  "order",  "multiply",  "isa",       NULL};
+    static const char *const keys[] = {"backend", "threads", "device", "precision", "residency", "pin", NULL};
     const char *verify = NULL;
     const struct option_extra extras[] = {
         {"verify", NULL,
@@ -84,14 +92,15 @@ static enum status run_devices(int argc, char **argv) {
     const enum status parsed = options_parse(&set, argc, argv, &config, &help);
     if (parsed || help) return parsed;
 
-    const struct compute_options options = config_compute(&config);
+    const bool one = asked_for(&config, "backend");
+    struct compute_options options = config_compute(&config);
+    if (!one) options.options = NULL; /* TESSERA_BACKEND may have some */
     printf("machine    %s; %s; %s of memory\n", platform_cpu(), platform_system(),
            text_bytes((double)platform_memory()).text);
     printf("build      Tessera %s, commit %s; %s %s\n", TESSERA_VERSION, platform_commit(),
            platform_compiler(), platform_flags());
     printf("backends\n");
-    return asked_for(&config, "backend") ? print_one(config.backend, &options, verify != NULL)
-                                         : print_all(&options, verify != NULL);
+    return one ? print_one(config.backend, &options, verify != NULL) : print_all(&options, verify != NULL);
 }
 
 const struct command command_devices = {"devices", "list the GEMM backends, usable here or why not",

@@ -184,7 +184,7 @@ static enum status print_result(struct evaluator *eval, struct evaluation *resul
     snprintf(title, sizeof title, "%s accuracy", eval->part);
     printf("%-19s %s, %s%s %s images; backend %s (%s)\n", "data", eval->data.name,
            eval->validation ? "the last " : "", text_grouped(eval->set.count).text,
-           eval->validation ? "training" : "test", eval->compute.backend->name, eval->compute.description);
+           eval->validation ? "training" : "test", eval->compute.name, eval->compute.description);
     if (eval->tta)
         printf("%-19s each image as it is and in %lld deformations, of %g times the amounts of the recipe\n",
                "views", (long long)eval->tta, eval->tta_strength);

@@ -28,7 +28,7 @@ void eval_log_result(const struct evaluator *eval, const char *name, const char 
     cJSON_AddStringToObject(line, "data", eval->data.name);
     cJSON_AddStringToObject(line, "layers", layers);
     if (eval->average) cJSON_AddTrueToObject(line, "ema");
-    cJSON_AddStringToObject(line, "backend", eval->compute.backend->name);
+    cJSON_AddStringToObject(line, "backend", eval->compute.name);
     if (eval->tta) {
         jsonl_count(line, "tta", (size_t)eval->tta);
         cJSON_AddNumberToObject(line, "tta_strength", eval->tta_strength);

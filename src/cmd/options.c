@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/backend/registry.h"
 #include "src/base/text.h"
 
 enum {
@@ -65,11 +66,8 @@ static void collect_flags(const struct option_set *set, struct flags *flags) {
 
 /* --- help --- */
 
-static void print_flag(const char *name, const char *argument, const char *help, const char *fallback) {
+static void print_entry(const char *left, const char *help, const char *fallback) {
     enum { TEXT_COLUMN = 30, WIDTH = 100 };
-    char left[80];
-    snprintf(left, sizeof left, "  %s%s%s%s", is_letter(name) ? "-" : "--", name, argument ? " " : "",
-             argument ? argument : "");
     int column = printf("%-*s", TEXT_COLUMN - 1, left);
     if (column >= TEXT_COLUMN)
         column = printf("\n%*s", TEXT_COLUMN - 1, "") - 1; /* too long: the text goes below */
@@ -83,12 +81,39 @@ static void print_flag(const char *name, const char *argument, const char *help,
     printf("\n");
 }
 
+static void print_flag(const char *name, const char *argument, const char *help, const char *fallback) {
+    char left[80];
+    snprintf(left, sizeof left, "  %s%s%s%s", is_letter(name) ? "-" : "--", name, argument ? " " : "",
+             argument ? argument : "");
+    print_entry(left, help, fallback);
+}
+
 static void print_key(const struct config_key *key) {
     char choices[128] = "";
     if (key->kind == KEY_CHOICE)
         for (size_t i = 0; key->choices[i]; i++)
             text_append(choices, sizeof choices, "%s%s", i ? "|" : "", key->choices[i]);
     print_flag(key->name, choices[0] ? choices : key->unit, key->help, key->fallback);
+}
+
+/* Of all backends that were built. */
+static void print_backend_options(void) {
+    printf("\nOptions of backends, as in --backend tuned:isa=avx2; several with commas between them:\n");
+    for (size_t i = 0; i < registry_count(); i++) {
+        const struct registry_entry *entry = registry_at(i);
+        const struct gemm_option *option = entry->backend ? entry->backend->options : NULL;
+        for (; option && option->key; option++) {
+            char left[128];
+            snprintf(left, sizeof left, "  %s:%s=%s", entry->name, option->key, option->values);
+            print_entry(left, option->help, option->fallback);
+        }
+    }
+}
+
+static bool takes_backends(const struct option_set *set) {
+    for (size_t i = 0; i < set->extra_count; i++)
+        if (strcmp(set->extras[i].name, "backends") == 0) return true;
+    return takes_key(set, config_key_find("backend"));
 }
 
 static void print_help(const struct option_set *set) {
@@ -104,6 +129,7 @@ static void print_help(const struct option_set *set) {
             print_key(config_key_at(i));
             keys++;
         }
+    if (takes_backends(set)) print_backend_options();
     if (!keys) return;
     printf("\nDefaults are in [brackets]. Precedence: flag, environment (TESSERA_BATCH_SIZE for "
            "--batch-size), config "
@@ -112,7 +138,8 @@ static void print_help(const struct option_set *set) {
 
 /* --- parsing --- */
 
-static enum status wrong_flag(const struct flags *flags, const char *word, const struct option *known) {
+static enum status wrong_flag(const struct flags *flags, const char *word, const char *next,
+                              const struct option *known) {
     const char *names[MOST_FLAGS];
     char name[64];
     const char *start = word;
@@ -122,6 +149,13 @@ static enum status wrong_flag(const struct flags *flags, const char *word, const
     if (known)
         return status_set(STATUS_USAGE, "--%s %s (see --help)", name,
                           known->has_arg == required_argument ? "needs a value" : "takes no value");
+    const char *equals = strchr(word, '=');
+    const enum status moved = config_key_moved(name,
+                                               equals                 ? equals + 1
+                                               : next && *next != '-' ? next
+                                                                      : "VALUE",
+                                               word);
+    if (moved) return moved;
     const char *near = text_nearest(name, names, flags->count);
     return status_set(STATUS_USAGE, "unknown or ambiguous flag '%s'%s%s%s (--help lists them)", word,
                       near ? "; did you mean '--" : "", near ? near : "", near ? "'?" : "");
@@ -196,7 +230,7 @@ enum status options_parse(const struct option_set *set, int argc, char **argv, s
             if (optopt > 0 && optopt < FLAG_EXTRA && extra_of_letter(set, optopt) != optopt) {
                 status = status_set(STATUS_USAGE, "-%c needs a value (see --help)", optopt);
             } else {
-                status = wrong_flag(&flags, word,
+                status = wrong_flag(&flags, word, argv[optind],
                                     strncmp(word, "--", 2) == 0 ? find_flag(&flags, word + 2) : NULL);
             }
         } else {

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/ops/ops.cuh"
 #include "kernels/cuda/gemm/peak.cuh"
+#include "kernels/cuda/launch.cuh"
 extern "C" {
 #include "src/base/text.h"
 #include "src/device/device.h"
@@ -339,6 +340,7 @@ extern "C" const struct device_driver device_cuda = {
     .host_memory = false,
     .row_alignment = 16,
     .steps_ahead = 64,
+    .probe = cuda_probe,
     .open = cuda_open,
     .close = cuda_close,
     .make_current = cuda_make_current,

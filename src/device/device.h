@@ -28,6 +28,9 @@ struct device_driver {
     size_t row_alignment; /* bytes: rows of this multiple have faster kernels in mixed precision */
     size_t steps_ahead;   /* training steps to issue before the host reads their losses */
 
+    /* (optional) Usable on this machine now? If not, writes the reason (a phrase) to `why`. */
+    bool (*probe)(char *why, size_t size);
+
     enum status (*open)(struct device *device, const struct device_options *options);
     void (*close)(struct device *device);
 

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/backend/backend_options.h"
+#include "src/backend/registry.h"
 #include "src/base/platform.h"
 #include "src/base/text.h"
 
@@ -18,7 +20,22 @@ void config_defaults(struct config *config) {
 
 /* --- one value --- */
 
-static enum status unknown_key(const char *name, const char *where) {
+/* Keys of earlier versions that are options of a backend now. */
+static const char *const moved_keys[] = {"tile", "shared", "order", "multiply", "isa"};
+enum { MOVED_KEYS = sizeof moved_keys / sizeof *moved_keys };
+
+enum status config_key_moved(const char *name, const char *value, const char *where) {
+    const char *owner = registry_option_owner(name);
+    for (int i = 0; i < MOVED_KEYS; i++)
+        if (strcmp(name, moved_keys[i]) == 0)
+            return status_set(STATUS_USAGE, "%s: '%s' is now an option of the backend: --backend %s:%s=%s",
+                              where, name, owner ? owner : "NAME", name, value);
+    return STATUS_OK;
+}
+
+static enum status unknown_key(const char *name, const char *value, const char *where) {
+    const enum status moved = config_key_moved(name, value, where);
+    if (moved) return moved;
     const char *names[2 * CONFIG_MAX_KEYS];
     size_t count = 0;
     for (size_t i = 0; i < config_key_count(); i++) {
@@ -143,7 +160,7 @@ static enum status parse_value(struct config *config, const struct config_key *k
 enum status config_set(struct config *config, const char *name, const char *value, enum config_origin origin,
                        const char *where) {
     const struct config_key *key = config_key_find(name);
-    if (!key) return unknown_key(name, where);
+    if (!key) return unknown_key(name, value, where);
     struct config trial = *config; /* a value of lower precedence is checked, but not stored */
     enum config_origin *from = &config->origin[key - config_key_at(0)];
     const bool wins = origin >= *from;
@@ -205,19 +222,22 @@ enum status config_read(struct config *config, const char *path) {
     return status;
 }
 
+static enum status set_from_environment(struct config *config, const char *key) {
+    char name[64] = "TESSERA_";
+    size_t at = strlen(name);
+    for (const char *c = key; *c && at < sizeof name - 1; c++)
+        name[at++] = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+    name[at] = '\0';
+    const char *value = getenv(name);
+    return value ? config_set(config, key, value, FROM_ENVIRONMENT, name) : STATUS_OK;
+}
+
 enum status config_environment(struct config *config) {
-    for (size_t i = 0; i < config_key_count(); i++) {
-        char name[64] = "TESSERA_";
-        size_t at = strlen(name);
-        for (const char *c = config_key_at(i)->name; *c && at < sizeof name - 1; c++)
-            name[at++] = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
-        name[at] = '\0';
-        const char *value = getenv(name);
-        if (!value) continue;
-        const enum status status = config_set(config, config_key_at(i)->name, value, FROM_ENVIRONMENT, name);
-        if (status) return status;
-    }
-    return STATUS_OK;
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < config_key_count() && !status; i++)
+        status = set_from_environment(config, config_key_at(i)->name);
+    for (int i = 0; i < MOVED_KEYS && !status; i++) status = set_from_environment(config, moved_keys[i]);
+    return status;
 }
 
 /* --- back to text --- */
@@ -284,9 +304,5 @@ struct compute_options config_compute(const struct config *config) {
                                     .residency = (enum residency)config->residency,
                                     .pinned = config->pin,
                                     .precision = (enum gemm_precision)config->precision,
-                                    .tile = 4 << config->tile,
-                                    .dynamic_shared = config->shared,
-                                    .order = (enum gemm_order)config->order,
-                                    .rounded_multiply = config->multiply,
-                                    .isa = config->isa ? config_choice("isa", config->isa) : NULL};
+                                    .options = backend_options_in(config->backend)};
 }

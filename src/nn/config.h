@@ -68,11 +68,6 @@ struct config {
     int residency;   /* enum residency */
     int pin;         /* 0 off, 1 on */
     int precision;   /* enum gemm_precision */
-    int tile;        /* index into the choices 4, 8, 16, 32 */
-    int shared;      /* 0 static, 1 dynamic */
-    int order;       /* enum gemm_order */
-    int multiply;    /* 0 plain, 1 fmul_rn */
-    int isa;         /* 0 the best, else the index of its name */
     double target_accuracy;
     int64_t ensemble; /* networks; 1: no ensemble */
     char log[CONFIG_TEXT], csv[CONFIG_TEXT];
@@ -108,6 +103,9 @@ void config_defaults(struct config *config);
    with `where` ("configs/a.cfg:7", "--epochs") and the nearest known key in the message. */
 enum status config_set(struct config *config, const char *name, const char *value, enum config_origin origin,
                        const char *where);
+
+/* STATUS_USAGE if it is a key of earlier versions that is an option of a backend now; says how to write it. */
+enum status config_key_moved(const char *name, const char *value, const char *where);
 
 /* `key = value` lines, # comments. STATUS_USAGE with file and line. */
 enum status config_read(struct config *config, const char *path);
@@ -147,7 +145,7 @@ enum status config_check_data(const struct config *config, const struct dataset_
    file). */
 void config_warn_unused(const struct config *config, void (*say)(const char *line));
 
-/* What to open for this config: device, threads, residency, precision and the parameters of kernels. */
+/* What to open for this config. The options point into config->backend. */
 struct compute_options config_compute(const struct config *config);
 
 /* "relu", "he", ... */

@@ -112,9 +112,6 @@ static const struct reader {
      {"augment-elastic", "augment-sigma", "augment-rotate", "augment-shear", "augment-gentle",
       "augment-scale", "augment-shift"}},
     {"residency", {"host"}, {"pin"}},
-    {"backend", {"cuda-shmem", "cuda-order"}, {"tile", "shared"}},
-    {"backend", {"cuda-order"}, {"order", "multiply"}},
-    {"backend", {"auto", "tuned"}, {"isa"}},
 };
 
 /* "optimizer adam or adamw" */

@@ -16,11 +16,6 @@ static const char *const dtypes[] = {"f32", "f64", NULL};
 static const char *const engines[] = {"auto", "eager", "graph", "fused", NULL};
 static const char *const residencies[] = {"device", "host", NULL};
 static const char *const precisions[] = {"f32", "tf32", "bf16", NULL};
-static const char *const tiles[] = {"4", "8", "16", "32", NULL};
-static const char *const shareds[] = {"static", "dynamic", NULL};
-static const char *const orders[] = {"RR", "RC", "CR", "CC", NULL};
-static const char *const isas[] = {"auto", "avx512bf16", "avx512", "avx2", "portable", NULL};
-static const char *const multiplies[] = {"plain", "fmul_rn", NULL};
 
 enum { MOST_MEMBERS = 256 }; /* of an ensemble: each takes a thread and about 60 MB of GPU memory */
 
@@ -130,8 +125,8 @@ static const struct config_key keys[] = {
      "else synthetic"},
     {"dtype", NULL, KEY_CHOICE, RECIPE, AT(dtype), 0, 0, dtypes, "f32", NULL, "of weights and arithmetic"},
     {"backend", NULL, KEY_TEXT, RUN, AT(backend), 0, 0, NULL, "auto", "NAME",
-     "the GEMM; see './train devices'. auto: the fastest host backend that is usable; ./my.so: a plug-in "
-     "of yours (docs/your-own-gemm.md)"},
+     "the GEMM, one of './train devices'; auto: the fastest host backend that is usable; ./my.so: a plug-in "
+     "(docs/your-own-gemm.md). NAME:key=value,key=value sets its options"},
     {"threads", NULL, KEY_INT, RUN, AT(threads), 0, 1024, NULL, "0", "N",
      "of the host; 0: all available cores (OMP_NUM_THREADS is honoured)"},
     {"engine", NULL, KEY_CHOICE, RUN, AT(engine), 0, 0, engines, "auto", NULL,
@@ -145,16 +140,6 @@ static const struct config_key keys[] = {
      "page-locked host memory, with residency = host"},
     {"precision", NULL, KEY_CHOICE, RUN, AT(precision), 0, 0, precisions, "f32", NULL,
      "of float32 runs: tf32 rounds GEMM operands; bf16 keeps activations and operands as bfloat16"},
-    {"tile", NULL, KEY_CHOICE, RUN, AT(tile), 0, 0, tiles, "32", NULL,
-     "side of the tiles of cuda-shmem and cuda-order"},
-    {"shared", NULL, KEY_CHOICE, RUN, AT(shared), 0, 0, shareds, "static", NULL,
-     "how cuda-shmem and cuda-order get their shared memory"},
-    {"order", NULL, KEY_CHOICE, RUN, AT(order), 0, 0, orders, "RR", NULL,
-     "how cuda-order keeps the tiles of A and B in shared memory: R, rows as they are; C, transposed"},
-    {"multiply", NULL, KEY_CHOICE, RUN, AT(multiply), 0, 0, multiplies, "plain", NULL,
-     "of cuda-order; fmul_rn rounds each product, so that it cannot be fused with the addition"},
-    {"isa", NULL, KEY_CHOICE, RUN, AT(isa), 0, 0, isas, "auto", NULL,
-     "the instructions that the backend tuned uses; auto: the best that this processor has"},
     {"evaluate-every", NULL, KEY_INT, RECIPE, AT(evaluate_every), 0, 1e9, NULL, "1", "EPOCHS",
      "evaluate the validation part, or without one the test set, every N epochs and after the last; 0: only "
      "after the last"},

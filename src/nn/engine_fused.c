@@ -63,7 +63,7 @@ const char *engine_fused_unsupported(const struct config *config) {
 static bool available(const struct trainer *trainer, char *why, size_t size) {
     const struct gemm_backend *backend = trainer->compute->backend;
     const char *unsupported = engine_fused_unsupported(trainer->config);
-    if (!backend->fused || !trainer->compute->context) {
+    if (!backend->fused || trainer->compute->residency == RESIDENCY_HOST) {
         snprintf(why, size, "backend '%s' has no fused steps%s", backend->name,
                  backend->fused ? " with --residency host" : "");
     } else if (unsupported) {

@@ -14,7 +14,7 @@ static void write_header(struct runlog *log, const struct trainer *trainer, cons
     const struct config *config = trainer->config;
     cJSON *header = jsonl_header();
     cJSON_AddNumberToObject(header, "threads", trainer->compute->threads);
-    cJSON_AddStringToObject(header, "backend", trainer->compute->backend->name);
+    cJSON_AddStringToObject(header, "backend", trainer->compute->name);
     cJSON_AddStringToObject(header, "backend_description", trainer->compute->description);
     cJSON_AddStringToObject(header, "device", trainer->compute->device.driver->name);
     cJSON_AddStringToObject(header, "dtype", dtype_name(trainer->mlp.dtype));

@@ -68,10 +68,10 @@ static int set_threads(void *context, int threads) {
     return *(int *)context = threads_in_use();
 }
 
-static void *create(const struct gemm_options *options, char *why, size_t size) {
+static void *create(const struct gemm_setup *setup, char *why, size_t size) {
     int *threads = malloc(sizeof *threads);
     if (threads) {
-        set_threads(threads, options->threads);
+        set_threads(threads, setup->threads);
     } else {
         snprintf(why, size, "out of memory");
     }

@@ -60,32 +60,13 @@ static inline enum gemm_status reference_gemm(const struct gemm_call *call) {
     return GEMM_OK;
 }
 
-static inline bool reference_probe(char *why, size_t size) {
-    (void)why;
-    (void)size;
-    return true;
-}
-
-static inline void *reference_create(const struct gemm_options *options, char *why, size_t size) {
-    static int context;
-    (void)options;
-    (void)why;
-    (void)size;
-    return &context;
-}
-
-static inline void reference_destroy(void *context) {
-    (void)context;
-}
-
 /* One type is enough to be wrong in, and quicker to verify. */
 static inline bool reference_supports(enum gemm_dtype dtype, enum gemm_op op) {
     return dtype == GEMM_F32 && op != GEMM_TT;
 }
 
 /* The slots that most of the plug-ins have in common. */
-#define REFERENCE_SLOTS                                                                    \
-    .summary = "a plug-in of the tests", .device = GEMM_ON_HOST, .probe = reference_probe, \
-    .create = reference_create, .destroy = reference_destroy, .supports = reference_supports
+#define REFERENCE_SLOTS \
+    .summary = "a plug-in of the tests", .device = GEMM_ON_HOST, .supports = reference_supports
 
 #endif

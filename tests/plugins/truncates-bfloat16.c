@@ -22,9 +22,6 @@ static bool supports_bfloat16(enum gemm_dtype dtype, enum gemm_op op) {
 static const struct gemm_backend backend = {.name = "truncates-bfloat16",
                                             .summary = "a plug-in of the tests",
                                             .device = GEMM_ON_HOST,
-                                            .probe = reference_probe,
-                                            .create = reference_create,
-                                            .destroy = reference_destroy,
                                             .supports = supports_bfloat16,
                                             .gemm = wrong_gemm};
 GEMM_PLUGIN(backend);

@@ -34,11 +34,10 @@ extern "C" const struct gemm_backend gemm_cuda_naive = {
     .name = "cuda-naive",
     .summary = "one thread an element, rows along x: uncoalesced",
     .device = GEMM_ON_CUDA,
-    .probe = cuda_gemm_probe,
-    .create = cuda_gemm_create,
-    .destroy = cuda_gemm_destroy,
     .supports = cuda_gemm_supports,
     .gemm = cuda_gemm_run<naive_launches>,
+    .create = cuda_gemm_create,
+    .destroy = cuda_gemm_destroy,
     .kernels = cuda_gemm_kernels<naive_launches>,
     .error = cuda_gemm_error,
 };

@@ -35,11 +35,10 @@ extern "C" const struct gemm_backend gemm_cuda_coalesced = {
     .name = "cuda-coalesced",
     .summary = "one thread an element, columns along x: coalesced",
     .device = GEMM_ON_CUDA,
-    .probe = cuda_gemm_probe,
-    .create = cuda_gemm_create,
-    .destroy = cuda_gemm_destroy,
     .supports = cuda_gemm_supports,
     .gemm = cuda_gemm_run<coalesced_launches>,
+    .create = cuda_gemm_create,
+    .destroy = cuda_gemm_destroy,
     .kernels = cuda_gemm_kernels<coalesced_launches>,
     .error = cuda_gemm_error,
 };

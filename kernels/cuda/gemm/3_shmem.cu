@@ -12,6 +12,13 @@
    Run        ./train --backend cuda-shmem:tile=32,shared=dynamic (tile 4, 8, 16 or 32; shared static) */
 #include "kernels/cuda/gemm/gemm.cuh"
 
+enum { TILE_SIDE, SHARED };
+static const struct gemm_option shmem_options[] = {
+    {"tile", "4|8|16|32", "32", "side of a tile"},
+    {"shared", "static|dynamic", "static",
+     "shared memory of a size known to the compiler, or given at launch"},
+    {}};
+
 /* Element (row, col) of a tile in shared memory. */
 template <int TILE> __device__ int at(int row, int col) {
     return row * (TILE + 1) + col;
@@ -65,7 +72,7 @@ template <typename T, int TILE>
 static void launch_tile(const cuda_gemm_context *context, const gemm_call &call, cuda_launcher &launcher) {
     const dim3 grid(blocks_for(call.n, TILE), grid_y(call.m, TILE)), block(TILE, TILE);
     const strided_gemm<T> g(call);
-    if (context->dynamic_shared) {
+    if (context->option[SHARED]) {
         const size_t bytes = 2 * tile_elements<TILE>() * sizeof(T);
         launch(launcher, "dynamic_kernel", dynamic_kernel<T, TILE>, grid, block, bytes, g);
     } else {
@@ -75,25 +82,26 @@ static void launch_tile(const cuda_gemm_context *context, const gemm_call &call,
 
 static void shmem_launches(const cuda_gemm_context *context, const gemm_call &call, cuda_launcher &launcher) {
     with_real(call.dtype, [&]<typename T>() {
-        with_tile(context->tile, [&]<int TILE>() { launch_tile<T, TILE>(context, call, launcher); });
+        with_tile(context->option[TILE_SIDE],
+                  [&]<int TILE>() { launch_tile<T, TILE>(context, call, launcher); });
     });
 }
 
 static void shmem_describe(void *opaque, char *text, size_t size) {
     const cuda_gemm_context *context = (const cuda_gemm_context *)opaque;
-    snprintf(text, size, "tile %d, %s shared memory", context->tile,
-             context->dynamic_shared ? "dynamic" : "static");
+    snprintf(text, size, "tile %d, %s shared memory", context->option[TILE_SIDE],
+             context->option[SHARED] ? "dynamic" : "static");
 }
 
 extern "C" const struct gemm_backend gemm_cuda_shmem = {
     .name = "cuda-shmem",
     .summary = "tiles of A and B in shared memory",
     .device = GEMM_ON_CUDA,
-    .probe = cuda_gemm_probe,
-    .create = cuda_gemm_create,
-    .destroy = cuda_gemm_destroy,
     .supports = cuda_gemm_supports,
     .gemm = cuda_gemm_run<shmem_launches>,
+    .create = cuda_gemm_create,
+    .destroy = cuda_gemm_destroy,
+    .options = shmem_options,
     .describe = shmem_describe,
     .kernels = cuda_gemm_kernels<shmem_launches>,
     .error = cuda_gemm_error,

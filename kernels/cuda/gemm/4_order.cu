@@ -22,6 +22,16 @@
               (order RR, RC, CR or CC; multiply plain) */
 #include "kernels/cuda/gemm/gemm.cuh"
 
+enum { ORDER, TILE_SIDE, SHARED, MULTIPLY };
+static const struct gemm_option order_options[] = {
+    {"order", "RR|RC|CR|CC", "RR",
+     "layout of the tiles of A and B in shared memory: R row-major, C transposed"},
+    {"tile", "4|8|16|32", "32", "side of a tile"},
+    {"shared", "static|dynamic", "static",
+     "shared memory of a size known to the compiler, or given at launch"},
+    {"multiply", "plain|fmul_rn", "plain", "fused multiply-add, or each product rounded before it is added"},
+    {}};
+
 /* TILE x TILE elements of a matrix in shared memory, row-major or transposed. */
 template <typename T, int TILE, bool TRANSPOSED> struct shared_tile {
     T *memory;
@@ -88,14 +98,6 @@ __global__ void order_kernel(strided_gemm<T> g) {
     }
 }
 
-static bool a_transposed(enum gemm_order order) {
-    return order == GEMM_CR || order == GEMM_CC;
-}
-
-static bool b_transposed(enum gemm_order order) {
-    return order == GEMM_RC || order == GEMM_CC;
-}
-
 template <typename T, int TILE>
 static void launch_tile(const cuda_gemm_context *context, const gemm_call &call, cuda_launcher &launcher) {
     const dim3 grid(blocks_for(call.n, TILE), grid_y(call.m, TILE)), block(TILE, TILE);
@@ -103,33 +105,35 @@ static void launch_tile(const cuda_gemm_context *context, const gemm_call &call,
         launch(launcher, "order_kernel", order_kernel<T, TILE, DYNAMIC, A_TRANSPOSED, B_TRANSPOSED, ROUNDED>,
                grid, block, DYNAMIC ? 2 * TILE * TILE * sizeof(T) : 0, strided_gemm<T>(call));
     };
-    with_flags(choose, context->dynamic_shared, a_transposed(context->order), b_transposed(context->order),
-               context->rounded_multiply);
+    const int order = context->option[ORDER]; /* RR, RC, CR, CC: a bit for A, then one for B */
+    with_flags(choose, context->option[SHARED] == 1, (order & 2) != 0, (order & 1) != 0,
+               context->option[MULTIPLY] == 1);
 }
 
 static void order_launches(const cuda_gemm_context *context, const gemm_call &call, cuda_launcher &launcher) {
     with_real(call.dtype, [&]<typename T>() {
-        with_tile(context->tile, [&]<int TILE>() { launch_tile<T, TILE>(context, call, launcher); });
+        with_tile(context->option[TILE_SIDE],
+                  [&]<int TILE>() { launch_tile<T, TILE>(context, call, launcher); });
     });
 }
 
 static void order_describe(void *opaque, char *text, size_t size) {
     static const char *const orders[] = {"RR", "RC", "CR", "CC"};
     const cuda_gemm_context *context = (const cuda_gemm_context *)opaque;
-    snprintf(text, size, "order %s, tile %d, %s shared memory, %s", orders[context->order], context->tile,
-             context->dynamic_shared ? "dynamic" : "static",
-             context->rounded_multiply ? "rounded multiply (fmul_rn)" : "plain multiply");
+    snprintf(text, size, "order %s, tile %d, %s shared memory, %s", orders[context->option[ORDER]],
+             context->option[TILE_SIDE], context->option[SHARED] ? "dynamic" : "static",
+             context->option[MULTIPLY] ? "rounded multiply (fmul_rn)" : "plain multiply");
 }
 
 extern "C" const struct gemm_backend gemm_cuda_order = {
     .name = "cuda-order",
     .summary = "tiles row-major or transposed in shared memory: a study of bank conflicts",
     .device = GEMM_ON_CUDA,
-    .probe = cuda_gemm_probe,
-    .create = cuda_gemm_create,
-    .destroy = cuda_gemm_destroy,
     .supports = cuda_gemm_supports,
     .gemm = cuda_gemm_run<order_launches>,
+    .create = cuda_gemm_create,
+    .destroy = cuda_gemm_destroy,
+    .options = order_options,
     .describe = order_describe,
     .kernels = cuda_gemm_kernels<order_launches>,
     .error = cuda_gemm_error,

@@ -49,14 +49,14 @@ static bool open_handle(cublas_context *context, cudaStream_t stream) {
                       cublasSetMathMode(context->handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
 }
 
-static void *cublas_create(const struct gemm_options *options, char *why, size_t size) {
+static void *cublas_create(const struct gemm_setup *setup, char *why, size_t size) {
     cublas_context *context = (cublas_context *)calloc(1, sizeof *context);
     if (!context) {
         snprintf(why, size, "out of memory");
         return NULL;
     }
-    context->compute = options->precision == GEMM_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    if (open_handle(context, (cudaStream_t)options->stream)) return context;
+    context->compute = setup->precision == GEMM_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    if (open_handle(context, (cudaStream_t)setup->stream)) return context;
     snprintf(why, size, "%s", context->fault.message);
     cublas_destroy(context);
     return NULL;
@@ -124,11 +124,10 @@ extern "C" const struct gemm_backend gemm_cublas = {
     .name = "cublas",
     .summary = "NVIDIA cuBLAS",
     .device = GEMM_ON_CUDA,
-    .probe = cuda_gemm_probe,
-    .create = cublas_create,
-    .destroy = cublas_destroy,
     .supports = cublas_supports,
     .gemm = cublas_gemm,
+    .create = cublas_create,
+    .destroy = cublas_destroy,
     .takes_precision = cublas_takes_precision,
     .describe = cublas_describe,
     .error = cublas_error,

@@ -21,10 +21,10 @@ static void tuned_destroy(void *opaque) {
     free(context);
 }
 
-static bool open_parts(tuned_context *context, const struct gemm_options *options, char *why, size_t size) {
+static bool open_parts(tuned_context *context, const struct gemm_setup *setup, char *why, size_t size) {
     int device = 0;
-    context->stream = (cudaStream_t)options->stream;
-    context->library = gemm_cublas.create(options, why, size);
+    context->stream = (cudaStream_t)setup->stream;
+    context->library = gemm_cublas.create(setup, why, size);
     if (!context->library) return false;
     const auto ask = [&](int *value, cudaDeviceAttr attribute) {
         return CUDA_TRY(&context->fault, cudaDeviceGetAttribute(value, attribute, device));
@@ -38,13 +38,13 @@ static bool open_parts(tuned_context *context, const struct gemm_options *option
     return open;
 }
 
-static void *tuned_create(const struct gemm_options *options, char *why, size_t size) {
+static void *tuned_create(const struct gemm_setup *setup, char *why, size_t size) {
     tuned_context *context = (tuned_context *)calloc(1, sizeof *context);
     if (!context) {
         snprintf(why, size, "out of memory");
         return NULL;
     }
-    if (open_parts(context, options, why, size)) return context;
+    if (open_parts(context, setup, why, size)) return context;
     tuned_destroy(context);
     return NULL;
 }
@@ -112,11 +112,10 @@ extern "C" const struct gemm_backend gemm_cuda_tuned = {
     .name = "cuda-tuned",
     .summary = "own kernels for narrow and small products, cuBLAS for the others",
     .device = GEMM_ON_CUDA,
-    .probe = cuda_gemm_probe,
-    .create = tuned_create,
-    .destroy = tuned_destroy,
     .supports = tuned_supports,
     .gemm = tuned_gemm,
+    .create = tuned_create,
+    .destroy = tuned_destroy,
     .takes_precision = tuned_takes_precision,
     .fuses = tuned_fuses,
     .describe = tuned_describe,

@@ -35,16 +35,11 @@ template <typename T> struct strided_gemm {
 struct cuda_gemm_context {
     cudaStream_t stream;
     cuda_fault fault;
-    /* of cuda-shmem and cuda-order, as in struct gemm_options */
-    int tile;
-    bool dynamic_shared;
-    enum gemm_order order;
-    bool rounded_multiply;
+    int option[GEMM_MOST_OPTIONS]; /* the numbers of struct gemm_value */
 };
 
 /* Slots that are the same for every hand-written backend (kernels/cuda/common.cu). */
-bool cuda_gemm_probe(char *why, size_t size);
-void *cuda_gemm_create(const struct gemm_options *options, char *why, size_t size);
+void *cuda_gemm_create(const struct gemm_setup *setup, char *why, size_t size);
 void cuda_gemm_destroy(void *context);
 bool cuda_gemm_supports(enum gemm_dtype dtype, enum gemm_op op);
 const char *cuda_gemm_error(void *context);

@@ -18,12 +18,6 @@ struct openblas_context {
     int threads;
 };
 
-static bool openblas_probe(char *why, size_t size) {
-    (void)why;
-    (void)size;
-    return true;
-}
-
 static int openblas_set_threads(void *context, int threads) {
     struct openblas_context *openblas = context;
     openblas_set_num_threads(threads);
@@ -31,18 +25,14 @@ static int openblas_set_threads(void *context, int threads) {
     return openblas->threads;
 }
 
-static void *openblas_create(const struct gemm_options *options, char *why, size_t size) {
+static void *openblas_create(const struct gemm_setup *setup, char *why, size_t size) {
     struct openblas_context *openblas = malloc(sizeof *openblas);
     if (!openblas) {
         snprintf(why, size, "out of memory");
         return NULL;
     }
-    openblas_set_threads(openblas, options->threads);
+    openblas_set_threads(openblas, setup->threads);
     return openblas;
-}
-
-static void openblas_destroy(void *context) {
-    free(context);
 }
 
 static bool openblas_supports(enum gemm_dtype dtype, enum gemm_op op) {
@@ -116,11 +106,10 @@ const struct gemm_backend gemm_openblas = {
     .name = "openblas",
     .summary = "OpenBLAS cblas_sgemm and cblas_dgemm",
     .device = GEMM_ON_HOST,
-    .probe = openblas_probe,
-    .create = openblas_create,
-    .destroy = openblas_destroy,
     .supports = openblas_supports,
     .gemm = openblas_gemm,
+    .create = openblas_create,
+    .destroy = free,
     .set_threads = openblas_set_threads,
     .own_threads = openblas_own_threads,
     .describe = openblas_describe,

@@ -19,30 +19,20 @@ struct openmp_context {
     int threads;
 };
 
-static bool openmp_probe(char *why, size_t size) {
-    (void)why;
-    (void)size;
-    return true;
-}
-
 static int openmp_set_threads(void *context, int threads) {
     struct openmp_context *openmp = context;
     openmp->threads = threads;
     return threads;
 }
 
-static void *openmp_create(const struct gemm_options *options, char *why, size_t size) {
+static void *openmp_create(const struct gemm_setup *setup, char *why, size_t size) {
     struct openmp_context *openmp = malloc(sizeof *openmp);
     if (!openmp) {
         snprintf(why, size, "out of memory");
         return NULL;
     }
-    openmp->threads = options->threads;
+    openmp->threads = setup->threads;
     return openmp;
-}
-
-static void openmp_destroy(void *context) {
-    free(context);
 }
 
 static size_t smaller(size_t a, size_t b) {
@@ -63,10 +53,9 @@ const struct gemm_backend gemm_openmp = {
     .name = "openmp",
     .summary = "the same loops, parallel over tiles of C; same bits for any thread count",
     .device = GEMM_ON_HOST,
-    .probe = openmp_probe,
-    .create = openmp_create,
-    .destroy = openmp_destroy,
     .supports = gemm_reference_supports,
     .gemm = openmp_gemm,
+    .create = openmp_create,
+    .destroy = free,
     .set_threads = openmp_set_threads,
 };

@@ -54,24 +54,6 @@ bool gemm_reference_supports(enum gemm_dtype dtype, enum gemm_op op) {
     return op != GEMM_TT;
 }
 
-static bool serial_probe(char *why, size_t size) {
-    (void)why;
-    (void)size;
-    return true;
-}
-
-static void *serial_create(const struct gemm_options *options, char *why, size_t size) {
-    static const char no_state;
-    (void)options;
-    (void)why;
-    (void)size;
-    return (void *)&no_state;
-}
-
-static void serial_destroy(void *context) {
-    (void)context;
-}
-
 static enum gemm_status serial_gemm(void *context, const struct gemm_call *call) {
     (void)context;
     gemm_reference_block(call, 0, call->m, 0, call->n);
@@ -82,9 +64,6 @@ const struct gemm_backend gemm_serial = {
     .name = "serial",
     .summary = "three loops on one thread: the readable reference",
     .device = GEMM_ON_HOST,
-    .probe = serial_probe,
-    .create = serial_create,
-    .destroy = serial_destroy,
     .supports = gemm_reference_supports,
     .gemm = serial_gemm,
 };

@@ -9,7 +9,7 @@
    Same bits an element is one sum over k, in an order that depends on the shape alone: no thread count
    changes it.
    Improves   kernels/host/gemm/openblas.c on the shapes of training
-   Run        ./train --backend tuned --threads 2 [--isa avx512bf16|avx512|avx2|portable] */
+   Run        ./train --backend tuned --threads 2 or tuned:isa=avx2 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,20 +35,15 @@ enum { ISAS = sizeof isas / sizeof *isas };
    two. */
 static const size_t SMALL = 1 << 17;
 
-static bool tuned_probe(char *why, size_t size) {
-    (void)why;
-    (void)size;
-    return true;
-}
+static const struct gemm_option options[] = {{"isa", "auto|avx512bf16|avx512|avx2|portable", "auto",
+                                              "instruction set; auto: the best that the CPU has"},
+                                             {0}};
 
 static const struct tuned_isa *find_isa(const char *name, char *why, size_t size) {
-    for (size_t i = 0; i < ISAS; i++) {
-        if (name && strcmp(name, isas[i]->name) != 0) continue;
-        if (isas[i]->usable()) return isas[i];
-        if (name) break;
-    }
-    size_t used =
-        (size_t)snprintf(why, size, "this processor cannot do --isa %s; it can do", name ? name : "auto");
+    const bool best = strcmp(name, "auto") == 0;
+    for (size_t i = 0; i < ISAS; i++)
+        if ((best || strcmp(name, isas[i]->name) == 0) && isas[i]->usable()) return isas[i];
+    size_t used = (size_t)snprintf(why, size, "this CPU does not support isa=%s; it supports", name);
     for (size_t i = 0; i < ISAS; i++)
         if (isas[i]->usable() && used < size)
             used += (size_t)snprintf(why + used, size - used, " %s", isas[i]->name);
@@ -100,9 +95,9 @@ struct tuned_context *tuned_open(const struct tuned_isa *isa, int threads) {
     return tuned;
 }
 
-static void *tuned_create(const struct gemm_options *options, char *why, size_t size) {
-    const struct tuned_isa *isa = find_isa(options->isa, why, size);
-    struct tuned_context *tuned = isa ? tuned_open(isa, options->threads) : NULL;
+static void *tuned_create(const struct gemm_setup *setup, char *why, size_t size) {
+    const struct tuned_isa *isa = find_isa(setup->option[0].text, why, size);
+    struct tuned_context *tuned = isa ? tuned_open(isa, setup->threads) : NULL;
     if (isa && !tuned) snprintf(why, size, "out of memory");
     return tuned;
 }
@@ -165,11 +160,11 @@ const struct gemm_backend gemm_tuned = {
     .name = "tuned",
     .summary = "packed panels, tiles in registers, blocks for the caches: AVX-512, AVX2 or portable C",
     .device = GEMM_ON_HOST,
-    .probe = tuned_probe,
-    .create = tuned_create,
-    .destroy = tuned_destroy,
     .supports = tuned_supports,
     .gemm = tuned_gemm,
+    .create = tuned_create,
+    .destroy = tuned_destroy,
+    .options = options,
     .set_threads = tuned_set_threads,
     .fuses = tuned_fuses,
     .describe = tuned_describe,

@@ -1,24 +1,6 @@
 /* kernels/gemm.h alone, in strict C11: the whole of a plug-in, in float32. */
 #include "kernels/gemm.h"
 
-static bool probe(char *why, size_t size) {
-    (void)why;
-    (void)size;
-    return true;
-}
-
-static void *create(const struct gemm_options *options, char *why, size_t size) {
-    static int context;
-    (void)options;
-    (void)why;
-    (void)size;
-    return &context;
-}
-
-static void destroy(void *context) {
-    (void)context;
-}
-
 static bool supports(enum gemm_dtype dtype, enum gemm_op op) {
     return dtype == GEMM_F32 && op != GEMM_TT;
 }
@@ -41,9 +23,6 @@ static enum gemm_status gemm(void *context, const struct gemm_call *call) {
 static const struct gemm_backend backend = {.name = "c11",
                                             .summary = "three loops in C11",
                                             .device = GEMM_ON_HOST,
-                                            .probe = probe,
-                                            .create = create,
-                                            .destroy = destroy,
                                             .supports = supports,
                                             .gemm = gemm};
 GEMM_PLUGIN(backend);

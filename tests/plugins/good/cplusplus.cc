@@ -3,18 +3,6 @@
 
 namespace {
 
-bool probe(char *, size_t) {
-    return true;
-}
-
-void *create(const gemm_options *, char *, size_t) {
-    return new int(0);
-}
-
-void destroy(void *context) {
-    delete static_cast<int *>(context);
-}
-
 bool supports(gemm_dtype dtype, gemm_op op) {
     return dtype == GEMM_F64 && op != GEMM_TT;
 }
@@ -39,9 +27,6 @@ const gemm_backend backend = [] {
     table.name = "cplusplus";
     table.summary = "three loops in C++";
     table.device = GEMM_ON_HOST;
-    table.probe = probe;
-    table.create = create;
-    table.destroy = destroy;
     table.supports = supports;
     table.gemm = gemm;
     return table;

@@ -10,7 +10,7 @@ static enum gemm_status gemm(void *context, const struct gemm_call *call) {
 static const struct gemm_backend backend = {.name = "serial",
                                             REFERENCE_SLOTS,
                                             .gemm = gemm,
-                                            .set_threads = (int (*)(void *, int))1,
+                                            .create = (void *(*)(const struct gemm_setup *, char *, size_t))1,
                                             .describe = (void (*)(void *, char *, size_t))1};
 extern const struct gemm_plugin gemm_plugin;
-const struct gemm_plugin gemm_plugin = {GEMM_ABI, offsetof(struct gemm_backend, set_threads), &backend};
+const struct gemm_plugin gemm_plugin = {GEMM_ABI, offsetof(struct gemm_backend, create), &backend};

@@ -13,9 +13,6 @@ static bool supports_some(enum gemm_dtype dtype, enum gemm_op op) {
 static const struct gemm_backend backend = {.name = "forward-only",
                                             .summary = "f32 NN",
                                             .device = GEMM_ON_HOST,
-                                            .probe = reference_probe,
-                                            .create = reference_create,
-                                            .destroy = reference_destroy,
                                             .supports = supports_some,
                                             .gemm = gemm};
 GEMM_PLUGIN(backend);

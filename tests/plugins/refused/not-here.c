@@ -17,8 +17,6 @@ static const struct gemm_backend backend = {.name = "not-here",
                                             .summary = "for another machine",
                                             .device = GEMM_ON_HOST,
                                             .probe = refuse,
-                                            .create = reference_create,
-                                            .destroy = reference_destroy,
                                             .supports = reference_supports,
                                             .gemm = gemm};
 GEMM_PLUGIN(backend);

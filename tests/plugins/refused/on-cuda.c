@@ -9,9 +9,6 @@ static enum gemm_status gemm(void *context, const struct gemm_call *call) {
 static const struct gemm_backend backend = {.name = "on-cuda",
                                             .summary = "for a GPU",
                                             .device = GEMM_ON_CUDA,
-                                            .probe = reference_probe,
-                                            .create = reference_create,
-                                            .destroy = reference_destroy,
                                             .supports = reference_supports,
                                             .gemm = gemm};
 GEMM_PLUGIN(backend);

@@ -1,0 +1,128 @@
+#include "src/backend/backend_options.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/text.h"
+
+bool backend_options_begin(const char *text) {
+    const char *end = text;
+    while (isalnum((unsigned char)*end) || *end == '-' || *end == '_') end++;
+    return end > text && *end == '=';
+}
+
+const char *backend_options_in(const char *backend) {
+    const bool path = strchr(backend, '/') != NULL;
+    const char *colon = path ? strrchr(backend, ':') : strchr(backend, ':');
+    if (!colon || (path && colon[1] && !backend_options_begin(colon + 1))) return backend + strlen(backend);
+    return colon + 1;
+}
+
+void backend_options_name(const struct gemm_backend *backend, const char *options, char *name, size_t size) {
+    snprintf(name, size, "%s%s%s", backend->name, options && options[0] ? ":" : "", options ? options : "");
+}
+
+/* --- messages --- */
+
+static size_t count_options(const struct gemm_backend *backend) {
+    size_t count = 0;
+    while (backend->options && count < GEMM_MOST_OPTIONS && backend->options[count].key) count++;
+    return count;
+}
+
+static enum status unknown_option(const struct gemm_backend *backend, const char *key) {
+    const char *keys[GEMM_MOST_OPTIONS] = {NULL};
+    char list[512] = "";
+    const size_t count = count_options(backend);
+    for (size_t i = 0; i < count; i++) {
+        keys[i] = backend->options[i].key;
+        text_append(list, sizeof list, "%s%s=%s", i ? ", " : "; its options are ", keys[i],
+                    backend->options[i].values);
+    }
+    const char *near = text_nearest(key, keys, count);
+    return status_set(STATUS_USAGE, "backend '%s' has no option '%s'%s%s%s%s", backend->name, key,
+                      near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "",
+                      count ? list : ", for it has none");
+}
+
+static enum status wrong_value(const struct gemm_backend *backend, const struct gemm_option *option,
+                               const char *value, const char *near) {
+    return status_set(STATUS_USAGE, "backend '%s': option %s must be %s, not '%s'%s%s%s", backend->name,
+                      option->key, option->values, value, near ? " (did you mean '" : "", near ? near : "",
+                      near ? "'?)" : "");
+}
+
+/* --- values --- */
+
+/* One of "a|b|c". */
+static enum status take_choice(const struct gemm_backend *backend, const struct gemm_option *option,
+                               const char *text, long *number) {
+    enum { MOST_CHOICES = 32 };
+    char copy[BACKEND_OPTIONS_TEXT];
+    const char *choices[MOST_CHOICES];
+    size_t count = 0;
+    snprintf(copy, sizeof copy, "%s", option->values);
+    for (char *next, *word = strtok_r(copy, "|", &next); word && count < MOST_CHOICES;
+         word = strtok_r(NULL, "|", &next))
+        choices[count++] = word;
+    for (size_t i = 0; i < count; i++) {
+        int64_t whole;
+        if (strcmp(choices[i], text) != 0) continue;
+        *number = text_parse_int(text, &whole) ? (long)whole : (long)i;
+        return STATUS_OK;
+    }
+    return wrong_value(backend, option, text, text_nearest(text, choices, count));
+}
+
+static enum status take_value(const struct gemm_backend *backend, const struct gemm_option *option,
+                              const char *text, struct gemm_value *value) {
+    long least, most;
+    int64_t number;
+    char rest;
+    *value = (struct gemm_value){.text = text};
+    if (strchr(option->values, '|')) return take_choice(backend, option, text, &value->number);
+    if (sscanf(option->values, "%ld..%ld%c", &least, &most, &rest) != 2) return STATUS_OK;
+    if (!text_parse_int(text, &number) || number < least || number > most)
+        return wrong_value(backend, option, text, NULL);
+    value->number = (long)number;
+    return STATUS_OK;
+}
+
+/* One "key=value", cut in two in place. */
+static enum status take_pair(const struct gemm_backend *backend, char *pair, struct backend_values *values) {
+    char *equals = strchr(pair, '=');
+    if (!equals)
+        return status_set(STATUS_USAGE,
+                          "backend '%s': '%s' is no option: write --backend NAME:key=value,key=value",
+                          backend->name, pair);
+    *equals = '\0';
+    for (size_t i = 0; i < count_options(backend); i++) {
+        const struct gemm_option *option = &backend->options[i];
+        if (strcmp(option->key, pair) != 0) continue;
+        if (values->list[i].text)
+            return status_set(STATUS_USAGE, "backend '%s': option %s is given twice", backend->name, pair);
+        return take_value(backend, option, equals + 1, &values->list[i]);
+    }
+    return unknown_option(backend, pair);
+}
+
+enum status backend_options_parse(const struct gemm_backend *backend, const char *text,
+                                  struct backend_values *values) {
+    enum status status = STATUS_OK;
+    *values = (struct backend_values){0};
+    if (snprintf(values->text, sizeof values->text, "%s", text ? text : "") >= (int)sizeof values->text)
+        return status_set(STATUS_USAGE, "the options of backend '%s' are too long", backend->name);
+    for (char *pair = values->text[0] ? values->text : NULL; pair && !status;) {
+        char *comma = strchr(pair, ',');
+        if (comma) *comma = '\0';
+        status = take_pair(backend, pair, values);
+        pair = comma ? comma + 1 : NULL;
+    }
+    for (size_t i = 0; i < count_options(backend) && !status; i++) {
+        const struct gemm_option *option = &backend->options[i];
+        if (!values->list[i].text) status = take_value(backend, option, option->fallback, &values->list[i]);
+    }
+    return status;
+}

@@ -1,0 +1,32 @@
+/* The options of a backend as text: --backend NAME:key=value,key=value. */
+#ifndef TESSERA_BACKEND_BACKEND_OPTIONS_H
+#define TESSERA_BACKEND_BACKEND_OPTIONS_H
+
+#include "kernels/gemm.h"
+#include "src/base/status.h"
+
+enum { BACKEND_OPTIONS_TEXT = 512 };
+
+/* One value for each option of a backend. */
+struct backend_values {
+    struct gemm_value list[GEMM_MOST_OPTIONS];
+    char text[BACKEND_OPTIONS_TEXT]; /* what the list points into */
+};
+
+/* The options in "NAME:options", "" without. The name ends at the first ':'. The path of a plug-in may hold ':'
+   itself: if there is a '/', the name ends at the last ':' that "key=" or nothing follows. */
+const char *backend_options_in(const char *backend);
+
+/* Does the text begin with "key="? In a comma-separated list of backends, such an element continues the options
+   of the backend before it. */
+bool backend_options_begin(const char *text);
+
+/* The values in `text`, and the fallbacks of all other options. STATUS_USAGE names the backend, the option, the
+   nearest one that it has and what is allowed. */
+enum status backend_options_parse(const struct gemm_backend *backend, const char *text,
+                                  struct backend_values *values);
+
+/* "NAME:options", "NAME" without options. */
+void backend_options_name(const struct gemm_backend *backend, const char *options, char *name, size_t size);
+
+#endif
