@@ -14,10 +14,10 @@ bool backend_options_begin(const char *text) {
 }
 
 const char *backend_options_in(const char *backend) {
-    const bool path = strchr(backend, '/') != NULL;
-    const char *colon = path ? strrchr(backend, ':') : strchr(backend, ':');
-    if (!colon || (path && colon[1] && !backend_options_begin(colon + 1))) return backend + strlen(backend);
-    return colon + 1;
+    const char *end = backend + strlen(backend), *colon = strchr(backend, ':');
+    if (end > backend && end[-1] == ':') return end;
+    while (colon && strchr(backend, '/') && !backend_options_begin(colon + 1)) colon = strchr(colon + 1, ':');
+    return colon ? colon + 1 : end;
 }
 
 void backend_options_name(const struct gemm_backend *backend, const char *options, char *name, size_t size) {

@@ -13,8 +13,8 @@ struct backend_values {
     char text[BACKEND_OPTIONS_TEXT]; /* what the list points into */
 };
 
-/* The options in "NAME:options", "" without. The name ends at the first ':'. The path of a plug-in may hold ':'
-   itself: if there is a '/', the name ends at the last ':' that "key=" or nothing follows. */
+/* The options in "NAME:options", "" without. The name ends at the first ':', or at a ':' that ends the text. The
+   path of a plug-in may hold ':' itself: if there is a '/', only a ':' that "key=" follows ends the name. */
 const char *backend_options_in(const char *backend);
 
 /* Does the text begin with "key="? In a comma-separated list of backends, such an element continues the options
