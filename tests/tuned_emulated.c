@@ -39,4 +39,4 @@ static bool usable(void) {
     return true;
 }
 
-const struct tuned_isa tuned_emulated = {"emulated", usable, &code_f32, &code_f64, &code_bf16};
+const struct tuned_isa tuned_emulated = {"emulated", usable, &code_f32, &code_f64, &code_bf16, NULL};

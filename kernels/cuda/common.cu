@@ -4,8 +4,8 @@
 
 #include "kernels/cuda/gemm/gemm.cuh"
 
-/* Networks that train concurrently have two streams each. Streams that share a hardware queue serialise, and CUDA
-   creates 8 queues unless this variable is set before its first call. */
+/* Networks that train concurrently have two streams each. Streams that share a hardware queue serialise, and
+   CUDA creates 8 queues unless this variable is set before its first call. */
 static void request_queues(void) {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }

@@ -13,16 +13,17 @@ struct backend_values {
     char text[BACKEND_OPTIONS_TEXT]; /* what the list points into */
 };
 
-/* The options in "NAME:options", "" without. The name ends at the first ':', or at a ':' that ends the text. The
-   path of a plug-in may hold ':' itself: if there is a '/', only a ':' that "key=" follows ends the name. */
+/* The options in "NAME:options", "" without. The name ends at the first ':', or at a ':' that ends the text.
+   The path of a plug-in may hold ':' itself: if there is a '/', only a ':' that "key=" follows ends the name.
+   */
 const char *backend_options_in(const char *backend);
 
-/* Does the text begin with "key="? In a comma-separated list of backends, such an element continues the options
-   of the backend before it. */
+/* Does the text begin with "key="? In a comma-separated list of backends, such an element continues the
+   options of the backend before it. */
 bool backend_options_begin(const char *text);
 
-/* The values in `text`, and the fallbacks of all other options. STATUS_USAGE names the backend, the option, the
-   nearest one that it has and what is allowed. */
+/* The values in `text`, and the fallbacks of all other options. STATUS_USAGE names the backend, the option,
+   the nearest one that it has and what is allowed. */
 enum status backend_options_parse(const struct gemm_backend *backend, const char *text,
                                   struct backend_values *values);
 

@@ -34,20 +34,22 @@ struct compute {
     char gpu[256];         /* the GPU in words, "" without */
 };
 
-/* Opens the backend's device, then the backend on it. STATUS_UNAVAILABLE if there is no GPU of that number, or if
-   the backend does not start or does not support the precision; STATUS_USAGE if it does not take the options. */
+/* Opens the backend's device, then the backend on it. STATUS_UNAVAILABLE if there is no GPU of that number,
+   or if the backend does not start or does not support the precision; STATUS_USAGE if it does not take the
+   options. */
 enum status compute_open(struct compute *compute, const struct gemm_backend *backend,
                          const struct compute_options *options);
 void compute_close(struct compute *compute);
 
-/* One GEMM on tensors of compute->device. If the backend refuses or fails, STATUS_FAILED names it and the shape. */
+/* One GEMM on tensors of compute->device. If the backend refuses or fails, STATUS_FAILED names it and the
+   shape. */
 enum status compute_gemm(struct compute *compute, const struct gemm_call *call);
 
 /* Can the backend do the epilogue, or the backward epilogue, of this call itself? */
 bool compute_fuses(struct compute *compute, const struct gemm_call *call);
 
-/* Lists the GPU kernels that this call would launch, up to `size`, and returns how many: 0 on the host, and for
-   libraries. The matrices may be NULL: then they count as aligned. */
+/* Lists the GPU kernels that this call would launch, up to `size`, and returns how many: 0 on the host, and
+   for libraries. The matrices may be NULL: then they count as aligned. */
 size_t compute_kernels(struct compute *compute, const struct gemm_call *call, struct gemm_kernel *list,
                        size_t size);
 

@@ -104,7 +104,8 @@ void config_defaults(struct config *config);
 enum status config_set(struct config *config, const char *name, const char *value, enum config_origin origin,
                        const char *where);
 
-/* STATUS_USAGE if it is a key of earlier versions that is an option of a backend now; says how to write it. */
+/* STATUS_USAGE if it is a key of earlier versions that is an option of a backend now; says how to write it.
+   */
 enum status config_key_moved(const char *name, const char *value, const char *where);
 
 /* `key = value` lines, # comments. STATUS_USAGE with file and line. */

@@ -12,5 +12,5 @@ static bool usable(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-const struct tuned_isa tuned_avx2 = {"avx2", usable, &code_f32, &code_f64, &code_bf16};
+const struct tuned_isa tuned_avx2 = {"avx2", usable, &code_f32, &code_f64, &code_bf16, NULL};
 #endif

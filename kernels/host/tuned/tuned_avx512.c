@@ -9,5 +9,5 @@ static bool usable(void) {
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 }
 
-const struct tuned_isa tuned_avx512 = {"avx512", usable, &code_f32, &code_f64, &code_bf16};
+const struct tuned_isa tuned_avx512 = {"avx512", usable, &code_f32, &code_f64, &code_bf16, NULL};
 #endif

@@ -10,4 +10,4 @@ static bool usable(void) {
     return true;
 }
 
-const struct tuned_isa tuned_portable = {"portable", usable, &code_f32, &code_f64, &code_bf16};
+const struct tuned_isa tuned_portable = {"portable", usable, &code_f32, &code_f64, &code_bf16, NULL};
