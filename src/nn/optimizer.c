@@ -1,5 +1,22 @@
 #include "src/nn/optimizer.h"
 
+/* The state of the rule and the moving average. */
+static enum status add_state(struct optimizer *optimizer, struct mlp *mlp, double ema_decay) {
+    struct update *update = &optimizer->update;
+    enum status status = STATUS_OK;
+    if (uses_second_moment(update->method)) {
+        status = mlp_add_state(mlp, "optimizer.exp_avg.", MISSING_IS_AN_ERROR, &update->moment1);
+        if (!status)
+            status = mlp_add_state(mlp, "optimizer.exp_avg_sq.", MISSING_IS_AN_ERROR, &update->moment2);
+    } else if (update->momentum > 0) {
+        status = mlp_add_state(mlp, "optimizer.velocity.", MISSING_IS_AN_ERROR, &update->moment1);
+    }
+    if (!status && ema_decay > 0)
+        status = mlp_add_state(mlp, "ema.", MISSING_COPIES_WEIGHTS, &optimizer->average);
+    update->average = optimizer->average;
+    return status;
+}
+
 enum status optimizer_open(struct optimizer *optimizer, struct mlp *mlp, const struct config *config) {
     *optimizer = (struct optimizer){.update = {.method = (enum update_method)config->optimizer,
                                                .nesterov = config->nesterov,
@@ -15,26 +32,16 @@ enum status optimizer_open(struct optimizer *optimizer, struct mlp *mlp, const s
                                     .max_norm = config->max_norm};
     struct device *device = &mlp->compute->device;
     struct update *update = &optimizer->update;
-    enum status status = STATUS_OK;
     if (optimizer->clip_norm > 0) {
         update->clip = optimizer->clip = device->driver->alloc(device, sizeof *optimizer->clip);
         if (!optimizer->clip) return STATUS_FAILED;
     }
-    if (uses_second_moment(update->method)) {
-        status = mlp_add_state(mlp, "optimizer.exp_avg.", MISSING_IS_AN_ERROR, &update->moment1);
-        if (!status)
-            status = mlp_add_state(mlp, "optimizer.exp_avg_sq.", MISSING_IS_AN_ERROR, &update->moment2);
-    } else if (update->momentum > 0) {
-        status = mlp_add_state(mlp, "optimizer.velocity.", MISSING_IS_AN_ERROR, &update->moment1);
-    }
-    if (!status && config->ema_decay > 0)
-        status = mlp_add_state(mlp, "ema.", MISSING_COPIES_WEIGHTS, &optimizer->average);
-    update->average = optimizer->average;
+    const enum status status = add_state(optimizer, mlp, config->ema_decay);
     if (optimizer->max_norm > 0) {
-        optimizer->afterwards = (struct update){.method = UPDATE_NONE,
-                                                .weights = update->weights,
-                                                .average = update->average,
-                                                .rounded = update->rounded};
+        optimizer->after_max_norm = (struct update){.method = UPDATE_NONE,
+                                                    .weights = update->weights,
+                                                    .average = update->average,
+                                                    .rounded = update->rounded};
         update->average = update->rounded = NULL;
     }
     return status;
@@ -59,8 +66,8 @@ void optimizer_step(struct optimizer *optimizer, struct mlp *mlp, const struct s
         for (size_t l = 0; l < mlp->depth; l++)
             ops->max_norm(device->ops_context, mlp->layer[l].in, mlp->layer[l].ld, optimizer->max_norm, guard,
                           mlp->layer[l].weight);
-        if (optimizer->afterwards.average || optimizer->afterwards.rounded)
-            ops->update(device->ops_context, count, &optimizer->afterwards, step, guard);
+        if (optimizer->after_max_norm.average || optimizer->after_max_norm.rounded)
+            ops->update(device->ops_context, count, &optimizer->after_max_norm, step, guard);
     }
     device_range_end(device);
     device_lap(device, PART_OPTIMIZER);

@@ -5,11 +5,11 @@
 #include "src/nn/mlp.h"
 
 struct optimizer {
-    struct update update;       /* the rule and its arrays */
-    struct update afterwards;   /* with max-norm: average and low-precision copy of the scaled weights */
-    double clip_norm, max_norm; /* limits; 0: none */
-    double *clip;               /* device memory: the scale factor of a step */
-    void *average;              /* moving average of the weights, a state arena; NULL: none */
+    struct update update;         /* the rule and its arrays */
+    struct update after_max_norm; /* with max-norm: average and low-precision copy of the scaled weights */
+    double clip_norm, max_norm;   /* limits; 0: none */
+    double *clip;                 /* device memory: the scale factor of a step */
+    void *average;                /* moving average of the weights, a state arena; NULL: none */
 };
 
 /* Adds the state of the rule and the average to the network (mlp_add_state). */
