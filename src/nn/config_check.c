@@ -5,10 +5,6 @@
 #include "src/base/text.h"
 #include "src/nn/config.h"
 
-static bool is_set(const struct config *config, const char *key) {
-    return config_origin_of(config, key) != FROM_DEFAULT;
-}
-
 enum status config_check_recipe(const struct config *config) {
     const bool adam = uses_second_moment((enum update_method)config->optimizer);
     const char *optimizer = config_choice("optimizer", config->optimizer);
@@ -17,7 +13,7 @@ enum status config_check_recipe(const struct config *config) {
     if (adam && config->momentum != 0)
         return status_set(STATUS_USAGE, "optimizer %s has beta1 instead of momentum: remove --momentum",
                           optimizer);
-    if (adam && !is_set(config, "learning-rate"))
+    if (adam && config_origin_of(config, "learning-rate") == FROM_DEFAULT)
         return status_set(STATUS_USAGE,
                           "the default learning-rate is for sgd: set --learning-rate for optimizer %s, such "
                           "as 0.001",
