@@ -1,8 +1,8 @@
-/* The contract of engine "fused": whole training steps in one call, by those who own the GEMM inside them. A
-   backend that can has the slot `fused` (kernels/gemm.h). The steps compute what the eager engine does:
-   batch, forward, softmax cross-entropy, backward, SGD as kernels/ops.h defines them; on the host in the same
-   order of sums within an element of a product, on a GPU in a fixed one of their own. After a bad step of the
-   tally a call changes nothing, on a GPU as in kernels/ops.h. */
+/* The contract of engine "fused": one call runs whole training steps inside the backend. A backend that
+   supports this has the slot `fused` (kernels/gemm.h). The steps compute what the eager engine computes:
+   batch, forward, softmax cross-entropy, backward, SGD as kernels/ops.h defines them. On the host the sums
+   within an element of a product have the same order; on a GPU they have another, fixed order. After a bad
+   step of the tally a call changes nothing, as in kernels/ops.h. */
 #ifndef TESSERA_KERNELS_FUSED_H
 #define TESSERA_KERNELS_FUSED_H
 
@@ -13,17 +13,18 @@
 enum { FUSED_MAX_LAYERS = 64 };
 
 struct fused_layer {
-    size_t in, out, ld; /* rows of the weights are ld >= out elements apart: only in mixed precision more */
-    enum activation activation;            /* none for the last */
+    size_t in, out,
+        ld; /* rows of the weights are ld >= out elements apart; ld > out in mixed precision alone */
+    enum activation activation;            /* none for the last layer */
     void *weight, *bias;                   /* [in][out], [out]: updated in place */
     void *weight_velocity, *bias_velocity; /* the same; NULL without momentum */
 };
 
-/* What is trained and on what: all pointers are memory of the backend's device, and live longer than the
-   state. */
+/* The network and its training data. All pointers are memory of the backend's device and outlive the state.
+   */
 struct fused_network {
     enum gemm_dtype dtype;
-    enum gemm_precision precision; /* of the products; all else is float32, whatever it is */
+    enum gemm_precision precision; /* of the products; all else is float32 in every precision */
     size_t depth;
     struct fused_layer layer[FUSED_MAX_LAYERS];
     double momentum, weight_decay;
@@ -34,36 +35,36 @@ struct fused_network {
     const struct step_scalars *scalars; /* by step of the epoch: the learning rates */
     double *losses;                     /* by step: receives the mean loss of its batch */
     struct tally *tally;
-    /* networks that train on the device at the same time, this one included (0 means 1); each may use 1 /
-       share of the GPU */
-    size_t share;
+    /* Networks that train on the device at the same time, this one included; 0 means 1. Each may use an equal
+       part of the GPU. */
+    size_t concurrent_networks;
 };
 
-/* Seconds. An update is part of the product that gives the gradient. */
+/* Seconds. An update counts as part of the product that computes its gradient. */
 struct fused_times {
     double gemm[3][FUSED_MAX_LAYERS]; /* [NN, TN, NT][layer] */
     double elementwise, batch;
 };
 
 struct gemm_fused {
-    /* A state for this network with the backend's context, or NULL with the reason (a phrase) in `why`.
-       Unless `forced`, steps that are expected to be slower than op by op are such a reason. */
+    /* Returns a state for this network on the backend's context, or NULL with the reason (a phrase) in `why`.
+       Unless `forced`, an estimate that is slower than op by op is such a reason. */
     void *(*open)(void *context, const struct fused_network *network, bool forced, char *why, size_t size);
     void (*close)(void *state);
 
-    /* Steps `first` .. first + count - 1 of an epoch, one at least, on the threads that the backend had at
-       `open`, or has if these are fewer. Returns how many were done: fewer if *stop (may be NULL) was not 0
-       after a step, or after a step whose loss was not finite, which changes no weight. Adds to `times`. A
-       GPU may return before the work is done: the number of steps that it took on, whatever a loss or *stop
-       will say, and no times. 0: it failed, and `error` of the backend knows why. */
+    /* Runs steps `first` .. first + count - 1 of an epoch, count >= 1, on the threads that the backend had at
+       `open`, or has now if these are fewer. Returns the number of steps that it did: fewer if *stop (may be
+       NULL) was not 0 after a step, or if the loss of a step was not finite; such a step changes no weight.
+       Adds to `times`. On a GPU it may return before the work is done: it then returns the number of steps
+       issued, whatever their losses or *stop, and adds no times. 0: it failed, and `error` of the backend has
+       the reason. */
     size_t (*run)(void *state, size_t first, size_t count, const volatile sig_atomic_t *stop,
                   struct fused_times *times);
 
-    /* (optional) How, in a phrase: the way chosen for this network, and what was expected of it. */
+    /* (optional) The variant chosen for this network and its estimated time, in a phrase. */
     void (*describe)(void *state, char *text, size_t size);
 
-    /* (optional) What there was to choose from, a line each: a way, and what is expected of it or why it
-       cannot be. */
+    /* (optional) All variants, one line each: the estimated time, or the reason why it cannot run. */
     void (*explain)(void *context, const struct fused_network *network, char *text, size_t size);
 };
 

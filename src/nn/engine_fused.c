@@ -34,7 +34,7 @@ static struct fused_network network_of(const struct trainer *trainer) {
                                     .scalars = trainer->feed.scalars,
                                     .losses = trainer->losses,
                                     .tally = trainer->tally,
-                                    .share = (size_t)trainer->config->ensemble};
+                                    .concurrent_networks = (size_t)trainer->config->ensemble};
     for (size_t l = 0; l < mlp->depth; l++) {
         const struct mlp_layer *layer = &mlp->layer[l];
         struct fused_layer *to = &network.layer[l];

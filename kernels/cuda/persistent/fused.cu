@@ -19,12 +19,12 @@ static double seconds_by_op(const fused_network *network) {
     double flops = 0;
     for (size_t l = 0; l < network->depth; l++)
         flops += (l ? 6.0 : 4.0) * (double)(network->batch * network->layer[l].in * network->layer[l].out);
-    const double share = network->share ? (double)network->share : 1;
+    const double networks = network->concurrent_networks ? (double)network->concurrent_networks : 1;
     const double rate = network->dtype == GEMM_F64              ? 40e12
                         : network->precision == GEMM_TF32       ? 200e12
                         : network->precision == GEMM_MIXED_BF16 ? 390e12
                                                                 : 45e12;
-    return 4e-6 * (double)(3 * network->depth + 2) + share * flops / rate;
+    return 4e-6 * (double)(3 * network->depth + 2) + networks * flops / rate;
 }
 
 static const char *const APART =

@@ -16,8 +16,9 @@ static const double FUSED_CLOCK = 1.7e9;
 
 /* SMs that a network may keep busy. */
 static inline int fused_processors(const tuned_context *context, const fused_network *network) {
-    const int all = context->processors, share = network->share ? (int)network->share : 1;
-    return all > share ? all / share : 1;
+    const int all = context->processors,
+              networks = network->concurrent_networks ? (int)network->concurrent_networks : 1;
+    return all > networks ? all / networks : 1;
 }
 
 struct fused_form {
