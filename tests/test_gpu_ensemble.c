@@ -14,9 +14,9 @@ static const struct recipe {
     const char *engine, *settings;
     int members;
 } recipes[] = {
-    {"fused", "layers=784-128-10 batch-size=128 epochs=2 momentum=0.9 lr=0.05", 2}, /* whole images */
-    {"fused", "layers=784-37-10 batch-size=127 epochs=2", 3},                       /* resident weights */
-    {"fused", "layers=784-128-10 batch-size=100 epochs=2 weight-decay=0.001", 8},   /* whole images */
+    {"fused", "layers=784-128-10 batch-size=128 epochs=2 momentum=0.9 lr=0.05", 2}, /* split over units */
+    {"fused", "layers=784-37-10 batch-size=127 epochs=2", 3},                       /* split over pixels */
+    {"fused", "layers=784-128-10 batch-size=100 epochs=2 weight-decay=0.001", 8},   /* split over units */
     {"fused", "layers=784-20-10 batch-size=128 epochs=2 momentum=0.5 init=xavier",
      20}, /* on 3 of 6 SMs each */
     {"fused", "layers=784-70-33-10 batch-size=37 epochs=1 activation=gelu", 5},

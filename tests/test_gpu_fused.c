@@ -7,45 +7,47 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define RESIDENT "resident weights"
-#define WHOLE "whole images"
-#define PAIR "two hidden layers"
-#define PHASES "phases of tiles"
+#define SPLIT_PIXELS "one hidden layer, split-K over pixels"
+#define SPLIT_UNITS "one hidden layer, split over hidden units"
+#define TWO_HIDDEN "two hidden layers"
+#define TILED "tiled"
 
 /* Each form's: batches, layers, classes and images that nothing divides; the last batch of an epoch is a part
    of one. */
 static const struct recipe {
     const char *form, *settings;
 } recipes[] = {
-    {RESIDENT, "layers=784-128-10 batch-size=128 epochs=2 weight-decay=0.01"},
-    {RESIDENT, "layers=784-37-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05 activation=gelu"},
-    {RESIDENT, "layers=400-1-10 batch-size=5 epochs=1"},
-    {RESIDENT, "layers=400-37-12 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
-    {RESIDENT, "layers=784-264-16 batch-size=128 epochs=1"},
-    {RESIDENT, "layers=784-100-10 batch-size=128 epochs=3 schedule=cosine lr=0.3"},
-    {WHOLE, "layers=784-250-10 batch-size=100 epochs=2 momentum=0.5 weight-decay=0.001 activation=tanh"},
-    {WHOLE, "layers=784-265-10 batch-size=64 epochs=1 activation=gelu"},
-    {WHOLE, "layers=784-264-12 batch-size=128 epochs=2 momentum=0.9 lr=0.05 schedule=cosine"},
-    {WHOLE, "layers=400-301-12 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
-    {WHOLE, "layers=784-1056-10 batch-size=50 epochs=1 weight-decay=0.01"},
-    {PAIR, "layers=784-512-512-10 batch-size=128 epochs=1"},
-    {PAIR, "layers=784-37-70-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05"},
-    {PAIR, "layers=400-37-22-11 batch-size=100 epochs=2 weight-decay=0.01 activation=sigmoid init=xavier"},
-    {PAIR, "layers=784-500-65-11 batch-size=128 epochs=1 activation=tanh momentum=0.5"},
-    {PAIR, "layers=784-1-300-10 batch-size=33 epochs=1 schedule=cosine"},
-    {PAIR, "layers=400-1-1-10 batch-size=1 epochs=1"},
-    {PAIR, "layers=64-300-200-10 batch-size=128 epochs=2"},
-    {PHASES, "layers=784-1100-10 batch-size=64 epochs=1"},
-    {PHASES, "layers=784-20-10 batch-size=4000 epochs=12"},
-    {PHASES, "layers=400-1-1-17 batch-size=1 epochs=1"},
-    {PHASES, "layers=784-10 batch-size=128 epochs=2"},
-    {PHASES, "layers=784-37-26 batch-size=127 epochs=2 momentum=0.9 lr=0.05"},
-    {PHASES, "layers=784-70-33-10 batch-size=37 epochs=1 activation=gelu"},
-    {PHASES, "layers=784-64-40-50-26 batch-size=600 epochs=6 activation=tanh init=xavier"},
-    {PHASES, "layers=784-48-32-10 batch-size=1100 epochs=6 momentum=0.5 activation=sigmoid schedule=cosine"},
-    {PHASES, "layers=400-37-22-26 batch-size=127 epochs=2 weight-decay=0.01"},
-    {PHASES, "layers=784-513-512-10 batch-size=128 epochs=1"},
-    {PHASES, "layers=16-64-64-10 batch-size=128 epochs=1"},
+    {SPLIT_PIXELS, "layers=784-128-10 batch-size=128 epochs=2 weight-decay=0.01"},
+    {SPLIT_PIXELS, "layers=784-37-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05 activation=gelu"},
+    {SPLIT_PIXELS, "layers=400-1-10 batch-size=5 epochs=1"},
+    {SPLIT_PIXELS, "layers=400-37-12 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
+    {SPLIT_PIXELS, "layers=784-264-16 batch-size=128 epochs=1"},
+    {SPLIT_PIXELS, "layers=784-100-10 batch-size=128 epochs=3 schedule=cosine lr=0.3"},
+    {SPLIT_UNITS,
+     "layers=784-250-10 batch-size=100 epochs=2 momentum=0.5 weight-decay=0.001 activation=tanh"},
+    {SPLIT_UNITS, "layers=784-265-10 batch-size=64 epochs=1 activation=gelu"},
+    {SPLIT_UNITS, "layers=784-264-12 batch-size=128 epochs=2 momentum=0.9 lr=0.05 schedule=cosine"},
+    {SPLIT_UNITS, "layers=400-301-12 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
+    {SPLIT_UNITS, "layers=784-1056-10 batch-size=50 epochs=1 weight-decay=0.01"},
+    {TWO_HIDDEN, "layers=784-512-512-10 batch-size=128 epochs=1"},
+    {TWO_HIDDEN, "layers=784-37-70-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05"},
+    {TWO_HIDDEN,
+     "layers=400-37-22-11 batch-size=100 epochs=2 weight-decay=0.01 activation=sigmoid init=xavier"},
+    {TWO_HIDDEN, "layers=784-500-65-11 batch-size=128 epochs=1 activation=tanh momentum=0.5"},
+    {TWO_HIDDEN, "layers=784-1-300-10 batch-size=33 epochs=1 schedule=cosine"},
+    {TWO_HIDDEN, "layers=400-1-1-10 batch-size=1 epochs=1"},
+    {TWO_HIDDEN, "layers=64-300-200-10 batch-size=128 epochs=2"},
+    {TILED, "layers=784-1100-10 batch-size=64 epochs=1"},
+    {TILED, "layers=784-20-10 batch-size=4000 epochs=12"},
+    {TILED, "layers=400-1-1-17 batch-size=1 epochs=1"},
+    {TILED, "layers=784-10 batch-size=128 epochs=2"},
+    {TILED, "layers=784-37-26 batch-size=127 epochs=2 momentum=0.9 lr=0.05"},
+    {TILED, "layers=784-70-33-10 batch-size=37 epochs=1 activation=gelu"},
+    {TILED, "layers=784-64-40-50-26 batch-size=600 epochs=6 activation=tanh init=xavier"},
+    {TILED, "layers=784-48-32-10 batch-size=1100 epochs=6 momentum=0.5 activation=sigmoid schedule=cosine"},
+    {TILED, "layers=400-37-22-26 batch-size=127 epochs=2 weight-decay=0.01"},
+    {TILED, "layers=784-513-512-10 batch-size=128 epochs=1"},
+    {TILED, "layers=16-64-64-10 batch-size=128 epochs=1"},
 };
 enum { RECIPES = sizeof recipes / sizeof *recipes };
 
@@ -66,7 +68,7 @@ static void open_pair(struct bench *eager, struct bench *fused, size_t r, const 
     open_engine(eager, "eager", settings);
     open_engine(fused, "fused", settings);
     engine_describe(&fused->trainer, says, sizeof says);
-    assert_says(says, fused->trainer.mlp.dtype == GEMM_F64 ? PHASES : recipes[r].form);
+    assert_says(says, fused->trainer.mlp.dtype == GEMM_F64 ? TILED : recipes[r].form);
 }
 
 /* Step by step; the_same_bits compares launches of one step with launches of many. */
@@ -148,7 +150,7 @@ static void steps_of_eager_in_rounded_precisions(void **state) {
             open_rounded(&eager, "eager", roundings[p].precision, smooth[r]);
             open_rounded(&fused, "fused", roundings[p].precision, smooth[r]);
             engine_describe(&fused.trainer, how, sizeof how);
-            assert_says(how, PHASES);
+            assert_says(how, TILED);
             assert_says(how, roundings[p].says);
             struct lockstep_seen seen = lockstep_check(&eager, &fused, smooth[r], &bound);
             lockstep_print(&seen);

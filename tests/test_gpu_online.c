@@ -118,9 +118,10 @@ static void forms_that_need_whole_pixels_say_so(void **state) {
     static const struct {
         const char *form;
         size_t recipe;
-    } cases[] = {{"fused, resident weights: no, it takes pixels of input-range 0,1", 4},
-                 {"fused, whole images: no, it takes pixels of input-range 0,1", 4},
-                 {"fused, two hidden layers: no, it takes pixels of input-range 0,1", 5}};
+    } cases[] = {
+        {"fused, one hidden layer, split-K over pixels: no, it takes pixels of input-range 0,1", 4},
+        {"fused, one hidden layer, split over hidden units: no, it takes pixels of input-range 0,1", 4},
+        {"fused, two hidden layers: no, it takes pixels of input-range 0,1", 5}};
     gpu_needed();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct bench bench;
@@ -129,7 +130,7 @@ static void forms_that_need_whole_pixels_say_so(void **state) {
         engine_explain(&bench.trainer, text, sizeof text);
         assert_says(text, cases[i].form);
         engine_describe(&bench.trainer, how, sizeof how);
-        assert_says(how, "phases of tiles");
+        assert_says(how, "tiled");
         bench_close(&bench);
     }
 }

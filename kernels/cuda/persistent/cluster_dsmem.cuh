@@ -1,14 +1,15 @@
-/* Two blocks on neighbouring SMs, a cluster: each writes to the shared memory of the other, where the bytes
-   are counted (arrivals.cuh). About half of the time of a way through the L2 cache, and none of its
-   bandwidth. Whoever gives must have heard from the other since all of its threads read what was there
-   before. Needs compute capability 9.0. */
+/* Distributed shared memory (DSMEM) between the two thread blocks of a cluster: each writes to the shared
+   memory of its peer, whose mbarriers count the bytes. It takes half of the latency of an exchange through
+   the L2 cache, and no L2 bandwidth. Before a block overwrites data of its peer, it must have received
+   something that the peer sent after all of the peer's threads had read the old data. Needs compute
+   capability 9.0. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_CLUSTER_DSMEM_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_CLUSTER_DSMEM_CUH
 
 #include "kernels/cuda/tensor/mbarrier.cuh"
 
-/* The address in the partner's shared memory of what lies at `at` in this block's. */
-__device__ inline uint32_t of_partner(const void *at) {
+/* The address in the peer's shared memory that corresponds to `at` in this block's. */
+__device__ inline uint32_t peer_address(const void *at) {
     uint32_t address = 0;
 #if __CUDA_ARCH__ >= 900
     asm("mapa.shared::cluster.u32 %0, %1, %2;"
@@ -18,8 +19,7 @@ __device__ inline uint32_t of_partner(const void *at) {
     return address;
 }
 
-/* A barrier of both. */
-__device__ inline void meet_partner() {
+__device__ inline void cluster_barrier() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;"
                  :
@@ -28,23 +28,23 @@ __device__ inline void meet_partner() {
 #endif
 }
 
-/* To where `at` lies in the partner's shared memory, counted at its `arrived`. */
-__device__ inline void give(const void *at, uint32_t word, const uint64_t *arrived) {
+/* Writes to the peer's copy of `at`; the peer's copy of `barrier` counts the bytes. */
+__device__ inline void st_async(const void *at, uint32_t word, const uint64_t *barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];"
                  :
-                 : "r"(of_partner(at)), "r"(word), "r"(of_partner(arrived))
+                 : "r"(peer_address(at)), "r"(word), "r"(peer_address(barrier))
                  : "memory");
 #endif
 }
 
-__device__ inline void give(const void *at, uint4 words, const uint64_t *arrived) {
+__device__ inline void st_async(const void *at, uint4 words, const uint64_t *barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile(
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, [%5];"
         :
-        : "r"(of_partner(at)), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w),
-          "r"(of_partner(arrived))
+        : "r"(peer_address(at)), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w),
+          "r"(peer_address(barrier))
         : "memory");
 #endif
 }

@@ -1,21 +1,21 @@
-/* The slot `fused` of cuda-tuned: which form takes a network, if any. */
+/* The slot `fused` of cuda-tuned: chooses the form for a network. */
 #include <stdlib.h>
 
 #include "kernels/cuda/persistent/fused.cuh"
 
 struct fused_state {
-    const fused_form *form;
-    double seconds; /* of a step, as expected */
-    void *state;
+    fused_instance *instance;
+    double seconds; /* expected per step */
 };
 
-static const fused_form *const forms[] = {&fused_resident, &fused_whole, &fused_pair, &fused_phases};
+static const fused_form *const forms[] = {&fused_split_pixels, &fused_split_units, &fused_two_hidden,
+                                          &fused_tiled};
 static const int FORMS = sizeof forms / sizeof *forms;
 
-/* Seconds of a step op by op, in a captured graph: 4 us a launch, and what the library needs for large
-   products (FLOP/s measured with 784-2048-2048-10 at batch 8,192), which networks that train at once wait for
-   in turn. */
-static double seconds_by_op(const fused_network *network) {
+/* Seconds of a step op by op, in a captured graph: 4 us per launch, and the time of the library for large
+   products (FLOP/s measured with 784-2048-2048-10 at batch 8,192), in which networks that train at the same
+   time queue up. */
+static double graph_seconds(const fused_network *network) {
     double flops = 0;
     for (size_t l = 0; l < network->depth; l++)
         flops += (l ? 6.0 : 4.0) * (double)(network->batch * network->layer[l].in * network->layer[l].out);
@@ -27,45 +27,45 @@ static double seconds_by_op(const fused_network *network) {
     return 4e-6 * (double)(3 * network->depth + 2) + networks * flops / rate;
 }
 
-static const char *const APART =
-    "this GPU cannot keep all blocks of a kernel running at once (cooperative launch)";
+static const char *const NO_COOPERATIVE_LAUNCH =
+    "this GPU cannot keep all thread blocks of a kernel resident (cooperative launch)";
 
-static bool launches_together(void) {
+static bool launches_cooperatively(void) {
     int device = 0, can = 0;
     return cudaGetDevice(&device) == cudaSuccess &&
            cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && can;
 }
 
-/* The form's state; if there is none, the backend goes on as if nothing had been tried. */
-static void *open_form(const fused_form *form, tuned_context *context, const fused_network *network,
-                       char *why, size_t size) {
+/* If the form cannot be opened, the backend continues without its error. */
+static fused_instance *open_form(const fused_form *form, tuned_context *context, const fused_network *network,
+                                 char *why, size_t size) {
     const cuda_fault before = context->fault;
-    void *state = form->open(context, network, why, size);
-    if (state) return state;
+    fused_instance *instance = form->open(context, network, why, size);
+    if (instance) return instance;
     context->fault = before;
     cudaGetLastError(); /* not sticky */
     return NULL;
 }
 
-static fused_state *keep(fused_state best, char *why, size_t size) {
+static fused_state *new_state(fused_instance *instance, double seconds, char *why, size_t size) {
     fused_state *state = (fused_state *)malloc(sizeof *state);
     if (state) {
-        *state = best;
+        *state = {instance, seconds};
     } else {
         snprintf(why, size, "out of memory");
-        best.form->close(best.state);
+        instance->close(instance);
     }
     return state;
 }
 
-/* The best form, or the next best if that one cannot be opened. */
+/* The form with the shortest expected step, or the next one if it cannot be opened. */
 static void *fused_open(void *opaque, const struct fused_network *network, bool forced, char *why,
                         size_t size) {
     tuned_context *context = (tuned_context *)opaque;
-    const double otherwise = seconds_by_op(network);
+    const double graph = graph_seconds(network);
     double seconds[FORMS];
-    if (!launches_together()) {
-        snprintf(why, size, "%s", APART);
+    if (!launches_cooperatively()) {
+        snprintf(why, size, "%s", NO_COOPERATIVE_LAUNCH);
         return NULL;
     }
     for (int f = 0; f < FORMS; f++) seconds[f] = forms[f]->estimate(context, network, why, size);
@@ -74,37 +74,37 @@ static void *fused_open(void *opaque, const struct fused_network *network, bool 
         for (int f = 0; f < FORMS; f++)
             if (seconds[f] > 0 && (best < 0 || seconds[f] < seconds[best])) best = f;
         if (best < 0) return NULL;
-        if (!forced && seconds[best] > otherwise) {
+        if (!forced && seconds[best] > graph) {
             snprintf(why, size, "a step would take %.0f us, and %.0f us op by op", 1e6 * seconds[best],
-                     1e6 * otherwise);
+                     1e6 * graph);
             return NULL;
         }
-        void *state = open_form(forms[best], context, network, why, size);
-        if (state) return keep({forms[best], seconds[best], state}, why, size);
+        fused_instance *instance = open_form(forms[best], context, network, why, size);
+        if (instance) return new_state(instance, seconds[best], why, size);
         seconds[best] = 0;
     }
 }
 
 static void fused_close(void *opaque) {
     fused_state *state = (fused_state *)opaque;
-    state->form->close(state->state);
+    state->instance->close(state->instance);
     free(state);
 }
 
 static size_t fused_run(void *opaque, size_t first, size_t count, const volatile sig_atomic_t *stop,
                         struct fused_times *times) {
     fused_state *state = (fused_state *)opaque;
-    static const double LONGEST = 0.5; /* seconds of a launch, as expected: so long nobody can stop it */
+    static const double LONGEST = 0.5; /* expected seconds of a launch, which cannot be interrupted */
     (void)stop;
     (void)times;
     const double most = LONGEST / state->seconds;
     const size_t fit = most < 1 ? 1 : (double)count > most ? (size_t)most : count;
-    return state->form->run(state->state, first, fit);
+    return state->instance->run(state->instance, first, fit);
 }
 
 static void fused_describe(void *opaque, char *text, size_t size) {
     const fused_state *state = (const fused_state *)opaque;
-    state->form->describe(state->state, text, size);
+    state->instance->describe(state->instance, text, size);
     const size_t used = strlen(text);
     snprintf(text + used, size - used, ", expected %.1f us a step", 1e6 * state->seconds);
 }
@@ -113,8 +113,8 @@ static void fused_explain(void *opaque, const struct fused_network *network, cha
     const tuned_context *context = (const tuned_context *)opaque;
     char why[256];
     size_t used = 0;
-    if (!launches_together()) {
-        snprintf(text, size, "no, %s\n", APART);
+    if (!launches_cooperatively()) {
+        snprintf(text, size, "no, %s\n", NO_COOPERATIVE_LAUNCH);
         return;
     }
     const auto add = [&](const char *name, double seconds) {
@@ -124,7 +124,7 @@ static void fused_explain(void *opaque, const struct fused_network *network, cha
                     : snprintf(text + used, size - used, "%s: no, %s\n", name, why);
     };
     for (const fused_form *form : forms) add(form->name, form->estimate(context, network, why, sizeof why));
-    add("against a graph", seconds_by_op(network));
+    add("against a graph", graph_seconds(network));
 }
 
 const struct gemm_fused cuda_fused = {.open = fused_open,

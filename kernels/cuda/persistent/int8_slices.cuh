@@ -1,12 +1,11 @@
-/* Products of pixels and floats on the tensor cores, in fixed point.
+/* Products of byte pixels and float32 weights on the int8 tensor cores, by error-free slicing (Ozaki scheme).
 
-   A pixel is a byte. The floats of a column become integers: times a power of two that takes the largest of
-   them to 2^29 .. 2^30, so their quantum is below that largest float's own last bit. Such an integer is four
-   bytes, digits of base 256, of which the highest has a sign: four products of bytes, each with its sum in
-   int32, where nothing is rounded. So a result is off by what the quanta make, half of 2^-29 of the column's
-   largest float for each pixel of 1, and by the rounding of the sums of digits, once: less than what sums in
-   float32 round. Bytes need no conversion on their way to the tensor cores, which have twice the rate of
-   bfloat16 for them. Needs compute capability 8.0. */
+   A column of floats is quantised with one power of two that takes its largest magnitude to 2^29 .. 2^30; the
+   scale is below the last bit of that float. Each integer is four int8 slices (base 256, the highest is
+   signed): four products of bytes with exact sums in int32. The error of a result is that of quantisation,
+   half of 2^-29 of the column's largest float per pixel of value 1, and one rounding of the combined sums:
+   less than float32 summation makes. int8 has twice the rate of bfloat16, and pixels need no conversion.
+   Needs compute capability 8.0. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_INT8_SLICES_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_INT8_SLICES_CUH
 
@@ -14,40 +13,42 @@
 
 #include "kernels/cuda/tensor/ldmatrix.cuh"
 
-static const int DIGITS = 4;      /* highest first */
-static const int FIXED_BITS = 29; /* of the largest float: the highest digit is -64 .. 64 */
+namespace persistent {
+
+static const int INT8_SLICES = 4; /* the highest first */
+static const int SLICE_BITS = 29; /* of the largest float: its highest slice is -64 .. 64 */
 
 /* 2^k, from -126 to 127. */
 __device__ inline float power_of_two(int k) {
     return __int_as_float((k + 127) << 23);
 }
 
-/* Of a column with that largest absolute value, as its bits: what makes integers of its floats, and the value
-   of such an integer's 1. Both are NaN if it holds infinity or NaN. */
-struct fixed_scale {
-    float of, quantum;
-    __device__ explicit fixed_scale(uint32_t largest) {
+/* Quantisation of a column whose largest magnitude has these bits: integer = round(float * inverse), float =
+   integer * scale. Both are NaN if the column holds infinity or NaN. */
+struct slice_scale {
+    float inverse, scale;
+    __device__ explicit slice_scale(uint32_t largest) {
         const int exponent =
             max((int)(largest >> 23) - 127,
-                FIXED_BITS - 126); /* both stay normal, and nearly always a 255th of the quantum */
-        of = exponent > 127 ? NAN : power_of_two(FIXED_BITS - exponent);
-        quantum = exponent > 127 ? NAN : power_of_two(exponent - FIXED_BITS);
+                SLICE_BITS - 126); /* both stay normal, and nearly always a 255th of the scale */
+        inverse = exponent > 127 ? NAN : power_of_two(SLICE_BITS - exponent);
+        scale = exponent > 127 ? NAN : power_of_two(exponent - SLICE_BITS);
     }
 };
 
-/* Byte D from above of four integers, for each D: four words of digits. */
-__device__ inline uint4 digits_of(int first, int second, int third, int fourth) {
+/* Slice s of four integers, in word s. */
+__device__ inline uint4 slices_of(int first, int second, int third, int fourth) {
     const uint32_t low = __byte_perm(first, second, 0x5140), high = __byte_perm(first, second, 0x7362),
                    low2 = __byte_perm(third, fourth, 0x5140), high2 = __byte_perm(third, fourth, 0x7362);
     return make_uint4(__byte_perm(high, high2, 0x7632), __byte_perm(high, high2, 0x5410),
                       __byte_perm(low, low2, 0x7632), __byte_perm(low, low2, 0x5410));
 }
 
-/* sum += A B of bytes: 16 x 8 over k = 32. Lane 4 g + t has of A rows g and g + 8, of B column g, of the sum
-   rows g, g, g + 8, g + 8 and columns 2 t, 2 t + 1, 2 t, 2 t + 1; a word has four neighbours in k: 4 t of row
-   g, of row g + 8, then 4 t + 16 of them. */
+/* sum += A B of bytes, m16n8k32. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and of the sum rows
+   g, g, g + 8, g + 8 and columns 2 t, 2 t + 1, 2 t, 2 t + 1. A word is four neighbours in k: 4 t of row g, of
+   row g + 8, then 4 t + 16 of both. */
 template <bool SIGNED>
-__device__ inline void multiply_bytes(int (&sum)[4], const uint32_t (&a)[4], uint32_t b, uint32_t b2) {
+__device__ inline void mma_int8(int (&sum)[4], const uint32_t (&a)[4], uint32_t b, uint32_t b2) {
 #if __CUDA_ARCH__ >= 800
     if (SIGNED)
         asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -62,47 +63,48 @@ __device__ inline void multiply_bytes(int (&sum)[4], const uint32_t (&a)[4], uin
 #endif
 }
 
-/* The sums of a tile of 16 x 8, by digit. They start at the bits of a float whose last bit is 1, so a sum is
-   a float as it is. */
-struct digit_sums {
-    static constexpr float ZERO = 12582912.0f; /* 1.5 * 2^23: takes sums of -2^22 .. 2^22 */
-    int of[DIGITS][4];
+/* The sums of a 16 x 8 tile, by slice. Those of the highest slice start at the bits of a float whose last bit
+   is worth 1, so the int32 sum, read as a float, is the value. */
+struct slice_sums {
+    static constexpr float ZERO = 12582912.0f; /* 1.5 * 2^23: holds sums of -2^22 .. 2^22 */
+    int of[INT8_SLICES][4];
 
-    __device__ digit_sums() {
+    __device__ slice_sums() {
 #pragma unroll
-        for (int i = 0; i < 4 * DIGITS; i++) of[i / 4][i % 4] = i < 4 ? __float_as_int(ZERO) : 0;
+        for (int i = 0; i < 4 * INT8_SLICES; i++) of[i / 4][i % 4] = i < 4 ? __float_as_int(ZERO) : 0;
     }
 
-    /* B: of digits 0 and 1 both words, then of digits 2 and 3, as it stores them. */
+    /* `upper` holds both words of B for slices 0 and 1, `lower` for slices 2 and 3. */
     __device__ void add(const uint32_t (&a)[4], uint4 upper, uint4 lower) {
-        multiply_bytes<true>(of[0], a, upper.x, upper.y);
-        multiply_bytes<false>(of[1], a, upper.z, upper.w);
-        multiply_bytes<false>(of[2], a, lower.x, lower.y);
-        multiply_bytes<false>(of[3], a, lower.z, lower.w);
+        mma_int8<true>(of[0], a, upper.x, upper.y);
+        mma_int8<false>(of[1], a, upper.z, upper.w);
+        mma_int8<false>(of[2], a, lower.x, lower.y);
+        mma_int8<false>(of[3], a, lower.z, lower.w);
     }
 
-    /* Element i of the product, in quanta, over 256 pixels at most: the highest digit adds up to 64 * 255 *
-       256 < 2^22, the others to (256 + 1) * 255 * 255 * 256 < 2^32 without the last byte. */
+    /* Element i of the product, in units of the scale, over up to 256 k of each slice: the highest slice sums
+       to 64 * 255 * 256 < 2^22, the others to (256 + 1) * 255 * 255 * 256 < 2^32 without the last byte. */
     __device__ float total(int i) const {
         const uint32_t low = (uint32_t)of[1][i] * 256u + (uint32_t)of[2][i] + ((uint32_t)of[3][i] >> 8);
         return (__int_as_float(of[0][i]) - ZERO) * 16777216.0f + (float)low * 256.0f;
     }
 };
 
-/* The same, for sums over 64 rows at most, 255 * 255 * 64 < 2^22: no conversion from an integer, which is
-   slow. */
-struct short_digit_sums : digit_sums {
-    __device__ short_digit_sums() {
+/* The same over up to 64 k, 255 * 255 * 64 < 2^22: no conversion from integer, which is slow. */
+struct short_slice_sums : slice_sums {
+    __device__ short_slice_sums() {
 #pragma unroll
-        for (int i = 4; i < 4 * DIGITS; i++) of[i / 4][i % 4] = __float_as_int(ZERO);
+        for (int i = 4; i < 4 * INT8_SLICES; i++) of[i / 4][i % 4] = __float_as_int(ZERO);
     }
 
     __device__ float total(int i) const {
         float sum = 0;
 #pragma unroll
-        for (int d = 0; d < DIGITS; d++) sum = sum * 256.0f + (__int_as_float(of[d][i]) - ZERO);
+        for (int s = 0; s < INT8_SLICES; s++) sum = sum * 256.0f + (__int_as_float(of[s][i]) - ZERO);
         return sum;
     }
 };
+
+} // namespace persistent
 
 #endif

@@ -1,33 +1,31 @@
-/* The product of a warp's tile on tensor cores, for engine fused: tf32 or bfloat16 operands, float32 sums
-   (compute capability 8.0 and on).
+/* Tiled: the product of a warp's tile on the tensor cores, operands tf32 or bfloat16, sums float32. Needs
+   compute capability 8.0.
 
-   Operands   each matrix has a second copy, rounded once by whoever writes an element: bfloat16 to nearest
-              even, tf32 to nearest. It is made of squares of 16 x 16, one after the other: 512 bytes of
-              bfloat16, 1 KB of tf32.
-   Loads      straight from the L1 cache to the registers of mma.sync, with no shared memory between. The sum
-              over k may have any order that both operands share, and rows and columns of the result may have
-              any: lane 4 g + t takes k = 4 t .. 4 t + 3 of outputs 2 g and 2 g + 1. Along k these are 4
-              neighbours in 2 rows, across it 2 neighbours in 4 rows. The rows of a square lie in the order 0,
-              4, 8, 12, 1, 5, ..: so either way 4 rows that a load takes are neighbours, it takes whole
-              sectors, and each line of a square belongs to one load:
+   Operands   each matrix has a low-precision copy, rounded once when an element is written: bfloat16 to
+              nearest even, tf32 to nearest. It consists of squares of 16 x 16: 512 bytes of bfloat16, 1 KB of
+              tf32.
+   Loads      from L1 to the registers of mma.sync, without shared memory. The sum over k may have any order
+              that both operands share, and so may rows and columns of the result: lane 4 g + t takes k = 4 t
+              .. 4 t + 3 of outputs 2 g and 2 g + 1, 4 neighbours in 2 rows along k, 2 neighbours in 4 rows
+              across k. The rows of a square are stored in the order 0, 4, 8, 12, 1, 5, .., so that the 4 rows
+              of a load are neighbours: whole sectors, and each cache line belongs to one load.
                               along k               across k
                 bfloat16   2 loads of 8 bytes    4 of 4, and 4 byte permutations
                 tf32       2 loads of 16         4 of 8
-   Counts     for 32 x 16 outputs and 16 of k, 8,192 multiply-adds: 3 squares, 6 to 12 loads, 4 mma of
-              bfloat16 or 8 of tf32, where float32 takes 256 multiply-adds and 24 loads of each lane.
-   Registers 16 sums, 48 of squares on their way: 4 steps of 16 k, or 2 of tf32; with 16 warps 96 KB are asked
-   for at once.
-   Shared 2 KB a warp, for its sums alone: what is left of 256 KB is L1 cache, where warps side by side find
-   each other's squares.
-   Banks sums are stored in packs of 4, by 8 lanes at a time, in two rows that are two apart: two lanes meet
-   on each bank.
-   Bound by   the L2 cache: 1.5 KB for 8,192 multiply-adds, half of float32; 3 KB of tf32. */
+   Counts     per 32 x 16 outputs and 16 k, 8,192 multiply-adds: 3 squares, 6 to 12 loads, 4 mma of bfloat16
+              or 8 of tf32; float32 takes 256 multiply-adds and 24 loads per lane.
+   Registers  16 sums, 48 of squares in flight: 4 steps of 16 k, or 2 of tf32; 16 warps have 96 KB in flight.
+   Shared     2 KB per warp, for the sums: the rest of 256 KB is L1 cache, where neighbouring warps share
+              squares.
+   Bound by   the L2 cache: 1.5 KB per 8,192 multiply-adds, half of float32; 3 KB with tf32. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_MMA_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_MMA_CUH
 
 #include "kernels/cuda/persistent/tile.cuh"
 
-/* Operands: the bits of them. */
+namespace persistent::tiled {
+
+/* The bits of an operand. */
 struct tf32 {
     uint32_t bits;
 };
@@ -47,13 +45,13 @@ __device__ inline void round_to(bf16 &to, float value) {
 
 static const int SQUARE = 16;
 
-/* Where element (i, j) of a matrix with `ld` columns lies in squares. */
-__device__ inline size_t place_in_squares(unsigned i, unsigned j, unsigned ld) {
+/* The offset of element (i, j) of a matrix with `ld` columns, stored in squares. */
+__device__ inline size_t square_offset(unsigned i, unsigned j, unsigned ld) {
     const unsigned row = 4 * (i % 4) + i % SQUARE / 4;
     return (size_t)(i / SQUARE) * SQUARE * ld + (j / SQUARE * SQUARE + row) * SQUARE + j % SQUARE;
 }
 
-template <typename O> struct mixed_matrix : phase_matrix<float> {
+template <typename O> struct mixed_matrix : padded_matrix<float> {
     O *rounded;
 
     __device__ void skip(size_t elements) {
@@ -65,15 +63,15 @@ template <typename O> struct mixed_matrix : phase_matrix<float> {
         pack<O, N> some;
 #pragma unroll
         for (int q = 0; q < N; q++) round_to(some.value[q], values.value[q]);
-        phase_matrix<float>::put(i, j, values);
-        pack_at<N>(rounded + place_in_squares(i, j, ld)) = some;
+        padded_matrix<float>::put(i, j, values);
+        pack_at<N>(rounded + square_offset(i, j, ld)) = some;
     }
 };
 
-/* A lane's part of a square: 4 successive k of two outputs. */
-template <typename O> struct fragment { uint32_t value[2][sizeof(O)]; };
+/* A lane's part of a square: 4 consecutive k of two outputs. */
+template <typename O> struct square_fragment { uint32_t value[2][sizeof(O)]; };
 
-/* The squares of 16 outputs of an operand, one after the other along k. */
+/* Loads the squares of 16 outputs of an operand, one after the other along k. */
 template <typename O, bool ALONG> struct square_source {
     const O *at; /* of this lane */
     int step;    /* to the next square */
@@ -85,9 +83,9 @@ template <typename O, bool ALONG> struct square_source {
              (ALONG ? (8 * (g % 2) + g / 2) * SQUARE + 4 * t : t * SQUARE + 2 * g);
     }
 
-    __device__ fragment<O> load(int ahead) const {
+    __device__ square_fragment<O> load(int ahead) const {
         const O *from = at + ahead * step;
-        fragment<O> to;
+        square_fragment<O> to;
         if (ALONG) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
@@ -105,20 +103,20 @@ template <typename O, bool ALONG> struct square_source {
 #pragma unroll
                 for (int q = 0; q < (int)sizeof(O) / 2; q++) row[c][q] = some.value[q];
             }
-            turn(to, row);
+            transpose(to, row);
         }
         return to;
     }
 
-    /* From 4 rows of k, of two outputs each. */
-    static __device__ void turn(fragment<tf32> &to, const uint32_t (&row)[4][2]) {
+    /* From 4 rows of k with two outputs each. */
+    static __device__ void transpose(square_fragment<tf32> &to, const uint32_t (&row)[4][2]) {
 #pragma unroll
         for (int h = 0; h < 2; h++)
 #pragma unroll
             for (int c = 0; c < 4; c++) to.value[h][c] = row[c][h];
     }
 
-    static __device__ void turn(fragment<bf16> &to, const uint32_t (&row)[4][1]) {
+    static __device__ void transpose(square_fragment<bf16> &to, const uint32_t (&row)[4][1]) {
 #pragma unroll
         for (int q = 0; q < 2; q++) {
             to.value[0][q] = __byte_perm(row[2 * q][0], row[2 * q + 1][0], 0x5410); /* lower halves */
@@ -127,9 +125,9 @@ template <typename O, bool ALONG> struct square_source {
     }
 };
 
-/* sum += a b of 16 x 8 outputs: mma.m16n8k8 of tf32 and m16n8k16 of bfloat16 have their registers in the same
-   order (PTX ISA, "matrix fragments"): rows g and g + 8 of A, then those of the upper half of k; column g of
-   B, then its upper half. */
+/* sum += a b of 16 x 8 outputs. mma.m16n8k8 of tf32 and m16n8k16 of bfloat16 have their registers in the same
+   order (PTX ISA, "matrix fragments"): rows g and g + 8 of A for the lower half of k, then for the upper
+   half; column g of B, in the same order. */
 __device__ inline void multiply_add(tf32, float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                     uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
@@ -150,14 +148,15 @@ __device__ inline void multiply_add(bf16, float (&sum)[4], uint32_t a0, uint32_t
 #endif
 }
 
-/* Multiply-adds of O, as block_tiles wants them. */
+/* The product of operands O for block_tiles. */
 template <typename O> struct mma_product {
     typedef float real;
     typedef mixed_matrix<O> matrix;
     static constexpr int SLAB = SQUARE, WARPS = 16, SHARED = WARP_M * WARP_N * (int)sizeof(float);
     static constexpr int AHEAD = 8 / (int)sizeof(O); /* squares of k */
+    static constexpr const char *SAYS = sizeof(O) == 4 ? ", tf32 on tensor cores" : ", bf16 on tensor cores";
 
-    /* Bytes of operands, and of what is updated, at 25 a cycle. */
+    /* Bytes of operands and of updated elements, at 25 a cycle. */
     static double cycles(double rows, double cols, double k) {
         return ((rows + cols) * k * (double)sizeof(O) + rows * cols * 2 * sizeof(float)) / 25;
     }
@@ -172,10 +171,10 @@ template <typename O> struct mma_product {
             square_source<O, B_ALONG> from_b(b, n0, s0);
 #pragma unroll 1
             for (int s = s0; s < s1; s += AHEAD) {
-                fragment<O> of_a[AHEAD][2] = {}, of_b[AHEAD] = {};
+                square_fragment<O> of_a[AHEAD][2] = {}, of_b[AHEAD] = {};
 #pragma unroll
                 for (int d = 0; d < AHEAD; d++)
-                    if (s + d < s1) { /* all of the warp alike */
+                    if (s + d < s1) { /* the same in the whole warp */
                         of_b[d] = from_b.load(d);
 #pragma unroll
                         for (int x = 0; x < 2; x++) of_a[d][x] = from_a[x].load(d);
@@ -199,7 +198,7 @@ template <typename O> struct mma_product {
             }
         }
 
-        __device__ void settle() {}
+        __device__ void reduce_across_lanes() {}
 
         __device__ void store(float *part, int ld) const {
             const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -212,5 +211,7 @@ template <typename O> struct mma_product {
         }
     };
 };
+
+} // namespace persistent::tiled
 
 #endif

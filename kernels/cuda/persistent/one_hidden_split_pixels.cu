@@ -1,239 +1,190 @@
-/* Engine fused, the form for one hidden layer that fits on the chip: the weights stay in shared memory, and
-   only sums travel. (Where that is estimated faster: fused_whole.cu.)
+/* Engine fused, the form "one hidden layer, split-K over pixels": weights stay in shared memory, and only
+   sums travel. `./train --config configs/fast-gpu.cfg` runs it. (one_hidden_split_units.cu needs an eighth of
+   the SMs.)
 
-   Split      a block has 8 hidden units and a slice of the pixels: W1[slice][8], its velocities, and the
-              slice of the batch as float. F slices by H groups of units fill the GPU (784-128-10: 8 x 16
-              blocks, 98 pixels each on average).
-   Step       forward   a block's part of Z = X W1, 128 x 8; each of the F blocks of a group of units adds up
-                        OWN = 128 / F of the rows (exchange 1), activates them, and has their part of the
-                        logits
-              turn      the H blocks that own the same rows exchange those parts (2): each has the logits, the
-                        loss and dZ of its rows and units, and its rows' part of dW2
-              backward  the F blocks of a group exchange dZ and the parts of dW2 (3): each updates its slice
-                        of W1, all of them their copy of W2
-   Exchange   packets of a number and its step (grid.cuh): no barrier, no fence. The buffers alternate from
-              step to step: whoever writes one again has had a packet from all of its readers since. (In
-              exchange 2 only from those who own rows of the batch. So a launch must end with a partial batch,
-              as it does: that is the last of an epoch.)
-   Pixels the next batch is copied to shared memory while this one is computed, and made float during exchange
-   2.
-   Floor      784-128-10 at batch 128, of 128 blocks: forward and backward 800 cycles each at 128
-              multiply-adds a cycle; three exchanges of about 0.5 us. */
-#include "kernels/cuda/persistent/fused.cuh"
+   Split      a thread block has 8 hidden units and a slice of the pixels: W1[slice][8], its velocities, and
+              the slice of the batch as float. F slices by H groups of units fill the GPU (784-128-10: 8 x 16
+              blocks, 98 pixels each on average). A block owns 128 / F rows of its group of units.
+   Exchange   1: partial sums of Z, to the F owners of rows in the same group of units 2: partial logits, to
+              the H owners of the same rows: each computes the loss 3: dZ and the rows' part of dW2, to the F
+              blocks of the group: each updates its slice of W1, and all of them their copy of W2 LL packets
+              (grid.cuh) in two mailboxes, by turns: before a block writes to a mailbox again it has received
+              a packet from each of its readers that was sent after they read it. (In exchange 2 this holds
+              only for owners of valid rows: a partial batch must be the last step of a launch, and it is,
+              since it is the last of an epoch.)
+   Pixels     the next batch is copied to shared memory while this one computes, and converted to float during
+              exchange 2.
+   Bound by   latency. 784-128-10 at batch 128 on 128 thread blocks: forward and backward 800 cycles each at
+              128 multiply-adds a cycle, and three exchanges of about 0.5 us. Measured: docs/gpu-engines.md.
+              */
 #include "kernels/cuda/persistent/one_hidden_split_pixels.cuh"
-#include "kernels/cuda/persistent/stage_profile.cuh"
 
-/* Steps first .. end - 1; `tag` is that of the first, and of no packet that is there. */
-template <typename S>
-__global__ void __launch_bounds__(THREADS, 1)
-    resident_kernel(const __grid_constant__ resident_plan plan, size_t first, size_t end, uint32_t tag) {
-    extern __shared__ float4 memory[];
-    float *shared = reinterpret_cast<float *>(memory);
-    const resident<S> me(plan, shared);
-    if (plan.tally.tally->bad_step) return; /* as every update after a bad step */
-    const auto arrive = [] {
+namespace persistent::split_pixels {
+
+template <typename S> struct trainer : block<S> {
+    typedef split_pixels::plan plan_type;
+    static constexpr int MAX_THREADS = THREADS;
+    static constexpr const char *NAME = "split-K over pixels";
+    float *pixels, *next_pixels; /* of this step and the next one; the same if there is one buffer */
+    int end;
+
+    using block<S>::plan, block<S>::shared, block<S>::inputs, block<S>::labels_of;
+
+    __device__ trainer(const plan_type &plan, void *shared, int end) : block<S>(plan, shared), end(end) {
+        pixels = this->shared + smem_layout<S>::PIXELS_AT;
+        next_pixels = pixels + (plan.buffers - 1) * plan.slice * PITCH;
+    }
+
+    __device__ int rows_of(int step) const {
+        return step < end ? plan.tally.rows_of(step) : 0;
+    }
+
+    __device__ static void wait_for_copies() {
         __pipeline_commit();
         __pipeline_wait_prior(0);
         __syncthreads();
-    };
-    for (int i = threadIdx.x; i < (int)place<S>::floats(plan.slice, plan.buffers); i += THREADS)
-        shared[i] = 0;
-    __syncthreads();
-    me.load_weights();
-    me.keep(first, me.look_up(first, me.rows_of(first)));
-    if (first + 1 < end) me.keep(first + 1, me.look_up(first + 1, me.rows_of(first + 1)));
-    __syncthreads();
-    me.copy_pixels(first, me.rows_of(first));
-    if (threadIdx.x < S::OWN) me.labels_of(first)[threadIdx.x] = me.label_of(first, me.rows_of(first));
-    arrive();
-    float *pixels = shared + place<S>::PIXELS_AT, *next = pixels + (plan.buffers - 1) * plan.slice * PITCH;
-    me.convert_pixels(me.rows_of(first), pixels);
-    __syncthreads();
-    me.copy_pixels(first + 1, first + 1 < end ? me.rows_of(first + 1) : 0);
+    }
 
-    const float full = float(1.0 / plan.batch);
-    size_t step = first;
-    bool finite = true;
-    step_laps laps;
-    laps.start();
-    for (; step < end && finite; step++, tag++) {
-        const bool another = step + 1 < end;
-        const int rows = me.rows_of(step), next_rows = another ? me.rows_of(step + 1) : 0,
-                  rows_after = step + 2 < end ? me.rows_of(step + 2) : 0;
-        const float rate = (float)*me.rate_of(step);
-        const int next_label = another ? me.label_of(step + 1, next_rows) : 0;
-        const typename resident<S>::order_ahead ahead = me.look_up(step + 2, rows_after);
-        laps.lap(0);
-        me.forward(pixels, tag);
-        laps.lap(1);
-        me.activate_own(rows, tag);
-        laps.lap(2);
-        me.keep(step + 2, ahead); /* in the place of this step's */
-        arrive();
-        if (plan.buffers == 2) me.convert_pixels(next_rows, next); /* while the others' parts come */
-        if (threadIdx.x < S::OWN) me.labels_of(step + 1)[threadIdx.x] = next_label;
-        laps.lap(3);
-        const bool own_finite = me.turn(step, rows, rows == plan.batch ? full : float(1.0 / rows), tag);
-        laps.lap(4);
-        me.send_back(__syncthreads_and(own_finite), tag);
-        laps.lap(5);
+    __device__ void load(int first, uint32_t) {
+        const int rows = rows_of(first);
+        for (int i = threadIdx.x; i < (int)smem_layout<S>::floats(plan.slice, plan.buffers); i += THREADS)
+            shared[i] = 0;
+        __syncthreads();
+        this->all_weights(load_weight{plan.update.has_velocity});
+        for (int step = first; step < first + 2; step++)
+            inputs().store(step % 2, inputs().prefetch(plan, step, rows_of(step)));
+        __syncthreads();
+        this->copy_bytes(first, rows);
+        if (threadIdx.x < S::OWN) labels_of(first)[threadIdx.x] = this->label_of(first, rows);
+        wait_for_copies();
+        this->convert_pixels(rows, pixels);
+        __syncthreads();
+        this->copy_bytes(first + 1, rows_of(first + 1));
+    }
+
+    __device__ bool step(int step, uint32_t tag, stage_profile &profile) {
+        const int rows = rows_of(step), next_rows = rows_of(step + 1), rows_after = rows_of(step + 2);
+        const float rate = *inputs().rate(step % 2);
+        const int next_label = this->label_of(step + 1, next_rows);
+        const auto ahead = inputs().prefetch(plan, step + 2, rows_after);
+        profile.stage(0);
+        this->forward(pixels, tag);
+        profile.stage(1);
+        this->activate_own(rows, tag);
+        profile.stage(2);
+        inputs().store(step % 2, ahead); /* the inputs of this step have been read */
+        wait_for_copies();
+        if (plan.buffers == 2) this->convert_pixels(next_rows, next_pixels); /* during exchange 2 */
+        if (threadIdx.x < S::OWN) labels_of(step + 1)[threadIdx.x] = next_label;
+        profile.stage(3);
+        const bool own_finite = this->output_layer(step, rows, 1.0f / (float)rows, tag);
+        profile.stage(4);
+        this->send_gradients(__syncthreads_and(own_finite), tag);
+        profile.stage(5);
         float gradient;
-        finite = me.receive_back(tag, gradient);
-        laps.lap(6);
+        const bool finite = this->receive_gradients(tag, gradient);
+        profile.stage(6);
         if (finite) {
-            me.update_slice(pixels, rate);
-            laps.lap(7);
-            me.update_output(rate, gradient);
-            if (plan.buffers == 2) me.copy_pixels(step + 2, rows_after);
-            laps.lap(8);
+            this->update_slice(pixels, rate);
+            profile.stage(7);
+            this->update_output(rate, gradient);
+            if (plan.buffers == 2) this->copy_bytes(step + 2, rows_after);
+            profile.stage(8);
         }
         __syncthreads();
-        laps.lap(9);
+        profile.stage(9);
         if (plan.buffers == 1) {
-            me.convert_pixels(next_rows, next);
+            this->convert_pixels(next_rows, next_pixels);
             __syncthreads();
-            me.copy_pixels(step + 2, rows_after);
+            this->copy_bytes(step + 2, rows_after);
         }
         float *const used = pixels;
-        pixels = next;
-        next = used;
-        laps.lap(10);
+        pixels = next_pixels;
+        next_pixels = used;
+        profile.stage(10);
+        return finite;
     }
-    laps.print("resident", step - first);
-    me.store_weights();
-    if (me.h) return;
-    plan.tally.count_own(me.f, first, step);
-    plan.tally.count_up(first, step);
-}
+
+    __device__ void finish(int first, int step) const {
+        this->all_weights(store_weight{plan.update.has_velocity});
+        if (this->h) return;
+        plan.tally.sum_own_rows(this->f, first, step);
+        plan.tally.add_steps(first, step);
+    }
+};
 
 /* --- on the host --- */
 
-struct resident_state {
-    tuned_context *context;
-    fused_network network;
-    resident_plan plan;
-    void *memory;
-    size_t bytes;
-    int slices;
-    uint32_t tag; /* of the next step */
+/* Calls function<pixel_split<..>>() for that many slices. */
+template <typename F> static void with_split(int slices, F function) {
+    if (slices == 16) return function.template operator()<pixel_split<16, 2>>();
+    if (slices == 8) return function.template operator()<pixel_split<8, 4>>();
+    return function.template operator()<pixel_split<4, 7>>();
+}
+
+struct form {
+    typedef split_pixels::plan plan;
+
+    /* The largest number of slices that fits. */
+    static bool arrange(const tuned_context *context, const fused_network *network, plan *plan, char *why,
+                        size_t size) {
+        const int processors = fused_processors(context, network);
+        if (!takes_range(network, why, size)) return false;
+        if (!plan->take(network, CLASSES) || network->layer[0].out > (size_t)UNITS * context->processors) {
+            snprintf(why, size,
+                     "it takes one hidden layer in true float32, batches of up to %d, up to %d classes, and "
+                     "images "
+                     "of a multiple of %d pixels",
+                     ROWS, CLASSES, PIXELS);
+            return false;
+        }
+        const int packs = plan->features / PIXELS;
+        plan->groups = (plan->hidden[0] + UNITS - 1) / UNITS;
+        for (plan->slices = 16; plan->slices >= 4; plan->slices /= 2) {
+            if (plan->groups * plan->slices > processors || packs < plan->slices) continue;
+            plan->slice = (packs + plan->slices - 1) / plan->slices * PIXELS;
+            with_split(plan->slices, [&]<typename S>() {
+                for (int buffers = 1; buffers <= 2 && plan->slice <= S::LONGEST; buffers++)
+                    if (sizeof(float) * smem_layout<S>::floats(plan->slice, buffers) + STATIC_SHARED <=
+                        (size_t)context->shared_bytes)
+                        plan->buffers = buffers;
+            });
+            if (plan->buffers) return true;
+        }
+        snprintf(why, size, "%zu hidden units for %zu pixels do not fit in the shared memory of %d SMs",
+                 network->layer[0].out, network->features, processors);
+        return false;
+    }
+
+    static double seconds(const tuned_context *, const fused_network *, const plan &plan) {
+        return (4000 + 64 * plan.slice) / FUSED_CLOCK; /* measured */
+    }
+
+    static void lay_out(const fused_network *, plan *plan, memory_layout &layout) {
+        with_split(plan->slices, [&]<typename S>() {
+            layout.take(&plan->mailbox, 2 * (size_t)mailbox_layout_of<S>(plan->groups).total);
+            plan->lay_out_tally(layout, S::F, S::OWN);
+        });
+    }
+
+    static kernel_launch launch(const plan &plan) {
+        kernel_launch launch = {NULL, plan.slices * plan.groups, THREADS, 1};
+        with_split(plan.slices, [&]<typename S>() {
+            launch.kernel = (const void *)train_steps<trainer<S>>;
+            launch.shared_bytes = sizeof(float) * smem_layout<S>::floats(plan.slice, plan.buffers);
+        });
+        return launch;
+    }
+
+    static void describe(const plan &plan, char *text, size_t size) {
+        snprintf(text, size, "one hidden layer, split-K over pixels, on %d x %d blocks", plan.groups,
+                 plan.slices);
+    }
 };
 
-/* Calls function<split<..>>() for that many slices. */
-template <typename F> static void with_split(int slices, F function) {
-    if (slices == 16) return function.template operator()<split<16, 2>>();
-    if (slices == 8) return function.template operator()<split<8, 4>>();
-    return function.template operator()<split<4, 7>>();
-}
+} // namespace persistent::split_pixels
 
-/* Finds the largest number of slices that fits; 0: none does. */
-static int choose_split(const tuned_context *context, const fused_network *network, resident_plan *plan) {
-    static const int choices[] = {16, 8, 4};
-    const int groups = (int)((network->layer[0].out + UNITS - 1) / UNITS),
-              packs = (int)(network->features / PIXELS), processors = fused_processors(context, network);
-    for (const int slices : choices) {
-        if (groups * slices > processors || packs < slices) continue;
-        plan->groups = groups;
-        plan->slice = (packs + slices - 1) / slices * PIXELS;
-        plan->buffers = 0;
-        with_split(slices, [&]<typename S>() {
-            for (int buffers = 1; buffers <= 2 && plan->slice <= S::LONGEST; buffers++)
-                if (sizeof(float) * place<S>::floats(plan->slice, buffers) + STATIC_SHARED <=
-                    (size_t)context->shared_bytes)
-                    plan->buffers = buffers;
-        });
-        if (plan->buffers) return slices;
-    }
-    return 0;
-}
+typedef persistent::instance<persistent::split_pixels::form> split_pixels_instance;
 
-static double resident_estimate(const tuned_context *context, const fused_network *network, char *why,
-                                size_t size) {
-    resident_plan plan = {};
-    if (!fused_byte_pixels(network, why, size)) return 0;
-    if (network->depth != 2 || network->dtype != GEMM_F32 || network->precision != GEMM_TRUE ||
-        network->batch > (size_t)ROWS || network->layer[1].out > (size_t)CLASSES ||
-        network->layer[0].out > (size_t)UNITS * context->processors ||
-        !packs_fit(network->images, network->features, network->features, PIXELS)) {
-        snprintf(
-            why, size,
-            "it takes one hidden layer in true float32, batches of up to %d, up to %d classes, and images of "
-            "a multiple of %d pixels",
-            ROWS, CLASSES, PIXELS);
-        return 0;
-    }
-    const int slices = choose_split(context, network, &plan);
-    if (!slices) {
-        snprintf(why, size, "%zu hidden units for %zu pixels do not fit in the shared memory of %d SMs",
-                 network->layer[0].out, network->features, fused_processors(context, network));
-        return 0;
-    }
-    const double cycles = 4000 + 64 * plan.slice; /* measured */
-    return cycles / FUSED_CLOCK;
-}
-
-static void resident_close(void *opaque) {
-    resident_state *state = (resident_state *)opaque;
-    cudaFree(state->memory);
-    free(state);
-}
-
-template <typename S>
-static size_t lay_out_memory(const fused_network *network, resident_plan *plan, char *base) {
-    size_t used = 0;
-    plan->box =
-        (packet *)fused_take(base, &used, 2 * sizeof(packet) * (size_t)lay_out_box<S>(plan->groups).total);
-    plan->tally = lay_out_tally(network, S::F, S::OWN, base, &used);
-    return used;
-}
-
-static bool set_up(resident_state *state) {
-    const fused_network &network = state->network;
-    resident_plan *plan = &state->plan;
-    cuda_fault *fault = &state->context->fault;
-    state->slices = choose_split(state->context, &network, plan);
-    plan->take(network);
-    plan->hidden = (int)network.layer[0].out;
-    plan->activation = network.layer[0].activation;
-    state->tag = 1;
-    bool ready = false;
-    with_split(state->slices, [&]<typename S>() {
-        const size_t bytes = state->bytes = lay_out_memory<S>(&network, plan, NULL),
-                     shared = sizeof(float) * place<S>::floats(plan->slice, plan->buffers);
-        ready =
-            fused_memory(state->context, &state->memory, bytes) &&
-            CUDA_TRY(fault, cudaFuncSetAttribute((const void *)resident_kernel<S>,
-                                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-        if (ready) lay_out_memory<S>(&network, plan, (char *)state->memory);
-    });
-    return ready;
-}
-
-static void *resident_open(tuned_context *context, const fused_network *network, char *why, size_t size) {
-    return fused_make_state<resident_state>(context, network, why, size, resident_close,
-                                            [&](resident_state *state) { return set_up(state); });
-}
-
-static size_t resident_run(void *opaque, size_t first, size_t count) {
-    resident_state *state = (resident_state *)opaque;
-    resident_plan *plan = &state->plan;
-    size_t end = first + count;
-    void *arguments[] = {plan, &first, &end, &state->tag};
-    return fused_launch(state, count, [&](cuda_fault *fault) {
-        bool ran = false;
-        with_split(state->slices, [&]<typename S>() {
-            const size_t shared = sizeof(float) * place<S>::floats(plan->slice, plan->buffers);
-            ran = CUDA_TRY(fault, cudaLaunchCooperativeKernel((const void *)resident_kernel<S>,
-                                                              dim3(S::F * plan->groups), dim3(THREADS),
-                                                              arguments, shared, state->context->stream));
-        });
-        return ran;
-    });
-}
-
-static void resident_describe(void *opaque, char *text, size_t size) {
-    const resident_state *state = (const resident_state *)opaque;
-    snprintf(text, size, "resident weights on %d x %d blocks", state->plan.groups, state->slices);
-}
-
-const fused_form fused_resident = {resident_estimate, resident_open,     resident_close,
-                                   resident_run,      resident_describe, "resident weights"};
+const fused_form fused_split_pixels = {"one hidden layer, split-K over pixels",
+                                       split_pixels_instance::estimate, split_pixels_instance::open};

@@ -1,26 +1,28 @@
-/* A block's tile of a product of padded matrices, for engine fused.
+/* Tiled: a block's tile of a product of padded matrices.
 
-   Tile       a warp computes 32 x 16. The warps of a block lie side by side or share the k of one tile (then
-              they add up, in a fixed order), as fills the GPU best. How a warp multiplies is a type, P:
+   Tile       a warp computes 32 x 16. The warps of a block lie along m and n, or share the k of one tile
+              (then their sums are added in a fixed order). The type P says how a warp multiplies:
                 real     of sums, and of all that is not multiplied
-                matrix   an operand: a phase_matrix<real>, and what the product wants beside it
-                tile <A_ALONG, B_ALONG>: the sums of a warp's tile; ALONG: stored with k as columns, else as
-                rows
-                SLAB elements of k that it takes at once; WARPS of a block, at most; SHARED memory of a warp,
-                in bytes
+                matrix   an operand: a padded_matrix<real>, with a low-precision copy if the product needs one
+                tile <A_ALONG, B_ALONG>: the sums of a warp's tile. ALONG: k are the columns of the operand,
+                         else its rows
+                SLAB     elements of k per iteration; WARPS of a block, at most; SHARED bytes of a warp; SAYS
+                         for the user
                 cycles   of an SM for rows x cols over k, about
-              fma_product here, mma_product in fused_mma.cuh.
-   fma        from slabs of 64 bytes of k that the warp copies for itself, two ahead, and waits for nobody.
-              Its lanes have 8 x 4 outputs each, for every other pack of k, and add up at the end.
+              fma_product is here, mma_product in mma.cuh.
+   fma        each warp copies slabs of 64 bytes of k to shared memory, two ahead, without block barriers. A
+              lane has 8 x 4 outputs for every other pack of k; lanes add at the end.
    Registers  32 sums, 32 + 16 operands of a pack of k.
-   Bound by the L2 cache: 3 KB for 8,192 multiply-adds of a warp, unless warps side by side find them in
-   L1. */
+   Bound by   the L2 cache: 3 KB for 8,192 multiply-adds of a warp, unless L1 holds the data of a neighbour.
+              */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TILE_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TILE_CUH
 
 #include <cuda_pipeline.h>
 
 #include "kernels/cuda/ops/element.cuh"
+
+namespace persistent::tiled {
 
 static const int R_M = 8, R_N = 4;         /* outputs of a lane .. */
 static const int LANES_M = 4, LANES_N = 4; /* .. in such a tile .. */
@@ -29,13 +31,13 @@ static const int LANES_K = 32 / LANES_M / LANES_N; /* .. for its share of k */
 static const int UNIT = 16;                        /* bytes of one access */
 static const int SLAB_UNITS = 4;                   /* of k */
 static const int UNITS_A = 192, UNITS_B = 80;      /* of a slab at most: see slab_layout */
-static const int STAGES = 3;                       /* slabs of a warp: one is multiplied, two come */
+static const int STAGES = 3;                       /* slabs of a warp: one is multiplied, two are loaded */
 
 /* Elements of k in a slab. */
 template <typename T> constexpr int SLAB = SLAB_UNITS *UNIT / (int)sizeof(T);
 
 /* [rows][ld], padded with zeros: rows to WARP_M, columns too, but for the last layer: to WARP_N. */
-template <typename T> struct phase_matrix {
+template <typename T> struct padded_matrix {
     T *at;
     int ld;
 
@@ -49,22 +51,20 @@ template <typename T> struct phase_matrix {
     }
 };
 
-/* How the warps of a block lie over a tile: side by side along m and n, and in k; powers of 2, as
-   exponents. */
+/* log2 of the numbers of warps along m, n and k of a tile. */
 struct warp_shape {
     int m, n, k;
 };
 
-/* How ROWS x COLS of a matrix lie in a slab, in units of 16 bytes: ALONG k as rows of OTHER with k as
-   columns, else k rows of OTHER. The pitch keeps the lanes of a warp on different banks. */
+/* Layout of a slab, in units of 16 bytes: OTHER rows with k as columns if ALONG, else k rows of OTHER. The
+   pitch avoids bank conflicts. */
 template <typename T, bool ALONG, int OTHER, int PITCH_> struct slab_layout {
     static constexpr int W = WIDEST<T>, ROWS = ALONG ? OTHER : SLAB<T>,
                          UNITS = ALONG ? SLAB_UNITS : OTHER / W, PITCH = PITCH_;
 };
 
-/* 16 bytes on their way to shared memory through the L1 cache: warps that lie side by side read the same rows
-   or columns, and together four times what the block needs. (__pipeline_memcpy_async goes past that
-   cache.) */
+/* Copies 16 bytes to shared memory asynchronously through the L1 cache: neighbouring warps read the same rows
+   or columns, four times the data of the block. (__pipeline_memcpy_async bypasses L1.) */
 __device__ inline void copy_cached(void *to, const void *from) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16;"
@@ -76,13 +76,13 @@ __device__ inline void copy_cached(void *to, const void *from) {
 #endif
 }
 
-/* The slabs of an operand, one after the other, on their way to shared memory. */
+/* Copies the slabs of an operand to shared memory, one after the other. */
 template <typename L, bool ALONG, typename T> struct slab_source {
     static constexpr int W = L::W, STEP = 32 / L::UNITS; /* rows of one copy */
     const T *at;
     int ld, to;
 
-    __device__ slab_source(phase_matrix<T> from, int other, int k) : ld(from.ld) {
+    __device__ slab_source(padded_matrix<T> from, int other, int k) : ld(from.ld) {
         const int lane = threadIdx.x % 32, row = lane / L::UNITS, unit = lane % L::UNITS;
         at = from.at + (size_t)(row + (ALONG ? other : k)) * ld + (ALONG ? k : other) + unit * W;
         to = (row * L::PITCH + unit) * W;
@@ -97,7 +97,8 @@ template <typename L, bool ALONG, typename T> struct slab_source {
     }
 };
 
-/* Row i of a lane's outputs in its warp's tile. Along k neighbours are in other lanes, for the banks. */
+/* Row i of a lane's outputs in its warp's tile. ALONG: neighbours belong to other lanes, against bank
+   conflicts. */
 template <bool ALONG> __device__ inline int row_of_lane(int i) {
     const int m = threadIdx.x % LANES_M;
     return ALONG ? m + LANES_M * i : R_M * m + i;
@@ -111,8 +112,8 @@ __device__ inline int part_of_lane() {
     return threadIdx.x / (LANES_M * LANES_N) % LANES_K;
 }
 
-/* N values for each of the lane's k of a share of a slab: of rows, or of columns, where(i). BLOCKED: the k of
-   a lane are neighbours. */
+/* N values, of rows or columns where(i), for each k of the lane in a share of a slab. BLOCKED: the k of a
+   lane are neighbours. */
 template <typename L, bool ALONG, bool BLOCKED, int N, typename T, typename I>
 __device__ inline void read_slab(T (&to)[N][L::W], const T *slab, int share, I where) {
     constexpr int W = L::W;
@@ -154,12 +155,12 @@ template <typename T> __device__ inline void add_lanes(T (&sum)[R_M][R_N]) {
 
 /* A warp's tile at (m0, n0), of slabs s0 .. s1 - 1 of k: the sums of this lane's k. */
 template <bool A_ALONG, bool B_ALONG, typename T>
-__device__ inline void warp_product(T (&sum)[R_M][R_N], phase_matrix<T> a, phase_matrix<T> b, int m0, int n0,
-                                    int s0, int s1, T *slabs) {
+__device__ inline void warp_product(T (&sum)[R_M][R_N], padded_matrix<T> a, padded_matrix<T> b, int m0,
+                                    int n0, int s0, int s1, T *slabs) {
     constexpr int W = WIDEST<T>, STAGE = (UNITS_A + UNITS_B) * W;
     typedef slab_layout<T, A_ALONG, WARP_M, A_ALONG ? 6 : WARP_M / W + 1> LA;
     typedef slab_layout<T, B_ALONG, WARP_N, B_ALONG ? 5 : WARP_N / W + A_ALONG> LB;
-    static_assert(LA::ROWS * LA::PITCH <= UNITS_A && LB::ROWS * LB::PITCH <= UNITS_B, "a slab has its place");
+    static_assert(LA::ROWS * LA::PITCH <= UNITS_A && LB::ROWS * LB::PITCH <= UNITS_B, "a slab fits");
     slab_source<LA, A_ALONG, T> from_a(a, m0, s0 * SLAB<T>);
     slab_source<LB, B_ALONG, T> from_b(b, n0, s0 * SLAB<T>);
     int coming = s0, ahead = 0, stage = 0;
@@ -201,12 +202,14 @@ __device__ inline void warp_product(T (&sum)[R_M][R_N], phase_matrix<T> a, phase
 /* Multiply-adds of float or double. */
 template <typename T> struct fma_product {
     typedef T real;
-    typedef phase_matrix<T> matrix;
-    static constexpr int SLAB = ::SLAB<T>,
+    typedef padded_matrix<T> matrix;
+    static constexpr int SLAB = tiled::SLAB<T>,
                          WARPS = sizeof(T) == sizeof(float) ? 16 : 8, /* for their registers */
         SHARED = STAGES * (UNITS_A + UNITS_B) * UNIT;
 
-    /* At two thirds of the rate. */
+    static constexpr const char *SAYS = "";
+
+    /* At two thirds of the peak rate. */
     static double cycles(double rows, double cols, double k) {
         return 1.5 * rows * cols * k / 128;
     }
@@ -214,17 +217,17 @@ template <typename T> struct fma_product {
     template <bool A_ALONG, bool B_ALONG> struct tile {
         T sum[R_M][R_N];
 
-        /* That at (m0, n0), of slabs s0 .. s1 - 1 of k. `shared` is the warp's own. */
+        /* The tile at (m0, n0) over slabs s0 .. s1 - 1 of k. `shared` belongs to the warp. */
         __device__ void multiply(matrix a, matrix b, int m0, int n0, int s0, int s1, T *shared) {
             warp_product<A_ALONG, B_ALONG>(sum, a, b, m0, n0, s0, s1, shared);
         }
 
-        /* After all products, by all warps: a lane is left with sums that are whole. */
-        __device__ void settle() {
+        /* After all products, in all warps: the complete sums. */
+        __device__ void reduce_across_lanes() {
             add_lanes(sum);
         }
 
-        /* To `part`, whose rows start `ld` apart. */
+        /* Stores the sums in `part`, whose rows start `ld` apart. */
         __device__ void store(T *part, int ld) const {
             constexpr int W = WIDEST<T>;
 #pragma unroll
@@ -241,8 +244,8 @@ template <typename T> struct fma_product {
     };
 };
 
-/* A block's tile of the m x n product over k: finish(i, j, sums) takes WIDEST sums of a row, from column j
-   on. */
+/* A block's tile of the m x n product over k. The epilogue finish(i, j, sums) receives WIDEST sums of row i
+   from column j. */
 template <typename P, bool A_ALONG, bool B_ALONG, typename F>
 __device__ inline void block_tile(typename P::matrix a, typename P::matrix b, int m, int n, int k, int m0,
                                   int n0, warp_shape shape, typename P::real *shared, F finish) {
@@ -256,8 +259,8 @@ __device__ inline void block_tile(typename P::matrix a, typename P::matrix b, in
     if (i0 < m && j0 < n)
         mine.multiply(a, b, i0, j0, slabs * wk >> shape.k, slabs * (wk + 1) >> shape.k,
                       shared + warp * (P::SHARED / (int)sizeof(T)));
-    mine.settle();
-    __syncthreads(); /* the slabs have been read: the sums take their place */
+    mine.reduce_across_lanes();
+    __syncthreads(); /* the slabs have been read: the sums overwrite them */
     mine.store(shared + (wk * rows + WARP_M * wm) * cols + WARP_N * wn, cols);
     __syncthreads();
 #pragma unroll 1
@@ -281,8 +284,8 @@ __host__ __device__ inline int tiles_along(int length, int side) {
     return (length + side - 1) / side;
 }
 
-/* Those of the tiles `first`, .. that are this block's, when tiles are dealt out one by one to the blocks.
-   Returns the number of the tile after the last of this product. */
+/* The tiles of a product that belong to this block: tile `first`, .. go to the blocks in turn. Returns the
+   number of the tile after the last one. */
 template <typename P, bool A_ALONG, bool B_ALONG, typename F>
 __device__ inline int block_tiles(int first, typename P::matrix a, typename P::matrix b, int m, int n, int k,
                                   warp_shape shape, typename P::real *shared, F finish) {
@@ -295,5 +298,7 @@ __device__ inline int block_tiles(int first, typename P::matrix a, typename P::m
                                         finish);
     return first + count;
 }
+
+} // namespace persistent::tiled
 
 #endif

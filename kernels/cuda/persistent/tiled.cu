@@ -1,90 +1,81 @@
-/* Engine fused, the form for any network: a step is a list of phases, a phase a list of tiles, and the blocks
-   meet between phases.
+/* Engine fused, the form "tiled", for any network: a step is a sequence of stages separated by grid barriers,
+   and a stage is a list of tiles that the thread blocks share.
 
-   Phases     forward, layer after layer but the last: tiles of Y = act(X W + b) turn: a block has a row of
-              the batch, or a warp where blocks have several: last layer, loss, and the way back through the
-              last layer. Beside it the next batch is gathered. back, layer after layer: tiles of dZ = (dZ'
-              W^T) act'(Z) update: tiles of all dW = X^T dZ, each with its SGD in the write-back; biases; the
-              tally That is 2 L - 1 meetings a step of L layers (2 of one). Updates come last, so that no
-              weight changes while it is read.
-   Padding    while the kernel runs, weights are in copies of its own, and these and all that it computes are
-              padded with zeros to whole tiles: no bound is looked at inside. (A step is thousands of
-              instructions, most of which are not multiply-adds if one lets them; a kernel with bounds took
-              twice as long.)
-   Precision  tf32 and bf16: tiles on tensor cores (fused_mma.cuh). All that is kept, summed and updated is
-              float32, and so is the turn, which is latency and no arithmetic: its rows are one block's each.
-   Bound by   small batches: meetings (1.1 us each) and latency. 784-512-512-10 at batch 128: 410 MFLOP a
-              step, 7 us at 59 TFLOP/s; about 60 MB through the L2 cache, 12 us; 5 meetings. See
-              docs/performance.md.
-   Same bits  whenever the same GPU runs it: every sum has one order. */
+   Stages     forward, layer by layer without the last: tiles of Y = act(X W + b) output layer: last layer,
+              loss, gradients of its input; the next batch is gathered backward, layer by layer: tiles of dZ =
+              (dZ' W^T) act'(Z) update: tiles of all dW = X^T dZ, with SGD as the epilogue; biases; tally That
+              is 2 L - 1 barriers per step of L layers (2 if L = 1). Updates come last, so that no weight
+              changes while it is read.
+   Padding    the kernel trains padded copies of the weights, and pads all matrices with zeros to whole tiles:
+              no loop checks bounds. (With bounds checks a step took twice as long.)
+   Precision  tf32 and bf16 use the tensor cores (mma.cuh). Sums, state tensors and the output layer are
+              float32.
+   Results    the same bits on the same GPU: every sum has one order.
+   Bound by   small batches: barriers (1.1 us each) and latency. 784-512-512-10 at batch 128: 410 MFLOP per
+              step, 7 us at 59 TFLOP/s; about 60 MB through the L2 cache, 12 us; 5 barriers. Measured:
+              docs/gpu-engines.md. `./train --layers 784-40-30-20-10 --backend cuda-tuned` runs it. */
 #include <math.h>
-#include <stdlib.h>
 
-#include "kernels/cuda/persistent/fused.cuh"
 #include "kernels/cuda/persistent/mma.cuh"
-#include "kernels/cuda/persistent/tiled.cuh"
-#include "kernels/cuda/persistent/turn.cuh"
-#include "kernels/cuda/persistent/stage_profile.cuh"
+#include "kernels/cuda/persistent/tiled_output.cuh"
 
-static const int MOST_CLASSES = 128; /* a thread each, of the smallest block */
+namespace persistent::tiled {
 
-/* Steps first .. end - 1; it stops after one whose loss is not finite, which changes no weight. */
-template <typename P>
-__global__ void __launch_bounds__(32 * P::WARPS, 1)
-    phases_kernel(const __grid_constant__ phase_plan<P> plan, size_t first, size_t end) {
-    extern __shared__ double2 memory[];
-    worker<P> me = {plan, reinterpret_cast<typename P::real *>(memory), 0, first, 0};
-    const int depth = plan.depth;
-    bool bad = false;
-    if (plan.tally->bad_step) return; /* as every update after a bad step */
-    me.load_weights();
-    me.gather(first, 0);
-    me.gather_labels(first);
-    me.meet_all();
-    step_laps laps;
-    laps.start();
-    for (; me.step < end && !bad; me.step++) {
-        me.rows = me.rows_of(me.step);
-        for (int l = 0; l < depth - 1; l++) {
-            me.forward(l);
-            laps.lap(l ? 2 : 0);
-            me.meet_all();
-            laps.lap(l ? 3 : 1);
-        }
-        me.turn(me.step + 1 < end);
-        laps.lap(4);
-        me.meet_all();
-        laps.lap(5);
-        bad = __ldcg(&plan.control->bad); /* all blocks alike */
-        for (int l = depth - 2; l > 0 && !bad; l--) {
-            me.back(l);
-            laps.lap(6);
-            me.meet_all();
-            laps.lap(7);
-        }
-        if (!bad) me.update();
-        laps.lap(8);
-        me.count_up(bad);
-        me.meet_all();
-        laps.lap(9);
+static const int MAX_CLASSES = 128; /* one thread each, in the smallest block */
+
+template <typename P> struct trainer : output_block<P> {
+    typedef tiled::plan<P> plan_type;
+    static constexpr int MAX_THREADS = 32 * P::WARPS;
+    static constexpr const char *NAME = "tiled";
+    using block<P>::plan, block<P>::barrier, block<P>::rows_of;
+    int end;
+
+    __device__ trainer(const plan_type &plan, void *shared, int end)
+        : output_block<P>(plan, shared), end(end) {}
+
+    __device__ void load(int first, uint32_t) {
+        this->load_weights();
+        this->gather(first, 0);
+        this->gather_labels(first);
+        barrier();
     }
-    laps.print("phases", end - first);
-    me.store_weights();
-}
 
-/* --- on the host --- */
+    __device__ bool step(int step, uint32_t, stage_profile &profile) {
+        this->current = step;
+        this->rows = rows_of(step);
+        for (int l = 0; l < plan.depth - 1; l++) {
+            this->forward(l);
+            profile.stage(l ? 2 : 0);
+            barrier();
+            profile.stage(l ? 3 : 1);
+        }
+        this->output_layer(step + 1 < end);
+        profile.stage(4);
+        barrier();
+        profile.stage(5);
+        const bool bad = __ldcg(&plan.control->bad); /* the same in all blocks */
+        for (int l = plan.depth - 2; l > 0 && !bad; l--) {
+            this->backward(l);
+            profile.stage(6);
+            barrier();
+            profile.stage(7);
+        }
+        if (!bad) this->update();
+        profile.stage(8);
+        this->add_step(bad);
+        barrier();
+        profile.stage(9);
+        return !bad;
+    }
 
-struct phases_state {
-    tuned_context *context;
-    fused_network network;
-    void *plan;   /* a phase_plan */
-    void *memory; /* of the GPU */
-    phase_control *control;
-    int blocks, warps;
-    size_t shared_bytes; /* of a block */
+    __device__ void finish(int, int) const {
+        this->store_weights();
+    }
 };
 
-/* Calls function<P>() with how this network multiplies. */
+/* --- the split --- */
+
+/* Calls function<P>() with the product for the precision of this network. */
 template <typename F> static void with_product(const fused_network *network, F function) {
     if (network->dtype == GEMM_F64) return function.template operator()<fma_product<double>>();
     if (network->precision == GEMM_TF32) return function.template operator()<mma_product<tf32>>();
@@ -92,18 +83,18 @@ template <typename F> static void with_product(const fused_network *network, F f
     return function.template operator()<fma_product<float>>();
 }
 
-/* 0: not even the smallest block fits. */
+/* 0 if not even the smallest block fits. */
 template <typename P> static int warps_for(const tuned_context *context) {
     int warps = P::WARPS;
-    while (warps * 32 >= MOST_CLASSES && context->shared_bytes < warps * P::SHARED) warps /= 2;
-    return warps * 32 >= MOST_CLASSES ? warps : 0;
+    while (warps * 32 >= MAX_CLASSES && context->shared_bytes < warps * P::SHARED) warps /= 2;
+    return warps * 32 >= MAX_CLASSES ? warps : 0;
 }
 
 static size_t padded(size_t length) {
     return (length + WARP_M - 1) / WARP_M * WARP_M;
 }
 
-/* Columns of a layer's output: the last one is no layer's input. */
+/* Columns of a layer's output: that of the last layer is not the input of another. */
 static size_t columns_of(const fused_network &network, size_t l) {
     const size_t out = network.layer[l].out;
     return l + 1 < network.depth ? padded(out) : (out + WARP_N - 1) / WARP_N * WARP_N;
@@ -114,8 +105,8 @@ static size_t tiles_for(size_t m, size_t n, warp_shape shape) {
            (size_t)tiles_along((int)n, WARP_N << shape.n);
 }
 
-/* Cycles of an SM for `tiles` tiles over `k`, dealt out to `blocks` blocks: the product over the longest
-   share of k, and what it takes to start, add up and write. */
+/* Cycles of an SM for `tiles` tiles over `k` on `blocks` blocks: the product over the longest share of k, and
+   the overhead to start, add and write. */
 template <typename P> static double cycles_for(size_t tiles, warp_shape shape, size_t k, int blocks) {
     const double rows = WARP_M << shape.m, cols = WARP_N << shape.n, parts = 1 << shape.k;
     const double slabs = ceil((double)k / 16 / parts) * parts;
@@ -123,7 +114,7 @@ template <typename P> static double cycles_for(size_t tiles, warp_shape shape, s
            (P::cycles(rows, cols, slabs * 16) + 1500 + rows * cols * parts / 16);
 }
 
-/* The best shape for `count` products of m[i] x n[i] over k, in one phase. */
+/* The best shape for `count` products of m[i] x n[i] over k, in one stage. */
 template <typename P>
 static warp_shape best_shape(size_t count, const size_t *m, const size_t *n, size_t k, int blocks, int warps,
                              double *cycles) {
@@ -146,29 +137,29 @@ static warp_shape best_shape(size_t count, const size_t *m, const size_t *n, siz
     return best;
 }
 
-/* Rows of the batch for a block, at most. */
+/* The most rows of the batch in a block. */
 static size_t rows_of_block(const fused_network &network, int blocks) {
     return (network.batch + blocks - 1) / blocks;
 }
 
-/* Shared memory of a block whose warps have a row each. */
+/* Shared memory of a block whose warps compute one row each. */
 template <typename P> static size_t bytes_by_warps(const fused_network &network, int warps) {
     const size_t last = network.depth - 1, in = network.layer[last].in;
     return sizeof(typename P::real) *
-           turn_elements<typename P::real>(warps, in, padded(in), columns_of(network, last));
+           output_smem_elements<typename P::real>(warps, in, padded(in), columns_of(network, last));
 }
 
-/* Does a warp have a row in the turn? */
+/* Whether the output layer computes one row per warp. */
 template <typename P>
 static bool warp_a_row(const tuned_context *context, const fused_network &network, int blocks, int warps) {
     return rows_of_block(network, blocks) > 1 &&
            bytes_by_warps<P>(network, warps) <= (size_t)context->shared_bytes;
 }
 
-/* Cycles of the turn. */
+/* Cycles of the output layer. */
 template <typename P>
-static double cycles_of_turn(const tuned_context *context, const fused_network &network, int blocks,
-                             int warps) {
+static double cycles_of_output_layer(const tuned_context *context, const fused_network &network, int blocks,
+                                     int warps) {
     const size_t last = network.depth - 1, rows = rows_of_block(network, blocks);
     const double products = (double)(network.layer[last].in * network.layer[last].out) / 32;
     if (!warp_a_row<P>(context, network, blocks, warps)) return (double)rows * (3000 + 2 * products);
@@ -176,10 +167,10 @@ static double cycles_of_turn(const tuned_context *context, const fused_network &
            (2500 + 6 * products * (double)(rows < (size_t)warps ? rows : warps) / 4);
 }
 
-/* Shapes for every phase; returns the cycles of a step, but for meetings. */
+/* Shapes for all stages; returns the cycles of a step without grid barriers. */
 template <typename P>
-static double shape_phases(const tuned_context *context, const fused_network *network, int blocks, int warps,
-                           phase_shapes *shapes) {
+static double choose_shapes(const tuned_context *context, const fused_network *network, int blocks, int warps,
+                            tile_shapes *shapes) {
     size_t in[FUSED_MAX_LAYERS], out[FUSED_MAX_LAYERS];
     double cycles = 0;
     for (size_t l = 0; l < network->depth; l++) {
@@ -191,169 +182,146 @@ static double shape_phases(const tuned_context *context, const fused_network *ne
             shapes->back[l] = best_shape<P>(1, &network->batch, &in[l], out[l], blocks, warps, &cycles);
     }
     shapes->update = best_shape<P>(network->depth, in, out, network->batch, blocks, warps, &cycles);
-    return cycles + cycles_of_turn<P>(context, *network, blocks, warps);
+    return cycles + cycles_of_output_layer<P>(context, *network, blocks, warps);
 }
 
-template <typename T> static void take(phase_matrix<T> *to, char *base, size_t *used, size_t elements) {
-    to->at = (T *)fused_take(base, used, elements * sizeof(T));
+/* --- on the host --- */
+
+static const double BARRIER_SECONDS = 1.1e-6;
+
+template <typename T> static void take(memory_layout &layout, padded_matrix<T> *to, size_t elements) {
+    layout.take(&to->at, elements);
 }
 
-template <typename O> static void take(mixed_matrix<O> *to, char *base, size_t *used, size_t elements) {
-    to->at = (float *)fused_take(base, used, elements * sizeof(float));
-    to->rounded = (O *)fused_take(base, used, elements * sizeof(O));
+template <typename O> static void take(memory_layout &layout, mixed_matrix<O> *to, size_t elements) {
+    layout.take(&to->at, elements);
+    layout.take(&to->rounded, elements);
 }
 
-template <typename P> static size_t lay_out(const phases_state *state, phase_plan<P> *plan, char *base) {
+template <typename P> struct form {
+    typedef tiled::plan<P> plan;
     typedef typename P::real T;
-    const fused_network &network = state->network;
-    const size_t batch = padded(network.batch);
-    size_t used = 0, ld = padded(network.features);
-    plan->control = (phase_control *)fused_take(base, &used, sizeof *plan->control);
-    plan->input_stride = batch * ld;
-    typename P::matrix input;
-    take(&input, base, &used, 2 * plan->input_stride);
-    input.ld = (int)ld;
-    for (size_t l = 0; l < network.depth; l++) {
-        const fused_layer &layer = network.layer[l];
-        phase_layer<P> &to = plan->layer[l];
-        const size_t out = columns_of(network, l), weights = ld * out;
-        to.weight.ld = to.velocity.ld = to.output.ld = to.grad.ld = (int)out;
-        to.in = (int)layer.in;
-        to.out = (int)layer.out;
-        to.activation = layer.activation;
-        to.user_weight = {(T *)layer.weight, (int)layer.ld};
-        to.user_velocity = {(T *)layer.weight_velocity, (int)layer.ld};
-        to.user_bias = (T *)layer.bias;
-        to.user_bias_velocity = (T *)layer.bias_velocity;
-        take(&to.weight, base, &used, weights);
-        take(&to.velocity, base, &used, plan->has_velocity ? weights : 0);
-        to.bias = (T *)fused_take(base, &used, out * sizeof(T));
-        to.bias_velocity = (T *)fused_take(base, &used, out * sizeof(T));
-        to.input = input;
-        take(&to.output, base, &used, batch * out);
-        to.pre = activation_needs_input(layer.activation)
-                     ? (T *)fused_take(base, &used, batch * out * sizeof(T))
-                     : to.output.at;
-        take(&to.grad, base, &used, batch * out);
-        input = to.output;
-        ld = out;
+
+    static bool arrange(const tuned_context *context, const fused_network *network, plan *plan, char *why,
+                        size_t size) {
+        const size_t columns = columns_of(*network, network->depth - 1), most = (size_t)context->shared_bytes;
+        const fused_layer &last = network->layer[network->depth - 1];
+        const int warps = warps_for<P>(context);
+        if (last.out > (size_t)MAX_CLASSES) {
+            snprintf(why, size, "it takes up to %d classes", MAX_CLASSES);
+            return false;
+        }
+        if (network->precision != GEMM_TRUE && context->major < 8) {
+            snprintf(why, size, "tf32 and bf16 take tensor cores of compute capability 8.0 and on");
+            return false;
+        }
+        if (!warps) {
+            snprintf(why, size, "it needs %d bytes of shared memory a block", MAX_CLASSES / 32 * P::SHARED);
+            return false;
+        }
+        plan->blocks = fused_processors(context, network);
+        plan->warps = warps;
+        plan->depth = (int)network->depth;
+        plan->batch = (int)network->batch;
+        plan->padded_batch = (int)padded(network->batch);
+        plan->features = (int)network->features;
+        plan->quads = packs_fit(network->images, network->features, network->features, 4);
+        plan->has_velocity = network->layer[0].weight_velocity != NULL;
+        plan->momentum = (T)network->momentum;
+        plan->weight_decay = (T)network->weight_decay;
+        plan->range = network->range;
+        plan->count = network->count;
+        plan->images = network->images;
+        plan->labels = network->labels;
+        plan->order = network->order;
+        plan->scalars = network->scalars;
+        plan->losses = network->losses;
+        plan->tally = network->tally;
+        const size_t by_blocks = sizeof(T) * (3 * 32 * warps + padded(last.in) + last.in * columns),
+                     by_warps = bytes_by_warps<P>(*network, warps);
+        plan->weights_fit = by_blocks <= most;
+        plan->warp_a_row = warp_a_row<P>(context, *network, plan->blocks, warps);
+        plan->shared_bytes =
+            (size_t)P::SHARED * warps; /* of the tiles, and at least that of the output layer */
+        if (plan->weights_fit && by_blocks > plan->shared_bytes) plan->shared_bytes = by_blocks;
+        if (plan->warp_a_row && by_warps > plan->shared_bytes) plan->shared_bytes = by_warps;
+        plan->cycles = choose_shapes<P>(context, network, plan->blocks, warps, &plan->shapes);
+        return true;
     }
-    plan->row_loss = (double *)fused_take(base, &used, batch * sizeof *plan->row_loss);
-    plan->batch_labels = (uint8_t *)fused_take(base, &used, 2 * batch);
-    plan->row_correct = (int *)fused_take(base, &used, batch * sizeof *plan->row_correct);
-    return used;
-}
 
-template <typename P> static bool set_up(phases_state *state) {
-    typedef typename P::real T;
-    const fused_network &network = state->network;
-    cuda_fault *fault = &state->context->fault;
-    phase_plan<P> *plan = (phase_plan<P> *)calloc(1, sizeof *plan);
-    if (!plan) return false;
-    state->plan = plan;
-    plan->depth = (int)network.depth;
-    plan->batch = (int)network.batch;
-    plan->padded_batch = (int)padded(network.batch);
-    plan->features = (int)network.features;
-    plan->quads = packs_fit(network.images, network.features, network.features, 4);
-    plan->has_velocity = network.layer[0].weight_velocity != NULL;
-    plan->momentum = (T)network.momentum;
-    plan->weight_decay = (T)network.weight_decay;
-    plan->range = network.range;
-    plan->count = network.count;
-    plan->images = network.images;
-    plan->labels = network.labels;
-    plan->order = network.order;
-    plan->scalars = network.scalars;
-    plan->losses = network.losses;
-    plan->tally = network.tally;
-    const fused_layer &last = network.layer[network.depth - 1];
-    const size_t turn = sizeof(T) * (3 * 32 * state->warps + padded(last.in) +
-                                     last.in * columns_of(network, network.depth - 1)),
-                 most = (size_t)state->context->shared_bytes;
-    plan->weights_fit = turn <= most;
-    plan->warp_a_row = warp_a_row<P>(state->context, network, state->blocks, state->warps);
-    state->shared_bytes = (size_t)P::SHARED * state->warps; /* of the tiles, and as much as the turn needs */
-    if (plan->weights_fit && turn > state->shared_bytes) state->shared_bytes = turn;
-    if (plan->warp_a_row && bytes_by_warps<P>(network, state->warps) > state->shared_bytes)
-        state->shared_bytes = bytes_by_warps<P>(network, state->warps);
-    shape_phases<P>(state->context, &network, state->blocks, state->warps, &plan->shapes);
-    const size_t bytes = lay_out(state, plan, NULL);
-    if (!fused_memory(state->context, &state->memory, bytes)) return false;
-    lay_out(state, plan, (char *)state->memory);
-    state->control = plan->control;
-    const void *kernel = (const void *)phases_kernel<P>;
-    return CUDA_TRY(fault, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                (int)state->shared_bytes)) &&
-           CUDA_TRY(fault, cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                                cudaSharedmemCarveoutMaxL1)); /* the rest is cache */
-}
-
-static const double MEETING = 1.1e-6; /* seconds */
-
-static double phases_estimate(const tuned_context *context, const fused_network *network, char *why,
-                              size_t size) {
-    phase_shapes shapes;
-    if (network->layer[network->depth - 1].out > (size_t)MOST_CLASSES) {
-        snprintf(why, size, "it takes up to %d classes", MOST_CLASSES);
-        return 0;
+    static double seconds(const tuned_context *, const fused_network *network, const plan &plan) {
+        const double slower =
+            network->dtype == GEMM_F64 ? 2 : 1.7; /* than the products alone, measured in float32 */
+        return slower * plan.cycles / FUSED_CLOCK + BARRIER_SECONDS * (double)(2 * network->depth - 1);
     }
-    if (network->precision != GEMM_TRUE && context->major < 8) {
-        snprintf(why, size, "tf32 and bf16 take tensor cores of compute capability 8.0 and on");
-        return 0;
+
+    static void lay_out(const fused_network *network, plan *plan, memory_layout &layout) {
+        const size_t batch = padded(network->batch);
+        size_t ld = padded(network->features);
+        layout.take(&plan->control, 1);
+        plan->input_stride = batch * ld;
+        typename P::matrix input;
+        take(layout, &input, 2 * plan->input_stride);
+        input.ld = (int)ld;
+        for (size_t l = 0; l < network->depth; l++) {
+            const fused_layer &layer = network->layer[l];
+            layer_plan<P> &to = plan->layer[l];
+            const size_t out = columns_of(*network, l), weights = ld * out;
+            to.weight.ld = to.velocity.ld = to.output.ld = to.grad.ld = (int)out;
+            to.in = (int)layer.in;
+            to.out = (int)layer.out;
+            to.activation = layer.activation;
+            to.user_weight = {(T *)layer.weight, (int)layer.ld};
+            to.user_velocity = {(T *)layer.weight_velocity, (int)layer.ld};
+            to.user_bias = (T *)layer.bias;
+            to.user_bias_velocity = (T *)layer.bias_velocity;
+            take(layout, &to.weight, weights);
+            take(layout, &to.velocity, plan->has_velocity ? weights : 0);
+            layout.take(&to.bias, out);
+            layout.take(&to.bias_velocity, out);
+            to.input = input;
+            take(layout, &to.output, batch * out);
+            to.pre = to.output.at;
+            if (activation_needs_input(layer.activation)) layout.take(&to.pre, batch * out);
+            take(layout, &to.grad, batch * out);
+            input = to.output;
+            ld = out;
+        }
+        layout.take(&plan->row_loss, batch);
+        layout.take(&plan->batch_labels, 2 * batch);
+        layout.take(&plan->row_correct, batch);
     }
-    double cycles = 0;
-    with_product(network, [&]<typename P>() {
-        const int warps = warps_for<P>(context), blocks = fused_processors(context, network);
-        if (warps) cycles = shape_phases<P>(context, network, blocks, warps, &shapes);
-        if (!warps)
-            snprintf(why, size, "it needs %d bytes of shared memory a block", MOST_CLASSES / 32 * P::SHARED);
-    });
-    const double slower =
-        network->dtype == GEMM_F64 ? 2 : 1.7; /* than the products alone, measured in float32 */
-    return cycles > 0 ? slower * cycles / FUSED_CLOCK + MEETING * (double)(2 * network->depth - 1) : 0;
+
+    static kernel_launch launch(const plan &plan) {
+        return {(const void *)train_steps<trainer<P>>,
+                plan.blocks,
+                32 * plan.warps,
+                1,
+                plan.shared_bytes,
+                true,
+                plan.control,
+                sizeof *plan.control};
+    }
+
+    static void describe(const plan &plan, char *text, size_t size) {
+        snprintf(text, size, "tiled on %d blocks%s", plan.blocks, P::SAYS);
+    }
+};
+
+static double estimate(const tuned_context *context, const fused_network *network, char *why, size_t size) {
+    double seconds = 0;
+    with_product(network,
+                 [&]<typename P>() { seconds = instance<form<P>>::estimate(context, network, why, size); });
+    return seconds;
 }
 
-static void phases_close(void *opaque) {
-    phases_state *state = (phases_state *)opaque;
-    cudaFree(state->memory);
-    free(state->plan);
-    free(state);
+static fused_instance *open(tuned_context *context, const fused_network *network, char *why, size_t size) {
+    fused_instance *opened = NULL;
+    with_product(network,
+                 [&]<typename P>() { opened = instance<form<P>>::open(context, network, why, size); });
+    return opened;
 }
 
-static void *phases_open(tuned_context *context, const fused_network *network, char *why, size_t size) {
-    return fused_make_state<phases_state>(context, network, why, size, phases_close,
-                                          [&](phases_state *state) {
-                                              bool ready = false;
-                                              state->blocks = fused_processors(context, network);
-                                              with_product(network, [&]<typename P>() {
-                                                  state->warps = warps_for<P>(context);
-                                                  ready = set_up<P>(state);
-                                              });
-                                              return ready;
-                                          });
-}
+} // namespace persistent::tiled
 
-static size_t phases_run(void *opaque, size_t first, size_t count) {
-    phases_state *state = (phases_state *)opaque;
-    cuda_fault *fault = &state->context->fault;
-    const cudaStream_t stream = state->context->stream;
-    const void *kernel = NULL;
-    with_product(&state->network, [&]<typename P>() { kernel = (const void *)phases_kernel<P>; });
-    size_t end = first + count;
-    void *arguments[] = {state->plan, &first, &end};
-    const bool ran =
-        CUDA_TRY(fault, cudaMemsetAsync(state->control, 0, sizeof *state->control, stream)) &&
-        CUDA_TRY(fault, cudaLaunchCooperativeKernel(kernel, dim3(state->blocks), dim3(32 * state->warps),
-                                                    arguments, state->shared_bytes, stream));
-    return ran ? count : 0;
-}
-
-static void phases_describe(void *opaque, char *text, size_t size) {
-    const phases_state *state = (const phases_state *)opaque;
-    static const char *const cores[] = {"", ", tf32 on tensor cores", ", bf16 on tensor cores"};
-    snprintf(text, size, "phases of tiles on %d blocks%s", state->blocks, cores[state->network.precision]);
-}
-
-const fused_form fused_phases = {phases_estimate, phases_open,     phases_close,
-                                 phases_run,      phases_describe, "phases of tiles"};
+const fused_form fused_tiled = {"tiled", persistent::tiled::estimate, persistent::tiled::open};

@@ -1,120 +1,116 @@
-/* How a network of two hidden layers is split over blocks, and where everything lies: see fused_pair.cu. */
+/* Two hidden layers: how the network is split over thread blocks, and the layout of shared memory. See
+   two_hidden.cu. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_PLAN_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_PLAN_CUH
 
-#include "kernels/cuda/tensor/mbarrier.cuh"
 #include "kernels/cuda/persistent/bf16x3.cuh"
+#include "kernels/cuda/persistent/cluster_dsmem.cuh"
 #include "kernels/cuda/persistent/pixels.cuh"
-#include "kernels/cuda/persistent/grid.cuh"
 
-static const int MOST_UNITS = 512; /* of a hidden layer */
-static const int SLICES = 2;       /* of the pixels */
-static const int KEPT = 2,
-                 MOST_PACKS = KEPT * WARPS;      /* packs of pixels whose weights a warp keeps; of a slice */
-static const int TALL = 32, WIDE = 64;           /* a block's tile of W2 */
-static const int CHUNKS = WIDE / UNITS;          /* eights of its columns */
-static const int ACROSS = TALL / UNITS * SLICES; /* blocks that have the weights which lead to TALL units */
-static const int GROUP = 8;                      /* rows of the batch whose sums travel together */
-/* Of eight numbers: what a tile has of a group, and of dH1 of UNITS units and half of the rows. */
-static const int POSITIONS = THREADS / GROUP;
-static const int MOST_OWN = 2 * GROUP; /* rows whose loss a block works out */
-static const int PACKETS = 4,
-                 MOST_CLASSES = 11; /* a packet has three of a row; the last of twelve is a unit's bias */
-static const int OUT = 4 * PACKETS; /* the pitch of what has classes as its columns */
-static const int FLAG = OUT - 1;    /* the column that says of dL/dlogits whether a loss was bad */
-static const int DZ1_BYTES = ROWS * UNITS * DIGITS;
-static const size_t STATIC_SHARED = 1024; /* bytes: what the tally takes, and more */
-static_assert(MOST_UNITS <= ACROSS * WIDE && ROWS * UNITS == SLICES * THREADS && SLICES == 2,
+namespace persistent::two_hidden {
+
+static const int MAX_UNITS = 512;                                        /* of a hidden layer */
+static const int SPLIT_K = 2;                                            /* slices of the pixels: a cluster */
+static const int PACKS_PER_WARP = 2, MAX_PACKS = PACKS_PER_WARP * WARPS; /* packs of a slice */
+static const int TILE_IN = 32, TILE_OUT = 64;        /* the tile of W2 of a thread block */
+static const int CHUNKS = TILE_OUT / UNITS;          /* of 8 columns of it */
+static const int ACROSS = TILE_IN / UNITS * SPLIT_K; /* blocks with the weights of TILE_IN units of layer 1 */
+static const int GROUP = 8;                          /* rows of the batch whose sums travel together */
+static const int POSITIONS =
+    THREADS / GROUP;                  /* groups of 8 values: a tile's part of GROUP rows of Z2, or of half
+                                                 of the rows of dH1 for UNITS units */
+static const int MAX_OWN = 2 * GROUP; /* rows of the batch that a block owns */
+static const int MAX_CLASSES = 3 * PACKETS - 1; /* the last place of four packets holds a bias of layer 2 */
+static const int FLAG = PACKED_PITCH - 1;       /* column of dL/dlogits: 1 if the loss is not finite */
+static const int DZ1_BYTES = ROWS * UNITS * INT8_SLICES;
+static const size_t STATIC_SHARED = 1024; /* bytes: sums over a block, and a reserve */
+static_assert(MAX_UNITS <= ACROSS * TILE_OUT && ROWS * UNITS == SPLIT_K * THREADS && SPLIT_K == 2,
               "blocks and threads for all");
 
-struct pair_plan : network_plan<3> {
-    int hidden[2];
-    int tall, wide; /* tiles of W2, one below the other and side by side */
-    int downs;      /* thread blocks along the batch: each owns ROWS / downs rows. ACROSS of them along n. */
-    int packs;      /* of the longest slice */
-    int count;      /* images of an epoch */
-    enum activation activation[2];
-    /* What blocks send each other. Eight numbers are three packets, which lie `apart`: see grid.cuh. */
-    packet_of_3 *h1;         /* [tall TALL / UNITS][3][ROWS] */
-    packet_of_3 *sums;       /* of Z2, over 2 TALL of H1: [wide][ROWS / GROUP][tall / 2][3][POSITIONS] */
-    packet_of_3 *logits;     /* parts of them, over WIDE of H2: [ROWS][ACROSS][PACKETS] */
-    packet_of_3 *dz2;        /* [wide][CHUNKS][3][ROWS] */
-    packet_of_3 *back;       /* of dH1, over WIDE of dZ2: [tall TALL / UNITS][wide][3][SLICES][POSITIONS] */
-    packet_of_3 *out_sums;   /* of dW3 and db2, over a block's rows: [wide][WIDE][downs][PACKETS] */
-    packet_of_3 *out_bias;   /* of db3: [wide][downs][PACKETS] */
-    packet_of_3 *out_weight; /* W3 and b2: [wide][WIDE][PACKETS] */
+struct plan : byte_pixel_plan<3> {
+    int tiles_in, tiles_out; /* of W2 */
+    int owners;              /* thread blocks along the batch, ACROSS of them along the columns of layer 2 */
+    int packs;               /* of the longest slice */
+    /* Mailboxes. Eight values are three packets (grid.cuh). */
+    ll_packet3 *h1;     /* [tiles_in TILE_IN / UNITS][3][ROWS] */
+    ll_packet3 *z2;     /* sums over 2 TILE_IN: [tiles_out][ROWS / GROUP][tiles_in / 2][3][POSITIONS] */
+    ll_packet3 *logits; /* sums over TILE_OUT: [ROWS][ACROSS][PACKETS] */
+    ll_packet3 *dz2;    /* [tiles_out][CHUNKS][3][ROWS] */
+    ll_packet3 *dh1;    /* sums over TILE_OUT: [tiles_in TILE_IN / UNITS][tiles_out][3][SPLIT_K][POSITIONS] */
+    ll_packet3 *out_sums; /* dW3 and db2, sums over a block's rows: [tiles_out][TILE_OUT][owners][PACKETS] */
+    ll_packet3 *out_bias; /* db3, the same: [tiles_out][owners][PACKETS] */
+    ll_packet3 *out_weight; /* W3 and b2: [tiles_out][TILE_OUT][PACKETS] */
+
+    __host__ __device__ int blocks() const {
+        return ACROSS * owners;
+    }
 };
 
-typedef split_matrix<ROWS, TALL / UNITS> h1_matrix;
-typedef split_matrix<ROWS, CHUNKS> dz2_matrix;
-typedef split_matrix<TALL, CHUNKS> w2_matrix;
+typedef plane_matrix<ROWS, TILE_IN / UNITS> h1_matrix;
+typedef plane_matrix<ROWS, CHUNKS> dz2_matrix;
+typedef plane_matrix<TILE_IN, CHUNKS> w2_matrix;
 
-/* What a block's partner gives it in each step, and the pixels: bytes that arrive, a phase for each step. */
-enum pair_arrival { PIXELS_COME, HALVES_COME, SUMS_COME, DZ2_COMES, DZ1_COMES, ARRIVALS };
+/* mbarriers: the pixels, and what the peer writes to this block by DSMEM. A phase per step. */
+enum barrier_id { PIXELS_FULL, Z1_FULL, Z2_FULL, DZ2_FULL, DZ1_FULL, BARRIERS };
 
-/* Shared memory, in bytes from its start. W1 in digits and the pixels of two steps lie behind the rest: they
-   have no fixed size. */
-struct place {
-    static constexpr int H1 = 0,      /* TALL columns of it, in parts; as are dZ2 and W2 */
-        DZ2 = H1 + h1_matrix::BYTES,  /* WIDE columns */
-        W2 = DZ2 + dz2_matrix::BYTES, /* the block's tile */
-        WEIGHT2 =
-            W2 + w2_matrix::BYTES, /* the same, in floats: [THREADS] of 16 bytes, as threads update them */
-        DZ1 = WEIGHT2 + 4 * TALL * WIDE, /* UNITS columns, in digits: [ROWS / 32][2][32 lanes] of 16 bytes */
-        HALVES = DZ1 + DZ1_BYTES,        /* of Z1, from the partner, then H1: [THREADS] */
-        H2 = HALVES + 4 * THREADS,       /* of the block's rows and columns: [MOST_OWN][WIDE] */
-        BACK = H2 + 4 * MOST_OWN * WIDE, /* dZ2 of them */
-        OUT_WEIGHT = BACK + 4 * MOST_OWN * WIDE,    /* W3 and b2 of its columns, see place_of: [WIDE][OUT] */
-        DLOGITS = OUT_WEIGHT + 4 * WIDE * OUT,      /* [MOST_OWN][OUT] */
-        BIAS1 = DLOGITS + 4 * MOST_OWN * OUT,       /* [UNITS], and their velocities */
-        BIAS3 = BIAS1 + 4 * 2 * UNITS,              /* [OUT], and their velocities */
-        LARGEST = BIAS3 + 4 * 2 * OUT,              /* |W1| of each unit, as bits: see fixed_scale */
-        BACK_LARGEST = LARGEST + 4 * UNITS,         /* |dZ1|, of each half of the rows: [SLICES][UNITS] */
-        IMAGES = BACK_LARGEST + 4 * SLICES * UNITS, /* which image a row is: [2, by step][ROWS] */
-        ARRIVED = IMAGES + 4 * 2 * ROWS,            /* [ARRIVALS] */
-        W1 = ARRIVED +
-             (8 * ARRIVALS + 15) / 16 * 16; /* in digits: [pairs of packs][2][32 lanes] of 16 bytes */
-    /* While there is no dZ2: sums of layer 1, [QUARTERS][ROWS][UNITS], in its part 0, and of layer 2, from
-       the partner (pair_second::partner_sums). While there is neither H2 nor BACK: of dW2, [THREADS] of 16
-       bytes. */
+/* Shared memory, in bytes. The slices of W1 and the pixels of two steps come last: their sizes depend on the
+   plan. */
+struct smem_layout {
+    static constexpr int H1 = 0,                        /* TILE_IN columns, in planes; as are dZ2 and W2 */
+        DZ2 = H1 + h1_matrix::BYTES,                    /* TILE_OUT columns */
+        W2 = DZ2 + dz2_matrix::BYTES,                   /* the tile */
+        WEIGHT2 = W2 + w2_matrix::BYTES,                /* the tile as floats: [THREADS] of 16 bytes */
+        DZ1 = WEIGHT2 + 4 * TILE_IN * TILE_OUT,         /* in slices: [ROWS / 32][2][32 lanes] of 16 bytes */
+        HALVES = DZ1 + DZ1_BYTES,                       /* the peer's part of Z1, then H1: [THREADS] */
+        H2 = HALVES + 4 * THREADS,                      /* of owned rows: [MAX_OWN][TILE_OUT] */
+        DZ2_ROWS = H2 + 4 * MAX_OWN * TILE_OUT,         /* the same */
+        OUT_WEIGHT = DZ2_ROWS + 4 * MAX_OWN * TILE_OUT, /* W3 and b2, swizzled: [TILE_OUT][PACKED_PITCH] */
+        DLOGITS = OUT_WEIGHT + 4 * TILE_OUT * PACKED_PITCH, /* [MAX_OWN][PACKED_PITCH] */
+        BIAS1 = DLOGITS + 4 * MAX_OWN * PACKED_PITCH,       /* [UNITS], and their velocities */
+        BIAS3 = BIAS1 + 4 * 2 * UNITS,                      /* [PACKED_PITCH], and their velocities */
+        W1_MAX = BIAS3 + 4 * 2 * PACKED_PITCH,              /* largest |W1| of each unit, as bits */
+        DZ1_MAX = W1_MAX + 4 * UNITS,           /* largest |dZ1| in each half of the rows: [SPLIT_K][UNITS] */
+        INPUTS = DZ1_MAX + 4 * SPLIT_K * UNITS, /* input_ring */
+        BARRIERS_AT = INPUTS + input_ring<2>::BYTES,      /* [BARRIERS] */
+        W1 = BARRIERS_AT + (8 * BARRIERS + 15) / 16 * 16; /* [pairs of packs][2][32 lanes] of 16 bytes */
+    /* SUMS of layer 1, [QUARTERS][ROWS][UNITS], use plane 0 of dZ2 while it holds nothing, and the peer's
+       sums of layer 2 planes 1 and 2 (layer2_block::peer_sums). GRADIENT_SUMS of dW2, [THREADS] of 16 bytes,
+       use H2 and DZ2_ROWS. */
     static constexpr int SUMS = DZ2, GRADIENT_SUMS = H2;
-    static_assert(4 * QUARTERS * ROWS * UNITS <= dz2_matrix::PART &&
+    static_assert(4 * QUARTERS * ROWS * UNITS <= dz2_matrix::PLANE &&
                       GRADIENT_SUMS + THREADS * 16 <= OUT_WEIGHT && W1 % 16 == 0,
-                  "they have their places");
+                  "aliases fit");
 
-    __host__ __device__ static int pitch(int packs) { /* of pixels, in bytes: for the banks */
-        return PIXELS * (packs | 1);
-    }
-    __host__ __device__ static int pixels_at(int packs) {
+    __host__ __device__ static int pixels(int packs) {
         return W1 + (packs + 1) / 2 * 2 * 32 * 16;
     }
     __host__ __device__ static size_t bytes(int packs) {
-        return (size_t)pixels_at(packs) + 2 * (size_t)ROWS * pitch(packs);
+        return (size_t)pixels(packs) + 2 * (size_t)ROWS * pixel_pitch(packs);
     }
 };
 
-/* A step, as all threads know it. */
-struct pair_step {
+/* A step, the same in all threads. */
+struct step_info {
     int number, rows;
-    unsigned phase;    /* of what arrives */
-    uint32_t tag;      /* of packets */
-    float rate, scale; /* of learning; of the gradients of a mean over the rows */
+    unsigned phase;    /* of the mbarriers */
+    uint32_t tag;      /* of the packets */
+    float rate, scale; /* learning rate; 1 / rows */
 };
 
-/* One thread of a block. Partners have the same units of layer 1, columns of W2 and rows of the batch that
-   follow each other. */
-struct pair_block {
-    const pair_plan &plan;
+/* One thread of a thread block. The two blocks of a cluster, peers, have the same units of layer 1, the same
+   columns of W2, and consecutive rows of W2 and of the batch. */
+struct block {
+    const two_hidden::plan &plan;
     char *shared;
     int rank, down, across;
-    bool has_units, has_tile, has_rows; /* of layer 1; of W2; of the batch: partners alike */
+    bool has_units, has_tile, has_rows; /* of layer 1, of W2, of the batch: the same in both peers */
 
-    __device__ pair_block(const pair_plan &plan, char *shared)
+    __device__ block(const two_hidden::plan &plan, char *shared)
         : plan(plan), shared(shared), rank(blockIdx.x % 2), down(blockIdx.x / (2 * ACROSS) * 2 + rank),
           across(blockIdx.x / 2 % ACROSS) {
-        has_units = (int)blockIdx.x / 2 * UNITS < plan.tall * TALL;
-        has_rows = across < plan.wide;
-        has_tile = has_rows && down < plan.tall;
+        has_units = (int)blockIdx.x / 2 * UNITS < plan.tiles_in * TILE_IN;
+        has_rows = across < plan.tiles_out;
+        has_tile = has_rows && down < plan.tiles_in;
     }
 
     __device__ static int lane() {
@@ -126,23 +122,28 @@ struct pair_block {
     template <typename T> __device__ T *at(int offset) const {
         return reinterpret_cast<T *>(shared + offset);
     }
-    __device__ uint64_t *arrived(pair_arrival what) const {
-        return at<uint64_t>(place::ARRIVED) + what;
+    __device__ uint64_t *barrier(barrier_id which) const {
+        return at<uint64_t>(smem_layout::BARRIERS_AT) + which;
     }
     __device__ h1_matrix h1() const {
-        return {shared + place::H1};
+        return {shared + smem_layout::H1};
     }
     __device__ dz2_matrix dz2() const {
-        return {shared + place::DZ2};
+        return {shared + smem_layout::DZ2};
+    }
+    __device__ input_ring<2> inputs() const {
+        return {shared + smem_layout::INPUTS};
     }
 
-    /* What the partner will give in a step. */
-    __device__ void expect_partner() const {
-        if (has_units) expect_bytes(arrived(HALVES_COME), 4 * THREADS);
-        if (has_tile) expect_bytes(arrived(SUMS_COME), 32 * THREADS);
-        if (has_rows) expect_bytes(arrived(DZ2_COMES), dz2_matrix::BYTES / 2);
-        if (has_units) expect_bytes(arrived(DZ1_COMES), DZ1_BYTES / 2 + 4 * UNITS);
+    /* Bytes that the peer writes to this block in a step. */
+    __device__ void expect_peer() const {
+        if (has_units) mbarrier_expect_tx(barrier(Z1_FULL), 4 * THREADS);
+        if (has_tile) mbarrier_expect_tx(barrier(Z2_FULL), 32 * THREADS);
+        if (has_rows) mbarrier_expect_tx(barrier(DZ2_FULL), dz2_matrix::BYTES / 2);
+        if (has_units) mbarrier_expect_tx(barrier(DZ1_FULL), DZ1_BYTES / 2 + 4 * UNITS);
     }
 };
+
+} // namespace persistent::two_hidden
 
 #endif

@@ -1,5 +1,5 @@
-/* Bytes that come to shared memory from elsewhere, by copy engines or from another block: they are counted at
-   a barrier, on which all threads of a block wait (PTX: mbarrier). Needs compute capability 9.0. */
+/* PTX mbarrier as a byte counter: it counts the bytes that copy engines or other thread blocks write to
+   shared memory, and all threads of the block wait on it. Needs compute capability 9.0. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_MBARRIER_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_MBARRIER_CUH
 
@@ -9,37 +9,37 @@ __device__ inline uint32_t shared_address(const void *at) {
     return (uint32_t)__cvta_generic_to_shared(at);
 }
 
-/* By one thread, before a barrier of the block and anything else. */
-__device__ inline void open_arrivals(uint64_t *arrived) {
+/* One thread calls it, before a barrier of the block and before all other uses. */
+__device__ inline void mbarrier_init(uint64_t *barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.init.shared.b64 [%0], 1;\n fence.mbarrier_init.release.cluster;"
                  :
-                 : "r"(shared_address(arrived))
+                 : "r"(shared_address(barrier))
                  : "memory");
 #endif
 }
 
-/* By one thread, once for each phase, in any order with what comes: how much it is in all. */
-__device__ inline void expect_bytes(uint64_t *arrived, uint32_t bytes) {
+/* One thread calls it once in each phase, before or after the bytes arrive: their number in all. */
+__device__ inline void mbarrier_expect_tx(uint64_t *barrier, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
                  :
-                 : "r"(shared_address(arrived)), "r"(bytes)
+                 : "r"(shared_address(barrier)), "r"(bytes)
                  : "memory");
 #endif
 }
 
-/* Until all bytes of phase 0, 1, ... are there. */
-__device__ inline void await_bytes(uint64_t *arrived, unsigned phase) {
+/* Waits until all bytes of phase 0, 1, ... have arrived. */
+__device__ inline void mbarrier_wait(uint64_t *barrier, unsigned phase) {
 #if __CUDA_ARCH__ >= 900
     uint32_t done = 0;
     while (!done)
         asm volatile("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2; "
                      " selp.u32 %0, 1, 0, done; }"
                      : "=r"(done)
-                     : "r"(shared_address(arrived)), "r"(phase % 2)
+                     : "r"(shared_address(barrier)), "r"(phase % 2)
                      : "memory");
-    __syncwarp(); /* lanes leave one by one */
+    __syncwarp(); /* lanes leave the loop one by one */
 #endif
 }
 

@@ -1,0 +1,248 @@
+/* Two hidden layers: layer 2, a tile of W2 per thread block. See two_hidden.cu. */
+#ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_LAYER2_CUH
+#define TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_LAYER2_CUH
+
+#include "kernels/cuda/persistent/two_hidden_plan.cuh"
+
+namespace persistent::two_hidden {
+
+/* One thread of the block with rows TILE_IN * down and columns TILE_OUT * across of W2. A thread updates four
+   weights, where the tensor cores leave their gradients: a warp has 16 x 8 of them. They lie in shared
+   memory, as floats and in planes. */
+template <bool VELOCITY> struct layer2_block : block {
+    sgd_update update;
+    float velocity[4];
+
+    __device__ layer2_block(const two_hidden::plan &plan, char *shared)
+        : block(plan, shared), update(plan.update) {
+        update.has_velocity = VELOCITY;
+    }
+
+    __device__ w2_matrix w2() const {
+        return {shared + smem_layout::W2};
+    }
+
+    /* --- exchange --- */
+
+    /* Eight values of this thread's row of the batch; returns the value that is sent for all eight. */
+    __device__ static float receive_eight(float (&values)[8], const ll_packet3 *from, uint32_t tag) {
+        float part[3][3];
+        ll_receive(part, tag, [&](int i) { return from + threadIdx.x % ROWS + i * ROWS; });
+#pragma unroll
+        for (int i = 0; i < 8; i++) values[i] = part[i / 3][i % 3];
+        return part[2][2];
+    }
+
+    /* TILE_IN columns of H1: a thread receives a row of one block of layer 1. */
+    __device__ void receive_h1(uint32_t tag) const {
+        static_assert(ROWS * TILE_IN == UNITS * THREADS, "eight each");
+        const int chunk = threadIdx.x / ROWS;
+        float eight[8];
+        if (!has_tile) return;
+        receive_eight(eight, plan.h1 + (down * (TILE_IN / UNITS) + chunk) * 3 * ROWS, tag);
+        h1().split(threadIdx.x % ROWS, chunk, eight, [](char *at, uint4 words) { put(at, words); });
+    }
+
+    /* TILE_OUT columns of dZ2: each peer receives one half, for both. True if a loss is not finite. */
+    __device__ bool receive_dz2(const step_info &now) const {
+        static_assert(ROWS * TILE_OUT == 2 * UNITS * THREADS, "eight each");
+        const int chunk = threadIdx.x / ROWS + rank * (CHUNKS / 2);
+        float eight[8];
+        const float bad = receive_eight(eight, plan.dz2 + (across * CHUNKS + chunk) * 3 * ROWS, now.tag);
+        dz2().split(threadIdx.x % ROWS, chunk, eight, [&](char *at, uint4 words) {
+            put(at, words);
+            st_async(at, words, barrier(DZ2_FULL));
+        });
+        mbarrier_wait(barrier(DZ2_FULL), now.phase);
+        return bad != 0;
+    }
+
+    /* --- products: bf16x3.cuh says which lane holds what --- */
+
+    /* Where the peer of the block of rank `of` writes half i of this thread's eight sums: in planes 1 and 2
+       of the part of dZ2 that only that block writes later. (The peer may send dZ2 of some rows before the
+       last thread here has read its sums.) */
+    __device__ float4 *peer_sums(int of, int i) const {
+        return reinterpret_cast<float4 *>(
+            dz2().at(threadIdx.x % ROWS, of * (CHUNKS / 2) + threadIdx.x / ROWS) +
+            (1 + i) * dz2_matrix::PLANE);
+    }
+
+    /* Partial Z2 over the rows of the tile, 128 x 64 over 32: a warp has 16 rows and half of the columns.
+       Each peer adds both parts for half of the rows, and sends them to the owners of the rows. */
+    __device__ void forward(const step_info &now) const {
+        const int m = warp() % 8, half = warp() / 8;
+        float sum[4][4] = {};
+#pragma unroll
+        for (int k = 0; k < TILE_IN / 16; k++) {
+            uint32_t a[PLANES][4];
+            h1().load(a, 16 * m + lane() % 16, 2 * k + lane() / 16);
+#pragma unroll
+            for (int n = 0; n < 4; n += 2) {
+                uint32_t b[PLANES][4];
+                w2().load_transposed(b, 16 * k + lane() % 16, 4 * half + n + lane() / 16);
+                mma_bf16x3<0>(sum[n], a, b);
+                mma_bf16x3<2>(sum[n + 1], a, b);
+            }
+        }
+        float eight[8], theirs[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const float first = sum[i / 2][i % 2], second = sum[i / 2][2 + i % 2]; /* of rows g and g + 8 */
+            eight[i] = rank ? second : first;
+            theirs[i] = rank ? first : second;
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            st_async(peer_sums(1 - rank, i),
+                     make_uint4(__float_as_uint(theirs[4 * i]), __float_as_uint(theirs[4 * i + 1]),
+                                __float_as_uint(theirs[4 * i + 2]), __float_as_uint(theirs[4 * i + 3])),
+                     barrier(Z2_FULL));
+        mbarrier_wait(barrier(Z2_FULL), now.phase);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float4 more = *peer_sums(rank, i);
+            eight[4 * i] += more.x;
+            eight[4 * i + 1] += more.y;
+            eight[4 * i + 2] += more.z;
+            eight[4 * i + 3] += more.w;
+        }
+        ll_send8(plan.z2 +
+                     ((across * (ROWS / GROUP) + 2 * m + rank) * (plan.tiles_in / 2) + down / 2) * 3 *
+                         POSITIONS +
+                     half * 32 + lane(),
+                 POSITIONS, eight, 0, now.tag);
+    }
+
+    /* Partial dH1 over the columns of the tile, 128 x 32 over 64, sent to the blocks with these units: a warp
+       has 32 rows and 8 units. */
+    __device__ void backward(bool bad, uint32_t tag) const {
+        const int n = warp() % 4, pair = warp() / 4;
+        float sum[2][4] = {};
+#pragma unroll
+        for (int k = 0; k < TILE_OUT / 16; k += 2) {
+            uint32_t b[PLANES][4];
+            w2().load(b, 8 * n + lane() % 8, 2 * k + lane() / 8);
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                uint32_t a[PLANES][4];
+                dz2().load(a, 32 * pair + 16 * m + lane() % 16, 2 * k + lane() / 16);
+                mma_bf16x3<0>(sum[m], a, b);
+                dz2().load(a, 32 * pair + 16 * m + lane() % 16, 2 * k + 2 + lane() / 16);
+                mma_bf16x3<2>(sum[m], a, b);
+            }
+        }
+        float eight[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) eight[i] = sum[i / 4][i % 4];
+        ll_send8(plan.dh1 + ((down * (TILE_IN / UNITS) + n) * plan.tiles_out + across) * 3 * ROWS +
+                     32 * pair + lane(),
+                 SPLIT_K * POSITIONS, eight, bad, tag);
+    }
+
+    /* dW2, 32 x 64 over 128, and its update: a warp has 16 x 16 over half of the rows, and hands half of it
+       to the warp with the other rows. Calls try_poll() after the products. After a barrier: backward reads
+       W2. */
+    template <typename L> __device__ void update_weights(float rate, L try_poll) {
+        const int m = warp() % 2, n = warp() / 2 % 4, half = warp() / 8;
+        float sum[2][4] = {};
+#pragma unroll 1
+        for (int k = half * (ROWS / 2); k < (half + 1) * (ROWS / 2); k += 32) {
+            uint32_t a[PLANES][4], b[2][PLANES][4];
+#pragma unroll
+            for (int j = 0; j < 2; j++) dz2().load_transposed(b[j], k + lane(), 2 * n + j);
+            const int row = k + lane() / 16 * 8 + lane() % 8, chunk = 2 * m + lane() / 8 % 2;
+            h1().load_transposed(a, row, chunk);
+#pragma unroll
+            for (int j = 0; j < 2; j++) mma_bf16x3<0>(sum[j], a, b[j]);
+            h1().load_transposed(a, row + 16, chunk);
+#pragma unroll
+            for (int j = 0; j < 2; j++) mma_bf16x3<2>(sum[j], a, b[j]);
+        }
+        try_poll();
+        float4 *sums = at<float4>(smem_layout::GRADIENT_SUMS);
+        float gradient[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) gradient[i] = half ? sum[1][i] : sum[0][i];
+        sums[threadIdx.x] = half ? make_float4(sum[0][0], sum[0][1], sum[0][2], sum[0][3])
+                                 : make_float4(sum[1][0], sum[1][1], sum[1][2], sum[1][3]);
+        __syncthreads();
+        const float4 more = sums[threadIdx.x ^ (THREADS / 2)];
+        gradient[0] += more.x;
+        gradient[1] += more.y;
+        gradient[2] += more.z;
+        gradient[3] += more.w;
+        float weight[4];
+        read(weight);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (is_weight(i)) update(rate, gradient[i], weight[i], velocity[i]);
+        write(weight);
+    }
+
+    /* --- weights --- */
+
+    /* The positions of this thread's weights in the tile. */
+    __device__ static int chunk_of_weights() {
+        return warp() / 2 % 4 * 2 + warp() / 8;
+    }
+    __device__ static int row_of_weight(int i) {
+        return warp() % 2 * 16 + i / 2 * 8 + lane() / 4;
+    }
+    __device__ static int column_of_weight(int i) {
+        return chunk_of_weights() * 8 + lane() % 4 * 2 + i % 2;
+    }
+
+    __device__ int index_of_weight(int i) const {
+        return (down * TILE_IN + row_of_weight(i)) * plan.hidden[1] + across * TILE_OUT + column_of_weight(i);
+    }
+
+    __device__ bool is_weight(int i) const {
+        return down * TILE_IN + row_of_weight(i) < plan.hidden[0] &&
+               across * TILE_OUT + column_of_weight(i) < plan.hidden[1];
+    }
+
+    __device__ float4 *weights() const {
+        return at<float4>(smem_layout::WEIGHT2) + threadIdx.x;
+    }
+
+    __device__ void read(float (&weight)[4]) const {
+        const float4 four = *weights();
+        weight[0] = four.x, weight[1] = four.y, weight[2] = four.z, weight[3] = four.w;
+    }
+
+    /* Stores this thread's weights, as floats and in planes. */
+    __device__ void write(const float (&weight)[4]) const {
+        *weights() = make_float4(weight[0], weight[1], weight[2], weight[3]);
+#pragma unroll
+        for (int i = 0; i < 4; i += 2)
+            w2().split_pair(row_of_weight(i), chunk_of_weights(), lane() % 4, weight[i], weight[i + 1],
+                            [](char *at, uint32_t word) { put(at, word); });
+    }
+
+    template <typename E> __device__ void all_weights(float (&weight)[4], E each) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (is_weight(i))
+                each(plan.weight[1], plan.weight_velocity[1], (size_t)index_of_weight(i), weight[i],
+                     velocity[i], true);
+    }
+
+    __device__ void load() {
+        float weight[4] = {};
+#pragma unroll
+        for (int i = 0; i < 4; i++) velocity[i] = 0;
+        all_weights(weight, load_weight{VELOCITY});
+        write(weight);
+    }
+
+    __device__ void store() {
+        float weight[4];
+        read(weight);
+        all_weights(weight, store_weight{VELOCITY});
+    }
+};
+
+} // namespace persistent::two_hidden
+
+#endif
