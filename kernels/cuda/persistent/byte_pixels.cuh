@@ -82,68 +82,71 @@ __device__ inline float value_of_class(const float (&packet)[3]) {
 
 /* --- the tally --- */
 
-struct row_tally {
-    int count, batch; /* images of an epoch and of a step */
+/* The sum over the block, in a fixed order, in thread 0. */
+template <typename V> __device__ V sum_over_block(V mine) {
+    __shared__ V warps[32];
+    for (int offset = 16; offset > 0; offset /= 2) mine += __shfl_xor_sync(0xffffffffu, mine, offset);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = mine;
+    __syncthreads();
+    for (int w = 1; threadIdx.x == 0 && w < (int)blockDim.x / 32; w++) mine += warps[w];
+    return mine;
+}
+
+/* The output layer records each row; a launch adds the records to the tally when it ends. */
+struct row_tally : training_plan {
     int owners, own;  /* thread blocks that own rows of a batch, and rows of each */
-    double *losses;   /* as in fused_network */
-    struct tally *tally;
-    float4 *rows; /* [steps of an epoch][batch]: sum of exp(z - max), z of the label, max, is it right? */
-    double *loss; /* [steps of an epoch][owners]: sums over the rows of an owner */
-    int *correct; /* the same */
+    float4 *records;  /* [count]: sum of exp(z - max), z of the label, max, is it right? */
+    double *row_loss; /* [steps of an epoch][owners]: sums over the rows of an owner */
+    int *row_correct; /* the same */
     unsigned *ticket;
 
-    __device__ int rows_of(int step) const {
-        return min(count - step * batch, batch);
+    void lay_out_tally(memory_layout &layout, int all_owners, int rows_of_owner) {
+        const size_t steps = (count + batch - 1) / batch;
+        owners = all_owners;
+        own = rows_of_owner;
+        layout.take(&records, (size_t)count);
+        layout.take(&row_loss, steps * owners);
+        layout.take(&row_correct, steps * owners);
+        layout.take(&ticket, 1);
     }
 
-    /* Sums the rows of owner f in steps first .. end - 1, one thread per step: after the last step, because
-       logarithms in double precision are slow. */
-    __device__ void sum_own_rows(int f, int first, int end) const {
-        for (size_t step = first + threadIdx.x; step < (size_t)end; step += blockDim.x) {
-            const int last = min(rows_of(step), (f + 1) * own);
+    __device__ void record(int step, int row, float4 values) const {
+        records[(size_t)step * batch + row] = values;
+    }
+
+    /* Adds steps first .. end - 1. Owner f sums its rows, one thread per step: after the last step, because
+       logarithms in double precision are slow. The last owner that arrives sums over owners and steps. */
+    __device__ void add_to_tally(int f, int first, int end) const {
+        for (int step = first + threadIdx.x; step < end; step += blockDim.x) {
+            const int last = min(rows_of(step, end), (f + 1) * own);
             double of_step = 0;
             int right = 0;
             for (int r = f * own; r < last; r++) {
-                const float4 row = rows[step * batch + r];
+                const float4 row = records[(size_t)step * batch + r];
                 of_step += log((double)row.x) - ((double)row.y - (double)row.z);
                 right += row.w != 0;
             }
-            loss[step * owners + f] = of_step;
-            correct[step * owners + f] = right;
+            row_loss[(size_t)step * owners + f] = of_step;
+            row_correct[(size_t)step * owners + f] = right;
         }
-    }
-
-    /* The sum over the block, in a fixed order, in thread 0. */
-    template <typename V> __device__ static V sum_over_block(V mine) {
-        __shared__ V warps[32];
-        for (int offset = 16; offset > 0; offset /= 2) mine += __shfl_xor_sync(0xffffffffu, mine, offset);
-        if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = mine;
-        __syncthreads();
-        for (int w = 1; threadIdx.x == 0 && w < (int)blockDim.x / 32; w++) mine += warps[w];
-        return mine;
-    }
-
-    /* Adds these steps to the tally: the last owner that arrives does it. */
-    __device__ void add_steps(int first, int end) const {
         if (!last_block(ticket, (unsigned)owners)) return;
-        const size_t of_last = rows_of(end - 1);
         double total = 0;
         int right = 0;
-        for (size_t step = first + threadIdx.x; step < (size_t)end; step += blockDim.x) {
+        for (int step = first + threadIdx.x; step < end; step += blockDim.x) {
             double of_step = 0;
-            for (int f = 0; f < owners; f++) {
-                of_step += __ldcg(loss + step * owners + f);
-                right += __ldcg(correct + step * owners + f);
+            for (int o = 0; o < owners; o++) {
+                of_step += __ldcg(row_loss + (size_t)step * owners + o);
+                right += __ldcg(row_correct + (size_t)step * owners + o);
             }
             total += of_step;
-            losses[step] = of_step / (double)(step + 1 < (size_t)end ? batch : of_last);
+            losses[step] = of_step / (double)rows_of(step, end);
         }
         total = sum_over_block(total);
         right = sum_over_block(right);
         if (threadIdx.x) return;
         tally->correct += right;
         tally->loss_sum += total;
-        tally->images += (size_t)(end - first - 1) * batch + of_last;
+        tally->images += (size_t)(end - first - 1) * batch + rows_of(end - 1, end);
         tally->batches += end - first;
         if (!isfinite(total) && !tally->bad_step)
             tally->bad_step = tally->batches; /* a launch ends with its bad step */
@@ -188,28 +191,20 @@ struct store_weight {
 
 /* --- the plan --- */
 
-template <int LAYERS> struct byte_pixel_plan {
-    int hidden[LAYERS - 1]; /* units */
+template <int LAYERS> struct byte_pixel_plan : row_tally {
+    int classes, hidden[LAYERS - 1]; /* units */
     enum activation activation[LAYERS - 1];
-    int features, classes, batch;
     sgd_update update;
     float *weight[LAYERS], *bias[LAYERS], *weight_velocity[LAYERS], *bias_velocity[LAYERS];
-    const uint8_t *images, *labels;
-    const uint32_t *order;
-    const struct step_scalars *scalars;
-    row_tally tally;
 
-    __device__ bool bad_step() const {
-        return tally.tally->bad_step;
-    }
-
-    /* Whether a form for LAYERS layers and `classes` classes supports the network; then it is copied here. */
-    bool take(const fused_network *network, int classes_of_form) {
+    /* Whether the form, with up to `max_classes`, supports the network so far; then it is copied here. */
+    bool take(const fused_network *network, int max_classes) {
         const fused_layer *layer = network->layer;
         if (network->depth != LAYERS || network->dtype != GEMM_F32 || network->precision != GEMM_TRUE ||
-            network->batch > (size_t)ROWS || layer[LAYERS - 1].out > (size_t)classes_of_form ||
+            network->batch > (size_t)ROWS || layer[LAYERS - 1].out > (size_t)max_classes ||
             !packs_fit(network->images, network->features, network->features, PIXELS))
             return false;
+        take_inputs(network);
         for (int l = 0; l < LAYERS; l++) {
             weight[l] = (float *)layer[l].weight;
             bias[l] = (float *)layer[l].bias;
@@ -219,33 +214,13 @@ template <int LAYERS> struct byte_pixel_plan {
             hidden[l] = (int)layer[l].out;
             activation[l] = layer[l].activation;
         }
-        features = (int)network->features;
         classes = (int)layer[LAYERS - 1].out;
-        batch = (int)network->batch;
         update = {(float)network->momentum, (float)network->weight_decay, layer[0].weight_velocity != NULL};
-        images = network->images;
-        labels = network->labels;
-        order = network->order;
-        scalars = network->scalars;
-        tally.count = (int)network->count;
-        tally.batch = batch;
-        tally.losses = network->losses;
-        tally.tally = network->tally;
         return true;
-    }
-
-    /* Global memory of the tally: `owners` thread blocks own `own` rows each. */
-    void lay_out_tally(memory_layout &layout, int owners, int own) {
-        const size_t steps = (tally.count + batch - 1) / batch;
-        tally.owners = owners;
-        tally.own = own;
-        layout.take(&tally.rows, (size_t)tally.count);
-        layout.take(&tally.loss, steps * owners);
-        layout.take(&tally.correct, steps * owners);
-        layout.take(&tally.ticket, 1);
     }
 };
 
+/* Forms that multiply pixels as bytes need range [0, 1]. */
 static inline bool takes_range(const fused_network *network, char *why, size_t size) {
     if (network->range == INPUT_UNIT) return true;
     snprintf(why, size, "it takes pixels of input-range 0,1");

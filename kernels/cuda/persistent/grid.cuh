@@ -24,47 +24,43 @@ __device__ inline void grid_barrier(unsigned *arrived, unsigned &target) {
     __syncthreads();
 }
 
-/* --- one value --- */
+/* --- packets: one value, or three in one access of 16 bytes (compute capability 7.0) --- */
 
 struct ll_packet {
+    typedef uint64_t word;
     float value;
     uint32_t tag;
+
+    __device__ static void load(word &to, const ll_packet *from) {
+        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(to) : "l"(from) : "memory");
+    }
+    __device__ static uint32_t tag_of(word from) {
+        return (uint32_t)(from >> 32);
+    }
+};
+
+struct __align__(16) ll_packet3 {
+    struct word {
+        uint64_t low, high;
+    };
+    float value[3];
+    uint32_t tag;
+
+    __device__ static void load(word & to, const ll_packet3 *from) {
+        asm volatile("{ .reg .b128 all; ld.relaxed.gpu.global.b128 all, [%2]; mov.b128 {%0, %1}, all; }"
+                     : "=l"(to.low), "=l"(to.high)
+                     : "l"(from)
+                     : "memory");
+    }
+    __device__ static uint32_t tag_of(word from) {
+        return (uint32_t)(from.high >> 32);
+    }
 };
 
 __device__ inline void ll_send(ll_packet *to, float value, uint32_t tag) {
     const uint64_t word = (uint64_t)tag << 32 | __float_as_uint(value);
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" : : "l"(to), "l"(word) : "memory");
 }
-
-__device__ inline uint64_t ll_load(const ll_packet *from) {
-    uint64_t word;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
-    return word;
-}
-
-/* Waits for N packets with this tag, which is not 0: at(0) .. at(N - 1). Each pass polls every missing
-   packet, so that the round trips overlap. */
-template <int N, typename P> __device__ inline void ll_receive(float (&values)[N], uint32_t tag, P at) {
-    uint64_t word[N] = {};
-    bool missing = true;
-    while (missing) {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            if ((uint32_t)(word[i] >> 32) != tag) word[i] = ll_load(at(i));
-        missing = false;
-#pragma unroll
-        for (int i = 0; i < N; i++) missing |= (uint32_t)(word[i] >> 32) != tag;
-    }
-#pragma unroll
-    for (int i = 0; i < N; i++) values[i] = __uint_as_float((uint32_t)word[i]);
-}
-
-/* --- three values, in one access of 16 bytes (compute capability 7.0) --- */
-
-struct __align__(16) ll_packet3 {
-    float value[3];
-    uint32_t tag;
-};
 
 __device__ inline void ll_send(ll_packet3 *to, float first, float second, float third, uint32_t tag) {
     const uint64_t low = (uint64_t)__float_as_uint(second) << 32 | __float_as_uint(first),
@@ -75,46 +71,44 @@ __device__ inline void ll_send(ll_packet3 *to, float first, float second, float 
                  : "memory");
 }
 
-/* Receives N packets: `try_poll` loads all of them and does not wait; `wait` polls the missing ones until
-   all have the tag. Work between the two hides the latency of the L2 cache. */
-template <int N> struct ll_receiver {
-    uint64_t low[N], high[N];
+/* Receives packets at(0) .. at(N - 1) with a tag that is not 0: `try_poll` loads all of them and does not
+   wait; `wait` polls every missing packet in one pass, so that the round trips overlap, until none is
+   missing. Work between the two hides the latency of the L2 cache. */
+template <int N, typename P = ll_packet3> struct ll_receiver {
+    typename P::word words[N];
 
-    __device__ void load(int i, const ll_packet3 *from) {
-        asm volatile("{ .reg .b128 all; ld.relaxed.gpu.global.b128 all, [%2]; mov.b128 {%0, %1}, all; }"
-                     : "=l"(low[i]), "=l"(high[i])
-                     : "l"(from)
-                     : "memory");
-    }
-
-    __device__ bool is_missing(int i, uint32_t tag) const {
-        return (uint32_t)(high[i] >> 32) != tag;
-    }
-
-    template <typename P> __device__ void try_poll(P at) {
+    template <typename A> __device__ void try_poll(A at) {
 #pragma unroll
-        for (int i = 0; i < N; i++) load(i, at(i));
+        for (int i = 0; i < N; i++) P::load(words[i], at(i));
     }
 
-    template <typename P> __device__ void wait(uint32_t tag, P at) {
+    template <typename A> __device__ void wait(uint32_t tag, A at) {
         bool missing = true;
         while (missing) {
 #pragma unroll
             for (int i = 0; i < N; i++)
-                if (is_missing(i, tag)) load(i, at(i));
+                if (P::tag_of(words[i]) != tag) P::load(words[i], at(i));
             missing = false;
 #pragma unroll
-            for (int i = 0; i < N; i++) missing |= is_missing(i, tag);
+            for (int i = 0; i < N; i++) missing |= P::tag_of(words[i]) != tag;
         }
     }
 
+    /* Value j of packet i. */
     __device__ float value(int i, int j) const {
-        const uint64_t word = j < 2 ? low[i] : high[i];
+        const uint64_t word = j < 2 ? words[i].low : words[i].high;
         return __uint_as_float((uint32_t)(j == 1 ? word >> 32 : word));
     }
 };
 
-template <int N, typename P> __device__ inline void ll_receive(float (&values)[N][3], uint32_t tag, P at) {
+template <int N, typename A> __device__ inline void ll_receive(float (&values)[N], uint32_t tag, A at) {
+    ll_receiver<N, ll_packet> packets = {};
+    packets.wait(tag, at);
+#pragma unroll
+    for (int i = 0; i < N; i++) values[i] = __uint_as_float((uint32_t)packets.words[i]);
+}
+
+template <int N, typename A> __device__ inline void ll_receive(float (&values)[N][3], uint32_t tag, A at) {
     ll_receiver<N> packets = {};
     packets.wait(tag, at);
 #pragma unroll

@@ -1,22 +1,23 @@
 /* Engine fused, the form "one hidden layer, split-K over pixels": weights stay in shared memory, and only
-   sums travel. `./train --config configs/fast-gpu.cfg` runs it. (one_hidden_split_units.cu needs an eighth of
-   the SMs.)
+   sums travel. `./train --config configs/validation.cfg --backend cuda-tuned` runs it.
+   (one_hidden_split_units.cu needs an eighth of the SMs.)
 
    Split      a thread block has 8 hidden units and a slice of the pixels: W1[slice][8], its velocities, and
               the slice of the batch as float. F slices by H groups of units fill the GPU (784-128-10: 8 x 16
               blocks, 98 pixels each on average). A block owns 128 / F rows of its group of units.
-   Exchange   1: partial sums of Z, to the F owners of rows in the same group of units 2: partial logits, to
-              the H owners of the same rows: each computes the loss 3: dZ and the rows' part of dW2, to the F
-              blocks of the group: each updates its slice of W1, and all of them their copy of W2 LL packets
-              (grid.cuh) in two mailboxes, by turns: before a block writes to a mailbox again it has received
-              a packet from each of its readers that was sent after they read it. (In exchange 2 this holds
-              only for owners of valid rows: a partial batch must be the last step of a launch, and it is,
-              since it is the last of an epoch.)
+   Exchange   (1) partial sums of Z, to the F owners of rows in the same group of units; (2) partial logits,
+              to the H owners of the same rows, each of which computes the loss; (3) dZ and the rows' part of
+              dW2, to the F blocks of the group: each updates its slice of W1, and all of them their copy of
+              W2.
+   Mailboxes  LL packets (grid.cuh); steps alternate between two mailboxes. Before a block writes to a mailbox
+              again, it has received a packet from each reader that was sent after the read. In exchange 2
+              this holds only for owners of valid rows: a partial batch must be the last step of a launch, and
+              it is, since it is the last of an epoch.
    Pixels     the next batch is copied to shared memory while this one computes, and converted to float during
               exchange 2.
    Bound by   latency. 784-128-10 at batch 128 on 128 thread blocks: forward and backward 800 cycles each at
-              128 multiply-adds a cycle, and three exchanges of about 0.5 us. Measured: docs/gpu-engines.md.
-              */
+              128 multiply-adds a cycle, and three exchanges of about 0.5 us.
+              Measured: docs/gpu-engines.md. */
 #include "kernels/cuda/persistent/one_hidden_split_pixels.cuh"
 
 namespace persistent::split_pixels {
@@ -24,7 +25,6 @@ namespace persistent::split_pixels {
 template <typename S> struct trainer : block<S> {
     typedef split_pixels::plan plan_type;
     static constexpr int MAX_THREADS = THREADS;
-    static constexpr const char *NAME = "split-K over pixels";
     float *pixels, *next_pixels; /* of this step and the next one; the same if there is one buffer */
     int end;
 
@@ -35,10 +35,6 @@ template <typename S> struct trainer : block<S> {
         next_pixels = pixels + (plan.buffers - 1) * plan.slice * PITCH;
     }
 
-    __device__ int rows_of(int step) const {
-        return step < end ? plan.tally.rows_of(step) : 0;
-    }
-
     __device__ static void wait_for_copies() {
         __pipeline_commit();
         __pipeline_wait_prior(0);
@@ -46,24 +42,25 @@ template <typename S> struct trainer : block<S> {
     }
 
     __device__ void load(int first, uint32_t) {
-        const int rows = rows_of(first);
+        const int rows = plan.rows_of(first, end);
         for (int i = threadIdx.x; i < (int)smem_layout<S>::floats(plan.slice, plan.buffers); i += THREADS)
             shared[i] = 0;
         __syncthreads();
         this->all_weights(load_weight{plan.update.has_velocity});
         for (int step = first; step < first + 2; step++)
-            inputs().store(step % 2, inputs().prefetch(plan, step, rows_of(step)));
+            inputs().store(step % 2, inputs().prefetch(plan, step, plan.rows_of(step, end)));
         __syncthreads();
         this->copy_bytes(first, rows);
         if (threadIdx.x < S::OWN) labels_of(first)[threadIdx.x] = this->label_of(first, rows);
         wait_for_copies();
         this->convert_pixels(rows, pixels);
         __syncthreads();
-        this->copy_bytes(first + 1, rows_of(first + 1));
+        this->copy_bytes(first + 1, plan.rows_of(first + 1, end));
     }
 
     __device__ bool step(int step, uint32_t tag, stage_profile &profile) {
-        const int rows = rows_of(step), next_rows = rows_of(step + 1), rows_after = rows_of(step + 2);
+        const int rows = plan.rows_of(step, end), next_rows = plan.rows_of(step + 1, end),
+                  rows_after = plan.rows_of(step + 2, end);
         const float rate = *inputs().rate(step % 2);
         const int next_label = this->label_of(step + 1, next_rows);
         const auto ahead = inputs().prefetch(plan, step + 2, rows_after);
@@ -108,8 +105,7 @@ template <typename S> struct trainer : block<S> {
     __device__ void finish(int first, int step) const {
         this->all_weights(store_weight{plan.update.has_velocity});
         if (this->h) return;
-        plan.tally.sum_own_rows(this->f, first, step);
-        plan.tally.add_steps(first, step);
+        plan.add_to_tally(this->f, first, step);
     }
 };
 
@@ -123,6 +119,7 @@ template <typename F> static void with_split(int slices, F function) {
 }
 
 struct form {
+    static constexpr const char *NAME = "one hidden layer, split-K over pixels";
     typedef split_pixels::plan plan;
 
     /* The largest number of slices that fits. */
@@ -184,7 +181,4 @@ struct form {
 
 } // namespace persistent::split_pixels
 
-typedef persistent::instance<persistent::split_pixels::form> split_pixels_instance;
-
-const fused_form fused_split_pixels = {"one hidden layer, split-K over pixels",
-                                       split_pixels_instance::estimate, split_pixels_instance::open};
+const fused_form fused_split_pixels = persistent::fused_form_of<persistent::split_pixels::form>();

@@ -182,8 +182,7 @@ template <typename S> struct block {
         }
     }
 
-    /* H of the owned rows, and the partial logits of this block's units, sent to the owners of the same rows.
-       */
+    /* H of the owned rows, and the partial logits of this block's units, sent to their owners. */
     __device__ void activate_own(int rows, uint32_t tag) const {
         float *hidden = shared + at::HIDDEN, *pre = shared + at::PRE, *weight = shared + at::OUT_WEIGHT;
         const float *bias = shared + at::BIAS;
@@ -240,7 +239,7 @@ template <typename S> struct block {
             shared[at::GRADIENT + row * CLASS_PITCH + c] = loss.gradient;
             finite = loss.finite;
             if (h == 0 && c == 0 && valid) /* all groups of units compute the same */
-                plan.tally.rows[(size_t)step * plan.batch + r] = loss.record;
+                plan.record(step, r, loss.record);
         }
         return finite;
     }

@@ -1,22 +1,22 @@
 /* Engine fused, the form "one hidden layer, split over hidden units": weights stay on the chip, and only
-   logits and their gradients travel. `./train --config configs/fast-gpu.cfg --ensemble 8` runs it.
+   logits and their gradients travel. `./train --config configs/fast-gpu.cfg` runs it.
 
    Split      a thread block has 8 hidden units: its columns of W1 in registers, and again in int8 slices in
               shared memory for the tensor cores; all pixels of the batch, as bytes. It owns some rows of the
               batch, for the output layer. (one_hidden_split_pixels.cu uses more thread blocks and is faster
               for one network; in this form eight networks train at the same time in the time of one.)
-   Exchange   1: partial sums of the logits of all rows, to the owners of the rows 2: dL/dlogits of the owned
-              rows, to all blocks LL packets in one buffer each (grid.cuh). A block overwrites partial logits
-              only after it has received gradients of the step before from every owner, and each of these had
-              read its partial logits. An owner overwrites gradients only after it has received partial logits
-              of this step from every block, and each of these had read the gradients of the step before.
+   Exchange   (1) partial logits of all rows, to the owners of the rows; (2) dL/dlogits of the owned rows, to
+              all blocks.
+   Mailboxes  LL packets (grid.cuh), one buffer each. A block overwrites partial logits only after it has
+              received gradients of the step before from every owner, and each owner had read its partial
+              logits. An owner overwrites gradients only after it has received partial logits of this step
+              from every block, and each block had read the gradients of the step before.
    Pixels     the images of the next step are copied while this step computes: as many as there are free slots
-              at first, the rest in the slots whose images were used for the last time in the first half of
-              dW1.
+              at first, the rest in slots whose images were used for the last time in the first half of dW1.
    Bound by   latency. 784-128-10 at batch 128 on 16 thread blocks, in cycles: forward and backward 800
               products of m16n8k32 each, at 2 cycles: 1600 each; two exchanges of about 1000; 100 KB of pixels
-              through the L2 cache per block, 1600 at 64 bytes a cycle, hidden. Measured: docs/gpu-engines.md.
-              */
+              through the L2 cache per block, 1600 at 64 bytes a cycle, hidden.
+              Measured: docs/gpu-engines.md. */
 #include "kernels/cuda/persistent/one_hidden_split_units.cuh"
 
 namespace persistent::split_units {
@@ -24,7 +24,6 @@ namespace persistent::split_units {
 template <bool VELOCITY> struct trainer : block<VELOCITY> {
     typedef split_units::plan plan_type;
     static constexpr int MAX_THREADS = THREADS;
-    static constexpr const char *NAME = "split over hidden units";
     uint64_t *pixels_full; /* mbarrier: a phase per step */
     int end, rows, next_rows;
     int base, input_slot; /* of this step, in the rings of images and of inputs */
@@ -38,16 +37,12 @@ template <bool VELOCITY> struct trainer : block<VELOCITY> {
 
     using block<VELOCITY>::plan, block<VELOCITY>::inputs, block<VELOCITY>::copy_images;
 
-    __device__ int rows_of(int step) const {
-        return step < end ? plan.tally.rows_of(step) : 0;
-    }
-
     __device__ void expect_images(int count) const {
         if (threadIdx.x == 0) mbarrier_expect_tx(pixels_full, count * plan.features);
     }
 
     __device__ void load(int first, uint32_t) {
-        rows = rows_of(first), next_rows = rows_of(first + 1);
+        rows = plan.rows_of(first, end), next_rows = plan.rows_of(first + 1, end);
         for (int i = threadIdx.x; i < smem_layout::images(plan.packs) / 4; i += THREADS)
             this->template at<float>(0)[i] = 0;
         if (threadIdx.x == 0) mbarrier_init(pixels_full);
@@ -55,7 +50,8 @@ template <bool VELOCITY> struct trainer : block<VELOCITY> {
         this->w1.clear();
         this->all_weights(load_weight{VELOCITY});
         this->find_w1_max();
-        for (int i = 0; i < 2; i++) inputs().store(i, inputs().prefetch(plan, first + i, rows_of(first + i)));
+        for (int i = 0; i < 2; i++)
+            inputs().store(i, inputs().prefetch(plan, first + i, plan.rows_of(first + i, end)));
         __syncthreads();
         expect_images(rows);
         copy_images(pixels_full, 0, 0, 0, rows);
@@ -68,7 +64,7 @@ template <bool VELOCITY> struct trainer : block<VELOCITY> {
         const int after = base + plan.batch, next_base = after < plan.slots ? after : after - plan.slots,
                   free_slots = min(next_rows, plan.slots - plan.batch),
                   next_slot = input_slot < INPUT_SLOTS - 1 ? input_slot + 1 : 0,
-                  rows_after = rows_of(step + 2);
+                  rows_after = plan.rows_of(step + 2, end);
         const float rate = *inputs().rate(input_slot);
         const int label = this->label_of(input_slot, rows, this->warp());
         const auto ahead = inputs().prefetch(plan, step + 2, rows_after);
@@ -118,15 +114,15 @@ template <bool VELOCITY> struct trainer : block<VELOCITY> {
 
     __device__ void finish(int first, int step) {
         this->all_weights(store_weight{VELOCITY});
-        if ((int)blockIdx.x >= plan.tally.owners) return;
-        plan.tally.sum_own_rows(blockIdx.x, first, step);
-        plan.tally.add_steps(first, step);
+        if ((int)blockIdx.x >= plan.owners) return;
+        plan.add_to_tally(blockIdx.x, first, step);
     }
 };
 
 /* --- on the host --- */
 
 struct form {
+    static constexpr const char *NAME = "one hidden layer, split over hidden units";
     typedef split_units::plan plan;
 
     /* The number of thread blocks, and the slots for images. */
@@ -148,7 +144,6 @@ struct form {
             return false;
         }
         plan->groups = (int)((hidden + UNITS - 1) / UNITS);
-        plan->own = (plan->batch + plan->groups - 1) / plan->groups;
         plan->packs = plan->features / PIXELS;
         const int two_steps = 2 * plan->batch, /* images */
             least =
@@ -171,7 +166,8 @@ struct form {
     static void lay_out(const fused_network *, plan *plan, memory_layout &layout) {
         layout.take(&plan->logits, (size_t)ROWS * plan->groups * PACKETS);
         layout.take(&plan->gradients, (size_t)ROWS * PACKETS);
-        plan->lay_out_tally(layout, (plan->batch + plan->own - 1) / plan->own, plan->own);
+        const int own = (plan->batch + plan->groups - 1) / plan->groups; /* the last owner may have fewer */
+        plan->lay_out_tally(layout, (plan->batch + own - 1) / own, own);
     }
 
     static kernel_launch launch(const plan &plan) {
@@ -188,7 +184,4 @@ struct form {
 
 } // namespace persistent::split_units
 
-typedef persistent::instance<persistent::split_units::form> split_units_instance;
-
-const fused_form fused_split_units = {"one hidden layer, split over hidden units",
-                                      split_units_instance::estimate, split_units_instance::open};
+const fused_form fused_split_units = persistent::fused_form_of<persistent::split_units::form>();

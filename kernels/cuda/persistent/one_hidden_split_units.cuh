@@ -14,10 +14,9 @@ static const int INPUT_SLOTS = 3;
 static const size_t STATIC_SHARED = 1024; /* bytes: sums over a block, the mbarrier, and a reserve */
 
 struct plan : byte_pixel_plan<2> {
-    int groups; /* of units: thread blocks */
-    int packs;  /* of an image */
-    int slots;  /* of the ring of images */
-    int own;    /* rows of the batch that a block owns: the last owner may have fewer, later blocks none */
+    int groups;            /* of units: thread blocks */
+    int packs;             /* of an image */
+    int slots;             /* of the ring of images */
     ll_packet3 *logits;    /* partial sums: [ROWS][groups][PACKETS] */
     ll_packet3 *gradients; /* dL/dlogits: [ROWS][PACKETS] */
 };
@@ -197,7 +196,7 @@ template <bool VELOCITY> struct block {
                 gradient[j] = __shfl_sync(0xffffffffu, finite ? loss.gradient : NAN, (3 * lane() + j) % 32);
             if (3 * lane() < plan.classes)
                 ll_send(plan.gradients + r * PACKETS + lane(), gradient[0], gradient[1], gradient[2], tag);
-            if (lane() == 0) plan.tally.rows[(size_t)step * plan.batch + r] = loss.record;
+            if (lane() == 0) plan.record(step, r, loss.record);
         }
     }
 

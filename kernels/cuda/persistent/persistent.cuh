@@ -31,14 +31,14 @@ __global__ void __launch_bounds__(B::MAX_THREADS, 1)
     train_steps(const __grid_constant__ typename B::plan_type plan, int first, int end, uint32_t tag) {
     extern __shared__ float4 shared_memory[];
     B block(plan, shared_memory, end);
-    if (plan.bad_step()) return; /* no update after a bad step */
+    if (plan.tally->bad_step) return; /* no update after a bad step */
     block.load(first, tag);
     int step = first;
     bool finite = true;
     stage_profile profile;
     profile.start();
     for (; step < end && finite; step++, tag++) finite = block.step(step, tag, profile);
-    profile.print(B::NAME, step - first);
+    profile.print(step - first);
     block.finish(first, step);
 }
 
@@ -60,6 +60,37 @@ template <typename R> __device__ inline R derivative_compactly(enum activation a
     return activation == ACTIVATION_RELU ? derivative(ACTIVATION_RELU, z, y)
                                          : derivative_called(activation, z, y);
 }
+
+/* --- the plan --- */
+
+/* What every plan takes from the network as it is. */
+struct training_plan {
+    int features, batch, count; /* of an image; rows of a step; images of an epoch */
+    enum input_range range;
+    const uint8_t *images, *labels;
+    const uint32_t *order;
+    const struct step_scalars *scalars;
+    double *losses; /* as in fused_network */
+    struct tally *tally;
+
+    void take_inputs(const fused_network *network) {
+        features = (int)network->features;
+        batch = (int)network->batch;
+        count = (int)network->count;
+        range = network->range;
+        images = network->images;
+        labels = network->labels;
+        order = network->order;
+        scalars = network->scalars;
+        losses = network->losses;
+        tally = network->tally;
+    }
+
+    /* Rows of a step; 0 from step `end` on. */
+    __device__ int rows_of(int step, int end) const {
+        return step < end ? min(count - step * batch, batch) : 0;
+    }
+};
 
 /* --- memory --- */
 
@@ -213,6 +244,10 @@ template <typename F> struct instance : fused_instance {
         F::describe(((const instance *)self)->plan, text, size);
     }
 };
+
+template <typename F> constexpr fused_form fused_form_of() {
+    return {F::NAME, instance<F>::estimate, instance<F>::open};
+}
 
 } // namespace persistent
 

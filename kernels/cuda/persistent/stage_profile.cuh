@@ -18,11 +18,11 @@ struct stage_profile {
         cycles[which] += now - last;
         last = now;
     }
-    __device__ void print(const char *form, size_t steps) const {
+    __device__ void print(int steps) const {
         if (threadIdx.x || blockIdx.x != gridDim.x / 2 || steps < 100) return;
-        printf("%s, cycles per step:", form);
+        printf("cycles per step:");
         for (int i = 0; i < 16; i++)
-            if (cycles[i]) printf(" %d:%lld", i, cycles[i] / (long long)steps);
+            if (cycles[i]) printf(" %d:%lld", i, cycles[i] / steps);
         printf("\n");
     }
 };
@@ -30,7 +30,7 @@ struct stage_profile {
 struct stage_profile {
     __device__ void start() {}
     __device__ void stage(int) {}
-    __device__ void print(const char *, size_t) const {}
+    __device__ void print(int) const {}
 };
 #endif
 

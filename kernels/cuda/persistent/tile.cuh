@@ -13,8 +13,7 @@
    fma        each warp copies slabs of 64 bytes of k to shared memory, two ahead, without block barriers. A
               lane has 8 x 4 outputs for every other pack of k; lanes add at the end.
    Registers  32 sums, 32 + 16 operands of a pack of k.
-   Bound by   the L2 cache: 3 KB for 8,192 multiply-adds of a warp, unless L1 holds the data of a neighbour.
-              */
+   Bound by   the L2 cache: 3 KB for 8,192 multiply-adds of a warp, unless L1 holds them. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TILE_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TILE_CUH
 

@@ -26,12 +26,9 @@ static const int MAX_CLASSES = 128; /* one thread each, in the smallest block */
 template <typename P> struct trainer : output_block<P> {
     typedef tiled::plan<P> plan_type;
     static constexpr int MAX_THREADS = 32 * P::WARPS;
-    static constexpr const char *NAME = "tiled";
-    using block<P>::plan, block<P>::barrier, block<P>::rows_of;
-    int end;
+    using block<P>::plan, block<P>::end, block<P>::barrier;
 
-    __device__ trainer(const plan_type &plan, void *shared, int end)
-        : output_block<P>(plan, shared), end(end) {}
+    __device__ trainer(const plan_type &plan, void *shared, int end) : output_block<P>(plan, shared, end) {}
 
     __device__ void load(int first, uint32_t) {
         this->load_weights();
@@ -42,14 +39,14 @@ template <typename P> struct trainer : output_block<P> {
 
     __device__ bool step(int step, uint32_t, stage_profile &profile) {
         this->current = step;
-        this->rows = rows_of(step);
+        this->rows = plan.rows_of(step, end);
         for (int l = 0; l < plan.depth - 1; l++) {
             this->forward(l);
             profile.stage(l ? 2 : 0);
             barrier();
             profile.stage(l ? 3 : 1);
         }
-        this->output_layer(step + 1 < end);
+        this->output_layer();
         profile.stage(4);
         barrier();
         profile.stage(5);
@@ -222,21 +219,12 @@ template <typename P> struct form {
         plan->blocks = fused_processors(context, network);
         plan->warps = warps;
         plan->depth = (int)network->depth;
-        plan->batch = (int)network->batch;
+        plan->take_inputs(network);
         plan->padded_batch = (int)padded(network->batch);
-        plan->features = (int)network->features;
         plan->quads = packs_fit(network->images, network->features, network->features, 4);
         plan->has_velocity = network->layer[0].weight_velocity != NULL;
         plan->momentum = (T)network->momentum;
         plan->weight_decay = (T)network->weight_decay;
-        plan->range = network->range;
-        plan->count = network->count;
-        plan->images = network->images;
-        plan->labels = network->labels;
-        plan->order = network->order;
-        plan->scalars = network->scalars;
-        plan->losses = network->losses;
-        plan->tally = network->tally;
         const size_t by_blocks = sizeof(T) * (3 * 32 * warps + padded(last.in) + last.in * columns),
                      by_warps = bytes_by_warps<P>(*network, warps);
         plan->weights_fit = by_blocks <= most;

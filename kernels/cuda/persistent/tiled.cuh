@@ -33,10 +33,9 @@ struct launch_control {
     int bad;          /* a loss of this launch is not finite */
 };
 
-template <typename P> struct plan {
+template <typename P> struct plan : training_plan {
     typedef typename P::real T;
-    int depth, batch, features;
-    int padded_batch;
+    int depth, padded_batch;
     int blocks, warps; /* of the launch; of a block */
     size_t shared_bytes;
     double cycles;    /* of an SM per step, without barriers */
@@ -47,20 +46,11 @@ template <typename P> struct plan {
     layer_plan<P> layer[FUSED_MAX_LAYERS];
     tile_shapes shapes;
     T momentum, weight_decay;
-    enum input_range range;     /* of the pixels */
-    size_t count, input_stride; /* input_stride: elements between the two buffers of the batch */
-    const uint8_t *images, *labels;
-    const uint32_t *order;
-    const struct step_scalars *scalars;
-    double *losses, *row_loss; /* row_loss: [batch] */
-    int *row_correct;          /* [batch] */
-    uint8_t *batch_labels;     /* [2][batch] */
-    struct tally *tally;
+    size_t input_stride;   /* elements between the two buffers of the batch */
+    double *row_loss;      /* [batch] */
+    int *row_correct;      /* [batch] */
+    uint8_t *batch_labels; /* [2][batch] */
     launch_control *control;
-
-    __device__ bool bad_step() const {
-        return tally->bad_step;
-    }
 };
 
 /* threadIdx.x, read anew: values derived from it do not occupy registers from step to step. */
@@ -78,15 +68,10 @@ template <typename P> struct block {
     const tiled::plan<P> &plan;
     T *shared;
     unsigned barrier_target;
-    int current, rows; /* the step, and its rows */
+    int end, current, rows; /* of the launch; this step, and its rows */
 
-    __device__ block(const tiled::plan<P> &plan, void *shared)
-        : plan(plan), shared((T *)shared), barrier_target(0) {}
-
-    __device__ int rows_of(int which) const {
-        const size_t left = plan.count - (size_t)which * plan.batch;
-        return left < (size_t)plan.batch ? (int)left : plan.batch;
-    }
+    __device__ block(const tiled::plan<P> &plan, void *shared, int end)
+        : plan(plan), shared((T *)shared), barrier_target(0), end(end) {}
 
     __device__ static int padded(int length) {
         return (length + WARP_M - 1) / WARP_M * WARP_M;
@@ -121,7 +106,7 @@ template <typename P> struct block {
        pixels cannot be read 4 at a time. */
     __device__ void gather(int which, int skip) const {
         const matrix to = input_of(0, which);
-        const int count = rows_of(which), thread = reread_thread_index(),
+        const int count = plan.rows_of(which, end), thread = reread_thread_index(),
                   packed = plan.quads ? plan.features : 0, lane = plan.quads ? thread % 32 : thread,
                   row = plan.quads ? thread / 32 : 0, rows_per_pass = plan.quads ? blockDim.x / 32 : 1;
 #pragma unroll 1
@@ -145,7 +130,7 @@ template <typename P> struct block {
 
     /* Gathers the labels of a step: the last block does it, since it has the least work. */
     __device__ void gather_labels(int which) const {
-        const int count = rows_of(which);
+        const int count = plan.rows_of(which, end);
         if (blockIdx.x != gridDim.x - 1) return;
         for (int r = threadIdx.x; r < count; r += blockDim.x)
             labels_of(which)[r] = plan.labels[plan.order[(size_t)which * plan.batch + r]];

@@ -23,10 +23,11 @@ template <typename P> struct output_block : block<P> {
     typedef typename P::real T;
     typedef typename P::matrix matrix;
     static constexpr int W = WIDEST<T>;
-    using block<P>::plan, block<P>::shared, block<P>::current, block<P>::rows, block<P>::rows_of,
+    using block<P>::plan, block<P>::shared, block<P>::current, block<P>::rows, block<P>::end,
         block<P>::input_of, block<P>::labels_of, block<P>::first_image, block<P>::numbers;
 
-    __device__ output_block(const tiled::plan<P> &plan, void *shared) : block<P>(plan, shared) {}
+    __device__ output_block(const tiled::plan<P> &plan, void *shared, int end)
+        : block<P>(plan, shared, end) {}
 
     /* Softmax cross-entropy of the logits z[classes] by one warp: stores the gradient in `g` and in a row of
        the matrix. */
@@ -195,9 +196,9 @@ template <typename P> struct output_block : block<P> {
 
     /* The output layer, and the gathering of the next step's batch: the loads of this block's first image
        overlap the output layer. */
-    __device__ void output_layer(bool another) const {
+    __device__ void output_layer() const {
         const layer_plan<P> &last = plan.layer[plan.depth - 1];
-        const int t = 4 * threadIdx.x, next = another ? rows_of(current + 1) : 0;
+        const int t = 4 * threadIdx.x, next = plan.rows_of(current + 1, end);
         const bool ahead =
             plan.quads && !plan.warp_a_row && plan.features <= 4 * (int)blockDim.x && first_image() < next;
         const T *weight = last.weight.at;
@@ -220,7 +221,7 @@ template <typename P> struct output_block : block<P> {
                 clear_row(r, threadIdx.x, blockDim.x);
             }
         }
-        if (!another) return;
+        if (!next) return;
         if (ahead && t < plan.features) input_of(0, current + 1).put(first_image(), t, numbers(pixels));
         this->gather(current + 1, ahead);
         this->gather_labels(current + 1);

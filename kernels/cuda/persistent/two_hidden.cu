@@ -28,7 +28,6 @@ namespace persistent::two_hidden {
 template <int OWN, bool VELOCITY> struct trainer {
     typedef two_hidden::plan plan_type;
     static constexpr int MAX_THREADS = THREADS;
-    static constexpr const char *NAME = "two hidden layers";
     const plan_type &plan;
     layer1_block<VELOCITY> layer1;
     layer2_block<VELOCITY> layer2;
@@ -40,10 +39,6 @@ template <int OWN, bool VELOCITY> struct trainer {
         : plan(plan), layer1(plan, (char *)shared), layer2(plan, (char *)shared),
           output(plan, (char *)shared), end(end), phase(0) {}
 
-    __device__ int rows_of(int step) const {
-        return step < end ? plan.tally.rows_of(step) : 0;
-    }
-
     __device__ void load(int first, uint32_t tag) {
         const auto inputs = layer1.inputs();
         for (int i = threadIdx.x; i < smem_layout::pixels(plan.packs) / 16; i += THREADS)
@@ -54,19 +49,19 @@ template <int OWN, bool VELOCITY> struct trainer {
         layer2.load();
         output.load();
         if (output.has_rows) output.send_weights(tag);
-        inputs.store(first % 2, inputs.prefetch(plan, first, rows_of(first)));
+        inputs.store(first % 2, inputs.prefetch(plan, first, plan.rows_of(first, end)));
         cluster_barrier();
         layer1.write_slices();
-        layer1.copy_images(first, rows_of(first));
+        layer1.copy_images(first, plan.rows_of(first, end));
         __syncthreads();
     }
 
     __device__ bool step(int step, uint32_t tag, stage_profile &profile) {
         const auto inputs = layer1.inputs();
-        const int rows = rows_of(step);
+        const int rows = plan.rows_of(step, end);
         const step_info now = {step, rows, phase, tag, *inputs.rate(step % 2), 1.0f / (float)rows};
         const int label = output.label_of(inputs.images(step % 2), rows);
-        const auto ahead = inputs.prefetch(plan, step + 1, rows_of(step + 1));
+        const auto ahead = inputs.prefetch(plan, step + 1, plan.rows_of(step + 1, end));
         ll_receiver<1> new_weights;
         ll_receiver<3> dh1;
         typename output_block<OWN, VELOCITY>::gradient_packets gradient;
@@ -120,7 +115,7 @@ template <int OWN, bool VELOCITY> struct trainer {
         profile.stage(12);
         if (bad) return false;
         layer1.write_dz1_slices(dz1);
-        layer1.copy_images(step + 1, rows_of(step + 1));
+        layer1.copy_images(step + 1, plan.rows_of(step + 1, end));
         if (layer1.has_units) mbarrier_wait(layer1.barrier(DZ1_FULL), now.phase);
         __syncthreads();
         profile.stage(13);
@@ -139,14 +134,14 @@ template <int OWN, bool VELOCITY> struct trainer {
         layer2.store();
         output.store();
         if (output.across) return;
-        plan.tally.sum_own_rows(output.down, first, step);
-        plan.tally.add_steps(first, step);
+        plan.add_to_tally(output.down, first, step);
     }
 };
 
 /* --- on the host --- */
 
 struct form {
+    static constexpr const char *NAME = "two hidden layers";
     typedef two_hidden::plan plan;
 
     static bool arrange(const tuned_context *context, const fused_network *network, plan *plan, char *why,
@@ -165,7 +160,7 @@ struct form {
         }
         plan->tiles_in = (plan->hidden[0] + 2 * TILE_IN - 1) / (2 * TILE_IN) * 2;
         plan->tiles_out = (plan->hidden[1] + TILE_OUT - 1) / TILE_OUT;
-        plan->owners = plan->tiles_in <= ROWS / MAX_OWN ? ROWS / MAX_OWN : ROWS / GROUP;
+        plan->downs = plan->tiles_in <= ROWS / MAX_OWN ? ROWS / MAX_OWN : ROWS / GROUP;
         plan->packs = (plan->features / PIXELS + SPLIT_K - 1) / SPLIT_K;
         const size_t bytes = STATIC_SHARED + smem_layout::bytes(plan->packs);
         if (context->major < 9 || plan->blocks() > fused_processors(context, network) ||
@@ -182,7 +177,7 @@ struct form {
     }
 
     static void lay_out(const fused_network *, plan *plan, memory_layout &layout) {
-        const size_t in = plan->tiles_in, out = plan->tiles_out, owners = plan->owners,
+        const size_t in = plan->tiles_in, out = plan->tiles_out, owners = plan->downs,
                      groups = in * TILE_IN / UNITS;
         layout.take(&plan->h1, groups * 3 * ROWS);
         layout.take(&plan->z2, out * (ROWS / GROUP) * (in / 2) * 3 * POSITIONS);
@@ -192,7 +187,7 @@ struct form {
         layout.take(&plan->out_sums, out * TILE_OUT * owners * PACKETS);
         layout.take(&plan->out_bias, out * owners * PACKETS);
         layout.take(&plan->out_weight, out * TILE_OUT * PACKETS);
-        plan->lay_out_tally(layout, plan->owners, ROWS / plan->owners);
+        plan->lay_out_tally(layout, plan->downs, ROWS / plan->downs);
     }
 
     template <int OWN> static const void *kernel(const plan &plan) {
@@ -201,7 +196,7 @@ struct form {
     }
 
     static kernel_launch launch(const plan &plan) {
-        return {plan.owners == ROWS / GROUP ? kernel<GROUP>(plan) : kernel<MAX_OWN>(plan), plan.blocks(),
+        return {plan.downs == ROWS / GROUP ? kernel<GROUP>(plan) : kernel<MAX_OWN>(plan), plan.blocks(),
                 THREADS, 2, smem_layout::bytes(plan.packs)};
     }
 
@@ -212,7 +207,4 @@ struct form {
 
 } // namespace persistent::two_hidden
 
-typedef persistent::instance<persistent::two_hidden::form> two_hidden_instance;
-
-const fused_form fused_two_hidden = {"two hidden layers", two_hidden_instance::estimate,
-                                     two_hidden_instance::open};
+const fused_form fused_two_hidden = persistent::fused_form_of<persistent::two_hidden::form>();

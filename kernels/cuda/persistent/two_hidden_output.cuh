@@ -122,8 +122,7 @@ template <int OWN, bool VELOCITY> struct output_block : block {
         const row_loss loss = softmax_cross_entropy(z, r < now.rows, plan.classes, label, now.scale);
         const bool finite = __shfl_sync(0xffffffffu, loss.finite, 0);
         if (lane() < PACKED_PITCH) dlogits(own_row)[c] = c == FLAG ? (finite ? 0.0f : 1.0f) : loss.gradient;
-        if (across == 0 && lane() == 0 && r < now.rows)
-            plan.tally.rows[(size_t)now.number * plan.batch + r] = loss.record;
+        if (across == 0 && lane() == 0 && r < now.rows) plan.record(now.number, r, loss.record);
     }
 
     /* --- backward --- */

@@ -29,7 +29,7 @@ static_assert(MAX_UNITS <= ACROSS * TILE_OUT && ROWS * UNITS == SPLIT_K * THREAD
 
 struct plan : byte_pixel_plan<3> {
     int tiles_in, tiles_out; /* of W2 */
-    int owners;              /* thread blocks along the batch, ACROSS of them along the columns of layer 2 */
+    int downs;               /* thread blocks along the batch, ACROSS of them along the columns of layer 2 */
     int packs;               /* of the longest slice */
     /* Mailboxes. Eight values are three packets (grid.cuh). */
     ll_packet3 *h1;     /* [tiles_in TILE_IN / UNITS][3][ROWS] */
@@ -42,7 +42,7 @@ struct plan : byte_pixel_plan<3> {
     ll_packet3 *out_weight; /* W3 and b2: [tiles_out][TILE_OUT][PACKETS] */
 
     __host__ __device__ int blocks() const {
-        return ACROSS * owners;
+        return ACROSS * downs;
     }
 };
 
