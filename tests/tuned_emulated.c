@@ -2,16 +2,16 @@
 
 #include <stdint.h>
 
-/* The very tile of tuned_avx512bf16.c where this is compiled for such registers; else, and under slow tools,
+/* The very tile of isa_avx512bf16.c where this is compiled for such registers; else, and under slow tools,
    a small one. */
 #if defined(__AVX512F__) && !defined(__SANITIZE_ADDRESS__)
-#    include "kernels/host/tuned/tuned_avx512.inc"
+#    include "kernels/host/tuned/isa_avx512.h"
 #else
 #    define BYTES 16
 #    define LANES_F32 4
 #    define LANES_F64 2
-#    define ROWS 6
-#    define FOR_ROWS(DO) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6)
+#    define MR 6
+#    define FOR_MR(DO) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6)
 #endif
 
 typedef float lanes __attribute__((vector_size(BYTES)));
@@ -33,10 +33,10 @@ static inline __attribute__((always_inline)) lanes dot(lanes sum, float x, lanes
 }
 
 #define DOT(sum, x, row) dot(sum, x, row)
-#include "kernels/host/tuned/tuned_isa.inc"
+#include "kernels/host/tuned/isa.h"
 
 static bool usable(void) {
     return true;
 }
 
-const struct tuned_isa tuned_emulated = {"emulated", usable, &code_f32, &code_f64, &code_bf16, NULL};
+const struct tuned_isa tuned_emulated = {"emulated", usable, &kernel_f32, &kernel_f64, &kernel_bf16, NULL};

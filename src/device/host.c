@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "kernels/host/ops/ops.h"
-#include "kernels/host/tuned/pages.h"
+#include "src/base/pages.h"
 #include "kernels/host/gemm/peak.h"
 #include "src/base/platform.h"
 #include "src/base/text.h"

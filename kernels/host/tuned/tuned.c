@@ -1,13 +1,12 @@
-/* tuned: our own fast GEMM for the host.
+/* tuned: the project's own GEMM for the host.
 
-   Idea       tiles of C in registers, panels of B packed for the order in which a tile reads them, blocks for
-              the caches: the layers of Goto and van de Geijn, "Anatomy of High-Performance Matrix
-              Multiplication" (2008). For the short products of training: B is packed by the first tile that
-              reads it, A only where its rows collide in the cache. With few columns or few steps of k,
-              vectors lie along what is long: tuned_dots.inc, tuned_turned.inc, tuned_thin.inc.
-   Bound by   multiply-adds; see tuned_tile.inc (registers), tuned_plan.c (threads and caches).
-   Same bits an element is one sum over k, in an order that depends on the shape alone: no thread count
-   changes it.
+   Idea       register tiles, packed micro-panels and cache blocks: Goto and van de Geijn, "Anatomy of
+              High-Performance Matrix Multiplication" (2008), and BLIS. For the small products of training:
+              the first micro-kernel that reads a micro-panel of B packs it; A is packed only if it is reused
+              enough or its rows conflict in the cache; with a small n or k the lanes run along another
+              dimension (dot.h, transposed_c.h, small_k.h).
+   Bound by   FMA; ukernel.h counts registers and bytes, gemm_loops.h and plan.c the caches.
+   Same bits  for any number of threads: an element is one sum over k, in an order that the shape decides.
    Improves   kernels/host/gemm/openblas.c on the shapes of training
    Run        ./train --backend tuned --threads 2 or tuned:isa=avx2 */
 #include <stdio.h>
@@ -17,8 +16,8 @@
 #    include <omp.h>
 #endif
 
-#include "kernels/host/tuned/pages.h"
 #include "kernels/host/tuned/tuned.h"
+#include "src/base/pages.h"
 
 /* The fastest first; the last one is always usable. */
 static const struct tuned_isa *const isas[] = {
@@ -31,9 +30,8 @@ static const struct tuned_isa *const isas[] = {
 };
 enum { ISAS = sizeof isas / sizeof *isas };
 
-/* Multiply-adds below which a second thread costs more than it brings: a fork and join take a microsecond or
-   two. */
-static const size_t SMALL = 1 << 17;
+/* With fewer FMAs (multiply-accumulates) one thread is faster: a fork and join take 1 to 2 us. */
+static const size_t ONE_THREAD_MACS = 1 << 17;
 
 static const struct gemm_option options[] = {{"isa", "auto|avx512bf16|avx512|avx2|portable", "auto",
                                               "instruction set; auto: the best that the CPU has"},
@@ -54,11 +52,11 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-/* Room for `threads`; what was there is lost. */
+/* Workspace for `threads` threads; its contents are lost. */
 static bool reserve(struct tuned_context *tuned, int threads) {
     size_t needed = 0;
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
-        needed = larger(needed, tuned_workspace(tuned_code_for(tuned, (enum gemm_dtype)dtype)));
+        needed = larger(needed, tuned_workspace(tuned_kernel_for(tuned, (enum gemm_dtype)dtype)));
     tuned->stride = (needed + 4095) / 4096 * 4096;
     char *workspace = pages_alloc(tuned->stride * (size_t)threads);
     if (!workspace) return false;
@@ -107,7 +105,7 @@ static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
     return op != GEMM_TT;
 }
 
-/* Where a bfloat16 C cannot hold sums that are not complete: `elements` of scratch. */
+/* Scratch for partial sums that a bfloat16 C cannot hold. */
 static bool reserve_sums(struct tuned_context *tuned, size_t elements) {
     if (elements <= tuned->sums_capacity) return true;
     free(tuned->sums);
@@ -118,28 +116,28 @@ static bool reserve_sums(struct tuned_context *tuned, size_t elements) {
 
 static enum gemm_status tuned_gemm(void *context, const struct gemm_call *call) {
     struct tuned_context *tuned = context;
-    const struct tuned_code *code = tuned_code_for(tuned, call->dtype);
+    const struct tuned_kernel *kernel = tuned_kernel_for(tuned, call->dtype);
     const bool rounded = call->dtype == GEMM_BF16 && !call->c_f32;
     if (rounded && call->beta != 0) return GEMM_UNSUPPORTED;
     if (call->m == 0 || call->n == 0) return GEMM_OK;
-    const bool small = call->m * call->n * call->k < SMALL;
-    struct tuned_plan plan = tuned_plan_for(code, call, small ? 1 : (size_t)tuned->threads);
-    if (rounded && plan.depth * code->pair < call->k) {
+    const bool small = call->m * call->n * call->k < ONE_THREAD_MACS;
+    struct tuned_plan plan = tuned_plan_for(kernel, call, small ? 1 : (size_t)tuned->threads);
+    if (rounded && plan.kc * kernel->vnni < call->k) {
         if (!reserve_sums(tuned, call->m * call->ldc)) return GEMM_FAILED;
-        plan.sums = tuned->sums;
+        plan.partial_sums = tuned->sums;
     }
     const size_t parts = plan.row_parts * plan.col_parts;
     if (parts == 1) {
-        code->part(call, &plan, 0, tuned->workspace);
+        kernel->part(call, &plan, 0, tuned->workspace);
         return GEMM_OK;
     }
 #pragma omp parallel for schedule(static) num_threads((int)parts)
     for (size_t part = 0; part < parts; part++)
-        code->part(call, &plan, part, tuned->workspace + part * tuned->stride);
+        kernel->part(call, &plan, part, tuned->workspace + part * tuned->stride);
     return GEMM_OK;
 }
 
-/* GEMM_FAILED has one reason. */
+/* The one reason for GEMM_FAILED. */
 static const char *tuned_error(void *context) {
     (void)context;
     return "out of memory";

@@ -1,6 +1,6 @@
 /* Memory of the host that is large. */
-#ifndef TESSERA_KERNELS_HOST_TUNED_PAGES_H
-#define TESSERA_KERNELS_HOST_TUNED_PAGES_H
+#ifndef TESSERA_BASE_PAGES_H
+#define TESSERA_BASE_PAGES_H
 
 #include <stddef.h>
 

@@ -1,5 +1,12 @@
-/* What is done with a tile that does not go to C as it is: columns that end inside a vector, and the
-   epilogue, way back or update, while the tile is still in the L1 cache. After tuned_tile.inc. */
+/* The epilogue of a micro-tile that is not stored to C directly: partial vectors, beta, and the fused work.
+
+   Idea       bias and activation, the backward epilogue (derivative and bias gradient) or the SGD update run
+              on the tile while it is in the L1 cache.
+   Bound by   bytes of C, read and written once. Separate element-wise ops read and write it once more each.
+   Run        ./train bench gemm --backends tuned; ./train --backend tuned --engine fused */
+#ifndef NAME
+#    include "kernels/host/tuned/vector.h"
+#endif
 
 INLINE void NAME(forward_row)(enum activation activation, size_t cols, const REAL *restrict bias, STORED *pre,
                               REAL *restrict row) {
@@ -34,17 +41,17 @@ INLINE void NAME(update_row)(size_t cols, const struct tuned_update *update, con
     }
 }
 
-/* `cols` is a constant where the tile is full. */
-INLINE void NAME(finish_rows)(const struct gemm_call *call, const struct tuned_plan *plan, REAL *tile,
-                              size_t ld, size_t row, size_t rows, size_t col, size_t cols, REAL beta,
-                              bool last) {
+/* Inlined with a constant `cols` for full tiles. */
+INLINE void NAME(epilogue_rows)(const struct gemm_call *call, const struct tuned_plan *plan, REAL *tile,
+                                size_t ld, size_t row, size_t rows, size_t col, size_t cols, REAL beta,
+                                bool last) {
     const struct tuned_update *update = plan->update;
     const struct gemm_epilogue *forward = last ? call->epilogue : NULL;
     const struct gemm_backward *backward = last ? call->backward : NULL;
     for (size_t i = 0; i < rows; i++, tile += ld) {
         const size_t at = (row + i) * call->ldc + col;
         STORED *c = (STORED *)call->c + at;
-        REAL *sum = (REAL *)(plan->sums ? plan->sums : call->c) + at;
+        REAL *sum = (REAL *)(plan->partial_sums ? plan->partial_sums : call->c) + at;
         if (beta != 0)
             for (size_t j = 0; j < cols; j++) tile[j] += beta * sum[j];
         if (update && last) {
@@ -65,7 +72,7 @@ INLINE void NAME(finish_rows)(const struct gemm_call *call, const struct tuned_p
         }
         if (!last) {
             for (size_t j = 0; j < cols; j++) sum[j] = tile[j];
-        } else if (cols < LANES) { /* a masked store, where there is one */
+        } else if (cols < LANES) { /* compiles to a masked store on AVX-512 */
             for (size_t j = 0; j < LANES; j++)
                 if (j < cols) c[j] = STORE(tile[j]);
         } else {
@@ -74,20 +81,21 @@ INLINE void NAME(finish_rows)(const struct gemm_call *call, const struct tuned_p
     }
 }
 
-/* Rows that will be read and written when a tile is done: on their way while it is computed. */
-INLINE void NAME(fetch_rows)(const void *matrix, size_t at, size_t ld, size_t rows) {
+/* Prefetches the rows that an update reads and writes after the tile is computed. */
+INLINE void NAME(prefetch_rows)(const void *matrix, size_t at, size_t ld, size_t rows) {
     for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < VECTORS * LANES; j += 64 / sizeof(REAL))
+        for (size_t j = 0; j < NR; j += 64 / sizeof(REAL))
             __builtin_prefetch((const REAL *)matrix + at + i * ld + j, 1);
 }
 
-/* The `rows` x `cols` elements of `tile` [..][ld], which belong at (row, col) of C. `last`: their sums are
-   complete. */
-static void NAME(finish)(const struct gemm_call *call, const struct tuned_plan *plan, REAL *tile, size_t ld,
-                         size_t row, size_t rows, size_t col, size_t cols, REAL beta, bool last) {
-    if (cols == VECTORS * LANES) {
-        NAME(finish_rows)(call, plan, tile, ld, row, rows, col, VECTORS * LANES, beta, last);
+/* Adds beta * C to the `rows` x `cols` elements of `tile` [..][ld] and stores them at (row, col) of C.
+   `last`: the sums over k are complete, and the call's epilogue follows. */
+static void NAME(tile_epilogue)(const struct gemm_call *call, const struct tuned_plan *plan, REAL *tile,
+                                size_t ld, size_t row, size_t rows, size_t col, size_t cols, REAL beta,
+                                bool last) {
+    if (cols == NR) {
+        NAME(epilogue_rows)(call, plan, tile, ld, row, rows, col, NR, beta, last);
     } else {
-        NAME(finish_rows)(call, plan, tile, ld, row, rows, col, cols, beta, last);
+        NAME(epilogue_rows)(call, plan, tile, ld, row, rows, col, cols, beta, last);
     }
 }

@@ -1,9 +1,9 @@
-/* The element-wise work of a step, for tuned_fused.c: with REAL, STORED, LOAD, STORE and NAME(x)
-   defined. */
+/* The element-wise work of a step: a template, parameters in kernels/host/element.h. */
 #include "kernels/host/ops/loss.h"
+#include "kernels/host/tuned/fused.h"
 
-/* Rows first .. end - 1 of the batch: losses, gradients of the mean over `rows`, and how many are right. True
-   if every loss is finite. */
+/* Rows first .. end - 1 of the batch: losses, gradients of the mean over `rows`, number of correct ones.
+   Returns true if every loss is finite. */
 static bool NAME(loss_rows)(const struct tuned_fused_state *state, const uint8_t *labels, size_t rows,
                             size_t first, size_t end, size_t *correct) {
     const size_t classes = state->network.layer[state->network.depth - 1].out;
@@ -18,7 +18,8 @@ static bool NAME(loss_rows)(const struct tuned_fused_state *state, const uint8_t
     return finite;
 }
 
-/* Columns first .. end - 1 of a layer's bias: the gradient is the sum of those of dL/dZ, row after row. */
+/* Updates columns first .. end - 1 of a layer's bias. The gradient is the column sums of dL/dZ, in row order.
+   */
 static void NAME(update_bias)(const struct tuned_fused_state *state, size_t l, size_t rows, double rate,
                               size_t first, size_t end) {
     enum { CHUNK = 64 };

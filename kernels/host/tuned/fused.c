@@ -1,22 +1,20 @@
-/* Engine fused on the host: one team of threads for as many steps as are asked for, on the products of
-   `tuned`.
+/* Engine fused on the host: one team of threads runs many steps on the products of `tuned`.
 
-   Idea       bias and activation, the way back through it, and the update are done on a tile while it is in
-              the L1 cache; threads meet at a barrier where they need each other's results, 3 times a step of
-              two layers (4 times where they share the pixels), instead of a fork and join for every op.
-   Phases     forward, a barrier after each layer but the last: of a small batch a thread has some columns of
-              W. last layer, its loss, and the way back through it: a thread has some rows of the batch, and
-              needs nobody. back through the others, a barrier after each, and then the update of that layer:
-              in a small batch a thread has the same columns of W as before, so they stay in its cache.
-   Weights    of a small batch in panels from step to step, and back in their place after each call: forward
-              reads them as they are, and the update writes whole lines of one thread. As rows, half of each
-              page belongs to another thread, whose lines the prefetchers fetched: two threads took 8 %
-              longer.
-   Pixels every thread converts a small batch for itself: 100 KB of uint8 are read faster than 400 KB of
-   another core's floats.
-   Floor 784-128-10 at batch 128: 52 MFLOP, 148 us on two threads of 177 GFLOP/s each; 3 barriers, 1 us;
-   pixels, 3 us.
+   Idea       bias and activation, the backward epilogue and the update run on a micro-tile while it is in the
+              L1 cache. A step of two layers has 3 barriers (4 if the threads share the pixels), where eager
+              forks and joins for every op.
+   Stages     forward, a barrier after each layer but the last; in a small batch a thread computes columns of
+              W. Output layer, loss and input gradient: a thread computes rows of the batch, without barriers.
+              Backward, a barrier after each input gradient, then that layer's update: in a small batch the
+              same columns of W, which are still in the thread's cache.
+   Weights    of a small batch are packed as micro-panels while steps run (fused.h): on two threads rows take
+              8 % longer.
+   Pixels     of a small batch are converted by every thread: reading 100 KB of uint8 is faster than 400 KB of
+              floats from another core's cache.
+   Bound by   FMA: 784-128-10 at batch 128 is 52 MFLOP, 148 us on two threads of 177 GFLOP/s each; 3 barriers
+              are 1 us, pixels 3 us.
    Same bits  for any number of threads: every sum has one order.
+   Improves   engine eager on `tuned`
    Run        ./train --backend tuned --engine fused */
 #include <math.h>
 #include <string.h>
@@ -27,32 +25,22 @@
 
 #include "kernels/activation.h"
 #include "kernels/host/ops/ops.h"
-#include "kernels/host/tuned/tuned_fused.h"
-
-#define LOAD(x) (x)
-#define STORE(x) (x)
-#define REAL float
-#define STORED float
-#define NAME(x) x##_f32
-#include "kernels/host/tuned/tuned_fused.inc"
-#undef REAL
-#undef STORED
-#undef NAME
-#define REAL double
-#define STORED double
-#define NAME(x) x##_f64
-#include "kernels/host/tuned/tuned_fused.inc"
+#include "kernels/host/tuned/fused.h"
+#include "kernels/host/tuned/fused_rows.h"
+#define ELEMENT_BITS 64
+#include "kernels/host/element.h"
+#include "kernels/host/tuned/fused_rows.h"
 
 /* --- one thread's part of a step --- */
 
-/* Who works on what; and the time, which the first thread alone keeps. */
+/* A thread of the team. */
 struct worker {
     const struct tuned_fused_state *state;
-    size_t me, team;
-    struct fused_times *times; /* NULL: another thread */
-    double last;
+    size_t rank, team;
+    struct fused_times *times; /* rank 0; NULL for the others */
+    double last;               /* end of the stage before */
     const volatile sig_atomic_t *stop;
-    bool *halt; /* no step after this one: decided by one for all, between two barriers */
+    bool *halt; /* shared: no further step; rank 0 writes it between two barriers */
 };
 
 static double now(void) {
@@ -61,52 +49,48 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-static void lap(struct worker *worker, size_t offset) {
+static void stage_end(struct worker *worker, size_t offset) {
     if (!worker->times) return;
     const double time = now();
     *(double *)((char *)worker->times + offset) += time - worker->last;
     worker->last = time;
 }
 
-#define LAP_GEMM(op, l) \
+#define STAGE_GEMM(op, l) \
     (offsetof(struct fused_times, gemm) + ((size_t)(op)*FUSED_MAX_LAYERS + (l)) * sizeof(double))
-#define LAP_ELEMENTWISE offsetof(struct fused_times, elementwise)
-#define LAP_BATCH offsetof(struct fused_times, batch)
+#define STAGE_ELEMENTWISE offsetof(struct fused_times, elementwise)
+#define STAGE_BATCH offsetof(struct fused_times, batch)
 
-static size_t begin(size_t count, size_t parts, size_t part) {
-    return count * part / parts;
-}
-
-static void wait_for_all(void) {
+static void team_barrier(void) {
 #pragma omp barrier
 }
 
-/* This worker's part of a plan. */
+/* This thread's part of a plan. */
 static void run_part(const struct worker *worker, const struct gemm_call *call,
                      const struct tuned_plan *plan) {
     const struct tuned_context *tuned = worker->state->tuned;
-    if (worker->me < plan->row_parts * plan->col_parts && call->m && call->n)
-        worker->state->code->part(call, plan, worker->me, tuned->workspace + worker->me * tuned->stride);
+    if (worker->rank < plan->row_parts * plan->col_parts && call->m && call->n)
+        worker->state->kernel->part(call, plan, worker->rank,
+                                    tuned->workspace + worker->rank * tuned->stride);
 }
 
-/* The whole of it, whatever the others do. It is a slice of a product of `rows` rows, and cut as that would
-   be: for its bits. */
-static void run_alone(const struct worker *worker, const struct gemm_call *call, size_t rows) {
+/* The whole call on this thread. It is a slice of a product of `rows` rows, and has that product's plan: so
+   the bits are the same. */
+static void run_own_rows(const struct worker *worker, const struct gemm_call *call, size_t rows) {
     const struct tuned_context *tuned = worker->state->tuned;
     struct gemm_call whole = *call;
     whole.m = rows;
-    const struct tuned_plan plan = tuned_plan_for(worker->state->code, &whole, 1);
+    const struct tuned_plan plan = tuned_plan_for(worker->state->kernel, &whole, 1);
     if (call->m && call->n)
-        worker->state->code->part(call, &plan, 0, tuned->workspace + worker->me * tuned->stride);
+        worker->state->kernel->part(call, &plan, 0, tuned->workspace + worker->rank * tuned->stride);
 }
 
-/* Rows first .. end - 1 of a matrix of `cols` columns. */
 static char *row_of(const struct tuned_fused_state *state, const void *matrix, size_t cols, size_t row) {
-    return (char *)matrix + row * cols * state->code->size;
+    return (char *)matrix + row * cols * state->kernel->size;
 }
 
 static char *pixels_of(const struct worker *worker) {
-    return worker->state->input + worker->me * worker->state->input_stride;
+    return worker->state->input + worker->rank * worker->state->input_stride;
 }
 
 static uint8_t *labels_of(const struct worker *worker) {
@@ -123,41 +107,43 @@ static void *weights_of(const struct worker *worker, size_t l) {
     return panels ? panels : worker->state->network.layer[l].weight;
 }
 
-static size_t panel_if_kept(const struct worker *worker, size_t l) {
-    return worker->state->layer[l].panels ? panel_of(worker->state, l) : 0;
+static size_t weight_panel_stride(const struct worker *worker, size_t l) {
+    return worker->state->layer[l].panels ? panel_elements(worker->state, l) : 0;
 }
 
-/* This worker's panels of all layers, from the weights or back to them. */
-static void move_weights(const struct worker *worker, bool home) {
+/* Packs this thread's micro-panels of all layers, or unpacks them into the weights. */
+static void copy_weights(const struct worker *worker, bool unpack) {
     const struct tuned_fused_state *state = worker->state;
-    const size_t size = state->code->size, wide = state->code->cols;
+    const size_t size = state->kernel->size, wide = state->kernel->nr;
     for (size_t l = 0; l < state->network.depth; l++) {
         if (!state->layer[l].panels) continue;
         const struct fused_layer *layer = &state->network.layer[l];
-        const size_t count = panels_of(state, l), first = begin(count, worker->team, worker->me),
-                     end = begin(count, worker->team, worker->me + 1);
+        const size_t count = panel_count(state, l),
+                     first = tuned_part_begin(count, worker->team, worker->rank),
+                     end = tuned_part_begin(count, worker->team, worker->rank + 1);
         for (size_t r = 0; r < layer->in; r++)
             for (size_t p = first; p < end; p++) {
                 const size_t left = layer->out - p * wide, bytes = (left < wide ? left : wide) * size;
-                char *panel = (char *)state->layer[l].panels + (p * panel_of(state, l) + r * wide) * size,
+                char *panel =
+                         (char *)state->layer[l].panels + (p * panel_elements(state, l) + r * wide) * size,
                      *row = (char *)layer->weight + (r * layer->out + p * wide) * size;
-                memcpy(home ? row : panel, home ? panel : row, bytes);
+                memcpy(unpack ? row : panel, unpack ? panel : row, bytes);
             }
     }
 }
 
-/* How the team shares a product with W: small batches by columns, so that a thread's part of W stays in its
-   cache from step to step. */
+/* The team's plan for a product with W. A small batch is split along n, so that a thread's columns of W stay
+   in its cache from step to step. */
 static struct tuned_plan plan_for(const struct worker *worker, const struct gemm_call *call) {
     const struct tuned_fused_state *state = worker->state;
-    return state->network.batch <= ALONE ? tuned_plan_by_columns(state->code, call, worker->team)
-                                         : tuned_plan_for(state->code, call, worker->team);
+    return state->network.batch <= SMALL_BATCH ? tuned_plan_split_n(state->kernel, call, worker->team)
+                                               : tuned_plan_for(state->kernel, call, worker->team);
 }
 
-/* Y = act(X W + b) for rows first .. end - 1 of `rows`: all of them in parts by columns, or these by this
-   worker alone. */
+/* Y = act(X W + b) for rows first .. end - 1 of `rows`: this thread's part, or all of it if they are its
+   `own_rows`. */
 static void forward(const struct worker *worker, size_t l, size_t rows, size_t first, size_t end,
-                    bool alone) {
+                    bool own_rows) {
     const struct tuned_fused_state *state = worker->state;
     const struct fused_layer *layer = &state->network.layer[l];
     const struct tuned_fused_layer *to = &state->layer[l];
@@ -176,17 +162,18 @@ static void forward(const struct worker *worker, size_t l, size_t rows, size_t f
                                    .c = row_of(state, to->output, layer->out, first),
                                    .ldc = layer->out,
                                    .epilogue = &epilogue};
-    if (alone) {
-        run_alone(worker, &call, rows);
+    if (own_rows) {
+        run_own_rows(worker, &call, rows);
     } else {
         struct tuned_plan plan = plan_for(worker, &call);
-        plan.b_panel = panel_if_kept(worker, l);
+        plan.b_panel_stride = weight_panel_stride(worker, l);
         run_part(worker, &call, &plan);
     }
 }
 
-/* dL/dZ of layer l - 1 from that of layer l, for some rows, in the same two ways. */
-static void back(const struct worker *worker, size_t l, size_t rows, size_t first, size_t end, bool alone) {
+/* dL/dZ of layer l - 1 from that of layer l, as `forward`. */
+static void input_gradient(const struct worker *worker, size_t l, size_t rows, size_t first, size_t end,
+                           bool own_rows) {
     const struct tuned_fused_state *state = worker->state;
     const struct fused_layer *layer = &state->network.layer[l];
     const struct tuned_fused_layer *below = &state->layer[l - 1];
@@ -206,11 +193,11 @@ static void back(const struct worker *worker, size_t l, size_t rows, size_t firs
                                    .c = row_of(state, below->grad, layer->in, first),
                                    .ldc = layer->in,
                                    .backward = &backward};
-    if (alone) {
-        run_alone(worker, &call, rows);
+    if (own_rows) {
+        run_own_rows(worker, &call, rows);
     } else {
-        struct tuned_plan plan = tuned_plan_for(state->code, &call, worker->team);
-        plan.b_panel = panel_if_kept(worker, l);
+        struct tuned_plan plan = tuned_plan_for(state->kernel, &call, worker->team);
+        plan.b_panel_stride = weight_panel_stride(worker, l);
         run_part(worker, &call, &plan);
     }
 }
@@ -219,7 +206,7 @@ static void update(const struct worker *worker, size_t l, size_t rows, double ra
     const struct tuned_fused_state *state = worker->state;
     const struct fused_network *network = &state->network;
     const struct fused_layer *layer = &network->layer[l];
-    const bool plain = is_plain(network);
+    const bool plain = update_is_gemm(network);
     const struct tuned_update sgd = {.learning_rate = rate,
                                      .momentum = network->momentum,
                                      .weight_decay = network->weight_decay,
@@ -239,11 +226,11 @@ static void update(const struct worker *worker, size_t l, size_t rows, double ra
                                    .ldc = layer->out};
     struct tuned_plan plan = plan_for(worker, &call);
     plan.update = plain ? NULL : &sgd;
-    plan.sums = plain ? NULL : state->layer[l].gradient;
-    plan.c_panel = panel_if_kept(worker, l);
+    plan.partial_sums = plain ? NULL : state->layer[l].gradient;
+    plan.c_panel_stride = weight_panel_stride(worker, l);
     run_part(worker, &call, &plan);
-    const size_t first = begin(layer->out, worker->team, worker->me),
-                 end = begin(layer->out, worker->team, worker->me + 1);
+    const size_t first = tuned_part_begin(layer->out, worker->team, worker->rank),
+                 end = tuned_part_begin(layer->out, worker->team, worker->rank + 1);
     if (network->dtype == GEMM_F32) {
         update_bias_f32(state, l, rows, rate, first, end);
     } else {
@@ -256,47 +243,49 @@ static size_t rows_of(const struct fused_network *network, size_t step) {
     return left < network->batch ? left : network->batch;
 }
 
-/* The pixels and labels of a step, where this worker needs them. */
-static void fetch(const struct worker *worker, size_t step) {
+/* Converts the pixels and labels of a step: all of them, or, if the threads share the input, this thread's
+   part. */
+static void gather_batch(const struct worker *worker, size_t step) {
     const struct tuned_fused_state *state = worker->state;
     const struct fused_network *network = &state->network;
     struct host_ops_context one = {.threads = 1};
-    const size_t rows = rows_of(network, step), share = state->input_stride ? 1 : worker->team,
-                 part = state->input_stride ? 0 : worker->me;
-    const size_t first = begin(rows, share, part), count = begin(rows, share, part + 1) - first;
+    const size_t rows = rows_of(network, step), parts = state->input_stride ? 1 : worker->team,
+                 part = state->input_stride ? 0 : worker->rank;
+    const size_t first = tuned_part_begin(rows, parts, part),
+                 count = tuned_part_begin(rows, parts, part + 1) - first;
     state->ops->gather(&one, count, network->features, network->range, network->images, network->labels,
                        network->order + step * network->batch + first,
                        row_of(state, pixels_of(worker), network->features, first), labels_of(worker) + first);
 }
 
-/* The last layer, its loss and the way back, for this worker's rows: some at a time, whose inputs are in the
-   L2 cache still when their gradients need them. But all at once where there are many classes, for each of
-   the products packs W. */
-static void turn(struct worker *worker, size_t rows) {
+/* Forward pass of the last layer, loss, and input gradient, for this thread's rows. In chunks whose inputs
+   stay in the L2 cache until their gradients need them; in one chunk if n is not small, because each product
+   packs W. */
+static void output_layer(struct worker *worker, size_t rows) {
     const struct tuned_fused_state *state = worker->state;
     const struct fused_network *network = &state->network;
-    const size_t last = network->depth - 1, end = begin(rows, worker->team, worker->me + 1);
+    const size_t last = network->depth - 1, end = tuned_part_begin(rows, worker->team, worker->rank + 1);
     const struct fused_layer *layer = &network->layer[last];
-    const size_t some = layer->out > TUNED_FEW ? rows : tuned_rows_in_cache(state->code, layer->in);
+    const size_t chunk = layer->out > TUNED_NARROW ? rows : tuned_rows_in_l2(state->kernel, layer->in);
     size_t correct = 0;
     bool finite = true;
-    for (size_t first = begin(rows, worker->team, worker->me); first < end; first += some) {
-        const size_t stop = end - first < some ? end : first + some;
+    for (size_t first = tuned_part_begin(rows, worker->team, worker->rank); first < end; first += chunk) {
+        const size_t stop = end - first < chunk ? end : first + chunk;
         forward(worker, last, rows, first, stop, true);
-        lap(worker, LAP_GEMM(GEMM_NN, last));
+        stage_end(worker, STAGE_GEMM(GEMM_NN, last));
         finite &= network->dtype == GEMM_F32
                       ? loss_rows_f32(state, labels_of(worker), rows, first, stop, &correct)
                       : loss_rows_f64(state, labels_of(worker), rows, first, stop, &correct);
-        lap(worker, LAP_ELEMENTWISE);
-        if (last) back(worker, last, rows, first, stop, true);
-        lap(worker, LAP_GEMM(GEMM_NT, last));
+        stage_end(worker, STAGE_ELEMENTWISE);
+        if (last) input_gradient(worker, last, rows, first, stop, true);
+        stage_end(worker, STAGE_GEMM(GEMM_NT, last));
     }
-    state->correct[worker->me] = correct;
-    state->finite[worker->me] = finite;
+    state->correct[worker->rank] = correct;
+    state->finite[worker->rank] = finite;
 }
 
-/* What the batch did, and whether to go on: by one worker for all. */
-static void count_up(const struct worker *worker, size_t step, size_t rows, bool finite) {
+/* Adds the step to the tally and decides whether the next one runs. On rank 0. */
+static void tally_step(const struct worker *worker, size_t step, size_t rows, bool finite) {
     const struct tuned_fused_state *state = worker->state;
     struct tally *tally = state->network.tally;
     double sum = 0;
@@ -310,38 +299,38 @@ static void count_up(const struct worker *worker, size_t step, size_t rows, bool
     *worker->halt = !finite || (worker->stop && *worker->stop);
 }
 
-/* After a loss that is not finite nothing is updated. */
-static void run_step(struct worker *worker, size_t step, bool another) {
+/* If a loss is not finite, the step updates nothing. */
+static void run_step(struct worker *worker, size_t step, bool more) {
     const struct tuned_fused_state *state = worker->state;
     const struct fused_network *network = &state->network;
     const size_t rows = rows_of(network, step), last = network->depth - 1;
     bool finite = true;
     for (size_t l = 0; l < last; l++) {
         forward(worker, l, rows, 0, rows, false);
-        wait_for_all();
-        lap(worker, LAP_GEMM(GEMM_NN, l));
+        team_barrier();
+        stage_end(worker, STAGE_GEMM(GEMM_NN, l));
     }
-    turn(worker, rows);
-    wait_for_all();
-    lap(worker, LAP_ELEMENTWISE);
+    output_layer(worker, rows);
+    team_barrier();
+    stage_end(worker, STAGE_ELEMENTWISE);
     for (size_t t = 0; t < worker->team; t++) finite &= state->finite[t];
     const double rate = network->scalars[step].learning_rate;
     for (size_t l = last + 1; l-- > 0;) {
         if (l < last && l > 0) {
-            back(worker, l, rows, 0, rows, false);
-            wait_for_all();
-            lap(worker, LAP_GEMM(GEMM_NT, l));
+            input_gradient(worker, l, rows, 0, rows, false);
+            team_barrier();
+            stage_end(worker, STAGE_GEMM(GEMM_NT, l));
         }
-        /* what it reads is not long ago, and nobody needs its W any more */
+        /* here its operands are still in the cache, and no thread reads this W any more */
         if (finite) update(worker, l, rows, rate);
-        lap(worker, LAP_GEMM(GEMM_TN, l));
+        stage_end(worker, STAGE_GEMM(GEMM_TN, l));
     }
-    if (worker->me == 0) count_up(worker, step, rows, finite);
-    lap(worker, LAP_ELEMENTWISE);
-    if (!state->input_stride) wait_for_all(); /* they read the pixels still */
-    if (another) fetch(worker, step + 1);
-    wait_for_all();
-    lap(worker, LAP_BATCH);
+    if (worker->rank == 0) tally_step(worker, step, rows, finite);
+    stage_end(worker, STAGE_ELEMENTWISE);
+    if (!state->input_stride) team_barrier(); /* other threads may still read the pixels */
+    if (more) gather_batch(worker, step + 1);
+    team_barrier();
+    stage_end(worker, STAGE_BATCH);
 }
 
 size_t tuned_fused_run(void *opaque, size_t first, size_t count, const volatile sig_atomic_t *stop,
@@ -349,32 +338,31 @@ size_t tuned_fused_run(void *opaque, size_t first, size_t count, const volatile 
     const struct tuned_fused_state *state = opaque;
     size_t done = 0;
     bool halt = false;
-    const size_t now_set = (size_t)state->tuned->threads;
-    const int threads = (int)(state->threads < now_set ? state->threads : now_set);
+    const size_t current = (size_t)state->tuned->threads;
+    const int threads = (int)(state->threads < current ? state->threads : current);
     (void)threads; /* without OpenMP */
     const double start = now();
-    double end =
-        start; /* of the last lap: what comes after it are weights that go home, and waiting for the team */
+    double end = start; /* of the last stage; then the weights are unpacked and the team joins */
 #pragma omp parallel num_threads(threads)
     {
         struct worker worker = {.state = state, .team = 1, .last = start, .stop = stop, .halt = &halt};
 #ifdef _OPENMP
-        worker.me = (size_t)omp_get_thread_num();
+        worker.rank = (size_t)omp_get_thread_num();
         worker.team = (size_t)omp_get_num_threads();
 #endif
-        worker.times = worker.me == 0 ? times : NULL;
-        move_weights(&worker, false);
-        lap(&worker, LAP_ELEMENTWISE);
-        fetch(&worker, first);
-        wait_for_all();
-        lap(&worker, LAP_BATCH);
+        worker.times = worker.rank == 0 ? times : NULL;
+        copy_weights(&worker, false);
+        stage_end(&worker, STAGE_ELEMENTWISE);
+        gather_batch(&worker, first);
+        team_barrier();
+        stage_end(&worker, STAGE_BATCH);
         size_t step = first;
         do {
             run_step(&worker, step, step + 1 < first + count);
             step++;
         } while (step < first + count && !halt);
-        move_weights(&worker, true);
-        if (worker.me == 0) {
+        copy_weights(&worker, true);
+        if (worker.rank == 0) {
             done = step - first;
             end = worker.last;
         }

@@ -1,4 +1,4 @@
-#include "kernels/host/tuned/pages.h"
+#include "src/base/pages.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,12 +1,12 @@
-/* Engine fused on the host: its memory, and how it is opened. See tuned_fused.c for the steps. */
+/* Engine fused on the host: allocation and opening. The steps are in fused.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/host/tuned/pages.h"
-#include "kernels/host/tuned/tuned_fused.h"
+#include "src/base/pages.h"
+#include "kernels/host/tuned/fused.h"
 
-/* Hands out pieces of `base`; with NULL it only measures. */
+/* The next `bytes` of `base`, 64-byte aligned; NULL if base is NULL, which only counts. */
 static void *take(char *base, size_t *used, size_t bytes) {
     void *piece = base ? base + *used : NULL;
     *used += (bytes + 63) / 64 * 64;
@@ -15,7 +15,7 @@ static void *take(char *base, size_t *used, size_t bytes) {
 
 static size_t lay_out(struct tuned_fused_state *state, char *base) {
     const struct fused_network *network = &state->network;
-    const size_t size = state->code->size, batch = network->batch, threads = state->threads;
+    const size_t size = state->kernel->size, batch = network->batch, threads = state->threads;
     size_t used = 0;
     for (size_t l = 0; l < network->depth; l++) {
         const struct fused_layer *layer = &network->layer[l];
@@ -24,13 +24,13 @@ static size_t lay_out(struct tuned_fused_state *state, char *base) {
         to->output = take(base, &used, bytes);
         to->pre = activation_needs_input(layer->activation) ? take(base, &used, bytes) : to->output;
         to->grad = take(base, &used, bytes);
-        if (!is_plain(network)) to->gradient = take(base, &used, layer->in * layer->out * size);
-        if (stays_in_panels(network, l))
-            to->panels = take(base, &used, panel_of(state, l) * panels_of(state, l) * size);
+        if (!update_is_gemm(network)) to->gradient = take(base, &used, layer->in * layer->out * size);
+        if (weights_stay_packed(network, l))
+            to->panels = take(base, &used, panel_elements(state, l) * panel_count(state, l) * size);
     }
     const size_t before = used;
     state->input = take(base, &used, batch * (network->features * size + 1));
-    state->input_stride = batch <= ALONE ? used - before : 0;
+    state->input_stride = batch <= SMALL_BATCH ? used - before : 0;
     if (state->input_stride) take(base, &used, state->input_stride * (threads - 1));
     state->loss = take(base, &used, batch * sizeof *state->loss);
     state->correct = take(base, &used, threads * sizeof *state->correct);
@@ -46,7 +46,7 @@ static void fused_close(void *opaque) {
 
 static void *fused_open(void *context, const struct fused_network *network, bool forced, char *why,
                         size_t size) {
-    (void)forced; /* never slower */
+    (void)forced; /* never slower than eager */
     const struct tuned_context *tuned = context;
     struct tuned_fused_state *state = NULL;
     if (network->precision != GEMM_TRUE) {
@@ -57,7 +57,7 @@ static void *fused_open(void *context, const struct fused_network *network, bool
     if (state) {
         state->tuned = tuned;
         state->threads = (size_t)tuned->threads;
-        state->code = tuned_code_for(tuned, network->dtype);
+        state->kernel = tuned_kernel_for(tuned, network->dtype);
         state->ops = host_ops(network->dtype);
         state->network = *network;
         const size_t bytes = lay_out(state, NULL);

@@ -4,13 +4,13 @@
 #    define BYTES 32
 #    define LANES_F32 8
 #    define LANES_F64 4
-#    define ROWS 6
-#    define FOR_ROWS(DO) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6)
-#    include "kernels/host/tuned/tuned_isa.inc"
+#    define MR 6
+#    define FOR_MR(DO) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6)
+#    include "kernels/host/tuned/isa.h"
 
 static bool usable(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-const struct tuned_isa tuned_avx2 = {"avx2", usable, &code_f32, &code_f64, &code_bf16, NULL};
+const struct tuned_isa tuned_avx2 = {"avx2", usable, &kernel_f32, &kernel_f64, &kernel_bf16, NULL};
 #endif

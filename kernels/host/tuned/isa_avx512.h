@@ -1,0 +1,6 @@
+/* Vectors and micro-tile of AVX-512: 32 registers of 16 float32 or 8 float64. Included before isa.h. */
+#define BYTES 64
+#define LANES_F32 16
+#define LANES_F64 8
+#define MR 14
+#define FOR_MR(DO) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11) DO(12) DO(13) DO(14)
