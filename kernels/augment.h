@@ -1,27 +1,26 @@
-/* Augmentation: images deformed anew for every epoch. This file says what is computed, for every device;
-   kernels/host/ops/augment.c and kernels/cuda/ops/augment.cu say in which order and by whom.
+/* Augmentation: every epoch deforms the images anew. This file defines the result for every device;
+   kernels/host/ops/augment.c and kernels/cuda/ops/augment.cu compute it.
 
-   A pixel (x, y) of the result is read from the original at
+   Pixel (x, y) of the result is the original, interpolated bilinearly at
 
      c + diag(1/fx, 1/fy) T ((x, y) - c') + shift + displacement(x, y)       c, c': the centres of both
 
-   bilinearly; what lies outside is background, 0. fx, fy are uniform in 1 +- scale; T is a rotation or a
-   horizontal shearing by an angle that is uniform up to the most (half of it for gentle labels): where both
-   are asked for, a coin says which; shift is uniform in both directions. If the result has another size than
-   the original, its pixels are spread evenly over it (centre to centre), with and without deformation. All
-   lengths are in pixels of the result.
+   with background (0) outside. fx and fy are uniform in 1 +- scale. T is a rotation or a horizontal shear by
+   a uniform angle up to the maximum (half of it for gentle labels); if both are on, one random bit chooses.
+   shift is uniform in both directions. If the sizes differ, the result is scaled, centre to centre, with or
+   without deformation. All lengths are in pixels of the result.
 
-   displacement (Simard, Steinkraus, Platt 2003; Ciresan et al. 2010, arXiv 1003.0358): for x and y a field of
-   independent uniform numbers, one a pixel, smoothed by a Gaussian of 21 taps along rows, then along columns,
-   and scaled so that the root of the mean square of its length, over the draws, is `elastic` at every pixel:
-   by the norm of the taps, and by what is left of it where the border of the image cuts some off. (Simard's
-   alpha 34 and sigma 4 are elastic 2.0; Ciresan's 36 to 38 and 5 to 6 are 1.6 to 1.9.)
+   displacement (Simard, Steinkraus, Platt 2003; Ciresan et al. 2010, arXiv 1003.0358): one field for x and
+   one for y of independent uniform numbers, one a pixel, smoothed by a Gaussian of 21 taps along rows, then
+   along columns. Each field is scaled by the norm of the taps that lie inside the image, so that the root
+   mean square length of the displacement is `elastic` at every pixel. (Simard's alpha 34 and sigma 4 are
+   elastic 2.0; Ciresan's 36 to 38 and 5 to 6 are 1.6 to 1.9.)
 
-   The random numbers are those of Philox for the counter (draw, image, epoch, RNG_AUGMENT) and the seed:
-   nothing depends on the order of the work. The same bits everywhere, too: taps and random numbers are small
-   whole numbers, so that every sum of products is one that a float holds exactly, fused or not; places are
-   whole multiples of 2^-17 pixel, and the few other products and sums are not left to the compiler to
-   fuse. */
+   Random numbers are Philox of the counter (draw, image, epoch, RNG_AUGMENT) with the seed as key, so that
+   the order of the work does not matter. All devices produce the same bits: taps and random numbers are
+   small integers, so that a float holds every sum of products exactly, fused or not; positions are integer
+   multiples of 2^-17 pixel; the few other products and sums are written so that the compiler cannot fuse
+   them. */
 #ifndef TESSERA_KERNELS_AUGMENT_H
 #define TESSERA_KERNELS_AUGMENT_H
 
@@ -34,32 +33,30 @@
 
 enum {
     AUGMENT_REACH = 10,       /* taps on either side */
-    AUGMENT_MOST_SIDE = 4096, /* of an image: a place fits 32 bits */
+    AUGMENT_MOST_SIDE = 4096, /* of an image: a position fits 32 bits */
     AUGMENT_GROUP = 8,        /* pixels of a row that share a random block */
-    AUGMENT_PIXEL_BITS = 17   /* of a place, behind the point */
+    AUGMENT_PIXEL_BITS = 17   /* fraction bits of a position */
 };
 
-/* What is asked for; all zero: nothing but a change of size. */
+/* The options. All zero changes the size only. */
 struct augmentation {
     double elastic, sigma; /* pixels: root mean square of the displacement; width of its Gaussian */
-    double rotate, shear;  /* radians, at most */
+    double rotate, shear;  /* maximum, in radians */
     double scale;          /* a fraction, below 1 */
-    double shift;          /* pixels, at most */
+    double shift;          /* maximum, in pixels */
     bool gentle[256];      /* labels that are rotated and sheared half as much */
 };
 
-/* The same, made ready for images of one size. */
+/* The options, prepared for one image size. */
 struct augment_plan {
     uint32_t key[2];
     int32_t height, width, to_height, to_width;
-    float taps
-        [AUGMENT_REACH +
-         1]; /* by distance: whole numbers that sum up to less than 4096; all zero if nothing is elastic */
+    float taps[AUGMENT_REACH + 1]; /* by distance: integers with a sum below 4096; all zero without elastic */
     float energy[AUGMENT_REACH + 1]; /* taps[1]^2 + .. + taps[k]^2 */
-    float strength;                  /* the displacement, in places, that a smoothed field of 1 stands for */
+    float strength;                  /* displacement, in positions, for a smoothed field of 1 */
     float ratio_x, ratio_y;          /* original to result */
     float rotate, shear, scale;
-    float shift;        /* in places */
+    float shift;        /* in positions */
     uint32_t gentle[8]; /* a bit a label */
 };
 
@@ -81,7 +78,7 @@ ANYWHERE float augment_unit(uint32_t bits) {
     return (float)(bits >> 8) * 0x1p-23f - 1;
 }
 
-/* Cosine and sine of an angle up to pi in size, by their series: libraries differ in the last bit. */
+/* Cosine and sine of an angle in [-pi, pi], by their series: math libraries differ in the last bit. */
 ANYWHERE void augment_turn(float angle, float *cosine, float *sine) {
     const float square = angle * angle;
     float c = 1, s = 1;
@@ -93,8 +90,8 @@ ANYWHERE void augment_turn(float angle, float *cosine, float *sine) {
     *sine = angle * s;
 }
 
-/* Where the pixels of the result come from: pixel (x, y) from the place (2 x xx + 2 y xy + x0, 2 x yx + 2 y
-   yy + y0). */
+/* Maps pixel (x, y) of the result to the position (2 x xx + 2 y xy + x0, 2 x yx + 2 y yy + y0) in the
+   original. */
 struct augment_map {
     int32_t xx, xy, x0, yx, yy, y0;
 };
@@ -120,7 +117,7 @@ ANYWHERE struct augment_map augment_map_of(const struct augment_plan *plan, uint
     map.xy = augment_step(-x * (sheared ? sine / cosine : sine));
     map.yx = augment_step(sheared ? 0 : y * sine);
     map.yy = augment_step(sheared ? y : y * cosine);
-    /* from centre to centre */
+    /* centre to centre */
     const int32_t half = 1 << (AUGMENT_PIXEL_BITS - 1), across = 1 - plan->to_width,
                   down = 1 - plan->to_height;
     map.x0 = map.xx * across + map.xy * down + (plan->width - 1) * half +
@@ -132,8 +129,7 @@ ANYWHERE struct augment_map augment_map_of(const struct augment_plan *plan, uint
 
 /* --- the displacement --- */
 
-/* The block of random numbers of row y and the 8 columns from 8 group on: words 0 and 1 are those of x, 2 and
-   3 those of y. */
+/* The random block of row y and columns 8 group .. 8 group + 7: words 0 and 1 are for x, 2 and 3 for y. */
 ANYWHERE void augment_noise_draw(const struct augment_plan *plan, uint32_t epoch, uint32_t image, int32_t y,
                                  int32_t group, uint32_t block[4]) {
     const int32_t groups = (plan->to_width + AUGMENT_GROUP - 1) / AUGMENT_GROUP;
@@ -145,14 +141,13 @@ ANYWHERE float augment_noise(const uint32_t words[2], int column) {
     return (float)((int32_t)(words[column / 4] >> column % 4 * 8 & 255) * 2 - 255);
 }
 
-/* What is kept of a sum along a row: a 256th of it, rounded to a whole number; exact until then. (1.5 * 2^23
-   leaves a float no bits behind the point.) */
+/* An exact row sum divided by 256 and rounded to an integer. (Adding 1.5 * 2^23 leaves a float no fraction
+   bits.) */
 ANYWHERE float augment_half(float sum) {
     return sum * 0x1p-8f + 0x1.8p23f - 0x1.8p23f;
 }
 
-/* The factor that undoes what the taps make of the size of the numbers, in a row or column of `size`
-   pixels. */
+/* 1 / norm of the taps inside a row or column of `size` pixels: restores the variance of the noise. */
 ANYWHERE float augment_gain(const struct augment_plan *plan, int32_t at, int32_t size) {
     const int32_t after = size - 1 - at;
     const float energy = plan->taps[0] * plan->taps[0] +
@@ -161,8 +156,7 @@ ANYWHERE float augment_gain(const struct augment_plan *plan, int32_t at, int32_t
     return 1 / sqrtf(energy);
 }
 
-/* A displacement in places: of the smoothed field, its gain in x times that in y times `strength`, and the
-   ratio of the direction. */
+/* Displacement in positions. gain: that of x times that of y times `strength`. */
 ANYWHERE int32_t augment_displacement(float smooth, float gain, float ratio) {
     return (int32_t)(smooth * gain * ratio);
 }
@@ -174,7 +168,7 @@ ANYWHERE int32_t augment_at(const struct augment_plan *plan, const uint8_t *imag
     return inside ? image[y * plan->width + x] : 0;
 }
 
-/* Between four neighbours; right and below in 256ths. */
+/* Bilinear interpolation; `right` and `below` in 256ths. */
 ANYWHERE uint8_t augment_blend(int32_t left_upper, int32_t right_upper, int32_t left_lower,
                                int32_t right_lower, int32_t right, int32_t below) {
     const int32_t upper = left_upper * (256 - right) + right_upper * right;
@@ -182,12 +176,12 @@ ANYWHERE uint8_t augment_blend(int32_t left_upper, int32_t right_upper, int32_t 
     return (uint8_t)((upper * (256 - below) + lower * below + (1 << 15)) >> 16);
 }
 
-/* A place in 256ths of a pixel. */
-ANYWHERE int32_t augment_fine(int32_t place) {
-    return (place + (1 << (AUGMENT_PIXEL_BITS - 9))) >> (AUGMENT_PIXEL_BITS - 8);
+/* A position rounded to 256ths of a pixel. */
+ANYWHERE int32_t augment_fine(int32_t position) {
+    return (position + (1 << (AUGMENT_PIXEL_BITS - 9))) >> (AUGMENT_PIXEL_BITS - 8);
 }
 
-/* The original, read at a place in 256ths of a pixel. */
+/* The original at a position in 256ths of a pixel. */
 ANYWHERE uint8_t augment_read(const struct augment_plan *plan, const uint8_t *image, int32_t fine_x,
                               int32_t fine_y) {
     const int32_t x = fine_x >> 8, y = fine_y >> 8;

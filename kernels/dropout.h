@@ -1,16 +1,16 @@
-/* Which elements dropout drops, for both devices: a pure function of seed, step, layer and element, so that
-   no mask is kept, and every device, engine and number of threads has the same. */
+/* Which elements dropout drops: a pure function of seed, step, layer and element. No mask is stored, and
+   every device, engine and number of threads drops the same ones. */
 #ifndef TESSERA_KERNELS_DROPOUT_H
 #define TESSERA_KERNELS_DROPOUT_H
 
 #include "kernels/ops.h"
 #include "src/base/philox.h"
 
-enum { DROPOUT_BLOCK = 8 }; /* elements that one block of random words decides on */
+enum { DROPOUT_BLOCK = 8 }; /* elements for each block of random words */
 
-/* The counter of a block, whose key is the seed: 16 random bits for each of the elements DROPOUT_BLOCK block
-   .. DROPOUT_BLOCK block + 7: element e has the low half of word e / 2 if e is even, else the high half. One
-   below the threshold is dropped. */
+/* The Philox counter of a block; the key is the seed. It yields 16 random bits for each of the elements
+   DROPOUT_BLOCK block .. DROPOUT_BLOCK block + 7: the low half of word e / 2 if e is even, else the high
+   half. Elements whose bits are below the threshold are dropped. */
 ANYWHERE void dropout_counter(uint32_t layer, uint64_t step, uint64_t block, uint32_t word[4]) {
     word[0] = (uint32_t)block;
     word[1] = (uint32_t)(block >> 32) << 16 | (uint32_t)(step >> 32);
@@ -23,7 +23,7 @@ static inline uint32_t dropout_threshold(double rate) {
     return (uint32_t)(rate * 65536 + 0.5);
 }
 
-/* What those that stay are multiplied by: 1 / (1 - rate), of the rate as it was rounded. */
+/* The factor of the other elements: 1 / (1 - rate), with the rounded rate. */
 static inline double dropout_scale(double rate) {
     return 65536.0 / (65536 - dropout_threshold(rate));
 }

@@ -1,11 +1,11 @@
-/* The element-wise contract: everything a training step needs beside GEMM, once per dtype and device.
+/* The element-wise contract: all that a training step needs besides GEMM, a table per dtype and device.
 
    Matrices are row-major and dense, [rows][cols]; `void *` points to elements of the table's dtype in device
    memory. In the table for GEMM_BF16, activations and their gradients (x, pre, out, logits, grad of a layer)
-   are bfloat16, parameters and all that belongs to them (bias, bias_grad, and what `update` keeps) float32;
-   arithmetic is float32, each stored result rounded once. Calls may be asynchronous and never fail by
-   themselves: a device reports faults when it is synchronised. Results do not depend on the number of
-   threads: every reduction has one fixed order. */
+   are bfloat16; parameters, their gradients and optimiser state are float32. Arithmetic is float32, and each
+   stored result is rounded once. Calls may be asynchronous and return no error: the device reports faults
+   when it is synchronised. Every reduction has a fixed order, so that results do not depend on the number of
+   threads. */
 #ifndef TESSERA_KERNELS_OPS_H
 #define TESSERA_KERNELS_OPS_H
 
@@ -14,7 +14,7 @@
 #include "kernels/augment.h"
 #include "kernels/gemm.h"
 
-/* What passes over images accumulate, in device memory; all zero at the start. */
+/* Accumulated over images, in device memory; all zero at the start. */
 struct tally {
     double loss_sum;   /* of the cross-entropy of every image, in nats */
     uint64_t images;   /* seen */
@@ -23,17 +23,18 @@ struct tally {
     uint64_t bad_step; /* 1 + the first batch whose loss was not finite; 0: none */
 };
 
-/* What changes from step to step, in device memory: a captured step finds every epoch's own. */
+/* The values that change from step to step. They are in device memory, where a captured graph reads those of
+   the current epoch. */
 struct step_scalars {
     double learning_rate;
     double adam_rate;    /* learning_rate / (1 - beta1^t) at the t-th update; the first is t = 1 */
     double adam_root;    /* 1 / sqrt(1 - beta2^t) */
     double average_keep; /* of the moving average: average = keep average + (1 - keep) weights */
-    uint64_t number;     /* of the step since the training began, from 0: what dropout draws by */
+    uint64_t number;     /* of the step since the training began, from 0: counter of dropout */
 };
 
-/* The range that pixels are brought to, [0, 1] or [-1, 1]: x = scale (pixel - offset). The difference is
-   exact, so that x has the same bits everywhere. */
+/* The range of the network's input, [0, 1] or [-1, 1]: x = scale (pixel - offset). The difference is exact,
+   so that x has the same bits everywhere. */
 enum input_range { INPUT_UNIT, INPUT_SIGNED };
 
 ANYWHERE double input_width(enum input_range range) {
@@ -60,19 +61,20 @@ ANYWHERE double input_offset(enum input_range range) {
 #define OPTIMIZER_SECOND_MOMENT(with, ID, name, second_moment) | second_moment << UPDATE_##ID
 
 enum update_method { OPTIMIZERS(OPTIMIZER_METHOD, ) UPDATE_NONE };
+enum { WITH_SECOND_MOMENT = 0 OPTIMIZERS(OPTIMIZER_SECOND_MOMENT, ) /* a bit each */ };
 
-ANYWHERE bool uses_second_moment(enum update_method method) {
-    return (0 OPTIMIZERS(OPTIMIZER_SECOND_MOMENT, )) >> method & 1;
+static inline bool uses_second_moment(enum update_method method) {
+    return WITH_SECOND_MOMENT >> method & 1;
 }
 
-/* One update of parameters; arrays of the same length, of what is computed with. The rules are those of
-   PyTorch (torch.optim), w being a weight and g its gradient, times *clip if there is one:
+/* One update of parameters. All arrays have the same length. The rules are those of PyTorch (torch.optim); w
+   is a weight and g its gradient, multiplied by *clip if `clip` is not NULL:
      sgd     g += weight_decay w;  v = momentum v + g;  w -= learning_rate (nesterov ? g + momentum v : v)
      adam    g += weight_decay w;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
-             w -= adam_rate m / (adam_root sqrt(v) + epsilon) Kingma and Ba 2015, arXiv 1412.6980
-     adamw w -= learning_rate weight_decay w, then adam without it Loshchilov and Hutter 2019, arXiv
-     1711.05101
-     none    the weights stay: for what follows them */
+             w -= adam_rate m / (adam_root sqrt(v) + epsilon)
+     adamw   w -= learning_rate weight_decay w, then adam with weight_decay 0
+     none    the weights do not change; average and rounded are computed
+   Adam: Kingma and Ba 2015, arXiv 1412.6980. AdamW: Loshchilov and Hutter 2019, arXiv 1711.05101. */
 struct update {
     enum update_method method;
     bool nesterov;
@@ -80,22 +82,22 @@ struct update {
     const double *clip; /* device memory, or NULL */
     void *weights;
     const void *grad;
-    void *moment1, *moment2; /* sgd: the velocity v, NULL without momentum, and nothing; adam: m and v */
+    void *moment1, *moment2; /* sgd: the velocity (NULL without momentum) and NULL; adam: m and v */
     void *average;           /* (optional) the moving average of the weights */
-    void *rounded;           /* (optional) the weights in the table's dtype, operands of a GEMM */
+    void *rounded;           /* (optional) the low-precision copy, operand of a GEMM */
 };
 
-/* Inverted dropout (Srivastava et al. 2014, JMLR 15, with the scale while training): each element stays with
-   probability 1 - rate and is then divided by that, to the sixteen bits of kernels/dropout.h. */
+/* Inverted dropout (Srivastava et al. 2014, JMLR 15): each element is kept with probability 1 - rate and
+   divided by it; the rate has the 16 bits of kernels/dropout.h. */
 struct dropout {
     double rate; /* 0 <= rate < 1 - 2^-16 */
     uint64_t seed;
-    uint32_t layer;                  /* another layer, another mask */
-    const struct step_scalars *step; /* device memory: another step, another mask */
+    uint32_t layer;                  /* the mask depends on the layer */
+    const struct step_scalars *step; /* device memory; the mask depends on the step */
 };
 
 struct ops {
-    /* x[r][:] = images[i][:], brought to `range`, and y[r] = labels[i] with i = index[r]; index NULL: i = r.
+    /* x[r][:] = images[i][:] scaled to `range`, and y[r] = labels[i] with i = index[r]; index NULL: i = r.
        images [..][features], labels [..], index [rows], x [rows][features], y [rows]. */
     void (*gather)(void *context, size_t rows, size_t features, enum input_range range, const uint8_t *images,
                    const uint8_t *labels, const uint32_t *index, void *x, uint8_t *y);
@@ -104,50 +106,50 @@ struct ops {
     void (*bias_activation)(void *context, size_t rows, size_t cols, enum activation activation,
                             const void *bias, void *pre, void *out);
 
-    /* grad *= act'(pre) (computed from `out` where that is enough), then bias_grad[c] = keep bias_grad[c] +
+    /* grad *= act'(pre) (from `out` unless activation_needs_input), then bias_grad[c] = keep bias_grad[c] +
        (1 - keep) sum_r grad[r][c]; with keep 0, bias_grad is not read. */
     void (*bias_activation_backward)(void *context, size_t rows, size_t cols, enum activation activation,
                                      const void *pre, const void *out, void *grad, double keep,
                                      void *bias_grad);
 
-    /* out[i] = 0 or in[i] / (1 - rate); `out` may be `in`. Of a gradient with the same layer and step: the
-       way back. */
+    /* out[i] = 0 or in[i] / (1 - rate); `out` may be `in`. On gradients, with the same layer and step, this
+       is the backward pass. */
     void (*dropout)(void *context, size_t count, const struct dropout *dropout, const void *in, void *out);
 
-    /* x[i] += amount sign(grad[i]), and nothing where grad[i] is 0 or NaN: the fast gradient sign (Goodfellow
-       et al. 2015, arXiv 1412.6572, section 4). */
+    /* x[i] += amount sign(grad[i]); unchanged where grad[i] is 0 or NaN. The fast gradient sign method
+       (Goodfellow et al. 2015, arXiv 1412.6572, section 4). */
     void (*sign_step)(void *context, size_t count, double amount, const void *grad, void *x);
 
     /* Softmax cross-entropy, shifted by the row maximum so that it cannot overflow. The target is (1 -
        smoothing) onehot + smoothing / classes (Szegedy et al. 2016, as torch.nn.CrossEntropyLoss). grad =
        (softmax - target) / rows, or NULL; `loss` receives the mean over the rows, or NULL. A label of
-       `classes` or more makes the loss NaN. Rows that are not `counted` belong to the batch that was counted
-       last: the tally only takes from them that their loss is not finite. */
+       `classes` or more makes the loss NaN. Rows that are not `counted` (adversarial ones) set
+       tally->bad_step if their loss is not finite, and change nothing else in the tally. */
     void (*softmax_cross_entropy)(void *context, size_t rows, size_t classes, double smoothing,
                                   const void *logits, const uint8_t *labels, void *grad, double *loss,
                                   struct tally *tally, bool counted);
 
-    /* All of `update`, in one pass. Nothing happens once guard->bad_step is set: all stays what it was before
-       the bad step. */
+    /* All of `update`, in one pass. Does nothing once guard->bad_step is set: the values before the bad step
+       remain. */
     void (*update)(void *context, size_t count, const struct update *update, const struct step_scalars *step,
                    const struct tally *guard);
 
-    /* *factor (device memory) = what brings the Euclidean norm of `grad` down to the limit, at most 1: limit
-       / (norm + 1e-6), as torch.nn.utils.clip_grad_norm_. */
+    /* *factor (device memory) = min(1, limit / (norm + 1e-6)) with the Euclidean norm of `grad`, as
+       torch.nn.utils.clip_grad_norm_. */
     void (*clip_norm)(void *context, size_t count, const void *grad, double limit, double *factor);
 
-    /* Columns of weights [rows][cols], each what goes into one unit, whose Euclidean norm is above the limit
-       are scaled down to it: limit / (norm + 1e-7), as torch.renorm (Srivastava et al. 2014). Nothing happens
-       once guard->bad_step is set. */
+    /* Scales each column of weights [rows][cols] (the inputs of one unit) whose Euclidean norm exceeds the
+       limit by limit / (norm + 1e-7), as torch.renorm (Srivastava et al. 2014). Does nothing once
+       guard->bad_step is set. */
     void (*max_norm)(void *context, size_t rows, size_t cols, double limit, const struct tally *guard,
                      void *weights);
 
-    /* rounded[i] = values[i], parameters made operands of a GEMM in the table's dtype. */
+    /* rounded[i] = values[i]: the low-precision copy of parameters. */
     void (*round)(void *context, size_t count, const void *values, void *rounded);
 
-    /* deformed[i] = images[i] as kernels/augment.h says, for this epoch: the same pixels on every device and
-       in every table. images [count][height][width], labels [count], deformed [count][to_height][to_width] of
-       the plan; apart. */
+    /* deformed[i] = images[i] augmented for this epoch (kernels/augment.h): the same pixels on every device.
+       images [count][height][width], labels [count], deformed [count][to_height][to_width] of the plan; no
+       overlap. */
     void (*augment)(void *context, const struct augment_plan *plan, uint32_t epoch, size_t count,
                     const uint8_t *images, const uint8_t *labels, uint8_t *deformed);
 };

@@ -43,7 +43,7 @@ static const struct bad_file bad_files[] = {
     {BYTES("\0\0\10"), 1, "truncated"},
     {BYTES("\0\0\10\1\0\0"), 1, "truncated"},
     {BYTES("\0\0\10\1\0\0\0\3\5\0"), 1, "more than a file of"},
-    {BYTES("\0\0\10\1\0\0\0\3\5\0\1\1"), 1, "goes on after"},
+    {BYTES("\0\0\10\1\0\0\0\3\5\0\1\1"), 1, "continues after"},
     {BYTES("\0\0\10\3\0\0\0\1\0\0\0\1\0\0\0\1\5"), 1, "swapped"},
     {BYTES("\0\0\10\1\0\0\0\3\5\0\1"), 3, "swapped"},
     {BYTES("\0\0\10\2\0\0\0\1\0\0\0\1\5"), 1, "2 dimensions"},

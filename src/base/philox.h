@@ -6,15 +6,14 @@
 
 #include <stdint.h>
 
-/* Compiled for whatever runs it. */
+/* Functions for the host and for device code. */
 #ifdef __CUDACC__
 #    define ANYWHERE static inline __host__ __device__
 #else
 #    define ANYWHERE static inline
 #endif
 
-/* What a number is drawn for: the last word of the counter. Streams of one seed are independent of each
-   other. */
+/* The use of a number: the last word of the counter. Streams of one seed are independent. */
 enum rng_stream {
     RNG_INIT = 1,
     RNG_SHUFFLE = 2,

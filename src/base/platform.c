@@ -27,7 +27,7 @@ const char *platform_flags(void) {
     return BUILD_FLAGS;
 }
 
-/* The rest of the first line of a file that starts with `key`, "" if there is none. */
+/* The first line of a file that starts with `key`, without the key; "" if there is none. */
 static void find_line(const char *path, const char *key, char *text, size_t size) {
     char line[256];
     FILE *file = fopen(path, "r");
@@ -59,7 +59,7 @@ int platform_threads(void) {
     const char *wanted = getenv("OMP_NUM_THREADS");
     int64_t count = 0;
     if (wanted) {
-        char first[16]; /* the variable may be a list, one entry a nesting level */
+        char first[16]; /* a list has one entry for each nesting level */
         snprintf(first, sizeof first, "%.*s", (int)strcspn(wanted, ","), wanted);
         if (text_parse_int(first, &count) && count > 0 && count <= 1024) return (int)count;
     }
@@ -80,7 +80,7 @@ uint64_t platform_memory_available(void) {
     return kibibytes ? kibibytes * 1024 : platform_memory();
 }
 
-/* An entry of Linux's description of a cache of the first core; "" if there is none. */
+/* A file of /sys about a cache of the first core; "" if there is none. */
 static void read_cache(int index, const char *entry, char *text, size_t size) {
     char path[96];
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", index, entry);

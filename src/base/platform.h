@@ -1,4 +1,4 @@
-/* What this program was built with, and the machine that it runs on: the facts of every log header. */
+/* The build and the machine, for every log header. */
 #ifndef TESSERA_BASE_PLATFORM_H
 #define TESSERA_BASE_PLATFORM_H
 
@@ -11,17 +11,17 @@ const char *platform_commit(void);   /* of the source, "unknown" outside a git c
 const char *platform_compiler(void); /* name and version */
 const char *platform_flags(void);    /* the compiler's */
 
-/* The processor's own name, "unknown" if the system does not tell. One static string. */
+/* The model name of the processor, or "unknown". One static string. */
 const char *platform_cpu(void);
 /* System, release and architecture. One static string. */
 const char *platform_system(void);
 /* Cores that this process may use (affinity mask; OMP_NUM_THREADS, when set, instead). */
 int platform_threads(void);
-/* Physical memory, and what of it can be used without swapping, in bytes; 0 if unknown. */
+/* Physical memory, and the part that is available without swapping, in bytes; 0 if unknown. */
 uint64_t platform_memory(void);
 uint64_t platform_memory_available(void);
 
-/* The last cache that the first core keeps data in, in bytes; 0 if unknown. */
+/* The last-level cache of the first core, in bytes; 0 if unknown. */
 size_t platform_last_cache(void);
 
 #endif

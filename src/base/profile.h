@@ -1,5 +1,5 @@
-/* Where the time went. A profile is a lap timer: every interval between two laps belongs to exactly one part,
-   so the parts add up to the whole by construction. */
+/* Time by part of the run. A profile is a lap timer: the interval between two laps belongs to exactly one
+   part, so that the parts add up to the total. */
 #ifndef TESSERA_BASE_PROFILE_H
 #define TESSERA_BASE_PROFILE_H
 
@@ -16,7 +16,7 @@ enum profile_part {
     PART_GEMM_NT, /* input gradient */
     PART_ELEMENTWISE,
     PART_OPTIMIZER,
-    PART_STEPS, /* whole steps, which a captured graph or a fused kernel does not take apart */
+    PART_STEPS, /* whole steps of a captured graph or a fused kernel */
     PART_BATCH, /* permutation, gather, pixel conversion */
     PART_AUGMENT,
     PART_EVALUATION,
@@ -33,7 +33,7 @@ struct profile_gemm {
 };
 
 struct profile {
-    double last;   /* seconds, monotonic: end of the lap before */
+    double last;   /* monotonic seconds: end of the previous lap */
     bool diverted; /* every lap goes to `divert` */
     enum profile_part divert;
     double seconds[PART_COUNT];
@@ -46,7 +46,7 @@ double clock_seconds(void);
 /* All zero; the first lap starts now. */
 void profile_start(struct profile *profile);
 
-/* What an interval was spent on. */
+/* The use of an interval. */
 struct profile_slot {
     enum profile_part part;
     size_t layer; /* of a GEMM; 0 is the first */
@@ -56,14 +56,14 @@ struct profile_slot {
 /* One GEMM of a layer; part is PART_GEMM_NN, _TN or _NT. */
 struct profile_slot profile_gemm_slot(enum profile_part part, size_t layer, size_t m, size_t n, size_t k);
 
-/* The time since the last lap was spent there. */
+/* Adds the time since the last lap to this use. */
 void profile_lap(struct profile *profile, struct profile_slot slot);
 
-/* The first `seconds` of it were (measured by another clock); the next lap gets what is left. */
+/* Adds the first `seconds` of it (measured by another clock); the next lap gets the rest. */
 void profile_take(struct profile *profile, struct profile_slot slot, double seconds);
 
-/* From here on every lap counts as `part` (evaluation runs the same code as training), until profile_restore.
-   The time since the last lap goes to PART_OTHER first. */
+/* Adds the time since the last lap to PART_OTHER. Then every lap counts as `part` until profile_restore,
+   because evaluation runs the code of training. */
 void profile_divert(struct profile *profile, enum profile_part part);
 void profile_restore(struct profile *profile);
 

@@ -1,6 +1,6 @@
 /* Counter-based random numbers: Philox4x32-10 (philox.h). The n-th number of a stream is a pure function of
-   (seed, stream, substream, n): nothing to save but the seed, the same on every device and for any number of
-   threads. */
+   (seed, stream, substream, n), the same on every device and for any number of threads. The seed is the only
+   state to save. */
 #ifndef TESSERA_BASE_RNG_H
 #define TESSERA_BASE_RNG_H
 
@@ -13,7 +13,7 @@ struct rng {
     uint32_t key[2];     /* seed */
     uint32_t counter[4]; /* position (2 words), substream, stream */
     uint32_t block[4];   /* the output of the current counter */
-    unsigned used;       /* words of `block` given out */
+    unsigned used;       /* words of `block` already returned */
 };
 
 /* A generator at the start of (seed, stream, substream); the substream is an epoch, a layer or an image. */

@@ -1,4 +1,4 @@
-/* Errors are values: a function that can fail returns a status, and leaves one message for the user. */
+/* Errors are values: a function that can fail returns a status and keeps one message for the user. */
 #ifndef TESSERA_BASE_STATUS_H
 #define TESSERA_BASE_STATUS_H
 
@@ -9,7 +9,7 @@ enum status {
     STATUS_USAGE = 2,         /* wrong flag, key or value */
     STATUS_BAD_DATA = 3,      /* data set or checkpoint */
     STATUS_UNAVAILABLE = 4,   /* backend or device cannot be used here */
-    STATUS_VERIFY_FAILED = 5, /* a GEMM gave a wrong result */
+    STATUS_VERIFY_FAILED = 5, /* a GEMM result is wrong */
     STATUS_TARGET_MISSED = 6, /* --target-accuracy was not reached */
     STATUS_INTERRUPTED = 130  /* SIGINT or SIGTERM, after the step in progress was finished */
 };
@@ -22,11 +22,11 @@ enum status {
 /* The same, but puts "context: " in front of the kept message. */
 #define status_context(status, ...) (status_prefix(__VA_ARGS__), (status))
 
-/* Message alone, for functions that tell failure in another way (NULL). */
+/* Sets the message only, for functions that report failure by NULL. */
 void status_write(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void status_prefix(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The message kept last in this thread, "" if none. */
+/* The last message of this thread, "" if none. */
 const char *status_message(void);
 
 #endif

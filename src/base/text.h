@@ -1,4 +1,4 @@
-/* Numbers and words: strict parsing, the nearest known word, numbers for people. */
+/* Text: strict parsing of numbers, the nearest known word, formatted numbers. */
 #ifndef TESSERA_BASE_TEXT_H
 #define TESSERA_BASE_TEXT_H
 
@@ -21,10 +21,10 @@ char *text_trim(char *text);
 /* The directory part of a path: "." if it names none, "/" for the root. Cut off at `size`. */
 void text_directory(const char *path, char *directory, size_t size);
 
-/* Appends like printf to a string of `size` bytes; cut off at the end. */
+/* Appends to a string like printf, truncated to `size` bytes. */
 void text_append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* 60000 -> "60,000"; the buffer holds the longest. Returns it. */
+/* 60000 -> "60,000"; returns the buffer, which must hold the longest number. */
 struct text_number {
     char text[32];
 };

@@ -1,5 +1,4 @@
-/* A labelled image set in host memory, and where it comes from. Pixels stay uint8 until the device that
- * computes. */
+/* Labelled images in host memory. Pixels stay uint8 until the compute device converts them. */
 #ifndef TESSERA_DATA_DATASET_H
 #define TESSERA_DATA_DATASET_H
 
@@ -15,7 +14,7 @@ struct dataset {
     uint8_t *labels;  /* [count]; owned */
 };
 
-/* A training and a test set of the same image size, with the name to show to the user. */
+/* A training and a test set of one image size, with the name shown to the user. */
 struct dataset_pair {
     struct dataset train, test;
     char name[512];
@@ -37,8 +36,8 @@ void dataset_free(struct dataset *set);
 enum dataset_parts { DATASET_ALL, DATASET_TEST_ONLY };
 
 /* Loads `source`: a directory with the four MNIST files in any usual spelling, "synthetic", or "auto":
-   data/mnist when that directory holds a data set, else synthetic. Of DATASET_TEST_ONLY the training part
-   stays empty, and its files need not be there. */
+   data/mnist when that directory holds a data set, else synthetic. With DATASET_TEST_ONLY the training part
+   stays empty and its files may be missing. */
 enum status dataset_load(struct dataset_pair *pair, const char *source, enum dataset_parts parts);
 void dataset_pair_free(struct dataset_pair *pair);
 

@@ -10,20 +10,19 @@
 
 #include "src/base/text.h"
 
-enum { TYPE_UNSIGNED_BYTE = 0x08, DEFLATE_LIMIT = 1032 }; /* deflate cannot shrink further than 1032 : 1 */
+enum { TYPE_UNSIGNED_BYTE = 0x08, DEFLATE_LIMIT = 1032 }; /* the best ratio of deflate is 1032 : 1 */
 
 static enum status bad(const char *path, const char *what) {
     return status_set(STATUS_BAD_DATA, "%s: %s", path, what);
 }
 
-/* What the first four bytes of something that is no IDX file look like. */
+/* The error for a file that does not start as IDX. */
 static enum status not_idx(const char *path, const unsigned char *start, size_t length) {
     if (length == 0) return bad(path, "the file is empty; fetch it again (data/fetch.sh)");
     if (start[0] == '<')
-        return bad(
-            path,
-            "this is an HTML page, not an IDX file or a gzip of one: a download was answered with an error "
-            "page; delete it and run data/fetch.sh");
+        return bad(path,
+                   "this is an HTML page, not an IDX file or a gzip of one: the server sent an error page "
+                   "instead; delete it and run data/fetch.sh");
     if (length < 4)
         return bad(path, "the file ends within its header (truncated); fetch it again (data/fetch.sh)");
     return bad(
@@ -41,7 +40,7 @@ static enum status check_magic(const char *path, const unsigned char *magic, siz
     char what[160];
     if (magic[2] != TYPE_UNSIGNED_BYTE) {
         snprintf(what, sizeof what,
-                 "the values have IDX type 0x%02x; only unsigned bytes (0x08) are understood", magic[2]);
+                 "the values have IDX type 0x%02x; only unsigned bytes (0x08) are supported", magic[2]);
         return bad(path, what);
     }
     if (magic[3] != rank) {
@@ -57,7 +56,7 @@ static size_t big_endian(const unsigned char *bytes) {
     return (size_t)bytes[0] << 24 | (size_t)bytes[1] << 16 | (size_t)bytes[2] << 8 | (size_t)bytes[3];
 }
 
-/* The dimensions, and that a file of this size can hold them. */
+/* Reads the dimensions and checks them against the size of the file. */
 static enum status read_dimensions(struct idx *idx, gzFile file, const char *path, size_t *values) {
     unsigned char bytes[4 * IDX_MAX_RANK];
     const unsigned wanted = (unsigned)(4 * idx->rank);
@@ -80,7 +79,7 @@ static enum status read_dimensions(struct idx *idx, gzFile file, const char *pat
         gzdirect(file) ? size - header : size * DEFLATE_LIMIT; /* the header has been read: size >= header */
     if (*values > most) {
         snprintf(what, sizeof what,
-                 "the header promises %s, more than a file of %s can hold: truncated, or not an IDX file; "
+                 "the header announces %s, more than a file of %s can hold: truncated, or not an IDX file; "
                  "fetch it again "
                  "(data/fetch.sh)",
                  text_bytes((double)*values).text, text_bytes((double)size).text);
@@ -89,7 +88,7 @@ static enum status read_dimensions(struct idx *idx, gzFile file, const char *pat
     return STATUS_OK;
 }
 
-/* gzread takes at most an int's worth at a time. */
+/* gzread reads at most INT_MAX bytes per call. */
 static size_t read_values(gzFile file, uint8_t *to, size_t count) {
     size_t done = 0;
     while (done < count) {
@@ -112,13 +111,14 @@ static enum status read_payload(struct idx *idx, gzFile file, const char *path, 
     if (got == values && gzread(file, &extra, 1) == 0 && (gzerror(file, &code), code == Z_OK))
         return STATUS_OK;
     if (got == values && code == Z_OK) {
-        snprintf(what, sizeof what, "the file goes on after the %zu values that its header promises", values);
+        snprintf(what, sizeof what, "the file continues after the %zu values that its header announces",
+                 values);
     } else if (code != Z_OK && code != Z_BUF_ERROR) {
         snprintf(what, sizeof what, "the gzip data are corrupted (%.100s); fetch it again (data/fetch.sh)",
                  error);
     } else {
-        snprintf(what, sizeof what, "truncated: %zu of %zu values are there; fetch it again (data/fetch.sh)",
-                 got, values);
+        snprintf(what, sizeof what,
+                 "truncated: the file has %zu of %zu values; fetch it again (data/fetch.sh)", got, values);
     }
     free(idx->values);
     idx->values = NULL;

@@ -1,5 +1,5 @@
 /* The IDX file format of MNIST: two zero bytes, a type, the number of dimensions, the dimensions (big-endian,
-   4 bytes each), the values. Raw or gzip, told apart by content. */
+   4 bytes each), the values. Raw or gzip, detected by content. */
 #ifndef TESSERA_DATA_IDX_H
 #define TESSERA_DATA_IDX_H
 
@@ -16,8 +16,9 @@ struct idx {
     uint8_t *values; /* product of the dimensions; owned by the caller after idx_read */
 };
 
-/* Reads a file of unsigned bytes with `rank` dimensions (3: images, 1: labels). Every check comes before the
-   allocation that depends on it. STATUS_BAD_DATA with file, fault and remedy; STATUS_FAILED out of memory. */
+/* Reads a file of unsigned bytes with `rank` dimensions (3: images, 1: labels). Checks come before the
+   allocations that depend on them. STATUS_BAD_DATA says file, fault and remedy; STATUS_FAILED: out of
+   memory. */
 enum status idx_read(struct idx *idx, const char *path, size_t rank);
 
 #endif

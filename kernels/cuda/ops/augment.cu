@@ -1,19 +1,18 @@
-/* Augmentation on the GPU: a block an image, or a tile of one that is larger; both fields of the displacement
-   stay in shared memory.
+/* Augmentation on the GPU: a block computes an image, or a tile of a large one. Both displacement fields stay
+   in shared memory.
 
-   A thread smooths RUN neighbours at once: RUN + 20 numbers read for 21 RUN multiply-adds, along rows first
-   (lanes are rows), then down the columns (lanes are columns), where it goes on to read the pixels that it
-   has displaced.
-
-   Bound by   arithmetic: an image of 28 x 28 is 2 fields x 2 directions x 784 x 21 = 66,000 multiply-adds,
-              112 blocks of random numbers and 784 pixels read at 4 places: some 5,000 instructions of a warp,
-              60,000 images in about 0.5 ms on an H100. Bytes: 94 MB, 0.03 ms.
+   Idea       a thread smooths RUN neighbours: it reads RUN + 20 numbers for 21 RUN multiply-adds. Along rows
+              lanes are rows; along columns lanes are columns, and the thread then reads the pixels that it
+              has displaced.
+   Bound by   arithmetic: an image of 28 x 28 needs 2 fields x 2 directions x 784 x 21 = 66,000 multiply-adds,
+              112 blocks of random numbers and 784 interpolations of 4 pixels: some 5,000 warp instructions,
+              0.5 ms for 60,000 images on an H100. Bytes: 94 MB, 0.03 ms.
    Run        ./train augment --backend cuda-tuned --show 10 -o sheet.png */
 #include "kernels/cuda/ops/ops.cuh"
 
 static const int WARPS = 4, THREADS = 32 * WARPS, REACH = AUGMENT_REACH, TAPS = 2 * REACH + 1;
 
-/* Columns of noise in front of a tile and behind it: REACH, in whole groups in front. */
+/* Columns of noise to the left of a tile: REACH, rounded up to whole groups. */
 static const int LEAD = 16;
 
 template <int RUN> struct shape {
@@ -23,22 +22,22 @@ template <int RUN> struct shape {
     static const int HALF = SIDE | 1;
 };
 
-/* A tile of the result: its first pixel, and the rows that its displacement depends on. */
+/* A tile of the result: its first pixel, and the rows of noise that it needs. */
 struct tile {
     int x, y, first, rows;
 };
 
-template <int RUN> __device__ tile tile_of(const augment_plan &plan, int place) {
+template <int RUN> __device__ tile tile_of(const augment_plan &plan, int index) {
     const int SIDE = shape<RUN>::SIDE, across = (plan.to_width + SIDE - 1) / SIDE;
     tile at;
-    at.x = place % across * SIDE;
-    at.y = place / across * SIDE;
+    at.x = index % across * SIDE;
+    at.y = index / across * SIDE;
     at.first = max(at.y - REACH, 0);
     at.rows = min(at.y + SIDE + REACH, plan.to_height) - at.first;
     return at;
 }
 
-/* noise[field][row][column]: column LEAD is that of the tile's first. */
+/* noise[field][row][column]: column LEAD is the first column of the tile. */
 template <int RUN>
 __device__ void draw_noise(const augment_plan &plan, uint32_t epoch, uint32_t image, const tile &at,
                            float *noise) {
@@ -57,7 +56,7 @@ __device__ void draw_noise(const augment_plan &plan, uint32_t epoch, uint32_t im
         }
 }
 
-/* What undoes the size that the taps give to a tile's rows and columns. */
+/* The gains of the rows and columns of a tile. */
 template <int RUN>
 __device__ void make_gains(const augment_plan &plan, const tile &at, float *gain_x, float *gain_y) {
     const int i = threadIdx.x, x = at.x + i, y = at.y + i;
@@ -66,9 +65,9 @@ __device__ void make_gains(const augment_plan &plan, const tile &at, float *gain
     if (y < plan.to_height) gain_y[i] = augment_gain(&plan, y, plan.to_height) * plan.strength;
 }
 
-/* sum[i] += what `value` gives RUN outputs, `offset` - REACH places from the first of them. */
+/* sum[i] += the contribution of `value`, which is `offset` - REACH pixels from output 0. */
 template <int RUN>
-__device__ inline void spread(const augment_plan &plan, float value, int offset, float (&sum)[RUN]) {
+__device__ inline void add_tap(const augment_plan &plan, float value, int offset, float (&sum)[RUN]) {
 #pragma unroll
     for (int i = 0; i < RUN; i++) {
         const int distance = offset - i < REACH ? REACH - offset + i : offset - i - REACH;
@@ -76,7 +75,7 @@ __device__ inline void spread(const augment_plan &plan, float value, int offset,
     }
 }
 
-/* half[field][row][x]: lanes are rows, of both fields one after the other. */
+/* half[field][row][x]: lanes are rows, those of field 0, then those of field 1. */
 template <int RUN>
 __device__ void smooth_rows(const augment_plan &plan, const tile &at, const float *noise, float *half) {
     const int x = threadIdx.x / 32 * RUN;
@@ -84,20 +83,20 @@ __device__ void smooth_rows(const augment_plan &plan, const tile &at, const floa
         const float *from = noise + row * shape<RUN>::COLUMNS + LEAD - REACH + x;
         float sum[RUN] = {};
 #pragma unroll
-        for (int k = 0; k < RUN + TAPS - 1; k++) spread<RUN>(plan, from[k], k, sum);
+        for (int k = 0; k < RUN + TAPS - 1; k++) add_tap<RUN>(plan, from[k], k, sum);
 #pragma unroll
         for (int k = 0; k < RUN; k++) half[row * shape<RUN>::HALF + x + k] = augment_half(sum[k]);
     }
 }
 
-/* RUN rows of a column, from row y of the image on. */
+/* RUN rows of a column, starting at row y of the image. */
 template <int RUN>
 __device__ void smooth_column(const augment_plan &plan, const tile &at, const float *half, int y,
                               float (&sum)[RUN]) {
 #pragma unroll
     for (int k = 0; k < RUN + TAPS - 1; k++) {
         const int row = y - REACH + k - at.first;
-        if (row >= 0 && row < at.rows) spread<RUN>(plan, half[row * shape<RUN>::HALF], k, sum);
+        if (row >= 0 && row < at.rows) add_tap<RUN>(plan, half[row * shape<RUN>::HALF], k, sum);
     }
 }
 
@@ -117,12 +116,12 @@ __device__ void read_column(const augment_plan &plan, const augment_map &map, co
     for (int k = 0; k < RUN; k++) {
         if (y + k >= plan.to_height) return;
         const float gain = plan.strength > 0 ? gain_x[lane] * gain_y[run + k] : 0;
-        const int32_t place_x = map.x0 + 2 * (y + k) * map.xy + 2 * x * map.xx +
-                                augment_displacement(across[k], gain, plan.ratio_x);
-        const int32_t place_y = map.y0 + 2 * (y + k) * map.yy + 2 * x * map.yx +
-                                augment_displacement(down[k], gain, plan.ratio_y);
+        const int32_t position_x = map.x0 + 2 * (y + k) * map.xy + 2 * x * map.xx +
+                                   augment_displacement(across[k], gain, plan.ratio_x);
+        const int32_t position_y = map.y0 + 2 * (y + k) * map.yy + 2 * x * map.yx +
+                                   augment_displacement(down[k], gain, plan.ratio_y);
         deformed[(size_t)(y + k) * plan.to_width + x] =
-            augment_read(&plan, image, augment_fine(place_x), augment_fine(place_y));
+            augment_read(&plan, image, augment_fine(position_x), augment_fine(position_y));
     }
 }
 

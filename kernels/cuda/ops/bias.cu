@@ -1,18 +1,17 @@
 /* Bias and activation, forward and backward: one pass over memory each.
 
    Bound by   bytes. 8192 x 2048 in float32: forward reads and writes 67 MB, backward reads 134 and writes 67:
-              45 and 67 us at 3 TB/s. Packs of 16 bytes a thread where rows allow it and there are enough to
-              fill the chip, else of 8 on the same terms, else single elements. */
+              45 and 67 us at 3 TB/s. A thread accesses packs of 16 bytes if rows are aligned and there are
+              enough packs to fill the chip, else packs of 8 on the same terms, else single elements. */
 #include "kernels/activation.h"
 #include "kernels/cuda/ops/element.cuh"
 #include "kernels/cuda/ops/ops.cuh"
 
 static const int COLUMNS = 32, ROWS = 8; /* threads of a block: x along a row */
-static const int TURN = 4 * ROWS;        /* rows that a block does at a time on the way forward */
+static const int CHUNK = 4 * ROWS;       /* rows of a block and iteration, forward */
 static const size_t FILLS_THE_CHIP = (size_t)1 << 19;
 
-/* The GEMM before has just written the last rows: they are the ones still in the L2 cache, so begin with
-   them. */
+/* Starts with the last rows: the GEMM has just written them, and they are still in the L2 cache. */
 __device__ static size_t from_end(size_t rows, size_t r) {
     return rows - 1 - r;
 }
@@ -41,17 +40,17 @@ __global__ void bias_activation_kernel(size_t rows, size_t cols, const real<T> *
         real<T> b[WIDE];
 #pragma unroll
         for (int e = 0; e < WIDE; e++) b[e] = bias[c + e];
-        for (size_t turn = (size_t)blockIdx.y * TURN + threadIdx.y; turn < rows;
-             turn += (size_t)gridDim.y * TURN) {
-            pack<T, WIDE> z[TURN / ROWS]; /* all under way before the first is used */
+        for (size_t chunk = (size_t)blockIdx.y * CHUNK + threadIdx.y; chunk < rows;
+             chunk += (size_t)gridDim.y * CHUNK) {
+            pack<T, WIDE> z[CHUNK / ROWS]; /* all loads are issued before the first use */
 #pragma unroll
-            for (int t = 0; t < TURN / ROWS; t++)
-                if (turn + t * ROWS < rows)
-                    z[t] = pack_at<WIDE>(pre + from_end(rows, turn + t * ROWS) * cols + c);
+            for (int t = 0; t < CHUNK / ROWS; t++)
+                if (chunk + t * ROWS < rows)
+                    z[t] = pack_at<WIDE>(pre + from_end(rows, chunk + t * ROWS) * cols + c);
 #pragma unroll
-            for (int t = 0; t < TURN / ROWS; t++) {
-                if (turn + t * ROWS >= rows) break;
-                const size_t at = from_end(rows, turn + t * ROWS) * cols + c;
+            for (int t = 0; t < CHUNK / ROWS; t++) {
+                if (chunk + t * ROWS >= rows) break;
+                const size_t at = from_end(rows, chunk + t * ROWS) * cols + c;
                 pack<T, WIDE> y;
 #pragma unroll
                 for (int e = 0; e < WIDE; e++) {
@@ -68,7 +67,7 @@ __global__ void bias_activation_kernel(size_t rows, size_t cols, const real<T> *
 template <typename T, int WIDE>
 static void launch_forward(cuda_ops_context *context, size_t rows, size_t cols, enum activation activation,
                            const real<T> *bias, T *pre, T *out) {
-    const dim3 grid(blocks_along(cols, COLUMNS * WIDE), blocks_along(rows, TURN)), block(COLUMNS, ROWS);
+    const dim3 grid(blocks_along(cols, COLUMNS * WIDE), blocks_along(rows, CHUNK)), block(COLUMNS, ROWS);
     for_activation(
         activation, [&]<enum activation A>() {
             bias_activation_kernel<T, A, WIDE>
@@ -77,14 +76,14 @@ static void launch_forward(cuda_ops_context *context, size_t rows, size_t cols, 
     CUDA_LAUNCHED(&context->fault, "bias_activation_kernel");
 }
 
-/* Packs of WIDE, if the rows of all of these may be read so and there are enough of them. */
+/* Can x, y and z be accessed in packs of WIDE, and are there enough packs to fill the chip? */
 template <typename T, int WIDE>
 static bool packed(size_t rows, size_t cols, const void *x, const void *y, const void *z) {
     return rows * cols >= FILLS_THE_CHIP * WIDE / WIDEST<T> && packs_fit((const T *)x, cols, cols, WIDE) &&
            packs_fit((const T *)y, cols, cols, WIDE) && packs_fit((const T *)z, cols, cols, WIDE);
 }
 
-/* Calls `function<WIDE>()` with the elements that a thread has at a time. */
+/* Calls `function<WIDE>()` with the elements of a pack. */
 template <typename T, typename F>
 static void for_width(size_t rows, size_t cols, const void *x, const void *y, const void *z, F function) {
     if (packed<T, WIDEST<T>>(rows, cols, x, y, z)) return function.template operator()<WIDEST<T>>();
@@ -101,13 +100,13 @@ void cuda_bias_activation(void *opaque, size_t rows, size_t cols, enum activatio
     });
 }
 
-/* to = keep to + (1 - keep) sum, without a look at `to` where nothing of it is kept. */
+/* to = keep to + (1 - keep) sum; does not read `to` if keep is 0. */
 template <typename R> __device__ static void blend(R &to, R keep, R sum) {
     to = keep != 0 ? keep * to + (1 - keep) * sum : sum;
 }
 
-/* grad *= act', and the sums of its columns. A block has COLUMNS packs of columns, `ROWS` rows at a time, and
-   every gridDim.y-th group of rows. */
+/* grad *= act', and the column sums. A block owns COLUMNS packs of columns and every gridDim.y-th group of
+   ROWS rows. */
 template <typename T, enum activation A, int WIDE, int ROWS>
 __global__ void __launch_bounds__(COLUMNS *ROWS)
     backward_kernel(size_t rows, size_t cols, const T *pre, const T *out, T *grad, real<T> keep,
@@ -133,7 +132,7 @@ __global__ void __launch_bounds__(COLUMNS *ROWS)
     for (int e = 0; e < WIDE; e++) sums[threadIdx.y][threadIdx.x * WIDE + e] = sum[e];
     __syncthreads();
 
-    /* one thread a column from here: this block's sum, then the sum of the blocks by whichever comes last */
+    /* one thread a column: the sum of this block; then the last block to finish adds the blocks */
     real<T> *partial = (real<T> *)reduction.scratch;
     const unsigned thread = threadIdx.y * COLUMNS + threadIdx.x, width = COLUMNS * WIDE;
     const size_t column = (size_t)blockIdx.x * width + thread;
@@ -155,13 +154,13 @@ template <typename T, int WIDE>
 static void launch_backward(cuda_ops_context *context, size_t rows, size_t cols, enum activation activation,
                             const T *pre, const T *out, T *grad, double keep, real<T> *bias_grad) {
     const size_t columns = (cols + COLUMNS * WIDE - 1) / (COLUMNS * WIDE);
-    /* 4 rows a thread: the way through them is latency; at most 64 blocks a column, within what the reduction
-       has */
-    const size_t share = WIDE == 1 ? 128 : 32;
-    size_t chunks = (rows + share - 1) / share < 64 ? (rows + share - 1) / share : 64;
+    /* 4 rows a thread, because latency dominates; at most 64 blocks a column, within the scratch memory */
+    const size_t rows_per_block = WIDE == 1 ? 128 : 32;
+    size_t chunks =
+        (rows + rows_per_block - 1) / rows_per_block < 64 ? (rows + rows_per_block - 1) / rows_per_block : 64;
     while (chunks > 1 && chunks * cols * sizeof(real<T>) > REDUCTION_BYTES) chunks /= 2;
     if (columns > REDUCTION_GROUPS) chunks = 1;
-    /* single elements are for small passes, where a short way through the rows is what counts */
+    /* single elements are for small passes: more threads a column shorten the latency */
     constexpr int TALL = WIDE == 1 ? 32 : ROWS;
     const dim3 grid((unsigned)columns, (unsigned)chunks), block(COLUMNS, TALL);
     for_activation(

@@ -1,19 +1,19 @@
-/* Elements: how a type is stored and how it is computed with, and several of them in one memory access. */
+/* Elements: storage type, arithmetic type, and packs of several in one memory access. */
 #ifndef TESSERA_KERNELS_CUDA_OPS_ELEMENT_CUH
 #define TESSERA_KERNELS_CUDA_OPS_ELEMENT_CUH
 
 #include <cuda_bf16.h>
 #include <stdint.h>
 
-/* float and double are computed with as they are, bfloat16 in float. */
+/* The type of the arithmetic: float for bfloat16, else the same. */
 template <typename T> struct real_of { using type = T; };
 template <> struct real_of<__nv_bfloat16> { using type = float; };
 template <typename T> using real = typename real_of<T>::type;
 
-/* Elements in the widest access that a thread can make: 16 bytes. */
+/* Elements in the widest memory access of a thread, 16 bytes. */
 template <typename T> constexpr int WIDEST = 16 / (int)sizeof(T);
 
-/* N neighbours, read and written at once. */
+/* N neighbours, read and written in one access. */
 template <typename T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) pack { T value[N]; };
 
 template <int N, typename T> __device__ inline const pack<T, N> &pack_at(const T *memory) {
@@ -24,7 +24,7 @@ template <int N, typename T> __device__ inline pack<T, N> &pack_at(T *memory) {
     return *reinterpret_cast<pack<T, N> *>(memory);
 }
 
-/* May rows of `cols` elements that start `ld` apart be read in packs of `width`? */
+/* Can rows of `cols` elements with leading dimension `ld` be accessed in packs of `width`? */
 static inline bool packs_fit(const void *memory, size_t cols, size_t ld, size_t width, size_t element_bytes) {
     return (uintptr_t)memory % (width * element_bytes) == 0 && cols % width == 0 && ld % width == 0;
 }

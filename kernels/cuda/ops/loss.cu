@@ -1,7 +1,7 @@
-/* Softmax and cross-entropy: a thread a row, the loss and its gradient in one launch.
+/* Softmax cross-entropy: one thread a row, loss and gradient in one launch.
 
-   Bound by latency: 8192 x 10 in float32 is 0.3 MB, and a row three short walks over 40 bytes that stay in
-   the L1 cache. */
+   Bound by   latency: 8192 x 10 in float32 is 0.3 MB, and a thread passes three times over 40 bytes that stay
+              in the L1 cache. */
 #include "kernels/cuda/ops/element.cuh"
 #include "kernels/cuda/ops/ops.cuh"
 #include "kernels/real.h"
@@ -9,13 +9,13 @@
 static const int THREADS = 128, WARPS = THREADS / 32;
 static const size_t MAX_BLOCKS = 1024;
 
-/* What some rows add to the tally. */
+/* Loss and number of correct rows of a part of the batch. */
 struct partial_loss {
     double loss;
     unsigned long long correct;
 };
 
-/* One row. The first of the largest logits is the answer; a row with a NaN is never right. */
+/* One row. The prediction is the first of the largest logits; a row with a NaN is never correct. */
 template <typename T>
 __device__ void add_row(partial_loss &to, size_t classes, double smoothing, const T *logits, unsigned label,
                         real<T> scale, T *grad) {
@@ -36,7 +36,7 @@ __device__ void add_row(partial_loss &to, size_t classes, double smoothing, cons
     if (smoothing == 0) {
         to.loss += loss;
     } else {
-        double all = 0; /* the same of every class */
+        double all = 0; /* sum of shifted logits */
         for (size_t c = 0; c < classes; c++) all += (double)R(logits[c]) - (double)max;
         to.loss += (1 - smoothing) * loss + smoothing * (log((double)sum) - all / (double)classes);
     }
@@ -48,14 +48,14 @@ __device__ void add_row(partial_loss &to, size_t classes, double smoothing, cons
         grad[c] = T(EXP(R(logits[c]) - max) * factor - (c == label ? on : off));
 }
 
-/* The sum over the block, to thread 0, by a tree. */
+/* The sum over the block, valid in thread 0. */
 __device__ static partial_loss sum_over_block(partial_loss mine) {
     __shared__ partial_loss warps[WARPS];
     for (int offset = 16; offset > 0; offset /= 2) {
         mine.loss += __shfl_xor_sync(0xffffffffu, mine.loss, offset);
         mine.correct += __shfl_xor_sync(0xffffffffu, mine.correct, offset);
     }
-    __syncthreads(); /* `warps` may still be read from the time before */
+    __syncthreads(); /* the previous call may still read `warps` */
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = mine;
     __syncthreads();
     for (int w = 1; threadIdx.x == 0 && w < WARPS; w++) {

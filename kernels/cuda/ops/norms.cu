@@ -1,19 +1,19 @@
-/* Norms of gradients and weights, and what follows from them, as kernels/host/ops/norms.inc has it: sums in
-   double precision and in one fixed order, and nothing that the host would have to read.
+/* Clipping by norm, and max-norm, as kernels/host/ops/norms.h: sums in double precision and in a fixed order.
+   The host reads no result.
 
-   Bound by   bytes: 12 million gradients in float32 are read once, 48 MB, 16 us at 3 TB/s; so are the weights
-              for max-norm, and the columns that are too long are read and written once more. */
+   Bound by   bytes: 12 million gradients in float32 are read once, 48 MB, 16 us at 3 TB/s. Max-norm reads
+              the weights once, and reads and writes again the columns that exceed the limit. */
 #include "kernels/cuda/ops/element.cuh"
 #include "kernels/cuda/ops/ops.cuh"
 
 static const int THREADS = 256, WARPS = THREADS / 32;
 static const unsigned MAX_BLOCKS = 528; /* four for each SM of an H100 */
 
-/* The sum over the block, to thread 0, by a tree. */
+/* The sum over the block, valid in thread 0. */
 __device__ static double sum_over_block(double mine) {
     __shared__ double warps[WARPS];
     for (int offset = 16; offset > 0; offset /= 2) mine += __shfl_xor_sync(0xffffffffu, mine, offset);
-    __syncthreads(); /* `warps` may still be read from the time before */
+    __syncthreads(); /* the previous call may still read `warps` */
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = mine;
     __syncthreads();
     for (int w = 1; threadIdx.x == 0 && w < WARPS; w++) mine += warps[w];
@@ -61,8 +61,7 @@ void cuda_clip_norm(void *opaque, size_t count, const void *grad, double limit, 
 
 static const int COLUMNS = 32, ROWS = 8; /* threads of a block: x along a row */
 
-/* The factor of each column, to the start of the scratch memory; partial sums of chunks of rows lie
-   behind. */
+/* Writes the factor of each column to the start of the scratch memory, before the partial sums. */
 template <typename R>
 __global__ void __launch_bounds__(COLUMNS *ROWS)
     column_factor_kernel(size_t rows, size_t cols, double limit, const struct tally *guard, const R *weights,
@@ -106,7 +105,7 @@ void cuda_max_norm(void *opaque, size_t rows, size_t cols, double limit, const s
                    void *weights) {
     cuda_ops_context *context = open_ops(opaque);
     const size_t groups = (cols + COLUMNS - 1) / COLUMNS;
-    /* at least 64 rows a block, within what the reduction has */
+    /* at least 64 rows a block, within the scratch memory */
     size_t chunks = (rows + 63) / 64 < 64 ? (rows + 63) / 64 : 64;
     while (chunks > 1 && (1 + chunks) * cols * sizeof(double) > REDUCTION_BYTES) chunks /= 2;
     if (groups > REDUCTION_GROUPS) chunks = 1;

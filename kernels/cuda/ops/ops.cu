@@ -1,15 +1,14 @@
-/* Element-wise ops on the GPU: the same functions as kernels/host/ops/ops.inc, one pass over memory and one
-   launch each.
+/* Element-wise ops on the GPU, as kernels/host/ops/dtype_ops.h: one pass over memory and one launch each.
+   This file has gather, rounding, sign steps and the table; the others have files of their own.
 
-   Here       gather, rounding, steps along a sign, and the table. The others have files of their own.
-   Bound by   small batches: the launch (2 us); large ones: bytes. */
+   Bound by   the launch (2 us) for small batches, bytes for large ones. */
 #include "kernels/cuda/ops/ops.cuh"
 
 #include "kernels/cuda/ops/element.cuh"
 
 static const unsigned THREADS = 256;
 
-/* WIDE pixels a thread and turn, where rows start at multiples of WIDE. */
+/* A thread converts WIDE pixels at a time; rows start at multiples of WIDE. */
 template <typename T, int WIDE>
 __global__ void gather_kernel(size_t rows, size_t features, enum input_range range, const uint8_t *images,
                               const uint8_t *labels, const uint32_t *index, T *x, uint8_t *y) {

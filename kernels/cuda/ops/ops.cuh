@@ -22,13 +22,13 @@ static inline struct cuda_ops_context *open_ops(void *context) {
 /* The table for a dtype. */
 const struct ops *cuda_ops(enum gemm_dtype dtype);
 
-/* Blocks for `elements`, of `per_block` each: at least one, and not many more than the chip holds at once. */
+/* Blocks for `elements`, `per_block` each: at least one, and at most 4096, which fill every chip. */
 static inline unsigned cuda_grid_for(size_t elements, size_t per_block) {
     const size_t most = 4096, blocks = (elements + per_block - 1) / per_block;
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
 
-/* Its entries that have a file of their own: bias.cu, dropout.cu, loss.cu, norms.cu and update.cu. */
+/* Entries of the table in files of their own: bias.cu, dropout.cu, loss.cu, norms.cu and update.cu. */
 template <typename T>
 void cuda_bias_activation(void *context, size_t rows, size_t cols, enum activation activation,
                           const void *bias, void *pre, void *out);
@@ -51,7 +51,7 @@ template <typename R>
 void cuda_max_norm(void *context, size_t rows, size_t cols, double limit, const struct tally *guard,
                    void *weights);
 
-/* For every dtype: augment.cu. */
+/* The same for every dtype: augment.cu. */
 void cuda_augment(void *context, const struct augment_plan *plan, uint32_t epoch, size_t count,
                   const uint8_t *images, const uint8_t *labels, uint8_t *deformed);
 

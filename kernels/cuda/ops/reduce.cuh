@@ -1,6 +1,6 @@
-/* Sums over blocks in one launch and in one fixed order: each block leaves its partial result in scratch
-   memory, and whichever block of a group comes last adds them up, in the order of the blocks. No float
-   atomics: the same input gives the same bits. And sums over lanes. */
+/* Sums over blocks in one launch and in a fixed order: each block writes its partial result to scratch
+   memory, and the last block of a group to finish adds them in block order. No float atomics: the same input
+   gives the same bits. Also sums over lanes. */
 #ifndef TESSERA_KERNELS_CUDA_OPS_REDUCE_CUH
 #define TESSERA_KERNELS_CUDA_OPS_REDUCE_CUH
 
@@ -19,7 +19,7 @@ static inline bool reduction_open(struct cuda_reduction *reduction, struct cuda_
     return CUDA_TRY(fault, cudaMalloc(&reduction->scratch, REDUCTION_BYTES)) &&
            CUDA_TRY(fault, cudaMalloc((void **)&reduction->tickets, bytes)) &&
            CUDA_TRY(fault, cudaMemset(reduction->tickets, 0, bytes)) &&
-           CUDA_TRY(fault, cudaDeviceSynchronize()); /* whatever stream comes first */
+           CUDA_TRY(fault, cudaDeviceSynchronize()); /* before a kernel on any stream */
 }
 
 static inline void reduction_close(struct cuda_reduction *reduction) {
@@ -28,19 +28,17 @@ static inline void reduction_close(struct cuda_reduction *reduction) {
 }
 
 #ifdef __CUDACC__
-/* Two lanes that are `offset` apart add up N numbers each: either is left with N / 2 of the sums, at the
-   beginning. */
+/* Two lanes `offset` apart add N numbers each. Each keeps N / 2 of the sums in values[0 .. N / 2 - 1]. */
 template <int N, int M> __device__ inline void halve(float (&values)[M], bool upper, int offset) {
 #    pragma unroll
     for (int i = 0; i < N / 2; i++) {
-        const float kept = upper ? values[i + N / 2] : values[i],
-                    given = upper ? values[i] : values[i + N / 2];
-        values[i] = kept + __shfl_xor_sync(0xffffffffu, given, offset);
+        const float own = upper ? values[i + N / 2] : values[i], sent = upper ? values[i] : values[i + N / 2];
+        values[i] = own + __shfl_xor_sync(0xffffffffu, sent, offset);
     }
 }
 
-/* Is this the last of `blocks` blocks to come here? If so, what the others wrote before is visible (read it
-   with __ldcg). Called by all threads. */
+/* Is this the last of `blocks` blocks to call? If so, all their earlier writes are visible (read them with
+   __ldcg). All threads call it. */
 __device__ static inline bool last_block(unsigned *ticket, unsigned blocks) {
     __shared__ bool last;
     __threadfence();

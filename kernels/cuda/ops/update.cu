@@ -1,7 +1,7 @@
-/* The update of parameters, as kernels/host/ops/update.inc has it: weights, moments, moving average and
-   rounded operands in one launch.
+/* The update of parameters, as kernels/host/ops/update.h: weights, moments, moving average and low-precision
+   copy in one launch.
 
-   Bound by   bytes: 12 million weights in float32 with AdamW, an average and bfloat16 operands are 36 bytes
+   Bound by   bytes: 12 million weights in float32 with AdamW, an average and a bfloat16 copy are 36 bytes
               each, 0.43 GB: 0.15 ms at 3 TB/s. Small networks: the launch (2 us). */
 #include "kernels/cuda/ops/element.cuh"
 #include "kernels/cuda/ops/ops.cuh"
@@ -9,12 +9,12 @@
 
 static const unsigned THREADS = 256;
 
-/* The numbers of a rule, as they are computed with; those of a step come from device memory. */
+/* The constants of a rule in the type of the arithmetic. Those of a step are in device memory. */
 template <typename R> struct rule {
     bool nesterov;
     R momentum, decay, beta1, beta2, rest1, rest2, epsilon;
     const double *clip;
-    double decay_exact; /* of adamw, which multiplies it by the learning rate */
+    double decay_exact; /* adamw multiplies it by the learning rate */
 
     explicit rule(const struct update &update)
         : nesterov(update.nesterov), momentum((R)update.momentum), decay((R)update.weight_decay),
@@ -23,7 +23,7 @@ template <typename R> struct rule {
           decay_exact(update.weight_decay) {}
 };
 
-/* Where the arrays are; any but the weights may be NULL. */
+/* The arrays; all except the weights may be NULL. */
 template <typename T> struct arrays {
     real<T> *weights;
     const real<T> *grad;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(THREADS)
                   const struct tally *guard) {
     typedef real<T> R;
     if (guard->bad_step) return;
-    const bool adam = uses_second_moment(METHOD);
+    constexpr bool adam = WITH_SECOND_MOMENT >> METHOD & 1;
     const R rate = R(adam ? step->adam_rate : step->learning_rate), root = R(step->adam_root),
             keep = R(step->average_keep), clip = rule.clip ? R(*rule.clip) : R(1),
             shrink = R(step->learning_rate * rule.decay_exact);

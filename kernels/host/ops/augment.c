@@ -1,10 +1,10 @@
-/* Augmentation on the host: a team of threads over images, each in tiles of 32 x 32 pixels that stay in the
-   first cache, vectors along the rows of a tile.
+/* Augmentation on the host: threads over images, each image in tiles of 32 x 32 pixels that stay in the L1
+   cache, vectors along the rows of a tile.
 
-   Bound by   arithmetic: an image of 28 x 28 is 2 fields x 2 directions x 28 rows x 21 taps x 32 columns =
+   Bound by   arithmetic: an image of 28 x 28 needs 2 fields x 2 directions x 28 rows x 21 taps x 32 columns =
               75,000 multiply-adds (5,000 vectors of AVX-512), 112 blocks of random numbers of 60 operations,
-              and 784 pixels read at 4 places each: 9 us on a core at 2.3 GHz with AVX-512, and 60,000 images
-              in 0.3 s on two.
+              and 784 interpolations of 4 pixels: 9 us on a core at 2.3 GHz with AVX-512, 0.3 s for 60,000
+              images on two cores.
    Run        ./train augment --show 10 -o sheet.png */
 #include "kernels/host/ops/augment.h"
 
@@ -16,12 +16,12 @@
 enum {
     TILE = 32,
     REACH = AUGMENT_REACH,
-    LEAD = 16, /* columns of noise in front of a tile: REACH, in whole groups */
+    LEAD = 16, /* columns of noise to the left of a tile: REACH, rounded up to whole groups */
     COLUMNS = LEAD + TILE + LEAD,
     ROWS = REACH + TILE + REACH
 };
 
-/* One image on its way. */
+/* One image. */
 struct work {
     const struct augment_plan *plan;
     uint32_t epoch, image;
@@ -30,10 +30,10 @@ struct work {
     uint8_t *deformed;
 };
 
-/* A tile of the result, and the fields of x and y: row REACH and column LEAD are those of its first pixel. */
+/* A tile of the result, and its fields for x and y. Row REACH and column LEAD belong to its first pixel. */
 struct tile {
     int32_t x, y, width, height;
-    int32_t first, last; /* the rows of the fields that lie in the image */
+    int32_t first, last; /* rows of the fields inside the image */
     float taps[2 * REACH + 1];
     float noise[2][ROWS][COLUMNS];
     float half[2][ROWS][TILE]; /* smoothed along rows */
@@ -61,12 +61,11 @@ static struct augment_plan plan_of(const struct augmentation *augmentation, size
     return plan;
 }
 
-/* The Gaussian in whole numbers, and what brings a field of them to the size that is asked for: the variance
-   of the noise is (256^2 - 1) / 3, augment_half takes a 256th, and the two directions share the square of the
-   length. */
+/* The Gaussian in integers, and the factor that scales a field to `elastic`: the variance of the noise is
+   (256^2 - 1) / 3, augment_half divides by 256, and x and y each contribute half of the squared length. */
 static void plan_taps(struct augment_plan *plan, const struct augmentation *augmentation) {
-    static const double WHOLE = 4080,
-                        DEVIATION = 147.8005412; /* roundings make the sum at most 4091; sqrt(65535 / 3) */
+    static const double SUM = 4080, /* rounding makes it at most 4091 */
+        DEVIATION = 147.8005412;    /* sqrt(65535 / 3) */
     double value[AUGMENT_REACH + 1], sum = 0;
     if (augmentation->elastic <= 0) return;
     for (int k = 0; k <= REACH; k++) {
@@ -74,7 +73,7 @@ static void plan_taps(struct augment_plan *plan, const struct augmentation *augm
         sum += k ? 2 * value[k] : value[k];
     }
     for (int k = 0; k <= REACH; k++) {
-        plan->taps[k] = (float)round(WHOLE * value[k] / sum);
+        plan->taps[k] = (float)round(SUM * value[k] / sum);
         if (k) plan->energy[k] = plan->energy[k - 1] + plan->taps[k] * plan->taps[k];
     }
     plan->strength = (float)ldexp(augmentation->elastic / sqrt(2) * 256 / DEVIATION, AUGMENT_PIXEL_BITS);
@@ -90,7 +89,7 @@ void augment_plan_make(struct augment_plan *plan, const struct augmentation *aug
 
 /* --- the displacement --- */
 
-/* The noise of 8 columns, in all rows. */
+/* The noise of 8 columns in all rows. */
 static void draw_group(const struct work *work, struct tile *tile, int32_t group) {
     const struct augment_plan *plan = work->plan;
     const int32_t start = (tile->x - LEAD) / AUGMENT_GROUP + group;
@@ -109,7 +108,7 @@ static void draw_group(const struct work *work, struct tile *tile, int32_t group
                         : 0;
 }
 
-/* sum[x] of the products of the taps and 21 numbers, `stride` apart, around each of TILE neighbours. */
+/* sum[x] = the taps times the 21 numbers around[x - REACH stride] .. around[x + REACH stride]. */
 static inline void smooth(const struct tile *tile, const float *around, ptrdiff_t stride, float sum[TILE]) {
     float total[TILE] = {0};
 #pragma GCC unroll 21
@@ -137,7 +136,7 @@ static void make_field(const struct work *work, struct tile *tile) {
 
 /* --- the image --- */
 
-/* augment_read, without a look at each neighbour where all of them are inside. */
+/* augment_read, without bounds checks if all four pixels are inside. */
 static inline uint8_t read_pixel(const struct augment_plan *plan, const uint8_t *image, int32_t fine_x,
                                  int32_t fine_y) {
     const int32_t x = fine_x >> 8, y = fine_y >> 8, width = plan->width;
@@ -150,10 +149,10 @@ static inline uint8_t read_pixel(const struct augment_plan *plan, const uint8_t 
 static void read_row(const struct work *work, const struct tile *tile, int32_t y) {
     const struct augment_plan *plan = work->plan;
     const struct augment_map *map = &work->map;
-    int32_t place_x[TILE], place_y[TILE];
+    int32_t position_x[TILE], position_y[TILE];
     for (int32_t x = 0; x < TILE; x++) {
-        place_x[x] = map->x0 + 2 * y * map->xy + 2 * (tile->x + x) * map->xx;
-        place_y[x] = map->y0 + 2 * y * map->yy + 2 * (tile->x + x) * map->yx;
+        position_x[x] = map->x0 + 2 * y * map->xy + 2 * (tile->x + x) * map->xx;
+        position_y[x] = map->y0 + 2 * y * map->yy + 2 * (tile->x + x) * map->yx;
     }
     if (plan->strength > 0) {
         float smooth_x[TILE], smooth_y[TILE];
@@ -161,13 +160,13 @@ static void read_row(const struct work *work, const struct tile *tile, int32_t y
         smooth(tile, tile->half[0][REACH + y - tile->y], TILE, smooth_x);
         smooth(tile, tile->half[1][REACH + y - tile->y], TILE, smooth_y);
         for (int x = 0; x < TILE; x++) {
-            place_x[x] += augment_displacement(smooth_x[x], tile->gain[x] * gain, plan->ratio_x);
-            place_y[x] += augment_displacement(smooth_y[x], tile->gain[x] * gain, plan->ratio_y);
+            position_x[x] += augment_displacement(smooth_x[x], tile->gain[x] * gain, plan->ratio_x);
+            position_y[x] += augment_displacement(smooth_y[x], tile->gain[x] * gain, plan->ratio_y);
         }
     }
     uint8_t *to = work->deformed + y * plan->to_width + tile->x;
     for (int32_t x = 0; x < tile->width; x++)
-        to[x] = read_pixel(plan, work->original, augment_fine(place_x[x]), augment_fine(place_y[x]));
+        to[x] = read_pixel(plan, work->original, augment_fine(position_x[x]), augment_fine(position_y[x]));
 }
 
 static void deform(const struct work *work) {

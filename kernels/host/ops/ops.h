@@ -5,7 +5,7 @@
 #include "kernels/ops.h"
 
 struct host_ops_context {
-    int threads; /* at most this many, for work that is worth more than one */
+    int threads; /* limit; small passes use one */
 };
 
 /* The table for a dtype; its functions take a struct host_ops_context. */
