@@ -291,7 +291,7 @@ static void the_bad_layer_is_found(void **state) {
     weight[3] = NAN;
     assert_status(bench_run(&bench, &summary), STATUS_FAILED);
     assert_says(status_message(),
-                "epoch 1, step 1; it starts in layer 2 (9 to 8), whose weights are not finite");
+                "epoch 1, step 1; it starts in layer 2 (9 to 8), whose weights are no longer finite");
     /* the update of the bad step was held back */
     weight[3] = kept[3];
     assert_memory_equal(kept, weight, sizeof kept);
