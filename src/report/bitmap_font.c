@@ -49,7 +49,7 @@ static size_t line_width(const char *line) {
     return length ? length * ADVANCE - SIDE : 0;
 }
 
-/* NULL after the last. */
+/* NULL: it was the last. */
 static const char *next_line(const char *line) {
     const char *end = strchr(line, '\n');
     return end ? end + 1 : NULL;

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "src/report/row.h"
+#include "src/report/selection.h"
 
 struct text_number unit_count(double value) {
     return text_fixed(value, 0);
@@ -26,6 +27,12 @@ struct text_number unit_bytes(double value) {
 
 void cell_backend(struct cell *cell) {
     row_backend(cell->line, cell->text, sizeof cell->text);
+}
+
+void cell_label(struct cell *cell) {
+    const struct selection *rows = cell->context;
+    for (size_t i = 0; i < rows->count; i++)
+        if (rows->rows[i]->line == cell->line) selection_label(rows, i, cell->text, sizeof cell->text);
 }
 
 void cell_shape(struct cell *cell) {

@@ -1,4 +1,4 @@
-/* What columns of several tables need: units, and cells that combine values of a record. */
+/* Shared by the columns of several tables: units, and cells that combine values of a record. */
 #ifndef TESSERA_REPORT_CELLS_H
 #define TESSERA_REPORT_CELLS_H
 
@@ -12,6 +12,7 @@ struct text_number unit_percent(double value); /* no decimals */
 struct text_number unit_bytes(double value);
 
 void cell_backend(struct cell *cell); /* as row_backend */
+void cell_label(struct cell *cell);   /* as selection_label; the context is the selection */
 void cell_shape(struct cell *cell);   /* m x n x k */
 void cell_median(struct cell *cell);  /* median_seconds, and if they are noisy */
 void cell_spread(struct cell *cell);  /* min_seconds to max_seconds */

@@ -7,12 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/report/chart_kinds.h"
+
 struct chart_style chart_style_of(size_t index) {
-    /* 8 colours and 7 markers have no common factor: 56 pairs before one comes again */
+    /* 8 colours and 7 markers have no common factor: 56 different pairs */
     return (struct chart_style){(unsigned)(index % CHART_COLOURS), (unsigned)(index % CHART_MARKERS), 0};
 }
 
-/* File names: lower case, digits and dashes. */
+/* A file name of lower case, digits and dashes. */
 static void make_id(char *id, size_t size, const char *text) {
     size_t at = 0;
     for (; *text && at + 1 < size; text++)
@@ -54,7 +56,7 @@ void chart_add(struct chart *chart, size_t index, struct chart_point point) {
     struct chart_series *series = &chart->series[index];
     const struct scale x = {.kind = chart->x.kind}, y = {.kind = chart->y.kind};
     if (!scale_shows(&x, point.x) || !scale_shows(&y, point.y)) return;
-    if ((series->count & (series->count - 1)) == 0) { /* 0 or a power of two: the room is full */
+    if ((series->count & (series->count - 1)) == 0) { /* 0 or a power of two: full */
         const size_t room = series->count ? 2 * series->count : 1;
         struct chart_point *points = realloc(series->points, room * sizeof *points);
         if (!points) chart->failed = true;
@@ -78,4 +80,23 @@ void chart_sort(struct chart *chart) {
     for (size_t s = 0; s < chart->series_count; s++)
         if (chart->series[s].count)
             qsort(chart->series[s].points, chart->series[s].count, sizeof *chart->series[s].points, by_x);
+}
+
+double chart_svg(FILE *out, const struct chart *chart) {
+    static double (*const draw[])(FILE *, const struct chart *) = {
+        [CHART_LINES] = chart_lines, [CHART_STACKED] = chart_stacked, [CHART_GROUPED] = chart_grouped};
+    return draw[chart->kind](out, chart);
+}
+
+bool chart_legend(struct legend *legend, const struct chart *chart) {
+    const bool lines = chart->kind == CHART_LINES;
+    for (size_t s = 0; s < chart->series_count; s++) {
+        const struct chart_series *series = &chart->series[s];
+        struct legend_entry entry = {
+            .style = series->style, .line = lines && series->line, .marks = lines && series->marks};
+        if (!series->count || series->unlisted) continue;
+        snprintf(entry.name, sizeof entry.name, "%s", series->name);
+        if (!legend_add(legend, entry)) return false;
+    }
+    return true;
 }

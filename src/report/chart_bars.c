@@ -1,4 +1,4 @@
-/* Bars: stacked ones go to the right, each under its own name; grouped ones go up. */
+/* Stacked bars are horizontal, each below its name; grouped bars are vertical. */
 #include "src/base/text.h"
 #include "src/report/chart_draw.h"
 #include "src/report/chart_kinds.h"
@@ -17,7 +17,7 @@ static struct text_number value_text(enum scale_unit unit, double value) {
     return unit == UNIT_PERCENT ? text_percent(value, 1) : text_short(value);
 }
 
-/* Colour and, over it, the hatching that tells it apart without colour. */
+/* The colour, and over it the hatching that identifies it without colour. */
 static void draw_box(FILE *out, double x, double y, double width, double height, unsigned colour,
                      const char *name) {
     fprintf(out, "<rect class=\"bar f%u\" x=\"%.1f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\"><title>",

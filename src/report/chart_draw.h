@@ -1,4 +1,4 @@
-/* What the kinds of charts share when they are drawn: the opened <svg>, its plot area, axes, markers. */
+/* SVG primitives of all kinds of charts: frame, axes, markers, text. */
 #ifndef TESSERA_REPORT_CHART_DRAW_H
 #define TESSERA_REPORT_CHART_DRAW_H
 
@@ -7,30 +7,30 @@
 /* Units are about CSS pixels: a width of 440 fits a phone and is readable at twice that. */
 enum { CHART_WIDTH = 440, CHART_HEIGHT = 290 };
 
-/* Where the data goes: left < right, top < bottom. */
+/* The plot area: left < right, top < bottom. */
 struct plot {
     double left, right, top, bottom;
 };
 
-/* <svg> with size, role and label; </svg>. */
+/* Opens and closes the <svg>. */
 void draw_open(FILE *out, const char *label, double width, double height);
 void draw_close(FILE *out);
 
-/* Text at a place; class: "t" tick, "a" axis title, "v" value, "k" category; anchor: start, middle, end. */
+/* Classes: "t" tick, "a" axis title, "v" value, "k" category; anchors: start, middle, end. */
 void draw_text(FILE *out, double x, double y, const char *class, const char *anchor, const char *text);
 
-/* Grid lines, tick labels and title of an axis. The scale's places must be set. */
+/* Grid lines, tick labels and title of an axis; scale->from and ->to must be set. */
 void draw_x_axis(FILE *out, const struct plot *plot, const struct scale *scale,
                  const struct chart_axis *axis);
 void draw_y_axis(FILE *out, const struct plot *plot, const struct scale *scale,
                  const struct chart_axis *axis);
 
-/* A point's sign; `name` is shown on hovering. */
+/* A marker; `name` is shown on hovering. */
 void draw_marker(FILE *out, double x, double y, struct chart_style style, const char *name);
-/* The same path inside an <svg> that is already open, without a name. */
+/* The same without a name. */
 void draw_sign(FILE *out, double x, double y, struct chart_style style);
 
-/* The scale over all points of the axis: x or y (with spreads). Stacked: over the sums. */
+/* A scale over all points, those of y with their spreads. */
 struct scale draw_scale_x(const struct chart *chart);
 struct scale draw_scale_y(const struct chart *chart);
 

@@ -28,7 +28,7 @@ static void draw_spreads(FILE *out, const struct chart_series *series, const str
 
 static void draw_points(FILE *out, const struct chart *chart, const struct chart_series *series,
                         const struct scale *x, const struct scale *y) {
-    /* a dense line keeps only as many as can be told apart */
+    /* a dense line has fewer markers than points */
     const size_t most = chart->series_count > MANY_SERIES ? FEW_MARKERS : MOST_MARKERS;
     const size_t apart = series->line ? (series->count + most - 1) / most : 1;
     for (size_t i = 0; i < series->count; i += apart) {

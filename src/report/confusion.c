@@ -1,7 +1,7 @@
-/* Which class is taken for which: the matrix, and a table of the classes. */
+
 #include "src/report/confusion.h"
 
-#include "src/base/text.h"
+#include "src/report/cells.h"
 #include "src/report/tables.h"
 
 void confusion_count(double *counts, size_t classes, const uint8_t *labels, const uint8_t *predicted,
@@ -9,37 +9,17 @@ void confusion_count(double *counts, size_t classes, const uint8_t *labels, cons
     for (size_t i = 0; i < images; i++) counts[labels[i] * classes + predicted[i]]++;
 }
 
-/* --- precision and recall: the context is one class --- */
+/* --- precision and recall --- */
 
-struct class {
-    size_t label;
-    double images, predicted, right;
-};
-
-static void class_cell(struct cell *cell) {
-    cell_text(cell, "%zu", ((const struct class *)cell->context)->label);
-}
-
-static void images_cell(struct cell *cell) {
-    const struct class *class = cell->context;
-    cell_text(cell, "%s", text_grouped((uint64_t) class->images).text);
-}
-
-static void precision_cell(struct cell *cell) {
-    const struct class *class = cell->context;
-    cell_text(cell, "%s", text_percent(class->right / class->predicted, 2).text);
-}
-
-static void recall_cell(struct cell *cell) {
-    const struct class *class = cell->context;
-    cell_text(cell, "%s", text_percent(class->right / class->images, 2).text);
+static struct text_number two_decimals(double fraction) {
+    return text_percent(fraction, 2);
 }
 
 static const struct column columns[] = {
-    {"class", COLUMN_TEXT, .cell = class_cell},
-    {"images", COLUMN_NUMBER, .cell = images_cell},
-    {"precision", COLUMN_NUMBER, .cell = precision_cell},
-    {"recall", COLUMN_NUMBER, .cell = recall_cell},
+    {"class", COLUMN_TEXT, .key = "class"},
+    {"images", COLUMN_NUMBER, .key = "images", .unit = unit_count},
+    {"precision", COLUMN_NUMBER, .key = "precision", .unit = two_decimals},
+    {"recall", COLUMN_NUMBER, .key = "recall", .unit = two_decimals},
 };
 
 void tables_classes(struct table *table, const double *counts, size_t classes) {
@@ -48,12 +28,18 @@ void tables_classes(struct table *table, const double *counts, size_t classes) {
                "its images that are found.");
     TABLE_COLUMNS(table, columns);
     for (size_t c = 0; c < classes; c++) {
-        struct class class = {.label = c, .right = counts[c * classes + c]};
+        double images = 0, predictions = 0;
         for (size_t other = 0; other < classes; other++) {
-            class.images += counts[c * classes + other];
-            class.predicted += counts[other * classes + c];
+            images += counts[c * classes + other];
+            predictions += counts[other * classes + c];
         }
-        table_row(table, NULL, &class);
+        cJSON *line = cJSON_CreateObject();
+        cJSON_AddStringToObject(line, "class", text_grouped(c).text);
+        cJSON_AddNumberToObject(line, "images", images);
+        cJSON_AddNumberToObject(line, "precision", counts[c * classes + c] / predictions);
+        cJSON_AddNumberToObject(line, "recall", counts[c * classes + c] / images);
+        table_row(table, line, NULL);
+        cJSON_Delete(line);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Which class is taken for which. */
+/* The confusion matrix. */
 #ifndef TESSERA_REPORT_CONFUSION_H
 #define TESSERA_REPORT_CONFUSION_H
 

@@ -9,7 +9,7 @@
 #include "src/report/chart_draw.h"
 #include "src/report/page.h"
 
-enum { MARGIN = 20, TITLE = 46, GAP = 14, NOT_FOUND = 127 /* as a shell says it */ };
+enum { MARGIN = 20, TITLE = 46, GAP = 14, NOT_FOUND = 127 /* as shells report it */ };
 
 static void write_file(FILE *out, const char *title, const char *svg, double height,
                        const struct legend *legend) {

@@ -1,4 +1,4 @@
-/* Figures of the page as files of their own: SVG, and PNG by the program rsvg-convert. */
+/* Figures of the page as files: SVG, and PNG by the program rsvg-convert. */
 #ifndef TESSERA_REPORT_FIGURE_H
 #define TESSERA_REPORT_FIGURE_H
 
@@ -6,8 +6,7 @@
 #include "src/report/legend.h"
 #include "src/report/selection.h"
 
-/* Writes folder/ID.svg: title, `svg` (as chart_svg writes it, of this height) and legend on white paper.
-   STATUS_FAILED if that fails. */
+/* Writes folder/ID.svg: title, `svg` (the text of chart_svg, of this height) and legend on white. */
 enum status figure_write(const char *folder, const char *id, const char *title, const char *svg,
                          double height, const struct legend *legend);
 

@@ -39,7 +39,7 @@ static void draw_cell(FILE *out, const struct heatmap_cell *cell, double x, doub
         draw_text(out, x + width / 2, y + height / 2 + 4, "c", "middle", cell->text);
 }
 
-/* Names of many rows: as many as have room. */
+/* Every how many rows one is named: all up to 40 rows, then as many as fit. */
 static size_t names_apart(size_t count, double size) {
     const size_t apart = (size_t)(14 / size) + 1;
     return count > 40 ? apart : 1;

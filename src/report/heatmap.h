@@ -24,7 +24,7 @@ struct heatmap {
 bool heatmap_open(struct heatmap *map, const char *id, const char *label, struct names rows,
                   struct names columns);
 void heatmap_close(struct heatmap *map);
-/* One <svg> as that of a chart. Returns its height. */
+/* As chart_svg. */
 double heatmap_svg(FILE *out, const struct heatmap *map);
 
 #endif

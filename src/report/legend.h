@@ -1,4 +1,4 @@
-/* What the colours, markers and letters of a figure stand for: a list below it. */
+/* The legend of a figure: a list below it. */
 #ifndef TESSERA_REPORT_LEGEND_H
 #define TESSERA_REPORT_LEGEND_H
 
@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* Series differ in all three, so that they can be told apart without colour too. */
+/* Series differ in all three: markers and dashes identify them without colour. */
 enum { CHART_COLOURS = 8, CHART_MARKERS = 7, CHART_DASHES = 5 };
 struct chart_style {
     unsigned colour, marker, dash;
@@ -15,7 +15,7 @@ struct chart_style {
 struct legend_entry {
     char name[128];
     struct chart_style style;
-    bool line, marks; /* neither: a box, as bars and cells are */
+    bool line, marks; /* neither: a box, for bars and cells */
     char letter;      /* in the box, in place of the hatching; 0: none */
 };
 

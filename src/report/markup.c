@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-/* The length of the UTF-8 character at `text` (RFC 3629: shortest form, no surrogates); 0 if there is
-   none. */
+/* The length of the UTF-8 character at `text` (RFC 3629: shortest form, no surrogates); 0 if it is invalid.
+   */
 static size_t utf8_length(const unsigned char *text) {
     const unsigned lead = text[0];
     const size_t length = lead < 0x80   ? 1
@@ -38,7 +38,7 @@ static const char *entity(char c) {
     }
 }
 
-/* One character; returns the bytes that it took. */
+/* Writes one character and returns its length in bytes. */
 static size_t write_character(FILE *out, const char *text) {
     const size_t length = utf8_length((const unsigned char *)text);
     const char *safe = entity(*text);

@@ -10,7 +10,7 @@ void markup_text(FILE *out, const char *text);
 
 /* Text for a cell of a Markdown table: one line, no cell border, no HTML, no emphasis. */
 void markup_markdown(FILE *out, const char *text);
-/* The same as a code span: nothing is markup in there but the backtick and the border of the cell. */
+/* The same as a code span, where only the backtick and the border of the cell are markup. */
 void markup_code(FILE *out, const char *text);
 
 #endif

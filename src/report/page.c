@@ -27,21 +27,20 @@ static void write_tag(struct page *page, const char *tag, const char *text) {
     fprintf(page->out, "</%s>\n", tag);
 }
 
+#define FORMAT(text)                            \
+    char text[TEXT];                            \
+    va_list args;                               \
+    va_start(args, format);                     \
+    vsnprintf(text, sizeof text, format, args); \
+    va_end(args)
+
 void page_heading(struct page *page, const char *format, ...) {
-    char text[TEXT];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
+    FORMAT(text);
     write_tag(page, "h3", text);
 }
 
 void page_note(struct page *page, const char *format, ...) {
-    char text[TEXT];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
+    FORMAT(text);
     write_tag(page, "p", text);
 }
 
@@ -57,7 +56,7 @@ static void fail(struct page *page) {
     if (!page->status) page->status = status_set(STATUS_FAILED, "out of memory");
 }
 
-/* `svg`, which is freed, is the figure of this height. */
+/* Frees `svg`, the text of the figure. */
 static void write_figure(struct page *page, const char *id, const char *label, char *svg, double height,
                          const struct legend *legend, bool listed, const char *caption) {
     fputs("<figure>\n", page->out);
@@ -75,12 +74,9 @@ static void write_figure(struct page *page, const char *id, const char *label, c
 }
 
 void page_chart(struct page *page, struct chart *chart, const char *format, ...) {
-    char caption[TEXT], *svg = NULL;
+    FORMAT(caption);
+    char *svg = NULL;
     size_t size;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(caption, sizeof caption, format, args);
-    va_end(args);
     struct legend legend = {0};
     FILE *out = open_memstream(&svg, &size);
     if (chart->kind == CHART_LINES) chart_sort(chart);
@@ -93,12 +89,9 @@ void page_chart(struct page *page, struct chart *chart, const char *format, ...)
 }
 
 void page_heatmap(struct page *page, struct heatmap *map, const char *format, ...) {
-    char caption[TEXT], *svg = NULL;
+    FORMAT(caption);
+    char *svg = NULL;
     size_t size;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(caption, sizeof caption, format, args);
-    va_end(args);
     FILE *out = open_memstream(&svg, &size);
     const double height = out ? heatmap_svg(out, map) : 0;
     if (!out || fclose(out) != 0) fail(page);
@@ -122,6 +115,11 @@ struct selections page_selections(struct page *page, const char *type, selection
 
 /* --- the page --- */
 
+static bool is_present(const struct page *page, const struct section *section) {
+    if (section->present) return section->present(page->records);
+    return !section->type || records_any(page->records, section->type);
+}
+
 static void write_top(struct page *page) {
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
@@ -139,14 +137,14 @@ static void write_top(struct page *page) {
         "where does the time go? Everything here was measured; nothing without a check of its result.");
     fputs("<nav aria-label=\"Sections\">\n", page->out);
     for (size_t i = 0; i < SECTIONS; i++)
-        if (sections[i]->present(page->records))
+        if (is_present(page, sections[i]))
             fprintf(page->out, "<a href=\"#%s\">%s</a>\n", sections[i]->id, sections[i]->title);
     fputs("</nav>\n</header>\n<main>\n", page->out);
 }
 
 static void write_sections(struct page *page) {
     for (size_t i = 0; i < SECTIONS; i++) {
-        if (!sections[i]->present(page->records)) continue;
+        if (!is_present(page, sections[i])) continue;
         fprintf(page->out, "<section id=\"%s\">\n<h2>%s</h2>\n", sections[i]->id, sections[i]->title);
         sections[i]->write(page);
         fputs("</section>\n", page->out);
@@ -156,7 +154,7 @@ static void write_sections(struct page *page) {
 static void write_left_out(struct page *page) {
     bool any = false;
     for (size_t i = 0; i < SECTIONS; i++) {
-        if (sections[i]->present(page->records)) continue;
+        if (is_present(page, sections[i])) continue;
         if (!any)
             fputs("<section id=\"left-out\">\n<h2>Not in this report</h2>\n<ul class=\"plain\">\n",
                   page->out);

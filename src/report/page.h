@@ -1,5 +1,5 @@
-/* The report: one offline HTML file. A section a kind of figure; each writes itself through these helpers,
-   which escape all text. */
+/* The report: one offline HTML file. Each kind of figure is a section, written by these helpers, which
+   escape all text. */
 #ifndef TESSERA_REPORT_PAGE_H
 #define TESSERA_REPORT_PAGE_H
 
@@ -11,16 +11,17 @@
 struct page {
     FILE *out;
     const struct records *records;
-    struct names backends; /* a backend looks the same in every chart */
-    const char *folder;    /* (optional) gets each figure as ID.svg, too */
+    struct names backends; /* each has one style in all charts */
+    const char *folder;    /* (optional) for each figure as ID.svg */
     struct names figures;  /* the ids of those files */
     enum status status;    /* the first error */
 };
 
 struct section {
     const char *id, *title;
-    const char *command; /* which command's files make it appear */
-    bool (*present)(const struct records *records);
+    const char *command; /* that writes such records */
+    const char *type;    /* the section appears if there are records of this type; NULL: always */
+    bool (*present)(const struct records *records); /* (optional) in place of the type */
     void (*write)(struct page *page);
 };
 
@@ -38,26 +39,26 @@ struct chart_style page_style(struct page *page, const char *backend);
 void page_heading(struct page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void page_note(struct page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* What stands between is side by side on a wide screen. */
+/* Elements between these calls are side by side on a wide screen. */
 void page_columns_open(struct page *page);
 void page_columns_close(struct page *page);
 
-/* A figure with its legend and a caption that says what to read from it; closes the chart (map). */
+/* Writes the figure with legend and caption, and closes it. */
 void page_chart(struct page *page, struct chart *chart, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void page_heatmap(struct page *page, struct heatmap *map, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* The table; closes it. */
+/* Writes the table and closes it. */
 void page_table(struct page *page, struct table *table);
 
-/* Rows of a type by key; a page that ran out of memory has none. To be freed with selections_free. */
+/* As selections_of; if memory ran out, sets page->status and returns none. */
 struct selections page_selections(struct page *page, const char *type, selection_key *key);
 
 /* The whole style sheet. */
 extern const char page_style_sheet[];
-/* The rules for charts alone, in the colours of light paper and without variables. */
+/* Writes the rules for charts, with the colours of the light theme in place of variables. */
 void page_chart_style(FILE *out);
-/* <defs> with the hatchings of bars. */
+/* Writes <defs> with the hatchings of bars. */
 void page_chart_patterns(FILE *out);
 
 #endif

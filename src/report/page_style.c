@@ -1,6 +1,6 @@
-/* The style sheet of the report. Colours are variables, set once for light and once for dark; the eight of
-   the charts keep apart for the common kinds of colour blindness (after Okabe and Ito, 2008), and signs,
-   dashes and hatchings say the same without any. */
+/* The style sheet of the report. Colours are variables with a light and a dark value. The eight chart
+   colours are distinct for common kinds of colour blindness (after Okabe and Ito, 2008); markers, dashes and
+   hatchings need no colour. */
 #include <string.h>
 
 #include "src/report/page.h"
@@ -11,7 +11,7 @@
     "--c0:#0072b2;--c1:#d55e00;--c2:#009270;--c3:#b8609a;--c4:#c98a00;--c5:#56a8de;--c6:#7a7c00;--c7:#"  \
     "7b858f;"
 
-/* In the page and in files of single charts. */
+/* Also part of single figures. */
 #define CHART_RULES                                                                                          \
     ".chart{overflow:visible}"                                                                               \
     "text{fill:var(--ink)}text.t,text.a{fill:var(--soft)}text.t,text.a{font-size:11px}text.v{font-weight:"   \
@@ -73,7 +73,7 @@ const char page_style_sheet[] =
     "line-height:1.4}\n"
     ".legend li{display:inline-flex;align-items:center;gap:.5rem}.legend svg{flex:none}\n"
     ".plain{padding-left:1.1rem;margin:0}.plain li{margin:.35rem 0}\n"
-    /* shadows at the edges that hide something */
+    /* shadows at edges where content is hidden */
     ".scroll{container-type:inline-size;overflow:auto;max-height:34rem;margin:1.25rem 0 1.75rem;background:"
     "linear-gradient(to right,var(--page) 40%,transparent) 0/2.5rem 100% no-repeat local,"
     "linear-gradient(to left,var(--page) 40%,transparent) 100%/2.5rem 100% no-repeat local,"
@@ -127,7 +127,7 @@ void page_chart_style(FILE *out) {
     }
 }
 
-/* Over the colours of bars, so that parts are told apart without colour too. */
+/* Drawn over the colours of bars. */
 void page_chart_patterns(FILE *out) {
     static const char *const marks[CHART_COLOURS] = {"M0 0",
                                                      "M0 6L6 0",

@@ -40,7 +40,7 @@ static void filter_rows(uint8_t *rows, const uint8_t *pixels, size_t height, siz
     }
 }
 
-/* The whole file, to be freed; NULL without memory. */
+/* The whole file; the caller frees it. NULL if memory ran out. */
 static uint8_t *encode(const uint8_t *pixels, size_t height, size_t width, size_t *size) {
     const size_t raw = height * (width + 1);
     uLongf packed = compressBound((uLong)raw);

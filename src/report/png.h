@@ -14,7 +14,7 @@ enum { PNG_MOST_PIXELS = 1 << 16 };
    an image without pixels or with more than PNG_MOST_PIXELS, STATUS_FAILED if memory ran out. */
 enum status png_data_uri(FILE *out, const uint8_t *pixels, size_t height, size_t width);
 
-/* Writes the same as a file; no limit but memory. The stream keeps what went wrong with it (ferror). */
+/* Writes a PNG file of any size. The caller checks ferror. */
 enum status png_write(FILE *out, const uint8_t *pixels, size_t height, size_t width);
 
 #endif

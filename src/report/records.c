@@ -8,7 +8,7 @@
 
 #include "src/base/jsonl.h"
 
-/* Larger than any count or time that can be measured, small enough that no sum or square of two overflows. */
+/* Larger than any measured value; sums and squares do not overflow. */
 static const double LARGEST = 1e18;
 
 static const char *const known[] = {"header",    "step",       "epoch",     "summary", "compare",

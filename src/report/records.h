@@ -1,5 +1,5 @@
-/* JSON lines as rows: what train --log, compare, bench and eval --log wrote. Nothing in a row is trusted: a
-   value that is missing, of another type or not finite reads as "not there". */
+/* JSON lines of train --log, compare, bench and eval --log. No value is trusted: one of another type, or
+   that is not finite, reads as missing. */
 #ifndef TESSERA_REPORT_RECORDS_H
 #define TESSERA_REPORT_RECORDS_H
 
@@ -25,12 +25,10 @@ struct records {
     size_t file_count;
 };
 
-/* Adds the rows of a file to those that are there; types that this program does not know are passed over.
-   STATUS_BAD_DATA, with file and line, for a file that cannot be read, a line that is not a JSON object with
-   a "type", or a file without any known line; what was read stays until records_free. */
+/* Adds the rows of a file; unknown types are ignored. STATUS_BAD_DATA, with file and line, if the file
+   cannot be read, a line is not a JSON object with a "type", or no line is of a known type. */
 enum status records_read(struct records *records, const char *path);
-/* Adds a line that this program made, and owns it from then on; a line of an unknown type is deleted.
-   STATUS_FAILED if memory ran out: the line is deleted. */
+/* Adds a line and takes ownership. STATUS_FAILED if memory ran out. */
 enum status records_add(struct records *records, cJSON *line);
 /* Writes all lines; `out` may be NULL. */
 void records_write(const struct records *records, FILE *out);
@@ -41,8 +39,8 @@ const struct record *records_after(const struct records *records, const struct r
                                    const char *type);
 bool records_any(const struct records *records, const char *type);
 
-/* The value of a key, where the object may be NULL. NaN unless it is a number of a size that can be measured
-   (up to 1e18); "" unless it is a text; false unless it is true. */
+/* The value of a key; the object may be NULL. NaN unless it is a number of at most 1e18; "" unless it is a
+   text; false unless it is true. */
 double record_number(const cJSON *object, const char *key);
 const char *record_text(const cJSON *object, const char *key);
 bool record_true(const cJSON *object, const char *key);

@@ -17,7 +17,7 @@ typedef void table_builder(struct table *table, const struct selection *rows);
 
 static const struct {
     const char *name, *type;
-    table_builder *build, *more; /* `more`: a second table below, if it has rows */
+    table_builder *build, *more; /* more: (optional) a second table, omitted if empty */
     selection_key *key;
 } known[] = {
     {"compare", "compare", tables_compare, NULL, selection_config},
@@ -54,7 +54,7 @@ static bool wanted(const struct marker *marker, const struct selection *rows) {
            strcmp(marker->argument, config[0] ? config : "defaults") == 0;
 }
 
-/* The fits of Amdahl's law stand below the tables of thread scaling. */
+/* The fits of Amdahl's law, below the tables of thread scaling. */
 static enum status write_fits(FILE *out, const struct records *records) {
     struct selections machines;
     enum status status = selections_of(&machines, records, "amdahl", selection_machine);
@@ -64,7 +64,7 @@ static enum status write_fits(FILE *out, const struct records *records) {
     return status;
 }
 
-/* *found: there was data. */
+/* *found: there is data. */
 static enum status write_known(FILE *out, const struct marker *marker, const struct records *records,
                                bool *found) {
     const int what = marker->what;
@@ -78,7 +78,7 @@ static enum status write_known(FILE *out, const struct marker *marker, const str
         *found = true;
         selection_measured_on(rows, measured, sizeof measured);
         const char *on = strstr(rows->key, " on ");
-        if (on && !marker->argument[0]) /* which of several tables this is */
+        if (on && !marker->argument[0]) /* tells the tables of this marker apart */
             text_append(measured, sizeof measured, " Shown: %.*s.", (int)(on - rows->key), rows->key);
         markup_markdown(out, measured);
         fputc('\n', out);
@@ -96,7 +96,7 @@ static char *read_text(const char *path, enum status *status) {
     char *text = NULL;
     size_t length = 0;
     if (in) {
-        ssize_t got = getdelim(&text, &length, '\0', in); /* text has no NUL; what follows one is not shown */
+        ssize_t got = getdelim(&text, &length, '\0', in); /* up to the first NUL */
         if (got < 0 && !ferror(in) && text) text[0] = '\0';
         if (got < 0 && ferror(in)) {
             free(text);
@@ -131,7 +131,7 @@ static enum status write_file(FILE *out, const char *path) {
 
 /* --- the markers --- */
 
-/* The text inside of "<!-- ... -->", if that is all of the line. */
+/* The text of a line that is one comment "<!-- ... -->". */
 static bool comment_of(const char *line, size_t length, char *text, size_t size) {
     char copy[1024];
     if (length >= sizeof copy) return false;
@@ -144,7 +144,7 @@ static bool comment_of(const char *line, size_t length, char *text, size_t size)
     return true;
 }
 
-/* Takes the last word, which must be the tag, off. */
+/* Removes the last word, which must be the tag. */
 static bool take_tag(char *text, const char *tag) {
     char *last = strrchr(text, ' ');
     if (!last || strcmp(last + 1, tag) != 0) return false;
@@ -160,7 +160,7 @@ static struct marker marker_of(const char *line, size_t length, const char *tag)
     const char *argument = text_trim(text + name + (text[name] == ' '));
     text[name] = '\0';
     if (strpbrk(argument, " \t") || strlen(argument) >= sizeof marker.argument)
-        return marker; /* another tag's */
+        return marker; /* has another tag */
     snprintf(marker.argument, sizeof marker.argument, "%.511s", argument);
     if (strcmp(text, "file") == 0 && argument[0]) marker.what = FILE_TEXT;
     for (int i = 0; i < KNOWN; i++)
@@ -174,8 +174,7 @@ static size_t line_length(const char *text) {
     return length + (text[length] == '\n');
 }
 
-/* The start of the line <!-- end --> behind `text`; NULL if another table's marker or the end of the file
-   comes first. */
+/* The next line <!-- end -->; NULL if another marker or the end of the file precedes it. */
 static const char *find_end(const char *text, const char *tag) {
     while (*text) {
         char comment[1024];
@@ -187,7 +186,7 @@ static const char *find_end(const char *text, const char *tag) {
     return NULL;
 }
 
-/* What belongs between the markers, to be freed. */
+/* The text between the markers; the caller frees it. */
 static enum status between(const struct marker *marker, const struct records *records, char **text,
                            bool *found) {
     size_t size;

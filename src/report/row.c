@@ -34,7 +34,7 @@ void row_label(const cJSON *line, char *name, size_t size) {
     if (!cuda && threads) text_append(name, size, ", %zu thread%s", threads, threads == 1 ? "" : "s");
 }
 
-/* Of a row that did not run, what its command called it after the backend: ", 2 threads". */
+/* Of a row that did not run: its label without the backend, "2 threads". */
 static const char *rest_of_label(const cJSON *line) {
     const char *label = record_text(line, "label"), *backend = record_text(line, "backend");
     const size_t length = strlen(backend);

@@ -1,21 +1,21 @@
-/* What tables and charts ask of a row: its name, its parts of time. */
+/* Names and parts of time of a row, for tables and charts. */
 #ifndef TESSERA_REPORT_ROW_H
 #define TESSERA_REPORT_ROW_H
 
 #include "src/report/records.h"
 
-/* "cublas", "cublas tf32": the backend, with the precision where it is not that of the dtype. */
+/* "cublas", "cublas tf32": the backend, and the precision if it differs from the dtype. */
 void row_backend(const cJSON *line, char *name, size_t size);
 /* "f32", "f64", "tf32", "bf16" */
 const char *row_precision(const cJSON *line);
-/* Does the GEMM run on a GPU? With residency host the tensors live on the host all the same. */
+/* Does the GEMM run on a GPU, whatever the residency? */
 bool row_on_gpu(const cJSON *line);
-/* The name of a row, which tells most rows of a comparison apart: "cublas tf32, device, graph", "openmp, 2
-   threads, f64". */
+/* The name of a row, mostly unique in a comparison: "cublas tf32, device, graph", "openmp, 2 threads, f64".
+   */
 void row_label(const cJSON *line, char *name, size_t size);
 
-/* What rows of the same label may differ in, a part at a time: "batch 64", "tile 16, static shared memory";
-   "" where nothing is known. */
+/* A setting in which rows of the same label may differ: "batch 64", "tile 16, static shared memory"; "":
+   unknown. */
 enum { ROW_SETUPS = 6 };
 void row_setup(const cJSON *line, size_t part, char *text, size_t size);
 
@@ -29,7 +29,7 @@ extern const struct row_part row_parts[ROW_PARTS];
 /* The sum of these parts of the object "time"; 0 if nothing was measured there. */
 double row_seconds(const cJSON *line, const char *keys);
 
-/* Why a row has no time: "left out: ..." or "wrong: ..."; false if it has one. */
+/* If the row has no result, writes why ("left out: ...", "wrong result: ...") and returns true. */
 bool row_refused(const cJSON *line, char *why, size_t size);
 
 #endif

@@ -10,7 +10,7 @@ double scale_step(double range, size_t most) {
     if (!(range > 0) || !isfinite(range) || most == 0) return 1;
     const double raw = range / (double)most, power = pow(10, floor(log10(raw)));
     const double factor = raw / power;
-    const double slack = 1 + 1e-9; /* 0.3 / 3 is a hair above 0.1 */
+    const double slack = 1 + 1e-9; /* 0.3 / 3 rounds to more than 0.1 */
     return power * (factor <= slack ? 1 : factor <= 2 * slack ? 2 : factor <= 5 * slack ? 5 : 10);
 }
 
@@ -22,7 +22,7 @@ static void round_linear(struct scale *scale) {
     scale->high = step * ceil(scale->high / step * (1 - 1e-12));
 }
 
-/* The ends go to 1, 2 or 5 times a power of ten, or to a power of two. */
+/* Rounds an end to 1, 2 or 5 times a power of ten, or to a power of two. */
 static double round_log(enum scale_kind kind, double value, bool up) {
     if (kind == SCALE_LOG2) return exp2(up ? ceil(log2(value) - 1e-9) : floor(log2(value) + 1e-9));
     static const double steps[] = {1, 2, 5, 10};
@@ -61,7 +61,7 @@ struct scale scale_around(enum scale_kind kind, double low, double high) {
 }
 
 bool scale_shows(const struct scale *scale, double value) {
-    /* far from the ends of double, where rounding an end up would leave it */
+    /* rounding an end up must not overflow */
     return fabs(value) <= 1e100 && (scale->kind == SCALE_LINEAR || value >= 1e-100);
 }
 
@@ -92,7 +92,7 @@ static void linear_ticks(struct scale_ticks *ticks, const struct scale *scale, s
     }
 }
 
-/* Powers of `base`, every `apart`th; the 2 and 5 between where `between`. */
+/* Powers of `base`, at most `most`; if there are few powers of ten, 2 and 5 times them as well. */
 static void power_ticks(struct scale_ticks *ticks, const struct scale *scale, double base, size_t most) {
     const double first = floor(log(scale->low) / log(base) + 1e-9),
                  last = ceil(log(scale->high) / log(base) - 1e-9);
@@ -134,7 +134,7 @@ struct text_number scale_label(enum scale_unit unit, double value, double step) 
         return out;
     }
     if (fabs(value) >= 1000 && fabs(value) < 1e15 && !(step < 1 && step > 0)) return text_short(value);
-    if (!(step > 0)) { /* logarithmic: every tick has its own */
+    if (!(step > 0)) { /* logarithmic: decimals differ by tick */
         struct text_number out;
         snprintf(out.text, sizeof out.text, "%.4g", value);
         return out;

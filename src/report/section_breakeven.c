@@ -1,4 +1,4 @@
-/* Which backend wins, by batch and hidden size. */
+/* The fastest backend by batch and hidden size. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,10 +10,6 @@
 #include "src/report/page.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
-
-static bool breakeven_present(const struct records *records) {
-    return records_any(records, "breakeven");
-}
 
 static int by_number(const void *a, const void *b) {
     const double x = strtod(*(char *const *)a, NULL), y = strtod(*(char *const *)b, NULL);
@@ -88,7 +84,7 @@ void tables_breakeven(struct table *table, const struct selection *rows) {
 
 /* --- the map --- */
 
-/* A letter of its own for every backend: the first of its name (after "cuda-") that is free. */
+/* Each backend gets the first unused letter of its name (after "cuda-"). */
 static void choose_letters(const struct names *backends, char *letters) {
     bool taken[26] = {false};
     for (size_t b = 0; b < backends->count; b++) {
@@ -218,4 +214,4 @@ static void write_breakeven(struct page *page) {
 }
 
 const struct section section_breakeven = {"breakeven", "Break-even map", "./train bench breakeven --log FILE",
-                                          breakeven_present, write_breakeven};
+                                          .type = "breakeven", .write = write_breakeven};

@@ -1,4 +1,4 @@
-/* Accuracy and speed of every backend on the same training, and where its epoch goes. */
+/* Accuracy and speed of every backend on the same training, and the parts of its epoch. */
 #include <math.h>
 #include <string.h>
 
@@ -8,16 +8,11 @@
 #include "src/report/row.h"
 #include "src/report/tables.h"
 
-static bool compare_present(const struct records *records) {
-    return records_any(records, "compare");
-}
-
 static double median_of(const cJSON *line) {
     char why[400];
     return row_refused(line, why, sizeof why) ? (double)NAN : record_number(line, "median_epoch_seconds");
 }
 
-/* The sentence to take home. */
 static void note_fastest(struct page *page, const struct selection *rows) {
     const cJSON *best = NULL;
     size_t refused = 0, fastest = 0;
@@ -54,12 +49,6 @@ static void note_warnings(struct page *page, const struct selection *rows) {
     }
 }
 
-static void label_cell(struct cell *cell) {
-    const struct selection *rows = cell->context;
-    for (size_t i = 0; i < rows->count; i++)
-        if (rows->rows[i]->line == cell->line) selection_label(rows, i, cell->text, sizeof cell->text);
-}
-
 static void agrees_cell(struct cell *cell) {
     cell_text(cell, "%s", record_true(cell->line, "agrees") ? "yes" : "no");
 }
@@ -74,7 +63,7 @@ static void trace_cell(struct cell *cell) {
 }
 
 static const struct column drift_columns[] = {
-    {"implementation", COLUMN_TEXT, .cell = label_cell},
+    {"implementation", COLUMN_TEXT, .cell = cell_label},
     {"difference", COLUMN_NUMBER, .key = "drift", .unit = text_short},
     {"tolerance", COLUMN_NUMBER, .key = "tolerance", .unit = text_short},
     {"agrees", COLUMN_TEXT, .cell = agrees_cell},
@@ -117,7 +106,7 @@ static void write_compare(struct page *page) {
 
 const struct section section_compare = {"accuracy", "Accuracy and speed",
                                         "./train compare --config configs/validation.cfg --log FILE",
-                                        compare_present, write_compare};
+                                        .type = "compare", .write = write_compare};
 
 /* --- where the time goes --- */
 
@@ -155,7 +144,7 @@ static void time_chart(struct page *page, const struct selection *rows, size_t n
 }
 
 static void time_table(struct page *page, const struct selection *rows) {
-    static const struct column name = {"implementation", COLUMN_TEXT, .cell = label_cell};
+    static const struct column name = {"implementation", COLUMN_TEXT, .cell = cell_label};
     struct table table;
     table_open(&table, "Seconds an epoch, mean over the epochs. Element-wise includes the optimizer; other, "
                        "the preparation of batches.");
@@ -193,4 +182,4 @@ static void write_time(struct page *page) {
 
 const struct section section_time = {"time", "Where the time goes",
                                      "./train compare --config configs/validation.cfg --log FILE",
-                                     time_present, write_time};
+                                     .present = time_present, .write = write_time};

@@ -1,16 +1,11 @@
-/* The machines, compilers and commits that the figures come from, and what they warned of. */
+/* The machines, compilers and commits of the figures, and the warnings of the programs. */
 #include <stdio.h>
 #include <string.h>
 
 #include "src/base/text.h"
 #include "src/report/page.h"
 
-static bool always(const struct records *records) {
-    (void)records;
-    return true;
-}
-
-/* One row a distinct machine and build; the commands and files that share it are counted together. */
+/* One row for each machine and build. */
 static void machine_key(const struct record *record, char *key, size_t size) {
     const cJSON *header = record->header;
     snprintf(key, size, "%.90s|%.90s|%.60s|%.40s|%.120s|%.30s", record_text(header, "cpu"),
@@ -91,5 +86,5 @@ static void write_environment(struct page *page) {
     write_warnings(page);
 }
 
-const struct section section_environment = {"environment", "Environment", "./train --log FILE", always,
-                                            write_environment};
+const struct section section_environment = {"environment", "Environment", "./train --log FILE",
+                                            .write = write_environment};

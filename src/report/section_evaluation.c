@@ -1,5 +1,4 @@
-/* What a checkpoint makes of the test set, or of a validation part: the confusion matrix, and its most
-   confident mistakes as images. */
+/* The confusion matrix of an evaluation, and its most confident mistakes as images. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +17,7 @@ static double count_at(const cJSON *counts, size_t row, size_t column) {
                                                                                        : 0;
 }
 
-/* counts[classes][classes], to be freed; NULL if there is no square of numbers. */
+/* counts[classes][classes], which the caller frees; NULL if it is not square. */
 static double *read_counts(const cJSON *line, size_t *classes) {
     const cJSON *rows = cJSON_GetObjectItemCaseSensitive(line, "counts");
     const int count = cJSON_GetArraySize(rows);
@@ -89,13 +88,13 @@ static void describe_accuracy(const cJSON *line, const char *part, char *text, s
              text_grouped(record_count(line, total, MOST, 0)).text);
 }
 
-/* The evaluation of the same run says which checkpoint it was. */
+/* From the evaluation of the same run. */
 static void note_evaluation(struct page *page, const struct record *confusion) {
     const struct record *row = NULL;
     while ((row = records_after(page->records, row, "evaluation"))) {
         const cJSON *line = row->line;
         const char *part = record_has(line, "validation_total") ? "validation" : "test";
-        const char *layers = record_text(line, "layers"); /* "" of a committee */
+        const char *layers = record_text(line, "layers"); /* "": a committee */
         char accuracy[128];
         if (row->run != confusion->run) continue;
         describe_accuracy(line, part, accuracy, sizeof accuracy);
@@ -126,8 +125,8 @@ static void write_confusion(struct page *page) {
 }
 
 const struct section section_confusion = {"confusion", "Confusion matrix",
-                                          "./train eval CHECKPOINT --log FILE", confusion_present,
-                                          write_confusion};
+                                          "./train eval CHECKPOINT --log FILE", .present = confusion_present,
+                                          .write = write_confusion};
 
 /* --- mistakes --- */
 
@@ -138,7 +137,7 @@ static int hex_digit(char c) {
                                   : -1;
 }
 
-/* The image of a row, to be freed; NULL unless it has exactly the pixels that it says. */
+/* The image of a row, which the caller frees; NULL if its size is wrong. */
 static uint8_t *read_pixels(const cJSON *line, size_t *height, size_t *width) {
     const char *hex = record_text(line, "pixels");
     *height = record_count(line, "height", PNG_MOST_PIXELS, 0);
@@ -186,7 +185,7 @@ static void write_mistake(struct page *page, const cJSON *line) {
     free(pixels);
 }
 
-/* Who made the mistakes of a run: its checkpoint, or the committee of all, which is evaluated last. */
+/* The last evaluation of a run: its checkpoint, or the committee of all. */
 static const char *checkpoint_of(const struct records *records, size_t run) {
     const struct record *row = NULL;
     const char *who = "";
@@ -215,4 +214,4 @@ static void write_mistakes(struct page *page) {
 
 const struct section section_mistakes = {"mistakes", "Most confident mistakes",
                                          "./train eval CHECKPOINT --misclassified 20 --log FILE",
-                                         mistakes_present, write_mistakes};
+                                         .present = mistakes_present, .write = write_mistakes};

@@ -1,5 +1,5 @@
-/* Every verified product under the roof of its machine: bandwidth to the left of the ridge, arithmetic to the
-   right (Williams, Waterman, Patterson: Roofline, 2009). */
+/* The roofline of each machine and the verified products below it (Williams, Waterman, Patterson: Roofline,
+   2009). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static double rate_of(const cJSON *peak, const char *dtype) {
     return record_number(peak, strcmp(dtype, "f64") == 0 ? "f64_gflops" : "f32_gflops");
 }
 
-/* flop / compulsory byte; NaN if the row has no place on the chart. */
+/* flop / compulsory byte; NaN if the row has no result. */
 static double intensity_of(const cJSON *line) {
     char why[400];
     const double bytes = record_number(line, "bytes");
@@ -175,4 +175,4 @@ static void write_roofline(struct page *page) {
 }
 
 const struct section section_roofline = {"roofline", "Roofline", "./train bench gemm --log FILE",
-                                         roofline_present, write_roofline};
+                                         .present = roofline_present, .write = write_roofline};

@@ -1,4 +1,4 @@
-/* Speed-up against threads, beside the ideal line and Amdahl's law. */
+/* Speed-up against threads, with the ideal line and Amdahl's law. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,11 +9,7 @@
 #include "src/report/row.h"
 #include "src/report/tables.h"
 
-static bool scaling_present(const struct records *records) {
-    return records_any(records, "scaling");
-}
-
-/* Against the row with the fewest threads, which logs of version 0.1.0 did not name: one. */
+/* Logs of version 0.1.0 have no "ideal". */
 static void efficiency_cell(struct cell *cell) {
     const double ideal = cell_number(cell, record_has(cell->line, "ideal") ? "ideal" : "threads");
     cell_text(cell, "%s", text_percent(cell_number(cell, "speedup") / ideal, 0).text);
@@ -35,7 +31,7 @@ static const struct column columns[] = {
 void tables_scaling(struct table *table, const struct selection *rows) {
     table_open(table, "An epoch by number of threads. Efficiency is speed-up over threads.");
     TABLE_COLUMNS(table, columns);
-    for (size_t i = 0; i < rows->count; i++) table_row(table, rows->rows[i]->line, NULL);
+    tables_fill(table, rows);
 }
 
 static void fraction_cell(struct cell *cell) {
@@ -54,7 +50,7 @@ void tables_amdahl(struct table *table, const struct selection *rows) {
         table,
         "Amdahl's law, speed-up = 1 / (s + (1 - s) / threads), fitted to those: the serial fraction s.");
     TABLE_COLUMNS(table, amdahl_columns);
-    for (size_t i = 0; i < rows->count; i++) table_row(table, rows->rows[i]->line, NULL);
+    tables_fill(table, rows);
 }
 
 /* The fit of a backend in the same config and run of the command; NULL if there is none. */
@@ -68,7 +64,7 @@ static const cJSON *amdahl_of(const struct records *records, const struct record
     return NULL;
 }
 
-/* Rows of a backend stand together in `names`; the first of them. */
+/* The first row of a backend. */
 static const struct record *first_of(const struct selection *rows, const char *name) {
     for (size_t i = 0; i < rows->count; i++) {
         char other[128];
@@ -172,4 +168,4 @@ static void write_scaling(struct page *page) {
 }
 
 const struct section section_scaling = {"scaling", "Thread scaling", "./train bench scaling --log FILE",
-                                        scaling_present, write_scaling};
+                                        .type = "scaling", .write = write_scaling};

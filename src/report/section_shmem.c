@@ -1,4 +1,4 @@
-/* The study of shared-memory access order: how A and B are stored in the tile, and how large it is. */
+/* Shared-memory access order: layout of A and B in the tile, and its size. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,10 +8,6 @@
 #include "src/report/page.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
-
-static bool shmem_present(const struct records *records) {
-    return records_any(records, "shmem");
-}
 
 static void block_cell(struct cell *cell) {
     const struct text_number tile = unit_count(cell_number(cell, "tile"));
@@ -39,7 +35,7 @@ static const struct column columns[] = {
 void tables_shmem(struct table *table, const struct selection *rows) {
     table_open(table, "R: stored straight, C: stored transposed; first A, then B.");
     TABLE_COLUMNS(table, columns);
-    for (size_t i = 0; i < rows->count; i++) table_row(table, rows->rows[i]->line, NULL);
+    tables_fill(table, rows);
 }
 
 static void variant_of(const cJSON *line, char *text, size_t size) {
@@ -115,4 +111,4 @@ static void write_shmem(struct page *page) {
 }
 
 const struct section section_shmem = {"shmem", "Shared-memory access order", "./train bench shmem --log FILE",
-                                      shmem_present, write_shmem};
+                                      .type = "shmem", .write = write_shmem};

@@ -9,10 +9,6 @@
 #include "src/report/page.h"
 #include "src/report/row.h"
 
-static bool training_present(const struct records *records) {
-    return records_any(records, "epoch");
-}
-
 /* Runs of the same recipe, but for the seed, are drawn together. */
 static void recipe_key(const struct record *record, char *key, size_t size) {
     const cJSON *config = cJSON_GetObjectItemCaseSensitive(record->header, "config");
@@ -21,7 +17,7 @@ static void recipe_key(const struct record *record, char *key, size_t size) {
              batch[0] ? batch : "unknown", record_text(config, "learning-rate"));
 }
 
-/* Of a row of one network of several, or of the run; -1 if there is none. */
+/* The seed of the network (in an ensemble) or of the run; -1: none. */
 static double seed_of(const struct record *record) {
     const double seed =
         record_number(record_has(record->line, "seed") ? record->line : record->header, "seed");
@@ -38,14 +34,14 @@ static bool same_network(const struct record *a, const struct record *b) {
     return a->run == b->run && seed_of(a) == seed_of(b);
 }
 
-/* By run, then by seed, then as they came: networks that train at once write in turn. */
+/* By run, seed, then position: networks that train at the same time write alternately. */
 static int by_network(const void *a, const void *b) {
     const struct record *x = *(const struct record *const *)a, *y = *(const struct record *const *)b;
     if (x->run == y->run && !same_network(x, y)) return seed_of(x) < seed_of(y) ? -1 : 1;
-    return (x > y) - (x < y); /* a later run is behind it, too */
+    return (x > y) - (x < y); /* a later run follows in the file, too */
 }
 
-/* The rows of one network stand together. */
+/* The end of the rows of one network. */
 static size_t run_end(const struct selection *rows, size_t start) {
     size_t end = start + 1;
     while (end < rows->count && same_network(rows->rows[end], rows->rows[start])) end++;
@@ -89,7 +85,7 @@ static void curves(struct page *page, const struct selection *rows, size_t numbe
     }
     names_free(&seen);
     struct legend legend = {0};
-    if (loss && chart_legend(&legend, &chart)) legend_html(page->out, &legend); /* both have the same */
+    if (loss && chart_legend(&legend, &chart)) legend_html(page->out, &legend); /* shared by both charts */
     legend_free(&legend);
     chart.unlisted = true;
     page_chart(
@@ -105,7 +101,7 @@ static const struct record *summary_of(const struct records *records, const stru
     return NULL;
 }
 
-/* The record of a row is the summary, if there is one; the context the last epoch. */
+/* The record of a row is the summary (NULL: none), its context the last epoch. */
 static void run_cell(struct cell *cell) {
     run_label(cell->context, cell->text, sizeof cell->text);
 }
@@ -153,7 +149,7 @@ static void run_table(struct page *page, const struct selection *rows) {
     page_table(page, &table);
 }
 
-/* What the networks of an ensemble are together, if there was one in these rows. */
+/* The ensembles of these rows. */
 static void note_ensembles(struct page *page, const struct selection *rows) {
     const struct record *row = NULL;
     while ((row = records_after(page->records, row, "ensemble"))) {
@@ -187,5 +183,5 @@ static void write_training(struct page *page) {
     selections_free(&recipes);
 }
 
-const struct section section_training = {"training", "Training curves", "./train --log FILE",
-                                         training_present, write_training};
+const struct section section_training = {"training", "Training curves", "./train --log FILE", .type = "epoch",
+                                         .write = write_training};

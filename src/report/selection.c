@@ -41,7 +41,7 @@ static struct selection *find_selection(struct selections *selections, const cha
 }
 
 static bool add_row(struct selection *selection, const struct record *row) {
-    if ((selection->count & (selection->count - 1)) == 0) { /* 0 or a power of two: the room is full */
+    if ((selection->count & (selection->count - 1)) == 0) { /* 0 or a power of two: full */
         const size_t room = selection->count ? 2 * selection->count : 1;
         const struct record **rows = realloc(selection->rows, room * sizeof *rows);
         if (!rows) return false;
@@ -51,7 +51,7 @@ static bool add_row(struct selection *selection, const struct record *row) {
     return true;
 }
 
-/* All that makes a row of a comparison what it is. */
+/* Label and all settings of a row. */
 static void identity(const cJSON *line, char *name, size_t size) {
     char setup[256];
     row_label(line, name, size);
@@ -61,7 +61,7 @@ static void identity(const cJSON *line, char *name, size_t size) {
     }
 }
 
-/* The name of a row that is measured anew by every command of its kind; false for other types. */
+/* The identity of rows that several commands repeat; false for other types. */
 static bool name_of(const struct record *row, const char *type, char *name, size_t size) {
     if (strcmp(type, "compare") == 0) {
         identity(row->line, name, size);
@@ -72,7 +72,7 @@ static bool name_of(const struct record *row, const char *type, char *name, size
     return strcmp(type, "peak") == 0;
 }
 
-/* Is it there already: the baseline of a second comparison, the peak of a second bench? */
+/* Does the selection have this row (the baseline of another comparison, the peak of another bench)? */
 static bool repeated(const struct selection *selection, const struct record *row, const char *type) {
     char name[IDENTITY], other[IDENTITY];
     if (!name_of(row, type, name, sizeof name)) return false;
@@ -105,7 +105,7 @@ void selections_free(struct selections *selections) {
 
 /* --- rows of the same name --- */
 
-/* Has another row of that name something else there? */
+/* Does another row of this label differ in this setting? */
 static bool differs(const struct selection *selection, const char *label, size_t part, const char *setup) {
     for (size_t i = 0; i < selection->count; i++) {
         char other[256];
@@ -145,7 +145,7 @@ void selection_machine(const struct record *record, char *key, size_t size) {
     const char *gpu = record_text(record->header, "gpu"), *cpu = record_text(record->header, "cpu");
     snprintf(key, size, "%.120s%s%.120s", gpu, gpu[0] ? "; host " : "", cpu[0] ? cpu : "unknown machine");
     const size_t threads = record_count(record->header, "threads", 1u << 20, 0);
-    /* the threads of a training run belong to the run, those of compare and bench to the machine */
+    /* of compare and bench; the threads of a training are those of its run */
     if (record_has(record->header, "command") && threads)
         text_append(key, size, ", %zu thread%s", threads, threads == 1 ? "" : "s");
 }
@@ -200,7 +200,7 @@ static void describe(const struct record *row, char *text, size_t size) {
 
 void selection_measured_on(const struct selection *selection, char *text, size_t size) {
     struct names seen = {0};
-    bool gpu = false; /* host rows of a machine with a GPU are not a machine of their own */
+    bool gpu = false; /* a host row of a machine with a GPU is not another machine */
     for (size_t i = 0; i < selection->count; i++) gpu |= gpu_of(selection->rows[i])[0] != '\0';
     snprintf(text, size, "Measured on: ");
     for (size_t i = 0; i < selection->count; i++) {

@@ -129,14 +129,14 @@ static bool is_hidden(const struct table *table, size_t column, enum column_plac
     return only != ALL_PLACES && only != place;
 }
 
-/* The reason in place of a number. */
+/* A reason in place of a number. */
 static bool is_sentence(const struct table *table, size_t column, const char *text) {
     return table->columns[column].kind == COLUMN_NUMBER && strstr(text, ": ");
 }
 
 typedef void text_writer(FILE *out, const char *text);
 
-/* One line a reason, with the names that it holds for. */
+/* One line for each reason. */
 static void write_left_out(FILE *out, const struct table *table, const char *before, const char *after,
                            text_writer *write_text, text_writer *write_name) {
     for (size_t i = 0; i < table->left_out_count; i++) {
@@ -276,7 +276,7 @@ void table_console_row(FILE *out, const struct table *table, size_t row) {
         fputs(between, out);
         if (is_sentence(table, c, text)) {
             fputs(text, out);
-            break; /* the rest of the row has no value */
+            break; /* the rest of the row is empty */
         }
         console_cell(out, table, c, text);
         between = "  ";

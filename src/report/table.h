@@ -29,7 +29,7 @@ struct column {
     const char *key;                          /* of the value in the record, */
     struct text_number (*unit)(double value); /* which this writes; NULL: the value is a text */
     void (*cell)(struct cell *cell);          /* (optional) writes the cell instead */
-    bool setup; /* describes what ran; the other columns are results, which a refused row does not have */
+    bool setup; /* what ran; other columns are results, which a refused row does not have */
     enum column_place only;
     int width; /* at least, on a console */
 };
@@ -71,8 +71,7 @@ double cell_number(const struct cell *cell, const char *key);
 /* Every cell is escaped. In HTML the first column heads the row. */
 void table_html(FILE *out, const struct table *table);
 void table_markdown(FILE *out, const struct table *table);
-/* Columns as wide as their cells; or titles first and then rows as they are measured, with the least widths.
- */
+/* The whole table; or first the titles, then rows as they are measured, in the least widths. */
 void table_console(FILE *out, struct table *table);
 void table_console_titles(FILE *out, struct table *table);
 void table_console_row(FILE *out, const struct table *table, size_t row);

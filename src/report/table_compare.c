@@ -37,8 +37,7 @@ static void accuracy_cell(struct cell *cell) {
         text_append(cell->text, sizeof cell->text, " after %s epochs", unit_ratio(trained).text);
 }
 
-/* Of an epoch. A captured graph is not timed op by op: its products are those of one more epoch of engine
-   eager. */
+/* Of an epoch; for a captured graph, of one more epoch of engine eager. */
 static void product_cell(struct cell *cell) {
     const char *source = record_has(cell->line, "op_by_op") ? "op_by_op" : "time";
     const cJSON *time = cJSON_GetObjectItemCaseSensitive(cell->line, source);

@@ -1,5 +1,4 @@
-/* GEMM rates: a row a product, or a pivot of products and backends; what the kernels use of the GPU; what the
-   machine can do. */
+/* GEMM rates, a row a product or a pivot of products and backends; resources of kernels; peaks. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -25,11 +24,15 @@ static const struct column details[] = {
     {"from GPU", COLUMN_NUMBER, .key = "d2h_seconds", .unit = text_seconds},
 };
 
+void tables_fill(struct table *table, const struct selection *rows) {
+    for (size_t i = 0; i < rows->count; i++) table_row(table, rows->rows[i]->line, rows);
+}
+
 void tables_gemm_details(struct table *table, const struct selection *rows) {
     table_open(table, "Every product with its spread. to GPU: A and B, from GPU: C, copied between it and "
                       "pageable memory, medians.");
     TABLE_COLUMNS(table, details);
-    for (size_t i = 0; i < rows->count; i++) table_row(table, rows->rows[i]->line, NULL);
+    tables_fill(table, rows);
 }
 
 /* --- a row a product, a column a backend --- */
@@ -41,7 +44,7 @@ static void product_key(const cJSON *line, char *key, size_t size) {
              shape.text, record_text(line, "what"));
 }
 
-/* The rate of the column's backend on the row's product: of the last such line. */
+/* The last rate of the column's backend on the row's product. */
 static void rate_cell(struct cell *cell) {
     const struct selection *rows = cell->context;
     const cJSON *line = NULL;
@@ -164,5 +167,5 @@ void tables_peak(struct table *table, const struct selection *rows) {
     table_open(table, "Measured rates of the machine. Above the ridge a product can be bound by arithmetic; "
                       "below it, by memory.");
     TABLE_COLUMNS(table, peak_columns);
-    for (size_t i = 0; i < rows->count; i++) table_row(table, rows->rows[i]->line, NULL);
+    tables_fill(table, rows);
 }

@@ -6,6 +6,9 @@
 #include "src/report/selection.h"
 #include "src/report/table.h"
 
+/* Appends all rows of a selection, which is the context of their cells. */
+void tables_fill(struct table *table, const struct selection *rows);
+
 /* Rows of "compare": one implementation each. */
 void tables_compare(struct table *table, const struct selection *rows);
 /* Rows of "gemm": one product each. */
