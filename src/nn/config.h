@@ -141,10 +141,10 @@ enum status config_check_recipe(const struct config *config);
 /* The same, and that the network fits the data set, whose training part may be empty. */
 enum status config_check_data(const struct config *config, const struct dataset_pair *data);
 
-/* Warns of keys that were set but have no effect, because of the value of another key: calls `say` with a
+/* Warns of keys that were set but have no effect, because of the value of another key: calls `warn` with a
    line for each. There is no line if the other key has an origin of higher precedence (a flag against a
    file). */
-void config_warn_unused(const struct config *config, void (*say)(const char *line));
+void config_warn_unused(const struct config *config, void (*warn)(const char *line));
 
 /* What to open for this config. The options point into config->backend. */
 struct compute_options config_compute(const struct config *config);

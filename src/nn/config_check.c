@@ -84,7 +84,7 @@ enum status config_check_data(const struct config *config, const struct dataset_
     return status ? status : check_labels(&data->test, "test", outputs);
 }
 
-/* --- keys that nothing reads --- */
+/* --- keys without effect --- */
 
 enum { MOST_READERS = 3 };
 
@@ -124,7 +124,7 @@ static bool is_read(const struct config *config, const struct reader *reader, ch
     return false;
 }
 
-void config_warn_unused(const struct config *config, void (*say)(const char *line)) {
+void config_warn_unused(const struct config *config, void (*warn)(const char *line)) {
     char value[CONFIG_TEXT], wanted[128], line[CONFIG_TEXT + 256];
     for (const struct reader *reader = readers; reader < readers + sizeof readers / sizeof *readers;
          reader++) {
@@ -134,9 +134,9 @@ void config_warn_unused(const struct config *config, void (*say)(const char *lin
             const enum config_origin key = config_origin_of(config, reader->keys[k]);
             if (key < FROM_FILE || key < choice) continue;
             name_values(reader, wanted, sizeof wanted);
-            snprintf(line, sizeof line, "%s changes nothing: it is for %s, not %s", reader->keys[k], wanted,
+            snprintf(line, sizeof line, "%s has no effect: it is for %s, not %s", reader->keys[k], wanted,
                      value);
-            say(line);
+            warn(line);
         }
     }
 }
