@@ -4,9 +4,9 @@
   cpu_peers.py gemm  [--threads N] [--out LOG.jsonl]    GFLOP/s of OpenBLAS, BLIS and ours, on squares and training shapes
   cpu_peers.py epoch [--threads N] [--out LOG.jsonl]    seconds of an epoch on MNIST: NumPy, PyTorch and ours
 
-In each round every contestant runs once, in its own process; the order rotates from round to round. Medians, least and most are over
+In each round every candidate runs once, in its own process; the order rotates from round to round. Medians, least and most are over
 rounds. A library may choose a slow core type by itself, so the fastest of its core types on a square product is used, and printed. A
-contestant that cannot run is left out, with the reason. Nothing is installed. To install:
+candidate that cannot run is left out, with the reason. Nothing is installed. To install:
   gemm     apt install libopenblas0-openmp libblis4-openmp; pip install scipy-openblas32; or --blas NAME=LIBRARY.so (CBLAS, LP64)
   epoch    pip install numpy torch (--python names the interpreter that has them); MNIST with data/fetch.sh
 On one core: taskset -c 1 tests/bench/cpu_peers.py gemm --threads 1
@@ -31,7 +31,7 @@ TRAININGS = [('784-128-10', 128, 5, 0.01), ('784-512-512-10', 128, 3, 0.01), ('7
 
 
 class LeftOut(Exception):
-    """Why a contestant cannot run."""
+    """Why a candidate cannot run."""
 
 
 def call(command, env):
@@ -46,7 +46,7 @@ def call(command, env):
     return done.stdout
 
 
-class Contestant:
+class Candidate:
     """measure(args, env, item) returns {key: seconds} of one process; trial(args, env) returns a rate that chooses the core type."""
 
     def __init__(self, label, core_type=None, **facts):
@@ -71,14 +71,14 @@ class Contestant:
         self.core = max(rates, key=rates.get, default=None)
         self.tried = {core or 'unset': round(rate, 1) for core, rate in rates.items()}
 
-    def play(self, args, item):
+    def sample(self, args, item):
         for key, seconds in self.measure(args, self.environment(args, self.core), item).items():
             self.samples.setdefault(key, []).append(seconds)
 
 
 # --- gemm ---
 
-class Gemm(Contestant):
+class Gemm(Candidate):
     """`backend`: the name in the logs; `flag`: the value of --backends; `library`: the path for the plug-in."""
 
     def environment(self, args, core):
@@ -126,7 +126,7 @@ def find_libraries(args):
     yield 'BLIS', first('/usr/lib/*/blis-openmp/libblis.so.4'), 'apt install libblis4-openmp'
 
 
-def gemm_contestants(args):
+def gemm_candidates(args):
     plugin = args.folder / 'cblas.so'
     call([os.environ.get('CC', 'cc'), '-O2', '-shared', '-fPIC', f'-I{ROOT}', HERE / 'cblas_peer.c', '-o', plugin], os.environ)
     named = [(label, os.path.abspath(path), '') for label, path in (text.split('=', 1) for text in args.blas)]
@@ -144,28 +144,28 @@ def gemm_contestants(args):
 def gemm(args):
     shapes = [('NN', n, n, n) for n in args.sizes] + TRAINING_PRODUCTS
     products = [(dtype, *shape) for dtype in args.dtypes for shape in shapes]
-    contestants = compete(args, list(gemm_contestants(args)), [products])
-    peak = {dtype: statistics.median(line[dtype + '_gflops'] for c in contestants for line in c.peaks) for dtype in args.dtypes}
+    candidates = measure_rounds(args, list(gemm_candidates(args)), [products])
+    peak = {dtype: statistics.median(line[dtype + '_gflops'] for c in candidates for line in c.peaks) for dtype in args.dtypes}
     args.write('peer_peak', threads=args.threads, **{dtype + '_gflops': rate for dtype, rate in peak.items()})
     print('\nFMA peak at best: ' + ', '.join(f'{rate:.0f} GFLOP/s {dtype}' for dtype, rate in peak.items())
           + "; 'peak' is the share of the peak measured in turn with the product")
-    print(f'\nop type {"m":>6} {"n":>6} {"k":>6}  {"contestant":16} {"GFLOP/s":>8} {"least":>8} {"most":>8} {"peak":>6} {"of best":>8}')
+    print(f'\nop type {"m":>6} {"n":>6} {"k":>6}  {"candidate":16} {"GFLOP/s":>8} {"least":>8} {"most":>8} {"peak":>6} {"of best":>8}')
     for product in products:
         dtype, op, m, n, k = product
-        rates = {c: [2e-9 * m * n * k / seconds for seconds in c.samples[product]] for c in contestants}
+        rates = {c: [2e-9 * m * n * k / seconds for seconds in c.samples[product]] for c in candidates}
         best = max(statistics.median(rate) for rate in rates.values())
         for c, of_rounds in rates.items():
             rate, least, most = statistics.median(of_rounds), min(of_rounds), max(of_rounds)
             share = statistics.median(c.shares[product])
             print(f'{op} {dtype:4} {m:6} {n:6} {k:6}  {c.label:16} {rate:8.1f} {least:8.1f} {most:8.1f}'
                   f' {share:6.0%} {rate / best:8.0%}')
-            args.write('peer_gemm', contestant=c.label, dtype=dtype, op=op, m=m, n=n, k=k, threads=args.threads, gflops=rate,
+            args.write('peer_gemm', candidate=c.label, dtype=dtype, op=op, m=m, n=n, k=k, threads=args.threads, gflops=rate,
                        min_gflops=least, max_gflops=most, share_of_peak=share, rounds=of_rounds)
 
 
 # --- epoch ---
 
-class Training(Contestant):
+class Training(Candidate):
     """The median of the epochs after the first."""
 
     def measure(self, args, env, training):
@@ -200,7 +200,7 @@ class Ours(Training):
         return our_gemm('', self.backend).trial(args, env)
 
 
-def epoch_contestants(args):
+def epoch_candidates(args):
     for label, library, core_type in (('NumPy', 'numpy', 'OPENBLAS_CORETYPE'), ('PyTorch', 'torch', None)):
         if subprocess.run([args.python, '-c', f'import numpy, {library}'], capture_output=True).returncode == 0:
             yield Peer(label, core_type, library=library)
@@ -216,57 +216,57 @@ def epoch(args):
     if not glob.glob(glob.escape(args.data) + '/train-images*'):
         raise SystemExit(f'cpu_peers.py: no MNIST in {args.data}: data/fetch.sh downloads it, --data DIR names another folder')
     trainings = [training for training in TRAININGS if not args.layers or training[0] in args.layers]
-    contestants = compete(args, list(epoch_contestants(args)), trainings)
-    print(f'\n{"layers":18} {"batch":>6}  {"contestant":20} {"s/epoch":>8} {"least":>8} {"most":>8} {"of best":>8}  test accuracy')
+    candidates = measure_rounds(args, list(epoch_candidates(args)), trainings)
+    print(f'\n{"layers":18} {"batch":>6}  {"candidate":20} {"s/epoch":>8} {"least":>8} {"most":>8} {"of best":>8}  test accuracy')
     for training in trainings:
         layers, batch, epochs, spread = training
-        best = min(statistics.median(c.samples[training]) for c in contestants)
-        usual = statistics.median(statistics.median(c.accuracies[training]) for c in contestants)
-        for c in contestants:
+        best = min(statistics.median(c.samples[training]) for c in candidates)
+        usual = statistics.median(statistics.median(c.accuracies[training]) for c in candidates)
+        for c in candidates:
             seconds, right = c.samples[training], statistics.median(c.accuracies[training])
             middle, least, most = statistics.median(seconds), min(seconds), max(seconds)
             print(f'{layers:18} {batch:6}  {c.label:20} {middle:8.4f} {least:8.4f} {most:8.4f} {best / middle:8.0%}'
                   f'  {right:.2%} after {epochs + 1} epochs' + ('' if abs(right - usual) <= spread else ': NOT THE SAME TRAINING'))
-            args.write('peer_epoch', contestant=c.label, layers=layers, batch_size=batch, threads=args.threads, epochs=epochs + 1,
+            args.write('peer_epoch', candidate=c.label, layers=layers, batch_size=batch, threads=args.threads, epochs=epochs + 1,
                        median_seconds=middle, min_seconds=least, max_seconds=most, processes=seconds, test_accuracy=right)
 
 
 # --- rounds ---
 
-def attempt(args, contestant, work):
-    """A contestant that fails once is left out of all further rounds."""
+def attempt(args, candidate, work):
+    """A candidate that fails once is left out of all further rounds."""
     try:
         work()
         return True
     except LeftOut as reason:
-        args.leave_out(contestant.label, str(reason))
+        args.leave_out(candidate.label, str(reason))
         return False
 
 
-def choose_cores(args, contestants):
+def choose_cores(args, candidates):
     print('choosing core types', file=sys.stderr)
-    return [c for c in contestants if attempt(args, c, lambda: c.choose_core(args))]
+    return [c for c in candidates if attempt(args, c, lambda: c.choose_core(args))]
 
 
-def compete(args, contestants, items):
-    """The contestants that finished all rounds, each with one sample per round."""
+def measure_rounds(args, candidates, items):
+    """The candidates that finished all rounds, each with one sample per round."""
     print(f'{args.threads} thread{"s" * (args.threads > 1)},'
           f' medians of {args.rounds} process{"es" * (args.rounds > 1)} of each')
-    playing = choose_cores(args, contestants)
+    running = choose_cores(args, candidates)
     for number in range(args.rounds):
         for item in items:
             print(f'round {number + 1} of {args.rounds}' + (f', {item[0]}' if len(items) > 1 else ''), file=sys.stderr)
-            first = number % max(len(playing), 1)
-            out = [c for c in playing[first:] + playing[:first] if not attempt(args, c, lambda: c.play(args, item))]
-            playing = [c for c in playing if c not in out]
-    if not playing:
-        raise SystemExit('cpu_peers.py: no contestant could run')
-    for c in playing:
+            first = number % max(len(running), 1)
+            out = [c for c in running[first:] + running[:first] if not attempt(args, c, lambda: c.sample(args, item))]
+            running = [c for c in running if c not in out]
+    if not running:
+        raise SystemExit('cpu_peers.py: no candidate could run')
+    for c in running:
         setting = f'{c.core_type}={c.core}' if c.core else f'{c.core_type} unset' if c.core_type else ''
         print(f'{c.label:20} {c.description}{"; fastest with " + setting if setting else ""}')
-        args.write('peer', contestant=c.label, description=c.description, core_type=c.core_type, core=c.core, core_types_tried=c.tried,
+        args.write('peer', candidate=c.label, description=c.description, core_type=c.core_type, core=c.core, core_types_tried=c.tried,
                    library=getattr(c, 'library', None))
-    return playing
+    return running
 
 
 def header(args):
@@ -282,8 +282,8 @@ def parse():
     words = lambda text: text.split(',')
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('part', choices=['gemm', 'epoch'])
-    parser.add_argument('--threads', type=int, default=len(os.sched_getaffinity(0)), help='threads of each contestant [all cores]')
-    parser.add_argument('--rounds', type=int, help='processes of each contestant [gemm 5, epoch 3]')
+    parser.add_argument('--threads', type=int, default=len(os.sched_getaffinity(0)), help='threads of each candidate [all cores]')
+    parser.add_argument('--rounds', type=int, help='processes of each candidate [gemm 5, epoch 3]')
     parser.add_argument('--ours', type=words, default=['tuned', 'openblas'], help='backends, or BACKEND/ENGINE for epochs [tuned,openblas]')
     parser.add_argument('--out', help='JSON lines')
     parser.add_argument('--python', default=sys.executable, help='interpreter with the packages [the one that runs this]')
@@ -318,7 +318,7 @@ def main():
 
     def leave_out(label, reason):
         print(f'{label:20} left out: {reason}')
-        write('left_out', contestant=label, reason=reason)
+        write('left_out', candidate=label, reason=reason)
 
     args.write, args.leave_out = write, leave_out
     with tempfile.TemporaryDirectory() as folder:

@@ -9,8 +9,8 @@
   ours              ./train --backend cuda-tuned --engine fused, and --engine graph
 
 All programs have the data on the GPU. Only ours shuffles; PyTorch and JAX take the batches in file order, which is fastest for them.
-Each contestant runs in its own process; rounds are interleaved; a process reports the median of its epochs. Medians, least and most are
-over rounds. A contestant that cannot run is left out, with the reason. Nothing is installed.
+Each candidate runs in its own process; rounds are interleaved; a process reports the median of its epochs. Medians, least and most are
+over rounds. A candidate that cannot run is left out, with the reason. Nothing is installed.
 """
 import argparse, gzip, json, os, statistics, subprocess, sys, tempfile, time
 

@@ -63,8 +63,8 @@ def cpu_peers(folder):
     """The rows of other programs on two threads, as `cpu_peers.py epoch` measured them."""
     rows = {}
     for line in lines_of(os.path.join(folder, "peers-epoch-2.log")):
-        if line["type"] == "peer_epoch" and line["layers"] == NETWORK and not line["contestant"].startswith("ours"):
-            rows[line["contestant"]] = {
+        if line["type"] == "peer_epoch" and line["layers"] == NETWORK and not line["candidate"].startswith("ours"):
+            rows[line["candidate"]] = {
                 "median": line["median_seconds"], "low": line["min_seconds"], "high": line["max_seconds"], "threads": line["threads"],
                 "accuracy": f"{100 * line['test_accuracy']:.2f} % after {line['epochs']} epochs"}
     return rows
@@ -115,7 +115,7 @@ def cpu_table(ours, peers):
 
 
 def gpu_rows(ours, peers):
-    """Engine fused from the comparison; if that has none, from the contest with other programs."""
+    """Engine fused from the comparison; if that has none, from the run with other programs."""
     rows = {key: ours[key] for key in GPU_ROWS if key in ours}
     if GPU_ROWS[-1] not in rows and "ours, fused" in peers:
         rows[GPU_ROWS[-1]] = peers["ours, fused"]
@@ -142,12 +142,12 @@ def accuracy_table(cpu, gpu):
 # --- products of tuned and of other libraries ---
 
 def products(folder, threads):
-    """{(op, m, n, k, dtype): {contestant: line}} of `cpu_peers.py gemm`; of two ways to call OpenBLAS the faster."""
+    """{(op, m, n, k, dtype): {candidate: line}} of `cpu_peers.py gemm`; of two ways to call OpenBLAS the faster."""
     of = {}
     for line in lines_of(os.path.join(folder, f"peers-gemm-{threads}.log")):
         if line["type"] == "peer_gemm":
             row = of.setdefault(tuple(line[key] for key in ("op", "m", "n", "k", "dtype")), {})
-            name = line["contestant"].removeprefix("ours: ").replace("openblas", "OpenBLAS")
+            name = line["candidate"].removeprefix("ours: ").replace("openblas", "OpenBLAS")
             if name not in row or row[name]["gflops"] < line["gflops"]:
                 row[name] = line
     return of
