@@ -251,7 +251,7 @@ tests: probe required $(if $(HAVE_CMOCKA),$(B)/train $(TESTS) $(PLUGINS))
 # the tests that compute, with kernels/host compiled for several processors
 .PHONY: check-matrix
 check-matrix: tests
-	@tests/matrix.sh '$(CC)' $(B) '$(LDFLAGS) $(LDLIBS) -lcmocka'
+	@tests/matrix.sh '$(CC)' $(B) '$(OBJECTS) $(TEST_SUPPORT)' '$(LDFLAGS) $(LDLIBS) -lcmocka'
 
 # the GPU part alone; OLD=1 runs what was built elsewhere as it is
 check-gpu: $(if $(filter 1,$(OLD)),,$(GPU_TESTS))

@@ -35,7 +35,7 @@ enum status diagnose_divergence(struct trainer *trainer) {
                              device_finite(trainer, mlp->dtype, at->bias, at->out);
         if (weights && device_finite(trainer, mlp->activation_dtype, at->output, rows * at->ld)) continue;
         snprintf(layer, sizeof layer, "layer %zu (%zu to %zu), whose %s", l + 1, at->in, at->out,
-                 weights ? "weights are finite but whose output is not" : "weights are no longer finite");
+                 weights ? "weights are finite but whose output is not" : "weights are not finite");
         break;
     }
     return status_set(
