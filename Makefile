@@ -1,5 +1,6 @@
 # Tessera.  make            build ./train                 make check   all tests (SAN=address,undefined: sanitized)
 #           make run        set up, build, train          make probe   what was found on this machine
+#           make check-matrix  the tests that compute, kernels/host compiled for several processors
 #           make format     lay the source out            make lint    clang-tidy
 #           make figures    measures this machine: README.md and FIGURES=docs/figures/cpu/report.html
 #           make install PREFIX=/usr/local                make clean
