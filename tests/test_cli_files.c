@@ -273,8 +273,8 @@ static void a_failed_save_loses_no_result(void **state) {
     const char *model = support_path("limited.safetensors");
     char command[64];
     snprintf(command, sizeof command, "%s", getenv("TESSERA"));
-    /* 1,024 bytes, in the shell's blocks of 512: clang's OpenMP runtime needs a file of that size in /dev/shm, the
-       checkpoint needs more */
+    /* 1,024 bytes, in the shell's blocks of 512: clang's OpenMP runtime needs a file of that size in
+       /dev/shm, the checkpoint needs more */
     setenv("TESSERA", "ulimit -f 2; trap '' XFSZ; exec", 1);
     const int code = RUN("%s --data %s " SMALL " --save %s --save-every 1", command, data, model);
     setenv("TESSERA", command, 1);
