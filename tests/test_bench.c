@@ -1,5 +1,4 @@
-/* What comparisons and benches are made of: statistics, Amdahl's law, rows, verification on one shape,
-   agreement. */
+/* Parts of comparisons and benches: statistics, Amdahl's law, rows, verification on one shape, agreement. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -44,7 +43,7 @@ static void amdahl_is_found_again(void **state) {
     assert_near(fit.serial_fraction, 0.2, 0.02);
     assert_true(fit.error > 1e-3 && fit.error < 0.05);
     assert_true(fabs(fit.serial_fraction - 0.2) < 3 * fit.error);
-    assert_true(amdahl_fit(threads, exact, 1).one == 0); /* one thread count says nothing */
+    assert_true(amdahl_fit(threads, exact, 1).one == 0); /* needs two thread counts */
 }
 
 /* The error of the serial part against the spread over many noisy experiments. */
@@ -78,7 +77,7 @@ static void rows_are_combinations(void **state) {
     const struct sweep_lists lists = {
         .backends = "serial,openmp", .threads = "1,2", .dtypes = "f32,f64", .residencies = "device,host"};
     assert_status(sweep_open(&sweep, &config, &lists), STATUS_OK);
-    assert_int_equal(sweep.count, 6); /* serial has no threads, and neither lives on a GPU */
+    assert_int_equal(sweep.count, 6); /* serial has no threads, and neither is on a GPU */
     assert_string_equal(sweep.rows[0].label, "serial, f32");
     assert_string_equal(sweep.rows[2].label, "openmp, 1 thread, f32");
     assert_string_equal(sweep.rows[5].label, "openmp, 2 threads, f64");
@@ -115,7 +114,7 @@ static void shapes_are_those_of_a_step(void **state) {
 
 /* --- one shape --- */
 
-/* As contests do it: integers, then reals, in the same memory. */
+/* As benchmark_run does: integers, then reals, in the same memory. */
 static enum status verify_both(struct compute *compute, enum gemm_dtype dtype, enum gemm_op op, size_t n,
                                size_t rotate) {
     const struct gemm_shape shape = {.op = op, .m = 40, .n = n, .k = 300, .what = "test"};
@@ -143,7 +142,7 @@ static void right_ones_pass(void **state) {
     }
 }
 
-/* Each wrong backend that can show its fault on a dense product, caught without the case list. */
+/* Each plug-in whose fault shows on a dense product is caught without the list of cases. */
 static void wrong_ones_are_caught(void **state) {
     (void)state;
     static const char *const names[] = {
@@ -194,15 +193,15 @@ static void times_are_of_the_calls(void **state) {
     assert_true(one.seconds_per_flop[GEMM_F32][GEMM_NN] > 0);
     one.rates.flops[GEMM_F32] = 1; /* at the start */
     assert_status(benchmark_run(&benchmark, GEMM_F32, &shape, &result), STATUS_OK);
-    assert_true(result.peak > 1 && share_of_peak(&result) > 0); /* in turn */
+    assert_true(result.peak > 1 && share_of_peak(&result) > 0); /* between the calls */
     struct gemm_backend other = *one.compute.backend;
-    other.own_threads = has_own_threads; /* that would spin beside those of the loop */
+    other.own_threads = has_own_threads; /* which would compete with those of the peak loop */
     const struct gemm_backend *backend = one.compute.backend;
     one.compute.backend = &other;
     assert_status(benchmark_run(&benchmark, GEMM_F32, &shape, &result), STATUS_OK);
     assert_true(result.peak == 1);
     one.compute.backend = backend;
-    benchmark.limit_seconds = 1e-9; /* now it is foreseen to take too long */
+    benchmark.limit_seconds = 1e-9; /* less than predicted */
     assert_status(benchmark_run(&benchmark, GEMM_F32, &shape, &result), STATUS_OK);
     assert_int_equal(result.outcome, OUTCOME_LEFT_OUT);
     assert_says(result.reason, "--limit-seconds");
@@ -240,7 +239,7 @@ static void right_curves_agree(void **state) {
     dataset_pair_free(&data);
 }
 
-/* A GEMM whose weight gradients are a little off in a certain call. */
+/* A GEMM with a small error in the weight gradients of one call. */
 extern const struct gemm_backend gemm_serial;
 static size_t calls_left;
 static double off_by;
@@ -276,11 +275,11 @@ static void drift_is_traced_to_its_tensor(void **state) {
     assert_int_equal(trace.layer, 2);
     assert_string_equal(trace.tensor, "weight gradient");
     assert_near(trace.relative, 0.05, 1e-3);
-    off_by = NAN; /* the reference did not diverge: it is wrong */
+    off_by = NAN; /* wrong, because the reference did not diverge */
     calls_left = 7;
     assert_status(agreement_check(&agreement, &config, &drifting, &data, &drift), STATUS_VERIFY_FAILED);
     assert_says(status_message(), "not finite");
-    off_by = 0; /* it fails: it is not known what it would compute */
+    off_by = 0; /* an error, not a wrong result */
     calls_left = 7;
     assert_status(agreement_check(&agreement, &config, &drifting, &data, &drift), STATUS_FAILED);
     assert_says(status_message(), "backend 'serial' failed in f32 TN");

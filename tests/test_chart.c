@@ -195,7 +195,7 @@ static void bars_add_up(void **state) {
         }
         PRINTED(chart_svg(out, &chart));
         assert_null(markup_fault(text));
-        assert_int_equal(count_of(text, "class=\"bar "), 5); /* a part of no time has no bar */
+        assert_int_equal(count_of(text, "class=\"bar "), 5); /* a part without time has no bar */
         if (kind == CHART_STACKED) assert_says(text, ">1.50 s</text>");
         assert_says(text, ">second</text>");
         free(text);

@@ -1,4 +1,4 @@
-/* compare and bench as a user meets them: tables, logs, exit codes, and no time for what is wrong. */
+/* The commands compare and bench: tables, logs, exit codes, and no time for wrong results. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -60,7 +60,7 @@ static void compares_backends(void **state) {
     assert_true(number(line, "gflops") > 0 && number(line, "transfer_ratio") == 0);
     assert_near(number(line, "test_accuracy"), number(line, "test_correct") / number(line, "test_total"),
                 1e-12);
-    /* the parts are those of an epoch: together its time, as far as a mean is a median */
+    /* the parts of an epoch add up to its mean time */
     double parts = 0;
     for (const cJSON *part = cJSON_GetObjectItem(line, "time")->child; part; part = part->next)
         parts += part->valuedouble;
@@ -111,7 +111,7 @@ static void left_out_ones_have_a_reason(void **state) {
                      2);
 }
 
-/* Every wrong plug-in, in both commands: exit code 5, and no time. */
+/* Each wrong plug-in in both commands: exit code 5 and no time. */
 static void wrong_ones_get_no_time(void **state) {
     (void)state;
     glob_t wrong;
@@ -124,7 +124,7 @@ static void wrong_ones_get_no_time(void **state) {
                 wrong.gl_pathv[i], log) != 5)
             fail_msg("%s in compare: %s", wrong.gl_pathv[i], output);
         assert_says(output, "does not agree: ");
-        cJSON *line = find_line(log, "compare", "serial"); /* the others go on */
+        cJSON *line = find_line(log, "compare", "serial"); /* the other rows are measured */
         assert_non_null(cJSON_GetObjectItem(line, "median_epoch_seconds"));
         cJSON_Delete(line);
         size_t length;
@@ -143,7 +143,7 @@ static void wrong_ones_get_no_time(void **state) {
     globfree(&wrong);
 }
 
-/* What fails is no wrong result, but no success either: the others are measured, and the exit code is 1. */
+/* A backend that fails is not wrong: the other rows are measured, and the exit code is 1. */
 static void failures_are_no_success(void **state) {
     (void)state;
     char fails[300], wrong[300];
@@ -165,7 +165,7 @@ static void failures_are_no_success(void **state) {
     assert_null(cJSON_GetObjectItem(line, "agrees"));
     cJSON_Delete(line);
     assert_int_equal(RUN("report %s -o %s", log, support_path("failed.html")), 0);
-    /* a wrong row weighs more, wherever it stands */
+    /* a wrong row takes precedence, in any position */
     assert_int_equal(RUN("compare --data %s --layers 42-1001-4 --epochs 1 --backends %s,%s --repeat 1",
                          support_data, fails, wrong),
                      5);
@@ -216,7 +216,7 @@ static void benches_gemms(void **state) {
     cJSON_Delete(line);
     assert_int_equal(RUN("bench --baseline %s --tolerance 100000 --repeat 3 --log %s.again", slow, slow), 0);
     snprintf(again, sizeof again, "%s.again", slow);
-    line = find_line(again, "gemm", "serial"); /* as those of the baseline */
+    line = find_line(again, "gemm", "serial"); /* as in the baseline */
     assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(line, "operands")), "warm");
     cJSON_Delete(line);
     const char *fast = "{\"type\":\"gemm\",\"backend\":\"serial\",\"threads\":1,\"precision\":\"f32\",\"op\":"

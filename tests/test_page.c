@@ -194,7 +194,7 @@ static void add_row(char *lines, size_t size, const char *backend, const char *l
     }
 }
 
-/* Two comparisons: only the baseline that both have is there once. */
+/* Two comparisons: their common baseline appears once. */
 static void rows_of_one_name_are_told_apart(void **state) {
     (void)state;
     static const char *const rows[][3] = {
@@ -338,8 +338,7 @@ static void odd_images_are_left_out(void **state) {
     free(page);
 }
 
-/* Networks that train at once write their epochs in turn: the page is that of networks one after the
-   other. */
+/* Networks that train at the same time write their epochs alternately: the page does not depend on that. */
 static void networks_of_an_ensemble_are_told_apart(void **state) {
     (void)state;
 #define HEADER "{\"type\":\"header\",\"backend\":\"b\",\"seed\":1,\"ensemble\":2}\n"

@@ -68,7 +68,7 @@ static void known_markers_are_filled(void **state) {
     free(again);
 }
 
-/* What could not run here is one line a reason below the table, not rows of it. */
+/* Rows that could not run are listed below the table, one line for each reason. */
 static void rows_left_out_stand_below(void **state) {
     (void)state;
 #define ROW(backend, rest) "{\"type\":\"compare\",\"config\":\"c\",\"backend\":\"" backend "\"," rest "}\n"

@@ -71,34 +71,34 @@ static double *seconds_per_flop(const struct entry *entry) {
 }
 
 /* Estimates the rate on a small product, so that the first shape does not take an hour. */
-static enum status probe(struct candidate *who, enum gemm_dtype dtype, enum gemm_op op) {
+static enum status probe(struct candidate *candidate, enum gemm_dtype dtype, enum gemm_op op) {
     const struct gemm_shape small = {.op = op, .m = PROBE, .n = PROBE, .k = PROBE, .what = "probe"};
     struct problem problem;
     double seconds = 0, least = 0;
-    enum status status = problem_open(&problem, &who->compute, dtype, &small, 0);
+    enum status status = problem_open(&problem, &candidate->compute, dtype, &small, 0);
     for (int call = 0; call < 4 && !status;
          call++) { /* the first is cold; threads of another team may still spin */
         status = problem_time(&problem, 1, &seconds);
         if (call == 0 || seconds < least) least = seconds;
     }
-    if (!status) who->seconds_per_flop[dtype][op] = least / problem_flops(&problem);
+    if (!status) candidate->seconds_per_flop[dtype][op] = least / problem_flops(&problem);
     problem_close(&problem);
     return status;
 }
 
 static enum status prepare(const struct benchmark *benchmark, struct entry *entry, enum gemm_dtype dtype,
                            const struct gemm_shape *shape) {
-    struct candidate *who = entry->candidate;
-    struct compute *compute = &who->compute;
+    struct candidate *candidate = entry->candidate;
+    struct compute *compute = &candidate->compute;
     if (!compute->backend->supports(dtype, shape->op))
         return status_set(STATUS_UNAVAILABLE, "does not support %s %s", dtype_name(dtype),
                           gemm_op_name(shape->op));
-    if (benchmark->limit_seconds > 0 && who->seconds_per_flop[dtype][shape->op] == 0) {
-        const enum status probed = probe(who, dtype, shape->op);
+    if (benchmark->limit_seconds > 0 && candidate->seconds_per_flop[dtype][shape->op] == 0) {
+        const enum status probed = probe(candidate, dtype, shape->op);
         if (probed) return probed;
     }
     const double flops = 2.0 * (double)shape->m * (double)shape->n * (double)shape->k,
-                 predicted = who->seconds_per_flop[dtype][shape->op] * flops *
+                 predicted = candidate->seconds_per_flop[dtype][shape->op] * flops *
                              (double)(benchmark->repeats + FEW_REPEATS_MORE);
     if (benchmark->limit_seconds > 0 && predicted > benchmark->limit_seconds)
         return status_set(STATUS_UNAVAILABLE, "would take about %s: --limit-seconds is %g",

@@ -20,7 +20,7 @@ struct verdict {
 
 void verdict_note(struct verdict *verdict, enum outcome outcome, const char *label, const char *reason);
 
-/* STATUS_OK, STATUS_FAILED or STATUS_VERIFY_FAILED, with the reason as the kept message. */
+/* STATUS_OK, STATUS_FAILED or STATUS_VERIFY_FAILED, with the reason as the status message. */
 enum status verdict_status(const struct verdict *verdict);
 
 #endif

@@ -121,13 +121,14 @@ static enum status ask_network(struct evaluator *eval, const struct checkpoint *
 
 /* --- the report --- */
 
-static enum status print_confusion(const struct evaluator *eval) {
+static enum status report_confusion(const struct evaluator *eval) {
     const struct dataset *set = &eval->set;
     const size_t classes = eval->committee.classes;
     double *counts = calloc(classes * classes, sizeof *counts);
     if (!counts) return status_set(STATUS_FAILED, "out of memory");
     confusion_count(counts, classes, set->labels, eval->predictions.label, set->count);
     confusion_print(stdout, counts, classes);
+    eval_log_confusion(eval, counts);
     free(counts);
     return STATUS_OK;
 }
@@ -200,7 +201,7 @@ static enum status print_result(struct evaluator *eval, struct evaluation *resul
         eval_log_result(eval, name, "", result, &members);
     }
     printf("\n");
-    return print_confusion(eval);
+    return report_confusion(eval);
 }
 
 static enum status evaluate(struct evaluator *eval, const struct option_words *paths,
@@ -211,7 +212,6 @@ static enum status evaluate(struct evaluator *eval, const struct option_words *p
         status = take_network(eval, paths->list[i], paths->count);
     if (!status) status = print_result(eval, &result);
     if (status) return status;
-    eval_log_confusion(eval);
     status = eval_mistakes(eval, wanted);
     return status ? status : console_check_target(&eval->flags, eval->part, &result);
 }

@@ -34,7 +34,7 @@ void eval_log_header(const struct evaluator *eval);
 void eval_log_result(const struct evaluator *eval, const char *name, const char *layers,
                      const struct evaluation *result, const struct statistics *members);
 
-void eval_log_confusion(const struct evaluator *eval);
+void eval_log_confusion(const struct evaluator *eval, const double *counts);
 
 /* `image` of eval->set, which was predicted with this confidence. */
 void eval_log_mistake(const struct evaluator *eval, size_t image, double confidence);

@@ -3,7 +3,6 @@
 
 #include "src/base/jsonl.h"
 #include "src/cmd/eval.h"
-#include "src/report/confusion.h"
 
 void eval_log_header(const struct evaluator *eval) {
     cJSON *header = jsonl_header();
@@ -45,17 +44,13 @@ void eval_log_result(const struct evaluator *eval, const char *name, const char 
     jsonl_write(eval->log, line);
 }
 
-void eval_log_confusion(const struct evaluator *eval) {
+void eval_log_confusion(const struct evaluator *eval, const double *counts) {
     const size_t classes = eval->committee.classes;
-    double *counts = calloc(classes * classes, sizeof *counts);
-    if (!counts) return;
-    confusion_count(counts, classes, eval->set.labels, eval->predictions.label, eval->set.count);
     cJSON *line = jsonl_new("confusion"), *rows = cJSON_AddArrayToObject(line, "counts");
     jsonl_count(line, "classes", classes);
     for (size_t r = 0; r < classes; r++)
         cJSON_AddItemToArray(rows, cJSON_CreateDoubleArray(counts + r * classes, (int)classes));
     jsonl_write(eval->log, line);
-    free(counts);
 }
 
 void eval_log_mistake(const struct evaluator *eval, size_t image, double confidence) {

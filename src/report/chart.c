@@ -45,9 +45,9 @@ size_t chart_series(struct chart *chart, const char *name, struct chart_style st
         return SIZE_MAX;
     }
     chart->series = series;
-    struct chart_series *fresh = &series[chart->series_count];
-    *fresh = (struct chart_series){.style = style, .line = true, .marks = true};
-    snprintf(fresh->name, sizeof fresh->name, "%s", name);
+    struct chart_series *added = &series[chart->series_count];
+    *added = (struct chart_series){.style = style, .line = true, .marks = true};
+    snprintf(added->name, sizeof added->name, "%s", name);
     return chart->series_count++;
 }
 

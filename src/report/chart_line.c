@@ -30,8 +30,8 @@ static void draw_points(FILE *out, const struct chart *chart, const struct chart
                         const struct scale *x, const struct scale *y) {
     /* a dense line has fewer markers than points */
     const size_t most = chart->series_count > MANY_SERIES ? FEW_MARKERS : MOST_MARKERS;
-    const size_t apart = series->line ? (series->count + most - 1) / most : 1;
-    for (size_t i = 0; i < series->count; i += apart) {
+    const size_t stride = series->line ? (series->count + most - 1) / most : 1;
+    for (size_t i = 0; i < series->count; i += stride) {
         const struct chart_point *point = &series->points[i];
         char name[256];
         const struct text_number at = scale_label(chart->x.unit, point->x, 0);

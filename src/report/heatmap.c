@@ -40,9 +40,9 @@ static void draw_cell(FILE *out, const struct heatmap_cell *cell, double x, doub
 }
 
 /* Every how many rows one is named: all up to 40 rows, then as many as fit. */
-static size_t names_apart(size_t count, double size) {
-    const size_t apart = (size_t)(14 / size) + 1;
-    return count > 40 ? apart : 1;
+static size_t name_stride(size_t count, double size) {
+    const size_t stride = (size_t)(14 / size) + 1;
+    return count > 40 ? stride : 1;
 }
 
 double heatmap_svg(FILE *out, const struct heatmap *map) {
@@ -54,9 +54,9 @@ double heatmap_svg(FILE *out, const struct heatmap *map) {
     draw_open(out, map->label, CHART_WIDTH, total);
     draw_text(out, CHART_WIDTH - 2, 12, "a", "end", map->column_title);
     draw_text(out, 0, 12, "a", "start", map->row_title);
-    for (size_t c = 0; c < columns; c += names_apart(columns, width))
+    for (size_t c = 0; c < columns; c += name_stride(columns, width))
         draw_text(out, LEFT + width * ((double)c + 0.5), TOP - 8, "t", "middle", map->columns.list[c]);
-    for (size_t r = 0; r < rows; r += names_apart(rows, height))
+    for (size_t r = 0; r < rows; r += name_stride(rows, height))
         draw_text(out, LEFT - 8, TOP + height * ((double)r + 0.5) + 4, "t", "end", map->rows.list[r]);
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < columns; c++)

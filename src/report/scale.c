@@ -97,10 +97,10 @@ static void power_ticks(struct scale_ticks *ticks, const struct scale *scale, do
     const double first = floor(log(scale->low) / log(base) + 1e-9),
                  last = ceil(log(scale->high) / log(base) - 1e-9);
     const double powers = last - first + 1;
-    const double apart = ceil(powers / (double)most);
+    const double stride = ceil(powers / (double)most);
     const bool between = base == 10 && powers <= 4;
-    for (size_t i = 0; i < SCALE_MAX_TICKS && first + apart * (double)i <= last; i++) {
-        const double power = first + apart * (double)i;
+    for (size_t i = 0; i < SCALE_MAX_TICKS && first + stride * (double)i <= last; i++) {
+        const double power = first + stride * (double)i;
         add_tick(ticks, scale, pow(base, power));
         if (between) add_tick(ticks, scale, 2 * pow(base, power));
         if (between) add_tick(ticks, scale, 5 * pow(base, power));

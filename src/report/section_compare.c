@@ -139,8 +139,7 @@ static void time_chart(struct page *page, const struct selection *rows, size_t n
         shares
             ? "The same epochs, each drawn to full width: a long first part says that copies cost more than "
               "arithmetic."
-            : "Shorter is faster. The parts of a bar add up to the epoch; a captured graph is not taken "
-              "apart.");
+            : "Shorter is faster. The parts of a bar add up to the epoch; a captured graph is one part.");
 }
 
 static void time_table(struct page *page, const struct selection *rows) {

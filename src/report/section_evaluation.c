@@ -70,10 +70,9 @@ static void matrix(struct page *page, const double *counts, size_t classes, size
             cell->colour = r == c ? 0 : 1;
             cell->strength = r == c ? 0.22 : 0.12 + 0.6 * count / worst;
         }
-    page_heatmap(
-        page, &map,
-        "Row: what it is; column: what it was taken for. The stronger the colour off the diagonal, the "
-        "more common the mistake.");
+    page_heatmap(page, &map,
+                 "Row: label; column: prediction. The stronger the colour off the diagonal, the "
+                 "more common the mistake.");
 }
 
 /* An accuracy as "97.59 %, 9,759 of 10,000 correct"; its keys begin with the part: "test" or "validation". */
@@ -101,7 +100,7 @@ static void note_evaluation(struct page *page, const struct record *confusion) {
         page_note(page, "%.120s%s%.80s%s%s on %.80s: %s accuracy %s; loss %s; backend %.40s.",
                   record_text(line, "checkpoint"), layers[0] ? ", " : "", layers,
                   record_has(line, "ema") ? ", moving average of the weights" : "",
-                  record_has(line, "tta") ? ", asked about deformations too" : "", record_text(line, "data"),
+                  record_has(line, "tta") ? ", with test-time augmentation" : "", record_text(line, "data"),
                   part, accuracy, text_fixed(record_number(line, "loss"), 4).text,
                   record_text(line, "backend"));
     }
@@ -188,10 +187,10 @@ static void write_mistake(struct page *page, const cJSON *line) {
 /* The last evaluation of a run: its checkpoint, or the committee of all. */
 static const char *checkpoint_of(const struct records *records, size_t run) {
     const struct record *row = NULL;
-    const char *who = "";
+    const char *name = "";
     while ((row = records_after(records, row, "evaluation")))
-        if (row->run == run) who = record_text(row->line, "checkpoint");
-    return who;
+        if (row->run == run) name = record_text(row->line, "checkpoint");
+    return name;
 }
 
 static void write_mistakes(struct page *page) {
@@ -202,8 +201,8 @@ static void write_mistakes(struct page *page) {
     while ((row = records_after(page->records, row, "mistake")) && shown++ < MOST_MISTAKES) {
         if (!before || before->run != row->run) {
             if (before) fputs("</div>\n", page->out);
-            const char *who = checkpoint_of(page->records, row->run);
-            if (who[0]) page_note(page, "%.120s:", who);
+            const char *name = checkpoint_of(page->records, row->run);
+            if (name[0]) page_note(page, "%.120s:", name);
             fputs("<div class=\"digits\">\n", page->out);
         }
         write_mistake(page, row->line);

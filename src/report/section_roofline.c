@@ -150,7 +150,7 @@ static void roofline(struct page *page, const struct selection *rows, size_t num
     add_products(page, &chart, rows);
     snprintf(chart.label, sizeof chart.label, "Roofline");
     page_chart(page, &chart,
-               "One sign a product: the nearer to the roof, the less is left to gain. Products that fit in a "
+               "One marker a product: the nearer to the roof, the less can be gained. Products that fit in a "
                "cache, and tf32 or bf16 on tensor cores, can lie above it.");
     roof_table(page, rows, &(struct roof){rate, bandwidth});
     page_columns_close(page);

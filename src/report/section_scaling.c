@@ -139,17 +139,17 @@ static void speedup_chart(struct page *page, const struct selection *rows, size_
 }
 
 static void note_fits(struct page *page, const struct selection *rows) {
-    struct names said = {0};
+    struct names seen = {0};
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *fit = amdahl_of(page->records, rows->rows[i]);
         const char *backend = record_text(rows->rows[i]->line, "backend");
-        const size_t before = said.count;
-        if (!fit || names_index(&said, backend) != before) continue;
+        const size_t before = seen.count;
+        if (!fit || names_index(&seen, backend) != before) continue;
         page_note(page, "%.64s: serial fraction %s +- %s by Amdahl's law, 1 / (s + (1 - s) / threads).",
                   backend, text_percent(record_number(fit, "serial_fraction"), 2).text,
                   text_percent(record_number(fit, "error"), 2).text);
     }
-    names_free(&said);
+    names_free(&seen);
 }
 
 static void write_scaling(struct page *page) {

@@ -90,7 +90,7 @@ static void curves(struct page *page, const struct selection *rows, size_t numbe
     chart.unlisted = true;
     page_chart(
         page, &chart, "%s",
-        loss ? "Lower is better. Runs of one seed lie on each other: the backends compute the same training."
+        loss ? "Lower is better. Runs with the same seed coincide: the backends compute the same training."
              : "Higher is better. Differences below two standard errors of the table are noise.");
 }
 

@@ -34,10 +34,10 @@ static struct selection *find_selection(struct selections *selections, const cha
     struct selection *list = realloc(selections->list, (selections->count + 1) * sizeof *list);
     if (!list) return NULL;
     selections->list = list;
-    struct selection *fresh = &list[selections->count++];
-    *fresh = (struct selection){0};
-    snprintf(fresh->key, sizeof fresh->key, "%s", key);
-    return fresh;
+    struct selection *added = &list[selections->count++];
+    *added = (struct selection){0};
+    snprintf(added->key, sizeof added->key, "%s", key);
+    return added;
 }
 
 static bool add_row(struct selection *selection, const struct record *row) {

@@ -86,12 +86,12 @@ static void add_cell(struct table *table, const char *text) {
 void table_row(struct table *table, const cJSON *line, const void *context) {
     char why[400];
     const bool refused = has_setup(table) && row_refused(line, why, sizeof why);
-    bool said = false;
+    bool written = false;
     for (size_t c = 0; c < table->column_count; c++) {
         struct cell cell = {.column = &table->columns[c], .line = line, .context = context};
         if (refused && !cell.column->setup) {
-            cell_text(&cell, "%s", said ? "-" : why);
-            said = true;
+            cell_text(&cell, "%s", written ? "-" : why);
+            written = true;
         } else {
             write_cell(&cell);
         }

@@ -78,8 +78,9 @@ static const struct column product_columns[] = {
 
 void tables_gemm(struct table *table, const struct selection *rows) {
     struct names products = {0}, backends = {0};
-    table_open(table, "GFLOP/s of each product, and in brackets the share of the measured peak: on the host "
-                      "of the peak that is measured in turn with the product.");
+    table_open(table,
+               "GFLOP/s of each product, and in brackets the share of the measured peak (on the host, of "
+               "the peak measured between its calls).");
     TABLE_COLUMNS(table, product_columns);
     for (size_t i = 0; i < rows->count; i++) {
         char name[128];
