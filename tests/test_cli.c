@@ -44,7 +44,7 @@ static void mistakes_have_their_exit_codes(void **state) {
         {"--dry-run=1", 2, "--dry-run takes no value"},
         {"--log x --csv x --data synthetic", 2, "name the same file"},
         {"--evaluate-every 0 --patience 2 --validation 9 --data synthetic", 2,
-         "evaluate-every = 0 reads after the last"},
+         "evaluate-every = 0 computes only after the last"},
         {"--epochs many", 2, "--epochs: epochs must be a whole number"},
         {"--batch-size 0", 2, "batch-size must be"},
         {"--layers 784--10", 2, "layers must be"},

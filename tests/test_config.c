@@ -179,7 +179,7 @@ static void fits_the_data(void **state) {
     dataset_pair_free(&data);
 }
 
-/* --- keys that nothing reads --- */
+/* --- keys without effect --- */
 
 static char said[2048];
 
