@@ -42,6 +42,8 @@ struct lockstep_seen {
 /* Trains `other` from the states of `reference`, all epochs of its config. Both are open, with the same
    `recipe` but for backend, engine, threads, precision, dtype and residency.
 
+   After the first step all weights are halved in both.
+
    For every step, and for every tensor (weights and biases of each layer, and the same of what the
    optimiser keeps): the updates differ by at most `update` of the norm of the tensor's update, `whole` of
    the norm of the whole update, and the rounding of what is stored, added up. A step beyond that is
