@@ -2,29 +2,29 @@
 
    C = alpha * op(A) * op(B) + beta * C, then an epilogue       row-major, true precision of the dtype
 
-   - op(A) is m x k, op(B) is k x n, C is m x n. Leading dimensions are in elements, and at least the stored
-   columns:
+   - op(A) is m x k, op(B) is k x n, C is m x n. A leading dimension is a number of elements, at least the
+     columns as stored:
        NN   A[m][k]  B[k][n]     forward          Y  = X W
        TN   A[k][m]  B[k][n]     weight gradient  dW = X^T dY
        NT   A[m][k]  B[n][k]     input gradient   dX = dY W^T
        TT   A[k][m]  B[n][k]     may be refused
    - beta == 0 never reads C, which may hold NaN. m == 0 or n == 0: nothing to do. k == 0: C = beta * C.
    - Any shape is valid: nothing is a multiple of a tile. C does not overlap A or B.
-   - NaN and Inf in A, B and (beta != 0) C come out as IEEE 754 says. alpha == 0 may skip A and B, as BLAS
-   does.
+   - NaN and Inf in A, B and (if beta != 0) C propagate as IEEE 754 says. With alpha == 0 a call may skip A
+     and B, as in BLAS.
    - Pointers belong to the memory of the backend's device. A call may return before its work is done.
-   - Of bfloat16 operands, sums are float32. C is float32, or bfloat16 with beta == 0 (rounded once, to
-     nearest even). What is below 2^-126 may count as zero, as the instructions of some processors have it.
-   - A call allocates nothing in steady state: workspace belongs to the context and grows at most once per
-   shape.
-   - The same call gives the same bits again.
-   - A context is used by one thread at a time; on a GPU, threads with a context each may call at once
-   (--ensemble).
+   - With bfloat16 operands, sums are float32. C is float32, or bfloat16 with beta == 0 (rounded once, to
+     nearest even). Denormals (below 2^-126) may count as zero: some CPU instructions flush them.
+   - A call allocates nothing in steady state. Workspace belongs to the context and grows at most once per
+     shape.
+   - The same call returns the same bits every time.
+   - One thread at a time uses a context. On a GPU, several threads, each with its own context, may call
+     concurrently (--ensemble).
 
-   A backend is one const struct gemm_backend in a file of its own, and its entry in src/backend/registry.c;
-   or a plug-in: a shared object with GEMM_PLUGIN(backend) at its end, for --backend ./my.so. This header is
-   all that a plug-in needs. It includes standard headers only and is C11, C++17 and CUDA alike.
-   kernels/bf16.h converts bfloat16, for those who want it. docs/your-own-gemm.md shows how. */
+   A backend is one const struct gemm_backend in one file. Either src/backend/registry.c has a line for it,
+   or it is a plug-in: a shared object that ends with GEMM_PLUGIN(backend), for --backend ./my.so. A plug-in
+   needs this header alone, which includes only standard headers and compiles as C11, C++17 and CUDA.
+   kernels/bf16.h converts bfloat16. docs/your-own-gemm.md has examples. */
 #ifndef TESSERA_KERNELS_GEMM_H
 #define TESSERA_KERNELS_GEMM_H
 
@@ -35,7 +35,7 @@ enum gemm_dtype { GEMM_F32, GEMM_F64, GEMM_BF16 };
 enum gemm_op { GEMM_NN, GEMM_TN, GEMM_NT, GEMM_TT };
 enum gemm_device { GEMM_ON_HOST, GEMM_ON_CUDA };
 
-/* "Not supported" is no failure: the caller may take another way. */
+/* GEMM_UNSUPPORTED is no failure: the caller may use another method. */
 enum gemm_status { GEMM_OK, GEMM_UNSUPPORTED, GEMM_FAILED };
 
 /* The activations: X(with, ID, name, needs_input). `with` is passed on; needs_input: the derivative reads Z,
@@ -64,19 +64,19 @@ enum {
 struct gemm_epilogue {
     const void *bias; /* [n], never NULL, added to every row; float32 with GEMM_BF16 */
     enum activation activation;
-    void *pre; /* NULL, or [m][n] with ldc: receives the values before the activation */
+    void *pre; /* (optional) [m][n] with ldc: receives the values before the activation */
 };
 
-/* The way back through the layer below, for C = dL/dY of its output Y = act(Z): C becomes dL/dZ = dL/dY *
-   act'(Z), and its column sums, as stored, are the gradient of that layer's bias. */
+/* The backward epilogue of an input gradient. C = dL/dY of the layer below, with output Y = act(Z), becomes
+   dL/dZ = dL/dY * act'(Z). The column sums of C, as stored, are the gradient of that layer's bias. */
 struct gemm_backward {
     enum activation activation;
-    const void *pre, *output; /* Z and Y: [m][n] with ldc. Z is only read where activation_needs_input */
+    const void *pre, *output; /* Z and Y: [m][n] with ldc. Z is read only if activation_needs_input */
     void *bias_grad;          /* [n]; float32 with GEMM_BF16 */
 };
 
 struct gemm_call {
-    enum gemm_dtype dtype; /* of A, B and, but for bfloat16, of C */
+    enum gemm_dtype dtype; /* of A, B and C */
     bool c_f32;            /* with GEMM_BF16: C is float32 */
     enum gemm_op op;
     size_t m, n, k;
@@ -88,14 +88,14 @@ struct gemm_call {
     double beta;
     void *c;
     size_t ldc;
-    /* NULL, or what only comes to a backend whose `fuses` says yes: at most one of the two. */
+    /* Both NULL, unless `fuses` of the backend returned true for this call; at most one is set. */
     const struct gemm_epilogue *epilogue;
     const struct gemm_backward *backward;
 };
 
-/* How float32 matrices are multiplied. Anything but the first rounds, and is only ever used because the user
-   asked: GEMM_TF32 rounds operands to 10 bits of mantissa inside the call; with GEMM_MIXED_BF16 the caller
-   keeps them as bfloat16 (7 bits), and calls with GEMM_BF16. */
+/* How float32 matrices are multiplied. The user requests the last two by name. GEMM_TF32 rounds the operands
+   to 10 bits of mantissa inside the call. With GEMM_MIXED_BF16 the caller stores them as bfloat16 (7 bits)
+   and calls with GEMM_BF16. */
 enum gemm_precision { GEMM_TRUE, GEMM_TF32, GEMM_MIXED_BF16 };
 
 /* Does the derivative read the value before the activation? Z and Y then have separate memory. */
@@ -143,8 +143,7 @@ struct gemm_kernel {
     unsigned threads;    /* of a block */
     unsigned registers;  /* of a thread */
     size_t shared_bytes; /* of a block: static and dynamic */
-    double
-        occupancy; /* theoretical: warps that an SM can hold at once, as a part of the most that it could */
+    double occupancy;    /* theoretical: resident warps of an SM / the maximum */
 };
 
 struct gemm_fused;
@@ -206,7 +205,7 @@ struct gemm_backend {
    another number. */
 #define GEMM_ABI 2
 
-/* What the program looks for in a shared object: the symbol `gemm_plugin`. */
+/* The symbol `gemm_plugin`, which the program looks up in the shared object. */
 struct gemm_plugin {
     int abi;             /* GEMM_ABI */
     size_t backend_size; /* of struct gemm_backend: slots beyond it are taken as NULL */

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-/* Bytes of a matrix: the last row ends with its last column, for what comes after it may be another's
-   memory. */
+/* Bytes of a matrix. The last row ends with its last column: memory behind it may belong to another object.
+   */
 static size_t span(size_t rows, size_t cols, size_t ld, size_t size) {
     return rows && cols ? ((rows - 1) * ld + cols) * size : 0;
 }
@@ -18,20 +18,20 @@ static enum status grow(struct offload *offload, struct offload_buffer *buffer, 
     return STATUS_OK;
 }
 
-/* The seconds since `start` of the open lap belong to `part`; returns now. */
-static double took(struct profile *profile, enum profile_part part, double start) {
+/* Counts the seconds since `start` of the open lap as `part`; returns the current time. */
+static double count_part(struct profile *profile, enum profile_part part, double start) {
     const double now = clock_seconds();
     if (profile) profile_take(profile, (struct profile_slot){.part = part}, now - start);
     return now;
 }
 
-/* The call with its operands on the GPU. */
-static struct gemm_call moved(const struct offload *offload, const struct gemm_call *call) {
-    struct gemm_call there = *call;
-    there.a = offload->a.memory;
-    there.b = offload->b.memory;
-    there.c = offload->c.memory;
-    return there;
+/* The call on the copies of its operands on the GPU. */
+static struct gemm_call on_gpu(const struct offload *offload, const struct gemm_call *call) {
+    struct gemm_call copy = *call;
+    copy.a = offload->a.memory;
+    copy.b = offload->b.memory;
+    copy.c = offload->c.memory;
+    return copy;
 }
 
 enum status offload_gemm(struct offload *offload, const struct gemm_call *call, struct profile *profile) {
@@ -52,10 +52,10 @@ enum status offload_gemm(struct offload *offload, const struct gemm_call *call, 
     driver->upload(gpu, offload->a.memory, call->a, a_bytes);
     driver->upload(gpu, offload->b.memory, call->b, b_bytes);
     if (call->beta != 0 || padded) driver->upload(gpu, offload->c.memory, call->c, c_bytes);
-    took(profile, PART_H2D, start);
+    count_part(profile, PART_H2D, start);
 
-    const struct gemm_call there = moved(offload, call);
-    const enum gemm_status result = offload->backend->gemm(offload->context, &there);
+    const struct gemm_call copy = on_gpu(offload, call);
+    const enum gemm_status result = offload->backend->gemm(offload->context, &copy);
     status = driver->synchronize(gpu);
     if (result != GEMM_OK) {
         const char *why = offload->backend->error ? offload->backend->error(offload->context) : "";
@@ -64,14 +64,14 @@ enum status offload_gemm(struct offload *offload, const struct gemm_call *call, 
 
     start = clock_seconds();
     driver->download(gpu, call->c, offload->c.memory, c_bytes);
-    took(profile, PART_D2H, start);
+    count_part(profile, PART_D2H, start);
     return status;
 }
 
 size_t offload_kernels(struct offload *offload, const struct gemm_call *call, struct gemm_kernel *list,
                        size_t size) {
-    const struct gemm_call there = moved(offload, call);
-    return offload->backend->kernels(offload->context, &there, list, size);
+    const struct gemm_call copy = on_gpu(offload, call);
+    return offload->backend->kernels(offload->context, &copy, list, size);
 }
 
 void offload_close(struct offload *offload) {

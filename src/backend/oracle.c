@@ -5,7 +5,7 @@
 
 /* --- the comparator --- */
 
-/* How far outside its bound, >= 0 is a mismatch (NaN counts as infinitely far), < 0 is fine. */
+/* The distance from the bound: >= 0 is a mismatch (NaN: infinite), < 0 is a match. */
 static double excess(double got, double want, double bound) {
     if (isnan(want)) return isnan(got) ? -1 : INFINITY;
     if (isinf(want)) return got == want ? -1 : INFINITY;
@@ -30,7 +30,8 @@ bool oracle_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, 
 
 /* --- the oracle --- */
 
-/* op(X) by rows (of A) or by columns (of B), k after k, in double; to be freed, NULL without memory. */
+/* op(A) by rows or op(B) by columns, contiguous along k, in double. The caller frees it; NULL without memory.
+   */
 static double *unfold(enum gemm_dtype dtype, const void *memory, size_t ld, size_t count, size_t k,
                       bool along_k) {
     double *values = malloc((count * k + 1) * sizeof *values);
@@ -57,7 +58,7 @@ static struct terms add_up(const double *restrict a, const double *restrict b, s
     return (struct terms){sum, magnitude, square};
 }
 
-/* The error that float sums of k terms, times alpha, plus c may have. */
+/* The error bound of alpha * (a float sum of k terms) + c. */
 static double product_bound(const struct terms *terms, size_t k, double eps, double alpha, double c,
                             struct oracle_inputs inputs) {
     const double length = (double)k, rms = fabs(alpha) * sqrt(terms->square);
@@ -75,7 +76,7 @@ void oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, d
     double *b = unfold(call->dtype, call->b, call->ldb, call->n, k, gemm_transposes_b(call->op));
     for (size_t i = 0; i < call->m; i++)
         for (size_t j = 0; j < call->n; j++) {
-            struct terms terms = {(double)NAN, 0, 0}; /* without memory nothing is right */
+            struct terms terms = {(double)NAN, 0, 0}; /* without memory every result is wrong */
             if (a && b) terms = add_up(a + i * k, b + j * k, k);
             const double c =
                 call->beta == 0 ? 0 : call->beta * dtype_get(c_dtype, call->c, i * call->ldc + j);
@@ -132,8 +133,7 @@ static double steepest(enum activation activation) {
     return 1.01 * most;
 }
 
-/* From the oracle of the product to that of the epilogue: first the values before the activation, then after
-   it. */
+/* The epilogue: bias, then activation. */
 void oracle_add_bias(const struct gemm_call *call, double *want, double *bound) {
     const enum gemm_dtype real = dtype_of_sums(call->dtype);
     for (size_t i = 0; i < call->m * call->n; i++) {
@@ -143,8 +143,8 @@ void oracle_add_bias(const struct gemm_call *call, double *want, double *bound) 
     }
 }
 
-/* From the oracle of the product to that of the way back through an activation. */
-void oracle_go_back(const struct gemm_call *call, double *want, double *bound) {
+/* The backward epilogue. */
+void oracle_backward(const struct gemm_call *call, double *want, double *bound) {
     const struct gemm_backward *backward = call->backward;
     const enum gemm_dtype c_dtype = dtype_of_c(call), real = dtype_of_sums(call->dtype);
     const double most = steepest(backward->activation);

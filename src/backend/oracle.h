@@ -1,18 +1,18 @@
-/* What a GEMM call should give: float64 values, the error that its dtype is allowed, and a comparator that
-   NaN cannot pass. Everything is host memory; `want` and `bound` are dense m x n. */
+/* The expected result of a GEMM call in float64, the error bound of its dtype, and a comparator that rejects
+   NaN. All memory is host memory; `want` and `bound` are dense m x n. */
 #ifndef TESSERA_BACKEND_ORACLE_H
 #define TESSERA_BACKEND_ORACLE_H
 
 #include "kernels/gemm.h"
 #include "src/device/dtype.h"
 
-/* What is known of A and B, and what the call may do to them. */
+/* How A and B were drawn, and how the call may round them. */
 struct oracle_inputs {
     bool zero_mean;  /* independent draws with a mean of zero: errors of either sign cancel */
-    double rounding; /* 0, or by how much the call may change each operand, relatively: ORACLE_TF32 */
+    double rounding; /* the relative error that the call may add to each operand: 0 or ORACLE_TF32 */
 };
 
-/* Ten bits of mantissa, rounded or cut off. */
+/* Ten bits of mantissa, rounded or truncated. */
 static const double ORACLE_TF32 = 0x1p-10;
 
 /* op(A) op(B) in float64 and the bound of its float error; call->c holds the C before the call.
@@ -29,19 +29,18 @@ static const double ORACLE_TF32 = 0x1p-10;
    hundred million elements stay under it still. With `rounding` both grow by what that costs. */
 void oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, double *want, double *bound);
 
-/* From the product to what the epilogue makes of it: first the values before the activation, then those after
-   it. */
+/* Apply the epilogue to the product: the first adds the bias, the second applies the activation. */
 void oracle_add_bias(const struct gemm_call *call, double *want, double *bound);
 void oracle_activate(const struct gemm_call *call, double *want, double *bound);
 
-/* From the product to the way back through an activation. */
-void oracle_go_back(const struct gemm_call *call, double *want, double *bound);
+/* Applies the backward epilogue to the product. */
+void oracle_backward(const struct gemm_call *call, double *want, double *bound);
 
 /* act(z); the formulas of kernels/ops.h. */
 double oracle_activated(enum activation activation, double z);
 
 struct oracle_mismatch {
-    size_t row, col; /* of the element that is furthest outside its bound; a NaN comes first */
+    size_t row, col; /* of the element that is furthest outside its bound; NaN counts as furthest */
     double got, want, bound;
 };
 

@@ -45,7 +45,7 @@ static void workspace_free(struct compute *compute, struct workspace *work) {
 static enum status workspace_alloc(struct compute *compute, struct workspace *work, size_t elements) {
     struct device *device = &compute->device;
     for (int i = 0; i < BUFFERS; i++) {
-        work->host[i] = malloc(work->bytes[i] + 1); /* k = 0: no bytes, but not NULL */
+        work->host[i] = malloc(work->bytes[i] + 1); /* + 1: not NULL if k = 0 */
         work->device[i] = device->driver->alloc(device, work->bytes[i]);
         if (!work->device[i]) return STATUS_FAILED;
         if (!work->host[i]) return status_set(STATUS_FAILED, "out of memory");
@@ -68,8 +68,9 @@ const char *verify_running(void) {
 static void set_running(const struct verify_case *test) {
     char epilogue[64] = "";
     if (test->epilogue || test->backward)
-        snprintf(epilogue, sizeof epilogue, " %s activation %s%s", test->backward ? "back through" : "and",
-                 activation_name(test->activation), test->keeps_pre ? " keeping its input" : "");
+        snprintf(epilogue, sizeof epilogue, " %s activation %s%s",
+                 test->backward ? "backward through" : "and", activation_name(test->activation),
+                 test->keeps_pre ? " storing its input" : "");
     snprintf(running, sizeof running, "%s%s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s%s",
              dtype_name(test->dtype), test->c_f32 ? " to f32" : "", gemm_op_name(test->op), test->m, test->n,
              test->k, test->pad, test->alpha, test->beta, test->integers ? "integers" : "reals", epilogue);
@@ -86,7 +87,7 @@ static bool all_guard(const unsigned char *bytes, size_t count) {
     return same == GUARD_BYTE; /* every bit is set */
 }
 
-/* Everything outside the m x n elements must hold the guard byte still. */
+/* All bytes outside the m x n elements must still hold the guard byte. */
 static bool guards_intact(const struct verify_case *test, const unsigned char *c, size_t bytes, size_t ldc) {
     const size_t size = dtype_size(test->c_f32 ? GEMM_F32 : test->dtype), row = ldc * size;
     const size_t start = GUARD_ROWS * row, end = start + test->m * row, used = test->n * size;
@@ -96,12 +97,12 @@ static bool guards_intact(const struct verify_case *test, const unsigned char *c
     return true;
 }
 
-/* Small integers alone: every dtype and order gives the same. */
+/* Sums of small integers are the same in every dtype and order. */
 static bool is_exact(const struct verify_case *test) {
     return test->integers && !test->epilogue && !test->backward;
 }
 
-/* Is what came out in buffer C or PRE what it should be? */
+/* Compares buffer C or PRE with the oracle. */
 static enum status check(struct compute *compute, const struct verify_case *test, struct workspace *work,
                          int buffer, const struct gemm_call *call, size_t guard) {
     struct device *device = &compute->device;
@@ -125,7 +126,7 @@ static enum status check(struct compute *compute, const struct verify_case *test
     return failure(compute, what);
 }
 
-/* The gradient of the bias is the sum of the columns of C as it came out, which `check` left in `result`. */
+/* The gradient of the bias must be the column sums of C as stored, which `check` left in `result`. */
 static enum status check_sums(struct compute *compute, const struct verify_case *test, struct workspace *work,
                               const struct gemm_call *call, size_t guard) {
     struct device *device = &compute->device;
@@ -145,7 +146,7 @@ static enum status check_sums(struct compute *compute, const struct verify_case 
     return STATUS_OK;
 }
 
-/* Integers are exact, in bfloat16 after one rounding. */
+/* Integers are exact; in bfloat16 after one rounding. */
 static void expect_equality(const struct gemm_call *call, struct workspace *work) {
     for (size_t i = 0; i < call->m * call->n; i++) {
         double exact = 0;
@@ -155,13 +156,13 @@ static void expect_equality(const struct gemm_call *call, struct workspace *work
     }
 }
 
-/* Reals are drawn from [-1, 1); TF32 rounds them where the user asked for it. */
+/* Reals are drawn from [-1, 1); precision tf32 rounds them. */
 static struct oracle_inputs inputs_of(const struct compute *compute, const struct verify_case *test) {
     const bool tf32 = compute->precision == GEMM_TF32 && test->dtype == GEMM_F32 && !test->integers;
     return (struct oracle_inputs){.zero_mean = !test->integers, .rounding = tf32 ? ORACLE_TF32 : 0};
 }
 
-/* A call with what it points to, so that it can be made on the host's buffers and on the device's. */
+/* A call and the structs that it points to, on the host's buffers or on the device's. */
 struct pointed_call {
     struct gemm_call call;
     struct gemm_epilogue epilogue;
@@ -186,20 +187,20 @@ static void point_call(struct pointed_call *to, const struct gemm_call *shape, c
     to->call.backward = test->backward ? &to->backward : NULL;
 }
 
-/* What should come out: C before the epilogue's activation, and its bound. */
+/* The expected C before the activation of the epilogue, and its bound. */
 static void ask_oracle(const struct compute *compute, const struct verify_case *test,
                        const struct gemm_call *call, struct workspace *work) {
     oracle_product(call, inputs_of(compute, test), work->want, work->bound);
     if (test->epilogue) {
         oracle_add_bias(call, work->want, work->bound);
     } else if (test->backward) {
-        oracle_go_back(call, work->want, work->bound);
+        oracle_backward(call, work->want, work->bound);
     } else if (is_exact(test)) {
         expect_equality(call, work);
     }
 }
 
-/* One round, with the inputs that are in the host's buffers. */
+/* One call on the inputs in the host's buffers, and its checks. */
 static enum status run_round(struct compute *compute, const struct verify_case *test, struct workspace *work,
                              const struct gemm_call *here, const struct gemm_call *there, size_t guard) {
     struct device *device = &compute->device;
@@ -216,7 +217,7 @@ static enum status run_round(struct compute *compute, const struct verify_case *
     return status || !test->backward ? status : check_sums(compute, test, work, here, guard);
 }
 
-/* Everything poisoned, then the inputs of this round. */
+/* Fills all buffers with the guard byte, then draws the inputs of this round. */
 static void draw_inputs(const struct verify_case *test, const struct gemm_call *call, struct workspace *work,
                         uint32_t round) {
     const bool ta = gemm_transposes_a(test->op), tb = gemm_transposes_b(test->op);

@@ -14,20 +14,20 @@ struct verify_case {
     size_t pad; /* leading dimensions are the columns plus this; the padding of A and B holds NaN */
     double alpha, beta;
     bool integers;
-    bool epilogue; /* bias and `activation`; skipped where the backend does not fuse them */
-    bool backward; /* the way back through `activation`; skipped likewise */
+    bool epilogue; /* bias and `activation`; skipped if the backend does not fuse them */
+    bool backward; /* the backward epilogue of `activation`; skipped likewise */
     enum activation activation;
-    bool keeps_pre; /* the input of the activation is wanted too */
-    bool twice;     /* once more on the same buffers with other inputs: a kept result is no result */
+    bool keeps_pre; /* the epilogue also stores the input of the activation */
+    bool twice;     /* again on the same buffers with other inputs: catches a cached result */
     uint64_t seed;
 };
 
 /* Runs one case: fresh inputs, C full of NaN when beta is 0, guard bands around and between the rows of C.
-   STATUS_VERIFY_FAILED names the case and the worst element, or what the backend said if it failed. A case
-   that the backend does not support is skipped (*skipped, if not NULL). */
+   STATUS_VERIFY_FAILED names the case and the worst element, or the error of the backend. A case that the
+   backend does not support is skipped (*skipped, if not NULL). */
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped);
 
-/* The case that was begun last, in words: what a handler of crashes has to say. */
+/* The case that runs now or ran last, in words, for a handler of crashes. */
 const char *verify_running(void);
 
 /* The list: {NN, TN, NT} x {f32, f64, bf16, bf16 to f32} x beta {0, 1, 0.5} x {integers, reals}, over sizes

@@ -14,7 +14,7 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static const double betas[] = {0, 1, 0.5};
 
-/* What A and B, and C, are made of. */
+/* The dtypes of A and B, and of C. */
 static const struct {
     enum gemm_dtype dtype;
     bool c_f32;
@@ -48,8 +48,7 @@ static void set_shape(struct verify_case *test, size_t shape) {
     }
 }
 
-/* Bias and activation on top of a forward product, and the way back through one on top of an input
-   gradient. */
+/* A forward product with its epilogue, or an input gradient with its backward epilogue. */
 static struct verify_case epilogue_at(size_t index) {
     const bool backward = index % 2;
     const size_t variant = index / 2 % (TYPES * ACTIVATION_COUNT), type = variant / ACTIVATION_COUNT;
@@ -83,12 +82,12 @@ struct verify_case verify_case_at(size_t index) {
         .c_f32 = types[type].c_f32,
         .beta = betas[variant / OPS / 2 % BETAS],
         .integers = variant / OPS / 2 / BETAS == 0,
-        .pad = (shape + variant) % 2 ? 3 : 0, /* each variant meets both, shape by shape */
+        .pad = (shape + variant) % 2 ? 3 : 0, /* alternates over shapes within each variant */
         .alpha = shape / 2 % 3 ? 1 : -0.5,
         .twice = shape >= CUBE,
         .seed = index,
     };
-    if (test.dtype == GEMM_BF16 && !test.c_f32) test.beta = 0; /* the contract has no other */
+    if (test.dtype == GEMM_BF16 && !test.c_f32) test.beta = 0; /* the contract allows no other */
     set_shape(&test, shape);
     return test;
 }
