@@ -36,7 +36,12 @@ static enum status split(struct axis *axis, const char *list) {
     while (*list) {
         const size_t length = element_length(list, backends);
         if (axis->count == MOST_VALUES || length >= VALUE) return too_many(axis->key);
-        snprintf(axis->value[axis->count++], VALUE, "%.*s", (int)length, list);
+        char *value = axis->value[axis->count++];
+        snprintf(value, VALUE, "%.*s", (int)length, list);
+        const size_t name = strcspn(value, ",");
+        if (value[name] && !backend_options_in(value)[0])
+            return status_set(STATUS_USAGE, "--backends: write '%.*s:%s' with a ':' before the first option",
+                              (int)name, value, value + name + 1);
         list += length + (list[length] == ',');
     }
     return STATUS_OK;
