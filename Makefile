@@ -2,7 +2,7 @@
 #           make run        set up, build, train          make probe   what was found on this machine
 #           make check-matrix  the tests that compute, kernels/host compiled for several processors
 #           make format     lay the source out            make lint    clang-tidy
-#           make figures    measures this machine: README.md and FIGURES=docs/figures/cpu/report.html
+#           make figures    measures this machine: the logs in FIGURES=docs/figures/cpu, README.md and docs/
 #           make install PREFIX=/usr/local                make clean
 #
 #           make compile_commands.json    for clangd and other tools
