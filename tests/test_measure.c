@@ -233,7 +233,7 @@ static void benches_gemms(void **state) {
     assert_int_equal(RUN("bench --baseline %s", support_data), 3); /* a directory */
     support_write(slow, "{\"type\":\"gemm\"", 14);
     assert_int_equal(RUN("bench --baseline %s", slow), 3);
-    assert_says(output, ":1: not a line of JSON");
+    assert_says(output, ", line 1: not a JSON object");
 }
 
 static void benches_scaling(void **state) {

@@ -1,62 +1,48 @@
 #include "src/bench/baseline.h"
 
-#include <cjson/cJSON.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/backend/backend_options.h"
 #include "src/base/text.h"
-
-enum { LONGEST_LINE = 1 << 16 };
-
-static const char *text_of(const cJSON *line, const char *key) {
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(line, key));
-    return text ? text : "";
-}
+#include "src/report/records.h"
 
 /* A whole number from 1 to 2^24, else 0. */
 static size_t size_of(const cJSON *line, const char *key) {
-    const double value = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(line, key));
-    return value >= 1 && value <= 0x1p24 ? (size_t)value : 0;
+    return record_count(line, key, (size_t)1 << 24, 0);
 }
 
 static bool parse_entry(const cJSON *line, struct baseline_entry *entry) {
     static const char *const ops[] = {"NN", "TN", "NT"};
     int op = -1, dtype = -1;
     for (int i = 0; i < 3; i++)
-        if (strcmp(text_of(line, "op"), ops[i]) == 0) op = i;
+        if (strcmp(record_text(line, "op"), ops[i]) == 0) op = i;
     for (int i = GEMM_F32; i <= GEMM_BF16; i++)
-        if (strcmp(text_of(line, "dtype"), dtype_name((enum gemm_dtype)i)) == 0) dtype = i;
-    *entry = (struct baseline_entry){
-        .dtype = (enum gemm_dtype)dtype,
-        .shape = {.op = (enum gemm_op)op,
-                  .m = size_of(line, "m"),
-                  .n = size_of(line, "n"),
-                  .k = size_of(line, "k")},
-        .seconds = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(line, "median_seconds"))};
-    snprintf(entry->backend, sizeof entry->backend, "%s", text_of(line, "backend"));
-    snprintf(entry->path, sizeof entry->path, "%s", text_of(line, "path"));
-    snprintf(entry->precision, sizeof entry->precision, "%s", text_of(line, "precision"));
-    snprintf(entry->gpu, sizeof entry->gpu, "%s", text_of(line, "gpu"));
+        if (strcmp(record_text(line, "dtype"), dtype_name((enum gemm_dtype)i)) == 0) dtype = i;
+    *entry = (struct baseline_entry){.dtype = (enum gemm_dtype)dtype,
+                                     .shape = {.op = (enum gemm_op)op,
+                                               .m = size_of(line, "m"),
+                                               .n = size_of(line, "n"),
+                                               .k = size_of(line, "k")},
+                                     .seconds = record_number(line, "median_seconds")};
+    snprintf(entry->backend, sizeof entry->backend, "%s", record_text(line, "backend"));
+    snprintf(entry->path, sizeof entry->path, "%s", record_text(line, "path"));
+    snprintf(entry->precision, sizeof entry->precision, "%s", record_text(line, "precision"));
+    snprintf(entry->gpu, sizeof entry->gpu, "%s", record_text(line, "gpu"));
     entry->threads = (int)size_of(line, "threads");
-    snprintf(entry->shape.what, sizeof entry->shape.what, "%s", text_of(line, "what"));
-    snprintf(entry->shape.config, sizeof entry->shape.config, "%s", text_of(line, "config"));
+    snprintf(entry->shape.what, sizeof entry->shape.what, "%s", record_text(line, "what"));
+    snprintf(entry->shape.config, sizeof entry->shape.config, "%s", record_text(line, "config"));
     return op >= 0 && dtype >= 0 && entry->shape.m && entry->shape.n && entry->shape.k &&
            entry->seconds > 0 && entry->backend[0] && entry->threads;
 }
 
-static enum status add_line(struct baseline *baseline, const char *text, const char *path, size_t number) {
-    cJSON *line = cJSON_Parse(text);
-    if (!line) return status_set(STATUS_BAD_DATA, "%s:%zu: not a line of JSON", path, number);
+static enum status add_entry(struct baseline *baseline, const cJSON *line, const char *path) {
     struct baseline_entry entry;
-    const bool timed = strcmp(text_of(line, "type"), "gemm") == 0 && parse_entry(line, &entry),
-               warm = strcmp(text_of(line, "operands"), "warm") == 0;
-    cJSON_Delete(line);
-    if (!timed) return STATUS_OK;
+    const bool warm = strcmp(record_text(line, "operands"), "warm") == 0;
+    if (!parse_entry(line, &entry)) return STATUS_OK;
     if (baseline->count && warm != baseline->warm)
-        return status_set(STATUS_BAD_DATA, "%s:%zu: some operands are warm, others are not", path, number);
+        return status_set(STATUS_BAD_DATA, "%s: some operands are warm, others are not", path);
     baseline->warm = warm;
     struct baseline_entry *grown = realloc(baseline->entries, (baseline->count + 1) * sizeof *grown);
     if (!grown) return status_set(STATUS_FAILED, "out of memory");
@@ -67,15 +53,12 @@ static enum status add_line(struct baseline *baseline, const char *text, const c
 
 enum status baseline_read(struct baseline *baseline, const char *path) {
     *baseline = (struct baseline){0};
-    FILE *file = fopen(path, "r");
-    char *text = malloc(LONGEST_LINE);
-    enum status status = STATUS_OK;
-    if (!file)
-        status = status_set(STATUS_BAD_DATA, "cannot open the baseline '%s': %s", path, strerror(errno));
-    for (size_t number = 1; !status && text && fgets(text, LONGEST_LINE, file); number++)
-        if (*text_trim(text)) status = add_line(baseline, text, path, number);
-    if (file) fclose(file);
-    free(text);
+    struct records records = {0};
+    const struct record *row = NULL;
+    enum status status = records_read(&records, path);
+    while (!status && (row = records_after(&records, row, "gemm")))
+        status = add_entry(baseline, row->line, path);
+    records_free(&records);
     if (!status && baseline->count == 0)
         status = status_set(STATUS_BAD_DATA, "'%s' holds no times of 'bench gemm --log'", path);
     if (status) baseline_close(baseline);

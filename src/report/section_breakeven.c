@@ -84,20 +84,59 @@ void tables_breakeven(struct table *table, const struct selection *rows) {
 
 /* --- the map --- */
 
-/* Each backend gets the first unused letter of its name (after "cuda-"). */
-static void choose_letters(const struct names *backends, char *letters) {
-    bool taken[26] = {false};
-    for (size_t b = 0; b < backends->count; b++) {
-        const char *name = backends->list[b];
-        letters[b] = '?';
-        if (strncmp(name, "cuda-", 5) == 0) name += 5;
-        for (; *name && letters[b] == '?'; name++)
-            if (isalpha((unsigned char)*name) && !taken[toupper((unsigned char)*name) - 'A'])
-                letters[b] = (char)toupper((unsigned char)*name);
-        for (int i = 0; i < 26 && letters[b] == '?'; i++)
-            if (!taken[i]) letters[b] = (char)('A' + i);
-        if (letters[b] != '?') taken[letters[b] - 'A'] = true;
+/* The first letter of the name (after "cuda-"), or of the alphabet, that no entry has. */
+static char free_letter(const struct legend *legend, const char *name) {
+    char candidates[256];
+    snprintf(candidates, sizeof candidates, "%.128sABCDEFGHIJKLMNOPQRSTUVWXYZ",
+             strncmp(name, "cuda-", 5) == 0 ? name + 5 : name);
+    for (const char *at = candidates; *at; at++) {
+        const char letter = (char)toupper((unsigned char)*at);
+        bool used = !isalpha((unsigned char)letter);
+        for (size_t i = 0; i < legend->count && !used; i++) used = legend->list[i].letter == letter;
+        if (!used) return letter;
     }
+    return '?';
+}
+
+/* The entry of the backend of a row, added if new; NULL if memory ran out. */
+static const struct legend_entry *entry_of(struct page *page, struct legend *legend, const cJSON *line) {
+    struct legend_entry entry = {.style = page_style(page, record_text(line, "backend"))};
+    row_backend(line, entry.name, sizeof entry.name);
+    for (size_t i = 0; i < legend->count; i++)
+        if (strcmp(legend->list[i].name, entry.name) == 0) return &legend->list[i];
+    entry.letter = free_letter(legend, entry.name);
+    return legend_add(legend, entry) ? &legend->list[legend->count - 1] : NULL;
+}
+
+static void fill_cell(struct heatmap_cell *cell, const struct legend_entry *entry, const cJSON *line) {
+    snprintf(cell->text, sizeof cell->text, "%c", entry->letter);
+    snprintf(cell->title, sizeof cell->title, "%.100s: %s", entry->name,
+             text_seconds(record_number(line, "step_seconds")).text);
+    cell->colour = entry->style.colour;
+    cell->strength = 0.55;
+}
+
+static void draw_map(struct page *page, const struct selection *rows, size_t number) {
+    struct heatmap map;
+    char id[64];
+    snprintf(id, sizeof id, "breakeven-%zu", number + 1);
+    if (!heatmap_open(&map, id, "The fastest backend by batch and hidden size", values_of(rows, "batch"),
+                      values_of(rows, "hidden"))) {
+        heatmap_close(&map);
+        return;
+    }
+    map.row_title = "batch";
+    map.column_title = "hidden size";
+    for (size_t i = 0; i < rows->count; i++) entry_of(page, &map.legend, rows->rows[i]->line);
+    for (size_t b = 0; b < map.rows.count; b++)
+        for (size_t h = 0; h < map.columns.count; h++) {
+            const cJSON *line = winner_at(rows, map.rows.list[b], map.columns.list[h]);
+            const struct legend_entry *entry = line ? entry_of(page, &map.legend, line) : NULL;
+            if (entry) fill_cell(&map.cells[b * map.columns.count + h], entry, line);
+        }
+    page_heatmap(page, &map,
+                 "The letter names the fastest backend of a training step. Where it changes from one cell to "
+                 "the next is the break-even.");
 }
 
 static struct names backends_of(const struct selection *rows) {
@@ -108,64 +147,6 @@ static struct names backends_of(const struct selection *rows) {
         names_index(&names, name);
     }
     return names;
-}
-
-static void fill_cell(struct page *page, struct heatmap_cell *cell, const cJSON *line, char letter) {
-    char name[128];
-    row_backend(line, name, sizeof name);
-    snprintf(cell->text, sizeof cell->text, "%c", letter);
-    snprintf(cell->title, sizeof cell->title, "%.100s: %s", name,
-             text_seconds(record_number(line, "step_seconds")).text);
-    cell->colour = page_style(page, record_text(line, "backend")).colour;
-    cell->strength = 0.55;
-}
-
-/* One entry a backend, with its letter. */
-static void fill_legend(struct page *page, struct legend *legend, const struct selection *rows,
-                        const struct names *backends, const char *letters) {
-    for (size_t b = 0; b < backends->count; b++) {
-        struct legend_entry entry = {.letter = letters[b]};
-        snprintf(entry.name, sizeof entry.name, "%s", backends->list[b]);
-        for (size_t i = rows->count; i-- > 0;) {
-            char name[128];
-            row_backend(rows->rows[i]->line, name, sizeof name);
-            if (strcmp(name, entry.name) == 0)
-                entry.style = page_style(page, record_text(rows->rows[i]->line, "backend"));
-        }
-        legend_add(legend, entry);
-    }
-}
-
-static void draw_map(struct page *page, const struct selection *rows, size_t number) {
-    struct names backends = backends_of(rows);
-    char *letters = calloc(backends.count + 1, 1), id[64];
-    struct heatmap map;
-    snprintf(id, sizeof id, "breakeven-%zu", number + 1);
-    const bool opened = heatmap_open(&map, id, "The fastest backend by batch and hidden size",
-                                     values_of(rows, "batch"), values_of(rows, "hidden"));
-    map.row_title = "batch";
-    map.column_title = "hidden size";
-    if (opened && letters) {
-        choose_letters(&backends, letters);
-        fill_legend(page, &map.legend, rows, &backends, letters);
-        for (size_t b = 0; b < map.rows.count; b++)
-            for (size_t h = 0; h < map.columns.count; h++) {
-                const cJSON *line = winner_at(rows, map.rows.list[b], map.columns.list[h]);
-                char name[128];
-                if (!line) continue;
-                row_backend(line, name, sizeof name);
-                fill_cell(page, &map.cells[b * map.columns.count + h], line,
-                          letters[names_index(&backends, name)]);
-            }
-        page_heatmap(
-            page, &map,
-            "The letter names the fastest backend of a training step. Where it changes from one cell to "
-            "the next is the break-even.");
-    } else {
-        heatmap_close(&map);
-    }
-    free(letters);
-    names_free(&backends);
 }
 
 static void step_cell(struct cell *cell) {

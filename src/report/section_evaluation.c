@@ -29,18 +29,6 @@ static double *read_counts(const cJSON *line, size_t *classes) {
     return counts;
 }
 
-static bool confusion_present(const struct records *records) {
-    const struct record *row = NULL;
-    size_t classes;
-    while ((row = records_after(records, row, "confusion"))) {
-        double *counts = read_counts(row->line, &classes);
-        const bool found = counts != NULL;
-        free(counts);
-        if (found) return true;
-    }
-    return false;
-}
-
 static struct names class_names(size_t classes) {
     struct names names = {0};
     for (size_t c = 0; c < classes; c++) names_index(&names, text_grouped(c).text);
@@ -124,7 +112,7 @@ static void write_confusion(struct page *page) {
 }
 
 const struct section section_confusion = {"confusion", "Confusion matrix",
-                                          "./train eval CHECKPOINT --log FILE", .present = confusion_present,
+                                          "./train eval CHECKPOINT --log FILE", .type = "confusion",
                                           .write = write_confusion};
 
 /* --- mistakes --- */

@@ -1,11 +1,11 @@
 #include "src/report/table.h"
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/report/markup.h"
-#include "src/report/records.h"
 #include "src/report/row.h"
 
 void table_open(struct table *table, const char *format, ...) {
@@ -16,15 +16,12 @@ void table_open(struct table *table, const char *format, ...) {
     va_end(args);
 }
 
-static void free_texts(char **list, size_t count) {
-    for (size_t i = 0; i < count; i++) free(list[i]);
-    free(list);
-}
-
 void table_close(struct table *table) {
     for (size_t c = 0; c < table->column_count; c++) free((char *)table->columns[c].title);
-    free_texts(table->cells, table->cell_count);
-    free_texts(table->left_out, 2 * table->left_out_count);
+    for (size_t i = 0; i < table->cell_count; i++) free(table->cells[i]);
+    free(table->cells);
+    names_free(&table->reasons);
+    names_free(&table->left_out);
     *table = (struct table){0};
 }
 
@@ -100,18 +97,10 @@ void table_row(struct table *table, const cJSON *line, const void *context) {
 }
 
 void table_left_out(struct table *table, const char *name, const char *reason) {
-    const size_t count = table->left_out_count;
-    char **pairs = realloc(table->left_out, 2 * (count + 1) * sizeof *pairs);
-    if (pairs) table->left_out = pairs;
-    char *copies[2] = {strdup(name), strdup(reason)};
-    if (pairs && copies[0] && copies[1]) {
-        memcpy(pairs + 2 * count, copies, sizeof copies);
-        table->left_out_count++;
-    } else {
-        free(copies[0]);
-        free(copies[1]);
-        table->failed = true;
-    }
+    char text[256];
+    const size_t index = names_index(&table->reasons, reason);
+    snprintf(text, sizeof text, "%zu %s", index, name);
+    if (index == SIZE_MAX || names_index(&table->left_out, text) == SIZE_MAX) table->failed = true;
 }
 
 size_t table_rows(const struct table *table) {
@@ -139,19 +128,18 @@ typedef void text_writer(FILE *out, const char *text);
 /* One line for each reason. */
 static void write_left_out(FILE *out, const struct table *table, const char *before, const char *after,
                            text_writer *write_text, text_writer *write_name) {
-    for (size_t i = 0; i < table->left_out_count; i++) {
-        const char *reason = table->left_out[2 * i + 1];
-        size_t first = 0;
-        while (strcmp(table->left_out[2 * first + 1], reason) != 0) first++;
-        if (first < i) continue;
+    for (size_t r = 0; r < table->reasons.count; r++) {
+        const char *between = "";
         fprintf(out, "%sLeft out: ", before);
-        for (size_t j = i; j < table->left_out_count; j++) {
-            if (strcmp(table->left_out[2 * j + 1], reason) != 0) continue;
-            if (j > i) fputs(", ", out);
-            write_name(out, table->left_out[2 * j]);
+        for (size_t i = 0; i < table->left_out.count; i++) {
+            char *name;
+            if (strtoul(table->left_out.list[i], &name, 10) != r) continue;
+            fputs(between, out);
+            write_name(out, name + 1);
+            between = ", ";
         }
         fputs(", because ", out);
-        write_text(out, reason);
+        write_text(out, table->reasons.list[r]);
         fprintf(out, ".%s", after);
     }
 }

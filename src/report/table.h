@@ -9,6 +9,7 @@
 #include <cjson/cJSON.h>
 
 #include "src/base/text.h"
+#include "src/report/selection.h"
 
 enum column_kind { COLUMN_TEXT, COLUMN_NAME /* typed by users: code */, COLUMN_NUMBER /* right-aligned */ };
 enum column_place { ALL_PLACES, CONSOLE_ONLY, PAGE_ONLY /* HTML and Markdown */ };
@@ -43,10 +44,9 @@ struct table {
     size_t column_count;
     char **cells; /* [rows][columns] */
     size_t cell_count, capacity;
-    char **left_out; /* pairs: name, reason */
-    size_t left_out_count;
-    bool wrap;   /* cells of text may take several lines (HTML) */
-    bool failed; /* out of memory: the table is incomplete */
+    struct names reasons, left_out; /* names of rows, after the index of their reason: "0 cublas" */
+    bool wrap;                      /* cells of text may take several lines (HTML) */
+    bool failed;                    /* out of memory: the table is incomplete */
 };
 
 /* An empty table. The caption says what the reader should look at. */
