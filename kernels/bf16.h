@@ -1,4 +1,4 @@
-/* bfloat16 on the host: the upper half of a float. */
+/* bfloat16 on the host: the upper half of a float32. */
 #ifndef TESSERA_KERNELS_BF16_H
 #define TESSERA_KERNELS_BF16_H
 
@@ -12,7 +12,7 @@ static inline float bf16_to_float(uint16_t value) {
     return result;
 }
 
-/* To nearest, ties to even; NaN stays NaN. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 static inline uint16_t bf16_from_float(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);

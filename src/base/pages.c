@@ -10,7 +10,7 @@ void *pages_alloc(size_t bytes) {
     const size_t rounded = bytes ? (bytes + unit - 1) / unit * unit : unit;
     void *memory = aligned_alloc(unit, rounded);
 #ifdef MADV_HUGEPAGE
-    if (memory && unit == huge) madvise(memory, rounded, MADV_HUGEPAGE); /* a wish */
+    if (memory && unit == huge) madvise(memory, rounded, MADV_HUGEPAGE); /* a hint */
 #endif
     return memory;
 }

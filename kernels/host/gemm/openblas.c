@@ -1,10 +1,9 @@
-/* openblas: the library that most numerical programs call.
+/* openblas: cblas_sgemm and cblas_dgemm, the library that most numerical programs call.
 
-   Idea       hand the call to cblas_sgemm / cblas_dgemm; row-major and the three ops are CBLAS's own.
-   Bound by   flops, at 70-90 % of the FMA peak on training shapes; less for n = 10.
-   Improves   kernels/host/gemm/openmp.c, by packing panels and blocking for registers and caches.
-   Threads openblas_set_num_threads is ignored by some builds, so the count is read back and that one is
-   reported.
+   Idea       CBLAS is row-major and has the three ops: the call is passed on unchanged.
+   Bound by   FMA: it reaches 70-90 % of the peak on training shapes, less for n = 10.
+   Improves   kernels/host/gemm/openmp.c, by packing and by blocking for registers and caches
+   Threads    some builds ignore openblas_set_num_threads: the count is read back, and reported.
    Run        ./train --backend openblas --threads 2 */
 #include <cblas.h>
 #include <limits.h>
@@ -46,7 +45,7 @@ static bool fits_blas_int(const struct gemm_call *call) {
            call->ldb <= limit && call->ldc <= limit;
 }
 
-/* BLAS wants 1 or more, even for a matrix without columns. */
+/* CBLAS requires ld >= 1, even for a matrix without columns. */
 static int leading(size_t ld) {
     return ld ? (int)ld : 1;
 }
@@ -73,8 +72,8 @@ static bool openblas_own_threads(void *context) {
     return openblas->threads > 1 && openblas_get_parallel() != OPENBLAS_OPENMP;
 }
 
-/* A core type far below the processor (forced by OPENBLAS_CORETYPE, or chosen by a library that is older than
-   the processor) costs a factor of 2 to 15. The user's choice stands, but is said. */
+/* A warning if OpenBLAS uses kernels for an older core (forced by OPENBLAS_CORETYPE, or because the library
+   is older than the processor): they are 2 to 15 times slower. */
 static const char *slow_core(const char *core) {
 #if defined(__x86_64__)
     static const char *const avx512[] = {"SkylakeX", "Cooperlake", "SapphireRapids"};

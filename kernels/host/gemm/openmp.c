@@ -1,11 +1,10 @@
 /* openmp: the loops of `serial`, parallel over tiles of C.
 
-   Idea       an element of C belongs to one thread and its sum over k is one loop: nothing to reduce, no
-              race, and the same bits for any number of threads. Tiles are handed out over both dimensions
-              (collapse).
-   Blocking   a tile is TILE_ROWS x TILE_COLS; the k x TILE_COLS panel of B that its rows share is 0.8 MB for
-              k = 784 in float32: it is read from memory once a tile and then from the L2 cache.
-   Bound by   as serial, per core; speed-up stops where the tiles run out (m = 128, n = 10 has 8).
+   Idea       one thread computes an element of C, in one loop over k: no reduction, no race, and the same
+              bits for any number of threads. The tiles of both dimensions are distributed (collapse).
+   Blocking   the rows of a tile share k x TILE_COLS elements of B, 0.8 MB for k = 784 in float32: read from
+              memory once a tile, then from the L2 cache.
+   Bound by   loads and stores of each core, as `serial`; and the number of tiles: m = 128, n = 10 has 8.
    Improves   kernels/host/gemm/serial.c
    Run        ./train --backend openmp --threads 2 */
 #include <stdio.h>

@@ -1,11 +1,9 @@
-/* The peak of the host: a loop of multiply-adds in registers, and a copy in memory.
+/* The peak of the host: a loop of FMAs in registers, and a copy in memory.
 
-   Idea       a processor starts one or two multiply-adds a cycle and needs four cycles for each, so one chain
-              of them would wait: 12 independent sums keep it busy, and touch no memory. The program is built
-              for any x86-64, so each vector width has a function of its own, and the best of those that this
-              processor can run counts: the widest is not always the fastest, for it may lower the clock or
-              have one unit where the narrower has two.
-   Bound by   the multiply-add units: 2 of 16 float32 lanes at 3.8 GHz are 245 GFLOP/s; the copy by memory.
+   Idea       a core starts one or two FMAs a cycle, each with a latency of four: 12 independent sums keep the
+              units busy without touching memory. Each vector width is compiled, and the fastest that this
+              processor runs counts: the widest may lower the clock, or have one unit instead of two.
+   Bound by   FMA: 2 units of 16 float32 lanes at 3.8 GHz are 245 GFLOP/s a core. The copy: memory bandwidth.
    Run        ./train bench gemm */
 #include "kernels/host/gemm/peak.h"
 
@@ -17,9 +15,9 @@
 #    include <emmintrin.h>
 #endif
 
-/* Rounds of a loop: a millisecond at 6 cycles, and a dozen. A fork and join are microseconds; and of many
-   short repeats, one is not disturbed by what else runs. */
-enum { MOMENT = 1 << 19, BURST = 12 * MOMENT, TRIALS = 4, REPEATS = 20, COPIES = 7 };
+/* Rounds of a loop: 1 ms and 12 ms at 6 cycles a round, where a fork and join take microseconds. The best of
+   many short repeats is undisturbed by other processes. */
+enum { ROUNDS_1MS = 1 << 19, ROUNDS_12MS = 12 * ROUNDS_1MS, TRIALS = 4, REPEATS = 20, COPIES = 7 };
 
 static double now(void) {
     struct timespec time;
@@ -29,8 +27,8 @@ static double now(void) {
 
 /* --- multiply-adds --- */
 
-/* Variables, for gcc 12 keeps an array of vectors on the stack; each asked for in one register after every
-   step, for clang cuts vectors of 64 bytes in two where it prefers those of 32. */
+/* Separate variables, because gcc 12 keeps an array of vectors on the stack; each pinned to one register,
+   because clang may split a vector of 64 bytes in two. */
 #if defined(__x86_64__)
 #    define IN_REGISTER(x) __asm__("" : "+v"(x));
 #else
@@ -43,8 +41,7 @@ static double now(void) {
     IN_REGISTER(sum##i)
 #define ADD(i) total += (double)sum##i[0];
 
-/* NAME(rounds): as many rounds of one multiply-add on each of 12 vectors of BYTES bytes. The sums tend to
-   1. */
+/* NAME(rounds): each round is one FMA on each of 12 vectors of BYTES bytes. The sums converge to 1. */
 #define LOOP(NAME, TARGET, TYPE, BYTES)                                                    \
     TARGET static double NAME(size_t rounds) {                                             \
         typedef TYPE vector __attribute__((vector_size(BYTES)));                           \
@@ -99,7 +96,7 @@ static double seconds_of(double (*run)(size_t rounds), size_t rounds, int thread
     const double start = now();
 #pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : total)
     for (int t = 0; t < threads; t++) total += run(rounds);
-    volatile double used = total; /* or there would be nothing to compute */
+    volatile double used = total; /* else the compiler removes the loop */
     (void)used;
     return now() - start;
 }
@@ -112,7 +109,7 @@ static double rate_of(const struct loop *loop, enum gemm_dtype dtype, size_t rou
     return flops * (double)rounds * threads / seconds_of(single ? loop->f32 : loop->f64, rounds, threads);
 }
 
-/* Found once, with as many threads as are asked for first. */
+/* The fastest loop, measured once, with the number of threads of the first call. */
 static const struct loop *fastest(enum gemm_dtype dtype, int threads) {
     static const struct loop *found[GEMM_F64 + 1];
     if (found[dtype]) return found[dtype];
@@ -120,7 +117,7 @@ static const struct loop *fastest(enum gemm_dtype dtype, int threads) {
     double most = 0;
     for (size_t i = 0; i < TRIALS * sizeof loops / sizeof *loops; i++) {
         const struct loop *loop = &loops[i / TRIALS];
-        const double rate = loop->usable() ? rate_of(loop, dtype, MOMENT, threads) : 0;
+        const double rate = loop->usable() ? rate_of(loop, dtype, ROUNDS_1MS, threads) : 0;
         if (rate <= most) continue;
         most = rate;
         best = loop;
@@ -129,24 +126,24 @@ static const struct loop *fastest(enum gemm_dtype dtype, int threads) {
 }
 
 double host_peak_now(enum gemm_dtype dtype, int threads) {
-    return rate_of(fastest(dtype, threads), dtype, MOMENT, threads);
+    return rate_of(fastest(dtype, threads), dtype, ROUNDS_1MS, threads);
 }
 
 double host_peak(enum gemm_dtype dtype, int threads) {
     const struct loop *loop = fastest(dtype, threads);
     double best = 0;
-    for (int i = 0; i < REPEATS; i++) best = fmax(best, rate_of(loop, dtype, BURST, threads));
+    for (int i = 0; i < REPEATS; i++) best = fmax(best, rate_of(loop, dtype, ROUNDS_12MS, threads));
     return best;
 }
 
 /* --- copy --- */
 
-/* The C library's copy goes past the caches only if it thinks the block large. */
+/* memcpy uses non-temporal stores for large blocks only. */
 static void library_copy(char *to, const char *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
-/* This one always does; an ordinary store would read the line that it is going to overwrite. */
+/* Non-temporal stores: an ordinary store first reads the line that it overwrites. */
 static void streaming_copy(char *to, const char *from, size_t bytes) {
 #if defined(__x86_64__)
     for (size_t i = 0; i < bytes; i += 16)
@@ -162,24 +159,24 @@ static void fill(char *to, const char *from, size_t bytes) {
     memset(to, 1, bytes);
 }
 
-/* Every thread works on `share` bytes of its own. Returns the seconds. */
-static double in_shares(void (*work)(char *to, const char *from, size_t bytes), char *to, const char *from,
-                        size_t share, int threads) {
+/* Runs `work` on one slice in each thread. Returns the seconds. */
+static double in_slices(void (*work)(char *to, const char *from, size_t bytes), char *to, const char *from,
+                        size_t slice, int threads) {
     const double start = now();
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (int t = 0; t < threads; t++) work(to + (size_t)t * share, from + (size_t)t * share, share);
+    for (int t = 0; t < threads; t++) work(to + (size_t)t * slice, from + (size_t)t * slice, slice);
     return now() - start;
 }
 
 double host_copy_rate(void *to, void *from, size_t bytes, int threads) {
-    const size_t share = bytes / (size_t)threads / 64 * 64;
-    const double moved = 2.0 * (double)share * threads;
+    const size_t slice = bytes / (size_t)threads / 64 * 64;
+    const double moved = 2.0 * (double)slice * threads;
     double best = 0;
-    in_shares(fill, from, to, share, threads);
-    in_shares(fill, to, from, share, threads);
+    in_slices(fill, from, to, slice, threads);
+    in_slices(fill, to, from, slice, threads);
     for (int repeat = 0; repeat < COPIES; repeat++) {
-        const double streaming = moved / in_shares(streaming_copy, to, from, share, threads);
-        const double library = moved / in_shares(library_copy, to, from, share, threads);
+        const double streaming = moved / in_slices(streaming_copy, to, from, slice, threads);
+        const double library = moved / in_slices(library_copy, to, from, slice, threads);
         if (streaming > best) best = streaming;
         if (library > best) best = library;
     }

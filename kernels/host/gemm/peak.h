@@ -1,20 +1,19 @@
-/* What the host can do at best, measured now: the roof that a GEMM is held against. */
+/* The measured peak of the host, in flops and in bytes: the roof in the roofline model of a GEMM. */
 #ifndef TESSERA_KERNELS_HOST_GEMM_PEAK_H
 #define TESSERA_KERNELS_HOST_GEMM_PEAK_H
 
 #include "kernels/gemm.h"
 
-/* Flops a second of `threads` threads that do nothing but independent multiply-adds in registers, at best.
-   GEMM_F32 or GEMM_F64. */
+/* Flops a second of `threads` threads that run independent FMAs in registers; the best of 20 runs. GEMM_F32
+   or GEMM_F64. */
 double host_peak(enum gemm_dtype dtype, int threads);
 
-/* The same for a millisecond, once: at the clock that the processor has come to by what it did just
-   before. */
+/* The same in one run of a millisecond, at the processor's present clock frequency. */
 double host_peak_now(enum gemm_dtype dtype, int threads);
 
-/* Bytes read plus bytes written a second, by `threads` threads that copy `from` to `to`: 64-byte aligned,
-   larger than the caches, and best never touched before: each share is filled first by the thread that copies
-   it, so that its memory is near. */
+/* Bytes read plus bytes written a second when `threads` threads copy `from` to `to`. Both are 64-byte aligned
+   and larger than the caches. If they were never written before, first touch places each thread's slice on
+   its own NUMA node. */
 double host_copy_rate(void *to, void *from, size_t bytes, int threads);
 
 #endif

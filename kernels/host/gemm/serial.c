@@ -1,4 +1,4 @@
-/* serial: the readable reference. Three loops, one thread; every other backend is measured against this one.
+/* serial: the readable reference, three loops on one thread. All other backends are measured against it.
 
    Idea       the innermost loop runs along memory (kernels/host/gemm/loops.h), and the compiler vectorises
               it.
@@ -18,22 +18,22 @@
 #include "kernels/host/element.h"
 #include "kernels/host/gemm/loops.h"
 
-/* A bfloat16 C: a piece of a row at a time in float, rounded once. */
+/* A bfloat16 C: the sums of 256 columns at a time in float32, then rounded once. */
 static void block_bf16_rounded(const struct gemm_call *call, size_t row0, size_t row1, size_t col0,
                                size_t col1) {
-    enum { PIECE = 256 };
-    float piece[PIECE] = {0};
+    enum { WIDTH = 256 };
+    float sums[WIDTH] = {0};
     for (size_t i = row0; i < row1; i++)
-        for (size_t col = col0; col < col1; col += PIECE) {
-            const size_t width = col1 - col < PIECE ? col1 - col : PIECE;
+        for (size_t col = col0; col < col1; col += WIDTH) {
+            const size_t width = col1 - col < WIDTH ? col1 - col : WIDTH;
             uint16_t *c = (uint16_t *)call->c + i * call->ldc + col;
-            struct gemm_call sums = *call;
-            sums.b = (const uint16_t *)call->b + (call->op == GEMM_NT ? col * call->ldb : col);
-            sums.c = piece;
-            sums.ldc = 0;
-            sums.beta = 0; /* the contract has no other here */
-            block_bf16(&sums, i, i + 1, 0, width);
-            for (size_t j = 0; j < width; j++) c[j] = bf16_from_float(piece[j]);
+            struct gemm_call slice = *call;
+            slice.b = (const uint16_t *)call->b + (call->op == GEMM_NT ? col * call->ldb : col);
+            slice.c = sums;
+            slice.ldc = 0;
+            slice.beta = 0; /* as the contract requires of a bfloat16 C */
+            block_bf16(&slice, i, i + 1, 0, width);
+            for (size_t j = 0; j < width; j++) c[j] = bf16_from_float(sums[j]);
         }
 }
 

@@ -1,5 +1,5 @@
-/* The reference loops, shared by `serial` (whole matrix, one thread) and `openmp` (tiles, many threads): the
-   same machine code computes an element in both, so their results are equal bit for bit. */
+/* The reference loops of `serial` (the whole matrix) and `openmp` (tiles of it). Both run the same machine
+   code for an element, so their results are bit-identical. */
 #ifndef TESSERA_KERNELS_HOST_GEMM_SERIAL_H
 #define TESSERA_KERNELS_HOST_GEMM_SERIAL_H
 
