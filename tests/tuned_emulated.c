@@ -2,16 +2,11 @@
 
 #include <stdint.h>
 
-/* The very tile of isa_avx512bf16.c where this is compiled for such registers; else, and under slow tools,
-   a small one. */
+/* The micro-tile of isa_avx512bf16.c if compiled for AVX-512; else, and under sanitizers, a small one. */
 #if defined(__AVX512F__) && !defined(__SANITIZE_ADDRESS__)
 #    include "kernels/host/tuned/isa_avx512.h"
 #else
-#    define BYTES 16
-#    define LANES_F32 4
-#    define LANES_F64 2
-#    define MR 6
-#    define FOR_MR(DO) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6)
+#    include "kernels/host/tuned/isa_portable.h"
 #endif
 
 typedef float lanes __attribute__((vector_size(BYTES)));

@@ -1,5 +1,5 @@
-/* Of backend `tuned`, the variant avx512bf16 with its one instruction in plain C: the same packing, loops and
-   tiles, for processors that have no VDPBF16PS. */
+/* Backend `tuned` for avx512bf16 with VDPBF16PS emulated in C: the same packing, loops and micro-tiles on a
+   processor without that instruction. */
 #ifndef TESSERA_TESTS_TUNED_EMULATED_H
 #define TESSERA_TESTS_TUNED_EMULATED_H
 

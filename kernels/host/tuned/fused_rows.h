@@ -18,8 +18,7 @@ static bool NAME(loss_rows)(const struct tuned_fused_state *state, const uint8_t
     return finite;
 }
 
-/* Updates columns first .. end - 1 of a layer's bias. The gradient is the column sums of dL/dZ, in row order.
-   */
+/* Updates columns first .. end - 1 of a layer's bias. The gradient: column sums of dL/dZ, in row order. */
 static void NAME(update_bias)(const struct tuned_fused_state *state, size_t l, size_t rows, double rate,
                               size_t first, size_t end) {
     enum { CHUNK = 64 };

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/pages.h"
 #include "kernels/host/tuned/fused.h"
+#include "src/base/pages.h"
 
 /* The next `bytes` of `base`, 64-byte aligned; NULL if base is NULL, which only counts. */
 static void *take(char *base, size_t *used, size_t bytes) {

@@ -1,4 +1,5 @@
-/* tuned for any processor: the default parameters of vector.h. */
+/* tuned for any processor. */
+#include "kernels/host/tuned/isa_portable.h"
 #include "kernels/host/tuned/isa.h"
 
 static bool usable(void) {

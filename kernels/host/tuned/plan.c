@@ -51,8 +51,7 @@ static size_t kc_one_vector(const struct tuned_kernel *kernel) {
     return larger(l1_bytes() / kernel->size / (kernel->lanes + kernel->mr), 32);
 }
 
-/* If a micro-panel of B is packed, read by few tiles and not used again: it takes two thirds of the L1 cache.
-   */
+/* If a micro-panel of B is packed, read by few tiles and not used again: two thirds of the L1 cache. */
 static size_t kc_for_l1(const struct tuned_kernel *kernel) {
     return larger(l1_bytes() * 2 / 3 / kernel->size / kernel->nr, 32);
 }
@@ -96,8 +95,7 @@ size_t tuned_workspace(const struct tuned_kernel *kernel) {
     return (tuned_a_elements(kernel) + tuned_b_elements(kernel)) * kernel->size;
 }
 
-/* The cost of the largest part: its FMAs, partial micro-tiles counted as full, and the elements that it
-   reads. */
+/* The cost of the largest part: FMAs, with partial micro-tiles counted as full, and elements read. */
 static double part_cost(const struct tuned_kernel *kernel, const struct gemm_call *call, size_t row_parts,
                         size_t col_parts) {
     const size_t rows = ceil_div(call->m, row_parts),
@@ -130,8 +128,7 @@ static bool rows_alias(size_t ld, size_t size) {
     return ld * size % 2048 == 0;
 }
 
-/* The cache blocks. KC depends on the shape alone: so the sums have the same bits for any number of threads.
-   */
+/* The cache blocks. KC depends on the shape alone: the same bits for any number of threads. */
 static void choose_blocks(struct tuned_plan *plan, const struct tuned_kernel *kernel,
                           const struct gemm_call *call) {
     const bool narrow = call->n <= kernel->lanes, ta = gemm_transposes_a(call->op),

@@ -46,8 +46,7 @@ struct tuned_plan {
 };
 
 /* BLIS's next_a or next_b: what a micro-kernel prefetches for the micro-tiles after it, a line every few
-   steps of k, `stride` bytes apart; or one of the values below. (Two registers: a larger struct costs 4 %.)
-   */
+   steps of k, `stride` bytes apart; or one of the values below. (A larger struct costs 4 %.) */
 struct tuned_next {
     const char *address;
     size_t stride;

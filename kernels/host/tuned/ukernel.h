@@ -7,7 +7,7 @@
               More than 8 independent sums hide the FMA latency of 4 cycles.
    Prefetch   out-of-order execution hides the latency of the L2 cache, but not of the L3 cache and memory. So
               the kernel prefetches rows of B ahead, C shortly before k ends (earlier, the L1 cache would
-              evict it), and next_a or next_b (gemm_loops.h). A core has few c_line-fill buffers: the
+              evict it), and next_a or next_b (gemm_loops.h). A core has few line-fill buffers: the
               prefetches are spread over the steps.
    Packing    the first micro-tile that reads a micro-panel of B has its rows in registers, and packs them.
    Improves   kernels/host/gemm/openblas.c
@@ -34,9 +34,9 @@ INLINE void NAME(rank1_update)(const size_t rows, const size_t vectors, VECTOR s
 }
 
 /* k steps with A and B in place. With `packs_b` this micro-tile is the first to read its micro-panel of B: it
-   prefetches the rows ahead, and into the L2 cache those `next_b` elements further; and packs them to
-   `b_out`, unless that is NULL. (When it packs, fewer rows ahead are better: no more than a set of the L1
-   cache holds.) */
+   packs the rows to `b_out` unless that is NULL, and prefetches rows ahead, and into the L2 cache those
+   `next_b` elements further. (If it packs, fewer rows ahead are better: as many as a set of the L1 cache
+   holds.) */
 INLINE void NAME(ukernel_unpacked)(const size_t rows, const size_t vectors, const bool packs_b, size_t k,
                                    VECTOR sum[MR][NR_VECTORS], const REAL *a, size_t rs_a, size_t cs_a,
                                    const REAL *b, size_t ldb, REAL *b_out, size_t next_b) {

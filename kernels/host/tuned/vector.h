@@ -10,12 +10,8 @@
 #    include "kernels/bf16.h"
 #    include "kernels/host/tuned/tuned.h"
 
-#    ifndef BYTES /* portable: vectors of 16 bytes, which every current processor has (SSE2, NEON) */
-#        define BYTES 16
-#        define LANES_F32 4
-#        define LANES_F64 2
-#        define MR 6
-#        define FOR_MR(DO) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6)
+#    ifndef BYTES
+#        include "kernels/host/tuned/isa_portable.h"
 #    endif
 
 #    define VECTOR NAME(vector)
@@ -65,8 +61,7 @@ typedef float floats __attribute__((vector_size(BYTES)));
 #    endif
 
 /* OPAQUE: gcc keeps this pointer in a register instead of computing it from another. IN_REGISTER: the same
-   for a vector: loaded once and not for every use, a sum never spilled, a product rounded before an addition.
-   */
+   for a vector; loaded once and not for every use, a sum never spilled, a product rounded before the sum. */
 #    define OPAQUE(x) __asm__("" : "+r"(x))
 #    if defined(__x86_64__)
 #        define IN_REGISTER(x) __asm__("" : "+v"(x))
