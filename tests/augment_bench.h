@@ -1,4 +1,4 @@
-/* Random images of some shape and what a device makes of them: what test_augment.c and test_gpu_augment.c
+/* Random images of some shape and their deformation on a device: what test_augment.c and test_gpu_augment.c
    share. */
 #ifndef TESSERA_TESTS_AUGMENT_BENCH_H
 #define TESSERA_TESTS_AUGMENT_BENCH_H

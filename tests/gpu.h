@@ -1,5 +1,4 @@
-/* What the tests of the GPU share: test_gpu_gemm.c, test_gpu_ops.c and test_gpu_training.c. Each test is
-   skipped, saying so, where no GPU is usable. */
+/* Shared by tests/test_gpu_*.c. Without a usable GPU each test is skipped, with the reason. */
 #ifndef TESSERA_TESTS_GPU_H
 #define TESSERA_TESTS_GPU_H
 

@@ -115,7 +115,7 @@ static struct tally end_epoch(struct bench *bench) {
 
 enum { MOST_TENSORS = 2 * PROFILE_MAX_LAYERS * (1 + MLP_MAX_STATE) };
 
-/* Of the tensors of a state, weights and biases in turn: Euclidean norms. */
+/* Euclidean norms for each tensor of a state: weights and biases alternate. */
 struct norms {
     double apart[MOST_TENSORS];  /* of x - y */
     double update[MOST_TENSORS]; /* of x - start */

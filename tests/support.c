@@ -64,7 +64,7 @@ void support_write_idx(const char *path, size_t rank, const uint32_t *dims, cons
     free(bytes);
 }
 
-/* A class is a bright block of its own place on a dark, noisy ground. */
+/* Each class is a bright block at its own position on a dark, noisy background. */
 static void draw(uint8_t *image, uint32_t pixels, unsigned label, unsigned classes, uint32_t seed) {
     for (uint32_t p = 0; p < pixels; p++) {
         seed = seed * 1664525u + 1013904223u;

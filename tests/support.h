@@ -1,4 +1,4 @@
-/* What several tests need: files in a folder of their own, small data sets, the program itself. */
+/* Shared by all tests: temporary files, small data sets, runs of the program. */
 #ifndef TESSERA_TESTS_SUPPORT_H
 #define TESSERA_TESTS_SUPPORT_H
 
@@ -36,7 +36,7 @@ const char *support_data_directory(const char *name, uint32_t train, uint32_t te
                                    uint32_t width, unsigned classes);
 
 /* A group's set-up for tests that run the program: support_data is the folder of such a set, of 300 + 100
-   images 6x7 in 4 classes, and the environment says nothing else. */
+   images 6x7 in 4 classes, and no other variable of ours is set. */
 extern char support_data[256];
 int support_make_data(void **state);
 
@@ -47,10 +47,10 @@ void support_builtin_data(struct dataset_pair *pair);
 /* A config with these keys set ("layers=4-3-2 epochs=2"), checked. */
 void support_config(struct config *config, const char *settings);
 
-/* Does the entry run on the host (or was not built)? The others are the business of test_gpu_*.c. */
+/* True if the entry runs on the host or was not built. test_gpu_*.c covers the others. */
 bool support_on_host(const struct registry_entry *entry);
 
-/* The initial weights of tests/reference/mlp_numpy.py builtin, on whatever device. */
+/* The initial weights of tests/reference/mlp_numpy.py builtin, on any device. */
 void support_set_builtin_weights(struct mlp *mlp);
 
 /* TESSERA_TEST_STRIDE=N: tests of long lists take every N-th case, for slow tools; 1 without. */
@@ -76,7 +76,7 @@ const char *support_plugin(const char *name);
 #define assert_status(status, wanted) support_assert_status(status, wanted, __FILE__, __LINE__)
 void support_assert_status(enum status status, enum status wanted, const char *file, int line);
 
-/* The kept message, or any text, contains `part`. */
+/* `text`, for example status_message(), contains `part`. */
 #define assert_says(text, part) support_assert_says(text, part, __FILE__, __LINE__)
 void support_assert_says(const char *text, const char *part, const char *file, int line);
 

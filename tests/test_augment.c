@@ -96,10 +96,10 @@ static void pixels_of_the_reference(void **state) {
     compute_close(&compute);
 }
 
-/* --- what the amounts mean --- */
+/* --- units of the amounts --- */
 
 /* At the corner, an edge and the centre; and for a Gaussian that is not cut, one that is, and none. */
-static void displacement_has_the_size_asked_for(void **state) {
+static void displacement_has_the_given_size(void **state) {
     (void)state;
     static const double sigmas[] = {0.1, 4, 30};
     static const int places[][2] = {{0, 0}, {0, 14}, {13, 13}, {5, 27}};
@@ -152,7 +152,7 @@ static void angles_and_factors(void **state) {
     assert_true(sheared > 900 && sheared < 1100);
 }
 
-static void nothing_asked_for_is_a_copy(void **state) {
+static void no_deformation_is_a_copy(void **state) {
     (void)state;
     static const size_t shapes[][2] = {{28, 28}, {20, 20}, {1, 1}, {5, 67}, {100, 33}};
     struct compute compute;
@@ -170,8 +170,8 @@ static void nothing_asked_for_is_a_copy(void **state) {
     compute_close(&compute);
 }
 
-/* Seed, epoch and image alone say what comes out. */
-static void threads_and_company_change_nothing(void **state) {
+/* The result depends on seed, epoch and image alone. */
+static void threads_and_concurrency_change_nothing(void **state) {
     (void)state;
     struct augment_images images;
     struct compute compute;
@@ -207,10 +207,10 @@ static void threads_and_company_change_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pixels_of_the_reference),
-        cmocka_unit_test(displacement_has_the_size_asked_for),
+        cmocka_unit_test(displacement_has_the_given_size),
         cmocka_unit_test(angles_and_factors),
-        cmocka_unit_test(nothing_asked_for_is_a_copy),
-        cmocka_unit_test(threads_and_company_change_nothing),
+        cmocka_unit_test(no_deformation_is_a_copy),
+        cmocka_unit_test(threads_and_concurrency_change_nothing),
     };
     return cmocka_run_group_tests_name("augment", tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 #define AUGMENTED \
     "layers=42-30-4 batch-size=16 lr=0.05 augment=on augment-gentle=1 augment-shift=1 log-steps=24 "
 
-/* Each epoch trains on images of its own, those of the seed; the others stay as they are. */
+/* Each epoch has its own deformed training images; validation and test images do not change. */
 static void every_epoch_has_its_images(void **state) {
     (void)state;
     struct bench bench;
@@ -129,7 +129,7 @@ static void sheets_are_drawn(void **state) {
     assert_int_equal(RUN("augment --data %s --show 0 -o %s", support_data, png), 2);
 }
 
-static void training_says_what_it_does(void **state) {
+static void training_describes_the_augmentation(void **state) {
     (void)state;
     assert_int_equal(
         RUN("--data %s --layers 42-16-4 --epochs 2 --threads 1 --augment on --augment-gentle 1,3",
@@ -143,7 +143,7 @@ static void training_says_what_it_does(void **state) {
 }
 
 /* Test-time augmentation: a committee of what one network says of several deformations. */
-static void views_are_asked_together(void **state) {
+static void views_form_a_committee(void **state) {
     (void)state;
     const char *model = support_path("views.safetensors"), *log = support_path("views.jsonl");
     static char plain[1 << 16];
@@ -173,9 +173,12 @@ static void views_are_asked_together(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_epoch_has_its_images), cmocka_unit_test(resume_equals_uninterrupted),
-        cmocka_unit_test(inputs_can_be_resized),      cmocka_unit_test(sheets_are_drawn),
-        cmocka_unit_test(training_says_what_it_does), cmocka_unit_test(views_are_asked_together),
+        cmocka_unit_test(every_epoch_has_its_images),
+        cmocka_unit_test(resume_equals_uninterrupted),
+        cmocka_unit_test(inputs_can_be_resized),
+        cmocka_unit_test(sheets_are_drawn),
+        cmocka_unit_test(training_describes_the_augmentation),
+        cmocka_unit_test(views_form_a_committee),
     };
     return cmocka_run_group_tests_name("augmented", tests, support_make_data, NULL);
 }

@@ -31,7 +31,7 @@ static void statistics_are_of_the_sorted(void **state) {
     assert_true(statistics_of(many, 100).noisy);
 }
 
-static void amdahl_is_found_again(void **state) {
+static void amdahl_fit_recovers_its_parameters(void **state) {
     (void)state;
     const double threads[] = {1, 2, 4, 8}, exact[] = {10, 6, 4, 3}; /* 2 + 8 / p */
     struct amdahl fit = amdahl_fit(threads, exact, 4);
@@ -289,7 +289,7 @@ static void drift_is_traced_to_its_tensor(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(statistics_are_of_the_sorted), cmocka_unit_test(amdahl_is_found_again),
+        cmocka_unit_test(statistics_are_of_the_sorted), cmocka_unit_test(amdahl_fit_recovers_its_parameters),
         cmocka_unit_test(amdahl_knows_its_error),       cmocka_unit_test(rows_are_combinations),
         cmocka_unit_test(shapes_are_those_of_a_step),   cmocka_unit_test(right_ones_pass),
         cmocka_unit_test(wrong_ones_are_caught),        cmocka_unit_test(times_are_of_the_calls),

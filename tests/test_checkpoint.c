@@ -275,7 +275,7 @@ static void files_made_elsewhere(void **state) {
     mlp_close(&mlp);
 }
 
-/* Weights are weights, but what a version before this one kept of its training is not enough to go on. */
+/* A file of an earlier version has usable weights, but not all state that training needs to continue. */
 static void files_of_earlier_versions(void **state) {
     (void)state;
     static const float weight[6] = {1}, bias[2];
@@ -343,7 +343,7 @@ static void full_disk_leaves_the_old_file(void **state) {
     mlp_close(&mlp);
 }
 
-static void places_that_cannot_be_written(void **state) {
+static void unwritable_paths_are_errors(void **state) {
     (void)state;
     struct mlp mlp;
     struct config config;
@@ -368,7 +368,7 @@ int main(void) {
         cmocka_unit_test(files_made_elsewhere),
         cmocka_unit_test(files_of_earlier_versions),
         cmocka_unit_test(full_disk_leaves_the_old_file),
-        cmocka_unit_test(places_that_cannot_be_written),
+        cmocka_unit_test(unwritable_paths_are_errors),
     };
     return cmocka_run_group_tests_name("checkpoint", tests, open_compute, close_compute);
 }

@@ -1,4 +1,4 @@
-/* The program as a user meets it: output, exit codes, files, signals. */
+/* The command line: output, exit codes, files, signals. */
 #include "tests/support.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* What a run leaves, as a user meets it: logs, checkpoints, runs that are gone on with, signals. */
+/* Files of a run: logs, checkpoints, resumed runs, signals. */
 #include "tests/support.h"
 
 #include <signal.h>
@@ -180,7 +180,7 @@ static void epochs_without_evaluation(void **state) {
         remove(log);
         remove(csv);
     }
-    /* patience runs out where there was a look: the best is epoch 4, and 7 is the first that is 3 epochs
+    /* patience is checked after an evaluation: the best is epoch 4, and 7 is the first that is 3 epochs
        later, but 8 the first that is evaluated */
     cJSON *line;
     assert_int_equal(
@@ -285,7 +285,7 @@ static void a_failed_save_loses_no_result(void **state) {
     assert_int_not_equal(access(model, F_OK), 0);
 }
 
-static void logs_that_cannot_be_written(void **state) {
+static void unwritable_logs_are_errors(void **state) {
     (void)state;
     assert_int_equal(RUN("--data %s " SMALL " --log %s/no-such/x.jsonl", data, data), 1);
     assert_says(output, "cannot write the log");
@@ -303,7 +303,7 @@ int main(void) {
         cmocka_unit_test(only_files_are_replaced),
         cmocka_unit_test(signals_save_and_exit_130),
         cmocka_unit_test(a_failed_save_loses_no_result),
-        cmocka_unit_test(logs_that_cannot_be_written),
+        cmocka_unit_test(unwritable_logs_are_errors),
     };
     return cmocka_run_group_tests_name("cli files", tests, make_data, NULL);
 }

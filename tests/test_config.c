@@ -1,4 +1,4 @@
-/* Configuration: every key, every kind of mistake, precedence, the way back to text. */
+/* Configuration: every key, every kind of mistake, precedence, conversion back to text. */
 #include "tests/support.h"
 
 #include <stdlib.h>
@@ -141,7 +141,7 @@ static void dump_reads_back(void **state) {
     }
 }
 
-static void files_that_are_none(void **state) {
+static void other_files_are_refused(void **state) {
     (void)state;
     struct config config;
     const char *path = support_path("binary.cfg");
@@ -277,7 +277,7 @@ int main(void) {
         cmocka_unit_test(stronger_origins_win),
         cmocka_unit_test(environment),
         cmocka_unit_test(dump_reads_back),
-        cmocka_unit_test(files_that_are_none),
+        cmocka_unit_test(other_files_are_refused),
         cmocka_unit_test(fits_the_data),
         cmocka_unit_test(keys_that_nothing_reads_are_named),
         cmocka_unit_test(names_may_hold_a_hash),

@@ -185,7 +185,7 @@ static void synthetic_is_a_function_of_the_index(void **state) {
 }
 
 /* The nearest class mean gets far more than the 10 % of chance: the labels say what is drawn. */
-static void synthetic_digits_can_be_told_apart(void **state) {
+static void synthetic_digits_are_learnable(void **state) {
     (void)state;
     enum { COUNT = 2000, PIXELS = SYNTHETIC_SIDE * SYNTHETIC_SIDE };
     static double mean[10][PIXELS];
@@ -227,7 +227,7 @@ int main(void) {
         cmocka_unit_test(sizes_must_agree),
         cmocka_unit_test(split_takes_the_end),
         cmocka_unit_test(synthetic_is_a_function_of_the_index),
-        cmocka_unit_test(synthetic_digits_can_be_told_apart),
+        cmocka_unit_test(synthetic_digits_are_learnable),
     };
     return cmocka_run_group_tests_name("data", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Ensembles: each member is what a run of its own gives, one after the other and at once; the committee,
-   checkpoints, stops and failures. */
+/* Ensembles: each member equals a single run, trained sequentially or concurrently; the committee,
+   checkpoints, interruptions and failures. */
 #include "src/nn/ensemble.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ enum { MEMBERS = 3 };
 #define RECIPE "threads=1 layers=42-9-4 batch-size=16 epochs=5 momentum=0.9 lr=0.05 seed=7 "
 #define THREE "ensemble=3 "
 
-/* What the observer saw of each member, in the order of `done`. */
+/* What the observer received for each member, in the order of the calls of `done`. */
 struct group {
     struct bench bench; /* config, compute and data */
     struct ensemble ensemble;
@@ -67,7 +67,7 @@ static void close_group(struct group *group) {
     bench_close(&group->bench);
 }
 
-/* The backends whose threads of the host may be used for several networks at once: those that have none. */
+/* The host backends that may train several networks concurrently: those without a thread pool. */
 static const char *const at_once_backends[] = {"serial", "openmp"};
 
 static void check_members(const char *backend, bool at_once) {
@@ -175,7 +175,7 @@ static void the_committee_is_the_mean_log_probability(void **state) {
 }
 
 /* Of two members that are sure of different classes the surer one is believed; a member alone is itself. */
-static void the_surer_member_wins(void **state) {
+static void the_more_confident_member_wins(void **state) {
     (void)state;
     double sum[] = {log(0.9) + log(0.4), log(0.1) + log(0.6)};
     uint8_t label;
@@ -202,7 +202,7 @@ static void a_nan_is_never_right(void **state) {
     assert_true(isnan(evaluation.loss));
 }
 
-static void the_validation_part_is_asked_too(void **state) {
+static void committees_evaluate_the_validation_part(void **state) {
     (void)state;
     struct group group;
     assert_status(open_group(&group, "backend=serial " RECIPE THREE "epochs=0 validation=20", false),
@@ -254,18 +254,20 @@ static void files_are_named_by_seed(void **state) {
 
 /* Stopped and gone on with, all of them give what they give without; a member alone goes on from its file,
    too. */
-static void they_go_on_from_their_files(void **state) {
+static void members_resume_from_their_files(void **state) {
     (void)state;
     for (int at_once = 0; at_once < 2; at_once++) {
         struct group whole, first, second;
         char path[256], settings[600];
-        snprintf(path, sizeof path, "%s", support_path(at_once ? "once.safetensors" : "turn.safetensors"));
+        snprintf(path, sizeof path, "%s",
+                 support_path(at_once ? "concurrent.safetensors" : "sequential.safetensors"));
         assert_status(open_group(&whole, "backend=serial " RECIPE THREE, at_once), STATUS_OK);
         assert_status(run_group(&whole), STATUS_OK);
 
         snprintf(settings, sizeof settings, "backend=serial " RECIPE THREE "save=%s", path);
         assert_status(open_group(&first, settings, at_once), STATUS_OK);
-        first.stop_after = 7; /* in turn: the second member is in its third epoch, the third has not begun */
+        first.stop_after =
+            7; /* sequentially: the second member is in its third epoch, the third has not begun */
         assert_status(run_group(&first), STATUS_INTERRUPTED);
         assert_int_equal(first.done, at_once ? 3 : 2);
         assert_int_equal(first.ensemble.test.committee.members, first.done);
@@ -305,14 +307,14 @@ static void they_go_on_from_their_files(void **state) {
 
 /* --- failures --- */
 
-static void one_that_fails_stops_the_others(void **state) {
+static void a_failed_member_stops_the_others(void **state) {
     (void)state;
     struct group group;
     assert_status(open_group(&group, "backend=serial " RECIPE THREE "epochs=100000", true), STATUS_OK);
     ((float *)group.ensemble.member[1].trainer.mlp.layer[0].weight)[3] = NAN;
     assert_status(run_group(&group), STATUS_FAILED);
     assert_says(status_message(), "seed 8: the loss is not finite at epoch 1, step 1");
-    assert_int_equal(group.ensemble.test.committee.members, 2); /* what the others have is kept */
+    assert_int_equal(group.ensemble.test.committee.members, 2); /* the other members' results remain */
     assert_true(group.seed[0] == 7 && group.seed[1] == 9);
     close_group(&group);
 
@@ -338,13 +340,13 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(members_are_runs_of_their_own),
         cmocka_unit_test(the_committee_is_the_mean_log_probability),
-        cmocka_unit_test(the_surer_member_wins),
+        cmocka_unit_test(the_more_confident_member_wins),
         cmocka_unit_test(a_nan_is_never_right),
-        cmocka_unit_test(the_validation_part_is_asked_too),
+        cmocka_unit_test(committees_evaluate_the_validation_part),
         cmocka_unit_test(averages_have_a_committee),
         cmocka_unit_test(files_are_named_by_seed),
-        cmocka_unit_test(they_go_on_from_their_files),
-        cmocka_unit_test(one_that_fails_stops_the_others),
+        cmocka_unit_test(members_resume_from_their_files),
+        cmocka_unit_test(a_failed_member_stops_the_others),
         cmocka_unit_test(stopped_before_it_begins),
     };
     return cmocka_run_group_tests_name("ensemble", tests, NULL, NULL);

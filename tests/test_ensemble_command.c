@@ -1,4 +1,4 @@
-/* train --ensemble and eval of several checkpoints as a user meets them; --verbose. */
+/* The commands train --ensemble and eval of several checkpoints; --verbose. */
 #include "tests/support.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* train eval as a user meets it: of a validation part, of averages, and the picture of mistakes. */
+/* The command eval: a validation part, weight averages, and the picture of mistakes. */
 #include "tests/support.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ enum { HELD_OUT = 60, TRAINING = 300, HEIGHT = 6, WIDTH = 7 };
 
 /* What training says of its validation part, evaluating the file says, too; the test set stays the
    default. */
-static void the_validation_part_is_that_of_the_training(void **state) {
+static void validation_part_equals_that_of_training(void **state) {
     (void)state;
     const char *model = support_path("v.safetensors"), *log = support_path("v.jsonl"),
                *evaluated = support_path("e.jsonl"), *page = support_path("e.html");
@@ -210,7 +210,7 @@ static void mistakes_are_drawn(void **state) {
 }
 
 /* Each character is another one, and none leaves its room. */
-static void letters_are_told_apart(void **state) {
+static void letters_are_distinct(void **state) {
     (void)state;
     static const char characters[] = "0123456789#,not ?";
     enum { COUNT = sizeof characters - 1, SIDE = 10, TALL = 14 };
@@ -232,11 +232,11 @@ static void letters_are_told_apart(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_validation_part_is_that_of_the_training),
+        cmocka_unit_test(validation_part_equals_that_of_training),
         cmocka_unit_test(images_that_were_trained_on_are_named),
         cmocka_unit_test(averages_are_a_committee),
         cmocka_unit_test(mistakes_are_drawn),
-        cmocka_unit_test(letters_are_told_apart),
+        cmocka_unit_test(letters_are_distinct),
     };
     return cmocka_run_group_tests_name("eval command", tests, support_make_data, NULL);
 }

@@ -1,5 +1,4 @@
-/* Engine fused against engine eager: the same losses of the same seed, whatever the network, the batch and
-   the threads. */
+/* Engine fused against engine eager, for many networks, batches and numbers of threads. */
 #include "tests/lockstep.h"
 
 #include <math.h>
@@ -112,7 +111,7 @@ static void threads_change_no_bit(void **state) {
     }
 }
 
-/* One epoch, in calls of up to 1, 2, 3 .. steps, the third of which is asked to stop at once. */
+/* One epoch in calls of up to 1, 2, 3 .. steps. The third call is told to stop after its first step. */
 static void in_pieces(const char *settings) {
     struct bench whole, pieces;
     struct run_summary summary;
@@ -126,7 +125,7 @@ static void in_pieces(const char *settings) {
         const size_t asked = count;
         pieces.stop = call == 2;
         assert_status(trainer->engine->run(trainer, step, &count), STATUS_OK);
-        assert_in_range(count, 1, call == 2 ? 1 : asked); /* fewer than asked for, if they take long */
+        assert_in_range(count, 1, call == 2 ? 1 : asked); /* fewer if they take long */
         step += count;
         assert_int_equal(trainer->tally->batches, step);
     }
@@ -137,7 +136,7 @@ static void in_pieces(const char *settings) {
     bench_close(&pieces);
 }
 
-/* Between calls the weights are where they were. */
+/* After each call the weights are in the arena of the network. */
 static void steps_in_pieces(void **state) {
     (void)state;
     in_pieces("layers=784-40-10 batch-size=64 epochs=1 momentum=0.9");
@@ -182,7 +181,7 @@ static void a_bad_step_changes_no_weight(void **state) {
     bench_close(&bench);
 }
 
-static void who_cannot_falls_back_and_says_so(void **state) {
+static void unsupported_networks_fall_back_to_eager(void **state) {
     (void)state;
     struct bench bench;
     bench_open(&bench, "backend=serial engine=fused layers=42-9-4 batch-size=16", NULL);
@@ -198,8 +197,8 @@ static void who_cannot_falls_back_and_says_so(void **state) {
     bench_close(&bench);
 }
 
-/* What a step is made of, and how much: flops of an epoch, and all of the time. */
-static void time_is_taken_apart(void **state) {
+/* The profile has the flops of an epoch and accounts for all of the time. */
+static void profile_covers_a_step(void **state) {
     (void)state;
     struct bench bench;
     struct run_summary summary;
@@ -225,8 +224,8 @@ int main(void) {
         cmocka_unit_test(steps_in_pieces),
         cmocka_unit_test(weights_may_change_between_calls),
         cmocka_unit_test(a_bad_step_changes_no_weight),
-        cmocka_unit_test(who_cannot_falls_back_and_says_so),
-        cmocka_unit_test(time_is_taken_apart),
+        cmocka_unit_test(unsupported_networks_fall_back_to_eager),
+        cmocka_unit_test(profile_covers_a_step),
     };
     return cmocka_run_group_tests_name("fused", tests, NULL, NULL);
 }

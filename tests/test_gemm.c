@@ -1,4 +1,4 @@
-/* GEMM: every backend over the whole case list, and what the list does not have. */
+/* GEMM: every backend over the whole case list, and cases beyond the list. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -208,7 +208,7 @@ static void tuned_has_the_same_bits_on_any_threads(void **state) {
 }
 
 /* NaN and Inf in the input come out as IEEE 754 says. */
-static void not_a_number_comes_through(void **state) {
+static void nan_propagates(void **state) {
     (void)state;
     for (size_t entry = 0; entry < registry_count(); entry++) {
         if (!support_on_host(registry_at(entry))) continue;
@@ -304,7 +304,7 @@ static bool only_f32(enum gemm_dtype dtype, enum gemm_op op) {
     return dtype == GEMM_F32 && op != GEMM_TT;
 }
 
-/* Who has not the precision that was asked for names those who have. */
+/* A backend without the requested precision names the backends that have it. */
 static void precisions_elsewhere(void **state) {
     (void)state;
     const struct gemm_backend *tuned;
@@ -336,7 +336,7 @@ int main(void) {
         cmocka_unit_test_prestate(tuned_is_right_where_it_packs, "portable"),
         cmocka_unit_test(openmp_equals_serial_bit_for_bit),
         cmocka_unit_test(tuned_has_the_same_bits_on_any_threads),
-        cmocka_unit_test(not_a_number_comes_through),
+        cmocka_unit_test(nan_propagates),
         cmocka_unit_test(empty_shapes),
         cmocka_unit_test(no_gpu_kernels_on_the_host),
         cmocka_unit_test(unknown_backends),

@@ -1,5 +1,5 @@
-/* Augmentation on the GPU: the pixels of the host, bit for bit, and training that makes them beside
-   itself. */
+/* Augmentation on the GPU: the pixels of the host, bit for bit, and training that deforms the next epoch's
+   images while it runs. */
 #include "tests/augment_bench.h"
 #include "tests/gpu.h"
 #include "tests/lockstep.h"

@@ -1,5 +1,5 @@
-/* Ensembles on the GPU: members that are trained at once give the bits of runs of their own that keep to the
-   same part of the GPU, on every engine, and the losses of runs that have all of it. */
+/* Ensembles on the GPU, on every engine: concurrent members have the bits of single runs on the same share of
+   the GPU, and each step is near that of a run on the whole GPU. */
 #include "src/nn/ensemble.h"
 #include "tests/gpu.h"
 #include "tests/lockstep.h"
@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A run that has the GPU to itself, and sees to it that it takes no more than a member would: ensemble=N is
-   in its config, too. */
+/* Also run singly: with ensemble=N in its config, a run uses the share of the GPU that a member uses. */
 static const struct recipe {
     const char *engine, *settings;
     int members;
@@ -110,7 +109,7 @@ static void members_are_runs_of_their_own(void **state) {
 
 /* A member's part of the GPU against all of it: the form or the number of blocks may be another one then.
    Members have the bits of runs with their part, as above. */
-static void and_of_runs_on_the_whole_gpu(void **state) {
+static void steps_of_runs_on_the_whole_gpu(void **state) {
     (void)state;
     for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 3 : 1) {
         struct bench part, whole;
@@ -138,7 +137,7 @@ static void and_of_runs_on_the_whole_gpu(void **state) {
     }
 }
 
-/* Members leave each other room: the blocks of all of them are no more than the GPU has SMs. */
+/* The thread blocks of all members together do not exceed the number of SMs. */
 static void the_blocks_of_all_fit(void **state) {
     (void)state;
     static const char *const networks[] = {"layers=784-128-10", "layers=784-64-40-10", "layers=784-10"};
@@ -165,7 +164,7 @@ static void the_blocks_of_all_fit(void **state) {
         }
 }
 
-static void one_that_fails_stops_the_others(void **state) {
+static void a_failed_member_stops_the_others(void **state) {
     (void)state;
     const float wrong = NAN;
     struct group *group =
@@ -179,7 +178,7 @@ static void one_that_fails_stops_the_others(void **state) {
     close_group(group);
 }
 
-static void several_in_one_process(void **state) {
+static void several_networks_in_one_process(void **state) {
     (void)state;
     double accuracy[2];
     for (int i = 0; i < 2; i++) {
@@ -207,9 +206,9 @@ static void averages_have_a_committee(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(members_are_runs_of_their_own), cmocka_unit_test(and_of_runs_on_the_whole_gpu),
-        cmocka_unit_test(the_blocks_of_all_fit),         cmocka_unit_test(one_that_fails_stops_the_others),
-        cmocka_unit_test(several_in_one_process),        cmocka_unit_test(averages_have_a_committee),
+        cmocka_unit_test(members_are_runs_of_their_own),   cmocka_unit_test(steps_of_runs_on_the_whole_gpu),
+        cmocka_unit_test(the_blocks_of_all_fit),           cmocka_unit_test(a_failed_member_stops_the_others),
+        cmocka_unit_test(several_networks_in_one_process), cmocka_unit_test(averages_have_a_committee),
     };
     return cmocka_run_group_tests_name("gpu ensemble", tests, NULL, NULL);
 }

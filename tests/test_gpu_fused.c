@@ -195,7 +195,7 @@ static void the_independent_curves(void **state) {
     }
 }
 
-/* An epoch in pieces and a second run give the bits of the first. */
+/* Launches of 1, 2, 3 .. steps give the bits of whole epochs. */
 static void the_same_bits(void **state) {
     (void)state;
     for (size_t r = 0; r<2 * RECIPES; r += support_stride()> 1 ? 11 : 1) { /* each twice: true, and rounded */
@@ -282,7 +282,7 @@ static void divergence_in_the_middle(void **state) {
     }
 }
 
-static void auto_takes_what_is_faster(void **state) {
+static void auto_chooses_the_faster_engine(void **state) {
     (void)state;
     static const struct {
         const char *settings, *engine;
@@ -319,7 +319,7 @@ int main(void) {
         cmocka_unit_test(the_same_bits),
         cmocka_unit_test(a_bad_step_changes_no_weight),
         cmocka_unit_test(divergence_in_the_middle),
-        cmocka_unit_test(auto_takes_what_is_faster),
+        cmocka_unit_test(auto_chooses_the_faster_engine),
     };
     return cmocka_run_group_tests_name("gpu fused", tests, NULL, NULL);
 }

@@ -192,7 +192,7 @@ static void narrow_kernels_are_named(void **state) {
     compute_close(&compute);
 }
 
-static void order_kernels_are_as_asked_for(void **state) {
+static void order_kernels_follow_their_options(void **state) {
     (void)state;
     for (int variant = 0; variant < 64; variant++) {
         const struct order_variant wanted = order_variant(variant);
@@ -212,7 +212,7 @@ static void order_kernels_are_as_asked_for(void **state) {
     }
 }
 
-static void what_is_not_there_is_refused(void **state) {
+static void missing_things_are_refused(void **state) {
     (void)state;
     const struct gemm_backend *backend;
     struct compute compute;
@@ -239,8 +239,8 @@ int main(void) {
         cmocka_unit_test(order_is_right),
         cmocka_unit_test(kernels_are_described),
         cmocka_unit_test(narrow_kernels_are_named),
-        cmocka_unit_test(order_kernels_are_as_asked_for),
-        cmocka_unit_test(what_is_not_there_is_refused),
+        cmocka_unit_test(order_kernels_follow_their_options),
+        cmocka_unit_test(missing_things_are_refused),
     };
     return cmocka_run_group_tests_name("gpu gemm", tests, NULL, NULL);
 }

@@ -113,7 +113,7 @@ static void steps_of_eager_in_rounded_precisions(void **state) {
     }
 }
 
-static void forms_that_need_whole_pixels_say_so(void **state) {
+static void forms_explain_the_pixels_they_need(void **state) {
     (void)state;
     static const struct {
         const char *form;
@@ -174,7 +174,7 @@ int main(void) {
         cmocka_unit_test(losses_of_the_host),
         cmocka_unit_test(steps_of_the_host),
         cmocka_unit_test(steps_of_eager_in_rounded_precisions),
-        cmocka_unit_test(forms_that_need_whole_pixels_say_so),
+        cmocka_unit_test(forms_explain_the_pixels_they_need),
         cmocka_unit_test(epochs_too_long_for_a_graph),
     };
     return cmocka_run_group_tests_name("gpu online", tests, NULL, NULL);

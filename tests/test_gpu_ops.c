@@ -1,5 +1,5 @@
 /* Every element-wise op on the GPU against the same call on the host. */
-#include "tests/twins.h"
+#include "tests/mirror.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,43 +20,46 @@ static void ops_activation(void **state) {
                 const enum activation activation = (enum activation)act;
                 /* a sum of roundings to bfloat16: where both ways fall on either side of a tie, they are an
                    ulp apart */
-                const double sums_ulps = pair.stored == GEMM_BF16 ? 4 * 65536 : 32 + (double)rows;
-                struct twin pre = twin_stored(&pair, count, 3, 1), bias = twin_reals(&pair, cols, 1, 2);
-                struct twin out = activation_needs_input(activation) ? twin_stored(&pair, count, 1, 3) : pre;
-                struct twin grad = twin_stored(&pair, count, 1, 4), sums = twin_reals(&pair, cols, 1, 5);
+                const double sums_ulps = pair.activation_dtype == GEMM_BF16 ? 4 * 65536 : 32 + (double)rows;
+                struct mirror pre = mirror_activations(&pair, count, 3, 1),
+                              bias = mirror_parameters(&pair, cols, 1, 2);
+                struct mirror out =
+                    activation_needs_input(activation) ? mirror_activations(&pair, count, 1, 3) : pre;
+                struct mirror grad = mirror_activations(&pair, count, 1, 4),
+                              sums = mirror_parameters(&pair, cols, 1, 5);
                 pair.host_ops->bias_activation(host, rows, cols, activation, bias.host, pre.host, out.host);
                 pair.gpu_ops->bias_activation(gpu, rows, cols, activation, bias.gpu, pre.gpu, out.gpu);
-                twin_compare(&pair, pair.stored, pre, 16);
-                twin_compare(&pair, pair.stored, out, 16);
-                twin_send(&pair,
-                          pre); /* the same start for the way back: relu at a rounding of 0 would differ */
-                twin_send(&pair, out);
+                mirror_compare(&pair, pair.activation_dtype, pre, 16);
+                mirror_compare(&pair, pair.activation_dtype, out, 16);
+                mirror_upload(
+                    &pair, pre); /* the same input for the backward pass: relu differs at a rounding of 0 */
+                mirror_upload(&pair, out);
                 pair.host_ops->bias_activation_backward(host, rows, cols, activation, pre.host, out.host,
                                                         grad.host, 0, sums.host);
                 pair.gpu_ops->bias_activation_backward(gpu, rows, cols, activation, pre.gpu, out.gpu,
                                                        grad.gpu, 0, sums.gpu);
-                twin_compare(&pair, pair.stored, grad, 32);
-                twin_compare(&pair, pair.real, sums, sums_ulps);
+                mirror_compare(&pair, pair.activation_dtype, grad, 32);
+                mirror_compare(&pair, pair.parameter_dtype, sums, sums_ulps);
                 pair.host_ops->bias_activation_backward(host, rows, cols, ACTIVATION_NONE, pre.host, out.host,
                                                         grad.host, 0.5, sums.host);
                 pair.gpu_ops->bias_activation_backward(gpu, rows, cols, ACTIVATION_NONE, pre.gpu, out.gpu,
                                                        grad.gpu, 0.5, sums.gpu);
-                twin_compare(&pair, pair.real, sums, sums_ulps);
-                if (activation_needs_input(activation)) twin_free(&pair, out);
-                const struct twin rest[] = {pre, bias, grad, sums};
-                for (size_t i = 0; i < 4; i++) twin_free(&pair, rest[i]);
+                mirror_compare(&pair, pair.parameter_dtype, sums, sums_ulps);
+                if (activation_needs_input(activation)) mirror_free(&pair, out);
+                const struct mirror rest[] = {pre, bias, grad, sums};
+                for (size_t i = 0; i < 4; i++) mirror_free(&pair, rest[i]);
             }
         pair_close(&pair);
     }
 }
 
-static void compare_tallies(struct pair *pair, struct twin twin, struct twin loss) {
+static void compare_tallies(struct pair *pair, struct mirror mirror, struct mirror loss) {
     struct tally got, want;
     double got_loss, want_loss;
     struct device *gpu = &pair->gpu.device;
-    gpu->driver->download(gpu, &got, twin.gpu, sizeof got);
+    gpu->driver->download(gpu, &got, mirror.gpu, sizeof got);
     gpu->driver->download(gpu, &got_loss, loss.gpu, sizeof got_loss);
-    memcpy(&want, twin.host, sizeof want);
+    memcpy(&want, mirror.host, sizeof want);
     memcpy(&want_loss, loss.host, sizeof want_loss);
     assert_true(got.images == want.images && got.batches == want.batches && got.bad_step == want.bad_step);
     assert_int_equal(got.correct, want.correct);
@@ -78,17 +81,17 @@ static void ops_softmax(void **state) {
         for (size_t s = 0; s<6; s += support_stride()> 1 ? 3 : 1)
             for (int bad = 0; bad < 2; bad++) {
                 const size_t rows = shapes[s][0], classes = shapes[s][1];
-                struct twin logits = twin_stored(&pair, rows * classes, 5, 6),
-                            grad = twin_stored(&pair, rows * classes, 1, 7);
-                struct twin labels = twin_make(&pair, rows), loss = twin_make(&pair, sizeof(double));
-                struct twin tally = twin_make(&pair, sizeof(struct tally));
+                struct mirror logits = mirror_activations(&pair, rows * classes, 5, 6),
+                              grad = mirror_activations(&pair, rows * classes, 1, 7);
+                struct mirror labels = mirror_alloc(&pair, rows), loss = mirror_alloc(&pair, sizeof(double));
+                struct mirror tally = mirror_alloc(&pair, sizeof(struct tally));
                 for (size_t r = 0; r < rows; r++)
                     ((uint8_t *)labels.host)[r] = (uint8_t)(r * 7 % (classes < 256 ? classes : 256));
                 if (bad)
-                    dtype_set(pair.stored, logits.host, rows * classes / 2,
+                    dtype_set(pair.activation_dtype, logits.host, rows * classes / 2,
                               dtype == GEMM_F64 ? (double)INFINITY : (double)NAN);
-                twin_send(&pair, labels);
-                twin_send(&pair, logits);
+                mirror_upload(&pair, labels);
+                mirror_upload(&pair, logits);
                 for (int time = 0; time < 3; time++) {
                     pair.host_ops->softmax_cross_entropy(host, rows, classes, 0, logits.host, labels.host,
                                                          grad.host, loss.host, tally.host, time != 1);
@@ -96,9 +99,9 @@ static void ops_softmax(void **state) {
                                                         grad.gpu, loss.gpu, tally.gpu, time != 1);
                 }
                 compare_tallies(&pair, tally, loss);
-                if (!bad) twin_compare(&pair, pair.stored, grad, 32);
-                const struct twin all[] = {logits, grad, labels, loss, tally};
-                for (size_t i = 0; i < 5; i++) twin_free(&pair, all[i]);
+                if (!bad) mirror_compare(&pair, pair.activation_dtype, grad, 32);
+                const struct mirror all[] = {logits, grad, labels, loss, tally};
+                for (size_t i = 0; i < 5; i++) mirror_free(&pair, all[i]);
             }
         pair_close(&pair);
     }
@@ -114,39 +117,40 @@ static void ops_gather_and_round(void **state) {
             which % 2 ? 403 : 404; /* rows that start anywhere, and at multiples of four */
         pair_open(&pair, (enum gemm_dtype)dtype);
         void *host = pair.host.device.ops_context, *gpu = pair.gpu.device.ops_context;
-        struct twin images = twin_make(&pair, IMAGES * features), labels = twin_make(&pair, IMAGES),
-                    order = twin_make(&pair, IMAGES * 4);
-        struct twin y = twin_make(&pair, IMAGES);
+        struct mirror images = mirror_alloc(&pair, IMAGES * features), labels = mirror_alloc(&pair, IMAGES),
+                      order = mirror_alloc(&pair, IMAGES * 4);
+        struct mirror y = mirror_alloc(&pair, IMAGES);
         for (size_t i = 0; i < IMAGES * features; i++) ((uint8_t *)images.host)[i] = (uint8_t)(i * 31 % 256);
         for (uint32_t i = 0; i < IMAGES; i++) {
             ((uint8_t *)labels.host)[i] = (uint8_t)(i % 10);
             ((uint32_t *)order.host)[i] = i * 7 % IMAGES;
         }
-        twin_send(&pair, images);
-        twin_send(&pair, labels);
-        twin_send(&pair, order);
+        mirror_upload(&pair, images);
+        mirror_upload(&pair, labels);
+        mirror_upload(&pair, order);
         for (int way = 0; way < 4; way++) {
             const bool indexed = way % 2;
             const enum input_range range = way / 2 ? INPUT_SIGNED : INPUT_UNIT;
-            struct twin x = twin_stored(&pair, IMAGES * features, 1, 8);
+            struct mirror x = mirror_activations(&pair, IMAGES * features, 1, 8);
             pair.host_ops->gather(host, IMAGES, features, range, images.host, labels.host,
                                   indexed ? order.host : NULL, x.host, y.host);
             pair.gpu_ops->gather(gpu, IMAGES, features, range, images.gpu, labels.gpu,
                                  indexed ? order.gpu : NULL, x.gpu, y.gpu);
-            twin_compare(&pair, pair.stored, x, 0);
+            mirror_compare(&pair, pair.activation_dtype, x, 0);
             uint8_t got[IMAGES];
             pair.gpu.device.driver->download(&pair.gpu.device, got, y.gpu, IMAGES);
             assert_memory_equal(got, y.host, IMAGES);
-            twin_free(&pair, x);
+            mirror_free(&pair, x);
         }
-        struct twin values = twin_reals(&pair, COUNT, 1, 12), rounded = twin_stored(&pair, COUNT, 2, 13);
+        struct mirror values = mirror_parameters(&pair, COUNT, 1, 12),
+                      rounded = mirror_activations(&pair, COUNT, 2, 13);
         pair.host_ops->round(host, COUNT, values.host, rounded.host);
         pair.gpu_ops->round(gpu, COUNT, values.gpu, rounded.gpu);
-        twin_compare(&pair, pair.stored, rounded, 0);
-        twin_free(&pair, values);
-        twin_free(&pair, rounded);
-        const struct twin rest[] = {images, labels, order, y};
-        for (size_t i = 0; i < 4; i++) twin_free(&pair, rest[i]);
+        mirror_compare(&pair, pair.activation_dtype, rounded, 0);
+        mirror_free(&pair, values);
+        mirror_free(&pair, rounded);
+        const struct mirror rest[] = {images, labels, order, y};
+        for (size_t i = 0; i < 4; i++) mirror_free(&pair, rest[i]);
         pair_close(&pair);
     }
 }

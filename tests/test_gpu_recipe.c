@@ -1,4 +1,4 @@
-/* Trainings on the GPU with all that a recipe can ask for: graph against eager, the GPU against the host,
+/* Training on the GPU with every option of a recipe: graph against eager, the GPU against the host,
    resume, bad steps. */
 #include "tests/gpu.h"
 #include "tests/lockstep.h"
@@ -34,7 +34,7 @@ static void open_recipe(struct bench *bench, size_t recipe, const char *how,
     bench_open(bench, settings, resume);
 }
 
-/* Weights and all that is kept beside them, copied from the device; to be freed. */
+/* Weights and state tensors, copied from the device. The caller frees them. */
 static unsigned char *all_arenas(struct bench *bench, size_t *bytes) {
     struct device *device = &bench->compute.device;
     const struct mlp *mlp = &bench->trainer.mlp;
@@ -184,7 +184,7 @@ static void a_bad_step_changes_nothing(void **state) {
     }
 }
 
-/* The best weights come back, as on the host. */
+/* The best weights are restored, as on the host. */
 static void early_stopping(void **state) {
     (void)state;
     static const char recipe[] =
@@ -206,7 +206,7 @@ static void early_stopping(void **state) {
     bench_close(&until_best);
 }
 
-static void engine_fused_says_what_it_has_not(void **state) {
+static void engine_fused_names_what_it_does_not_support(void **state) {
     (void)state;
     struct bench bench;
     gpu_needed();
@@ -227,7 +227,7 @@ int main(void) {
         cmocka_unit_test(resume_equals_uninterrupted),
         cmocka_unit_test(a_bad_step_changes_nothing),
         cmocka_unit_test(early_stopping),
-        cmocka_unit_test(engine_fused_says_what_it_has_not),
+        cmocka_unit_test(engine_fused_names_what_it_does_not_support),
     };
     return cmocka_run_group_tests_name("gpu recipe", tests, NULL, NULL);
 }

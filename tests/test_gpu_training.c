@@ -32,8 +32,9 @@ static void loss_curves(void **state) {
     (void)state;
     static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host",
                                        "residency=host pin=on"};
-    const size_t every =
-        support_stride() < 119 ? support_stride() : 119; /* prime to the loops: all get a turn */
+    const size_t every = support_stride() < 119
+                             ? support_stride()
+                             : 119; /* coprime to the loop counts: every backend, way and curve is reached */
     size_t taken = 0;
     gpu_needed();
     for (int b = 0; b < GPU_BACKENDS; b++)
@@ -210,7 +211,7 @@ static void assert_all_trained(const struct mlp *mlp, void *before, void *after)
 }
 
 /* In mixed precision rows are multiples of 16 bytes. The weights are those of the host, before training and,
-   through a checkpoint, after it, with all that is kept beside them; and back. */
+   through a checkpoint, after it, with all state tensors; and in the other direction. */
 static void rows_of_mixed_precision(void **state) {
     (void)state;
     static const char *const recipes[] = {
@@ -224,15 +225,15 @@ static void rows_of_mixed_precision(void **state) {
         struct bench gpu, host, back;
         struct run_summary summary;
         struct checkpoint checkpoint;
-        char settings[512], twin[512];
-        snprintf(twin, sizeof twin,
+        char settings[512], mirror[512];
+        snprintf(mirror, sizeof mirror,
                  "backend=serial threads=1 layers=42-30-21-4 batch-size=16 epochs=4 seed=3 %s", recipes[r]);
         snprintf(settings, sizeof settings,
                  "backend=cuda-tuned precision=bf16 layers=42-30-21-4 batch-size=16 epochs=4 seed=3 "
                  "save=%.200s %s",
                  path, recipes[r]);
         bench_open(&gpu, settings, NULL);
-        bench_open(&host, twin, NULL);
+        bench_open(&host, mirror, NULL);
         const struct mlp *padded = &gpu.trainer.mlp;
         assert_true(padded->layer[0].ld == 32 && padded->layer[1].ld == 24 && padded->layer[2].ld == 4);
         void *before = parameters(&gpu);
@@ -243,7 +244,7 @@ static void rows_of_mixed_precision(void **state) {
         assert_all_trained(padded, before, after);
 
         assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
-        bench_open(&host, twin, &checkpoint);
+        bench_open(&host, mirror, &checkpoint);
         bench_open(&back, settings, &checkpoint);
         checkpoint_close(&checkpoint);
         struct mlp *dense = &host.trainer.mlp, *again = &back.trainer.mlp;
@@ -354,7 +355,7 @@ static void out_of_memory_says_how_much(void **state) {
     assert_status(mlp_open(&mlp, &compute, &config, 128), STATUS_FAILED);
     assert_says(status_message(), "out of GPU memory");
     assert_says(status_message(), "free");
-    support_config(&config, "layers=8-4-2"); /* and the device goes on */
+    support_config(&config, "layers=8-4-2"); /* the device still works */
     assert_status(mlp_open(&mlp, &compute, &config, 8), STATUS_OK);
     mlp_close(&mlp);
     compute_close(&compute);

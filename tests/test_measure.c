@@ -112,7 +112,7 @@ static void left_out_ones_have_a_reason(void **state) {
 }
 
 /* Each wrong plug-in in both commands: exit code 5 and no time. */
-static void wrong_ones_get_no_time(void **state) {
+static void wrong_candidates_are_not_timed(void **state) {
     (void)state;
     glob_t wrong;
     assert_int_equal(glob(support_plugin("plugins/*.so"), 0, NULL, &wrong), 0);
@@ -333,7 +333,7 @@ int main(void) {
         cmocka_unit_test(compares_backends),
         cmocka_unit_test(limits_are_said),
         cmocka_unit_test(left_out_ones_have_a_reason),
-        cmocka_unit_test(wrong_ones_get_no_time),
+        cmocka_unit_test(wrong_candidates_are_not_timed),
         cmocka_unit_test(failures_are_no_success),
         cmocka_unit_test(benches_gemms),
         cmocka_unit_test(benches_scaling),

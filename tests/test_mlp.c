@@ -144,7 +144,7 @@ static void every_backend_has_the_reference_gradients(void **state) {
     }
 }
 
-/* --- a plug-in whose GEMM has an epilogue of its own --- */
+/* --- a plug-in whose GEMM has an epilogue --- */
 
 extern const struct gemm_backend gemm_serial;
 static size_t fused_calls;
@@ -219,7 +219,7 @@ static void epilogues_are_used_where_offered(void **state) {
     for (size_t a = 0; a < 3; a++) {
         fused_calls = 0;
         compare_gradients(&compute, activations[a], "f64");
-        assert_int_equal(fused_calls, a < 2 ? 4 : 0); /* the two hidden layers, there and back */
+        assert_int_equal(fused_calls, a < 2 ? 4 : 0); /* the two hidden layers, forward and backward */
         fused_calls = 0;
         compare_gradients(&compute, activations[a], "f32");
         assert_int_equal(fused_calls, 0);
@@ -277,7 +277,7 @@ static void initial_spread(void **state) {
     compute_close(&compute);
 }
 
-static void a_bound_for_initial_weights(void **state) {
+static void initial_weights_are_bounded(void **state) {
     (void)state;
     static const double BOUND = 0.05;
     struct compute compute;
@@ -324,7 +324,7 @@ int main(void) {
         cmocka_unit_test(epilogues_are_used_where_offered),
         cmocka_unit_test(one_seed_one_network),
         cmocka_unit_test(initial_spread),
-        cmocka_unit_test(a_bound_for_initial_weights),
+        cmocka_unit_test(initial_weights_are_bounded),
         cmocka_unit_test(too_large_a_network),
     };
     return cmocka_run_group_tests_name("mlp", tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* On-line training, one image a step, on pixels in [-1, 1]: every engine of the host, evaluation, resume, and
-   the way back from a checkpoint. The loss curve is that of tests/test_training.c. */
+   the recipe in a checkpoint. The loss curve is that of tests/test_training.c. */
 #include "tests/training_bench.h"
 
 #include <math.h>
@@ -43,7 +43,7 @@ static void evaluation_reads_pixels_as_training_does(void **state) {
     }
 }
 
-/* Stopped within an epoch, gone on with on another number of threads. */
+/* Interrupted within an epoch, resumed with another number of threads. */
 static void resume_equals_uninterrupted(void **state) {
     (void)state;
     static const char *const engines[] = {"eager", "fused"};

@@ -21,7 +21,7 @@ static void bias_and_activation(void **state) {
                 const enum activation activation = (enum activation)act;
                 const size_t rows = sizes[s][0], cols = sizes[s][1];
                 struct values pre = values_random((enum gemm_dtype)dtype, rows * cols, 3, 0);
-                struct values bias = values_random(values_real_of(dtype), cols, 1, 1), out = pre;
+                struct values bias = values_random(values_parameter_dtype(dtype), cols, 1, 1), out = pre;
                 struct values z = values_make(GEMM_F64, rows * cols);
                 for (size_t i = 0; i < rows * cols; i++)
                     values_set(z, i, values_get(pre, i) + values_get(bias, i % cols));
@@ -31,10 +31,10 @@ static void bias_and_activation(void **state) {
                     ->bias_activation(&context, rows, cols, activation, bias.data, pre.data, out.data);
                 for (size_t i = 0; i < rows * cols; i++) {
                     assert_near(values_get(out, i), oracle_activated(activation, values_get(z, i)),
-                                values_roundings(16, (enum gemm_dtype)dtype));
+                                values_tolerance(16, (enum gemm_dtype)dtype));
                     if (out.data != pre.data)
                         assert_near(values_get(pre, i), values_get(z, i),
-                                    values_roundings(4, (enum gemm_dtype)dtype));
+                                    values_tolerance(4, (enum gemm_dtype)dtype));
                 }
                 if (out.data != pre.data) free(out.data);
                 free(pre.data);
@@ -51,11 +51,11 @@ static void derivatives_and_column_sums(void **state) {
                 const enum activation activation = (enum activation)act;
                 const size_t rows = sizes[s][0], cols = sizes[s][1];
                 const double tolerance =
-                    values_roundings(64, (enum gemm_dtype)dtype) + 1e-9; /* of the central difference */
+                    values_tolerance(64, (enum gemm_dtype)dtype) + 1e-9; /* of the central difference */
                 struct values z = values_random((enum gemm_dtype)dtype, rows * cols, 3, 2),
                               out = values_make((enum gemm_dtype)dtype, rows * cols);
                 struct values grad = values_random((enum gemm_dtype)dtype, rows * cols, 1, 3),
-                              sums = values_make(values_real_of(dtype), cols);
+                              sums = values_make(values_parameter_dtype(dtype), cols);
                 struct values want = values_make(GEMM_F64, rows * cols),
                               want_sums = values_make(GEMM_F64, cols);
                 for (size_t i = 0; i < rows * cols; i++) {
@@ -88,7 +88,7 @@ static void derivatives_and_column_sums(void **state) {
                                                grad.data, 0.25, sums.data);
                 for (size_t j = 0; j < cols; j++)
                     assert_near(values_get(sums, j), values_get(want_sums, j),
-                                values_roundings(4, values_real_of(dtype)));
+                                values_tolerance(4, values_parameter_dtype(dtype)));
                 struct values all[] = {z, out, grad, sums, want, want_sums};
                 for (size_t i = 0; i < 6; i++) free(all[i].data);
             }
@@ -128,11 +128,11 @@ static void softmax_matches_its_definition(void **state) {
             for (size_t c = 0; c < CLASSES; c++) {
                 const double p = exp(values_get(logits, r * CLASSES + c)) / sum - (c == labels[r]);
                 assert_near(values_get(grad, r * CLASSES + c) * ROWS, p,
-                            values_roundings(32, (enum gemm_dtype)dtype));
+                            values_tolerance(32, (enum gemm_dtype)dtype));
             }
         }
-        assert_near(loss, want / ROWS, values_roundings(32, (enum gemm_dtype)dtype));
-        assert_near(tally.loss_sum, want, values_roundings(32, (enum gemm_dtype)dtype));
+        assert_near(loss, want / ROWS, values_tolerance(32, (enum gemm_dtype)dtype));
+        assert_near(tally.loss_sum, want, values_tolerance(32, (enum gemm_dtype)dtype));
         assert_true(tally.correct == correct && tally.images == ROWS && tally.batches == 1 &&
                     tally.bad_step == 0);
         assert_true(correct > 0 && correct < ROWS);
@@ -155,7 +155,7 @@ static void softmax_cannot_overflow(void **state) {
     assert_true(isfinite(loss) && loss > 5e38 && grad[0] == 1 && grad[1] == -1 && tally.bad_step == 0);
 }
 
-static void softmax_notices_what_is_not_finite(void **state) {
+static void softmax_detects_non_finite_logits(void **state) {
     (void)state;
     const float bad[2][2] = {{NAN, 0}, {INFINITY, 0}}, good[2] = {1, 0};
     const uint8_t label = 0, out_of_range = 2;
@@ -227,7 +227,7 @@ static void gather_by_index(void **state) {
                 for (size_t j = 0; j < FEATURES; j++) {
                     const double pixel = images[i * FEATURES + j];
                     assert_near(values_get(x, r * FEATURES + j), both_signs ? pixel / 127.5 - 1 : pixel / 255,
-                                values_roundings(1, (enum gemm_dtype)dtype));
+                                values_tolerance(1, (enum gemm_dtype)dtype));
                 }
             }
             free(x.data);
@@ -301,7 +301,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bias_and_activation),     cmocka_unit_test(derivatives_and_column_sums),
         cmocka_unit_test(relu_lets_nan_through),   cmocka_unit_test(softmax_matches_its_definition),
-        cmocka_unit_test(softmax_cannot_overflow), cmocka_unit_test(softmax_notices_what_is_not_finite),
+        cmocka_unit_test(softmax_cannot_overflow), cmocka_unit_test(softmax_detects_non_finite_logits),
         cmocka_unit_test(steps_along_a_sign),      cmocka_unit_test(gather_by_index),
         cmocka_unit_test(round_to_storage),        cmocka_unit_test(measured_peaks),
     };

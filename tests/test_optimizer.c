@@ -22,7 +22,7 @@ static const struct update rules[] = {
     {.method = UPDATE_NONE},
 };
 
-/* One weight and what is kept for it, as torch.optim.SGD, Adam and AdamW have it; t counts from 1. */
+/* One weight and its state, as torch.optim.SGD, Adam and AdamW define them; t counts from 1. */
 struct one {
     double w, buffer, exp_avg, exp_avg_sq, average;
 };
@@ -58,7 +58,7 @@ static struct step_scalars scalars_of(const struct update *rule, double lr, doub
 enum { COUNT = 40001, STEPS = 3 };
 
 static void check_rule(enum gemm_dtype stored, const struct update *rule, bool clipped) {
-    const enum gemm_dtype real = values_real_of((int)stored);
+    const enum gemm_dtype real = values_parameter_dtype((int)stored);
     struct values w = values_random(real, COUNT, 1, 5), m = values_make(real, COUNT),
                   v = values_make(real, COUNT), average = values_random(real, COUNT, 1, 7),
                   rounded = values_make(stored, COUNT);
@@ -234,7 +234,7 @@ static void learning_rates(void **state) {
         assert_near(rate_of(cases[i].settings, cases[i].epoch, cases[i].step), cases[i].want, 1e-9);
 }
 
-static void what_adam_and_the_average_take_from_a_step(void **state) {
+static void scalars_of_adam_and_the_average(void **state) {
     (void)state;
     struct config config;
     struct step_scalars scalars[4];
@@ -255,7 +255,7 @@ int main(void) {
         cmocka_unit_test(clipping_by_norm),
         cmocka_unit_test(max_norm_of_columns),
         cmocka_unit_test(learning_rates),
-        cmocka_unit_test(what_adam_and_the_average_take_from_a_step),
+        cmocka_unit_test(scalars_of_adam_and_the_average),
     };
     return cmocka_run_group_tests_name("optimizer", tests, NULL, NULL);
 }

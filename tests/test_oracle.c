@@ -1,4 +1,4 @@
-/* The judge of every GEMM: what it accepts, what it rejects, and where its bound lies. */
+/* The comparator for every GEMM: results that it accepts and rejects, and its bound. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -43,7 +43,7 @@ static void comparator_rejects_what_is_wrong(void **state) {
     assert_false(oracle_compare(GEMM_F64, 1, 1, one, 1, inf_wanted, bound, &worst));
 }
 
-/* --- the bound (whole backends that are wrong are the business of test_plugin.c) --- */
+/* --- the bound (test_plugin.c has whole backends that are wrong) --- */
 
 static float to_tf32(float value) {
     uint32_t bits;
@@ -97,7 +97,7 @@ static void the_bound_tells_float32_from_tf32(void **state) {
         assert_true(sums_pass(&call, draws, false));
         assert_true(sums_pass(&call, anything, false));
         assert_false(sums_pass(&call, draws, true));
-        assert_true(sums_pass(&call, tf32, true)); /* who asked for it gets it */
+        assert_true(sums_pass(&call, tf32, true)); /* the caller requested tf32 */
     }
     free(a);
     free(b);

@@ -158,7 +158,7 @@ static void page_needs_nothing_from_elsewhere(void **state) {
     records_free(&records);
 }
 
-static void no_row_that_is_wrong_has_a_time(void **state) {
+static void wrong_backends_have_no_time(void **state) {
     (void)state;
     char *page =
         page_of_text("{\"type\":\"compare\",\"backend\":\"bad\",\"device\":\"host\",\"agrees\":false,"
@@ -195,7 +195,7 @@ static void add_row(char *lines, size_t size, const char *backend, const char *l
 }
 
 /* Two comparisons: their common baseline appears once. */
-static void rows_of_one_name_are_told_apart(void **state) {
+static void rows_of_one_name_are_distinguished(void **state) {
     (void)state;
     static const char *const rows[][3] = {
         {"base", NULL, ",\"batch_size\":64"},  {"order", NULL, ",\"description\":\"tile 16\""},
@@ -339,7 +339,7 @@ static void odd_images_are_left_out(void **state) {
 }
 
 /* Networks that train at the same time write their epochs alternately: the page does not depend on that. */
-static void networks_of_an_ensemble_are_told_apart(void **state) {
+static void members_differ(void **state) {
     (void)state;
 #define HEADER "{\"type\":\"header\",\"backend\":\"b\",\"seed\":1,\"ensemble\":2}\n"
 #define EPOCH(seed, epoch, loss)                                                     \
@@ -372,9 +372,9 @@ int main(void) {
         cmocka_unit_test(values_of_another_type_are_absent),
         cmocka_unit_test(full_page_has_everything),
         cmocka_unit_test(page_needs_nothing_from_elsewhere),
-        cmocka_unit_test(no_row_that_is_wrong_has_a_time),
-        cmocka_unit_test(networks_of_an_ensemble_are_told_apart),
-        cmocka_unit_test(rows_of_one_name_are_told_apart),
+        cmocka_unit_test(wrong_backends_have_no_time),
+        cmocka_unit_test(members_differ),
+        cmocka_unit_test(rows_of_one_name_are_distinguished),
         cmocka_unit_test(missing_sections_name_their_command),
         cmocka_unit_test(hostile_rows_are_harmless),
         cmocka_unit_test(odd_images_are_left_out),

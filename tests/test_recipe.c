@@ -1,4 +1,4 @@
-/* Trainings with all that a recipe can ask for: resume, threads, early stopping, averages, bad steps,
+/* Training with every option of a recipe: resume, threads, early stopping, averages, bad steps,
    mistakes. */
 #include "tests/training_bench.h"
 
@@ -28,7 +28,7 @@ static void open_recipe(struct bench *bench, size_t recipe, const char *how,
     bench_open(bench, settings, resume);
 }
 
-/* Weights and all that is kept beside them. */
+/* Weights and state tensors. */
 static void assert_same_network(const struct mlp *a, const struct mlp *b) {
     const size_t bytes = a->parameter_elements * dtype_size(a->dtype);
     assert_memory_equal(a->parameters, b->parameters, bytes);
@@ -95,7 +95,7 @@ static void threads_change_no_bit(void **state) {
     }
 }
 
-/* They all learn, and do what they are told: without any one of these keys the weights are others. */
+/* Every recipe learns, and every key counts: without any one of them the weights differ. */
 static void every_key_counts(void **state) {
     (void)state;
     static const struct {
@@ -132,7 +132,7 @@ static void every_key_counts(void **state) {
     bench_close(&bench);
 }
 
-/* The column that is shown is what a network with the saved averages says. */
+/* The column shows the evaluation of a network with the saved averages. */
 static void the_average_is_evaluated_and_saved(void **state) {
     (void)state;
     static const char *const precisions[] = {"f32", "bf16"};
@@ -246,7 +246,7 @@ static void early_stopping(void **state) {
     }
 }
 
-/* Stopped anywhere and gone on with, it ends at the same epoch with the same weights. */
+/* Interrupted anywhere and resumed, it ends at the same epoch with the same weights. */
 static void early_stopping_is_resumed(void **state) {
     (void)state;
     static const char recipe[] =
@@ -277,7 +277,7 @@ static void early_stopping_is_resumed(void **state) {
         assert_same_network(&whole.trainer.mlp, &second.trainer.mlp);
         bench_close(&second);
     }
-    /* gone on with after its end, it has nothing to do */
+    /* resumed after its end, it has nothing to do */
     struct bench again;
     struct run_summary nothing;
     struct checkpoint checkpoint;

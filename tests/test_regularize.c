@@ -14,7 +14,7 @@
 
 /* --- dropout --- */
 
-/* Is this element dropped? By kernels/dropout.h, as it is written there. */
+/* Is this element dropped? Computed as kernels/dropout.h defines it. */
 static bool dropped(const struct dropout *dropout, size_t element) {
     const uint64_t step = dropout->step->number, block = element / 8;
     const uint32_t key[2] = {(uint32_t)dropout->seed, (uint32_t)(dropout->seed >> 32)},
@@ -51,7 +51,7 @@ static void dropout_is_its_definition(void **state) {
                         assert_true(values_get(out, i) == 0);
                     } else {
                         assert_near(values_get(out, i) * (1 - dropout->rate), values_get(in, i),
-                                    values_roundings(2, (enum gemm_dtype)dtype) +
+                                    values_tolerance(2, (enum gemm_dtype)dtype) +
                                         1e-4 * fabs(values_get(in, i)));
                     }
                 }
@@ -122,10 +122,10 @@ static void smoothed_cross_entropy(void **state) {
                                          smoothing / (double)classes + (c == labels[r] ? 1 - smoothing : 0);
                         want -= target * log(p);
                         assert_near(values_get(grad, r * classes + c) * ROWS, p - target,
-                                    values_roundings(32, (enum gemm_dtype)dtype));
+                                    values_tolerance(32, (enum gemm_dtype)dtype));
                     }
                 }
-                assert_near(loss, want / ROWS, 64 * dtype_epsilon(values_real_of(dtype)));
+                assert_near(loss, want / ROWS, 64 * dtype_epsilon(values_parameter_dtype(dtype)));
                 assert_true(tally.images == ROWS && tally.bad_step == 0);
                 free(logits.data);
                 free(grad.data);

@@ -208,7 +208,7 @@ static void resume_equals_uninterrupted(void **state) {
         }
 }
 
-/* Within an epoch, only the run that was left can be gone on with. */
+/* Within an epoch, a run resumes only with the same batches. */
 static void resume_within_an_epoch_needs_its_order(void **state) {
     (void)state;
     static const char recipe[] = "layers=42-9-4 epochs=6", *const others[] = {"batch-size=8",
@@ -291,7 +291,7 @@ static void the_bad_layer_is_found(void **state) {
     weight[3] = NAN;
     assert_status(bench_run(&bench, &summary), STATUS_FAILED);
     assert_says(status_message(),
-                "epoch 1, step 1; it starts in layer 2 (9 to 8), whose weights are no longer finite");
+                "epoch 1, step 1; it starts in layer 2 (9 to 8), whose weights are not finite");
     /* the update of the bad step was held back */
     weight[3] = kept[3];
     assert_memory_equal(kept, weight, sizeof kept);

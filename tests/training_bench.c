@@ -4,7 +4,7 @@
 static void crop(struct dataset *set, size_t side) {
     const size_t edge = (SYNTHETIC_SIDE - side) / 2;
     for (size_t i = 0; i < set->count; i++)
-        for (size_t y = 0; y < side; y++) /* forward: it never writes what it still has to read */
+        for (size_t y = 0; y < side; y++) /* ascending: source rows lie after their destinations */
             memmove(set->images + (i * side + y) * side,
                     set->images + (i * SYNTHETIC_SIDE + y + edge) * SYNTHETIC_SIDE + edge, side);
     set->height = set->width = side;
@@ -13,7 +13,7 @@ static void crop(struct dataset *set, size_t side) {
 void bench_prepare(struct bench *bench, const char *settings) {
     const struct gemm_backend *backend;
     *bench = (struct bench){0};
-    profile_start(&bench->profile); /* first: all that follows is start-up */
+    profile_start(&bench->profile); /* first, so that the rest counts as start-up */
     support_config(&bench->config, settings);
     if (registry_find(bench->config.backend, &backend) != STATUS_OK) {
         print_message("skipped: %s\n", status_message());

@@ -22,11 +22,11 @@ struct bench {
     struct epoch_record last;
 };
 
-/* Opens what `settings` say, but no network: for those that train others on it. Skips the test likewise. */
+/* Opens compute and data as `settings` say, but no trainer. Skips the test as bench_open does. */
 void bench_prepare(struct bench *bench, const char *settings);
 
-/* Opens what `settings` say ("backend=serial threads=1 layers=42-9-4 ..."); skips the test if the backend
-   cannot be used here. */
+/* Opens a training as `settings` say ("backend=serial threads=1 layers=42-9-4 ..."); skips the test if the
+   backend cannot be used here. */
 void bench_open(struct bench *bench, const char *settings, const struct checkpoint *resume);
 void bench_close(struct bench *bench);
 enum status bench_run(struct bench *bench, struct run_summary *summary);

@@ -26,10 +26,10 @@ void values_set(struct values values, size_t i, double value) {
     dtype_set(values.dtype, values.data, i, value);
 }
 
-enum gemm_dtype values_real_of(int dtype) {
+enum gemm_dtype values_parameter_dtype(int dtype) {
     return dtype == GEMM_F64 ? GEMM_F64 : GEMM_F32;
 }
 
-double values_roundings(double count, enum gemm_dtype dtype) {
+double values_tolerance(double count, enum gemm_dtype dtype) {
     return (dtype == GEMM_BF16 ? 1 : count) * dtype_epsilon(dtype);
 }

@@ -1,4 +1,4 @@
-/* Arrays of any dtype, read and written as doubles: what tests of element-wise ops share. */
+/* Arrays of any dtype, read and written as doubles, for tests of element-wise ops. */
 #ifndef TESSERA_TESTS_VALUES_H
 #define TESSERA_TESTS_VALUES_H
 
@@ -16,10 +16,10 @@ struct values values_random(enum gemm_dtype dtype, size_t count, double scale, u
 double values_get(struct values values, size_t i);
 void values_set(struct values values, size_t i, double value);
 
-/* What parameters are kept as beside activations of this dtype. */
-enum gemm_dtype values_real_of(int dtype);
+/* The dtype of parameters, given that of activations. */
+enum gemm_dtype values_parameter_dtype(int dtype);
 
 /* Roundings to allow for: those of the arithmetic, and where it is float32, one to bfloat16. */
-double values_roundings(double count, enum gemm_dtype dtype);
+double values_tolerance(double count, enum gemm_dtype dtype);
 
 #endif

@@ -1,4 +1,4 @@
-/* Wrong: the very call that came last is taken as done, whatever is in A and B now. */
+/* Wrong: skips a call that equals the previous one, even if A or B changed. */
 #include "tests/plugins/reference.h"
 
 static bool same(const struct gemm_call *x, const struct gemm_call *y) {

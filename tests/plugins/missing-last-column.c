@@ -1,4 +1,4 @@
-/* Wrong: the last column of C is left as it is. */
+/* Wrong: does not write the last column of C. */
 #include "tests/plugins/reference.h"
 
 static enum gemm_status wrong_gemm(void *context, const struct gemm_call *call) {
