@@ -26,7 +26,7 @@ struct text_number unit_bytes(double value) {
 }
 
 void cell_backend(struct cell *cell) {
-    row_backend(cell->line, cell->text, sizeof cell->text);
+    cell_text(cell, "%s", row_backend(cell->line).text);
 }
 
 void cell_label(struct cell *cell) {

@@ -10,12 +10,14 @@ const char *row_precision(const cJSON *line) {
     return precision[0] ? precision : record_text(line, "dtype");
 }
 
-void row_backend(const cJSON *line, char *name, size_t size) {
+struct row_name row_backend(const cJSON *line) {
     const char *backend = record_text(line, "backend"), *precision = row_precision(line);
     const char *dtype = record_text(line, "dtype");
-    snprintf(name, size, "%.64s", backend[0] ? backend : "unnamed");
+    struct row_name name;
+    snprintf(name.text, sizeof name.text, "%.64s", backend[0] ? backend : "unnamed");
     if (precision[0] && dtype[0] && strcmp(precision, dtype) != 0)
-        text_append(name, size, " %.16s", precision);
+        text_append(name.text, sizeof name.text, " %.16s", precision);
+    return name;
 }
 
 bool row_on_gpu(const cJSON *line) {
@@ -27,7 +29,7 @@ void row_label(const cJSON *line, char *name, size_t size) {
     const size_t threads = record_count(line, "threads", 1u << 20, 0);
     const bool cuda = row_on_gpu(line);
     const char *engine = record_text(line, "engine");
-    row_backend(line, name, size);
+    snprintf(name, size, "%s", row_backend(line).text);
     if (strcmp(record_text(line, "dtype"), "f64") == 0) text_append(name, size, ", f64");
     if (cuda) text_append(name, size, ", %.32s", record_text(line, "residency"));
     if (engine[0] && strcmp(engine, "eager") != 0) text_append(name, size, ", %.16s", engine);

@@ -5,7 +5,10 @@
 #include "src/report/records.h"
 
 /* "cublas", "cublas tf32": the backend, and the precision if it differs from the dtype. */
-void row_backend(const cJSON *line, char *name, size_t size);
+struct row_name {
+    char text[128];
+};
+struct row_name row_backend(const cJSON *line);
 /* "f32", "f64", "tf32", "bf16" */
 const char *row_precision(const cJSON *line);
 /* Does the GEMM run on a GPU, whatever the residency? */
@@ -29,7 +32,8 @@ extern const struct row_part row_parts[ROW_PARTS];
 /* The sum of these parts of the object "time"; 0 if nothing was measured there. */
 double row_seconds(const cJSON *line, const char *keys);
 
-/* If the row has no result, writes why ("left out: ...", "wrong result: ...") and returns true. */
+/* If the row has no result, writes why ("left out: ...", "wrong result: ...") and returns true; `why` may be
+   NULL with size 0. */
 bool row_refused(const cJSON *line, char *why, size_t size);
 
 #endif

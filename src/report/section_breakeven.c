@@ -59,9 +59,8 @@ static void winner_cell(struct cell *cell) {
     const struct position *at = cell->context;
     const cJSON *line = winner_at(at->rows, at->batch, cell->column->title);
     if (line) {
-        row_backend(line, cell->text, sizeof cell->text);
-        text_append(cell->text, sizeof cell->text, " %s",
-                    text_seconds(record_number(line, "step_seconds")).text);
+        cell_text(cell, "%s %s", row_backend(line).text,
+                  text_seconds(record_number(line, "step_seconds")).text);
     } else {
         cell_text(cell, "-");
     }
@@ -101,7 +100,7 @@ static char free_letter(const struct legend *legend, const char *name) {
 /* The entry of the backend of a row, added if new; NULL if memory ran out. */
 static const struct legend_entry *entry_of(struct page *page, struct legend *legend, const cJSON *line) {
     struct legend_entry entry = {.style = page_style(page, record_text(line, "backend"))};
-    row_backend(line, entry.name, sizeof entry.name);
+    snprintf(entry.name, sizeof entry.name, "%s", row_backend(line).text);
     for (size_t i = 0; i < legend->count; i++)
         if (strcmp(legend->list[i].name, entry.name) == 0) return &legend->list[i];
     entry.letter = free_letter(legend, entry.name);
@@ -141,11 +140,7 @@ static void draw_map(struct page *page, const struct selection *rows, size_t num
 
 static struct names backends_of(const struct selection *rows) {
     struct names names = {0};
-    for (size_t i = 0; i < rows->count; i++) {
-        char name[128];
-        row_backend(rows->rows[i]->line, name, sizeof name);
-        names_index(&names, name);
-    }
+    for (size_t i = 0; i < rows->count; i++) names_index(&names, row_backend(rows->rows[i]->line).text);
     return names;
 }
 
@@ -154,9 +149,8 @@ static void step_cell(struct cell *cell) {
     cell_text(cell, "-");
     for (size_t i = 0; i < at->rows->count; i++) {
         const cJSON *line = at->rows->rows[i]->line;
-        char name[128];
-        row_backend(line, name, sizeof name);
-        if (!is_cell(line, at->batch, at->hidden) || strcmp(name, cell->column->title) != 0) continue;
+        if (!is_cell(line, at->batch, at->hidden) || strcmp(row_backend(line).text, cell->column->title) != 0)
+            continue;
         cell_text(cell, "%s%s", text_seconds(record_number(line, "step_seconds")).text,
                   record_true(line, "wins") ? " *" : "");
         return;

@@ -20,15 +20,14 @@ static struct chart_style backend_style(struct page *page, const cJSON *line) {
 }
 
 static size_t find_series(struct page *page, struct chart *chart, const cJSON *line, bool square) {
-    char name[128];
-    row_backend(line, name, sizeof name);
+    const struct row_name name = row_backend(line);
     for (size_t s = 0; s < chart->series_count; s++)
-        if (strcmp(chart->series[s].name, name) == 0 && chart->series[s].line == square) return s;
-    const size_t series = chart_series(chart, name, backend_style(page, line));
+        if (strcmp(chart->series[s].name, name.text) == 0 && chart->series[s].line == square) return s;
+    const size_t series = chart_series(chart, name.text, backend_style(page, line));
     if (series < chart->series_count) {
         chart->series[series].line = square;
         for (size_t s = 0; s < series; s++)
-            if (strcmp(chart->series[s].name, name) == 0) chart->series[series].unlisted = true;
+            if (strcmp(chart->series[s].name, name.text) == 0) chart->series[series].unlisted = true;
     }
     return series;
 }
@@ -36,7 +35,7 @@ static size_t find_series(struct page *page, struct chart *chart, const cJSON *l
 static void size_chart(struct page *page, const struct selection *rows, size_t number, const char *op,
                        const char *dtype) {
     struct chart chart;
-    char id[64], why[400];
+    char id[64];
     snprintf(id, sizeof id, "gemm-%.4s-%.8s-%zu", op, dtype, number + 1);
     chart_open(&chart, CHART_LINES, id, "%.4s, %.8s: time against size", op, dtype);
     chart.x = (struct chart_axis){.title = "size: cube root of m n k", .kind = SCALE_LOG2};
@@ -46,7 +45,7 @@ static void size_chart(struct page *page, const struct selection *rows, size_t n
         const cJSON *line = rows->rows[i]->line;
         if (strcmp(record_text(line, "op"), op) != 0 || strcmp(record_text(line, "dtype"), dtype) != 0)
             continue;
-        if (row_refused(line, why, sizeof why)) continue;
+        if (row_refused(line, NULL, 0)) continue;
         const bool square = strcmp(record_text(line, "what"), "square") == 0;
         chart_add(&chart, find_series(page, &chart, line, square),
                   (struct chart_point){size_of(line), record_number(line, "median_seconds"),

@@ -30,9 +30,8 @@ static double rate_of(const cJSON *peak, const char *dtype) {
 
 /* flop / compulsory byte; NaN if the row has no result. */
 static double intensity_of(const cJSON *line) {
-    char why[400];
     const double bytes = record_number(line, "bytes");
-    if (row_refused(line, why, sizeof why) || !(bytes > 0) || !(record_number(line, "gflops") > 0))
+    if (row_refused(line, NULL, 0) || !(bytes > 0) || !(record_number(line, "gflops") > 0))
         return (double)NAN;
     return 2 * record_number(line, "m") * record_number(line, "n") * record_number(line, "k") / bytes;
 }
@@ -70,13 +69,12 @@ static void add_roof(struct chart *chart, double peak, double bandwidth, double 
 static void add_products(struct page *page, struct chart *chart, const struct selection *rows) {
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
-        char name[128];
         size_t series = 0;
         if (!(intensity_of(line) > 0)) continue;
-        row_backend(line, name, sizeof name);
-        while (series < chart->series_count && strcmp(chart->series[series].name, name) != 0) series++;
+        const struct row_name name = row_backend(line);
+        while (series < chart->series_count && strcmp(chart->series[series].name, name.text) != 0) series++;
         if (series == chart->series_count)
-            series = chart_series(chart, name, page_style(page, record_text(line, "backend")));
+            series = chart_series(chart, name.text, page_style(page, record_text(line, "backend")));
         if (series >= chart->series_count) return;
         chart->series[series].line = false;
         chart_add_xy(chart, series, intensity_of(line), record_number(line, "gflops"));

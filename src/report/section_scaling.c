@@ -66,11 +66,8 @@ static const cJSON *amdahl_of(const struct records *records, const struct record
 
 /* The first row of a backend. */
 static const struct record *first_of(const struct selection *rows, const char *name) {
-    for (size_t i = 0; i < rows->count; i++) {
-        char other[128];
-        row_backend(rows->rows[i]->line, other, sizeof other);
-        if (strcmp(name, other) == 0) return rows->rows[i];
-    }
+    for (size_t i = 0; i < rows->count; i++)
+        if (strcmp(name, row_backend(rows->rows[i]->line).text) == 0) return rows->rows[i];
     return NULL;
 }
 
@@ -98,19 +95,13 @@ static void add_fit(struct chart *chart, const char *name, struct chart_style st
 
 static void add_backends(struct page *page, struct chart *chart, const struct selection *rows, double most) {
     struct names names = {0};
-    for (size_t i = 0; i < rows->count; i++) {
-        char name[128];
-        row_backend(rows->rows[i]->line, name, sizeof name);
-        names_index(&names, name);
-    }
+    for (size_t i = 0; i < rows->count; i++) names_index(&names, row_backend(rows->rows[i]->line).text);
     for (size_t n = 0; n < names.count; n++) {
         const struct record *first = first_of(rows, names.list[n]);
         const struct chart_style style = page_style(page, record_text(first->line, "backend"));
         const size_t series = chart_series(chart, names.list[n], style);
         for (size_t i = 0; i < rows->count; i++) {
-            char name[128];
-            row_backend(rows->rows[i]->line, name, sizeof name);
-            if (strcmp(name, names.list[n]) == 0)
+            if (strcmp(row_backend(rows->rows[i]->line).text, names.list[n]) == 0)
                 chart_add_xy(chart, series, record_number(rows->rows[i]->line, "threads"),
                              record_number(rows->rows[i]->line, "speedup"));
         }

@@ -63,9 +63,9 @@ static void variant_chart(struct page *page, const struct selection *rows, const
     for (size_t i = 0; i < 4; i++) chart_series(&chart, orders[i], (struct chart_style){(unsigned)i, 0, 0});
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
-        char other[64], why[400];
+        char other[64];
         variant_of(line, other, sizeof other);
-        if (strcmp(other, variant) != 0 || row_refused(line, why, sizeof why)) continue;
+        if (strcmp(other, variant) != 0 || row_refused(line, NULL, 0)) continue;
         const size_t group = names_index(&chart.categories, text_fixed(record_number(line, "tile"), 0).text);
         chart_add_xy(&chart, order_of(line), (double)group, record_number(line, "median_seconds"));
     }

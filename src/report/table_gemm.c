@@ -48,12 +48,13 @@ static void product_key(const cJSON *line, char *key, size_t size) {
 static void rate_cell(struct cell *cell) {
     const struct selection *rows = cell->context;
     const cJSON *line = NULL;
-    char product[256], key[256], name[128], why[400];
+    char product[256], key[256], why[400];
     product_key(cell->line, product, sizeof product);
     for (size_t i = rows->count; i-- > 0 && !line;) {
         product_key(rows->rows[i]->line, key, sizeof key);
-        row_backend(rows->rows[i]->line, name, sizeof name);
-        if (strcmp(key, product) == 0 && strcmp(name, cell->column->title) == 0) line = rows->rows[i]->line;
+        if (strcmp(key, product) == 0 &&
+            strcmp(row_backend(rows->rows[i]->line).text, cell->column->title) == 0)
+            line = rows->rows[i]->line;
     }
     const double share = record_number(line, "share_of_peak");
     if (!line) {
@@ -82,11 +83,8 @@ void tables_gemm(struct table *table, const struct selection *rows) {
                "GFLOP/s of each product, and in brackets the share of the measured peak (on the host, of "
                "the peak measured between its calls).");
     TABLE_COLUMNS(table, product_columns);
-    for (size_t i = 0; i < rows->count; i++) {
-        char name[128];
-        row_backend(rows->rows[i]->line, name, sizeof name);
-        if (names_index(&backends, name) == SIZE_MAX) table->failed = true;
-    }
+    for (size_t i = 0; i < rows->count; i++)
+        if (names_index(&backends, row_backend(rows->rows[i]->line).text) == SIZE_MAX) table->failed = true;
     for (size_t b = 0; b < backends.count; b++)
         table_columns(
             table, &(struct column){.title = backends.list[b], .kind = COLUMN_NUMBER, .cell = rate_cell}, 1);
@@ -103,7 +101,7 @@ void tables_gemm(struct table *table, const struct selection *rows) {
 /* --- kernels: the record is the kernel, the context the record of its product --- */
 
 static void kernel_backend_cell(struct cell *cell) {
-    row_backend(cell->context, cell->text, sizeof cell->text);
+    cell_text(cell, "%s", row_backend(cell->context).text);
 }
 
 static const struct column kernel_columns[] = {
@@ -123,11 +121,11 @@ void tables_kernels(struct table *table, const struct selection *rows) {
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *kernel, *line = rows->rows[i]->line;
         cJSON_ArrayForEach(kernel, cJSON_GetObjectItemCaseSensitive(line, "kernels")) {
-            char key[512], backend[128];
+            char key[512];
             const size_t before = seen.count;
-            row_backend(line, backend, sizeof backend);
-            snprintf(key, sizeof key, "%s %.200s %.0f %.0f", backend, record_text(kernel, "name"),
-                     record_number(kernel, "registers"), record_number(kernel, "shared_bytes"));
+            snprintf(key, sizeof key, "%s %.200s %.0f %.0f", row_backend(line).text,
+                     record_text(kernel, "name"), record_number(kernel, "registers"),
+                     record_number(kernel, "shared_bytes"));
             if (names_index(&seen, key) == before) table_row(table, kernel, line);
         }
     }
