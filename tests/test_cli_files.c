@@ -134,7 +134,7 @@ static void averages_and_early_stopping(void **state) {
         remove(eval);
     }
     assert_int_equal(RUN("--data %s --resume %s", data, model), 0);
-    assert_says(output, "the patience has run out, and there is nothing to train");
+    assert_says(output, "the patience has run out: nothing to train");
     assert_says(output, "early stopping     the patience ran out");
     assert_int_equal(RUN("--data %s --resume %s --validation 40", data, model), 3);
     assert_says(output,

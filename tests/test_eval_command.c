@@ -81,7 +81,7 @@ static void images_that_were_trained_on_are_named(void **state) {
     assert_int_equal(RUN("eval %s --validation 300 --threads 1", model), 0);
     assert_status(safetensors_write(foreign, tensors, 2, NULL, 0), STATUS_OK);
     assert_int_equal(RUN("eval %s --data %s --validation 60 --threads 1", foreign, support_data), 0);
-    assert_says(output, "f.safetensors does not say what it was trained on");
+    assert_says(output, "f.safetensors does not name its training images");
 
     assert_int_equal(RUN("eval %s --validation 301", model), 2);
     assert_says(output, "has 300 training images");

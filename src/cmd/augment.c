@@ -1,4 +1,4 @@
-/* ./train augment: what augmentation makes of the training images, to look at. */
+/* ./train augment: draws training images and their augmented versions. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,7 +17,7 @@ struct show {
     struct samples samples;
     struct augmenter augmenter;
     int64_t images, draws;
-    uint8_t *pixels;    /* [1 + draws][images][features]: as they are, then epoch by epoch */
+    uint8_t *pixels;    /* [1 + draws][images][features]: the originals, then epoch by epoch */
     struct image *list; /* [images][1 + draws] */
 };
 
@@ -96,14 +96,14 @@ static enum status run_augment(int argc, char **argv) {
     const char *images = NULL, *draws = NULL, *path = NULL;
     const struct option_extra extras[] = {
         {"show", "K", "the first K training images, a row each [10]", &images},
-        {"draws", "N", "as they are in the first N epochs, beside the original [9]", &draws},
+        {"draws", "N", "versions of each, those of the first N epochs, next to the original [9]", &draws},
         {"output", "FILE", "the grid of images to write, a .png or a .pgm", &path},
         {"o", "FILE", "the same", &path},
     };
     const struct option_set set = {
         .usage = "augment -o sheet.png [--show K] [--draws N] [--config FILE] [--augment-elastic X]...",
         .details =
-            "Draws training images beside what 'train --augment on' makes of them in its first epochs, by "
+            "Draws training images next to their versions in the first epochs of 'train --augment on', by "
             "the same\nkeys. The pixels do not depend on the device: --backend says which one computes "
             "them.",
         .extras = extras,
@@ -122,5 +122,5 @@ static enum status run_augment(int argc, char **argv) {
     return status;
 }
 
-const struct command command_augment = {
-    "augment", "draw training images beside what augmentation makes of them", run_augment};
+const struct command command_augment = {"augment", "draw training images and their augmented versions",
+                                        run_augment};

@@ -10,22 +10,22 @@
 #include "src/backend/verify.h"
 #include "src/base/text.h"
 
-/* --- a crash in a kernel still names the case --- */
+/* --- a crash in a kernel names the case --- */
 
 static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 enum { CRASHES = sizeof crashes / sizeof *crashes };
 
-static struct sigaction before[CRASHES];
+static struct sigaction previous[CRASHES];
 
 static void say(const char *text) {
-    if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* nothing else to be done about it */
+    if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* a handler has no other way to report it */
 }
 
 static void restore_handlers(void) {
-    for (int i = 0; i < CRASHES; i++) sigaction(crashes[i], &before[i], NULL);
+    for (int i = 0; i < CRASHES; i++) sigaction(crashes[i], &previous[i], NULL);
 }
 
-/* On return the instruction is tried again, and meets whatever handled its signal before. */
+/* On return the instruction runs again, and the previous handler receives its signal. */
 static void on_crash(int signal) {
     (void)signal;
     say("train: the backend crashed in ");
@@ -36,7 +36,7 @@ static void on_crash(int signal) {
 
 enum status backend_verify(struct compute *compute, size_t *checked, size_t *skipped) {
     const struct sigaction action = {.sa_handler = on_crash};
-    for (int i = 0; i < CRASHES; i++) sigaction(crashes[i], &action, &before[i]);
+    for (int i = 0; i < CRASHES; i++) sigaction(crashes[i], &action, &previous[i]);
     const enum status status = verify_backend(compute, checked, skipped);
     restore_handlers();
     return status;
@@ -50,7 +50,7 @@ static enum status check_ops(const struct compute *compute, enum gemm_dtype dtyp
         if (!backend->supports(dtype, (enum gemm_op)op))
             return status_set(STATUS_UNAVAILABLE,
                               "%s: backend '%s' does not support %s %s, which training needs: let its slot "
-                              "`supports` say what --dtype it has, and use that",
+                              "`supports` name the --dtype that it has, and train with that one",
                               plugin_path(backend), backend->name, dtype_name(dtype),
                               gemm_op_name((enum gemm_op)op));
     return STATUS_OK;
@@ -70,7 +70,7 @@ static enum status verify_plugin(struct compute *compute, const char *path) {
     return STATUS_OK;
 }
 
-/* Open already; closes it unless all is well. */
+/* `compute` is open; closes it if the check fails. */
 static enum status check_plugin(const struct config *config, struct compute *compute, const char *path,
                                 bool training) {
     const enum gemm_dtype dtype =

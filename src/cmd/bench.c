@@ -1,4 +1,4 @@
-/* ./train bench: one of several measurements, a file each. */
+/* ./train bench: several measurements, one file each. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@ static const struct command *const benches[] = {&bench_gemm, &bench_scaling, &be
 enum { BENCHES = sizeof benches / sizeof *benches };
 
 static void print_benches(void) {
-    printf("usage: train bench NAME [--FLAG VALUE]...\n\nMeasures matrix multiplies, and what they do to "
+    printf("usage: train bench NAME [--FLAG VALUE]...\n\nMeasures matrix multiplies, and their effect on "
            "training:\n");
     for (size_t i = 0; i < BENCHES; i++) printf("  %-9s  %s\n", benches[i]->name, benches[i]->summary);
     printf("\n'train bench NAME --help' explains one. 'train bench --baseline old.jsonl' is 'train bench "

@@ -14,15 +14,15 @@
 
 enum { MOST_SIDE = 16, CELL = 44 };
 
-/* How a row of the sweep fares over all cells. */
+/* The state of a row of the sweep over all cells. */
 struct standing {
     enum outcome outcome;
     char reason[512];
 };
 
-/* The fastest of a cell. */
+/* The fastest row of a cell. */
 struct map_cell {
-    size_t winner;             /* the row, or the count of rows if none */
+    size_t winner;             /* its index, or the number of rows if none */
     struct statistics seconds; /* of its step */
 };
 
@@ -46,13 +46,13 @@ static struct config cell_config(const struct breakeven *breakeven, size_t row, 
     config.layers =
         (struct layer_list){.count = 3, .width = {given->width[0], hidden, given->width[given->count - 1]}};
     config.batch_size = (int64_t)batch;
-    config.epochs = 1000000; /* the clock ends it */
+    config.epochs = 1000000; /* cell_seconds ends the run */
     config.schedule = SCHEDULE_CONSTANT;
-    config.learning_rate = 1e-3; /* it is about time: nothing may diverge */
+    config.learning_rate = 1e-3; /* small, so that no loss diverges: only time matters */
     return config;
 }
 
-/* Seconds of a step, 0 if the backend is wrong or cannot. */
+/* Seconds of a step, 0 if there is no result. */
 static enum status time_cell(struct breakeven *breakeven, size_t row, size_t batch, size_t hidden,
                              double *seconds) {
     const struct config config = cell_config(breakeven, row, batch, hidden);
@@ -66,14 +66,14 @@ static enum status time_cell(struct breakeven *breakeven, size_t row, size_t bat
     return STATUS_OK;
 }
 
-/* A backend that is wrong once, or cannot be used, takes no part any more; one that fails has no time in this
-   cell. */
-static bool takes_part(const struct breakeven *breakeven, size_t row) {
+/* A backend that is wrong in one cell, or cannot be used, is excluded from all later cells. One that fails
+   has no time in this cell. */
+static bool is_included(const struct breakeven *breakeven, size_t row) {
     const enum outcome outcome = breakeven->standing[row].outcome;
     return outcome == OUTCOME_RIGHT || outcome == OUTCOME_FAILED;
 }
 
-/* Did it go well? If not, the kept message says why. */
+/* Was it successful? If not, the row keeps the message. */
 static bool judge(struct breakeven *breakeven, size_t row, enum status status) {
     struct standing *standing = &breakeven->standing[row];
     if (!status) return true;
@@ -109,12 +109,13 @@ static void write_cell(struct breakeven *breakeven, size_t batch, size_t hidden,
     }
 }
 
-/* Verified, timed in turn, verified again: seconds[row] is all zero where that did not go well. */
+/* Verifies all rows, times them interleaved, and verifies them again. seconds[row] is zero if any of it
+   failed. */
 static void time_rows(struct breakeven *breakeven, size_t batch, size_t hidden, double *times, bool *in,
                       struct statistics *seconds) {
     const size_t rows = breakeven->sweep.count, repeats = breakeven->repeats;
     for (size_t row = 0; row < rows; row++)
-        in[row] = takes_part(breakeven, row) &&
+        in[row] = is_included(breakeven, row) &&
                   judge(breakeven, row, verify_cell(breakeven, row, batch, hidden, PROBLEM_INTEGERS));
     for (size_t repeat = 0; repeat < repeats; repeat++)
         for (size_t row = 0; row < rows; row++)
@@ -176,7 +177,7 @@ static enum status measure(struct breakeven *breakeven) {
     return status;
 }
 
-/* Who takes part, and why the others do not. */
+/* Prints the rows, with the reason for each excluded one. */
 static enum status open_standing(struct breakeven *breakeven) {
     breakeven->standing = calloc(breakeven->sweep.count, sizeof *breakeven->standing);
     if (!breakeven->standing) return status_set(STATUS_FAILED, "out of memory");
@@ -240,7 +241,7 @@ static enum status run_bench_breakeven(int argc, char **argv) {
          &lists.residencies},
         {"batches", "N,..", "batch sizes [16,64,256,1024,4096]", &batches},
         {"hidden", "N,..", "widths of the hidden layer [32,128,512,2048]", &hidden},
-        {"repeat", "N", "times of each, in turn [3]", &repeat},
+        {"repeat", "N", "timings of each, interleaved [3]", &repeat},
         {"cell-seconds", "S", "of training, for each backend and time [0.1]", &seconds},
     };
     const struct option_set set = {

@@ -1,4 +1,4 @@
-/* ./train bench gemm: squares and the products of a training, on each backend in turn. */
+/* ./train bench gemm: squares and the products of a training, on several backends. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 
 enum { MOST_SIZES = 32 };
 
-/* What the flags say, and what came of it. */
+/* The flags and the results. */
 struct gemm_bench {
     struct config config;
     struct candidates candidates;
@@ -23,7 +23,7 @@ struct gemm_bench {
     struct result *results; /* [candidates] */
     bool dtype[3], op[3];   /* wanted */
     struct baseline baseline;
-    double slack; /* how much slower than the baseline is still fine */
+    double slack; /* tolerated slowdown against the baseline */
     FILE *log;
     size_t slower, compared;
     struct table table;
@@ -42,7 +42,7 @@ static const struct column baseline_columns[] = {
     {"change", COLUMN_NUMBER, .cell = change_cell, .width = 8},
 };
 
-/* Adds how the time compares with the baseline, if that has one. */
+/* Adds the change against the baseline, if that has this time. */
 static void add_change(struct gemm_bench *bench, cJSON *line, double before, const struct result *result) {
     if (before <= 0 || result->outcome != OUTCOME_RIGHT) return;
     const bool slower = result->seconds.median > before * (1 + bench->slack);
@@ -52,7 +52,7 @@ static void add_change(struct gemm_bench *bench, cJSON *line, double before, con
     cJSON_AddBoolToObject(line, "slower", slower);
 }
 
-/* --- what to measure --- */
+/* --- products --- */
 
 static enum status measure(struct gemm_bench *bench, enum gemm_dtype dtype, const struct gemm_shape *shape) {
     if (!bench->dtype[dtype] || !bench->op[shape->op]) return STATUS_OK;
@@ -84,7 +84,7 @@ static enum status measure_square(struct gemm_bench *bench, size_t size) {
     return status;
 }
 
-/* Is there a training to take products from? */
+/* Do the flags name a training? */
 static bool names_training(const struct config *config) {
     static const char *const keys[] = {"layers", "batch-size"};
     for (int i = 0; i < 2; i++)
@@ -107,7 +107,7 @@ static enum status measure_training(struct gemm_bench *bench) {
     return status;
 }
 
-/* What the baseline has, and nothing else. */
+/* Measures the products of the baseline alone. */
 static enum status measure_baseline(struct gemm_bench *bench) {
     enum status status = STATUS_OK;
     for (size_t i = 0; i < bench->baseline.count && !status; i++) {
@@ -126,7 +126,7 @@ static enum status measure_baseline(struct gemm_bench *bench) {
 
 /* --- flags --- */
 
-/* Marks the listed names; all without a list. */
+/* Marks the listed names; all names if there is no list. */
 static enum status mark(const char *flag, const char *list, const char *const names[3], bool marked[3]) {
     for (int i = 0; i < 3; i++) marked[i] = list == NULL;
     while (list && *list) {
@@ -227,7 +227,7 @@ static void close_bench(struct gemm_bench *bench) {
     free(bench->results);
 }
 
-/* As they were in the baseline, if there is one. */
+/* Operands must be those of the baseline, if there is one. */
 static enum status choose_operands(struct gemm_bench *bench, const char *text) {
     const bool warm = strcmp(text, "warm") == 0;
     if (!warm && strcmp(text, "cold") != 0)
@@ -260,13 +260,13 @@ static enum status run_bench_gemm(int argc, char **argv) {
         {"sizes", "N,..", "of squares m = n = k, or none [256,512,1024,2048,4096,8192]", &sizes},
         {"operands", "cold|warm",
          "cold: they rotate through twice the last cache; warm: each call has the same [cold]", &operands},
-        {"repeat", "N", "times of each, in turn; three times, with new operands, if they are short [7]",
+        {"repeat", "N", "timings of each, interleaved; three rounds with new operands if they are short [7]",
          &repeat},
         {"limit-seconds", "S",
-         "leave out what would take longer, for each backend and shape; 0: nothing [10]", &limit},
-        {"baseline", "FILE",
-         "measure what this log of an earlier run has; exit with 6 if something is slower", &baseline},
-        {"tolerance", "PERCENT", "how much slower than the baseline is still fine [10]", &tolerance},
+         "leave out products that would take longer, by backend and shape; 0: none [10]", &limit},
+        {"baseline", "FILE", "measure the products of this earlier log; exit with 6 if one is slower",
+         &baseline},
+        {"tolerance", "PERCENT", "tolerated slowdown against the baseline [10]", &tolerance},
     };
     const struct option_set set = {
         .usage = "bench gemm [--backends A,B,..] [--sizes N,..] [--config FILE]...",
@@ -291,7 +291,7 @@ static enum status run_bench_gemm(int argc, char **argv) {
     enum status status = options_parse(&set, argc, argv, &bench.config, &help);
     if (status || help) return status;
     if (config) status = config_read(&bench.config, config);
-    bench.config.residency = RESIDENCY_DEVICE; /* transfers are measured apart */
+    bench.config.residency = RESIDENCY_DEVICE; /* transfers are measured separately */
     bench.benchmark.repeats = 7;
     bench.benchmark.limit_seconds = 10;
     if (!status) status = bench_parse_count("repeat", repeat, 1000, &bench.benchmark.repeats);
@@ -307,7 +307,8 @@ static enum status run_bench_gemm(int argc, char **argv) {
         if (!backends_asked) lists.backends = backends;
         baseline_threads(&bench.baseline, threads, sizeof threads);
         if (!lists.threads) lists.threads = threads;
-        if (!limit) bench.benchmark.limit_seconds = 0; /* what has become too slow must not hide */
+        if (!limit)
+            bench.benchmark.limit_seconds = 0; /* a time that has become too long must be reported, too */
         for (int i = 0; i < 3; i++) bench.dtype[i] = true;
         bench.benchmark.warm = bench.baseline.warm;
     }

@@ -1,4 +1,4 @@
-/* ./train bench scaling: a training on more and more threads. */
+/* ./train bench scaling: a training on an increasing number of threads. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ struct scaling {
     FILE *log;
 };
 
-/* 1, 2, 4, ... and all that there are. */
+/* 1, 2, 4, ... and all cores. */
 static void default_threads(char *list, size_t size) {
     const int most = platform_threads();
     list[0] = '\0';
@@ -43,8 +43,8 @@ static void default_backends(char *list, size_t size) {
     }
 }
 
-/* Of the mean epoch, as the products are. */
-static double other(const struct comparison_row *row) {
+/* Seconds outside products, of the mean epoch. */
+static double other_seconds(const struct comparison_row *row) {
     double seconds = 0;
     for (int part = 0; part < PART_COUNT; part++)
         if (part != PART_STARTUP && part != PART_EVALUATION && part != PART_CHECKPOINT)
@@ -71,7 +71,7 @@ static cJSON *row_line(struct scaling *scaling, const struct comparison_row *row
     cJSON_AddBoolToObject(line, "extrapolated", row->extrapolated);
     cJSON *time = cJSON_AddObjectToObject(line, "time");
     for (int op = 0; op < PROFILE_OPS; op++) cJSON_AddNumberToObject(time, ops[op], row->gemm[op]);
-    cJSON_AddNumberToObject(time, "other", other(row));
+    cJSON_AddNumberToObject(time, "other", other_seconds(row));
     cJSON_AddNumberToObject(line, "speedup", base->epoch.median / row->epoch.median);
     cJSON_AddNumberToObject(line, "ideal", (double)row->runs[0].threads / base->runs[0].threads);
     return line;
@@ -88,7 +88,7 @@ static void write_fit(struct scaling *scaling, const char *backend, const struct
     jsonl_write(scaling->log, line);
 }
 
-/* The right row with the fewest threads: what the others are compared with. */
+/* The reference of the speed-ups: the right row with the fewest threads. */
 static const struct comparison_row *find_base(const struct comparison_row *rows, size_t count) {
     const struct comparison_row *base = NULL;
     for (size_t i = 0; i < count; i++)
@@ -97,7 +97,7 @@ static const struct comparison_row *find_base(const struct comparison_row *rows,
     return base;
 }
 
-/* Fitted to the epoch of each run, not to all its epochs: those are alike. */
+/* Fits one epoch of each run: the epochs of a run are too similar to count as independent. */
 static void report_fit(struct scaling *scaling, const struct comparison_row *rows, size_t count) {
     const size_t most = count * scaling->comparison.repeats;
     double *threads = malloc(2 * (most + 1) * sizeof *threads), *seconds = threads + most;
@@ -163,7 +163,8 @@ static void report(struct scaling *scaling) {
             next++;
         report_backend(scaling, &comparison->rows[first], next - first);
     }
-    printf("epoch: seconds of training alone, median of %zu repeats in turn (extrapolated: from fewer steps; "
+    printf("epoch: seconds of training alone, median of %zu interleaved repeats (extrapolated: from fewer "
+           "steps; "
            "noisy: "
            "uncertain by more than 5 %%)\n",
            comparison->repeats);
@@ -199,12 +200,12 @@ static enum status run_bench_scaling(int argc, char **argv) {
     const struct option_extra extras[] = {
         {"backends", "A,B,..", "host backends with threads [all of them]", &lists.backends},
         {"threads", "N,..", "thread counts, from the least [1,2,4,.. and all cores]", &lists.threads},
-        {"repeat", "N", "trainings of each, in turn [3]", &repeat},
+        {"repeat", "N", "trainings of each, interleaved [3]", &repeat},
         {"limit-seconds", "S", "of training, for each row and repeat; 0: none [10]", &limit},
     };
     const struct option_set set = {
         .usage = "bench scaling [--backends A,B,..] [--threads 1,2,..] [--config FILE] [--KEY VALUE]...",
-        .details = "Trains on each number of threads: seconds of an epoch by part, speed-up beside the "
+        .details = "Trains on each number of threads: seconds of an epoch by part, speed-up, the "
                    "ideal, and the serial part\n"
                    "by Amdahl's law, fitted to all epochs. Verified as in 'train compare'.",
         .extras = extras,

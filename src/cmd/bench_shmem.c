@@ -1,4 +1,4 @@
-/* ./train bench shmem: in which order should tiles lie in shared memory? */
+/* ./train bench shmem: which layout of tiles in shared memory is fastest? */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +60,7 @@ static void make_variants(struct shmem_bench *bench, const struct gemm_backend *
     }
 }
 
-/* All variants, and the peak of the GPU, once. */
+/* Opens all variants and measures the peak of the GPU once. */
 static enum status open_variants(struct shmem_bench *bench, const struct gemm_backend *backend) {
     struct sweep_row *rows = calloc(VARIANTS, sizeof *rows);
     if (!rows) return status_set(STATUS_FAILED, "out of memory");
@@ -81,7 +81,7 @@ static enum status open_variants(struct shmem_bench *bench, const struct gemm_ba
     return STATUS_OK;
 }
 
-/* All variants of one tile side by side. */
+/* Times all variants of one tile, interleaved. */
 static enum status run_tile(struct shmem_bench *bench, int tile, const struct gemm_shape *shape) {
     const enum gemm_dtype dtype = (enum gemm_dtype)bench->config.dtype;
     struct result results[OF_A_TILE];
@@ -145,7 +145,7 @@ static void write_variant(const struct shmem_bench *bench, const struct variant 
     jsonl_write(bench->log, line);
 }
 
-/* The table of the study: orders beside each other, a line a tile, for plain multiplies and static memory. */
+/* One line for each tile, one column for each order; plain multiplies, static memory. */
 static void print_summary(const struct shmem_bench *bench, const struct gemm_shape *shape,
                           const struct variant *best) {
     printf(
@@ -193,7 +193,7 @@ static enum status run_bench_shmem(int argc, char **argv) {
     size_t sizes[MOST_SIZES], count;
     const struct option_extra extras[] = {
         {"sizes", "N,..", "of squares m = n = k [2048]", &size_list},
-        {"repeat", "N", "times of each, in turn; three times, with new operands, if they are short [7]",
+        {"repeat", "N", "timings of each, interleaved; three rounds with new operands if they are short [7]",
          &repeat},
     };
     const struct option_set set = {

@@ -6,8 +6,7 @@
 
 struct command {
     const char *name, *summary;
-    /* argv[0] is the command's name. What went wrong stands in status_message; a message may stand with
-     * STATUS_OK never. */
+    /* argv[0] is the command's name. On failure status_message has the reason. */
     enum status (*run)(int argc, char **argv);
 };
 

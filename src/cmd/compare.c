@@ -36,7 +36,7 @@ static void print_header(const struct comparison *comparison) {
            (long long)config->seed, comparison->data->name);
     printf("agreement the losses of %zu steps of %zu images against float64 on the reference loops\n",
            agreement->steps, agreement->rows);
-    printf("times     %zu repeat%s in turn%s", comparison->repeats, comparison->repeats == 1 ? "" : "s",
+    printf("times     %zu interleaved repeat%s%s", comparison->repeats, comparison->repeats == 1 ? "" : "s",
            comparison->limit_seconds > 0 ? "" : "\n");
     if (comparison->limit_seconds > 0)
         printf(", each of at most %g s of training\n", comparison->limit_seconds);
@@ -89,11 +89,11 @@ static void print_notes(const struct comparison *comparison, const char *wanted,
 
 /* --- the command --- */
 
-/* Is the baseline one of the rows? Only a name that was asked for must be. */
-static enum status check_baseline(const struct sweep *sweep, const char *name, bool asked) {
+/* Is the baseline one of the rows? The default name need not be. */
+static enum status check_baseline(const struct sweep *sweep, const char *name, bool given) {
     for (size_t i = 0; i < sweep->count; i++)
         if (sweep_row_is(&sweep->rows[i], name)) return STATUS_OK;
-    return asked
+    return given
                ? status_set(STATUS_USAGE, "--baseline '%s' is not among the backends that are compared", name)
                : STATUS_OK;
 }
@@ -158,7 +158,7 @@ static enum status run_compare(int argc, char **argv) {
         {"residency", "device,host", "where the tensors of GPU backends live, each a row",
          &lists.residencies},
         {"pin", "off,on", "page-locked host memory, with residency host, each a row", &lists.pins},
-        {"repeat", "N", "trainings of each row, in turn [3]", &repeat},
+        {"repeat", "N", "trainings of each row, interleaved [3]", &repeat},
         {"limit-seconds", "S",
          "of training, for each row and repeat; slower ones do fewer steps, and say so; 0: none [60]",
          &limit},
@@ -170,7 +170,8 @@ static enum status run_compare(int argc, char **argv) {
     const struct option_set set = {
         .usage = "compare [--config FILE] [--backends A,B,..] [--KEY VALUE]...",
         .details =
-            "Trains the same network from the same seed on each backend, in turn, and prints accuracy, epoch "
+            "Trains the same network from the same seed on each backend, interleaved, and prints accuracy, "
+            "epoch "
             "times, transfers\n"
             "and speed-up. Each backend is verified on the very shapes of the training, before and after, "
             "and its losses are\n"

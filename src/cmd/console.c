@@ -9,7 +9,7 @@
 #include "src/base/text.h"
 #include "src/nn/engine.h"
 
-static const double PROGRESS_INTERVAL = 0.1; /* seconds: a person reads no faster */
+static const double PROGRESS_INTERVAL = 0.1; /* seconds */
 
 static double percent(double part, double whole) {
     return whole > 0 ? 100 * part / whole : 0;
@@ -57,7 +57,7 @@ enum status console_check_target(const struct config *config, const char *part,
 
 /* --- header --- */
 
-/* The rule, but for its learning rate. */
+/* The update rule without its learning rate. */
 static void print_optimizer(const struct config *config) {
     if (uses_second_moment((enum update_method)config->optimizer)) {
         printf("%s betas %g and %g", config_choice("optimizer", config->optimizer), config->beta1,
@@ -68,7 +68,7 @@ static void print_optimizer(const struct config *config) {
     printf(", weight decay %g", config->weight_decay);
 }
 
-/* What is on beside it: on a line of its own. */
+/* Prints a line of the optional parts of the recipe. */
 static void print_regularization(const struct config *config) {
     const struct {
         const char *name;
@@ -197,7 +197,7 @@ void console_epoch(struct console *console, const struct epoch_record *record) {
     if (console->trainer->optimizer.average) print_evaluation(&record->average);
     printf("  %7.4f  %9s", record->seconds, text_grouped((uint64_t)record->images_per_second).text);
     for (int part = PART_GEMM_NN; part <= PART_GEMM_NT; part++) {
-        if (seconds[PART_STEPS] > 0) { /* not taken apart */
+        if (seconds[PART_STEPS] > 0) { /* whole steps: no times of single ops */
             printf("      -");
         } else {
             printf("  %3.0f %%", percent(seconds[part], record->seconds));
@@ -226,7 +226,7 @@ static void print_part(const struct profile *time, enum profile_part part) {
            percent(time->seconds[part], profile_total(time)));
 }
 
-/* A GEMM op: the whole, then layer by layer. */
+/* The total of a GEMM op, then each layer. */
 static void print_gemm(const struct trainer *trainer, const struct profile *time, enum profile_part part) {
     const struct profile_gemm *layers = time->gemm[part - PART_GEMM_NN];
     double flops = 0;
@@ -248,7 +248,7 @@ static void print_gemm(const struct trainer *trainer, const struct profile *time
 static void print_time(const struct trainer *trainer, const struct profile *time) {
     printf("\nwhere the time went              seconds    share\n");
     for (int part = 0; part < PART_COUNT; part++) {
-        const bool copies = part == PART_H2D || part == PART_D2H; /* that there are none is worth a line */
+        const bool copies = part == PART_H2D || part == PART_D2H; /* shown even if 0 */
         if (time->seconds[part] == 0 && !copies) continue;
         if (part >= PART_GEMM_NN && part <= PART_GEMM_NT) {
             print_gemm(trainer, time, (enum profile_part)part);

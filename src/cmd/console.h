@@ -1,4 +1,4 @@
-/* What a training run prints: the table to stdout, the progress line to stderr and only on a terminal. */
+/* The output of a training run: the table to stdout, the progress line to stderr if that is a terminal. */
 #ifndef TESSERA_CMD_CONSOLE_H
 #define TESSERA_CMD_CONSOLE_H
 
@@ -13,19 +13,19 @@ struct console {
 
 struct console console_open(const struct trainer *trainer);
 
-/* Everything that the run depends on. */
+/* Prints all settings of the run. */
 void console_header(const struct trainer *trainer, const struct dataset_pair *data);
 void console_epoch_titles(const struct console *console);
 void console_epoch(struct console *console, const struct epoch_record *record);
-/* `who` stands in front: "", or which network of several. */
+/* `who` is a prefix: "", or the network of an ensemble. */
 void console_progress(struct console *console, const char *who, size_t epoch, size_t step, size_t steps,
                       double loss);
 void console_summary(struct console *console, const struct run_summary *summary);
 
-/* --verbose: what engines there were to choose from, and why it is this one. */
+/* --verbose: prints the engines, which one was chosen, and why. */
 void console_plan(const struct trainer *trainer);
 
-/* To be called before a line is printed. */
+/* Clears the progress line; call it before any other output. */
 void console_clear_progress(const struct console *console);
 
 /* "9,812/10,000 98.12 %" */

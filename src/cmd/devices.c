@@ -1,4 +1,4 @@
-/* ./train devices: every backend that the program knows, usable here or why not. */
+/* ./train devices: lists every backend, or why it cannot be used here. */
 #include <stdio.h>
 
 #include "src/backend/registry.h"
@@ -50,7 +50,7 @@ static enum status print_backend(const struct registry_entry *entry, const struc
     return status;
 }
 
-/* --backend NAME:options, which may be a plug-in: that one alone. */
+/* --backend NAME:options, possibly a plug-in: lists that one alone. */
 static enum status print_one(const char *name, const struct compute_options *options, bool verify) {
     struct registry_entry entry = {.name = name};
     const enum status status = registry_find(name, &entry.backend);

@@ -1,4 +1,4 @@
-/* ./train eval: what trained networks make of the test set, or of a validation part. */
+/* ./train eval: evaluates trained networks on the test set or a validation part. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -29,7 +29,7 @@ static void close_evaluator(struct evaluator *eval) {
     compute_close(&eval->compute);
 }
 
-/* The images that are asked about. */
+/* The images to classify. */
 static enum status open_set(struct evaluator *eval) {
     struct dataset train;
     const size_t wanted = (size_t)eval->validation;
@@ -47,7 +47,7 @@ static enum status open_set(struct evaluator *eval) {
     return STATUS_OK;
 }
 
-/* What all networks are asked with: by the recipe of the first. */
+/* Opens backend, committee and buffers; the recipe of the first network applies to all. */
 static enum status open_evaluator(struct evaluator *eval, size_t networks) {
     const struct config *config = &eval->config;
     const struct gemm_backend *backend;
@@ -68,7 +68,7 @@ static enum status open_evaluator(struct evaluator *eval, size_t networks) {
                : status_set(STATUS_FAILED, "out of memory");
 }
 
-/* The amounts of the recipe times the strength; labels have no say in what the network is asked about. */
+/* The amounts of the recipe times the strength. augment-gentle does not apply: it depends on the label. */
 static struct config view_recipe(const struct evaluator *eval) {
     struct config recipe = eval->config;
     recipe.augment = 1;
@@ -81,7 +81,7 @@ static struct config view_recipe(const struct evaluator *eval) {
     return recipe;
 }
 
-/* Asks about the images as they are and deformed: the mean log probability is the network's answer. */
+/* Classifies each image and its deformed versions by their mean log probability. */
 static enum status ask_views(struct evaluator *eval, struct samples *samples, struct mlp *mlp) {
     struct device *device = &eval->compute.device;
     const struct config recipe = view_recipe(eval);
@@ -133,13 +133,13 @@ static enum status report_confusion(const struct evaluator *eval) {
     return STATUS_OK;
 }
 
-/* A choice by images that the network was trained on is none. */
+/* Warns if the network was trained on the validation images. */
 static void warn_of_seen_images(const struct evaluator *eval, const struct checkpoint *checkpoint) {
-    struct config own; /* what the file alone says */
+    struct config own; /* of the checkpoint alone */
     config_defaults(&own);
     if (!eval->validation || checkpoint_recipe(checkpoint, &own)) return;
     if (config_origin_of(&own, "validation") == FROM_DEFAULT) {
-        fprintf(stderr, "train: warning: %s does not say what it was trained on\n", checkpoint->file.path);
+        fprintf(stderr, "train: warning: %s does not name its training images\n", checkpoint->file.path);
     } else if (own.validation < eval->validation) {
         fprintf(stderr,
                 "train: warning: %s was trained on images that it is asked about: its recipe leaves the last "
@@ -148,7 +148,7 @@ static void warn_of_seen_images(const struct evaluator *eval, const struct check
     }
 }
 
-/* Asks the network of a checkpoint: a member of the committee, which may be the only one. */
+/* Evaluates the network of a checkpoint as a member of the committee. */
 static enum status take_network(struct evaluator *eval, const char *path, size_t networks) {
     struct checkpoint checkpoint = {0};
     char layers[CONFIG_TEXT];
@@ -177,7 +177,7 @@ static enum status take_network(struct evaluator *eval, const char *path, size_t
     return STATUS_OK;
 }
 
-/* What all of them together say, to eval->predictions. */
+/* The committee's answers, to eval->predictions. */
 static enum status print_result(struct evaluator *eval, struct evaluation *result) {
     const struct committee *committee = &eval->committee;
     char title[32], name[64];
@@ -218,7 +218,7 @@ static enum status evaluate(struct evaluator *eval, const struct option_words *p
 
 /* --- flags --- */
 
-/* `value` stays as it is if the flag was not given. */
+/* Without the flag, `value` is unchanged. */
 static enum status parse_count(const char *flag, const char *text, int64_t least, int64_t most,
                                int64_t *value) {
     if (!text || (text_parse_int(text, value) && *value >= least && *value <= most)) return STATUS_OK;
@@ -277,7 +277,7 @@ static enum status run_eval(int argc, char **argv) {
         .details =
             "Evaluates a safetensors checkpoint on the test set: accuracy, loss, confusion matrix, "
             "precision and recall.\n"
-            "Network and data are those that it was trained with, unless a flag says otherwise.\n"
+            "Flags override the network and data of the checkpoint.\n"
             "Several checkpoints: each, their mean, and the committee of all, by mean log-probability, "
             "on the data of the\nfirst; --target-accuracy is the committee's.\n"
             "  ./train eval a.safetensors b.safetensors",

@@ -1,4 +1,4 @@
-/* ./train eval: what its files share. */
+/* Common to the files of ./train eval. */
 #ifndef TESSERA_CMD_EVAL_H
 #define TESSERA_CMD_EVAL_H
 
@@ -7,30 +7,30 @@
 #include "src/nn/committee.h"
 #include "src/nn/config.h"
 
-/* The networks, the images that they are asked about, and their answers. */
+/* The networks, the images to classify, and their answers. */
 struct evaluator {
-    struct config flags;  /* what the user said */
+    struct config flags;  /* of the command line */
     struct config config; /* with the recipe of the newest checkpoint */
     struct compute compute;
     struct dataset_pair data;
-    int64_t validation;  /* ask about the last of the training images, so many; 0: about the test set */
-    struct dataset set;  /* those images: a view */
-    size_t first;        /* the number of the first of them, in the file that they are of */
-    const char *part;    /* "test" or "validation" */
-    struct tally *tally; /* device */
+    int64_t validation;         /* evaluate so many of the last training images; 0: the test set */
+    struct dataset set;         /* those images: a view */
+    size_t first;               /* index of the first one in its file */
+    const char *part;           /* "test" or "validation" */
+    struct tally *tally;        /* device */
     struct committee committee; /* of one network, or more */
     struct predictions predictions;
     FILE *log;           /* NULL: none */
-    int64_t tta;         /* deformations that each image is seen in, beside as it is */
-    double tta_strength; /* of them, times what the recipe asks for */
-    const char *average; /* not NULL: the moving average of the weights, and not they themselves */
+    int64_t tta;         /* deformed versions of each image */
+    double tta_strength; /* of the deformation, relative to the recipe */
+    const char *average; /* not NULL: use the moving average of the weights */
 };
 
 /* --- eval_log.c: JSON lines; nothing without a log --- */
 
 void eval_log_header(const struct evaluator *eval);
 
-/* Of a network, or (layers "", with the spread of the members) of the committee. */
+/* A network, or the committee (layers "", with the spread of its members). */
 void eval_log_result(const struct evaluator *eval, const char *name, const char *layers,
                      const struct evaluation *result, const struct statistics *members);
 
@@ -42,8 +42,9 @@ void eval_log_mistake(const struct evaluator *eval, size_t image, double confide
 /* --- eval_mistakes.c: the most confident mistakes --- */
 
 struct mistakes_wanted {
-    size_t printed;      /* as text */
-    const char *picture; /* a file to draw as many into, or all if none are printed; NULL: none */
+    size_t printed; /* as text */
+    const char
+        *picture; /* (optional) a file for their images: as many as printed, or all if none is printed */
 };
 
 /* Prints, draws and logs them. STATUS_FAILED without memory, or if the picture cannot be written. */

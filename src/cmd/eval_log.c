@@ -13,7 +13,7 @@ void eval_log_header(const struct evaluator *eval) {
     jsonl_write(eval->log, header);
 }
 
-/* The keys begin with the name of the part, as those of a training do: test_accuracy, validation_accuracy. */
+/* Keys begin with the name of the part, as in a training log: test_accuracy, validation_accuracy. */
 static void add_number(const struct evaluator *eval, cJSON *line, const char *what, double value) {
     char key[64];
     snprintf(key, sizeof key, "%s_%s", eval->part, what);

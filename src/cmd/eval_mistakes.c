@@ -18,7 +18,7 @@ static int by_confidence(const void *a, const void *b) {
     return (x->image > y->image) - (x->image < y->image);
 }
 
-/* All mistakes, the most confident first; to be freed, NULL without memory. */
+/* All mistakes, the most confident first. The caller frees them; NULL without memory. */
 static struct mistake *find_mistakes(const struct evaluator *eval, size_t *found) {
     const struct dataset *set = &eval->set;
     struct mistake *mistakes = malloc((set->count + 1) * sizeof *mistakes);
@@ -58,7 +58,7 @@ static enum status draw(const struct evaluator *eval, const struct mistake *mist
                                     .width = eval->set.width,
                                     .images = images};
     if (!shown) {
-        printf("\n%s is not written: there is no mistake\n", path);
+        printf("\n%s was not written: there are no mistakes\n", path);
         return STATUS_OK;
     }
     for (size_t i = 0; i < grid.rows * grid.columns; i++) {

@@ -15,11 +15,11 @@ enum {
     MOST_FLAGS = 2 * CONFIG_MAX_KEYS + 32
 };
 
-/* Everything that getopt_long needs, and the names for "did you mean". */
+/* The arguments of getopt_long, and the names for "did you mean". */
 struct flags {
     struct option list[MOST_FLAGS];
     size_t count;
-    char letters[2 * MOST_FLAGS]; /* the short ones, as getopt wants them: "ho:" */
+    char letters[2 * MOST_FLAGS]; /* short flags in the form of getopt: "ho:" */
 };
 
 static void add_flag(struct flags *flags, const char *name, bool argument, int value) {
@@ -34,7 +34,7 @@ static bool is_letter(const char *name) {
 static bool takes_key(const struct option_set *set, const struct config_key *key) {
     for (size_t i = 0; i < set->extra_count; i++)
         if (strcmp(set->extras[i].name, key->name) == 0)
-            return false; /* the command has its own of that name */
+            return false; /* the command has a flag of that name */
     if (!set->keys) return true;
     for (size_t i = 0; set->keys[i]; i++)
         if (strcmp(set->keys[i], key->name) == 0) return true;
@@ -175,7 +175,7 @@ static bool asks_for_help(int argc, char **argv) {
     return false;
 }
 
-/* getopt gives a letter as itself. */
+/* getopt returns a short flag as its letter. */
 static int extra_of_letter(const struct option_set *set, int letter) {
     for (size_t i = 0; i < set->extra_count; i++)
         if (is_letter(set->extras[i].name) && set->extras[i].name[0] == letter) return FLAG_EXTRA + (int)i;
@@ -196,7 +196,7 @@ static enum status one_flag(const struct option_set *set, int flag, struct confi
 }
 
 static enum status take_positional(const struct option_set *set, int argc, char **argv) {
-    if (set->words) { /* getopt has put them behind the flags */
+    if (set->words) { /* getopt has moved them behind the flags */
         *set->words = (struct option_words){argv + optind, (size_t)(argc - optind)};
         return STATUS_OK;
     }
@@ -213,7 +213,7 @@ enum status options_parse(const struct option_set *set, int argc, char **argv, s
     struct flags flags;
     collect_flags(set, &flags);
     config_defaults(config);
-    *help = asks_for_help(argc, argv); /* first: nothing else that is wrong may keep it from the user */
+    *help = asks_for_help(argc, argv); /* first: --help works even if other flags are wrong */
     if (*help) {
         print_help(set);
         return STATUS_OK;

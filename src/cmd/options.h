@@ -1,17 +1,17 @@
-/* Flags of a command: the keys of struct config that it takes, and switches of its own. */
+/* Flags of a command: the keys of struct config that it takes, and flags of the command alone. */
 #ifndef TESSERA_CMD_OPTIONS_H
 #define TESSERA_CMD_OPTIONS_H
 
 #include "src/nn/config.h"
 
 struct option_extra {
-    const char *name;     /* of one letter: a short flag, -o */
+    const char *name;     /* a single letter is a short flag: -o */
     const char *argument; /* its name in --help, or NULL: a switch */
     const char *help;
     const char **value; /* receives the argument, "" for a switch; stays NULL if the flag is not given */
 };
 
-/* The arguments beside the flags; they point into argv. */
+/* The positional arguments; they point into argv. */
 struct option_words {
     char **list;
     size_t count;
@@ -23,8 +23,8 @@ struct option_set {
     const char *const *keys; /* the config keys taken, NULL-terminated; NULL: all, and --config */
     const struct option_extra *extras;
     size_t extra_count;
-    const char **positional;    /* takes the one argument beside the flags */
-    struct option_words *words; /* takes any number of them; both NULL: there are none */
+    const char **positional;    /* receives the one positional argument */
+    struct option_words *words; /* receives all positional arguments; both NULL: there are none */
 };
 
 /* Defaults, environment, --config file and flags into `config`. *help is set, and nothing else done, for

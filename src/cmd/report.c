@@ -32,7 +32,7 @@ static enum status write_page(const char *path, const struct records *records, c
     return status;
 }
 
-/* The page is the default; with --tables alone none is written. */
+/* The page is the default; --tables alone writes no page. */
 static enum status report(const struct report_options *options, const struct records *records) {
     enum status status = STATUS_OK;
     struct names figures = {0};
@@ -65,7 +65,7 @@ static enum status parse(int argc, char **argv, struct report_options *options, 
     };
     const struct option_set set = {
         .usage = "report FILE... [-o report.html] [--png DIR] [--tables FILE [--tag WORD]]",
-        .details = "Makes one offline HTML page of what train, compare, bench and eval wrote with --log.\n"
+        .details = "Makes one offline HTML page of the logs (--log) of train, compare, bench and eval.\n"
                    "A section is there when its lines are; the page says what is missing and which command "
                    "makes it.",
         .keys = no_keys,

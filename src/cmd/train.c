@@ -14,7 +14,7 @@
 
 static volatile sig_atomic_t interrupted;
 
-/* The first signal asks to stop after the step; the second has the default effect. */
+/* The first signal stops the training after the step; the second has its default effect. */
 static void on_signal(int signal) {
     (void)signal;
     interrupted = 1;
@@ -26,7 +26,7 @@ static void catch_signals(void) {
     sigaction(SIGTERM, &action, NULL);
 }
 
-/* Everything that a run holds; closed in the opposite order. */
+/* The objects of a run; closed in reverse order. */
 struct run {
     struct config config;
     struct profile profile;
@@ -77,7 +77,8 @@ static enum status open_data(struct run *run) {
         if (strcmp(run->data.name, "synthetic") == 0)
             fprintf(stderr, "train: no MNIST in data/mnist: training on the embedded synthetic digits "
                             "(data/fetch.sh downloads MNIST)\n");
-        snprintf(config->data, sizeof config->data, "%s", run->data.name); /* what a checkpoint should name */
+        snprintf(config->data, sizeof config->data, "%s",
+                 run->data.name); /* so that a checkpoint names the data set */
     }
     return config_check_data(config, &run->data);
 }
@@ -88,7 +89,7 @@ static enum status check_target(const struct config *config, const char *path) {
     return status || !path[0] ? status : safetensors_writable(file);
 }
 
-/* All but the network. */
+/* Opens all but the network. */
 static enum status open_run(struct run *run) {
     struct config *config = &run->config;
     const struct gemm_backend *backend;
@@ -104,7 +105,7 @@ static enum status open_trainer(struct run *run) {
     const enum status status = trainer_open(&run->trainer, &run->compute, &run->config, &run->data,
                                             run->config.resume[0] ? &run->checkpoint : NULL);
     run->trainer.stop = &interrupted;
-    checkpoint_close(&run->checkpoint); /* what it held is in the network now */
+    checkpoint_close(&run->checkpoint); /* the network has its contents now */
     return status;
 }
 
@@ -121,8 +122,7 @@ static enum status train(struct run *run) {
         printf("The checkpoint is at epoch %lld of %lld: nothing to train. --epochs N goes on.\n",
                (long long)state->epoch, (long long)config->epochs);
     } else if (early_stopping_due(&run->trainer.stopping, state)) {
-        printf("The checkpoint is at epoch %lld, and its best is epoch %lld: the patience has run out, and "
-               "there is "
+        printf("The checkpoint is at epoch %lld, and its best is epoch %lld: the patience has run out: "
                "nothing to train. A larger --patience goes on.\n",
                (long long)state->epoch, (long long)state->best.epoch);
     }
@@ -184,8 +184,7 @@ static enum status run_train(int argc, char **argv) {
         {"dry-run", NULL, "load, allocate and print the header, but train nothing", &dry_run},
         {"dump-config", NULL, "print the effective config and where each value is from, and stop",
          &dump_config},
-        {"verbose", NULL, "also print what engines there were to choose from, and why it is this one",
-         &verbose},
+        {"verbose", NULL, "also print the engines, the one chosen, and why", &verbose},
     };
     const struct option_set set = {
         .usage = "[train] [--config FILE] [--KEY VALUE]...",

@@ -25,7 +25,7 @@ static void on_progress(void *self, const struct member *member, size_t epoch, s
     struct watch *watch = self;
     char who[32];
     snprintf(who, sizeof who, "seed %lld  ", (long long)member->config.seed);
-    watch->console.trainer = &member->trainer; /* that of the member before may be closed */
+    watch->console.trainer = &member->trainer; /* the trainer of the previous member may be closed */
     console_progress(&watch->console, who, epoch, step, steps, loss);
 }
 
@@ -34,19 +34,19 @@ static void on_warning(void *self, const struct member *member, const char *mess
     fprintf(stderr, "train: warning: seed %lld: %s\n", (long long)member->config.seed, message);
 }
 
-/* --- the table: a line a network, and what they are together --- */
+/* --- the table: a line for each network, then the committee --- */
 
 static void print_titles(const struct ensemble *ensemble) {
     const bool average = ensemble->config->ema_decay > 0;
     printf("%zu networks, %s\n\nseed    loss  %22s  %22s", ensemble->count,
-           ensemble->concurrent ? "at once" : "one after the other", "train accuracy", "test accuracy");
+           ensemble->concurrent ? "concurrently" : "one after the other", "train accuracy", "test accuracy");
     if (average) printf("  %22s", "of average weights");
     if (ensemble->config->validation) printf("  %22s", "validation accuracy");
     if (ensemble->config->validation && average) printf("  %22s", "of average weights");
     printf("  epochs  seconds an epoch\n");
 }
 
-/* What the newest member of a committee says, if there is one. */
+/* The accuracy of the newest member of a committee, if there is one. */
 static void print_newest(const struct ensemble_part *part) {
     const struct committee *committee = &part->committee;
     if (!committee->members) return;
@@ -64,7 +64,7 @@ static void on_done(void *self, const struct member *member) {
     if (last->epoch) {
         printf("%4lld  %6.4f  %22s", (long long)member->config.seed, last->train_loss,
                console_accuracy(last->train_correct, last->train_images).text);
-    } else { /* there was nothing left to train */
+    } else { /* its checkpoint was complete */
         printf("%4lld  %6s  %22s", (long long)member->config.seed, "-", "-");
     }
     print_newest(&ensemble->test);
@@ -85,8 +85,10 @@ static void print_together(const struct ensemble *ensemble, bool interrupted) {
     print_part("of average weights", &ensemble->validation_average);
     print_part("test accuracy", &ensemble->test);
     print_part("of average weights", &ensemble->test_average);
-    printf("time                %s for all, %s, evaluation included; an epoch of all %s; start-up apart %s\n",
-           text_seconds(ensemble->seconds).text, ensemble->concurrent ? "at once" : "one after the other",
+    printf("time                %s for all, %s, evaluation included; an epoch of all %s; start-up %s (not "
+           "included)\n",
+           text_seconds(ensemble->seconds).text,
+           ensemble->concurrent ? "concurrently" : "one after the other",
            text_seconds(ensemble->epoch_seconds).text, text_seconds(ensemble->startup_seconds).text);
     for (size_t m = 0; ensemble->config->save[0] && m < ensemble->count; m++)
         if (ensemble->member[m].summary.done && ensemble->member[m].status != STATUS_FAILED)

@@ -8,7 +8,7 @@ struct ensemble_job {
     const struct config *config;
     struct compute *compute; /* open */
     const struct dataset_pair *data;
-    double started; /* the clock when the program began */
+    double started; /* the time when the program started */
     volatile sig_atomic_t *stop;
     void (*catch_signals)(void); /* once the training begins */
     bool dry_run, verbose;
