@@ -8,6 +8,7 @@ programs="test_gemm test_tuned test_fused test_ops test_mlp test_optimizer test_
 out=build/matrix passed=0 failed=0 compiled=0
 flags=$(sed 's/ -O1 / /' "$build/flags") # which CI appends for the rest of a clang build
 export TESSERA_TEST_STRIDE="${TESSERA_TEST_STRIDE:-25}"
+export TESSERA="$build/train"
 
 has() { # has this processor all these features?
     for feature; do grep -qm1 "^flags.* $feature\b" /proc/cpuinfo || return 1; done
@@ -32,7 +33,7 @@ sources() { # what a processor without AVX-512 runs; tuned_avx512*.c are two thi
 compile() {
     for folder in kernels/host/*/; do mkdir -p "$dir/$folder"; done
     march_flags=$(echo "$flags" | sed "s/-march=native/-march=$march/g")
-    sources | xargs -P "$(nproc)" -I{} sh -c "$march_flags -c {} -o \$(echo $dir/{} | sed 's/c\$/o/')"
+    sources | xargs -P "$(nproc)" -I{} sh -c "$march_flags -w -c {} -o \$(echo $dir/{} | sed 's/c\$/o/')"
 }
 
 link() { # $1: the test; objects that were compiled anew replace those of BUILD

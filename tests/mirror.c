@@ -5,7 +5,7 @@
 
 #include "src/base/rng.h"
 
-void pair_open(struct pair *pair, enum gemm_dtype dtype) {
+void pair_open(struct device_pair *pair, enum gemm_dtype dtype) {
     gpu_open(&pair->gpu, "cublas", &(struct compute_options){.threads = 1});
     support_open(&pair->host, "serial", 1);
     pair->activation_dtype = dtype;
@@ -14,23 +14,23 @@ void pair_open(struct pair *pair, enum gemm_dtype dtype) {
     pair->gpu_ops = pair->gpu.device.driver->ops(&pair->gpu.device, dtype);
 }
 
-void pair_close(struct pair *pair) {
+void pair_close(struct device_pair *pair) {
     compute_close(&pair->host);
     compute_close(&pair->gpu);
 }
 
-struct mirror mirror_alloc(struct pair *pair, size_t bytes) {
+struct mirror mirror_alloc(struct device_pair *pair, size_t bytes) {
     struct device *host = &pair->host.device, *gpu = &pair->gpu.device;
     struct mirror mirror = {host->driver->alloc(host, bytes), gpu->driver->alloc(gpu, bytes), bytes};
     assert_true(mirror.host && mirror.gpu);
     return mirror;
 }
 
-void mirror_upload(struct pair *pair, struct mirror mirror) {
+void mirror_upload(struct device_pair *pair, struct mirror mirror) {
     pair->gpu.device.driver->upload(&pair->gpu.device, mirror.gpu, mirror.host, mirror.bytes);
 }
 
-struct mirror mirror_random(struct pair *pair, enum gemm_dtype dtype, size_t count, double scale,
+struct mirror mirror_random(struct device_pair *pair, enum gemm_dtype dtype, size_t count, double scale,
                             uint32_t substream) {
     struct mirror mirror = mirror_alloc(pair, count * dtype_size(dtype));
     struct rng rng = rng_open(31, RNG_TEST, substream);
@@ -39,15 +39,15 @@ struct mirror mirror_random(struct pair *pair, enum gemm_dtype dtype, size_t cou
     return mirror;
 }
 
-struct mirror mirror_activations(struct pair *pair, size_t count, double scale, uint32_t substream) {
+struct mirror mirror_activations(struct device_pair *pair, size_t count, double scale, uint32_t substream) {
     return mirror_random(pair, pair->activation_dtype, count, scale, substream);
 }
 
-struct mirror mirror_parameters(struct pair *pair, size_t count, double scale, uint32_t substream) {
+struct mirror mirror_parameters(struct device_pair *pair, size_t count, double scale, uint32_t substream) {
     return mirror_random(pair, pair->parameter_dtype, count, scale, substream);
 }
 
-void mirror_compare(struct pair *pair, enum gemm_dtype dtype, struct mirror mirror, double ulps) {
+void mirror_compare(struct device_pair *pair, enum gemm_dtype dtype, struct mirror mirror, double ulps) {
     unsigned char *got = malloc(mirror.bytes + 1);
     const size_t count = mirror.bytes / dtype_size(dtype);
     double largest = 0;
@@ -63,7 +63,7 @@ void mirror_compare(struct pair *pair, enum gemm_dtype dtype, struct mirror mirr
     free(got);
 }
 
-void mirror_free(struct pair *pair, struct mirror mirror) {
+void mirror_free(struct device_pair *pair, struct mirror mirror) {
     pair->host.device.driver->free(&pair->host.device, mirror.host);
     pair->gpu.device.driver->free(&pair->gpu.device, mirror.gpu);
 }

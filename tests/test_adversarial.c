@@ -42,7 +42,7 @@ static double objective(struct bench *bench, const double *images, const double 
     return (loss_of(bench, images) + loss_of(bench, attacked)) / 2;
 }
 
-/* *value moved by 1e-6 both ways: the slope of J(images), or of the objective. */
+/* Central difference with *value +- 1e-6: the slope of J(images), or of the objective. */
 static double slope(struct bench *bench, double *value, const double *images, const double *attacked) {
     const double kept = *value, h = 1e-6;
     *value = kept + h;
@@ -105,7 +105,8 @@ static void a_step_matches_finite_differences(void **state) {
     }
 }
 
-/* Those that fuse the way back, too: the gradients of serial in float64, which the test above has checked. */
+/* Also backends that fuse the backward pass: the gradients of serial in float64, which the test above checks.
+   */
 static void every_backend_has_the_same_gradients(void **state) {
     (void)state;
     static const char *const dtypes[] = {"f32", "f64"};

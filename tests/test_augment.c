@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* --- the reference: kernels/augment.h, as its first comment has it --- */
+/* --- the reference, as the first comment of kernels/augment.h defines it --- */
 
 /* The uniform numbers of a field, smoothed and scaled, at one pixel; the 21 taps in double. */
 static double field_at(const struct augment_plan *plan, const struct augmentation *amounts, uint32_t image,

@@ -142,7 +142,7 @@ static void training_describes_the_augmentation(void **state) {
     assert_says(output, "have 64 pixels after input-size: set --layers 64-...");
 }
 
-/* Test-time augmentation: a committee of what one network says of several deformations. */
+/* Test-time augmentation: a committee of one network's outputs for several deformations. */
 static void views_form_a_committee(void **state) {
     (void)state;
     const char *model = support_path("views.safetensors"), *log = support_path("views.jsonl");

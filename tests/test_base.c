@@ -1,4 +1,4 @@
-/* Ground floor: random numbers, text, profile. */
+/* src/base: random numbers, text, profile. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -145,7 +145,7 @@ static void pause_briefly(void) {
     nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
 }
 
-/* The parts are the whole, whatever the order of laps. */
+/* The parts add up to the total in any order of laps. */
 static void profile_adds_up(void **state) {
     (void)state;
     struct profile profile;

@@ -13,7 +13,7 @@
 #include "src/report/table.h"
 #include "tests/markup_check.h"
 
-/* What `write` printed; to be freed. */
+/* The output of `write`. The caller frees it. */
 #define PRINTED(write)                        \
     char *text = NULL;                        \
     size_t size = 0;                          \

@@ -83,7 +83,7 @@ static void weights_and_state_come_back(void **state) {
     }
 }
 
-/* As PyTorch wants it: [out, in]. */
+/* PyTorch's layout: [out, in]. */
 static void layout_is_that_of_pytorch(void **state) {
     (void)state;
     struct mlp mlp;
@@ -121,7 +121,7 @@ static void every_truncation_is_refused(void **state) {
     free(bytes);
 }
 
-/* A flipped byte is noticed wherever it changes anything. */
+/* A flipped byte that changes any value is detected. */
 static void damage_is_noticed(void **state) {
     (void)state;
     size_t count, noticed = 0;
@@ -311,7 +311,7 @@ static size_t files_in_folder(const char *path) {
     return count;
 }
 
-/* The file size limit fails writes like a full disk does. */
+/* With a limit on file sizes, writes fail as on a full disk. */
 static void full_disk_leaves_the_old_file(void **state) {
     (void)state;
     struct mlp mlp;

@@ -145,7 +145,7 @@ static void averages_and_early_stopping(void **state) {
                 "was trained on images that --validation 60 would hold out: use --validation 50 or less");
 }
 
-/* --evaluate-every: an epoch that is left out has no accuracy anywhere; the last one always has. */
+/* --evaluate-every: a skipped epoch has no accuracy in any output; the last epoch always has one. */
 static void epochs_without_evaluation(void **state) {
     (void)state;
     const char *log = support_path("every.jsonl"), *csv = support_path("every.csv");
@@ -234,7 +234,7 @@ static void resumed_log_is_continued(void **state) {
     assert_says(output, "nothing to train");
 }
 
-/* Devices, folders and the like are never replaced, and refused before the training. */
+/* Only regular files are replaced; a device or folder is refused before training begins. */
 static void only_files_are_replaced(void **state) {
     (void)state;
     char name[400];
@@ -267,7 +267,7 @@ static void signals_save_and_exit_130(void **state) {
     assert_int_equal(RUN("eval %s", model), 0);
 }
 
-/* A limit on file sizes fails writes as a full disk does: the run is reported, the exit code is 1. */
+/* With a limit on file sizes, writes fail as on a full disk: the run is reported, the exit code is 1. */
 static void a_failed_save_loses_no_result(void **state) {
     (void)state;
     const char *model = support_path("limited.safetensors");

@@ -227,7 +227,7 @@ static void keys_that_nothing_reads_are_named(void **state) {
     assert_string_equal(idle_keys(&config), "");
 }
 
-/* '#' is a comment only where it cannot be part of a name. */
+/* '#' starts a comment only if it cannot be part of a name. */
 static void names_may_hold_a_hash(void **state) {
     (void)state;
     struct config config;

@@ -1,4 +1,4 @@
-/* Data sets: the IDX reader against everything that is not quite IDX, and the synthetic digits. */
+/* Data sets: the IDX reader on valid, damaged and hostile files, and the synthetic digits. */
 #include "tests/support.h"
 
 #include <stdio.h>

@@ -174,7 +174,7 @@ static void the_committee_is_the_mean_log_probability(void **state) {
     close_group(&group);
 }
 
-/* Of two members that are sure of different classes the surer one is believed; a member alone is itself. */
+/* If two members prefer different classes, the more confident one decides. */
 static void the_more_confident_member_wins(void **state) {
     (void)state;
     double sum[] = {log(0.9) + log(0.4), log(0.1) + log(0.6)};
@@ -191,7 +191,7 @@ static void the_more_confident_member_wins(void **state) {
     assert_near(evaluation.loss, -log(right / (right + wrong)), 1e-12);
 }
 
-/* A member that has a NaN makes the answer to that image a wrong one, whatever its label. */
+/* If a member's output has a NaN, the image counts as wrong for every label. */
 static void a_nan_is_never_right(void **state) {
     (void)state;
     double sum[] = {NAN, NAN, log(0.9), log(0.1)};

@@ -19,7 +19,7 @@ static void assert_same_file(const char *one, const char *other) {
     free(y);
 }
 
-/* What training says of the committee, evaluating the files says, too. */
+/* eval of the files prints what training printed for the committee. */
 static void an_ensemble_and_its_files(void **state) {
     (void)state;
     const char *model = support_path("m.safetensors"), *log = support_path("e.jsonl"),
@@ -88,7 +88,7 @@ static void files_are_those_of_single_runs(void **state) {
     assert_says(output, "n-seed9.safetensors");
 }
 
-/* Without training, too: each its own, those of whole runs. */
+/* Also without training: each member has its own initial weights, those of a single run. */
 static void initial_weights_without_a_run(void **state) {
     (void)state;
     const char *dry = support_path("dry.safetensors"), *whole = support_path("whole.safetensors");
@@ -140,7 +140,7 @@ static void lines_are_of_the_weights_as_they_are(void **state) {
     assert_int_equal(times("/60 "), 2);
 }
 
-/* It is the committee that has to reach the target, and a mean below it does not matter. */
+/* The committee has to reach the target; the mean of its members may be below. */
 static void targets_are_the_committees(void **state) {
     (void)state;
     const char *log = support_path("t.jsonl");

@@ -91,7 +91,7 @@ static void images_that_were_trained_on_are_named(void **state) {
     assert_says(output, "validation accuracy");
 }
 
-/* A committee of averages, of either part, is that of the training. */
+/* The committee of weight averages equals that of training, on both parts. */
 static void averages_are_a_committee(void **state) {
     (void)state;
     static const char *const parts[] = {"", "--validation 60"}, *const names[] = {"test", "validation"};
@@ -209,7 +209,7 @@ static void mistakes_are_drawn(void **state) {
     assert_says(output, "/nowhere/m.png");
 }
 
-/* Each character is another one, and none leaves its room. */
+/* All characters differ, and none exceeds its cell. */
 static void letters_are_distinct(void **state) {
     (void)state;
     static const char characters[] = "0123456789#,not ?";

@@ -143,7 +143,7 @@ static void steps_in_pieces(void **state) {
     in_pieces("layers=784-40-50-10 batch-size=64 epochs=1");
 }
 
-/* A step, half of every parameter, a step: by both engines. */
+/* Both engines: a step, all parameters halved, another step. */
 static void weights_may_change_between_calls(void **state) {
     (void)state;
     struct bench bench[2];

@@ -32,7 +32,7 @@ static void every_variant_is_in_the_list(void **state) {
     assert_true(to_f32 && twice > 1000);
 }
 
-/* Over the whole list; closes it. */
+/* Runs the whole case list on `compute`, then closes it. */
 static void verify_all(struct compute *compute) {
     size_t checked, skipped, supported = 0;
     if (support_stride() > 1) {
@@ -75,7 +75,7 @@ static void openblas_is_right(void **state) {
     verify_by_name("openblas", 2);
 }
 
-/* Skipped where the processor has not these instructions. */
+/* Skipped if the processor lacks these instructions. */
 static void open_tuned(struct compute *compute, const char *isa, int threads) {
     const struct gemm_backend *backend;
     char text[32];
@@ -207,7 +207,7 @@ static void tuned_has_the_same_bits_on_any_threads(void **state) {
     }
 }
 
-/* NaN and Inf in the input come out as IEEE 754 says. */
+/* NaN and Inf in the input propagate as IEEE 754 defines. */
 static void nan_propagates(void **state) {
     (void)state;
     for (size_t entry = 0; entry < registry_count(); entry++) {

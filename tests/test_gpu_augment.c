@@ -31,7 +31,7 @@ static void pixels_of_the_host(void **state) {
 #define RECIPE \
     "layers=784-40-10 batch-size=100 lr=0.1 log-steps=100 augment=on augment-gentle=1,7 augment-shift=1 "
 
-/* The training images as the device has them, against the host's of the last epoch. */
+/* Compares the training images on the device with the host's for this epoch. */
 static void check_images(struct bench *bench, uint32_t epoch) {
     struct trainer *trainer = &bench->trainer;
     struct device *device = &bench->compute.device;
@@ -124,7 +124,7 @@ static void resume_equals_uninterrupted(void **state) {
     }
 }
 
-/* A resized test set is that of the host. */
+/* A resized test set equals the host's. */
 static void inputs_can_be_resized(void **state) {
     (void)state;
     struct bench host, gpu;

@@ -41,7 +41,7 @@ static void on_step(void *self, const struct member *member, size_t step, double
     group->losses[member - group->ensemble.member][step - 1] = loss;
 }
 
-/* To be closed and freed. */
+/* The caller closes and frees it. */
 static struct group *open_group(const char *settings) {
     gpu_needed();
     struct group *group = calloc(1, sizeof *group);
@@ -65,7 +65,7 @@ static void close_group(struct group *group) {
     free(group);
 }
 
-/* All parameters; to be freed. */
+/* All parameters. The caller frees them. */
 static void *parameters(const struct trainer *trainer, size_t *bytes) {
     struct device *device = &trainer->compute->device;
     *bytes = trainer->mlp.parameter_elements * dtype_size(trainer->mlp.dtype);

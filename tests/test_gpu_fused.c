@@ -1,4 +1,4 @@
-/* Engine fused on the GPU against engine eager there, and against the independent loss curves: all of its
+/* Engine fused on the GPU against engine eager on the GPU and against the independent loss curves: all of its
    forms, with tails in every dimension. */
 #include "tests/curves.h"
 #include "tests/gpu.h"
@@ -12,8 +12,7 @@
 #define TWO_HIDDEN "two hidden layers"
 #define TILED "tiled"
 
-/* Each form's: batches, layers, classes and images that nothing divides; the last batch of an epoch is a part
-   of one. */
+/* For each form: batches, layers, classes and images that no tile divides, and a partial last batch. */
 static const struct recipe {
     const char *form, *settings;
 } recipes[] = {
@@ -125,7 +124,7 @@ static void open_rounded(struct bench *bench, const char *engine, const char *pr
     open_engine(bench, engine, all);
 }
 
-/* Tails in all dimensions; smooth activations. The third step of two of them has a part of a batch. */
+/* Tails in all dimensions; smooth activations. The third step of two of them has a partial batch. */
 static const char *const smooth[] = {
     "layers=784-37-26 batch-size=127 momentum=0.9 lr=0.05 activation=tanh epochs=1",
     "layers=400-37-22-10 batch-size=900 weight-decay=0.01 activation=gelu epochs=2",
@@ -166,7 +165,7 @@ static void steps_of_eager_in_rounded_precisions(void **state) {
         }
 }
 
-/* The same of networks with ReLU and the rest. */
+/* The same for the recipes above, most of which use ReLU. */
 static void recipes_in_rounded_precisions(void **state) {
     (void)state;
     for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 5 : 1) {
@@ -254,8 +253,7 @@ static void a_bad_step_changes_no_weight(void **state) {
     }
 }
 
-/* A step in the middle of a launch goes wrong: it is named, and the weights are those of the run that ended
-   before it. */
+/* A step in the middle of a launch diverges: the message names it, and the weights are those before it. */
 static void divergence_in_the_middle(void **state) {
     (void)state;
     for (int n = 0; n < NETWORKS; n++) {

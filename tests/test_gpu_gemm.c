@@ -126,7 +126,7 @@ static void residency_host_is_right(void **state) {
                     5);
 }
 
-/* The description of the one kernel of an m x n x k product, if `expected`; else there is none to be had. */
+/* The description of the kernel for an m x n x k product if `expected`, else its absence. */
 static struct gemm_kernel describe(struct compute *compute, enum gemm_dtype dtype, enum gemm_op op, size_t m,
                                    size_t n, size_t k, bool expected) {
     const struct gemm_call call = {.dtype = dtype,
@@ -171,7 +171,7 @@ static void kernels_are_described(void **state) {
     }
 }
 
-/* cuda-tuned names the kernels that it has for narrow products. */
+/* cuda-tuned names its kernels for narrow products. */
 static void narrow_kernels_are_named(void **state) {
     (void)state;
     static const size_t shapes[][3] = {{8192, 10, 512}, {512, 10, 8192}, {8192, 512, 10}}; /* NN, TN, NT */

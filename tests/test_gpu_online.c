@@ -135,7 +135,7 @@ static void forms_explain_the_pixels_they_need(void **state) {
     }
 }
 
-/* An epoch of 4,200 steps: no graph is so long, and the fused engine takes it in several launches. */
+/* An epoch of 4,200 steps: too long for a graph; engine fused runs it in several launches. */
 static void epochs_too_long_for_a_graph(void **state) {
     (void)state;
     static const char *const hows[] = {"backend=cublas engine=graph", "backend=cublas engine=auto",

@@ -10,7 +10,7 @@ enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static void ops_activation(void **state) {
     (void)state;
-    struct pair pair;
+    struct device_pair pair;
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
         pair_open(&pair, (enum gemm_dtype)dtype);
         void *host = pair.host.device.ops_context, *gpu = pair.gpu.device.ops_context;
@@ -53,7 +53,7 @@ static void ops_activation(void **state) {
     }
 }
 
-static void compare_tallies(struct pair *pair, struct mirror mirror, struct mirror loss) {
+static void compare_tallies(struct device_pair *pair, struct mirror mirror, struct mirror loss) {
     struct tally got, want;
     double got_loss, want_loss;
     struct device *gpu = &pair->gpu.device;
@@ -73,7 +73,7 @@ static void compare_tallies(struct pair *pair, struct mirror mirror, struct mirr
 
 static void ops_softmax(void **state) {
     (void)state;
-    struct pair pair;
+    struct device_pair pair;
     static const size_t shapes[][2] = {{1, 2}, {128, 10}, {127, 26}, {8192, 10}, {20001, 40}, {5, 300}};
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
         pair_open(&pair, (enum gemm_dtype)dtype);
@@ -109,7 +109,7 @@ static void ops_softmax(void **state) {
 
 static void ops_gather_and_round(void **state) {
     (void)state;
-    struct pair pair;
+    struct device_pair pair;
     enum { IMAGES = 301, COUNT = 100003 };
     for (int which = 0; which < 6; which++) {
         const int dtype = which / 2;
@@ -155,7 +155,7 @@ static void ops_gather_and_round(void **state) {
     }
 }
 
-/* The best rate of a product of the library, in flops a second. */
+/* The best rate of a library product, in flop/s. */
 static double rate_of_cublas(struct compute *compute, enum gemm_dtype dtype) {
     enum { SIDE = 4096 };
     const size_t bytes = (size_t)SIDE * SIDE * dtype_size(dtype);

@@ -8,7 +8,7 @@
 
 #include "src/base/rng.h"
 
-/* The parameters, copied from the device; to be freed. */
+/* The parameters, copied from the device. The caller frees them. */
 static void *parameters(struct bench *bench) {
     struct device *device = &bench->compute.device;
     const size_t bytes = bench->trainer.mlp.parameter_elements * dtype_size(bench->trainer.mlp.dtype);
@@ -155,7 +155,7 @@ static void graph_equals_eager_bit_for_bit(void **state) {
     }
 }
 
-/* Initial weights and batch order are those of the host. */
+/* Initial weights and batch order equal the host's. */
 static void one_seed_on_every_device(void **state) {
     (void)state;
     static const char recipe[] = "backend=cublas layers=42-30-4 batch-size=16 seed=5 epochs=1";
@@ -179,7 +179,7 @@ static void one_seed_on_every_device(void **state) {
     bench_close(&gpu);
 }
 
-/* An arena of the padded network holds what one of the dense network does, and zeros between. */
+/* The padded arena has the values of the dense one, and zeros in the padding. */
 static void assert_same_arena(const struct mlp *padded, void *arena, const struct mlp *dense, void *want) {
     for (size_t l = 0; l < padded->depth; l++) {
         const struct mlp_layer *layer = &padded->layer[l], *of = &dense->layer[l];
@@ -195,7 +195,7 @@ static void assert_same_arena(const struct mlp *padded, void *arena, const struc
     }
 }
 
-/* Training has reached the last row and the last column of every layer. */
+/* Training changed the last row and the last column of every layer. */
 static void assert_all_trained(const struct mlp *mlp, void *before, void *after) {
     for (size_t l = 0; l < mlp->depth; l++) {
         const struct mlp_layer *layer = &mlp->layer[l];

@@ -14,7 +14,7 @@ static const struct update rules[] = {
 
 /* Three steps of a rule on both, the last of them after a bad step; with everything that is optional, or
    nothing of it. */
-static void compare_updates(struct pair *pair, const struct update *rule, size_t count, bool all) {
+static void compare_updates(struct device_pair *pair, const struct update *rule, size_t count, bool all) {
     enum { W, GRAD, M, V, AVERAGE, ROUNDED, CLIP, STEP, GUARD, MIRRORS };
     const bool adam = uses_second_moment(rule->method);
     struct mirror mirror[MIRRORS];
@@ -67,7 +67,7 @@ static void compare_updates(struct pair *pair, const struct update *rule, size_t
 
 static void ops_update(void **state) {
     (void)state;
-    struct pair pair;
+    struct device_pair pair;
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
         pair_open(&pair, (enum gemm_dtype)dtype);
         for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
@@ -81,7 +81,7 @@ static void ops_update(void **state) {
 static void ops_clip_norm(void **state) {
     (void)state;
     static const size_t counts[] = {1, 1000, 100003, 3000004};
-    struct pair pair;
+    struct device_pair pair;
     for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++) {
         pair_open(&pair, (enum gemm_dtype)dtype);
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
@@ -108,7 +108,7 @@ static void ops_clip_norm(void **state) {
 static void ops_max_norm(void **state) {
     (void)state;
     static const size_t shapes[][2] = {{1, 1}, {784, 128}, {2500, 2003}, {100, 10}, {33, 5000}};
-    struct pair pair;
+    struct device_pair pair;
     for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++) {
         pair_open(&pair, (enum gemm_dtype)dtype);
         struct mirror guard = mirror_alloc(&pair, sizeof(struct tally));
@@ -138,7 +138,7 @@ static void ops_max_norm(void **state) {
 static void ops_dropout(void **state) {
     (void)state;
     static const size_t counts[] = {1, 7, 100000, 100003};
-    struct pair pair;
+    struct device_pair pair;
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
         pair_open(&pair, (enum gemm_dtype)dtype);
         struct mirror step = mirror_alloc(&pair, sizeof(struct step_scalars));
@@ -167,7 +167,7 @@ static void ops_sign_step(void **state) {
     (void)state;
     static const size_t counts[] = {1, 1000, 802817};
     static const double special[] = {0, -0.0, (double)NAN, (double)INFINITY, -1e-30};
-    struct pair pair;
+    struct device_pair pair;
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
         pair_open(&pair, (enum gemm_dtype)dtype);
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
@@ -189,7 +189,7 @@ static void ops_sign_step(void **state) {
 static void ops_label_smoothing(void **state) {
     (void)state;
     static const size_t shapes[][2] = {{1, 2}, {128, 10}, {8192, 10}, {501, 40}};
-    struct pair pair;
+    struct device_pair pair;
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
         pair_open(&pair, (enum gemm_dtype)dtype);
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {

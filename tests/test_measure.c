@@ -1,4 +1,4 @@
-/* The commands compare and bench: tables, logs, exit codes, and no time for wrong results. */
+/* The commands compare and bench: tables, logs, exit codes; wrong results are not timed. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -143,7 +143,7 @@ static void wrong_candidates_are_not_timed(void **state) {
     globfree(&wrong);
 }
 
-/* A backend that fails is not wrong: the other rows are measured, and the exit code is 1. */
+/* If a backend fails, the other rows are measured and the exit code is 1. */
 static void failures_are_no_success(void **state) {
     (void)state;
     char fails[300], wrong[300];

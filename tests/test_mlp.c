@@ -53,7 +53,7 @@ static void open_network(struct compute *compute, struct mlp *mlp, const char *a
     set_batch(mlp);
 }
 
-/* Every single weight and bias, in double precision. */
+/* Each weight and bias, in double precision. */
 static void gradients_match_finite_differences(void **state) {
     (void)state;
     for (int a = 0; a < ACTIVATION_COUNT; a++) {
@@ -83,7 +83,7 @@ static void gradients_match_finite_differences(void **state) {
     }
 }
 
-/* The gradients of the f64 serial network, which the test above has checked. */
+/* The gradients of the float64 serial network, which the test above checks. */
 static double *reference_gradients(const char *activation, size_t *layer_at, double *loss) {
     struct compute compute;
     struct mlp mlp;
@@ -229,7 +229,7 @@ static void epilogues_are_used_where_offered(void **state) {
 
 /* --- initial weights --- */
 
-/* The same numbers on every backend and, but for the cast, in every dtype. */
+/* The same numbers on every backend, and in every dtype after the cast. */
 static void one_seed_one_network(void **state) {
     (void)state;
     struct compute serial, openmp;

@@ -254,7 +254,7 @@ static void round_to_storage(void **state) {
     assert_true(copy[0] == same[0] && copy[1] == same[1]);
 }
 
-/* The best rate of `side`^3 products in float32 on one thread, in flops a second. */
+/* The best rate of a GEMM of `side`^3 in float32 on one thread, in flop/s. */
 static double rate_of_serial(size_t side) {
     const struct gemm_call shape = {
         .m = side, .n = side, .k = side, .alpha = 1, .lda = side, .ldb = side, .ldc = side};

@@ -1,4 +1,4 @@
-/* Optimisers and schedules: the rules of PyTorch, computed anew in double precision. */
+/* Optimisers and schedules against PyTorch's rules, computed in double precision. */
 #include "tests/support.h"
 #include "tests/values.h"
 

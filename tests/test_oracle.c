@@ -53,7 +53,7 @@ static float to_tf32(float value) {
     return value;
 }
 
-/* Sums of k products, one after the other; m and n are SIDE. */
+/* Sequential sums of k products; m and n are SIDE. */
 enum { SIDE = 8, LONGEST = 8192 };
 
 static bool sums_pass(const struct gemm_call *call, struct oracle_inputs inputs, bool rounded) {

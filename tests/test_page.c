@@ -17,7 +17,7 @@ static const char *write_text(const char *name, const char *text) {
     return path;
 }
 
-/* The page of these rows; to be freed. */
+/* The page of these rows. The caller frees it. */
 static char *page_of(const struct records *records) {
     char *text = NULL;
     size_t size = 0;
@@ -179,7 +179,7 @@ static void wrong_backends_have_no_time(void **state) {
     free(page);
 }
 
-/* A row of `compare` that ran, with what else it has; left out, if it has a label. */
+/* A row of `compare` with extra fields; one that was left out if it has a label. */
 static void add_row(char *lines, size_t size, const char *backend, const char *label, const char *more) {
     text_append(lines, size, "{\"type\":\"compare\",\"config\":\"c\",\"dtype\":\"f32\",\"backend\":\"%s\",",
                 backend);

@@ -1,5 +1,5 @@
-/* Backends from shared objects: right ones train, wrong ones are caught, all others are refused with
-   words. */
+/* Backends from shared objects: right ones train, wrong ones are detected, unusable ones are refused with a
+   reason. */
 #include "tests/lockstep.h"
 
 #include <glob.h>
@@ -12,7 +12,7 @@
 static char output[1 << 16];
 #define RUN(...) support_run(output, sizeof output, __VA_ARGS__)
 
-/* Trains three epochs; the exit code. */
+/* Trains three epochs; returns the exit code. */
 static int train_with(const char *backend, const char *more) {
     return RUN("--data %s --layers 42-16-4 --batch-size 32 --epochs 3 --threads 2 --backend %s %s",
                support_data, backend, more);
@@ -20,7 +20,7 @@ static int train_with(const char *backend, const char *more) {
 
 /* --- right ones --- */
 
-/* Each of 20 steps is that of serial. */
+/* 20 steps, each compared with serial's. */
 static void check_steps(const char *path, const char *dtype) {
     static const char recipe[] = "layers=42-16-4 batch-size=32 epochs=10";
     struct bench serial, plugin;
@@ -184,7 +184,8 @@ static void every_command_verifies(void **state) {
     assert_says(output, "train: verified");
 }
 
-/* The mistake that the tutorial makes is answered as the tutorial says, but for the path. */
+/* The program answers the tutorial's mistake with the message that the tutorial shows, except for the path.
+   */
 static void the_tutorial_shows_what_happens(void **state) {
     (void)state;
     size_t length;
@@ -210,7 +211,7 @@ static void failing_is_wrong(void **state) {
     assert_says(output, "backend 'fails' failed in f32 NN with m=1 n=1 k=17: the tile is too small");
 }
 
-/* --- what is no backend --- */
+/* --- files that are no backend --- */
 
 static void expect_refusal(const char *path, const char *words) {
     assert_int_equal(train_with(path, ""), STATUS_UNAVAILABLE);

@@ -292,7 +292,7 @@ static void early_stopping_is_resumed(void **state) {
     bench_close(&whole);
 }
 
-/* --- what goes wrong --- */
+/* --- failures --- */
 
 static void a_bad_step_changes_nothing(void **state) {
     (void)state;

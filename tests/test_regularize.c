@@ -65,7 +65,7 @@ static void dropout_is_its_definition(void **state) {
     }
 }
 
-/* Masks of different seeds, steps and layers have nothing in common: they agree on half of the elements. */
+/* Masks of different seeds, steps and layers are independent: they agree on half of the elements. */
 static void masks_are_independent(void **state) {
     (void)state;
     enum { COUNT = 40000, MASKS = 5 };
@@ -137,7 +137,7 @@ static void smoothed_cross_entropy(void **state) {
 enum { BATCH = 13, INPUTS = 17 };
 static const struct step_scalars at_step = {.number = 41};
 
-/* Anew for every pass, as a gather does it: dropout of the inputs overwrites them. */
+/* Written before every pass, as a gather does: input dropout overwrites it. */
 static double loss_of(struct mlp *mlp, double smoothing, bool training, bool gradients) {
     const struct mlp_layer *last = mlp_last(mlp);
     const struct step_scalars *step = training ? &at_step : NULL;

@@ -1,5 +1,4 @@
-/* Training as a whole: the loss curve against an independent program, one seed on every backend, resume,
- * stop, NaN. */
+/* Training: the loss curve against an independent program, one seed on every backend, resume, stop, NaN. */
 #include "tests/curves.h"
 
 #include <math.h>
@@ -44,7 +43,7 @@ static void loss_curves_of_every_backend(void **state) {
     }
 }
 
-/* bfloat16 has 8 bits: each step is near that of float64 from the same weights, and not equal to it. */
+/* With bfloat16 each step is near that of float64 from the same weights, and not equal to it. */
 static void steps_in_bf16_stay_near_float64(void **state) {
     (void)state;
     static const char *const hows[] = {"backend=serial threads=1 precision=bf16",
@@ -118,7 +117,7 @@ static void it_learns(void **state) {
     bench_close(&bench);
 }
 
-/* The parts of the profile against a clock of the test's own. */
+/* The parts of the profile against a separate clock. */
 static void the_parts_add_up(void **state) {
     (void)state;
     struct bench bench;

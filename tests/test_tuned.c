@@ -1,4 +1,4 @@
-/* Backend tuned with bfloat16, beyond what test_gemm.c asks of every backend. */
+/* Backend tuned with bfloat16: cases beyond test_gemm.c. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -23,7 +23,8 @@ static void open_emulated(struct compute *compute, int threads) {
     assert_status(compute_open(compute, &emulated, &options), STATUS_OK);
 }
 
-/* The way of avx512bf16 without its instruction: bfloat16 alone, for the rest is that of any other. */
+/* The kernels of avx512bf16 with its instruction emulated: bfloat16 alone, since other dtypes use shared
+   code. */
 static void pairs_are_right(void **state) {
     (void)state;
     struct compute compute;
@@ -79,7 +80,7 @@ static void blocks_of_k_add_up(void **state) {
     verify_long_sums(&compute);
 }
 
-/* Numbers below 2^-126 are themselves, or zero where the instruction has none. */
+/* Denormals are exact, or zero if the instruction flushes them. */
 static void denormals_may_be_zero(void **state) {
     (void)state;
     for (int emulated = 0; emulated < 2; emulated++) {

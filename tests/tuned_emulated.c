@@ -12,7 +12,7 @@
 typedef float lanes __attribute__((vector_size(BYTES)));
 typedef uint32_t lane_bits __attribute__((vector_size(BYTES)));
 
-/* Numbers below 2^-126 are zero. */
+/* Flushes denormals to zero. */
 static inline __attribute__((always_inline)) lanes flush(lane_bits bits) {
     return (lanes)(bits & ((lane_bits)((bits & 0x7F800000u) != 0) | 0x80000000u));
 }

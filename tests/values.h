@@ -10,7 +10,7 @@ struct values {
 };
 
 struct values values_make(enum gemm_dtype dtype, size_t count); /* zeros */
-/* Uniform in +-scale; another substream, other numbers. */
+/* Uniform random numbers in +-scale, different for each substream. */
 struct values values_random(enum gemm_dtype dtype, size_t count, double scale, uint32_t substream);
 
 double values_get(struct values values, size_t i);
@@ -19,7 +19,7 @@ void values_set(struct values values, size_t i, double value);
 /* The dtype of parameters, given that of activations. */
 enum gemm_dtype values_parameter_dtype(int dtype);
 
-/* Roundings to allow for: those of the arithmetic, and where it is float32, one to bfloat16. */
+/* `count` epsilons of the dtype; of bfloat16, which rounds a float32 result once, one. */
 double values_tolerance(double count, enum gemm_dtype dtype);
 
 #endif
