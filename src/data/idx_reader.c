@@ -49,21 +49,22 @@ static bool find_file(const char *directory, const char *stem, const char *suffi
     return false;
 }
 
+static enum status find(const char *directory, const char *stem, const char *suffix, char *path,
+                        size_t size) {
+    if (find_file(directory, stem, suffix, path, size)) return STATUS_OK;
+    return status_set(STATUS_BAD_DATA,
+                      "'%s' has no %s-%s (nor .%s, nor .gz): run data/fetch.sh, or name another directory "
+                      "with --data",
+                      directory, stem, suffix, suffix);
+}
+
 static enum status read_part(struct dataset *set, const char *directory, const char *part) {
     char stem[32], images[1024], labels[1024];
     snprintf(stem, sizeof stem, "%s-images", part);
-    if (!find_file(directory, stem, "idx3-ubyte", images, sizeof images))
-        return status_set(STATUS_BAD_DATA,
-                          "'%s' has no %s-idx3-ubyte (nor .idx3-ubyte, nor .gz): run data/fetch.sh, or name "
-                          "another directory with --data",
-                          directory, stem);
+    enum status status = find(directory, stem, "idx3-ubyte", images, sizeof images);
     snprintf(stem, sizeof stem, "%s-labels", part);
-    if (!find_file(directory, stem, "idx1-ubyte", labels, sizeof labels))
-        return status_set(STATUS_BAD_DATA,
-                          "'%s' has no %s-idx1-ubyte (nor .idx1-ubyte, nor .gz): run data/fetch.sh, or name "
-                          "another directory with --data",
-                          directory, stem);
-    return read_files(set, images, labels);
+    if (!status) status = find(directory, stem, "idx1-ubyte", labels, sizeof labels);
+    return status ? status : read_files(set, images, labels);
 }
 
 static enum status load_directory(struct dataset_pair *pair, const char *directory,

@@ -26,7 +26,7 @@ enum {
 static const double two_pi = 6.283185307179586476925;
 
 /* A shape is a list of x, y that a smooth curve visits: x to the right and y down, both 1 to 99. A point
-   given twice is a corner, LIFT takes the pen off the paper, and zeros fill the rest. */
+   given twice is a corner, LIFT starts a new stroke, and zeros pad. */
 enum { LIFT = 255 };
 // clang-format off
 static const uint8_t shapes[DIGITS][VARIANTS][SHAPE_POINTS][2] = {
@@ -85,7 +85,7 @@ static const uint8_t shapes[DIGITS][VARIANTS][SHAPE_POINTS][2] = {
 
 struct point {
     double x, y;
-    bool drawn; /* a line leads here from the point before */
+    bool drawn; /* connected to the previous point */
 };
 
 struct path {
@@ -110,8 +110,8 @@ static double curve_at(const uint8_t shape[SHAPE_POINTS][2], int i, int axis, do
     return (p1 + 0.5 * t * (linear + t * (square + t * cube))) / 100;
 }
 
-/* The shape in the unit square, in pieces short enough to be bent. Between the two copies of a corner nothing
-   is drawn: each side then ends there with the direction of its own neighbour. */
+/* The shape in the unit square, in pieces short enough to bend. The two copies of a corner are not connected,
+   so that each side ends with the direction of its own neighbour. */
 static void path_trace(struct path *path, const uint8_t shape[SHAPE_POINTS][2]) {
     path->count = 0;
     for (int i = 0; i < SHAPE_POINTS; i++) {
@@ -129,7 +129,7 @@ static void path_trace(struct path *path, const uint8_t shape[SHAPE_POINTS][2]) 
     }
 }
 
-/* Elastic displacement: a few long waves through the plane, the longer the stronger. */
+/* Elastic displacement: a few plane waves; longer waves have larger amplitudes. */
 static void path_bend(struct path *path, struct rng *rng) {
     for (int wave = 0; wave < WAVES; wave++) {
         double frequency = uniform_between(rng, 0.5, 1.6), heading = two_pi * rng_uniform(rng);
@@ -157,8 +157,8 @@ static void path_slant(struct path *path, struct rng *rng) {
     }
 }
 
-/* Scales the path so that its ink is 17 to 20 pixels long on the longer side (MNIST: 20), and puts it near
-   the centre: it cannot leave the image. */
+/* Scales the path so that the longer side of its ink is 17 to 20 pixels (MNIST: 20), and places it near the
+   centre, inside the image. */
 static void path_place(struct path *path, double half_width, struct rng *rng) {
     double left = INFINITY, right = -INFINITY, top = INFINITY, bottom = -INFINITY;
     for (size_t i = 0; i < path->count; i++) {
@@ -224,7 +224,7 @@ static void digit_draw(uint8_t *image, uint64_t seed, size_t index) {
 enum status dataset_synthesize(struct dataset *set, size_t count, uint64_t seed, size_t first) {
     const size_t pixels = (size_t)SIDE * SIDE;
     *set = (struct dataset){.height = SIDE, .width = SIDE, .classes = DIGITS};
-    /* The random substream is the index of the image in 32 bits: beyond that, images would repeat. */
+    /* The random substream is the image index in 32 bits; larger ones would repeat images. */
     if (count > UINT32_MAX || first > UINT32_MAX - count || count > SIZE_MAX / pixels)
         return status_set(STATUS_FAILED,
                           "synthetic digits: cannot draw %zu images from image %zu on; ask for fewer", count,

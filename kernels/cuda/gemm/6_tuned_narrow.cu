@@ -329,8 +329,8 @@ __global__ void __launch_bounds__(THREADS, 3)
 
 /* --- launches --- */
 
-/* In how many chunks of at least 128 to cut `length`, for `groups` blocks each: as many blocks as run at
-   once, no more, since a second turn of the chip costs as much as the first. */
+/* Number of chunks of `length`, at least 128 each, with `groups` blocks a chunk: one wave of resident blocks,
+   because a second wave takes as long as the first. */
 template <typename K>
 static size_t chunks_for(tuned_context *context, K kernel, size_t shared, size_t groups, size_t length) {
     int blocks = 1; /* an SM */
