@@ -1,5 +1,5 @@
-/* The probe of the GPU, the slots that the hand-written CUDA backends fill alike, and the description of a
-   launch. */
+/* The probe of the GPU, the slots that all hand-written CUDA backends share, and the description of a launch.
+   */
 #include <stdlib.h>
 
 #include "kernels/cuda/gemm/gemm.cuh"

@@ -1,4 +1,4 @@
-/* The first CUDA or cuBLAS error of a context, kept until somebody who can report it asks. */
+/* The first CUDA or cuBLAS error of a context: stored until the caller reports it. */
 #ifndef TESSERA_KERNELS_CUDA_FAULT_CUH
 #define TESSERA_KERNELS_CUDA_FAULT_CUH
 
@@ -7,7 +7,8 @@
 #include <string.h>
 
 struct cuda_fault {
-    char message[400]; /* "": none. File, line, call, the library's own words and what to do */
+    char
+        message[400]; /* "" without an error; else file, line, call, the message of the library, and a hint */
 };
 
 static inline const char *cuda_hint(cudaError_t error) {
@@ -28,7 +29,7 @@ static inline const char *cuda_hint(cudaError_t error) {
     }
 }
 
-/* Keeps `error` unless there is none or an earlier one is kept. True if all is well. */
+/* Stores `error` unless it is cudaSuccess or an earlier error is stored. True on success. */
 static inline bool cuda_note(struct cuda_fault *fault, cudaError_t error, const char *call, const char *file,
                              int line) {
     if (error == cudaSuccess) return true;
@@ -40,7 +41,7 @@ static inline bool cuda_note(struct cuda_fault *fault, cudaError_t error, const 
 
 #define CUDA_TRY(fault, call) cuda_note(fault, call, #call, __FILE__, __LINE__)
 
-/* After a kernel launch: was it accepted? */
+/* Checks the last kernel launch. */
 static inline bool cuda_launched(struct cuda_fault *fault, const char *kernel, const char *file, int line) {
     const cudaError_t error = cudaGetLastError();
     char what[80];

@@ -1,5 +1,4 @@
-/* Launching a kernel, or saying what would be launched: one line of code does both, so that the two cannot
-   drift apart. */
+/* Launches a kernel, or describes the launch: the same code does both, so that the two always agree. */
 #ifndef TESSERA_KERNELS_CUDA_LAUNCH_CUH
 #define TESSERA_KERNELS_CUDA_LAUNCH_CUH
 
@@ -11,15 +10,15 @@ extern "C" {
 struct cuda_launcher {
     cudaStream_t stream;
     cuda_fault *fault;
-    bool describe;     /* launch nothing, but say in the list what it would be */
+    bool describe;     /* do not launch: append a description to the list */
     gemm_kernel *list; /* of `size` entries, the first `count` of them written */
     size_t size, count;
 };
 
-/* Is there a GPU that this program can use? If not, the reason goes to `why` (kernels/cuda/common.cu). */
+/* Whether a usable GPU exists; if not, `why` says the reason (kernels/cuda/common.cu). */
 bool cuda_probe(char *why, size_t size);
 
-/* The next entry of the list (kernels/cuda/common.cu). */
+/* Appends a description to the list (kernels/cuda/common.cu). */
 void cuda_describe_launch(cuda_launcher &launcher, const char *name, const void *function, dim3 block,
                           size_t dynamic_bytes);
 

@@ -19,6 +19,14 @@ static const int CLASSES = 16;                     /* at most: one lane each */
 /* Three classes travel in one packet, and lie in shared memory as three floats and a 0. */
 static const int PACKETS = 4, PACKED_PITCH = 4 * PACKETS;
 
+__device__ inline int lane() {
+    return threadIdx.x % 32;
+}
+
+__device__ inline int warp() {
+    return threadIdx.x / 32;
+}
+
 /* The class in column e of PACKED_PITCH, or 3 * PACKETS. */
 __device__ inline int packed_class(int e) {
     return e % 4 < 3 ? e / 4 * 3 + e % 4 : 3 * PACKETS;
@@ -235,7 +243,7 @@ template <int SLOTS> struct input_ring {
     static constexpr int BYTES = (SLOTS * 4 * (ROWS + 1) + 15) / 16 * 16;
     struct entry {
         uint32_t image;
-        double rate;
+        float rate;
     };
     char *base;
 
@@ -249,13 +257,13 @@ template <int SLOTS> struct input_ring {
     template <typename P> __device__ entry prefetch(const P &plan, int step, int rows) const {
         entry ahead = {0, 0};
         if ((int)threadIdx.x < rows) ahead.image = plan.order[(size_t)step * plan.batch + threadIdx.x];
-        if (threadIdx.x == 0 && rows) ahead.rate = plan.scalars[step].learning_rate;
+        if (threadIdx.x == 0 && rows) ahead.rate = (float)plan.scalars[step].learning_rate;
         return ahead;
     }
 
     __device__ void store(int slot, entry ahead) const {
         if (threadIdx.x < ROWS) images(slot)[threadIdx.x] = ahead.image;
-        if (threadIdx.x == 0) *rate(slot) = (float)ahead.rate;
+        if (threadIdx.x == 0) *rate(slot) = ahead.rate;
     }
 };
 

@@ -66,7 +66,7 @@ template <bool VELOCITY> struct trainer : block<VELOCITY> {
                   next_slot = input_slot < INPUT_SLOTS - 1 ? input_slot + 1 : 0,
                   rows_after = plan.rows_of(step + 2, end);
         const float rate = *inputs().rate(input_slot);
-        const int label = this->label_of(input_slot, rows, this->warp());
+        const int label = this->label_of(input_slot, rows, warp());
         const auto ahead = inputs().prefetch(plan, step + 2, rows_after);
         profile.stage(0);
         this->forward(base);

@@ -60,12 +60,6 @@ template <bool VELOCITY> struct block {
         : plan(plan),
           shared((char *)shared), update{plan.update.momentum, plan.update.weight_decay, VELOCITY} {}
 
-    __device__ static int lane() {
-        return threadIdx.x % 32;
-    }
-    __device__ static int warp() {
-        return threadIdx.x / 32;
-    }
     __device__ static int row() {
         return threadIdx.x / 4;
     }

@@ -215,7 +215,8 @@ template <typename F> struct instance : fused_instance {
                       cudaOccupancyMaxActiveClusters(&clusters, launch.kernel, &config.config)))
             return false;
         if (clusters >= needed) return true;
-        snprintf(why, size, "it needs %d pairs of SMs at the same time, and there are %d", needed, clusters);
+        snprintf(why, size, "it needs %d pairs of SMs at the same time, and this GPU has %d free", needed,
+                 clusters);
         return false;
     }
 

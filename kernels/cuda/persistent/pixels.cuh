@@ -115,12 +115,6 @@ template <int PACKS_PER_WARP> struct pixel_weights {
         for (int i = 0; i < 4 * PACKS_PER_WARP; i++) weight[i / 4][i % 4] = velocity[i / 4][i % 4] = 0;
     }
 
-    __device__ static int warp() {
-        return threadIdx.x / 32;
-    }
-    __device__ static int lane() {
-        return threadIdx.x % 32;
-    }
     __device__ static int pack_of(int n) { /* pack n of this warp */
         return 2 * (n / 2 * WARPS + warp()) + n % 2;
     }

@@ -23,19 +23,19 @@
 
 namespace persistent::tiled {
 
-static const int R_M = 8, R_N = 4;         /* outputs of a lane .. */
-static const int LANES_M = 4, LANES_N = 4; /* .. in such a tile .. */
+static const int R_M = 8, R_N = 4;         /* register tile: outputs of a lane */
+static const int LANES_M = 4, LANES_N = 4; /* lanes along m and n */
 static const int WARP_M = LANES_M * R_M, WARP_N = LANES_N * R_N;
-static const int LANES_K = 32 / LANES_M / LANES_N; /* .. for its share of k */
+static const int LANES_K = 32 / LANES_M / LANES_N; /* lanes that share the k */
 static const int UNIT = 16;                        /* bytes of one access */
 static const int SLAB_UNITS = 4;                   /* of k */
-static const int UNITS_A = 192, UNITS_B = 80;      /* of a slab at most: see slab_layout */
+static const int UNITS_A = 192, UNITS_B = 80;      /* of a slab of A and of B, at most: see slab_layout */
 static const int STAGES = 3;                       /* slabs of a warp: one is multiplied, two are loaded */
 
 /* Elements of k in a slab. */
 template <typename T> constexpr int SLAB = SLAB_UNITS *UNIT / (int)sizeof(T);
 
-/* [rows][ld], padded with zeros: rows to WARP_M, columns too, but for the last layer: to WARP_N. */
+/* [rows][ld], padded with zeros: rows and columns to WARP_M, columns of the last layer to WARP_N. */
 template <typename T> struct padded_matrix {
     T *at;
     int ld;
@@ -44,7 +44,7 @@ template <typename T> struct padded_matrix {
         at += elements;
     }
 
-    /* N neighbours of row i, from column j on, which is a multiple of N. */
+    /* Stores N neighbours of row i from column j, a multiple of N. */
     template <int N> __device__ void put(int i, int j, const pack<T, N> &values) const {
         pack_at<N>(at + (size_t)i * ld + j) = values;
     }
@@ -138,7 +138,7 @@ __device__ inline void read_slab(T (&to)[N][L::W], const T *slab, int share, I w
     }
 }
 
-/* Adds up over the lanes that share outputs: a lane is left with half of its rows, from R_M / 2 * part on. */
+/* Adds the lanes that share outputs. Each keeps half of its rows, from row R_M / 2 * part. */
 template <typename T> __device__ inline void add_lanes(T (&sum)[R_M][R_N]) {
     static_assert(LANES_K == 2, "two shares");
     const bool upper = part_of_lane();
@@ -152,7 +152,7 @@ template <typename T> __device__ inline void add_lanes(T (&sum)[R_M][R_N]) {
         }
 }
 
-/* A warp's tile at (m0, n0), of slabs s0 .. s1 - 1 of k: the sums of this lane's k. */
+/* A warp's tile at (m0, n0) over slabs s0 .. s1 - 1 of k: the sums over this lane's k. */
 template <bool A_ALONG, bool B_ALONG, typename T>
 __device__ inline void warp_product(T (&sum)[R_M][R_N], padded_matrix<T> a, padded_matrix<T> b, int m0,
                                     int n0, int s0, int s1, T *slabs) {
@@ -162,14 +162,14 @@ __device__ inline void warp_product(T (&sum)[R_M][R_N], padded_matrix<T> a, padd
     static_assert(LA::ROWS * LA::PITCH <= UNITS_A && LB::ROWS * LB::PITCH <= UNITS_B, "a slab fits");
     slab_source<LA, A_ALONG, T> from_a(a, m0, s0 * SLAB<T>);
     slab_source<LB, B_ALONG, T> from_b(b, n0, s0 * SLAB<T>);
-    int coming = s0, ahead = 0, stage = 0;
+    int next = s0, ahead = 0, stage = 0;
     const auto copy = [&] {
-        if (coming < s1) {
+        if (next < s1) {
             from_a.copy(slabs + ahead);
             from_b.copy(slabs + ahead + UNITS_A * W);
         }
         __pipeline_commit();
-        coming++;
+        next++;
         ahead = ahead == (STAGES - 1) * STAGE ? 0 : ahead + STAGE;
     };
 #pragma unroll 1
@@ -177,7 +177,7 @@ __device__ inline void warp_product(T (&sum)[R_M][R_N], padded_matrix<T> a, padd
 #pragma unroll 1
     for (int s = s0; s < s1; s++) {
         __pipeline_wait_prior(STAGES - 2);
-        __syncwarp(); /* all lanes' copies have come, and the slab before has been read */
+        __syncwarp(); /* the copies of all lanes are complete, and the previous slab has been read */
         copy();
         const T *slab = slabs + stage;
 #pragma unroll

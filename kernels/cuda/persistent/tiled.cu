@@ -1,11 +1,13 @@
 /* Engine fused, the form "tiled", for any network: a step is a sequence of stages separated by grid barriers,
-   and a stage is a list of tiles that the thread blocks share.
+   and a stage is a list of tiles that the thread blocks share. `./train --layers 784-40-30-20-10 --backend
+   cuda-tuned` runs it.
 
-   Stages     forward, layer by layer without the last: tiles of Y = act(X W + b) output layer: last layer,
-              loss, gradients of its input; the next batch is gathered backward, layer by layer: tiles of dZ =
-              (dZ' W^T) act'(Z) update: tiles of all dW = X^T dZ, with SGD as the epilogue; biases; tally That
-              is 2 L - 1 barriers per step of L layers (2 if L = 1). Updates come last, so that no weight
-              changes while it is read.
+   Forward    layer by layer without the last: tiles of Y = act(X W + b).
+   Output     last layer, loss, gradients of its input (tiled_output.cuh); the next batch is gathered.
+   Backward   layer by layer: tiles of dZ = (dZ' W^T) act'(Z).
+   Update     tiles of all dW = X^T dZ, with SGD as the epilogue; biases; tally. It comes last, so that no
+              weight changes while it is read.
+   Barriers   2 L - 1 per step of L layers (2 if L = 1).
    Padding    the kernel trains padded copies of the weights, and pads all matrices with zeros to whole tiles:
               no loop checks bounds. (With bounds checks a step took twice as long.)
    Precision  tf32 and bf16 use the tensor cores (mma.cuh). Sums, state tensors and the output layer are
@@ -13,7 +15,7 @@
    Results    the same bits on the same GPU: every sum has one order.
    Bound by   small batches: barriers (1.1 us each) and latency. 784-512-512-10 at batch 128: 410 MFLOP per
               step, 7 us at 59 TFLOP/s; about 60 MB through the L2 cache, 12 us; 5 barriers. Measured:
-              docs/gpu-engines.md. `./train --layers 784-40-30-20-10 --backend cuda-tuned` runs it. */
+              docs/gpu-engines.md. */
 #include <math.h>
 
 #include "kernels/cuda/persistent/mma.cuh"
@@ -239,7 +241,7 @@ template <typename P> struct form {
 
     static double seconds(const tuned_context *, const fused_network *network, const plan &plan) {
         const double slower =
-            network->dtype == GEMM_F64 ? 2 : 1.7; /* than the products alone, measured in float32 */
+            network->dtype == GEMM_F64 ? 2 : 1.7; /* than the products; measured in float32 */
         return slower * plan.cycles / FUSED_CLOCK + BARRIER_SECONDS * (double)(2 * network->depth - 1);
     }
 

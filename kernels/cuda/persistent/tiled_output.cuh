@@ -142,7 +142,7 @@ template <typename P> struct output_block : block<P> {
             __pipeline_memcpy_async(weight + e / ld * pitch + e % ld, last.weight.at + e, UNIT);
         __pipeline_commit();
         __pipeline_wait_prior(0);
-        for (int c = classes + lane; c < ld; c += 32) gradient[c] = 0; /* weights there are 0 */
+        for (int c = classes + lane; c < ld; c += 32) gradient[c] = 0; /* the weights of padding are 0 */
         __syncthreads();
 
 #pragma unroll 1

@@ -113,12 +113,6 @@ struct block {
         has_tile = has_rows && down < plan.tiles_in;
     }
 
-    __device__ static int lane() {
-        return threadIdx.x % 32;
-    }
-    __device__ static int warp() {
-        return threadIdx.x / 32;
-    }
     template <typename T> __device__ T *at(int offset) const {
         return reinterpret_cast<T *>(shared + offset);
     }
