@@ -3,7 +3,7 @@
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_ONE_HIDDEN_SPLIT_UNITS_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_ONE_HIDDEN_SPLIT_UNITS_CUH
 
-#include "kernels/cuda/persistent/pixels.cuh"
+#include "kernels/cuda/persistent/int8_layer1.cuh"
 
 namespace persistent::split_units {
 

@@ -2,8 +2,8 @@
    `./train --layers 784-512-512-10 --backend cuda-tuned` runs it.
 
    Layer 1    a thread block has 8 units and half of the pixels: its part of W1 in registers and in int8
-              slices, and its part of the batch as bytes (pixels.cuh). Its peer in the cluster has the other
-              half.
+              slices, and its part of the batch as bytes (int8_layer1.cuh). Its peer in the cluster has the
+              other half.
    Layer 2    a block has a tile of W2, 32 x 64, in shared memory, and computes with it three products of 128
               x 32 x 64 in true float32 on the tensor cores (bf16x3.cuh): a sixteenth of the sum for Z2, an
               eighth of that for dH1, and all of dW2. The tiles of peers are one below the other.

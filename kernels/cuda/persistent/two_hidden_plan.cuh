@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/persistent/bf16x3.cuh"
 #include "kernels/cuda/persistent/cluster_dsmem.cuh"
-#include "kernels/cuda/persistent/pixels.cuh"
+#include "kernels/cuda/persistent/int8_layer1.cuh"
 
 namespace persistent::two_hidden {
 

@@ -1,8 +1,8 @@
-/* Layer 1 on byte pixels, for the forms that keep the pixels of a batch as bytes in shared memory: products
+/* Layer 1 in int8, for the forms that keep the pixels of a batch as bytes in shared memory: products
    in int8 slices on the tensor cores (int8_slices.cuh) for UNITS hidden units. A row of pixels is a sequence
    of packs of 16 bytes; `slot(row)` is the address of the pixels of a row of the batch. */
-#ifndef TESSERA_KERNELS_CUDA_PERSISTENT_PIXELS_CUH
-#define TESSERA_KERNELS_CUDA_PERSISTENT_PIXELS_CUH
+#ifndef TESSERA_KERNELS_CUDA_PERSISTENT_INT8_LAYER1_CUH
+#define TESSERA_KERNELS_CUDA_PERSISTENT_INT8_LAYER1_CUH
 
 #include "kernels/cuda/persistent/int8_slices.cuh"
 #include "kernels/cuda/persistent/byte_pixels.cuh"
