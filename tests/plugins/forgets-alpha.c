@@ -1,4 +1,4 @@
-/* Wrong: alpha is taken as 1. */
+/* Wrong: uses 1 for alpha. */
 #include "tests/plugins/reference.h"
 
 static enum gemm_status wrong_gemm(void *context, const struct gemm_call *call) {

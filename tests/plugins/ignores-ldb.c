@@ -1,4 +1,4 @@
-/* Wrong: takes the rows of B as dense. */
+/* Wrong: assumes that the rows of B are dense. */
 #include "tests/plugins/reference.h"
 
 static enum gemm_status wrong_gemm(void *context, const struct gemm_call *call) {

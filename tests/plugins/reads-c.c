@@ -1,4 +1,4 @@
-/* Wrong: C *= beta for every beta, so that NaN in C stays NaN where beta is 0. */
+/* Wrong: computes C *= beta for beta = 0 too, so that NaN in C stays NaN. */
 #include "tests/plugins/reference.h"
 
 static enum gemm_status wrong_gemm(void *context, const struct gemm_call *call) {

@@ -1,5 +1,5 @@
-/* A right GEMM in a few lines, so that the wrong plug-ins of this folder show nothing but what is wrong with
-   them. Sums are double, f32, f64 and bfloat16 alike, and nothing is fast. */
+/* A right GEMM in a few lines, so that each wrong plug-in of this folder consists of its mistake alone. All
+   sums are double; nothing is fast. */
 #ifndef TESSERA_TESTS_PLUGINS_REFERENCE_H
 #define TESSERA_TESTS_PLUGINS_REFERENCE_H
 
@@ -60,12 +60,12 @@ static inline enum gemm_status reference_gemm(const struct gemm_call *call) {
     return GEMM_OK;
 }
 
-/* One type is enough to be wrong in, and quicker to verify. */
+/* One dtype suffices to be wrong, and is quicker to verify. */
 static inline bool reference_supports(enum gemm_dtype dtype, enum gemm_op op) {
     return dtype == GEMM_F32 && op != GEMM_TT;
 }
 
-/* The slots that most of the plug-ins have in common. */
+/* The slots that most plug-ins share. */
 #define REFERENCE_SLOTS \
     .summary = "a plug-in of the tests", .device = GEMM_ON_HOST, .supports = reference_supports
 

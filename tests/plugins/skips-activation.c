@@ -1,4 +1,4 @@
-/* Wrong: says that it fuses bias and activation, and leaves the activation out. */
+/* Wrong: claims to fuse bias and activation, but omits the activation. */
 #include "tests/plugins/reference.h"
 
 static bool fuses_forward(void *context, const struct gemm_call *call) {

@@ -1,5 +1,5 @@
-/* Wrong: float32 operands are rounded to the 10 bits of mantissa of TF32, but only in long sums, where a
-   bound that grows with k would let it pass. */
+/* Wrong: rounds float32 operands to the 10 bits of mantissa of TF32, but only in long sums, where a bound
+   that grows with k would accept it. */
 #include "tests/plugins/reference.h"
 
 static float to_tf32(double value) {

@@ -1,4 +1,4 @@
-/* Wrong: a bfloat16 C is cut off, not rounded to nearest. */
+/* Wrong: truncates a bfloat16 C instead of rounding it to nearest. */
 #include "tests/plugins/reference.h"
 
 static enum gemm_status wrong_gemm(void *context, const struct gemm_call *call) {

@@ -1,4 +1,4 @@
-/* Wrong: one element too many in the last row. */
+/* Wrong: writes one element behind the last row. */
 #include "tests/plugins/reference.h"
 
 static enum gemm_status wrong_gemm(void *context, const struct gemm_call *call) {

@@ -1,4 +1,4 @@
-/* kernels/gemm.h alone, in strict C11: the whole of a plug-in, in float32. */
+/* A complete float32 plug-in in strict C11 with kernels/gemm.h alone. */
 #include "kernels/gemm.h"
 
 static bool supports(enum gemm_dtype dtype, enum gemm_op op) {

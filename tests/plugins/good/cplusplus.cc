@@ -1,4 +1,4 @@
-// kernels/gemm.h alone, in C++17: the whole of a plug-in, in float64.
+// A complete float64 plug-in in C++17 with kernels/gemm.h alone.
 #include "kernels/gemm.h"
 
 namespace {

@@ -1,4 +1,4 @@
-/* Wrong: reads an address that is not there, at one size. */
+/* Wrong: reads an unmapped address at one size. */
 #include "tests/plugins/reference.h"
 
 static enum gemm_status wrong_gemm(void *context, const struct gemm_call *call) {

@@ -1,4 +1,4 @@
-/* Supports everything, and then does not. */
+/* Claims to support every call, but fails for k > 16. */
 #include "tests/plugins/reference.h"
 
 static enum gemm_status wrong_gemm(void *context, const struct gemm_call *call) {

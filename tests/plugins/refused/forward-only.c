@@ -1,4 +1,4 @@
-/* Has NN alone, which is not enough to train. */
+/* Supports NN alone, which is not enough for training. */
 #include "tests/plugins/reference.h"
 
 static enum gemm_status gemm(void *context, const struct gemm_call *call) {

@@ -1,4 +1,4 @@
-/* Its probe says no. */
+/* Its probe returns false. */
 #include "tests/plugins/reference.h"
 
 #include <stdio.h>

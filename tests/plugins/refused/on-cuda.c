@@ -1,4 +1,4 @@
-/* Says that it runs on a GPU. It must not be called where there is none. */
+/* Its device is the GPU: it must not be called on a machine without one. */
 #include "tests/plugins/reference.h"
 
 static enum gemm_status gemm(void *context, const struct gemm_call *call) {

@@ -1,4 +1,4 @@
-/* Right, until a product is wider than any that the case list has: a workspace that cannot grow. */
+/* Right for the case list, but fails for wider products: a workspace that cannot grow. */
 #include "tests/plugins/reference.h"
 
 static enum gemm_status wrong_gemm(void *context, const struct gemm_call *call) {
