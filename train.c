@@ -13,12 +13,11 @@ static const struct command *const commands[] = {&command_train,  &command_eval,
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_commands(void) {
-    printf("Tessera %s: trains a neural network from scratch on the matrix multiply of your choice.\n\n"
+    printf("Tessera %s: trains a neural network from scratch with the GEMM of your choice.\n\n"
            "usage: train [COMMAND] [--FLAG VALUE]...\n\ncommands:\n",
            TESSERA_VERSION);
     for (size_t i = 0; i < COMMANDS; i++) printf("  %-9s  %s\n", commands[i]->name, commands[i]->summary);
-    printf("\n'train COMMAND --help' explains a command. Flags without a command are those of 'train "
-           "train':\n\n");
+    printf("\n'train COMMAND --help' explains a command. The default command is 'train'; its flags:\n\n");
 }
 
 static const struct command *find_command(const char *name) {

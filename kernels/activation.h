@@ -1,8 +1,8 @@
 /* The activations: value and derivative of each entry of ACTIVATIONS (kernels/gemm.h), for float and double.
-   The host's loops and CUDA kernels compile the same formulas.
+   The host loops and the CUDA kernels compile the same formulas.
 
-   A new activation is a line in ACTIVATIONS and a line here. The oracle (src/backend/oracle.c,
-   tests/reference/mlp_numpy.py) has formulas of its own, so that it can judge these. */
+   To add an activation, add a line to ACTIVATIONS and a line here. The oracle (src/backend/oracle.c,
+   tests/reference/mlp_numpy.py) has independent formulas, which check these. */
 #ifndef TESSERA_KERNELS_ACTIVATION_H
 #define TESSERA_KERNELS_ACTIVATION_H
 
@@ -33,7 +33,7 @@ static inline const char *activation_name(enum activation activation) {
         return (R)(derivative);                              \
     }
 
-/* ReLU lets NaN through: z < 0 is false. */
+/* ReLU propagates NaN: NaN < 0 is false. */
 ACTIVATION(NONE, z, 1)
 ACTIVATION(RELU, (z < 0 ? 0 : z), (y > 0 ? 1 : 0))
 ACTIVATION(TANH, TANH(z), 1 - y * y)
@@ -73,7 +73,8 @@ ACTIVATIONS_OF(double, f64, activate_f64, derivative_f64)
         _Generic((z), float : derivative_f32, double : derivative_f64)(activation, z, y)
 #endif
 
-/* Evaluates `statement` with the constant A equal to `activation`: each inlined copy then vectorises. */
+/* Executes `statement` with the compile-time constant A equal to `activation`, so that each inlined copy
+   vectorises. */
 #define FOR_ACTIVATION(activation, statement) \
     switch (activation) { ACTIVATIONS(FOR_ACTIVATION_, statement) }
 #define FOR_ACTIVATION_(statement, ID, name, needs_input) \

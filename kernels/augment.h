@@ -1,5 +1,5 @@
-/* Augmentation: every epoch deforms the images anew. This file defines the result for every device;
-   kernels/host/ops/augment.c and kernels/cuda/ops/augment.cu compute it.
+/* Augmentation: new random deformations of the images in every epoch. This file defines the result for every
+   device; kernels/host/ops/augment.c and kernels/cuda/ops/augment.cu compute it.
 
    Pixel (x, y) of the result is the original, interpolated bilinearly at
 
@@ -7,20 +7,20 @@
 
    with background (0) outside. fx and fy are uniform in 1 +- scale. T is a rotation or a horizontal shear by
    a uniform angle up to the maximum (half of it for gentle labels); if both are on, one random bit chooses.
-   shift is uniform in both directions. If the sizes differ, the result is scaled, centre to centre, with or
-   without deformation. All lengths are in pixels of the result.
+   shift is uniform in both directions. If the result has another size than the original, the original is also
+   scaled to it, centre to centre. All lengths are in pixels of the result.
 
-   displacement (Simard, Steinkraus, Platt 2003; Ciresan et al. 2010, arXiv 1003.0358): one field for x and
-   one for y of independent uniform numbers, one a pixel, smoothed by a Gaussian of 21 taps along rows, then
-   along columns. Each field is scaled by the norm of the taps that lie inside the image, so that the root
+   displacement (Simard, Steinkraus, Platt 2003; Ciresan et al. 2010, arXiv 1003.0358) has a field for x and
+   one for y: independent uniform numbers, one per pixel, smoothed by a Gaussian of 21 taps along rows, then
+   along columns. Each field is divided by the norm of the taps that lie inside the image, so that the root
    mean square length of the displacement is `elastic` at every pixel. (Simard's alpha 34 and sigma 4 are
    elastic 2.0; Ciresan's 36 to 38 and 5 to 6 are 1.6 to 1.9.)
 
    Random numbers are Philox of the counter (draw, image, epoch, RNG_AUGMENT) with the seed as key, so that
-   the order of the work does not matter. All devices produce the same bits: taps and random numbers are
-   small integers, so that a float holds every sum of products exactly, fused or not; positions are integer
-   multiples of 2^-17 pixel; the few other products and sums are written so that the compiler cannot fuse
-   them. */
+   the order of the work does not matter. All devices produce the same bits. Taps and random numbers are
+   small integers, so that a float holds every sum of products exactly, with or without FMA. Positions are
+   integer multiples of 2^-17 pixel. The few other products and sums are written so that the compiler cannot
+   contract them. */
 #ifndef TESSERA_KERNELS_AUGMENT_H
 #define TESSERA_KERNELS_AUGMENT_H
 
@@ -40,7 +40,7 @@ enum {
 
 /* The options. All zero changes the size only. */
 struct augmentation {
-    double elastic, sigma; /* pixels: root mean square of the displacement; width of its Gaussian */
+    double elastic, sigma; /* pixels: root mean square of the displacement; sigma of the Gaussian */
     double rotate, shear;  /* maximum, in radians */
     double scale;          /* a fraction, below 1 */
     double shift;          /* maximum, in pixels */
@@ -51,22 +51,22 @@ struct augmentation {
 struct augment_plan {
     uint32_t key[2];
     int32_t height, width, to_height, to_width;
-    float taps[AUGMENT_REACH + 1]; /* by distance: integers with a sum below 4096; all zero without elastic */
+    float taps[AUGMENT_REACH + 1];   /* by distance: integers; all 21 sum to less than 4096; 0: not elastic */
     float energy[AUGMENT_REACH + 1]; /* taps[1]^2 + .. + taps[k]^2 */
     float strength;                  /* displacement, in positions, for a smoothed field of 1 */
-    float ratio_x, ratio_y;          /* original to result */
+    float ratio_x, ratio_y;          /* size of the original / size of the result */
     float rotate, shear, scale;
     float shift;        /* in positions */
-    uint32_t gentle[8]; /* a bit a label */
+    uint32_t gentle[8]; /* one bit per label */
 };
 
-/* Sides up to AUGMENT_MOST_SIDE. */
+/* Prepares the options. Sides are at most AUGMENT_MOST_SIDE. */
 void augment_plan_make(struct augment_plan *plan, const struct augmentation *augmentation, uint64_t seed,
                        size_t height, size_t width, size_t to_height, size_t to_width);
 
-/* Block `draw` of an image. */
-ANYWHERE void augment_draw(const struct augment_plan *plan, uint32_t epoch, uint32_t image, uint32_t draw,
-                           uint32_t block[4]) {
+/* Random block `draw` of an image. */
+HOST_DEVICE void augment_draw(const struct augment_plan *plan, uint32_t epoch, uint32_t image, uint32_t draw,
+                              uint32_t block[4]) {
     const uint32_t counter[4] = {draw, image, epoch, RNG_AUGMENT};
     philox4x32(counter, plan->key, block);
 }
@@ -74,12 +74,12 @@ ANYWHERE void augment_draw(const struct augment_plan *plan, uint32_t epoch, uint
 /* --- the linear part --- */
 
 /* Uniform in [-1, 1), exact. */
-ANYWHERE float augment_unit(uint32_t bits) {
+HOST_DEVICE float augment_unit(uint32_t bits) {
     return (float)(bits >> 8) * 0x1p-23f - 1;
 }
 
 /* Cosine and sine of an angle in [-pi, pi], by their series: math libraries differ in the last bit. */
-ANYWHERE void augment_turn(float angle, float *cosine, float *sine) {
+HOST_DEVICE void augment_cos_sin(float angle, float *cosine, float *sine) {
     const float square = angle * angle;
     float c = 1, s = 1;
     for (int k = 18; k > 0; k -= 2) {
@@ -96,12 +96,13 @@ struct augment_map {
     int32_t xx, xy, x0, yx, yy, y0;
 };
 
-ANYWHERE int32_t augment_step(float of_pixel) {
+/* Positions per half pixel of the result. */
+HOST_DEVICE int32_t augment_step(float of_pixel) {
     return (int32_t)roundf(of_pixel * (float)(1 << (AUGMENT_PIXEL_BITS - 1)));
 }
 
-ANYWHERE struct augment_map augment_map_of(const struct augment_plan *plan, uint32_t epoch, uint32_t image,
-                                           uint8_t label) {
+HOST_DEVICE struct augment_map augment_map_of(const struct augment_plan *plan, uint32_t epoch, uint32_t image,
+                                              uint8_t label) {
     uint32_t a[4], b[4];
     float cosine, sine;
     struct augment_map map;
@@ -110,7 +111,7 @@ ANYWHERE struct augment_map augment_map_of(const struct augment_plan *plan, uint
     const bool sheared = plan->shear > 0 && (plan->rotate == 0 || b[2] >> 31);
     const bool gentle = plan->gentle[label / 32] >> label % 32 & 1;
     const float most = sheared ? plan->shear : plan->rotate;
-    augment_turn(augment_unit(a[0]) * (gentle ? 0.5f * most : most), &cosine, &sine);
+    augment_cos_sin(augment_unit(a[0]) * (gentle ? 0.5f * most : most), &cosine, &sine);
     const float x = plan->ratio_x / fmaf(plan->scale, augment_unit(a[1]), 1);
     const float y = plan->ratio_y / fmaf(plan->scale, augment_unit(a[2]), 1);
     map.xx = augment_step(sheared ? x : x * cosine);
@@ -130,25 +131,26 @@ ANYWHERE struct augment_map augment_map_of(const struct augment_plan *plan, uint
 /* --- the displacement --- */
 
 /* The random block of row y and columns 8 group .. 8 group + 7: words 0 and 1 are for x, 2 and 3 for y. */
-ANYWHERE void augment_noise_draw(const struct augment_plan *plan, uint32_t epoch, uint32_t image, int32_t y,
-                                 int32_t group, uint32_t block[4]) {
+HOST_DEVICE void augment_noise_draw(const struct augment_plan *plan, uint32_t epoch, uint32_t image,
+                                    int32_t y, int32_t group, uint32_t block[4]) {
     const int32_t groups = (plan->to_width + AUGMENT_GROUP - 1) / AUGMENT_GROUP;
     augment_draw(plan, epoch, image, (uint32_t)(2 + y * groups + group), block);
 }
 
-/* The number of one column of a group: odd, from -255 to 255. */
-ANYWHERE float augment_noise(const uint32_t words[2], int column) {
+/* The random number of one column of a group: odd, from -255 to 255. */
+HOST_DEVICE float augment_noise(const uint32_t words[2], int column) {
     return (float)((int32_t)(words[column / 4] >> column % 4 * 8 & 255) * 2 - 255);
 }
 
-/* An exact row sum divided by 256 and rounded to an integer. (Adding 1.5 * 2^23 leaves a float no fraction
-   bits.) */
-ANYWHERE float augment_half(float sum) {
+/* An exact row sum divided by 256 and rounded to an integer: a float has no fraction bits after 1.5 * 2^23 is
+   added. */
+HOST_DEVICE float augment_row_sum(float sum) {
     return sum * 0x1p-8f + 0x1.8p23f - 0x1.8p23f;
 }
 
-/* 1 / norm of the taps inside a row or column of `size` pixels: restores the variance of the noise. */
-ANYWHERE float augment_gain(const struct augment_plan *plan, int32_t at, int32_t size) {
+/* 1 / norm of the taps that lie inside a row or column of `size` pixels: normalises the variance of the
+   smoothed noise. */
+HOST_DEVICE float augment_gain(const struct augment_plan *plan, int32_t at, int32_t size) {
     const int32_t after = size - 1 - at;
     const float energy = plan->taps[0] * plan->taps[0] +
                          plan->energy[at < AUGMENT_REACH ? at : AUGMENT_REACH] +
@@ -156,34 +158,34 @@ ANYWHERE float augment_gain(const struct augment_plan *plan, int32_t at, int32_t
     return 1 / sqrtf(energy);
 }
 
-/* Displacement in positions. gain: that of x times that of y times `strength`. */
-ANYWHERE int32_t augment_displacement(float smooth, float gain, float ratio) {
+/* Displacement as a position. `gain` is that of the row, times that of the column, times `strength`. */
+HOST_DEVICE int32_t augment_displacement(float smooth, float gain, float ratio) {
     return (int32_t)(smooth * gain * ratio);
 }
 
 /* --- the pixel --- */
 
-ANYWHERE int32_t augment_at(const struct augment_plan *plan, const uint8_t *image, int32_t x, int32_t y) {
+HOST_DEVICE int32_t augment_at(const struct augment_plan *plan, const uint8_t *image, int32_t x, int32_t y) {
     const bool inside = (uint32_t)x < (uint32_t)plan->width && (uint32_t)y < (uint32_t)plan->height;
     return inside ? image[y * plan->width + x] : 0;
 }
 
-/* Bilinear interpolation; `right` and `below` in 256ths. */
-ANYWHERE uint8_t augment_blend(int32_t left_upper, int32_t right_upper, int32_t left_lower,
-                               int32_t right_lower, int32_t right, int32_t below) {
+/* Bilinear interpolation; the weights `right` and `below` are in 256ths. */
+HOST_DEVICE uint8_t augment_blend(int32_t left_upper, int32_t right_upper, int32_t left_lower,
+                                  int32_t right_lower, int32_t right, int32_t below) {
     const int32_t upper = left_upper * (256 - right) + right_upper * right;
     const int32_t lower = left_lower * (256 - right) + right_lower * right;
     return (uint8_t)((upper * (256 - below) + lower * below + (1 << 15)) >> 16);
 }
 
 /* A position rounded to 256ths of a pixel. */
-ANYWHERE int32_t augment_fine(int32_t position) {
+HOST_DEVICE int32_t augment_fine(int32_t position) {
     return (position + (1 << (AUGMENT_PIXEL_BITS - 9))) >> (AUGMENT_PIXEL_BITS - 8);
 }
 
 /* The original at a position in 256ths of a pixel. */
-ANYWHERE uint8_t augment_read(const struct augment_plan *plan, const uint8_t *image, int32_t fine_x,
-                              int32_t fine_y) {
+HOST_DEVICE uint8_t augment_read(const struct augment_plan *plan, const uint8_t *image, int32_t fine_x,
+                                 int32_t fine_y) {
     const int32_t x = fine_x >> 8, y = fine_y >> 8;
     return augment_blend(augment_at(plan, image, x, y), augment_at(plan, image, x + 1, y),
                          augment_at(plan, image, x, y + 1), augment_at(plan, image, x + 1, y + 1),

@@ -1,11 +1,13 @@
-/* The element-wise contract: all that a training step needs besides GEMM, a table per dtype and device.
+/* The element-wise contract: the operations of a training step other than GEMM, in a table per dtype and
+   device.
 
    Matrices are row-major and dense, [rows][cols]; `void *` points to elements of the table's dtype in device
    memory. In the table for GEMM_BF16, activations and their gradients (x, pre, out, logits, grad of a layer)
    are bfloat16; parameters, their gradients and optimiser state are float32. Arithmetic is float32, and each
-   stored result is rounded once. Calls may be asynchronous and return no error: the device reports faults
-   when it is synchronised. Every reduction has a fixed order, so that results do not depend on the number of
-   threads. */
+   stored result is rounded once.
+
+   Calls may be asynchronous and return no error: the device reports faults when it is synchronised. Every
+   reduction has a fixed order, so that results do not depend on the number of threads. */
 #ifndef TESSERA_KERNELS_OPS_H
 #define TESSERA_KERNELS_OPS_H
 
@@ -17,40 +19,40 @@
 /* Accumulated over images, in device memory; all zero at the start. */
 struct tally {
     double loss_sum;   /* of the cross-entropy of every image, in nats */
-    uint64_t images;   /* seen */
-    uint64_t correct;  /* classified right: the first largest logit is the label */
-    uint64_t batches;  /* seen */
-    uint64_t bad_step; /* 1 + the first batch whose loss was not finite; 0: none */
+    uint64_t images;   /* counted so far */
+    uint64_t correct;  /* images whose label is the first largest logit */
+    uint64_t batches;  /* counted so far */
+    uint64_t bad_step; /* 1 + index of the first batch whose loss was not finite; 0: none */
 };
 
-/* The values that change from step to step. They are in device memory, where a captured graph reads those of
-   the current epoch. */
+/* The values that change from step to step. They are in device memory, so that a replayed graph reads those
+   of the current epoch. */
 struct step_scalars {
     double learning_rate;
     double adam_rate;    /* learning_rate / (1 - beta1^t) at the t-th update; the first is t = 1 */
     double adam_root;    /* 1 / sqrt(1 - beta2^t) */
     double average_keep; /* of the moving average: average = keep average + (1 - keep) weights */
-    uint64_t number;     /* of the step since the training began, from 0: counter of dropout */
+    uint64_t number;     /* of the step in the whole training, from 0: counter of dropout */
 };
 
 /* The range of the network's input, [0, 1] or [-1, 1]: x = scale (pixel - offset). The difference is exact,
    so that x has the same bits everywhere. */
 enum input_range { INPUT_UNIT, INPUT_SIGNED };
 
-ANYWHERE double input_width(enum input_range range) {
+HOST_DEVICE double input_width(enum input_range range) {
     return range == INPUT_SIGNED ? 2 : 1;
 }
 
-ANYWHERE double input_scale(enum input_range range) {
+HOST_DEVICE double input_scale(enum input_range range) {
     return input_width(range) / 255;
 }
 
-ANYWHERE double input_offset(enum input_range range) {
+HOST_DEVICE double input_offset(enum input_range range) {
     return range == INPUT_SIGNED ? 127.5 : 0;
 }
 
-/* The optimisers: X(with, ID, name, second_moment). `with` is passed on; second_moment (0 or 1): the rule has
-   a running mean of the squared gradient. UPDATE_NONE leaves the weights as they are. */
+/* The optimisers: X(with, ID, name, second_moment). `with` is an argument for X; second_moment is 1 if the
+   rule has a running mean of the squared gradient. UPDATE_NONE does not change the weights. */
 #define OPTIMIZERS(X, with)  \
     X(with, SGD, "sgd", 0)   \
     X(with, ADAM, "adam", 1) \
@@ -61,14 +63,14 @@ ANYWHERE double input_offset(enum input_range range) {
 #define OPTIMIZER_SECOND_MOMENT(with, ID, name, second_moment) | second_moment << UPDATE_##ID
 
 enum update_method { OPTIMIZERS(OPTIMIZER_METHOD, ) UPDATE_NONE };
-enum { WITH_SECOND_MOMENT = 0 OPTIMIZERS(OPTIMIZER_SECOND_MOMENT, ) /* a bit each */ };
+enum { WITH_SECOND_MOMENT = 0 OPTIMIZERS(OPTIMIZER_SECOND_MOMENT, ) /* one bit each */ };
 
 static inline bool uses_second_moment(enum update_method method) {
     return WITH_SECOND_MOMENT >> method & 1;
 }
 
 /* One update of parameters. All arrays have the same length. The rules are those of PyTorch (torch.optim); w
-   is a weight and g its gradient, multiplied by *clip if `clip` is not NULL:
+   is a weight, and g is its gradient times *clip if `clip` is not NULL:
      sgd     g += weight_decay w;  v = momentum v + g;  w -= learning_rate (nesterov ? g + momentum v : v)
      adam    g += weight_decay w;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
              w -= adam_rate m / (adam_root sqrt(v) + epsilon)
@@ -87,8 +89,8 @@ struct update {
     void *rounded;           /* (optional) the low-precision copy, operand of a GEMM */
 };
 
-/* Inverted dropout (Srivastava et al. 2014, JMLR 15): each element is kept with probability 1 - rate and
-   divided by it; the rate has the 16 bits of kernels/dropout.h. */
+/* Inverted dropout (Srivastava et al. 2014, JMLR 15): each element is retained with probability 1 - rate and
+   then divided by it. kernels/dropout.h rounds the rate to 16 bits. */
 struct dropout {
     double rate; /* 0 <= rate < 1 - 2^-16 */
     uint64_t seed;
@@ -106,14 +108,14 @@ struct ops {
     void (*bias_activation)(void *context, size_t rows, size_t cols, enum activation activation,
                             const void *bias, void *pre, void *out);
 
-    /* grad *= act'(pre) (from `out` unless activation_needs_input), then bias_grad[c] = keep bias_grad[c] +
-       (1 - keep) sum_r grad[r][c]; with keep 0, bias_grad is not read. */
+    /* grad *= act'(pre), then bias_grad[c] = keep bias_grad[c] + (1 - keep) sum_r grad[r][c]. With keep 0,
+       bias_grad is not read. `pre` is read only if activation_needs_input, else `out`. */
     void (*bias_activation_backward)(void *context, size_t rows, size_t cols, enum activation activation,
                                      const void *pre, const void *out, void *grad, double keep,
                                      void *bias_grad);
 
-    /* out[i] = 0 or in[i] / (1 - rate); `out` may be `in`. On gradients, with the same layer and step, this
-       is the backward pass. */
+    /* out[i] = 0 or in[i] / (1 - rate); `out` may be `in`. The backward pass calls it on the gradients, with
+       the same layer and step. */
     void (*dropout)(void *context, size_t count, const struct dropout *dropout, const void *in, void *out);
 
     /* x[i] += amount sign(grad[i]); unchanged where grad[i] is 0 or NaN. The fast gradient sign method
@@ -121,16 +123,16 @@ struct ops {
     void (*sign_step)(void *context, size_t count, double amount, const void *grad, void *x);
 
     /* Softmax cross-entropy, shifted by the row maximum so that it cannot overflow. The target is (1 -
-       smoothing) onehot + smoothing / classes (Szegedy et al. 2016, as torch.nn.CrossEntropyLoss). grad =
-       (softmax - target) / rows, or NULL; `loss` receives the mean over the rows, or NULL. A label of
-       `classes` or more makes the loss NaN. Rows that are not `counted` (adversarial ones) set
-       tally->bad_step if their loss is not finite, and change nothing else in the tally. */
+       smoothing) onehot + smoothing / classes (Szegedy et al. 2016, as torch.nn.CrossEntropyLoss). `grad`
+       receives (softmax - target) / rows and `loss` the mean over the rows; either may be NULL. A label of
+       `classes` or more makes the loss NaN. A loss that is not finite sets tally->bad_step; the other fields
+       of the tally change only if `counted` (false for adversarial images). */
     void (*softmax_cross_entropy)(void *context, size_t rows, size_t classes, double smoothing,
                                   const void *logits, const uint8_t *labels, void *grad, double *loss,
                                   struct tally *tally, bool counted);
 
-    /* All of `update`, in one pass. Does nothing once guard->bad_step is set: the values before the bad step
-       remain. */
+    /* Executes `update` in one pass. Does nothing once guard->bad_step is set, so that the values before the
+       bad step remain. */
     void (*update)(void *context, size_t count, const struct update *update, const struct step_scalars *step,
                    const struct tally *guard);
 
@@ -148,8 +150,8 @@ struct ops {
     void (*round)(void *context, size_t count, const void *values, void *rounded);
 
     /* deformed[i] = images[i] augmented for this epoch (kernels/augment.h): the same pixels on every device.
-       images [count][height][width], labels [count], deformed [count][to_height][to_width] of the plan; no
-       overlap. */
+       images [count][height][width], labels [count], deformed [count][to_height][to_width], with the sizes of
+       the plan. The arrays do not overlap. */
     void (*augment)(void *context, const struct augment_plan *plan, uint32_t epoch, size_t count,
                     const uint8_t *images, const uint8_t *labels, uint8_t *deformed);
 };

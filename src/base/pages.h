@@ -4,9 +4,9 @@
 
 #include <stddef.h>
 
-/* At least `bytes`, 64-byte aligned, for free(); NULL without memory. From 2 MB on in huge pages, if the
-   system has them: a column of tiles touches a page in every row of a matrix, and a TLB holds some 2000
-   pages. */
+/* At least `bytes` bytes, 64-byte aligned, released by free(); NULL if out of memory. Buffers of 2 MB or more
+   use huge pages if the system has them: a column of tiles touches a page in every row of a matrix, and a TLB
+   has about 2000 entries. */
 void *pages_alloc(size_t bytes);
 
 #endif

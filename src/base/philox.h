@@ -1,19 +1,18 @@
 /* Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011),
-   for C and CUDA alike: 128 random bits are a function of a counter and a key, with no state between two
-   calls. */
+   for C and CUDA: 128 random bits as a pure function of a counter and a key. */
 #ifndef TESSERA_BASE_PHILOX_H
 #define TESSERA_BASE_PHILOX_H
 
 #include <stdint.h>
 
-/* Functions for the host and for device code. */
+/* Qualifies functions that host and device code call. */
 #ifdef __CUDACC__
-#    define ANYWHERE static inline __host__ __device__
+#    define HOST_DEVICE static inline __host__ __device__
 #else
-#    define ANYWHERE static inline
+#    define HOST_DEVICE static inline
 #endif
 
-/* The use of a number: the last word of the counter. Streams of one seed are independent. */
+/* What the numbers are used for: the last word of the counter. Streams of one seed are independent. */
 enum rng_stream {
     RNG_INIT = 1,
     RNG_SHUFFLE = 2,
@@ -25,8 +24,9 @@ enum rng_stream {
 
 enum { PHILOX_ROUNDS = 10 };
 
-/* A round, with its key. */
-ANYWHERE void philox_round(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c3, uint32_t k0, uint32_t k1) {
+/* One round with the key (k0, k1). */
+HOST_DEVICE void philox_round(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c3, uint32_t k0,
+                              uint32_t k1) {
     const uint64_t p0 = (uint64_t)0xD2511F53u * *c0;
     const uint64_t p1 = (uint64_t)0xCD9E8D57u * *c2;
     *c0 = (uint32_t)(p1 >> 32) ^ *c1 ^ k0;
@@ -35,13 +35,13 @@ ANYWHERE void philox_round(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c
     *c3 = (uint32_t)p0;
 }
 
-ANYWHERE void philox_next_key(uint32_t *k0, uint32_t *k1) {
+HOST_DEVICE void philox_next_key(uint32_t *k0, uint32_t *k1) {
     *k0 += 0x9E3779B9u;
     *k1 += 0xBB67AE85u;
 }
 
-/* One block. */
-ANYWHERE void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
+/* One block of 128 random bits. */
+HOST_DEVICE void philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
     uint32_t k0 = key[0], k1 = key[1];
     for (int round = 0; round < PHILOX_ROUNDS; round++) {

@@ -80,14 +80,14 @@ uint64_t platform_memory_available(void) {
     return kibibytes ? kibibytes * 1024 : platform_memory();
 }
 
-/* A file of /sys about a cache of the first core; "" if there is none. */
+/* Reads a property of cache `index` of the first core from /sys; "" if there is none. */
 static void read_cache(int index, const char *entry, char *text, size_t size) {
     char path[96];
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", index, entry);
     find_line(path, "", text, size);
 }
 
-/* "266240K" */
+/* "266240K" in bytes. */
 static size_t parse_size(const char *text) {
     char *unit;
     const size_t number = strtoull(text, &unit, 10);

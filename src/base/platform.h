@@ -7,15 +7,15 @@
 
 #define TESSERA_VERSION "0.1.0"
 
-const char *platform_commit(void);   /* of the source, "unknown" outside a git checkout */
+const char *platform_commit(void);   /* of the source; "unknown" outside a git checkout */
 const char *platform_compiler(void); /* name and version */
-const char *platform_flags(void);    /* the compiler's */
+const char *platform_flags(void);    /* of the compiler */
 
 /* The model name of the processor, or "unknown". One static string. */
 const char *platform_cpu(void);
 /* System, release and architecture. One static string. */
 const char *platform_system(void);
-/* Cores that this process may use (affinity mask; OMP_NUM_THREADS, when set, instead). */
+/* The default number of threads: OMP_NUM_THREADS if set, else the cores in the affinity mask. */
 int platform_threads(void);
 /* Physical memory, and the part that is available without swapping, in bytes; 0 if unknown. */
 uint64_t platform_memory(void);

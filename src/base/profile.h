@@ -46,7 +46,7 @@ double clock_seconds(void);
 /* All zero; the first lap starts now. */
 void profile_start(struct profile *profile);
 
-/* The use of an interval. */
+/* What an interval was spent on. */
 struct profile_slot {
     enum profile_part part;
     size_t layer; /* of a GEMM; 0 is the first */
@@ -56,28 +56,30 @@ struct profile_slot {
 /* One GEMM of a layer; part is PART_GEMM_NN, _TN or _NT. */
 struct profile_slot profile_gemm_slot(enum profile_part part, size_t layer, size_t m, size_t n, size_t k);
 
-/* Adds the time since the last lap to this use. */
+/* Adds the time since the last lap to `slot`. */
 void profile_lap(struct profile *profile, struct profile_slot slot);
 
-/* Adds the first `seconds` of it (measured by another clock); the next lap gets the rest. */
+/* Adds only the first `seconds` of that time, measured by another clock; the next lap gets the rest. */
 void profile_take(struct profile *profile, struct profile_slot slot, double seconds);
 
-/* Adds the time since the last lap to PART_OTHER. Then every lap counts as `part` until profile_restore,
-   because evaluation runs the code of training. */
+/* Adds the time since the last lap to PART_OTHER. Every lap then counts as `part` until profile_restore:
+   evaluation calls the same functions as training. */
 void profile_divert(struct profile *profile, enum profile_part part);
 void profile_restore(struct profile *profile);
 
 /* later - earlier, part by part. */
 struct profile profile_since(const struct profile *later, const struct profile *earlier);
 
-/* All parts together / those of training alone: without start-up, evaluation and checkpoints. */
+/* The sum of all parts. */
 double profile_total(const struct profile *profile);
+/* The same without start-up, evaluation and checkpoints. */
 double profile_training(const struct profile *profile);
 /* (H2D + D2H) / training; 0 if no time passed. */
 double profile_transfer_ratio(const struct profile *profile);
 
-/* "GEMM NN", "batch preparation" ... / the key used in logs, "gemm_nn", "batch" ... */
+/* "GEMM NN forward", "batch preparation", ... */
 const char *profile_part_title(enum profile_part part);
+/* The key in logs: "gemm_nn", "batch", ... */
 const char *profile_part_key(enum profile_part part);
 
 #endif

@@ -1,6 +1,6 @@
 /* Counter-based random numbers: Philox4x32-10 (philox.h). The n-th number of a stream is a pure function of
-   (seed, stream, substream, n), the same on every device and for any number of threads. The seed is the only
-   state to save. */
+   (seed, stream, substream, n), so it is the same on every device and for any number of threads, and a
+   checkpoint saves only the seed. */
 #ifndef TESSERA_BASE_RNG_H
 #define TESSERA_BASE_RNG_H
 

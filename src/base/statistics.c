@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static const double QUIET = 0.05, DEVIATIONS = 1.53; /* of a normal distribution: 87 % */
+static const double NOISE_LIMIT = 0.05, DEVIATIONS = 1.53; /* +- 1.53 of a normal distribution are 87 % */
 
 static int by_value(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -23,6 +23,6 @@ struct statistics statistics_of(double *values, size_t count) {
     /* the rank of the median has a standard deviation of sqrt(count) / 2 */
     const double rank = ((double)count - DEVIATIONS * sqrt((double)count)) / 2;
     const size_t low = rank > 0 ? (size_t)rank : 0;
-    of.noisy = values[count - 1 - low] - values[low] > QUIET * of.median;
+    of.noisy = values[count - 1 - low] - values[low] > NOISE_LIMIT * of.median;
     return of;
 }

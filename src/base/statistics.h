@@ -10,12 +10,12 @@ struct statistics {
     double median, min, max, mean;
     /* sample standard deviation, sqrt(sum (x - mean)^2 / (n - 1)); 0 for a single value */
     double deviation;
-    /* The 87 % confidence interval of the median, from order statistics (of 7 values the second and the
-       sixth), is wider than 5 % of it. */
+    /* True if the 87 % confidence interval of the median is wider than 5 % of the median. The interval is
+       from order statistics: of 7 values, the second to the sixth. */
     bool noisy;
 };
 
-/* Of `count` values, which it sorts; all zero if there are none. */
+/* Sorts `values`. All zero if count is 0. */
 struct statistics statistics_of(double *values, size_t count);
 
 #endif

@@ -1,4 +1,4 @@
-/* Errors are values: a function that can fail returns a status and keeps one message for the user. */
+/* Errors are values: a function that can fail returns a status and stores one message for the user. */
 #ifndef TESSERA_BASE_STATUS_H
 #define TESSERA_BASE_STATUS_H
 
@@ -14,15 +14,15 @@ enum status {
     STATUS_INTERRUPTED = 130  /* SIGINT or SIGTERM, after the step in progress was finished */
 };
 
-/* status_set(status, format, ...) keeps the message (what is wrong, where, what to do next; no newline) and
-   is `status`. One message per thread; a later call replaces it. A macro, so that static analysers see the
-   value. */
+/* status_set(status, format, ...) stores the message (what is wrong, where, what to do next; no newline) and
+   evaluates to `status`. There is one message per thread; a later call replaces it. It is a macro so that
+   static analysers see the value. */
 #define status_set(status, ...) (status_write(__VA_ARGS__), (status))
 
-/* The same, but puts "context: " in front of the kept message. */
+/* Prefixes the stored message with "context: " and evaluates to `status`. */
 #define status_context(status, ...) (status_prefix(__VA_ARGS__), (status))
 
-/* Sets the message only, for functions that report failure by NULL. */
+/* The message alone, for functions that report failure by NULL. */
 void status_write(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void status_prefix(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -6,28 +6,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The whole of `text` must be the number (decimal; real: a finite one). False, and `value` untouched, if it
- * is not. */
+/* `text` must be one decimal number and nothing else; a real must be finite. Otherwise returns false and
+   leaves `value` unchanged. */
 bool text_parse_int(const char *text, int64_t *value);
 bool text_parse_real(const char *text, double *value);
 
-/* The one of `count` words that is nearest to `word` by edit distance, NULL if none is near (more than a
- * third off). */
+/* Returns the one of `count` words with the least edit distance to `word`, or NULL if that is more than a
+   third of the longer word. */
 const char *text_nearest(const char *word, const char *const *words, size_t count);
 
 /* Cuts white space off both ends, in place; returns the new start. */
 char *text_trim(char *text);
 
-/* The directory part of a path: "." if it names none, "/" for the root. Cut off at `size`. */
+/* The directory part of a path: "." if it has none, "/" for the root. Truncated to `size` bytes. */
 void text_directory(const char *path, char *directory, size_t size);
 
 /* Appends to a string like printf, truncated to `size` bytes. */
 void text_append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* 60000 -> "60,000"; returns the buffer, which must hold the longest number. */
+/* A formatted number, returned by value. */
 struct text_number {
     char text[32];
 };
+/* 60000 as "60,000". */
 struct text_number text_grouped(uint64_t value);
 
 /* The functions below write "-" for a value that is not finite. */

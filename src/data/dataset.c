@@ -23,8 +23,8 @@ struct dataset dataset_split(struct dataset *set, size_t count) {
     return tail;
 }
 
-/* The readers. The last one reads what none of them recognises: its errors name the files that a directory
-   should have. */
+/* The readers. A source that none of them recognises goes to the last one, whose errors name the files that a
+   directory should have. */
 static const struct dataset_reader *const readers[] = {&dataset_synthetic, &dataset_idx};
 enum { READERS = sizeof readers / sizeof *readers };
 

@@ -27,16 +27,16 @@ enum {
     SYNTHETIC_SIDE = 28
 };
 
-/* Draws `count` digits 28x28 from strokes, distorted at random: a pure function of (seed, first + i), so two
-   ranges of one seed never share an image. Labels run 0 1 2 .. 9 0 1 .. before shuffling by index. */
+/* Draws `count` digits of 28x28 pixels from strokes, distorted at random. Image i is a pure function of
+   (seed, first + i), and its label is (first + i) % 10. */
 enum status dataset_synthesize(struct dataset *set, size_t count, uint64_t seed, size_t first);
 
 void dataset_free(struct dataset *set);
 
 enum dataset_parts { DATASET_ALL, DATASET_TEST_ONLY };
 
-/* Loads `source`: a directory with the four MNIST files in any usual spelling, "synthetic", or "auto":
-   data/mnist when that directory holds a data set, else synthetic. With DATASET_TEST_ONLY the training part
+/* Loads `source`: a directory with the four MNIST files in any usual spelling, "synthetic", or "auto", which
+   is data/mnist if that directory holds a data set, else synthetic. With DATASET_TEST_ONLY the training part
    stays empty and its files may be missing. */
 enum status dataset_load(struct dataset_pair *pair, const char *source, enum dataset_parts parts);
 void dataset_pair_free(struct dataset_pair *pair);

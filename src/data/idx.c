@@ -10,7 +10,7 @@
 
 #include "src/base/text.h"
 
-enum { TYPE_UNSIGNED_BYTE = 0x08, DEFLATE_LIMIT = 1032 }; /* the best ratio of deflate is 1032 : 1 */
+enum { TYPE_UNSIGNED_BYTE = 0x08, DEFLATE_LIMIT = 1032 }; /* deflate compresses by 1032 : 1 at most */
 
 static enum status bad(const char *path, const char *what) {
     return status_set(STATUS_BAD_DATA, "%s: %s", path, what);
@@ -34,7 +34,7 @@ static const char *kind(size_t rank) {
     return rank == 3 ? "images" : "labels";
 }
 
-/* Magic number and type; rank tells images from labels. */
+/* Checks magic number, type and rank. */
 static enum status check_magic(const char *path, const unsigned char *magic, size_t length, size_t rank) {
     if (length < 4 || magic[0] || magic[1]) return not_idx(path, magic, length);
     char what[160];

@@ -17,8 +17,8 @@ struct idx {
 };
 
 /* Reads a file of unsigned bytes with `rank` dimensions (3: images, 1: labels). Checks come before the
-   allocations that depend on them. STATUS_BAD_DATA says file, fault and remedy; STATUS_FAILED: out of
-   memory. */
+   allocations that depend on them. With STATUS_BAD_DATA the message names the file, the fault and the remedy.
+   STATUS_FAILED: out of memory. */
 enum status idx_read(struct idx *idx, const char *path, size_t rank);
 
 #endif

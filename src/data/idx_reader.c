@@ -9,7 +9,7 @@
 #include "src/data/idx.h"
 #include "src/data/reader.h"
 
-/* One image file and its label file, whose counts must agree. `set` is empty on failure. */
+/* Reads an image file and its label file, whose counts must agree. `set` is empty on failure. */
 static enum status read_files(struct dataset *set, const char *images_path, const char *labels_path) {
     struct idx images, labels;
     *set = (struct dataset){0};
@@ -17,9 +17,9 @@ static enum status read_files(struct dataset *set, const char *images_path, cons
     if (status) return status;
     status = idx_read(&images, images_path, 3);
     if (!status && images.dim[0] != labels.dim[0])
-        status =
-            status_set(STATUS_BAD_DATA, "%s has %zu images, but %s has %zu labels: they are not of one set",
-                       images_path, images.dim[0], labels_path, labels.dim[0]);
+        status = status_set(STATUS_BAD_DATA,
+                            "%s has %zu images, but %s has %zu labels: they belong to different sets",
+                            images_path, images.dim[0], labels_path, labels.dim[0]);
     if (status) {
         free(labels.values);
         free(images.values);
@@ -81,7 +81,7 @@ static enum status load_directory(struct dataset_pair *pair, const char *directo
     return status ? status : read_part(&pair->test, directory, "t10k");
 }
 
-/* The directory has a file of training images. A damaged file is an error of `load`. */
+/* True if the directory has a file of training images. Loading it reports a damaged file. */
 static bool recognises(const char *source) {
     char path[1024];
     return find_file(source, "train-images", "idx3-ubyte", path, sizeof path);

@@ -1,4 +1,4 @@
-/* A reader of data sets. A new one is one file, with a struct dataset_reader, and a line in the table of
+/* A reader of data sets. To add one, write a file with a struct dataset_reader and add a line to the table in
    dataset.c. */
 #ifndef TESSERA_DATA_READER_H
 #define TESSERA_DATA_READER_H
@@ -8,12 +8,11 @@
 #include "src/data/dataset.h"
 
 struct dataset_reader {
-    /* Can this reader load `source`, the value of --data? Looks at names only. */
+    /* Can this reader load `source`, the value of --data? Checks file names, not contents. */
     bool (*recognises)(const char *source);
 
-    /* Loads both parts of an empty pair, or the test part alone; dataset_load has set the name, checks that
-       the parts have one image size, and frees the pair on failure. STATUS_BAD_DATA says what is wrong and
-       what to do. */
+    /* Loads both parts, or the test part alone, into a pair that has only its name. On failure the caller
+       frees the pair. With STATUS_BAD_DATA the message says what is wrong and what to do. */
     enum status (*load)(struct dataset_pair *pair, const char *source, enum dataset_parts parts);
 };
 

@@ -1,9 +1,9 @@
-/* The embedded data set: digits drawn from our own strokes, each distorted at random. An image goes through
-   the functions below in their order: a shape of the table is traced into a fine path, bent, slanted, placed,
-   and inked.
+/* The embedded data set: digits drawn from strokes, each distorted at random. The functions below are in the
+   order in which they make an image: trace a shape of the table into a fine path, bend, slant, place and ink
+   it.
 
-   All geometry is double. A last-bit difference between two compilers or math libraries then practically
-   never moves a pixel to another grey value, so a seed means the same images everywhere. */
+   All geometry is double, so that a last-bit difference between compilers or math libraries practically never
+   changes a grey value: a seed gives the same images everywhere. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -25,8 +25,8 @@ enum {
 
 static const double two_pi = 6.283185307179586476925;
 
-/* A shape is a list of x, y that a smooth curve visits: x to the right and y down, both 1 to 99. A point
-   given twice is a corner, LIFT starts a new stroke, and zeros pad. */
+/* A shape is a list of points (x, y) on a smooth curve: x to the right and y down, both 1 to 99. A repeated
+   point is a corner, LIFT ends a stroke, and zeros fill the rest. */
 enum { LIFT = 255 };
 // clang-format off
 static const uint8_t shapes[DIGITS][VARIANTS][SHAPE_POINTS][2] = {
@@ -181,7 +181,8 @@ static int pixel_clamp(double value) {
     return (int)fmin(fmax(value, 0), SIDE - 1);
 }
 
-/* Lowers the squared distances of the pixels within `reach` of the segment from a to b. */
+/* For each pixel within `reach` of the segment from a to b: distance2 = min(distance2, squared distance to
+   the segment). */
 static void segment_measure(double distance2[SIDE][SIDE], struct point a, struct point b, double reach) {
     int top = pixel_clamp(ceil(fmin(a.y, b.y) - reach)), bottom = pixel_clamp(floor(fmax(a.y, b.y) + reach));
     int left = pixel_clamp(ceil(fmin(a.x, b.x) - reach)), right = pixel_clamp(floor(fmax(a.x, b.x) + reach));
@@ -224,7 +225,7 @@ static void digit_draw(uint8_t *image, uint64_t seed, size_t index) {
 enum status dataset_synthesize(struct dataset *set, size_t count, uint64_t seed, size_t first) {
     const size_t pixels = (size_t)SIDE * SIDE;
     *set = (struct dataset){.height = SIDE, .width = SIDE, .classes = DIGITS};
-    /* The random substream is the image index in 32 bits; larger ones would repeat images. */
+    /* The random substream is the 32-bit index of the image: larger indices would repeat images. */
     if (count > UINT32_MAX || first > UINT32_MAX - count || count > SIZE_MAX / pixels)
         return status_set(STATUS_FAILED,
                           "synthetic digits: cannot draw %zu images from image %zu on; ask for fewer", count,
@@ -249,7 +250,7 @@ enum status dataset_synthesize(struct dataset *set, size_t count, uint64_t seed,
     return STATUS_OK;
 }
 
-enum { SEED = 1 }; /* of the data set, which does not depend on the seed of the training */
+enum { SEED = 1 }; /* of the data set; independent of --seed */
 
 static bool recognises(const char *source) {
     return strcmp(source, "synthetic") == 0;

@@ -12,7 +12,7 @@ extern "C" {
 }
 
 enum {
-    RING = 2048,         /* laps between two synchronisations */
+    RING = 2048,         /* the most laps between two synchronisations */
     STAGING_BYTES = 4096 /* downloads up to this size use page-locked memory, which halves their time */
 };
 
@@ -42,10 +42,10 @@ static enum status report(struct cuda_state *state) {
     return STATUS_FAILED;
 }
 
-/* --- the clock --- */
+/* --- timing --- */
 
-/* The GPU time between two events goes to their slot. The rest of the host's time (launch latency, waiting
-   for the result) goes to PART_OTHER. */
+/* Adds the GPU time between two events to the slot of the second. The rest of the elapsed time (launch
+   latency, waiting for results) goes to PART_OTHER. */
 static void count_laps(struct device *device) {
     struct cuda_state *state = state_of(device);
     struct profile *profile = device->profile;
@@ -57,7 +57,7 @@ static void count_laps(struct device *device) {
         TRY(state, cudaEventElapsedTime(&milliseconds, state->event[i], state->event[i + 1]));
         double seconds = 1e-3 * (double)milliseconds;
         if (seconds > elapsed - counted)
-            seconds = elapsed - counted > 0 ? elapsed - counted : 0; /* two clocks */
+            seconds = elapsed - counted > 0 ? elapsed - counted : 0; /* the clocks differ */
         profile_take(profile, state->slot[i], seconds);
         counted += seconds;
     }
@@ -189,7 +189,7 @@ static void *cuda_alloc(struct device *device, size_t bytes) {
     const cudaError_t error = cudaMalloc(&memory, bytes ? bytes : 1);
     if (error == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, total = 0;
-        cudaGetLastError(); /* not sticky */
+        cudaGetLastError(); /* clears the error */
         cudaMemGetInfo(&free_bytes, &total);
         status_write("out of GPU memory: %s (%zu bytes) needed, %s (%zu bytes) free",
                      text_bytes((double)bytes).text, bytes, text_bytes((double)free_bytes).text, free_bytes);
@@ -228,7 +228,7 @@ static void cuda_download(struct device *device, void *to, const void *from, siz
 
 static void *cuda_prefetch_begin(struct device *device) {
     struct cuda_state *state = state_of(device);
-    TRY(state, cudaStreamWaitEvent(state->copy.stream, state->committed, 0)); /* the buffers are free */
+    TRY(state, cudaStreamWaitEvent(state->copy.stream, state->committed, 0)); /* the buffers have been read */
     return &state->copy;
 }
 
@@ -261,7 +261,7 @@ static void cuda_copy(struct device *device, void *to, const void *from, size_t 
     if (bytes) TRY(state, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, state->ops.stream));
 }
 
-/* For host devices: `device` is unused and may be of another driver. */
+/* The pinned host device of src/backend/offload.c uses these: `device` may be of another driver. */
 static void *cuda_alloc_pinned(struct device *device, size_t bytes) {
     void *memory = NULL;
     (void)device;

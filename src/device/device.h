@@ -12,7 +12,7 @@ struct device {
     const struct device_driver *driver;
     void *state;             /* the driver's */
     void *ops_context;       /* first argument of every op */
-    struct profile *profile; /* receives every lap; set by the owner; NULL: no timing */
+    struct profile *profile; /* receives every lap; the owner sets it; NULL: no timing */
 };
 
 struct device_options {
@@ -23,9 +23,9 @@ struct device_options {
 struct device_driver {
     const char *name; /* "host", "cuda" */
     enum gemm_device where;
-    bool host_memory; /* its pointers can be read by the host */
+    bool host_memory; /* the host can read its pointers */
 
-    size_t row_alignment; /* bytes: rows of this multiple have faster kernels in mixed precision */
+    size_t row_alignment; /* bytes; mixed-precision kernels are faster if rows are multiples of it */
     size_t steps_ahead;   /* training steps to issue before the host reads their losses */
 
     /* (optional) Usable on this machine now? If not, writes the reason (a phrase) to `why`. */
@@ -38,26 +38,26 @@ struct device_driver {
        used by one thread at a time; different devices may be used concurrently. */
     void (*make_current)(struct device *device);
 
-    /* (optional) While nothing is open: resets the process's state of the device, so that the next run starts
-       as the first did. (In CUDA, nodes of later graphs of a context take 0.3 us longer each.) */
+    /* (optional) Resets the device for this process; call it while no device is open. The next run then has
+       the speed of the first: in a used CUDA context each node of a new graph takes 0.3 us longer. */
     void (*reset)(void);
 
-    /* 64-byte aligned and zeroed. NULL if memory is short; the message has the needed and the free bytes. */
+    /* 64-byte aligned and zeroed. NULL if out of memory; the message has the needed and the free bytes. */
     void *(*alloc)(struct device *device, size_t bytes);
     void (*free)(struct device *device, void *memory); /* NULL is allowed */
 
-    /* Copies return when the host memory may be reused. The CUDA driver counts them as PART_H2D and PART_D2H;
-       on the host the next lap includes them. */
+    /* Uploads and downloads return when the host memory may be reused. The CUDA driver counts them as
+       PART_H2D and PART_D2H; on the host the next lap includes them. */
     void (*upload)(struct device *device, void *to, const void *from, size_t bytes);
     void (*download)(struct device *device, void *to, const void *from, size_t bytes);
     void (*zero)(struct device *device, void *memory, size_t bytes);
     /* Device to device. */
     void (*copy)(struct device *device, void *to, const void *from, size_t bytes);
 
-    /* (optional, all or none) Work on a copy stream, which overlaps with the work issued so far. Uploads
-       return when `from` may be reused. Ops called between `prefetch_begin` and `prefetch_end` take the
-       context that `prefetch_begin` returns. Only `prefetch_commit` reads prefetched memory: it copies it on
-       the device to its destination, before any work issued later. The time is hidden and not counted. */
+    /* (optional, all or none) Work on a copy stream, which overlaps with the work issued so far and is not
+       timed. Uploads return when `from` may be reused. Ops called between `prefetch_begin` and `prefetch_end`
+       take the context that `prefetch_begin` returns. Only `prefetch_commit` may read prefetched memory: it
+       copies it to its destination on the device, before any work issued later. */
     void (*prefetch_upload)(struct device *device, void *to, const void *from, size_t bytes);
     void *(*prefetch_begin)(struct device *device);
     void (*prefetch_end)(struct device *device);
@@ -77,23 +77,24 @@ struct device_driver {
     /* (optional) The stream that GEMM backends of this device must use. */
     void *(*stream)(struct device *device);
 
-    /* (optional) Names the work issued in between, for a profiler's timeline (NVTX). Ranges nest. */
+    /* (optional) Names the work issued between begin and end, for a profiler's timeline (NVTX). Ranges nest.
+     */
     void (*range_begin)(struct device *device, const char *name);
     void (*range_end)(struct device *device);
 
-    /* (optional) The device in words. */
+    /* (optional) The name and size of the device. */
     void (*describe)(struct device *device, char *text, size_t size);
 
     /* (optional) Measures the peak rate, in flops a second, of independent multiply-adds in float32 or
-       float64, on all threads or SMs. In float64 on the GPU, the faster of FP64 units and tensor cores, which
-       round the same way. */
+       float64, on all threads or SMs. On the GPU the float64 peak is that of the FP64 units or of the tensor
+       cores, whichever is higher; both round the same way. */
     enum status (*peak)(struct device *device, enum gemm_dtype dtype, double *flops_per_second);
 
-    /* (optional) The same in about a millisecond, for devices whose clock depends on the preceding load. */
+    /* (optional) The same within a millisecond, for devices whose clock depends on the preceding load. */
     enum status (*peak_now)(struct device *device, enum gemm_dtype dtype, double *flops_per_second);
 
-    /* (optional) Measures bytes read plus bytes written a second, by a copy in device memory that moves more
-       than four times the last-level cache. */
+    /* (optional) Measures bytes read plus bytes written a second, by a copy that moves more than four times
+       the last-level cache. */
     enum status (*bandwidth)(struct device *device, double *bytes_per_second);
 
     /* (optional) Bytes of the last-level cache; 0 if unknown. */
@@ -113,7 +114,7 @@ struct device_driver {
 
 extern const struct device_driver device_host;
 
-/* A lap of any part but a GEMM. */
+/* A lap of a part that is not a GEMM. */
 static inline void device_lap(struct device *device, enum profile_part part) {
     const struct profile_slot slot = {part, 0, 0};
     device->driver->lap(device, slot);

@@ -1,4 +1,4 @@
-/* The element types: size, name, and one element by its index. */
+/* The element types: size, name, epsilon, and access to one element. */
 #ifndef TESSERA_DEVICE_DTYPE_H
 #define TESSERA_DEVICE_DTYPE_H
 

@@ -2,14 +2,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/host/gemm/peak.h"
 #include "kernels/host/ops/ops.h"
 #include "src/base/pages.h"
-#include "kernels/host/gemm/peak.h"
 #include "src/base/platform.h"
 #include "src/base/text.h"
 #include "src/device/device.h"
 
-static const size_t UNKNOWN_CACHE_BUFFER = (size_t)256 << 20; /* to measure bandwidth with */
+static const size_t UNKNOWN_CACHE_BUFFER = (size_t)256 << 20; /* for the bandwidth, if the cache is unknown */
 
 static void host_set_threads(struct device *device, int threads) {
     struct host_ops_context *context = device->state;
@@ -95,7 +95,7 @@ static size_t host_last_cache(struct device *device) {
     return platform_last_cache();
 }
 
-/* With two buffers, together just over four times the cache, and at most a quarter of the free memory. */
+/* Two buffers, together 4.25 times the last-level cache but at most a quarter of the available memory. */
 static enum status host_bandwidth(struct device *device, double *bytes_per_second) {
     const struct host_ops_context *context = device->state;
     const size_t most = platform_memory_available() / 8, cache = platform_last_cache();

@@ -85,7 +85,7 @@ __device__ void smooth_rows(const augment_plan &plan, const tile &at, const floa
 #pragma unroll
         for (int k = 0; k < RUN + TAPS - 1; k++) add_tap<RUN>(plan, from[k], k, sum);
 #pragma unroll
-        for (int k = 0; k < RUN; k++) half[row * shape<RUN>::HALF + x + k] = augment_half(sum[k]);
+        for (int k = 0; k < RUN; k++) half[row * shape<RUN>::HALF + x + k] = augment_row_sum(sum[k]);
     }
 }
 

@@ -62,7 +62,7 @@ static struct augment_plan plan_of(const struct augmentation *augmentation, size
 }
 
 /* The Gaussian in integers, and the factor that scales a field to `elastic`: the variance of the noise is
-   (256^2 - 1) / 3, augment_half divides by 256, and x and y each contribute half of the squared length. */
+   (256^2 - 1) / 3, augment_row_sum divides by 256, and x and y each contribute half of the squared length. */
 static void plan_taps(struct augment_plan *plan, const struct augmentation *augmentation) {
     static const double SUM = 4080, /* rounding makes it at most 4091 */
         DEVIATION = 147.8005412;    /* sqrt(65535 / 3) */
@@ -128,7 +128,7 @@ static void make_field(const struct work *work, struct tile *tile) {
         for (int32_t row = tile->first; row < tile->last; row++) {
             float *half = tile->half[field][row];
             smooth(tile, &tile->noise[field][row][LEAD], 1, half);
-            for (int x = 0; x < TILE; x++) half[x] = augment_half(half[x]);
+            for (int x = 0; x < TILE; x++) half[x] = augment_row_sum(half[x]);
         }
     for (int32_t x = 0; x < TILE; x++)
         tile->gain[x] = x < tile->width ? augment_gain(plan, tile->x + x, plan->to_width) : 0;
