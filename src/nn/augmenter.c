@@ -28,7 +28,7 @@ enum status augmenter_open(struct augmenter *augmenter, struct device *device, c
         augmenter->prefetched = driver->alloc(device, samples->count * samples->features);
     if (!augmenter->originals || (driver->prefetch_begin && !augmenter->prefetched)) {
         augmenter_close(augmenter, device);
-        return status_context(STATUS_FAILED, "augmentation stores the images three times");
+        return status_context(STATUS_FAILED, "augmentation stores further copies of the images");
     }
     driver->upload(device, augmenter->originals, set->images, bytes);
     return STATUS_OK;

@@ -1,5 +1,5 @@
 /* Augmentation: new training images for every epoch (kernels/augment.h), a pure function of seed, epoch and
-   image. Devices that can prefetch make those of the next epoch while this one is trained. */
+   image. A device that can prefetch deforms the images of the next epoch during the current one. */
 #ifndef TESSERA_NN_AUGMENTER_H
 #define TESSERA_NN_AUGMENTER_H
 
@@ -20,11 +20,11 @@ enum status augmenter_open(struct augmenter *augmenter, struct device *device, c
                            const struct dataset *set, const struct samples *samples);
 void augmenter_close(struct augmenter *augmenter, struct device *device);
 
-/* Makes samples->images those of this epoch: work issued later reads them. Counts as PART_AUGMENT. */
+/* Fills samples->images with the images of `epoch` for the work issued later. Counts as PART_AUGMENT. */
 void augmenter_begin(struct augmenter *augmenter, struct device *device, struct samples *samples,
                      int64_t epoch);
 
-/* Starts to make those of a later epoch on the copy stream, if the device can prefetch. */
+/* If the device can prefetch: starts to deform the images of a later epoch on the copy stream. */
 void augmenter_prefetch(struct augmenter *augmenter, struct device *device, const struct samples *samples,
                         int64_t epoch);
 

@@ -127,8 +127,7 @@ static enum status recipe_from_shapes(const struct checkpoint *checkpoint, struc
     }
     if (!first)
         return status_set(STATUS_BAD_DATA,
-                          "the checkpoint '%s' has no tensor layers.0.weight: it is not of a perceptron",
-                          path);
+                          "the checkpoint '%s' has no tensor layers.0.weight: it is not a perceptron", path);
     const enum status status = config_set(config, "layers", layers, FROM_CHECKPOINT, path);
     return status ? status : config_set(config, "dtype", dtype_name(first->dtype), FROM_CHECKPOINT, path);
 }
@@ -180,7 +179,7 @@ static enum status restore_arena(const struct checkpoint *checkpoint, struct mlp
     return status;
 }
 
-/* One state arena of the network. */
+/* Restores one state arena of the network. */
 static enum status restore_state(const struct checkpoint *checkpoint, struct mlp *mlp,
                                  const struct mlp_state *arena, struct train_state *state) {
     char name[TENSOR_NAME];

@@ -22,8 +22,8 @@ enum status checkpoint_save(const char *path, struct mlp *mlp, const struct conf
 enum status checkpoint_open(struct checkpoint *checkpoint, const char *path);
 void checkpoint_close(struct checkpoint *checkpoint);
 
-/* Sets the recipe in `config`, as FROM_CHECKPOINT. From a file without one (of another program) it takes
-   layers and dtype, by the shapes of the tensors. */
+/* Sets the recipe in `config`, as FROM_CHECKPOINT. A file of another program has no recipe: then sets layers
+   and dtype from the tensors. */
 enum status checkpoint_recipe(const struct checkpoint *checkpoint, struct config *config);
 
 /* Reads the weights and, unless `state` is NULL, the state with the network's state tensors. STATUS_BAD_DATA
@@ -34,9 +34,9 @@ enum status checkpoint_restore(const struct checkpoint *checkpoint, struct mlp *
 /* Reads the moving average as the weights. STATUS_USAGE if there is none. */
 enum status checkpoint_restore_average(const struct checkpoint *checkpoint, struct mlp *mlp);
 
-/* Does the restored state fit this run, with `steps` steps of `batch` images an epoch? Within an epoch the
-   order of the images must be the same, and a best epoch needs the same validation part. STATUS_BAD_DATA says
-   what differs. */
+/* Does the restored state fit this run, with `steps` steps of `batch` images an epoch? To resume within an
+   epoch, the order of the images must be the same; a best epoch needs the same validation part.
+   STATUS_BAD_DATA says what differs. */
 enum status checkpoint_check_epoch(const struct checkpoint *checkpoint, const struct config *config,
                                    const struct train_state *state, size_t batch, size_t steps);
 

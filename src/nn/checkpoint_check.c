@@ -3,7 +3,7 @@
 
 #include "src/nn/checkpoint.h"
 
-/* The data that the state was trained on must be the training data of this run. */
+/* The images that the state was trained on must not be in the validation part of this run. */
 static enum status check_validation(const char *path, const struct config *config,
                                     const struct config *then) {
     if (config->validation <= then->validation) return STATUS_OK;
@@ -13,7 +13,8 @@ static enum status check_validation(const char *path, const struct config *confi
                       path, (long long)config->validation, (long long)then->validation);
 }
 
-/* Within an epoch the order of its images must be the same; a best epoch needs the same validation part. */
+/* To resume within an epoch, the order of the images must be the same; a best epoch needs the same validation
+   part. */
 static enum status check_keys(const char *path, const struct config *config, const struct config *then,
                               bool within) {
     static const char *const keys[] = {"validation", "batch-size", "seed", "shuffle"};

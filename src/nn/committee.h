@@ -1,6 +1,7 @@
 /* A committee of networks: its log probabilities are the mean of the members' log softmax, normalised, and
-   its prediction is the largest. (This is the geometric mean of the probabilities, a logarithmic opinion
-   pool: Hinton 2002, "Training products of experts by minimizing contrastive divergence", section 1.) */
+   its prediction is the class with the largest. (The normalised geometric mean of the probabilities is a
+   logarithmic opinion pool: Hinton 2002, "Training products of experts by minimizing contrastive divergence",
+   section 1.) */
 #ifndef TESSERA_NN_COMMITTEE_H
 #define TESSERA_NN_COMMITTEE_H
 
@@ -27,7 +28,7 @@ enum status committee_add(struct committee *committee, const struct samples *sam
 enum status committee_add_group(struct committee *committee, const struct committee *group,
                                 const uint8_t *labels);
 
-/* Evaluates a committee of at least one member by `labels` [count]. Fills `predictions` unless NULL. */
+/* Evaluates a committee of at least one member against `labels` [count]. Fills `predictions` unless NULL. */
 struct evaluation committee_evaluate(const struct committee *committee, const uint8_t *labels,
                                      const struct predictions *predictions);
 

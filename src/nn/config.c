@@ -20,7 +20,7 @@ void config_defaults(struct config *config) {
 
 /* --- one value --- */
 
-/* Keys of earlier versions that are options of a backend now. */
+/* Keys of earlier versions that are now options of a backend. */
 static const char *const moved_keys[] = {"tile", "shared", "order", "multiply", "isa"};
 enum { MOVED_KEYS = sizeof moved_keys / sizeof *moved_keys };
 

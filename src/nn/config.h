@@ -20,7 +20,7 @@ enum engine_choice { ENGINE_AUTO, ENGINE_EAGER, ENGINE_GRAPH, ENGINE_FUSED };
 
 enum { CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 128 };
 
-/* Where a value is from, in rising precedence. */
+/* Where a value comes from, in rising precedence. */
 enum config_origin { FROM_DEFAULT, FROM_CHECKPOINT, FROM_FILE, FROM_ENVIRONMENT, FROM_FLAG };
 
 struct layer_list {
@@ -104,13 +104,13 @@ void config_defaults(struct config *config);
 enum status config_set(struct config *config, const char *name, const char *value, enum config_origin origin,
                        const char *where);
 
-/* STATUS_USAGE if it is a key of earlier versions that is an option of a backend now; says how to write it.
-   */
+/* STATUS_USAGE if `name` is a key of earlier versions that is now an option of a backend; the message says
+   how to write it. */
 enum status config_key_moved(const char *name, const char *value, const char *where);
 
 /* `key = value` lines, # comments. STATUS_USAGE with file and line. */
 enum status config_read(struct config *config, const char *path);
-/* The same from text in memory (a checkpoint's). */
+/* The same from text in memory, such as that of a checkpoint. */
 enum status config_parse(struct config *config, const char *text, enum config_origin origin,
                          const char *where);
 
@@ -138,15 +138,16 @@ enum status config_check_images(const struct config *config, const struct datase
 /* STATUS_USAGE if keys of the recipe contradict each other. */
 enum status config_check_recipe(const struct config *config);
 
-/* The same, and that the network fits the data set, whose training part may be empty. */
+/* The same, and STATUS_USAGE or STATUS_BAD_DATA if the network does not fit the data set, whose training part
+   may be empty. */
 enum status config_check_data(const struct config *config, const struct dataset_pair *data);
 
-/* Warns of keys that were set but have no effect, because of the value of another key: calls `warn` with a
-   line for each. There is no line if the other key has an origin of higher precedence (a flag against a
-   file). */
+/* Calls `warn` with a line for each key that was set but has no effect because of the value of another key.
+   There is no line if the other key has an origin of higher precedence, such as a flag that overrides a
+   file. */
 void config_warn_unused(const struct config *config, void (*warn)(const char *line));
 
-/* What to open for this config. The options point into config->backend. */
+/* The compute options of this config. They point into config->backend. */
 struct compute_options config_compute(const struct config *config);
 
 /* "relu", "he", ... */

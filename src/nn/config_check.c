@@ -86,17 +86,17 @@ enum status config_check_data(const struct config *config, const struct dataset_
 
 /* --- keys without effect --- */
 
-enum { MOST_READERS = 3 };
+enum { MOST_VALUES = 3 };
 
 #define NAME_IF_0(name)
 #define NAME_IF_1(name) name,
 #define NAME_IF_SECOND_MOMENT(with, ID, name, second_moment) NAME_IF_##second_moment(name)
 
-/* Keys that are only read with some values of a choice. (With other values, momentum and nesterov are
-   errors.) */
-static const struct reader {
-    const char *choice, *values[MOST_READERS], *keys[8];
-} readers[] = {
+/* Keys that have an effect only with some values of a choice. (Momentum and nesterov are not here: with
+   another optimizer they are errors.) */
+static const struct dependency {
+    const char *choice, *values[MOST_VALUES], *keys[8];
+} dependencies[] = {
     {"init", {"uniform"}, {"init-range"}},
     {"optimizer", {OPTIMIZERS(NAME_IF_SECOND_MOMENT, )}, {"beta1", "beta2", "epsilon"}},
     {"schedule", {"step"}, {"lr-step-epochs"}},
@@ -111,30 +111,31 @@ static const struct reader {
 };
 
 /* "optimizer adam or adamw" */
-static void name_values(const struct reader *reader, char *text, size_t size) {
-    snprintf(text, size, "%s", reader->choice);
-    for (size_t v = 0; v < MOST_READERS && reader->values[v]; v++)
-        text_append(text, size, "%s %s", v ? " or" : "", reader->values[v]);
+static void name_values(const struct dependency *dependency, char *text, size_t size) {
+    snprintf(text, size, "%s", dependency->choice);
+    for (size_t v = 0; v < MOST_VALUES && dependency->values[v]; v++)
+        text_append(text, size, "%s %s", v ? " or" : "", dependency->values[v]);
 }
 
-static bool is_read(const struct config *config, const struct reader *reader, char *value, size_t size) {
-    config_value(config, config_key_find(reader->choice), value, size);
-    for (size_t v = 0; v < MOST_READERS && reader->values[v]; v++)
-        if (strcmp(reader->values[v], value) == 0) return true;
+static bool has_effect(const struct config *config, const struct dependency *dependency, char *value,
+                       size_t size) {
+    config_value(config, config_key_find(dependency->choice), value, size);
+    for (size_t v = 0; v < MOST_VALUES && dependency->values[v]; v++)
+        if (strcmp(dependency->values[v], value) == 0) return true;
     return false;
 }
 
 void config_warn_unused(const struct config *config, void (*warn)(const char *line)) {
     char value[CONFIG_TEXT], wanted[128], line[CONFIG_TEXT + 256];
-    for (const struct reader *reader = readers; reader < readers + sizeof readers / sizeof *readers;
-         reader++) {
-        if (is_read(config, reader, value, sizeof value)) continue;
-        const enum config_origin choice = config_origin_of(config, reader->choice);
-        for (size_t k = 0; reader->keys[k]; k++) {
-            const enum config_origin key = config_origin_of(config, reader->keys[k]);
+    for (const struct dependency *dependency = dependencies;
+         dependency < dependencies + sizeof dependencies / sizeof *dependencies; dependency++) {
+        if (has_effect(config, dependency, value, sizeof value)) continue;
+        const enum config_origin choice = config_origin_of(config, dependency->choice);
+        for (size_t k = 0; dependency->keys[k]; k++) {
+            const enum config_origin key = config_origin_of(config, dependency->keys[k]);
             if (key < FROM_FILE || key < choice) continue;
-            name_values(reader, wanted, sizeof wanted);
-            snprintf(line, sizeof line, "%s has no effect: it is for %s, not %s", reader->keys[k], wanted,
+            name_values(dependency, wanted, sizeof wanted);
+            snprintf(line, sizeof line, "%s has no effect: it is for %s, not %s", dependency->keys[k], wanted,
                      value);
             warn(line);
         }

@@ -1,5 +1,5 @@
-/* The table of keys: one line each gives the config file, the flag, the environment, --help and
- * --dump-config. */
+/* The table of keys: an entry defines a key for the config file, flags, the environment, --help and
+   --dump-config. */
 #include <string.h>
 
 #include "kernels/activation.h"
@@ -25,7 +25,7 @@ enum { MOST_MEMBERS = 256 }; /* of an ensemble: each takes a thread and about 60
 
 static const struct config_key keys[] = {
     {"layers", NULL, KEY_LAYERS, RECIPE, AT(layers), 0, 0, NULL, "784-128-10", "N-N-..-N",
-     "widths from the pixels to the classes"},
+     "widths of the layers, from the pixels to the classes"},
     {"activation", NULL, KEY_CHOICE, RECIPE, AT(activation), 0, 0, activations, "relu", NULL,
      "of the hidden layers; scaled-tanh is 1.7159 tanh(2x/3)"},
     {"init", NULL, KEY_CHOICE, RECIPE, AT(init), 0, 0, inits, "he", NULL,
@@ -34,7 +34,7 @@ static const struct config_key keys[] = {
      "for init = uniform: weights and biases are uniform in [-X, X]; 0: X is 1/sqrt(in)"},
     {"epochs", NULL, KEY_INT, RECIPE, AT(epochs), 0, 1e9, NULL, "20", "N", "passes over the training set"},
     {"batch-size", "batch", KEY_INT, RECIPE, AT(batch_size), 1, 1e9, NULL, "128", "IMAGES",
-     "images of a step; at most the training set"},
+     "images per step; at most the training set"},
     {"optimizer", NULL, KEY_CHOICE, RECIPE, AT(optimizer), 0, 0, optimizers, "sgd", NULL,
      "as in torch.optim: sgd, with momentum and nesterov; adam; adamw, with decoupled weight decay"},
     {"learning-rate", "lr", KEY_REAL, RECIPE, AT(learning_rate), 0, 1e6, NULL, "0.1", "X",
@@ -48,14 +48,14 @@ static const struct config_key keys[] = {
     {"beta2", NULL, KEY_REAL, RECIPE, AT(beta2), 0, 0.999999999, NULL, "0.999", "X",
      "of adam: decay of the mean of squared gradients at each step"},
     {"epsilon", "eps", KEY_REAL, RECIPE, AT(epsilon), 1e-30, 1, NULL, "1e-08", "X",
-     "of adam: added to the square root of that mean"},
+     "of adam: added to the square root of the mean of squared gradients"},
     {"weight-decay", NULL, KEY_REAL, RECIPE, AT(weight_decay), 0, 1e6, NULL, "0", "X",
-     "times the weight, added to the gradient, biases included; adamw: weights shrink by learning rate "
-     "times this"},
+     "sgd and adam: X times the weight is added to the gradient; adamw: each weight is multiplied by 1 - "
+     "learning rate times X; biases included"},
     {"clip-norm", NULL, KEY_REAL, RECIPE, AT(clip_norm), 0, 1e12, NULL, "0", "X",
-     "limit of the Euclidean norm of the gradient of all parameters, which is scaled down to it; 0: none"},
+     "scales the gradient of all parameters down to this Euclidean norm if it is larger; 0: off"},
     {"max-norm", NULL, KEY_REAL, RECIPE, AT(max_norm), 0, 1e12, NULL, "0", "X",
-     "limit of the Euclidean norm of the weights into a unit, which are scaled down to it; 0: none"},
+     "scales the incoming weights of each unit down to this Euclidean norm if it is larger; 0: off"},
     {"schedule", NULL, KEY_CHOICE, RECIPE, AT(schedule), 0, 0, schedules, "constant", NULL,
      "of the learning rate: step (x lr-gamma every lr-step-epochs), cosine (to lr-min, every step), "
      "exponential (x lr-gamma every epoch), one-cycle (up to learning-rate and down, with pct-start, "
@@ -65,9 +65,9 @@ static const struct config_key keys[] = {
     {"warmup-epochs", NULL, KEY_REAL, RECIPE, AT(warmup_epochs), 0, 1e9, NULL, "0", "EPOCHS",
      "the same in epochs, or fractions of one"},
     {"lr-step-epochs", NULL, KEY_INT, RECIPE, AT(lr_step_epochs), 1, 1e9, NULL, "10", "EPOCHS",
-     "for schedule = step"},
+     "for schedule = step: epochs between two changes of the rate"},
     {"lr-gamma", NULL, KEY_REAL, RECIPE, AT(lr_gamma), 0, 1, NULL, "0.1", "X",
-     "for schedule = step or exponential"},
+     "for schedule = step or exponential: factor of the rate at each change"},
     {"lr-min", NULL, KEY_REAL, RECIPE, AT(lr_min), 0, 1e6, NULL, "0", "X",
      "for schedule = cosine: the final rate"},
     {"pct-start", NULL, KEY_REAL, RECIPE, AT(pct_start), 0, 1, NULL, "0.3", "X",
@@ -77,8 +77,8 @@ static const struct config_key keys[] = {
     {"final-div-factor", NULL, KEY_REAL, RECIPE, AT(final_div_factor), 1, 1e12, NULL, "10000", "X",
      "for schedule = one-cycle: the final rate is the initial rate / this"},
     {"ema-decay", NULL, KEY_REAL, RECIPE, AT(ema_decay), 0, 0.999999999, NULL, "0", "X",
-     "decay at each step of a moving average of the weights, such as 0.999; it is evaluated as the weights "
-     "are, and saved as ema.layers.N; 0: none"},
+     "decay per step of a moving average of the weights, such as 0.999; the average is evaluated like the "
+     "weights and saved as ema.layers.N; 0: none"},
     {"dropout", NULL, KEY_REAL, RECIPE, AT(dropout), 0, 0.999, NULL, "0", "RATE",
      "fraction of the outputs of every hidden layer that a training step drops; the others are divided by 1 "
      "- RATE"},
@@ -95,13 +95,13 @@ static const struct config_key keys[] = {
     {"shuffle", NULL, KEY_CHOICE, RECIPE, AT(shuffle), 0, 0, switches, "on", NULL,
      "a new order in every epoch; off: file order"},
     {"augment", NULL, KEY_CHOICE, RECIPE, AT(augment), 0, 0, switches, "off", NULL,
-     "new random deformations of the training images in every epoch, by all of the augment- keys together"},
+     "new random deformations of the training images in every epoch, by all augment- keys together"},
     {"augment-elastic", NULL, KEY_REAL, RECIPE, AT(augment_elastic), 0, 32, NULL, "1.5", "PIXELS",
      "elastic distortion: root mean square of the displacement"},
     {"augment-sigma", NULL, KEY_REAL, RECIPE, AT(augment_sigma), 0.1, 1000, NULL, "5", "PIXELS",
      "width of the Gaussian (21 taps) that smooths the displacement"},
     {"augment-rotate", NULL, KEY_REAL, RECIPE, AT(augment_rotate), 0, 180, NULL, "15", "DEGREES",
-     "maximum rotation; if augment-shear is not 0 either, each image is rotated or sheared at random"},
+     "maximum rotation; if augment-shear is not 0 either, each image is randomly rotated or sheared"},
     {"augment-shear", NULL, KEY_REAL, RECIPE, AT(augment_shear), 0, 45, NULL, "15", "DEGREES",
      "maximum horizontal shear"},
     {"augment-gentle", NULL, KEY_LABELS, RECIPE, AT(augment_gentle), 0, 0, NULL, "", "N,N..",
@@ -118,15 +118,15 @@ static const struct config_key keys[] = {
      "held out from the end of the training set for model selection; the test set is then evaluated once, at "
      "the end"},
     {"patience", NULL, KEY_INT, RECIPE, AT(patience), 0, 1e9, NULL, "0", "EPOCHS",
-     "early stopping: end after so many epochs without a better validation accuracy, and restore the best "
+     "early stopping: end after this many epochs without a better validation accuracy, and restore the best "
      "weights; 0: off"},
     {"data", NULL, KEY_TEXT, RECIPE, AT(data), 0, 0, NULL, "auto", "DIR",
      "directory of the four MNIST files; 'synthetic': the embedded digits; 'auto': data/mnist if it exists, "
      "else synthetic"},
     {"dtype", NULL, KEY_CHOICE, RECIPE, AT(dtype), 0, 0, dtypes, "f32", NULL, "of weights and arithmetic"},
     {"backend", NULL, KEY_TEXT, RUN, AT(backend), 0, 0, NULL, "auto", "NAME",
-     "the GEMM, one of './train devices'; auto: the fastest host backend that is usable; ./my.so: a plug-in "
-     "(docs/your-own-gemm.md). NAME:key=value,key=value sets its options"},
+     "the GEMM: a name listed by './train devices'; auto: the fastest usable host backend; ./my.so: a "
+     "plug-in (docs/your-own-gemm.md). NAME:key=value,key=value sets its options"},
     {"threads", NULL, KEY_INT, RUN, AT(threads), 0, 1024, NULL, "0", "N",
      "of the host; 0: all available cores (OMP_NUM_THREADS is honoured)"},
     {"engine", NULL, KEY_CHOICE, RUN, AT(engine), 0, 0, engines, "auto", NULL,
@@ -144,11 +144,11 @@ static const struct config_key keys[] = {
      "evaluate the validation part, or without one the test set, every N epochs and after the last; 0: only "
      "after the last"},
     {"target-accuracy", NULL, KEY_REAL, RUN, AT(target_accuracy), 0, 100, NULL, "0", "PERCENT",
-     "exit with 6 if the final test accuracy (of an ensemble: the committee's) is lower; 97.5, or 0.975"},
+     "exit with 6 if the final test accuracy (of an ensemble: of its committee) is lower; 97.5, or 0.975"},
     {"ensemble", NULL, KEY_INT, RUN, AT(ensemble), 1, MOST_MEMBERS, NULL, "1", "N",
      "train N networks of seeds s, s + 1, ..: concurrently on a GPU, else one after the other; their "
-     "committee predicts by mean log-probability. --save x.safetensors is x-seedS.safetensors for each, and "
-     "--resume and --save-init likewise"},
+     "committee predicts by mean log-probability. --save x.safetensors writes x-seedS.safetensors for each; "
+     "--resume and --save-init do the same"},
     {"log", NULL, KEY_TEXT, RUN, AT(log), 0, 0, NULL, "", "FILE",
      "JSON lines: a header with all facts, then the measurements; ./train report draws them"},
     {"log-steps", NULL, KEY_INT, RUN, AT(log_steps), 0, 1e9, NULL, "0", "N",

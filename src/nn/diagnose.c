@@ -15,7 +15,7 @@ static bool device_finite(struct trainer *trainer, enum gemm_dtype dtype, const 
     struct device *device = &trainer->compute->device;
     const size_t bytes = count * dtype_size(dtype);
     void *copy = malloc(bytes);
-    if (!copy) return true; /* no memory to check: try a later layer */
+    if (!copy) return true; /* out of memory: a later layer may show it */
     device->driver->download(device, copy, values, bytes);
     const bool finite = all_finite(dtype, copy, count);
     free(copy);
@@ -26,7 +26,7 @@ static bool device_finite(struct trainer *trainer, enum gemm_dtype dtype, const 
 enum status diagnose_divergence(struct trainer *trainer) {
     const size_t step = (size_t)trainer->state.tally.bad_step - 1, rows = engine_rows(trainer, step);
     const struct mlp *mlp = &trainer->mlp;
-    char layer[160] = "no layer's output, but the loss itself";
+    char layer[160] = "the loss itself; all layers are finite";
     const enum status status = engine_gradients(trainer, step, rows);
     if (status) return status;
     for (size_t l = 0; l < mlp->depth; l++) {

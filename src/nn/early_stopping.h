@@ -1,6 +1,6 @@
-/* Early stopping: training ends after `patience` epochs without a better one on the validation part, and
+/* Early stopping: training ends after `patience` epochs without improvement on the validation part, and
    restores the weights of the best epoch. An epoch is better if more images are classified correctly, or as
-   many with less loss; the moving average of the weights decides, if there is one. */
+   many with less loss. If there is a moving average of the weights, its evaluation counts. */
 #ifndef TESSERA_NN_EARLY_STOPPING_H
 #define TESSERA_NN_EARLY_STOPPING_H
 
@@ -9,7 +9,7 @@
 #include "src/nn/train_state.h"
 
 struct early_stopping {
-    int64_t patience;     /* epochs without a better one; 0: off */
+    int64_t patience;     /* epochs without improvement; 0: off */
     void *best, *average; /* state arenas: the best weights and their moving average, or NULL */
 };
 
@@ -23,7 +23,7 @@ void early_stopping_update(const struct early_stopping *stopping, const struct m
                            const struct optimizer *optimizer, int64_t epoch,
                            const struct evaluation *evaluation, struct best_epoch *best);
 
-/* Were there `patience` epochs without a better one? */
+/* Were the last `patience` epochs without improvement? */
 bool early_stopping_due(const struct early_stopping *stopping, const struct train_state *state);
 
 /* Restores the best weights and their average, if any were stored. */

@@ -5,24 +5,24 @@
 
 #include "src/nn/trainer.h"
 
-/* The most steps of a captured graph or of one kernel launch: a graph node takes about a kilobyte, and a step
-   a dozen nodes. */
+/* The most steps of a captured graph or of one kernel launch. A graph node takes about a kilobyte, and a step
+   has about a dozen nodes. */
 enum { ENGINE_MAX_STEPS = 4096 };
 
 struct engine {
     const char *name;
-    size_t stride; /* most steps between two reads of loss and stop flag; 0: device_driver.steps_ahead */
+    size_t stride; /* the most steps between two reads of the tally; 0: steps_ahead of the device driver */
 
     /* (optional) False, with the reason in `why`, if the engine cannot be used here. May set
        trainer->engine_state. */
     bool (*open)(struct trainer *trainer, char *why, size_t size);
 
-    /* (optional) Once, after warm-up and before the first step. */
+    /* (optional) Called once, after warm-up and before the first step. */
     enum status (*prepare)(struct trainer *trainer);
 
     /* Runs steps first .. first + *count - 1 of the epoch whose order, scalars and tally are on the device:
-       batch, forward, loss, backward, update. May return before the work is done. May do fewer steps, at
-       least one, and then sets *count. */
+       batch, forward, loss, backward, update. May return before the work is done. May run fewer steps, but at
+       least one, and then sets *count to their number. */
     enum status (*run)(struct trainer *trainer, size_t first, size_t *count);
 
     /* (optional) */
@@ -44,31 +44,32 @@ bool engine_graph_available(const struct trainer *trainer, char *why, size_t siz
 /* Returns the first option of the recipe that engine fused does not support, or NULL. */
 const char *engine_fused_unsupported(const struct config *config);
 
-/* What the backend says of the fused steps of this network: a phrase, or "". */
+/* The backend's description of its fused steps for this network: a phrase, or "". */
 void engine_fused_describe(const struct trainer *trainer, char *text, size_t size);
 
-/* A line for each variant of engine fused: its expected time, or why it cannot be used. */
+/* A line for each variant of engine fused: its estimated time, or why it cannot be used. */
 void engine_fused_explain(const struct trainer *trainer, char *text, size_t size);
 
-/* Sets trainer->engine by config->engine. auto is the first of fused, graph, eager that is available. If
-   fused is requested and unavailable, it is eager, and trainer->notice says why. STATUS_UNAVAILABLE if graph
-   is requested and unavailable. */
+/* Sets trainer->engine by config->engine. `auto` is the first of fused, graph, eager that is available. If
+   `fused` is unavailable, the engine is eager, and trainer->notice says why. STATUS_UNAVAILABLE if `graph` is
+   unavailable. */
 enum status engine_select(struct trainer *trainer);
 
-/* Its name and description: "fused (..)". */
+/* The name and description of the engine: "fused (..)". */
 void engine_describe(const struct trainer *trainer, char *text, size_t size);
 
-/* A line for each engine and each variant of fused, with the reason if it is unavailable; then the choice. */
+/* A line for each engine and each variant of fused, with the reason if it is unavailable; then the selected
+   engine. */
 void engine_explain(const struct trainer *trainer, char *text, size_t size);
 
-/* Images of step `step`: a full batch, or the rest. */
+/* The number of images of a step: a full batch, or the rest in the last step. */
 static inline size_t engine_rows(const struct trainer *trainer, size_t step) {
     const size_t left = trainer->train.count - step * trainer->batch;
     return left < trainer->batch ? left : trainer->batch;
 }
 
 /* Batch, forward, loss and gradients of one step, without the update. In adversarial training the gradients
-   are the mean over the images and the attacked images; tally and losses are of the original images. */
+   are the mean over the original and the attacked images; tally and losses are of the original images. */
 enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows);
 
 #endif

@@ -1,8 +1,8 @@
 /* Engine eager: one training step, op by op. */
 #include "src/nn/engine.h"
 
-/* Forward pass, loss and backward pass of `input`: the images of the batch or, in a second pass, the same
-   images attacked. */
+/* Forward pass, loss and backward pass of `input`: the images of the batch or, in the second pass, the
+   attacked images. */
 static enum status forward_backward(struct trainer *trainer, size_t step, size_t rows, bool attacked) {
     struct mlp *mlp = &trainer->mlp;
     struct device *device = &trainer->compute->device;

@@ -7,8 +7,8 @@
 #include "src/base/text.h"
 #include "src/nn/engine.h"
 
-/* Of one call on the host, so that progress is shown often. Within a call the backend reads trainer->stop
-   after every step. */
+/* The duration of one call on the host, short enough to show progress often. Within a call the backend reads
+   trainer->stop after every step. */
 static const double HOST_CALL_SECONDS = 0.2;
 
 static size_t next_stride(double seconds, size_t steps) {
@@ -59,7 +59,7 @@ const char *engine_fused_unsupported(const struct config *config) {
     return NULL;
 }
 
-/* Does the backend have fused steps, and can they run this recipe? If not, the reason is in `why`. */
+/* Does the backend have fused steps that support this recipe? If not, the reason is in `why`. */
 static bool available(const struct trainer *trainer, char *why, size_t size) {
     const struct gemm_backend *backend = trainer->compute->backend;
     const char *unsupported = engine_fused_unsupported(trainer->config);

@@ -6,7 +6,7 @@
 bool engine_graph_available(const struct trainer *trainer, char *why, size_t size) {
     const struct device_driver *driver = trainer->compute->device.driver;
     if (!driver->begin_capture) {
-        snprintf(why, size, "it needs a CUDA backend with --residency device, and tensors live on the %s",
+        snprintf(why, size, "it needs a CUDA backend with --residency device, but tensors live on the %s",
                  driver->name);
     } else if (trainer->steps > ENGINE_MAX_STEPS) {
         snprintf(why, size, "it supports epochs of up to %d steps, and this one has %zu (--batch-size)",

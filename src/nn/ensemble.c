@@ -77,7 +77,7 @@ static void close_member(struct member *member) {
 
 /* --- open and close --- */
 
-/* The committees of the weights and, if there is one, of their moving average. */
+/* Opens the committees of the weights and, if there is one, of their moving average. */
 static enum status open_parts(struct ensemble_part *part, struct ensemble_part *average,
                               const struct ensemble *ensemble, size_t images) {
     const struct layer_list *layers = &ensemble->config->layers;
@@ -217,7 +217,7 @@ static enum status train_concurrently(struct ensemble *ensemble) {
     for (size_t m = 0; m < ensemble->count && !added; m++)
         added = add_to_committees(ensemble, &ensemble->member[m]);
     if (running == ensemble->count) return added;
-    return status_set(STATUS_FAILED, "no thread for a member of the ensemble");
+    return status_set(STATUS_FAILED, "cannot create a thread for every member of the ensemble");
 }
 
 static enum status train_sequentially(struct ensemble *ensemble) {

@@ -1,6 +1,6 @@
-/* An ensemble: N networks of one config with the seeds s, s + 1, .. s + N - 1. Each equals a run of its own
-   with that seed. On a GPU they train concurrently, each with a host thread and a CUDA stream; on the host
-   one after the other, each with all threads. */
+/* An ensemble: N networks of one config with the seeds s, s + 1, .. s + N - 1. Each gives the results of a
+   single run with its seed. On a GPU they train concurrently, each with a host thread and a CUDA stream; on
+   the host they train one after the other, each with all threads. */
 #ifndef TESSERA_NN_ENSEMBLE_H
 #define TESSERA_NN_ENSEMBLE_H
 
@@ -9,8 +9,8 @@
 
 struct member {
     struct config config;    /* with its own seed and files: ensemble_path */
-    struct compute *compute; /* &own, or that of the ensemble */
-    struct compute own;      /* of the further members of a concurrent ensemble */
+    struct compute *compute; /* &own, or the one given to ensemble_open */
+    struct compute own;      /* of all but the first member of a concurrent ensemble */
     struct profile profile;
     struct trainer trainer;   /* open during training; in a concurrent ensemble until ensemble_close */
     struct epoch_record last; /* its last epoch in this run; epoch 0: none */
@@ -28,7 +28,7 @@ struct ensemble_observer {
     void (*progress)(void *self, const struct member *member, size_t epoch, size_t step, size_t steps,
                      double loss);
     void (*warning)(void *self, const struct member *member, const char *message);
-    /* The member has trained and joined the committee; in the order of the seeds. */
+    /* The member has been trained and added to the committee. Called in the order of the seeds. */
     void (*done)(void *self, const struct member *member);
 };
 
@@ -47,7 +47,7 @@ struct ensemble {
     bool concurrent;             /* all members train at the same time */
     volatile sig_atomic_t *stop; /* not 0: every member stops after its step. Also set if a member fails */
     const struct ensemble_observer *observer;
-    void *lock; /* of the observer */
+    void *lock; /* serialises calls of the observer */
 
     /* Set by ensemble_run. Committees hold the members that trained, in the order of their seeds. */
     struct ensemble_part validation, test;                 /* validation: empty without that part */
@@ -63,8 +63,8 @@ enum status ensemble_path(const struct config *config, const char *path, char *t
 
 /* Opens all members if `concurrent`, else the first. The first uses `compute`; further concurrent members
    share its backend and device, with a stream of their own. With config->resume each member resumes from its
-   file; all but the first may lack one and then start anew. `started`: clock_seconds() at the begin of
-   start-up. On failure nothing is open. */
+   file; if the file of a member other than the first is missing, that member starts from initial weights.
+   `started` is clock_seconds() at the beginning of start-up. On failure nothing is open. */
 enum status ensemble_open(struct ensemble *ensemble, struct compute *compute, const struct config *config,
                           const struct dataset_pair *data, bool concurrent, double started);
 void ensemble_close(struct ensemble *ensemble);

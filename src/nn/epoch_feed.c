@@ -39,7 +39,7 @@ void epoch_feed_close(struct epoch_feed *feed, struct device *device) {
     *feed = (struct epoch_feed){0};
 }
 
-/* To host memory. */
+/* Draws order and scalars into host memory. */
 static void draw(struct epoch_feed *feed, struct device *device, int64_t epoch, uint64_t updates) {
     if (feed->drawn_epoch == epoch) return;
     if (feed->config->shuffle) {

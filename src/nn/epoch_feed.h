@@ -1,5 +1,5 @@
-/* What the steps of an epoch read besides the images: their order and the scalars of each step, drawn on the
-   host and uploaded. If the device can prefetch, those of the next epoch are uploaded while it works. */
+/* The order of the images of an epoch and the scalars of its steps, drawn on the host and uploaded. If the
+   device can prefetch, those of the next epoch are uploaded during the current one. */
 #ifndef TESSERA_NN_EPOCH_FEED_H
 #define TESSERA_NN_EPOCH_FEED_H
 
@@ -8,7 +8,7 @@
 struct epoch_feed {
     const struct config *config;
     size_t images, steps;         /* of an epoch */
-    uint32_t *order;              /* device, [images]: batch after batch */
+    uint32_t *order;              /* device, [images]: image indices, batch after batch */
     struct step_scalars *scalars; /* device, [steps]: learning rates and the like */
 
     uint32_t *prefetched_order; /* device, of a later epoch; NULL if the device cannot prefetch */
@@ -24,14 +24,14 @@ enum status epoch_feed_open(struct epoch_feed *feed, struct device *device, cons
                             size_t images, size_t steps);
 void epoch_feed_close(struct epoch_feed *feed, struct device *device);
 
-/* Makes order and scalars those of `epoch` (0 is the first): work issued later reads them. `updates` is the
-   number of updates before that epoch. Counts as PART_BATCH. */
+/* Puts order and scalars of `epoch` (0 is the first) into device memory for the work issued later. `updates`
+   is the number of updates before that epoch. Counts as PART_BATCH. */
 void epoch_feed_begin(struct epoch_feed *feed, struct device *device, int64_t epoch, uint64_t updates);
 
 /* Draws a later epoch and, if the device can prefetch, starts its upload. */
 void epoch_feed_prefetch(struct epoch_feed *feed, struct device *device, int64_t epoch, uint64_t updates);
 
-/* Forgets what was drawn and prefetched. */
+/* Discards all drawn and prefetched values. */
 static inline void epoch_feed_reset(struct epoch_feed *feed) {
     feed->drawn_epoch = feed->prefetched_epoch = -1;
 }

@@ -39,8 +39,8 @@ static void lay_out_parameters(struct mlp *mlp, struct arena *values, struct are
     }
 }
 
-/* ReLU outputs are dropped in place: a dropped unit is 0, and so is its derivative. The backward pass then
-   only scales. */
+/* ReLU outputs are dropped in place: a dropped output is 0, where the derivative is 0 too, so the backward
+   pass only has to scale. */
 static bool drops_in_place(const struct mlp *mlp, size_t l) {
     return mlp->hidden_dropout == 0 || l + 1 == mlp->depth || mlp->layer[l].activation == ACTIVATION_RELU;
 }
@@ -61,7 +61,7 @@ static void lay_out_activations(struct mlp *mlp, struct arena *arena) {
     }
 }
 
-/* The same element of the low-precision copy, if there is one. */
+/* The element of the low-precision copy that corresponds to `weight`; without a copy, `weight`. */
 static const void *gemm_weight_of(const struct mlp *mlp, const void *weight) {
     const size_t bytes = (size_t)((const char *)weight - (const char *)mlp->parameters);
     return mlp->low_precision ? (const char *)mlp->low_precision +
@@ -100,9 +100,9 @@ static enum status allocate(struct mlp *mlp) {
     return STATUS_OK;
 }
 
-/* The width of layer l in memory: in mixed precision a multiple of what the device prefers. Padding stays
-   zero, because its weights and biases are zero and act(0) = 0 (not so for sigmoid). The logits have no
-   padding, nor have layers with dropout, whose random numbers are indexed by element. */
+/* The width of layer l in memory: in mixed precision rounded up to the row alignment of the device. Padding
+   stays zero, because its weights and biases are zero and act(0) = 0. Layers are not padded if act(0) != 0
+   (sigmoid), or with dropout, whose random numbers are indexed by element; nor are the logits. */
 static size_t padded_width(const struct mlp *mlp, size_t l) {
     const struct mlp_layer *layer = &mlp->layer[l];
     const size_t size = dtype_size(mlp->activation_dtype), bytes = mlp->compute->device.driver->row_alignment,
@@ -113,7 +113,7 @@ static size_t padded_width(const struct mlp *mlp, size_t l) {
     return (layer->out + step - 1) / step * step;
 }
 
-/* Shapes, dtypes and rates; no memory. */
+/* Shapes, dtypes and rates; allocates nothing. */
 static struct mlp describe(struct compute *compute, const struct config *config, size_t capacity) {
     struct mlp mlp = {.compute = compute,
                       .dtype = (enum gemm_dtype)config->dtype,
@@ -166,7 +166,7 @@ enum status mlp_add_state(struct mlp *mlp, const char *prefix, enum mlp_missing 
     const size_t bytes = mlp->parameter_elements * dtype_size(mlp->dtype);
     *memory = device->driver->alloc(device, bytes);
     if (!*memory)
-        return status_context(STATUS_FAILED, "%s needed for %sN, as much as for the weights",
+        return status_context(STATUS_FAILED, "%s needed for %slayers.N, as much as for the weights",
                               text_bytes((double)bytes).text, prefix);
     mlp->state[mlp->state_count++] = (struct mlp_state){prefix, *memory, missing};
     return STATUS_OK;

@@ -1,5 +1,5 @@
-/* The multi-layer perceptron: buffers and the order of calls. It contains no arithmetic, so it is the same
-   for every dtype, device, backend and engine.
+/* The multi-layer perceptron: buffers and the order of calls. It contains no arithmetic, so that one code
+   serves every dtype, device, backend and engine.
 
    Layer l computes  Z = X W + b,  Y = act(Z);  X [rows][in], W [in][out], b [out], Z and Y [rows][out].
    The last layer has no activation: its Y are the logits. */
@@ -12,7 +12,7 @@
 /* All pointers are device memory in the arenas of struct mlp. */
 struct mlp_layer {
     size_t in, out;
-    size_t ld; /* >= out: leading dimension of every [..][out] tensor, and rows of the next layer's weights */
+    size_t ld; /* >= out: leading dimension of every [..][out] tensor; rows of the next layer's weights */
     enum activation activation;
     void *weight, *bias;           /* [in][out], [out] */
     const void *gemm_weight;       /* what GEMM reads: `weight` or its low-precision copy */
@@ -22,14 +22,15 @@ struct mlp_layer {
     void *grad;    /* [capacity][out]: dL/dZ */
 };
 
-/* What to do if a checkpoint has no tensors for a state arena. */
+/* If a checkpoint has no tensors for a state arena: */
 enum mlp_missing {
     MISSING_IS_AN_ERROR,    /* training cannot resume without it */
     MISSING_COPIES_WEIGHTS, /* start from the weights */
     MISSING_IS_EMPTY        /* nothing was stored yet */
 };
 
-/* Training state with one value for every parameter (momentum, averages): an arena with their layout. */
+/* Training state with one value for every parameter (momentum, averages): an arena with the layout of the
+   parameters. */
 struct mlp_state {
     const char *prefix; /* of its tensors' names in a checkpoint, as in "optimizer.velocity." */
     void *memory;       /* device */
@@ -44,7 +45,7 @@ struct mlp {
     enum gemm_dtype dtype;            /* of parameters (the master weights), gradients and state */
     enum gemm_dtype activation_dtype; /* of activations, their gradients and the low-precision copy */
     size_t depth;                     /* layers of weights */
-    size_t capacity;                  /* rows that the activations have room for */
+    size_t capacity;                  /* the most rows of a batch */
     struct mlp_layer layer[PROFILE_MAX_LAYERS];
     void *input;         /* [capacity][in of layer 0] */
     void *dropped_input; /* the input of layer 0 in training: `input`, unless mlp_attack needs it undropped */
@@ -68,15 +69,15 @@ enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct conf
 void mlp_close(struct mlp *mlp);
 
 /* Draws the initial weights in double and casts them once: the same for every dtype and device. INIT_UNIFORM
-   draws weights and biases with the bound `range`, or 1 / sqrt(in) if that is 0; otherwise biases are zero.
+   draws weights and biases in [-range, range], with 1 / sqrt(in) if `range` is 0; otherwise biases are zero.
    He et al. 2015 (arXiv 1502.01852), Glorot and Bengio 2010. */
 enum status mlp_initialize(struct mlp *mlp, enum init init, double range, uint64_t seed);
 
 /* Adds a zeroed state arena. mlp_close frees it; checkpoints save it. */
 enum status mlp_add_state(struct mlp *mlp, const char *prefix, enum mlp_missing missing, void **memory);
 
-/* The same network with its parameters in another arena of the same layout. All else is shared, the
-   low-precision copy included: call mlp_parameters_changed on the result before its use, and on the original
+/* The same network with its parameters in another arena of the same layout. All else is shared, including the
+   low-precision copy: call mlp_parameters_changed on the result before its use, and on the original
    afterwards. The result needs no mlp_close. */
 struct mlp mlp_with_parameters(const struct mlp *mlp, void *parameters);
 
@@ -84,13 +85,13 @@ struct mlp mlp_with_parameters(const struct mlp *mlp, void *parameters);
 void mlp_parameters_changed(struct mlp *mlp);
 
 /* Computes each layer's Z and Y for the first `rows` rows of `input`. In training, `step` (device memory) has
-   the scalars of the step, and dropout is applied; that of the input is in place, unless the training is
-   adversarial. In evaluation `step` is NULL. */
+   the scalars of the step, and dropout is applied: to the input in place, unless the training is adversarial.
+   In evaluation `step` is NULL. */
 enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars *step);
 
 /* Computes all weight and bias gradients from dL/dZ of the last layer (its `grad`), after mlp_forward with
-   the same step: gradient = beta * gradient + (1 - beta) * that of this pass. beta is 0 in the first pass of
-   a step. */
+   the same step: gradient = beta * gradient + (1 - beta) * gradient of this pass. beta is 0 in the first pass
+   of a step. */
 enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step, double beta);
 
 /* After mlp_backward: moves `input` by `adversarial` along the sign of dL/d input (Goodfellow et al. 2015,
@@ -102,7 +103,7 @@ static inline size_t mlp_input_ld(const struct mlp *mlp, size_t l) {
     return l ? mlp->layer[l - 1].ld : mlp->layer[0].in;
 }
 
-/* The logits, [rows][classes]. */
+/* The last layer, whose output is the logits, [rows][classes]. */
 static inline const struct mlp_layer *mlp_last(const struct mlp *mlp) {
     return &mlp->layer[mlp->depth - 1];
 }
@@ -110,7 +111,8 @@ static inline const struct mlp_layer *mlp_last(const struct mlp *mlp) {
 /* Weights and biases, without alignment gaps. */
 size_t mlp_parameter_count(const struct mlp *mlp);
 
-/* The place of a parameter tensor in another arena of the same layout (gradients, velocity). */
+/* The tensor of another arena of the same layout (gradients, velocity) that corresponds to a parameter
+   tensor. */
 void *mlp_counterpart(const struct mlp *mlp, const void *tensor, void *arena);
 
 #endif

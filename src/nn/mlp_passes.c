@@ -7,7 +7,7 @@ static const void *layer_input(const struct mlp *mlp, size_t l, bool training) {
     return training ? mlp->layer[l - 1].dropped : mlp->layer[l - 1].output;
 }
 
-/* Dropout of the input of layer l, or of its gradient. */
+/* Applies dropout to the input of layer l, or to its gradient. */
 static void drop(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step, const void *in,
                  void *out) {
     struct device *device = &mlp->compute->device;
@@ -20,7 +20,7 @@ static void drop(struct mlp *mlp, size_t l, size_t rows, const struct step_scala
     device_lap(device, PART_ELEMENTWISE);
 }
 
-/* A GEMM of layer l: NN is X W, TN is X^T dZ, NT is dZ W^T. It covers the padding, too. */
+/* A GEMM of layer l: NN is X W, TN is X^T dZ, NT is dZ W^T. The sizes include padding. */
 static struct gemm_call layer_gemm(const struct mlp *mlp, size_t l, enum gemm_op op, size_t rows,
                                    const void *a, const void *b, void *c) {
     const size_t in = mlp_input_ld(mlp, l), out = mlp->layer[l].ld;
@@ -86,7 +86,7 @@ enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars 
     return status;
 }
 
-/* dL/dZ of layer l from dL/dY, in place, and its bias gradient. */
+/* Computes dL/dZ of layer l from dL/dY, in place, and the bias gradient. */
 static void activation_backward(struct mlp *mlp, size_t l, size_t rows, double beta) {
     const struct mlp_layer *layer = &mlp->layer[l];
     mlp->ops->bias_activation_backward(mlp->compute->device.ops_context, rows, layer->ld, layer->activation,
@@ -94,7 +94,7 @@ static void activation_backward(struct mlp *mlp, size_t l, size_t rows, double b
     device_lap(&mlp->compute->device, PART_ELEMENTWISE);
 }
 
-/* The weight gradient of layer l from dL/dZ, and dL/dZ of the layer below. */
+/* Computes the weight gradient of layer l from dL/dZ, and dL/dZ and bias gradient of the layer below. */
 static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step,
                                   double beta) {
     const struct mlp_layer *layer = &mlp->layer[l];
@@ -134,8 +134,8 @@ enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars
     return status;
 }
 
-/* input_grad may overwrite dropped_input, whose last reader was mlp_backward. No dropout mask is applied to
-   it: the next pass drops the same pixels again. */
+/* input_grad may overwrite dropped_input, which mlp_backward was the last to read. It needs no dropout mask:
+   the next pass drops the same pixels again. */
 enum status mlp_attack(struct mlp *mlp, size_t rows) {
     struct device *device = &mlp->compute->device;
     const struct mlp_layer *layer = &mlp->layer[0];

@@ -1,6 +1,6 @@
 #include "src/nn/optimizer.h"
 
-/* The state of the rule and the moving average. */
+/* Adds the state of the rule and the moving average. */
 static enum status add_state(struct optimizer *optimizer, struct mlp *mlp, double ema_decay) {
     struct update *update = &optimizer->update;
     enum status status = STATUS_OK;

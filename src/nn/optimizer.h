@@ -6,9 +6,9 @@
 
 struct optimizer {
     struct update update;         /* the rule and its arrays */
-    struct update after_max_norm; /* with max-norm: average and low-precision copy of the scaled weights */
+    struct update after_max_norm; /* with max_norm: average and rounded copy of the scaled weights */
     double clip_norm, max_norm;   /* limits; 0: none */
-    double *clip;                 /* device memory: the scale factor of a step */
+    double *clip;                 /* device memory: the scale factor of the gradient */
     void *average;                /* moving average of the weights, a state arena; NULL: none */
 };
 

@@ -9,7 +9,7 @@
 struct runlog {
     FILE *jsonl, *csv; /* NULL: not requested */
     const char *jsonl_path, *csv_path;
-    bool seeds;    /* several networks: every line has its seed */
+    bool seeds;    /* an ensemble: every line has the seed of its network */
     bool averages; /* columns for the moving average of the weights */
 };
 
@@ -17,7 +17,7 @@ struct runlog {
    set. STATUS_FAILED if a file cannot be written. */
 enum status runlog_open(struct runlog *log, const struct trainer *trainer, const char *data_name);
 
-/* One line each, flushed so that a killed run leaves them. `config` is that of the network. */
+/* Each writes one line and flushes it, so that it survives a killed run. `config` is that of the network. */
 void runlog_step(struct runlog *log, const struct config *config, size_t step, double loss);
 void runlog_epoch(struct runlog *log, const struct config *config, const struct epoch_record *record);
 void runlog_summary(struct runlog *log, const struct config *config, const struct run_summary *summary);

@@ -100,7 +100,7 @@ static bool write_all(FILE *out, const char *header, const struct tensor *tensor
     return ok && fflush(out) == 0 && fsync(fileno(out)) == 0;
 }
 
-/* Makes the new name survive a power failure. */
+/* After this the new name survives a power failure. */
 static void sync_directory(const char *path) {
     char directory[600];
     text_directory(path, directory, sizeof directory);

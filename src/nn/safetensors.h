@@ -36,8 +36,8 @@ struct safetensors {
 enum status safetensors_write(const char *path, const struct tensor *tensors, size_t count,
                               const struct metadata *metadata, size_t metadata_count);
 
-/* Checks before a long run that `path` can be written: directory, name and permission. Only a regular file is
-   ever replaced. */
+/* Checks before a long run that `path` can be written: directory, name and permission. An existing file must
+   be a regular file. */
 enum status safetensors_writable(const char *path);
 
 /* Reads the whole file and checks lengths, JSON, the range of every tensor and the CRC-32, if present.

@@ -51,7 +51,7 @@ static double logit(const struct mlp *mlp, const void *logits, size_t index) {
     return dtype_get(mlp->activation_dtype, logits, index);
 }
 
-/* Predictions for one row of logits, which is of image `image`: the first largest logit wins. */
+/* The predictions for image `image` from its row of logits. The label is that of the first largest logit. */
 static void predict_row(const struct mlp *mlp, const void *logits, size_t row, size_t classes, size_t image,
                         const struct predictions *to) {
     size_t best = 0;
@@ -106,7 +106,7 @@ enum status samples_evaluate(const struct samples *samples, struct mlp *mlp, str
         logits = malloc(mlp->capacity * mlp_last(mlp)->out * dtype_size(mlp->activation_dtype));
         if (!logits) return status_set(STATUS_FAILED, "out of memory");
     }
-    driver->synchronize(device); /* earlier work is not evaluation */
+    driver->synchronize(device); /* so that earlier work does not count as evaluation */
     if (device->profile) profile_divert(device->profile, PART_EVALUATION);
     struct tally total;
     driver->zero(device, tally, sizeof *tally);

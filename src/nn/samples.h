@@ -1,4 +1,4 @@
-/* A labelled image set in device memory, and its evaluation by a network. */
+/* A labelled image set in device memory, and the evaluation of a network on it. */
 #ifndef TESSERA_NN_SAMPLES_H
 #define TESSERA_NN_SAMPLES_H
 
@@ -6,10 +6,11 @@
 #include "src/nn/mlp.h"
 
 struct samples {
-    size_t count, height, width, features; /* of an image after resizing; height x width */
-    enum input_range range;                /* of a pixel as input of the network */
-    uint8_t *images;                       /* device, [count][features] */
-    uint8_t *labels;                       /* device, [count] */
+    size_t count, height, width; /* images; size of an image after resizing */
+    size_t features;             /* height x width */
+    enum input_range range;      /* of a pixel as input of the network */
+    uint8_t *images;             /* device, [count][features] */
+    uint8_t *labels;             /* device, [count] */
 };
 
 /* Copies a data set to the device, resized to config->input_size. */
@@ -22,11 +23,11 @@ struct evaluation {
     double loss; /* mean cross-entropy in nats */
 };
 
-/* The predictions for each image, in host memory. Fields may be NULL. */
+/* The predictions for each image, in host memory. Any field may be NULL. */
 struct predictions {
     uint8_t *label;          /* [count] */
     double *confidence;      /* [count]: the softmax probability of that label */
-    double *log_probability; /* [count][classes]: log softmax is added */
+    double *log_probability; /* [count][classes]: the log softmax is added to it */
 };
 
 /* Runs the network on the whole set in file order. `tally` is scratch device memory; `predictions` may be

@@ -17,9 +17,9 @@
                   div-factor / final-div-factor, both along half a cosine:
                   torch.optim.lr_scheduler.OneCycleLR, two phases (Smith and Topin 2017, arXiv 1708.07120);
                   the momentum is constant.
-   The decay of the moving average after t updates is min(ema-decay, t / (9 + t)): the first update copies the
-   weights (as torch.optim.swa_utils.AveragedModel), and early weights soon count little (as
-   tf.train.ExponentialMovingAverage with num_updates). */
+   The decay of the moving average after t updates is min(ema-decay, t / (9 + t)). The first update copies the
+   weights, as torch.optim.swa_utils.AveragedModel does; the share of early updates decays fast, as in
+   tf.train.ExponentialMovingAverage with num_updates. */
 void schedule_epoch(const struct config *config, size_t epoch, size_t steps_per_epoch, uint64_t first,
                     struct step_scalars *scalars);
 

@@ -1,5 +1,5 @@
-/* The progress of a training, and its text in the metadata of a checkpoint. Random numbers are counter-based
-   (src/base/rng.h), so that seed, epoch and step are all of their state. */
+/* The progress of a training run, and its text in the metadata of a checkpoint. Random numbers are
+   counter-based (src/base/rng.h): their state is seed, epoch and step. */
 #ifndef TESSERA_NN_TRAIN_STATE_H
 #define TESSERA_NN_TRAIN_STATE_H
 
@@ -14,10 +14,10 @@ struct best_epoch {
 };
 
 struct train_state {
-    int64_t epoch;      /* finished */
-    int64_t step;       /* finished in the next epoch */
+    int64_t epoch;      /* finished epochs: the index of the epoch in progress */
+    int64_t step;       /* finished steps of the epoch in progress */
     uint64_t updates;   /* of the weights, in total */
-    struct tally tally; /* of the steps of that epoch */
+    struct tally tally; /* of the epoch in progress */
     struct best_epoch best;
 };
 

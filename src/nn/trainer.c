@@ -10,7 +10,7 @@
 
 /* --- steps --- */
 
-/* Updates before the first step of `epoch`, which is the one in progress or a later one. */
+/* The number of updates before the first step of `epoch`, which is the epoch in progress or a later one. */
 static uint64_t updates_before(const struct trainer *trainer, int64_t epoch) {
     const struct train_state *state = &trainer->state;
     return state->updates - (uint64_t)state->step + (uint64_t)(epoch - state->epoch) * trainer->steps;
@@ -62,7 +62,7 @@ static enum status run_steps(struct trainer *trainer, const struct trainer_obser
     return device->driver->synchronize(device);
 }
 
-/* The losses for --log-steps, of this epoch's steps from `first` on. */
+/* Reports the losses for --log-steps, from step `first` of this epoch. */
 static void report_losses(struct trainer *trainer, const struct trainer_observer *observer, size_t first) {
     struct device *device = &trainer->compute->device;
     const size_t before = (size_t)trainer->state.epoch * trainer->steps;
@@ -98,7 +98,7 @@ enum status trainer_save(struct trainer *trainer, const char *path) {
     return status;
 }
 
-/* --save-every; a failure is only a warning. */
+/* Writes the checkpoint of --save-every. A failure is only a warning. */
 static void save_periodically(struct trainer *trainer, const struct trainer_observer *observer) {
     const struct config *config = trainer->config;
     const int64_t epoch = trainer->state.epoch;
@@ -110,8 +110,8 @@ static void save_periodically(struct trainer *trainer, const struct trainer_obse
 
 /* --- the loop --- */
 
-/* Fills the figures of the training in `record`. `before` and `images`: profile and image count when the
-   epoch, or the rest of an interrupted one, began. */
+/* Fills loss, accuracy and time of the training in `record`. `before` and `images` are the profile and the
+   image count from the start of the epoch, or of the rest of it after a resume. */
 static void measure_epoch(const struct trainer *trainer, const struct profile *before, uint64_t images,
                           struct epoch_record *record) {
     const struct tally *tally = &trainer->state.tally;
@@ -142,7 +142,7 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
     if (status) return status;
 
     measure_epoch(trainer, &before, images, &record);
-    if (first == 0) /* only whole epochs count for the median */
+    if (first == 0) /* the median is that of complete epochs */
         trainer->epoch_seconds[trainer->epochs_done++ % TRAINER_TIMED_EPOCHS] = record.seconds;
     if (evaluated)
         early_stopping_update(&trainer->stopping, &trainer->mlp, &trainer->optimizer, state->epoch + 1,
@@ -182,7 +182,7 @@ enum status trainer_run(struct trainer *trainer, const struct trainer_observer *
     if (status && status != STATUS_INTERRUPTED) return status;
     if (!status) {
         early_stopping_restore(&trainer->stopping, &trainer->mlp, &trainer->optimizer, &trainer->state.best);
-        if (trainer->state.best.epoch) trainer->tested = false; /* that was of the last weights */
+        if (trainer->state.best.epoch) trainer->tested = false; /* not of these weights */
     }
     /* Save first: the evaluation takes time, and a second signal may end the process. */
     const enum status saved = config->save[0] ? trainer_save(trainer, config->save) : STATUS_OK;

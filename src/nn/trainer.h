@@ -13,17 +13,17 @@
 
 struct engine;
 
-enum { TRAINER_TIMED_EPOCHS = 1 << 16 }; /* the median epoch time is over so many last epochs */
+enum { TRAINER_TIMED_EPOCHS = 1 << 16 }; /* the median epoch time is that of at most so many last epochs */
 
 /* An epoch of training and its evaluation. */
 struct epoch_record {
     size_t epoch; /* 1 is the first */
     double train_loss;
-    uint64_t train_correct, train_images; /* counted in training: each image before the update of its step */
+    uint64_t train_correct, train_images; /* counted in training, each image before the update of its step */
     bool on_validation;                   /* `evaluation` is of the validation part, not of the test set */
     struct evaluation evaluation;         /* total 0: not evaluated (--evaluate-every) */
     struct evaluation average;            /* of the moving average of the weights; total 0: none */
-    double seconds, images_per_second;    /* of training alone */
+    double seconds, images_per_second;    /* of training without evaluation */
     struct profile time;                  /* of this epoch */
 };
 
@@ -47,7 +47,7 @@ struct trainer_observer {
     void (*epoch)(void *self, const struct epoch_record *record);
     /* `step` of `steps` of this epoch are done; `loss` is the mean so far. Called often: must be cheap. */
     void (*progress)(void *self, size_t epoch, size_t step, size_t steps, double loss);
-    /* A failure that does not stop the training, as of --save-every. */
+    /* A failure that does not stop the training, such as that of --save-every. */
     void (*warning)(void *self, const char *message);
 };
 
@@ -56,19 +56,19 @@ struct trainer {
     struct compute *compute;
     const struct engine *engine;
     void *engine_state;   /* a captured graph, or the state of the backend's fused steps */
-    size_t engine_stride; /* of engine fused: steps of the next call; 0: one */
+    size_t engine_stride; /* engine fused on the host: steps of the next call; 0: one */
     char notice[320];     /* why the engine is not the requested one; "" if it is */
     struct mlp mlp;
     struct optimizer optimizer;
     struct early_stopping stopping;
     struct samples train, validation, test;
-    struct augmenter augmenter;        /* of train */
+    struct augmenter augmenter;        /* of `train` */
     struct epoch_feed feed;            /* order of the images and scalars of the steps */
     size_t batch, steps;               /* rows of a full batch, steps of an epoch */
     const volatile sig_atomic_t *stop; /* not 0: stop after the current step; NULL: never */
     struct train_state state;          /* progress; its tally is of the epoch in progress */
-    double *epoch_seconds;          /* ring buffer [TRAINER_TIMED_EPOCHS] of the whole epochs of this run */
-    size_t epochs_done;             /* of this run */
+    double *epoch_seconds; /* ring buffer [TRAINER_TIMED_EPOCHS]: times of the complete epochs of this run */
+    size_t epochs_done;    /* complete epochs of this run */
     struct evaluation last_test;    /* of the test set; valid if `tested` */
     struct evaluation last_average; /* the same of the moving average of the weights */
     bool tested;                    /* both are of the current weights */
@@ -90,8 +90,8 @@ void trainer_close(struct trainer *trainer);
 enum status trainer_run(struct trainer *trainer, const struct trainer_observer *observer,
                         struct run_summary *summary);
 
-/* Uploads order, scalars and tally of the epoch of trainer->state, for the steps of an engine. trainer_run
-   calls it. */
+/* Uploads order, scalars and tally of the epoch in progress, for the steps of an engine. trainer_run calls
+   it. */
 void trainer_begin_epoch(struct trainer *trainer);
 
 /* Writes a checkpoint of the current state. */

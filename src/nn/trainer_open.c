@@ -1,11 +1,10 @@
-/* Set-up of a training: data, network, buffers, initial or restored weights, warm-up. */
+/* Set-up of a training run: data, network, buffers, initial or restored weights, warm-up. */
 #include <stdlib.h>
 
 #include "src/nn/engine.h"
 
 enum {
-    EVALUATION_ROWS =
-        1000, /* at least so many rows a pass, so that small batches do not slow the evaluation */
+    EVALUATION_ROWS = 1000, /* minimum of an evaluation pass, so that small batches do not slow it */
     HOST_WARM_UP_ROWS = 128 /* enough to start every library and thread; a full batch may take seconds */
 };
 
@@ -53,7 +52,7 @@ static enum status open_buffers(struct trainer *trainer) {
                                                           : status_set(STATUS_FAILED, "out of memory");
 }
 
-/* Initial weights, or those of the checkpoint with the rest of its state. */
+/* Draws the initial weights, or restores weights and state from the checkpoint. */
 static enum status start_weights(struct trainer *trainer, const struct checkpoint *resume) {
     const struct config *config = trainer->config;
     if (!resume)
@@ -81,7 +80,7 @@ static enum status warm_up(struct trainer *trainer) {
     optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->feed.scalars, trainer->tally);
     status = device->driver->synchronize(device);
     if (!status && trainer->engine->prepare) status = trainer->engine->prepare(trainer);
-    epoch_feed_reset(&trainer->feed); /* the time of the first epoch includes its own order */
+    epoch_feed_reset(&trainer->feed); /* so that the first epoch draws its order again and its time counts */
     return status ? status : device->driver->synchronize(device);
 }
 
