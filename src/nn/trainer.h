@@ -13,7 +13,7 @@
 
 struct engine;
 
-enum { TRAINER_TIMED_EPOCHS = 1 << 16 }; /* the median epoch time is that of at most so many last epochs */
+enum { TRAINER_TIMED_EPOCHS = 1 << 16 }; /* the median epoch time is of the last epochs, up to this many */
 
 /* An epoch of training and its evaluation. */
 struct epoch_record {
