@@ -29,10 +29,10 @@ struct tally {
    of the current epoch. */
 struct step_scalars {
     double learning_rate;
-    double adam_rate;    /* learning_rate / (1 - beta1^t) at the t-th update; the first is t = 1 */
-    double adam_root;    /* 1 / sqrt(1 - beta2^t) */
-    double average_keep; /* of the moving average: average = keep average + (1 - keep) weights */
-    uint64_t number;     /* of the step in the whole training, from 0: counter of dropout */
+    double adam_rate;     /* learning_rate / (1 - beta1^t) at the t-th update; the first is t = 1 */
+    double adam_root;     /* 1 / sqrt(1 - beta2^t) */
+    double average_decay; /* of the moving average: average = decay average + (1 - decay) weights */
+    uint64_t number;      /* of the step in the whole training, from 0: counter of dropout */
 };
 
 /* The range of the network's input, [0, 1] or [-1, 1]: x = scale (pixel - offset). The difference is exact,
@@ -108,10 +108,10 @@ struct ops {
     void (*bias_activation)(void *context, size_t rows, size_t cols, enum activation activation,
                             const void *bias, void *pre, void *out);
 
-    /* grad *= act'(pre), then bias_grad[c] = keep bias_grad[c] + (1 - keep) sum_r grad[r][c]. With keep 0,
+    /* grad *= act'(pre), then bias_grad[c] = beta bias_grad[c] + (1 - beta) sum_r grad[r][c]. With beta 0,
        bias_grad is not read. `pre` is read only if activation_needs_input, else `out`. */
     void (*bias_activation_backward)(void *context, size_t rows, size_t cols, enum activation activation,
-                                     const void *pre, const void *out, void *grad, double keep,
+                                     const void *pre, const void *out, void *grad, double beta,
                                      void *bias_grad);
 
     /* out[i] = 0 or in[i] / (1 - rate); `out` may be `in`. The backward pass calls it on the gradients, with

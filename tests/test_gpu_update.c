@@ -47,7 +47,7 @@ static void compare_updates(struct device_pair *pair, const struct update *rule,
             (struct step_scalars){.learning_rate = 0.05,
                                   .adam_rate = 0.05 / (1 - pow(rule->beta1, t)),
                                   .adam_root = 1 / sqrt(1 - pow(rule->beta2, t)),
-                                  .average_keep = 0.75};
+                                  .average_decay = 0.75};
         ((struct tally *)mirror[GUARD].host)->bad_step = t == 3;
         mirror_upload(pair, mirror[STEP]);
         mirror_upload(pair, mirror[GUARD]);

@@ -27,7 +27,7 @@ struct one {
     double w, buffer, exp_avg, exp_avg_sq, average;
 };
 
-static void step_of_pytorch(const struct update *rule, double lr, double t, double g, double keep,
+static void step_of_pytorch(const struct update *rule, double lr, double t, double g, double average_decay,
                             struct one *one) {
     if (rule->method == UPDATE_SGD) {
         g += rule->weight_decay * one->w;
@@ -44,14 +44,14 @@ static void step_of_pytorch(const struct update *rule, double lr, double t, doub
         const double denominator = sqrt(one->exp_avg_sq) / sqrt(1 - pow(rule->beta2, t)) + rule->epsilon;
         one->w -= lr / (1 - pow(rule->beta1, t)) * one->exp_avg / denominator;
     }
-    one->average = keep * one->average + (1 - keep) * one->w;
+    one->average = average_decay * one->average + (1 - average_decay) * one->w;
 }
 
-static struct step_scalars scalars_of(const struct update *rule, double lr, double t, double keep) {
+static struct step_scalars scalars_of(const struct update *rule, double lr, double t, double average_decay) {
     return (struct step_scalars){.learning_rate = lr,
                                  .adam_rate = lr / (1 - pow(rule->beta1, t)),
                                  .adam_root = 1 / sqrt(1 - pow(rule->beta2, t)),
-                                 .average_keep = keep,
+                                 .average_decay = average_decay,
                                  .number = (uint64_t)t - 1};
 }
 
@@ -76,13 +76,13 @@ static void check_rule(enum gemm_dtype stored, const struct update *rule, bool c
     for (size_t i = 0; i < COUNT; i++)
         want[i] = (struct one){.w = values_get(w, i), .average = values_get(average, i)};
     for (int t = 1; t <= STEPS; t++) {
-        const double lr = 0.05 / t, keep = 0.75;
+        const double lr = 0.05 / t, average_decay = 0.75;
         struct values g = values_random(real, COUNT, 1, 10 + (uint32_t)t);
-        const struct step_scalars step = scalars_of(rule, lr, t, keep);
+        const struct step_scalars step = scalars_of(rule, lr, t, average_decay);
         update.grad = g.data;
         host_ops(stored)->update(&context, COUNT, &update, &step, &guard);
         for (size_t i = 0; i < COUNT; i++)
-            step_of_pytorch(rule, lr, t, (clipped ? clip : 1) * values_get(g, i), keep, &want[i]);
+            step_of_pytorch(rule, lr, t, (clipped ? clip : 1) * values_get(g, i), average_decay, &want[i]);
         if (t == STEPS) { /* after a bad step nothing changes */
             struct values *all[] = {&w, &m, &v, &average, &rounded};
             unsigned char *before[5];
@@ -244,9 +244,9 @@ static void scalars_of_adam_and_the_average(void **state) {
     assert_true(scalars[0].number == 1 && scalars[3].number == 4);
     assert_near(scalars[0].adam_rate, 0.8 / (1 - 0.25), 1e-15);
     assert_near(scalars[0].adam_root, 1 / sqrt(1 - 0.5625), 1e-15);
-    assert_near(scalars[0].average_keep, 1.0 / 10, 1e-15);
+    assert_near(scalars[0].average_decay, 1.0 / 10, 1e-15);
     schedule_epoch(&config, 2, 4, 100, scalars);
-    assert_near(scalars[0].average_keep, 0.6, 1e-15);
+    assert_near(scalars[0].average_decay, 0.6, 1e-15);
 }
 
 int main(void) {

@@ -110,8 +110,8 @@ static double curve_at(const uint8_t shape[SHAPE_POINTS][2], int i, int axis, do
     return (p1 + 0.5 * t * (linear + t * (square + t * cube))) / 100;
 }
 
-/* The shape in the unit square, in pieces short enough to bend. The two copies of a corner are not connected,
-   so that each side ends with the direction of its own neighbour. */
+/* The shape in the unit square, in pieces short enough to bend. The segment between the two copies of a corner
+   has zero length, so each side ends in the direction of its own neighbour. */
 static void path_trace(struct path *path, const uint8_t shape[SHAPE_POINTS][2]) {
     path->count = 0;
     for (int i = 0; i < SHAPE_POINTS; i++) {

@@ -77,8 +77,7 @@ struct device_driver {
     /* (optional) The stream that GEMM backends of this device must use. */
     void *(*stream)(struct device *device);
 
-    /* (optional) Names the work issued between begin and end, for a profiler's timeline (NVTX). Ranges nest.
-     */
+    /* (optional) Names the work between begin and end in a profiler's timeline (NVTX). Ranges nest. */
     void (*range_begin)(struct device *device, const char *name);
     void (*range_end)(struct device *device);
 

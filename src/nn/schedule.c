@@ -44,7 +44,7 @@ void schedule_epoch(const struct config *config, size_t epoch, size_t steps_per_
         const uint64_t number = first + s;
         const double t = (double)number;
         scalars[s] = (struct step_scalars){
-            .learning_rate = rate, .average_keep = fmin(config->ema_decay, t / (9 + t)), .number = number};
+            .learning_rate = rate, .average_decay = fmin(config->ema_decay, t / (9 + t)), .number = number};
         if (!uses_second_moment((enum update_method)config->optimizer)) continue;
         scalars[s].adam_rate = rate / (1 - pow(config->beta1, t + 1));
         scalars[s].adam_root = 1 / sqrt(1 - pow(config->beta2, t + 1));

@@ -34,7 +34,7 @@ void cuda_bias_activation(void *context, size_t rows, size_t cols, enum activati
                           const void *bias, void *pre, void *out);
 template <typename T>
 void cuda_bias_activation_backward(void *context, size_t rows, size_t cols, enum activation activation,
-                                   const void *pre, const void *out, void *grad, double keep,
+                                   const void *pre, const void *out, void *grad, double beta,
                                    void *bias_grad);
 template <typename T>
 void cuda_dropout(void *context, size_t count, const struct dropout *dropout, const void *in, void *out);

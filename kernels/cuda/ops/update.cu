@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(THREADS)
     if (guard->bad_step) return;
     constexpr bool adam = WITH_SECOND_MOMENT >> METHOD & 1;
     const R rate = R(adam ? step->adam_rate : step->learning_rate), root = R(step->adam_root),
-            keep = R(step->average_keep), clip = rule.clip ? R(*rule.clip) : R(1),
+            average_decay = R(step->average_decay), clip = rule.clip ? R(*rule.clip) : R(1),
             shrink = R(step->learning_rate * rule.decay_exact);
     for (size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * WIDE; i < count;
          i += (size_t)gridDim.x * THREADS * WIDE) {
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(THREADS)
             pack<R, WIDE> average = pack_at<WIDE>(at.average + i);
 #pragma unroll
             for (int e = 0; e < WIDE; e++)
-                average.value[e] = w.value[e] + keep * (average.value[e] - w.value[e]);
+                average.value[e] = w.value[e] + average_decay * (average.value[e] - w.value[e]);
             pack_at<WIDE>(at.average + i) = average;
         }
         if (at.rounded) {

@@ -63,8 +63,8 @@ INLINE void NAME(backward_chunk)(enum activation activation, size_t rows, size_t
 
 static void NAME(bias_activation_backward)(void *context, size_t rows, size_t cols,
                                            enum activation activation, const void *pre, const void *out,
-                                           void *grad, double keep, void *bias_grad) {
-    const REAL old_share = (REAL)keep, new_share = (REAL)(1 - keep);
+                                           void *grad, double beta, void *bias_grad) {
+    const REAL old_share = (REAL)beta, new_share = (REAL)(1 - beta);
 #pragma omp parallel for schedule(static) num_threads(threads_for(context, rows *cols))
     for (size_t col = 0; col < cols; col += COLUMN_CHUNK) {
         const size_t width = cols - col < COLUMN_CHUNK ? cols - col : COLUMN_CHUNK;

@@ -4,7 +4,7 @@
 
 /* The constants of a rule and a step, in the type of the arithmetic. */
 struct NAME(rule) {
-    REAL rate, momentum, decay, clip, beta1, beta2, rest1, rest2, root, epsilon, keep;
+    REAL rate, momentum, decay, clip, beta1, beta2, rest1, rest2, root, epsilon, average_decay;
 };
 
 static struct NAME(rule) NAME(rule_of)(const struct update *update, const struct step_scalars *step) {
@@ -21,7 +21,7 @@ static struct NAME(rule) NAME(rule_of)(const struct update *update, const struct
                                .rest2 = (REAL)(1 - update->beta2),
                                .root = (REAL)step->adam_root,
                                .epsilon = (REAL)update->epsilon,
-                               .keep = (REAL)step->average_keep};
+                               .average_decay = (REAL)step->average_decay};
 }
 
 INLINE void NAME(sgd)(size_t count, const struct NAME(rule) rule, bool nesterov, REAL *restrict w,
@@ -91,7 +91,7 @@ static void NAME(update)(void *context, size_t count, const struct update *updat
         if (update->average) {
             REAL *restrict average = (REAL *)update->average + from;
 #pragma omp simd
-            for (size_t i = 0; i < length; i++) average[i] = w[i] + rule.keep * (average[i] - w[i]);
+            for (size_t i = 0; i < length; i++) average[i] = w[i] + rule.average_decay * (average[i] - w[i]);
         }
         if (update->rounded) {
             STORED *restrict rounded = (STORED *)update->rounded + from;
