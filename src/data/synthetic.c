@@ -110,7 +110,7 @@ static double curve_at(const uint8_t shape[SHAPE_POINTS][2], int i, int axis, do
     return (p1 + 0.5 * t * (linear + t * (square + t * cube))) / 100;
 }
 
-/* The shape in the unit square, in pieces short enough to bend. The segment between the two copies of a corner
+/* The shape in the unit square, in pieces short enough to bend. Between the two copies of a corner the curve
    has zero length, so each side ends in the direction of its own neighbour. */
 static void path_trace(struct path *path, const uint8_t shape[SHAPE_POINTS][2]) {
     path->count = 0;

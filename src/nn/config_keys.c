@@ -73,9 +73,9 @@ static const struct config_key keys[] = {
     {"pct-start", NULL, KEY_REAL, RECIPE, AT(pct_start), 0, 1, NULL, "0.3", "X",
      "for schedule = one-cycle: fraction of all steps with a rising rate"},
     {"div-factor", NULL, KEY_REAL, RECIPE, AT(div_factor), 1, 1e12, NULL, "25", "X",
-     "for schedule = one-cycle: the initial rate is learning-rate / this"},
+     "for schedule = one-cycle: the initial rate is learning-rate / X"},
     {"final-div-factor", NULL, KEY_REAL, RECIPE, AT(final_div_factor), 1, 1e12, NULL, "10000", "X",
-     "for schedule = one-cycle: the final rate is the initial rate / this"},
+     "for schedule = one-cycle: the final rate is the initial rate / X"},
     {"ema-decay", NULL, KEY_REAL, RECIPE, AT(ema_decay), 0, 0.999999999, NULL, "0", "X",
      "decay per step of a moving average of the weights, such as 0.999; the average is evaluated like the "
      "weights and saved as ema.layers.N; 0: none"},
@@ -111,12 +111,12 @@ static const struct config_key keys[] = {
     {"augment-shift", NULL, KEY_REAL, RECIPE, AT(augment_shift), 0, 512, NULL, "0", "PIXELS",
      "maximum shift, in x and y separately"},
     {"input-size", NULL, KEY_INT, RECIPE, AT(input_size), 0, AUGMENT_MOST_SIDE, NULL, "0", "PIXELS",
-     "resize all images to N x N, bilinearly; 0: no resizing"},
+     "resize all images to squares of this side, bilinearly; 0: no resizing"},
     {"input-range", NULL, KEY_CHOICE, RECIPE, AT(input_range), 0, 0, input_ranges, "0,1", NULL,
      "network input for a pixel from 0 to 255: 0,1 is pixel/255; -1,1 is pixel/127.5 - 1"},
     {"validation", NULL, KEY_INT, RECIPE, AT(validation), 0, 1e9, NULL, "0", "IMAGES",
-     "held out from the end of the training set for model selection; the test set is then evaluated once, at "
-     "the end"},
+     "number of images held out from the end of the training set for model selection; the test set is then "
+     "evaluated once, at the end"},
     {"patience", NULL, KEY_INT, RECIPE, AT(patience), 0, 1e9, NULL, "0", "EPOCHS",
      "early stopping: end after this many epochs without a better validation accuracy, and restore the best "
      "weights; 0: off"},
@@ -141,8 +141,8 @@ static const struct config_key keys[] = {
     {"precision", NULL, KEY_CHOICE, RUN, AT(precision), 0, 0, precisions, "f32", NULL,
      "of float32 runs: tf32 rounds GEMM operands; bf16 keeps activations and operands as bfloat16"},
     {"evaluate-every", NULL, KEY_INT, RECIPE, AT(evaluate_every), 0, 1e9, NULL, "1", "EPOCHS",
-     "evaluate the validation part, or without one the test set, every N epochs and after the last; 0: only "
-     "after the last"},
+     "interval of evaluations of the validation part, or without one of the test set; the last epoch is "
+     "always evaluated; 0: only the last"},
     {"target-accuracy", NULL, KEY_REAL, RUN, AT(target_accuracy), 0, 100, NULL, "0", "PERCENT",
      "exit with 6 if the final test accuracy (of an ensemble: of its committee) is lower; 97.5, or 0.975"},
     {"ensemble", NULL, KEY_INT, RUN, AT(ensemble), 1, MOST_MEMBERS, NULL, "1", "N",
@@ -157,7 +157,7 @@ static const struct config_key keys[] = {
     {"save", NULL, KEY_TEXT, RUN, AT(save), 0, 0, NULL, "", "FILE",
      "safetensors checkpoint, written at the end and when interrupted"},
     {"save-every", NULL, KEY_INT, RUN, AT(save_every), 0, 1e9, NULL, "0", "EPOCHS",
-     "also write --save every N epochs"},
+     "also write --save at this interval; 0: off"},
     {"save-init", NULL, KEY_TEXT, RUN, AT(save_init), 0, 0, NULL, "", "FILE",
      "safetensors of the initial weights"},
     {"resume", NULL, KEY_TEXT, RUN, AT(resume), 0, 0, NULL, "", "FILE",

@@ -48,7 +48,7 @@ struct mlp {
     size_t capacity;                  /* the most rows of a batch */
     struct mlp_layer layer[PROFILE_MAX_LAYERS];
     void *input;         /* [capacity][in of layer 0] */
-    void *dropped_input; /* the input of layer 0 in training: `input`, unless mlp_attack needs it undropped */
+    void *dropped_input; /* the input of layer 0 in training: `input`, unless mlp_attack needs the original */
     void *input_grad;    /* dL/d input, for mlp_attack; may share the memory of dropped_input */
     uint8_t *labels;     /* [capacity] */
     void *parameters, *gradients, *activations; /* the arenas */
