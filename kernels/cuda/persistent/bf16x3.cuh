@@ -2,10 +2,11 @@
 
    A float has 24 bits of significand, a bfloat16 has 8: a float is the sum of three bfloat16, its planes.
    Products of bfloat16 are exact and are summed in float32. Six of the nine products are computed: plane 1 is
-   at most 2^-8 of a float and plane 2 2^-17, so the three products left out are at most 2^-24 of |a b|, which
-   is what float32 rounds off one product. Tensor cores truncate sums instead of rounding them, so they sum
-   only 16 k, the smallest products first, and float32 adds these sums. Six products at sixteen times the rate
-   of float32. For magnitudes below 2^127; infinity becomes NaN. Needs compute capability 8.0. */
+   at most 2^-8 of a float and plane 2 at most 2^-17, so the three products left out are at most 2^-24 of
+   |a b|, which is what float32 rounds off one product. Tensor cores truncate sums instead of rounding them,
+   so they sum only 16 k, the smallest products first, and float32 adds these sums. The six products run at
+   sixteen times the rate of float32. Magnitudes are below 2^127; infinity becomes NaN. Needs compute
+   capability 8.0. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_BF16X3_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_BF16X3_CUH
 
@@ -13,9 +14,9 @@
 
 namespace persistent {
 
-static const int PLANES = 3; /* bfloat16 of a float, the largest first */
+static const int PLANES = 3; /* of a float, the largest first */
 
-/* Two floats rounded to bfloat16 in one word, and back. */
+/* Two floats rounded to bfloat16, in one word; first_of and second_of return them. */
 __device__ inline uint32_t round_pair(float first, float second) {
     uint32_t pair = 0;
 #if __CUDA_ARCH__ >= 800

@@ -1,5 +1,5 @@
 /* What the forms for byte pixels share: one or two hidden layers in true float32, pixels of range [0, 1] that
-   are multiplied as bytes, and a batch of up to ROWS rows whose output layer is split over thread blocks. */
+   are copied as bytes, and a batch of up to ROWS rows whose output layer is split over thread blocks. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_BYTE_PIXELS_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_BYTE_PIXELS_CUH
 
@@ -27,7 +27,7 @@ __device__ inline int warp() {
     return threadIdx.x / 32;
 }
 
-/* The class in column e of PACKED_PITCH, or 3 * PACKETS. */
+/* The class in column e of a packed row; 3 * PACKETS if the column is padding. */
 __device__ inline int packed_class(int e) {
     return e % 4 < 3 ? e / 4 * 3 + e % 4 : 3 * PACKETS;
 }
@@ -36,7 +36,7 @@ __device__ inline int packed_class(int e) {
 
 struct row_loss {
     float gradient; /* dL/dlogit of this lane's class */
-    float4 record;  /* in the lane of class 0: the row's entry in row_tally */
+    float4 record;  /* in the lane of class 0: the row's entry in row_tally::records */
     bool finite;
 };
 
@@ -103,7 +103,7 @@ template <typename V> __device__ V sum_over_block(V mine) {
 /* The output layer records each row; a launch adds the records to the tally when it ends. */
 struct row_tally : training_plan {
     int owners, own;  /* thread blocks that own rows of a batch, and rows of each */
-    float4 *records;  /* [count]: sum of exp(z - max), z of the label, max, is it right? */
+    float4 *records;  /* [count]: sum of exp(z - max), z of the label, max, 1 if correct */
     double *row_loss; /* [steps of an epoch][owners]: sums over the rows of an owner */
     int *row_correct; /* the same */
     unsigned *ticket;
@@ -128,31 +128,31 @@ struct row_tally : training_plan {
         for (int step = first + threadIdx.x; step < end; step += blockDim.x) {
             const int last = min(rows_of(step, end), (f + 1) * own);
             double of_step = 0;
-            int right = 0;
+            int correct = 0;
             for (int r = f * own; r < last; r++) {
                 const float4 row = records[(size_t)step * batch + r];
                 of_step += log((double)row.x) - ((double)row.y - (double)row.z);
-                right += row.w != 0;
+                correct += row.w != 0;
             }
             row_loss[(size_t)step * owners + f] = of_step;
-            row_correct[(size_t)step * owners + f] = right;
+            row_correct[(size_t)step * owners + f] = correct;
         }
         if (!last_block(ticket, (unsigned)owners)) return;
         double total = 0;
-        int right = 0;
+        int correct = 0;
         for (int step = first + threadIdx.x; step < end; step += blockDim.x) {
             double of_step = 0;
             for (int o = 0; o < owners; o++) {
                 of_step += __ldcg(row_loss + (size_t)step * owners + o);
-                right += __ldcg(row_correct + (size_t)step * owners + o);
+                correct += __ldcg(row_correct + (size_t)step * owners + o);
             }
             total += of_step;
             losses[step] = of_step / (double)rows_of(step, end);
         }
         total = sum_over_block(total);
-        right = sum_over_block(right);
+        correct = sum_over_block(correct);
         if (threadIdx.x) return;
-        tally->correct += right;
+        tally->correct += correct;
         tally->loss_sum += total;
         tally->images += (size_t)(end - first - 1) * batch + rows_of(end - 1, end);
         tally->batches += end - first;
@@ -205,7 +205,7 @@ template <int LAYERS> struct byte_pixel_plan : row_tally {
     sgd_update update;
     float *weight[LAYERS], *bias[LAYERS], *weight_velocity[LAYERS], *bias_velocity[LAYERS];
 
-    /* Whether the form, with up to `max_classes`, supports the network so far; then it is copied here. */
+    /* Copies the network; false if a form for byte pixels with up to `max_classes` does not support it. */
     bool take(const fused_network *network, int max_classes) {
         const fused_layer *layer = network->layer;
         if (network->depth != LAYERS || network->dtype != GEMM_F32 || network->precision != GEMM_TRUE ||
@@ -228,7 +228,7 @@ template <int LAYERS> struct byte_pixel_plan : row_tally {
     }
 };
 
-/* Forms that multiply pixels as bytes need range [0, 1]. */
+/* Forms for byte pixels support range [0, 1] alone. */
 static inline bool takes_range(const fused_network *network, char *why, size_t size) {
     if (network->range == INPUT_UNIT) return true;
     snprintf(why, size, "it takes pixels of input-range 0,1");

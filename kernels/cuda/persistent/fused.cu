@@ -12,9 +12,8 @@ static const fused_form *const forms[] = {&fused_split_pixels, &fused_split_unit
                                           &fused_tiled};
 static const int FORMS = sizeof forms / sizeof *forms;
 
-/* Seconds of a step op by op, in a captured graph: 4 us per launch, and the time of the library for large
-   products (FLOP/s measured with 784-2048-2048-10 at batch 8,192), in which networks that train at the same
-   time queue up. */
+/* Expected seconds of a step in a captured graph: 4 us per launch, and the products at the library's rate for
+   large ones (FLOP/s measured with 784-2048-2048-10 at batch 8,192), which concurrent networks share. */
 static double graph_seconds(const fused_network *network) {
     double flops = 0;
     for (size_t l = 0; l < network->depth; l++)
@@ -36,14 +35,14 @@ static bool launches_cooperatively(void) {
            cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && can;
 }
 
-/* If the form cannot be opened, the backend continues without its error. */
+/* If the form cannot be opened, the context does not keep its error. */
 static fused_instance *open_form(const fused_form *form, tuned_context *context, const fused_network *network,
                                  char *why, size_t size) {
     const cuda_fault before = context->fault;
     fused_instance *instance = form->open(context, network, why, size);
     if (instance) return instance;
     context->fault = before;
-    cudaGetLastError(); /* not sticky */
+    cudaGetLastError(); /* clears it */
     return NULL;
 }
 

@@ -1,5 +1,5 @@
-/* Engine fused on the GPU: a persistent kernel runs many training steps in one launch. There are several
-   forms of it; fused.cu takes the one with the shortest expected step. */
+/* Engine fused on the GPU: a persistent kernel runs many training steps in one launch. It has several
+   forms; fused.cu chooses the one with the shortest expected step. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_FUSED_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_FUSED_CUH
 
@@ -11,7 +11,7 @@ extern "C" {
 }
 #include "kernels/cuda/gemm/6_tuned.cuh"
 
-/* Hz. Estimates are for an H100; of another GPU only the number of SMs is known. */
+/* Hz. Estimates assume an H100; only the number of SMs is that of the GPU in use. */
 static const double FUSED_CLOCK = 1.7e9;
 
 /* SMs that a network may occupy. */

@@ -115,23 +115,23 @@ template <int N, typename A> __device__ inline void ll_receive(float (&values)[N
     for (int i = 0; i < 3 * N; i++) values[i / 3][i % 3] = packets.value(i / 3, i % 3);
 }
 
-/* --- eight values, and `more` for all of them, as three packets `stride` apart: accesses coalesce --- */
+/* --- nine values as three packets `stride` apart: accesses coalesce --- */
 
-__device__ inline void ll_send8(ll_packet3 *to, int stride, const float (&v)[8], float more, uint32_t tag) {
+__device__ inline void ll_send9(ll_packet3 *to, int stride, const float (&v)[8], float ninth, uint32_t tag) {
     ll_send(to, v[0], v[1], v[2], tag);
     ll_send(to + stride, v[3], v[4], v[5], tag);
-    ll_send(to + 2 * stride, v[6], v[7], more, tag);
+    ll_send(to + 2 * stride, v[6], v[7], ninth, tag);
 }
 
-/* The same from eight neighbouring lanes with a value each: value i is that of lane lane_of(i) of them. */
+/* The same from eight neighbouring lanes that hold one value each: value i is that of lane lane_of(i). */
 template <typename L>
-__device__ inline void ll_send8_from_lanes(ll_packet3 *to, int stride, float mine, float more, uint32_t tag,
+__device__ inline void ll_send9_from_lanes(ll_packet3 *to, int stride, float mine, float ninth, uint32_t tag,
                                            L lane_of) {
-    const int which = threadIdx.x % 8;
+    const int packet = threadIdx.x % 8;
     float three[3];
 #pragma unroll
-    for (int i = 0; i < 3; i++) three[i] = __shfl_sync(0xffffffffu, mine, lane_of((3 * which + i) % 8), 8);
-    if (which < 3) ll_send(to + which * stride, three[0], three[1], which < 2 ? three[2] : more, tag);
+    for (int i = 0; i < 3; i++) three[i] = __shfl_sync(0xffffffffu, mine, lane_of((3 * packet + i) % 8), 8);
+    if (packet < 3) ll_send(to + packet * stride, three[0], three[1], packet < 2 ? three[2] : ninth, tag);
 }
 
 #endif

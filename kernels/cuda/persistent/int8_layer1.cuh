@@ -1,6 +1,6 @@
-/* Layer 1 in int8, for the forms that keep the pixels of a batch as bytes in shared memory: products
-   in int8 slices on the tensor cores (int8_slices.cuh) for UNITS hidden units. A row of pixels is a sequence
-   of packs of 16 bytes; `slot(row)` is the address of the pixels of a row of the batch. */
+/* Layer 1 in int8, for the forms that keep the pixels of a batch as bytes in shared memory: products in int8
+   slices on the tensor cores (int8_slices.cuh) for UNITS hidden units. A row of pixels is a sequence of packs
+   of 16 bytes; `slot(row)` is the address of the pixels of a row of the batch. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_INT8_LAYER1_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_INT8_LAYER1_CUH
 
@@ -13,12 +13,12 @@ namespace persistent {
 static const int QUARTERS = 4;   /* of the pixels: warps that share the same rows */
 static const int WARP_ROWS = 32; /* of the batch, in a product of forward */
 
-/* Bytes between rows of pixels in shared memory: odd in packs, against bank conflicts. */
+/* Bytes between rows of pixels in shared memory: an odd number of packs, against bank conflicts. */
 __host__ __device__ inline int pixel_pitch(int packs) {
     return PIXELS * (packs | 1);
 }
 
-/* Copies `bytes` of the images of rows first .. end - 1 to their slots: `from` is where they start in image
+/* Copies `bytes` of the images of rows first .. end - 1 to their slots; `from` is where they start in image
    0. After a barrier that makes `image_of_row` visible. The upper half of the warps issues the copies: the
    instruction is slow, and these warps rarely work in the output layer. */
 template <typename S>
@@ -54,16 +54,15 @@ __device__ inline void atomic_column_max(uint32_t first, uint32_t second, uint32
 
 /* --- forward --- */
 
-/* Position of a lane's words among the 32 of two packs and two slices: conflict-free for writers and readers.
-   The k of a product are the packs of a pair. */
+/* Position of a lane's 16 bytes among the 32 of a pair of packs and two slices: free of bank conflicts. */
 __device__ inline int slice_offset(int unit, int word) {
     return unit * 4 + (word ^ unit / 2);
 }
 
-/* X W1 in units of the scale, 128 x 8 over `packs`, into sums_of: [QUARTERS][ROWS][UNITS]. A warp computes 32
-   rows over a quarter of the packs. */
+/* X W1 in units of the scale, 128 x 8 over `packs`, into `partial`, [QUARTERS][ROWS][UNITS]. A warp computes
+   32 rows over a quarter of the packs. */
 template <typename S>
-__device__ inline void forward_pixels(S slot, int packs, const uint4 *all_slices, float *sums_of) {
+__device__ inline void forward_pixels(S slot, int packs, const uint4 *all_slices, float *partial) {
     static const int TILES = WARP_ROWS / 16;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first_row = warp % QUARTERS * WARP_ROWS,
               quarter = warp / QUARTERS, pairs = (packs + 1) / 2, first = pairs * quarter / QUARTERS,
@@ -93,7 +92,7 @@ __device__ inline void forward_pixels(S slot, int packs, const uint4 *all_slices
         }
         upper = next_upper, lower = next_lower;
     }
-    float *to = sums_of + (quarter * ROWS + first_row + lane / 4) * UNITS + lane_unit();
+    float *to = partial + (quarter * ROWS + first_row + lane / 4) * UNITS + lane_unit();
 #pragma unroll
     for (int i = 0; i < TILES; i++)
 #pragma unroll
@@ -105,8 +104,8 @@ __device__ inline void forward_pixels(S slot, int packs, const uint4 *all_slices
 /* --- weights --- */
 
 /* W1 and its velocities in registers, where the tensor cores leave the gradients: lane 4 g + t of a warp
-   holds pixels 2 g and 2 g + 1 of a pack and units 2 t and 2 t + 1, in that order, for the packs of each
-   WARPS-th pair. */
+   holds pixels 2 g and 2 g + 1 of a pack and units 2 t and 2 t + 1, in that order, of every WARPS-th pair
+   of packs. */
 template <int PACKS_PER_WARP> struct pixel_weights {
     float weight[PACKS_PER_WARP][4], velocity[PACKS_PER_WARP][4];
 
@@ -120,7 +119,7 @@ template <int PACKS_PER_WARP> struct pixel_weights {
     }
 
     /* dW1 over the rows of the first half of a batch; with LAST, the rest of dW1 and the update. `all_slices`
-       are those of dZ for all rows; part * scale[unit] is the gradient in units of 1 / factor. */
+       are those of dZ for all rows. The gradient is `factor` times both halves' sums, each times `scale`. */
     template <bool LAST, typename S>
     __device__ void weight_gradient(S slot, int packs, const uint4 *all_slices, const float (&scale)[2],
                                     const float (&factor)[2], const sgd_update &update, float rate,
@@ -193,7 +192,7 @@ template <int PACKS_PER_WARP> struct pixel_weights {
     }
 
     /* Calls each(pixel of these packs, unit of the block, weight, velocity) for all weights of the first
-       `units`. */
+       `units` units. */
     template <typename E> __device__ void all(int packs, int units, E each) {
 #pragma unroll
         for (int i = 0; i < 4 * PACKS_PER_WARP; i++)

@@ -28,9 +28,8 @@ __device__ inline float power_of_two(int k) {
 struct slice_scale {
     float inverse, scale;
     __device__ explicit slice_scale(uint32_t largest) {
-        const int exponent =
-            max((int)(largest >> 23) - 127,
-                SLICE_BITS - 126); /* both stay normal, and nearly always a 255th of the scale */
+        /* the minimum keeps both normal */
+        const int exponent = max((int)(largest >> 23) - 127, SLICE_BITS - 126);
         inverse = exponent > 127 ? NAN : power_of_two(SLICE_BITS - exponent);
         scale = exponent > 127 ? NAN : power_of_two(exponent - SLICE_BITS);
     }
@@ -63,8 +62,8 @@ __device__ inline void mma_int8(int (&sum)[4], const uint32_t (&a)[4], uint32_t 
 #endif
 }
 
-/* The sums of a 16 x 8 tile, by slice. Those of the highest slice start at the bits of a float whose last bit
-   is worth 1, so the int32 sum, read as a float, is the value. */
+/* The sums of a 16 x 8 tile, by slice. Those of the highest slice start at the bits of ZERO, a float whose
+   last bit is worth 1, so the int32 sum, read as a float, is ZERO plus the sum. */
 struct slice_sums {
     static constexpr float ZERO = 12582912.0f; /* 1.5 * 2^23: holds sums of -2^22 .. 2^22 */
     int of[INT8_SLICES][4];
@@ -83,7 +82,7 @@ struct slice_sums {
     }
 
     /* Element i of the product, in units of the scale, over up to 256 k of each slice: the highest slice sums
-       to 64 * 255 * 256 < 2^22, the others to (256 + 1) * 255 * 255 * 256 < 2^32 without the last byte. */
+       to 64 * 255 * 256 < 2^22, the others without the last byte to (256 + 1) * 255 * 255 * 256 < 2^32. */
     __device__ float total(int i) const {
         const uint32_t low = (uint32_t)of[1][i] * 256u + (uint32_t)of[2][i] + ((uint32_t)of[3][i] >> 8);
         return (__int_as_float(of[0][i]) - ZERO) * 16777216.0f + (float)low * 256.0f;

@@ -9,7 +9,7 @@
               .. 4 t + 3 of outputs 2 g and 2 g + 1, 4 neighbours in 2 rows along k, 2 neighbours in 4 rows
               across k. The rows of a square are stored in the order 0, 4, 8, 12, 1, 5, .., so that the 4 rows
               of a load are neighbours: whole sectors, and each cache line belongs to one load.
-                              along k               across k
+                           along k               across k
                 bfloat16   2 loads of 8 bytes    4 of 4, and 4 byte permutations
                 tf32       2 loads of 16         4 of 8
    Counts     per 32 x 16 outputs and 16 k, 8,192 multiply-adds: 3 squares, 6 to 12 loads, 4 mma of bfloat16
@@ -154,7 +154,8 @@ template <typename O> struct mma_product {
     typedef mixed_matrix<O> matrix;
     static constexpr int SLAB = SQUARE, WARPS = 16, SHARED = WARP_M * WARP_N * (int)sizeof(float);
     static constexpr int AHEAD = 8 / (int)sizeof(O); /* squares of k */
-    static constexpr const char *SAYS = sizeof(O) == 4 ? ", tf32 on tensor cores" : ", bf16 on tensor cores";
+    static constexpr const char *DESCRIPTION =
+        sizeof(O) == 4 ? ", tf32 on tensor cores" : ", bf16 on tensor cores";
 
     /* Bytes of operands and of updated elements, at 25 a cycle. */
     static double cycles(double rows, double cols, double k) {
@@ -163,8 +164,7 @@ template <typename O> struct mma_product {
 
     template <bool A_ALONG, bool B_ALONG> struct tile {
         static_assert(WARP_M == 2 * SQUARE && WARP_N == SQUARE, "as below");
-        float sum[2][2]
-                 [4]; /* of rows 16 x + 2 g (0, 1) and the next (2, 3), columns 4 t + h and two further */
+        float sum[2][2][4]; /* [x][h][2 r + c]: row 16 x + 2 g + r, column 4 t + 2 c + h */
 
         __device__ void multiply(matrix a, matrix b, int m0, int n0, int s0, int s1, float *) {
             square_source<O, A_ALONG> from_a[2] = {{a, m0, s0}, {a, m0 + SQUARE, s0}};

@@ -16,7 +16,7 @@
    Pixels     the next batch is copied to shared memory while this one computes, and converted to float during
               exchange 2.
    Bound by   latency. 784-128-10 at batch 128 on 128 thread blocks: forward and backward 800 cycles each at
-              128 multiply-adds a cycle, and three exchanges of about 0.5 us.
+              128 multiply-adds a cycle, and three exchanges of about 0.6 us.
               Measured: docs/gpu-engines.md. */
 #include "kernels/cuda/persistent/one_hidden_split_pixels.cuh"
 
@@ -111,7 +111,7 @@ template <typename S> struct trainer : block<S> {
 
 /* --- on the host --- */
 
-/* Calls function<pixel_split<..>>() for that many slices. */
+/* Calls function<pixel_split<..>>() for this number of slices. */
 template <typename F> static void with_split(int slices, F function) {
     if (slices == 16) return function.template operator()<pixel_split<16, 2>>();
     if (slices == 8) return function.template operator()<pixel_split<8, 4>>();
@@ -130,8 +130,7 @@ struct form {
         if (!plan->take(network, CLASSES) || network->layer[0].out > (size_t)UNITS * context->processors) {
             snprintf(why, size,
                      "it takes one hidden layer in true float32, batches of up to %d, up to %d classes, and "
-                     "images "
-                     "of a multiple of %d pixels",
+                     "images of a multiple of %d pixels",
                      ROWS, CLASSES, PIXELS);
             return false;
         }

@@ -18,7 +18,7 @@ static const int FINITE = WEIGHTS; /* index of the flag "all losses are finite" 
 static const int OUT_MESSAGE = WEIGHTS + CLASSES; /* dW2, db2, the flag: whole warps */
 static const size_t STATIC_SHARED = 512;          /* bytes: sums over a block, and a reserve */
 
-/* F slices of up to 32 N pixels; OWN rows of the batch for each. */
+/* F slices of up to 32 N pixels; a block owns OWN rows of the batch. */
 template <int F_, int N_> struct pixel_split {
     static constexpr int F = F_, N = N_, OWN = ROWS / F, LONGEST = 32 * N;
     static constexpr int GRADIENT_MESSAGE =
@@ -46,7 +46,7 @@ template <typename S> __host__ __device__ static mailbox_layout mailbox_layout_o
 
 /* Shared memory, in floats: all but the length of the pixels is known at compile time. */
 template <typename S> struct smem_layout {
-    static constexpr int up(int floats) {
+    static constexpr int align4(int floats) {
         return (floats + 3) / 4 * 4;
     }
     static constexpr int STAGE_PITCH = S::LONGEST / PIXELS | 1; /* of packs */
@@ -54,7 +54,7 @@ template <typename S> struct smem_layout {
                          GRADIENT = PRE + S::OWN * UNITS, OUT_WEIGHT = GRADIENT + S::OWN * CLASS_PITCH,
                          OUT_VELOCITY = OUT_WEIGHT + (UNITS + 1) * CLASS_PITCH,
                          BIAS = OUT_VELOCITY + (UNITS + 1) * CLASS_PITCH, INPUTS = BIAS + 2 * UNITS,
-                         LABELS = INPUTS + input_ring<2>::BYTES / 4, WEIGHT = up(LABELS + 2 * S::OWN),
+                         LABELS = INPUTS + input_ring<2>::BYTES / 4, WEIGHT = align4(LABELS + 2 * S::OWN),
                          VELOCITY = WEIGHT + S::LONGEST * UNITS, PART = VELOCITY + S::LONGEST * UNITS,
                          STAGE = PART + WARP_PAIRS * UNITS * (S::LONGEST > PITCH ? S::LONGEST : PITCH),
                          PIXELS_AT = STAGE + ROWS * STAGE_PITCH * 4;
@@ -68,8 +68,8 @@ __device__ inline float4 four(const float *at) {
     return *reinterpret_cast<const float4 *>(at);
 }
 
-/* One thread of one of the F * H thread blocks. A step is bound by instructions, so addresses that do not
-   change from step to step are computed once. */
+/* One thread of one of the F * H thread blocks. Addresses that do not change from step to step are computed
+   once. */
 template <typename S> struct block {
     typedef smem_layout<S> at;
     const split_pixels::plan &plan;
@@ -109,7 +109,7 @@ template <typename S> struct block {
 
     /* Copies the slice of each image, as bytes. After a barrier that makes the order visible. */
     __device__ void copy_bytes(int step, int rows) const {
-        constexpr int EACH = THREADS / ROWS; /* threads a row */
+        constexpr int EACH = THREADS / ROWS; /* threads per row */
         const int row = threadIdx.x / EACH, packs = length / PIXELS;
         if (row >= rows) return;
         const uint8_t *image =
@@ -225,7 +225,7 @@ template <typename S> struct block {
         return sum + shared[at::OUT_WEIGHT + UNITS * CLASS_PITCH + threadIdx.x % CLASSES];
     }
 
-    /* dL/dlogits of the owned rows; true if the losses of this thread's rows are finite. */
+    /* dL/dlogits of the owned rows; false if the loss of this thread's row is not finite. */
     __device__ bool output_layer(int step, int rows, float scale, uint32_t tag) const {
         const int c = threadIdx.x % CLASSES;
         bool finite = true;
@@ -244,7 +244,7 @@ template <typename S> struct block {
         return finite;
     }
 
-    /* dZ of the owned rows, and their part of dW2 and db2, sent to all slices of this group of units. */
+    /* dZ of the owned rows, and their part of dW2 and db2, sent to all blocks of this group of units. */
     __device__ void send_gradients(bool finite, uint32_t tag) const {
         const float *gradient = shared + at::GRADIENT, *hidden = shared + at::HIDDEN,
                     *weight = shared + at::OUT_WEIGHT;
@@ -368,7 +368,7 @@ template <typename S> struct block {
         }
     }
 
-    /* W2, b2 and b1: all slices of a group of units have the same copies. */
+    /* W2, b2 and b1: all blocks of a group of units have the same copies. */
     __device__ void update_output(float rate, float gradient) const {
         const int warp = threadIdx.x / 32 - (WARPS - UNITS), lane = threadIdx.x % 32,
                   u = threadIdx.x / CLASSES;

@@ -4,15 +4,15 @@
    Split      a thread block has 8 hidden units: its columns of W1 in registers, and again in int8 slices in
               shared memory for the tensor cores; all pixels of the batch, as bytes. It owns some rows of the
               batch, for the output layer. (one_hidden_split_pixels.cu uses more thread blocks and is faster
-              for one network; in this form eight networks train at the same time in the time of one.)
+              for one network; in this form eight concurrent networks take about as long as one.)
    Exchange   (1) partial logits of all rows, to the owners of the rows; (2) dL/dlogits of the owned rows, to
               all blocks.
    Mailboxes  LL packets (grid.cuh), one buffer each. A block overwrites partial logits only after it has
-              received gradients of the step before from every owner, and each owner had read its partial
-              logits. An owner overwrites gradients only after it has received partial logits of this step
-              from every block, and each block had read the gradients of the step before.
-   Pixels     the images of the next step are copied while this step computes: as many as there are free slots
-              at first, the rest in slots whose images were used for the last time in the first half of dW1.
+              received the gradients of the previous step from every owner, sent after the owner had read the
+              partial logits. An owner overwrites gradients only after it has received partial logits of this
+              step from every block, sent after the block had read the gradients.
+   Pixels     the images of the next step are copied while this step computes: first into the free slots, the
+              rest after the first half of dW1 into the slots whose images only that half still needed.
    Bound by   latency. 784-128-10 at batch 128 on 16 thread blocks, in cycles: forward and backward 800
               products of m16n8k32 each, at 2 cycles: 1600 each; two exchanges of about 1000; 100 KB of pixels
               through the L2 cache per block, 1600 at 64 bytes a cycle, hidden.
@@ -133,8 +133,7 @@ struct form {
         if (!plan->take(network, MAX_CLASSES) || network->features > (size_t)(MAX_PACKS * PIXELS)) {
             snprintf(why, size,
                      "it takes one hidden layer in true float32, batches of up to %d, up to %d classes, and "
-                     "images "
-                     "of a multiple of %d pixels, %d at most",
+                     "images of a multiple of %d pixels, %d at most",
                      ROWS, MAX_CLASSES, PIXELS, MAX_PACKS * PIXELS);
             return false;
         }
@@ -145,9 +144,8 @@ struct form {
         }
         plan->groups = (int)((hidden + UNITS - 1) / UNITS);
         plan->packs = plan->features / PIXELS;
-        const int two_steps = 2 * plan->batch, /* images */
-            least =
-                two_steps - ROWS / 2 > ROWS ? two_steps - ROWS / 2 : ROWS; /* half a step is reused early */
+        const int two_steps = 2 * plan->batch, early = ROWS / 2; /* images; slots reused after half of dW1 */
+        const int least = two_steps - early > ROWS ? two_steps - early : ROWS;
         const size_t fixed = STATIC_SHARED + smem_layout::bytes(plan->packs, 0),
                      room = (size_t)context->shared_bytes > fixed
                                 ? (context->shared_bytes - fixed) / pixel_pitch(plan->packs)

@@ -22,7 +22,7 @@ struct plan : byte_pixel_plan<2> {
 };
 
 /* Shared memory, in bytes. The slices of W1 and the ring of images come last: their sizes depend on the plan.
-   A slot of the ring holds an image; a step uses `batch` consecutive slots, the next step those after. */
+   A slot of the ring holds an image; a step uses `batch` consecutive slots, the next step the following. */
 struct smem_layout {
     static constexpr int SUMS = 0,                           /* of Z: [QUARTERS][ROWS][UNITS] */
         HIDDEN = SUMS + 4 * QUARTERS * ROWS * UNITS,         /* [ROWS][UNITS] */
@@ -47,8 +47,8 @@ struct smem_layout {
     }
 };
 
-/* One thread of the block with hidden units UNITS * blockIdx.x and after. In the stages between two products
-   it holds row threadIdx.x / 4 of the batch and two units of it. */
+/* One thread of the block whose hidden units start at UNITS * blockIdx.x. In the stages between two products
+   it holds row threadIdx.x / 4 of the batch and two of the units. */
 template <bool VELOCITY> struct block {
     const split_units::plan &plan;
     char *shared;
@@ -65,9 +65,6 @@ template <bool VELOCITY> struct block {
     }
     __device__ static int quad() { /* this thread among the four of its row */
         return threadIdx.x % 4;
-    }
-    __device__ static int own() { /* the first of its two units */
-        return lane_unit();
     }
     __device__ int first_unit() const {
         return UNITS * blockIdx.x;
@@ -117,8 +114,8 @@ template <bool VELOCITY> struct block {
        owner of the row. After a barrier. */
     __device__ void activate_row(int rows, uint32_t tag) {
         const float *sums = at<float>(smem_layout::SUMS) + 2 * threadIdx.x,
-                    *bias = at<float>(smem_layout::BIAS) + own();
-        const slice_scale scale(w1_max()[own()]), scale2(w1_max()[own() + 1]);
+                    *bias = at<float>(smem_layout::BIAS) + lane_unit();
+        const slice_scale scale(w1_max()[lane_unit()]), scale2(w1_max()[lane_unit() + 1]);
         float2 sum = {0, 0};
 #pragma unroll
         for (int q = 0; q < QUARTERS; q++) {
@@ -229,7 +226,7 @@ template <bool VELOCITY> struct block {
             float sum = dz[u];
 #pragma unroll
             for (int offset = 4; offset < 32; offset *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-            if (lane() < 4) at<float>(smem_layout::BIAS_SUMS)[warp() * UNITS + own() + u] = sum;
+            if (lane() < 4) at<float>(smem_layout::BIAS_SUMS)[warp() * UNITS + lane_unit() + u] = sum;
         }
 
         const int c = lane() % PACKED_PITCH, half = lane() / PACKED_PITCH;
@@ -255,12 +252,12 @@ template <bool VELOCITY> struct block {
 
     /* dZ in slices. The k of a product are rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of 16. After a barrier. */
     __device__ void write_dz_slices() const {
-        const slice_scale scale(dz_max()[own()]), scale2(dz_max()[own() + 1]);
+        const slice_scale scale(dz_max()[lane_unit()]), scale2(dz_max()[lane_unit() + 1]);
         const int value = __float2int_rn(dz[0] * scale.inverse),
                   value2 = __float2int_rn(dz[1] * scale2.inverse);
         const int odd = row() % 2, theirs = __shfl_xor_sync(0xffffffffu, odd ? value : value2, 4);
         const uint4 slices = odd ? slices_of(theirs, value2, 0, 0) : slices_of(value, theirs, 0, 0);
-        const int to = (own() + odd) * 4 + row() % 8 / 2;
+        const int to = (lane_unit() + odd) * 4 + row() % 8 / 2;
         uint16_t *words = at<uint16_t>(smem_layout::DZ_SLICES) + (row() / 32 * 64 + to) * 8 +
                           row() / 16 % 2 * 2 + row() % 16 / 8;
         words[0] = (uint16_t)slices.x;
@@ -274,8 +271,8 @@ template <bool VELOCITY> struct block {
     template <bool LAST>
     __device__ void weight_gradient(int base, float rate, float (&gradient)[PACKS_PER_WARP][4]) {
         const float one[2] = {1, 1}, /* both halves have the same scale */
-            factor[2] = {slice_scale(dz_max()[own()]).scale * float(1.0 / 255.0),
-                         slice_scale(dz_max()[own() + 1]).scale * float(1.0 / 255.0)};
+            factor[2] = {slice_scale(dz_max()[lane_unit()]).scale * float(1.0 / 255.0),
+                         slice_scale(dz_max()[lane_unit() + 1]).scale * float(1.0 / 255.0)};
         w1.template weight_gradient<LAST>([&](int row) { return slot(base, row); }, plan.packs,
                                           at<uint4>(smem_layout::DZ_SLICES), one, factor, update, rate,
                                           gradient);
@@ -283,7 +280,7 @@ template <bool VELOCITY> struct block {
 
     /* --- weights --- */
 
-    /* W2 and b2 (all blocks have the same b2), and b1. After a barrier. */
+    /* Updates W2, b2 (the same in all blocks) and b1. After a barrier. */
     __device__ void update_output(float rate) const {
         const int e = threadIdx.x, u = e / PACKED_PITCH;
         if (e < WEIGHTS) {

@@ -1,5 +1,5 @@
-/* The skeleton of a persistent kernel: one cooperative launch runs many training steps. All forms share what
-   stands here: opening (plan, memory, launch attributes), tags of packets, and the loop over the steps.
+/* The skeleton of a persistent kernel: one cooperative launch runs many training steps. All forms share it:
+   opening (plan, memory, launch attributes), tags of packets, and the loop over the steps.
 
    A form F (host) has
      plan                 the kernel's argument: the network and how it is split over thread blocks
@@ -24,8 +24,8 @@ namespace persistent {
 
 /* --- the kernel --- */
 
-/* Runs steps first .. end - 1; `tag` is that of the first step, and no packet in memory carries it or a later
-   one. Stops after a step whose loss is not finite; that step changes no weight. */
+/* Runs steps first .. end - 1; `tag` is the tag of step `first`, and no packet in memory carries it or a
+   later one. Stops after a step whose loss is not finite; that step changes no weight. */
 template <typename B>
 __global__ void __launch_bounds__(B::MAX_THREADS, 1)
     train_steps(const __grid_constant__ typename B::plan_type plan, int first, int end, uint32_t tag) {
@@ -42,8 +42,7 @@ __global__ void __launch_bounds__(B::MAX_THREADS, 1)
     block.finish(first, step);
 }
 
-/* A kernel that is a whole step must stay in the instruction cache: activations other than ReLU are called,
-   not inlined. */
+/* A whole step must fit in the instruction cache: activations other than ReLU are called, not inlined. */
 template <typename R> __device__ __noinline__ R activate_called(enum activation activation, R z) {
     return activate(activation, z);
 }
@@ -63,14 +62,14 @@ template <typename R> __device__ inline R derivative_compactly(enum activation a
 
 /* --- the plan --- */
 
-/* What every plan takes from the network as it is. */
+/* What every plan copies from the network. */
 struct training_plan {
-    int features, batch, count; /* of an image; rows of a step; images of an epoch */
+    int features, batch, count; /* pixels of an image; rows of a step; images of an epoch */
     enum input_range range;
     const uint8_t *images, *labels;
     const uint32_t *order;
     const struct step_scalars *scalars;
-    double *losses; /* as in fused_network */
+    double *losses;
     struct tally *tally;
 
     void take_inputs(const fused_network *network) {
@@ -204,7 +203,7 @@ template <typename F> struct instance : fused_instance {
                                                                : cudaSharedmemCarveoutDefault));
     }
 
-    /* Whether all clusters are resident at the same time: not if an SM has no free neighbour. */
+    /* Whether all clusters can be resident at the same time: an SM without a free neighbour holds none. */
     bool fits(char *why, size_t size) {
         const kernel_launch launch = F::launch(plan);
         const launch_config config(launch, context->stream);

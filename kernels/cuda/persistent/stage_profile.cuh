@@ -1,6 +1,6 @@
-/* Stage profiling of persistent kernels: built with -DFUSED_STAGES (make NVCCFLAGS=-DFUSED_STAGES), one
-   thread of one block reads clock64 between the stages of a step, and a launch of 100 steps or more prints
-   the mean cycles of each stage when it ends. Without that macro nothing is compiled. */
+/* Stage profiling of persistent kernels: with -DFUSED_STAGES (make NVCCFLAGS=-DFUSED_STAGES) threads read
+   clock64 between the stages of a step, and one thread prints the mean cycles of each stage when a launch of
+   100 steps or more ends. Without that macro nothing is compiled. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_STAGE_PROFILE_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_STAGE_PROFILE_CUH
 

@@ -1,14 +1,15 @@
 /* Tiled: a block's tile of a product of padded matrices.
 
    Tile       a warp computes 32 x 16. The warps of a block lie along m and n, or share the k of one tile
-              (then their sums are added in a fixed order). The type P says how a warp multiplies:
-                real     of sums, and of all that is not multiplied
-                matrix   an operand: a padded_matrix<real>, with a low-precision copy if the product needs one
-                tile <A_ALONG, B_ALONG>: the sums of a warp's tile. ALONG: k are the columns of the operand,
-                         else its rows
-                SLAB     elements of k per iteration; WARPS of a block, at most; SHARED bytes of a warp; SAYS
-                         for the user
-                cycles   of an SM for rows x cols over k, about
+              (then their sums are added in a fixed order). The type P defines how a warp multiplies:
+                real         type of the sums, and of everything that is not multiplied
+                matrix       an operand: a padded_matrix<real>, with a low-precision copy if P needs one
+                tile         the sums of a warp's tile. ALONG: k are the columns of the operand, else its rows
+                SLAB         elements of k per iteration
+                WARPS        of a block, at most
+                SHARED       bytes of shared memory per warp
+                DESCRIPTION  ends the phrase of `describe`
+                cycles       of an SM for rows x cols over k, about
               fma_product is here, mma_product in mma.cuh.
    fma        each warp copies slabs of 64 bytes of k to shared memory, two ahead, without block barriers. A
               lane has 8 x 4 outputs for every other pack of k; lanes add at the end.
@@ -35,7 +36,7 @@ static const int STAGES = 3;                       /* slabs of a warp: one is mu
 /* Elements of k in a slab. */
 template <typename T> constexpr int SLAB = SLAB_UNITS *UNIT / (int)sizeof(T);
 
-/* [rows][ld], padded with zeros: rows and columns to WARP_M, columns of the last layer to WARP_N. */
+/* [rows][ld], padded with zeros to multiples of WARP_M, columns of the last layer to multiples of WARP_N. */
 template <typename T> struct padded_matrix {
     T *at;
     int ld;
@@ -138,7 +139,7 @@ __device__ inline void read_slab(T (&to)[N][L::W], const T *slab, int share, I w
     }
 }
 
-/* Adds the lanes that share outputs. Each keeps half of its rows, from row R_M / 2 * part. */
+/* Adds the sums of lanes that share outputs. Each lane keeps half of its rows, from row R_M / 2 * part. */
 template <typename T> __device__ inline void add_lanes(T (&sum)[R_M][R_N]) {
     static_assert(LANES_K == 2, "two shares");
     const bool upper = part_of_lane();
@@ -202,11 +203,9 @@ __device__ inline void warp_product(T (&sum)[R_M][R_N], padded_matrix<T> a, padd
 template <typename T> struct fma_product {
     typedef T real;
     typedef padded_matrix<T> matrix;
-    static constexpr int SLAB = tiled::SLAB<T>,
-                         WARPS = sizeof(T) == sizeof(float) ? 16 : 8, /* for their registers */
-        SHARED = STAGES * (UNITS_A + UNITS_B) * UNIT;
-
-    static constexpr const char *SAYS = "";
+    static constexpr int SLAB = tiled::SLAB<T>, SHARED = STAGES * (UNITS_A + UNITS_B) * UNIT;
+    static constexpr int WARPS = sizeof(T) == sizeof(float) ? 16 : 8; /* bound by registers */
+    static constexpr const char *DESCRIPTION = "";
 
     /* At two thirds of the peak rate. */
     static double cycles(double rows, double cols, double k) {
@@ -283,8 +282,8 @@ __host__ __device__ inline int tiles_along(int length, int side) {
     return (length + side - 1) / side;
 }
 
-/* The tiles of a product that belong to this block: tile `first`, .. go to the blocks in turn. Returns the
-   number of the tile after the last one. */
+/* The tiles of a product that belong to this block: tiles are numbered from `first` and dealt to the blocks
+   round-robin. Returns the number after that of the last tile. */
 template <typename P, bool A_ALONG, bool B_ALONG, typename F>
 __device__ inline int block_tiles(int first, typename P::matrix a, typename P::matrix b, int m, int n, int k,
                                   warp_shape shape, typename P::real *shared, F finish) {

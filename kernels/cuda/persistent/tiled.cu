@@ -13,8 +13,8 @@
    Precision  tf32 and bf16 use the tensor cores (mma.cuh). Sums, state tensors and the output layer are
               float32.
    Results    the same bits on the same GPU: every sum has one order.
-   Bound by   small batches: barriers (1.1 us each) and latency. 784-512-512-10 at batch 128: 410 MFLOP per
-              step, 7 us at 59 TFLOP/s; about 60 MB through the L2 cache, 12 us; 5 barriers. Measured:
+   Bound by   barriers (1.1 us each) and latency, with small batches. 784-512-512-10 at batch 128: 410 MFLOP
+              per step, 7 us at 59 TFLOP/s; about 60 MB through the L2 cache, 12 us; 5 barriers. Measured:
               docs/gpu-engines.md. */
 #include <math.h>
 
@@ -211,7 +211,7 @@ template <typename P> struct form {
             return false;
         }
         if (network->precision != GEMM_TRUE && context->major < 8) {
-            snprintf(why, size, "tf32 and bf16 take tensor cores of compute capability 8.0 and on");
+            snprintf(why, size, "tf32 and bf16 need tensor cores of compute capability 8.0");
             return false;
         }
         if (!warps) {
@@ -231,8 +231,7 @@ template <typename P> struct form {
                      by_warps = bytes_by_warps<P>(*network, warps);
         plan->weights_fit = by_blocks <= most;
         plan->warp_a_row = warp_a_row<P>(context, *network, plan->blocks, warps);
-        plan->shared_bytes =
-            (size_t)P::SHARED * warps; /* of the tiles, and at least that of the output layer */
+        plan->shared_bytes = (size_t)P::SHARED * warps; /* of the tiles; the output layer may need more */
         if (plan->weights_fit && by_blocks > plan->shared_bytes) plan->shared_bytes = by_blocks;
         if (plan->warp_a_row && by_warps > plan->shared_bytes) plan->shared_bytes = by_warps;
         plan->cycles = choose_shapes<P>(context, network, plan->blocks, warps, &plan->shapes);
@@ -240,8 +239,7 @@ template <typename P> struct form {
     }
 
     static double seconds(const tuned_context *, const fused_network *network, const plan &plan) {
-        const double slower =
-            network->dtype == GEMM_F64 ? 2 : 1.7; /* than the products; measured in float32 */
+        const double slower = network->dtype == GEMM_F64 ? 2 : 1.7; /* than plan.cycles; measured for f32 */
         return slower * plan.cycles / FUSED_CLOCK + BARRIER_SECONDS * (double)(2 * network->depth - 1);
     }
 
@@ -294,7 +292,7 @@ template <typename P> struct form {
     }
 
     static void describe(const plan &plan, char *text, size_t size) {
-        snprintf(text, size, "tiled on %d blocks%s", plan.blocks, P::SAYS);
+        snprintf(text, size, "tiled on %d blocks%s", plan.blocks, P::DESCRIPTION);
     }
 };
 

@@ -1,4 +1,4 @@
-/* Tiled: the plan, and the stages of a step but for the output layer (tiled_output.cuh). See tiled.cu. */
+/* Tiled: the plan, and the stages of a step except the output layer (tiled_output.cuh). See tiled.cu. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TILED_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TILED_CUH
 
@@ -14,12 +14,13 @@ template <typename P> struct layer_plan {
     typedef typename P::real T;
     int in, out; /* without padding */
     enum activation activation;
-    typename P::matrix weight, input, output, grad; /* [in][out], [batch][in] (of layer 0 the first of two
-                                                       buffers), [batch][out] twice */
-    padded_matrix<T> velocity;                      /* as weight */
-    T *pre;                                         /* as output */
-    T *bias, *bias_velocity;                        /* [out] */
-    padded_matrix<T> user_weight, user_velocity;    /* the network's own, without padding */
+    typename P::matrix weight;                   /* [in][out] */
+    typename P::matrix input;                    /* [batch][in]; of layer 0 the first of two buffers */
+    typename P::matrix output, grad;             /* [batch][out] */
+    padded_matrix<T> velocity;                   /* as weight */
+    T *pre;                                      /* as output */
+    T *bias, *bias_velocity;                     /* [out] */
+    padded_matrix<T> user_weight, user_velocity; /* the network's own, without padding */
     T *user_bias, *user_bias_velocity;
 };
 
@@ -77,9 +78,9 @@ template <typename P> struct block {
         return (length + WARP_M - 1) / WARP_M * WARP_M;
     }
 
-    __device__ matrix input_of(int l, int which) const {
+    __device__ matrix input_of(int l, int step) const {
         matrix input = plan.layer[l].input;
-        if (l == 0) input.skip(which % 2 * plan.input_stride);
+        if (l == 0) input.skip(step % 2 * plan.input_stride);
         return input;
     }
 
@@ -104,15 +105,15 @@ template <typename P> struct block {
 
     /* Gathers the images of a step, without the first `skip` of this block: one row per warp, or per block if
        pixels cannot be read 4 at a time. */
-    __device__ void gather(int which, int skip) const {
-        const matrix to = input_of(0, which);
-        const int count = plan.rows_of(which, end), thread = reread_thread_index(),
+    __device__ void gather(int step, int skip) const {
+        const matrix to = input_of(0, step);
+        const int count = plan.rows_of(step, end), thread = reread_thread_index(),
                   packed = plan.quads ? plan.features : 0, lane = plan.quads ? thread % 32 : thread,
                   row = plan.quads ? thread / 32 : 0, rows_per_pass = plan.quads ? blockDim.x / 32 : 1;
 #pragma unroll 1
         for (int r = first_image() + (skip + row) * gridDim.x; r < count; r += rows_per_pass * gridDim.x) {
             const uint8_t *image =
-                plan.images + (size_t)__ldg(plan.order + (size_t)which * plan.batch + r) * plan.features;
+                plan.images + (size_t)__ldg(plan.order + (size_t)step * plan.batch + r) * plan.features;
 #pragma unroll 2
             for (int j = 4 * lane; j < packed; j += 128) {
                 const uint32_t four = __ldg(reinterpret_cast<const uint32_t *>(image + j));
@@ -124,16 +125,16 @@ template <typename P> struct block {
         }
     }
 
-    __device__ uint8_t *labels_of(int which) const {
-        return plan.batch_labels + which % 2 * plan.batch;
+    __device__ uint8_t *labels_of(int step) const {
+        return plan.batch_labels + step % 2 * plan.batch;
     }
 
     /* Gathers the labels of a step: the last block does it, since it has the least work. */
-    __device__ void gather_labels(int which) const {
-        const int count = plan.rows_of(which, end);
+    __device__ void gather_labels(int step) const {
+        const int count = plan.rows_of(step, end);
         if (blockIdx.x != gridDim.x - 1) return;
         for (int r = threadIdx.x; r < count; r += blockDim.x)
-            labels_of(which)[r] = plan.labels[plan.order[(size_t)which * plan.batch + r]];
+            labels_of(step)[r] = plan.labels[plan.order[(size_t)step * plan.batch + r]];
     }
 
     __device__ void forward(int l) const {
@@ -214,8 +215,8 @@ template <typename P> struct block {
                                      sgd_update(rate, sum, layer.weight.at + at, layer.velocity.at + at));
                 });
         }
-        int bias_block =
-            ((int)blockIdx.x + blocks - tile % blocks) % blocks; /* counts down to this block's */
+        /* counts down to 0: this block's biases */
+        int bias_block = ((int)blockIdx.x + blocks - tile % blocks) % blocks;
 #pragma unroll 1
         for (int l = 0; l < plan.depth; l++)
 #pragma unroll 1

@@ -29,8 +29,8 @@ template <typename P> struct output_block : block<P> {
     __device__ output_block(const tiled::plan<P> &plan, void *shared, int end)
         : block<P>(plan, shared, end) {}
 
-    /* Softmax cross-entropy of the logits z[classes] by one warp: stores the gradient in `g` and in a row of
-       the matrix. */
+    /* Softmax cross-entropy of the logits z[classes] by one warp: stores the gradient in `g` and in row `row`
+       of `gradient`. */
     __device__ void softmax_cross_entropy(const T *z, T *g, const matrix &gradient, int classes, int label,
                                           int row) const {
         const int lane = threadIdx.x % 32;
@@ -77,7 +77,7 @@ template <typename P> struct output_block : block<P> {
         return shared + 3 * blockDim.x;
     }
 
-    /* Copies asynchronously: the loads overlap. */
+    /* Asynchronous, so that the loads overlap. */
     __device__ void copy_async(T *to, const T *from, int count) const {
         for (int e = threadIdx.x * W; e < count; e += blockDim.x * W)
             __pipeline_memcpy_async(to + e, from + e, UNIT);

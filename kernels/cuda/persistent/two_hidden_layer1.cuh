@@ -58,7 +58,7 @@ template <bool VELOCITY> struct layer1_block : block {
                            at<float>(smem_layout::SUMS));
     }
 
-    /* Each peer sums one half of the rows over both slices, and sends H1 of it. After a barrier. */
+    /* Each peer sums one half of the rows over both slices, and sends their H1. After a barrier. */
     __device__ void activate_half(const step_info &now) const {
         const int t = threadIdx.x, other = (1 - rank) * THREADS + t, own = rank * THREADS + t, u = t % UNITS;
         const float *sums = at<float>(smem_layout::SUMS);
@@ -75,7 +75,7 @@ template <bool VELOCITY> struct layer1_block : block {
         const float z = mine * scale + *half + at<float>(smem_layout::BIAS1)[u],
                     h = own / UNITS < now.rows ? activate_compactly(plan.activation[0], z) : 0.0f;
         *half = h;
-        ll_send8_from_lanes(plan.h1 + units / UNITS * 3 * ROWS + own / UNITS, ROWS, h, 0, now.tag,
+        ll_send9_from_lanes(plan.h1 + units / UNITS * 3 * ROWS + own / UNITS, ROWS, h, 0, now.tag,
                             [](int i) { return i; });
     }
 

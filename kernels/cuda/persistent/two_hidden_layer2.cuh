@@ -24,7 +24,7 @@ template <bool VELOCITY> struct layer2_block : block {
 
     /* --- exchange --- */
 
-    /* Eight values of this thread's row of the batch; returns the value that is sent for all eight. */
+    /* Eight values of this thread's row of the batch; returns the ninth. */
     __device__ static float receive_eight(float (&values)[8], const ll_packet3 *from, uint32_t tag) {
         float part[3][3];
         ll_receive(part, tag, [&](int i) { return from + threadIdx.x % ROWS + i * ROWS; });
@@ -107,7 +107,7 @@ template <bool VELOCITY> struct layer2_block : block {
             eight[4 * i + 2] += more.z;
             eight[4 * i + 3] += more.w;
         }
-        ll_send8(plan.z2 +
+        ll_send9(plan.z2 +
                      ((across * (ROWS / GROUP) + 2 * m + rank) * (plan.tiles_in / 2) + down / 2) * 3 *
                          POSITIONS +
                      half * 32 + lane(),
@@ -135,7 +135,7 @@ template <bool VELOCITY> struct layer2_block : block {
         float eight[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) eight[i] = sum[i / 4][i % 4];
-        ll_send8(plan.dh1 + ((down * (TILE_IN / UNITS) + n) * plan.tiles_out + across) * 3 * ROWS +
+        ll_send9(plan.dh1 + ((down * (TILE_IN / UNITS) + n) * plan.tiles_out + across) * 3 * ROWS +
                      32 * pair + lane(),
                  SPLIT_K * POSITIONS, eight, bad, tag);
     }

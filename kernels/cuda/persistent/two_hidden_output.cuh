@@ -147,7 +147,7 @@ template <int OWN, bool VELOCITY> struct output_block : block {
                 sum += d[3 * p] * w[p].x + d[3 * p + 1] * w[p].y + d[3 * p + 2] * w[p].z;
             sum *= derivative_compactly(plan.activation[1], hidden[u], hidden[u]);
             at<float>(smem_layout::DZ2_ROWS)[own_row * TILE_OUT + column()] = sum;
-            ll_send8_from_lanes(plan.dz2 + (across * CHUNKS + column() / 8) * 3 * ROWS + down * OWN + own_row,
+            ll_send9_from_lanes(plan.dz2 + (across * CHUNKS + column() / 8) * 3 * ROWS + down * OWN + own_row,
                                 ROWS, sum, d[FLAG], tag, [](int i) { return i % 2 * 4 + i / 2; });
         }
     }
@@ -182,25 +182,25 @@ template <int OWN, bool VELOCITY> struct output_block : block {
 
     /* The packets of this thread's gradients, from all blocks that own rows. */
     __device__ const ll_packet3 *parts_of_gradient(int i) const {
-        return (which() < OUTPUT ? plan.out_sums + unit_of_weight() * OWNERS * PACKETS
-                                 : plan.out_bias + across * OWNERS * PACKETS) +
+        return (warp_from_last() < OUTPUT ? plan.out_sums + unit_of_weight() * OWNERS * PACKETS
+                                          : plan.out_bias + across * OWNERS * PACKETS) +
                i * 32 + lane();
     }
 
     __device__ void try_poll_gradient(gradient_packets &parts) const {
-        if (which() <= OUTPUT) parts.try_poll([&](int i) { return parts_of_gradient(i); });
+        if (warp_from_last() <= OUTPUT) parts.try_poll([&](int i) { return parts_of_gradient(i); });
     }
 
     /* The last warps do it: they have the fewest pixels. */
     __device__ void update_weights(gradient_packets &parts, const step_info &now) {
         float sum[3] = {};
-        if (which() > OUTPUT) return;
+        if (warp_from_last() > OUTPUT) return;
         parts.wait(now.tag, [&](int i) { return parts_of_gradient(i); });
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 3 * EACH; i++) sum[i % 3] += parts.value(i / 3, i % 3);
         reduce_across_lanes(sum);
-        if (which() < OUTPUT) {
+        if (warp_from_last() < OUTPUT) {
             each_weight([&](int, size_t, int j) { update(now.rate, sum[j], weight[j], velocity[j]); });
         } else {
             float *bias = at<float>(smem_layout::BIAS3) + 3 * lane();
@@ -213,16 +213,16 @@ template <int OWN, bool VELOCITY> struct output_block : block {
 
     /* --- weights --- */
 
-    __device__ static int which() {
+    __device__ static int warp_from_last() {
         return WARPS - 1 - warp();
     }
     __device__ int unit_of_weight() const {
-        return across * TILE_OUT + down * OUTPUT + which();
+        return across * TILE_OUT + down * OUTPUT + warp_from_last();
     }
 
     /* Calls each(layer, index in its weights or in the biases of layer 1, index in registers). */
     template <typename E> __device__ void each_weight(E each) const {
-        if (which() >= OUTPUT || lane() >= PACKETS || unit_of_weight() >= plan.hidden[1]) return;
+        if (warp_from_last() >= OUTPUT || lane() >= PACKETS || unit_of_weight() >= plan.hidden[1]) return;
 #pragma unroll
         for (int j = 0; j < 3; j++) {
             const int c = 3 * lane() + j;
@@ -231,10 +231,10 @@ template <int OWN, bool VELOCITY> struct output_block : block {
         }
     }
 
-    /* The weights for the step with that tag. After a barrier: all threads of this block have read the
-       gradients of the step before. */
+    /* Sends the weights of the step with this tag. After a barrier that follows the last read of gradients of
+       the previous step. */
     __device__ void send_weights(uint32_t tag) const {
-        if (which() < OUTPUT && lane() < PACKETS)
+        if (warp_from_last() < OUTPUT && lane() < PACKETS)
             ll_send(plan.out_weight + unit_of_weight() * PACKETS + lane(), weight[0], weight[1], weight[2],
                     tag);
     }

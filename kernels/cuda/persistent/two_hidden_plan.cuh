@@ -16,10 +16,9 @@ static const int TILE_IN = 32, TILE_OUT = 64;        /* the tile of W2 of a thre
 static const int CHUNKS = TILE_OUT / UNITS;          /* of 8 columns of it */
 static const int ACROSS = TILE_IN / UNITS * SPLIT_K; /* blocks with the weights of TILE_IN units of layer 1 */
 static const int GROUP = 8;                          /* rows of the batch whose sums travel together */
-static const int POSITIONS =
-    THREADS / GROUP;                  /* groups of 8 values: a tile's part of GROUP rows of Z2, or of half
-                                                 of the rows of dH1 for UNITS units */
-static const int MAX_OWN = 2 * GROUP; /* rows of the batch that a block owns */
+/* Groups of 8 values: a tile's part of GROUP rows of Z2, or of half of the rows of dH1 for UNITS units. */
+static const int POSITIONS = THREADS / GROUP;
+static const int MAX_OWN = 2 * GROUP;           /* rows of the batch that a block owns */
 static const int MAX_CLASSES = 3 * PACKETS - 1; /* the last place of four packets holds a bias of layer 2 */
 static const int FLAG = PACKED_PITCH - 1;       /* column of dL/dlogits: 1 if the loss is not finite */
 static const int DZ1_BYTES = ROWS * UNITS * INT8_SLICES;
@@ -31,7 +30,7 @@ struct plan : byte_pixel_plan<3> {
     int tiles_in, tiles_out; /* of W2 */
     int downs;               /* thread blocks along the batch, ACROSS of them along the columns of layer 2 */
     int packs;               /* of the longest slice */
-    /* Mailboxes. Eight values are three packets (grid.cuh). */
+    /* Mailboxes. Nine values are three packets (grid.cuh). */
     ll_packet3 *h1;     /* [tiles_in TILE_IN / UNITS][3][ROWS] */
     ll_packet3 *z2;     /* sums over 2 TILE_IN: [tiles_out][ROWS / GROUP][tiles_in / 2][3][POSITIONS] */
     ll_packet3 *logits; /* sums over TILE_OUT: [ROWS][ACROSS][PACKETS] */
@@ -129,7 +128,7 @@ struct block {
         return {shared + smem_layout::INPUTS};
     }
 
-    /* Bytes that the peer writes to this block in a step. */
+    /* Announces the bytes that the peer writes to this block in a step. */
     __device__ void expect_peer() const {
         if (has_units) mbarrier_expect_tx(barrier(Z1_FULL), 4 * THREADS);
         if (has_tile) mbarrier_expect_tx(barrier(Z2_FULL), 32 * THREADS);

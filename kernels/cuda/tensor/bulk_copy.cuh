@@ -1,6 +1,6 @@
-/* cp.async.bulk: the copy engine of an SM copies global memory to shared memory, any number of bytes per
-   instruction, without occupying a warp. A barrier of the thread block after the last read of the old bytes
-   is enough before they are overwritten. Needs compute capability 9.0. */
+/* cp.async.bulk: the copy engine of an SM copies global memory to shared memory, one instruction per copy,
+   without occupying a warp. Before a copy overwrites shared memory, a barrier of the thread block after the
+   last read is enough. Needs compute capability 9.0. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BULK_COPY_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_BULK_COPY_CUH
 

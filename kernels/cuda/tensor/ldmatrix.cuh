@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-/* Four matrices of 8 rows of 16 bytes; lane by lane, each lane passes the address of a row. Word i of lane
+/* Four matrices of 8 rows of 16 bytes: lane 8 i + r passes the address of row r of matrix i. Word i of lane
    4 g + t is word t of row g of matrix i. */
 __device__ inline void ldmatrix_x4(uint32_t (&words)[4], const void *row) {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
@@ -15,7 +15,7 @@ __device__ inline void ldmatrix_x4(uint32_t (&words)[4], const void *row) {
                  : "memory");
 }
 
-/* The same, transposed: bytes 2 g and 2 g + 1 of row 2 t, then of row 2 t + 1. */
+/* The same, transposed: word i holds bytes 2 g and 2 g + 1 of row 2 t, then of row 2 t + 1. */
 __device__ inline void ldmatrix_x4_trans(uint32_t (&words)[4], const void *row) {
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

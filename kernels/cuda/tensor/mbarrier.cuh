@@ -9,7 +9,7 @@ __device__ inline uint32_t shared_address(const void *at) {
     return (uint32_t)__cvta_generic_to_shared(at);
 }
 
-/* One thread calls it, before a barrier of the block and before all other uses. */
+/* One thread calls it; a barrier of the block (or cluster) separates it from all other uses. */
 __device__ inline void mbarrier_init(uint64_t *barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.init.shared.b64 [%0], 1;\n fence.mbarrier_init.release.cluster;"
@@ -19,7 +19,7 @@ __device__ inline void mbarrier_init(uint64_t *barrier) {
 #endif
 }
 
-/* One thread calls it once in each phase, before or after the bytes arrive: their number in all. */
+/* `bytes` is the total of a phase. One thread calls it once per phase, before or after the bytes arrive. */
 __device__ inline void mbarrier_expect_tx(uint64_t *barrier, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
