@@ -213,7 +213,7 @@ static void another_architecture_or_dtype(void **state) {
     } cases[] = {
         {"layers=5-4-3", NULL},
         {"layers=5-7-3",
-         "of another architecture: its layers.0.weight goes from 5 to 4, the network's from 5 to 7"},
+         "of another architecture: its layers.0.weight maps 5 to 4, the network's maps 5 to 7"},
         {"layers=5-4", "it has more layers"},
         {"layers=5-4-3-3", "has no tensor layers.2.weight"},
         {"layers=5-4-3 dtype=f64", "holds f32, not f64: use --dtype f32"},

@@ -167,7 +167,8 @@ static void mistakes_are_named(void **state) {
     assert_int_equal(RUN(SMALL "--save %s", support_data, four), 0);
     assert_int_equal(RUN("--data %s --layers 42-5 --epochs 1 --threads 1 --save %s", support_data, five), 0);
     assert_int_equal(RUN("eval %s %s", four, five), 3);
-    assert_says(output, "five.safetensors: a committee needs networks of the same classes: 4, not 5");
+    assert_says(output,
+                "five.safetensors: a committee needs networks with the same number of classes: 4, not 5");
 }
 
 static void the_plan_is_explained(void **state) {

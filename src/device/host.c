@@ -1,4 +1,4 @@
-/* The host as a device: memory, clock and the ops of kernels/host/ops. Every call is synchronous. */
+/* The host as a device: memory, timing and the ops of kernels/host/ops. Every call is synchronous. */
 #include <stdlib.h>
 #include <string.h>
 

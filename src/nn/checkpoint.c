@@ -136,7 +136,7 @@ enum status checkpoint_recipe(const struct checkpoint *checkpoint, struct config
     const char *recipe = safetensors_metadata(&checkpoint->file, "tessera.config");
     const enum status status = recipe ? config_parse(config, recipe, FROM_CHECKPOINT, checkpoint->file.path)
                                       : recipe_from_shapes(checkpoint, config);
-    return status == STATUS_USAGE ? STATUS_BAD_DATA : status; /* the user did not write that key */
+    return status == STATUS_USAGE ? STATUS_BAD_DATA : status; /* the checkpoint is wrong, not a flag */
 }
 
 static enum status check_tensor(const struct checkpoint *checkpoint, const struct mlp *mlp,
@@ -152,8 +152,8 @@ static enum status check_tensor(const struct checkpoint *checkpoint, const struc
     if (tensor->rank == (wanted->bias ? 1u : 2u) && tensor->shape[0] == wanted->out && in == wanted->in)
         return STATUS_OK;
     return status_set(STATUS_BAD_DATA,
-                      "the checkpoint '%s' is of another architecture: its %s goes from %zu to %zu, the "
-                      "network's from %zu to %zu",
+                      "the checkpoint '%s' is of another architecture: its %s maps %zu to %zu, the network's "
+                      "maps %zu to %zu",
                       path, wanted->name, in, tensor->shape[0], wanted->in, wanted->out);
 }
 

@@ -19,7 +19,8 @@ void committee_close(struct committee *committee) {
 }
 
 static enum status wrong_classes(const struct committee *committee, size_t classes) {
-    return status_set(STATUS_BAD_DATA, "a committee needs networks of the same classes: %zu, not %zu",
+    return status_set(STATUS_BAD_DATA,
+                      "a committee needs networks with the same number of classes: %zu, not %zu",
                       committee->classes, classes);
 }
 

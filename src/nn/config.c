@@ -137,7 +137,7 @@ static enum status parse_value(struct config *config, const struct config_key *k
         if (value[comment_start(value)])
             return status_set(STATUS_USAGE, "%s: %s may not contain a line break, or '#' after white space",
                               where, key->name);
-        memmove(field, value, strlen(value) + 1); /* may be the field itself */
+        memmove(field, value, strlen(value) + 1); /* `value` may be the field itself */
         return STATUS_OK;
     case KEY_LAYERS:
         if (!parse_layers(field, value))
@@ -169,7 +169,7 @@ enum status config_set(struct config *config, const char *name, const char *valu
     return status;
 }
 
-/* --- many values --- */
+/* --- files and environment --- */
 
 /* One line of a file, possibly a comment or blank. */
 static enum status parse_line(struct config *config, char *line, enum config_origin origin,

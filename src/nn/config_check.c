@@ -110,7 +110,7 @@ static const struct dependency {
     {"residency", {"host"}, {"pin"}},
 };
 
-/* "optimizer adam or adamw" */
+/* The condition of a dependency, as in "optimizer adam or adamw". */
 static void name_values(const struct dependency *dependency, char *text, size_t size) {
     snprintf(text, size, "%s", dependency->choice);
     for (size_t v = 0; v < MOST_VALUES && dependency->values[v]; v++)

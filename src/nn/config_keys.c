@@ -161,7 +161,8 @@ static const struct config_key keys[] = {
     {"save-init", NULL, KEY_TEXT, RUN, AT(save_init), 0, 0, NULL, "", "FILE",
      "safetensors of the initial weights"},
     {"resume", NULL, KEY_TEXT, RUN, AT(resume), 0, 0, NULL, "", "FILE",
-     "continue from a checkpoint, with its recipe unless a flag overrides it"},
+     "continue from a checkpoint, with its recipe unless a flag, the environment or the config file "
+     "overrides it"},
 };
 
 enum { KEYS = sizeof keys / sizeof *keys };

@@ -27,7 +27,7 @@ static size_t tensor_bytes(const struct tensor *tensor) {
     return tensor_elements(tensor) * dtype_size(tensor->dtype);
 }
 
-/* Covers bytes, names, dtypes and shapes of the tensors; metadata_crc adds the metadata. */
+/* The CRC-32 of bytes, names, dtypes and shapes of the tensors; metadata_crc adds the metadata. */
 static uLong tensors_crc(const struct tensor *tensors, size_t count) {
     uLong crc = crc32_z(0, NULL, 0);
     for (size_t i = 0; i < count; i++) {

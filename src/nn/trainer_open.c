@@ -4,7 +4,7 @@
 #include "src/nn/engine.h"
 
 enum {
-    EVALUATION_ROWS = 1000, /* minimum of an evaluation pass, so that small batches do not slow it */
+    EVALUATION_ROWS = 1000, /* minimum rows of an evaluation pass: small batches would slow it */
     HOST_WARM_UP_ROWS = 128 /* enough to start every library and thread; a full batch may take seconds */
 };
 
