@@ -41,7 +41,7 @@ struct row_loss {
 };
 
 /* Softmax cross-entropy of two rows per warp: z is the logit of class c = lane % CLASSES, if the row is valid
-   and has such a class. `scale` is 1 / rows of the batch. */
+   and c < classes. `scale` is 1 / rows of the batch. */
 __device__ inline row_loss softmax_cross_entropy(float z, bool valid, int classes, int label, float scale) {
     const int c = threadIdx.x % CLASSES;
     const bool mine = valid && c < classes, known = label < classes;
@@ -67,7 +67,7 @@ __device__ inline row_loss softmax_cross_entropy(float z, bool valid, int classe
     return loss;
 }
 
-/* Sums three values over the lanes of the same packet, lane % PACKETS. */
+/* Sums three values over the lanes that have the same packet, lane % PACKETS. */
 __device__ inline void reduce_across_lanes(float (&sum)[3]) {
 #pragma unroll
     for (int j = 0; j < 3; j++)
@@ -76,7 +76,7 @@ __device__ inline void reduce_across_lanes(float (&sum)[3]) {
             sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], offset);
 }
 
-/* The value of class lane % CLASSES, of the three of each packet. */
+/* The value of class lane % CLASSES, from a lane that has its packet. */
 __device__ inline float value_of_class(const float (&packet)[3]) {
     const int c = threadIdx.x % CLASSES;
     float mine = 0;

@@ -122,7 +122,7 @@ struct form {
     static constexpr const char *NAME = "one hidden layer, split-K over pixels";
     typedef split_pixels::plan plan;
 
-    /* The largest number of slices that fits. */
+    /* Sets the largest number of slices that fits. */
     static bool arrange(const tuned_context *context, const fused_network *network, plan *plan, char *why,
                         size_t size) {
         const int processors = fused_processors(context, network);
@@ -153,7 +153,7 @@ struct form {
     }
 
     static double seconds(const tuned_context *, const fused_network *, const plan &plan) {
-        return (4000 + 64 * plan.slice) / FUSED_CLOCK; /* measured */
+        return (4000 + 64 * plan.slice) / FUSED_CLOCK; /* fitted to measured steps */
     }
 
     static void lay_out(const fused_network *, plan *plan, memory_layout &layout) {

@@ -125,7 +125,7 @@ struct form {
     static constexpr const char *NAME = "one hidden layer, split over hidden units";
     typedef split_units::plan plan;
 
-    /* The number of thread blocks, and the slots for images. */
+    /* Sets the number of thread blocks, and the slots for images. */
     static bool arrange(const tuned_context *context, const fused_network *network, plan *plan, char *why,
                         size_t size) {
         const size_t hidden = network->layer[0].out;
@@ -158,7 +158,7 @@ struct form {
     }
 
     static double seconds(const tuned_context *, const fused_network *, const plan &plan) {
-        return (8300 + 110 * plan.packs + 90 * plan.groups) / FUSED_CLOCK; /* measured */
+        return (8300 + 110 * plan.packs + 90 * plan.groups) / FUSED_CLOCK; /* fitted to measured steps */
     }
 
     static void lay_out(const fused_network *, plan *plan, memory_layout &layout) {

@@ -8,7 +8,7 @@
      lay_out              assigns the global memory of a plan; returns its bytes
      launch               kernel, thread blocks, shared memory
      describe             one phrase
-   A block B (device; one object per thread) has
+   A trainer T (device; one object per thread) has
      load                 weights, and the inputs of the first step
      step                 forward, exchange, output layer, backward, update; returns false after a bad loss
      finish               stores the weights, and the tally unless `step` does that
@@ -26,20 +26,20 @@ namespace persistent {
 
 /* Runs steps first .. end - 1; `tag` is the tag of step `first`, and no packet in memory carries it or a
    later one. Stops after a step whose loss is not finite; that step changes no weight. */
-template <typename B>
-__global__ void __launch_bounds__(B::MAX_THREADS, 1)
-    train_steps(const __grid_constant__ typename B::plan_type plan, int first, int end, uint32_t tag) {
+template <typename T>
+__global__ void __launch_bounds__(T::MAX_THREADS, 1)
+    train_steps(const __grid_constant__ typename T::plan_type plan, int first, int end, uint32_t tag) {
     extern __shared__ float4 shared_memory[];
-    B block(plan, shared_memory, end);
+    T trainer(plan, shared_memory, end);
     if (plan.tally->bad_step) return; /* no update after a bad step */
-    block.load(first, tag);
+    trainer.load(first, tag);
     int step = first;
     bool finite = true;
     stage_profile profile;
     profile.start();
-    for (; step < end && finite; step++, tag++) finite = block.step(step, tag, profile);
+    for (; step < end && finite; step++, tag++) finite = trainer.step(step, tag, profile);
     profile.print(step - first);
-    block.finish(first, step);
+    trainer.finish(first, step);
 }
 
 /* A whole step must fit in the instruction cache: activations other than ReLU are called, not inlined. */

@@ -215,7 +215,7 @@ template <typename P> struct form {
             return false;
         }
         if (!warps) {
-            snprintf(why, size, "it needs %d bytes of shared memory a block", MAX_CLASSES / 32 * P::SHARED);
+            snprintf(why, size, "it needs %d bytes of shared memory per block", MAX_CLASSES / 32 * P::SHARED);
             return false;
         }
         plan->blocks = fused_processors(context, network);

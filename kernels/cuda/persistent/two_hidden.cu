@@ -173,7 +173,7 @@ struct form {
     }
 
     static double seconds(const tuned_context *, const fused_network *, const plan &plan) {
-        return (26500 + 90 * plan.packs + 290 * plan.tiles_out) / FUSED_CLOCK; /* measured */
+        return (26500 + 90 * plan.packs + 290 * plan.tiles_out) / FUSED_CLOCK; /* fitted to measured steps */
     }
 
     static void lay_out(const fused_network *, plan *plan, memory_layout &layout) {

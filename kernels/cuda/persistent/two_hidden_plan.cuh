@@ -28,8 +28,8 @@ static_assert(MAX_UNITS <= ACROSS * TILE_OUT && ROWS * UNITS == SPLIT_K * THREAD
 
 struct plan : byte_pixel_plan<3> {
     int tiles_in, tiles_out; /* of W2 */
-    int downs;               /* thread blocks along the batch, ACROSS of them along the columns of layer 2 */
-    int packs;               /* of the longest slice */
+    int downs; /* thread blocks along the batch and the rows of W2; ACROSS along the columns of W2 */
+    int packs; /* of the longest slice */
     /* Mailboxes. Nine values are three packets (grid.cuh). */
     ll_packet3 *h1;     /* [tiles_in TILE_IN / UNITS][3][ROWS] */
     ll_packet3 *z2;     /* sums over 2 TILE_IN: [tiles_out][ROWS / GROUP][tiles_in / 2][3][POSITIONS] */
