@@ -11,7 +11,7 @@ const struct lockstep_bound lockstep_float32 = {
 
 struct lockstep_bound lockstep_rounded(double unit) {
     return (struct lockstep_bound){
-        .loss = 8 * unit, .update = 8 * unit, .whole = unit, .correct = 8 * unit, .perturbed = 2 * unit};
+        .loss = 8 * unit, .update = 8 * unit, .whole = unit, .correct = 8 * unit, .perturbed = 4 * unit};
 }
 
 /* --- states --- */
