@@ -1,5 +1,4 @@
-/* The probe of the GPU, the slots that all hand-written CUDA backends share, and the description of a launch.
-   */
+/* The GPU probe, the slots that all hand-written CUDA backends share, and the description of a launch. */
 #include <stdlib.h>
 
 #include "kernels/cuda/gemm/gemm.cuh"

@@ -7,8 +7,8 @@
 #include <string.h>
 
 struct cuda_fault {
-    char
-        message[400]; /* "" without an error; else file, line, call, the message of the library, and a hint */
+    /* "" without an error; else file, line, call, the message of the library, and a hint */
+    char message[400];
 };
 
 static inline const char *cuda_hint(cudaError_t error) {

@@ -1,10 +1,10 @@
 /* cuda-naive: one thread computes one element of C; threads x run along the rows.
 
    Idea       none yet: the two outer loops of kernels/host/gemm/serial.c become threads.
-   Bound by   memory transactions. Neighbouring threads (x) own neighbouring rows: a warp reads 32 rows of A
-              and writes 32 rows of C, and each 4-byte access moves a 32-byte sector, 8 times the bytes. A
-              multiply-add loads 2 elements: 4 bytes a flop in float32, where the DRAM of an H100 supplies
-              0.05.
+   Bound by   memory transactions. Neighbouring threads (x) own neighbouring rows: a warp (16 rows, 2 columns)
+              reads 16 rows of A and writes 16 rows of C, and each row costs a sector of 32 bytes for 1 or 2
+              elements. A multiply-add loads 2 elements: 4 bytes a flop in float32, where the DRAM of an H100
+              supplies 0.05.
    Improves   nothing: the course on the GPU starts here. Next: 2_coalesced.cu
    Run        ./train --backend cuda-naive */
 #include "kernels/cuda/gemm/gemm.cuh"

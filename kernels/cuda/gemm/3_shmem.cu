@@ -3,7 +3,7 @@
    Idea       a block of TILE x TILE threads computes a TILE x TILE tile of C. It steps along k by TILE: the
               threads load one tile of A and one of B, each element once, and read each element TILE times.
    Bound by   bytes from L2: 2 m n k / TILE elements instead of 2 m n k. Within the block, shared memory: 2
-              reads for each multiply-add limit it to 1/4 of the float32 peak.
+              reads for each multiply-add limit it to 1/8 of the float32 peak (measured: 10 to 11 %).
    Edges      elements outside the matrices are loaded as 0, so any shape works.
    Banks      for every op, neighbouring threads load neighbouring addresses. Where this needs a transposed
               store, the store runs down a column of the tile. One element of padding per row puts the 32

@@ -9,12 +9,12 @@
               row-major: lanes read neighbours, no conflict. B transposed (RC, CC): lanes are TILE elements
               apart, and conflict. Along k a row-major A and a transposed B are contiguous, so the compiler
               reads 16 bytes at a time (sm_90): for 4 k in float32, RR needs 1 + 4 reads, RC 1 + 1, CR 4 + 4,
-              CC 4 + 1. Conflict ways of a transposed B, of 8 lanes each, for tiles of 4, 8, 16, 32: float32
-              1, 2, 4, 8; float64 1, 4, 8, 8.
+              CC 4 + 1. These reads serve 8 lanes at a time; of a transposed B they conflict, for tiles of 4,
+              8, 16, 32, in 1, 2, 4, 8 ways in float32 and 1, 4, 8, 8 in float64.
    Stores     one element for each thread and tile, along global memory. A store conflicts where the tile has
               the other layout: A of NN and NT in CR and CC, A of TN in RR and RC, B of NN and TN in RC and
-              CC, B of NT in RR and CR. Ways for tiles of 4, 8, 16, 32: float32 1, 2, 8, 32; float64, of 16
-              lanes each, 1, 4, 16, 16.
+              CC, B of NT in RR and CR. Ways for tiles of 4, 8, 16, 32: float32 1, 2, 8, 32; float64 (16
+              lanes at a time) 1, 4, 16, 16.
    Multiply   plain: x * y + sum is one fused multiply-add. fmul_rn: __fmul_rn (__dmul_rn in float64) rounds
               the product and prevents the fusion: two instructions and one more rounding.
    Improves   3_shmem.cu: RC reads 16 bytes at a time. Next: 5_cublas.cu

@@ -1,9 +1,9 @@
 /* cuda-tuned: own kernels for the shapes that cuBLAS serves badly, cuBLAS for the others.
 
    Idea       cuBLAS is built for large products (2048 x 2048). A training step on MNIST also has an output
-              layer of 10 columns, which is a pass over memory (6_tuned_narrow.cu), and small batches, which
-              are latency (6_tuned_small.cu). Own kernels run bias and activation while C is in registers.
-   Bound by   narrow: bytes of the large matrix. small: latency. Others: as 5_cublas.cu.
+              layer of 10 columns, bound by memory (6_tuned_narrow.cu), and small batches, bound by latency
+              (6_tuned_small.cu). Own kernels run bias and activation while C is in registers.
+   Bound by   bytes of the large matrix (narrow); latency (small); others as 5_cublas.cu
    Improves   5_cublas.cu; last of the course
    Run        ./train --backend cuda-tuned --precision f32 (or tf32, bf16) */
 #include "kernels/cuda/gemm/6_tuned.cuh"

@@ -19,7 +19,7 @@ struct tuned_context {
     void *library;    /* the context of cublas */
 };
 
-/* Engine fused: fused.cu. */
+/* Engine fused: kernels/cuda/persistent/fused.cu. */
 extern "C" const struct gemm_fused cuda_fused;
 
 /* 6_tuned_narrow.cu: one dimension is at most 16. */

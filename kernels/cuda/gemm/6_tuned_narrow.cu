@@ -71,8 +71,8 @@ template <typename T> constexpr int OWNED = WIDEST<T> < 4 ? WIDEST<T> : 4;
    hide the latency of memory, whatever the occupancy. */
 static const int STAGES = 4;
 
-/* tile[r][..] = memory[row(r) * ld + col ..], ROWS rows of COLS elements. Packs from `cols` on are 0;
-   rows from `rows` on repeat the last one. */
+/* tile[r][c] = memory[(row0 + r) * ld + col0 + c], ROWS rows of COLS elements. Packs from column `cols` on
+   are 0; rows from `rows` on repeat the last one. */
 template <int ROWS, int COLS, int PITCH, typename T>
 __device__ inline void fetch(T *tile, const T *memory, size_t ld, size_t row0, size_t rows, size_t col0,
                              size_t cols) {

@@ -1,11 +1,11 @@
-/* cuda-tuned, small products: a batch of 128 through a layer of 128 is 25 MFLOP, 0.5 us on the whole chip.
+/* cuda-tuned, small products: 128 images through a layer of 784 x 128 are 26 MFLOP, 0.4 us on the whole GPU.
 
    Idea       small tiles, so that every SM has one, and all of k in one step: each thread issues its
               asynchronous copies of A and B and waits once. Then each of the 8 warps of a block takes every
-              eighth group of 4 k. The 32 lanes of a warp hold the whole tile, 2 x 4 to 8 x 4 elements each.
+              eighth group of 4 k. The 32 lanes of a warp hold the whole tile, 4 x 2 to 8 x 4 elements each.
               The 8 partial sums are added through shared memory in the order of the warps.
    Layout     tile.cuh
-   Bound by   latency (launch, one round trip to L2, the wait), then shared memory: for 4 k a lane reads 32
+   Bound by   latency (launch, one round trip to L2, the wait), then shared memory: for 4 k a lane reads 24
               to 48 elements and does 32 to 128 multiply-adds.
    Improves   5_cublas.cu for small batches
    Run        ./train bench gemm --backends cublas,cuda-tuned */
@@ -18,10 +18,10 @@
 static const int WARPS = 8, LANES_M = 4, LANES_N = 8;
 static const int THREADS = 32 * WARPS;
 
-static const int STATIC_BYTES = 1024;    /* of shared memory, left to the compiler */
+static const int STATIC_BYTES = 1024;    /* left for static shared memory */
 static const int LARGE_TILES = 96 << 10; /* shared memory that the largest tiles need */
 
-/* Above, cuBLAS is faster: in float64 already at smaller sizes, because it uses tensor cores. */
+/* Above these cuBLAS is faster; in float64 at smaller sizes, because it uses tensor cores. */
 static const double MOST_MULTIPLICATIONS = 64 << 20, MOST_OF_DOUBLES = 1 << 20;
 static const size_t LONGEST_SIDE = 4096;
 

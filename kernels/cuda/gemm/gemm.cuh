@@ -7,8 +7,8 @@ extern "C" {
 }
 #include "kernels/cuda/launch.cuh"
 
-/* C = alpha op(A) op(B) + beta C, with any layout of A and B written as strides: op(A)(i,p) = a[i * a_row + p
-   * a_col], op(B)(p,j) = b[p * b_row + j * b_col]. One of each pair is 1. */
+/* C = alpha op(A) op(B) + beta C, with any layout of A and B written as strides:
+   op(A)(i,p) = a[i * a_row + p * a_col], op(B)(p,j) = b[p * b_row + j * b_col]. One of each pair is 1. */
 template <typename T> struct strided_gemm {
     size_t m, n, k;
     T alpha, beta;

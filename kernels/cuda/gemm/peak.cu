@@ -2,22 +2,22 @@
 
    Idea       an SM starts a multiply-add on each lane every cycle, with a latency of four: 8 warps a
               scheduler with 8 independent chains each keep it busy and touch no memory.
-   Tensor     from compute capability 8.0 on, tensor cores multiply float64 matrices in full precision: twice
-   cores      as fast on data-centre chips, where cuBLAS uses them, and not faster on others.
+   Float64    from compute capability 8.0 on, tensor cores multiply float64 matrices in full precision: twice
+              as fast on data-centre chips, where cuBLAS uses them, and not faster on others.
    Bound by   lanes: 132 SMs of 128 at 1.8 GHz are 61 TFLOP/s in float32; the copy by memory.
    Run        ./train bench gemm */
 #include "kernels/cuda/gemm/peak.cuh"
 
-static const int THREADS = 256, BLOCKS = 4;                 /* for each SM */
+static const int THREADS = 256, BLOCKS = 4;                 /* blocks of an SM */
 static const int CHAINS = 8, TENSOR_CHAINS = 4, STEPS = 16; /* of each chain in a round */
 static const double LONG_ENOUGH = 20e-3;                    /* seconds */
 static const int REPEATS = 7, MOST = 1 << 26;               /* rounds */
 
-/* Sums stay positive, so that nothing is written. The compiler cannot know and keeps the loop. */
+/* Sums stay positive, so that nothing is written. The compiler does not know this and keeps the loop. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) lanes_kernel(int rounds, T factor, T *never) {
-    const T own =
-        factor + T(1e-6) * T(threadIdx.x); /* differs by lane, so that it is in a register as in a GEMM */
+    /* differs by lane, so that it is in a register as in a GEMM */
+    const T own = factor + T(1e-6) * T(threadIdx.x);
     T sum[CHAINS], total = 0;
 #pragma unroll
     for (int c = 0; c < CHAINS; c++) sum[c] = T(threadIdx.x + c);

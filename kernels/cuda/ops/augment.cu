@@ -1,9 +1,9 @@
 /* Augmentation on the GPU: a block computes an image, or a tile of a large one. Both displacement fields stay
    in shared memory.
 
-   Idea       a thread smooths RUN neighbours: it reads RUN + 20 numbers for 21 RUN multiply-adds. Along rows
-              lanes are rows; along columns lanes are columns, and the thread then reads the pixels that it
-              has displaced.
+   Idea       a thread smooths RUN neighbours: it reads RUN + 20 numbers for 21 RUN multiply-adds. The
+              lanes of the pass along rows are rows. Those of the pass along columns are columns, and each
+              thread then interpolates its pixels at the displaced positions.
    Bound by   arithmetic: an image of 28 x 28 needs 2 fields x 2 directions x 784 x 21 = 66,000 multiply-adds,
               112 blocks of random numbers and 784 interpolations of 4 pixels: some 5,000 warp instructions,
               0.5 ms for 60,000 images on an H100. Bytes: 94 MB, 0.03 ms.

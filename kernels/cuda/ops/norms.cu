@@ -2,7 +2,7 @@
    The host reads no result.
 
    Bound by   bytes: 12 million gradients in float32 are read once, 48 MB, 16 us at 3 TB/s. Max-norm reads
-              the weights once, and reads and writes again the columns that exceed the limit. */
+              the weights once, and scales the columns that exceed the limit. */
 #include "kernels/cuda/ops/element.cuh"
 #include "kernels/cuda/ops/ops.cuh"
 

@@ -28,7 +28,8 @@ static inline void reduction_close(struct cuda_reduction *reduction) {
 }
 
 #ifdef __CUDACC__
-/* Two lanes `offset` apart add N numbers each. Each keeps N / 2 of the sums in values[0 .. N / 2 - 1]. */
+/* Adds the N values of two lanes `offset` apart. The `upper` lane keeps the second half of the sums, the
+   other one the first half, both in values[0 .. N / 2 - 1]. */
 template <int N, int M> __device__ inline void halve(float (&values)[M], bool upper, int offset) {
 #    pragma unroll
     for (int i = 0; i < N / 2; i++) {

@@ -1,8 +1,8 @@
 /* The update of parameters, as kernels/host/ops/update.h: weights, moments, moving average and low-precision
    copy in one launch.
 
-   Bound by   bytes: 12 million weights in float32 with AdamW, an average and a bfloat16 copy are 36 bytes
-              each, 0.43 GB: 0.15 ms at 3 TB/s. Small networks: the launch (2 us). */
+   Bound by   bytes: 12 million weights in float32 with AdamW, an average and a bfloat16 copy are 38 bytes
+              each, 0.46 GB: 0.15 ms at 3 TB/s. Small networks: the launch (2 us). */
 #include "kernels/cuda/ops/element.cuh"
 #include "kernels/cuda/ops/ops.cuh"
 #include "kernels/real.h"

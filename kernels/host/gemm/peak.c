@@ -1,9 +1,9 @@
 /* The peak of the host: a loop of FMAs in registers, and a copy in memory.
 
    Idea       a core starts one or two FMAs a cycle, each with a latency of four: 12 independent sums keep the
-              units busy without touching memory. Each vector width is compiled, and the fastest that this
-              processor runs counts: the widest may lower the clock, or have one unit instead of two.
-   Bound by   FMA: 2 units of 16 float32 lanes at 3.8 GHz are 245 GFLOP/s a core. The copy: memory bandwidth.
+              units busy without touching memory. The fastest vector width of this processor counts: the
+              widest may lower the clock frequency, or have one unit instead of two.
+   Bound by   FMA: 2 units of 16 float32 lanes at 3.8 GHz are 243 GFLOP/s a core. The copy: memory bandwidth.
    Run        ./train bench gemm */
 #include "kernels/host/gemm/peak.h"
 

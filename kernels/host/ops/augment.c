@@ -2,8 +2,8 @@
    cache, vectors along the rows of a tile.
 
    Bound by   arithmetic: an image of 28 x 28 needs 2 fields x 2 directions x 28 rows x 21 taps x 32 columns =
-              75,000 multiply-adds (5,000 vectors of AVX-512), 112 blocks of random numbers of 60 operations,
-              and 784 interpolations of 4 pixels: 9 us on a core at 2.3 GHz with AVX-512, 0.3 s for 60,000
+              75,000 multiply-adds (5,000 vectors of AVX-512), 112 Philox blocks of 60 operations each, and
+              784 interpolations of 4 pixels: 9 us on a core at 2.3 GHz with AVX-512, 0.3 s for 60,000
               images on two cores.
    Run        ./train augment --show 10 -o sheet.png */
 #include "kernels/host/ops/augment.h"

@@ -4,7 +4,7 @@
 
 #include "kernels/dropout.h"
 
-/* Blocks in the lanes of a vector, and their elements. */
+/* Random blocks that are computed together, one a lane; and the elements that they cover. */
 enum { DROPOUT_LANES = 16, DROPOUT_RUN = DROPOUT_LANES * DROPOUT_BLOCK };
 
 /* The bits of elements DROPOUT_RUN run .. DROPOUT_RUN (run + 1) - 1. */

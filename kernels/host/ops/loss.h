@@ -20,9 +20,8 @@ static double NAME(row_loss)(size_t classes, double smoothing, const STORED *res
         for (size_t j = 0; j < CLASS_CHUNK; j++) sum += e[j];
     }
     if (label >= classes) return (double)NAN;
-    const REAL off = (REAL)(smoothing / (double)classes) *
-                     scale, /* the two values of the target, times scale */
-        on = (REAL)(1 - smoothing) * scale + off;
+    /* the two values of the target, times scale */
+    const REAL off = (REAL)(smoothing / (double)classes) * scale, on = (REAL)(1 - smoothing) * scale + off;
     for (size_t from = 0; grad && from < classes; from += CLASS_CHUNK) {
         const size_t left = classes - from, width = left < CLASS_CHUNK ? left : CLASS_CHUNK;
         const REAL factor = scale / sum;

@@ -1,7 +1,7 @@
 /* Element-wise ops on the host: one pass over memory each, parallel if that saves more than a fork costs.
 
    Bound by   bytes: a training step of 784-128-10 at batch 128 in float32 writes 0.4 MB (gather) and moves
-              1.2 MB (update): 30 us at L2 speed on one core. Its GEMMs take 0.1-0.2 ms (51 MFLOP).
+              1.2 MB (update): 30 us at L2 speed on one core. Its GEMMs take 0.1-0.2 ms (52 MFLOP).
    Run        ./train --backend openblas, and see "element-wise" in the summary */
 #include "kernels/host/ops/ops.h"
 

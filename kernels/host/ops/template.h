@@ -1,4 +1,4 @@
-/* What the templates of this folder share. */
+/* Shared by the templates of this folder. */
 #ifndef TESSERA_KERNELS_HOST_OPS_TEMPLATE_H
 #define TESSERA_KERNELS_HOST_OPS_TEMPLATE_H
 

@@ -1,11 +1,11 @@
-/* Small n, A not transposed: dot products along k, as the "rd" kernels of BLIS's sup.
+/* Small n, A not transposed: dot products along k, as BLIS's "rd" kernels for small matrices (sup).
 
    Idea        Y = X W of an output layer: 10 columns of C would leave 6 of 16 lanes idle. So the lanes run
                along k: one vector of partial sums for each of 2 rows x 10 columns, whose lanes are reduced at
                the end, 16 vectors together. A is read in place; B is packed as [k / LANES][n][LANES].
    Registers   MR columns x 2 rows of sums, 2 vectors of A, 1 of B. More columns are split evenly.
-   Bound by    FMA while A is in a cache: LANES steps of k are 20 FMAs for 12 loads, where gemm_loops.h takes
-               224 for 240; the reduction costs as much as 40 steps of k. Else by reading A once: 2 n flops an
+   Bound by    FMA while A is in a cache: LANES steps of k for 2 rows are 20 FMAs and 12 loads (gemm_loops.h:
+               32 and 34); the reduction costs as much as 40 steps of k. Else by reading A once: 2 n flops an
                element, 20 GFLOP/s at 4 GB/s.
    Same bits   each lane in the order of k, then a fixed tree: independent of the rows computed with it.
    Improves    gemm_loops.h

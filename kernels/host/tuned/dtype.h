@@ -1,7 +1,7 @@
 /* Backend `tuned` for one dtype of one instruction set. */
 #include "kernels/host/tuned/vector.h"
 
-static const struct tuned_kernel NAME(kernel) __attribute__((unused)); /* kernel_f32, if BF16_ONLY */
+static const struct tuned_kernel NAME(kernel) __attribute__((unused)); /* kernel_f32 is, if BF16_ONLY */
 
 #ifndef BORROWS_UKERNELS
 #    include "kernels/host/tuned/ukernel.h"

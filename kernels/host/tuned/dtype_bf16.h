@@ -1,5 +1,5 @@
-/* bfloat16 on one instruction set, after float32: sums and packed elements have 32 bits, so REAL and LANES
-   are those of float32.
+/* bfloat16 on one instruction set, included after float32: sums and packed elements have 32 bits, so REAL and
+   LANES are those of float32.
 
    Without DOT a packed element is a bfloat16 widened to float32, and the micro-kernels are those of float32:
                the gain is memory.

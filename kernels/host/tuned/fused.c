@@ -7,12 +7,12 @@
               W. Output layer, loss and input gradient: a thread computes rows of the batch, without barriers.
               Backward, a barrier after each input gradient, then that layer's update: in a small batch the
               same columns of W, which are still in the thread's cache.
-   Weights    of a small batch are packed as micro-panels while steps run (fused.h): on two threads rows take
-              8 % longer.
+   Weights    of a small batch are packed as micro-panels while steps run (fused.h): on two threads, W stored
+              by rows takes 8 % longer.
    Pixels     of a small batch are converted by every thread: reading 100 KB of uint8 is faster than 400 KB of
               floats from another core's cache.
    Bound by   FMA: 784-128-10 at batch 128 is 52 MFLOP, 148 us on two threads of 177 GFLOP/s each; 3 barriers
-              are 1 us, pixels 3 us.
+              are 1 us. A step takes 210 us, 23 to 26 of them for pixels (docs/cpu-gemm.md).
    Same bits  for any number of threads: every sum has one order.
    Improves   engine eager on `tuned`
    Run        ./train --backend tuned --engine fused */
@@ -38,7 +38,7 @@ struct worker {
     const struct tuned_fused_state *state;
     size_t rank, team;
     struct fused_times *times; /* rank 0; NULL for the others */
-    double last;               /* end of the stage before */
+    double last;               /* end of the previous stage */
     const volatile sig_atomic_t *stop;
     bool *halt; /* shared: no further step; rank 0 writes it between two barriers */
 };
@@ -140,8 +140,8 @@ static struct tuned_plan plan_for(const struct worker *worker, const struct gemm
                                                : tuned_plan_for(state->kernel, call, worker->team);
 }
 
-/* Y = act(X W + b) for rows first .. end - 1 of `rows`: this thread's part, or all of it if they are its
-   `own_rows`. */
+/* Y = act(X W + b) for rows first .. end - 1 of a batch of `rows`: this thread's part of them, or all of them
+   if they are its `own_rows`. */
 static void forward(const struct worker *worker, size_t l, size_t rows, size_t first, size_t end,
                     bool own_rows) {
     const struct tuned_fused_state *state = worker->state;
@@ -171,7 +171,7 @@ static void forward(const struct worker *worker, size_t l, size_t rows, size_t f
     }
 }
 
-/* dL/dZ of layer l - 1 from that of layer l, as `forward`. */
+/* dL/dZ of layer l - 1 from that of layer l, with the arguments of `forward`. */
 static void input_gradient(const struct worker *worker, size_t l, size_t rows, size_t first, size_t end,
                            bool own_rows) {
     const struct tuned_fused_state *state = worker->state;
@@ -226,7 +226,7 @@ static void update(const struct worker *worker, size_t l, size_t rows, double ra
                                    .ldc = layer->out};
     struct tuned_plan plan = plan_for(worker, &call);
     plan.update = plain ? NULL : &sgd;
-    plan.partial_sums = plain ? NULL : state->layer[l].gradient;
+    plan.partial_sums = plain ? NULL : state->layer[l].weight_grad;
     plan.c_panel_stride = weight_panel_stride(worker, l);
     run_part(worker, &call, &plan);
     const size_t first = tuned_part_begin(layer->out, worker->team, worker->rank),

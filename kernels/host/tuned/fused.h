@@ -6,20 +6,20 @@
 #include "kernels/host/ops/ops.h"
 #include "kernels/host/tuned/tuned.h"
 
-/* Up to so many rows each thread converts all pixels itself, and computes the same columns of W in every
-   step. */
+/* The largest batch of which each thread converts all pixels itself, and computes the same columns of W in
+   every step. */
 enum { SMALL_BATCH = 1024 };
 
 /* The buffers of a layer. */
 struct tuned_fused_layer {
     void *pre, *output, *grad; /* [batch][out]; pre == output unless the derivative needs both */
-    void *gradient;            /* [in][out]: partial sums of the weight gradient */
+    void *weight_grad;         /* [in][out]: its partial sums over the batch */
     void *panels; /* the weights as micro-panels (tuned_plan.b_panel_stride) while steps run, or NULL */
 };
 
 struct tuned_fused_state {
     const struct tuned_context *tuned;
-    size_t threads; /* that the buffers suffice for */
+    size_t threads; /* for which the buffers suffice */
     const struct tuned_kernel *kernel;
     const struct ops *ops; /* on one thread */
     struct fused_network network;

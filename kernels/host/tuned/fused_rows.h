@@ -2,8 +2,8 @@
 #include "kernels/host/ops/loss.h"
 #include "kernels/host/tuned/fused.h"
 
-/* Rows first .. end - 1 of the batch: losses, gradients of the mean over `rows`, number of correct ones.
-   Returns true if every loss is finite. */
+/* Rows first .. end - 1 of the batch: losses, gradients of the mean loss of `rows` rows, number of correct
+   rows. Returns true if every loss is finite. */
 static bool NAME(loss_rows)(const struct tuned_fused_state *state, const uint8_t *labels, size_t rows,
                             size_t first, size_t end, size_t *correct) {
     const size_t classes = state->network.layer[state->network.depth - 1].out;

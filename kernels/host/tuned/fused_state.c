@@ -6,7 +6,7 @@
 #include "kernels/host/tuned/fused.h"
 #include "src/base/pages.h"
 
-/* The next `bytes` of `base`, 64-byte aligned; NULL if base is NULL, which only counts. */
+/* Takes the next `bytes` of `base`, 64-byte aligned. If base is NULL, only counts them. */
 static void *take(char *base, size_t *used, size_t bytes) {
     void *piece = base ? base + *used : NULL;
     *used += (bytes + 63) / 64 * 64;
@@ -24,7 +24,7 @@ static size_t lay_out(struct tuned_fused_state *state, char *base) {
         to->output = take(base, &used, bytes);
         to->pre = activation_needs_input(layer->activation) ? take(base, &used, bytes) : to->output;
         to->grad = take(base, &used, bytes);
-        if (!update_is_gemm(network)) to->gradient = take(base, &used, layer->in * layer->out * size);
+        if (!update_is_gemm(network)) to->weight_grad = take(base, &used, layer->in * layer->out * size);
         if (weights_stay_packed(network, l))
             to->panels = take(base, &used, panel_elements(state, l) * panel_count(state, l) * size);
     }

@@ -4,8 +4,8 @@
    pc loop  blocks of KC of k           C is read and written once a block
    ic loop  blocks of MC rows of A      all rows, or as many as the L3 cache holds
    jc loop  blocks of NC columns of B   half of the L2 cache
-   ir loop  micro-tiles of MR rows      outside the jr loop; inside it (plan: jr_outer) if the block of A fits
-   jr loop  micro-panels of NR columns  in the L2 cache
+   ir loop  micro-tiles of MR rows
+   jr loop  micro-panels of NR columns  inside the ir loop; outside it (jr_outer) if A fits in the L2 cache
 
    Packing    just before first use: a micro-panel of A before the first micro-panel of B is applied to it (16
               micro-panels together if A is transposed); a micro-panel of B by the first micro-kernel that
@@ -117,8 +117,8 @@ static void NAME(pack_a)(const LOOPS *loops, const TILES *rows, size_t t, size_t
     }
 }
 
-/* next_a: the micro-panel of A of the next tile, or the rows from `row` on that it is packed from; each
-   micro-panel of B prefetches a part of it. */
+/* next_a: the micro-panel of A of the next tile, or the rows from `row` on from which it is packed. The
+   micro-kernel prefetches one part of it for each micro-panel of B. */
 INLINE struct tuned_next NAME(next_a)(const LOOPS *loops, const REAL *packed, size_t row, size_t col) {
     const struct gemm_call *call = loops->call;
     const size_t part = (col - loops->jc) / NR;
@@ -129,10 +129,10 @@ INLINE struct tuned_next NAME(next_a)(const LOOPS *loops, const REAL *packed, si
                                K_UNROLL * VNNI * sizeof(STORED)};
 }
 
-/* next_b: the elements of a B that is not transposed from which the next micro-panel is packed. With jr
-   outside ir, each of the first tiles prefetches a part: one line of every K_UNROLL-th row; else the first
+/* next_b: the elements from which the next micro-panel of B is packed, if B is not transposed. If A is packed
+   and jr is outside ir, each of the first tiles prefetches one line of every K_UNROLL-th row; else the first
    tile prefetches the same rows of the next micro-panel. Beyond the last micro-panel of a part nothing is
-   prefetched: with W in B, those lines may be another thread's, and fetching them is false sharing. */
+   prefetched: if B is W, another thread may own those lines (false sharing). */
 INLINE struct tuned_next NAME(next_b)(const LOOPS *loops, size_t tile, size_t col) {
     enum { LINE = 64 / sizeof(STORED) };
     const struct gemm_call *call = loops->call;
@@ -155,7 +155,7 @@ static void NAME(ir_loop)(const LOOPS *loops, const TILES *rows, size_t first, s
     const struct gemm_call *call = loops->call;
     const bool ta = gemm_transposes_a(call->op), pack_a = loops->plan->pack_a;
     const size_t left = loops->col + loops->cols - col;
-    const bool in_panels = loops->plan->b_panel_stride && !gemm_transposes_b(call->op); /* B is packed */
+    const bool in_panels = loops->plan->b_panel_stride && !gemm_transposes_b(call->op); /* of B as stored */
     const size_t cols = left < NR ? left : NR, width = cols > LANES || in_panels ? NR : LANES;
     const size_t rs_a = ta || pack_a ? 1 : call->lda, cs_a = pack_a ? PACKMR : ta ? call->lda : 1;
     const bool packs_b = fresh && !CONVERTS && !gemm_transposes_b(call->op) && (cols == NR || in_panels);

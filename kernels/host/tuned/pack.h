@@ -99,7 +99,7 @@ static void NAME(pack_rows)(size_t k, size_t cols, size_t width, const STORED *b
 }
 
 /* A square of `rows` x `depth` elements of [n][k], depth <= VNNI * LANES. Rows below are 0. Elements to the
-   right are arbitrary: after the transpose, store_rows skips them. Nothing is read from `end` (of B) on. */
+   right are arbitrary: store_rows skips them after the transpose. Nothing is read from `end` (of B) on. */
 INLINE void NAME(load_square)(VECTOR *square, size_t rows, size_t depth, const STORED *b, size_t ldb,
                               const STORED *end) {
     enum { DEPTH = VNNI * LANES };

@@ -14,8 +14,8 @@ static size_t cache(int name, size_t otherwise) {
     return bytes > 0 ? (size_t)bytes : otherwise;
 }
 
-/* Data caches of a core, in bytes, or a size that every processor of the last ten years has. The system is
-   queried once, when the first context is created. */
+/* Data caches of a core, in bytes. If the system does not know: sizes that every processor of the last ten
+   years has. The system is queried once, when the first context is created. */
 static size_t l1_bytes(void) {
     static size_t bytes;
 #ifdef _SC_LEVEL1_DCACHE_SIZE
@@ -44,28 +44,29 @@ static size_t ceil_div(size_t a, size_t b) {
     return (a + b - 1) / b;
 }
 
-static const size_t KC_LIMIT = 512; /* with a larger KC, reading and writing C costs little anyway */
+static const size_t KC_LIMIT = 512; /* a larger KC saves little: C is seldom read and written */
 
-/* The largest KC. If n is one vector: a micro-panel of B and one of A fit in the L1 cache. */
+/* The largest KC. If n fits in one vector: a micro-panel of B and one of A fit in the L1 cache. */
 static size_t kc_one_vector(const struct tuned_kernel *kernel) {
     return larger(l1_bytes() / kernel->size / (kernel->lanes + kernel->mr), 32);
 }
 
-/* If a micro-panel of B is packed, read by few tiles and not used again: two thirds of the L1 cache. */
+/* If the block of A fits in the L2 cache: a micro-panel of B, which few micro-tiles read, takes two thirds of
+   the L1 cache. */
 static size_t kc_for_l1(const struct tuned_kernel *kernel) {
     return larger(l1_bytes() * 2 / 3 / kernel->size / kernel->nr, 32);
 }
 
-/* Else a micro-panel of A takes three fifths of the L1 cache while those of B stream; or, if that gives a
-   larger KC, both stream, and 16 micro-panels of B are half of the L2 cache. */
+/* Else the larger of two: a micro-panel of A takes three fifths of the L1 cache while those of B stream; or
+   both stream, and 16 micro-panels of B take half of the L2 cache. */
 static size_t kc_for_l2(const struct tuned_kernel *kernel) {
     const size_t kc = larger(l1_bytes() * 3 / 5 / kernel->size / kernel->mr,
                              l2_bytes() / 2 / 16 / kernel->size / kernel->nr);
     return larger(smaller(kc, KC_LIMIT), 32);
 }
 
-/* Does a block of A with so many rows fit in a quarter of the L2 cache? Then every micro-panel of B is
-   applied to all of it before the next one (jr outside ir). */
+/* Does a block of `rows` rows of A fit in a quarter of the L2 cache? Then each micro-panel of B is applied to
+   the whole block before the next one (jr outside ir). */
 static bool a_fits_l2(const struct tuned_kernel *kernel, size_t rows, size_t kc) {
     return rows * kc * kernel->size <= l2_bytes() / 4;
 }
@@ -177,7 +178,7 @@ struct gemm_call tuned_transposed_call(const struct gemm_call *call) {
                               .ldb = call->lda};
 }
 
-/* Pays if more than a quarter of the lanes would be idle and k is long enough for the reduction across lanes;
+/* Pays if at least a quarter of the lanes would be idle and k is long enough for the reduction across lanes;
    all of B must fit packed. */
 static bool wants_dot(const struct tuned_kernel *kernel, const struct gemm_call *call) {
     const size_t lanes =
@@ -201,7 +202,7 @@ static bool wants_transposed_c(const struct tuned_kernel *kernel, const struct g
     return call->n <= TUNED_NARROW && gemm_transposes_a(call->op) && call->m >= kernel->lanes;
 }
 
-/* MC: C^T, with a vector more in each row, takes a quarter of the L2 cache. KC: the rows of A that the
+/* MC: C^T, with rows padded by a vector, takes a quarter of the L2 cache. KC: the rows of A that the
    micro-panels of C^T share stay in the L2 cache. */
 static void plan_transposed_c(struct tuned_plan *plan, const struct tuned_kernel *kernel,
                               const struct gemm_call *call, size_t threads) {

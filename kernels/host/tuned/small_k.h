@@ -1,8 +1,8 @@
 /* Small k: B stays in registers, A and C stream.
 
-   Idea        dX = dY W^T of an output layer, k = 10: a micro-tile ends before its sums repay their
-               registers. So B takes the registers: a micro-panel of 10 steps x 2 vectors is loaded once for
-               32 rows of A, and each row of C is written once.
+   Idea        dX = dY W^T of an output layer: k = 10 is too short for a micro-tile of C in registers. So the
+               registers hold B: a micro-panel of 10 steps x 2 vectors is loaded once for 32 rows of A, and
+               each row of C is written once.
    Registers   MR steps of k x 2 vectors of B, 2 sums, 1 broadcast of A. A larger k is split evenly.
    Bound by    FMA while C is in a cache: a row is 20 FMAs for 10 loads and 2 stores, and rows are
                independent. Else by writing C once: 2 k flops an element, 20 GFLOP/s at 4 GB/s. An ordinary
@@ -13,7 +13,7 @@
 #    include "kernels/host/tuned/gemm_loops.h"
 #endif
 
-enum { NAME(SMALL_K_ROWS) = 32 }; /* rows of C at a time: each is in a page of its own, for the L1 TLB */
+enum { NAME(SMALL_K_ROWS) = 32 }; /* rows of C at a time: the L1 TLB holds a page for each */
 
 /* C = alpha A B, plus `partial` unless that is NULL. */
 INLINE void NAME(small_k_ukernel)(const size_t k, size_t rows, const REAL *a, size_t lda, const REAL *b,

@@ -4,9 +4,8 @@
                m along the lanes: C^T = dY^T X is an ordinary blocked product, with micro-tiles of 10 rows x 2
                whole vectors, which reads X and dY in place. C^T stays in the workspace until k ends; then it
                is transposed into C, through the epilogue.
-   Bound by    FMA while X is in a cache: a step of k is 20 FMAs for 12 loads, where gemm_loops.h takes 14 for
-               15 with 10 of 16 lanes in use. Else by reading X once: 2 n flops an element, 20 GFLOP/s at 4
-               GB/s.
+   Bound by    FMA while X is in a cache: a step of k for 32 rows of C is 20 FMAs and 12 loads, in
+               gemm_loops.h 32 and 34. Else by reading X once: 2 n flops an element, 20 GFLOP/s at 4 GB/s.
    Improves    gemm_loops.h
    Run         ./train bench gemm --backends tuned --layers 784-512-10 --sizes none */
 #ifndef NAME

@@ -8,7 +8,7 @@
    Bound by   FMA; ukernel.h counts registers and bytes, gemm_loops.h and plan.c the caches.
    Same bits  for any number of threads: an element is one sum over k, in an order that the shape decides.
    Improves   kernels/host/gemm/openblas.c on the shapes of training
-   Run        ./train --backend tuned --threads 2 or tuned:isa=avx2 */
+   Run        ./train --backend tuned --threads 2 (or tuned:isa=avx2) */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-/* Workspace for `threads` threads; its contents are lost. */
+/* Allocates workspace for `threads` threads. Old contents are lost. */
 static bool reserve(struct tuned_context *tuned, int threads) {
     size_t needed = 0;
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)

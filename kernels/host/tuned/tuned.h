@@ -7,8 +7,8 @@
 
 #include "kernels/gemm.h"
 
-/* SGD (struct ops: sgd) as an epilogue: the product is the gradient, C holds the weights and is updated.
-   (Without momentum and weight decay, alpha = -learning rate and beta = 1 do the same.) */
+/* SGD (kernels/ops.h: struct update) as an epilogue: the product is the gradient, C holds the weights and is
+   updated. (Without momentum and weight decay, alpha = -learning rate and beta = 1 do the same.) */
 struct tuned_update {
     double learning_rate, momentum, weight_decay;
     void *velocity; /* as C; NULL without momentum */
@@ -23,7 +23,7 @@ enum tuned_variant {
     TUNED_VARIANTS
 };
 
-/* The largest n or k of these. */
+/* The largest n or k of the variants after the first. */
 enum { TUNED_NARROW = 16 };
 
 /* How a call is partitioned, and the extensions that engine fused needs. There call->backward->bias_grad may
@@ -38,15 +38,15 @@ struct tuned_plan {
     size_t mr;        /* the most rows of a micro-tile */
     bool pack_a;      /* else the micro-kernel reads A in place */
     bool nontemporal; /* C is written by non-temporal stores */
-    /* TUNED_BLOCKED: 0, or B (C) is stored as micro-panels of NR columns, this many elements apart. Columns
-       beyond the last hold 0. Such a C has no epilogue, backward epilogue or update. */
+    /* If not 0 (TUNED_BLOCKED only), B or C is stored as micro-panels of NR columns, this many elements
+       apart. Columns beyond the last hold 0. Such a C has no epilogue, backward epilogue or update. */
     size_t b_panel_stride, c_panel_stride;
     const struct tuned_update *update; /* or NULL */
-    void *partial_sums; /* as C: scratch for sums over k that are not complete; NULL: C itself */
+    void *partial_sums;                /* scratch, as C, for incomplete sums over k; NULL: C itself */
 };
 
-/* BLIS's next_a or next_b: what a micro-kernel prefetches for the micro-tiles after it, a line every few
-   steps of k, `stride` bytes apart; or one of the values below. (A larger struct costs 4 %.) */
+/* BLIS's next_a or next_b: memory that a micro-kernel prefetches for later micro-tiles, a line every few
+   steps of k. `stride`: bytes between them, or one of the values below. (A larger struct costs 4 %.) */
 struct tuned_next {
     const char *address;
     size_t stride;
@@ -100,7 +100,8 @@ static inline const struct tuned_kernel *tuned_kernel_for(const struct tuned_con
     return dtype == GEMM_F32 ? isa->f32 : dtype == GEMM_F64 ? isa->f64 : isa->bf16;
 }
 
-/* The begin of part `part` of `count`, in `parts` parts that differ by one at most. */
+/* The first item of part `part`, if `count` items are split into `parts` parts whose sizes differ by at most
+   one. */
 static inline size_t tuned_part_begin(size_t count, size_t parts, size_t part) {
     return count * part / parts;
 }

@@ -3,8 +3,8 @@
    Idea       a step of k is a rank-1 update: each element of A, broadcast, times NR_VECTORS vectors of B.
    Registers  AVX-512 has 32: 14 x 2 sums, 2 vectors of B, 1 broadcast of A. AVX2 has 16: 6 x 2, 2 and 1.
    Bound by   FMA: a step is 28 FMAs (896 flops) and 16 loads, and a core starts two of each a cycle: 14
-              cycles. It reads 4 * (14 + 32) bytes, 13 a cycle, a quarter of the L2 bandwidth; in float64 18.
-              More than 8 independent sums hide the FMA latency of 4 cycles.
+              cycles. It reads 4 * (14 + 32) bytes, 13 a cycle, a quarter of the L2 bandwidth; in float64 17.
+              8 independent sums would hide the FMA latency of 4 cycles.
    Prefetch   out-of-order execution hides the latency of the L2 cache, but not of the L3 cache and memory. So
               the kernel prefetches rows of B ahead, C shortly before k ends (earlier, the L1 cache would
               evict it), and next_a or next_b (gemm_loops.h). A core has few line-fill buffers: the
@@ -34,9 +34,9 @@ INLINE void NAME(rank1_update)(const size_t rows, const size_t vectors, VECTOR s
 }
 
 /* k steps with A and B in place. With `packs_b` this micro-tile is the first to read its micro-panel of B: it
-   packs the rows to `b_out` unless that is NULL, and prefetches rows ahead, and into the L2 cache those
-   `next_b` elements further. (If it packs, fewer rows ahead are better: as many as a set of the L1 cache
-   holds.) */
+   prefetches B some rows ahead, and into the L2 cache those `next_b` elements to the right of each row. It
+   packs the rows to `b_out` unless that is NULL; then fewer rows ahead are better: as many as a set of the L1
+   cache holds. */
 INLINE void NAME(ukernel_unpacked)(const size_t rows, const size_t vectors, const bool packs_b, size_t k,
                                    VECTOR sum[MR][NR_VECTORS], const REAL *a, size_t rs_a, size_t cs_a,
                                    const REAL *b, size_t ldb, REAL *b_out, size_t next_b) {

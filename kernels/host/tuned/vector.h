@@ -1,5 +1,5 @@
-/* Vectors of REAL, and what else all templates of `tuned` share. isa.h and dtype_bf16.h set the parameters; a
-   template that is parsed by itself gets the defaults below: portable, float32. */
+/* Vectors of REAL, and all else that the templates of `tuned` share. isa.h and dtype_bf16.h set the
+   parameters; a template that is parsed by itself gets the defaults below: portable, float32. */
 #define PRAGMA_(text) _Pragma(#text)
 #define PRAGMA(text) PRAGMA_(text)
 
@@ -49,7 +49,7 @@ enum {
 #        define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (NAME(bits)){__VA_ARGS__})
 #    endif
 
-/* STREAM: a non-temporal store. STREAM_FENCE: other threads see those before it. */
+/* STREAM: a non-temporal store. STREAM_FENCE makes earlier ones visible to other threads. */
 #    if defined(__x86_64__)
 #        define STREAM_FENCE() __builtin_ia32_sfence()
 #        define STREAM_16 __builtin_ia32_movntps
@@ -67,7 +67,8 @@ typedef float floats __attribute__((vector_size(BYTES)));
 #    endif
 
 /* OPAQUE: gcc keeps this pointer in a register instead of computing it from another. IN_REGISTER: the same
-   for a vector; loaded once and not for every use, a sum never spilled, a product rounded before the sum. */
+   for a vector. So a vector is loaded once and not for every use, a sum is not spilled, and a product is
+   rounded before it is added. */
 #    define OPAQUE(x) __asm__("" : "+r"(x))
 #    if defined(__x86_64__)
 #        define IN_REGISTER(x) __asm__("" : "+v"(x))
