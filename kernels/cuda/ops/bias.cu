@@ -8,7 +8,7 @@
 #include "kernels/cuda/ops/ops.cuh"
 
 static const int COLUMNS = 32, ROWS = 8; /* threads of a block: x along a row */
-static const int CHUNK = 4 * ROWS;       /* rows of a block and iteration, forward */
+static const int CHUNK = 4 * ROWS;       /* rows of a block in one iteration of the forward pass */
 static const size_t FILLS_THE_CHIP = (size_t)1 << 19;
 
 /* Starts with the last rows: the GEMM has just written them, and they are still in the L2 cache. */

@@ -63,7 +63,7 @@ INLINE VECTOR NAME(load_partial_k)(const STORED *b, size_t depth, bool inside) {
     return LOAD_ALONG_K(piece);
 }
 
-/* `cols` columns of [k][n], padded to `vectors` vectors. */
+/* Packs `cols` columns of B[k][n], padded to `vectors` vectors. */
 INLINE void NAME(pack_vectors)(size_t vectors, size_t k, size_t cols, const STORED *b, size_t ldb,
                                REAL *packed) {
     const size_t whole = cols / LANES, rest = cols % LANES;
@@ -98,7 +98,7 @@ static void NAME(pack_rows)(size_t k, size_t cols, size_t width, const STORED *b
     }
 }
 
-/* A square of `rows` x `depth` elements of [n][k], depth <= VNNI * LANES. Rows below are 0. Elements to the
+/* A square of `rows` x `depth` elements of B[n][k], depth <= VNNI * LANES. Rows below are 0. Elements to the
    right are arbitrary: store_rows skips them after the transpose. Nothing is read from `end` (of B) on. */
 INLINE void NAME(load_square)(VECTOR *square, size_t rows, size_t depth, const STORED *b, size_t ldb,
                               const STORED *end) {
@@ -120,7 +120,7 @@ INLINE void NAME(store_rows)(const VECTOR *square, size_t rows, REAL *to, size_t
     UNROLL for (size_t i = 0; i < LANES; i++) if (i < rows) STORE_VECTOR(to + i * ld, square[i]);
 }
 
-/* As pack_rows, for [n][k]. `end`: of B. */
+/* As pack_rows, for B[n][k]. `end`: of B. */
 static void NAME(pack_transposed)(size_t k, size_t cols, size_t width, const STORED *b, size_t ldb,
                                   const STORED *end, REAL *packed) {
     for (size_t j = 0; j < width; j += LANES)

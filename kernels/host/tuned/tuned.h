@@ -53,7 +53,7 @@ struct tuned_next {
 };
 enum {
     TUNED_NEXT_B_ROWS, /* a micro-kernel that reads B in place: the same rows of the next micro-panel */
-    TUNED_NEXT_NONE    /* the same line again and again */
+    TUNED_NEXT_NONE    /* the same line every time */
 };
 
 /* One instruction set and one dtype. */
