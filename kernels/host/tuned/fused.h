@@ -38,7 +38,7 @@ static inline bool update_is_gemm(const struct fused_network *network) {
 }
 
 /* Do the weights of a layer stay packed as micro-panels? For a small batch: no product packs them again, and
-   each thread writes its own pages. (If W is stored by rows, each page holds lines of all threads, and
+   no two threads write the same memory. (If W is stored by rows, each page holds lines of all threads, and
    hardware prefetching causes false sharing.) TUNED_BLOCKED alone reads micro-panels, and cannot update them
    with momentum or decay. */
 static inline bool weights_stay_packed(const struct fused_network *network, size_t l) {
