@@ -1,5 +1,4 @@
-/* Random images of some shape and their deformation on a device: what test_augment.c and test_gpu_augment.c
-   share. */
+/* Random images and their deformation on a device; shared by test_augment.c and test_gpu_augment.c. */
 #ifndef TESSERA_TESTS_AUGMENT_BENCH_H
 #define TESSERA_TESTS_AUGMENT_BENCH_H
 
@@ -23,7 +22,7 @@ struct augment_images {
 void augment_images_open(struct augment_images *images, const struct augment_case *one);
 void augment_images_close(struct augment_images *images);
 
-/* What this device makes of the first `count` of them, to be freed; some bytes behind its end are checked. */
+/* Deforms the first `count` images on this device and checks guard bytes behind the result. To be freed. */
 uint8_t *augment_images_deform(const struct augment_images *images, struct compute *compute, uint32_t epoch,
                                size_t count);
 

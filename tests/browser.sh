@@ -22,7 +22,7 @@ fail() {
     exit 1
 }
 
-# a page around the page measures it as a phone shows it: 390 pixels wide
+# an iframe 390 pixels wide measures the page as a phone shows it
 cp "$page" "$folder/page.html"
 cat >"$folder/frame.html" <<'HTML'
 <body><iframe id="f" src="page.html" width="390" height="800"></iframe><pre id="o"></pre><script>
@@ -40,7 +40,7 @@ HTML
 facts=$(open_page --dump-dom "file://$folder/frame.html" | sed -n 's|.*<pre id="o">\([^<]*\)</pre>.*|\1|p')
 [ "$facts" = "sideways 0, sections 11, charts 20, flat 0, unnamed 0, untitled 0, scripts 0" ] || fail "the DOM has: $facts"
 
-# a picture of nothing packs into a few kilobytes
+# a blank picture has only a few kilobytes
 for width in 390 1280; do
     for scheme in 1 0; do # light, dark
         shot="$folder/$width-$([ $scheme = 1 ] && echo light || echo dark).png"

@@ -21,7 +21,7 @@ size_t lockstep_state_count(const struct bench *bench) {
     return (1 + mlp->state_count) * mlp_parameter_count(mlp);
 }
 
-/* Between an arena in host memory and a dense state. */
+/* Copies an arena in host memory to a dense state, or back. */
 static void copy_arena(const struct mlp *mlp, void *arena, double *dense, bool to_arena) {
     size_t at = 0;
     for (size_t l = 0; l < mlp->depth; l++) {
@@ -41,7 +41,7 @@ static void copy_arena(const struct mlp *mlp, void *arena, double *dense, bool t
     }
 }
 
-/* Copies every arena from the device; with `to_device`, changes it and copies it back. */
+/* Copies every arena from the device to `state`; with `to_device`, `state` to the device. */
 static void copy_state(struct bench *bench, double *state, bool to_device) {
     struct device *device = &bench->compute.device;
     struct mlp *mlp = &bench->trainer.mlp;
@@ -66,7 +66,7 @@ double *lockstep_state(struct bench *bench) {
 }
 
 void lockstep_set_state(struct bench *bench, const double *state) {
-    copy_state(bench, (double *)state, true); /* which it only reads */
+    copy_state(bench, (double *)state, true); /* only reads it */
 }
 
 double lockstep_step(struct bench *bench, size_t step) {
@@ -83,7 +83,7 @@ double lockstep_step(struct bench *bench, size_t step) {
     return loss;
 }
 
-/* The low-precision copy of the weights is that of the new ones. */
+/* Asserts that the low-precision copy is that of the updated weights. */
 static void check_copy(struct bench *bench) {
     struct device *device = &bench->compute.device;
     const struct mlp *mlp = &bench->trainer.mlp;
@@ -148,7 +148,7 @@ static size_t take_norms(const struct mlp *mlp, const double *start, const doubl
     return tensor;
 }
 
-/* --- what float64 does with perturbed pre-activations --- */
+/* --- float64 steps with perturbed pre-activations --- */
 
 struct exact {
     const char *recipe;
@@ -164,8 +164,8 @@ static double exact_step(struct exact *exact, const double *start, size_t step, 
     return loss;
 }
 
-/* How far step `step` of the reference's epoch jumps from `start` when the biases of one layer move by
-   `perturbed`, added up over layers and directions. */
+/* How far step `step` of the reference's epoch changes from `start` when the biases of one layer move by
+   `perturbed`, summed over layers and directions. */
 static void take_jumps(struct exact *exact, const struct bench *reference, const double *start, size_t step,
                        double perturbed) {
     const struct mlp *mlp = &reference->trainer.mlp;
@@ -287,7 +287,7 @@ struct lockstep_seen lockstep_check(struct bench *reference, struct bench *other
         for (int b = 0; b < 2; b++) trainer_begin_epoch(&benches[b]->trainer);
         for (size_t step = 0; step < reference->trainer.steps; step++) {
             double losses[2];
-            if (seen.steps == 1) { /* a path that keeps a copy of the weights from step to step must notice */
+            if (seen.steps == 1) { /* detects a stale copy of the weights */
                 for (size_t i = 0; i < mlp_parameter_count(&reference->trainer.mlp); i++) start[i] *= 0.5;
                 lockstep_set_state(reference, start);
             }

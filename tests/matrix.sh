@@ -1,12 +1,12 @@
 #!/bin/sh
 # tests/matrix.sh CC BUILD OBJECTS LIBRARIES (make check-matrix): compiles kernels/host for several processors, links it with
-# the other objects of BUILD, and runs the tests that compute, at a stride; the tests themselves take --isa portable and avx2
-# in turn, and emulate avx512bf16. MATRIX names other processors. Exit status 1 if a combination fails.
+# the other objects of BUILD, and runs the tests that compute, at a stride. The tests themselves select isa=portable and isa=avx2,
+# and emulate avx512bf16. MATRIX names other processors. Exit status 1 if a combination fails.
 set -u
 cc=$1 build=$2 objects=$3 libraries=$4
 programs="test_gemm test_tuned test_fused test_ops test_mlp test_optimizer test_regularize test_training test_online"
 out=build/matrix passed=0 failed=0 compiled=0
-flags=$(sed 's/ -O1 / /' "$build/flags") # which CI appends for the rest of a clang build
+flags=$(sed 's/ -O1 / /' "$build/flags") # CI appends it for the rest of a clang build
 export TESSERA_TEST_STRIDE="${TESSERA_TEST_STRIDE:-25}"
 export TESSERA="$build/train"
 
@@ -23,7 +23,7 @@ runs_here() {
     esac
 }
 
-sources() { # what a processor without AVX-512 runs; tuned_avx512*.c are two thirds of the time
+sources() { # isa_avx512*.c, two thirds of the time, only if this processor runs it
     for source in kernels/host/*/*.c; do
         case $source in *avx512*) has avx512f || continue ;; esac
         [ -e "$build/${source%.c}.o" ] && echo "$source"
@@ -36,7 +36,7 @@ compile() {
     sources | xargs -P "$(nproc)" -I{} sh -c "$march_flags -w -c {} -o \$(echo $dir/{} | sed 's/c\$/o/')"
 }
 
-link() { # $1: the test; objects that were compiled anew replace those of BUILD
+link() { # $1: the test; recompiled objects replace those of BUILD
     all=
     for object in $objects; do
         new=$dir/${object#"$build"/}

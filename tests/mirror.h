@@ -26,7 +26,7 @@ void mirror_free(struct device_pair *pair, struct mirror mirror);
 /* Copies the host's content to the GPU. */
 void mirror_upload(struct device_pair *pair, struct mirror mirror);
 
-/* Uniform random numbers in +-scale, different for each substream; in any dtype, in that of activations and
+/* Uniform random numbers in +-scale, different for each substream: in any dtype, in that of activations and
    their gradients, or in that of parameters. */
 struct mirror mirror_random(struct device_pair *pair, enum gemm_dtype dtype, size_t count, double scale,
                             uint32_t substream);

@@ -15,7 +15,7 @@ for program; do
     status=$?
     grep -vE '^\[ (RUN|      OK|==========) ' "$log" | grep -vE '^\[==========\]|^\[ RUN|^\[       OK' | sed "s|^|$(basename "$program"): |"
     p=$(count PASSED) f=$(count FAILED) s=$(count SKIPPED)
-    # a program that crashed never reached its closing lines
+    # a program that crashes prints no counts
     if [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; then
         echo "$(basename "$program"): ended with status $status before its tests were done"
         f=1

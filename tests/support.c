@@ -106,7 +106,7 @@ int support_make_data(void **state) {
     snprintf(support_data, sizeof support_data, "%s", support_data_directory("data", 300, 100, 6, 7, 4));
     unsetenv("TESSERA_DATA");
     unsetenv("TESSERA_BACKEND");
-    setenv("OMP_WAIT_POLICY", "passive", 0); /* others may want the cores */
+    setenv("OMP_WAIT_POLICY", "passive", 0); /* other processes may need the cores */
     return 0;
 }
 

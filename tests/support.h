@@ -2,7 +2,7 @@
 #ifndef TESSERA_TESTS_SUPPORT_H
 #define TESSERA_TESTS_SUPPORT_H
 
-/* cmocka wants these before its header. */
+/* cmocka needs these before its header. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,29 +19,27 @@
 #include "src/nn/config.h"
 #include "src/nn/mlp.h"
 
-/* A path in a temporary folder that is deleted at the end of the program. One of a few static buffers. */
+/* A path in a temporary folder that is deleted when the program ends. Returns one of a few static buffers. */
 const char *support_path(const char *name);
 
 void support_write(const char *path, const void *bytes, size_t count);
-/* The whole file, to be freed. */
+/* The whole file. The caller frees it. */
 unsigned char *support_read(const char *path, size_t *count);
 
 /* An IDX file of unsigned bytes with these dimensions. */
 void support_write_idx(const char *path, size_t rank, const uint32_t *dims, const uint8_t *values,
                        size_t count);
 
-/* A folder with a learnable data set of `train` + `test` images height x width in `classes` classes, in
- * MNIST's files. */
+/* A folder with a learnable data set in MNIST's files: `train` + `test` images, height x width, `classes`. */
 const char *support_data_directory(const char *name, uint32_t train, uint32_t test, uint32_t height,
                                    uint32_t width, unsigned classes);
 
-/* A group's set-up for tests that run the program: support_data is the folder of such a set, of 300 + 100
-   images 6x7 in 4 classes, and no other variable of ours is set. */
+/* Set-up of a group whose tests run the program: makes a data set of 300 + 100 images 6x7 in 4 classes in the
+   folder support_data, and clears our environment variables. */
 extern char support_data[256];
 int support_make_data(void **state);
 
-/* The data set of tests/reference/mlp_numpy.py builtin: 50 images 6x7, 4 classes; the test part is the same
- * images. */
+/* The data set of tests/reference/mlp_numpy.py builtin: 50 images 6x7, 4 classes; the test part is equal. */
 void support_builtin_data(struct dataset_pair *pair);
 
 /* A config with these keys set ("layers=4-3-2 epochs=2"), checked. */
@@ -53,7 +51,7 @@ bool support_on_host(const struct registry_entry *entry);
 /* The initial weights of tests/reference/mlp_numpy.py builtin, on any device. */
 void support_set_builtin_weights(struct mlp *mlp);
 
-/* TESSERA_TEST_STRIDE=N: tests of long lists take every N-th case, for slow tools; 1 without. */
+/* TESSERA_TEST_STRIDE=N (default 1): tests with long case lists run every N-th case, for slow tools. */
 size_t support_stride(void);
 
 /* Opens a backend by name; skips the test, saying why, if it cannot be used here. */
@@ -63,14 +61,14 @@ void support_open(struct compute *compute, const char *backend, int threads);
    output and error together in `output`. Returns the exit code, or 128 + the signal. */
 int support_run(char *output, size_t size, const char *arguments, ...) __attribute__((format(printf, 3, 4)));
 
-/* How many lines of a log have this type, and this seed unless it is 0; the last of them parsed, to be
-   deleted. */
+/* The number of lines of a log with this type and, unless it is 0, this seed. *last receives the last of
+   them; the caller deletes it. */
 size_t support_log(const char *path, const char *type, int seed, cJSON **last);
 /* The value of a key, which must be a number. */
 double support_number(const cJSON *object, const char *key);
 
-/* The path of a plug-in that the Makefile built: "plugins/race.so", "tutorial/my.so". One of a few static
-   buffers. */
+/* The path of a plug-in that the Makefile built: "plugins/race.so", "tutorial/my.so". Returns one of a few
+   static buffers. */
 const char *support_plugin(const char *name);
 
 #define assert_status(status, wanted) support_assert_status(status, wanted, __FILE__, __LINE__)

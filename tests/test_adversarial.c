@@ -1,5 +1,5 @@
-/* Adversarial training: the gradient of a whole step and the images that it makes, against finite
-   differences; every host backend against that; what is counted. */
+/* Adversarial training: the gradient of a whole step and the adversarial images against finite differences,
+   every host backend against serial, counts of work and images. */
 #include "tests/training_bench.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ static const char *const networks[] = {
     "activation=gelu input-dropout=0.2", "activation=tanh input-range=-1,1"};
 enum { NETWORKS = sizeof networks / sizeof *networks };
 
-/* The first step's order and scalars are on the device. */
+/* Opens a training with the order and scalars of the first step on the device. */
 static void open_step(struct bench *bench, const char *network, const char *how) {
     char settings[400];
     snprintf(settings, sizeof settings,
@@ -24,7 +24,7 @@ static void open_step(struct bench *bench, const char *network, const char *how)
     trainer_begin_epoch(&bench->trainer);
 }
 
-/* J of these images in the first step, with its dropout. */
+/* The loss J of these images in the first step, with dropout. */
 static double loss_of(struct bench *bench, const double *images) {
     struct mlp *mlp = &bench->trainer.mlp;
     const struct mlp_layer *last = mlp_last(mlp);
@@ -53,8 +53,8 @@ static double slope(struct bench *bench, double *value, const double *images, co
     return (above - below) / (2 * h);
 }
 
-/* Every pixel has moved by AMOUNT of its range to where the loss is larger; one without a slope, because
-   nothing goes through it or it is dropped, may be anywhere up to there. */
+/* Every pixel has moved by AMOUNT of its range towards the larger loss. If the slope of a pixel is 0
+   (inactive units, dropout), it may have moved by any smaller amount. */
 static void check_images(struct bench *bench, double *images, const double *attacked) {
     const double amount = bench->config.input_range == INPUT_SIGNED ? 2 * AMOUNT : AMOUNT;
     size_t up = 0, down = 0;
@@ -90,7 +90,7 @@ static void a_step_matches_finite_differences(void **state) {
         memcpy(attacked, mlp->input, sizeof attacked);
         memcpy(gradient, mlp->gradients, count * sizeof *gradient);
 
-        assert_near(trainer->losses[0], loss_of(&bench, images), 1e-14); /* of the images themselves */
+        assert_near(trainer->losses[0], loss_of(&bench, images), 1e-14); /* of the original images */
         assert_true(loss_of(&bench, attacked) > loss_of(&bench, images));
         assert_true(trainer->tally->images == ROWS && trainer->tally->batches == 1);
         check_images(&bench, images, attacked);
@@ -99,14 +99,14 @@ static void a_step_matches_finite_differences(void **state) {
             assert_near(gradient[i], slope(&bench, &weights[i], images, attacked), 1e-8);
             live += fabs(gradient[i]) > 1e-5;
         }
-        assert_true(live > mlp_parameter_count(mlp) / 2); /* zeros would pass for anything */
+        assert_true(live > mlp_parameter_count(mlp) / 2); /* zeros would pass, too */
         free(gradient);
         bench_close(&bench);
     }
 }
 
-/* Also backends that fuse the backward pass: the gradients of serial in float64, which the test above checks.
-   */
+/* On every host backend, with and without fusion, the gradients equal those of serial in float64, which the
+   test above checks. */
 static void every_backend_has_the_same_gradients(void **state) {
     (void)state;
     static const char *const dtypes[] = {"f32", "f64"};
@@ -139,7 +139,8 @@ static void every_backend_has_the_same_gradients(void **state) {
     }
 }
 
-/* The work of a step: two passes each way, and the gradient of the images of one; the images count once. */
+/* A step has two forward and two backward passes, one of them with the gradient of the images; each image
+   counts once. */
 static void work_and_images_are_counted(void **state) {
     (void)state;
     struct bench bench;

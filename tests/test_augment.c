@@ -32,7 +32,7 @@ static double uniform(uint32_t bits) {
     return 2 * (double)bits / 4294967296.0 - 1;
 }
 
-/* Where a pixel is read, in pixels of the original. */
+/* The place in the original that a pixel is read from, in pixels. */
 static void place_of(const struct augment_plan *plan, const struct augmentation *amounts, uint32_t image,
                      int label, int y, int x, double *from_y, double *from_x) {
     uint32_t a[4], b[4];
@@ -87,7 +87,7 @@ static void pixels_of_the_reference(void **state) {
                 sum += off;
                 count++;
             }
-        /* places are whole 256ths, taps whole numbers */
+        /* places are rounded to 1/256, taps to integers */
         if (!(worst <= 5 && sum / count <= 0.4))
             fail_msg("case %zu: pixels are up to %g of 255 off, %g in the mean", c, worst, sum / count);
         free(got);
@@ -98,7 +98,7 @@ static void pixels_of_the_reference(void **state) {
 
 /* --- units of the amounts --- */
 
-/* At the corner, an edge and the centre; and for a Gaussian that is not cut, one that is, and none. */
+/* At a corner, an edge and the centre; sigma: no smoothing, a full Gaussian, a truncated one. */
 static void displacement_has_the_given_size(void **state) {
     (void)state;
     static const double sigmas[] = {0.1, 4, 30};
@@ -116,8 +116,8 @@ static void displacement_has_the_given_size(void **state) {
                 sum += x * x + y * y;
                 mean += x + y;
             }
-            assert_near(sqrt(sum / DRAWS) / 2.5, 1, 0.06); /* its error is 0.5 / sqrt(DRAWS) = 0.013 */
-            assert_true(fabs(mean / DRAWS) < 0.4);         /* 2.5 / sqrt(DRAWS) = 0.065 */
+            assert_near(sqrt(sum / DRAWS) / 2.5, 1, 0.06); /* error: 0.5 / sqrt(DRAWS) = 0.013 */
+            assert_true(fabs(mean / DRAWS) < 0.4);         /* error: 2.5 / sqrt(DRAWS) = 0.065 */
         }
     }
 }
@@ -197,7 +197,7 @@ static void threads_and_concurrency_change_nothing(void **state) {
     uint8_t *other = augment_images_deform(&images, &compute, 4, 2);
     assert_memory_not_equal(alone, other, images.to_pixels); /* another seed */
     assert_memory_not_equal(other, other + images.to_pixels,
-                            images.to_pixels); /* the same image, elsewhere */
+                            images.to_pixels); /* the same image at another index */
     compute_close(&compute);
     free(alone);
     free(other);

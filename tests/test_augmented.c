@@ -107,8 +107,8 @@ static void sheets_are_drawn(void **state) {
                          "--augment-shear 0 --augment-scale 0",
                          support_data, pgm),
                      0);
-    /* 5 rows and 4 columns of 6 x 7 pixels, 8 times as large, 4 apart, 16 more behind the first; all draws
-       are the original */
+    /* 5 rows and 4 columns of 6 x 7 pixels, enlarged 8 times, 4 apart, with 16 more behind the first column;
+       each draw equals the original */
     const size_t width = 4 + 4 * (56 + 4) + 16, height = 4 + 5 * (48 + 4);
     char head[64];
     const size_t start = (size_t)snprintf(head, sizeof head, "P5\n%zu %zu\n255\n", width, height);
@@ -153,18 +153,18 @@ static void views_form_a_committee(void **state) {
             support_data, model),
         0);
     assert_int_equal(support_run(plain, sizeof plain, "eval %s", model), 0);
-    /* nothing deforms: the same answers */
+    /* strength 0 changes no answer */
     assert_int_equal(RUN("eval %s --tta 3 --tta-strength 0", model), 0);
     assert_says(output, "in 3 deformations, of 0 times");
     assert_string_equal(strstr(output, "accuracy  "), strstr(plain, "accuracy  "));
-    /* something does */
+    /* strength 1 changes some answers */
     assert_int_equal(RUN("eval %s --tta 5 --tta-strength 1 --augment-rotate 90 --log %s", model, log), 0);
     assert_true(strcmp(strstr(output, "accuracy  "), strstr(plain, "accuracy  ")) != 0);
     char *line = (char *)support_read(log, &size);
     line[size - 1] = '\0';
     assert_says(line, "\"tta\":5");
     free(line);
-    assert_int_equal(RUN("eval %s %s --tta 2", model, model), 0); /* of each member */
+    assert_int_equal(RUN("eval %s %s --tta 2", model, model), 0); /* two views of each member */
     assert_says(output, "committee ");
     assert_int_equal(RUN("eval %s --tta 0", model), 2);
     assert_int_equal(RUN("eval %s --tta-strength 1", model), 2);

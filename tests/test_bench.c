@@ -22,9 +22,9 @@ static void statistics_are_of_the_sorted(void **state) {
     assert_true(spread.median == 2.5 && spread.mean == 2.5);
     assert_near(spread.deviation, sqrt((1.5 * 1.5 + 0.5 * 0.5) * 2 / 3), 1e-12); /* of a sample: n - 1 */
     assert_true(statistics_of(even, 1).deviation == 0);
-    assert_false(statistics_of(quiet, 7).noisy); /* one fast and one slow outlier are left aside */
+    assert_false(statistics_of(quiet, 7).noisy); /* one fast and one slow outlier are ignored */
     assert_true(statistics_of(loud, 7).noisy);
-    double many[100]; /* spread evenly over 20 %: the median is known much better */
+    double many[100]; /* spread over 20 %, but the median is more precise */
     for (int i = 0; i < 100; i++) many[i] = 100 + 0.2 * i;
     assert_false(statistics_of(many, 100).noisy);
     for (int i = 0; i < 100; i++) many[i] = 100 + i;
@@ -46,7 +46,7 @@ static void amdahl_fit_recovers_its_parameters(void **state) {
     assert_true(amdahl_fit(threads, exact, 1).one == 0); /* needs two thread counts */
 }
 
-/* The error of the serial part against the spread over many noisy experiments. */
+/* The estimated error of the serial part against the spread over many noisy experiments. */
 static void amdahl_knows_its_error(void **state) {
     (void)state;
     enum { EXPERIMENTS = 2000, TIMES = 12 };
@@ -77,7 +77,7 @@ static void rows_are_combinations(void **state) {
     const struct sweep_lists lists = {
         .backends = "serial,openmp", .threads = "1,2", .dtypes = "f32,f64", .residencies = "device,host"};
     assert_status(sweep_open(&sweep, &config, &lists), STATUS_OK);
-    assert_int_equal(sweep.count, 6); /* serial has no threads, and neither is on a GPU */
+    assert_int_equal(sweep.count, 6); /* serial ignores threads, and both ignore residency */
     assert_string_equal(sweep.rows[0].label, "serial, f32");
     assert_string_equal(sweep.rows[2].label, "openmp, 1 thread, f32");
     assert_string_equal(sweep.rows[5].label, "openmp, 2 threads, f64");
@@ -142,7 +142,7 @@ static void right_ones_pass(void **state) {
     }
 }
 
-/* Each plug-in whose fault shows on a dense product is caught without the list of cases. */
+/* Every plug-in whose mistake shows on a dense product is detected without the case list. */
 static void wrong_ones_are_caught(void **state) {
     (void)state;
     static const char *const names[] = {
@@ -191,11 +191,11 @@ static void times_are_of_the_calls(void **state) {
                 result.seconds.median <= result.seconds.max);
     assert_true(7 * result.seconds.min < wall);
     assert_true(one.seconds_per_flop[GEMM_F32][GEMM_NN] > 0);
-    one.rates.flops[GEMM_F32] = 1; /* at the start */
+    one.rates.flops[GEMM_F32] = 1; /* a peak measured at the start */
     assert_status(benchmark_run(&benchmark, GEMM_F32, &shape, &result), STATUS_OK);
-    assert_true(result.peak > 1 && share_of_peak(&result) > 0); /* between the calls */
+    assert_true(result.peak > 1 && share_of_peak(&result) > 0); /* measured between the calls */
     struct gemm_backend other = *one.compute.backend;
-    other.own_threads = has_own_threads; /* which would compete with those of the peak loop */
+    other.own_threads = has_own_threads; /* they would compete with those of the peak loop */
     const struct gemm_backend *backend = one.compute.backend;
     one.compute.backend = &other;
     assert_status(benchmark_run(&benchmark, GEMM_F32, &shape, &result), STATUS_OK);

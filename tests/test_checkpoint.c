@@ -149,8 +149,7 @@ static void damage_is_noticed(void **state) {
         noticed += status != STATUS_OK;
         bytes[at] ^= 0x15;
     }
-    assert_true(noticed >=
-                count - (13 + 7)); /* all but the name of the checksum, and white space at the end */
+    assert_true(noticed >= count - (13 + 7)); /* except in the checksum's name and trailing spaces */
     free(bytes);
 }
 

@@ -180,8 +180,8 @@ static void epochs_without_evaluation(void **state) {
         remove(log);
         remove(csv);
     }
-    /* patience is checked after an evaluation: the best is epoch 4, and 7 is the first that is 3 epochs
-       later, but 8 the first that is evaluated */
+    /* patience is checked after evaluations: epoch 4 is the best, 7 is 3 epochs later, and 8 is the next with
+       an evaluation */
     cJSON *line;
     assert_int_equal(
         RUN("--data %s --layers 42-16-4 --epochs 50 --lr 0 --validation 40 --evaluate-every 4 --patience 3 "
@@ -256,7 +256,7 @@ static void signals_save_and_exit_130(void **state) {
     (void)state;
     const char *model = support_path("interrupted.safetensors");
     size_t length;
-    /* a shell starts background jobs with SIGINT ignored; SIGTERM takes the same way */
+    /* a shell starts background jobs with SIGINT ignored; SIGTERM has the same handler */
     assert_int_equal(interrupt(SIGTERM, model), 130);
     char *text = (char *)support_read(support_path("out"), &length);
     text[length] = '\0';
@@ -273,8 +273,8 @@ static void a_failed_save_loses_no_result(void **state) {
     const char *model = support_path("limited.safetensors");
     char command[64];
     snprintf(command, sizeof command, "%s", getenv("TESSERA"));
-    /* 1,024 bytes, in the shell's blocks of 512: clang's OpenMP runtime needs a file of that size in
-       /dev/shm, the checkpoint needs more */
+    /* a limit of two blocks of 512 bytes: clang's OpenMP runtime needs a file of that size in /dev/shm, the
+       checkpoint needs more */
     setenv("TESSERA", "ulimit -f 2; trap '' XFSZ; exec", 1);
     const int code = RUN("%s --data %s " SMALL " --save %s --save-every 1", command, data, model);
     setenv("TESSERA", command, 1);

@@ -55,7 +55,7 @@ static void mistakes_say_where_and_what(void **state) {
         {"layers = 784-99999999999-10", "layers must be"},
         {"layers = 784-ten", "layers must be"},
         {"activation = swish",
-         "activation must be none | relu | tanh | scaled-tanh | sigmoid | gelu"}, /* and new ones */
+         "activation must be none | relu | tanh | scaled-tanh | sigmoid | gelu"}, /* the list may grow */
         {"init = orthogonal", "init must be he | xavier | uniform, not 'orthogonal'"},
         {"shuffle = yes", "shuffle must be off | on"},
         {"seed = 1e3", "seed must be"},
@@ -97,8 +97,7 @@ static void stronger_origins_win(void **state) {
     assert_status(config_set(&config, "epochs", "7", FROM_FLAG, "flag"), STATUS_OK);
     assert_status(config_set(&config, "epochs", "5", FROM_FILE, "file"), STATUS_OK);
     assert_int_equal(config.epochs, 7);
-    assert_status(config_set(&config, "epochs", "bad", FROM_FILE, "file"),
-                  STATUS_USAGE); /* still a mistake */
+    assert_status(config_set(&config, "epochs", "bad", FROM_FILE, "file"), STATUS_USAGE); /* still checked */
     assert_status(config_set(&config, "epochs", "8", FROM_FLAG, "flag"), STATUS_OK);
     assert_int_equal(config.epochs, 8);
 }
@@ -216,7 +215,7 @@ static void keys_that_nothing_reads_are_named(void **state) {
         support_config(&config, cases[i].settings);
         assert_string_equal(idle_keys(&config), cases[i].says);
     }
-    /* a flag's choice silences what a file was written for, and a checkpoint has every key */
+    /* no message for a key of a file that a flag made idle, nor for keys of a checkpoint, which has all */
     config_defaults(&config);
     assert_status(config_parse(&config, "schedule=cosine\nlr-min=0.1\nbeta1=0.8", FROM_FILE, "t"), STATUS_OK);
     assert_status(config_set(&config, "schedule", "constant", FROM_FLAG, "t"), STATUS_OK);

@@ -175,7 +175,7 @@ static void synthetic_is_a_function_of_the_index(void **state) {
     for (size_t i = 0; i < whole.count; i++) {
         size_t ink = 0;
         for (size_t p = 0; p < pixels; p++) ink += whole.images[i * pixels + p];
-        assert_true(ink > 20 * 255 && ink < 300 * 255); /* a stroke, neither nothing nor a blot */
+        assert_true(ink > 20 * 255 && ink < 300 * 255); /* neither empty nor a blot */
         counts[whole.labels[i]]++;
     }
     for (int c = 0; c < 10; c++) assert_int_equal(counts[c], 30);
@@ -184,7 +184,7 @@ static void synthetic_is_a_function_of_the_index(void **state) {
     dataset_free(&other);
 }
 
-/* The nearest class mean gets far more than the 10 % of chance: the labels say what is drawn. */
+/* The nearest class mean is right far more often than chance (10 %), so the labels fit the images. */
 static void synthetic_digits_are_learnable(void **state) {
     (void)state;
     enum { COUNT = 2000, PIXELS = SYNTHETIC_SIDE * SYNTHETIC_SIDE };

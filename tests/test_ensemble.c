@@ -20,7 +20,7 @@ struct group {
     int64_t seed[MEMBERS];
     float *parameters[MEMBERS];
     double loss[MEMBERS]; /* of the last epoch */
-    size_t stop_after;    /* epochs of all members; 0: none */
+    size_t stop_after;    /* epochs of all members; 0: never */
 };
 
 static void on_step(void *self, const struct member *member, size_t step, double loss) {
@@ -34,7 +34,7 @@ static void on_epoch(void *self, const struct member *member) {
     assert_int_equal(member->last.train_images, 50 - member->config.validation);
     group->epochs++;
     if (group->stop_after && group->epochs >= group->stop_after)
-        __atomic_store_n(&group->bench.stop, 1, __ATOMIC_RELAXED); /* others are at work */
+        __atomic_store_n(&group->bench.stop, 1, __ATOMIC_RELAXED); /* other threads read it */
 }
 
 static void on_done(void *self, const struct member *member) {
@@ -252,8 +252,8 @@ static void files_are_named_by_seed(void **state) {
     assert_string_equal(text, "model.safetensors");
 }
 
-/* Stopped and gone on with, all of them give what they give without; a member alone goes on from its file,
-   too. */
+/* Interrupted and resumed, an ensemble ends with the weights of an uninterrupted one. A single run can also
+   resume a member's file. */
 static void members_resume_from_their_files(void **state) {
     (void)state;
     for (int at_once = 0; at_once < 2; at_once++) {
@@ -266,8 +266,7 @@ static void members_resume_from_their_files(void **state) {
 
         snprintf(settings, sizeof settings, "backend=serial " RECIPE THREE "save=%s", path);
         assert_status(open_group(&first, settings, at_once), STATUS_OK);
-        first.stop_after =
-            7; /* sequentially: the second member is in its third epoch, the third has not begun */
+        first.stop_after = 7; /* sequentially: in the second member's third epoch */
         assert_status(run_group(&first), STATUS_INTERRUPTED);
         assert_int_equal(first.done, at_once ? 3 : 2);
         assert_int_equal(first.ensemble.test.committee.members, first.done);

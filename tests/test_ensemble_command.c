@@ -19,7 +19,7 @@ static void assert_same_file(const char *one, const char *other) {
     free(y);
 }
 
-/* eval of the files prints what training printed for the committee. */
+/* eval of an ensemble's files prints what training printed for the committee. */
 static void an_ensemble_and_its_files(void **state) {
     (void)state;
     const char *model = support_path("m.safetensors"), *log = support_path("e.jsonl"),
@@ -59,7 +59,7 @@ static void an_ensemble_and_its_files(void **state) {
     assert_int_equal(RUN("eval %s %s %s --threads 1 --log %s", file[0], file[1], file[2], evaluated), 0);
     assert_says(output, "mean of 3 ");
     assert_says(output, "confusion matrix");
-    assert_int_equal(support_log(evaluated, "evaluation", 0, &line), 4); /* each, and all */
+    assert_int_equal(support_log(evaluated, "evaluation", 0, &line), 4); /* each member, and the committee */
     assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(line, "checkpoint")),
                         "committee of 3 networks");
     assert_true(support_number(line, "test_correct") == correct);
@@ -88,7 +88,7 @@ static void files_are_those_of_single_runs(void **state) {
     assert_says(output, "n-seed9.safetensors");
 }
 
-/* Also without training: each member has its own initial weights, those of a single run. */
+/* With --dry-run, too, each member has its own initial weights, equal to those of a single run. */
 static void initial_weights_without_a_run(void **state) {
     (void)state;
     const char *dry = support_path("dry.safetensors"), *whole = support_path("whole.safetensors");
@@ -108,8 +108,8 @@ static size_t times(const char *what) {
     return count;
 }
 
-/* The line of a network is of the weights that it has now, also if it had nothing left to train or went back
-   to its best epoch; what is there is reported if a later file cannot be read. */
+/* The line of a network is that of its current weights, even if nothing was left to train or its best epoch
+   was restored. If a later file cannot be read, the results so far are reported. */
 static void lines_are_of_the_weights_as_they_are(void **state) {
     (void)state;
     const char *model = support_path("b.safetensors"), *second = support_path("b-seed2.safetensors"),
@@ -140,7 +140,7 @@ static void lines_are_of_the_weights_as_they_are(void **state) {
     assert_int_equal(times("/60 "), 2);
 }
 
-/* The committee has to reach the target; the mean of its members may be below. */
+/* The committee must reach the target; the mean of its members may be below. */
 static void targets_are_the_committees(void **state) {
     (void)state;
     const char *log = support_path("t.jsonl");

@@ -14,8 +14,7 @@ static char output[1 << 16];
 
 enum { HELD_OUT = 60, TRAINING = 300, HEIGHT = 6, WIDTH = 7 };
 
-/* What training says of its validation part, evaluating the file says, too; the test set stays the
-   default. */
+/* eval --validation prints what training printed for its validation part; the default is the test set. */
 static void validation_part_equals_that_of_training(void **state) {
     (void)state;
     const char *model = support_path("v.safetensors"), *log = support_path("v.jsonl"),
@@ -41,7 +40,7 @@ static void validation_part_equals_that_of_training(void **state) {
     cJSON_Delete(line);
     assert_true(support_log(evaluated, "mistake", 0, &line) > 0);
     assert_true(support_number(line, "image") >= TRAINING - HELD_OUT &&
-                support_number(line, "image") < TRAINING); /* as the training set numbers them */
+                support_number(line, "image") < TRAINING); /* indices within the training set */
     cJSON_Delete(line);
     assert_int_equal(RUN("report %s -o %s", evaluated, page), 0);
     size_t size;
@@ -130,7 +129,7 @@ static void averages_are_a_committee(void **state) {
 
 /* --- the picture --- */
 
-/* 6 columns, images 16 times as large, 12 apart, with two lines of letters below. */
+/* 6 columns of images, enlarged 16 times, 12 pixels apart, with two lines of text below each. */
 enum {
     ZOOM = 16,
     PAPER = 96,
@@ -166,8 +165,7 @@ static void check_place(const unsigned char *sheet, size_t index, const uint8_t 
     assert_true(image ? ink > 200 : ink == 0);
 }
 
-/* A network that was not trained makes plenty; all of the data set's images are told apart by their
-   pixels. */
+/* An untrained network makes many mistakes. No two images of the data set have the same pixels. */
 static void mistakes_are_drawn(void **state) {
     (void)state;
     const char *model = support_path("init.safetensors"), *pgm = support_path("m.pgm"),
@@ -176,7 +174,7 @@ static void mistakes_are_drawn(void **state) {
     cJSON *line;
     size_t size;
     assert_int_equal(RUN(SMALL "--dry-run --save-init %s", support_data, model), 0);
-    for (size_t count = 7; count <= 8; count++) { /* the log's last is the sheet's last */
+    for (size_t count = 7; count <= 8; count++) { /* the last mistake of the log is the last of the sheet */
         assert_int_equal(RUN("eval %s --validation 90 --threads 1 --misclassified %zu --picture %s --log %s",
                              model, count, pgm, log),
                          0);
@@ -192,7 +190,7 @@ static void mistakes_are_drawn(void **state) {
         dataset_pair_free(&data);
         cJSON_Delete(line);
     }
-    assert_int_equal(RUN("eval %s --threads 1 --picture %s", model, png), 0); /* all of them */
+    assert_int_equal(RUN("eval %s --threads 1 --picture %s", model, png), 0); /* all mistakes */
     assert_null(strstr(output, "prediction, not label)"));
     unsigned char *bytes = support_read(png, &size);
     assert_memory_equal(bytes, "\x89PNG\r\n\x1a\n\0\0\0\rIHDR", 16);

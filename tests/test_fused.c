@@ -13,9 +13,9 @@ static void open_engine(struct bench *bench, const char *engine, int threads, co
     assert_string_equal(bench->trainer.notice, "");
 }
 
-/* Networks of one to four layers; batches that are small or one image, that no tile divides, that take
-   several blocks of k, and that threads share; blocks of k that begin inside a panel of the weights; the last
-   batch of an epoch is a part of one. */
+/* Networks of one to four layers. Batches: one image, small, not divisible by any tile, with several blocks
+   of k, shared by threads. Some blocks of k begin inside a panel of the weights. The last batch of an epoch
+   is partial. */
 static const char *const recipes[] = {
     "layers=784-10 batch-size=128 epochs=2",
     "layers=784-128-10 batch-size=128 epochs=2 weight-decay=0.01",
@@ -83,8 +83,8 @@ static void steps_of_eager_in_float32(void **state) {
     on_every_isa(steps_of_eager);
 }
 
-/* Beside these, networks whose last layer alone is cut in blocks of k that a slice of the batch would not be
-   cut in. */
+/* Also networks in which only the last layer is split into blocks of k, which a thread's slice of the batch
+   alone would not need. */
 static const char *const more_recipes[] = {
     "layers=784-256-10 batch-size=256 epochs=1 dtype=f64",
     "layers=784-300-26 batch-size=300 epochs=1",
@@ -111,7 +111,7 @@ static void threads_change_no_bit(void **state) {
     }
 }
 
-/* One epoch in calls of up to 1, 2, 3 .. steps. The third call is told to stop after its first step. */
+/* Runs one epoch in calls of at most 1, 2, 3 .. steps; stops the third call after its first step. */
 static void in_pieces(const char *settings) {
     struct bench whole, pieces;
     struct run_summary summary;
@@ -125,7 +125,7 @@ static void in_pieces(const char *settings) {
         const size_t asked = count;
         pieces.stop = call == 2;
         assert_status(trainer->engine->run(trainer, step, &count), STATUS_OK);
-        assert_in_range(count, 1, call == 2 ? 1 : asked); /* fewer if they take long */
+        assert_in_range(count, 1, call == 2 ? 1 : asked); /* fewer if steps are slow */
         step += count;
         assert_int_equal(trainer->tally->batches, step);
     }
@@ -160,7 +160,7 @@ static void weights_may_change_between_calls(void **state) {
     }
     const float *eager = bench[0].trainer.mlp.parameters, *fused = bench[1].trainer.mlp.parameters;
     for (size_t i = 0; i < bench[0].trainer.mlp.parameter_elements; i++)
-        assert_near(fused[i], eager[i], 1e-6); /* a few roundings of what is below 1 */
+        assert_near(fused[i], eager[i], 1e-6); /* a few roundings of values below 1 */
     bench_close(&bench[0]);
     bench_close(&bench[1]);
 }
@@ -190,7 +190,7 @@ static void unsupported_networks_fall_back_to_eager(void **state) {
                 "engine fused cannot be used here: backend 'serial' has no fused steps; eager instead");
     bench_close(&bench);
     bench_open(&bench, "backend=serial layers=42-9-4 batch-size=16", NULL);
-    assert_string_equal(bench.trainer.notice, ""); /* auto asks for nothing */
+    assert_string_equal(bench.trainer.notice, ""); /* engine=auto needs no notice */
     bench_close(&bench);
     bench_open(&bench, "backend=tuned layers=42-9-4 batch-size=16", NULL);
     assert_string_equal(bench.trainer.engine->name, "fused");

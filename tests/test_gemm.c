@@ -75,7 +75,7 @@ static void openblas_is_right(void **state) {
     verify_by_name("openblas", 2);
 }
 
-/* Skipped if the processor lacks these instructions. */
+/* Skips the test if the processor lacks these instructions. */
 static void open_tuned(struct compute *compute, const char *isa, int threads) {
     const struct gemm_backend *backend;
     char text[32];
@@ -97,7 +97,7 @@ static void tuned_is_right(void **state) {
     verify_all(&compute);
 }
 
-/* m x n x k, each op and dtype, padded or not, C read or not. */
+/* Verifies m x n x k for each op and dtype, with and without padding, with and without reading C. */
 static void verify_narrow(struct compute *compute, size_t m, size_t n, size_t k) {
     for (size_t variant = 0; variant < 48; variant++) {
         const struct verify_case test = {.op = (enum gemm_op)(variant % 3),
@@ -114,8 +114,8 @@ static void verify_narrow(struct compute *compute, size_t m, size_t n, size_t k)
     }
 }
 
-/* tuned has ways of its own for few columns and few steps of k: all that are few; blocks of k, strips of
-   rows, and a C that is streamed. */
+/* tuned has separate loops for small n and small k: each small size; then several blocks of k, several strips
+   of rows, and a large C. */
 static void tuned_is_right_where_it_is_narrow(void **state) {
     struct compute compute;
     open_tuned(&compute, *state, 2);
@@ -131,8 +131,7 @@ static void tuned_is_right_where_it_is_narrow(void **state) {
     compute_close(&compute);
 }
 
-/* tuned packs A too where there are many columns: tiles and panels that are not full, several blocks of k and
-   of columns. */
+/* tuned also packs A if n is large: partial tiles and micro-panels, several blocks of k and of n. */
 static void tuned_is_right_where_it_packs(void **state) {
     struct compute compute;
     open_tuned(&compute, *state, 2);
@@ -146,7 +145,7 @@ static void fill(enum gemm_dtype dtype, void *values, size_t count, uint32_t sub
     for (size_t i = 0; i < count; i++) dtype_set(dtype, values, i, 2 * rng_uniform(&rng) - 1);
 }
 
-/* One product of each op on 1 to 5 threads: the bits of `reference` on one. */
+/* Runs one product of each op on 1 to 5 threads; the bits are those of `reference` on one thread. */
 static void expect_same_bits(const char *name, const char *reference, enum gemm_dtype dtype, size_t m,
                              size_t n, size_t k) {
     const size_t largest = (m > k ? m : k) * (n > k ? n : k), size = dtype_size(dtype);
@@ -195,7 +194,7 @@ static void openmp_equals_serial_bit_for_bit(void **state) {
         expect_same_bits("openmp", "serial", (enum gemm_dtype)dtype, 133, 301, 97);
 }
 
-/* tuned has an order of its own, but one for all numbers of threads: blocks of k, in place and packed, and
+/* tuned sums in its own order, the same for any number of threads: blocks of k, in place and packed, and
    narrow products. */
 static void tuned_has_the_same_bits_on_any_threads(void **state) {
     (void)state;

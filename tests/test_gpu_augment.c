@@ -1,5 +1,5 @@
-/* Augmentation on the GPU: the pixels of the host, bit for bit, and training that deforms the next epoch's
-   images while it runs. */
+/* Augmentation on the GPU: the pixels equal the host's, bit for bit; training deforms the next epoch's images
+   while it runs. */
 #include "tests/augment_bench.h"
 #include "tests/gpu.h"
 #include "tests/lockstep.h"
@@ -54,8 +54,8 @@ static void check_images(struct bench *bench, uint32_t epoch) {
     free(want);
 }
 
-/* Every engine gathers from images that were made during the epoch before: in float64 the losses are those
-   of the host, in float32 each step is. */
+/* Every engine gathers from images that were deformed during the previous epoch. In float64 the losses equal
+   the host's; in float32 each step does. */
 static void engines_train_on_the_images_of_the_host(void **state) {
     (void)state;
     static const char *const hows[] = {"backend=cublas engine=eager", "backend=cublas engine=graph",

@@ -1,5 +1,5 @@
-/* Ensembles on the GPU, on every engine: concurrent members have the bits of single runs on the same share of
-   the GPU, and each step is near that of a run on the whole GPU. */
+/* Ensembles on the GPU, with every engine: concurrent members have the bits of single runs on the same share
+   of the GPU, and each step is near that of a run on the whole GPU. */
 #include "src/nn/ensemble.h"
 #include "tests/gpu.h"
 #include "tests/lockstep.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Also run singly: with ensemble=N in its config, a run uses the share of the GPU that a member uses. */
+/* Each recipe also runs alone: with ensemble=N in its config, a run uses a member's share of the GPU. */
 static const struct recipe {
     const char *engine, *settings;
     int members;
@@ -17,9 +17,9 @@ static const struct recipe {
     {"fused", "layers=784-37-10 batch-size=127 epochs=2", 3},                       /* split over pixels */
     {"fused", "layers=784-128-10 batch-size=100 epochs=2 weight-decay=0.001", 8},   /* split over units */
     {"fused", "layers=784-20-10 batch-size=128 epochs=2 momentum=0.5 init=xavier",
-     20}, /* on 3 of 6 SMs each */
+     20}, /* each on 3 of its 6 SMs */
     {"fused", "layers=784-70-33-10 batch-size=37 epochs=1 activation=gelu", 5},
-    {"fused", "layers=784-20-10 batch-size=300 epochs=2 dtype=f64", 40}, /* on 3 SMs each */
+    {"fused", "layers=784-20-10 batch-size=300 epochs=2 dtype=f64", 40}, /* each on 3 SMs */
     {"graph", "layers=784-64-10 batch-size=100 epochs=2", 4},
     {"eager", "layers=784-64-10 batch-size=100 epochs=2 momentum=0.5", 4},
 };
@@ -107,8 +107,7 @@ static void members_are_runs_of_their_own(void **state) {
     }
 }
 
-/* A member's part of the GPU against all of it: the form or the number of blocks may be another one then.
-   Members have the bits of runs with their part, as above. */
+/* A run on a member's share of the GPU against one on the whole GPU, which may use another form or grid. */
 static void steps_of_runs_on_the_whole_gpu(void **state) {
     (void)state;
     for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 3 : 1) {

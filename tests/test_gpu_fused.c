@@ -59,7 +59,7 @@ static void open_engine(struct bench *bench, const char *engine, const char *set
     assert_string_equal(bench->trainer.engine->name, engine);
 }
 
-/* Opens both engines on recipe `r`, and checks which form the fused one takes. */
+/* Opens both engines on recipe `r` and checks the form of the fused engine. */
 static void open_pair(struct bench *eager, struct bench *fused, size_t r, const char *how) {
     char settings[320], says[160];
     snprintf(settings, sizeof settings, "%s %s", recipes[r].settings, how);
@@ -111,7 +111,7 @@ static void losses_of_eager_in_float64(void **state) {
 
 /* --- tensor cores --- */
 
-/* Operands are off by up to `unit` after rounding: half of the distance between neighbours. */
+/* unit: the largest relative rounding error of an operand, half the distance between neighbours. */
 static const struct rounding {
     const char *precision, *says;
     double unit;
@@ -124,7 +124,7 @@ static void open_rounded(struct bench *bench, const char *engine, const char *pr
     open_engine(bench, engine, all);
 }
 
-/* Tails in all dimensions; smooth activations. The third step of two of them has a partial batch. */
+/* Tails in all dimensions; smooth activations. In two recipes the third step has a partial batch. */
 static const char *const smooth[] = {
     "layers=784-37-26 batch-size=127 momentum=0.9 lr=0.05 activation=tanh epochs=1",
     "layers=400-37-22-10 batch-size=900 weight-decay=0.01 activation=gelu epochs=2",
@@ -135,9 +135,9 @@ static const char *const smooth[] = {
 };
 enum { SMOOTH = sizeof smooth / sizeof *smooth };
 
-/* Each step is that of eager in the same precision, within the bounds of lockstep_rounded: an emulation of
-   this kernel gave 0.1 to 2.8 units after three steps. (Eager rounds all that it stores, or nothing where
-   its kernels are its own and tf32 is asked for.) And it is not that of true float32. */
+/* Each step equals that of eager in the same precision within lockstep_rounded (an emulation of this kernel
+   was off by 0.1 to 2.8 units after three steps) and differs from true float32. Eager rounds all that it
+   stores; with tf32 and its own kernels it rounds nothing. */
 static void steps_of_eager_in_rounded_precisions(void **state) {
     (void)state;
     for (size_t r = 0; r<SMOOTH; r += support_stride()> 1 ? 4 : 1)
@@ -197,7 +197,8 @@ static void the_independent_curves(void **state) {
 /* Launches of 1, 2, 3 .. steps give the bits of whole epochs. */
 static void the_same_bits(void **state) {
     (void)state;
-    for (size_t r = 0; r<2 * RECIPES; r += support_stride()> 1 ? 11 : 1) { /* each twice: true, and rounded */
+    for (size_t r = 0;
+         r<2 * RECIPES; r += support_stride()> 1 ? 11 : 1) { /* first in float32, then rounded */
         const char *precision = r < RECIPES ? "f32" : roundings[r % 2].precision;
         struct bench whole, pieces;
         struct run_summary summary;
@@ -260,7 +261,7 @@ static void divergence_in_the_middle(void **state) {
         struct bench bad, good;
         struct run_summary summary;
         char settings[160];
-        uint8_t wrong = 200; /* no class: its loss is NaN */
+        uint8_t wrong = 200; /* not a class: the loss is NaN */
         size_t count = 7;    /* steps before the bad one */
         snprintf(settings, sizeof settings, "%s epochs=1 shuffle=off momentum=0.9 lr=0.02", networks[n]);
         open_engine(&bad, "fused", settings);

@@ -46,8 +46,7 @@ static void shmem_is_right(void **state) {
         }
 }
 
-/* Tiles straight and transposed, of each size, in both kinds of shared memory, with both multiplies: 64
-   kernels. */
+/* Each order of A and B in shared memory, tile size, kind of shared memory and multiply: 64 kernels. */
 struct order_variant {
     int tile;
     bool dynamic;
@@ -78,8 +77,8 @@ static void cublas_is_right(void **state) {
     verify_with("cublas", (struct compute_options){0}, 1);
 }
 
-/* The narrow products of an output layer, at sizes that cut chunks, panels and packs in every way. Those of
-   4099 rows are too long for the kernels of small products: where they fuse, it was the narrow ones. */
+/* The narrow products of an output layer, with partial chunks, panels and packs. 4099 rows are too many for
+   the kernels of small products: if such a product is fused, a narrow kernel ran. */
 static void narrow_shapes(void **state) {
     (void)state;
     static const size_t longs[] = {1024, 1025, 4099}, wides[] = {16, 40, 264, 2056},
@@ -114,7 +113,7 @@ static void narrow_shapes(void **state) {
                 if (rows == 4099 && !skipped && (test.epilogue || test.backward)) fused[test.backward]++;
             }
     }
-    /* an older GPU may leave all of them to the library, but not one kind */
+    /* on older GPUs the library may run both kinds, never only one of them */
     assert_true((fused[0] > 0) == (fused[1] > 0));
     compute_close(&compute);
 }
@@ -126,7 +125,7 @@ static void residency_host_is_right(void **state) {
                     5);
 }
 
-/* The description of the kernel for an m x n x k product if `expected`, else its absence. */
+/* Returns the description of the kernel for m x n x k; asserts that there is one if `expected`, else none. */
 static struct gemm_kernel describe(struct compute *compute, enum gemm_dtype dtype, enum gemm_op op, size_t m,
                                    size_t n, size_t k, bool expected) {
     const struct gemm_call call = {.dtype = dtype,
@@ -178,8 +177,7 @@ static void narrow_kernels_are_named(void **state) {
     static const char *const names[] = {"narrow_nn", "narrow_tn", "narrow_nt"};
     struct compute compute;
     gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 1});
-    /* older GPUs leave all of them to the library; a product of 8192 rows is too long for the kernels of
-       small ones */
+    /* on older GPUs the library runs them; 8192 rows are too many for the kernels of small products */
     const struct gemm_epilogue relu = {.activation = ACTIVATION_RELU};
     const struct gemm_call forward = {
         .m = 8192, .n = 10, .k = 512, .alpha = 1, .lda = 512, .ldb = 10, .ldc = 10, .epilogue = &relu};
@@ -205,7 +203,7 @@ static void order_kernels_follow_their_options(void **state) {
                 describe(&compute, (enum gemm_dtype)dtype, GEMM_NN, 300, 200, 100, true);
             assert_int_equal(kernel.threads, elements);
             assert_int_equal(kernel.shared_bytes, 2 * elements * dtype_size((enum gemm_dtype)dtype));
-            /* no GPU holds more than half of its warps in blocks of one warp */
+            /* blocks of one warp fill at most half of the warp slots of an SM */
             if (wanted.tile == 4) assert_true(kernel.occupancy <= 0.5);
         }
         compute_close(&compute);

@@ -1,14 +1,14 @@
-/* On-line training on the GPU, one image a step, and pixels in [-1, 1]: every engine against the host, the
-   forms of engine fused that take them and those that do not, and epochs that are too long for a graph. The
-   loss curve is that of tests/test_gpu_training.c. */
+/* On-line training on the GPU (one image a step, pixels in [-1, 1]): every engine against the host, forms of
+   engine fused that support it and forms that do not, epochs that are too long for a graph.
+   tests/test_gpu_training.c has the loss curve. */
 #include "tests/gpu.h"
 #include "tests/lockstep.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* Batches of one, of some and of a tail; images of 784 and, where no four pixels can be read at once, of 42
-   and 841. Small learning rates: most pixels are -1, so steps are longer than those of pixels near 0. */
+/* Batches of one, of several, with a tail. Images of 784 pixels, and of 42 and 841, which cannot be read four
+   pixels at a time. Small learning rates: most pixels are -1, so steps are longer than for pixels near 0. */
 static const char *const recipes[] = {
     "layers=784-50-40-30-20-10 batch-size=1 epochs=1 lr=0.002 activation=scaled-tanh init=xavier",
     "layers=42-20-10-4 batch-size=1 epochs=4 lr=0.01 activation=scaled-tanh init=uniform init-range=0.3",

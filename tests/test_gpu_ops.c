@@ -18,8 +18,8 @@ static void ops_activation(void **state) {
             for (size_t s = 0; s<SIZES; s += support_stride()> 1 ? SIZES - 1 : 1) {
                 const size_t rows = sizes[s][0], cols = sizes[s][1], count = rows * cols;
                 const enum activation activation = (enum activation)act;
-                /* a sum of roundings to bfloat16: where both ways fall on either side of a tie, they are an
-                   ulp apart */
+                /* sums of values rounded to bfloat16: near a tie, host and GPU may round to different
+                   neighbours */
                 const double sums_ulps = pair.activation_dtype == GEMM_BF16 ? 4 * 65536 : 32 + (double)rows;
                 struct mirror pre = mirror_activations(&pair, count, 3, 1),
                               bias = mirror_parameters(&pair, cols, 1, 2);
@@ -31,8 +31,7 @@ static void ops_activation(void **state) {
                 pair.gpu_ops->bias_activation(gpu, rows, cols, activation, bias.gpu, pre.gpu, out.gpu);
                 mirror_compare(&pair, pair.activation_dtype, pre, 16);
                 mirror_compare(&pair, pair.activation_dtype, out, 16);
-                mirror_upload(
-                    &pair, pre); /* the same input for the backward pass: relu differs at a rounding of 0 */
+                mirror_upload(&pair, pre); /* one backward input: relu jumps at 0 */
                 mirror_upload(&pair, out);
                 pair.host_ops->bias_activation_backward(host, rows, cols, activation, pre.host, out.host,
                                                         grad.host, 0, sums.host);
@@ -113,8 +112,7 @@ static void ops_gather_and_round(void **state) {
     enum { IMAGES = 301, COUNT = 100003 };
     for (int which = 0; which < 6; which++) {
         const int dtype = which / 2;
-        const size_t features =
-            which % 2 ? 403 : 404; /* rows that start anywhere, and at multiples of four */
+        const size_t features = which % 2 ? 403 : 404; /* unaligned rows, aligned rows */
         pair_open(&pair, (enum gemm_dtype)dtype);
         void *host = pair.host.device.ops_context, *gpu = pair.gpu.device.ops_context;
         struct mirror images = mirror_alloc(&pair, IMAGES * features), labels = mirror_alloc(&pair, IMAGES),

@@ -81,7 +81,7 @@ static void graph_equals_eager_bit_for_bit(void **state) {
         }
 }
 
-/* The same masks, rates and factors: free-running in float64. */
+/* Masks, rates and factors equal the host's. Free-running, in float64. */
 static void losses_follow_the_host(void **state) {
     (void)state;
     static const char *const ways[] = {"backend=cuda-tuned engine=graph dtype=f64",
@@ -104,7 +104,7 @@ static void losses_follow_the_host(void **state) {
     }
 }
 
-/* Step by step in float32; graph_equals_eager_bit_for_bit has the graphs. */
+/* Step by step in float32; graph_equals_eager_bit_for_bit covers the graphs. */
 static void steps_follow_the_host(void **state) {
     (void)state;
     static const char *const ways[] = {"backend=cuda-tuned engine=eager", "backend=cublas residency=host"};
@@ -133,7 +133,7 @@ static void resume_equals_uninterrupted(void **state) {
             struct bench whole, first, second;
             struct run_summary summary;
             struct checkpoint checkpoint;
-            snprintf(how, sizeof how, "%s engine=eager", hows[h]); /* which can be stopped within an epoch */
+            snprintf(how, sizeof how, "%s engine=eager", hows[h]); /* eager can stop within an epoch */
             open_recipe(&whole, r, how, NULL);
             assert_status(bench_run(&whole, &summary), STATUS_OK);
             snprintf(how, sizeof how, "%s engine=eager save=%s", hows[h], path);

@@ -18,7 +18,7 @@ static void *parameters(struct bench *bench) {
     return copy;
 }
 
-/* A graph runs whole epochs only: it is compared with `eager`, the same training op by op. */
+/* A graph runs whole epochs only, so it is compared with `eager`, the same training op by op. */
 static void check_steps(size_t curve, const char *how, const char *eager,
                         const struct lockstep_bound *bound) {
     if (strstr(how, "graph")) {
@@ -32,9 +32,7 @@ static void loss_curves(void **state) {
     (void)state;
     static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host",
                                        "residency=host pin=on"};
-    const size_t every = support_stride() < 119
-                             ? support_stride()
-                             : 119; /* coprime to the loop counts: every backend, way and curve is reached */
+    const size_t every = support_stride() < 119 ? support_stride() : 119; /* coprime to the loop counts */
     size_t taken = 0;
     gpu_needed();
     for (int b = 0; b < GPU_BACKENDS; b++)
@@ -49,8 +47,8 @@ static void loss_curves(void **state) {
             }
 }
 
-/* Rounded precisions are used, and stay near float32. (What cuda-tuned does by itself is true float32 even
-   for tf32.) */
+/* Rounded precisions take effect and stay near float32. (cuda-tuned's own kernels compute true float32 for
+   tf32, too.) */
 static void rounded_precisions_stay_near(void **state) {
     (void)state;
     static const struct {
@@ -87,8 +85,8 @@ static void rounded_precisions_stay_near(void **state) {
         }
 }
 
-/* Batches of 1,100 and 300 images through layers that are narrow, small and large: every way of cuda-tuned,
-   against the host. In float32 graph_equals_eager_bit_for_bit has the graph. */
+/* Batches of 1,100 images, the last of 300, through narrow, small and large layers: every kind of kernel of
+   cuda-tuned against the host. graph_equals_eager_bit_for_bit covers the graph in float32. */
 static void long_batches_follow_the_host(void **state) {
     (void)state;
     static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host"};
@@ -210,8 +208,8 @@ static void assert_all_trained(const struct mlp *mlp, void *before, void *after)
     }
 }
 
-/* In mixed precision rows are multiples of 16 bytes. The weights are those of the host, before training and,
-   through a checkpoint, after it, with all state tensors; and in the other direction. */
+/* In mixed precision, rows are multiples of 16 bytes. The weights equal the host's before training. After
+   training, the host and the GPU resume the same weights and state tensors from a checkpoint. */
 static void rows_of_mixed_precision(void **state) {
     (void)state;
     static const char *const recipes[] = {

@@ -12,8 +12,7 @@ static const struct update rules[] = {
     {.method = UPDATE_NONE},
 };
 
-/* Three steps of a rule on both, the last of them after a bad step; with everything that is optional, or
-   nothing of it. */
+/* Three steps of a rule on host and GPU, the last after a bad step; with all or no optional operands. */
 static void compare_updates(struct device_pair *pair, const struct update *rule, size_t count, bool all) {
     enum { W, GRAD, M, V, AVERAGE, ROUNDED, CLIP, STEP, GUARD, MIRRORS };
     const bool adam = uses_second_moment(rule->method);
@@ -55,7 +54,7 @@ static void compare_updates(struct device_pair *pair, const struct update *rule,
                                mirror[GUARD].host);
         pair->gpu_ops->update(pair->gpu.device.ops_context, count, &updates[1], mirror[STEP].gpu,
                               mirror[GUARD].gpu);
-        /* Adam divides by a root, which near 0 has few right digits */
+        /* Adam divides by a square root, which has few correct digits near 0 */
         for (int i = W; i <= AVERAGE; i++)
             mirror_compare(pair, pair->parameter_dtype, mirror[i], adam ? 256 : 8);
         if (all)
@@ -71,7 +70,7 @@ static void ops_update(void **state) {
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
         pair_open(&pair, (enum gemm_dtype)dtype);
         for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
-            compare_updates(&pair, &rules[r], 100004, r % 2); /* packs of any width, then single elements */
+            compare_updates(&pair, &rules[r], 100004, r % 2); /* packs, then single elements */
             compare_updates(&pair, &rules[r], 100003, true);
         }
         pair_close(&pair);
@@ -116,7 +115,7 @@ static void ops_max_norm(void **state) {
             const size_t rows = shapes[s][0], cols = shapes[s][1];
             const double limit = sqrt((double)rows / 3); /* about half of the columns are longer */
             struct mirror weights = mirror_parameters(&pair, rows * cols, 1, 4);
-            for (uint64_t bad = 2; bad-- > 0;) { /* nothing happens, then something */
+            for (uint64_t bad = 2; bad-- > 0;) { /* skipped after a bad step, then applied */
                 ((struct tally *)guard.host)->bad_step = bad;
                 mirror_upload(&pair, guard);
                 pair.host_ops->max_norm(pair.host.device.ops_context, rows, cols, limit, guard.host,
@@ -134,7 +133,7 @@ static void ops_max_norm(void **state) {
     }
 }
 
-/* The same mask, to the bit, whatever the dtype. */
+/* The masks equal the host's, bit for bit, in every dtype. */
 static void ops_dropout(void **state) {
     (void)state;
     static const size_t counts[] = {1, 7, 100000, 100003};

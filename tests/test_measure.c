@@ -12,7 +12,7 @@ static char output[1 << 17];
 #define RUN(...) support_run(output, sizeof output, __VA_ARGS__)
 #define SMALL "--layers 42-16-4 --batch-size 32 --epochs 3"
 
-/* The line of the log with this type and label (any, if NULL), to be deleted; fails if there is none. */
+/* The log's line with this type and label (NULL: any); fails if there is none. The caller deletes it. */
 static cJSON *find_line(const char *path, const char *type, const char *label) {
     size_t length;
     char *text = (char *)support_read(path, &length);
@@ -202,7 +202,7 @@ static void benches_gemms(void **state) {
     line = find_line(log, "peak", NULL);
     assert_true(number(line, "f32_gflops") > 0 && number(line, "copy_gbytes_per_second") > 0);
     cJSON_Delete(line);
-    /* against itself with much slack it is no slower; against impossible times it is */
+    /* not slower than itself within a wide tolerance; slower than impossible times */
     assert_int_equal(RUN("bench --baseline %s --tolerance 100000 --repeat 3", log), 0);
     assert_int_equal(RUN("bench --baseline %s --operands warm", log), 2);
     assert_says(output, "the operands of the baseline are cold");
@@ -247,7 +247,7 @@ static void benches_scaling(void **state) {
     cJSON *line = find_line(log, "scaling", NULL);
     assert_true(number(line, "threads") == 1 && number(line, "speedup") == 1);
     assert_true(number(line, "min_epoch_seconds") > 0 &&
-                number(line, "min_epoch_seconds") < number(line, "max_epoch_seconds")); /* of six */
+                number(line, "min_epoch_seconds") < number(line, "max_epoch_seconds")); /* of six epochs */
     assert_true(number(line, "epoch_seconds") >= number(line, "min_epoch_seconds") &&
                 number(line, "epoch_seconds") <= number(line, "max_epoch_seconds"));
     assert_true(number(line, "repeats") == 2);

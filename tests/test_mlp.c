@@ -1,5 +1,5 @@
-/* The network: gradients against finite differences, every backend against that reference, epilogues, initial
- * weights. */
+/* The network: gradients against finite differences, every backend against them, epilogues, initial
+   weights. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -53,7 +53,7 @@ static void open_network(struct compute *compute, struct mlp *mlp, const char *a
     set_batch(mlp);
 }
 
-/* Each weight and bias, in double precision. */
+/* Every weight and bias, in float64. */
 static void gradients_match_finite_differences(void **state) {
     (void)state;
     for (int a = 0; a < ACTIVATION_COUNT; a++) {
@@ -76,7 +76,7 @@ static void gradients_match_finite_differences(void **state) {
             assert_near(gradient[i], (above - below) / (2 * h), 1e-8);
             live += fabs(gradient[i]) > 1e-5;
         }
-        assert_true(live > mlp_parameter_count(&mlp) * 2 / 3); /* zeros would pass for anything */
+        assert_true(live > mlp_parameter_count(&mlp) * 2 / 3); /* zeros would pass, too */
         free(gradient);
         mlp_close(&mlp);
         compute_close(&compute);
@@ -183,7 +183,7 @@ static void backward_epilogue(const struct gemm_call *call) {
     for (size_t i = 0; i < call->m; i++)
         for (size_t j = 0; j < call->n; j++) {
             const size_t at = i * call->ldc + j;
-            /* relu's Z may have been overwritten by its Y, which has the same sign where it counts */
+            /* for relu, Y may have overwritten Z; both are positive in the same elements */
             const double z =
                 ((const double *)(back->activation == ACTIVATION_RELU ? back->output : back->pre))[at];
             ((double *)call->c)[at] *= slope_of(back->activation, z);

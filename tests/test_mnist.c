@@ -1,5 +1,4 @@
-/* Real MNIST, where it is there (data/mnist): the reader on the real files, and that training gets
-   somewhere. */
+/* Real MNIST, if it is in data/mnist: the reader on the real files, and training that learns. */
 #include "tests/support.h"
 
 #include <stdio.h>

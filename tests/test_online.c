@@ -1,5 +1,5 @@
-/* On-line training, one image a step, on pixels in [-1, 1]: every engine of the host, evaluation, resume, and
-   the recipe in a checkpoint. The loss curve is that of tests/test_training.c. */
+/* On-line training (one image a step, pixels in [-1, 1]): every host engine, evaluation, resume, and the
+   recipe in a checkpoint. tests/test_training.c has the loss curve. */
 #include "tests/training_bench.h"
 
 #include <math.h>

@@ -78,7 +78,7 @@ static void derivatives_and_column_sums(void **state) {
                 for (size_t j = 0; j < cols; j++)
                     if (!isnan(values_get(want_sums, j)))
                         assert_near(values_get(sums, j), values_get(want_sums, j), (double)rows * tolerance);
-                /* the same again, of what is now a gradient of Z, with a quarter of what was there */
+                /* again with 0.25 of the former sums; grad is now the gradient of Z */
                 for (size_t j = 0; j < cols; j++) {
                     values_set(want_sums, j, 0.25 * (double)j + 0.75 * values_get(sums, j));
                     values_set(sums, j, (double)j);
@@ -169,12 +169,12 @@ static void softmax_detects_non_finite_logits(void **state) {
         assert_true(tally.bad_step == 2 && tally.correct == 1 && !isfinite(loss));
         host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, bad[0], &label, NULL, &loss, &tally,
                                                   true);
-        assert_int_equal(tally.bad_step, 2); /* the first stays */
+        assert_int_equal(tally.bad_step, 2); /* the first bad step stays */
 
         struct tally before = {.loss_sum = 3, .images = 7, .correct = 5, .batches = 4}, after = before;
         host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, good, &label, NULL, &loss, &after,
                                                   false);
-        assert_memory_equal(&before, &after, sizeof after); /* not counted, but looked at */
+        assert_memory_equal(&before, &after, sizeof after); /* not counted; bad steps are still found */
         host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, i < 2 ? bad[i] : good,
                                                   i < 2 ? &label : &out_of_range, NULL, &loss, &after, false);
         before.bad_step = 4;
@@ -291,7 +291,7 @@ static void measured_peaks(void **state) {
                   1e-9 * single, 1e-9 * twice, 1e-9 * bytes);
     assert_true(isfinite(single) && isfinite(twice) && isfinite(bytes));
     assert_true(twice > 0 && bytes > 0);
-    assert_true(single > 0.7 * twice); /* twice as many lanes, less what else runs here */
+    assert_true(single > 0.7 * twice); /* float32 has twice as many lanes; other processes disturb */
     assert_true(single > rate_of_serial(128));
     assert_status(device.driver->peak(&device, GEMM_BF16, &single), STATUS_UNAVAILABLE);
     device.driver->close(&device);

@@ -101,7 +101,7 @@ static void check_rule(enum gemm_dtype stored, const struct update *rule, bool c
         }
         free(g.data);
     }
-    /* Adam divides by a root: a gradient near 0 has few right digits, and its step is about lr anyway */
+    /* Adam divides by a square root: a gradient near 0 has few correct digits, but its step is about lr */
     const double tolerance =
         uses_second_moment(rule->method) ? 1000 * dtype_epsilon(real) : 16 * dtype_epsilon(real);
     size_t moved = 0;
@@ -142,7 +142,7 @@ static void clipping_by_norm(void **state) {
         const double norm = sqrt(squares), limits[] = {norm / 7, 2 * norm, 1e-9};
         for (size_t l = 0; l < 3; l++) {
             const double wanted = fmin(1, limits[l] / (norm + 1e-6));
-            for (int threads = 1; threads < 3; threads++) { /* the same bits */
+            for (int threads = 1; threads < 3; threads++) { /* both have the same bits */
                 struct host_ops_context some = {.threads = threads};
                 host_ops((enum gemm_dtype)dtype)
                     ->clip_norm(&some, COUNT, g.data, limits[l], &factor[threads - 1]);
@@ -151,7 +151,7 @@ static void clipping_by_norm(void **state) {
             assert_true(factor[0] == factor[1]);
         }
         values_set(g, 0, 1e-3);
-        host_ops((enum gemm_dtype)dtype)->clip_norm(&context, 1, g.data, 0.5, &factor[0]); /* short ones */
+        host_ops((enum gemm_dtype)dtype)->clip_norm(&context, 1, g.data, 0.5, &factor[0]); /* norm < limit */
         assert_true(factor[0] == 1);
         free(g.data);
     }
@@ -214,7 +214,7 @@ static void learning_rates(void **state) {
         {"lr=0.8 schedule=cosine lr-min=0.2 epochs=2", 0, 0, 0.8},
         {"lr=0.8 schedule=cosine lr-min=0.2 epochs=2", 1, 0, 0.5}, /* half-way */
         {"lr=0.8 schedule=cosine lr-min=0.2 epochs=2", 1, 2, 0.2 + 0.3 * (1 + -0.70710678118654752)},
-        {"lr=0.8 schedule=cosine warmup-steps=2 epochs=2", 1, 1, 0.4}, /* over the 6 steps after it */
+        {"lr=0.8 schedule=cosine warmup-steps=2 epochs=2", 1, 1, 0.4}, /* over the 6 steps after warm-up */
         {"lr=0.8 schedule=cosine warmup-epochs=0.5 epochs=2", 0, 0, 0.4},
         {"lr=0.8 schedule=cosine warmup-epochs=0.5 epochs=2", 1, 1, 0.4},
         {"lr=0.8 warmup-epochs=2", 1, 3, 0.8},

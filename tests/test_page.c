@@ -56,7 +56,7 @@ static void rows_follow_their_header(void **state) {
     assert_string_equal(record_text(row->header, "cpu"), "two");
     assert_int_not_equal(row->run, run);
     row = records_after(&records, row, "gemm");
-    assert_null(row->header); /* not that of the file before */
+    assert_null(row->header); /* not the previous file's */
     assert_null(records_after(&records, row, "gemm"));
     assert_int_equal(records.count, 5);
     records_free(&records);
@@ -179,7 +179,7 @@ static void wrong_backends_have_no_time(void **state) {
     free(page);
 }
 
-/* A row of `compare` with extra fields; one that was left out if it has a label. */
+/* Appends a row of `compare` with extra fields; with a label, a row that was left out. */
 static void add_row(char *lines, size_t size, const char *backend, const char *label, const char *more) {
     text_append(lines, size, "{\"type\":\"compare\",\"config\":\"c\",\"dtype\":\"f32\",\"backend\":\"%s\",",
                 backend);
@@ -206,7 +206,7 @@ static void rows_of_one_name_are_distinguished(void **state) {
     char lines[4096] = "";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         add_row(lines, sizeof lines, rows[i][0], rows[i][1], rows[i][2]);
-    /* in the table of the comparison; then in those of drifts and of times, and as a bar of two charts */
+    /* once in the table of the comparison; elsewhere in those of drifts and of times and in two charts */
     static const char *const in_table[] = {">base<",           ">order, tile 16<",  ">order, tile 32<",
                                            ">wide, batch 64<", ">wide, batch 128<", ">gone, 1 thread<",
                                            ">gone, 2 threads<"};
@@ -232,8 +232,7 @@ static void missing_sections_name_their_command(void **state) {
     free(page);
 }
 
-/* Every type with nothing, with everything of the wrong type, with numbers out of all bounds, with markup as
-   text. */
+/* Lines of every type: empty, with every value of the wrong type, with numbers out of range, with markup. */
 static void hostile_rows_are_harmless(void **state) {
     (void)state;
     static const char *const types[] = {"header",    "step",       "epoch",     "summary", "compare",
@@ -338,7 +337,7 @@ static void odd_images_are_left_out(void **state) {
     free(page);
 }
 
-/* Networks that train at the same time write their epochs alternately: the page does not depend on that. */
+/* Concurrent networks log their epochs interleaved; the page is the same. */
 static void members_differ(void **state) {
     (void)state;
 #define HEADER "{\"type\":\"header\",\"backend\":\"b\",\"seed\":1,\"ensemble\":2}\n"

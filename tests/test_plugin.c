@@ -1,5 +1,4 @@
-/* Backends from shared objects: right ones train, wrong ones are detected, unusable ones are refused with a
-   reason. */
+/* Backends from shared objects: correct ones train, wrong ones are detected, unusable ones are refused. */
 #include "tests/lockstep.h"
 
 #include <glob.h>
@@ -18,7 +17,7 @@ static int train_with(const char *backend, const char *more) {
                support_data, backend, more);
 }
 
-/* --- right ones --- */
+/* --- correct ones --- */
 
 /* 20 steps, each compared with serial's. */
 static void check_steps(const char *path, const char *dtype) {
@@ -83,7 +82,7 @@ static void the_header_is_cuda(void **state) {
     expect_good("tutorial/my_cuda.so", "f32", "my-cuda");
 }
 
-/* Its table ends early, and its name is that of a backend of the program. */
+/* Its table lacks the newer slots, and its name is that of a built-in backend. */
 static void older_plugins_still_work(void **state) {
     (void)state;
     char name[600];
@@ -184,8 +183,7 @@ static void every_command_verifies(void **state) {
     assert_says(output, "train: verified");
 }
 
-/* The program answers the tutorial's mistake with the message that the tutorial shows, except for the path.
-   */
+/* The program reports the tutorial's mistake with the tutorial's message, except for the path. */
 static void the_tutorial_shows_what_happens(void **state) {
     (void)state;
     size_t length;
@@ -201,7 +199,7 @@ static void the_tutorial_shows_what_happens(void **state) {
 static void a_crash_names_the_case(void **state) {
     (void)state;
     const int code = train_with(support_plugin("plugins/refused/crashes.so"), "");
-    assert_true(code != 0 && code != STATUS_VERIFY_FAILED); /* the signal is not hidden from a debugger */
+    assert_true(code != 0 && code != STATUS_VERIFY_FAILED); /* the signal reaches a debugger */
     assert_says(output, "train: the backend crashed in f32 NN m=17 n=1 k=1 ");
 }
 

@@ -1,5 +1,4 @@
-/* Training with every option of a recipe: resume, threads, early stopping, averages, bad steps,
-   mistakes. */
+/* Training with every option of a recipe: resume, threads, early stopping, averages, bad steps, mistakes. */
 #include "tests/training_bench.h"
 
 #include <math.h>
@@ -28,7 +27,7 @@ static void open_recipe(struct bench *bench, size_t recipe, const char *how,
     bench_open(bench, settings, resume);
 }
 
-/* Weights and state tensors. */
+/* Asserts equal weights and state tensors. */
 static void assert_same_network(const struct mlp *a, const struct mlp *b) {
     const size_t bytes = a->parameter_elements * dtype_size(a->dtype);
     assert_memory_equal(a->parameters, b->parameters, bytes);
@@ -95,7 +94,7 @@ static void threads_change_no_bit(void **state) {
     }
 }
 
-/* Every recipe learns, and every key counts: without any one of them the weights differ. */
+/* Every recipe learns, and every key has an effect: without it the weights differ. */
 static void every_key_counts(void **state) {
     (void)state;
     static const struct {
@@ -160,7 +159,7 @@ static void the_average_is_evaluated_and_saved(void **state) {
         assert_status(samples_evaluate(&bench.trainer.test, &average, bench.trainer.tally, &evaluation, NULL),
                       STATUS_OK);
         assert_true(evaluation.loss == summary.average.loss && evaluation.correct == summary.average.correct);
-        bench.trainer.tested = false; /* and the weights themselves are still in their place */
+        bench.trainer.tested = false; /* the weights themselves are unchanged */
         assert_status(evaluate_test(&bench.trainer), STATUS_OK);
         assert_true(bench.trainer.last_test.loss == summary.test.loss);
         checkpoint_close(&checkpoint);
@@ -185,7 +184,7 @@ static void a_file_without_average(void **state) {
     assert_status(checkpoint_restore_average(&checkpoint, &bench.trainer.mlp), STATUS_USAGE);
     assert_says(status_message(), "no moving average");
     bench_close(&bench);
-    /* going on with one, it starts as the weights */
+    /* with ema-decay, a resumed run starts its average from the weights */
     snprintf(settings, sizeof settings, "%s ema-decay=0.9", recipe);
     bench_open(&bench, settings, &checkpoint);
     assert_memory_equal(bench.trainer.optimizer.average, bench.trainer.mlp.parameters,
@@ -227,7 +226,7 @@ static void early_stopping(void **state) {
             if (now->correct > then->correct || (now->correct == then->correct && now->loss < then->loss))
                 best = last;
         }
-        assert_true(last < EPOCHS && best > 0); /* it did something */
+        assert_true(last < EPOCHS && best > 0); /* it stopped early, after an improvement */
         assert_int_equal(watch.epochs, last);
         assert_int_equal(summary.best_epoch, best + 1);
         assert_true(summary.stopped_early && summary.epochs == last);
@@ -277,7 +276,7 @@ static void early_stopping_is_resumed(void **state) {
         assert_same_network(&whole.trainer.mlp, &second.trainer.mlp);
         bench_close(&second);
     }
-    /* resumed after its end, it has nothing to do */
+    /* a finished run that is resumed trains nothing */
     struct bench again;
     struct run_summary nothing;
     struct checkpoint checkpoint;
@@ -339,7 +338,7 @@ static void engine_fused_names_what_it_does_not_support(void **state) {
         assert_says(bench.trainer.notice, cases[i].says);
         bench_close(&bench);
     }
-    struct bench bench; /* what it has: schedules and early stopping */
+    struct bench bench; /* supported: schedules and early stopping */
     bench_open(&bench,
                "backend=tuned layers=42-30-4 epochs=1 engine=fused momentum=0.9 schedule=one-cycle "
                "validation=10 patience=2",
@@ -351,7 +350,7 @@ static void engine_fused_names_what_it_does_not_support(void **state) {
 static void keys_that_do_not_go_together(void **state) {
     (void)state;
     static const struct {
-        const char *settings, *says; /* NULL: they do */
+        const char *settings, *says; /* NULL: accepted */
     } cases[] = {
         {"nesterov=on", "nesterov needs --optimizer sgd"},
         {"nesterov=on optimizer=adam lr=0.1", "nesterov needs --optimizer sgd"},

@@ -1,5 +1,4 @@
-/* Dropout and label smoothing: the ops against their definitions, and the gradients of a network that has
-   both. */
+/* Dropout and label smoothing: the ops against their definitions, the gradients of a network with both. */
 #include "tests/support.h"
 #include "tests/values.h"
 
@@ -137,7 +136,7 @@ static void smoothed_cross_entropy(void **state) {
 enum { BATCH = 13, INPUTS = 17 };
 static const struct step_scalars at_step = {.number = 41};
 
-/* Written before every pass, as a gather does: input dropout overwrites it. */
+/* Writes the input before every pass, as a gather does, because input dropout overwrites it. */
 static double loss_of(struct mlp *mlp, double smoothing, bool training, bool gradients) {
     const struct mlp_layer *last = mlp_last(mlp);
     const struct step_scalars *step = training ? &at_step : NULL;
@@ -190,7 +189,7 @@ static void gradients_match_finite_differences(void **state) {
             assert_near(gradient[i], (above - below) / (2 * h), 1e-8);
             live += fabs(gradient[i]) > 1e-5;
         }
-        assert_true(live > mlp_parameter_count(&mlp) / 2);           /* zeros would pass for anything */
+        assert_true(live > mlp_parameter_count(&mlp) / 2);           /* zeros would pass, too */
         assert_true(loss_of(&mlp, smoothing, false, false) != loss); /* evaluation drops nothing */
         free(gradient);
         mlp_close(&mlp);
@@ -198,8 +197,8 @@ static void gradients_match_finite_differences(void **state) {
     }
 }
 
-/* Every host backend, those that fuse too: the gradients of serial in float64, which the test above has
-   checked. */
+/* On every host backend, with and without fusion, the gradients equal those of serial in float64, which the
+   test above checks. */
 static void every_backend_has_the_same_gradients(void **state) {
     (void)state;
     static const char *const dtypes[] = {"f32", "f64"};

@@ -38,7 +38,7 @@ static void images_side_by_side(void **state) {
     static const uint8_t dark[6] = {0}, bright[6] = {255, 255, 255, 255, 255, 255};
     const struct image images[] = {{dark, "a"}, {bright, "b"}, {bright, "c"}};
     FILE *out = open_text();
-    image_print(out, images, 3, 3, 2, 8); /* 3 rows of 2 pixels, cells of 4: two to a row */
+    image_print(out, images, 3, 3, 2, 8); /* 3 x 2 pixels, cells of 4 columns, two in a row */
     fclose(out);
     assert_string_equal(text, "a   b\n    @@\n    @@\nc\n@@\n@@\n");
     free(text);

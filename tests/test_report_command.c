@@ -62,13 +62,13 @@ static void known_markers_are_filled(void **state) {
     assert_says(text, "| `openmp` | validation | 3.00 % +- 0.40 % |");
     assert_says(text, "<!-- end -->\nbetween\n<!-- gemm -->");
     assert_int_equal(strcmp(text + strlen(text) - 5, "\nlast"), 0);
-    char *again = rewritten(text, NULL); /* nothing grows */
+    char *again = rewritten(text, NULL); /* a second rewrite changes nothing */
     assert_string_equal(again, text);
     free(text);
     free(again);
 }
 
-/* Rows that could not run are listed below the table, one line for each reason. */
+/* Rows that could not run are listed below the table, one line per reason. */
 static void rows_left_out_stand_below(void **state) {
     (void)state;
 #define ROW(backend, rest) "{\"type\":\"compare\",\"config\":\"c\",\"backend\":\"" backend "\"," rest "}\n"
@@ -196,14 +196,14 @@ static void charts_become_files(void **state) {
         snprintf(path, sizeof path, "%s/%s.svg", folder, figures[i]);
         text = read_text(path);
         assert_null(markup_fault(text));
-        assert_null(strstr(text, "var(")); /* colours are values: there is no page around it */
+        assert_null(strstr(text, "var(")); /* colours are literal: no page defines variables */
         assert_says(text, ".f0{fill:#0072b2}");
         free(text);
     }
     snprintf(path, sizeof path, "%s/time-seconds-1.svg", folder);
     text = read_text(path);
     assert_says(text, ">openblas, 4 threads</text>");
-    assert_says(text, ">GEMM TN (weight gradient)</text>"); /* of the legend */
+    assert_says(text, ">GEMM TN (weight gradient)</text>"); /* in the legend */
     free(text);
     if (system("command -v rsvg-convert >/dev/null 2>&1") != 0) {
         print_message("skipped: no rsvg-convert\n");

@@ -112,7 +112,7 @@ static void it_learns(void **state) {
     assert_int_equal(bench.epochs, 60);
     assert_int_equal(bench.last.train_images, 50);
     assert_true(bench.last.train_correct >= 45);
-    assert_true(summary.test.total == 50 && summary.test.correct >= 45); /* the same images */
+    assert_true(summary.test.total == 50 && summary.test.correct >= 45); /* the training images again */
     assert_true(summary.median_epoch_seconds > 0);
     bench_close(&bench);
 }
@@ -133,7 +133,7 @@ static void the_parts_add_up(void **state) {
     assert_true(seconds[PART_EVALUATION] > 0 && seconds[PART_GEMM_NN] > 0 && seconds[PART_GEMM_TN] > 0);
     assert_true(seconds[PART_GEMM_NT] > 0 && seconds[PART_BATCH] > 0 && seconds[PART_OPTIMIZER] > 0);
     assert_true(summary.time.gemm[0][0].calls == 200 && summary.time.gemm[2][0].calls == 0);
-    /* epochs are training alone: they and the evaluations make up the run, but for little things */
+    /* epochs and evaluations take almost all of the run */
     const double run = wall - (opened - start);
     assert_near((bench.seconds + seconds[PART_EVALUATION]) / run, 1, 0.1);
     assert_true(seconds[PART_EVALUATION] < 0.5 * run);
@@ -169,7 +169,7 @@ static void resume_equals_uninterrupted(void **state) {
     (void)state;
     static const char recipe[] =
         "layers=42-30-4 batch-size=16 epochs=6 momentum=0.9 lr=0.05 schedule=cosine log-steps=24 "
-        "engine=eager"; /* which can be stopped after any step; test_fused.c has the pieces of an epoch */
+        "engine=eager"; /* can stop after any step; test_fused.c tests parts of an epoch */
     static const char *const backends[] = {"serial", "openmp", "tuned", "openblas"};
     char path[256], settings[512];
     snprintf(path, sizeof path, "%s", support_path("resume.safetensors"));
@@ -236,7 +236,7 @@ static void resume_within_an_epoch_needs_its_order(void **state) {
         bench_close(&bench);
     }
     open_bench(&bench, "serial", 1, "layers=42-9-4 epochs=6 batch-size=10 lr=0.01",
-               &checkpoint); /* a new rate is fine */
+               &checkpoint); /* a new learning rate is allowed */
     bench_close(&bench);
     checkpoint_close(&checkpoint);
 }
@@ -250,7 +250,7 @@ static void save_every_leaves_usable_files(void **state) {
     const char *path = support_path("every.safetensors");
     snprintf(settings, sizeof settings, "layers=42-9-4 batch-size=16 epochs=3 save=%s save-every=2", path);
     open_bench(&bench, "serial", 1, settings, NULL);
-    bench.stop_after = 9; /* in the third epoch, after the save of the second; leaving saves again */
+    bench.stop_after = 9; /* in the third epoch, after the save of the second; exit saves again */
     assert_status(bench_run(&bench, &summary), STATUS_INTERRUPTED);
     bench_close(&bench);
     assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
@@ -291,7 +291,7 @@ static void the_bad_layer_is_found(void **state) {
     assert_status(bench_run(&bench, &summary), STATUS_FAILED);
     assert_says(status_message(),
                 "epoch 1, step 1; it starts in layer 2 (9 to 8), whose weights are not finite");
-    /* the update of the bad step was held back */
+    /* the bad step updated nothing */
     weight[3] = kept[3];
     assert_memory_equal(kept, weight, sizeof kept);
     bench_close(&bench);

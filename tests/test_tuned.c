@@ -23,8 +23,7 @@ static void open_emulated(struct compute *compute, int threads) {
     assert_status(compute_open(compute, &emulated, &options), STATUS_OK);
 }
 
-/* The kernels of avx512bf16 with its instruction emulated: bfloat16 alone, since other dtypes use shared
-   code. */
+/* The kernels of avx512bf16 with the instruction emulated; bfloat16 only: other dtypes share code. */
 static void pairs_are_right(void **state) {
     (void)state;
     struct compute compute;
@@ -40,8 +39,7 @@ static void pairs_are_right(void **state) {
     compute_close(&compute);
 }
 
-/* Sums of bfloat16 over several blocks of k, in each way that ends them: wide and narrow, of even and odd
-   length. */
+/* bfloat16 sums over several blocks of k with each kind of tail: wide and narrow products, even and odd k. */
 static void verify_long_sums(struct compute *compute) {
     static const size_t shapes[][3] = {{37, 70, 2051}, {20, 10, 1901}, {61, 33, 1300}};
     for (size_t i = 0; i < 3 * 3 * 4; i++) {

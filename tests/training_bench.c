@@ -13,7 +13,7 @@ static void crop(struct dataset *set, size_t side) {
 void bench_prepare(struct bench *bench, const char *settings) {
     const struct gemm_backend *backend;
     *bench = (struct bench){0};
-    profile_start(&bench->profile); /* first, so that the rest counts as start-up */
+    profile_start(&bench->profile); /* before anything that counts as start-up */
     support_config(&bench->config, settings);
     if (registry_find(bench->config.backend, &backend) != STATUS_OK) {
         print_message("skipped: %s\n", status_message());

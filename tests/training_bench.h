@@ -1,6 +1,5 @@
-/* A training run on the built-in data of tests/reference/mlp_numpy.py, or on 2,500 synthetic digits if the
-   network has 784 inputs (400: their middle, 20 x 20), watched: what test_training.c and test_gpu_training.c
-   share. */
+/* A training run whose losses are recorded, on the built-in data of tests/reference/mlp_numpy.py. Networks
+   with 784 inputs train on 2,500 synthetic digits, those with 400 on the middle of these, 20 x 20. */
 #ifndef TESSERA_TESTS_TRAINING_BENCH_H
 #define TESSERA_TESTS_TRAINING_BENCH_H
 
@@ -14,11 +13,11 @@ struct bench {
     struct dataset_pair data;
     struct profile profile;
     struct trainer trainer;
-    double losses[400]; /* of the steps that log-steps asks for */
+    double losses[400]; /* of the steps that log-steps selects */
     size_t steps, epochs;
-    size_t stop_after; /* set: the run is stopped after this many steps */
+    size_t stop_after; /* if not 0, the run stops after this many steps */
     volatile sig_atomic_t stop;
-    double seconds; /* of the epochs, training alone */
+    double seconds; /* of training, without evaluation */
     struct epoch_record last;
 };
 
@@ -31,8 +30,8 @@ void bench_open(struct bench *bench, const char *settings, const struct checkpoi
 void bench_close(struct bench *bench);
 enum status bench_run(struct bench *bench, struct run_summary *summary);
 
-/* After a run of an ensemble with ema-decay and a validation part: its four committees have the members' own
-   evaluations. */
+/* After a run of an ensemble with ema-decay and a validation part: asserts that each of its four committees
+   has the members' own evaluations. */
 void bench_check_averages(const struct ensemble *ensemble);
 
 #endif

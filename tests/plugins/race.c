@@ -15,7 +15,7 @@ static void *add_half(void *argument) {
     for (size_t i = 0; i < call->m; i++)
         for (size_t j = 0; j < call->n; j++) {
             const double c = reference_get_c(call, i, j);
-            sched_yield(); /* what the other thread writes now is lost */
+            sched_yield(); /* what the other thread writes meanwhile is lost */
             reference_set_c(call, i, j, c + reference_sum(call, i, j, half->p0, half->p1));
         }
     return NULL;

@@ -1,4 +1,4 @@
-/* A right GEMM in a few lines, so that each wrong plug-in of this folder consists of its mistake alone. All
+/* A correct GEMM in a few lines, so that each wrong plug-in of this folder consists of its mistake alone. All
    sums are double; nothing is fast. */
 #ifndef TESSERA_TESTS_PLUGINS_REFERENCE_H
 #define TESSERA_TESTS_PLUGINS_REFERENCE_H
@@ -44,7 +44,7 @@ static inline void reference_set_c(const struct gemm_call *call, size_t i, size_
     reference_set(reference_c_dtype(call), call->c, i * call->ldc + j, value);
 }
 
-/* alpha * the terms p0 to p1 of element i, j. */
+/* alpha times the sum of the terms p0 to p1 of element i, j. */
 static inline double reference_sum(const struct gemm_call *call, size_t i, size_t j, size_t p0, size_t p1) {
     double sum = 0;
     for (size_t p = p0; p < p1; p++) sum += reference_a(call, i, p) * reference_b(call, p, j);
@@ -60,7 +60,7 @@ static inline enum gemm_status reference_gemm(const struct gemm_call *call) {
     return GEMM_OK;
 }
 
-/* One dtype suffices to be wrong, and is quicker to verify. */
+/* One dtype suffices to show a mistake and is quicker to verify. */
 static inline bool reference_supports(enum gemm_dtype dtype, enum gemm_op op) {
     return dtype == GEMM_F32 && op != GEMM_TT;
 }

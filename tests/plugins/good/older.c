@@ -1,5 +1,5 @@
-/* Right, and built against a header whose table ended with `gemm`: the program must not read the slots behind
-   it. Its name is that of a built-in backend. */
+/* Correct, and built against a header whose table ended with `gemm`: the program must not read the slots
+   behind it. Its name is that of a built-in backend. */
 #include "tests/plugins/reference.h"
 
 static enum gemm_status gemm(void *context, const struct gemm_call *call) {

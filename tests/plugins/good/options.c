@@ -1,4 +1,4 @@
-/* Right, and with an option of each kind. Its description shows what it received. */
+/* Correct, with an option of each kind. Its description shows what it received. */
 #include "tests/plugins/reference.h"
 
 #include <stdio.h>

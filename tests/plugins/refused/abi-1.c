@@ -1,4 +1,4 @@
-/* Built against the header of ABI 1: the start of its struct gemm_plugin, and a backend that is not read. */
+/* Built against the header of ABI 1: the start of its struct gemm_plugin, and a backend, never read. */
 #include <stddef.h>
 
 struct gemm_plugin {

@@ -1,4 +1,4 @@
-/* Right for the case list, but fails for wider products: a workspace that cannot grow. */
+/* Correct on the case list, but fails for wider products: its workspace cannot grow. */
 #include "tests/plugins/reference.h"
 
 static enum gemm_status wrong_gemm(void *context, const struct gemm_call *call) {
