@@ -22,9 +22,9 @@
      concurrently (--ensemble).
 
    A backend is one const struct gemm_backend in one file. Either src/backend/registry.c has a line for it,
-   or it is a plug-in: a shared object that ends with GEMM_PLUGIN(backend), for --backend ./my.so. A plug-in
-   needs this header alone, which includes only standard headers and compiles as C11, C++17 and CUDA.
-   kernels/bf16.h converts bfloat16. docs/your-own-gemm.md has examples. */
+   or it is a plug-in: a shared object whose source ends with GEMM_PLUGIN(backend), for --backend ./my.so.
+   A plug-in needs this header alone, which includes only standard headers and compiles as C11, C++17 and
+   CUDA. kernels/bf16.h converts bfloat16. docs/your-own-gemm.md has examples. */
 #ifndef TESSERA_KERNELS_GEMM_H
 #define TESSERA_KERNELS_GEMM_H
 
@@ -38,9 +38,9 @@ enum gemm_device { GEMM_ON_HOST, GEMM_ON_CUDA };
 /* GEMM_UNSUPPORTED is no failure: the caller may use another method. */
 enum gemm_status { GEMM_OK, GEMM_UNSUPPORTED, GEMM_FAILED };
 
-/* The activations: X(with, ID, name, needs_input). `with` is passed on; needs_input: the derivative reads Z,
-   where otherwise the output Y = act(Z) is enough. The formulas are in kernels/activation.h. scaled-tanh is
-   1.7159 tanh(2x/3) (LeCun et al., "Efficient BackProp", 1998, section 4.4); gelu is the exact x Phi(x)
+/* The activations: X(with, ID, name, needs_input). `with` is passed through. needs_input: the derivative
+   reads Z; otherwise the output Y = act(Z) is enough. The formulas are in kernels/activation.h. scaled-tanh
+   is 1.7159 tanh(2x/3) (LeCun et al., "Efficient BackProp", 1998, section 4.4); gelu is the exact x Phi(x)
    (Hendrycks and Gimpel 2016, arXiv 1606.08415). */
 #define ACTIVATIONS(X, with)                   \
     X(with, NONE, "none", false)               \
@@ -57,7 +57,7 @@ enum gemm_status { GEMM_OK, GEMM_UNSUPPORTED, GEMM_FAILED };
 enum activation { ACTIVATIONS(ACTIVATION_ENUMERATOR, ) };
 enum {
     ACTIVATION_COUNT = 0 ACTIVATIONS(ACTIVATION_PLUS_ONE, ),
-    ACTIVATIONS_NEEDING_INPUT = 0 ACTIVATIONS(ACTIVATION_NEEDS_INPUT, ) /* a bit each */
+    ACTIVATIONS_NEEDING_INPUT = 0 ACTIVATIONS(ACTIVATION_NEEDS_INPUT, ) /* one bit each */
 };
 
 /* Work to do on C while it is still in registers: C becomes act(C + bias). */
@@ -125,7 +125,7 @@ enum { GEMM_MOST_OPTIONS = 8 };
 
 struct gemm_value {
     const char *text; /* without ',' */
-    long number;      /* of a whole number: that number; of another one of "a|b|c": its position, from 0 */
+    long number;      /* the value, if a whole number; else its position in "a|b|c", from 0 */
 };
 
 /* What `create` receives. New members come at the end. */
@@ -155,18 +155,18 @@ struct gemm_backend {
     bool (*supports)(enum gemm_dtype dtype, enum gemm_op op);
     enum gemm_status (*gemm)(void *context, const struct gemm_call *call);
 
-    /* All that follows is optional. */
+    /* All slots below are optional. */
 
-    /* Returns a context, the first argument of the slots below, or NULL with the reason in `why`. Without
-       `create` the context is NULL. */
+    /* Returns the `context` of the other slots, or NULL with the reason in `why`. Without `create` the
+       context is NULL. */
     void *(*create)(const struct gemm_setup *setup, char *why, size_t size);
     void (*destroy)(void *context);
 
     /* Ends with an entry whose key is NULL. Needs `create`, which receives the values. */
     const struct gemm_option *options;
 
-    /* Usable on this machine now? If not, writes the reason (a phrase) to `why`. NULL: wherever its device
-       is. */
+    /* Usable on this machine now? If not, writes the reason (a phrase) to `why`. NULL: usable
+       wherever its device is. */
     bool (*probe)(char *why, size_t size);
 
     /* Sets the thread count and returns the count that is really in use. NULL: always one thread. */
@@ -180,8 +180,8 @@ struct gemm_backend {
        program asks `supports` instead. */
     bool (*takes_precision)(enum gemm_precision precision);
 
-    /* Can `gemm` do the epilogue or backward of this call? The program asks for each call before it makes it,
-       since alignment counts too. NULL: never; an element-wise op runs after the call instead. */
+    /* Can `gemm` do the epilogue or backward of this call? The program asks before each call, since
+       alignment counts too. NULL: never; an element-wise op runs after the call instead. */
     bool (*fuses)(void *context, const struct gemm_call *call);
 
     /* Version, core type and the like, for the header of every run and log. */

@@ -56,7 +56,7 @@ static enum status wrong_value(const struct gemm_backend *backend, const struct 
 
 /* --- values --- */
 
-/* One of "a|b|c". */
+/* Parses one of "a|b|c". */
 static enum status take_choice(const struct gemm_backend *backend, const struct gemm_option *option,
                                const char *text, long *number) {
     enum { MOST_CHOICES = 32 };
@@ -90,7 +90,7 @@ static enum status take_value(const struct gemm_backend *backend, const struct g
     return STATUS_OK;
 }
 
-/* One "key=value", cut in two in place. */
+/* Parses one "key=value"; replaces its '=' by a null byte. */
 static enum status take_pair(const struct gemm_backend *backend, char *pair, struct backend_values *values) {
     char *equals = strchr(pair, '=');
     if (!equals)

@@ -10,12 +10,11 @@ enum { BACKEND_OPTIONS_TEXT = 512 };
 /* One value for each option of a backend. */
 struct backend_values {
     struct gemm_value list[GEMM_MOST_OPTIONS];
-    char text[BACKEND_OPTIONS_TEXT]; /* what the list points into */
+    char text[BACKEND_OPTIONS_TEXT]; /* the text that the list points into */
 };
 
-/* The options in "NAME:options", "" without. The name ends at the first ':', or at a ':' that ends the text.
-   The path of a plug-in may hold ':' itself: if there is a '/', only a ':' that "key=" follows ends the name.
-   */
+/* The options part of "NAME:options"; "" if there is none. The name ends at a ':' at the end of the text,
+   else at the first ':'; if there is a '/' (a path may contain ':'), at the first ':' that "key=" follows. */
 const char *backend_options_in(const char *backend);
 
 /* Does the text begin with "key="? In a comma-separated list of backends, such an element continues the
@@ -23,11 +22,11 @@ const char *backend_options_in(const char *backend);
 bool backend_options_begin(const char *text);
 
 /* The values in `text`, and the fallbacks of all other options. STATUS_USAGE names the backend, the option,
-   the nearest one that it has and what is allowed. */
+   and the nearest known option or the allowed values. */
 enum status backend_options_parse(const struct gemm_backend *backend, const char *text,
                                   struct backend_values *values);
 
-/* "NAME:options", "NAME" without options. */
+/* Writes "NAME:options", or "NAME" without options. */
 void backend_options_name(const struct gemm_backend *backend, const char *options, char *name, size_t size);
 
 #endif

@@ -28,7 +28,7 @@ static enum status check_precision(const struct gemm_backend *backend, enum gemm
                       backend->name, precision_names[precision], others);
 }
 
-/* A backend on its own device. Without `create` the context is NULL. */
+/* Opens the backend on its own device. Without `create` the context is NULL. */
 static enum status open_on(struct device *device, const struct gemm_backend *backend,
                            const struct compute_options *options, void **context) {
     char why[512] = "";
@@ -48,7 +48,7 @@ static enum status open_on(struct device *device, const struct gemm_backend *bac
     return status_set(STATUS_UNAVAILABLE, "backend '%s' did not start: %s", backend->name, why);
 }
 
-/* Tensors on the host, the backend on its GPU. */
+/* Opens the host for the tensors, and the backend on its GPU. */
 static enum status open_offload(struct compute *compute, const struct gemm_backend *backend,
                                 const struct compute_options *options) {
     struct offload *offload = &compute->offload;

@@ -7,7 +7,7 @@
 #include "src/base/status.h"
 #include "src/device/device.h"
 
-/* Where tensors live, if the backend runs on a GPU: there, or in host memory with copies for each GEMM. */
+/* Where the tensors of a GPU backend live: on the GPU, or in host memory with copies for each GEMM. */
 enum residency { RESIDENCY_DEVICE, RESIDENCY_HOST };
 
 struct compute_options {
@@ -28,15 +28,15 @@ struct compute {
     enum residency residency;
     bool pinned;
     enum gemm_precision precision;
-    int threads;           /* of the host, in use by GEMM and element-wise work alike */
+    int threads;           /* of the host, in use; 1 if GEMM and tensors are on a GPU */
     char name[768];        /* of the backend, with its options: "cuda-shmem:tile=16" */
     char description[256]; /* the backend in words, for headers */
     char gpu[256];         /* the GPU in words, "" without */
 };
 
 /* Opens the backend's device, then the backend on it. STATUS_UNAVAILABLE if there is no GPU of that number,
-   or if the backend does not start or does not support the precision; STATUS_USAGE if it does not take the
-   options. */
+   or if the backend does not start or does not support the precision; STATUS_USAGE if an option is
+   wrong. */
 enum status compute_open(struct compute *compute, const struct gemm_backend *backend,
                          const struct compute_options *options);
 void compute_close(struct compute *compute);
@@ -48,13 +48,13 @@ enum status compute_gemm(struct compute *compute, const struct gemm_call *call);
 /* Can the backend do the epilogue, or the backward epilogue, of this call itself? */
 bool compute_fuses(struct compute *compute, const struct gemm_call *call);
 
-/* Lists the GPU kernels that this call would launch, up to `size`, and returns how many: 0 on the host, and
+/* Lists the GPU kernels that this call would launch, up to `size`, and returns how many: 0 on the host and
    for libraries. The matrices may be NULL: then they count as aligned. */
 size_t compute_kernels(struct compute *compute, const struct gemm_call *call, struct gemm_kernel *list,
                        size_t size);
 
-/* "NN", "TN", "NT", "TT"; "f32", "tf32", "bf16" (true precision has the name of the dtype); "device", "host",
- * "host (pinned)". */
+/* "NN", "TN", "NT", "TT"; "f32", "tf32", "bf16" (true precision has the name of the dtype); "device",
+   "host (pinned)", "host (pageable)". */
 const char *gemm_op_name(enum gemm_op op);
 const char *compute_precision(const struct compute *compute, enum gemm_dtype dtype);
 const char *compute_residency(const struct compute *compute);

@@ -2,8 +2,7 @@
 
 #include <string.h>
 
-/* Bytes of a matrix. The last row ends with its last column: memory behind it may belong to another object.
-   */
+/* Bytes up to the end of the last row's last column: memory behind that may belong to another object. */
 static size_t span(size_t rows, size_t cols, size_t ld, size_t size) {
     return rows && cols ? ((rows - 1) * ld + cols) * size : 0;
 }
@@ -18,14 +17,14 @@ static enum status grow(struct offload *offload, struct offload_buffer *buffer, 
     return STATUS_OK;
 }
 
-/* Counts the seconds since `start` of the open lap as `part`; returns the current time. */
+/* Counts the seconds since `start`, which belong to the open lap, as `part`; returns the current time. */
 static double count_part(struct profile *profile, enum profile_part part, double start) {
     const double now = clock_seconds();
     if (profile) profile_take(profile, (struct profile_slot){.part = part}, now - start);
     return now;
 }
 
-/* The call on the copies of its operands on the GPU. */
+/* The same call on the GPU copies of its operands. */
 static struct gemm_call on_gpu(const struct offload *offload, const struct gemm_call *call) {
     struct gemm_call copy = *call;
     copy.a = offload->a.memory;

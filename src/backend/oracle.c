@@ -5,7 +5,7 @@
 
 /* --- the comparator --- */
 
-/* The distance from the bound: >= 0 is a mismatch (NaN: infinite), < 0 is a match. */
+/* How far `got` is outside its bound, infinite for NaN; < 0 if it is inside. */
 static double excess(double got, double want, double bound) {
     if (isnan(want)) return isnan(got) ? -1 : INFINITY;
     if (isinf(want)) return got == want ? -1 : INFINITY;
@@ -30,8 +30,7 @@ bool oracle_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, 
 
 /* --- the oracle --- */
 
-/* op(A) by rows or op(B) by columns, contiguous along k, in double. The caller frees it; NULL without memory.
-   */
+/* op(A) by rows or op(B) by columns, contiguous along k, in double; NULL without memory. */
 static double *unfold(enum gemm_dtype dtype, const void *memory, size_t ld, size_t count, size_t k,
                       bool along_k) {
     double *values = malloc((count * k + 1) * sizeof *values);
@@ -76,7 +75,7 @@ void oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, d
     double *b = unfold(call->dtype, call->b, call->ldb, call->n, k, gemm_transposes_b(call->op));
     for (size_t i = 0; i < call->m; i++)
         for (size_t j = 0; j < call->n; j++) {
-            struct terms terms = {(double)NAN, 0, 0}; /* without memory every result is wrong */
+            struct terms terms = {(double)NAN, 0, 0}; /* out of memory: no result passes */
             if (a && b) terms = add_up(a + i * k, b + j * k, k);
             const double c =
                 call->beta == 0 ? 0 : call->beta * dtype_get(c_dtype, call->c, i * call->ldc + j);
@@ -133,7 +132,6 @@ static double steepest(enum activation activation) {
     return 1.01 * most;
 }
 
-/* The epilogue: bias, then activation. */
 void oracle_add_bias(const struct gemm_call *call, double *want, double *bound) {
     const enum gemm_dtype real = dtype_of_sums(call->dtype);
     for (size_t i = 0; i < call->m * call->n; i++) {
@@ -143,7 +141,6 @@ void oracle_add_bias(const struct gemm_call *call, double *want, double *bound) 
     }
 }
 
-/* The backward epilogue. */
 void oracle_backward(const struct gemm_call *call, double *want, double *bound) {
     const struct gemm_backward *backward = call->backward;
     const enum gemm_dtype c_dtype = dtype_of_c(call), real = dtype_of_sums(call->dtype);

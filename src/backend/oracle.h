@@ -8,7 +8,7 @@
 
 /* How A and B were drawn, and how the call may round them. */
 struct oracle_inputs {
-    bool zero_mean;  /* independent draws with a mean of zero: errors of either sign cancel */
+    bool zero_mean;  /* independent draws with a mean of zero: rounding errors cancel */
     double rounding; /* the relative error that the call may add to each operand: 0 or ORACLE_TF32 */
 };
 
@@ -16,17 +16,15 @@ struct oracle_inputs {
 static const double ORACLE_TF32 = 0x1p-10;
 
 /* op(A) op(B) in float64 and the bound of its float error; call->c holds the C before the call.
-     always      (k + 4) eps (|alpha| (|A||B|)_ij + |beta C_ij|)                    Higham, "Accuracy and
-                                                                                    Stability of Numerical
-                                                                                    Algorithms", section 3.5
+     always      (k + 4) eps (|alpha| (|A||B|)_ij + |beta C_ij|)
+                 Higham, "Accuracy and Stability of Numerical Algorithms", section 3.5
      zero_mean   the smaller of that and 4 (sqrt(k) + 4) eps (|alpha| sqrt(sum_p (a_ip b_pj)^2) + |beta C_ij|)
-                 Higham and Mary, "Sharper
-                                        probabilistic backward error analysis ...", SIAM J. Sci. Comput. 42
-                                        (2020)
+                 Higham and Mary, "Sharper probabilistic backward error analysis ...", SIAM J. Sci.
+                 Comput. 42 (2020)
    The first grows with k and the second with sqrt(k). Measured, k = 1 to 8192, 50,000 elements each: true
    sums, one term after the other (the worst order), stay under 0.4 of the second; TF32 operands exceed it 15
-   times and more, but pass the first one from k = 500 on. By the tail of a random walk, true sums by the
-   hundred million elements stay under it still. With `rounding` both grow by what that costs. */
+   times and more, but pass the first one from k = 500 on. By the tail of a random walk, hundreds of
+   millions of true sums stay under it. `rounding` adds its own error to both. */
 void oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, double *want, double *bound);
 
 /* Apply the epilogue to the product: the first adds the bias, the second applies the activation. */
@@ -36,7 +34,7 @@ void oracle_activate(const struct gemm_call *call, double *want, double *bound);
 /* Applies the backward epilogue to the product. */
 void oracle_backward(const struct gemm_call *call, double *want, double *bound);
 
-/* act(z); the formulas of kernels/ops.h. */
+/* act(z); the formulas of kernels/activation.h. */
 double oracle_activated(enum activation activation, double z);
 
 struct oracle_mismatch {
@@ -45,8 +43,8 @@ struct oracle_mismatch {
 };
 
 /* Compares an m x n result (leading dimension ldc) with `want`, element by element: |got - want| <= bound,
-   the absolute error allowed (0: equality). Equal infinities agree; NaN agrees with NaN only where `want` is
-   NaN. False on any mismatch, with the worst element in `worst`. */
+   the absolute error allowed (0: equality). Equal infinities agree; NaN agrees only with NaN.
+   False on any mismatch, with the worst element in `worst`. */
 bool oracle_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, size_t ldc,
                     const double *want, const double *bound, struct oracle_mismatch *worst);
 

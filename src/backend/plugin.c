@@ -159,7 +159,7 @@ enum status plugin_load(const char *name, bool (*name_taken)(const char *name),
     if (status) return status;
     struct plugin *plugin = find_handle(handle);
     if (plugin) {
-        dlclose(handle); /* takes back the reference that dlopen added */
+        dlclose(handle); /* drops the reference that dlopen added */
         *backend = &plugin->backend;
         return STATUS_OK;
     }

@@ -8,9 +8,9 @@
 /* Is the name a path? It has a '/', or ends in ".so". */
 bool plugin_is_path(const char *name);
 
-/* The backend in the shared object `path` ("my.so" is "./my.so"), for the life of the program. A file that is
-   loaded already returns the same backend. If `name_taken` (or another plug-in) has its name, the path is
-   appended to the name. STATUS_UNAVAILABLE says what is wrong with the file and what to do. The registry
+/* The backend in the shared object `path` ("my.so" is "./my.so"), for the life of the program. If the
+   file is already loaded, returns the same backend. If `name_taken` or another plug-in has its name, the path
+   is appended to the name. STATUS_UNAVAILABLE says what is wrong with the file and what to do. The registry
    checks probe and device; verify.h checks the results. */
 enum status plugin_load(const char *path, bool (*name_taken)(const char *name),
                         const struct gemm_backend **backend);

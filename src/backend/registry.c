@@ -7,7 +7,7 @@
 #include "src/backend/plugin.h"
 #include "src/base/text.h"
 
-/* Each backend is one line here. No other file knows what was built. */
+/* Each backend has one entry here. No other file knows what was built. */
 extern const struct gemm_backend gemm_serial, gemm_tuned;
 #ifdef HAVE_OPENMP
 extern const struct gemm_backend gemm_openmp;
@@ -95,7 +95,7 @@ static void list_usable(char *list, size_t size) {
             text_append(list, size, "%s%s", list[0] ? ", " : "", entries[i].name);
 }
 
-static enum status not_known(const char *name) {
+static enum status unknown_backend(const char *name) {
     const char *names[sizeof entries / sizeof *entries];
     char list[512];
     for (size_t i = 0; i < registry_count(); i++) names[i] = entries[i].name;
@@ -119,7 +119,7 @@ static enum status find_entry(const char *name, struct registry_entry *entry) {
         return STATUS_OK;
     }
     *entry = (struct registry_entry){.name = name};
-    return plugin_is_path(name) ? plugin_load(name, is_name, &entry->backend) : not_known(name);
+    return plugin_is_path(name) ? plugin_load(name, is_name, &entry->backend) : unknown_backend(name);
 }
 
 static enum status find_usable(const char *name, const char *options, const struct gemm_backend **backend) {

@@ -20,9 +20,9 @@ const struct registry_entry *registry_at(size_t index);
 bool registry_usable(const struct registry_entry *entry, char *why, size_t size);
 
 /* The usable backend of "NAME" or "NAME:options". NAME "auto" is the fastest usable one on the host, and a
-   path (./my.so) is a plug-in, which is not verified yet. STATUS_UNAVAILABLE gives the reason and the usable
+   path (./my.so) is a plug-in, which is not verified yet. STATUS_UNAVAILABLE names the reason and the usable
    backends; STATUS_USAGE says what is wrong with the options (backend_options.h). */
-enum status registry_find(const char *name, const struct gemm_backend **backend);
+enum status registry_find(const char *text, const struct gemm_backend **backend);
 
 /* The first backend that has an option of this key, NULL if none was built. */
 const char *registry_option_owner(const char *key);

@@ -12,7 +12,7 @@
 enum { GUARD_ROWS = 2 };
 static const unsigned char GUARD_BYTE = 0xFF; /* as a float or a double: NaN */
 
-/* rows x cols with leading dimension ld; everything else keeps the guard byte. */
+/* Draws rows x cols elements with leading dimension ld; all other bytes keep the guard byte. */
 static void fill(const struct verify_case *test, enum gemm_dtype dtype, struct rng *rng, void *matrix,
                  size_t rows, size_t cols, size_t ld) {
     for (size_t i = 0; i < rows; i++)
@@ -21,14 +21,14 @@ static void fill(const struct verify_case *test, enum gemm_dtype dtype, struct r
                       test->integers ? (double)rng_below(rng, 17) - 8 : 2 * rng_uniform(rng) - 1);
 }
 
-enum { A, B, C, BIAS, PRE, OUTPUT, BUFFERS }; /* BIAS: or its gradient */
+enum { A, B, C, BIAS, PRE, OUTPUT, BUFFERS }; /* BIAS: the bias or its gradient */
 
 /* The buffers of one case: on the host, and the same on the device. */
 struct workspace {
     size_t bytes[BUFFERS];
     void *host[BUFFERS], *device[BUFFERS];
     unsigned char *result;
-    double *want, *bound, *allowed; /* allowed: with the rounding of C */
+    double *want, *bound, *allowed; /* allowed: the bound plus the rounding of C */
 };
 
 static void workspace_free(struct compute *compute, struct workspace *work) {
@@ -188,8 +188,8 @@ static void point_call(struct pointed_call *to, const struct gemm_call *shape, c
 }
 
 /* The expected C before the activation of the epilogue, and its bound. */
-static void ask_oracle(const struct compute *compute, const struct verify_case *test,
-                       const struct gemm_call *call, struct workspace *work) {
+static void compute_expected(const struct compute *compute, const struct verify_case *test,
+                             const struct gemm_call *call, struct workspace *work) {
     oracle_product(call, inputs_of(compute, test), work->want, work->bound);
     if (test->epilogue) {
         oracle_add_bias(call, work->want, work->bound);
@@ -202,19 +202,20 @@ static void ask_oracle(const struct compute *compute, const struct verify_case *
 
 /* One call on the inputs in the host's buffers, and its checks. */
 static enum status run_round(struct compute *compute, const struct verify_case *test, struct workspace *work,
-                             const struct gemm_call *here, const struct gemm_call *there, size_t guard) {
+                             const struct gemm_call *on_host, const struct gemm_call *on_device,
+                             size_t guard) {
     struct device *device = &compute->device;
     const struct device_driver *driver = device->driver;
-    ask_oracle(compute, test, here, work);
+    compute_expected(compute, test, on_host, work);
     for (int i = 0; i < BUFFERS; i++) driver->upload(device, work->device[i], work->host[i], work->bytes[i]);
-    enum status status = compute_gemm(compute, there);
+    enum status status = compute_gemm(compute, on_device);
     if (!status) status = driver->synchronize(device);
     if (status) return failure(compute, status_message()); /* every shape is valid */
-    if (test->keeps_pre) status = check(compute, test, work, PRE, here, guard);
+    if (test->keeps_pre) status = check(compute, test, work, PRE, on_host, guard);
     if (status) return status;
-    if (test->epilogue) oracle_activate(here, work->want, work->bound);
-    status = check(compute, test, work, C, here, guard);
-    return status || !test->backward ? status : check_sums(compute, test, work, here, guard);
+    if (test->epilogue) oracle_activate(on_host, work->want, work->bound);
+    status = check(compute, test, work, C, on_host, guard);
+    return status || !test->backward ? status : check_sums(compute, test, work, on_host, guard);
 }
 
 /* Fills all buffers with the guard byte, then draws the inputs of this round. */
@@ -274,16 +275,16 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
                   [PRE] = test->keeps_pre || test->backward ? c_bytes : 0,
                   [OUTPUT] = test->backward ? c_bytes : 0}};
     const size_t guard = GUARD_ROWS * call.ldc * c_size;
-    struct pointed_call here, there;
+    struct pointed_call on_host, on_device;
     enum status status = workspace_alloc(compute, &work, test->m * test->n);
     if (!status) {
-        point_call(&here, &call, test, work.host, guard);
-        point_call(&there, &call, test, work.device, guard);
-        *skipped = (test->epilogue || test->backward) && !compute_fuses(compute, &there.call);
+        point_call(&on_host, &call, test, work.host, guard);
+        point_call(&on_device, &call, test, work.device, guard);
+        *skipped = (test->epilogue || test->backward) && !compute_fuses(compute, &on_device.call);
     }
     for (uint32_t round = 0; !status && !*skipped && round <= (uint32_t)test->twice; round++) {
         draw_inputs(test, &call, &work, round);
-        status = run_round(compute, test, &work, &here.call, &there.call, guard);
+        status = run_round(compute, test, &work, &on_host.call, &on_device.call, guard);
     }
     workspace_free(compute, &work);
     return status;

@@ -18,7 +18,7 @@ struct verify_case {
     bool backward; /* the backward epilogue of `activation`; skipped likewise */
     enum activation activation;
     bool keeps_pre; /* the epilogue also stores the input of the activation */
-    bool twice;     /* again on the same buffers with other inputs: catches a cached result */
+    bool twice;     /* again on the same buffers with other inputs: detects a cached result */
     uint64_t seed;
 };
 
@@ -27,16 +27,16 @@ struct verify_case {
    backend does not support is skipped (*skipped, if not NULL). */
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped);
 
-/* The case that runs now or ran last, in words, for a handler of crashes. */
+/* The case that runs now or ran last, in words, for a crash handler. */
 const char *verify_running(void);
 
 /* The list: {NN, TN, NT} x {f32, f64, bf16, bf16 to f32} x beta {0, 1, 0.5} x {integers, reals}, over sizes
    1, 15-17, 31-33, odd shapes, k = 0, the layer shapes of the configs with full and partial batches, dense
-   and padded leading dimensions. */
+   and padded leading dimensions. bf16: beta 0 and part of the sizes. Then epilogues of every activation. */
 size_t verify_case_count(void);
 struct verify_case verify_case_at(size_t index);
 
-/* The whole list. `checked` and `skipped` count; stops at the first failure. */
+/* Runs the whole list, up to the first failure; counts the cases that ran and that were skipped. */
 enum status verify_backend(struct compute *compute, size_t *checked, size_t *skipped);
 
 #endif

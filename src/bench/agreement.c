@@ -8,9 +8,9 @@
 enum { MOST_ROWS = 256, MOST_STEPS = 50, LEAST_STEPS = 4 };
 static const double MOST_FLOPS = 5e10;
 
-/* Above the drift of float32 on the reference loops in all configs of this project. */
+/* Larger than the drift of float32 on the reference loops in any config of this project. */
 static const double USUAL_DRIFT = 1e-6;
-static const double MOST_GROWTH = 10; /* past it, agreement proves nothing: such steps are cut */
+static const double MOST_GROWTH = 10; /* beyond it, agreement proves nothing: such steps are cut */
 
 /* Ten times the usual drift of float32; as generous in the other precisions. */
 double agreement_tolerance(const struct agreement *agreement, enum gemm_dtype dtype,
@@ -67,7 +67,7 @@ static enum status measure_drift(const struct agreement *agreement, const struct
     return status;
 }
 
-/* Cuts the steps where float32 on the reference loops has left float64. */
+/* Cuts the steps from the first in which float32 on the reference loops is too far from float64. */
 static void cut_steps(struct agreement *agreement) {
     for (size_t s = 0; s < agreement->steps; s++) {
         const double drift = fabs(agreement->single[s] - agreement->losses[s]) / fabs(agreement->losses[s]);
@@ -103,8 +103,7 @@ enum status agreement_open(struct agreement *agreement, const struct config *con
     const struct gemm_backend *loops;
     struct config single = agreement->config;
     single.dtype = GEMM_F32;
-    enum status status =
-        registry_find("openmp", &loops); /* the same bits as serial on any number of threads */
+    enum status status = registry_find("openmp", &loops); /* bit-identical to serial */
     if (status) status = registry_find("serial", &loops);
     if (!status) status = run_losses(agreement->steps, &agreement->config, loops, data, agreement->losses);
     if (!status) status = run_losses(agreement->steps, &single, loops, data, agreement->single);
@@ -137,8 +136,8 @@ static enum status check_large_batches(const struct agreement *agreement, const 
     if (!status) status = run_losses(STEPS, &eager, backend, data, wanted);
     for (size_t s = 0; s < STEPS && !status; s++) {
         const double off = fabs(losses[s] - wanted[s]) / fabs(wanted[s]);
-        if (off <= tolerance || (isnan(wanted[s]) && isnan(losses[s])))
-            continue; /* NaN: an epoch of one step */
+        const bool missing = isnan(wanted[s]) && isnan(losses[s]); /* the training has one step */
+        if (off <= tolerance || missing) continue;
         status = status_set(
             STATUS_VERIFY_FAILED,
             "engine fused: the loss of step %zu is off by %.1e of what eager gives; %.0e is allowed", s + 1,

@@ -15,8 +15,8 @@ struct agreement {
 };
 
 /* Runs the reference: up to 50 steps, fewer if they exceed 5e10 flop. Runs it in float32 as well: its drift
-   shows how much this training (of a large learning rate, say) amplifies rounding. Steps past a drift of 1e-5
-   are cut: agreement would prove nothing there. */
+   shows how much this training (with a large learning rate, say) amplifies rounding. Steps past a drift of
+   1e-5 are cut: agreement would prove nothing there. */
 enum status agreement_open(struct agreement *agreement, const struct config *config,
                            const struct dataset_pair *data);
 void agreement_close(struct agreement *agreement);
@@ -28,23 +28,23 @@ struct drift {
 };
 
 /* Runs the same steps on `backend` with the engine, residency, dtype and precision of `config`.
-   STATUS_VERIFY_FAILED, with `drift` filled, if the curve leaves the tolerance, or if engine fused has other
-   losses than eager on the true batches. */
+   STATUS_VERIFY_FAILED, with `drift` filled, if the curve leaves the tolerance, or if the losses of engine
+   fused differ from those of eager on batches of the configured size. */
 enum status agreement_check(const struct agreement *agreement, const struct config *config,
                             const struct gemm_backend *backend, const struct dataset_pair *data,
                             struct drift *drift);
 
 /* The tensor that a trace found. */
 struct trace {
-    bool drifts; /* past its tolerance; else it drifts most of all */
+    bool drifts; /* past its tolerance; if not, the tensor that drifts most */
     size_t step, layer;
     const char *tensor; /* "output", "weight gradient", ... */
     double relative;    /* |x - reference| / |reference|, Frobenius norms */
     double tolerance;
 };
 
-/* Runs both in lockstep, op by op, and finds the first tensor, in the order of computation, that drifts past
-   its tolerance. */
+/* Runs reference and backend in lockstep, op by op, and finds the first tensor, in the order of
+   computation, that drifts past its tolerance. */
 enum status agreement_trace(const struct agreement *agreement, const struct config *config,
                             const struct gemm_backend *backend, const struct dataset_pair *data,
                             struct trace *trace);

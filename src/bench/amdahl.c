@@ -22,7 +22,7 @@ struct amdahl amdahl_fit(const double *threads, const double *seconds, size_t co
         const double off = seconds[i] - serial - parallel / threads[i];
         residual += off * off;
     }
-    /* s = a / (a + b) with a = y - b x: by the gradient, in the uncorrelated y (mean) and b */
+    /* the error of s = a / (a + b), a = y_mean - b x_mean, propagated from the uncorrelated y_mean and b */
     const double variance = residual / (n - 2), by_mean = parallel / (one * one),
                  by_slope = -(y_mean) / (one * one);
     fit.error = sqrt(variance * (by_mean * by_mean / n + by_slope * by_slope / xx));

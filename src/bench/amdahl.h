@@ -10,8 +10,7 @@ struct amdahl {
     double error;           /* standard error of s; 0 for fewer than three times */
 };
 
-/* Fits a straight line in 1/p to `count` times by least squares. All zero for fewer than two thread counts.
-   */
+/* Fits a line in 1/p to `count` times by least squares. All zero for fewer than two thread counts. */
 struct amdahl amdahl_fit(const double *threads, const double *seconds, size_t count);
 
 #endif

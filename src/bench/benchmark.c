@@ -7,7 +7,7 @@
 #include "src/backend/registry.h"
 #include "src/base/text.h"
 
-enum { PROBE = 192, FEW_REPEATS_MORE = 5 }; /* in calls: verification and warm-up */
+enum { PROBE = 192, FEW_REPEATS_MORE = 5 }; /* calls for verification and warm-up */
 static const double SAMPLE_SECONDS = 0.01;  /* long enough that reading the clock costs nothing */
 
 /* Short products depend on the addresses of their operands and on what else the machine does: they are
@@ -37,12 +37,12 @@ struct entry {
     struct problem problem;
     double *samples;    /* [ROUNDS * repeats] */
     double *peaks;      /* [ROUNDS * repeats]: after each sample, or 0 */
-    size_t rounds;      /* before this one */
-    double least, most; /* of their medians */
+    size_t rounds;      /* completed */
+    double least, most; /* of the medians of the rounds */
     size_t calls;       /* of a sample */
 };
 
-/* Is the peak that of its arithmetic? */
+/* Does the measured peak apply to its arithmetic? */
 static bool has_peak(const struct entry *entry) {
     return entry->problem.call.dtype != GEMM_BF16 && entry->problem.compute->precision == GEMM_TRUE;
 }
@@ -76,8 +76,8 @@ static enum status probe(struct candidate *candidate, enum gemm_dtype dtype, enu
     struct problem problem;
     double seconds = 0, least = 0;
     enum status status = problem_open(&problem, &candidate->compute, dtype, &small, 0);
-    for (int call = 0; call < 4 && !status;
-         call++) { /* the first is cold; threads of another team may still spin */
+    /* the first call is cold, and threads of another team may still spin */
+    for (int call = 0; call < 4 && !status; call++) {
         status = problem_time(&problem, 1, &seconds);
         if (call == 0 || seconds < least) least = seconds;
     }
@@ -116,8 +116,7 @@ static enum status prepare(const struct benchmark *benchmark, struct entry *entr
     return problem_time(&entry->problem, entry->calls, &seconds); /* warm */
 }
 
-/* Ends a round: the times of all rounds so far. They are noisy, too, if the medians of the rounds disagree.
-   */
+/* Ends a round: the times of all rounds so far. They are also noisy if the medians of the rounds disagree. */
 static struct statistics times_of(const struct benchmark *benchmark, struct entry *entry) {
     const size_t repeats = benchmark->repeats, before = entry->rounds++ * repeats;
     const double median = statistics_of(entry->samples + before, repeats).median;
@@ -146,7 +145,7 @@ static enum status finish(const struct benchmark *benchmark, struct entry *entry
     return STATUS_OK;
 }
 
-/* On the host, unless the backend has its own threads, which would compete with those of the peak loop. */
+/* Only on the host, if the backend has no threads of its own, which would compete with the peak loop. */
 static bool measures_peak(const struct entry *entry) {
     const struct compute *compute = entry->problem.compute;
     const struct gemm_backend *backend = compute->backend;
@@ -163,7 +162,7 @@ static enum status take_sample(struct entry *entry, size_t sample) {
     return device->driver->peak_now(device, entry->problem.call.dtype, &entry->peaks[sample]);
 }
 
-static void time_in_turn(const struct benchmark *benchmark, struct entry *entries) {
+static void time_interleaved(const struct benchmark *benchmark, struct entry *entries) {
     for (size_t r = 0; r < benchmark->repeats; r++)
         for (size_t i = 0; i < benchmark->count; i++) {
             struct entry *entry = &entries[i];
@@ -182,7 +181,7 @@ static void run_round(const struct benchmark *benchmark, struct entry *entries, 
         const enum status prepared = prepare(benchmark, entry, dtype, shape);
         if (prepared) exclude(entry, prepared);
     }
-    time_in_turn(benchmark, entries);
+    time_interleaved(benchmark, entries);
     for (size_t i = 0; i < benchmark->count; i++) {
         struct entry *entry = &entries[i];
         const enum status finished =
@@ -192,7 +191,7 @@ static void run_round(const struct benchmark *benchmark, struct entry *entries, 
     }
 }
 
-/* Are all samples short (and is there any)? */
+/* Are there samples, and are all of them short? */
 static bool are_short(const struct benchmark *benchmark, const struct entry *entries) {
     double longest = 0;
     for (size_t i = 0; i < benchmark->count; i++) {

@@ -1,4 +1,4 @@
-/* Several GEMMs on one shape: each verified, timed in turn with the others, verified again. */
+/* Several GEMMs on one shape: each verified, timed interleaved with the others, verified again. */
 #ifndef TESSERA_BENCH_BENCHMARK_H
 #define TESSERA_BENCH_BENCHMARK_H
 
@@ -12,7 +12,7 @@ struct rates {
     double bandwidth; /* bytes read plus bytes written a second */
 };
 
-/* Those of the device and the threads of `compute`. */
+/* Measures them for the device and the threads of `compute`. */
 enum status rates_measure(struct compute *compute, int ordinal, struct rates *rates);
 
 /* An opened backend. */
@@ -32,8 +32,8 @@ struct result {
     struct statistics seconds; /* of a call */
     double flops, bytes;       /* of a call; the bytes of A, B and C once */
     double h2d, d2h;           /* seconds to copy A and B to the GPU and C back; 0 on the host */
-    /* Flop/s of a multiply-add loop; 0: unknown. Measured at the start; on the host, unless the backend has
-       its own threads, the median of measurements in turn with the calls. */
+    /* Flop/s of a multiply-add loop; 0: unknown. Measured at the start; on the host, if the backend
+       has no threads of its own, the median of measurements between the calls. */
     double peak;
     struct gemm_kernel kernel[BENCHMARK_MOST_KERNELS];
     size_t kernels;
@@ -48,10 +48,10 @@ struct benchmark {
     struct candidate *candidates;
     size_t count, repeats;
     bool warm; /* the same operands in each call; else copies that fill twice the last-level cache */
-    double limit_seconds; /* of a candidate on a shape; 0: none. If more is predicted, it is left out */
+    double limit_seconds; /* 0: none. A candidate that needs more for a shape, as predicted, is left out */
 };
 
-/* results[count]. The operands of all candidates are in memory at the same time. */
+/* Fills results[count]. The operands of all candidates are in memory at the same time. */
 enum status benchmark_run(struct benchmark *benchmark, enum gemm_dtype dtype, const struct gemm_shape *shape,
                           struct result *results);
 

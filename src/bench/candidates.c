@@ -11,7 +11,7 @@ static void add_left_out(struct candidates *candidates, const struct sweep_row *
     snprintf(out->reason, sizeof out->reason, "%s", reason);
 }
 
-/* Those of an earlier candidate with the same device and thread count, or newly measured ones. */
+/* Copies the rates of an earlier candidate with the same device and thread count, or measures them. */
 static enum status find_rates(const struct candidates *candidates, struct candidate *one, int ordinal) {
     for (size_t i = 0; i < candidates->count; i++) {
         const struct candidate *other = &candidates->list[i];

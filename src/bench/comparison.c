@@ -6,7 +6,7 @@
 #include "src/base/text.h"
 #include "src/bench/shapes.h"
 
-enum { TWO_COPIES = 1 }; /* the smallest rotation: a race shows as different bits in the copies */
+enum { TWO_COPIES = 1 }; /* bytes to rotate: two copies, whose bits differ after a race */
 
 static void report_progress(const struct comparison *comparison, const struct comparison_row *row,
                             const char *what) {
@@ -110,7 +110,7 @@ static void train_once(struct comparison *comparison, struct comparison_row *row
     }
 }
 
-/* One more epoch with engine eager, if that of the runs does not time single ops. */
+/* One more epoch with engine eager, if the engine of the runs does not time single ops. */
 static enum status time_ops(struct comparison *comparison, struct comparison_row *row) {
     struct config config = row->sweep->config;
     const struct run_limits limits = {.seconds = comparison->limit_seconds,

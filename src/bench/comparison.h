@@ -1,4 +1,4 @@
-/* Trains the same network on several backends: which of them agree, and how fast are those? */
+/* Trains the same network on several backends: which of them agree, and how fast are they? */
 #ifndef TESSERA_BENCH_COMPARISON_H
 #define TESSERA_BENCH_COMPARISON_H
 
@@ -20,7 +20,7 @@ struct comparison_row {
     /* Only with OUTCOME_RIGHT: a wrong backend gets no time. */
     struct run_result *runs; /* [repeats] */
     size_t repeats;
-    struct run_result ops;    /* one epoch of engine eager, if that of the runs does not time single ops */
+    struct run_result ops;    /* an epoch of engine eager, if that of the runs times no single ops */
     struct statistics epoch;  /* seconds, over all epochs of all repeats */
     double *epoch_seconds;    /* sorted; [epoch.count] */
     double part[PART_COUNT];  /* seconds an epoch, mean over all repeats */
@@ -38,12 +38,12 @@ struct comparison {
     size_t count, repeats;
     double limit_seconds; /* of training, for each row and repeat; 0: none */
     bool trace;           /* of every row, not only of those that drifted */
-    /* (optional) Called when a stage starts; `row` NULL: of no row. */
+    /* (optional) Called when a stage starts; `row` is NULL for the reference. */
     void (*progress)(const struct comparison_row *row, const char *what);
 };
 
-/* Runs the reference, verification on the shapes of the training and agreement of each row, then `repeats`
-   trainings, the rows in turn, then verification again. A row that fails does not stop the others. */
+/* Runs the reference. Verifies each row on the shapes of the training and checks its agreement, trains it
+   `repeats` times, interleaved, and verifies it again. A row that fails does not stop the others. */
 enum status comparison_run(struct comparison *comparison, const struct sweep *sweep);
 enum status comparison_verdict(const struct comparison *comparison);
 void comparison_close(struct comparison *comparison);

@@ -35,7 +35,7 @@ static void add_run(cJSON *line, const struct run_result *run) {
     jsonl_text(line, "engine", run->engine);
     jsonl_text(line, "residency", run->residency);
     add_number(line, "threads", run->threads);
-    const char *slow = strstr(run->description, "(slow: "); /* the backend warns so in its description */
+    const char *slow = strstr(run->description, "(slow: "); /* backends put their warning there */
     jsonl_text(line, "warning", slow);
 }
 

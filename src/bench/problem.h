@@ -31,20 +31,20 @@ enum status problem_open(struct problem *problem, struct compute *compute, enum 
                          const struct gemm_shape *shape, size_t rotate);
 void problem_close(struct problem *problem);
 
-/* A matrix of a copy, in device memory. */
+/* PROBLEM_A, _B or _C of a copy, in device memory. */
 void *problem_at(const struct problem *problem, int matrix, size_t copy);
 /* Multiplies the next copy; asynchronous on a GPU. */
 enum status problem_call(struct problem *problem);
 
-/* Inputs of a verification. One kind is used before timing, the other after it: each backend is tested with
-   both, and with inputs that it has not seen. */
+/* Inputs of a verification. One kind is used before timing, the other after it: so that
+   each backend is tested with both, and with new inputs. */
 enum problem_inputs { PROBLEM_REALS, PROBLEM_INTEGERS };
 
 /* Fills the operands from `seed` and C with NaN, multiplies each copy once (none starts after 0.5 s)
    and checks:
    - small integers, exact in every dtype and order: C x = A (B x) for a random integer vector x without
-     zeros, which no wrong element survives alone (Freivalds, "Probabilistic machines can use less running
-     time", 1977);
+     zeros, so that a single wrong element always shows (Freivalds, "Probabilistic machines can use less
+     running time", 1977);
    - signed reals: the elements of up to 16 rows, the last among them, against the float64 oracle;
    - bfloat16 operands, whose C is float32, again with a bfloat16 C where training has that (NN and NT):
      integers give the right C rounded once, reals are within one more rounding of the oracle;

@@ -49,8 +49,8 @@ static bool all_poison(const unsigned char *bytes, size_t count) {
     return true;
 }
 
-/* Multiplies each copy once, fewer on a slow backend. The C of the first stays in host[C]; the others must
-   have its bits. */
+/* Multiplies each copy once, fewer on a slow backend. The C of the first stays in host[C]; the others must be
+   bit-identical. */
 static enum status multiply_all(struct problem *problem) {
     struct device *device = &problem->compute->device;
     unsigned char *first = problem->host[C], *other = malloc(problem->pitch[C]);
@@ -104,7 +104,7 @@ static void times_vector(enum gemm_dtype dtype, const void *x, size_t rows, size
     }
 }
 
-/* These rows of op(A) as a dense matrix, into `out`. */
+/* Copies these rows of op(A) to `out`, a dense matrix. */
 static void take_rows(const struct problem *problem, const size_t *rows, size_t count, void *out) {
     const struct gemm_call *call = &problem->call;
     const bool ta = gemm_transposes_a(call->op);
@@ -126,7 +126,7 @@ struct checks {
     void *a_rows, *c_rows;
 };
 
-/* Rows of C against the oracle; exactly, if `integers`. */
+/* Compares rows of C with the oracle; `integers`: for equality. */
 static enum status check_rows(const struct problem *problem, const size_t *rows, size_t count, bool integers,
                               struct checks *checks) {
     const enum gemm_dtype c_dtype = dtype_of_c(&problem->call);
@@ -196,7 +196,7 @@ static enum status check_rounding(const struct problem *problem, const float *ex
     return STATUS_OK;
 }
 
-/* Again with a bfloat16 C, right after a float32 C was verified. */
+/* Verifies again with a bfloat16 C, right after the float32 C. */
 static enum status verify_rounded(struct problem *problem, enum problem_inputs inputs, struct checks *checks,
                                   struct rng *rng) {
     const size_t bytes = problem->bytes[C];

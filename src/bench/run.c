@@ -100,8 +100,7 @@ enum status run_training(const struct config *config, const struct gemm_backend 
     run->config = *config;
     run->limits = limits;
     run->result = result;
-    /* each run starts with a fresh device, as in a new process; a plug-in may keep device state between runs
-       */
+    /* each run starts with a fresh device, as a process does; but a plug-in may keep state on the device */
     const struct device_driver *driver = registry_device(backend->device);
     const bool fresh = driver->reset && !plugin_path(backend);
     if (fresh) driver->reset();

@@ -1,5 +1,4 @@
-/* One timed training from opening the backend to closing it: what all comparisons of training times repeat.
-   */
+/* One timed training, from opening the backend to closing it: what comparisons of training times repeat. */
 #ifndef TESSERA_BENCH_RUN_H
 #define TESSERA_BENCH_RUN_H
 
@@ -29,9 +28,9 @@ struct run_result {
     bool diverged; /* the status is STATUS_FAILED because a loss was not finite */
 };
 
-/* Trains `config` on `backend`, without its log files, checkpoints, ensemble and target. STATUS_FAILED if
-   the loss is not finite; errors of opening a backend. If the status is STATUS_OK, the caller closes the
-   result. */
+/* Trains `config` on `backend`, without the log files, checkpoints, ensemble and target of `config`.
+   STATUS_FAILED if a loss is not finite; also the errors of opening a backend. If the status
+   is STATUS_OK, the caller closes the result. */
 enum status run_training(const struct config *config, const struct gemm_backend *backend,
                          const struct dataset_pair *data, const struct run_limits *limits,
                          struct run_result *result);

@@ -8,7 +8,7 @@
 enum { SHAPES_MOST = 3 * PROFILE_MAX_LAYERS };
 
 /* Forward (NN) and weight gradient (TN) of every layer and the input gradient (NT) of all layers but the
-   first (adversarial training: of all), for a batch of `rows`. Returns their number. `name` is that of the
+   first (adversarial training: of all), for a batch of `rows`. Returns their number. `name`: of the
    config. */
 size_t shapes_of_training(const struct layer_list *layers, bool adversarial, size_t rows, const char *name,
                           struct gemm_shape list[SHAPES_MOST]);

@@ -86,7 +86,7 @@ static enum status leave_out(struct sweep_row *row, size_t index) {
     return STATUS_OK;
 }
 
-/* Sets the config of one combination. *same: it equals that of another row. */
+/* Sets the row of one combination. *same: it repeats an earlier row. */
 static enum status combine(const struct axis *axes, size_t index, bool all, struct sweep_row *row,
                            bool *same) {
     char where[64];

@@ -6,18 +6,18 @@
 
 struct sweep_row {
     struct config config;
-    const struct gemm_backend *backend; /* NULL: not usable here, */
-    char left_out[256];                 /* because of this */
+    const struct gemm_backend *backend; /* NULL: not usable here */
+    char left_out[256];                 /* why it is not usable */
     char wrong[512];                    /* (optional) why the caller excludes the backend as wrong */
     char name[256];                     /* of the backend, with its options */
     char label[256];                    /* the name and what differs between rows */
 };
 
-/* Comma-separated values; NULL or "": what the config says. */
+/* Comma-separated values; NULL or "": the value of the config. */
 struct sweep_lists {
-    const char
-        *backends; /* "NAME:key=value,key=value,NAME,.."; an element that begins with "key=" belongs to the
-                             backend before it. "all": every backend; the unusable ones with the reason */
+    /* "NAME:key=value,key=value,NAME,..": an element that begins with "key=" belongs to the backend before
+       it. "all": every backend; unusable ones get a row with the reason. */
+    const char *backends;
     const char *threads, *dtypes, *precisions, *engines, *residencies, *pins;
 };
 

@@ -83,8 +83,8 @@ static void compare_tensor(struct lockstep *both, size_t layer, const char *name
 /* In the order of computation. */
 static void compare_gradients(struct lockstep *both, size_t rows) {
     const struct mlp *a = &both->reference.trainer.mlp, *b = &both->candidate.trainer.mlp;
-    for (size_t l = 0; l + 1 < a->depth;
-         l++) /* not the last: a later tensor may share the memory of its logits */
+    /* not the last: a later tensor may share the memory of its logits */
+    for (size_t l = 0; l + 1 < a->depth; l++)
         compare_tensor(both, l, "output", a->layer[l].output, b->layer[l].output, b->activation_dtype, rows);
     for (size_t l = a->depth; l-- > 0;) {
         const struct mlp_layer *x = &a->layer[l], *y = &b->layer[l];
@@ -124,10 +124,10 @@ static enum status one_step(struct lockstep *both, size_t step) {
 
 static enum status open_both(struct lockstep *both, const struct agreement *agreement,
                              const struct gemm_backend *backend, const struct dataset_pair *data) {
-    const struct gemm_backend *serial;
-    enum status status = registry_find("openmp", &serial);
-    if (status) status = registry_find("serial", &serial);
-    if (!status) status = open_side(&both->reference, serial, data);
+    const struct gemm_backend *loops;
+    enum status status = registry_find("openmp", &loops);
+    if (status) status = registry_find("serial", &loops);
+    if (!status) status = open_side(&both->reference, loops, data);
     if (!status) status = open_side(&both->candidate, backend, data);
     if (status) return status;
     const struct mlp *mlp = &both->candidate.trainer.mlp; /* the reference has no gaps between rows */
@@ -150,8 +150,8 @@ enum status agreement_trace(const struct agreement *agreement, const struct conf
     if (!both) return status_set(STATUS_FAILED, "out of memory");
     const double loss_tolerance = agreement_tolerance(agreement, (enum gemm_dtype)config->dtype,
                                                       (enum gemm_precision)config->precision);
-    *trace = (struct trace){.tolerance = 10 * loss_tolerance,
-                            .tensor = "output"}; /* a loss is a mean, and rounds less */
+    /* a loss is a mean, with less rounding error than a tensor */
+    *trace = (struct trace){.tolerance = 10 * loss_tolerance, .tensor = "output"};
     both->trace = trace;
     both->reference.config = agreement->config;
     both->candidate.config = *config;

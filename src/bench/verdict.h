@@ -5,11 +5,11 @@
 #include "src/base/status.h"
 
 /* Left out: not possible here, which is no error. Failed: an error (memory, the GPU). Wrong: its results
-   are. */
+   are wrong. */
 enum outcome { OUTCOME_LEFT_OUT, OUTCOME_FAILED, OUTCOME_WRONG, OUTCOME_RIGHT };
 
 enum outcome outcome_of(enum status status);
-/* "left out", "FAILED", "WRONG, no time"; "right". */
+/* "left out", "FAILED", "WRONG, no time", "right". */
 const char *outcome_words(enum outcome outcome);
 
 /* The worst outcome of all rows; starts as zero. */

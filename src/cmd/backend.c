@@ -10,14 +10,14 @@
 #include "src/backend/verify.h"
 #include "src/base/text.h"
 
-/* --- a crash in a kernel names the case --- */
+/* --- if a kernel crashes: the name of the case --- */
 
 static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 enum { CRASHES = sizeof crashes / sizeof *crashes };
 
 static struct sigaction previous[CRASHES];
 
-static void say(const char *text) {
+static void write_error(const char *text) {
     if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* a handler has no other way to report it */
 }
 
@@ -25,12 +25,12 @@ static void restore_handlers(void) {
     for (int i = 0; i < CRASHES; i++) sigaction(crashes[i], &previous[i], NULL);
 }
 
-/* On return the instruction runs again, and the previous handler receives its signal. */
+/* After it returns, the instruction runs again, and the previous handler receives the signal. */
 static void on_crash(int signal) {
     (void)signal;
-    say("train: the backend crashed in ");
-    say(verify_running());
-    say("\n");
+    write_error("train: the backend crashed in ");
+    write_error(verify_running());
+    write_error("\n");
     restore_handlers();
 }
 

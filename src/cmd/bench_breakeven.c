@@ -14,7 +14,7 @@
 
 enum { MOST_SIDE = 16, CELL = 44 };
 
-/* The state of a row of the sweep over all cells. */
+/* The outcome of a row of the sweep over all cells so far. */
 struct standing {
     enum outcome outcome;
     char reason[512];
@@ -67,13 +67,13 @@ static enum status time_cell(struct breakeven *breakeven, size_t row, size_t bat
 }
 
 /* A backend that is wrong in one cell, or cannot be used, is excluded from all later cells. One that fails
-   has no time in this cell. */
+   has no time in that cell alone. */
 static bool is_included(const struct breakeven *breakeven, size_t row) {
     const enum outcome outcome = breakeven->standing[row].outcome;
     return outcome == OUTCOME_RIGHT || outcome == OUTCOME_FAILED;
 }
 
-/* Was it successful? If not, the row keeps the message. */
+/* Is the status OK? If not, records it and its message as the standing of the row. */
 static bool judge(struct breakeven *breakeven, size_t row, enum status status) {
     struct standing *standing = &breakeven->standing[row];
     if (!status) return true;
@@ -109,7 +109,7 @@ static void write_cell(struct breakeven *breakeven, size_t batch, size_t hidden,
     }
 }
 
-/* Verifies all rows, times them interleaved, and verifies them again. seconds[row] is zero if any of it
+/* Verifies all rows, times them interleaved, and verifies them again. seconds[row] is zero if a step
    failed. */
 static void time_rows(struct breakeven *breakeven, size_t batch, size_t hidden, double *times, bool *in,
                       struct statistics *seconds) {
@@ -177,7 +177,7 @@ static enum status measure(struct breakeven *breakeven) {
     return status;
 }
 
-/* Prints the rows, with the reason for each excluded one. */
+/* Starts the standing of each row: left out, wrong, or right so far. */
 static enum status open_standing(struct breakeven *breakeven) {
     breakeven->standing = calloc(breakeven->sweep.count, sizeof *breakeven->standing);
     if (!breakeven->standing) return status_set(STATUS_FAILED, "out of memory");

@@ -42,7 +42,7 @@ static const struct column baseline_columns[] = {
     {"change", COLUMN_NUMBER, .cell = change_cell, .width = 8},
 };
 
-/* Adds the change against the baseline, if that has this time. */
+/* Adds the change against the baseline, if it has a time `before`. */
 static void add_change(struct gemm_bench *bench, cJSON *line, double before, const struct result *result) {
     if (before <= 0 || result->outcome != OUTCOME_RIGHT) return;
     const bool slower = result->seconds.median > before * (1 + bench->slack);
@@ -59,13 +59,13 @@ static enum status measure(struct gemm_bench *bench, enum gemm_dtype dtype, cons
     const enum status status = benchmark_run(&bench->benchmark, dtype, shape, bench->results);
     if (status) return status;
     for (size_t i = 0; i < bench->benchmark.count; i++) {
-        const struct candidate *who = &bench->candidates.list[i];
+        const struct candidate *candidate = &bench->candidates.list[i];
         const struct result *result = &bench->results[i];
-        cJSON *line = gemm_line(who, dtype, shape, result, bench->benchmark.warm);
-        add_change(bench, line, baseline_seconds(&bench->baseline, who, dtype, shape), result);
+        cJSON *line = gemm_line(candidate, dtype, shape, result, bench->benchmark.warm);
+        add_change(bench, line, baseline_seconds(&bench->baseline, candidate, dtype, shape), result);
         bench_print_row(&bench->table, line);
         jsonl_print(bench->log, line);
-        verdict_note(&bench->verdict, result->outcome, who->label, result->reason);
+        verdict_note(&bench->verdict, result->outcome, candidate->label, result->reason);
         const enum status added = records_add(&bench->records, line);
         if (added) return added;
     }
@@ -300,15 +300,14 @@ static enum status run_bench_gemm(int argc, char **argv) {
     bench.slack = percent / 100;
     if (!status) status = mark("dtype", dtype, dtypes, bench.dtype);
     if (!status) status = mark("ops", op, ops, bench.op);
-    const bool backends_asked = strcmp(lists.backends, "all") != 0;
+    const bool backends_given = strcmp(lists.backends, "all") != 0;
     if (!status && baseline) {
         status = baseline_read(&bench.baseline, baseline);
         baseline_backends(&bench.baseline, backends, sizeof backends);
-        if (!backends_asked) lists.backends = backends;
+        if (!backends_given) lists.backends = backends;
         baseline_threads(&bench.baseline, threads, sizeof threads);
         if (!lists.threads) lists.threads = threads;
-        if (!limit)
-            bench.benchmark.limit_seconds = 0; /* a time that has become too long must be reported, too */
+        if (!limit) bench.benchmark.limit_seconds = 0; /* even a much slower product is timed */
         for (int i = 0; i < 3; i++) bench.dtype[i] = true;
         bench.benchmark.warm = bench.baseline.warm;
     }

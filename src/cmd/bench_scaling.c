@@ -31,7 +31,7 @@ static void default_threads(char *list, size_t size) {
     text_append(list, size, "%d", most);
 }
 
-/* Every usable backend that has threads. */
+/* Every usable host backend that has threads. */
 static void default_backends(char *list, size_t size) {
     char why[256];
     list[0] = '\0';
@@ -97,7 +97,7 @@ static const struct comparison_row *find_base(const struct comparison_row *rows,
     return base;
 }
 
-/* Fits one epoch of each run: the epochs of a run are too similar to count as independent. */
+/* Fits one time of each run: the epochs of a run are too similar to count as independent. */
 static void report_fit(struct scaling *scaling, const struct comparison_row *rows, size_t count) {
     const size_t most = count * scaling->comparison.repeats;
     double *threads = malloc(2 * (most + 1) * sizeof *threads), *seconds = threads + most;
@@ -207,7 +207,7 @@ static enum status run_bench_scaling(int argc, char **argv) {
         .usage = "bench scaling [--backends A,B,..] [--threads 1,2,..] [--config FILE] [--KEY VALUE]...",
         .details = "Trains on each number of threads: seconds of an epoch by part, speed-up, the "
                    "ideal, and the serial part\n"
-                   "by Amdahl's law, fitted to all epochs. Verified as in 'train compare'.",
+                   "by Amdahl's law, fitted to the epoch time of each run. Verified as in 'train compare'.",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
     };

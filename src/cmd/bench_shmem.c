@@ -89,12 +89,12 @@ static enum status run_tile(struct shmem_bench *bench, int tile, const struct ge
     bench->benchmark.count = OF_A_TILE;
     const enum status status = benchmark_run(&bench->benchmark, dtype, shape, results);
     for (size_t i = 0; i < OF_A_TILE && !status; i++) {
-        const struct candidate *who = &bench->benchmark.candidates[i];
+        const struct candidate *candidate = &bench->benchmark.candidates[i];
         bench->variants[tile * OF_A_TILE + (int)i].result = results[i];
-        cJSON *line = gemm_line(who, dtype, shape, &results[i], bench->benchmark.warm);
+        cJSON *line = gemm_line(candidate, dtype, shape, &results[i], bench->benchmark.warm);
         bench_print_row(&bench->table, line);
         cJSON_Delete(line);
-        verdict_note(&bench->verdict, results[i].outcome, who->label, results[i].reason);
+        verdict_note(&bench->verdict, results[i].outcome, candidate->label, results[i].reason);
     }
     fflush(stdout);
     return status;

@@ -89,7 +89,7 @@ static void print_notes(const struct comparison *comparison, const char *wanted,
 
 /* --- the command --- */
 
-/* Is the baseline one of the rows? The default name need not be. */
+/* Fails if a baseline that the user named is not among the rows. */
 static enum status check_baseline(const struct sweep *sweep, const char *name, bool given) {
     for (size_t i = 0; i < sweep->count; i++)
         if (sweep_row_is(&sweep->rows[i], name)) return STATUS_OK;
@@ -118,11 +118,11 @@ static enum status run_rows(struct comparison *comparison, struct sweep *sweep, 
 }
 
 static enum status compare(struct comparison *comparison, const struct sweep_lists *lists,
-                           const char *baseline_name, bool baseline_asked) {
+                           const char *baseline_name, bool baseline_given) {
     struct sweep sweep;
     enum status status = sweep_open(&sweep, comparison->config, lists);
     if (status) return status;
-    status = check_baseline(&sweep, baseline_name, baseline_asked);
+    status = check_baseline(&sweep, baseline_name, baseline_given);
     if (!status) status = backend_check_plugins(&sweep, true);
     if (!status) status = run_rows(comparison, &sweep, baseline_name);
     comparison_close(comparison);

@@ -68,7 +68,7 @@ static void print_optimizer(const struct config *config) {
     printf(", weight decay %g", config->weight_decay);
 }
 
-/* Prints a line of the optional parts of the recipe. */
+/* Prints one line with the optional parts of the recipe that are in use. */
 static void print_regularization(const struct config *config) {
     const struct {
         const char *name;
@@ -109,9 +109,8 @@ static void print_recipe(const struct trainer *trainer) {
     print_regularization(config);
 }
 
-/* "rotate or shear 15 degrees", "rotate 10 or shear 15 degrees", "shear 15 degrees": from the first word
-   on. */
-static void describe_turns(const struct config *config, char *text, size_t size) {
+/* Appends ", rotate or shear 15 degrees", ", rotate 10 or shear 15 degrees" or ", shear 15 degrees". */
+static void describe_rotation(const struct config *config, char *text, size_t size) {
     const double rotate = config->augment_rotate, shear = config->augment_shear;
     char gentle[CONFIG_TEXT];
     if (rotate > 0) text_append(text, size, ", rotate");
@@ -127,7 +126,7 @@ static void print_augmentation(const struct config *config) {
     if (config->augment_elastic > 0)
         text_append(text, sizeof text, ", elastic %g px (sigma %g)", config->augment_elastic,
                     config->augment_sigma);
-    describe_turns(config, text, sizeof text);
+    describe_rotation(config, text, sizeof text);
     if (config->augment_scale > 0) text_append(text, sizeof text, ", scale %g %%", config->augment_scale);
     if (config->augment_shift > 0) text_append(text, sizeof text, ", shift %g px", config->augment_shift);
     printf("augment   %s\n", text[0] ? text + 2 : "on, but every amount is 0");
@@ -183,7 +182,7 @@ void console_epoch_titles(const struct console *console) {
     printf("  seconds   images/s     NN     TN     NT  copies\n");
 }
 
-/* "-" in an epoch that --evaluate-every leaves out */
+/* Prints "-" for an epoch that --evaluate-every skips. */
 static void print_evaluation(const struct evaluation *evaluation) {
     printf("  %22s", evaluation->total ? console_accuracy(evaluation->correct, evaluation->total).text : "-");
 }
@@ -207,13 +206,13 @@ void console_epoch(struct console *console, const struct epoch_record *record) {
     fflush(stdout);
 }
 
-void console_progress(struct console *console, const char *who, size_t epoch, size_t step, size_t steps,
+void console_progress(struct console *console, const char *prefix, size_t epoch, size_t step, size_t steps,
                       double loss) {
     if (!console->terminal) return;
     const double now = clock_seconds();
     if (now - console->last_progress < PROGRESS_INTERVAL) return;
     console->last_progress = now;
-    fprintf(stderr, "\r\033[K%sepoch %zu of %lld  step %zu of %zu (%.0f %%)  loss %.4f", who, epoch,
+    fprintf(stderr, "\r\033[K%sepoch %zu of %lld  step %zu of %zu (%.0f %%)  loss %.4f", prefix, epoch,
             (long long)console->trainer->config->epochs, step, steps, percent((double)step, (double)steps),
             loss);
     fflush(stderr);

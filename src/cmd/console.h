@@ -17,8 +17,8 @@ struct console console_open(const struct trainer *trainer);
 void console_header(const struct trainer *trainer, const struct dataset_pair *data);
 void console_epoch_titles(const struct console *console);
 void console_epoch(struct console *console, const struct epoch_record *record);
-/* `who` is a prefix: "", or the network of an ensemble. */
-void console_progress(struct console *console, const char *who, size_t epoch, size_t step, size_t steps,
+/* `prefix`: "", or the network of an ensemble. */
+void console_progress(struct console *console, const char *prefix, size_t epoch, size_t step, size_t steps,
                       double loss);
 void console_summary(struct console *console, const struct run_summary *summary);
 
@@ -37,13 +37,13 @@ struct console_text console_accuracy(uint64_t correct, uint64_t total);
 /* One standard error of an accuracy, in percentage points: 100 sqrt(p (1 - p) / n). */
 double console_binomial_error(const struct evaluation *evaluation);
 
-/* The line of an evaluation; and the two of several networks, those of their mean and of their committee. */
+/* Prints the line of an evaluation; for several networks, a line of their mean and one of their committee. */
 void console_evaluation(const char *title, const struct evaluation *evaluation);
 void console_committee(const char *title, const struct statistics *members,
                        const struct evaluation *committee);
 
-/* STATUS_TARGET_MISSED if --target-accuracy (per cent, or a fraction up to 1) was asked for and not reached
-   on `part`: "test". */
+/* STATUS_TARGET_MISSED if --target-accuracy (per cent, or a fraction up to 1) is set and not reached.
+   `part` is for the message: "test". */
 enum status console_check_target(const struct config *config, const char *part,
                                  const struct evaluation *evaluation);
 

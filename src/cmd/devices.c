@@ -50,7 +50,7 @@ static enum status print_backend(const struct registry_entry *entry, const struc
     return status;
 }
 
-/* --backend NAME:options, possibly a plug-in: lists that one alone. */
+/* Lists one backend, NAME:options or a plug-in. */
 static enum status print_one(const char *name, const struct compute_options *options, bool verify) {
     struct registry_entry entry = {.name = name};
     const enum status status = registry_find(name, &entry.backend);
@@ -66,7 +66,7 @@ static enum status print_all(const struct compute_options *options, bool verify)
     return worst;
 }
 
-static bool asked_for(const struct config *config, const char *key) {
+static bool is_flag_given(const struct config *config, const char *key) {
     return config->origin[config_key_find(key) - config_key_at(0)] == FROM_FLAG;
 }
 
@@ -92,7 +92,7 @@ static enum status run_devices(int argc, char **argv) {
     const enum status parsed = options_parse(&set, argc, argv, &config, &help);
     if (parsed || help) return parsed;
 
-    const bool one = asked_for(&config, "backend");
+    const bool one = is_flag_given(&config, "backend");
     struct compute_options options = config_compute(&config);
     if (!one) options.options = NULL; /* TESSERA_BACKEND may have some */
     printf("machine    %s; %s; %s of memory\n", platform_cpu(), platform_system(),

@@ -68,7 +68,7 @@ static enum status open_evaluator(struct evaluator *eval, size_t networks) {
                : status_set(STATUS_FAILED, "out of memory");
 }
 
-/* The amounts of the recipe times the strength. augment-gentle does not apply: it depends on the label. */
+/* The recipe with its amounts times the strength. augment-gentle does not apply: it depends on the label. */
 static struct config view_recipe(const struct evaluator *eval) {
     struct config recipe = eval->config;
     recipe.augment = 1;
@@ -82,7 +82,7 @@ static struct config view_recipe(const struct evaluator *eval) {
 }
 
 /* Classifies each image and its deformed versions by their mean log probability. */
-static enum status ask_views(struct evaluator *eval, struct samples *samples, struct mlp *mlp) {
+static enum status classify_views(struct evaluator *eval, struct samples *samples, struct mlp *mlp) {
     struct device *device = &eval->compute.device;
     const struct config recipe = view_recipe(eval);
     const struct dataset *set = &eval->set;
@@ -101,7 +101,7 @@ static enum status ask_views(struct evaluator *eval, struct samples *samples, st
     return status;
 }
 
-static enum status ask_network(struct evaluator *eval, const struct checkpoint *checkpoint) {
+static enum status classify_set(struct evaluator *eval, const struct checkpoint *checkpoint) {
     struct mlp mlp = {0};
     struct samples samples = {0};
     struct device *device = &eval->compute.device;
@@ -112,7 +112,7 @@ static enum status ask_network(struct evaluator *eval, const struct checkpoint *
         status = eval->average ? checkpoint_restore_average(checkpoint, &mlp)
                                : checkpoint_restore(checkpoint, &mlp, NULL);
     if (!status)
-        status = eval->tta ? ask_views(eval, &samples, &mlp)
+        status = eval->tta ? classify_views(eval, &samples, &mlp)
                            : committee_add(&eval->committee, &samples, &mlp, eval->tally);
     mlp_close(&mlp);
     samples_close(&samples, device);
@@ -160,7 +160,7 @@ static enum status take_network(struct evaluator *eval, const char *path, size_t
     eval->config.adversarial = 0;
     if (!status && first) status = open_evaluator(eval, networks);
     if (!status && first) eval_log_header(eval);
-    if (!status) status = ask_network(eval, &checkpoint);
+    if (!status) status = classify_set(eval, &checkpoint);
     if (!status) warn_of_seen_images(eval, &checkpoint);
     checkpoint_close(&checkpoint);
     if (status) return networks == 1 ? status : status_context(status, "%s", path);
@@ -177,7 +177,7 @@ static enum status take_network(struct evaluator *eval, const char *path, size_t
     return STATUS_OK;
 }
 
-/* The committee's answers, to eval->predictions. */
+/* Evaluates the committee, fills eval->predictions and prints both. */
 static enum status print_result(struct evaluator *eval, struct evaluation *result) {
     const struct committee *committee = &eval->committee;
     char title[32], name[64];

@@ -13,7 +13,7 @@ struct evaluator {
     struct config config; /* with the recipe of the newest checkpoint */
     struct compute compute;
     struct dataset_pair data;
-    int64_t validation;         /* evaluate so many of the last training images; 0: the test set */
+    int64_t validation;         /* evaluate this many of the last training images; 0: the test set */
     struct dataset set;         /* those images: a view */
     size_t first;               /* index of the first one in its file */
     const char *part;           /* "test" or "validation" */
@@ -30,7 +30,7 @@ struct evaluator {
 
 void eval_log_header(const struct evaluator *eval);
 
-/* A network, or the committee (layers "", with the spread of its members). */
+/* `members`: NULL for a network; for the committee, whose `layers` are "", the spread of its members. */
 void eval_log_result(const struct evaluator *eval, const char *name, const char *layers,
                      const struct evaluation *result, const struct statistics *members);
 
@@ -43,8 +43,8 @@ void eval_log_mistake(const struct evaluator *eval, size_t image, double confide
 
 struct mistakes_wanted {
     size_t printed; /* as text */
-    const char
-        *picture; /* (optional) a file for their images: as many as printed, or all if none is printed */
+    /* (optional) the file for their images: those printed; all, if none is printed; at most 600 */
+    const char *picture;
 };
 
 /* Prints, draws and logs them. STATUS_FAILED without memory, or if the picture cannot be written. */

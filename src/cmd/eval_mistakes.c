@@ -18,7 +18,7 @@ static int by_confidence(const void *a, const void *b) {
     return (x->image > y->image) - (x->image < y->image);
 }
 
-/* All mistakes, the most confident first. The caller frees them; NULL without memory. */
+/* All mistakes, the most confident first. The caller frees them; NULL: out of memory. */
 static struct mistake *find_mistakes(const struct evaluator *eval, size_t *found) {
     const struct dataset *set = &eval->set;
     struct mistake *mistakes = malloc((set->count + 1) * sizeof *mistakes);
@@ -49,7 +49,7 @@ static void print(const struct evaluator *eval, const struct mistake *mistakes, 
     image_print(stdout, images, shown, eval->set.height, eval->set.width, TERMINAL_COLUMNS);
 }
 
-/* `images` has room for a last row that is full. */
+/* `images` has room for a full last row. */
 static enum status draw(const struct evaluator *eval, const struct mistake *mistakes, size_t found,
                         size_t shown, struct image *images, const char *path) {
     const struct image_grid grid = {.rows = (shown + GRID_COLUMNS - 1) / GRID_COLUMNS,

@@ -33,8 +33,7 @@ static bool is_letter(const char *name) {
 
 static bool takes_key(const struct option_set *set, const struct config_key *key) {
     for (size_t i = 0; i < set->extra_count; i++)
-        if (strcmp(set->extras[i].name, key->name) == 0)
-            return false; /* the command has a flag of that name */
+        if (strcmp(set->extras[i].name, key->name) == 0) return false; /* a flag of the command */
     if (!set->keys) return true;
     for (size_t i = 0; set->keys[i]; i++)
         if (strcmp(set->keys[i], key->name) == 0) return true;
@@ -96,7 +95,7 @@ static void print_key(const struct config_key *key) {
     print_flag(key->name, choices[0] ? choices : key->unit, key->help, key->fallback);
 }
 
-/* Of all backends that were built. */
+/* Prints those of all backends that were built. */
 static void print_backend_options(void) {
     printf("\nOptions of backends, as in --backend tuned:isa=avx2; several with commas between them:\n");
     for (size_t i = 0; i < registry_count(); i++) {
@@ -169,7 +168,7 @@ static const struct option *find_flag(const struct flags *flags, const char *wor
     return NULL;
 }
 
-static bool asks_for_help(int argc, char **argv) {
+static bool wants_help(int argc, char **argv) {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
     return false;
@@ -213,7 +212,7 @@ enum status options_parse(const struct option_set *set, int argc, char **argv, s
     struct flags flags;
     collect_flags(set, &flags);
     config_defaults(config);
-    *help = asks_for_help(argc, argv); /* first: --help works even if other flags are wrong */
+    *help = wants_help(argc, argv); /* first: --help works even if other flags are wrong */
     if (*help) {
         print_help(set);
         return STATUS_OK;

@@ -27,8 +27,8 @@ struct option_set {
     struct option_words *words; /* receives all positional arguments; both NULL: there are none */
 };
 
-/* Defaults, environment, --config file and flags into `config`. *help is set, and nothing else done, for
-   --help (it was printed). STATUS_USAGE names the flag and the nearest known one. */
+/* Reads defaults, environment, --config file and flags into `config`. With --help, prints the help and sets
+   *help instead. STATUS_USAGE names the flag and the nearest known one. */
 enum status options_parse(const struct option_set *set, int argc, char **argv, struct config *config,
                           bool *help);
 

@@ -77,8 +77,8 @@ static enum status open_data(struct run *run) {
         if (strcmp(run->data.name, "synthetic") == 0)
             fprintf(stderr, "train: no MNIST in data/mnist: training on the embedded synthetic digits "
                             "(data/fetch.sh downloads MNIST)\n");
-        snprintf(config->data, sizeof config->data, "%s",
-                 run->data.name); /* so that a checkpoint names the data set */
+        /* so that a checkpoint names the data set */
+        snprintf(config->data, sizeof config->data, "%s", run->data.name);
     }
     return config_check_data(config, &run->data);
 }
@@ -89,7 +89,7 @@ static enum status check_target(const struct config *config, const char *path) {
     return status || !path[0] ? status : safetensors_writable(file);
 }
 
-/* Opens all but the network. */
+/* Opens data, device and backend. */
 static enum status open_run(struct run *run) {
     struct config *config = &run->config;
     const struct gemm_backend *backend;

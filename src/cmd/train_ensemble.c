@@ -23,10 +23,10 @@ static void on_epoch(void *self, const struct member *member) {
 static void on_progress(void *self, const struct member *member, size_t epoch, size_t step, size_t steps,
                         double loss) {
     struct watch *watch = self;
-    char who[32];
-    snprintf(who, sizeof who, "seed %lld  ", (long long)member->config.seed);
+    char prefix[32];
+    snprintf(prefix, sizeof prefix, "seed %lld  ", (long long)member->config.seed);
     watch->console.trainer = &member->trainer; /* the trainer of the previous member may be closed */
-    console_progress(&watch->console, who, epoch, step, steps, loss);
+    console_progress(&watch->console, prefix, epoch, step, steps, loss);
 }
 
 static void on_warning(void *self, const struct member *member, const char *message) {
@@ -46,7 +46,7 @@ static void print_titles(const struct ensemble *ensemble) {
     printf("  epochs  seconds an epoch\n");
 }
 
-/* The accuracy of the newest member of a committee, if there is one. */
+/* Prints the accuracy of the newest member of a committee, if it has any. */
 static void print_newest(const struct ensemble_part *part) {
     const struct committee *committee = &part->committee;
     if (!committee->members) return;
@@ -54,7 +54,7 @@ static void print_newest(const struct ensemble_part *part) {
     printf("  %22s", console_accuracy(newest->correct, newest->total).text);
 }
 
-/* The newest member, with the weights that it has now: those of its best epoch, if it had early stopping. */
+/* Prints the newest member with its final weights: with early stopping, those of its best epoch. */
 static void on_done(void *self, const struct member *member) {
     struct watch *watch = self;
     const struct epoch_record *last = &member->last;
@@ -79,7 +79,7 @@ static void print_part(const char *title, const struct ensemble_part *part) {
     if (part->committee.members) console_committee(title, &part->accuracy, &part->evaluation);
 }
 
-static void print_together(const struct ensemble *ensemble, bool interrupted) {
+static void print_committees(const struct ensemble *ensemble, bool interrupted) {
     printf("\n%s", interrupted ? "Interrupted; the numbers are of the steps done.\n" : "");
     print_part("validation accuracy", &ensemble->validation);
     print_part("of average weights", &ensemble->validation_average);
@@ -114,7 +114,7 @@ static enum status train(struct ensemble *ensemble, const struct ensemble_job *j
     status = ensemble_run(ensemble, &observer, job->stop);
     if (ensemble->test.committee.members) {
         runlog_ensemble(&watch.log, ensemble, status == STATUS_INTERRUPTED);
-        print_together(ensemble, status == STATUS_INTERRUPTED);
+        print_committees(ensemble, status == STATUS_INTERRUPTED);
     }
     if (status == STATUS_INTERRUPTED && job->config->save[0]) {
         status_write("interrupted; go on with --resume %s --ensemble %zu --seed %lld", job->config->save,

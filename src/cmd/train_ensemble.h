@@ -10,11 +10,11 @@ struct ensemble_job {
     const struct dataset_pair *data;
     double started; /* the time when the program started */
     volatile sig_atomic_t *stop;
-    void (*catch_signals)(void); /* once the training begins */
+    void (*catch_signals)(void); /* called before the training */
     bool dry_run, verbose;
 };
 
-/* Trains config->ensemble networks, prints a line for each and what they are together, and writes logs and
+/* Trains config->ensemble networks, prints a line for each and the committee of all, and writes logs and
    checkpoints. */
 enum status train_ensemble(const struct ensemble_job *job);
 

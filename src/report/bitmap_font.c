@@ -5,7 +5,7 @@
 enum {
     ROWS = 7,
     COLUMNS = 5,
-    SIDE = 2, /* pixels of a square */
+    SIDE = 2, /* pixels of a square of a glyph */
     ADVANCE = (COLUMNS + 1) * SIDE,
     LINE = (ROWS + 3) * SIDE,
     INK = 255
@@ -49,7 +49,7 @@ static size_t line_width(const char *line) {
     return length ? length * ADVANCE - SIDE : 0;
 }
 
-/* NULL: it was the last. */
+/* NULL after the last line. */
 static const char *next_line(const char *line) {
     const char *end = strchr(line, '\n');
     return end ? end + 1 : NULL;

@@ -14,9 +14,9 @@ struct text_number unit_bytes(double value);
 void cell_backend(struct cell *cell); /* as row_backend */
 void cell_label(struct cell *cell);   /* as selection_label; the context is the selection */
 void cell_shape(struct cell *cell);   /* m x n x k */
-void cell_median(struct cell *cell);  /* median_seconds, and if they are noisy */
+void cell_median(struct cell *cell);  /* median_seconds, and "noisy" if so */
 void cell_spread(struct cell *cell);  /* min_seconds to max_seconds */
-void cell_epoch(struct cell *cell);   /* the column's key, min to max, and if it is extrapolated or noisy */
+void cell_epoch(struct cell *cell);   /* the column's key, min to max, and "extrapolated", "noisy" if so */
 void cell_time(struct cell *cell);    /* the seconds of the parts in the column's key (see row_seconds) */
 
 #endif

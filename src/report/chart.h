@@ -37,7 +37,7 @@ struct chart_axis {
 enum chart_kind {
     CHART_LINES,   /* and scatter plots */
     CHART_STACKED, /* horizontal bars: x is the index of the category, the values y add up */
-    CHART_GROUPED  /* vertical bars: a group a category, a bar a series */
+    CHART_GROUPED  /* vertical bars: a group for each category, a bar for each series */
 };
 
 struct chart {
@@ -52,7 +52,7 @@ struct chart {
     bool failed;             /* out of memory: the chart is incomplete */
 };
 
-/* An empty chart. The caller sets its axes; y is the horizontal one of stacked bars. */
+/* Opens an empty chart. The caller sets its axes; stacked bars draw y horizontally. */
 void chart_open(struct chart *chart, enum chart_kind kind, const char *id, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 void chart_close(struct chart *chart);

@@ -17,7 +17,7 @@ static struct text_number value_text(enum scale_unit unit, double value) {
     return unit == UNIT_PERCENT ? text_percent(value, 1) : text_short(value);
 }
 
-/* The colour, and over it the hatching that identifies it without colour. */
+/* Draws the colour and, over it, the hatching that identifies the series without colour. */
 static void draw_box(FILE *out, double x, double y, double width, double height, unsigned colour,
                      const char *name) {
     fprintf(out, "<rect class=\"bar f%u\" x=\"%.1f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\"><title>",

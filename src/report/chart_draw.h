@@ -4,7 +4,7 @@
 
 #include "src/report/chart.h"
 
-/* Units are about CSS pixels: a width of 440 fits a phone and is readable at twice that. */
+/* In CSS pixels: a width of 440 fits a phone, and stays readable when scaled to twice that. */
 enum { CHART_WIDTH = 440, CHART_HEIGHT = 290 };
 
 /* The plot area: left < right, top < bottom. */

@@ -1,4 +1,3 @@
-
 #include "src/report/confusion.h"
 
 #include "src/report/cells.h"

@@ -39,7 +39,7 @@ static void draw_cell(FILE *out, const struct heatmap_cell *cell, double x, doub
         draw_text(out, x + width / 2, y + height / 2 + 4, "c", "middle", cell->text);
 }
 
-/* Every how many rows one is named: all up to 40 rows, then as many as fit. */
+/* Every n-th row (or column) is named: all if there are at most 40, else as many as fit. Returns n. */
 static size_t name_stride(size_t count, double size) {
     const size_t stride = (size_t)(14 / size) + 1;
     return count > 40 ? stride : 1;

@@ -19,7 +19,7 @@ void legend_free(struct legend *legend) {
     *legend = (struct legend){0};
 }
 
-/* In a box of 28 x 14. */
+/* Draws the sign of an entry in a box of 28 x 14. */
 static void write_sign(FILE *out, const struct legend_entry *entry) {
     const unsigned colour = entry->style.colour % CHART_COLOURS;
     if (entry->letter) {
@@ -49,7 +49,7 @@ void legend_html(FILE *out, const struct legend *legend) {
     fputs("</ul>\n", out);
 }
 
-/* Two columns, if all names fit. */
+/* In two columns if all names fit. */
 double legend_svg(FILE *out, const struct legend *legend, double x, double y) {
     enum { LINE = 18, TEXT = 36, FITS = 26 /* characters */ };
     size_t columns = 2;

@@ -2,8 +2,7 @@
 
 #include <string.h>
 
-/* The length of the UTF-8 character at `text` (RFC 3629: shortest form, no surrogates); 0 if it is invalid.
-   */
+/* The length of the UTF-8 character at `text` (RFC 3629: shortest form, no surrogates); 0 if invalid. */
 static size_t utf8_length(const unsigned char *text) {
     const unsigned lead = text[0];
     const size_t length = lead < 0x80   ? 1

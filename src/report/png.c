@@ -32,7 +32,7 @@ static void write_base64(FILE *out, const uint8_t *bytes, size_t count) {
     }
 }
 
-/* Every row starts with its filter: none. */
+/* Each row begins with its filter type; 0 is none. */
 static void filter_rows(uint8_t *rows, const uint8_t *pixels, size_t height, size_t width) {
     for (size_t y = 0; y < height; y++) {
         rows[y * (width + 1)] = 0;

@@ -54,7 +54,7 @@ static bool wanted(const struct marker *marker, const struct selection *rows) {
            strcmp(marker->argument, config[0] ? config : "defaults") == 0;
 }
 
-/* The fits of Amdahl's law, below the tables of thread scaling. */
+/* Writes the fits of Amdahl's law, below the tables of thread scaling. */
 static enum status write_fits(FILE *out, const struct records *records) {
     struct selections machines;
     enum status status = selections_of(&machines, records, "amdahl", selection_machine);
@@ -64,7 +64,7 @@ static enum status write_fits(FILE *out, const struct records *records) {
     return status;
 }
 
-/* *found: there is data. */
+/* *found: the records have data for the marker. */
 static enum status write_known(FILE *out, const struct marker *marker, const struct records *records,
                                bool *found) {
     const int what = marker->what;

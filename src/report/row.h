@@ -13,8 +13,7 @@ struct row_name row_backend(const cJSON *line);
 const char *row_precision(const cJSON *line);
 /* Does the GEMM run on a GPU, whatever the residency? */
 bool row_on_gpu(const cJSON *line);
-/* The name of a row, mostly unique in a comparison: "cublas tf32, device, graph", "openmp, 2 threads, f64".
-   */
+/* The name of a row, mostly unique in a table: "cublas tf32, device, graph", "openmp, f64, 2 threads". */
 void row_label(const cJSON *line, char *name, size_t size);
 
 /* A setting in which rows of the same label may differ: "batch 64", "tile 16, static shared memory"; "":

@@ -18,10 +18,10 @@ struct scale {
 };
 
 /* A scale with round ends that includes both values. Invalid values (NaN, zero on a logarithmic scale, low
-   >= high) give a valid scale, too. */
+   >= high) also yield a valid scale. */
 struct scale scale_around(enum scale_kind kind, double low, double high);
 
-/* Can the value be shown? / its position, clamped to the ends. */
+/* Can the scale show the value? Its position, clamped to the ends. */
 bool scale_shows(const struct scale *scale, double value);
 double scale_place(const struct scale *scale, double value);
 

@@ -9,7 +9,7 @@
 #include "src/report/page.h"
 #include "src/report/row.h"
 
-/* Runs of the same recipe, but for the seed, are drawn together. */
+/* Runs that differ in the seed alone share a chart. */
 static void recipe_key(const struct record *record, char *key, size_t size) {
     const cJSON *config = cJSON_GetObjectItemCaseSensitive(record->header, "config");
     const char *layers = record_text(config, "layers"), *batch = record_text(config, "batch-size");
@@ -38,7 +38,7 @@ static bool same_network(const struct record *a, const struct record *b) {
 static int by_network(const void *a, const void *b) {
     const struct record *x = *(const struct record *const *)a, *y = *(const struct record *const *)b;
     if (x->run == y->run && !same_network(x, y)) return seed_of(x) < seed_of(y) ? -1 : 1;
-    return (x > y) - (x < y); /* a later run follows in the file, too */
+    return (x > y) - (x < y); /* in the order of the files */
 }
 
 /* The end of the rows of one network. */

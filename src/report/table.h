@@ -27,12 +27,12 @@ struct cell {
 struct column {
     const char *title;
     enum column_kind kind;
-    const char *key;                          /* of the value in the record, */
-    struct text_number (*unit)(double value); /* which this writes; NULL: the value is a text */
+    const char *key;                          /* of the value in the record */
+    struct text_number (*unit)(double value); /* formats a number; NULL: the value is a text */
     void (*cell)(struct cell *cell);          /* (optional) writes the cell instead */
-    bool setup; /* what ran; other columns are results, which a refused row does not have */
+    bool setup; /* says what ran; other columns are results, empty in a refused row */
     enum column_place only;
-    int width; /* at least, on a console */
+    int width; /* the minimum, on a console */
 };
 
 enum { TABLE_MAX_COLUMNS = 24 };
@@ -71,7 +71,7 @@ double cell_number(const struct cell *cell, const char *key);
 /* Every cell is escaped. In HTML the first column heads the row. */
 void table_html(FILE *out, const struct table *table);
 void table_markdown(FILE *out, const struct table *table);
-/* The whole table; or first the titles, then rows as they are measured, in the least widths. */
+/* The whole table; or first the titles, then rows as they are measured, in the minimum widths. */
 void table_console(FILE *out, struct table *table);
 void table_console_titles(FILE *out, struct table *table);
 void table_console_row(FILE *out, const struct table *table, size_t row);

@@ -1,4 +1,4 @@
-/* GEMM rates, a row a product or a pivot of products and backends; resources of kernels; peaks. */
+/* GEMM rates, one product a row or products x backends; resources of kernels; peaks. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "src/report/row.h"
 #include "src/report/tables.h"
 
-/* --- a row a product --- */
+/* --- one product a row --- */
 
 static const struct column details[] = {
     {"op", COLUMN_TEXT, .key = "op", .setup = true},
@@ -35,7 +35,7 @@ void tables_gemm_details(struct table *table, const struct selection *rows) {
     tables_fill(table, rows);
 }
 
-/* --- a row a product, a column a backend --- */
+/* --- products x backends --- */
 
 static void product_key(const cJSON *line, char *key, size_t size) {
     struct cell shape = {.line = line};
@@ -44,7 +44,7 @@ static void product_key(const cJSON *line, char *key, size_t size) {
              shape.text, record_text(line, "what"));
 }
 
-/* The last rate of the column's backend on the row's product. */
+/* The latest rate of the column's backend on the row's product. */
 static void rate_cell(struct cell *cell) {
     const struct selection *rows = cell->context;
     const cJSON *line = NULL;

@@ -13,7 +13,7 @@ void tables_fill(struct table *table, const struct selection *rows);
 void tables_compare(struct table *table, const struct selection *rows);
 /* Rows of "gemm": one product each. */
 void tables_gemm_details(struct table *table, const struct selection *rows);
-/* The same rows as a pivot: a row a product, a column a backend, with GFLOP/s and share of peak. */
+/* The same rows as a pivot: GFLOP/s and share of peak, products down, backends across. */
 void tables_gemm(struct table *table, const struct selection *rows);
 /* The kernels that those rows ran, each once: threads, registers, shared memory, occupancy. */
 void tables_kernels(struct table *table, const struct selection *rows);
