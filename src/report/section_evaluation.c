@@ -17,7 +17,7 @@ static double count_at(const cJSON *counts, size_t row, size_t column) {
                                                                                        : 0;
 }
 
-/* counts[classes][classes], which the caller frees; NULL if it is not square. */
+/* counts[classes][classes], which the caller frees; NULL if invalid or out of memory. */
 static double *read_counts(const cJSON *line, size_t *classes) {
     const cJSON *rows = cJSON_GetObjectItemCaseSensitive(line, "counts");
     const int count = cJSON_GetArraySize(rows);
@@ -75,7 +75,7 @@ static void describe_accuracy(const cJSON *line, const char *part, char *text, s
              text_grouped(record_count(line, total, MOST, 0)).text);
 }
 
-/* From the evaluation of the same run. */
+/* Writes the results of the evaluations in the same run. */
 static void note_evaluation(struct page *page, const struct record *confusion) {
     const struct record *row = NULL;
     while ((row = records_after(page->records, row, "evaluation"))) {
@@ -124,7 +124,7 @@ static int hex_digit(char c) {
                                   : -1;
 }
 
-/* The image of a row, which the caller frees; NULL if its size is wrong. */
+/* The image of a row, which the caller frees; NULL if invalid. */
 static uint8_t *read_pixels(const cJSON *line, size_t *height, size_t *width) {
     const char *hex = record_text(line, "pixels");
     *height = record_count(line, "height", PNG_MOST_PIXELS, 0);

@@ -7,7 +7,7 @@
 #include "src/report/row.h"
 #include "src/report/tables.h"
 
-/* The edge of the cube with the same number of multiplications. */
+/* The side of the square product with the same m n k. */
 static double size_of(const cJSON *line) {
     return cbrt(record_number(line, "m") * record_number(line, "n") * record_number(line, "k"));
 }

@@ -9,7 +9,7 @@
 #include "src/report/page.h"
 #include "src/report/row.h"
 
-/* Runs that differ in the seed alone share a chart. */
+/* Runs with the same layers, batch size and learning rate share a chart. */
 static void recipe_key(const struct record *record, char *key, size_t size) {
     const cJSON *config = cJSON_GetObjectItemCaseSensitive(record->header, "config");
     const char *layers = record_text(config, "layers"), *batch = record_text(config, "batch-size");
@@ -101,7 +101,7 @@ static const struct record *summary_of(const struct records *records, const stru
     return NULL;
 }
 
-/* The record of a row is the summary (NULL: none), its context the last epoch. */
+/* In these cells the record is the summary (NULL: none), the context the last epoch. */
 static void run_cell(struct cell *cell) {
     run_label(cell->context, cell->text, sizeof cell->text);
 }
@@ -149,7 +149,7 @@ static void run_table(struct page *page, const struct selection *rows) {
     page_table(page, &table);
 }
 
-/* The ensembles of these rows. */
+/* Writes the results of the ensembles among these runs. */
 static void note_ensembles(struct page *page, const struct selection *rows) {
     const struct record *row = NULL;
     while ((row = records_after(page->records, row, "ensemble"))) {
