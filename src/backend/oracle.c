@@ -75,7 +75,7 @@ void oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, d
     double *b = unfold(call->dtype, call->b, call->ldb, call->n, k, gemm_transposes_b(call->op));
     for (size_t i = 0; i < call->m; i++)
         for (size_t j = 0; j < call->n; j++) {
-            struct terms terms = {(double)NAN, 0, 0}; /* out of memory: no result passes */
+            struct terms terms = {(double)NAN, 0, 0}; /* out of memory: only NaN passes */
             if (a && b) terms = add_up(a + i * k, b + j * k, k);
             const double c =
                 call->beta == 0 ? 0 : call->beta * dtype_get(c_dtype, call->c, i * call->ldc + j);

@@ -61,15 +61,15 @@ static enum status check_table(const char *path, const struct gemm_plugin *found
     if (found->abi == 1)
         return status_set(
             STATUS_UNAVAILABLE,
-            "'%s' was built for ABI 1 of kernels/gemm.h, and this program has ABI %d: in its "
-            "source, let `create` take a struct gemm_setup (was gemm_options) and move `supports` "
-            "and `gemm` up to right behind `device` in the struct gemm_backend; then compile it again",
+            "'%s' was built for ABI 1 of kernels/gemm.h, and this program has ABI %d: in its source, let "
+            "`create` take a struct gemm_setup (was gemm_options) and move `supports` and `gemm` up to "
+            "right behind `device` in the struct gemm_backend; then compile it again",
             path, GEMM_ABI);
     if (found->abi != GEMM_ABI)
         return status_set(
             STATUS_UNAVAILABLE,
-            "'%s' was built for ABI %d of kernels/gemm.h, and this program has ABI %d: compile it "
-            "again with kernels/gemm.h of this program",
+            "'%s' was built for ABI %d of kernels/gemm.h, and this program has ABI %d: compile it again "
+            "with kernels/gemm.h of this program",
             path, found->abi, GEMM_ABI);
     if (!found->backend || found->backend_size < offsetof(struct gemm_backend, create))
         return wrong(path, "its gemm_plugin holds no backend; export it with GEMM_PLUGIN(backend)");

@@ -32,7 +32,8 @@ const char *verify_running(void);
 
 /* The list: {NN, TN, NT} x {f32, f64, bf16, bf16 to f32} x beta {0, 1, 0.5} x {integers, reals}, over sizes
    1, 15-17, 31-33, odd shapes, k = 0, the layer shapes of the configs with full and partial batches, dense
-   and padded leading dimensions. bf16: beta 0 and part of the sizes. Then epilogues of every activation. */
+   and padded leading dimensions. bf16: part of the sizes. Then the epilogues, with every
+   activation. */
 size_t verify_case_count(void);
 struct verify_case verify_case_at(size_t index);
 

@@ -104,8 +104,7 @@ static enum status run_augment(int argc, char **argv) {
         .usage = "augment -o sheet.png [--show K] [--draws N] [--config FILE] [--augment-elastic X]...",
         .details =
             "Draws training images next to their versions in the first epochs of 'train --augment on', by "
-            "the same\nkeys. The pixels do not depend on the device: --backend says which one computes "
-            "them.",
+            "the same\nkeys. The pixels do not depend on the device: --backend says which one computes them.",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
     };

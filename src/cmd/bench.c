@@ -13,8 +13,7 @@ static void print_benches(void) {
            "training:\n");
     for (size_t i = 0; i < BENCHES; i++) printf("  %-9s  %s\n", benches[i]->name, benches[i]->summary);
     printf("\n'train bench NAME --help' explains one. 'train bench --baseline old.jsonl' is 'train bench "
-           "gemm --baseline "
-           "old.jsonl'.\n");
+           "gemm --baseline old.jsonl'.\n");
 }
 
 static enum status run_bench(int argc, char **argv) {

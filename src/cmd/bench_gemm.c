@@ -272,15 +272,13 @@ static enum status run_bench_gemm(int argc, char **argv) {
         .usage = "bench gemm [--backends A,B,..] [--sizes N,..] [--config FILE]...",
         .details =
             "Times C = op(A) op(B) of squares and of the products of a training step (--config). Every "
-            "backend is "
-            "verified on the very\n"
+            "backend is verified on the very\n"
             "shape before and after (exact integers and a float64 reference, NaN in C beforehand, guards "
             "around it, all copies\n"
             "of the operands to the same bits). A wrong one gets no time, and the command exits with 5. "
-            "'peak' is the "
-            "share of the rate\n"
-            "of a multiply-add loop: on the host in turn with the calls, for its clock depends on what it "
-            "computes.\n"
+            "'peak' is the share of the rate\n"
+            "of a multiply-add loop: on the host in turn with the calls, for its clock depends on what "
+            "it computes.\n"
             "  ./train bench gemm --sizes 1024,2048 --dtype f32 --log now.jsonl\n"
             "  ./train bench gemm --baseline now.jsonl",
         .keys = keys,

@@ -163,10 +163,8 @@ static void report(struct scaling *scaling) {
             next++;
         report_backend(scaling, &comparison->rows[first], next - first);
     }
-    printf("epoch: seconds of training alone, median of %zu interleaved repeats (extrapolated: from fewer "
-           "steps; "
-           "noisy: "
-           "uncertain by more than 5 %%)\n",
+    printf("epoch: seconds of training alone, median of %zu interleaved repeats (extrapolated: from "
+           "fewer steps; noisy: uncertain by more than 5 %%)\n",
            comparison->repeats);
     table_close(&scaling->table);
 }
@@ -205,9 +203,10 @@ static enum status run_bench_scaling(int argc, char **argv) {
     };
     const struct option_set set = {
         .usage = "bench scaling [--backends A,B,..] [--threads 1,2,..] [--config FILE] [--KEY VALUE]...",
-        .details = "Trains on each number of threads: seconds of an epoch by part, speed-up, the "
-                   "ideal, and the serial part\n"
-                   "by Amdahl's law, fitted to the epoch time of each run. Verified as in 'train compare'.",
+        .details = "Trains on each number of threads: seconds of an epoch by part, speed-up, the ideal, "
+                   "and the serial part\n"
+                   "by Amdahl's law, fitted to the epoch time of each run. Verified as in 'train "
+                   "compare'.",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
     };

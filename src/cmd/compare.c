@@ -170,16 +170,14 @@ static enum status run_compare(int argc, char **argv) {
     const struct option_set set = {
         .usage = "compare [--config FILE] [--backends A,B,..] [--KEY VALUE]...",
         .details =
-            "Trains the same network from the same seed on each backend, interleaved, and prints accuracy, "
-            "epoch "
-            "times, transfers\n"
-            "and speed-up. Each backend is verified on the very shapes of the training, before and after, "
-            "and its losses are\n"
-            "compared with a float64 run: one that is wrong gets no time, and the command exits with 5 (with "
-            "1 "
-            "if one fails).\n"
-            "  ./train compare --config configs/validation.cfg --backends serial,openmp,openblas --threads "
-            "1,2\n"
+            "Trains the same network from the same seed on each backend, interleaved, and prints "
+            "accuracy, epoch times, transfers\n"
+            "and speed-up. Each backend is verified on the very shapes of the training, before and "
+            "after, and its losses are\n"
+            "compared with a float64 run: one that is wrong gets no time, and the command exits with 5 "
+            "(with 1 if one fails).\n"
+            "  ./train compare --config configs/validation.cfg --backends serial,openmp,openblas "
+            "--threads 1,2\n"
             "  ./train compare --backends cublas,cuda-tuned --residency device,host",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,

@@ -258,8 +258,7 @@ static enum status run_eval(int argc, char **argv) {
     const struct option_extra extras[] = {
         {"validation", "N",
          "evaluate the last N training images instead of the test set, to choose by: networks that were "
-         "trained with "
-         "this --validation, or more, have not seen them; 0: the test set [0]",
+         "trained with this --validation, or more, have not seen them; 0: the test set [0]",
          &validation},
         {"misclassified", "K", "also print the K most confident mistakes as small pictures", &misclassified},
         {"picture", "FILE", "draw them, or all if there is no K (600 at most), into a .png or a .pgm",
@@ -279,7 +278,8 @@ static enum status run_eval(int argc, char **argv) {
             "precision and recall.\n"
             "Flags override the network and data of the checkpoint.\n"
             "Several checkpoints: each, their mean, and the committee of all, by mean log-probability, "
-            "on the data of the\nfirst; --target-accuracy is the committee's.\n"
+            "on the data of the\n"
+            "first; --target-accuracy is the committee's.\n"
             "  ./train eval a.safetensors b.safetensors",
         .keys = keys,
         .extras = extras,

@@ -131,8 +131,7 @@ static void print_help(const struct option_set *set) {
     if (takes_backends(set)) print_backend_options();
     if (!keys) return;
     printf("\nDefaults are in [brackets]. Precedence: flag, environment (TESSERA_BATCH_SIZE for "
-           "--batch-size), config "
-           "file,\ndefault.\n");
+           "--batch-size), config file,\ndefault.\n");
 }
 
 /* --- parsing --- */

@@ -131,9 +131,9 @@ static void write_top(struct page *page) {
     page_chart_patterns(page->out);
     fputs("</svg>\n", page->out);
     fputs("<header>\n<h1>Tessera report</h1>\n", page->out);
-    page_note(page, "One multi-layer perceptron on interchangeable matrix multiplies: correctness, speed, "
-                    "and the parts of the "
-                    "time. All figures are measured, and no result is shown without verification.");
+    page_note(page, "One multi-layer perceptron on interchangeable matrix multiplies: correctness, "
+                    "speed, and the parts of the time. All figures are measured, and no result is shown "
+                    "without verification.");
     fputs("<nav aria-label=\"Sections\">\n", page->out);
     for (size_t i = 0; i < SECTIONS; i++)
         if (is_present(page, sections[i]))

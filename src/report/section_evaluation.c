@@ -59,8 +59,8 @@ static void matrix(struct page *page, const double *counts, size_t classes, size
             cell->strength = r == c ? 0.22 : 0.12 + 0.6 * count / worst;
         }
     page_heatmap(page, &map,
-                 "Row: label; column: prediction. The stronger the colour off the diagonal, the "
-                 "more common the mistake.");
+                 "Row: label; column: prediction. The stronger the colour off the diagonal, the more "
+                 "common the mistake.");
 }
 
 /* An accuracy as "97.59 %, 9,759 of 10,000 correct"; its keys begin with the part: "test" or "validation". */
