@@ -210,7 +210,7 @@ static void take_jumps(struct exact *exact, const struct bench *reference, const
 
 /* --- the comparison --- */
 
-/* The largest difference, as a fraction of what is allowed, and its tensor. */
+/* Returns the largest difference as a fraction of the allowed one; *where: its tensor. */
 static double worst_update(const struct norms *norms, size_t tensors, const struct lockstep_bound *bound,
                            const double *jump, size_t *where) {
     double worst = 0;

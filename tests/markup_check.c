@@ -13,7 +13,7 @@ static const char *skip_name(const char *at) {
     return at;
 }
 
-/* Behind the ';'; NULL if there is no entity. */
+/* Returns the place behind the ';', or NULL if there is no entity. */
 static const char *skip_entity(const char *at) {
     const char *start = ++at;
     if (*at == '#') at++;
@@ -21,7 +21,7 @@ static const char *skip_entity(const char *at) {
     return at > start && *at == ';' ? at + 1 : NULL;
 }
 
-/* Behind the closing quote; NULL for no attribute. */
+/* Returns the place behind the closing quote, or NULL if there is no attribute. */
 static const char *skip_attribute(const char *at) {
     const char *name = at;
     at = skip_name(at);
@@ -34,7 +34,7 @@ static const char *skip_attribute(const char *at) {
     return *at == '"' ? at + 1 : NULL;
 }
 
-/* Behind the '>' of an opening tag. *empty: it closed itself. */
+/* Returns the place behind the '>' of an opening tag. *empty: it closes itself. */
 static const char *skip_tag(const char *at, int *empty) {
     *empty = 0;
     for (;;) {

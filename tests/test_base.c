@@ -126,7 +126,7 @@ static void messages_nest(void **state) {
     assert_string_equal(status_message(), "loading: file 3 is short");
 }
 
-/* Where Linux describes caches, the last one is at least as large as the first. */
+/* If Linux describes the caches, the last one is at least as large as the first. */
 static void last_cache(void **state) {
     (void)state;
     FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index0/size", "r");

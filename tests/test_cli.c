@@ -138,7 +138,7 @@ static void dry_run_trains_nothing(void **state) {
     assert_int_equal(RUN("eval %s --data %s", init, data), 0);
 }
 
-/* Mistakes must be shown: an untrained network makes many. */
+/* Mistakes are drawn; an untrained network makes many. */
 static void mistakes_are_pictured(void **state) {
     (void)state;
     const char *init = support_path("init.safetensors");

@@ -32,12 +32,12 @@ static void comparator_rejects_what_is_wrong(void **state) {
     assert_false(compare_f32(1, -2, 3.1f, 4, small4, &worst));
     assert_true(worst.row == 1 && worst.col == 0);
     assert_false(compare_f32(1, NAN, 3.1f, 4, small4, &worst));
-    assert_true(worst.row == 0 && worst.col == 1 && isnan(worst.got)); /* NaN comes first */
+    assert_true(worst.row == 0 && worst.col == 1 && isnan(worst.got)); /* a NaN outranks other errors */
     assert_false(compare_f32(1, -INFINITY, 3, 4, small4, &worst));
     assert_false(compare_f32(1, -2, 3, 4.00001f, small4, &worst));
     assert_false(compare_f32(1, -2, 3, nextafterf(4, 5), zero4, &worst));
     const double loose[4] = {INFINITY, INFINITY, INFINITY, INFINITY};
-    assert_false(compare_f32(1, NAN, 3, 4, loose, &worst)); /* even then */
+    assert_false(compare_f32(1, NAN, 3, 4, loose, &worst)); /* NaN fails any bound */
     const double nan_wanted[1] = {NAN}, one[1] = {1}, inf_wanted[1] = {INFINITY}, bound[1] = {1e300};
     assert_false(oracle_compare(GEMM_F64, 1, 1, one, 1, nan_wanted, bound, &worst));
     assert_false(oracle_compare(GEMM_F64, 1, 1, one, 1, inf_wanted, bound, &worst));

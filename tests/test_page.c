@@ -1,4 +1,4 @@
-/* The report: rows of hostile files, the page with and without its data. */
+/* The report: rows of hostile files, pages with and without data. */
 #include "tests/support.h"
 
 #include <math.h>

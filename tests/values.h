@@ -19,7 +19,7 @@ void values_set(struct values values, size_t i, double value);
 /* The dtype of parameters, given that of activations. */
 enum gemm_dtype values_parameter_dtype(int dtype);
 
-/* `count` epsilons of the dtype; of bfloat16, which rounds a float32 result once, one. */
+/* `count` epsilons of the dtype; one for bfloat16, which rounds a float32 result once. */
 double values_tolerance(double count, enum gemm_dtype dtype);
 
 #endif

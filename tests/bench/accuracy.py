@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The accuracy table of docs/results.md as Markdown: published results and ours, in images wrong of the 10,000 of MNIST's test set.
+"""The accuracy table of docs/results.md as Markdown: published results and ours, in wrong images of the 10,000 of MNIST's test set.
 
     tests/bench/accuracy.py GPU_LOGS CPU_LOGS > docs/figures/tables/accuracy-all.md
 

@@ -5,7 +5,7 @@
               ./train bench gemm --backends ./cblas.so
 
    The library reads its number of threads and its core type from the environment. Its integers must be ints
-   (LP64). tests/bench/cpu_peers.py sets all of it. */
+   (LP64). tests/bench/cpu_peers.py sets these variables. */
 #define _GNU_SOURCE /* RTLD_DEEPBIND */
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Times other programs in turn with ours on this CPU. Needs ./train (make) and a C compiler.
+"""Times other programs and ours, interleaved, on this CPU. Needs ./train (make) and a C compiler.
 
   cpu_peers.py gemm  [--threads N] [--out LOG.jsonl]    GFLOP/s of OpenBLAS, BLIS and ours, on squares and training shapes
   cpu_peers.py epoch [--threads N] [--out LOG.jsonl]    seconds of an epoch on MNIST: NumPy, PyTorch and ours
 
-In each round every candidate runs once, in its own process; the order rotates from round to round. Medians, least and most are over
-rounds. A library may choose a slow core type by itself, so the fastest of its core types on a square product is used, and printed. A
+In each round every candidate runs once, in its own process; the order rotates from round to round. Medians, minima and maxima are
+over rounds. A library may choose a slow core type, so the core type that is fastest on a square product is used, and printed. A
 candidate that cannot run is left out, with the reason. Nothing is installed. To install:
   gemm     apt install libopenblas0-openmp libblis4-openmp; pip install scipy-openblas32; or --blas NAME=LIBRARY.so (CBLAS, LP64)
   epoch    pip install numpy torch (--python names the interpreter that has them); MNIST with data/fetch.sh
@@ -104,7 +104,7 @@ class Gemm(Candidate):
     def measure(self, args, env, products):
         of = {tuple(line[key] for key in ('dtype', 'op', 'm', 'n', 'k')): line
               for line in self.bench(args, env, products, args.repeat)}
-        for product, line in of.items():  # of the loop of multiply-adds, measured in turn with the product
+        for product, line in of.items():  # of the multiply-add loop, interleaved with the product
             self.shares.setdefault(product, []).append(line['share_of_peak'])
         return {product: line['median_seconds'] for product, line in of.items()}
 

@@ -28,7 +28,7 @@ transcript() {
     { echo "\$ ${OPENBLAS_CORETYPE:+OPENBLAS_CORETYPE=$OPENBLAS_CORETYPE }./train $*"; "$train" "$@"; } >"$logs/$name.txt"
 }
 
-# run NAME FLAGS...: the same, and a log of that name
+# run NAME FLAGS...: the same without the command, and a log of that name
 run() {
     local name=$1; shift
     wanted "$name" || return 0
@@ -36,7 +36,7 @@ run() {
     "$train" "$@" --log "$logs/$name.jsonl" >"$logs/$name.txt"
 }
 
-# spread NAME COMMAND: a table of the lines "seed accuracy start end [seconds-of-training]", with mean and standard deviation
+# spread NAME COMMAND: the table of lines "seed accuracy start end [seconds-of-training]" on standard input, with mean and standard deviation
 spread() {
     awk -v command="for seed in $seeds; do time $2; done" '
         function line(name, unit, n, sum, squares) {
@@ -72,7 +72,8 @@ origin() {
     echo "of commit $(value "$1" commit), ${gpu:-$(value "$1" cpu), $(value "$1" threads) threads}${images:+, $images training images}"
 }
 
-# fast NAME CONFIG [FLAGS..]: seconds of the whole process and of its training, for each of SEEDS (five); SEED in the flags stands for the seed
+# fast NAME CONFIG [FLAGS..]: seconds of the whole process and of its training for each of SEEDS (default 1 to 5); SEED in the flags
+# is replaced by the seed
 fast() {
     wanted "$1" || return 0
     echo "  $1"
@@ -107,7 +108,8 @@ cores() {
     echo 1
 }
 
-# peers: NumPy and PyTorch in turn with ours, only by name: 15 minutes, and Python packages (PYTHON names the interpreter)
+# The functions from here to measure run only if named.
+# peers: NumPy, PyTorch and ours, interleaved: 15 minutes; needs Python packages (PYTHON names the interpreter)
 peers() {
     [[ " ${names[*]} " == *" peers-epoch "* ]] || return 0
     local threads
@@ -118,7 +120,7 @@ peers() {
     done >"$logs/peers-epoch.txt"
 }
 
-# gemm_peers: CBLAS libraries in turn with ours, only by name: eight minutes. Operands are warm, as in those libraries' own benchmarks.
+# gemm_peers: CBLAS libraries and ours, interleaved: eight minutes. Operands are warm, as in those libraries' own benchmarks.
 gemm_peers() {
     [[ " ${names[*]} " == *" peers-gemm "* ]] || return 0
     local threads
@@ -128,14 +130,14 @@ gemm_peers() {
     done >"$logs/peers-gemm.txt"
 }
 
-# gpu_peers: PyTorch and JAX in turn with ours, only by name: four minutes
+# gpu_peers: PyTorch, JAX and ours, interleaved: four minutes
 gpu_peers() {
     [[ " ${names[*]} " == *" peers-gpu "* ]] || return 0
     echo "  peers-gpu"
     "${PYTHON:-python3}" tests/bench/gpu_peers.py --train "$train" --rounds "${ROUNDS:-2}" --epochs 7 --out "$logs/peers-gpu.log" >"$logs/peers-gpu.txt"
 }
 
-# ensembles: concurrent networks on a GPU, only by name
+# ensembles: concurrent networks on a GPU
 ensembles() {
     [[ " ${names[*]} " == *" ensembles "* ]] || return 0
     local count
@@ -145,7 +147,7 @@ ensembles() {
     done
 }
 
-# record: accuracy, only by name: five minutes on a GPU. The test set is read after the last epoch of each network, by the committee, and with
+# record: accuracy, five minutes on a GPU. Each network is evaluated on the test set after its last epoch; then the committee is, and
 # test-time augmentation.
 record() {
     [[ " ${names[*]} " == *" record "* ]] || return 0
@@ -155,19 +157,19 @@ record() {
     fast record configs/record.cfg --save "$saved/SEED.safetensors"
     views record-tta "$saved"
     run committee --config configs/committee.cfg --save "$saved/committee.safetensors"
-    sed -i "/\"type\":\"epoch\"/d" "$logs/committee.jsonl" # 4,200 of them
+    sed -i "/\"type\":\"epoch\"/d" "$logs/committee.jsonl" # 4,200 lines
     run committee-tta eval "$saved"/committee-seed*.safetensors --backend cuda-tuned --tta 32 --picture "$logs/mistakes.png"
     rm -r "$saved"
     fast no-augmentation configs/no-augmentation.cfg
 }
 
-# evening: accuracy on two CPU cores, only by name: twelve minutes per seed
+# evening: accuracy on two CPU cores, twelve minutes per seed
 evening() {
     [[ " ${names[*]} " == *" cpu-evening "* ]] || return 0
     fast cpu-evening configs/cpu-evening.cfg
 }
 
-# ciresan: the recipe of 2010, only by name: eight minutes on a GPU
+# ciresan: the recipe of 2010, eight minutes on a GPU
 ciresan() {
     [[ " ${names[*]} " == *" ciresan-2010 "* ]] || return 0
     run ciresan-2010 --config configs/ciresan-2010.cfg
@@ -186,7 +188,7 @@ measure() {
     transcript transcript $validation ${gpu:+--backend cublas}
     if wanted training; then
         run training $validation ${gpu:+--backend cuda-tuned} --save "$model"
-        [ ${#names[@]} -eq 0 ] || names+=(evaluation) # it needs the checkpoint of this training
+        [ ${#names[@]} -eq 0 ] || names+=(evaluation) # it needs this training's checkpoint
         run evaluation eval "$model" --misclassified 12
     fi
     fast fast configs/fast.cfg

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times other programs in turn with ours on this GPU: seconds of an epoch on MNIST, float32, SGD.
+"""Times other programs and ours, interleaved, on this GPU: seconds of an epoch on MNIST, float32, SGD.
 
   gpu_peers.py [--data DIR] [--train ./train] [--rounds 3] [--nets 784-128-10,784-512-512-10] [--out LOG.jsonl]
 
@@ -9,8 +9,8 @@
   ours              ./train --backend cuda-tuned --engine fused, and --engine graph
 
 All programs have the data on the GPU. Only ours shuffles; PyTorch and JAX take the batches in file order, which is fastest for them.
-Each candidate runs in its own process; rounds are interleaved; a process reports the median of its epochs. Medians, least and most are
-over rounds. A candidate that cannot run is left out, with the reason. Nothing is installed.
+Each candidate runs in its own process; rounds are interleaved; a process reports the median of its epochs. Medians, minima and maxima
+are over rounds. A candidate that cannot run is left out, with the reason. Nothing is installed.
 """
 import argparse, gzip, json, os, statistics, subprocess, sys, tempfile, time
 

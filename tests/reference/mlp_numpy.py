@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The training of Tessera once more, in NumPy and float64, sharing no code with it: an independent witness.
+"""An independent implementation of Tessera's training in NumPy and float64, which shares no code with it.
 
-  mlp_numpy.py builtin                      the loss curve that tests/test_training.c expects, as C
+  mlp_numpy.py builtin                      the loss curves that the tests expect, as C (curves.inc)
   mlp_numpy.py run --init INIT.safetensors --data DIR [--steps 50] [--batch 128] [--lr 0.1] [--momentum 0]
                    [--decay 0] [--activation relu] [--input-range 0,1|-1,1] [--compare LOG.jsonl]
                                             the losses of the first steps in file order from saved initial weights;
@@ -59,7 +59,7 @@ def losses(weights, biases, images, labels, steps, batch, lr, momentum, decay, a
 
 
 def builtin_problem():
-    """50 images 6x7 of 4 classes and a 42-9-8-4 network, from formulas that both programs write down."""
+    """50 images 6x7 of 4 classes and a 42-9-8-4 network, from formulas that both programs contain."""
     n, d, widths = 50, 42, [42, 9, 8, 4]
     images = np.array([[(i * 37 + j * 101 + i * j * 7) % 256 for j in range(d)] for i in range(n)], float)
     labels = np.array([(i * i + i // 3) % 4 for i in range(n)])
