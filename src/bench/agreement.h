@@ -36,7 +36,7 @@ enum status agreement_check(const struct agreement *agreement, const struct conf
 
 /* The tensor that a trace found. */
 struct trace {
-    bool drifts; /* past its tolerance; if not, the tensor that drifts most */
+    bool drifts; /* past its tolerance; false: no tensor is, and this one drifts most */
     size_t step, layer;
     const char *tensor; /* "output", "weight gradient", ... */
     double relative;    /* |x - reference| / |reference|, Frobenius norms */

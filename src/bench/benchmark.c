@@ -7,12 +7,12 @@
 #include "src/backend/registry.h"
 #include "src/base/text.h"
 
-enum { PROBE = 192, FEW_REPEATS_MORE = 5 }; /* calls for verification and warm-up */
-static const double SAMPLE_SECONDS = 0.01;  /* long enough that reading the clock costs nothing */
+enum { PROBE = 192 /* m = n = k */, UNTIMED_CALLS = 5 /* of verification and warm-up */ };
+static const double SAMPLE_SECONDS = 0.01; /* long enough that reading the clock costs nothing */
 
 /* Short products depend on the addresses of their operands and on what else the machine does: they are
    measured in several rounds with new operands. */
-enum { ROUNDS = 3, FEW_REPEATS = 7 }; /* fewer repeats: one round */
+enum { ROUNDS = 3, FEW_REPEATS = 7 }; /* with fewer repeats there is one round */
 static const double SHORT_SAMPLE = 0.02, ALIKE = 1.05;
 static const size_t LARGEST_ROTATION = (size_t)1 << 30;
 
@@ -99,7 +99,7 @@ static enum status prepare(const struct benchmark *benchmark, struct entry *entr
     }
     const double flops = 2.0 * (double)shape->m * (double)shape->n * (double)shape->k,
                  predicted = candidate->seconds_per_flop[dtype][shape->op] * flops *
-                             (double)(benchmark->repeats + FEW_REPEATS_MORE);
+                             (double)(benchmark->repeats + UNTIMED_CALLS);
     if (benchmark->limit_seconds > 0 && predicted > benchmark->limit_seconds)
         return status_set(STATUS_UNAVAILABLE, "would take about %s: --limit-seconds is %g",
                           text_seconds(predicted).text, benchmark->limit_seconds);

@@ -48,7 +48,7 @@ struct benchmark {
     struct candidate *candidates;
     size_t count, repeats;
     bool warm; /* the same operands in each call; else copies that fill twice the last-level cache */
-    double limit_seconds; /* 0: none. A candidate that needs more for a shape, as predicted, is left out */
+    double limit_seconds; /* per candidate and shape; 0: none. Left out if the predicted time is longer */
 };
 
 /* Fills results[count]. The operands of all candidates are in memory at the same time. */

@@ -20,7 +20,7 @@ struct comparison_row {
     /* Only with OUTCOME_RIGHT: a wrong backend gets no time. */
     struct run_result *runs; /* [repeats] */
     size_t repeats;
-    struct run_result ops;    /* an epoch of engine eager, if that of the runs times no single ops */
+    struct run_result ops;    /* an epoch of engine eager, if the runs' engine times no single ops */
     struct statistics epoch;  /* seconds, over all epochs of all repeats */
     double *epoch_seconds;    /* sorted; [epoch.count] */
     double part[PART_COUNT];  /* seconds an epoch, mean over all repeats */

@@ -36,8 +36,8 @@ void *problem_at(const struct problem *problem, int matrix, size_t copy);
 /* Multiplies the next copy; asynchronous on a GPU. */
 enum status problem_call(struct problem *problem);
 
-/* Inputs of a verification. One kind is used before timing, the other after it: so that
-   each backend is tested with both, and with new inputs. */
+/* Inputs of a verification. One kind is used before timing and the other after it, so that each
+   backend is tested with both, and with new inputs. */
 enum problem_inputs { PROBLEM_REALS, PROBLEM_INTEGERS };
 
 /* Fills the operands from `seed` and C with NaN, multiplies each copy once (none starts after 0.5 s)

@@ -35,26 +35,26 @@ static void close_side(struct side *side) {
     compute_close(&side->compute);
 }
 
-/* One tensor of both: [rows][cols] with leading dimension ld. */
-struct sides {
+/* One tensor of both trainings: [rows][cols] with leading dimension ld. */
+struct tensor_pair {
     const void *tensor[2]; /* reference, candidate */
     size_t rows, cols, ld[2];
 };
 
 /* |x - reference| / |reference|, Frobenius norms; infinite if a value is not a number. */
-static double difference(const struct lockstep *both, const struct sides *sides,
+static double difference(const struct lockstep *both, const struct tensor_pair *pair,
                          const enum gemm_dtype dtype[2]) {
     const struct side *side[2] = {&both->reference, &both->candidate};
     for (int s = 0; s < 2; s++) {
         struct device *device = (struct device *)&side[s]->compute.device;
-        device->driver->download(device, both->buffer[s], sides->tensor[s],
-                                 sides->rows * sides->ld[s] * dtype_size(dtype[s]));
+        device->driver->download(device, both->buffer[s], pair->tensor[s],
+                                 pair->rows * pair->ld[s] * dtype_size(dtype[s]));
     }
     double error = 0, norm = 0;
-    for (size_t r = 0; r < sides->rows; r++)
-        for (size_t c = 0; c < sides->cols; c++) {
-            const double want = dtype_get(dtype[0], both->buffer[0], r * sides->ld[0] + c),
-                         got = dtype_get(dtype[1], both->buffer[1], r * sides->ld[1] + c);
+    for (size_t r = 0; r < pair->rows; r++)
+        for (size_t c = 0; c < pair->cols; c++) {
+            const double want = dtype_get(dtype[0], both->buffer[0], r * pair->ld[0] + c),
+                         got = dtype_get(dtype[1], both->buffer[1], r * pair->ld[1] + c);
             error += (got - want) * (got - want);
             norm += want * want;
         }
@@ -69,9 +69,9 @@ static void compare_tensor(struct lockstep *both, size_t layer, const char *name
     if (trace->drifts) return;
     const struct mlp_layer *x = &both->reference.trainer.mlp.layer[layer],
                            *y = &both->candidate.trainer.mlp.layer[layer];
-    const struct sides sides = {{reference, candidate}, rows, x->out, {x->ld, y->ld}};
+    const struct tensor_pair pair = {{reference, candidate}, rows, x->out, {x->ld, y->ld}};
     const enum gemm_dtype dtypes[2] = {GEMM_F64, dtype};
-    const double relative = difference(both, &sides, dtypes);
+    const double relative = difference(both, &pair, dtypes);
     if (relative < trace->relative) return;
     trace->relative = relative;
     trace->step = both->step + 1;

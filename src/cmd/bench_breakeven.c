@@ -66,8 +66,8 @@ static enum status time_cell(struct breakeven *breakeven, size_t row, size_t bat
     return STATUS_OK;
 }
 
-/* A backend that is wrong in one cell, or cannot be used, is excluded from all later cells. One that fails
-   has no time in that cell alone. */
+/* A backend that is wrong in one cell, or cannot be used, is excluded from all later cells. A failure
+   excludes it from that cell only. */
 static bool is_included(const struct breakeven *breakeven, size_t row) {
     const enum outcome outcome = breakeven->standing[row].outcome;
     return outcome == OUTCOME_RIGHT || outcome == OUTCOME_FAILED;

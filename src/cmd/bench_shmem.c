@@ -21,8 +21,8 @@ enum {
     TILES = sizeof tiles / sizeof *tiles,
     SHAREDS = sizeof shareds / sizeof *shareds,
     MULTIPLIES = sizeof multiplies / sizeof *multiplies,
-    OF_A_TILE = ORDERS * SHAREDS * MULTIPLIES,
-    VARIANTS = TILES * OF_A_TILE,
+    PER_TILE = ORDERS * SHAREDS * MULTIPLIES,
+    VARIANTS = TILES * PER_TILE,
     MOST_SIZES = 8
 };
 
@@ -48,7 +48,7 @@ static void make_variants(struct shmem_bench *bench, const struct gemm_backend *
     for (int v = 0; v < VARIANTS; v++) {
         struct variant *one = &bench->variants[v];
         struct sweep_row *row = &rows[v];
-        one->tile = tiles[v / OF_A_TILE];
+        one->tile = tiles[v / PER_TILE];
         one->order = orders[v / MULTIPLIES / SHAREDS % ORDERS];
         one->shared = shareds[v / MULTIPLIES % SHAREDS];
         one->multiply = multiplies[v % MULTIPLIES];
@@ -84,13 +84,13 @@ static enum status open_variants(struct shmem_bench *bench, const struct gemm_ba
 /* Times all variants of one tile, interleaved. */
 static enum status run_tile(struct shmem_bench *bench, int tile, const struct gemm_shape *shape) {
     const enum gemm_dtype dtype = (enum gemm_dtype)bench->config.dtype;
-    struct result results[OF_A_TILE];
-    bench->benchmark.candidates = bench->candidates.list + tile * OF_A_TILE;
-    bench->benchmark.count = OF_A_TILE;
+    struct result results[PER_TILE];
+    bench->benchmark.candidates = bench->candidates.list + tile * PER_TILE;
+    bench->benchmark.count = PER_TILE;
     const enum status status = benchmark_run(&bench->benchmark, dtype, shape, results);
-    for (size_t i = 0; i < OF_A_TILE && !status; i++) {
+    for (size_t i = 0; i < PER_TILE && !status; i++) {
         const struct candidate *candidate = &bench->benchmark.candidates[i];
-        bench->variants[tile * OF_A_TILE + (int)i].result = results[i];
+        bench->variants[tile * PER_TILE + (int)i].result = results[i];
         cJSON *line = gemm_line(candidate, dtype, shape, &results[i], bench->benchmark.warm);
         bench_print_row(&bench->table, line);
         cJSON_Delete(line);
@@ -154,12 +154,12 @@ static void print_summary(const struct shmem_bench *bench, const struct gemm_sha
     for (int order = 0; order < ORDERS; order++) printf("  %9s", orders[order]);
     printf("\n");
     for (int tile = 0; tile < TILES; tile++) {
-        const struct gemm_kernel *kernel = &bench->variants[tile * OF_A_TILE].result.kernel[0];
+        const struct gemm_kernel *kernel = &bench->variants[tile * PER_TILE].result.kernel[0];
         printf("%4d %9.0f %%  %9u  %13s", tiles[tile], 100 * kernel->occupancy, kernel->registers,
                text_bytes((double)kernel->shared_bytes).text);
         for (int order = 0; order < ORDERS; order++) {
             const struct result *result =
-                &bench->variants[tile * OF_A_TILE + order * SHAREDS * MULTIPLIES].result;
+                &bench->variants[tile * PER_TILE + order * SHAREDS * MULTIPLIES].result;
             printf("  %9s",
                    result->outcome == OUTCOME_RIGHT ? text_seconds(result->seconds.median).text : "-");
         }

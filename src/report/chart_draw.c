@@ -70,7 +70,7 @@ static void shape_path(FILE *out, double x, double y, struct chart_style style) 
             shapes[style.marker % CHART_MARKERS]);
 }
 
-void draw_sign(FILE *out, double x, double y, struct chart_style style) {
+void draw_symbol(FILE *out, double x, double y, struct chart_style style) {
     shape_path(out, x, y, style);
     fputs("/>", out);
 }

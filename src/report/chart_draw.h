@@ -28,7 +28,7 @@ void draw_y_axis(FILE *out, const struct plot *plot, const struct scale *scale,
 /* A marker; `name` is shown on hovering. */
 void draw_marker(FILE *out, double x, double y, struct chart_style style, const char *name);
 /* The same without a name. */
-void draw_sign(FILE *out, double x, double y, struct chart_style style);
+void draw_symbol(FILE *out, double x, double y, struct chart_style style);
 
 /* A scale over all points, those of y with their spreads. */
 struct scale draw_scale_x(const struct chart *chart);

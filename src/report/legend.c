@@ -19,8 +19,8 @@ void legend_free(struct legend *legend) {
     *legend = (struct legend){0};
 }
 
-/* Draws the sign of an entry in a box of 28 x 14. */
-static void write_sign(FILE *out, const struct legend_entry *entry) {
+/* Draws the symbol of an entry in a box of 28 x 14. */
+static void write_symbol(FILE *out, const struct legend_entry *entry) {
     const unsigned colour = entry->style.colour % CHART_COLOURS;
     if (entry->letter) {
         fprintf(out,
@@ -34,14 +34,14 @@ static void write_sign(FILE *out, const struct legend_entry *entry) {
     if (entry->line)
         fprintf(out, "<path class=\"line s%u d%u\" d=\"M0 7H28\"/>", colour,
                 entry->style.dash % CHART_DASHES);
-    if (entry->marks) draw_sign(out, 14, 7, entry->style);
+    if (entry->marks) draw_symbol(out, 14, 7, entry->style);
 }
 
 void legend_html(FILE *out, const struct legend *legend) {
     fputs("<ul class=\"legend\">\n", out);
     for (size_t i = 0; i < legend->count; i++) {
         fputs("<li><svg viewBox=\"0 0 28 14\" width=\"28\" height=\"14\" aria-hidden=\"true\">", out);
-        write_sign(out, &legend->list[i]);
+        write_symbol(out, &legend->list[i]);
         fputs("</svg> ", out);
         markup_text(out, legend->list[i].name);
         fputs("</li>\n", out);
@@ -59,7 +59,7 @@ double legend_svg(FILE *out, const struct legend *legend, double x, double y) {
         const double left = x + (double)(i % columns) * CHART_WIDTH / 2,
                      top = y + (double)(i / columns) * LINE;
         fprintf(out, "<g transform=\"translate(%.1f %.1f)\">", left, top);
-        write_sign(out, &legend->list[i]);
+        write_symbol(out, &legend->list[i]);
         fputs("</g>\n", out);
         draw_text(out, left + TEXT, top + 11, "k", "start", legend->list[i].name);
     }
