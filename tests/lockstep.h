@@ -63,7 +63,7 @@ size_t lockstep_state_count(const struct bench *bench);
 /* Copies such a state into a bench of the same recipe. */
 void lockstep_set_state(struct bench *bench, const double *state);
 
-/* One step of the current epoch, after trainer_begin_epoch; returns its loss. */
+/* Runs one step of the current epoch, after trainer_begin_epoch; returns its loss. */
 double lockstep_step(struct bench *bench, size_t step);
 
 #endif

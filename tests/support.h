@@ -23,14 +23,14 @@
 const char *support_path(const char *name);
 
 void support_write(const char *path, const void *bytes, size_t count);
-/* The whole file. The caller frees it. */
+/* Reads the whole file. The caller frees it. */
 unsigned char *support_read(const char *path, size_t *count);
 
-/* An IDX file of unsigned bytes with these dimensions. */
+/* Writes an IDX file of unsigned bytes with these dimensions. */
 void support_write_idx(const char *path, size_t rank, const uint32_t *dims, const uint8_t *values,
                        size_t count);
 
-/* A folder with a learnable data set in MNIST's files: `train` + `test` images, height x width, `classes`. */
+/* Writes a folder with a learnable data set in MNIST's files, `train` + `test` images; returns its path. */
 const char *support_data_directory(const char *name, uint32_t train, uint32_t test, uint32_t height,
                                    uint32_t width, unsigned classes);
 
@@ -42,7 +42,7 @@ int support_make_data(void **state);
 /* The data set of tests/reference/mlp_numpy.py builtin: 50 images 6x7, 4 classes; the test part is equal. */
 void support_builtin_data(struct dataset_pair *pair);
 
-/* A config with these keys set ("layers=4-3-2 epochs=2"), checked. */
+/* Sets the defaults, then these keys ("layers=4-3-2 epochs=2"); asserts that each is valid. */
 void support_config(struct config *config, const char *settings);
 
 /* True if the entry runs on the host or was not built. test_gpu_*.c covers the others. */
@@ -74,11 +74,11 @@ const char *support_plugin(const char *name);
 #define assert_status(status, wanted) support_assert_status(status, wanted, __FILE__, __LINE__)
 void support_assert_status(enum status status, enum status wanted, const char *file, int line);
 
-/* `text`, for example status_message(), contains `part`. */
+/* Asserts that `text`, for example status_message(), contains `part`. */
 #define assert_says(text, part) support_assert_says(text, part, __FILE__, __LINE__)
 void support_assert_says(const char *text, const char *part, const char *file, int line);
 
-/* |got - want| <= tolerance * max(1, |want|); a NaN never passes. */
+/* Asserts that |got - want| <= tolerance * max(1, |want|); a NaN never passes. */
 #define assert_near(got, want, tolerance) support_assert_near(got, want, tolerance, __FILE__, __LINE__)
 void support_assert_near(double got, double want, double tolerance, const char *file, int line);
 

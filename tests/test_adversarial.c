@@ -54,7 +54,7 @@ static double slope(struct bench *bench, double *value, const double *images, co
 }
 
 /* Every pixel has moved by AMOUNT of its range towards the larger loss. If the slope of a pixel is 0
-   (inactive units, dropout), it may have moved by any smaller amount. */
+   (inactive units, dropout), it may have moved by up to that. */
 static void check_images(struct bench *bench, double *images, const double *attacked) {
     const double amount = bench->config.input_range == INPUT_SIGNED ? 2 * AMOUNT : AMOUNT;
     size_t up = 0, down = 0;

@@ -83,8 +83,8 @@ static void steps_of_eager_in_float32(void **state) {
     on_every_isa(steps_of_eager);
 }
 
-/* Also networks in which only the last layer is split into blocks of k, which a thread's slice of the batch
-   alone would not need. */
+/* Also networks in which only the last layer is split into blocks of k, but would not be for a thread's slice
+   of the batch alone. */
 static const char *const more_recipes[] = {
     "layers=784-256-10 batch-size=256 epochs=1 dtype=f64",
     "layers=784-300-26 batch-size=300 epochs=1",
