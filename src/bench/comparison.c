@@ -182,7 +182,7 @@ enum status comparison_run(struct comparison *comparison, const struct sweep *sw
     const enum status status = agreement_open(&comparison->agreement, comparison->config, comparison->data);
     if (status) return status;
     for (size_t i = 0; i < sweep->count; i++) check_row(comparison, &comparison->rows[i]);
-    for (size_t repeat = 0; repeat < comparison->repeats; repeat++) /* in turn: the machine drifts */
+    for (size_t repeat = 0; repeat < comparison->repeats; repeat++) /* interleaved: speed drifts */
         for (size_t i = 0; i < sweep->count; i++) train_once(comparison, &comparison->rows[i]);
     for (size_t i = 0; i < sweep->count; i++) finish(comparison, &comparison->rows[i]);
     return STATUS_OK;

@@ -14,7 +14,7 @@ struct gemm_shape {
 
 enum { PROBLEM_A, PROBLEM_B, PROBLEM_C, PROBLEM_GUARD = 256 /* bytes on both sides of C */ };
 
-/* Several copies of the operands, used in turn, so that no cache holds them from one call to the next. */
+/* Several copies of the operands, used cyclically, so that no cache holds them from one call to the next. */
 struct problem {
     struct compute *compute;
     struct gemm_call call; /* without the pointers */
@@ -47,7 +47,7 @@ enum problem_inputs { PROBLEM_REALS, PROBLEM_INTEGERS };
      running time", 1977);
    - signed reals: the elements of up to 16 rows, the last among them, against the float64 oracle;
    - bfloat16 operands, whose C is float32, again with a bfloat16 C where training has that (NN and NT):
-     integers give the right C rounded once, reals are within one more rounding of the oracle;
+     integers yield the exact C rounded once, reals are within one more rounding of the oracle;
    - all copies have the same bits, and nothing outside C was written.
    STATUS_VERIFY_FAILED names what is wrong. Afterwards C is undefined. */
 enum status problem_verify(struct problem *problem, enum problem_inputs inputs, uint64_t seed);
