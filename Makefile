@@ -163,13 +163,10 @@ $(B)/buildinfo.h: FORCE
 	@printf '#define BUILD_COMMIT "%s"\n#define BUILD_FLAGS "%s"\n' '$(COMMIT)' '$(strip $(ALL_CFLAGS))' > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
-# `tuned` unrolls and vectorises by hand: -O3 would only double the time that it takes to compile
-$(B)/kernels/host/tuned/%.o: OPTIMIZE_TUNED := $(if $(SAN),,-O2 $(if $(findstring clang,$(CC)),,-ftree-vectorize -fvect-cost-model=dynamic))
-
 $(B)/%.o: %.c $(B)/flags | $(B)/buildinfo.h
 	@mkdir -p $(@D)
 	@echo '  cc    $<'
-	$(Q)$(CC) $(ALL_CFLAGS) $(OPTIMIZE_TUNED) $(WARNINGS) $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(ALL_CFLAGS) $(WARNINGS) $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS) -MMD -MP -c $< -o $@
 
 $(B)/%.cu.o: %.cu $(B)/cudaflags
 	@mkdir -p $(@D)

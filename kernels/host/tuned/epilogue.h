@@ -90,9 +90,9 @@ INLINE void NAME(prefetch_rows)(const void *matrix, size_t at, size_t ld, size_t
 
 /* Adds beta * C to the `rows` x `cols` elements of `tile` [..][ld] and stores them at (row, col) of C.
    `last`: the sums over k are complete, and the call's epilogue follows. */
-static AT_O3 void NAME(tile_epilogue)(const struct gemm_call *call, const struct tuned_plan *plan, REAL *tile,
-                                      size_t ld, size_t row, size_t rows, size_t col, size_t cols, REAL beta,
-                                      bool last) {
+static void NAME(tile_epilogue)(const struct gemm_call *call, const struct tuned_plan *plan, REAL *tile,
+                                size_t ld, size_t row, size_t rows, size_t col, size_t cols, REAL beta,
+                                bool last) {
     if (cols == NR) {
         NAME(epilogue_rows)(call, plan, tile, ld, row, rows, col, NR, beta, last);
     } else {

@@ -36,16 +36,10 @@ enum {
 #    define JOIN(a, b) JOIN_(a, b)
 #    if defined(__clang__)
 #        define UNROLL PRAGMA(unroll)
-#        define AT_O3
 #        define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #        define STREAM(to, vector) __builtin_nontemporal_store(vector, to)
 #    else
 #        define UNROLL PRAGMA(GCC unroll 16)
-#        ifdef __SANITIZE_ADDRESS__
-#            define AT_O3
-#        else /* plain loops that the compiler must vectorise (the Makefile compiles this folder at -O2) */
-#            define AT_O3 __attribute__((optimize("O3")))
-#        endif
 #        define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (NAME(bits)){__VA_ARGS__})
 #    endif
 
