@@ -25,8 +25,8 @@ static const char *const recipes[] = {
     "layers=784-48-32-10 batch-size=1100 epochs=6 momentum=0.5 activation=sigmoid schedule=cosine",
     "layers=784-40-500-10 batch-size=100 epochs=1",
     "layers=784-70-33-40-10 batch-size=1100 epochs=5 lr=0.2",
-    "layers=42-50-40-30-4 batch-size=1 epochs=4 lr=0.001 activation=scaled-tanh init=uniform "
-    "init-range=0.05 input-range=-1,1",
+    ("layers=42-50-40-30-4 batch-size=1 epochs=4 lr=0.001 activation=scaled-tanh init=uniform "
+     "init-range=0.05 input-range=-1,1"),
 };
 enum { RECIPES = sizeof recipes / sizeof *recipes };
 

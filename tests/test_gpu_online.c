@@ -12,8 +12,8 @@
 static const char *const recipes[] = {
     "layers=784-50-40-30-20-10 batch-size=1 epochs=1 lr=0.002 activation=scaled-tanh init=xavier",
     "layers=42-20-10-4 batch-size=1 epochs=4 lr=0.01 activation=scaled-tanh init=uniform init-range=0.3",
-    "layers=841-30-20-4 input-size=29 batch-size=1 epochs=2 lr=0.002 activation=scaled-tanh init=uniform "
-    "init-range=0.05",
+    ("layers=841-30-20-4 input-size=29 batch-size=1 epochs=2 lr=0.002 activation=scaled-tanh init=uniform "
+     "init-range=0.05"),
     "layers=841-30-4 input-size=29 batch-size=7 epochs=2 lr=0.002 momentum=0.5",
     "layers=784-128-10 batch-size=128 epochs=1 lr=0.002",
     "layers=784-64-40-10 batch-size=33 epochs=1 lr=0.001 momentum=0.9 activation=tanh init=xavier",
