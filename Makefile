@@ -273,7 +273,7 @@ figures: all
 
 # --- care ---
 
-STYLED := $(filter-out tests/reference/%,$(shell git ls-files '*.c' '*.h' '*.cc' '*.inc' '*.cu' '*.cuh' 2>/dev/null))
+STYLED := $(filter-out tests/reference/%,$(shell git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null))
 format:
 	@clang-format -i $(STYLED)
 

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "tests/reference/curves.inc"
+#include "tests/reference/curves.h"
 
 enum { STEPS = 50 };
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """An independent implementation of Tessera's training in NumPy and float64, which shares no code with it.
 
-  mlp_numpy.py builtin                      the loss curves that the tests expect, as C (curves.inc)
+  mlp_numpy.py builtin                      the loss curves that the tests expect, as C (curves.h)
   mlp_numpy.py run --init INIT.safetensors --data DIR [--steps 50] [--batch 128] [--lr 0.1] [--momentum 0]
                    [--decay 0] [--activation relu] [--input-range 0,1|-1,1] [--compare LOG.jsonl]
                                             the losses of the first steps in file order from saved initial weights;
