@@ -73,6 +73,7 @@ void oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, d
     const size_t k = call->k;
     double *a = unfold(call->dtype, call->a, call->lda, call->m, k, !gemm_transposes_a(call->op));
     double *b = unfold(call->dtype, call->b, call->ldb, call->n, k, gemm_transposes_b(call->op));
+#pragma omp parallel for schedule(static) if (call->m * call->n * k > 1 << 16)
     for (size_t i = 0; i < call->m; i++)
         for (size_t j = 0; j < call->n; j++) {
             struct terms terms = {(double)NAN, 0, 0}; /* out of memory: only NaN passes */
