@@ -253,7 +253,7 @@ check-matrix: tests
 
 # the GPU part alone; OLD=1 runs what was built elsewhere as it is
 check-gpu: $(if $(filter 1,$(OLD)),,$(GPU_TESTS))
-	@tests/run.sh $(GPU_TESTS)
+	@JOBS=1 tests/run.sh $(GPU_TESTS)
 
 run-tests: probe required $(if $(HAVE_CMOCKA),$(B)/train $(TESTS))
 ifeq ($(HAVE_CMOCKA),)

@@ -9,6 +9,7 @@
 #include "src/base/text.h"
 #include "src/device/device.h"
 
+static const size_t SMALL = (size_t)1 << 20; /* bytes; to read what is available would take longer */
 static const size_t UNKNOWN_CACHE_BUFFER = (size_t)256 << 20; /* for the bandwidth, if the cache is unknown */
 
 static void host_set_threads(struct device *device, int threads) {
@@ -32,12 +33,12 @@ static void host_close(struct device *device) {
 
 static void *host_alloc(struct device *device, size_t bytes) {
     (void)device;
-    /* Linux overcommits memory and kills the process that touches it, so check first. */
-    const uint64_t available = platform_memory_available();
+    /* Linux overcommits memory and kills the process that touches it, so check what may be too much. */
+    const uint64_t available = bytes >= SMALL ? platform_memory_available() : 0;
     void *memory = !available || bytes <= available ? pages_alloc(bytes) : NULL;
     if (!memory) {
         status_write("out of memory: %s needed, %s available", text_bytes((double)bytes).text,
-                     text_bytes((double)available).text);
+                     text_bytes((double)platform_memory_available()).text);
         return NULL;
     }
     memset(memory, 0, bytes); /* the first touch of every page */
