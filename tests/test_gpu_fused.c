@@ -100,7 +100,7 @@ static void losses_of_eager_in_float64(void **state) {
         assert_true(fused.last.train_images == eager.last.train_images);
         assert_int_equal(fused.last.train_correct, eager.last.train_correct);
         assert_near(fused.last.train_loss / eager.last.train_loss, 1, 1e-11);
-        double *x = lockstep_state(&eager), *y = lockstep_state(&fused);
+        double *x = lockstep_state(&eager.trainer), *y = lockstep_state(&fused.trainer);
         for (size_t i = 0; i < mlp_parameter_count(&eager.trainer.mlp); i++) assert_near(y[i], x[i], 1e-10);
         free(x);
         free(y);
@@ -215,8 +215,8 @@ static void the_same_bits(void **state) {
                 step += count;
             }
         }
-        double *x = lockstep_state(&whole), *y = lockstep_state(&pieces);
-        assert_memory_equal(x, y, lockstep_state_count(&whole) * sizeof *x);
+        double *x = lockstep_state(&whole.trainer), *y = lockstep_state(&pieces.trainer);
+        assert_memory_equal(x, y, lockstep_state_count(&whole.trainer) * sizeof *x);
         free(x);
         free(y);
         bench_close(&whole);
@@ -272,7 +272,7 @@ static void divergence_in_the_middle(void **state) {
         assert_says(status_message(), "epoch 1, step 8");
         trainer_begin_epoch(&good.trainer);
         assert_status(good.trainer.engine->run(&good.trainer, 0, &count), STATUS_OK);
-        double *x = lockstep_state(&good), *y = lockstep_state(&bad);
+        double *x = lockstep_state(&good.trainer), *y = lockstep_state(&bad.trainer);
         assert_memory_equal(x, y, mlp_parameter_count(&good.trainer.mlp) * sizeof *x);
         free(x);
         free(y);

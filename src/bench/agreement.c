@@ -1,22 +1,17 @@
 #include "src/bench/agreement.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "src/backend/registry.h"
+#include "src/nn/engine.h"
 
-enum { MOST_ROWS = 256, MOST_STEPS = 50, LEAST_STEPS = 4 };
-static const double MOST_FLOPS = 5e10;
+enum { MOST_ROWS = 256, MOST_STEPS = 16, LEAST_STEPS = 3 };
+static const double MOST_FLOPS = 1e10;
 
-/* Larger than the drift of float32 on the reference loops in any config of this project. */
-static const double USUAL_DRIFT = 1e-6;
-static const double MOST_GROWTH = 10; /* beyond it, agreement proves nothing: such steps are cut */
-
-/* Ten times the usual drift of float32; as generous in the other precisions. */
-double agreement_tolerance(const struct agreement *agreement, enum gemm_dtype dtype,
-                           enum gemm_precision precision) {
-    const double usual = dtype == GEMM_F64 ? 1e-12 : precision == GEMM_TRUE ? 10 * USUAL_DRIFT : 2e-2;
-    return agreement->growth * usual;
+struct lockstep_bound agreement_bound(const struct config *config) {
+    if (config->precision == GEMM_TF32) return lockstep_rounded(0x1p-11);
+    if (config->precision == GEMM_MIXED_BF16) return lockstep_rounded(0x1p-8);
+    return config->dtype == GEMM_F64 ? lockstep_float64 : lockstep_float32;
 }
 
 static double flops_of_step(const struct layer_list *layers, size_t rows) {
@@ -26,134 +21,162 @@ static double flops_of_step(const struct layer_list *layers, size_t rows) {
     return 6 * weights * (double)rows;
 }
 
-/* The recipe with the batch size and the epochs that the compared steps need. */
-static struct config shorten(const struct config *config, const struct agreement *agreement, size_t images) {
-    struct config few = *config;
-    const size_t steps_per_epoch = (images + agreement->rows - 1) / agreement->rows;
-    few.batch_size = (int64_t)agreement->rows;
-    few.epochs = (int64_t)((agreement->steps + steps_per_epoch - 1) / steps_per_epoch);
-    return few;
+void agreement_plan(struct agreement *agreement, const struct config *config,
+                    const struct dataset_pair *data) {
+    const size_t images = data->train.count - (size_t)config->validation;
+    size_t rows = (size_t)config->batch_size < MOST_ROWS ? (size_t)config->batch_size : MOST_ROWS;
+    if (rows > images) rows = images;
+    const double affordable = MOST_FLOPS / flops_of_step(&config->layers, rows);
+    const size_t steps = affordable < LEAST_STEPS  ? LEAST_STEPS
+                         : affordable > MOST_STEPS ? MOST_STEPS
+                                                   : (size_t)affordable;
+    const size_t steps_per_epoch = (images + rows - 1) / rows;
+    *agreement = (struct agreement){.config = *config, .rows = rows, .steps = steps};
+    struct config *reference = &agreement->config;
+    reference->batch_size = (int64_t)rows;
+    reference->epochs = (int64_t)((steps + steps_per_epoch - 1) / steps_per_epoch);
+    snprintf(reference->backend, sizeof reference->backend, "serial"); /* without options */
+    reference->dtype = GEMM_F64;
+    reference->precision = GEMM_TRUE;
+    reference->engine = ENGINE_EAGER;
+    reference->residency = RESIDENCY_DEVICE;
 }
 
-/* The losses of the first steps; NaN where one is missing. */
-static enum status run_losses(size_t steps, const struct config *config, const struct gemm_backend *backend,
-                              const struct dataset_pair *data, double *losses) {
-    struct run_result result;
-    const struct run_limits limits = {.steps = steps, .losses = losses};
-    struct dataset_pair training = *data; /* a view */
-    training.test.count = 0;              /* no evaluation */
-    for (size_t s = 0; s < steps; s++) losses[s] = NAN;
-    const enum status status = run_training(config, backend, &training, &limits, &result);
-    if (!status) run_close(&result);
-    return status && result.diverged ? STATUS_VERIFY_FAILED : status; /* the reference did not diverge */
-}
+/* --- a backend in a training of its own --- */
 
-static enum status measure_drift(const struct agreement *agreement, const struct config *config,
-                                 const struct gemm_backend *backend, const struct dataset_pair *data,
-                                 struct drift *drift) {
-    const struct config few = shorten(config, agreement, data->train.count - (size_t)config->validation);
-    double *losses = malloc(agreement->steps * sizeof *losses);
-    *drift = (struct drift){.tolerance = agreement_tolerance(agreement, (enum gemm_dtype)config->dtype,
-                                                             (enum gemm_precision)config->precision)};
-    if (!losses) return status_set(STATUS_FAILED, "out of memory");
-    const enum status status = run_losses(agreement->steps, &few, backend, data, losses);
-    for (size_t s = 0; s < agreement->steps && !status; s++) {
-        const double relative = fabs(losses[s] - agreement->losses[s]) / fabs(agreement->losses[s]);
-        if (relative <= drift->relative) continue;
-        drift->relative = isnan(relative) ? INFINITY : relative;
-        drift->step = s + 1;
-    }
-    free(losses);
+enum status agreement_open_side(struct agreement_side *side, const struct config *config,
+                                const struct gemm_backend *backend, const struct dataset_pair *data) {
+    struct config *own = &side->config;
+    *own = *config;
+    own->log[0] = own->csv[0] = own->save[0] = own->save_init[0] = own->resume[0] = '\0';
+    own->ensemble = 1;
+    const struct compute_options options = config_compute(own);
+    enum status status = compute_open(&side->compute, backend, &options);
+    if (!status) status = trainer_open(&side->trainer, &side->compute, own, data, NULL);
+    if (!status && side->trainer.notice[0]) /* the requested engine is not available */
+        status = status_set(STATUS_UNAVAILABLE, "%s", side->trainer.notice);
+    if (!status) trainer_begin_epoch(&side->trainer);
     return status;
 }
 
-/* Cuts the steps from the first in which float32 on the reference loops is too far from float64. */
-static void cut_steps(struct agreement *agreement) {
-    for (size_t s = 0; s < agreement->steps; s++) {
-        const double drift = fabs(agreement->single[s] - agreement->losses[s]) / fabs(agreement->losses[s]);
-        if (s && !(drift <= MOST_GROWTH * USUAL_DRIFT)) {
-            agreement->steps = s;
-        } else if (drift > agreement->growth * USUAL_DRIFT) {
-            agreement->growth = drift / USUAL_DRIFT;
-        }
-    }
-}
-
-enum status agreement_open(struct agreement *agreement, const struct config *config,
-                           const struct dataset_pair *data) {
-    *agreement = (struct agreement){
-        .rows = (size_t)config->batch_size < MOST_ROWS ? (size_t)config->batch_size : MOST_ROWS};
-    const size_t images = data->train.count - (size_t)config->validation;
-    if (agreement->rows > images) agreement->rows = images;
-    const double affordable = MOST_FLOPS / flops_of_step(&config->layers, agreement->rows);
-    agreement->steps = affordable < LEAST_STEPS  ? LEAST_STEPS
-                       : affordable > MOST_STEPS ? MOST_STEPS
-                                                 : (size_t)affordable;
-    agreement->config = shorten(config, agreement, images);
-    snprintf(agreement->config.backend, sizeof agreement->config.backend, "serial"); /* without options */
-    agreement->config.dtype = GEMM_F64;
-    agreement->config.precision = GEMM_TRUE;
-    agreement->config.engine = ENGINE_AUTO;
-    agreement->config.residency = RESIDENCY_DEVICE;
-    agreement->losses = calloc(2 * agreement->steps, sizeof *agreement->losses);
-    agreement->single = agreement->losses + agreement->steps;
-    if (!agreement->losses) return status_set(STATUS_FAILED, "out of memory");
-
-    agreement->growth = 1;
+enum status agreement_open_reference(struct agreement_side *side, const struct config *config,
+                                     const struct dataset_pair *data) {
     const struct gemm_backend *loops;
-    struct config single = agreement->config;
-    single.dtype = GEMM_F32;
     enum status status = registry_find("openmp", &loops); /* bit-identical to serial */
     if (status) status = registry_find("serial", &loops);
-    if (!status) status = run_losses(agreement->steps, &agreement->config, loops, data, agreement->losses);
-    if (!status) status = run_losses(agreement->steps, &single, loops, data, agreement->single);
-    if (!status) {
-        cut_steps(agreement);
-        return STATUS_OK;
+    return status ? status : agreement_open_side(side, config, loops, data);
+}
+
+void agreement_close_side(struct agreement_side *side) {
+    trainer_close(&side->trainer);
+    compute_close(&side->compute);
+}
+
+/* --- the comparison --- */
+
+/* Two trainings in lockstep, and a third in float64 for steps that are beyond their bound. */
+struct pair {
+    struct agreement_side reference, other, exact;
+    const struct config *exact_config; /* NULL: the reference is in float64 itself */
+    const struct dataset_pair *data;
+    struct lockstep lockstep;
+};
+
+static struct trainer *exact_trainer(void *self) {
+    struct pair *pair = self;
+    struct trainer *exact = &pair->exact.trainer;
+    const struct trainer *reference = &pair->reference.trainer;
+    if (!pair->exact_config) return &pair->reference.trainer;
+    if (!pair->exact.compute.backend &&
+        agreement_open_reference(&pair->exact, pair->exact_config, pair->data)) {
+        agreement_close_side(&pair->exact);
+        return NULL;
     }
-    agreement_close(agreement);
-    return status_context(status, "the float64 reference: ");
+    if (exact->state.epoch != reference->state.epoch) {
+        exact->state = reference->state;
+        trainer_begin_epoch(exact);
+    }
+    return exact;
 }
 
-void agreement_close(struct agreement *agreement) {
-    free(agreement->losses);
-    *agreement = (struct agreement){0};
+/* Both sides are open. */
+static enum status run_lockstep(struct pair *pair, const struct lockstep_bound *bound, size_t steps) {
+    struct lockstep *lockstep = &pair->lockstep;
+    struct trainer *const trainers[] = {&pair->reference.trainer, &pair->other.trainer};
+    const size_t in_epoch = trainers[0]->steps;
+    *lockstep = (struct lockstep){.reference = trainers[0],
+                                  .other = trainers[1],
+                                  .bound = *bound,
+                                  .exact = exact_trainer,
+                                  .self = pair};
+    enum status status = lockstep_open(lockstep);
+    for (size_t step = 0; step < steps && !status; step++) {
+        if (step && step % in_epoch == 0)
+            for (int t = 0; t < 2; t++) {
+                trainers[t]->state =
+                    (struct train_state){.epoch = (int64_t)(step / in_epoch), .updates = step};
+                trainer_begin_epoch(trainers[t]);
+            }
+        status = lockstep_step(lockstep, step % in_epoch);
+    }
+    lockstep_close(lockstep);
+    return status;
 }
 
-/* The curve has batches of at most MOST_ROWS images. If the backend runs fused steps on larger batches,
-   compares their first losses with those of engine eager, whose products were verified in these shapes. */
-static enum status check_large_batches(const struct agreement *agreement, const struct config *config,
-                                       const struct gemm_backend *backend, const struct dataset_pair *data) {
-    enum { STEPS = 2 }; /* the second depends on the first update */
+static void close_pair(struct pair *pair) {
+    agreement_close_side(&pair->reference);
+    agreement_close_side(&pair->other);
+    agreement_close_side(&pair->exact);
+    free(pair);
+}
+
+static enum status compare_with_reference(const struct agreement *agreement, const struct config *config,
+                                          const struct gemm_backend *backend, const struct dataset_pair *data,
+                                          struct drift *drift) {
+    const struct lockstep_bound bound = agreement_bound(config);
+    struct pair *pair = calloc(1, sizeof *pair);
+    if (!pair) return status_set(STATUS_FAILED, "out of memory");
+    struct config few = *config;
+    few.batch_size = agreement->config.batch_size;
+    few.epochs = agreement->config.epochs;
+    pair->data = data;
+    enum status status = agreement_open_reference(&pair->reference, &agreement->config, data);
+    if (status) status = status_context(status, "the float64 reference");
+    if (!status) status = agreement_open_side(&pair->other, &few, backend, data);
+    if (!status) status = run_lockstep(pair, &bound, agreement->steps);
+    const struct lockstep_seen *seen = &pair->lockstep.seen;
+    *drift = (struct drift){.relative = seen->drift, .step = seen->worst, .tolerance = bound.loss};
+    close_pair(pair);
+    return status;
+}
+
+/* If the backend runs fused steps on batches of more than MOST_ROWS images, compares the first with those of
+   engine eager, whose products were verified in these shapes. */
+static enum status compare_large_batches(const struct agreement *agreement, const struct config *config,
+                                         const struct gemm_backend *backend,
+                                         const struct dataset_pair *data) {
+    enum { STEPS = 2 };
     const bool fused = backend->fused && (config->engine == ENGINE_AUTO || config->engine == ENGINE_FUSED);
     if (!fused || (size_t)config->batch_size <= agreement->rows) return STATUS_OK;
-    const double tolerance = agreement_tolerance(agreement, (enum gemm_dtype)config->dtype,
-                                                 (enum gemm_precision)config->precision);
-    struct config eager = *config;
-    double losses[STEPS], wanted[STEPS];
+    const struct lockstep_bound bound = agreement_bound(config);
+    struct pair *pair = calloc(1, sizeof *pair);
+    if (!pair) return status_set(STATUS_FAILED, "out of memory");
+    struct config eager = *config, exact = agreement->config;
     eager.engine = ENGINE_EAGER;
-    enum status status = run_losses(STEPS, config, backend, data, losses);
-    if (!status) status = run_losses(STEPS, &eager, backend, data, wanted);
-    for (size_t s = 0; s < STEPS && !status; s++) {
-        const double off = fabs(losses[s] - wanted[s]) / fabs(wanted[s]);
-        const bool missing = isnan(wanted[s]) && isnan(losses[s]); /* the training has one step */
-        if (off <= tolerance || missing) continue;
-        status = status_set(
-            STATUS_VERIFY_FAILED,
-            "engine fused: the loss of step %zu is off by %.1e of what eager gives; %.0e is allowed", s + 1,
-            off, tolerance);
-    }
-    return status;
+    exact.batch_size = config->batch_size;
+    pair->exact_config = &exact;
+    pair->data = data;
+    enum status status = agreement_open_side(&pair->reference, &eager, backend, data);
+    if (!status) status = agreement_open_side(&pair->other, config, backend, data);
+    const size_t most = pair->other.trainer.steps * (size_t)config->epochs;
+    if (!status) status = run_lockstep(pair, &bound, most < STEPS ? most : STEPS);
+    close_pair(pair);
+    return status ? status_context(status, "engine fused against eager") : STATUS_OK;
 }
 
 enum status agreement_check(const struct agreement *agreement, const struct config *config,
                             const struct gemm_backend *backend, const struct dataset_pair *data,
                             struct drift *drift) {
-    const enum status status = measure_drift(agreement, config, backend, data, drift);
-    if (status) return status;
-    if (drift->relative <= drift->tolerance) return check_large_batches(agreement, config, backend, data);
-    return status_set(
-        STATUS_VERIFY_FAILED,
-        "the loss of step %zu is off by %.1e of what float64 on one thread gives; %.0e is allowed",
-        drift->step, drift->relative, drift->tolerance);
+    const enum status status = compare_with_reference(agreement, config, backend, data, drift);
+    return status ? status : compare_large_batches(agreement, config, backend, data);
 }

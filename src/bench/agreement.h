@@ -1,35 +1,30 @@
-/* Does a backend train as float64 on the reference loops does? Compares the losses of the first steps and,
-   for a trace, every tensor of each step. */
+/* Does a backend train as float64 on the reference loops does? Compares the first steps of both, each from the
+   same state; for a trace, every tensor of each step. */
 #ifndef TESSERA_BENCH_AGREEMENT_H
 #define TESSERA_BENCH_AGREEMENT_H
 
+#include "src/bench/lockstep.h"
 #include "src/bench/run.h"
 
-/* The reference curve. */
+/* What is compared. */
 struct agreement {
     struct config config; /* of the reference: float64, full precision, batches of at most 256 images */
     size_t steps, rows;
-    double *losses; /* [steps] */
-    double *single; /* [steps], in float32; in the same allocation */
-    double growth;  /* how much more than usual this training amplifies rounding: scales the tolerances */
 };
 
-/* Runs the reference: up to 50 steps, fewer if they exceed 5e10 flop. Runs it in float32 as well: its drift
-   shows how much this training (with a large learning rate, say) amplifies rounding. Steps past a drift of
-   1e-5 are cut: agreement would prove nothing there. */
-enum status agreement_open(struct agreement *agreement, const struct config *config,
-                           const struct dataset_pair *data);
-void agreement_close(struct agreement *agreement);
+/* Up to 16 steps, fewer if they exceed 1e10 flop. */
+void agreement_plan(struct agreement *agreement, const struct config *config,
+                    const struct dataset_pair *data);
 
 struct drift {
-    double relative;  /* the largest of |loss - reference| / |reference| */
-    size_t step;      /* of that loss; 1 is the first */
+    double relative;  /* the largest of |loss - reference| / max(1, |reference|) */
+    size_t step;      /* of that loss; 1 is the first; 0: no step was compared */
     double tolerance; /* of the dtype and precision */
 };
 
-/* Runs the same steps on `backend` with the engine, residency, dtype and precision of `config`.
-   STATUS_VERIFY_FAILED, with `drift` filled, if the curve leaves the tolerance, or if the losses of engine
-   fused differ from those of eager on batches of the configured size. */
+/* Runs the steps on `backend` with the engine, residency, dtype and precision of `config`, in lockstep with
+   the reference. STATUS_VERIFY_FAILED, with `drift` filled, if a loss or an update is wrong, or if engine fused
+   differs from eager on batches of the configured size. */
 enum status agreement_check(const struct agreement *agreement, const struct config *config,
                             const struct gemm_backend *backend, const struct dataset_pair *data,
                             struct drift *drift);
@@ -49,8 +44,22 @@ enum status agreement_trace(const struct agreement *agreement, const struct conf
                             const struct gemm_backend *backend, const struct dataset_pair *data,
                             struct trace *trace);
 
-/* The relative difference that rounding may cause in a loss of these steps. */
-double agreement_tolerance(const struct agreement *agreement, enum gemm_dtype dtype,
-                           enum gemm_precision precision);
+/* A backend in a training of its own. */
+struct agreement_side {
+    struct config config;
+    struct compute compute;
+    struct trainer trainer;
+};
+
+/* Opens it with `config`, without files, at the start of the first epoch. Close it in any case. */
+enum status agreement_open_side(struct agreement_side *side, const struct config *config,
+                                const struct gemm_backend *backend, const struct dataset_pair *data);
+/* The same with the reference loops. */
+enum status agreement_open_reference(struct agreement_side *side, const struct config *config,
+                                     const struct dataset_pair *data);
+void agreement_close_side(struct agreement_side *side);
+
+/* How far one step of this dtype and precision may be from float64. */
+struct lockstep_bound agreement_bound(const struct config *config);
 
 #endif

@@ -178,9 +178,7 @@ enum status comparison_run(struct comparison *comparison, const struct sweep *sw
         comparison->rows[i].runs = calloc(comparison->repeats, sizeof *comparison->rows[i].runs);
         if (!comparison->rows[i].runs) return status_set(STATUS_FAILED, "out of memory");
     }
-    if (comparison->progress) comparison->progress(NULL, "float64 reference");
-    const enum status status = agreement_open(&comparison->agreement, comparison->config, comparison->data);
-    if (status) return status;
+    agreement_plan(&comparison->agreement, comparison->config, comparison->data);
     for (size_t i = 0; i < sweep->count; i++) check_row(comparison, &comparison->rows[i]);
     for (size_t repeat = 0; repeat < comparison->repeats; repeat++) /* interleaved: speed drifts */
         for (size_t i = 0; i < sweep->count; i++) train_once(comparison, &comparison->rows[i]);
@@ -206,7 +204,6 @@ void comparison_close(struct comparison *comparison) {
         free(row->epoch_seconds);
     }
     free(comparison->rows);
-    agreement_close(&comparison->agreement);
     *comparison = (struct comparison){0};
 }
 

@@ -2,38 +2,16 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "src/backend/registry.h"
 #include "src/bench/agreement.h"
 #include "src/nn/engine.h"
 
-struct side {
-    struct config config;
-    struct compute compute;
-    struct trainer trainer;
-};
-
 /* Both trainings, and the result. */
-struct lockstep {
-    struct side reference, candidate;
+struct tracing {
+    struct agreement_side reference, candidate;
     struct trace *trace;
     size_t step;
     void *buffer[2]; /* host memory for a tensor of each */
 };
-
-static enum status open_side(struct side *side, const struct gemm_backend *backend,
-                             const struct dataset_pair *data) {
-    struct config *config = &side->config;
-    config->log[0] = config->csv[0] = config->save[0] = config->save_init[0] = config->resume[0] = '\0';
-    config->engine = ENGINE_EAGER; /* a graph computes the same, but hides its tensors */
-    const struct compute_options options = config_compute(config);
-    const enum status status = compute_open(&side->compute, backend, &options);
-    return status ? status : trainer_open(&side->trainer, &side->compute, config, data, NULL);
-}
-
-static void close_side(struct side *side) {
-    trainer_close(&side->trainer);
-    compute_close(&side->compute);
-}
 
 /* One tensor of both trainings: [rows][cols] with leading dimension ld. */
 struct tensor_pair {
@@ -42,9 +20,9 @@ struct tensor_pair {
 };
 
 /* |x - reference| / |reference|, Frobenius norms; infinite if a value is not a number. */
-static double difference(const struct lockstep *both, const struct tensor_pair *pair,
+static double difference(const struct tracing *both, const struct tensor_pair *pair,
                          const enum gemm_dtype dtype[2]) {
-    const struct side *side[2] = {&both->reference, &both->candidate};
+    const struct agreement_side *side[2] = {&both->reference, &both->candidate};
     for (int s = 0; s < 2; s++) {
         struct device *device = (struct device *)&side[s]->compute.device;
         device->driver->download(device, both->buffer[s], pair->tensor[s],
@@ -63,7 +41,7 @@ static double difference(const struct lockstep *both, const struct tensor_pair *
 }
 
 /* Compares one tensor, unless an earlier one is past its tolerance. */
-static void compare_tensor(struct lockstep *both, size_t layer, const char *name, const void *reference,
+static void compare_tensor(struct tracing *both, size_t layer, const char *name, const void *reference,
                            const void *candidate, enum gemm_dtype dtype, size_t rows) {
     struct trace *trace = both->trace;
     if (trace->drifts) return;
@@ -81,7 +59,7 @@ static void compare_tensor(struct lockstep *both, size_t layer, const char *name
 }
 
 /* In the order of computation. */
-static void compare_gradients(struct lockstep *both, size_t rows) {
+static void compare_gradients(struct tracing *both, size_t rows) {
     const struct mlp *a = &both->reference.trainer.mlp, *b = &both->candidate.trainer.mlp;
     /* not the last: a later tensor may share the memory of its logits */
     for (size_t l = 0; l + 1 < a->depth; l++)
@@ -94,7 +72,7 @@ static void compare_gradients(struct lockstep *both, size_t rows) {
     }
 }
 
-static void compare_weights(struct lockstep *both) {
+static void compare_weights(struct tracing *both) {
     const struct mlp *a = &both->reference.trainer.mlp, *b = &both->candidate.trainer.mlp;
     for (size_t l = 0; l < a->depth; l++) {
         const struct mlp_layer *x = &a->layer[l], *y = &b->layer[l];
@@ -103,14 +81,14 @@ static void compare_weights(struct lockstep *both) {
     }
 }
 
-static enum status step_side(struct side *side, size_t step, bool update) {
+static enum status step_side(struct agreement_side *side, size_t step, bool update) {
     struct trainer *trainer = &side->trainer;
     if (!update) return engine_gradients(trainer, step, engine_rows(trainer, step));
     optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->feed.scalars + step, trainer->tally);
     return STATUS_OK;
 }
 
-static enum status one_step(struct lockstep *both, size_t step) {
+static enum status one_step(struct tracing *both, size_t step) {
     enum status status = step_side(&both->reference, step, false);
     if (!status) status = step_side(&both->candidate, step, false);
     if (status) return status;
@@ -122,14 +100,18 @@ static enum status one_step(struct lockstep *both, size_t step) {
                   : both->candidate.compute.device.driver->synchronize(&both->candidate.compute.device);
 }
 
-static enum status open_both(struct lockstep *both, const struct agreement *agreement,
-                             const struct gemm_backend *backend, const struct dataset_pair *data) {
-    const struct gemm_backend *loops;
-    enum status status = registry_find("openmp", &loops);
-    if (status) status = registry_find("serial", &loops);
-    if (!status) status = open_side(&both->reference, loops, data);
-    if (!status) status = open_side(&both->candidate, backend, data);
-    if (status) return status;
+/* Rounds the state of the reference to the candidate's dtype and gives it to both. */
+static enum status share_state(struct tracing *both) {
+    double *state = lockstep_state(&both->reference.trainer);
+    bool done = state && lockstep_set_state(&both->candidate.trainer, state);
+    free(state);
+    state = done ? lockstep_state(&both->candidate.trainer) : NULL;
+    done = state && lockstep_set_state(&both->reference.trainer, state);
+    free(state);
+    return done ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
+}
+
+static enum status open_buffers(struct tracing *both, const struct agreement *agreement) {
     const struct mlp *mlp = &both->candidate.trainer.mlp; /* the reference has no gaps between rows */
     size_t largest = 0;
     for (size_t l = 0; l < mlp->depth; l++) {
@@ -146,32 +128,33 @@ static enum status open_both(struct lockstep *both, const struct agreement *agre
 enum status agreement_trace(const struct agreement *agreement, const struct config *config,
                             const struct gemm_backend *backend, const struct dataset_pair *data,
                             struct trace *trace) {
-    struct lockstep *both = calloc(1, sizeof *both);
+    struct tracing *both = calloc(1, sizeof *both);
     if (!both) return status_set(STATUS_FAILED, "out of memory");
-    const double loss_tolerance = agreement_tolerance(agreement, (enum gemm_dtype)config->dtype,
-                                                      (enum gemm_precision)config->precision);
-    /* a loss is a mean, with less rounding error than a tensor */
-    *trace = (struct trace){.tolerance = 10 * loss_tolerance, .tensor = "output"};
+    /* a tensor of one step may differ more than its mean effect on an update */
+    *trace = (struct trace){.tolerance = 4 * agreement_bound(config).update, .tensor = "output"};
     both->trace = trace;
-    both->reference.config = agreement->config;
-    both->candidate.config = *config;
-    both->candidate.config.batch_size = agreement->config.batch_size;
-    both->candidate.config.epochs = agreement->config.epochs;
-    enum status status = open_both(both, agreement, backend, data);
+    struct config few = *config;
+    few.batch_size = agreement->config.batch_size;
+    few.epochs = agreement->config.epochs;
+    few.engine = ENGINE_EAGER; /* a graph computes the same, but hides its tensors */
+    enum status status = agreement_open_reference(&both->reference, &agreement->config, data);
+    if (!status) status = agreement_open_side(&both->candidate, &few, backend, data);
+    if (!status) status = open_buffers(both, agreement);
     for (size_t step = 0; step < agreement->steps && !status && !trace->drifts; step++) {
         struct trainer *a = &both->reference.trainer, *b = &both->candidate.trainer;
         const size_t at = step % a->steps;
-        if (at == 0) {
+        if (step && at == 0) {
             a->state.epoch = b->state.epoch = (int64_t)(step / a->steps);
             a->state.updates = b->state.updates = step;
             trainer_begin_epoch(a);
             trainer_begin_epoch(b);
         }
         both->step = step;
-        status = one_step(both, at);
+        status = share_state(both);
+        if (!status) status = one_step(both, at);
     }
-    close_side(&both->reference);
-    close_side(&both->candidate);
+    agreement_close_side(&both->reference);
+    agreement_close_side(&both->candidate);
     free(both->buffer[0]);
     free(both->buffer[1]);
     free(both);

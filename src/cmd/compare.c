@@ -34,7 +34,8 @@ static void print_header(const struct comparison *comparison) {
            config->file[0] ? ", " : "", config->file, text_grouped((uint64_t)config->batch_size).text,
            (long long)config->epochs, config->epochs == 1 ? "" : "s", config->learning_rate,
            (long long)config->seed, comparison->data->name);
-    printf("agreement the losses of %zu steps of %zu images against float64 on the reference loops\n",
+    printf("agreement each of %zu steps of %zu images against float64 on the reference loops, from the same "
+           "state\n",
            agreement->steps, agreement->rows);
     printf("times     %zu interleaved repeat%s%s", comparison->repeats, comparison->repeats == 1 ? "" : "s",
            comparison->limit_seconds > 0 ? "" : "\n");
@@ -72,7 +73,7 @@ static void print_notes(const struct comparison *comparison, const char *wanted,
         "\nepoch: seconds of training alone, over all repeats (extrapolated: from fewer steps than an epoch "
         "has; noisy: the median is uncertain by\nmore than 5 %%); transfer/total: (host to device + device "
         "to host) / training; GFLOP/s: inside products; NN, TN, NT: an epoch's\nforward, weight gradient "
-        "and input gradient products; drift: the largest relative difference of a loss; speed-up: against "
+        "and input gradient products; drift: the largest difference of a step's loss; speed-up: against "
         "%s%s\n",
         baseline ? baseline->sweep->label : wanted, baseline ? "" : ", which has no right row here: none");
     for (size_t i = 0; i < comparison->count; i++) eager |= comparison->rows[i].ops.images > 0;
