@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "src/backend/audit.h"
 #include "src/backend/backend_options.h"
 #include "src/backend/plugin.h"
 #include "src/backend/registry.h"
@@ -122,8 +123,7 @@ void compute_close(struct compute *compute) {
     *compute = (struct compute){0};
 }
 
-enum status compute_gemm(struct compute *compute, const struct gemm_call *call) {
-    if (call->m == 0 || call->n == 0) return STATUS_OK;
+static enum status run_gemm(struct compute *compute, const struct gemm_call *call) {
     if (compute->residency == RESIDENCY_HOST)
         return offload_gemm(&compute->offload, call, compute->device.profile);
     const struct gemm_backend *backend = compute->backend;
@@ -134,6 +134,12 @@ enum status compute_gemm(struct compute *compute, const struct gemm_call *call) 
                       result == GEMM_UNSUPPORTED ? "does not support" : "failed in", dtype_name(call->dtype),
                       gemm_op_name(call->op), call->m, call->n, call->k, reason && reason[0] ? ": " : "",
                       reason ? reason : "");
+}
+
+enum status compute_gemm(struct compute *compute, const struct gemm_call *call) {
+    if (call->m == 0 || call->n == 0) return STATUS_OK;
+    if (!compute->audit || !audit_due(compute->audit, call)) return run_gemm(compute, call);
+    return audit_call(compute->audit, compute, call, run_gemm);
 }
 
 bool compute_fuses(struct compute *compute, const struct gemm_call *call) {

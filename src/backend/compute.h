@@ -19,6 +19,8 @@ struct compute_options {
     const char *options; /* of the backend, as in backend_options.h; NULL or "": none */
 };
 
+struct audit;
+
 struct compute {
     struct device device; /* where tensors live */
     const struct gemm_backend *backend;
@@ -28,6 +30,7 @@ struct compute {
     enum residency residency;
     bool pinned;
     enum gemm_precision precision;
+    struct audit *audit;   /* of compute_gemm; NULL: no call is audited */
     int threads;           /* of the host, in use; 1 if GEMM and tensors are on a GPU */
     char name[768];        /* of the backend, with its options: "cuda-shmem:tile=16" */
     char description[256]; /* the backend in words, for headers */
@@ -42,7 +45,7 @@ enum status compute_open(struct compute *compute, const struct gemm_backend *bac
 void compute_close(struct compute *compute);
 
 /* One GEMM on tensors of compute->device. If the backend refuses or fails, STATUS_FAILED names it and the
-   shape. */
+   shape; STATUS_VERIFY_FAILED if the call is audited and wrong. */
 enum status compute_gemm(struct compute *compute, const struct gemm_call *call);
 
 /* Can the backend do the epilogue, or the backward epilogue, of this call itself? */

@@ -62,9 +62,15 @@ double profile_total(const struct profile *profile) {
     return sum;
 }
 
+bool profile_is_training(enum profile_part part) {
+    return part != PART_STARTUP && part != PART_EVALUATION && part != PART_CHECKPOINT && part != PART_AUDIT;
+}
+
 double profile_training(const struct profile *profile) {
-    return profile_total(profile) - profile->seconds[PART_STARTUP] - profile->seconds[PART_EVALUATION] -
-           profile->seconds[PART_CHECKPOINT];
+    double sum = 0;
+    for (int part = 0; part < PART_COUNT; part++)
+        if (profile_is_training((enum profile_part)part)) sum += profile->seconds[part];
+    return sum;
 }
 
 double profile_transfer_ratio(const struct profile *profile) {
@@ -88,6 +94,7 @@ static const struct {
     [PART_AUGMENT] = {"augment", "augmentation"},
     [PART_EVALUATION] = {"evaluation", "evaluation"},
     [PART_CHECKPOINT] = {"checkpoint", "checkpoint"},
+    [PART_AUDIT] = {"audit", "audit of GEMM calls"},
     [PART_OTHER] = {"other", "other"},
 };
 

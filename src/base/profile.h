@@ -21,6 +21,7 @@ enum profile_part {
     PART_AUGMENT,
     PART_EVALUATION,
     PART_CHECKPOINT,
+    PART_AUDIT, /* checks of real calls */
     PART_OTHER, /* loop, logs, progress line */
     PART_COUNT
 };
@@ -72,7 +73,9 @@ struct profile profile_since(const struct profile *later, const struct profile *
 
 /* The sum of all parts. */
 double profile_total(const struct profile *profile);
-/* The same without start-up, evaluation and checkpoints. */
+/* False for start-up, evaluation, checkpoints and audits. */
+bool profile_is_training(enum profile_part part);
+/* The sum of the parts of training. */
 double profile_training(const struct profile *profile);
 /* (H2D + D2H) / training; 0 if no time passed. */
 double profile_transfer_ratio(const struct profile *profile);

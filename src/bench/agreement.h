@@ -1,5 +1,5 @@
-/* Does a backend train as float64 on the reference loops does? Compares the first steps of both, each from the
-   same state; for a trace, every tensor of each step. */
+/* Does a backend train as float64 on the reference loops does? Compares the first steps of both, each from
+   the same state; for a trace, every tensor of each step. */
 #ifndef TESSERA_BENCH_AGREEMENT_H
 #define TESSERA_BENCH_AGREEMENT_H
 
@@ -23,8 +23,8 @@ struct drift {
 };
 
 /* Runs the steps on `backend` with the engine, residency, dtype and precision of `config`, in lockstep with
-   the reference. STATUS_VERIFY_FAILED, with `drift` filled, if a loss or an update is wrong, or if engine fused
-   differs from eager on batches of the configured size. */
+   the reference. STATUS_VERIFY_FAILED, with `drift` filled, if a loss or an update is wrong, or if engine
+   fused differs from eager on batches of the configured size. */
 enum status agreement_check(const struct agreement *agreement, const struct config *config,
                             const struct gemm_backend *backend, const struct dataset_pair *data,
                             struct drift *drift);

@@ -59,10 +59,9 @@ static void add_times(cJSON *line, const struct comparison_row *row) {
     cJSON_AddBoolToObject(line, "noisy", row->epoch.noisy);
     cJSON_AddBoolToObject(line, "extrapolated", row->extrapolated);
     cJSON *time = cJSON_AddObjectToObject(line, "time");
-    for (int part = 0; part < PART_COUNT; part++) {
-        const bool training = part != PART_STARTUP && part != PART_EVALUATION && part != PART_CHECKPOINT;
-        if (training) add_number(time, profile_part_key((enum profile_part)part), row->part[part]);
-    }
+    for (int part = 0; part < PART_COUNT; part++)
+        if (profile_is_training((enum profile_part)part))
+            add_number(time, profile_part_key((enum profile_part)part), row->part[part]);
     if (row->ops.images) {
         cJSON *ops = cJSON_AddObjectToObject(line, "op_by_op"); /* an epoch of engine eager */
         for (int op = 0; op < PROFILE_OPS; op++)

@@ -160,8 +160,8 @@ static enum status add_jump(struct trainer *exact, const double *start, const do
     return STATUS_OK;
 }
 
-/* How far the step changes in float64 when the biases of one layer move by `perturbed`, summed over layers and
-   directions. */
+/* How far the step changes in float64 when the biases of one layer move by `perturbed`, summed over layers
+   and directions. */
 static enum status take_jumps(struct lockstep *lockstep, size_t step, struct jumps *jumps) {
     struct trainer *exact = lockstep->exact ? lockstep->exact(lockstep->self) : NULL;
     if (!exact) return STATUS_OK;

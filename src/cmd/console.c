@@ -295,5 +295,8 @@ void console_summary(struct console *console, const struct run_summary *summary)
         printf("GEMM               %.1f %% of training, %.1f GFLOP/s while in it\n",
                percent(seconds, training), seconds > 0 ? 1e-9 * flops / seconds : 0);
     printf("transfer/total     %.4f (%s)\n", profile_transfer_ratio(time), transfers(trainer->compute));
+    if (summary->audited)
+        printf("audit              %s of %s GEMM calls of this run were checked: all right\n",
+               text_grouped(summary->audited).text, text_grouped(summary->calls).text);
     print_time(trainer, time);
 }

@@ -68,6 +68,7 @@ struct config {
     int residency;   /* enum residency */
     int pin;         /* 0 off, 1 on */
     int precision;   /* enum gemm_precision */
+    int audit;       /* enum audit_mode */
     double target_accuracy;
     int64_t ensemble; /* networks; 1: no ensemble */
     char log[CONFIG_TEXT], csv[CONFIG_TEXT];

@@ -16,6 +16,7 @@ static const char *const dtypes[] = {"f32", "f64", NULL};
 static const char *const engines[] = {"auto", "eager", "graph", "fused", NULL};
 static const char *const residencies[] = {"device", "host", NULL};
 static const char *const precisions[] = {"f32", "tf32", "bf16", NULL};
+static const char *const audits[] = {"sample", "all", "off", NULL}; /* enum audit_mode */
 
 enum { MOST_MEMBERS = 256 }; /* of an ensemble: each takes a thread and about 60 MB of GPU memory */
 
@@ -140,6 +141,10 @@ static const struct config_key keys[] = {
      "page-locked host memory, with residency = host"},
     {"precision", NULL, KEY_CHOICE, RUN, AT(precision), 0, 0, precisions, "f32", NULL,
      "of float32 runs: tf32 rounds GEMM operands; bf16 keeps activations and operands as bfloat16"},
+    {"audit", NULL, KEY_CHOICE, RUN, AT(audit), 0, 0, audits, "sample", NULL,
+     "which GEMM calls are checked right after they ran: a secret random sample, in 0.5 % of the time; all; "
+     "or "
+     "none"},
     {"evaluate-every", NULL, KEY_INT, RECIPE, AT(evaluate_every), 0, 1e9, NULL, "1", "EPOCHS",
      "interval of evaluations of the validation part, or without one of the test set; the last epoch is "
      "always evaluated; 0: only the last"},

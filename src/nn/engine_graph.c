@@ -23,10 +23,13 @@ static bool open_graph(struct trainer *trainer, char *why, size_t size) {
 
 static enum status capture(struct trainer *trainer) {
     struct device *device = &trainer->compute->device;
+    struct audit *const audit = trainer->compute->audit;
     enum status status = device->driver->begin_capture(device);
     if (status) return status;
     size_t all = trainer->steps;
+    trainer->compute->audit = NULL; /* nothing is computed yet */
     status = engine_eager.run(trainer, 0, &all);
+    trainer->compute->audit = audit;
     const enum status ended = device->driver->end_capture(device, &trainer->engine_state);
     return status ? status : ended;
 }

@@ -164,6 +164,8 @@ static struct run_summary summarize(const struct trainer *trainer, bool interrup
                                 .stopped_early = stops_early(trainer),
                                 .best_epoch = interrupted ? 0 : trainer->state.best.epoch,
                                 .median_epoch_seconds = statistics_of(trainer->epoch_seconds, timed).median,
+                                .calls = trainer->audit.calls,
+                                .audited = trainer->audit.checked,
                                 .time = profile ? *profile : (struct profile){0},
                                 .interrupted = interrupted};
 }

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include "src/backend/audit.h"
 #include "src/nn/augmenter.h"
 #include "src/nn/checkpoint.h"
 #include "src/nn/early_stopping.h"
@@ -28,8 +29,9 @@ struct epoch_record {
 };
 
 struct run_summary {
-    bool done;     /* the summary is valid */
-    size_t epochs; /* finished in this run */
+    uint64_t calls, audited; /* GEMM calls of the run, and those that were checked */
+    bool done;               /* the summary is valid */
+    size_t epochs;           /* finished in this run */
     struct evaluation test;
     struct evaluation average; /* of the moving average of the weights; total 0: none */
     bool stopped_early;
@@ -58,6 +60,7 @@ struct trainer {
     void *engine_state;   /* a captured graph, or the state of the backend's fused steps */
     size_t engine_stride; /* engine fused on the host: steps of the next call; 0: one */
     char notice[320];     /* why the engine is not the requested one; "" if it is */
+    struct audit audit;   /* of the GEMM calls since trainer_open */
     struct mlp mlp;
     struct optimizer optimizer;
     struct early_stopping stopping;

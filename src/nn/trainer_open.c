@@ -104,18 +104,23 @@ enum status trainer_open(struct trainer *trainer, struct compute *compute, const
     struct profile *profile = compute->device.profile;
     if (status) {
         trainer_close(trainer);
-    } else if (profile) { /* all of this was start-up */
+        return status;
+    }
+    if (profile) { /* all of this was start-up */
         const double total = profile_total(profile), last = profile->last;
         *profile = (struct profile){.last = last};
         profile->seconds[PART_STARTUP] = total;
         profile_lap(profile, (struct profile_slot){.part = PART_STARTUP});
     }
-    return status;
+    audit_start(&trainer->audit, (enum audit_mode)config->audit);
+    compute->audit = &trainer->audit;
+    return STATUS_OK;
 }
 
 void trainer_close(struct trainer *trainer) {
     if (!trainer->compute) return;
     struct device *device = &trainer->compute->device;
+    trainer->compute->audit = NULL;
     if (trainer->engine && trainer->engine->close) trainer->engine->close(trainer);
     augmenter_close(&trainer->augmenter, device);
     samples_close(&trainer->train, device);
