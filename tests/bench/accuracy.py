@@ -12,7 +12,7 @@ import sys
 
 IMAGES = 10_000
 
-# what, network, wrong (from, to), training as published
+# model, network, wrong (from, to), training time as published
 PUBLISHED = {
     "augmented": [
         ("committee of 7 networks (arXiv 1103.4487, 2011)", "7 deep MLPs", (31, 31), "not stated"),
@@ -103,25 +103,27 @@ def ours(folders):
                 continue
             config = name.removesuffix("-tta")
             wrong, text, time = result
-            what = f"`configs/{config}.cfg`"
+            model = f"`configs/{config}.cfg`"
             if config == "committee":
-                what += f", {setting(config, 'ensemble')} networks"
+                model += f", {setting(config, 'ensemble')} networks"
             if name != config:
-                what += ", `eval --tta 32`"
+                model += ", `eval --tta 32`"
                 time = read(folder, config)[2]
-            yield images, wrong, (what, setting(config, "layers").split()[0], text, f"{time}, {machine}")
+            layers = setting(config, "layers").split()[0]
+            yield images, wrong, (model, layers, text, f"{time}, {machine}")
             break
 
 
 def table(folders):
     """The lines of the table."""
     rows = list(ours(folders))
-    lines = ["| images | what | network | wrong of 10,000 | training |", "|---|---|---|---|---|"]
+    titles = ("training images", "model", "network", f"test errors of {IMAGES:,}", "training time")
+    lines = ["| " + " | ".join(titles) + " |", "|" + len(titles) * "---|"]
     for images, published in PUBLISHED.items():
         group = [row for row in rows if row[0] == images]
-        for what, network, (low, high), time in published:
+        for model, network, (low, high), time in published:
             text = f"{low} ± {binomial(low):.1f}" if low == high else f"{low} to {high}"
-            group.append((images, low, (what, network, text, time)))
+            group.append((images, low, (model, network, text, time)))
         lines += ["| " + " | ".join((images, *row)) + " |" for _, _, row in sorted(group, key=lambda row: row[1])]
     return lines
 

@@ -148,7 +148,7 @@ def gemm(args):
     peak = {dtype: statistics.median(line[dtype + '_gflops'] for c in candidates for line in c.peaks) for dtype in args.dtypes}
     args.write('peer_peak', threads=args.threads, **{dtype + '_gflops': rate for dtype, rate in peak.items()})
     print('\nFMA peak at best: ' + ', '.join(f'{rate:.0f} GFLOP/s {dtype}' for dtype, rate in peak.items())
-          + "; 'peak' is the share of the peak measured in turn with the product")
+          + "; 'peak' is the share of the peak measured after each sample of the product")
     print(f'\nop type {"m":>6} {"n":>6} {"k":>6}  {"candidate":16} {"GFLOP/s":>8} {"least":>8} {"most":>8} {"peak":>6} {"of best":>8}')
     for product in products:
         dtype, op, m, n, k = product

@@ -110,7 +110,8 @@ def cpu_table(ours, peers):
     one = ours["tuned", "fused"]
     notes = [f"{one['machine']}, commit {one['commit']}. Speed-up is relative to `openblas`."]
     if "PyTorch" in peers:
-        notes.append("PyTorch was measured in another run, in turn with `tuned` ([results](docs/results.md)).")
+        notes.append("PyTorch was measured in another run, alternately with `tuned` "
+                     "([results](docs/results.md)).")
     return table_text("backend", rows, median_of(ours, "openblas"), notes)
 
 
