@@ -1,4 +1,4 @@
-/* The command eval: a validation part, weight averages, and the picture of mistakes. */
+/* The command eval: a validation set, weight averages, and the picture of mistakes. */
 #include "tests/support.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ static char output[1 << 16];
 
 enum { HELD_OUT = 60, TRAINING = 300, HEIGHT = 6, WIDTH = 7 };
 
-/* eval --validation prints what training printed for its validation part; the default is the test set. */
+/* eval --validation prints what training printed for its validation set; the default is the test set. */
 static void validation_part_equals_that_of_training(void **state) {
     (void)state;
     const char *model = support_path("v.safetensors"), *log = support_path("v.jsonl"),

@@ -57,7 +57,7 @@ static void known_markers_are_filled(void **state) {
     assert_says(text, "| `cublas` | device | graph | tf32 | 97.59 % +- 0.15 | 0.002 | 21.3 ms (20.7 ms to "
                       "22.2 ms) | 8.64 |");
     assert_says(text, "does not agree: the loss leaves");
-    assert_says(text, "Shown: 2048 x 2048 x 2048.\n\nR: stored straight");
+    assert_says(text, "Shown: 2048 x 2048 x 2048.\n\nR: row-major");
     assert_says(text, "Shown: validation, f32.");
     assert_says(text, "| `openmp` | validation | 3.00 % +- 0.40 % |");
     assert_says(text, "<!-- end -->\nbetween\n<!-- gemm -->");

@@ -30,7 +30,7 @@ void bench_open(struct bench *bench, const char *settings, const struct checkpoi
 void bench_close(struct bench *bench);
 enum status bench_run(struct bench *bench, struct run_summary *summary);
 
-/* After a run of an ensemble with ema-decay and a validation part: asserts that each of its four committees
+/* After a run of an ensemble with ema-decay and a validation set: asserts that each of its four committees
    has the members' own evaluations. */
 void bench_check_averages(const struct ensemble *ensemble);
 

@@ -145,7 +145,9 @@ static enum status compare_with_reference(const struct agreement *agreement, con
     if (!status) status = agreement_open_side(&pair->other, &few, backend, data);
     if (!status) status = run_lockstep(pair, &bound, agreement->steps);
     const struct lockstep_seen *seen = &pair->lockstep.seen;
-    *drift = (struct drift){.relative = seen->drift, .step = seen->worst, .tolerance = bound.loss};
+    *drift = (struct drift){.relative = seen->drift,
+                            .step = status == STATUS_VERIFY_FAILED ? seen->steps : seen->worst,
+                            .tolerance = bound.loss};
     close_pair(pair);
     return status;
 }

@@ -18,7 +18,7 @@ void agreement_plan(struct agreement *agreement, const struct config *config,
 
 struct drift {
     double relative;  /* the largest of |loss - reference| / max(1, |reference|) */
-    size_t step;      /* of that loss; 1 is the first; 0: no step was compared */
+    size_t step;      /* of that loss, or the step that is wrong; 1 is the first; 0: none was compared */
     double tolerance; /* of the dtype and precision */
 };
 

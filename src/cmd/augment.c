@@ -1,4 +1,4 @@
-/* ./train augment: draws training images and their augmented versions. */
+/* ./train augment: draws training images and their deformations. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -96,15 +96,16 @@ static enum status run_augment(int argc, char **argv) {
     const char *images = NULL, *draws = NULL, *path = NULL;
     const struct option_extra extras[] = {
         {"show", "K", "the first K training images, a row each [10]", &images},
-        {"draws", "N", "versions of each, those of the first N epochs, next to the original [9]", &draws},
+        {"draws", "N", "deformations of each, those of the first N epochs, next to the original [9]", &draws},
         {"output", "FILE", "the grid of images to write, a .png or a .pgm", &path},
         {"o", "FILE", "the same", &path},
     };
     const struct option_set set = {
         .usage = "augment -o sheet.png [--show K] [--draws N] [--config FILE] [--augment-elastic X]...",
         .details =
-            "Draws training images next to their versions in the first epochs of 'train --augment on', by "
-            "the same\nkeys. The pixels do not depend on the device: --backend says which one computes them.",
+            "Draws training images next to their deformations in the first epochs of 'train --augment on', "
+            "by the same\nkeys. The pixels do not depend on the device: --backend says which one computes "
+            "them. The keys of the\nnetwork and its training have no effect.",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
     };
@@ -121,5 +122,5 @@ static enum status run_augment(int argc, char **argv) {
     return status;
 }
 
-const struct command command_augment = {"augment", "draw training images and their augmented versions",
+const struct command command_augment = {"augment", "draw training images and their deformations",
                                         run_augment};

@@ -236,20 +236,20 @@ static enum status run_bench_breakeven(int argc, char **argv) {
     struct sweep_lists lists = {.backends = "all"};
     const char *batches = "16,64,256,1024,4096", *hidden = "32,128,512,2048", *repeat = NULL, *seconds = NULL;
     const struct option_extra extras[] = {
-        {"backends", "A,B,..", "the GEMMs, or 'all' that can be used here [all]", &lists.backends},
-        {"residency", "device,..", "where the tensors of GPU backends live, each a candidate",
-         &lists.residencies},
+        {"backends", "A,B,..", "the GEMMs; 'all': each usable one [all]", &lists.backends},
+        {"residency", "device,..", "where the tensors of GPU backends live, each a row", &lists.residencies},
         {"batches", "N,..", "batch sizes [16,64,256,1024,4096]", &batches},
         {"hidden", "N,..", "widths of the hidden layer [32,128,512,2048]", &hidden},
         {"repeat", "N", "timings of each, interleaved [3]", &repeat},
-        {"cell-seconds", "S", "of training, for each backend and time [0.1]", &seconds},
+        {"cell-seconds", "S", "seconds of training for each timing of a backend [0.1]", &seconds},
     };
     const struct option_set set = {
         .usage = "bench breakeven [--backends A,B,..] [--batches N,..] [--hidden N,..] [--KEY VALUE]...",
         .details =
-            "Times training steps of a network with one hidden layer, over batch and hidden size, and names "
-            "the fastest\n"
-            "backend of each: from which size on does another one pay? Each is verified on each shape first.",
+            "Times training steps of a network with one hidden layer, and names the fastest backend for each "
+            "batch and\nhidden size. Every backend is verified on each shape, before and after.\n"
+            "No effect here: --epochs, --batch-size, --learning-rate, --schedule, the hidden widths of "
+            "--layers;\n" OPTIONS_OF_TRAIN ".",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
     };

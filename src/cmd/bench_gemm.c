@@ -254,16 +254,17 @@ static enum status run_bench_gemm(int argc, char **argv) {
         {"backends", "A,B,..",
          "the GEMMs, as in --backends openblas,tuned:isa=avx2; 'all': each usable one [all]",
          &lists.backends},
-        {"threads", "N,..", "of host backends, each count a row [all cores]", &lists.threads},
-        {"dtype", "f32,..", "f32, f64, bf16 (operands, into float32) [f32,f64]", &dtype},
+        {"threads", "N,..", "thread counts of host backends, each a row [all cores]", &lists.threads},
+        {"dtype", "f32,..", "f32, f64, bf16 (operands; C is float32) [f32,f64]", &dtype},
         {"ops", "NN,..", "NN, TN, NT [all]", &op},
         {"sizes", "N,..", "of squares m = n = k, or none [256,512,1024,2048,4096,8192]", &sizes},
         {"operands", "cold|warm",
-         "cold: they rotate through twice the last cache; warm: each call has the same [cold]", &operands},
+         "cold: they rotate through twice the last-level cache; warm: each call has the same [cold]",
+         &operands},
         {"repeat", "N", "timings of each, interleaved; three rounds with new operands if they are short [7]",
          &repeat},
         {"limit-seconds", "S",
-         "leave out products that would take longer, by backend and shape; 0: none [10]", &limit},
+         "leave out a product of a backend if its timing would take longer; 0: no limit [10]", &limit},
         {"baseline", "FILE", "measure the products of this earlier log; exit with 6 if one is slower",
          &baseline},
         {"tolerance", "PERCENT", "tolerated slowdown against the baseline [10]", &tolerance},
@@ -272,13 +273,14 @@ static enum status run_bench_gemm(int argc, char **argv) {
         .usage = "bench gemm [--backends A,B,..] [--sizes N,..] [--config FILE]...",
         .details =
             "Times C = op(A) op(B) of squares and of the products of a training step (--config). Every "
-            "backend is verified on the very\n"
-            "shape before and after (exact integers and a float64 reference, NaN in C beforehand, guards "
-            "around it, all copies\n"
-            "of the operands to the same bits). A wrong one gets no time, and the command exits with 5. "
-            "'peak' is the share of the rate\n"
-            "of a multiply-add loop: on the host in turn with the calls, for its clock depends on what "
-            "it computes.\n"
+            "backend is verified on\n"
+            "each timed shape, before and after the timing: exact integers, a float64 reference, NaN in C "
+            "beforehand, guard bands\n"
+            "around C, the same bits from every copy of the operands. A wrong one gets no time, and the "
+            "command exits with 5.\n"
+            "'of peak' is the rate relative to a loop of multiply-adds, which runs on the host after each "
+            "sample, because the clock\n"
+            "depends on the load.\n"
             "  ./train bench gemm --sizes 1024,2048 --dtype f32 --log now.jsonl\n"
             "  ./train bench gemm --baseline now.jsonl",
         .keys = keys,

@@ -197,16 +197,17 @@ static enum status run_bench_scaling(int argc, char **argv) {
     struct sweep_lists lists = {.backends = backends, .threads = threads};
     const struct option_extra extras[] = {
         {"backends", "A,B,..", "host backends with threads [all of them]", &lists.backends},
-        {"threads", "N,..", "thread counts, from the least [1,2,4,.. and all cores]", &lists.threads},
+        {"threads", "N,..", "thread counts [1,2,4,.. and all cores]", &lists.threads},
         {"repeat", "N", "trainings of each, interleaved [3]", &repeat},
-        {"limit-seconds", "S", "of training, for each row and repeat; 0: none [10]", &limit},
+        {"limit-seconds", "S", "limit of training for each row and repeat; 0: none [10]", &limit},
     };
     const struct option_set set = {
         .usage = "bench scaling [--backends A,B,..] [--threads 1,2,..] [--config FILE] [--KEY VALUE]...",
-        .details = "Trains on each number of threads: seconds of an epoch by part, speed-up, the ideal, "
-                   "and the serial part\n"
-                   "by Amdahl's law, fitted to the epoch time of each run. Verified as in 'train "
-                   "compare'.",
+        .details = "Trains on each number of threads: seconds of an epoch by part, speed-up, ideal speed-up, "
+                   "and the serial\n"
+                   "fraction of Amdahl's law, fitted to the epoch time of each run. Verified as in "
+                   "'train compare'.\n"
+                   "No effect here: " OPTIONS_OF_TRAIN ".",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
     };

@@ -198,8 +198,8 @@ static enum status run_bench_shmem(int argc, char **argv) {
     };
     const struct option_set set = {
         .usage = "bench shmem [--sizes N,..] [--dtype f32|f64] [--log FILE]",
-        .details = "The study of access order in shared memory, with the backend cuda-order: tiles of A and "
-                   "B each straight (R) or\n"
+        .details = "A study of layouts in shared memory, with the backend cuda-order: tiles of A and B, each "
+                   "row-major (R) or\n"
                    "transposed (C), side 4 to 32, static or dynamic shared memory, multiply-add fused or "
                    "not; with registers, shared\n"
                    "memory and theoretical occupancy. Needs a GPU.",
@@ -225,5 +225,5 @@ static enum status run_bench_shmem(int argc, char **argv) {
     return jsonl_close(bench.log, bench.config.log, status);
 }
 
-const struct command bench_shmem = {"shmem", "tiles straight or transposed in shared memory (GPU)",
+const struct command bench_shmem = {"shmem", "tiles row-major or transposed in shared memory (GPU)",
                                     run_bench_shmem};

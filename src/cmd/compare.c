@@ -152,7 +152,7 @@ static enum status run_compare(int argc, char **argv) {
         {"backends", "A,B,..",
          "the GEMMs to compare, each with its options: tuned,tuned:isa=avx2; 'all': each usable one [all]",
          &lists.backends},
-        {"threads", "N,..", "of host backends, each count a row", &lists.threads},
+        {"threads", "N,..", "thread counts of host backends, each a row", &lists.threads},
         {"dtype", "f32,f64", "of weights and arithmetic, each a row", &lists.dtypes},
         {"precision", "f32,..", "of float32 runs (f32, tf32, bf16), each a row", &lists.precisions},
         {"engine", "auto,..", "how steps are issued (auto, eager, graph, fused), each a row", &lists.engines},
@@ -161,11 +161,13 @@ static enum status run_compare(int argc, char **argv) {
         {"pin", "off,on", "page-locked host memory, with residency host, each a row", &lists.pins},
         {"repeat", "N", "trainings of each row, interleaved [3]", &repeat},
         {"limit-seconds", "S",
-         "of training, for each row and repeat; slower ones do fewer steps, and say so; 0: none [60]",
+         "limit of training for each row and repeat; a slower row stops after fewer steps, and its epoch is "
+         "extrapolated; 0: none [60]",
          &limit},
         {"baseline", "NAME", "the backend that speed-ups are relative to [openblas]", &baseline},
         {"trace", NULL,
-         "name for every row the tensor that drifts first or most (always done for one whose losses drift)",
+         "name for every row the tensor that drifts first or most (always done for a row with a wrong loss "
+         "or update)",
          &trace},
     };
     const struct option_set set = {
@@ -173,10 +175,12 @@ static enum status run_compare(int argc, char **argv) {
         .details =
             "Trains the same network from the same seed on each backend, interleaved, and prints "
             "accuracy, epoch times, transfers\n"
-            "and speed-up. Each backend is verified on the very shapes of the training, before and "
-            "after, and its losses are\n"
-            "compared with a float64 run: one that is wrong gets no time, and the command exits with 5 "
-            "(with 1 if one fails).\n"
+            "and speed-up. Each backend is verified on the shapes of the training, before and after; losses "
+            "and updates of its\n"
+            "first steps are compared with float64, each step from the same state. One that is wrong gets no "
+            "time, and the\n"
+            "command exits with 5 (with 1 if one fails).\n"
+            "No effect here: " OPTIONS_OF_TRAIN ".\n"
             "  ./train compare --config configs/validation.cfg --backends serial,openmp,openblas "
             "--threads 1,2\n"
             "  ./train compare --backends cublas,cuda-tuned --residency device,host",

@@ -285,10 +285,9 @@ void console_summary(struct console *console, const struct run_summary *summary)
                console_accuracy(summary->average.correct, summary->average.total).text,
                console_binomial_error(&summary->average), summary->average.loss);
     if (summary->best_epoch)
-        printf(
-            "early stopping     %s; the weights are those of epoch %lld, the best on the validation part\n",
-            summary->stopped_early ? "the patience ran out" : "the patience lasted to the end",
-            (long long)summary->best_epoch);
+        printf("early stopping     %s; the weights are those of epoch %lld, the best on the validation set\n",
+               summary->stopped_early ? "the patience ran out" : "the patience lasted to the end",
+               (long long)summary->best_epoch);
     printf("epochs             %zu in this run, median %.4f s, start-up apart %.3f s\n", summary->epochs,
            summary->median_epoch_seconds, time->seconds[PART_STARTUP]);
     if (training > 0 && seconds > 0)

@@ -103,5 +103,5 @@ static enum status run_devices(int argc, char **argv) {
     return one ? print_one(config.backend, &options, verify != NULL) : print_all(&options, verify != NULL);
 }
 
-const struct command command_devices = {"devices", "list the GEMM backends, usable here or why not",
+const struct command command_devices = {"devices", "list the GEMM backends, and why one cannot be used here",
                                         run_devices};

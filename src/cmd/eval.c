@@ -1,4 +1,4 @@
-/* ./train eval: evaluates trained networks on the test set or a validation part. */
+/* ./train eval: evaluates trained networks on the test set or a validation set. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -257,18 +257,18 @@ static enum status run_eval(int argc, char **argv) {
     struct option_words paths;
     const struct option_extra extras[] = {
         {"validation", "N",
-         "evaluate the last N training images instead of the test set, to choose by: networks that were "
-         "trained with this --validation, or more, have not seen them; 0: the test set [0]",
+         "evaluate the last N training images instead of the test set, for model selection: networks that "
+         "were trained with --validation N or more have not seen them; 0: the test set [0]",
          &validation},
         {"misclassified", "K", "also print the K most confident mistakes as small pictures", &misclassified},
-        {"picture", "FILE", "draw them, or all if there is no K (600 at most), into a .png or a .pgm",
+        {"picture", "FILE",
+         "draw these K mistakes, or without --misclassified all (600 at most), into a .png or a .pgm",
          &wanted.picture},
         {"tta", "K",
-         "test-time augmentation: a network's answer is the mean log-probability of each image as it is and "
-         "in K "
-         "deformations",
+         "test-time augmentation: a network predicts by the mean log-probability over each image and K "
+         "deformations of it",
          &tta},
-        {"tta-strength", "X", "the amounts of these deformations, times the augment- keys [0.5]", &strength},
+        {"tta-strength", "X", "factor of the augment- keys for these deformations [0.5]", &strength},
         {"ema", NULL, "evaluate the moving average of the weights (see train --ema-decay)", &eval.average},
     };
     const struct option_set set = {
@@ -279,7 +279,7 @@ static enum status run_eval(int argc, char **argv) {
             "Flags override the network and data of the checkpoint.\n"
             "Several checkpoints: each, their mean, and the committee of all, by mean log-probability, "
             "on the data of the\n"
-            "first; --target-accuracy is the committee's.\n"
+            "first; --target-accuracy applies to the committee.\n"
             "  ./train eval a.safetensors b.safetensors",
         .keys = keys,
         .extras = extras,
@@ -305,5 +305,5 @@ static enum status run_eval(int argc, char **argv) {
     return jsonl_close(eval.log, eval.flags.log, status);
 }
 
-const struct command command_eval = {"eval", "evaluate checkpoints on the test set, or a validation part",
+const struct command command_eval = {"eval", "evaluate checkpoints on the test set, or a validation set",
                                      run_eval};

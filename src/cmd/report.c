@@ -65,9 +65,10 @@ static enum status parse(int argc, char **argv, struct report_options *options, 
     };
     const struct option_set set = {
         .usage = "report FILE... [-o report.html] [--png DIR] [--tables FILE [--tag WORD]]",
-        .details = "Makes one offline HTML page of the logs (--log) of train, compare, bench and eval.\n"
-                   "A section is there when its lines are; the page says what is missing and which command "
-                   "makes it.",
+        .details =
+            "Makes one offline HTML page of the logs (--log) of train, compare, bench and eval.\n"
+            "The page has a section for each kind of line in the logs; for every other kind it names the "
+            "command that\nwrites it.",
         .keys = no_keys,
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,

@@ -35,7 +35,7 @@ enum status checkpoint_restore(const struct checkpoint *checkpoint, struct mlp *
 enum status checkpoint_restore_average(const struct checkpoint *checkpoint, struct mlp *mlp);
 
 /* Does the restored state fit this run, with `steps` steps of `batch` images an epoch? To resume within an
-   epoch, the order of the images must be the same; a best epoch needs the same validation part.
+   epoch, the order of the images must be the same; a best epoch needs the same validation set.
    STATUS_BAD_DATA says what differs. */
 enum status checkpoint_check_epoch(const struct checkpoint *checkpoint, const struct config *config,
                                    const struct train_state *state, size_t batch, size_t steps);

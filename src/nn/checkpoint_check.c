@@ -3,7 +3,7 @@
 
 #include "src/nn/checkpoint.h"
 
-/* The images that the state was trained on must not be in the validation part of this run. */
+/* The images that the state was trained on must not be in the validation set of this run. */
 static enum status check_validation(const char *path, const struct config *config,
                                     const struct config *then) {
     if (config->validation <= then->validation) return STATUS_OK;

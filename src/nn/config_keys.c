@@ -35,21 +35,21 @@ static const struct config_key keys[] = {
      "for init = uniform: weights and biases are uniform in [-X, X]; 0: X is 1/sqrt(in)"},
     {"epochs", NULL, KEY_INT, RECIPE, AT(epochs), 0, 1e9, NULL, "20", "N", "passes over the training set"},
     {"batch-size", "batch", KEY_INT, RECIPE, AT(batch_size), 1, 1e9, NULL, "128", "IMAGES",
-     "images per step; at most the training set"},
+     "images per step (short: --batch); at most the training set"},
     {"optimizer", NULL, KEY_CHOICE, RECIPE, AT(optimizer), 0, 0, optimizers, "sgd", NULL,
      "as in torch.optim: sgd, with momentum and nesterov; adam; adamw, with decoupled weight decay"},
     {"learning-rate", "lr", KEY_REAL, RECIPE, AT(learning_rate), 0, 1e6, NULL, "0.1", "X",
-     "step size; about 0.001 for adam and adamw"},
+     "step size (short: --lr); about 0.001 for adam and adamw"},
     {"momentum", NULL, KEY_REAL, RECIPE, AT(momentum), 0, 1, NULL, "0", "X",
      "of sgd: v = momentum v + gradient"},
     {"nesterov", NULL, KEY_CHOICE, RECIPE, AT(nesterov), 0, 0, switches, "off", NULL,
      "of sgd: the step is gradient + momentum v"},
     {"beta1", NULL, KEY_REAL, RECIPE, AT(beta1), 0, 0.999999999, NULL, "0.9", "X",
-     "of adam: decay of the mean of gradients at each step"},
+     "of adam and adamw: decay of the mean of gradients at each step"},
     {"beta2", NULL, KEY_REAL, RECIPE, AT(beta2), 0, 0.999999999, NULL, "0.999", "X",
-     "of adam: decay of the mean of squared gradients at each step"},
+     "of adam and adamw: decay of the mean of squared gradients at each step"},
     {"epsilon", "eps", KEY_REAL, RECIPE, AT(epsilon), 1e-30, 1, NULL, "1e-08", "X",
-     "of adam: added to the square root of the mean of squared gradients"},
+     "of adam and adamw (short: --eps): added to the square root of the mean of squared gradients"},
     {"weight-decay", NULL, KEY_REAL, RECIPE, AT(weight_decay), 0, 1e6, NULL, "0", "X",
      "sgd and adam: X times the weight is added to the gradient; adamw: each weight is multiplied by 1 - "
      "learning rate times X; biases included"},
@@ -126,8 +126,8 @@ static const struct config_key keys[] = {
      "else synthetic"},
     {"dtype", NULL, KEY_CHOICE, RECIPE, AT(dtype), 0, 0, dtypes, "f32", NULL, "of weights and arithmetic"},
     {"backend", NULL, KEY_TEXT, RUN, AT(backend), 0, 0, NULL, "auto", "NAME",
-     "the GEMM: a name listed by './train devices'; auto: the fastest usable host backend; ./my.so: a "
-     "plug-in (docs/your-own-gemm.md). NAME:key=value,key=value sets its options"},
+     "the GEMM: a name listed by './train devices'; auto: tuned, the fastest on the host; ./my.so: a plug-in "
+     "(docs/your-own-gemm.md). NAME:key=value,key=value sets its options"},
     {"threads", NULL, KEY_INT, RUN, AT(threads), 0, 1024, NULL, "0", "N",
      "of the host; 0: all available cores (OMP_NUM_THREADS is honoured)"},
     {"engine", NULL, KEY_CHOICE, RUN, AT(engine), 0, 0, engines, "auto", NULL,
@@ -140,13 +140,11 @@ static const struct config_key keys[] = {
     {"pin", NULL, KEY_CHOICE, RUN, AT(pin), 0, 0, switches, "off", NULL,
      "page-locked host memory, with residency = host"},
     {"precision", NULL, KEY_CHOICE, RUN, AT(precision), 0, 0, precisions, "f32", NULL,
-     "of float32 runs: tf32 rounds GEMM operands; bf16 keeps activations and operands as bfloat16"},
+     "of float32 runs: tf32 rounds GEMM operands; bf16 stores activations and GEMM operands as bfloat16"},
     {"audit", NULL, KEY_CHOICE, RUN, AT(audit), 0, 0, audits, "sample", NULL,
-     "which GEMM calls are checked right after they ran: a secret random sample, in 0.5 % of the time; all; "
-     "or "
-     "none"},
+     "check GEMM calls right after they ran: a secret random sample in 0.5 % of the time, all, or none"},
     {"evaluate-every", NULL, KEY_INT, RECIPE, AT(evaluate_every), 0, 1e9, NULL, "1", "EPOCHS",
-     "interval of evaluations of the validation part, or without one of the test set; the last epoch is "
+     "interval of evaluations on the validation set or, if there is none, on the test set; the last epoch is "
      "always evaluated; 0: only the last"},
     {"target-accuracy", NULL, KEY_REAL, RUN, AT(target_accuracy), 0, 100, NULL, "0", "PERCENT",
      "exit with 6 if the final test accuracy (of an ensemble: of its committee) is lower; 97.5, or 0.975"},
@@ -155,7 +153,8 @@ static const struct config_key keys[] = {
      "committee predicts by mean log-probability. --save x.safetensors writes x-seedS.safetensors for each; "
      "--resume and --save-init do the same"},
     {"log", NULL, KEY_TEXT, RUN, AT(log), 0, 0, NULL, "", "FILE",
-     "JSON lines: a header with all facts, then the measurements; ./train report draws them"},
+     "JSON lines: a header with machine, build and options, then the measurements; ./train report draws "
+     "them"},
     {"log-steps", NULL, KEY_INT, RUN, AT(log_steps), 0, 1e9, NULL, "0", "N",
      "also log the loss of the first N steps"},
     {"csv", NULL, KEY_TEXT, RUN, AT(csv), 0, 0, NULL, "", "FILE", "the epochs as comma-separated values"},

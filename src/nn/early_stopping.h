@@ -1,4 +1,4 @@
-/* Early stopping: training ends after `patience` epochs without improvement on the validation part, and
+/* Early stopping: training ends after `patience` epochs without improvement on the validation set, and
    restores the weights of the best epoch. An epoch is better if more images are classified correctly, or as
    many with less loss. If there is a moving average of the weights, its evaluation counts. */
 #ifndef TESSERA_NN_EARLY_STOPPING_H

@@ -32,7 +32,7 @@ struct ensemble_observer {
     void (*done)(void *self, const struct member *member);
 };
 
-/* Results on the validation part or the test set. */
+/* Results on the validation set or the test set. */
 struct ensemble_part {
     struct committee committee;   /* with each member's evaluation */
     struct statistics accuracy;   /* of the members, as fractions */

@@ -8,7 +8,7 @@
 /* Evaluates the test set into last_test and last_average, unless these are of the current weights. */
 enum status evaluate_test(struct trainer *trainer);
 
-/* Evaluates the validation part if there is one, else the test set, into the record of an epoch. */
+/* Evaluates the validation set if there is one, else the test set, into the record of an epoch. */
 enum status evaluate_epoch(struct trainer *trainer, struct epoch_record *record);
 
 /* Adds the predictions of the network to the committee `of_weights` and, if there is a moving average, those

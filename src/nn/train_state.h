@@ -6,7 +6,7 @@
 #include "kernels/ops.h"
 #include "src/nn/safetensors.h"
 
-/* The best evaluation on the validation part; epoch 0: none yet. */
+/* The best evaluation on the validation set; epoch 0: none yet. */
 struct best_epoch {
     int64_t epoch; /* 1 is the first */
     uint64_t correct;

@@ -21,7 +21,7 @@ struct epoch_record {
     size_t epoch; /* 1 is the first */
     double train_loss;
     uint64_t train_correct, train_images; /* counted in training, each image before the update of its step */
-    bool on_validation;                   /* `evaluation` is of the validation part, not of the test set */
+    bool on_validation;                   /* `evaluation` is of the validation set, not of the test set */
     struct evaluation evaluation;         /* total 0: not evaluated (--evaluate-every) */
     struct evaluation average;            /* of the moving average of the weights; total 0: none */
     double seconds, images_per_second;    /* of training without evaluation */
@@ -80,7 +80,7 @@ struct trainer {
     double *host_losses;            /* [steps] */
 };
 
-/* Copies the data to the device, splits off the validation part, allocates everything, and draws the initial
+/* Copies the data to the device, splits off the validation set, allocates everything, and draws the initial
    weights, or restores them and the state from `resume` (may be NULL). Ends with a warm-up step that changes
    no weight. */
 enum status trainer_open(struct trainer *trainer, struct compute *compute, const struct config *config,

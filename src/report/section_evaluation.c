@@ -185,7 +185,7 @@ static void write_mistakes(struct page *page) {
     const struct record *row = NULL, *before = NULL;
     size_t shown = 0;
     page_note(page, "The prediction in bold, then the label, the network's confidence and the image's number "
-                    "in the test set, or in the training set where the evaluation was of a validation part.");
+                    "in the test set, or in the training set where the evaluation was of a validation set.");
     while ((row = records_after(page->records, row, "mistake")) && shown++ < MOST_MISTAKES) {
         if (!before || before->run != row->run) {
             if (before) fputs("</div>\n", page->out);

@@ -33,7 +33,7 @@ static const struct column columns[] = {
 };
 
 void tables_shmem(struct table *table, const struct selection *rows) {
-    table_open(table, "R: stored straight, C: stored transposed; first A, then B.");
+    table_open(table, "R: row-major, C: transposed; first A, then B.");
     TABLE_COLUMNS(table, columns);
     tables_fill(table, rows);
 }
@@ -70,7 +70,7 @@ static void variant_chart(struct page *page, const struct selection *rows, const
         chart_add_xy(&chart, order_of(line), (double)group, record_number(line, "median_seconds"));
     }
     page_chart(page, &chart,
-               "Lower is faster. Four bars a block size: both straight, B transposed, A transposed, both.");
+               "Lower is faster. Four bars a block size: both row-major, B transposed, A transposed, both.");
 }
 
 static void note_best(struct page *page, const struct selection *rows) {

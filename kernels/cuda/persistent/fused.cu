@@ -74,7 +74,7 @@ static void *fused_open(void *opaque, const struct fused_network *network, bool 
             if (seconds[f] > 0 && (best < 0 || seconds[f] < seconds[best])) best = f;
         if (best < 0) return NULL;
         if (!forced && seconds[best] > graph) {
-            snprintf(why, size, "a step would take %.0f us, and %.0f us op by op", 1e6 * seconds[best],
+            snprintf(why, size, "a step would take %.0f us, and %.0f us in a graph", 1e6 * seconds[best],
                      1e6 * graph);
             return NULL;
         }
