@@ -267,7 +267,7 @@ static void drift_is_traced_to_its_tensor(void **state) {
     calls_left = 7;
     assert_status(agreement_check(&agreement, &config, &drifting, &data, &drift), STATUS_VERIFY_FAILED);
     assert_int_equal(drift.step, 7);
-    assert_says(status_message(), "step 7: the update of the weights of layer 2 is wrong by 4.8e-02");
+    assert_says(status_message(), "step 7: the update of the weights of layer 2 is wrong by 5.0e-02");
     calls_left = 8; /* the warm-up, then steps 1 to 7 */
     assert_status(agreement_trace(&agreement, &config, &drifting, &data, &trace), STATUS_OK);
     assert_true(trace.drifts);

@@ -57,19 +57,20 @@ static struct terms add_up(const double *restrict a, const double *restrict b, s
     return (struct terms){sum, magnitude, square};
 }
 
-/* The error bound of alpha * (a float sum of k terms) + c. */
+/* The error bound of alpha * (a float sum of k terms) + c; `spacing`: between subnormal numbers. */
 static double product_bound(const struct terms *terms, size_t k, double eps, double alpha, double c,
-                            struct oracle_inputs inputs) {
+                            struct oracle_inputs inputs, double spacing) {
     const double length = (double)k, rms = fabs(alpha) * sqrt(terms->square);
     const double certain = (length + 4) * eps * (fabs(alpha) * terms->magnitude + fabs(c));
     const double likely = 4 * (sqrt(length) + 4) * eps * (rms + fabs(c));
     const double rounded = 2 * inputs.rounding * fabs(alpha) * terms->magnitude;
-    return (inputs.zero_mean && likely < certain ? likely : certain) + rounded;
+    return (inputs.zero_mean && likely < certain ? likely : certain) + rounded + (length + 4) * spacing;
 }
 
 void oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, double *want, double *bound) {
     const enum gemm_dtype c_dtype = dtype_of_c(call);
     const double eps = dtype_epsilon(dtype_of_sums(call->dtype));
+    const double spacing = dtype_of_sums(call->dtype) == GEMM_F64 ? 0x1p-1074 : 0x1p-149; /* of subnormals */
     const size_t k = call->k;
     double *a = unfold(call->dtype, call->a, call->lda, call->m, k, !gemm_transposes_a(call->op));
     double *b = unfold(call->dtype, call->b, call->ldb, call->n, k, gemm_transposes_b(call->op));
@@ -81,7 +82,7 @@ void oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, d
             const double c =
                 call->beta == 0 ? 0 : call->beta * dtype_get(c_dtype, call->c, i * call->ldc + j);
             want[i * call->n + j] = call->alpha * terms.sum + c;
-            bound[i * call->n + j] = product_bound(&terms, k, eps, call->alpha, c, inputs);
+            bound[i * call->n + j] = product_bound(&terms, k, eps, call->alpha, c, inputs, spacing);
         }
     free(a);
     free(b);

@@ -27,7 +27,7 @@ enum { A, B, C, BIAS, PRE, OUTPUT, BUFFERS }; /* BIAS: the bias or its gradient 
 struct workspace {
     size_t bytes[BUFFERS];
     void *host[BUFFERS], *device[BUFFERS];
-    unsigned char *result;
+    unsigned char *result;          /* room for the largest buffer */
     double *want, *bound, *allowed; /* allowed: the bound plus the rounding of C */
 };
 
@@ -50,7 +50,10 @@ static enum status workspace_alloc(struct compute *compute, struct workspace *wo
         if (!work->device[i]) return STATUS_FAILED;
         if (!work->host[i]) return status_set(STATUS_FAILED, "out of memory");
     }
-    work->result = malloc(work->bytes[C]);
+    size_t largest = 1;
+    for (int i = 0; i < BUFFERS; i++)
+        if (work->bytes[i] > largest) largest = work->bytes[i];
+    work->result = malloc(largest);
     work->want = calloc(elements + 1, sizeof *work->want);
     work->bound = calloc(elements + 1, sizeof *work->bound);
     work->allowed = calloc(elements + 1, sizeof *work->allowed);
@@ -71,9 +74,12 @@ static void set_running(const struct verify_case *test) {
         snprintf(epilogue, sizeof epilogue, " %s activation %s%s",
                  test->backward ? "backward through" : "and", activation_name(test->activation),
                  test->keeps_pre ? " storing its input" : "");
+    static const char *const values[] = {"reals",       "rows of zeros", "large reals",
+                                         "small reals", "tiny reals",    "Inf and NaN"};
     snprintf(running, sizeof running, "%s%s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s%s",
              dtype_name(test->dtype), test->c_f32 ? " to f32" : "", gemm_op_name(test->op), test->m, test->n,
-             test->k, test->pad, test->alpha, test->beta, test->integers ? "integers" : "reals", epilogue);
+             test->k, test->pad, test->alpha, test->beta, test->integers ? "integers" : values[test->values],
+             epilogue);
 }
 
 static enum status failure(const struct compute *compute, const char *what) {
@@ -146,6 +152,26 @@ static enum status check_sums(struct compute *compute, const struct verify_case 
     return STATUS_OK;
 }
 
+/* What the call only reads must be as uploaded, padding included. */
+static enum status check_inputs(struct compute *compute, const struct verify_case *test,
+                                struct workspace *work) {
+    struct device *device = &compute->device;
+    const bool input[BUFFERS] = {
+        [A] = true, [B] = true, [BIAS] = test->epilogue, [PRE] = test->backward, [OUTPUT] = test->backward};
+    static const char *const what[BUFFERS] = {"it wrote to A",
+                                              "it wrote to B",
+                                              "",
+                                              "it wrote to the bias",
+                                              "it wrote to the stored input of the activation",
+                                              "it wrote to the stored output of the activation"};
+    for (int i = 0; i < BUFFERS; i++) {
+        if (!input[i]) continue;
+        device->driver->download(device, work->result, work->device[i], work->bytes[i]);
+        if (memcmp(work->result, work->host[i], work->bytes[i]) != 0) return failure(compute, what[i]);
+    }
+    return STATUS_OK;
+}
+
 /* Integers are exact; in bfloat16 after one rounding. */
 static void expect_equality(const struct gemm_call *call, struct workspace *work) {
     for (size_t i = 0; i < call->m * call->n; i++) {
@@ -211,11 +237,55 @@ static enum status run_round(struct compute *compute, const struct verify_case *
     enum status status = compute_gemm(compute, on_device);
     if (!status) status = driver->synchronize(device);
     if (status) return failure(compute, status_message()); /* every shape is valid */
+    status = check_inputs(compute, test, work);
+    if (status) return status;
     if (test->keeps_pre) status = check(compute, test, work, PRE, on_host, guard);
     if (status) return status;
     if (test->epilogue) oracle_activate(on_host, work->want, work->bound);
     status = check(compute, test, work, C, on_host, guard);
     return status || !test->backward ? status : check_sums(compute, test, work, on_host, guard);
+}
+
+/* Multiplies rows x cols elements by a power of two, which is exact. */
+static void scale(enum gemm_dtype dtype, void *matrix, size_t rows, size_t cols, size_t ld, int power) {
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < cols; j++)
+            dtype_set(dtype, matrix, i * ld + j, ldexp(dtype_get(dtype, matrix, i * ld + j), power));
+}
+
+/* Makes the values of A and B those of the case. */
+static void change_values(const struct verify_case *test, const struct gemm_call *call, void *a, void *b) {
+    const bool ta = gemm_transposes_a(test->op), tb = gemm_transposes_b(test->op);
+    const size_t a_rows = ta ? test->k : test->m, a_cols = ta ? test->m : test->k;
+    const size_t b_rows = tb ? test->n : test->k, b_cols = tb ? test->k : test->n;
+    const int tiny = test->dtype == GEMM_F64 ? -532 : -70; /* C is about 2^-1064, 2^-140 */
+    switch (test->values) {
+    case VERIFY_ZEROS:
+        for (size_t i = 0; i < test->m; i += 2)
+            for (size_t p = 0; p < test->k; p++)
+                dtype_set(test->dtype, a, ta ? p * call->lda + i : i * call->lda + p, 0);
+        for (size_t j = 1; j < test->n; j += 2)
+            for (size_t p = 0; p < test->k; p++)
+                dtype_set(test->dtype, b, tb ? j * call->ldb + p : p * call->ldb + j, 0);
+        break;
+    case VERIFY_LARGE:
+    case VERIFY_SMALL:
+        scale(test->dtype, a, a_rows, a_cols, call->lda, test->values == VERIFY_LARGE ? 40 : -40);
+        scale(test->dtype, b, b_rows, b_cols, call->ldb, test->values == VERIFY_LARGE ? 20 : -40);
+        break;
+    case VERIFY_TINY:
+        if (test->dtype == GEMM_BF16) break; /* its instructions flush subnormal numbers */
+        scale(test->dtype, a, a_rows, a_cols, call->lda, tiny);
+        scale(test->dtype, b, b_rows, b_cols, call->ldb, tiny);
+        break;
+    case VERIFY_SPECIAL:
+        if (test->k == 0) break;
+        dtype_set(test->dtype, a, (a_rows - 1) * call->lda + a_cols - 1, (double)INFINITY);
+        dtype_set(test->dtype, b, 0, (double)NAN);
+        break;
+    default:
+        break;
+    }
 }
 
 /* Fills all buffers with the guard byte, then draws the inputs of this round. */
@@ -229,13 +299,15 @@ static void draw_inputs(const struct verify_case *test, const struct gemm_call *
     for (int i = 0; i < BUFFERS; i++) memset(host[i], GUARD_BYTE, work->bytes[i]);
     fill(test, test->dtype, &rng, host[A], ta ? test->k : test->m, ta ? test->m : test->k, call->lda);
     fill(test, test->dtype, &rng, host[B], tb ? test->n : test->k, tb ? test->k : test->n, call->ldb);
+    change_values(test, call, host[A], host[B]);
     if (test->beta != 0)
         fill(test, c_dtype, &rng, (unsigned char *)host[C] + start * dtype_size(c_dtype), test->m, test->n,
              call->ldc);
     if (test->epilogue) fill(test, real, &rng, host[BIAS], 1, test->n, test->n);
     if (!test->backward) return;
-    fill(test, c_dtype, &rng, (unsigned char *)host[PRE] + start * dtype_size(c_dtype), test->m, test->n,
-         call->ldc);
+    unsigned char *const pre = (unsigned char *)host[PRE] + start * dtype_size(c_dtype);
+    fill(test, c_dtype, &rng, pre, test->m, test->n, call->ldc);
+    scale(c_dtype, pre, test->m, test->n, call->ldc, 3); /* to -8 and 8 */
     for (size_t i = 0; i < test->m * test->n; i++) {
         const size_t at = start + i / test->n * call->ldc + i % test->n;
         dtype_set(c_dtype, host[OUTPUT], at,

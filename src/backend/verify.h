@@ -4,6 +4,17 @@
 
 #include "src/backend/compute.h"
 
+/* Reals of A and B: in [-1, 1), or with what kernels tend to get wrong. */
+enum verify_values {
+    VERIFY_ORDINARY,
+    VERIFY_ZEROS,   /* every other row of A and column of B is 0, the first ones among them */
+    VERIFY_LARGE,   /* A times 2^40, B times 2^20 */
+    VERIFY_SMALL,   /* both times 2^-40 */
+    VERIFY_TINY,    /* so small that the elements of C are subnormal; ordinary in bfloat16 */
+    VERIFY_SPECIAL, /* an infinity in A, a NaN in B */
+    VERIFY_VALUES
+};
+
 /* One call to check. Inputs are drawn from `seed`: small integers, whose products and sums are exact in every
    dtype and order (compared for equality), or signed reals (compared within the bound of oracle.h). */
 struct verify_case {
@@ -19,11 +30,12 @@ struct verify_case {
     enum activation activation;
     bool keeps_pre; /* the epilogue also stores the input of the activation */
     bool twice;     /* again on the same buffers with other inputs: detects a cached result */
+    enum verify_values values;
     uint64_t seed;
 };
 
-/* Runs one case: fresh inputs, C full of NaN when beta is 0, guard bands around and between the rows of C.
-   STATUS_VERIFY_FAILED names the case and the worst element, or the error of the backend. A case that the
+/* Runs one case: fresh inputs, C full of NaN when beta is 0, guard bands around and between the rows of C;
+   everything that the call only reads must stay as it was. STATUS_VERIFY_FAILED names the case and the worst element, or the error of the backend. A case that the
    backend does not support is skipped (*skipped, if not NULL). */
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped);
 
@@ -32,8 +44,8 @@ const char *verify_running(void);
 
 /* The list: {NN, TN, NT} x {f32, f64, bf16, bf16 to f32} x beta {0, 1, 0.5} x {integers, reals}, over sizes
    1, 15-17, 31-33, odd shapes, k = 0, the layer shapes of the configs with full and partial batches, dense
-   and padded leading dimensions. bf16: part of the sizes. Then the epilogues, with every
-   activation. */
+   and padded leading dimensions. bf16: part of the sizes. Then the epilogues, with every activation, and
+   every kind of values on the odd shapes and those of the configs. */
 size_t verify_case_count(void);
 struct verify_case verify_case_at(size_t index);
 

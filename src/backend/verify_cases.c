@@ -29,11 +29,12 @@ enum {
     FULL = (CUBE + SHAPES) * VARIANTS,  /* f32 and f64 */
     SAMPLE = CUBE / EDGES,              /* of the cube, for the two kinds of bf16 */
     PLAIN = FULL + (SAMPLE + SHAPES) * VARIANTS,
-    EPILOGUES = 2 * SHAPES * TYPES * ACTIVATION_COUNT
+    EPILOGUES = 2 * SHAPES * TYPES * ACTIVATION_COUNT,
+    SPECIALS = SHAPES * TYPES * OPS * (VERIFY_VALUES - 1)
 };
 
 size_t verify_case_count(void) {
-    return PLAIN + EPILOGUES;
+    return PLAIN + EPILOGUES + SPECIALS;
 }
 
 static void set_shape(struct verify_case *test, size_t shape) {
@@ -69,7 +70,22 @@ static struct verify_case epilogue_at(size_t index) {
     return test;
 }
 
+static struct verify_case special_at(size_t index) {
+    const size_t type = index / OPS % TYPES, values = index / OPS / TYPES % (VERIFY_VALUES - 1);
+    struct verify_case test = {
+        .op = (enum gemm_op)(index % OPS),
+        .dtype = types[type].dtype,
+        .c_f32 = types[type].c_f32,
+        .alpha = 1,
+        .values = (enum verify_values)(1 + values),
+        .seed = PLAIN + EPILOGUES + index,
+    };
+    set_shape(&test, CUBE + index / OPS / TYPES / (VERIFY_VALUES - 1));
+    return test;
+}
+
 struct verify_case verify_case_at(size_t index) {
+    if (index >= PLAIN + EPILOGUES) return special_at(index - PLAIN - EPILOGUES);
     if (index >= PLAIN) return epilogue_at(index - PLAIN);
     const bool rounded = index >= FULL;
     const size_t at = rounded ? index - FULL : index, variant = at % VARIANTS;

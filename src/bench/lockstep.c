@@ -235,14 +235,13 @@ static enum status compare_step(struct lockstep *lockstep, size_t step, const do
         return status_set(STATUS_VERIFY_FAILED,
                           "the loss of step %zu is %.9g and should be %.9g; a difference of %.1g is allowed",
                           seen->steps, losses[1], losses[0], apart / loss);
+    const double wrong = fabs(norms.apart[where] / norms.update[where]); /* no -nan */
     if (!(update <= 1))
-        return status_set(STATUS_VERIFY_FAILED,
-                          "step %zu: the update of the %s%s of layer %zu is wrong by %.1e of its size; %.1e "
-                          "is allowed",
-                          seen->steps, where / 2 / mlp->depth ? "optimiser state of the " : "",
-                          where % 2 ? "biases" : "weights", where / 2 % mlp->depth + 1,
-                          norms.apart[where] / norms.update[where],
-                          norms.apart[where] / norms.update[where] / update);
+        return status_set(
+            STATUS_VERIFY_FAILED,
+            "step %zu: the update of the %s%s of layer %zu is wrong by %.1e of its size; %.1e is allowed",
+            seen->steps, where / 2 / mlp->depth ? "optimiser state of the " : "",
+            where % 2 ? "biases" : "weights", where / 2 % mlp->depth + 1, wrong, wrong / update);
     return STATUS_OK;
 }
 
