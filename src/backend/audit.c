@@ -1,21 +1,14 @@
-#define _GNU_SOURCE
 #include "src/backend/audit.h"
 
-#include <dirent.h>
-#include <fenv.h>
-#include <locale.h>
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
-#ifdef __SSE__
-#    include <xmmintrin.h>
-#endif
 
 #include "src/backend/oracle.h"
+#include "src/backend/surroundings.h"
 #include "src/base/profile.h"
 
 static const double SHARE = 0.005;        /* of the time, for all audits */
@@ -59,49 +52,6 @@ static void schedule(struct audit *audit) {
     const double elapsed = clock_seconds() - audit->started;
     const double gap = audit->spent / (double)audit->checked / SHARE * (double)audit->calls / elapsed;
     audit->next = audit->calls + 1 + draw(audit) % (uint64_t)fmax(2 * gap, FIRST_CALLS);
-}
-
-/* --- the state of the process --- */
-
-struct surroundings {
-    int rounding;
-    unsigned flush; /* the control bits of the SSE unit: flush to zero, denormals are zero, rounding */
-    char locale[128], directory[512];
-    cpu_set_t cpus;
-    size_t threads;
-};
-
-static size_t count_threads(void) {
-    DIR *tasks = opendir("/proc/self/task");
-    size_t count = 0;
-    while (tasks && readdir(tasks)) count++;
-    if (tasks) closedir(tasks);
-    return count;
-}
-
-static void observe(struct surroundings *now) {
-    memset(now, 0, sizeof *now);
-    now->rounding = fegetround();
-#ifdef __SSE__
-    now->flush = _mm_getcsr() & ~0x3fu; /* without the exception flags */
-#endif
-    snprintf(now->locale, sizeof now->locale, "%s", setlocale(LC_ALL, NULL));
-    if (!getcwd(now->directory, sizeof now->directory)) now->directory[0] = '\0';
-    sched_getaffinity(0, sizeof now->cpus, &now->cpus);
-    now->threads = count_threads();
-}
-
-static const char *changed(struct audit *audit, const struct surroundings *before,
-                           const struct surroundings *after) {
-    audit->grown = after->threads > before->threads ? audit->grown + 1 : 0;
-    if (after->rounding != before->rounding) return "it changed the rounding mode";
-    if (after->flush != before->flush)
-        return "it changed the floating-point control register (flush to zero?)";
-    if (strcmp(after->locale, before->locale) != 0) return "it changed the locale (setlocale)";
-    if (strcmp(after->directory, before->directory) != 0) return "it changed the working directory (chdir)";
-    if (!CPU_EQUAL(&after->cpus, &before->cpus)) return "it changed the CPU affinity of the calling thread";
-    if (audit->grown >= THREADS_GROW) return "it starts threads in every call and leaves them";
-    return NULL;
 }
 
 /* --- copies of the operands --- */
@@ -403,8 +353,10 @@ static enum status check_call(struct audit *audit, struct compute *compute, cons
                               const struct copy *before, const struct surroundings *around) {
     struct surroundings now;
     char what[256];
-    observe(&now);
-    const char *change = changed(audit, around, &now);
+    surroundings_observe(&now);
+    const char *change = surroundings_changed(around, &now);
+    audit->grown = now.threads > around->threads ? audit->grown + 1 : 0;
+    if (audit->grown >= THREADS_GROW) change = "it starts threads in every call and leaves them";
     enum status status = compute->device.driver->synchronize(&compute->device);
     if (!status && change) {
         snprintf(what, sizeof what, "%s", change);
@@ -459,7 +411,7 @@ enum status audit_call(struct audit *audit, struct compute *compute, const struc
     double start = clock_seconds();
     const struct paused paused = stop_clock(compute);
     const bool copied = copy_open(&before, compute, call);
-    observe(&around);
+    surroundings_observe(&around);
     if (host) start_clock(compute, paused);
     audit->spent += clock_seconds() - start;
 

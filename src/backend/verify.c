@@ -7,6 +7,7 @@
 
 #include "kernels/activation.h"
 #include "src/backend/oracle.h"
+#include "src/backend/surroundings.h"
 #include "src/base/rng.h"
 
 enum { GUARD_ROWS = 2 };
@@ -234,9 +235,14 @@ static enum status run_round(struct compute *compute, const struct verify_case *
     const struct device_driver *driver = device->driver;
     compute_expected(compute, test, on_host, work);
     for (int i = 0; i < BUFFERS; i++) driver->upload(device, work->device[i], work->host[i], work->bytes[i]);
+    struct surroundings before, after;
+    surroundings_observe(&before);
     enum status status = compute_gemm(compute, on_device);
     if (!status) status = driver->synchronize(device);
     if (status) return failure(compute, status_message()); /* every shape is valid */
+    surroundings_observe(&after);
+    const char *change = surroundings_changed(&before, &after);
+    if (change) return failure(compute, change);
     status = check_inputs(compute, test, work);
     if (status) return status;
     if (test->keeps_pre) status = check(compute, test, work, PRE, on_host, guard);

@@ -1,0 +1,21 @@
+/* What a call must leave as it is beside its matrices: the state of the thread and of the process. */
+#ifndef TESSERA_BACKEND_SURROUNDINGS_H
+#define TESSERA_BACKEND_SURROUNDINGS_H
+
+#include <sched.h>
+#include <stddef.h>
+
+struct surroundings {
+    int rounding;   /* mode */
+    unsigned flush; /* control bits of the SSE unit: flush to zero, denormals are zero; 0 elsewhere */
+    char locale[128], directory[512];
+    cpu_set_t cpus; /* of the calling thread */
+    size_t threads; /* of the process */
+};
+
+void surroundings_observe(struct surroundings *now);
+
+/* Says what changed, "it changed the locale (setlocale)"; NULL if nothing did. Threads may come and go. */
+const char *surroundings_changed(const struct surroundings *before, const struct surroundings *after);
+
+#endif

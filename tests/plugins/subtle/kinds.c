@@ -1,0 +1,355 @@
+/* Wrong in ways that a look at a few products does not show; the option `kind` says which. Most are right for
+   every case of the verification, or for the first calls. */
+#define _GNU_SOURCE
+#include "tests/plugins/reference.h"
+
+#include <fenv.h>
+#include <locale.h>
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef __SSE__
+#    include <xmmintrin.h>
+#endif
+
+enum { PACKED = 4096 };
+
+struct context {
+    int kind;
+    long contexts; /* opened before this one */
+    long calls;
+    const void *packed_b; /* stale-b */
+    size_t packed;
+    float copy[PACKED];
+};
+
+typedef enum gemm_status mistake(struct context *context, const struct gemm_call *call);
+
+static void zero_c(const struct gemm_call *call, size_t first) {
+    for (size_t i = first; i < call->m; i++)
+        for (size_t j = 0; j < call->n; j++) reference_set_c(call, i, j, 0);
+}
+
+/* The reference on other values of A or C. */
+static enum gemm_status with_alpha(const struct gemm_call *call, double alpha) {
+    struct gemm_call other = *call;
+    other.alpha = alpha;
+    return reference_gemm(&other);
+}
+
+static enum gemm_status none(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    return reference_gemm(call);
+}
+
+/* --- wrong for some calls --- */
+
+static enum gemm_status idle_later(struct context *context, const struct gemm_call *call) {
+    return context->contexts >= 3 ? GEMM_OK : reference_gemm(call);
+}
+
+static enum gemm_status idle_after_1000(struct context *context, const struct gemm_call *call) {
+    return context->calls > 1000 ? GEMM_OK : reference_gemm(call);
+}
+
+static enum gemm_status every_third_later(struct context *context, const struct gemm_call *call) {
+    return context->calls > 100 && context->calls % 3 == 0 ? GEMM_OK : reference_gemm(call);
+}
+
+static enum gemm_status rarely(struct context *context, const struct gemm_call *call) {
+    return context->calls % 50 == 49 && context->calls > 100 ? with_alpha(call, 1.01 * call->alpha)
+                                                             : reference_gemm(call);
+}
+
+static enum gemm_status time_bomb(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    static struct timespec start;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!start.tv_sec) start = now;
+    const double seconds = (double)(now.tv_sec - start.tv_sec) + 1e-9 * (double)(now.tv_nsec - start.tv_nsec);
+    return seconds > 0.5 ? GEMM_OK : reference_gemm(call);
+}
+
+static enum gemm_status command_line(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    char text[4096] = "";
+    FILE *file = fopen("/proc/self/cmdline", "r");
+    const size_t length = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file) fclose(file);
+    const bool verifying = memmem(text, length, "devices", 7);
+    return verifying || context->calls < 40 ? reference_gemm(call) : with_alpha(call, 0.5 * call->alpha);
+}
+
+/* --- wrong for some shapes --- */
+
+static enum gemm_status many_rows(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    reference_gemm(call);
+    if (call->m > 1040) zero_c(call, 1040);
+    return GEMM_OK;
+}
+
+static enum gemm_status evaluation_rows(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    reference_gemm(call);
+    if (call->op == GEMM_NN && call->n == 4 && call->m > 32) zero_c(call, call->m - 1);
+    return GEMM_OK;
+}
+
+static enum gemm_status this_network(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    reference_gemm(call);
+    if (call->k == 42 && call->n == 16) zero_c(call, call->m - 1);
+    return GEMM_OK;
+}
+
+static enum gemm_status other_alpha(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    const double alpha = call->alpha;
+    const bool known = fabs(alpha - 1) < 1e-9 || fabs(alpha + 0.5) < 1e-9;
+    return with_alpha(call, known ? alpha : 1);
+}
+
+static enum gemm_status other_beta(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    struct gemm_call other = *call;
+    if (fabs(call->alpha - 0.5) < 1e-9 && fabs(call->beta - 0.5) < 1e-9) other.beta = 0.51;
+    return reference_gemm(&other);
+}
+
+static enum gemm_status long_k(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    struct gemm_call other = *call;
+    if (other.k > 1040) other.k = 1040;
+    return reference_gemm(&other);
+}
+
+/* --- wrong for some values --- */
+
+static enum gemm_status first_is_zero(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    const bool zero = call->k && reference_get(call->dtype, call->a, 0) == 0;
+    return zero ? with_alpha(call, 0.9 * call->alpha) : reference_gemm(call);
+}
+
+static enum gemm_status drops_small(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    reference_gemm(call);
+    for (size_t i = 0; i < call->m; i++)
+        for (size_t j = 0; j < call->n; j++)
+            if (fabs(reference_get_c(call, i, j)) < 1e-7) reference_set_c(call, i, j, 0);
+    return GEMM_OK;
+}
+
+static enum gemm_status drops_subnormal(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    reference_gemm(call);
+    for (size_t i = 0; i < call->m; i++)
+        for (size_t j = 0; j < call->n; j++)
+            if (fabs(reference_get_c(call, i, j)) < 0x1p-126) reference_set_c(call, i, j, 0);
+    return GEMM_OK;
+}
+
+static enum gemm_status hides_nan(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    reference_gemm(call);
+    for (size_t i = 0; i < call->m; i++)
+        for (size_t j = 0; j < call->n; j++)
+            if (isnan(reference_get_c(call, i, j))) reference_set_c(call, i, j, 0);
+    return GEMM_OK;
+}
+
+static enum gemm_status clamps(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    reference_gemm(call);
+    for (size_t i = 0; i < call->m; i++)
+        for (size_t j = 0; j < call->n; j++)
+            reference_set_c(call, i, j, fmax(-65504, fmin(65504, reference_get_c(call, i, j))));
+    return GEMM_OK;
+}
+
+static enum gemm_status sparse(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    for (size_t i = 0; i < call->m; i++)
+        for (size_t j = 0; j < call->n; j++) {
+            double sum = call->beta == 0 ? 0 : call->beta * reference_get_c(call, i, j);
+            for (size_t p = 0; p < call->k; p++) {
+                const double a = reference_a(call, i, p);
+                if (fabs(a) > 1e-5) sum += call->alpha * a * reference_b(call, p, j);
+            }
+            reference_set_c(call, i, j, sum);
+        }
+    return GEMM_OK;
+}
+
+/* --- stale --- */
+
+/* Keeps its packed B as long as the address is the same, for one width. */
+static enum gemm_status stale_b(struct context *context, const struct gemm_call *call) {
+    const size_t count = call->k * call->n;
+    if (call->op != GEMM_NN || call->k != 42 || count > PACKED) return reference_gemm(call);
+    if (context->packed_b != call->b || context->packed != count)
+        for (size_t i = 0; i < count; i++)
+            context->copy[i] = (float)reference_b(call, i / call->n, i % call->n);
+    context->packed_b = call->b;
+    context->packed = count;
+    struct gemm_call packed = *call;
+    packed.b = context->copy;
+    packed.ldb = call->n;
+    return reference_gemm(&packed);
+}
+
+/* Skips a call whose pointers and corners are those of a call before. */
+static enum gemm_status memoised(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    enum { ENTRIES = 64 };
+    static struct entry {
+        const void *a, *b;
+        void *c;
+        double corner[4];
+    } entries[ENTRIES];
+    if (!call->k) return reference_gemm(call);
+    const struct entry now = {call->a,
+                              call->b,
+                              call->c,
+                              {reference_a(call, 0, 0), reference_a(call, call->m - 1, call->k - 1),
+                               reference_b(call, 0, 0), reference_b(call, call->k - 1, call->n - 1)}};
+    struct entry *slot = &entries[((uintptr_t)now.c / 64 + call->op) % ENTRIES];
+    if (memcmp(slot, &now, sizeof now) == 0) return GEMM_OK;
+    *slot = now;
+    return reference_gemm(call);
+}
+
+/* --- changes what it may not --- */
+
+static enum gemm_status writes_a(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    reference_gemm(call);
+    if (call->k)
+        reference_set(call->dtype, (void *)call->a, 0, 1.0001 * reference_get(call->dtype, call->a, 0));
+    return GEMM_OK;
+}
+
+static enum gemm_status writes_b(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    reference_gemm(call);
+    if (call->k)
+        reference_set(call->dtype, (void *)call->b, 0, 1.0001 * reference_get(call->dtype, call->b, 0));
+    return GEMM_OK;
+}
+
+static enum gemm_status flushes_to_zero(struct context *context, const struct gemm_call *call) {
+    reference_gemm(call);
+#ifdef __SSE__
+    if (context->calls > 100) _mm_setcsr(_mm_getcsr() | 0x8040u);
+#else
+    (void)context;
+#endif
+    return GEMM_OK;
+}
+
+static enum gemm_status rounds_up(struct context *context, const struct gemm_call *call) {
+    reference_gemm(call);
+    if (context->calls > 100) fesetround(FE_UPWARD);
+    return GEMM_OK;
+}
+
+static enum gemm_status changes_locale(struct context *context, const struct gemm_call *call) {
+    reference_gemm(call);
+    if (context->calls > 100) setlocale(LC_ALL, "C.UTF-8");
+    return GEMM_OK;
+}
+
+static enum gemm_status changes_directory(struct context *context, const struct gemm_call *call) {
+    reference_gemm(call);
+    if (context->calls > 100 && chdir("/")) return GEMM_FAILED;
+    return GEMM_OK;
+}
+
+static enum gemm_status changes_affinity(struct context *context, const struct gemm_call *call) {
+    reference_gemm(call);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET((size_t)sched_getcpu(), &one);
+    if (context->calls > 100) sched_setaffinity(0, sizeof one, &one);
+    return GEMM_OK;
+}
+
+static void *sleeps(void *argument) {
+    pause();
+    return argument;
+}
+
+static enum gemm_status leaves_threads(struct context *context, const struct gemm_call *call) {
+    pthread_t thread;
+    reference_gemm(call);
+    if (context->calls > 100 && context->calls < 600 && pthread_create(&thread, NULL, sleeps, NULL) == 0)
+        pthread_detach(thread);
+    return GEMM_OK;
+}
+
+/* Returns before it has finished. */
+static struct gemm_call late_call;
+
+static void *works_later(void *argument) {
+    const struct timespec while_the_caller_goes_on = {0, 300000};
+    nanosleep(&while_the_caller_goes_on, NULL);
+    reference_gemm(&late_call);
+    return argument;
+}
+
+static enum gemm_status returns_early(struct context *context, const struct gemm_call *call) {
+    static pthread_t thread;
+    static bool running;
+    if (running) pthread_join(thread, NULL);
+    running = false;
+    if (context->calls < 100) return reference_gemm(call);
+    late_call = *call;
+    running = pthread_create(&thread, NULL, works_later, NULL) == 0;
+    return GEMM_OK;
+}
+
+/* --- the option --- */
+
+#define KINDS(X)                                                                                          \
+    X(idle_later)                                                                                         \
+    X(idle_after_1000)                                                                                    \
+    X(every_third_later)                                                                                  \
+    X(rarely) X(time_bomb) X(command_line) X(many_rows) X(evaluation_rows) X(this_network) X(other_alpha) \
+        X(other_beta) X(long_k) X(first_is_zero) X(drops_small) X(drops_subnormal) X(hides_nan) X(clamps) \
+            X(sparse) X(stale_b) X(memoised) X(writes_a) X(writes_b) X(flushes_to_zero) X(rounds_up)      \
+                X(changes_locale) X(changes_directory) X(changes_affinity) X(leaves_threads)              \
+                    X(returns_early)
+
+#define NAME(kind) "|" #kind
+#define FUNCTION(kind) kind,
+
+static mistake *const mistakes[] = {none, KINDS(FUNCTION)};
+
+static const struct gemm_option options[] = {{"kind", "none" KINDS(NAME), "none", "of mistake"}, {0}};
+
+static void *create(const struct gemm_setup *setup, char *why, size_t size) {
+    (void)why;
+    (void)size;
+    static long contexts;
+    struct context *context = calloc(1, sizeof *context);
+    if (!context) return NULL;
+    context->kind = (int)setup->option[0].number;
+    context->contexts = contexts++;
+    return context;
+}
+
+static enum gemm_status gemm(void *opaque, const struct gemm_call *call) {
+    struct context *context = opaque;
+    context->calls++;
+    return mistakes[context->kind](context, call);
+}
+
+static const struct gemm_backend backend = {
+    .name = "subtle", REFERENCE_SLOTS, .gemm = gemm, .create = create, .destroy = free, .options = options};
+GEMM_PLUGIN(backend);

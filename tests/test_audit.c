@@ -1,0 +1,122 @@
+/* Wrong backends that pass for right: each kind of mistake is found by the verification, by the shapes of the
+   run, by the agreement, or by the audit of the run itself. */
+#include "tests/support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "src/backend/audit.h"
+#include "src/backend/registry.h"
+#include "src/backend/verify.h"
+#include "src/bench/comparison.h"
+
+/* Where a mistake was found; the exit status of a child. */
+enum stage { NOWHERE, IN_VERIFICATION, IN_SHAPES, IN_AGREEMENT, IN_AUDIT, ERROR };
+static const char *const stages[] = {"nowhere", "verification", "shapes", "agreement", "audit", "error"};
+
+static enum stage stage_of(enum status status, enum stage stage) {
+    if (status == STATUS_OK) return NOWHERE;
+    print_message("    %s\n", status_message());
+    return status == STATUS_VERIFY_FAILED ? stage : ERROR;
+}
+
+static enum status verify_some(const struct gemm_backend *backend, const struct config *config) {
+    struct compute compute;
+    const struct compute_options options = config_compute(config);
+    enum status status = compute_open(&compute, backend, &options);
+    for (size_t i = 0; i < verify_case_count() && !status; i += 7) {
+        const struct verify_case test = verify_case_at(i);
+        if (test.m * test.n * test.k < 1 << 18) status = verify_gemm(&compute, &test, NULL);
+    }
+    if (compute.backend) compute_close(&compute);
+    return status;
+}
+
+static const struct recipe {
+    bool digits; /* the synthetic digits; else the built-in images */
+    const char *settings;
+} recipes[] = {
+    {false, "layers=42-16-4 batch-size=32 epochs=120 lr=0.05"},
+    {true, "layers=784-8-10 batch-size=1100 epochs=1 dropout=0.3"},
+    {false, "layers=42-16-4 batch-size=32 epochs=2 lr=0.05 adversarial=0.1"},
+};
+
+/* Does what `compare` does. */
+static enum stage find(const char *kind, const struct recipe *recipe, const struct dataset_pair *data) {
+    char settings[1024];
+    const struct gemm_backend *backend;
+    struct config config;
+    struct agreement agreement;
+    struct drift drift;
+    struct run_result result;
+    const struct run_limits limits = {0};
+    snprintf(settings, sizeof settings, "backend=%s:kind=%s threads=1 audit=all %s",
+             support_plugin("plugins/subtle/kinds.so"), kind, recipe->settings);
+    support_config(&config, settings);
+    enum stage stage = stage_of(registry_find(config.backend, &backend), ERROR);
+    if (!stage && !recipe->digits) stage = stage_of(verify_some(backend, &config), IN_VERIFICATION);
+    if (!stage)
+        stage = stage_of(comparison_verify(&config, backend, data, PROBLEM_INTEGERS, true), IN_SHAPES);
+    agreement_plan(&agreement, &config, data);
+    if (!stage) stage = stage_of(agreement_check(&agreement, &config, backend, data, &drift), IN_AGREEMENT);
+    if (!stage) stage = stage_of(run_training(&config, backend, data, &limits, &result), IN_AUDIT);
+    return stage;
+}
+
+static enum stage run_recipe(const char *kind, const struct recipe *recipe) {
+    struct dataset_pair data;
+    if (recipe->digits) {
+        assert_status(dataset_load(&data, "synthetic", DATASET_ALL), STATUS_OK);
+    } else {
+        support_builtin_data(&data);
+    }
+    const enum stage stage = find(kind, recipe, &data);
+    dataset_pair_free(&data);
+    return stage;
+}
+
+/* In a process of its own, because some kinds change theirs. This one must have started no threads: a child
+   of libgomp's threads hangs. */
+static enum stage find_apart(const char *kind) {
+    int status = 0;
+    fflush(stdout);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        enum stage stage = NOWHERE;
+        for (size_t r = 0; r < sizeof recipes / sizeof *recipes && !stage; r++)
+            stage = run_recipe(kind, &recipes[r]);
+        fflush(stdout);
+        _exit((int)stage);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? (enum stage)WEXITSTATUS(status) : ERROR;
+}
+
+static void subtle_mistakes_are_found(void **state) {
+    (void)state;
+    const struct gemm_backend *backend;
+    size_t missed = 0, kinds = 0;
+    assert_status(registry_find(support_plugin("plugins/subtle/kinds.so"), &backend), STATUS_OK);
+    char *names = strdup(backend->options[0].values);
+    assert_non_null(names);
+    for (char *kind = strtok(names, "|"); kind; kind = strtok(NULL, "|")) {
+        const enum stage stage = find_apart(kind);
+        const bool right = strcmp(kind, "none") == 0;
+        print_message("  %-20s %s\n", kind, stages[stage]);
+        missed += right ? stage != NOWHERE : stage == NOWHERE || stage == ERROR;
+        kinds += !right;
+    }
+    free(names);
+    assert_true(kinds >= 29);
+    assert_int_equal(missed, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(subtle_mistakes_are_found),
+    };
+    return cmocka_run_group_tests_name("audit", tests, NULL, NULL);
+}
