@@ -21,8 +21,9 @@ static void exclude(struct comparison_row *row, enum status status) {
 
 /* --- correctness --- */
 
+/* The products of a step, or of an evaluation, of `rows` images. */
 static enum status verify_shapes(const struct config *config, struct compute *compute, size_t rows,
-                                 enum problem_inputs inputs) {
+                                 bool evaluation, enum problem_inputs inputs) {
     const enum gemm_dtype dtype =
         compute->precision == GEMM_MIXED_BF16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype;
     struct gemm_shape shapes[SHAPES_MOST];
@@ -31,6 +32,7 @@ static enum status verify_shapes(const struct config *config, struct compute *co
     enum status status = STATUS_OK;
     for (size_t s = 0; s < count && !status; s++) {
         struct problem problem;
+        if (evaluation && shapes[s].op != GEMM_NN) continue;
         status = problem_open(&problem, compute, dtype, &shapes[s], TWO_COPIES);
         if (!status) status = problem_verify(&problem, inputs, s + 1);
         problem_close(&problem);
@@ -46,8 +48,13 @@ enum status comparison_verify(const struct config *config, const struct gemm_bac
     const size_t batch = (size_t)config->batch_size < images ? (size_t)config->batch_size : images;
     enum status status = compute_open(&compute, backend, &options);
     if (status) return status;
-    status = verify_shapes(config, &compute, batch, inputs);
-    if (!status && last && images % batch) status = verify_shapes(config, &compute, images % batch, inputs);
+    const size_t test = data->test.count, pass = trainer_capacity(batch, images, test);
+    status = verify_shapes(config, &compute, batch, false, inputs);
+    if (!status && last && images % batch)
+        status = verify_shapes(config, &compute, images % batch, false, inputs);
+    if (!status && pass != batch && test >= pass)
+        status = verify_shapes(config, &compute, pass, true, inputs);
+    if (!status && test % pass) status = verify_shapes(config, &compute, test % pass, true, inputs);
     compute_close(&compute);
     return status;
 }

@@ -48,8 +48,8 @@ enum status comparison_run(struct comparison *comparison, const struct sweep *sw
 enum status comparison_verdict(const struct comparison *comparison);
 void comparison_close(struct comparison *comparison);
 
-/* Verifies a backend, opened with `config`, on every product of a training step; if `last`, also on those of
-   the smaller batch at the end of an epoch. */
+/* Verifies a backend, opened with `config`, on every product of a training step and of an evaluation; if
+   `last`, also on those of the smaller batch at the end of an epoch. */
 enum status comparison_verify(const struct config *config, const struct gemm_backend *backend,
                               const struct dataset_pair *data, enum problem_inputs inputs, bool last);
 

@@ -9,6 +9,7 @@
 #include "src/backend/registry.h"
 #include "src/backend/verify.h"
 #include "src/base/text.h"
+#include "src/bench/comparison.h"
 
 /* --- if a kernel crashes: the name of the case --- */
 
@@ -90,6 +91,20 @@ enum status backend_open(const struct config *config, struct compute *compute) {
     if (!status) status = compute_open(compute, backend, &options);
     const char *path = status ? NULL : plugin_path(backend);
     return path ? check_plugin(config, compute, path, true) : status;
+}
+
+enum status backend_verify_run(const struct config *config, const struct gemm_backend *backend,
+                               const struct dataset_pair *data) {
+    enum { STEPS = 4 }; /* fewer than `compare` takes: a training waits for them */
+    const char *path = plugin_path(backend);
+    struct agreement agreement;
+    struct drift drift;
+    if (!path) return STATUS_OK;
+    agreement_plan(&agreement, config, data);
+    if (agreement.steps > STEPS) agreement.steps = STEPS;
+    enum status status = comparison_verify(config, backend, data, PROBLEM_REALS, true);
+    if (!status) status = agreement_check(&agreement, config, backend, data, &drift);
+    return status == STATUS_VERIFY_FAILED ? status_context(status, "%s is not used", path) : status;
 }
 
 enum status backend_check_plugins(struct sweep *sweep, bool training) {

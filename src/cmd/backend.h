@@ -3,6 +3,7 @@
 #define TESSERA_CMD_BACKEND_H
 
 #include "src/bench/sweep.h"
+#include "src/data/dataset.h"
 #include "src/nn/config.h"
 
 /* Finds config->backend, opens it on its device with the threads, precision and residency of the config, and
@@ -10,6 +11,11 @@
    case of a plug-in; STATUS_UNAVAILABLE if it lacks NN, TN or NT in the config's dtype. On failure nothing is
    open. */
 enum status backend_open(const struct config *config, struct compute *compute);
+
+/* If `backend` is a plug-in, verifies what this training will run: its products and those of an evaluation,
+   and its first steps against float64, with the engine of the config. */
+enum status backend_verify_run(const struct config *config, const struct gemm_backend *backend,
+                               const struct dataset_pair *data);
 
 /* Verifies the plug-in of each row. A wrong one stays in the sweep with row->wrong; STATUS_UNAVAILABLE if one
    cannot be used. For a training it must have NN, TN and NT in the dtype of the row. */

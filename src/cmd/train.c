@@ -97,7 +97,8 @@ static enum status open_run(struct run *run) {
     if (!status) status = check_target(config, config->save);
     if (!status) status = check_target(config, config->save_init);
     if (!status) status = open_data(run);
-    return status ? status : backend_open(config, &run->compute);
+    if (!status) status = backend_open(config, &run->compute);
+    return status ? status : backend_verify_run(config, backend, &run->data);
 }
 
 static enum status open_trainer(struct run *run) {

@@ -24,11 +24,14 @@ static enum status open_samples(struct trainer *trainer, const struct dataset_pa
     return status;
 }
 
+size_t trainer_capacity(size_t batch, size_t train, size_t test) {
+    const size_t rows = smaller(EVALUATION_ROWS, train > test ? train : test);
+    return batch > rows ? batch : rows;
+}
+
 static enum status open_network(struct trainer *trainer) {
     const struct config *config = trainer->config;
-    const size_t train = trainer->train.count, test = trainer->test.count;
-    const size_t rows = smaller(EVALUATION_ROWS, train > test ? train : test);
-    const size_t capacity = trainer->batch > rows ? trainer->batch : rows;
+    const size_t capacity = trainer_capacity(trainer->batch, trainer->train.count, trainer->test.count);
     struct mlp *mlp = &trainer->mlp;
     enum status status = mlp_open(mlp, trainer->compute, config, capacity);
     if (!status) status = optimizer_open(&trainer->optimizer, mlp, config);
