@@ -4,12 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #include "src/backend/oracle.h"
 #include "src/backend/surroundings.h"
 #include "src/base/profile.h"
+#include "src/base/secret.h"
 
 static const double SHARE = 0.005;        /* of the time, for all audits */
 static const double BYTES_A_SECOND = 1e9; /* a guess for the first audit: copies, conversion and products */
@@ -17,18 +16,12 @@ enum { SAMPLED = 4 /* rows, and columns */, FIRST_CALLS = 64, THREADS_GROW = 3 }
 
 /* --- which calls --- */
 
-/* splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014). */
 static uint64_t draw(struct audit *audit) {
-    uint64_t z = audit->random += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
+    return secret_draw(&audit->random);
 }
 
 void audit_start(struct audit *audit, enum audit_mode mode) {
-    *audit = (struct audit){.mode = mode, .started = clock_seconds()};
-    if (getrandom(&audit->random, sizeof audit->random, 0) != sizeof audit->random)
-        audit->random = (uint64_t)(1e9 * audit->started) ^ (uint64_t)getpid() << 40;
+    *audit = (struct audit){.mode = mode, .started = clock_seconds(), .random = secret_seed()};
     audit->next = 1 + draw(audit) % FIRST_CALLS;
 }
 

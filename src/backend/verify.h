@@ -35,8 +35,9 @@ struct verify_case {
 };
 
 /* Runs one case: fresh inputs, C full of NaN when beta is 0, guard bands around and between the rows of C;
-   everything that the call only reads must stay as it was. STATUS_VERIFY_FAILED names the case and the worst element, or the error of the backend. A case that the
-   backend does not support is skipped (*skipped, if not NULL). */
+   everything that the call only reads must stay as it was, and so must the state of the thread and the
+   process (surroundings.h). STATUS_VERIFY_FAILED names the case and the worst element, or the error of the
+   backend. A case that the backend does not support is skipped (*skipped, if not NULL). */
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped);
 
 /* The case that runs now or ran last, in words, for a crash handler. */

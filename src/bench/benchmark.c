@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "src/backend/registry.h"
 #include "src/base/text.h"
@@ -14,6 +15,7 @@ static const double SAMPLE_SECONDS = 0.01; /* long enough that reading the clock
    measured in several rounds with new operands. */
 enum { ROUNDS = 3, FEW_REPEATS = 7 }; /* with fewer repeats there is one round */
 static const double SHORT_SAMPLE = 0.02, ALIKE = 1.05;
+static const double MOST_OF_PEAK = 1.3; /* clocks vary */
 static const size_t LARGEST_ROTATION = (size_t)1 << 30;
 
 enum status rates_measure(struct compute *compute, int ordinal, struct rates *rates) {
@@ -127,6 +129,22 @@ static struct statistics times_of(const struct benchmark *benchmark, struct entr
     return all;
 }
 
+/* No kernel multiplies faster than all cores can: such a time is of calls that computed nothing. The peak is
+   the highest that was measured, because one that was disturbed is too low. */
+static enum status check_rate(const struct benchmark *benchmark, const struct entry *entry) {
+    const struct result *result = entry->result;
+    const struct compute *compute = entry->problem.compute;
+    if (!has_peak(entry) || compute->backend->device != GEMM_ON_HOST) return STATUS_OK;
+    double peak = entry->candidate->rates.flops[entry->problem.call.dtype];
+    for (size_t i = 0; i < entry->rounds * benchmark->repeats; i++) peak = fmax(peak, entry->peaks[i]);
+    const double rate = result->flops / result->seconds.median,
+                 most = MOST_OF_PEAK * peak * (double)sysconf(_SC_NPROCESSORS_ONLN) / compute->threads;
+    if (peak <= 0 || rate <= most) return STATUS_OK;
+    return status_set(STATUS_VERIFY_FAILED,
+                      "backend '%s' is wrong: %.4g GFLOP/s is more than all cores can do, %.4g GFLOP/s",
+                      compute->backend->name, 1e-9 * rate, 1e-9 * most / MOST_OF_PEAK);
+}
+
 /* Verifies again and fills the result. */
 static enum status finish(const struct benchmark *benchmark, struct entry *entry) {
     struct result *result = entry->result;
@@ -142,7 +160,7 @@ static enum status finish(const struct benchmark *benchmark, struct entry *entry
     result->kernels =
         compute_kernels(problem->compute, &problem->call, result->kernel, BENCHMARK_MOST_KERNELS);
     *seconds_per_flop(entry) = result->seconds.median / result->flops;
-    return STATUS_OK;
+    return check_rate(benchmark, entry);
 }
 
 /* Only on the host, if the backend has no threads of its own, which would compete with the peak loop. */

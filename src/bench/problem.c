@@ -1,8 +1,10 @@
 #include "src/bench/problem.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/base/profile.h"
+#include "src/base/secret.h"
 #include "src/base/statistics.h"
 
 enum { A = PROBLEM_A, B = PROBLEM_B, C = PROBLEM_C, MOST_COPIES = 4096, TRANSFERS = 7, LONGEST = 1 << 24 };
@@ -17,7 +19,7 @@ enum status problem_open(struct problem *problem, struct compute *compute, enum 
     const bool ta = gemm_transposes_a(shape->op), tb = gemm_transposes_b(shape->op);
     if (m > LONGEST || n > LONGEST || k > LONGEST)
         return status_set(STATUS_USAGE, "m=%zu n=%zu k=%zu: a side may be at most %d", m, n, k, LONGEST);
-    *problem = (struct problem){.compute = compute, .shape = *shape};
+    *problem = (struct problem){.compute = compute, .shape = *shape, .random = secret_seed()};
     problem->call = (struct gemm_call){.dtype = dtype,
                                        .c_f32 = dtype == GEMM_BF16,
                                        .op = shape->op,
@@ -83,21 +85,55 @@ enum status problem_call(struct problem *problem) {
     return compute_gemm(problem->compute, &call);
 }
 
+/* Changes an element of A or B of a copy to another one from -8 to 8. Returns its index. */
+static size_t change_element(struct problem *problem, int matrix, size_t copy) {
+    const enum gemm_dtype dtype = problem->call.dtype;
+    const size_t size = dtype_size(dtype), count = problem->bytes[matrix] / size;
+    struct device *device = &problem->compute->device;
+    double value;
+    if (count == 0) return 0;
+    const size_t at = secret_draw(&problem->random) % count;
+    dtype_set(dtype, &value, 0, (double)(secret_draw(&problem->random) % 17) - 8);
+    char *const element = (char *)problem_at(problem, matrix, copy) + at * size;
+    if (device->driver->host_memory) {
+        memcpy(element, &value, size);
+    } else {
+        device->driver->upload(device, element, &value, size);
+    }
+    return at;
+}
+
+/* Changes an element of A and one of B; returns the row of op(A). */
+static size_t change_operands(struct problem *problem, size_t copy) {
+    const struct gemm_call *call = &problem->call;
+    const size_t at = change_element(problem, A, copy);
+    change_element(problem, B, copy);
+    return gemm_transposes_a(call->op) ? at % call->lda : at / call->lda;
+}
+
 enum status problem_time(struct problem *problem, size_t calls, double *seconds) {
     struct device *device = &problem->compute->device;
     struct profile *before = device->profile, profile;
     const struct gemm_call *call = &problem->call;
+    const bool host = device->driver->host_memory;
+    const size_t last = (problem->next + calls - 1) % problem->copies;
+    size_t row = host ? 0 : change_operands(problem, last);
     enum status status = device->driver->synchronize(device);
     profile_start(&profile);
     device->profile = &profile;
     if (!status)
         status = device->driver->synchronize(device); /* a device with its own clock starts it here */
-    for (size_t c = 0; c < calls && !status; c++) status = problem_call(problem);
+    for (size_t c = 0; c < calls && !status; c++) {
+        if (host) row = change_operands(problem, problem->next);
+        status = problem_call(problem);
+    }
     device->driver->lap(device, profile_gemm_slot(PART_GEMM_NN, 0, call->m, call->n, call->k));
     const enum status finished = device->driver->synchronize(device);
     *seconds = profile.seconds[PART_GEMM_NN] / (double)calls;
     device->profile = before;
-    return status ? status : finished;
+    if (!status) status = finished;
+    return status ? status
+                  : problem_check(problem, last, row, secret_draw(&problem->random) % problem->call.m);
 }
 
 static enum status transfer(struct problem *problem, double *h2d, double *d2h) {

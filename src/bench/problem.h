@@ -23,6 +23,7 @@ struct problem {
     void *host[3];                     /* one copy, C with its guards */
     void *device[3];                   /* all copies */
     size_t next;                       /* the copy of the next call */
+    uint64_t random;                   /* of secret.h: which operands change during a timing */
 };
 
 /* The copies fill at least `rotate` bytes; there are at least two, unless it is 0, and at most 4,096. The
@@ -52,8 +53,14 @@ enum problem_inputs { PROBLEM_REALS, PROBLEM_INTEGERS };
    STATUS_VERIFY_FAILED names what is wrong. Afterwards C is undefined. */
 enum status problem_verify(struct problem *problem, enum problem_inputs inputs, uint64_t seed);
 
-/* Mean seconds of `calls` consecutive calls, by the clock of the device. */
+/* Mean seconds of `calls` consecutive calls, by the clock of the device. A random element of A and of B
+   changes before each call (on a GPU: before the first), and after the clock has stopped the changed row and
+   a random one of the last C are checked: STATUS_VERIFY_FAILED if the call was skipped, or computed from
+   older operands. */
 enum status problem_time(struct problem *problem, size_t calls, double *seconds);
+
+/* Compares two rows of the C of a copy with the oracle, for the operands as they are in device memory. */
+enum status problem_check(struct problem *problem, size_t copy, size_t row, size_t other);
 
 /* Seconds to copy A and B to the device and C back, in pageable memory: medians of seven after a warm-up. */
 enum status problem_transfers(struct problem *problem, double *h2d, double *d2h);

@@ -215,19 +215,39 @@ static enum status verify_rounded(struct problem *problem, enum problem_inputs i
     return status;
 }
 
+/* Memory for the checks; false if there is none left. The caller frees checks->x. */
+static bool open_checks(const struct problem *problem, struct checks *checks) {
+    const size_t m = problem->call.m, n = problem->call.n, k = problem->call.k, sampled = SAMPLED_ROWS * n;
+    checks->x = malloc((n + k + 2 * m + 3 * sampled + SAMPLED_ROWS * k) * sizeof *checks->x);
+    if (!checks->x) return false;
+    checks->bx = checks->x + n;
+    checks->abx = checks->bx + k;
+    checks->cx = checks->abx + m;
+    checks->want = checks->cx + m;
+    checks->bound = checks->want + sampled;
+    checks->c_rows = checks->bound + sampled;
+    checks->a_rows = checks->bound + 2 * sampled;
+    return true;
+}
+
+enum status problem_check(struct problem *problem, size_t copy, size_t row, size_t other) {
+    struct device *device = &problem->compute->device;
+    const size_t rows[] = {row, other};
+    struct checks checks;
+    if (!open_checks(problem, &checks)) return status_set(STATUS_FAILED, "out of memory");
+    device->driver->download(device, problem->host[A], problem_at(problem, A, copy), problem->bytes[A]);
+    device->driver->download(device, problem->host[B], problem_at(problem, B, copy), problem->bytes[B]);
+    device->driver->download(device, (char *)problem->host[C] + PROBLEM_GUARD, problem_at(problem, C, copy),
+                             problem->bytes[C]);
+    const enum status status = check_rows(problem, rows, 2, false, &checks);
+    free(checks.x);
+    return status == STATUS_VERIFY_FAILED ? status_context(status, "in the timed calls") : status;
+}
+
 enum status problem_verify(struct problem *problem, enum problem_inputs inputs, uint64_t seed) {
     const struct gemm_call *call = &problem->call;
-    const size_t m = call->m, n = call->n, k = call->k, sampled = SAMPLED_ROWS * n;
-    double *memory = malloc((n + k + 2 * m + 3 * sampled + SAMPLED_ROWS * k) * sizeof *memory);
-    if (!memory) return status_set(STATUS_FAILED, "out of memory");
-    struct checks checks = {.x = memory};
-    checks.bx = checks.x + n;
-    checks.abx = checks.bx + k;
-    checks.cx = checks.abx + m;
-    checks.want = checks.cx + m;
-    checks.bound = checks.want + sampled;
-    checks.c_rows = checks.bound + sampled;
-    checks.a_rows = checks.bound + 2 * sampled;
+    struct checks checks;
+    if (!open_checks(problem, &checks)) return status_set(STATUS_FAILED, "out of memory");
     struct rng rng = rng_open(seed, RNG_TEST, inputs);
     fill(problem, A, inputs, &rng);
     fill(problem, B, inputs, &rng);
@@ -237,6 +257,6 @@ enum status problem_verify(struct problem *problem, enum problem_inputs inputs, 
                                             : check_reals(problem, &checks, &rng);
     if (!status && call->c_f32 && call->op != GEMM_TN)
         status = verify_rounded(problem, inputs, &checks, &rng);
-    free(memory);
+    free(checks.x);
     return status;
 }
