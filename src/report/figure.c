@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "src/base/replace.h"
 #include "src/report/chart_draw.h"
 #include "src/report/page.h"
 
@@ -36,14 +37,13 @@ static void write_file(FILE *out, const char *title, const char *svg, double hei
 
 enum status figure_write(const char *folder, const char *id, const char *title, const char *svg,
                          double height, const struct legend *legend) {
+    struct replacement file;
     char path[4096];
     snprintf(path, sizeof path, "%s/%s.svg", folder, id);
-    FILE *out = fopen(path, "w");
-    if (!out) return status_set(STATUS_FAILED, "cannot write '%s': %s", path, strerror(errno));
-    write_file(out, title, svg, height, legend);
-    const int failed = ferror(out);
-    return fclose(out) == 0 && !failed ? STATUS_OK
-                                       : status_set(STATUS_FAILED, "cannot write all of '%s'", path);
+    const enum status status = replace_open(&file, "", path);
+    if (status) return status;
+    write_file(file.out, title, svg, height, legend);
+    return replace_close(&file, STATUS_OK);
 }
 
 /* The exit status of rsvg-convert on one file; -1 if it did not exit. */
