@@ -98,7 +98,8 @@ static void recipes_name_no_files(void **state) {
     }
     assert_memory_equal(&config, &defaults, sizeof config);
     const char *file = write_text("all.cfg", "backend = serial\nsave = a\nlog = b\nepochs = 3\n");
-    assert_status(config_read(&config, file), STATUS_OK); /* a config file is the user's: it may set all keys */
+    assert_status(config_read(&config, file),
+                  STATUS_OK); /* a config file is the user's: it may set all keys */
     assert_true(strcmp(config.backend, "serial") == 0 && strcmp(config.save, "a") == 0 && config.epochs == 3);
 }
 
@@ -112,8 +113,8 @@ static void recipes_fit_their_tensors(void **state) {
         assert_int_equal(RUN("eval %s --data %s", path, support_data), 3);
         assert_says(output, "of its recipe (corrupted)");
     }
-    assert_int_equal(RUN("eval %s --data %s", with_recipe("unknown.safetensors", "layers = 42-4\nmagic = 1\n"),
-                         support_data),
+    assert_int_equal(RUN("eval %s --data %s",
+                         with_recipe("unknown.safetensors", "layers = 42-4\nmagic = 1\n"), support_data),
                      3);
     assert_says(output, "unknown key 'magic'");
 }
@@ -125,11 +126,13 @@ static void only_checkpoints_are_replaced(void **state) {
     static const float values[2];
     const struct tensor tensor = {"other", GEMM_F32, 1, {2}, values};
     const char *model = support_path("m.safetensors"), *empty = write_text("empty.safetensors", ""),
-               *text = write_text("thesis.tex", "precious"), *elsewhere = support_path("elsewhere.safetensors");
+               *text = write_text("thesis.tex", "precious"),
+               *elsewhere = support_path("elsewhere.safetensors");
     for (int init = 0; init < 2; init++) {
         const char *flag = init ? "save-init" : "save";
         assert_int_equal(RUN("--data %s " SMALL " --%s %s", support_data, flag, text), 2);
-        assert_says(output, "thesis.tex' exists and is not a checkpoint: it is not replaced. Save under another");
+        assert_says(output,
+                    "thesis.tex' exists and is not a checkpoint: it is not replaced. Save under another");
         assert_null(strstr(output, "train accuracy"));
         assert_text(text, "precious");
         assert_int_equal(RUN("--data %s " SMALL " --%s %s", support_data, flag, model), 0);
@@ -141,9 +144,8 @@ static void only_checkpoints_are_replaced(void **state) {
     assert_int_equal(RUN("eval %s", empty), 0);
     /* of an ensemble, every member is checked before the first trains */
     write_text("e-seed3.safetensors", "precious");
-    assert_int_equal(RUN("--data %s " SMALL " --ensemble 3 --save %s", support_data,
-                         support_path("e.safetensors")),
-                     2);
+    assert_int_equal(
+        RUN("--data %s " SMALL " --ensemble 3 --save %s", support_data, support_path("e.safetensors")), 2);
     assert_int_not_equal(access(support_path("e-seed1.safetensors"), F_OK), 0);
 }
 
@@ -157,7 +159,8 @@ static unsigned mode_of(const char *path) {
 static void modes_and_links_are_kept(void **state) {
     (void)state;
     const char *model = support_path("kept.safetensors"), *page = support_path("kept.html"),
-               *sheet = support_path("kept.png"), *tables = write_text("kept.md", "<!-- peak -->\n<!-- end -->\n");
+               *sheet = support_path("kept.png"),
+               *tables = write_text("kept.md", "<!-- peak -->\n<!-- end -->\n");
     const char *const files[] = {model, page, sheet, tables};
     char links[4][300];
     write_text("kept.safetensors", "");
@@ -189,27 +192,29 @@ static void outputs_have_files_of_their_own(void **state) {
     assert_int_equal(RUN("--data %s " SMALL " --save %s --log %s", support_data, model, log), 0);
     assert_int_equal(link(log, hard), 0);
     char *before = read_text(log);
-#define REFUSED(pair, ...)                                    \
-    assert_int_equal(RUN(__VA_ARGS__), 2);                    \
-    assert_says(output, pair " name the same file");          \
+#define REFUSED(pair, ...)                           \
+    assert_int_equal(RUN(__VA_ARGS__), 2);           \
+    assert_says(output, pair " name the same file"); \
     assert_null(strstr(output, "train accuracy"))
     REFUSED("--csv and --log", "--data %s " SMALL " --log %s --csv %s", support_data, log, hard);
     REFUSED("--csv and --save", "--data %s " SMALL " --csv %s --save %s", support_data, model, model);
-    REFUSED("--save and --save-init", "--data %s " SMALL " --save %s --save-init %s", support_data, model, model);
+    REFUSED("--save and --save-init", "--data %s " SMALL " --save %s --save-init %s", support_data, model,
+            model);
     REFUSED("--resume and --log", "--data %s " SMALL " --resume %s --log %s", support_data, model, model);
     REFUSED("--resume and --save-init", "--resume %s --save-init %s", model, model);
     REFUSED("--config and --log", "--config %s --data %s --log %s", config, support_data, config_log);
-    REFUSED("--config and --csv", "--config %s --config configs/fast.cfg --data %s --csv %s", config, support_data,
-            config);
+    REFUSED("--config and --csv", "--config %s --config configs/fast.cfg --data %s --csv %s", config,
+            support_data, config);
     REFUSED("--data and --log", "--data %s " SMALL " --log %s", support_data, images);
     REFUSED("--data and --log", "eval %s --log %s", model, images); /* the data set of the checkpoint */
     REFUSED("the checkpoint and --log", "eval %s --log %s", model, model);
     REFUSED("--picture and --log", "eval %s --log %s --picture %s", model, support_path("x.png"),
             support_path("x.png"));
-    REFUSED("--config and --log", "compare --config %s --data %s --backends serial --log %s", config, support_data,
-            config);
+    REFUSED("--config and --log", "compare --config %s --data %s --backends serial --log %s", config,
+            support_data, config);
     REFUSED("--baseline and --log", "bench gemm --baseline %s --log %s", log, hard);
-    REFUSED("--config and --log", "bench scaling --config %s --data %s --log %s", config, support_data, config);
+    REFUSED("--config and --log", "bench scaling --config %s --data %s --log %s", config, support_data,
+            config);
     REFUSED("the log and --output", "report %s -o %s", log, hard);
     REFUSED("--output and --tables", "report %s -o %s --tables %s", log, config, config);
     assert_text(log, before);
@@ -251,8 +256,9 @@ static void two_runs_share_a_log(void **state) {
     char command[2048];
     cJSON *line;
     assert_int_equal(RUN("--data %s " SMALL " --save %s", support_data, model), 0);
-    const char *format = "for seed in 1 2; do %s --resume %s --epochs 40 --log-steps 300 --log %s >/dev/null 2>&1 "
-                         "& done; wait";
+    const char *format =
+        "for seed in 1 2; do %s --resume %s --epochs 40 --log-steps 300 --log %s >/dev/null 2>&1 "
+        "& done; wait";
     snprintf(command, sizeof command, format, getenv("TESSERA"), model, log);
     assert_int_equal(system(command), 0);
     assert_int_equal(support_log(log, "header", 0, &line), 2); /* asserts that each line is JSON */
@@ -266,7 +272,8 @@ static void two_runs_share_a_log(void **state) {
                                     "{\"type\":\"epoch\",\"run\":\"a\",\"epoch\":1,\"train_loss\":1}\n"
                                     "{\"type\":\"epoch\",\"run\":\"b\",\"epoch\":1,\"train_loss\":2}\n");
     assert_int_equal(RUN("report %s -o %s", log, page), 0);
-    assert_says(output, "mixed.jsonl, line 3: of another run than the line before: two processes wrote this log");
+    assert_says(output,
+                "mixed.jsonl, line 3: of another run than the line before: two processes wrote this log");
 }
 
 /* --- names that are not UTF-8 --- */
@@ -294,15 +301,16 @@ static void any_file_name_gives_valid_json(void **state) {
     free(bytes);
     free(clean);
     assert_int_equal(RUN("eval %s --data %s", model, data), 0);
-    assert_int_equal(RUN("eval %s", model), 3); /* the name in the checkpoint is no longer that of the folder */
+    assert_int_equal(RUN("eval %s", model),
+                     3); /* the name in the checkpoint is no longer that of the folder */
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checkpoints_give_no_orders),   cmocka_unit_test(recipes_name_no_files),
-        cmocka_unit_test(recipes_fit_their_tensors),    cmocka_unit_test(only_checkpoints_are_replaced),
-        cmocka_unit_test(modes_and_links_are_kept),     cmocka_unit_test(outputs_have_files_of_their_own),
-        cmocka_unit_test(torn_logs_give_a_report),      cmocka_unit_test(two_runs_share_a_log),
+        cmocka_unit_test(checkpoints_give_no_orders),     cmocka_unit_test(recipes_name_no_files),
+        cmocka_unit_test(recipes_fit_their_tensors),      cmocka_unit_test(only_checkpoints_are_replaced),
+        cmocka_unit_test(modes_and_links_are_kept),       cmocka_unit_test(outputs_have_files_of_their_own),
+        cmocka_unit_test(torn_logs_give_a_report),        cmocka_unit_test(two_runs_share_a_log),
         cmocka_unit_test(any_file_name_gives_valid_json),
     };
     return cmocka_run_group_tests_name("hostile files", tests, support_make_data, NULL);

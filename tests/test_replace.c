@@ -122,11 +122,12 @@ static void stale_temporaries_are_removed(void **state) {
     (void)state;
     struct replacement live;
     const char *path = support_path("model");
-    static const char *const others[] = {"model.tessera-abc.tmp", "model.tessera-abcde1.tmp.x",
-                                         "model.backup.tmp",      "model.tessera-abc_e1.tmp",
+    static const char *const others[] = {"model.tessera-abc.tmp",    "model.tessera-abcde1.tmp.x",
+                                         "model.backup.tmp",         "model.tessera-abc_e1.tmp",
                                          "other.tessera-abcde1.tmp", "model.12345.tmp"};
     for (size_t i = 0; i < 6; i++) write_text(support_path(others[i]), "");
-    const char *stale = support_path("model.tessera-abcde1.tmp"), *link = support_path("model.tessera-abcde2.tmp");
+    const char *stale = support_path("model.tessera-abcde1.tmp"),
+               *link = support_path("model.tessera-abcde2.tmp");
     write_text(stale, "half");
     assert_int_equal(symlink(support_path("other"), link), 0);
     assert_status(replace_open(&live, "", path), STATUS_OK); /* locks its temporary file */
