@@ -30,7 +30,8 @@ static void check(int allowed, const char *call, const char *path) {
     }
 
 WRAP(void *, dlopen, (const char *path, int flags), (path, flags), path, 0)
-WRAP(FILE *, fopen, (const char *path, const char *mode), (path, mode), path, mode[0] == 'r' && !strchr(mode, '+'))
+WRAP(FILE *, fopen, (const char *path, const char *mode), (path, mode), path,
+     mode[0] == 'r' && !strchr(mode, '+'))
 WRAP(FILE *, freopen, (const char *path, const char *mode, FILE *file), (path, mode, file), path, 0)
 WRAP(int, rename, (const char *from, const char *to), (from, to), to, 0)
 WRAP(int, unlink, (const char *path), (path), path, 0)
