@@ -265,15 +265,14 @@ endif
 # --- fuzzing: a harness for each parser in tests/fuzz, with its seeds; clang's libFuzzer, built apart in build/fuzz ---
 
 SECONDS ?= 60
-FUZZ_SUPPORT := main forbid
-FUZZERS := $(filter-out $(FUZZ_SUPPORT),$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
+FUZZERS := $(filter-out main forbid,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
 # calls of these go through tests/fuzz/forbid.c
 WRAPPED := dlopen fopen freopen open rename unlink remove mkdir truncate popen system
 LIBFUZZER := $(findstring fuzzer,$(SAN))
 HAVE_LIBFUZZER := $(if $(filter fuzz,$(MAKECMDGOALS)),$(call probe,libfuzzer,clang -fsanitize=fuzzer$(,)address$(,)undefined,$(hash)include <stddef.h>\nint LLVMFuzzerTestOneInput(const unsigned char *data$(,) size_t size) { return !data && size; }))
 
 # without SAN=fuzzer-no-link the harness runs on the files that are named
-$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/forbid.o $(if $(LIBFUZZER),,$(B)/tests/fuzz/main.o) $(OBJECTS)
+$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(patsubst %,$(B)/tests/fuzz/%.o,forbid $(if $(LIBFUZZER),,main)) $(OBJECTS)
 	@mkdir -p $(@D)
 	@echo '  link  $@'
 	$(Q)$(CC) $(ALL_CFLAGS) $(if $(LIBFUZZER),-fsanitize=fuzzer) $(WRAPPED:%=-Wl$(,)--wrap=%) $(LDFLAGS) $^ $(LDLIBS) -o $@

@@ -1,4 +1,5 @@
-/* Files are data: what hostile checkpoints, torn logs and wrong names of outputs can do through the program. */
+/* Files are data: what hostile checkpoints, torn logs and wrong names of outputs can do through the program.
+   */
 #include "tests/support.h"
 
 #include <signal.h>

@@ -62,8 +62,8 @@ static void rows_follow_their_header(void **state) {
     records_free(&records);
 }
 
-/* Two processes wrote one log: rows belong to the header with the same run. Rows of earlier versions, without a run,
-   belong to the header before them. */
+/* Two processes wrote one log: rows belong to the header with the same run. Rows of earlier versions, without
+   a run, belong to the header before them. */
 static void rows_of_two_runs_are_told_apart(void **state) {
     (void)state;
 #define LINE(type, run, cpu) "{\"type\":\"" type "\",\"run\":\"" run "\",\"cpu\":\"" cpu "\"}\n"

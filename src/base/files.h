@@ -1,6 +1,6 @@
 /* The files that a command reads and writes. No two outputs may be one file, and no output may be an input.
-   Files are compared by device and inode, and one that does not exist yet by the inode of its directory and its
-   name, so that links and different spellings of a path are seen. */
+   Files are compared by device and inode, and one that does not exist yet by the inode of its directory and
+   its name, so that links and different spellings of a path are seen. */
 #ifndef TESSERA_BASE_FILES_H
 #define TESSERA_BASE_FILES_H
 
@@ -23,8 +23,8 @@ struct files {
     size_t count, capacity;
 };
 
-/* Adds a file. `flag` names it in messages ("--log"). A path that is "" or NULL, or names a device, a pipe or a
-   folder, is ignored. */
+/* Adds a file. `flag` names it in messages ("--log"). A path that is "" or NULL, or names a device, a pipe or
+   a folder, is ignored. */
 void files_add(struct files *files, const char *flag, const char *path, enum file_use use);
 
 /* STATUS_USAGE names the first two that are one file. Empties the list. */

@@ -27,15 +27,16 @@ struct replacement {
    stands in front of the path in messages: "the checkpoint ", or "". */
 enum status replace_open(struct replacement *replacement, const char *what, const char *path);
 
-/* If `status` is STATUS_OK, puts the new file in the place of the old one: STATUS_FAILED if that, or an earlier
-   write to `out`, failed. Otherwise discards the new file and returns `status`. The old file is unchanged
-   unless STATUS_OK is returned. */
+/* If `status` is STATUS_OK, puts the new file in the place of the old one: STATUS_FAILED if that, or an
+   earlier write to `out`, failed. Otherwise discards the new file and returns `status`. The old file is
+   unchanged unless STATUS_OK is returned. */
 enum status replace_close(struct replacement *replacement, enum status status);
 
 /* Can this path be replaced? Checks directory, name and permissions, and removes stale temporary files. */
 enum status replace_check(const char *what, const char *path);
 
-/* Follows symbolic links in the last component of the path, whose target may not exist. Returns 0 or errno. */
+/* Follows symbolic links in the last component of the path, whose target may not exist. Returns 0 or errno.
+   */
 int replace_resolve(const char *path, char *target, size_t size);
 
 #endif

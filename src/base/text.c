@@ -79,8 +79,8 @@ void text_directory(const char *path, char *directory, size_t size) {
     }
 }
 
-/* The length of the UTF-8 sequence that `text` starts with (RFC 3629: no overlong forms, no surrogates, at most
-   U+10FFFF); 0 if it is not one. */
+/* The length of the UTF-8 sequence that `text` starts with (RFC 3629: no overlong forms, no surrogates, at
+   most U+10FFFF); 0 if it is not one. */
 static size_t utf8_length(const unsigned char *text) {
     const unsigned char first = text[0];
     if (first < 0x80) return 1;

@@ -85,8 +85,8 @@ static enum status open_data(struct run *run) {
     return config_check_data(config, &run->data);
 }
 
-/* Adds the file of --save, --save-init or --resume of the network with config->seed. One that is written must be
-   writable. */
+/* Adds the file of --save, --save-init or --resume of the network with config->seed. One that is written must
+   be writable. */
 static enum status add_checkpoint(struct run *run, const struct config *config, const char *flag,
                                   const char *path, enum file_use use) {
     char file[CONFIG_TEXT];

@@ -151,7 +151,8 @@ static enum status recipe_from_shapes(const struct checkpoint *checkpoint, struc
     return status ? status : config_set(config, "dtype", dtype_name(first->dtype), FROM_CHECKPOINT, path);
 }
 
-/* The network of the recipe is allocated before its weights are read: its layers must be those of the tensors. */
+/* The network of the recipe is allocated before its weights are read: its layers must be those of the
+   tensors. */
 static enum status check_layers(const struct checkpoint *checkpoint, const struct config *config) {
     const struct layer_list *layers = &config->layers;
     if (config_origin_of(config, "layers") != FROM_CHECKPOINT) return STATUS_OK;

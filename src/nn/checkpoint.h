@@ -26,9 +26,9 @@ enum status checkpoint_writable(const char *path);
 enum status checkpoint_open(struct checkpoint *checkpoint, const char *path);
 void checkpoint_close(struct checkpoint *checkpoint);
 
-/* Sets the recipe in `config`, as FROM_CHECKPOINT; keys that are not of the recipe are ignored. A file of another
-   program has no recipe: then sets layers and dtype from the tensors. STATUS_BAD_DATA if layers of the recipe are
-   not those of the tensors. */
+/* Sets the recipe in `config`, as FROM_CHECKPOINT; keys that are not of the recipe are ignored. A file of
+   another program has no recipe: then sets layers and dtype from the tensors. STATUS_BAD_DATA if layers of
+   the recipe are not those of the tensors. */
 enum status checkpoint_recipe(const struct checkpoint *checkpoint, struct config *config);
 
 /* Reads the weights and, unless `state` is NULL, the state with the network's state tensors. STATUS_BAD_DATA

@@ -32,7 +32,8 @@ struct safetensors {
     struct tensor_range *ranges; /* [count] */
 };
 
-/* Replaces the file as a whole (src/base/replace.h), so that `path` is always old or new. Adds a CRC-32 to the metadata. STATUS_FAILED with the reason (disk full, no permission). */
+/* Replaces the file as a whole (src/base/replace.h), so that `path` is always old or new. Adds a CRC-32 to
+   the metadata. STATUS_FAILED with the reason (disk full, no permission). */
 enum status safetensors_write(const char *path, const struct tensor *tensors, size_t count,
                               const struct metadata *metadata, size_t metadata_count);
 

@@ -46,7 +46,8 @@ enum status figure_write(const char *folder, const char *id, const char *title, 
     return replace_close(&file, STATUS_OK);
 }
 
-/* The exit status of rsvg-convert on one file, whose picture goes to the open file `to`; -1 if it did not exit. */
+/* The exit status of rsvg-convert on one file, whose picture goes to the open file `to`; -1 if it did not
+   exit. */
 static int convert(const char *folder, const char *from, int to) {
     const pid_t child = fork();
     if (child < 0) return -1;

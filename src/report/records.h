@@ -34,8 +34,8 @@ struct records {
 };
 
 /* Adds the rows of a file; unknown types are ignored. A line that is not a JSON object with a "type" (torn,
-   because its writer was killed) is skipped. That, and rows of two processes, add a warning with file and line.
-   STATUS_BAD_DATA, with the line, if the file cannot be read, or no line is of a known type. */
+   because its writer was killed) is skipped. That, and rows of two processes, add a warning with file and
+   line. STATUS_BAD_DATA, with the line, if the file cannot be read, or no line is of a known type. */
 enum status records_read(struct records *records, const char *path);
 /* Adds a line and takes ownership. STATUS_FAILED if memory ran out. */
 enum status records_add(struct records *records, cJSON *line);

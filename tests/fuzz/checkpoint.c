@@ -1,5 +1,5 @@
-/* Any bytes as a checkpoint: read as eval and --resume do. Nothing is loaded or written, and no key outside of the
-   recipe is set. */
+/* Any bytes as a checkpoint: read as eval and --resume do. Nothing is loaded or written, and no key outside
+   of the recipe is set. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
