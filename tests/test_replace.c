@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -200,6 +202,34 @@ static void logs_continue_on_a_line_of_their_own(void **state) {
     assert_text(path, "");
 }
 
+/* A disk that is full within a line leaves no half line behind; a process that keeps the lock does not stop
+   others. */
+static void lines_are_whole_or_absent(void **state) {
+    (void)state;
+    struct logfile *log;
+    struct rlimit limit, small;
+    const char *path = support_path("full.jsonl");
+    char line[4096];
+    memset(line, 'x', sizeof line);
+    assert_status(logfile_open(&log, path, false), STATUS_OK);
+    logfile_write(log, "first\n", 6);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    small = limit;
+    small.rlim_cur = 1000;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    logfile_write(log, line, sizeof line);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    signal(SIGXFSZ, SIG_DFL);
+    const int keeper = open(path, O_RDONLY);
+    assert_true(keeper >= 0 && flock(keeper, LOCK_EX) == 0);
+    logfile_write(log, "last\n", 5);
+    close(keeper);
+    assert_status(logfile_close(log, STATUS_OK), STATUS_FAILED);
+    assert_says(status_message(), "full.jsonl' is not complete: File too large");
+    assert_text(path, "first\nlast\n");
+}
+
 /* The temporary file of a process with the same PID in another container, and those of killed ones, are no
    obstacle: two processes replace one file, and others are killed while they do. */
 static void replace_often(const char *path, char letter) {
@@ -280,6 +310,7 @@ int main(void) {
         cmocka_unit_test(stale_temporaries_are_removed),
         cmocka_unit_test(lines_of_two_processes_stay_whole),
         cmocka_unit_test(logs_continue_on_a_line_of_their_own),
+        cmocka_unit_test(lines_are_whole_or_absent),
         cmocka_unit_test(two_processes_replace_one_file),
         cmocka_unit_test(one_file_under_two_names),
     };

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 struct logfile {
@@ -20,9 +21,17 @@ static off_t size_of(int fd) {
     return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) ? info.st_size : -1;
 }
 
-/* Waits for other writers. Without support of the file system, the write alone keeps a line whole. */
-static void lock(int fd) {
-    while (flock(fd, LOCK_EX) != 0 && errno == EINTR) continue;
+/* Waits for other writers, but not for ever: one of them may be stopped. Without the lock, and where the file
+   system has none, the single write keeps a line whole. Returns true if the file is locked. */
+static bool lock(int fd) {
+    enum { MOST_TRIES = 1000 };
+    const struct timespec pause = {.tv_nsec = 1000000};
+    for (int tries = 0; tries < MOST_TRIES; tries++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+        if (errno != EWOULDBLOCK && errno != EINTR) return false;
+        nanosleep(&pause, NULL);
+    }
+    return false;
 }
 
 static bool ends_in_a_line(const char *path, off_t size) {
@@ -73,10 +82,10 @@ bool logfile_is_empty(const struct logfile *log) {
 
 void logfile_write(struct logfile *log, const char *line, size_t length) {
     if (!log) return;
-    lock(log->fd);
+    const bool locked = lock(log->fd);
     const off_t before = size_of(log->fd);
     const int error = write_whole(log->fd, line, length);
-    if (error && before >= 0 && ftruncate(log->fd, before) != 0) log->error = errno;
+    if (error && locked && before >= 0 && ftruncate(log->fd, before) != 0) log->error = errno;
     flock(log->fd, LOCK_UN);
     if (!log->error) log->error = error;
 }

@@ -1,5 +1,6 @@
 /* Log files: lines that processes may append to one file at the same time. A line is one write under a lock
-   (where the file system has locks), so that it is never torn or mixed with another. */
+   (where the file system has locks, and no writer keeps it), so that it is never torn or mixed with another.
+   */
 #ifndef TESSERA_BASE_LOGFILE_H
 #define TESSERA_BASE_LOGFILE_H
 
@@ -17,8 +18,8 @@ enum status logfile_open(struct logfile **log, const char *path, bool append);
 
 bool logfile_is_empty(const struct logfile *log);
 
-/* Appends a line, which ends with a newline. If it cannot be written whole, nothing of it stays, and
-   logfile_close reports it. Does nothing if `log` is NULL. */
+/* Appends a line, which ends with a newline. If it cannot be written whole (disk full), it is removed again,
+   and logfile_close reports it. Does nothing if `log` is NULL. */
 void logfile_write(struct logfile *log, const char *line, size_t length);
 
 /* Closes the log unless it is NULL. Returns `status`, or STATUS_FAILED if `status` is STATUS_OK and a line is
