@@ -1,4 +1,5 @@
 # Tessera.  make            build ./train                 make check   all tests (SAN=address,undefined: sanitized)
+#           make fuzz SECONDS=60   hostile input for each parser, with clang's libFuzzer and sanitizers
 #           make run        set up, build, train          make probe   what was found on this machine
 #           make check-matrix  the tests that compute, kernels/host compiled for several processors
 #           make format     lay the source out            make lint    clang-tidy
@@ -238,7 +239,7 @@ $(B)/tutorial/wrong.so: $(B)/tutorial/my.so
 	$(Q)! cmp -s $(@D)/my_gemm.c $(@D)/wrong/my_gemm.c
 	$(Q)$(CC) -O3 -march=native $(if $(HAVE_OPENMP),-fopenmp) -shared -fPIC -I$(@D) $(@D)/wrong/my_gemm.c -o $@
 
-$(B)/tests/test_plugin: | $(PLUGINS)
+$(B)/tests/test_plugin $(B)/tests/test_hostile_files: | $(PLUGINS)
 
 .PHONY: plugins tests run-tests check-gpu
 plugins: $(PLUGINS)
@@ -260,6 +261,33 @@ ifeq ($(HAVE_CMOCKA),)
 	@echo 'make check needs cmocka: $(SUDO)apt-get install libcmocka-dev'; exit 1
 endif
 	@TESSERA=$(B)/train tests/run.sh $(TESTS)
+
+# --- fuzzing: a harness for each parser in tests/fuzz, with its seeds; clang's libFuzzer, built apart in build/fuzz ---
+
+SECONDS ?= 60
+FUZZERS := $(filter-out main forbid,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
+# calls of these go through tests/fuzz/forbid.c
+WRAPPED := dlopen fopen freopen open rename unlink remove mkdir truncate popen system
+LIBFUZZER := $(findstring fuzzer,$(SAN))
+HAVE_LIBFUZZER := $(if $(filter fuzz,$(MAKECMDGOALS)),$(call probe,libfuzzer,clang -fsanitize=fuzzer$(,)address$(,)undefined,$(hash)include <stddef.h>\nint LLVMFuzzerTestOneInput(const unsigned char *data$(,) size_t size) { return !data && size; }))
+
+# without SAN=fuzzer-no-link the harness runs on the files that are named
+$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(patsubst %,$(B)/tests/fuzz/%.o,forbid $(if $(LIBFUZZER),,main)) $(OBJECTS)
+	@mkdir -p $(@D)
+	@echo '  link  $@'
+	$(Q)$(CC) $(ALL_CFLAGS) $(if $(LIBFUZZER),-fsanitize=fuzzer) $(WRAPPED:%=-Wl$(,)--wrap=%) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+.PHONY: fuzz fuzzers
+fuzzers: $(FUZZERS:%=$(B)/fuzz/%)
+fuzz:
+ifneq ($(HAVE_LIBFUZZER),)
+	@$(MAKE) --no-print-directory CC=clang CUDA=0 OPENBLAS=0 SAN=fuzzer-no-link,address,undefined B=build/fuzz fuzzers
+	@cd build/fuzz && for name in $(FUZZERS); do mkdir -p corpus/$$name && \
+		fuzz/$$name -max_total_time=$(SECONDS) -timeout=10 -print_final_stats=1 -verbosity=0 \
+		corpus/$$name $(CURDIR)/tests/fuzz/seeds/$$name || exit 1; done
+else
+	@echo 'skipped: make fuzz needs clang and its libFuzzer (apt-get install clang)'
+endif
 
 # --- figures: every table and chart for this machine ---
 

@@ -40,6 +40,33 @@ static void streams_differ(void **state) {
     assert_int_not_equal(first, rng_u32(&f));
 }
 
+static void only_utf8_remains(void **state) {
+    (void)state;
+#define BAD "\xef\xbf\xbd"
+    static const char *const cases[][2] = {
+        {"", ""},
+        {"plain", "plain"},
+        {"\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 \xf4\x8f\xbf\xbf",
+         "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 \xf4\x8f\xbf\xbf"},
+        {"a\xff", "a" BAD},
+        {"\x80z", BAD "z"},
+        {"\xc3", BAD}, /* cut off */
+        {"\xe2\x82", BAD BAD},
+        {"\xf0\x9f\x98\"", BAD BAD BAD "\""},
+        {"\xc0\xaf", BAD BAD}, /* overlong '/' */
+        {"\xe0\x80\xaf", BAD BAD BAD},
+        {"\xf0\x8f\xbf\xbf", BAD BAD BAD BAD},
+        {"\xed\xa0\x80", BAD BAD BAD},         /* a surrogate */
+        {"\xf4\x90\x80\x80", BAD BAD BAD BAD}, /* above U+10FFFF */
+        {"\xf5\x80\x80\x80", BAD BAD BAD BAD},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *copy = text_utf8(cases[i][0]);
+        assert_string_equal(copy, cases[i][1]);
+        free(copy);
+    }
+}
+
 static void moments(void **state) {
     (void)state;
     struct rng rng = rng_open(3, RNG_TEST, 0);
@@ -178,6 +205,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_known_answers),
         cmocka_unit_test(streams_differ),
+        cmocka_unit_test(only_utf8_remains),
         cmocka_unit_test(moments),
         cmocka_unit_test(permutation_is_one),
         cmocka_unit_test(below_is_unbiased),

@@ -162,6 +162,10 @@ static void write_file(const char *path, const char *header, size_t data) {
     free(bytes);
 }
 
+#define HEADER(members) "{" members "}"
+#define ONE(name, range) "\"" name "\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[" range "]}"
+#define TWO ONE("a", "0,4") "," ONE("b", "4,8") /* fills 8 bytes */
+
 static void hostile_headers(void **state) {
     (void)state;
     static const char *const headers[] = {
@@ -186,7 +190,21 @@ static void hostile_headers(void **state) {
         "{\"a\":{\"dtype\":\"F32\",\"shape\":\"x\",\"data_offsets\":[0,8]}}",
         "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
         "{\"__metadata__\":7}",
+        HEADER(ONE("a", "0,4") "," ONE("b", "0,4")),
+        HEADER(ONE("a", "4,8") "," ONE("b", "4,8")),
+        HEADER(ONE("a", "0,4") "," ONE("b", "4,8") "," ONE("c", "4,8")),
+        HEADER(ONE("a", "0,4") "," ONE("a", "4,8")),
+        HEADER("\"a\":{\"dtype\":\"F64\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,8]}"),
+        HEADER("\"a\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8],\"shape\":[2]}"),
+        HEADER("\"__metadata__\":{}," TWO ",\"__metadata__\":{}"),
+        HEADER("\"__metadata__\":{\"x\":\"1\",\"x\":\"2\"}," TWO),
+        HEADER("\"__metadata__\":{\"x\":7}," TWO),
+        HEADER(TWO) "x",
+        HEADER(TWO) HEADER(TWO),
     };
+    static const char *const right[] = {HEADER(TWO), HEADER(TWO) "  ",
+                                        HEADER(ONE("a", "4,8") "," ONE("b", "0,4")),
+                                        HEADER("\"__metadata__\":{\"x\":\"1\"}," TWO)};
     const char *path = support_path("hostile.safetensors");
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
         struct checkpoint checkpoint;
@@ -195,6 +213,11 @@ static void hostile_headers(void **state) {
         checkpoint_close(&checkpoint);
     }
     struct checkpoint checkpoint;
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        write_file(path, right[i], 8);
+        assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
+        checkpoint_close(&checkpoint);
+    }
     assert_status(checkpoint_open(&checkpoint, support_path("absent.safetensors")), STATUS_BAD_DATA);
     checkpoint_close(&checkpoint);
     assert_status(checkpoint_open(&checkpoint, "/dev/null"), STATUS_BAD_DATA);

@@ -62,6 +62,31 @@ static void rows_follow_their_header(void **state) {
     records_free(&records);
 }
 
+/* Two processes wrote one log: rows belong to the header with the same run. Rows of earlier versions, without
+   a run, belong to the header before them. */
+static void rows_of_two_runs_are_told_apart(void **state) {
+    (void)state;
+#define LINE(type, run, cpu) "{\"type\":\"" type "\",\"run\":\"" run "\",\"cpu\":\"" cpu "\"}\n"
+    struct records records = {0};
+    const char *text = LINE("header", "x", "one") LINE("header", "y", "two") LINE("gemm", "x", "one")
+        LINE("gemm", "y", "two") LINE("gemm", "lost", "") LINE("gemm", "x", "one");
+    assert_status(records_read(&records, write_text("mixed.jsonl", text)), STATUS_OK);
+    assert_int_equal(records.warning_count, 1);
+    assert_says(records.warnings[0], "mixed.jsonl, line 3: of another run");
+    const struct record *row = NULL;
+    size_t run = 0;
+    for (int i = 0; (row = records_after(&records, row, "gemm")); i++) {
+        assert_string_equal(record_text(row->header, "cpu"), record_text(row->line, "cpu"));
+        if (i == 0) run = row->run;
+        assert_int_equal(row->run == run, i == 0 || i == 3);
+    }
+    /* the same file again is another run */
+    assert_status(records_read(&records, write_text("mixed.jsonl", text)), STATUS_OK);
+    assert_int_not_equal(records.list[records.count - 1].run, run);
+    records_free(&records);
+}
+
+/* A broken line is skipped with a warning; a file without any other line is refused. */
 static void broken_lines_are_named(void **state) {
     (void)state;
     static const char *const broken[] = {"{\"type\":\"gemm\"", "[1,2]",
@@ -71,9 +96,16 @@ static void broken_lines_are_named(void **state) {
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
         struct records records = {0};
         char text[256];
-        snprintf(text, sizeof text, "{\"type\":\"gemm\"}\n\n%s\n", broken[i]);
-        assert_status(records_read(&records, write_text("broken.jsonl", text)), STATUS_BAD_DATA);
-        assert_says(status_message(), "broken.jsonl, line 3: not a JSON object");
+        snprintf(text, sizeof text, "{\"type\":\"gemm\"}\n\n%s\n%s\n{\"type\":\"gemm\"}", broken[i],
+                 broken[i]);
+        assert_status(records_read(&records, write_text("broken.jsonl", text)), STATUS_OK);
+        assert_int_equal(records.count, 2);
+        assert_int_equal(records.warning_count, 1);
+        assert_says(records.warnings[0], "broken.jsonl, line 3: not a JSON object");
+        assert_says(records.warnings[0], "skipped, like 1 more");
+        records_free(&records);
+        assert_status(records_read(&records, write_text("broken.jsonl", broken[i])), STATUS_BAD_DATA);
+        assert_says(status_message(), "broken.jsonl, line 1: not a JSON object");
         records_free(&records);
     }
     char *deep = malloc(200001);
@@ -367,6 +399,7 @@ static void members_differ(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_follow_their_header),
+        cmocka_unit_test(rows_of_two_runs_are_told_apart),
         cmocka_unit_test(broken_lines_are_named),
         cmocka_unit_test(values_of_another_type_are_absent),
         cmocka_unit_test(full_page_has_everything),

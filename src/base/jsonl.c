@@ -1,14 +1,29 @@
 #include "src/base/jsonl.h"
 
-#include <errno.h>
-#include <stdbool.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
 
 #include "src/base/platform.h"
+#include "src/base/text.h"
+
+/* Tells the lines of this process from those of another that writes the same log. */
+static const char *run_id(void) {
+    static char id[16];
+    uint32_t number;
+    if (id[0]) return id;
+    if (getrandom(&number, sizeof number, GRND_NONBLOCK) != sizeof number) number = (uint32_t)getpid();
+    snprintf(id, sizeof id, "%08" PRIx32, number);
+    return id;
+}
 
 cJSON *jsonl_new(const char *type) {
     cJSON *object = cJSON_CreateObject();
     cJSON_AddStringToObject(object, "type", type);
+    cJSON_AddStringToObject(object, "run", run_id());
     return object;
 }
 
@@ -31,31 +46,18 @@ void jsonl_text(cJSON *object, const char *key, const char *text) {
     if (text && text[0]) cJSON_AddStringToObject(object, key, text);
 }
 
-void jsonl_print(FILE *out, const cJSON *object) {
-    char *line = out ? cJSON_PrintUnformatted(object) : NULL;
+void jsonl_print(struct logfile *log, const cJSON *object) {
+    char *json = log ? cJSON_PrintUnformatted(object) : NULL, *line = json ? text_utf8(json) : NULL;
     if (line) {
-        fprintf(out, "%s\n", line);
-        fflush(out);
+        const size_t length = strlen(line);
+        line[length] = '\n'; /* instead of the NUL */
+        logfile_write(log, line, length + 1);
     }
-    cJSON_free(line);
+    free(line);
+    cJSON_free(json);
 }
 
-void jsonl_write(FILE *out, cJSON *object) {
-    jsonl_print(out, object);
+void jsonl_write(struct logfile *log, cJSON *object) {
+    jsonl_print(log, object);
     cJSON_Delete(object);
-}
-
-static enum status cannot_write(const char *path) {
-    return status_set(STATUS_FAILED, "cannot write the log '%s': %s", path, strerror(errno));
-}
-
-enum status jsonl_open(FILE **log, const char *path) {
-    *log = path[0] ? fopen(path, "w") : NULL;
-    return *log || !path[0] ? STATUS_OK : cannot_write(path);
-}
-
-enum status jsonl_close(FILE *log, const char *path, enum status status) {
-    if (!log) return status;
-    const bool failed = ferror(log) != 0;
-    return (fclose(log) != 0 || failed) && !status ? cannot_write(path) : status;
 }

@@ -4,11 +4,10 @@
 
 #include <cjson/cJSON.h>
 #include <stdint.h>
-#include <stdio.h>
 
-#include "src/base/status.h"
+#include "src/base/logfile.h"
 
-/* {"type": type}, for the caller to fill and write. */
+/* {"type": type, "run": id}, for the caller to fill and write. All lines of a process have the same id. */
 cJSON *jsonl_new(const char *type);
 
 /* {"type": "header"} with version, commit, machine, cpu, compiler and flags. */
@@ -20,17 +19,9 @@ void jsonl_count(cJSON *object, const char *key, uint64_t value);
 /* Adds a text unless it is NULL or "". */
 void jsonl_text(cJSON *object, const char *key, const char *text);
 
-/* Writes the object as one line and flushes it, so that it survives a killed run. Does nothing if `out` is
-   NULL. */
-void jsonl_print(FILE *out, const cJSON *object);
+/* Appends the object as one line, in UTF-8 (text_utf8). Does nothing if `log` is NULL. */
+void jsonl_print(struct logfile *log, const cJSON *object);
 /* The same, then deletes the object. */
-void jsonl_write(FILE *out, cJSON *object);
-
-/* Opens a log for --log before the work starts. If the path is "", *log is NULL. */
-enum status jsonl_open(FILE **log, const char *path);
-
-/* Closes the log unless it is NULL. Returns `status`, or STATUS_FAILED if `status` is STATUS_OK and a write
-   failed. */
-enum status jsonl_close(FILE *log, const char *path, enum status status);
+void jsonl_write(struct logfile *log, cJSON *object);
 
 #endif

@@ -79,6 +79,37 @@ void text_directory(const char *path, char *directory, size_t size) {
     }
 }
 
+/* The length of the UTF-8 sequence that `text` starts with (RFC 3629: no overlong forms, no surrogates, at
+   most U+10FFFF); 0 if it is not one. */
+static size_t utf8_length(const unsigned char *text) {
+    const unsigned char first = text[0];
+    if (first < 0x80) return 1;
+    const size_t length = first >= 0xc2 && first < 0xe0 ? 2 : first >= 0xe0 && first < 0xf0 ? 3 : 4;
+    if (first < 0xc2 || first > 0xf4) return 0;
+    const unsigned char low = first == 0xe0   ? 0xa0
+                              : first == 0xf0 ? 0x90
+                                              : 0x80,
+                        high = first == 0xed   ? 0x9f
+                               : first == 0xf4 ? 0x8f
+                                               : 0xbf;
+    if (text[1] < low || text[1] > high) return 0;
+    for (size_t i = 2; i < length; i++)
+        if (text[i] < 0x80 || text[i] > 0xbf) return 0;
+    return length;
+}
+
+char *text_utf8(const char *text) {
+    char *copy = malloc(3 * strlen(text) + 1), *to = copy;
+    while (copy && *text) {
+        const size_t length = utf8_length((const unsigned char *)text), taken = length ? length : 1;
+        const char *from = length ? text : "\xef\xbf\xbd"; /* U+FFFD */
+        for (size_t i = 0; i < (length ? length : 3); i++) *to++ = from[i];
+        text += taken;
+    }
+    if (copy) *to = '\0';
+    return copy;
+}
+
 void text_append(char *text, size_t size, const char *format, ...) {
     const size_t used = strlen(text);
     va_list args;

@@ -21,6 +21,10 @@ char *text_trim(char *text);
 /* The directory part of a path: "." if it has none, "/" for the root. Truncated to `size` bytes. */
 void text_directory(const char *path, char *directory, size_t size);
 
+/* A copy in which every byte that is not UTF-8 is U+FFFD, the replacement character; file names may hold any
+   bytes, JSON may not. The caller frees it. NULL: out of memory. */
+char *text_utf8(const char *text);
+
 /* Appends to a string like printf, truncated to `size` bytes. */
 void text_append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

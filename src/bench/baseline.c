@@ -56,6 +56,7 @@ enum status baseline_read(struct baseline *baseline, const char *path) {
     struct records records = {0};
     const struct record *row = NULL;
     enum status status = records_read(&records, path);
+    records_print_warnings(&records);
     while (!status && (row = records_after(&records, row, "gemm")))
         status = add_entry(baseline, row->line, path);
     records_free(&records);

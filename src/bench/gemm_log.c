@@ -1,13 +1,12 @@
 #include "src/bench/gemm_log.h"
 
 #include "src/backend/plugin.h"
-#include "src/base/jsonl.h"
 
 static const char *device_name(const struct candidate *candidate) {
     return candidate->compute.backend->device == GEMM_ON_HOST ? "host" : "cuda";
 }
 
-static void write_peak(FILE *log, const struct candidate *candidate) {
+static void write_peak(struct logfile *log, const struct candidate *candidate) {
     cJSON *line = jsonl_new("peak");
     jsonl_text(line, "device", device_name(candidate));
     jsonl_text(line, "gpu", candidate->compute.gpu);
@@ -32,7 +31,7 @@ static void add_left_out(cJSON *header, const struct candidates *candidates) {
     }
 }
 
-void gemm_log_open(FILE *log, const char *command, const struct candidates *candidates) {
+void gemm_log_open(struct logfile *log, const char *command, const struct candidates *candidates) {
     cJSON *header = jsonl_header();
     jsonl_text(header, "command", command);
     for (size_t i = 0; i < candidates->count; i++) {

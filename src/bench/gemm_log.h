@@ -2,13 +2,11 @@
 #ifndef TESSERA_BENCH_GEMM_LOG_H
 #define TESSERA_BENCH_GEMM_LOG_H
 
-#include <cjson/cJSON.h>
-#include <stdio.h>
-
+#include "src/base/jsonl.h"
 #include "src/bench/candidates.h"
 
 /* The header of `command`, then one "peak" line for each device and thread count. `log` may be NULL. */
-void gemm_log_open(FILE *log, const char *command, const struct candidates *candidates);
+void gemm_log_open(struct logfile *log, const char *command, const struct candidates *candidates);
 
 /* One "gemm" line, which the caller owns. `warm`: the operands were warm. A wrong or left-out result has a
    reason and no time. */

@@ -93,6 +93,7 @@ static enum status parse_count(const char *flag, const char *text, int64_t *coun
 
 static enum status run_augment(int argc, char **argv) {
     static struct show show = {.images = 10, .draws = 9};
+    static struct files files;
     const char *images = NULL, *draws = NULL, *path = NULL;
     const struct option_extra extras[] = {
         {"show", "K", "the first K training images, a row each [10]", &images},
@@ -108,6 +109,7 @@ static enum status run_augment(int argc, char **argv) {
             "them. The keys of the\nnetwork and its training have no effect.",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
+        .files = &files,
     };
     bool help;
     enum status status = options_parse(&set, argc, argv, &show.config, &help);
@@ -117,6 +119,8 @@ static enum status run_augment(int argc, char **argv) {
     status = image_grid_check_name(path);
     if (!status) status = parse_count("show", images, &show.images);
     if (!status) status = parse_count("draws", draws, &show.draws);
+    files_add(&files, "--output", path, FILE_WRITTEN);
+    if (!status) status = options_check_files(&files, &show.config);
     if (!status) status = show_images(&show, path);
     close_show(&show);
     return status;

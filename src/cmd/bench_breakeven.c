@@ -33,7 +33,7 @@ struct breakeven {
     size_t batches[MOST_SIDE], batch_count, hidden[MOST_SIDE], hidden_count;
     size_t repeats;
     double cell_seconds;
-    FILE *log;
+    struct logfile *log;
     struct standing *standing;                   /* [rows of the sweep] */
     struct map_cell cells[MOST_SIDE][MOST_SIDE]; /* [batch][hidden] */
     struct verdict verdict;
@@ -203,7 +203,7 @@ static enum status run(struct breakeven *breakeven, const struct sweep_lists *li
     if (!status) status = backend_check_plugins(&breakeven->sweep, true);
     if (status) return status;
     status = open_standing(breakeven);
-    if (!status) status = jsonl_open(&breakeven->log, breakeven->config.log);
+    if (!status) status = logfile_open(&breakeven->log, breakeven->config.log, false);
     if (status) return status;
     cJSON *header = jsonl_header();
     cJSON_AddStringToObject(header, "command", "bench breakeven");
@@ -233,6 +233,7 @@ static void close_breakeven(struct breakeven *breakeven) {
 
 static enum status run_bench_breakeven(int argc, char **argv) {
     static struct breakeven breakeven; /* zero */
+    static struct files files;
     struct sweep_lists lists = {.backends = "all"};
     const char *batches = "16,64,256,1024,4096", *hidden = "32,128,512,2048", *repeat = NULL, *seconds = NULL;
     const struct option_extra extras[] = {
@@ -252,6 +253,7 @@ static enum status run_bench_breakeven(int argc, char **argv) {
             "--layers;\n" OPTIONS_OF_TRAIN ".",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
+        .files = &files,
     };
     bool help;
     enum status status = options_parse(&set, argc, argv, &breakeven.config, &help);
@@ -265,8 +267,9 @@ static enum status run_bench_breakeven(int argc, char **argv) {
     if (!status) status = bench_parse_real("cell-seconds", seconds, &breakeven.cell_seconds);
     if (!status && breakeven.cell_seconds <= 0)
         status = status_set(STATUS_USAGE, "--cell-seconds must be above 0");
+    if (!status) status = options_check_files(&files, &breakeven.config);
     if (!status) status = run(&breakeven, &lists);
-    status = jsonl_close(breakeven.log, breakeven.config.log, status);
+    status = logfile_close(breakeven.log, status);
     close_breakeven(&breakeven);
     return status;
 }

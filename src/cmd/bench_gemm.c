@@ -24,7 +24,7 @@ struct gemm_bench {
     bool dtype[3], op[3];   /* wanted */
     struct baseline baseline;
     double slack; /* tolerated slowdown against the baseline */
-    FILE *log;
+    struct logfile *log;
     size_t slower, compared;
     struct table table;
     struct records records; /* all rows */
@@ -156,7 +156,7 @@ static enum status open_bench(struct gemm_bench *bench, const struct sweep_lists
     bench->benchmark.count = bench->candidates.count;
     bench->results = calloc(bench->benchmark.count + 1, sizeof *bench->results);
     if (!bench->results) return status_set(STATUS_FAILED, "out of memory");
-    status = jsonl_open(&bench->log, bench->config.log);
+    status = logfile_open(&bench->log, bench->config.log, false);
     if (status) return status;
     gemm_log_open(bench->log, "bench gemm", &bench->candidates);
     for (size_t i = 0; i < bench->candidates.left_out_count; i++) {
@@ -240,6 +240,7 @@ static enum status choose_operands(struct gemm_bench *bench, const char *text) {
 
 static enum status run_bench_gemm(int argc, char **argv) {
     static struct gemm_bench bench; /* zero */
+    static struct files files;
     static const char *const dtypes[] = {"f32", "f64", "bf16"}, *const ops[] = {"NN", "TN", "NT"};
     static const char *const keys[] = {"layers", "batch-size", "precision", "device", "log", NULL};
     struct sweep_lists lists = {.backends = "all"};
@@ -291,6 +292,9 @@ static enum status run_bench_gemm(int argc, char **argv) {
     enum status status = options_parse(&set, argc, argv, &bench.config, &help);
     if (status || help) return status;
     if (config) status = config_read(&bench.config, config);
+    files_add(&files, "--config", config, FILE_READ);
+    files_add(&files, "--baseline", baseline, FILE_READ);
+    if (!status) status = options_check_files(&files, &bench.config);
     bench.config.residency = RESIDENCY_DEVICE; /* transfers are measured separately */
     bench.benchmark.repeats = 7;
     bench.benchmark.limit_seconds = 10;
@@ -313,7 +317,7 @@ static enum status run_bench_gemm(int argc, char **argv) {
     }
     if (!status && operands) status = choose_operands(&bench, operands);
     if (!status) status = run_gemm(&bench, &lists, sizes);
-    status = jsonl_close(bench.log, bench.config.log, status);
+    status = logfile_close(bench.log, status);
     close_bench(&bench);
     return status;
 }

@@ -20,7 +20,7 @@ struct scaling {
     struct dataset_pair data;
     struct comparison comparison;
     struct table table;
-    FILE *log;
+    struct logfile *log;
 };
 
 /* 1, 2, 4, ... and all cores. */
@@ -175,7 +175,7 @@ static enum status run_scaling(struct scaling *scaling, const struct sweep_lists
     if (!status) status = config_check_data(&scaling->config, &scaling->data);
     if (!status) status = sweep_open(&sweep, &scaling->config, lists);
     if (status) return status;
-    status = jsonl_open(&scaling->log, scaling->config.log);
+    status = logfile_open(&scaling->log, scaling->config.log, false);
     scaling->comparison.config = &scaling->config;
     scaling->comparison.data = &scaling->data;
     if (!status) status = backend_check_plugins(&sweep, true);
@@ -184,7 +184,7 @@ static enum status run_scaling(struct scaling *scaling, const struct sweep_lists
         report(scaling);
         status = comparison_verdict(&scaling->comparison);
     }
-    status = jsonl_close(scaling->log, scaling->config.log, status);
+    status = logfile_close(scaling->log, status);
     comparison_close(&scaling->comparison);
     sweep_close(&sweep);
     return status;
@@ -192,6 +192,7 @@ static enum status run_scaling(struct scaling *scaling, const struct sweep_lists
 
 static enum status run_bench_scaling(int argc, char **argv) {
     static struct scaling scaling; /* zero */
+    static struct files files;
     char threads[256], backends[256];
     const char *repeat = NULL, *limit = NULL;
     struct sweep_lists lists = {.backends = backends, .threads = threads};
@@ -210,6 +211,7 @@ static enum status run_bench_scaling(int argc, char **argv) {
                    "No effect here: " OPTIONS_OF_TRAIN ".",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
+        .files = &files,
     };
     bool help;
     default_threads(threads, sizeof threads);
@@ -222,6 +224,7 @@ static enum status run_bench_scaling(int argc, char **argv) {
     scaling.comparison.limit_seconds = 10;
     status = bench_parse_count("repeat", repeat, COMPARISON_MOST_REPEATS, &scaling.comparison.repeats);
     if (!status) status = bench_parse_real("limit-seconds", limit, &scaling.comparison.limit_seconds);
+    if (!status) status = options_check_files(&files, &scaling.config);
     if (!status) status = run_scaling(&scaling, &lists);
     dataset_pair_free(&scaling.data);
     return status;

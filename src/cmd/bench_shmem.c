@@ -39,7 +39,7 @@ struct shmem_bench {
     struct candidates candidates;      /* a variant each */
     struct variant variants[VARIANTS]; /* tile by tile */
     struct table table;
-    FILE *log;
+    struct logfile *log;
     struct verdict verdict;
 };
 
@@ -215,14 +215,15 @@ static enum status run_bench_shmem(int argc, char **argv) {
     status = bench_parse_list("sizes", size_list, MOST_SIZES, sizes, &count);
     if (!status && !count) status = status_set(STATUS_USAGE, "--sizes lists nothing");
     if (!status) status = bench_parse_count("repeat", repeat, 1000, &bench.benchmark.repeats);
+    if (!status) status = options_check_files(&(struct files){0}, &bench.config);
     if (!status) status = registry_find("cuda-order", &backend);
-    if (!status) status = jsonl_open(&bench.log, bench.config.log);
+    if (!status) status = logfile_open(&bench.log, bench.config.log, false);
     if (!status) status = open_variants(&bench, backend);
     for (size_t i = 0; i < count && !status; i++) status = run_size(&bench, sizes[i]);
     if (!status) status = verdict_status(&bench.verdict);
     candidates_close(&bench.candidates);
     table_close(&bench.table);
-    return jsonl_close(bench.log, bench.config.log, status);
+    return logfile_close(bench.log, status);
 }
 
 const struct command bench_shmem = {"shmem", "tiles row-major or transposed in shared memory (GPU)",

@@ -100,9 +100,8 @@ static enum status check_baseline(const struct sweep *sweep, const char *name, b
 }
 
 static enum status run_rows(struct comparison *comparison, struct sweep *sweep, const char *baseline_name) {
-    const char *path = comparison->config->log;
-    FILE *log;
-    enum status status = jsonl_open(&log, path);
+    struct logfile *log;
+    enum status status = logfile_open(&log, comparison->config->log, false);
     if (status) return status;
     status = comparison_run(comparison, sweep);
     on_progress(NULL, "");
@@ -115,7 +114,7 @@ static enum status run_rows(struct comparison *comparison, struct sweep *sweep, 
     if (!status) print_notes(comparison, baseline_name, baseline);
     if (!status) status = comparison_verdict(comparison);
     records_free(&records);
-    return jsonl_close(log, path, status);
+    return logfile_close(log, status);
 }
 
 static enum status compare(struct comparison *comparison, const struct sweep_lists *lists,
@@ -146,6 +145,7 @@ static enum status parse_numbers(const char *repeat, const char *limit, struct c
 
 static enum status run_compare(int argc, char **argv) {
     static struct config config;
+    static struct files files;
     struct sweep_lists lists = {0};
     const char *repeat = NULL, *limit = NULL, *baseline = NULL, *trace = NULL;
     const struct option_extra extras[] = {
@@ -186,6 +186,7 @@ static enum status run_compare(int argc, char **argv) {
             "  ./train compare --backends cublas,cuda-tuned --residency device,host",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
+        .files = &files,
     };
     bool help;
     enum status status = options_parse(&set, argc, argv, &config, &help);
@@ -195,6 +196,7 @@ static enum status run_compare(int argc, char **argv) {
     struct comparison comparison = {.config = &config, .trace = trace != NULL, .progress = on_progress};
     struct dataset_pair data = {0};
     status = parse_numbers(repeat, limit, &comparison);
+    if (!status) status = options_check_files(&files, &config);
     if (!status) status = dataset_load(&data, config.data, DATASET_ALL);
     comparison.data = &data;
     if (!status) status = config_check_data(&config, &data);

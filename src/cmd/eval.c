@@ -18,6 +18,7 @@
 enum { EVALUATION_ROWS = 1000 };
 
 static void close_evaluator(struct evaluator *eval) {
+    files_free(&eval->files);
     if (eval->compute.backend) {
         struct device *device = &eval->compute.device;
         device->driver->free(device, eval->tally);
@@ -158,7 +159,9 @@ static enum status take_network(struct evaluator *eval, const char *path, size_t
     if (!status) status = checkpoint_recipe(&checkpoint, &eval->config);
     eval->config.validation = eval->config.patience = 0; /* nothing is trained here, so nothing is held out */
     eval->config.adversarial = 0;
+    if (!status && first) status = options_check_files(&eval->files, &eval->config);
     if (!status && first) status = open_evaluator(eval, networks);
+    if (!status && first) status = logfile_open(&eval->log, eval->flags.log, false);
     if (!status && first) eval_log_header(eval);
     if (!status) status = classify_set(eval, &checkpoint);
     if (!status) warn_of_seen_images(eval, &checkpoint);
@@ -299,10 +302,12 @@ static enum status run_eval(int argc, char **argv) {
     if (!status && wanted.picture) status = image_grid_check_name(wanted.picture);
     if (status) return status;
     wanted.printed = (size_t)printed;
-    status = jsonl_open(&eval.log, eval.flags.log);
-    if (!status) status = evaluate(&eval, &paths, &wanted);
+    for (size_t i = 0; i < paths.count; i++)
+        files_add(&eval.files, "the checkpoint", paths.list[i], FILE_READ);
+    files_add(&eval.files, "--picture", wanted.picture, FILE_WRITTEN);
+    status = evaluate(&eval, &paths, &wanted);
     close_evaluator(&eval);
-    return jsonl_close(eval.log, eval.flags.log, status);
+    return logfile_close(eval.log, status);
 }
 
 const struct command command_eval = {"eval", "evaluate checkpoints on the test set, or a validation set",

@@ -2,14 +2,15 @@
 #ifndef TESSERA_CMD_EVAL_H
 #define TESSERA_CMD_EVAL_H
 
-#include <stdio.h>
-
+#include "src/base/files.h"
+#include "src/base/logfile.h"
 #include "src/nn/committee.h"
 #include "src/nn/config.h"
 
 /* The networks, the images to classify, and their answers. */
 struct evaluator {
-    struct config flags;  /* of the command line */
+    struct config flags; /* of the command line */
+    struct files files;
     struct config config; /* with the recipe of the newest checkpoint */
     struct compute compute;
     struct dataset_pair data;
@@ -20,7 +21,7 @@ struct evaluator {
     struct tally *tally;        /* device */
     struct committee committee; /* of one network, or more */
     struct predictions predictions;
-    FILE *log;           /* NULL: none */
+    struct logfile *log; /* NULL: none */
     int64_t tta;         /* deformed versions of each image */
     double tta_strength; /* of the deformation, relative to the recipe */
     const char *average; /* not NULL: use the moving average of the weights */

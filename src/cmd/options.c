@@ -182,7 +182,10 @@ static int extra_of_letter(const struct option_set *set, int letter) {
 
 static enum status one_flag(const struct option_set *set, int flag, struct config *config) {
     if (flag < FLAG_EXTRA) flag = extra_of_letter(set, flag);
-    if (flag == FLAG_CONFIG) return config_read(config, optarg);
+    if (flag == FLAG_CONFIG) {
+        if (set->files) files_add(set->files, "--config", optarg, FILE_READ);
+        return config_read(config, optarg);
+    }
     if (flag < FLAG_KEY) {
         *set->extras[flag - FLAG_EXTRA].value = optarg ? optarg : "";
         return STATUS_OK;
@@ -236,4 +239,11 @@ enum status options_parse(const struct option_set *set, int argc, char **argv, s
         }
     }
     return status ? status : take_positional(set, argc, argv);
+}
+
+enum status options_check_files(struct files *files, const struct config *config) {
+    const struct dataset_files data = dataset_files(config->data);
+    for (size_t i = 0; i < data.count; i++) files_add(files, "--data", data.path[i], FILE_READ);
+    files_add(files, "--log", config->log, FILE_WRITTEN);
+    return files_check(files);
 }

@@ -2,6 +2,7 @@
 #ifndef TESSERA_CMD_OPTIONS_H
 #define TESSERA_CMD_OPTIONS_H
 
+#include "src/base/files.h"
 #include "src/nn/config.h"
 
 /* For --help of commands that take all keys: those that only `train` uses. */
@@ -29,11 +30,16 @@ struct option_set {
     size_t extra_count;
     const char **positional;    /* receives the one positional argument */
     struct option_words *words; /* receives all positional arguments; both NULL: there are none */
+    struct files *files;        /* (optional) receives each --config file, for options_check_files */
 };
 
 /* Reads defaults, environment, --config file and flags into `config`. With --help, prints the help and sets
    *help instead. STATUS_USAGE names the flag and the nearest known one. */
 enum status options_parse(const struct option_set *set, int argc, char **argv, struct config *config,
                           bool *help);
+
+/* Adds the files of the data set and --log to those of a command, and checks all (files_check). Called before
+   the first output is opened. */
+enum status options_check_files(struct files *files, const struct config *config);
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "src/base/replace.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
 #include "src/report/figure.h"
@@ -23,24 +24,27 @@ static enum status make_folder(const char *path) {
 
 static enum status write_page(const char *path, const struct records *records, const char *folder,
                               struct names *figures) {
-    FILE *out = fopen(path, "wb");
-    if (!out) return status_set(STATUS_FAILED, "cannot write '%s': %s", path, strerror(errno));
-    enum status status = page_write(out, records, folder, figures);
-    if (fclose(out) != 0 && !status)
-        status = status_set(STATUS_FAILED, "cannot write all of '%s': %s", path, strerror(errno));
+    struct replacement file;
+    enum status status = replace_open(&file, "", path);
+    if (status) return status;
+    status = replace_close(&file, page_write(file.out, records, folder, figures));
     if (!status) printf("%s: %zu lines of %zu files\n", path, records->count, records->file_count);
     return status;
 }
 
-/* The page is the default; --tables alone writes no page. */
+/* The page is the default; --tables alone writes none: NULL. */
+static const char *page_of(const struct report_options *options) {
+    const bool wanted = options->output || options->png || !options->tables;
+    return options->output ? options->output : wanted ? "report.html" : NULL;
+}
+
 static enum status report(const struct report_options *options, const struct records *records) {
     enum status status = STATUS_OK;
     struct names figures = {0};
     if (options->tables) status = rewrite_tables(options->tables, options->tag, records);
     if (!status && options->png) status = make_folder(options->png);
-    if (!status && (options->output || options->png || !options->tables))
-        status =
-            write_page(options->output ? options->output : "report.html", records, options->png, &figures);
+    const char *page = page_of(options);
+    if (!status && page) status = write_page(page, records, options->png, &figures);
     fflush(stdout);
     if (!status && options->png) status = figure_convert(options->png, &figures);
     if (!status && options->png) printf("%s: %zu charts as .png\n", options->png, figures.count);
@@ -77,6 +81,15 @@ static enum status parse(int argc, char **argv, struct report_options *options, 
     return options_parse(&set, argc, argv, &config, help);
 }
 
+static enum status check_files(const struct report_options *options) {
+    struct files files = {0};
+    for (size_t i = 0; i < options->files.count; i++)
+        files_add(&files, "the log", options->files.list[i], FILE_READ);
+    files_add(&files, "--output", page_of(options), FILE_WRITTEN);
+    files_add(&files, "--tables", options->tables, FILE_WRITTEN);
+    return files_check(&files);
+}
+
 static enum status run_report(int argc, char **argv) {
     struct report_options options = {0};
     struct records records = {0};
@@ -89,8 +102,10 @@ static enum status run_report(int argc, char **argv) {
                           "train report FILE...");
     if (options.tag && (!options.tables || !options.tag[0] || strpbrk(options.tag, " \t")))
         return status_set(STATUS_USAGE, "--tag is one word and goes with --tables FILE");
+    status = check_files(&options);
     for (size_t i = 0; i < options.files.count && !status; i++)
         status = records_read(&records, options.files.list[i]);
+    records_print_warnings(&records);
     if (!status) status = report(&options, &records);
     records_free(&records);
     return status;

@@ -29,6 +29,7 @@ static void catch_signals(void) {
 /* The objects of a run; closed in reverse order. */
 struct run {
     struct config config;
+    struct files files;
     struct profile profile;
     struct compute compute;
     struct dataset_pair data;
@@ -63,6 +64,7 @@ static void warn(const char *line) {
 }
 
 static void close_run(struct run *run) {
+    files_free(&run->files);
     trainer_close(&run->trainer);
     checkpoint_close(&run->checkpoint);
     dataset_pair_free(&run->data);
@@ -83,19 +85,36 @@ static enum status open_data(struct run *run) {
     return config_check_data(config, &run->data);
 }
 
-static enum status check_target(const struct config *config, const char *path) {
+/* Adds the file of --save, --save-init or --resume of the network with config->seed. One that is written must
+   be writable. */
+static enum status add_checkpoint(struct run *run, const struct config *config, const char *flag,
+                                  const char *path, enum file_use use) {
     char file[CONFIG_TEXT];
     const enum status status = ensemble_path(config, path, file, sizeof file);
-    return status || !path[0] ? status : safetensors_writable(file);
+    if (status || !path[0]) return status;
+    files_add(&run->files, flag, file, use);
+    return use == FILE_RESUMED ? STATUS_OK : checkpoint_writable(file);
+}
+
+/* Checks all files of the run before any is written. */
+static enum status check_files(struct run *run) {
+    struct config member = run->config;
+    enum status status = STATUS_OK;
+    files_add(&run->files, "--csv", run->config.csv, FILE_WRITTEN);
+    for (int64_t m = 0; m < run->config.ensemble && !status; m++, member.seed++) {
+        status = add_checkpoint(run, &member, "--resume", member.resume, FILE_RESUMED);
+        if (!status) status = add_checkpoint(run, &member, "--save", member.save, FILE_SAVED);
+        if (!status) status = add_checkpoint(run, &member, "--save-init", member.save_init, FILE_WRITTEN);
+    }
+    return status ? status : options_check_files(&run->files, &run->config);
 }
 
 /* Opens data, device and backend. */
 static enum status open_run(struct run *run) {
     struct config *config = &run->config;
     const struct gemm_backend *backend;
-    enum status status = registry_find(config->backend, &backend); /* before the data is read */
-    if (!status) status = check_target(config, config->save);
-    if (!status) status = check_target(config, config->save_init);
+    enum status status = check_files(run);
+    if (!status) status = registry_find(config->backend, &backend); /* before the data is read */
     if (!status) status = open_data(run);
     if (!status) status = backend_open(config, &run->compute);
     return status ? status : backend_verify_run(config, backend, &run->data);
@@ -194,6 +213,7 @@ static enum status run_train(int argc, char **argv) {
                    "  ./train --config configs/validation.cfg --backend openmp",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
+        .files = &run.files,
     };
     bool help;
     profile_start(&run.profile);

@@ -34,9 +34,22 @@ static const struct dataset_reader *reader_of(const char *source) {
     return NULL;
 }
 
+static const char *resolve(const char *source) {
+    if (strcmp(source, "auto") != 0) return source;
+    return reader_of(DEFAULT_DIRECTORY) ? DEFAULT_DIRECTORY : "synthetic";
+}
+
+struct dataset_files dataset_files(const char *source) {
+    struct dataset_files files = {0};
+    source = resolve(source);
+    const struct dataset_reader *reader = reader_of(source);
+    if (reader && reader->files) reader->files(source, &files);
+    return files;
+}
+
 enum status dataset_load(struct dataset_pair *pair, const char *source, enum dataset_parts parts) {
     *pair = (struct dataset_pair){0};
-    if (strcmp(source, "auto") == 0) source = reader_of(DEFAULT_DIRECTORY) ? DEFAULT_DIRECTORY : "synthetic";
+    source = resolve(source);
     snprintf(pair->name, sizeof pair->name, "%s", source);
     const struct dataset_reader *reader = reader_of(source);
     enum status status = (reader ? reader : readers[READERS - 1])->load(pair, source, parts);

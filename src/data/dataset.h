@@ -41,6 +41,15 @@ enum dataset_parts { DATASET_ALL, DATASET_TEST_ONLY };
 enum status dataset_load(struct dataset_pair *pair, const char *source, enum dataset_parts parts);
 void dataset_pair_free(struct dataset_pair *pair);
 
+/* Paths of the files of a data set. */
+struct dataset_files {
+    char path[4][1024];
+    size_t count;
+};
+
+/* The existing files that dataset_load would read: none for the embedded digits. */
+struct dataset_files dataset_files(const char *source);
+
 /* The last `count` images of `set` as a view that owns nothing; `set` keeps the rest. */
 struct dataset dataset_split(struct dataset *set, size_t count);
 

@@ -87,4 +87,14 @@ static bool recognises(const char *source) {
     return find_file(source, "train-images", "idx3-ubyte", path, sizeof path);
 }
 
-const struct dataset_reader dataset_idx = {recognises, load_directory};
+static void list_files(const char *source, struct dataset_files *files) {
+    static const char *const names[][2] = {{"train-images", "idx3-ubyte"},
+                                           {"train-labels", "idx1-ubyte"},
+                                           {"t10k-images", "idx3-ubyte"},
+                                           {"t10k-labels", "idx1-ubyte"}};
+    for (size_t i = 0; i < 4; i++)
+        files->count +=
+            find_file(source, names[i][0], names[i][1], files->path[files->count], sizeof files->path[0]);
+}
+
+const struct dataset_reader dataset_idx = {recognises, load_directory, list_files};

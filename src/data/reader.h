@@ -14,6 +14,9 @@ struct dataset_reader {
     /* Loads both parts, or the test part alone, into a pair that has only its name. On failure the caller
        frees the pair. With STATUS_BAD_DATA the message says what is wrong and what to do. */
     enum status (*load)(struct dataset_pair *pair, const char *source, enum dataset_parts parts);
+
+    /* (optional) The existing files that `load` would read. */
+    void (*files)(const char *source, struct dataset_files *files);
 };
 
 extern const struct dataset_reader dataset_idx, dataset_synthetic;

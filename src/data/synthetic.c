@@ -263,4 +263,4 @@ static enum status load(struct dataset_pair *pair, const char *source, enum data
     return status ? status : dataset_synthesize(&pair->test, SYNTHETIC_TEST, SEED, SYNTHETIC_TRAIN);
 }
 
-const struct dataset_reader dataset_synthetic = {recognises, load};
+const struct dataset_reader dataset_synthetic = {recognises, load, NULL};

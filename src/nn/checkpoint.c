@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "src/base/platform.h"
 #include "src/base/text.h"
@@ -66,7 +67,7 @@ static enum status collect(struct mlp *mlp, void *arena, const char *prefix, str
 
 /* --- writing --- */
 
-/* The recipe as the text of a config file; the caller frees it. */
+/* The recipe as the text of a config file, in UTF-8; the caller frees it. */
 static char *recipe_text(const struct config *config) {
     char *text = NULL;
     size_t size = 0;
@@ -74,7 +75,9 @@ static char *recipe_text(const struct config *config) {
     if (!memory) return NULL;
     config_dump(config, memory, true, false);
     fclose(memory);
-    return text;
+    char *clean = text ? text_utf8(text) : NULL;
+    free(text);
+    return clean;
 }
 
 enum status checkpoint_save(const char *path, struct mlp *mlp, const struct config *config,
@@ -98,6 +101,22 @@ enum status checkpoint_save(const char *path, struct mlp *mlp, const struct conf
     free(tensors);
     free(recipe);
     return status;
+}
+
+enum status checkpoint_writable(const char *path) {
+    struct stat info;
+    struct checkpoint old;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0)
+        return safetensors_writable(path);
+    enum status status = safetensors_read_header(&old.file, path);
+    if (!status && !safetensors_find(&old.file, "layers.0.weight"))
+        status = status_set(STATUS_BAD_DATA, "'%s' has no tensor layers.0.weight", path);
+    checkpoint_close(&old);
+    if (!status) return safetensors_writable(path);
+    return status_set(STATUS_USAGE,
+                      "the file '%s' exists and is not a checkpoint: it is not replaced. Save under another "
+                      "name, or remove it first (%s)",
+                      path, status_message());
 }
 
 /* --- reading --- */
@@ -132,10 +151,30 @@ static enum status recipe_from_shapes(const struct checkpoint *checkpoint, struc
     return status ? status : config_set(config, "dtype", dtype_name(first->dtype), FROM_CHECKPOINT, path);
 }
 
+/* The network of the recipe is allocated before its weights are read: its layers must be those of the
+   tensors. */
+static enum status check_layers(const struct checkpoint *checkpoint, const struct config *config) {
+    const struct layer_list *layers = &config->layers;
+    if (config_origin_of(config, "layers") != FROM_CHECKPOINT) return STATUS_OK;
+    for (size_t l = 0; l + 1 < layers->count; l++) {
+        char name[TENSOR_NAME];
+        snprintf(name, sizeof name, "layers.%zu.weight", l);
+        const struct tensor *weight = safetensors_find(&checkpoint->file, name);
+        if (!weight || weight->rank != 2 || weight->shape[0] != layers->width[l + 1] ||
+            weight->shape[1] != layers->width[l])
+            return status_set(STATUS_BAD_DATA,
+                              "the checkpoint '%s' has no tensor %s with the %zu x %zu "
+                              "weights of its recipe (corrupted)",
+                              checkpoint->file.path, name, layers->width[l + 1], layers->width[l]);
+    }
+    return STATUS_OK;
+}
+
 enum status checkpoint_recipe(const struct checkpoint *checkpoint, struct config *config) {
     const char *recipe = safetensors_metadata(&checkpoint->file, "tessera.config");
-    const enum status status = recipe ? config_parse(config, recipe, FROM_CHECKPOINT, checkpoint->file.path)
-                                      : recipe_from_shapes(checkpoint, config);
+    enum status status = recipe ? config_parse(config, recipe, FROM_CHECKPOINT, checkpoint->file.path)
+                                : recipe_from_shapes(checkpoint, config);
+    if (!status) status = check_layers(checkpoint, config);
     return status == STATUS_USAGE ? STATUS_BAD_DATA : status; /* the checkpoint is wrong, not a flag */
 }
 

@@ -19,11 +19,16 @@ struct checkpoint {
 enum status checkpoint_save(const char *path, struct mlp *mlp, const struct config *config,
                             const struct train_state *state);
 
+/* Checks before a long run that checkpoint_save can write this file. An existing one must be empty or a
+   checkpoint (STATUS_USAGE), and a regular file that may be written (STATUS_FAILED). */
+enum status checkpoint_writable(const char *path);
+
 enum status checkpoint_open(struct checkpoint *checkpoint, const char *path);
 void checkpoint_close(struct checkpoint *checkpoint);
 
-/* Sets the recipe in `config`, as FROM_CHECKPOINT. A file of another program has no recipe: then sets layers
-   and dtype from the tensors. */
+/* Sets the recipe in `config`, as FROM_CHECKPOINT; keys that are not of the recipe are ignored. A file of
+   another program has no recipe: then sets layers and dtype from the tensors. STATUS_BAD_DATA if layers of
+   the recipe are not those of the tensors. */
 enum status checkpoint_recipe(const struct checkpoint *checkpoint, struct config *config);
 
 /* Reads the weights and, unless `state` is NULL, the state with the network's state tensors. STATUS_BAD_DATA

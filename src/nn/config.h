@@ -100,8 +100,9 @@ const struct config_key *config_key_find(const char *name);
 
 void config_defaults(struct config *config);
 
-/* Sets one key, unless its value has an origin of higher precedence. If name or value is wrong: STATUS_USAGE,
-   with `where` ("configs/a.cfg:7", "--epochs") and the nearest known key in the message. */
+/* Sets one key, unless its value has an origin of higher precedence, or is FROM_CHECKPOINT and the key is not
+   of the recipe: a checkpoint names no library to load and no file to write. If name or value is wrong:
+   STATUS_USAGE, with `where` ("configs/a.cfg:7", "--epochs") and the nearest known key in the message. */
 enum status config_set(struct config *config, const char *name, const char *value, enum config_origin origin,
                        const char *where);
 

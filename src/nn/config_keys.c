@@ -159,7 +159,8 @@ static const struct config_key keys[] = {
      "also log the loss of the first N steps"},
     {"csv", NULL, KEY_TEXT, RUN, AT(csv), 0, 0, NULL, "", "FILE", "the epochs as comma-separated values"},
     {"save", NULL, KEY_TEXT, RUN, AT(save), 0, 0, NULL, "", "FILE",
-     "safetensors checkpoint, written at the end and when interrupted"},
+     "safetensors checkpoint, written at the end and when interrupted; an existing file must be one, or "
+     "empty"},
     {"save-every", NULL, KEY_INT, RUN, AT(save_every), 0, 1e9, NULL, "0", "EPOCHS",
      "also write --save at this interval; 0: off"},
     {"save-init", NULL, KEY_TEXT, RUN, AT(save_init), 0, 0, NULL, "", "FILE",

@@ -1,9 +1,10 @@
 #include "src/nn/runlog.h"
 
-#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "src/base/jsonl.h"
+#include "src/base/text.h"
 #include "src/nn/engine.h"
 
 static double fraction(uint64_t part, uint64_t whole) {
@@ -40,32 +41,25 @@ static void write_header(struct runlog *log, const struct trainer *trainer, cons
     jsonl_write(log->jsonl, header);
 }
 
-static enum status cannot_write(const char *path) {
-    return status_set(STATUS_FAILED, "cannot write the log '%s': %s", path, strerror(errno));
+/* Writes the column titles unless a resumed run continues the file. */
+static void write_titles(const struct runlog *log, const char *part) {
+    char titles[256];
+    if (!log->csv || !logfile_is_empty(log->csv)) return;
+    snprintf(titles, sizeof titles,
+             "%sepoch,train_loss,train_accuracy,%s_loss,%s_accuracy,seconds,images_per_second%s\n",
+             log->seeds ? "seed," : "", part, part, log->averages ? ",ema_loss,ema_accuracy" : "");
+    logfile_write(log->csv, titles, strlen(titles));
 }
 
 enum status runlog_open(struct runlog *log, const struct trainer *trainer, const char *data_name) {
     const struct config *config = trainer->config;
-    *log = (struct runlog){.jsonl_path = config->log,
-                           .csv_path = config->csv,
-                           .seeds = config->ensemble > 1,
-                           .averages = config->ema_decay > 0};
-    const char *mode = config->resume[0] ? "a" : "w"; /* a resumed run appends to its log */
-    if (config->log[0] && strcmp(config->log, config->csv) == 0)
-        return status_set(STATUS_USAGE, "--log and --csv name the same file, '%s'", config->log);
-    if (config->log[0] && !(log->jsonl = fopen(config->log, mode))) return cannot_write(config->log);
-    if (config->csv[0] && !(log->csv = fopen(config->csv, mode))) {
-        const enum status status = cannot_write(config->csv);
-        if (log->jsonl) fclose(log->jsonl);
-        *log = (struct runlog){0};
-        return status;
-    }
+    *log = (struct runlog){.seeds = config->ensemble > 1, .averages = config->ema_decay > 0};
+    const bool append = config->resume[0]; /* a resumed run continues its log */
+    enum status status = logfile_open(&log->jsonl, config->log, append);
+    if (!status) status = logfile_open(&log->csv, config->csv, append);
+    if (status) return logfile_close(log->jsonl, status);
     if (log->jsonl) write_header(log, trainer, data_name);
-    if (log->csv && ftell(log->csv) == 0)
-        fprintf(
-            log->csv, "%sepoch,train_loss,train_accuracy,%s_loss,%s_accuracy,seconds,images_per_second%s\n",
-            log->seeds ? "seed," : "", trainer->validation.count ? "validation" : "test",
-            trainer->validation.count ? "validation" : "test", log->averages ? ",ema_loss,ema_accuracy" : "");
+    write_titles(log, trainer->validation.count ? "validation" : "test");
     return STATUS_OK;
 }
 
@@ -84,12 +78,28 @@ void runlog_step(struct runlog *log, const struct config *config, size_t step, d
 }
 
 /* Empty fields if there was no evaluation. */
-static void csv_evaluation(FILE *csv, const struct evaluation *evaluation) {
+static void csv_evaluation(char *row, size_t size, const struct evaluation *evaluation) {
     if (evaluation->total) {
-        fprintf(csv, ",%.9g,%.9g", evaluation->loss, fraction(evaluation->correct, evaluation->total));
+        text_append(row, size, ",%.9g,%.9g", evaluation->loss,
+                    fraction(evaluation->correct, evaluation->total));
     } else {
-        fprintf(csv, ",,");
+        text_append(row, size, ",,");
     }
+}
+
+static void write_row(const struct runlog *log, const struct config *config,
+                      const struct epoch_record *record) {
+    char row[256] = "";
+    const size_t size = sizeof row;
+    if (!log->csv) return;
+    if (log->seeds) text_append(row, size, "%lld,", (long long)config->seed);
+    text_append(row, size, "%zu,%.9g,%.9g", record->epoch, record->train_loss,
+                fraction(record->train_correct, record->train_images));
+    csv_evaluation(row, size, &record->evaluation);
+    text_append(row, size, ",%.9g,%.9g", record->seconds, record->images_per_second);
+    if (log->averages) csv_evaluation(row, size, &record->average);
+    text_append(row, size, "\n");
+    logfile_write(log->csv, row, strlen(row));
 }
 
 static void jsonl_evaluation(cJSON *line, const char *part, const struct evaluation *evaluation) {
@@ -102,21 +112,12 @@ static void jsonl_evaluation(cJSON *line, const char *part, const struct evaluat
 }
 
 void runlog_epoch(struct runlog *log, const struct config *config, const struct epoch_record *record) {
-    const double train = fraction(record->train_correct, record->train_images);
-    if (log->csv) {
-        if (log->seeds) fprintf(log->csv, "%lld,", (long long)config->seed);
-        fprintf(log->csv, "%zu,%.9g,%.9g", record->epoch, record->train_loss, train);
-        csv_evaluation(log->csv, &record->evaluation);
-        fprintf(log->csv, ",%.9g,%.9g", record->seconds, record->images_per_second);
-        if (log->averages) csv_evaluation(log->csv, &record->average);
-        fprintf(log->csv, "\n");
-        fflush(log->csv);
-    }
+    write_row(log, config, record);
     if (!log->jsonl) return;
     cJSON *line = line_of(log, "epoch", config);
     jsonl_count(line, "epoch", record->epoch);
     cJSON_AddNumberToObject(line, "train_loss", record->train_loss);
-    cJSON_AddNumberToObject(line, "train_accuracy", train);
+    cJSON_AddNumberToObject(line, "train_accuracy", fraction(record->train_correct, record->train_images));
     jsonl_evaluation(line, record->on_validation ? "validation" : "test", &record->evaluation);
     jsonl_evaluation(line, record->on_validation ? "ema_validation" : "ema_test", &record->average);
     cJSON_AddNumberToObject(line, "seconds", record->seconds);
@@ -213,16 +214,8 @@ void runlog_ensemble(struct runlog *log, const struct ensemble *ensemble, bool i
     jsonl_write(log->jsonl, line);
 }
 
-static bool close_file(FILE *file) {
-    if (!file) return true;
-    const bool written = !ferror(file);
-    return fclose(file) == 0 && written;
-}
-
 enum status runlog_close(struct runlog *log) {
-    const bool csv = close_file(log->csv), jsonl = close_file(log->jsonl);
-    const char *path = jsonl ? log->csv_path : log->jsonl_path;
+    const enum status status = logfile_close(log->csv, STATUS_OK), closed = logfile_close(log->jsonl, status);
     *log = (struct runlog){0};
-    if (csv && jsonl) return STATUS_OK;
-    return status_set(STATUS_FAILED, "the log '%s' is not complete: %s", path, strerror(errno));
+    return closed;
 }

@@ -2,22 +2,20 @@
 #ifndef TESSERA_NN_RUNLOG_H
 #define TESSERA_NN_RUNLOG_H
 
-#include <stdio.h>
-
+#include "src/base/logfile.h"
 #include "src/nn/ensemble.h"
 
 struct runlog {
-    FILE *jsonl, *csv; /* NULL: not requested */
-    const char *jsonl_path, *csv_path;
-    bool seeds;    /* an ensemble: every line has the seed of its network */
-    bool averages; /* columns for the moving average of the weights */
+    struct logfile *jsonl, *csv; /* NULL: not requested */
+    bool seeds;                  /* an ensemble: every line has the seed of its network */
+    bool averages;               /* columns for the moving average of the weights */
 };
 
 /* Opens the files of the config and writes the header line with all facts of the run. `data_name` is the data
    set. STATUS_FAILED if a file cannot be written. */
 enum status runlog_open(struct runlog *log, const struct trainer *trainer, const char *data_name);
 
-/* Each writes one line and flushes it, so that it survives a killed run. `config` is that of the network. */
+/* Each appends one line, which survives a killed run. `config` is that of the network. */
 void runlog_step(struct runlog *log, const struct config *config, size_t step, double loss);
 void runlog_epoch(struct runlog *log, const struct config *config, const struct epoch_record *record);
 void runlog_summary(struct runlog *log, const struct config *config, const struct run_summary *summary);

@@ -2,16 +2,15 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <fcntl.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <zlib.h>
 
-#include "src/base/text.h"
+#include "src/base/replace.h"
 #include "src/device/device.h"
 
 static const char CRC_KEY[] = "tessera.crc32";
@@ -88,116 +87,55 @@ static char *header_text(const struct tensor *tensors, size_t count, const struc
     return text;
 }
 
-static bool write_all(FILE *out, const char *header, const struct tensor *tensors, size_t count) {
+static void write_all(FILE *out, const char *header, const struct tensor *tensors, size_t count) {
     unsigned char length[LENGTH_BYTES];
     const uint64_t bytes = strlen(header);
     for (size_t i = 0; i < LENGTH_BYTES; i++) length[i] = (unsigned char)(bytes >> 8 * i);
     bool ok = fwrite(length, 1, LENGTH_BYTES, out) == LENGTH_BYTES && fwrite(header, 1, bytes, out) == bytes;
     for (size_t i = 0; i < count && ok; i++) {
         const size_t size = tensor_bytes(&tensors[i]);
-        ok = fwrite(tensors[i].data, 1, size, out) == size;
+        ok = fwrite(tensors[i].data, 1, size, out) == size; /* replace_close sees a failure */
     }
-    return ok && fflush(out) == 0 && fsync(fileno(out)) == 0;
-}
-
-/* After this the new name survives a power failure. */
-static void sync_directory(const char *path) {
-    char directory[600];
-    text_directory(path, directory, sizeof directory);
-    const int fd = open(directory, O_RDONLY | O_DIRECTORY);
-    if (fd < 0) return;
-    fsync(fd);
-    close(fd);
-}
-
-static enum status cannot_write(const char *path, int error) {
-    return status_set(STATUS_FAILED,
-                      "cannot write the checkpoint '%s': %s; the old file, if any, is unchanged", path,
-                      strerror(error));
-}
-
-static bool temporary_name(const char *path, char *name, size_t size) {
-    return snprintf(name, size, "%s.%ld.tmp", path, (long)getpid()) < (int)size;
 }
 
 /* Only a regular file is replaced. */
 static enum status check_regular(const char *path) {
     struct stat info;
     if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) return STATUS_OK;
-    return status_set(STATUS_FAILED, "cannot write a checkpoint to '%s': it exists and is not a regular file",
+    return status_set(STATUS_FAILED, "cannot write the checkpoint '%s': it exists and is not a regular file",
                       path);
 }
 
 enum status safetensors_writable(const char *path) {
-    char temporary[600];
     const enum status status = check_regular(path);
-    if (status) return status;
-    const int fd = temporary_name(path, temporary, sizeof temporary)
-                       ? open(temporary, O_WRONLY | O_CREAT | O_EXCL, 0666)
-                       : (errno = ENAMETOOLONG, -1);
-    if (fd < 0)
-        return status_set(STATUS_FAILED, "cannot write a checkpoint to '%s': %s", path, strerror(errno));
-    close(fd);
-    unlink(temporary);
-    return STATUS_OK;
-}
-
-static enum status replace_file(const char *path, const char *header, const struct tensor *tensors,
-                                size_t count) {
-    char temporary[600];
-    if (!temporary_name(path, temporary, sizeof temporary))
-        return status_set(STATUS_FAILED, "the checkpoint's name is too long: '%s'", path);
-    FILE *out = fopen(temporary, "wb");
-    if (!out) return cannot_write(path, errno);
-    int error = write_all(out, header, tensors, count) ? 0 : errno ? errno : EIO;
-    if (fclose(out) != 0 && !error) error = errno;
-    if (!error && rename(temporary, path) != 0) error = errno;
-    if (error) {
-        unlink(temporary);
-        return cannot_write(path, error);
-    }
-    sync_directory(path);
-    return STATUS_OK;
+    return status ? status : replace_check("the checkpoint ", path);
 }
 
 enum status safetensors_write(const char *path, const struct tensor *tensors, size_t count,
                               const struct metadata *metadata, size_t metadata_count) {
+    struct replacement file;
     enum status status = check_regular(path);
     if (status) return status;
     char *header = header_text(tensors, count, metadata, metadata_count);
     if (!header) return status_set(STATUS_FAILED, "out of memory while writing the checkpoint '%s'", path);
-    status = replace_file(path, header, tensors, count);
+    status = replace_open(&file, "the checkpoint ", path);
+    if (!status) {
+        write_all(file.out, header, tensors, count);
+        status = replace_close(&file, STATUS_OK);
+    }
     free(header);
     return status;
 }
 
 /* --- reading --- */
 
+/* The bytes of a tensor, from the end of the header. */
+struct tensor_range {
+    size_t begin, end, tensor;
+};
+
 static enum status broken(const struct safetensors *file, const char *what) {
     return status_set(STATUS_BAD_DATA, "'%s' is not a usable safetensors checkpoint: %s", file->path, what);
-}
-
-static enum status read_bytes(struct safetensors *file, size_t *size) {
-    FILE *in = fopen(file->path, "rb");
-    if (!in)
-        return status_set(STATUS_BAD_DATA, "cannot open the checkpoint '%s': %s", file->path,
-                          strerror(errno));
-    struct stat info;
-    enum status status = STATUS_OK;
-    if (fstat(fileno(in), &info) != 0 || !S_ISREG(info.st_mode)) {
-        status = broken(file, "it is not a regular file");
-    } else {
-        *size = (size_t)info.st_size;
-        file->bytes = malloc(*size + 1);
-        if (!file->bytes) {
-            status = status_set(STATUS_FAILED, "out of memory: the checkpoint '%s' has %zu bytes", file->path,
-                                *size);
-        } else if (fread(file->bytes, 1, *size, in) != *size) {
-            status = broken(file, "it could not be read to its end");
-        }
-    }
-    fclose(in);
-    return status;
 }
 
 /* A whole number in [0, limit] from JSON. */
@@ -209,8 +147,27 @@ static bool json_size(const cJSON *item, size_t limit, size_t *value) {
     return true;
 }
 
-/* Dtype, shape and range of one tensor; false if any is invalid. */
-static bool read_tensor(const cJSON *entry, struct tensor *tensor, const unsigned char *data, size_t size) {
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Does an object have two members of one name? Readers differ in the one that they take. Sorted: a header may
+   have a million names. True also if memory ran out. */
+static bool has_duplicates(const cJSON *object) {
+    const size_t count = (size_t)cJSON_GetArraySize(object);
+    const char **names = malloc((count + 1) * sizeof *names);
+    bool found = !names;
+    size_t used = 0;
+    const cJSON *item;
+    if (names) cJSON_ArrayForEach(item, object) names[used++] = item->string;
+    if (used) qsort(names, used, sizeof *names, by_name);
+    for (size_t i = 1; i < used && !found; i++) found = strcmp(names[i - 1], names[i]) == 0;
+    free(names);
+    return found;
+}
+
+/* Dtype, shape and range of one tensor; false if any is invalid. `size`: that of all tensors. */
+static bool read_tensor(const cJSON *entry, struct tensor *tensor, struct tensor_range *bytes, size_t size) {
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(entry, "dtype");
     const cJSON *shape = cJSON_GetObjectItemCaseSensitive(entry, "shape");
     const cJSON *range = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
@@ -218,57 +175,121 @@ static bool read_tensor(const cJSON *entry, struct tensor *tensor, const unsigne
     if (!type || !cJSON_IsArray(shape) || !cJSON_IsArray(range) || cJSON_GetArraySize(range) != 2)
         return false;
     if (strcmp(type, "F32") != 0 && strcmp(type, "F64") != 0) return false;
-    if (strlen(entry->string) >= sizeof tensor->name) return false;
+    if (strlen(entry->string) >= sizeof tensor->name || has_duplicates(entry)) return false;
     strcpy(tensor->name, entry->string);
     tensor->dtype = strcmp(type, "F32") == 0 ? GEMM_F32 : GEMM_F64;
 
     const int rank = cJSON_GetArraySize(shape);
     if (rank < 1 || rank > TENSOR_RANK) return false;
     tensor->rank = (size_t)rank;
-    size_t bytes = dtype_size(tensor->dtype), begin, end;
+    size_t wanted = dtype_size(tensor->dtype);
     for (int i = 0; i < rank; i++) {
         if (!json_size(cJSON_GetArrayItem(shape, i), size, &tensor->shape[i])) return false;
-        if (__builtin_mul_overflow(bytes, tensor->shape[i], &bytes)) return false;
+        if (__builtin_mul_overflow(wanted, tensor->shape[i], &wanted)) return false;
     }
-    if (!json_size(cJSON_GetArrayItem(range, 0), size, &begin) ||
-        !json_size(cJSON_GetArrayItem(range, 1), size, &end))
-        return false;
-    if (begin > end || end - begin != bytes || begin % dtype_size(tensor->dtype)) return false;
-    tensor->data = data + begin;
-    return true;
+    return json_size(cJSON_GetArrayItem(range, 0), size, &bytes->begin) &&
+           json_size(cJSON_GetArrayItem(range, 1), size, &bytes->end) && bytes->begin <= bytes->end &&
+           bytes->end - bytes->begin == wanted && bytes->begin % dtype_size(tensor->dtype) == 0;
 }
 
-static enum status read_header(struct safetensors *file, size_t size) {
-    uint64_t length = 0;
-    if (size < LENGTH_BYTES) return broken(file, "it is shorter than its own header (truncated?)");
-    for (size_t i = 0; i < LENGTH_BYTES; i++) length |= (uint64_t)file->bytes[i] << 8 * i;
-    if (length > LONGEST_HEADER || length > size - LENGTH_BYTES)
-        return broken(file, "its header is longer than the file (truncated, or another format)");
-    const unsigned char *data = file->bytes + LENGTH_BYTES + length;
-    size -= LENGTH_BYTES + length;
-    cJSON *header = cJSON_ParseWithLength((const char *)file->bytes + LENGTH_BYTES, length);
-    file->header = header;
-    if (!cJSON_IsObject(header)) return broken(file, "its header is not a JSON object");
+static int by_range(const void *a, const void *b) {
+    const struct tensor_range *x = a, *y = b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return (x->end > y->end) - (x->end < y->end);
+}
 
-    file->tensors = calloc((size_t)cJSON_GetArraySize(header) + 1, sizeof *file->tensors);
-    if (!file->tensors) return status_set(STATUS_FAILED, "out of memory");
+/* The tensors must follow each other without overlap or hole, to the end of the file. */
+static enum status check_ranges(const struct safetensors *file, size_t size) {
+    size_t end = 0;
+    qsort(file->ranges, file->count, sizeof *file->ranges, by_range);
+    for (size_t i = 0; i < file->count; end = file->ranges[i++].end) {
+        if (file->ranges[i].begin == end) continue;
+        char what[200];
+        snprintf(what, sizeof what, "tensor '%.96s' %s", file->tensors[file->ranges[i].tensor].name,
+                 file->ranges[i].begin < end ? "overlaps another" : "comes after a hole");
+        return broken(file, what);
+    }
+    return end == size ? STATUS_OK
+                       : broken(file, "its tensors do not fill the file (truncated or corrupted)");
+}
+
+static enum status check_metadata(const struct safetensors *file, const cJSON *metadata) {
     const cJSON *entry;
-    size_t bytes = 0;
+    bool valid = cJSON_IsObject(metadata) && !has_duplicates(metadata);
+    cJSON_ArrayForEach(entry, metadata) valid = valid && cJSON_IsString(entry);
+    return valid ? STATUS_OK : broken(file, "its metadata are not texts with different names");
+}
+
+/* The entries of the header; `size`: bytes of all tensors. */
+static enum status read_entries(struct safetensors *file, size_t size) {
+    const cJSON *entry, *header = file->header;
+    const size_t count = (size_t)cJSON_GetArraySize(header);
+    if (!cJSON_IsObject(header)) return broken(file, "its header is not a JSON object");
+    if (has_duplicates(header)) return broken(file, "two tensors have the same name");
+    file->tensors = calloc(count + 1, sizeof *file->tensors);
+    file->ranges = calloc(count + 1, sizeof *file->ranges);
+    if (!file->tensors || !file->ranges) return status_set(STATUS_FAILED, "out of memory");
     cJSON_ArrayForEach(entry, header) {
-        if (strcmp(entry->string, "__metadata__") == 0) continue;
-        struct tensor *tensor = &file->tensors[file->count];
-        if (!read_tensor(entry, tensor, data, size)) {
+        if (strcmp(entry->string, "__metadata__") == 0) {
+            const enum status status = check_metadata(file, entry);
+            if (status) return status;
+            continue;
+        }
+        if (!read_tensor(entry, &file->tensors[file->count], &file->ranges[file->count], size)) {
             char what[200];
             snprintf(what, sizeof what,
                      "tensor '%.96s' is not F32 or F64, of rank 1 or 2, or points outside the file",
                      entry->string);
             return broken(file, what);
         }
-        bytes += tensor_bytes(tensor);
+        file->ranges[file->count].tensor = file->count;
         file->count++;
     }
-    return bytes == size ? STATUS_OK
-                         : broken(file, "its tensors do not fill the file (truncated or corrupted)");
+    return check_ranges(file, size);
+}
+
+/* The JSON object, and after it nothing but the spaces that pad it. */
+static cJSON *parse_header(const char *text, size_t length) {
+    const char *end = NULL;
+    cJSON *header = cJSON_ParseWithLengthOpts(text, length, &end, false);
+    for (; header && end < text + length; end++)
+        if (!strchr(" \t\r\n", *end) || !*end) break;
+    if (!header || end == text + length) return header;
+    cJSON_Delete(header);
+    return NULL;
+}
+
+/* Reads the header; *size receives the bytes of the tensors behind it. */
+static enum status read_header(struct safetensors *file, FILE *in, size_t *size) {
+    unsigned char bytes[LENGTH_BYTES];
+    struct stat info;
+    uint64_t length = 0;
+    if (fstat(fileno(in), &info) != 0 || !S_ISREG(info.st_mode))
+        return broken(file, "it is not a regular file");
+    if (fread(bytes, 1, sizeof bytes, in) != sizeof bytes)
+        return broken(file, "it is shorter than its own header (truncated?)");
+    for (size_t i = 0; i < LENGTH_BYTES; i++) length |= (uint64_t)bytes[i] << 8 * i;
+    *size = (size_t)info.st_size - LENGTH_BYTES;
+    if (length > LONGEST_HEADER || length > *size)
+        return broken(file, "its header is longer than the file (truncated, or another format)");
+    *size -= length;
+    char *text = malloc(length + 1);
+    if (!text) return status_set(STATUS_FAILED, "out of memory");
+    const bool whole = fread(text, 1, length, in) == length;
+    file->header = whole ? parse_header(text, length) : NULL;
+    free(text);
+    return read_entries(file, *size);
+}
+
+static enum status read_tensors(struct safetensors *file, FILE *in, size_t size) {
+    file->bytes = malloc(size + 1);
+    if (!file->bytes)
+        return status_set(STATUS_FAILED, "out of memory: the checkpoint '%s' has %zu bytes", file->path,
+                          size);
+    if (fread(file->bytes, 1, size, in) != size) return broken(file, "it could not be read to its end");
+    for (size_t i = 0; i < file->count; i++)
+        file->tensors[file->ranges[i].tensor].data = file->bytes + file->ranges[i].begin;
+    return STATUS_OK;
 }
 
 static enum status check_crc(const struct safetensors *file) {
@@ -278,25 +299,37 @@ static enum status check_crc(const struct safetensors *file) {
     if (!stored) return STATUS_OK; /* another program's file */
     uLong crc = tensors_crc(file->tensors, file->count);
     cJSON_ArrayForEach(entry, metadata) {
-        const char *value = cJSON_GetStringValue(entry);
-        if (value && strcmp(entry->string, CRC_KEY) != 0) crc = metadata_crc(crc, entry->string, value);
+        if (strcmp(entry->string, CRC_KEY) == 0) continue;
+        crc = metadata_crc(crc, entry->string, cJSON_GetStringValue(entry));
     }
     snprintf(text, sizeof text, "%08lx", crc);
     return strcmp(stored, text) == 0 ? STATUS_OK
                                      : broken(file, "its checksum does not match its content (corrupted)");
 }
 
-enum status safetensors_read(struct safetensors *file, const char *path) {
+static enum status read_file(struct safetensors *file, const char *path, bool header_only) {
     size_t size = 0;
     *file = (struct safetensors){0};
     snprintf(file->path, sizeof file->path, "%s", path);
-    enum status status = read_bytes(file, &size);
-    if (!status) status = read_header(file, size);
-    return status ? status : check_crc(file);
+    FILE *in = fopen(path, "rb");
+    if (!in) return status_set(STATUS_BAD_DATA, "cannot open the checkpoint '%s': %s", path, strerror(errno));
+    enum status status = read_header(file, in, &size);
+    if (!status && !header_only) status = read_tensors(file, in, size);
+    fclose(in);
+    return status || header_only ? status : check_crc(file);
+}
+
+enum status safetensors_read(struct safetensors *file, const char *path) {
+    return read_file(file, path, false);
+}
+
+enum status safetensors_read_header(struct safetensors *file, const char *path) {
+    return read_file(file, path, true);
 }
 
 void safetensors_free(struct safetensors *file) {
     free(file->tensors);
+    free(file->ranges);
     cJSON_Delete(file->header);
     free(file->bytes);
     *file = (struct safetensors){0};

@@ -29,10 +29,11 @@ struct safetensors {
     size_t count;
     void *header; /* cJSON; owns the metadata strings */
     unsigned char *bytes;
+    struct tensor_range *ranges; /* [count] */
 };
 
-/* Writes a temporary file in the same directory, syncs and renames it, so that `path` is always a whole file,
-   old or new. Adds a CRC-32 to the metadata. STATUS_FAILED with the reason (disk full, no permission). */
+/* Replaces the file as a whole (src/base/replace.h), so that `path` is always old or new. Adds a CRC-32 to
+   the metadata. STATUS_FAILED with the reason (disk full, no permission). */
 enum status safetensors_write(const char *path, const struct tensor *tensors, size_t count,
                               const struct metadata *metadata, size_t metadata_count);
 
@@ -40,9 +41,12 @@ enum status safetensors_write(const char *path, const struct tensor *tensors, si
    be a regular file. */
 enum status safetensors_writable(const char *path);
 
-/* Reads the whole file and checks lengths, JSON, the range of every tensor and the CRC-32, if present.
-   STATUS_BAD_DATA says what is wrong. Call safetensors_free also after a failure. */
+/* Reads the whole file and checks lengths, JSON, names, the range of every tensor (they fill the file without
+   overlap or hole) and the CRC-32, if present. STATUS_BAD_DATA says what is wrong. Call safetensors_free also
+   after a failure. */
 enum status safetensors_read(struct safetensors *file, const char *path);
+/* The same for the header alone: the tensors have no data, and no CRC-32 is computed. */
+enum status safetensors_read_header(struct safetensors *file, const char *path);
 void safetensors_free(struct safetensors *file);
 
 /* NULL if absent. */

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "src/base/replace.h"
 #include "src/report/chart_draw.h"
 #include "src/report/page.h"
 
@@ -36,23 +37,23 @@ static void write_file(FILE *out, const char *title, const char *svg, double hei
 
 enum status figure_write(const char *folder, const char *id, const char *title, const char *svg,
                          double height, const struct legend *legend) {
+    struct replacement file;
     char path[4096];
     snprintf(path, sizeof path, "%s/%s.svg", folder, id);
-    FILE *out = fopen(path, "w");
-    if (!out) return status_set(STATUS_FAILED, "cannot write '%s': %s", path, strerror(errno));
-    write_file(out, title, svg, height, legend);
-    const int failed = ferror(out);
-    return fclose(out) == 0 && !failed ? STATUS_OK
-                                       : status_set(STATUS_FAILED, "cannot write all of '%s'", path);
+    const enum status status = replace_open(&file, "", path);
+    if (status) return status;
+    write_file(file.out, title, svg, height, legend);
+    return replace_close(&file, STATUS_OK);
 }
 
-/* The exit status of rsvg-convert on one file; -1 if it did not exit. */
-static int convert(const char *folder, const char *from, const char *to) {
+/* The exit status of rsvg-convert on one file, whose picture goes to the open file `to`; -1 if it did not
+   exit. */
+static int convert(const char *folder, const char *from, int to) {
     const pid_t child = fork();
     if (child < 0) return -1;
     if (child == 0) {
-        if (chdir(folder) == 0)
-            execlp("rsvg-convert", "rsvg-convert", "--zoom", "2", "--output", to, from, (char *)NULL);
+        if (chdir(folder) == 0 && dup2(to, STDOUT_FILENO) >= 0)
+            execlp("rsvg-convert", "rsvg-convert", "--zoom", "2", from, (char *)NULL);
         _exit(NOT_FOUND);
     }
     int status = 0;
@@ -63,10 +64,14 @@ static int convert(const char *folder, const char *from, const char *to) {
 
 enum status figure_convert(const char *folder, const struct names *ids) {
     for (size_t i = 0; i < ids->count; i++) {
-        char svg[128], png[128];
+        struct replacement file;
+        char svg[128], png[4096];
         snprintf(svg, sizeof svg, "%.100s.svg", ids->list[i]);
-        snprintf(png, sizeof png, "%.100s.png", ids->list[i]);
-        const int code = convert(folder, svg, png);
+        snprintf(png, sizeof png, "%s/%.100s.png", folder, ids->list[i]);
+        enum status status = replace_open(&file, "", png);
+        if (status) return status;
+        const int code = convert(folder, svg, fileno(file.out));
+        status = replace_close(&file, code ? STATUS_FAILED : STATUS_OK);
         if (code == NOT_FOUND)
             return status_set(STATUS_UNAVAILABLE,
                               "--png needs rsvg-convert, which is not installed (apt-get install "
@@ -75,6 +80,7 @@ enum status figure_convert(const char *folder, const struct names *ids) {
         if (code)
             return status_set(STATUS_FAILED, "rsvg-convert could not convert %s/%s (its message is above)",
                               folder, svg);
+        if (status) return status;
     }
     return STATUS_OK;
 }

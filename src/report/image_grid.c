@@ -1,10 +1,9 @@
 #include "src/report/image_grid.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/replace.h"
 #include "src/report/bitmap_font.h"
 #include "src/report/png.h"
 
@@ -73,19 +72,16 @@ static void draw_image(const struct image_grid *grid, const struct layout *layou
 }
 
 static enum status write_file(const char *path, const uint8_t *pixels, size_t height, size_t width) {
-    FILE *file = fopen(path, "wb");
-    if (!file) return status_set(STATUS_FAILED, "cannot write '%s': %s", path, strerror(errno));
-    enum status status = STATUS_OK;
+    struct replacement file;
+    enum status status = replace_open(&file, "", path);
+    if (status) return status;
     if (strcmp(ending(path), ".png") == 0) {
-        status = png_write(file, pixels, height, width);
+        status = png_write(file.out, pixels, height, width);
     } else {
-        fprintf(file, "P5\n%zu %zu\n255\n", width, height);
-        fwrite(pixels, 1, height * width, file);
+        fprintf(file.out, "P5\n%zu %zu\n255\n", width, height);
+        fwrite(pixels, 1, height * width, file.out);
     }
-    const int failed = ferror(file);
-    if ((fclose(file) != 0 || failed) && !status)
-        status = status_set(STATUS_FAILED, "cannot write '%s': %s", path, strerror(errno));
-    return status;
+    return replace_close(&file, status);
 }
 
 enum status image_grid_write(const struct image_grid *grid, const char *path) {

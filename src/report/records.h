@@ -5,33 +5,44 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdio.h>
 
-#include <cjson/cJSON.h>
-
-#include "src/base/status.h"
+#include "src/base/jsonl.h"
 
 struct record {
     const char *type;
     cJSON *line;         /* owned by the records */
-    const cJSON *header; /* the header before it in its file; NULL if none */
-    size_t run;          /* counts the headers of all files: rows of one run share it */
+    const cJSON *header; /* of its run; NULL if none */
+    size_t run;          /* counts the runs of all files: rows of one run share it */
+};
+
+/* A row belongs to the header before it. If its key "run" says otherwise, two processes wrote the log at the
+   same time, and it belongs to the header of the same file with that value. */
+struct record_run {
+    const char *id; /* "": of an earlier version */
+    const cJSON *header;
+    size_t number;
 };
 
 struct records {
     struct record *list;
     size_t count, capacity, runs;
-    const cJSON *header; /* of the next row */
+    struct record_run *run; /* [run_count] of the current file */
+    size_t run_count, run_capacity, current;
     size_t file_count;
+    char **warnings; /* [warning_count] about the files, for the user */
+    size_t warning_count;
 };
 
-/* Adds the rows of a file; unknown types are ignored. STATUS_BAD_DATA, with file and line, if the file
-   cannot be read, a line is not a JSON object with a "type", or no line is of a known type. */
+/* Adds the rows of a file; unknown types are ignored. A line that is not a JSON object with a "type" (torn,
+   because its writer was killed) is skipped. That, and rows of two processes, add a warning with file and
+   line. STATUS_BAD_DATA, with the line, if the file cannot be read, or no line is of a known type. */
 enum status records_read(struct records *records, const char *path);
 /* Adds a line and takes ownership. STATUS_FAILED if memory ran out. */
 enum status records_add(struct records *records, cJSON *line);
-/* Writes all lines; `out` may be NULL. */
-void records_write(const struct records *records, FILE *out);
+/* Writes all lines; `log` may be NULL. */
+void records_write(const struct records *records, struct logfile *log);
+/* On stderr. */
+void records_print_warnings(const struct records *records);
 void records_free(struct records *records);
 
 /* The next row of this type after `record` (NULL: the first of all); NULL at the end. */

@@ -4,9 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "src/base/replace.h"
 #include "src/base/text.h"
 #include "src/report/markup.h"
 #include "src/report/tables.h"
@@ -234,21 +233,11 @@ static enum status rewrite_text(FILE *out, const char *path, const char *text, c
 /* --- the file --- */
 
 static enum status replace_file(const char *path, const char *text, size_t size) {
-    char name[4096];
-    struct stat info;
-    const enum status failed = STATUS_FAILED;
-    if (snprintf(name, sizeof name, "%s.new", path) >= (int)sizeof name)
-        return status_set(failed, "the path '%.80s...' is too long", path);
-    FILE *out = fopen(name, "wb");
-    if (!out) return status_set(failed, "cannot write '%s': %s", name, strerror(errno));
-    bool written = fwrite(text, 1, size, out) == size;
-    if (stat(path, &info) == 0) written = fchmod(fileno(out), info.st_mode & 07777) == 0 && written;
-    written = fflush(out) == 0 && fsync(fileno(out)) == 0 && written;
-    written = fclose(out) == 0 && written;
-    if (written && rename(name, path) == 0) return STATUS_OK;
-    const enum status status = status_set(failed, "cannot replace '%s': %s", path, strerror(errno));
-    unlink(name);
-    return status;
+    struct replacement file;
+    const enum status status = replace_open(&file, "", path);
+    if (status) return status;
+    fwrite(text, 1, size, file.out);
+    return replace_close(&file, STATUS_OK);
 }
 
 enum status rewrite_tables(const char *path, const char *tag, const struct records *records) {

@@ -70,6 +70,8 @@ static void write_warnings(struct page *page) {
             if (text) names_index(&seen, text);
         }
     }
+    const struct records *records = page->records;
+    for (size_t i = 0; i < records->warning_count; i++) names_index(&seen, records->warnings[i]);
     if (seen.count) page_heading(page, "Warnings of the programs");
     for (size_t i = 0; i < seen.count; i++) page_note(page, "%s", seen.list[i]);
     names_free(&seen);
