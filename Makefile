@@ -47,6 +47,9 @@ HAVE_CMOCKA := $(call probe,cmocka,$(CC),$(hash)include <stdarg.h>\n$(hash)inclu
 OPENBLAS_DIR := $(firstword $(wildcard /usr/lib/*-linux-gnu/openblas-openmp))
 OPENBLAS_LIBS ?= $(if $(OPENBLAS_DIR),-L$(OPENBLAS_DIR) -Wl$(,)-rpath$(,)$(OPENBLAS_DIR)) -lopenblas
 HAVE_OPENBLAS := $(if $(filter 1,$(OPENBLAS)),$(call probe,openblas,$(CC),$(hash)include <cblas.h>\nint main(void) { return openblas_get_num_threads() < 1; },$(OPENBLAS_LIBS)))
+# loaded when it is used, not linked: the name that the dynamic linker knows it by
+OPENBLAS_SONAME := $(if $(HAVE_OPENBLAS),$(shell readelf -d $(PROBES)/openblas.out | sed -n 's/.*(NEEDED).*\[\(.*blas.*\)\]/\1/p'))
+HAVE_OPENBLAS := $(if $(OPENBLAS_SONAME),1)
 # The CUDA part takes minutes to compile: only where a GPU is, or where CUDA=1 or SM asks for it
 GPU := $(wildcard /dev/nvidia0 /dev/dxg)
 WANT_CUDA := $(if $(filter auto,$(CUDA)),$(GPU)$(SM),$(filter 1,$(CUDA)))
@@ -70,7 +73,8 @@ OPTIMIZE := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sa
 	$(if $(filter 1,$(PORTABLE)),,-march=$(MARCH)) -ffp-contract=fast -fno-math-errno
 CFLAGS ?=
 ALL_CFLAGS := -std=gnu11 $(OPTIMIZE) $(if $(HAVE_OPENMP),-fopenmp) $(CFLAGS)
-CPPFLAGS := -I. -I$(B) $(if $(HAVE_OPENMP),-DHAVE_OPENMP) $(if $(HAVE_OPENBLAS),-DHAVE_OPENBLAS)
+# NORMAL_EXIT: what these compile in reports in an exit handler
+CPPFLAGS := -I. -I$(B) $(if $(SAN)$(filter --coverage -pg -fprofile%,$(CFLAGS)),-DNORMAL_EXIT) $(if $(HAVE_OPENMP),-DHAVE_OPENMP) $(if $(HAVE_OPENBLAS),-DHAVE_OPENBLAS -DOPENBLAS_SONAME=$(OPENBLAS_SONAME))
 # CUDA: for the GPU that is here, else for all that CUDA 13 knows and, as PTX, those to come; SM=90 says which
 CUDA_HOME := $(if $(HAVE_CUDA),$(patsubst %/bin/,%,$(dir $(realpath $(shell command -v $(NVCC))))))
 DETECTED_SM := $(if $(HAVE_CUDA),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u))
@@ -82,7 +86,7 @@ ALL_NVCCFLAGS := -std=c++20 -O3 $(GENCODE) -Xcompiler -Wall$(,)-Wextra$(,)-Wno-m
 CPPFLAGS += $(if $(HAVE_CUDA),-DHAVE_CUDA,$(if $(WANT_CUDA),,-DCUDA_NOT_WANTED))
 CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcublas -lcudart_static -lrt -lpthread -lstdc++)
 
-LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(OPENBLAS_LIBS)) -lcjson -lz -lm -ldl
+LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(filter-out -l%,$(OPENBLAS_LIBS))) -lcjson -lz -lm -ldl
 
 # --- sources: every file of a folder belongs to the program, but for backends whose library is missing ---
 
@@ -239,7 +243,7 @@ $(B)/tutorial/wrong.so: $(B)/tutorial/my.so
 	$(Q)! cmp -s $(@D)/my_gemm.c $(@D)/wrong/my_gemm.c
 	$(Q)$(CC) -O3 -march=native $(if $(HAVE_OPENMP),-fopenmp) -shared -fPIC -I$(@D) $(@D)/wrong/my_gemm.c -o $@
 
-$(B)/tests/test_plugin $(B)/tests/test_hostile_files: | $(PLUGINS)
+$(B)/tests/test_plugin $(B)/tests/test_hostile_files $(B)/tests/test_process: | $(PLUGINS)
 
 .PHONY: plugins tests run-tests check-gpu
 plugins: $(PLUGINS)

@@ -2,8 +2,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#ifdef HAVE_OPENMP
+#    include <omp.h>
+#endif
 
 #include "src/base/platform.h"
+#include "src/base/process.h"
 #include "src/base/text.h"
 #include "src/cmd/command.h"
 
@@ -48,12 +54,24 @@ static enum status dispatch(int argc, char **argv) {
     return command->run(argc, argv);
 }
 
+/* Exit handlers and destructors are those of libraries and plug-ins: one that hangs or crashes would take the exit
+   code with it. They run only for a tool that reports in one: a profiler in its environment, or one that was
+   compiled in (NORMAL_EXIT, see the Makefile). */
+static _Noreturn void leave(int code) {
+#ifndef NORMAL_EXIT
+    if (!getenv("LD_PRELOAD") && !getenv("CUDA_INJECTION64_PATH")) {
+#    ifdef HAVE_OPENMP
+        omp_pause_resource_all(omp_pause_hard); /* LLVM's runtime removes its file in /dev/shm */
+#    endif
+        _exit(code);
+    }
+#endif
+    exit(code);
+}
+
 int main(int argc, char **argv) {
+    process_open();
     const enum status status = dispatch(argc, argv);
     if (status) fprintf(stderr, "train: %s\n", status_message());
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "train: cannot write to standard output\n");
-        exit(status ? (int)status : STATUS_FAILED);
-    }
-    exit((int)status);
+    leave(process_flush(status));
 }

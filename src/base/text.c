@@ -20,7 +20,7 @@ bool text_parse_int(const char *text, int64_t *value) {
 
 bool text_parse_real(const char *text, double *value) {
     char *end = NULL;
-    const double parsed = strtod(text, &end); /* the decimal point is '.': no call of setlocale */
+    const double parsed = strtod(text, &end); /* the decimal point is '.': process_pin_locale */
     if (end == text || *end != '\0' || !isfinite(parsed) || isspace((unsigned char)*text)) return false;
     *value = parsed;
     return true;

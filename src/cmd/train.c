@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "src/backend/registry.h"
-#include "src/base/platform.h"
+#include "src/base/process.h"
 #include "src/base/text.h"
 #include "src/cmd/backend.h"
 #include "src/cmd/command.h"
@@ -13,18 +13,6 @@
 #include "src/nn/runlog.h"
 
 static volatile sig_atomic_t interrupted;
-
-/* The first signal stops the training after the step; the second has its default effect. */
-static void on_signal(int signal) {
-    (void)signal;
-    interrupted = 1;
-}
-
-static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
 
 /* The objects of a run; closed in reverse order. */
 struct run {
@@ -148,7 +136,7 @@ static enum status train(struct run *run) {
     }
     console_epoch_titles(&run->console);
     fflush(stdout);
-    catch_signals();
+    process_catch_signals(&interrupted);
     status = trainer_run(&run->trainer, &observer, &summary);
     if (summary.done) {
         runlog_summary(&run->log, config, &summary);
@@ -156,7 +144,8 @@ static enum status train(struct run *run) {
         if (config->save[0] && status != STATUS_FAILED) printf("checkpoint         %s\n", config->save);
     }
     if (status == STATUS_INTERRUPTED)
-        status_write("interrupted%s%s", config->save[0] ? "; go on with --resume " : "", config->save);
+        status_write("interrupted by %s%s%s", process_signal(),
+                     config->save[0] ? "; go on with --resume " : "", config->save);
     const enum status closed = runlog_close(&run->log);
     if (status) return status;
     return closed ? closed : console_check_target(config, "test", &summary.test);
@@ -190,7 +179,6 @@ static enum status train_several(struct run *run, bool dry_run, bool verbose, do
                                      .data = &run->data,
                                      .started = started,
                                      .stop = &interrupted,
-                                     .catch_signals = catch_signals,
                                      .dry_run = dry_run,
                                      .verbose = verbose};
     return train_ensemble(&job);

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "src/base/process.h"
 #include "src/base/text.h"
 #include "src/cmd/console.h"
 #include "src/nn/runlog.h"
@@ -110,17 +111,17 @@ static enum status train(struct ensemble *ensemble, const struct ensemble_job *j
     watch.console = console_open(&ensemble->member[0].trainer);
     print_titles(ensemble);
     fflush(stdout);
-    job->catch_signals();
+    process_catch_signals(job->stop);
     status = ensemble_run(ensemble, &observer, job->stop);
     if (ensemble->test.committee.members) {
         runlog_ensemble(&watch.log, ensemble, status == STATUS_INTERRUPTED);
         print_committees(ensemble, status == STATUS_INTERRUPTED);
     }
     if (status == STATUS_INTERRUPTED && job->config->save[0]) {
-        status_write("interrupted; go on with --resume %s --ensemble %zu --seed %lld", job->config->save,
-                     ensemble->count, (long long)job->config->seed);
+        status_write("interrupted by %s; go on with --resume %s --ensemble %zu --seed %lld", process_signal(),
+                     job->config->save, ensemble->count, (long long)job->config->seed);
     } else if (status == STATUS_INTERRUPTED) {
-        status_write("interrupted");
+        status_write("interrupted by %s", process_signal());
     }
     const enum status closed = runlog_close(&watch.log);
     if (status) return status;

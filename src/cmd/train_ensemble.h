@@ -9,8 +9,7 @@ struct ensemble_job {
     struct compute *compute; /* open */
     const struct dataset_pair *data;
     double started; /* the time when the program started */
-    volatile sig_atomic_t *stop;
-    void (*catch_signals)(void); /* called before the training */
+    volatile sig_atomic_t *stop; /* set by a signal */
     bool dry_run, verbose;
 };
 

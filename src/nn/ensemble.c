@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "src/base/process.h"
 #include "src/nn/evaluate.h"
 
 /* --- members --- */
@@ -183,6 +184,7 @@ static void run_member(struct member *member) {
 static void *run_thread(void *opaque) {
     struct member *member = opaque;
     struct device *device = &member->compute->device;
+    process_pin_locale();
     if (device->driver->make_current) device->driver->make_current(device);
     run_member(member);
     return NULL;

@@ -1,0 +1,77 @@
+#define _GNU_SOURCE
+#include "src/base/process.h"
+
+#include <fcntl.h>
+#include <locale.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* --- standard streams --- */
+
+static void open_closed_streams(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0)
+            return; /* open takes the lowest free one */
+}
+
+void process_pin_locale(void) {
+    const locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (c) uselocale(c);
+}
+
+void process_open(void) {
+    open_closed_streams();
+    process_pin_locale();
+    signal(SIGXFSZ, SIG_IGN);
+}
+
+/* --- signals --- */
+
+static const struct {
+    int number;
+    const char *name;
+    bool once; /* the second one has its default effect */
+} signals[] = {{SIGINT, "SIGINT", true},
+               {SIGTERM, "SIGTERM", true},
+               {SIGHUP, "SIGHUP", false},
+               {SIGPIPE, "SIGPIPE", false},
+               {SIGXCPU, "SIGXCPU", false}};
+enum { SIGNALS = sizeof signals / sizeof *signals };
+
+static volatile sig_atomic_t *stop_flag, caught;
+
+static void on_signal(int number) {
+    if (!caught) caught = number;
+    *stop_flag = 1;
+}
+
+void process_catch_signals(volatile sig_atomic_t *stop) {
+    stop_flag = stop;
+    for (int i = 0; i < SIGNALS; i++) {
+        /* restarted: a signal must not break the write of a checkpoint */
+        const struct sigaction action = {.sa_handler = on_signal,
+                                         .sa_flags = SA_RESTART | (signals[i].once ? (int)SA_RESETHAND : 0)};
+        struct sigaction old;
+        if (sigaction(signals[i].number, NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+            sigaction(signals[i].number, &action, NULL);
+    }
+}
+
+const char *process_signal(void) {
+    for (int i = 0; i < SIGNALS; i++)
+        if (signals[i].number == caught) return signals[i].name;
+    return "";
+}
+
+/* --- the end --- */
+
+int process_flush(enum status status) {
+    fflush(NULL);
+    const bool incomplete = ferror(stdout) != 0;
+    const bool interrupted = status == STATUS_INTERRUPTED || (incomplete && caught == SIGPIPE);
+    if (interrupted && caught) return caught == SIGTERM ? STATUS_INTERRUPTED : 128 + caught;
+    if (!incomplete) return (int)status;
+    fprintf(stderr, "train: cannot write to standard output\n");
+    return status ? (int)status : STATUS_FAILED;
+}
