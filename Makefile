@@ -173,6 +173,9 @@ $(B)/%.o: %.c $(B)/flags | $(B)/buildinfo.h
 	@echo '  cc    $<'
 	$(Q)$(CC) $(ALL_CFLAGS) $(WARNINGS) $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS) -MMD -MP -c $< -o $@
 
+# the check that the CPU has the instructions of -march must not use them itself
+$(B)/src/base/cpu.o: private ALL_CFLAGS := $(filter-out -m%,$(ALL_CFLAGS))
+
 $(B)/%.cu.o: %.cu $(B)/cudaflags
 	@mkdir -p $(@D)
 	@echo '  nvcc  $<'

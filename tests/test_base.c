@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "src/base/cpu.h"
 #include "src/base/platform.h"
 #include "src/base/profile.h"
 #include "src/base/rng.h"
@@ -168,6 +169,46 @@ static void last_cache(void **state) {
     assert_true(platform_last_cache() <= (size_t)64 << 30);
 }
 
+/* The check that runs before main. */
+static void missing_cpu_features(void **state) {
+    (void)state;
+    static const char *const names[] = {
+#define NAME(macro, name, word, bit, registers) name,
+        CPU_FEATURES(NAME)};
+    bool needed[CPU_FEATURE_COUNT] = {false};
+    uint32_t registers[CPU_WORDS];
+    char text[512];
+    memset(registers, 0, sizeof registers);
+    cpu_missing(needed, registers, text, sizeof text);
+    assert_string_equal(text, "");
+    for (int i = 0; i < CPU_FEATURE_COUNT; i++) { /* one at a time, on a CPU that has nothing */
+        memset(needed, 0, sizeof needed);
+        needed[i] = true;
+        cpu_missing(needed, registers, text, sizeof text);
+        assert_string_equal(text, names[i]);
+    }
+    memset(needed, true, sizeof needed);
+    memset(registers, 0xff, sizeof registers);
+    cpu_missing(needed, registers, text, sizeof text);
+    assert_string_equal(text, "");
+    registers[CPU_1_ECX] &= ~(1u << 12);
+    registers[CPU_7_EBX] &= ~(1u << 5);
+    cpu_missing(needed, registers, text, sizeof text);
+    assert_string_equal(text, "fma, avx2");
+    registers[CPU_XCR0] = CPU_YMM; /* an operating system that does not save ZMM */
+    memset(needed, 0, sizeof needed);
+    for (int i = 0; i < CPU_FEATURE_COUNT; i++) needed[i] = strcmp(names[i], "avx512f") == 0;
+    cpu_missing(needed, registers, text, sizeof text);
+    assert_string_equal(text, "avx512f");
+    for (int i = 0; i < CPU_FEATURE_COUNT; i++) {
+#ifdef __AVX2__
+        if (strcmp(names[i], "avx2") == 0) assert_true(cpu_needed[i]);
+#else
+        if (strcmp(names[i], "avx2") == 0) assert_false(cpu_needed[i]);
+#endif
+    }
+}
+
 static void pause_briefly(void) {
     nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
 }
@@ -213,6 +254,7 @@ int main(void) {
         cmocka_unit_test(nearest_word),
         cmocka_unit_test(numbers_for_people),
         cmocka_unit_test(messages_nest),
+        cmocka_unit_test(missing_cpu_features),
         cmocka_unit_test(last_cache),
         cmocka_unit_test(profile_adds_up),
     };
