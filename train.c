@@ -71,6 +71,7 @@ static _Noreturn void leave(int code) {
 
 int main(int argc, char **argv) {
     process_open();
+    platform_load(); /* read once, before the program's own threads run */
     const enum status status = dispatch(argc, argv);
     if (status) fprintf(stderr, "train: %s\n", status_message());
     leave(process_flush(status));

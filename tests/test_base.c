@@ -147,6 +147,17 @@ static void numbers_for_people(void **state) {
     assert_string_equal(directory, ".");
 }
 
+static void lines_of_a_text(void **state) {
+    (void)state;
+    static const char *const texts[] = {"one\ntwo\n", "one\ntwo"}; /* with and without a newline at the end */
+    for (size_t i = 0; i < 2; i++) {
+        const size_t first = text_line_length(texts[i]), second = text_line_length(texts[i] + first);
+        assert_int_equal(first, 4);
+        assert_int_equal(first + second, strlen(texts[i]));
+        assert_int_equal(text_line_length(texts[i] + first + second), 0);
+    }
+}
+
 static void messages_nest(void **state) {
     (void)state;
     assert_int_equal(status_set(STATUS_BAD_DATA, "file %d is short", 3), STATUS_BAD_DATA);
@@ -253,6 +264,7 @@ int main(void) {
         cmocka_unit_test(numbers_are_parsed_whole),
         cmocka_unit_test(nearest_word),
         cmocka_unit_test(numbers_for_people),
+        cmocka_unit_test(lines_of_a_text),
         cmocka_unit_test(messages_nest),
         cmocka_unit_test(missing_cpu_features),
         cmocka_unit_test(last_cache),

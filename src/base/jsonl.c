@@ -28,11 +28,18 @@ cJSON *jsonl_new(const char *type) {
 }
 
 cJSON *jsonl_header(void) {
+    const struct platform_load load = platform_load();
     cJSON *header = jsonl_new("header");
     cJSON_AddStringToObject(header, "version", TESSERA_VERSION);
     cJSON_AddStringToObject(header, "commit", platform_commit());
     cJSON_AddStringToObject(header, "machine", platform_system());
     cJSON_AddStringToObject(header, "cpu", platform_cpu());
+    cJSON_AddNumberToObject(header, "cores", load.cores);
+    cJSON_AddNumberToObject(header, "usable_cores", load.usable_cores);
+    if (load.known) {
+        cJSON_AddNumberToObject(header, "load", load.average);
+        cJSON_AddNumberToObject(header, "other_tasks", load.others);
+    }
     cJSON_AddStringToObject(header, "compiler", platform_compiler());
     cJSON_AddStringToObject(header, "flags", platform_flags());
     return header;

@@ -10,7 +10,7 @@
 /* {"type": type, "run": id}, for the caller to fill and write. All lines of a process have the same id. */
 cJSON *jsonl_new(const char *type);
 
-/* {"type": "header"} with version, commit, machine, cpu, compiler and flags. */
+/* {"type": "header"} with version, commit, machine, cpu, cores, load, compiler and flags. */
 cJSON *jsonl_header(void);
 
 /* Adds an integer, exact up to 2^53. */

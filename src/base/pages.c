@@ -4,11 +4,32 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "src/base/platform.h"
+#include "src/base/text.h"
+
+static const size_t SMALL = (size_t)1 << 20;   /* bytes; to read what is available would take longer */
+static const size_t RESERVE = (size_t)8 << 20; /* for page tables, stacks and small allocations */
+
+static enum status out_of_memory(size_t bytes, uint64_t available, const char *limit) {
+    return status_set(STATUS_FAILED, "out of memory: %s needed, %s available%s%s%s",
+                      text_bytes((double)bytes).text, text_bytes((double)available).text,
+                      limit[0] ? " (limited by " : "", limit, limit[0] ? ")" : "");
+}
+
+enum status pages_check(size_t bytes) {
+    const char *limit;
+    if (bytes < SMALL) return STATUS_OK;
+    const uint64_t all = platform_memory_available(&limit), available = all > RESERVE ? all - RESERVE : 0;
+    return bytes <= available ? STATUS_OK : out_of_memory(bytes, available, limit);
+}
+
 void *pages_alloc(size_t bytes) {
     const size_t line = 64, huge = (size_t)2 << 20, unit = bytes < huge ? line : huge;
-    if (bytes > SIZE_MAX - unit) return NULL;
-    const size_t rounded = bytes ? (bytes + unit - 1) / unit * unit : unit;
+    const char *limit;
+    const size_t rounded = bytes > SIZE_MAX - unit ? bytes : bytes ? (bytes + unit - 1) / unit * unit : unit;
+    if (pages_check(rounded)) return NULL;
     void *memory = aligned_alloc(unit, rounded);
+    if (!memory) out_of_memory(bytes, platform_memory_available(&limit), limit);
 #ifdef MADV_HUGEPAGE
     if (memory && unit == huge) madvise(memory, rounded, MADV_HUGEPAGE); /* a hint */
 #endif

@@ -70,6 +70,23 @@ char *text_trim(char *text) {
     return text;
 }
 
+size_t text_line_length(const char *text) {
+    const size_t length = strcspn(text, "\n");
+    return length + (text[length] == '\n');
+}
+
+void text_find_line(const char *path, const char *key, char *text, size_t size) {
+    char line[256];
+    FILE *file = fopen(path, "r");
+    text[0] = '\0';
+    while (file && fgets(line, sizeof line, file)) {
+        if (strncmp(line, key, strlen(key)) != 0) continue;
+        snprintf(text, size, "%s", text_trim(line + strlen(key)));
+        break;
+    }
+    if (file) fclose(file);
+}
+
 void text_directory(const char *path, char *directory, size_t size) {
     const char *slash = strrchr(path, '/');
     if (!slash) {

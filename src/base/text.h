@@ -18,6 +18,12 @@ const char *text_nearest(const char *word, const char *const *words, size_t coun
 /* Cuts white space off both ends, in place; returns the new start. */
 char *text_trim(char *text);
 
+/* The length of the first line, with its newline; that of the text if it has no newline. */
+size_t text_line_length(const char *text);
+
+/* Reads the first line of a file that starts with `key`, without the key and trimmed; "" if there is none. */
+void text_find_line(const char *path, const char *key, char *text, size_t size);
+
 /* The directory part of a path: "." if it has none, "/" for the root. Truncated to `size` bytes. */
 void text_directory(const char *path, char *directory, size_t size);
 

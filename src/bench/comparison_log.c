@@ -91,6 +91,8 @@ static cJSON *row_line(const struct comparison *comparison, const struct compari
         jsonl_count(line, "test_correct", run->test.correct);
         jsonl_count(line, "test_total", run->test.total);
         add_number(line, "epochs_trained", (double)run->images / (double)run->images_per_epoch);
+        add_number(line, "repeats", (double)row->repeats);
+        if (!run->images) return line; /* --epochs 0: no training, no times */
         if (baseline) {
             jsonl_text(line, "baseline", baseline->sweep->name);
             add_number(line, "speedup", baseline->epoch.median / row->epoch.median);
@@ -99,7 +101,6 @@ static cJSON *row_line(const struct comparison *comparison, const struct compari
         add_number(line, "transfer_ratio", row->transfer_ratio);
         add_number(line, "images_per_second", (double)run->images_per_epoch / row->epoch.median);
         add_number(line, "gflops", 1e-9 * row->gemm_rate);
-        add_number(line, "repeats", (double)row->repeats);
     }
     return line;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/pages.h"
 #include "src/base/profile.h"
 #include "src/base/secret.h"
 #include "src/base/statistics.h"
@@ -40,14 +41,12 @@ enum status problem_open(struct problem *problem, struct compute *compute, enum 
     problem->copies = rotate / one + 1 < MOST_COPIES ? rotate / one + 1 : MOST_COPIES;
     if (rotate && problem->copies < 2) problem->copies = 2;
     for (int x = A; x <= C; x++) {
-        problem->host[x] = malloc(problem->pitch[x]);
+        problem->host[x] = pages_alloc(problem->pitch[x]);
         problem->device[x] =
             compute->device.driver->alloc(&compute->device, problem->copies * problem->pitch[x]);
         if (problem->host[x] && problem->device[x]) continue;
-        const enum status status =
-            problem->device[x] ? status_set(STATUS_FAILED, "out of memory") : STATUS_FAILED;
         problem_close(problem);
-        return status;
+        return STATUS_FAILED;
     }
     return STATUS_OK;
 }

@@ -8,6 +8,7 @@
 #include "src/backend/plugin.h"
 #include "src/backend/registry.h"
 #include "src/backend/verify.h"
+#include "src/base/platform.h"
 #include "src/base/text.h"
 #include "src/bench/comparison.h"
 
@@ -84,11 +85,25 @@ static enum status check_plugin(const struct config *config, struct compute *com
     return status;
 }
 
+/* Warns on stderr, once, if a host backend has more threads than the process may use cores. */
+static void warn_threads(const struct gemm_backend *backend, int threads) {
+    static bool warned;
+    const int cores = platform_usable_cores();
+    if (warned || backend->device != GEMM_ON_HOST || !backend->set_threads || threads <= cores) return;
+    warned = true;
+    fprintf(
+        stderr,
+        "train: warning: %d threads on %d core%s take turns, and all of them wait for the last: a step can "
+        "take many times as long; --threads %d gives each a core\n",
+        threads, cores, cores == 1 ? "" : "s", cores);
+}
+
 enum status backend_open(const struct config *config, struct compute *compute) {
     const struct gemm_backend *backend;
     const struct compute_options options = config_compute(config);
     enum status status = registry_find(config->backend, &backend);
     if (!status) status = compute_open(compute, backend, &options);
+    if (!status) warn_threads(backend, compute->threads);
     const char *path = status ? NULL : plugin_path(backend);
     return path ? check_plugin(config, compute, path, true) : status;
 }
@@ -111,9 +126,10 @@ enum status backend_check_plugins(struct sweep *sweep, bool training) {
     for (size_t i = 0; i < sweep->count; i++) {
         struct sweep_row *row = &sweep->rows[i];
         const char *path = row->backend ? plugin_path(row->backend) : NULL;
-        struct compute compute;
-        if (!path) continue;
         const struct compute_options options = config_compute(&row->config);
+        struct compute compute;
+        if (row->backend) warn_threads(row->backend, options.threads);
+        if (!path) continue;
         enum status status = compute_open(&compute, row->backend, &options);
         if (!status) status = check_plugin(&row->config, &compute, path, training);
         if (status && status != STATUS_VERIFY_FAILED) return status;

@@ -104,6 +104,7 @@ static void write_cell(struct breakeven *breakeven, size_t batch, size_t hidden,
         cJSON_AddNumberToObject(line, "step_seconds", seconds[row].median);
         cJSON_AddNumberToObject(line, "min_step_seconds", seconds[row].min);
         cJSON_AddNumberToObject(line, "max_step_seconds", seconds[row].max);
+        cJSON_AddBoolToObject(line, "noisy", seconds[row].noisy);
         cJSON_AddBoolToObject(line, "wins", row == winner);
         jsonl_write(breakeven->log, line);
     }
@@ -209,13 +210,14 @@ static enum status run(struct breakeven *breakeven, const struct sweep_lists *li
     cJSON_AddStringToObject(header, "command", "bench breakeven");
     cJSON_AddStringToObject(header, "data", breakeven->data.name);
     jsonl_write(breakeven->log, header);
-    printf("Tessera %s, commit %s; %s; %s %s\nfastest backend, and seconds of a training step of "
-           "%zu-hidden-%zu, median of %zu (least to most)\n\n",
-           TESSERA_VERSION, platform_commit(), platform_cpu(), platform_compiler(), platform_flags(),
+    bench_print_machine();
+    printf("fastest backend, and seconds of a training step of %zu-hidden-%zu, median of %zu (least to "
+           "most)\n\n",
            breakeven->config.layers.width[0],
            breakeven->config.layers.width[breakeven->config.layers.count - 1], breakeven->repeats);
     status = measure(breakeven);
     printf("\n");
+    bench_print_load();
     for (size_t row = 0; row < breakeven->sweep.count; row++) {
         const struct standing *standing = &breakeven->standing[row];
         if (standing->outcome != OUTCOME_RIGHT)

@@ -216,6 +216,7 @@ static enum status run_gemm(struct gemm_bench *bench, const struct sweep_lists *
         if (!status && names_training(&bench->config)) status = measure_training(bench);
     }
     if (!status) status = print_kernels(&bench->records);
+    bench_print_load();
     return status ? status : judge(bench);
 }
 

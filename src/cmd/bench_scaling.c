@@ -25,7 +25,7 @@ struct scaling {
 
 /* 1, 2, 4, ... and all cores. */
 static void default_threads(char *list, size_t size) {
-    const int most = platform_threads();
+    const int most = platform_threads(0);
     list[0] = '\0';
     for (int threads = 1; threads < most; threads *= 2) text_append(list, size, "%d,", threads);
     text_append(list, size, "%d", most);
@@ -150,9 +150,9 @@ static void report(struct scaling *scaling) {
     const struct comparison *comparison = &scaling->comparison;
     char layers[CONFIG_TEXT];
     config_value(&scaling->config, config_key_find("layers"), layers, sizeof layers);
-    printf("Tessera %s, commit %s; %s; %s %s\n%s, batches of %lld, data %s\n\n", TESSERA_VERSION,
-           platform_commit(), platform_cpu(), platform_compiler(), platform_flags(), layers,
-           (long long)scaling->config.batch_size, scaling->data.name);
+    bench_print_machine();
+    printf("%s, batches of %lld, data %s\n\n", layers, (long long)scaling->config.batch_size,
+           scaling->data.name);
     tables_scaling(&scaling->table, &(struct selection){0});
     table_console_titles(stdout, &scaling->table);
     write_header(scaling);
@@ -166,6 +166,7 @@ static void report(struct scaling *scaling) {
     printf("epoch: seconds of training alone, median of %zu interleaved repeats (extrapolated: from "
            "fewer steps; noisy: uncertain by more than 5 %%)\n",
            comparison->repeats);
+    bench_print_load();
     table_close(&scaling->table);
 }
 

@@ -220,6 +220,7 @@ static enum status run_bench_shmem(int argc, char **argv) {
     if (!status) status = logfile_open(&bench.log, bench.config.log, false);
     if (!status) status = open_variants(&bench, backend);
     for (size_t i = 0; i < count && !status; i++) status = run_size(&bench, sizes[i]);
+    if (!status) bench_print_load();
     if (!status) status = verdict_status(&bench.verdict);
     candidates_close(&bench.candidates);
     table_close(&bench.table);

@@ -6,9 +6,13 @@
 #include "src/base/platform.h"
 #include "src/base/text.h"
 
+void bench_print_machine(void) {
+    printf("Tessera %s, commit %s; %s; %s; %s; %s %s\n", TESSERA_VERSION, platform_commit(), platform_cpu(),
+           platform_system(), platform_load_text().text, platform_compiler(), platform_flags());
+}
+
 void bench_print_header(const struct candidates *candidates) {
-    printf("Tessera %s, commit %s; %s; %s; %s %s\n", TESSERA_VERSION, platform_commit(), platform_cpu(),
-           platform_system(), platform_compiler(), platform_flags());
+    bench_print_machine();
     for (size_t i = 0; i < candidates->count; i++) {
         const struct compute *compute = &candidates->list[i].compute;
         const struct rates *rates = &candidates->list[i].rates;
@@ -25,6 +29,10 @@ void bench_print_header(const struct candidates *candidates) {
 void bench_print_row(struct table *table, const cJSON *line) {
     table_row(table, line, NULL);
     table_console_row(stdout, table, table_rows(table) - 1);
+}
+
+void bench_print_load(void) {
+    printf("%s at the start\n", platform_load_text().text);
 }
 
 /* --- flags --- */

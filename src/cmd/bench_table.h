@@ -7,10 +7,15 @@
 
 enum { BENCH_LABEL = 26 };
 
-/* Prints the build, the machine, the candidates with their rates, and those that were left out. */
+/* Prints the build and the machine. */
+void bench_print_machine(void);
+/* The same, then the candidates with their rates, and those that were left out. */
 void bench_print_header(const struct candidates *candidates);
 /* Adds the row of a record to a table whose titles are printed, and prints it. */
 void bench_print_row(struct table *table, const cJSON *line);
+
+/* The last line: the load of the machine. */
+void bench_print_load(void);
 
 /* Numeric flags. Without the flag, `value` is unchanged. STATUS_USAGE names the flag. */
 enum status bench_parse_count(const char *flag, const char *text, size_t most, size_t *value);

@@ -41,8 +41,8 @@ static void print_header(const struct comparison *comparison) {
            comparison->limit_seconds > 0 ? "" : "\n");
     if (comparison->limit_seconds > 0)
         printf(", each of at most %g s of training\n", comparison->limit_seconds);
-    printf("machine   %s; %s; %s %s\n\n", platform_cpu(), platform_system(), platform_compiler(),
-           platform_flags());
+    printf("machine   %s; %s; %s; %s %s\n\n", platform_cpu(), platform_system(), platform_load_text().text,
+           platform_compiler(), platform_flags());
 }
 
 static enum status print_rows(const struct records *records) {
@@ -77,6 +77,7 @@ static void print_notes(const struct comparison *comparison, const char *wanted,
         "%s%s\n",
         baseline ? baseline->sweep->label : wanted, baseline ? "" : ", which has no right row here: none");
     for (size_t i = 0; i < comparison->count; i++) eager |= comparison->rows[i].ops.images > 0;
+    printf("%s at the start\n", platform_load_text().text);
     if (comparison->repeats == 1) printf("one repeat: the spread between repeats is unknown\n");
     if (eager) printf("NN, TN, NT and GFLOP/s of a graph are those of one more epoch, op by op\n");
     printf("\n");

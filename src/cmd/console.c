@@ -155,15 +155,15 @@ void console_header(const struct trainer *trainer, const struct dataset_pair *da
            compute->description, dtype_name(trainer->mlp.dtype),
            compute_precision(compute, trainer->mlp.dtype), engine, compute_residency(compute));
     if (compute->gpu[0]) printf("gpu       %s\n", compute->gpu);
-    printf("machine   %s; %s; %s %s\n\n", platform_cpu(), platform_system(), platform_compiler(),
-           platform_flags());
+    printf("machine   %s; %s; %s; %s %s\n\n", platform_cpu(), platform_system(), platform_load_text().text,
+           platform_compiler(), platform_flags());
 }
 
 void console_plan(const struct trainer *trainer) {
     char text[2048];
     engine_explain(trainer, text, sizeof text);
     const char *title = "plan";
-    for (const char *line = text; *line; line += strcspn(line, "\n") + 1, title = "")
+    for (const char *line = text; *line; line += text_line_length(line), title = "")
         printf("%-9s %.*s\n", title, (int)strcspn(line, "\n"), line);
     printf("\n");
 }
@@ -288,8 +288,8 @@ void console_summary(struct console *console, const struct run_summary *summary)
         printf("early stopping     %s; the weights are those of epoch %lld, the best on the validation set\n",
                summary->stopped_early ? "the patience ran out" : "the patience lasted to the end",
                (long long)summary->best_epoch);
-    printf("epochs             %zu in this run, median %.4f s, start-up apart %.3f s\n", summary->epochs,
-           summary->median_epoch_seconds, time->seconds[PART_STARTUP]);
+    printf("epochs             %zu in this run, median %.4f s%s, start-up apart %.3f s\n", summary->epochs,
+           summary->median_epoch_seconds, summary->noisy ? " (noisy)" : "", time->seconds[PART_STARTUP]);
     if (training > 0 && seconds > 0)
         printf("GEMM               %.1f %% of training, %.1f GFLOP/s while in it\n",
                percent(seconds, training), seconds > 0 ? 1e-9 * flops / seconds : 0);

@@ -8,7 +8,7 @@ struct ensemble_job {
     const struct config *config;
     struct compute *compute; /* open */
     const struct dataset_pair *data;
-    double started; /* the time when the program started */
+    double started;              /* the time when the program started */
     volatile sig_atomic_t *stop; /* set by a signal */
     bool dry_run, verbose;
 };

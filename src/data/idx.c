@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <zlib.h>
 
+#include "src/base/pages.h"
 #include "src/base/text.h"
 
 enum { TYPE_UNSIGNED_BYTE = 0x08, DEFLATE_LIMIT = 1032 }; /* deflate compresses by 1032 : 1 at most */
@@ -104,6 +105,8 @@ static enum status read_payload(struct idx *idx, gzFile file, const char *path, 
     char what[200];
     unsigned char extra;
     int code;
+    const enum status fits = pages_check(values);
+    if (fits) return status_context(fits, "%s", path);
     idx->values = malloc(values);
     if (!idx->values) return status_set(STATUS_FAILED, "%s: out of memory, %zu bytes needed", path, values);
     const size_t got = read_values(file, idx->values, values);

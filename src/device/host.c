@@ -9,7 +9,6 @@
 #include "src/base/text.h"
 #include "src/device/device.h"
 
-static const size_t SMALL = (size_t)1 << 20; /* bytes; to read what is available would take longer */
 static const size_t UNKNOWN_CACHE_BUFFER = (size_t)256 << 20; /* for the bandwidth, if the cache is unknown */
 
 static void host_set_threads(struct device *device, int threads) {
@@ -33,15 +32,8 @@ static void host_close(struct device *device) {
 
 static void *host_alloc(struct device *device, size_t bytes) {
     (void)device;
-    /* Linux overcommits memory and kills the process that touches it, so check what may be too much. */
-    const uint64_t available = bytes >= SMALL ? platform_memory_available() : 0;
-    void *memory = !available || bytes <= available ? pages_alloc(bytes) : NULL;
-    if (!memory) {
-        status_write("out of memory: %s needed, %s available", text_bytes((double)bytes).text,
-                     text_bytes((double)platform_memory_available()).text);
-        return NULL;
-    }
-    memset(memory, 0, bytes); /* the first touch of every page */
+    void *memory = pages_alloc(bytes);
+    if (memory) memset(memory, 0, bytes); /* the first touch of every page */
     return memory;
 }
 
@@ -99,9 +91,10 @@ static size_t host_last_cache(struct device *device) {
 /* Two buffers, together 4.25 times the last-level cache but at most a quarter of the available memory. */
 static enum status host_bandwidth(struct device *device, double *bytes_per_second) {
     const struct host_ops_context *context = device->state;
-    const size_t most = platform_memory_available() / 8, cache = platform_last_cache();
+    const char *limit;
+    const size_t most = platform_memory_available(&limit) / 8, cache = platform_last_cache();
     size_t bytes = cache ? cache / 8 * 17 : UNKNOWN_CACHE_BUFFER;
-    if (most && bytes > most) bytes = most;
+    if (bytes > most) bytes = most;
     bytes = bytes / 64 * 64;
     void *to = aligned_alloc(64, bytes), *from = aligned_alloc(64, bytes);
     const enum status status =

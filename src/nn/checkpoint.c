@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "src/base/pages.h"
 #include "src/base/platform.h"
 #include "src/base/text.h"
 
@@ -43,15 +44,15 @@ static void transpose(void *to, size_t to_ld, const void *from, size_t from_ld, 
 static enum status collect(struct mlp *mlp, void *arena, const char *prefix, struct tensor *tensors) {
     struct device *device = &mlp->compute->device;
     const size_t size = dtype_size(mlp->dtype), bytes = mlp->parameter_elements * size;
-    char *copy = malloc(bytes);
-    if (!copy) return status_set(STATUS_FAILED, "out of memory: %s needed", text_bytes((double)bytes).text);
+    char *copy = pages_alloc(bytes);
+    if (!copy) return STATUS_FAILED;
     device->driver->download(device, copy, arena, bytes);
     enum status status = STATUS_OK;
     for (size_t i = 0; i < 2 * mlp->depth && !status; i++) {
         const struct parameter parameter = parameter_at(mlp, i, prefix);
-        void *data = malloc(parameter.in * parameter.out * size);
+        void *data = pages_alloc(parameter.in * parameter.out * size);
         if (!data) {
-            status = status_set(STATUS_FAILED, "out of memory");
+            status = STATUS_FAILED;
             break;
         }
         transpose(data, parameter.in, mlp_counterpart(mlp, parameter.memory, copy), parameter.ld,
@@ -201,6 +202,7 @@ static enum status restore_arena(const struct checkpoint *checkpoint, struct mlp
                                  void *arena) {
     struct device *device = &mlp->compute->device;
     const size_t size = dtype_size(mlp->dtype), bytes = mlp->parameter_elements * size;
+    if (pages_check(bytes)) return STATUS_FAILED;
     char *copy = calloc(bytes, 1);
     if (!copy) return status_set(STATUS_FAILED, "out of memory: %s needed", text_bytes((double)bytes).text);
     enum status status = STATUS_OK;

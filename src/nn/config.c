@@ -197,7 +197,7 @@ enum status config_parse(struct config *config, const char *text, enum config_or
         line[length] = '\0';
         const enum status status = parse_line(config, line, origin, place);
         if (status) return status;
-        at += length + (at[length] == '\n');
+        at += text_line_length(at);
     }
     return STATUS_OK;
 }
@@ -301,7 +301,7 @@ void config_dump(const struct config *config, FILE *out, bool recipe_only, bool 
 }
 
 struct compute_options config_compute(const struct config *config) {
-    return (struct compute_options){.threads = config->threads ? (int)config->threads : platform_threads(),
+    return (struct compute_options){.threads = platform_threads((int)config->threads),
                                     .ordinal = (int)config->device,
                                     .residency = (enum residency)config->residency,
                                     .pinned = config->pin,

@@ -146,7 +146,7 @@ void engine_fused_explain(const struct trainer *trainer, char *text, size_t size
     }
     const struct fused_network network = network_of(trainer);
     fused->explain(trainer->compute->context, &network, variants, sizeof variants);
-    for (char *line = variants; *line; line += strcspn(line, "\n") + 1)
+    for (char *line = variants; *line; line += text_line_length(line))
         text_append(text, size, "fused, %.*s\n", (int)strcspn(line, "\n"), line);
 }
 

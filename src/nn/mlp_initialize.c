@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "src/base/pages.h"
 #include "src/base/rng.h"
 #include "src/base/text.h"
 #include "src/nn/mlp.h"
@@ -22,6 +23,7 @@ static double draw(struct rng *rng, enum init init, double range, const struct m
 enum status mlp_initialize(struct mlp *mlp, enum init init, double range, uint64_t seed) {
     struct device *device = &mlp->compute->device;
     const size_t bytes = mlp->parameter_elements * dtype_size(mlp->dtype);
+    if (pages_check(bytes)) return STATUS_FAILED;
     char *values = calloc(bytes, 1);
     if (!values) return status_set(STATUS_FAILED, "out of memory: %s needed", text_bytes((double)bytes).text);
     for (size_t l = 0; l < mlp->depth; l++) {

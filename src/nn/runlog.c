@@ -165,6 +165,7 @@ void runlog_summary(struct runlog *log, const struct config *config, const struc
     }
     jsonl_count(line, "epochs", summary->epochs);
     cJSON_AddNumberToObject(line, "median_epoch_seconds", summary->median_epoch_seconds);
+    cJSON_AddBoolToObject(line, "noisy", summary->noisy);
     cJSON_AddNumberToObject(line, "total_seconds", profile_total(&summary->time));
     cJSON_AddNumberToObject(line, "startup_seconds", summary->time.seconds[PART_STARTUP]);
     cJSON_AddNumberToObject(line, "transfer_ratio", profile_transfer_ratio(&summary->time));

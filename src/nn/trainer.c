@@ -156,14 +156,16 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
 static struct run_summary summarize(const struct trainer *trainer, bool interrupted) {
     const struct profile *profile = trainer->compute->device.profile;
     const size_t done = trainer->epochs_done;
-    const size_t timed = done < TRAINER_TIMED_EPOCHS ? done : TRAINER_TIMED_EPOCHS;
+    const struct statistics epoch =
+        statistics_of(trainer->epoch_seconds, done < TRAINER_TIMED_EPOCHS ? done : TRAINER_TIMED_EPOCHS);
     return (struct run_summary){.done = true,
                                 .epochs = done,
                                 .test = trainer->last_test,
                                 .average = trainer->last_average,
                                 .stopped_early = stops_early(trainer),
                                 .best_epoch = interrupted ? 0 : trainer->state.best.epoch,
-                                .median_epoch_seconds = statistics_of(trainer->epoch_seconds, timed).median,
+                                .median_epoch_seconds = epoch.median,
+                                .noisy = epoch.noisy,
                                 .calls = trainer->audit.calls,
                                 .audited = trainer->audit.checked,
                                 .time = profile ? *profile : (struct profile){0},

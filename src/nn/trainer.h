@@ -37,6 +37,7 @@ struct run_summary {
     bool stopped_early;
     int64_t best_epoch;          /* with early stopping: the epoch of the final weights; else 0 */
     double median_epoch_seconds; /* 0 if no epoch was finished */
+    bool noisy;                  /* that median, as in struct statistics */
     struct profile time;         /* of the whole run */
     bool interrupted;
 };

@@ -25,6 +25,10 @@ struct text_number unit_bytes(double value) {
     return value >= 0 ? text_bytes(value) : (struct text_number){"-"};
 }
 
+const char *cell_noise(const cJSON *line) {
+    return record_true(line, "noisy") ? ", noisy" : "";
+}
+
 void cell_backend(struct cell *cell) {
     cell_text(cell, "%s", row_backend(cell->line).text);
 }
@@ -41,8 +45,7 @@ void cell_shape(struct cell *cell) {
 }
 
 void cell_median(struct cell *cell) {
-    cell_text(cell, "%s%s", text_seconds(cell_number(cell, "median_seconds")).text,
-              record_true(cell->line, "noisy") ? ", noisy" : "");
+    cell_text(cell, "%s%s", text_seconds(cell_number(cell, "median_seconds")).text, cell_noise(cell->line));
 }
 
 void cell_spread(struct cell *cell) {
@@ -57,7 +60,7 @@ void cell_epoch(struct cell *cell) {
         text_append(cell->text, sizeof cell->text, " (%s to %s)", text_seconds(low).text,
                     text_seconds(high).text);
     if (record_true(cell->line, "extrapolated")) text_append(cell->text, sizeof cell->text, ", extrapolated");
-    if (record_true(cell->line, "noisy")) text_append(cell->text, sizeof cell->text, ", noisy");
+    text_append(cell->text, sizeof cell->text, "%s", cell_noise(cell->line));
 }
 
 void cell_time(struct cell *cell) {

@@ -4,6 +4,11 @@
 
 #include "src/report/table.h"
 
+/* Explains the mark of cell_noise at the end of a caption. */
+#define NOISY " noisy: the median is uncertain by more than 5 %%."
+/* ", noisy" if the record says so, else "". */
+const char *cell_noise(const cJSON *line);
+
 /* Units that text.h does not have. */
 struct text_number unit_count(double value);   /* a whole number */
 struct text_number unit_ratio(double value);   /* two decimals */

@@ -168,16 +168,11 @@ static struct marker marker_of(const char *line, size_t length, const char *tag)
     return marker;
 }
 
-static size_t line_length(const char *text) {
-    const size_t length = strcspn(text, "\n");
-    return length + (text[length] == '\n');
-}
-
 /* The next line <!-- end -->; NULL if another marker or the end of the file precedes it. */
 static const char *find_end(const char *text, const char *tag) {
     while (*text) {
         char comment[1024];
-        const size_t length = line_length(text);
+        const size_t length = text_line_length(text);
         if (comment_of(text, length, comment, sizeof comment) && strcmp(comment, "end") == 0) return text;
         if (marker_of(text, length, tag).what != NOT_KNOWN) return NULL;
         text += length;
@@ -205,7 +200,7 @@ static enum status between(const struct marker *marker, const struct records *re
 static enum status rewrite_text(FILE *out, const char *path, const char *text, const char *tag,
                                 const struct records *records) {
     for (size_t number = 1; *text; number++) {
-        const size_t length = line_length(text);
+        const size_t length = text_line_length(text);
         const struct marker marker = marker_of(text, length, tag);
         fwrite(text, 1, length, out);
         text += length;
@@ -225,7 +220,7 @@ static enum status rewrite_text(FILE *out, const char *path, const char *text, c
         }
         free(fresh);
         if (status) return status;
-        for (; text < end; number++) text += line_length(text);
+        for (; text < end; number++) text += text_line_length(text);
     }
     return STATUS_OK;
 }

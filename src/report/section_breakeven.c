@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/base/text.h"
+#include "src/report/cells.h"
 #include "src/report/markup.h"
 #include "src/report/page.h"
 #include "src/report/row.h"
@@ -59,8 +60,8 @@ static void winner_cell(struct cell *cell) {
     const struct position *at = cell->context;
     const cJSON *line = winner_at(at->rows, at->batch, cell->column->title);
     if (line) {
-        cell_text(cell, "%s %s", row_backend(line).text,
-                  text_seconds(record_number(line, "step_seconds")).text);
+        cell_text(cell, "%s %s%s", row_backend(line).text,
+                  text_seconds(record_number(line, "step_seconds")).text, cell_noise(line));
     } else {
         cell_text(cell, "-");
     }
@@ -69,9 +70,8 @@ static void winner_cell(struct cell *cell) {
 void tables_breakeven(struct table *table, const struct selection *rows) {
     static const struct column batch = {"batch", COLUMN_TEXT, .cell = batch_cell};
     struct names batches = values_of(rows, "batch"), hidden = values_of(rows, "hidden");
-    table_open(
-        table,
-        "The fastest backend and its time of one training step, by batch (down) and hidden size (across).");
+    table_open(table, "The fastest backend and its time of one training step, by batch (down) and hidden "
+                      "size (across)." NOISY);
     table_columns(table, &batch, 1);
     for (size_t h = 0; h < hidden.count; h++)
         table_columns(table, &(struct column){hidden.list[h], COLUMN_TEXT, .cell = winner_cell}, 1);
@@ -151,8 +151,8 @@ static void step_cell(struct cell *cell) {
         const cJSON *line = at->rows->rows[i]->line;
         if (!is_cell(line, at->batch, at->hidden) || strcmp(row_backend(line).text, cell->column->title) != 0)
             continue;
-        cell_text(cell, "%s%s", text_seconds(record_number(line, "step_seconds")).text,
-                  record_true(line, "wins") ? " *" : "");
+        cell_text(cell, "%s%s%s", text_seconds(record_number(line, "step_seconds")).text,
+                  record_true(line, "wins") ? " *" : "", cell_noise(line));
         return;
     }
 }
@@ -163,7 +163,7 @@ static void step_table(struct page *page, const struct selection *rows) {
     struct names backends = backends_of(rows), batches = values_of(rows, "batch"),
                  hidden = values_of(rows, "hidden");
     struct table table;
-    table_open(&table, "Time of one training step; * is the fastest of its row.");
+    table_open(&table, "Time of one training step; * is the fastest of its row." NOISY);
     TABLE_COLUMNS(&table, position);
     for (size_t b = 0; b < backends.count; b++)
         table_columns(&table, &(struct column){backends.list[b], COLUMN_NUMBER, .cell = step_cell}, 1);

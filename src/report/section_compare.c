@@ -29,10 +29,12 @@ static void note_fastest(struct page *page, const struct selection *rows) {
     const double speedup = record_number(best, "speedup");
     const char *baseline = record_text(best, "baseline");
     if (speedup > 0 && baseline[0]) {
-        page_note(page, "Fastest: %s, %s an epoch, %s times as fast as %.60s.", label,
-                  text_seconds(median_of(best)).text, text_fixed(speedup, 2).text, baseline);
+        page_note(page, "Fastest: %s, %s an epoch%s, %s times as fast as %.60s.", label,
+                  text_seconds(median_of(best)).text, cell_noise(best), text_fixed(speedup, 2).text,
+                  baseline);
     } else {
-        page_note(page, "Fastest: %s, %s an epoch.", label, text_seconds(median_of(best)).text);
+        page_note(page, "Fastest: %s, %s an epoch%s.", label, text_seconds(median_of(best)).text,
+                  cell_noise(best));
     }
     if (refused)
         page_note(page, "%zu row%s no time: a backend that could not run or does not agree gets none.",

@@ -1,8 +1,10 @@
 /* The machines, compilers and commits of the figures, and the warnings of the programs. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "src/base/text.h"
+#include "src/report/cells.h"
 #include "src/report/page.h"
 
 /* One row for each machine and build. */
@@ -38,10 +40,26 @@ static void runs_cell(struct cell *cell) {
     cell_text(cell, "%zu", ((const struct selection *)cell->context)->count);
 }
 
+/* "0.1 to 3.6 on 2 cores": the load averages at the start of the runs. */
+static void load_cell(struct cell *cell) {
+    const struct selection *rows = cell->context;
+    double low = INFINITY, high = -INFINITY;
+    for (size_t i = 0; i < rows->count; i++) {
+        low = fmin(low, record_number(rows->rows[i]->line, "load"));
+        high = fmax(high, record_number(rows->rows[i]->line, "load"));
+    }
+    cell_text(cell, "-");
+    if (!(low <= high)) return;
+    cell_text(cell, "%.1f", low);
+    if (low < high) text_append(cell->text, sizeof cell->text, " to %.1f", high);
+    text_append(cell->text, sizeof cell->text, " on %s cores", unit_count(cell_number(cell, "cores")).text);
+}
+
 static const struct column columns[] = {
     {"machine", COLUMN_TEXT, .key = "machine"},
     {"CPU", COLUMN_TEXT, .key = "cpu"},
     {"GPU", COLUMN_TEXT, .key = "gpu"},
+    {"load at the start", COLUMN_TEXT, .cell = load_cell},
     {"Tessera", COLUMN_TEXT, .cell = version_cell},
     {"compiler", COLUMN_TEXT, .cell = compiler_cell},
     {"commands", COLUMN_TEXT, .cell = commands_cell},

@@ -29,7 +29,7 @@ static const struct column columns[] = {
 };
 
 void tables_scaling(struct table *table, const struct selection *rows) {
-    table_open(table, "An epoch by number of threads. Efficiency is speed-up over threads.");
+    table_open(table, "An epoch by number of threads. Efficiency is speed-up over threads." NOISY);
     TABLE_COLUMNS(table, columns);
     tables_fill(table, rows);
 }

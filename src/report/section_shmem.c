@@ -33,7 +33,7 @@ static const struct column columns[] = {
 };
 
 void tables_shmem(struct table *table, const struct selection *rows) {
-    table_open(table, "R: row-major, C: transposed; first A, then B.");
+    table_open(table, "R: row-major, C: transposed; first A, then B." NOISY);
     TABLE_COLUMNS(table, columns);
     tables_fill(table, rows);
 }

@@ -132,14 +132,14 @@ static const struct column columns[] = {
     {"epochs", COLUMN_NUMBER, .cell = epochs_cell},
     {"loss at the end", COLUMN_NUMBER, .cell = loss_cell},
     {"test accuracy", COLUMN_NUMBER, .cell = accuracy_cell},
-    {"epoch, median", COLUMN_NUMBER, .key = "median_epoch_seconds", .unit = text_seconds},
+    {"epoch, median", COLUMN_NUMBER, .key = "median_epoch_seconds", .cell = cell_epoch},
     {"transfer/total", COLUMN_NUMBER, .key = "transfer_ratio", .unit = unit_share},
     {"whole run", COLUMN_NUMBER, .key = "total_seconds", .unit = text_seconds},
 };
 
 static void run_table(struct page *page, const struct selection *rows) {
     struct table table;
-    table_open(&table, "Every run at its end. +- is one binomial standard error.");
+    table_open(&table, "Every run at its end. +- is one binomial standard error." NOISY);
     TABLE_COLUMNS(&table, columns);
     for (size_t start = 0; start < rows->count; start = run_end(rows, start)) {
         const struct record *last = rows->rows[run_end(rows, start) - 1],

@@ -64,7 +64,7 @@ static const struct column columns[] = {
 
 void tables_compare(struct table *table, const struct selection *rows) {
     table_open(table,
-               "Same config, same seed, one row an implementation. +- is one binomial standard error.");
+               "Same config, same seed, one row an implementation. +- is one binomial standard error." NOISY);
     TABLE_COLUMNS(table, columns);
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;

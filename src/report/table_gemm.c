@@ -30,7 +30,7 @@ void tables_fill(struct table *table, const struct selection *rows) {
 
 void tables_gemm_details(struct table *table, const struct selection *rows) {
     table_open(table, "Every product with its spread. to GPU: A and B, from GPU: C, copied between it and "
-                      "pageable memory, medians.");
+                      "pageable memory, medians." NOISY);
     TABLE_COLUMNS(table, details);
     tables_fill(table, rows);
 }
@@ -66,7 +66,7 @@ static void rate_cell(struct cell *cell) {
         if (isfinite(share))
             text_append(cell->text, sizeof cell->text, " (%s)",
                         text_percent(share, share < 0.0995 ? 1 : 0).text);
-        if (record_true(line, "noisy")) text_append(cell->text, sizeof cell->text, ", noisy");
+        text_append(cell->text, sizeof cell->text, "%s", cell_noise(line));
     }
 }
 
@@ -81,7 +81,7 @@ void tables_gemm(struct table *table, const struct selection *rows) {
     struct names products = {0}, backends = {0};
     table_open(table,
                "GFLOP/s of each product, and in brackets the share of the measured peak (on the host, of "
-               "the peak measured between its calls).");
+               "the peak measured between its calls)." NOISY);
     TABLE_COLUMNS(table, product_columns);
     for (size_t i = 0; i < rows->count; i++)
         if (names_index(&backends, row_backend(rows->rows[i]->line).text) == SIZE_MAX) table->failed = true;
