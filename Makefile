@@ -174,7 +174,7 @@ $(B)/%.o: %.c $(B)/flags | $(B)/buildinfo.h
 	$(Q)$(CC) $(ALL_CFLAGS) $(WARNINGS) $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS) -MMD -MP -c $< -o $@
 
 # the check that the CPU has the instructions of -march must not use them itself
-$(B)/src/base/cpu.o: private ALL_CFLAGS := $(filter-out -m%,$(ALL_CFLAGS))
+$(patsubst %.c,$(B)/%.o,src/base/cpu.c): private ALL_CFLAGS := $(filter-out -m%,$(ALL_CFLAGS))
 
 $(B)/%.cu.o: %.cu $(B)/cudaflags
 	@mkdir -p $(@D)

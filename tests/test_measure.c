@@ -77,6 +77,23 @@ static void compares_backends(void **state) {
     cJSON_Delete(line);
 }
 
+/* Without training, backends are verified and compared, but nothing has a time. */
+static void no_epochs_have_no_time(void **state) {
+    (void)state;
+    const char *log = support_path("none.jsonl");
+    assert_int_equal(
+        RUN("compare --data %s --layers 42-16-4 --epochs 0 --backends serial,tuned --repeat 2 --log %s",
+            support_data, log),
+        0);
+    assert_null(strstr(output, "extrapolated,"));
+    cJSON *line = find_line(log, "compare", "tuned");
+    assert_true(cJSON_IsTrue(cJSON_GetObjectItem(line, "agrees")));
+    static const char *const times[] = {"median_epoch_seconds", "speedup", "images_per_second", "gflops"};
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+        if (cJSON_HasObjectItem(line, times[i])) fail_msg("%s", times[i]);
+    cJSON_Delete(line);
+}
+
 static void limits_are_said(void **state) {
     (void)state;
     const char *log = support_path("limit.jsonl");
@@ -331,6 +348,7 @@ static void evaluations_are_logged(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(compares_backends),
+        cmocka_unit_test(no_epochs_have_no_time),
         cmocka_unit_test(limits_are_said),
         cmocka_unit_test(left_out_ones_have_a_reason),
         cmocka_unit_test(wrong_candidates_are_not_timed),

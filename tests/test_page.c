@@ -253,6 +253,47 @@ static void rows_of_one_name_are_distinguished(void **state) {
     free(page);
 }
 
+/* The mark of an uncertain median is in the tables of every kind of row, and the load with the machine. */
+static void noise_and_load_are_shown(void **state) {
+    (void)state;
+    static const struct {
+        const char *row, *marked;
+    } cases[] = {
+        {"{\"type\":\"compare\",\"backend\":\"b\",\"agrees\":true,\"median_epoch_seconds\":2",
+         ">2.00 s, noisy<"},
+        {"{\"type\":\"compare\",\"backend\":\"b\",\"agrees\":true,\"median_epoch_seconds\":2",
+         "Fastest: b, 2.00 s an epoch, noisy."},
+        {"{\"type\":\"epoch\",\"epoch\":1}\n{\"type\":\"summary\",\"median_epoch_seconds\":2",
+         ">2.00 s, noisy<"},
+        {"{\"type\":\"gemm\",\"backend\":\"b\",\"op\":\"NN\",\"dtype\":\"f32\",\"m\":2,\"n\":2,\"k\":2,"
+         "\"verified\":true,\"median_seconds\":2,\"gflops\":3",
+         ">3.00, noisy<"},
+        {"{\"type\":\"scaling\",\"backend\":\"b\",\"threads\":1,\"epoch_seconds\":2", ">2.00 s, noisy<"},
+        {"{\"type\":\"shmem\",\"order\":\"RR\",\"tile\":4,\"verified\":true,\"median_seconds\":2",
+         ">2.00 s, noisy<"},
+        {"{\"type\":\"breakeven\",\"backend\":\"b\",\"batch\":8,\"hidden\":4,\"wins\":true,\"step_seconds\":"
+         "2",
+         ">2.00 s *, noisy<"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int noisy = 0; noisy < 2; noisy++) {
+            char lines[512];
+            snprintf(lines, sizeof lines, "%s,\"noisy\":%s}\n", cases[i].row, noisy ? "true" : "false");
+            char *page = page_of_text(lines);
+            if ((strstr(page, cases[i].marked) != NULL) != noisy)
+                fail_msg("%s: %s", lines, noisy ? "no mark" : "a mark");
+            assert_says(page, "noisy: the median is uncertain by more than 5 %.");
+            free(page);
+        }
+    char *page = page_of_text("{\"type\":\"header\",\"cpu\":\"c\",\"load\":0.44,\"cores\":2}\n"
+                              "{\"type\":\"header\",\"cpu\":\"c\",\"load\":3.6,\"cores\":2}\n"
+                              "{\"type\":\"header\",\"cpu\":\"d\"}\n"
+                              "{\"type\":\"header\",\"cpu\":\"e\",\"load\":3.6,\"cores\":64}\n");
+    assert_says(page, ">0.4 to 3.6 on 2 cores<");
+    assert_says(page, ">3.6 on 64 cores<");
+    free(page);
+}
+
 static void missing_sections_name_their_command(void **state) {
     (void)state;
     char *page = page_of_text("{\"type\":\"header\",\"cpu\":\"x\"}\n");
@@ -407,6 +448,7 @@ int main(void) {
         cmocka_unit_test(wrong_backends_have_no_time),
         cmocka_unit_test(members_differ),
         cmocka_unit_test(rows_of_one_name_are_distinguished),
+        cmocka_unit_test(noise_and_load_are_shown),
         cmocka_unit_test(missing_sections_name_their_command),
         cmocka_unit_test(hostile_rows_are_harmless),
         cmocka_unit_test(odd_images_are_left_out),

@@ -111,6 +111,53 @@ static void little_address_space(void **state) {
     if (built) assert_says(output, "OpenBLAS needs");
 }
 
+/* Linux would grant the memory, and kill the process that touches it. */
+static void the_limit_that_binds_is_named(void **state) {
+    (void)state;
+#ifdef NORMAL_EXIT
+    skip_with("sanitizers need more address space");
+#endif
+    run_after("ulimit -v 600000;");
+    assert_int_equal(RUN("--data %s --layers 42-9000-9000-4 --backend serial", support_data), 1);
+    assert_says(output, "out of memory: ");
+    assert_says(output, " available (limited by ulimit -v)");
+}
+
+/* --- load --- */
+
+static void the_load_is_said(void **state) {
+    (void)state;
+    const char *log = support_path("load.jsonl");
+    cJSON *line;
+    const bool known = access("/proc/loadavg", R_OK) == 0;
+    const char *text = known ? "; load " : "; load unknown";
+    assert_int_equal(RUN("--data %s " SMALL " --log %s", support_data, log), 0);
+    assert_says(output, text);
+    assert_int_equal(support_log(log, "header", 0, &line), 1);
+    assert_true(support_number(line, "cores") >= support_number(line, "usable_cores") &&
+                support_number(line, "usable_cores") >= 1);
+    if (known) assert_true(support_number(line, "load") >= 0 && support_number(line, "other_tasks") >= 0);
+    cJSON_Delete(line);
+    assert_int_equal(RUN("compare --data %s " SMALL " --backends serial --repeat 1", support_data), 0);
+    assert_says(output, text);
+    assert_says(output, " at the start\n");
+}
+
+static void too_many_threads_are_warned_of(void **state) {
+    (void)state;
+    static const char *const commands[] = {"", "compare --repeat 1"};
+    for (size_t i = 0; i < 2; i++) {
+        RUN("%s --data %s --layers 42-4-4 --epochs 1 --backend openmp --threads 1000", commands[i],
+            support_data);
+        if (i == 0 && strstr(output, "'openmp' cannot be used")) skip_with("no OpenMP");
+        assert_says(output, "train: warning: 1000 threads on ");
+        assert_int_equal(RUN("%s --data %s --layers 42-4-4 --epochs 1 --backend openmp --threads 1",
+                             commands[i], support_data),
+                         0);
+        assert_null(strstr(output, "train: warning"));
+    }
+}
+
 /* --- plug-ins --- */
 
 /* A destructor that hangs cannot keep the program from ending, nor change its exit code. */
@@ -161,6 +208,9 @@ int main(void) {
         cmocka_unit_test_teardown(nohup_is_respected, restore_program),
         cmocka_unit_test_teardown(the_cpu_limit_interrupts, restore_program),
         cmocka_unit_test_teardown(little_address_space, restore_program),
+        cmocka_unit_test_teardown(the_limit_that_binds_is_named, restore_program),
+        cmocka_unit_test(the_load_is_said),
+        cmocka_unit_test(too_many_threads_are_warned_of),
         cmocka_unit_test_teardown(exit_handlers_are_left_out, restore_program),
         cmocka_unit_test(the_locale_of_a_plugin_is_ignored),
     };

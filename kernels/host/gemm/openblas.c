@@ -20,10 +20,11 @@
 
 /* The library is loaded when it is used. Its constructor starts threads, maps a buffer for each core, and never
    returns if it cannot map one. */
-#define FUNCTIONS(X)                                                                                \
-    X(cblas_sgemm)                                                                                  \
-    X(cblas_dgemm) X(openblas_set_num_threads) X(openblas_get_num_threads) X(openblas_get_parallel) \
-        X(openblas_get_config) X(openblas_get_corename)
+#define FUNCTIONS(X)                                                                                        \
+    X(cblas_sgemm)                                                                                          \
+    X(cblas_dgemm)                                                                                          \
+    X(openblas_set_num_threads) X(openblas_get_num_threads) X(openblas_get_parallel) X(openblas_get_config) \
+        X(openblas_get_corename)
 #define MEMBER(name) __typeof__(name) *name;
 #define FIND(name) &&(*(void **)&blas.name = dlsym(library, #name)) != NULL
 #define TEXT(macro) #macro
