@@ -217,6 +217,7 @@ static int interrupt(int signal, int times, const char *save) {
         "pid=$!; for i in $(seq 200); do grep -q '^ *2 ' %s && break; sleep 0.05; done; "
         "for i in $(seq %d); do kill -%d $pid; done; wait $pid",
         getenv("TESSERA"), data, save, support_path("out"), support_path("out"), times, signal);
+    remove(support_path("out")); /* of the previous signal */
     const int status = system(command);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }

@@ -93,8 +93,8 @@ static void warn_threads(const struct gemm_backend *backend, int threads) {
     warned = true;
     fprintf(
         stderr,
-        "train: warning: %d threads on %d core%s take turns, and all of them wait for the last: a step can "
-        "take many times as long; --threads %d gives each a core\n",
+        "train: warning: %d threads on %d core%s: each step waits for threads that have no core, which can "
+        "take many times as long; use --threads %d\n",
         threads, cores, cores == 1 ? "" : "s", cores);
 }
 

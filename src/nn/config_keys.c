@@ -129,7 +129,7 @@ static const struct config_key keys[] = {
      "the GEMM: a name listed by './train devices'; auto: tuned, the fastest on the host; ./my.so: a plug-in "
      "(docs/your-own-gemm.md). NAME:key=value,key=value sets its options"},
     {"threads", NULL, KEY_INT, RUN, AT(threads), 0, 1024, NULL, "0", "N",
-     "of the host; 0: all available cores (OMP_NUM_THREADS is honoured)"},
+     "of the host; 0: OMP_NUM_THREADS, or all usable cores (affinity, CPU quota); at most OMP_THREAD_LIMIT"},
     {"engine", NULL, KEY_CHOICE, RUN, AT(engine), 0, 0, engines, "auto", NULL,
      "how steps are issued: eager, op by op; graph, an epoch captured once and replayed (GPU); fused, whole "
      "steps inside the backend (tuned, cuda-tuned); auto: the fastest available"},

@@ -20,13 +20,16 @@
 
 /* The library is loaded when it is used. Its constructor starts threads, maps a buffer for each core, and never
    returns if it cannot map one. */
-#define FUNCTIONS(X)                                                                                        \
-    X(cblas_sgemm)                                                                                          \
-    X(cblas_dgemm)                                                                                          \
-    X(openblas_set_num_threads) X(openblas_get_num_threads) X(openblas_get_parallel) X(openblas_get_config) \
-        X(openblas_get_corename)
+#define FUNCTIONS(X)            \
+    X(cblas_sgemm)              \
+    X(cblas_dgemm)              \
+    X(openblas_set_num_threads) \
+    X(openblas_get_num_threads) \
+    X(openblas_get_parallel)    \
+    X(openblas_get_config)      \
+    X(openblas_get_corename)
 #define MEMBER(name) __typeof__(name) *name;
-#define FIND(name) &&(*(void **)&blas.name = dlsym(library, #name)) != NULL
+#define FIND(name) found = found && (*(void **)&blas.name = dlsym(library, #name)) != NULL;
 #define TEXT(macro) #macro
 #define TEXT_OF(macro) TEXT(macro)
 
@@ -50,9 +53,11 @@ static bool openblas_load(char *why, size_t size) {
     if (blas.loaded) return true;
     if (!fits_address_space(why, size)) return false;
     void *library = dlopen(TEXT_OF(OPENBLAS_SONAME), RTLD_NOW | RTLD_LOCAL);
-    blas.loaded = library FUNCTIONS(FIND);
-    if (!blas.loaded) snprintf(why, size, "%s", dlerror());
-    return blas.loaded;
+    bool found = library != NULL;
+    FUNCTIONS(FIND)
+    if (!found) snprintf(why, size, "%s", dlerror());
+    blas.loaded = found;
+    return found;
 }
 
 /* --- the backend --- */
