@@ -42,7 +42,8 @@ static struct {
 static bool fits_address_space(char *why, size_t size) {
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     const size_t bytes = ((size_t)(cores > 0 ? cores : 1) + 1) << 27;
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory != MAP_FAILED) return munmap(memory, bytes) == 0;
     snprintf(why, size, "OpenBLAS needs %zu MiB of address space, more than is left (ulimit -v)",
              bytes >> 20);
