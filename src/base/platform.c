@@ -121,12 +121,12 @@ static void lower(uint64_t *least, const char **limit, uint64_t bytes, const cha
     *limit = reason;
 }
 
-static void lower_to_resource(uint64_t *least, const char **limit, int resource, double pages,
-                              const char *reason) {
-    struct rlimit most;
-    if (getrlimit(resource, &most) != 0 || most.rlim_cur == RLIM_INFINITY) return;
+/* Lowers *least to what a resource limit leaves beyond these pages. */
+static void lower_to_rest(uint64_t *least, const char **limit, const struct rlimit *most, double pages,
+                          const char *reason) {
     const uint64_t used = (uint64_t)(pages * (double)sysconf(_SC_PAGESIZE));
-    lower(least, limit, most.rlim_cur > used ? most.rlim_cur - used : 0, reason);
+    if (most->rlim_cur == RLIM_INFINITY) return;
+    lower(least, limit, most->rlim_cur > used ? most->rlim_cur - used : 0, reason);
 }
 
 uint64_t platform_memory_available(const char **limit) {
@@ -141,8 +141,9 @@ uint64_t platform_memory_available(const char **limit) {
     lower(&least, limit, group.available, group.limit);
     text_find_line("/proc/self/statm", "", text, sizeof text);
     sscanf(text, "%lf %*f %*f %*f %*f %lf", &size, &data);
-    lower_to_resource(&least, limit, RLIMIT_AS, size, "ulimit -v");
-    lower_to_resource(&least, limit, RLIMIT_DATA, data, "ulimit -d");
+    struct rlimit most;
+    if (getrlimit(RLIMIT_AS, &most) == 0) lower_to_rest(&least, limit, &most, size, "ulimit -v");
+    if (getrlimit(RLIMIT_DATA, &most) == 0) lower_to_rest(&least, limit, &most, data, "ulimit -d");
     return least;
 }
 
