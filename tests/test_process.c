@@ -77,7 +77,7 @@ static void nohup_is_respected(void **state) {
     const char *log = support_path("nohup.jsonl");
     snprintf(commands, sizeof commands,
              "trap '' HUP; (for i in $(seq 200); do grep -q '\"epoch\":2' %s && break; sleep 0.05; done; "
-             "kill -HUP $$; kill $$) 2>/dev/null & exec",
+             "kill -HUP $$; sleep 0.5; kill $$) 2>/dev/null & exec",
              log);
     run_after(commands);
     assert_int_equal(RUN("--data %s " ENDLESS " --log %s >/dev/null", support_data, log), 130);
