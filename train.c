@@ -54,9 +54,9 @@ static enum status dispatch(int argc, char **argv) {
     return command->run(argc, argv);
 }
 
-/* Exit handlers and destructors are those of libraries and plug-ins: one that hangs or crashes would take the exit
-   code with it. They run only for a tool that reports in one: a profiler in its environment, or one that was
-   compiled in (NORMAL_EXIT, see the Makefile). */
+/* Skips exit handlers and destructors of libraries and plug-ins: one that hangs or crashes would take the
+   exit code with it. They run only for a tool that reports in one: a profiler named by the environment, or
+   one that is compiled in (NORMAL_EXIT, see the Makefile). */
 static _Noreturn void leave(int code) {
 #ifndef NORMAL_EXIT
     if (!getenv("LD_PRELOAD") && !getenv("CUDA_INJECTION64_PATH")) {

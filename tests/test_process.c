@@ -97,7 +97,8 @@ static void the_cpu_limit_interrupts(void **state) {
     assert_int_equal(RUN("eval %s --data %s", model, support_data), 0);
 }
 
-/* OpenBLAS's constructor never returns if it cannot map its buffers: the library is loaded when it is used. */
+/* OpenBLAS's constructor never returns if it cannot map its buffers, so the library is loaded on first use.
+   */
 static void little_address_space(void **state) {
     (void)state;
 #ifdef NORMAL_EXIT

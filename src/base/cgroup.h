@@ -1,5 +1,5 @@
-/* The limits of the control groups (cgroups, version 1 and 2) that the process is in: what a container, a batch
-   system or a service may use. */
+/* The limits of the control groups (cgroups, version 1 and 2) that the process is in: what a container, a
+   batch system or a service may use. */
 #ifndef TESSERA_BASE_CGROUP_H
 #define TESSERA_BASE_CGROUP_H
 

@@ -1,5 +1,5 @@
-/* Compiled for the oldest x86-64 (see the Makefile), and calls only the C library: the other files of the program
-   may use instructions that the CPU lacks. */
+/* Compiled for the oldest x86-64 (see the Makefile), and calls only the C library: the other files of the
+   program may use instructions that the CPU lacks. */
 #include "src/base/cpu.h"
 
 #include <stdio.h>

@@ -19,8 +19,8 @@ enum cpu_word {
     CPU_WORDS
 };
 
-/* X(macro of the compiler, name, word, bit, registers needed in XCR0): the x86-64 extensions that a compiler uses
-   on its own. AVX needs the upper halves of YMM saved, AVX-512 also ZMM and the mask registers. */
+/* X(macro of the compiler, name, word, bit, registers needed in XCR0): the x86-64 extensions that a compiler
+   uses on its own. AVX needs the upper halves of YMM saved, AVX-512 also ZMM and the mask registers. */
 enum { CPU_YMM = 0x06, CPU_ZMM = 0xe6 };
 #define CPU_FEATURES(X)                                               \
     X(__SSE3__, "sse3", CPU_1_ECX, 0, 0)                              \

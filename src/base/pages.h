@@ -6,13 +6,14 @@
 
 #include "src/base/status.h"
 
-/* STATUS_FAILED if 1 MiB or more is requested and less is available (platform_memory_available). Linux would grant
-   the memory, and kill the process that touches it. The message says what is available and what limits it. */
+/* STATUS_FAILED if 1 MiB or more is requested and less is available (platform_memory_available). Linux would
+   grant the memory, and kill the process that touches it. The message says what is available and what limits
+   it. */
 enum status pages_check(size_t bytes);
 
-/* At least `bytes` bytes, 64-byte aligned, released by free(); NULL, with the message of pages_check, if out of
-   memory. Buffers of 2 MB or more use huge pages if the system has them: a column of tiles touches a page in every
-   row of a matrix, and a TLB has about 2000 entries. */
+/* At least `bytes` bytes, 64-byte aligned, released by free(); NULL, with the message of pages_check, if out
+   of memory. Buffers of 2 MB or more use huge pages if the system has them: a column of tiles touches a page
+   in every row of a matrix, and a TLB has about 2000 entries. */
 void *pages_alloc(size_t bytes);
 
 #endif

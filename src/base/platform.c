@@ -49,8 +49,8 @@ const char *platform_system(void) {
 
 /* --- processors --- */
 
-/* A count in an environment variable; 0 if it is not set to one. OMP_NUM_THREADS may be a list: one entry for each
-   nesting level. */
+/* A count in an environment variable; 0 if it is not set to one. OMP_NUM_THREADS may be a list: one entry for
+   each nesting level. */
 static int environment_count(const char *name) {
     const char *value = getenv(name);
     int64_t count = 0;

@@ -17,8 +17,8 @@ const char *platform_cpu(void);
 /* System, release and architecture. One static string. */
 const char *platform_system(void);
 
-/* The cores of the machine, and those that the process may use: its affinity mask and, rounded up, the CPU quota of
-   its control group. */
+/* The cores of the machine, and those that the process may use: its affinity mask and, rounded up, the CPU
+   quota of its control group. */
 int platform_cores(void);
 int platform_usable_cores(void);
 /* The number of threads to use: `wanted`; if that is 0, OMP_NUM_THREADS, or the usable cores. At most

@@ -10,20 +10,21 @@
    descriptors, pins the locale, and ignores SIGXFSZ: a write beyond the file size limit fails with EFBIG. */
 void process_open(void);
 
-/* Pins the locale of the calling thread to "C". Numbers keep their decimal point even if a library or a plug-in
-   calls setlocale. Each thread that reads or writes numbers as text calls it once. */
+/* Pins the locale of the calling thread to "C". Numbers keep their decimal point even if a library or a
+   plug-in calls setlocale. Each thread that reads or writes numbers as text calls it once. */
 void process_pin_locale(void);
 
-/* From now on SIGINT, SIGTERM, SIGHUP, SIGPIPE and SIGXCPU set *stop, except those that the parent process had
-   ignored (nohup). A second SIGINT or SIGTERM ends the process at once. The others may come several times for
-   one reason: a closed terminal, each write to a closed pipe, each second beyond the CPU time limit. */
+/* From now on SIGINT, SIGTERM, SIGHUP, SIGPIPE and SIGXCPU set *stop, except those that the parent process
+   had ignored (nohup). A second SIGINT or SIGTERM ends the process at once. The others may come several times
+   for one reason: a closed terminal, each write to a closed pipe, each second beyond the CPU time limit. */
 void process_catch_signals(volatile sig_atomic_t *stop);
 
 /* The name of the first signal that set *stop; "" if none has. */
 const char *process_signal(void);
 
 /* The last call of main: flushes all streams. Returns the exit code: `status`; STATUS_FAILED, with a line on
-   stderr, if the standard output is incomplete; or 128 + the number of the signal that interrupted the run. */
+   stderr, if the standard output is incomplete; if a signal interrupted the run, 128 + its number (130 for
+   SIGTERM, too). */
 int process_flush(enum status status);
 
 #endif

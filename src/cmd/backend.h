@@ -17,8 +17,9 @@ enum status backend_open(const struct config *config, struct compute *compute);
 enum status backend_verify_run(const struct config *config, const struct gemm_backend *backend,
                                const struct dataset_pair *data);
 
-/* Verifies the plug-in of each row, and warns of rows with too many threads. A wrong one stays in the sweep with
-   row->wrong; STATUS_UNAVAILABLE if one cannot be used. For a training it must have NN, TN and NT in the dtype of the row. */
+/* Verifies the plug-in of each row, and warns of rows with too many threads. A wrong one stays in the sweep
+   with row->wrong; STATUS_UNAVAILABLE if one cannot be used. For a training it must have NN, TN and NT in the
+   dtype of the row. */
 enum status backend_check_plugins(struct sweep *sweep, bool training);
 
 /* Runs the whole case list of verify.h. If the backend crashes, a line on stderr names the case. */

@@ -18,8 +18,8 @@
 
 /* --- loading --- */
 
-/* The library is loaded when it is used. Its constructor starts threads, maps a buffer for each core, and never
-   returns if it cannot map one. */
+/* The library is loaded when it is used. Its constructor starts threads, maps a buffer for each core, and
+   never returns if it cannot map one. */
 #define FUNCTIONS(X)            \
     X(cblas_sgemm)              \
     X(cblas_dgemm)              \
