@@ -5,6 +5,7 @@
 
 #include "src/base/platform.h"
 #include "src/base/text.h"
+#include "src/bench/serve.h"
 #include "src/cmd/command.h"
 
 static const struct command *const commands[] = {&command_train,  &command_eval,   &command_compare,
@@ -49,6 +50,7 @@ static enum status dispatch(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    if (serve_requested(argc, argv)) serve_contest();
     const enum status status = dispatch(argc, argv);
     if (status) fprintf(stderr, "train: %s\n", status_message());
     if (fflush(stdout) != 0 || ferror(stdout)) {
