@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "src/bench/contestant.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -26,7 +27,7 @@ enum {
     LOOK_MILLISECONDS = 100, /* how often limits are checked */
     MOST_EPOCHS = 1 << 16,
 };
-static const double QUIET_SECONDS = 1.5; /* until when threads must sleep after a task */
+static const double QUIET_SECONDS = 2; /* until when threads must sleep after a task */
 
 static int shared_data = -1;
 static double timeout_seconds = 600;
@@ -171,22 +172,27 @@ static enum status end_of_connection(struct contestant *one, const char *stage) 
 
 /* --- while it works --- */
 
-/* Resident memory in bytes, and threads; false if it cannot be read. */
-static bool read_use(pid_t pid, double *memory, long *threads) {
-    char path[64], text[1024];
+/* What proc(5) says of a process or thread. */
+struct use {
+    char state; /* 'R': it runs, or would if there were a core for it */
+    long threads;
+    double memory; /* resident, in bytes */
+};
+
+static bool read_use(const char *path, struct use *use) {
+    char text[1024];
     long pages;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     FILE *file = fopen(path, "r");
     const size_t length = file ? fread(text, 1, sizeof text - 1, file) : 0;
     if (file) fclose(file);
     text[length] = '\0';
-    const char *after = strrchr(text, ')'); /* fields 20 and 24 of proc(5); the second is the name */
+    const char *after = strrchr(text, ')'); /* the second field is the name; then 3, 20 and 24 */
     if (!after || sscanf(after,
-                         ") %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %*s "
+                         ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %*s "
                          "%*s %ld",
-                         threads, &pages) != 2)
+                         &use->state, &use->threads, &pages) != 3)
         return false;
-    *memory = (double)pages * (double)sysconf(_SC_PAGESIZE);
+    use->memory = (double)pages * (double)sysconf(_SC_PAGESIZE);
     return true;
 }
 
@@ -195,9 +201,10 @@ static enum status await_reply(struct contestant *one, const char *stage) {
     struct progress seen = *one->progress;
     struct pollfd ready = {.fd = one->fd, .events = POLLIN};
     const double available = (double)platform_memory_available();
-    double since = clock_seconds(), memory;
-    char why[160];
-    long threads;
+    double since = clock_seconds();
+    char why[160], path[64];
+    struct use use;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)one->pid);
     while (poll(&ready, 1, LOOK_MILLISECONDS) <= 0) {
         if (memcmp(&seen, one->progress, sizeof seen) != 0) since = clock_seconds();
         seen = *one->progress;
@@ -205,14 +212,14 @@ static enum status await_reply(struct contestant *one, const char *stage) {
             snprintf(why, sizeof why, "no progress for %g s (--timeout-seconds)", timeout_seconds);
             return end_because(one, stage, why);
         }
-        if (!read_use(one->pid, &memory, &threads)) continue;
-        if (memory > available) {
-            snprintf(why, sizeof why, "it took %s of memory; %s were available", text_bytes(memory).text,
+        if (!read_use(path, &use)) continue;
+        if (use.memory > available) {
+            snprintf(why, sizeof why, "it took %s of memory; %s were available", text_bytes(use.memory).text,
                      text_bytes(available).text);
             return end_because(one, stage, why);
         }
-        if (threads > MOST_THREADS) {
-            snprintf(why, sizeof why, "it started %ld threads; %d are allowed", threads, MOST_THREADS);
+        if (use.threads > MOST_THREADS) {
+            snprintf(why, sizeof why, "it started %ld threads; %d are allowed", use.threads, MOST_THREADS);
             return end_because(one, stage, why);
         }
     }
@@ -259,25 +266,31 @@ static bool is_set(const char *const *names) {
     return false;
 }
 
-static double processor_seconds(clockid_t clock) {
-    struct timespec time = {0};
-    clock_gettime(clock, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+/* Does a thread of the process run, or wait for a core? */
+static bool runs(pid_t pid) {
+    char path[320];
+    bool found = false;
+    struct use use;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *tasks = opendir(path);
+    for (struct dirent *entry; tasks && !found && (entry = readdir(tasks));) {
+        snprintf(path, sizeof path, "/proc/%d/task/%s/stat", (int)pid, entry->d_name);
+        found = entry->d_name[0] != '.' && read_use(path, &use) && use.state == 'R';
+    }
+    if (tasks) closedir(tasks);
+    return found;
 }
 
-/* Do all of its threads sleep? They may spin for a moment, as OpenMP's do. */
-static bool falls_asleep(const struct contestant *one) {
+/* Do all threads sleep soon? They may spin for a moment, as OpenMP's do. */
+static bool falls_asleep(pid_t pid) {
     static const char *const spins[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", NULL};
     const double start = clock_seconds();
-    clockid_t clock;
-    if (is_set(spins) || clock_getcpuclockid(one->pid, &clock) != 0) return true;
-    for (double before = processor_seconds(clock), now; clock_seconds() - start < QUIET_SECONDS;
-         before = now) {
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-        now = processor_seconds(clock);
-        if (now - before < 0.001) return true;
+    if (is_set(spins)) return true;
+    while (runs(pid)) {
+        if (clock_seconds() - start > QUIET_SECONDS) return false;
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     }
-    return false;
+    return true;
 }
 
 /* Is it as it was started: directory, cores, and no thread runs? */
@@ -293,7 +306,7 @@ static enum status inspect(const struct contestant *one) {
         sched_getaffinity(one->pid, sizeof its_cores, &its_cores) == 0 && !CPU_EQUAL(&cores, &its_cores))
         return status_set(STATUS_VERIFY_FAILED, "it changed the cores that it may use: %d of %d",
                           CPU_COUNT(&its_cores), CPU_COUNT(&cores));
-    if (falls_asleep(one)) return STATUS_OK;
+    if (falls_asleep(one->pid)) return STATUS_OK;
     return status_set(STATUS_VERIFY_FAILED,
                       "its threads still run %g s after its last call; threads without work must sleep",
                       QUIET_SECONDS);
