@@ -58,7 +58,7 @@ struct contest_backend {
 };
 
 struct contest_reply {
-    uint64_t token;
+    uint64_t token; /* comes first */
     enum status status;
     char message[2048];             /* of the status */
     struct contest_backend backend; /* CONTEST_FIND */

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -97,10 +98,11 @@ static enum status spawn(struct contestant *one, int socket, int progress) {
 }
 
 static enum status start(struct contestant *one) {
-    int ends[2] = {-1, -1}, progress = move_up(memfd_create("progress", MFD_CLOEXEC));
+    int ends[2] = {-1, -1}, progress = move_up(memfd_create("progress", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     const struct timeval patience = {.tv_sec = 10}; /* within one reply */
     enum status status = STATUS_OK;
     if (progress < 0 || ftruncate(progress, sizeof *one->progress) != 0 ||
+        fcntl(progress, F_ADD_SEALS, F_SEAL_SHRINK) != 0 ||
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         status = status_set(STATUS_FAILED, "cannot start a contestant: %s", strerror(errno));
     ends[0] = move_up(ends[0]);
@@ -118,16 +120,16 @@ static enum status start(struct contestant *one) {
     return status;
 }
 
-/* Ends the process and all of its group; `how` receives how it ended, if it had already. */
-static void reap(struct contestant *one, int *how) {
+/* Ends the process and all of its group. */
+static void reap(struct contestant *one) {
     kill(-one->pid, SIGKILL);
-    while (waitpid(one->pid, how, 0) < 0 && errno == EINTR) continue;
+    while (waitpid(one->pid, NULL, 0) < 0 && errno == EINTR) continue;
     one->pid = 0;
     close(one->fd);
 }
 
 void contestant_end(struct contestant *one) {
-    if (one->pid) reap(one, NULL);
+    if (one->pid) reap(one);
     if (one->progress) munmap(one->progress, sizeof *one->progress);
     *one = (struct contestant){0};
 }
@@ -136,11 +138,11 @@ void contestant_end(struct contestant *one) {
 
 static enum status end_because(struct contestant *one, const char *stage, const char *why) {
     char doing[sizeof one->progress->doing];
-    snprintf(doing, sizeof doing, "%s", one->progress->doing);
+    snprintf(doing, sizeof doing, "%.*s", (int)sizeof doing - 1, one->progress->doing);
     for (char *at = doing; *at; at++)
-        if (*at < ' ') *at = '?';
+        if (*at < ' ' || *at > '~') *at = '?';
     snprintf(one->ended, sizeof one->ended, "%s (%s%s%s)", why, stage, doing[0] ? ": " : "", doing);
-    if (one->pid) reap(one, NULL);
+    if (one->pid) reap(one);
     return status_set(STATUS_VERIFY_FAILED, "%s", one->ended);
 }
 
@@ -200,11 +202,11 @@ static bool read_use(const char *path, struct use *use) {
 static enum status await_reply(struct contestant *one, const char *stage) {
     struct progress seen = *one->progress;
     struct pollfd ready = {.fd = one->fd, .events = POLLIN};
-    const double available = (double)platform_memory_available();
-    double since = clock_seconds();
+    double since = clock_seconds(), most = 0.9 * (double)platform_memory_available();
     char why[160], path[64];
     struct use use;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)one->pid);
+    if (read_use(path, &use)) most += use.memory;
     while (poll(&ready, 1, LOOK_MILLISECONDS) <= 0) {
         if (memcmp(&seen, one->progress, sizeof seen) != 0) since = clock_seconds();
         seen = *one->progress;
@@ -213,9 +215,11 @@ static enum status await_reply(struct contestant *one, const char *stage) {
             return end_because(one, stage, why);
         }
         if (!read_use(path, &use)) continue;
-        if (use.memory > available) {
-            snprintf(why, sizeof why, "it took %s of memory; %s were available", text_bytes(use.memory).text,
-                     text_bytes(available).text);
+        if (use.state == 'Z')
+            return end_of_connection(one, stage); /* a process of its own holds the other end */
+        if (use.memory > most) {
+            snprintf(why, sizeof why, "it took %s of memory; it may take 90 %% of what is free, %s",
+                     text_bytes(use.memory).text, text_bytes(most).text);
             return end_because(one, stage, why);
         }
         if (use.threads > MOST_THREADS) {
@@ -227,7 +231,7 @@ static enum status await_reply(struct contestant *one, const char *stage) {
 }
 
 /* What a hostile contestant could have written must not harm this process. */
-static bool is_sane(struct contest_reply *reply, const struct contest_request *request) {
+static bool is_sane(struct contest_reply *reply) {
 #define END(text) (text)[sizeof(text) - 1] = '\0'
     END(reply->message);
     END(reply->backend.name), END(reply->backend.bare), END(reply->backend.path);
@@ -239,15 +243,19 @@ static bool is_sane(struct contest_reply *reply, const struct contest_request *r
 #undef END
     reply->trace.tensor = reply->tensor;
     reply->run.epoch_seconds = NULL;
-    return reply->token == request->token && reply->run.epochs <= MOST_EPOCHS &&
+    return (unsigned)reply->status <= STATUS_TARGET_MISSED && reply->run.epochs <= MOST_EPOCHS &&
            reply->facts.kernels <= SAMPLER_MOST_KERNELS;
 }
 
 static enum status receive_reply(struct contestant *one, const char *stage,
                                  const struct contest_request *request, struct contest_reply *reply) {
     static const char forged[] = "it wrote to the connection to the program";
-    if (!contestant_receive(one->fd, reply, sizeof *reply)) return end_of_connection(one, stage);
-    if (!is_sane(reply, request)) return end_because(one, stage, forged);
+    const size_t first = sizeof reply->token; /* which is wrong if it wrote before it was done */
+    if (!contestant_receive(one->fd, reply, first)) return end_of_connection(one, stage);
+    if (reply->token != request->token) return end_because(one, stage, forged);
+    if (!contestant_receive(one->fd, (char *)reply + first, sizeof *reply - first))
+        return end_of_connection(one, stage);
+    if (!is_sane(reply)) return end_because(one, stage, forged);
     if (!reply->run.epochs) return STATUS_OK;
     const size_t bytes = reply->run.epochs * sizeof *reply->run.epoch_seconds;
     reply->run.epoch_seconds = malloc(bytes);
@@ -259,10 +267,12 @@ static enum status receive_reply(struct contestant *one, const char *stage,
 
 /* --- when it has done its task --- */
 
-/* Does the user let idle threads spin, or bind them to cores? */
+/* Does the user let OpenMP's idle threads spin, or bind them to cores? */
 static bool is_set(const char *const *names) {
-    for (; *names; names++)
-        if (getenv(*names) && strcmp(getenv(*names), "passive") != 0) return true;
+    for (; *names; names++) {
+        const char *value = getenv(*names);
+        if (value && value[0] && strcasecmp(value, "passive") != 0) return true;
+    }
     return false;
 }
 

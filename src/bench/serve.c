@@ -86,8 +86,10 @@ static enum status measure_rates(const struct contest_request *request, struct r
     enum status status = device.driver->open(&device, &options);
     if (status) return status;
     if (device.driver->peak)
-        for (int dtype = GEMM_F32; dtype <= GEMM_F64 && !status; dtype++)
+        for (int dtype = GEMM_F32; dtype <= GEMM_F64 && !status; dtype++) {
             status = device.driver->peak(&device, (enum gemm_dtype)dtype, &rates->flops[dtype]);
+            progress_beat();
+        }
     if (!status && device.driver->bandwidth) status = device.driver->bandwidth(&device, &rates->bandwidth);
     device.driver->close(&device);
     return status;
