@@ -87,12 +87,9 @@ static enum status verify(const struct comparison *comparison, const struct comp
 
 /* Compares the first steps; finds the tensor that drifts, if they do or if a trace of every row is wanted. */
 static void check_agreement(const struct comparison *comparison, struct comparison_row *row) {
-    const struct agreement *agreement = &comparison->agreement;
     struct contest_reply reply;
     struct contest_request request = {
-        .task = CONTEST_AGREEMENT, .config = row->sweep->config, .agreement = *agreement};
-    memcpy(request.curve, agreement->losses, agreement->steps * sizeof *request.curve);
-    memcpy(request.curve + agreement->steps, agreement->single, agreement->steps * sizeof *request.curve);
+        .task = CONTEST_AGREEMENT, .config = row->sweep->config, .agreement = comparison->agreement};
     const enum status status = ask(comparison, row, "agreement", &request, &reply);
     row->drift = reply.drift;
     row->outcome = outcome_of(status);

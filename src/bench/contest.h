@@ -7,8 +7,6 @@
 #include "src/bench/problem.h"
 #include "src/bench/sampler.h"
 
-enum { CONTEST_CURVE = 100 }; /* the steps of an agreement, twice */
-
 /* The measured peak rates of a device. */
 struct rates {
     double flops[2];  /* a second, of f32 and f64 (enum gemm_dtype); 0 if unknown */
@@ -39,11 +37,10 @@ struct contest_request {
     bool training;              /* CONTEST_VERIFY_ALL: NN, TN and NT are needed */
     enum problem_inputs inputs; /* CONTEST_VERIFY, as in comparison_verify */
     bool last;
-    struct agreement agreement; /* CONTEST_AGREEMENT, _TRACE; its arrays are in `curve` */
-    double curve[CONTEST_CURVE];
-    struct run_limits limits; /* CONTEST_TRAIN; `losses` is NULL */
-    size_t slot;              /* of CONTEST_OPEN and of all tasks that need an open backend */
-    struct sampler_plan plan; /* CONTEST_SAMPLER_OPEN */
+    struct agreement agreement; /* CONTEST_AGREEMENT, CONTEST_TRACE */
+    struct run_limits limits;   /* CONTEST_TRAIN; `losses` is NULL */
+    size_t slot;                /* of CONTEST_OPEN and of all tasks that need an open backend */
+    struct sampler_plan plan;   /* CONTEST_SAMPLER_OPEN */
 };
 
 /* A backend in words. */

@@ -5,7 +5,6 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <locale.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
@@ -21,6 +20,7 @@
 #include "src/backend/backend_options.h"
 #include "src/backend/plugin.h"
 #include "src/backend/registry.h"
+#include "src/backend/surroundings.h"
 #include "src/backend/verify.h"
 #include "src/bench/comparison.h"
 #include "src/bench/contestant.h"
@@ -123,13 +123,10 @@ enum status serve_task(struct server *server, const struct contest_request *requ
     const struct config *config = &request->config;
     const struct dataset_pair *data = &server->data;
     const struct gemm_backend *backend;
-    struct agreement agreement = request->agreement;
     struct serve_slot *slot = slot_at(server, request->slot);
     if (!slot) return status_set(STATUS_FAILED, "out of memory");
     if (request->task == CONTEST_RATES) return measure_rates(request, &reply->rates);
     if (request->task >= CONTEST_SAMPLER_OPEN) return serve_slot(slot, request, reply);
-    agreement.losses = (double *)request->curve;
-    agreement.single = agreement.losses + agreement.steps;
     enum status status = registry_find(config->backend, &backend);
     if (status) return status;
     switch (request->task) {
@@ -143,9 +140,9 @@ enum status serve_task(struct server *server, const struct contest_request *requ
     case CONTEST_VERIFY:
         return comparison_verify(config, backend, data, request->inputs, request->last);
     case CONTEST_AGREEMENT:
-        return agreement_check(&agreement, config, backend, data, &reply->drift);
+        return agreement_check(&request->agreement, config, backend, data, &reply->drift);
     case CONTEST_TRACE:
-        status = agreement_trace(&agreement, config, backend, data, &reply->trace);
+        status = agreement_trace(&request->agreement, config, backend, data, &reply->trace);
         if (!status) snprintf(reply->tensor, sizeof reply->tensor, "%s", reply->trace.tensor);
         return status;
     default:
@@ -265,17 +262,24 @@ static int open_connection(struct server *server) {
     return fd;
 }
 
+/* OpenMP binds its threads to cores in the first parallel region if the user asks for it. */
+static bool binds_threads(void) {
+    return getenv("OMP_PROC_BIND") || getenv("OMP_PLACES") || getenv("GOMP_CPU_AFFINITY") ||
+           getenv("KMP_AFFINITY");
+}
+
 static void answer(struct server *server, const struct contest_request *request,
                    struct contest_reply *reply) {
-    char locale[256];
-    snprintf(locale, sizeof locale, "%s", setlocale(LC_ALL, NULL));
+    struct surroundings before, after;
     memset(reply, 0, sizeof *reply);
     progress_set("%s", "");
+    surroundings_observe(&before);
     reply->token = request->token;
     reply->status = serve_task(server, request, reply);
-    if (strcmp(locale, setlocale(LC_ALL, NULL)) != 0)
-        reply->status = status_set(STATUS_VERIFY_FAILED, "it changed the locale from %.64s to %.64s", locale,
-                                   setlocale(LC_ALL, NULL));
+    surroundings_observe(&after);
+    if (binds_threads()) after.cpus = before.cpus;
+    const char *change = surroundings_changed(&before, &after);
+    if (change && !reply->status) reply->status = status_set(STATUS_VERIFY_FAILED, "%s", change);
     snprintf(reply->message, sizeof reply->message, "%s", reply->status ? status_message() : "");
 }
 
