@@ -320,7 +320,8 @@ static enum gemm_status returns_early(struct context *context, const struct gemm
     X(idle_later)                                                                                         \
     X(idle_after_1000)                                                                                    \
     X(every_third_later)                                                                                  \
-    X(rarely) X(time_bomb) X(command_line) X(many_rows) X(evaluation_rows) X(this_network) X(other_alpha) \
+    X(rarely)                                                                                             \
+    X(time_bomb) X(command_line) X(many_rows) X(evaluation_rows) X(this_network) X(other_alpha)           \
         X(other_beta) X(long_k) X(first_is_zero) X(drops_small) X(drops_subnormal) X(hides_nan) X(clamps) \
             X(sparse) X(stale_b) X(memoised) X(writes_a) X(writes_b) X(flushes_to_zero) X(rounds_up)      \
                 X(changes_locale) X(changes_directory) X(changes_affinity) X(leaves_threads)              \
