@@ -203,7 +203,7 @@ PLUGINS := $(patsubst tests/plugins/%.c,$(B)/plugins/%.so,$(wildcard tests/plugi
 	$(if $(HAVE_CXX),$(B)/plugins/good/cplusplus.so)
 STRICT := -Wall -Wextra -pedantic $(if $(filter 1,$(WERROR)),-Werror)
 
-$(B)/plugins/%.so: tests/plugins/%.c tests/plugins/reference.h kernels/gemm.h kernels/bf16.h $(B)/flags
+$(B)/plugins/%.so: tests/plugins/%.c tests/plugins/reference.h tests/plugins/hostile/hostile.h kernels/gemm.h kernels/bf16.h $(B)/flags
 	@mkdir -p $(@D)
 	@echo '  so    $@'
 	$(Q)$(CC) $(ALL_CFLAGS) $(WARNINGS) $(if $(filter 1,$(WERROR)),-Werror) -I. -shared -fPIC -pthread $< -o $@
@@ -246,7 +246,7 @@ $(B)/tutorial/wrong.so: $(B)/tutorial/my.so
 	$(Q)! cmp -s $(@D)/my_gemm.c $(@D)/wrong/my_gemm.c
 	$(Q)$(CC) -O3 -march=native $(if $(HAVE_OPENMP),-fopenmp) -shared -fPIC -I$(@D) $(@D)/wrong/my_gemm.c -o $@
 
-$(B)/tests/test_plugin $(B)/tests/test_hostile_files $(B)/tests/test_process: | $(PLUGINS)
+$(B)/tests/test_plugin $(B)/tests/test_hostile_files $(B)/tests/test_process $(B)/tests/test_hostile: | $(PLUGINS)
 
 .PHONY: plugins tests run-tests check-gpu
 plugins: $(PLUGINS)

@@ -11,6 +11,7 @@
 #include "src/base/platform.h"
 #include "src/base/process.h"
 #include "src/base/text.h"
+#include "src/bench/serve.h"
 #include "src/cmd/command.h"
 
 static const struct command *const commands[] = {&command_train,  &command_eval,   &command_compare,
@@ -71,6 +72,7 @@ static _Noreturn void leave(int code) {
 
 int main(int argc, char **argv) {
     process_open();
+    if (serve_requested(argc, argv)) serve_contest();
     platform_load(); /* read once, before the program's own threads run */
     const enum status status = dispatch(argc, argv);
     if (status) fprintf(stderr, "train: %s\n", status_message());

@@ -67,7 +67,7 @@ static const char *evil_recipe(const char *library, const char *victim) {
 
 static void checkpoints_give_no_orders(void **state) {
     (void)state;
-    const char *library = support_plugin("plugins/hostile/constructor.so"), *mark = support_path("loaded"),
+    const char *library = support_plugin("plugins/loaded/constructor.so"), *mark = support_path("loaded"),
                *victim = write_text("victim", "precious");
     const char *evil = with_recipe("evil.safetensors", evil_recipe(library, victim));
     setenv("TESSERA_TEST_MARK", mark, 1);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/backend/plugin.h"
 #include "src/base/text.h"
 
 bool backend_options_begin(const char *text) {
@@ -20,6 +21,14 @@ const char *backend_options_in(const char *backend) {
     return colon ? colon + 1 : end;
 }
 
+bool backend_options_of_plugin(const char *backend) {
+    char name[BACKEND_OPTIONS_TEXT];
+    const char *options = backend_options_in(backend);
+    const size_t length = (size_t)(options - backend) - (options > backend && options[-1] == ':');
+    snprintf(name, sizeof name, "%.*s", (int)length, backend);
+    return plugin_is_path(name);
+}
+
 void backend_options_name(const struct gemm_backend *backend, const char *options, char *name, size_t size) {
     snprintf(name, size, "%s%s%s", backend->name, options && options[0] ? ":" : "", options ? options : "");
 }
@@ -30,6 +39,15 @@ static size_t count_options(const struct gemm_backend *backend) {
     size_t count = 0;
     while (backend->options && count < GEMM_MOST_OPTIONS && backend->options[count].key) count++;
     return count;
+}
+
+void backend_options_list(const struct gemm_backend *backend, char *list, size_t size) {
+    list[0] = '\0';
+    for (size_t i = 0; i < count_options(backend); i++) {
+        const struct gemm_option *option = &backend->options[i];
+        text_append(list, size, "%s=%s: %s [%s]\n", option->key, option->values, option->help,
+                    option->fallback);
+    }
 }
 
 static enum status unknown_option(const struct gemm_backend *backend, const char *key) {

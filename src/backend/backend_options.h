@@ -17,6 +17,9 @@ struct backend_values {
    else at the first ':'; if there is a '/' (a path may contain ':'), at the first ':' that "key=" follows. */
 const char *backend_options_in(const char *backend);
 
+/* Is "NAME:options" a path to a plug-in? */
+bool backend_options_of_plugin(const char *backend);
+
 /* Does the text begin with "key="? In a comma-separated list of backends, such an element continues the
    options of the backend before it. */
 bool backend_options_begin(const char *text);
@@ -28,5 +31,8 @@ enum status backend_options_parse(const struct gemm_backend *backend, const char
 
 /* Writes "NAME:options", or "NAME" without options. */
 void backend_options_name(const struct gemm_backend *backend, const char *options, char *name, size_t size);
+
+/* Lists the options with their values, help and fallbacks, a line each. */
+void backend_options_list(const struct gemm_backend *backend, char *list, size_t size);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "kernels/activation.h"
 #include "src/backend/oracle.h"
+#include "src/base/progress.h"
 #include "src/backend/surroundings.h"
 #include "src/base/rng.h"
 
@@ -63,13 +64,7 @@ static enum status workspace_alloc(struct compute *compute, struct workspace *wo
     return STATUS_OK;
 }
 
-static char running[256] = "no case";
-
-const char *verify_running(void) {
-    return running;
-}
-
-static void set_running(const struct verify_case *test) {
+static void note(const struct verify_case *test) {
     char epilogue[64] = "";
     if (test->epilogue || test->backward)
         snprintf(epilogue, sizeof epilogue, " %s activation %s%s",
@@ -77,15 +72,14 @@ static void set_running(const struct verify_case *test) {
                  test->keeps_pre ? " storing its input" : "");
     static const char *const values[] = {"reals",       "rows of zeros", "large reals",
                                          "small reals", "tiny reals",    "Inf and NaN"};
-    snprintf(running, sizeof running, "%s%s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s%s",
-             dtype_name(test->dtype), test->c_f32 ? " to f32" : "", gemm_op_name(test->op), test->m, test->n,
-             test->k, test->pad, test->alpha, test->beta, test->integers ? "integers" : values[test->values],
-             epilogue);
+    progress_set("%s%s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s%s", dtype_name(test->dtype),
+                 test->c_f32 ? " to f32" : "", gemm_op_name(test->op), test->m, test->n, test->k, test->pad,
+                 test->alpha, test->beta, test->integers ? "integers" : values[test->values], epilogue);
 }
 
 static enum status failure(const struct compute *compute, const char *what) {
-    return status_set(STATUS_VERIFY_FAILED, "backend '%s' is wrong: %s: %s", compute->backend->name, running,
-                      what);
+    return status_set(STATUS_VERIFY_FAILED, "backend '%s' is wrong: %s: %s", compute->backend->name,
+                      progress_text(), what);
 }
 
 static bool all_guard(const unsigned char *bytes, size_t count) {
@@ -324,7 +318,7 @@ static void draw_inputs(const struct verify_case *test, const struct gemm_call *
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped) {
     bool ignored;
     if (!skipped) skipped = &ignored;
-    set_running(test);
+    note(test);
     *skipped = !compute->backend->supports(test->dtype, test->op);
     if (*skipped) return STATUS_OK;
 

@@ -37,11 +37,9 @@ struct verify_case {
 /* Runs one case: fresh inputs, C full of NaN when beta is 0, guard bands around and between the rows of C;
    everything that the call only reads must stay as it was, and so must the state of the thread and the
    process (surroundings.h). STATUS_VERIFY_FAILED names the case and the worst element, or the error of the
-   backend. A case that the backend does not support is skipped (*skipped, if not NULL). */
+   backend. A case that the backend does not support is skipped (*skipped, if not NULL). progress.h has
+   the case in words. */
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped);
-
-/* The case that runs now or ran last, in words, for a crash handler. */
-const char *verify_running(void);
 
 /* The list: {NN, TN, NT} x {f32, f64, bf16, bf16 to f32} x beta {0, 1, 0.5} x {integers, reals}, over sizes
    1, 15-17, 31-33, odd shapes, k = 0, the layer shapes of the configs with full and partial batches, dense
@@ -52,5 +50,8 @@ struct verify_case verify_case_at(size_t index);
 
 /* Runs the whole list, up to the first failure; counts the cases that ran and that were skipped. */
 enum status verify_backend(struct compute *compute, size_t *checked, size_t *skipped);
+
+/* STATUS_UNAVAILABLE if the backend lacks NN, TN or NT in this dtype: a training needs all three. */
+enum status verify_training_ops(const struct compute *compute, enum gemm_dtype dtype);
 
 #endif

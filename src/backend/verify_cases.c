@@ -1,3 +1,4 @@
+#include "src/backend/plugin.h"
 #include "src/backend/verify.h"
 
 static const size_t edge[] = {1, 15, 16, 17, 31, 32, 33};
@@ -117,5 +118,17 @@ enum status verify_backend(struct compute *compute, size_t *checked, size_t *ski
         if (status) return status;
         *(skip ? skipped : checked) += 1;
     }
+    return STATUS_OK;
+}
+
+enum status verify_training_ops(const struct compute *compute, enum gemm_dtype dtype) {
+    const struct gemm_backend *backend = compute->backend;
+    for (int op = GEMM_NN; op <= GEMM_NT; op++)
+        if (!backend->supports(dtype, (enum gemm_op)op))
+            return status_set(STATUS_UNAVAILABLE,
+                              "%s: backend '%s' does not support %s %s, which training needs: let its slot "
+                              "`supports` name the --dtype that it has, and train with that one",
+                              plugin_path(backend), backend->name, dtype_name(dtype),
+                              gemm_op_name((enum gemm_op)op));
     return STATUS_OK;
 }

@@ -3,31 +3,24 @@
 #define TESSERA_BENCH_BENCHMARK_H
 
 #include "src/base/statistics.h"
-#include "src/bench/problem.h"
+#include "src/bench/contestant.h"
 #include "src/bench/verdict.h"
-
-/* The measured peak rates of a device. */
-struct rates {
-    double flops[2];  /* a second, of f32 and f64 (enum gemm_dtype); 0 if unknown */
-    double bandwidth; /* bytes read plus bytes written a second */
-};
-
-/* Measures them for the device and the threads of `compute`. */
-enum status rates_measure(struct compute *compute, int ordinal, struct rates *rates);
 
 /* An opened backend. */
 struct candidate {
-    struct compute compute;
+    struct compute compute;        /* if a contestant runs it: threads, precision and descriptions alone */
+    struct gemm_backend backend;   /* then the compute's: name and device */
+    struct contestant *contestant; /* NULL: it runs in this process */
+    size_t slot;                   /* of the contestant */
+    char path[512];                /* of a plug-in, or "" */
     char label[256];
     struct rates rates;
     double seconds_per_flop[3][3]; /* of the previous shape, [dtype][op]: predicts the next; 0: none yet */
 };
 
-enum { BENCHMARK_MOST_KERNELS = 4 };
-
 struct result {
     enum outcome outcome;
-    char reason[512];
+    char reason[640];
     /* Only with OUTCOME_RIGHT: */
     struct statistics seconds; /* of a call */
     double flops, bytes;       /* of a call; the bytes of A, B and C once */
@@ -35,7 +28,7 @@ struct result {
     /* Flop/s of a multiply-add loop; 0: unknown. Measured at the start; on the host, if the backend
        has no threads of its own, the median of measurements between the calls. */
     double peak;
-    struct gemm_kernel kernel[BENCHMARK_MOST_KERNELS];
+    struct gemm_kernel kernel[SAMPLER_MOST_KERNELS];
     size_t kernels;
 };
 

@@ -11,8 +11,10 @@ static void add_left_out(struct candidates *candidates, const struct sweep_row *
     snprintf(out->reason, sizeof out->reason, "%s", reason);
 }
 
-/* Copies the rates of an earlier candidate with the same device and thread count, or measures them. */
-static enum status find_rates(const struct candidates *candidates, struct candidate *one, int ordinal) {
+/* Copies the rates of an earlier candidate with the same device and thread count, or measures them in a
+   process without a plug-in. */
+static enum status find_rates(const struct candidates *candidates, struct candidate *one,
+                              const struct config *config) {
     for (size_t i = 0; i < candidates->count; i++) {
         const struct candidate *other = &candidates->list[i];
         if (other->compute.backend->device != one->compute.backend->device ||
@@ -21,7 +23,35 @@ static enum status find_rates(const struct candidates *candidates, struct candid
         one->rates = other->rates;
         return STATUS_OK;
     }
-    return rates_measure(&one->compute, ordinal, &one->rates);
+    struct contestant contestant = {0};
+    struct contest_request request = {.task = CONTEST_RATES,
+                                      .config = *config,
+                                      .rates_of = one->compute.backend->device,
+                                      .threads = one->compute.threads};
+    struct contest_reply reply;
+    const enum status status = contestant_ask(&contestant, "measuring peak rates", &request, &reply);
+    contestant_end(&contestant);
+    one->rates = reply.rates;
+    return status;
+}
+
+static enum status open_candidate(struct candidate *one, const struct sweep_row *row, size_t slot) {
+    struct contest_request request = {.task = CONTEST_OPEN, .config = row->config, .slot = slot};
+    struct contest_reply reply;
+    const enum status status = contestant_ask(row->contestant, "opening", &request, &reply);
+    struct compute *compute = &one->compute;
+    *one = (struct candidate){.contestant = row->contestant,
+                              .slot = slot,
+                              .backend = {.name = row->backend->bare, .device = row->backend->device}};
+    snprintf(one->label, sizeof one->label, "%s", row->label);
+    snprintf(one->path, sizeof one->path, "%s", row->backend->path);
+    snprintf(compute->name, sizeof compute->name, "%s", row->name);
+    snprintf(compute->description, sizeof compute->description, "%s", reply.description);
+    snprintf(compute->gpu, sizeof compute->gpu, "%s", reply.gpu);
+    compute->backend = &one->backend;
+    compute->threads = reply.threads;
+    compute->precision = reply.precision;
+    return status;
 }
 
 enum status candidates_open(struct candidates *candidates, const struct sweep *sweep) {
@@ -34,7 +64,6 @@ enum status candidates_open(struct candidates *candidates, const struct sweep *s
     for (size_t i = 0; i < sweep->count; i++) {
         const struct sweep_row *row = &sweep->rows[i];
         struct candidate *one = &candidates->list[candidates->count];
-        const struct compute_options options = config_compute(&row->config);
         if (row->wrong[0]) {
             add_left_out(candidates, row, OUTCOME_WRONG, row->wrong);
             continue;
@@ -43,21 +72,18 @@ enum status candidates_open(struct candidates *candidates, const struct sweep *s
             add_left_out(candidates, row, OUTCOME_LEFT_OUT, row->left_out);
             continue;
         }
-        enum status status = compute_open(&one->compute, row->backend, &options);
-        if (!status) status = find_rates(candidates, one, options.ordinal);
+        enum status status = open_candidate(one, row, i);
+        if (!status) status = find_rates(candidates, one, &row->config);
         if (status) {
-            compute_close(&one->compute);
             add_left_out(candidates, row, outcome_of(status), status_message());
-            continue;
+        } else {
+            candidates->count++;
         }
-        snprintf(one->label, sizeof one->label, "%s", row->label);
-        candidates->count++;
     }
     return STATUS_OK;
 }
 
 void candidates_close(struct candidates *candidates) {
-    for (size_t i = 0; i < candidates->count; i++) compute_close(&candidates->list[i].compute);
     free(candidates->list);
     free(candidates->left_out);
     *candidates = (struct candidates){0};

@@ -7,7 +7,7 @@
 
 /* A row that cannot run, and why. */
 struct left_out {
-    char label[256], reason[512];
+    char label[256], reason[640];
     enum outcome outcome;
 };
 
@@ -18,8 +18,8 @@ struct candidates {
     size_t left_out_count;
 };
 
-/* Opens each row of the sweep that can be used here and measures the rates of its device, once for each
-   device and thread count. */
+/* Opens each row of the sweep that can be used here in its contestant, and measures the rates of its device,
+   once for each device and thread count. The contestants are the sweep's. */
 enum status candidates_open(struct candidates *candidates, const struct sweep *sweep);
 void candidates_close(struct candidates *candidates);
 

@@ -1,8 +1,10 @@
 #include "src/bench/comparison.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/progress.h"
 #include "src/base/text.h"
 #include "src/bench/shapes.h"
 
@@ -33,6 +35,8 @@ static enum status verify_shapes(const struct config *config, struct compute *co
     for (size_t s = 0; s < count && !status; s++) {
         struct problem problem;
         if (evaluation && shapes[s].op != GEMM_NN) continue;
+        progress_set("%s %s m=%zu n=%zu k=%zu", dtype_name(dtype), gemm_op_name(shapes[s].op), shapes[s].m,
+                     shapes[s].n, shapes[s].k);
         status = problem_open(&problem, compute, dtype, &shapes[s], TWO_COPIES);
         if (!status) status = problem_verify(&problem, inputs, s + 1);
         problem_close(&problem);
@@ -66,11 +70,38 @@ static bool ends_an_epoch(const struct comparison_row *row) {
     return row->repeats == 0; /* not trained yet */
 }
 
+/* Asks the contestant of the row, and says so. */
+static enum status ask(const struct comparison *comparison, const struct comparison_row *row,
+                       const char *what, struct contest_request *request, struct contest_reply *reply) {
+    report_progress(comparison, row, what);
+    return contestant_ask(row->sweep->contestant, what, request, reply);
+}
+
 static enum status verify(const struct comparison *comparison, const struct comparison_row *row,
                           enum problem_inputs inputs) {
-    report_progress(comparison, row, inputs == PROBLEM_INTEGERS ? "verify" : "verify again");
-    return comparison_verify(&row->sweep->config, row->sweep->backend, comparison->data, inputs,
-                             ends_an_epoch(row));
+    struct contest_reply reply;
+    struct contest_request request = {
+        .task = CONTEST_VERIFY, .config = row->sweep->config, .inputs = inputs, .last = ends_an_epoch(row)};
+    return ask(comparison, row, inputs == PROBLEM_INTEGERS ? "verify" : "verify again", &request, &reply);
+}
+
+/* Compares the first steps; finds the tensor that drifts, if they do or if a trace of every row is wanted. */
+static void check_agreement(const struct comparison *comparison, struct comparison_row *row) {
+    struct contest_reply reply;
+    struct contest_request request = {
+        .task = CONTEST_AGREEMENT, .config = row->sweep->config, .agreement = comparison->agreement};
+    const enum status status = ask(comparison, row, "agreement", &request, &reply);
+    row->drift = reply.drift;
+    row->outcome = outcome_of(status);
+    if (status) exclude(row, status);
+    const bool drifted = row->outcome == OUTCOME_WRONG && row->drift.step;
+    if (!drifted && (row->outcome != OUTCOME_RIGHT || !comparison->trace)) return;
+    request.task = CONTEST_TRACE;
+    if (ask(comparison, row, "trace", &request, &reply) == STATUS_OK) {
+        memcpy(row->tensor, reply.tensor, sizeof row->tensor);
+        row->trace = reply.trace;
+        row->trace.tensor = row->tensor;
+    }
 }
 
 static void check_row(struct comparison *comparison, struct comparison_row *row) {
@@ -84,32 +115,35 @@ static void check_row(struct comparison *comparison, struct comparison_row *row)
         snprintf(row->reason, sizeof row->reason, "%s", sweep->wrong);
         return;
     }
-    const struct agreement *agreement = &comparison->agreement;
     enum status status = config_check_data(&sweep->config, comparison->data);
     if (!status) status = verify(comparison, row, PROBLEM_INTEGERS);
-    report_progress(comparison, row, "agreement");
-    if (!status)
-        status = agreement_check(agreement, &sweep->config, sweep->backend, comparison->data, &row->drift);
-    row->outcome = OUTCOME_RIGHT;
-    if (status) exclude(row, status);
-    const bool drifted = row->outcome == OUTCOME_WRONG && row->drift.step;
-    if ((row->outcome == OUTCOME_RIGHT && comparison->trace) || drifted) {
-        report_progress(comparison, row, "trace");
-        if (agreement_trace(agreement, &sweep->config, sweep->backend, comparison->data, &row->trace))
-            row->trace = (struct trace){0};
+    if (status) {
+        exclude(row, status);
+    } else {
+        check_agreement(comparison, row);
     }
 }
 
 /* --- speed --- */
 
+/* One training of `config`; the result is the caller's. */
+static enum status train(const struct comparison *comparison, const struct comparison_row *row,
+                         const char *what, const struct config *config, size_t steps,
+                         struct run_result *result) {
+    struct contest_reply reply;
+    struct contest_request request = {.task = CONTEST_TRAIN,
+                                      .config = *config,
+                                      .limits = {.seconds = comparison->limit_seconds, .steps = steps}};
+    const enum status status = ask(comparison, row, what, &request, &reply);
+    if (!status) *result = reply.run;
+    return status;
+}
+
 static void train_once(struct comparison *comparison, struct comparison_row *row) {
-    const struct run_limits limits = {.seconds = comparison->limit_seconds};
     if (row->outcome != OUTCOME_RIGHT) return;
     char what[32];
     snprintf(what, sizeof what, "train, %zu of %zu", row->repeats + 1, comparison->repeats);
-    report_progress(comparison, row, what);
-    const enum status status = run_training(&row->sweep->config, row->sweep->backend, comparison->data,
-                                            &limits, &row->runs[row->repeats]);
+    const enum status status = train(comparison, row, what, &row->sweep->config, 0, &row->runs[row->repeats]);
     if (status) {
         exclude(row, status);
     } else {
@@ -120,12 +154,9 @@ static void train_once(struct comparison *comparison, struct comparison_row *row
 /* One more epoch with engine eager, if the engine of the runs does not time single ops. */
 static enum status time_ops(struct comparison *comparison, struct comparison_row *row) {
     struct config config = row->sweep->config;
-    const struct run_limits limits = {.seconds = comparison->limit_seconds,
-                                      .steps = row->runs[0].steps_per_epoch};
     if (row->runs[0].time.seconds[PART_STEPS] == 0) return STATUS_OK;
     config.engine = ENGINE_EAGER;
-    report_progress(comparison, row, "op by op");
-    return run_training(&config, row->sweep->backend, comparison->data, &limits, &row->ops);
+    return train(comparison, row, "op by op", &config, row->runs[0].steps_per_epoch, &row->ops);
 }
 
 static enum status collect_epochs(struct comparison_row *row) {

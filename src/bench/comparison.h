@@ -13,9 +13,10 @@ enum { COMPARISON_MOST_REPEATS = 100 };
 struct comparison_row {
     const struct sweep_row *sweep;
     enum outcome outcome;
-    char reason[512];   /* of every outcome but OUTCOME_RIGHT */
+    char reason[640];   /* of every outcome but OUTCOME_RIGHT */
     struct drift drift; /* if it ran */
     struct trace trace; /* if requested, or if the losses drifted */
+    char tensor[32];    /* its tensor */
 
     /* Only with OUTCOME_RIGHT: a wrong backend gets no time. */
     struct run_result *runs; /* [repeats] */
@@ -43,7 +44,8 @@ struct comparison {
 };
 
 /* Runs the reference. Verifies each row on the shapes of the training and checks its agreement, trains it
-   `repeats` times, interleaved, and verifies it again. A row that fails does not stop the others. */
+   `repeats` times, interleaved, and verifies it again. Each row runs in a contestant: one that fails, crashes
+   or hangs does not stop the others. */
 enum status comparison_run(struct comparison *comparison, const struct sweep *sweep);
 enum status comparison_verdict(const struct comparison *comparison);
 void comparison_close(struct comparison *comparison);

@@ -1,6 +1,7 @@
 #include "src/bench/gemm_log.h"
 
 #include "src/backend/plugin.h"
+#include "src/base/jsonl.h"
 
 static const char *device_name(const struct candidate *candidate) {
     return candidate->compute.backend->device == GEMM_ON_HOST ? "host" : "cuda";
@@ -23,7 +24,7 @@ static void add_left_out(cJSON *header, const struct candidates *candidates) {
     cJSON *warnings = cJSON_AddArrayToObject(header, "warnings");
     for (size_t i = 0; i < candidates->left_out_count; i++) {
         const struct left_out *out = &candidates->left_out[i];
-        char text[800];
+        char text[960];
         snprintf(text, sizeof text, "%s %s: %s", out->label,
                  out->outcome == OUTCOME_LEFT_OUT ? "was left out" : outcome_words(out->outcome),
                  out->reason);
@@ -92,7 +93,7 @@ cJSON *gemm_line(const struct candidate *candidate, enum gemm_dtype dtype, const
     cJSON *line = jsonl_new("gemm");
     jsonl_text(line, "label", candidate->label);
     jsonl_text(line, "backend", candidate->compute.name);
-    jsonl_text(line, "path", plugin_path(candidate->compute.backend));
+    jsonl_text(line, "path", candidate->path);
     jsonl_text(line, "description", candidate->compute.description);
     jsonl_text(line, "device", device_name(candidate));
     jsonl_text(line, "gpu", candidate->compute.gpu);

@@ -1,10 +1,12 @@
 #include "src/bench/run.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/backend/plugin.h"
 #include "src/backend/registry.h"
+#include "src/base/progress.h"
 #include "src/base/statistics.h"
 #include "src/nn/engine.h"
 
@@ -34,6 +36,7 @@ static void on_progress(void *self, size_t epoch, size_t step, size_t steps, dou
     struct run *run = self;
     const struct run_limits *limits = run->limits;
     (void)loss;
+    progress_beat();
     run->result->steps = (epoch - 1) * steps + step;
     if (limits->steps && run->result->steps >= limits->steps) run->stop = 1;
     if (limits->seconds > 0 && clock_seconds() - run->started > limits->seconds) run->stop = 1;
@@ -63,10 +66,11 @@ static void describe(const struct run *run, struct run_result *result) {
     const struct trainer *trainer = &run->trainer;
     memcpy(result->description, run->compute.description, sizeof result->description);
     memcpy(result->gpu, run->compute.gpu, sizeof result->gpu);
-    result->device = run->compute.device.driver->name;
-    result->engine = trainer->engine->name;
-    result->residency = compute_residency(&run->compute);
-    result->precision = compute_precision(&run->compute, trainer->mlp.dtype);
+    snprintf(result->device, sizeof result->device, "%s", run->compute.device.driver->name);
+    snprintf(result->engine, sizeof result->engine, "%s", trainer->engine->name);
+    snprintf(result->residency, sizeof result->residency, "%s", compute_residency(&run->compute));
+    snprintf(result->precision, sizeof result->precision, "%s",
+             compute_precision(&run->compute, trainer->mlp.dtype));
     result->threads = run->compute.threads;
     result->images_per_epoch = trainer->train.count;
     result->batch = trainer->batch;

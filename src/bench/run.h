@@ -12,8 +12,7 @@ struct run_limits {
 
 struct run_result {
     /* How it ran, for tables and logs. */
-    char description[256], gpu[256];
-    const char *device, *engine, *residency, *precision;
+    char description[256], gpu[256], device[16], engine[16], residency[32], precision[16];
     int threads;
 
     size_t images_per_epoch, batch, steps_per_epoch;

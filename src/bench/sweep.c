@@ -1,11 +1,14 @@
 #include "src/bench/sweep.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "src/backend/backend_options.h"
 #include "src/backend/registry.h"
 #include "src/base/text.h"
+#include "src/bench/serve.h"
 
 enum { MOST_VALUES = 32, VALUE = 256 };
 
@@ -64,9 +67,9 @@ static enum status fill(struct axis *axis, const char *list, const struct config
 }
 
 /* Does the key change anything for this backend? */
-static bool matters(int key, const struct gemm_backend *backend, const struct config *config) {
+static bool matters(int key, const struct contest_backend *backend, const struct config *config) {
     const bool gpu = backend->device != GEMM_ON_HOST;
-    if (key == THREADS) return !gpu && backend->set_threads;
+    if (key == THREADS) return !gpu && backend->has_threads;
     if (key == RESIDENCY) return gpu;
     if (key == PRECISION) return config->dtype == GEMM_F32;
     if (key == PIN) return gpu && config->residency == RESIDENCY_HOST;
@@ -80,15 +83,84 @@ static void append_value(struct sweep_row *row, int key, const char *value) {
     text_append(row->label, sizeof row->label, ", %s%s", value, unit);
 }
 
-/* With "all", an unusable backend is not an error. */
-static enum status leave_out(struct sweep_row *row, size_t index) {
-    registry_usable(registry_at(index), row->left_out, sizeof row->left_out);
+/* --- the backends --- */
+
+/* What is known of a backend of the list. */
+struct found {
+    enum status status;
+    char message[640];
+};
+
+static bool same_file(const char *a, const char *b) {
+    struct stat one, other;
+    return stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev &&
+           one.st_ino == other.st_ino;
+}
+
+/* Tables and logs tell plug-ins apart by name: if another file has the same name, adds the path. */
+static void tell_apart(const struct contest_backend *backends, size_t count, const char *value) {
+    struct contest_backend *last = (struct contest_backend *)&backends[count];
+    const char *options = backend_options_in(value);
+    for (size_t i = 0; i < count; i++) {
+        if (!last->path[0] || strcmp(backends[i].bare, last->bare) != 0 ||
+            same_file(backends[i].path, last->path))
+            continue;
+        text_append(last->bare, sizeof last->bare, " (%s)", last->path);
+        last->name[0] = '\0';
+        text_append(last->name, sizeof last->name, "%s%s%s", last->bare, options[0] ? ":" : "", options);
+        return;
+    }
+}
+
+/* Built-in backends are found in this process: none of their code runs but `probe`. */
+static enum status find(struct contest_backend *backend, const struct config *config, const char *value) {
+    struct contest_request request = {.task = CONTEST_FIND, .config = *config};
+    struct contest_reply reply = {0};
+    struct contestant contestant = {0};
+    struct server here = {0};
+    snprintf(request.config.backend, sizeof request.config.backend, "%s", value);
+    const enum status status = backend_options_of_plugin(value)
+                                   ? contestant_ask(&contestant, "loading", &request, &reply)
+                                   : serve_task(&here, &request, &reply);
+    contestant_end(&contestant);
+    serve_close(&here);
+    *backend = reply.backend;
+    if (status) snprintf(backend->name, sizeof backend->name, "%s", value);
+    return status;
+}
+
+/* With "all", an unusable backend is not an error; a plug-in that crashes gets a row. */
+static enum status find_all(struct sweep *sweep, const struct config *config, const struct axis *axis,
+                            bool all, struct found *found) {
+    for (size_t i = 0; i < axis->count; i++) {
+        const enum status status = find(&sweep->backends[i], config, axis->value[i]);
+        found[i].status = status;
+        if (status) snprintf(found[i].message, sizeof found[i].message, "%s", status_message());
+        if (status == STATUS_UNAVAILABLE && all)
+            registry_usable(registry_at(i), found[i].message, sizeof found[i].message);
+        if (status && status != STATUS_VERIFY_FAILED && !(status == STATUS_UNAVAILABLE && all)) return status;
+        if (!status) tell_apart(sweep->backends, i, axis->value[i]);
+    }
     return STATUS_OK;
 }
 
+/* --- the rows --- */
+
+static void set_backend(struct sweep_row *row, const struct contest_backend *backend,
+                        const struct found *found) {
+    if (found->status == STATUS_UNAVAILABLE) {
+        snprintf(row->left_out, sizeof row->left_out, "%.255s", found->message);
+    } else {
+        row->backend = backend;
+        if (found->status) snprintf(row->wrong, sizeof row->wrong, "%s", found->message);
+    }
+    snprintf(row->name, sizeof row->name, "%s", backend->name);
+    text_append(row->label, sizeof row->label, "%s", row->name);
+}
+
 /* Sets the row of one combination. *same: it repeats an earlier row. */
-static enum status combine(const struct axis *axes, size_t index, bool all, struct sweep_row *row,
-                           bool *same) {
+static enum status combine(const struct axis *axes, size_t index, const struct contest_backend *backends,
+                           const struct found *found, struct sweep_row *row, bool *same) {
     char where[64];
     size_t chosen[AXES];
     for (int a = AXES - 1; a >= 0; a--) { /* the backend changes slowest */
@@ -99,39 +171,30 @@ static enum status combine(const struct axis *axes, size_t index, bool all, stru
     for (int a = 0; a < AXES; a++) {
         const char *value = axes[a].value[chosen[a]];
         snprintf(where, sizeof where, a == BACKEND ? "--backends" : "--%s", axes[a].key);
-        enum status status = config_set(&row->config, axes[a].key, value, FROM_FLAG, where);
-        if (!status && a == BACKEND) {
-            status = registry_find(value, &row->backend);
-            if (status == STATUS_UNAVAILABLE && all) status = leave_out(row, chosen[a]);
-        }
+        const enum status status = config_set(&row->config, axes[a].key, value, FROM_FLAG, where);
         if (status) return status;
+        if (a == BACKEND) set_backend(row, &backends[chosen[a]], &found[chosen[a]]);
         const bool counts = row->backend ? matters(a, row->backend, &row->config) : a == BACKEND;
         if (!counts && chosen[a] > 0) *same = true;
-        if (a == BACKEND) {
-            snprintf(row->name, sizeof row->name, "%s", value);
-            if (row->backend)
-                backend_options_name(row->backend, backend_options_in(value), row->name, sizeof row->name);
-            text_append(row->label, sizeof row->label, "%s", row->name);
-        } else if (counts && axes[a].count > 1) {
-            append_value(row, a, value);
-        }
+        if (a != BACKEND && counts && axes[a].count > 1) append_value(row, a, value);
     }
     return STATUS_OK;
 }
 
 static enum status fill_rows(struct sweep *sweep, const struct config *config, const struct axis *axes,
-                             bool all) {
+                             const struct found *found) {
     size_t combinations = 1;
     for (int a = 0; a < AXES; a++) combinations *= axes[a].count;
     if (combinations > 4096)
         return status_set(STATUS_USAGE, "%zu combinations are too many to compare", combinations);
     sweep->rows = calloc(combinations, sizeof *sweep->rows);
-    if (!sweep->rows) return status_set(STATUS_FAILED, "out of memory");
+    sweep->contestants = calloc(combinations, sizeof *sweep->contestants);
+    if (!sweep->rows || !sweep->contestants) return status_set(STATUS_FAILED, "out of memory");
     for (size_t i = 0; i < combinations; i++) {
         struct sweep_row *row = &sweep->rows[sweep->count];
         bool same;
-        *row = (struct sweep_row){.config = *config};
-        const enum status status = combine(axes, i, all, row, &same);
+        *row = (struct sweep_row){.config = *config, .contestant = &sweep->contestants[sweep->count]};
+        const enum status status = combine(axes, i, sweep->backends, found, row, &same);
         if (status) return status;
         sweep->count += !same;
     }
@@ -143,27 +206,33 @@ enum status sweep_open(struct sweep *sweep, const struct config *config, const s
                                      lists->engines,  lists->residencies, lists->pins};
     static const char *const keys[AXES] = {"backend", "threads",   "dtype", "precision",
                                            "engine",  "residency", "pin"};
-    *sweep = (struct sweep){0};
+    const bool all = lists->backends && strcmp(lists->backends, "all") == 0;
     struct axis *axes = calloc(AXES, sizeof *axes);
-    if (!axes) return status_set(STATUS_FAILED, "out of memory");
-    enum status status = STATUS_OK;
+    struct found *found = calloc(MOST_VALUES, sizeof *found);
+    *sweep = (struct sweep){.backends = calloc(MOST_VALUES, sizeof *sweep->backends)};
+    enum status status =
+        axes && found && sweep->backends ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
     for (int a = 0; a < AXES && !status; a++) {
         axes[a].key = keys[a];
         status = fill(&axes[a], given[a], config);
         if (!status && axes[a].count == 0) status = status_set(STATUS_USAGE, "--%s lists nothing", keys[a]);
     }
-    if (!status)
-        status = fill_rows(sweep, config, axes, lists->backends && strcmp(lists->backends, "all") == 0);
+    if (!status) status = find_all(sweep, config, &axes[BACKEND], all, found);
+    if (!status) status = fill_rows(sweep, config, axes, found);
     free(axes);
+    free(found);
     if (status) sweep_close(sweep);
     return status;
 }
 
 bool sweep_row_is(const struct sweep_row *row, const char *backend) {
-    return row->backend && (strcmp(row->name, backend) == 0 || strcmp(row->backend->name, backend) == 0);
+    return row->backend && (strcmp(row->name, backend) == 0 || strcmp(row->backend->bare, backend) == 0);
 }
 
 void sweep_close(struct sweep *sweep) {
+    for (size_t i = 0; i < sweep->count; i++) contestant_end(&sweep->contestants[i]);
     free(sweep->rows);
+    free(sweep->backends);
+    free(sweep->contestants);
     *sweep = (struct sweep){0};
 }

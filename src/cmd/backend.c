@@ -1,5 +1,6 @@
 #include "src/cmd/backend.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "src/backend/registry.h"
 #include "src/backend/verify.h"
 #include "src/base/platform.h"
+#include "src/base/progress.h"
 #include "src/base/text.h"
 #include "src/bench/comparison.h"
 
@@ -31,7 +33,7 @@ static void restore_handlers(void) {
 static void on_crash(int signal) {
     (void)signal;
     write_error("train: the backend crashed in ");
-    write_error(verify_running());
+    write_error(progress_text());
     write_error("\n");
     restore_handlers();
 }
@@ -46,25 +48,15 @@ enum status backend_verify(struct compute *compute, size_t *checked, size_t *ski
 
 /* --- plug-ins --- */
 
-static enum status check_ops(const struct compute *compute, enum gemm_dtype dtype) {
-    const struct gemm_backend *backend = compute->backend;
-    for (int op = GEMM_NN; op <= GEMM_NT; op++)
-        if (!backend->supports(dtype, (enum gemm_op)op))
-            return status_set(STATUS_UNAVAILABLE,
-                              "%s: backend '%s' does not support %s %s, which training needs: let its slot "
-                              "`supports` name the --dtype that it has, and train with that one",
-                              plugin_path(backend), backend->name, dtype_name(dtype),
-                              gemm_op_name((enum gemm_op)op));
-    return STATUS_OK;
+/* On a terminal, says that the verification runs. */
+static void announce(const char *path) {
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "verifying %s ...", path);
 }
 
-static enum status verify_plugin(struct compute *compute, const char *path) {
-    size_t checked, skipped;
-    const double start = clock_seconds();
-    const bool terminal = isatty(STDERR_FILENO);
-    if (terminal) fprintf(stderr, "verifying %s ...", path);
-    const enum status status = backend_verify(compute, &checked, &skipped);
-    if (terminal) fprintf(stderr, "\r\033[K");
+/* Reports the result of the verification. */
+static enum status report(enum status status, const char *path, size_t checked, size_t skipped,
+                          double start) {
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
     if (status == STATUS_VERIFY_FAILED) return status_context(status, "%s is not used", path);
     if (status) return status;
     fprintf(stderr, "train: verified %s: %s GEMM cases right, %s not supported (%.1f s)\n", path,
@@ -73,12 +65,15 @@ static enum status verify_plugin(struct compute *compute, const char *path) {
 }
 
 /* `compute` is open; closes it if the check fails. */
-static enum status check_plugin(const struct config *config, struct compute *compute, const char *path,
-                                bool training) {
+static enum status check_plugin(const struct config *config, struct compute *compute, const char *path) {
     const enum gemm_dtype dtype =
         config->precision == GEMM_MIXED_BF16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype;
-    enum status status = training ? check_ops(compute, dtype) : STATUS_OK;
-    if (!status) status = verify_plugin(compute, path);
+    const double start = clock_seconds();
+    size_t checked = 0, skipped = 0;
+    announce(path);
+    enum status status = verify_training_ops(compute, dtype);
+    if (!status) status = backend_verify(compute, &checked, &skipped);
+    status = report(status, path, checked, skipped, start);
     if (!status) return STATUS_OK;
     compute_close(compute);
     *compute = (struct compute){0};
@@ -86,10 +81,10 @@ static enum status check_plugin(const struct config *config, struct compute *com
 }
 
 /* Warns on stderr, once, if a host backend has more threads than the process may use cores. */
-static void warn_threads(const struct gemm_backend *backend, int threads) {
+static void warn_threads(enum gemm_device device, bool has_threads, int threads) {
     static bool warned;
     const int cores = platform_usable_cores();
-    if (warned || backend->device != GEMM_ON_HOST || !backend->set_threads || threads <= cores) return;
+    if (warned || device != GEMM_ON_HOST || !has_threads || threads <= cores) return;
     warned = true;
     fprintf(
         stderr,
@@ -103,9 +98,9 @@ enum status backend_open(const struct config *config, struct compute *compute) {
     const struct compute_options options = config_compute(config);
     enum status status = registry_find(config->backend, &backend);
     if (!status) status = compute_open(compute, backend, &options);
-    if (!status) warn_threads(backend, compute->threads);
+    if (!status) warn_threads(backend->device, backend->set_threads, compute->threads);
     const char *path = status ? NULL : plugin_path(backend);
-    return path ? check_plugin(config, compute, path, true) : status;
+    return path ? check_plugin(config, compute, path) : status;
 }
 
 enum status backend_verify_run(const struct config *config, const struct gemm_backend *backend,
@@ -125,19 +120,26 @@ enum status backend_verify_run(const struct config *config, const struct gemm_ba
 enum status backend_check_plugins(struct sweep *sweep, bool training) {
     for (size_t i = 0; i < sweep->count; i++) {
         struct sweep_row *row = &sweep->rows[i];
-        const char *path = row->backend ? plugin_path(row->backend) : NULL;
-        const struct compute_options options = config_compute(&row->config);
-        struct compute compute;
-        if (row->backend) warn_threads(row->backend, options.threads);
-        if (!path) continue;
-        enum status status = compute_open(&compute, row->backend, &options);
-        if (!status) status = check_plugin(&row->config, &compute, path, training);
+        const double start = clock_seconds();
+        struct contest_request request = {
+            .task = CONTEST_VERIFY_ALL, .config = row->config, .training = training};
+        struct contest_reply reply;
+        if (row->backend)
+            warn_threads(row->backend->device, row->backend->has_threads, (int)row->config.threads);
+        if (!row->backend || !row->backend->path[0] || row->wrong[0]) continue;
+        announce(row->backend->path);
+        enum status status = contestant_ask(row->contestant, "verification", &request, &reply);
+        status = report(status, row->backend->path, reply.checked, reply.skipped, start);
         if (status && status != STATUS_VERIFY_FAILED) return status;
-        if (status) {
-            snprintf(row->wrong, sizeof row->wrong, "%s", status_message());
-        } else {
-            compute_close(&compute);
-        }
+        if (status) snprintf(row->wrong, sizeof row->wrong, "%s", status_message());
     }
     return STATUS_OK;
+}
+
+enum status backend_prepare_contest(const struct dataset_pair *data, const char *timeout,
+                                    double limit_seconds) {
+    double seconds = limit_seconds > 0 ? fmax(600, 10 * limit_seconds) : 0;
+    if (timeout && (!text_parse_real(timeout, &seconds) || seconds < 0))
+        return status_set(STATUS_USAGE, "--timeout-seconds must be a number from 0, not '%s'", timeout);
+    return contestants_prepare(data, seconds);
 }

@@ -17,9 +17,20 @@ enum status backend_open(const struct config *config, struct compute *compute);
 enum status backend_verify_run(const struct config *config, const struct gemm_backend *backend,
                                const struct dataset_pair *data);
 
-/* Verifies the plug-in of each row, and warns of rows with too many threads. A wrong one stays in the sweep
-   with row->wrong; STATUS_UNAVAILABLE if one cannot be used. For a training it must have NN, TN and NT in the
-   dtype of the row. */
+/* Before the sweep of a command is opened: shares `data` (or NULL) with the contestants. `timeout`: the flag,
+   or NULL: ten times `limit_seconds`, at least 600; never, if there is no limit. */
+enum status backend_prepare_contest(const struct dataset_pair *data, const char *timeout,
+                                    double limit_seconds);
+#define BACKEND_TIMEOUT_FLAG(value)                                                                         \
+    {                                                                                                       \
+        "timeout-seconds", "S",                                                                             \
+            "end a backend without progress for so long; 0: never [10 times --limit-seconds, 600 or more]", \
+            value                                                                                           \
+    }
+
+/* Verifies the plug-in of each row, in its contestant, and warns of rows with too many threads. A wrong one
+   stays in the sweep with row->wrong; STATUS_UNAVAILABLE if one cannot be used. For a training it must have
+   NN, TN and NT in the dtype of the row. */
 enum status backend_check_plugins(struct sweep *sweep, bool training);
 
 /* Runs the whole case list of verify.h. If the backend crashes, a line on stderr names the case. */

@@ -17,7 +17,7 @@ enum { MOST_SIDE = 16, CELL = 44 };
 /* The outcome of a row of the sweep over all cells so far. */
 struct standing {
     enum outcome outcome;
-    char reason[512];
+    char reason[640];
 };
 
 /* The fastest row of a cell. */
@@ -55,14 +55,16 @@ static struct config cell_config(const struct breakeven *breakeven, size_t row, 
 /* Seconds of a step, 0 if there is no result. */
 static enum status time_cell(struct breakeven *breakeven, size_t row, size_t batch, size_t hidden,
                              double *seconds) {
-    const struct config config = cell_config(breakeven, row, batch, hidden);
-    const struct run_limits limits = {.seconds = breakeven->cell_seconds};
-    struct run_result result;
+    struct contest_request request = {.task = CONTEST_TRAIN,
+                                      .config = cell_config(breakeven, row, batch, hidden),
+                                      .limits = {.seconds = breakeven->cell_seconds}};
+    struct contest_reply reply;
+    struct run_result *result = &reply.run;
     const enum status status =
-        run_training(&config, breakeven->sweep.rows[row].backend, &breakeven->data, &limits, &result);
+        contestant_ask(breakeven->sweep.rows[row].contestant, "train", &request, &reply);
     if (status) return status;
-    *seconds = result.images ? result.seconds * (double)result.batch / (double)result.images : 0;
-    run_close(&result);
+    *seconds = result->images ? result->seconds * (double)result->batch / (double)result->images : 0;
+    run_close(result);
     return STATUS_OK;
 }
 
@@ -85,9 +87,13 @@ static bool judge(struct breakeven *breakeven, size_t row, enum status status) {
 
 static enum status verify_cell(struct breakeven *breakeven, size_t row, size_t batch, size_t hidden,
                                enum problem_inputs inputs) {
-    const struct config config = cell_config(breakeven, row, batch, hidden);
-    const struct sweep_row *sweep = &breakeven->sweep.rows[row];
-    return comparison_verify(&config, sweep->backend, &breakeven->data, inputs, true);
+    struct contest_request request = {.task = CONTEST_VERIFY,
+                                      .config = cell_config(breakeven, row, batch, hidden),
+                                      .inputs = inputs,
+                                      .last = true};
+    struct contest_reply reply;
+    return contestant_ask(breakeven->sweep.rows[row].contestant,
+                          inputs == PROBLEM_INTEGERS ? "verify" : "verify again", &request, &reply);
 }
 
 static void write_cell(struct breakeven *breakeven, size_t batch, size_t hidden,
@@ -192,7 +198,7 @@ static enum status open_standing(struct breakeven *breakeven) {
     return STATUS_OK;
 }
 
-static enum status run(struct breakeven *breakeven, const struct sweep_lists *lists) {
+static enum status run(struct breakeven *breakeven, const struct sweep_lists *lists, const char *timeout) {
     enum status status = dataset_load(&breakeven->data, breakeven->config.data, DATASET_ALL);
     if (!status) status = config_check_data(&breakeven->config, &breakeven->data);
     for (size_t b = 0; b < breakeven->batch_count && !status; b++)
@@ -200,6 +206,7 @@ static enum status run(struct breakeven *breakeven, const struct sweep_lists *li
             status = status_set(STATUS_USAGE, "--batches: %zu is more than the %zu training images",
                                 breakeven->batches[b],
                                 breakeven->data.train.count - (size_t)breakeven->config.validation);
+    if (!status) status = backend_prepare_contest(&breakeven->data, timeout, breakeven->cell_seconds);
     if (!status) status = sweep_open(&breakeven->sweep, &breakeven->config, lists);
     if (!status) status = backend_check_plugins(&breakeven->sweep, true);
     if (status) return status;
@@ -237,7 +244,8 @@ static enum status run_bench_breakeven(int argc, char **argv) {
     static struct breakeven breakeven; /* zero */
     static struct files files;
     struct sweep_lists lists = {.backends = "all"};
-    const char *batches = "16,64,256,1024,4096", *hidden = "32,128,512,2048", *repeat = NULL, *seconds = NULL;
+    const char *batches = "16,64,256,1024,4096", *hidden = "32,128,512,2048", *repeat = NULL, *seconds = NULL,
+               *timeout = NULL;
     const struct option_extra extras[] = {
         {"backends", "A,B,..", "the GEMMs; 'all': each usable one [all]", &lists.backends},
         {"residency", "device,..", "where the tensors of GPU backends live, each a row", &lists.residencies},
@@ -245,6 +253,7 @@ static enum status run_bench_breakeven(int argc, char **argv) {
         {"hidden", "N,..", "widths of the hidden layer [32,128,512,2048]", &hidden},
         {"repeat", "N", "timings of each, interleaved [3]", &repeat},
         {"cell-seconds", "S", "seconds of training for each timing of a backend [0.1]", &seconds},
+        BACKEND_TIMEOUT_FLAG(&timeout),
     };
     const struct option_set set = {
         .usage = "bench breakeven [--backends A,B,..] [--batches N,..] [--hidden N,..] [--KEY VALUE]...",
@@ -270,7 +279,7 @@ static enum status run_bench_breakeven(int argc, char **argv) {
     if (!status && breakeven.cell_seconds <= 0)
         status = status_set(STATUS_USAGE, "--cell-seconds must be above 0");
     if (!status) status = options_check_files(&files, &breakeven.config);
-    if (!status) status = run(&breakeven, &lists);
+    if (!status) status = run(&breakeven, &lists, timeout);
     status = logfile_close(breakeven.log, status);
     close_breakeven(&breakeven);
     return status;

@@ -18,6 +18,7 @@ enum { MOST_SIZES = 32 };
 /* The flags and the results. */
 struct gemm_bench {
     struct config config;
+    struct sweep sweep; /* its contestants are those of the candidates */
     struct candidates candidates;
     struct benchmark benchmark;
     struct result *results; /* [candidates] */
@@ -145,12 +146,10 @@ static enum status mark(const char *flag, const char *list, const char *const na
 }
 
 static enum status open_bench(struct gemm_bench *bench, const struct sweep_lists *lists) {
-    struct sweep sweep;
-    enum status status = sweep_open(&sweep, &bench->config, lists);
-    if (status) return status;
-    status = backend_check_plugins(&sweep, false);
-    if (!status) status = candidates_open(&bench->candidates, &sweep);
-    sweep_close(&sweep);
+    struct sweep *sweep = &bench->sweep;
+    enum status status = sweep_open(sweep, &bench->config, lists);
+    if (!status) status = backend_check_plugins(sweep, false);
+    if (!status) status = candidates_open(&bench->candidates, sweep);
     if (status) return status;
     bench->benchmark.candidates = bench->candidates.list;
     bench->benchmark.count = bench->candidates.count;
@@ -223,6 +222,7 @@ static enum status run_gemm(struct gemm_bench *bench, const struct sweep_lists *
 static void close_bench(struct gemm_bench *bench) {
     baseline_close(&bench->baseline);
     candidates_close(&bench->candidates);
+    sweep_close(&bench->sweep);
     table_close(&bench->table);
     records_free(&bench->records);
     free(bench->results);
@@ -246,7 +246,7 @@ static enum status run_bench_gemm(int argc, char **argv) {
     static const char *const keys[] = {"layers", "batch-size", "precision", "device", "log", NULL};
     struct sweep_lists lists = {.backends = "all"};
     const char *dtype = "f32,f64", *op = NULL, *sizes = "256,512,1024,2048,4096,8192", *repeat = NULL,
-               *limit = NULL;
+               *limit = NULL, *timeout = NULL;
     const char *baseline = NULL, *tolerance = NULL, *config = NULL, *operands = NULL;
     char backends[1024], threads[256];
     double percent = 10;
@@ -267,6 +267,7 @@ static enum status run_bench_gemm(int argc, char **argv) {
          &repeat},
         {"limit-seconds", "S",
          "leave out a product of a backend if its timing would take longer; 0: no limit [10]", &limit},
+        BACKEND_TIMEOUT_FLAG(&timeout),
         {"baseline", "FILE", "measure the products of this earlier log; exit with 6 if one is slower",
          &baseline},
         {"tolerance", "PERCENT", "tolerated slowdown against the baseline [10]", &tolerance},
@@ -317,6 +318,7 @@ static enum status run_bench_gemm(int argc, char **argv) {
         bench.benchmark.warm = bench.baseline.warm;
     }
     if (!status && operands) status = choose_operands(&bench, operands);
+    if (!status) status = backend_prepare_contest(NULL, timeout, bench.benchmark.limit_seconds);
     if (!status) status = run_gemm(&bench, &lists, sizes);
     status = logfile_close(bench.log, status);
     close_bench(&bench);

@@ -170,10 +170,12 @@ static void report(struct scaling *scaling) {
     table_close(&scaling->table);
 }
 
-static enum status run_scaling(struct scaling *scaling, const struct sweep_lists *lists) {
+static enum status run_scaling(struct scaling *scaling, const struct sweep_lists *lists,
+                               const char *timeout) {
     struct sweep sweep;
     enum status status = dataset_load(&scaling->data, scaling->config.data, DATASET_ALL);
     if (!status) status = config_check_data(&scaling->config, &scaling->data);
+    if (!status) status = backend_prepare_contest(&scaling->data, timeout, scaling->comparison.limit_seconds);
     if (!status) status = sweep_open(&sweep, &scaling->config, lists);
     if (status) return status;
     status = logfile_open(&scaling->log, scaling->config.log, false);
@@ -195,13 +197,14 @@ static enum status run_bench_scaling(int argc, char **argv) {
     static struct scaling scaling; /* zero */
     static struct files files;
     char threads[256], backends[256];
-    const char *repeat = NULL, *limit = NULL;
+    const char *repeat = NULL, *limit = NULL, *timeout = NULL;
     struct sweep_lists lists = {.backends = backends, .threads = threads};
     const struct option_extra extras[] = {
         {"backends", "A,B,..", "host backends with threads [all of them]", &lists.backends},
         {"threads", "N,..", "thread counts [1,2,4,.. and all cores]", &lists.threads},
         {"repeat", "N", "trainings of each, interleaved [3]", &repeat},
         {"limit-seconds", "S", "limit of training for each row and repeat; 0: none [10]", &limit},
+        BACKEND_TIMEOUT_FLAG(&timeout),
     };
     const struct option_set set = {
         .usage = "bench scaling [--backends A,B,..] [--threads 1,2,..] [--config FILE] [--KEY VALUE]...",
@@ -226,7 +229,7 @@ static enum status run_bench_scaling(int argc, char **argv) {
     status = bench_parse_count("repeat", repeat, COMPARISON_MOST_REPEATS, &scaling.comparison.repeats);
     if (!status) status = bench_parse_real("limit-seconds", limit, &scaling.comparison.limit_seconds);
     if (!status) status = options_check_files(&files, &scaling.config);
-    if (!status) status = run_scaling(&scaling, &lists);
+    if (!status) status = run_scaling(&scaling, &lists, timeout);
     dataset_pair_free(&scaling.data);
     return status;
 }

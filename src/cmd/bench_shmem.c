@@ -36,6 +36,8 @@ struct variant {
 struct shmem_bench {
     struct config config;
     struct benchmark benchmark;
+    struct contest_backend backend;
+    struct contestant contestant;      /* one for all: a GPU has no memory for 128 contexts */
     struct candidates candidates;      /* a variant each */
     struct variant variants[VARIANTS]; /* tile by tile */
     struct table table;
@@ -45,6 +47,8 @@ struct shmem_bench {
 
 static void make_variants(struct shmem_bench *bench, const struct gemm_backend *backend,
                           struct sweep_row *rows) {
+    bench->backend.device = backend->device;
+    snprintf(bench->backend.bare, sizeof bench->backend.bare, "%s", backend->name);
     for (int v = 0; v < VARIANTS; v++) {
         struct variant *one = &bench->variants[v];
         struct sweep_row *row = &rows[v];
@@ -52,9 +56,11 @@ static void make_variants(struct shmem_bench *bench, const struct gemm_backend *
         one->order = orders[v / MULTIPLIES / SHAREDS % ORDERS];
         one->shared = shareds[v / MULTIPLIES % SHAREDS];
         one->multiply = multiplies[v % MULTIPLIES];
-        *row = (struct sweep_row){.config = bench->config, .backend = backend};
+        *row = (struct sweep_row){
+            .config = bench->config, .backend = &bench->backend, .contestant = &bench->contestant};
         snprintf(row->config.backend, sizeof row->config.backend, "%s:order=%s,tile=%d,shared=%s,multiply=%s",
                  backend->name, one->order, one->tile, one->shared, one->multiply);
+        snprintf(row->name, sizeof row->name, "%.255s", row->config.backend);
         snprintf(row->label, sizeof row->label, "%s %d %s %s", one->order, one->tile, one->shared,
                  one->multiply);
     }
@@ -217,12 +223,14 @@ static enum status run_bench_shmem(int argc, char **argv) {
     if (!status) status = bench_parse_count("repeat", repeat, 1000, &bench.benchmark.repeats);
     if (!status) status = options_check_files(&(struct files){0}, &bench.config);
     if (!status) status = registry_find("cuda-order", &backend);
+    if (!status) status = contestants_prepare(NULL, 0);
     if (!status) status = logfile_open(&bench.log, bench.config.log, false);
     if (!status) status = open_variants(&bench, backend);
     for (size_t i = 0; i < count && !status; i++) status = run_size(&bench, sizes[i]);
     if (!status) bench_print_load();
     if (!status) status = verdict_status(&bench.verdict);
     candidates_close(&bench.candidates);
+    contestant_end(&bench.contestant);
     table_close(&bench.table);
     return logfile_close(bench.log, status);
 }

@@ -148,7 +148,7 @@ static enum status run_compare(int argc, char **argv) {
     static struct config config;
     static struct files files;
     struct sweep_lists lists = {0};
-    const char *repeat = NULL, *limit = NULL, *baseline = NULL, *trace = NULL;
+    const char *repeat = NULL, *limit = NULL, *baseline = NULL, *trace = NULL, *timeout = NULL;
     const struct option_extra extras[] = {
         {"backends", "A,B,..",
          "the GEMMs to compare, each with its options: tuned,tuned:isa=avx2; 'all': each usable one [all]",
@@ -165,6 +165,7 @@ static enum status run_compare(int argc, char **argv) {
          "limit of training for each row and repeat; a slower row stops after fewer steps, and its epoch is "
          "extrapolated; 0: none [60]",
          &limit},
+        BACKEND_TIMEOUT_FLAG(&timeout),
         {"baseline", "NAME", "the backend that speed-ups are relative to [openblas]", &baseline},
         {"trace", NULL,
          "name for every row the tensor that drifts first or most (always done for a row with a wrong loss "
@@ -181,6 +182,8 @@ static enum status run_compare(int argc, char **argv) {
             "first steps are compared with float64, each step from the same state. One that is wrong gets no "
             "time, and the\n"
             "command exits with 5 (with 1 if one fails).\n"
+            "Each runs in a process of its own: one that exits, crashes or hangs is wrong, and the others go "
+            "on.\n"
             "No effect here: " OPTIONS_OF_TRAIN ".\n"
             "  ./train compare --config configs/validation.cfg --backends serial,openmp,openblas "
             "--threads 1,2\n"
@@ -201,6 +204,7 @@ static enum status run_compare(int argc, char **argv) {
     if (!status) status = dataset_load(&data, config.data, DATASET_ALL);
     comparison.data = &data;
     if (!status) status = config_check_data(&config, &data);
+    if (!status) status = backend_prepare_contest(&data, timeout, comparison.limit_seconds);
     if (!status) status = compare(&comparison, &lists, baseline ? baseline : "openblas", baseline != NULL);
     dataset_pair_free(&data);
     return status;

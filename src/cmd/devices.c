@@ -1,67 +1,93 @@
 /* ./train devices: lists every backend, or why it cannot be used here. */
 #include <stdio.h>
+#include <string.h>
 
+#include "src/backend/backend_options.h"
 #include "src/backend/registry.h"
 #include "src/base/platform.h"
 #include "src/base/text.h"
+#include "src/bench/serve.h"
 #include "src/cmd/backend.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
 
-static enum status print_verification(struct compute *compute) {
-    size_t checked, skipped;
-    const enum status status = backend_verify(compute, &checked, &skipped);
+/* Where a backend runs: in a contestant if it is a plug-in or is verified, else in this process. */
+struct host {
+    struct contestant contestant;
+    struct server here;
+    bool apart;
+};
+
+static enum status ask(struct host *host, enum contest_task task, const char *stage,
+                       const struct config *config, struct contest_reply *reply) {
+    struct contest_request request = {.task = task, .config = *config};
+    *reply = (struct contest_reply){0};
+    return host->apart ? contestant_ask(&host->contestant, stage, &request, reply)
+                       : serve_task(&host->here, &request, reply);
+}
+
+static enum status print_verification(enum status status, const struct contest_reply *reply) {
     if (status) {
         printf("                  WRONG: %s\n", status_message());
     } else {
         printf("                  verified: %s GEMM cases right, %s not supported\n",
-               text_grouped(checked).text, text_grouped(skipped).text);
+               text_grouped(reply->checked).text, text_grouped(reply->skipped).text);
     }
     return status;
 }
 
-static void print_options(const struct gemm_backend *backend) {
-    const struct gemm_option *option = backend ? backend->options : NULL;
-    for (; option && option->key; option++)
-        printf("                  %s=%s: %s [%s]\n", option->key, option->values, option->help,
-               option->fallback);
+static void print_options(const char *options) {
+    for (size_t length; *options; options += length + (options[length] == '\n')) {
+        length = strcspn(options, "\n");
+        printf("                  %.*s\n", (int)length, options);
+    }
 }
 
-static enum status print_backend(const struct registry_entry *entry, const struct compute_options *options,
+/* `name`: that of the registry, or NAME:options or a plug-in. One that does not start is no error. */
+static enum status print_backend(struct host *host, const char *name, const struct config *config,
                                  bool verify) {
-    char why[256] = "";
-    if (!registry_usable(entry, why, sizeof why)) {
-        printf("  %-14s  not usable: %s\n", entry->name, why);
-        print_options(entry->backend);
-        return STATUS_OK;
-    }
-    struct compute compute;
-    enum status status = compute_open(&compute, entry->backend, options);
+    struct contest_reply found, reply;
+    enum status status = ask(host, CONTEST_FIND, "loading", config, &found);
+    if (status && status != STATUS_VERIFY_FAILED) return status;
+    if (!status) status = ask(host, CONTEST_OPEN, "opening", config, &reply);
     if (status) {
-        printf("  %-14s  not usable: %s\n", entry->name, status_message());
-        return STATUS_OK;
+        printf("  %-14s  %s: %s\n", name, status == STATUS_VERIFY_FAILED ? "WRONG" : "not usable",
+               status_message());
+        print_options(found.backend.options);
+        return status == STATUS_VERIFY_FAILED ? status : STATUS_OK;
     }
-    printf("  %-14s  %s: %s (%s)\n", entry->name, compute.device.driver->name, entry->backend->summary,
-           compute.description);
-    if (compute.gpu[0]) printf("                  on %s\n", compute.gpu);
-    print_options(entry->backend);
-    if (verify) status = print_verification(&compute);
-    compute_close(&compute);
+    printf("  %-14s  %s: %s (%s)\n", name, reply.device, found.backend.summary, reply.description);
+    if (reply.gpu[0]) printf("                  on %s\n", reply.gpu);
+    print_options(found.backend.options);
+    if (!verify) return STATUS_OK;
+    status = ask(host, CONTEST_VERIFY_ALL, "verification", config, &reply);
+    return print_verification(status, &reply);
+}
+
+static enum status print_in_process(const char *name, struct config *config, bool apart, bool verify) {
+    struct host host = {.apart = apart};
+    snprintf(config->backend, sizeof config->backend, "%s", name);
+    const enum status status = print_backend(&host, name, config, verify);
+    contestant_end(&host.contestant);
+    serve_close(&host.here);
+    fflush(stdout);
     return status;
 }
 
-/* Lists one backend, NAME:options or a plug-in. */
-static enum status print_one(const char *name, const struct compute_options *options, bool verify) {
-    struct registry_entry entry = {.name = name};
-    const enum status status = registry_find(name, &entry.backend);
-    return status ? status : print_backend(&entry, options, verify);
-}
-
-static enum status print_all(const struct compute_options *options, bool verify) {
+static enum status print_all(struct config *config, bool verify) {
     enum status worst = STATUS_OK;
+    char why[256];
     for (size_t i = 0; i < registry_count(); i++) {
-        const enum status status = print_backend(registry_at(i), options, verify);
-        if (status) worst = status;
+        const struct registry_entry *entry = registry_at(i);
+        if (registry_usable(entry, why, sizeof why)) {
+            const enum status status = print_in_process(entry->name, config, verify, verify);
+            if (status) worst = status;
+        } else {
+            char options[2048] = "";
+            if (entry->backend) backend_options_list(entry->backend, options, sizeof options);
+            printf("  %-14s  not usable: %s\n", entry->name, why);
+            print_options(options);
+        }
     }
     return worst;
 }
@@ -72,16 +98,18 @@ static bool is_flag_given(const struct config *config, const char *key) {
 
 static enum status run_devices(int argc, char **argv) {
     static const char *const keys[] = {"backend", "threads", "device", "precision", "residency", "pin", NULL};
-    const char *verify = NULL;
+    const char *verify = NULL, *timeout = NULL;
     const struct option_extra extras[] = {
         {"verify", NULL,
          "check every usable backend against a float64 reference; exit with 5 if one is wrong", &verify},
+        {"timeout-seconds", "S", "end a backend without progress for so long; 0: never [600]", &timeout},
     };
     const struct option_set set = {
         .usage = "devices [--backend NAME] [--verify] [--device N]...",
         .details =
             "Lists every GEMM backend that the program knows: what it is, or why it cannot be used here.\n"
             "With --backend, that one alone; ./my.so is a plug-in (docs/your-own-gemm.md).\n"
+            "Verified backends and plug-ins run in a process of their own: a crash is a line of this list.\n"
             "  ./train devices --backend ./my.so --verify",
         .keys = keys,
         .extras = extras,
@@ -89,18 +117,20 @@ static enum status run_devices(int argc, char **argv) {
     };
     struct config config;
     bool help;
-    const enum status parsed = options_parse(&set, argc, argv, &config, &help);
-    if (parsed || help) return parsed;
+    enum status status = options_parse(&set, argc, argv, &config, &help);
+    if (status || help) return status;
+    status = backend_prepare_contest(NULL, timeout, 1);
+    if (status) return status;
 
-    const bool one = is_flag_given(&config, "backend");
-    struct compute_options options = config_compute(&config);
-    if (!one) options.options = NULL; /* TESSERA_BACKEND may have some */
     printf("machine    %s; %s; %s of memory\n", platform_cpu(), platform_system(),
            text_bytes((double)platform_memory()).text);
     printf("build      Tessera %s, commit %s; %s %s\n", TESSERA_VERSION, platform_commit(),
            platform_compiler(), platform_flags());
     printf("backends\n");
-    return one ? print_one(config.backend, &options, verify != NULL) : print_all(&options, verify != NULL);
+    if (!is_flag_given(&config, "backend")) return print_all(&config, verify != NULL);
+    char name[CONFIG_TEXT];
+    memcpy(name, config.backend, sizeof name);
+    return print_in_process(name, &config, verify || backend_options_of_plugin(name), verify != NULL);
 }
 
 const struct command command_devices = {"devices", "list the GEMM backends, and why one cannot be used here",

@@ -1,0 +1,304 @@
+#define _GNU_SOURCE
+#include "src/bench/serve.h"
+
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "src/backend/backend_options.h"
+#include "src/backend/plugin.h"
+#include "src/backend/registry.h"
+#include "src/backend/surroundings.h"
+#include "src/backend/verify.h"
+#include "src/bench/comparison.h"
+#include "src/bench/contestant.h"
+#include "src/data/dataset_share.h"
+
+/* --- the tasks --- */
+
+/* Every slot up to this one; NULL if memory ran out. */
+static struct serve_slot *slot_at(struct server *server, size_t index) {
+    if (index >= server->count) {
+        struct serve_slot *grown = realloc(server->slots, (index + 1) * sizeof *grown);
+        if (!grown) return NULL;
+        memset(grown + server->count, 0, (index + 1 - server->count) * sizeof *grown);
+        server->slots = grown;
+        server->count = index + 1;
+    }
+    return &server->slots[index];
+}
+
+static void describe_backend(const char *text, const struct gemm_backend *backend,
+                             struct contest_backend *to) {
+    const char *path = plugin_path(backend);
+    backend_options_name(backend, backend_options_in(text), to->name, sizeof to->name);
+    snprintf(to->bare, sizeof to->bare, "%s", backend->name);
+    snprintf(to->path, sizeof to->path, "%s", path ? path : "");
+    snprintf(to->summary, sizeof to->summary, "%s", backend->summary);
+    backend_options_list(backend, to->options, sizeof to->options);
+    to->device = backend->device;
+    to->has_threads = backend->set_threads != NULL;
+}
+
+/* Opens the backend unless it is open. */
+static enum status open_slot(struct serve_slot *slot, const struct config *config,
+                             const struct gemm_backend *backend, struct contest_reply *reply) {
+    const struct compute_options options = config_compute(config);
+    struct compute *compute = &slot->compute;
+    const enum status status = compute->backend ? STATUS_OK : compute_open(compute, backend, &options);
+    if (status) return status;
+    snprintf(reply->description, sizeof reply->description, "%s", compute->description);
+    snprintf(reply->gpu, sizeof reply->gpu, "%s", compute->gpu);
+    snprintf(reply->device, sizeof reply->device, "%s", compute->device.driver->name);
+    reply->threads = compute->threads;
+    reply->precision = compute->precision;
+    return STATUS_OK;
+}
+
+static enum status verify_all(struct serve_slot *slot, const struct contest_request *request,
+                              const struct gemm_backend *backend, struct contest_reply *reply) {
+    const struct config *config = &request->config;
+    const bool bf16 = config->precision == GEMM_MIXED_BF16;
+    enum status status = open_slot(slot, config, backend, reply);
+    if (!status && request->training)
+        status = verify_training_ops(&slot->compute, bf16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype);
+    if (!status) status = verify_backend(&slot->compute, &reply->checked, &reply->skipped);
+    compute_close(&slot->compute);
+    return status;
+}
+
+static enum status measure_rates(const struct contest_request *request, struct rates *rates) {
+    const struct device_options options = {.threads = request->threads,
+                                           .ordinal = (int)request->config.device};
+    struct device device = {.driver = registry_device(request->rates_of)};
+    enum status status = device.driver->open(&device, &options);
+    if (status) return status;
+    if (device.driver->peak)
+        for (int dtype = GEMM_F32; dtype <= GEMM_F64 && !status; dtype++) {
+            status = device.driver->peak(&device, (enum gemm_dtype)dtype, &rates->flops[dtype]);
+            progress_beat();
+        }
+    if (!status && device.driver->bandwidth) status = device.driver->bandwidth(&device, &rates->bandwidth);
+    device.driver->close(&device);
+    return status;
+}
+
+static enum status open_sampler(struct serve_slot *slot, const struct sampler_plan *plan,
+                                struct contest_reply *reply) {
+    const enum status status = sampler_open(&slot->sampler, &slot->compute, plan);
+    reply->calls = slot->sampler.calls;
+    reply->has_peak = slot->sampler.has_peak;
+    return status;
+}
+
+static enum status serve_slot(struct serve_slot *slot, const struct contest_request *request,
+                              struct contest_reply *reply) {
+    switch (request->task) {
+    case CONTEST_SAMPLER_OPEN:
+        return open_sampler(slot, &request->plan, reply);
+    case CONTEST_SAMPLE:
+        return sampler_take(&slot->sampler, &reply->seconds, &reply->peak);
+    case CONTEST_SAMPLER_FINISH:
+        return sampler_finish(&slot->sampler, &reply->facts);
+    default:
+        sampler_close(&slot->sampler);
+        return STATUS_OK;
+    }
+}
+
+enum status serve_task(struct server *server, const struct contest_request *request,
+                       struct contest_reply *reply) {
+    const struct config *config = &request->config;
+    const struct dataset_pair *data = &server->data;
+    const struct gemm_backend *backend;
+    struct serve_slot *slot = slot_at(server, request->slot);
+    if (!slot) return status_set(STATUS_FAILED, "out of memory");
+    if (request->task == CONTEST_RATES) return measure_rates(request, &reply->rates);
+    if (request->task >= CONTEST_SAMPLER_OPEN) return serve_slot(slot, request, reply);
+    enum status status = registry_find(config->backend, &backend);
+    if (status) return status;
+    switch (request->task) {
+    case CONTEST_FIND:
+        describe_backend(config->backend, backend, &reply->backend);
+        return STATUS_OK;
+    case CONTEST_OPEN:
+        return open_slot(slot, config, backend, reply);
+    case CONTEST_VERIFY_ALL:
+        return verify_all(slot, request, backend, reply);
+    case CONTEST_VERIFY:
+        return comparison_verify(config, backend, data, request->inputs, request->last);
+    case CONTEST_AGREEMENT:
+        return agreement_check(&request->agreement, config, backend, data, &reply->drift);
+    case CONTEST_TRACE:
+        status = agreement_trace(&request->agreement, config, backend, data, &reply->trace);
+        if (!status) snprintf(reply->tensor, sizeof reply->tensor, "%s", reply->trace.tensor);
+        return status;
+    default:
+        return run_training(config, backend, data, &request->limits, &reply->run);
+    }
+}
+
+void serve_close(struct server *server) {
+    for (size_t i = 0; i < server->count; i++) {
+        sampler_close(&server->slots[i].sampler);
+        compute_close(&server->slots[i].compute);
+    }
+    free(server->slots);
+    *server = (struct server){0};
+}
+
+/* --- stack overflow --- */
+
+static struct sigaction previous;
+static struct progress *shared_progress;
+static char *stack_end; /* the lowest address of the main thread's stack */
+
+/* Runs on a stack of its own. Then the instruction runs again, for the previous handler. */
+static void on_fault(int signal, siginfo_t *info, void *context) {
+    enum { NEAR = 1 << 20 };
+    const char *address = info->si_addr;
+    (void)context;
+    shared_progress->stack_overflow = address > stack_end - NEAR && address < stack_end + NEAR;
+    sigaction(signal, &previous, NULL);
+}
+
+static void watch_stack(void) {
+    static char alternate[1 << 16];
+    pthread_attr_t attributes;
+    void *low;
+    size_t size;
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0) return;
+    if (pthread_attr_getstack(&attributes, &low, &size) == 0) {
+        const struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | (int)SA_ONSTACK};
+        stack_end = low;
+        sigaltstack(&(stack_t){.ss_sp = alternate, .ss_size = sizeof alternate}, NULL);
+        sigaction(SIGSEGV, &action, &previous);
+    }
+    pthread_attr_destroy(&attributes);
+}
+
+/* --- a contestant signals no other process --- */
+
+#if defined __x86_64__
+#    define ARCHITECTURE AUDIT_ARCH_X86_64
+#elif defined __aarch64__
+#    define ARCHITECTURE AUDIT_ARCH_AARCH64
+#else
+#    define ARCHITECTURE 0 /* every call is allowed */
+#endif
+
+#define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
+#define EQUALS(value, then, otherwise) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)(value), then, otherwise)
+#define RETURN(action) BPF_STMT(BPF_RET | BPF_K, action)
+
+/* Lets the kernel end this process if it signals another one: kill(getppid(), SIGKILL). Signal 0, which asks
+   whether a process exists, is allowed. Where the kernel has no filters, this has no effect. */
+static void forbid_signals(void) {
+    struct sock_filter lines[] = {
+        LOAD(arch),                           /*  0 */
+        EQUALS(ARCHITECTURE, 0, 13),          /*  1: else to 15 */
+        LOAD(nr),                             /*  2 */
+        EQUALS(__NR_kill, 5, 0),              /*  3: to 9 */
+        EQUALS(__NR_rt_sigqueueinfo, 4, 0),   /*  4: to 9 */
+        EQUALS(__NR_tgkill, 5, 0),            /*  5: to 11 */
+        EQUALS(__NR_rt_tgsigqueueinfo, 4, 0), /*  6: to 11 */
+        EQUALS(__NR_tkill, 8, 0),             /*  7: to 16 */
+        EQUALS(__NR_pidfd_send_signal, 7, 6), /*  8: to 16, else to 15 */
+        LOAD(args[1]),                        /*  9: the signal */
+        EQUALS(0, 4, 2),                      /* 10: to 15, else to 13 */
+        LOAD(args[2]),                        /* 11: the signal */
+        EQUALS(0, 2, 0),                      /* 12: to 15 */
+        LOAD(args[0]),                        /* 13: the process */
+        EQUALS(getpid(), 0, 1),               /* 14: else to 16 */
+        RETURN(SECCOMP_RET_ALLOW),            /* 15 */
+        RETURN(SECCOMP_RET_KILL_PROCESS),     /* 16 */
+    };
+    const struct sock_fprog filter = {.len = sizeof lines / sizeof *lines, .filter = lines};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
+        syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER,
+                SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW, &filter);
+}
+
+/* --- the process --- */
+
+bool serve_requested(int argc, char **argv) {
+    return argc == 1 && strcmp(argv[0], CONTESTANT_NAME) == 0;
+}
+
+/* The kernel should choose a contestant if memory runs out, not the program that started it. */
+static void volunteer_for_oom(void) {
+    FILE *file = fopen("/proc/self/oom_score_adj", "w");
+    if (file) fputs("500", file);
+    if (file) fclose(file);
+}
+
+/* Moves the connection to a random descriptor; those of the starting process are closed. */
+static int open_connection(struct server *server) {
+    uint16_t random = 0;
+    const int null = open("/dev/null", O_RDONLY);
+    close_range(CONTESTANT_DESCRIPTORS + 1, ~0U, 0);
+    dup2(null, STDIN_FILENO);
+    dup2(STDERR_FILENO, STDOUT_FILENO); /* standard output has tables */
+    shared_progress =
+        mmap(NULL, sizeof *shared_progress, PROT_READ | PROT_WRITE, MAP_SHARED, CONTESTANT_PROGRESS, 0);
+    if (shared_progress == MAP_FAILED) return -1;
+    progress_share(shared_progress);
+    dataset_map(&server->data, CONTESTANT_DATA); /* if there is one */
+    if (getrandom(&random, sizeof random, 0) < 0) return -1;
+    const int fd = fcntl(CONTESTANT_SOCKET, F_DUPFD_CLOEXEC, CONTESTANT_DESCRIPTORS + random % 900);
+    close_range(CONTESTANT_SOCKET, CONTESTANT_DESCRIPTORS, 0);
+    return fd;
+}
+
+/* OpenMP binds its threads to cores in the first parallel region if the user asks for it. */
+static bool binds_threads(void) {
+    return getenv("OMP_PROC_BIND") || getenv("OMP_PLACES") || getenv("GOMP_CPU_AFFINITY") ||
+           getenv("KMP_AFFINITY");
+}
+
+static void answer(struct server *server, const struct contest_request *request,
+                   struct contest_reply *reply) {
+    struct surroundings before, after;
+    memset(reply, 0, sizeof *reply);
+    progress_set("%s", "");
+    surroundings_observe(&before);
+    reply->token = request->token;
+    reply->status = serve_task(server, request, reply);
+    surroundings_observe(&after);
+    if (binds_threads()) after.cpus = before.cpus;
+    const char *change = surroundings_changed(&before, &after);
+    if (change && !reply->status) reply->status = status_set(STATUS_VERIFY_FAILED, "%s", change);
+    snprintf(reply->message, sizeof reply->message, "%s", reply->status ? status_message() : "");
+}
+
+void serve_contest(void) {
+    static struct server server; /* zero */
+    static struct contest_request request;
+    static struct contest_reply reply;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* if that process is gone already, there is no request */
+    const int fd = open_connection(&server);
+    volunteer_for_oom();
+    watch_stack();
+    forbid_signals();
+    while (fd >= 0 && contestant_receive(fd, &request, sizeof request)) {
+        answer(&server, &request, &reply);
+        const size_t bytes = reply.run.epochs * sizeof *reply.run.epoch_seconds;
+        if (!contestant_send(fd, &reply, sizeof reply) ||
+            (bytes && !contestant_send(fd, reply.run.epoch_seconds, bytes)))
+            break;
+        run_close(&reply.run);
+    }
+    _exit(0); /* what a plug-in left to be done at exit is not its user's */
+}

@@ -1,0 +1,10 @@
+/* Aborts. */
+#include "tests/plugins/hostile/hostile.h"
+
+#include <stdlib.h>
+
+static void attack(void) {
+    abort();
+}
+
+HOSTILE("aborts");

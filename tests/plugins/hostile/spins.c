@@ -1,0 +1,16 @@
+/* Leaves two threads that never sleep. */
+#include "tests/plugins/hostile/hostile.h"
+
+#include <pthread.h>
+
+static void *spin(void *argument) {
+    for (volatile int forever = 1; forever;) continue;
+    return argument;
+}
+
+static void attack(void) {
+    pthread_t thread;
+    for (int i = 0; i < 2; i++) pthread_create(&thread, NULL, spin, NULL);
+}
+
+HOSTILE("spins");
