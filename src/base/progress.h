@@ -7,7 +7,7 @@
 struct progress {
     char doing[256];
     volatile uint64_t beats; /* counts steps: a process whose text and count stay the same hangs */
-    volatile int stack_overflow;
+    volatile uint64_t stack_overflow;
 };
 
 void progress_set(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -86,19 +86,18 @@ static struct statistics times_of(const struct benchmark *benchmark, struct entr
     return all;
 }
 
-/* No processor multiplies faster: such a time is of calls that computed nothing. (A measured peak would not do:
-   it is too low if other programs ran meanwhile.) */
+/* No processor multiplies faster: such a time is of calls that computed nothing. (A measured peak would not
+   do: it is too low if other programs ran meanwhile.) */
 static enum status check_rate(const struct entry *entry) {
     const struct result *result = entry->result;
-    if (entry->candidate->compute.backend->device != GEMM_ON_HOST || entry->dtype == GEMM_BF16)
-        return STATUS_OK;
-    const double rate = result->flops / result->seconds.median, most = MOST_FLOPS_A_CORE /
-                                                                       (double)dtype_size(entry->dtype) *
-                                                                       (double)sysconf(_SC_NPROCESSORS_ONLN);
-    if (rate <= most) return STATUS_OK;
+    const struct compute *compute = &entry->candidate->compute;
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const double rate = result->flops / result->seconds.median;
+    if (compute->backend->device != GEMM_ON_HOST || entry->dtype == GEMM_BF16) return STATUS_OK;
+    if (rate * (double)dtype_size(entry->dtype) <= MOST_FLOPS_A_CORE * (double)cores) return STATUS_OK;
     return status_set(STATUS_VERIFY_FAILED,
                       "backend '%s' is wrong: %.4g GFLOP/s is more than any processor of %ld cores can do",
-                      entry->candidate->compute.backend->name, 1e-9 * rate, sysconf(_SC_NPROCESSORS_ONLN));
+                      compute->backend->name, 1e-9 * rate, cores);
 }
 
 /* Verifies again and fills the result. */

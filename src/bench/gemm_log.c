@@ -1,8 +1,5 @@
 #include "src/bench/gemm_log.h"
 
-#include "src/backend/plugin.h"
-#include "src/base/jsonl.h"
-
 static const char *device_name(const struct candidate *candidate) {
     return candidate->compute.backend->device == GEMM_ON_HOST ? "host" : "cuda";
 }

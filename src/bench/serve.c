@@ -247,10 +247,9 @@ static void volunteer_for_oom(void) {
 /* Moves the connection to a random descriptor; those of the starting process are closed. */
 static int open_connection(struct server *server) {
     uint16_t random = 0;
-    const int null = open("/dev/null", O_RDONLY);
-    close_range(CONTESTANT_DESCRIPTORS + 1, ~0U, 0);
-    dup2(null, STDIN_FILENO);
+    dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
     dup2(STDERR_FILENO, STDOUT_FILENO); /* standard output has tables */
+    close_range(CONTESTANT_DESCRIPTORS, ~0U, 0);
     shared_progress =
         mmap(NULL, sizeof *shared_progress, PROT_READ | PROT_WRITE, MAP_SHARED, CONTESTANT_PROGRESS, 0);
     if (shared_progress == MAP_FAILED) return -1;
@@ -258,7 +257,7 @@ static int open_connection(struct server *server) {
     dataset_map(&server->data, CONTESTANT_DATA); /* if there is one */
     if (getrandom(&random, sizeof random, 0) < 0) return -1;
     const int fd = fcntl(CONTESTANT_SOCKET, F_DUPFD_CLOEXEC, CONTESTANT_DESCRIPTORS + random % 900);
-    close_range(CONTESTANT_SOCKET, CONTESTANT_DESCRIPTORS, 0);
+    close_range(CONTESTANT_SOCKET, CONTESTANT_DATA, 0);
     return fd;
 }
 

@@ -80,11 +80,11 @@ static enum status check_plugin(const struct config *config, struct compute *com
     return status;
 }
 
-/* Warns on stderr, once, if a host backend has more threads than the process may use cores. */
-static void warn_threads(enum gemm_device device, bool has_threads, int threads) {
+/* Warns on stderr, once, if there are more threads on the host than the process may use cores. */
+static void warn_threads(int threads) {
     static bool warned;
     const int cores = platform_usable_cores();
-    if (warned || device != GEMM_ON_HOST || !has_threads || threads <= cores) return;
+    if (warned || threads <= cores) return;
     warned = true;
     fprintf(
         stderr,
@@ -98,7 +98,7 @@ enum status backend_open(const struct config *config, struct compute *compute) {
     const struct compute_options options = config_compute(config);
     enum status status = registry_find(config->backend, &backend);
     if (!status) status = compute_open(compute, backend, &options);
-    if (!status) warn_threads(backend->device, backend->set_threads, compute->threads);
+    if (!status && backend->device == GEMM_ON_HOST && backend->set_threads) warn_threads(compute->threads);
     const char *path = status ? NULL : plugin_path(backend);
     return path ? check_plugin(config, compute, path) : status;
 }
@@ -124,8 +124,8 @@ enum status backend_check_plugins(struct sweep *sweep, bool training) {
         struct contest_request request = {
             .task = CONTEST_VERIFY_ALL, .config = row->config, .training = training};
         struct contest_reply reply;
-        if (row->backend)
-            warn_threads(row->backend->device, row->backend->has_threads, (int)row->config.threads);
+        if (row->backend && row->backend->has_threads && row->backend->device == GEMM_ON_HOST)
+            warn_threads(config_compute(&row->config).threads);
         if (!row->backend || !row->backend->path[0] || row->wrong[0]) continue;
         announce(row->backend->path);
         enum status status = contestant_ask(row->contestant, "verification", &request, &reply);
