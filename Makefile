@@ -91,7 +91,7 @@ LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(filter-out -l%,$(OPENBLAS_LIBS)))
 # --- sources: every file of a folder belongs to the program, but for backends whose library is missing ---
 
 # (what takes longest to compile first)
-SOURCES := $(wildcard kernels/host/tuned/*.c kernels/host/gemm/*.c kernels/host/ops/*.c src/*/*.c)
+SOURCES := $(wildcard kernels/host/tuned/*.c kernels/host/*.c kernels/host/gemm/*.c kernels/host/ops/*.c src/*/*.c)
 SOURCES := $(if $(HAVE_OPENBLAS),$(SOURCES),$(filter-out kernels/host/gemm/openblas.c,$(SOURCES)))
 SOURCES := $(if $(HAVE_OPENMP),$(SOURCES),$(filter-out kernels/host/gemm/openmp.c,$(SOURCES)))
 CUDA_SOURCES := $(if $(HAVE_CUDA),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu src/device/*.cu))
