@@ -176,6 +176,13 @@ $(B)/%.o: %.c $(B)/flags | $(B)/buildinfo.h
 # the check that the CPU has the instructions of -march must not use them itself
 $(patsubst %.c,$(B)/%.o,src/base/cpu.c): private ALL_CFLAGS := $(filter-out -m%,$(ALL_CFLAGS))
 
+# the kernels of `tuned` say themselves what is contracted (kernels/host/tuned/vector.h); those of isa=portable are compiled for the
+# baseline of the architecture, so that their products have the same bits on every x86-64
+EXPLICIT := $(wildcard kernels/host/tuned/isa_*.c) tests/tuned_emulated.c
+$(EXPLICIT:%.c=$(B)/%.o): private ALL_CFLAGS := $(ALL_CFLAGS) -ffp-contract=off
+BASELINE := $(if $(findstring x86_64,$(shell $(CC) -dumpmachine)),-march=x86-64)
+$(patsubst %.c,$(B)/%.o,kernels/host/tuned/isa_portable.c): private ALL_CFLAGS += $(BASELINE)
+
 $(B)/%.cu.o: %.cu $(B)/cudaflags
 	@mkdir -p $(@D)
 	@echo '  nvcc  $<'
