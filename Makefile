@@ -91,7 +91,7 @@ LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(filter-out -l%,$(OPENBLAS_LIBS)))
 # --- sources: every file of a folder belongs to the program, but for backends whose library is missing ---
 
 # (what takes longest to compile first)
-SOURCES := $(wildcard kernels/host/tuned/*.c kernels/host/gemm/*.c kernels/host/ops/*.c src/*/*.c)
+SOURCES := $(wildcard kernels/host/tuned/*.c kernels/host/*.c kernels/host/gemm/*.c kernels/host/ops/*.c src/*/*.c)
 SOURCES := $(if $(HAVE_OPENBLAS),$(SOURCES),$(filter-out kernels/host/gemm/openblas.c,$(SOURCES)))
 SOURCES := $(if $(HAVE_OPENMP),$(SOURCES),$(filter-out kernels/host/gemm/openmp.c,$(SOURCES)))
 CUDA_SOURCES := $(if $(HAVE_CUDA),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu src/device/*.cu))
@@ -175,6 +175,13 @@ $(B)/%.o: %.c $(B)/flags | $(B)/buildinfo.h
 
 # the check that the CPU has the instructions of -march must not use them itself
 $(patsubst %.c,$(B)/%.o,src/base/cpu.c): private ALL_CFLAGS := $(filter-out -m%,$(ALL_CFLAGS))
+
+# the kernels of `tuned` say themselves what is contracted (kernels/host/tuned/vector.h); those of isa=portable are compiled for the
+# baseline of the architecture, so that their products have the same bits on every x86-64
+EXPLICIT := $(wildcard kernels/host/tuned/isa_*.c) tests/tuned_emulated.c
+$(EXPLICIT:%.c=$(B)/%.o): private ALL_CFLAGS := $(ALL_CFLAGS) -ffp-contract=off
+BASELINE := $(if $(findstring x86_64,$(shell $(CC) -dumpmachine)),-march=x86-64)
+$(patsubst %.c,$(B)/%.o,kernels/host/tuned/isa_portable.c): private ALL_CFLAGS += $(BASELINE)
 
 $(B)/%.cu.o: %.cu $(B)/cudaflags
 	@mkdir -p $(@D)

@@ -1,5 +1,5 @@
 /* exp, tanh, erf and sqrt by the type of their argument, float or double: C on the host and CUDA device code
-   can then share a formula. */
+   can then share a formula. FMA is for the host alone. */
 #ifndef TESSERA_KERNELS_REAL_H
 #define TESSERA_KERNELS_REAL_H
 
@@ -17,6 +17,7 @@
 #    define TANH(x) _Generic((x), float : tanhf, double : tanh)(x)
 #    define ERF(x) _Generic((x), float : erff, double : erf)(x)
 #    define SQRT(x) _Generic((x), float : sqrtf, double : sqrt)(x)
+#    define FMA(x, y, z) _Generic((z), float : fmaf, double : fma)(x, y, z)
 
 /* glibc has vector versions of these (libmvec, error at most 4 ulp). With this attribute gcc vectorises loops
    over them as under -ffast-math, and changes nothing else. */

@@ -4,7 +4,7 @@
 # and emulate avx512bf16. MATRIX names other processors. Exit status 1 if a combination fails.
 set -u
 cc=$1 build=$2 objects=$3 libraries=$4
-programs="test_gemm test_tuned test_fused test_ops test_mlp test_optimizer test_regularize test_training test_online"
+programs="test_gemm test_bits test_tuned test_fused test_ops test_mlp test_optimizer test_regularize test_training test_online"
 out=build/matrix passed=0 failed=0 compiled=0
 flags=$(sed 's/ -O1 / /; s/ -O3 / -O2 /' "$build/flags") # -O2: half the time; CI appends -O1 to a clang build
 export TESSERA_TEST_STRIDE="${TESSERA_TEST_STRIDE:-25}"
@@ -23,9 +23,10 @@ runs_here() {
     esac
 }
 
-sources() { # isa_avx512*.c take two thirds of the time, and their target attribute fixes the code that -march would choose
-    for source in kernels/host/*/*.c; do
-        case $source in *avx512*) continue ;; esac
+sources() { # isa_avx512*.c take two thirds of the time, and their target attribute fixes the code that -march would choose;
+    # isa_portable.c is always compiled for the baseline
+    for source in kernels/host/*.c kernels/host/*/*.c; do
+        case $source in *avx512* | *portable*) continue ;; esac
         [ -e "$build/${source%.c}.o" ] && echo "$source"
     done
 }

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static char output[1 << 17];
@@ -29,6 +30,30 @@ static void trains_and_reports(void **state) {
     assert_says(output, "transfer/total");
     assert_null(strchr(output, '\r')); /* no progress line into a pipe */
     assert_int_equal(RUN("train --data %s " SMALL, data), 0);
+}
+
+/* libgomp prints its settings at the start of each execution. */
+static void openmp_threads_spin_briefly(void **state) {
+    (void)state;
+#if defined(_OPENMP) && !defined(__clang__)
+    const char *policy = getenv("OMP_WAIT_POLICY");
+    char *kept = policy ? strdup(policy) : NULL;
+    unsetenv("OMP_WAIT_POLICY");
+    setenv("OMP_DISPLAY_ENV", "verbose", 1);
+    assert_int_equal(RUN("--version"), 0);
+    assert_says(output, "GOMP_SPINCOUNT = '2000'");
+    setenv("GOMP_SPINCOUNT", "77", 1); /* the user's choice stays */
+    assert_int_equal(RUN("--version"), 0);
+    assert_says(output, "GOMP_SPINCOUNT = '77'");
+    assert_null(strstr(output, "GOMP_SPINCOUNT = '2000'"));
+    unsetenv("GOMP_SPINCOUNT");
+    unsetenv("OMP_DISPLAY_ENV");
+    if (kept) setenv("OMP_WAIT_POLICY", kept, 1);
+    free(kept);
+#else
+    print_message("skipped: only libgomp tells its settings\n");
+    skip();
+#endif
 }
 
 static void mistakes_have_their_exit_codes(void **state) {
@@ -178,6 +203,7 @@ static void full_standard_output_is_noticed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trains_and_reports),
+        cmocka_unit_test(openmp_threads_spin_briefly),
         cmocka_unit_test(mistakes_have_their_exit_codes),
         cmocka_unit_test(data_that_does_not_fit),
         cmocka_unit_test(broken_data_directories),

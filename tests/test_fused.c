@@ -83,34 +83,6 @@ static void steps_of_eager_in_float32(void **state) {
     on_every_isa(steps_of_eager);
 }
 
-/* Also networks in which only the last layer is split into blocks of k, but would not be for a thread's slice
-   of the batch alone. */
-static const char *const more_recipes[] = {
-    "layers=784-256-10 batch-size=256 epochs=1 dtype=f64",
-    "layers=784-300-26 batch-size=300 epochs=1",
-    "layers=784-600-10 batch-size=128 epochs=1",
-};
-
-static void threads_change_no_bit(void **state) {
-    (void)state;
-    for (size_t r = 0; r < RECIPES + sizeof more_recipes / sizeof *more_recipes; r++) {
-        const char *recipe = r < RECIPES ? recipes[r] : more_recipes[r - RECIPES];
-        struct bench one, more;
-        struct run_summary summary;
-        open_engine(&one, "fused", 1, recipe);
-        assert_status(bench_run(&one, &summary), STATUS_OK);
-        for (int threads = 2; threads < (support_stride() > 1 ? 3 : 6); threads += 1 + (int)r % 2) {
-            open_engine(&more, "fused", threads, recipe);
-            assert_status(bench_run(&more, &summary), STATUS_OK);
-            assert_memory_equal(one.trainer.mlp.parameters, more.trainer.mlp.parameters,
-                                one.trainer.mlp.parameter_elements * dtype_size(one.trainer.mlp.dtype));
-            assert_true(one.last.train_loss == more.last.train_loss);
-            bench_close(&more);
-        }
-        bench_close(&one);
-    }
-}
-
 /* Runs one epoch in calls of at most 1, 2, 3 .. steps; stops the third call after its first step. */
 static void in_pieces(const char *settings) {
     struct bench whole, pieces;
@@ -220,7 +192,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_of_eager_in_float64),
         cmocka_unit_test(steps_of_eager_in_float32),
-        cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(steps_in_pieces),
         cmocka_unit_test(weights_may_change_between_calls),
         cmocka_unit_test(a_bad_step_changes_no_weight),

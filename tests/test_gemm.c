@@ -145,7 +145,7 @@ static void fill(enum gemm_dtype dtype, void *values, size_t count, uint32_t sub
     for (size_t i = 0; i < count; i++) dtype_set(dtype, values, i, 2 * rng_uniform(&rng) - 1);
 }
 
-/* Runs one product of each op on 1 to 5 threads; the bits are those of `reference` on one thread. */
+/* Runs each op on 1 to 8 threads, with and without beta; the bits are those of `reference` on one thread. */
 static void expect_same_bits(const char *name, const char *reference, enum gemm_dtype dtype, size_t m,
                              size_t n, size_t k) {
     const size_t largest = (m > k ? m : k) * (n > k ? n : k), size = dtype_size(dtype);
@@ -154,9 +154,10 @@ static void expect_same_bits(const char *name, const char *reference, enum gemm_
     assert_true(a && b && c && want);
     fill(dtype, a, largest, 0);
     fill(dtype, b, largest, 1);
-    for (int op = GEMM_NN; op <= GEMM_NT; op++) {
+    for (int i = 0; i < (dtype == GEMM_BF16 ? 3 : 6); i++) { /* a bfloat16 C has no beta */
+        const enum gemm_op op = (enum gemm_op)(i % 3);
         struct gemm_call call = {.dtype = dtype,
-                                 .op = (enum gemm_op)op,
+                                 .op = op,
                                  .m = m,
                                  .n = n,
                                  .k = k,
@@ -165,16 +166,18 @@ static void expect_same_bits(const char *name, const char *reference, enum gemm_
                                  .lda = op == GEMM_TN ? m : k,
                                  .b = b,
                                  .ldb = op == GEMM_NT ? k : n,
-                                 .beta = 0,
+                                 .beta = i < 3 ? 0 : 0.3,
                                  .c = want,
                                  .ldc = n};
         struct compute compute;
         support_open(&compute, reference, 1);
+        fill(dtype, want, m * n, 2);
         assert_status(compute_gemm(&compute, &call), STATUS_OK);
         compute_close(&compute);
-        for (int threads = 1; threads <= 5; threads++) {
+        for (int threads = 1; threads <= 8; threads++) {
             support_open(&compute, name, threads);
             assert_int_equal(compute.threads, threads);
+            fill(dtype, c, m * n, 2);
             call.c = c;
             assert_status(compute_gemm(&compute, &call), STATUS_OK);
             assert_memory_equal(c, want, m * n * size);
@@ -201,8 +204,9 @@ static void tuned_has_the_same_bits_on_any_threads(void **state) {
     static const size_t shapes[][3] = {{128, 512, 784}, {700, 96, 600}, {301, 10, 1100},
                                        {96, 200, 11},   {129, 7, 300},  {45, 333, 16}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        expect_same_bits("tuned", "tuned", GEMM_F32, shapes[i][0], shapes[i][1], shapes[i][2]);
-        expect_same_bits("tuned", "tuned", GEMM_BF16, shapes[i][0], shapes[i][1], shapes[i][2]);
+        for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
+            expect_same_bits("tuned", "tuned", (enum gemm_dtype)dtype, shapes[i][0], shapes[i][1],
+                             shapes[i][2]);
     }
 }
 

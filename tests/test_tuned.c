@@ -7,20 +7,9 @@
 #include "src/backend/verify.h"
 #include "tests/tuned_emulated.h"
 
-static void *emulated_create(const struct gemm_setup *setup, char *why, size_t size) {
-    (void)why;
-    (void)size;
-    return tuned_open(&tuned_emulated, setup->threads);
-}
-
 static void open_emulated(struct compute *compute, int threads) {
-    static struct gemm_backend emulated;
-    const struct gemm_backend *tuned;
-    assert_status(registry_find("tuned", &tuned), STATUS_OK);
-    emulated = *tuned;
-    emulated.create = emulated_create;
     const struct compute_options options = {.threads = threads};
-    assert_status(compute_open(compute, &emulated, &options), STATUS_OK);
+    assert_status(compute_open(compute, tuned_emulated_backend(), &options), STATUS_OK);
 }
 
 /* The kernels of avx512bf16 with the instruction emulated; bfloat16 only: other dtypes share code. */

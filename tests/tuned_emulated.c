@@ -34,4 +34,17 @@ static bool usable(void) {
     return true;
 }
 
-const struct tuned_isa tuned_emulated = {"emulated", usable, &kernel_f32, &kernel_f64, &kernel_bf16, NULL};
+static const struct tuned_isa isa = {"emulated", usable, &kernel_f32, &kernel_f64, &kernel_bf16, NULL};
+
+static void *create(const struct gemm_setup *setup, char *why, size_t size) {
+    (void)why;
+    (void)size;
+    return tuned_open(&isa, setup->threads);
+}
+
+const struct gemm_backend *tuned_emulated_backend(void) {
+    static struct gemm_backend emulated;
+    emulated = gemm_tuned;
+    emulated.create = create;
+    return &emulated;
+}

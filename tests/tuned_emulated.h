@@ -5,6 +5,8 @@
 
 #include "kernels/host/tuned/tuned.h"
 
-extern const struct tuned_isa tuned_emulated;
+extern const struct gemm_backend gemm_tuned; /* kernels/host/tuned/tuned.c */
+
+const struct gemm_backend *tuned_emulated_backend(void);
 
 #endif

@@ -21,8 +21,8 @@ INLINE void NAME(add_products)(const size_t cols, VECTOR sum[MR][2], VECTOR x, V
     UNROLL for (size_t j = 0; j < cols; j++) {
         VECTOR column = LOAD_VECTOR(b + j * LANES);
         IN_REGISTER(column);
-        sum[j][0] += x * column;
-        sum[j][1] += y * column;
+        sum[j][0] = VECTOR_FMA(x, column, sum[j][0]);
+        sum[j][1] = VECTOR_FMA(y, column, sum[j][1]);
     }
 }
 

@@ -32,12 +32,13 @@ INLINE void NAME(update_row)(size_t cols, const struct tuned_update *update, con
     const REAL lr = (REAL)update->learning_rate, mu = (REAL)update->momentum,
                decay = (REAL)update->weight_decay;
     if (!velocity) {
-        for (size_t j = 0; j < cols; j++) weight[j] -= lr * (row[j] + decay * weight[j]);
+        for (size_t j = 0; j < cols; j++)
+            weight[j] = SCALAR_FMA(-lr, SCALAR_FMA(decay, weight[j], row[j]), weight[j]);
         return;
     }
     for (size_t j = 0; j < cols; j++) {
-        velocity[j] = mu * velocity[j] + (row[j] + decay * weight[j]);
-        weight[j] -= lr * velocity[j];
+        velocity[j] = SCALAR_FMA(mu, velocity[j], SCALAR_FMA(decay, weight[j], row[j]));
+        weight[j] = SCALAR_FMA(-lr, velocity[j], weight[j]);
     }
 }
 
@@ -53,7 +54,7 @@ INLINE void NAME(epilogue_rows)(const struct gemm_call *call, const struct tuned
         STORED *c = (STORED *)call->c + at;
         REAL *sum = (REAL *)(plan->partial_sums ? plan->partial_sums : call->c) + at;
         if (beta != 0)
-            for (size_t j = 0; j < cols; j++) tile[j] += beta * sum[j];
+            for (size_t j = 0; j < cols; j++) tile[j] = SCALAR_FMA(beta, sum[j], tile[j]);
         if (update && last) {
             NAME(update_row)
             (cols, update, tile, update->velocity ? (REAL *)update->velocity + at : NULL,

@@ -25,6 +25,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/host/ops/ops.h"
+#include "kernels/host/team.h"
 #include "kernels/host/tuned/fused.h"
 #include "kernels/host/tuned/fused_rows.h"
 #define ELEMENT_BITS 64
@@ -37,6 +38,7 @@
 struct worker {
     const struct tuned_fused_state *state;
     size_t rank, team;
+    struct team *barrier;
     struct fused_times *times; /* rank 0; NULL for the others */
     double last;               /* end of the previous stage */
     const volatile sig_atomic_t *stop;
@@ -60,10 +62,6 @@ static void stage_end(struct worker *worker, size_t offset) {
     (offsetof(struct fused_times, gemm) + ((size_t)(op)*FUSED_MAX_LAYERS + (l)) * sizeof(double))
 #define STAGE_ELEMENTWISE offsetof(struct fused_times, elementwise)
 #define STAGE_BATCH offsetof(struct fused_times, batch)
-
-static void team_barrier(void) {
-#pragma omp barrier
-}
 
 /* This thread's part of a plan. */
 static void run_part(const struct worker *worker, const struct gemm_call *call,
@@ -307,18 +305,18 @@ static void run_step(struct worker *worker, size_t step, bool more) {
     bool finite = true;
     for (size_t l = 0; l < last; l++) {
         forward(worker, l, rows, 0, rows, false);
-        team_barrier();
+        team_barrier(worker->barrier);
         stage_end(worker, STAGE_GEMM(GEMM_NN, l));
     }
     output_layer(worker, rows);
-    team_barrier();
+    team_barrier(worker->barrier);
     stage_end(worker, STAGE_ELEMENTWISE);
     for (size_t t = 0; t < worker->team; t++) finite &= state->finite[t];
     const double rate = network->scalars[step].learning_rate;
     for (size_t l = last + 1; l-- > 0;) {
         if (l < last && l > 0) {
             input_gradient(worker, l, rows, 0, rows, false);
-            team_barrier();
+            team_barrier(worker->barrier);
             stage_end(worker, STAGE_GEMM(GEMM_NT, l));
         }
         /* here its operands are still in the cache, and no thread reads this W any more */
@@ -327,9 +325,9 @@ static void run_step(struct worker *worker, size_t step, bool more) {
     }
     if (worker->rank == 0) tally_step(worker, step, rows, finite);
     stage_end(worker, STAGE_ELEMENTWISE);
-    if (!state->input_stride) team_barrier(); /* other threads may still read the pixels */
+    if (!state->input_stride) team_barrier(worker->barrier); /* other threads may still read the pixels */
     if (more) gather_batch(worker, step + 1);
-    team_barrier();
+    team_barrier(worker->barrier);
     stage_end(worker, STAGE_BATCH);
 }
 
@@ -341,20 +339,24 @@ size_t tuned_fused_run(void *opaque, size_t first, size_t count, const volatile 
     const size_t current = (size_t)state->tuned->threads;
     const int threads = (int)(state->threads < current ? state->threads : current);
     (void)threads; /* without OpenMP */
+    struct team team;
     const double start = now();
     double end = start; /* of the last stage; then the weights are unpacked and the team joins */
 #pragma omp parallel num_threads(threads)
     {
-        struct worker worker = {.state = state, .team = 1, .last = start, .stop = stop, .halt = &halt};
+        struct worker worker = {
+            .state = state, .team = 1, .barrier = &team, .last = start, .stop = stop, .halt = &halt};
 #ifdef _OPENMP
         worker.rank = (size_t)omp_get_thread_num();
         worker.team = (size_t)omp_get_num_threads();
 #endif
+#pragma omp single
+        team_init(&team, worker.team);
         worker.times = worker.rank == 0 ? times : NULL;
         copy_weights(&worker, false);
         stage_end(&worker, STAGE_ELEMENTWISE);
         gather_batch(&worker, first);
-        team_barrier();
+        team_barrier(&team);
         stage_end(&worker, STAGE_BATCH);
         size_t step = first;
         do {

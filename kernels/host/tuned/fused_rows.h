@@ -32,9 +32,10 @@ static void NAME(update_bias)(const struct tuned_fused_state *state, size_t l, s
         for (size_t r = 0; r < rows; r++)
             for (size_t j = 0; j < width; j++) sum[j] += grad[r * layer->out + col + j];
         for (size_t j = 0; j < width; j++) {
-            REAL g = sum[j] + decay * bias[col + j];
-            if (velocity) g = velocity[col + j] = mu * velocity[col + j] + g;
-            bias[col + j] -= lr * g;
+            /* explicit: which elements are in whole vectors depends on the number of threads */
+            REAL g = FMA(decay, bias[col + j], sum[j]);
+            if (velocity) g = velocity[col + j] = FMA(mu, velocity[col + j], g);
+            bias[col + j] = FMA(-lr, g, bias[col + j]);
         }
     }
 }

@@ -1,6 +1,10 @@
 /* tuned for AVX2 with FMA: 16 registers of 8 float32 or 4 float64. */
 #if defined(__x86_64__)
+#    include <immintrin.h>
+
 #    define TARGET "avx2,fma"
+#    define FMA_f32(x, y, z) _mm256_fmadd_ps((__m256)(x), (__m256)(y), (__m256)(z))
+#    define FMA_f64(x, y, z) _mm256_fmadd_pd((__m256d)(x), (__m256d)(y), (__m256d)(z))
 #    define BYTES 32
 #    define LANES_F32 8
 #    define LANES_F64 4

@@ -1,5 +1,9 @@
 /* Vectors and micro-tile of AVX-512: 32 registers of 16 float32 or 8 float64. Included before isa.h. */
+#include <immintrin.h>
+
 #define BYTES 64
+#define FMA_f32(x, y, z) _mm512_fmadd_ps((__m512)(x), (__m512)(y), (__m512)(z))
+#define FMA_f64(x, y, z) _mm512_fmadd_pd((__m512d)(x), (__m512d)(y), (__m512d)(z))
 #define LANES_F32 16
 #define LANES_F64 8
 #define MR 14

@@ -7,8 +7,6 @@
    Improves    isa_avx512.c, whose float32 and float64 kernels it uses
    Run         ./train --backend tuned --precision bf16 */
 #if defined(__x86_64__)
-#    include <immintrin.h>
-
 #    define TARGET "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma"
 #    include "kernels/host/tuned/isa_avx512.h"
 #    define DOT(sum, x, row) \

@@ -26,8 +26,8 @@ INLINE void NAME(small_k_ukernel)(const size_t k, size_t rows, const REAL *a, si
         VECTOR sum[NR_VECTORS];
         UNROLL for (size_t v = 0; v < NR_VECTORS; v++) sum[v] =
             partial ? LOAD_VECTOR(partial + (i * NR_VECTORS + v) * LANES) : (VECTOR){0};
-        UNROLL for (size_t p = 0; p < k; p++) UNROLL for (size_t v = 0; v < NR_VECTORS; v++) sum[v] +=
-            a[p] * panel[p][v];
+        UNROLL for (size_t p = 0; p < k; p++) UNROLL for (size_t v = 0; v < NR_VECTORS; v++)
+            MULTIPLY_ADD(sum[v], a[p], panel[p][v]);
         UNROLL for (size_t v = 0; v < NR_VECTORS; v++) {
             if (nontemporal) {
                 STREAM((VECTOR *)(c + v * LANES), sum[v]);

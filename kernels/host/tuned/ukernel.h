@@ -116,9 +116,8 @@ INLINE void NAME(ukernel)(const size_t rows, const size_t vectors, const bool pa
     UNROLL for (size_t i = 0; i < rows; i++) {
         UNROLL for (size_t v = 0; v < vectors; v++) {
             REAL *to = c + v * LANES;
-            VECTOR product = alpha * sum[i][v];
-            IN_REGISTER(product); /* rounded, as in epilogue_rows: only beta * C may contract to an FMA */
-            STORE_VECTOR(to, reads_c ? product + beta * LOAD_VECTOR(to) : product);
+            const VECTOR product = alpha * sum[i][v];
+            STORE_VECTOR(to, reads_c ? VECTOR_FMA(SPLAT(beta), LOAD_VECTOR(to), product) : product);
         }
         c += ldc;
         OPAQUE(c);

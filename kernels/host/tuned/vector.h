@@ -61,8 +61,7 @@ typedef float floats __attribute__((vector_size(BYTES)));
 #    endif
 
 /* OPAQUE: gcc keeps this pointer in a register instead of computing it from another. IN_REGISTER: the same
-   for a vector. So a vector is loaded once and not for every use, a sum is not spilled, and a product is
-   rounded before it is added. */
+   for a vector. So a vector is loaded once and not for every use, and a sum is not spilled. */
 #    define OPAQUE(x) __asm__("" : "+r"(x))
 #    if defined(__x86_64__)
 #        define IN_REGISTER(x) __asm__("" : "+v"(x))
@@ -71,6 +70,21 @@ typedef float floats __attribute__((vector_size(BYTES)));
 #    else
 #        define IN_REGISTER(x) (void)0
 #    endif
+
+/* x * y + z of vectors and of scalars: one rounding if the instruction set has FMA (it then defines FMA_f32
+   and FMA_f64, of vectors), else two. These files are compiled with -ffp-contract=off, so that no compiler
+   fuses one path and not another: an element has the same bits in a full and in a partial tile, in place and
+   packed. */
+#    define FMA_bf16 FMA_f32
+#    define VECTOR_FMA(x, y, z) ((VECTOR)NAME(FMA)(x, y, z))
+#    ifdef FMA_f32
+#        define SCALAR_FMA FMA
+#    else
+#        define FMA_f32(x, y, z) ((x) * (y) + (z))
+#        define FMA_f64 FMA_f32
+#        define SCALAR_FMA FMA_f32
+#    endif
+#    define SPLAT(x) ((x) - (VECTOR){0}) /* exact: also -0 */
 
 /* Perfect shuffle of two vectors: LOW interleaves their first halves, HIGH their second halves. */
 #    define LOW JOIN(LOW_, LANES)
@@ -89,7 +103,7 @@ typedef float floats __attribute__((vector_size(BYTES)));
 #    define VNNI 1
 #    define LOAD_ACROSS_N(b, ld) LOAD_VECTOR(b)
 #    define LOAD_ALONG_K(b) LOAD_VECTOR(b)
-#    define MULTIPLY_ADD(sum, x, row) ((sum) += (x) * (row))
+#    define MULTIPLY_ADD(sum, x, row) ((sum) = VECTOR_FMA(SPLAT(x), row, sum))
 #    define UKERNEL_NAME(x) NAME(x)
 #    define C_IS_REAL(call) true
 #    define TILE_EPILOGUE(call) NAME(tile_epilogue)

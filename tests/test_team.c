@@ -1,0 +1,71 @@
+/* The barrier of a team of threads. */
+#include "tests/support.h"
+
+#include <pthread.h>
+#include <time.h>
+
+#include "kernels/host/team.h"
+
+enum { MOST_THREADS = 16 };
+
+struct member {
+    struct team *team;
+    const struct member *all;
+    size_t rank, rounds, slow; /* thread 0 sleeps in every `slow`-th round; 0: never */
+    size_t done, early;        /* rounds; threads that were behind after a barrier */
+};
+
+static void *take_part(void *opaque) {
+    struct member *member = opaque;
+    for (size_t round = 1; round <= member->rounds; round++) {
+        if (member->rank == 0 && member->slow && round % member->slow == 0)
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        member->done = round; /* not atomic: the barrier orders it */
+        team_barrier(member->team);
+        for (size_t t = 0; t < member->team->size; t++) member->early += member->all[t].done != round;
+        team_barrier(member->team);
+    }
+    return NULL;
+}
+
+static void check(size_t threads, size_t rounds, size_t slow, bool oversubscribed) {
+    struct team team;
+    struct member member[MOST_THREADS];
+    pthread_t thread[MOST_THREADS];
+    team_init(&team, threads);
+    team.oversubscribed = oversubscribed;
+    for (size_t t = 0; t < threads; t++)
+        member[t] = (struct member){.team = &team, .all = member, .rank = t, .rounds = rounds, .slow = slow};
+    for (size_t t = 0; t < threads; t++)
+        assert_int_equal(pthread_create(&thread[t], NULL, take_part, &member[t]), 0);
+    for (size_t t = 0; t < threads; t++) assert_int_equal(pthread_join(thread[t], NULL), 0);
+    for (size_t t = 0; t < threads; t++) {
+        assert_int_equal(member[t].done, rounds);
+        assert_int_equal(member[t].early, 0);
+    }
+    if (slow && threads > 1) assert_true(atomic_load(&team.contended) > 0);
+    assert_int_equal(atomic_load(&team.sleepers), 0);
+}
+
+static void all_threads_arrive(void **state) {
+    (void)state;
+    check(1, 10, 0, false);
+    check(2, 500, 0, false);
+    check(5, 200, 0, true);
+    check(16, 50, 0, true);
+}
+
+/* The others sleep, and the next barriers do not spin. */
+static void a_thread_is_late(void **state) {
+    (void)state;
+    check(2, 41, 4, false);
+    check(3, 41, 4, true);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_threads_arrive),
+        cmocka_unit_test(a_thread_is_late),
+    };
+    return cmocka_run_group_tests_name("team", tests, NULL, NULL);
+}
