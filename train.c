@@ -70,22 +70,8 @@ static _Noreturn void leave(int code) {
     exit(code);
 }
 
-/* OpenMP threads that wait spin for minutes (libgomp) or 200 ms (libomp): beside another busy process they
-   take the cores from the very threads they wait for. libgomp reads its limit before main, so the program
-   executes itself once more with limits, unless the user has set one: 2000 pauses, some 20 us, and 1 ms, the
-   least that libomp has above 0. */
-static void limit_spinning(char **argv) {
-    static const char *const limits[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"};
-    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
-        if (getenv(limits[i])) return;
-    char *program = realpath("/proc/self/exe", NULL); /* with this name, not "exe", in lists of processes */
-    if (program && setenv("GOMP_SPINCOUNT", "2000", 1) == 0 && setenv("KMP_BLOCKTIME", "1", 1) == 0)
-        execv(program, argv);
-    free(program); /* it cannot be executed again: without limits then */
-}
-
 int main(int argc, char **argv) {
-    limit_spinning(argv);
+    process_limit_spinning(argv);
     process_open();
     if (serve_requested(argc, argv)) serve_contest();
     platform_load(); /* read once, before the program's own threads run */

@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 #include <locale.h>
-#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 /* --- standard streams --- */
@@ -74,4 +76,34 @@ int process_flush(enum status status) {
     if (!incomplete) return (int)status;
     fprintf(stderr, "train: cannot write to standard output\n");
     return status ? (int)status : STATUS_FAILED;
+}
+
+/* --- threads that wait --- */
+
+/* 2000 pauses, some 20 us, and 1 ms, the least that libomp has above 0. */
+static const struct {
+    const char *name, *value;
+} spin_limits[] = {{"GOMP_SPINCOUNT", "2000"}, {"KMP_BLOCKTIME", "1"}};
+enum { SPIN_LIMITS = sizeof spin_limits / sizeof *spin_limits };
+
+void process_limit_spinning(char **argv) {
+    if (getenv("OMP_WAIT_POLICY")) return;
+    for (size_t i = 0; i < SPIN_LIMITS; i++)
+        if (getenv(spin_limits[i].name)) return;
+    char *program = realpath("/proc/self/exe", NULL); /* with this name, not "exe", in lists of processes */
+    bool set = program;
+    for (size_t i = 0; i < SPIN_LIMITS && set; i++)
+        set = setenv(spin_limits[i].name, spin_limits[i].value, 1) == 0;
+    if (set) execv(program, argv);
+    free(program); /* it cannot be executed again: without limits then */
+}
+
+bool process_spins_by_choice(void) {
+    const char *policy = getenv("OMP_WAIT_POLICY");
+    if (policy && strcasecmp(policy, "active") == 0) return true;
+    for (size_t i = 0; i < SPIN_LIMITS; i++) {
+        const char *value = getenv(spin_limits[i].name);
+        if (value && strcmp(value, spin_limits[i].value) != 0) return true;
+    }
+    return false;
 }

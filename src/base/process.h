@@ -3,6 +3,7 @@
 #define TESSERA_BASE_PROCESS_H
 
 #include <signal.h>
+#include <stdbool.h>
 
 #include "src/base/status.h"
 
@@ -26,5 +27,13 @@ const char *process_signal(void);
    stderr, if the standard output is incomplete; if a signal interrupted the run, 128 + its number (130 for
    SIGTERM, too). */
 int process_flush(enum status status);
+
+/* OpenMP threads that wait spin for minutes (libgomp) or 200 ms (libomp): beside another busy process they
+   take the cores from the very threads they wait for. libgomp reads its limit before main, so the program
+   executes itself once more with limits, unless the user has set one. */
+void process_limit_spinning(char **argv);
+
+/* Did the user let waiting OpenMP threads spin? */
+bool process_spins_by_choice(void);
 
 #endif

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -19,6 +18,7 @@
 #include <unistd.h>
 
 #include "src/base/platform.h"
+#include "src/base/process.h"
 #include "src/base/text.h"
 #include "src/data/dataset_share.h"
 
@@ -158,10 +158,10 @@ static enum status end_of_connection(struct contestant *one, const char *stage) 
     kill(-one->pid, SIGKILL);
     one->pid = 0;
     close(one->fd);
-    if (WIFEXITED(how)) {
-        snprintf(why, sizeof why, "it ended its process with exit code %d", WEXITSTATUS(how));
-    } else if (WTERMSIG(how) == SIGSEGV && one->progress->stack_overflow) {
+    if (one->progress->stack_overflow) {
         snprintf(why, sizeof why, "it crashed: stack overflow");
+    } else if (WIFEXITED(how)) {
+        snprintf(why, sizeof why, "it ended its process with exit code %d", WEXITSTATUS(how));
     } else {
         snprintf(why, sizeof why, "it crashed: signal %d, %s%s", WTERMSIG(how), strsignal(WTERMSIG(how)),
                  WTERMSIG(how) == SIGKILL  ? " (by itself, or by the kernel because memory ran out)"
@@ -267,13 +267,6 @@ static enum status receive_reply(struct contestant *one, const char *stage,
 
 /* --- when it has done its task --- */
 
-/* Does the user let OpenMP's idle threads spin? */
-static bool spins_by_choice(void) {
-    const char *policy = getenv("OMP_WAIT_POLICY");
-    return (policy && strcasecmp(policy, "active") == 0) || getenv("GOMP_SPINCOUNT") ||
-           getenv("KMP_BLOCKTIME");
-}
-
 /* Does a thread of the process run, or wait for a core? */
 static bool runs(pid_t pid) {
     char path[320];
@@ -292,7 +285,7 @@ static bool runs(pid_t pid) {
 /* All threads must sleep soon. They may spin for a moment, as OpenMP's do. */
 static enum status check_asleep(pid_t pid) {
     const double start = clock_seconds();
-    while (!spins_by_choice() && runs(pid)) {
+    while (!process_spins_by_choice() && runs(pid)) {
         if (clock_seconds() - start > QUIET_SECONDS)
             return status_set(STATUS_VERIFY_FAILED,
                               "its threads still run %g s after its last call; threads without work must "
