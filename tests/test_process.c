@@ -101,8 +101,8 @@ static void the_cpu_limit_interrupts(void **state) {
    */
 static void little_address_space(void **state) {
     (void)state;
-#ifdef NORMAL_EXIT
-    skip_with("sanitizers need more address space");
+#if defined NORMAL_EXIT || defined HAVE_CUDA
+    skip_with("sanitizers and the CUDA libraries need more address space");
 #endif
     run_after("ulimit -v 150000; timeout 60");
     assert_int_equal(RUN("--version"), 0);
@@ -115,8 +115,8 @@ static void little_address_space(void **state) {
 /* Linux would grant the memory, and kill the process that touches it. */
 static void the_limit_that_binds_is_named(void **state) {
     (void)state;
-#ifdef NORMAL_EXIT
-    skip_with("sanitizers need more address space");
+#if defined NORMAL_EXIT || defined HAVE_CUDA
+    skip_with("sanitizers and the CUDA libraries need more address space");
 #endif
     run_after("ulimit -v 600000;");
     assert_int_equal(RUN("--data %s --layers 42-9000-9000-4 --backend serial", support_data), 1);
