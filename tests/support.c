@@ -1,6 +1,7 @@
 #include "tests/support.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -9,6 +10,13 @@
 
 #include "src/backend/registry.h"
 #include "src/base/text.h"
+
+/* The programs that the tests start inherit these: a test program that was itself started with ignored
+   signals (nohup, or a shell's background job) would wait for ever for one that it interrupts. */
+__attribute__((constructor)) static void default_signals(void) {
+    static const int signals[] = {SIGHUP, SIGINT, SIGTERM, SIGPIPE, SIGXCPU, SIGXFSZ};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) signal(signals[i], SIG_DFL);
+}
 
 static char folder[64];
 
