@@ -79,6 +79,7 @@ struct lockstep_seen lockstep_check(struct bench *reference, struct bench *other
     struct lockstep lockstep = {.reference = &reference->trainer,
                                 .other = &other->trainer,
                                 .bound = *bound,
+                                .halve = true,
                                 .exact = exact_trainer,
                                 .self = exact};
     assert_non_null(exact);
@@ -99,6 +100,28 @@ struct lockstep_seen lockstep_check(struct bench *reference, struct bench *other
     if (exact->open) bench_close(&exact->bench);
     free(exact);
     return lockstep.seen;
+}
+
+void lockstep_check_audits(const char *settings) {
+    double *weights[2];
+    size_t bytes = 0;
+    for (int audited = 0; audited < 2; audited++) {
+        char all[512];
+        struct bench bench;
+        struct run_summary summary;
+        snprintf(all, sizeof all, "%s audit=%s", settings, audited ? "all" : "off");
+        bench_open(&bench, all, NULL);
+        assert_status(bench_run(&bench, &summary), STATUS_OK);
+        assert_true(audited ? summary.steps_audited > 0 : summary.steps_audited == 0);
+        assert_true((bench.profile.seconds[PART_AUDIT] > 0) == audited);
+        weights[audited] = lockstep_state(&bench.trainer);
+        bytes = lockstep_state_count(&bench.trainer) * sizeof **weights;
+        bench_close(&bench);
+    }
+    assert_true(weights[0] && weights[1]);
+    assert_memory_equal(weights[0], weights[1], bytes);
+    free(weights[0]);
+    free(weights[1]);
 }
 
 void lockstep_print(const struct lockstep_seen *seen) {

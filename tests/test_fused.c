@@ -115,6 +115,15 @@ static void steps_in_pieces(void **state) {
     in_pieces("layers=784-40-50-10 batch-size=64 epochs=1");
 }
 
+static void audits_change_nothing(void **state) {
+    (void)state;
+    char settings[512];
+    for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 4 : 1) {
+        snprintf(settings, sizeof settings, "backend=tuned engine=fused threads=2 %s", recipes[r]);
+        lockstep_check_audits(settings);
+    }
+}
+
 /* Both engines: a step, all parameters halved, another step. */
 static void weights_may_change_between_calls(void **state) {
     (void)state;
@@ -193,6 +202,7 @@ int main(void) {
         cmocka_unit_test(losses_of_eager_in_float64),
         cmocka_unit_test(steps_of_eager_in_float32),
         cmocka_unit_test(steps_in_pieces),
+        cmocka_unit_test(audits_change_nothing),
         cmocka_unit_test(weights_may_change_between_calls),
         cmocka_unit_test(a_bad_step_changes_no_weight),
         cmocka_unit_test(unsupported_networks_fall_back_to_eager),

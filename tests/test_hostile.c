@@ -31,6 +31,8 @@ static const struct {
     {"loops", "no progress for 10 s (--timeout-seconds)", "verification: f32 NN m=1 n=1 k=1 ", false},
     {"aborts", "it crashed: signal 6, ", "verification: f32 NN m=1 n=1 k=1 ", false},
     {"overflows", "it crashed: stack overflow", "verification: f32 NN m=1 n=1 k=1 ", false},
+    {"reads-on", "it crashed: signal 11, ", "verification: f32 ", false},
+    {"reads-ahead", "it crashed: signal 11, ", "verification: f32 NN m=1 n=1 k=1 ", false},
     {"kills-parent", "it crashed: signal 31, ", "verification: f32 NN m=1 n=1 k=1 ", false},
     {"kills-itself", "it crashed: signal 9, ", "verification: f32 NN m=1 n=1 k=1 ", false},
     {"changes-directory", "it changed the working directory (chdir)", "", false},

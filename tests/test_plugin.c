@@ -57,6 +57,12 @@ static void the_tutorial_works(void **state) {
     assert_says(output, "(2 threads, from ");
 }
 
+static void fused_steps_are_audited(void **state) {
+    (void)state;
+    assert_int_equal(train_with(support_plugin("plugins/subtle/steps.so"), "--engine fused"), 0);
+    assert_says(output, "steps of engine fused were checked against engine eager: all right");
+}
+
 static void the_header_is_c11(void **state) {
     (void)state;
     expect_good("plugins/good/c11.so", "f32", "c11");
@@ -244,6 +250,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_tutorial_works),
         cmocka_unit_test(the_header_is_c11),
+        cmocka_unit_test(fused_steps_are_audited),
         cmocka_unit_test(the_header_is_cplusplus),
         cmocka_unit_test(the_header_is_cuda),
         cmocka_unit_test(older_plugins_still_work),

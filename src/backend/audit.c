@@ -16,13 +16,17 @@ enum { SAMPLED = 4 /* rows, and columns */, FIRST_CALLS = 64, THREADS_GROW = 3 }
 
 /* --- which calls --- */
 
-static uint64_t draw(struct audit *audit) {
+uint64_t audit_draw(struct audit *audit) {
     return secret_draw(&audit->random);
 }
 
 void audit_start(struct audit *audit, enum audit_mode mode) {
     *audit = (struct audit){.mode = mode, .started = clock_seconds(), .random = secret_seed()};
-    audit->next = 1 + draw(audit) % FIRST_CALLS;
+    audit->next = 1 + audit_draw(audit) % FIRST_CALLS;
+}
+
+bool audit_affords(const struct audit *audit, double seconds) {
+    return audit->spent + seconds <= SHARE * (clock_seconds() - audit->started);
 }
 
 static double bytes_of(const struct gemm_call *call) {
@@ -34,9 +38,8 @@ bool audit_due(struct audit *audit, const struct gemm_call *call) {
     audit->calls++;
     if (audit->mode != AUDIT_SAMPLE) return audit->mode == AUDIT_ALL;
     if (audit->calls < audit->next) return false;
-    const double elapsed = clock_seconds() - audit->started;
-    if (audit->spent + bytes_of(call) / BYTES_A_SECOND <= SHARE * elapsed) return true;
-    audit->next = audit->calls + 1 + draw(audit) % FIRST_CALLS; /* not yet affordable */
+    if (audit_affords(audit, bytes_of(call) / BYTES_A_SECOND)) return true;
+    audit->next = audit->calls + 1 + audit_draw(audit) % FIRST_CALLS; /* not yet affordable */
     return false;
 }
 
@@ -44,7 +47,7 @@ bool audit_due(struct audit *audit, const struct gemm_call *call) {
 static void schedule(struct audit *audit) {
     const double elapsed = clock_seconds() - audit->started;
     const double gap = audit->spent / (double)audit->checked / SHARE * (double)audit->calls / elapsed;
-    audit->next = audit->calls + 1 + draw(audit) % (uint64_t)fmax(2 * gap, FIRST_CALLS);
+    audit->next = audit->calls + 1 + audit_draw(audit) % (uint64_t)fmax(2 * gap, FIRST_CALLS);
 }
 
 /* --- copies of the operands --- */
@@ -250,10 +253,10 @@ static enum status check_sample(struct audit *audit, const struct compute *compu
     size_t *all = malloc((most + SAMPLED) * sizeof *all), *some = all + most;
     if (!all) return status_set(STATUS_FAILED, "out of memory");
     for (size_t i = 0; i < most; i++) all[i] = i;
-    for (size_t i = 0; i < SAMPLED; i++) some[i] = draw(audit) % m;
+    for (size_t i = 0; i < SAMPLED; i++) some[i] = audit_draw(audit) % m;
     const struct block rows = {some, all, m < SAMPLED ? m : SAMPLED, n};
     enum status status = check_block(compute, before, after, &rows, what, size);
-    for (size_t i = 0; i < SAMPLED; i++) some[i] = draw(audit) % n;
+    for (size_t i = 0; i < SAMPLED; i++) some[i] = audit_draw(audit) % n;
     const struct block cols = {all, some, m, n < SAMPLED ? n : SAMPLED};
     if (!status) status = check_block(compute, before, after, &cols, what, size);
     free(all);
@@ -285,7 +288,7 @@ static enum status check_product(struct audit *audit, const struct compute *comp
     double *x = memory, *ones = x + n, *bx = ones + n, *b1 = bx + k, *abx = b1 + k, *ab1 = abx + m,
            *old = ab1 + m, *old1 = old + m, *cx = old1 + m, *c1 = cx + m;
     for (size_t j = 0; j < n; j++) {
-        x[j] = draw(audit) & 1 ? 1 : -1;
+        x[j] = audit_draw(audit) & 1 ? 1 : -1;
         ones[j] = 1;
     }
     times(call->dtype, call->b, call->ldb, gemm_transposes_b(call->op), k, n, x, ones, bx, b1);
@@ -379,31 +382,25 @@ static enum status check_call(struct audit *audit, struct compute *compute, cons
                       what);
 }
 
-/* Every lap counts as PART_AUDIT until start_clock, also inside an evaluation. */
-struct paused {
-    bool diverted;
-    enum profile_part divert;
-};
-
-static struct paused stop_clock(struct compute *compute) {
+struct audit_pause audit_pause(struct compute *compute) {
     struct profile *profile = compute->device.profile;
-    struct paused paused = {0};
+    struct audit_pause pause = {0};
     compute->device.driver->synchronize(&compute->device);
-    if (!profile) return paused;
+    if (!profile) return pause;
     profile_lap(profile, (struct profile_slot){.part = PART_OTHER});
-    paused = (struct paused){profile->diverted, profile->divert};
+    pause = (struct audit_pause){profile->diverted, profile->divert};
     profile->diverted = true;
     profile->divert = PART_AUDIT;
-    return paused;
+    return pause;
 }
 
-static void start_clock(struct compute *compute, struct paused paused) {
+void audit_resume(struct compute *compute, struct audit_pause pause) {
     struct profile *profile = compute->device.profile;
     compute->device.driver->synchronize(&compute->device);
     if (!profile) return;
     profile_lap(profile, (struct profile_slot){.part = PART_AUDIT});
-    profile->diverted = paused.diverted;
-    profile->divert = paused.divert;
+    profile->diverted = pause.diverted;
+    profile->divert = pause.divert;
 }
 
 enum status audit_call(struct audit *audit, struct compute *compute, const struct gemm_call *call,
@@ -413,10 +410,10 @@ enum status audit_call(struct audit *audit, struct compute *compute, const struc
     struct surroundings around;
     struct copy before;
     double start = clock_seconds();
-    const struct paused paused = stop_clock(compute);
+    const struct audit_pause pause = audit_pause(compute);
     const bool copied = copy_open(&before, compute, call);
     surroundings_observe(&around);
-    if (host) start_clock(compute, paused);
+    if (host) audit_resume(compute, pause);
     audit->spent += clock_seconds() - start;
 
     enum status status = STATUS_FAILED;
@@ -434,7 +431,7 @@ enum status audit_call(struct audit *audit, struct compute *compute, const struc
     audit->checked++;
     schedule(audit);
     if (!host) {
-        start_clock(compute, paused);
+        audit_resume(compute, pause);
     } else if (profile) { /* the time of the call itself stays in the open lap */
         profile->last += seconds;
         profile->seconds[PART_AUDIT] += seconds;

@@ -24,8 +24,22 @@ struct audit {
 /* Starts with no calls. */
 void audit_start(struct audit *audit, enum audit_mode mode);
 
-/* Counts a call; is it to be audited? With AUDIT_SAMPLE, all audits take at most 0.5 % of the time since
-   audit_start. */
+/* 64 secret random bits. */
+uint64_t audit_draw(struct audit *audit);
+
+/* May another audit take so many seconds, so that all take at most 0.5 % of the time since audit_start? */
+bool audit_affords(const struct audit *audit, double seconds);
+
+/* From audit_pause to audit_resume all time counts as PART_AUDIT, also inside an evaluation. Both wait for the
+   device. */
+struct audit_pause {
+    bool diverted;
+    enum profile_part divert;
+};
+struct audit_pause audit_pause(struct compute *compute);
+void audit_resume(struct compute *compute, struct audit_pause pause);
+
+/* Counts a call; is it to be audited? */
 bool audit_due(struct audit *audit, const struct gemm_call *call);
 
 /* Runs the call through `run` and checks:

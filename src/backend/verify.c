@@ -7,8 +7,9 @@
 
 #include "kernels/activation.h"
 #include "src/backend/oracle.h"
-#include "src/base/progress.h"
 #include "src/backend/surroundings.h"
+#include "src/base/pages.h"
+#include "src/base/progress.h"
 #include "src/base/rng.h"
 
 enum { GUARD_ROWS = 2 };
@@ -28,15 +29,24 @@ enum { A, B, C, BIAS, PRE, OUTPUT, BUFFERS }; /* BIAS: the bias or its gradient 
 /* The buffers of one case: on the host, and the same on the device. */
 struct workspace {
     size_t bytes[BUFFERS];
+    bool guarded, at_end; /* what is only read lies next to a page that cannot be accessed: before or after it */
     void *host[BUFFERS], *device[BUFFERS];
     unsigned char *result;          /* room for the largest buffer */
     double *want, *bound, *allowed; /* allowed: the bound plus the rounding of C */
 };
 
+static bool is_guarded(const struct workspace *work, int buffer) {
+    return work->guarded && (buffer == A || buffer == B || buffer == BIAS); /* C has guard bytes */
+}
+
 static void workspace_free(struct compute *compute, struct workspace *work) {
     for (int i = 0; i < BUFFERS; i++) {
         free(work->host[i]);
-        compute->device.driver->free(&compute->device, work->device[i]);
+        if (is_guarded(work, i)) {
+            pages_free_guarded(work->device[i], work->bytes[i]);
+        } else {
+            compute->device.driver->free(&compute->device, work->device[i]);
+        }
     }
     free(work->result);
     free(work->want);
@@ -48,9 +58,9 @@ static enum status workspace_alloc(struct compute *compute, struct workspace *wo
     struct device *device = &compute->device;
     for (int i = 0; i < BUFFERS; i++) {
         work->host[i] = malloc(work->bytes[i] + 1); /* + 1: not NULL if k = 0 */
-        work->device[i] = device->driver->alloc(device, work->bytes[i]);
-        if (!work->device[i]) return STATUS_FAILED;
-        if (!work->host[i]) return status_set(STATUS_FAILED, "out of memory");
+        work->device[i] = is_guarded(work, i) ? pages_alloc_guarded(work->bytes[i], work->at_end)
+                                              : device->driver->alloc(device, work->bytes[i]);
+        if (!work->host[i] || !work->device[i]) return status_set(STATUS_FAILED, "out of memory");
     }
     size_t largest = 1;
     for (int i = 0; i < BUFFERS; i++)
@@ -315,6 +325,11 @@ static void draw_inputs(const struct verify_case *test, const struct gemm_call *
     }
 }
 
+/* Elements from the first to the last of a matrix. */
+static size_t used(size_t rows, size_t cols, size_t ld) {
+    return rows && cols ? (rows - 1) * ld + cols : 0;
+}
+
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped) {
     bool ignored;
     if (!skipped) skipped = &ignored;
@@ -340,8 +355,10 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
     const size_t size = dtype_size(test->dtype), c_size = dtype_size(c_dtype);
     const size_t c_bytes = (test->m + 2 * GUARD_ROWS) * call.ldc * c_size;
     struct workspace work = {
-        .bytes = {[A] = a_rows * call.lda * size,
-                  [B] = b_rows * call.ldb * size,
+        .guarded = compute->device.driver->host_memory,
+        .at_end = test->seed % 2,
+        .bytes = {[A] = used(a_rows, a_cols, call.lda) * size,
+                  [B] = used(b_rows, b_cols, call.ldb) * size,
                   [C] = c_bytes,
                   [BIAS] = test->epilogue || test->backward ? test->n * dtype_size(real) : 0,
                   [PRE] = test->keeps_pre || test->backward ? c_bytes : 0,

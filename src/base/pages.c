@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "src/base/platform.h"
 #include "src/base/text.h"
@@ -21,6 +22,26 @@ enum status pages_check(size_t bytes) {
     if (bytes < SMALL) return STATUS_OK;
     const uint64_t all = platform_memory_available(&limit), available = all > RESERVE ? all - RESERVE : 0;
     return bytes <= available ? STATUS_OK : out_of_memory(bytes, available, limit);
+}
+
+/* The guard pages and the pages between them. */
+static size_t guarded_bytes(size_t bytes, size_t page) {
+    return (bytes + page - 1) / page * page + 2 * page;
+}
+
+void *pages_alloc_guarded(size_t bytes, bool at_end) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), all = guarded_bytes(bytes, page);
+    char *memory = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return NULL;
+    if (mprotect(memory + page, all - 2 * page, PROT_READ | PROT_WRITE) == 0)
+        return at_end ? memory + all - page - bytes : memory + page;
+    munmap(memory, all);
+    return NULL;
+}
+
+void pages_free_guarded(void *memory, size_t bytes) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (memory) munmap((char *)memory - ((uintptr_t)memory % page) - page, guarded_bytes(bytes, page));
 }
 
 void *pages_alloc(size_t bytes) {

@@ -94,7 +94,7 @@ static const struct {
     [PART_AUGMENT] = {"augment", "augmentation"},
     [PART_EVALUATION] = {"evaluation", "evaluation"},
     [PART_CHECKPOINT] = {"checkpoint", "checkpoint"},
-    [PART_AUDIT] = {"audit", "audit of GEMM calls"},
+    [PART_AUDIT] = {"audit", "audit"},
     [PART_OTHER] = {"other", "other"},
 };
 

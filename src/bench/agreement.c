@@ -8,12 +8,6 @@
 enum { MOST_ROWS = 256, MOST_STEPS = 16, LEAST_STEPS = 3 };
 static const double MOST_FLOPS = 1e10;
 
-struct lockstep_bound agreement_bound(const struct config *config) {
-    if (config->precision == GEMM_TF32) return lockstep_rounded(0x1p-11);
-    if (config->precision == GEMM_MIXED_BF16) return lockstep_rounded(0x1p-8);
-    return config->dtype == GEMM_F64 ? lockstep_float64 : lockstep_float32;
-}
-
 static double flops_of_step(const struct layer_list *layers, size_t rows) {
     double weights = 0;
     for (size_t l = 0; l + 1 < layers->count; l++)
@@ -107,6 +101,7 @@ static enum status run_lockstep(struct pair *pair, const struct lockstep_bound *
     *lockstep = (struct lockstep){.reference = trainers[0],
                                   .other = trainers[1],
                                   .bound = *bound,
+                                  .halve = true,
                                   .exact = exact_trainer,
                                   .self = pair};
     enum status status = lockstep_open(lockstep);
@@ -133,7 +128,7 @@ static void close_pair(struct pair *pair) {
 static enum status compare_with_reference(const struct agreement *agreement, const struct config *config,
                                           const struct gemm_backend *backend, const struct dataset_pair *data,
                                           struct drift *drift) {
-    const struct lockstep_bound bound = agreement_bound(config);
+    const struct lockstep_bound bound = lockstep_bound(config);
     struct pair *pair = calloc(1, sizeof *pair);
     if (!pair) return status_set(STATUS_FAILED, "out of memory");
     struct config few = *config;
@@ -160,7 +155,7 @@ static enum status compare_large_batches(const struct agreement *agreement, cons
     enum { STEPS = 2 };
     const bool fused = backend->fused && (config->engine == ENGINE_AUTO || config->engine == ENGINE_FUSED);
     if (!fused || (size_t)config->batch_size <= agreement->rows) return STATUS_OK;
-    const struct lockstep_bound bound = agreement_bound(config);
+    const struct lockstep_bound bound = lockstep_bound(config);
     struct pair *pair = calloc(1, sizeof *pair);
     if (!pair) return status_set(STATUS_FAILED, "out of memory");
     struct config eager = *config, exact = agreement->config;

@@ -3,7 +3,7 @@
 #ifndef TESSERA_BENCH_AGREEMENT_H
 #define TESSERA_BENCH_AGREEMENT_H
 
-#include "src/bench/lockstep.h"
+#include "src/nn/lockstep.h"
 #include "src/bench/run.h"
 
 /* What is compared. */
@@ -58,8 +58,5 @@ enum status agreement_open_side(struct agreement_side *side, const struct config
 enum status agreement_open_reference(struct agreement_side *side, const struct config *config,
                                      const struct dataset_pair *data);
 void agreement_close_side(struct agreement_side *side);
-
-/* How far one step of this dtype and precision may be from float64. */
-struct lockstep_bound agreement_bound(const struct config *config);
 
 #endif

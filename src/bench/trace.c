@@ -131,7 +131,7 @@ enum status agreement_trace(const struct agreement *agreement, const struct conf
     struct tracing *both = calloc(1, sizeof *both);
     if (!both) return status_set(STATUS_FAILED, "out of memory");
     /* a tensor of one step may differ more than its mean effect on an update */
-    *trace = (struct trace){.tolerance = 4 * agreement_bound(config).update, .tensor = "output"};
+    *trace = (struct trace){.tolerance = 4 * lockstep_bound(config).update, .tensor = "output"};
     both->trace = trace;
     struct config few = *config;
     few.batch_size = agreement->config.batch_size;

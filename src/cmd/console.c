@@ -297,5 +297,8 @@ void console_summary(struct console *console, const struct run_summary *summary)
     if (summary->audited)
         printf("audit              %s of %s GEMM calls of this run were checked: all right\n",
                text_grouped(summary->audited).text, text_grouped(summary->calls).text);
+    if (summary->steps_audited)
+        printf("audit              %s steps of engine %s were checked against engine eager: all right\n",
+               text_grouped(summary->steps_audited).text, trainer->engine->name);
     print_time(trainer, time);
 }

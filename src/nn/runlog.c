@@ -171,6 +171,7 @@ void runlog_summary(struct runlog *log, const struct config *config, const struc
     cJSON_AddNumberToObject(line, "transfer_ratio", profile_transfer_ratio(&summary->time));
     jsonl_count(line, "gemm_calls", summary->calls);
     jsonl_count(line, "gemm_calls_audited", summary->audited);
+    jsonl_count(line, "steps_audited", summary->steps_audited);
     cJSON_AddBoolToObject(line, "interrupted", summary->interrupted);
     add_time(line, &summary->time);
     jsonl_write(log->jsonl, line);

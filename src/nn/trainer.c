@@ -7,6 +7,7 @@
 #include "src/nn/diagnose.h"
 #include "src/nn/engine.h"
 #include "src/nn/evaluate.h"
+#include "src/nn/step_audit.h"
 
 /* --- steps --- */
 
@@ -46,7 +47,9 @@ static enum status run_steps(struct trainer *trainer, const struct trainer_obser
         if (trainer->stop && __atomic_load_n(trainer->stop, __ATOMIC_RELAXED)) return STATUS_INTERRUPTED;
         const size_t left = trainer->steps - (size_t)state->step;
         size_t count = stride < left ? stride : left;
-        const enum status status = trainer->engine->run(trainer, (size_t)state->step, &count);
+        const enum status status = step_audit_due(trainer, &count)
+                                       ? step_audit_run(trainer, (size_t)state->step, &count)
+                                       : trainer->engine->run(trainer, (size_t)state->step, &count);
         if (status) return status;
         trainer->tested = false;
         state->step += (int64_t)count;
@@ -168,6 +171,7 @@ static struct run_summary summarize(const struct trainer *trainer, bool interrup
                                 .noisy = epoch.noisy,
                                 .calls = trainer->audit.calls,
                                 .audited = trainer->audit.checked,
+                                .steps_audited = trainer->step_audit.checked,
                                 .time = profile ? *profile : (struct profile){0},
                                 .interrupted = interrupted};
 }

@@ -30,6 +30,7 @@ struct epoch_record {
 
 struct run_summary {
     uint64_t calls, audited; /* GEMM calls of the run, and those that were checked */
+    uint64_t steps_audited;  /* of engine fused */
     bool done;               /* the summary is valid */
     size_t epochs;           /* finished in this run */
     struct evaluation test;
@@ -54,6 +55,15 @@ struct trainer_observer {
     void (*warning)(void *self, const char *message);
 };
 
+/* The audit of engine fused (step_audit.h). */
+struct step_audit {
+    uint64_t checked; /* steps */
+    /* private */
+    uint64_t next; /* the number of updates at which the next audit starts */
+    size_t audits;
+    double seconds; /* of all audits */
+};
+
 struct trainer {
     const struct config *config;
     struct compute *compute;
@@ -62,6 +72,7 @@ struct trainer {
     size_t engine_stride; /* engine fused on the host: steps of the next call; 0: one */
     char notice[320];     /* why the engine is not the requested one; "" if it is */
     struct audit audit;   /* of the GEMM calls since trainer_open */
+    struct step_audit step_audit;
     struct mlp mlp;
     struct optimizer optimizer;
     struct early_stopping stopping;

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "src/nn/engine.h"
+#include "src/nn/step_audit.h"
 
 enum {
     EVALUATION_ROWS = 1000, /* minimum rows of an evaluation pass: small batches would slow it */
@@ -117,6 +118,7 @@ enum status trainer_open(struct trainer *trainer, struct compute *compute, const
     }
     audit_start(&trainer->audit, (enum audit_mode)config->audit);
     compute->audit = &trainer->audit;
+    step_audit_start(trainer);
     return STATUS_OK;
 }
 

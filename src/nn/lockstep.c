@@ -1,4 +1,4 @@
-#include "src/bench/lockstep.h"
+#include "src/nn/lockstep.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,6 +19,12 @@ struct lockstep_bound lockstep_rounded(double unit) {
                                    .stored = 0x1p-24,
                                    .correct = 8 * unit,
                                    .perturbed = 4 * unit};
+}
+
+struct lockstep_bound lockstep_bound(const struct config *config) {
+    if (config->precision == GEMM_TF32) return lockstep_rounded(0x1p-11);
+    if (config->precision == GEMM_MIXED_BF16) return lockstep_rounded(0x1p-8);
+    return config->dtype == GEMM_F64 ? lockstep_float64 : lockstep_float32;
 }
 
 /* --- states --- */
@@ -79,10 +85,10 @@ bool lockstep_set_state(struct trainer *trainer, const double *state) {
     return copy_state(trainer, (double *)state, true); /* only reads it */
 }
 
-enum status lockstep_run(struct trainer *trainer, size_t step, double *loss) {
+enum status lockstep_run(struct trainer *trainer, const struct engine *engine, size_t step, double *loss) {
     struct device *device = &trainer->compute->device;
     size_t count = 1;
-    const enum status status = trainer->engine->run(trainer, step, &count);
+    const enum status status = engine->run(trainer, step, &count);
     if (status) return status;
     trainer->state.step++;
     trainer->state.updates++;
@@ -102,7 +108,7 @@ struct norms {
     double whole[MOST_TENSORS];  /* of x - start, of the whole arena that the tensor belongs to */
 };
 
-static double distance(const double *x, const double *y, size_t count) {
+double lockstep_distance(const double *x, const double *y, size_t count) {
     double sum = 0;
     for (size_t i = 0; i < count; i++) sum += (x[i] - (y ? y[i] : 0)) * (x[i] - (y ? y[i] : 0));
     return sqrt(sum);
@@ -113,13 +119,13 @@ static size_t take_norms(const struct mlp *mlp, const double *start, const doubl
     const size_t arena = mlp_parameter_count(mlp);
     size_t tensor = 0, at = 0;
     for (size_t a = 0; a <= mlp->state_count; a++) {
-        const double whole = distance(x + a * arena, start + a * arena, arena);
+        const double whole = lockstep_distance(x + a * arena, start + a * arena, arena);
         for (size_t l = 0; l < mlp->depth; l++)
             for (size_t bias = 0; bias < 2; bias++, tensor++) {
                 const size_t count = (bias ? 1 : mlp->layer[l].in) * mlp->layer[l].out;
-                norms->apart[tensor] = distance(x + at, y + at, count);
-                norms->update[tensor] = distance(x + at, start + at, count);
-                norms->size[tensor] = distance(x + at, NULL, count);
+                norms->apart[tensor] = lockstep_distance(x + at, y + at, count);
+                norms->update[tensor] = lockstep_distance(x + at, start + at, count);
+                norms->size[tensor] = lockstep_distance(x + at, NULL, count);
                 norms->whole[tensor] = whole;
                 at += count;
             }
@@ -136,7 +142,7 @@ struct jumps {
 static enum status run_from(struct trainer *exact, const double *start, size_t step, double *loss,
                             double *end) {
     if (!lockstep_set_state(exact, start)) return status_set(STATUS_FAILED, "out of memory");
-    const enum status status = lockstep_run(exact, step, loss);
+    const enum status status = lockstep_run(exact, &engine_eager, step, loss);
     if (status) return status;
     return copy_state(exact, end, false) ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
 }
@@ -212,6 +218,8 @@ static enum status compare_step(struct lockstep *lockstep, size_t step, const do
     const size_t tensors = take_norms(mlp, lockstep->start, lockstep->end[0], lockstep->end[1], &norms);
     const double apart = fabs(losses[1] - losses[0]), scale = fmax(1, fabs(losses[0]));
     size_t where = 0;
+    seen->steps++;
+    if (!isfinite(losses[0]) && !isfinite(losses[1])) return STATUS_OK; /* both diverge */
     double update = worst_update(&norms, tensors, bound, &jumps, &where),
            loss = apart / (bound->loss * scale);
     if (!(update <= 1) || !(loss <= 1)) {
@@ -221,7 +229,6 @@ static enum status compare_step(struct lockstep *lockstep, size_t step, const do
         loss = apart / (bound->loss * scale + jumps.loss);
         seen->discontinuous++;
     }
-    seen->steps++;
     if (!(apart / scale <= seen->drift)) {
         seen->drift = isnan(apart) ? INFINITY : apart / scale;
         seen->worst = seen->steps;
@@ -265,13 +272,14 @@ enum status lockstep_step(struct lockstep *lockstep, size_t step) {
     struct trainer *const sides[] = {lockstep->reference, lockstep->other};
     const size_t count = lockstep_state_count(sides[0]);
     double losses[2], *start = lockstep->start;
-    if (lockstep->seen.steps == 1) /* detects a stale copy of the weights */
+    if (lockstep->halve && lockstep->seen.steps == 1)
         for (size_t i = 0; i < mlp_parameter_count(&sides[0]->mlp); i++) start[i] *= 0.5;
     if (sides[1]->mlp.dtype == GEMM_F32)
         for (size_t i = 0; i < count; i++) start[i] = (double)(float)start[i];
     for (int s = 0; s < 2; s++) {
         if (!lockstep_set_state(sides[s], start)) return status_set(STATUS_FAILED, "out of memory");
-        const enum status status = lockstep_run(sides[s], step, &losses[s]);
+        const struct engine *engine = s == 0 && lockstep->engine ? lockstep->engine : sides[s]->engine;
+        const enum status status = lockstep_run(sides[s], engine, step, &losses[s]);
         if (status) return status;
         copy_state(sides[s], lockstep->end[s], false);
     }

@@ -4,8 +4,8 @@
    treats it differently, and after eight steps they differ by 1e-4. Which unit does so depends on the CPU. So
    before every step both trainers receive the same state (weights, biases and optimiser state), and the loss
    and the updates of that one step are compared. */
-#ifndef TESSERA_BENCH_LOCKSTEP_H
-#define TESSERA_BENCH_LOCKSTEP_H
+#ifndef TESSERA_NN_LOCKSTEP_H
+#define TESSERA_NN_LOCKSTEP_H
 
 #include "src/nn/trainer.h"
 
@@ -35,6 +35,9 @@ extern const struct lockstep_bound lockstep_float64;
    completely by that. A missing tail is an error of a tenth, which is 26 units of bfloat16. */
 struct lockstep_bound lockstep_rounded(double unit);
 
+/* The bound of a recipe's dtype and precision. */
+struct lockstep_bound lockstep_bound(const struct config *config);
+
 /* What was measured: the largest differences. */
 struct lockstep_seen {
     double loss, update;                /* as fractions of their bounds */
@@ -46,12 +49,15 @@ struct lockstep_seen {
 };
 
 /* Both trainers are open, of the same recipe but for backend, engine, threads, precision, dtype and
-   residency, and at the start of the same epoch. */
+   residency, and at the start of the same epoch. They may be the same with two engines. */
 struct lockstep {
     struct trainer *reference, *other;
+    const struct engine *engine; /* of the reference; NULL: its own */
     struct lockstep_bound bound;
-    /* A trainer of the same recipe in float64, at the start of the reference's epoch; NULL if it cannot be
-       opened. Called if a step is beyond its bound; it may return the reference. */
+    bool halve; /* all weights in both before the second step, so that a stale copy is detected */
+    /* A trainer of the same recipe at the start of the reference's epoch, in float64 or as exact as there is;
+       NULL if it cannot be opened. Called if a step is beyond its bound; it may return the reference. Its
+       steps run op by op. */
     struct trainer *(*exact)(void *self);
     void *self;
 
@@ -64,8 +70,7 @@ enum status lockstep_open(struct lockstep *lockstep);
 void lockstep_close(struct lockstep *lockstep);
 
 /* Runs step `step` of the epoch on both, from the reference's state, which is rounded to the dtype of
-   `other`. Before the second step all weights are halved in both, so that a stale copy of the weights is
-   detected.
+   `other`.
 
    For every tensor (weights and biases of each layer, and their optimiser state), the updates may differ by
    the sum of the bound's parts. A step beyond that is repeated in float64, with each layer's pre-activations
@@ -82,7 +87,10 @@ size_t lockstep_state_count(const struct trainer *trainer);
 /* Copies such a state into a trainer of the same recipe; false if memory ran out. */
 bool lockstep_set_state(struct trainer *trainer, const double *state);
 
-/* Runs one step of the current epoch, after trainer_begin_epoch. */
-enum status lockstep_run(struct trainer *trainer, size_t step, double *loss);
+/* Runs one step of the current epoch with this engine, after trainer_begin_epoch. */
+enum status lockstep_run(struct trainer *trainer, const struct engine *engine, size_t step, double *loss);
+
+/* The Euclidean norm of x - y; y may be NULL: of x. */
+double lockstep_distance(const double *x, const double *y, size_t count);
 
 #endif
