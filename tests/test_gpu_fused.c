@@ -224,6 +224,17 @@ static void the_same_bits(void **state) {
     }
 }
 
+static void audits_change_nothing(void **state) {
+    (void)state;
+    char settings[400];
+    gpu_needed();
+    for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 4 : 1) {
+        snprintf(settings, sizeof settings, "backend=cuda-tuned engine=fused precision=%s %s",
+                 r % 3 ? "f32" : "bf16", recipes[r].settings);
+        lockstep_check_audits(settings);
+    }
+}
+
 static const char *const networks[] = {
     "layers=784-40-10 batch-size=100",       "layers=784-40-30-10 batch-size=100",
     "layers=784-40-30-20-10 batch-size=100", "layers=784-40-30-10 batch-size=100 precision=bf16",
@@ -316,6 +327,7 @@ int main(void) {
         cmocka_unit_test(recipes_in_rounded_precisions),
         cmocka_unit_test(the_independent_curves),
         cmocka_unit_test(the_same_bits),
+        cmocka_unit_test(audits_change_nothing),
         cmocka_unit_test(a_bad_step_changes_no_weight),
         cmocka_unit_test(divergence_in_the_middle),
         cmocka_unit_test(auto_chooses_the_faster_engine),

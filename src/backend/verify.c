@@ -29,7 +29,8 @@ enum { A, B, C, BIAS, PRE, OUTPUT, BUFFERS }; /* BIAS: the bias or its gradient 
 /* The buffers of one case: on the host, and the same on the device. */
 struct workspace {
     size_t bytes[BUFFERS];
-    bool guarded, at_end; /* what is only read lies next to a page that cannot be accessed: before or after it */
+    bool guarded,
+        at_end; /* what is only read lies next to a page that cannot be accessed: before or after it */
     void *host[BUFFERS], *device[BUFFERS];
     unsigned char *result;          /* room for the largest buffer */
     double *want, *bound, *allowed; /* allowed: the bound plus the rounding of C */
