@@ -26,11 +26,12 @@ for test in "$@"; do for tool in $tools; do echo "$test $tool"; done; done | xar
     esac
     echo "$cell, $(($(date +%s) - start)) s" >"$log.cell"
 '
+trap 'exit 1' TERM INT
 echo "| errors, time | $(echo $tools | sed 's/ / | /g') |"
 echo '|---|---:|---:|---:|---:|'
 for test in "$@"; do
     row="| $test |"
-    for tool in $tools; do row="$row $(cat "$logs/$test.$tool.cell") |"; done
+    for tool in $tools; do row="$row $(cat "$logs/$test.$tool.cell" 2>/dev/null || echo 'not run') |"; done
     echo "$row"
 done
 ! grep -qE 'ERRORS|failed' "$logs"/*.cell
