@@ -18,10 +18,10 @@ __attribute__((constructor)) static void default_signals(void) {
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) signal(signals[i], SIG_DFL);
 }
 
-static char folder[64];
+static char folder[192];
 
 static void remove_folder(void) {
-    char command[128];
+    char command[256];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     if (system(command) != 0) fprintf(stderr, "could not remove %s\n", folder);
 }
@@ -30,7 +30,8 @@ const char *support_path(const char *name) {
     static char paths[16][256];
     static size_t next;
     if (!folder[0]) {
-        strcpy(folder, "/tmp/tessera-test-XXXXXX");
+        const char *tmp = getenv("TMPDIR");
+        snprintf(folder, sizeof folder, "%s/tessera-test-XXXXXX", tmp && *tmp ? tmp : "/tmp");
         if (!mkdtemp(folder)) fail_msg("no temporary folder");
         atexit(remove_folder);
     }
