@@ -4,6 +4,9 @@
 #include <dirent.h>
 #include <fenv.h>
 #include <locale.h>
+#ifdef __GLIBC__
+#    include <malloc.h>
+#endif
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,6 +20,18 @@ static size_t count_threads(void) {
     while (tasks && readdir(tasks)) count++;
     if (tasks) closedir(tasks);
     return count;
+}
+
+size_t surroundings_memory(void) {
+    FILE *file = fopen("/proc/self/statm", "r");
+    unsigned long pages = 0;
+    if (file && fscanf(file, "%lu", &pages) != 1) pages = 0;
+    if (file) fclose(file);
+    size_t heap = 0;
+#ifdef __GLIBC__
+    heap = mallinfo2().uordblks;
+#endif
+    return heap + pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 void surroundings_observe(struct surroundings *now) {

@@ -15,6 +15,9 @@ struct surroundings {
 
 void surroundings_observe(struct surroundings *now);
 
+/* Bytes that the process has mapped, plus those in use on the heap. */
+size_t surroundings_memory(void);
+
 /* Says what changed, "it changed the locale (setlocale)"; NULL if nothing did. Threads may come and go. */
 const char *surroundings_changed(const struct surroundings *before, const struct surroundings *after);
 

@@ -379,3 +379,49 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
     workspace_free(compute, &work);
     return status;
 }
+
+/* --- the steady state --- */
+
+static enum status repeat(struct compute *compute, const struct gemm_call *call, size_t times) {
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < times && !status; i++) status = compute_gemm(compute, call);
+    return status ? status : compute->device.driver->synchronize(&compute->device);
+}
+
+/* What is left behind in both halves is left behind by each call. */
+static enum status check_steady(struct compute *compute, const struct gemm_call *call) {
+    enum { HALF = 1000, TO_START = 200, MOST_BYTES = 16 };
+    bool threads = true, memory = compute->device.driver->host_memory;
+    enum status status = repeat(compute, call, TO_START);
+    for (int half = 0; half < 2 && !status; half++) {
+        struct surroundings before, after;
+        surroundings_observe(&before);
+        const size_t bytes = surroundings_memory();
+        status = repeat(compute, call, HALF);
+        surroundings_observe(&after);
+        threads = threads && after.threads >= before.threads + HALF / 2;
+        memory = memory && surroundings_memory() >= bytes + (size_t)HALF * MOST_BYTES;
+    }
+    if (!status && threads) return failure(compute, "it starts threads in every call and leaves them");
+    if (!status && memory) return failure(compute, "it takes memory in every call and keeps it");
+    return status;
+}
+
+enum status verify_steady(struct compute *compute) {
+    enum { SIZE = 24 };
+    const struct device_driver *driver = compute->device.driver;
+    struct gemm_call call = {
+        .m = SIZE, .n = SIZE, .k = SIZE, .lda = SIZE, .ldb = SIZE, .ldc = SIZE, .alpha = 1};
+    while (call.dtype < GEMM_BF16 && !compute->backend->supports(call.dtype, call.op)) call.dtype++;
+    if (!compute->backend->supports(call.dtype, call.op)) return STATUS_OK;
+    const size_t size = SIZE * SIZE * sizeof(double);
+    char *memory = driver->alloc(&compute->device, 3 * size);
+    if (!memory) return STATUS_FAILED;
+    call.a = memory;
+    call.b = memory + size;
+    call.c = memory + 2 * size;
+    progress_set("%s NN m=n=k=%d, 2,000 times", dtype_name(call.dtype), SIZE);
+    const enum status status = check_steady(compute, &call);
+    driver->free(&compute->device, memory);
+    return status;
+}

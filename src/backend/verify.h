@@ -48,7 +48,11 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
 size_t verify_case_count(void);
 struct verify_case verify_case_at(size_t index);
 
-/* Runs the whole list, up to the first failure; counts the cases that ran and that were skipped. */
+/* The same small call 2,000 times, after some to start with: it must leave neither threads nor, on the host,
+   memory behind. */
+enum status verify_steady(struct compute *compute);
+
+/* Runs the whole list and verify_steady, up to the first failure; counts the cases that ran and that were skipped. */
 enum status verify_backend(struct compute *compute, size_t *checked, size_t *skipped);
 
 /* STATUS_UNAVAILABLE if the backend lacks NN, TN or NT in this dtype: a training needs all three. */

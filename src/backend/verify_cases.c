@@ -118,7 +118,7 @@ enum status verify_backend(struct compute *compute, size_t *checked, size_t *ski
         if (status) return status;
         *(skip ? skipped : checked) += 1;
     }
-    return STATUS_OK;
+    return verify_steady(compute);
 }
 
 enum status verify_training_ops(const struct compute *compute, enum gemm_dtype dtype) {

@@ -43,9 +43,15 @@ bool step_audit_due(struct trainer *trainer, size_t *count) {
         draw_step(trainer, now + *count);
         return false;
     }
-    if (audit->next <= now) return true;
-    *count = (size_t)(audit->next - now);
+    if (audit->next <= now && trainer->engine_stride) return true; /* the first call is never audited */
+    if (audit->next > now) *count = (size_t)(audit->next - now);
     return false;
+}
+
+/* The number of steps of the engine's next call: on the host it takes no more than engine_stride. */
+static size_t steps_of_call(const struct trainer *trainer, size_t count) {
+    const bool limited = trainer->compute->device.driver->host_memory;
+    return limited && trainer->engine_stride < count ? trainer->engine_stride : count;
 }
 
 /* The next audit is in the next epoch. */
@@ -175,7 +181,7 @@ enum status step_audit_run(struct trainer *trainer, size_t first, size_t *count)
     struct audit *audit = &trainer->audit;
     struct snapshot start = {0};
     struct way way = {0};
-    const size_t planned = *count;
+    const size_t planned = *count = steps_of_call(trainer, *count);
     double clock = clock_seconds(), seconds;
     struct audit_pause pause = audit_pause(trainer->compute);
     enum status status = take(trainer, &start);
@@ -183,6 +189,7 @@ enum status step_audit_run(struct trainer *trainer, size_t first, size_t *count)
     audit_resume(trainer->compute, pause);
     seconds = clock_seconds() - clock;
 
+    trainer->engine_stride = planned; /* the steps one by one have changed it */
     if (!status) status = trainer->engine->run(trainer, first, count);
 
     clock = clock_seconds();

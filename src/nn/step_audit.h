@@ -13,7 +13,8 @@
    they are within the share of trainer->audit. trainer->audit is started. */
 void step_audit_start(struct trainer *trainer);
 
-/* Is there an audit now? If not, *count is lowered if one is due within so many steps. */
+/* Is there an audit now? If not, *count is lowered if one is due within so many steps. The first call of the
+   engine is never audited: it is one step. */
 bool step_audit_due(struct trainer *trainer, size_t *count);
 
 /* Runs up to *count steps with the trainer's engine, as engine->run does. Before that, from the same state:

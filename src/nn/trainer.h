@@ -69,7 +69,7 @@ struct trainer {
     struct compute *compute;
     const struct engine *engine;
     void *engine_state;   /* a captured graph, or the state of the backend's fused steps */
-    size_t engine_stride; /* engine fused on the host: steps of the next call; 0: one */
+    size_t engine_stride; /* engine fused: on the host, steps of the next call; 0: none was made, now one */
     char notice[320];     /* why the engine is not the requested one; "" if it is */
     struct audit audit;   /* of the GEMM calls since trainer_open */
     struct step_audit step_audit;

@@ -30,7 +30,8 @@ def plugins(folder):
 
 def outcome(train, backend, recipe, limit):
     """"time", "found", or how the program ended."""
-    command = [train, 'compare', '--backends', f'tuned,{backend}', '--data', 'synthetic', '--repeat', '1']
+    command = [train, 'compare', '--backends', f'tuned,{backend}', '--data', 'synthetic', '--repeat', '1',
+               '--timeout-seconds', '20']
     with subprocess.Popen(command + recipe.split(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, start_new_session=True) as process:
         try:

@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 #ifdef __SSE__
@@ -293,6 +294,19 @@ static enum gemm_status leaves_threads(struct context *context, const struct gem
     return GEMM_OK;
 }
 
+static enum gemm_status leaks(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    static volatile char *lost;
+    if (!(lost = malloc(40))) return GEMM_FAILED;
+    return reference_gemm(call);
+}
+
+static enum gemm_status leaks_pages(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    const int how = MAP_PRIVATE | MAP_ANONYMOUS;
+    return mmap(NULL, 1, PROT_READ, how, -1, 0) == MAP_FAILED ? GEMM_FAILED : reference_gemm(call);
+}
+
 /* Returns before it has finished. */
 static struct gemm_call late_call;
 
@@ -316,31 +330,33 @@ static enum gemm_status returns_early(struct context *context, const struct gemm
 
 /* --- the option --- */
 
-#define KINDS(X)         \
-    X(idle_later)        \
-    X(idle_after_1000)   \
-    X(every_third_later) \
-    X(rarely)            \
-    X(time_bomb)         \
-    X(command_line)      \
-    X(many_rows)         \
-    X(evaluation_rows)   \
-    X(this_network)      \
-    X(other_alpha)       \
-    X(other_beta)        \
-    X(long_k)            \
-    X(first_is_zero)     \
-    X(drops_small)       \
-    X(drops_subnormal)   \
-    X(hides_nan)         \
-    X(clamps)            \
-    X(sparse)            \
-    X(stale_b)           \
-    X(memoised)          \
-    X(writes_a)          \
-    X(writes_b)          \
-    X(flushes_to_zero)   \
-    X(rounds_up) X(changes_locale) X(changes_directory) X(changes_affinity) X(leaves_threads) X(returns_early)
+#define KINDS(X)                                                                                         \
+    X(idle_later)                                                                                        \
+    X(idle_after_1000)                                                                                   \
+    X(every_third_later)                                                                                 \
+    X(rarely)                                                                                            \
+    X(time_bomb)                                                                                         \
+    X(command_line)                                                                                      \
+    X(many_rows)                                                                                         \
+    X(evaluation_rows)                                                                                   \
+    X(this_network)                                                                                      \
+    X(other_alpha)                                                                                       \
+    X(other_beta)                                                                                        \
+    X(long_k)                                                                                            \
+    X(first_is_zero)                                                                                     \
+    X(drops_small)                                                                                       \
+    X(drops_subnormal)                                                                                   \
+    X(hides_nan)                                                                                         \
+    X(clamps)                                                                                            \
+    X(sparse)                                                                                            \
+    X(stale_b)                                                                                           \
+    X(memoised)                                                                                          \
+    X(writes_a)                                                                                          \
+    X(writes_b)                                                                                          \
+    X(flushes_to_zero)                                                                                   \
+    X(rounds_up)                                                                                         \
+    X(changes_locale) X(changes_directory) X(changes_affinity) X(leaves_threads) X(leaks) X(leaks_pages) \
+        X(returns_early)
 
 #define NAME(kind) "|" #kind
 #define FUNCTION(kind) kind,
