@@ -13,12 +13,12 @@ tools='memcheck racecheck initcheck synccheck'
 
 # one run: its cell of the table goes to a file
 # shellcheck disable=SC2016 # the inner shell expands them
-for test in "$@"; do for tool in $tools; do echo "$test $tool"; done; done | xargs -P "${JOBS:-4}" -L 1 sh -c '
+for test in "$@"; do for tool in $tools; do echo "$test $tool"; done; done | xargs -P "${JOBS:-2}" -L 1 sh -c '
     log=$logs/$0.$1 start=$(date +%s)
     case $1 in
     memcheck) options="--report-api-errors no" ;; # of the test of a full memory
-    initcheck) options= ;;
-    *) options="--num-cuda-barriers 65536" ;;
+    synccheck) options="--num-cuda-barriers 8192" ;; # takes memory of the GPU
+    *) options= ;;
     esac
     timeout "$limit" compute-sanitizer --tool "$1" $options --error-exitcode 99 --print-limit 20 "$build/tests/$0" >"$log" 2>&1
     status=$?
