@@ -51,7 +51,7 @@ struct plugin {
 
 static const struct plugin subtle = {
     .file = "plugins/subtle/kinds.so",
-    .kinds = 31,
+    .kinds = 32,
     .verified = true,
     .recipes = {
         {false, "audit=all layers=42-16-4 batch-size=32 epochs=120 lr=0.05"},
@@ -60,7 +60,7 @@ static const struct plugin subtle = {
     }};
 
 static const struct plugin steps = {.file = "plugins/subtle/steps.so",
-                                    .kinds = 12,
+                                    .kinds = 16,
                                     .recipes = {
                                         {false, "audit=all engine=fused layers=42-16-4 batch-size=7 "
                                                 "epochs=15 lr=0.05 momentum=0.9 weight-decay=1e-3 "

@@ -25,8 +25,12 @@ void audit_start(struct audit *audit, enum audit_mode mode) {
     audit->next = 1 + audit_draw(audit) % FIRST_CALLS;
 }
 
+double audit_elapsed(const struct audit *audit) {
+    return clock_seconds() - audit->started;
+}
+
 bool audit_affords(const struct audit *audit, double seconds) {
-    return audit->spent + seconds <= SHARE * (clock_seconds() - audit->started);
+    return audit->spent + seconds <= SHARE * audit_elapsed(audit);
 }
 
 static double bytes_of(const struct gemm_call *call) {
@@ -45,7 +49,7 @@ bool audit_due(struct audit *audit, const struct gemm_call *call) {
 
 /* Draws the next call, so that the mean gap pays for an audit like those so far. */
 static void schedule(struct audit *audit) {
-    const double elapsed = clock_seconds() - audit->started;
+    const double elapsed = audit_elapsed(audit);
     const double gap = audit->spent / (double)audit->checked / SHARE * (double)audit->calls / elapsed;
     audit->next = audit->calls + 1 + audit_draw(audit) % (uint64_t)fmax(2 * gap, FIRST_CALLS);
 }

@@ -27,6 +27,9 @@ void audit_start(struct audit *audit, enum audit_mode mode);
 /* 64 secret random bits. */
 uint64_t audit_draw(struct audit *audit);
 
+/* Seconds since audit_start. */
+double audit_elapsed(const struct audit *audit);
+
 /* May another audit take so many seconds, so that all take at most 0.5 % of the time since audit_start? */
 bool audit_affords(const struct audit *audit, double seconds);
 

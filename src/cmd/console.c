@@ -298,7 +298,7 @@ void console_summary(struct console *console, const struct run_summary *summary)
         printf("audit              %s of %s GEMM calls of this run were checked: all right\n",
                text_grouped(summary->audited).text, text_grouped(summary->calls).text);
     if (summary->steps_audited)
-        printf("audit              %s steps of engine %s were checked against engine eager: all right\n",
+        printf("audit              %s steps of engine %s were repeated op by op: all right\n",
                text_grouped(summary->steps_audited).text, trainer->engine->name);
     print_time(trainer, time);
 }

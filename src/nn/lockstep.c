@@ -139,28 +139,29 @@ struct jumps {
     double tensor[MOST_TENSORS], loss;
 };
 
-static enum status run_from(struct trainer *exact, const double *start, size_t step, double *loss,
-                            double *end) {
+static enum status run_from(const struct lockstep *lockstep, struct trainer *exact, const double *start,
+                            size_t step, double *loss, double *end) {
+    const struct engine *engine = lockstep->engine ? lockstep->engine : &engine_eager;
     if (!lockstep_set_state(exact, start)) return status_set(STATUS_FAILED, "out of memory");
-    const enum status status = lockstep_run(exact, &engine_eager, step, loss);
+    const enum status status = lockstep_run(exact, engine, step, loss);
     if (status) return status;
     return copy_state(exact, end, false) ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
 }
 
-/* Adds how far a step from `start`, which ends in `end`, changes when the biases of one layer move by `by`.
+/* Adds how far the step, which ends in `end`, changes when the biases of one layer move by `by`.
    `at`: their place in a state. `moved` and `moved_end` are memory for two states. */
-static enum status add_jump(struct trainer *exact, const double *start, const double *end, double loss,
-                            size_t step, size_t at, size_t biases, double by, double *moved,
+static enum status add_jump(const struct lockstep *lockstep, struct trainer *exact, const double *end,
+                            double loss, size_t step, size_t at, size_t biases, double by, double *moved,
                             struct jumps *jumps) {
     const size_t count = lockstep_state_count(exact);
     double *moved_end = moved + count, moved_loss;
     struct norms norms;
-    memcpy(moved, start, count * sizeof *moved);
+    memcpy(moved, lockstep->start, count * sizeof *moved);
     for (size_t j = 0; j < biases; j++) moved[at + j] += by;
-    const enum status status = run_from(exact, moved, step, &moved_loss, moved_end);
+    const enum status status = run_from(lockstep, exact, moved, step, &moved_loss, moved_end);
     if (status) return status;
     for (size_t j = 0; j < biases; j++) moved_end[at + j] -= by;
-    const size_t tensors = take_norms(&exact->mlp, start, end, moved_end, &norms);
+    const size_t tensors = take_norms(&exact->mlp, lockstep->start, end, moved_end, &norms);
     for (size_t t = 0; t < tensors; t++) jumps->tensor[t] += norms.apart[t];
     jumps->loss += fabs(moved_loss - loss);
     return STATUS_OK;
@@ -174,14 +175,14 @@ static enum status take_jumps(struct lockstep *lockstep, size_t step, struct jum
     const size_t count = lockstep_state_count(exact);
     double *memory = malloc(3 * count * sizeof *memory), *end = memory, loss;
     if (!memory) return status_set(STATUS_FAILED, "out of memory");
-    enum status status = run_from(exact, lockstep->start, step, &loss, end);
+    enum status status = run_from(lockstep, exact, lockstep->start, step, &loss, end);
     size_t at = 0;
     for (size_t l = 0; l < exact->mlp.depth && !status; l++) {
         const struct mlp_layer *layer = &exact->mlp.layer[l];
         at += layer->in * layer->out;
         for (int up = 0; up < 2 && !status; up++)
             status =
-                add_jump(exact, lockstep->start, end, loss, step, at, layer->out,
+                add_jump(lockstep, exact, end, loss, step, at, layer->out,
                          up ? lockstep->bound.perturbed : -lockstep->bound.perturbed, memory + count, jumps);
         at += layer->out;
     }

@@ -5,33 +5,59 @@
 #include <string.h>
 
 #include "src/backend/plugin.h"
+#include "src/backend/registry.h"
 #include "src/nn/engine.h"
 #include "src/nn/lockstep.h"
 
 enum { SINGLE_STEPS = 4 };
-static const double ASTRAY = 0.05, ROUNDINGS = 8; /* the bound of step_audit.h */
-static const double FIRST_SECONDS = 0.1;          /* a guess: an audit of a small network */
+static const double ASTRAY = 0.05, ROUNDINGS = 8, MISCOUNTED = 0.005; /* the bounds of step_audit.h */
+static const double FOREIGN_SHARE = 0.05; /* of the time, for audits of a plug-in's steps */
+static const double FIRST_SECONDS = 0.1;  /* a guess: an audit of a small network */
 
 /* --- which steps --- */
+
+static bool is_foreign(const struct trainer *trainer) {
+    return plugin_path(trainer->compute->backend) != NULL;
+}
 
 /* A random step of the epoch that starts after `updates`. */
 static void draw_step(struct trainer *trainer, uint64_t updates) {
     trainer->step_audit.next = updates + audit_draw(&trainer->audit) % trainer->steps;
 }
 
+static void open_trusted(struct trainer *trainer) {
+    struct compute *trusted = calloc(1, sizeof *trusted);
+    const struct compute_options options = {.threads = trainer->compute->threads,
+                                            .precision = trainer->compute->precision};
+    const struct gemm_backend *backend;
+    if (trusted && !registry_find("tuned", &backend) && !compute_open(trusted, backend, &options)) {
+        trainer->step_audit.trusted = trusted;
+    } else {
+        free(trusted);
+    }
+}
+
 void step_audit_start(struct trainer *trainer) {
+    const bool on = trainer->audit.mode != AUDIT_OFF;
+    if (on && is_foreign(trainer) && trainer->compute->device.driver->host_memory) open_trusted(trainer);
     draw_step(trainer, trainer->state.updates);
-    if (trainer->engine != &engine_fused || trainer->audit.mode == AUDIT_OFF)
+    if (!on || (trainer->engine != &engine_fused && !trainer->step_audit.trusted))
         trainer->step_audit.next = UINT64_MAX;
+}
+
+void step_audit_stop(struct trainer *trainer) {
+    if (trainer->step_audit.trusted) compute_close(trainer->step_audit.trusted);
+    free(trainer->step_audit.trusted);
+    trainer->step_audit.trusted = NULL;
 }
 
 static bool affordable(const struct trainer *trainer) {
     const struct step_audit *audit = &trainer->step_audit;
-    const bool foreign = plugin_path(trainer->compute->backend) != NULL;
-    const bool last = trainer->state.epoch + 1 == trainer->config->epochs;
-    if (trainer->audit.mode == AUDIT_ALL || (foreign && (audit->audits == 0 || last))) return true;
-    return audit_affords(&trainer->audit,
-                         audit->audits ? audit->seconds / (double)audit->audits : FIRST_SECONDS);
+    const double mean = audit->audits ? audit->seconds / (double)audit->audits : FIRST_SECONDS;
+    const bool first = trainer->epochs_done == 0, last = trainer->state.epoch + 1 == trainer->config->epochs;
+    if (trainer->audit.mode == AUDIT_ALL || (is_foreign(trainer) && (first || last))) return true;
+    if (is_foreign(trainer)) return audit->seconds + mean <= FOREIGN_SHARE * audit_elapsed(&trainer->audit);
+    return audit_affords(&trainer->audit, mean);
 }
 
 bool step_audit_due(struct trainer *trainer, size_t *count) {
@@ -43,24 +69,91 @@ bool step_audit_due(struct trainer *trainer, size_t *count) {
         draw_step(trainer, now + *count);
         return false;
     }
-    if (audit->next <= now && trainer->engine_stride) return true; /* the first call is never audited */
+    const bool first_call = trainer->engine == &engine_fused && trainer->engine_stride == 0;
+    if (audit->next <= now && !first_call) return true;
     if (audit->next > now) *count = (size_t)(audit->next - now);
     return false;
 }
 
 /* The number of steps of the engine's next call: on the host it takes no more than engine_stride. */
 static size_t steps_of_call(const struct trainer *trainer, size_t count) {
-    const bool limited = trainer->compute->device.driver->host_memory;
+    const bool limited = trainer->engine == &engine_fused && trainer->compute->device.driver->host_memory;
     return limited && trainer->engine_stride < count ? trainer->engine_stride : count;
 }
 
-/* The next audit is in the next epoch. */
-static void schedule(struct trainer *trainer) {
-    const struct train_state *state = &trainer->state;
-    draw_step(trainer, state->updates - (uint64_t)state->step + trainer->steps);
+/* After audited steps from `first`: the last step of the epoch, or a random one of the next epoch. */
+static void schedule(struct trainer *trainer, size_t first) {
+    const uint64_t next_epoch = trainer->state.updates - (uint64_t)trainer->state.step + trainer->steps;
+    draw_step(trainer, next_epoch);
+    if (first + 1 < trainer->steps) trainer->step_audit.next = next_epoch - 1;
 }
 
-/* --- the same steps with both engines --- */
+/* --- what steps only read --- */
+
+static uint64_t hash(uint64_t hash, const void *bytes, size_t count) {
+    const char *next = bytes;
+    for (uint64_t word = 0; count; next += sizeof word) {
+        const size_t size = count < sizeof word ? count : sizeof word;
+        memcpy(&word, next, size);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 32;
+        count -= size;
+    }
+    return hash;
+}
+
+static uint64_t hash_inputs(const struct trainer *trainer) {
+    const struct epoch_feed *feed = &trainer->feed;
+    uint64_t all = hash(1, trainer->train.labels, trainer->train.count);
+    all = hash(all, feed->order, trainer->train.count * sizeof *feed->order);
+    return hash(all, feed->scalars, trainer->steps * sizeof *feed->scalars) | 1;
+}
+
+static uint64_t hash_images(const struct trainer *trainer) {
+    return hash(1, trainer->train.images, trainer->train.count * trainer->train.features) | 1;
+}
+
+void step_audit_begin_epoch(struct trainer *trainer) {
+    struct step_audit *audit = &trainer->step_audit;
+    if (!audit->trusted) return;
+    const struct audit_pause pause = audit_pause(trainer->compute);
+    audit->inputs = hash_inputs(trainer);
+    audit->images = affordable(trainer) ? hash_images(trainer) : 0;
+    audit_resume(trainer->compute, pause);
+}
+
+enum status step_audit_end_epoch(struct trainer *trainer) {
+    const struct step_audit *audit = &trainer->step_audit;
+    if (!audit->trusted) return STATUS_OK;
+    const struct audit_pause pause = audit_pause(trainer->compute);
+    const char *changed = audit->inputs != hash_inputs(trainer) ? "labels, order or learning rates"
+                          : audit->images && audit->images != hash_images(trainer) ? "images"
+                                                                                   : NULL;
+    audit_resume(trainer->compute, pause);
+    if (!changed) return STATUS_OK;
+    return status_set(STATUS_VERIFY_FAILED, "backend '%s' is wrong: in epoch %lld it changed the training %s",
+                      trainer->compute->backend->name, (long long)trainer->state.epoch + 1, changed);
+}
+
+/* --- the same steps, op by op --- */
+
+/* Engine eager on the trusted backend, if there is one. */
+static enum status run_trusted(struct trainer *trainer, size_t first, size_t *count) {
+    struct compute *compute = trainer->compute;
+    const struct compute *trusted = trainer->step_audit.trusted;
+    const struct gemm_backend *backend = compute->backend;
+    void *const context = compute->context;
+    if (trusted) {
+        compute->backend = trusted->backend;
+        compute->context = trusted->context;
+    }
+    const enum status status = engine_eager.run(trainer, first, count);
+    compute->backend = backend;
+    compute->context = context;
+    return status;
+}
+
+static const struct engine op_by_op = {.name = "eager", .run = run_trusted};
 
 /* What a training is restored from. */
 struct snapshot {
@@ -97,14 +190,14 @@ static enum status check_single_steps(struct trainer *trainer, size_t first, siz
     struct audit *audit = &trainer->audit;
     struct lockstep lockstep = {.reference = trainer,
                                 .other = trainer,
-                                .engine = &engine_eager,
+                                .engine = &op_by_op,
                                 .bound = lockstep_bound(trainer->config),
                                 .exact = same_trainer,
                                 .self = trainer};
     const size_t audited = first + audit_draw(audit) % count;
     enum status status = lockstep_open(&lockstep);
     for (size_t step = first; step < first + count && !status; step++) {
-        audit->mode = step == audited ? AUDIT_ALL : AUDIT_OFF;
+        audit->mode = step == audited && !trainer->step_audit.trusted ? AUDIT_ALL : AUDIT_OFF;
         status = lockstep_step(&lockstep, step);
     }
     trainer->step_audit.checked += lockstep.seen.steps;
@@ -112,7 +205,7 @@ static enum status check_single_steps(struct trainer *trainer, size_t first, siz
     return status;
 }
 
-/* Where `count` steps of eager lead, from weights that are off by a relative `error` at random. NULL if they
+/* Where `count` steps lead op by op, from weights that are off by a relative `error` at random. NULL if they
    fail or memory ran out. */
 static double *lead(struct trainer *trainer, const struct snapshot *start, size_t first, size_t count,
                     double error) {
@@ -126,24 +219,45 @@ static double *lead(struct trainer *trainer, const struct snapshot *start, size_
     from.weights = moved;
     enum status status = restore(trainer, &from);
     trainer->audit.mode = AUDIT_OFF;
-    if (!status) status = engine_eager.run(trainer, first, &count);
+    if (!status) status = op_by_op.run(trainer, first, &count);
     free(moved);
     return status ? NULL : lockstep_state(trainer);
 }
 
-/* Steps of a call, with eager. */
+/* The steps of a call, op by op. */
 struct way {
     double *end, *off; /* where it leads; the same with rounding errors at the start */
+    struct tally tally;
 };
 
 static enum status go(struct trainer *trainer, const struct snapshot *start, size_t first, size_t count,
                       struct way *way) {
+    struct device *device = &trainer->compute->device;
     way->end = lead(trainer, start, first, count, 0);
+    device->driver->download(device, &way->tally, trainer->tally, sizeof way->tally);
     way->off = lead(trainer, start, first, count, lockstep_bound(trainer->config).perturbed);
     return way->end && way->off ? STATUS_OK : out_of_memory();
 }
 
-/* The weights after the call, against those of eager. */
+/* Images that one tally counts as right and the other does not. */
+static enum status check_tally(struct trainer *trainer, const struct snapshot *start, const struct way *way) {
+    struct device *device = &trainer->compute->device;
+    struct tally tally;
+    device->driver->download(device, &tally, trainer->tally, sizeof tally);
+    const enum status status = device->driver->synchronize(device);
+    const double images = (double)(way->tally.images - start->tally.images),
+                 apart = fabs((double)tally.correct - (double)way->tally.correct);
+    if (status || tally.bad_step || way->tally.bad_step) return status;
+    if (tally.images == way->tally.images && tally.batches == way->tally.batches &&
+        apart <= 2 + MISCOUNTED * images)
+        return STATUS_OK;
+    return status_set(STATUS_VERIFY_FAILED,
+                      "it counts %llu of %llu images as right in this epoch, and should count %llu of %llu",
+                      (unsigned long long)tally.correct, (unsigned long long)tally.images,
+                      (unsigned long long)way->tally.correct, (unsigned long long)way->tally.images);
+}
+
+/* The weights after the call, against those of the same steps op by op. */
 static enum status check_call(struct trainer *trainer, const struct snapshot *start, const struct way *way,
                               size_t count) {
     const size_t weights = mlp_parameter_count(&trainer->mlp);
@@ -157,8 +271,8 @@ static enum status check_call(struct trainer *trainer, const struct snapshot *st
     free(end);
     if (apart <= ASTRAY * moved + ROUNDINGS * rounding + stored || !isfinite(moved)) return STATUS_OK;
     return status_set(STATUS_VERIFY_FAILED,
-                      "%zu steps in one call end %.2g from where the same steps of engine eager end, which "
-                      "moved the weights by %.2g",
+                      "%zu steps in one call end %.2g from where the same steps end op by op, which move the "
+                      "weights by %.2g",
                       count, apart, moved);
 }
 
@@ -189,18 +303,19 @@ enum status step_audit_run(struct trainer *trainer, size_t first, size_t *count)
     audit_resume(trainer->compute, pause);
     seconds = clock_seconds() - clock;
 
-    trainer->engine_stride = planned; /* the steps one by one have changed it */
+    if (trainer->engine_stride) trainer->engine_stride = planned; /* the steps one by one have changed it */
     if (!status) status = trainer->engine->run(trainer, first, count);
 
     clock = clock_seconds();
     pause = audit_pause(trainer->compute);
     if (!status && *count == planned) status = check_call(trainer, &start, &way, planned);
+    if (!status && *count == planned) status = check_tally(trainer, &start, &way);
     audit_resume(trainer->compute, pause);
     seconds += clock_seconds() - clock;
     audit->spent += seconds;
     trainer->step_audit.seconds += seconds;
     trainer->step_audit.audits++;
-    schedule(trainer);
+    schedule(trainer, first);
     free(start.weights);
     free(way.end);
     free(way.off);

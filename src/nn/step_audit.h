@@ -1,28 +1,37 @@
-/* Checks a secret random sample of the real steps of engine fused, in which there are no calls for audit.h.
+/* Checks a secret random sample of the real steps of a training as a whole: those of engine fused, in which
+   there are no calls for audit.h, and all steps of a plug-in.
 
-   The engine alone decides what happens in such a step, and how long it takes. So, from time to time, the
-   state of the training is copied, and engine eager, whose products are checked, takes the same steps from the
-   same state. Then the training goes on from the copy. If one step in f is wrong, n audited steps find that
-   with probability 1 - (1 - 1/f)^n. */
+   What happens in a step, a backend alone decides: it may be right in every call that is looked at, and change
+   weights, data or learning rates beside it. So, from time to time, the state of the training is copied, and
+   the same steps are taken from the same state op by op: by a built-in backend instead of a plug-in on the
+   host, else by the same backend with its calls audited. Then the training goes on from the copy. If one step
+   in f is wrong, n audited steps find that with probability 1 - (1 - 1/f)^n. */
 #ifndef TESSERA_NN_STEP_AUDIT_H
 #define TESSERA_NN_STEP_AUDIT_H
 
 #include "src/nn/trainer.h"
 
-/* Draws the steps. For a plug-in there is an audit in the first and in the last epoch; all others only if
-   they are within the share of trainer->audit. trainer->audit is started. */
+/* Draws the steps: in an epoch, a random one and the last. A plug-in's first and last epochs are always
+   audited, the others in 5 % of the time; a built-in backend within the share of trainer->audit, which is
+   started. */
 void step_audit_start(struct trainer *trainer);
+void step_audit_stop(struct trainer *trainer);
 
-/* Is there an audit now? If not, *count is lowered if one is due within so many steps. The first call of the
-   engine is never audited: it is one step. */
+/* Of a plug-in on the host: have labels, order, learning rates and, in an audited epoch, images stayed as they
+   were? STATUS_VERIFY_FAILED if not. */
+void step_audit_begin_epoch(struct trainer *trainer);
+enum status step_audit_end_epoch(struct trainer *trainer);
+
+/* Is there an audit now? If not, *count is lowered if one is due within so many steps. The first call of
+   engine fused is never audited: it is one step. */
 bool step_audit_due(struct trainer *trainer, size_t *count);
 
 /* Runs up to *count steps with the trainer's engine, as engine->run does. Before that, from the same state:
-   - the first four of them one by one, each compared with eager as lockstep.h says;
-   - all of them with eager. The weights that the engine then reaches in one call may differ from these by
-     5 % of the way from the start, and by eight times what a rounding error at the start changes.
-   One of the eager steps is drawn in which every product is audited. All but the call itself is PART_AUDIT.
-   STATUS_VERIFY_FAILED says what is wrong. */
+   - the first four of them one by one, each compared as lockstep.h says;
+   - all of them op by op. The weights that the engine then reaches in one call may differ from these by 5 % of
+     the way from the start, and by eight times what a rounding error at the start changes; the images that it
+     counts as right, by 0.5 %.
+   All but the call itself is PART_AUDIT. STATUS_VERIFY_FAILED says what is wrong. */
 enum status step_audit_run(struct trainer *trainer, size_t first, size_t *count);
 
 #endif

@@ -137,7 +137,9 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
 
     device_range_begin(device, "epoch");
     trainer_begin_epoch(trainer);
+    step_audit_begin_epoch(trainer);
     enum status status = run_steps(trainer, observer);
+    if (!status) status = step_audit_end_epoch(trainer);
     device_range_end(device);
     report_losses(trainer, observer, first);
     const bool evaluated = evaluation_due(trainer->config, state->epoch + 1);

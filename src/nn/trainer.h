@@ -30,7 +30,7 @@ struct epoch_record {
 
 struct run_summary {
     uint64_t calls, audited; /* GEMM calls of the run, and those that were checked */
-    uint64_t steps_audited;  /* of engine fused */
+    uint64_t steps_audited;  /* whole steps */
     bool done;               /* the summary is valid */
     size_t epochs;           /* finished in this run */
     struct evaluation test;
@@ -55,13 +55,15 @@ struct trainer_observer {
     void (*warning)(void *self, const char *message);
 };
 
-/* The audit of engine fused (step_audit.h). */
+/* The audit of whole steps (step_audit.h). */
 struct step_audit {
     uint64_t checked; /* steps */
     /* private */
     uint64_t next; /* the number of updates at which the next audit starts */
     size_t audits;
-    double seconds; /* of all audits */
+    double seconds;          /* of all audits */
+    struct compute *trusted; /* a built-in backend on the same memory; NULL: there is none */
+    uint64_t inputs, images; /* of the epoch: hashes of what steps only read; 0: not taken */
 };
 
 struct trainer {

@@ -126,6 +126,7 @@ void trainer_close(struct trainer *trainer) {
     if (!trainer->compute) return;
     struct device *device = &trainer->compute->device;
     trainer->compute->audit = NULL;
+    step_audit_stop(trainer);
     if (trainer->engine && trainer->engine->close) trainer->engine->close(trainer);
     augmenter_close(&trainer->augmenter, device);
     samples_close(&trainer->train, device);

@@ -9,19 +9,23 @@
 
 #include "tests/plugins/reference.h"
 
-#define KINDS(X)                                  \
-    X(TRAINS_NOTHING, "trains_nothing")           \
-    X(IDLE_LATER, "idle_later")                   \
-    X(IDLE_IN_LONG_CALLS, "idle_in_long_calls")   \
-    X(HALF_OF_A_LONG_CALL, "half_of_a_long_call") \
-    X(LAST_STEP_ONLY, "last_step_only")           \
-    X(IDLE_AFTER_100, "idle_after_100")           \
-    X(EVERY_THIRD, "every_third")                 \
-    X(FIRST_RATE, "first_rate")                   \
-    X(DROPS_LAST_IMAGE, "drops_last_image")       \
-    X(NO_MOMENTUM_LATER, "no_momentum_later")     \
-    X(FIRST_BIAS_FROZEN, "first_bias_frozen")     \
-    X(FULL_BATCH_AT_THE_END, "full_batch_at_the_end")
+#define KINDS(X)                                      \
+    X(TRAINS_NOTHING, "trains_nothing")               \
+    X(IDLE_LATER, "idle_later")                       \
+    X(IDLE_IN_LONG_CALLS, "idle_in_long_calls")       \
+    X(HALF_OF_A_LONG_CALL, "half_of_a_long_call")     \
+    X(LAST_STEP_ONLY, "last_step_only")               \
+    X(IDLE_AFTER_100, "idle_after_100")               \
+    X(EVERY_THIRD, "every_third")                     \
+    X(FIRST_RATE, "first_rate")                       \
+    X(DROPS_LAST_IMAGE, "drops_last_image")           \
+    X(NO_MOMENTUM_LATER, "no_momentum_later")         \
+    X(FIRST_BIAS_FROZEN, "first_bias_frozen")         \
+    X(FULL_BATCH_AT_THE_END, "full_batch_at_the_end") \
+    X(RELABELS, "relabels")                           \
+    X(DARKENS, "darkens")                             \
+    X(RAISES_RATES, "raises_rates")                   \
+    X(COUNTS_MORE, "counts_more")
 
 #define ID(kind, name) , kind
 enum kind { NONE KINDS(ID) };
@@ -203,10 +207,23 @@ static void run_step(struct state *state, size_t step, bool updates) {
     update(state, used, network->scalars[kind == FIRST_RATE ? 0 : step].learning_rate);
 }
 
+/* In place, what a step only reads. */
+static void change_inputs(const struct state *state, size_t step) {
+    const struct fused_network *network = &state->network;
+    uint8_t *const labels = (uint8_t *)network->labels, *const images = (uint8_t *)network->images;
+    struct step_scalars *const scalars = (struct step_scalars *)network->scalars;
+    if (state->steps <= 60) return;
+    if (state->context.kind == RELABELS) labels[0] = (uint8_t)((labels[0] + 1) % 4);
+    if (state->context.kind == DARKENS) images[network->features / 2] ^= 16;
+    if (state->context.kind == RAISES_RATES) scalars[step].learning_rate *= 1.1;
+}
+
 static size_t run(void *opaque, size_t first, size_t count, const volatile sig_atomic_t *stop,
                   struct fused_times *times) {
     struct state *state = opaque;
     (void)times;
+    change_inputs(state, first);
+    if (state->context.kind == COUNTS_MORE && count > 1) state->network.tally->correct += 4;
     for (size_t step = first; step < first + count; step++) {
         state->steps++;
         run_step(state, step, !idle(state, step, first, count));
