@@ -200,6 +200,11 @@ $(B)/tests/test_%: $(B)/tests/test_%.o $(TEST_SUPPORT) $(OBJECTS)
 	@echo '  link  $@'
 	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
 
+# calls of these go through tests/test_allocation.c
+ALLOCATING := malloc calloc realloc aligned_alloc strdup realpath fopen fdopen fopencookie opendir getline getdelim \
+	newlocale pthread_create gzdopen gzread gzerror fsync
+$(B)/tests/test_allocation: private LDFLAGS += $(ALLOCATING:%=-Wl$(,)--wrap=%)
+
 # Plug-ins: deliberately wrong ones, those that must be refused, and right ones that use kernels/gemm.h alone: as C11, as C++17,
 # and the examples of the tutorial, compiled with the very lines that it gives
 CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
