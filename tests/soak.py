@@ -106,14 +106,14 @@ def write_data():
 
 def kills(dice):
     """SIGKILL while every epoch is saved: the file is whole, and not older than before."""
-    model, failures, last, most = 'kills.safetensors', [], 0, 0
+    model, failures, last, stale = 'kills.safetensors', [], 0, []
     for _ in range(KILLS):
         resume = f'--resume {model}' if Path(model).exists() else SMALL
         process = start(f'{resume} --epochs 1000000 --save {model} --save-every 1')
         time.sleep(dice.uniform(0.01, 0.1))
         process.kill()
         end(process)
-        most = max(most, len(temporaries(model)))
+        stale.append(len(temporaries(model)))
         if not Path(model).exists():
             continue
         why = unreadable(model)
@@ -121,12 +121,12 @@ def kills(dice):
         if why or epoch < last:
             failures.append(why or f'epoch {epoch} after {last}')
         last = max(epoch, last)
-    if most > 1:
-        failures.append(f'{most} temporary files at once')
+    if max(stale, default=0) > 1:
+        failures.append(f'{max(stale)} temporary files at once')
     code, errors = run(f'--resume {model} --epochs {last + 1} --save {model}') if last else (0, '')
     if code or temporaries(model):
         failures.append(errors or f'left behind: {temporaries(model)}')
-    report('kills', failures, KILLS, f'while saving, to epoch {last}; at most {most} stale file at a time')
+    report('kills', failures, KILLS, f'while saving, to epoch {last}; {sum(stale)} left a temporary file')
 
 
 def config_recipes():
@@ -183,7 +183,7 @@ def interrupted(name, recipe, dice, wanted, seconds):
 def interrupts(dice):
     """SIGINT or SIGTERM, then --resume: the file of the uninterrupted run, byte for byte."""
     recipes = {**dict(config_recipes()), **{name: f'{SMALL} {flags}' for name, flags in RECIPES.items()}}
-    names, model = list(recipes), 'whole.safetensors'
+    names, model = dice.sample(list(recipes), len(recipes)), 'whole.safetensors'
     for index, name in enumerate(names):
         count = INTERRUPTS // len(names) + (index < INTERRUPTS % len(names))
         if not count:
