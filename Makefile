@@ -1,5 +1,6 @@
 # Tessera.  make            build ./train                 make check   all tests (SAN=address,undefined: sanitized)
 #           make fuzz SECONDS=60   hostile input for each parser, with clang's libFuzzer and sanitizers
+#           make soak KILLS=1000 INTERRUPTS=100   kills, interrupts, full disks, two writers, every signal
 #           make run        set up, build, train          make probe   what was found on this machine
 #           make check-matrix  the tests that compute, kernels/host compiled for several processors
 #           make format     lay the source out            make lint    clang-tidy
@@ -25,7 +26,7 @@ Q := $(if $(filter 1,$(V)),,@)
 
 # one job a core, unless the caller said how many; what takes minutes and says how far it is shows its output at once
 ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
-MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1) $(if $(filter run figures,$(MAKECMDGOALS)),,--output-sync)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1) $(if $(filter run figures soak,$(MAKECMDGOALS)),,--output-sync)
 endif
 
 # --- what is there: compile and link a line against each library; what was found is remembered under build/ ---
@@ -200,6 +201,11 @@ $(B)/tests/test_%: $(B)/tests/test_%.o $(TEST_SUPPORT) $(OBJECTS)
 	@echo '  link  $@'
 	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
 
+# calls of these go through tests/test_allocation.c
+ALLOCATING := malloc calloc realloc aligned_alloc strdup realpath fopen fdopen fopencookie opendir getline getdelim \
+	newlocale pthread_create gzdopen gzread gzerror fsync
+$(B)/tests/test_allocation: private LDFLAGS += $(ALLOCATING:%=-Wl$(,)--wrap=%)
+
 # Plug-ins: deliberately wrong ones, those that must be refused, and right ones that use kernels/gemm.h alone: as C11, as C++17,
 # and the examples of the tutorial, compiled with the very lines that it gives
 CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
@@ -302,6 +308,12 @@ ifneq ($(HAVE_LIBFUZZER),)
 else
 	@echo 'skipped: make fuzz needs clang and its libFuzzer (apt-get install clang)'
 endif
+
+# --- soak: trainings that are killed, interrupted and obstructed at random moments ---
+
+.PHONY: soak
+soak: all
+	@KILLS=$(or $(KILLS),1000) INTERRUPTS=$(or $(INTERRUPTS),100) tests/soak.py $(B)/train
 
 # --- figures: every table and chart for this machine ---
 

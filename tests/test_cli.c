@@ -161,6 +161,12 @@ static void dry_run_trains_nothing(void **state) {
     assert_int_equal(RUN("--data %s " SMALL " --dry-run --save-init %s", data, init), 0);
     assert_null(strstr(output, "test accuracy"));
     assert_int_equal(RUN("eval %s --data %s", init, data), 0);
+    const char *const runs[] = {"", "--dry-run", "--dry-run --ensemble 2"}; /* the same notice */
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(RUN("--data %s " SMALL " --backend serial --engine fused %s", data, runs[i]), 0);
+        assert_says(output,
+                    "engine fused cannot be used here: backend 'serial' has no fused steps; eager instead");
+    }
 }
 
 /* Mistakes are drawn; an untrained network makes many. */

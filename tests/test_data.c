@@ -96,6 +96,22 @@ static void damaged_gzip(void **state) {
     free(bytes);
 }
 
+/* The checksum is behind the last value. */
+static void wrong_checksum(void **state) {
+    (void)state;
+    static uint8_t labels[8 + 0x50000] = {0, 0, 8, 1, 0, 5, 0, 0}; /* more than zlib's buffer */
+    const char *path = support_path("checksum.gz");
+    size_t count;
+    struct idx idx;
+    write_gzip(path, labels, sizeof labels);
+    unsigned char *bytes = support_read(path, &count);
+    bytes[count - 6] ^= 0x55;
+    support_write(path, bytes, count);
+    free(bytes);
+    assert_status(idx_read(&idx, path, 1), STATUS_BAD_DATA);
+    assert_says(status_message(), "the gzip data are corrupted (incorrect data check)");
+}
+
 static void directories_and_spellings(void **state) {
     (void)state;
     static const char *const endings[] = {"-idx3-ubyte", ".idx3-ubyte", "-idx3-ubyte.gz", ".idx3-ubyte.gz"};
@@ -222,6 +238,7 @@ int main(void) {
         cmocka_unit_test(raw_and_gzip_by_content),
         cmocka_unit_test(bad_files_are_refused),
         cmocka_unit_test(damaged_gzip),
+        cmocka_unit_test(wrong_checksum),
         cmocka_unit_test(directories_and_spellings),
         cmocka_unit_test(counts_must_agree),
         cmocka_unit_test(sizes_must_agree),

@@ -175,6 +175,7 @@ static void the_plan_is_explained(void **state) {
     (void)state;
     assert_int_equal(RUN(SMALL "--dry-run", support_data), 0);
     assert_null(strstr(output, "plan"));
+    assert_null(strstr(output, "warning"));
     assert_int_equal(RUN(SMALL "--dry-run --verbose", support_data), 0);
     assert_says(output, "plan      fused, one team of 1 thread");
     assert_says(output, "graph: no, it needs a CUDA backend");

@@ -104,6 +104,36 @@ static void recipes_name_no_files(void **state) {
     assert_true(strcmp(config.backend, "serial") == 0 && strcmp(config.save, "a") == 0 && config.epochs == 3);
 }
 
+/* A checkpoint may name any folder: a FIFO in it, which is never written, and a device are refused at once.
+   */
+static void only_regular_files_are_read(void **state) {
+    (void)state;
+    char folder[300], recipe[400], fifo[400];
+    snprintf(folder, sizeof folder, "%s", support_path("pipes"));
+    snprintf(recipe, sizeof recipe, "layers = 42-4\ndata = %s\n", folder);
+    snprintf(fifo, sizeof fifo, "%s/t10k-labels-idx1-ubyte", folder);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    char images[400], real[400];
+    snprintf(images, sizeof images, "%s/t10k-images-idx3-ubyte", folder);
+    snprintf(real, sizeof real, "%s/t10k-images-idx3-ubyte", support_data);
+    assert_int_equal(symlink(real, images), 0); /* a link is followed */
+    const char *path = with_recipe("pipes.safetensors", recipe);
+    char *program = getenv("TESSERA"), limited[600];
+    snprintf(limited, sizeof limited, "timeout 60 %s", program);
+    char *before = strdup(program);
+    setenv("TESSERA", limited, 1);
+    for (int device = 0; device < 2; device++) {
+        assert_int_equal(device ? symlink("/dev/zero", fifo) : mkfifo(fifo, 0600), 0);
+        assert_int_equal(RUN("eval %s", path), 3);
+        assert_says(output, "t10k-labels-idx1-ubyte': it is not a regular file");
+        assert_int_equal(RUN("eval %s", fifo), 3);
+        assert_int_equal(RUN("--data %s --resume %s", support_data, fifo), 3);
+        assert_int_equal(unlink(fifo), 0);
+    }
+    setenv("TESSERA", before, 1);
+    free(before);
+}
+
 /* The network is allocated before its weights are read: a recipe cannot make it larger than the file. */
 static void recipes_fit_their_tensors(void **state) {
     (void)state;
@@ -308,10 +338,15 @@ static void any_file_name_gives_valid_json(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checkpoints_give_no_orders),     cmocka_unit_test(recipes_name_no_files),
-        cmocka_unit_test(recipes_fit_their_tensors),      cmocka_unit_test(only_checkpoints_are_replaced),
-        cmocka_unit_test(modes_and_links_are_kept),       cmocka_unit_test(outputs_have_files_of_their_own),
-        cmocka_unit_test(torn_logs_give_a_report),        cmocka_unit_test(two_runs_share_a_log),
+        cmocka_unit_test(checkpoints_give_no_orders),
+        cmocka_unit_test(recipes_name_no_files),
+        cmocka_unit_test(recipes_fit_their_tensors),
+        cmocka_unit_test(only_regular_files_are_read),
+        cmocka_unit_test(only_checkpoints_are_replaced),
+        cmocka_unit_test(modes_and_links_are_kept),
+        cmocka_unit_test(outputs_have_files_of_their_own),
+        cmocka_unit_test(torn_logs_give_a_report),
+        cmocka_unit_test(two_runs_share_a_log),
         cmocka_unit_test(any_file_name_gives_valid_json),
     };
     return cmocka_run_group_tests_name("hostile files", tests, support_make_data, NULL);

@@ -227,7 +227,11 @@ static enum status check_block(const struct compute *compute, const struct copy 
     part.backward = call->backward ? &backward : NULL;
 
     struct oracle_mismatch worst = {0};
-    oracle_product(&part, inputs_of(compute, call), want, bound);
+    const enum status status = oracle_product(&part, inputs_of(compute, call), want, bound);
+    if (status) {
+        free(memory);
+        return status;
+    }
     for (size_t i = 0; i < count; i++) /* a diverging training: the sum may overflow on its way */
         if (bound[i] > (double)call->k * dtype_epsilon(real) * largest(real)) bound[i] = (double)INFINITY;
     if (call->epilogue) oracle_add_bias(&part, want, bound);
@@ -254,8 +258,9 @@ static enum status check_block(const struct compute *compute, const struct copy 
 static enum status check_sample(struct audit *audit, const struct compute *compute, const struct copy *before,
                                 const struct copy *after, char *what, size_t size) {
     const size_t m = before->call.m, n = before->call.n, most = m > n ? m : n;
-    size_t *all = malloc((most + SAMPLED) * sizeof *all), *some = all + most;
+    size_t *all = malloc((most + SAMPLED) * sizeof *all);
     if (!all) return status_set(STATUS_FAILED, "out of memory");
+    size_t *some = all + most;
     for (size_t i = 0; i < most; i++) all[i] = i;
     for (size_t i = 0; i < SAMPLED; i++) some[i] = audit_draw(audit) % m;
     const struct block rows = {some, all, m < SAMPLED ? m : SAMPLED, n};

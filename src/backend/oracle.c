@@ -67,25 +67,28 @@ static double product_bound(const struct terms *terms, size_t k, double eps, dou
     return (inputs.zero_mean && likely < certain ? likely : certain) + rounded + (length + 4) * spacing;
 }
 
-void oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, double *want, double *bound) {
+enum status oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, double *want,
+                           double *bound) {
     const enum gemm_dtype c_dtype = dtype_of_c(call);
     const double eps = dtype_epsilon(dtype_of_sums(call->dtype));
     const double spacing = dtype_of_sums(call->dtype) == GEMM_F64 ? 0x1p-1074 : 0x1p-149; /* of subnormals */
     const size_t k = call->k;
     double *a = unfold(call->dtype, call->a, call->lda, call->m, k, !gemm_transposes_a(call->op));
     double *b = unfold(call->dtype, call->b, call->ldb, call->n, k, gemm_transposes_b(call->op));
-#pragma omp parallel for schedule(static) if (call->m * call->n * k > 1 << 16)
-    for (size_t i = 0; i < call->m; i++)
+    const size_t rows = a && b ? call->m : 0;
+#pragma omp parallel for schedule(static) if (rows * call->n * k > 1 << 16)
+    for (size_t i = 0; i < rows; i++)
         for (size_t j = 0; j < call->n; j++) {
-            struct terms terms = {(double)NAN, 0, 0}; /* out of memory: only NaN passes */
-            if (a && b) terms = add_up(a + i * k, b + j * k, k);
+            const struct terms terms = add_up(a + i * k, b + j * k, k);
             const double c =
                 call->beta == 0 ? 0 : call->beta * dtype_get(c_dtype, call->c, i * call->ldc + j);
             want[i * call->n + j] = call->alpha * terms.sum + c;
             bound[i * call->n + j] = product_bound(&terms, k, eps, call->alpha, c, inputs, spacing);
         }
+    const bool complete = a && b;
     free(a);
     free(b);
+    return complete ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
 }
 
 /* act(z) in double. */

@@ -4,6 +4,7 @@
 #define TESSERA_BACKEND_ORACLE_H
 
 #include "kernels/gemm.h"
+#include "src/base/status.h"
 #include "src/device/dtype.h"
 
 /* How A and B were drawn, and how the call may round them. */
@@ -25,8 +26,9 @@ static const double ORACLE_TF32 = 0x1p-10;
    sqrt(k). Measured, k = 1 to 8192, 50,000 elements each: true sums, one term after the other (the worst
    order), stay under 0.4 of the second; TF32 operands exceed it 15 times and more, but pass the first one
    from k = 500 on. By the tail of a random walk, hundreds of millions of true sums stay under it. `rounding`
-   adds its own error to both. */
-void oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, double *want, double *bound);
+   adds its own error to both. STATUS_FAILED: out of memory; `want` and `bound` are then undefined. */
+enum status oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, double *want,
+                           double *bound);
 
 /* Apply the epilogue to the product: the first adds the bias, the second applies the activation. */
 void oracle_add_bias(const struct gemm_call *call, double *want, double *bound);

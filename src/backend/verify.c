@@ -220,9 +220,10 @@ static void point_call(struct pointed_call *to, const struct gemm_call *shape, c
 }
 
 /* The expected C before the activation of the epilogue, and its bound. */
-static void compute_expected(const struct compute *compute, const struct verify_case *test,
-                             const struct gemm_call *call, struct workspace *work) {
-    oracle_product(call, inputs_of(compute, test), work->want, work->bound);
+static enum status compute_expected(const struct compute *compute, const struct verify_case *test,
+                                    const struct gemm_call *call, struct workspace *work) {
+    const enum status status = oracle_product(call, inputs_of(compute, test), work->want, work->bound);
+    if (status) return status;
     if (test->epilogue) {
         oracle_add_bias(call, work->want, work->bound);
     } else if (test->backward) {
@@ -230,6 +231,7 @@ static void compute_expected(const struct compute *compute, const struct verify_
     } else if (is_exact(test)) {
         expect_equality(call, work);
     }
+    return STATUS_OK;
 }
 
 /* One call on the inputs in the host's buffers, and its checks. */
@@ -238,11 +240,12 @@ static enum status run_round(struct compute *compute, const struct verify_case *
                              size_t guard) {
     struct device *device = &compute->device;
     const struct device_driver *driver = device->driver;
-    compute_expected(compute, test, on_host, work);
+    enum status status = compute_expected(compute, test, on_host, work);
+    if (status) return status;
     for (int i = 0; i < BUFFERS; i++) driver->upload(device, work->device[i], work->host[i], work->bytes[i]);
     struct surroundings before, after;
     surroundings_observe(&before);
-    enum status status = compute_gemm(compute, on_device);
+    status = compute_gemm(compute, on_device);
     if (!status) status = driver->synchronize(device);
     if (status) return failure(compute, status_message()); /* every shape is valid */
     surroundings_observe(&after);

@@ -1,5 +1,6 @@
 #include "src/base/jsonl.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "src/base/memory.h"
 #include "src/base/platform.h"
 #include "src/base/text.h"
 
@@ -53,9 +55,15 @@ void jsonl_text(cJSON *object, const char *key, const char *text) {
     if (text && text[0]) cJSON_AddStringToObject(object, key, text);
 }
 
+void jsonl_append(cJSON *array, cJSON *item) {
+    if (!cJSON_AddItemToArray(array, item)) cJSON_Delete(item);
+}
+
 void jsonl_print(struct logfile *log, const cJSON *object) {
     char *json = log ? cJSON_PrintUnformatted(object) : NULL, *line = json ? text_utf8(json) : NULL;
-    if (line) {
+    if (memory_ran_out() || !line) {
+        logfile_fail(log, ENOMEM);
+    } else {
         const size_t length = strlen(line);
         line[length] = '\n'; /* instead of the NUL */
         logfile_write(log, line, length + 1);

@@ -19,7 +19,11 @@ void jsonl_count(cJSON *object, const char *key, uint64_t value);
 /* Adds a text unless it is NULL or "". */
 void jsonl_text(cJSON *object, const char *key, const char *text);
 
-/* Appends the object as one line, in UTF-8 (text_utf8). Does nothing if `log` is NULL. */
+/* Appends an item to an array. Without an array, for lack of memory, the item is deleted. */
+void jsonl_append(cJSON *array, cJSON *item);
+
+/* Appends the object as one line, in UTF-8 (text_utf8). Does nothing if `log` is NULL. If memory ran out
+   while the object was made, the line is not written, and logfile_close reports it. */
 void jsonl_print(struct logfile *log, const cJSON *object);
 /* The same, then deletes the object. */
 void jsonl_write(struct logfile *log, cJSON *object);

@@ -87,7 +87,11 @@ void logfile_write(struct logfile *log, const char *line, size_t length) {
     const int error = write_whole(log->fd, line, length);
     if (error && locked && before >= 0 && ftruncate(log->fd, before) != 0) log->error = errno;
     flock(log->fd, LOCK_UN);
-    if (!log->error) log->error = error;
+    if (error) logfile_fail(log, error);
+}
+
+void logfile_fail(struct logfile *log, int error) {
+    if (log && !log->error) log->error = error;
 }
 
 enum status logfile_close(struct logfile *log, enum status status) {

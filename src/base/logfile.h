@@ -22,6 +22,9 @@ bool logfile_is_empty(const struct logfile *log);
    and logfile_close reports it. Does nothing if `log` is NULL. */
 void logfile_write(struct logfile *log, const char *line, size_t length);
 
+/* A line could not be made, for the reason errno: logfile_close reports it. */
+void logfile_fail(struct logfile *log, int error);
+
 /* Closes the log unless it is NULL. Returns `status`, or STATUS_FAILED if `status` is STATUS_OK and a line is
    missing. */
 enum status logfile_close(struct logfile *log, enum status status);

@@ -46,11 +46,14 @@ void pages_free_guarded(void *memory, size_t bytes) {
 
 void *pages_alloc(size_t bytes) {
     const size_t line = 64, huge = (size_t)2 << 20, unit = bytes < huge ? line : huge;
-    const char *limit;
     const size_t rounded = bytes > SIZE_MAX - unit ? bytes : bytes ? (bytes + unit - 1) / unit * unit : unit;
     if (pages_check(rounded)) return NULL;
     void *memory = aligned_alloc(unit, rounded);
-    if (!memory) out_of_memory(bytes, platform_memory_available(&limit), limit);
+    if (!memory) {
+        const char *limit;
+        const uint64_t available = platform_memory_available(&limit);
+        out_of_memory(bytes, available, limit);
+    }
 #ifdef MADV_HUGEPAGE
     if (memory && unit == huge) madvise(memory, rounded, MADV_HUGEPAGE); /* a hint */
 #endif

@@ -9,6 +9,8 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "src/base/memory.h"
+
 /* --- standard streams --- */
 
 static void open_closed_streams(void) {
@@ -25,6 +27,7 @@ void process_pin_locale(void) {
 void process_open(void) {
     open_closed_streams();
     process_pin_locale();
+    memory_watch_json();
     signal(SIGXFSZ, SIG_IGN);
 }
 
@@ -70,6 +73,10 @@ const char *process_signal(void) {
 
 int process_flush(enum status status) {
     fflush(NULL);
+    if (memory_ran_out() && !status) {
+        fprintf(stderr, "train: out of memory: the output is not complete\n");
+        status = STATUS_FAILED;
+    }
     const bool incomplete = ferror(stdout) != 0;
     const bool interrupted = status == STATUS_INTERRUPTED || (incomplete && caught == SIGPIPE);
     if (interrupted && caught) return caught == SIGTERM ? STATUS_INTERRUPTED : 128 + caught;

@@ -8,7 +8,8 @@
 #include "src/base/status.h"
 
 /* The first call of main. Opens closed standard streams on /dev/null, so that no file of the run gets their
-   descriptors, pins the locale, and ignores SIGXFSZ: a write beyond the file size limit fails with EFBIG. */
+   descriptors, pins the locale, watches cJSON's allocations (memory.h), and ignores SIGXFSZ: a write beyond
+   the file size limit fails with EFBIG. */
 void process_open(void);
 
 /* Pins the locale of the calling thread to "C". Numbers keep their decimal point even if a library or a
@@ -24,8 +25,8 @@ void process_catch_signals(volatile sig_atomic_t *stop);
 const char *process_signal(void);
 
 /* The last call of main: flushes all streams. Returns the exit code: `status`; STATUS_FAILED, with a line on
-   stderr, if the standard output is incomplete; if a signal interrupted the run, 128 + its number (130 for
-   SIGTERM, too). */
+   stderr, if the standard output is incomplete, or memory.h noted a failure; if a signal interrupted the run,
+   128 + its number (130 for SIGTERM, too). */
 int process_flush(enum status status);
 
 /* OpenMP threads that wait spin for minutes (libgomp) or 200 ms (libomp): beside another busy process they

@@ -51,8 +51,9 @@ static void add_trace(cJSON *line, const struct trace *trace) {
 }
 
 static void add_times(cJSON *line, const struct comparison_row *row) {
-    cJSON_AddItemToObject(line, "epoch_seconds",
-                          cJSON_CreateDoubleArray(row->epoch_seconds, (int)row->epoch.count));
+    cJSON *seconds = cJSON_AddArrayToObject(line, "epoch_seconds");
+    for (size_t i = 0; i < row->epoch.count; i++)
+        jsonl_append(seconds, cJSON_CreateNumber(row->epoch_seconds[i]));
     add_number(line, "median_epoch_seconds", row->epoch.median);
     add_number(line, "min_epoch_seconds", row->epoch.min);
     add_number(line, "max_epoch_seconds", row->epoch.max);

@@ -25,7 +25,7 @@ static void add_left_out(cJSON *header, const struct candidates *candidates) {
         snprintf(text, sizeof text, "%s %s: %s", out->label,
                  out->outcome == OUTCOME_LEFT_OUT ? "was left out" : outcome_words(out->outcome),
                  out->reason);
-        cJSON_AddItemToArray(warnings, cJSON_CreateString(text));
+        jsonl_append(warnings, cJSON_CreateString(text));
     }
 }
 
@@ -60,7 +60,7 @@ static void add_kernels(cJSON *line, const struct result *result) {
         cJSON_AddNumberToObject(object, "registers", kernel->registers);
         jsonl_count(object, "shared_bytes", kernel->shared_bytes);
         cJSON_AddNumberToObject(object, "occupancy", kernel->occupancy);
-        cJSON_AddItemToArray(kernels, object);
+        jsonl_append(kernels, object);
     }
 }
 

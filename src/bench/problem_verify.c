@@ -142,7 +142,8 @@ static enum status check_rows(const struct problem *problem, const size_t *rows,
     call.a = checks->a_rows;
     call.lda = call.k;
     call.b = problem->host[B];
-    oracle_product(&call, inputs_of(problem), checks->want, checks->bound);
+    const enum status status = oracle_product(&call, inputs_of(problem), checks->want, checks->bound);
+    if (status) return status;
     if (integers) memset(checks->bound, 0, count * call.n * sizeof *checks->bound);
     for (size_t i = 0; c_dtype == GEMM_BF16 && i < count * call.n; i++) /* one more rounding */
         checks->bound[i] += dtype_epsilon(GEMM_BF16) * (fabs(checks->want[i]) + checks->bound[i]);

@@ -1,11 +1,13 @@
 #include "src/bench/run.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/backend/plugin.h"
 #include "src/backend/registry.h"
+#include "src/base/memory.h"
 #include "src/base/progress.h"
 #include "src/base/statistics.h"
 #include "src/nn/engine.h"
@@ -137,8 +139,8 @@ static double epochs_done(const struct run_result *result) {
 
 double run_epoch_seconds(const struct run_result *result) {
     if (result->epochs == 0) return result->images ? result->seconds / epochs_done(result) : 0;
-    double *sorted = malloc(result->epochs * sizeof *sorted);
-    if (!sorted) return result->epoch_seconds[0];
+    double *sorted = memory_resize(NULL, result->epochs * sizeof *sorted);
+    if (!sorted) return (double)NAN; /* memory.h notes it: the exit code is 1 */
     memcpy(sorted, result->epoch_seconds, result->epochs * sizeof *sorted);
     const double median = statistics_of(sorted, result->epochs).median;
     free(sorted);

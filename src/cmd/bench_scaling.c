@@ -98,18 +98,20 @@ static const struct comparison_row *find_base(const struct comparison_row *rows,
 }
 
 /* Fits one time of each run: the epochs of a run are too similar to count as independent. */
-static void report_fit(struct scaling *scaling, const struct comparison_row *rows, size_t count) {
+static enum status report_fit(struct scaling *scaling, const struct comparison_row *rows, size_t count) {
     const size_t most = count * scaling->comparison.repeats;
-    double *threads = malloc(2 * (most + 1) * sizeof *threads), *seconds = threads + most;
+    double *threads = malloc(2 * (most + 1) * sizeof *threads);
+    if (!threads) return status_set(STATUS_FAILED, "out of memory");
+    double *seconds = threads + most;
     size_t times = 0;
-    for (size_t i = 0; threads && i < count; i++)
+    for (size_t i = 0; i < count; i++)
         for (size_t r = 0; rows[i].outcome == OUTCOME_RIGHT && r < rows[i].repeats; r++) {
             threads[times] = rows[i].runs[r].threads;
             seconds[times++] = run_epoch_seconds(&rows[i].runs[r]);
         }
-    const struct amdahl fit = threads ? amdahl_fit(threads, seconds, times) : (struct amdahl){0};
+    const struct amdahl fit = amdahl_fit(threads, seconds, times);
     free(threads);
-    if (fit.one <= 0) return;
+    if (fit.one <= 0) return STATUS_OK;
     printf("%-14s Amdahl's law: serial part %.1f", "", 100 * fit.serial_fraction);
     if (times > 2) {
         printf(" +- %.1f %%", 100 * fit.error);
@@ -119,10 +121,11 @@ static void report_fit(struct scaling *scaling, const struct comparison_row *row
     if (fit.serial_fraction > 0) printf(", so at most %.1f times as fast", 1 / fit.serial_fraction);
     printf("\n\n");
     write_fit(scaling, rows[0].sweep->name, &fit);
+    return STATUS_OK;
 }
 
 /* The rows of one backend. */
-static void report_backend(struct scaling *scaling, const struct comparison_row *rows, size_t count) {
+static enum status report_backend(struct scaling *scaling, const struct comparison_row *rows, size_t count) {
     const struct comparison_row *base = find_base(rows, count);
     for (size_t i = 0; i < count; i++) {
         const struct comparison_row *row = &rows[i];
@@ -136,7 +139,7 @@ static void report_backend(struct scaling *scaling, const struct comparison_row 
     }
     if (base && base->runs[0].threads > 1)
         printf("%-14s speed-up: against %d threads\n", "", base->runs[0].threads);
-    report_fit(scaling, rows, count);
+    return report_fit(scaling, rows, count);
 }
 
 static void write_header(struct scaling *scaling) {
@@ -146,7 +149,8 @@ static void write_header(struct scaling *scaling) {
     jsonl_write(scaling->log, header);
 }
 
-static void report(struct scaling *scaling) {
+static enum status report(struct scaling *scaling) {
+    enum status status = STATUS_OK;
     const struct comparison *comparison = &scaling->comparison;
     char layers[CONFIG_TEXT];
     config_value(&scaling->config, config_key_find("layers"), layers, sizeof layers);
@@ -156,18 +160,19 @@ static void report(struct scaling *scaling) {
     tables_scaling(&scaling->table, &(struct selection){0});
     table_console_titles(stdout, &scaling->table);
     write_header(scaling);
-    for (size_t first = 0, next; first < comparison->count; first = next) {
+    for (size_t first = 0, next; first < comparison->count && !status; first = next) {
         next = first + 1;
         while (next < comparison->count &&
                strcmp(comparison->rows[next].sweep->name, comparison->rows[first].sweep->name) == 0)
             next++;
-        report_backend(scaling, &comparison->rows[first], next - first);
+        status = report_backend(scaling, &comparison->rows[first], next - first);
     }
     printf("epoch: seconds of training alone, median of %zu interleaved repeats (extrapolated: from "
            "fewer steps; noisy: uncertain by more than 5 %%)\n",
            comparison->repeats);
     bench_print_load();
     table_close(&scaling->table);
+    return status;
 }
 
 static enum status run_scaling(struct scaling *scaling, const struct sweep_lists *lists,
@@ -183,10 +188,8 @@ static enum status run_scaling(struct scaling *scaling, const struct sweep_lists
     scaling->comparison.data = &scaling->data;
     if (!status) status = backend_check_plugins(&sweep, true);
     if (!status) status = comparison_run(&scaling->comparison, &sweep);
-    if (!status) {
-        report(scaling);
-        status = comparison_verdict(&scaling->comparison);
-    }
+    if (!status) status = report(scaling);
+    if (!status) status = comparison_verdict(&scaling->comparison);
     status = logfile_close(scaling->log, status);
     comparison_close(&scaling->comparison);
     sweep_close(&sweep);

@@ -1,4 +1,5 @@
 /* ./train eval --log. */
+#include <errno.h>
 #include <stdlib.h>
 
 #include "src/base/jsonl.h"
@@ -49,7 +50,7 @@ void eval_log_confusion(const struct evaluator *eval, const double *counts) {
     cJSON *line = jsonl_new("confusion"), *rows = cJSON_AddArrayToObject(line, "counts");
     jsonl_count(line, "classes", classes);
     for (size_t r = 0; r < classes; r++)
-        cJSON_AddItemToArray(rows, cJSON_CreateDoubleArray(counts + r * classes, (int)classes));
+        jsonl_append(rows, cJSON_CreateDoubleArray(counts + r * classes, (int)classes));
     jsonl_write(eval->log, line);
 }
 
@@ -57,7 +58,10 @@ void eval_log_mistake(const struct evaluator *eval, size_t image, double confide
     const struct dataset *set = &eval->set;
     const size_t pixels = set->height * set->width;
     char *hex = malloc(2 * pixels + 1);
-    if (!hex) return;
+    if (!hex) {
+        logfile_fail(eval->log, ENOMEM);
+        return;
+    }
     for (size_t p = 0; p < pixels; p++) snprintf(hex + 2 * p, 3, "%02x", set->images[image * pixels + p]);
     cJSON *line = jsonl_new("mistake");
     jsonl_count(line, "image", eval->first + image);

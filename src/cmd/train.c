@@ -169,6 +169,7 @@ static enum status train_one(struct run *run, bool dry_run, bool verbose) {
     if (status) return status;
     console_header(&run->trainer, &run->data);
     if (verbose) console_plan(&run->trainer);
+    if (dry_run && run->trainer.notice[0]) warn(run->trainer.notice); /* as trainer_run does */
     status = save_initial(run);
     return status || dry_run ? status : train(run);
 }

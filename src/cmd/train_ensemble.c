@@ -135,6 +135,8 @@ enum status train_ensemble(const struct ensemble_job *job) {
     if (status) return status;
     console_header(&ensemble.member[0].trainer, job->data);
     if (job->verbose) console_plan(&ensemble.member[0].trainer);
+    if (job->dry_run && ensemble.member[0].trainer.notice[0]) /* as trainer_run does */
+        on_warning(NULL, &ensemble.member[0], ensemble.member[0].trainer.notice);
     status = job->dry_run ? ensemble_dry_run(&ensemble) : train(&ensemble, job);
     ensemble_close(&ensemble);
     return status;

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
+#include "src/base/input.h"
 #include "src/base/pages.h"
 #include "src/base/text.h"
 
@@ -15,6 +17,21 @@ enum { TYPE_UNSIGNED_BYTE = 0x08, DEFLATE_LIMIT = 1032 }; /* deflate compresses 
 
 static enum status bad(const char *path, const char *what) {
     return status_set(STATUS_BAD_DATA, "%s: %s", path, what);
+}
+
+static enum status out_of_memory(const char *path) {
+    return status_set(STATUS_FAILED, "%s: out of memory", path);
+}
+
+/* The error of gzread. */
+static enum status gzip_error(gzFile file, const char *path) {
+    int code;
+    char what[200];
+    const char *error = gzerror(file, &code), *colon = strstr(error, ": "); /* "<fd:3>: incorrect .." */
+    if (code == Z_MEM_ERROR) return out_of_memory(path);
+    snprintf(what, sizeof what, "the gzip data are corrupted (%.100s); fetch it again (data/fetch.sh)",
+             colon ? colon + 2 : error);
+    return bad(path, what);
 }
 
 /* The error for a file that does not start as IDX. */
@@ -62,7 +79,9 @@ static enum status read_dimensions(struct idx *idx, gzFile file, const char *pat
     unsigned char bytes[4 * IDX_MAX_RANK];
     const unsigned wanted = (unsigned)(4 * idx->rank);
     char what[200];
-    if (gzread(file, bytes, wanted) != (int)wanted)
+    const int got = gzread(file, bytes, wanted);
+    if (got < 0) return gzip_error(file, path);
+    if (got != (int)wanted)
         return bad(path, "the file ends within its header (truncated); fetch it again (data/fetch.sh)");
     *values = 1;
     for (size_t i = 0; i < idx->rank; i++) {
@@ -108,23 +127,21 @@ static enum status read_payload(struct idx *idx, gzFile file, const char *path, 
     const enum status fits = pages_check(values);
     if (fits) return status_context(fits, "%s", path);
     idx->values = malloc(values);
-    if (!idx->values) return status_set(STATUS_FAILED, "%s: out of memory, %zu bytes needed", path, values);
+    if (!idx->values) return out_of_memory(path);
     const size_t got = read_values(file, idx->values, values);
-    const char *error = gzerror(file, &code);
-    if (got == values && gzread(file, &extra, 1) == 0 && (gzerror(file, &code), code == Z_OK))
-        return STATUS_OK;
+    const bool ends = got == values && gzread(file, &extra, 1) == 0;
+    gzerror(file, &code);
+    if (ends && code == Z_OK) return STATUS_OK;
+    free(idx->values);
+    idx->values = NULL;
+    if (code != Z_OK && code != Z_BUF_ERROR) return gzip_error(file, path);
     if (got == values && code == Z_OK) {
         snprintf(what, sizeof what, "the file continues after the %zu values that its header announces",
                  values);
-    } else if (code != Z_OK && code != Z_BUF_ERROR) {
-        snprintf(what, sizeof what, "the gzip data are corrupted (%.100s); fetch it again (data/fetch.sh)",
-                 error);
     } else {
         snprintf(what, sizeof what,
                  "truncated: the file has %zu of %zu values; fetch it again (data/fetch.sh)", got, values);
     }
-    free(idx->values);
-    idx->values = NULL;
     return bad(path, what);
 }
 
@@ -132,7 +149,7 @@ static enum status read_open(struct idx *idx, gzFile file, const char *path) {
     unsigned char magic[4] = {0};
     size_t values = 0;
     const int length = gzread(file, magic, sizeof magic);
-    if (length < 0) return bad(path, "the gzip data are corrupted; fetch it again (data/fetch.sh)");
+    if (length < 0) return gzip_error(file, path);
     enum status status = check_magic(path, magic, (size_t)length, idx->rank);
     if (!status) status = read_dimensions(idx, file, path, &values);
     return status ? status : read_payload(idx, file, path, values);
@@ -140,12 +157,16 @@ static enum status read_open(struct idx *idx, gzFile file, const char *path) {
 
 enum status idx_read(struct idx *idx, const char *path, size_t rank) {
     *idx = (struct idx){.rank = rank};
-    struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) return bad(path, "it is not a regular file");
-    gzFile file = gzopen(path, "rb");
-    if (!file) return bad(path, errno ? strerror(errno) : "out of memory");
+    int fd;
+    enum status status = input_open(&fd, "", path);
+    if (status) return status;
+    gzFile file = gzdopen(fd, "rb");
+    if (!file) {
+        close(fd);
+        return out_of_memory(path);
+    }
     gzbuffer(file, 1u << 17);
-    const enum status status = read_open(idx, file, path);
+    status = read_open(idx, file, path);
     gzclose(file);
     return status;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "src/base/memstream.h"
 #include "src/base/pages.h"
 #include "src/base/platform.h"
 #include "src/base/text.h"
@@ -70,14 +71,12 @@ static enum status collect(struct mlp *mlp, void *arena, const char *prefix, str
 
 /* The recipe as the text of a config file, in UTF-8; the caller frees it. */
 static char *recipe_text(const struct config *config) {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *memory = open_memstream(&text, &size);
-    if (!memory) return NULL;
-    config_dump(config, memory, true, false);
-    fclose(memory);
-    char *clean = text ? text_utf8(text) : NULL;
-    free(text);
+    struct memstream memory;
+    enum status status = memstream_open(&memory);
+    if (!status) config_dump(config, memory.out, true, false);
+    status = memstream_close(&memory, status);
+    char *clean = status ? NULL : text_utf8(memory.text);
+    free(memory.text);
     return clean;
 }
 
@@ -114,6 +113,7 @@ enum status checkpoint_writable(const char *path) {
         status = status_set(STATUS_BAD_DATA, "'%s' has no tensor layers.0.weight", path);
     checkpoint_close(&old);
     if (!status) return safetensors_writable(path);
+    if (status != STATUS_BAD_DATA) return status;
     return status_set(STATUS_USAGE,
                       "the file '%s' exists and is not a checkpoint: it is not replaced. Save under another "
                       "name, or remove it first (%s)",

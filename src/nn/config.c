@@ -7,6 +7,7 @@
 
 #include "src/backend/backend_options.h"
 #include "src/backend/registry.h"
+#include "src/base/input.h"
 #include "src/base/platform.h"
 #include "src/base/text.h"
 
@@ -202,17 +203,21 @@ enum status config_parse(struct config *config, const char *text, enum config_or
     return STATUS_OK;
 }
 
+static enum status cannot_read(const char *path) {
+    return input_error(errno, "the config file ", path) == STATUS_FAILED ? STATUS_FAILED : STATUS_USAGE;
+}
+
 enum status config_read(struct config *config, const char *path) {
     enum { LONGEST = 1 << 20 };
     FILE *file = fopen(path, "r");
-    if (!file) return status_set(STATUS_USAGE, "cannot open the config file '%s': %s", path, strerror(errno));
+    if (!file) return cannot_read(path);
     char *text = malloc(LONGEST + 1);
     const size_t length = text ? fread(text, 1, LONGEST, file) : 0;
     const bool failed = ferror(file) || !text, longer = length == LONGEST;
     fclose(file);
     enum status status;
     if (failed) {
-        status = status_set(STATUS_USAGE, "cannot read the config file '%s': %s", path, strerror(errno));
+        status = cannot_read(path);
     } else if (longer || memchr(text, '\0', length)) {
         status = status_set(STATUS_USAGE, "'%s' is not a config file: it is binary or too long", path);
     } else {

@@ -282,7 +282,7 @@ enum status lockstep_step(struct lockstep *lockstep, size_t step) {
         const struct engine *engine = s == 0 && lockstep->engine ? lockstep->engine : sides[s]->engine;
         const enum status status = lockstep_run(sides[s], engine, step, &losses[s]);
         if (status) return status;
-        copy_state(sides[s], lockstep->end[s], false);
+        if (!copy_state(sides[s], lockstep->end[s], false)) return status_set(STATUS_FAILED, "out of memory");
     }
     const enum status status = compare_step(lockstep, step, losses);
     memcpy(start, lockstep->end[0], count * sizeof *start);

@@ -142,7 +142,7 @@ static void add_time(cJSON *line, const struct profile *profile) {
             jsonl_count(entry, "calls", one->calls);
             cJSON_AddNumberToObject(entry, "seconds", one->seconds);
             cJSON_AddNumberToObject(entry, "flops", one->flops);
-            cJSON_AddItemToArray(gemm, entry);
+            jsonl_append(gemm, entry);
         }
 }
 

@@ -8,8 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
+#include "src/base/input.h"
+#include "src/base/jsonl.h"
+#include "src/base/memory.h"
 #include "src/base/replace.h"
 #include "src/device/device.h"
 
@@ -52,11 +56,11 @@ static void add_tensor(cJSON *header, const struct tensor *tensor, size_t *offse
     cJSON_AddStringToObject(entry, "dtype", tensor->dtype == GEMM_F32 ? "F32" : "F64");
     cJSON *shape = cJSON_AddArrayToObject(entry, "shape");
     for (size_t i = 0; i < tensor->rank; i++)
-        cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)tensor->shape[i]));
+        jsonl_append(shape, cJSON_CreateNumber((double)tensor->shape[i]));
     cJSON *range = cJSON_AddArrayToObject(entry, "data_offsets");
-    cJSON_AddItemToArray(range, cJSON_CreateNumber((double)*offset));
+    jsonl_append(range, cJSON_CreateNumber((double)*offset));
     *offset += tensor_bytes(tensor);
-    cJSON_AddItemToArray(range, cJSON_CreateNumber((double)*offset));
+    jsonl_append(range, cJSON_CreateNumber((double)*offset));
 }
 
 /* The JSON header, padded with spaces so that the tensors start at a multiple of 8. The caller frees it. */
@@ -75,7 +79,10 @@ static char *header_text(const struct tensor *tensors, size_t count, const struc
     for (size_t i = 0; i < count; i++) add_tensor(header, &tensors[i], &offset);
     char *json = cJSON_PrintUnformatted(header);
     cJSON_Delete(header);
-    if (!json) return NULL;
+    if (memory_ran_out()) {
+        cJSON_free(json);
+        return NULL;
+    }
     const size_t length = strlen(json), padded = (length + 7) / 8 * 8;
     char *text = malloc(padded + 1);
     if (text) {
@@ -151,19 +158,24 @@ static int by_name(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Does an object have two members of one name? Readers differ in the one that they take. Sorted: a header may
-   have a million names. True also if memory ran out. */
-static bool has_duplicates(const cJSON *object) {
+static enum status no_memory(const struct safetensors *file) {
+    return status_set(STATUS_FAILED, "out of memory while reading the checkpoint '%s'", file->path);
+}
+
+/* Refuses an object with two members of one name: readers differ in the one that they take. Sorted: a header
+   may have a million names. */
+static enum status check_names(const struct safetensors *file, const cJSON *object) {
     const size_t count = (size_t)cJSON_GetArraySize(object);
     const char **names = malloc((count + 1) * sizeof *names);
-    bool found = !names;
+    bool found = false;
     size_t used = 0;
     const cJSON *item;
-    if (names) cJSON_ArrayForEach(item, object) names[used++] = item->string;
+    if (!names) return no_memory(file);
+    cJSON_ArrayForEach(item, object) names[used++] = item->string;
     if (used) qsort(names, used, sizeof *names, by_name);
     for (size_t i = 1; i < used && !found; i++) found = strcmp(names[i - 1], names[i]) == 0;
     free(names);
-    return found;
+    return found ? broken(file, "two tensors, or two entries of one, have the same name") : STATUS_OK;
 }
 
 /* Dtype, shape and range of one tensor; false if any is invalid. `size`: that of all tensors. */
@@ -175,7 +187,7 @@ static bool read_tensor(const cJSON *entry, struct tensor *tensor, struct tensor
     if (!type || !cJSON_IsArray(shape) || !cJSON_IsArray(range) || cJSON_GetArraySize(range) != 2)
         return false;
     if (strcmp(type, "F32") != 0 && strcmp(type, "F64") != 0) return false;
-    if (strlen(entry->string) >= sizeof tensor->name || has_duplicates(entry)) return false;
+    if (strlen(entry->string) >= sizeof tensor->name) return false;
     strcpy(tensor->name, entry->string);
     tensor->dtype = strcmp(type, "F32") == 0 ? GEMM_F32 : GEMM_F64;
 
@@ -215,9 +227,9 @@ static enum status check_ranges(const struct safetensors *file, size_t size) {
 
 static enum status check_metadata(const struct safetensors *file, const cJSON *metadata) {
     const cJSON *entry;
-    bool valid = cJSON_IsObject(metadata) && !has_duplicates(metadata);
+    bool valid = cJSON_IsObject(metadata);
     cJSON_ArrayForEach(entry, metadata) valid = valid && cJSON_IsString(entry);
-    return valid ? STATUS_OK : broken(file, "its metadata are not texts with different names");
+    return valid ? STATUS_OK : broken(file, "its metadata are not texts");
 }
 
 /* The entries of the header; `size`: bytes of all tensors. */
@@ -225,16 +237,17 @@ static enum status read_entries(struct safetensors *file, size_t size) {
     const cJSON *entry, *header = file->header;
     const size_t count = (size_t)cJSON_GetArraySize(header);
     if (!cJSON_IsObject(header)) return broken(file, "its header is not a JSON object");
-    if (has_duplicates(header)) return broken(file, "two tensors have the same name");
+    enum status status = check_names(file, header);
+    if (status) return status;
     file->tensors = calloc(count + 1, sizeof *file->tensors);
     file->ranges = calloc(count + 1, sizeof *file->ranges);
-    if (!file->tensors || !file->ranges) return status_set(STATUS_FAILED, "out of memory");
+    if (!file->tensors || !file->ranges) return no_memory(file);
     cJSON_ArrayForEach(entry, header) {
-        if (strcmp(entry->string, "__metadata__") == 0) {
-            const enum status status = check_metadata(file, entry);
-            if (status) return status;
-            continue;
-        }
+        const bool metadata = strcmp(entry->string, "__metadata__") == 0;
+        status = check_names(file, entry);
+        if (!status && metadata) status = check_metadata(file, entry);
+        if (status) return status;
+        if (metadata) continue;
         if (!read_tensor(entry, &file->tensors[file->count], &file->ranges[file->count], size)) {
             char what[200];
             snprintf(what, sizeof what,
@@ -264,8 +277,7 @@ static enum status read_header(struct safetensors *file, FILE *in, size_t *size)
     unsigned char bytes[LENGTH_BYTES];
     struct stat info;
     uint64_t length = 0;
-    if (fstat(fileno(in), &info) != 0 || !S_ISREG(info.st_mode))
-        return broken(file, "it is not a regular file");
+    if (fstat(fileno(in), &info) != 0) return broken(file, strerror(errno));
     if (fread(bytes, 1, sizeof bytes, in) != sizeof bytes)
         return broken(file, "it is shorter than its own header (truncated?)");
     for (size_t i = 0; i < LENGTH_BYTES; i++) length |= (uint64_t)bytes[i] << 8 * i;
@@ -274,10 +286,11 @@ static enum status read_header(struct safetensors *file, FILE *in, size_t *size)
         return broken(file, "its header is longer than the file (truncated, or another format)");
     *size -= length;
     char *text = malloc(length + 1);
-    if (!text) return status_set(STATUS_FAILED, "out of memory");
+    if (!text) return no_memory(file);
     const bool whole = fread(text, 1, length, in) == length;
     file->header = whole ? parse_header(text, length) : NULL;
     free(text);
+    if (memory_ran_out()) return no_memory(file);
     return read_entries(file, *size);
 }
 
@@ -311,9 +324,15 @@ static enum status read_file(struct safetensors *file, const char *path, bool he
     size_t size = 0;
     *file = (struct safetensors){0};
     snprintf(file->path, sizeof file->path, "%s", path);
-    FILE *in = fopen(path, "rb");
-    if (!in) return status_set(STATUS_BAD_DATA, "cannot open the checkpoint '%s': %s", path, strerror(errno));
-    enum status status = read_header(file, in, &size);
+    int fd;
+    enum status status = input_open(&fd, "the checkpoint ", path);
+    if (status) return status;
+    FILE *in = fdopen(fd, "rb");
+    if (!in) {
+        close(fd);
+        return no_memory(file);
+    }
+    status = read_header(file, in, &size);
     if (!status && !header_only) status = read_tensors(file, in, size);
     fclose(in);
     return status || header_only ? status : check_crc(file);

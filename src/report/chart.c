@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/memory.h"
 #include "src/report/chart_kinds.h"
 
 struct chart_style chart_style_of(size_t index) {
@@ -39,11 +40,8 @@ void chart_close(struct chart *chart) {
 }
 
 size_t chart_series(struct chart *chart, const char *name, struct chart_style style) {
-    struct chart_series *series = realloc(chart->series, (chart->series_count + 1) * sizeof *series);
-    if (!series) {
-        chart->failed = true;
-        return SIZE_MAX;
-    }
+    struct chart_series *series = memory_resize(chart->series, (chart->series_count + 1) * sizeof *series);
+    if (!series) return SIZE_MAX;
     chart->series = series;
     struct chart_series *added = &series[chart->series_count];
     *added = (struct chart_series){.style = style, .line = true, .marks = true};
@@ -58,8 +56,7 @@ void chart_add(struct chart *chart, size_t index, struct chart_point point) {
     if (!scale_shows(&x, point.x) || !scale_shows(&y, point.y)) return;
     if ((series->count & (series->count - 1)) == 0) { /* 0 or a power of two: full */
         const size_t room = series->count ? 2 * series->count : 1;
-        struct chart_point *points = realloc(series->points, room * sizeof *points);
-        if (!points) chart->failed = true;
+        struct chart_point *points = memory_resize(series->points, room * sizeof *points);
         if (!points) return;
         series->points = points;
     }
@@ -88,7 +85,7 @@ double chart_svg(FILE *out, const struct chart *chart) {
     return draw[chart->kind](out, chart);
 }
 
-bool chart_legend(struct legend *legend, const struct chart *chart) {
+void chart_legend(struct legend *legend, const struct chart *chart) {
     const bool lines = chart->kind == CHART_LINES;
     for (size_t s = 0; s < chart->series_count; s++) {
         const struct chart_series *series = &chart->series[s];
@@ -96,7 +93,6 @@ bool chart_legend(struct legend *legend, const struct chart *chart) {
             .style = series->style, .line = lines && series->line, .marks = lines && series->marks};
         if (!series->count || series->unlisted) continue;
         snprintf(entry.name, sizeof entry.name, "%s", series->name);
-        if (!legend_add(legend, entry)) return false;
+        legend_add(legend, entry);
     }
-    return true;
 }

@@ -49,7 +49,6 @@ struct chart {
     size_t series_count;
     struct names categories; /* of bars */
     bool unlisted;           /* the legend is written elsewhere */
-    bool failed;             /* out of memory: the chart is incomplete */
 };
 
 /* Opens an empty chart. The caller sets its axes; stacked bars draw y horizontally. */
@@ -57,7 +56,7 @@ void chart_open(struct chart *chart, enum chart_kind kind, const char *id, const
     __attribute__((format(printf, 4, 5)));
 void chart_close(struct chart *chart);
 
-/* Adds a series and returns its index. If memory ran out, sets chart->failed and returns SIZE_MAX, which
+/* Adds a series and returns its index. If memory ran out (memory.h notes it), returns SIZE_MAX, which
    chart_add ignores. */
 size_t chart_series(struct chart *chart, const char *name, struct chart_style style);
 /* Adds a point; one that an axis cannot show is left out. */
@@ -71,7 +70,7 @@ void chart_sort(struct chart *chart);
 /* One <svg role="img">: well-formed XML, text as text, colours as classes (page_style.c). Returns its height;
    its width is CHART_WIDTH. */
 double chart_svg(FILE *out, const struct chart *chart);
-/* Lists the series with points, without the unlisted ones. False if memory ran out. */
-bool chart_legend(struct legend *legend, const struct chart *chart);
+/* Lists the series with points, without the unlisted ones. */
+void chart_legend(struct legend *legend, const struct chart *chart);
 
 #endif

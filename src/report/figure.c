@@ -6,22 +6,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "src/base/memstream.h"
 #include "src/base/replace.h"
 #include "src/report/chart_draw.h"
 #include "src/report/page.h"
 
 enum { MARGIN = 20, TITLE = 46, GAP = 14, NOT_FOUND = 127 /* as shells report it */ };
 
-static void write_file(FILE *out, const char *title, const char *svg, double height,
-                       const struct legend *legend) {
+static enum status write_file(FILE *out, const char *title, const char *svg, double height,
+                              const struct legend *legend) {
     const double width = CHART_WIDTH + 2 * MARGIN;
-    char *text = NULL;
-    size_t size;
-    FILE *list = open_memstream(&text, &size);
-    if (!list) return;
-    const double total =
-        TITLE + height + GAP + legend_svg(list, legend, MARGIN, TITLE + height + GAP) + MARGIN;
-    fclose(list);
+    double total = TITLE + height + GAP + MARGIN;
+    struct memstream list; /* the height of the picture stands before it */
+    enum status status = memstream_open(&list);
+    if (!status) total += legend_svg(list.out, legend, MARGIN, TITLE + height + GAP);
+    status = memstream_close(&list, status);
+    if (status) return status;
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" viewBox=\"0 0 %g %g\" "
             "font-family=\"sans-serif\" font-size=\"12\">\n<style>",
@@ -31,8 +31,9 @@ static void write_file(FILE *out, const char *title, const char *svg, double hei
     page_chart_patterns(out);
     fprintf(out, "\n<rect width=\"%g\" height=\"%g\" fill=\"#fff\"/>\n", width, total);
     draw_text(out, MARGIN, MARGIN + 8, "v", "start", title);
-    fprintf(out, "<g transform=\"translate(%d %d)\">\n%s</g>\n%s</svg>\n", MARGIN, TITLE, svg, text);
-    free(text);
+    fprintf(out, "<g transform=\"translate(%d %d)\">\n%s</g>\n%s</svg>\n", MARGIN, TITLE, svg, list.text);
+    free(list.text);
+    return STATUS_OK;
 }
 
 enum status figure_write(const char *folder, const char *id, const char *title, const char *svg,
@@ -42,8 +43,7 @@ enum status figure_write(const char *folder, const char *id, const char *title, 
     snprintf(path, sizeof path, "%s/%s.svg", folder, id);
     const enum status status = replace_open(&file, "", path);
     if (status) return status;
-    write_file(file.out, title, svg, height, legend);
-    return replace_close(&file, STATUS_OK);
+    return replace_close(&file, write_file(file.out, title, svg, height, legend));
 }
 
 /* The exit status of rsvg-convert on one file, whose picture goes to the open file `to`; -1 if it did not

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "src/base/memory.h"
 #include "src/report/chart_draw.h"
 #include "src/report/markup.h"
 
@@ -10,7 +11,7 @@ bool heatmap_open(struct heatmap *map, const char *id, const char *label, struct
     *map = (struct heatmap){.rows = rows, .columns = columns, .row_title = "", .column_title = ""};
     snprintf(map->id, sizeof map->id, "%s", id);
     snprintf(map->label, sizeof map->label, "%s", label);
-    map->cells = calloc(rows.count * columns.count + 1, sizeof *map->cells);
+    map->cells = memory_zero(rows.count * columns.count + 1, sizeof *map->cells);
     return map->cells != NULL;
 }
 

@@ -3,11 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/memory.h"
 #include "src/report/chart_draw.h"
 #include "src/report/markup.h"
 
 bool legend_add(struct legend *legend, struct legend_entry entry) {
-    struct legend_entry *list = realloc(legend->list, (legend->count + 1) * sizeof *list);
+    struct legend_entry *list = memory_resize(legend->list, (legend->count + 1) * sizeof *list);
     if (!list) return false;
     legend->list = list;
     list[legend->count++] = entry;

@@ -24,7 +24,7 @@ struct legend {
     size_t count;
 };
 
-/* False if memory ran out. */
+/* False if memory ran out (memory.h notes it). */
 bool legend_add(struct legend *legend, struct legend_entry entry);
 void legend_free(struct legend *legend);
 

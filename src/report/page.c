@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/memory.h"
+#include "src/base/memstream.h"
 #include "src/report/figure.h"
 #include "src/report/markup.h"
 
@@ -68,39 +70,36 @@ static void write_figure(struct page *page, const char *id, const char *label, c
     if (svg && page->folder) {
         const enum status status = figure_write(page->folder, id, label, svg, height, legend);
         if (status && !page->status) page->status = status;
-        if (!status && names_index(&page->figures, id) == SIZE_MAX) fail(page);
+        if (!status) names_index(&page->figures, id);
     }
     free(svg);
 }
 
 void page_chart(struct page *page, struct chart *chart, const char *format, ...) {
     FORMAT(caption);
-    char *svg = NULL;
-    size_t size;
+    struct memstream svg;
     struct legend legend = {0};
-    FILE *out = open_memstream(&svg, &size);
+    const enum status status = memstream_open(&svg);
     if (chart->kind == CHART_LINES) chart_sort(chart);
-    const double height = out ? chart_svg(out, chart) : 0;
-    const bool closed = out && fclose(out) == 0;
-    if (chart->failed || !closed || !chart_legend(&legend, chart)) fail(page);
-    write_figure(page, chart->id, chart->label, svg, height, &legend, !chart->unlisted, caption);
+    const double height = status ? 0 : chart_svg(svg.out, chart);
+    if (memstream_close(&svg, status)) fail(page);
+    chart_legend(&legend, chart);
+    write_figure(page, chart->id, chart->label, svg.text, height, &legend, !chart->unlisted, caption);
     legend_free(&legend);
     chart_close(chart);
 }
 
 void page_heatmap(struct page *page, struct heatmap *map, const char *format, ...) {
     FORMAT(caption);
-    char *svg = NULL;
-    size_t size;
-    FILE *out = open_memstream(&svg, &size);
-    const double height = out ? heatmap_svg(out, map) : 0;
-    if (!out || fclose(out) != 0) fail(page);
-    write_figure(page, map->id, map->label, svg, height, &map->legend, map->legend.count > 0, caption);
+    struct memstream svg;
+    const enum status status = memstream_open(&svg);
+    const double height = status ? 0 : heatmap_svg(svg.out, map);
+    if (memstream_close(&svg, status)) fail(page);
+    write_figure(page, map->id, map->label, svg.text, height, &map->legend, map->legend.count > 0, caption);
     heatmap_close(map);
 }
 
 void page_table(struct page *page, struct table *table) {
-    if (table->failed) fail(page);
     table_html(page->out, table);
     table_close(table);
 }
@@ -171,6 +170,7 @@ enum status page_write(FILE *out, const struct records *records, const char *fol
     write_sections(&page);
     write_left_out(&page);
     fputs("</main>\n</body>\n</html>\n", out);
+    if (memory_ran_out()) fail(&page);
     names_free(&page.backends);
     if (figures) {
         *figures = page.figures;

@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/input.h"
+#include "src/base/memory.h"
+
 /* Larger than any measured value; sums and squares do not overflow. */
 static const double LARGEST = 1e18;
 
@@ -28,7 +31,7 @@ static enum status no_memory(void) {
 static void *with_room(void *array, size_t count, size_t *capacity, size_t size) {
     if (count < *capacity) return array;
     const size_t larger = *capacity ? 2 * *capacity : 16;
-    void *moved = realloc(array, larger * size);
+    void *moved = memory_resize(array, larger * size);
     if (moved) *capacity = larger;
     return moved;
 }
@@ -92,10 +95,10 @@ static void warn(struct records *records, const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    char **more = realloc(records->warnings, (records->warning_count + 1) * sizeof *more);
+    char **more = memory_resize(records->warnings, (records->warning_count + 1) * sizeof *more);
     if (!more) return;
     records->warnings = more;
-    if ((more[records->warning_count] = strdup(text))) records->warning_count++;
+    if ((more[records->warning_count] = memory_copy(text))) records->warning_count++;
 }
 
 static bool is_blank(const char *line, size_t length) {
@@ -159,7 +162,10 @@ static enum status read_lines(struct records *records, FILE *in, const char *fil
         bool foreign = false;
         if (is_blank(line, (size_t)length)) continue;
         cJSON *object = parse_line(line, (size_t)length);
-        if (object) {
+        if (memory_ran_out()) {
+            cJSON_Delete(object);
+            status = no_memory();
+        } else if (object) {
             status = add(records, object, &foreign);
             if (foreign && !odd.first_foreign) odd.first_foreign = number;
         } else if (!odd.skipped++) {
@@ -167,16 +173,15 @@ static enum status read_lines(struct records *records, FILE *in, const char *fil
         }
     }
     free(line);
-    if (!status && ferror(in))
-        status = status_set(STATUS_BAD_DATA, "cannot read '%s': %s", file, strerror(errno));
+    if (!status && !feof(in)) status = input_error(errno, "", file);
     if (!status && records->count == before) status = nothing_found(&odd, file);
     if (!status) warn_of(records, &odd, file);
     return status;
 }
 
 enum status records_read(struct records *records, const char *path) {
-    FILE *in = fopen(path, "rb");
-    if (!in) return status_set(STATUS_BAD_DATA, "cannot open '%s': %s", path, strerror(errno));
+    FILE *in = fopen(path, "rb"); /* or a pipe */
+    if (!in) return input_error(errno, "", path);
     const enum status status = read_lines(records, in, path);
     records->file_count++;
     fclose(in);

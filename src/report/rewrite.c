@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/input.h"
+#include "src/base/memory.h"
+#include "src/base/memstream.h"
 #include "src/base/replace.h"
 #include "src/base/text.h"
 #include "src/report/markup.h"
@@ -33,10 +36,9 @@ struct marker {
     char argument[512]; /* config or path */
 };
 
-static enum status write_table(FILE *out, table_builder *build, const struct selection *rows, bool optional) {
+static void write_table(FILE *out, table_builder *build, const struct selection *rows, bool optional) {
     struct table table;
     build(&table, rows);
-    const bool failed = table.failed;
     if (!optional || table_rows(&table)) {
         fputc('\n', out);
         markup_markdown(out, table.caption);
@@ -44,7 +46,6 @@ static enum status write_table(FILE *out, table_builder *build, const struct sel
         table_markdown(out, &table);
     }
     table_close(&table);
-    return failed ? status_set(STATUS_FAILED, "out of memory") : STATUS_OK;
 }
 
 static bool wanted(const struct marker *marker, const struct selection *rows) {
@@ -58,7 +59,7 @@ static enum status write_fits(FILE *out, const struct records *records) {
     struct selections machines;
     enum status status = selections_of(&machines, records, "amdahl", selection_machine);
     for (size_t i = 0; i < machines.count && !status; i++)
-        status = write_table(out, tables_amdahl, &machines.list[i], false);
+        write_table(out, tables_amdahl, &machines.list[i], false);
     selections_free(&machines);
     return status;
 }
@@ -81,8 +82,8 @@ static enum status write_known(FILE *out, const struct marker *marker, const str
             text_append(measured, sizeof measured, " Shown: %.*s.", (int)(on - rows->key), rows->key);
         markup_markdown(out, measured);
         fputc('\n', out);
-        status = write_table(out, known[what].build, rows, false);
-        if (!status && known[what].more) status = write_table(out, known[what].more, rows, true);
+        write_table(out, known[what].build, rows, false);
+        if (known[what].more) write_table(out, known[what].more, rows, true);
     }
     selections_free(&all);
     return !status && *found && known[what].build == tables_scaling ? write_fits(out, records) : status;
@@ -94,16 +95,19 @@ static char *read_text(const char *path, enum status *status) {
     FILE *in = fopen(path, "rb");
     char *text = NULL;
     size_t length = 0;
+    int error = in ? 0 : errno;
     if (in) {
-        ssize_t got = getdelim(&text, &length, '\0', in); /* up to the first NUL */
-        if (got < 0 && !ferror(in) && text) text[0] = '\0';
-        if (got < 0 && ferror(in)) {
+        const ssize_t got = getdelim(&text, &length, '\0', in); /* up to the first NUL */
+        if (got < 0 && (!feof(in) || !text)) {
+            error = errno;
             free(text);
             text = NULL;
+        } else if (got < 0) {
+            text[0] = '\0';
         }
         fclose(in);
     }
-    if (!text) *status = status_set(STATUS_BAD_DATA, "cannot read '%s': %s", path, strerror(errno));
+    if (!text) *status = input_error(error, "", path);
     return text;
 }
 
@@ -180,20 +184,19 @@ static const char *find_end(const char *text, const char *tag) {
     return NULL;
 }
 
-/* The text between the markers; the caller frees it. */
+/* The text between the markers; the caller frees it. NULL on failure. */
 static enum status between(const struct marker *marker, const struct records *records, char **text,
                            bool *found) {
-    size_t size;
-    FILE *out = open_memstream(text, &size);
-    if (!out) return status_set(STATUS_FAILED, "out of memory");
-    enum status status;
-    if (marker->what == FILE_TEXT) {
+    struct memstream memory;
+    enum status status = memstream_open(&memory);
+    if (!status && marker->what == FILE_TEXT) {
         *found = true;
-        status = write_file(out, marker->argument);
-    } else {
-        status = write_known(out, marker, records, found);
+        status = write_file(memory.out, marker->argument);
+    } else if (!status) {
+        status = write_known(memory.out, marker, records, found);
     }
-    if (fclose(out) != 0 && !status) status = status_set(STATUS_FAILED, "out of memory");
+    status = memstream_close(&memory, status);
+    *text = memory.text;
     return status;
 }
 
@@ -237,18 +240,15 @@ static enum status replace_file(const char *path, const char *text, size_t size)
 
 enum status rewrite_tables(const char *path, const char *tag, const struct records *records) {
     enum status status = STATUS_OK;
-    char *text = read_text(path, &status), *fresh = NULL;
-    size_t size = 0;
+    char *text = read_text(path, &status);
     if (!text) return status;
-    FILE *out = open_memstream(&fresh, &size);
-    if (!out) {
-        free(text);
-        return status_set(STATUS_FAILED, "out of memory");
-    }
-    status = rewrite_text(out, path, text, tag, records);
-    if (fclose(out) != 0 && !status) status = status_set(STATUS_FAILED, "out of memory");
-    if (!status && strcmp(text, fresh) != 0) status = replace_file(path, fresh, size);
+    struct memstream fresh;
+    status = memstream_open(&fresh);
+    if (!status) status = rewrite_text(fresh.out, path, text, tag, records);
+    status = memstream_close(&fresh, status);
+    if (memory_ran_out() && !status) status = status_set(STATUS_FAILED, "out of memory");
+    if (!status && strcmp(text, fresh.text) != 0) status = replace_file(path, fresh.text, fresh.length);
     free(text);
-    free(fresh);
+    free(fresh.text);
     return status;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/memory.h"
 #include "src/base/text.h"
 #include "src/report/page.h"
 #include "src/report/png.h"
@@ -23,7 +24,7 @@ static double *read_counts(const cJSON *line, size_t *classes) {
     const int count = cJSON_GetArraySize(rows);
     if (!cJSON_IsArray(rows) || count < 1 || count > MOST_CLASSES) return NULL;
     *classes = (size_t)count;
-    double *counts = calloc(*classes * *classes, sizeof *counts);
+    double *counts = memory_zero(*classes * *classes, sizeof *counts);
     for (size_t r = 0; counts && r < *classes; r++)
         for (size_t c = 0; c < *classes; c++) counts[r * *classes + c] = count_at(rows, r, c);
     return counts;
@@ -131,7 +132,7 @@ static uint8_t *read_pixels(const cJSON *line, size_t *height, size_t *width) {
     *width = record_count(line, "width", PNG_MOST_PIXELS, 0);
     const size_t count = *height * *width;
     if (!count || count > PNG_MOST_PIXELS || strlen(hex) != 2 * count) return NULL;
-    uint8_t *pixels = malloc(count);
+    uint8_t *pixels = memory_zero(count, 1);
     for (size_t i = 0; pixels && i < count; i++) {
         const int high = hex_digit(hex[2 * i]), low = hex_digit(hex[2 * i + 1]);
         if (high < 0 || low < 0) {

@@ -52,7 +52,7 @@ static void size_chart(struct page *page, const struct selection *rows, size_t n
                                        record_number(line, "min_seconds"),
                                        record_number(line, "max_seconds")});
     }
-    if (!chart.series_count && !chart.failed) return;
+    if (!chart.series_count) return;
     page_chart(
         page, &chart,
         "Lower is faster. Lines connect square products; single markers are products of a training step. "

@@ -85,7 +85,10 @@ static void curves(struct page *page, const struct selection *rows, size_t numbe
     }
     names_free(&seen);
     struct legend legend = {0};
-    if (loss && chart_legend(&legend, &chart)) legend_html(page->out, &legend); /* shared by both charts */
+    if (loss) { /* shared by both charts */
+        chart_legend(&legend, &chart);
+        legend_html(page->out, &legend);
+    }
     legend_free(&legend);
     chart.unlisted = true;
     page_chart(

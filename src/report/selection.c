@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/memory.h"
 #include "src/base/text.h"
 #include "src/report/row.h"
 
@@ -13,10 +14,10 @@ enum { IDENTITY = 1024 };
 size_t names_index(struct names *names, const char *name) {
     for (size_t i = 0; i < names->count; i++)
         if (strcmp(names->list[i], name) == 0) return i;
-    char **list = realloc(names->list, (names->count + 1) * sizeof *list);
+    char **list = memory_resize(names->list, (names->count + 1) * sizeof *list);
     if (!list) return SIZE_MAX;
     names->list = list;
-    list[names->count] = strdup(name);
+    list[names->count] = memory_copy(name);
     return list[names->count] ? names->count++ : SIZE_MAX;
 }
 
@@ -31,7 +32,7 @@ void names_free(struct names *names) {
 static struct selection *find_selection(struct selections *selections, const char *key) {
     for (size_t i = 0; i < selections->count; i++)
         if (strcmp(selections->list[i].key, key) == 0) return &selections->list[i];
-    struct selection *list = realloc(selections->list, (selections->count + 1) * sizeof *list);
+    struct selection *list = memory_resize(selections->list, (selections->count + 1) * sizeof *list);
     if (!list) return NULL;
     selections->list = list;
     struct selection *added = &list[selections->count++];
@@ -43,7 +44,7 @@ static struct selection *find_selection(struct selections *selections, const cha
 static bool add_row(struct selection *selection, const struct record *row) {
     if ((selection->count & (selection->count - 1)) == 0) { /* 0 or a power of two: full */
         const size_t room = selection->count ? 2 * selection->count : 1;
-        const struct record **rows = realloc(selection->rows, room * sizeof *rows);
+        const struct record **rows = memory_resize(selection->rows, room * sizeof *rows);
         if (!rows) return false;
         selection->rows = rows;
     }

@@ -12,7 +12,7 @@ struct names {
     size_t count;
 };
 
-/* The index of the name, added if new; SIZE_MAX if memory ran out. */
+/* The index of the name, added if new; SIZE_MAX if memory ran out (memory.h notes it). */
 size_t names_index(struct names *names, const char *name);
 void names_free(struct names *names);
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/memory.h"
 #include "src/report/markup.h"
 #include "src/report/row.h"
 
@@ -28,8 +29,7 @@ void table_close(struct table *table) {
 void table_columns(struct table *table, const struct column *columns, size_t count) {
     for (size_t c = 0; c < count && table->column_count < TABLE_MAX_COLUMNS; c++) {
         struct column column = columns[c];
-        column.title = strdup(column.title);
-        if (!column.title) table->failed = true;
+        column.title = memory_copy(column.title);
         if (!column.title) return;
         table->columns[table->column_count++] = column;
     }
@@ -69,14 +69,12 @@ static bool has_setup(const struct table *table) {
 static void add_cell(struct table *table, const char *text) {
     if (table->cell_count == table->capacity) {
         const size_t capacity = table->capacity ? 2 * table->capacity : 64;
-        char **cells = realloc(table->cells, capacity * sizeof *cells);
-        if (!cells) table->failed = true;
+        char **cells = memory_resize(table->cells, capacity * sizeof *cells);
         if (!cells) return;
         table->cells = cells;
         table->capacity = capacity;
     }
-    char *copy = strdup(text);
-    if (!copy) table->failed = true;
+    char *copy = memory_copy(text);
     if (copy) table->cells[table->cell_count++] = copy;
 }
 
@@ -100,7 +98,7 @@ void table_left_out(struct table *table, const char *name, const char *reason) {
     char text[256];
     const size_t index = names_index(&table->reasons, reason);
     snprintf(text, sizeof text, "%zu %s", index, name);
-    if (index == SIZE_MAX || names_index(&table->left_out, text) == SIZE_MAX) table->failed = true;
+    names_index(&table->left_out, text);
 }
 
 size_t table_rows(const struct table *table) {

@@ -46,7 +46,6 @@ struct table {
     size_t cell_count, capacity;
     struct names reasons, left_out; /* names of rows, after the index of their reason: "0 cublas" */
     bool wrap;                      /* cells of text may take several lines (HTML) */
-    bool failed;                    /* out of memory: the table is incomplete */
 };
 
 /* An empty table. The caption says what the reader should look at. */
