@@ -8,10 +8,15 @@
 #include "src/backend/plugin.h"
 #include "src/base/text.h"
 
+size_t backend_options_key(const char *text) {
+    size_t length = 0;
+    while (isalnum((unsigned char)text[length]) || text[length] == '-' || text[length] == '_') length++;
+    return length;
+}
+
 bool backend_options_begin(const char *text) {
-    const char *end = text;
-    while (isalnum((unsigned char)*end) || *end == '-' || *end == '_') end++;
-    return end > text && *end == '=';
+    const size_t length = backend_options_key(text);
+    return length && text[length] == '=';
 }
 
 const char *backend_options_in(const char *backend) {
