@@ -68,9 +68,12 @@ static void check_table(const struct gemm_backend *backend, size_t size) {
 
 /* Is the text one of "a|b|c"? */
 static bool is_choice(const char *values, const char *text) {
-    for (const char *at = values; *at; at += strcspn(at, "|"), at += *at == '|')
-        if (strcspn(at, "|") == strlen(text) && strncmp(at, text, strlen(text)) == 0) return true;
-    return false;
+    for (const char *at = values;; at++) {
+        const size_t word = strcspn(at, "|");
+        if (word == strlen(text) && strncmp(at, text, word) == 0) return true;
+        at += word;
+        if (!*at) return false;
+    }
 }
 
 static void check_value(const struct gemm_option *option, const struct gemm_value *value) {
