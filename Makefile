@@ -1,5 +1,5 @@
 # Tessera.  make            build ./train                 make check   all tests (SAN=address,undefined: sanitized)
-#           make fuzz SECONDS=60   hostile input for each parser, with clang's libFuzzer and sanitizers
+#           make fuzz SECONDS=60   hostile input for each parser, with clang's libFuzzer and sanitizers; JOBS=2: two at once
 #           make soak KILLS=1000 INTERRUPTS=100   kills, interrupts, full disks, two writers, every signal
 #           make run        set up, build, train          make probe   what was found on this machine
 #           make check-matrix  the tests that compute, kernels/host compiled for several processors
@@ -282,31 +282,38 @@ ifeq ($(HAVE_CMOCKA),)
 endif
 	@TESSERA=$(B)/train tests/run.sh $(TESTS)
 
-# --- fuzzing: a harness for each parser in tests/fuzz, with its seeds; clang's libFuzzer, built apart in build/fuzz ---
+# --- fuzzing: a harness for each parser in tests/fuzz, with its seeds; clang's libFuzzer, built apart in build/fuzz;
+#     tests/fuzz/campaign.sh runs for longer and measures coverage ---
 
 SECONDS ?= 60
-FUZZERS := $(filter-out main forbid,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
+FUZZ_SUPPORT := tests/fuzz/forbid tests/fuzz/support tests/markup_check
+FUZZERS := $(filter-out main forbid support,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
 # calls of these go through tests/fuzz/forbid.c
 WRAPPED := dlopen fopen freopen open rename unlink remove mkdir truncate popen system
 LIBFUZZER := $(findstring fuzzer,$(SAN))
 HAVE_LIBFUZZER := $(if $(filter fuzz,$(MAKECMDGOALS)),$(call probe,libfuzzer,clang -fsanitize=fuzzer$(,)address$(,)undefined,$(hash)include <stddef.h>\nint LLVMFuzzerTestOneInput(const unsigned char *data$(,) size_t size) { return !data && size; }))
 
 # without SAN=fuzzer-no-link the harness runs on the files that are named
-$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(patsubst %,$(B)/tests/fuzz/%.o,forbid $(if $(LIBFUZZER),,main)) $(OBJECTS)
+$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(patsubst %,$(B)/%.o,$(FUZZ_SUPPORT) $(if $(LIBFUZZER),,tests/fuzz/main)) $(OBJECTS)
 	@mkdir -p $(@D)
 	@echo '  link  $@'
 	$(Q)$(CC) $(ALL_CFLAGS) $(if $(LIBFUZZER),-fsanitize=fuzzer) $(WRAPPED:%=-Wl$(,)--wrap=%) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
+-include $(FUZZERS:%=$(B)/tests/fuzz/%.d) $(FUZZ_SUPPORT:%=$(B)/%.d)
+
+# JOBS harnesses at once, each with a log of its own; after a finding no further one starts
+JOBS ?= 1
 .PHONY: fuzz fuzzers
 fuzzers: $(FUZZERS:%=$(B)/fuzz/%)
 fuzz:
 ifneq ($(HAVE_LIBFUZZER),)
 	@$(MAKE) --no-print-directory CC=clang CUDA=0 OPENBLAS=0 SAN=fuzzer-no-link,address,undefined B=build/fuzz fuzzers
-	@cd build/fuzz && for name in $(FUZZERS); do mkdir -p corpus/$$name && \
-		fuzz/$$name -max_total_time=$(SECONDS) -timeout=10 -print_final_stats=1 -verbosity=0 \
-		corpus/$$name $(CURDIR)/tests/fuzz/seeds/$$name || exit 1; done
+	@cd build/fuzz && mkdir -p findings $(FUZZERS:%=corpus/%) && printf '%s\n' $(FUZZERS) | xargs -P $(JOBS) -I NAME sh -c \
+		'fuzz/NAME -max_total_time=$(SECONDS) -timeout=10 -print_final_stats=1 -verbosity=0 -artifact_prefix=findings/NAME- \
+		corpus/NAME $(CURDIR)/tests/fuzz/seeds/NAME > NAME.log 2>&1 && sed -n "s/^stat::number_of_executed_units: */NAME: executions /p" \
+		NAME.log || { cat NAME.log; exit 255; }'
 else
-	@echo 'skipped: make fuzz needs clang and its libFuzzer (apt-get install clang)'
+	@echo 'skipped: make fuzz needs clang and its libFuzzer (apt-get install clang libclang-rt-dev)'
 endif
 
 # --- soak: trainings that are killed, interrupted and obstructed at random moments ---

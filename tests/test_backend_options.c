@@ -56,6 +56,24 @@ static void values_and_fallbacks(void **state) {
     assert_null(values.list[0].text);
 }
 
+/* More than 512 characters, and more choices than a message suggests. */
+static void long_lists_are_whole(void **state) {
+    (void)state;
+    char choices[1024] = "first";
+    for (int i = 1; i < 40; i++)
+        snprintf(choices + strlen(choices), sizeof choices - strlen(choices), "|choice-number-%d", i);
+    const struct gemm_option list[] = {{"kind", choices, "choice-number-39", "kind"}, {0}};
+    const struct gemm_backend long_list = {.name = "long", .options = list};
+    struct backend_values values;
+    assert_status(backend_options_parse(&long_list, NULL, &values), STATUS_OK);
+    assert_int_equal(values.list[0].number, 39);
+    char cut[BACKEND_OPTIONS_TEXT];
+    snprintf(cut, sizeof cut, "%s", choices);
+    char text[64];
+    snprintf(text, sizeof text, "kind=%s", strrchr(cut, '|') + 1);
+    assert_status(backend_options_parse(&long_list, text, &values), STATUS_USAGE);
+}
+
 static void wrong_options_are_explained(void **state) {
     (void)state;
     static const char *const cases[][2] = {
@@ -130,8 +148,11 @@ static void lists_of_backends_with_options(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_name_ends_before_the_options), cmocka_unit_test(values_and_fallbacks),
-        cmocka_unit_test(wrong_options_are_explained),      cmocka_unit_test(the_registry_checks_options),
+        cmocka_unit_test(the_name_ends_before_the_options),
+        cmocka_unit_test(values_and_fallbacks),
+        cmocka_unit_test(long_lists_are_whole),
+        cmocka_unit_test(wrong_options_are_explained),
+        cmocka_unit_test(the_registry_checks_options),
         cmocka_unit_test(lists_of_backends_with_options),
     };
     return cmocka_run_group_tests_name("backend options", tests, NULL, NULL);

@@ -131,11 +131,15 @@ static void files_are_fenced(void **state) {
 
 static void broken_markers_change_nothing(void **state) {
     (void)state;
-    static const char *const broken[][2] = {
+    char nested[512];
+    snprintf(nested, sizeof nested, "<!-- file %s -->\n<!-- end -->\n",
+             write_text("nested.md", "x\n<!--end-->\n"));
+    const char *const broken[][2] = {
         {"x\n<!-- gemm -->\ny\n", "line 2: the marker has no <!-- end -->"},
         {"<!-- gemm -->\n<!-- peak -->\n<!-- end -->\n", "line 1: the marker has no"},
-        {"<!-- file no-such.txt -->\n<!-- end -->\n", "no-such.txt"}};
-    for (size_t i = 0; i < 3; i++) {
+        {"<!-- file no-such.txt -->\n<!-- end -->\n", "no-such.txt"},
+        {nested, "nested.md', line 2 is a marker"}};
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
         const char *path = write_text("broken.md", broken[i][0]);
         assert_int_equal(RUN("report " FULL " --tables %s", path), 3);
         assert_says(output, broken[i][1]);
@@ -143,6 +147,21 @@ static void broken_markers_change_nothing(void **state) {
         assert_string_equal(text, broken[i][0]);
         free(text);
     }
+}
+
+/* What stands behind a NUL would be lost. */
+static void binary_files_are_refused(void **state) {
+    (void)state;
+    static const char binary[] = "<!-- gemm -->\n<!-- end -->\nx\0y\n";
+    const char *path = support_path("binary.md");
+    size_t length;
+    support_write(path, binary, sizeof binary - 1);
+    assert_int_equal(RUN("report " FULL " --tables %s", path), 3);
+    assert_says(output, "is no text: it holds a NUL byte");
+    unsigned char *bytes = support_read(path, &length);
+    assert_int_equal(length, sizeof binary - 1);
+    assert_memory_equal(bytes, binary, length);
+    free(bytes);
 }
 
 /* --- the command --- */
@@ -232,11 +251,17 @@ static void browser_shows_it(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_markers_are_filled),  cmocka_unit_test(rows_left_out_stand_below),
-        cmocka_unit_test(tags_choose_their_markers), cmocka_unit_test(markers_without_data_stay),
-        cmocka_unit_test(files_are_fenced),          cmocka_unit_test(broken_markers_change_nothing),
-        cmocka_unit_test(command_writes_the_page),   cmocka_unit_test(command_mistakes_have_their_exit_codes),
-        cmocka_unit_test(charts_become_files),       cmocka_unit_test(browser_shows_it),
+        cmocka_unit_test(known_markers_are_filled),
+        cmocka_unit_test(rows_left_out_stand_below),
+        cmocka_unit_test(tags_choose_their_markers),
+        cmocka_unit_test(markers_without_data_stay),
+        cmocka_unit_test(files_are_fenced),
+        cmocka_unit_test(broken_markers_change_nothing),
+        cmocka_unit_test(binary_files_are_refused),
+        cmocka_unit_test(command_writes_the_page),
+        cmocka_unit_test(command_mistakes_have_their_exit_codes),
+        cmocka_unit_test(charts_become_files),
+        cmocka_unit_test(browser_shows_it),
     };
     return cmocka_run_group_tests_name("report command", tests, NULL, NULL);
 }

@@ -8,10 +8,15 @@
 #include "src/backend/plugin.h"
 #include "src/base/text.h"
 
+size_t backend_options_key(const char *text) {
+    size_t length = 0;
+    while (isalnum((unsigned char)text[length]) || text[length] == '-' || text[length] == '_') length++;
+    return length;
+}
+
 bool backend_options_begin(const char *text) {
-    const char *end = text;
-    while (isalnum((unsigned char)*end) || *end == '-' || *end == '_') end++;
-    return end > text && *end == '=';
+    const size_t length = backend_options_key(text);
+    return length && text[length] == '=';
 }
 
 const char *backend_options_in(const char *backend) {
@@ -74,10 +79,20 @@ static enum status wrong_value(const struct gemm_backend *backend, const struct 
 
 /* --- values --- */
 
-/* Parses one of "a|b|c". */
-static enum status take_choice(const struct gemm_backend *backend, const struct gemm_option *option,
-                               const char *text, long *number) {
-    enum { MOST_CHOICES = 32 };
+/* The position of the text among "a|b|c"; -1 if it is none of them. */
+static long choice_position(const char *choices, const char *text) {
+    const size_t length = strlen(text);
+    for (long i = 0;; i++) {
+        const size_t word = strcspn(choices, "|");
+        if (word == length && memcmp(choices, text, length) == 0) return i;
+        if (!choices[word]) return -1;
+        choices += word + 1;
+    }
+}
+
+static enum status wrong_choice(const struct gemm_backend *backend, const struct gemm_option *option,
+                                const char *text) {
+    enum { MOST_CHOICES = 32 }; /* among which the nearest is suggested */
     char copy[BACKEND_OPTIONS_TEXT];
     const char *choices[MOST_CHOICES];
     size_t count = 0;
@@ -85,13 +100,17 @@ static enum status take_choice(const struct gemm_backend *backend, const struct 
     for (char *next, *word = strtok_r(copy, "|", &next); word && count < MOST_CHOICES;
          word = strtok_r(NULL, "|", &next))
         choices[count++] = word;
-    for (size_t i = 0; i < count; i++) {
-        int64_t whole;
-        if (strcmp(choices[i], text) != 0) continue;
-        *number = text_parse_int(text, &whole) ? (long)whole : (long)i;
-        return STATUS_OK;
-    }
     return wrong_value(backend, option, text, text_nearest(text, choices, count));
+}
+
+/* Parses one of "a|b|c". */
+static enum status take_choice(const struct gemm_backend *backend, const struct gemm_option *option,
+                               const char *text, long *number) {
+    int64_t whole;
+    const long position = choice_position(option->values, text);
+    if (position < 0) return wrong_choice(backend, option, text);
+    *number = text_parse_int(text, &whole) ? (long)whole : position;
+    return STATUS_OK;
 }
 
 static enum status take_value(const struct gemm_backend *backend, const struct gemm_option *option,

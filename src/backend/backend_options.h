@@ -20,6 +20,9 @@ const char *backend_options_in(const char *backend);
 /* Is "NAME:options" a path to a plug-in? */
 bool backend_options_of_plugin(const char *backend);
 
+/* The length of the key that the text begins with: letters, digits, '-' and '_'. */
+size_t backend_options_key(const char *text);
+
 /* Does the text begin with "key="? In a comma-separated list of backends, such an element continues the
    options of the backend before it. */
 bool backend_options_begin(const char *text);

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "src/backend/backend_options.h"
+
 /* A plug-in stays loaded until the program ends: threads that it started may run its code. */
 struct plugin {
     struct gemm_backend backend; /* a copy; slots that the header of the plug-in did not have are NULL */
@@ -73,6 +75,8 @@ static enum status check_table(const char *path, const struct gemm_plugin *found
             path, found->abi, GEMM_ABI);
     if (!found->backend || found->backend_size < offsetof(struct gemm_backend, create))
         return wrong(path, "its gemm_plugin holds no backend; export it with GEMM_PLUGIN(backend)");
+    if (found->backend_size % sizeof(void *))
+        return wrong(path, "its table of slots ends within a slot; export it with GEMM_PLUGIN(backend)");
     return STATUS_OK;
 }
 
@@ -94,19 +98,41 @@ static enum status check_slots(const char *path, const struct gemm_backend *back
     return wrong(path, what);
 }
 
-static enum status check_options(const char *path, const struct gemm_option *options) {
+/* Is it a valid key that no option before it has? */
+static bool is_new_key(const struct gemm_option *options, size_t index) {
+    const char *key = options[index].key;
+    bool valid = key[0] && !key[backend_options_key(key)];
+    for (size_t i = 0; i < index; i++) valid = valid && strcmp(options[i].key, key) != 0;
+    return valid;
+}
+
+static enum status check_options(const char *path, const struct gemm_backend *backend) {
+    const struct gemm_option *options = backend->options;
+    struct backend_values values;
     char what[128];
     for (size_t i = 0; options && options[i].key; i++) {
         if (i == GEMM_MOST_OPTIONS) {
             snprintf(what, sizeof what, "it has more than %d options", GEMM_MOST_OPTIONS);
             return wrong(path, what);
         }
-        if (options[i].values && options[i].fallback && options[i].help) continue;
-        snprintf(what, sizeof what, "its option '%.32s' has no values, no fallback or no help",
-                 options[i].key);
+        if (options[i].values && options[i].fallback && options[i].help && is_new_key(options, i)) continue;
+        snprintf(what, sizeof what, "its option '%.32s' has %s", options[i].key,
+                 is_new_key(options, i) ? "no values, no fallback or no help"
+                                        : "an invalid key, or that of another option");
         return wrong(path, what);
     }
-    return STATUS_OK;
+    if (backend_options_parse(backend, NULL, &values) == STATUS_OK) return STATUS_OK;
+    return status_context(STATUS_UNAVAILABLE, "'%s' is no backend: the fallback of an option", path);
+}
+
+enum status plugin_check(const char *path, const struct gemm_plugin *found, struct gemm_backend *backend) {
+    enum status status = check_table(path, found);
+    if (status) return status;
+    *backend = (struct gemm_backend){0};
+    memcpy(backend, found->backend,
+           found->backend_size < sizeof *backend ? found->backend_size : sizeof *backend);
+    status = check_slots(path, backend);
+    return status ? status : check_options(path, backend);
 }
 
 /* --- loading --- */
@@ -132,13 +158,7 @@ static enum status register_plugin(const char *path, void *handle, struct plugin
         return wrong(path,
                      "it has no symbol gemm_plugin; put GEMM_PLUGIN(backend); at the end of its source, "
                      "outside of functions");
-    enum status status = check_table(path, found);
-    if (status) return status;
-    const size_t size =
-        found->backend_size < sizeof plugin->backend ? found->backend_size : sizeof plugin->backend;
-    memcpy(&plugin->backend, found->backend, size);
-    status = check_slots(path, &plugin->backend);
-    if (!status) status = check_options(path, plugin->backend.options);
+    const enum status status = plugin_check(path, found, &plugin->backend);
     if (status) return status;
     plugin->handle = handle;
     snprintf(plugin->path, sizeof plugin->path, "%s", path);

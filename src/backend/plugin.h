@@ -8,6 +8,10 @@
 /* Is the name a path? It has a '/', or ends in ".so". */
 bool plugin_is_path(const char *name);
 
+/* Checks the table that a plug-in exports, without a call, and copies it; slots that it does not have are
+   NULL. STATUS_UNAVAILABLE says what is wrong. `path` is for the message. */
+enum status plugin_check(const char *path, const struct gemm_plugin *found, struct gemm_backend *backend);
+
 /* The backend in the shared object `path` ("my.so" is "./my.so"), for the life of the program. If the
    file is already loaded, returns the same backend. If `name_taken` or another plug-in has its name, the path
    is appended to the name. STATUS_UNAVAILABLE says what is wrong with the file and what to do. The registry

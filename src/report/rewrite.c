@@ -89,49 +89,6 @@ static enum status write_known(FILE *out, const struct marker *marker, const str
     return !status && *found && known[what].build == tables_scaling ? write_fits(out, records) : status;
 }
 
-/* --- the text of a file, fenced --- */
-
-static char *read_text(const char *path, enum status *status) {
-    FILE *in = fopen(path, "rb");
-    char *text = NULL;
-    size_t length = 0;
-    int error = in ? 0 : errno;
-    if (in) {
-        const ssize_t got = getdelim(&text, &length, '\0', in); /* up to the first NUL */
-        if (got < 0 && (!feof(in) || !text)) {
-            error = errno;
-            free(text);
-            text = NULL;
-        } else if (got < 0) {
-            text[0] = '\0';
-        }
-        fclose(in);
-    }
-    if (!text) *status = input_error(error, "", path);
-    return text;
-}
-
-static enum status write_file(FILE *out, const char *path) {
-    enum status status = STATUS_OK;
-    char *text = read_text(path, &status);
-    if (!text) return status;
-    const char *fence = strstr(text, "```") ? "~~~~~~" : "```";
-    if (strstr(text, "<!-- end -->")) {
-        status = status_set(STATUS_BAD_DATA,
-                            "'%s' holds '<!-- end -->' itself and cannot stand between markers", path);
-    } else {
-        const size_t length = strlen(text), name = strlen(path);
-        const char *last = length && text[length - 1] == '\n' ? "" : "\n";
-        if (name > 3 && strcmp(path + name - 3, ".md") == 0) {
-            fprintf(out, "\n%s%s\n", text, last);
-        } else {
-            fprintf(out, "%stext\n%s%s%s\n", fence, text, last, fence);
-        }
-    }
-    free(text);
-    return status;
-}
-
 /* --- the markers --- */
 
 /* The text of a line that is one comment "<!-- ... -->". */
@@ -155,6 +112,12 @@ static bool take_tag(char *text, const char *tag) {
     return true;
 }
 
+static int kind_of(const char *name) {
+    for (int i = 0; i < KNOWN; i++)
+        if (strcmp(name, known[i].name) == 0) return i;
+    return strcmp(name, "file") == 0 ? FILE_TEXT : NOT_KNOWN;
+}
+
 static struct marker marker_of(const char *line, size_t length, const char *tag) {
     struct marker marker = {.what = NOT_KNOWN};
     char text[1024];
@@ -165,10 +128,8 @@ static struct marker marker_of(const char *line, size_t length, const char *tag)
     if (strpbrk(argument, " \t") || strlen(argument) >= sizeof marker.argument)
         return marker; /* has another tag */
     snprintf(marker.argument, sizeof marker.argument, "%.511s", argument);
-    if (strcmp(text, "file") == 0 && argument[0]) marker.what = FILE_TEXT;
-    for (int i = 0; i < KNOWN; i++)
-        if (strcmp(text, known[i].name) == 0 && (strcmp(text, "compare") == 0) == (argument[0] != '\0'))
-            marker.what = i;
+    const bool takes_argument = strcmp(text, "file") == 0 || strcmp(text, "compare") == 0;
+    if (takes_argument == (argument[0] != '\0')) marker.what = kind_of(text);
     return marker;
 }
 
@@ -184,7 +145,68 @@ static const char *find_end(const char *text, const char *tag) {
     return NULL;
 }
 
-/* The text between the markers; the caller frees it. NULL on failure. */
+/* --- the text of a file, fenced --- */
+
+/* The caller frees the text. NULL: *status says why. */
+static char *read_text(const char *path, enum status *status) {
+    char *text = NULL;
+    size_t room = 0;
+    FILE *in = fopen(path, "rb");
+    const ssize_t got = in ? getdelim(&text, &room, '\0', in) : -1;
+    const bool failed = !in || !text || ferror(in), binary = got > 0 && !text[got - 1];
+    if (failed) {
+        *status = input_error(errno, "", path);
+    } else if (binary) {
+        *status = status_set(STATUS_BAD_DATA, "'%s' is no text: it holds a NUL byte", path);
+    } else if (got < 0) {
+        text[0] = '\0'; /* the file is empty */
+    }
+    if (in) fclose(in);
+    if (!failed && !binary) return text;
+    free(text);
+    return NULL;
+}
+
+/* The number of the first line that would be taken for a marker, 0 if there is none. */
+static size_t find_marker(const char *text) {
+    for (size_t number = 1; *text; number++) {
+        char comment[1024];
+        const size_t length = text_line_length(text);
+        if (comment_of(text, length, comment, sizeof comment)) {
+            comment[strcspn(comment, " ")] = '\0';
+            if (strcmp(comment, "end") == 0 || kind_of(comment) != NOT_KNOWN) return number;
+        }
+        text += length;
+    }
+    return 0;
+}
+
+static enum status write_file(FILE *out, const char *path) {
+    enum status status = STATUS_OK;
+    char *text = read_text(path, &status);
+    if (!text) return status;
+    const char *fence = strstr(text, "```") ? "~~~~~~" : "```";
+    const size_t marker = find_marker(text);
+    if (marker) {
+        status =
+            status_set(STATUS_BAD_DATA, "'%s', line %zu is a marker: this file cannot stand between markers",
+                       path, marker);
+    } else {
+        const size_t length = strlen(text), name = strlen(path);
+        const char *last = length && text[length - 1] == '\n' ? "" : "\n";
+        if (name > 3 && strcmp(path + name - 3, ".md") == 0) {
+            fprintf(out, "\n%s%s\n", text, last);
+        } else {
+            fprintf(out, "%stext\n%s%s%s\n", fence, text, last, fence);
+        }
+    }
+    free(text);
+    return status;
+}
+
+/* --- the whole text --- */
+
+/* The text between the markers; the caller frees it. */
 static enum status between(const struct marker *marker, const struct records *records, char **text,
                            bool *found) {
     struct memstream memory;

@@ -1,11 +1,7 @@
 /* Any bytes as a checkpoint: read as eval and --resume do. Nothing is loaded or written, and no key outside
-   of the recipe is set. */
-#define _GNU_SOURCE
-#include <stdio.h>
+   of the recipe is set. What was restored, saved, restored and saved again gives the same file. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "src/backend/registry.h"
 #include "src/nn/checkpoint.h"
@@ -15,26 +11,22 @@
 enum { MOST_WEIGHTS = 1 << 16, BATCH = 8, STEPS = 10 };
 
 static struct compute compute;
-static char path[64]; /* of a file in memory */
-static int file = -1;
-
-static void fail(const char *what) {
-    fprintf(stderr, "FAILED: %s\n", what);
-    abort();
-}
+static struct memory_file file, copy;
 
 static void prepare(void) {
     const struct gemm_backend *backend;
-    file = memfd_create("checkpoint", 0);
-    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-    if (file < 0 || registry_find("serial", &backend) ||
+    memory_file_open(&file);
+    memory_file_open(&copy);
+    forbid_except(copy.path);
+    if (registry_find("serial", &backend) ||
         compute_open(&compute, backend, &(struct compute_options){.threads = 1}))
-        fail("no file in memory, or no backend");
+        fuzz_fail("no backend");
 }
 
 static void check_orders(const struct config *config) {
     for (size_t i = 0; i < config_key_count(); i++)
-        if (!config_key_at(i)->recipe && config->origin[i] != FROM_DEFAULT) fail(config_key_at(i)->name);
+        if (!config_key_at(i)->recipe && config->origin[i] != FROM_DEFAULT)
+            fuzz_fail("the checkpoint set '%s'", config_key_at(i)->name);
 }
 
 static int is_small(const struct config *config) {
@@ -42,6 +34,28 @@ static int is_small(const struct config *config) {
     for (size_t l = 0; l + 1 < config->layers.count; l++)
         weights += config->layers.width[l] * config->layers.width[l + 1];
     return weights <= MOST_WEIGHTS;
+}
+
+/* Saves the network; the caller frees the bytes. */
+static char *save(struct mlp *mlp, const struct config *config, const struct train_state *state,
+                  size_t *size) {
+    memory_file_fill(&copy, NULL, 0);
+    if (checkpoint_save(copy.path, mlp, config, state)) fuzz_fail("not saved: %s", status_message());
+    return memory_file_read(&copy, size);
+}
+
+static void check_round_trip(struct mlp *mlp, const struct config *config, const struct train_state *state) {
+    struct checkpoint checkpoint;
+    struct train_state again;
+    size_t size, again_size;
+    char *bytes = save(mlp, config, state, &size), *other;
+    if (checkpoint_open(&checkpoint, copy.path) || checkpoint_restore(&checkpoint, mlp, &again))
+        fuzz_fail("saved, but refused: %s", status_message());
+    checkpoint_close(&checkpoint);
+    other = save(mlp, config, &again, &again_size);
+    if (again_size != size || memcmp(bytes, other, size) != 0) fuzz_fail("saved again, the file differs");
+    free(bytes);
+    free(other);
 }
 
 /* The weights, and the state that a resumed run needs. */
@@ -55,6 +69,7 @@ static void restore(const struct checkpoint *checkpoint, const struct config *co
         checkpoint_restore_average(checkpoint, &mlp);
         status = checkpoint_restore(checkpoint, &mlp, &state);
         if (!status) checkpoint_check_epoch(checkpoint, config, &state, BATCH, STEPS);
+        if (!status) check_round_trip(&mlp, config, &state);
         optimizer_close(&optimizer, &mlp);
     }
     mlp_close(&mlp);
@@ -64,11 +79,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct config config;
     struct checkpoint checkpoint;
     const struct gemm_backend *backend;
-    if (file < 0) prepare();
-    if (ftruncate(file, 0) != 0 || pwrite(file, data, size, 0) != (ssize_t)size) fail("cannot fill the file");
+    if (!file.fd) prepare();
+    memory_file_fill(&file, data, size);
     forbid_writing(1);
     config_defaults(&config);
-    enum status status = checkpoint_open(&checkpoint, path);
+    enum status status = checkpoint_open(&checkpoint, file.path);
     if (!status) status = checkpoint_recipe(&checkpoint, &config);
     check_orders(&config);
     if (!status) status = registry_find(config.backend, &backend); /* where a plug-in would be loaded */
