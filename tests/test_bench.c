@@ -258,7 +258,7 @@ static void right_curves_agree(void **state) {
     struct drift drift;
     struct trace trace;
     const struct gemm_backend *backend;
-    open_agreement(&agreement, &config, &data, "layers=42-30-4 batch-size=16 epochs=3");
+    open_agreement(&agreement, &config, &data, "layers=42-30-4 batch-size=16 epochs=3 audit=off");
     assert_int_equal(agreement.steps, 16);
     assert_status(registry_find("serial", &backend), STATUS_OK);
     assert_status(agreement_check(&agreement, &config, backend, &data, &drift), STATUS_OK);
@@ -294,7 +294,7 @@ static void drift_is_traced_to_its_tensor(void **state) {
     struct trace trace;
     struct gemm_backend drifting = gemm_serial;
     drifting.gemm = drifting_gemm;
-    open_agreement(&agreement, &config, &data, "layers=42-30-4 batch-size=16 epochs=3");
+    open_agreement(&agreement, &config, &data, "layers=42-30-4 batch-size=16 epochs=3 audit=off");
     off_by = 1.05;
     calls_left = 7;
     assert_status(agreement_check(&agreement, &config, &drifting, &data, &drift), STATUS_VERIFY_FAILED);

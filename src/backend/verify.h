@@ -52,7 +52,8 @@ struct verify_case verify_case_at(size_t index);
    memory behind. */
 enum status verify_steady(struct compute *compute);
 
-/* Runs the whole list and verify_steady, up to the first failure; counts the cases that ran and that were skipped. */
+/* Runs the whole list and verify_steady, up to the first failure; counts the cases that ran and that were
+   skipped. */
 enum status verify_backend(struct compute *compute, size_t *checked, size_t *skipped);
 
 /* STATUS_UNAVAILABLE if the backend lacks NN, TN or NT in this dtype: a training needs all three. */

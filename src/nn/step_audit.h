@@ -1,8 +1,8 @@
 /* Checks a secret random sample of the real steps of a training as a whole: those of engine fused, in which
    there are no calls for audit.h, and all steps of a plug-in.
 
-   What happens in a step, a backend alone decides: it may be right in every call that is looked at, and change
-   weights, data or learning rates beside it. So, from time to time, the state of the training is copied, and
+   A backend may be right in every call that is looked at, and change weights, data or learning rates beside
+   it. So, from time to time, the state of the training is copied, and
    the same steps are taken from the same state op by op: by a built-in backend instead of a plug-in on the
    host, else by the same backend with its calls audited. Then the training goes on from the copy. If one step
    in f is wrong, n audited steps find that with probability 1 - (1 - 1/f)^n. */
@@ -17,8 +17,8 @@
 void step_audit_start(struct trainer *trainer);
 void step_audit_stop(struct trainer *trainer);
 
-/* Of a plug-in on the host: have labels, order, learning rates and, in an audited epoch, images stayed as they
-   were? STATUS_VERIFY_FAILED if not. */
+/* Of a plug-in on the host: have labels, order, learning rates and, in an audited epoch, images stayed as
+   they were? STATUS_VERIFY_FAILED if not. */
 void step_audit_begin_epoch(struct trainer *trainer);
 enum status step_audit_end_epoch(struct trainer *trainer);
 
@@ -28,9 +28,9 @@ bool step_audit_due(struct trainer *trainer, size_t *count);
 
 /* Runs up to *count steps with the trainer's engine, as engine->run does. Before that, from the same state:
    - the first four of them one by one, each compared as lockstep.h says;
-   - all of them op by op. The weights that the engine then reaches in one call may differ from these by 5 % of
-     the way from the start, and by eight times what a rounding error at the start changes; the images that it
-     counts as right, by 0.5 %.
+   - all of them op by op. The weights that the engine then reaches in one call may differ from these by 5 %
+     of the way from the start, and by eight times what a rounding error at the start changes; the images that
+     it counts as right, by 0.1 % and eight times that.
    All but the call itself is PART_AUDIT. STATUS_VERIFY_FAILED says what is wrong. */
 enum status step_audit_run(struct trainer *trainer, size_t first, size_t *count);
 
