@@ -2,6 +2,8 @@
 #           make fuzz SECONDS=60   hostile input for each parser, with clang's libFuzzer and sanitizers; JOBS=2: two at once
 #           make soak KILLS=1000 INTERRUPTS=100   kills, interrupts, full disks, two writers, every signal
 #           make run        set up, build, train          make probe   what was found on this machine
+#           make check-threads  the tests with threads under ThreadSanitizer (clang, libomp's archer)
+#           make check-emulated  the program for any x86-64 on a Nehalem, and for aarch64, under qemu
 #           make check-matrix  the tests that compute, kernels/host compiled for several processors
 #           make format     lay the source out            make lint    clang-tidy
 #           make figures    measures this machine: the logs in FIGURES=docs/figures/cpu, README.md and docs/
@@ -271,6 +273,25 @@ tests: probe required $(if $(HAVE_CMOCKA),$(B)/train $(TESTS) $(PLUGINS))
 .PHONY: check-matrix
 check-matrix: tests
 	@tests/matrix.sh '$(CC)' $(B) '$(OBJECTS) $(TEST_SUPPORT)' '$(LDFLAGS) $(LDLIBS) -lcmocka'
+
+# races: the tests with threads under ThreadSanitizer. Archer tells it what OpenMP's barriers order; OPENBLAS=0, for libgomp cannot
+THREADED ?= team ops optimizer mlp augment augmented regularize online ensemble data tuned fused gemm bits training recipe
+ARCHER := $(wildcard $(if $(filter check-threads,$(MAKECMDGOALS)),$(shell clang -print-resource-dir)/../../libarcher.so))
+.PHONY: check-threads
+check-threads:
+ifneq ($(ARCHER),)
+	@$(MAKE) --no-print-directory CC=clang CUDA=0 OPENBLAS=0 SAN=thread B=build/threads \
+		build/threads/train $(THREADED:%=build/threads/tests/test_%)
+	@TESSERA=build/threads/train OMP_TOOL_LIBRARIES=$(ARCHER) TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
+		TESSERA_TEST_STRIDE=$${TESSERA_TEST_STRIDE:-25} tests/run.sh $(THREADED:%=build/threads/tests/test_%)
+else
+	@echo 'skipped: make check-threads needs clang and libarcher.so (apt-get install clang libomp-dev)'
+endif
+
+# for any x86-64, and for aarch64, under qemu
+.PHONY: check-emulated
+check-emulated:
+	@tests/emulated.sh
 
 # the GPU part alone; OLD=1 runs what was built elsewhere as it is
 check-gpu: $(if $(filter 1,$(OLD)),,$(GPU_TESTS))

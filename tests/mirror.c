@@ -54,7 +54,10 @@ void mirror_compare(struct device_pair *pair, enum gemm_dtype dtype, struct mirr
     assert_non_null(got);
     pair->gpu.device.driver->download(&pair->gpu.device, got, mirror.gpu, mirror.bytes);
     assert_status(pair->gpu.device.driver->synchronize(&pair->gpu.device), STATUS_OK);
-    for (size_t i = 0; i < count; i++) largest = fmax(largest, fabs(dtype_get(dtype, mirror.host, i)));
+    for (size_t i = 0; i < count; i++) { /* without fmax, on which gcc 12 for aarch64 crashes */
+        const double size = fabs(dtype_get(dtype, mirror.host, i));
+        if (size > largest) largest = size;
+    }
     for (size_t i = 0; i < count; i++) {
         const double x = dtype_get(dtype, got, i), y = dtype_get(dtype, mirror.host, i);
         if (!(fabs(x - y) <= ulps * dtype_epsilon(dtype) * largest))

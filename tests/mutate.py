@@ -278,6 +278,7 @@ class Campaign:
             words = [new if w == target else w for w in self.build.compile[target]]
             words = [f'{folder}/source/{w}' if w == mutant.file else w for w in words]
             words.insert(words.index('-I.'), f'-I{folder}/source')
+            if time.time() > self.deadline: raise TimeoutError
             if call(words, 300, []) != 0: return None
             with open(new, 'rb') as a, open(target, 'rb') as b:
                 if a.read() != b.read(): differ[target] = new
@@ -304,13 +305,14 @@ class Campaign:
         return None if status == 0 else 'it hangs' if status is None else f'exit status {status}'
 
     def plan(self, file):
-        """(test, stride) in the order in which they are run."""
+        """The likely (test, stride), and all in the order in which they are run."""
         def named(table): return next((tests.split() for p, tests in table if fnmatch.fnmatch(file, p)), [])
 
         stride = self.arguments.stride
-        plan = [(t, stride) for t in dict.fromkeys(named(FIRST) + TESTS + named(LAST))]
+        first = [(t, stride) for t in named(FIRST)]
+        plan = first + [(t, stride) for t in TESTS + named(LAST)]
         if stride > LONG_STRIDE: plan += [(t, LONG_STRIDE) for t in named(LONG)]
-        return [(t, s) for t, s in plan if (t, s) not in self.broken]
+        return first, [step for step in dict.fromkeys(plan) if step not in self.broken]
 
     def measure(self, step):
         """The right program must pass."""
@@ -318,7 +320,8 @@ class Campaign:
         folder = os.path.join(self.folder, f'right-{test}-{stride}')
         self.prepare(folder)
         begin = time.time()
-        failure = self.run_test(folder, {}, test, stride)
+        try: failure = self.run_test(folder, {}, test, stride)
+        except TimeoutError: failure = 'out of time'
         self.seconds[step] = time.time() - begin
         if failure:
             self.broken.append(step)
@@ -329,20 +332,27 @@ class Campaign:
         os.makedirs(os.path.dirname(f'{folder}/source/{mutant.file}'))
         with open(f'{folder}/source/{mutant.file}', 'w') as stream: stream.write(mutated(mutant)[1])
         self.prepare(folder)
-        users = self.build.users[mutant.file]
+        users, slow, differ = self.build.users[mutant.file], re.compile('.*(avx512|emulated)').match, {}
         is_test = re.compile(re.escape(self.build.folder) + r'/tests/test_').match
-        differ = self.objects(folder, mutant, [o for o in users if not is_test(o)])
-        if differ is None: return 'does not compile', ''
-        if not differ: return 'equivalent', ''
-        for test, stride in self.plan(mutant.file):
-            own = f'{self.build.program(test)}.o'
-            if own in users and own not in differ:
-                more = self.objects(folder, mutant, [own])
-                if more is None: return 'does not compile', f'test_{test}'
-                differ.update(more)
-            failure = self.run_test(folder, differ, test, stride)
-            if failure: return 'killed', f'test_{test}: {failure}'
-        return 'survived', ''
+        first, plan = self.plan(mutant.file)
+        stages = [([o for o in users if not is_test(o) and not slow(o)], first),
+                  ([o for o in users if not is_test(o) and slow(o)], plan)]
+        if not stages[1][0]: stages = [(stages[0][0], plan)]
+        for objects, tests in stages:  # what compiles slowly only if the rest tells nothing
+            more = self.objects(folder, mutant, objects)
+            if more is None: return 'does not compile', ''
+            differ.update(more)
+            for test, stride in tests if differ else []:
+                own = f'{self.build.program(test)}.o'
+                if own in users and own not in differ:
+                    more = self.objects(folder, mutant, [own])
+                    if more is None: return 'does not compile', f'test_{test}'
+                    differ.update(more)
+                failure = self.run_test(folder, differ, test, stride)
+                if failure: return 'killed', f'test_{test}: {failure}'
+            for program in [f'{folder}/train', *glob.glob(f'{folder}/tests/test_*')]:
+                if os.path.exists(program) and not program.endswith('.o'): os.remove(program)
+        return ('survived' if differ else 'equivalent'), ''
 
     def test(self, numbered):
         number, mutant = numbered
@@ -369,7 +379,7 @@ class Campaign:
             worker = next(numbers)
             os.sched_setaffinity(0, {cores[2 * worker % len(cores)], cores[(2 * worker + 1) % len(cores)]})
 
-        steps = dict.fromkeys(step for m in mutants for step in self.plan(m.file))
+        steps = dict.fromkeys(step for m in mutants for step in self.plan(m.file)[1])
         slow_first = sorted(steps, key=lambda s: s[0] not in ('gemm', 'plugin', 'measure', 'fused', 'audit'))
         with concurrent.futures.ThreadPoolExecutor(self.arguments.jobs, initializer=pin) as pool:
             list(pool.map(self.measure, slow_first))
@@ -451,6 +461,7 @@ def main():
     if arguments.list:
         for mutant in mutants: print(f'{place(mutant)}: {describe(mutant)}')
         return
+    write(arguments, [])
     Campaign(arguments).run(mutants)
     with open(arguments.out) as stream: print(stream.read().split('# Survivors')[0])
 

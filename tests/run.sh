@@ -1,6 +1,7 @@
 #!/bin/sh
 # tests/run.sh PROGRAM...: runs cmocka test programs, JOBS of them side by side (default: one a core), and adds their
-# results up. Exit status 1 if any test failed. TESSERA names the program that the command-line tests start.
+# results up. Exit status 1 if any test failed. TESSERA names the program that the command-line tests start. RUNNER
+# (optional): an emulator that runs the test programs.
 set -u
 logs=$(mktemp -d) || exit 1
 trap 'rm -rf "$logs"' EXIT
@@ -12,7 +13,7 @@ export MALLOC_TRIM_THRESHOLD_=1000000000 MALLOC_MMAP_THRESHOLD_=1000000000
 # shellcheck disable=SC2016 # the inner shell expands them
 printf '%s\n' "$@" | xargs -P "${JOBS:-$(nproc)}" -I{} sh -c '
     name=$(basename "$1")
-    "$1" >"$logs/$name.log" 2>&1
+    ${RUNNER:-} "$1" >"$logs/$name.log" 2>&1
     status=$?
     # a program that crashes prints no counts
     if [ $status -ne 0 ] && ! grep -q "^\[ *FAILED *\] [0-9]* test(s)" "$logs/$name.log"; then

@@ -109,7 +109,7 @@ static void threads_change_no_bit(void **state) {
         if (isas[i].isa->usable()) {
             check(&bench, recipe, &gemm_tuned, isas[i].option);
         } else if (i == 0) {
-            check(&bench, recipe, tuned_emulated_backend(), "emulated");
+            check(&bench, recipe, tuned_emulated_backend(), "isa=auto");
         } else {
             print_message("skipped: this CPU does not support %s\n", isas[i].option);
         }

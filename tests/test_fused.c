@@ -70,7 +70,9 @@ static void steps_of_eager(const char *isa) {
 static void on_every_isa(void (*check)(const char *isa)) {
     check("auto");
     check("portable");
+#if defined(__x86_64__)
     if (tuned_avx2.usable()) check("avx2");
+#endif
 }
 
 static void losses_of_eager_in_float64(void **state) {

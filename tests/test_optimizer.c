@@ -217,6 +217,7 @@ static void learning_rates(void **state) {
         {"lr=0.8 schedule=cosine warmup-steps=2 epochs=2", 1, 1, 0.4}, /* over the 6 steps after warm-up */
         {"lr=0.8 schedule=cosine warmup-epochs=0.5 epochs=2", 0, 0, 0.4},
         {"lr=0.8 schedule=cosine warmup-epochs=0.5 epochs=2", 1, 1, 0.4},
+        {"lr=0.8 warmup-epochs=0.375", 0, 1, 0.8}, /* 1.5 steps */
         {"lr=0.8 warmup-epochs=2", 1, 3, 0.8},
         {"lr=0.8 warmup-epochs=2", 1, 0, 0.5},
         /* 40 steps: torch.optim.lr_scheduler.OneCycleLR(max_lr=0.5, total_steps=40, pct_start=0.3) rises to
@@ -226,6 +227,7 @@ static void learning_rates(void **state) {
         {"lr=0.5 schedule=one-cycle epochs=10", 2, 3, 0.5},
         {"lr=0.5 schedule=one-cycle epochs=10", 6, 1, 0.25000100000},
         {"lr=0.5 schedule=one-cycle epochs=10", 9, 3, 0.02 / 1e4},
+        {"lr=0.5 schedule=one-cycle epochs=1 pct-start=0.25", 0, 0, 0.5}, /* no step of rising rates */
         {"lr=0.5 schedule=one-cycle epochs=10 div-factor=10 final-div-factor=5 pct-start=0.5", 0, 0, 0.05},
         {"lr=0.5 schedule=one-cycle epochs=10 div-factor=10 final-div-factor=5 pct-start=0.5", 4, 3, 0.5},
         {"lr=0.5 schedule=one-cycle epochs=10 div-factor=10 final-div-factor=5 pct-start=0.5", 9, 3, 0.01},

@@ -315,6 +315,24 @@ static void a_bad_step_changes_nothing(void **state) {
     }
 }
 
+static void max_norm_holds_in_every_layer(void **state) {
+    (void)state;
+    struct bench bench;
+    struct run_summary summary;
+    bench_open(&bench, "backend=serial layers=42-9-7-4 batch-size=16 epochs=1 lr=0.5 max-norm=0.5", NULL);
+    assert_status(bench_run(&bench, &summary), STATUS_OK);
+    for (size_t l = 0; l < bench.trainer.mlp.depth; l++) {
+        const struct mlp_layer *layer = &bench.trainer.mlp.layer[l];
+        for (size_t col = 0; col < layer->out; col++) {
+            double squares = 0;
+            for (size_t row = 0; row < layer->in; row++)
+                squares += pow(((float *)layer->weight)[row * layer->ld + col], 2);
+            assert_true(squares > 0 && sqrt(squares) < 0.5 * 1.00001);
+        }
+    }
+    bench_close(&bench);
+}
+
 static void engine_fused_names_what_it_does_not_support(void **state) {
     (void)state;
     static const struct {
@@ -384,6 +402,7 @@ int main(void) {
         cmocka_unit_test(early_stopping),
         cmocka_unit_test(early_stopping_is_resumed),
         cmocka_unit_test(a_bad_step_changes_nothing),
+        cmocka_unit_test(max_norm_holds_in_every_layer),
         cmocka_unit_test(engine_fused_names_what_it_does_not_support),
         cmocka_unit_test(keys_that_do_not_go_together),
     };

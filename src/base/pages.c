@@ -33,7 +33,8 @@ void *pages_alloc_guarded(size_t bytes, bool at_end) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), all = guarded_bytes(bytes, page);
     char *memory = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return NULL;
-    if (mprotect(memory + page, all - 2 * page, PROT_READ | PROT_WRITE) == 0)
+    /* qemu refuses an empty range */
+    if (all == 2 * page || mprotect(memory + page, all - 2 * page, PROT_READ | PROT_WRITE) == 0)
         return at_end ? memory + all - page - bytes : memory + page;
     munmap(memory, all);
     return NULL;
