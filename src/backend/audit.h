@@ -33,8 +33,8 @@ double audit_elapsed(const struct audit *audit);
 /* May another audit take so many seconds, so that all take at most 0.5 % of the time since audit_start? */
 bool audit_affords(const struct audit *audit, double seconds);
 
-/* From audit_pause to audit_resume all time counts as PART_AUDIT, also inside an evaluation. Both wait for the
-   device. */
+/* From audit_pause to audit_resume all time counts as PART_AUDIT, also inside an evaluation. Both wait for
+   the device. */
 struct audit_pause {
     bool diverted;
     enum profile_part divert;
