@@ -150,10 +150,53 @@ static void wrong_steps_are_found(void **state) {
     expect_all_found(&steps);
 }
 
+/* --- single calls --- */
+
+extern const struct gemm_backend gemm_tuned;
+
+static enum gemm_status off_by_a_hundredth(void *context, const struct gemm_call *call) {
+    const enum gemm_status status = gemm_tuned.gemm(context, call);
+    for (size_t i = 0; i < call->m * call->n; i++) ((float *)call->c)[i] *= 1.01F;
+    return status;
+}
+
+/* No product with a random vector is possible here: only the sampled rows and columns show it. */
+static void wrong_epilogues_are_found(void **state) {
+    (void)state;
+    enum { SIZE = 8 };
+    float a[SIZE * SIZE], b[SIZE * SIZE], c[SIZE * SIZE], bias[SIZE];
+    for (int i = 0; i < SIZE * SIZE; i++) a[i] = b[i] = bias[i % SIZE] = (float)(1 + i % 5);
+    const struct gemm_epilogue epilogue = {.bias = bias, .activation = ACTIVATION_NONE};
+    const struct gemm_call call = {.dtype = GEMM_F32,
+                                   .op = GEMM_NN,
+                                   .m = SIZE,
+                                   .n = SIZE,
+                                   .k = SIZE,
+                                   .alpha = 1,
+                                   .a = a,
+                                   .lda = SIZE,
+                                   .b = b,
+                                   .ldb = SIZE,
+                                   .c = c,
+                                   .ldc = SIZE,
+                                   .epilogue = &epilogue};
+    for (int wrong = 0; wrong < 2; wrong++) {
+        struct gemm_backend backend = gemm_tuned;
+        struct compute compute;
+        struct audit audit;
+        if (wrong) backend.gemm = off_by_a_hundredth;
+        assert_status(compute_open(&compute, &backend, &(struct compute_options){.threads = 1}), STATUS_OK);
+        audit_start(&audit, AUDIT_ALL);
+        compute.audit = &audit;
+        assert_status(compute_gemm(&compute, &call), wrong ? STATUS_VERIFY_FAILED : STATUS_OK);
+        compute_close(&compute);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_products_are_found),
-        cmocka_unit_test(wrong_steps_are_found),
+        cmocka_unit_test(wrong_products_are_found), cmocka_unit_test(wrong_steps_are_found),
+        cmocka_unit_test(wrong_epilogues_are_found), /* the last: it may start threads */
     };
     return cmocka_run_group_tests_name("audit", tests, NULL, NULL);
 }
