@@ -22,6 +22,9 @@ static size_t count_threads(void) {
     return count;
 }
 
+/* Of AddressSanitizer, which replaces malloc; NULL without. */
+extern size_t __sanitizer_get_current_allocated_bytes(void) __attribute__((weak));
+
 size_t surroundings_memory(void) {
     FILE *file = fopen("/proc/self/statm", "r");
     unsigned long pages = 0;
@@ -31,6 +34,7 @@ size_t surroundings_memory(void) {
 #ifdef __GLIBC__
     heap = mallinfo2().uordblks;
 #endif
+    if (__sanitizer_get_current_allocated_bytes) heap = __sanitizer_get_current_allocated_bytes();
     return heap + pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
