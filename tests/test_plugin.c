@@ -264,7 +264,7 @@ static void *create_nothing(const struct gemm_setup *setup, char *why, size_t si
 static void wrong_tables_are_refused(void **state) {
     (void)state;
     static const struct gemm_option right = {"block", "1..64", "16", "rows"};
-    static const struct {
+    const struct {
         struct gemm_option options[3];
         const char *said;
     } cases[] = {

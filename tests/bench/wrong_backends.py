@@ -10,7 +10,7 @@ import argparse, os, re, signal, subprocess, sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-RECIPES = ('--layers 784-42-16-4-10 --batch-size 32 --epochs 4 --lr 0.05 --momentum 0.9 --weight-decay 1e-3 '
+RECIPES = ('--layers 784-42-16-4-10 --batch-size 33 --epochs 4 --lr 0.05 --momentum 0.9 --weight-decay 1e-3 '
            '--schedule cosine',
            '--layers 784-8-10 --batch-size 1100 --epochs 1 --dropout 0.3',
            '--layers 784-8-10 --batch-size 64 --epochs 2 --adversarial 0.1')
