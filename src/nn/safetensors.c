@@ -162,8 +162,8 @@ static enum status no_memory(const struct safetensors *file) {
     return status_set(STATUS_FAILED, "out of memory while reading the checkpoint '%s'", file->path);
 }
 
-/* Refuses what is no object, and an object with two members of one name: readers differ in the one that they take. Sorted: a header
-   may have a million names. */
+/* Refuses what is no object, and an object with two members of one name: readers differ in the one that they
+   take. Sorted: a header may have a million names. */
 static enum status check_names(const struct safetensors *file, const cJSON *object) {
     if (!cJSON_IsObject(object)) return broken(file, "a tensor's entry is not a JSON object");
     const size_t count = (size_t)cJSON_GetArraySize(object);
