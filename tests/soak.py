@@ -44,10 +44,17 @@ def report(name, failures, done, what):
 
 # --- runs ---
 
+def default_signals():
+    """A background job inherits ignored ones, which a program leaves ignored."""
+    for number in set(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(arguments, before=None):
     # the program would execute itself again to set its own spinning limit
     environment = {**os.environ, 'OMP_WAIT_POLICY': 'passive', 'TESSERA_DATA': 'data'}
-    child = subprocess.Popen([TRAIN, *arguments.split()], env=environment, text=True, preexec_fn=before,
+    child = subprocess.Popen([TRAIN, *arguments.split()], env=environment, text=True,
+                             preexec_fn=lambda: (default_signals(), before and before()),
                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     children[:] = [other for other in children if other.poll() is None] + [child]
     return child
