@@ -223,7 +223,8 @@ static size_t run(void *opaque, size_t first, size_t count, const volatile sig_a
     struct state *state = opaque;
     (void)times;
     change_inputs(state, first);
-    if (state->context.kind == COUNTS_MORE && count > 1) state->network.tally->correct += 4;
+    if (state->context.kind == COUNTS_MORE && count > 1)
+        state->network.tally->correct += count * state->network.batch / 10;
     for (size_t step = first; step < first + count; step++) {
         state->steps++;
         run_step(state, step, !idle(state, step, first, count));
