@@ -2,11 +2,6 @@
 
 #include <string.h>
 
-/* Bytes up to the end of the last row's last column: memory behind that may belong to another object. */
-static size_t span(size_t rows, size_t cols, size_t ld, size_t size) {
-    return rows && cols ? ((rows - 1) * ld + cols) * size : 0;
-}
-
 static enum status grow(struct offload *offload, struct offload_buffer *buffer, size_t bytes) {
     if (bytes <= buffer->bytes) return STATUS_OK;
     offload->gpu.driver->free(&offload->gpu, buffer->memory);
@@ -36,11 +31,10 @@ static struct gemm_call on_gpu(const struct offload *offload, const struct gemm_
 enum status offload_gemm(struct offload *offload, const struct gemm_call *call, struct profile *profile) {
     struct device *gpu = &offload->gpu;
     const struct device_driver *driver = gpu->driver;
-    const size_t size = dtype_size(call->dtype);
     const bool ta = gemm_transposes_a(call->op), tb = gemm_transposes_b(call->op);
-    const size_t a_bytes = span(ta ? call->k : call->m, ta ? call->m : call->k, call->lda, size);
-    const size_t b_bytes = span(tb ? call->n : call->k, tb ? call->k : call->n, call->ldb, size);
-    const size_t c_bytes = span(call->m, call->n, call->ldc, call->c_f32 ? sizeof(float) : size);
+    const size_t a_bytes = dtype_span(call->dtype, ta ? call->k : call->m, ta ? call->m : call->k, call->lda);
+    const size_t b_bytes = dtype_span(call->dtype, tb ? call->n : call->k, tb ? call->k : call->n, call->ldb);
+    const size_t c_bytes = dtype_span(dtype_of_c(call), call->m, call->n, call->ldc);
     const bool padded = call->ldc != call->n;
     enum status status = grow(offload, &offload->a, a_bytes);
     if (!status) status = grow(offload, &offload->b, b_bytes);

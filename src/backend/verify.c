@@ -29,8 +29,8 @@ enum { A, B, C, BIAS, PRE, OUTPUT, BUFFERS }; /* BIAS: the bias or its gradient 
 /* The buffers of one case: on the host, and the same on the device. */
 struct workspace {
     size_t bytes[BUFFERS];
-    bool guarded,
-        at_end; /* what is only read lies next to a page that cannot be accessed: before or after it */
+    bool guarded; /* what is only read lies next to a page that cannot be accessed */
+    bool at_end;  /* in front of that page, else behind it */
     void *host[BUFFERS], *device[BUFFERS];
     unsigned char *result;          /* room for the largest buffer */
     double *want, *bound, *allowed; /* allowed: the bound plus the rounding of C */
@@ -329,11 +329,6 @@ static void draw_inputs(const struct verify_case *test, const struct gemm_call *
     }
 }
 
-/* Elements from the first to the last of a matrix. */
-static size_t used(size_t rows, size_t cols, size_t ld) {
-    return rows && cols ? (rows - 1) * ld + cols : 0;
-}
-
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped) {
     bool ignored;
     if (!skipped) skipped = &ignored;
@@ -356,13 +351,13 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
                              .ldb = b_cols + test->pad,
                              .ldc = test->n + test->pad};
     const enum gemm_dtype c_dtype = dtype_of_c(&call), real = dtype_of_sums(test->dtype);
-    const size_t size = dtype_size(test->dtype), c_size = dtype_size(c_dtype);
+    const size_t c_size = dtype_size(c_dtype);
     const size_t c_bytes = (test->m + 2 * GUARD_ROWS) * call.ldc * c_size;
     struct workspace work = {
         .guarded = compute->device.driver->host_memory,
         .at_end = test->seed % 2,
-        .bytes = {[A] = used(a_rows, a_cols, call.lda) * size,
-                  [B] = used(b_rows, b_cols, call.ldb) * size,
+        .bytes = {[A] = dtype_span(test->dtype, a_rows, a_cols, call.lda),
+                  [B] = dtype_span(test->dtype, b_rows, b_cols, call.ldb),
                   [C] = c_bytes,
                   [BIAS] = test->epilogue || test->backward ? test->n * dtype_size(real) : 0,
                   [PRE] = test->keeps_pre || test->backward ? c_bytes : 0,
@@ -380,51 +375,5 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
         status = run_round(compute, test, &work, &on_host.call, &on_device.call, guard);
     }
     workspace_free(compute, &work);
-    return status;
-}
-
-/* --- the steady state --- */
-
-static enum status repeat(struct compute *compute, const struct gemm_call *call, size_t times) {
-    enum status status = STATUS_OK;
-    for (size_t i = 0; i < times && !status; i++) status = compute_gemm(compute, call);
-    return status ? status : compute->device.driver->synchronize(&compute->device);
-}
-
-/* What is left behind in both halves is left behind by each call. */
-static enum status check_steady(struct compute *compute, const struct gemm_call *call) {
-    enum { HALF = 1000, TO_START = 200, MOST_BYTES = 16 };
-    bool threads = true, memory = compute->device.driver->host_memory;
-    enum status status = repeat(compute, call, TO_START);
-    for (int half = 0; half < 2 && !status; half++) {
-        struct surroundings before, after;
-        surroundings_observe(&before);
-        const size_t bytes = surroundings_memory();
-        status = repeat(compute, call, HALF);
-        surroundings_observe(&after);
-        threads = threads && after.threads >= before.threads + HALF / 2;
-        memory = memory && surroundings_memory() >= bytes + (size_t)HALF * MOST_BYTES;
-    }
-    if (!status && threads) return failure(compute, "it starts threads in every call and leaves them");
-    if (!status && memory) return failure(compute, "it takes memory in every call and keeps it");
-    return status;
-}
-
-enum status verify_steady(struct compute *compute) {
-    enum { SIZE = 24 };
-    const struct device_driver *driver = compute->device.driver;
-    struct gemm_call call = {
-        .m = SIZE, .n = SIZE, .k = SIZE, .lda = SIZE, .ldb = SIZE, .ldc = SIZE, .alpha = 1};
-    while (call.dtype < GEMM_BF16 && !compute->backend->supports(call.dtype, call.op)) call.dtype++;
-    if (!compute->backend->supports(call.dtype, call.op)) return STATUS_OK;
-    const size_t size = SIZE * SIZE * sizeof(double);
-    char *memory = driver->alloc(&compute->device, 3 * size);
-    if (!memory) return STATUS_FAILED;
-    call.a = memory;
-    call.b = memory + size;
-    call.c = memory + 2 * size;
-    progress_set("%s NN m=n=k=%d, 2,000 times", dtype_name(call.dtype), SIZE);
-    const enum status status = check_steady(compute, &call);
-    driver->free(&compute->device, memory);
     return status;
 }

@@ -3,8 +3,8 @@
 #ifndef TESSERA_BENCH_AGREEMENT_H
 #define TESSERA_BENCH_AGREEMENT_H
 
-#include "src/nn/lockstep.h"
 #include "src/bench/run.h"
+#include "src/nn/lockstep.h"
 
 /* What is compared. */
 struct agreement {

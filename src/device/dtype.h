@@ -25,6 +25,12 @@ static inline enum gemm_dtype dtype_of_c(const struct gemm_call *call) {
     return call->c_f32 ? GEMM_F32 : call->dtype;
 }
 
+/* Bytes from the first to the last element of a matrix: memory behind the last row's last column may belong
+   to another object. */
+static inline size_t dtype_span(enum gemm_dtype dtype, size_t rows, size_t cols, size_t ld) {
+    return rows && cols ? ((rows - 1) * ld + cols) * dtype_size(dtype) : 0;
+}
+
 /* Machine epsilon: the distance from 1 to the next number. */
 static inline double dtype_epsilon(enum gemm_dtype dtype) {
     static const double epsilons[] = {[GEMM_F32] = 0x1p-23, [GEMM_F64] = 0x1p-52, [GEMM_BF16] = 0x1p-7};

@@ -55,9 +55,9 @@ static bool affordable(const struct trainer *trainer) {
     const struct step_audit *audit = &trainer->step_audit;
     const double mean = audit->audits ? audit->seconds / (double)audit->audits : FIRST_SECONDS;
     const bool first = trainer->epochs_done == 0, last = trainer->state.epoch + 1 == trainer->config->epochs;
-    if (trainer->audit.mode == AUDIT_ALL || (is_foreign(trainer) && (first || last))) return true;
-    if (is_foreign(trainer)) return audit->seconds + mean <= FOREIGN_SHARE * audit_elapsed(&trainer->audit);
-    return audit_affords(&trainer->audit, mean);
+    if (trainer->audit.mode == AUDIT_ALL) return true;
+    if (!is_foreign(trainer)) return audit_affords(&trainer->audit, mean);
+    return first || last || audit->seconds + mean <= FOREIGN_SHARE * audit_elapsed(&trainer->audit);
 }
 
 bool step_audit_due(struct trainer *trainer, size_t *count) {

@@ -84,7 +84,7 @@ def print_builtin():
         print(f'    {{"{activation}", {momentum}, {decay}, {batch}, "{input_range}",\n     {{', end='')
         for i in range(0, 50, 5):
             print(('\n      ' if i else '') + ', '.join(repr(v) for v in curve[i:i + 5]) + (',' if i < 45 else ''), end='')
-        print('}},')
+        print('\n     }},')
     print('};')
 
 
