@@ -355,7 +355,7 @@ figures: all
 
 # --- care ---
 
-STYLED := $(filter-out tests/reference/%,$(shell git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null))
+STYLED := $(filter-out tests/reference/%,$(shell git ls-files -co --exclude-standard '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null))
 format:
 	@clang-format -i $(STYLED)
 

@@ -39,14 +39,14 @@ bool audit_copy_open(struct audit_copy *copy, struct compute *compute, const str
     struct device *device = &compute->device;
     const bool ta = gemm_transposes_a(call->op), tb = gemm_transposes_b(call->op);
     const size_t c_bytes = dtype_span(dtype_of_c(call), call->m, call->n, call->ldc);
-    *copy =
-        (struct audit_copy){.call = *call,
-                      .bytes = {[A] = dtype_span(call->dtype, ta ? call->k : call->m, ta ? call->m : call->k, call->lda),
-                                [B] = dtype_span(call->dtype, tb ? call->n : call->k, tb ? call->k : call->n, call->ldb),
-                                [C] = c_bytes,
-                                [BIAS] = call->n * dtype_size(dtype_of_sums(call->dtype)),
-                                [PRE] = c_bytes,
-                                [OUTPUT] = c_bytes}};
+    *copy = (struct audit_copy){
+        .call = *call,
+        .bytes = {[A] = dtype_span(call->dtype, ta ? call->k : call->m, ta ? call->m : call->k, call->lda),
+                  [B] = dtype_span(call->dtype, tb ? call->n : call->k, tb ? call->k : call->n, call->ldb),
+                  [C] = c_bytes,
+                  [BIAS] = call->n * dtype_size(dtype_of_sums(call->dtype)),
+                  [PRE] = c_bytes,
+                  [OUTPUT] = c_bytes}};
     for (int i = 0; i < BUFFERS; i++) {
         if (!source(call, i)) continue;
         copy->memory[i] = malloc(copy->bytes[i] + 1);
@@ -133,7 +133,8 @@ static struct oracle_inputs inputs_of(const struct compute *compute, const struc
 /* Is this block of C, and of the stored input of the activation, what the oracle gives? `what` says what is
    not. */
 static enum status check_block(const struct compute *compute, const struct audit_copy *before,
-                               const struct audit_copy *after, const struct block *block, char *what, size_t size) {
+                               const struct audit_copy *after, const struct block *block, char *what,
+                               size_t size) {
     const struct gemm_call *call = &before->call;
     const enum gemm_dtype c_dtype = dtype_of_c(call), real = dtype_of_sums(call->dtype);
     const size_t count = block->m * block->n, column[] = {0};
@@ -196,8 +197,9 @@ static enum status check_block(const struct compute *compute, const struct audit
     return right ? STATUS_OK : STATUS_VERIFY_FAILED;
 }
 
-static enum status check_sample(uint64_t *random, const struct compute *compute, const struct audit_copy *before,
-                                const struct audit_copy *after, char *what, size_t size) {
+static enum status check_sample(uint64_t *random, const struct compute *compute,
+                                const struct audit_copy *before, const struct audit_copy *after, char *what,
+                                size_t size) {
     const size_t m = before->call.m, n = before->call.n, most = m > n ? m : n;
     size_t *all = malloc((most + SAMPLED) * sizeof *all);
     if (!all) return status_set(STATUS_FAILED, "out of memory");
@@ -287,7 +289,7 @@ static enum status check_sums(const struct audit_copy *after, char *what, size_t
 }
 
 enum status audit_values(uint64_t *random, struct compute *compute, const struct audit_copy *before,
-                                const struct gemm_call *call, char *what, size_t size) {
+                         const struct gemm_call *call, char *what, size_t size) {
     struct audit_copy after;
     enum status status =
         audit_copy_open(&after, compute, call) ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");

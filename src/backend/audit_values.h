@@ -19,8 +19,8 @@ struct audit_copy {
 bool audit_copy_open(struct audit_copy *copy, struct compute *compute, const struct gemm_call *call);
 void audit_copy_close(struct audit_copy *copy);
 
-/* Checks the values after the call, of which `before` is a copy, as audit_call says. `random`: the state of the
-   secret generator. STATUS_VERIFY_FAILED: `what` says what is wrong. */
+/* Checks the values after the call, of which `before` is a copy, as audit_call says. `random`: the state of
+   the secret generator. STATUS_VERIFY_FAILED: `what` says what is wrong. */
 enum status audit_values(uint64_t *random, struct compute *compute, const struct audit_copy *before,
                          const struct gemm_call *call, char *what, size_t size);
 
