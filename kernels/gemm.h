@@ -118,7 +118,8 @@ struct gemm_option {
     const char *key;      /* letters, digits, '-' and '_' */
     const char *values;   /* "static|dynamic": one of these; "1..64": a whole number in this range;
                              else a word for --help ("FILE"): any text, which `create` checks */
-    const char *fallback; /* the value if the option is not given */
+    const char *fallback; /* the value if the option is not given; NULL: it must be given. The first option
+                             then needs no key: --backend NAME:value */
     const char *help;     /* one line */
 };
 enum { GEMM_MOST_OPTIONS = 8 };

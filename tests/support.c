@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "src/backend/backend_options.h"
 #include "src/backend/registry.h"
 #include "src/base/text.h"
 
@@ -182,7 +183,8 @@ void support_open(struct compute *compute, const char *name, int threads) {
         print_message("skipped: %s\n", status_message());
         skip();
     }
-    assert_status(compute_open(compute, backend, &(struct compute_options){.threads = threads}), STATUS_OK);
+    const struct compute_options options = {.threads = threads, .options = backend_options_in(name)};
+    assert_status(compute_open(compute, backend, &options), STATUS_OK);
 }
 
 int support_run(char *output, size_t size, const char *format, ...) {

@@ -54,7 +54,7 @@ void support_set_builtin_weights(struct mlp *mlp);
 /* TESSERA_TEST_STRIDE=N (default 1): tests with long case lists run every N-th case, for slow tools. */
 size_t support_stride(void);
 
-/* Opens a backend by name; skips the test, saying why, if it cannot be used here. */
+/* Opens the backend of "NAME" or "NAME:options"; skips the test, saying why, if it cannot be used here. */
 void support_open(struct compute *compute, const char *backend, int threads);
 
 /* Runs the program (environment variable TESSERA) with these arguments, split by the shell, its standard

@@ -30,6 +30,7 @@ static void the_name_ends_before_the_options(void **state) {
         {"./a:b.so:block=64", "block=64"},
         {"./a:b=c.so:", ""}, /* a ':' at the end ends a path that holds ":key=" */
         {"./my.so:file=/tmp/x:y", "file=/tmp/x:y"},
+        {"cblas:/tmp/x:y.so", "/tmp/x:y.so"}, /* the name ends before the '/' */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_string_equal(backend_options_in(cases[i][0]), cases[i][1]);
@@ -54,6 +55,34 @@ static void values_and_fallbacks(void **state) {
     assert_string_equal(values.list[FILE_NAME].text, "/a b");
     assert_status(backend_options_parse(&plain, "", &values), STATUS_OK);
     assert_null(values.list[0].text);
+}
+
+/* One without a fallback. It needs no key if it is the first. */
+static void options_that_must_be_given(void **state) {
+    (void)state;
+    static const struct gemm_option needed[] = {{"library", "FILE", NULL, "a library"},
+                                                {"kind", "a|b", NULL, "a kind"},
+                                                {"x", "1..9", "5", "x"},
+                                                {0}};
+    const struct gemm_backend needy = {.name = "needy", .options = needed};
+    struct backend_values values;
+    assert_status(backend_options_parse(&needy, "/tmp/x=1,kind=b", &values), STATUS_OK);
+    assert_string_equal(values.list[0].text, "/tmp/x=1");
+    assert_true(values.list[1].number == 1 && values.list[2].number == 5);
+    assert_status(backend_options_parse(&needy, "kind=b,library=y", &values), STATUS_OK);
+    assert_string_equal(values.list[0].text, "y");
+    assert_status(backend_options_parse(&needy, "kind=b", &values), STATUS_USAGE);
+    assert_string_equal(status_message(),
+                        "backend 'needy' needs library=FILE, a library: --backend needy:FILE");
+    assert_status(backend_options_parse(&needy, "y", &values), STATUS_USAGE);
+    assert_string_equal(status_message(), "backend 'needy' needs kind=a|b, a kind: --backend needy:kind=..");
+    assert_status(backend_options_parse(&needy, "y,z", &values), STATUS_USAGE);
+    assert_says(status_message(), "'z' is no option");
+    assert_status(backend_options_parse(&needy, "y,library=z", &values), STATUS_USAGE);
+    assert_says(status_message(), "option library is given twice");
+    values = (struct backend_values){0};
+    assert_status(backend_options_fallbacks(&needy, &values), STATUS_OK);
+    assert_ptr_equal(backend_options_missing(&needy, &values), &needed[0]);
 }
 
 /* More than 512 characters, and more choices than a message suggests. */
@@ -148,11 +177,9 @@ static void lists_of_backends_with_options(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_name_ends_before_the_options),
-        cmocka_unit_test(values_and_fallbacks),
-        cmocka_unit_test(long_lists_are_whole),
-        cmocka_unit_test(wrong_options_are_explained),
-        cmocka_unit_test(the_registry_checks_options),
+        cmocka_unit_test(the_name_ends_before_the_options), cmocka_unit_test(values_and_fallbacks),
+        cmocka_unit_test(options_that_must_be_given),       cmocka_unit_test(long_lists_are_whole),
+        cmocka_unit_test(wrong_options_are_explained),      cmocka_unit_test(the_registry_checks_options),
         cmocka_unit_test(lists_of_backends_with_options),
     };
     return cmocka_run_group_tests_name("backend options", tests, NULL, NULL);

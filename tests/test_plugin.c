@@ -274,7 +274,7 @@ static void wrong_tables_are_refused(void **state) {
         {{{"block", "1..64", "65", "rows"}},
          "the fallback of an option: backend 'example': option block must be 1..64"},
         {{right, {"kind", "a|b", "c", "kind"}}, "option kind must be a|b, not 'c'"},
-        {{right, {"kind", "a|b", "a", NULL}}, "its option 'kind' has no values, no fallback or no help"},
+        {{right, {"kind", "a|b", "a", NULL}}, "its option 'kind' has no values or no help"},
     };
     struct gemm_backend backend = {.name = "example",
                                    .summary = "",

@@ -21,8 +21,10 @@ bool backend_options_begin(const char *text) {
 
 const char *backend_options_in(const char *backend) {
     const char *end = backend + strlen(backend), *colon = strchr(backend, ':');
+    const char *slash = strchr(backend, '/');
     if (end > backend && end[-1] == ':') return end;
-    while (colon && strchr(backend, '/') && !backend_options_begin(colon + 1)) colon = strchr(colon + 1, ':');
+    while (colon && slash && slash < colon && !backend_options_begin(colon + 1))
+        colon = strchr(colon + 1, ':');
     return colon ? colon + 1 : end;
 }
 
@@ -50,8 +52,9 @@ void backend_options_list(const struct gemm_backend *backend, char *list, size_t
     list[0] = '\0';
     for (size_t i = 0; i < count_options(backend); i++) {
         const struct gemm_option *option = &backend->options[i];
-        text_append(list, size, "%s=%s: %s [%s]\n", option->key, option->values, option->help,
-                    option->fallback);
+        text_append(list, size, "%s=%s: %s%s%s%s\n", option->key, option->values, option->help,
+                    option->fallback ? " [" : ", must be given", option->fallback ? option->fallback : "",
+                    option->fallback ? "]" : "");
     }
 }
 
@@ -127,9 +130,13 @@ static enum status take_value(const struct gemm_backend *backend, const struct g
     return STATUS_OK;
 }
 
-/* Parses one "key=value"; replaces its '=' by a null byte. */
+/* Parses one "key=value"; replaces its '=' by a null byte. The first option, if it must be given, needs no
+   key. */
 static enum status take_pair(const struct gemm_backend *backend, char *pair, struct backend_values *values) {
+    const struct gemm_option *first = backend->options;
     char *equals = strchr(pair, '=');
+    if (pair == values->text && count_options(backend) && !first->fallback && !backend_options_begin(pair))
+        return take_value(backend, first, pair, &values->list[0]);
     if (!equals)
         return status_set(STATUS_USAGE,
                           "backend '%s': '%s' is no option: write --backend NAME:key=value,key=value",
@@ -145,6 +152,23 @@ static enum status take_pair(const struct gemm_backend *backend, char *pair, str
     return unknown_option(backend, pair);
 }
 
+enum status backend_options_fallbacks(const struct gemm_backend *backend, struct backend_values *values) {
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < count_options(backend) && !status; i++) {
+        const struct gemm_option *option = &backend->options[i];
+        if (!values->list[i].text && option->fallback)
+            status = take_value(backend, option, option->fallback, &values->list[i]);
+    }
+    return status;
+}
+
+const struct gemm_option *backend_options_missing(const struct gemm_backend *backend,
+                                                  const struct backend_values *values) {
+    for (size_t i = 0; i < count_options(backend); i++)
+        if (!backend->options[i].fallback && !(values && values->list[i].text)) return &backend->options[i];
+    return NULL;
+}
+
 enum status backend_options_parse(const struct gemm_backend *backend, const char *text,
                                   struct backend_values *values) {
     enum status status = STATUS_OK;
@@ -157,9 +181,11 @@ enum status backend_options_parse(const struct gemm_backend *backend, const char
         status = take_pair(backend, pair, values);
         pair = comma ? comma + 1 : NULL;
     }
-    for (size_t i = 0; i < count_options(backend) && !status; i++) {
-        const struct gemm_option *option = &backend->options[i];
-        if (!values->list[i].text) status = take_value(backend, option, option->fallback, &values->list[i]);
-    }
-    return status;
+    if (!status) status = backend_options_fallbacks(backend, values);
+    const struct gemm_option *missing = status ? NULL : backend_options_missing(backend, values);
+    if (!missing) return status;
+    return status_set(STATUS_USAGE, "backend '%s' needs %s=%s, %s: --backend %s:%s%s", backend->name,
+                      missing->key, missing->values, missing->help, backend->name,
+                      missing == backend->options ? "" : missing->key,
+                      missing == backend->options ? missing->values : "=..");
 }

@@ -14,7 +14,8 @@ struct backend_values {
 };
 
 /* The options part of "NAME:options"; "" if there is none. The name ends at a ':' at the end of the text,
-   else at the first ':'; if there is a '/' (a path may contain ':'), at the first ':' that "key=" follows. */
+   else at the first ':'; if that stands behind a '/' (a path may contain ':'), at the first ':' that "key="
+   follows. */
 const char *backend_options_in(const char *backend);
 
 /* Is "NAME:options" a path to a plug-in? */
@@ -27,10 +28,18 @@ size_t backend_options_key(const char *text);
    options of the backend before it. */
 bool backend_options_begin(const char *text);
 
-/* The values in `text`, and the fallbacks of all other options. STATUS_USAGE names the backend, the option,
-   and the nearest known option or the allowed values. */
+/* The values in `text`, and the fallbacks of all other options. The first option, if it must be given, may be
+   written without its key: NAME:VALUE. STATUS_USAGE names the backend, the option, and the nearest known
+   option or the allowed values, or an option that must be given. */
 enum status backend_options_parse(const struct gemm_backend *backend, const char *text,
                                   struct backend_values *values);
+
+/* Gives each option without a value its fallback. STATUS_USAGE: a fallback is not allowed. */
+enum status backend_options_fallbacks(const struct gemm_backend *backend, struct backend_values *values);
+
+/* The first option that must be given but has no value; NULL: there is none. `values` NULL: no option has. */
+const struct gemm_option *backend_options_missing(const struct gemm_backend *backend,
+                                                  const struct backend_values *values);
 
 /* Writes "NAME:options", or "NAME" without options. */
 void backend_options_name(const struct gemm_backend *backend, const char *options, char *name, size_t size);

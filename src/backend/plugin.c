@@ -108,20 +108,20 @@ static bool is_new_key(const struct gemm_option *options, size_t index) {
 
 static enum status check_options(const char *path, const struct gemm_backend *backend) {
     const struct gemm_option *options = backend->options;
-    struct backend_values values;
+    struct backend_values values = {0};
     char what[128];
     for (size_t i = 0; options && options[i].key; i++) {
         if (i == GEMM_MOST_OPTIONS) {
             snprintf(what, sizeof what, "it has more than %d options", GEMM_MOST_OPTIONS);
             return wrong(path, what);
         }
-        if (options[i].values && options[i].fallback && options[i].help && is_new_key(options, i)) continue;
+        if (options[i].values && options[i].help && is_new_key(options, i)) continue;
         snprintf(what, sizeof what, "its option '%.32s' has %s", options[i].key,
-                 is_new_key(options, i) ? "no values, no fallback or no help"
+                 is_new_key(options, i) ? "no values or no help"
                                         : "an invalid key, or that of another option");
         return wrong(path, what);
     }
-    if (backend_options_parse(backend, NULL, &values) == STATUS_OK) return STATUS_OK;
+    if (backend_options_fallbacks(backend, &values) == STATUS_OK) return STATUS_OK;
     return status_context(STATUS_UNAVAILABLE, "'%s' is no backend: the fallback of an option", path);
 }
 

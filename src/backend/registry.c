@@ -8,7 +8,7 @@
 #include "src/base/text.h"
 
 /* Each backend has one entry here. No other file knows what was built. */
-extern const struct gemm_backend gemm_serial, gemm_tuned;
+extern const struct gemm_backend gemm_serial, gemm_tuned, gemm_cblas;
 #ifdef HAVE_OPENMP
 extern const struct gemm_backend gemm_openmp;
 #endif
@@ -40,7 +40,7 @@ static const struct registry_entry entries[] = {
     {"openblas", NULL,
      "OpenBLAS was not found when this was built (install libopenblas-openmp-dev, then make)"},
 #endif
-    {"tuned", &gemm_tuned, NULL},
+    {"cblas", &gemm_cblas, NULL},           {"tuned", &gemm_tuned, NULL},
 #ifdef HAVE_CUDA
     {"cuda-naive", &gemm_cuda_naive, NULL}, {"cuda-coalesced", &gemm_cuda_coalesced, NULL},
     {"cuda-shmem", &gemm_cuda_shmem, NULL}, {"cuda-order", &gemm_cuda_order, NULL},
@@ -73,7 +73,7 @@ const struct device_driver *registry_device(enum gemm_device where) {
     return where == GEMM_ON_HOST ? &device_host : NULL;
 }
 
-bool registry_usable(const struct registry_entry *entry, char *why, size_t size) {
+static bool runs_here(const struct registry_entry *entry, char *why, size_t size) {
     if (!entry->backend) {
         snprintf(why, size, "%s", entry->missing);
         return false;
@@ -85,6 +85,13 @@ bool registry_usable(const struct registry_entry *entry, char *why, size_t size)
     const struct device_driver *device = registry_device(entry->backend->device);
     return (!device->probe || device->probe(why, size)) &&
            (!entry->backend->probe || entry->backend->probe(why, size));
+}
+
+bool registry_usable(const struct registry_entry *entry, char *why, size_t size) {
+    const struct gemm_option *missing = entry->backend ? backend_options_missing(entry->backend, NULL) : NULL;
+    if (!missing) return runs_here(entry, why, size);
+    snprintf(why, size, "it needs %s=%s", missing->key, missing->values);
+    return false;
 }
 
 static void list_usable(char *list, size_t size) {
@@ -129,7 +136,7 @@ static enum status find_usable(const char *name, const char *options, const stru
     enum status status = find_entry(name, &entry);
     if (!status && entry.backend) status = backend_options_parse(entry.backend, options, &values);
     if (status) return status;
-    if (registry_usable(&entry, why, sizeof why)) {
+    if (runs_here(&entry, why, sizeof why)) {
         *backend = entry.backend;
         return STATUS_OK;
     }

@@ -133,11 +133,13 @@ static enum status find(struct contest_backend *backend, const struct config *co
 static enum status find_all(struct sweep *sweep, const struct config *config, const struct axis *axis,
                             bool all, struct found *found) {
     for (size_t i = 0; i < axis->count; i++) {
-        const enum status status = find(&sweep->backends[i], config, axis->value[i]);
-        found[i].status = status;
+        if (all && !registry_usable(registry_at(i), found[i].message, sizeof found[i].message)) {
+            found[i].status = STATUS_UNAVAILABLE;
+            snprintf(sweep->backends[i].name, sizeof sweep->backends[i].name, "%s", axis->value[i]);
+            continue;
+        }
+        const enum status status = found[i].status = find(&sweep->backends[i], config, axis->value[i]);
         if (status) snprintf(found[i].message, sizeof found[i].message, "%s", status_message());
-        if (status == STATUS_UNAVAILABLE && all)
-            registry_usable(registry_at(i), found[i].message, sizeof found[i].message);
         if (status && status != STATUS_VERIFY_FAILED && !(status == STATUS_UNAVAILABLE && all)) return status;
         if (!status) tell_apart(sweep->backends, i, axis->value[i]);
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times other programs and ours, interleaved, on this CPU. Needs ./train (make) and a C compiler.
+"""Times other programs and ours, interleaved, on this CPU. Needs ./train (make).
 
   cpu_peers.py gemm  [--threads N] [--out LOG.jsonl]    GFLOP/s of OpenBLAS, BLIS and ours, on squares and training shapes
   cpu_peers.py epoch [--threads N] [--out LOG.jsonl]    seconds of an epoch on MNIST: NumPy, PyTorch and ours
@@ -7,7 +7,7 @@
 In each round every candidate runs once, in its own process; the order rotates from round to round. Medians, minima and maxima are
 over rounds. A library may choose a slow core type, so the core type that is fastest on a square product is used, and printed. A
 candidate that cannot run is left out, with the reason. Nothing is installed. To install:
-  gemm     apt install libopenblas0-openmp libblis4-openmp; pip install scipy-openblas32; or --blas NAME=LIBRARY.so (CBLAS, LP64)
+  gemm     apt install libopenblas0-openmp libblis4-openmp; pip install scipy-openblas32; or --blas NAME=LIBRARY.so
   epoch    pip install numpy torch (--python names the interpreter that has them); MNIST with data/fetch.sh
 On one core: taskset -c 1 tests/bench/cpu_peers.py gemm --threads 1
 """
@@ -79,10 +79,7 @@ class Candidate:
 # --- gemm ---
 
 class Gemm(Candidate):
-    """`backend`: the name in the logs; `flag`: the value of --backends; `library`: the path for the plug-in."""
-
-    def environment(self, args, core):
-        return {**super().environment(args, core), 'CBLAS_LIBRARY': self.library}
+    """`backend`: the value of --backends, and the name in the logs."""
 
     def bench(self, args, env, products, repeat):
         shapes, log = args.folder / 'shapes.jsonl', args.folder / 'log.jsonl'
@@ -90,12 +87,12 @@ class Gemm(Candidate):
         shapes.write_text(''.join(json.dumps({
             'type': 'gemm', 'backend': self.backend, 'threads': args.threads, 'precision': dtype, 'dtype': dtype, 'op': op,
             'm': m, 'n': n, 'k': k, 'operands': args.operands, 'median_seconds': 1e9}) + '\n' for dtype, op, m, n, k in products))
-        call([args.train, 'bench', 'gemm', '--backends', self.flag, '--threads', args.threads, '--repeat', repeat,
+        call([args.train, 'bench', 'gemm', '--backends', self.backend, '--threads', args.threads, '--repeat', repeat,
               '--baseline', shapes, '--log', log], env)
         lines = [json.loads(line) for line in open(log)]
         self.peaks += [line for line in lines if line['type'] == 'peak']
         lines = [line for line in lines if line['type'] == 'gemm']
-        self.description = lines[0].get('description', '').replace(f', from {self.flag}', '')
+        self.description = lines[0].get('description', '')
         wrong = [line for line in lines if not line.get('verified')]
         if wrong:
             raise LeftOut(wrong[0].get('reason') or wrong[0].get('left_out'))
@@ -113,7 +110,7 @@ class Gemm(Candidate):
 
 
 def our_gemm(label, backend):
-    return Gemm(label, 'OPENBLAS_CORETYPE' if backend == 'openblas' else None, backend=backend, flag=backend, library='')
+    return Gemm(label, 'OPENBLAS_CORETYPE' if backend == 'openblas' else None, backend=backend)
 
 
 def find_libraries(args):
@@ -127,14 +124,12 @@ def find_libraries(args):
 
 
 def gemm_candidates(args):
-    plugin = args.folder / 'cblas.so'
-    call([os.environ.get('CC', 'cc'), '-O2', '-shared', '-fPIC', f'-I{ROOT}', HERE / 'cblas_peer.c', '-o', plugin], os.environ)
     named = [(label, os.path.abspath(path), '') for label, path in (text.split('=', 1) for text in args.blas)]
     found = [entry for entry in find_libraries(args) if entry[0] not in dict(entry[:2] for entry in named)]
     for label, path, remedy in found + named:
         if path:
             core_type = 'OPENBLAS_CORETYPE' if 'openblas' in path else 'BLIS_ARCH_TYPE' if 'blis' in path else None
-            yield Gemm(label, core_type, backend='cblas', flag=str(plugin), library=path)
+            yield Gemm(label, core_type, backend=f'cblas:{path}', library=path)
         else:
             args.leave_out(label, f'not found; {remedy}')
     for backend in dict.fromkeys(name.split('/')[0] for name in args.ours):
