@@ -171,6 +171,28 @@ static void wrong_backends_are_caught(void **state) {
     globfree(&found);
 }
 
+/* The message says where the wrong elements are, which mistake gives them, and what the wrong cases share. */
+static void mistakes_are_guessed(void **state) {
+    (void)state;
+    static const char *const cases[][3] = {
+        {"always-zero", "; all of C is 0; ", "small cases are wrong"},
+        {"forgets-alpha", "; as if alpha were 1; ", "all with an alpha that is not 1"},
+        {"ignores-ldb", "; as if ldb were the columns of B: is ldb used?; ",
+         "all with padding between the rows"},
+        {"missing-last-column", "; only the last column is wrong; ", "small cases are wrong"},
+        {"reads-c", "; it was not written, or read although beta is 0; ", "all with beta = 0"},
+        {"tf32-as-f32", "; the error is that of operands rounded to TF32; ", "; 0 of "},
+        {"transposed-index", "; as if B were not transposed; ", "small cases are wrong"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[600];
+        snprintf(path, sizeof path, "%s/%s.so", support_plugin("plugins"), cases[i][0]);
+        assert_int_equal(RUN("devices --verify --threads 2 --backend %s", path), STATUS_VERIFY_FAILED);
+        assert_says(output, cases[i][1]);
+        assert_says(output, cases[i][2]);
+    }
+}
+
 static void every_command_verifies(void **state) {
     (void)state;
     const char *wrong = support_plugin("plugins/always-zero.so"), *model = support_path("model.safetensors");
@@ -300,21 +322,14 @@ static void wrong_tables_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_tutorial_works),
-        cmocka_unit_test(the_header_is_c11),
-        cmocka_unit_test(fused_steps_are_audited),
-        cmocka_unit_test(the_header_is_cplusplus),
-        cmocka_unit_test(the_header_is_cuda),
-        cmocka_unit_test(older_plugins_still_work),
-        cmocka_unit_test(plugins_have_options),
-        cmocka_unit_test(the_same_file_is_the_same_backend),
-        cmocka_unit_test(wrong_backends_are_caught),
-        cmocka_unit_test(every_command_verifies),
-        cmocka_unit_test(the_tutorial_shows_what_happens),
-        cmocka_unit_test(a_crash_names_the_case),
-        cmocka_unit_test(failing_is_wrong),
-        cmocka_unit_test(refusals_say_what_to_do),
-        cmocka_unit_test(wrong_tables_are_refused),
+        cmocka_unit_test(the_tutorial_works),        cmocka_unit_test(the_header_is_c11),
+        cmocka_unit_test(fused_steps_are_audited),   cmocka_unit_test(the_header_is_cplusplus),
+        cmocka_unit_test(the_header_is_cuda),        cmocka_unit_test(older_plugins_still_work),
+        cmocka_unit_test(plugins_have_options),      cmocka_unit_test(the_same_file_is_the_same_backend),
+        cmocka_unit_test(wrong_backends_are_caught), cmocka_unit_test(mistakes_are_guessed),
+        cmocka_unit_test(every_command_verifies),    cmocka_unit_test(the_tutorial_shows_what_happens),
+        cmocka_unit_test(a_crash_names_the_case),    cmocka_unit_test(failing_is_wrong),
+        cmocka_unit_test(refusals_say_what_to_do),   cmocka_unit_test(wrong_tables_are_refused),
     };
     return cmocka_run_group_tests_name("plugin", tests, support_make_data, NULL);
 }

@@ -8,6 +8,7 @@
 #include "kernels/activation.h"
 #include "src/backend/oracle.h"
 #include "src/backend/surroundings.h"
+#include "src/backend/verify_hint.h"
 #include "src/base/pages.h"
 #include "src/base/progress.h"
 #include "src/base/rng.h"
@@ -114,12 +115,18 @@ static bool is_exact(const struct verify_case *test) {
     return test->integers && !test->epilogue && !test->backward;
 }
 
+/* Reals are drawn from [-1, 1); precision tf32 rounds them. */
+static struct oracle_inputs inputs_of(const struct compute *compute, const struct verify_case *test) {
+    const bool tf32 = compute->precision == GEMM_TF32 && test->dtype == GEMM_F32 && !test->integers;
+    return (struct oracle_inputs){.zero_mean = !test->integers, .rounding = tf32 ? ORACLE_TF32 : 0};
+}
+
 /* Compares buffer C or PRE with the oracle. */
 static enum status check(struct compute *compute, const struct verify_case *test, struct workspace *work,
                          int buffer, const struct gemm_call *call, size_t guard) {
     struct device *device = &compute->device;
     struct oracle_mismatch worst = {0};
-    char what[160];
+    char what[400];
     device->driver->download(device, work->result, work->device[buffer], work->bytes[buffer]);
     if (!guards_intact(test, work->result, work->bytes[buffer], call->ldc))
         return failure(compute,
@@ -135,6 +142,11 @@ static enum status check(struct compute *compute, const struct verify_case *test
     snprintf(what, sizeof what, "%s[%zu][%zu] is %.9g, should be %.9g within %.2g",
              buffer == C ? "C" : "the input of the activation", worst.row, worst.col,
              isnan(worst.got) ? (double)NAN : worst.got /* not -nan */, worst.want, worst.bound);
+    if (!test->epilogue && !test->backward) {
+        const struct wrong_result wrong = {call, work->result + guard, work->want, work->allowed,
+                                           inputs_of(compute, test)};
+        verify_hint(&wrong, what, sizeof what);
+    }
     return failure(compute, what);
 }
 
@@ -186,12 +198,6 @@ static void expect_equality(const struct gemm_call *call, struct workspace *work
         work->want[i] = dtype_get(dtype_of_c(call), &exact, 0);
         work->bound[i] = 0;
     }
-}
-
-/* Reals are drawn from [-1, 1); precision tf32 rounds them. */
-static struct oracle_inputs inputs_of(const struct compute *compute, const struct verify_case *test) {
-    const bool tf32 = compute->precision == GEMM_TF32 && test->dtype == GEMM_F32 && !test->integers;
-    return (struct oracle_inputs){.zero_mean = !test->integers, .rounding = tf32 ? ORACLE_TF32 : 0};
 }
 
 /* A call and the structs that it points to, on the host's buffers or on the device's. */

@@ -1,5 +1,6 @@
 #include "src/backend/plugin.h"
 #include "src/backend/verify.h"
+#include "src/backend/verify_hint.h"
 
 static const size_t edge[] = {1, 15, 16, 17, 31, 32, 33};
 enum { EDGES = sizeof edge / sizeof *edge, CUBE = EDGES * EDGES * EDGES };
@@ -115,6 +116,7 @@ enum status verify_backend(struct compute *compute, size_t *checked, size_t *ski
         const struct verify_case test = verify_case_at(i);
         bool skip;
         const enum status status = verify_gemm(compute, &test, &skip);
+        if (status == STATUS_VERIFY_FAILED) verify_pattern(compute, &test);
         if (status) return status;
         *(skip ? skipped : checked) += 1;
     }
