@@ -176,6 +176,19 @@ $(B)/%.o: %.c $(B)/flags | $(B)/buildinfo.h
 	@echo '  cc    $<'
 	$(Q)$(CC) $(ALL_CFLAGS) $(WARNINGS) $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS) -MMD -MP -c $< -o $@
 
+# The examples of the tutorial, each a fenced block whose first line names the file, also as strings for `new-backend`
+TUTORIAL := docs/your-own-gemm.md
+SKELETONS := my_gemm.c my_gemm.cu my_blas.c
+$(SKELETONS:%=$(B)/tutorial/%): $(TUTORIAL)
+	@mkdir -p $(@D)
+	@awk '/^```/ { inside = !inside; next } inside && / $(@F)( |$$)/ && /^\/[*\/]/ { found = 1 } !inside { found = 0 } found' $< > $@
+	@test -s $@ || { echo '$(TUTORIAL) has no $(@F)'; exit 1; }
+
+$(B)/skeletons.h: $(SKELETONS:%=$(B)/tutorial/%)
+	@for file in $(SKELETONS); do echo "static const char $$(echo $$file | tr . _)[] ="; \
+		sed -e 's/[\\"]/\\&/g' -e 's/.*/    "&\\n"/' $(B)/tutorial/$$file; echo '    "";'; done > $@
+$(B)/src/cmd/new_backend.o: $(B)/skeletons.h
+
 # the check that the CPU has the instructions of -march must not use them itself
 $(patsubst %.c,$(B)/%.o,src/base/cpu.c): private ALL_CFLAGS := $(filter-out -m%,$(ALL_CFLAGS))
 
@@ -212,8 +225,8 @@ $(B)/tests/test_allocation: private LDFLAGS += $(ALLOCATING:%=-Wl$(,)--wrap=%)
 # and the examples of the tutorial, compiled with the very lines that it gives
 CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
 HAVE_CXX := $(call probe,cxx,$(CXX) -std=c++17,int main() { return 0; },,cc)
-TUTORIAL := docs/your-own-gemm.md
-EXAMPLES := $(B)/tutorial/my.so $(B)/tutorial/wrong.so $(if $(HAVE_CUDA),$(B)/tutorial/my_cuda.so)
+EXAMPLES := $(B)/tutorial/my.so $(B)/tutorial/wrong.so $(if $(HAVE_CUDA),$(B)/tutorial/my_cuda.so) \
+	$(if $(HAVE_OPENBLAS),$(B)/tutorial/my_blas.so) $(if $(HAVE_CXX),$(B)/tutorial/my_cpp.so)
 PLUGINS := $(patsubst tests/plugins/%.c,$(B)/plugins/%.so,$(wildcard tests/plugins/*.c tests/plugins/*/*.c)) $(EXAMPLES) \
 	$(if $(HAVE_CXX),$(B)/plugins/good/cplusplus.so)
 STRICT := -Wall -Wextra -pedantic $(if $(filter 1,$(WERROR)),-Werror)
@@ -238,17 +251,22 @@ $(B)/tutorial/kernels/gemm.h: kernels/gemm.h
 	@mkdir -p $(@D)
 	@cp $< $@
 
-# the fenced block whose first line names the file
-$(B)/tutorial/my_gemm.%: $(TUTORIAL)
-	@mkdir -p $(@D)
-	@awk '/^```/ { inside = !inside; next } inside && / $(@F)( |$$)/ && /^\/[*\/]/ { found = 1 } !inside { found = 0 } found' $< > $@
-	@test -s $@ || { echo '$(TUTORIAL) has no $(@F)'; exit 1; }
-
 # $(call tutorial_line,START): its compile line that starts so, with our compiler
-tutorial_line = $$(grep '^$1 ' $(CURDIR)/$(TUTORIAL) | sed -e 's|^gcc|$(CC)|' -e 's|^nvcc|$(NVCC)|' $(if $(HAVE_OPENMP),,-e 's/-fopenmp//'))
+tutorial_line = $$(grep '^$1 ' $(CURDIR)/$(TUTORIAL) | sed -e 's|^gcc|$(CC)|' -e 's|^g++|$(CXX)|' -e 's|^nvcc|$(NVCC)|' \
+	$(if $(HAVE_OPENMP),,-e 's/-fopenmp//') -e 's|-lopenblas|$(OPENBLAS_LIBS)|')
+TUTORIAL_WARNINGS := -Wall -Wextra -Wno-unused-parameter $(if $(filter 1,$(WERROR)),-Werror)
 $(B)/tutorial/my.so: $(B)/tutorial/my_gemm.c $(B)/tutorial/kernels/gemm.h
 	@echo '  so    $@'
-	$(Q)cd $(@D) && $(call tutorial_line,gcc) -Wall -Wextra -Wno-unused-parameter $(if $(filter 1,$(WERROR)),-Werror)
+	$(Q)cd $(@D) && $(call tutorial_line,gcc.* my_gemm.c) $(TUTORIAL_WARNINGS)
+
+$(B)/tutorial/my_blas.so: $(B)/tutorial/my_blas.c $(B)/tutorial/kernels/gemm.h
+	@echo '  so    $@'
+	$(Q)cd $(@D) && $(call tutorial_line,gcc.* my_blas.c) $(TUTORIAL_WARNINGS)
+
+$(B)/tutorial/my_cpp.so: $(B)/tutorial/my_gemm.c $(B)/tutorial/kernels/gemm.h
+	@echo '  so    $@'
+	$(Q)mkdir -p $(@D)/cpp && cp $< $(@D)/cpp/my_gemm.cpp
+	$(Q)cd $(@D)/cpp && ln -sfn ../kernels kernels && $(call tutorial_line,g++) $(TUTORIAL_WARNINGS) -Wno-missing-field-initializers &&  mv my.so ../my_cpp.so
 
 $(B)/tutorial/my_cuda.so: $(B)/tutorial/my_gemm.cu $(B)/tutorial/kernels/gemm.h
 	@echo '  so    $@'

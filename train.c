@@ -14,16 +14,16 @@
 #include "src/bench/serve.h"
 #include "src/cmd/command.h"
 
-static const struct command *const commands[] = {&command_train,  &command_eval,   &command_compare,
-                                                 &command_bench,  &command_report, &command_devices,
-                                                 &command_augment};
+static const struct command *const commands[] = {&command_train,   &command_eval,       &command_compare,
+                                                 &command_bench,   &command_report,     &command_devices,
+                                                 &command_augment, &command_new_backend};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_commands(void) {
     printf("Tessera %s: trains a neural network from scratch with the GEMM of your choice.\n\n"
            "usage: train [COMMAND] [--FLAG VALUE]...\n\ncommands:\n",
            TESSERA_VERSION);
-    for (size_t i = 0; i < COMMANDS; i++) printf("  %-9s  %s\n", commands[i]->name, commands[i]->summary);
+    for (size_t i = 0; i < COMMANDS; i++) printf("  %-11s  %s\n", commands[i]->name, commands[i]->summary);
     printf("\n'train COMMAND --help' explains a command. The default command is 'train'; its flags:\n\n");
 }
 

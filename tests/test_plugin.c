@@ -57,6 +57,45 @@ static void the_tutorial_works(void **state) {
     assert_says(output, "(2 threads, from ");
 }
 
+static void the_tutorial_works_in_cplusplus(void **state) {
+    (void)state;
+    expect_good("tutorial/my_cpp.so", "f32", "my-gemm");
+}
+
+static void the_tutorials_wrapper_works(void **state) {
+    (void)state;
+    expect_good("tutorial/my_blas.so", "f64", "my-blas");
+}
+
+/* The examples, which the Makefile compiles, under the names that the user chooses. */
+static void new_backend_writes_the_tutorials_examples(void **state) {
+    (void)state;
+    size_t count, wanted_count;
+    char said[600];
+    const char *path = support_path("my_gemm.c");
+    assert_int_equal(RUN("new-backend %s", path), 0);
+    char *written = (char *)support_read(path, &count);
+    unsigned char *wanted = support_read(support_plugin("tutorial/my_gemm.c"), &wanted_count);
+    assert_true(count == wanted_count && memcmp(written, wanted, count) == 0);
+    free(written);
+    free(wanted);
+    path = support_path("so_fast.cpp");
+    assert_int_equal(RUN("new-backend %s", path), 0);
+    snprintf(said, sizeof said, "wrote %s: the backend 'so-fast', ", path);
+    assert_says(output, said);
+    assert_says(output, "compile  g++ -std=c++20 ");
+    assert_says(output, "verify   ./train devices --backend ");
+    written = (char *)support_read(path, &count);
+    written[count] = '\0';
+    assert_says(written, "/* so_fast.cpp */");
+    assert_says(written, ".name = \"so-fast\"");
+    free(written);
+    assert_int_equal(RUN("new-backend %s", path), STATUS_FAILED);
+    assert_says(output, "File exists; remove it, or choose another name");
+    assert_int_equal(RUN("new-backend x.py"), STATUS_USAGE);
+    assert_int_equal(RUN("new-backend"), STATUS_USAGE);
+}
+
 static void fused_steps_are_audited(void **state) {
     (void)state;
     assert_int_equal(train_with(support_plugin("plugins/subtle/steps.so"), "--engine fused"), 0);
@@ -322,14 +361,25 @@ static void wrong_tables_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_tutorial_works),        cmocka_unit_test(the_header_is_c11),
-        cmocka_unit_test(fused_steps_are_audited),   cmocka_unit_test(the_header_is_cplusplus),
-        cmocka_unit_test(the_header_is_cuda),        cmocka_unit_test(older_plugins_still_work),
-        cmocka_unit_test(plugins_have_options),      cmocka_unit_test(the_same_file_is_the_same_backend),
-        cmocka_unit_test(wrong_backends_are_caught), cmocka_unit_test(mistakes_are_guessed),
-        cmocka_unit_test(every_command_verifies),    cmocka_unit_test(the_tutorial_shows_what_happens),
-        cmocka_unit_test(a_crash_names_the_case),    cmocka_unit_test(failing_is_wrong),
-        cmocka_unit_test(refusals_say_what_to_do),   cmocka_unit_test(wrong_tables_are_refused),
+        cmocka_unit_test(the_tutorial_works),
+        cmocka_unit_test(the_header_is_c11),
+        cmocka_unit_test(the_tutorial_works_in_cplusplus),
+        cmocka_unit_test(the_tutorials_wrapper_works),
+        cmocka_unit_test(new_backend_writes_the_tutorials_examples),
+        cmocka_unit_test(fused_steps_are_audited),
+        cmocka_unit_test(the_header_is_cplusplus),
+        cmocka_unit_test(the_header_is_cuda),
+        cmocka_unit_test(older_plugins_still_work),
+        cmocka_unit_test(plugins_have_options),
+        cmocka_unit_test(the_same_file_is_the_same_backend),
+        cmocka_unit_test(wrong_backends_are_caught),
+        cmocka_unit_test(mistakes_are_guessed),
+        cmocka_unit_test(every_command_verifies),
+        cmocka_unit_test(the_tutorial_shows_what_happens),
+        cmocka_unit_test(a_crash_names_the_case),
+        cmocka_unit_test(failing_is_wrong),
+        cmocka_unit_test(refusals_say_what_to_do),
+        cmocka_unit_test(wrong_tables_are_refused),
     };
     return cmocka_run_group_tests_name("plugin", tests, support_make_data, NULL);
 }
