@@ -187,7 +187,7 @@ $(SKELETONS:%=$(B)/tutorial/%): $(TUTORIAL)
 $(B)/skeletons.h: $(SKELETONS:%=$(B)/tutorial/%)
 	@for file in $(SKELETONS); do echo "static const char $$(echo $$file | tr . _)[] ="; \
 		sed -e 's/[\\"]/\\&/g' -e 's/.*/    "&\\n"/' $(B)/tutorial/$$file; echo '    "";'; done > $@
-$(B)/src/cmd/new_backend.o: $(B)/skeletons.h
+$(patsubst %.c,$(B)/%.o,src/cmd/new_backend.c): $(B)/skeletons.h
 
 # the check that the CPU has the instructions of -march must not use them itself
 $(patsubst %.c,$(B)/%.o,src/base/cpu.c): private ALL_CFLAGS := $(filter-out -m%,$(ALL_CFLAGS))

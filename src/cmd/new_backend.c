@@ -10,7 +10,7 @@
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
 
-/* The examples of docs/your-own-gemm.md. The names of the file and of the backend are replaced in `source`. */
+/* The examples of docs/your-own-gemm.md. The names of file and backend in `source` are replaced. */
 static const struct skeleton {
     const char *ending; /* of the file to write */
     const char *source, *file, *backend;
