@@ -5,6 +5,7 @@
 #include "src/base/text.h"
 #include "src/cmd/backend.h"
 #include "src/cmd/command.h"
+#include "src/cmd/console.h"
 #include "src/cmd/options.h"
 #include "src/export/c_text.h"
 #include "src/export/formats.h"
@@ -39,19 +40,6 @@ static uint8_t *network_images(struct export *export, struct compute *compute, c
     return images;
 }
 
-static void describe_accuracy(struct export *export, const struct quantized_accuracy *accuracy,
-                              size_t calibration, const struct dataset_pair *data) {
-    const double total = (double)data->test.count;
-    snprintf(export->accuracy, sizeof export->accuracy,
-             "int8 has %s of %s test images right (%s), float32 %s (%s); %s answers differ. Ranges from %s "
-             "training images. Data: %s",
-             text_grouped(accuracy->correct).text, text_grouped(data->test.count).text,
-             text_percent((double)accuracy->correct / total, 2).text,
-             text_grouped(accuracy->correct_float).text,
-             text_percent((double)accuracy->correct_float / total, 2).text,
-             text_grouped(accuracy->different).text, text_grouped(calibration).text, data->name);
-}
-
 static enum status quantize(struct export *export, const struct dataset_pair *data, struct compute *compute) {
     struct network *network = &export->network;
     struct quantized_accuracy accuracy;
@@ -67,7 +55,10 @@ static enum status quantize(struct export *export, const struct dataset_pair *da
     status = quantized_measure(&export->quantized, network, images, data->test.labels, data->test.count,
                                &accuracy);
     free(images);
-    if (!status) describe_accuracy(export, &accuracy, first.count, data);
+    snprintf(export->accuracy, sizeof export->accuracy, "int8: %s, float32: %s, %s answers differ; %s",
+             console_accuracy(accuracy.correct, data->test.count).text,
+             console_accuracy(accuracy.correct_float, data->test.count).text,
+             text_grouped(accuracy.different).text, data->name);
     return status;
 }
 
@@ -84,16 +75,15 @@ static enum status make_int8(struct export *export) {
     return status;
 }
 
-/* --- outputs: one line of the console each --- */
+/* --- outputs, each with what its user must know --- */
 
 static enum status write_onnx(const struct export *export) {
     const size_t *width = export->network.layers.width;
     const enum status status = onnx_write(&export->network, export->onnx);
     if (!status)
-        printf(
-            "onnx    %s: input pixels, uint8 [batch, %zu]; outputs probabilities and logits, float [batch, "
-            "%zu]; opset %d\n",
-            export->onnx, width[0], width[export->network.depth], ONNX_OPSET);
+        printf("onnx    %s (opset %d)\n        input pixels, uint8 [batch, %zu]\n"
+               "        outputs probabilities and logits, float [batch, %zu]\n",
+               export->onnx, ONNX_OPSET, width[0], width[export->network.depth]);
     return status;
 }
 
@@ -105,11 +95,10 @@ static enum status write_c(const struct export *export) {
         c_write(&export->network, quantized, export->int8 ? export->accuracy : NULL, export->c);
     if (status) return status;
     c_name(export->c, name);
-    printf(
-        "c       %s: int %s_predict(const unsigned char *pixels, %s); %s bytes of constants (flash), %s of "
-        "stack (RAM)\n",
-        export->c, name, quantized ? "int32_t *scores" : "float *probabilities",
-        text_grouped(memory.constants).text, text_grouped(memory.stack).text);
+    printf("c       %s\n        int %s_predict(const unsigned char *pixels, %s);\n"
+           "        %s bytes of constants (flash), %s of stack (RAM)\n",
+           export->c, name, quantized ? "int32_t *scores" : "float *probabilities",
+           text_grouped(memory.constants).text, text_grouped(memory.stack).text);
     if (quantized) printf("        %s\n", export->accuracy);
     return STATUS_OK;
 }
@@ -118,7 +107,7 @@ static enum status write_torch(const struct export *export) {
     char *module = torch_sequential(&export->network);
     enum status status = module ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
     if (!status) status = torch_write(&export->network, export->torch);
-    if (!status) printf("torch   %s: the state dict of %s\n", export->torch, module);
+    if (!status) printf("torch   %s, the state dict of\n        %s\n", export->torch, module);
     free(module);
     return status;
 }
@@ -126,9 +115,9 @@ static enum status write_torch(const struct export *export) {
 static enum status write_all(struct export *export) {
     char description[512];
     network_describe(&export->network, description, sizeof description);
-    printf("model   %s: %s%s%s\n", export->model, description,
-           export->average ? ", moving average of the weights" : "",
-           export->network.rounded ? "; float64, rounded to float32 in ONNX and C" : "");
+    printf("model   %s: %s%s\n", export->model, description,
+           export->average ? ", moving average of the weights" : "");
+    if (export->network.rounded) printf("        ONNX and C have its float64 weights rounded to float32\n");
     enum status status = export->int8 ? make_int8(export) : STATUS_OK;
     if (!status && export->onnx) status = write_onnx(export);
     if (!status && export->c) status = write_c(export);

@@ -83,9 +83,8 @@ static const char float_interface[] = "int @_predict(const unsigned char *pixels
 static const char integer_interface[] = "int @_predict(const unsigned char *pixels, int32_t *scores);\n";
 
 static const char about_interface[] =
-    "   Returns the class, from 0 to @_CLASSES - 1. pixels: @_PIXELS of them, row by row, from 0 to 255, as "
-    "in the\n"
-    "   training images. $ (or NULL): receives @_CLASSES values.\n"
+    "   Returns the class, from 0 to @_CLASSES - 1. $ (or NULL): receives @_CLASSES values.\n"
+    "   pixels: @_PIXELS, row by row, from 0 to 255, as in the training images.\n"
     "   No allocation, no global state: several threads may call it at once.\n";
 
 /* --- the file --- */
@@ -110,7 +109,7 @@ static void write_comment(FILE *out, const struct network *network, const struct
     const struct c_memory memory = c_memory(network, quantized);
     char description[512];
     network_describe(network, description, sizeof description);
-    fprintf(out, "/* A network %s;\n   written by Tessera %s.\n\n     ", description, TESSERA_VERSION);
+    fprintf(out, "/* The network %s, written by Tessera %s.\n\n     ", description, TESSERA_VERSION);
     c_code(out, quantized ? integer_interface : float_interface, name, "");
     fputs("\n", out);
     c_code(out, about_interface, name, quantized ? "scores" : "probabilities");
