@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """tests/consumers.py [PROGRAM]: exports networks and compares the answers of onnxruntime, of the compiled C
-file and of the state dict (in NumPy and, where it can be imported, in PyTorch) with those of `eval`, on all
-test images of data/mnist. Installs onnxruntime, NumPy and safetensors from PyPI into a virtual environment in
-build/consumers. Skips with a reason if that cannot be; exit status 1 if an answer is wrong."""
+files and, where it can be imported, of PyTorch with those of `eval`, on all test images of data/mnist; then
+runs the examples of docs/deployment.md. If onnxruntime, NumPy or safetensors is missing, they are installed
+from PyPI into build/consumers. Skips with a reason if that cannot be; exit status 1 if an answer is wrong."""
 import ctypes
 import gzip
 import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,13 +22,14 @@ PACKAGES = ["onnxruntime", "numpy", "safetensors"]
 PROGRAM = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else ROOT / "train")
 
 # activation, layers, other flags
+EPOCH = ["--epochs", "1"]
 NETWORKS = [
-    ("relu", "784-128-10", []),
-    ("tanh", "784-64-32-10", ["--input-range", "-1,1", "--lr", "0.02"]),
-    ("scaled-tanh", "784-64-10", ["--lr", "0.02"]),
-    ("sigmoid", "784-64-10", ["--dtype", "f64"]),
-    ("gelu", "784-100-50-10", ["--dropout", "0.1"]),
-    ("relu", "784-10", []),
+    ("relu", "784-128-10", ["--config", "configs/validation.cfg"]),
+    ("tanh", "784-64-32-10", [*EPOCH, "--input-range", "-1,1", "--lr", "0.02"]),
+    ("scaled-tanh", "784-64-10", [*EPOCH, "--lr", "0.02"]),
+    ("sigmoid", "784-64-10", [*EPOCH, "--dtype", "f64"]),
+    ("gelu", "784-100-50-10", [*EPOCH, "--dropout", "0.1"]),
+    ("relu", "784-10", EPOCH),
 ]
 
 
@@ -148,43 +150,68 @@ def softmax(logits):
 
 
 def check(folder, activation, layers, flags, pixels, labels):
-    """One network; returns the names of consumers with wrong answers."""
+    """One network: a row for each consumer. True if all answers are right."""
     import numpy as np
 
-    model, onnx, source, small, state = (pathlib.Path(folder) / name for name in (
+    model, onnx, source, small, state = (folder / name for name in (
         "model.safetensors", "digits.onnx", "digits.c", "small.c", "state.safetensors"))
-    run("--data", "data/mnist", "--layers", layers, "--activation", activation, "--epochs", 1, *flags, "--save", model)
+    run("--data", "data/mnist", "--layers", layers, "--activation", activation, *flags, "--save", model)
     run("export", model, "--onnx", onnx, "--c", source, "--torch", state)
     run("export", model, "--c", small, "--int8")
     classes, loss = eval_classes(model, labels)
     x = pixels / 127.5 - 1 if "-1,1" in flags else pixels / 255
     reference = by_numpy(state, x, activation)
-    logits = {"onnxruntime": by_onnxruntime(onnx, pixels), "torch": by_torch(state, x)}
-    errors = []
+    correct = (classes == labels).sum()
+    all_right = True
 
-    def report(name, text, right):
-        print(f"{activation} {layers}: {name}: {text}")
-        if not right:
-            errors.append(f"{activation} {layers}: {name}")
+    def row(name, by_name, probabilities, right):
+        nonlocal all_right
+        different = (by_name != classes).sum()
+        right &= different < (0.01 * len(labels) if "int8" in name else 2)
+        apart = "-" if probabilities is None else f"{np.abs(probabilities - softmax(reference)).max():.1e}"
+        print(f"{activation:12}{layers:14}{name:13}{different:9}{(by_name == labels).sum():9,}{correct:9,}   {apart:>8}"
+              f"{'' if right else '   WRONG'}")
+        all_right &= bool(right)
 
-    for name, got in logits.items():
-        if got is None:
-            report(name, "skipped, it cannot be imported", True)
-            continue
-        different, apart = (got.argmax(1) != classes).sum(), np.abs(got - reference).max()
-        mean = -np.log(softmax(got.astype(float))[np.arange(len(labels)), labels]).mean()
-        report(name, f"{different} classes are not those of eval; logits, up to {np.abs(reference).max():.0f}, at most "
-                     f"{apart:.1e} from float64; loss {mean:.7f}, eval {loss:.7f}",
-               different <= 1 and apart < 1e-5 * np.abs(reference).max() and abs(mean - loss) < 1e-5)
+    for name, logits in ("onnxruntime", by_onnxruntime(onnx, pixels)), ("torch", by_torch(state, x)):
+        if logits is not None:
+            mean = -np.log(softmax(logits.astype(float))[np.arange(len(labels)), labels]).mean()
+            close = np.abs(logits - reference).max() < 1e-5 * np.abs(reference).max()
+            row(name, logits.argmax(1), softmax(logits.astype(float)), close and abs(mean - loss) < 1e-5)
     probabilities, by_c = compiled(source, "digits_predict", np.float32)(pixels)
-    different, apart = (by_c != classes).sum(), np.abs(probabilities - softmax(reference)).max()
-    report("C", f"{different} classes are not those of eval; probabilities at most {apart:.1e} from float64",
-           different <= 1 and apart < 1e-5)
+    row("C", by_c, probabilities, np.abs(probabilities - softmax(reference)).max() < 1e-5)
     by_integers = compiled(small, "small_predict", np.int32)(pixels)[1]
-    right, different = (by_integers == labels).sum(), (by_integers != classes).sum()
-    report("C, int8", f"{different} classes are not those of eval; {right:,} right, eval {(classes == labels).sum():,}",
-           f"int8: {right:,}/{len(labels):,} " in small.read_text() and different < 0.01 * len(labels))
-    return errors
+    row("C, int8", by_integers, None, f"int8: {(by_integers == labels).sum():,}/{len(labels):,} " in small.read_text())
+    return all_right
+
+
+def run_examples(folder):
+    """The blocks of docs/deployment.md, in order, in a folder with ./train and data/; later Python continues earlier.
+    What a line must print is its comment."""
+    (folder / "train").symlink_to(PROGRAM)
+    for name in "data", "configs":
+        (folder / name).symlink_to(ROOT / name)
+    python, wrong = "", 0
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / "docs/deployment.md").read_text(), re.M | re.S):
+        if language == "c":
+            (folder / "main.c").write_text(block)
+        if language not in ("sh", "python") or ("torch" in block and not importlib.util.find_spec("torch")):
+            continue
+        python += block if language == "python" else ""
+        command = ["sh", "-ec", block] if language == "sh" else [sys.executable, "-c", python]
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+        missing = [text for text in re.findall(r"   # (\S.*)", block) if text not in done.stdout]
+        if done.returncode or missing:
+            print(f"docs/deployment.md: exit status {done.returncode}, not printed: {missing}, in\n{block}")
+            wrong += 1
+    return not wrong
+
+
+def versions():
+    from importlib import metadata
+
+    found = [f"{name} {metadata.version(name)}" for name in PACKAGES + ["torch"] if importlib.util.find_spec(name)]
+    return ", ".join(found)
 
 
 def main():
@@ -192,12 +219,14 @@ def main():
         skip("no MNIST (data/fetch.sh downloads it)")
     enter_environment()
     pixels, labels = read_idx("images", 16).reshape(-1, 784), read_idx("labels", 8)
-    errors = []
-    for network in NETWORKS:
-        with tempfile.TemporaryDirectory() as folder:
-            errors += check(folder, *network, pixels, labels)
-    print("\n".join(f"wrong: {error}" for error in errors) or "all answers agree")
-    sys.exit(bool(errors))
+    print(f"{versions()}\n")
+    print(f"{'':39}{'differ':>9}{'correct':>9}{'eval':>9}   probability")
+    right = True
+    for network in NETWORKS + [None]:
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            right &= check(folder, *network, pixels, labels) if network else run_examples(folder)
+    sys.exit(not right)
 
 
 if __name__ == "__main__":
