@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 #include "src/base/text.h"
-#include "src/nn/checkpoint.h"
+#include "src/export/quantized.h"
 #include "src/nn/samples.h"
 #include "tests/onnx_run.h"
 
@@ -185,6 +185,23 @@ static void *compile(const char *path, const char *function, void **library) {
     return found;
 }
 
+/* The biases of the first layer as they are written. */
+static void literals_are_exact(void) {
+    struct safetensors own;
+    size_t size;
+    char *text = (char *)support_read(at->source, &size);
+    text[size] = '\0';
+    assert_status(safetensors_read(&own, at->model), STATUS_OK);
+    const struct tensor *bias = safetensors_find(&own, "layers.0.bias");
+    char *next = strstr(strstr(text, "m_bias_0["), "{") + 1;
+    for (size_t i = 0; i < bias->shape[0]; i++) {
+        assert_true(strtof(next, &next) == (float)dtype_get(bias->dtype, bias->data, i));
+        assert_true(*next++ == 'f' && *next++ == ',');
+    }
+    safetensors_free(&own);
+    free(text);
+}
+
 static void c_answers_as_eval_does(void **state) {
     (void)state;
     double wanted[IMAGES * CLASSES];
@@ -193,6 +210,7 @@ static void c_answers_as_eval_does(void **state) {
         void *library;
         use_case(n);
         evaluate(wanted, label);
+        literals_are_exact();
         int (*predict)(const unsigned char *, float *);
         *(void **)&predict = compile(at->source, "m_predict", &library);
         for (size_t i = 0; i < IMAGES; i++) {
@@ -207,8 +225,21 @@ static void c_answers_as_eval_does(void **state) {
     }
 }
 
-/* The compiled file has exactly the accuracy that its comment states, and its scores are close to the
-   logits. */
+/* The network of `at`, quantised as `export` does. */
+static void quantize(struct quantized *quantized) {
+    struct checkpoint checkpoint;
+    struct config config;
+    struct network network;
+    config_defaults(&config);
+    assert_status(checkpoint_open(&checkpoint, at->model), STATUS_OK);
+    assert_status(checkpoint_recipe(&checkpoint, &config), STATUS_OK);
+    assert_status(network_read(&network, &checkpoint, &config, false), STATUS_OK);
+    assert_status(quantized_make(quantized, &network, data.train.images, data.train.count), STATUS_OK);
+    network_free(&network);
+    checkpoint_close(&checkpoint);
+}
+
+/* The scores of the compiled file are those of the arithmetic that was measured, and close to the logits. */
 static void int8_is_what_it_says(void **state) {
     (void)state;
     double wanted[IMAGES * CLASSES];
@@ -224,10 +255,15 @@ static void int8_is_what_it_says(void **state) {
         const double scale = strtod(strstr(text, "A score times ") + strlen("A score times "), NULL);
         int (*predict)(const unsigned char *, int32_t *);
         *(void **)&predict = compile(at->integer, "small_predict", &library);
+        struct quantized quantized;
+        uint8_t room[2 * 64];
+        quantize(&quantized);
         double worst = 0, spread = 0;
         for (size_t i = 0; i < IMAGES; i++) {
-            int32_t scores[CLASSES];
+            int32_t scores[CLASSES], measured[CLASSES];
             const size_t class = (size_t)predict(image(i), scores);
+            assert_int_equal(quantized_run(&quantized, image(i), measured, room, 64), class);
+            assert_memory_equal(scores, measured, sizeof scores);
             correct += class == data.test.labels[i];
             different += class != label[i];
             assert_int_equal(predict(image(i), NULL), class);
@@ -239,6 +275,7 @@ static void int8_is_what_it_says(void **state) {
             }
         }
         dlclose(library);
+        quantized_free(&quantized);
         if (!(worst <= 0.04 * spread)) fail_msg("case %zu: logits differ by %g of %g", n, worst, spread);
         snprintf(stated, sizeof stated, "int8: %zu/100 %zu.00 %%, float32: ", correct, correct);
         assert_says(text, stated);
@@ -364,7 +401,7 @@ static void errors_say_what_to_do(void **state) {
 
 static int load(void **state) {
     support_make_data(state);
-    return dataset_load(&data, support_data, DATASET_TEST_ONLY);
+    return dataset_load(&data, support_data, DATASET_ALL);
 }
 
 static int unload(void **state) {

@@ -35,6 +35,11 @@ enum status quantized_make(struct quantized *quantized, const struct network *ne
                            size_t count);
 void quantized_free(struct quantized *quantized);
 
+/* Returns the class of an image and fills scores [classes], as the C file does. `u` has room for two layers
+   of `widest` bytes. */
+size_t quantized_run(const struct quantized *quantized, const uint8_t *pixels, int32_t *scores, uint8_t *u,
+                     size_t widest);
+
 /* How the two classify `count` images with these labels. */
 struct quantized_accuracy {
     size_t correct, correct_float, different; /* different: the two networks disagree */

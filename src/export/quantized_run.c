@@ -12,11 +12,9 @@ static uint8_t output_of(const struct quantized_layer *layer, size_t o, int32_t 
     return layer->table ? layer->table[index] : (uint8_t)index;
 }
 
-/* The class of an image; `u` has room for two layers of `widest`. */
-static size_t quantized_class(const struct quantized *quantized, const uint8_t *pixels, uint8_t *u,
-                              size_t widest) {
+size_t quantized_run(const struct quantized *quantized, const uint8_t *pixels, int32_t *scores, uint8_t *u,
+                     size_t widest) {
     const uint8_t *from = pixels;
-    int32_t most = 0;
     size_t best = 0;
     for (size_t l = 0; l < quantized->depth; l++) {
         const struct quantized_layer *layer = &quantized->layer[l];
@@ -27,10 +25,10 @@ static size_t quantized_class(const struct quantized *quantized, const uint8_t *
             for (size_t i = 0; i < layer->in; i++) sum += weight[i] * from[i];
             if (layer->multiplier) {
                 to[o] = output_of(layer, o, sum);
-            } else if (o == 0 || sum > most) {
-                most = sum;
-                best = o;
+                continue;
             }
+            scores[o] = sum;
+            if (sum > scores[best]) best = o;
         }
         from = to;
     }
@@ -58,17 +56,19 @@ enum status quantized_measure(const struct quantized *quantized, const struct ne
                               struct quantized_accuracy *accuracy) {
     const size_t features = network->layers.width[0], widest = network_widest(network, 0, network->depth + 1);
     uint8_t *u = pages_alloc(2 * widest);
+    int32_t *scores = pages_alloc(widest * sizeof *scores);
     float *x = pages_alloc(2 * widest * sizeof *x);
+    const bool room = u && scores && x;
     *accuracy = (struct quantized_accuracy){0};
-    for (size_t i = 0; u && x && i < count; i++) {
-        const size_t integer = quantized_class(quantized, images + i * features, u, widest),
+    for (size_t i = 0; room && i < count; i++) {
+        const size_t integer = quantized_run(quantized, images + i * features, scores, u, widest),
                      real = float_class(network, images + i * features, x, widest);
         accuracy->correct += integer == labels[i];
         accuracy->correct_float += real == labels[i];
         accuracy->different += integer != real;
     }
-    const enum status status = u && x ? STATUS_OK : STATUS_FAILED;
     free(u);
+    free(scores);
     free(x);
-    return status;
+    return room ? STATUS_OK : STATUS_FAILED;
 }
