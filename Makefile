@@ -319,7 +319,7 @@ run-tests: probe required $(if $(HAVE_CMOCKA),$(B)/train $(TESTS))
 ifeq ($(HAVE_CMOCKA),)
 	@echo 'make check needs cmocka: $(SUDO)apt-get install libcmocka-dev'; exit 1
 endif
-	@TESSERA=$(B)/train tests/run.sh $(TESTS)
+	@CC='$(CC)' TESSERA=$(B)/train tests/run.sh $(TESTS)
 
 # --- fuzzing: a harness for each parser in tests/fuzz, with its seeds; clang's libFuzzer, built apart in build/fuzz;
 #     tests/fuzz/campaign.sh runs for longer and measures coverage ---

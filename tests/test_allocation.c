@@ -385,6 +385,17 @@ static void augmentation(void **state) {
     fail_each(1, &command_augment, "--data %s --show 2 -o %s", data, sheet);
 }
 
+static void exports(void **state) {
+    (void)state;
+    char model[256];
+    snprintf(model, sizeof model, "%s", support_path("to-export.safetensors"));
+    run_before(&command_train, "--data %s " SMALL " --activation tanh --save %s", data, model);
+    const char *onnx = output("x.onnx", false), *source = output("x.c", false),
+               *dict = output("dict.safetensors", false);
+    fail_each(1, &command_export, "%s --data %s --onnx %s --c %s --int8 --torch %s", model, data, onnx,
+              source, dict);
+}
+
 static void list_of_devices(void **state) {
     (void)state;
     fail_each(1, &command_devices, "--backend serial");
@@ -454,6 +465,7 @@ int main(void) {
         cmocka_unit_test_teardown(evaluation, forget_outputs),
         cmocka_unit_test_teardown(report, forget_outputs),
         cmocka_unit_test_teardown(augmentation, forget_outputs),
+        cmocka_unit_test_teardown(exports, forget_outputs),
         cmocka_unit_test_teardown(list_of_devices, forget_outputs),
         cmocka_unit_test_teardown(parts_of_compare_and_bench, forget_outputs),
     };

@@ -47,12 +47,10 @@ static void collect_flags(const struct option_set *set, struct flags *flags) {
     if (!set->keys) add_flag(flags, "config", true, FLAG_CONFIG);
     for (size_t i = 0; i < set->extra_count; i++) {
         const struct option_extra *extra = &set->extras[i];
-        if (is_letter(extra->name)) {
+        if (is_letter(extra->name))
             text_append(flags->letters, sizeof flags->letters, "%s%s", extra->name,
                         extra->argument ? ":" : "");
-        } else {
-            add_flag(flags, extra->name, extra->argument != NULL, FLAG_EXTRA + (int)i);
-        }
+        add_flag(flags, extra->name, extra->argument != NULL, FLAG_EXTRA + (int)i);
     }
     for (size_t i = 0; i < config_key_count(); i++) {
         const struct config_key *key = config_key_at(i);

@@ -10,7 +10,7 @@
     "--ensemble, --target-accuracy, --log-steps, --csv, --save, --save-every, --save-init, --resume"
 
 struct option_extra {
-    const char *name;     /* a single letter is a short flag: -o */
+    const char *name;     /* a single letter is a short flag, too: -o */
     const char *argument; /* its name in --help, or NULL: a switch */
     const char *help;
     const char **value; /* receives the argument, "" for a switch; stays NULL if the flag is not given */

@@ -1,5 +1,5 @@
-/* Checkpoints: a safetensors file with the weights under the names and in the layout of a PyTorch
-   nn.Sequential of nn.Linear (layers.N.weight [out, in], layers.N.bias [out]), and further tensors
+/* Checkpoints: a safetensors file with the weights in the layout of PyTorch's nn.Linear (layers.N.weight
+   [out, in], layers.N.bias [out]), and further tensors
    <prefix><name> with these prefixes: optimizer.velocity., or optimizer.exp_avg. and optimizer.exp_avg_sq.;
    ema. (the moving average of the weights); best. and best.ema. (the weights of the best epoch and their
    average). Recipe and progress are in the metadata. */

@@ -239,7 +239,7 @@ write() {
     tests/bench/tables.py docs/figures/cpu docs/figures/h100 docs/figures/tables
     "$train" report "${files[@]/%/.jsonl}" --tables docs/results.md --tag "$tag"
     local page
-    for page in README.md docs/results.md docs/cpu-gemm.md; do
+    for page in README.md docs/results.md docs/cpu-gemm.md docs/deployment.md; do
         "$train" report "${files[@]/%/.jsonl}" --tables "$page" --tag tables
     done
 }
