@@ -431,8 +431,10 @@ static void members_differ(void **state) {
     assert_says(apart, "seed 2");
     assert_says(apart, "250 ms"); /* each with its own summary */
     assert_says(apart, "500 ms");
-    assert_says(apart, "Ensemble of 2 networks: mean 50.00 %, standard deviation 12.50 %; their committee "
-                       "75.00 %; all of them in 3.00 s, an epoch of all 500 ms.");
+    assert_says(apart,
+                "Ensemble of 2 networks. Accuracy of one network: mean 50.00 %, standard deviation 12.50 %. "
+                "Accuracy of their committee: 75.00 %. Training all of them took 3.00 s, one epoch of all "
+                "500 ms.");
     free(apart);
     free(in_turn);
 }

@@ -33,7 +33,7 @@ static void draw_points(FILE *out, const struct chart *chart, const struct chart
     const size_t stride = series->line ? (series->count + most - 1) / most : 1;
     for (size_t i = 0; i < series->count; i += stride) {
         const struct chart_point *point = &series->points[i];
-        char name[256];
+        char name[400];
         const struct text_number at = scale_label(chart->x.unit, point->x, 0);
         const struct text_number is = chart->y.unit == UNIT_SECONDS   ? text_seconds(point->y)
                                       : chart->y.unit == UNIT_PERCENT ? text_percent(point->y, 2)
@@ -53,6 +53,7 @@ double chart_lines(FILE *out, const struct chart *chart) {
     draw_open(out, chart->label, CHART_WIDTH, CHART_HEIGHT);
     draw_x_axis(out, &plot, &x, &chart->x);
     draw_y_axis(out, &plot, &y, &chart->y);
+    draw_references(out, &plot, &y, chart);
     for (size_t s = 0; s < chart->series_count; s++) {
         const struct chart_series *series = &chart->series[s];
         if (!series->count) continue;

@@ -14,7 +14,7 @@ static const struct section *const sections[] = {&section_environment, &section_
                                                  &section_training,    &section_gemm,    &section_roofline,
                                                  &section_scaling,     &section_shmem,   &section_breakeven,
                                                  &section_confusion,   &section_mistakes};
-enum { SECTIONS = sizeof sections / sizeof *sections, TEXT = 2048 };
+enum { SECTIONS = sizeof sections / sizeof *sections, TEXT = 2048, MOST_ROWS = 40 };
 
 /* --- helpers of the sections --- */
 
@@ -44,6 +44,12 @@ void page_heading(struct page *page, const char *format, ...) {
 void page_note(struct page *page, const char *format, ...) {
     FORMAT(text);
     write_tag(page, "p", text);
+}
+
+void page_list(struct page *page, const struct names *items) {
+    fputs("<ul class=\"plain\">\n", page->out);
+    for (size_t i = 0; i < items->count; i++) write_tag(page, "li", items->list[i]);
+    fputs("</ul>\n", page->out);
 }
 
 void page_columns_open(struct page *page) {
@@ -99,8 +105,24 @@ void page_heatmap(struct page *page, struct heatmap *map, const char *format, ..
     heatmap_close(map);
 }
 
+/* The first sentence of a text. */
+static void write_sentence(FILE *out, const char *text) {
+    char sentence[256];
+    const char *end = strstr(text, ". ");
+    snprintf(sentence, sizeof sentence, "%.*s", end ? (int)(end + 1 - text) : (int)strlen(text), text);
+    markup_text(out, sentence);
+}
+
 void page_table(struct page *page, struct table *table) {
+    const size_t rows = table_rows(table);
+    const bool folded = rows > MOST_ROWS;
+    if (folded) {
+        fprintf(page->out, "<details><summary>Table of %zu rows: ", rows);
+        write_sentence(page->out, table->caption);
+        fputs("</summary>\n", page->out);
+    }
     table_html(page->out, table);
+    if (folded) fputs("</details>\n", page->out);
     table_close(table);
 }
 

@@ -1,5 +1,6 @@
 /* Accuracy and speed of every backend on the same training, and the parts of its epoch. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "src/base/text.h"
@@ -111,6 +112,13 @@ const struct section section_compare = {"accuracy", "Accuracy and speed",
 
 /* --- where the time goes --- */
 
+/* The sum of the parts of an epoch. */
+static double time_of(const cJSON *line) {
+    double total = 0;
+    for (size_t part = 0; part < ROW_PARTS; part++) total += row_seconds(line, row_parts[part].keys);
+    return total;
+}
+
 /* Seconds, or shares of the epoch, as stacked bars. */
 static void time_chart(struct page *page, const struct selection *rows, size_t number, bool shares) {
     struct chart chart;
@@ -119,16 +127,17 @@ static void time_chart(struct page *page, const struct selection *rows, size_t n
     chart_open(&chart, CHART_STACKED, id, shares ? "Share of an epoch" : "Seconds of an epoch");
     chart.y = (struct chart_axis){.title = shares ? "share of the epoch" : "seconds an epoch",
                                   .unit = shares ? UNIT_PERCENT : UNIT_SECONDS,
-                                  .from_zero = true};
+                                  .from_zero = true,
+                                  .log_if_wide = !shares};
     for (size_t part = 0; part < ROW_PARTS; part++)
         chart_series(&chart, row_parts[part].title, (struct chart_style){(unsigned)part, 0, 0});
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
         char label[SELECTION_TEXT];
-        double total = 0;
+        const double total = time_of(line);
         if (!(median_of(line) > 0)) continue;
-        for (size_t part = 0; part < ROW_PARTS; part++) total += row_seconds(line, row_parts[part].keys);
         selection_label(rows, i, label, sizeof label);
+        text_append(label, sizeof label, "%s", cell_noise(line));
         const size_t bar = names_index(&chart.categories, label);
         for (size_t part = 0; part < ROW_PARTS && total > 0; part++)
             if (row_seconds(line, row_parts[part].keys) > 0)
@@ -138,9 +147,10 @@ static void time_chart(struct page *page, const struct selection *rows, size_t n
     page_chart(
         page, &chart, "%s",
         shares
-            ? "The same epochs, each drawn to full width: a long first part says that copies cost more than "
+            ? "The same epochs, each drawn to full width. If the first part is long, copies cost more than "
               "arithmetic."
-            : "Shorter is faster. The parts of a bar add up to the epoch; a captured graph is one part.");
+            : "Shorter is faster. Each bar is divided by the shares of its parts, also on a log scale. A "
+              "captured graph, or engine fused on a GPU, is one part: what happens inside is not timed.");
 }
 
 static void time_table(struct page *page, const struct selection *rows) {
@@ -166,10 +176,18 @@ static bool time_present(const struct records *records) {
     return false;
 }
 
+/* The fastest first, by the sum of the parts that the bars show. */
+static int by_time(const void *a, const void *b) {
+    const struct record *x = *(const struct record *const *)a, *y = *(const struct record *const *)b;
+    const double first = time_of(x->line), second = time_of(y->line);
+    return first != second ? (first > second) - (first < second) : (x > y) - (x < y);
+}
+
 static void write_time(struct page *page) {
     struct selections configs = page_selections(page, "compare", selection_config);
     for (size_t i = 0; i < configs.count; i++) {
         const struct selection *rows = &configs.list[i];
+        qsort(rows->rows, rows->count, sizeof *rows->rows, by_time);
         page_heading(page, "%s", rows->key);
         page_columns_open(page);
         time_chart(page, rows, i, false);

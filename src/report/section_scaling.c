@@ -150,9 +150,9 @@ static void write_scaling(struct page *page) {
         page_heading(page, "%s", configs.list[i].key);
         page_columns_open(page);
         speedup_chart(page, &configs.list[i], i);
+        page_columns_close(page);
         tables_scaling(&table, &configs.list[i]);
         page_table(page, &table);
-        page_columns_close(page);
         note_fits(page, &configs.list[i]);
     }
     selections_free(&configs);

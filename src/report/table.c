@@ -150,9 +150,10 @@ static void html_name(FILE *out, const char *text) {
     fputs("</code>", out);
 }
 
-/* A sentence may wrap, a number may not. */
+/* Sentences and long names may wrap, numbers may not. */
 static const char *html_class(const struct table *table, size_t column, const char *text) {
-    if (table->columns[column].kind != COLUMN_NUMBER) return "";
+    enum { LONG = 28 };
+    if (table->columns[column].kind != COLUMN_NUMBER) return strlen(text) > LONG ? " class=\"long\"" : "";
     return is_sentence(table, column, text) ? " class=\"say\"" : " class=\"n\"";
 }
 

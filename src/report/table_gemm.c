@@ -5,10 +5,16 @@
 #include <string.h>
 
 #include "src/report/cells.h"
+#include "src/report/roof.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
 
 /* --- one product a row --- */
+
+static void share_cell(struct cell *cell) {
+    const double share = cell_number(cell, "share_of_peak");
+    cell_text(cell, "%s", roof_share(cell->line, share, share).text);
+}
 
 static const struct column details[] = {
     {"op", COLUMN_TEXT, .key = "op", .setup = true},
@@ -19,7 +25,7 @@ static const struct column details[] = {
     {"median", COLUMN_NUMBER, .cell = cell_median, .width = 14},
     {"min to max", COLUMN_NUMBER, .cell = cell_spread, .width = 18},
     {"GFLOP/s", COLUMN_NUMBER, .key = "gflops", .unit = text_short},
-    {"of peak", COLUMN_NUMBER, .key = "share_of_peak", .unit = unit_percent},
+    {"of peak", COLUMN_NUMBER, .cell = share_cell},
     {"to GPU", COLUMN_NUMBER, .key = "h2d_seconds", .unit = text_seconds, .width = 8},
     {"from GPU", COLUMN_NUMBER, .key = "d2h_seconds", .unit = text_seconds},
 };
@@ -53,7 +59,7 @@ static void rate_cell(struct cell *cell) {
     for (size_t i = rows->count; i-- > 0 && !line;) {
         product_key(rows->rows[i]->line, key, sizeof key);
         if (strcmp(key, product) == 0 &&
-            strcmp(row_backend(rows->rows[i]->line).text, cell->column->title) == 0)
+            strcmp(selection_backend(rows, rows->rows[i]->line).text, cell->column->title) == 0)
             line = rows->rows[i]->line;
     }
     const double share = record_number(line, "share_of_peak");
@@ -64,8 +70,7 @@ static void rate_cell(struct cell *cell) {
     } else {
         cell_text(cell, "%s", text_short(record_number(line, "gflops")).text);
         if (isfinite(share))
-            text_append(cell->text, sizeof cell->text, " (%s)",
-                        text_percent(share, share < 0.0995 ? 1 : 0).text);
+            text_append(cell->text, sizeof cell->text, " (%s)", roof_share(line, share, share).text);
         text_append(cell->text, sizeof cell->text, "%s", cell_noise(line));
     }
 }
@@ -83,7 +88,8 @@ void tables_gemm(struct table *table, const struct selection *rows) {
                "GFLOP/s of each product, and in brackets the share of the measured peak (on the host, of "
                "the peak measured between its calls)." NOISY);
     TABLE_COLUMNS(table, product_columns);
-    for (size_t i = 0; i < rows->count; i++) names_index(&backends, row_backend(rows->rows[i]->line).text);
+    for (size_t i = 0; i < rows->count; i++)
+        names_index(&backends, selection_backend(rows, rows->rows[i]->line).text);
     for (size_t b = 0; b < backends.count; b++)
         table_columns(
             table, &(struct column){.title = backends.list[b], .kind = COLUMN_NUMBER, .cell = rate_cell}, 1);
