@@ -136,7 +136,7 @@ static void draw_group(FILE *out, const struct chart *chart, const struct scale 
 }
 
 double chart_grouped(FILE *out, const struct chart *chart) {
-    const struct plot plot = {56, CHART_WIDTH - 6, 26, CHART_HEIGHT - 44};
+    const struct plot plot = {56, CHART_WIDTH - 6, CHART_TOP, CHART_HEIGHT - 44};
     const size_t groups = chart->categories.count ? chart->categories.count : 1;
     const double width = (plot.right - plot.left) / (double)groups;
     struct scale y = draw_scale_y(chart);
@@ -144,12 +144,12 @@ double chart_grouped(FILE *out, const struct chart *chart) {
     y.to = plot.top;
     draw_open(out, chart->label, CHART_WIDTH, CHART_HEIGHT);
     draw_y_axis(out, &plot, &y, &chart->y);
-    draw_references(out, &plot, &y, chart);
     for (size_t c = 0; c < chart->categories.count; c++) {
         const double left = plot.left + width * (double)c;
         draw_group(out, chart, &y, c, left + 0.1 * width, 0.8 * width);
         draw_text(out, left + 0.5 * width, plot.bottom + 16, "t", "middle", chart->categories.list[c]);
     }
+    draw_references(out, &plot, &y, chart);
     draw_text(out, plot.right, plot.bottom + 36, "a", "end", chart->x.title);
     draw_close(out);
     return CHART_HEIGHT;

@@ -34,7 +34,7 @@ static void draw_title(FILE *out, double x, double y, const char *anchor, const 
     draw_text(out, x, y, "a", anchor, title);
 }
 
-enum { X_TICKS = 8, Y_TICKS = 6, LOG_TICKS = 8, LABEL_HEIGHT = 14 };
+enum { X_TICKS = 8, Y_TICKS = 6, LOG_TICKS = 8 };
 
 void draw_x_axis(FILE *out, const struct plot *plot, const struct scale *scale,
                  const struct chart_axis *axis) {
@@ -66,9 +66,7 @@ void draw_references(FILE *out, const struct plot *plot, const struct scale *sca
         const struct chart_reference *reference = &chart->references[i];
         const double y = scale_place(scale, reference->value);
         fprintf(out, "<path class=\"reference\" d=\"M%.1f %.1fH%.1f\"/>\n", plot->left, y, plot->right);
-        /* above its line if there is room */
-        draw_text(out, plot->left + 4, y < plot->top + LABEL_HEIGHT ? y + LABEL_HEIGHT : y - 4, "r", "start",
-                  reference->name);
+        draw_text(out, plot->left + 4, y - 4, "r", "start", reference->name);
     }
 }
 

@@ -5,7 +5,7 @@
 #include "src/report/chart.h"
 
 /* In CSS pixels: a width of 440 fits a phone, and stays readable when scaled to twice that. */
-enum { CHART_WIDTH = 440, CHART_HEIGHT = 290 };
+enum { CHART_WIDTH = 440, CHART_HEIGHT = 290, CHART_TOP = 34 /* of the plot, below the title of y */ };
 
 /* The plot area: left < right, top < bottom. */
 struct plot {

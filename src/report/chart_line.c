@@ -44,7 +44,7 @@ static void draw_points(FILE *out, const struct chart *chart, const struct chart
 }
 
 double chart_lines(FILE *out, const struct chart *chart) {
-    const struct plot plot = {56, CHART_WIDTH - 16, 26, CHART_HEIGHT - 44};
+    const struct plot plot = {56, CHART_WIDTH - 16, CHART_TOP, CHART_HEIGHT - 44};
     struct scale x = draw_scale_x(chart), y = draw_scale_y(chart);
     x.from = plot.left;
     x.to = plot.right;
@@ -53,7 +53,6 @@ double chart_lines(FILE *out, const struct chart *chart) {
     draw_open(out, chart->label, CHART_WIDTH, CHART_HEIGHT);
     draw_x_axis(out, &plot, &x, &chart->x);
     draw_y_axis(out, &plot, &y, &chart->y);
-    draw_references(out, &plot, &y, chart);
     for (size_t s = 0; s < chart->series_count; s++) {
         const struct chart_series *series = &chart->series[s];
         if (!series->count) continue;
@@ -61,6 +60,7 @@ double chart_lines(FILE *out, const struct chart *chart) {
         draw_spreads(out, series, &x, &y);
         if (series->marks) draw_points(out, chart, series, &x, &y);
     }
+    draw_references(out, &plot, &y, chart);
     draw_close(out);
     return CHART_HEIGHT;
 }

@@ -71,7 +71,7 @@ static void write_figure(struct page *page, const char *id, const char *label, c
     write_tag(page, "h4", label);
     fputs(svg ? svg : "", page->out);
     if (listed) legend_html(page->out, legend);
-    write_tag(page, "figcaption", caption);
+    if (caption[0]) write_tag(page, "figcaption", caption);
     fputs("</figure>\n", page->out);
     if (svg && page->folder) {
         const enum status status = figure_write(page->folder, id, label, svg, height, legend);
@@ -152,9 +152,10 @@ static void write_top(struct page *page) {
     page_chart_patterns(page->out);
     fputs("</svg>\n", page->out);
     fputs("<header>\n<h1>Tessera report</h1>\n", page->out);
-    page_note(page, "One multi-layer perceptron on interchangeable matrix multiplies: correctness, "
-                    "speed, and the parts of the time. All figures are measured, and no result is shown "
-                    "without verification.");
+    page_note(
+        page,
+        "How fast and how correctly each matrix multiply (GEMM) trains the same multi-layer perceptron, and "
+        "where the time goes. Every number was measured. A backend whose results were wrong gets no time.");
     fputs("<nav aria-label=\"Sections\">\n", page->out);
     for (size_t i = 0; i < SECTIONS; i++)
         if (is_present(page, sections[i]))
@@ -179,7 +180,7 @@ static void write_left_out(struct page *page) {
             fputs("<section id=\"left-out\">\n<h2>Not in this report</h2>\n<ul class=\"plain\">\n",
                   page->out);
         any = true;
-        fprintf(page->out, "<li>%s: add the file of <code>", sections[i]->title);
+        fprintf(page->out, "<li>%s: add the log of <code>", sections[i]->title);
         markup_text(page->out, sections[i]->command);
         fputs("</code></li>\n", page->out);
     }

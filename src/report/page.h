@@ -46,7 +46,7 @@ void page_list(struct page *page, const struct names *items);
 void page_columns_open(struct page *page);
 void page_columns_close(struct page *page);
 
-/* Writes the figure with legend and caption, and closes it. */
+/* Writes the figure with legend and caption ("": none), and closes it. */
 void page_chart(struct page *page, struct chart *chart, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void page_heatmap(struct page *page, struct heatmap *map, const char *format, ...)

@@ -43,7 +43,7 @@ const char page_style_sheet[] =
     ":root{" LIGHT "}\n"
     "@media screen and "
     "(prefers-color-scheme:dark){:root{color-scheme:dark;--page:#14171b;--ink:#e4e8ec;--soft:#98a3ae;"
-    "--line:#2b3138;--tint:#1b2026;--shade:#000c;--link:#6cb6f0;--c0:#4aa3df;--c1:#f08a3c;--c2:#2cc39a;--c3:#"
+    "--line:#2b3138;--tint:#1b2026;--shade:#0009;--link:#6cb6f0;--c0:#4aa3df;--c1:#f08a3c;--c2:#2cc39a;--c3:#"
     "dd8fc4;--c4:#"
     "e6b23a;"
     "--c5:#9ad2f5;--c6:#b9bb4a;--c7:#8d98a3;}}\n"

@@ -115,8 +115,8 @@ static void draw_map(struct page *page, const struct selection *rows, size_t num
             if (entry) fill_cell(&map.cells[b * map.columns.count + h], entry, line);
         }
     page_heatmap(page, &map,
-                 "The letter names the fastest backend of a training step. Where it changes from one cell to "
-                 "the next is the break-even.");
+                 "The letter in a cell names the backend with the fastest training step. Where the letter "
+                 "changes is the break-even.");
 }
 
 static struct names backends_of(const struct selection *rows) {
@@ -144,7 +144,7 @@ static void step_table(struct page *page, const struct selection *rows) {
     struct names backends = backends_of(rows), batches = selection_values(rows, "batch"),
                  hidden = selection_values(rows, "hidden");
     struct table table;
-    table_open(&table, "Time of one training step; * is the fastest of its row." NOISY);
+    table_open(&table, "The time of one training step. * marks the fastest backend of the row." NOISY);
     TABLE_COLUMNS(&table, position);
     for (size_t b = 0; b < backends.count; b++)
         table_columns(&table, &(struct column){backends.list[b], COLUMN_NUMBER, .cell = step_cell}, 1);

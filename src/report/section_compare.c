@@ -38,7 +38,8 @@ static void note_fastest(struct page *page, const struct selection *rows) {
                   cell_noise(best));
     }
     if (refused)
-        page_note(page, "%zu row%s no time: a backend that could not run or does not agree gets none.",
+        page_note(page,
+                  "%zu row%s no time, because the backend could not run here or its results were wrong.",
                   refused, refused == 1 ? " has" : "s have");
 }
 
@@ -69,15 +70,14 @@ static const struct column drift_columns[] = {
     {"difference", COLUMN_NUMBER, .key = "drift", .unit = text_short},
     {"tolerance", COLUMN_NUMBER, .key = "tolerance", .unit = text_short},
     {"agrees", COLUMN_TEXT, .cell = agrees_cell},
-    {"first drift", COLUMN_TEXT, .cell = trace_cell},
+    {"first difference", COLUMN_TEXT, .cell = trace_cell},
 };
 
 static void drift_table(struct page *page, const struct selection *rows) {
     struct table table;
-    table_open(
-        &table,
-        "Largest relative difference of the loss curve to that of serial in float64. The last column names "
-        "the first tensor that left its tolerance, where that was traced.");
+    table_open(&table, "How far the losses are from those of the reference, serial in float64: the largest "
+                       "relative difference of a step. If it was traced, the last column names the first "
+                       "tensor beyond its tolerance.");
     TABLE_COLUMNS(&table, drift_columns);
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
@@ -93,9 +93,10 @@ static void write_compare(struct page *page) {
         const cJSON *first = rows->rows[0]->line;
         struct table table;
         page_heading(page, "%s", rows->key);
-        page_note(page, "Network %.80s, batch %s, %s epochs, seed %s, data %.80s.",
+        page_note(page, "Network %.80s, batch %s, %s epoch%s, seed %s, data %.80s.",
                   record_text(first, "layers"), text_fixed(record_number(first, "batch_size"), 0).text,
                   text_fixed(record_number(first, "epochs"), 0).text,
+                  record_number(first, "epochs") == 1 ? "" : "s",
                   text_fixed(record_number(first, "seed"), 0).text, record_text(first, "data"));
         note_fastest(page, rows);
         tables_compare(&table, rows);
@@ -149,15 +150,17 @@ static void time_chart(struct page *page, const struct selection *rows, size_t n
         shares
             ? "The same epochs, each drawn to full width. If the first part is long, copies cost more than "
               "arithmetic."
-            : "Shorter is faster. Each bar is divided by the shares of its parts, also on a log scale. A "
-              "captured graph, or engine fused on a GPU, is one part: what happens inside is not timed.");
+            : "Shorter is faster. The parts divide each bar by their shares of the epoch, also on a log "
+              "scale. A captured graph, or engine fused on a GPU, runs whole steps: their parts are not "
+              "timed.");
 }
 
 static void time_table(struct page *page, const struct selection *rows) {
     static const struct column name = {"implementation", COLUMN_TEXT, .cell = cell_label};
     struct table table;
-    table_open(&table, "Seconds an epoch, mean over the epochs. Element-wise includes the optimizer; other, "
-                       "the preparation of batches.");
+    table_open(&table, "The parts of an epoch, the mean over all epochs. NN, TN and NT are the matrix "
+                       "multiplies of the forward pass, the weight gradient and the input gradient. "
+                       "Element-wise includes the optimizer; other includes the preparation of batches.");
     table_columns(&table, &name, 1);
     for (size_t p = 0; p < ROW_PARTS; p++)
         table_columns(

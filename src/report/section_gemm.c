@@ -75,10 +75,7 @@ static void size_chart(struct page *page, const struct selection *rows, size_t n
         add_peak(page, &chart, rows->rows[i]);
     }
     if (!chart.series_count) return;
-    page_chart(
-        page, &chart,
-        "Higher is faster. Lines connect square products. Markers without a line are products of a training "
-        "step. Whiskers extend from the slowest to the fastest repeat.");
+    page_chart(page, &chart, "%s", "");
 }
 
 static void size_charts(struct page *page, const struct selection *rows, size_t number) {
@@ -94,6 +91,10 @@ static void write_gemm(struct page *page) {
         const struct selection *rows = &machines.list[i];
         struct table table;
         page_heading(page, "%s", rows->key);
+        page_note(page,
+                  "Higher is faster. Lines connect square products. Markers without a line are products of "
+                  "a training step. Whiskers extend from the slowest to the fastest repeat. The peak is "
+                  "the measured rate of multiply-add instructions that need no memory.");
         size_charts(page, rows, i);
         tables_gemm(&table, rows);
         page_table(page, &table);

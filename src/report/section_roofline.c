@@ -147,10 +147,8 @@ static void roofline(struct page *page, const struct selection *rows, size_t num
     chart.y = (struct chart_axis){.title = "GFLOP/s", .kind = SCALE_LOG10};
     add_roof(&chart, &roof, low, high);
     add_products(page, &chart, rows, &roof);
-    page_chart(page, &chart,
-               "Each marker is a product. The sloping part of the roof is the limit of memory, the flat part "
-               "that of the arithmetic units. The nearer a marker is to the roof, the less can be gained. A "
-               "product can lie above it if its data stay in a cache, or on tensor cores (tf32, bf16).");
+    page_chart(page, &chart, "Roof: %s GFLOP/s, %s GB/s.", text_short(roof.peak).text,
+               text_short(roof.bandwidth).text);
 }
 
 static void peak_table(struct page *page) {
@@ -166,12 +164,20 @@ static void peak_table(struct page *page) {
 
 static void write_roofline(struct page *page) {
     struct selections roofs = page_selections(page, "gemm", roof_key);
+    struct selections machines = page_selections(page, "gemm", selection_machine);
+    /* one machine needs no name */
+    for (size_t i = 0; i < roofs.count && machines.count == 1; i++) *strstr(roofs.list[i].key, " on ") = '\0';
+    page_note(page,
+              "Each marker is a product. The sloping part of the roof is the limit of memory, the flat part "
+              "that of the arithmetic units. The nearer a product is to the roof, the less can be gained. "
+              "It can be above the roof if its data stay in a cache, or on tensor cores (tf32, bf16).");
     peak_table(page);
     page_columns_open(page);
     for (size_t i = 0; i < roofs.count; i++) roofline(page, &roofs.list[i], i);
     page_columns_close(page);
     for (size_t i = 0; i < roofs.count; i++) note_exceeded(page, &roofs.list[i]);
     for (size_t i = 0; i < roofs.count; i++) roof_table(page, &roofs.list[i]);
+    selections_free(&machines);
     selections_free(&roofs);
 }
 

@@ -34,7 +34,10 @@ static const struct column columns[] = {
 };
 
 void tables_shmem(struct table *table, const struct selection *rows) {
-    table_open(table, "R: row-major, C: transposed; first A, then B." NOISY);
+    table_open(
+        table,
+        "Order: how the tiles of A and of B lie in shared memory, row-major (R) or transposed (C). Shared: "
+        "how that memory is allocated. Multiply: plain allows fused multiply-add, fmul_rn does not." NOISY);
     TABLE_COLUMNS(table, columns);
     tables_fill(table, rows);
 }
@@ -71,9 +74,9 @@ static void variant_chart(struct page *page, const struct selection *rows, const
         chart_add_xy(&chart, order_of(line), (double)group, record_number(line, "gflops"));
         chart_reference(&chart, roof_of(page->records, rows->rows[i]).peak, "peak of the GPU");
     }
-    page_chart(
-        page, &chart,
-        "Higher is faster. Four bars for each block size: both row-major, B transposed, A transposed, both.");
+    page_chart(page, &chart,
+               "Higher is faster. RR: the tiles of A and B are row-major in shared memory. RC: B is "
+               "transposed. CR: A is transposed. CC: both are.");
 }
 
 static void note_best(struct page *page, const struct selection *rows) {

@@ -180,12 +180,12 @@ static const char *config_of(const struct record *record) {
 }
 
 void selection_config(const struct record *record, char *key, size_t size) {
-    snprintf(key, size, "%.80s on ", config_of(record));
+    snprintf(key, size, "config %.80s on ", config_of(record));
     add_machine(record, key, size);
 }
 
 void selection_config_dtype(const struct record *record, char *key, size_t size) {
-    snprintf(key, size, "%.80s, %.8s on ", config_of(record), record_text(record->line, "dtype"));
+    snprintf(key, size, "config %.80s, %.8s on ", config_of(record), record_text(record->line, "dtype"));
     add_machine(record, key, size);
 }
 

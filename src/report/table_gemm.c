@@ -35,8 +35,8 @@ void tables_fill(struct table *table, const struct selection *rows) {
 }
 
 void tables_gemm_details(struct table *table, const struct selection *rows) {
-    table_open(table, "Every product with its spread. to GPU: A and B, from GPU: C, copied between it and "
-                      "pageable memory, medians." NOISY);
+    table_open(table, "All products, each with its fastest and its slowest repeat. The last two columns are "
+                      "the times to copy A and B to the GPU and C back (pageable memory, medians)." NOISY);
     TABLE_COLUMNS(table, details);
     tables_fill(table, rows);
 }
@@ -84,9 +84,8 @@ static const struct column product_columns[] = {
 
 void tables_gemm(struct table *table, const struct selection *rows) {
     struct names products = {0}, backends = {0};
-    table_open(table,
-               "GFLOP/s of each product, and in brackets the share of the measured peak (on the host, of "
-               "the peak measured between its calls)." NOISY);
+    table_open(table, "GFLOP/s of each product. In brackets: its share of the peak (on the CPU, of the peak "
+                      "that was measured right after each call, because the clock changes)." NOISY);
     TABLE_COLUMNS(table, product_columns);
     for (size_t i = 0; i < rows->count; i++)
         names_index(&backends, selection_backend(rows, rows->rows[i]->line).text);
@@ -120,8 +119,8 @@ static const struct column kernel_columns[] = {
 
 void tables_kernels(struct table *table, const struct selection *rows) {
     struct names seen = {0};
-    table_open(table,
-               "What each kernel takes of a multiprocessor, and the theoretical occupancy that this leaves.");
+    table_open(table, "What each kernel uses of a multiprocessor. Occupancy is the theoretical one: the "
+                      "share of the possible threads that can run at once.");
     TABLE_COLUMNS(table, kernel_columns);
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *kernel, *line = rows->rows[i]->line;
@@ -168,8 +167,9 @@ static const struct column peak_columns[] = {
 };
 
 void tables_peak(struct table *table, const struct selection *rows) {
-    table_open(table, "Measured rates of the machine. Above the ridge a product can be bound by arithmetic; "
-                      "below it, by memory.");
+    table_open(table,
+               "The measured peaks, one row for each run of bench; a roof is the highest of them. A product "
+               "with more flop/byte than the ridge is limited by arithmetic, one with less by memory.");
     TABLE_COLUMNS(table, peak_columns);
     tables_fill(table, rows);
 }
