@@ -60,13 +60,24 @@ void draw_y_axis(FILE *out, const struct plot *plot, const struct scale *scale,
     draw_title(out, 0, 12, "start", scale, axis);
 }
 
+/* Would its name overlap that of an earlier reference? */
+static bool is_crowded(const struct chart *chart, size_t index, const struct scale *scale) {
+    enum { NAME_HEIGHT = 14 };
+    const double y = scale_place(scale, chart->references[index].value);
+    for (size_t i = 0; i < index; i++)
+        if (fabs(scale_place(scale, chart->references[i].value) - y) < NAME_HEIGHT) return true;
+    return false;
+}
+
 void draw_references(FILE *out, const struct plot *plot, const struct scale *scale,
                      const struct chart *chart) {
     for (size_t i = 0; i < chart->reference_count; i++) {
         const struct chart_reference *reference = &chart->references[i];
         const double y = scale_place(scale, reference->value);
         fprintf(out, "<path class=\"reference\" d=\"M%.1f %.1fH%.1f\"/>\n", plot->left, y, plot->right);
-        draw_text(out, plot->left + 4, y - 4, "r", "start", reference->name);
+        const bool beside = is_crowded(chart, i, scale);
+        draw_text(out, beside ? plot->right - 4 : plot->left + 4, y - 4, "r", beside ? "end" : "start",
+                  reference->name);
     }
 }
 

@@ -125,7 +125,7 @@ static void note_noise(struct page *page) {
     if (busiest)
         page_note(
             page,
-            "Up to %s task%s of other programs ran on the %s cores when a run started. Its times may be "
+            "Up to %s task%s of other programs ran on the %s cores when a run started. The times may be "
             "too long.",
             unit_count(record_number(busiest, "other_tasks")).text,
             record_number(busiest, "other_tasks") == 1 ? "" : "s",

@@ -130,7 +130,7 @@ struct row_name selection_backend(const struct selection *selection, const cJSON
     struct row_name name = row_backend(line);
     const size_t threads = record_count(line, "threads", 1u << 20, 0);
     bool others = false;
-    for (size_t i = 0; i < selection->count && !others; i++)
+    for (size_t i = 0; selection && i < selection->count && !others; i++)
         others = record_count(selection->rows[i]->line, "threads", 1u << 20, 0) != threads &&
                  strcmp(row_backend(selection->rows[i]->line).text, name.text) == 0;
     if (others) text_append(name.text, sizeof name.text, ", %zu thread%s", threads, threads == 1 ? "" : "s");

@@ -42,7 +42,8 @@ void selection_difference(const struct selection *selection, size_t row, char *t
 void selection_label(const struct selection *selection, size_t row, char *text, size_t size);
 /* The distinct values of a key, ascending, as whole numbers; at most 64. The caller frees them. */
 struct names selection_values(const struct selection *selection, const char *key);
-/* row_backend; with the threads, if another row of this backend has others: "openblas, 2 threads". */
+/* row_backend; with the threads, if another row of this backend has others: "openblas, 2 threads". The
+   selection may be NULL. */
 struct row_name selection_backend(const struct selection *selection, const cJSON *line);
 void selections_free(struct selections *selections);
 

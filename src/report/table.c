@@ -150,11 +150,13 @@ static void html_name(FILE *out, const char *text) {
     fputs("</code>", out);
 }
 
-/* Sentences and long names may wrap, numbers may not. */
+/* Sentences and long cells may wrap, numbers may not. */
 static const char *html_class(const struct table *table, size_t column, const char *text) {
     enum { LONG = 28 };
-    if (table->columns[column].kind != COLUMN_NUMBER) return strlen(text) > LONG ? " class=\"long\"" : "";
-    return is_sentence(table, column, text) ? " class=\"say\"" : " class=\"n\"";
+    const bool number = table->columns[column].kind == COLUMN_NUMBER;
+    if (is_sentence(table, column, text)) return " class=\"say\"";
+    if (strlen(text) > LONG) return number ? " class=\"n long\"" : " class=\"long\"";
+    return number ? " class=\"n\"" : "";
 }
 
 static void html_cell(FILE *out, const struct table *table, size_t row, size_t column) {

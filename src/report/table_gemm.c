@@ -11,6 +11,10 @@
 
 /* --- one product a row --- */
 
+static void backend_cell(struct cell *cell) {
+    cell_text(cell, "%s", selection_backend(cell->context, cell->line).text);
+}
+
 static void share_cell(struct cell *cell) {
     const double share = cell_number(cell, "share_of_peak");
     cell_text(cell, "%s", roof_share(cell->line, share, share).text);
@@ -20,7 +24,7 @@ static const struct column details[] = {
     {"op", COLUMN_TEXT, .key = "op", .setup = true},
     {"dtype", COLUMN_TEXT, .key = "dtype", .setup = true, .width = 4},
     {"m x n x k", COLUMN_NUMBER, .cell = cell_shape, .setup = true, .width = 18},
-    {"backend", COLUMN_TEXT, .cell = cell_backend, .setup = true, .only = PAGE_ONLY},
+    {"backend", COLUMN_TEXT, .cell = backend_cell, .setup = true, .only = PAGE_ONLY},
     {"backend", COLUMN_TEXT, .key = "label", .setup = true, .only = CONSOLE_ONLY, .width = 24},
     {"median", COLUMN_NUMBER, .cell = cell_median, .width = 14},
     {"min to max", COLUMN_NUMBER, .cell = cell_spread, .width = 18},
