@@ -1,6 +1,7 @@
 #include "src/report/chart_draw.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "src/report/markup.h"
 
@@ -34,16 +35,20 @@ static void draw_title(FILE *out, double x, double y, const char *anchor, const 
     draw_text(out, x, y, "a", anchor, title);
 }
 
-enum { X_TICKS = 8, Y_TICKS = 6, LOG_TICKS = 8 };
+enum { X_TICKS = 8, Y_TICKS = 6, LOG_TICKS = 8, LABEL_CHARACTER = 8 /* pixels on a phone */ };
 
 void draw_x_axis(FILE *out, const struct plot *plot, const struct scale *scale,
                  const struct chart_axis *axis) {
     const struct scale_ticks ticks = scale_ticks(scale, X_TICKS);
+    double free_from = -INFINITY; /* the end of the last label */
     for (size_t i = 0; i < ticks.count; i++) {
         const double x = scale_place(scale, ticks.at[i]);
+        const struct text_number label = scale_label(axis->unit, ticks.at[i], tick_step(scale, &ticks));
+        const double half = 0.5 * LABEL_CHARACTER * (double)strlen(label.text);
         fprintf(out, "<path class=\"grid\" d=\"M%.1f %.1fV%.1f\"/>\n", x, plot->top, plot->bottom);
-        draw_text(out, x, plot->bottom + 16, "t", "middle",
-                  scale_label(axis->unit, ticks.at[i], tick_step(scale, &ticks)).text);
+        if (x - half < free_from) continue;
+        draw_text(out, x, plot->bottom + 16, "t", "middle", label.text);
+        free_from = x + half;
     }
     draw_title(out, plot->right, plot->bottom + 36, "end", scale, axis);
 }
