@@ -125,9 +125,10 @@ static void legends_name_what_differs(void **state) {
     assert_says(page, "</svg> b, seed 1, optimizer adamw, dropout 0</li>");
     assert_null(strstr(page, "epochs 2")); /* they have it in common */
     free(page);
-    page = page_of_text(RUN("") EPOCHS RUN("") EPOCHS);
+    page = page_of_text(RUN("") EPOCHS RUN("") EPOCHS RUN("") EPOCHS);
     assert_says(page, "</svg> b, seed 1</li>");
     assert_says(page, "</svg> b, seed 1, run 2</li>");
+    assert_says(page, "</svg> b, seed 1, run 3</li>");
     free(page);
 }
 

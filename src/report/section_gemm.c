@@ -14,11 +14,14 @@ static double size_of(const cJSON *line) {
 }
 
 /* Backends have their colours; a backend's lines of other precisions and thread counts have other dashes. */
-static struct chart_style line_style(struct page *page, const struct chart *chart, const cJSON *line) {
+static struct chart_style line_style(struct page *page, const struct chart *chart, const char *name,
+                                     const cJSON *line) {
     struct chart_style style = page_style(page, record_text(line, "backend"));
-    for (size_t s = 0; s < chart->series_count; s++)
-        style.dash += chart->series[s].style.colour == style.colour &&
-                      chart->series[s].style.marker == style.marker && !chart->series[s].unlisted;
+    for (size_t s = 0; s < chart->series_count; s++) {
+        const struct chart_series *series = &chart->series[s];
+        if (strcmp(series->name, name) == 0) return series->style;
+        style.dash += series->style.colour == style.colour && series->style.marker == style.marker;
+    }
     style.dash %= CHART_DASHES;
     return style;
 }
@@ -28,7 +31,7 @@ static size_t find_series(struct page *page, struct chart *chart, const struct s
     const struct row_name name = selection_backend(rows, line);
     for (size_t s = 0; s < chart->series_count; s++)
         if (strcmp(chart->series[s].name, name.text) == 0 && chart->series[s].line == square) return s;
-    const size_t series = chart_series(chart, name.text, line_style(page, chart, line));
+    const size_t series = chart_series(chart, name.text, line_style(page, chart, name.text, line));
     if (series < chart->series_count) {
         chart->series[series].line = square;
         for (size_t s = 0; s < series; s++)

@@ -80,7 +80,7 @@ static void write_label(const struct networks *all, struct network *network) {
 
 /* Networks that nothing tells apart are numbered. */
 static void number_labels(struct networks *all) {
-    for (size_t i = 0; i < all->count; i++) {
+    for (size_t i = all->count; i-- > 0;) {
         size_t same = 0;
         for (size_t j = 0; j < i; j++) same += strcmp(all->list[i].label, all->list[j].label) == 0;
         if (same) text_append(all->list[i].label, sizeof all->list[i].label, ", run %zu", same + 1);
@@ -114,11 +114,12 @@ static double held_out(const cJSON *line, const char *quantity) {
 
 /* A solid line with markers for held-out images, and one for the training images, dashed. */
 static void add_curves(struct chart *chart, const struct network *network, const char *quantity) {
-    char training[32];
+    char training[32], name[300];
     struct chart_style dashed = network->style;
     dashed.dash = 1;
+    snprintf(name, sizeof name, "%s, training images", network->label);
     snprintf(training, sizeof training, "train_%s", quantity);
-    const size_t of_training = chart_series(chart, "training images", dashed),
+    const size_t of_training = chart_series(chart, name, dashed),
                  of_others = chart_series(chart, network->label, network->style);
     if (of_training < chart->series_count) chart->series[of_training].marks = false;
     for (size_t i = 0; i < network->count; i++) {
