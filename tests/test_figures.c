@@ -199,6 +199,7 @@ static void sheets_are_short_and_named(void **state) {
     assert_int_equal(count_of(page, "class=\"digits\""), 2);
     assert_says(page, "The first 36 of 37 in the log.");
     assert_says(page, "<h3>digits.safetensors</h3>");
+    assert_says(page, "<h3>Network 4-2</h3>");
     assert_says(page, "<p>Network 4-2");
     assert_says(page, "<p>digits.safetensors, network 4-2");
     assert_null(strstr(page, "tmp"));

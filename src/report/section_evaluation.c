@@ -184,13 +184,17 @@ static void write_mistake(struct page *page, const cJSON *line) {
     free(pixels);
 }
 
-/* The last evaluation of a run: its checkpoint, or the committee of all. */
-static const char *last_checkpoint(const struct records *records, size_t run) {
+/* Names what was evaluated last in a run: a checkpoint, the committee of all, or at least the network. */
+static void write_sheet_name(struct page *page, size_t run) {
     const struct record *row = NULL;
-    const char *name = "";
-    while ((row = records_after(records, row, "evaluation")))
-        if (row->run == run) name = checkpoint_name(row->line);
-    return name;
+    const cJSON *last = NULL;
+    while ((row = records_after(page->records, row, "evaluation")))
+        if (row->run == run) last = row->line;
+    if (checkpoint_name(last)[0]) {
+        page_heading(page, "%.120s", checkpoint_name(last));
+    } else if (record_text(last, "layers")[0]) {
+        page_heading(page, "Network %.80s", record_text(last, "layers"));
+    }
 }
 
 static size_t mistakes_of(const struct records *records, size_t run) {
@@ -209,9 +213,8 @@ static bool begins_run(const struct records *records, const struct record *mista
 /* The mistakes of the run of the first of them. */
 static void write_sheet(struct page *page, const struct record *first) {
     const struct record *row = first;
-    const char *name = last_checkpoint(page->records, first->run);
     const size_t count = mistakes_of(page->records, first->run);
-    if (name[0]) page_heading(page, "%.120s", name);
+    write_sheet_name(page, first->run);
     if (count > MOST_MISTAKES) page_note(page, "The first %d of %zu in the log.", MOST_MISTAKES, count);
     fputs("<div class=\"digits\">\n", page->out);
     for (size_t shown = 0; row && shown < MOST_MISTAKES; row = records_after(page->records, row, "mistake")) {
