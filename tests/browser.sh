@@ -1,6 +1,7 @@
 #!/bin/sh
 # tests/browser.sh PAGE FOLDER: opens a report in headless Chromium and checks that every section and chart is in the DOM, that
-# the page does not scroll sideways on a phone, and that pictures of it (phone and desktop, light and dark) are not blank.
+# the page does not scroll sideways on a phone, that no table hides rows, and that pictures of it (phone and desktop, light and
+# dark) are not blank.
 # The pictures stay in FOLDER. Exit status 77: no Chromium here.
 set -u
 page=$(realpath "$1")
@@ -33,12 +34,13 @@ f.onload = () => {
         ", charts " + charts.length + ", flat " + charts.filter(c => c.getBoundingClientRect().height < 40).length +
         ", unnamed " + charts.filter(c => !c.getAttribute("aria-label")).length +
         ", untitled " + [...d.querySelectorAll("table")].filter(t => !t.caption).length +
+        ", cropped " + [...d.querySelectorAll(".scroll")].filter(s => s.scrollHeight > s.clientHeight + 1).length +
         ", scripts " + count("script");
 };
 </script></body>
 HTML
 facts=$(open_page --dump-dom "file://$folder/frame.html" | sed -n 's|.*<pre id="o">\([^<]*\)</pre>.*|\1|p')
-[ "$facts" = "sideways 0, sections 11, charts 20, flat 0, unnamed 0, untitled 0, scripts 0" ] || fail "the DOM has: $facts"
+[ "$facts" = "sideways 0, sections 11, charts 20, flat 0, unnamed 0, untitled 0, cropped 0, scripts 0" ] || fail "the DOM has: $facts"
 
 # a blank picture has only a few kilobytes
 for width in 390 1280; do

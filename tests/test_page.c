@@ -6,37 +6,10 @@
 #include <stdlib.h>
 
 #include "src/base/text.h"
-#include "src/report/page.h"
 #include "tests/markup_check.h"
+#include "tests/pages.h"
 
 #define FULL "tests/fixtures/full.jsonl"
-
-static const char *write_text(const char *name, const char *text) {
-    const char *path = support_path(name);
-    support_write(path, text, strlen(text));
-    return path;
-}
-
-/* The page of these rows. The caller frees it. */
-static char *page_of(const struct records *records) {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    assert_non_null(out);
-    assert_status(page_write(out, records, NULL, NULL), STATUS_OK);
-    fclose(out);
-    const char *fault = markup_fault(text);
-    if (fault) fail_msg("not well-formed at: %.200s", fault);
-    return text;
-}
-
-static char *page_of_text(const char *jsonl) {
-    struct records records = {0};
-    assert_status(records_read(&records, write_text("lines.jsonl", jsonl)), STATUS_OK);
-    char *text = page_of(&records);
-    records_free(&records);
-    return text;
-}
 
 /* --- rows --- */
 
@@ -44,9 +17,10 @@ static void rows_follow_their_header(void **state) {
     (void)state;
     struct records records = {0};
     const char *first =
-        write_text("first.jsonl", "{\"type\":\"header\",\"cpu\":\"one\"}\n{\"type\":\"gemm\"}\n\n"
-                                  "{\"type\":\"header\",\"cpu\":\"two\"}\n{\"type\":\"gemm\"}");
-    const char *second = write_text("second.jsonl", "{\"type\":\"gemm\"}\n{\"type\":\"of the future\"}\n");
+        pages_write_text("first.jsonl", "{\"type\":\"header\",\"cpu\":\"one\"}\n{\"type\":\"gemm\"}\n\n"
+                                        "{\"type\":\"header\",\"cpu\":\"two\"}\n{\"type\":\"gemm\"}");
+    const char *second =
+        pages_write_text("second.jsonl", "{\"type\":\"gemm\"}\n{\"type\":\"of the future\"}\n");
     assert_status(records_read(&records, first), STATUS_OK);
     assert_status(records_read(&records, second), STATUS_OK);
     const struct record *row = records_after(&records, NULL, "gemm");
@@ -70,7 +44,7 @@ static void rows_of_two_runs_are_told_apart(void **state) {
     struct records records = {0};
     const char *text = LINE("header", "x", "one") LINE("header", "y", "two") LINE("gemm", "x", "one")
         LINE("gemm", "y", "two") LINE("gemm", "lost", "") LINE("gemm", "x", "one");
-    assert_status(records_read(&records, write_text("mixed.jsonl", text)), STATUS_OK);
+    assert_status(records_read(&records, pages_write_text("mixed.jsonl", text)), STATUS_OK);
     assert_int_equal(records.warning_count, 1);
     assert_says(records.warnings[0], "mixed.jsonl, line 3: of another run");
     const struct record *row = NULL;
@@ -81,7 +55,7 @@ static void rows_of_two_runs_are_told_apart(void **state) {
         assert_int_equal(row->run == run, i == 0 || i == 3);
     }
     /* the same file again is another run */
-    assert_status(records_read(&records, write_text("mixed.jsonl", text)), STATUS_OK);
+    assert_status(records_read(&records, pages_write_text("mixed.jsonl", text)), STATUS_OK);
     assert_int_not_equal(records.list[records.count - 1].run, run);
     records_free(&records);
 }
@@ -98,13 +72,13 @@ static void broken_lines_are_named(void **state) {
         char text[256];
         snprintf(text, sizeof text, "{\"type\":\"gemm\"}\n\n%s\n%s\n{\"type\":\"gemm\"}", broken[i],
                  broken[i]);
-        assert_status(records_read(&records, write_text("broken.jsonl", text)), STATUS_OK);
+        assert_status(records_read(&records, pages_write_text("broken.jsonl", text)), STATUS_OK);
         assert_int_equal(records.count, 2);
         assert_int_equal(records.warning_count, 1);
         assert_says(records.warnings[0], "broken.jsonl, line 3: not a JSON object");
         assert_says(records.warnings[0], "skipped, like 1 more");
         records_free(&records);
-        assert_status(records_read(&records, write_text("broken.jsonl", broken[i])), STATUS_BAD_DATA);
+        assert_status(records_read(&records, pages_write_text("broken.jsonl", broken[i])), STATUS_BAD_DATA);
         assert_says(status_message(), "broken.jsonl, line 1: not a JSON object");
         records_free(&records);
     }
@@ -113,8 +87,8 @@ static void broken_lines_are_named(void **state) {
     memset(deep, '[', 200000);
     deep[200000] = '\0';
     struct records records = {0};
-    assert_status(records_read(&records, write_text("deep.jsonl", deep)), STATUS_BAD_DATA);
-    assert_status(records_read(&records, write_text("empty.jsonl", "\n \n")), STATUS_BAD_DATA);
+    assert_status(records_read(&records, pages_write_text("deep.jsonl", deep)), STATUS_BAD_DATA);
+    assert_status(records_read(&records, pages_write_text("empty.jsonl", "\n \n")), STATUS_BAD_DATA);
     assert_says(status_message(), "no line of a known type");
     assert_status(records_read(&records, "no-such-file.jsonl"), STATUS_BAD_DATA);
     assert_says(status_message(), "no-such-file.jsonl");
@@ -389,7 +363,7 @@ static void hostile_rows_are_harmless(void **state) {
                 sprintf(at, "}\n");
             }
         struct records records = {0};
-        const enum status status = records_read(&records, write_text("hostile.jsonl", text));
+        const enum status status = records_read(&records, pages_write_text("hostile.jsonl", text));
         if (!status) { /* cJSON itself refuses half a surrogate */
             char *page = page_of(&records);
             assert_null(strstr(page, "<script"));
@@ -431,8 +405,10 @@ static void members_differ(void **state) {
     assert_says(apart, "seed 2");
     assert_says(apart, "250 ms"); /* each with its own summary */
     assert_says(apart, "500 ms");
-    assert_says(apart, "Ensemble of 2 networks: mean 50.00 %, standard deviation 12.50 %; their committee "
-                       "75.00 %; all of them in 3.00 s, an epoch of all 500 ms.");
+    assert_says(apart,
+                "Ensemble of 2 networks. Accuracy of one network: mean 50.00 %, standard deviation 12.50 %. "
+                "Accuracy of their committee: 75.00 %. Training all of them took 3.00 s, one epoch of all "
+                "500 ms.");
     free(apart);
     free(in_turn);
 }

@@ -6,7 +6,7 @@
 
 #include "src/cmd/console.h"
 #include "src/report/confusion.h"
-#include "src/report/image.h"
+#include "src/report/image_grid.h"
 
 static char *text;
 static size_t length;
@@ -44,6 +44,28 @@ static void images_side_by_side(void **state) {
     free(text);
 }
 
+/* A grid becomes wider, not higher. */
+static void grids_have_a_limit(void **state) {
+    (void)state;
+    static const uint8_t digit[28 * 28] = {0};
+    static const size_t counts[] = {1, 6, 72, 73, 600};
+    const char *path = support_path("grid.pgm");
+    struct image images[1200] = {{0}};
+    for (size_t i = 0; i < 1200; i++) images[i] = (struct image){digit, "4, not 8\n#1234"};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        struct image_grid grid = {.height = 28, .width = 28, .images = images};
+        size_t size, width, height;
+        grid.columns = image_grid_columns(grid, counts[i], 6, 2000);
+        grid.rows = (counts[i] + grid.columns - 1) / grid.columns;
+        assert_status(image_grid_write(&grid, path), STATUS_OK);
+        unsigned char *bytes = support_read(path, &size);
+        assert_int_equal(sscanf((char *)bytes, "P5\n%zu %zu", &width, &height), 2);
+        assert_in_range(height, 100, 2000);
+        assert_int_equal(grid.columns == 6, counts[i] <= 72); /* twelve rows fit */
+        free(bytes);
+    }
+}
+
 static void accuracies(void **state) {
     (void)state;
     const struct evaluation evaluation = {.total = 10000, .correct = 9800};
@@ -55,6 +77,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(confusion),
         cmocka_unit_test(images_side_by_side),
+        cmocka_unit_test(grids_have_a_limit),
         cmocka_unit_test(accuracies),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);

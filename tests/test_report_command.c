@@ -53,12 +53,13 @@ static void known_markers_are_filled(void **state) {
         text,
         "# Top\n<!-- note -->\n<!-- compare validation -->\nMeasured on: Example GPU, 100 SMs; host Example "
         "CPU, "
-        "4 threads; gcc 12.2.0; Tessera 0.1.0 commit 0123456789; data data/mnist.\n\nSame config, same seed");
+        "4 threads; gcc 12.2.0; Tessera 0.1.0 commit 0123456789; data data/mnist.\n\nAll rows train the "
+        "same");
     assert_says(text, "| `cublas` | device | graph | tf32 | 97.59 % +- 0.15 | 0.002 | 21.3 ms (20.7 ms to "
                       "22.2 ms) | 8.64 |");
     assert_says(text, "does not agree: the loss leaves");
-    assert_says(text, "Shown: 2048 x 2048 x 2048.\n\nR: row-major");
-    assert_says(text, "Shown: validation, f32.");
+    assert_says(text, "Shown: 2048 x 2048 x 2048.\n\nOrder: how");
+    assert_says(text, "Shown: config validation, f32.");
     assert_says(text, "| `openmp` | validation | 3.00 % +- 0.40 % |");
     assert_says(text, "<!-- end -->\nbetween\n<!-- gemm -->");
     assert_int_equal(strcmp(text + strlen(text) - 5, "\nlast"), 0);

@@ -5,7 +5,7 @@
 #include "src/cmd/eval.h"
 #include "src/report/image_grid.h"
 
-enum { TERMINAL_COLUMNS = 100, LOGGED = 12, GRID_COLUMNS = 6, GRID_MOST = 600 };
+enum { TERMINAL_COLUMNS = 100, LOGGED = 12, GRID_COLUMNS = 6, GRID_MOST = 600, GRID_PIXELS = 2000 };
 
 struct mistake {
     size_t image; /* of the set */
@@ -30,6 +30,10 @@ static struct mistake *find_mistakes(const struct evaluator *eval, size_t *found
     return mistakes;
 }
 
+static size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
 static struct image image_of(const struct evaluator *eval, const struct mistake *mistake) {
     const struct dataset *set = &eval->set;
     return (struct image){.pixels = set->images + mistake->image * set->height * set->width};
@@ -49,25 +53,23 @@ static void print(const struct evaluator *eval, const struct mistake *mistakes, 
     image_print(stdout, images, shown, eval->set.height, eval->set.width, TERMINAL_COLUMNS);
 }
 
-/* `images` has room for a full last row. */
+/* `images` has room for twice as many, since the last row is full. */
 static enum status draw(const struct evaluator *eval, const struct mistake *mistakes, size_t found,
                         size_t shown, struct image *images, const char *path) {
-    const struct image_grid grid = {.rows = (shown + GRID_COLUMNS - 1) / GRID_COLUMNS,
-                                    .columns = shown < GRID_COLUMNS ? shown : GRID_COLUMNS,
-                                    .height = eval->set.height,
-                                    .width = eval->set.width,
-                                    .images = images};
+    struct image_grid grid = {.height = eval->set.height, .width = eval->set.width, .images = images};
     if (!shown) {
         printf("\n%s was not written: there are no mistakes\n", path);
         return STATUS_OK;
     }
-    for (size_t i = 0; i < grid.rows * grid.columns; i++) {
-        images[i] = i < shown ? image_of(eval, &mistakes[i]) : (struct image){0};
-        if (i < shown)
-            snprintf(images[i].caption, sizeof images[i].caption, "%u, not %u\n#%zu",
-                     eval->predictions.label[mistakes[i].image], eval->set.labels[mistakes[i].image],
-                     eval->first + mistakes[i].image);
+    for (size_t i = 0; i < shown; i++) {
+        images[i] = image_of(eval, &mistakes[i]);
+        snprintf(images[i].caption, sizeof images[i].caption, "%u, not %u\n#%zu",
+                 eval->predictions.label[mistakes[i].image], eval->set.labels[mistakes[i].image],
+                 eval->first + mistakes[i].image);
     }
+    grid.columns = image_grid_columns(grid, shown, least(shown, GRID_COLUMNS), GRID_PIXELS);
+    grid.rows = (shown + grid.columns - 1) / grid.columns;
+    for (size_t i = shown; i < grid.rows * grid.columns; i++) images[i] = (struct image){0};
     const enum status status = image_grid_write(&grid, path);
     if (!status)
         printf("\n%s: the %zu most confident of %s mistakes (prediction, not label; #image)\n", path, shown,
@@ -75,14 +77,10 @@ static enum status draw(const struct evaluator *eval, const struct mistake *mist
     return status;
 }
 
-static size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
 enum status eval_mistakes(const struct evaluator *eval, const struct mistakes_wanted *wanted) {
     size_t found;
     struct mistake *mistakes = find_mistakes(eval, &found);
-    struct image *images = malloc((found + GRID_COLUMNS) * sizeof *images);
+    struct image *images = malloc((2 * found + 1) * sizeof *images);
     enum status status = mistakes && images ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
     if (!status && wanted->printed) print(eval, mistakes, found, least(found, wanted->printed), images);
     if (!status && wanted->picture)

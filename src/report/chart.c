@@ -68,6 +68,18 @@ void chart_add_xy(struct chart *chart, size_t series, double x, double y) {
     chart_add(chart, series, (struct chart_point){x, y, (double)NAN, (double)NAN});
 }
 
+void chart_reference(struct chart *chart, double value, const char *format, ...) {
+    struct chart_reference reference = {.value = value};
+    va_list args;
+    va_start(args, format);
+    vsnprintf(reference.name, sizeof reference.name, format, args);
+    va_end(args);
+    for (size_t i = 0; i < chart->reference_count; i++)
+        if (strcmp(chart->references[i].name, reference.name) == 0) return;
+    if (value > 0 && chart->reference_count < CHART_REFERENCES)
+        chart->references[chart->reference_count++] = reference;
+}
+
 static int by_x(const void *a, const void *b) {
     const struct chart_point *p = a, *q = b;
     return (p->x > q->x) - (p->x < q->x);

@@ -18,7 +18,7 @@ struct chart_point {
 };
 
 struct chart_series {
-    char name[128];
+    char name[256];
     struct chart_style style;
     bool line, marks;
     bool unlisted; /* left out of the legend, which lists a series of the same style */
@@ -31,8 +31,16 @@ struct chart_axis {
     enum scale_kind kind;
     enum scale_unit unit;
     bool from_zero;
-    bool whole; /* ticks at whole numbers only */
+    bool whole;       /* ticks at whole numbers only */
+    bool log_if_wide; /* logarithmic if the largest value is more than 20 times the smallest */
 };
+
+/* A line across the chart at a value of y, with its name: the peak of a machine. */
+struct chart_reference {
+    char name[80];
+    double value;
+};
+enum { CHART_REFERENCES = 8 };
 
 enum chart_kind {
     CHART_LINES,   /* and scatter plots */
@@ -47,8 +55,10 @@ struct chart {
     struct chart_axis x, y;
     struct chart_series *series;
     size_t series_count;
-    struct names categories; /* of bars */
-    bool unlisted;           /* the legend is written elsewhere */
+    struct names categories;                             /* of bars */
+    struct chart_reference references[CHART_REFERENCES]; /* not in stacked bars */
+    size_t reference_count;
+    bool unlisted; /* the legend is written elsewhere */
 };
 
 /* Opens an empty chart. The caller sets its axes; stacked bars draw y horizontally. */
@@ -63,6 +73,10 @@ size_t chart_series(struct chart *chart, const char *name, struct chart_style st
 void chart_add(struct chart *chart, size_t series, struct chart_point point);
 /* The same without a spread. */
 void chart_add_xy(struct chart *chart, size_t series, double x, double y);
+
+/* Adds a reference; ignores one without a value, with a known name, or beyond CHART_REFERENCES. */
+void chart_reference(struct chart *chart, double value, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Sorts the points of each series by x. */
 void chart_sort(struct chart *chart);

@@ -1,6 +1,7 @@
 #include "src/report/chart_draw.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "src/report/markup.h"
 
@@ -27,18 +28,29 @@ static double tick_step(const struct scale *scale, const struct scale_ticks *tic
     return scale->kind != SCALE_LINEAR || ticks->count < 2 ? 0 : ticks->at[1] - ticks->at[0];
 }
 
-enum { X_TICKS = 8, Y_TICKS = 6, LOG_TICKS = 8 };
+static void draw_title(FILE *out, double x, double y, const char *anchor, const struct scale *scale,
+                       const struct chart_axis *axis) {
+    char title[160];
+    snprintf(title, sizeof title, "%s%s", axis->title, scale->kind == SCALE_LINEAR ? "" : ", log scale");
+    draw_text(out, x, y, "a", anchor, title);
+}
+
+enum { X_TICKS = 8, Y_TICKS = 6, LOG_TICKS = 8, LABEL_CHARACTER = 8 /* pixels on a phone */ };
 
 void draw_x_axis(FILE *out, const struct plot *plot, const struct scale *scale,
                  const struct chart_axis *axis) {
     const struct scale_ticks ticks = scale_ticks(scale, X_TICKS);
+    double free_from = -INFINITY; /* the end of the last label */
     for (size_t i = 0; i < ticks.count; i++) {
         const double x = scale_place(scale, ticks.at[i]);
+        const struct text_number label = scale_label(axis->unit, ticks.at[i], tick_step(scale, &ticks));
+        const double half = 0.5 * LABEL_CHARACTER * (double)strlen(label.text);
         fprintf(out, "<path class=\"grid\" d=\"M%.1f %.1fV%.1f\"/>\n", x, plot->top, plot->bottom);
-        draw_text(out, x, plot->bottom + 16, "t", "middle",
-                  scale_label(axis->unit, ticks.at[i], tick_step(scale, &ticks)).text);
+        if (x - half < free_from) continue;
+        draw_text(out, x, plot->bottom + 16, "t", "middle", label.text);
+        free_from = x + half;
     }
-    draw_text(out, plot->right, plot->bottom + 36, "a", "end", axis->title);
+    draw_title(out, plot->right, plot->bottom + 36, "end", scale, axis);
 }
 
 void draw_y_axis(FILE *out, const struct plot *plot, const struct scale *scale,
@@ -50,7 +62,28 @@ void draw_y_axis(FILE *out, const struct plot *plot, const struct scale *scale,
         draw_text(out, plot->left - 7, y + 4, "t", "end",
                   scale_label(axis->unit, ticks.at[i], tick_step(scale, &ticks)).text);
     }
-    draw_text(out, 0, 12, "a", "start", axis->title);
+    draw_title(out, 0, 12, "start", scale, axis);
+}
+
+/* Would its name overlap that of an earlier reference? */
+static bool is_crowded(const struct chart *chart, size_t index, const struct scale *scale) {
+    enum { NAME_HEIGHT = 14 };
+    const double y = scale_place(scale, chart->references[index].value);
+    for (size_t i = 0; i < index; i++)
+        if (fabs(scale_place(scale, chart->references[i].value) - y) < NAME_HEIGHT) return true;
+    return false;
+}
+
+void draw_references(FILE *out, const struct plot *plot, const struct scale *scale,
+                     const struct chart *chart) {
+    for (size_t i = 0; i < chart->reference_count; i++) {
+        const struct chart_reference *reference = &chart->references[i];
+        const double y = scale_place(scale, reference->value);
+        fprintf(out, "<path class=\"reference\" d=\"M%.1f %.1fH%.1f\"/>\n", plot->left, y, plot->right);
+        const bool beside = is_crowded(chart, i, scale);
+        draw_text(out, beside ? plot->right - 4 : plot->left + 4, y - 4, "r", beside ? "end" : "start",
+                  reference->name);
+    }
 }
 
 /* --- markers: all of about the same area --- */
@@ -85,31 +118,39 @@ void draw_marker(FILE *out, double x, double y, struct chart_style style, const 
 /* --- scales --- */
 
 struct range {
-    double low, high;
+    double low, high, positive; /* positive: the least value that a logarithmic scale can show */
 };
+
+static const struct range NOTHING = {INFINITY, -INFINITY, INFINITY};
+static const double WIDE = 20;
 
 static void widen(struct range *range, double value) {
     if (!isfinite(value)) return;
     range->low = fmin(range->low, value);
     range->high = fmax(range->high, value);
+    if (scale_shows(&(struct scale){.kind = SCALE_LOG10}, value))
+        range->positive = fmin(range->positive, value);
 }
 
 static struct scale scale_of(const struct chart_axis *axis, struct range range) {
-    if (axis->from_zero) widen(&range, 0);
-    struct scale scale = scale_around(axis->kind, range.low, range.high);
+    const bool wide = axis->log_if_wide && range.high > WIDE * range.positive;
+    if (axis->from_zero && !wide) widen(&range, 0);
+    /* half the smallest value: its bar has a length */
+    struct scale scale = wide ? scale_around(SCALE_LOG10, range.positive / 2, range.high)
+                              : scale_around(axis->kind, range.low, range.high);
     scale.whole = axis->whole;
     return scale;
 }
 
 struct scale draw_scale_x(const struct chart *chart) {
-    struct range range = {INFINITY, -INFINITY};
+    struct range range = NOTHING;
     for (size_t s = 0; s < chart->series_count; s++)
         for (size_t i = 0; i < chart->series[s].count; i++) widen(&range, chart->series[s].points[i].x);
     return scale_of(&chart->x, range);
 }
 
 struct scale draw_scale_y(const struct chart *chart) {
-    struct range range = {INFINITY, -INFINITY};
+    struct range range = NOTHING;
     for (size_t s = 0; s < chart->series_count; s++)
         for (size_t i = 0; i < chart->series[s].count; i++) {
             const struct chart_point *point = &chart->series[s].points[i];
@@ -117,5 +158,12 @@ struct scale draw_scale_y(const struct chart *chart) {
             widen(&range, point->low);
             widen(&range, point->high);
         }
+    for (size_t i = 0; i < chart->reference_count; i++) widen(&range, chart->references[i].value);
+    return scale_of(&chart->y, range);
+}
+
+struct scale draw_scale_sums(const struct chart *chart, const double *sums, size_t count) {
+    struct range range = NOTHING;
+    for (size_t i = 0; i < count; i++) widen(&range, sums[i]);
     return scale_of(&chart->y, range);
 }

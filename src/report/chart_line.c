@@ -33,7 +33,7 @@ static void draw_points(FILE *out, const struct chart *chart, const struct chart
     const size_t stride = series->line ? (series->count + most - 1) / most : 1;
     for (size_t i = 0; i < series->count; i += stride) {
         const struct chart_point *point = &series->points[i];
-        char name[256];
+        char name[400];
         const struct text_number at = scale_label(chart->x.unit, point->x, 0);
         const struct text_number is = chart->y.unit == UNIT_SECONDS   ? text_seconds(point->y)
                                       : chart->y.unit == UNIT_PERCENT ? text_percent(point->y, 2)
@@ -44,7 +44,7 @@ static void draw_points(FILE *out, const struct chart *chart, const struct chart
 }
 
 double chart_lines(FILE *out, const struct chart *chart) {
-    const struct plot plot = {56, CHART_WIDTH - 16, 26, CHART_HEIGHT - 44};
+    const struct plot plot = {56, CHART_WIDTH - 16, CHART_TOP, CHART_HEIGHT - 44};
     struct scale x = draw_scale_x(chart), y = draw_scale_y(chart);
     x.from = plot.left;
     x.to = plot.right;
@@ -60,6 +60,7 @@ double chart_lines(FILE *out, const struct chart *chart) {
         draw_spreads(out, series, &x, &y);
         if (series->marks) draw_points(out, chart, series, &x, &y);
     }
+    draw_references(out, &plot, &y, chart);
     draw_close(out);
     return CHART_HEIGHT;
 }

@@ -22,9 +22,8 @@ static const struct column columns[] = {
 };
 
 void tables_classes(struct table *table, const double *counts, size_t classes) {
-    table_open(table,
-               "Precision: the share of the predictions of a class that are right. Recall: the share of "
-               "its images that are found.");
+    table_open(table, "Precision: the share of the predictions of this class that are right. Recall: the "
+                      "share of the images of this class that are found.");
     TABLE_COLUMNS(table, columns);
     for (size_t c = 0; c < classes; c++) {
         double images = 0, predictions = 0;

@@ -57,6 +57,14 @@ static struct layout layout_of(const struct image_grid *grid) {
     return layout;
 }
 
+size_t image_grid_columns(struct image_grid grid, size_t count, size_t least, size_t most) {
+    grid.rows = 1;
+    grid.columns = count;
+    const size_t fit = (most - GAP) / layout_of(&grid).row, rows = fit ? fit : 1;
+    const size_t columns = (count + rows - 1) / rows;
+    return columns > least ? columns : least;
+}
+
 static void draw_image(const struct image_grid *grid, const struct layout *layout, const struct image *image,
                        uint8_t *to) {
     const size_t zoom = layout->zoom, stride = layout->stride;

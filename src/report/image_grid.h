@@ -19,6 +19,10 @@ struct image_grid {
    the file cannot be written. */
 enum status image_grid_write(const struct image_grid *grid, const char *path);
 
+/* The columns, `least` or more, that `count` images with their captions need so that the file is at most
+   `most` pixels high, if one image is. The rows and columns of the grid do not count. */
+size_t image_grid_columns(struct image_grid grid, size_t count, size_t least, size_t most);
+
 /* STATUS_USAGE unless the name ends in .png or .pgm. */
 enum status image_grid_check_name(const char *path);
 

@@ -13,7 +13,7 @@ struct chart_style {
 };
 
 struct legend_entry {
-    char name[128];
+    char name[256];
     struct chart_style style;
     bool line, marks; /* neither: a box, for bars and cells */
     char letter;      /* in the box, in place of the hatching; 0: none */

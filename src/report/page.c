@@ -14,7 +14,7 @@ static const struct section *const sections[] = {&section_environment, &section_
                                                  &section_training,    &section_gemm,    &section_roofline,
                                                  &section_scaling,     &section_shmem,   &section_breakeven,
                                                  &section_confusion,   &section_mistakes};
-enum { SECTIONS = sizeof sections / sizeof *sections, TEXT = 2048 };
+enum { SECTIONS = sizeof sections / sizeof *sections, TEXT = 2048, MOST_ROWS = 40 };
 
 /* --- helpers of the sections --- */
 
@@ -46,6 +46,12 @@ void page_note(struct page *page, const char *format, ...) {
     write_tag(page, "p", text);
 }
 
+void page_list(struct page *page, const struct names *items) {
+    fputs("<ul class=\"plain\">\n", page->out);
+    for (size_t i = 0; i < items->count; i++) write_tag(page, "li", items->list[i]);
+    fputs("</ul>\n", page->out);
+}
+
 void page_columns_open(struct page *page) {
     fputs("<div class=\"columns\">\n", page->out);
 }
@@ -65,7 +71,7 @@ static void write_figure(struct page *page, const char *id, const char *label, c
     write_tag(page, "h4", label);
     fputs(svg ? svg : "", page->out);
     if (listed) legend_html(page->out, legend);
-    write_tag(page, "figcaption", caption);
+    if (caption[0]) write_tag(page, "figcaption", caption);
     fputs("</figure>\n", page->out);
     if (svg && page->folder) {
         const enum status status = figure_write(page->folder, id, label, svg, height, legend);
@@ -99,8 +105,24 @@ void page_heatmap(struct page *page, struct heatmap *map, const char *format, ..
     heatmap_close(map);
 }
 
+/* The first sentence of a text. */
+static void write_sentence(FILE *out, const char *text) {
+    char sentence[256];
+    const char *end = strstr(text, ". ");
+    snprintf(sentence, sizeof sentence, "%.*s", end ? (int)(end + 1 - text) : (int)strlen(text), text);
+    markup_text(out, sentence);
+}
+
 void page_table(struct page *page, struct table *table) {
+    const size_t rows = table_rows(table);
+    const bool folded = rows > MOST_ROWS;
+    if (folded) {
+        fprintf(page->out, "<details><summary>Table of %zu rows: ", rows);
+        write_sentence(page->out, table->caption);
+        fputs("</summary>\n", page->out);
+    }
     table_html(page->out, table);
+    if (folded) fputs("</details>\n", page->out);
     table_close(table);
 }
 
@@ -130,9 +152,10 @@ static void write_top(struct page *page) {
     page_chart_patterns(page->out);
     fputs("</svg>\n", page->out);
     fputs("<header>\n<h1>Tessera report</h1>\n", page->out);
-    page_note(page, "One multi-layer perceptron on interchangeable matrix multiplies: correctness, "
-                    "speed, and the parts of the time. All figures are measured, and no result is shown "
-                    "without verification.");
+    page_note(
+        page,
+        "How fast and how correctly each matrix multiply (GEMM) trains the same multi-layer perceptron, and "
+        "where the time goes. Every number was measured. A backend whose results were wrong gets no time.");
     fputs("<nav aria-label=\"Sections\">\n", page->out);
     for (size_t i = 0; i < SECTIONS; i++)
         if (is_present(page, sections[i]))
@@ -157,7 +180,7 @@ static void write_left_out(struct page *page) {
             fputs("<section id=\"left-out\">\n<h2>Not in this report</h2>\n<ul class=\"plain\">\n",
                   page->out);
         any = true;
-        fprintf(page->out, "<li>%s: add the file of <code>", sections[i]->title);
+        fprintf(page->out, "<li>%s: add the log of <code>", sections[i]->title);
         markup_text(page->out, sections[i]->command);
         fputs("</code></li>\n", page->out);
     }

@@ -39,16 +39,19 @@ struct chart_style page_style(struct page *page, const char *backend);
 void page_heading(struct page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void page_note(struct page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* A bullet for each item. */
+void page_list(struct page *page, const struct names *items);
+
 /* Elements between these calls are side by side on a wide screen. */
 void page_columns_open(struct page *page);
 void page_columns_close(struct page *page);
 
-/* Writes the figure with legend and caption, and closes it. */
+/* Writes the figure with legend and caption ("": none), and closes it. */
 void page_chart(struct page *page, struct chart *chart, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void page_heatmap(struct page *page, struct heatmap *map, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Writes the table and closes it. */
+/* Writes the table and closes it. More than 40 rows are folded: a click opens them, print shows them. */
 void page_table(struct page *page, struct table *table);
 
 /* As selections_of; if memory ran out, sets page->status and returns none. */

@@ -5,10 +5,11 @@
 
 #include "src/report/page.h"
 
-#define LIGHT                                                                                            \
-    "color-scheme:light;--page:#fff;--ink:#1b1f24;--soft:#5b6570;--line:#e3e7eb;--tint:#f6f8fa;--link:#" \
-    "0b62a4;"                                                                                            \
-    "--c0:#0072b2;--c1:#d55e00;--c2:#009270;--c3:#b8609a;--c4:#c98a00;--c5:#56a8de;--c6:#7a7c00;--c7:#"  \
+#define LIGHT                                                                                             \
+    "color-scheme:light;--page:#fff;--ink:#1b1f24;--soft:#5b6570;--line:#e3e7eb;--tint:#f6f8fa;--shade:#" \
+    "1b1f2440;--link:#"                                                                                   \
+    "0b62a4;"                                                                                             \
+    "--c0:#0072b2;--c1:#d55e00;--c2:#009270;--c3:#b8609a;--c4:#c98a00;--c5:#56a8de;--c6:#7a7c00;--c7:#"   \
     "7b858f;"
 
 /* Also part of single figures. */
@@ -16,7 +17,9 @@
     ".chart{overflow:visible}"                                                                               \
     "text{fill:var(--ink)}text.t,text.a{fill:var(--soft)}text.t,text.a{font-size:11px}text.v{font-weight:"   \
     "600}"                                                                                                   \
-    "text.c{font-size:11px}\n"                                                                               \
+    "text.c{font-size:11px}"                                                                                 \
+    "text.r{font-size:11px;fill:var(--soft);stroke:var(--page);stroke-width:3;paint-order:stroke}\n"         \
+    ".reference{stroke:var(--soft);stroke-width:1.2;stroke-dasharray:5 3;fill:none}\n"                       \
     ".grid{stroke:var(--line);stroke-width:1;fill:none}\n"                                                   \
     ".line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}\n"                           \
     ".spread{fill:none;stroke-width:1;opacity:.7}\n"                                                         \
@@ -40,7 +43,8 @@ const char page_style_sheet[] =
     ":root{" LIGHT "}\n"
     "@media screen and "
     "(prefers-color-scheme:dark){:root{color-scheme:dark;--page:#14171b;--ink:#e4e8ec;--soft:#98a3ae;"
-    "--line:#2b3138;--tint:#1b2026;--link:#6cb6f0;--c0:#4aa3df;--c1:#f08a3c;--c2:#2cc39a;--c3:#dd8fc4;--c4:#"
+    "--line:#2b3138;--tint:#1b2026;--shade:#0009;--link:#6cb6f0;--c0:#4aa3df;--c1:#f08a3c;--c2:#2cc39a;--c3:#"
+    "dd8fc4;--c4:#"
     "e6b23a;"
     "--c5:#9ad2f5;--c6:#b9bb4a;--c7:#8d98a3;}}\n"
     "*{box-sizing:border-box}\n"
@@ -56,7 +60,8 @@ const char page_style_sheet[] =
     "p{margin:0 0 .75rem;max-width:44rem;overflow-wrap:anywhere}\n"
     "header p{font-size:1.1rem;color:var(--soft);margin-bottom:1.5rem}\n"
     "a{color:var(--link);text-decoration:none}a:hover{text-decoration:underline}\n"
-    "a:focus-visible,.scroll:focus-visible{outline:2px solid var(--link);outline-offset:2px}\n"
+    "a:focus-visible,summary:focus-visible,.scroll:focus-visible{outline:2px solid "
+    "var(--link);outline-offset:2px}\n"
     "nav{display:flex;flex-wrap:wrap;gap:.35rem 1.25rem;font-size:.95rem}\n"
     "section{margin-top:4.5rem;scroll-margin-top:1rem}\n"
     "code{font:.92em/1.4 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}\n"
@@ -74,23 +79,23 @@ const char page_style_sheet[] =
     ".legend li{display:inline-flex;align-items:center;gap:.5rem}.legend svg{flex:none}\n"
     ".plain{padding-left:1.1rem;margin:0}.plain li{margin:.35rem 0}\n"
     /* shadows at edges where content is hidden */
-    ".scroll{container-type:inline-size;overflow:auto;max-height:34rem;margin:1.25rem 0 1.75rem;background:"
+    ".scroll{container-type:inline-size;overflow-x:auto;margin:1.25rem 0 1.75rem;background:"
     "linear-gradient(to right,var(--page) 40%,transparent) 0/2.5rem 100% no-repeat local,"
     "linear-gradient(to left,var(--page) 40%,transparent) 100%/2.5rem 100% no-repeat local,"
     "linear-gradient(to right,var(--shade),transparent) 0/.7rem 100% no-repeat scroll,"
     "linear-gradient(to left,var(--shade),transparent) 100%/.7rem 100% no-repeat scroll}\n"
     ".columns>.scroll{margin-top:0}\n"
-    "table{border-collapse:collapse;font-size:.84rem;line-height:1.45;min-width:min(100%,24rem)}\n"
+    "table{border-collapse:collapse;font-size:.84rem;line-height:1.45;min-width:min(100%,36rem)}\n"
     "caption{text-align:left;color:var(--soft);padding:0 0 "
     ".6rem;font-size:.875rem;position:sticky;left:0;max-width:min(44rem,100cqw)}\n"
     "th,td{padding:.4rem .75rem .42rem 0;text-align:left;vertical-align:top;white-space:nowrap;"
     "border-bottom:1px solid var(--line)}\n"
     "th:last-child,td:last-child{padding-right:.25rem}\n"
-    "thead "
-    "th{position:sticky;top:0;background:var(--page);z-index:1;color:var(--soft);font-weight:560;font-size:."
-    "8rem;"
-    "vertical-align:bottom}\n"
-    "tbody th{font-weight:560}\n"
+    "thead th{color:var(--soft);font-weight:560;font-size:.8rem;vertical-align:bottom}\n"
+    "tbody th{font-weight:560;position:sticky;left:0;background:var(--page)}\n"
+    ".long{white-space:normal;min-width:10rem;max-width:24rem;overflow-wrap:anywhere}\n"
+    "details{margin:1.25rem 0 1.75rem}details .scroll{margin:.75rem 0 0}\n"
+    "summary{cursor:pointer;font-size:.875rem;color:var(--link);max-width:44rem}\n"
     ".n{text-align:right}\n"
     ".say{white-space:normal;min-width:11rem;text-align:left;color:var(--soft)}\n"
     "tbody tr:hover>*{background:var(--tint)}\n"
@@ -100,16 +105,18 @@ const char page_style_sheet[] =
     ".digit img{display:block;image-rendering:pixelated;border-radius:4px}\n"
     ".digit figcaption{margin-top:.4rem;font-size:.8rem;line-height:1.4}.digit b{color:var(--ink)}\n"
     "@media (max-width:40rem){body{padding:2rem 1rem 4rem}h1{font-size:1.8rem}section{margin-top:3.25rem}"
-    ".scroll{max-height:28rem}.chart{font-size:13.5px}text.t,text.a{font-size:13px}}\n"
+    ".chart{font-size:13.5px}text.t,text.a,text.r{font-size:13px}}\n"
     "@page{margin:14mm}\n"
     "@media print{:root{font-size:9pt;" LIGHT "}body{max-width:none;padding:0;print-color-adjust:exact;"
-    "-webkit-print-color-adjust:exact}nav{display:none}section{margin-top:1.75rem}h2,h3,h4{break-after:avoid}"
+    "-webkit-print-color-adjust:exact}nav{display:none}.columns>.legend{break-after:avoid}section{margin-top:"
+    "1.75rem}h2,h3,h4{break-after:avoid}"
     ".columns{grid-template-columns:1fr 1fr;gap:1.25rem 1.5rem}.columns>.scroll{grid-column:1/-1}"
-    ".scroll{max-height:none;overflow:visible;background:none;container-type:normal;margin:.75rem 0 1rem}"
+    ".chart{max-height:21cm}details::details-content{content-visibility:visible;display:block}"
+    ".scroll{overflow:visible;background:none;container-type:normal;margin:.75rem 0 1rem}"
     "table{font-size:6.8pt}th,td{padding:.2rem .5rem .2rem "
     "0}.wide{min-width:0}caption{max-width:44rem;position:static}"
     "thead "
-    "th{position:static;white-space:normal;font-size:6.6pt}.say{min-width:8rem}tr,.digit{break-inside:avoid}}"
+    "th{white-space:normal;font-size:6.6pt}.say{min-width:8rem}tr,.digit{break-inside:avoid}}"
     "\n";
 
 void page_chart_style(FILE *out) {

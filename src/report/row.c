@@ -68,7 +68,7 @@ const struct row_part row_parts[ROW_PARTS] = {
     {"GEMM TN (weight gradient)", "TN", "gemm_tn"},
     {"GEMM NT (input gradient)", "NT", "gemm_nt"},
     {"element-wise, optimizer", "element-wise", "elementwise optimizer"},
-    {"whole steps", "graph", "graph"},
+    {"whole steps, not split", "whole steps", "graph"},
     {"other", "other", "batch augment other"},
 };
 

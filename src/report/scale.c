@@ -67,7 +67,8 @@ bool scale_shows(const struct scale *scale, double value) {
 
 double scale_place(const struct scale *scale, double value) {
     double share = (value - scale->low) / (scale->high - scale->low);
-    if (scale->kind != SCALE_LINEAR) share = log(value / scale->low) / log(scale->high / scale->low);
+    if (scale->kind != SCALE_LINEAR)
+        share = log(fmax(value, scale->low) / scale->low) / log(scale->high / scale->low);
     share = share < 0 ? 0 : share > 1 ? 1 : share;
     return scale->from + share * (scale->to - scale->from);
 }

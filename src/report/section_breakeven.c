@@ -2,7 +2,6 @@
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "src/base/text.h"
@@ -11,24 +10,6 @@
 #include "src/report/page.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
-
-static int by_number(const void *a, const void *b) {
-    const double x = strtod(*(char *const *)a, NULL), y = strtod(*(char *const *)b, NULL);
-    return (x > y) - (x < y);
-}
-
-enum { MOST_VALUES = 64 };
-
-/* The distinct values of a key, ascending, as text; the first MOST_VALUES of them. */
-static struct names values_of(const struct selection *rows, const char *key) {
-    struct names names = {0};
-    for (size_t i = 0; i < rows->count; i++) {
-        const double value = record_number(rows->rows[i]->line, key);
-        if (isfinite(value) && names.count < MOST_VALUES) names_index(&names, text_fixed(value, 0).text);
-    }
-    if (names.count) qsort(names.list, names.count, sizeof *names.list, by_number);
-    return names;
-}
 
 static bool is_cell(const cJSON *line, const char *batch, const char *hidden) {
     return strcmp(text_fixed(record_number(line, "batch"), 0).text, batch) == 0 &&
@@ -69,7 +50,7 @@ static void winner_cell(struct cell *cell) {
 
 void tables_breakeven(struct table *table, const struct selection *rows) {
     static const struct column batch = {"batch", COLUMN_TEXT, .cell = batch_cell};
-    struct names batches = values_of(rows, "batch"), hidden = values_of(rows, "hidden");
+    struct names batches = selection_values(rows, "batch"), hidden = selection_values(rows, "hidden");
     table_open(table, "The fastest backend and its time of one training step, by batch (down) and hidden "
                       "size (across)." NOISY);
     table_columns(table, &batch, 1);
@@ -119,8 +100,8 @@ static void draw_map(struct page *page, const struct selection *rows, size_t num
     struct heatmap map;
     char id[64];
     snprintf(id, sizeof id, "breakeven-%zu", number + 1);
-    if (!heatmap_open(&map, id, "The fastest backend by batch and hidden size", values_of(rows, "batch"),
-                      values_of(rows, "hidden"))) {
+    if (!heatmap_open(&map, id, "The fastest backend by batch and hidden size",
+                      selection_values(rows, "batch"), selection_values(rows, "hidden"))) {
         heatmap_close(&map);
         return;
     }
@@ -134,8 +115,8 @@ static void draw_map(struct page *page, const struct selection *rows, size_t num
             if (entry) fill_cell(&map.cells[b * map.columns.count + h], entry, line);
         }
     page_heatmap(page, &map,
-                 "The letter names the fastest backend of a training step. Where it changes from one cell to "
-                 "the next is the break-even.");
+                 "The letter in a cell names the backend with the fastest training step. Where the letter "
+                 "changes is the break-even.");
 }
 
 static struct names backends_of(const struct selection *rows) {
@@ -160,10 +141,10 @@ static void step_cell(struct cell *cell) {
 static void step_table(struct page *page, const struct selection *rows) {
     static const struct column position[] = {{"batch", COLUMN_NUMBER, .cell = batch_cell},
                                              {"hidden", COLUMN_NUMBER, .cell = hidden_cell}};
-    struct names backends = backends_of(rows), batches = values_of(rows, "batch"),
-                 hidden = values_of(rows, "hidden");
+    struct names backends = backends_of(rows), batches = selection_values(rows, "batch"),
+                 hidden = selection_values(rows, "hidden");
     struct table table;
-    table_open(&table, "Time of one training step; * is the fastest of its row." NOISY);
+    table_open(&table, "The time of one training step. * marks the fastest backend of the row." NOISY);
     TABLE_COLUMNS(&table, position);
     for (size_t b = 0; b < backends.count; b++)
         table_columns(&table, &(struct column){backends.list[b], COLUMN_NUMBER, .cell = step_cell}, 1);

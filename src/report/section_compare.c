@@ -1,5 +1,6 @@
 /* Accuracy and speed of every backend on the same training, and the parts of its epoch. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "src/base/text.h"
@@ -37,7 +38,8 @@ static void note_fastest(struct page *page, const struct selection *rows) {
                   cell_noise(best));
     }
     if (refused)
-        page_note(page, "%zu row%s no time: a backend that could not run or does not agree gets none.",
+        page_note(page,
+                  "%zu row%s no time, because the backend could not run here or its results were wrong.",
                   refused, refused == 1 ? " has" : "s have");
 }
 
@@ -68,15 +70,14 @@ static const struct column drift_columns[] = {
     {"difference", COLUMN_NUMBER, .key = "drift", .unit = text_short},
     {"tolerance", COLUMN_NUMBER, .key = "tolerance", .unit = text_short},
     {"agrees", COLUMN_TEXT, .cell = agrees_cell},
-    {"first drift", COLUMN_TEXT, .cell = trace_cell},
+    {"first difference", COLUMN_TEXT, .cell = trace_cell},
 };
 
 static void drift_table(struct page *page, const struct selection *rows) {
     struct table table;
-    table_open(
-        &table,
-        "Largest relative difference of the loss curve to that of serial in float64. The last column names "
-        "the first tensor that left its tolerance, where that was traced.");
+    table_open(&table, "How far the losses are from those of the reference, serial in float64: the largest "
+                       "relative difference of a step. If it was traced, the last column names the first "
+                       "tensor beyond its tolerance.");
     TABLE_COLUMNS(&table, drift_columns);
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
@@ -92,9 +93,10 @@ static void write_compare(struct page *page) {
         const cJSON *first = rows->rows[0]->line;
         struct table table;
         page_heading(page, "%s", rows->key);
-        page_note(page, "Network %.80s, batch %s, %s epochs, seed %s, data %.80s.",
+        page_note(page, "Network %.80s, batch %s, %s epoch%s, seed %s, data %.80s.",
                   record_text(first, "layers"), text_fixed(record_number(first, "batch_size"), 0).text,
                   text_fixed(record_number(first, "epochs"), 0).text,
+                  record_number(first, "epochs") == 1 ? "" : "s",
                   text_fixed(record_number(first, "seed"), 0).text, record_text(first, "data"));
         note_fastest(page, rows);
         tables_compare(&table, rows);
@@ -111,6 +113,13 @@ const struct section section_compare = {"accuracy", "Accuracy and speed",
 
 /* --- where the time goes --- */
 
+/* The sum of the parts of an epoch. */
+static double time_of(const cJSON *line) {
+    double total = 0;
+    for (size_t part = 0; part < ROW_PARTS; part++) total += row_seconds(line, row_parts[part].keys);
+    return total;
+}
+
 /* Seconds, or shares of the epoch, as stacked bars. */
 static void time_chart(struct page *page, const struct selection *rows, size_t number, bool shares) {
     struct chart chart;
@@ -119,16 +128,17 @@ static void time_chart(struct page *page, const struct selection *rows, size_t n
     chart_open(&chart, CHART_STACKED, id, shares ? "Share of an epoch" : "Seconds of an epoch");
     chart.y = (struct chart_axis){.title = shares ? "share of the epoch" : "seconds an epoch",
                                   .unit = shares ? UNIT_PERCENT : UNIT_SECONDS,
-                                  .from_zero = true};
+                                  .from_zero = true,
+                                  .log_if_wide = !shares};
     for (size_t part = 0; part < ROW_PARTS; part++)
         chart_series(&chart, row_parts[part].title, (struct chart_style){(unsigned)part, 0, 0});
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
         char label[SELECTION_TEXT];
-        double total = 0;
+        const double total = time_of(line);
         if (!(median_of(line) > 0)) continue;
-        for (size_t part = 0; part < ROW_PARTS; part++) total += row_seconds(line, row_parts[part].keys);
         selection_label(rows, i, label, sizeof label);
+        text_append(label, sizeof label, "%s", cell_noise(line));
         const size_t bar = names_index(&chart.categories, label);
         for (size_t part = 0; part < ROW_PARTS && total > 0; part++)
             if (row_seconds(line, row_parts[part].keys) > 0)
@@ -138,16 +148,19 @@ static void time_chart(struct page *page, const struct selection *rows, size_t n
     page_chart(
         page, &chart, "%s",
         shares
-            ? "The same epochs, each drawn to full width: a long first part says that copies cost more than "
+            ? "The same epochs, each drawn to full width. If the first part is long, copies cost more than "
               "arithmetic."
-            : "Shorter is faster. The parts of a bar add up to the epoch; a captured graph is one part.");
+            : "Shorter is faster. The parts divide each bar by their shares of the epoch, also on a log "
+              "scale. A captured graph, or engine fused on a GPU, runs whole steps: their parts are not "
+              "timed.");
 }
 
 static void time_table(struct page *page, const struct selection *rows) {
     static const struct column name = {"implementation", COLUMN_TEXT, .cell = cell_label};
     struct table table;
-    table_open(&table, "Seconds an epoch, mean over the epochs. Element-wise includes the optimizer; other, "
-                       "the preparation of batches.");
+    table_open(&table, "The parts of an epoch, the mean over all epochs. NN, TN and NT are the matrix "
+                       "multiplies of the forward pass, the weight gradient and the input gradient. "
+                       "Element-wise includes the optimizer; other includes the preparation of batches.");
     table_columns(&table, &name, 1);
     for (size_t p = 0; p < ROW_PARTS; p++)
         table_columns(
@@ -166,10 +179,18 @@ static bool time_present(const struct records *records) {
     return false;
 }
 
+/* The fastest first, by the sum of the parts that the bars show. */
+static int by_time(const void *a, const void *b) {
+    const struct record *x = *(const struct record *const *)a, *y = *(const struct record *const *)b;
+    const double first = time_of(x->line), second = time_of(y->line);
+    return first != second ? (first > second) - (first < second) : (x > y) - (x < y);
+}
+
 static void write_time(struct page *page) {
     struct selections configs = page_selections(page, "compare", selection_config);
     for (size_t i = 0; i < configs.count; i++) {
         const struct selection *rows = &configs.list[i];
+        qsort(rows->rows, rows->count, sizeof *rows->rows, by_time);
         page_heading(page, "%s", rows->key);
         page_columns_open(page);
         time_chart(page, rows, i, false);

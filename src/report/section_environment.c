@@ -69,7 +69,7 @@ static const struct column columns[] = {
 static void write_machines(struct page *page) {
     struct selections machines = page_selections(page, "header", machine_key);
     struct table table;
-    table_open(&table, "What measured, and what it was built with.");
+    table_open(&table, "Each machine and build that wrote these logs.");
     table.wrap = true;
     TABLE_COLUMNS(&table, columns);
     for (size_t i = 0; i < machines.count; i++)
@@ -90,19 +90,57 @@ static void write_warnings(struct page *page) {
     }
     const struct records *records = page->records;
     for (size_t i = 0; i < records->warning_count; i++) names_index(&seen, records->warnings[i]);
-    if (seen.count) page_heading(page, "Warnings of the programs");
-    for (size_t i = 0; i < seen.count; i++) page_note(page, "%s", seen.list[i]);
+    if (seen.count) {
+        page_heading(page, "Warnings of these runs");
+        page_list(page, &seen);
+    }
     names_free(&seen);
 }
 
+/* --- noise --- */
+
+/* The header of the run that started beside the most tasks of other programs; NULL if there is none. */
+static const cJSON *busiest_start(const struct records *records) {
+    const struct record *row = NULL;
+    const cJSON *busiest = NULL;
+    while ((row = records_after(records, row, "header"))) {
+        const double tasks = record_number(row->line, "other_tasks");
+        if (tasks > 0 && !(busiest && tasks <= record_number(busiest, "other_tasks"))) busiest = row->line;
+    }
+    return busiest;
+}
+
+/* Says how far the times of this page can be trusted. */
+static void note_noise(struct page *page) {
+    const struct records *records = page->records;
+    size_t marked = 0, timed = 0;
+    for (size_t i = 0; i < records->count; i++) {
+        timed += record_has(records->list[i].line, "noisy");
+        marked += record_true(records->list[i].line, "noisy");
+    }
+    if (marked)
+        page_note(page, "%s of %s timings are marked noisy: their median is uncertain by more than 5 %%.",
+                  text_grouped(marked).text, text_grouped(timed).text);
+    const cJSON *busiest = busiest_start(records);
+    if (busiest)
+        page_note(
+            page,
+            "Up to %s task%s of other programs ran on the %s cores when a run started. The times may be "
+            "too long.",
+            unit_count(record_number(busiest, "other_tasks")).text,
+            record_number(busiest, "other_tasks") == 1 ? "" : "s",
+            unit_count(record_number(busiest, "cores")).text);
+}
+
 static void write_environment(struct page *page) {
-    page_note(page, "%s lines from %zu file%s.", text_grouped(page->records->count).text,
+    page_note(page, "This page shows %s lines of %zu log file%s.", text_grouped(page->records->count).text,
               page->records->file_count, page->records->file_count == 1 ? "" : "s");
     if (records_any(page->records, "header")) {
         write_machines(page);
     } else {
-        page_note(page, "The files name no machine: they have no header line.");
+        page_note(page, "The logs have no header line, so the machine is not known.");
     }
+    note_noise(page);
     write_warnings(page);
 }
 

@@ -10,7 +10,14 @@
 #include "src/report/png.h"
 #include "src/report/tables.h"
 
-enum { MOST_CLASSES = 256, MOST_MISTAKES = 100 };
+enum { MOST_CLASSES = 256, MOST_MISTAKES = 36 /* of an evaluation: 2,000 px on a phone */ };
+
+/* "digits.safetensors": the checkpoint without its folders; "" if its name was a temporary one of mktemp. */
+static const char *checkpoint_name(const cJSON *evaluation) {
+    const char *path = record_text(evaluation, "checkpoint"), *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+    return strncmp(name, "tmp.", 4) == 0 ? "" : name;
+}
 
 static double count_at(const cJSON *counts, size_t row, size_t column) {
     const cJSON *item = cJSON_GetArrayItem(cJSON_GetArrayItem(counts, (int)row), (int)column);
@@ -59,9 +66,10 @@ static void matrix(struct page *page, const double *counts, size_t classes, size
             cell->colour = r == c ? 0 : 1;
             cell->strength = r == c ? 0.22 : 0.12 + 0.6 * count / worst;
         }
-    page_heatmap(page, &map,
-                 "Row: label; column: prediction. The stronger the colour off the diagonal, the more "
-                 "common the mistake.");
+    page_heatmap(
+        page, &map,
+        "Row: the label. Column: the prediction. The diagonal counts the right ones. The stronger the "
+        "colour beside it, the more common the mistake.");
 }
 
 /* An accuracy as "97.59 %, 9,759 of 10,000 correct"; its keys begin with the part: "test" or "validation". */
@@ -83,12 +91,15 @@ static void note_evaluation(struct page *page, const struct record *confusion) {
         const cJSON *line = row->line;
         const char *part = record_has(line, "validation_total") ? "validation" : "test";
         const char *layers = record_text(line, "layers"); /* "": a committee */
+        const char *name = checkpoint_name(line);
         char accuracy[128];
         if (row->run != confusion->run) continue;
         describe_accuracy(line, part, accuracy, sizeof accuracy);
-        page_note(page, "%.120s%s%.80s%s%s on %.80s: %s accuracy %s; loss %s; backend %.40s.",
-                  record_text(line, "checkpoint"), layers[0] ? ", " : "", layers,
-                  record_has(line, "ema") ? ", moving average of the weights" : "",
+        page_note(page, "%.120s%s%.80s%s%s, on %.80s: %s accuracy %s; loss %s; backend %.40s.", name,
+                  name[0] && layers[0] ? ", network "
+                  : layers[0]          ? "Network "
+                                       : "",
+                  layers, record_has(line, "ema") ? ", moving average of the weights" : "",
                   record_has(line, "tta") ? ", with test-time augmentation" : "", record_text(line, "data"),
                   part, accuracy, text_fixed(record_number(line, "loss"), 4).text,
                   record_text(line, "backend"));
@@ -173,31 +184,56 @@ static void write_mistake(struct page *page, const cJSON *line) {
     free(pixels);
 }
 
-/* The last evaluation of a run: its checkpoint, or the committee of all. */
-static const char *checkpoint_of(const struct records *records, size_t run) {
+/* Names what was evaluated last in a run: a checkpoint, the committee of all, or at least the network. */
+static void write_sheet_name(struct page *page, size_t run) {
     const struct record *row = NULL;
-    const char *name = "";
-    while ((row = records_after(records, row, "evaluation")))
-        if (row->run == run) name = record_text(row->line, "checkpoint");
-    return name;
+    const cJSON *last = NULL;
+    while ((row = records_after(page->records, row, "evaluation")))
+        if (row->run == run) last = row->line;
+    if (checkpoint_name(last)[0]) {
+        page_heading(page, "%.120s", checkpoint_name(last));
+    } else if (record_text(last, "layers")[0]) {
+        page_heading(page, "Network %.80s", record_text(last, "layers"));
+    }
+}
+
+static size_t mistakes_of(const struct records *records, size_t run) {
+    const struct record *row = NULL;
+    size_t count = 0;
+    while ((row = records_after(records, row, "mistake"))) count += row->run == run;
+    return count;
+}
+
+static bool begins_run(const struct records *records, const struct record *mistake) {
+    const struct record *row = records_after(records, NULL, "mistake");
+    while (row->run != mistake->run) row = records_after(records, row, "mistake");
+    return row == mistake;
+}
+
+/* The mistakes of the run of the first of them. */
+static void write_sheet(struct page *page, const struct record *first) {
+    const struct record *row = first;
+    const size_t count = mistakes_of(page->records, first->run);
+    write_sheet_name(page, first->run);
+    if (count > MOST_MISTAKES) page_note(page, "The first %d of %zu in the log.", MOST_MISTAKES, count);
+    fputs("<div class=\"digits\">\n", page->out);
+    for (size_t shown = 0; row && shown < MOST_MISTAKES; row = records_after(page->records, row, "mistake")) {
+        if (row->run != first->run) continue;
+        write_mistake(page, row->line);
+        shown++;
+    }
+    fputs("</div>\n", page->out);
 }
 
 static void write_mistakes(struct page *page) {
-    const struct record *row = NULL, *before = NULL;
-    size_t shown = 0;
-    page_note(page, "The prediction in bold, then the label, the network's confidence and the image's number "
-                    "in the test set, or in the training set where the evaluation was of a validation set.");
-    while ((row = records_after(page->records, row, "mistake")) && shown++ < MOST_MISTAKES) {
-        if (!before || before->run != row->run) {
-            if (before) fputs("</div>\n", page->out);
-            const char *name = checkpoint_of(page->records, row->run);
-            if (name[0]) page_note(page, "%.120s:", name);
-            fputs("<div class=\"digits\">\n", page->out);
-        }
-        write_mistake(page, row->line);
-        before = row;
+    const struct record *row = NULL;
+    page_note(page,
+              "Below each image: the prediction in bold and the label, then how sure the network was, and "
+              "the number of the image in the test set (in the training set if a validation set was "
+              "evaluated).");
+    while ((row = records_after(page->records, row, "mistake"))) {
+        if (begins_run(page->records, row)) write_sheet(page, row);
     }
-    if (before) fputs("</div>\n", page->out);
 }
 
 const struct section section_mistakes = {"mistakes", "Most confident mistakes",

@@ -7,99 +7,84 @@
 #include "src/base/text.h"
 #include "src/report/cells.h"
 #include "src/report/page.h"
+#include "src/report/roof.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
 
-/* The peak line of the same machine and device; NULL if there is none. */
-static const cJSON *peak_of(const struct records *records, const struct record *product) {
-    const struct record *row = NULL;
-    char machine[SELECTION_TEXT], other[SELECTION_TEXT];
-    selection_machine(product, machine, sizeof machine);
-    while ((row = records_after(records, row, "peak"))) {
-        selection_machine(row, other, sizeof other);
-        if (strcmp(machine, other) == 0 &&
-            strcmp(record_text(row->line, "device"), record_text(product->line, "device")) == 0)
-            return row->line;
-    }
-    return NULL;
-}
-
-static double rate_of(const cJSON *peak, const char *dtype) {
-    return record_number(peak, strcmp(dtype, "f64") == 0 ? "f64_gflops" : "f32_gflops");
-}
-
-/* flop / compulsory byte; NaN if the row has no result. */
-static double intensity_of(const cJSON *line) {
-    const double bytes = record_number(line, "bytes");
-    if (row_refused(line, NULL, 0) || !(bytes > 0) || !(record_number(line, "gflops") > 0))
-        return (double)NAN;
-    return 2 * record_number(line, "m") * record_number(line, "n") * record_number(line, "k") / bytes;
-}
-
 static bool roofline_present(const struct records *records) {
     const struct record *row = NULL;
-    while ((row = records_after(records, row, "gemm")))
-        if (intensity_of(row->line) > 0 &&
-            rate_of(peak_of(records, row), record_text(row->line, "dtype")) > 0)
-            return true;
+    while ((row = records_after(records, row, "gemm"))) {
+        const struct roof roof = roof_of(records, row);
+        if (roof_limit(&roof, row->line) > 0) return true;
+    }
     return false;
 }
 
-/* Rows of one machine, device and dtype share a roof. */
+/* Rows of one machine, device, number of threads and dtype share a roof. */
 static void roof_key(const struct record *record, char *key, size_t size) {
+    const size_t threads = record_count(record->line, "threads", 1u << 20, 0);
     char machine[SELECTION_TEXT];
-    const bool cuda = strcmp(record_text(record->line, "device"), "cuda") == 0;
     selection_machine(record, machine, sizeof machine);
-    snprintf(key, size, "%s, %.8s on %.300s", cuda ? "GPU" : "CPU", record_text(record->line, "dtype"),
-             machine);
+    if (strcmp(record_text(record->line, "device"), "cuda") == 0) {
+        snprintf(key, size, "GPU, %.8s on %.300s", record_text(record->line, "dtype"), machine);
+    } else {
+        snprintf(key, size, "%zu CPU thread%s, %.8s on %.300s", threads, threads == 1 ? "" : "s",
+                 record_text(record->line, "dtype"), machine);
+    }
 }
 
-static void add_roof(struct chart *chart, double peak, double bandwidth, double low, double high) {
+static void add_roof(struct chart *chart, const struct roof *roof, double low, double high) {
     const struct chart_style style = {7, 0, 0};
-    const double ridge = peak / bandwidth;
+    const double ridge = roof->peak / roof->bandwidth;
     const size_t series = chart_series(chart, "roof: peak and copy bandwidth", style);
     if (series >= chart->series_count) return;
     chart->series[series].marks = false;
     low = fmin(low, ridge / 4);
-    chart_add_xy(chart, series, low, low * bandwidth);
-    chart_add_xy(chart, series, ridge, peak);
-    chart_add_xy(chart, series, fmax(high, 4 * ridge), peak);
+    chart_add_xy(chart, series, low, low * roof->bandwidth);
+    chart_add_xy(chart, series, ridge, roof->peak);
+    chart_add_xy(chart, series, fmax(high, 4 * ridge), roof->peak);
 }
 
-static void add_products(struct page *page, struct chart *chart, const struct selection *rows) {
+static void add_products(struct page *page, struct chart *chart, const struct selection *rows,
+                         const struct roof *roof) {
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
         size_t series = 0;
-        if (!(intensity_of(line) > 0)) continue;
+        if (!(roof_limit(roof, line) > 0)) continue;
         const struct row_name name = row_backend(line);
         while (series < chart->series_count && strcmp(chart->series[series].name, name.text) != 0) series++;
         if (series == chart->series_count)
             series = chart_series(chart, name.text, page_style(page, record_text(line, "backend")));
         if (series >= chart->series_count) return;
         chart->series[series].line = false;
-        chart_add_xy(chart, series, intensity_of(line), record_number(line, "gflops"));
+        chart_add_xy(chart, series, roof_intensity(line), record_number(line, "gflops"));
     }
 }
 
-struct roof {
-    double peak, bandwidth; /* GFLOP/s, GB/s */
-};
+static double share_of(const struct roof *roof, const cJSON *line) {
+    return record_number(line, "gflops") / roof_limit(roof, line);
+}
 
-static double roof_of(const struct cell *cell) {
-    const struct roof *roof = cell->context;
-    return fmin(roof->peak, intensity_of(cell->line) * roof->bandwidth);
+static double share_of_peak(const struct roof *roof, const cJSON *line) {
+    return record_number(line, "gflops") / roof->peak;
 }
 
 static void intensity_cell(struct cell *cell) {
-    cell_text(cell, "%s", text_short(intensity_of(cell->line)).text);
+    cell_text(cell, "%s", text_short(roof_intensity(cell->line)).text);
 }
 
 static void roof_cell(struct cell *cell) {
-    cell_text(cell, "%s", text_short(roof_of(cell)).text);
+    cell_text(cell, "%s", text_short(roof_limit(cell->context, cell->line)).text);
 }
 
 static void share_cell(struct cell *cell) {
-    cell_text(cell, "%s", text_percent(cell_number(cell, "gflops") / roof_of(cell), 0).text);
+    const struct roof *roof = cell->context;
+    cell_text(cell, "%s",
+              roof_share(cell->line, share_of(roof, cell->line), share_of_peak(roof, cell->line)).text);
+}
+
+static void rate_cell(struct cell *cell) {
+    cell_text(cell, "%s%s", text_short(cell_number(cell, "gflops")).text, cell_noise(cell->line));
 }
 
 static const struct column roof_columns[] = {
@@ -107,51 +92,63 @@ static const struct column roof_columns[] = {
     {"op", COLUMN_TEXT, .key = "op"},
     {"m x n x k", COLUMN_NUMBER, .cell = cell_shape},
     {"flop/byte", COLUMN_NUMBER, .cell = intensity_cell},
-    {"GFLOP/s", COLUMN_NUMBER, .key = "gflops", .unit = text_short},
+    {"GFLOP/s", COLUMN_NUMBER, .cell = rate_cell},
     {"roof", COLUMN_NUMBER, .cell = roof_cell},
-    {"of the roof", COLUMN_NUMBER, .cell = share_cell},
+    {"share of the roof", COLUMN_NUMBER, .cell = share_cell},
 };
 
-static void roof_table(struct page *page, const struct selection *rows, const struct roof *roof) {
+static void roof_table(struct page *page, const struct selection *rows) {
+    const struct roof roof = roof_of(page->records, rows->rows[0]);
     struct table table;
-    table_open(
-        &table,
-        "The roof of a product is the lower of peak (%s GFLOP/s) and intensity times bandwidth (%s GB/s).",
-        text_short(roof->peak).text, text_short(roof->bandwidth).text);
+    table_open(&table,
+               "%s: each product and its roof, the lower of the peak (%s GFLOP/s) and flop/byte times the "
+               "copy bandwidth (%s GB/s)." NOISY,
+               rows->key, text_short(roof.peak).text, text_short(roof.bandwidth).text);
     TABLE_COLUMNS(&table, roof_columns);
     for (size_t i = 0; i < rows->count; i++)
-        if (intensity_of(rows->rows[i]->line) > 0) table_row(&table, rows->rows[i]->line, roof);
-    page_table(page, &table);
+        if (roof_limit(&roof, rows->rows[i]->line) > 0) table_row(&table, rows->rows[i]->line, &roof);
+    if (table_rows(&table)) {
+        page_table(page, &table);
+    } else {
+        table_close(&table);
+    }
+}
+
+/* Says so if a product is faster than the peak allows. */
+static void note_exceeded(struct page *page, const struct selection *rows) {
+    const struct roof roof = roof_of(page->records, rows->rows[0]);
+    size_t exceeded = 0;
+    for (size_t i = 0; i < rows->count; i++) {
+        const cJSON *line = rows->rows[i]->line;
+        exceeded += roof_exceeded(line, share_of(&roof, line), share_of_peak(&roof, line));
+    }
+    if (exceeded)
+        page_note(page,
+                  "%s: %zu product%s faster than the measured peak. Either another program slowed the "
+                  "measurement of the peak down, or the backend uses more threads than it was given.",
+                  rows->key, exceeded, exceeded == 1 ? " is" : "s are");
 }
 
 static void roofline(struct page *page, const struct selection *rows, size_t number) {
-    const cJSON *peak = peak_of(page->records, rows->rows[0]);
-    const double rate = rate_of(peak, record_text(rows->rows[0]->line, "dtype"));
-    const double bandwidth = record_number(peak, "copy_gbytes_per_second");
+    const struct roof roof = roof_of(page->records, rows->rows[0]);
     double low = INFINITY, high = 0;
     for (size_t i = 0; i < rows->count; i++) {
-        const double intensity = intensity_of(rows->rows[i]->line);
-        if (!(intensity > 0)) continue;
+        const double intensity = roof_intensity(rows->rows[i]->line);
+        if (!(roof_limit(&roof, rows->rows[i]->line) > 0)) continue;
         low = fmin(low, intensity);
         high = fmax(high, intensity);
     }
-    if (!(high > 0) || !(rate > 0) || !(bandwidth > 0)) return;
+    if (!(high > 0)) return;
     struct chart chart;
     char id[64];
     snprintf(id, sizeof id, "roofline-%zu", number + 1);
-    chart_open(&chart, CHART_LINES, id, "Roofline, %.40s", rows->key);
-    chart.x = (struct chart_axis){.title = "intensity: flop per compulsory byte", .kind = SCALE_LOG10};
+    chart_open(&chart, CHART_LINES, id, "%s", rows->key);
+    chart.x = (struct chart_axis){.title = "flop per compulsory byte", .kind = SCALE_LOG10};
     chart.y = (struct chart_axis){.title = "GFLOP/s", .kind = SCALE_LOG10};
-    page_heading(page, "%s", rows->key);
-    page_columns_open(page);
-    add_roof(&chart, rate, bandwidth, low, high);
-    add_products(page, &chart, rows);
-    snprintf(chart.label, sizeof chart.label, "Roofline");
-    page_chart(page, &chart,
-               "One marker a product: the nearer to the roof, the less can be gained. Products that fit in a "
-               "cache, and tf32 or bf16 on tensor cores, can lie above it.");
-    roof_table(page, rows, &(struct roof){rate, bandwidth});
-    page_columns_close(page);
+    add_roof(&chart, &roof, low, high);
+    add_products(page, &chart, rows, &roof);
+    page_chart(page, &chart, "Roof: %s GFLOP/s, %s GB/s.", text_short(roof.peak).text,
+               text_short(roof.bandwidth).text);
 }
 
 static void peak_table(struct page *page) {
@@ -167,8 +164,20 @@ static void peak_table(struct page *page) {
 
 static void write_roofline(struct page *page) {
     struct selections roofs = page_selections(page, "gemm", roof_key);
+    struct selections machines = page_selections(page, "gemm", selection_machine);
+    /* one machine needs no name */
+    for (size_t i = 0; i < roofs.count && machines.count == 1; i++) *strstr(roofs.list[i].key, " on ") = '\0';
+    page_note(page,
+              "Each marker is a product. The sloping part of the roof is the limit of memory, the flat part "
+              "that of the arithmetic units. The nearer a product is to the roof, the less can be gained. "
+              "It can be above the roof if its data stay in a cache, or on tensor cores (tf32, bf16).");
     peak_table(page);
+    page_columns_open(page);
     for (size_t i = 0; i < roofs.count; i++) roofline(page, &roofs.list[i], i);
+    page_columns_close(page);
+    for (size_t i = 0; i < roofs.count; i++) note_exceeded(page, &roofs.list[i]);
+    for (size_t i = 0; i < roofs.count; i++) roof_table(page, &roofs.list[i]);
+    selections_free(&machines);
     selections_free(&roofs);
 }
 

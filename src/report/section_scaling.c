@@ -29,7 +29,9 @@ static const struct column columns[] = {
 };
 
 void tables_scaling(struct table *table, const struct selection *rows) {
-    table_open(table, "An epoch by number of threads. Efficiency is speed-up over threads." NOISY);
+    table_open(
+        table,
+        "The time of an epoch by number of threads. Efficiency is the share of the ideal speed-up." NOISY);
     TABLE_COLUMNS(table, columns);
     tables_fill(table, rows);
 }
@@ -46,9 +48,8 @@ static const struct column amdahl_columns[] = {
 };
 
 void tables_amdahl(struct table *table, const struct selection *rows) {
-    table_open(
-        table,
-        "Amdahl's law, speed-up = 1 / (s + (1 - s) / threads), fitted to those: the serial fraction s.");
+    table_open(table, "The serial fraction s of Amdahl's law, speed-up = 1 / (s + (1 - s) / threads), fitted "
+                      "to these times.");
     TABLE_COLUMNS(table, amdahl_columns);
     tables_fill(table, rows);
 }
@@ -125,8 +126,8 @@ static void speedup_chart(struct page *page, const struct selection *rows, size_
     if (ideal < chart.series_count) chart.series[ideal].marks = false;
     add_backends(page, &chart, rows, most);
     page_chart(page, &chart,
-               "On the ideal line every thread counts in full. Where a curve bends away, the serial part of "
-               "Amdahl's law, memory or other work on the machine sets the pace.");
+               "On the ideal line n threads are n times as fast as one. A curve bends away from it because "
+               "of the serial part of the work (Amdahl's law), of memory bandwidth, or of other programs.");
 }
 
 static void note_fits(struct page *page, const struct selection *rows) {
@@ -136,9 +137,11 @@ static void note_fits(struct page *page, const struct selection *rows) {
         const char *backend = record_text(rows->rows[i]->line, "backend");
         const size_t before = seen.count;
         if (!fit || names_index(&seen, backend) != before) continue;
-        page_note(page, "%.64s: serial fraction %s +- %s by Amdahl's law, 1 / (s + (1 - s) / threads).",
-                  backend, text_percent(record_number(fit, "serial_fraction"), 2).text,
-                  text_percent(record_number(fit, "error"), 2).text);
+        page_note(
+            page,
+            "%.64s: serial fraction %s +- %s, the s of Amdahl's law: speed-up = 1 / (s + (1 - s) / threads).",
+            backend, text_percent(record_number(fit, "serial_fraction"), 2).text,
+            text_percent(record_number(fit, "error"), 2).text);
     }
     names_free(&seen);
 }
@@ -150,9 +153,9 @@ static void write_scaling(struct page *page) {
         page_heading(page, "%s", configs.list[i].key);
         page_columns_open(page);
         speedup_chart(page, &configs.list[i], i);
+        page_columns_close(page);
         tables_scaling(&table, &configs.list[i]);
         page_table(page, &table);
-        page_columns_close(page);
         note_fits(page, &configs.list[i]);
     }
     selections_free(&configs);

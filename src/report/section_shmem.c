@@ -6,6 +6,7 @@
 #include "src/base/text.h"
 #include "src/report/cells.h"
 #include "src/report/page.h"
+#include "src/report/roof.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
 
@@ -33,7 +34,10 @@ static const struct column columns[] = {
 };
 
 void tables_shmem(struct table *table, const struct selection *rows) {
-    table_open(table, "R: row-major, C: transposed; first A, then B." NOISY);
+    table_open(
+        table,
+        "Order: how the tiles of A and of B lie in shared memory, row-major (R) or transposed (C). Shared: "
+        "how that memory is allocated. Multiply: plain allows fused multiply-add, fmul_rn does not." NOISY);
     TABLE_COLUMNS(table, columns);
     tables_fill(table, rows);
 }
@@ -58,8 +62,8 @@ static void variant_chart(struct page *page, const struct selection *rows, const
     snprintf(id, sizeof id, "shmem-%zu-%zu", number + 1, part + 1);
     chart_open(&chart, CHART_GROUPED, id, "%s", variant);
     chart.x = (struct chart_axis){.title = "block: threads along an edge"};
-    chart.y =
-        (struct chart_axis){.title = "seconds a product, median", .unit = UNIT_SECONDS, .from_zero = true};
+    chart.y = (struct chart_axis){.title = "GFLOP/s", .from_zero = true, .log_if_wide = true};
+    chart.categories = selection_values(rows, "tile");
     for (size_t i = 0; i < 4; i++) chart_series(&chart, orders[i], (struct chart_style){(unsigned)i, 0, 0});
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
@@ -67,10 +71,12 @@ static void variant_chart(struct page *page, const struct selection *rows, const
         variant_of(line, other, sizeof other);
         if (strcmp(other, variant) != 0 || row_refused(line, NULL, 0)) continue;
         const size_t group = names_index(&chart.categories, text_fixed(record_number(line, "tile"), 0).text);
-        chart_add_xy(&chart, order_of(line), (double)group, record_number(line, "median_seconds"));
+        chart_add_xy(&chart, order_of(line), (double)group, record_number(line, "gflops"));
+        chart_reference(&chart, roof_of(page->records, rows->rows[i]).peak, "peak of the GPU");
     }
     page_chart(page, &chart,
-               "Lower is faster. Four bars a block size: both row-major, B transposed, A transposed, both.");
+               "Higher is faster. RR: the tiles of A and B are row-major in shared memory. RC: B is "
+               "transposed. CR: A is transposed. CC: both are.");
 }
 
 static void note_best(struct page *page, const struct selection *rows) {

@@ -1,5 +1,6 @@
 #include "src/report/selection.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,23 +63,13 @@ static void identity(const cJSON *line, char *name, size_t size) {
     }
 }
 
-/* The identity of rows that several commands repeat; false for other types. */
-static bool name_of(const struct record *row, const char *type, char *name, size_t size) {
-    if (strcmp(type, "compare") == 0) {
-        identity(row->line, name, size);
-        return true;
-    }
-    snprintf(name, size, "%.200s, %.0f", record_text(row->line, "device"),
-             record_number(row->line, "threads"));
-    return strcmp(type, "peak") == 0;
-}
-
-/* Does the selection have this row (the baseline of another comparison, the peak of another bench)? */
-static bool repeated(const struct selection *selection, const struct record *row, const char *type) {
+/* Does the selection have this row, the baseline of another comparison? */
+static bool repeated(const struct selection *selection, const struct record *row) {
     char name[IDENTITY], other[IDENTITY];
-    if (!name_of(row, type, name, sizeof name)) return false;
+    if (strcmp(row->type, "compare") != 0) return false;
+    identity(row->line, name, sizeof name);
     for (size_t i = 0; i < selection->count; i++) {
-        name_of(selection->rows[i], type, other, sizeof other);
+        identity(selection->rows[i]->line, other, sizeof other);
         if (strcmp(name, other) == 0) return true;
     }
     return false;
@@ -92,7 +83,7 @@ enum status selections_of(struct selections *selections, const struct records *r
         char text[SELECTION_TEXT] = "";
         if (key) key(row, text, sizeof text);
         struct selection *selection = find_selection(selections, text);
-        if (key && selection && repeated(selection, row, type)) continue;
+        if (key && selection && repeated(selection, row)) continue;
         if (!selection || !add_row(selection, row)) return status_set(STATUS_FAILED, "out of memory");
     }
     return STATUS_OK;
@@ -135,6 +126,33 @@ void selection_label(const struct selection *selection, size_t row, char *text, 
     text_append(text, size, "%s", difference);
 }
 
+struct row_name selection_backend(const struct selection *selection, const cJSON *line) {
+    struct row_name name = row_backend(line);
+    const size_t threads = record_count(line, "threads", 1u << 20, 0);
+    bool others = false;
+    for (size_t i = 0; selection && i < selection->count && !others; i++)
+        others = record_count(selection->rows[i]->line, "threads", 1u << 20, 0) != threads &&
+                 strcmp(row_backend(selection->rows[i]->line).text, name.text) == 0;
+    if (others) text_append(name.text, sizeof name.text, ", %zu thread%s", threads, threads == 1 ? "" : "s");
+    return name;
+}
+
+static int by_number(const void *a, const void *b) {
+    const double x = strtod(*(char *const *)a, NULL), y = strtod(*(char *const *)b, NULL);
+    return (x > y) - (x < y);
+}
+
+struct names selection_values(const struct selection *selection, const char *key) {
+    enum { MOST = 64 };
+    struct names names = {0};
+    for (size_t i = 0; i < selection->count; i++) {
+        const double value = record_number(selection->rows[i]->line, key);
+        if (isfinite(value) && names.count < MOST) names_index(&names, text_fixed(value, 0).text);
+    }
+    if (names.count) qsort(names.list, names.count, sizeof *names.list, by_number);
+    return names;
+}
+
 /* --- keys --- */
 
 static const char *gpu_of(const struct record *record) {
@@ -162,12 +180,12 @@ static const char *config_of(const struct record *record) {
 }
 
 void selection_config(const struct record *record, char *key, size_t size) {
-    snprintf(key, size, "%.80s on ", config_of(record));
+    snprintf(key, size, "config %.80s on ", config_of(record));
     add_machine(record, key, size);
 }
 
 void selection_config_dtype(const struct record *record, char *key, size_t size) {
-    snprintf(key, size, "%.80s, %.8s on ", config_of(record), record_text(record->line, "dtype"));
+    snprintf(key, size, "config %.80s, %.8s on ", config_of(record), record_text(record->line, "dtype"));
     add_machine(record, key, size);
 }
 

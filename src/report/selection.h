@@ -3,6 +3,7 @@
 #define TESSERA_REPORT_SELECTION_H
 
 #include "src/report/records.h"
+#include "src/report/row.h"
 
 enum { SELECTION_TEXT = 512 };
 
@@ -31,14 +32,19 @@ struct selections {
 typedef void selection_key(const struct record *record, char *key, size_t size);
 
 /* Groups the rows of a type by key, in order of appearance. Of "compare" rows with the same label and
-   settings (a baseline that several comparisons share) and of "peak" rows of the same device only the first
-   is kept. `key` NULL: all rows in one selection. STATUS_FAILED if memory ran out. */
+   settings (a baseline that several comparisons share) only the first is kept. `key` NULL: all rows in one
+   selection. STATUS_FAILED if memory ran out. */
 enum status selections_of(struct selections *selections, const struct records *records, const char *type,
                           selection_key *key);
 /* How the row differs from others with its row_label: ", batch 64"; "" if there are none. */
 void selection_difference(const struct selection *selection, size_t row, char *text, size_t size);
 /* row_label and the difference. */
 void selection_label(const struct selection *selection, size_t row, char *text, size_t size);
+/* The distinct values of a key, ascending, as whole numbers; at most 64. The caller frees them. */
+struct names selection_values(const struct selection *selection, const char *key);
+/* row_backend; with the threads, if another row of this backend has others: "openblas, 2 threads". The
+   selection may be NULL. */
+struct row_name selection_backend(const struct selection *selection, const cJSON *line);
 void selections_free(struct selections *selections);
 
 /* Keys: the machine; "CONFIG on MACHINE", and likewise config and dtype, dtype, m x n x k. */

@@ -150,10 +150,13 @@ static void html_name(FILE *out, const char *text) {
     fputs("</code>", out);
 }
 
-/* A sentence may wrap, a number may not. */
+/* Sentences and long cells may wrap, numbers may not. */
 static const char *html_class(const struct table *table, size_t column, const char *text) {
-    if (table->columns[column].kind != COLUMN_NUMBER) return "";
-    return is_sentence(table, column, text) ? " class=\"say\"" : " class=\"n\"";
+    enum { LONG = 28 };
+    const bool number = table->columns[column].kind == COLUMN_NUMBER;
+    if (is_sentence(table, column, text)) return " class=\"say\"";
+    if (strlen(text) > LONG) return number ? " class=\"n long\"" : " class=\"long\"";
+    return number ? " class=\"n\"" : "";
 }
 
 static void html_cell(FILE *out, const struct table *table, size_t row, size_t column) {

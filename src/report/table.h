@@ -38,7 +38,7 @@ struct column {
 enum { TABLE_MAX_COLUMNS = 24 };
 
 struct table {
-    char caption[512];
+    char caption[1024];
     struct column columns[TABLE_MAX_COLUMNS];
     int widths[TABLE_MAX_COLUMNS]; /* on a console */
     size_t column_count;

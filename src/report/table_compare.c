@@ -63,8 +63,10 @@ static const struct column columns[] = {
 };
 
 void tables_compare(struct table *table, const struct selection *rows) {
-    table_open(table,
-               "Same config, same seed, one row an implementation. +- is one binomial standard error." NOISY);
+    table_open(
+        table,
+        "All rows train the same network from the same seed. +- is one binomial standard error. "
+        "transfer/total is the share of the training time that copies between host and GPU take." NOISY);
     TABLE_COLUMNS(table, columns);
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;

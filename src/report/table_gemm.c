@@ -5,21 +5,31 @@
 #include <string.h>
 
 #include "src/report/cells.h"
+#include "src/report/roof.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
 
 /* --- one product a row --- */
 
+static void backend_cell(struct cell *cell) {
+    cell_text(cell, "%s", selection_backend(cell->context, cell->line).text);
+}
+
+static void share_cell(struct cell *cell) {
+    const double share = cell_number(cell, "share_of_peak");
+    cell_text(cell, "%s", roof_share(cell->line, share, share).text);
+}
+
 static const struct column details[] = {
     {"op", COLUMN_TEXT, .key = "op", .setup = true},
     {"dtype", COLUMN_TEXT, .key = "dtype", .setup = true, .width = 4},
     {"m x n x k", COLUMN_NUMBER, .cell = cell_shape, .setup = true, .width = 18},
-    {"backend", COLUMN_TEXT, .cell = cell_backend, .setup = true, .only = PAGE_ONLY},
+    {"backend", COLUMN_TEXT, .cell = backend_cell, .setup = true, .only = PAGE_ONLY},
     {"backend", COLUMN_TEXT, .key = "label", .setup = true, .only = CONSOLE_ONLY, .width = 24},
     {"median", COLUMN_NUMBER, .cell = cell_median, .width = 14},
     {"min to max", COLUMN_NUMBER, .cell = cell_spread, .width = 18},
     {"GFLOP/s", COLUMN_NUMBER, .key = "gflops", .unit = text_short},
-    {"of peak", COLUMN_NUMBER, .key = "share_of_peak", .unit = unit_percent},
+    {"of peak", COLUMN_NUMBER, .cell = share_cell},
     {"to GPU", COLUMN_NUMBER, .key = "h2d_seconds", .unit = text_seconds, .width = 8},
     {"from GPU", COLUMN_NUMBER, .key = "d2h_seconds", .unit = text_seconds},
 };
@@ -29,8 +39,8 @@ void tables_fill(struct table *table, const struct selection *rows) {
 }
 
 void tables_gemm_details(struct table *table, const struct selection *rows) {
-    table_open(table, "Every product with its spread. to GPU: A and B, from GPU: C, copied between it and "
-                      "pageable memory, medians." NOISY);
+    table_open(table, "All products, each with its fastest and its slowest repeat. The last two columns are "
+                      "the times to copy A and B to the GPU and C back (pageable memory, medians)." NOISY);
     TABLE_COLUMNS(table, details);
     tables_fill(table, rows);
 }
@@ -53,7 +63,7 @@ static void rate_cell(struct cell *cell) {
     for (size_t i = rows->count; i-- > 0 && !line;) {
         product_key(rows->rows[i]->line, key, sizeof key);
         if (strcmp(key, product) == 0 &&
-            strcmp(row_backend(rows->rows[i]->line).text, cell->column->title) == 0)
+            strcmp(selection_backend(rows, rows->rows[i]->line).text, cell->column->title) == 0)
             line = rows->rows[i]->line;
     }
     const double share = record_number(line, "share_of_peak");
@@ -64,8 +74,7 @@ static void rate_cell(struct cell *cell) {
     } else {
         cell_text(cell, "%s", text_short(record_number(line, "gflops")).text);
         if (isfinite(share))
-            text_append(cell->text, sizeof cell->text, " (%s)",
-                        text_percent(share, share < 0.0995 ? 1 : 0).text);
+            text_append(cell->text, sizeof cell->text, " (%s)", roof_share(line, share, share).text);
         text_append(cell->text, sizeof cell->text, "%s", cell_noise(line));
     }
 }
@@ -79,11 +88,11 @@ static const struct column product_columns[] = {
 
 void tables_gemm(struct table *table, const struct selection *rows) {
     struct names products = {0}, backends = {0};
-    table_open(table,
-               "GFLOP/s of each product, and in brackets the share of the measured peak (on the host, of "
-               "the peak measured between its calls)." NOISY);
+    table_open(table, "GFLOP/s of each product. In brackets: its share of the peak (on the CPU, of the peak "
+                      "that was measured right after each call, because the clock changes)." NOISY);
     TABLE_COLUMNS(table, product_columns);
-    for (size_t i = 0; i < rows->count; i++) names_index(&backends, row_backend(rows->rows[i]->line).text);
+    for (size_t i = 0; i < rows->count; i++)
+        names_index(&backends, selection_backend(rows, rows->rows[i]->line).text);
     for (size_t b = 0; b < backends.count; b++)
         table_columns(
             table, &(struct column){.title = backends.list[b], .kind = COLUMN_NUMBER, .cell = rate_cell}, 1);
@@ -114,8 +123,8 @@ static const struct column kernel_columns[] = {
 
 void tables_kernels(struct table *table, const struct selection *rows) {
     struct names seen = {0};
-    table_open(table,
-               "What each kernel takes of a multiprocessor, and the theoretical occupancy that this leaves.");
+    table_open(table, "What each kernel uses of a multiprocessor. Occupancy is the theoretical one: the "
+                      "share of the possible threads that can run at once.");
     TABLE_COLUMNS(table, kernel_columns);
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *kernel, *line = rows->rows[i]->line;
@@ -162,8 +171,9 @@ static const struct column peak_columns[] = {
 };
 
 void tables_peak(struct table *table, const struct selection *rows) {
-    table_open(table, "Measured rates of the machine. Above the ridge a product can be bound by arithmetic; "
-                      "below it, by memory.");
+    table_open(table,
+               "The measured peaks, one row for each run of bench; a roof is the highest of them. A product "
+               "with more flop/byte than the ridge is limited by arithmetic, one with less by memory.");
     TABLE_COLUMNS(table, peak_columns);
     tables_fill(table, rows);
 }

@@ -179,17 +179,17 @@ measure() {
     mkdir -p "$logs"
     [ ${#names[@]} -gt 0 ] || find "$logs" \( -name '*.jsonl' -o -name '*.txt' \) ! -name 'peers-*' ! -name 'ensemble-*' ! -name 'record*' ! -name 'committee*' ! -name 'no-augmentation.*' \
         ! -name 'ciresan-2010.*' ! -name 'cpu-evening.*' -delete
-    model="" gpu=""
-    model=$(mktemp --suffix .safetensors)
-    trap 'rm -f "$model"' EXIT
+    models="" gpu=""
+    models=$(mktemp -d)
+    trap 'rm -r "$models"' EXIT
     if "$train" devices --backend cublas >/dev/null 2>&1; then gpu=1; fi
 
     echo "measuring into $logs:"
     transcript transcript $validation ${gpu:+--backend cublas}
     if wanted training; then
-        run training $validation ${gpu:+--backend cuda-tuned} --save "$model"
+        run training $validation ${gpu:+--backend cuda-tuned} --save "$models/validation.safetensors"
         [ ${#names[@]} -eq 0 ] || names+=(evaluation) # it needs this training's checkpoint
-        run evaluation eval "$model" --misclassified 12
+        run evaluation eval "$models/validation.safetensors" --misclassified 12
     fi
     fast fast configs/fast.cfg
     [ -z "$gpu" ] || fast fast-gpu configs/fast-gpu.cfg
