@@ -1,5 +1,7 @@
 #include "src/nn/evaluate.h"
 
+#include "src/nn/epoch_audit.h"
+
 /* The network with the average as its weights, until end_average. */
 static struct mlp begin_average(const struct trainer *trainer) {
     struct mlp average = mlp_with_parameters(&trainer->mlp, trainer->optimizer.average);
@@ -13,11 +15,11 @@ static void end_average(struct trainer *trainer) {
 
 static enum status evaluate_both(struct trainer *trainer, const struct samples *samples,
                                  struct evaluation *result, struct evaluation *of_average) {
-    enum status status = samples_evaluate(samples, &trainer->mlp, trainer->tally, result, NULL);
+    enum status status = epoch_audit_evaluate(trainer, samples, &trainer->mlp, result);
     *of_average = (struct evaluation){0};
     if (status || !trainer->optimizer.average) return status;
     struct mlp average = begin_average(trainer);
-    status = samples_evaluate(samples, &average, trainer->tally, of_average, NULL);
+    status = epoch_audit_evaluate(trainer, samples, &average, of_average);
     end_average(trainer);
     return status;
 }

@@ -9,7 +9,7 @@
 #include "src/nn/engine.h"
 #include "src/nn/lockstep.h"
 
-enum { SINGLE_STEPS = 4 };
+enum { SINGLE_STEPS = 4, STRETCH = 128 };
 /* The bounds of step_audit.h. Right runs of nine recipes (SGD, momentum, bf16, lr 0.5 and 1.5, batch 8 to
    1100, a fused plug-in) used at most 0.13 of the bound of the weights, and 0.06 of that of the tally. */
 static const double ASTRAY = 0.05, ROUNDINGS = 8, MISCOUNTED = 0.001;
@@ -42,6 +42,7 @@ static void open_trusted(struct trainer *trainer) {
 void step_audit_start(struct trainer *trainer) {
     const bool on = trainer->audit.mode != AUDIT_OFF;
     if (on && is_foreign(trainer) && trainer->compute->device.driver->host_memory) open_trusted(trainer);
+    surroundings_observe(&trainer->step_audit.surroundings);
     draw_step(trainer, trainer->state.updates);
     if (!on || (trainer->engine != &engine_fused && !trainer->step_audit.trusted))
         trainer->step_audit.next = UINT64_MAX;
@@ -53,10 +54,10 @@ void step_audit_stop(struct trainer *trainer) {
     trainer->step_audit.trusted = NULL;
 }
 
-static bool affordable(const struct trainer *trainer) {
+bool step_audit_affords(const struct trainer *trainer) {
     const struct step_audit *audit = &trainer->step_audit;
     const double mean = audit->audits ? audit->seconds / (double)audit->audits : FIRST_SECONDS;
-    const bool first = trainer->epochs_done == 0, last = trainer->state.epoch + 1 == trainer->config->epochs;
+    const bool first = trainer->epochs_done == 0, last = trainer->state.epoch + 1 >= trainer->config->epochs;
     if (trainer->audit.mode == AUDIT_ALL) return true;
     if (!is_foreign(trainer)) return audit_affords(&trainer->audit, mean);
     return first || last || audit->seconds + mean <= FOREIGN_SHARE * audit_elapsed(&trainer->audit);
@@ -67,7 +68,7 @@ bool step_audit_due(struct trainer *trainer, size_t *count) {
     const uint64_t now = trainer->state.updates;
     if (trainer->audit.mode == AUDIT_ALL && audit->next != UINT64_MAX) audit->next = now;
     if (audit->next >= now + *count) return false;
-    if (!affordable(trainer)) {
+    if (!step_audit_affords(trainer)) {
         draw_step(trainer, now + *count);
         return false;
     }
@@ -77,10 +78,15 @@ bool step_audit_due(struct trainer *trainer, size_t *count) {
     return false;
 }
 
-/* The number of steps of the engine's next call: on the host it takes no more than engine_stride. */
-static size_t steps_of_call(const struct trainer *trainer, size_t count) {
-    const bool limited = trainer->engine == &engine_fused && trainer->compute->device.driver->host_memory;
-    return limited && trainer->engine_stride < count ? trainer->engine_stride : count;
+/* The number of steps of the engine's next call. On the host, engine fused takes no more than engine_stride;
+   a plug-in's single steps are audited STRETCH at a time, for a fault may be rare. */
+static size_t steps_of_call(const struct trainer *trainer, size_t first, size_t count) {
+    const size_t left = trainer->steps - first;
+    if (!trainer->compute->device.driver->host_memory) return count;
+    if (trainer->engine == &engine_fused)
+        return trainer->engine_stride < count ? trainer->engine_stride : count;
+    if (trainer->audit.mode == AUDIT_ALL) return count;
+    return left < STRETCH ? left : STRETCH;
 }
 
 /* After audited steps from `first`: the last step of the epoch, or a random one of the next epoch. */
@@ -90,68 +96,24 @@ static void schedule(struct trainer *trainer, size_t first) {
     if (first + 1 < trainer->steps) trainer->step_audit.next = next_epoch - 1;
 }
 
-/* --- what steps only read --- */
-
-static uint64_t hash(uint64_t hash, const void *bytes, size_t count) {
-    const char *next = bytes;
-    for (uint64_t word = 0; count; next += sizeof word) {
-        const size_t size = count < sizeof word ? count : sizeof word;
-        memcpy(&word, next, size);
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-        hash ^= hash >> 32;
-        count -= size;
-    }
-    return hash;
-}
-
-static uint64_t hash_inputs(const struct trainer *trainer) {
-    const struct epoch_feed *feed = &trainer->feed;
-    uint64_t all = hash(1, trainer->train.labels, trainer->train.count);
-    all = hash(all, feed->order, trainer->train.count * sizeof *feed->order);
-    return hash(all, feed->scalars, trainer->steps * sizeof *feed->scalars) | 1;
-}
-
-static uint64_t hash_images(const struct trainer *trainer) {
-    return hash(1, trainer->train.images, trainer->train.count * trainer->train.features) | 1;
-}
-
-void step_audit_begin_epoch(struct trainer *trainer) {
-    struct step_audit *audit = &trainer->step_audit;
-    if (!audit->trusted) return;
-    const struct audit_pause pause = audit_pause(trainer->compute);
-    audit->inputs = hash_inputs(trainer);
-    audit->images = affordable(trainer) ? hash_images(trainer) : 0;
-    audit_resume(trainer->compute, pause);
-}
-
-enum status step_audit_end_epoch(struct trainer *trainer) {
-    const struct step_audit *audit = &trainer->step_audit;
-    if (!audit->trusted) return STATUS_OK;
-    const struct audit_pause pause = audit_pause(trainer->compute);
-    const char *changed = audit->inputs != hash_inputs(trainer) ? "labels, order or learning rates"
-                          : audit->images && audit->images != hash_images(trainer) ? "images"
-                                                                                   : NULL;
-    audit_resume(trainer->compute, pause);
-    if (!changed) return STATUS_OK;
-    return status_set(STATUS_VERIFY_FAILED, "backend '%s' is wrong: in epoch %lld it changed the training %s",
-                      trainer->compute->backend->name, (long long)trainer->state.epoch + 1, changed);
-}
-
 /* --- the same steps, op by op --- */
+
+void step_audit_swap(struct trainer *trainer) {
+    struct compute *compute = trainer->compute, *trusted = trainer->step_audit.trusted;
+    const struct gemm_backend *const backend = compute->backend;
+    void *const context = compute->context;
+    if (!trusted) return;
+    compute->backend = trusted->backend;
+    compute->context = trusted->context;
+    trusted->backend = backend;
+    trusted->context = context;
+}
 
 /* Engine eager on the trusted backend, if there is one. */
 static enum status run_trusted(struct trainer *trainer, size_t first, size_t *count) {
-    struct compute *compute = trainer->compute;
-    const struct compute *trusted = trainer->step_audit.trusted;
-    const struct gemm_backend *backend = compute->backend;
-    void *const context = compute->context;
-    if (trusted) {
-        compute->backend = trusted->backend;
-        compute->context = trusted->context;
-    }
+    step_audit_swap(trainer);
     const enum status status = engine_eager.run(trainer, first, count);
-    compute->backend = backend;
-    compute->context = context;
+    step_audit_swap(trainer);
     return status;
 }
 
@@ -299,7 +261,7 @@ enum status step_audit_run(struct trainer *trainer, size_t first, size_t *count)
     struct audit *audit = &trainer->audit;
     struct snapshot start = {0};
     struct way way = {0};
-    const size_t planned = *count = steps_of_call(trainer, *count);
+    const size_t planned = *count = steps_of_call(trainer, first, *count);
     double clock = clock_seconds(), seconds;
     struct audit_pause pause = audit_pause(trainer->compute);
     enum status status = take(trainer, &start);

@@ -17,16 +17,18 @@
 void step_audit_start(struct trainer *trainer);
 void step_audit_stop(struct trainer *trainer);
 
-/* Of a plug-in on the host: have labels, order, learning rates and, in an audited epoch, images stayed as
-   they were? STATUS_VERIFY_FAILED if not. */
-void step_audit_begin_epoch(struct trainer *trainer);
-enum status step_audit_end_epoch(struct trainer *trainer);
+/* May there be an audit in this epoch? */
+bool step_audit_affords(const struct trainer *trainer);
+
+/* Exchanges the backend of the trainer and the trusted one, if there is one. */
+void step_audit_swap(struct trainer *trainer);
 
 /* Is there an audit now? If not, *count is lowered if one is due within so many steps. The first call of
    engine fused is never audited: it is one step. */
 bool step_audit_due(struct trainer *trainer, size_t *count);
 
-/* Runs up to *count steps with the trainer's engine, as engine->run does. Before that, from the same state:
+/* Runs up to *count steps with the trainer's engine, as engine->run does, or 128 steps of a plug-in that are
+   issued one by one. Before that, from the same state:
    - the first four of them one by one, each compared as lockstep.h says;
    - all of them op by op. The weights that the engine then reaches in one call may differ from these by 5 %
      of the way from the start, and by eight times what a rounding error at the start changes; the images that

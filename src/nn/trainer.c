@@ -6,6 +6,7 @@
 #include "src/base/statistics.h"
 #include "src/nn/diagnose.h"
 #include "src/nn/engine.h"
+#include "src/nn/epoch_audit.h"
 #include "src/nn/evaluate.h"
 #include "src/nn/step_audit.h"
 
@@ -137,9 +138,9 @@ static enum status run_epoch(struct trainer *trainer, const struct trainer_obser
 
     device_range_begin(device, "epoch");
     trainer_begin_epoch(trainer);
-    step_audit_begin_epoch(trainer);
+    epoch_audit_begin(trainer);
     enum status status = run_steps(trainer, observer);
-    if (!status) status = step_audit_end_epoch(trainer);
+    if (!status) status = epoch_audit_end(trainer);
     device_range_end(device);
     report_losses(trainer, observer, first);
     const bool evaluated = evaluation_due(trainer->config, state->epoch + 1);

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include "src/backend/audit.h"
+#include "src/backend/surroundings.h"
 #include "src/nn/augmenter.h"
 #include "src/nn/checkpoint.h"
 #include "src/nn/early_stopping.h"
@@ -61,9 +62,11 @@ struct step_audit {
     /* private */
     uint64_t next; /* the number of updates at which the next audit starts */
     size_t audits;
-    double seconds;          /* of all audits */
-    struct compute *trusted; /* a built-in backend on the same memory; NULL: there is none */
-    uint64_t inputs, images; /* of the epoch: hashes of what steps only read; 0: not taken */
+    double seconds;                   /* of all audits */
+    struct compute *trusted;          /* a built-in backend on the same memory; NULL: there is none */
+    uint64_t inputs, images;          /* of the epoch: hashes of what steps only read; 0: not taken */
+    uint64_t held_out;                /* of the test and validation sets */
+    struct surroundings surroundings; /* at the start */
 };
 
 struct trainer {
