@@ -407,7 +407,7 @@ static enum status compare_and_bench(int argc, char **argv) {
     config_defaults(&config);
     enum status status =
         config_parse(&config, "layers = 42-8-4\nbatch-size = 25\nthreads = 1", FROM_FILE, "test");
-    if (!status) status = dataset_load(&pair, argv[1], DATASET_ALL);
+    if (!status) status = dataset_load(&pair, argv[1], (struct dataset_options){0});
     if (status) return status;
     agreement_plan(&agreement, &config, &pair);
     agreement.steps = 2;

@@ -40,7 +40,7 @@ static int is_small(const struct config *config) {
 static char *save(struct mlp *mlp, const struct config *config, const struct train_state *state,
                   size_t *size) {
     memory_file_fill(&copy, NULL, 0);
-    if (checkpoint_save(copy.path, mlp, config, state)) fuzz_fail("not saved: %s", status_message());
+    if (checkpoint_save(copy.path, mlp, config, NULL, state)) fuzz_fail("not saved: %s", status_message());
     return memory_file_read(&copy, size);
 }
 
