@@ -150,6 +150,11 @@ size_t text_letters(const char *text) {
     return letters;
 }
 
+int text_padding(const char *text, size_t width) {
+    const size_t letters = text_letters(text);
+    return letters < width ? (int)(width - letters) : 0;
+}
+
 void text_append(char *text, size_t size, const char *format, ...) {
     const size_t used = strlen(text);
     va_list args;

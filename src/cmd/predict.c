@@ -13,7 +13,7 @@
 #include "src/cmd/predict_images.h"
 #include "src/nn/checkpoint.h"
 
-enum { ROWS = 1000, BEST = 3 };
+enum { ROWS = 1000, BEST = 3, NAME = 4096 };
 
 struct prediction_run {
     struct config config;
@@ -109,9 +109,9 @@ static size_t find_best(const struct prediction_run *run, size_t image, struct a
 }
 
 /* "seven.png", or "images.idx#12" in a file with several images. */
-static int image_name(const struct predict_source *source, size_t index, char *text, size_t size) {
-    return source->count > 1 ? snprintf(text, size, "%s#%zu", source->path, index)
-                             : snprintf(text, size, "%s", source->path);
+static void image_name(const struct predict_source *source, size_t index, char *text, size_t size) {
+    snprintf(text, size, "%s", source->path);
+    if (source->count > 1) text_append(text, size, "#%zu", index);
 }
 
 /* A class with its name: "2 dog"; "2" without. */
@@ -120,15 +120,14 @@ static void class_text(const struct prediction_run *run, size_t class, char *tex
     if (class < run->kind.classes.count) text_append(text, size, " %s", run->kind.classes.name[class]);
 }
 
-static void print_row(const struct prediction_run *run, const char *name, int width, size_t image) {
+static void print_row(const struct prediction_run *run, const char *name, size_t width, size_t image) {
     struct answer best[BEST];
     char text[CLASS_NAME + 24];
     const size_t found = find_best(run, image, best);
-    printf("%-*s", width, name);
+    printf("%s%*s", name, text_padding(name, width), "");
     for (size_t i = 0; i < found; i++) {
         class_text(run, best[i].class, text, sizeof text);
-        const size_t letters = text_letters(text), column = run->kind.classes.count ? 16 : 4;
-        printf("  %s%*s %8s", text, letters < column ? (int)(column - letters) : 0, "",
+        printf("  %s%*s %8s", text, text_padding(text, run->kind.classes.count ? 16 : 4), "",
                text_percent(best[i].probability, 2).text);
     }
     printf("\n");
@@ -158,11 +157,12 @@ static void print_csv_row(const struct prediction_run *run, const char *path, si
     printf("\n");
 }
 
-static int longest_name(const struct prediction_run *run) {
-    int longest = (int)strlen("file");
+static size_t longest_name(const struct prediction_run *run) {
+    char name[NAME];
+    size_t longest = strlen("file");
     for (size_t s = 0; s < run->count; s++) {
-        const int length = image_name(&run->sources[s], run->sources[s].count - 1, NULL, 0);
-        if (length > longest) longest = length;
+        image_name(&run->sources[s], run->sources[s].count - 1, name, sizeof name);
+        if (text_letters(name) > longest) longest = text_letters(name);
     }
     return longest;
 }
@@ -170,15 +170,17 @@ static int longest_name(const struct prediction_run *run) {
 static void print_answers(const struct prediction_run *run, bool csv) {
     static const char *const titles[BEST] = {"class,name,probability", "class_2,name_2,probability_2",
                                              "class_3,name_3,probability_3"};
-    const int width = longest_name(run), column = run->kind.classes.count ? 26 : 14;
-    char name[4096];
+    const size_t width = longest_name(run);
+    const int column = run->kind.classes.count ? 26 : 14;
+    char name[NAME];
     size_t image = 0;
     if (csv) {
         printf("file,image");
         for (size_t i = 0; i < BEST && i < run->classes; i++) printf(",%s", titles[i]);
         printf("\n");
     } else {
-        printf("%-*s  %-*s%s\n", width, "file", column + 1, "class", run->classes > 1 ? "next best" : "");
+        printf("%-*s  %-*s%s\n", (int)width, "file", column + 1, "class",
+               run->classes > 1 ? "next best" : "");
     }
     for (size_t s = 0; s < run->count; s++)
         for (size_t i = 0; i < run->sources[s].count; i++, image++) {

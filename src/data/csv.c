@@ -162,7 +162,7 @@ static enum status read_rows(struct csv *csv, struct dataset *set, size_t unlabe
         if (!line[strspn(line, " \t\r")]) continue;
         if (!csv->columns) {
             status = read_titles(csv, line, unlabelled, &header);
-            set_shape(csv, set);
+            if (!status) set_shape(csv, set);
         }
         if (!status && !header) status = read_row(csv, set, line);
         if (status) return status;

@@ -2,7 +2,6 @@
    */
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "src/data/csv.h"
 #include "src/data/file_set.h"

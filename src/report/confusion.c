@@ -52,8 +52,7 @@ void tables_classes(struct table *table, const double *counts, size_t classes,
 
 /* Right-justified: the width counts letters, not the bytes of UTF-8. */
 static void print_right(FILE *out, const char *text, size_t width) {
-    const size_t letters = text_letters(text);
-    fprintf(out, "%*s%s", letters < width ? (int)(width - letters) : 0, "", text);
+    fprintf(out, "%*s%s", text_padding(text, width), "", text);
 }
 
 static size_t longest_name(const struct class_names *names, size_t classes) {

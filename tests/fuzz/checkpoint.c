@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/backend/registry.h"
+#include "src/base/text.h"
 #include "src/nn/checkpoint.h"
 #include "src/nn/optimizer.h"
 #include "tests/fuzz/fuzz.h"
@@ -21,6 +22,14 @@ static void prepare(void) {
     if (registry_find("serial", &backend) ||
         compute_open(&compute, backend, &(struct compute_options){.threads = 1}))
         fuzz_fail("no backend");
+}
+
+/* Names that the checkpoint gives to classes are safe to print. */
+static void check_names(const struct checkpoint *checkpoint) {
+    static struct image_kind kind;
+    if (checkpoint_images(checkpoint, &kind)) return;
+    for (size_t c = 0; c < kind.classes.count; c++)
+        if (!kind.classes.name[c][0] || !text_is_printable(kind.classes.name[c])) fuzz_fail("name %zu", c);
 }
 
 static void check_orders(const struct config *config) {
@@ -86,6 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     enum status status = checkpoint_open(&checkpoint, file.path);
     if (!status) status = checkpoint_recipe(&checkpoint, &config);
     check_orders(&config);
+    if (!status) check_names(&checkpoint);
     if (!status) status = registry_find(config.backend, &backend); /* where a plug-in would be loaded */
     if (!status) status = config_check_recipe(&config);
     if (!status && is_small(&config)) restore(&checkpoint, &config);
