@@ -402,6 +402,7 @@ static void train_evaluate_predict(void **state) {
     snprintf(file, sizeof file, "%s", make_pictures("photos-2", 10));
     assert_int_equal(RUN("eval %s --threads 1 --data %s", model, file), 0);
     assert_says(output, "validation accuracy 7/7");
+    assert_null(strstr(output, "warning"));
 
     assert_int_equal(RUN("predict %s '%s/%s/3.pgm' '%s/%s/4.pgm'", model, folder, names[2], folder, names[0]),
                      0);

@@ -33,9 +33,9 @@ static void close_evaluator(struct evaluator *eval) {
 /* Without a test set: the validation images of the recipe, if the data are its own; else all images. */
 static void choose_part(struct evaluator *eval, int64_t held_out) {
     const bool own = config_origin_of(&eval->config, "data") <= FROM_CHECKPOINT;
-    if (eval->validation < 0) eval->validation = 0;
-    if (!eval->validation && !eval->data.test.count)
-        eval->validation = own && held_out ? held_out : (int64_t)eval->data.train.count;
+    if (eval->validation || eval->data.test.count) return;
+    eval->foreign = !own;
+    eval->validation = own && held_out ? held_out : (int64_t)eval->data.train.count;
 }
 
 /* The images to classify. */
@@ -150,7 +150,7 @@ static enum status report_confusion(const struct evaluator *eval) {
 static void warn_of_seen_images(const struct evaluator *eval, const struct checkpoint *checkpoint) {
     struct config own; /* of the checkpoint alone */
     config_defaults(&own);
-    if (!eval->validation || checkpoint_recipe(checkpoint, &own)) return;
+    if (!eval->validation || eval->foreign || checkpoint_recipe(checkpoint, &own)) return;
     if (config_origin_of(&own, "validation") == FROM_DEFAULT) {
         fprintf(stderr, "train: warning: %s does not name its training images\n", checkpoint->file.path);
     } else if (own.validation < eval->validation) {
