@@ -206,12 +206,14 @@ static enum status find_names(struct class_names *names, const char *source, con
     return status;
 }
 
-/* Any folder with a folder in it. */
+/* Any folder with a folder in it. If memory ran out, loading it reports that. */
 static bool recognises(const char *source) {
     struct list classes;
-    const bool any = is_folder(source) && !list_folder(&classes, source, false) && classes.count > 0;
-    if (any) list_free(&classes);
-    return any;
+    if (!is_folder(source)) return false;
+    const enum status status = list_folder(&classes, source, false);
+    const bool any = classes.count > 0;
+    list_free(&classes);
+    return any || status == STATUS_FAILED;
 }
 
 static enum status load(struct dataset_pair *pair, const char *source,
