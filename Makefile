@@ -45,6 +45,8 @@ HAVE_CC := $(call probe,cc,$(CC),int main(void) { return 0; })
 HAVE_OPENMP := $(call probe,openmp,$(CC) -fopenmp,$(hash)include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; })
 HAVE_ZLIB := $(call probe,zlib,$(CC),$(hash)include <zlib.h>\nint main(void) { return zlibVersion() == 0; },-lz)
 HAVE_CJSON := $(call probe,cjson,$(CC),$(hash)include <cjson/cJSON.h>\nint main(void) { return cJSON_Version() == 0; },-lcjson)
+HAVE_PNG := $(call probe,png,$(CC),$(hash)include <png.h>\nint main(void) { png_image image = {.version = PNG_IMAGE_VERSION}; png_image_free(&image); return 0; },-lpng)
+HAVE_JPEG := $(call probe,jpeg,$(CC),$(hash)include <stdio.h>\n$(hash)include <jpeglib.h>\nint main(void) { struct jpeg_error_mgr errors; return !jpeg_std_error(&errors); },-ljpeg)
 HAVE_CMOCKA := $(call probe,cmocka,$(CC),$(hash)include <stdarg.h>\n$(hash)include <stddef.h>\n$(hash)include <stdint.h>\n$(hash)include <setjmp.h>\n$(hash)include <cmocka.h>\nint main(void) { return cmocka_set_message_output == 0; },-lcmocka)
 # Debian's OpenMP build of OpenBLAS first: one thread pool with ours, where the pthreads build keeps its own
 OPENBLAS_DIR := $(firstword $(wildcard /usr/lib/*-linux-gnu/openblas-openmp))
@@ -62,7 +64,7 @@ REQUIRED := $(if $(HAVE_CC),,gcc) $(if $(HAVE_OPENMP),,$(if $(findstring clang,$
 	$(if $(HAVE_ZLIB),,zlib1g-dev) $(if $(HAVE_CJSON),,libcjson-dev)
 # what `make run` and `make check` install, when they may
 FETCHER := $(if $(filter run,$(MAKECMDGOALS)),$(if $(wildcard data/mnist/train-images*)$(shell command -v curl || command -v wget),,curl ca-certificates))
-PACKAGES := $(strip $(REQUIRED) $(if $(HAVE_CMOCKA),,libcmocka-dev) \
+PACKAGES := $(strip $(REQUIRED) $(if $(HAVE_CMOCKA),,libcmocka-dev) $(if $(HAVE_PNG),,libpng-dev) $(if $(HAVE_JPEG),,libjpeg-dev) \
 	$(if $(HAVE_OPENBLAS)$(filter 0,$(OPENBLAS)),,libopenblas-openmp-dev) $(FETCHER))
 
 # --- flags ---
@@ -77,7 +79,7 @@ OPTIMIZE := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sa
 CFLAGS ?=
 ALL_CFLAGS := -std=gnu11 $(OPTIMIZE) $(if $(HAVE_OPENMP),-fopenmp) $(CFLAGS)
 # NORMAL_EXIT: what these compile in reports in an exit handler
-CPPFLAGS := -I. -I$(B) $(if $(SAN)$(filter --coverage -pg -fprofile%,$(CFLAGS)),-DNORMAL_EXIT) $(if $(HAVE_OPENMP),-DHAVE_OPENMP) $(if $(HAVE_OPENBLAS),-DHAVE_OPENBLAS -DOPENBLAS_SONAME=$(OPENBLAS_SONAME))
+CPPFLAGS := -I. -I$(B) $(if $(SAN)$(filter --coverage -pg -fprofile%,$(CFLAGS)),-DNORMAL_EXIT) $(if $(HAVE_OPENMP),-DHAVE_OPENMP) $(if $(HAVE_PNG),-DHAVE_PNG) $(if $(HAVE_JPEG),-DHAVE_JPEG) $(if $(HAVE_OPENBLAS),-DHAVE_OPENBLAS -DOPENBLAS_SONAME=$(OPENBLAS_SONAME))
 # CUDA: for the GPU that is here, else for all that CUDA 13 knows and, as PTX, those to come; SM=90 says which
 CUDA_HOME := $(if $(HAVE_CUDA),$(patsubst %/bin/,%,$(dir $(realpath $(shell command -v $(NVCC))))))
 DETECTED_SM := $(if $(HAVE_CUDA),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u))
@@ -89,7 +91,7 @@ ALL_NVCCFLAGS := -std=c++20 -O3 $(GENCODE) -Xcompiler -Wall$(,)-Wextra$(,)-Wno-m
 CPPFLAGS += $(if $(HAVE_CUDA),-DHAVE_CUDA,$(if $(WANT_CUDA),,-DCUDA_NOT_WANTED))
 CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcublas -lcudart_static -lrt -lpthread -lstdc++)
 
-LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(filter-out -l%,$(OPENBLAS_LIBS))) -lcjson -lz -lm -ldl
+LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(filter-out -l%,$(OPENBLAS_LIBS))) -lcjson $(if $(HAVE_PNG),-lpng) $(if $(HAVE_JPEG),-ljpeg) -lz -lm -ldl
 
 # --- sources: every file of a folder belongs to the program, but for backends whose library is missing ---
 
@@ -97,6 +99,8 @@ LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(filter-out -l%,$(OPENBLAS_LIBS)))
 SOURCES := $(wildcard kernels/host/tuned/*.c kernels/host/*.c kernels/host/gemm/*.c kernels/host/ops/*.c src/*/*.c)
 SOURCES := $(if $(HAVE_OPENBLAS),$(SOURCES),$(filter-out kernels/host/gemm/openblas.c,$(SOURCES)))
 SOURCES := $(if $(HAVE_OPENMP),$(SOURCES),$(filter-out kernels/host/gemm/openmp.c,$(SOURCES)))
+SOURCES := $(if $(HAVE_PNG),$(SOURCES),$(filter-out src/data/picture_png.c,$(SOURCES)))
+SOURCES := $(if $(HAVE_JPEG),$(SOURCES),$(filter-out src/data/picture_jpeg.c,$(SOURCES)))
 CUDA_SOURCES := $(if $(HAVE_CUDA),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu src/device/*.cu))
 OBJECTS := $(CUDA_SOURCES:%.cu=$(B)/%.cu.o) $(SOURCES:%.c=$(B)/%.o)
 # WITHOUT=measure leaves tests/test_measure.c out
@@ -119,6 +123,8 @@ probe:
 	@echo '$(call mark,$(HAVE_ZLIB),zlib)$(if $(HAVE_ZLIB),,: needed to read data sets; apt-get install zlib1g-dev)'
 	@echo '$(call mark,$(HAVE_CJSON),cJSON)$(if $(HAVE_CJSON),,: needed for logs and checkpoints; apt-get install libcjson-dev)'
 	@echo '$(call mark,$(HAVE_CMOCKA),cmocka)$(if $(HAVE_CMOCKA),,: for make check; apt-get install libcmocka-dev)'
+	@echo '$(call mark,$(HAVE_PNG),libpng)$(if $(HAVE_PNG),,: to read PNG pictures; apt-get install libpng-dev)'
+	@echo '$(call mark,$(HAVE_JPEG),libjpeg)$(if $(HAVE_JPEG),,: to read JPEG pictures; apt-get install libjpeg-dev)'
 	@echo '$(call mark,$(HAVE_OPENBLAS),OpenBLAS)$(if $(HAVE_OPENBLAS),,: for the backend openblas; $(if $(filter 0,$(OPENBLAS)),left out by OPENBLAS=0,apt-get install libopenblas-openmp-dev))'
 	@echo '$(call mark,$(HAVE_CUDA),CUDA with cuBLAS)$(if $(HAVE_CUDA), for $(if $(strip $(SM)),sm_$(strip $(SM)),sm_75 to sm_90 and PTX),: for GPU backends; $(if $(WANT_CUDA),install the CUDA toolkit,$(if $(filter 0,$(CUDA)),left out by CUDA=0,no GPU is here$(,) CUDA=1 builds them nevertheless)))'
 

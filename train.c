@@ -14,9 +14,10 @@
 #include "src/bench/serve.h"
 #include "src/cmd/command.h"
 
-static const struct command *const commands[] = {&command_train,   &command_eval,   &command_compare,
-                                                 &command_bench,   &command_report, &command_devices,
-                                                 &command_augment, &command_export, &command_new_backend};
+static const struct command *const commands[] = {&command_train,   &command_eval,       &command_predict,
+                                                 &command_compare, &command_bench,      &command_report,
+                                                 &command_data,    &command_devices,    &command_augment,
+                                                 &command_export,  &command_new_backend};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_commands(void) {

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -396,6 +397,36 @@ static void exports(void **state) {
               source, dict);
 }
 
+/* Eight pictures in two classes; `file` receives the name of one. Returns the folder. */
+static const char *make_pictures(char file[300]) {
+    const char *folder = support_path("pictures");
+    mkdir(folder, 0777);
+    for (int i = 0; i < 8; i++) {
+        snprintf(file, 300, "%s/%d", folder, i % 2);
+        mkdir(file, 0777);
+        snprintf(file, 300, "%s/%d/%d.pgm", folder, i % 2, i);
+        support_write(file, "P5 4 4 255 a23456789ABCDEFz", 27);
+    }
+    return folder;
+}
+
+static void own_images(void **state) {
+    (void)state;
+    char file[300];
+    const char *sheet = output("own.png", false);
+    fail_each(1, &command_data, "%s --sheet %s --input-size 3 --like-mnist", make_pictures(file), sheet);
+}
+
+static void prediction(void **state) {
+    (void)state;
+    char file[300], model[256];
+    snprintf(model, sizeof model, "%s", support_path("own.safetensors"));
+    run_before(&command_train,
+               "--data %s --layers 16-2 --epochs 1 --threads 1 --validation 2 --backend serial --save %s",
+               make_pictures(file), model);
+    fail_each(1, &command_predict, "%s %s --csv --threads 1 --backend serial", model, file);
+}
+
 static void list_of_devices(void **state) {
     (void)state;
     fail_each(1, &command_devices, "--backend serial");
@@ -418,7 +449,7 @@ static enum status compare_and_bench(int argc, char **argv) {
     config_defaults(&config);
     enum status status =
         config_parse(&config, "layers = 42-8-4\nbatch-size = 25\nthreads = 1", FROM_FILE, "test");
-    if (!status) status = dataset_load(&pair, argv[1], DATASET_ALL);
+    if (!status) status = dataset_load(&pair, argv[1], (struct dataset_options){0});
     if (status) return status;
     agreement_plan(&agreement, &config, &pair);
     agreement.steps = 2;
@@ -466,6 +497,8 @@ int main(void) {
         cmocka_unit_test_teardown(report, forget_outputs),
         cmocka_unit_test_teardown(augmentation, forget_outputs),
         cmocka_unit_test_teardown(exports, forget_outputs),
+        cmocka_unit_test_teardown(own_images, forget_outputs),
+        cmocka_unit_test_teardown(prediction, forget_outputs),
         cmocka_unit_test_teardown(list_of_devices, forget_outputs),
         cmocka_unit_test_teardown(parts_of_compare_and_bench, forget_outputs),
     };

@@ -94,7 +94,7 @@ static enum stage find(const struct plugin *plugin, const char *kind, const stru
 static enum stage run_recipe(const struct plugin *plugin, const char *kind, const struct recipe *recipe) {
     struct dataset_pair data;
     if (recipe->digits) {
-        assert_status(dataset_load(&data, "synthetic", DATASET_ALL), STATUS_OK);
+        assert_status(dataset_load(&data, "synthetic", (struct dataset_options){0}), STATUS_OK);
     } else {
         support_builtin_data(&data);
     }

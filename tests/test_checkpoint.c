@@ -35,7 +35,7 @@ static const char *saved(const char *name, const char *settings) {
     struct config config;
     const char *path = support_path(name);
     open_network(&mlp, &config, settings);
-    assert_status(checkpoint_save(path, &mlp, &config, NULL), STATUS_OK);
+    assert_status(checkpoint_save(path, &mlp, &config, NULL, NULL), STATUS_OK);
     mlp_close(&mlp);
     return path;
 }
@@ -62,7 +62,7 @@ static void weights_and_state_come_back(void **state) {
         assert_status(optimizer_open(&optimizer, &mlp, &config), STATUS_OK);
         const size_t bytes = mlp.parameter_elements * dtype_size(mlp.dtype);
         memcpy(optimizer.update.moment1, mlp.parameters, bytes);
-        assert_status(checkpoint_save(path, &mlp, &config, &state_in), STATUS_OK);
+        assert_status(checkpoint_save(path, &mlp, &config, NULL, &state_in), STATUS_OK);
 
         assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
         config_defaults(&empty);
@@ -264,7 +264,7 @@ static void missing_momentum_is_noticed(void **state) {
     struct train_state at = {.epoch = 2}, back;
     const char *path = support_path("plain.safetensors");
     open_network(&mlp, &config, "layers=5-4-3");
-    assert_status(checkpoint_save(path, &mlp, &config, &at), STATUS_OK);
+    assert_status(checkpoint_save(path, &mlp, &config, NULL, &at), STATUS_OK);
     config.momentum = 0.9;
     assert_status(optimizer_open(&optimizer, &mlp, &config), STATUS_OK);
     assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
@@ -350,7 +350,7 @@ static void full_disk_leaves_the_old_file(void **state) {
     for (rlim_t bytes = 0; bytes < before; bytes += 1000) {
         small.rlim_cur = bytes;
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-        const enum status status = checkpoint_save(path, &mlp, &config, NULL);
+        const enum status status = checkpoint_save(path, &mlp, &config, NULL, NULL);
         setrlimit(RLIMIT_FSIZE, &limit);
         assert_status(status, STATUS_FAILED);
         assert_says(status_message(), "the old file, if any, is unchanged");
@@ -373,7 +373,8 @@ static void unwritable_paths_are_errors(void **state) {
     assert_status(safetensors_writable(support_path("no-such/x.safetensors")), STATUS_FAILED);
     assert_status(safetensors_writable("/dev/null"), STATUS_FAILED);
     assert_status(safetensors_writable(support_path("x.safetensors")), STATUS_OK);
-    assert_status(checkpoint_save(support_path("no-such/x.safetensors"), &mlp, &config, NULL), STATUS_FAILED);
+    assert_status(checkpoint_save(support_path("no-such/x.safetensors"), &mlp, &config, NULL, NULL),
+                  STATUS_FAILED);
     assert_says(status_message(), "No such file or directory");
     mlp_close(&mlp);
 }

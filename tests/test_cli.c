@@ -76,7 +76,7 @@ static void mistakes_have_their_exit_codes(void **state) {
         {"--config no-such.cfg", 2, "no-such.cfg"},
         {"stray words", 2, "unknown command 'stray'"},
         {"--seed 1 stray", 2, "unexpected argument 'stray'"},
-        {"--data no-such-directory", 3, "data/fetch.sh"},
+        {"--data no-such-directory", 3, "No such file"},
         {"--backend warp", 4, "usable here: serial"},
         {"--backend tuned:isa=avx", 2, "backend 'tuned': option isa must be auto|"},
         {"--backend tuned:ias=avx2 --data no-such-directory", 2,

@@ -180,7 +180,7 @@ static void mistakes_are_drawn(void **state) {
                          0);
         assert_says(output, "m.pgm: the ");
         assert_int_equal(support_log(log, "mistake", 0, &line), count);
-        assert_status(dataset_load(&data, support_data, DATASET_ALL), STATUS_OK);
+        assert_status(dataset_load(&data, support_data, (struct dataset_options){0}), STATUS_OK);
         const size_t image = (size_t)support_number(line, "image");
         assert_true(image >= 210 && image < TRAINING);
         unsigned char *sheet = read_sheet(pgm, 2);

@@ -401,7 +401,7 @@ static void errors_say_what_to_do(void **state) {
 
 static int load(void **state) {
     support_make_data(state);
-    return dataset_load(&data, support_data, DATASET_ALL) != STATUS_OK;
+    return dataset_load(&data, support_data, (struct dataset_options){0}) != STATUS_OK;
 }
 
 static int unload(void **state) {

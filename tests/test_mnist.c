@@ -11,7 +11,7 @@ static bool there;
 
 static int load(void **state) {
     (void)state;
-    there = dataset_load(&pair, "data/mnist", DATASET_ALL) == STATUS_OK;
+    there = dataset_load(&pair, "data/mnist", (struct dataset_options){0}) == STATUS_OK;
     return 0;
 }
 

@@ -25,7 +25,7 @@ static void confusion(void **state) {
     static const double want[9] = {2, 1, 0, 1, 1, 0, 1, 0, 0};
     assert_memory_equal(counts, want, sizeof want);
     FILE *out = open_text();
-    confusion_print(out, counts, 3);
+    confusion_print(out, counts, 3, &(struct class_names){0});
     fclose(out);
     assert_says(text, "     0     2     1     .\n     1     1     1     .\n     2     1     .     .\n");
     assert_says(text, "0           3    50.00 %  66.67 %\n"); /* precision 2 of 4, recall 2 of 3 */

@@ -75,9 +75,10 @@ static void read_up(const char *folder, const char *path, void (*read)(const cha
 
 static bool lists(const char *controllers, const char *name) {
     const size_t length = strlen(name);
-    for (const char *at = controllers; at; at = strchr(at, ','), at += at != NULL)
+    for (const char *at = controllers;; at++) {
         if (strncmp(at, name, length) == 0 && (at[length] == ',' || !at[length])) return true;
-    return false;
+        if (!(at = strchr(at, ','))) return false;
+    }
 }
 
 /* A line is 4:cpu,cpuacct:/path, or 0::/path in version 2. */

@@ -3,9 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "src/base/pages.h"
+#include "src/base/text.h"
 
 enum status input_error(int error, const char *what, const char *path) {
     const bool here = error == ENOMEM || error == EMFILE || error == ENFILE; /* the file may be good */
@@ -20,4 +24,37 @@ enum status input_open(int *fd, const char *what, const char *path) {
     if (fstat(*fd, &info) == 0 && S_ISREG(info.st_mode)) return STATUS_OK;
     close(*fd);
     return status_set(STATUS_BAD_DATA, "cannot read %s'%s': it is not a regular file", what, path);
+}
+
+static enum status read_descriptor(int fd, uint8_t **bytes, size_t *size, size_t most, const char *path) {
+    struct stat info;
+    if (fstat(fd, &info) != 0) return input_error(errno, "", path);
+    const size_t length = (size_t)info.st_size;
+    if (length > most)
+        return status_set(STATUS_BAD_DATA, "%s: the file has %s; at most %s are read", path,
+                          text_bytes((double)length).text, text_bytes((double)most).text);
+    const enum status fits = pages_check(length);
+    if (fits) return status_context(fits, "%s", path);
+    uint8_t *buffer = malloc(length + 1);
+    if (!buffer) return status_set(STATUS_FAILED, "%s: out of memory", path);
+    size_t done = 0;
+    for (ssize_t got = 1; got > 0 && done < length; done += (size_t)got) {
+        got = read(fd, buffer + done, length - done);
+        if (got < 0) {
+            free(buffer);
+            return input_error(errno, "", path);
+        }
+    }
+    *bytes = buffer;
+    *size = done; /* less than `length` if the file has just been cut */
+    return STATUS_OK;
+}
+
+enum status input_bytes(uint8_t **bytes, size_t *size, size_t most, const char *path) {
+    int fd;
+    enum status status = input_open(&fd, "", path);
+    if (status) return status;
+    status = read_descriptor(fd, bytes, size, most, path);
+    close(fd);
+    return status;
 }

@@ -127,6 +127,34 @@ char *text_utf8(const char *text) {
     return copy;
 }
 
+/* Of a whole sequence of UTF-8. */
+static bool is_control(const unsigned char *text, size_t length) {
+    if (length == 1) return text[0] < ' ' || text[0] == 0x7f;
+    if (length == 2) return text[0] == 0xc2 && text[1] < 0xa0; /* U+0080 to U+009F */
+    if (length != 3 || text[0] != 0xe2) return false;
+    return (text[1] == 0x80 && text[2] >= 0xa8 && text[2] <= 0xae) || /* U+2028 to U+202E */
+           (text[1] == 0x81 && text[2] >= 0xa6 && text[2] <= 0xa9);   /* U+2066 to U+2069 */
+}
+
+bool text_is_printable(const char *text) {
+    for (size_t length; *text; text += length) {
+        length = utf8_length((const unsigned char *)text);
+        if (!length || is_control((const unsigned char *)text, length)) return false;
+    }
+    return true;
+}
+
+size_t text_letters(const char *text) {
+    size_t letters = 0;
+    for (; *text; text++) letters += ((unsigned char)*text & 0xc0) != 0x80;
+    return letters;
+}
+
+int text_padding(const char *text, size_t width) {
+    const size_t letters = text_letters(text);
+    return letters < width ? (int)(width - letters) : 0;
+}
+
 void text_append(char *text, size_t size, const char *format, ...) {
     const size_t used = strlen(text);
     va_list args;

@@ -31,6 +31,15 @@ void text_directory(const char *path, char *directory, size_t size);
    bytes, JSON may not. The caller frees it. NULL: out of memory. */
 char *text_utf8(const char *text);
 
+/* Is the text UTF-8 without control characters, line separators and marks that change the direction of
+   writing? Then it is safe to print, wherever it comes from. */
+bool text_is_printable(const char *text);
+
+/* The number of characters of a UTF-8 text, which is its width on a terminal but for wide scripts. */
+size_t text_letters(const char *text);
+/* The spaces that fill it up to `width` characters; for "%*s" with "". */
+int text_padding(const char *text, size_t width);
+
 /* Appends to a string like printf, truncated to `size` bytes. */
 void text_append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

@@ -36,7 +36,7 @@ static enum status open_show(struct show *show) {
     struct config *config = &show->config;
     const struct gemm_backend *backend;
     enum status status = registry_find(config->backend, &backend);
-    if (!status) status = dataset_load(&show->data, config->data, DATASET_ALL);
+    if (!status) status = dataset_load(&show->data, config->data, config_dataset(config, DATASET_ALL));
     if (status) return status;
     struct dataset first = show->data.train; /* a view */
     if ((size_t)show->images < first.count) first.count = (size_t)show->images;

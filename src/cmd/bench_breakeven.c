@@ -199,7 +199,8 @@ static enum status open_standing(struct breakeven *breakeven) {
 }
 
 static enum status run(struct breakeven *breakeven, const struct sweep_lists *lists, const char *timeout) {
-    enum status status = dataset_load(&breakeven->data, breakeven->config.data, DATASET_ALL);
+    enum status status = dataset_load(&breakeven->data, breakeven->config.data,
+                                      config_dataset(&breakeven->config, DATASET_ALL));
     if (!status) status = config_check_data(&breakeven->config, &breakeven->data);
     for (size_t b = 0; b < breakeven->batch_count && !status; b++)
         if (breakeven->batches[b] > breakeven->data.train.count - (size_t)breakeven->config.validation)

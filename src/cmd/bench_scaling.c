@@ -178,7 +178,8 @@ static enum status report(struct scaling *scaling) {
 static enum status run_scaling(struct scaling *scaling, const struct sweep_lists *lists,
                                const char *timeout) {
     struct sweep sweep;
-    enum status status = dataset_load(&scaling->data, scaling->config.data, DATASET_ALL);
+    enum status status =
+        dataset_load(&scaling->data, scaling->config.data, config_dataset(&scaling->config, DATASET_ALL));
     if (!status) status = config_check_data(&scaling->config, &scaling->data);
     if (!status) status = backend_prepare_contest(&scaling->data, timeout, scaling->comparison.limit_seconds);
     if (!status) status = sweep_open(&sweep, &scaling->config, lists);

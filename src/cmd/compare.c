@@ -201,7 +201,7 @@ static enum status run_compare(int argc, char **argv) {
     struct dataset_pair data = {0};
     status = parse_numbers(repeat, limit, &comparison);
     if (!status) status = options_check_files(&files, &config);
-    if (!status) status = dataset_load(&data, config.data, DATASET_ALL);
+    if (!status) status = dataset_load(&data, config.data, config_dataset(&config, DATASET_ALL));
     comparison.data = &data;
     if (!status) status = config_check_data(&config, &data);
     if (!status) status = backend_prepare_contest(&data, timeout, comparison.limit_seconds);

@@ -136,6 +136,7 @@ void console_header(const struct trainer *trainer, const struct dataset_pair *da
     const struct config *config = trainer->config;
     const struct compute *compute = trainer->compute;
     char layers[CONFIG_TEXT], resized[64] = "";
+    const size_t reported = data->test.count ? trainer->test.count : trainer->validation.count;
     config_value(config, config_key_find("layers"), layers, sizeof layers);
     if (config->input_size)
         snprintf(resized, sizeof resized, ", read as %zux%zu", trainer->train.height, trainer->train.width);
@@ -143,10 +144,10 @@ void console_header(const struct trainer *trainer, const struct dataset_pair *da
     printf("network   %s, %s, init %s: %s parameters\n", layers,
            config_choice("activation", config->activation), config_choice("init", config->init),
            text_grouped(mlp_parameter_count(&trainer->mlp)).text);
-    printf("data      %s: %s training%s, %s test images of %zux%zu%s\n", data->name,
+    printf("data      %s: %s training%s, %s %s images of %zux%zu%s\n", data->name,
            text_grouped(trainer->train.count).text,
-           trainer->validation.count ? " (after the validation split)" : "",
-           text_grouped(trainer->test.count).text, data->train.height, data->train.width, resized);
+           trainer->validation.count ? " (after the validation split)" : "", text_grouped(reported).text,
+           dataset_reported(data), data->train.height, data->train.width, resized);
     print_recipe(trainer);
     if (config->augment) print_augmentation(config);
     char engine[160];
@@ -276,8 +277,10 @@ void console_summary(struct console *console, const struct run_summary *summary)
         for (size_t l = 0; l < trainer->mlp.depth; l++) flops += time->gemm[op][l].flops;
     }
     console_clear_progress(console);
-    printf("\n%stest accuracy      %s +- %.2f (binomial standard error), loss %.4f\n",
-           summary->interrupted ? "Interrupted; the numbers are of the steps done.\n" : "",
+    char title[32];
+    snprintf(title, sizeof title, "%s accuracy", summary->part);
+    printf("\n%s%-18s %s +- %.2f (binomial standard error), loss %.4f\n",
+           summary->interrupted ? "Interrupted; the numbers are of the steps done.\n" : "", title,
            console_accuracy(summary->test.correct, summary->test.total).text,
            console_binomial_error(&summary->test), summary->test.loss);
     if (summary->average.total)

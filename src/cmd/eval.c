@@ -30,14 +30,25 @@ static void close_evaluator(struct evaluator *eval) {
     compute_close(&eval->compute);
 }
 
+/* Without a test set: the validation images of the recipe, if the data are its own; else all images. */
+static void choose_part(struct evaluator *eval, int64_t held_out) {
+    const bool own = config_origin_of(&eval->config, "data") <= FROM_CHECKPOINT;
+    if (eval->validation || eval->data.test.count) return;
+    eval->foreign = !own;
+    eval->validation = own && held_out ? held_out : (int64_t)eval->data.train.count;
+}
+
 /* The images to classify. */
-static enum status open_set(struct evaluator *eval) {
+static enum status open_set(struct evaluator *eval, const struct checkpoint *checkpoint, int64_t held_out) {
     struct dataset train;
-    const size_t wanted = (size_t)eval->validation;
     enum status status =
-        dataset_load(&eval->data, eval->config.data, wanted ? DATASET_ALL : DATASET_TEST_ONLY);
+        dataset_load(&eval->data, eval->config.data,
+                     config_dataset(&eval->config, eval->validation > 0 ? DATASET_ALL : DATASET_TEST_ONLY));
+    if (!status) status = checkpoint_adopt_classes(checkpoint, &eval->data);
     if (!status) status = config_check_data(&eval->config, &eval->data);
     if (status) return status;
+    choose_part(eval, held_out);
+    const size_t wanted = (size_t)eval->validation;
     train = eval->data.train; /* a view */
     if (wanted > train.count)
         return status_set(STATUS_USAGE, "--validation %zu: %s has %zu training images", wanted,
@@ -49,12 +60,13 @@ static enum status open_set(struct evaluator *eval) {
 }
 
 /* Opens backend, committee and buffers; the recipe of the first network applies to all. */
-static enum status open_evaluator(struct evaluator *eval, size_t networks) {
+static enum status open_evaluator(struct evaluator *eval, const struct checkpoint *checkpoint,
+                                  int64_t held_out, size_t networks) {
     const struct config *config = &eval->config;
     const struct gemm_backend *backend;
     struct device *device = &eval->compute.device;
     enum status status = registry_find(config->backend, &backend);
-    if (!status) status = open_set(eval);
+    if (!status) status = open_set(eval, checkpoint, held_out);
     if (!status) status = backend_open(config, &eval->compute);
     if (!status)
         status = committee_open(&eval->committee, networks, eval->set.count,
@@ -128,7 +140,7 @@ static enum status report_confusion(const struct evaluator *eval) {
     double *counts = calloc(classes * classes, sizeof *counts);
     if (!counts) return status_set(STATUS_FAILED, "out of memory");
     confusion_count(counts, classes, set->labels, eval->predictions.label, set->count);
-    confusion_print(stdout, counts, classes);
+    confusion_print(stdout, counts, classes, &eval->data.classes);
     eval_log_confusion(eval, counts);
     free(counts);
     return STATUS_OK;
@@ -138,7 +150,7 @@ static enum status report_confusion(const struct evaluator *eval) {
 static void warn_of_seen_images(const struct evaluator *eval, const struct checkpoint *checkpoint) {
     struct config own; /* of the checkpoint alone */
     config_defaults(&own);
-    if (!eval->validation || checkpoint_recipe(checkpoint, &own)) return;
+    if (!eval->validation || eval->foreign || checkpoint_recipe(checkpoint, &own)) return;
     if (config_origin_of(&own, "validation") == FROM_DEFAULT) {
         fprintf(stderr, "train: warning: %s does not name its training images\n", checkpoint->file.path);
     } else if (own.validation < eval->validation) {
@@ -157,10 +169,11 @@ static enum status take_network(struct evaluator *eval, const char *path, size_t
     eval->config = eval->flags;
     enum status status = checkpoint_open(&checkpoint, path);
     if (!status) status = checkpoint_recipe(&checkpoint, &eval->config);
+    const int64_t held_out = eval->config.validation;
     eval->config.validation = eval->config.patience = 0; /* nothing is trained here, so nothing is held out */
     eval->config.adversarial = 0;
     if (!status && first) status = options_check_files(&eval->files, &eval->config);
-    if (!status && first) status = open_evaluator(eval, networks);
+    if (!status && first) status = open_evaluator(eval, &checkpoint, held_out, networks);
     if (!status && first) status = logfile_open(&eval->log, eval->flags.log, false);
     if (!status && first) eval_log_header(eval);
     if (!status) status = classify_set(eval, &checkpoint);
@@ -239,6 +252,8 @@ static enum status parse_strength(const char *text, const struct evaluator *eval
 static enum status run_eval(int argc, char **argv) {
     static struct evaluator eval = {.tta_strength = 0.5};
     static const char *const keys[] = {"data",
+                                       "label-offset",
+                                       "transpose",
                                        "backend",
                                        "threads",
                                        "layers",
@@ -261,7 +276,9 @@ static enum status run_eval(int argc, char **argv) {
     const struct option_extra extras[] = {
         {"validation", "N",
          "evaluate the last N training images instead of the test set, for model selection: networks that "
-         "were trained with --validation N or more have not seen them; 0: the test set [0]",
+         "were trained with --validation N or more have not seen them [0: the test set; if there is none, "
+         "those "
+         "that the recipe held out, or all of another --data]",
          &validation},
         {"misclassified", "K", "also print the K most confident mistakes as small pictures", &misclassified},
         {"picture", "FILE",

@@ -15,6 +15,7 @@ struct evaluator {
     struct compute compute;
     struct dataset_pair data;
     int64_t validation;         /* evaluate this many of the last training images; 0: the test set */
+    bool foreign;               /* without a test set: all images of data that are not the checkpoint's own */
     struct dataset set;         /* those images: a view */
     size_t first;               /* index of the first one in its file */
     const char *part;           /* "test" or "validation" */

@@ -49,6 +49,9 @@ void eval_log_confusion(const struct evaluator *eval, const double *counts) {
     const size_t classes = eval->committee.classes;
     cJSON *line = jsonl_new("confusion"), *rows = cJSON_AddArrayToObject(line, "counts");
     jsonl_count(line, "classes", classes);
+    cJSON *names = eval->data.classes.count ? cJSON_AddArrayToObject(line, "names") : NULL;
+    for (size_t c = 0; names && c < classes; c++)
+        jsonl_append(names, cJSON_CreateString(classes_label(&eval->data.classes, c).text));
     for (size_t r = 0; r < classes; r++)
         jsonl_append(rows, cJSON_CreateDoubleArray(counts + r * classes, (int)classes));
     jsonl_write(eval->log, line);

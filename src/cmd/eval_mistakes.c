@@ -44,9 +44,10 @@ static void print(const struct evaluator *eval, const struct mistake *mistakes, 
     for (size_t i = 0; i < shown; i++) {
         const size_t image = mistakes[i].image;
         images[i] = image_of(eval, &mistakes[i]);
-        snprintf(images[i].caption, sizeof images[i].caption, "#%zu: %u, not %u (%.1f %%)",
-                 eval->first + image, eval->predictions.label[image], eval->set.labels[image],
-                 100 * mistakes[i].confidence);
+        const struct class_names *names = &eval->data.classes;
+        snprintf(images[i].caption, sizeof images[i].caption, "#%zu: %.15s, not %.15s (%.1f %%)",
+                 eval->first + image, classes_label(names, eval->predictions.label[image]).text,
+                 classes_label(names, eval->set.labels[image]).text, 100 * mistakes[i].confidence);
     }
     printf("\nthe %zu most confident of %s mistakes (#image: prediction, not label)\n\n", shown,
            text_grouped(found).text);

@@ -65,7 +65,8 @@ static enum status quantize(struct export *export, const struct dataset_pair *da
 static enum status make_int8(struct export *export) {
     struct dataset_pair data = {0};
     struct compute compute = {0};
-    enum status status = dataset_load(&data, export->config.data, DATASET_ALL);
+    enum status status =
+        dataset_load(&data, export->config.data, config_dataset(&export->config, DATASET_ALL));
     if (!status) status = config_check_data(&export->config, &data);
     if (status) status = status_context(status, "--int8 measures the network on images (--data)");
     if (!status) status = backend_open(&export->config, &compute);

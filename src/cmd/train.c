@@ -61,7 +61,7 @@ static void close_run(struct run *run) {
 
 static enum status open_data(struct run *run) {
     struct config *config = &run->config;
-    enum status status = dataset_load(&run->data, config->data, DATASET_ALL);
+    enum status status = dataset_load(&run->data, config->data, config_dataset(config, DATASET_ALL));
     if (status) return status;
     if (strcmp(config->data, "auto") == 0) {
         if (strcmp(run->data.name, "synthetic") == 0)
@@ -70,7 +70,8 @@ static enum status open_data(struct run *run) {
         /* so that a checkpoint names the data set */
         snprintf(config->data, sizeof config->data, "%s", run->data.name);
     }
-    return config_check_data(config, &run->data);
+    if (config->resume[0]) status = checkpoint_adopt_classes(&run->checkpoint, &run->data);
+    return status ? status : config_check_data(config, &run->data);
 }
 
 /* Adds the file of --save, --save-init or --resume of the network with config->seed. One that is written must
@@ -148,12 +149,12 @@ static enum status train(struct run *run) {
                      config->save[0] ? "; go on with --resume " : "", config->save);
     const enum status closed = runlog_close(&run->log);
     if (status) return status;
-    return closed ? closed : console_check_target(config, "test", &summary.test);
+    return closed ? closed : console_check_target(config, summary.part, &summary.test);
 }
 
 static enum status save_initial(struct run *run) {
     if (!run->config.save_init[0]) return STATUS_OK;
-    return checkpoint_save(run->config.save_init, &run->trainer.mlp, &run->config, NULL);
+    return checkpoint_save(run->config.save_init, &run->trainer.mlp, &run->config, &run->data, NULL);
 }
 
 static enum status read_recipe(struct run *run) {
@@ -197,9 +198,10 @@ static enum status run_train(int argc, char **argv) {
     };
     const struct option_set set = {
         .usage = "[train] [--config FILE] [--KEY VALUE]...",
-        .details = "Trains a multi-layer perceptron on MNIST (or any IDX image set) with the GEMM backend of "
-                   "your choice.\n"
-                   "  ./train --config configs/validation.cfg --backend openmp",
+        .details =
+            "Trains a multi-layer perceptron on MNIST, or on images of your own, with the GEMM backend of "
+            "your choice.\n"
+            "  ./train --config configs/validation.cfg --backend openmp",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
         .files = &run.files,

@@ -39,9 +39,10 @@ static void on_warning(void *self, const struct member *member, const char *mess
 
 static void print_titles(const struct ensemble *ensemble) {
     const bool average = ensemble->config->ema_decay > 0;
-    printf("%zu networks, %s\n\nseed    loss  %22s  %22s", ensemble->count,
-           ensemble->concurrent ? "concurrently" : "one after the other", "train accuracy", "test accuracy");
-    if (average) printf("  %22s", "of average weights");
+    printf("%zu networks, %s\n\nseed    loss  %22s", ensemble->count,
+           ensemble->concurrent ? "concurrently" : "one after the other", "train accuracy");
+    if (ensemble->data->test.count) printf("  %22s", "test accuracy");
+    if (ensemble->data->test.count && average) printf("  %22s", "of average weights");
     if (ensemble->config->validation) printf("  %22s", "validation accuracy");
     if (ensemble->config->validation && average) printf("  %22s", "of average weights");
     printf("  epochs  seconds an epoch\n");
@@ -113,7 +114,7 @@ static enum status train(struct ensemble *ensemble, const struct ensemble_job *j
     fflush(stdout);
     process_catch_signals(job->stop);
     status = ensemble_run(ensemble, &observer, job->stop);
-    if (ensemble->test.committee.members) {
+    if (ensemble_reported(ensemble)->committee.members) {
         runlog_ensemble(&watch.log, ensemble, status == STATUS_INTERRUPTED);
         print_committees(ensemble, status == STATUS_INTERRUPTED);
     }
@@ -125,7 +126,9 @@ static enum status train(struct ensemble *ensemble, const struct ensemble_job *j
     }
     const enum status closed = runlog_close(&watch.log);
     if (status) return status;
-    return closed ? closed : console_check_target(job->config, "test", &ensemble->test.evaluation);
+    return closed ? closed
+                  : console_check_target(job->config, dataset_reported(job->data),
+                                         &ensemble_reported(ensemble)->evaluation);
 }
 
 enum status train_ensemble(const struct ensemble_job *job) {

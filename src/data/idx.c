@@ -29,20 +29,20 @@ static enum status gzip_error(gzFile file, const char *path) {
     char what[200];
     const char *error = gzerror(file, &code), *colon = strstr(error, ": "); /* "<fd:3>: incorrect .." */
     if (code == Z_MEM_ERROR) return out_of_memory(path);
-    snprintf(what, sizeof what, "the gzip data are corrupted (%.100s); fetch it again (data/fetch.sh)",
+    snprintf(what, sizeof what, "the gzip data are corrupted (%.100s); copy or download it again",
              colon ? colon + 2 : error);
     return bad(path, what);
 }
 
 /* The error for a file that does not start as IDX. */
 static enum status not_idx(const char *path, const unsigned char *start, size_t length) {
-    if (length == 0) return bad(path, "the file is empty; fetch it again (data/fetch.sh)");
+    if (length == 0) return bad(path, "the file is empty; copy or download it again");
     if (start[0] == '<')
         return bad(path,
                    "this is an HTML page, not an IDX file or a gzip of one: the server sent an error page "
-                   "instead; delete it and run data/fetch.sh");
+                   "instead; delete it and download it again");
     if (length < 4)
-        return bad(path, "the file ends within its header (truncated); fetch it again (data/fetch.sh)");
+        return bad(path, "the file ends within its header (truncated); copy or download it again");
     return bad(
         path,
         "this is not an IDX file: it should start with the bytes 00 00 08, raw or compressed with gzip");
@@ -82,7 +82,7 @@ static enum status read_dimensions(struct idx *idx, gzFile file, const char *pat
     const int got = gzread(file, bytes, wanted);
     if (got < 0) return gzip_error(file, path);
     if (got != (int)wanted)
-        return bad(path, "the file ends within its header (truncated); fetch it again (data/fetch.sh)");
+        return bad(path, "the file ends within its header (truncated); copy or download it again");
     *values = 1;
     for (size_t i = 0; i < idx->rank; i++) {
         idx->dim[i] = big_endian(bytes + 4 * i);
@@ -100,8 +100,8 @@ static enum status read_dimensions(struct idx *idx, gzFile file, const char *pat
     if (*values > most) {
         snprintf(what, sizeof what,
                  "the header announces %s, more than a file of %s can hold: truncated, or not an IDX file; "
-                 "fetch it again "
-                 "(data/fetch.sh)",
+                 "copy or "
+                 "download it again",
                  text_bytes((double)*values).text, text_bytes((double)size).text);
         return bad(path, what);
     }
@@ -139,8 +139,8 @@ static enum status read_payload(struct idx *idx, gzFile file, const char *path, 
         snprintf(what, sizeof what, "the file continues after the %zu values that its header announces",
                  values);
     } else {
-        snprintf(what, sizeof what,
-                 "truncated: the file has %zu of %zu values; fetch it again (data/fetch.sh)", got, values);
+        snprintf(what, sizeof what, "truncated: the file has %zu of %zu values; copy or download it again",
+                 got, values);
     }
     return bad(path, what);
 }

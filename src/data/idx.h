@@ -21,4 +21,7 @@ struct idx {
    STATUS_FAILED: out of memory. */
 enum status idx_read(struct idx *idx, const char *path, size_t rank);
 
+/* Writes a raw file, replacing it as a whole. STATUS_FAILED with the reason. */
+enum status idx_write(const struct idx *idx, const char *path);
+
 #endif

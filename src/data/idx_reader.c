@@ -1,11 +1,8 @@
-/* Reads a directory of the four files of MNIST: IDX, raw or gzip, in any of their usual spellings. */
-#include <errno.h>
+/* Reads IDX files, raw or gzip, under the names of MNIST, Fashion-MNIST and EMNIST. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "src/data/file_set.h"
 #include "src/data/idx.h"
 #include "src/data/reader.h"
 
@@ -30,71 +27,63 @@ static enum status read_files(struct dataset *set, const char *images_path, cons
                             .width = images.dim[2],
                             .images = images.values,
                             .labels = labels.values};
-    for (size_t i = 0; i < set->count; i++)
-        if (set->labels[i] >= set->classes) set->classes = set->labels[i] + 1u;
     return STATUS_OK;
 }
 
-/* Writes the path of "<stem>-<suffix>" in the first spelling that exists; false if none does. */
-static bool find_file(const char *directory, const char *stem, const char *suffix, char *path, size_t size) {
-    static const struct {
-        char separator;
-        const char *ending;
-    } spellings[] = {{'-', ""}, {'.', ""}, {'-', ".gz"}, {'.', ".gz"}};
-    for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
-        snprintf(path, size, "%s/%s%c%s%s", directory, stem, spellings[i].separator, suffix,
-                 spellings[i].ending);
-        if (access(path, F_OK) == 0) return true;
-    }
-    return false;
+/* The usual spellings of a file. */
+#define SPELLINGS(stem, kind) \
+    stem "-" kind "-ubyte", stem "." kind "-ubyte", stem "-" kind "-ubyte.gz", stem "." kind "-ubyte.gz"
+#define IMAGES "idx3"
+#define LABELS "idx1"
+
+/* A part of the set: the endings of its image and label file. EMNIST calls the test part "test". */
+static const struct part {
+    const char *images[9], *labels[9];
+} train_part = {{SPELLINGS("train-images", IMAGES)}, {SPELLINGS("train-labels", LABELS)}},
+  test_part = {{SPELLINGS("t10k-images", IMAGES), SPELLINGS("test-images", IMAGES)},
+               {SPELLINGS("t10k-labels", LABELS), SPELLINGS("test-labels", LABELS)}};
+
+static const char *const any_images[] = {SPELLINGS("train-images", IMAGES), SPELLINGS("t10k-images", IMAGES),
+                                         SPELLINGS("test-images", IMAGES), NULL};
+
+static enum status no_file(const struct file_set *set, const char *ending) {
+    return status_set(STATUS_BAD_DATA, "'%s' has no %s%s, in any usual spelling (docs/formats.md)",
+                      set->directory, set->prefix, ending);
 }
 
-static enum status find(const char *directory, const char *stem, const char *suffix, char *path,
-                        size_t size) {
-    if (find_file(directory, stem, suffix, path, size)) return STATUS_OK;
-    return status_set(STATUS_BAD_DATA,
-                      "'%s' has no %s-%s (nor .%s, nor .gz): run data/fetch.sh, or name another directory "
-                      "with --data",
-                      directory, stem, suffix, suffix);
+static enum status read_part(struct dataset *set, const struct file_set *files, const struct part *part) {
+    char images[1300], labels[1300];
+    if (!file_set_path(files, part->images, images, sizeof images)) return no_file(files, part->images[0]);
+    if (!file_set_path(files, part->labels, labels, sizeof labels)) return no_file(files, part->labels[0]);
+    return read_files(set, images, labels);
 }
 
-static enum status read_part(struct dataset *set, const char *directory, const char *part) {
-    char stem[32], images[1024], labels[1024];
-    snprintf(stem, sizeof stem, "%s-images", part);
-    enum status status = find(directory, stem, "idx3-ubyte", images, sizeof images);
-    snprintf(stem, sizeof stem, "%s-labels", part);
-    if (!status) status = find(directory, stem, "idx1-ubyte", labels, sizeof labels);
-    return status ? status : read_files(set, images, labels);
+static enum status load(struct dataset_pair *pair, const char *source,
+                        const struct dataset_options *options) {
+    struct file_set files;
+    char path[1300];
+    enum status status = file_set_open(&files, source, any_images);
+    if (status) return status;
+    const bool tested = file_set_path(&files, test_part.images, path, sizeof path);
+    pair->transposed = file_set_is_emnist(files.prefix);
+    if (options->parts == DATASET_ALL || !tested) status = read_part(&pair->train, &files, &train_part);
+    if (!status && tested) status = read_part(&pair->test, &files, &test_part);
+    return status ? status : file_set_classes(&files, &pair->classes);
 }
 
-static enum status load_directory(struct dataset_pair *pair, const char *directory,
-                                  enum dataset_parts parts) {
-    struct stat info;
-    if (stat(directory, &info) != 0)
-        return status_set(STATUS_BAD_DATA,
-                          "the data directory '%s': %s; run data/fetch.sh, or use --data synthetic",
-                          directory, strerror(errno));
-    if (!S_ISDIR(info.st_mode))
-        return status_set(STATUS_BAD_DATA,
-                          "'%s' is not a directory: --data takes the directory of the four files", directory);
-    const enum status status = parts == DATASET_ALL ? read_part(&pair->train, directory, "train") : STATUS_OK;
-    return status ? status : read_part(&pair->test, directory, "t10k");
-}
-
-/* True if the directory has a file of training images. Loading it reports a damaged file. */
+/* True if there is a file of images. Loading it reports a damaged file. */
 static bool recognises(const char *source) {
-    char path[1024];
-    return find_file(source, "train-images", "idx3-ubyte", path, sizeof path);
+    struct file_set files;
+    return file_set_find(&files, source, any_images) > 0;
 }
 
 static void list_files(const char *source, struct dataset_files *files) {
-    static const char *const names[][2] = {{"train-images", "idx3-ubyte"},
-                                           {"train-labels", "idx1-ubyte"},
-                                           {"t10k-images", "idx3-ubyte"},
-                                           {"t10k-labels", "idx1-ubyte"}};
+    const char *const *const names[] = {train_part.images, train_part.labels, test_part.images,
+                                        test_part.labels};
+    struct file_set set;
+    if (!file_set_find(&set, source, any_images)) return;
     for (size_t i = 0; i < 4; i++)
-        files->count +=
-            find_file(source, names[i][0], names[i][1], files->path[files->count], sizeof files->path[0]);
+        files->count += file_set_path(&set, names[i], files->path[files->count], sizeof files->path[0]);
 }
 
-const struct dataset_reader dataset_idx = {recognises, load_directory, list_files};
+const struct dataset_reader dataset_idx = {recognises, load, list_files};

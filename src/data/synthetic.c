@@ -256,9 +256,10 @@ static bool recognises(const char *source) {
     return strcmp(source, "synthetic") == 0;
 }
 
-static enum status load(struct dataset_pair *pair, const char *source, enum dataset_parts parts) {
+static enum status load(struct dataset_pair *pair, const char *source,
+                        const struct dataset_options *options) {
     (void)source;
-    const size_t train = parts == DATASET_ALL ? SYNTHETIC_TRAIN : 0;
+    const size_t train = options->parts == DATASET_ALL ? SYNTHETIC_TRAIN : 0;
     const enum status status = dataset_synthesize(&pair->train, train, SEED, 0);
     return status ? status : dataset_synthesize(&pair->test, SYNTHETIC_TEST, SEED, SYNTHETIC_TRAIN);
 }

@@ -69,6 +69,12 @@ static enum status collect(struct mlp *mlp, void *arena, const char *prefix, str
 
 /* --- writing --- */
 
+enum { IMAGE_KEYS = 2 };
+
+struct image_text {
+    char size[48], classes[CLASSES_TEXT + 1];
+};
+
 /* The recipe as the text of a config file, in UTF-8; the caller frees it. */
 static char *recipe_text(const struct config *config) {
     struct memstream memory;
@@ -80,16 +86,29 @@ static char *recipe_text(const struct config *config) {
     return clean;
 }
 
+/* Size and classes of the images, as metadata; returns the number of entries. */
+static size_t write_images(const struct dataset_pair *data, struct image_text *text,
+                           struct metadata *entries) {
+    if (!data) return 0;
+    snprintf(text->size, sizeof text->size, "%zux%zu", data->test.height, data->test.width);
+    classes_text(&data->classes, text->classes);
+    entries[0] = (struct metadata){"tessera.image_size", text->size};
+    entries[1] = (struct metadata){"tessera.classes", text->classes};
+    return data->classes.count ? 2 : 1;
+}
+
 enum status checkpoint_save(const char *path, struct mlp *mlp, const struct config *config,
-                            const struct train_state *state) {
+                            const struct dataset_pair *data, const struct train_state *state) {
     const size_t arenas = state ? mlp->state_count : 0;
     const size_t parameters = 2 * mlp->depth, count = (1 + arenas) * parameters;
     struct train_state_text text;
+    struct image_text images;
     char *recipe = recipe_text(config);
     struct tensor *tensors = calloc(count, sizeof *tensors);
-    struct metadata metadata[3 + TRAIN_STATE_KEYS] = {
+    struct metadata metadata[3 + IMAGE_KEYS + TRAIN_STATE_KEYS] = {
         {"format", "pt"}, {"tessera.version", TESSERA_VERSION}, {"tessera.config", recipe}};
     size_t entries = 3;
+    entries += write_images(data, &images, metadata + entries);
     if (state) entries += train_state_write(state, config->seed, &text, metadata + entries);
 
     enum status status = recipe && tensors ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
@@ -177,6 +196,38 @@ enum status checkpoint_recipe(const struct checkpoint *checkpoint, struct config
                                 : recipe_from_shapes(checkpoint, config);
     if (!status) status = check_layers(checkpoint, config);
     return status == STATUS_USAGE ? STATUS_BAD_DATA : status; /* the checkpoint is wrong, not a flag */
+}
+
+/* "28x28" */
+static bool parse_size(const char *text, struct image_kind *kind) {
+    enum { MOST = 1 << 20 };
+    char height[16];
+    int64_t rows, columns;
+    const char *cross = strchr(text, 'x');
+    if (!cross || cross - text >= (ptrdiff_t)sizeof height) return false;
+    snprintf(height, sizeof height, "%.*s", (int)(cross - text), text);
+    if (!text_parse_int(height, &rows) || !text_parse_int(cross + 1, &columns) || rows < 1 || rows > MOST ||
+        columns < 1 || columns > MOST)
+        return false;
+    kind->height = (size_t)rows;
+    kind->width = (size_t)columns;
+    return true;
+}
+
+enum status checkpoint_images(const struct checkpoint *checkpoint, struct image_kind *kind) {
+    const char *path = checkpoint->file.path;
+    const char *size = safetensors_metadata(&checkpoint->file, "tessera.image_size"),
+               *classes = safetensors_metadata(&checkpoint->file, "tessera.classes");
+    *kind = (struct image_kind){0};
+    if (size && !parse_size(size, kind))
+        return status_set(STATUS_BAD_DATA, "the checkpoint '%s' has an invalid tessera.image_size", path);
+    return classes ? classes_parse(&kind->classes, classes, path) : STATUS_OK;
+}
+
+enum status checkpoint_adopt_classes(const struct checkpoint *checkpoint, struct dataset_pair *data) {
+    struct image_kind kind;
+    const enum status status = checkpoint_images(checkpoint, &kind);
+    return status ? status : dataset_adopt_classes(data, &kind.classes);
 }
 
 static enum status check_tensor(const struct checkpoint *checkpoint, const struct mlp *mlp,

@@ -14,10 +14,10 @@ struct checkpoint {
     struct safetensors file;
 };
 
-/* Writes the weights, the recipe of `config` and, unless `state` is NULL, the state with the network's state
-   tensors. */
+/* Writes the weights, the recipe of `config` and, unless they are NULL, the size and the classes of the
+   images of `data`, and the state with the network's state tensors. */
 enum status checkpoint_save(const char *path, struct mlp *mlp, const struct config *config,
-                            const struct train_state *state);
+                            const struct dataset_pair *data, const struct train_state *state);
 
 /* Checks before a long run that checkpoint_save can write this file. An existing one must be empty or a
    checkpoint (STATUS_USAGE), and a regular file that may be written (STATUS_FAILED). */
@@ -30,6 +30,17 @@ void checkpoint_close(struct checkpoint *checkpoint);
    another program has no recipe: then sets layers and dtype from the tensors. STATUS_BAD_DATA if layers of
    the recipe are not those of the tensors. */
 enum status checkpoint_recipe(const struct checkpoint *checkpoint, struct config *config);
+
+/* What the network was trained on. Without that in the checkpoint, or NULL: no names, and 0 x 0 pixels
+   (before input-size). STATUS_BAD_DATA if the names are not valid (classes.h), or the size is not. */
+struct image_kind {
+    size_t height, width;
+    struct class_names classes;
+};
+enum status checkpoint_images(const struct checkpoint *checkpoint, struct image_kind *kind);
+
+/* Numbers the classes of the data as the network does: dataset_adopt_classes. */
+enum status checkpoint_adopt_classes(const struct checkpoint *checkpoint, struct dataset_pair *data);
 
 /* Reads the weights and, unless `state` is NULL, the state with the network's state tensors. STATUS_BAD_DATA
    if the file is of another architecture or dtype, or lacks the optimiser's state. */

@@ -305,6 +305,13 @@ void config_dump(const struct config *config, FILE *out, bool recipe_only, bool 
     }
 }
 
+struct dataset_options config_dataset(const struct config *config, enum dataset_parts parts) {
+    return (struct dataset_options){.parts = parts,
+                                    .transpose = (enum transpose)config->transpose,
+                                    .label_offset = (unsigned)config->label_offset,
+                                    .side = (size_t)config->input_size};
+}
+
 struct compute_options config_compute(const struct config *config) {
     return (struct compute_options){.threads = platform_threads((int)config->threads),
                                     .ordinal = (int)config->device,

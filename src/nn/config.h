@@ -62,6 +62,8 @@ struct config {
     int input_range;    /* enum input_range */
     int dtype;          /* enum gemm_dtype */
     char data[CONFIG_TEXT], backend[CONFIG_TEXT];
+    int64_t label_offset;
+    int transpose;   /* enum transpose */
     int64_t threads; /* 0: as many as may be used */
     int engine;      /* enum engine_choice */
     int64_t device;  /* which GPU */
@@ -151,6 +153,9 @@ void config_warn_unused(const struct config *config, void (*warn)(const char *li
 
 /* The compute options of this config. They point into config->backend. */
 struct compute_options config_compute(const struct config *config);
+
+/* How dataset_load reads the data set of this config. */
+struct dataset_options config_dataset(const struct config *config, enum dataset_parts parts);
 
 /* "relu", "he", ... */
 const char *config_choice(const char *key, int value);

@@ -40,12 +40,13 @@ enum status config_check_recipe(const struct config *config) {
 
 /* Every label needs an output of the network. */
 static enum status check_labels(const struct dataset *set, const char *part, size_t outputs) {
+    const char *hint = set->classes == outputs + 1 ? ": if the labels start at 1, use --label-offset 1" : "";
     for (size_t i = 0; i < set->count; i++)
         if (set->labels[i] >= outputs)
             return status_set(
                 STATUS_BAD_DATA,
-                "image %zu of the %s set has the label %u, but layers ends with %zu outputs (0 to %zu)", i,
-                part, set->labels[i], outputs, outputs - 1);
+                "image %zu of the %s set has the label %u, but layers ends with %zu outputs (0 to %zu)%s", i,
+                part, set->labels[i], outputs, outputs - 1, hint);
     return STATUS_OK;
 }
 

@@ -12,6 +12,7 @@ static const char *const input_ranges[] = {"0,1", "-1,1", NULL};
 static const char *const optimizers[] = {OPTIMIZERS(OPTIMIZER_NAME, ) NULL};
 static const char *const schedules[] = {"constant", "step", "cosine", "exponential", "one-cycle", NULL};
 static const char *const switches[] = {"off", "on", NULL};
+static const char *const transposes[] = {"auto", "off", "on", NULL};
 static const char *const dtypes[] = {"f32", "f64", NULL};
 static const char *const engines[] = {"auto", "eager", "graph", "fused", NULL};
 static const char *const residencies[] = {"device", "host", NULL};
@@ -122,8 +123,12 @@ static const struct config_key keys[] = {
      "early stopping: end after this many epochs without a better validation accuracy, and restore the best "
      "weights; 0: off"},
     {"data", NULL, KEY_TEXT, RECIPE, AT(data), 0, 0, NULL, "auto", "DIR",
-     "directory of the four MNIST files; 'synthetic': the embedded digits; 'auto': data/mnist if it exists, "
-     "else synthetic"},
+     "IDX files (MNIST, Fashion-MNIST, EMNIST), CSV files, or a folder of pictures for each class "
+     "(docs/formats.md); 'synthetic': the embedded digits; 'auto': data/mnist if it exists, else synthetic"},
+    {"label-offset", NULL, KEY_INT, RECIPE, AT(label_offset), 0, DATASET_MAX_CLASSES - 1, NULL, "0", "N",
+     "the first label in the files: 1 if they count from 1, as those of EMNIST's letters do"},
+    {"transpose", NULL, KEY_CHOICE, RECIPE, AT(transpose), 0, 0, transposes, "auto", NULL,
+     "exchange rows and columns of the images; auto: only if the files have EMNIST's names"},
     {"dtype", NULL, KEY_CHOICE, RECIPE, AT(dtype), 0, 0, dtypes, "f32", NULL, "of weights and arithmetic"},
     {"backend", NULL, KEY_TEXT, RUN, AT(backend), 0, 0, NULL, "auto", "NAME",
      "the GEMM: a name listed by './train devices'; auto: tuned, the fastest on the host; ./my.so: a plug-in "

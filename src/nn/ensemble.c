@@ -55,7 +55,7 @@ static enum status open_trainer(struct member *member) {
         status = trainer_open(&member->trainer, member->compute, config, ensemble->data,
                               resume ? &checkpoint : NULL);
     if (!status && config->save_init[0])
-        status = checkpoint_save(config->save_init, &member->trainer.mlp, config, NULL);
+        status = checkpoint_save(config->save_init, &member->trainer.mlp, config, ensemble->data, NULL);
     if (resume) checkpoint_close(&checkpoint);
     if (member > ensemble->member) member->trainer.notice[0] = '\0'; /* the first member reports it */
     return with_seed(member, status);
@@ -93,8 +93,9 @@ static enum status open_all(struct ensemble *ensemble, struct compute *compute) 
     ensemble->lock = calloc(1, sizeof(pthread_mutex_t));
     if (!ensemble->member || !ensemble->lock || pthread_mutex_init(ensemble->lock, NULL) != 0)
         return status_set(STATUS_FAILED, "out of memory");
-    enum status status =
-        open_parts(&ensemble->test, &ensemble->test_average, ensemble, ensemble->data->test.count);
+    enum status status = STATUS_OK;
+    if (ensemble->data->test.count)
+        status = open_parts(&ensemble->test, &ensemble->test_average, ensemble, ensemble->data->test.count);
     if (!status && ensemble->config->validation)
         status = open_parts(&ensemble->validation, &ensemble->validation_average, ensemble,
                             (size_t)ensemble->config->validation);
@@ -194,8 +195,10 @@ static void *run_thread(void *opaque) {
 static enum status add_to_committees(struct ensemble *ensemble, struct member *member) {
     struct trainer *trainer = &member->trainer;
     if (!member->summary.done) return STATUS_OK;
-    enum status status = evaluate_members(trainer, &trainer->test, &ensemble->test.committee,
-                                          &ensemble->test_average.committee);
+    enum status status = STATUS_OK;
+    if (trainer->test.count)
+        status = evaluate_members(trainer, &trainer->test, &ensemble->test.committee,
+                                  &ensemble->test_average.committee);
     if (!status && trainer->validation.count)
         status = evaluate_members(trainer, &trainer->validation, &ensemble->validation.committee,
                                   &ensemble->validation_average.committee);

@@ -50,12 +50,17 @@ struct ensemble {
     void *lock; /* serialises calls of the observer */
 
     /* Set by ensemble_run. Committees hold the members that trained, in the order of their seeds. */
-    struct ensemble_part validation, test;                 /* validation: empty without that part */
+    struct ensemble_part validation, test;                 /* empty without that part */
     struct ensemble_part validation_average, test_average; /* of the moving averages of the weights */
     double startup_seconds;                                /* wall-clock time before training */
     double seconds;                                        /* of training with its evaluations */
     double epoch_seconds; /* of one epoch of all members: the largest median if concurrent, else the sum */
 };
+
+/* The part that is reported in the end (dataset_reported). */
+static inline const struct ensemble_part *ensemble_reported(const struct ensemble *ensemble) {
+    return ensemble->data->test.count ? &ensemble->test : &ensemble->validation;
+}
 
 /* The file of the network of config->seed: `path`, or "model-seed3.safetensors" for "model.safetensors" if
    there are several networks. STATUS_USAGE if the name is too long. */

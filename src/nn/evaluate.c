@@ -36,8 +36,8 @@ enum status evaluate_members(struct trainer *trainer, const struct samples *samp
 
 enum status evaluate_test(struct trainer *trainer) {
     if (trainer->tested) return STATUS_OK;
-    const enum status status =
-        evaluate_both(trainer, &trainer->test, &trainer->last_test, &trainer->last_average);
+    const struct samples *reported = trainer->test.count ? &trainer->test : &trainer->validation;
+    const enum status status = evaluate_both(trainer, reported, &trainer->last_test, &trainer->last_average);
     trainer->tested = !status;
     return status;
 }

@@ -5,7 +5,8 @@
 #include "src/nn/committee.h"
 #include "src/nn/trainer.h"
 
-/* Evaluates the test set into last_test and last_average, unless these are of the current weights. */
+/* Evaluates the reported part (dataset_reported) into last_test and last_average, unless these are of the
+   current weights. */
 enum status evaluate_test(struct trainer *trainer);
 
 /* Evaluates the validation set if there is one, else the test set, into the record of an epoch. */

@@ -146,19 +146,23 @@ static void add_time(cJSON *line, const struct profile *profile) {
         }
 }
 
+/* The result of a run: accuracy, images and loss, as in "test_accuracy". */
+static void jsonl_result(cJSON *line, const char *average, const char *part,
+                         const struct evaluation *evaluation) {
+    char name[32], key[64];
+    snprintf(name, sizeof name, "%s%s", average, part);
+    jsonl_evaluation(line, name, evaluation);
+    snprintf(key, sizeof key, "%s_correct", name);
+    jsonl_count(line, key, evaluation->correct);
+    snprintf(key, sizeof key, "%s_total", name);
+    jsonl_count(line, key, evaluation->total);
+}
+
 void runlog_summary(struct runlog *log, const struct config *config, const struct run_summary *summary) {
     if (!log->jsonl) return;
     cJSON *line = line_of(log, "summary", config);
-    cJSON_AddNumberToObject(line, "test_accuracy", fraction(summary->test.correct, summary->test.total));
-    jsonl_count(line, "test_correct", summary->test.correct);
-    jsonl_count(line, "test_total", summary->test.total);
-    cJSON_AddNumberToObject(line, "test_loss", summary->test.loss);
-    if (summary->average.total) {
-        cJSON_AddNumberToObject(line, "ema_test_accuracy",
-                                fraction(summary->average.correct, summary->average.total));
-        jsonl_count(line, "ema_test_correct", summary->average.correct);
-        cJSON_AddNumberToObject(line, "ema_test_loss", summary->average.loss);
-    }
+    jsonl_result(line, "", summary->part, &summary->test);
+    if (summary->average.total) jsonl_result(line, "ema_", summary->part, &summary->average);
     if (summary->best_epoch) {
         jsonl_count(line, "best_epoch", (size_t)summary->best_epoch);
         cJSON_AddBoolToObject(line, "stopped_early", summary->stopped_early);
@@ -203,7 +207,7 @@ static void add_part(cJSON *line, const char *name, const struct ensemble_part *
 void runlog_ensemble(struct runlog *log, const struct ensemble *ensemble, bool interrupted) {
     if (!log->jsonl) return;
     cJSON *line = jsonl_new("ensemble");
-    jsonl_count(line, "members", ensemble->test.committee.members);
+    jsonl_count(line, "members", ensemble_reported(ensemble)->committee.members);
     cJSON_AddBoolToObject(line, "at_once", ensemble->concurrent);
     add_part(line, "test", &ensemble->test);
     add_part(line, "ema_test", &ensemble->test_average);

@@ -97,7 +97,8 @@ enum status trainer_save(struct trainer *trainer, const char *path) {
     struct device *device = &trainer->compute->device;
     device->driver->synchronize(device);
     if (device->profile) profile_divert(device->profile, PART_CHECKPOINT);
-    const enum status status = checkpoint_save(path, &trainer->mlp, trainer->config, &trainer->state);
+    const enum status status =
+        checkpoint_save(path, &trainer->mlp, trainer->config, trainer->data, &trainer->state);
     if (device->profile) profile_restore(device->profile);
     return status;
 }
@@ -166,6 +167,7 @@ static struct run_summary summarize(const struct trainer *trainer, bool interrup
         statistics_of(trainer->epoch_seconds, done < TRAINER_TIMED_EPOCHS ? done : TRAINER_TIMED_EPOCHS);
     return (struct run_summary){.done = true,
                                 .epochs = done,
+                                .part = dataset_reported(trainer->data),
                                 .test = trainer->last_test,
                                 .average = trainer->last_average,
                                 .stopped_early = stops_early(trainer),

@@ -34,6 +34,7 @@ struct run_summary {
     uint64_t steps_audited;  /* whole steps */
     bool done;               /* the summary is valid */
     size_t epochs;           /* finished in this run */
+    const char *part;        /* of `test` and `average`: dataset_reported */
     struct evaluation test;
     struct evaluation average; /* of the moving average of the weights; total 0: none */
     bool stopped_early;
@@ -72,6 +73,7 @@ struct step_audit {
 struct trainer {
     const struct config *config;
     struct compute *compute;
+    const struct dataset_pair *data;
     const struct engine *engine;
     void *engine_state;   /* a captured graph, or the state of the backend's fused steps */
     size_t engine_stride; /* engine fused: on the host, steps of the next call; 0: none was made, now one */
@@ -89,7 +91,7 @@ struct trainer {
     struct train_state state;          /* progress; its tally is of the epoch in progress */
     double *epoch_seconds; /* ring buffer [TRAINER_TIMED_EPOCHS]: times of the complete epochs of this run */
     size_t epochs_done;    /* complete epochs of this run */
-    struct evaluation last_test;    /* of the test set; valid if `tested` */
+    struct evaluation last_test;    /* of the reported part (dataset_reported); valid if `tested` */
     struct evaluation last_average; /* the same of the moving average of the weights */
     bool tested;                    /* both are of the current weights */
     double *losses;                 /* device, [steps]: mean loss of each batch */
@@ -97,9 +99,9 @@ struct trainer {
     double *host_losses;            /* [steps] */
 };
 
-/* Copies the data to the device, splits off the validation set, allocates everything, and draws the initial
-   weights, or restores them and the state from `resume` (may be NULL). Ends with a warm-up step that changes
-   no weight. */
+/* `data` is used until trainer_close. Copies it to the device, splits off the validation set, allocates
+   everything, and draws the initial weights, or restores them and the state from `resume` (may be NULL). Ends
+   with a warm-up step that changes no weight. */
 enum status trainer_open(struct trainer *trainer, struct compute *compute, const struct config *config,
                          const struct dataset_pair *data, const struct checkpoint *resume);
 void trainer_close(struct trainer *trainer);

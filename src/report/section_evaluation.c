@@ -37,18 +37,31 @@ static double *read_counts(const cJSON *line, size_t *classes) {
     return counts;
 }
 
-static struct names class_names(size_t classes) {
+/* The names in the log, if all of them are valid. */
+static void read_names(const cJSON *line, size_t classes, struct class_names *names) {
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(line, "names");
+    enum status status = (size_t)cJSON_GetArraySize(list) == classes ? STATUS_OK : STATUS_BAD_DATA;
+    names->count = 0;
+    for (size_t c = 0; c < classes && !status; c++) {
+        const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(list, (int)c));
+        status = classes_add(names, name ? name : "", "the log");
+    }
+    if (status) names->count = 0;
+}
+
+static struct names list_names(size_t classes, const struct class_names *own) {
     struct names names = {0};
-    for (size_t c = 0; c < classes; c++) names_index(&names, text_grouped(c).text);
+    for (size_t c = 0; c < classes; c++) names_index(&names, classes_label(own, c).text);
     return names;
 }
 
-static void matrix(struct page *page, const double *counts, size_t classes, size_t number) {
+static void matrix(struct page *page, const double *counts, size_t classes, const struct class_names *names,
+                   size_t number) {
     struct heatmap map;
     char id[64];
     double worst = 0;
     snprintf(id, sizeof id, "confusion-%zu", number + 1);
-    if (!heatmap_open(&map, id, "Confusion matrix", class_names(classes), class_names(classes))) {
+    if (!heatmap_open(&map, id, "Confusion matrix", list_names(classes, names), list_names(classes, names))) {
         heatmap_close(&map);
         return;
     }
@@ -62,7 +75,8 @@ static void matrix(struct page *page, const double *counts, size_t classes, size
             struct heatmap_cell *cell = &map.cells[r * map.columns.count + c];
             if (!(count > 0)) continue;
             snprintf(cell->text, sizeof cell->text, "%.0f", count);
-            snprintf(cell->title, sizeof cell->title, "label %zu, predicted %zu: %.0f images", r, c, count);
+            snprintf(cell->title, sizeof cell->title, "label %s, predicted %s: %.0f images",
+                     classes_label(names, r).text, classes_label(names, c).text, count);
             cell->colour = r == c ? 0 : 1;
             cell->strength = r == c ? 0.22 : 0.12 + 0.6 * count / worst;
         }
@@ -109,14 +123,16 @@ static void note_evaluation(struct page *page, const struct record *confusion) {
 static void write_confusion(struct page *page) {
     const struct record *row = NULL;
     size_t number = 0, classes;
+    struct class_names names;
     struct table table;
     while ((row = records_after(page->records, row, "confusion"))) {
         double *counts = read_counts(row->line, &classes);
         if (!counts) continue;
         note_evaluation(page, row);
         page_columns_open(page);
-        matrix(page, counts, classes, number++);
-        tables_classes(&table, counts, classes);
+        read_names(row->line, classes, &names);
+        matrix(page, counts, classes, &names, number++);
+        tables_classes(&table, counts, classes, &names);
         page_table(page, &table);
         page_columns_close(page);
         free(counts);

@@ -224,15 +224,15 @@ static void console_text(FILE *out, const char *text) {
 }
 
 static int text_width(const char *text) {
-    return (int)strlen(text);
+    return (int)text_letters(text);
 }
 
 static void console_cell(FILE *out, const struct table *table, size_t column, const char *text) {
-    const int width = table->widths[column];
+    const int padding = text_padding(text, (size_t)table->widths[column]);
     if (table->columns[column].kind == COLUMN_NUMBER) {
-        fprintf(out, "%*s", width, text);
+        fprintf(out, "%*s%s", padding, "", text);
     } else {
-        fprintf(out, "%-*s", column + 1 < table->column_count ? width : 0, text);
+        fprintf(out, "%s%*s", text, column + 1 < table->column_count ? padding : 0, "");
     }
 }
 

@@ -3,6 +3,7 @@
 #ifndef TESSERA_REPORT_TABLES_H
 #define TESSERA_REPORT_TABLES_H
 
+#include "src/data/classes.h"
 #include "src/report/selection.h"
 #include "src/report/table.h"
 
@@ -25,6 +26,7 @@ void tables_shmem(struct table *table, const struct selection *rows);
 /* Rows of "breakeven": batch down, hidden size across, the winner and its time in the cell. */
 void tables_breakeven(struct table *table, const struct selection *rows);
 /* Precision and recall of every class, from counts[label][prediction]. */
-void tables_classes(struct table *table, const double *counts, size_t classes);
+void tables_classes(struct table *table, const double *counts, size_t classes,
+                    const struct class_names *names);
 
 #endif

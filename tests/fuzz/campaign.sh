@@ -10,7 +10,9 @@ shift
 declare -A parsers=(
     [checkpoint]="src/nn/safetensors.c src/nn/checkpoint.c src/nn/checkpoint_check.c src/nn/train_state.c"
     [config]="src/nn/config.c src/nn/config_check.c"
+    [csv]="src/data/csv.c src/data/classes.c"
     [idx]="src/data/idx.c"
+    [picture]="src/data/picture.c src/data/picture_pgm.c src/data/picture_png.c src/data/picture_jpeg.c src/data/picture_scale.c src/data/picture_mnist.c"
     [plugin]="src/backend/plugin.c src/backend/backend_options.c"
     [readme]="src/report/rewrite.c"
     [report]="src/report/records.c src/report/row.c src/report/selection.c src/report/markup.c"

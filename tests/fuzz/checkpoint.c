@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/backend/registry.h"
+#include "src/base/text.h"
 #include "src/nn/checkpoint.h"
 #include "src/nn/optimizer.h"
 #include "tests/fuzz/fuzz.h"
@@ -23,6 +24,14 @@ static void prepare(void) {
         fuzz_fail("no backend");
 }
 
+/* Names that the checkpoint gives to classes are safe to print. */
+static void check_names(const struct checkpoint *checkpoint) {
+    static struct image_kind kind;
+    if (checkpoint_images(checkpoint, &kind)) return;
+    for (size_t c = 0; c < kind.classes.count; c++)
+        if (!kind.classes.name[c][0] || !text_is_printable(kind.classes.name[c])) fuzz_fail("name %zu", c);
+}
+
 static void check_orders(const struct config *config) {
     for (size_t i = 0; i < config_key_count(); i++)
         if (!config_key_at(i)->recipe && config->origin[i] != FROM_DEFAULT)
@@ -40,7 +49,7 @@ static int is_small(const struct config *config) {
 static char *save(struct mlp *mlp, const struct config *config, const struct train_state *state,
                   size_t *size) {
     memory_file_fill(&copy, NULL, 0);
-    if (checkpoint_save(copy.path, mlp, config, state)) fuzz_fail("not saved: %s", status_message());
+    if (checkpoint_save(copy.path, mlp, config, NULL, state)) fuzz_fail("not saved: %s", status_message());
     return memory_file_read(&copy, size);
 }
 
@@ -86,6 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     enum status status = checkpoint_open(&checkpoint, file.path);
     if (!status) status = checkpoint_recipe(&checkpoint, &config);
     check_orders(&config);
+    if (!status) check_names(&checkpoint);
     if (!status) status = registry_find(config.backend, &backend); /* where a plug-in would be loaded */
     if (!status) status = config_check_recipe(&config);
     if (!status && is_small(&config)) restore(&checkpoint, &config);
