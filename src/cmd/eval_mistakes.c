@@ -1,16 +1,21 @@
 /* ./train eval --misclassified, --picture: the most confident mistakes. */
 #include <stdlib.h>
 
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/cmd/eval.h"
 #include "src/report/image_grid.h"
 
-enum { TERMINAL_COLUMNS = 100, LOGGED = 12, GRID_COLUMNS = 6, GRID_MOST = 600 };
+enum { MOST_COLUMNS = 100, LOGGED = 12, GRID_COLUMNS = 6, GRID_MOST = 600 };
 
 struct mistake {
     size_t image; /* of the set */
     double confidence;
 };
+
+static size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
 
 static int by_confidence(const void *a, const void *b) {
     const struct mistake *x = a, *y = b;
@@ -46,7 +51,8 @@ static void print(const struct evaluator *eval, const struct mistake *mistakes, 
     }
     printf("\nthe %zu most confident of %s mistakes (#image: prediction, not label)\n\n", shown,
            text_grouped(found).text);
-    image_print(stdout, images, shown, eval->set.height, eval->set.width, TERMINAL_COLUMNS);
+    image_print(stdout, images, shown, eval->set.height, eval->set.width,
+                least((size_t)terminal_columns(), MOST_COLUMNS));
 }
 
 /* `images` has room for a full last row. */
@@ -73,10 +79,6 @@ static enum status draw(const struct evaluator *eval, const struct mistake *mist
         printf("\n%s: the %zu most confident of %s mistakes (prediction, not label; #image)\n", path, shown,
                text_grouped(found).text);
     return status;
-}
-
-static size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
 }
 
 enum status eval_mistakes(const struct evaluator *eval, const struct mistakes_wanted *wanted) {
