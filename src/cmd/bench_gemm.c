@@ -160,6 +160,7 @@ static enum status tell_plan(struct gemm_bench *bench, const size_t *sizes, size
     const struct gemm_shape small = {.op = GEMM_NN, .m = 192, .n = 192, .k = 192, .what = "probe"};
     struct benchmark once = bench->benchmark;
     once.repeats = 1;
+    once.warm = true;
     if (!terminal_is_watched()) return STATUS_OK;
     enum status status = benchmark_run(&once, GEMM_F32, &small, bench->results);
     bench->planning = true;
