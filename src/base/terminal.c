@@ -71,26 +71,25 @@ void terminal_print(FILE *out, int indent, const char *format, ...) {
     terminal_wrap(out, 0, indent, text);
 }
 
-static void write_note(const char *format, va_list args) {
+void terminal_note(const char *format, ...) {
     char text[MOST_TEXT], named[MOST_TEXT];
+    va_list args;
+    va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
+    va_end(args);
     terminal_clear_progress();
     name_program(text, named, sizeof named);
     fprintf(stderr, "%s: %s\n", terminal_program(), named);
 }
 
-void terminal_note(const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    write_note(format, args);
-    va_end(args);
-}
-
 void terminal_tell(const char *format, ...) {
+    char text[MOST_TEXT];
     va_list args;
+    if (!terminal_is_watched()) return;
     va_start(args, format);
-    if (terminal_is_watched()) write_note(format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    terminal_print(stderr, 2, "%s: %s\n", terminal_program(), text);
 }
 
 /* --- the progress line --- */

@@ -22,7 +22,7 @@ int terminal_wrap(FILE *out, int column, int indent, const char *text);
 /* Writes "train: MESSAGE" to stderr, as one line of any length. Clears the progress line before. */
 void terminal_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The same, but only if stderr is a terminal: what a person who waits wants to know. */
+/* For a person who waits: the same in lines of at most 80 columns, only if stderr is a terminal. */
 void terminal_tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool terminal_is_watched(void); /* is it one? */
 

@@ -208,6 +208,16 @@ static enum status measure(struct breakeven *breakeven) {
     return status;
 }
 
+static void tell_wait(const struct breakeven *breakeven) {
+    const size_t cells = breakeven->batch_count * breakeven->hidden_count;
+    const double wait =
+        (double)(cells * breakeven->sweep.count * breakeven->repeats) * breakeven->cell_seconds;
+    if (wait > BENCH_LONG)
+        terminal_tell("%zu cells, %zu backends, %zu timings of %g s each: about %s, and the verification",
+                      cells, breakeven->sweep.count, breakeven->repeats, breakeven->cell_seconds,
+                      text_wait(wait).text);
+}
+
 /* Starts the standing of each row: left out, wrong, or right so far. */
 static enum status open_standing(struct breakeven *breakeven) {
     breakeven->standing = calloc(breakeven->sweep.count, sizeof *breakeven->standing);
@@ -248,13 +258,7 @@ static enum status run(struct breakeven *breakeven, const struct sweep_lists *li
         "most)\n\n",
         breakeven->config.layers.width[0], breakeven->config.layers.width[breakeven->config.layers.count - 1],
         breakeven->repeats);
-    terminal_tell("%zu cells of %zu backends, %zu timings of %g s each: about %s, and the verification",
-                  breakeven->batch_count * breakeven->hidden_count, breakeven->sweep.count,
-                  breakeven->repeats, breakeven->cell_seconds,
-                  text_wait((double)(breakeven->batch_count * breakeven->hidden_count *
-                                     breakeven->sweep.count * breakeven->repeats) *
-                            breakeven->cell_seconds)
-                      .text);
+    tell_wait(breakeven);
     status = measure(breakeven);
     printf("\n");
     bench_print_load();

@@ -166,8 +166,9 @@ static enum status tell_plan(struct gemm_bench *bench, const size_t *sizes, size
     bench->planning = true;
     if (!status) status = measure_all(bench, sizes, count);
     bench->planning = false;
-    terminal_tell("%zu products on %zu backends: about %s (fewer: --sizes, --dtype, --ops, --backends)",
-                  bench->products, bench->benchmark.count, text_wait(bench->plan).text);
+    if (bench->plan > BENCH_LONG)
+        terminal_tell("%zu products on %zu backends: about %s (fewer: --sizes, --dtype, --ops, --backends)",
+                      bench->products, bench->benchmark.count, text_wait(bench->plan).text);
     bench->started = clock_seconds();
     return status;
 }

@@ -113,14 +113,12 @@ static enum status report_fit(struct scaling *scaling, const struct comparison_r
     const struct amdahl fit = amdahl_fit(threads, seconds, times);
     free(threads);
     if (fit.one <= 0) return STATUS_OK;
-    printf("%-14s Amdahl's law: serial part %.1f", "", 100 * fit.serial_fraction);
-    if (times > 2) {
-        printf(" +- %.1f %%", 100 * fit.error);
-    } else {
-        printf(" %% (error unknown: two times)");
-    }
-    if (fit.serial_fraction > 0) printf(", so at most %.1f times as fast", 1 / fit.serial_fraction);
-    printf("\n\n");
+    char error[48] = "% (error unknown: two times)", bound[64] = "";
+    if (times > 2) snprintf(error, sizeof error, "+- %.1f %%", 100 * fit.error);
+    if (fit.serial_fraction > 0)
+        snprintf(bound, sizeof bound, ", so at most %.1f times as fast", 1 / fit.serial_fraction);
+    terminal_print(stdout, 4, "  Amdahl's law: serial part %.1f %s%s\n\n", 100 * fit.serial_fraction, error,
+                   bound);
     write_fit(scaling, rows[0].sweep->name, &fit);
     return STATUS_OK;
 }

@@ -41,7 +41,7 @@ void bench_print_progress(const struct comparison_row *row, const char *what) {
 
 void bench_tell_most(const struct comparison *comparison, size_t rows) {
     const double most = (double)rows * (double)comparison->repeats * comparison->limit_seconds;
-    if (most > 0)
+    if (most > BENCH_LONG)
         terminal_tell("%zu trainings of at most %g s: %s at most, and the verification (less: --repeat, "
                       "--limit-seconds)",
                       rows * comparison->repeats, comparison->limit_seconds, text_wait(most).text);

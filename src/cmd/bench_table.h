@@ -17,7 +17,8 @@ void bench_print_row(struct table *table, const cJSON *line);
 
 /* The observer of a comparison: the progress line. */
 void bench_print_progress(const struct comparison_row *row, const char *what);
-/* Tells a person who waits how long the trainings of a comparison of so many rows take at most. */
+enum { BENCH_LONG = 10 }; /* seconds that a person is told before */
+/* Tells how long the trainings of a comparison of so many rows take at most. */
 void bench_tell_most(const struct comparison *comparison, size_t rows);
 
 /* The last line: the load of the machine. */

@@ -34,7 +34,8 @@ struct option_set {
 };
 
 /* Reads defaults, environment, --config file and flags into `config`. With --help, prints the help and sets
-   *help instead. A command that takes all keys also takes "fast.cfg" for --config fast.cfg. STATUS_USAGE names the flag and the nearest known one. */
+   *help instead. A command that takes all keys also takes "fast.cfg" for --config fast.cfg. STATUS_USAGE
+   names the flag and the nearest known one. */
 enum status options_parse(const struct option_set *set, int argc, char **argv, struct config *config,
                           bool *help);
 

@@ -33,7 +33,7 @@ struct column {
     bool setup; /* says what ran; other columns are results, empty in a refused row */
     enum column_place only;
     int width; /* the minimum, on a console */
-    int spare; /* a console that is too narrow for the table leaves out the columns of the highest number; 0: never */
+    int spare; /* if a console is too narrow, it leaves out the columns of the highest number; 0: never */
 };
 
 enum { TABLE_MAX_COLUMNS = 24 };
