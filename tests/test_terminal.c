@@ -66,8 +66,8 @@ static int finish(void) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* Plays the text on a screen without a right margin. *longest: the length of the longest line at any time, but
-   for messages ("train: ..."). The caller frees the lines as they look in the end. */
+/* Plays the text on a screen without a right margin. *longest: the length of the longest line at any time,
+   but for messages ("train: ..."). The caller frees the lines as they look in the end. */
 static char *play(size_t *longest) {
     char *screen = calloc(1, 2 * ROOM), *line = screen;
     size_t column = 0;

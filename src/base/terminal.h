@@ -26,8 +26,8 @@ void terminal_note(const char *format, ...) __attribute__((format(printf, 1, 2))
 void terminal_tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool terminal_is_watched(void); /* is it one? */
 
-/* The progress line: on stderr, cut to the width of the terminal; nothing if stderr is none. It is to be cleared
-   before standard output is written. */
+/* The progress line: on stderr, cut to the width of the terminal; nothing if stderr is none. It is to be
+   cleared before standard output is written. */
 void terminal_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void terminal_clear_progress(void);
 

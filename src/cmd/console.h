@@ -32,8 +32,8 @@ struct console_text {
 };
 struct console_text console_accuracy(uint64_t correct, uint64_t total);
 
-/* Prints the cell of a column of accuracies: console_accuracy with --wide, else "98.12 %"; "-" if the total is 0.
-   `narrow` is the column's title without --wide. */
+/* Prints the cell of a column of accuracies: console_accuracy with --wide, else "98.12 %"; "-" if the total
+   is 0. `narrow` is the column's title without --wide. */
 void console_cell(uint64_t correct, uint64_t total);
 void console_title(const char *title, const char *narrow);
 
