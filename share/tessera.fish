@@ -6,12 +6,12 @@ function __tessera_complete
         string match -q -- '-*' $word; and break
         set -a command $word
     end
-    $words[1] $command --list-flags 2>/dev/null | while read -l -d \t name argument help group
-        if test "$name" = "$words[-1]"; and string match -q '*|*' -- $argument
-            string split '|' -- $argument
-        else
-            printf '%s\t%s\n' $name $help
-        end
+    set -l list ($words[1] $command --list-flags 2>/dev/null)
+    set -l argument (string match -r -- "^$words[-1]\t([^\t]*)" $list)[2]
+    if string match -q -- '*|*' "$argument"
+        string split -- '|' $argument
+    else if test -z "$argument"
+        printf '%s\n' $list | cut -f 1,3
     end
 end
 complete -c tessera -a '(__tessera_complete)'

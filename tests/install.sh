@@ -20,8 +20,7 @@ says "^tessera: unknown command 'evl'; did you mean 'eval'? (tessera --help list
 tessera --help >said
 says '^usage: tessera \[COMMAND\]'
 
-# the manual of a plug-in's author, with the installed header
-PKG_CONFIG_SYSROOT_DIR='' # the prefix of DESTDIR is not the one of the file
+# a plug-in: the flags of the pkg-config file, with the folder of DESTDIR
 cflags=$(sed -n "s|^Cflags: -I\${prefix}|-I$root/usr|p" "$share/pkgconfig/tessera.pc")
 printf '#include <tessera/gemm.h>\nint main(void) { return GEMM_NN; }\n' >one.c
 "$1" $cflags one.c -o one || fail "tessera/gemm.h: $cflags"

@@ -119,7 +119,7 @@ void console_epoch(struct console *console, const struct epoch_record *record) {
 static void describe_pace(struct console *console, double now, size_t done, char *text, size_t size) {
     const struct trainer *trainer = console->trainer;
     const size_t all = (size_t)trainer->config->epochs * trainer->steps;
-    if (!console->first_time || done < console->first_step) { /* or the next network of an ensemble */
+    if (console->first_time == 0 || done < console->first_step) { /* or the next network of an ensemble */
         console->first_time = now;
         console->first_step = done;
     }
