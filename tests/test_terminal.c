@@ -143,10 +143,9 @@ static void an_interrupt_is_answered(void **state) {
 
 static void a_second_interrupt_ends_it(void **state) {
     (void)state;
-    start("--data %s --layers 42-2000-2000-4 --batch-size 300 --backend serial --threads 1 --audit off",
+    start("--data %s --layers 42-3000-3000-4 --batch-size 300 --backend serial --threads 1 --audit off",
           support_data);
     assert_true(wait_for("epoch    loss")); /* the first step takes seconds */
-    usleep(100000);
     assert_int_equal(write(session.terminal, "\003", 1), 1);
     assert_true(wait_for("Interrupted: "));
     assert_int_equal(write(session.terminal, "\003", 1), 1);

@@ -159,9 +159,9 @@ static enum status train(struct run *run) {
             "out: nothing to train; a larger --patience goes on",
             (long long)state->epoch, (long long)state->best.epoch);
     }
+    process_catch_signals(&interrupted);
     if (!done) console_epoch_titles(&run->console);
     fflush(stdout);
-    process_catch_signals(&interrupted);
     status = trainer_run(&run->trainer, &observer, &summary);
     if (summary.done) {
         runlog_summary(&run->log, config, &summary);
