@@ -7,7 +7,8 @@
 #           make check-matrix  the tests that compute, kernels/host compiled for several processors
 #           make format     lay the source out            make lint    clang-tidy
 #           make figures    measures this machine: the logs in FIGURES=docs/figures/cpu, README.md and docs/
-#           make install PREFIX=/usr/local                make clean
+#           make install PREFIX=/usr/local   the program tessera, configs, gemm.h, manual, completions    make uninstall
+#           make clean
 #
 #           make compile_commands.json    for clangd and other tools
 #
@@ -88,7 +89,7 @@ GENCODE := $(foreach sm,$(or $(strip $(SM)),75 80 86 89 90),-gencode arch=comput
 	$(if $(strip $(SM)),,-gencode arch=compute_90$(,)code=compute_90)
 NVCCFLAGS ?=
 ALL_NVCCFLAGS := -std=c++20 -O3 $(GENCODE) -Xcompiler -Wall$(,)-Wextra$(,)-Wno-missing-field-initializers$(if $(filter 1,$(WERROR)),$(,)-Werror) $(NVCCFLAGS)
-CPPFLAGS += $(if $(HAVE_CUDA),-DHAVE_CUDA,$(if $(WANT_CUDA),,-DCUDA_NOT_WANTED))
+CPPFLAGS += $(if $(HAVE_CUDA),-DHAVE_CUDA,$(if $(filter 0,$(CUDA)),-DCUDA_LEFT_OUT,$(if $(WANT_CUDA),,-DCUDA_NOT_WANTED))) $(if $(filter 0,$(OPENBLAS)),-DOPENBLAS_LEFT_OUT)
 CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcublas -lcudart_static -lrt -lpthread -lstdc++)
 
 LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(filter-out -l%,$(OPENBLAS_LIBS))) -lcjson $(if $(HAVE_PNG),-lpng) $(if $(HAVE_JPEG),-ljpeg) -lz -lm -ldl
@@ -108,7 +109,7 @@ TESTS := $(filter-out $(WITHOUT:%=$(B)/tests/test_%),$(patsubst tests/%.c,$(B)/t
 GPU_TESTS := $(filter $(B)/tests/test_gpu_%,$(TESTS))
 TEST_SUPPORT := $(patsubst %.c,$(B)/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
 
-.PHONY: all run check probe deps required format check-format lint install clean FORCE
+.PHONY: all run check probe deps required format check-format lint install uninstall clean FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -312,6 +313,11 @@ else
 	@echo 'skipped: make check-threads needs clang and libarcher.so (apt-get install clang libomp-dev)'
 endif
 
+# what make install installs, used from another folder
+.PHONY: check-install
+check-install: all
+	+@tests/install.sh $(CC)
+
 # for any x86-64, and for aarch64, under qemu
 .PHONY: check-emulated
 check-emulated:
@@ -399,10 +405,30 @@ compile_commands.json: $(B)/buildinfo.h FORCE
 lint: $(B)/buildinfo.h
 	clang-tidy --quiet --warnings-as-errors='*' train.c $(SOURCES) -- -std=gnu11 -fopenmp $(CPPFLAGS)
 
-install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/tessera/configs
-	install -m 755 train $(DESTDIR)$(PREFIX)/bin/tessera-train
-	install -m 644 $(wildcard configs/*.cfg) $(DESTDIR)$(PREFIX)/share/tessera/configs
+# --- installation: SOURCE:FILE below PREFIX; the program looks for configs and data in ../share/tessera ---
+
+VERSION := $(shell sed -n 's/.*TESSERA_VERSION "\(.*\)"/\1/p' src/base/platform.h)
+INSTALLED := train:bin/tessera data/fetch.sh:share/tessera/data/fetch.sh kernels/gemm.h:include/tessera/gemm.h \
+	$(foreach config,$(wildcard configs/*.cfg),$(config):share/tessera/$(config)) \
+	$(B)/tessera.pc:share/pkgconfig/tessera.pc $(B)/tessera.1:share/man/man1/tessera.1 \
+	share/tessera.bash:share/bash-completion/completions/tessera \
+	share/tessera.zsh:share/zsh/site-functions/_tessera share/tessera.fish:share/fish/vendor_completions.d/tessera.fish
+install: all $(B)/tessera.1 $(B)/tessera.pc
+	@$(foreach entry,$(INSTALLED),install -D -m $(if $(filter train:% %.sh,$(entry)),755,644) $(subst :, $(DESTDIR)$(PREFIX)/,$(entry)) &&) \
+	echo '  installed in $(DESTDIR)$(PREFIX); try: tessera --config validation'
+
+uninstall:
+	@rm -f $(foreach entry,$(INSTALLED),$(DESTDIR)$(PREFIX)/$(lastword $(subst :, ,$(entry))))
+	-@rmdir -p --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/share/tessera/configs $(DESTDIR)$(PREFIX)/share/tessera/data \
+		$(DESTDIR)$(PREFIX)/include/tessera 2>/dev/null
+
+$(B)/tessera.1: share/man.sh $(B)/train
+	@share/man.sh $(B)/train > $@
+
+# for plug-ins: gcc $$(pkg-config --cflags tessera)
+$(B)/tessera.pc: FORCE
+	@printf '%s\n' 'prefix=$(PREFIX)' 'Name: tessera' 'Version: $(VERSION)' \
+		'Description: the contract of a GEMM backend: #include <tessera/gemm.h>' 'Cflags: -I$${prefix}/include' > $@
 
 clean:
 	rm -rf build train

@@ -10,9 +10,11 @@
 
 #include "src/base/platform.h"
 #include "src/base/process.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/bench/serve.h"
 #include "src/cmd/command.h"
+#include "src/cmd/options.h"
 
 static const struct command *const commands[] = {&command_train,   &command_eval,       &command_predict,
                                                  &command_compare, &command_bench,      &command_report,
@@ -21,11 +23,25 @@ static const struct command *const commands[] = {&command_train,   &command_eval
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_commands(void) {
-    printf("Tessera %s: trains a neural network from scratch with the GEMM of your choice.\n\n"
-           "usage: train [COMMAND] [--FLAG VALUE]...\n\ncommands:\n",
-           TESSERA_VERSION);
+    terminal_print(stdout, 0,
+                   "Tessera %s: trains a neural network from scratch with the GEMM of your choice.\n\n"
+                   "usage: %s [COMMAND] [--FLAG VALUE]...\n\ncommands:\n",
+                   TESSERA_VERSION, terminal_program());
     for (size_t i = 0; i < COMMANDS; i++) printf("  %-11s  %s\n", commands[i]->name, commands[i]->summary);
-    printf("\n'train COMMAND --help' explains a command. The default command is 'train'; its flags:\n\n");
+    terminal_print(stdout, 0,
+                   "\n'./train COMMAND --help' explains a command. Without one, the command is "
+                   "'train':\n\n");
+}
+
+static void list_commands(void) {
+    for (size_t i = 0; i < COMMANDS; i++) printf("%s\t\t%s\t\n", commands[i]->name, commands[i]->summary);
+}
+
+/* "help eval" is "eval --help". */
+static void turn_help(int argc, char **argv) {
+    static char help[] = "--help";
+    for (int i = 1; i + 1 < argc; i++) argv[i] = argv[i + 1];
+    argv[argc - 1] = help;
 }
 
 static const struct command *find_command(const char *name) {
@@ -34,8 +50,8 @@ static const struct command *find_command(const char *name) {
     const char *names[COMMANDS];
     for (size_t i = 0; i < COMMANDS; i++) names[i] = commands[i]->name;
     const char *near = text_nearest(name, names, COMMANDS);
-    status_write("unknown command '%s'%s%s%s (train --help lists them)", name, near ? "; did you mean '" : "",
-                 near ? near : "", near ? "'?" : "");
+    status_write("unknown command '%s'%s%s%s (./train --help lists them)", name,
+                 near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     return NULL;
 }
 
@@ -46,8 +62,10 @@ static enum status dispatch(int argc, char **argv) {
                platform_flags());
         return STATUS_OK;
     }
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) print_commands();
-    if (argc > 1 && argv[1][0] != '-') {
+    if (argc > 1 && strcmp(argv[1], "help") == 0) turn_help(argc, argv);
+    if (argc > 1 && (strncmp(argv[1], "--help", 6) == 0 || strcmp(argv[1], "-h") == 0)) print_commands();
+    if (argc > 1 && strcmp(argv[1], "--list-flags") == 0) list_commands();
+    if (argc > 1 && argv[1][0] != '-' && !options_is_config(argv[1])) {
         command = find_command(argv[1]);
         if (!command) return STATUS_USAGE;
         argc--;
@@ -77,6 +95,6 @@ int main(int argc, char **argv) {
     if (serve_requested(argc, argv)) serve_contest();
     platform_load(); /* read once, before the program's own threads run */
     const enum status status = dispatch(argc, argv);
-    if (status) fprintf(stderr, "train: %s\n", status_message());
+    if (status) terminal_note("%s", status_message());
     leave(process_flush(status));
 }

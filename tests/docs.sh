@@ -33,7 +33,7 @@ commands() {
             while read -r line; do
                 set -- $line
                 case $2 in -*) help=train ;; bench) help="bench $3" ;; *) help=$2 ;; esac
-                "$train" $help --help >"$work/help" 2>&1 || echo "$page: no command '$help': $line"
+                "$train" $help --help-all >"$work/help" 2>&1 || echo "$page: no command '$help': $line"
                 for word in $line; do
                     case $word in --*) grep -q -- " $word\b" "$work/help" || echo "$page: $help has no flag $word: $line" ;; esac
                 done
@@ -42,7 +42,7 @@ commands() {
 }
 flags() {
     for help in train eval compare report devices augment data predict export new-backend "bench gemm" "bench scaling" "bench breakeven" "bench shmem"; do
-        "$train" $help --help
+        "$train" $help --help-all
     done >"$work/help" 2>&1
     grep -ohE '`--[a-z][a-z0-9-]*' $pages | sort -u | sed 's/`//' |
         while read -r flag; do grep -q -- " $flag\b" "$work/help" || echo "no command has $flag"; done

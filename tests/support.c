@@ -195,6 +195,7 @@ int support_run(char *output, size_t size, const char *format, ...) {
     va_end(args);
     const char *program = getenv("TESSERA");
     assert_non_null(program);
+    setenv("TESSERA_WIDE", "1", 1); /* whole sentences in a line; test_terminal.c is about 80 columns */
     snprintf(command, sizeof command, "{ %s %s; } 2>&1 </dev/null", program, arguments);
     FILE *pipe = popen(command, "r");
     assert_non_null(pipe);

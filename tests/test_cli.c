@@ -25,7 +25,7 @@ static void trains_and_reports(void **state) {
     assert_says(output, "network   42-16-4, relu, init he: 756 parameters");
     assert_says(output, data);
     assert_says(output, "test accuracy");
-    assert_says(output, "binomial standard error");
+    assert_says(output, "+- ");
     assert_says(output, "GEMM NT input gradient");
     assert_says(output, "transfer/total");
     assert_null(strchr(output, '\r')); /* no progress line into a pipe */
@@ -146,13 +146,70 @@ static void help_and_version(void **state) {
         assert_int_equal(RUN("%s", arguments[i]), 0);
         assert_says(output, "usage: train");
     }
-    assert_int_equal(RUN("--help"), 0);
+    assert_int_equal(RUN("--help-all"), 0);
     for (size_t i = 0; i < config_key_count(); i++) assert_says(output, config_key_at(i)->name);
     assert_int_equal(RUN("--version"), 0);
     assert_says(output, "Tessera ");
     setenv("TESSERA_EPOCHS", "abc", 1);
     assert_int_equal(RUN("--help"), 0);
     unsetenv("TESSERA_EPOCHS");
+}
+
+/* What a user probably means is done, or named. */
+static void does_what_is_meant(void **state) {
+    (void)state;
+    const char *path = support_path("meant.cfg"), *model = support_path("meant.safetensors");
+    support_write(path, "seed = 77\n", 10);
+    assert_int_equal(RUN("help"), 0);
+    assert_says(output, "commands:");
+    assert_int_equal(RUN("help bench gemm"), 0);
+    assert_says(output, "usage: train bench gemm");
+    const char *const spellings[] = {"%s", "train %s", "--epochs 4 %s", "--config - < %s"};
+    for (size_t i = 0; i < 4; i++) {
+        char arguments[600];
+        snprintf(arguments, sizeof arguments, spellings[i], path);
+        assert_int_equal(RUN("%s --dump-config", arguments), 0);
+        assert_says(output, "seed            = 77                   # file");
+    }
+    assert_int_equal(RUN("compare %s --help", path), 0);
+    setenv("TESSERA_EPOCH", "1", 1);
+    assert_int_equal(RUN("--dump-config"), 0);
+    unsetenv("TESSERA_EPOCH");
+    assert_says(
+        output,
+        "warning: the environment variable TESSERA_EPOCH has no effect; did you mean TESSERA_EPOCHS?");
+    assert_int_equal(RUN("--data %s " SMALL " --log - 2>/dev/null", data), 0);
+    assert_true(strncmp(output, "{\"type\":\"header\"", 16) == 0);
+    assert_null(strstr(output, "network "));
+    assert_int_equal(RUN("--data %s " SMALL " --log - --csv -", data), 2);
+    assert_int_equal(RUN("--data %s " SMALL " --save -", data), 2);
+    assert_int_equal(RUN("--data %s " SMALL " --lr 0.3 --save %s", data, model), 0);
+    assert_null(strstr(output, "warning"));
+    assert_int_equal(RUN("--data %s --resume %s --epochs 2", data, model), 0);
+    assert_says(output, "train: warning: the checkpoint is at epoch 3 of 2: nothing to train; ");
+    assert_says(output, "--epochs 4 trains one more");
+    assert_int_equal(RUN("--data %s " SMALL " --lr 100", data), 0);
+    assert_says(output, "train: warning: the network has not learnt: its loss, ");
+}
+
+/* A config is found from any folder, beside the program or where it is installed. */
+static void configs_are_found(void **state) {
+    (void)state;
+    char home[300], command[900];
+    snprintf(home, sizeof home, "%s/tessera/configs", support_path("xdg"));
+    snprintf(command, sizeof command, "mkdir -p %s && printf 'seed = 5\\n' > %s/mine.cfg", home, home);
+    assert_int_equal(system(command), 0);
+    setenv("XDG_DATA_HOME", support_path("xdg"), 1);
+    const char *const names[] = {"mine", "mine.cfg", "configs/mine.cfg"};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(RUN("--config %s --dump-config", names[i]), 0);
+        assert_says(output, "seed            = 5                    # file");
+    }
+    assert_int_equal(RUN("--config ./mine --dump-config"), 2);
+    assert_int_equal(RUN("--config yours --dump-config"), 2);
+    assert_says(output, "cannot read the config file 'yours'");
+    unsetenv("XDG_DATA_HOME");
+    assert_int_equal(RUN("--config fast --dump-config"), 0); /* of this folder */
 }
 
 static void dry_run_trains_nothing(void **state) {
@@ -215,6 +272,8 @@ int main(void) {
         cmocka_unit_test(broken_data_directories),
         cmocka_unit_test(config_file_and_precedence),
         cmocka_unit_test(help_and_version),
+        cmocka_unit_test(does_what_is_meant),
+        cmocka_unit_test(configs_are_found),
         cmocka_unit_test(dry_run_trains_nothing),
         cmocka_unit_test(mistakes_are_pictured),
         cmocka_unit_test(divergence_exits_1),

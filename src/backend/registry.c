@@ -21,10 +21,19 @@ extern const struct gemm_backend gemm_cuda_naive, gemm_cuda_coalesced, gemm_cuda
 extern const struct device_driver device_cuda;
 #endif
 
-#ifdef CUDA_NOT_WANTED
+#ifdef CUDA_LEFT_OUT
+#    define NO_CUDA "left out by CUDA=0 when this was built"
+#elif defined CUDA_NOT_WANTED
 #    define NO_CUDA "no GPU was found when this was built (make CUDA=1 builds the GPU backends nevertheless)"
 #else
 #    define NO_CUDA "the CUDA toolkit was not found when this was built (install it, then make)"
+#endif
+
+#ifdef OPENBLAS_LEFT_OUT
+#    define NO_OPENBLAS "left out by OPENBLAS=0 when this was built"
+#else
+#    define NO_OPENBLAS \
+        "OpenBLAS was not found when this was built (install libopenblas-openmp-dev, then make)"
 #endif
 
 static const struct registry_entry entries[] = {
@@ -37,8 +46,7 @@ static const struct registry_entry entries[] = {
 #ifdef HAVE_OPENBLAS
     {"openblas", &gemm_openblas, NULL},
 #else
-    {"openblas", NULL,
-     "OpenBLAS was not found when this was built (install libopenblas-openmp-dev, then make)"},
+    {"openblas", NULL, NO_OPENBLAS},
 #endif
     {"cblas", &gemm_cblas, NULL},           {"tuned", &gemm_tuned, NULL},
 #ifdef HAVE_CUDA

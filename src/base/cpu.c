@@ -1,7 +1,9 @@
 /* Compiled for the oldest x86-64 (see the Makefile), and calls only the C library: the other files of the
    program may use instructions that the CPU lacks. */
+#define _GNU_SOURCE /* program_invocation_short_name */
 #include "src/base/cpu.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -52,9 +54,9 @@ __attribute__((constructor)) static void check(void) {
     cpu_missing(cpu_needed, registers, names, sizeof names);
     if (!names[0]) return;
     fprintf(stderr,
-            "train: this program was built for another CPU: it needs %s, which this one lacks. Build it here "
+            "%s: this program was built for another CPU: it needs %s, which this one lacks. Build it here "
             "(make clean, then make), or for any x86-64 CPU (make PORTABLE=1).\n",
-            names);
+            program_invocation_short_name, names);
     _exit(STATUS_UNAVAILABLE);
 }
 #endif

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "src/base/memory.h"
+#include "src/base/terminal.h"
 
 /* --- standard streams --- */
 
@@ -17,6 +18,12 @@ static void open_closed_streams(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0)
             return; /* open takes the lowest free one */
+}
+
+void process_take_output(char *path, size_t size) {
+    fflush(stdout);
+    snprintf(path, size, "/dev/fd/%d", fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+    dup2(STDERR_FILENO, STDOUT_FILENO);
 }
 
 void process_pin_locale(void) {
@@ -45,14 +52,18 @@ static const struct {
 enum { SIGNALS = sizeof signals / sizeof *signals };
 
 static volatile sig_atomic_t *stop_flag, caught;
+static bool answers; /* is a user at the terminal? */
 
 static void on_signal(int number) {
+    static const char answer[] = "\r\033[KInterrupted: ends after this step (Ctrl-C again: at once).\n";
+    if (!caught && answers && write(STDERR_FILENO, answer, sizeof answer - 1) < 0) answers = false;
     if (!caught) caught = number;
     *stop_flag = 1;
 }
 
 void process_catch_signals(volatile sig_atomic_t *stop) {
     stop_flag = stop;
+    answers = isatty(STDERR_FILENO);
     for (int i = 0; i < SIGNALS; i++) {
         /* restarted: a signal must not break the write of a checkpoint */
         const struct sigaction action = {.sa_handler = on_signal,
@@ -74,14 +85,14 @@ const char *process_signal(void) {
 int process_flush(enum status status) {
     fflush(NULL);
     if (memory_ran_out() && !status) {
-        fprintf(stderr, "train: out of memory: the output is not complete\n");
+        terminal_note("out of memory: the output is not complete");
         status = STATUS_FAILED;
     }
     const bool incomplete = ferror(stdout) != 0;
     const bool interrupted = status == STATUS_INTERRUPTED || (incomplete && caught == SIGPIPE);
     if (interrupted && caught) return caught == SIGTERM ? STATUS_INTERRUPTED : 128 + caught;
     if (!incomplete) return (int)status;
-    fprintf(stderr, "train: cannot write to standard output\n");
+    terminal_note("cannot write to standard output");
     return status ? (int)status : STATUS_FAILED;
 }
 

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "src/base/status.h"
 
@@ -23,6 +24,10 @@ void process_catch_signals(volatile sig_atomic_t *stop);
 
 /* The name of the first signal that set *stop; "" if none has. */
 const char *process_signal(void);
+
+/* Writes the path of the standard output to `path`, for a log; what the program prints from now on goes to
+   standard error. */
+void process_take_output(char *path, size_t size);
 
 /* The last call of main: flushes all streams. Returns the exit code: `status`; STATUS_FAILED, with a line on
    stderr, if the standard output is incomplete, or memory.h noted a failure; if a signal interrupted the run,

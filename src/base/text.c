@@ -222,6 +222,20 @@ struct text_number text_seconds(double seconds) {
     return out;
 }
 
+struct text_number text_wait(double seconds) {
+    struct text_number out = {"-"};
+    if (!isfinite(seconds)) return out;
+    const bool hours = seconds >= 99.5 * 60, minutes = seconds >= 99.5;
+    snprintf(out.text, sizeof out.text,
+             hours     ? "%.1f h"
+             : minutes ? "%.0f min"
+                       : "%.0f s",
+             seconds / (hours     ? 3600
+                        : minutes ? 60
+                                  : 1));
+    return out;
+}
+
 struct text_number text_bytes(double bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     struct text_number out;

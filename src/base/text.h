@@ -58,6 +58,8 @@ struct text_number text_percent(double fraction, int decimals);
 struct text_number text_short(double value);
 /* Three significant digits and a unit from ns to s: "41.2 ms". */
 struct text_number text_seconds(double seconds);
+/* A time to wait: "9 s", "12 min", "3.5 h". */
+struct text_number text_wait(double seconds);
 /* Bytes as "1.5 MiB". */
 struct text_number text_bytes(double bytes);
 

@@ -173,6 +173,28 @@ static bool are_short(const struct benchmark *benchmark, const struct entry *ent
     return longest > 0 && longest <= SHORT_SAMPLE;
 }
 
+/* On another op or dtype, if it is unknown on this one. */
+static double known_rate(const struct candidate *candidate, enum gemm_dtype dtype, enum gemm_op op) {
+    if (candidate->seconds_per_flop[dtype][op] > 0) return candidate->seconds_per_flop[dtype][op];
+    double longest = 0;
+    for (int d = 0; d < 3; d++)
+        for (int o = 0; o < 3; o++) longest = fmax(longest, candidate->seconds_per_flop[d][o]);
+    return longest;
+}
+
+double benchmark_predict(const struct benchmark *benchmark, enum gemm_dtype dtype,
+                         const struct gemm_shape *shape) {
+    const double flops = 2.0 * (double)shape->m * (double)shape->n * (double)shape->k, verification = 0.1;
+    const double calls = (double)(benchmark->repeats + UNTIMED_CALLS), limit = benchmark->limit_seconds;
+    double sum = 0;
+    for (size_t i = 0; i < benchmark->count; i++) {
+        const double seconds = calls * flops * known_rate(&benchmark->candidates[i], dtype, shape->op);
+        if (limit <= 0 || seconds <= limit)
+            sum += fmax(seconds, ROUNDS * calls * SHORT_SAMPLE / 2) + verification;
+    }
+    return sum;
+}
+
 enum status benchmark_run(struct benchmark *benchmark, enum gemm_dtype dtype, const struct gemm_shape *shape,
                           struct result *results) {
     const size_t most = ROUNDS * benchmark->repeats;

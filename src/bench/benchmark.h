@@ -44,6 +44,10 @@ struct benchmark {
     double limit_seconds; /* per candidate and shape; 0: none. Left out if the predicted time is longer */
 };
 
+/* About how many seconds benchmark_run takes, from the rates of previous shapes. */
+double benchmark_predict(const struct benchmark *benchmark, enum gemm_dtype dtype,
+                         const struct gemm_shape *shape);
+
 /* Fills results[count]. The operands of all candidates are in memory at the same time. */
 enum status benchmark_run(struct benchmark *benchmark, enum gemm_dtype dtype, const struct gemm_shape *shape,
                           struct result *results);

@@ -104,9 +104,9 @@ static enum status run_augment(int argc, char **argv) {
     const struct option_set set = {
         .usage = "augment -o sheet.png [--show K] [--draws N] [--config FILE] [--augment-elastic X]...",
         .details =
-            "Draws training images next to their deformations in the first epochs of 'train --augment on', "
-            "by the same\nkeys. The pixels do not depend on the device: --backend says which one computes "
-            "them. The keys of the\nnetwork and its training have no effect.",
+            "Draws training images next to their deformations in the first epochs of './train --augment on', "
+            "by the same keys. The pixels do not depend on the device: --backend says which one computes "
+            "them. The keys of the network and its training have no effect.",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
         .files = &files,
@@ -115,7 +115,7 @@ static enum status run_augment(int argc, char **argv) {
     enum status status = options_parse(&set, argc, argv, &show.config, &help);
     if (status || help) return status;
     if (!path)
-        return status_set(STATUS_USAGE, "augment needs a file to draw into: train augment -o sheet.png");
+        return status_set(STATUS_USAGE, "augment needs a file to draw into: ./train augment -o sheet.png");
     status = image_grid_check_name(path);
     if (!status) status = parse_count("show", images, &show.images);
     if (!status) status = parse_count("draws", draws, &show.draws);

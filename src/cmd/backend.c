@@ -11,6 +11,7 @@
 #include "src/backend/verify.h"
 #include "src/base/platform.h"
 #include "src/base/progress.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/bench/comparison.h"
 
@@ -32,7 +33,8 @@ static void restore_handlers(void) {
 /* After it returns, the instruction runs again, and the previous handler receives the signal. */
 static void on_crash(int signal) {
     (void)signal;
-    write_error("train: the backend crashed in ");
+    write_error(terminal_program());
+    write_error(": the backend crashed in ");
     write_error(progress_text());
     write_error("\n");
     restore_handlers();
@@ -50,17 +52,17 @@ enum status backend_verify(struct compute *compute, size_t *checked, size_t *ski
 
 /* On a terminal, says that the verification runs. */
 static void announce(const char *path) {
-    if (isatty(STDERR_FILENO)) fprintf(stderr, "verifying %s ...", path);
+    terminal_progress("verifying %s ...", path);
 }
 
 /* Reports the result of the verification. */
 static enum status report(enum status status, const char *path, size_t checked, size_t skipped,
                           double start) {
-    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    terminal_clear_progress();
     if (status == STATUS_VERIFY_FAILED) return status_context(status, "%s is not used", path);
     if (status) return status;
-    fprintf(stderr, "train: verified %s: %s GEMM cases right, %s not supported (%.1f s)\n", path,
-            text_grouped(checked).text, text_grouped(skipped).text, clock_seconds() - start);
+    terminal_note("verified %s: %s GEMM cases right, %s not supported (%.1f s)", path,
+                  text_grouped(checked).text, text_grouped(skipped).text, clock_seconds() - start);
     return STATUS_OK;
 }
 
@@ -86,11 +88,10 @@ static void warn_threads(int threads) {
     const int cores = platform_usable_cores();
     if (warned || threads <= cores) return;
     warned = true;
-    fprintf(
-        stderr,
-        "train: warning: %d threads on %d core%s: each step waits for threads that have no core, which can "
-        "take many times as long; use --threads %d\n",
-        threads, cores, cores == 1 ? "" : "s", cores);
+    terminal_note("warning: %d threads on %d core%s: each step waits for threads that have no core, which "
+                  "can take many "
+                  "times as long; use --threads %d",
+                  threads, cores, cores == 1 ? "" : "s", cores);
 }
 
 enum status backend_open(const struct config *config, struct compute *compute) {

@@ -5,14 +5,16 @@
 
 #include "src/base/jsonl.h"
 #include "src/base/platform.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/bench/comparison.h"
 #include "src/cmd/backend.h"
 #include "src/cmd/bench_table.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
+#include "src/report/cells.h"
 
-enum { MOST_SIDE = 16, CELL = 44 };
+enum { MOST_SIDE = 16 };
 
 /* The outcome of a row of the sweep over all cells so far. */
 struct standing {
@@ -37,6 +39,7 @@ struct breakeven {
     struct standing *standing;                   /* [rows of the sweep] */
     struct map_cell cells[MOST_SIDE][MOST_SIDE]; /* [batch][hidden] */
     struct verdict verdict;
+    struct table table; /* on the console */
 };
 
 /* The config of a cell: one hidden layer. */
@@ -157,31 +160,62 @@ static enum status measure_cell(struct breakeven *breakeven, size_t b, size_t h)
     return memory ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
 }
 
-static void print_cell(const struct breakeven *breakeven, const struct map_cell *cell) {
-    char text[400] = "-";
-    if (cell->winner < breakeven->sweep.count)
-        snprintf(text, sizeof text, "%s %s (%s to %s)", breakeven->sweep.rows[cell->winner].label,
-                 text_seconds(cell->seconds.median).text, text_seconds(cell->seconds.min).text,
-                 text_seconds(cell->seconds.max).text);
-    printf("  %-*s", CELL, text);
+static void winner_cell(struct cell *cell) {
+    const struct breakeven *breakeven = cell->context;
+    const size_t winner = record_count(cell->line, "winner", breakeven->sweep.count, breakeven->sweep.count);
+    cell_text(cell, "%s", winner < breakeven->sweep.count ? breakeven->sweep.rows[winner].label : "-");
+}
+
+static const struct column columns[] = {
+    {"batch", COLUMN_NUMBER, .key = "batch", .unit = unit_count, .width = 6},
+    {"hidden", COLUMN_NUMBER, .key = "hidden", .unit = unit_count},
+    {"fastest", COLUMN_TEXT, .cell = winner_cell, .width = 24},
+    {"step", COLUMN_NUMBER, .cell = cell_median, .key = "median_seconds", .width = 14},
+    {"min to max", COLUMN_NUMBER, .cell = cell_spread, .width = 18},
+};
+
+static void print_cell(struct breakeven *breakeven, size_t b, size_t h) {
+    const struct map_cell *cell = &breakeven->cells[b][h];
+    cJSON *line = cJSON_CreateObject();
+    jsonl_count(line, "batch", breakeven->batches[b]);
+    jsonl_count(line, "hidden", breakeven->hidden[h]);
+    jsonl_count(line, "winner", cell->winner);
+    cJSON_AddNumberToObject(line, "median_seconds", cell->seconds.median);
+    cJSON_AddNumberToObject(line, "min_seconds", cell->seconds.min);
+    cJSON_AddNumberToObject(line, "max_seconds", cell->seconds.max);
+    cJSON_AddBoolToObject(line, "noisy", cell->seconds.noisy);
+    table_row(&breakeven->table, line, breakeven);
+    table_console_row(stdout, &breakeven->table, table_rows(&breakeven->table) - 1);
+    cJSON_Delete(line);
     fflush(stdout);
 }
 
 static enum status measure(struct breakeven *breakeven) {
+    const size_t cells = breakeven->batch_count * breakeven->hidden_count;
     enum status status = STATUS_OK;
-    printf("%-10s", "batch");
-    for (size_t h = 0; h < breakeven->hidden_count; h++)
-        printf("  hidden %-*zu", CELL - 7, breakeven->hidden[h]);
-    printf("\n");
-    for (size_t b = 0; b < breakeven->batch_count && !status; b++) {
-        printf("%-10zu", breakeven->batches[b]);
-        for (size_t h = 0; h < breakeven->hidden_count && !status; h++) {
-            status = measure_cell(breakeven, b, h);
-            if (!status) print_cell(breakeven, &breakeven->cells[b][h]);
-        }
-        printf("\n");
+    table_open(&breakeven->table, "fastest backend");
+    TABLE_COLUMNS(&breakeven->table, columns);
+    table_console_titles(stdout, &breakeven->table);
+    for (size_t i = 0; i < cells && !status; i++) {
+        const size_t b = i / breakeven->hidden_count, h = i % breakeven->hidden_count;
+        terminal_progress("batch %zu, hidden %zu  (%zu of %zu)", breakeven->batches[b], breakeven->hidden[h],
+                          i + 1, cells);
+        status = measure_cell(breakeven, b, h);
+        terminal_clear_progress();
+        if (!status) print_cell(breakeven, b, h);
     }
+    table_close(&breakeven->table);
     return status;
+}
+
+static void tell_wait(const struct breakeven *breakeven) {
+    const size_t cells = breakeven->batch_count * breakeven->hidden_count;
+    const double wait =
+        (double)(cells * breakeven->sweep.count * breakeven->repeats) * breakeven->cell_seconds;
+    if (wait > BENCH_LONG)
+        terminal_tell("%zu cells, %zu backends, %zu timings of %g s each: about %s, and the verification",
+                      cells, breakeven->sweep.count, breakeven->repeats, breakeven->cell_seconds,
+                      text_wait(wait).text);
 }
 
 /* Starts the standing of each row: left out, wrong, or right so far. */
@@ -219,18 +253,22 @@ static enum status run(struct breakeven *breakeven, const struct sweep_lists *li
     cJSON_AddStringToObject(header, "data", breakeven->data.name);
     jsonl_write(breakeven->log, header);
     bench_print_machine();
-    printf("fastest backend, and seconds of a training step of %zu-hidden-%zu, median of %zu (least to "
-           "most)\n\n",
-           breakeven->config.layers.width[0],
-           breakeven->config.layers.width[breakeven->config.layers.count - 1], breakeven->repeats);
+    terminal_print(
+        stdout, 0,
+        "fastest backend, and seconds of a training step of %zu-hidden-%zu, median of %zu (least to "
+        "most)\n\n",
+        breakeven->config.layers.width[0], breakeven->config.layers.width[breakeven->config.layers.count - 1],
+        breakeven->repeats);
+    tell_wait(breakeven);
     status = measure(breakeven);
     printf("\n");
     bench_print_load();
     for (size_t row = 0; row < breakeven->sweep.count; row++) {
         const struct standing *standing = &breakeven->standing[row];
         if (standing->outcome != OUTCOME_RIGHT)
-            printf("%-*s %s: %s\n", BENCH_LABEL, breakeven->sweep.rows[row].label,
-                   outcome_words(standing->outcome), standing->reason);
+            terminal_print(stdout, BENCH_LABEL + 1, "%-*s %s: %s\n", BENCH_LABEL,
+                           breakeven->sweep.rows[row].label, outcome_words(standing->outcome),
+                           standing->reason);
     }
     return status ? status : verdict_status(&breakeven->verdict);
 }
@@ -260,9 +298,9 @@ static enum status run_bench_breakeven(int argc, char **argv) {
         .usage = "bench breakeven [--backends A,B,..] [--batches N,..] [--hidden N,..] [--KEY VALUE]...",
         .details =
             "Times training steps of a network with one hidden layer, and names the fastest backend for each "
-            "batch and\nhidden size. Every backend is verified on each shape, before and after.\n"
+            "batch and hidden size. Every backend is verified on each shape, before and after.\n"
             "No effect here: --epochs, --batch-size, --learning-rate, --schedule, the hidden widths of "
-            "--layers;\n" OPTIONS_OF_TRAIN ".",
+            "--layers; " OPTIONS_OF_TRAIN ".",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
         .files = &files,

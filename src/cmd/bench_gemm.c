@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/base/jsonl.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/bench/baseline.h"
 #include "src/bench/gemm_log.h"
@@ -30,6 +31,10 @@ struct gemm_bench {
     struct table table;
     struct records records; /* all rows */
     struct verdict verdict;
+    bool planning;   /* measure() only adds to the plan */
+    size_t products; /* of the plan */
+    double plan, done,
+        started; /* seconds: of all products, as planned; of those that are measured; the clock */
 };
 
 static void change_cell(struct cell *cell) {
@@ -55,10 +60,26 @@ static void add_change(struct gemm_bench *bench, cJSON *line, double before, con
 
 /* --- products --- */
 
+static void show_progress(const struct gemm_bench *bench, enum gemm_dtype dtype,
+                          const struct gemm_shape *shape) {
+    const double pace = bench->done > 0 ? (clock_seconds() - bench->started) / bench->done : 1;
+    terminal_progress("%s %s %zux%zux%zu  about %s left", gemm_op_name(shape->op), dtype_name(dtype),
+                      shape->m, shape->n, shape->k, text_wait((bench->plan - bench->done) * pace).text);
+}
+
 static enum status measure(struct gemm_bench *bench, enum gemm_dtype dtype, const struct gemm_shape *shape) {
     if (!bench->dtype[dtype] || !bench->op[shape->op]) return STATUS_OK;
+    const double planned = benchmark_predict(&bench->benchmark, dtype, shape);
+    if (bench->planning) {
+        bench->products++;
+        bench->plan += planned;
+        return STATUS_OK;
+    }
+    show_progress(bench, dtype, shape);
     const enum status status = benchmark_run(&bench->benchmark, dtype, shape, bench->results);
     if (status) return status;
+    terminal_clear_progress();
+    bench->done += planned;
     for (size_t i = 0; i < bench->benchmark.count; i++) {
         const struct candidate *candidate = &bench->candidates.list[i];
         const struct result *result = &bench->results[i];
@@ -100,8 +121,9 @@ static enum status measure_training(struct gemm_bench *bench) {
     const size_t count = shapes_of_training(&bench->config.layers, bench->config.adversarial > 0,
                                             (size_t)bench->config.batch_size, name, shapes);
     enum status status = STATUS_OK;
-    printf("\nthe products of a training step of %s, batches of %lld\n", name,
-           (long long)bench->config.batch_size);
+    if (!bench->planning)
+        terminal_print(stdout, 2, "\nthe products of a training step of %s, batches of %lld\n", name,
+                       (long long)bench->config.batch_size);
     for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
         for (size_t s = 0; s < count && !status; s++)
             status = measure(bench, (enum gemm_dtype)dtype, &shapes[s]);
@@ -122,6 +144,32 @@ static enum status measure_baseline(struct gemm_bench *bench) {
         }
         if (first) status = measure(bench, entry->dtype, &entry->shape);
     }
+    return status;
+}
+
+static enum status measure_all(struct gemm_bench *bench, const size_t *sizes, size_t count) {
+    enum status status = STATUS_OK;
+    if (bench->baseline.count) return measure_baseline(bench);
+    for (size_t i = 0; i < count && !status; i++) status = measure_square(bench, sizes[i]);
+    if (!status && names_training(&bench->config)) status = measure_training(bench);
+    return status;
+}
+
+/* Tells a person who waits how long it takes, from the rates of one small product. */
+static enum status tell_plan(struct gemm_bench *bench, const size_t *sizes, size_t count) {
+    const struct gemm_shape small = {.op = GEMM_NN, .m = 192, .n = 192, .k = 192, .what = "probe"};
+    struct benchmark once = bench->benchmark;
+    once.repeats = 1;
+    once.warm = true;
+    if (!terminal_is_watched()) return STATUS_OK;
+    enum status status = benchmark_run(&once, GEMM_F32, &small, bench->results);
+    bench->planning = true;
+    if (!status) status = measure_all(bench, sizes, count);
+    bench->planning = false;
+    if (bench->plan > BENCH_LONG)
+        terminal_tell("%zu products on %zu backends: about %s (fewer: --sizes, --dtype, --ops, --backends)",
+                      bench->products, bench->benchmark.count, text_wait(bench->plan).text);
+    bench->started = clock_seconds();
     return status;
 }
 
@@ -206,14 +254,13 @@ static enum status run_gemm(struct gemm_bench *bench, const struct sweep_lists *
     bench_print_header(&bench->candidates);
     tables_gemm_details(&bench->table, &(struct selection){0});
     if (bench->baseline.count) TABLE_COLUMNS(&bench->table, baseline_columns);
-    printf("%s\n", bench->table.caption);
+    for (size_t i = 0; i < bench->candidates.count; i++)
+        table_reserve(&bench->table, "label", bench->candidates.list[i].label);
+    status = tell_plan(bench, sizes, count);
+    terminal_print(stdout, 0, "%s\n", bench->table.caption);
     table_console_titles(stdout, &bench->table);
-    if (bench->baseline.count) {
-        status = measure_baseline(bench);
-    } else {
-        for (size_t i = 0; i < count && !status; i++) status = measure_square(bench, sizes[i]);
-        if (!status && names_training(&bench->config)) status = measure_training(bench);
-    }
+    if (!status) status = measure_all(bench, sizes, count);
+    table_console_end(stdout, &bench->table);
     if (!status) status = print_kernels(&bench->records);
     bench_print_load();
     return status ? status : judge(bench);
@@ -276,13 +323,13 @@ static enum status run_bench_gemm(int argc, char **argv) {
         .usage = "bench gemm [--backends A,B,..] [--sizes N,..] [--config FILE]...",
         .details =
             "Times C = op(A) op(B) of squares and of the products of a training step (--config). Every "
-            "backend is verified on\n"
+            "backend is verified on "
             "each timed shape, before and after the timing: exact integers, a float64 reference, NaN in C "
-            "beforehand, guard bands\n"
+            "beforehand, guard bands "
             "around C, the same bits from every copy of the operands. A wrong one gets no time, and the "
             "command exits with 5.\n"
             "'of peak' is the rate relative to a loop of multiply-adds, which runs on the host after each "
-            "sample, because the clock\n"
+            "sample, because the clock "
             "depends on the load.\n"
             "  ./train bench gemm --sizes 1024,2048 --dtype f32 --log now.jsonl\n"
             "  ./train bench gemm --baseline now.jsonl",
@@ -293,8 +340,7 @@ static enum status run_bench_gemm(int argc, char **argv) {
     bool help;
     enum status status = options_parse(&set, argc, argv, &bench.config, &help);
     if (status || help) return status;
-    if (config) status = config_read(&bench.config, config);
-    files_add(&files, "--config", config, FILE_READ);
+    if (config) status = options_read_config(&files, &bench.config, config);
     files_add(&files, "--baseline", baseline, FILE_READ);
     if (!status) status = options_check_files(&files, &bench.config);
     bench.config.residency = RESIDENCY_DEVICE; /* transfers are measured separately */

@@ -6,6 +6,7 @@
 #include "src/backend/registry.h"
 #include "src/base/jsonl.h"
 #include "src/base/platform.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/bench/amdahl.h"
 #include "src/bench/comparison.h"
@@ -112,14 +113,12 @@ static enum status report_fit(struct scaling *scaling, const struct comparison_r
     const struct amdahl fit = amdahl_fit(threads, seconds, times);
     free(threads);
     if (fit.one <= 0) return STATUS_OK;
-    printf("%-14s Amdahl's law: serial part %.1f", "", 100 * fit.serial_fraction);
-    if (times > 2) {
-        printf(" +- %.1f %%", 100 * fit.error);
-    } else {
-        printf(" %% (error unknown: two times)");
-    }
-    if (fit.serial_fraction > 0) printf(", so at most %.1f times as fast", 1 / fit.serial_fraction);
-    printf("\n\n");
+    char error[48] = "% (error unknown: two times)", bound[64] = "";
+    if (times > 2) snprintf(error, sizeof error, "+- %.1f %%", 100 * fit.error);
+    if (fit.serial_fraction > 0)
+        snprintf(bound, sizeof bound, ", so at most %.1f times as fast", 1 / fit.serial_fraction);
+    terminal_print(stdout, 4, "  Amdahl's law: serial part %.1f %s%s\n\n", 100 * fit.serial_fraction, error,
+                   bound);
     write_fit(scaling, rows[0].sweep->name, &fit);
     return STATUS_OK;
 }
@@ -134,7 +133,8 @@ static enum status report_backend(struct scaling *scaling, const struct comparis
             bench_print_row(&scaling->table, line);
             jsonl_write(scaling->log, line);
         } else {
-            printf("%-30s %s: %s\n", row->sweep->label, outcome_words(row->outcome), row->reason);
+            terminal_print(stdout, 4, "%-30s %s: %s\n", row->sweep->label, outcome_words(row->outcome),
+                           row->reason);
         }
     }
     if (base && base->runs[0].threads > 1)
@@ -155,8 +155,8 @@ static enum status report(struct scaling *scaling) {
     char layers[CONFIG_TEXT];
     config_value(&scaling->config, config_key_find("layers"), layers, sizeof layers);
     bench_print_machine();
-    printf("%s, batches of %lld, data %s\n\n", layers, (long long)scaling->config.batch_size,
-           scaling->data.name);
+    terminal_print(stdout, 2, "%s, batches of %lld, data %s\n\n", layers,
+                   (long long)scaling->config.batch_size, scaling->data.name);
     tables_scaling(&scaling->table, &(struct selection){0});
     table_console_titles(stdout, &scaling->table);
     write_header(scaling);
@@ -167,9 +167,11 @@ static enum status report(struct scaling *scaling) {
             next++;
         status = report_backend(scaling, &comparison->rows[first], next - first);
     }
-    printf("epoch: seconds of training alone, median of %zu interleaved repeats (extrapolated: from "
-           "fewer steps; noisy: uncertain by more than 5 %%)\n",
-           comparison->repeats);
+    table_console_end(stdout, &scaling->table);
+    terminal_print(stdout, 0,
+                   "epoch: seconds of training alone, median of %zu interleaved repeats (extrapolated: from "
+                   "fewer steps; noisy: uncertain by more than 5 %%)\n",
+                   comparison->repeats);
     bench_print_load();
     table_close(&scaling->table);
     return status;
@@ -187,8 +189,11 @@ static enum status run_scaling(struct scaling *scaling, const struct sweep_lists
     status = logfile_open(&scaling->log, scaling->config.log, false);
     scaling->comparison.config = &scaling->config;
     scaling->comparison.data = &scaling->data;
+    scaling->comparison.progress = bench_print_progress;
     if (!status) status = backend_check_plugins(&sweep, true);
+    bench_tell_most(&scaling->comparison, sweep.count);
     if (!status) status = comparison_run(&scaling->comparison, &sweep);
+    terminal_clear_progress();
     if (!status) status = report(scaling);
     if (!status) status = comparison_verdict(&scaling->comparison);
     status = logfile_close(scaling->log, status);
@@ -213,9 +218,9 @@ static enum status run_bench_scaling(int argc, char **argv) {
     const struct option_set set = {
         .usage = "bench scaling [--backends A,B,..] [--threads 1,2,..] [--config FILE] [--KEY VALUE]...",
         .details = "Trains on each number of threads: seconds of an epoch by part, speed-up, ideal speed-up, "
-                   "and the serial\n"
+                   "and the serial "
                    "fraction of Amdahl's law, fitted to the epoch time of each run. Verified as in "
-                   "'train compare'.\n"
+                   "'./train compare'.\n"
                    "No effect here: " OPTIONS_OF_TRAIN ".",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,

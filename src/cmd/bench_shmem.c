@@ -5,6 +5,7 @@
 
 #include "src/backend/registry.h"
 #include "src/base/jsonl.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/bench/gemm_log.h"
 #include "src/cmd/bench_table.h"
@@ -172,10 +173,12 @@ static void print_summary(const struct shmem_bench *bench, const struct gemm_sha
         printf("\n");
     }
     if (best)
-        printf("best: --backend cuda-order:order=%s,tile=%d,shared=%s,multiply=%s: %s, %.0f GFLOP/s\n\n",
-               best->order, best->tile, best->shared, best->multiply,
-               text_seconds(best->result.seconds.median).text,
-               1e-9 * best->result.flops / best->result.seconds.median);
+        terminal_print(
+            stdout, 6,
+            "best: --backend cuda-order:order=%s,tile=%d,shared=%s,multiply=%s: %s, %.0f GFLOP/s\n\n",
+            best->order, best->tile, best->shared, best->multiply,
+            text_seconds(best->result.seconds.median).text,
+            1e-9 * best->result.flops / best->result.seconds.median);
 }
 
 static enum status run_size(struct shmem_bench *bench, size_t size) {
@@ -205,9 +208,9 @@ static enum status run_bench_shmem(int argc, char **argv) {
     const struct option_set set = {
         .usage = "bench shmem [--sizes N,..] [--dtype f32|f64] [--log FILE]",
         .details = "A study of layouts in shared memory, with the backend cuda-order: tiles of A and B, each "
-                   "row-major (R) or\n"
+                   "row-major (R) or "
                    "transposed (C), side 4 to 32, static or dynamic shared memory, multiply-add fused or "
-                   "not; with registers, shared\n"
+                   "not; with registers, shared "
                    "memory and theoretical occupancy. Needs a GPU.",
         .keys = keys,
         .extras = extras,
@@ -231,6 +234,7 @@ static enum status run_bench_shmem(int argc, char **argv) {
     if (!status) status = verdict_status(&bench.verdict);
     candidates_close(&bench.candidates);
     contestant_end(&bench.contestant);
+    if (table_rows(&bench.table)) table_console_end(stdout, &bench.table);
     table_close(&bench.table);
     return logfile_close(bench.log, status);
 }

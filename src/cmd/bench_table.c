@@ -4,11 +4,13 @@
 #include <string.h>
 
 #include "src/base/platform.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 
 void bench_print_machine(void) {
-    printf("Tessera %s, commit %s; %s; %s; %s; %s %s\n", TESSERA_VERSION, platform_commit(), platform_cpu(),
-           platform_system(), platform_load_text().text, platform_compiler(), platform_flags());
+    terminal_print(stdout, 2, "Tessera %s, commit %s; %s; %s; %s; %s %s\n", TESSERA_VERSION,
+                   platform_commit(), platform_cpu(), platform_system(), platform_load_text().text,
+                   platform_compiler(), platform_flags());
 }
 
 void bench_print_header(const struct candidates *candidates) {
@@ -16,19 +18,33 @@ void bench_print_header(const struct candidates *candidates) {
     for (size_t i = 0; i < candidates->count; i++) {
         const struct compute *compute = &candidates->list[i].compute;
         const struct rates *rates = &candidates->list[i].rates;
-        printf("%-*s %s%s%s; peak at best %.0f GFLOP/s f32, %.0f f64, copies %.1f GB/s\n", BENCH_LABEL,
-               candidates->list[i].label, compute->description, compute->gpu[0] ? ", " : "", compute->gpu,
-               1e-9 * rates->flops[GEMM_F32], 1e-9 * rates->flops[GEMM_F64], 1e-9 * rates->bandwidth);
+        terminal_print(stdout, BENCH_LABEL + 1,
+                       "%-*s %s%s%s; peak at best %.0f GFLOP/s f32, %.0f f64, copies %.1f GB/s\n",
+                       BENCH_LABEL, candidates->list[i].label, compute->description,
+                       compute->gpu[0] ? ", " : "", compute->gpu, 1e-9 * rates->flops[GEMM_F32],
+                       1e-9 * rates->flops[GEMM_F64], 1e-9 * rates->bandwidth);
     }
     for (size_t i = 0; i < candidates->left_out_count; i++)
-        printf("%-*s %s: %s\n", BENCH_LABEL, candidates->left_out[i].label,
-               outcome_words(candidates->left_out[i].outcome), candidates->left_out[i].reason);
+        terminal_print(stdout, BENCH_LABEL + 1, "%-*s %s: %s\n", BENCH_LABEL, candidates->left_out[i].label,
+                       outcome_words(candidates->left_out[i].outcome), candidates->left_out[i].reason);
     printf("\n");
 }
 
 void bench_print_row(struct table *table, const cJSON *line) {
     table_row(table, line, NULL);
     table_console_row(stdout, table, table_rows(table) - 1);
+}
+
+void bench_print_progress(const struct comparison_row *row, const char *what) {
+    terminal_progress("%s: %s", row->sweep->label, what);
+}
+
+void bench_tell_most(const struct comparison *comparison, size_t rows) {
+    const double most = (double)rows * (double)comparison->repeats * comparison->limit_seconds;
+    if (most > BENCH_LONG)
+        terminal_tell("%zu trainings of at most %g s: %s at most, and the verification (less: --repeat, "
+                      "--limit-seconds)",
+                      rows * comparison->repeats, comparison->limit_seconds, text_wait(most).text);
 }
 
 void bench_print_load(void) {

@@ -3,9 +3,10 @@
 #define TESSERA_CMD_BENCH_TABLE_H
 
 #include "src/bench/candidates.h"
+#include "src/bench/comparison.h"
 #include "src/report/tables.h"
 
-enum { BENCH_LABEL = 26 };
+enum { BENCH_LABEL = 19 };
 
 /* Prints the build and the machine. */
 void bench_print_machine(void);
@@ -13,6 +14,12 @@ void bench_print_machine(void);
 void bench_print_header(const struct candidates *candidates);
 /* Adds the row of a record to a table whose titles are printed, and prints it. */
 void bench_print_row(struct table *table, const cJSON *line);
+
+/* The observer of a comparison: the progress line. */
+void bench_print_progress(const struct comparison_row *row, const char *what);
+enum { BENCH_LONG = 10 }; /* seconds that a person is told before */
+/* Tells how long the trainings of a comparison of so many rows take at most. */
+void bench_tell_most(const struct comparison *comparison, size_t rows);
 
 /* The last line: the load of the machine. */
 void bench_print_load(void);

@@ -1,26 +1,21 @@
 /* ./train compare: the same training on several backends, side by side. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "src/backend/registry.h"
 #include "src/base/jsonl.h"
 #include "src/base/platform.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/bench/comparison.h"
 #include "src/bench/comparison_log.h"
 #include "src/cmd/backend.h"
+#include "src/cmd/bench_table.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
 #include "src/report/tables.h"
 
-enum { LABEL = 30 };
-
-static void on_progress(const struct comparison_row *row, const char *what) {
-    if (!isatty(STDERR_FILENO)) return;
-    fprintf(stderr, "\r\033[K%s%s%s", row ? row->sweep->label : "", row ? ": " : "", what);
-    fflush(stderr);
-}
+enum { LABEL = 22, INDENT = 10 };
 
 /* --- the table --- */
 
@@ -30,19 +25,22 @@ static void print_header(const struct comparison *comparison) {
     char layers[CONFIG_TEXT];
     config_value(config, config_key_find("layers"), layers, sizeof layers);
     printf("Tessera %s, commit %s\n", TESSERA_VERSION, platform_commit());
-    printf("training  %s%s%s, batches of %s, %lld epoch%s, lr %g, seed %lld; data %s\n", layers,
-           config->file[0] ? ", " : "", config->file, text_grouped((uint64_t)config->batch_size).text,
-           (long long)config->epochs, config->epochs == 1 ? "" : "s", config->learning_rate,
-           (long long)config->seed, comparison->data->name);
-    printf("agreement each of %zu steps of %zu images against float64 on the reference loops, from the same "
-           "state\n",
-           agreement->steps, agreement->rows);
+    terminal_print(stdout, INDENT,
+                   "training  %s%s%s, batches of %s, %lld epoch%s, lr %g, seed %lld; data %s\n", layers,
+                   config->file[0] ? ", " : "", config->file, text_grouped((uint64_t)config->batch_size).text,
+                   (long long)config->epochs, config->epochs == 1 ? "" : "s", config->learning_rate,
+                   (long long)config->seed, comparison->data->name);
+    terminal_print(
+        stdout, INDENT,
+        "agreement each of %zu steps of %zu images against float64 on the reference loops, from the same "
+        "state\n",
+        agreement->steps, agreement->rows);
     printf("times     %zu interleaved repeat%s%s", comparison->repeats, comparison->repeats == 1 ? "" : "s",
            comparison->limit_seconds > 0 ? "" : "\n");
     if (comparison->limit_seconds > 0)
         printf(", each of at most %g s of training\n", comparison->limit_seconds);
-    printf("machine   %s; %s; %s; %s %s\n\n", platform_cpu(), platform_system(), platform_load_text().text,
-           platform_compiler(), platform_flags());
+    terminal_print(stdout, INDENT, "machine   %s; %s; %s; %s %s\n\n", platform_cpu(), platform_system(),
+                   platform_load_text().text, platform_compiler(), platform_flags());
 }
 
 static enum status print_rows(const struct records *records) {
@@ -61,18 +59,19 @@ static enum status print_rows(const struct records *records) {
 static void print_trace(const struct comparison_row *row) {
     const struct trace *trace = &row->trace;
     if (!trace->step) return;
-    printf("  %-*s %s: step %zu, layer %zu, %s (%.1e of its size; %.0e allowed)\n", LABEL, row->sweep->label,
-           trace->drifts ? "first past its tolerance" : "drifts most", trace->step, trace->layer,
-           trace->tensor, trace->relative, trace->tolerance);
+    terminal_print(stdout, LABEL, "  %-*s %s: step %zu, layer %zu, %s (%.1e of its size; %.0e allowed)\n",
+                   LABEL, row->sweep->label, trace->drifts ? "first past its tolerance" : "drifts most",
+                   trace->step, trace->layer, trace->tensor, trace->relative, trace->tolerance);
 }
 
 static void print_notes(const struct comparison *comparison, const char *wanted,
                         const struct comparison_row *baseline) {
     bool eager = false;
-    printf(
+    terminal_print(
+        stdout, 0,
         "\nepoch: seconds of training alone, over all repeats (extrapolated: from fewer steps than an epoch "
-        "has; noisy: the median is uncertain by\nmore than 5 %%); transfer/total: (host to device + device "
-        "to host) / training; GFLOP/s: inside products; NN, TN, NT: an epoch's\nforward, weight gradient "
+        "has; noisy: the median is uncertain by more than 5 %%); transfer/total: (host to device + device "
+        "to host) / training; GFLOP/s: inside products; NN, TN, NT: an epoch's forward, weight gradient "
         "and input gradient products; drift: the largest difference of a step's loss; speed-up: against "
         "%s%s\n",
         baseline ? baseline->sweep->label : wanted, baseline ? "" : ", which has no right row here: none");
@@ -83,9 +82,10 @@ static void print_notes(const struct comparison *comparison, const char *wanted,
     printf("\n");
     for (size_t i = 0; i < comparison->count; i++)
         if (comparison->rows[i].outcome == OUTCOME_RIGHT)
-            printf("  %-*s %s, %s, engine %s, residency %s\n", LABEL, comparison->rows[i].sweep->label,
-                   comparison->rows[i].runs[0].description, comparison->rows[i].runs[0].precision,
-                   comparison->rows[i].runs[0].engine, comparison->rows[i].runs[0].residency);
+            terminal_print(stdout, LABEL, "  %-*s %s, %s, engine %s, residency %s\n", LABEL,
+                           comparison->rows[i].sweep->label, comparison->rows[i].runs[0].description,
+                           comparison->rows[i].runs[0].precision, comparison->rows[i].runs[0].engine,
+                           comparison->rows[i].runs[0].residency);
     for (size_t i = 0; i < comparison->count; i++) print_trace(&comparison->rows[i]);
 }
 
@@ -104,8 +104,9 @@ static enum status run_rows(struct comparison *comparison, struct sweep *sweep, 
     struct logfile *log;
     enum status status = logfile_open(&log, comparison->config->log, false);
     if (status) return status;
+    bench_tell_most(comparison, sweep->count);
     status = comparison_run(comparison, sweep);
-    on_progress(NULL, "");
+    terminal_clear_progress();
     const struct comparison_row *baseline = comparison_find(comparison, baseline_name);
     struct records records = {0};
     if (!status) status = comparison_records(&records, comparison, baseline);
@@ -176,17 +177,16 @@ static enum status run_compare(int argc, char **argv) {
         .usage = "compare [--config FILE] [--backends A,B,..] [--KEY VALUE]...",
         .details =
             "Trains the same network from the same seed on each backend, interleaved, and prints "
-            "accuracy, epoch times, transfers\n"
+            "accuracy, epoch times, transfers "
             "and speed-up. Each backend is verified on the shapes of the training, before and after; losses "
-            "and updates of its\n"
+            "and updates of its "
             "first steps are compared with float64, each step from the same state. One that is wrong gets no "
-            "time, and the\n"
+            "time, and the "
             "command exits with 5 (with 1 if one fails).\n"
             "Each runs in a process of its own: one that exits, crashes or hangs is wrong, and the others go "
             "on.\n"
             "No effect here: " OPTIONS_OF_TRAIN ".\n"
-            "  ./train compare --config configs/validation.cfg --backends serial,openmp,openblas "
-            "--threads 1,2\n"
+            "  ./train compare --config validation --backends serial,openmp --threads 1,2\n"
             "  ./train compare --backends cublas,cuda-tuned --residency device,host",
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
@@ -197,7 +197,8 @@ static enum status run_compare(int argc, char **argv) {
     if (status || help) return status;
     if (!lists.backends && config.origin[config_key_find("backend") - config_key_at(0)] == FROM_DEFAULT)
         lists.backends = "all";
-    struct comparison comparison = {.config = &config, .trace = trace != NULL, .progress = on_progress};
+    struct comparison comparison = {
+        .config = &config, .trace = trace != NULL, .progress = bench_print_progress};
     struct dataset_pair data = {0};
     status = parse_numbers(repeat, limit, &comparison);
     if (!status) status = options_check_files(&files, &config);

@@ -7,8 +7,9 @@
 
 struct console {
     const struct trainer *trainer;
-    bool terminal;        /* is stderr one? */
-    double last_progress; /* seconds */
+    bool terminal;                    /* is stderr one? */
+    double last_progress, first_time; /* of the progress line, in seconds; 0: none yet */
+    size_t first_step;                /* of the run, at first_time */
 };
 
 struct console console_open(const struct trainer *trainer);
@@ -25,14 +26,16 @@ void console_summary(struct console *console, const struct run_summary *summary)
 /* --verbose: prints the engines, which one was chosen, and why. */
 void console_plan(const struct trainer *trainer);
 
-/* Clears the progress line; call it before any other output. */
-void console_clear_progress(const struct console *console);
-
 /* "9,812/10,000 98.12 %" */
 struct console_text {
     char text[80];
 };
 struct console_text console_accuracy(uint64_t correct, uint64_t total);
+
+/* Prints the cell of a column of accuracies: console_accuracy with --wide, else "98.12 %"; "-" if the total
+   is 0. `narrow` is the column's title without --wide. */
+void console_cell(uint64_t correct, uint64_t total);
+void console_title(const char *title, const char *narrow);
 
 /* One standard error of an accuracy, in percentage points: 100 sqrt(p (1 - p) / n). */
 double console_binomial_error(const struct evaluation *evaluation);

@@ -5,11 +5,14 @@
 #include "src/backend/backend_options.h"
 #include "src/backend/registry.h"
 #include "src/base/platform.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/bench/serve.h"
 #include "src/cmd/backend.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
+
+enum { TEXT = 18 }; /* the column of the explanations */
 
 /* Where a backend runs: in a contestant if it is a plug-in or is verified, else in this process. */
 struct host {
@@ -28,10 +31,10 @@ static enum status ask(struct host *host, enum contest_task task, const char *st
 
 static enum status print_verification(enum status status, const struct contest_reply *reply) {
     if (status) {
-        printf("                  WRONG: %s\n", status_message());
+        terminal_print(stdout, TEXT, "%*sWRONG: %s\n", TEXT, "", status_message());
     } else {
-        printf("                  verified: %s GEMM cases right, %s not supported\n",
-               text_grouped(reply->checked).text, text_grouped(reply->skipped).text);
+        terminal_print(stdout, TEXT, "%*sverified: %s GEMM cases right, %s not supported\n", TEXT, "",
+                       text_grouped(reply->checked).text, text_grouped(reply->skipped).text);
     }
     return status;
 }
@@ -39,7 +42,7 @@ static enum status print_verification(enum status status, const struct contest_r
 static void print_options(const char *options) {
     for (size_t length; *options; options += length + (options[length] == '\n')) {
         length = strcspn(options, "\n");
-        printf("                  %.*s\n", (int)length, options);
+        terminal_print(stdout, TEXT + 2, "%*s%.*s\n", TEXT, "", (int)length, options);
     }
 }
 
@@ -51,13 +54,14 @@ static enum status print_backend(struct host *host, const char *name, const stru
     if (status && status != STATUS_VERIFY_FAILED) return status;
     if (!status) status = ask(host, CONTEST_OPEN, "opening", config, &reply);
     if (status) {
-        printf("  %-14s  %s: %s\n", name, status == STATUS_VERIFY_FAILED ? "WRONG" : "not usable",
-               status_message());
+        terminal_print(stdout, TEXT, "  %-14s  %s: %s\n", name,
+                       status == STATUS_VERIFY_FAILED ? "WRONG" : "not usable", status_message());
         print_options(found.backend.options);
         return status == STATUS_VERIFY_FAILED ? status : STATUS_OK;
     }
-    printf("  %-14s  %s: %s (%s)\n", name, reply.device, found.backend.summary, reply.description);
-    if (reply.gpu[0]) printf("                  on %s\n", reply.gpu);
+    terminal_print(stdout, TEXT, "  %-14s  %s: %s (%s)\n", name, reply.device, found.backend.summary,
+                   reply.description);
+    if (reply.gpu[0]) terminal_print(stdout, TEXT, "%*son %s\n", TEXT, "", reply.gpu);
     print_options(found.backend.options);
     if (!verify) return STATUS_OK;
     status = ask(host, CONTEST_VERIFY_ALL, "verification", config, &reply);
@@ -85,7 +89,7 @@ static enum status print_all(struct config *config, bool verify) {
         } else {
             char options[2048] = "";
             if (entry->backend) backend_options_list(entry->backend, options, sizeof options);
-            printf("  %-14s  not usable: %s\n", entry->name, why);
+            terminal_print(stdout, TEXT, "  %-14s  not usable: %s\n", entry->name, why);
             print_options(options);
         }
     }
@@ -122,10 +126,10 @@ static enum status run_devices(int argc, char **argv) {
     status = backend_prepare_contest(NULL, timeout, 1);
     if (status) return status;
 
-    printf("machine    %s; %s; %s of memory\n", platform_cpu(), platform_system(),
-           text_bytes((double)platform_memory()).text);
-    printf("build      Tessera %s, commit %s; %s %s\n", TESSERA_VERSION, platform_commit(),
-           platform_compiler(), platform_flags());
+    terminal_print(stdout, 11, "machine    %s; %s; %s of memory\n", platform_cpu(), platform_system(),
+                   text_bytes((double)platform_memory()).text);
+    terminal_print(stdout, 11, "build      Tessera %s, commit %s; %s %s\n", TESSERA_VERSION,
+                   platform_commit(), platform_compiler(), platform_flags());
     printf("backends\n");
     if (!is_flag_given(&config, "backend")) return print_all(&config, verify != NULL);
     char name[CONFIG_TEXT];

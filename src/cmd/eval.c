@@ -4,6 +4,7 @@
 
 #include "src/backend/registry.h"
 #include "src/base/jsonl.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/cmd/backend.h"
 #include "src/cmd/command.h"
@@ -152,12 +153,11 @@ static void warn_of_seen_images(const struct evaluator *eval, const struct check
     config_defaults(&own);
     if (!eval->validation || eval->foreign || checkpoint_recipe(checkpoint, &own)) return;
     if (config_origin_of(&own, "validation") == FROM_DEFAULT) {
-        fprintf(stderr, "train: warning: %s does not name its training images\n", checkpoint->file.path);
+        terminal_note("warning: %s does not name its training images", checkpoint->file.path);
     } else if (own.validation < eval->validation) {
-        fprintf(stderr,
-                "train: warning: %s was trained on images that it is asked about: its recipe leaves the last "
-                "%lld training images out, not %lld\n",
-                checkpoint->file.path, (long long)own.validation, (long long)eval->validation);
+        terminal_note("warning: %s was trained on images that it is asked about: its recipe leaves the last "
+                      "%lld training images out, not %lld",
+                      checkpoint->file.path, (long long)own.validation, (long long)eval->validation);
     }
 }
 
@@ -182,10 +182,10 @@ static enum status take_network(struct evaluator *eval, const char *path, size_t
     if (status) return networks == 1 ? status : status_context(status, "%s", path);
     const struct evaluation *result = &eval->committee.member[eval->committee.members - 1];
     config_value(&eval->config, config_key_find("layers"), layers, sizeof layers);
-    printf("%-19s %s: %s, %s, %s%s\n", "checkpoint", path, layers,
-           config_choice("activation", eval->config.activation),
-           dtype_name((enum gemm_dtype)eval->config.dtype),
-           eval->average ? ", moving average of the weights" : "");
+    terminal_print(stdout, 20, "%-19s %s: %s, %s, %s%s\n", "checkpoint", path, layers,
+                   config_choice("activation", eval->config.activation),
+                   dtype_name((enum gemm_dtype)eval->config.dtype),
+                   eval->average ? ", moving average of the weights" : "");
     if (networks > 1)
         printf("%-19s %s, loss %.6f\n", "", console_accuracy(result->correct, result->total).text,
                result->loss);
@@ -199,12 +199,14 @@ static enum status print_result(struct evaluator *eval, struct evaluation *resul
     char title[32], name[64];
     *result = committee_evaluate(committee, eval->set.labels, &eval->predictions);
     snprintf(title, sizeof title, "%s accuracy", eval->part);
-    printf("%-19s %s, %s%s %s images; backend %s (%s)\n", "data", eval->data.name,
-           eval->validation ? "the last " : "", text_grouped(eval->set.count).text,
-           eval->validation ? "training" : "test", eval->compute.name, eval->compute.description);
+    terminal_print(stdout, 20, "%-19s %s, %s%s %s images; backend %s (%s)\n", "data", eval->data.name,
+                   eval->validation ? "the last " : "", text_grouped(eval->set.count).text,
+                   eval->validation ? "training" : "test", eval->compute.name, eval->compute.description);
     if (eval->tta)
-        printf("%-19s each image as it is and in %lld deformations, of %g times the amounts of the recipe\n",
-               "views", (long long)eval->tta, eval->tta_strength);
+        terminal_print(
+            stdout, 20,
+            "%-19s each image as it is and in %lld deformations, of %g times the amounts of the recipe\n",
+            "views", (long long)eval->tta, eval->tta_strength);
     if (committee->members == 1) {
         *result = committee->member[0]; /* the same but for the rounding of the loss */
         console_evaluation(title, result);
@@ -289,7 +291,7 @@ static enum status run_eval(int argc, char **argv) {
          "deformations of it",
          &tta},
         {"tta-strength", "X", "factor of the augment- keys for these deformations [0.5]", &strength},
-        {"ema", NULL, "evaluate the moving average of the weights (see train --ema-decay)", &eval.average},
+        {"ema", NULL, "evaluate the moving average of the weights (see ./train --ema-decay)", &eval.average},
     };
     const struct option_set set = {
         .usage = "eval CHECKPOINT.. [--data DIR] [--validation N] [--misclassified K]...",
@@ -298,7 +300,7 @@ static enum status run_eval(int argc, char **argv) {
             "precision and recall.\n"
             "Flags override the network and data of the checkpoint.\n"
             "Several checkpoints: each, their mean, and the committee of all, by mean log-probability, "
-            "on the data of the\n"
+            "on the data of the "
             "first; --target-accuracy applies to the committee.\n"
             "  ./train eval a.safetensors b.safetensors",
         .keys = keys,
@@ -311,7 +313,7 @@ static enum status run_eval(int argc, char **argv) {
     enum status status = options_parse(&set, argc, argv, &eval.flags, &help);
     if (status || help) return status;
     if (!paths.count)
-        return status_set(STATUS_USAGE, "eval needs a checkpoint: train eval model.safetensors");
+        return status_set(STATUS_USAGE, "eval needs a checkpoint: ./train eval model.safetensors");
     status = parse_count("validation", validation, 0, 1000000000, &eval.validation);
     if (!status) status = parse_count("misclassified", misclassified, 0, 1000000000, &printed);
     if (!status) status = parse_count("tta", tta, 1, 10000, &eval.tta);

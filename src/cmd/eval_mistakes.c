@@ -1,11 +1,12 @@
 /* ./train eval --misclassified, --picture: the most confident mistakes. */
 #include <stdlib.h>
 
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/cmd/eval.h"
 #include "src/report/image_grid.h"
 
-enum { TERMINAL_COLUMNS = 100, LOGGED = 12, GRID_COLUMNS = 6, GRID_MOST = 600, GRID_PIXELS = 2000 };
+enum { MOST_COLUMNS = 100, LOGGED = 12, GRID_COLUMNS = 6, GRID_MOST = 600, GRID_PIXELS = 2000 };
 
 struct mistake {
     size_t image; /* of the set */
@@ -51,7 +52,8 @@ static void print(const struct evaluator *eval, const struct mistake *mistakes, 
     }
     printf("\nthe %zu most confident of %s mistakes (#image: prediction, not label)\n\n", shown,
            text_grouped(found).text);
-    image_print(stdout, images, shown, eval->set.height, eval->set.width, TERMINAL_COLUMNS);
+    image_print(stdout, images, shown, eval->set.height, eval->set.width,
+                least((size_t)terminal_columns(), MOST_COLUMNS));
 }
 
 /* `images` has room for twice as many, since the last row is full. */

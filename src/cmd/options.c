@@ -4,16 +4,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/backend/registry.h"
+#include "src/base/process.h"
+#include "src/base/share.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
+#include "src/cmd/help.h"
 
 enum {
     FLAG_HELP = 1,
     FLAG_CONFIG,
+    FLAG_WIDE,
     FLAG_EXTRA = 300 /* above all letters */,
     FLAG_KEY = 1000,
     MOST_FLAGS = 2 * CONFIG_MAX_KEYS + 32
 };
+
+static const struct {
+    const char *name;
+    help_printer *print;
+} helps[] = {{"help", help_print}, {"help-all", help_print_all}, {"list-flags", help_list}};
+enum { HELPS = sizeof helps / sizeof *helps };
 
 /* The arguments of getopt_long, and the names for "did you mean". */
 struct flags {
@@ -31,7 +41,7 @@ static bool is_letter(const char *name) {
     return name[0] && !name[1];
 }
 
-static bool takes_key(const struct option_set *set, const struct config_key *key) {
+bool options_take_key(const struct option_set *set, const struct config_key *key) {
     for (size_t i = 0; i < set->extra_count; i++)
         if (strcmp(set->extras[i].name, key->name) == 0) return false; /* a flag of the command */
     if (!set->keys) return true;
@@ -43,7 +53,8 @@ static bool takes_key(const struct option_set *set, const struct config_key *key
 static void collect_flags(const struct option_set *set, struct flags *flags) {
     flags->count = 0;
     snprintf(flags->letters, sizeof flags->letters, "h");
-    add_flag(flags, "help", false, FLAG_HELP);
+    for (size_t i = 0; i < HELPS; i++) add_flag(flags, helps[i].name, false, FLAG_HELP);
+    add_flag(flags, "wide", false, FLAG_WIDE);
     if (!set->keys) add_flag(flags, "config", true, FLAG_CONFIG);
     for (size_t i = 0; i < set->extra_count; i++) {
         const struct option_extra *extra = &set->extras[i];
@@ -54,82 +65,11 @@ static void collect_flags(const struct option_set *set, struct flags *flags) {
     }
     for (size_t i = 0; i < config_key_count(); i++) {
         const struct config_key *key = config_key_at(i);
-        if (!takes_key(set, key)) continue;
+        if (!options_take_key(set, key)) continue;
         add_flag(flags, key->name, true, FLAG_KEY + (int)i);
         if (key->alias) add_flag(flags, key->alias, true, FLAG_KEY + (int)i);
     }
     flags->list[flags->count] = (struct option){0};
-}
-
-/* --- help --- */
-
-static void print_entry(const char *left, const char *help, const char *fallback) {
-    enum { TEXT_COLUMN = 30, WIDTH = 100 };
-    int column = printf("%-*s", TEXT_COLUMN - 1, left);
-    if (column >= TEXT_COLUMN)
-        column = printf("\n%*s", TEXT_COLUMN - 1, "") - 1; /* too long: the text goes below */
-    char text[512];
-    snprintf(text, sizeof text, "%s%s%s%s", help, fallback && *fallback ? " [" : "", fallback ? fallback : "",
-             fallback && *fallback ? "]" : "");
-    for (char *word = strtok(text, " "); word; word = strtok(NULL, " ")) {
-        if (column + 1 + (int)strlen(word) > WIDTH) column = printf("\n%*s", TEXT_COLUMN - 1, "") - 1;
-        column += printf(" %s", word);
-    }
-    printf("\n");
-}
-
-static void print_flag(const char *name, const char *argument, const char *help, const char *fallback) {
-    char left[80];
-    snprintf(left, sizeof left, "  %s%s%s%s", is_letter(name) ? "-" : "--", name, argument ? " " : "",
-             argument ? argument : "");
-    print_entry(left, help, fallback);
-}
-
-static void print_key(const struct config_key *key) {
-    char choices[128] = "";
-    if (key->kind == KEY_CHOICE)
-        for (size_t i = 0; key->choices[i]; i++)
-            text_append(choices, sizeof choices, "%s%s", i ? "|" : "", key->choices[i]);
-    print_flag(key->name, choices[0] ? choices : key->unit, key->help, key->fallback);
-}
-
-/* Prints those of all backends that were built. */
-static void print_backend_options(void) {
-    printf("\nOptions of backends, as in --backend tuned:isa=avx2; several with commas between them:\n");
-    for (size_t i = 0; i < registry_count(); i++) {
-        const struct registry_entry *entry = registry_at(i);
-        const struct gemm_option *option = entry->backend ? entry->backend->options : NULL;
-        for (; option && option->key; option++) {
-            char left[128];
-            snprintf(left, sizeof left, "  %s:%s=%s", entry->name, option->key, option->values);
-            print_entry(left, option->help, option->fallback);
-        }
-    }
-}
-
-static bool takes_backends(const struct option_set *set) {
-    for (size_t i = 0; i < set->extra_count; i++)
-        if (strcmp(set->extras[i].name, "backends") == 0) return true;
-    return takes_key(set, config_key_find("backend"));
-}
-
-static void print_help(const struct option_set *set) {
-    printf("usage: train %s\n\n%s\n\n", set->usage, set->details);
-    for (size_t i = 0; i < set->extra_count; i++)
-        print_flag(set->extras[i].name, set->extras[i].argument, set->extras[i].help, NULL);
-    if (!set->keys)
-        print_flag("config", "FILE", "read 'key = value' lines; every flag below is also a key", NULL);
-    print_flag("help", NULL, "this text", NULL);
-    size_t keys = 0;
-    for (size_t i = 0; i < config_key_count(); i++)
-        if (takes_key(set, config_key_at(i))) {
-            print_key(config_key_at(i));
-            keys++;
-        }
-    if (takes_backends(set)) print_backend_options();
-    if (!keys) return;
-    printf("\nDefaults are in [brackets]. Precedence: flag, environment (TESSERA_BATCH_SIZE for "
-           "--batch-size), config file,\ndefault.\n");
 }
 
 /* --- parsing --- */
@@ -165,10 +105,15 @@ static const struct option *find_flag(const struct flags *flags, const char *wor
     return NULL;
 }
 
-static bool wants_help(int argc, char **argv) {
-    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
-    return false;
+/* The help that a flag asks for, or NULL. */
+static help_printer *wanted_help(int argc, char **argv) {
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "-h") == 0) return help_print;
+        for (size_t h = 0; h < HELPS; h++)
+            if (strncmp(argv[i], "--", 2) == 0 && strcmp(argv[i] + 2, helps[h].name) == 0)
+                return helps[h].print;
+    }
+    return NULL;
 }
 
 /* getopt returns a short flag as its letter. */
@@ -178,11 +123,23 @@ static int extra_of_letter(const struct option_set *set, int letter) {
     return letter;
 }
 
+void options_warn(const char *line) {
+    terminal_note("warning: %s", line);
+}
+
+enum status options_read_config(struct files *files, struct config *config, const char *name) {
+    char path[CONFIG_TEXT];
+    share_find_config(name, path, sizeof path);
+    if (files) files_add(files, "--config", path, FILE_READ);
+    return config_read(config, path);
+}
+
 static enum status one_flag(const struct option_set *set, int flag, struct config *config) {
     if (flag < FLAG_EXTRA) flag = extra_of_letter(set, flag);
-    if (flag == FLAG_CONFIG) {
-        if (set->files) files_add(set->files, "--config", optarg, FILE_READ);
-        return config_read(config, optarg);
+    if (flag == FLAG_CONFIG) return options_read_config(set->files, config, optarg);
+    if (flag == FLAG_WIDE) {
+        terminal_set_wide();
+        return STATUS_OK;
     }
     if (flag < FLAG_KEY) {
         *set->extras[flag - FLAG_EXTRA].value = optarg ? optarg : "";
@@ -194,12 +151,21 @@ static enum status one_flag(const struct option_set *set, int flag, struct confi
     return config_set(config, key->name, optarg, FROM_FLAG, where);
 }
 
-static enum status take_positional(const struct option_set *set, int argc, char **argv) {
+bool options_is_config(const char *word) {
+    const size_t length = strlen(word);
+    return length > 4 && strcmp(word + length - 4, ".cfg") == 0;
+}
+
+static enum status take_positional(const struct option_set *set, int argc, char **argv,
+                                   struct config *config) {
+    enum status status = STATUS_OK;
     if (set->words) { /* getopt has moved them behind the flags */
         *set->words = (struct option_words){argv + optind, (size_t)(argc - optind)};
         return STATUS_OK;
     }
-    if (optind == argc) return STATUS_OK;
+    while (!set->keys && !status && optind < argc && options_is_config(argv[optind]))
+        status = options_read_config(set->files, config, argv[optind++]);
+    if (status || optind == argc) return status;
     if (set->positional && !*set->positional) *set->positional = argv[optind++];
     return optind == argc
                ? STATUS_OK
@@ -207,16 +173,39 @@ static enum status take_positional(const struct option_set *set, int argc, char 
                             argv[optind]);
 }
 
+/* "-" is the standard output for a log; the tables then go to standard error. No other file is a stream. */
+static enum status take_output(struct config *config) {
+    static const char *const files[] = {"save", "save-init", "resume"};
+    char *const logs[] = {config->log, config->csv};
+    char value[CONFIG_TEXT], path[32] = "";
+    for (int i = 0; i < 3; i++) {
+        config_value(config, config_key_find(files[i]), value, sizeof value);
+        if (strcmp(value, "-") == 0)
+            return status_set(STATUS_USAGE, "--%s needs a file, not a stream ('./-' is a file of this name)",
+                              files[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (strcmp(logs[i], "-") != 0) continue;
+        if (path[0])
+            return status_set(STATUS_USAGE, "only one of --log and --csv can be the standard output");
+        process_take_output(path, sizeof path);
+        snprintf(logs[i], CONFIG_TEXT, "%s", path);
+    }
+    return STATUS_OK;
+}
+
 enum status options_parse(const struct option_set *set, int argc, char **argv, struct config *config,
                           bool *help) {
     struct flags flags;
     collect_flags(set, &flags);
     config_defaults(config);
-    *help = wants_help(argc, argv); /* first: --help works even if other flags are wrong */
-    if (*help) {
-        print_help(set);
+    help_printer *print = wanted_help(argc, argv); /* first: --help works even if other flags are wrong */
+    *help = print != NULL;
+    if (print) {
+        print(set);
         return STATUS_OK;
     }
+    config_warn_environment(options_warn);
     enum status status = config_environment(config);
     optind = 0; /* glibc: scan anew */
     opterr = 0;
@@ -236,7 +225,8 @@ enum status options_parse(const struct option_set *set, int argc, char **argv, s
             status = one_flag(set, flag, config);
         }
     }
-    return status ? status : take_positional(set, argc, argv);
+    if (!status) status = take_positional(set, argc, argv, config);
+    return status ? status : take_output(config);
 }
 
 enum status options_check_files(struct files *files, const struct config *config) {

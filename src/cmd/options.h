@@ -34,9 +34,21 @@ struct option_set {
 };
 
 /* Reads defaults, environment, --config file and flags into `config`. With --help, prints the help and sets
-   *help instead. STATUS_USAGE names the flag and the nearest known one. */
+   *help instead. A command that takes all keys also takes "fast.cfg" for --config fast.cfg. STATUS_USAGE
+   names the flag and the nearest known one. */
 enum status options_parse(const struct option_set *set, int argc, char **argv, struct config *config,
                           bool *help);
+
+/* Reads the config file that share_find_config finds. `files` may be NULL. */
+enum status options_read_config(struct files *files, struct config *config, const char *name);
+
+/* Does this argument name a config file: does it end with ".cfg"? */
+bool options_is_config(const char *word);
+
+bool options_take_key(const struct option_set *set, const struct config_key *key);
+
+/* Prints "train: warning: LINE" to stderr. */
+void options_warn(const char *line);
 
 /* Adds the files of the data set and --log to those of a command, and checks all (files_check). Called before
    the first output is opened. */

@@ -72,7 +72,7 @@ static enum status parse(int argc, char **argv, struct report_options *options, 
         .details =
             "Makes one offline HTML page of the logs (--log) of train, compare, bench and eval.\n"
             "The page has a section for each kind of line in the logs; for every other kind it names the "
-            "command that\nwrites it.",
+            "command that writes it.",
         .keys = no_keys,
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
@@ -99,7 +99,7 @@ static enum status run_report(int argc, char **argv) {
     if (!options.files.count)
         return status_set(STATUS_USAGE,
                           "report needs the files that train --log, compare, bench or eval --log wrote: "
-                          "train report FILE...");
+                          "./train report FILE...");
     if (options.tag && (!options.tables || !options.tag[0] || strpbrk(options.tag, " \t")))
         return status_set(STATUS_USAGE, "--tag is one word and goes with --tables FILE");
     status = check_files(&options);

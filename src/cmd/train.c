@@ -1,9 +1,13 @@
 /* ./train [train]: trains a network. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "src/backend/registry.h"
 #include "src/base/process.h"
+#include "src/base/share.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/cmd/backend.h"
 #include "src/cmd/command.h"
@@ -25,6 +29,7 @@ struct run {
     struct trainer trainer;
     struct runlog log;
     struct console console;
+    double last_loss; /* of the training, in the last epoch; 0: none yet */
 };
 
 static void on_step(void *self, size_t step, double loss) {
@@ -36,6 +41,7 @@ static void on_epoch(void *self, const struct epoch_record *record) {
     struct run *run = self;
     runlog_epoch(&run->log, &run->config, record);
     console_epoch(&run->console, record);
+    run->last_loss = record->train_loss;
 }
 
 static void on_progress(void *self, size_t epoch, size_t step, size_t steps, double loss) {
@@ -44,11 +50,7 @@ static void on_progress(void *self, size_t epoch, size_t step, size_t steps, dou
 
 static void on_warning(void *self, const char *message) {
     (void)self;
-    fprintf(stderr, "train: warning: %s\n", message);
-}
-
-static void warn(const char *line) {
-    on_warning(NULL, line);
+    options_warn(message);
 }
 
 static void close_run(struct run *run) {
@@ -59,14 +61,23 @@ static void close_run(struct run *run) {
     compute_close(&run->compute);
 }
 
+/* data/fetch.sh downloads into its own folder; an installed one is told that of the user. */
+static void note_missing_data(void) {
+    char script[CONFIG_TEXT], folder[CONFIG_TEXT] = "";
+    enum share_folder at = SHARE_HERE;
+    while (share_path(at, "data/fetch.sh", script, sizeof script) && access(script, R_OK) != 0) at++;
+    if (at == SHARE_INSTALLED) share_path(SHARE_OF_USER, "data/mnist", folder, sizeof folder);
+    terminal_note(
+        "no MNIST in data/mnist: training on the embedded synthetic digits (%s%s%s downloads MNIST)",
+        at < SHARE_FOLDERS ? script : "data/fetch.sh", folder[0] ? " " : "", folder);
+}
+
 static enum status open_data(struct run *run) {
     struct config *config = &run->config;
     enum status status = dataset_load(&run->data, config->data, config_dataset(config, DATASET_ALL));
     if (status) return status;
     if (strcmp(config->data, "auto") == 0) {
-        if (strcmp(run->data.name, "synthetic") == 0)
-            fprintf(stderr, "train: no MNIST in data/mnist: training on the embedded synthetic digits "
-                            "(data/fetch.sh downloads MNIST)\n");
+        if (strcmp(run->data.name, "synthetic") == 0) note_missing_data();
         /* so that a checkpoint names the data set */
         snprintf(config->data, sizeof config->data, "%s", run->data.name);
     }
@@ -118,6 +129,16 @@ static enum status open_trainer(struct run *run) {
     return status;
 }
 
+/* A network that knows nothing has the loss ln(classes). */
+static void warn_of_guessing(const struct run *run) {
+    const double guess = log((double)mlp_last(&run->trainer.mlp)->out);
+    if (run->last_loss > guess)
+        terminal_note("warning: the network has not learnt: its loss, %.4g, is higher than that of guessing, "
+                      "%.4g; try a "
+                      "smaller --learning-rate than %g",
+                      run->last_loss, guess, run->config.learning_rate);
+}
+
 static enum status train(struct run *run) {
     const struct config *config = &run->config;
     const struct trainer_observer observer = {
@@ -127,17 +148,21 @@ static enum status train(struct run *run) {
     if (status) return status;
     run->console = console_open(&run->trainer);
     const struct train_state *state = &run->trainer.state;
-    if (state->epoch >= config->epochs) {
-        printf("The checkpoint is at epoch %lld of %lld: nothing to train. --epochs N goes on.\n",
-               (long long)state->epoch, (long long)config->epochs);
+    const bool done = state->epoch >= config->epochs;
+    if (done) {
+        terminal_note(
+            "warning: the checkpoint is at epoch %lld of %lld: nothing to train; --epochs counts from the "
+            "first epoch on, so --epochs %lld trains one more",
+            (long long)state->epoch, (long long)config->epochs, (long long)state->epoch + 1);
     } else if (early_stopping_due(&run->trainer.stopping, state)) {
-        printf("The checkpoint is at epoch %lld, and its best is epoch %lld: the patience has run out: "
-               "nothing to train. A larger --patience goes on.\n",
-               (long long)state->epoch, (long long)state->best.epoch);
+        terminal_note(
+            "warning: the checkpoint is at epoch %lld, its best is epoch %lld, and the patience has run "
+            "out: nothing to train; a larger --patience goes on",
+            (long long)state->epoch, (long long)state->best.epoch);
     }
-    console_epoch_titles(&run->console);
-    fflush(stdout);
     process_catch_signals(&interrupted);
+    if (!done) console_epoch_titles(&run->console);
+    fflush(stdout);
     status = trainer_run(&run->trainer, &observer, &summary);
     if (summary.done) {
         runlog_summary(&run->log, config, &summary);
@@ -147,6 +172,7 @@ static enum status train(struct run *run) {
     if (status == STATUS_INTERRUPTED)
         status_write("interrupted by %s%s%s", process_signal(),
                      config->save[0] ? "; go on with --resume " : "", config->save);
+    warn_of_guessing(run);
     const enum status closed = runlog_close(&run->log);
     if (status) return status;
     return closed ? closed : console_check_target(config, summary.part, &summary.test);
@@ -170,7 +196,7 @@ static enum status train_one(struct run *run, bool dry_run, bool verbose) {
     if (status) return status;
     console_header(&run->trainer, &run->data);
     if (verbose) console_plan(&run->trainer);
-    if (dry_run && run->trainer.notice[0]) warn(run->trainer.notice); /* as trainer_run does */
+    if (dry_run && run->trainer.notice[0]) options_warn(run->trainer.notice); /* as trainer_run does */
     status = save_initial(run);
     return status || dry_run ? status : train(run);
 }
@@ -214,7 +240,7 @@ static enum status run_train(int argc, char **argv) {
     if (!status && dump_config) {
         config_dump(&run.config, stdout, false, true);
     } else if (!status) {
-        config_warn_unused(&run.config, warn);
+        config_warn_unused(&run.config, options_warn);
         status = open_run(&run);
         if (!status)
             status = run.config.ensemble > 1 ? train_several(&run, dry_run, verbose, started)

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "src/base/process.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/cmd/console.h"
 #include "src/nn/runlog.h"
@@ -32,19 +33,21 @@ static void on_progress(void *self, const struct member *member, size_t epoch, s
 
 static void on_warning(void *self, const struct member *member, const char *message) {
     (void)self;
-    fprintf(stderr, "train: warning: seed %lld: %s\n", (long long)member->config.seed, message);
+    terminal_note("warning: seed %lld: %s", (long long)member->config.seed, message);
 }
 
 /* --- the table: a line for each network, then the committee --- */
 
 static void print_titles(const struct ensemble *ensemble) {
     const bool average = ensemble->config->ema_decay > 0;
-    printf("%zu networks, %s\n\nseed    loss  %22s", ensemble->count,
-           ensemble->concurrent ? "concurrently" : "one after the other", "train accuracy");
-    if (ensemble->data->test.count) printf("  %22s", "test accuracy");
-    if (ensemble->data->test.count && average) printf("  %22s", "of average weights");
-    if (ensemble->config->validation) printf("  %22s", "validation accuracy");
-    if (ensemble->config->validation && average) printf("  %22s", "of average weights");
+    const bool tested = ensemble->data->test.count > 0;
+    printf("%zu networks, %s\n\nseed    loss", ensemble->count,
+           ensemble->concurrent ? "concurrently" : "one after the other");
+    console_title("train accuracy", "train");
+    if (tested) console_title("test accuracy", "test");
+    if (tested && average) console_title("of average weights", "average");
+    if (ensemble->config->validation) console_title("validation accuracy", "held-out");
+    if (ensemble->config->validation && average) console_title("of average weights", "average");
     printf("  epochs  seconds an epoch\n");
 }
 
@@ -53,7 +56,7 @@ static void print_newest(const struct ensemble_part *part) {
     const struct committee *committee = &part->committee;
     if (!committee->members) return;
     const struct evaluation *newest = &committee->member[committee->members - 1];
-    printf("  %22s", console_accuracy(newest->correct, newest->total).text);
+    console_cell(newest->correct, newest->total);
 }
 
 /* Prints the newest member with its final weights: with early stopping, those of its best epoch. */
@@ -62,13 +65,13 @@ static void on_done(void *self, const struct member *member) {
     const struct epoch_record *last = &member->last;
     const struct ensemble *ensemble = member->ensemble;
     runlog_summary(&watch->log, &member->config, &member->summary);
-    console_clear_progress(&watch->console);
+    terminal_clear_progress();
     if (last->epoch) {
-        printf("%4lld  %6.4f  %22s", (long long)member->config.seed, last->train_loss,
-               console_accuracy(last->train_correct, last->train_images).text);
+        printf("%4lld  %6.4f", (long long)member->config.seed, last->train_loss);
     } else { /* its checkpoint was complete */
-        printf("%4lld  %6s  %22s", (long long)member->config.seed, "-", "-");
+        printf("%4lld  %6s", (long long)member->config.seed, "-");
     }
+    console_cell(last->train_correct, last->train_images);
     print_newest(&ensemble->test);
     print_newest(&ensemble->test_average);
     print_newest(&ensemble->validation);
@@ -87,11 +90,12 @@ static void print_committees(const struct ensemble *ensemble, bool interrupted) 
     print_part("of average weights", &ensemble->validation_average);
     print_part("test accuracy", &ensemble->test);
     print_part("of average weights", &ensemble->test_average);
-    printf("time                %s for all, %s, evaluation included; an epoch of all %s; start-up %s (not "
-           "included)\n",
-           text_seconds(ensemble->seconds).text,
-           ensemble->concurrent ? "concurrently" : "one after the other",
-           text_seconds(ensemble->epoch_seconds).text, text_seconds(ensemble->startup_seconds).text);
+    terminal_print(
+        stdout, 20,
+        "time                %s for all, %s, evaluation included; an epoch of all %s; start-up %s (not "
+        "included)\n",
+        text_seconds(ensemble->seconds).text, ensemble->concurrent ? "concurrently" : "one after the other",
+        text_seconds(ensemble->epoch_seconds).text, text_seconds(ensemble->startup_seconds).text);
     for (size_t m = 0; ensemble->config->save[0] && m < ensemble->count; m++)
         if (ensemble->member[m].summary.done && ensemble->member[m].status != STATUS_FAILED)
             printf("checkpoint          %s\n", ensemble->member[m].config.save);

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "src/base/pages.h"
+#include "src/base/share.h"
 #include "src/data/reader.h"
 
 static const char DEFAULT_DIRECTORY[] = "data/mnist";
@@ -58,9 +59,14 @@ static const struct dataset_reader *reader_of(const char *source) {
     return NULL;
 }
 
+/* A relative directory may also be one that comes with the program (share.h). */
 static const char *resolve(const char *source) {
-    if (strcmp(source, "auto") != 0) return source;
-    return reader_of(DEFAULT_DIRECTORY) ? DEFAULT_DIRECTORY : "synthetic";
+    static char path[512];
+    const bool automatic = strcmp(source, "auto") == 0;
+    for (enum share_folder i = SHARE_HERE;
+         share_path(i, automatic ? DEFAULT_DIRECTORY : source, path, sizeof path); i++)
+        if (reader_of(path)) return path;
+    return automatic ? "synthetic" : source;
 }
 
 struct dataset_files dataset_files(const char *source) {

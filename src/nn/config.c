@@ -1,9 +1,11 @@
+#define _GNU_SOURCE /* environ */
 #include "src/nn/config.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "src/backend/backend_options.h"
 #include "src/backend/registry.h"
@@ -229,14 +231,23 @@ enum status config_read(struct config *config, const char *path) {
     return status;
 }
 
+struct variable {
+    char name[64];
+};
+
+/* TESSERA_BATCH_SIZE for batch-size. */
+static struct variable variable_of(const char *key) {
+    struct variable variable = {"TESSERA_"};
+    size_t at = strlen(variable.name);
+    for (const char *c = key; *c && at < sizeof variable.name - 1; c++)
+        variable.name[at++] = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+    return variable;
+}
+
 static enum status set_from_environment(struct config *config, const char *key) {
-    char name[64] = "TESSERA_";
-    size_t at = strlen(name);
-    for (const char *c = key; *c && at < sizeof name - 1; c++)
-        name[at++] = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
-    name[at] = '\0';
-    const char *value = getenv(name);
-    return value ? config_set(config, key, value, FROM_ENVIRONMENT, name) : STATUS_OK;
+    const struct variable variable = variable_of(key);
+    const char *value = getenv(variable.name);
+    return value ? config_set(config, key, value, FROM_ENVIRONMENT, variable.name) : STATUS_OK;
 }
 
 enum status config_environment(struct config *config) {
@@ -245,6 +256,27 @@ enum status config_environment(struct config *config) {
         status = set_from_environment(config, config_key_at(i)->name);
     for (int i = 0; i < MOVED_KEYS && !status; i++) status = set_from_environment(config, moved_keys[i]);
     return status;
+}
+
+void config_warn_environment(void (*warn)(const char *line)) {
+    struct variable variables[CONFIG_MAX_KEYS];
+    const char *names[CONFIG_MAX_KEYS + 1];
+    const size_t keys = config_key_count();
+    for (size_t i = 0; i < keys; i++) {
+        variables[i] = variable_of(config_key_at(i)->name);
+        names[i] = variables[i].name;
+    }
+    names[keys] = "TESSERA_WIDE"; /* terminal.h */
+    for (char **entry = environ; *entry; entry++) {
+        char name[64], line[256];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(*entry, "="), *entry);
+        if (strncmp(name, "TESSERA_", 8) != 0 || strncmp(name, "TESSERA_TEST_", 13) == 0) continue;
+        const char *near = text_nearest(name, names, keys + 1);
+        if (near && strcmp(near, name) == 0) continue;
+        snprintf(line, sizeof line, "the environment variable %s has no effect%s%s%s", name,
+                 near ? "; did you mean " : ": no key has this name", near ? near : "", near ? "?" : "");
+        warn(line);
+    }
 }
 
 /* --- back to text --- */

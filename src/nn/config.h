@@ -99,6 +99,9 @@ size_t config_key_count(void);
 const struct config_key *config_key_at(size_t index);
 /* By name or alias; NULL if unknown. */
 const struct config_key *config_key_find(const char *name);
+/* For --help: the title of the key's group, and whether it is explained without --help-all. */
+const char *config_key_group(const struct config_key *key);
+bool config_key_is_common(const struct config_key *key);
 
 void config_defaults(struct config *config);
 
@@ -118,8 +121,10 @@ enum status config_read(struct config *config, const char *path);
 enum status config_parse(struct config *config, const char *text, enum config_origin origin,
                          const char *where);
 
-/* Reads TESSERA_BATCH_SIZE for batch-size and so on. Unknown TESSERA_ names are ignored. */
+/* Reads TESSERA_BATCH_SIZE for batch-size and so on. */
 enum status config_environment(struct config *config);
+/* Calls `warn` with a line for each variable TESSERA_X that names no key. */
+void config_warn_environment(void (*warn)(const char *line));
 
 /* One key's value, as in a file. */
 void config_value(const struct config *config, const struct config_key *key, char *text, size_t size);

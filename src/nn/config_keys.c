@@ -175,6 +175,23 @@ static const struct config_key keys[] = {
      "overrides it"},
 };
 
+/* A group of --help begins at a key. */
+static const struct {
+    const char *first, *title;
+} groups[] = {{"layers", "Network"},
+              {"epochs", "Training"},
+              {"schedule", "Schedule of the learning rate"},
+              {"ema-decay", "Regularisation"},
+              {"seed", "Random numbers and augmentation"},
+              {"input-size", "Data"},
+              {"dtype", "Computation"},
+              {"evaluate-every", "Results and files"}};
+
+/* --help explains these, and only names the others. */
+static const char *const common[] = {"layers",  "epochs",  "batch-size", "learning-rate", "optimizer",
+                                     "seed",    "augment", "validation", "data",          "backend",
+                                     "threads", "engine",  "log",        "save",          "resume"};
+
 enum { KEYS = sizeof keys / sizeof *keys };
 _Static_assert((int)KEYS <= (int)CONFIG_MAX_KEYS, "struct config has no room for the origin of every key");
 
@@ -191,6 +208,20 @@ const struct config_key *config_key_find(const char *name) {
         if (strcmp(keys[i].name, name) == 0 || (keys[i].alias && strcmp(keys[i].alias, name) == 0))
             return &keys[i];
     return NULL;
+}
+
+const char *config_key_group(const struct config_key *key) {
+    const char *title = "";
+    for (const struct config_key *other = keys; other <= key; other++)
+        for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
+            if (strcmp(groups[g].first, other->name) == 0) title = groups[g].title;
+    return title;
+}
+
+bool config_key_is_common(const struct config_key *key) {
+    for (size_t i = 0; i < sizeof common / sizeof *common; i++)
+        if (strcmp(common[i], key->name) == 0) return true;
+    return false;
 }
 
 const char *config_choice(const char *key, int value) {

@@ -53,14 +53,28 @@ void cell_spread(struct cell *cell) {
               text_seconds(cell_number(cell, "max_seconds")).text);
 }
 
+static const char *extrapolated(const cJSON *line) {
+    return record_true(line, "extrapolated") ? ", extrapolated" : "";
+}
+
+void cell_epoch_median(struct cell *cell) {
+    cell_text(cell, "%s%s%s", text_seconds(cell_number(cell, cell->column->key)).text,
+              extrapolated(cell->line), cell_noise(cell->line));
+}
+
+void cell_epoch_spread(struct cell *cell) {
+    const double low = cell_number(cell, "min_epoch_seconds"), high = cell_number(cell, "max_epoch_seconds");
+    cell_text(cell, "%s to %s", text_seconds(low).text, text_seconds(high).text);
+    if (!isfinite(low) || !isfinite(high)) cell_text(cell, "-");
+}
+
 void cell_epoch(struct cell *cell) {
     const double low = cell_number(cell, "min_epoch_seconds"), high = cell_number(cell, "max_epoch_seconds");
     cell_text(cell, "%s", text_seconds(cell_number(cell, cell->column->key)).text);
     if (isfinite(low) && isfinite(high))
         text_append(cell->text, sizeof cell->text, " (%s to %s)", text_seconds(low).text,
                     text_seconds(high).text);
-    if (record_true(cell->line, "extrapolated")) text_append(cell->text, sizeof cell->text, ", extrapolated");
-    text_append(cell->text, sizeof cell->text, "%s", cell_noise(cell->line));
+    text_append(cell->text, sizeof cell->text, "%s%s", extrapolated(cell->line), cell_noise(cell->line));
 }
 
 void cell_time(struct cell *cell) {

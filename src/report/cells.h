@@ -22,6 +22,8 @@ void cell_shape(struct cell *cell);   /* m x n x k */
 void cell_median(struct cell *cell);  /* median_seconds, and "noisy" if so */
 void cell_spread(struct cell *cell);  /* min_seconds to max_seconds */
 void cell_epoch(struct cell *cell);   /* the column's key, min to max, and "extrapolated", "noisy" if so */
-void cell_time(struct cell *cell);    /* the seconds of the parts in the column's key (see row_seconds) */
+void cell_epoch_median(struct cell *cell); /* the same without min to max; and these alone */
+void cell_epoch_spread(struct cell *cell);
+void cell_time(struct cell *cell); /* the seconds of the parts in the column's key (see row_seconds) */
 
 #endif

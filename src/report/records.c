@@ -9,6 +9,7 @@
 
 #include "src/base/input.h"
 #include "src/base/memory.h"
+#include "src/base/terminal.h"
 
 /* Larger than any measured value; sums and squares do not overflow. */
 static const double LARGEST = 1e18;
@@ -189,8 +190,7 @@ enum status records_read(struct records *records, const char *path) {
 }
 
 void records_print_warnings(const struct records *records) {
-    for (size_t i = 0; i < records->warning_count; i++)
-        fprintf(stderr, "train: warning: %s\n", records->warnings[i]);
+    for (size_t i = 0; i < records->warning_count; i++) terminal_note("warning: %s", records->warnings[i]);
 }
 
 void records_free(struct records *records) {

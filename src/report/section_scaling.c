@@ -16,16 +16,16 @@ static void efficiency_cell(struct cell *cell) {
 }
 
 static const struct column columns[] = {
-    {"backend", COLUMN_NAME, .cell = cell_backend, .width = 14},
+    {"backend", COLUMN_NAME, .cell = cell_backend, .width = 12},
     {"threads", COLUMN_NUMBER, .key = "threads", .unit = unit_count},
     {"epoch, median (min to max)", COLUMN_NUMBER, .key = "epoch_seconds", .cell = cell_epoch, .width = 34},
     {"speed-up", COLUMN_NUMBER, .key = "speedup", .unit = unit_ratio},
     {"efficiency", COLUMN_NUMBER, .cell = efficiency_cell},
-    {"NN", COLUMN_NUMBER, .key = "gemm_nn", .cell = cell_time, .width = 8},
-    {"TN", COLUMN_NUMBER, .key = "gemm_tn", .cell = cell_time, .width = 8},
-    {"NT", COLUMN_NUMBER, .key = "gemm_nt", .cell = cell_time, .width = 8},
+    {"NN", COLUMN_NUMBER, .key = "gemm_nn", .cell = cell_time, .width = 8, .spare = 1},
+    {"TN", COLUMN_NUMBER, .key = "gemm_tn", .cell = cell_time, .width = 8, .spare = 1},
+    {"NT", COLUMN_NUMBER, .key = "gemm_nt", .cell = cell_time, .width = 8, .spare = 1},
     {"rest", COLUMN_NUMBER, .key = "h2d d2h elementwise optimizer graph batch augment other",
-     .cell = cell_time},
+     .cell = cell_time, .spare = 1},
 };
 
 void tables_scaling(struct table *table, const struct selection *rows) {

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "src/base/memory.h"
+#include "src/base/memstream.h"
+#include "src/base/terminal.h"
 #include "src/report/markup.h"
 #include "src/report/row.h"
 
@@ -66,6 +68,15 @@ static bool has_setup(const struct table *table) {
     return false;
 }
 
+/* The first in its place. */
+static bool is_first_result(const struct table *table, size_t column) {
+    for (size_t c = 0; c < column; c++)
+        if (!table->columns[c].setup &&
+            (table->columns[c].only == ALL_PLACES || table->columns[c].only == table->columns[column].only))
+            return false;
+    return true;
+}
+
 static void add_cell(struct table *table, const char *text) {
     if (table->cell_count == table->capacity) {
         const size_t capacity = table->capacity ? 2 * table->capacity : 64;
@@ -81,12 +92,10 @@ static void add_cell(struct table *table, const char *text) {
 void table_row(struct table *table, const cJSON *line, const void *context) {
     char why[400];
     const bool refused = has_setup(table) && row_refused(line, why, sizeof why);
-    bool written = false;
     for (size_t c = 0; c < table->column_count; c++) {
         struct cell cell = {.column = &table->columns[c], .line = line, .context = context};
         if (refused && !cell.column->setup) {
-            cell_text(&cell, "%s", written ? "-" : why);
-            written = true;
+            cell_text(&cell, "%s", is_first_result(table, c) ? why : "-");
         } else {
             write_cell(&cell);
         }
@@ -219,6 +228,8 @@ void table_markdown(FILE *out, const struct table *table) {
 
 /* --- console --- */
 
+enum { GAP = 2 }; /* between columns */
+
 static void console_text(FILE *out, const char *text) {
     fputs(text, out);
 }
@@ -236,7 +247,15 @@ static void console_cell(FILE *out, const struct table *table, size_t column, co
     }
 }
 
-void table_console_titles(FILE *out, struct table *table) {
+void table_reserve(struct table *table, const char *key, const char *text) {
+    for (size_t c = 0; c < table->column_count; c++) {
+        struct column *column = &table->columns[c];
+        if (column->key && strcmp(column->key, key) == 0 && text_width(text) > column->width)
+            column->width = text_width(text);
+    }
+}
+
+static void measure_columns(struct table *table) {
     for (size_t c = 0; c < table->column_count; c++) {
         const struct column *column = &table->columns[c];
         int width = text_width(column->title);
@@ -245,11 +264,35 @@ void table_console_titles(FILE *out, struct table *table) {
             const char *text = cell_at(table, r, c);
             if (text_width(text) > width && !is_sentence(table, c, text)) width = text_width(text);
         }
-        table->widths[c] = width;
+        table->widths[c] = is_hidden(table, c, CONSOLE_ONLY) ? 0 : width;
     }
-    const char *between = "";
+}
+
+/* The length of a line. *spare: the highest number of its columns. */
+static int line_width(const struct table *table, int *spare) {
+    int width = -GAP;
+    *spare = 0;
     for (size_t c = 0; c < table->column_count; c++) {
-        if (is_hidden(table, c, CONSOLE_ONLY)) continue;
+        if (!table->widths[c]) continue;
+        width += GAP + table->widths[c];
+        if (table->columns[c].spare > *spare) *spare = table->columns[c].spare;
+    }
+    return width;
+}
+
+static void fit_columns(struct table *table) {
+    int spare;
+    while (line_width(table, &spare) > terminal_columns() && spare)
+        for (size_t c = 0; c < table->column_count; c++)
+            if (table->columns[c].spare == spare) table->widths[c] = 0;
+}
+
+void table_console_titles(FILE *out, struct table *table) {
+    const char *between = "";
+    measure_columns(table);
+    fit_columns(table);
+    for (size_t c = 0; c < table->column_count; c++) {
+        if (!table->widths[c]) continue;
         fputs(between, out);
         console_cell(out, table, c, table->columns[c].title);
         between = "  ";
@@ -258,23 +301,40 @@ void table_console_titles(FILE *out, struct table *table) {
 }
 
 void table_console_row(FILE *out, const struct table *table, size_t row) {
-    const char *between = "";
+    int column = 0;
     for (size_t c = 0; c < table->column_count; c++) {
         const char *text = cell_at(table, row, c);
-        if (is_hidden(table, c, CONSOLE_ONLY)) continue;
-        fputs(between, out);
+        if (!table->widths[c]) continue;
+        if (column) column += fprintf(out, "%*s", GAP, "");
         if (is_sentence(table, c, text)) {
-            fputs(text, out);
+            terminal_wrap(out, column, 2 * GAP, text);
             break; /* the rest of the row is empty */
         }
         console_cell(out, table, c, text);
-        between = "  ";
+        column += text_width(text) > table->widths[c] ? text_width(text) : table->widths[c];
     }
     fputc('\n', out);
+}
+
+void table_console_end(FILE *out, const struct table *table) {
+    char text[1024] = "";
+    for (size_t c = 0; c < table->column_count; c++)
+        if (!table->widths[c] && !is_hidden(table, c, CONSOLE_ONLY))
+            text_append(text, sizeof text, "%s %s", text[0] ? "," : "", table->columns[c].title);
+    if (text[0]) terminal_print(out, 0, "(--wide adds:%s)\n", text);
+}
+
+static void console_left_out(FILE *out, const struct table *table) {
+    struct memstream stream;
+    const enum status opened = memstream_open(&stream);
+    if (!opened) write_left_out(stream.out, table, "", "\n", console_text, console_text);
+    if (!memstream_close(&stream, opened)) terminal_wrap(out, 0, 2 * GAP, stream.text);
+    free(stream.text);
 }
 
 void table_console(FILE *out, struct table *table) {
     table_console_titles(out, table);
     for (size_t r = 0; r < table_rows(table); r++) table_console_row(out, table, r);
-    write_left_out(out, table, "", "\n", console_text, console_text);
+    table_console_end(out, table);
+    console_left_out(out, table);
 }

@@ -33,6 +33,7 @@ struct column {
     bool setup; /* says what ran; other columns are results, empty in a refused row */
     enum column_place only;
     int width; /* the minimum, on a console */
+    int spare; /* if a console is too narrow, it leaves out the columns of the highest number; 0: never */
 };
 
 enum { TABLE_MAX_COLUMNS = 24 };
@@ -40,7 +41,7 @@ enum { TABLE_MAX_COLUMNS = 24 };
 struct table {
     char caption[1024];
     struct column columns[TABLE_MAX_COLUMNS];
-    int widths[TABLE_MAX_COLUMNS]; /* on a console */
+    int widths[TABLE_MAX_COLUMNS]; /* on a console; 0: left out */
     size_t column_count;
     char **cells; /* [rows][columns] */
     size_t cell_count, capacity;
@@ -70,9 +71,13 @@ double cell_number(const struct cell *cell, const char *key);
 /* Every cell is escaped. In HTML the first column heads the row. */
 void table_html(FILE *out, const struct table *table);
 void table_markdown(FILE *out, const struct table *table);
-/* The whole table; or first the titles, then rows as they are measured, in the minimum widths. */
+/* The whole table; or first the titles, then rows as they are measured, in the minimum widths, and at the end
+   the columns that --wide adds. */
 void table_console(FILE *out, struct table *table);
 void table_console_titles(FILE *out, struct table *table);
 void table_console_row(FILE *out, const struct table *table, size_t row);
+void table_console_end(FILE *out, const struct table *table);
+/* Makes room for this text in the console column of `key`, before the titles. */
+void table_reserve(struct table *table, const char *key, const char *text);
 
 #endif

@@ -30,9 +30,14 @@ static void precision_cell(struct cell *cell) {
 }
 
 static void accuracy_cell(struct cell *cell) {
-    const double trained = cell_number(cell, "epochs_trained"), error = cell_number(cell, "accuracy_error");
+    const double error = cell_number(cell, "accuracy_error");
     cell_text(cell, "%s", text_percent(cell_number(cell, "test_accuracy"), 2).text);
     if (isfinite(error)) text_append(cell->text, sizeof cell->text, " +- %s", unit_ratio(100 * error).text);
+}
+
+static void accuracy_page_cell(struct cell *cell) {
+    const double trained = cell_number(cell, "epochs_trained");
+    accuracy_cell(cell);
     if (trained < cell_number(cell, "epochs") - 1e-6) /* cut by a time limit */
         text_append(cell->text, sizeof cell->text, " after %s epochs", unit_ratio(trained).text);
 }
@@ -48,18 +53,22 @@ static const struct column columns[] = {
     {"implementation", COLUMN_NAME, .cell = name_cell, .setup = true, .only = PAGE_ONLY},
     {"implementation", COLUMN_TEXT, .key = "label", .setup = true, .only = CONSOLE_ONLY},
     {"residency", COLUMN_TEXT, .cell = residency_cell, .setup = true, .only = PAGE_ONLY},
-    {"engine", COLUMN_TEXT, .key = "engine", .setup = true},
+    {"engine", COLUMN_TEXT, .key = "engine", .setup = true, .spare = 2},
     {"precision", COLUMN_TEXT, .cell = precision_cell, .setup = true, .only = PAGE_ONLY},
-    {"test accuracy", COLUMN_NUMBER, .cell = accuracy_cell},
-    {"transfer/total", COLUMN_NUMBER, .key = "transfer_ratio", .unit = unit_share},
-    {"epoch, median (min to max)", COLUMN_NUMBER, .key = "median_epoch_seconds", .cell = cell_epoch},
+    {"test accuracy", COLUMN_NUMBER, .cell = accuracy_page_cell, .only = PAGE_ONLY},
+    {"test accuracy", COLUMN_NUMBER, .cell = accuracy_cell, .only = CONSOLE_ONLY},
+    {"transfer/total", COLUMN_NUMBER, .key = "transfer_ratio", .unit = unit_share, .spare = 1},
+    {"epoch, median (min to max)", COLUMN_NUMBER, .key = "median_epoch_seconds", .cell = cell_epoch,
+     .only = PAGE_ONLY},
+    {"epoch", COLUMN_NUMBER, .key = "median_epoch_seconds", .cell = cell_epoch_median, .only = CONSOLE_ONLY},
+    {"min to max", COLUMN_NUMBER, .cell = cell_epoch_spread, .only = CONSOLE_ONLY, .spare = 3},
     {"speed-up", COLUMN_NUMBER, .key = "speedup", .unit = unit_ratio},
-    {"images/s", COLUMN_NUMBER, .key = "images_per_second", .unit = text_short},
-    {"GFLOP/s in GEMM", COLUMN_NUMBER, .key = "gflops", .unit = text_short},
-    {"NN", COLUMN_NUMBER, .key = "gemm_nn", .cell = product_cell, .only = CONSOLE_ONLY},
-    {"TN", COLUMN_NUMBER, .key = "gemm_tn", .cell = product_cell, .only = CONSOLE_ONLY},
-    {"NT", COLUMN_NUMBER, .key = "gemm_nt", .cell = product_cell, .only = CONSOLE_ONLY},
-    {"drift", COLUMN_NUMBER, .key = "drift", .unit = text_short, .only = CONSOLE_ONLY},
+    {"images/s", COLUMN_NUMBER, .key = "images_per_second", .unit = text_short, .spare = 4},
+    {"GFLOP/s in GEMM", COLUMN_NUMBER, .key = "gflops", .unit = text_short, .spare = 4},
+    {"NN", COLUMN_NUMBER, .key = "gemm_nn", .cell = product_cell, .only = CONSOLE_ONLY, .spare = 5},
+    {"TN", COLUMN_NUMBER, .key = "gemm_tn", .cell = product_cell, .only = CONSOLE_ONLY, .spare = 5},
+    {"NT", COLUMN_NUMBER, .key = "gemm_nt", .cell = product_cell, .only = CONSOLE_ONLY, .spare = 5},
+    {"drift", COLUMN_NUMBER, .key = "drift", .unit = text_short, .only = CONSOLE_ONLY, .spare = 5},
 };
 
 void tables_compare(struct table *table, const struct selection *rows) {

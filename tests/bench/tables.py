@@ -177,7 +177,15 @@ def excerpt(path):
     with open(path, encoding="utf-8") as file:
         lines = file.read().splitlines()
     wanted = [r"network ", r"compute ", r"epoch +loss", r" +1 ", r" +2 ", r" +20 ", r"test accuracy ", r"epochs "]
-    return "\n".join(next(line for line in lines if re.match(pattern, line)) for pattern in wanted) + "\n"
+    out = []
+    for pattern in wanted:
+        first = next(i for i, line in enumerate(lines) if re.match(pattern, line))
+        out.append(lines[first])
+        for line in lines[first + 1:]:
+            if not line.startswith(" " * 10):
+                break
+            out.append(line)
+    return "\n".join(out) + "\n"
 
 
 # --- the chart ---
