@@ -16,7 +16,7 @@
 
 static const struct command *const commands[] = {&command_train,  &command_eval,   &command_compare,
                                                  &command_bench,  &command_report, &command_devices,
-                                                 &command_augment};
+                                                 &command_augment, &command_grade};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_commands(void) {

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void add_left_out(struct candidates *candidates, const struct sweep_row *row, enum outcome outcome,
                          const char *reason) {
@@ -11,18 +12,7 @@ static void add_left_out(struct candidates *candidates, const struct sweep_row *
     snprintf(out->reason, sizeof out->reason, "%s", reason);
 }
 
-/* Copies the rates of an earlier candidate with the same device and thread count, or measures them in a
-   process without a plug-in. */
-static enum status find_rates(const struct candidates *candidates, struct candidate *one,
-                              const struct config *config) {
-    for (size_t i = 0; i < candidates->count; i++) {
-        const struct candidate *other = &candidates->list[i];
-        if (other->compute.backend->device != one->compute.backend->device ||
-            other->compute.threads != one->compute.threads)
-            continue;
-        one->rates = other->rates;
-        return STATUS_OK;
-    }
+enum status candidate_measure_rates(struct candidate *one, const struct config *config) {
     struct contestant contestant = {0};
     struct contest_request request = {.task = CONTEST_RATES,
                                       .config = *config,
@@ -35,22 +25,38 @@ static enum status find_rates(const struct candidates *candidates, struct candid
     return status;
 }
 
-static enum status open_candidate(struct candidate *one, const struct sweep_row *row, size_t slot) {
-    struct contest_request request = {.task = CONTEST_OPEN, .config = row->config, .slot = slot};
+/* Copies the rates of an earlier candidate with the same device and thread count, or measures them. */
+static enum status find_rates(const struct candidates *candidates, struct candidate *one,
+                              const struct config *config) {
+    for (size_t i = 0; i < candidates->count; i++) {
+        const struct candidate *other = &candidates->list[i];
+        if (other->compute.backend->device != one->compute.backend->device ||
+            other->compute.threads != one->compute.threads)
+            continue;
+        one->rates = other->rates;
+        return STATUS_OK;
+    }
+    return candidate_measure_rates(one, config);
+}
+
+enum status candidate_open(struct candidate *one, struct contestant *contestant, const struct config *config,
+                           const struct contest_backend *backend, size_t slot) {
+    struct contest_request request = {.task = CONTEST_OPEN, .config = *config, .slot = slot};
     struct contest_reply reply;
-    const enum status status = contestant_ask(row->contestant, "opening", &request, &reply);
+    const enum status status = contestant_ask(contestant, "opening", &request, &reply);
     struct compute *compute = &one->compute;
-    *one = (struct candidate){.contestant = row->contestant,
+    *one = (struct candidate){.contestant = contestant,
                               .slot = slot,
-                              .backend = {.name = row->backend->bare, .device = row->backend->device}};
-    snprintf(one->label, sizeof one->label, "%s", row->label);
-    snprintf(one->path, sizeof one->path, "%s", row->backend->path);
-    snprintf(compute->name, sizeof compute->name, "%s", row->name);
+                              .backend = {.name = backend->bare, .device = backend->device}};
+    snprintf(one->label, sizeof one->label, "%s", backend->name);
+    snprintf(one->path, sizeof one->path, "%s", backend->path);
+    snprintf(compute->name, sizeof compute->name, "%s", backend->name);
     snprintf(compute->description, sizeof compute->description, "%s", reply.description);
     snprintf(compute->gpu, sizeof compute->gpu, "%s", reply.gpu);
     compute->backend = &one->backend;
     compute->threads = reply.threads;
     compute->precision = reply.precision;
+    memcpy(one->supports, reply.supports, sizeof one->supports);
     return status;
 }
 
@@ -72,7 +78,8 @@ enum status candidates_open(struct candidates *candidates, const struct sweep *s
             add_left_out(candidates, row, OUTCOME_LEFT_OUT, row->left_out);
             continue;
         }
-        enum status status = open_candidate(one, row, i);
+        enum status status = candidate_open(one, row->contestant, &row->config, row->backend, i);
+        snprintf(one->label, sizeof one->label, "%s", row->label);
         if (!status) status = find_rates(candidates, one, &row->config);
         if (status) {
             add_left_out(candidates, row, outcome_of(status), status_message());

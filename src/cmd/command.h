@@ -11,7 +11,7 @@ struct command {
 };
 
 extern const struct command command_train, command_eval, command_compare, command_bench, command_report,
-    command_devices, command_augment;
+    command_devices, command_augment, command_grade;
 
 /* The parts of `train bench`. */
 extern const struct command bench_gemm, bench_scaling, bench_shmem, bench_breakeven;

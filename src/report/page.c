@@ -10,10 +10,10 @@
 #include "src/report/figure.h"
 #include "src/report/markup.h"
 
-static const struct section *const sections[] = {&section_environment, &section_compare, &section_time,
-                                                 &section_training,    &section_gemm,    &section_roofline,
-                                                 &section_scaling,     &section_shmem,   &section_breakeven,
-                                                 &section_confusion,   &section_mistakes};
+static const struct section *const sections[] = {&section_grades,    &section_environment, &section_compare,
+                                                 &section_time,      &section_training,    &section_gemm,
+                                                 &section_roofline,  &section_scaling,     &section_shmem,
+                                                 &section_breakeven, &section_confusion,   &section_mistakes};
 enum { SECTIONS = sizeof sections / sizeof *sections, TEXT = 2048 };
 
 /* --- helpers of the sections --- */
@@ -151,8 +151,9 @@ static void write_sections(struct page *page) {
 
 static void write_left_out(struct page *page) {
     bool any = false;
+    if (is_present(page, &section_grades)) return; /* the page of a lecture */
     for (size_t i = 0; i < SECTIONS; i++) {
-        if (is_present(page, sections[i])) continue;
+        if (is_present(page, sections[i]) || sections[i] == &section_grades) continue;
         if (!any)
             fputs("<section id=\"left-out\">\n<h2>Not in this report</h2>\n<ul class=\"plain\">\n",
                   page->out);
