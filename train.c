@@ -14,8 +14,8 @@
 #include "src/bench/serve.h"
 #include "src/cmd/command.h"
 
-static const struct command *const commands[] = {&command_train,  &command_eval,   &command_compare,
-                                                 &command_bench,  &command_report, &command_devices,
+static const struct command *const commands[] = {&command_train,   &command_eval,   &command_compare,
+                                                 &command_bench,   &command_report, &command_devices,
                                                  &command_augment, &command_grade};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

@@ -1,7 +1,7 @@
-/* What the students get: it compiles and is right in the forward pass, C = A B. Your task: TN and NT (15 points
-   become 50), then the speed. kernels/gemm.h is the contract, docs/your-own-gemm.md a tutorial.
+/* What the students get: it compiles and is right in the forward pass, C = A B. Your task: TN and NT, then
+   the speed. kernels/gemm.h is the contract, docs/your-own-gemm.md a tutorial.
 
-     gcc -std=c11 -O3 -march=native -shared -fPIC -I. starter.c -o starter.so
+     gcc -std=gnu11 -O3 -march=native -shared -fPIC -I. starter.c -o starter.so
      ./train devices --backend ./starter.so --verify */
 #include "kernels/gemm.h"
 

@@ -12,12 +12,13 @@ static void add_left_out(struct candidates *candidates, const struct sweep_row *
     snprintf(out->reason, sizeof out->reason, "%s", reason);
 }
 
-enum status candidate_measure_rates(struct candidate *one, const struct config *config) {
+enum status candidate_measure_rates(struct candidate *one, const struct config *config, bool bandwidth) {
     struct contestant contestant = {0};
     struct contest_request request = {.task = CONTEST_RATES,
                                       .config = *config,
                                       .rates_of = one->compute.backend->device,
-                                      .threads = one->compute.threads};
+                                      .threads = one->compute.threads,
+                                      .bandwidth = bandwidth};
     struct contest_reply reply;
     const enum status status = contestant_ask(&contestant, "measuring peak rates", &request, &reply);
     contestant_end(&contestant);
@@ -36,7 +37,7 @@ static enum status find_rates(const struct candidates *candidates, struct candid
         one->rates = other->rates;
         return STATUS_OK;
     }
-    return candidate_measure_rates(one, config);
+    return candidate_measure_rates(one, config, true);
 }
 
 enum status candidate_open(struct candidate *one, struct contestant *contestant, const struct config *config,

@@ -23,7 +23,7 @@ struct candidates {
 enum status candidate_open(struct candidate *one, struct contestant *contestant, const struct config *config,
                            const struct contest_backend *backend, size_t slot);
 /* Measures the rates of its device, in a process without a plug-in. */
-enum status candidate_measure_rates(struct candidate *one, const struct config *config);
+enum status candidate_measure_rates(struct candidate *one, const struct config *config, bool bandwidth);
 
 /* Opens each row of the sweep that can be used here in its contestant, and measures the rates of its device,
    once for each device and thread count. The contestants are the sweep's. */

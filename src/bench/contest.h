@@ -36,6 +36,7 @@ struct contest_request {
     bool confined; /* from now on it may not change which cores it runs on */
     enum gemm_device rates_of;
     int threads;
+    bool bandwidth;             /* CONTEST_RATES: of copies, too */
     size_t secret;              /* CONTEST_VERIFY_ALL: cases that are not in the list */
     bool training;              /* CONTEST_VERIFY_ALL: NN, TN and NT are needed */
     enum problem_inputs inputs; /* CONTEST_VERIFY, as in comparison_verify */

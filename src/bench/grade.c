@@ -21,7 +21,7 @@ static enum status set_outcome(cJSON *line, const char *outcome, const char *rea
 }
 
 static const char *end_of(const struct contestant *contestant) {
-    static const char *const ends[] = {"wrong", "crashes", "hangs", "over a limit", "forges"};
+    static const char *const ends[] = {"wrong", "crashes", "hangs", "over a limit", "interferes"};
     return ends[contestant->end];
 }
 
@@ -53,7 +53,7 @@ static enum status find_rates(struct grading *grading) {
         const int threads = one->compute.threads;
         note(grading, "measuring the peak");
         one->compute.threads = (int)grading->assignment->threads;
-        status = candidate_measure_rates(one, &grading->config);
+        status = candidate_measure_rates(one, &grading->config, false);
         one->compute.threads = threads;
         grading->rates[device] = one->rates;
         grading->has_rates[device] = !status;
@@ -88,7 +88,7 @@ static void add_product(struct grading *grading, cJSON *products, enum gemm_dtyp
     jsonl_append(products, product);
 }
 
-/* Verifies and times one product in a context of its own. *failed: the submission did, and `line` says how. */
+/* Verifies and times one product in a context of its own. *failed: it has failed, and `line` says how. */
 static enum status grade_product(struct grading *grading, size_t index, cJSON *line, cJSON *products,
                                  bool *failed) {
     enum gemm_dtype dtype;

@@ -1,10 +1,10 @@
-/* Grades submissions of an assignment. A graded submission is a JSON object of type "grade": table, CSV, JUnit
-   XML and page are written from these, and a log of them is what a rerun continues.
+/* Grades submissions of an assignment. A graded submission is a JSON object of type "grade": table, CSV,
+   JUnit XML and page are written from these, and a log of them is what a rerun continues.
 
    It is verified (verify.h: the case list and secret cases) and timed as in `bench`, in a contestant. Beyond
-   that each product runs in a context of its own, each timing has new operands from a secret seed, and every C
-   that is still in memory after a timing is checked. The peak is measured in a process without a submission, so
-   that none can lower it. */
+   that each product runs in a context of its own, each timing has new operands from a secret seed, and every
+   C that is still in memory after a timing is checked. The peak is measured in a process without a
+   submission, so that none can lower it. */
 #ifndef TESSERA_BENCH_GRADE_H
 #define TESSERA_BENCH_GRADE_H
 
@@ -29,8 +29,8 @@ struct grading {
 enum status grading_open(struct grading *grading, const struct assignment *assignment, const char *builds);
 void grading_close(struct grading *grading);
 
-/* *line receives the "grade" line, which the caller owns. Whatever the submission does is no error; STATUS_FAILED
-   if no process could be started or memory ran out. */
+/* *line receives the "grade" line, which the caller owns. Whatever the submission does is no error;
+   STATUS_FAILED if no process could be started or memory ran out. */
 enum status grade_submission(struct grading *grading, const struct submission *submission, cJSON **line);
 
 /* Is the line a result of this file for this assignment? */

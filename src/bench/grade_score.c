@@ -1,4 +1,4 @@
-/* Points and ranks, from the measurements and the rubric alone: a rerun with other points measures nothing. */
+/* Points and ranks, from the measurements and the rubric: a rerun with other points measures nothing. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

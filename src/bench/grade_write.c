@@ -108,9 +108,9 @@ static enum status write_json(const char *folder, cJSON *const *lines, size_t co
     for (size_t i = 0; i < count; i++) cJSON_AddItemReferenceToArray(grades, lines[i]);
     char *text = cJSON_Print(object), *utf8 = text ? text_utf8(text) : NULL;
     snprintf(path, sizeof path, "%s/grades.json", folder);
-    const bool complete = utf8 && !memory_ran_out();
-    enum status status =
-        complete ? replace_open(&file, "", path) : status_set(STATUS_FAILED, "out of memory");
+    enum status status = STATUS_OK;
+    if (!utf8 || memory_ran_out()) status = status_set(STATUS_FAILED, "out of memory");
+    if (!status) status = replace_open(&file, "", path);
     if (!status) {
         fprintf(file.out, "%s\n", utf8);
         status = replace_close(&file, STATUS_OK);

@@ -66,7 +66,7 @@ enum status problem_check(struct problem *problem, size_t copy, size_t row, size
 void problem_renew(struct problem *problem, uint64_t seed);
 
 /* After problem_renew and `calls` calls: C x = A (B x) for each copy that they computed, the last one first;
-   none is checked after 0.2 s. */
+   none is checked after 0.03 s. */
 enum status problem_check_all(struct problem *problem, size_t calls);
 
 /* Seconds to copy A and B to the device and C back, in pageable memory: medians of seven after a warm-up. */

@@ -7,7 +7,7 @@
 enum { PROBE = 192 /* m = n = k */ };
 static const double SAMPLE_SECONDS = 0.01; /* long enough that reading the clock costs nothing */
 /* fresh operands: few enough to fill them anew for each sample, more than the caches of one core hold */
-static const size_t LARGEST_ROTATION = (size_t)1 << 30, FRESH_ROTATION = (size_t)1 << 25;
+static const size_t LARGEST_ROTATION = (size_t)1 << 30, FRESH_ROTATION = (size_t)1 << 23;
 
 static size_t rotation(struct compute *compute, const struct sampler_plan *plan) {
     const struct device_driver *driver = compute->device.driver;

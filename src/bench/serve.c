@@ -100,7 +100,8 @@ static enum status measure_rates(const struct contest_request *request, struct r
             status = device.driver->peak(&device, (enum gemm_dtype)dtype, &rates->flops[dtype]);
             progress_beat();
         }
-    if (!status && device.driver->bandwidth) status = device.driver->bandwidth(&device, &rates->bandwidth);
+    if (!status && request->bandwidth && device.driver->bandwidth)
+        status = device.driver->bandwidth(&device, &rates->bandwidth);
     device.driver->close(&device);
     return status;
 }
