@@ -130,12 +130,13 @@ static size_t draw_side(uint64_t *random) {
     return (size_t)exp(share * log(2001));
 }
 
-/* A multiple of 1/4 from -2 to 2: exact with small integers. */
+/* Mostly -1, -0.5, 0, 0.5 or 1, else a multiple of 1/4 from -2 to 2: all exact with small integers. */
 static double draw_factor(uint64_t *random) {
+    if (secret_draw(random) % 4) return ((double)(secret_draw(random) % 5) - 2) / 2;
     return ((double)(secret_draw(random) % 17) - 8) / 4;
 }
 
-static struct verify_case draw_case(uint64_t *random) {
+static struct verify_case draw_case(const struct gemm_backend *backend, uint64_t *random) {
     enum { MOST = 1 << 20 };
     struct verify_case test = {.seed = secret_draw(random)};
     do {
@@ -143,11 +144,12 @@ static struct verify_case draw_case(uint64_t *random) {
         test.n = draw_side(random);
         test.k = draw_side(random);
     } while (test.m * test.n * test.k > MOST);
-    test.dtype = (enum gemm_dtype)(secret_draw(random) % 2); /* f32, f64 */
     test.op = (enum gemm_op)(secret_draw(random) % OPS);
+    test.dtype = (enum gemm_dtype)(secret_draw(random) % 2);                         /* f32, f64 */
+    if (!backend->supports(test.dtype, test.op)) test.dtype = GEMM_F64 - test.dtype; /* the other one */
     test.pad = secret_draw(random) % 9;
     test.alpha = draw_factor(random);
-    test.beta = secret_draw(random) % 2 ? draw_factor(random) : 0;
+    test.beta = draw_factor(random);
     test.integers = secret_draw(random) % 2;
     test.twice = secret_draw(random) % 2;
     return test;
@@ -156,7 +158,7 @@ static struct verify_case draw_case(uint64_t *random) {
 enum status verify_secret(struct compute *compute, size_t count, size_t *checked, size_t *skipped) {
     uint64_t random = secret_seed();
     for (size_t i = 0; i < count; i++) {
-        const struct verify_case test = draw_case(&random);
+        const struct verify_case test = draw_case(compute->backend, &random);
         bool skip;
         const enum status status = verify_gemm(compute, &test, &skip);
         if (status) return status;

@@ -62,11 +62,12 @@ enum status problem_time(struct problem *problem, size_t calls, double *seconds)
 /* Compares two rows of the C of a copy with the oracle, for the operands as they are in device memory. */
 enum status problem_check(struct problem *problem, size_t copy, size_t row, size_t other);
 
-/* New integers as operands of all copies, and NaN in each C. */
-void problem_renew(struct problem *problem, uint64_t seed);
+/* New integers as operands of all copies, and NaN in each C. Then multiplies the copy of the last call again,
+   which is wrong if the backend keeps operands by their address. */
+enum status problem_renew(struct problem *problem, uint64_t seed);
 
-/* After problem_renew and `calls` calls: C x = A (B x) for each copy that they computed, the last one first;
-   none is checked after 0.03 s. */
+/* After problem_renew, and `calls` calls since: C x = A (B x) for each copy that they computed, the last one
+   first; none is checked after 0.03 s. */
 enum status problem_check_all(struct problem *problem, size_t calls);
 
 /* Seconds to copy A and B to the device and C back, in pageable memory: medians of seven after a warm-up. */

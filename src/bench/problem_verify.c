@@ -265,11 +265,15 @@ enum status problem_check_all(struct problem *problem, size_t calls) {
     return status == STATUS_VERIFY_FAILED ? status_context(status, "in the timed calls") : status;
 }
 
-void problem_renew(struct problem *problem, uint64_t seed) {
+enum status problem_renew(struct problem *problem, uint64_t seed) {
     struct rng rng = rng_open(seed, RNG_TEST, PROBLEM_INTEGERS);
     fill(problem, A, PROBLEM_INTEGERS, &rng);
     fill(problem, B, PROBLEM_INTEGERS, &rng);
     upload_inputs(problem);
+    problem->next = (problem->next + problem->copies - 1) % problem->copies;
+    enum status status = problem_call(problem);
+    if (!status) status = problem->compute->device.driver->synchronize(&problem->compute->device);
+    return status ? status : problem_check_all(problem, 1);
 }
 
 enum status problem_verify(struct problem *problem, enum problem_inputs inputs, uint64_t seed) {

@@ -81,8 +81,8 @@ void sampler_close(struct sampler *sampler) {
 
 enum status sampler_take(struct sampler *sampler, double *seconds, double *peak) {
     struct device *device = &sampler->problem.compute->device;
-    if (sampler->fresh) problem_renew(&sampler->problem, secret_seed());
-    enum status status = problem_time(&sampler->problem, sampler->calls, seconds);
+    enum status status = sampler->fresh ? problem_renew(&sampler->problem, secret_seed()) : STATUS_OK;
+    if (!status) status = problem_time(&sampler->problem, sampler->calls, seconds);
     if (!status && sampler->fresh) status = problem_check_all(&sampler->problem, sampler->calls);
     if (status || !sampler->peak_next) return status;
     return device->driver->peak_now(device, sampler->problem.call.dtype, peak);

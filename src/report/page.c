@@ -129,10 +129,14 @@ static void write_top(struct page *page) {
     fputs("<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\">", page->out);
     page_chart_patterns(page->out);
     fputs("</svg>\n", page->out);
-    fputs("<header>\n<h1>Tessera report</h1>\n", page->out);
-    page_note(page, "One multi-layer perceptron on interchangeable matrix multiplies: correctness, "
-                    "speed, and the parts of the time. All figures are measured, and no result is shown "
-                    "without verification.");
+    const bool grades = is_present(page, &section_grades); /* the page of a lecture */
+    fprintf(page->out, "<header>\n<h1>%s</h1>\n", grades ? "Matrix multiplies, graded" : "Tessera report");
+    page_note(page, "%s",
+              grades ? "Each submission was compared with a float64 reference, and timed on new operands for "
+                       "each repeat, in a process of its own."
+                     : "One multi-layer perceptron on interchangeable matrix multiplies: correctness, speed, "
+                       "and the parts of the time. All figures are measured, and no result is shown without "
+                       "verification.");
     fputs("<nav aria-label=\"Sections\">\n", page->out);
     for (size_t i = 0; i < SECTIONS; i++)
         if (is_present(page, sections[i]))
@@ -151,7 +155,7 @@ static void write_sections(struct page *page) {
 
 static void write_left_out(struct page *page) {
     bool any = false;
-    if (is_present(page, &section_grades)) return; /* the page of a lecture */
+    if (is_present(page, &section_grades)) return;
     for (size_t i = 0; i < SECTIONS; i++) {
         if (is_present(page, sections[i]) || sections[i] == &section_grades) continue;
         if (!any)

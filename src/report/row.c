@@ -90,10 +90,7 @@ bool row_refused(const cJSON *line, char *why, size_t size) {
     const char *left_out = record_text(line, "left_out"), *reason = record_text(line, "reason");
     const char *failed = record_text(line, "failed");
     const char *verdict = record_has(line, "agrees") ? "agrees" : "verified";
-    if (record_has(line, "outcome")) { /* of "grade" */
-        if (record_has(line, "products")) return false;
-        snprintf(why, size, "%.32s: %.300s", record_text(line, "outcome"), reason);
-    } else if (left_out[0]) {
+    if (left_out[0]) {
         snprintf(why, size, "left out: %.300s", left_out);
     } else if (failed[0]) {
         snprintf(why, size, "failed: %.300s", failed);

@@ -96,8 +96,9 @@ static void write_warnings(struct page *page) {
 }
 
 static void write_environment(struct page *page) {
-    page_note(page, "%s lines from %zu file%s.", text_grouped(page->records->count).text,
-              page->records->file_count, page->records->file_count == 1 ? "" : "s");
+    if (page->records->file_count)
+        page_note(page, "%s lines from %zu file%s.", text_grouped(page->records->count).text,
+                  page->records->file_count, page->records->file_count == 1 ? "" : "s");
     if (records_any(page->records, "header")) {
         write_machines(page);
     } else {

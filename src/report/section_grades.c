@@ -4,29 +4,39 @@
 #include "src/base/text.h"
 #include "src/report/cells.h"
 #include "src/report/page.h"
-#include "src/report/row.h"
 #include "src/report/tables.h"
 
 static struct text_number unit_points(double value) {
     return text_fixed(value, 1);
 }
 
+static void result_cell(struct cell *cell) {
+    const char *reason = record_text(cell->line, "reason");
+    cell_text(cell, "%s%s%s", record_text(cell->line, "outcome"), reason[0] ? ": " : "", reason);
+}
+
 static const struct column grades[] = {
-    {"rank", COLUMN_NUMBER, .key = "rank", .unit = unit_count, .setup = true},
-    {"file", COLUMN_NAME, .key = "file", .setup = true},
-    {"points", COLUMN_NUMBER, .key = "points", .unit = unit_points, .setup = true},
+    {"rank", COLUMN_NUMBER, .key = "rank", .unit = unit_count},
+    {"file", COLUMN_NAME, .key = "file"},
+    {"points", COLUMN_NUMBER, .key = "points", .unit = unit_points},
     {"NN", COLUMN_NUMBER, .key = "nn_gflops", .unit = text_short, .width = 5},
     {"TN", COLUMN_NUMBER, .key = "tn_gflops", .unit = text_short, .width = 5},
     {"NT", COLUMN_NUMBER, .key = "nt_gflops", .unit = text_short, .width = 5},
     {"of peak", COLUMN_NUMBER, .key = "share_of_peak", .unit = unit_percent},
-    {"relative", COLUMN_NUMBER, .key = "relative", .unit = unit_ratio},
-    {"result", COLUMN_TEXT, .key = "outcome"},
 };
+static const struct column relative_column = {"relative", COLUMN_NUMBER, .key = "relative",
+                                              .unit = unit_ratio};
+static const struct column result_column = {"result", COLUMN_TEXT, .cell = result_cell};
 
 void tables_grades(struct table *table, const struct selection *rows) {
+    bool relative = false;
+    for (size_t i = 0; i < rows->count; i++) relative |= record_has(rows->rows[i]->line, "relative");
     table_open(table, "NN, TN, NT: GFLOP/s over all products of the op. A submission that is wrong in any "
                       "check has no time.");
+    table->wrap = true;
     TABLE_COLUMNS(table, grades);
+    if (relative) table_columns(table, &relative_column, 1);
+    table_columns(table, &result_column, 1);
     tables_fill(table, rows);
 }
 
