@@ -153,7 +153,10 @@ static void time_and_memory_are_limited(void **state) {
     assert_says(output, "hangs: no progress for 0.5 s (--timeout-seconds) (verification: f32 NN m=1");
     assert_int_equal(
         RUN("grade %s -o %s --total-seconds 0.3", support_plugin("plugins/good/options.so"), folder), 0);
-    assert_says(output, "over a limit: it took more time than --total-seconds");
+    assert_says(output, "over a limit: it took more than 0.3 s in all (--total-seconds)");
+    assert_int_equal(
+        RUN("grade %s -o %s --memory-mib 128", support_plugin("plugins/graded/takes-memory.so"), folder), 0);
+    assert_says(output, "of memory; it may take 128.0 MiB (opening)");
 }
 
 static void wrong_usage_is_said(void **state) {

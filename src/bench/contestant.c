@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -158,7 +157,7 @@ static enum status end_of_connection(struct contestant *one, const char *stage) 
         if (ended == 0) nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     }
     if (ended != one->pid)
-        return end_because(one, stage, CONTESTANT_FORGES, "it closed the connection to the program");
+        return end_because(one, stage, CONTESTANT_INTERFERES, "it closed the connection to the program");
     kill(-one->pid, SIGKILL);
     one->pid = 0;
     close(one->fd);
@@ -201,6 +200,14 @@ static bool read_use(const char *path, struct use *use) {
     return true;
 }
 
+/* `more`: seconds of the request in progress. */
+static enum status check_total(struct contestant *one, const char *stage, double more) {
+    char why[160];
+    if (one->most_seconds <= 0 || one->seconds + more <= one->most_seconds) return STATUS_OK;
+    snprintf(why, sizeof why, "it took more than %g s in all (--total-seconds)", one->most_seconds);
+    return end_because(one, stage, CONTESTANT_EXCEEDS, why);
+}
+
 /* Waits until the reply begins; ends the contestant if it exceeds a limit. */
 static enum status await_reply(struct contestant *one, const char *stage) {
     struct progress seen = *one->progress;
@@ -221,8 +228,8 @@ static enum status await_reply(struct contestant *one, const char *stage) {
             snprintf(why, sizeof why, "no progress for %g s (--timeout-seconds)", limits.timeout_seconds);
             return end_because(one, stage, CONTESTANT_HANGS, why);
         }
-        if (one->seconds_left > 0 && clock_seconds() - start > one->seconds_left)
-            return end_because(one, stage, CONTESTANT_EXCEEDS, "it took more time than --total-seconds");
+        const enum status status = check_total(one, stage, clock_seconds() - start);
+        if (status) return status;
         if (!read_use(path, &use)) continue;
         if (use.state == 'Z')
             return end_of_connection(one, stage); /* a process of its own holds the other end */
@@ -236,9 +243,8 @@ static enum status await_reply(struct contestant *one, const char *stage) {
             return end_because(one, stage, CONTESTANT_EXCEEDS, why);
         }
     }
-    /* a contestant without time left is ended by the first look at its next request */
-    if (one->seconds_left > 0) one->seconds_left = fmax(1e-9, one->seconds_left - (clock_seconds() - start));
-    return STATUS_OK;
+    one->seconds += clock_seconds() - start;
+    return check_total(one, stage, 0);
 }
 
 /* What a hostile contestant could have written must not harm this process. */
@@ -263,10 +269,10 @@ static enum status receive_reply(struct contestant *one, const char *stage,
     static const char forged[] = "it wrote to the connection to the program";
     const size_t first = sizeof reply->token; /* which is wrong if it wrote before it was done */
     if (!contestant_receive(one->fd, reply, first)) return end_of_connection(one, stage);
-    if (reply->token != request->token) return end_because(one, stage, CONTESTANT_FORGES, forged);
+    if (reply->token != request->token) return end_because(one, stage, CONTESTANT_INTERFERES, forged);
     if (!contestant_receive(one->fd, (char *)reply + first, sizeof *reply - first))
         return end_of_connection(one, stage);
-    if (!is_sane(reply)) return end_because(one, stage, CONTESTANT_FORGES, forged);
+    if (!is_sane(reply)) return end_because(one, stage, CONTESTANT_INTERFERES, forged);
     if (!reply->run.epochs) return STATUS_OK;
     const size_t bytes = reply->run.epochs * sizeof *reply->run.epoch_seconds;
     reply->run.epoch_seconds = malloc(bytes);

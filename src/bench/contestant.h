@@ -28,7 +28,7 @@ enum contestant_end {
     CONTESTANT_CRASHED,
     CONTESTANT_HANGS,
     CONTESTANT_EXCEEDS,
-    CONTESTANT_FORGES
+    CONTESTANT_INTERFERES
 };
 
 /* Zero: not started; the first request starts it. */
@@ -36,7 +36,8 @@ struct contestant {
     pid_t pid;
     int fd;
     struct progress *progress; /* shared with the process */
-    double seconds_left;       /* for all its requests, set by the caller; 0: no limit */
+    double most_seconds;       /* for all its requests, set by the caller; 0: no limit */
+    double seconds;            /* that its requests took */
     enum contestant_end end;
     char ended[640]; /* why it has ended; "" before */
 };

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/base/hash.h"
 #include "src/base/platform.h"
 #include "src/base/process.h"
 #include "src/base/profile.h"
-#include "src/bench/serve.h"
 #include "src/report/records.h"
 
 enum { SUBMISSION, RELATIVE, SECRET_CASES = 200 };
@@ -82,7 +82,7 @@ static void add_product(struct grading *grading, cJSON *products, enum gemm_dtyp
         cJSON_AddBoolToObject(product, "noisy", result->seconds.noisy);
         cJSON_AddNumberToObject(product, "gflops", 1e-9 * rate);
         if (peak > 0) cJSON_AddNumberToObject(product, "share_of_peak", rate / peak);
-        if (grading->pair[RELATIVE].contestant && other->outcome == OUTCOME_RIGHT)
+        if (grading->pair[RELATIVE].contestant)
             cJSON_AddNumberToObject(product, "relative", other->seconds.median / result->seconds.median);
     }
     jsonl_append(products, product);
@@ -109,6 +109,9 @@ static enum status grade_product(struct grading *grading, size_t index, cJSON *l
     note(grading, "timing");
     if (!status) status = benchmark_run(&benchmark, dtype, &shape, results);
     if (status) return status;
+    if (benchmark.count == 2 && results[RELATIVE].outcome != OUTCOME_RIGHT)
+        return status_set(STATUS_UNAVAILABLE, "relative = %s has no time: %s", grading->assignment->relative,
+                          results[RELATIVE].reason);
     if (results->outcome == OUTCOME_WRONG || results->outcome == OUTCOME_FAILED)
         return set_outcome(line, end_of(contestant), results->reason);
     status = ask(grading, CONTEST_CLOSE, "closing", &reply);
@@ -201,37 +204,51 @@ static enum status find_backend(struct grading *grading, const struct submission
                                 : status_set(STATUS_BAD_DATA, "the path '%s' is too long", submission->path);
 }
 
-enum status grade_submission(struct grading *grading, const struct submission *submission, cJSON **line) {
-    const double start = clock_seconds();
-    uint64_t hash;
+/* What a measurement depends on, beside the file. */
+static uint64_t setting_of(const struct assignment *assignment) {
+    return hash_bytes(assignment_hash(assignment), platform_cpu(), strlen(platform_cpu()));
+}
+
+/* In a process of its own, which ends with it. */
+static enum status grade_file(struct grading *grading, const struct submission *submission, uint64_t hash,
+                              cJSON *line) {
     bool compiled;
-    enum status status = submission_hash(submission, &hash);
-    if (status) return status;
-    *line = jsonl_new("grade");
-    jsonl_text(*line, "file", submission->name);
-    hexadecimal(*line, "hash", hash);
-    hexadecimal(*line, "measured_for", assignment_hash(grading->assignment));
-    cJSON_AddNumberToObject(*line, "threads", (double)grading->assignment->threads);
-    status = find_backend(grading, submission, hash, *line, &compiled);
-    if (!status && compiled) {
-        grading->contestant[SUBMISSION] =
-            (struct contestant){.seconds_left = grading->assignment->total_seconds};
-        status = grade_backend(grading, *line);
-        contestant_end(&grading->contestant[SUBMISSION]);
-    }
-    cJSON_AddNumberToObject(*line, "seconds", clock_seconds() - start);
-    if (!status) return STATUS_OK;
-    cJSON_Delete(*line);
+    enum status status = find_backend(grading, submission, hash, line, &compiled);
+    if (status || !compiled) return status;
+    grading->contestant[SUBMISSION] = (struct contestant){.most_seconds = grading->assignment->total_seconds};
+    status = grade_backend(grading, line);
+    contestant_end(&grading->contestant[SUBMISSION]);
     return status;
 }
 
-bool grade_is_current(const cJSON *line, const struct submission *submission, uint64_t hash,
+enum status grade_submission(struct grading *grading, const struct submission *submission, cJSON **line) {
+    const double start = clock_seconds();
+    uint64_t hash;
+    *line = jsonl_new("grade");
+    jsonl_text(*line, "file", submission->name);
+    hexadecimal(*line, "measured_for", setting_of(grading->assignment));
+    cJSON_AddNumberToObject(*line, "threads", (double)grading->assignment->threads);
+    enum status status = submission_hash(submission, &hash);
+    if (status) {
+        status = set_outcome(*line, "not usable", status_message());
+    } else {
+        hexadecimal(*line, "hash", hash);
+        status = grade_file(grading, submission, hash, *line);
+    }
+    cJSON_AddNumberToObject(*line, "seconds", clock_seconds() - start);
+    if (status) cJSON_Delete(*line);
+    return status;
+}
+
+bool grade_is_current(const cJSON *line, const struct submission *submission,
                       const struct assignment *assignment) {
     char wanted[24], measured[24];
+    uint64_t hash;
+    if (strcmp(record_text(line, "file"), submission->name) != 0 || submission_hash(submission, &hash))
+        return false;
     snprintf(wanted, sizeof wanted, "%016" PRIx64, hash);
-    snprintf(measured, sizeof measured, "%016" PRIx64, assignment_hash(assignment));
-    return strcmp(record_text(line, "file"), submission->name) == 0 &&
-           strcmp(record_text(line, "hash"), wanted) == 0 &&
+    snprintf(measured, sizeof measured, "%016" PRIx64, setting_of(assignment));
+    return strcmp(record_text(line, "hash"), wanted) == 0 &&
            strcmp(record_text(line, "measured_for"), measured) == 0;
 }
 

@@ -33,8 +33,8 @@ void grading_close(struct grading *grading);
    STATUS_FAILED if no process could be started or memory ran out. */
 enum status grade_submission(struct grading *grading, const struct submission *submission, cJSON **line);
 
-/* Is the line a result of this file for this assignment? */
-bool grade_is_current(const cJSON *line, const struct submission *submission, uint64_t hash,
+/* Is the line a result of the file as it is now, for this assignment, on this model of processor? */
+bool grade_is_current(const cJSON *line, const struct submission *submission,
                       const struct assignment *assignment);
 
 /* --- grade_score.c --- */

@@ -21,7 +21,7 @@ struct submissions {
 enum status submissions_add(struct submissions *submissions, const char *path, const char *except);
 void submissions_free(struct submissions *submissions);
 
-/* Changes if the file or its options change. STATUS_BAD_DATA if it cannot be read. */
+/* It changes if the file or its options change. STATUS_BAD_DATA if it cannot be read. */
 enum status submission_hash(const struct submission *submission, uint64_t *hash);
 
 /* Is it source text? */

@@ -61,23 +61,20 @@ static const char *path_in(const struct grade_run *run, const char *name) {
 }
 
 /* The latest line of the log for this file, if it was measured as it is for this assignment. */
-static cJSON *find_earlier(const struct grade_run *run, const struct submission *submission, uint64_t hash) {
+static cJSON *find_earlier(const struct grade_run *run, const struct submission *submission) {
     const struct record *row = NULL;
     const cJSON *found = NULL;
     while ((row = records_after(&run->earlier, row, "grade")))
-        if (grade_is_current(row->line, submission, hash, &run->assignment)) found = row->line;
+        if (grade_is_current(row->line, submission, &run->assignment)) found = row->line;
     return found ? cJSON_Duplicate(found, true) : NULL;
 }
 
 static enum status grade_one(struct grade_run *run, const struct submission *submission) {
-    uint64_t hash;
     cJSON **line = &run->lines[run->graded];
-    enum status status = submission_hash(submission, &hash);
-    if (status) return status;
     progress.file = submission->name;
-    *line = find_earlier(run, submission, hash);
+    *line = find_earlier(run, submission);
     if (!*line) {
-        status = grade_submission(&run->grading, submission, line);
+        const enum status status = grade_submission(&run->grading, submission, line);
         if (status) return status;
         progress.measured++;
         jsonl_print(run->log, *line);
