@@ -12,17 +12,18 @@ static void add_left_out(struct candidates *candidates, const struct sweep_row *
     snprintf(out->reason, sizeof out->reason, "%s", reason);
 }
 
-enum status candidate_measure_rates(struct candidate *one, const struct config *config, bool bandwidth) {
+enum status candidates_rates(const struct config *config, enum gemm_device device, int threads,
+                             bool bandwidth, struct rates *rates) {
     struct contestant contestant = {0};
     struct contest_request request = {.task = CONTEST_RATES,
                                       .config = *config,
-                                      .rates_of = one->compute.backend->device,
-                                      .threads = one->compute.threads,
+                                      .rates_of = device,
+                                      .threads = threads,
                                       .bandwidth = bandwidth};
     struct contest_reply reply;
     const enum status status = contestant_ask(&contestant, "measuring peak rates", &request, &reply);
     contestant_end(&contestant);
-    one->rates = reply.rates;
+    *rates = reply.rates;
     return status;
 }
 
@@ -37,7 +38,7 @@ static enum status find_rates(const struct candidates *candidates, struct candid
         one->rates = other->rates;
         return STATUS_OK;
     }
-    return candidate_measure_rates(one, config, true);
+    return candidates_rates(config, one->compute.backend->device, one->compute.threads, true, &one->rates);
 }
 
 enum status candidate_open(struct candidate *one, struct contestant *contestant, const struct config *config,

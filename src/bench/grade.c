@@ -45,20 +45,17 @@ static enum status ask(struct grading *grading, enum contest_task task, const ch
 
 /* --- products --- */
 
-static enum status find_rates(struct grading *grading) {
-    struct candidate *one = &grading->pair[SUBMISSION];
-    const enum gemm_device device = one->backend.device;
+/* Of all cores of the assignment, however many the submission uses. */
+static enum status find_rates(struct grading *grading, struct rates *rates) {
+    const enum gemm_device device = grading->backend[SUBMISSION].device;
     enum status status = STATUS_OK;
     if (!grading->has_rates[device]) {
-        const int threads = one->compute.threads;
         note(grading, "measuring the peak");
-        one->compute.threads = (int)grading->assignment->threads;
-        status = candidate_measure_rates(one, &grading->config, false);
-        one->compute.threads = threads;
-        grading->rates[device] = one->rates;
+        status = candidates_rates(&grading->config, device, (int)grading->assignment->threads, false,
+                                  &grading->rates[device]);
         grading->has_rates[device] = !status;
     }
-    one->rates = grading->rates[device];
+    *rates = grading->rates[device];
     return status;
 }
 
@@ -88,6 +85,21 @@ static void add_product(struct grading *grading, cJSON *products, enum gemm_dtyp
     jsonl_append(products, product);
 }
 
+static enum status time_product(struct grading *grading, enum gemm_dtype dtype,
+                                const struct gemm_shape *shape, struct result results[2]) {
+    struct benchmark benchmark = {.candidates = grading->pair,
+                                  .count = grading->pair[RELATIVE].contestant ? 2 : 1,
+                                  .repeats = (size_t)grading->assignment->repeats,
+                                  .fresh = true,
+                                  .limit_seconds = grading->assignment->limit_seconds};
+    enum status status = find_rates(grading, &grading->pair[SUBMISSION].rates);
+    note(grading, "timing");
+    if (!status) status = benchmark_run(&benchmark, dtype, shape, results);
+    if (status || benchmark.count == 1 || results[RELATIVE].outcome == OUTCOME_RIGHT) return status;
+    return status_set(STATUS_UNAVAILABLE, "relative = %s has no time: %s", grading->assignment->relative,
+                      results[RELATIVE].reason);
+}
+
 /* Verifies and times one product in a context of its own. *failed: it has failed, and `line` says how. */
 static enum status grade_product(struct grading *grading, size_t index, cJSON *line, cJSON *products,
                                  bool *failed) {
@@ -97,21 +109,13 @@ static enum status grade_product(struct grading *grading, size_t index, cJSON *l
     struct candidate *one = &grading->pair[SUBMISSION];
     struct result results[2] = {{0}};
     struct contest_reply reply;
-    struct benchmark benchmark = {.candidates = grading->pair,
-                                  .count = grading->pair[RELATIVE].contestant ? 2 : 1,
-                                  .repeats = (size_t)grading->assignment->repeats,
-                                  .fresh = true,
-                                  .limit_seconds = grading->assignment->limit_seconds};
     enum status status = candidate_open(one, contestant, &grading->config, &grading->backend[SUBMISSION], 0);
     *failed = true;
     if (status) return set_failure(line, contestant, status);
-    status = find_rates(grading);
-    note(grading, "timing");
-    if (!status) status = benchmark_run(&benchmark, dtype, &shape, results);
+    if (memcmp(one->supports, grading->supports, sizeof one->supports) != 0)
+        return set_outcome(line, "wrong", "its slot `supports` has changed its answer");
+    status = time_product(grading, dtype, &shape, results);
     if (status) return status;
-    if (benchmark.count == 2 && results[RELATIVE].outcome != OUTCOME_RIGHT)
-        return status_set(STATUS_UNAVAILABLE, "relative = %s has no time: %s", grading->assignment->relative,
-                          results[RELATIVE].reason);
     if (results->outcome == OUTCOME_WRONG || results->outcome == OUTCOME_FAILED)
         return set_outcome(line, end_of(contestant), results->reason);
     status = ask(grading, CONTEST_CLOSE, "closing", &reply);
@@ -127,7 +131,7 @@ static size_t missing_of(const struct grading *grading, enum gemm_op wanted) {
     for (size_t i = 0; i < assignment_products(grading->assignment); i++) {
         enum gemm_dtype dtype;
         const enum gemm_op op = assignment_product(grading->assignment, i, &dtype).op;
-        missing += !grading->pair[SUBMISSION].supports[dtype][op] && (wanted == GEMM_TT || op == wanted);
+        missing += !grading->supports[dtype][op] && (wanted == GEMM_TT || op == wanted);
     }
     return missing;
 }
@@ -140,8 +144,7 @@ static enum status grade_products(struct grading *grading, cJSON *line) {
     for (size_t i = 0; i < count && !status && !failed; i++) {
         enum gemm_dtype dtype;
         const enum gemm_op op = assignment_product(grading->assignment, i, &dtype).op;
-        if (grading->pair[SUBMISSION].supports[dtype][op])
-            status = grade_product(grading, i, line, products, &failed);
+        if (grading->supports[dtype][op]) status = grade_product(grading, i, line, products, &failed);
     }
     if (status || failed) {
         cJSON_Delete(products);
@@ -167,6 +170,7 @@ static enum status grade_backend(struct grading *grading, cJSON *line) {
         jsonl_text(line, "backend", backend->name);
         jsonl_text(line, "summary", backend->summary);
         status = candidate_open(&grading->pair[SUBMISSION], contestant, &grading->config, backend, 0);
+        memcpy(grading->supports, grading->pair[SUBMISSION].supports, sizeof grading->supports);
         jsonl_text(line, "description", grading->pair[SUBMISSION].compute.description);
     }
     if (!status && missing_of(grading, GEMM_TT) == assignment_products(grading->assignment))
