@@ -62,8 +62,11 @@ enum status problem_time(struct problem *problem, size_t calls, double *seconds)
 /* Compares two rows of the C of a copy with the oracle, for the operands as they are in device memory. */
 enum status problem_check(struct problem *problem, size_t copy, size_t row, size_t other);
 
+/* Changes an element of A and one of B of a copy to integers; returns the row of op(A). */
+size_t problem_change(struct problem *problem, size_t copy);
+
 /* New integers as operands of all copies, and NaN in each C. Then multiplies the copy of the last call again,
-   which is wrong if the backend keeps operands by their address. */
+   and once more with one changed element: wrong if the backend keeps operands or results by their address. */
 enum status problem_renew(struct problem *problem, uint64_t seed);
 
 /* After problem_renew, and `calls` calls since: C x = A (B x) for each copy that they computed, the last one
