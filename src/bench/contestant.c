@@ -30,7 +30,7 @@ enum {
 static const double QUIET_SECONDS = 2; /* until when threads must sleep after a task */
 
 static int shared_data = -1;
-static struct contest_limits limits = {.timeout_seconds = 600};
+static struct contest_limits limits = {.timeout_seconds = 600, .threads = MOST_THREADS};
 
 /* --- the connection --- */
 
@@ -67,6 +67,7 @@ static int move_up(int fd) {
 
 enum status contestants_prepare(const struct dataset_pair *data, const struct contest_limits *wanted) {
     limits = *wanted;
+    if (!limits.threads) limits.threads = MOST_THREADS;
     if (shared_data >= 0) close(shared_data);
     shared_data = data ? move_up(dataset_share(data)) : -1;
     return data && shared_data < 0 ? STATUS_FAILED : STATUS_OK;
@@ -208,6 +209,12 @@ static enum status check_total(struct contestant *one, const char *stage, double
     return end_because(one, stage, CONTESTANT_EXCEEDS, why);
 }
 
+static enum status end_for_threads(struct contestant *one, const char *stage, long threads) {
+    char why[160];
+    snprintf(why, sizeof why, "it started %ld threads; %ld are allowed", threads, limits.threads);
+    return end_because(one, stage, CONTESTANT_EXCEEDS, why);
+}
+
 /* Waits until the reply begins; ends the contestant if it exceeds a limit. */
 static enum status await_reply(struct contestant *one, const char *stage) {
     struct progress seen = *one->progress;
@@ -238,11 +245,9 @@ static enum status await_reply(struct contestant *one, const char *stage) {
                      limited ? "" : "90 % of what is free, ", text_bytes(most).text);
             return end_because(one, stage, CONTESTANT_EXCEEDS, why);
         }
-        if (use.threads > MOST_THREADS) {
-            snprintf(why, sizeof why, "it started %ld threads; %d are allowed", use.threads, MOST_THREADS);
-            return end_because(one, stage, CONTESTANT_EXCEEDS, why);
-        }
+        if (use.threads > limits.threads) return end_for_threads(one, stage, use.threads);
     }
+    if (read_use(path, &use) && use.threads > limits.threads) return end_for_threads(one, stage, use.threads);
     one->seconds += clock_seconds() - start;
     return check_total(one, stage, 0);
 }

@@ -46,6 +46,7 @@ struct contestant {
 struct contest_limits {
     double timeout_seconds; /* without progress; 0: none */
     double memory;          /* resident bytes; 0: 90 % of what is free */
+    long threads;           /* running or asleep; 0: 4,096 */
     bool confined;          /* it may not change which cores it runs on */
 };
 

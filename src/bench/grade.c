@@ -10,7 +10,7 @@
 #include "src/base/profile.h"
 #include "src/report/records.h"
 
-enum { SUBMISSION, RELATIVE, SECRET_CASES = 200 };
+enum { SUBMISSION, RELATIVE, SECRET_CASES = 200, MOST_THREADS = 512 };
 
 /* --- outcomes --- */
 
@@ -274,6 +274,7 @@ static enum status open_relative(struct grading *grading, const char *name) {
 enum status grading_open(struct grading *grading, const struct assignment *assignment, const char *builds) {
     const struct contest_limits limits = {.timeout_seconds = assignment->timeout_seconds,
                                           .memory = (double)assignment->memory_mib * (1 << 20),
+                                          .threads = MOST_THREADS,
                                           .confined = true};
     *grading = (struct grading){.assignment = assignment, .builds = builds};
     config_defaults(&grading->config);
