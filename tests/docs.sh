@@ -41,7 +41,7 @@ commands() {
     done
 }
 flags() {
-    for help in train eval compare report devices augment data predict export new-backend "bench gemm" "bench scaling" "bench breakeven" "bench shmem"; do
+    for help in train eval compare report devices augment data predict export grade new-backend "bench gemm" "bench scaling" "bench breakeven" "bench shmem"; do
         "$train" $help --help-all
     done >"$work/help" 2>&1
     grep -ohE '`--[a-z][a-z0-9-]*' $pages | sort -u | sed 's/`//' |

@@ -56,6 +56,11 @@ enum status verify_steady(struct compute *compute);
    skipped. */
 enum status verify_backend(struct compute *compute, size_t *checked, size_t *skipped);
 
+/* `count` cases that are not in the list: shapes, leading dimensions, alphas, betas and values are drawn from
+   the system's random numbers. A side is at most 2,000, a product at most 2^20 multiply-adds. Adds to the
+   counts. */
+enum status verify_secret(struct compute *compute, size_t count, size_t *checked, size_t *skipped);
+
 /* STATUS_UNAVAILABLE if the backend lacks NN, TN or NT in this dtype: a training needs all three. */
 enum status verify_training_ops(const struct compute *compute, enum gemm_dtype dtype);
 

@@ -1,6 +1,9 @@
+#include <math.h>
+
 #include "src/backend/plugin.h"
 #include "src/backend/verify.h"
 #include "src/backend/verify_hint.h"
+#include "src/base/secret.h"
 
 static const size_t edge[] = {1, 15, 16, 17, 31, 32, 33};
 enum { EDGES = sizeof edge / sizeof *edge, CUBE = EDGES * EDGES * EDGES };
@@ -121,6 +124,49 @@ enum status verify_backend(struct compute *compute, size_t *checked, size_t *ski
         *(skip ? skipped : checked) += 1;
     }
     return verify_steady(compute);
+}
+
+/* From 1 to 2,000, each power of two as likely as the next. */
+static size_t draw_side(uint64_t *random) {
+    const double share = (double)(secret_draw(random) >> 11) * 0x1p-53;
+    return (size_t)exp(share * log(2001));
+}
+
+/* Mostly -1, -0.5, 0, 0.5 or 1, else a multiple of 1/4 from -2 to 2: all exact with small integers. */
+static double draw_factor(uint64_t *random) {
+    if (secret_draw(random) % 4) return ((double)(secret_draw(random) % 5) - 2) / 2;
+    return ((double)(secret_draw(random) % 17) - 8) / 4;
+}
+
+static struct verify_case draw_case(const struct gemm_backend *backend, uint64_t *random) {
+    enum { MOST = 1 << 20 };
+    struct verify_case test = {.seed = secret_draw(random)};
+    do {
+        test.m = draw_side(random);
+        test.n = draw_side(random);
+        test.k = draw_side(random);
+    } while (test.m * test.n * test.k > MOST);
+    test.op = (enum gemm_op)(secret_draw(random) % OPS);
+    test.dtype = (enum gemm_dtype)(secret_draw(random) % 2);                         /* f32, f64 */
+    if (!backend->supports(test.dtype, test.op)) test.dtype = GEMM_F64 - test.dtype; /* the other one */
+    test.pad = secret_draw(random) % 9;
+    test.alpha = draw_factor(random);
+    test.beta = draw_factor(random);
+    test.integers = secret_draw(random) % 2;
+    test.twice = secret_draw(random) % 2;
+    return test;
+}
+
+enum status verify_secret(struct compute *compute, size_t count, size_t *checked, size_t *skipped) {
+    uint64_t random = secret_seed();
+    for (size_t i = 0; i < count; i++) {
+        const struct verify_case test = draw_case(compute->backend, &random);
+        bool skip;
+        const enum status status = verify_gemm(compute, &test, &skip);
+        if (status) return status;
+        *(skip ? skipped : checked) += 1;
+    }
+    return STATUS_OK;
 }
 
 enum status verify_training_ops(const struct compute *compute, enum gemm_dtype dtype) {

@@ -1,5 +1,6 @@
 #include "src/base/files.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,4 +90,10 @@ void files_free(struct files *files) {
     for (size_t i = 0; i < files->count; i++) free_entry(&files->list[i]);
     free(files->list);
     *files = (struct files){0};
+}
+
+enum status files_make_folder(const char *path) {
+    struct stat info;
+    if (mkdir(path, 0777) == 0 || (stat(path, &info) == 0 && S_ISDIR(info.st_mode))) return STATUS_OK;
+    return status_set(STATUS_FAILED, "cannot make the folder '%s': %s", path, strerror(errno));
 }

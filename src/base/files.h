@@ -30,6 +30,9 @@ void files_add(struct files *files, const char *flag, const char *path, enum fil
 /* STATUS_USAGE names the first two that are one file. Empties the list. */
 enum status files_check(struct files *files);
 
+/* Makes a folder unless there is one. STATUS_FAILED with the reason. */
+enum status files_make_folder(const char *path);
+
 void files_free(struct files *files);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <locale.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +115,27 @@ void process_limit_spinning(char **argv) {
         set = setenv(spin_limits[i].name, spin_limits[i].value, 1) == 0;
     if (set) execv(program, argv);
     free(program); /* it cannot be executed again: without limits then */
+}
+
+enum status process_confine(int cores) {
+    static const char *const counts[] = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
+                                         "BLIS_NUM_THREADS"};
+    static const char *const bindings[] = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY",
+                                           "KMP_AFFINITY"};
+    cpu_set_t may, set;
+    char count[16];
+    int taken = 0;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof may, &may) != 0) CPU_ZERO(&may);
+    for (size_t cpu = 0; cpu < CPU_SETSIZE && taken < cores; cpu++)
+        if (CPU_ISSET(cpu, &may)) CPU_SET(cpu, &set), taken++;
+    if (taken < cores || sched_setaffinity(0, sizeof set, &set) != 0)
+        return status_set(STATUS_UNAVAILABLE, "%d threads need as many cores; this process may use %d", cores,
+                          taken);
+    snprintf(count, sizeof count, "%d", cores);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) setenv(counts[i], count, 1);
+    for (size_t i = 0; i < sizeof bindings / sizeof *bindings; i++) unsetenv(bindings[i]);
+    return STATUS_OK;
 }
 
 bool process_spins_by_choice(void) {

@@ -39,6 +39,11 @@ int process_flush(enum status status);
    executes itself once more with limits, unless the user has set one. */
 void process_limit_spinning(char **argv);
 
+/* Confines this process, and all that it starts from now on, to its first `cores` cores: by affinity, and by
+   the thread counts that OpenMP and BLAS libraries read from the environment. STATUS_UNAVAILABLE if it has
+   fewer. */
+enum status process_confine(int cores);
+
 /* Did the user let waiting OpenMP threads spin? */
 bool process_spins_by_choice(void);
 

@@ -64,6 +64,7 @@ static enum status prepare(const struct benchmark *benchmark, struct entry *entr
     struct contest_request request = {.plan = {.dtype = entry->dtype,
                                                .shape = *entry->shape,
                                                .warm = benchmark->warm,
+                                               .fresh = benchmark->fresh,
                                                .calls = benchmark->repeats + UNTIMED_CALLS,
                                                .limit_seconds = benchmark->limit_seconds,
                                                .seconds_per_flop = *seconds_per_flop(entry)}};

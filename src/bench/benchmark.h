@@ -15,6 +15,7 @@ struct candidate {
     char path[512];                /* of a plug-in, or "" */
     char label[256];
     struct rates rates;
+    bool supports[3][3];           /* [dtype][op] */
     double seconds_per_flop[3][3]; /* of the previous shape, [dtype][op]: predicts the next; 0: none yet */
 };
 
@@ -40,7 +41,8 @@ static inline double share_of_peak(const struct result *result) {
 struct benchmark {
     struct candidate *candidates;
     size_t count, repeats;
-    bool warm; /* the same operands in each call; else copies that fill twice the last-level cache */
+    bool warm;  /* the same operands in each call; else copies that fill twice the last-level cache */
+    bool fresh; /* new operands for each repeat, and a check of each C (sampler.h) */
     double limit_seconds; /* per candidate and shape; 0: none. Left out if the predicted time is longer */
 };
 

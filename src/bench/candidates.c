@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void add_left_out(struct candidates *candidates, const struct sweep_row *row, enum outcome outcome,
                          const char *reason) {
@@ -11,8 +12,22 @@ static void add_left_out(struct candidates *candidates, const struct sweep_row *
     snprintf(out->reason, sizeof out->reason, "%s", reason);
 }
 
-/* Copies the rates of an earlier candidate with the same device and thread count, or measures them in a
-   process without a plug-in. */
+enum status candidates_rates(const struct config *config, enum gemm_device device, int threads,
+                             bool bandwidth, struct rates *rates) {
+    struct contestant contestant = {0};
+    struct contest_request request = {.task = CONTEST_RATES,
+                                      .config = *config,
+                                      .rates_of = device,
+                                      .threads = threads,
+                                      .bandwidth = bandwidth};
+    struct contest_reply reply;
+    const enum status status = contestant_ask(&contestant, "measuring peak rates", &request, &reply);
+    contestant_end(&contestant);
+    *rates = reply.rates;
+    return status;
+}
+
+/* Copies the rates of an earlier candidate with the same device and thread count, or measures them. */
 static enum status find_rates(const struct candidates *candidates, struct candidate *one,
                               const struct config *config) {
     for (size_t i = 0; i < candidates->count; i++) {
@@ -23,34 +38,27 @@ static enum status find_rates(const struct candidates *candidates, struct candid
         one->rates = other->rates;
         return STATUS_OK;
     }
-    struct contestant contestant = {0};
-    struct contest_request request = {.task = CONTEST_RATES,
-                                      .config = *config,
-                                      .rates_of = one->compute.backend->device,
-                                      .threads = one->compute.threads};
-    struct contest_reply reply;
-    const enum status status = contestant_ask(&contestant, "measuring peak rates", &request, &reply);
-    contestant_end(&contestant);
-    one->rates = reply.rates;
-    return status;
+    return candidates_rates(config, one->compute.backend->device, one->compute.threads, true, &one->rates);
 }
 
-static enum status open_candidate(struct candidate *one, const struct sweep_row *row, size_t slot) {
-    struct contest_request request = {.task = CONTEST_OPEN, .config = row->config, .slot = slot};
+enum status candidate_open(struct candidate *one, struct contestant *contestant, const struct config *config,
+                           const struct contest_backend *backend, size_t slot) {
+    struct contest_request request = {.task = CONTEST_OPEN, .config = *config, .slot = slot};
     struct contest_reply reply;
-    const enum status status = contestant_ask(row->contestant, "opening", &request, &reply);
+    const enum status status = contestant_ask(contestant, "opening", &request, &reply);
     struct compute *compute = &one->compute;
-    *one = (struct candidate){.contestant = row->contestant,
+    *one = (struct candidate){.contestant = contestant,
                               .slot = slot,
-                              .backend = {.name = row->backend->bare, .device = row->backend->device}};
-    snprintf(one->label, sizeof one->label, "%s", row->label);
-    snprintf(one->path, sizeof one->path, "%s", row->backend->path);
-    snprintf(compute->name, sizeof compute->name, "%s", row->name);
+                              .backend = {.name = backend->bare, .device = backend->device}};
+    snprintf(one->label, sizeof one->label, "%s", backend->name);
+    snprintf(one->path, sizeof one->path, "%s", backend->path);
+    snprintf(compute->name, sizeof compute->name, "%s", backend->name);
     snprintf(compute->description, sizeof compute->description, "%s", reply.description);
     snprintf(compute->gpu, sizeof compute->gpu, "%s", reply.gpu);
     compute->backend = &one->backend;
     compute->threads = reply.threads;
     compute->precision = reply.precision;
+    memcpy(one->supports, reply.supports, sizeof one->supports);
     return status;
 }
 
@@ -72,7 +80,8 @@ enum status candidates_open(struct candidates *candidates, const struct sweep *s
             add_left_out(candidates, row, OUTCOME_LEFT_OUT, row->left_out);
             continue;
         }
-        enum status status = open_candidate(one, row, i);
+        enum status status = candidate_open(one, row->contestant, &row->config, row->backend, i);
+        snprintf(one->label, sizeof one->label, "%s", row->label);
         if (!status) status = find_rates(candidates, one, &row->config);
         if (status) {
             add_left_out(candidates, row, outcome_of(status), status_message());

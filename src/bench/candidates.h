@@ -18,6 +18,14 @@ struct candidates {
     size_t left_out_count;
 };
 
+/* Opens the backend in a slot of its contestant. `label` is its name. The candidate must not move in memory,
+   and the backend must outlive it. */
+enum status candidate_open(struct candidate *one, struct contestant *contestant, const struct config *config,
+                           const struct contest_backend *backend, size_t slot);
+/* Measures the rates of a device (that of copies if `bandwidth`), in a process without a plug-in. */
+enum status candidates_rates(const struct config *config, enum gemm_device device, int threads,
+                             bool bandwidth, struct rates *rates);
+
 /* Opens each row of the sweep that can be used here in its contestant, and measures the rates of its device,
    once for each device and thread count. The contestants are the sweep's. */
 enum status candidates_open(struct candidates *candidates, const struct sweep *sweep);

@@ -17,7 +17,8 @@ enum contest_task {
     CONTEST_RATES,      /* of the device `rates_of` with `threads` */
     CONTEST_FIND,       /* is there a usable backend config.backend? */
     CONTEST_OPEN,       /* opens it in `slot` */
-    CONTEST_VERIFY_ALL, /* the whole case list of verify.h */
+    CONTEST_CLOSE,      /* closes what is open in `slot` */
+    CONTEST_VERIFY_ALL, /* the whole case list of verify.h, and `secret` cases */
     CONTEST_VERIFY,     /* the products of a training step */
     CONTEST_AGREEMENT,
     CONTEST_TRACE,
@@ -32,8 +33,11 @@ struct contest_request {
     enum contest_task task;
     uint64_t token; /* random; the reply repeats it */
     struct config config;
+    bool confined; /* from now on it may not change which cores it runs on */
     enum gemm_device rates_of;
     int threads;
+    bool bandwidth;             /* CONTEST_RATES: of copies, too */
+    size_t secret;              /* CONTEST_VERIFY_ALL: cases that are not in the list */
     bool training;              /* CONTEST_VERIFY_ALL: NN, TN and NT are needed */
     enum problem_inputs inputs; /* CONTEST_VERIFY, as in comparison_verify */
     bool last;
@@ -61,7 +65,8 @@ struct contest_reply {
     struct contest_backend backend; /* CONTEST_FIND */
     char description[256], gpu[256], device[16];
     enum gemm_precision precision;
-    int threads; /* these: CONTEST_OPEN */
+    int threads;
+    bool supports[3][3]; /* [dtype][op]; these: CONTEST_OPEN */
     size_t checked, skipped;
     struct drift drift;
     struct trace trace;

@@ -30,7 +30,7 @@ enum {
 static const double QUIET_SECONDS = 2; /* until when threads must sleep after a task */
 
 static int shared_data = -1;
-static double timeout_seconds = 600;
+static struct contest_limits limits = {.timeout_seconds = 600, .threads = MOST_THREADS};
 
 /* --- the connection --- */
 
@@ -65,8 +65,9 @@ static int move_up(int fd) {
     return moved;
 }
 
-enum status contestants_prepare(const struct dataset_pair *data, double timeout) {
-    timeout_seconds = timeout;
+enum status contestants_prepare(const struct dataset_pair *data, const struct contest_limits *wanted) {
+    limits = *wanted;
+    if (!limits.threads) limits.threads = MOST_THREADS;
     if (shared_data >= 0) close(shared_data);
     shared_data = data ? move_up(dataset_share(data)) : -1;
     return data && shared_data < 0 ? STATUS_FAILED : STATUS_OK;
@@ -135,12 +136,14 @@ void contestant_end(struct contestant *one) {
 
 /* --- why it ended --- */
 
-static enum status end_because(struct contestant *one, const char *stage, const char *why) {
+static enum status end_because(struct contestant *one, const char *stage, enum contestant_end end,
+                               const char *why) {
     char doing[sizeof one->progress->doing];
     snprintf(doing, sizeof doing, "%.*s", (int)sizeof doing - 1, one->progress->doing);
     for (char *at = doing; *at; at++)
         if (*at < ' ' || *at > '~') *at = '?';
     snprintf(one->ended, sizeof one->ended, "%s (%s%s%s)", why, stage, doing[0] ? ": " : "", doing);
+    one->end = end;
     if (one->pid) reap(one);
     return status_set(STATUS_VERIFY_FAILED, "%s", one->ended);
 }
@@ -154,7 +157,8 @@ static enum status end_of_connection(struct contestant *one, const char *stage) 
         ended = waitpid(one->pid, &how, WNOHANG);
         if (ended == 0) nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     }
-    if (ended != one->pid) return end_because(one, stage, "it closed the connection to the program");
+    if (ended != one->pid)
+        return end_because(one, stage, CONTESTANT_INTERFERES, "it closed the connection to the program");
     kill(-one->pid, SIGKILL);
     one->pid = 0;
     close(one->fd);
@@ -165,10 +169,10 @@ static enum status end_of_connection(struct contestant *one, const char *stage) 
     } else {
         snprintf(why, sizeof why, "it crashed: signal %d, %s%s", WTERMSIG(how), strsignal(WTERMSIG(how)),
                  WTERMSIG(how) == SIGKILL  ? " (by itself, or by the kernel because memory ran out)"
-                 : WTERMSIG(how) == SIGSYS ? " (it may not send signals to other processes)"
+                 : WTERMSIG(how) == SIGSYS ? " (it may not signal other processes, or change its cores)"
                                            : "");
     }
-    return end_because(one, stage, why);
+    return end_because(one, stage, CONTESTANT_CRASHED, why);
 }
 
 /* --- while it works --- */
@@ -197,37 +201,55 @@ static bool read_use(const char *path, struct use *use) {
     return true;
 }
 
+/* `more`: seconds of the request in progress. */
+static enum status check_total(struct contestant *one, const char *stage, double more) {
+    char why[160];
+    if (one->most_seconds <= 0 || one->seconds + more <= one->most_seconds) return STATUS_OK;
+    snprintf(why, sizeof why, "it took more than %g s in all (--total-seconds)", one->most_seconds);
+    return end_because(one, stage, CONTESTANT_EXCEEDS, why);
+}
+
+static enum status end_for_threads(struct contestant *one, const char *stage, long threads) {
+    char why[160];
+    snprintf(why, sizeof why, "it started %ld threads; %ld are allowed", threads, limits.threads);
+    return end_because(one, stage, CONTESTANT_EXCEEDS, why);
+}
+
 /* Waits until the reply begins; ends the contestant if it exceeds a limit. */
 static enum status await_reply(struct contestant *one, const char *stage) {
     struct progress seen = *one->progress;
     struct pollfd ready = {.fd = one->fd, .events = POLLIN};
     const char *limit;
-    double since = clock_seconds(), most = 0.9 * (double)platform_memory_available(&limit);
+    const double start = clock_seconds();
+    double since = start, most = 0.9 * (double)platform_memory_available(&limit);
     char why[160], path[64];
     struct use use;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)one->pid);
     if (read_use(path, &use)) most += use.memory;
+    const bool limited = limits.memory > 0 && limits.memory < most;
+    if (limited) most = limits.memory;
     while (poll(&ready, 1, LOOK_MILLISECONDS) <= 0) {
         if (memcmp(&seen, one->progress, sizeof seen) != 0) since = clock_seconds();
         seen = *one->progress;
-        if (timeout_seconds > 0 && clock_seconds() - since > timeout_seconds) {
-            snprintf(why, sizeof why, "no progress for %g s (--timeout-seconds)", timeout_seconds);
-            return end_because(one, stage, why);
+        if (limits.timeout_seconds > 0 && clock_seconds() - since > limits.timeout_seconds) {
+            snprintf(why, sizeof why, "no progress for %g s (--timeout-seconds)", limits.timeout_seconds);
+            return end_because(one, stage, CONTESTANT_HANGS, why);
         }
+        const enum status status = check_total(one, stage, clock_seconds() - start);
+        if (status) return status;
         if (!read_use(path, &use)) continue;
         if (use.state == 'Z')
             return end_of_connection(one, stage); /* a process of its own holds the other end */
         if (use.memory > most) {
-            snprintf(why, sizeof why, "it took %s of memory; it may take 90 %% of what is free, %s",
-                     text_bytes(use.memory).text, text_bytes(most).text);
-            return end_because(one, stage, why);
+            snprintf(why, sizeof why, "it took %s of memory; it may take %s%s", text_bytes(use.memory).text,
+                     limited ? "" : "90 % of what is free, ", text_bytes(most).text);
+            return end_because(one, stage, CONTESTANT_EXCEEDS, why);
         }
-        if (use.threads > MOST_THREADS) {
-            snprintf(why, sizeof why, "it started %ld threads; %d are allowed", use.threads, MOST_THREADS);
-            return end_because(one, stage, why);
-        }
+        if (use.threads > limits.threads) return end_for_threads(one, stage, use.threads);
     }
-    return STATUS_OK;
+    if (read_use(path, &use) && use.threads > limits.threads) return end_for_threads(one, stage, use.threads);
+    one->seconds += clock_seconds() - start;
+    return check_total(one, stage, 0);
 }
 
 /* What a hostile contestant could have written must not harm this process. */
@@ -252,10 +274,10 @@ static enum status receive_reply(struct contestant *one, const char *stage,
     static const char forged[] = "it wrote to the connection to the program";
     const size_t first = sizeof reply->token; /* which is wrong if it wrote before it was done */
     if (!contestant_receive(one->fd, reply, first)) return end_of_connection(one, stage);
-    if (reply->token != request->token) return end_because(one, stage, forged);
+    if (reply->token != request->token) return end_because(one, stage, CONTESTANT_INTERFERES, forged);
     if (!contestant_receive(one->fd, (char *)reply + first, sizeof *reply - first))
         return end_of_connection(one, stage);
-    if (!is_sane(reply)) return end_because(one, stage, forged);
+    if (!is_sane(reply)) return end_because(one, stage, CONTESTANT_INTERFERES, forged);
     if (!reply->run.epochs) return STATUS_OK;
     const size_t bytes = reply->run.epochs * sizeof *reply->run.epoch_seconds;
     reply->run.epoch_seconds = malloc(bytes);
@@ -318,6 +340,7 @@ enum status contestant_ask(struct contestant *one, const char *stage, struct con
     enum status status = one->pid ? STATUS_OK : start(one);
     if (status) return status;
     one->progress->doing[0] = '\0';
+    request->confined = limits.confined;
     kill(-one->pid, SIGCONT);
     if (!contestant_send(one->fd, request, sizeof *request)) return end_of_connection(one, stage);
     status = await_reply(one, stage);

@@ -21,17 +21,38 @@
 #include "src/base/progress.h"
 #include "src/bench/contest.h"
 
+/* How a contestant has ended: it still runs; it crashed or exited; it made no progress; it exceeded a limit;
+   it disturbed the connection. */
+enum contestant_end {
+    CONTESTANT_RUNS,
+    CONTESTANT_CRASHED,
+    CONTESTANT_HANGS,
+    CONTESTANT_EXCEEDS,
+    CONTESTANT_INTERFERES
+};
+
 /* Zero: not started; the first request starts it. */
 struct contestant {
     pid_t pid;
     int fd;
     struct progress *progress; /* shared with the process */
-    char ended[640];           /* why it has ended; "" before */
+    double most_seconds;       /* for all its requests, set by the caller; 0: no limit */
+    double seconds;            /* that its requests took */
+    enum contestant_end end;
+    char ended[640]; /* why it has ended; "" before */
 };
 
-/* For all contestants started from now on: the data set (NULL: none), and after how many seconds without
-   progress one is ended (0: never). `data` may be freed afterwards. */
-enum status contestants_prepare(const struct dataset_pair *data, double timeout_seconds);
+/* For all contestants. */
+struct contest_limits {
+    double timeout_seconds; /* without progress; 0: none */
+    double memory;          /* resident bytes; 0: 90 % of what is free */
+    long threads;           /* running or asleep; 0: 4,096 */
+    bool confined;          /* it may not change which cores it runs on */
+};
+
+/* For all contestants started from now on: the data set (NULL: none), and their limits. `data` may be freed
+   afterwards. */
+enum status contestants_prepare(const struct dataset_pair *data, const struct contest_limits *limits);
 
 /* Sends a request and waits for the reply. `stage` is what it does, for the reason of a failure. If the
    contestant has ended or ends now: STATUS_VERIFY_FAILED with the reason. The caller closes reply->run after

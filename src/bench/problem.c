@@ -102,8 +102,7 @@ static size_t change_element(struct problem *problem, int matrix, size_t copy) {
     return at;
 }
 
-/* Changes an element of A and one of B; returns the row of op(A). */
-static size_t change_operands(struct problem *problem, size_t copy) {
+size_t problem_change(struct problem *problem, size_t copy) {
     const struct gemm_call *call = &problem->call;
     const size_t at = change_element(problem, A, copy);
     change_element(problem, B, copy);
@@ -116,14 +115,14 @@ enum status problem_time(struct problem *problem, size_t calls, double *seconds)
     const struct gemm_call *call = &problem->call;
     const bool host = device->driver->host_memory;
     const size_t last = (problem->next + calls - 1) % problem->copies;
-    size_t row = host ? 0 : change_operands(problem, last);
+    size_t row = host ? 0 : problem_change(problem, last);
     enum status status = device->driver->synchronize(device);
     profile_start(&profile);
     device->profile = &profile;
     if (!status)
         status = device->driver->synchronize(device); /* a device with its own clock starts it here */
     for (size_t c = 0; c < calls && !status; c++) {
-        if (host) row = change_operands(problem, problem->next);
+        if (host) row = problem_change(problem, problem->next);
         status = problem_call(problem);
     }
     device->driver->lap(device, profile_gemm_slot(PART_GEMM_NN, 0, call->m, call->n, call->k));

@@ -62,6 +62,17 @@ enum status problem_time(struct problem *problem, size_t calls, double *seconds)
 /* Compares two rows of the C of a copy with the oracle, for the operands as they are in device memory. */
 enum status problem_check(struct problem *problem, size_t copy, size_t row, size_t other);
 
+/* Changes an element of A and one of B of a copy to integers; returns the row of op(A). */
+size_t problem_change(struct problem *problem, size_t copy);
+
+/* New integers as operands of all copies, and NaN in each C. Then multiplies the copy of the last call again,
+   and once more with one changed element: wrong if the backend keeps operands or results by their address. */
+enum status problem_renew(struct problem *problem, uint64_t seed);
+
+/* After problem_renew, and `calls` calls since: C x = A (B x) for each copy that they computed, the last one
+   first; none is checked after 0.03 s. */
+enum status problem_check_all(struct problem *problem, size_t calls);
+
 /* Seconds to copy A and B to the device and C back, in pageable memory: medians of seven after a warm-up. */
 enum status problem_transfers(struct problem *problem, double *h2d, double *d2h);
 

@@ -7,11 +7,13 @@
 #include "src/backend/oracle.h"
 #include "src/base/profile.h"
 #include "src/base/rng.h"
+#include "src/base/secret.h"
 #include "src/bench/problem.h"
 
 enum { A = PROBLEM_A, B = PROBLEM_B, C = PROBLEM_C, SAMPLED_ROWS = 16 };
 static const unsigned char POISON = 0xFF; /* NaN in every dtype */
 static const double AGAIN_SECONDS = 0.5;  /* no further copy is multiplied after that */
+static const double CHECK_SECONDS = 0.03; /* nor checked after the timing */
 
 static enum status wrong(const struct problem *problem, const char *what) {
     const enum gemm_dtype dtype = problem->call.dtype, c_dtype = dtype_of_c(&problem->call);
@@ -231,18 +233,52 @@ static bool open_checks(const struct problem *problem, struct checks *checks) {
     return true;
 }
 
-enum status problem_check(struct problem *problem, size_t copy, size_t row, size_t other) {
+static void download(struct problem *problem, size_t copy) {
     struct device *device = &problem->compute->device;
+    for (int x = A; x <= C; x++)
+        device->driver->download(device, (char *)problem->host[x] + (x == C ? PROBLEM_GUARD : 0),
+                                 problem_at(problem, x, copy), problem->bytes[x]);
+}
+
+enum status problem_check(struct problem *problem, size_t copy, size_t row, size_t other) {
     const size_t rows[] = {row, other};
     struct checks checks;
     if (!open_checks(problem, &checks)) return status_set(STATUS_FAILED, "out of memory");
-    device->driver->download(device, problem->host[A], problem_at(problem, A, copy), problem->bytes[A]);
-    device->driver->download(device, problem->host[B], problem_at(problem, B, copy), problem->bytes[B]);
-    device->driver->download(device, (char *)problem->host[C] + PROBLEM_GUARD, problem_at(problem, C, copy),
-                             problem->bytes[C]);
+    download(problem, copy);
     const enum status status = check_rows(problem, rows, 2, false, &checks);
     free(checks.x);
     return status == STATUS_VERIFY_FAILED ? status_context(status, "in the timed calls") : status;
+}
+
+enum status problem_check_all(struct problem *problem, size_t calls) {
+    const size_t copies = problem->copies, count = calls < copies ? calls : copies;
+    const double start = clock_seconds();
+    struct rng rng = rng_open(secret_draw(&problem->random), RNG_TEST, 0);
+    struct checks checks;
+    if (!open_checks(problem, &checks)) return status_set(STATUS_FAILED, "out of memory");
+    enum status status = STATUS_OK;
+    for (size_t i = 1; i <= count && !status && (i == 1 || clock_seconds() - start < CHECK_SECONDS); i++) {
+        download(problem, (problem->next + copies - i) % copies);
+        status = check_integers(problem, &checks, &rng);
+    }
+    free(checks.x);
+    return status == STATUS_VERIFY_FAILED ? status_context(status, "in the timed calls") : status;
+}
+
+enum status problem_renew(struct problem *problem, uint64_t seed) {
+    struct rng rng = rng_open(seed, RNG_TEST, PROBLEM_INTEGERS);
+    fill(problem, A, PROBLEM_INTEGERS, &rng);
+    fill(problem, B, PROBLEM_INTEGERS, &rng);
+    upload_inputs(problem);
+    enum status status = STATUS_OK;
+    for (int call = 0; call < 2 && !status; call++) {
+        problem->next = (problem->next + problem->copies - 1) % problem->copies;
+        if (call) problem_change(problem, problem->next);
+        status = problem_call(problem);
+        if (!status) status = problem->compute->device.driver->synchronize(&problem->compute->device);
+        if (!status) status = problem_check_all(problem, 1);
+    }
+    return status;
 }
 
 enum status problem_verify(struct problem *problem, enum problem_inputs inputs, uint64_t seed) {

@@ -1,16 +1,19 @@
 #include "src/bench/sampler.h"
 
 #include "src/base/progress.h"
+#include "src/base/secret.h"
 #include "src/base/text.h"
 
 enum { PROBE = 192 /* m = n = k */ };
 static const double SAMPLE_SECONDS = 0.01; /* long enough that reading the clock costs nothing */
-static const size_t LARGEST_ROTATION = (size_t)1 << 30;
+/* fresh operands: few enough to fill them anew for each sample, more than the caches of one core hold */
+static const size_t LARGEST_ROTATION = (size_t)1 << 30, FRESH_ROTATION = (size_t)1 << 23;
 
-static size_t rotation(struct compute *compute) {
+static size_t rotation(struct compute *compute, const struct sampler_plan *plan) {
     const struct device_driver *driver = compute->device.driver;
     const size_t cache = driver->last_cache ? driver->last_cache(&compute->device) : 0;
-    return 2 * cache < LARGEST_ROTATION ? 2 * cache : LARGEST_ROTATION;
+    const size_t most = plan->warm ? 0 : plan->fresh ? FRESH_ROTATION : LARGEST_ROTATION;
+    return 2 * cache < most ? 2 * cache : most;
 }
 
 /* Estimates the rate on a small product, so that the first shape does not take an hour. */
@@ -59,12 +62,12 @@ enum status sampler_open(struct sampler *sampler, struct compute *compute, const
     double seconds = 0;
     enum status status = check_limit(compute, plan);
     if (!status)
-        status = problem_open(&sampler->problem, compute, plan->dtype, &plan->shape,
-                              plan->warm ? 0 : rotation(compute));
-    if (!status) status = problem_verify(&sampler->problem, PROBLEM_INTEGERS, 1);
+        status = problem_open(&sampler->problem, compute, plan->dtype, &plan->shape, rotation(compute, plan));
+    if (!status) status = problem_verify(&sampler->problem, PROBLEM_INTEGERS, secret_seed());
     if (!status) status = problem_time(&sampler->problem, 1, &seconds);
     if (status) return status;
     const double wanted = SAMPLE_SECONDS / (seconds > 1e-7 ? seconds : 1e-7);
+    sampler->fresh = plan->fresh;
     sampler->calls = wanted < 1 ? 1 : (size_t)wanted + 1;
     sampler->has_peak = plan->dtype != GEMM_BF16 && compute->precision == GEMM_TRUE;
     sampler->peak_next = sampler->has_peak && measures_peak(compute);
@@ -78,7 +81,9 @@ void sampler_close(struct sampler *sampler) {
 
 enum status sampler_take(struct sampler *sampler, double *seconds, double *peak) {
     struct device *device = &sampler->problem.compute->device;
-    const enum status status = problem_time(&sampler->problem, sampler->calls, seconds);
+    enum status status = sampler->fresh ? problem_renew(&sampler->problem, secret_seed()) : STATUS_OK;
+    if (!status) status = problem_time(&sampler->problem, sampler->calls, seconds);
+    if (!status && sampler->fresh) status = problem_check_all(&sampler->problem, sampler->calls);
     if (status || !sampler->peak_next) return status;
     return device->driver->peak_now(device, sampler->problem.call.dtype, peak);
 }
@@ -86,7 +91,7 @@ enum status sampler_take(struct sampler *sampler, double *seconds, double *peak)
 enum status sampler_finish(struct sampler *sampler, struct sampler_facts *facts) {
     struct problem *problem = &sampler->problem;
     *facts = (struct sampler_facts){.flops = problem_flops(problem), .bytes = problem_bytes(problem)};
-    enum status status = problem_verify(problem, PROBLEM_REALS, 2);
+    enum status status = problem_verify(problem, PROBLEM_REALS, secret_seed());
     if (!status && problem->compute->backend->device != GEMM_ON_HOST)
         status = problem_transfers(problem, &facts->h2d, &facts->d2h);
     if (!status)

@@ -9,9 +9,10 @@ enum { SAMPLER_MOST_KERNELS = 4 };
 struct sampler_plan {
     enum gemm_dtype dtype;
     struct gemm_shape shape;
-    bool warm;               /* the same operands in each call */
-    size_t calls;            /* at least so many are expected */
-    double limit_seconds;    /* of these calls; 0: none */
+    bool warm;            /* the same operands in each call */
+    bool fresh;           /* new operands for each sample, and a check of each C that is in memory after it */
+    size_t calls;         /* at least so many are expected */
+    double limit_seconds; /* of these calls; 0: none */
     double seconds_per_flop; /* of the previous shape; 0: a small product is timed if there is a limit */
 };
 
@@ -25,8 +26,9 @@ struct sampler_facts {
 
 struct sampler {
     struct problem problem;
-    size_t calls;   /* of a sample */
-    bool has_peak;  /* the measured peak applies to its arithmetic */
+    size_t calls;  /* of a sample */
+    bool has_peak; /* the measured peak applies to its arithmetic */
+    bool fresh;
     bool peak_next; /* a sample measures the peak too */
 };
 

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "src/bench/serve.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -64,7 +65,15 @@ static enum status open_slot(struct serve_slot *slot, const struct config *confi
     snprintf(reply->device, sizeof reply->device, "%s", compute->device.driver->name);
     reply->threads = compute->threads;
     reply->precision = compute->precision;
+    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
+        for (int op = GEMM_NN; op <= GEMM_NT; op++)
+            reply->supports[dtype][op] = backend->supports((enum gemm_dtype)dtype, (enum gemm_op)op);
     return STATUS_OK;
+}
+
+static void close_slot(struct serve_slot *slot) {
+    compute_close(&slot->compute);
+    slot->compute = (struct compute){0};
 }
 
 static enum status verify_all(struct serve_slot *slot, const struct contest_request *request,
@@ -75,7 +84,8 @@ static enum status verify_all(struct serve_slot *slot, const struct contest_requ
     if (!status && request->training)
         status = verify_training_ops(&slot->compute, bf16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype);
     if (!status) status = verify_backend(&slot->compute, &reply->checked, &reply->skipped);
-    compute_close(&slot->compute);
+    if (!status) status = verify_secret(&slot->compute, request->secret, &reply->checked, &reply->skipped);
+    close_slot(slot);
     return status;
 }
 
@@ -90,7 +100,8 @@ static enum status measure_rates(const struct contest_request *request, struct r
             status = device.driver->peak(&device, (enum gemm_dtype)dtype, &rates->flops[dtype]);
             progress_beat();
         }
-    if (!status && device.driver->bandwidth) status = device.driver->bandwidth(&device, &rates->bandwidth);
+    if (!status && request->bandwidth && device.driver->bandwidth)
+        status = device.driver->bandwidth(&device, &rates->bandwidth);
     device.driver->close(&device);
     return status;
 }
@@ -135,6 +146,9 @@ enum status serve_task(struct server *server, const struct contest_request *requ
         return STATUS_OK;
     case CONTEST_OPEN:
         return open_slot(slot, config, backend, reply);
+    case CONTEST_CLOSE:
+        close_slot(slot);
+        return STATUS_OK;
     case CONTEST_VERIFY_ALL:
         return verify_all(slot, request, backend, reply);
     case CONTEST_VERIFY:
@@ -203,8 +217,16 @@ static void watch_stack(void) {
 #define EQUALS(value, then, otherwise) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)(value), then, otherwise)
 #define RETURN(action) BPF_STMT(BPF_RET | BPF_K, action)
 
+/* Where the kernel has no filters, this has no effect. */
+static void install_filter(struct sock_filter *lines, size_t count) {
+    const struct sock_fprog filter = {.len = (unsigned short)count, .filter = lines};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
+        syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER,
+                SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW, &filter);
+}
+
 /* Lets the kernel end this process if it signals another one: kill(getppid(), SIGKILL). Signal 0, which asks
-   whether a process exists, is allowed. Where the kernel has no filters, this has no effect. */
+   whether a process exists, is allowed. */
 static void forbid_signals(void) {
     struct sock_filter lines[] = {
         LOAD(arch),                           /*  0 */
@@ -225,10 +247,25 @@ static void forbid_signals(void) {
         RETURN(SECCOMP_RET_ALLOW),            /* 15 */
         RETURN(SECCOMP_RET_KILL_PROCESS),     /* 16 */
     };
-    const struct sock_fprog filter = {.len = sizeof lines / sizeof *lines, .filter = lines};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
-        syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER,
-                SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW, &filter);
+    install_filter(lines, sizeof lines / sizeof *lines);
+}
+
+/* From now on no thread can leave the cores that the process was started on: to set the affinity of the
+   calling thread ends the process; that of another thread cannot be set (EPERM). */
+static void forbid_affinity(void) {
+    struct sock_filter lines[] = {
+        LOAD(arch),                           /* 0 */
+        EQUALS(ARCHITECTURE, 0, 5),           /* 1: else to 7 */
+        LOAD(nr),                             /* 2 */
+        EQUALS(__NR_sched_setaffinity, 0, 3), /* 3: else to 7 */
+        LOAD(args[0]),                        /* 4: the thread */
+        EQUALS(0, 3, 0),                      /* 5: to 9 */
+        EQUALS(getpid(), 2, 1),               /* 6: to 9, else to 8 */
+        RETURN(SECCOMP_RET_ALLOW),            /* 7 */
+        RETURN(SECCOMP_RET_ERRNO | EPERM),    /* 8 */
+        RETURN(SECCOMP_RET_KILL_PROCESS),     /* 9 */
+    };
+    install_filter(lines, sizeof lines / sizeof *lines);
 }
 
 /* --- the process --- */
@@ -291,7 +328,10 @@ void serve_contest(void) {
     volunteer_for_oom();
     watch_stack();
     forbid_signals();
+    bool confined = false;
     while (fd >= 0 && contestant_receive(fd, &request, sizeof request)) {
+        if (request.confined && !confined) forbid_affinity();
+        confined = request.confined;
         answer(&server, &request, &reply);
         const size_t bytes = reply.run.epochs * sizeof *reply.run.epoch_seconds;
         if (!contestant_send(fd, &reply, sizeof reply) ||

@@ -142,5 +142,5 @@ enum status backend_prepare_contest(const struct dataset_pair *data, const char 
     double seconds = limit_seconds > 0 ? fmax(600, 10 * limit_seconds) : 0;
     if (timeout && (!text_parse_real(timeout, &seconds) || seconds < 0))
         return status_set(STATUS_USAGE, "--timeout-seconds must be a number from 0, not '%s'", timeout);
-    return contestants_prepare(data, seconds);
+    return contestants_prepare(data, &(struct contest_limits){.timeout_seconds = seconds});
 }

@@ -226,7 +226,7 @@ static enum status run_bench_shmem(int argc, char **argv) {
     if (!status) status = bench_parse_count("repeat", repeat, 1000, &bench.benchmark.repeats);
     if (!status) status = options_check_files(&(struct files){0}, &bench.config);
     if (!status) status = registry_find("cuda-order", &backend);
-    if (!status) status = contestants_prepare(NULL, 0);
+    if (!status) status = contestants_prepare(NULL, &(struct contest_limits){0});
     if (!status) status = logfile_open(&bench.log, bench.config.log, false);
     if (!status) status = open_variants(&bench, backend);
     for (size_t i = 0; i < count && !status; i++) status = run_size(&bench, sizes[i]);

@@ -4,6 +4,7 @@
 
 #include "src/backend/backend_options.h"
 #include "src/backend/registry.h"
+#include "src/base/jsonl.h"
 #include "src/base/platform.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
@@ -19,6 +20,7 @@ struct host {
     struct contestant contestant;
     struct server here;
     bool apart;
+    struct logfile *log; /* of --log, or NULL */
 };
 
 static enum status ask(struct host *host, enum contest_task task, const char *stage,
@@ -27,6 +29,27 @@ static enum status ask(struct host *host, enum contest_task task, const char *st
     *reply = (struct contest_reply){0};
     return host->apart ? contestant_ask(&host->contestant, stage, &request, reply)
                        : serve_task(&host->here, &request, reply);
+}
+
+/* A "verification" line: what was checked, or why the backend was not. */
+static void log_backend(const struct host *host, const char *name, const struct contest_reply *found,
+                        const struct contest_reply *reply, enum status status, bool verified) {
+    cJSON *line = jsonl_new("verification");
+    jsonl_text(line, "backend", found->backend.name[0] ? found->backend.name : name);
+    jsonl_text(line, "path", found->backend.path);
+    jsonl_text(line, "summary", found->backend.summary);
+    jsonl_text(line, "description", reply->description);
+    jsonl_text(line, "device", reply->device);
+    jsonl_text(line, "gpu", reply->gpu);
+    if (status && status != STATUS_VERIFY_FAILED) {
+        jsonl_text(line, "left_out", status_message());
+    } else if (status || verified) {
+        cJSON_AddBoolToObject(line, "verified", !status);
+        jsonl_count(line, "checked", reply->checked);
+        jsonl_count(line, "skipped", reply->skipped);
+        if (status) jsonl_text(line, "reason", status_message());
+    }
+    jsonl_write(host->log, line);
 }
 
 static enum status print_verification(enum status status, const struct contest_reply *reply) {
@@ -49,11 +72,12 @@ static void print_options(const char *options) {
 /* `name`: that of the registry, or NAME:options or a plug-in. One that does not start is no error. */
 static enum status print_backend(struct host *host, const char *name, const struct config *config,
                                  bool verify) {
-    struct contest_reply found, reply;
+    struct contest_reply found, reply = {0};
     enum status status = ask(host, CONTEST_FIND, "loading", config, &found);
     if (status && status != STATUS_VERIFY_FAILED) return status;
     if (!status) status = ask(host, CONTEST_OPEN, "opening", config, &reply);
     if (status) {
+        log_backend(host, name, &found, &reply, status, false);
         terminal_print(stdout, TEXT, "  %-14s  %s: %s\n", name,
                        status == STATUS_VERIFY_FAILED ? "WRONG" : "not usable", status_message());
         print_options(found.backend.options);
@@ -63,13 +87,15 @@ static enum status print_backend(struct host *host, const char *name, const stru
                    reply.description);
     if (reply.gpu[0]) terminal_print(stdout, TEXT, "%*son %s\n", TEXT, "", reply.gpu);
     print_options(found.backend.options);
+    if (verify) status = ask(host, CONTEST_VERIFY_ALL, "verification", config, &reply);
+    log_backend(host, name, &found, &reply, status, verify);
     if (!verify) return STATUS_OK;
-    status = ask(host, CONTEST_VERIFY_ALL, "verification", config, &reply);
     return print_verification(status, &reply);
 }
 
-static enum status print_in_process(const char *name, struct config *config, bool apart, bool verify) {
-    struct host host = {.apart = apart};
+static enum status print_in_process(const char *name, struct config *config, struct logfile *log, bool apart,
+                                    bool verify) {
+    struct host host = {.apart = apart, .log = log};
     snprintf(config->backend, sizeof config->backend, "%s", name);
     const enum status status = print_backend(&host, name, config, verify);
     contestant_end(&host.contestant);
@@ -78,13 +104,13 @@ static enum status print_in_process(const char *name, struct config *config, boo
     return status;
 }
 
-static enum status print_all(struct config *config, bool verify) {
+static enum status print_all(struct config *config, struct logfile *log, bool verify) {
     enum status worst = STATUS_OK;
     char why[256];
     for (size_t i = 0; i < registry_count(); i++) {
         const struct registry_entry *entry = registry_at(i);
         if (registry_usable(entry, why, sizeof why)) {
-            const enum status status = print_in_process(entry->name, config, verify, verify);
+            const enum status status = print_in_process(entry->name, config, log, verify, verify);
             if (status) worst = status;
         } else {
             char options[2048] = "";
@@ -101,7 +127,8 @@ static bool is_flag_given(const struct config *config, const char *key) {
 }
 
 static enum status run_devices(int argc, char **argv) {
-    static const char *const keys[] = {"backend", "threads", "device", "precision", "residency", "pin", NULL};
+    static const char *const keys[] = {"backend",   "threads", "device", "precision",
+                                       "residency", "pin",     "log",    NULL};
     const char *verify = NULL, *timeout = NULL;
     const struct option_extra extras[] = {
         {"verify", NULL,
@@ -124,17 +151,26 @@ static enum status run_devices(int argc, char **argv) {
     enum status status = options_parse(&set, argc, argv, &config, &help);
     if (status || help) return status;
     status = backend_prepare_contest(NULL, timeout, 1);
+    struct logfile *log = NULL;
+    if (!status) status = logfile_open(&log, config.log, false);
     if (status) return status;
+    if (log) {
+        cJSON *header = jsonl_header();
+        jsonl_text(header, "command", "devices");
+        jsonl_write(log, header);
+    }
 
     terminal_print(stdout, 11, "machine    %s; %s; %s of memory\n", platform_cpu(), platform_system(),
                    text_bytes((double)platform_memory()).text);
     terminal_print(stdout, 11, "build      Tessera %s, commit %s; %s %s\n", TESSERA_VERSION,
                    platform_commit(), platform_compiler(), platform_flags());
     printf("backends\n");
-    if (!is_flag_given(&config, "backend")) return print_all(&config, verify != NULL);
+    if (!is_flag_given(&config, "backend"))
+        return logfile_close(log, print_all(&config, log, verify != NULL));
     char name[CONFIG_TEXT];
     memcpy(name, config.backend, sizeof name);
-    return print_in_process(name, &config, verify || backend_options_of_plugin(name), verify != NULL);
+    status = print_in_process(name, &config, log, verify || backend_options_of_plugin(name), verify != NULL);
+    return logfile_close(log, status);
 }
 
 const struct command command_devices = {"devices", "list the GEMM backends, and why one cannot be used here",

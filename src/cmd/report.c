@@ -1,8 +1,6 @@
 /* ./train report: figures of logs, as one offline HTML page, as PNG, as tables of a Markdown file. */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "src/base/replace.h"
 #include "src/cmd/command.h"
@@ -15,12 +13,6 @@ struct report_options {
     struct option_words files;
     const char *output, *png, *tables, *tag;
 };
-
-static enum status make_folder(const char *path) {
-    struct stat info;
-    if (mkdir(path, 0777) == 0 || (stat(path, &info) == 0 && S_ISDIR(info.st_mode))) return STATUS_OK;
-    return status_set(STATUS_FAILED, "cannot make the folder '%s': %s", path, strerror(errno));
-}
 
 static enum status write_page(const char *path, const struct records *records, const char *folder,
                               struct names *figures) {
@@ -42,7 +34,7 @@ static enum status report(const struct report_options *options, const struct rec
     enum status status = STATUS_OK;
     struct names figures = {0};
     if (options->tables) status = rewrite_tables(options->tables, options->tag, records);
-    if (!status && options->png) status = make_folder(options->png);
+    if (!status && options->png) status = files_make_folder(options->png);
     const char *page = page_of(options);
     if (!status && page) status = write_page(page, records, options->png, &figures);
     fflush(stdout);

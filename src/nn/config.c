@@ -36,6 +36,12 @@ enum status config_key_moved(const char *name, const char *value, const char *wh
     return STATUS_OK;
 }
 
+enum status config_unknown_key(const char *name, const char *const *names, size_t count, const char *where) {
+    const char *near = text_nearest(name, names, count);
+    return status_set(STATUS_USAGE, "%s: unknown key '%s'%s%s%s (--help lists the keys)", where, name,
+                      near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
 static enum status unknown_key(const char *name, const char *value, const char *where) {
     const enum status moved = config_key_moved(name, value, where);
     if (moved) return moved;
@@ -46,9 +52,7 @@ static enum status unknown_key(const char *name, const char *value, const char *
         names[count++] = key->name;
         if (key->alias) names[count++] = key->alias;
     }
-    const char *near = text_nearest(name, names, count);
-    return status_set(STATUS_USAGE, "%s: unknown key '%s'%s%s%s (--help lists the keys)", where, name,
-                      near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    return config_unknown_key(name, names, count, where);
 }
 
 /* Reads whole numbers from `min` to `max`, joined by `separator`. Returns their count, or -1. */
@@ -113,9 +117,9 @@ static size_t comment_start(const char *line) {
     return at;
 }
 
-static enum status parse_value(struct config *config, const struct config_key *key, const char *value,
+enum status config_parse_value(void *fields, const struct config_key *key, const char *value,
                                const char *where) {
-    void *field = (char *)config + key->offset;
+    void *field = (char *)fields + key->offset;
     int64_t integer;
     double real;
     switch (key->kind) {
@@ -169,7 +173,7 @@ enum status config_set(struct config *config, const char *name, const char *valu
     struct config trial = *config; /* a value of lower precedence is checked, but not stored */
     enum config_origin *from = &config->origin[key - config_key_at(0)];
     const bool wins = origin >= *from;
-    const enum status status = parse_value(wins ? config : &trial, key, value, where);
+    const enum status status = config_parse_value(wins ? config : &trial, key, value, where);
     if (!status && wins) *from = origin;
     return status;
 }
@@ -177,19 +181,17 @@ enum status config_set(struct config *config, const char *name, const char *valu
 /* --- files and environment --- */
 
 /* One line of a file, possibly a comment or blank. */
-static enum status parse_line(struct config *config, char *line, enum config_origin origin,
-                              const char *where) {
+static enum status parse_line(char *line, const char *where, config_setter *set, void *fields) {
     line[comment_start(line)] = '\0';
     char *name = text_trim(line);
     if (!*name) return STATUS_OK;
     char *equals = strchr(name, '=');
     if (!equals) return status_set(STATUS_USAGE, "%s: expected 'key = value', found '%s'", where, name);
     *equals = '\0';
-    return config_set(config, text_trim(name), text_trim(equals + 1), origin, where);
+    return set(fields, text_trim(name), text_trim(equals + 1), where);
 }
 
-enum status config_parse(struct config *config, const char *text, enum config_origin origin,
-                         const char *where) {
+enum status config_parse_lines(const char *text, const char *where, config_setter *set, void *fields) {
     size_t number = 1;
     for (const char *at = text; *at; number++) {
         const size_t length = strcspn(at, "\n");
@@ -198,36 +200,59 @@ enum status config_parse(struct config *config, const char *text, enum config_or
         if (length >= sizeof line) return status_set(STATUS_USAGE, "%s: the line is too long", place);
         memcpy(line, at, length);
         line[length] = '\0';
-        const enum status status = parse_line(config, line, origin, place);
+        const enum status status = parse_line(line, place, set, fields);
         if (status) return status;
         at += text_line_length(at);
     }
     return STATUS_OK;
 }
 
-static enum status cannot_read(const char *path) {
-    return input_error(errno, "the config file ", path) == STATUS_FAILED ? STATUS_FAILED : STATUS_USAGE;
+struct target {
+    struct config *config;
+    enum config_origin origin;
+};
+
+static enum status set_in_target(void *fields, const char *name, const char *value, const char *where) {
+    const struct target *target = fields;
+    return config_set(target->config, name, value, target->origin, where);
 }
 
-enum status config_read(struct config *config, const char *path) {
+enum status config_parse(struct config *config, const char *text, enum config_origin origin,
+                         const char *where) {
+    return config_parse_lines(text, where, set_in_target, &(struct target){config, origin});
+}
+
+static enum status cannot_read(const char *what, const char *path) {
+    char kind[64];
+    snprintf(kind, sizeof kind, "the %s ", what);
+    return input_error(errno, kind, path) == STATUS_FAILED ? STATUS_FAILED : STATUS_USAGE;
+}
+
+enum status config_read_lines(const char *what, const char *path, config_setter *set, void *fields) {
     enum { LONGEST = 1 << 20 };
     FILE *file = fopen(path, "r");
-    if (!file) return cannot_read(path);
+    if (!file) return cannot_read(what, path);
     char *text = malloc(LONGEST + 1);
     const size_t length = text ? fread(text, 1, LONGEST, file) : 0;
     const bool failed = ferror(file) || !text, longer = length == LONGEST;
     fclose(file);
     enum status status;
     if (failed) {
-        status = cannot_read(path);
+        status = cannot_read(what, path);
     } else if (longer || memchr(text, '\0', length)) {
-        status = status_set(STATUS_USAGE, "'%s' is not a config file: it is binary or too long", path);
+        status = status_set(STATUS_USAGE, "'%s' is not a %s: it is binary or too long", path, what);
     } else {
         text[length] = '\0';
-        status = config_parse(config, text, FROM_FILE, path);
-        snprintf(config->file, sizeof config->file, "%s", path);
+        status = config_parse_lines(text, path, set, fields);
     }
     free(text);
+    return status;
+}
+
+enum status config_read(struct config *config, const char *path) {
+    const enum status status =
+        config_read_lines("config file", path, set_in_target, &(struct target){config, FROM_FILE});
+    snprintf(config->file, sizeof config->file, "%s", path);
     return status;
 }
 

@@ -121,6 +121,16 @@ enum status config_read(struct config *config, const char *path);
 enum status config_parse(struct config *config, const char *text, enum config_origin origin,
                          const char *where);
 
+/* For files of other keys in the same syntax (src/bench/assignment.h): a value for the field of a key within
+   the struct `fields`; all lines of a text, or of a file (`what`: "config file"), each handed to `set`; the
+   error for a name that is none of `names`. The same errors. */
+typedef enum status config_setter(void *fields, const char *name, const char *value, const char *where);
+enum status config_parse_value(void *fields, const struct config_key *key, const char *value,
+                               const char *where);
+enum status config_parse_lines(const char *text, const char *where, config_setter *set, void *fields);
+enum status config_read_lines(const char *what, const char *path, config_setter *set, void *fields);
+enum status config_unknown_key(const char *name, const char *const *names, size_t count, const char *where);
+
 /* Reads TESSERA_BATCH_SIZE for batch-size and so on. */
 enum status config_environment(struct config *config);
 /* Calls `warn` with a line for each variable TESSERA_X that names no key. */

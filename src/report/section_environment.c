@@ -133,8 +133,10 @@ static void note_noise(struct page *page) {
 }
 
 static void write_environment(struct page *page) {
-    page_note(page, "This page shows %s lines of %zu log file%s.", text_grouped(page->records->count).text,
-              page->records->file_count, page->records->file_count == 1 ? "" : "s");
+    if (page->records->file_count)
+        page_note(page, "This page shows %s lines of %zu log file%s.",
+                  text_grouped(page->records->count).text, page->records->file_count,
+                  page->records->file_count == 1 ? "" : "s");
     if (records_any(page->records, "header")) {
         write_machines(page);
     } else {

@@ -25,6 +25,8 @@ void tables_amdahl(struct table *table, const struct selection *rows);
 void tables_shmem(struct table *table, const struct selection *rows);
 /* Rows of "breakeven": batch down, hidden size across, the winner and its time in the cell. */
 void tables_breakeven(struct table *table, const struct selection *rows);
+/* Rows of "grade": one submission each, with its points. */
+void tables_grades(struct table *table, const struct selection *rows);
 /* Precision and recall of every class, from counts[label][prediction]. */
 void tables_classes(struct table *table, const double *counts, size_t classes,
                     const struct class_names *names);
