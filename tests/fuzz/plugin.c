@@ -94,6 +94,7 @@ static void check_values(const struct gemm_backend *backend, const struct backen
     struct backend_values again;
     char text[2 * BACKEND_OPTIONS_TEXT] = "";
     for (size_t i = 0; i < GEMM_MOST_OPTIONS && backend->options && backend->options[i].key; i++) {
+        if (!values->list[i].text && !backend->options[i].fallback) return; /* it must be given */
         check_value(&backend->options[i], &values->list[i]);
         if (strchr(values->list[i].text, ',')) return; /* a fallback that no user can write */
         text_append(text, sizeof text, "%s%s=%s", i ? "," : "", backend->options[i].key,
@@ -114,10 +115,13 @@ static void check_options(const struct gemm_backend *backend, const char *option
     char text[4096];
     backend_options_list(backend, text, sizeof text);
     backend_options_name(backend, options, text, sizeof text);
-    if (backend_options_parse(backend, NULL, &values)) fuzz_fail("the fallbacks: %s", status_message());
+    const struct gemm_option *needed = backend_options_missing(backend, NULL);
+    const enum status without = backend_options_parse(backend, NULL, &values);
+    if (without != (needed ? STATUS_USAGE : STATUS_OK)) fuzz_fail("the fallbacks: %s", status_message());
     check_values(backend, &values);
     const enum status status = backend_options_parse(backend, options, &values);
     if (status && (status != STATUS_USAGE || !status_message()[0])) fuzz_fail("status %d", status);
+    if (!status && backend_options_missing(backend, &values)) fuzz_fail("accepted without an option");
     if (!status) check_values(backend, &values);
 }
 
