@@ -411,8 +411,9 @@ VERSION := $(shell sed -n 's/.*TESSERA_VERSION "\(.*\)"/\1/p' src/base/platform.
 INSTALLED := train:bin/tessera data/fetch.sh:share/tessera/data/fetch.sh kernels/gemm.h:include/tessera/gemm.h \
 	$(foreach config,$(wildcard configs/*.cfg),$(config):share/tessera/$(config)) \
 	$(B)/tessera.pc:share/pkgconfig/tessera.pc $(B)/tessera.1:share/man/man1/tessera.1 \
-	share/tessera.bash:share/bash-completion/completions/tessera \
-	share/tessera.zsh:share/zsh/site-functions/_tessera share/tessera.fish:share/fish/vendor_completions.d/tessera.fish
+	src/install/tessera.bash:share/bash-completion/completions/tessera \
+	src/install/tessera.zsh:share/zsh/site-functions/_tessera \
+	src/install/tessera.fish:share/fish/vendor_completions.d/tessera.fish
 install: all $(B)/tessera.1 $(B)/tessera.pc
 	@$(foreach entry,$(INSTALLED),install -D -m $(if $(filter train:% %.sh,$(entry)),755,644) $(subst :, $(DESTDIR)$(PREFIX)/,$(entry)) &&) \
 	echo '  installed in $(DESTDIR)$(PREFIX); try: tessera --config validation'
@@ -422,8 +423,8 @@ uninstall:
 	-@rmdir -p --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/share/tessera/configs $(DESTDIR)$(PREFIX)/share/tessera/data \
 		$(DESTDIR)$(PREFIX)/include/tessera 2>/dev/null
 
-$(B)/tessera.1: share/man.sh $(B)/train
-	@share/man.sh $(B)/train > $@
+$(B)/tessera.1: src/install/man.sh $(B)/train
+	@src/install/man.sh $(B)/train > $@
 
 # for plug-ins: gcc $$(pkg-config --cflags tessera)
 $(B)/tessera.pc: FORCE

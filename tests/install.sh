@@ -25,6 +25,11 @@ cflags=$(sed -n "s|^Cflags: -I\${prefix}|-I$root/usr|p" "$share/pkgconfig/tesser
 printf '#include <tessera/gemm.h>\nint main(void) { return GEMM_NN; }\n' >one.c
 "$1" $cflags one.c -o one || fail "tessera/gemm.h: $cflags"
 
+tessera new-backend two.c >said
+says '^verify   tessera devices --backend ./two.so --verify'
+grep -q '^#include <tessera/gemm.h>' two.c || fail 'new-backend: the include'
+"$1" -O2 -shared -fPIC $cflags two.c -o two.so || fail 'new-backend: two.c'
+
 if command -v man >/dev/null; then
     warnings=$(MANWIDTH=80 man -l --warnings "$share/man/man1/tessera.1" 2>&1 >said)
     [ -z "$warnings" ] || fail "$warnings"

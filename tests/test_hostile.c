@@ -130,6 +130,18 @@ static void devices_go_on(void **state) {
     check(0, RUN("devices --backend %s", plugin_at(0)), "devices");
 }
 
+/* `train` verifies in its own process: it can only say where it hangs. */
+static void train_names_the_case_that_hangs(void **state) {
+    (void)state;
+    char limited[600], program[512];
+    snprintf(program, sizeof program, "%s", getenv("TESSERA"));
+    snprintf(limited, sizeof limited, "timeout 8 %s", program);
+    setenv("TESSERA", limited, 1);
+    RUN("--backend %s --data %s --layers 42-16-4", support_plugin("plugins/hostile/loops.so"), support_data);
+    setenv("TESSERA", program, 1);
+    assert_says(output, "the backend has not returned for 5 seconds from f32 ");
+}
+
 static void the_other_benches_go_on(void **state) {
     (void)state;
     const char *exits = plugin_at(3);
@@ -226,7 +238,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_plugin_is_listed),  cmocka_unit_test(compare_goes_on),
         cmocka_unit_test(bench_goes_on),           cmocka_unit_test(devices_go_on),
         cmocka_unit_test(the_other_benches_go_on), cmocka_unit_test(contestants_wait_stopped),
-        cmocka_unit_test(none_is_orphaned),
+        cmocka_unit_test(none_is_orphaned),        cmocka_unit_test(train_names_the_case_that_hangs),
     };
     return cmocka_run_group_tests_name("hostile", tests, set_up, NULL);
 }

@@ -18,6 +18,10 @@ void progress_beat(void) {
     current->beats++;
 }
 
+uint64_t progress_beats(void) {
+    return current->beats;
+}
+
 const char *progress_text(void) {
     return current->doing;
 }

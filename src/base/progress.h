@@ -12,6 +12,7 @@ struct progress {
 
 void progress_set(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void progress_beat(void);
+uint64_t progress_beats(void);
 
 /* The last text; "" if none. */
 const char *progress_text(void);

@@ -15,37 +15,47 @@
 #include "src/base/text.h"
 #include "src/bench/comparison.h"
 
-/* --- if a kernel crashes: the name of the case --- */
+/* --- if a kernel crashes or hangs while it is verified: the name of the case --- */
 
-static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-enum { CRASHES = sizeof crashes / sizeof *crashes };
+static const int caught[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM};
+enum { CAUGHT = sizeof caught / sizeof *caught, QUIET_SECONDS = 5 };
 
-static struct sigaction previous[CRASHES];
+static struct sigaction previous[CAUGHT];
+static uint64_t beats; /* of progress.h, a second ago */
+static int quiet;      /* seconds without a beat */
 
-static void write_error(const char *text) {
-    if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* a handler has no other way to report it */
+static void write_error(const char *before, const char *after) {
+    const char *const parts[] = {terminal_program(), before, progress_text(), after};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (write(STDERR_FILENO, parts[i], strlen(parts[i])) < 0)
+            return; /* there is no other way to report it */
 }
 
-static void restore_handlers(void) {
-    for (int i = 0; i < CRASHES; i++) sigaction(crashes[i], &previous[i], NULL);
+static void watch_end(void) {
+    alarm(0);
+    for (int i = 0; i < CAUGHT; i++) sigaction(caught[i], &previous[i], NULL);
 }
 
-/* After it returns, the instruction runs again, and the previous handler receives the signal. */
-static void on_crash(int signal) {
-    (void)signal;
-    write_error(terminal_program());
-    write_error(": the backend crashed in ");
-    write_error(progress_text());
-    write_error("\n");
-    restore_handlers();
+/* After it returns from a crash, the instruction runs again, and the previous handler receives the signal. */
+static void on_signal(int signal) {
+    if (signal == SIGALRM) {
+        quiet = progress_beats() == beats ? quiet + 1 : 0;
+        if (quiet == QUIET_SECONDS)
+            write_error(": the backend has not returned for 5 seconds from ", " (Ctrl-C ends the program)\n");
+        beats = progress_beats();
+        alarm(1);
+    } else {
+        write_error(": the backend crashed in ", "\n");
+        watch_end();
+    }
 }
 
-enum status backend_verify(struct compute *compute, size_t *checked, size_t *skipped) {
-    const struct sigaction action = {.sa_handler = on_crash};
-    for (int i = 0; i < CRASHES; i++) sigaction(crashes[i], &action, &previous[i]);
-    const enum status status = verify_backend(compute, checked, skipped);
-    restore_handlers();
-    return status;
+static void watch_begin(void) {
+    const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    for (int i = 0; i < CAUGHT; i++) sigaction(caught[i], &action, &previous[i]);
+    beats = progress_beats();
+    quiet = 0;
+    alarm(1);
 }
 
 /* --- plug-ins --- */
@@ -74,7 +84,9 @@ static enum status check_plugin(const struct config *config, struct compute *com
     size_t checked = 0, skipped = 0;
     announce(path);
     enum status status = verify_training_ops(compute, dtype);
-    if (!status) status = backend_verify(compute, &checked, &skipped);
+    watch_begin();
+    if (!status) status = verify_backend(compute, &checked, &skipped);
+    watch_end();
     status = report(status, path, checked, skipped, start);
     if (!status) return STATUS_OK;
     compute_close(compute);
@@ -113,8 +125,11 @@ enum status backend_verify_run(const struct config *config, const struct gemm_ba
     if (!path) return STATUS_OK;
     agreement_plan(&agreement, config, data);
     if (agreement.steps > STEPS) agreement.steps = STEPS;
+    watch_begin();
     enum status status = comparison_verify(config, backend, data, PROBLEM_REALS, true);
+    progress_set("the first steps of this training");
     if (!status) status = agreement_check(&agreement, config, backend, data, &drift);
+    watch_end();
     return status == STATUS_VERIFY_FAILED ? status_context(status, "%s is not used", path) : status;
 }
 

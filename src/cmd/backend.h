@@ -33,7 +33,4 @@ enum status backend_prepare_contest(const struct dataset_pair *data, const char 
    NN, TN and NT in the dtype of the row. */
 enum status backend_check_plugins(struct sweep *sweep, bool training);
 
-/* Runs the whole case list of verify.h. If the backend crashes, a line on stderr names the case. */
-enum status backend_verify(struct compute *compute, size_t *checked, size_t *skipped);
-
 #endif

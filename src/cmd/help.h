@@ -11,8 +11,8 @@ void help_print(const struct option_set *set);
 /* --help-all explains all of them, and the options of the backends. */
 void help_print_all(const struct option_set *set);
 
-/* --list-flags, for share/: a line for each flag, "--name TAB argument TAB help TAB group"; the argument is
-   "" for a switch and "a|b" for choices, the group "" for a flag of the command alone. */
+/* --list-flags, for src/install/: a line for each flag, "--name TAB argument TAB help TAB group". The
+   argument is "" for a switch and "a|b" for choices, the group "" for a flag of the command alone. */
 void help_list(const struct option_set *set);
 
 #endif

@@ -1,12 +1,14 @@
 /* ./train new-backend: writes the source of a backend to start from, and says how to compile and try it. */
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "skeletons.h"
-#include "src/base/text.h"
+#include "src/base/share.h"
+#include "src/base/terminal.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
 
@@ -53,15 +55,34 @@ static void name_of(const char *path, char *name, size_t size) {
         if (!isalnum((unsigned char)*at)) *at = '-';
 }
 
-/* Writes the source, with `file` and `backend` in place of its own names. */
+/* Where the compiler finds the contract: in the source tree, or installed. */
+struct header {
+    char flag[PATH_MAX + 2];
+    const char *name; /* as #include has it */
+};
+
+static struct header find_header(void) {
+    struct header header = {"-I.", "\"kernels/gemm.h\""};
+    char path[PATH_MAX];
+    if (access("kernels/gemm.h", R_OK) == 0) return header;
+    share_path(SHARE_BESIDE, "kernels/gemm.h", path, sizeof path);
+    if (access(path, R_OK) != 0) return (struct header){"$(pkg-config --cflags tessera)", "<tessera/gemm.h>"};
+    snprintf(header.flag, sizeof header.flag, "-I%.*s", (int)(strstr(path, "/kernels/gemm.h") - path), path);
+    return header;
+}
+
+/* Writes the source, with other names of its file, of its backend and of the header. */
 static void write_source(FILE *out, const struct skeleton *skeleton, const char *file, const char *backend) {
-    const struct { const char *old, *new; } names[] = {{skeleton->file, file}, {skeleton->backend, backend}};
+    const struct header header = find_header();
+    const char *const names[][2] = {
+        {skeleton->file, file}, {skeleton->backend, backend}, {"\"kernels/gemm.h\"", header.name}};
+    enum { NAMES = sizeof names / sizeof *names };
     for (const char *at = skeleton->source; *at;) {
         size_t i = 0;
-        while (i < 2 && strncmp(at, names[i].old, strlen(names[i].old)) != 0) i++;
-        if (i < 2) {
-            fputs(names[i].new, out);
-            at += strlen(names[i].old);
+        while (i < NAMES && strncmp(at, names[i][0], strlen(names[i][0])) != 0) i++;
+        if (i < NAMES) {
+            fputs(names[i][1], out);
+            at += strlen(names[i][0]);
         } else {
             fputc(*at++, out);
         }
@@ -83,13 +104,13 @@ static enum status write_file(const char *path, const struct skeleton *skeleton,
 static void print_commands(const char *path, const struct skeleton *skeleton, const char *name) {
     char stem[512];
     const char *slash = strrchr(path, '/');
-    const char *header = access("kernels/gemm.h", R_OK) == 0 ? "-I." : "$(pkg-config --cflags tessera)";
     snprintf(stem, sizeof stem, "%s%.*s", slash ? "" : "./", (int)(strrchr(path, '.') - path), path);
     printf("wrote %s: the backend '%s', %s\n\n", path, name, skeleton->what);
-    printf("compile  %s %s %s%s -o %s.so\n", skeleton->compile, header, path, skeleton->libraries, stem);
-    printf("verify   ./train devices --backend %s.so --verify\n", stem);
-    printf("train    ./train --backend %s.so --epochs 3\n", stem);
-    printf("compare  ./train bench gemm --backends openblas,%s.so\n", stem);
+    printf("compile  %s %s %s%s -o %s.so\n", skeleton->compile, find_header().flag, path, skeleton->libraries,
+           stem);
+    terminal_print(stdout, 0, "verify   ./train devices --backend %s.so --verify\n", stem);
+    terminal_print(stdout, 0, "train    ./train --backend %s.so --epochs 3\n", stem);
+    terminal_print(stdout, 0, "compare  ./train bench gemm --backends openblas,%s.so\n", stem);
 }
 
 static enum status run_new_backend(int argc, char **argv) {
@@ -98,10 +119,10 @@ static enum status run_new_backend(int argc, char **argv) {
     const struct option_set set = {
         .usage = "new-backend FILE.c|FILE.cpp|FILE.cu|cblas",
         .details =
-            "Writes the source of a GEMM backend that is right and compiles, to start from, and prints the\n"
-            "commands to compile, verify, train and time it (docs/your-own-gemm.md explains it).\n"
-            "'cblas' writes my_blas.c, a wrapper around a library; a library with cblas_sgemm needs no\n"
-            "wrapper: --backend cblas:FILE.\n"
+            "Writes the source of a GEMM backend that is right and compiles, to start from, and prints the "
+            "commands to compile, verify, train and time it (docs/your-own-gemm.md explains it). 'cblas' "
+            "writes my_blas.c, a wrapper around a library; a library with cblas_sgemm needs none: --backend "
+            "cblas:FILE.\n"
             "  ./train new-backend fast.c",
         .keys = keys,
         .positional = &path,

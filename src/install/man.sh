@@ -1,5 +1,5 @@
 #!/bin/sh
-# share/man.sh PROGRAM: writes the manual page of tessera to standard output, from what the program lists (--list-flags).
+# src/install/man.sh PROGRAM: writes the manual page of tessera to standard output, from what the program lists (--list-flags).
 set -eu
 program=$1
 version=$("$program" --version | awk '{ print $2; exit }')
