@@ -188,10 +188,10 @@ void support_open(struct compute *compute, const char *name, int threads) {
 }
 
 int support_run(char *output, size_t size, const char *format, ...) {
-    char arguments[1024], command[2048];
+    char arguments[8192], command[9216];
     va_list args;
     va_start(args, format);
-    vsnprintf(arguments, sizeof arguments, format, args);
+    assert_true(vsnprintf(arguments, sizeof arguments, format, args) < (int)sizeof arguments);
     va_end(args);
     const char *program = getenv("TESSERA");
     assert_non_null(program);

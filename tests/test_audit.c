@@ -124,16 +124,18 @@ static enum stage find_apart(const struct plugin *plugin, const char *kind) {
 
 static void expect_all_found(const struct plugin *plugin) {
     const struct gemm_backend *backend;
-    size_t missed = 0, kinds = 0;
+    size_t missed = 0, kinds = 0, at = 0;
+    const size_t every = support_stride() > 1 ? 4 : 1;
     assert_status(registry_find(support_plugin(plugin->file), &backend), STATUS_OK);
     char *names = strdup(backend->options[0].values);
     assert_non_null(names);
     for (char *kind = strtok(names, "|"); kind; kind = strtok(NULL, "|")) {
-        const enum stage stage = find_apart(plugin, kind);
         const bool right = strcmp(kind, "none") == 0;
+        kinds += !right;
+        if (at++ % every) continue;
+        const enum stage stage = find_apart(plugin, kind);
         print_message("  %-20s %s\n", kind, stages[stage]);
         missed += right ? stage != NOWHERE : stage == NOWHERE || stage == ERROR;
-        kinds += !right;
     }
     free(names);
     assert_int_equal(kinds, plugin->kinds);
