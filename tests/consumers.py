@@ -2,7 +2,7 @@
 """tests/consumers.py [PROGRAM]: exports networks and compares the answers of onnxruntime, of the compiled C
 files and, where it can be imported, of PyTorch with those of `eval`, on all test images of data/mnist; then
 runs the examples of docs/deployment.md. If onnxruntime, NumPy or safetensors is missing, they are installed
-from PyPI into build/consumers. Skips with a reason if that cannot be; exit status 1 if an answer is wrong."""
+with pip into build/consumers. Skips with a reason if that cannot be; exit status 1 if an answer is wrong."""
 import ctypes
 import gzip
 import importlib.util
