@@ -211,7 +211,8 @@ static void epilogues_are_used_where_offered(void **state) {
     struct compute compute;
     assert_status(compute_open(&compute, &fusing, &(struct compute_options){.threads = 1}), STATUS_OK);
     static const char *const activations[] = {"relu", "gelu", "tanh"};
-    const size_t every = support_stride() < 31 ? support_stride() : 31; /* few have these activations in f64 */
+    const size_t every =
+        support_stride() < 31 ? support_stride() : 31; /* few have these activations in f64 */
     for (size_t i = 0; i < verify_case_count(); i += every) {
         const struct verify_case test = verify_case_at(i);
         if (test.epilogue || test.backward) assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);

@@ -120,8 +120,7 @@ void process_limit_spinning(char **argv) {
 enum status process_confine(int cores) {
     static const char *const counts[] = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
                                          "BLIS_NUM_THREADS"};
-    static const char *const bindings[] = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY",
-                                           "KMP_AFFINITY"};
+    static const char *const bindings[] = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"};
     cpu_set_t may, set;
     char count[16];
     int taken = 0;
@@ -135,6 +134,7 @@ enum status process_confine(int cores) {
     snprintf(count, sizeof count, "%d", cores);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) setenv(counts[i], count, 1);
     for (size_t i = 0; i < sizeof bindings / sizeof *bindings; i++) unsetenv(bindings[i]);
+    setenv("KMP_AFFINITY", "disabled", 1); /* LLVM's OpenMP sets the affinity of its threads itself */
     return STATUS_OK;
 }
 
