@@ -105,7 +105,10 @@ SOURCES := $(if $(HAVE_JPEG),$(SOURCES),$(filter-out src/data/picture_jpeg.c,$(S
 CUDA_SOURCES := $(if $(HAVE_CUDA),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu src/device/*.cu))
 OBJECTS := $(CUDA_SOURCES:%.cu=$(B)/%.cu.o) $(SOURCES:%.c=$(B)/%.o)
 # WITHOUT=measure leaves tests/test_measure.c out
-TESTS := $(filter-out $(WITHOUT:%=$(B)/tests/test_%),$(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c)))
+# the longest first, so that no core waits for one of them at the end
+LONGEST := gemm measure plugin fused hostile audit process bits counters
+TESTS := $(LONGEST:%=tests/test_%.c) $(filter-out $(LONGEST:%=tests/test_%.c),$(wildcard tests/test_*.c))
+TESTS := $(filter-out $(WITHOUT:%=$(B)/tests/test_%),$(TESTS:%.c=$(B)/%))
 GPU_TESTS := $(filter $(B)/tests/test_gpu_%,$(TESTS))
 TEST_SUPPORT := $(patsubst %.c,$(B)/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
 
@@ -199,9 +202,10 @@ $(patsubst %.c,$(B)/%.o,src/cmd/new_backend.c): $(B)/skeletons.h
 # the check that the CPU has the instructions of -march must not use them itself
 $(patsubst %.c,$(B)/%.o,src/base/cpu.c): private ALL_CFLAGS := $(filter-out -m%,$(ALL_CFLAGS))
 
-# the kernels of `tuned` say themselves what is contracted (kernels/host/tuned/vector.h); those of isa=portable are compiled for the
+# the kernels of `tuned` say themselves what is contracted (kernels/host/tuned/vector.h), and the exact sums of k-means need each
+# product and sum as written (kernels/host/ops/exact.h); the kernels of isa=portable are compiled for the
 # baseline of the architecture, so that their products have the same bits on every x86-64
-EXPLICIT := $(wildcard kernels/host/tuned/isa_*.c) tests/tuned_emulated.c
+EXPLICIT := $(wildcard kernels/host/tuned/isa_*.c) kernels/host/ops/cluster.c tests/tuned_emulated.c tests/test_nearest.c
 $(EXPLICIT:%.c=$(B)/%.o): private ALL_CFLAGS := $(ALL_CFLAGS) -ffp-contract=off
 BASELINE := $(if $(findstring x86_64,$(shell $(CC) -dumpmachine)),-march=x86-64)
 $(patsubst %.c,$(B)/%.o,kernels/host/tuned/isa_portable.c): private ALL_CFLAGS += $(BASELINE)
@@ -238,20 +242,24 @@ PLUGINS := $(patsubst tests/plugins/%.c,$(B)/plugins/%.so,$(wildcard tests/plugi
 	$(if $(HAVE_CXX),$(B)/plugins/good/cplusplus.so)
 STRICT := -Wall -Wextra -pedantic $(if $(filter 1,$(WERROR)),-Werror)
 
-$(B)/plugins/%.so: tests/plugins/%.c tests/plugins/reference.h tests/plugins/hostile/hostile.h kernels/gemm.h kernels/bf16.h $(B)/flags
+# without sanitizers, as the plug-ins of users are
+PLUGIN_CFLAGS := $(filter-out -fsanitize=% -fno-sanitize-recover=%,$(ALL_CFLAGS)) -O3
+$(B)/plugins/%.so: tests/plugins/%.c $(B)/flags
 	@mkdir -p $(@D)
 	@echo '  so    $@'
-	$(Q)$(CC) $(ALL_CFLAGS) $(WARNINGS) $(if $(filter 1,$(WERROR)),-Werror) -I. -shared -fPIC -pthread $< -o $@
+	$(Q)$(CC) $(PLUGIN_CFLAGS) $(WARNINGS) $(if $(filter 1,$(WERROR)),-Werror) -I. -MMD -MP -shared -fPIC -pthread $< -o $@
+
+-include $(PLUGINS:.so=.d)
 
 $(B)/plugins/good/c11.so: tests/plugins/good/c11.c $(B)/tutorial/kernels/gemm.h
 	@mkdir -p $(@D)
 	@echo '  so    $@'
-	$(Q)$(CC) -std=c11 -O2 $(STRICT) -I$(B)/tutorial -shared -fPIC $< -o $@
+	$(Q)$(CC) -std=c11 -O3 $(filter -march=%,$(ALL_CFLAGS)) $(STRICT) -I$(B)/tutorial -shared -fPIC $< -o $@
 
 $(B)/plugins/good/cplusplus.so: tests/plugins/good/cplusplus.cc $(B)/tutorial/kernels/gemm.h
 	@mkdir -p $(@D)
 	@echo '  so    $@'
-	$(Q)$(CXX) -std=c++17 -O2 $(STRICT) -I$(B)/tutorial -shared -fPIC $< -o $@
+	$(Q)$(CXX) -std=c++17 -O3 $(filter -march=%,$(ALL_CFLAGS)) $(STRICT) -I$(B)/tutorial -shared -fPIC $< -o $@
 
 # the header all by itself
 $(B)/tutorial/kernels/gemm.h: kernels/gemm.h
@@ -273,7 +281,7 @@ $(B)/tutorial/my_blas.so: $(B)/tutorial/my_blas.c $(B)/tutorial/kernels/gemm.h
 $(B)/tutorial/my_cpp.so: $(B)/tutorial/my_gemm.c $(B)/tutorial/kernels/gemm.h
 	@echo '  so    $@'
 	$(Q)mkdir -p $(@D)/cpp && cp $< $(@D)/cpp/my_gemm.cpp
-	$(Q)cd $(@D)/cpp && ln -sfn ../kernels kernels && $(call tutorial_line,g++) $(TUTORIAL_WARNINGS) -Wno-missing-field-initializers &&  mv my.so ../my_cpp.so
+	$(Q)cd $(@D)/cpp && ln -sfn ../kernels kernels && $(call tutorial_line,g++) $(TUTORIAL_WARNINGS) -Wno-missing-field-initializers && mv my.so ../my_cpp.so
 
 $(B)/tutorial/my_cuda.so: $(B)/tutorial/my_gemm.cu $(B)/tutorial/kernels/gemm.h
 	@echo '  so    $@'
@@ -286,7 +294,7 @@ $(B)/tutorial/wrong.so: $(B)/tutorial/my.so
 	$(Q)! cmp -s $(@D)/my_gemm.c $(@D)/wrong/my_gemm.c
 	$(Q)$(CC) -O3 -march=native $(if $(HAVE_OPENMP),-fopenmp) -shared -fPIC -I$(@D) $(@D)/wrong/my_gemm.c -o $@
 
-$(B)/tests/test_plugin $(B)/tests/test_hostile_files $(B)/tests/test_process $(B)/tests/test_hostile $(B)/tests/test_grade $(B)/tests/test_assignment: | $(PLUGINS)
+$(B)/tests/test_plugin $(B)/tests/test_kmeans_command $(B)/tests/test_counters $(B)/tests/test_hostile_files $(B)/tests/test_process $(B)/tests/test_hostile $(B)/tests/test_grade $(B)/tests/test_grade_command $(B)/tests/test_user_paths $(B)/tests/test_assignment: | $(PLUGINS)
 
 .PHONY: plugins tests run-tests check-gpu
 plugins: $(PLUGINS)
@@ -300,7 +308,7 @@ check-matrix: tests
 	@tests/matrix.sh '$(CC)' $(B) '$(OBJECTS) $(TEST_SUPPORT)' '$(LDFLAGS) $(LDLIBS) -lcmocka'
 
 # races: the tests with threads under ThreadSanitizer. Archer tells it what OpenMP's barriers order; OPENBLAS=0, for libgomp cannot
-THREADED ?= team ops optimizer mlp augment augmented regularize online ensemble data tuned fused gemm bits training recipe
+THREADED ?= team ops optimizer mlp augment augmented regularize online ensemble data tuned fused gemm bits training recipe early_stopping
 ARCHER := $(wildcard $(if $(filter check-threads,$(MAKECMDGOALS)),$(shell clang -print-resource-dir)/../../libarcher.so))
 .PHONY: check-threads
 check-threads:
@@ -409,6 +417,7 @@ lint: $(B)/buildinfo.h
 
 VERSION := $(shell sed -n 's/.*TESSERA_VERSION "\(.*\)"/\1/p' src/base/platform.h)
 INSTALLED := train:bin/tessera data/fetch.sh:share/tessera/data/fetch.sh kernels/gemm.h:include/tessera/gemm.h \
+	kernels/gemm.h:share/tessera/kernels/gemm.h \
 	$(foreach config,$(wildcard configs/*.cfg),$(config):share/tessera/$(config)) \
 	$(B)/tessera.pc:share/pkgconfig/tessera.pc $(B)/tessera.1:share/man/man1/tessera.1 \
 	src/install/tessera.bash:share/bash-completion/completions/tessera \
@@ -416,11 +425,11 @@ INSTALLED := train:bin/tessera data/fetch.sh:share/tessera/data/fetch.sh kernels
 	src/install/tessera.fish:share/fish/vendor_completions.d/tessera.fish
 install: all $(B)/tessera.1 $(B)/tessera.pc
 	@$(foreach entry,$(INSTALLED),install -D -m $(if $(filter train:% %.sh,$(entry)),755,644) $(subst :, $(DESTDIR)$(PREFIX)/,$(entry)) &&) \
-	echo '  installed in $(DESTDIR)$(PREFIX); try: tessera --config validation'
+	echo '  installed in $(DESTDIR)$(PREFIX); try: $(PREFIX)/bin/tessera --config validation'
 
 uninstall:
 	@rm -f $(foreach entry,$(INSTALLED),$(DESTDIR)$(PREFIX)/$(lastword $(subst :, ,$(entry))))
-	-@rmdir -p --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/share/tessera/configs $(DESTDIR)$(PREFIX)/share/tessera/data \
+	-@rmdir -p --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/share/tessera/configs $(DESTDIR)$(PREFIX)/share/tessera/data $(DESTDIR)$(PREFIX)/share/tessera/kernels \
 		$(DESTDIR)$(PREFIX)/include/tessera 2>/dev/null
 
 $(B)/tessera.1: src/install/man.sh $(B)/train

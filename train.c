@@ -16,10 +16,10 @@
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
 
-static const struct command *const commands[] = {&command_train,   &command_eval,   &command_predict,
-                                                 &command_compare, &command_bench,  &command_grade,
-                                                 &command_report,  &command_data,   &command_devices,
-                                                 &command_augment, &command_export, &command_new_backend};
+static const struct command *const commands[] = {
+    &command_train,  &command_eval,   &command_predict,    &command_compare, &command_bench,
+    &command_grade,  &command_report, &command_data,       &command_devices, &command_augment,
+    &command_export, &command_kmeans, &command_new_backend};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_commands(void) {

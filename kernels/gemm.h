@@ -148,6 +148,7 @@ struct gemm_kernel {
 };
 
 struct gemm_fused;
+struct gemm_nearest;
 
 struct gemm_backend {
     const char *name;    /* the key of --backend */
@@ -197,6 +198,9 @@ struct gemm_backend {
 
     /* Whole training steps: kernels/fused.h. */
     const struct gemm_fused *fused;
+
+    /* The nearest centres of k-means: kernels/nearest.h. */
+    const struct gemm_nearest *nearest;
 };
 
 /* --- plug-ins --- */

@@ -9,11 +9,12 @@ import importlib.util
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
 import venv
+
+import examples
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "consumers"
@@ -185,34 +186,6 @@ def check(folder, activation, layers, flags, pixels, labels):
     return all_right
 
 
-def without_numbers(text):
-    return re.sub(r"[\d,.]*\d", "#", text)
-
-
-def run_examples(folder):
-    """The blocks of docs/deployment.md, in order, in a folder with ./train and data/; later Python continues earlier.
-    What a line must print is its comment; a block of text is what the commands before it print, but for numbers."""
-    (folder / "train").symlink_to(PROGRAM)
-    for name in "data", "configs":
-        (folder / name).symlink_to(ROOT / name)
-    page = (ROOT / "docs/deployment.md").read_text().split("<!-- file")[0]
-    python, printed, right = "", "", True
-    for language, block in re.findall(r"^```(\w+)\n(.*?)^```", page, re.M | re.S):
-        if language == "c":
-            (folder / "main.c").write_text(block)
-        wanted = [without_numbers(block)] if language == "text" else []
-        if language == "sh" or (language == "python" and ("torch" not in block or importlib.util.find_spec("torch"))):
-            python += block if language == "python" else ""
-            command = ["sh", "-ec", block] if language == "sh" else [sys.executable, "-c", python]
-            printed = subprocess.run(command, check=True, cwd=folder, stdout=subprocess.PIPE, text=True).stdout
-            wanted = re.findall(r"   # (\S.*)", block)
-        for text in wanted:
-            if text not in (without_numbers(printed) if language == "text" else printed):
-                print(f"WRONG: docs/deployment.md: not printed: {text}\nbut: {printed}")
-                right = False
-    return right
-
-
 def versions():
     from importlib import metadata
 
@@ -228,10 +201,10 @@ def main():
     print(f"{versions()}\n")
     print(f"{'':39}{'differ':>9}{'correct':>9}{'eval':>9}   probability")
     right = True
-    for network in NETWORKS + [None]:
+    for network in NETWORKS:
         with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            right &= check(folder, *network, pixels, labels) if network else run_examples(folder)
+            right &= check(pathlib.Path(name), *network, pixels, labels)
+    right &= examples.run_document("docs/deployment.md", PROGRAM)
     sys.exit(not right)
 
 

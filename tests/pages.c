@@ -1,5 +1,7 @@
 #include "tests/pages.h"
 
+#include <stdio.h>
+
 #include "src/report/page.h"
 #include "tests/markup_check.h"
 #include "tests/support.h"
@@ -28,6 +30,12 @@ char *page_of_text(const char *jsonl) {
     char *text = page_of(&records);
     records_free(&records);
     return text;
+}
+
+bool has_section(const char *page, const char *id) {
+    char tag[64];
+    snprintf(tag, sizeof tag, "<section id=\"%s\">", id);
+    return strstr(page, tag) != NULL;
 }
 
 size_t place_of(const char *text, const char *part) {

@@ -8,6 +8,7 @@
 #include "src/base/files.h"
 #include "src/bench/grade.h"
 #include "src/report/records.h"
+#include "tests/grades.h"
 #include "tests/markup_check.h"
 
 static char output[1 << 16];
@@ -147,30 +148,12 @@ static void grade(const char *flags) {
     if (code) fail_msg("%d: %s", code, output);
 }
 
-static cJSON *read_grades(void) {
-    size_t length;
-    char *text = (char *)support_read(support_path("grades/grades.json"), &length);
-    cJSON *object = cJSON_ParseWithLength(text, length);
-    free(text);
-    assert_non_null(object);
-    return object;
-}
-
-static const cJSON *grade_of(const cJSON *object, const char *file) {
-    const cJSON *line;
-    cJSON_ArrayForEach(line, cJSON_GetObjectItem(object, "grades")) {
-        if (strcmp(record_text(line, "file"), file) == 0) return line;
-    }
-    fail_msg("no row of %s in: %s", file, output);
-    return NULL;
-}
-
 static void the_example_is_graded(void **state) {
     (void)state;
     support_write(support_path("mine.c"), "int x;\n", 7);
     grade("");
     assert_says(output, "; 3 of 3 measured in this run");
-    cJSON *object = read_grades();
+    cJSON *object = grades_read(support_path("grades"));
     const cJSON *solution = grade_of(object, "solution.c"), *starter = grade_of(object, "starter.c");
     assert_string_equal(record_text(solution, "outcome"), "right");
     assert_string_equal(record_text(starter, "outcome"), "forward only");
@@ -190,7 +173,7 @@ static void a_rerun_continues(void **state) {
     grade("--points-correct 7 --name 'Week 4'");
     assert_says(output, "; 0 of 3 measured in this run");
     assert_says(output, "Week 4: ");
-    cJSON *object = read_grades();
+    cJSON *object = grades_read(support_path("grades"));
     assert_near(support_number(grade_of(object, "solution.c"), "points_correct"), 7, 0);
     cJSON_Delete(object);
     support_write(support_path("mine.c"), "int y;\n", 7);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "src/backend/audit.h"
+#include "src/backend/core_use.h"
 #include "src/backend/registry.h"
 #include "src/backend/verify.h"
 #include "src/bench/comparison.h"
@@ -152,6 +153,26 @@ static void wrong_steps_are_found(void **state) {
     expect_all_found(&steps);
 }
 
+/* The sample may miss each call that leaves one: the epoch shows it. */
+static void left_threads_are_found(void **state) {
+    (void)state;
+    struct dataset_pair data;
+    struct config config;
+    struct run_result result;
+    const struct run_limits limits = {0};
+    const struct gemm_backend *backend;
+    char settings[512];
+    support_builtin_data(&data);
+    snprintf(settings, sizeof settings,
+             "backend=%s:kind=leaves_threads threads=1 layers=42-16-4 batch-size=32 epochs=120 lr=0.05",
+             support_plugin("plugins/subtle/kinds.so"));
+    support_config(&config, settings);
+    assert_status(registry_find(config.backend, &backend), STATUS_OK);
+    assert_status(run_training(&config, backend, &data, &limits, &result), STATUS_VERIFY_FAILED);
+    assert_says(status_message(), "threads and leaves them");
+    dataset_pair_free(&data);
+}
+
 /* --- single calls --- */
 
 extern const struct gemm_backend gemm_tuned;
@@ -195,10 +216,33 @@ static void wrong_epilogues_are_found(void **state) {
     }
 }
 
+/* --- cores --- */
+
+static void more_cores_than_threads_are_found(void **state) {
+    (void)state;
+    struct gemm_backend backend = gemm_tuned;
+    struct compute compute = {.backend = &backend, .threads = 1};
+    struct core_use use = {0};
+    core_use_begin(&use);
+    for (const double start = clock_seconds(); clock_seconds() < start + 0.02;) continue;
+    core_use_end(&use);
+    assert_true(use.cpu > 0 && use.wall >= 0.02);
+    assert_status(core_use_check(&use, &compute), STATUS_OK); /* this thread */
+    assert_status(core_use_check(&(struct core_use){.cpu = 1.3, .wall = 1}, &compute), STATUS_VERIFY_FAILED);
+    compute.threads = 2;
+    assert_status(core_use_check(&(struct core_use){.cpu = 4.2, .wall = 1}, &compute), STATUS_OK);
+    assert_status(core_use_check(&(struct core_use){.cpu = 4.3, .wall = 1}, &compute), STATUS_VERIFY_FAILED);
+    backend.device = GEMM_ON_CUDA;
+    assert_status(core_use_check(&(struct core_use){.cpu = 4.3, .wall = 1}, &compute), STATUS_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_products_are_found), cmocka_unit_test(wrong_steps_are_found),
-        cmocka_unit_test(wrong_epilogues_are_found), /* the last: it may start threads */
+        cmocka_unit_test(more_cores_than_threads_are_found),
+        cmocka_unit_test(wrong_products_are_found),
+        cmocka_unit_test(wrong_steps_are_found),
+        cmocka_unit_test(wrong_epilogues_are_found), /* the last two: they start threads */
+        cmocka_unit_test(left_threads_are_found),
     };
     return cmocka_run_group_tests_name("audit", tests, NULL, NULL);
 }

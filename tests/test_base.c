@@ -70,6 +70,32 @@ static void only_utf8_remains(void **state) {
     }
 }
 
+static void text_is_made_printable(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"", ""},
+        {"\xc3\xbc\n12 \xe2\x82\xac", "\xc3\xbc\n12 \xe2\x82\xac"},
+        {"\033[2J\r\x7f\t", "?[2J???"},
+        {"\xc2\x9bm", "??m"},        /* a control sequence in one character */
+        {"a\xe2\x80\xaez", "a???z"}, /* from right to left */
+        {"\xff\xe2\x82", "???"},     /* not UTF-8 */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[32];
+        snprintf(text, sizeof text, "%s", cases[i][0]);
+        text_clean(text);
+        assert_string_equal(text, cases[i][1]);
+    }
+}
+
+static void text_is_cut_between_characters(void **state) {
+    (void)state;
+    static const char text[] = "a\xc3\xa9\xe2\x82\xacz"; /* 1, 2, 3 and 1 bytes */
+    static const int whole[] = {0, 1, 1, 3, 3, 3, 6, 7, 7};
+    for (size_t most = 0; most < sizeof whole / sizeof *whole; most++)
+        assert_int_equal(text_cut(text, most), whole[most]);
+}
+
 static void moments(void **state) {
     (void)state;
     struct rng rng = rng_open(3, RNG_TEST, 0);
@@ -360,6 +386,8 @@ int main(void) {
         cmocka_unit_test(philox_known_answers),
         cmocka_unit_test(streams_differ),
         cmocka_unit_test(only_utf8_remains),
+        cmocka_unit_test(text_is_made_printable),
+        cmocka_unit_test(text_is_cut_between_characters),
         cmocka_unit_test(moments),
         cmocka_unit_test(permutation_is_one),
         cmocka_unit_test(below_is_unbiased),

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "src/report/records.h"
+
 static char output[1 << 17];
 static char data[256]; /* 4 classes, 6x7 pixels, 300 + 100 images */
 
@@ -147,7 +149,12 @@ static void help_and_version(void **state) {
         assert_says(output, "usage: train");
     }
     assert_int_equal(RUN("--help-all"), 0);
-    for (size_t i = 0; i < config_key_count(); i++) assert_says(output, config_key_at(i)->name);
+    for (size_t i = 0; i < config_key_count(); i++)
+        if (!config_key_clusters(config_key_at(i))) assert_says(output, config_key_at(i)->name);
+    assert_null(strstr(output, "--clusters")); /* it has no effect on a training */
+    assert_int_equal(RUN("kmeans --help"), 0);
+    for (size_t i = 0; i < config_key_count(); i++)
+        if (config_key_clusters(config_key_at(i))) assert_says(output, config_key_at(i)->name);
     assert_int_equal(RUN("--version"), 0);
     assert_says(output, "Tessera ");
     setenv("TESSERA_EPOCHS", "abc", 1);
@@ -239,9 +246,14 @@ static void mistakes_are_pictured(void **state) {
 
 static void divergence_exits_1(void **state) {
     (void)state;
-    const char *model = support_path("never.safetensors");
-    assert_int_equal(RUN("--data %s " SMALL " --lr 1000 --weight-decay 100 --save %s", data, model), 1);
+    const char *model = support_path("never.safetensors"), *log = support_path("never.jsonl");
+    cJSON *line;
+    assert_int_equal(
+        RUN("--data %s " SMALL " --lr 1000 --weight-decay 100 --save %s --log %s", data, model, log), 1);
     assert_says(output, "the loss is not finite at epoch 1, step ");
+    assert_int_equal(support_log(log, "stopped", 0, &line), 1);
+    assert_says(record_text(line, "reason"), "the loss is not finite at epoch 1, step ");
+    cJSON_Delete(line);
     assert_int_not_equal(access(model, F_OK), 0);
 }
 

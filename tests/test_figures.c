@@ -47,6 +47,34 @@ static void products_have_rates_and_peaks(void **state) {
     free(page);
 }
 
+/* The height at which a text of the page is drawn. */
+static double height_of(const char *page, const char *text) {
+    const char *at = page + place_of(page, text);
+    while (strncmp(at, " y=\"", 4) != 0) at--;
+    return atof(at + 4);
+}
+
+static void names_of_close_peaks_are_apart(void **state) {
+    (void)state;
+    for (int one = 100; one <= 104; one += 4) { /* lower and higher than that of two threads */
+        char lines[4096], name[64];
+        snprintf(lines, sizeof lines,
+                 HEADER "{\"type\":\"peak\",\"device\":\"host\",\"threads\":1,\"f32_gflops\":%d,"
+                        "\"copy_gbytes_per_second\":9}\n"
+                        "{\"type\":\"peak\",\"device\":\"host\",\"threads\":2,\"f32_gflops\":102,"
+                        "\"copy_gbytes_per_second\":9}\n",
+                 one);
+        add_product(lines, sizeof lines, "a", 1, 256, 60);
+        add_product(lines, sizeof lines, "a", 2, 256, 70);
+        char *page = page_of_text(lines);
+        snprintf(name, sizeof name, ">peak of 1 CPU thread, %d GFLOP/s<", one);
+        const double distance =
+            height_of(page, name) - height_of(page, ">peak of 2 CPU threads, 102 GFLOP/s<");
+        assert_true(one < 102 ? distance >= 14 : distance <= -14);
+        free(page);
+    }
+}
+
 /* --- epochs --- */
 
 static void add_epoch(char *lines, size_t size, const char *backend, double seconds, const char *more) {
@@ -69,10 +97,10 @@ static void bars_are_sorted(void **state) {
     add_epoch(lines, sizeof lines, "fast", 0.1, ",\"noisy\":true");
     add_epoch(lines, sizeof lines, "middle", 0.4, "");
     char *page = page_of_text(lines);
-    const char *chart = page + place_of(page, ">Seconds of an epoch<");
+    const char *chart = page + place_of(page, ">Time of an epoch<");
     assert_true(place_of(chart, ">fast, noisy<") < place_of(chart, ">middle<"));
     assert_true(place_of(chart, ">middle<") < place_of(chart, ">slow<"));
-    assert_says(chart, ">seconds an epoch</text>");
+    assert_says(chart, ">time of an epoch</text>");
     assert_near(width_of(chart, 5) / width_of(chart, 1), 10, 0.1); /* the second part of slow and fast */
     free(page);
 }
@@ -84,8 +112,8 @@ static void wide_bars_are_logarithmic(void **state) {
     add_epoch(lines, sizeof lines, "slow", 2.1, "");
     add_epoch(lines, sizeof lines, "fast", 0.1, "");
     char *page = page_of_text(lines);
-    const char *chart = page + place_of(page, ">Seconds of an epoch<");
-    assert_says(chart, ">seconds an epoch, log scale</text>");
+    const char *chart = page + place_of(page, ">Time of an epoch<");
+    assert_says(chart, ">time of an epoch, log scale</text>");
     const double fast = width_of(chart, 0) + width_of(chart, 1),
                  slow = width_of(chart, 2) + width_of(chart, 3);
     assert_true(slow > fast && slow < 8 * fast && fast > 10);
@@ -100,7 +128,7 @@ static void long_names_fit(void **state) {
     char lines[2048] = HEADER;
     add_epoch(lines, sizeof lines, "a-backend-with-a-long-name, and-with-a-description-of-its-build", 1, "");
     char *page = page_of_text(lines);
-    const char *chart = page + place_of(page, ">Seconds of an epoch<");
+    const char *chart = page + place_of(page, ">Time of an epoch<");
     assert_true(place_of(chart, ">a-backend-with-a-long-name, <") <
                 place_of(chart, ">and-with-a-description-of-its-build<"));
     free(page);
@@ -124,11 +152,28 @@ static void legends_name_what_differs(void **state) {
     assert_says(page, "</svg> b, seed 1, optimizer sgd, dropout 0.2</li>");
     assert_says(page, "</svg> b, seed 1, optimizer adamw, dropout 0</li>");
     assert_null(strstr(page, "epochs 2")); /* they have it in common */
+    assert_null(strstr(page, "Recipe: "));
+    free(page);
+    page = page_of_text(RUN(",\"optimizer\":\"sgd\",\"dropout\":\"0\",\"learning-rate\":\"0.1\"") EPOCHS RUN(
+        ",\"optimizer\":\"adamw\",\"dropout\":\"0.2\",\"learning-rate\":\"1\"") EPOCHS);
+    assert_says(page, "<p>Recipe: optimizer sgd.</p>"); /* a chart each */
+    assert_says(page, "<p>Recipe: optimizer adamw, dropout 0.2.</p>");
     free(page);
     page = page_of_text(RUN("") EPOCHS RUN("") EPOCHS RUN("") EPOCHS);
     assert_says(page, "</svg> b, seed 1</li>");
     assert_says(page, "</svg> b, seed 1, run 2</li>");
     assert_says(page, "</svg> b, seed 1, run 3</li>");
+    free(page);
+}
+
+/* Also the run that has no epoch, and so no curve. */
+static void runs_that_an_error_ended_are_listed(void **state) {
+    (void)state;
+    char *page =
+        page_of_text(RUN(",\"batch-size\":\"16\",\"learning-rate\":\"9\"") "{\"type\":\"stopped\",\"reason\":"
+                                                                           "\"the loss is not finite\"}\n");
+    assert_says(page, "<section id=\"training\">");
+    assert_says(page, "<li>b, seed 1; 4-2, batch 16, learning rate 9: the loss is not finite</li>");
     free(page);
 }
 
@@ -206,17 +251,33 @@ static void sheets_are_short_and_named(void **state) {
     free(page);
 }
 
+static void mistakes_have_names_of_classes(void **state) {
+    (void)state;
+    char *page = page_of_text(
+        "{\"type\":\"header\"}\n{\"type\":\"confusion\",\"counts\":[[1,1],[0,1]],\"names\":[\"cat\",\"dog\"]}"
+        "\n"
+        "{\"type\":\"mistake\",\"label\":0,\"predicted\":1,\"height\":1,\"width\":1,\"pixels\":\"ff\"}\n"
+        "{\"type\":\"mistake\",\"label\":7,\"predicted\":1,\"height\":1,\"width\":1,\"pixels\":\"ff\"}\n");
+    assert_says(page, "alt=\"a cat taken for a dog\"");
+    assert_says(page, "<b>dog</b>, not cat<br/>");
+    assert_says(page, "<b>dog</b>, not 7<br/>"); /* which has none */
+    free(page);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_have_rates_and_peaks),
+        cmocka_unit_test(names_of_close_peaks_are_apart),
         cmocka_unit_test(bars_are_sorted),
         cmocka_unit_test(wide_bars_are_logarithmic),
         cmocka_unit_test(long_names_fit),
         cmocka_unit_test(legends_name_what_differs),
+        cmocka_unit_test(runs_that_an_error_ended_are_listed),
         cmocka_unit_test(curves_of_training_and_test),
         cmocka_unit_test(noise_is_counted),
         cmocka_unit_test(long_tables_are_folded_not_cropped),
         cmocka_unit_test(sheets_are_short_and_named),
+        cmocka_unit_test(mistakes_have_names_of_classes),
     };
     return cmocka_run_group_tests_name("figures", tests, NULL, NULL);
 }

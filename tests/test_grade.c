@@ -10,6 +10,7 @@
 #include "src/base/files.h"
 #include "src/bench/grade.h"
 #include "src/report/records.h"
+#include "tests/grades.h"
 #include "tests/markup_check.h"
 
 static char output[1 << 16], input[256], grades[256];
@@ -70,29 +71,9 @@ static void grade_all(void) {
     if (code) fail_msg("%d: %s", code, output);
 }
 
-static cJSON *read_grades(void) {
-    char path[512];
-    size_t length;
-    snprintf(path, sizeof path, "%s/grades.json", grades);
-    char *text = (char *)support_read(path, &length);
-    cJSON *object = cJSON_ParseWithLength(text, length);
-    free(text);
-    assert_non_null(object);
-    return object;
-}
-
-static const cJSON *grade_of(const cJSON *object, const char *file) {
-    const cJSON *line;
-    cJSON_ArrayForEach(line, cJSON_GetObjectItem(object, "grades")) {
-        if (strcmp(record_text(line, "file"), file) == 0) return line;
-    }
-    fail_msg("no row of %s in: %s", file, output);
-    return NULL;
-}
-
 static void every_file_is_a_row(void **state) {
     (void)state;
-    cJSON *object = read_grades();
+    cJSON *object = grades_read(grades);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(object, "grades")), file_count());
     for (size_t i = 0; i < FILES; i += support_stride()) {
         const cJSON *line = grade_of(object, expected[i].file);

@@ -141,7 +141,7 @@ static void the_load_is_said(void **state) {
     cJSON_Delete(line);
     assert_int_equal(RUN("compare --data %s " SMALL " --backends serial --repeat 1", support_data), 0);
     assert_says(output, text);
-    assert_says(output, " at the start\n");
+    assert_says(output, "\nat the start: load ");
 }
 
 static void too_many_threads_are_warned_of(void **state) {

@@ -1,4 +1,4 @@
-/* Training with every option of a recipe: resume, threads, early stopping, averages, bad steps, mistakes. */
+/* Training with every option of a recipe: resume, threads, averages, bad steps, mistakes. */
 #include "tests/training_bench.h"
 
 #include <math.h>
@@ -27,17 +27,6 @@ static void open_recipe(struct bench *bench, size_t recipe, const char *how,
     bench_open(bench, settings, resume);
 }
 
-/* Asserts equal weights and state tensors. */
-static void assert_same_network(const struct mlp *a, const struct mlp *b) {
-    const size_t bytes = a->parameter_elements * dtype_size(a->dtype);
-    assert_memory_equal(a->parameters, b->parameters, bytes);
-    assert_int_equal(a->state_count, b->state_count);
-    for (size_t i = 0; i < a->state_count; i++) {
-        assert_string_equal(a->state[i].prefix, b->state[i].prefix);
-        assert_memory_equal(a->state[i].memory, b->state[i].memory, bytes);
-    }
-}
-
 static void resume_equals_uninterrupted(void **state) {
     (void)state;
     static const char *const backends[] = {"backend=serial threads=1", "backend=tuned threads=2"};
@@ -45,8 +34,8 @@ static void resume_equals_uninterrupted(void **state) {
     snprintf(path, sizeof path, "%s", support_path("recipe.safetensors"));
     for (size_t r = 0; r < RECIPES; r++)
         for (size_t b = 0; b < 2; b++)
-            for (size_t stop = 1;
-                 stop<STEPS; stop += support_stride()> 1 ? 10 : 4) { /* within epochs and at their ends */
+            for (size_t stop = 1; stop < STEPS;
+                 stop += (support_stride() > 1) ? 10 : 4) { /* within epochs and at their ends */
                 struct bench whole, first, second;
                 struct run_summary summary, resumed;
                 struct checkpoint checkpoint;
@@ -61,7 +50,7 @@ static void resume_equals_uninterrupted(void **state) {
                 checkpoint_close(&checkpoint);
                 assert_status(bench_run(&second, &resumed), STATUS_OK);
 
-                assert_same_network(&whole.trainer.mlp, &second.trainer.mlp);
+                bench_assert_same_network(&whole.trainer.mlp, &second.trainer.mlp);
                 assert_memory_equal(&whole.trainer.state, &second.trainer.state, sizeof whole.trainer.state);
                 assert_memory_equal(whole.losses, first.losses, stop * sizeof(double));
                 assert_memory_equal(whole.losses + stop, second.losses + stop,
@@ -87,7 +76,7 @@ static void threads_change_no_bit(void **state) {
             snprintf(how, sizeof how, "backend=openmp threads=%d", threads);
             open_recipe(&more, r, how, NULL);
             assert_status(bench_run(&more, &summary), STATUS_OK);
-            assert_same_network(&one.trainer.mlp, &more.trainer.mlp);
+            bench_assert_same_network(&one.trainer.mlp, &more.trainer.mlp);
             bench_close(&more);
         }
         bench_close(&one);
@@ -108,7 +97,7 @@ static void every_key_counts(void **state) {
         {1, "clip-norm=0"},       {1, "dropout=0.31"},      {2, "weight-decay=0"}, {2, "seed=2"},
         {0, "adversarial=0"},     {1, "adversarial=0"},     {2, "adversarial=0.1"}};
     struct run_summary summary;
-    for (size_t i = 0; i<sizeof cases / sizeof *cases; i += support_stride()> 5 ? 5 : 1) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += (support_stride() > 5) ? 5 : 1) {
         struct bench with, without;
         open_recipe(&with, cases[i].recipe, "backend=serial threads=1", NULL);
         open_recipe(&without, cases[i].recipe, cases[i].off, NULL);
@@ -193,106 +182,6 @@ static void a_file_without_average(void **state) {
     checkpoint_close(&checkpoint);
 }
 
-/* --- early stopping --- */
-
-struct watch {
-    struct evaluation epoch[100];
-    size_t epochs;
-};
-
-static void on_epoch(void *self, const struct epoch_record *record) {
-    struct watch *watch = self;
-    watch->epoch[watch->epochs++] = record->average.total ? record->average : record->evaluation;
-}
-
-static void early_stopping(void **state) {
-    (void)state;
-    enum { PATIENCE = 3, EPOCHS = 60 };
-    static const char *const ways[] = {"", "ema-decay=0.5", "precision=bf16"};
-    for (size_t w = 0; w < 3; w++) {
-        static const char recipe[] =
-            "backend=serial threads=1 layers=42-30-4 batch-size=16 lr=0.5 validation=20";
-        struct bench stopped, until_best;
-        struct run_summary summary, plain;
-        struct watch watch = {.epochs = 0};
-        const struct trainer_observer observer = {.self = &watch, .epoch = on_epoch};
-        char settings[400];
-        snprintf(settings, sizeof settings, "%s %s epochs=%d patience=%d", recipe, ways[w], EPOCHS, PATIENCE);
-        bench_open(&stopped, settings, NULL);
-        assert_status(trainer_run(&stopped.trainer, &observer, &summary), STATUS_OK);
-        size_t best = 0, last = 0;
-        for (; last < EPOCHS && (last == 0 || last - best <= PATIENCE); last++) {
-            const struct evaluation *now = &watch.epoch[last], *then = &watch.epoch[best];
-            if (now->correct > then->correct || (now->correct == then->correct && now->loss < then->loss))
-                best = last;
-        }
-        assert_true(last < EPOCHS && best > 0); /* it stopped early, after an improvement */
-        assert_int_equal(watch.epochs, last);
-        assert_int_equal(summary.best_epoch, best + 1);
-        assert_true(summary.stopped_early && summary.epochs == last);
-
-        snprintf(settings, sizeof settings, "%s %s epochs=%zu", recipe, ways[w], best + 1);
-        bench_open(&until_best, settings, NULL);
-        assert_status(bench_run(&until_best, &plain), STATUS_OK);
-        const size_t bytes = stopped.trainer.mlp.parameter_elements * sizeof(float);
-        assert_memory_equal(stopped.trainer.mlp.parameters, until_best.trainer.mlp.parameters, bytes);
-        if (w == 1)
-            assert_memory_equal(stopped.trainer.optimizer.average, until_best.trainer.optimizer.average,
-                                bytes);
-        assert_memory_equal(&summary.test, &plain.test, sizeof plain.test);
-        bench_close(&stopped);
-        bench_close(&until_best);
-    }
-}
-
-/* Interrupted anywhere and resumed, it ends at the same epoch with the same weights. */
-static void early_stopping_is_resumed(void **state) {
-    (void)state;
-    static const char recipe[] =
-        "backend=serial threads=1 engine=eager layers=42-30-4 batch-size=16 lr=0.5 validation=20 epochs=60 "
-        "ema-decay=0.5 patience=3";
-    struct bench whole;
-    struct run_summary summary;
-    char settings[400];
-    const char *path = support_path("stopping.safetensors");
-    bench_open(&whole, recipe, NULL);
-    assert_status(bench_run(&whole, &summary), STATUS_OK);
-    const size_t steps = summary.epochs * whole.trainer.steps;
-    snprintf(settings, sizeof settings, "%s save=%s", recipe, path);
-    for (size_t stop = 1; stop < steps; stop += steps / 7 + 1) {
-        struct bench first, second;
-        struct run_summary resumed;
-        struct checkpoint checkpoint;
-        bench_open(&first, settings, NULL);
-        first.stop_after = stop;
-        assert_status(bench_run(&first, &resumed), STATUS_INTERRUPTED);
-        assert_int_equal(resumed.best_epoch, 0); /* the weights are the last ones */
-        bench_close(&first);
-        assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
-        bench_open(&second, recipe, &checkpoint);
-        checkpoint_close(&checkpoint);
-        assert_status(bench_run(&second, &resumed), STATUS_OK);
-        assert_true(resumed.best_epoch == summary.best_epoch && resumed.stopped_early);
-        assert_same_network(&whole.trainer.mlp, &second.trainer.mlp);
-        bench_close(&second);
-    }
-    /* a finished run that is resumed trains nothing */
-    struct bench again;
-    struct run_summary nothing;
-    struct checkpoint checkpoint;
-    assert_status(trainer_save(&whole.trainer, path), STATUS_OK);
-    assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
-    bench_open(&again, recipe, &checkpoint);
-    checkpoint_close(&checkpoint);
-    assert_status(bench_run(&again, &nothing), STATUS_OK);
-    assert_int_equal(nothing.epochs, 0);
-    assert_same_network(&whole.trainer.mlp, &again.trainer.mlp);
-    bench_close(&again);
-    bench_close(&whole);
-}
-
-/* --- failures --- */
-
 static void a_bad_step_changes_nothing(void **state) {
     (void)state;
     for (size_t r = 0; r < RECIPES; r++) {
@@ -309,7 +198,7 @@ static void a_bad_step_changes_nothing(void **state) {
         assert_status(bench_run(&bench, &summary), STATUS_FAILED);
         assert_says(status_message(), "epoch 3, step 1; it starts in layer 3");
         ((float *)layer->bias)[1] = kept;
-        assert_same_network(&bench.trainer.mlp, &same.trainer.mlp);
+        bench_assert_same_network(&bench.trainer.mlp, &same.trainer.mlp);
         bench_close(&bench);
         bench_close(&same);
     }
@@ -399,8 +288,6 @@ int main(void) {
         cmocka_unit_test(every_key_counts),
         cmocka_unit_test(the_average_is_evaluated_and_saved),
         cmocka_unit_test(a_file_without_average),
-        cmocka_unit_test(early_stopping),
-        cmocka_unit_test(early_stopping_is_resumed),
         cmocka_unit_test(a_bad_step_changes_nothing),
         cmocka_unit_test(max_norm_holds_in_every_layer),
         cmocka_unit_test(engine_fused_names_what_it_does_not_support),

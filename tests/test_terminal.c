@@ -128,16 +128,16 @@ static void an_interrupt_is_answered(void **state) {
     start(SLOW "--epochs 100000 --save %s", support_data, model);
     assert_true(wait_for("epoch 1 of "));
     assert_int_equal(write(session.terminal, "\003", 1), 1);
-    assert_true(wait_for("Interrupted: ends after this step"));
+    assert_true(wait_for("Interrupted: ending"));
     assert_null(strstr(session.text, "test accuracy")); /* at once */
     assert_int_equal(finish(), 130);
-    const char *answer = strstr(session.text, "Interrupted: ends after this step");
+    const char *answer = strstr(session.text, "Interrupted: ending");
     assert_null(strstr(answer, "\r\033[Kepoch ")); /* no further step */
     assert_says(answer, "test accuracy");
     assert_says(answer, "interrupted by SIGINT; go on with --resume ");
     assert_int_equal(access(model, R_OK), 0);
     char *screen = play(&longest);
-    assert_says(screen, "\nInterrupted: ends after this step");
+    assert_says(screen, "\nInterrupted: ending");
     free(screen);
 }
 
@@ -161,6 +161,7 @@ static void lines_fit(void **state) {
         "help compare",
         "bench --help",
         "bench gemm --help-all",
+        "bench call --help-all",
         "devices",
         "--data %s --layers 42-16-4 --epochs 1 --ema-decay 0.9 --validation 50 --optimizer adamw --lr 0.001 "
         "--augment on "
@@ -168,7 +169,7 @@ static void lines_fit(void **state) {
         "--data %s --layers 42-16-4 --epochs 1 --ensemble 2",
         "compare --data %s --layers 42-16-4 --epochs 1 --repeat 1 --backends serial,tuned --threads 1",
         "bench gemm --sizes 16 --dtype f32 --ops NN --repeat 1 --backends serial,tuned --threads 1 "
-        "--operands warm",
+        "--operands warm --counters",
         "bench breakeven --data %s --layers 42-16-4 --batches 8 --hidden 4 --backends serial --cell-seconds "
         "0.01",
     };

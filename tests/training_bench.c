@@ -72,6 +72,16 @@ enum status bench_run(struct bench *bench, struct run_summary *summary) {
     return trainer_run(&bench->trainer, &observer, summary);
 }
 
+void bench_assert_same_network(const struct mlp *a, const struct mlp *b) {
+    const size_t bytes = a->parameter_elements * dtype_size(a->dtype);
+    assert_memory_equal(a->parameters, b->parameters, bytes);
+    assert_int_equal(a->state_count, b->state_count);
+    for (size_t i = 0; i < a->state_count; i++) {
+        assert_string_equal(a->state[i].prefix, b->state[i].prefix);
+        assert_memory_equal(a->state[i].memory, b->state[i].memory, bytes);
+    }
+}
+
 static void check_same(const struct evaluation *a, const struct evaluation *b) {
     assert_true(a->total > 0 && a->total == b->total && a->correct == b->correct && a->loss == b->loss);
 }

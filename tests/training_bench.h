@@ -30,6 +30,9 @@ void bench_open(struct bench *bench, const char *settings, const struct checkpoi
 void bench_close(struct bench *bench);
 enum status bench_run(struct bench *bench, struct run_summary *summary);
 
+/* Asserts equal parameters and optimizer state. */
+void bench_assert_same_network(const struct mlp *a, const struct mlp *b);
+
 /* After a run of an ensemble with ema-decay and a validation set: asserts that each of its four committees
    has the members' own evaluations. */
 void bench_check_averages(const struct ensemble *ensemble);

@@ -46,11 +46,22 @@ static enum status wrong(const char *path, const char *what) {
     return status_set(STATUS_UNAVAILABLE, "'%s' is no backend: %s", path, what);
 }
 
+static bool is_source(const char *path) {
+    static const char *const endings[] = {".c", ".cc", ".cpp", ".cu"};
+    const char *dot = strrchr(path, '.');
+    size_t i = 0;
+    while (i < 4 && (!dot || strcmp(dot, endings[i]) != 0)) i++;
+    return i < 4;
+}
+
 static enum status open_object(const char *path, void **handle) {
     struct stat file;
     if (stat(path, &file) != 0)
         return status_set(STATUS_UNAVAILABLE, "cannot load the backend '%s': %s", path, strerror(errno));
     if (!S_ISREG(file.st_mode)) return wrong(path, "it is not a file");
+    if (is_source(path))
+        return wrong(path, "it is a source file; compile it and name the shared object, as in ./my.so "
+                           "(" HOW_TO_BUILD ")");
     *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (*handle) return STATUS_OK;
     return status_set(STATUS_UNAVAILABLE,

@@ -22,7 +22,7 @@ extern const struct device_driver device_cuda;
 #endif
 
 #ifdef CUDA_LEFT_OUT
-#    define NO_CUDA "left out by CUDA=0 when this was built"
+#    define NO_CUDA "the GPU part was left out by CUDA=0 when this was built (make CUDA=1 builds it)"
 #elif defined CUDA_NOT_WANTED
 #    define NO_CUDA "no GPU was found when this was built (make CUDA=1 builds the GPU backends nevertheless)"
 #else
@@ -30,7 +30,7 @@ extern const struct device_driver device_cuda;
 #endif
 
 #ifdef OPENBLAS_LEFT_OUT
-#    define NO_OPENBLAS "left out by OPENBLAS=0 when this was built"
+#    define NO_OPENBLAS "this was built with OPENBLAS=0"
 #else
 #    define NO_OPENBLAS \
         "OpenBLAS was not found when this was built (install libopenblas-openmp-dev, then make)"
@@ -116,8 +116,9 @@ static enum status unknown_backend(const char *name) {
     for (size_t i = 0; i < registry_count(); i++) names[i] = entries[i].name;
     const char *near = text_nearest(name, names, registry_count());
     list_usable(list, sizeof list);
-    return status_set(STATUS_UNAVAILABLE, "no backend is called '%s'%s%s%s; usable here: %s", name,
-                      near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "", list);
+    return status_set(STATUS_UNAVAILABLE,
+                      "no backend is called '%s'%s%s%s; usable here: %s; or a plug-in by its path: ./my.so",
+                      name, near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "", list);
 }
 
 static bool is_name(const char *name) {

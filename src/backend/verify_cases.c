@@ -2,7 +2,7 @@
 
 #include "src/backend/plugin.h"
 #include "src/backend/verify.h"
-#include "src/backend/verify_hint.h"
+#include "src/backend/verify_pattern.h"
 #include "src/base/secret.h"
 
 static const size_t edge[] = {1, 15, 16, 17, 31, 32, 33};

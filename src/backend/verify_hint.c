@@ -1,11 +1,9 @@
 #include "src/backend/verify_hint.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/progress.h"
 #include "src/base/text.h"
 
 /* --- where --- */
@@ -184,9 +182,7 @@ static bool explains(const struct wrong_result *wrong, const struct gemm_call *c
 }
 
 static const char *find_mistake(const struct wrong_result *wrong) {
-    static const double bf16 = 0x1p-7;
-    const struct oracle_inputs tf32 = {wrong->inputs.zero_mean, ORACLE_TF32},
-                               half = {wrong->inputs.zero_mean, bf16};
+    const struct oracle_inputs float32 = {true, 0x1p-23}, tf32 = {true, ORACLE_TF32}, bf16 = {true, 0x1p-7};
     if (all_of_c(wrong, is_zero)) return "all of C is 0";
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
         struct gemm_call call = *wrong->call;
@@ -196,104 +192,14 @@ static const char *find_mistake(const struct wrong_result *wrong) {
         return wrong->call->beta == 0 ? "it was not written, or read although beta is 0"
                                       : "C was not written";
     if (wrong->call->dtype == GEMM_BF16 || !wrong->inputs.zero_mean) return NULL;
-    if (wrong->call->dtype == GEMM_F64 && explains(wrong, wrong->call, (struct oracle_inputs){true, 0x1p-23}))
+    if (wrong->call->dtype == GEMM_F64 && explains(wrong, wrong->call, float32))
         return "the error is that of float32";
     if (explains(wrong, wrong->call, tf32)) return "the error is that of operands rounded to TF32";
-    return explains(wrong, wrong->call, half) ? "the error is that of operands rounded to bfloat16" : NULL;
+    return explains(wrong, wrong->call, bf16) ? "the error is that of operands rounded to bfloat16" : NULL;
 }
 
 void verify_hint(const struct wrong_result *wrong, char *text, size_t size) {
     const char *mistake = find_mistake(wrong);
     say_place(wrong, text, size);
     if (mistake) text_append(text, size, "; %s", mistake);
-}
-
-/* --- what failing cases have in common --- */
-
-static bool is_nn(const struct verify_case *test) {
-    return test->op == GEMM_NN;
-}
-static bool is_tn(const struct verify_case *test) {
-    return test->op == GEMM_TN;
-}
-static bool is_nt(const struct verify_case *test) {
-    return test->op == GEMM_NT;
-}
-static bool is_padded(const struct verify_case *test) {
-    return test->pad > 0;
-}
-static bool is_scaled(const struct verify_case *test) {
-    return test->alpha != 1;
-}
-static bool starts_at_zero(const struct verify_case *test) {
-    return test->beta == 0;
-}
-static bool accumulates(const struct verify_case *test) {
-    return test->beta != 0;
-}
-static bool has_reals(const struct verify_case *test) {
-    return !test->integers;
-}
-static bool has_odd_m(const struct verify_case *test) {
-    return test->m % 16 != 0;
-}
-static bool has_odd_n(const struct verify_case *test) {
-    return test->n % 16 != 0;
-}
-static bool has_odd_k(const struct verify_case *test) {
-    return test->k % 16 != 0;
-}
-
-static const struct {
-    bool (*has)(const struct verify_case *test);
-    const char *says;
-} traits[] = {
-    {is_nn, "op NN"},
-    {is_tn, "op TN (A is stored transposed)"},
-    {is_nt, "op NT (B is stored transposed)"},
-    {is_padded, "padding between the rows: are lda, ldb and ldc used?"},
-    {is_scaled, "an alpha that is not 1"},
-    {starts_at_zero, "beta = 0, where C may hold NaN before the call"},
-    {accumulates, "a beta that is not 0"},
-    {has_reals, "real numbers, while integers are exact: is it true float32?"},
-    {has_odd_m, "an m that is no multiple of 16: the last partial tile?"},
-    {has_odd_n, "an n that is no multiple of 16: the last partial tile?"},
-    {has_odd_k, "a k that is no multiple of 16: the last terms of the sum?"},
-};
-enum { TRAITS = sizeof traits / sizeof *traits };
-
-static bool is_comparable(const struct verify_case *test, const struct verify_case *failed) {
-    return test->dtype == failed->dtype && test->c_f32 == failed->c_f32 && !test->epilogue &&
-           !test->backward && test->values == VERIFY_ORDINARY && test->m <= 33 && test->n <= 33 &&
-           test->k <= 33;
-}
-
-void verify_pattern(struct compute *compute, const struct verify_case *failed) {
-    enum { STRIDE = 23 }; /* prime to the length of every kind of case */
-    size_t ran = 0, failures = 0, with[TRAITS] = {0}, failures_with[TRAITS] = {0};
-    char message[1024];
-    snprintf(message, sizeof message, "%s", status_message());
-    for (size_t i = 0; i < verify_case_count(); i += STRIDE) {
-        const struct verify_case test = verify_case_at(i);
-        bool skipped;
-        if (!is_comparable(&test, failed)) continue;
-        const bool fails = verify_gemm(compute, &test, &skipped) != STATUS_OK;
-        if (skipped) continue;
-        ran++;
-        failures += fails;
-        for (int t = 0; t < TRAITS; t++) {
-            with[t] += traits[t].has(&test);
-            failures_with[t] += fails && traits[t].has(&test);
-        }
-    }
-    int best = -1; /* the rarest trait that all failures have, and a good part of the others lacks */
-    for (int t = 0; t < TRAITS; t++)
-        if (failures_with[t] == failures && 4 * failures >= with[t] && (best < 0 || with[t] < with[best]))
-            best = t;
-    if (best < 0 || failures == 0 || failures == ran) {
-        status_write("%s; %zu of %zu small cases are wrong", message, failures, ran);
-    } else {
-        status_write("%s; %zu of %zu small cases are wrong, all with %s", message, failures, ran,
-                     traits[best].says);
-    }
 }

@@ -18,12 +18,14 @@ enum status input_error(int error, const char *what, const char *path) {
 }
 
 enum status input_open(int *fd, const char *what, const char *path) {
-    struct stat info;
+    struct stat info = {0};
     *fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (*fd < 0) return input_error(errno, what, path);
     if (fstat(*fd, &info) == 0 && S_ISREG(info.st_mode)) return STATUS_OK;
+    const bool folder = S_ISDIR(info.st_mode);
     close(*fd);
-    return status_set(STATUS_BAD_DATA, "cannot read %s'%s': it is not a regular file", what, path);
+    return status_set(STATUS_BAD_DATA, "cannot read %s'%s': it is %s", what, path,
+                      folder ? "a folder; name a file of it" : "not a regular file");
 }
 
 static enum status read_descriptor(int fd, uint8_t **bytes, size_t *size, size_t most, const char *path) {
@@ -57,4 +59,16 @@ enum status input_bytes(uint8_t **bytes, size_t *size, size_t most, const char *
     status = read_descriptor(fd, bytes, size, most, path);
     close(fd);
     return status;
+}
+
+enum status input_text(char **text, size_t most, const char *path) {
+    uint8_t *bytes;
+    size_t size;
+    const enum status status = input_bytes(&bytes, &size, most, path);
+    if (status) return status;
+    bytes[size] = '\0';
+    *text = (char *)bytes;
+    if (strlen(*text) == size) return STATUS_OK;
+    free(bytes);
+    return status_set(STATUS_BAD_DATA, "%s: not a text file", path);
 }

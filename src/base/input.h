@@ -16,6 +16,9 @@ enum status input_open(int *fd, const char *what, const char *path);
    more. STATUS_BAD_DATA, or STATUS_FAILED if memory ran out. */
 enum status input_bytes(uint8_t **bytes, size_t *size, size_t most, const char *path);
 
+/* The same for a text: it ends with a null byte, and STATUS_BAD_DATA also if it has another one. */
+enum status input_text(char **text, size_t most, const char *path);
+
 /* input_open's error for this errno. */
 enum status input_error(int error, const char *what, const char *path);
 

@@ -19,7 +19,9 @@ enum rng_stream {
     RNG_SYNTHETIC = 3,
     RNG_TEST = 4,
     RNG_AUGMENT = 5,
-    RNG_DROPOUT = 6
+    RNG_DROPOUT = 6,
+    RNG_CLUSTER = 7,
+    RNG_POINTS = 8
 };
 
 enum { PHILOX_ROUNDS = 10 };

@@ -56,7 +56,7 @@ static volatile sig_atomic_t *stop_flag, caught;
 static bool answers; /* is a user at the terminal? */
 
 static void on_signal(int number) {
-    static const char answer[] = "\r\033[KInterrupted: ends after this step (Ctrl-C again: at once).\n";
+    static const char answer[] = "\r\033[KInterrupted: ending (Ctrl-C again: at once).\n";
     if (!caught && answers && write(STDERR_FILENO, answer, sizeof answer - 1) < 0) answers = false;
     if (!caught) caught = number;
     *stop_flag = 1;
@@ -79,6 +79,10 @@ const char *process_signal(void) {
     for (int i = 0; i < SIGNALS; i++)
         if (signals[i].number == caught) return signals[i].name;
     return "";
+}
+
+bool process_is_interrupted(void) {
+    return caught != 0;
 }
 
 /* --- the end --- */
@@ -121,16 +125,15 @@ enum status process_confine(int cores) {
     static const char *const counts[] = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
                                          "BLIS_NUM_THREADS"};
     static const char *const bindings[] = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"};
-    cpu_set_t may, set;
+    cpu_set_t allowed, taken;
     char count[16];
-    int taken = 0;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof may, &may) != 0) CPU_ZERO(&may);
-    for (size_t cpu = 0; cpu < CPU_SETSIZE && taken < cores; cpu++)
-        if (CPU_ISSET(cpu, &may)) CPU_SET(cpu, &set), taken++;
-    if (taken < cores || sched_setaffinity(0, sizeof set, &set) != 0)
+    CPU_ZERO(&taken);
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) CPU_ZERO(&allowed);
+    for (size_t cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&taken) < cores; cpu++)
+        if (CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, &taken);
+    if (CPU_COUNT(&taken) < cores || sched_setaffinity(0, sizeof taken, &taken) != 0)
         return status_set(STATUS_UNAVAILABLE, "%d threads need as many cores; this process may use %d", cores,
-                          taken);
+                          CPU_COUNT(&taken));
     snprintf(count, sizeof count, "%d", cores);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) setenv(counts[i], count, 1);
     for (size_t i = 0; i < sizeof bindings / sizeof *bindings; i++) unsetenv(bindings[i]);

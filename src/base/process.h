@@ -24,6 +24,7 @@ void process_catch_signals(volatile sig_atomic_t *stop);
 
 /* The name of the first signal that set *stop; "" if none has. */
 const char *process_signal(void);
+bool process_is_interrupted(void); /* Has one? Always false before process_catch_signals. */
 
 /* Writes the path of the standard output to `path`, for a log; what the program prints from now on goes to
    standard error. */

@@ -9,14 +9,14 @@
 
 #include "src/base/text.h"
 
-/* $XDG_DATA_HOME/tessera; "" if the user has no home. */
+/* $XDG_DATA_HOME/tessera; the working directory if the user has no home. */
 static void user_folder(char *folder, size_t size) {
     const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
-    folder[0] = '\0';
     if (data && data[0] == '/') {
         snprintf(folder, size, "%s/tessera", data);
-    } else if (home && home[0]) {
-        snprintf(folder, size, "%s/.local/share/tessera", home);
+    } else {
+        snprintf(folder, size, "%s", home && home[0] ? home : ".");
+        if (home && home[0]) text_append(folder, size, "/.local/share/tessera");
     }
 }
 
@@ -47,6 +47,20 @@ bool share_path(enum share_folder folder, const char *name, char *path, size_t s
         snprintf(path, size, "%s/%s", above, name);
     }
     return true;
+}
+
+bool share_find_header(char *folder, size_t size) {
+    char program[PATH_MAX], prefix[PATH_MAX], path[PATH_MAX + 32];
+    program_folder(program, sizeof program);
+    text_directory(program, prefix, sizeof prefix);
+    snprintf(path, sizeof path, "%s/kernels/gemm.h", program);
+    const bool here = access("kernels/gemm.h", R_OK) == 0, beside = access(path, R_OK) == 0;
+    snprintf(path, sizeof path, "%s/include/tessera/gemm.h", prefix);
+    const bool installed = access(path, R_OK) == 0;
+    text_directory(path, prefix, sizeof prefix); /* .../include/tessera */
+    text_directory(prefix, path, sizeof path);
+    snprintf(folder, size, "%s", here ? "." : beside ? program : installed ? path : "");
+    return here || beside;
 }
 
 void share_find_config(const char *name, char *path, size_t size) {

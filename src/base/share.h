@@ -16,4 +16,8 @@ bool share_path(enum share_folder folder, const char *name, char *path, size_t s
    the standard input. `name` itself if there is no such file. */
 void share_find_config(const char *name, char *path, size_t size);
 
+/* The folder to compile plug-ins with (-I). True: it has "kernels/gemm.h", in the source tree. False: it has
+   "tessera/gemm.h", of an installation; "" if there is none. */
+bool share_find_header(char *folder, size_t size);
+
 #endif

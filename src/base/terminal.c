@@ -108,7 +108,7 @@ void terminal_progress(const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fprintf(stderr, "\r\033[K%.*s", progress_width(), text);
+    fprintf(stderr, "\r\033[K%.*s", text_cut(text, (size_t)progress_width()), text);
     fflush(stderr);
     progress_shown = true;
 }

@@ -96,10 +96,8 @@ void text_directory(const char *path, char *directory, size_t size) {
     }
 }
 
-/* The length of the UTF-8 sequence that `text` starts with (RFC 3629: no overlong forms, no surrogates, at
-   most U+10FFFF); 0 if it is not one. */
-static size_t utf8_length(const unsigned char *text) {
-    const unsigned char first = text[0];
+size_t text_character(const char *start) {
+    const unsigned char *text = (const unsigned char *)start, first = text[0];
     if (first < 0x80) return 1;
     const size_t length = first >= 0xc2 && first < 0xe0 ? 2 : first >= 0xe0 && first < 0xf0 ? 3 : 4;
     if (first < 0xc2 || first > 0xf4) return 0;
@@ -118,7 +116,7 @@ static size_t utf8_length(const unsigned char *text) {
 char *text_utf8(const char *text) {
     char *copy = malloc(3 * strlen(text) + 1), *to = copy;
     while (copy && *text) {
-        const size_t length = utf8_length((const unsigned char *)text), taken = length ? length : 1;
+        const size_t length = text_character(text), taken = length ? length : 1;
         const char *from = length ? text : "\xef\xbf\xbd"; /* U+FFFD */
         for (size_t i = 0; i < (length ? length : 3); i++) *to++ = from[i];
         text += taken;
@@ -127,7 +125,7 @@ char *text_utf8(const char *text) {
     return copy;
 }
 
-/* Of a whole sequence of UTF-8. */
+/* Is this UTF-8 character one that text_is_printable refuses? */
 static bool is_control(const unsigned char *text, size_t length) {
     if (length == 1) return text[0] < ' ' || text[0] == 0x7f;
     if (length == 2) return text[0] == 0xc2 && text[1] < 0xa0; /* U+0080 to U+009F */
@@ -138,16 +136,32 @@ static bool is_control(const unsigned char *text, size_t length) {
 
 bool text_is_printable(const char *text) {
     for (size_t length; *text; text += length) {
-        length = utf8_length((const unsigned char *)text);
+        length = text_character(text);
         if (!length || is_control((const unsigned char *)text, length)) return false;
     }
     return true;
+}
+
+void text_clean(char *text) {
+    for (size_t length; *text; text += length) {
+        length = text_character(text);
+        const bool bad = !length || (*text != '\n' && is_control((const unsigned char *)text, length));
+        if (!length) length = 1;
+        if (bad) memset(text, '?', length);
+    }
 }
 
 size_t text_letters(const char *text) {
     size_t letters = 0;
     for (; *text; text++) letters += ((unsigned char)*text & 0xc0) != 0x80;
     return letters;
+}
+
+int text_cut(const char *text, size_t most) {
+    const size_t length = strlen(text);
+    if (length <= most) return (int)length;
+    while (most && ((unsigned char)text[most] & 0xc0) == 0x80) most--;
+    return (int)most;
 }
 
 int text_padding(const char *text, size_t width) {
@@ -225,14 +239,13 @@ struct text_number text_seconds(double seconds) {
 struct text_number text_wait(double seconds) {
     struct text_number out = {"-"};
     if (!isfinite(seconds)) return out;
-    const bool hours = seconds >= 99.5 * 60, minutes = seconds >= 99.5;
-    snprintf(out.text, sizeof out.text,
-             hours     ? "%.1f h"
-             : minutes ? "%.0f min"
-                       : "%.0f s",
-             seconds / (hours     ? 3600
-                        : minutes ? 60
-                                  : 1));
+    if (seconds < 99.5) {
+        snprintf(out.text, sizeof out.text, "%.0f s", seconds);
+    } else if (seconds < 99.5 * 60) {
+        snprintf(out.text, sizeof out.text, "%.0f min", seconds / 60);
+    } else {
+        snprintf(out.text, sizeof out.text, "%.1f h", seconds / 3600);
+    }
     return out;
 }
 

@@ -27,6 +27,10 @@ void text_find_line(const char *path, const char *key, char *text, size_t size);
 /* The directory part of a path: "." if it has none, "/" for the root. Truncated to `size` bytes. */
 void text_directory(const char *path, char *directory, size_t size);
 
+/* The bytes of the UTF-8 character that `text` starts with (RFC 3629: no overlong forms, no surrogates, at
+   most U+10FFFF); 0 if it is not one. */
+size_t text_character(const char *text);
+
 /* A copy in which every byte that is not UTF-8 is U+FFFD, the replacement character; file names may hold any
    bytes, JSON may not. The caller frees it. NULL: out of memory. */
 char *text_utf8(const char *text);
@@ -34,9 +38,13 @@ char *text_utf8(const char *text);
 /* Is the text UTF-8 without control characters, line separators and marks that change the direction of
    writing? Then it is safe to print, wherever it comes from. */
 bool text_is_printable(const char *text);
+/* Replaces what is not printable by '?', in place; newlines stay. */
+void text_clean(char *text);
 
 /* The number of characters of a UTF-8 text, which is its width on a terminal but for wide scripts. */
 size_t text_letters(const char *text);
+/* The bytes of the first whole characters of a UTF-8 text, at most `most`; for "%.*s". */
+int text_cut(const char *text, size_t most);
 /* The spaces that fill it up to `width` characters; for "%*s" with "". */
 int text_padding(const char *text, size_t width);
 

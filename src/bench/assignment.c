@@ -1,12 +1,12 @@
 #include "src/bench/assignment.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/hash.h"
 
-static const char *const dtype_choices[] = {"f32", "f64", "f32,f64", NULL}; /* bit sets less 1 */
+/* The index plus 1 is a set of enum gemm_dtype: bit 0 is f32, bit 1 is f64. */
+static const char *const dtype_choices[] = {"f32", "f64", "f32,f64", NULL};
 static const char *const op_choices[] = {"NN", "NN,TN,NT", NULL};
 
 #define AT(field) offsetof(struct assignment, field)
@@ -121,10 +121,6 @@ static size_t op_count(const struct assignment *assignment) {
 
 static size_t dtype_count(const struct assignment *assignment) {
     return assignment->dtypes == 2 ? 2 : 1;
-}
-
-bool assignment_has(const struct assignment *assignment, enum gemm_dtype dtype, enum gemm_op op) {
-    return dtype <= GEMM_F64 && (size_t)op < op_count(assignment) && (assignment->dtypes + 1) >> dtype & 1;
 }
 
 size_t assignment_products(const struct assignment *assignment) {

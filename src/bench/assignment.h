@@ -40,8 +40,6 @@ enum status assignment_check(struct assignment *assignment);
 size_t assignment_products(const struct assignment *assignment);
 struct gemm_shape assignment_product(const struct assignment *assignment, size_t index,
                                      enum gemm_dtype *dtype);
-/* Is this op, or dtype, among them? */
-bool assignment_has(const struct assignment *assignment, enum gemm_dtype dtype, enum gemm_op op);
 
 /* Changes if a key changes that the measurements depend on. */
 uint64_t assignment_hash(const struct assignment *assignment);

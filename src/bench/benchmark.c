@@ -101,12 +101,24 @@ static enum status check_rate(const struct entry *entry) {
                       compute->backend->name, 1e-9 * rate, cores);
 }
 
+/* On the host, where the operands are in memory; a GPU's counters need a process of their own. */
+static enum status count(struct entry *entry) {
+    struct contest_request request = {0};
+    struct contest_reply reply;
+    const enum status status = ask(entry, CONTEST_COUNT, "counting", &request, &reply);
+    entry->result->counters = reply.counters;
+    entry->result->counters.of = COUNTERS_CPU;
+    return status;
+}
+
 /* Verifies again and fills the result. */
 static enum status finish(const struct benchmark *benchmark, struct entry *entry) {
     struct result *result = entry->result;
     struct contest_request request = {0};
     struct contest_reply reply;
-    const enum status status = ask(entry, CONTEST_SAMPLER_FINISH, "verify again", &request, &reply);
+    const bool counts = benchmark->counters && entry->candidate->compute.backend->device == GEMM_ON_HOST;
+    enum status status = counts ? count(entry) : STATUS_OK;
+    if (!status) status = ask(entry, CONTEST_SAMPLER_FINISH, "verify again", &request, &reply);
     if (status) return status;
     const struct sampler_facts *facts = &reply.facts;
     result->seconds = times_of(benchmark, entry);
@@ -164,6 +176,17 @@ static void run_round(const struct benchmark *benchmark, struct entry *entries, 
     }
 }
 
+/* A GPU that cannot be profiled now cannot later: the reason is kept. */
+static void count_on_gpu(struct benchmark *benchmark, struct entry *entry) {
+    const struct candidate *candidate = entry->candidate;
+    struct counters *counters = &entry->result->counters;
+    if (entry->result->outcome != OUTCOME_RIGHT || candidate->compute.backend->device == GEMM_ON_HOST) return;
+    *counters = benchmark->no_profiler;
+    if (counters->why[0]) return;
+    gpu_counters_take(counters, NULL, &candidate->config, entry->dtype, entry->shape, benchmark->warm);
+    if (counters->nowhere) benchmark->no_profiler = *counters;
+}
+
 /* Are there samples, and are all of them short? */
 static bool are_short(const struct benchmark *benchmark, const struct entry *entries) {
     double longest = 0;
@@ -185,7 +208,8 @@ static double known_rate(const struct candidate *candidate, enum gemm_dtype dtyp
 
 double benchmark_predict(const struct benchmark *benchmark, enum gemm_dtype dtype,
                          const struct gemm_shape *shape) {
-    const double flops = 2.0 * (double)shape->m * (double)shape->n * (double)shape->k, verification = 0.1;
+    const double flops = 2.0 * (double)shape->m * (double)shape->n * (double)shape->k;
+    const double verification = 0.1; /* seconds; a guess: the plan is for a person who waits */
     const double calls = (double)(benchmark->repeats + UNTIMED_CALLS), limit = benchmark->limit_seconds;
     double sum = 0;
     for (size_t i = 0; i < benchmark->count; i++) {
@@ -217,6 +241,8 @@ enum status benchmark_run(struct benchmark *benchmark, enum gemm_dtype dtype, co
         run_round(benchmark, entries, s);
         if (benchmark->repeats < FEW_REPEATS || !are_short(benchmark, entries)) break;
     }
+    for (size_t i = 0; i < benchmark->count && !status && benchmark->counters; i++)
+        count_on_gpu(benchmark, &entries[i]);
     free(entries);
     free(samples);
     return status;

@@ -12,6 +12,7 @@ struct candidate {
     struct gemm_backend backend;   /* then the compute's: name and device */
     struct contestant *contestant; /* NULL: it runs in this process */
     size_t slot;                   /* of the contestant */
+    struct config config;          /* that it was opened with */
     char path[512];                /* of a plug-in, or "" */
     char label[256];
     struct rates rates;
@@ -31,6 +32,7 @@ struct result {
     double peak;
     struct gemm_kernel kernel[SAMPLER_MOST_KERNELS];
     size_t kernels;
+    struct counters counters; /* empty unless the benchmark asks for them */
 };
 
 /* 0 if the peak is unknown. */
@@ -41,8 +43,10 @@ static inline double share_of_peak(const struct result *result) {
 struct benchmark {
     struct candidate *candidates;
     size_t count, repeats;
-    bool warm;  /* the same operands in each call; else copies that fill twice the last-level cache */
-    bool fresh; /* new operands for each repeat, and a check of each C (sampler.h) */
+    bool warm;     /* the same operands in each call; else copies that fill twice the last-level cache */
+    bool fresh;    /* new operands for each repeat, and a check of each C (sampler.h) */
+    bool counters; /* read hardware counters too, after the timing */
+    struct counters no_profiler; /* why, since a shape that was measured before */
     double limit_seconds; /* per candidate and shape; 0: none. Left out if the predicted time is longer */
 };
 

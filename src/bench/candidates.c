@@ -49,6 +49,7 @@ enum status candidate_open(struct candidate *one, struct contestant *contestant,
     struct compute *compute = &one->compute;
     *one = (struct candidate){.contestant = contestant,
                               .slot = slot,
+                              .config = *config,
                               .backend = {.name = backend->bare, .device = backend->device}};
     snprintf(one->label, sizeof one->label, "%s", backend->name);
     snprintf(one->path, sizeof one->path, "%s", backend->path);

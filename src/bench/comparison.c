@@ -115,7 +115,7 @@ static void check_row(struct comparison *comparison, struct comparison_row *row)
         snprintf(row->reason, sizeof row->reason, "%s", sweep->wrong);
         return;
     }
-    enum status status = config_check_data(&sweep->config, comparison->data);
+    enum status status = config_check_training(&sweep->config, comparison->data);
     if (!status) status = verify(comparison, row, PROBLEM_INTEGERS);
     if (status) {
         exclude(row, status);

@@ -1,6 +1,7 @@
 #include "src/bench/comparison_log.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "src/base/jsonl.h"
@@ -37,6 +38,19 @@ static void add_run(cJSON *line, const struct run_result *run) {
     add_number(line, "threads", run->threads);
     const char *slow = strstr(run->description, "(slow: "); /* backends put their warning there */
     jsonl_text(line, "warning", slow);
+}
+
+/* Keys begin with the name of the part, as in a training log: test_accuracy, validation_accuracy. */
+static void add_accuracy(cJSON *line, const char *part, const struct evaluation *evaluation) {
+    const double total = (double)evaluation->total, accuracy = (double)evaluation->correct / total;
+    char key[64];
+    snprintf(key, sizeof key, "%s_accuracy", part);
+    add_number(line, key, accuracy);
+    add_number(line, "accuracy_error", sqrt(accuracy * (1 - accuracy) / total));
+    snprintf(key, sizeof key, "%s_correct", part);
+    jsonl_count(line, key, evaluation->correct);
+    snprintf(key, sizeof key, "%s_total", part);
+    jsonl_count(line, key, evaluation->total);
 }
 
 static void add_trace(cJSON *line, const struct trace *trace) {
@@ -85,12 +99,8 @@ static cJSON *row_line(const struct comparison *comparison, const struct compari
     }
     if (row->outcome == OUTCOME_RIGHT) {
         const struct run_result *run = &row->runs[0];
-        const double total = (double)run->test.total, accuracy = (double)run->test.correct / total;
         add_run(line, run);
-        add_number(line, "test_accuracy", accuracy);
-        add_number(line, "accuracy_error", sqrt(accuracy * (1 - accuracy) / total));
-        jsonl_count(line, "test_correct", run->test.correct);
-        jsonl_count(line, "test_total", run->test.total);
+        add_accuracy(line, dataset_reported(comparison->data), &run->test);
         add_number(line, "epochs_trained", (double)run->images / (double)run->images_per_epoch);
         add_number(line, "repeats", (double)row->repeats);
         if (!run->images) return line; /* --epochs 0: no training, no times */

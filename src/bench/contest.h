@@ -25,6 +25,7 @@ enum contest_task {
     CONTEST_TRAIN,
     CONTEST_SAMPLER_OPEN,
     CONTEST_SAMPLE,
+    CONTEST_COUNT, /* the hardware counters of a call */
     CONTEST_SAMPLER_FINISH,
     CONTEST_SAMPLER_CLOSE,
 };
@@ -77,6 +78,7 @@ struct contest_reply {
     bool has_peak;
     double seconds, peak; /* CONTEST_SAMPLE */
     struct sampler_facts facts;
+    struct counters counters; /* CONTEST_COUNT */
 };
 
 #endif

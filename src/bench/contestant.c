@@ -140,8 +140,7 @@ static enum status end_because(struct contestant *one, const char *stage, enum c
                                const char *why) {
     char doing[sizeof one->progress->doing];
     snprintf(doing, sizeof doing, "%.*s", (int)sizeof doing - 1, one->progress->doing);
-    for (char *at = doing; *at; at++)
-        if (*at < ' ' || *at > '~') *at = '?';
+    text_clean(doing);
     snprintf(one->ended, sizeof one->ended, "%s (%s%s%s)", why, stage, doing[0] ? ": " : "", doing);
     one->end = end;
     if (one->pid) reap(one);
@@ -237,12 +236,15 @@ static enum status await_reply(struct contestant *one, const char *stage) {
         }
         const enum status status = check_total(one, stage, clock_seconds() - start);
         if (status) return status;
+        if (process_is_interrupted())
+            return end_because(one, stage, CONTESTANT_CRASHED, "the program was interrupted");
         if (!read_use(path, &use)) continue;
         if (use.state == 'Z')
             return end_of_connection(one, stage); /* a process of its own holds the other end */
         if (use.memory > most) {
-            snprintf(why, sizeof why, "it took %s of memory; it may take %s%s", text_bytes(use.memory).text,
-                     limited ? "" : "90 % of what is free, ", text_bytes(most).text);
+            snprintf(why, sizeof why, "it took %s of memory; it may take %s%s%s", text_bytes(use.memory).text,
+                     limited ? "" : "90 % of what is free, ", text_bytes(most).text,
+                     limited ? " (--memory-mib)" : "");
             return end_because(one, stage, CONTESTANT_EXCEEDS, why);
         }
         if (use.threads > limits.threads) return end_for_threads(one, stage, use.threads);
@@ -252,13 +254,14 @@ static enum status await_reply(struct contestant *one, const char *stage) {
     return check_total(one, stage, 0);
 }
 
-/* What a hostile contestant could have written must not harm this process. */
+/* What a hostile contestant could have written must not harm this process, nor the terminal. */
 static bool is_sane(struct contest_reply *reply) {
-#define END(text) (text)[sizeof(text) - 1] = '\0'
+#define END(text) ((text)[sizeof(text) - 1] = '\0', text_clean(text))
     END(reply->message);
     END(reply->backend.name), END(reply->backend.bare), END(reply->backend.path);
     END(reply->backend.summary), END(reply->backend.options);
     END(reply->description), END(reply->gpu), END(reply->device), END(reply->tensor);
+    END(reply->counters.why);
     END(reply->run.description), END(reply->run.gpu), END(reply->run.device);
     END(reply->run.engine), END(reply->run.residency), END(reply->run.precision);
     for (int i = 0; i < SAMPLER_MOST_KERNELS; i++) END(reply->facts.kernel[i].name);

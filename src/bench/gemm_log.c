@@ -112,6 +112,9 @@ cJSON *gemm_line(const struct candidate *candidate, enum gemm_dtype dtype, const
         cJSON_AddBoolToObject(line, "verified", result->outcome == OUTCOME_RIGHT);
         jsonl_text(line, "reason", result->reason);
     }
-    if (result->outcome == OUTCOME_RIGHT) add_times(line, candidate, result);
+    if (result->outcome == OUTCOME_RIGHT) {
+        add_times(line, candidate, result);
+        counters_add(line, &result->counters);
+    }
     return line;
 }

@@ -1,6 +1,7 @@
 #include "src/bench/grade.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,7 +11,11 @@
 #include "src/base/profile.h"
 #include "src/report/records.h"
 
-enum { SUBMISSION, RELATIVE, SECRET_CASES = 200, MOST_THREADS = 512 };
+enum { SUBMISSION, RELATIVE };
+enum {
+    SECRET_CASES = 200,
+    MOST_THREADS = 512 /* room for libraries that start a thread for each core of a large machine */
+};
 
 /* --- outcomes --- */
 
@@ -21,7 +26,11 @@ static enum status set_outcome(cJSON *line, const char *outcome, const char *rea
 }
 
 static const char *end_of(const struct contestant *contestant) {
-    static const char *const ends[] = {"wrong", "crashes", "hangs", "over a limit", "interferes"};
+    static const char *const ends[] = {[CONTESTANT_RUNS] = "wrong",
+                                       [CONTESTANT_CRASHED] = "crashes",
+                                       [CONTESTANT_HANGS] = "hangs",
+                                       [CONTESTANT_EXCEEDS] = "over a limit",
+                                       [CONTESTANT_INTERFERES] = "interferes"};
     return ends[contestant->end];
 }
 
@@ -125,7 +134,7 @@ static enum status grade_product(struct grading *grading, size_t index, cJSON *l
     return STATUS_OK;
 }
 
-/* How many products, or those of one op, the submission does not support; `op` GEMM_TT: of all ops. */
+/* How many products of the op `wanted` the submission does not support; GEMM_TT: of all ops. */
 static size_t missing_of(const struct grading *grading, enum gemm_op wanted) {
     size_t missing = 0;
     for (size_t i = 0; i < assignment_products(grading->assignment); i++) {
@@ -187,25 +196,28 @@ static void hexadecimal(cJSON *line, const char *key, uint64_t value) {
     jsonl_text(line, key, text);
 }
 
-/* Sets the backend of the config: the file, or what it is compiled to. *compiled: there is one. */
-static enum status find_backend(struct grading *grading, const struct submission *submission, uint64_t hash,
-                                cJSON *line, bool *compiled) {
-    char object[CONFIG_TEXT], log[CONFIG_TEXT + 8];
-    const bool plain = strchr(submission->path, '/');
-    snprintf(object, sizeof object, "%s%.500s", plain ? "" : "./", submission->path);
-    *compiled = true;
+/* Sets the backend of the config: the file, or what it is compiled to. If there is none, returns false, and
+   `line` says why. */
+static bool find_backend(struct grading *grading, const struct submission *submission, uint64_t hash,
+                         cJSON *line) {
+    char object[PATH_MAX], log[PATH_MAX + 8];
+    const char *options = submission->options;
     if (submission_is_source(submission)) {
         snprintf(object, sizeof object, "%s/%016" PRIx64 ".so", grading->builds, hash);
         snprintf(log, sizeof log, "%s.log", object);
         note(grading, "compiling");
-        *compiled = !submission_compile(submission, grading->assignment, object, log);
-        if (!*compiled) set_outcome(line, "does not compile", status_message());
+        if (submission_compile(submission, grading->assignment, object, log)) {
+            set_outcome(line, "does not compile", status_message());
+            return false;
+        }
+    } else { /* a plug-in is a path with a '/' */
+        snprintf(object, sizeof object, "%s%s", strchr(submission->path, '/') ? "" : "./", submission->path);
     }
-    const char *options = submission->options;
-    const int length = snprintf(grading->config.backend, sizeof grading->config.backend, "%s%s%s", object,
-                                options[0] ? ":" : "", options);
-    return length < CONFIG_TEXT ? STATUS_OK
-                                : status_set(STATUS_BAD_DATA, "the path '%s' is too long", submission->path);
+    if (snprintf(grading->config.backend, sizeof grading->config.backend, "%s%s%s", object,
+                 options[0] ? ":" : "", options) < CONFIG_TEXT)
+        return true;
+    set_outcome(line, "not usable", "the path of the file is too long");
+    return false;
 }
 
 /* What a measurement depends on, beside the file. */
@@ -216,11 +228,9 @@ static uint64_t setting_of(const struct assignment *assignment) {
 /* In a process of its own, which ends with it. */
 static enum status grade_file(struct grading *grading, const struct submission *submission, uint64_t hash,
                               cJSON *line) {
-    bool compiled;
-    enum status status = find_backend(grading, submission, hash, line, &compiled);
-    if (status || !compiled) return status;
+    if (!find_backend(grading, submission, hash, line)) return STATUS_OK;
     grading->contestant[SUBMISSION] = (struct contestant){.most_seconds = grading->assignment->total_seconds};
-    status = grade_backend(grading, line);
+    const enum status status = grade_backend(grading, line);
     contestant_end(&grading->contestant[SUBMISSION]);
     return status;
 }
@@ -240,7 +250,10 @@ enum status grade_submission(struct grading *grading, const struct submission *s
         status = grade_file(grading, submission, hash, *line);
     }
     cJSON_AddNumberToObject(*line, "seconds", clock_seconds() - start);
-    if (status) cJSON_Delete(*line);
+    if (process_is_interrupted()) status = STATUS_INTERRUPTED; /* the line may be of a part */
+    if (!status) return STATUS_OK;
+    cJSON_Delete(*line);
+    *line = NULL;
     return status;
 }
 

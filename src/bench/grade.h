@@ -31,7 +31,8 @@ enum status grading_open(struct grading *grading, const struct assignment *assig
 void grading_close(struct grading *grading);
 
 /* *line receives the "grade" line, which the caller owns. Whatever the submission does is no error;
-   STATUS_FAILED if no process could be started or memory ran out. */
+   STATUS_FAILED, with *line NULL, if no process could be started or memory ran out; STATUS_INTERRUPTED, at
+   once and with *line NULL, if the program is interrupted (process.h). */
 enum status grade_submission(struct grading *grading, const struct submission *submission, cJSON **line);
 
 /* Is the line a result of the file as it is now, for this assignment, on this model of processor? */

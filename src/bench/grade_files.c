@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -18,7 +19,10 @@
 #include "src/base/hash.h"
 #include "src/base/input.h"
 #include "src/base/memory.h"
+#include "src/base/process.h"
 #include "src/base/profile.h"
+#include "src/base/share.h"
+#include "src/base/text.h"
 
 /* --- the list --- */
 
@@ -37,8 +41,9 @@ static enum status no_memory(void) {
     return status_set(STATUS_FAILED, "out of memory");
 }
 
-/* `name`: with options. */
-static enum status add(struct submissions *to, const char *name, const char *path, size_t length) {
+/* `options` is the end of `name`, and `length` the bytes of the path. */
+static enum status add(struct submissions *to, const char *name, const char *options, const char *path,
+                       size_t length) {
     if (to->count == to->capacity) {
         const size_t capacity = to->capacity ? 2 * to->capacity : 64;
         struct submission *list = memory_resize(to->list, capacity * sizeof *list);
@@ -53,7 +58,8 @@ static enum status add(struct submissions *to, const char *name, const char *pat
         free(one->path);
         return no_memory();
     }
-    one->options = backend_options_in(one->name);
+    text_clean(one->name); /* it is printed */
+    one->options = one->name + (options - name);
     to->count++;
     return STATUS_OK;
 }
@@ -73,7 +79,9 @@ static int visit(const char *path, const struct stat *info, int type, struct FTW
     while (*name == '/') name++;
     if (at->level && path[at->base] == '.') return FTW_SKIP_SUBTREE;
     if (type == FTW_D && is_same(info, left_out)) return FTW_SKIP_SUBTREE;
-    if (type == FTW_F && ending_of(path) < ENDINGS) walk_status = add(found, name, path, strlen(path));
+    if (type == FTW_DNR) walk_status = input_error(EACCES, "the folder ", path);
+    if (type == FTW_F && ending_of(path) < ENDINGS)
+        walk_status = add(found, name, name + strlen(name), path, strlen(path)); /* without options */
     return walk_status ? FTW_STOP : FTW_CONTINUE;
 }
 
@@ -106,7 +114,7 @@ enum status submissions_add(struct submissions *submissions, const char *path, c
     if (!status && (!S_ISREG(info.st_mode) || ending_of(file) == ENDINGS))
         status = status_set(STATUS_BAD_DATA, "'%s' is no .so, .c, .cc, .cpp or .cu file", file);
     free(file);
-    return status ? status : add(submissions, path, path, length);
+    return status ? status : add(submissions, path, options, path, length);
 }
 
 void submissions_free(struct submissions *submissions) {
@@ -143,23 +151,37 @@ static const char *line_of(const struct assignment *assignment, const char *path
                                  : assignment->compile_cpp;
 }
 
+/* The compiler finds kernels/gemm.h from any folder, and that of an installation as tessera/gemm.h, too. */
+static bool add_include_folders(void) {
+    char folder[PATH_MAX], installed[PATH_MAX], path[4 * PATH_MAX];
+    const char *others = getenv("CPATH");
+    share_find_header(folder, sizeof folder);
+    share_path(SHARE_INSTALLED, "", installed, sizeof installed);
+    if (!folder[0]) return true;
+    snprintf(path, sizeof path, "%s:%s%s%.4000s", folder, installed, others ? ":" : "", others ? others : "");
+    return setenv("CPATH", path, 1) == 0;
+}
+
 /* In the child: the shell in a process group of its own. */
 static _Noreturn void run_line(const char *line, const char *source, const char *output, int log) {
     const int null = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(log, STDOUT_FILENO) >= 0 &&
-        dup2(log, STDERR_FILENO) >= 0 && setenv("SOURCE", source, 1) == 0 && setenv("OUTPUT", output, 1) == 0)
+        dup2(log, STDERR_FILENO) >= 0 && setenv("SOURCE", source, 1) == 0 &&
+        setenv("OUTPUT", output, 1) == 0 && add_include_folders())
         execl("/bin/sh", "sh", "-c", line, (char *)NULL);
     _exit(127);
 }
 
-/* The exit code of the child; -1 if a signal ended it, -2 if it took longer than `seconds` and was ended. */
+/* The exit code of the child; -1 if a signal ended it, -2 if it was ended: it took longer than `seconds`, or
+   the program is interrupted. */
 static int await(pid_t child, double seconds) {
     const double start = clock_seconds();
     int how = 0;
     pid_t ended;
-    while ((ended = waitpid(child, &how, WNOHANG)) == 0 && clock_seconds() - start < seconds)
+    while ((ended = waitpid(child, &how, WNOHANG)) == 0 && clock_seconds() - start < seconds &&
+           !process_is_interrupted())
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     kill(-child, SIGKILL);
     if (ended == 0) {
@@ -177,6 +199,7 @@ static void find_error(const char *log, char *text, size_t size) {
     snprintf(text, size, "the compile line says nothing; see compile-c in the assignment");
     for (bool first = true; file && getline(&line, &room, file) > 0; first = false) {
         line[strcspn(line, "\n")] = '\0';
+        text_clean(line); /* it may quote the source */
         const bool error = strstr(line, "error") != NULL;
         if (first || error) snprintf(text, size, "%s", line);
         if (error) break;

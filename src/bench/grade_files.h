@@ -5,9 +5,9 @@
 #include "src/bench/assignment.h"
 
 struct submission {
-    char *name;          /* below the folder that was named, or as it was named */
+    char *name;          /* relative to the folder that was given, or as the file was given; printable */
     char *path;          /* of the file */
-    const char *options; /* within `name`: of "my.so:tile=16"; "" */
+    const char *options; /* the end of `name`: "tile=16" of "my.so:tile=16"; "" without options */
 };
 
 struct submissions {

@@ -1,6 +1,5 @@
 /* Points and ranks, from the measurements and the rubric: a rerun with other points measures nothing. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

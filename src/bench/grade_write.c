@@ -1,4 +1,5 @@
 /* Graded submissions as CSV, JSON and JUnit XML. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -82,16 +82,30 @@ void sampler_close(struct sampler *sampler) {
 enum status sampler_take(struct sampler *sampler, double *seconds, double *peak) {
     struct device *device = &sampler->problem.compute->device;
     enum status status = sampler->fresh ? problem_renew(&sampler->problem, secret_seed()) : STATUS_OK;
+    core_use_begin(&sampler->cores);
     if (!status) status = problem_time(&sampler->problem, sampler->calls, seconds);
+    core_use_end(&sampler->cores);
     if (!status && sampler->fresh) status = problem_check_all(&sampler->problem, sampler->calls);
     if (status || !sampler->peak_next) return status;
     return device->driver->peak_now(device, sampler->problem.call.dtype, peak);
 }
 
+enum status sampler_count(struct sampler *sampler, struct counters *counters) {
+    struct device *device = &sampler->problem.compute->device;
+    struct cpu_counters running;
+    enum status status = STATUS_OK;
+    cpu_counters_start(&running, cpu_events, CPU_EVENTS);
+    for (size_t c = 0; c < sampler->calls && !status; c++) status = problem_call(&sampler->problem);
+    if (!status) status = device->driver->synchronize(device);
+    cpu_counters_stop(&running, sampler->calls, counters);
+    return status;
+}
+
 enum status sampler_finish(struct sampler *sampler, struct sampler_facts *facts) {
     struct problem *problem = &sampler->problem;
     *facts = (struct sampler_facts){.flops = problem_flops(problem), .bytes = problem_bytes(problem)};
-    enum status status = problem_verify(problem, PROBLEM_REALS, secret_seed());
+    enum status status = core_use_check(&sampler->cores, problem->compute);
+    if (!status) status = problem_verify(problem, PROBLEM_REALS, secret_seed());
     if (!status && problem->compute->backend->device != GEMM_ON_HOST)
         status = problem_transfers(problem, &facts->h2d, &facts->d2h);
     if (!status)

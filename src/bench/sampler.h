@@ -2,7 +2,8 @@
 #ifndef TESSERA_BENCH_SAMPLER_H
 #define TESSERA_BENCH_SAMPLER_H
 
-#include "src/bench/problem.h"
+#include "src/backend/core_use.h"
+#include "src/bench/counters.h"
 
 enum { SAMPLER_MOST_KERNELS = 4 };
 
@@ -26,8 +27,9 @@ struct sampler_facts {
 
 struct sampler {
     struct problem problem;
-    size_t calls;  /* of a sample */
-    bool has_peak; /* the measured peak applies to its arithmetic */
+    struct core_use cores; /* of all samples */
+    size_t calls;          /* of a sample */
+    bool has_peak;         /* the measured peak applies to its arithmetic */
     bool fresh;
     bool peak_next; /* a sample measures the peak too */
 };
@@ -40,7 +42,10 @@ void sampler_close(struct sampler *sampler);
 /* Mean seconds of a call; then the peak rate at the same clock frequency, or *peak stays as it is. */
 enum status sampler_take(struct sampler *sampler, double *seconds, double *peak);
 
-/* Verifies again. */
+/* The hardware counters of the CPU, during the calls of a sample. */
+enum status sampler_count(struct sampler *sampler, struct counters *counters);
+
+/* Verifies again, and that the samples used no more cores than the backend has threads. */
 enum status sampler_finish(struct sampler *sampler, struct sampler_facts *facts);
 
 #endif

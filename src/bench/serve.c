@@ -1,21 +1,15 @@
 #define _GNU_SOURCE
 #include "src/bench/serve.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "src/backend/backend_options.h"
@@ -25,6 +19,7 @@
 #include "src/backend/verify.h"
 #include "src/bench/comparison.h"
 #include "src/bench/contestant.h"
+#include "src/bench/sandbox.h"
 #include "src/data/dataset_share.h"
 
 /* --- the tasks --- */
@@ -121,6 +116,8 @@ static enum status serve_slot(struct serve_slot *slot, const struct contest_requ
         return open_sampler(slot, &request->plan, reply);
     case CONTEST_SAMPLE:
         return sampler_take(&slot->sampler, &reply->seconds, &reply->peak);
+    case CONTEST_COUNT:
+        return sampler_count(&slot->sampler, &reply->counters);
     case CONTEST_SAMPLER_FINISH:
         return sampler_finish(&slot->sampler, &reply->facts);
     default:
@@ -203,82 +200,10 @@ static void watch_stack(void) {
     pthread_attr_destroy(&attributes);
 }
 
-/* --- a contestant signals no other process --- */
-
-#if defined __x86_64__
-#    define ARCHITECTURE AUDIT_ARCH_X86_64
-#elif defined __aarch64__
-#    define ARCHITECTURE AUDIT_ARCH_AARCH64
-#else
-#    define ARCHITECTURE 0 /* every call is allowed */
-#endif
-
-#define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
-#define EQUALS(value, then, otherwise) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)(value), then, otherwise)
-#define RETURN(action) BPF_STMT(BPF_RET | BPF_K, action)
-
-/* Where the kernel has no filters, this has no effect. */
-static void install_filter(struct sock_filter *lines, size_t count) {
-    const struct sock_fprog filter = {.len = (unsigned short)count, .filter = lines};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
-        syscall(__NR_seccomp, SECCOMP_SET_MODE_FILTER,
-                SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW, &filter);
-}
-
-/* Lets the kernel end this process if it signals another one: kill(getppid(), SIGKILL). Signal 0, which asks
-   whether a process exists, is allowed. */
-static void forbid_signals(void) {
-    struct sock_filter lines[] = {
-        LOAD(arch),                           /*  0 */
-        EQUALS(ARCHITECTURE, 0, 13),          /*  1: else to 15 */
-        LOAD(nr),                             /*  2 */
-        EQUALS(__NR_kill, 5, 0),              /*  3: to 9 */
-        EQUALS(__NR_rt_sigqueueinfo, 4, 0),   /*  4: to 9 */
-        EQUALS(__NR_tgkill, 5, 0),            /*  5: to 11 */
-        EQUALS(__NR_rt_tgsigqueueinfo, 4, 0), /*  6: to 11 */
-        EQUALS(__NR_tkill, 8, 0),             /*  7: to 16 */
-        EQUALS(__NR_pidfd_send_signal, 7, 6), /*  8: to 16, else to 15 */
-        LOAD(args[1]),                        /*  9: the signal */
-        EQUALS(0, 4, 2),                      /* 10: to 15, else to 13 */
-        LOAD(args[2]),                        /* 11: the signal */
-        EQUALS(0, 2, 0),                      /* 12: to 15 */
-        LOAD(args[0]),                        /* 13: the process */
-        EQUALS(getpid(), 0, 1),               /* 14: else to 16 */
-        RETURN(SECCOMP_RET_ALLOW),            /* 15 */
-        RETURN(SECCOMP_RET_KILL_PROCESS),     /* 16 */
-    };
-    install_filter(lines, sizeof lines / sizeof *lines);
-}
-
-/* From now on no thread can leave the cores that the process was started on: to set the affinity of the
-   calling thread ends the process; that of another thread cannot be set (EPERM). */
-static void forbid_affinity(void) {
-    struct sock_filter lines[] = {
-        LOAD(arch),                           /* 0 */
-        EQUALS(ARCHITECTURE, 0, 5),           /* 1: else to 7 */
-        LOAD(nr),                             /* 2 */
-        EQUALS(__NR_sched_setaffinity, 0, 3), /* 3: else to 7 */
-        LOAD(args[0]),                        /* 4: the thread */
-        EQUALS(0, 3, 0),                      /* 5: to 9 */
-        EQUALS(getpid(), 2, 1),               /* 6: to 9, else to 8 */
-        RETURN(SECCOMP_RET_ALLOW),            /* 7 */
-        RETURN(SECCOMP_RET_ERRNO | EPERM),    /* 8 */
-        RETURN(SECCOMP_RET_KILL_PROCESS),     /* 9 */
-    };
-    install_filter(lines, sizeof lines / sizeof *lines);
-}
-
 /* --- the process --- */
 
 bool serve_requested(int argc, char **argv) {
     return argc == 1 && strcmp(argv[0], CONTESTANT_NAME) == 0;
-}
-
-/* The kernel should choose a contestant if memory runs out, not the program that started it. */
-static void volunteer_for_oom(void) {
-    FILE *file = fopen("/proc/self/oom_score_adj", "w");
-    if (file) fputs("500", file);
-    if (file) fclose(file);
 }
 
 /* Moves the connection to a random descriptor; those of the starting process are closed. */
@@ -300,8 +225,9 @@ static int open_connection(struct server *server) {
 
 /* OpenMP binds its threads to cores in the first parallel region if the user asks for it. */
 static bool binds_threads(void) {
+    const char *llvm = getenv("KMP_AFFINITY");
     return getenv("OMP_PROC_BIND") || getenv("OMP_PLACES") || getenv("GOMP_CPU_AFFINITY") ||
-           getenv("KMP_AFFINITY");
+           (llvm && strcmp(llvm, "disabled") != 0); /* which process_confine sets */
 }
 
 static void answer(struct server *server, const struct contest_request *request,
@@ -325,12 +251,11 @@ void serve_contest(void) {
     static struct contest_reply reply;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* if that process is gone already, there is no request */
     const int fd = open_connection(&server);
-    volunteer_for_oom();
     watch_stack();
-    forbid_signals();
+    sandbox_begin();
     bool confined = false;
     while (fd >= 0 && contestant_receive(fd, &request, sizeof request)) {
-        if (request.confined && !confined) forbid_affinity();
+        if (request.confined && !confined) sandbox_forbid_affinity();
         confined = request.confined;
         answer(&server, &request, &reply);
         const size_t bytes = reply.run.epochs * sizeof *reply.run.epoch_seconds;

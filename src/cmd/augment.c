@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "src/backend/registry.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/cmd/backend.h"
 #include "src/cmd/command.h"
@@ -80,9 +81,10 @@ static enum status show_images(struct show *show, const char *path) {
                                     .separate = true};
     if (!status) status = image_grid_write(&grid, path);
     if (!status)
-        printf("%s: %zu images of %s, each as it is and as it is in the first %lld epochs (%s)\n", path,
-               show->samples.count, show->data.name, (long long)show->draws,
-               show->compute.device.driver->name);
+        terminal_print(stdout, 2,
+                       "%s: %zu images of %s, each as it is and as it is in the first %lld epochs (%s)\n",
+                       path, show->samples.count, show->data.name, (long long)show->draws,
+                       show->compute.device.driver->name);
     return status;
 }
 
@@ -107,8 +109,7 @@ static enum status run_augment(int argc, char **argv) {
             "Draws training images next to their deformations in the first epochs of './train --augment on', "
             "by the same keys. The pixels do not depend on the device: --backend says which one computes "
             "them. The keys of the network and its training have no effect.",
-        .extras = extras,
-        .extra_count = sizeof extras / sizeof *extras,
+        OPTION_EXTRAS(extras),
         .files = &files,
     };
     bool help;

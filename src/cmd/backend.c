@@ -133,6 +133,17 @@ enum status backend_verify_run(const struct config *config, const struct gemm_ba
     return status == STATUS_VERIFY_FAILED ? status_context(status, "%s is not used", path) : status;
 }
 
+enum status backend_verify_cases(struct compute *compute, const struct verify_case *cases, size_t count) {
+    const char *path = plugin_path(compute->backend);
+    enum status status = STATUS_OK;
+    watch_begin();
+    for (size_t i = 0; path && i < count && !status; i++) status = verify_gemm(compute, &cases[i], NULL);
+    watch_end();
+    if (!status) return STATUS_OK;
+    compute_close(compute);
+    return status == STATUS_VERIFY_FAILED ? status_context(status, "%s is not used", path) : status;
+}
+
 enum status backend_check_plugins(struct sweep *sweep, bool training) {
     for (size_t i = 0; i < sweep->count; i++) {
         struct sweep_row *row = &sweep->rows[i];

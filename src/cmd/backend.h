@@ -17,6 +17,10 @@ enum status backend_open(const struct config *config, struct compute *compute);
 enum status backend_verify_run(const struct config *config, const struct gemm_backend *backend,
                                const struct dataset_pair *data);
 
+/* If the backend is a plug-in, verifies these cases as well. Closes `compute` if one is wrong. */
+struct verify_case;
+enum status backend_verify_cases(struct compute *compute, const struct verify_case *cases, size_t count);
+
 /* Before the sweep of a command is opened: shares `data` (or NULL) with the contestants. `timeout`: the flag,
    or NULL: ten times `limit_seconds`, at least 600; never, if there is no limit. */
 enum status backend_prepare_contest(const struct dataset_pair *data, const char *timeout,

@@ -6,13 +6,16 @@
 #include "src/base/text.h"
 #include "src/cmd/command.h"
 
-static const struct command *const benches[] = {&bench_gemm, &bench_scaling, &bench_breakeven, &bench_shmem};
+static const struct command *const benches[] = {&bench_gemm, &bench_scaling, &bench_breakeven, &bench_shmem,
+                                                &bench_call};
 enum { BENCHES = sizeof benches / sizeof *benches };
 
 static void print_benches(void) {
-    terminal_print(stdout, 0,
-                   "usage: ./train bench NAME [--FLAG VALUE]...\n\nMeasures matrix multiplies, and "
-                   "their effect on training:\n");
+    terminal_print(
+        stdout, 0,
+        "usage: %s bench NAME [--FLAG VALUE]...\n\nMeasures matrix multiplies, and their effect on "
+        "training:\n",
+        terminal_program());
     for (size_t i = 0; i < BENCHES; i++) printf("  %-9s  %s\n", benches[i]->name, benches[i]->summary);
     terminal_print(
         stdout, 0,
@@ -36,8 +39,9 @@ static enum status run_bench(int argc, char **argv) {
         if (argc > 1 && strcmp(argv[1], names[i]) == 0) return benches[i]->run(argc - 1, argv + 1);
     }
     if (argc < 2)
-        return status_set(STATUS_USAGE,
-                          "bench needs a name: gemm, scaling, breakeven or shmem (./train bench --help)");
+        return status_set(
+            STATUS_USAGE,
+            "bench needs a name: gemm, scaling, breakeven, shmem or call (./train bench --help)");
     const char *near = text_nearest(argv[1], names, BENCHES);
     return status_set(STATUS_USAGE, "no bench is called '%s'%s%s%s (./train bench --help lists them)",
                       argv[1], near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");

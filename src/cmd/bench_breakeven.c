@@ -180,10 +180,12 @@ static void print_cell(struct breakeven *breakeven, size_t b, size_t h) {
     jsonl_count(line, "batch", breakeven->batches[b]);
     jsonl_count(line, "hidden", breakeven->hidden[h]);
     jsonl_count(line, "winner", cell->winner);
-    cJSON_AddNumberToObject(line, "median_seconds", cell->seconds.median);
-    cJSON_AddNumberToObject(line, "min_seconds", cell->seconds.min);
-    cJSON_AddNumberToObject(line, "max_seconds", cell->seconds.max);
-    cJSON_AddBoolToObject(line, "noisy", cell->seconds.noisy);
+    if (cell->winner < breakeven->sweep.count) {
+        cJSON_AddNumberToObject(line, "median_seconds", cell->seconds.median);
+        cJSON_AddNumberToObject(line, "min_seconds", cell->seconds.min);
+        cJSON_AddNumberToObject(line, "max_seconds", cell->seconds.max);
+        cJSON_AddBoolToObject(line, "noisy", cell->seconds.noisy);
+    }
     table_row(&breakeven->table, line, breakeven);
     table_console_row(stdout, &breakeven->table, table_rows(&breakeven->table) - 1);
     cJSON_Delete(line);
@@ -235,7 +237,7 @@ static enum status open_standing(struct breakeven *breakeven) {
 static enum status run(struct breakeven *breakeven, const struct sweep_lists *lists, const char *timeout) {
     enum status status = dataset_load(&breakeven->data, breakeven->config.data,
                                       config_dataset(&breakeven->config, DATASET_ALL));
-    if (!status) status = config_check_data(&breakeven->config, &breakeven->data);
+    if (!status) status = config_check_training(&breakeven->config, &breakeven->data);
     for (size_t b = 0; b < breakeven->batch_count && !status; b++)
         if (breakeven->batches[b] > breakeven->data.train.count - (size_t)breakeven->config.validation)
             status = status_set(STATUS_USAGE, "--batches: %zu is more than the %zu training images",
@@ -255,7 +257,7 @@ static enum status run(struct breakeven *breakeven, const struct sweep_lists *li
     bench_print_machine();
     terminal_print(
         stdout, 0,
-        "fastest backend, and seconds of a training step of %zu-hidden-%zu, median of %zu (least to "
+        "fastest backend, and the time of a training step of %zu-hidden-%zu, median of %zu (least to "
         "most)\n\n",
         breakeven->config.layers.width[0], breakeven->config.layers.width[breakeven->config.layers.count - 1],
         breakeven->repeats);
@@ -301,8 +303,7 @@ static enum status run_bench_breakeven(int argc, char **argv) {
             "batch and hidden size. Every backend is verified on each shape, before and after.\n"
             "No effect here: --epochs, --batch-size, --learning-rate, --schedule, the hidden widths of "
             "--layers; " OPTIONS_OF_TRAIN ".",
-        .extras = extras,
-        .extra_count = sizeof extras / sizeof *extras,
+        OPTION_EXTRAS(extras),
         .files = &files,
     };
     bool help;

@@ -31,10 +31,10 @@ struct gemm_bench {
     struct table table;
     struct records records; /* all rows */
     struct verdict verdict;
-    bool planning;   /* measure() only adds to the plan */
-    size_t products; /* of the plan */
-    double plan, done,
-        started; /* seconds: of all products, as planned; of those that are measured; the clock */
+    bool planning;     /* measure() only adds to the plan */
+    size_t products;   /* of the plan */
+    double plan, done; /* seconds of all products, as planned, and of those that are measured */
+    double started;    /* the clock at the first product */
 };
 
 static void change_cell(struct cell *cell) {
@@ -262,6 +262,7 @@ static enum status run_gemm(struct gemm_bench *bench, const struct sweep_lists *
     if (!status) status = measure_all(bench, sizes, count);
     table_console_end(stdout, &bench->table);
     if (!status) status = print_kernels(&bench->records);
+    if (!status) status = bench_print_counters(&bench->records, "gemm", NULL);
     bench_print_load();
     return status ? status : judge(bench);
 }
@@ -277,13 +278,28 @@ static void close_bench(struct gemm_bench *bench) {
 
 /* Operands must be those of the baseline, if there is one. */
 static enum status choose_operands(struct gemm_bench *bench, const char *text) {
-    const bool warm = strcmp(text, "warm") == 0;
-    if (!warm && strcmp(text, "cold") != 0)
-        return status_set(STATUS_USAGE, "--operands must be cold or warm, not '%s'", text);
+    bool warm;
+    const enum status status = bench_parse_operands(text, &warm);
+    if (status) return status;
     if (bench->baseline.count && warm != bench->baseline.warm)
         return status_set(STATUS_USAGE, "the operands of the baseline are %s", warm ? "cold" : "warm");
     bench->benchmark.warm = warm;
     return STATUS_OK;
+}
+
+/* Measures what the baseline has, on its backends and thread counts unless the flags list others. */
+static enum status read_baseline(struct gemm_bench *bench, const char *path, struct sweep_lists *lists,
+                                 bool unlimited) {
+    static char backends[1024], threads[256]; /* `lists` points to them */
+    const enum status status = baseline_read(&bench->baseline, path);
+    baseline_backends(&bench->baseline, backends, sizeof backends);
+    baseline_threads(&bench->baseline, threads, sizeof threads);
+    if (strcmp(lists->backends, "all") == 0) lists->backends = backends;
+    if (!lists->threads) lists->threads = threads;
+    if (unlimited) bench->benchmark.limit_seconds = 0; /* even a much slower product is timed */
+    for (int i = 0; i < 3; i++) bench->dtype[i] = true;
+    bench->benchmark.warm = bench->baseline.warm;
+    return status;
 }
 
 static enum status run_bench_gemm(int argc, char **argv) {
@@ -294,8 +310,7 @@ static enum status run_bench_gemm(int argc, char **argv) {
     struct sweep_lists lists = {.backends = "all"};
     const char *dtype = "f32,f64", *op = NULL, *sizes = "256,512,1024,2048,4096,8192", *repeat = NULL,
                *limit = NULL, *timeout = NULL;
-    const char *baseline = NULL, *tolerance = NULL, *config = NULL, *operands = NULL;
-    char backends[1024], threads[256];
+    const char *baseline = NULL, *tolerance = NULL, *config = NULL, *operands = NULL, *counters = NULL;
     double percent = 10;
     const struct option_extra extras[] = {
         {"config", "FILE",
@@ -307,9 +322,7 @@ static enum status run_bench_gemm(int argc, char **argv) {
         {"dtype", "f32,..", "f32, f64, bf16 (operands; C is float32) [f32,f64]", &dtype},
         {"ops", "NN,..", "NN, TN, NT [all]", &op},
         {"sizes", "N,..", "of squares m = n = k, or none [256,512,1024,2048,4096,8192]", &sizes},
-        {"operands", "cold|warm",
-         "cold: they rotate through twice the last-level cache; warm: each call has the same [cold]",
-         &operands},
+        BENCH_OPERANDS_FLAG(&operands),
         {"repeat", "N", "timings of each, interleaved; three rounds with new operands if they are short [7]",
          &repeat},
         {"limit-seconds", "S",
@@ -318,6 +331,7 @@ static enum status run_bench_gemm(int argc, char **argv) {
         {"baseline", "FILE", "measure the products of this earlier log; exit with 6 if one is slower",
          &baseline},
         {"tolerance", "PERCENT", "tolerated slowdown against the baseline [10]", &tolerance},
+        BENCH_COUNTERS_FLAG(&counters),
     };
     const struct option_set set = {
         .usage = "bench gemm [--backends A,B,..] [--sizes N,..] [--config FILE]...",
@@ -334,8 +348,7 @@ static enum status run_bench_gemm(int argc, char **argv) {
             "  ./train bench gemm --sizes 1024,2048 --dtype f32 --log now.jsonl\n"
             "  ./train bench gemm --baseline now.jsonl",
         .keys = keys,
-        .extras = extras,
-        .extra_count = sizeof extras / sizeof *extras,
+        OPTION_EXTRAS(extras),
     };
     bool help;
     enum status status = options_parse(&set, argc, argv, &bench.config, &help);
@@ -346,23 +359,14 @@ static enum status run_bench_gemm(int argc, char **argv) {
     bench.config.residency = RESIDENCY_DEVICE; /* transfers are measured separately */
     bench.benchmark.repeats = 7;
     bench.benchmark.limit_seconds = 10;
+    bench.benchmark.counters = counters != NULL;
     if (!status) status = bench_parse_count("repeat", repeat, 1000, &bench.benchmark.repeats);
     if (!status) status = bench_parse_real("limit-seconds", limit, &bench.benchmark.limit_seconds);
     if (!status) status = bench_parse_real("tolerance", tolerance, &percent);
     bench.slack = percent / 100;
     if (!status) status = mark("dtype", dtype, dtypes, bench.dtype);
     if (!status) status = mark("ops", op, ops, bench.op);
-    const bool backends_given = strcmp(lists.backends, "all") != 0;
-    if (!status && baseline) {
-        status = baseline_read(&bench.baseline, baseline);
-        baseline_backends(&bench.baseline, backends, sizeof backends);
-        if (!backends_given) lists.backends = backends;
-        baseline_threads(&bench.baseline, threads, sizeof threads);
-        if (!lists.threads) lists.threads = threads;
-        if (!limit) bench.benchmark.limit_seconds = 0; /* even a much slower product is timed */
-        for (int i = 0; i < 3; i++) bench.dtype[i] = true;
-        bench.benchmark.warm = bench.baseline.warm;
-    }
+    if (!status && baseline) status = read_baseline(&bench, baseline, &lists, !limit);
     if (!status && operands) status = choose_operands(&bench, operands);
     if (!status) status = backend_prepare_contest(NULL, timeout, bench.benchmark.limit_seconds);
     if (!status) status = run_gemm(&bench, &lists, sizes);

@@ -115,10 +115,13 @@ static enum status report_fit(struct scaling *scaling, const struct comparison_r
     if (fit.one <= 0) return STATUS_OK;
     char error[48] = "% (error unknown: two times)", bound[64] = "";
     if (times > 2) snprintf(error, sizeof error, "+- %.1f %%", 100 * fit.error);
-    if (fit.serial_fraction > 0)
+    if (fit.serial_fraction >= 1) {
+        snprintf(bound, sizeof bound, ": more threads are not faster");
+    } else if (fit.serial_fraction > 0) {
         snprintf(bound, sizeof bound, ", so at most %.1f times as fast", 1 / fit.serial_fraction);
-    terminal_print(stdout, 4, "  Amdahl's law: serial part %.1f %s%s\n\n", 100 * fit.serial_fraction, error,
-                   bound);
+    }
+    terminal_print(stdout, 4, "  Amdahl's law: serial fraction %.1f %s%s\n\n", 100 * fit.serial_fraction,
+                   error, bound);
     write_fit(scaling, rows[0].sweep->name, &fit);
     return STATUS_OK;
 }
@@ -169,9 +172,9 @@ static enum status report(struct scaling *scaling) {
     }
     table_console_end(stdout, &scaling->table);
     terminal_print(stdout, 0,
-                   "epoch: seconds of training alone, median of %zu interleaved repeats (extrapolated: from "
+                   "epoch: seconds of training alone, median of %zu interleaved repeat%s (extrapolated: from "
                    "fewer steps; noisy: uncertain by more than 5 %%)\n",
-                   comparison->repeats);
+                   comparison->repeats, comparison->repeats == 1 ? "" : "s");
     bench_print_load();
     table_close(&scaling->table);
     return status;
@@ -182,7 +185,7 @@ static enum status run_scaling(struct scaling *scaling, const struct sweep_lists
     struct sweep sweep;
     enum status status =
         dataset_load(&scaling->data, scaling->config.data, config_dataset(&scaling->config, DATASET_ALL));
-    if (!status) status = config_check_data(&scaling->config, &scaling->data);
+    if (!status) status = config_check_training(&scaling->config, &scaling->data);
     if (!status) status = backend_prepare_contest(&scaling->data, timeout, scaling->comparison.limit_seconds);
     if (!status) status = sweep_open(&sweep, &scaling->config, lists);
     if (status) return status;
@@ -222,8 +225,7 @@ static enum status run_bench_scaling(int argc, char **argv) {
                    "fraction of Amdahl's law, fitted to the epoch time of each run. Verified as in "
                    "'./train compare'.\n"
                    "No effect here: " OPTIONS_OF_TRAIN ".",
-        .extras = extras,
-        .extra_count = sizeof extras / sizeof *extras,
+        OPTION_EXTRAS(extras),
         .files = &files,
     };
     bool help;

@@ -42,6 +42,7 @@ struct shmem_bench {
     struct candidates candidates;      /* a variant each */
     struct variant variants[VARIANTS]; /* tile by tile */
     struct table table;
+    struct records records; /* a variant each */
     struct logfile *log;
     struct verdict verdict;
 };
@@ -84,6 +85,8 @@ static enum status open_variants(struct shmem_bench *bench, const struct gemm_ba
     gemm_log_open(bench->log, "bench shmem", &bench->candidates);
     printf("%s\n\n", bench->candidates.list[0].compute.gpu);
     tables_gemm_details(&bench->table, &(struct selection){0});
+    for (size_t v = 0; v < VARIANTS; v++)
+        table_reserve(&bench->table, "label", bench->candidates.list[v].label);
     table_console_titles(stdout, &bench->table);
     return STATUS_OK;
 }
@@ -118,10 +121,13 @@ static const struct variant *find_best(const struct shmem_bench *bench) {
     return best;
 }
 
-static void write_variant(const struct shmem_bench *bench, const struct variant *variant,
-                          const struct gemm_shape *shape, bool best) {
+static enum status write_variant(struct shmem_bench *bench, const struct variant *variant,
+                                 const struct gemm_shape *shape, bool best) {
     const struct result *result = &variant->result;
+    const char *label = bench->candidates.list[variant - bench->variants].label;
     cJSON *line = jsonl_new("shmem");
+    jsonl_text(line, "backend", bench->backend.bare);
+    jsonl_text(line, "label", label);
     cJSON_AddStringToObject(line, "order", variant->order);
     cJSON_AddNumberToObject(line, "tile", variant->tile);
     cJSON_AddStringToObject(line, "shared", variant->shared);
@@ -146,19 +152,21 @@ static void write_variant(const struct shmem_bench *bench, const struct variant 
         cJSON_AddNumberToObject(line, "registers", result->kernel[0].registers);
         jsonl_count(line, "shared_bytes", result->kernel[0].shared_bytes);
         cJSON_AddBoolToObject(line, "best", best);
+        counters_add(line, &result->counters);
     } else if (result->outcome == OUTCOME_WRONG) {
         cJSON_AddStringToObject(line, "reason", result->reason);
     }
-    jsonl_write(bench->log, line);
+    jsonl_print(bench->log, line);
+    return records_add(&bench->records, line);
 }
 
 /* One line for each tile, one column for each order; plain multiplies, static memory. */
 static void print_summary(const struct shmem_bench *bench, const struct gemm_shape *shape,
                           const struct variant *best) {
-    printf(
-        "\nm = n = k = %zu, static shared memory, plain multiply\ntile   occupancy  registers  shared memory",
-        shape->m);
-    for (int order = 0; order < ORDERS; order++) printf("  %9s", orders[order]);
+    printf("\nm = n = k = %zu, %s, static shared memory, plain multiply\ntile   occupancy  registers  shared "
+           "memory",
+           shape->m, config_choice("dtype", bench->config.dtype));
+    for (int order = 0; order < ORDERS; order++) printf("  %7s", orders[order]);
     printf("\n");
     for (int tile = 0; tile < TILES; tile++) {
         const struct gemm_kernel *kernel = &bench->variants[tile * PER_TILE].result.kernel[0];
@@ -167,7 +175,7 @@ static void print_summary(const struct shmem_bench *bench, const struct gemm_sha
         for (int order = 0; order < ORDERS; order++) {
             const struct result *result =
                 &bench->variants[tile * PER_TILE + order * SHAREDS * MULTIPLIES].result;
-            printf("  %9s",
+            printf("  %7s",
                    result->outcome == OUTCOME_RIGHT ? text_seconds(result->seconds.median).text : "-");
         }
         printf("\n");
@@ -187,23 +195,24 @@ static enum status run_size(struct shmem_bench *bench, size_t size) {
     for (int tile = 0; tile < TILES && !status; tile++) status = run_tile(bench, tile, &shape);
     if (status) return status;
     const struct variant *best = find_best(bench);
-    for (int v = 0; v < VARIANTS; v++) {
+    for (int v = 0; v < VARIANTS && !status; v++) {
         const struct variant *one = &bench->variants[v];
-        write_variant(bench, one, &shape, one == best);
+        status = write_variant(bench, one, &shape, one == best);
     }
     print_summary(bench, &shape, best);
-    return STATUS_OK;
+    return status;
 }
 
 static enum status run_bench_shmem(int argc, char **argv) {
     static struct shmem_bench bench; /* zero */
     static const char *const keys[] = {"device", "dtype", "log", NULL};
-    const char *size_list = "2048", *repeat = NULL;
+    const char *size_list = "2048", *repeat = NULL, *counters = NULL;
     size_t sizes[MOST_SIZES], count;
     const struct option_extra extras[] = {
         {"sizes", "N,..", "of squares m = n = k [2048]", &size_list},
         {"repeat", "N", "timings of each, interleaved; three rounds with new operands if they are short [7]",
          &repeat},
+        BENCH_COUNTERS_FLAG(&counters),
     };
     const struct option_set set = {
         .usage = "bench shmem [--sizes N,..] [--dtype f32|f64] [--log FILE]",
@@ -213,14 +222,14 @@ static enum status run_bench_shmem(int argc, char **argv) {
                    "not; with registers, shared "
                    "memory and theoretical occupancy. Needs a GPU.",
         .keys = keys,
-        .extras = extras,
-        .extra_count = sizeof extras / sizeof *extras,
+        OPTION_EXTRAS(extras),
     };
     bool help;
     const struct gemm_backend *backend;
     enum status status = options_parse(&set, argc, argv, &bench.config, &help);
     if (status || help) return status;
     bench.benchmark.repeats = 7;
+    bench.benchmark.counters = counters != NULL;
     status = bench_parse_list("sizes", size_list, MOST_SIZES, sizes, &count);
     if (!status && !count) status = status_set(STATUS_USAGE, "--sizes lists nothing");
     if (!status) status = bench_parse_count("repeat", repeat, 1000, &bench.benchmark.repeats);
@@ -229,13 +238,16 @@ static enum status run_bench_shmem(int argc, char **argv) {
     if (!status) status = contestants_prepare(NULL, &(struct contest_limits){0});
     if (!status) status = logfile_open(&bench.log, bench.config.log, false);
     if (!status) status = open_variants(&bench, backend);
+    if (!status && counters) terminal_tell("--counters runs each kernel under ncu too: some seconds each");
     for (size_t i = 0; i < count && !status; i++) status = run_size(&bench, sizes[i]);
+    if (!status) status = bench_print_counters(&bench.records, "shmem", selection_shape);
     if (!status) bench_print_load();
     if (!status) status = verdict_status(&bench.verdict);
     candidates_close(&bench.candidates);
     contestant_end(&bench.contestant);
     if (table_rows(&bench.table)) table_console_end(stdout, &bench.table);
     table_close(&bench.table);
+    records_free(&bench.records);
     return logfile_close(bench.log, status);
 }
 

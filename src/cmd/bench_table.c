@@ -47,8 +47,27 @@ void bench_tell_most(const struct comparison *comparison, size_t rows) {
                       rows * comparison->repeats, comparison->limit_seconds, text_wait(most).text);
 }
 
+enum status bench_print_counters(const struct records *records, const char *type, selection_key *key) {
+    static void (*const build[])(struct table *, const struct selection *) = {tables_counters_cpu,
+                                                                              tables_counters_gpu};
+    struct selections all;
+    const enum status status = selections_of(&all, records, type, key);
+    for (size_t i = 0; i < 2 * all.count && !status; i++) {
+        struct table table;
+        build[i % 2](&table, &all.list[i / 2]);
+        if (table_rows(&table) || table.reasons.count) {
+            printf("\n");
+            if (table_rows(&table)) terminal_print(stdout, 0, "%s\n", table.caption);
+            table_console(stdout, &table);
+        }
+        table_close(&table);
+    }
+    selections_free(&all);
+    return status;
+}
+
 void bench_print_load(void) {
-    printf("%s at the start\n", platform_load_text().text);
+    printf("at the start: %s\n", platform_load_text().text);
 }
 
 /* --- flags --- */
@@ -67,6 +86,12 @@ enum status bench_parse_real(const char *flag, const char *text, double *value) 
     if (!text) return STATUS_OK;
     if (text_parse_real(text, value) && *value >= 0) return STATUS_OK;
     return status_set(STATUS_USAGE, "--%s must be a number from 0, not '%s'", flag, text);
+}
+
+enum status bench_parse_operands(const char *text, bool *warm) {
+    *warm = strcmp(text, "warm") == 0;
+    if (*warm || strcmp(text, "cold") == 0) return STATUS_OK;
+    return status_set(STATUS_USAGE, "--operands must be cold or warm, not '%s'", text);
 }
 
 enum status bench_parse_list(const char *flag, const char *text, size_t room, size_t *values, size_t *count) {

@@ -59,7 +59,7 @@ static enum status print_rows(const struct records *records) {
 static void print_trace(const struct comparison_row *row) {
     const struct trace *trace = &row->trace;
     if (!trace->step) return;
-    terminal_print(stdout, LABEL, "  %-*s %s: step %zu, layer %zu, %s (%.1e of its size; %.0e allowed)\n",
+    terminal_print(stdout, LABEL + 3, "  %-*s %s: step %zu, layer %zu, %s (%.1e of its size; %.0e allowed)\n",
                    LABEL, row->sweep->label, trace->drifts ? "first past its tolerance" : "drifts most",
                    trace->step, trace->layer, trace->tensor, trace->relative, trace->tolerance);
 }
@@ -76,13 +76,13 @@ static void print_notes(const struct comparison *comparison, const char *wanted,
         "%s%s\n",
         baseline ? baseline->sweep->label : wanted, baseline ? "" : ", which has no right row here: none");
     for (size_t i = 0; i < comparison->count; i++) eager |= comparison->rows[i].ops.images > 0;
-    printf("%s at the start\n", platform_load_text().text);
+    printf("at the start: %s\n", platform_load_text().text);
     if (comparison->repeats == 1) printf("one repeat: the spread between repeats is unknown\n");
     if (eager) printf("NN, TN, NT and GFLOP/s of a graph are those of one more epoch, op by op\n");
     printf("\n");
     for (size_t i = 0; i < comparison->count; i++)
         if (comparison->rows[i].outcome == OUTCOME_RIGHT)
-            terminal_print(stdout, LABEL, "  %-*s %s, %s, engine %s, residency %s\n", LABEL,
+            terminal_print(stdout, LABEL + 3, "  %-*s %s, %s, engine %s, residency %s\n", LABEL,
                            comparison->rows[i].sweep->label, comparison->rows[i].runs[0].description,
                            comparison->rows[i].runs[0].precision, comparison->rows[i].runs[0].engine,
                            comparison->rows[i].runs[0].residency);
@@ -188,8 +188,7 @@ static enum status run_compare(int argc, char **argv) {
             "No effect here: " OPTIONS_OF_TRAIN ".\n"
             "  ./train compare --config validation --backends serial,openmp --threads 1,2\n"
             "  ./train compare --backends cublas,cuda-tuned --residency device,host",
-        .extras = extras,
-        .extra_count = sizeof extras / sizeof *extras,
+        OPTION_EXTRAS(extras),
         .files = &files,
     };
     bool help;
@@ -204,7 +203,7 @@ static enum status run_compare(int argc, char **argv) {
     if (!status) status = options_check_files(&files, &config);
     if (!status) status = dataset_load(&data, config.data, config_dataset(&config, DATASET_ALL));
     comparison.data = &data;
-    if (!status) status = config_check_data(&config, &data);
+    if (!status) status = config_check_training(&config, &data);
     if (!status) status = backend_prepare_contest(&data, timeout, comparison.limit_seconds);
     if (!status) status = compare(&comparison, &lists, baseline ? baseline : "openblas", baseline != NULL);
     dataset_pair_free(&data);

@@ -8,7 +8,7 @@
 #include "src/base/text.h"
 #include "src/nn/engine.h"
 
-enum { INDENT = 19 };                        /* of what follows a title in a next line */
+enum { INDENT = 19 };                        /* of the further lines of an entry */
 static const double PROGRESS_INTERVAL = 0.1; /* seconds */
 
 static bool is_wide(void) {
@@ -37,14 +37,14 @@ double console_binomial_error(const struct evaluation *evaluation) {
 }
 
 void console_evaluation(const char *title, const struct evaluation *evaluation) {
-    terminal_print(stdout, INDENT, "%-19s %s +- %.2f (standard error), loss %.6f\n", title,
+    terminal_print(stdout, INDENT + 1, "%-19s %s +- %.2f (standard error), loss %.4f\n", title,
                    console_accuracy(evaluation->correct, evaluation->total).text,
                    console_binomial_error(evaluation), evaluation->loss);
 }
 
 void console_committee(const char *title, const struct statistics *members,
                        const struct evaluation *committee) {
-    terminal_print(stdout, INDENT,
+    terminal_print(stdout, INDENT + 1,
                    "%-19s mean of %zu %.2f %%, standard deviation %.2f, from %.2f to %.2f %%\n", title,
                    members->count, 100 * members->mean, 100 * members->deviation, 100 * members->min,
                    100 * members->max);
@@ -193,16 +193,8 @@ static const char *transfers(const struct compute *compute) {
                                                : "tensors live on the GPU, pageable memory";
 }
 
-void console_summary(struct console *console, const struct run_summary *summary) {
-    const struct trainer *trainer = console->trainer;
-    const struct profile *time = &summary->time;
-    const double training = profile_training(time);
-    double flops = 0, seconds = 0;
-    for (int op = 0; op < PROFILE_OPS; op++) {
-        seconds += time->seconds[PART_GEMM_NN + op];
-        for (size_t l = 0; l < trainer->mlp.depth; l++) flops += time->gemm[op][l].flops;
-    }
-    terminal_clear_progress();
+/* The accuracy of the run, and that of the average of the weights. */
+static void print_result(const struct run_summary *summary) {
     char title[32];
     snprintf(title, sizeof title, "%s accuracy", summary->part);
     terminal_print(stdout, INDENT, "\n%s%-18s %s +- %.2f (standard error), loss %.4f\n",
@@ -219,13 +211,31 @@ void console_summary(struct console *console, const struct run_summary *summary)
             "early stopping     %s; the weights are those of epoch %lld, the best on the validation set\n",
             summary->stopped_early ? "the patience ran out" : "the patience lasted to the end",
             (long long)summary->best_epoch);
+}
+
+/* The share of all products in the training, and their rate. */
+static void print_products(const struct trainer *trainer, const struct profile *time) {
+    const double training = profile_training(time);
+    double flops = 0, seconds = 0;
+    for (int op = 0; op < PROFILE_OPS; op++) {
+        seconds += time->seconds[PART_GEMM_NN + op];
+        for (size_t l = 0; l < trainer->mlp.depth; l++) flops += time->gemm[op][l].flops;
+    }
+    if (training > 0 && seconds > 0)
+        printf("GEMM               %.1f %% of training, %.1f GFLOP/s while in it\n",
+               percent(seconds, training), 1e-9 * flops / seconds);
+}
+
+void console_summary(const struct console *console, const struct run_summary *summary) {
+    const struct trainer *trainer = console->trainer;
+    const struct profile *time = &summary->time;
+    terminal_clear_progress();
+    print_result(summary);
     terminal_print(stdout, INDENT,
                    "epochs             %zu in this run, median %.4f s%s, start-up apart %.2f s\n",
                    summary->epochs, summary->median_epoch_seconds, summary->noisy ? " (noisy)" : "",
                    time->seconds[PART_STARTUP]);
-    if (training > 0 && seconds > 0)
-        printf("GEMM               %.1f %% of training, %.1f GFLOP/s while in it\n",
-               percent(seconds, training), seconds > 0 ? 1e-9 * flops / seconds : 0);
+    print_products(trainer, time);
     terminal_print(stdout, INDENT, "transfer/total     %.4f (%s)\n", profile_transfer_ratio(time),
                    transfers(trainer->compute));
     if (summary->audited)

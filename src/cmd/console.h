@@ -21,7 +21,7 @@ void console_epoch(struct console *console, const struct epoch_record *record);
 /* `prefix`: "", or the network of an ensemble. */
 void console_progress(struct console *console, const char *prefix, size_t epoch, size_t step, size_t steps,
                       double loss);
-void console_summary(struct console *console, const struct run_summary *summary);
+void console_summary(const struct console *console, const struct run_summary *summary);
 
 /* --verbose: prints the engines, which one was chosen, and why. */
 void console_plan(const struct trainer *trainer);

@@ -1,18 +1,17 @@
 /* ./train data: describes a data set, converts it to IDX files and draws a sheet of its images. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "src/base/replace.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
 #include "src/data/idx.h"
 #include "src/report/image_grid.h"
 
-enum { SHEET_COLUMNS = 10, SHEET_ROWS = 64, MOST_CAPTIONED = 12 };
+enum { SHEET_COLUMNS = 10, SHEET_CLASSES = 64, SHEET_PIXELS = 2000, MOST_CAPTIONED = 12 };
 
 /* The files of a converted set. */
 enum output { TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS, CLASSES, OUTPUTS };
@@ -35,25 +34,42 @@ static void count_images(const struct dataset *set, size_t *counts) {
     for (size_t i = 0; i < set->count; i++) counts[set->labels[i]]++;
 }
 
+/* " --KEY VALUE" if the user has set it, or "". */
+struct flag_text {
+    char text[64];
+};
+
+static struct flag_text flag_text(const struct config *config, const char *key) {
+    struct flag_text flag = {""};
+    char value[32];
+    config_value(config, config_key_find(key), value, sizeof value);
+    if (config_origin_of(config, key) == FROM_FLAG)
+        snprintf(flag.text, sizeof flag.text, " --%s %s", key, value);
+    return flag;
+}
+
 static void describe(const struct job *job) {
     const struct dataset_pair *data = &job->data;
     size_t train[DATASET_MAX_CLASSES] = {0}, test[DATASET_MAX_CLASSES] = {0};
     count_images(&data->train, train);
     count_images(&data->test, test);
-    printf("%s: %s training images, %s test images of %zux%zu pixels (height x width), %zu classes%s\n\n",
-           data->name, text_grouped(data->train.count).text, text_grouped(data->test.count).text,
-           data->test.height, data->test.width, job->classes,
-           data->transposed && job->config.transpose == TRANSPOSE_AUTO
-               ? "; rows and columns exchanged, as the "
-                 "files have EMNIST's names"
-               : "");
+    const bool exchanged = data->transposed && job->config.transpose == TRANSPOSE_AUTO;
+    terminal_print(stdout, 2,
+                   "%s: %s training images, %s test images of %zux%zu pixels (height x width), %zu "
+                   "classes%s\n\n",
+                   data->name, text_grouped(data->train.count).text, text_grouped(data->test.count).text,
+                   data->test.height, data->test.width, job->classes,
+                   exchanged ? "; rows and columns exchanged, as the files have EMNIST's names" : "");
     printf("label  training      test%s\n", data->classes.count ? "  name" : "");
     for (size_t c = 0; c < job->classes; c++)
         printf("%5zu  %8s  %8s%s%s\n", c, text_grouped(train[c]).text, text_grouped(test[c]).text,
                data->classes.count ? "  " : "",
                data->classes.count ? classes_label(&data->classes, c).text : "");
-    printf("\nto train on it: --layers %zu-128-%zu%s\n", data->test.height * data->test.width, job->classes,
-           data->test.count ? "" : " --validation N (there is no test set)");
+    printf("\n");
+    terminal_print(stdout, 4, "to train on it: ./train --data %s%s%s --layers %zu-128-%zu%s\n",
+                   job->config.data, flag_text(&job->config, "input-size").text,
+                   flag_text(&job->config, "label-offset").text, data->test.height * data->test.width,
+                   job->classes, data->test.count ? "" : " --validation N (there is no test set)");
 }
 
 /* --- conversion --- */
@@ -77,11 +93,8 @@ static enum status write_classes(const struct job *job) {
 
 static enum status convert(const struct job *job) {
     const struct dataset_pair *data = &job->data;
-    enum status status = STATUS_OK;
-    if (mkdir(job->directory, 0777) != 0 && errno != EEXIST)
-        return status_set(STATUS_FAILED, "cannot make the directory '%s': %s", job->directory,
-                          strerror(errno));
-    if (data->train.count)
+    enum status status = files_make_folder(job->directory);
+    if (!status && data->train.count)
         status = write_part(&data->train, job->path[TRAIN_IMAGES], job->path[TRAIN_LABELS]);
     if (!status && data->test.count)
         status = write_part(&data->test, job->path[TEST_IMAGES], job->path[TEST_LABELS]);
@@ -90,27 +103,32 @@ static enum status convert(const struct job *job) {
     return status;
 }
 
-/* --- the sheet: the first images of every class, a row each --- */
+/* --- the sheet: the first images of every class, a row each; many classes in blocks side by side --- */
 
 static enum status draw(const struct job *job) {
     const struct dataset *set = job->data.train.count ? &job->data.train : &job->data.test;
-    const size_t rows = job->classes < SHEET_ROWS ? job->classes : SHEET_ROWS;
-    size_t drawn[SHEET_ROWS] = {0};
-    struct image *images = calloc(rows * SHEET_COLUMNS, sizeof *images);
+    const size_t classes = job->classes < SHEET_CLASSES ? job->classes : SHEET_CLASSES;
+    size_t drawn[SHEET_CLASSES] = {0};
+    /* the last block may not be full */
+    struct image *images = calloc(2 * classes * SHEET_COLUMNS, sizeof *images);
     if (!images) return status_set(STATUS_FAILED, "out of memory");
+    struct image_grid grid = {.height = set->height, .width = set->width, .images = images};
+    const size_t blocks = image_grid_columns(grid, classes, 1, SHEET_PIXELS);
+    grid.rows = (classes + blocks - 1) / blocks;
+    grid.columns = blocks * SHEET_COLUMNS;
     for (size_t i = 0; i < set->count; i++) {
         const size_t label = set->labels[i];
-        if (label >= rows || drawn[label] == SHEET_COLUMNS) continue;
-        struct image *image = &images[label * SHEET_COLUMNS + drawn[label]++];
+        if (label >= classes || drawn[label] == SHEET_COLUMNS) continue;
+        const size_t row = label % grid.rows, block = label / grid.rows;
+        struct image *image = &images[row * grid.columns + block * SHEET_COLUMNS + drawn[label]++];
         image->pixels = set->images + i * set->height * set->width;
-        if (rows <= MOST_CAPTIONED) snprintf(image->caption, sizeof image->caption, "%zu", label);
+        if (classes <= MOST_CAPTIONED) snprintf(image->caption, sizeof image->caption, "%zu", label);
     }
-    const struct image_grid grid = {
-        .rows = rows, .columns = SHEET_COLUMNS, .height = set->height, .width = set->width, .images = images};
     const enum status status = image_grid_write(&grid, job->sheet);
     if (!status)
-        printf("%s: the first %d %s images of %zu classes, a row each\n", job->sheet, SHEET_COLUMNS,
-               set == &job->data.train ? "training" : "test", rows);
+        terminal_print(stdout, 2, "%s: the first %d %s images of %zu classes, a row each%s\n", job->sheet,
+                       SHEET_COLUMNS, set == &job->data.train ? "training" : "test", classes,
+                       blocks > 1 ? ", in blocks side by side" : "");
     free(images);
     return status;
 }
@@ -136,7 +154,9 @@ static enum status hold_out(struct dataset_pair *data, int64_t count) {
 
 static enum status check_files(struct job *job) {
     for (size_t i = 0; job->directory && i < OUTPUTS; i++) {
-        snprintf(job->path[i], sizeof job->path[i], "%s/%s", job->directory, output_names[i]);
+        if (snprintf(job->path[i], sizeof job->path[i], "%s/%s", job->directory, output_names[i]) >=
+            (int)sizeof job->path[i])
+            return status_set(STATUS_USAGE, "--output: the path '%s' is too long", job->directory);
         files_add(&job->files, "--output", job->path[i], FILE_WRITTEN);
     }
     files_add(&job->files, "--sheet", job->sheet, FILE_WRITTEN);
@@ -154,8 +174,8 @@ static enum status run_job(struct job *job, bool like_mnist, int64_t held_out) {
     if (status) return status;
     if (options.side && (data->test.height != options.side || data->test.width != options.side))
         return status_set(STATUS_USAGE,
-                          "input-size scales folders of pictures here; 'train' scales others as "
-                          "it reads them");
+                          "'data' scales only folders of pictures to input-size; './train' scales other "
+                          "images when it reads them");
     job->classes = data->train.classes > data->test.classes ? data->train.classes : data->test.classes;
     describe(job);
     if (job->directory) status = convert(job);
@@ -182,17 +202,16 @@ static enum status run_data(int argc, char **argv) {
         .usage = "data SOURCE [-o DIR] [--sheet FILE] [--hold-out N]...",
         .details =
             "Describes a data set: IDX or CSV files, or a folder of pictures for each class (png, jpg, "
-            "pgm). Converts it\nto IDX files, which load faster, and draws a sheet of it.\n"
+            "pgm). Converts it to IDX files, which load faster, and draws a sheet of it.\n"
             "  ./train data photos --input-size 28 -o photos-28 --sheet photos.png",
         .keys = keys,
-        .extras = extras,
-        .extra_count = sizeof extras / sizeof *extras,
+        OPTION_EXTRAS(extras),
         .positional = &source,
     };
     bool help;
     enum status status = options_parse(&set, argc, argv, &job.config, &help);
     if (status || help) return status;
-    if (!source) return status_set(STATUS_USAGE, "data needs a data set: train data DIR (see data --help)");
+    if (!source) return status_set(STATUS_USAGE, "data needs a data set: ./train data DIR (see data --help)");
     if (held_out && (!text_parse_int(held_out, &images) || images < 1))
         return status_set(STATUS_USAGE, "--hold-out must be a whole number from 1, not '%s'", held_out);
     status = config_set(&job.config, "data", source, FROM_FLAG, "data");

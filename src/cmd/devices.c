@@ -52,9 +52,13 @@ static void log_backend(const struct host *host, const char *name, const struct 
     jsonl_write(host->log, line);
 }
 
+static const char *verdict(enum status status) {
+    return status == STATUS_VERIFY_FAILED ? "WRONG" : "not usable";
+}
+
 static enum status print_verification(enum status status, const struct contest_reply *reply) {
     if (status) {
-        terminal_print(stdout, TEXT, "%*sWRONG: %s\n", TEXT, "", status_message());
+        terminal_print(stdout, TEXT, "%*s%s: %s\n", TEXT, "", verdict(status), status_message());
     } else {
         terminal_print(stdout, TEXT, "%*sverified: %s GEMM cases right, %s not supported\n", TEXT, "",
                        text_grouped(reply->checked).text, text_grouped(reply->skipped).text);
@@ -69,7 +73,16 @@ static void print_options(const char *options) {
     }
 }
 
-/* `name`: that of the registry, or NAME:options or a plug-in. One that does not start is no error. */
+/* A backend that was not opened; the status message says why. */
+static void print_failure(const struct host *host, const char *name, const struct contest_reply *found,
+                          enum status status) {
+    log_backend(host, name, found, &(struct contest_reply){0}, status, false);
+    terminal_print(stdout, TEXT, "  %-14s  %s: %s\n", name, verdict(status), status_message());
+    print_options(found->backend.options);
+}
+
+/* `name`: that of the registry, or NAME:options or a plug-in. One that does not start is no error, unless
+   it is to be verified. */
 static enum status print_backend(struct host *host, const char *name, const struct config *config,
                                  bool verify) {
     struct contest_reply found, reply = {0};
@@ -77,11 +90,8 @@ static enum status print_backend(struct host *host, const char *name, const stru
     if (status && status != STATUS_VERIFY_FAILED) return status;
     if (!status) status = ask(host, CONTEST_OPEN, "opening", config, &reply);
     if (status) {
-        log_backend(host, name, &found, &reply, status, false);
-        terminal_print(stdout, TEXT, "  %-14s  %s: %s\n", name,
-                       status == STATUS_VERIFY_FAILED ? "WRONG" : "not usable", status_message());
-        print_options(found.backend.options);
-        return status == STATUS_VERIFY_FAILED ? status : STATUS_OK;
+        print_failure(host, name, &found, status);
+        return verify || status == STATUS_VERIFY_FAILED ? status : STATUS_OK;
     }
     terminal_print(stdout, TEXT, "  %-14s  %s: %s (%s)\n", name, reply.device, found.backend.summary,
                    reply.description);
@@ -111,12 +121,13 @@ static enum status print_all(struct config *config, struct logfile *log, bool ve
         const struct registry_entry *entry = registry_at(i);
         if (registry_usable(entry, why, sizeof why)) {
             const enum status status = print_in_process(entry->name, config, log, verify, verify);
-            if (status) worst = status;
+            if (status && status != STATUS_UNAVAILABLE) worst = status;
         } else {
-            char options[2048] = "";
-            if (entry->backend) backend_options_list(entry->backend, options, sizeof options);
-            terminal_print(stdout, TEXT, "  %-14s  not usable: %s\n", entry->name, why);
-            print_options(options);
+            struct contest_reply found = {0};
+            if (entry->backend)
+                backend_options_list(entry->backend, found.backend.options, sizeof found.backend.options);
+            print_failure(&(struct host){.log = log}, entry->name, &found,
+                          status_set(STATUS_UNAVAILABLE, "%s", why));
         }
     }
     return worst;
@@ -143,8 +154,7 @@ static enum status run_devices(int argc, char **argv) {
             "Verified backends and plug-ins run in a process of their own: a crash is a line of this list.\n"
             "  ./train devices --backend ./my.so --verify",
         .keys = keys,
-        .extras = extras,
-        .extra_count = sizeof extras / sizeof *extras,
+        OPTION_EXTRAS(extras),
     };
     struct config config;
     bool help;

@@ -170,8 +170,7 @@ static enum status take_network(struct evaluator *eval, const char *path, size_t
     enum status status = checkpoint_open(&checkpoint, path);
     if (!status) status = checkpoint_recipe(&checkpoint, &eval->config);
     const int64_t held_out = eval->config.validation;
-    eval->config.validation = eval->config.patience = 0; /* nothing is trained here, so nothing is held out */
-    eval->config.adversarial = 0;
+    config_for_inference(&eval->config);
     if (!status && first) status = options_check_files(&eval->files, &eval->config);
     if (!status && first) status = open_evaluator(eval, &checkpoint, held_out, networks);
     if (!status && first) status = logfile_open(&eval->log, eval->flags.log, false);
@@ -187,7 +186,7 @@ static enum status take_network(struct evaluator *eval, const char *path, size_t
                    dtype_name((enum gemm_dtype)eval->config.dtype),
                    eval->average ? ", moving average of the weights" : "");
     if (networks > 1)
-        printf("%-19s %s, loss %.6f\n", "", console_accuracy(result->correct, result->total).text,
+        printf("%-19s %s, loss %.4f\n", "", console_accuracy(result->correct, result->total).text,
                result->loss);
     eval_log_result(eval, path, layers, result, NULL);
     return STATUS_OK;
@@ -279,8 +278,7 @@ static enum status run_eval(int argc, char **argv) {
         {"validation", "N",
          "evaluate the last N training images instead of the test set, for model selection: networks that "
          "were trained with --validation N or more have not seen them [0: the test set; if there is none, "
-         "those "
-         "that the recipe held out, or all of another --data]",
+         "those that the recipe held out, or all of another --data]",
          &validation},
         {"misclassified", "K", "also print the K most confident mistakes as small pictures", &misclassified},
         {"picture", "FILE",
@@ -300,12 +298,10 @@ static enum status run_eval(int argc, char **argv) {
             "precision and recall.\n"
             "Flags override the network and data of the checkpoint.\n"
             "Several checkpoints: each, their mean, and the committee of all, by mean log-probability, "
-            "on the data of the "
-            "first; --target-accuracy applies to the committee.\n"
+            "on the data of the first; --target-accuracy applies to the committee.\n"
             "  ./train eval a.safetensors b.safetensors",
         .keys = keys,
-        .extras = extras,
-        .extra_count = sizeof extras / sizeof *extras,
+        OPTION_EXTRAS(extras),
         .words = &paths,
     };
     bool help;

@@ -6,7 +6,14 @@
 #include "src/cmd/eval.h"
 #include "src/report/image_grid.h"
 
-enum { MOST_COLUMNS = 100, LOGGED = 12, GRID_COLUMNS = 6, GRID_MOST = 600, GRID_PIXELS = 2000 };
+enum {
+    MOST_COLUMNS = 100,
+    MOST_NAME = 15 /* bytes */,
+    LOGGED = 12,
+    GRID_COLUMNS = 6,
+    GRID_MOST = 600,
+    GRID_PIXELS = 2000
+};
 
 struct mistake {
     size_t image; /* of the set */
@@ -46,9 +53,11 @@ static void print(const struct evaluator *eval, const struct mistake *mistakes, 
         const size_t image = mistakes[i].image;
         images[i] = image_of(eval, &mistakes[i]);
         const struct class_names *names = &eval->data.classes;
-        snprintf(images[i].caption, sizeof images[i].caption, "#%zu: %.15s, not %.15s (%.1f %%)",
-                 eval->first + image, classes_label(names, eval->predictions.label[image]).text,
-                 classes_label(names, eval->set.labels[image]).text, 100 * mistakes[i].confidence);
+        const struct class_label predicted = classes_label(names, eval->predictions.label[image]),
+                                 label = classes_label(names, eval->set.labels[image]);
+        snprintf(images[i].caption, sizeof images[i].caption, "#%zu: %.*s, not %.*s (%.1f %%)",
+                 eval->first + image, text_cut(predicted.text, MOST_NAME), predicted.text,
+                 text_cut(label.text, MOST_NAME), label.text, 100 * mistakes[i].confidence);
     }
     printf("\nthe %zu most confident of %s mistakes (#image: prediction, not label)\n\n", shown,
            text_grouped(found).text);

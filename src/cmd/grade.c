@@ -2,11 +2,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "src/base/memory.h"
+#include "src/base/process.h"
 #include "src/base/profile.h"
 #include "src/base/replace.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/bench/grade.h"
 #include "src/cmd/bench_table.h"
@@ -37,22 +40,19 @@ static struct {
 } progress;
 
 static void show_stage(const char *stage) {
-    char eta[64] = "";
-    if (!isatty(STDERR_FILENO)) return;
+    char left[64] = "";
     if (progress.measured) {
         const double each = (clock_seconds() - progress.start) / (double)progress.measured;
-        const double left = each * (double)(progress.total - progress.done);
-        snprintf(eta, sizeof eta, ", %.0f %s left", left < 90 ? left : left / 60, left < 90 ? "s" : "min");
+        snprintf(left, sizeof left, ", %s left",
+                 text_wait(each * (double)(progress.total - progress.done)).text);
     }
-    fprintf(stderr, "\r\033[K%zu of %zu%s: %.30s: %s ...", progress.done + 1, progress.total, eta,
-            progress.file, stage);
-}
-
-static void clear_stage(void) {
-    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    terminal_progress("%zu of %zu%s: %.*s: %s ...", progress.done + 1, progress.total, left,
+                      text_cut(progress.file, 30), progress.file, stage);
 }
 
 /* --- grading --- */
+
+static volatile sig_atomic_t interrupted; /* process_is_interrupted tells */
 
 static const char *path_in(const struct grade_run *run, const char *name) {
     static char path[PATH];
@@ -74,7 +74,9 @@ static enum status grade_one(struct grade_run *run, const struct submission *sub
     progress.file = submission->name;
     *line = find_earlier(run, submission);
     if (!*line) {
-        const enum status status = grade_submission(&run->grading, submission, line);
+        const enum status status =
+            process_is_interrupted() ? STATUS_INTERRUPTED : grade_submission(&run->grading, submission, line);
+        if (status == STATUS_INTERRUPTED) return STATUS_OK; /* the next run grades it */
         if (status) return status;
         progress.measured++;
         jsonl_print(run->log, *line);
@@ -92,8 +94,17 @@ static enum status grade_all(struct grade_run *run) {
     if (!run->lines) return status_set(STATUS_FAILED, "out of memory");
     for (size_t i = 0; i < run->submissions.count && !status; i++)
         status = grade_one(run, &run->submissions.list[i]);
-    clear_stage();
+    terminal_clear_progress();
     return status;
+}
+
+/* After a signal, the submissions that are not graded yet stay for the next run. */
+static enum status check_interrupted(const struct grade_run *run) {
+    if (run->graded == run->submissions.count) return STATUS_OK;
+    return status_set(
+        STATUS_INTERRUPTED,
+        "interrupted by %s: %zu of %zu submissions are graded; the same command grades the others",
+        process_signal(), run->graded, run->submissions.count);
 }
 
 /* --- results --- */
@@ -108,7 +119,7 @@ static enum status print_table(const struct records *records) {
     struct selections all;
     struct table table;
     const enum status status = selections_of(&all, records, "grade", NULL);
-    if (!status) {
+    if (!status && all.count) { /* none, if a signal came before the first was graded */
         tables_grades(&table, &all.list[0]);
         table_console(stdout, &table);
         table_close(&table);
@@ -129,17 +140,19 @@ static enum status write_results(struct grade_run *run) {
     if (!status) status = print_table(&records);
     records_free(&records);
     if (!status)
-        printf("\n%s: grades.html, .csv, .json, .xml; %zu of %zu measured in this run\n", run->output,
-               progress.measured, run->graded);
+        terminal_print(stdout, 2, "\n%s: grades.html, .csv, .json, .xml; %zu of %zu measured in this run\n",
+                       run->output, progress.measured, run->graded);
     return status;
 }
 
 /* --- start and end --- */
 
 static enum status open_folders(struct grade_run *run) {
+    struct stat log;
     enum status status = files_make_folder(run->output);
     if (!status) status = files_make_folder(path_in(run, "build"));
-    if (!status && access(path_in(run, "log.jsonl"), R_OK) == 0)
+    /* an empty one is of a run that did not begin */
+    if (!status && stat(path_in(run, "log.jsonl"), &log) == 0 && log.st_size > 0)
         status = records_read(&run->earlier, path_in(run, "log.jsonl"));
     records_print_warnings(&run->earlier);
     if (!status) status = logfile_open(&run->log, path_in(run, "log.jsonl"), true);
@@ -160,14 +173,18 @@ static enum status run_grading(struct grade_run *run, const struct option_words 
     run->header = jsonl_header();
     jsonl_text(run->header, "command", "grade");
     jsonl_text(run->header, "assignment", run->assignment.name);
+    jsonl_count(run->header, "submissions", run->submissions.count);
     jsonl_print(run->log, run->header);
     bench_print_machine();
-    printf("%s: %zu submissions, %lld thread%s, %zu products each\n\n", run->assignment.name,
-           run->submissions.count, (long long)run->assignment.threads,
-           run->assignment.threads == 1 ? "" : "s", assignment_products(&run->assignment));
+    terminal_print(stdout, 2, "%s: %zu submission%s, %lld thread%s, %zu products each\n\n",
+                   run->assignment.name, run->submissions.count, run->submissions.count == 1 ? "" : "s",
+                   (long long)run->assignment.threads, run->assignment.threads == 1 ? "" : "s",
+                   assignment_products(&run->assignment));
     fflush(stdout);
+    process_catch_signals(&interrupted);
     status = grade_all(run);
-    return status ? status : write_results(run);
+    if (!status) status = write_results(run);
+    return status ? status : check_interrupted(run);
 }
 
 static enum status close_run(struct grade_run *run, enum status status) {
@@ -209,8 +226,8 @@ static size_t add_key_flags(struct option_extra *extras, const char **values) {
 static enum status check_words(const struct grade_run *run, const struct option_words *words) {
     struct files files = {0};
     if (!words->count || !run->output || !run->output[0])
-        return status_set(STATUS_USAGE, "grade needs files or folders, and a folder for the results: train "
-                                        "grade submissions --assignment FILE -o grades");
+        return status_set(STATUS_USAGE, "grade needs files or folders, and a folder for the results: "
+                                        "./train grade submissions --assignment FILE -o grades");
     for (size_t i = 0; i < words->count; i++) files_add(&files, "the submission", words->list[i], FILE_READ);
     files_add(&files, "--assignment", run->assignment_file, FILE_READ);
     files_add(&files, "the log", path_in(run, "log.jsonl"), FILE_WRITTEN);
@@ -233,8 +250,8 @@ static enum status run_grade(int argc, char **argv) {
         .usage = "grade DIR|FILES... --assignment FILE -o DIR",
         .details =
             "Verifies and times every plug-in (.so) and source (.c, .cc, .cpp, .cu) of a course, each in a "
-            "process of its own,\nand writes grades.html, .csv, .json and .xml (JUnit): rank, GFLOP/s, "
-            "points. A submission that is wrong, crashes,\nhangs, exceeds a limit or does not compile is a "
+            "process of its own, and writes grades.html, .csv, .json and .xml (JUnit): rank, GFLOP/s, "
+            "points. A submission that is wrong, crashes, hangs, exceeds a limit or does not compile is a "
             "row with the reason. docs/grading.md explains it.\n"
             "  ./train grade docs/assignment --assignment docs/assignment/matmul.cfg -o grades",
         .keys = no_keys,

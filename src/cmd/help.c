@@ -62,7 +62,7 @@ static void for_key(const struct config_key *key, entry_printer *print) {
 static void for_extras(const struct option_set *set, entry_printer *print) {
     for (size_t i = 0; i < set->extra_count; i++)
         print(&(struct entry){set->extras[i].name, set->extras[i].argument, set->extras[i].help, NULL, ""});
-    if (!set->keys) print(&config);
+    if (!set->keys || set->config_files) print(&config);
     print(&wide);
     print(&help);
     if (!set->keys) print(&help_all);

@@ -62,12 +62,10 @@ struct header {
 };
 
 static struct header find_header(void) {
-    struct header header = {"-I.", "\"kernels/gemm.h\""};
-    char path[PATH_MAX];
-    if (access("kernels/gemm.h", R_OK) == 0) return header;
-    share_path(SHARE_BESIDE, "kernels/gemm.h", path, sizeof path);
-    if (access(path, R_OK) != 0) return (struct header){"$(pkg-config --cflags tessera)", "<tessera/gemm.h>"};
-    snprintf(header.flag, sizeof header.flag, "-I%.*s", (int)(strstr(path, "/kernels/gemm.h") - path), path);
+    struct header header = {"$(pkg-config --cflags tessera)", "<tessera/gemm.h>"};
+    char folder[PATH_MAX];
+    if (share_find_header(folder, sizeof folder)) header.name = "\"kernels/gemm.h\"";
+    if (folder[0]) snprintf(header.flag, sizeof header.flag, "-I%s", folder);
     return header;
 }
 
@@ -134,7 +132,7 @@ static enum status run_new_backend(int argc, char **argv) {
     enum status status = options_parse(&set, argc, argv, &config, &help);
     if (status || help) return status;
     if (!path)
-        return status_set(STATUS_USAGE, "new-backend needs the file to write: train new-backend my_gemm.c");
+        return status_set(STATUS_USAGE, "new-backend needs the file to write: ./train new-backend my_gemm.c");
     if (strcmp(path, "cblas") == 0) {
         path = around_cblas.file;
     } else {

@@ -1,7 +1,6 @@
 #include "src/cmd/options.h"
 
 #include <getopt.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "src/base/process.h"
@@ -44,10 +43,14 @@ static bool is_letter(const char *name) {
 bool options_take_key(const struct option_set *set, const struct config_key *key) {
     for (size_t i = 0; i < set->extra_count; i++)
         if (strcmp(set->extras[i].name, key->name) == 0) return false; /* a flag of the command */
-    if (!set->keys) return true;
+    if (!set->keys) return !config_key_clusters(key);
     for (size_t i = 0; set->keys[i]; i++)
         if (strcmp(set->keys[i], key->name) == 0) return true;
     return false;
+}
+
+static bool takes_files(const struct option_set *set) {
+    return !set->keys || set->config_files;
 }
 
 static void collect_flags(const struct option_set *set, struct flags *flags) {
@@ -55,7 +58,7 @@ static void collect_flags(const struct option_set *set, struct flags *flags) {
     snprintf(flags->letters, sizeof flags->letters, "h");
     for (size_t i = 0; i < HELPS; i++) add_flag(flags, helps[i].name, false, FLAG_HELP);
     add_flag(flags, "wide", false, FLAG_WIDE);
-    if (!set->keys) add_flag(flags, "config", true, FLAG_CONFIG);
+    if (takes_files(set)) add_flag(flags, "config", true, FLAG_CONFIG);
     for (size_t i = 0; i < set->extra_count; i++) {
         const struct option_extra *extra = &set->extras[i];
         if (is_letter(extra->name))
@@ -85,12 +88,8 @@ static enum status wrong_flag(const struct flags *flags, const char *word, const
     if (known)
         return status_set(STATUS_USAGE, "--%s %s (see --help)", name,
                           known->has_arg == required_argument ? "needs a value" : "takes no value");
-    const char *equals = strchr(word, '=');
-    const enum status moved = config_key_moved(name,
-                                               equals                 ? equals + 1
-                                               : next && *next != '-' ? next
-                                                                      : "VALUE",
-                                               word);
+    const char *equals = strchr(word, '='), *value = next && *next != '-' ? next : "VALUE";
+    const enum status moved = config_key_moved(name, equals ? equals + 1 : value, word);
     if (moved) return moved;
     const char *near = text_nearest(name, names, flags->count);
     return status_set(STATUS_USAGE, "unknown or ambiguous flag '%s'%s%s%s (--help lists them)", word,
@@ -163,7 +162,7 @@ static enum status take_positional(const struct option_set *set, int argc, char 
         *set->words = (struct option_words){argv + optind, (size_t)(argc - optind)};
         return STATUS_OK;
     }
-    while (!set->keys && !status && optind < argc && options_is_config(argv[optind]))
+    while (takes_files(set) && !status && optind < argc && options_is_config(argv[optind]))
         status = options_read_config(set->files, config, argv[optind++]);
     if (status || optind == argc) return status;
     if (set->positional && !*set->positional) *set->positional = argv[optind++];
@@ -194,6 +193,15 @@ static enum status take_output(struct config *config) {
     return STATUS_OK;
 }
 
+/* The error for what getopt_long refused; `current` is the argument that it was at. */
+static enum status refuse(const struct option_set *set, const struct flags *flags, char **argv, int current) {
+    const char *word = argv[optind - 1 < current ? current : optind - 1];
+    if (optopt > 0 && optopt < FLAG_EXTRA && extra_of_letter(set, optopt) != optopt)
+        return status_set(STATUS_USAGE, "-%c needs a value (see --help)", optopt);
+    return wrong_flag(flags, word, argv[optind],
+                      strncmp(word, "--", 2) == 0 ? find_flag(flags, word + 2) : NULL);
+}
+
 enum status options_parse(const struct option_set *set, int argc, char **argv, struct config *config,
                           bool *help) {
     struct flags flags;
@@ -213,17 +221,7 @@ enum status options_parse(const struct option_set *set, int argc, char **argv, s
         const int current = optind ? optind : 1;
         const int flag = getopt_long(argc, argv, flags.letters, flags.list, NULL);
         if (flag == -1) break;
-        if (flag == '?') {
-            const char *word = argv[optind - 1 < current ? current : optind - 1];
-            if (optopt > 0 && optopt < FLAG_EXTRA && extra_of_letter(set, optopt) != optopt) {
-                status = status_set(STATUS_USAGE, "-%c needs a value (see --help)", optopt);
-            } else {
-                status = wrong_flag(&flags, word, argv[optind],
-                                    strncmp(word, "--", 2) == 0 ? find_flag(&flags, word + 2) : NULL);
-            }
-        } else {
-            status = one_flag(set, flag, config);
-        }
+        status = flag == '?' ? refuse(set, &flags, argv, current) : one_flag(set, flag, config);
     }
     if (!status) status = take_positional(set, argc, argv, config);
     return status ? status : take_output(config);

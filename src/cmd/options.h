@@ -23,15 +23,19 @@ struct option_words {
 };
 
 struct option_set {
-    const char *usage;       /* after "train " in the usage line */
+    const char *usage;       /* after the name of the program in the usage line */
     const char *details;     /* a paragraph or two for --help */
-    const char *const *keys; /* the config keys taken, NULL-terminated; NULL: all, and --config */
+    const char *const *keys; /* the config keys taken, NULL-terminated; NULL: all of training, and --config */
+    bool config_files;       /* takes --config with `keys`, too */
     const struct option_extra *extras;
     size_t extra_count;
     const char **positional;    /* receives the one positional argument */
     struct option_words *words; /* receives all positional arguments; both NULL: there are none */
     struct files *files;        /* (optional) receives each --config file, for options_check_files */
 };
+
+/* Initialises `extras` and `extra_count`. */
+#define OPTION_EXTRAS(array) .extras = (array), .extra_count = sizeof(array) / sizeof *(array)
 
 /* Reads defaults, environment, --config file and flags into `config`. With --help, prints the help and sets
    *help instead. A command that takes all keys also takes "fast.cfg" for --config fast.cfg. STATUS_USAGE
@@ -47,7 +51,7 @@ bool options_is_config(const char *word);
 
 bool options_take_key(const struct option_set *set, const struct config_key *key);
 
-/* Prints "train: warning: LINE" to stderr. */
+/* terminal_note("warning: LINE"). */
 void options_warn(const char *line);
 
 /* Adds the files of the data set and --log to those of a command, and checks all (files_check). Called before

@@ -41,8 +41,7 @@ static enum status open_network(struct prediction_run *run, const char *path) {
     enum status status = checkpoint_open(&run->checkpoint, path);
     if (!status) status = checkpoint_recipe(&run->checkpoint, config);
     if (!status) status = checkpoint_images(&run->checkpoint, &run->kind);
-    config->validation = config->patience = 0; /* nothing is trained */
-    config->adversarial = 0;
+    config_for_inference(config);
     run->classes = config->layers.width[config->layers.count - 1];
     return status;
 }
@@ -230,25 +229,25 @@ static enum status run_predict(int argc, char **argv) {
         {"invert", NULL,
          "invert each image: black ink on white paper for a network that knows white on black", &invert},
         {"csv", NULL, "print comma-separated values", &csv},
-        {"ema", NULL, "use the moving average of the weights (see train --ema-decay)", &average},
+        {"ema", NULL, "use the moving average of the weights (see ./train --ema-decay)", &average},
     };
     const struct option_set set = {
         .usage = "predict CHECKPOINT FILE.. [--like-mnist] [--csv]...",
         .details =
             "Classifies images: PNG, JPEG and PGM pictures, IDX files (raw or gzip), CSV files with or "
-            "without labels;\n- is standard input. Prints the three most probable classes of each.\n"
+            "without labels; - is standard input. Prints the three most probable classes of each.\n"
             "  ./train predict model.safetensors scan.png --like-mnist",
         .keys = keys,
-        .extras = extras,
-        .extra_count = sizeof extras / sizeof *extras,
+        OPTION_EXTRAS(extras),
         .words = &words,
     };
     bool help;
     enum status status = options_parse(&set, argc, argv, &run.config, &help);
     if (status || help) return status;
     if (words.count < 2)
-        return status_set(STATUS_USAGE,
-                          "predict needs a checkpoint and images: train predict model.safetensors scan.png");
+        return status_set(
+            STATUS_USAGE,
+            "predict needs a checkpoint and images: ./train predict model.safetensors scan.png");
     if (like_mnist && scale) return status_set(STATUS_USAGE, "--like-mnist scales already: remove --scale");
     struct predict_options options = {
         .invert = invert != NULL, .like_mnist = like_mnist != NULL, .scale = scale != NULL};

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/base/process.h"
 #include "src/base/replace.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
@@ -12,15 +13,18 @@
 struct report_options {
     struct option_words files;
     const char *output, *png, *tables, *tag;
+    char stream[32]; /* the output, if it is the standard output */
 };
 
-static enum status write_page(const char *path, const struct records *records, const char *folder,
-                              struct names *figures) {
+static enum status write_page(const struct report_options *options, const char *path,
+                              const struct records *records, struct names *figures) {
     struct replacement file;
     enum status status = replace_open(&file, "", path);
     if (status) return status;
-    status = replace_close(&file, page_write(file.out, records, folder, figures));
-    if (!status) printf("%s: %zu lines of %zu files\n", path, records->count, records->file_count);
+    status = replace_close(&file, page_write(file.out, records, options->png, figures));
+    if (!status)
+        printf("%s: %zu lines of %zu files\n", options->stream[0] ? "standard output" : path, records->count,
+               records->file_count);
     return status;
 }
 
@@ -36,7 +40,7 @@ static enum status report(const struct report_options *options, const struct rec
     if (options->tables) status = rewrite_tables(options->tables, options->tag, records);
     if (!status && options->png) status = files_make_folder(options->png);
     const char *page = page_of(options);
-    if (!status && page) status = write_page(page, records, options->png, &figures);
+    if (!status && page) status = write_page(options, page, records, &figures);
     fflush(stdout);
     if (!status && options->png) status = figure_convert(options->png, &figures);
     if (!status && options->png) printf("%s: %zu charts as .png\n", options->png, figures.count);
@@ -48,7 +52,8 @@ static enum status parse(int argc, char **argv, struct report_options *options, 
     static struct config config; /* takes no key */
     static const char *const no_keys[] = {NULL};
     const struct option_extra extras[] = {
-        {"output", "FILE", "the page to write [report.html; with --tables: none]", &options->output},
+        {"output", "FILE", "the page to write; - is standard output [report.html; with --tables: none]",
+         &options->output},
         {"o", "FILE", "the same", &options->output},
         {"png", "DIR", "also write every chart into this folder, as .svg and as .png (by rsvg-convert)",
          &options->png},
@@ -64,10 +69,10 @@ static enum status parse(int argc, char **argv, struct report_options *options, 
         .details =
             "Makes one offline HTML page of the logs (--log) of train, compare, bench and eval.\n"
             "The page has a section for each kind of line in the logs; for every other kind it names the "
-            "command that writes it.",
+            "command that writes it.\n"
+            "  ./train report run.jsonl -o report.html",
         .keys = no_keys,
-        .extras = extras,
-        .extra_count = sizeof extras / sizeof *extras,
+        OPTION_EXTRAS(extras),
         .words = &options->files,
     };
     return options_parse(&set, argc, argv, &config, help);
@@ -94,6 +99,10 @@ static enum status run_report(int argc, char **argv) {
                           "./train report FILE...");
     if (options.tag && (!options.tables || !options.tag[0] || strpbrk(options.tag, " \t")))
         return status_set(STATUS_USAGE, "--tag is one word and goes with --tables FILE");
+    if (options.output && strcmp(options.output, "-") == 0) {
+        process_take_output(options.stream, sizeof options.stream);
+        options.output = options.stream;
+    }
     status = check_files(&options);
     for (size_t i = 0; i < options.files.count && !status; i++)
         status = records_read(&records, options.files.list[i]);

@@ -82,7 +82,7 @@ static enum status open_data(struct run *run) {
         snprintf(config->data, sizeof config->data, "%s", run->data.name);
     }
     if (config->resume[0]) status = checkpoint_adopt_classes(&run->checkpoint, &run->data);
-    return status ? status : config_check_data(config, &run->data);
+    return status ? status : config_check_training(config, &run->data);
 }
 
 /* Adds the file of --save, --save-init or --resume of the network with config->seed. One that is written must
@@ -139,6 +139,23 @@ static void warn_of_guessing(const struct run *run) {
                       run->last_loss, guess, run->config.learning_rate);
 }
 
+/* Warns if the checkpoint leaves nothing to train. */
+static void warn_of_completion(const struct trainer *trainer) {
+    const struct train_state *state = &trainer->state;
+    const long long epoch = (long long)state->epoch, epochs = (long long)trainer->config->epochs;
+    if (epoch >= epochs) {
+        terminal_note(
+            "warning: the checkpoint is at epoch %lld of %lld: nothing to train; --epochs counts from the "
+            "first epoch on, so --epochs %lld trains one more",
+            epoch, epochs, epoch + 1);
+    } else if (early_stopping_due(&trainer->stopping, state)) {
+        terminal_note(
+            "warning: the checkpoint is at epoch %lld, its best is epoch %lld, and the patience has run "
+            "out: nothing to train; a larger --patience goes on",
+            epoch, (long long)state->best.epoch);
+    }
+}
+
 static enum status train(struct run *run) {
     const struct config *config = &run->config;
     const struct trainer_observer observer = {
@@ -147,21 +164,9 @@ static enum status train(struct run *run) {
     enum status status = runlog_open(&run->log, &run->trainer, run->data.name);
     if (status) return status;
     run->console = console_open(&run->trainer);
-    const struct train_state *state = &run->trainer.state;
-    const bool done = state->epoch >= config->epochs;
-    if (done) {
-        terminal_note(
-            "warning: the checkpoint is at epoch %lld of %lld: nothing to train; --epochs counts from the "
-            "first epoch on, so --epochs %lld trains one more",
-            (long long)state->epoch, (long long)config->epochs, (long long)state->epoch + 1);
-    } else if (early_stopping_due(&run->trainer.stopping, state)) {
-        terminal_note(
-            "warning: the checkpoint is at epoch %lld, its best is epoch %lld, and the patience has run "
-            "out: nothing to train; a larger --patience goes on",
-            (long long)state->epoch, (long long)state->best.epoch);
-    }
+    warn_of_completion(&run->trainer);
     process_catch_signals(&interrupted);
-    if (!done) console_epoch_titles(&run->console);
+    if (run->trainer.state.epoch < config->epochs) console_epoch_titles(&run->console);
     fflush(stdout);
     status = trainer_run(&run->trainer, &observer, &summary);
     if (summary.done) {
@@ -173,9 +178,8 @@ static enum status train(struct run *run) {
         status_write("interrupted by %s%s%s", process_signal(),
                      config->save[0] ? "; go on with --resume " : "", config->save);
     warn_of_guessing(run);
-    const enum status closed = runlog_close(&run->log);
-    if (status) return status;
-    return closed ? closed : console_check_target(config, summary.part, &summary.test);
+    status = runlog_close(&run->log, status);
+    return status ? status : console_check_target(config, summary.part, &summary.test);
 }
 
 static enum status save_initial(struct run *run) {
@@ -228,8 +232,7 @@ static enum status run_train(int argc, char **argv) {
             "Trains a multi-layer perceptron on MNIST, or on images of your own, with the GEMM backend of "
             "your choice.\n"
             "  ./train --config configs/validation.cfg --backend openmp",
-        .extras = extras,
-        .extra_count = sizeof extras / sizeof *extras,
+        OPTION_EXTRAS(extras),
         .files = &run.files,
     };
     bool help;

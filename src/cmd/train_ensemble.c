@@ -128,9 +128,8 @@ static enum status train(struct ensemble *ensemble, const struct ensemble_job *j
     } else if (status == STATUS_INTERRUPTED) {
         status_write("interrupted by %s", process_signal());
     }
-    const enum status closed = runlog_close(&watch.log);
-    if (status) return status;
-    return closed ? closed
+    status = runlog_close(&watch.log, status);
+    return status ? status
                   : console_check_target(job->config, dataset_reported(job->data),
                                          &ensemble_reported(ensemble)->evaluation);
 }

@@ -1,6 +1,5 @@
 #include "src/data/classes.h"
 
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +8,9 @@
 #include "src/base/text.h"
 
 size_t classes_find(const struct class_names *names, const char *name) {
-    size_t class = 0;
-    while (class < names->count && strcmp(names->name[class], name) != 0) class ++;
-    return class;
+    size_t index = 0;
+    while (index < names->count && strcmp(names->name[index], name) != 0) index++;
+    return index;
 }
 
 enum status classes_add(struct class_names *names, const char *name, const char *where) {
@@ -45,17 +44,11 @@ enum status classes_parse(struct class_names *names, const char *text, const cha
 }
 
 enum status classes_read(struct class_names *names, const char *path) {
-    uint8_t *bytes;
-    size_t size;
-    enum status status = input_bytes(&bytes, &size, CLASSES_TEXT, path);
+    char *text;
+    enum status status = input_text(&text, CLASSES_TEXT, path);
     if (status) return status;
-    bytes[size] = '\0';
-    if (memchr(bytes, '\0', size)) {
-        status = status_set(STATUS_BAD_DATA, "%s: not a text file", path);
-    } else {
-        status = classes_parse(names, (const char *)bytes, path);
-    }
-    free(bytes);
+    status = classes_parse(names, text, path);
+    free(text);
     return status;
 }
 

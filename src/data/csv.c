@@ -46,7 +46,9 @@ static enum status read_more(struct csv *csv, bool *more) {
         csv->capacity *= 2;
     }
     const int got = gzread(csv->file, csv->text + csv->end, (unsigned)(csv->capacity - csv->end - 1));
-    if (got < 0) return bad_line(csv, "the gzip data are corrupted");
+    int code = Z_OK;
+    if (got == 0) gzerror(csv->file, &code); /* Z_BUF_ERROR: the compressed data end too early */
+    if (got < 0 || code != Z_OK) return bad_line(csv, "the gzip data are corrupted or truncated");
     csv->end += (size_t)got;
     *more = got > 0;
     return STATUS_OK;

@@ -80,8 +80,9 @@ struct dataset_files dataset_files(const char *source) {
 static enum status not_a_data_set(const char *source) {
     struct stat info;
     if (stat(source, &info) != 0)
-        return status_set(STATUS_BAD_DATA, "the data set '%s': %s; --data synthetic needs no files", source,
-                          strerror(errno));
+        return status_set(STATUS_BAD_DATA,
+                          "the data set '%s': %s; --data DIR names another, --data synthetic needs no files",
+                          source, strerror(errno));
     if (!S_ISDIR(info.st_mode))
         return status_set(STATUS_BAD_DATA, "'%s' is not a directory, nor a .csv or .csv.gz file", source);
     return status_set(
@@ -182,14 +183,14 @@ enum status dataset_adopt_classes(struct dataset_pair *pair, const struct class_
     uint8_t to[DATASET_MAX_CLASSES] = {0};
     if (!names->count) return STATUS_OK;
     for (size_t c = 0; c < own->count; c++) {
-        const size_t class = classes_find(names, own->name[c]);
-        if (class == names->count)
+        const size_t index = classes_find(names, own->name[c]);
+        if (index == names->count)
             return status_set(
                 STATUS_BAD_DATA,
                 "'%s' has the class '%s', which the checkpoint does not know: it has %zu classes, "
                 "'%s' to '%s'",
                 pair->name, own->name[c], names->count, names->name[0], names->name[names->count - 1]);
-        to[c] = (uint8_t) class;
+        to[c] = (uint8_t)index;
     }
     for (size_t s = 0; s < 2 && own->count; s++) {
         for (size_t i = 0; i < sets[s]->count; i++) sets[s]->labels[i] = to[sets[s]->labels[i]];

@@ -96,15 +96,13 @@ static enum status add_mapping(struct class_names *names, char *line, const char
 }
 
 static enum status read_mapping(struct class_names *names, const char *path) {
-    uint8_t *bytes;
-    size_t size;
-    enum status status = input_bytes(&bytes, &size, CLASSES_TEXT, path);
+    char *text;
+    enum status status = input_text(&text, CLASSES_TEXT, path);
     if (status) return status;
-    bytes[size] = '\0';
-    char *rest = (char *)bytes;
+    char *rest = text;
     for (char *line; !status && (line = strsep(&rest, "\n"));)
         if (*text_trim(line)) status = add_mapping(names, line, path);
-    free(bytes);
+    free(text);
     return status;
 }
 

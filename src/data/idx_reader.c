@@ -1,5 +1,4 @@
 /* Reads IDX files, raw or gzip, under the names of MNIST, Fashion-MNIST and EMNIST. */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "src/data/file_set.h"

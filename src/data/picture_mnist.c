@@ -7,7 +7,8 @@
 
 enum { BOX = 20, FIELD = 28 }; /* of MNIST: pixels of a digit's box, and of the image */
 
-static const double FAINT = 0.25; /* of the range from background to ink: paper, noise and shadows */
+/* Fainter ink, as a share of the darkest, becomes background: the paper's texture, noise, shadows. */
+static const double FAINT = 0.25;
 
 /* The median of the pixels of the border. */
 static unsigned background(const struct picture *picture) {

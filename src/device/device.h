@@ -3,6 +3,7 @@
 #ifndef TESSERA_DEVICE_DEVICE_H
 #define TESSERA_DEVICE_DEVICE_H
 
+#include "kernels/nearest.h"
 #include "kernels/ops.h"
 #include "src/base/profile.h"
 #include "src/base/status.h"
@@ -109,6 +110,9 @@ struct device_driver {
     enum status (*end_capture)(struct device *device, void **graph);
     enum status (*replay)(struct device *device, void *graph);
     void (*free_graph)(struct device *device, void *graph);
+
+    /* (optional) The operations of k-means for f32 or f64. */
+    const struct cluster_ops *(*cluster_ops)(struct device *device, enum gemm_dtype dtype);
 };
 
 extern const struct device_driver device_host;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "kernels/host/gemm/peak.h"
+#include "kernels/host/ops/cluster.h"
 #include "kernels/host/ops/ops.h"
 #include "src/base/pages.h"
 #include "src/base/platform.h"
@@ -60,6 +61,11 @@ static enum status host_synchronize(struct device *device) {
 static const struct ops *host_table(struct device *device, enum gemm_dtype dtype) {
     (void)device;
     return host_ops(dtype);
+}
+
+static const struct cluster_ops *host_cluster_table(struct device *device, enum gemm_dtype dtype) {
+    (void)device;
+    return host_cluster_ops(dtype);
 }
 
 static void host_lap(struct device *device, struct profile_slot slot) {
@@ -130,4 +136,5 @@ const struct device_driver device_host = {
     .peak_now = host_rate_now,
     .bandwidth = host_bandwidth,
     .last_cache = host_last_cache,
+    .cluster_ops = host_cluster_table,
 };

@@ -81,6 +81,8 @@ static const char integer_code[] =
 static const char float_interface[] = "int @_predict(const unsigned char *pixels, float *probabilities);\n";
 static const char integer_interface[] = "int @_predict(const unsigned char *pixels, int32_t *scores);\n";
 
+static const char names_interface[] = "extern const char *const @_class[@_CLASSES];\n";
+
 static const char about_interface[] =
     "   Returns the class, from 0 to @_CLASSES - 1. $ (or NULL): receives @_CLASSES values.\n"
     "   pixels: @_PIXELS, row by row, from 0 to 255, as in the training images.\n"
@@ -110,8 +112,11 @@ static void write_comment(FILE *out, const struct network *network, const struct
     network_describe(network, description, sizeof description);
     fprintf(out, "/* The network %s, written by Tessera %s.\n\n     ", description, TESSERA_VERSION);
     c_code(out, quantized ? integer_interface : float_interface, name, "");
+    if (network->classes.count) fputs("     ", out);
+    if (network->classes.count) c_code(out, names_interface, name, "");
     fputs("\n", out);
     c_code(out, about_interface, name, quantized ? "scores" : "probabilities");
+    if (network->classes.count) fprintf(out, "   %s_class has the names of the classes.\n", name);
     if (quantized)
         fprintf(out, "   Integer arithmetic alone. A score times %.9g is a logit.\n", quantized->logit_scale);
     else
@@ -132,7 +137,17 @@ static void write_sizes(FILE *out, const struct network *network, const struct q
             width[0], name, width[depth], name, depth, name,
             quantized ? network_widest(network, 1, depth) : network_widest(network, 0, depth + 1));
     c_code(out, quantized ? integer_interface : float_interface, name, "");
+    if (network->classes.count) c_code(out, names_interface, name, "");
     fputs("\n", out);
+}
+
+static void write_classes(FILE *out, const struct network *network, const char *name) {
+    fprintf(out, "const char *const %s_class[%s_CLASSES] = {", name, name);
+    for (size_t c = 0; c < network->layers.width[network->depth]; c++) {
+        fputs(c ? ",\n    " : "\n    ", out);
+        c_string(out, classes_label(&network->classes, c).text);
+    }
+    fputs("};\n\n", out);
 }
 
 static void write_float(FILE *out, const struct network *network, const char *name) {
@@ -200,6 +215,7 @@ enum status c_write(const struct network *network, const struct quantized *quant
     c_name(path, name);
     write_comment(file.out, network, quantized, accuracy, name);
     write_sizes(file.out, network, quantized, name);
+    if (network->classes.count) write_classes(file.out, network, name);
     if (quantized)
         write_integer(file.out, quantized, name);
     else

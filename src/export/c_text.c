@@ -29,6 +29,18 @@ void c_comment(FILE *out, const char *text) {
     for (; *text; text++) fprintf(out, text[0] == '*' && text[1] == '/' ? "%c " : "%c", *text);
 }
 
+void c_string(FILE *out, const char *text) {
+    fputc('"', out);
+    for (; *text; text++) {
+        const unsigned char byte = (unsigned char)*text;
+        if (byte < ' ' || byte > '~')
+            fprintf(out, "\\%03o", byte);
+        else
+            fprintf(out, strchr("\"\\?", byte) ? "\\%c" : "%c", byte); /* no trigraph */
+    }
+    fputc('"', out);
+}
+
 void c_print_float(char *text, size_t size, const void *values, size_t i) {
     const float value = ((const float *)values)[i];
     for (int digits = 6; digits <= 9; digits++) {

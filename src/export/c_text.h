@@ -15,6 +15,9 @@ void c_code(FILE *out, const char *code, const char *name, const char *expressio
 /* Writes a text that stands in a comment and must not end it. */
 void c_comment(FILE *out, const char *text);
 
+/* Writes a text in UTF-8 as a string constant, in ASCII. */
+void c_string(FILE *out, const char *text);
+
 /* Element i as a constant; a float with the fewest digits that read back to it. */
 typedef void c_print(char *text, size_t size, const void *values, size_t i);
 c_print c_print_float, c_print_int8, c_print_uint8, c_print_int32;

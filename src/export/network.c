@@ -62,7 +62,9 @@ enum status network_read(struct network *network, const struct checkpoint *check
     if (find(network, "", network->depth, false))
         return status_set(STATUS_BAD_DATA, "the checkpoint '%s' has more layers than its recipe: corrupted",
                           checkpoint->file.path);
-    enum status status = STATUS_OK;
+    struct image_kind kind;
+    enum status status = checkpoint_images(checkpoint, &kind);
+    if (!status) network->classes = kind.classes;
     for (size_t l = 0; l < network->depth && !status; l++) {
         status = read_tensor(network, l, width[l + 1], width[l], &network->weight[l]);
         if (!status) status = read_tensor(network, l, width[l + 1], 0, &network->bias[l]);

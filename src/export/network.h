@@ -11,14 +11,16 @@ struct network {
     size_t depth;                        /* layers of weights */
     enum activation activation;
     enum input_range range; /* of the input, for pixels from 0 to 255 */
-    size_t side;            /* images are resized to squares of this side before; 0: they are not */
-    const char *prefix;     /* of the tensors' names: "", or "ema." */
-    bool rounded;           /* from float64 */
+    struct class_names classes;
+    size_t side;        /* images are resized to squares of this side before; 0: they are not */
+    const char *prefix; /* of the tensors' names: "", or "ema." */
+    bool rounded;       /* from float64 */
     float *weight[PROFILE_MAX_LAYERS], *bias[PROFILE_MAX_LAYERS]; /* [out][in], [out]; owned */
 };
 
 /* Reads the weights or, with `average`, their moving average. STATUS_USAGE if there is no average;
-   STATUS_BAD_DATA if a tensor is missing, has another shape or holds a value that is not finite in float32.
+   STATUS_BAD_DATA if a tensor is missing, has another shape or holds a value that is not finite in float32,
+   or if the names of the classes are not valid.
    Call network_free also after a failure. */
 enum status network_read(struct network *network, const struct checkpoint *checkpoint,
                          const struct config *config, bool average);

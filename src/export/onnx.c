@@ -132,7 +132,9 @@ static void write_metadata(struct protobuf *p, const char *key, const char *text
 
 static void write_model(struct protobuf *p, const struct network *network) {
     char description[512];
+    char classes[CLASSES_TEXT + 1];
     const char *recipe = safetensors_metadata(&network->checkpoint->file, "tessera.config");
+    classes_text(&network->classes, classes);
     network_describe(network, description, sizeof description);
     protobuf_integer(p, 1, ONNX_IR_VERSION); /* ModelProto.ir_version */
     const size_t opset = protobuf_begin(p);
@@ -142,6 +144,7 @@ static void write_model(struct protobuf *p, const struct network *network) {
     protobuf_text(p, 3, TESSERA_VERSION); /* .producer_version */
     protobuf_text(p, 6, description);     /* .doc_string */
     if (recipe) write_metadata(p, "tessera.config", recipe);
+    if (network->classes.count) write_metadata(p, "tessera.classes", classes);
     write_graph(p, network);
 }
 

@@ -97,28 +97,35 @@ static size_t write_images(const struct dataset_pair *data, struct image_text *t
     return data->classes.count ? 2 : 1;
 }
 
+enum status checkpoint_write(const char *path, const struct tensor *tensors, size_t count,
+                             const struct config *config, const struct dataset_pair *data,
+                             const struct train_state *state) {
+    struct train_state_text text;
+    struct image_text images;
+    char *recipe = recipe_text(config);
+    struct metadata metadata[3 + IMAGE_KEYS + TRAIN_STATE_KEYS] = {
+        {"format", "pt"}, {"tessera.version", TESSERA_VERSION}, {"tessera.config", recipe}};
+    size_t entries = 3;
+    if (!recipe) return status_set(STATUS_FAILED, "out of memory");
+    entries += write_images(data, &images, metadata + entries);
+    if (state) entries += train_state_write(state, config->seed, &text, metadata + entries);
+    const enum status status = safetensors_write(path, tensors, count, metadata, entries);
+    free(recipe);
+    return status;
+}
+
 enum status checkpoint_save(const char *path, struct mlp *mlp, const struct config *config,
                             const struct dataset_pair *data, const struct train_state *state) {
     const size_t arenas = state ? mlp->state_count : 0;
     const size_t parameters = 2 * mlp->depth, count = (1 + arenas) * parameters;
-    struct train_state_text text;
-    struct image_text images;
-    char *recipe = recipe_text(config);
     struct tensor *tensors = calloc(count, sizeof *tensors);
-    struct metadata metadata[3 + IMAGE_KEYS + TRAIN_STATE_KEYS] = {
-        {"format", "pt"}, {"tessera.version", TESSERA_VERSION}, {"tessera.config", recipe}};
-    size_t entries = 3;
-    entries += write_images(data, &images, metadata + entries);
-    if (state) entries += train_state_write(state, config->seed, &text, metadata + entries);
-
-    enum status status = recipe && tensors ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
+    enum status status = tensors ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
     if (!status) status = collect(mlp, mlp->parameters, "", tensors);
     for (size_t i = 0; i < arenas && !status; i++)
         status = collect(mlp, mlp->state[i].memory, mlp->state[i].prefix, tensors + (1 + i) * parameters);
-    if (!status) status = safetensors_write(path, tensors, count, metadata, entries);
+    if (!status) status = checkpoint_write(path, tensors, count, config, data, state);
     for (size_t i = 0; tensors && i < count; i++) free((void *)tensors[i].data);
     free(tensors);
-    free(recipe);
     return status;
 }
 

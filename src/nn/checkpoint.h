@@ -19,6 +19,11 @@ struct checkpoint {
 enum status checkpoint_save(const char *path, struct mlp *mlp, const struct config *config,
                             const struct dataset_pair *data, const struct train_state *state);
 
+/* Writes tensors of any model with the same metadata; `data` and `state` may be NULL. */
+enum status checkpoint_write(const char *path, const struct tensor *tensors, size_t count,
+                             const struct config *config, const struct dataset_pair *data,
+                             const struct train_state *state);
+
 /* Checks before a long run that checkpoint_save can write this file. An existing one must be empty or a
    checkpoint (STATUS_USAGE), and a regular file that may be written (STATUS_FAILED). */
 enum status checkpoint_writable(const char *path);

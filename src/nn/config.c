@@ -13,15 +13,13 @@
 #include "src/base/platform.h"
 #include "src/base/text.h"
 
-enum { MAX_WIDTH = 1 << 20 };
-
 void config_defaults(struct config *config) {
     memset(config, 0, sizeof *config);
     for (size_t i = 0; i < config_key_count(); i++)
         config_set(config, config_key_at(i)->name, config_key_at(i)->fallback, FROM_DEFAULT, "default");
 }
 
-/* --- one value --- */
+/* --- keys --- */
 
 /* Keys of earlier versions that are now options of a backend. */
 static const char *const moved_keys[] = {"tile", "shared", "order", "multiply", "isa"};
@@ -55,115 +53,6 @@ static enum status unknown_key(const char *name, const char *value, const char *
     return config_unknown_key(name, names, count, where);
 }
 
-/* Reads whole numbers from `min` to `max`, joined by `separator`. Returns their count, or -1. */
-static int parse_list(const char *value, char separator, int64_t min, int64_t max, int64_t *numbers) {
-    char copy[CONFIG_TEXT];
-    int count = 0;
-    if (snprintf(copy, sizeof copy, "%s", value) >= (int)sizeof copy) return -1;
-    for (char *word = *text_trim(copy) ? copy : NULL; word; count++) {
-        char *end = strchr(word, separator);
-        if (end) *end = '\0';
-        if (!text_parse_int(text_trim(word), &numbers[count])) return -1;
-        if (numbers[count] < min || numbers[count] > max) return -1;
-        word = end ? end + 1 : NULL;
-    }
-    return count;
-}
-
-static bool parse_layers(struct layer_list *layers, const char *value) {
-    int64_t widths[CONFIG_TEXT];
-    const int count = parse_list(value, '-', 1, MAX_WIDTH, widths);
-    if (count < 2 || count > PROFILE_MAX_LAYERS + 1) return false;
-    *layers = (struct layer_list){.count = (size_t)count};
-    for (int i = 0; i < count; i++) layers->width[i] = (size_t)widths[i];
-    return true;
-}
-
-/* "1,7"; "" is the empty set. */
-static bool parse_labels(struct label_set *labels, const char *value) {
-    int64_t members[CONFIG_TEXT];
-    const int count = parse_list(value, ',', 0, DATASET_MAX_CLASSES - 1, members);
-    if (count < 0) return false;
-    *labels = (struct label_set){0};
-    for (int i = 0; i < count; i++) labels->has[members[i]] = true;
-    return true;
-}
-
-static void list_choices(const char *const *choices, char *text, size_t size) {
-    text[0] = '\0';
-    for (size_t i = 0; choices[i]; i++) text_append(text, size, "%s%s", i ? " | " : "", choices[i]);
-}
-
-static enum status parse_choice(const struct config_key *key, const char *value, const char *where,
-                                int *choice) {
-    char list[256];
-    for (int i = 0; key->choices[i]; i++) {
-        if (strcmp(key->choices[i], value) == 0) {
-            *choice = i;
-            return STATUS_OK;
-        }
-    }
-    list_choices(key->choices, list, sizeof list);
-    return status_set(STATUS_USAGE, "%s: %s must be %s, not '%s'", where, key->name, list, value);
-}
-
-/* The index of a comment or of the end of the line. '#' starts a comment only at the start or after white
-   space, so that file names may contain it. */
-static size_t comment_start(const char *line) {
-    size_t at = 0;
-    while (line[at] && line[at] != '\r' && line[at] != '\n' &&
-           !(line[at] == '#' && (at == 0 || isspace((unsigned char)line[at - 1]))))
-        at++;
-    return at;
-}
-
-enum status config_parse_value(void *fields, const struct config_key *key, const char *value,
-                               const char *where) {
-    void *field = (char *)fields + key->offset;
-    int64_t integer;
-    double real;
-    switch (key->kind) {
-    case KEY_INT:
-        if (!text_parse_int(value, &integer) || (double)integer < key->min || (double)integer > key->max)
-            return status_set(STATUS_USAGE, "%s: %s must be a whole number from %.0f to %.0f, not '%s'",
-                              where, key->name, key->min, key->max, value);
-        *(int64_t *)field = integer;
-        return STATUS_OK;
-    case KEY_REAL:
-        if (!text_parse_real(value, &real) || real < key->min || real > key->max)
-            return status_set(STATUS_USAGE, "%s: %s must be a number from %.10g to %.10g, not '%s'", where,
-                              key->name, key->min, key->max, value);
-        *(double *)field = real;
-        return STATUS_OK;
-    case KEY_CHOICE:
-        return parse_choice(key, value, where, field);
-    case KEY_TEXT:
-        if (strlen(value) >= CONFIG_TEXT)
-            return status_set(STATUS_USAGE, "%s: %s is longer than %d characters", where, key->name,
-                              CONFIG_TEXT - 1);
-        if (value[comment_start(value)])
-            return status_set(STATUS_USAGE, "%s: %s may not contain a line break, or '#' after white space",
-                              where, key->name);
-        memmove(field, value, strlen(value) + 1); /* `value` may be the field itself */
-        return STATUS_OK;
-    case KEY_LAYERS:
-        if (!parse_layers(field, value))
-            return status_set(
-                STATUS_USAGE,
-                "%s: layers must be 2 to %d widths from 1 to %d joined by '-', as in 784-128-10, not '%s'",
-                where, PROFILE_MAX_LAYERS + 1, MAX_WIDTH, value);
-        return STATUS_OK;
-    case KEY_LABELS:
-        if (!parse_labels(field, value))
-            return status_set(
-                STATUS_USAGE,
-                "%s: %s must be labels from 0 to %d with commas between them, as in 1,7, not '%s'", where,
-                key->name, DATASET_MAX_CLASSES - 1, value);
-        return STATUS_OK;
-    }
-    return STATUS_OK;
-}
-
 enum status config_set(struct config *config, const char *name, const char *value, enum config_origin origin,
                        const char *where) {
     const struct config_key *key = config_key_find(name);
@@ -182,7 +71,7 @@ enum status config_set(struct config *config, const char *name, const char *valu
 
 /* One line of a file, possibly a comment or blank. */
 static enum status parse_line(char *line, const char *where, config_setter *set, void *fields) {
-    line[comment_start(line)] = '\0';
+    line[config_comment(line)] = '\0';
     char *name = text_trim(line);
     if (!*name) return STATUS_OK;
     char *equals = strchr(name, '=');
@@ -304,44 +193,7 @@ void config_warn_environment(void (*warn)(const char *line)) {
     }
 }
 
-/* --- back to text --- */
-
-/* The shortest decimal that reads back to the same double. */
-static void print_real(char *text, size_t size, double value) {
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, size, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) return;
-    }
-}
-
-void config_value(const struct config *config, const struct config_key *key, char *text, size_t size) {
-    const void *field = (const char *)config + key->offset;
-    const struct layer_list *layers = field;
-    const struct label_set *labels = field;
-    text[0] = '\0';
-    switch (key->kind) {
-    case KEY_INT:
-        snprintf(text, size, "%lld", (long long)*(const int64_t *)field);
-        break;
-    case KEY_REAL:
-        print_real(text, size, *(const double *)field);
-        break;
-    case KEY_CHOICE:
-        snprintf(text, size, "%s", key->choices[*(const int *)field]);
-        break;
-    case KEY_TEXT:
-        snprintf(text, size, "%s", (const char *)field);
-        break;
-    case KEY_LAYERS:
-        for (size_t i = 0; i < layers->count; i++)
-            text_append(text, size, "%s%zu", i ? "-" : "", layers->width[i]);
-        break;
-    case KEY_LABELS:
-        for (int label = 0; label < DATASET_MAX_CLASSES; label++)
-            if (labels->has[label]) text_append(text, size, "%s%d", text[0] ? "," : "", label);
-        break;
-    }
-}
+/* --- what the config says --- */
 
 enum config_origin config_origin_of(const struct config *config, const char *name) {
     return config->origin[config_key_find(name) - config_key_at(0)];
@@ -360,6 +212,11 @@ void config_dump(const struct config *config, FILE *out, bool recipe_only, bool 
             fprintf(out, "%s = %s\n", key->name, value);
         }
     }
+}
+
+void config_for_inference(struct config *config) {
+    config->validation = config->patience = 0;
+    config->adversarial = 0;
 }
 
 struct dataset_options config_dataset(const struct config *config, enum dataset_parts parts) {

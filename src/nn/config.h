@@ -16,6 +16,9 @@
 
 enum init { INIT_HE, INIT_XAVIER, INIT_UNIFORM };
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_STEP, SCHEDULE_COSINE, SCHEDULE_EXPONENTIAL, SCHEDULE_ONE_CYCLE };
+enum kmeans_init { KMEANS_FIRST, KMEANS_RANDOM, KMEANS_PLUS_PLUS, KMEANS_PARALLEL };
+enum kmeans_empty { EMPTY_KEEP, EMPTY_FAR, EMPTY_SPLIT };
+enum kmeans_precision { KMEANS_EXACT, KMEANS_SCORES };
 enum engine_choice { ENGINE_AUTO, ENGINE_EAGER, ENGINE_GRAPH, ENGINE_FUSED };
 
 enum { CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 128 };
@@ -77,7 +80,10 @@ struct config {
     int64_t log_steps;
     char save[CONFIG_TEXT], save_init[CONFIG_TEXT], resume[CONFIG_TEXT];
     int64_t save_every;
-    int64_t evaluate_every;                     /* epochs; 0: only after the last */
+    int64_t evaluate_every; /* epochs; 0: only after the last */
+    int64_t clusters, iterations, restarts;
+    int kmeans_init, kmeans_empty, kmeans_precision; /* the enums of these names */
+    double tolerance, change_limit;
     enum config_origin origin[CONFIG_MAX_KEYS]; /* by key */
     char file[CONFIG_TEXT];                     /* the last one that was read; "" if none */
 };
@@ -102,6 +108,8 @@ const struct config_key *config_key_find(const char *name);
 /* For --help: the title of the key's group, and whether it is explained without --help-all. */
 const char *config_key_group(const struct config_key *key);
 bool config_key_is_common(const struct config_key *key);
+/* Is it of k-means alone? */
+bool config_key_clusters(const struct config_key *key);
 
 void config_defaults(struct config *config);
 
@@ -130,6 +138,9 @@ enum status config_parse_value(void *fields, const struct config_key *key, const
 enum status config_parse_lines(const char *text, const char *where, config_setter *set, void *fields);
 enum status config_read_lines(const char *what, const char *path, config_setter *set, void *fields);
 enum status config_unknown_key(const char *name, const char *const *names, size_t count, const char *where);
+/* The index of a comment in a line, or of its end. '#' starts a comment only at the start or after white
+   space, so that file names may contain it. */
+size_t config_comment(const char *line);
 
 /* Reads TESSERA_BATCH_SIZE for batch-size and so on. */
 enum status config_environment(struct config *config);
@@ -161,10 +172,17 @@ enum status config_check_recipe(const struct config *config);
    may be empty. */
 enum status config_check_data(const struct config *config, const struct dataset_pair *data);
 
+/* The same for a training, which evaluates a test or a validation set in the end: STATUS_USAGE if it has
+   neither. */
+enum status config_check_training(const struct config *config, const struct dataset_pair *data);
+
 /* Calls `warn` with a line for each key that was set but has no effect because of the value of another key.
    There is no line if the other key has an origin of higher precedence, such as a flag that overrides a
    file. */
 void config_warn_unused(const struct config *config, void (*warn)(const char *line));
+
+/* Switches off what only a training uses and checks: validation, patience, adversarial examples. */
+void config_for_inference(struct config *config);
 
 /* The compute options of this config. They point into config->backend. */
 struct compute_options config_compute(const struct config *config);

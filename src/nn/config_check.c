@@ -85,6 +85,15 @@ enum status config_check_data(const struct config *config, const struct dataset_
     return status ? status : check_labels(&data->test, "test", outputs);
 }
 
+enum status config_check_training(const struct config *config, const struct dataset_pair *data) {
+    const enum status status = config_check_data(config, data);
+    if (status || data->test.count || config->validation) return status;
+    return status_set(STATUS_USAGE,
+                      "'%s' has no test set: hold out some of its %zu images with --validation, such as "
+                      "--validation %zu",
+                      data->name, data->train.count, (data->train.count + 9) / 10);
+}
+
 /* --- keys without effect --- */
 
 enum { MOST_VALUES = 3 };

@@ -19,6 +19,10 @@ static const char *const residencies[] = {"device", "host", NULL};
 static const char *const precisions[] = {"f32", "tf32", "bf16", NULL};
 static const char *const audits[] = {"sample", "all", "off", NULL}; /* enum audit_mode */
 
+static const char *const kmeans_inits[] = {"first", "random", "k-means++", "k-means-parallel", NULL};
+static const char *const kmeans_empties[] = {"keep", "far", "split", NULL};
+static const char *const kmeans_precisions[] = {"exact", "scores", NULL};
+
 enum { MOST_MEMBERS = 256 }; /* of an ensemble: each takes a thread and about 60 MB of GPU memory */
 
 #define AT(field) offsetof(struct config, field)
@@ -173,6 +177,25 @@ static const struct config_key keys[] = {
     {"resume", NULL, KEY_TEXT, RUN, AT(resume), 0, 0, NULL, "", "FILE",
      "continue from a checkpoint, with its recipe unless a flag, the environment or the config file "
      "overrides it"},
+    {"clusters", NULL, KEY_INT, RUN, AT(clusters), 1, 1e7, NULL, "10", "K", "number of clusters"},
+    {"kmeans-init", NULL, KEY_CHOICE, RUN, AT(kmeans_init), 0, 0, kmeans_inits, "k-means++", NULL,
+     "initial centres: the first K points; K random points; k-means++ (Arthur and Vassilvitskii 2007), one "
+     "point at a time by squared distance; k-means-parallel (Bahmani et al. 2012), for many clusters"},
+    {"iterations", NULL, KEY_INT, RUN, AT(iterations), 0, 1e9, NULL, "300", "N",
+     "the most iterations; each reads all points"},
+    {"tolerance", NULL, KEY_REAL, RUN, AT(tolerance), 0, 1e6, NULL, "0.0001", "X",
+     "ends if the centres move less: the sum of their squared shifts is at most X times the mean variance of "
+     "the features, as in scikit-learn"},
+    {"change-limit", NULL, KEY_REAL, RUN, AT(change_limit), 0, 1, NULL, "0", "FRACTION",
+     "ends if at most this fraction of the points changed its cluster"},
+    {"empty", NULL, KEY_CHOICE, RUN, AT(kmeans_empty), 0, 0, kmeans_empties, "far", NULL,
+     "a cluster without points: its centre stays; moves to the point that is farthest from its centre; or "
+     "takes half of the largest cluster"},
+    {"restarts", NULL, KEY_INT, RUN, AT(restarts), 1, 1e6, NULL, "1", "N",
+     "runs with other initial centres; the one of the smallest inertia is the result"},
+    {"kmeans-precision", NULL, KEY_CHOICE, RUN, AT(kmeans_precision), 0, 0, kmeans_precisions, "exact", NULL,
+     "exact: labels that the error of the product may change are decided in float64 and beyond; scores: "
+     "the largest score, as computed"},
 };
 
 /* A group of --help begins at a key. */
@@ -185,12 +208,13 @@ static const struct {
               {"seed", "Random numbers and augmentation"},
               {"input-size", "Data"},
               {"dtype", "Computation"},
-              {"evaluate-every", "Results and files"}};
+              {"evaluate-every", "Results and files"},
+              {"clusters", "k-means"}};
 
 /* --help explains these, and only names the others. */
-static const char *const common[] = {"layers",  "epochs",  "batch-size", "learning-rate", "optimizer",
-                                     "seed",    "augment", "validation", "data",          "backend",
-                                     "threads", "engine",  "log",        "save",          "resume"};
+static const char *const common[] = {
+    "layers", "epochs",  "batch-size", "learning-rate", "optimizer", "seed", "augment", "validation",
+    "data",   "backend", "threads",    "engine",        "log",       "save", "resume",  "clusters"};
 
 enum { KEYS = sizeof keys / sizeof *keys };
 _Static_assert((int)KEYS <= (int)CONFIG_MAX_KEYS, "struct config has no room for the origin of every key");
@@ -222,6 +246,10 @@ bool config_key_is_common(const struct config_key *key) {
     for (size_t i = 0; i < sizeof common / sizeof *common; i++)
         if (strcmp(common[i], key->name) == 0) return true;
     return false;
+}
+
+bool config_key_clusters(const struct config_key *key) {
+    return strcmp(config_key_group(key), "k-means") == 0;
 }
 
 const char *config_choice(const char *key, int value) {

@@ -4,38 +4,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/hash.h"
 #include "src/nn/lockstep.h"
 #include "src/nn/step_audit.h"
 
 /* --- what is only read --- */
 
-static uint64_t hash(uint64_t hash, const void *bytes, size_t count) {
-    const char *next = bytes;
-    for (uint64_t word = 0; count; next += sizeof word) {
-        const size_t size = count < sizeof word ? count : sizeof word;
-        memcpy(&word, next, size);
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-        hash ^= hash >> 32;
-        count -= size;
-    }
-    return hash;
-}
-
 static uint64_t hash_inputs(const struct trainer *trainer) {
     const struct epoch_feed *feed = &trainer->feed;
-    uint64_t all = hash(1, trainer->train.labels, trainer->train.count);
-    all = hash(all, feed->order, trainer->train.count * sizeof *feed->order);
-    return hash(all, feed->scalars, trainer->steps * sizeof *feed->scalars) | 1;
+    uint64_t all = hash_bytes(HASH_START, trainer->train.labels, trainer->train.count);
+    all = hash_bytes(all, feed->order, trainer->train.count * sizeof *feed->order);
+    return hash_bytes(all, feed->scalars, trainer->steps * sizeof *feed->scalars) | 1;
 }
 
 static uint64_t hash_images(const struct samples *samples) {
-    return hash(1, samples->images, samples->count * samples->features) | 1;
+    return hash_bytes(HASH_START, samples->images, samples->count * samples->features) | 1;
 }
 
 static uint64_t hash_held_out(const struct trainer *trainer) {
     const struct samples *test = &trainer->test, *validation = &trainer->validation;
     const uint64_t images = hash_images(test) ^ hash_images(validation);
-    return hash(hash(images, test->labels, test->count), validation->labels, validation->count) | 1;
+    return hash_bytes(hash_bytes(images, test->labels, test->count), validation->labels, validation->count) |
+           1;
 }
 
 static enum status wrong(const struct trainer *trainer, const char *what) {
@@ -51,11 +41,19 @@ void epoch_audit_begin(struct trainer *trainer) {
     audit->inputs = hash_inputs(trainer);
     audit->images = step_audit_affords(trainer) ? hash_images(&trainer->train) : 0;
     audit_resume(trainer->compute, pause);
+    core_use_begin(&audit->cores);
+}
+
+/* Three teams: that of the program, one of the plug-in, and that of the trusted backend. */
+static size_t most_threads(const struct trainer *trainer) {
+    enum { SOME = 64 };
+    return trainer->step_audit.surroundings.threads + 3 * (size_t)trainer->compute->threads + SOME;
 }
 
 enum status epoch_audit_end(struct trainer *trainer) {
-    const struct step_audit *audit = &trainer->step_audit;
+    struct step_audit *audit = &trainer->step_audit;
     if (!audit->trusted) return STATUS_OK;
+    core_use_end(&audit->cores);
     const struct audit_pause pause = audit_pause(trainer->compute);
     struct surroundings now;
     surroundings_observe(&now);
@@ -64,7 +62,9 @@ enum status epoch_audit_end(struct trainer *trainer) {
         changed = "it changed the training labels, the order or learning rates";
     if (audit->images && audit->images != hash_images(&trainer->train))
         changed = "it changed the training images";
+    if (now.threads > most_threads(trainer)) changed = "it starts more and more threads and leaves them";
     audit_resume(trainer->compute, pause);
+    if (!changed && core_use_check(&audit->cores, trainer->compute)) changed = status_message();
     return changed ? wrong(trainer, changed) : STATUS_OK;
 }
 
@@ -89,8 +89,9 @@ static enum status repeat(struct trainer *trainer, const struct samples *samples
     const enum status status = samples_evaluate(samples, mlp, trainer->tally, &again, NULL);
     step_audit_swap(trainer);
     const double apart = fabs((double)result->correct - (double)again.correct);
-    if (status || (result->total == again.total && apart <= 2 + bound.correct * (double)again.total &&
-                   fabs(result->loss - again.loss) <= bound.loss * fmax(1, again.loss)))
+    if (status ||
+        (result->total == again.total && apart <= STEP_AUDIT_TIES + bound.correct * (double)again.total &&
+         fabs(result->loss - again.loss) <= bound.loss * fmax(1, again.loss)))
         return status;
     return status_set(
         STATUS_VERIFY_FAILED,

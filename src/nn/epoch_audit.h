@@ -1,12 +1,14 @@
-/* Of a plug-in on the host: is what a training only reads as it was, and is its evaluation right? */
+/* Audits a plug-in on the host: are the data that a training only reads unchanged, and is its evaluation
+   right? */
 #ifndef TESSERA_NN_EPOCH_AUDIT_H
 #define TESSERA_NN_EPOCH_AUDIT_H
 
 #include "src/nn/trainer.h"
 
 /* Around the steps of an epoch. Labels, order and learning rates must stay as they are, in an audited epoch
-   also the images; rounding mode, locale, directory and affinity must be those of the start.
-   STATUS_VERIFY_FAILED if they are not. */
+   also the images; rounding mode, locale, directory and affinity must be those of the start, and the epochs
+   must have used no more cores than the backend has threads, and left no crowd of threads.
+   STATUS_VERIFY_FAILED if not. */
 void epoch_audit_begin(struct trainer *trainer);
 enum status epoch_audit_end(struct trainer *trainer);
 

@@ -220,8 +220,13 @@ void runlog_ensemble(struct runlog *log, const struct ensemble *ensemble, bool i
     jsonl_write(log->jsonl, line);
 }
 
-enum status runlog_close(struct runlog *log) {
-    const enum status status = logfile_close(log->csv, STATUS_OK), closed = logfile_close(log->jsonl, status);
+enum status runlog_close(struct runlog *log, enum status status) {
+    if (log->jsonl && status && status != STATUS_INTERRUPTED) {
+        cJSON *line = jsonl_new("stopped");
+        jsonl_text(line, "reason", status_message());
+        jsonl_write(log->jsonl, line);
+    }
+    status = logfile_close(log->jsonl, logfile_close(log->csv, status));
     *log = (struct runlog){0};
-    return closed;
+    return status;
 }

@@ -21,7 +21,8 @@ void runlog_epoch(struct runlog *log, const struct config *config, const struct 
 void runlog_summary(struct runlog *log, const struct config *config, const struct run_summary *summary);
 void runlog_ensemble(struct runlog *log, const struct ensemble *ensemble, bool interrupted);
 
-/* Closes both. STATUS_FAILED if anything could not be written. */
-enum status runlog_close(struct runlog *log);
+/* Writes a line with the message of an error that ended the run, and closes both. Returns `status`, the end
+   of the run, or STATUS_FAILED if that is STATUS_OK and a line could not be written. */
+enum status runlog_close(struct runlog *log, enum status status);
 
 #endif

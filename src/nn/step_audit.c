@@ -215,7 +215,7 @@ static enum status check_tally(struct trainer *trainer, const struct snapshot *s
                  rounding = fabs((double)way->off_tally.correct - (double)way->tally.correct);
     if (status || tally.bad_step || way->tally.bad_step) return status;
     if (tally.images == way->tally.images && tally.batches == way->tally.batches &&
-        apart <= 2 + MISCOUNTED * images + ROUNDINGS * rounding)
+        apart <= STEP_AUDIT_TIES + MISCOUNTED * images + ROUNDINGS * rounding)
         return STATUS_OK;
     return status_set(STATUS_VERIFY_FAILED,
                       "it counts %llu of %llu images as right in this epoch, and should count %llu of %llu",

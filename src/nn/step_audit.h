@@ -1,15 +1,18 @@
 /* Checks a secret random sample of the real steps of a training as a whole: those of engine fused, in which
    there are no calls for audit.h, and all steps of a plug-in.
 
-   A backend may be right in every call that is looked at, and change weights, data or learning rates beside
-   it. So, from time to time, the state of the training is copied, and
-   the same steps are taken from the same state op by op: by a built-in backend instead of a plug-in on the
-   host, else by the same backend with its calls audited. Then the training goes on from the copy. If one step
-   in f is wrong, n audited steps find that with probability 1 - (1 - 1/f)^n. */
+   A backend may be right in every call that is checked, and change weights, data or learning rates beside it.
+   So, from time to time, the state of the training is copied, and the same steps are taken from the same
+   state op by op: by a built-in backend instead of a plug-in on the host, else by the same backend with its
+   calls audited. Then the training goes on from the copy. If one step in f is wrong, n audited steps find
+   that with probability 1 - (1 - 1/f)^n. */
 #ifndef TESSERA_NN_STEP_AUDIT_H
 #define TESSERA_NN_STEP_AUDIT_H
 
 #include "src/nn/trainer.h"
+
+/* Images that two right counts may always differ by: in each, one whose two largest logits almost agree. */
+enum { STEP_AUDIT_TIES = 2 };
 
 /* Draws the steps: in an epoch, a random one and the last. A plug-in's first and last epochs are always
    audited, the others in 5 % of the time; a built-in backend within the share of trainer->audit, which is

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include "src/backend/audit.h"
+#include "src/backend/core_use.h"
 #include "src/backend/surroundings.h"
 #include "src/nn/augmenter.h"
 #include "src/nn/checkpoint.h"
@@ -68,6 +69,7 @@ struct step_audit {
     uint64_t inputs, images;          /* of the epoch: hashes of what steps only read; 0: not taken */
     uint64_t held_out;                /* of the test and validation sets */
     struct surroundings surroundings; /* at the start */
+    struct core_use cores;            /* of all epochs */
 };
 
 struct trainer {
@@ -99,9 +101,9 @@ struct trainer {
     double *host_losses;            /* [steps] */
 };
 
-/* `data` is used until trainer_close. Copies it to the device, splits off the validation set, allocates
-   everything, and draws the initial weights, or restores them and the state from `resume` (may be NULL). Ends
-   with a warm-up step that changes no weight. */
+/* config_check_training accepts `data`, which is used until trainer_close. Copies it to the device, splits
+   off the validation set, allocates everything, and draws the initial weights, or restores them and the state
+   from `resume` (may be NULL). Ends with a warm-up step that changes no weight. */
 enum status trainer_open(struct trainer *trainer, struct compute *compute, const struct config *config,
                          const struct dataset_pair *data, const struct checkpoint *resume);
 void trainer_close(struct trainer *trainer);

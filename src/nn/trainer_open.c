@@ -16,11 +16,6 @@ static size_t smaller(size_t a, size_t b) {
 static enum status open_samples(struct trainer *trainer, const struct dataset_pair *data) {
     struct device *device = &trainer->compute->device;
     const struct config *config = trainer->config;
-    if (!data->test.count && !config->validation)
-        return status_set(STATUS_USAGE,
-                          "'%s' has no test set: hold out some of its %zu images with --validation, such as "
-                          "--validation %zu",
-                          data->name, data->train.count, (data->train.count + 9) / 10);
     struct dataset train = data->train; /* a view: `data` owns the memory */
     const struct dataset validation = dataset_split(&train, (size_t)config->validation);
     enum status status = samples_open(&trainer->train, device, config, &train);

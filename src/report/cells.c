@@ -1,6 +1,7 @@
 #include "src/report/cells.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "src/report/row.h"
 #include "src/report/selection.h"
@@ -71,10 +72,30 @@ void cell_epoch_spread(struct cell *cell) {
 void cell_epoch(struct cell *cell) {
     const double low = cell_number(cell, "min_epoch_seconds"), high = cell_number(cell, "max_epoch_seconds");
     cell_text(cell, "%s", text_seconds(cell_number(cell, cell->column->key)).text);
-    if (isfinite(low) && isfinite(high))
+    if (low < high) /* one epoch has no spread */
         text_append(cell->text, sizeof cell->text, " (%s to %s)", text_seconds(low).text,
                     text_seconds(high).text);
     text_append(cell->text, sizeof cell->text, "%s%s", extrapolated(cell->line), cell_noise(cell->line));
+}
+
+void held_out_add(struct held_out_parts *parts, const cJSON *line) {
+    if (!isfinite(row_held_out(line, "accuracy"))) return;
+    const bool test = strcmp(row_held_out_part(line), "test") == 0;
+    parts->test |= test;
+    parts->validation |= !test;
+}
+
+const char *held_out_title(const struct held_out_parts *parts) {
+    return parts->validation && !parts->test ? "validation accuracy" : "test accuracy";
+}
+
+void cell_held_out(struct cell *cell, const cJSON *line, double error) {
+    const double accuracy = row_held_out(line, "accuracy");
+    const char *part = row_held_out_part(line);
+    cell_text(cell, "%s", text_percent(accuracy, 2).text);
+    if (isfinite(error)) text_append(cell->text, sizeof cell->text, " +- %s", unit_ratio(100 * error).text);
+    if (isfinite(accuracy) && strncmp(cell->column->title, part, strlen(part)) != 0)
+        text_append(cell->text, sizeof cell->text, " (%s)", part);
 }
 
 void cell_time(struct cell *cell) {

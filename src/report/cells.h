@@ -26,4 +26,15 @@ void cell_epoch_median(struct cell *cell); /* the same without min to max; and t
 void cell_epoch_spread(struct cell *cell);
 void cell_time(struct cell *cell); /* the seconds of the parts in the column's key (see row_seconds) */
 
+/* A column of accuracies is called "test accuracy", or "validation accuracy" if all its rows are of
+   validation images. Start with zero, add each row, then take the title. */
+struct held_out_parts {
+    bool test, validation;
+};
+void held_out_add(struct held_out_parts *parts, const cJSON *line);
+const char *held_out_title(const struct held_out_parts *parts);
+/* Writes the accuracy of the line (row_held_out), its standard error as a fraction unless that is NaN, and
+   its part if the column's title names the other: "97.59 % +- 0.15 (validation)". */
+void cell_held_out(struct cell *cell, const cJSON *line, double error);
+
 #endif

@@ -41,7 +41,7 @@ static size_t label_line(const char *text) {
     size_t end = LABEL_FITS;
     if (length <= LABEL_FITS) return length;
     while (end > LABEL_FITS / 2 && text[end - 1] != ' ') end--;
-    return end > LABEL_FITS / 2 ? end : LABEL_FITS;
+    return end > LABEL_FITS / 2 ? end : (size_t)text_cut(text, LABEL_FITS);
 }
 
 static size_t row_height(const char *label) {

@@ -65,12 +65,15 @@ void draw_y_axis(FILE *out, const struct plot *plot, const struct scale *scale,
     draw_title(out, 0, 12, "start", scale, axis);
 }
 
-/* Would its name overlap that of an earlier reference? */
+/* Is a higher reference so close that the names would overlap? Then this one's is below its line. */
 static bool is_crowded(const struct chart *chart, size_t index, const struct scale *scale) {
     enum { NAME_HEIGHT = 14 };
-    const double y = scale_place(scale, chart->references[index].value);
-    for (size_t i = 0; i < index; i++)
-        if (fabs(scale_place(scale, chart->references[i].value) - y) < NAME_HEIGHT) return true;
+    const struct chart_reference *reference = &chart->references[index];
+    const double y = scale_place(scale, reference->value);
+    for (size_t i = 0; i < chart->reference_count; i++)
+        if (chart->references[i].value > reference->value &&
+            fabs(scale_place(scale, chart->references[i].value) - y) < NAME_HEIGHT)
+            return true;
     return false;
 }
 
@@ -80,9 +83,8 @@ void draw_references(FILE *out, const struct plot *plot, const struct scale *sca
         const struct chart_reference *reference = &chart->references[i];
         const double y = scale_place(scale, reference->value);
         fprintf(out, "<path class=\"reference\" d=\"M%.1f %.1fH%.1f\"/>\n", plot->left, y, plot->right);
-        const bool beside = is_crowded(chart, i, scale);
-        draw_text(out, beside ? plot->right - 4 : plot->left + 4, y - 4, "r", beside ? "end" : "start",
-                  reference->name);
+        const bool below = is_crowded(chart, i, scale);
+        draw_text(out, plot->left + 4, below ? y + 13 : y - 4, "r", "start", reference->name);
     }
 }
 

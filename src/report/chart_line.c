@@ -3,7 +3,7 @@
 #include "src/report/chart_kinds.h"
 #include "src/base/text.h"
 
-enum { MOST_MARKERS = 40, FEW_MARKERS = 6, MANY_SERIES = 6 };
+enum { MOST_MARKERS = 24, FEW_MARKERS = 6, MANY_SERIES = 6 };
 
 static void draw_path(FILE *out, const struct chart_series *series, const struct scale *x,
                       const struct scale *y) {
@@ -53,6 +53,7 @@ double chart_lines(FILE *out, const struct chart *chart) {
     draw_open(out, chart->label, CHART_WIDTH, CHART_HEIGHT);
     draw_x_axis(out, &plot, &x, &chart->x);
     draw_y_axis(out, &plot, &y, &chart->y);
+    draw_references(out, &plot, &y, chart); /* below the data */
     for (size_t s = 0; s < chart->series_count; s++) {
         const struct chart_series *series = &chart->series[s];
         if (!series->count) continue;
@@ -60,7 +61,6 @@ double chart_lines(FILE *out, const struct chart *chart) {
         draw_spreads(out, series, &x, &y);
         if (series->marks) draw_points(out, chart, series, &x, &y);
     }
-    draw_references(out, &plot, &y, chart);
     draw_close(out);
     return CHART_HEIGHT;
 }

@@ -2,23 +2,7 @@
 
 #include <string.h>
 
-/* The length of the UTF-8 character at `text` (RFC 3629: shortest form, no surrogates); 0 if invalid. */
-static size_t utf8_length(const unsigned char *text) {
-    const unsigned lead = text[0];
-    const size_t length = lead < 0x80   ? 1
-                          : lead < 0xC2 ? 0
-                          : lead < 0xE0 ? 2
-                          : lead < 0xF0 ? 3
-                          : lead < 0xF5 ? 4
-                                        : 0;
-    for (size_t i = 1; i < length; i++)
-        if ((text[i] & 0xC0) != 0x80) return 0;
-    if (lead == 0xE0 && text[1] < 0xA0) return 0;
-    if (lead == 0xED && text[1] > 0x9F) return 0;
-    if (lead == 0xF0 && text[1] < 0x90) return 0;
-    if (lead == 0xF4 && text[1] > 0x8F) return 0;
-    return length;
-}
+#include "src/base/text.h"
 
 static const char *entity(char c) {
     switch (c) {
@@ -39,7 +23,7 @@ static const char *entity(char c) {
 
 /* Writes one character and returns its length in bytes. */
 static size_t write_character(FILE *out, const char *text) {
-    const size_t length = utf8_length((const unsigned char *)text);
+    const size_t length = text_character(text);
     const char *safe = entity(*text);
     if (safe) {
         fputs(safe, out);
@@ -67,7 +51,7 @@ void markup_markdown(FILE *out, const char *text) {
 void markup_code(FILE *out, const char *text) {
     fputc('`', out);
     while (*text) {
-        const size_t length = utf8_length((const unsigned char *)text);
+        const size_t length = text_character(text);
         if (*text == '|') fputc('\\', out);
         if (length > 1) {
             fwrite(text, 1, length, out);

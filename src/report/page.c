@@ -113,6 +113,14 @@ static void write_sentence(FILE *out, const char *text) {
     markup_text(out, sentence);
 }
 
+void page_optional_table(struct page *page, struct table *table) {
+    if (table_rows(table) || table->reasons.count) {
+        page_table(page, table);
+    } else {
+        table_close(table);
+    }
+}
+
 void page_table(struct page *page, struct table *table) {
     const size_t rows = table_rows(table);
     const bool folded = rows > MOST_ROWS;

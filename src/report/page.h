@@ -53,6 +53,8 @@ void page_heatmap(struct page *page, struct heatmap *map, const char *format, ..
     __attribute__((format(printf, 3, 4)));
 /* Writes the table and closes it. More than 40 rows are folded: a click opens them, print shows them. */
 void page_table(struct page *page, struct table *table);
+/* The same unless the table is empty and no row was left out; closes it in any case. */
+void page_optional_table(struct page *page, struct table *table);
 
 /* As selections_of; if memory ran out, sets page->status and returns none. */
 struct selections page_selections(struct page *page, const char *type, selection_key *key);

@@ -14,9 +14,10 @@
 /* Larger than any measured value; sums and squares do not overflow. */
 static const double LARGEST = 1e18;
 
-static const char *const known[] = {
-    "header", "step",      "epoch",      "summary",   "compare", "peak",     "gemm",  "scaling",     "amdahl",
-    "shmem",  "breakeven", "evaluation", "confusion", "mistake", "ensemble", "grade", "verification"};
+static const char *const known[] = {"header",    "step",         "epoch",     "summary", "compare",
+                                    "peak",      "gemm",         "scaling",   "amdahl",  "shmem",
+                                    "breakeven", "evaluation",   "confusion", "mistake", "ensemble",
+                                    "grade",     "verification", "stopped"};
 
 static bool is_known(const char *type) {
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)

@@ -86,6 +86,18 @@ double row_seconds(const cJSON *line, const char *keys) {
     return sum;
 }
 
+const char *row_held_out_part(const cJSON *line) {
+    const bool tested = record_has(line, "test_accuracy");
+    return !tested && record_has(line, "validation_accuracy") ? "validation" : "test";
+}
+
+double row_held_out(const cJSON *line, const char *quantity) {
+    char test[32], validation[32];
+    snprintf(test, sizeof test, "test_%s", quantity);
+    snprintf(validation, sizeof validation, "validation_%s", quantity);
+    return record_number(line, record_has(line, test) ? test : validation);
+}
+
 bool row_refused(const cJSON *line, char *why, size_t size) {
     const char *left_out = record_text(line, "left_out"), *reason = record_text(line, "reason");
     const char *failed = record_text(line, "failed");

@@ -31,6 +31,12 @@ extern const struct row_part row_parts[ROW_PARTS];
 /* The sum of these parts of the object "time"; 0 if nothing was measured there. */
 double row_seconds(const cJSON *line, const char *keys);
 
+/* The images that an accuracy of the row is of, those that were not trained on: "test", or "validation" if it
+   has no accuracy on a test set. */
+const char *row_held_out_part(const cJSON *line);
+/* The value of "test_QUANTITY" or "validation_QUANTITY"; NaN if there is neither. */
+double row_held_out(const cJSON *line, const char *quantity);
+
 /* If the row has no result, writes why ("left out: ...", "wrong result: ...") and returns true; `why` may be
    NULL with size 0. */
 bool row_refused(const cJSON *line, char *why, size_t size);

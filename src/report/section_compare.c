@@ -120,13 +120,13 @@ static double time_of(const cJSON *line) {
     return total;
 }
 
-/* Seconds, or shares of the epoch, as stacked bars. */
+/* Times, or shares of the epoch, as stacked bars. */
 static void time_chart(struct page *page, const struct selection *rows, size_t number, bool shares) {
     struct chart chart;
     char id[64];
     snprintf(id, sizeof id, "time-%s-%zu", shares ? "share" : "seconds", number + 1);
-    chart_open(&chart, CHART_STACKED, id, shares ? "Share of an epoch" : "Seconds of an epoch");
-    chart.y = (struct chart_axis){.title = shares ? "share of the epoch" : "seconds an epoch",
+    chart_open(&chart, CHART_STACKED, id, shares ? "Share of an epoch" : "Time of an epoch");
+    chart.y = (struct chart_axis){.title = shares ? "share of the epoch" : "time of an epoch",
                                   .unit = shares ? UNIT_PERCENT : UNIT_SECONDS,
                                   .from_zero = true,
                                   .log_if_wide = !shares};
@@ -150,8 +150,10 @@ static void time_chart(struct page *page, const struct selection *rows, size_t n
         shares
             ? "The same epochs, each drawn to full width. If the first part is long, copies cost more than "
               "arithmetic."
-            : "Shorter is faster. The parts divide each bar by their shares of the epoch, also on a log "
-              "scale. A captured graph, or engine fused on a GPU, runs whole steps: their parts are not "
+            : "Shorter is faster. The mean over all epochs, as in the table below. The parts divide each bar "
+              "by "
+              "their shares of the epoch, also on a log scale. A captured graph, or engine fused on a GPU, "
+              "runs whole steps: their parts are not "
               "timed.");
 }
 

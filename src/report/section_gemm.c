@@ -34,8 +34,9 @@ static size_t find_series(struct page *page, struct chart *chart, const struct s
     const size_t series = chart_series(chart, name.text, line_style(page, chart, name.text, line));
     if (series < chart->series_count) {
         chart->series[series].line = square;
-        for (size_t s = 0; s < series; s++)
-            if (strcmp(chart->series[s].name, name.text) == 0) chart->series[series].unlisted = true;
+        for (size_t s = 0; s < series; s++) /* the legend shows the one with a line */
+            if (strcmp(chart->series[s].name, name.text) == 0)
+                chart->series[square ? s : series].unlisted = true;
     }
     return series;
 }
@@ -104,11 +105,11 @@ static void write_gemm(struct page *page) {
         tables_gemm_details(&table, rows);
         page_table(page, &table);
         tables_kernels(&table, rows);
-        if (table_rows(&table)) {
-            page_table(page, &table);
-        } else {
-            table_close(&table);
-        }
+        page_optional_table(page, &table);
+        tables_counters_cpu(&table, rows);
+        page_optional_table(page, &table);
+        tables_counters_gpu(&table, rows);
+        page_optional_table(page, &table);
     }
     selections_free(&machines);
 }

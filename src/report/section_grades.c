@@ -53,6 +53,10 @@ static void note_counts(struct page *page, const struct selection *rows) {
     page_note(page,
               "%zu submissions: %zu right in all that was asked, %zu in a part of it, %zu without a time.",
               rows->count, right, timed - right, rows->count - timed);
+    const double all = record_number(rows->rows[0]->header, "submissions");
+    if (all > (double)rows->count)
+        page_note(page, "Not complete: %.0f further submissions are not graded yet.",
+                  all - (double)rows->count);
 }
 
 static void points_chart(struct page *page, const struct selection *rows, size_t number) {

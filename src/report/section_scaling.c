@@ -125,25 +125,34 @@ static void speedup_chart(struct page *page, const struct selection *rows, size_
     chart_add_xy(&chart, ideal, most, most);
     if (ideal < chart.series_count) chart.series[ideal].marks = false;
     add_backends(page, &chart, rows, most);
-    page_chart(page, &chart,
-               "On the ideal line n threads are n times as fast as one. A curve bends away from it because "
-               "of the serial part of the work (Amdahl's law), of memory bandwidth, or of other programs.");
+    page_chart(
+        page, &chart,
+        "On the ideal line n threads are n times as fast as one. A curve bends away from it because "
+        "of the serial fraction of the work (Amdahl's law), of memory bandwidth, or of other programs.");
 }
 
-static void note_fits(struct page *page, const struct selection *rows) {
-    struct names seen = {0};
+static void list_fits(struct page *page, const struct selection *rows) {
+    struct names seen = {0}, lines = {0};
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *fit = amdahl_of(page->records, rows->rows[i]);
         const char *backend = record_text(rows->rows[i]->line, "backend");
         const size_t before = seen.count;
+        char line[160];
         if (!fit || names_index(&seen, backend) != before) continue;
-        page_note(
-            page,
-            "%.64s: serial fraction %s +- %s, the s of Amdahl's law: speed-up = 1 / (s + (1 - s) / threads).",
-            backend, text_percent(record_number(fit, "serial_fraction"), 2).text,
-            text_percent(record_number(fit, "error"), 2).text);
+        const double serial = record_number(fit, "serial_fraction"), error = record_number(fit, "error");
+        snprintf(line, sizeof line, "%.64s: s = %s", backend, text_percent(serial, 1).text);
+        if (error > 0) text_append(line, sizeof line, " +- %s", text_percent(error, 1).text);
+        if (serial >= 1) text_append(line, sizeof line, ": more threads are not faster");
+        names_index(&lines, line);
+    }
+    if (lines.count) {
+        page_note(page,
+                  "The serial fraction s of Amdahl's law, speed-up = 1 / (s + (1 - s) / threads), fitted to "
+                  "these times:");
+        page_list(page, &lines);
     }
     names_free(&seen);
+    names_free(&lines);
 }
 
 static void write_scaling(struct page *page) {
@@ -156,7 +165,7 @@ static void write_scaling(struct page *page) {
         page_columns_close(page);
         tables_scaling(&table, &configs.list[i]);
         page_table(page, &table);
-        note_fits(page, &configs.list[i]);
+        list_fits(page, &configs.list[i]);
     }
     selections_free(&configs);
 }

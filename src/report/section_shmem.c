@@ -72,7 +72,8 @@ static void variant_chart(struct page *page, const struct selection *rows, const
         if (strcmp(other, variant) != 0 || row_refused(line, NULL, 0)) continue;
         const size_t group = names_index(&chart.categories, text_fixed(record_number(line, "tile"), 0).text);
         chart_add_xy(&chart, order_of(line), (double)group, record_number(line, "gflops"));
-        chart_reference(&chart, roof_of(page->records, rows->rows[i]).peak, "peak of the GPU");
+        const struct roof roof = roof_of(page->records, rows->rows[i]);
+        chart_reference(&chart, roof.peak, "peak of the GPU, %s GFLOP/s", text_short(roof.peak).text);
     }
     page_chart(page, &chart,
                "Higher is faster. RR: the tiles of A and B are row-major in shared memory. RC: B is "
@@ -107,6 +108,8 @@ static void write_shape(struct page *page, const struct selection *rows, size_t 
     page_columns_close(page);
     tables_shmem(&table, rows);
     page_table(page, &table);
+    tables_counters_gpu(&table, rows);
+    page_optional_table(page, &table);
     names_free(&variants);
 }
 

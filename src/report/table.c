@@ -1,13 +1,10 @@
-#include "src/report/table.h"
+#include "src/report/table_cells.h"
 
 #include <stdarg.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/memory.h"
-#include "src/base/memstream.h"
-#include "src/base/terminal.h"
 #include "src/report/markup.h"
 #include "src/report/row.h"
 
@@ -114,30 +111,26 @@ size_t table_rows(const struct table *table) {
     return table->column_count ? table->cell_count / table->column_count : 0;
 }
 
-/* --- what the three renderers share --- */
+/* --- table_cells.h --- */
 
-static const char *cell_at(const struct table *table, size_t row, size_t column) {
+const char *table_cell(const struct table *table, size_t row, size_t column) {
     return table->cells[row * table->column_count + column];
 }
 
-static bool is_hidden(const struct table *table, size_t column, enum column_place place) {
+bool table_hides(const struct table *table, size_t column, enum column_place place) {
     const enum column_place only = table->columns[column].only;
     return only != ALL_PLACES && only != place;
 }
 
-/* A reason in place of a number. */
-static bool is_sentence(const struct table *table, size_t column, const char *text) {
+bool table_is_sentence(const struct table *table, size_t column, const char *text) {
     return table->columns[column].kind == COLUMN_NUMBER && strstr(text, ": ");
 }
 
-typedef void text_writer(FILE *out, const char *text);
-
-/* One line for each reason. */
-static void write_left_out(FILE *out, const struct table *table, const char *before, const char *after,
-                           text_writer *write_text, text_writer *write_name) {
+void table_write_left_out(FILE *out, const struct table *table, const char *before, const char *after,
+                          table_text_writer *write_text, table_text_writer *write_name) {
     for (size_t r = 0; r < table->reasons.count; r++) {
         const char *between = "";
-        fprintf(out, "%sLeft out: ", before);
+        fprintf(out, "%s%s: ", before, table->missing ? table->missing : "Left out");
         for (size_t i = 0; i < table->left_out.count; i++) {
             char *name;
             if (strtoul(table->left_out.list[i], &name, 10) != r) continue;
@@ -163,13 +156,13 @@ static void html_name(FILE *out, const char *text) {
 static const char *html_class(const struct table *table, size_t column, const char *text) {
     enum { LONG = 28 };
     const bool number = table->columns[column].kind == COLUMN_NUMBER;
-    if (is_sentence(table, column, text)) return " class=\"say\"";
+    if (table_is_sentence(table, column, text)) return " class=\"say\"";
     if (strlen(text) > LONG) return number ? " class=\"n long\"" : " class=\"long\"";
     return number ? " class=\"n\"" : "";
 }
 
 static void html_cell(FILE *out, const struct table *table, size_t row, size_t column) {
-    const char *text = cell_at(table, row, column);
+    const char *text = table_cell(table, row, column);
     const char *tag = column == 0 ? "th scope=\"row\"" : "td";
     fprintf(out, "<%s%s>", tag, html_class(table, column, text));
     (table->columns[column].kind == COLUMN_NAME ? html_name : markup_text)(out, text);
@@ -182,7 +175,7 @@ void table_html(FILE *out, const struct table *table) {
     markup_text(out, table->caption);
     fputs("</caption>\n<thead><tr>", out);
     for (size_t c = 0; c < table->column_count; c++) {
-        if (is_hidden(table, c, PAGE_ONLY)) continue;
+        if (table_hides(table, c, PAGE_ONLY)) continue;
         fprintf(out, "<th scope=\"col\"%s>", html_class(table, c, ""));
         markup_text(out, table->columns[c].title);
         fputs("</th>", out);
@@ -191,11 +184,11 @@ void table_html(FILE *out, const struct table *table) {
     for (size_t r = 0; r < table_rows(table); r++) {
         fputs("<tr>", out);
         for (size_t c = 0; c < table->column_count; c++)
-            if (!is_hidden(table, c, PAGE_ONLY)) html_cell(out, table, r, c);
+            if (!table_hides(table, c, PAGE_ONLY)) html_cell(out, table, r, c);
         fputs("</tr>\n", out);
     }
     fputs("</tbody></table></div>\n", out);
-    write_left_out(out, table, "<p>", "</p>\n", markup_text, html_name);
+    table_write_left_out(out, table, "<p>", "</p>\n", markup_text, html_name);
 }
 
 /* --- Markdown --- */
@@ -203,138 +196,25 @@ void table_html(FILE *out, const struct table *table) {
 void table_markdown(FILE *out, const struct table *table) {
     fputc('|', out);
     for (size_t c = 0; c < table->column_count; c++) {
-        if (is_hidden(table, c, PAGE_ONLY)) continue;
+        if (table_hides(table, c, PAGE_ONLY)) continue;
         fputc(' ', out);
         markup_markdown(out, table->columns[c].title);
         fputs(" |", out);
     }
     fputs("\n|", out);
     for (size_t c = 0; c < table->column_count; c++)
-        if (!is_hidden(table, c, PAGE_ONLY))
+        if (!table_hides(table, c, PAGE_ONLY))
             fputs(table->columns[c].kind == COLUMN_NUMBER ? "---:|" : "---|", out);
     for (size_t r = 0; r < table_rows(table); r++) {
         fputs("\n|", out);
         for (size_t c = 0; c < table->column_count; c++) {
-            if (is_hidden(table, c, PAGE_ONLY)) continue;
+            if (table_hides(table, c, PAGE_ONLY)) continue;
             fputc(' ', out);
             (table->columns[c].kind == COLUMN_NAME ? markup_code : markup_markdown)(out,
-                                                                                    cell_at(table, r, c));
+                                                                                    table_cell(table, r, c));
             fputs(" |", out);
         }
     }
     fputc('\n', out);
-    write_left_out(out, table, "\n", "\n", markup_markdown, markup_code);
-}
-
-/* --- console --- */
-
-enum { GAP = 2 }; /* between columns */
-
-static void console_text(FILE *out, const char *text) {
-    fputs(text, out);
-}
-
-static int text_width(const char *text) {
-    return (int)text_letters(text);
-}
-
-static void console_cell(FILE *out, const struct table *table, size_t column, const char *text) {
-    const int padding = text_padding(text, (size_t)table->widths[column]);
-    if (table->columns[column].kind == COLUMN_NUMBER) {
-        fprintf(out, "%*s%s", padding, "", text);
-    } else {
-        fprintf(out, "%s%*s", text, column + 1 < table->column_count ? padding : 0, "");
-    }
-}
-
-void table_reserve(struct table *table, const char *key, const char *text) {
-    for (size_t c = 0; c < table->column_count; c++) {
-        struct column *column = &table->columns[c];
-        if (column->key && strcmp(column->key, key) == 0 && text_width(text) > column->width)
-            column->width = text_width(text);
-    }
-}
-
-static void measure_columns(struct table *table) {
-    for (size_t c = 0; c < table->column_count; c++) {
-        const struct column *column = &table->columns[c];
-        int width = text_width(column->title);
-        if (column->width > width) width = column->width;
-        for (size_t r = 0; r < table_rows(table); r++) {
-            const char *text = cell_at(table, r, c);
-            if (text_width(text) > width && !is_sentence(table, c, text)) width = text_width(text);
-        }
-        table->widths[c] = is_hidden(table, c, CONSOLE_ONLY) ? 0 : width;
-    }
-}
-
-/* The length of a line. *spare: the highest number of its columns. */
-static int line_width(const struct table *table, int *spare) {
-    int width = -GAP;
-    *spare = 0;
-    for (size_t c = 0; c < table->column_count; c++) {
-        if (!table->widths[c]) continue;
-        width += GAP + table->widths[c];
-        if (table->columns[c].spare > *spare) *spare = table->columns[c].spare;
-    }
-    return width;
-}
-
-static void fit_columns(struct table *table) {
-    int spare;
-    while (line_width(table, &spare) > terminal_columns() && spare)
-        for (size_t c = 0; c < table->column_count; c++)
-            if (table->columns[c].spare == spare) table->widths[c] = 0;
-}
-
-void table_console_titles(FILE *out, struct table *table) {
-    const char *between = "";
-    measure_columns(table);
-    fit_columns(table);
-    for (size_t c = 0; c < table->column_count; c++) {
-        if (!table->widths[c]) continue;
-        fputs(between, out);
-        console_cell(out, table, c, table->columns[c].title);
-        between = "  ";
-    }
-    fputc('\n', out);
-}
-
-void table_console_row(FILE *out, const struct table *table, size_t row) {
-    int column = 0;
-    for (size_t c = 0; c < table->column_count; c++) {
-        const char *text = cell_at(table, row, c);
-        if (!table->widths[c]) continue;
-        if (column) column += fprintf(out, "%*s", GAP, "");
-        if (is_sentence(table, c, text)) {
-            terminal_wrap(out, column, 2 * GAP, text);
-            break; /* the rest of the row is empty */
-        }
-        console_cell(out, table, c, text);
-        column += text_width(text) > table->widths[c] ? text_width(text) : table->widths[c];
-    }
-    fputc('\n', out);
-}
-
-void table_console_end(FILE *out, const struct table *table) {
-    char text[1024] = "";
-    for (size_t c = 0; c < table->column_count; c++)
-        if (!table->widths[c] && !is_hidden(table, c, CONSOLE_ONLY))
-            text_append(text, sizeof text, "%s %s", text[0] ? "," : "", table->columns[c].title);
-    if (text[0]) terminal_print(out, 0, "(--wide adds:%s)\n", text);
-}
-
-static void console_left_out(FILE *out, const struct table *table) {
-    struct memstream stream;
-    const enum status opened = memstream_open(&stream);
-    if (!opened) write_left_out(stream.out, table, "", "\n", console_text, console_text);
-    if (!memstream_close(&stream, opened)) terminal_wrap(out, 0, 2 * GAP, stream.text);
-    free(stream.text);
-}
-
-void table_console(FILE *out, struct table *table) {
-    table_console_titles(out, table);
-    for (size_t r = 0; r < table_rows(table); r++) table_console_row(out, table, r);
-    table_console_end(out, table);
-    console_left_out(out, table);
+    table_write_left_out(out, table, "\n", "\n", markup_markdown, markup_code);
 }

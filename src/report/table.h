@@ -46,6 +46,7 @@ struct table {
     char **cells; /* [rows][columns] */
     size_t cell_count, capacity;
     struct names reasons, left_out; /* names of rows, after the index of their reason: "0 cublas" */
+    const char *missing;            /* in front of the names of left_out; NULL: "Left out" */
     bool wrap;                      /* cells of text may take several lines (HTML) */
 };
 

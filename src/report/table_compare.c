@@ -1,6 +1,4 @@
 /* The table of `compare`: implementation, accuracy, transfer/total, speed-up. */
-#include <math.h>
-
 #include "src/report/cells.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
@@ -30,9 +28,7 @@ static void precision_cell(struct cell *cell) {
 }
 
 static void accuracy_cell(struct cell *cell) {
-    const double error = cell_number(cell, "accuracy_error");
-    cell_text(cell, "%s", text_percent(cell_number(cell, "test_accuracy"), 2).text);
-    if (isfinite(error)) text_append(cell->text, sizeof cell->text, " +- %s", unit_ratio(100 * error).text);
+    cell_held_out(cell, cell->line, cell_number(cell, "accuracy_error"));
 }
 
 static void accuracy_page_cell(struct cell *cell) {
@@ -49,14 +45,15 @@ static void product_cell(struct cell *cell) {
     cell_text(cell, "%s", text_seconds(record_number(time, cell->column->key)).text);
 }
 
-static const struct column columns[] = {
+static const struct column setup_columns[] = {
     {"implementation", COLUMN_NAME, .cell = name_cell, .setup = true, .only = PAGE_ONLY},
     {"implementation", COLUMN_TEXT, .key = "label", .setup = true, .only = CONSOLE_ONLY},
     {"residency", COLUMN_TEXT, .cell = residency_cell, .setup = true, .only = PAGE_ONLY},
     {"engine", COLUMN_TEXT, .key = "engine", .setup = true, .spare = 2},
     {"precision", COLUMN_TEXT, .cell = precision_cell, .setup = true, .only = PAGE_ONLY},
-    {"test accuracy", COLUMN_NUMBER, .cell = accuracy_page_cell, .only = PAGE_ONLY},
-    {"test accuracy", COLUMN_NUMBER, .cell = accuracy_cell, .only = CONSOLE_ONLY},
+};
+
+static const struct column result_columns[] = {
     {"transfer/total", COLUMN_NUMBER, .key = "transfer_ratio", .unit = unit_share, .spare = 1},
     {"epoch, median (min to max)", COLUMN_NUMBER, .key = "median_epoch_seconds", .cell = cell_epoch,
      .only = PAGE_ONLY},
@@ -76,7 +73,15 @@ void tables_compare(struct table *table, const struct selection *rows) {
         table,
         "All rows train the same network from the same seed. +- is one binomial standard error. "
         "transfer/total is the share of the training time that copies between host and GPU take." NOISY);
-    TABLE_COLUMNS(table, columns);
+    struct held_out_parts parts = {0};
+    for (size_t i = 0; i < rows->count; i++) held_out_add(&parts, rows->rows[i]->line);
+    const char *accuracy = held_out_title(&parts);
+    const struct column accuracy_columns[] = {
+        {accuracy, COLUMN_NUMBER, .cell = accuracy_page_cell, .only = PAGE_ONLY},
+        {accuracy, COLUMN_NUMBER, .cell = accuracy_cell, .only = CONSOLE_ONLY}};
+    TABLE_COLUMNS(table, setup_columns);
+    TABLE_COLUMNS(table, accuracy_columns);
+    TABLE_COLUMNS(table, result_columns);
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
         const char *reason = record_text(line, "left_out"), *label = record_text(line, "label");

@@ -1,7 +1,5 @@
 /* GEMM rates, one product a row or products x backends; resources of kernels; peaks. */
 #include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "src/report/cells.h"
@@ -27,17 +25,17 @@ static void short_shape_cell(struct cell *cell) {
 
 static const struct column details[] = {
     {"op", COLUMN_TEXT, .key = "op", .setup = true},
-    {"dtype", COLUMN_TEXT, .key = "dtype", .setup = true, .width = 4},
+    {"dtype", COLUMN_TEXT, .key = "dtype", .setup = true, .width = 4, .spare = 1},
     {"m x n x k", COLUMN_NUMBER, .cell = cell_shape, .setup = true, .only = PAGE_ONLY},
     {"m x n x k", COLUMN_NUMBER, .cell = short_shape_cell, .setup = true, .only = CONSOLE_ONLY, .width = 14},
     {"backend", COLUMN_TEXT, .cell = backend_cell, .setup = true, .only = PAGE_ONLY},
     {"backend", COLUMN_TEXT, .key = "label", .setup = true, .only = CONSOLE_ONLY, .width = 10},
     {"median", COLUMN_NUMBER, .cell = cell_median, .width = 14},
-    {"min to max", COLUMN_NUMBER, .cell = cell_spread, .width = 18, .spare = 2},
+    {"min to max", COLUMN_NUMBER, .cell = cell_spread, .width = 18, .spare = 3},
     {"GFLOP/s", COLUMN_NUMBER, .key = "gflops", .unit = text_short},
     {"of peak", COLUMN_NUMBER, .cell = share_cell},
-    {"to GPU", COLUMN_NUMBER, .key = "h2d_seconds", .unit = text_seconds, .width = 8, .spare = 1},
-    {"from GPU", COLUMN_NUMBER, .key = "d2h_seconds", .unit = text_seconds, .spare = 1},
+    {"to GPU", COLUMN_NUMBER, .key = "h2d_seconds", .unit = text_seconds, .width = 8, .spare = 2},
+    {"from GPU", COLUMN_NUMBER, .key = "d2h_seconds", .unit = text_seconds, .spare = 2},
 };
 
 void tables_fill(struct table *table, const struct selection *rows) {

@@ -18,6 +18,9 @@ void tables_gemm_details(struct table *table, const struct selection *rows);
 void tables_gemm(struct table *table, const struct selection *rows);
 /* The kernels that those rows ran, each once: threads, registers, shared memory, occupancy. */
 void tables_kernels(struct table *table, const struct selection *rows);
+/* The hardware counters of rows of "gemm" or "shmem", and the reasons of rows without. */
+void tables_counters_cpu(struct table *table, const struct selection *rows);
+void tables_counters_gpu(struct table *table, const struct selection *rows);
 /* Rows of "peak", "scaling", "amdahl", "shmem". */
 void tables_peak(struct table *table, const struct selection *rows);
 void tables_scaling(struct table *table, const struct selection *rows);

@@ -4,7 +4,8 @@
     tests/bench/wrong_backends.py [--train TRAIN] [--plugins build/gcc/plugins] [NAME..]
 
 A wrong backend trains each of three recipes until it is found; it gets a time if none of them finds it. A
-comparison that is still running after --limit seconds is ended.
+comparison that is still running after --limit seconds is ended. Run nothing else meanwhile: quiet/ has plug-ins that only
+an idle core gives away.
 """
 import argparse, os, re, signal, subprocess, sys
 from pathlib import Path
@@ -19,7 +20,7 @@ SKIPPED = {'none'}
 
 def plugins(folder):
     """Every wrong plug-in, with each of its kinds."""
-    for path in sorted([*folder.glob('*.so'), *folder.glob('hostile/*.so')]):
+    for path in sorted([*folder.glob('*.so'), *folder.glob('hostile/*.so'), *folder.glob('quiet/*.so')]):
         yield path.stem, str(path)
     for path in sorted(folder.glob('subtle/*.so')):
         source = (ROOT / 'tests/plugins/subtle' / f'{path.stem}.c').read_text(encoding='utf-8')

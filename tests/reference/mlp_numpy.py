@@ -11,7 +11,7 @@ To check a build of Tessera against it on real data:
   ./train --backend serial --dtype f64 --shuffle off --epochs 1 --log-steps 50 --log run.jsonl --save-init init.safetensors
   python3 tests/reference/mlp_numpy.py run --init init.safetensors --data data/mnist --compare run.jsonl
 """
-import argparse, gzip, json, math, os, struct
+import argparse, gzip, json, math, os, struct, textwrap
 import numpy as np
 
 erf = np.vectorize(math.erf)
@@ -82,8 +82,8 @@ def print_builtin():
         weights, biases, images, labels = builtin_problem()
         curve = losses(weights, biases, images, labels, 50, batch, 0.1, momentum, decay, activation, input_range)
         print(f'    {{"{activation}", {momentum}, {decay}, {batch}, "{input_range}",\n     {{', end='')
-        for i in range(0, 50, 5):
-            print(('\n      ' if i else '') + ', '.join(repr(v) for v in curve[i:i + 5]) + (',' if i < 45 else ''), end='')
+        text = ', '.join(repr(loss) for loss in curve)
+        print(textwrap.fill(text, 110, initial_indent=' ' * 6, subsequent_indent=' ' * 6).lstrip(), end='')
         print('\n     }},')
     print('};')
 

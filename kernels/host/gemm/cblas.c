@@ -54,7 +54,7 @@ static void *find(const struct cblas *cblas, const char *name) {
     return found;
 }
 
-struct cblas *cblas_open(const char *file, int threads, char *why, size_t size) {
+struct cblas *cblas_open(const char *file, char *why, size_t size) {
     struct cblas *cblas = calloc(1, sizeof *cblas);
     if (!cblas) {
         snprintf(why, size, "out of memory");
@@ -65,10 +65,7 @@ struct cblas *cblas_open(const char *file, int threads, char *why, size_t size) 
         cblas->f32 = (sgemm *)find(cblas, "cblas_sgemm");
         cblas->f64 = (dgemm *)find(cblas, "cblas_dgemm");
     }
-    if (cblas->f32 && cblas->f64) {
-        cblas_set_threads(cblas, threads);
-        return cblas;
-    }
+    if (cblas->f32 && cblas->f64) return cblas;
     if (cblas->library) {
         snprintf(why, size, "'%s' has no cblas_sgemm and cblas_dgemm", file);
     } else {
@@ -111,8 +108,9 @@ int cblas_set_threads(void *context, int threads) {
 /* Unless it shares the OpenMP runtime of this program. */
 bool cblas_own_threads(void *context) {
     const struct cblas *cblas = context;
-    static const char *const runtime = "omp_get_max_threads";
-    return cblas->threads > 1 && dlsym(cblas->library, runtime) != dlsym(RTLD_DEFAULT, runtime);
+    static const char *const function = "omp_get_max_threads";
+    const void *const runtime = dlsym(cblas->library, function);
+    return cblas->threads > 1 && (!runtime || runtime != dlsym(RTLD_DEFAULT, function));
 }
 
 /* --- the call --- */
@@ -221,7 +219,9 @@ static const struct gemm_option options[] = {
 };
 
 static void *create(const struct gemm_setup *setup, char *why, size_t size) {
-    return cblas_open(setup->option[0].text, setup->threads, why, size);
+    struct cblas *cblas = cblas_open(setup->option[0].text, why, size);
+    if (cblas) cblas_set_threads(cblas, setup->threads);
+    return cblas;
 }
 
 /* The file that holds the function: behind a name there may be links and alternatives. */

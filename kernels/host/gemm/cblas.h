@@ -7,9 +7,9 @@
 
 struct cblas;
 
-/* Loads `file`, a path or a name that the dynamic linker searches for, and sets its thread count. NULL, with
-   the reason in `why`: it cannot be loaded, or has no cblas_sgemm and cblas_dgemm. */
-struct cblas *cblas_open(const char *file, int threads, char *why, size_t size);
+/* Loads `file`, a path or a name that the dynamic linker searches for; its thread count stays as it is. NULL,
+   with the reason in `why`: it cannot be loaded, or has no cblas_sgemm and cblas_dgemm. */
+struct cblas *cblas_open(const char *file, char *why, size_t size);
 
 /* Frees the context. The library stays loaded, for its threads may run its code. */
 void cblas_close(void *context);

@@ -5,6 +5,7 @@
    Improves   kernels/host/gemm/openmp.c, by packing and by blocking for registers and caches
    Threads    some builds ignore openblas_set_num_threads: the count is read back, and reported.
    Run        ./train --backend openblas --threads 2 */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -28,16 +29,23 @@ static bool fits_address_space(char *why, size_t size) {
     return false;
 }
 
-static void *create(const struct gemm_setup *setup, char *why, size_t size) {
-    if (!fits_address_space(why, size)) return NULL;
-    return cblas_open(TEXT_OF(OPENBLAS_SONAME), setup->threads, why, size);
+static struct cblas *open_library(char *why, size_t size) {
+    static const char soname[] = TEXT_OF(OPENBLAS_SONAME);
+    const bool loaded = dlopen(soname, RTLD_LAZY | RTLD_NOLOAD) != NULL;
+    return loaded || fits_address_space(why, size) ? cblas_open(soname, why, size) : NULL;
 }
 
+static void *create(const struct gemm_setup *setup, char *why, size_t size) {
+    struct cblas *openblas = open_library(why, size);
+    if (openblas) cblas_set_threads(openblas, setup->threads);
+    return openblas;
+}
+
+/* Leaves the thread count as it is, since another context may be in use. */
 static bool probe(char *why, size_t size) {
-    const struct gemm_setup setup = {.threads = 1};
-    void *context = create(&setup, why, size);
-    cblas_close(context);
-    return context != NULL;
+    struct cblas *openblas = open_library(why, size);
+    cblas_close(openblas);
+    return openblas != NULL;
 }
 
 const struct gemm_backend gemm_openblas = {

@@ -14,6 +14,7 @@ static const struct tuned_kernel NAME(kernel) __attribute__((unused)); /* kernel
 #    include "kernels/host/tuned/dot.h"
 #    include "kernels/host/tuned/small_k.h"
 #    include "kernels/host/tuned/transposed_c.h"
+#    include "kernels/host/tuned/few_features.h"
 #endif
 
 static void NAME(part)(const struct gemm_call *call, const struct tuned_plan *plan, size_t part,
@@ -38,4 +39,7 @@ static const struct tuned_kernel NAME(kernel) = {.size = sizeof(REAL),
                                                  .nr = NR,
                                                  .lanes = LANES,
                                                  .packmr = PACKMR,
+#if !CONVERTS
+                                                 .nearest = NAME(nearest),
+#endif
                                                  .part = NAME(part)};

@@ -3,6 +3,10 @@
 #    include <immintrin.h>
 
 #    define TARGET "avx2,fma"
+#    define MAX_f32(x, y) _mm256_max_ps((__m256)(x), (__m256)(y))
+#    define MAX_f64(x, y) _mm256_max_pd((__m256d)(x), (__m256d)(y))
+#    define MIN_f32(x, y) _mm256_min_ps((__m256)(x), (__m256)(y))
+#    define MIN_f64(x, y) _mm256_min_pd((__m256d)(x), (__m256d)(y))
 #    define FMA_f32(x, y, z) _mm256_fmadd_ps((__m256)(x), (__m256)(y), (__m256)(z))
 #    define FMA_f64(x, y, z) _mm256_fmadd_pd((__m256d)(x), (__m256d)(y), (__m256d)(z))
 #    define BYTES 32

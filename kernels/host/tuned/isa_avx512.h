@@ -2,6 +2,10 @@
 #include <immintrin.h>
 
 #define BYTES 64
+#define MAX_f32(x, y) _mm512_max_ps((__m512)(x), (__m512)(y))
+#define MAX_f64(x, y) _mm512_max_pd((__m512d)(x), (__m512d)(y))
+#define MIN_f32(x, y) _mm512_min_ps((__m512)(x), (__m512)(y))
+#define MIN_f64(x, y) _mm512_min_pd((__m512d)(x), (__m512d)(y))
 #define FMA_f32(x, y, z) _mm512_fmadd_ps((__m512)(x), (__m512)(y), (__m512)(z))
 #define FMA_f64(x, y, z) _mm512_fmadd_pd((__m512d)(x), (__m512d)(y), (__m512d)(z))
 #define LANES_F32 16

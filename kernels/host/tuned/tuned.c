@@ -16,6 +16,7 @@
 #    include <omp.h>
 #endif
 
+#include "kernels/host/tuned/nearest.h"
 #include "kernels/host/tuned/tuned.h"
 #include "src/base/pages.h"
 
@@ -168,4 +169,5 @@ const struct gemm_backend gemm_tuned = {
     .describe = tuned_describe,
     .error = tuned_error,
     .fused = &tuned_fused,
+    .nearest = &tuned_nearest,
 };

@@ -5,7 +5,7 @@
 #ifndef TESSERA_KERNELS_HOST_TUNED_TUNED_H
 #define TESSERA_KERNELS_HOST_TUNED_TUNED_H
 
-#include "kernels/gemm.h"
+#include "kernels/nearest.h"
 
 /* SGD (kernels/ops.h: struct update) as an epilogue: the product is the gradient, C holds the weights and is
    updated. (Without momentum and weight decay, alpha = -learning rate and beta = 1 do the same.) */
@@ -25,6 +25,9 @@ enum tuned_variant {
 
 /* The largest n or k of the variants after the first. */
 enum { TUNED_NARROW = 16 };
+
+/* Of nearest centres: vectors of points and centres together, and the most features (few_features.h). */
+enum { FEW_VECTORS = 4, FEW_CENTRES = 2, FEW_FEATURES = 96 };
 
 /* How a call is partitioned, and the extensions that engine fused needs. There call->backward->bias_grad may
    be NULL: the column sums are not computed. */
@@ -68,6 +71,12 @@ struct tuned_kernel {
     /* Computes one part, 0 .. row_parts * col_parts - 1. `workspace` is 64-byte aligned, has
        tuned_workspace bytes, and is used by this part alone. */
     void (*part)(const struct gemm_call *call, const struct tuned_plan *plan, size_t part, void *workspace);
+
+    /* (f32, f64) The best score, its centre and the second best score of each of `rows` points, at most
+       FEW_VECTORS vectors of them, with at most FEW_FEATURES features. `scratch` has room for so many points,
+       64-byte aligned. */
+    void (*nearest)(const struct nearest_centres *centres, const void *x, size_t rows, void *scratch,
+                    double *best, double *second, uint32_t *index);
 };
 
 struct tuned_isa {

@@ -1,10 +1,10 @@
-/* Never returns. */
+/* Never returns. It waits, as in a deadlock: a busy loop would take a core until the timeout. */
 #include "tests/plugins/hostile/hostile.h"
 
-#include <stddef.h>
+#include <unistd.h>
 
 static void attack(void) {
-    for (volatile int forever = 1; forever;) continue;
+    for (;;) pause();
 }
 
 HOSTILE("loops");

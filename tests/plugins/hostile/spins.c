@@ -1,4 +1,5 @@
-/* Leaves two threads that never sleep. */
+/* Leaves two threads that never sleep, late in the verification: until then they would take its cores. */
+#define AT 5000
 #include "tests/plugins/hostile/hostile.h"
 
 #include <pthread.h>

@@ -1,0 +1,162 @@
+/* Norms, sums by label and means: a template, parameters in kernels/host/element.h. */
+#ifndef LEAST
+#    include "kernels/host/ops/template.h"
+#    include "kernels/nearest.h"
+#endif
+
+#ifndef PRAGMA_ROWS
+#    define PRAGMA_OF(text) _Pragma(#    text)
+#    define PRAGMA_ROWS(threads) PRAGMA_OF(omp parallel for schedule(static) num_threads(threads))
+#endif
+
+#define DEFINE_COPY_ROWS(name, T)                                                         \
+    static void NAME(name)(void *context, size_t rows, size_t features, const void *from, \
+                           const uint32_t *index, void *x) {                              \
+        PRAGMA_ROWS(threads_for(context, rows *features))                                 \
+        for (size_t r = 0; r < rows; r++) {                                               \
+            const T *restrict row = (const T *)from + (index ? index[r] : r) * features;  \
+            REAL *restrict to = (REAL *)x + r * features;                                 \
+            for (size_t f = 0; f < features; f++) to[f] = row[f];                         \
+        }                                                                                 \
+    }
+DEFINE_COPY_ROWS(rows_of_bytes, uint8_t)
+DEFINE_COPY_ROWS(rows_of_reals, REAL)
+#undef DEFINE_COPY_ROWS
+
+static void NAME(rows)(void *context, size_t rows, size_t features, bool bytes, const void *from,
+                       const uint32_t *index, void *x) {
+    (bytes ? NAME(rows_of_bytes) : NAME(rows_of_reals))(context, rows, features, from, index, x);
+}
+
+/* An upper bound of the Euclidean norm: the float64 sum has a relative error of at most features 2^-53. */
+INLINE double NAME(norm_bound)(size_t features, const REAL *restrict x) {
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t f = 0; f < features; f++) sum += (double)x[f] * (double)x[f];
+    return sqrt(sum) * (1 + ((double)features + 8) * 0x1p-53) + 0x1p-500; /* squares may underflow */
+}
+
+static void NAME(norms)(void *context, size_t rows, size_t features, const void *x, double *norm) {
+#pragma omp parallel for schedule(static) num_threads(threads_for(context, rows *features))
+    for (size_t b = 0; b < (rows + NEAREST_BLOCK - 1) / NEAREST_BLOCK; b++) {
+        double most = 0;
+        for (size_t r = b * NEAREST_BLOCK; r < least((b + 1) * NEAREST_BLOCK, rows); r++)
+            most = fmax(most, NAME(norm_bound)(features, (const REAL *)x + r * features));
+        norm[b] = most;
+    }
+}
+
+static void NAME(centres)(void *context, const struct nearest_centres *centres) {
+    const size_t count = centres->count, features = centres->features;
+    const REAL *restrict values = centres->values;
+    REAL *restrict transposed = centres->transposed, *restrict bias = centres->bias;
+    double most = 0;
+#pragma omp parallel for schedule(static) reduction(max     \
+                                                    : most) \
+    num_threads(threads_for(context, count *features))
+    for (size_t j = 0; j < count; j++) {
+        const REAL *c = values + j * features;
+        double sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (size_t f = 0; f < features; f++) sum += (double)c[f] * (double)c[f];
+        bias[j] = (REAL)(-sum / 2);
+        most = fmax(most, NAME(norm_bound)(features, c));
+    }
+#pragma omp parallel for schedule(static) num_threads(threads_for(context, count *features))
+    for (size_t f = 0; f < features; f++)
+        for (size_t j = 0; j < count; j++) transposed[f * count + j] = values[j * features + f];
+    *centres->norm = most;
+}
+
+/* Items first .. end - 1 of the rows, or of the list `moved`; columns col .. col + width - 1. */
+#define DEFINE_ADD_ROWS(name, T)                                                                        \
+    static void NAME(name)(const struct cluster_rows *rows, size_t features, bool listed, size_t first, \
+                           size_t end, size_t col, size_t width, double *sums) {                        \
+        for (size_t i = first; i < end; i++) {                                                          \
+            const size_t r = listed ? rows->moved[i] : i;                                               \
+            if (listed && i + PREFETCH_ROWS < end) {                                                    \
+                const T *next = (const T *)rows->x + rows->moved[i + PREFETCH_ROWS] * features + col;   \
+                for (size_t f = 0; f < width; f += 64 / sizeof(T)) __builtin_prefetch(next + f);        \
+            }                                                                                           \
+            const T *restrict x = (const T *)rows->x + r * features + col;                              \
+            double *restrict to = sums + rows->label[r] * features + col;                               \
+            for (size_t f = 0; f < width; f++) to[f] += (double)x[f];                                   \
+            if (!rows->before || rows->before[r] == NEAREST_NONE) continue;                             \
+            double *restrict from = sums + rows->before[r] * features + col;                            \
+            for (size_t f = 0; f < width; f++) from[f] -= (double)x[f];                                 \
+        }                                                                                               \
+    }
+DEFINE_ADD_ROWS(add_bytes, uint8_t)
+DEFINE_ADD_ROWS(add_reals, REAL)
+#undef DEFINE_ADD_ROWS
+
+/* Slices of the rows, or, if there is one, blocks of the columns: the order of a sum is that of the rows in a
+   slice, and then that of the slices, for any number of blocks. */
+static void NAME(sum)(void *context, const struct cluster_rows *rows, const struct cluster_sums *sums) {
+    const size_t features = sums->features, size = sums->clusters * features;
+    const size_t items = rows->before ? list_moved(rows, sums->count) : rows->count;
+    const size_t slices = rows->before ? 1 : cluster_slices(rows->count, sums->clusters, features);
+    const int threads = threads_for(context, items * features);
+    if (!rows->before) count_labels(rows, sums->clusters, threads, sums->count);
+    const size_t lines = (features + SUM_COLUMNS - 1) / SUM_COLUMNS,
+                 blocks = slices > 1 ? 1 : least(lines, (size_t)threads);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (size_t task = 0; task < slices * blocks; task++) {
+        const size_t slice = task / blocks, block = task % blocks, col = lines * block / blocks * SUM_COLUMNS,
+                     width = least(lines * (block + 1) / blocks * SUM_COLUMNS, features) - col;
+        double *to = slices > 1 ? rows->slices + slice * size : sums->sums;
+        for (size_t i = 0; slices > 1 && i < size; i++) to[i] = 0;
+        (rows->bytes ? NAME(add_bytes) : NAME(add_reals))(rows, features, rows->before != NULL,
+                                                          items * slice / slices,
+                                                          items * (slice + 1) / slices, col, width, to);
+    }
+    for (size_t slice = 0; slices > 1 && slice < slices; slice++) {
+        const double *restrict from = rows->slices + slice * size;
+        for (size_t i = 0; i < size; i++) sums->sums[i] += from[i];
+    }
+}
+
+/* |x - c|^2 - |x - m|^2 = |c - m|^2 - 2 (c - m).(x - m), summed over the members. */
+static void NAME(costs)(void *context, const struct cluster_sums *sums, const double *mean,
+                        const void *values, double *cost) {
+    const size_t features = sums->features;
+#pragma omp parallel for schedule(static) num_threads(threads_for(context, sums->clusters *features))
+    for (size_t j = 0; j < sums->clusters; j++) {
+        const REAL *restrict c = (const REAL *)values + j * features;
+        const double *restrict sum = sums->sums + j * features, members = (double)sums->count[j];
+        double change = 0;
+#pragma omp simd reduction(+ : change)
+        for (size_t f = 0; f < features; f++) {
+            const double offset = (double)c[f] - mean[f];
+            change += offset * (members * offset - 2 * (sum[f] - members * mean[f]));
+        }
+        cost[j] = sums->count[j] ? change : 0;
+    }
+}
+
+static void NAME(means)(void *context, const struct cluster_sums *sums, void *values, double *shift) {
+    const size_t features = sums->features;
+#pragma omp parallel for schedule(static) num_threads(threads_for(context, sums->clusters *features))
+    for (size_t j = 0; j < sums->clusters; j++) {
+        REAL *restrict c = (REAL *)values + j * features;
+        const double *restrict sum = sums->sums + j * features, members = (double)sums->count[j];
+        double moved = 0;
+        for (size_t f = 0; sums->count[j] && f < features; f++) {
+            const REAL mean = (REAL)(sum[f] / members);
+            moved += ((double)mean - (double)c[f]) * ((double)mean - (double)c[f]);
+            c[f] = mean;
+        }
+        shift[j] = moved;
+    }
+}
+
+static const struct cluster_ops NAME(cluster_ops) = {
+    .rows = NAME(rows),
+    .norms = NAME(norms),
+    .centres = NAME(centres),
+    .nearest = NAME(nearest),
+    .distances = NAME(distances),
+    .sum = NAME(sum),
+    .costs = NAME(costs),
+    .means = NAME(means),
+};

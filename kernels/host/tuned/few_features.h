@@ -1,0 +1,89 @@
+/* The nearest centres of points with few features: the running maximum stays in registers.
+
+   Idea       points run along the lanes: FEW_VECTORS vectors of them share each coordinate of a centre. After
+              the product of a centre, the best score, the second best and the index of the best are updated
+              in registers: no score is stored.
+   Bound by   instructions: features FMA and 8 of the update for the scores of a vector. A GEMM with 2
+              features stores 64 scores for 256 flops of a point, and a second pass reads them again.
+   Improves   gemm_loops.h and a pass over the scores, with up to FEW_FEATURES features
+   Run        ./train kmeans --data uniform:1024MB,2 --dtype f64 --clusters 64 */
+#include <string.h>
+
+#ifndef NAME
+#    include "kernels/host/tuned/pack.h"
+#endif
+
+#ifndef MAX_f32
+#    define SELECT(type, mask, a, b) ((type)(((mask) & (NAME(bits))(a)) | (~(mask) & (NAME(bits))(b))))
+#    define VECTOR_MAX(a, b) SELECT(VECTOR, (a) > (b), a, b)
+#    define VECTOR_MIN(a, b) SELECT(VECTOR, (a) < (b), a, b)
+#else
+#    define VECTOR_MAX(a, b) ((VECTOR)NAME(MAX)(a, b))
+#    define VECTOR_MIN(a, b) ((VECTOR)NAME(MIN)(a, b))
+#endif
+#define INDEX(mask, a, b) (((mask) & (a)) | (~(mask) & (b)))
+
+/* The state of a group of points: best and second best score, and the centre of the best. */
+struct NAME(few_best) {
+    VECTOR best[FEW_VECTORS], second[FEW_VECTORS];
+    NAME(bits) index[FEW_VECTORS];
+};
+
+INLINE void NAME(few_update)(struct NAME(few_best) * state, size_t v, VECTOR score, size_t centre) {
+    const NAME(bits) above = score > state->best[v];
+    state->second[v] = VECTOR_MAX(state->second[v], VECTOR_MIN(state->best[v], score));
+    state->best[v] = VECTOR_MAX(state->best[v], score);
+    state->index[v] = INDEX(above, (NAME(bits)){0} + (BITS)centre, state->index[v]);
+}
+
+/* `count` (constant) centres from `first` on: each load of a coordinate of the points serves all of them. */
+INLINE void NAME(few_centres)(struct NAME(few_best) * state, const struct nearest_centres *centres,
+                              size_t first, size_t count, const REAL *x) {
+    const size_t features = centres->features, width = FEW_VECTORS * LANES;
+    const REAL *c = (const REAL *)centres->values + first * features,
+               *bias = (const REAL *)centres->bias + first;
+    VECTOR sum[FEW_CENTRES][FEW_VECTORS];
+    UNROLL for (size_t i = 0; i < count; i++) UNROLL for (size_t v = 0; v < FEW_VECTORS; v++) sum[i][v] =
+        LOAD_VECTOR(x + v * LANES) * SPLAT(c[i * features]);
+    for (size_t f = 1; f < features; f++) UNROLL for (size_t v = 0; v < FEW_VECTORS; v++) {
+            const VECTOR point = LOAD_VECTOR(x + f * width + v * LANES);
+            UNROLL for (size_t i = 0; i < count; i++) sum[i][v] =
+                VECTOR_FMA(point, SPLAT(c[i * features + f]), sum[i][v]);
+        }
+    UNROLL for (size_t i = 0; i < count; i++) UNROLL for (size_t v = 0; v < FEW_VECTORS; v++)
+        NAME(few_update)(state, v, sum[i][v] + SPLAT(bias[i]), first + i);
+}
+
+/* Labels `rows` <= FEW_VECTORS * LANES rows; see struct tuned_kernel. */
+static void NAME(nearest)(const struct nearest_centres *centres, const void *x, size_t rows, void *scratch,
+                          double *best, double *second, uint32_t *index) {
+    const size_t features = centres->features, width = FEW_VECTORS * LANES;
+    struct NAME(few_best) state; /* in registers: all its indices are constants */
+    REAL bests[FEW_VECTORS * LANES], seconds[FEW_VECTORS * LANES], indices[FEW_VECTORS * LANES];
+    size_t j = 0;
+    NAME(pack_transposed)
+    (features, rows, width, x, features, (const REAL *)x + rows * features, scratch);
+    UNROLL for (size_t v = 0; v < FEW_VECTORS; v++) {
+        state.best[v] = state.second[v] = SPLAT((REAL)-INFINITY);
+        state.index[v] = (NAME(bits)){0};
+    }
+    for (; j + FEW_CENTRES <= centres->count; j += FEW_CENTRES)
+        NAME(few_centres)(&state, centres, j, FEW_CENTRES, scratch);
+    for (; j < centres->count; j++) NAME(few_centres)(&state, centres, j, 1, scratch);
+    UNROLL for (size_t v = 0; v < FEW_VECTORS; v++) {
+        STORE_VECTOR(bests + v * LANES, state.best[v]);
+        STORE_VECTOR(seconds + v * LANES, state.second[v]);
+        STORE_VECTOR(indices + v * LANES, (VECTOR)state.index[v]);
+    }
+    for (size_t r = 0; r < rows; r++) {
+        BITS of_best;
+        memcpy(&of_best, &indices[r], sizeof of_best);
+        best[r] = (double)bests[r];
+        second[r] = (double)seconds[r];
+        index[r] = (uint32_t)of_best;
+    }
+}
+#undef SELECT
+#undef VECTOR_MAX
+#undef VECTOR_MIN
+#undef INDEX

@@ -1,0 +1,58 @@
+/* Slot `nearest` of `tuned`: selects the variant for the points. */
+#include "kernels/host/tuned/nearest.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/host/tuned/tuned.h"
+
+/* The first member of the state of each variant is its table. */
+static const struct gemm_nearest *table_of(void *state) {
+    return *(const struct gemm_nearest *const *)state;
+}
+
+static void *nearest_open(void *context, const struct nearest_shape *shape, char *why, size_t size) {
+    const struct tuned_context *tuned = context;
+    const struct int8_kernel *kernel = int8_amx.usable() ? &int8_amx : int8_vnni.usable() ? &int8_vnni : NULL;
+    const bool wide = strncmp(tuned->isa->name, "avx512", 6) == 0;
+    void *state = NULL;
+    if (shape->bytes && (!wide || !kernel || shape->dtype != GEMM_F32)) {
+        snprintf(why, size, "for pixels it needs AVX-512 VNNI or AMX, and dtype f32");
+        return NULL;
+    }
+    if (shape->bytes && shape->features > INT8_MOST_FEATURES) {
+        snprintf(why, size, "for pixels it takes at most %d features", INT8_MOST_FEATURES);
+        return NULL;
+    }
+    if (!shape->bytes && shape->features > FEW_FEATURES) {
+        snprintf(why, size, "for reals it takes at most %d features: above, a GEMM is faster", FEW_FEATURES);
+        return NULL;
+    }
+    if (shape->bytes) {
+        state = tuned_nearest_int8(kernel, shape, tuned->threads);
+    } else {
+        state = tuned_nearest_few(tuned_kernel_for(tuned, shape->dtype), shape, tuned->threads);
+    }
+    if (!state) snprintf(why, size, "out of memory");
+    return state;
+}
+
+static void nearest_close(void *state) {
+    table_of(state)->close(state);
+}
+
+static bool nearest_centres(void *state, const struct nearest_centres *centres) {
+    return table_of(state)->centres(state, centres);
+}
+
+static void nearest_run(void *state, const struct nearest_call *call, struct nearest_counts *counts) {
+    table_of(state)->run(state, call, counts);
+}
+
+static void nearest_describe(void *state, char *text, size_t size) {
+    table_of(state)->describe(state, text, size);
+}
+
+const struct gemm_nearest tuned_nearest = {
+    nearest_open, nearest_close, nearest_centres, nearest_run, nearest_describe,
+};

@@ -1,0 +1,15 @@
+/* Slot `nearest` of backend `tuned` (kernels/nearest.h), and its variants. */
+#ifndef TESSERA_KERNELS_HOST_TUNED_NEAREST_H
+#define TESSERA_KERNELS_HOST_TUNED_NEAREST_H
+
+#include "kernels/host/tuned/int8.h"
+#include "kernels/host/tuned/tuned.h"
+
+extern const struct gemm_nearest tuned_nearest;
+
+/* States of the slot: pixels by integer products (nearest_int8.c), and reals with few features
+   (nearest_few.c). NULL: out of memory. */
+void *tuned_nearest_int8(const struct int8_kernel *kernel, const struct nearest_shape *shape, int threads);
+void *tuned_nearest_few(const struct tuned_kernel *kernel, const struct nearest_shape *shape, int threads);
+
+#endif

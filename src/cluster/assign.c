@@ -1,0 +1,173 @@
+#include "src/cluster/assign.h"
+
+#include <stdio.h>
+
+static enum status select_engine(struct assigner *assigner, const struct points *points,
+                                 enum engine_choice choice) {
+    const struct compute *compute = assigner->compute;
+    const struct gemm_nearest *slot = compute->backend->nearest;
+    const struct nearest_shape shape = {.dtype = assigner->dtype,
+                                        .bytes = points->bytes != NULL,
+                                        .features = assigner->features,
+                                        .clusters = assigner->capacity};
+    char why[256] = "its backend has no kernel for it";
+    if (choice == ENGINE_GRAPH)
+        return status_set(STATUS_UNAVAILABLE, "k-means has no engine graph: use --engine auto");
+    if (choice == ENGINE_EAGER) return STATUS_OK;
+    if (slot && compute->residency == RESIDENCY_DEVICE)
+        assigner->fused = slot->open(compute->context, &shape, why, sizeof why);
+    assigner->bytes = shape.bytes;
+    if (assigner->fused || choice == ENGINE_AUTO) return STATUS_OK;
+    return status_set(STATUS_UNAVAILABLE, "engine fused cannot be used here: %s; use --engine eager", why);
+}
+
+enum status assigner_open(struct assigner *assigner, struct compute *compute, const struct points *points,
+                          size_t capacity, bool certify, enum engine_choice engine) {
+    const enum gemm_dtype dtype = points->dtype;
+    const size_t features = points->features;
+    struct device *device = &compute->device;
+    const struct device_driver *driver = device->driver;
+    const size_t size = dtype_size(dtype), chunk = points_chunk(features, capacity, dtype, compute->threads);
+    *assigner = (struct assigner){.compute = compute,
+                                  .ops = driver->cluster_ops(device, dtype),
+                                  .dtype = dtype,
+                                  .features = features,
+                                  .capacity = capacity,
+                                  .chunk = chunk,
+                                  .certify = certify};
+    struct nearest_centres *centres = &assigner->centres;
+    centres->features = features;
+    if (capacity > SIZE_MAX / size / (features > chunk ? features : chunk))
+        return status_set(STATUS_FAILED, "out of memory for %zu centres", capacity);
+    centres->values = driver->alloc(device, capacity * features * size);
+    centres->transposed = driver->alloc(device, capacity * features * size);
+    centres->bias = driver->alloc(device, capacity * size);
+    centres->norm = driver->alloc(device, sizeof *centres->norm);
+    assigner->x = driver->alloc(device, chunk * features * size);
+    assigner->scores = driver->alloc(device, chunk * capacity * size);
+    assigner->counts = driver->alloc(device, sizeof *assigner->counts);
+    return centres->values && centres->transposed && centres->bias && centres->norm && assigner->x &&
+                   assigner->scores && assigner->counts
+               ? select_engine(assigner, points, engine)
+               : STATUS_FAILED;
+}
+
+void assigner_close(struct assigner *assigner) {
+    if (!assigner->compute) return;
+    if (assigner->fused) assigner->compute->backend->nearest->close(assigner->fused);
+    struct device *device = &assigner->compute->device;
+    const struct nearest_centres *centres = &assigner->centres;
+    void *const memory[] = {centres->values, centres->transposed, centres->bias,   centres->norm,
+                            assigner->x,     assigner->scores,    assigner->counts};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) device->driver->free(device, memory[i]);
+    *assigner = (struct assigner){0};
+}
+
+void assigner_describe(const struct assigner *assigner, char *text, size_t size) {
+    char kernel[128] = "";
+    if (assigner->fused)
+        assigner->compute->backend->nearest->describe(assigner->fused, kernel, sizeof kernel);
+    snprintf(text, size, assigner->fused ? "fused (%s)" : "eager", kernel);
+}
+
+void assigner_set_centres(struct assigner *assigner, size_t count) {
+    assigner->centres.count = count;
+    assigner->ops->centres(assigner->compute->device.ops_context, &assigner->centres);
+    assigner->in_range =
+        assigner->fused && assigner->compute->backend->nearest->centres(assigner->fused, &assigner->centres);
+    device_lap(&assigner->compute->device, PART_OPTIMIZER);
+}
+
+struct gemm_call assigner_call(const struct assigner *assigner, size_t rows, const void *x) {
+    const struct nearest_centres *centres = &assigner->centres;
+    return (struct gemm_call){.dtype = assigner->dtype,
+                              .op = GEMM_NN,
+                              .m = rows,
+                              .n = centres->count,
+                              .k = centres->features,
+                              .alpha = 1,
+                              .a = x,
+                              .lda = centres->features,
+                              .b = centres->transposed,
+                              .ldb = centres->count,
+                              .c = assigner->scores,
+                              .ldc = centres->count};
+}
+
+/* scores = x C^T - |c|^2 / 2 */
+static enum status score(struct assigner *assigner, size_t rows, const void *x) {
+    struct device *device = &assigner->compute->device;
+    struct gemm_call call = assigner_call(assigner, rows, x);
+    const struct gemm_epilogue epilogue = {.bias = assigner->centres.bias, .activation = ACTIVATION_NONE};
+    call.epilogue = &epilogue;
+    const bool fused = compute_fuses(assigner->compute, &call);
+    if (!fused) call.epilogue = NULL;
+    const enum status status = compute_gemm(assigner->compute, &call);
+    device->driver->lap(device, profile_gemm_slot(PART_GEMM_NN, 0, call.m, call.n, call.k));
+    if (status || fused) return status;
+    device->driver->ops(device, assigner->dtype)
+        ->bias_activation(device->ops_context, rows, call.n, ACTIVATION_NONE, assigner->centres.bias,
+                          assigner->scores, assigner->scores);
+    return STATUS_OK;
+}
+
+static enum status run_chunks(struct assigner *assigner, const struct points *points, uint32_t *label) {
+    struct device *device = &assigner->compute->device;
+    for (size_t first = 0; first < points->count; first += assigner->chunk) {
+        const size_t left = points->count - first, rows = left < assigner->chunk ? left : assigner->chunk;
+        const void *x = points_rows(points, device, first, NULL, rows, assigner->x);
+        if (x == assigner->x) device_lap(device, PART_BATCH);
+        const enum status status = score(assigner, rows, x);
+        if (status) return status;
+        const struct nearest_call call = {.rows = rows,
+                                          .x = x,
+                                          .scores = assigner->scores,
+                                          .score_ld = assigner->centres.count,
+                                          .centres = &assigner->centres,
+                                          .norm = points->norm + first / NEAREST_BLOCK,
+                                          .certify = assigner->certify,
+                                          .label = label + first};
+        assigner->ops->nearest(device->ops_context, &call, assigner->counts);
+        device_lap(device, PART_ELEMENTWISE);
+    }
+    return STATUS_OK;
+}
+
+static void run_fused(struct assigner *assigner, const struct points *points, uint32_t *label) {
+    const struct nearest_call call = {.rows = points->count,
+                                      .bytes = points->bytes != NULL,
+                                      .x = points->bytes ? (const void *)points->bytes : points->values,
+                                      .centres = &assigner->centres,
+                                      .norm = points->norm,
+                                      .certify = assigner->certify,
+                                      .label = label};
+    assigner->compute->backend->nearest->run(assigner->fused, &call, assigner->counts);
+    device_lap(&assigner->compute->device, PART_STEPS);
+}
+
+enum status assigner_run(struct assigner *assigner, const struct points *points, uint32_t *label,
+                         struct nearest_counts *counts) {
+    struct device *device = &assigner->compute->device;
+    enum status status = STATUS_OK;
+    device->driver->zero(device, assigner->counts, sizeof *assigner->counts);
+    if (assigner->fused && assigner->in_range && (points->bytes != NULL) == assigner->bytes) {
+        run_fused(assigner, points, label);
+    } else {
+        status = run_chunks(assigner, points, label);
+    }
+    device->driver->download(device, counts, assigner->counts, sizeof *counts);
+    const enum status waited = device->driver->synchronize(device);
+    return status ? status : waited;
+}
+
+enum status assigner_distances(struct assigner *assigner, const struct points *points, const uint32_t *label,
+                               double *squared) {
+    struct device *device = &assigner->compute->device;
+    for (size_t first = 0; first < points->count; first += assigner->chunk) {
+        const size_t left = points->count - first, rows = left < assigner->chunk ? left : assigner->chunk;
+        const void *x = points_rows(points, device, first, NULL, rows, assigner->x);
+        assigner->ops->distances(device->ops_context, rows, points->features, x, assigner->centres.values,
+                                 label ? label + first : NULL, squared + first);
+    }
+    return device->driver->synchronize(device);
+}

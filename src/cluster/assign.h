@@ -1,0 +1,58 @@
+/* Finds the nearest centre of every point: a GEMM for a chunk of points, then the certified comparison. */
+#ifndef TESSERA_CLUSTER_ASSIGN_H
+#define TESSERA_CLUSTER_ASSIGN_H
+
+#include "src/cluster/points.h"
+
+struct assigner {
+    struct compute *compute;
+    const struct cluster_ops *ops;
+    enum gemm_dtype dtype;
+    size_t features, capacity;      /* the most centres */
+    size_t chunk;                   /* rows */
+    bool certify;                   /* false: the labels of the scores */
+    struct nearest_centres centres; /* device; count <= capacity */
+    void *x, *scores;               /* device: a chunk of each */
+    struct nearest_counts *counts;  /* device */
+    void *fused;                    /* state of the backend's slot `nearest`; NULL: a GEMM and ops */
+    bool bytes;                     /* the slot is for pixels */
+    uint64_t audited;               /* labels checked by assigner_audit */
+    double audit_seconds;           /* of the last audit */
+    bool in_range;                  /* the slot takes the centres */
+};
+
+/* Allocates for up to `capacity` centres of points of this form. `engine` fused takes the slot `nearest` of
+   the backend; auto, if it has one for them; eager never. STATUS_UNAVAILABLE says why an engine cannot be
+   used. Call assigner_close also after a failure. */
+enum status assigner_open(struct assigner *assigner, struct compute *compute, const struct points *points,
+                          size_t capacity, bool certify, enum engine_choice engine);
+void assigner_close(struct assigner *assigner);
+
+/* "eager", "fused (..)". */
+void assigner_describe(const struct assigner *assigner, char *text, size_t size);
+
+/* After assigner->centres.values [count][features] was written. */
+void assigner_set_centres(struct assigner *assigner, size_t count);
+
+/* label[i] (device, [points->count]) = the nearest centre of point i; *counts receives the counts of the
+   pass. Laps: PART_BATCH, PART_GEMM_NN, PART_ELEMENTWISE. */
+enum status assigner_run(struct assigner *assigner, const struct points *points, uint32_t *label,
+                         struct nearest_counts *counts);
+
+/* With engine fused: labels the first chunks by both engines, which must agree. STATUS_VERIFY_FAILED names
+   the first row that differs. */
+enum status assigner_verify(struct assigner *assigner, const struct points *points);
+
+/* Checks two secret random labels of a pass against all centres in float64, if the audit affords it.
+   STATUS_VERIFY_FAILED names the row. */
+enum status assigner_audit(struct assigner *assigner, const struct points *points, const uint32_t *label);
+
+/* The product of a full chunk of these sizes, for verification. */
+struct gemm_call assigner_call(const struct assigner *assigner, size_t rows, const void *x);
+
+/* squared[i] = the squared distance of point i from the centre label[i], or from centre 0 if label is NULL
+   (device memory). */
+enum status assigner_distances(struct assigner *assigner, const struct points *points, const uint32_t *label,
+                               double *squared);
+
+#endif

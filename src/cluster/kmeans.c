@@ -1,0 +1,149 @@
+#include "src/cluster/kmeans.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/pages.h"
+
+/* Why the run ends after this iteration; KMEANS_LIMIT: it does not, but for the limit. */
+static enum kmeans_end find_end(const struct kmeans *run, const struct kmeans_record *record) {
+    const struct kmeans_options *options = run->options;
+    if (options->stop && *options->stop) return KMEANS_INTERRUPTED;
+    if (record->counts.changed == 0) return KMEANS_NO_CHANGE;
+    if ((double)record->counts.changed <= options->change_limit * (double)run->points->count)
+        return KMEANS_FEW_CHANGES;
+    if (record->shift <= options->tolerance * run->variance) return KMEANS_TOLERANCE;
+    return KMEANS_LIMIT;
+}
+
+static enum status iterate(struct kmeans *run, size_t restart, const struct kmeans_observer *observer,
+                           struct kmeans_result *result) {
+    struct profile *profile = run->compute->device.profile;
+    const struct kmeans_options *options = run->options;
+    enum status status = STATUS_OK;
+    result->end = KMEANS_LIMIT;
+    for (size_t i = 1; i <= options->iterations && !status && result->end == KMEANS_LIMIT; i++) {
+        struct kmeans_record record = {.restart = restart, .iteration = i};
+        const struct profile before = profile ? *profile : (struct profile){0};
+        status = options->batch ? kmeans_batches(run, &record) : kmeans_lloyd(run, &record);
+        if (status) break;
+        result->iterations = i;
+        result->end = find_end(run, &record);
+        kmeans_add_counts(&result->counts, &record.counts);
+        record.inertia *= options->scale * options->scale;
+        record.shift *= options->scale * options->scale;
+        if (profile) record.time = profile_since(profile, &before);
+        if (observer && observer->iteration) observer->iteration(observer->self, &record);
+    }
+    return status;
+}
+
+/* The labels of the final centres, and what follows from them. */
+static enum status finish(struct kmeans *run, struct kmeans_result *result) {
+    struct device *device = &run->compute->device;
+    const struct points *points = run->points;
+    const size_t clusters = run->sums.clusters;
+    struct nearest_counts counts = {0};
+    enum status status = assigner_run(&run->assigner, points, run->label, &counts);
+    kmeans_add_counts(&result->counts, &counts);
+    if (!status) status = kmeans_inertia(run, points, run->label, &result->inertia);
+    if (status) return status;
+    result->inertia *= run->options->scale * run->options->scale;
+    device->driver->download(device, result->label, run->label, points->count * sizeof *result->label);
+    device->driver->download(device, result->values, run->assigner.centres.values,
+                             clusters * points->features * dtype_size(points->dtype));
+    memset(result->count, 0, clusters * sizeof *result->count);
+    for (size_t i = 0; i < points->count; i++) result->count[result->label[i]]++;
+    result->empty = 0;
+    for (size_t j = 0; j < clusters; j++) result->empty += result->count[j] == 0;
+    return STATUS_OK;
+}
+
+static enum status seed(struct kmeans *run, size_t restart, struct kmeans_result *result) {
+    struct device *device = &run->compute->device;
+    const double start = clock_seconds();
+    if (device->profile) profile_divert(device->profile, PART_OTHER);
+    enum status status = kmeans_seed(run, restart);
+    if (!status) assigner_set_centres(&run->assigner, run->sums.clusters);
+    if (!status && restart == 1) status = assigner_verify(&run->assigner, run->points);
+    if (device->profile) profile_restore(device->profile);
+    result->seeding_seconds += clock_seconds() - start;
+    return status;
+}
+
+/* Each point has no label, and no cluster has a point. */
+static enum status reset(struct kmeans *run) {
+    struct device *device = &run->compute->device;
+    const size_t bytes = run->points->count * sizeof *run->label;
+    uint32_t *none = pages_alloc(bytes);
+    if (!none) return STATUS_FAILED;
+    memset(none, 0xff, bytes); /* NEAREST_NONE */
+    device->driver->upload(device, run->label, none, bytes);
+    free(none);
+    kmeans_clear_sums(run);
+    run->split = false;
+    return STATUS_OK;
+}
+
+static enum status open_result(const struct kmeans *run, struct kmeans_result *result) {
+    const struct points *points = run->points;
+    const size_t clusters = run->options->clusters;
+    *result = (struct kmeans_result){.inertia = INFINITY};
+    result->values = pages_alloc(clusters * points->features * dtype_size(points->dtype));
+    result->label = pages_alloc(points->count * sizeof *result->label);
+    result->count = pages_alloc(clusters * sizeof *result->count);
+    return result->values && result->label && result->count ? STATUS_OK : STATUS_FAILED;
+}
+
+static enum status run_restarts(struct kmeans *run, const struct kmeans_observer *observer,
+                                struct kmeans_result *best) {
+    struct kmeans_result next;
+    enum status status = open_result(run, &next);
+    bool stopped = false;
+    for (size_t r = 1; r <= run->options->restarts && !status && !stopped; r++) {
+        status = reset(run);
+        if (!status) status = seed(run, r, &next);
+        if (!status) status = iterate(run, r, observer, &next);
+        if (!status) status = finish(run, &next);
+        if (status) break;
+        next.restart = r;
+        stopped = next.end == KMEANS_INTERRUPTED;
+        best->counts = next.counts;
+        best->seeding_seconds = next.seeding_seconds;
+        if (!(next.inertia < best->inertia) && best->restart) continue;
+        const struct kmeans_result old = *best;
+        *best = next;
+        next.values = old.values; /* the memory changes places */
+        next.label = old.label;
+        next.count = old.count;
+    }
+    kmeans_free(&next);
+    return stopped && !status ? STATUS_INTERRUPTED : status;
+}
+
+enum status kmeans_run(struct compute *compute, const struct points *points,
+                       const struct kmeans_options *options, const struct kmeans_observer *observer,
+                       struct kmeans_result *result) {
+    struct kmeans run = {.compute = compute, .options = options, .points = points};
+    enum status status = open_result(&run, result);
+    if (!status) status = kmeans_open(&run);
+    if (!status) status = kmeans_measure(&run);
+    if (!status && observer && observer->start) {
+        char engine[160];
+        assigner_describe(&run.assigner, engine, sizeof engine);
+        observer->start(observer->self, engine);
+    }
+    if (compute->device.profile) device_lap(&compute->device, PART_STARTUP);
+    if (!status) status = run_restarts(&run, observer, result);
+    result->audited = run.assigner.audited;
+    kmeans_close(&run);
+    return status;
+}
+
+void kmeans_free(struct kmeans_result *result) {
+    free(result->values);
+    free(result->label);
+    free(result->count);
+    *result = (struct kmeans_result){0};
+}

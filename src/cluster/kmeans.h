@@ -1,0 +1,119 @@
+/* k-means: Lloyd's algorithm (Lloyd 1982, IEEE Trans. Inf. Theory 28) and its mini-batch form (Sculley 2010,
+   WWW). An iteration assigns each point to its nearest centre, and moves each centre to the mean of its
+   points.
+
+   A label is certified (kernels/nearest.h), and sums have a fixed order: so the result has the same bits for
+   every backend, every chunk size and every number of threads. */
+#ifndef TESSERA_CLUSTER_KMEANS_H
+#define TESSERA_CLUSTER_KMEANS_H
+
+#include <signal.h>
+
+#include "src/cluster/assign.h"
+
+struct kmeans_options {
+    size_t clusters, iterations, restarts;
+    size_t batch; /* points of a mini-batch; 0: all, Lloyd's algorithm */
+    enum kmeans_init init;
+    enum kmeans_empty empty;
+    double tolerance, change_limit;
+    uint64_t seed;
+    bool certify;
+    enum engine_choice engine;
+    double scale;                      /* of the inertia and shift that are reported: see struct point_sets */
+    const volatile sig_atomic_t *stop; /* NULL: never */
+};
+
+/* One iteration; a mini-batch run has one a pass over the points. */
+struct kmeans_record {
+    size_t restart, iteration; /* from 1 */
+    double inertia; /* sum of squared distances from the nearest centre, before the centres moved */
+    double shift;   /* sum over the centres of their squared move */
+    struct nearest_counts counts;
+    size_t empty;        /* clusters without points, before they were filled */
+    struct profile time; /* of this iteration */
+};
+
+struct kmeans_observer {
+    void *self;
+    void (*start)(void *self, const char *engine); /* "eager", "fused (..)" */
+    void (*iteration)(void *self, const struct kmeans_record *record);
+};
+
+enum kmeans_end { KMEANS_LIMIT, KMEANS_NO_CHANGE, KMEANS_FEW_CHANGES, KMEANS_TOLERANCE, KMEANS_INTERRUPTED };
+
+/* The best run of all restarts. All memory is the host's. */
+struct kmeans_result {
+    void *values;    /* [clusters][features] of the dtype: the centres */
+    uint32_t *label; /* [points] */
+    uint64_t *count; /* [clusters] */
+    double inertia;  /* float64, point by point */
+    size_t restart, iterations, empty;
+    enum kmeans_end end;
+    struct nearest_counts counts; /* all iterations of all restarts */
+    double seeding_seconds;
+    uint64_t audited; /* labels that were checked against all centres */
+};
+
+/* The state of a run. */
+struct kmeans {
+    struct compute *compute;
+    const struct kmeans_options *options;
+    const struct points *points;
+    struct assigner assigner;
+    struct cluster_sums sums;     /* device */
+    uint32_t *label, *before;     /* device, [points]; `before` only for bytes */
+    uint32_t *moved;              /* device, scratch */
+    double *slices;               /* device, scratch */
+    double *shift, *cost;         /* device, [clusters] */
+    double *mean;                 /* device, [features] */
+    double variance, spread;      /* mean over the features; sum of squared distances from the mean */
+    struct points batch;          /* the mini-batch */
+    uint32_t *order, *batch_rows; /* host and device */
+    double *host;                 /* [clusters]: copies of shift and cost */
+    uint64_t *host_count;         /* [clusters] */
+    bool split;                   /* the next iteration starts with kmeans_fill_split */
+};
+
+/* Runs all restarts. STATUS_USAGE if there are fewer points than clusters; STATUS_INTERRUPTED, with a result,
+   if *stop was set. Call kmeans_free also after a failure. */
+enum status kmeans_run(struct compute *compute, const struct points *points,
+                       const struct kmeans_options *options, const struct kmeans_observer *observer,
+                       struct kmeans_result *result);
+void kmeans_free(struct kmeans_result *result);
+
+/* --- parts of a run --- */
+
+/* Allocates all but run->compute, options and points. Call kmeans_close also after a failure (lloyd.c). */
+enum status kmeans_open(struct kmeans *run);
+void kmeans_close(struct kmeans *run);
+
+/* Computes mean, variance and spread. Uses the labels, the sums and centre 0 as scratch. */
+enum status kmeans_measure(struct kmeans *run);
+
+void kmeans_clear_sums(struct kmeans *run);
+
+/* One iteration: of Lloyd's algorithm, or a pass in mini-batches. Fills the record but for its numbers and
+   its time; inertia and shift are in units of x. */
+enum status kmeans_lloyd(struct kmeans *run, struct kmeans_record *record);
+enum status kmeans_batches(struct kmeans *run, struct kmeans_record *record);
+
+/* The sum of all squared distances from the labelled centres, in the order of the points. */
+enum status kmeans_inertia(struct kmeans *run, const struct points *points, const uint32_t *label,
+                           double *inertia);
+
+void kmeans_add_counts(struct nearest_counts *to, const struct nearest_counts *counts);
+
+/* Writes the initial centres to run->assigner.centres.values (kmeans_seed.c). */
+enum status kmeans_seed(struct kmeans *run, size_t restart);
+
+/* Fill the clusters without points (kmeans_empty.c): `far` before the means are computed, `split` before the
+   next iteration, so that the centres of the result are means. run->host_count is up to date. */
+enum status kmeans_fill_far(struct kmeans *run);
+enum status kmeans_fill_split(struct kmeans *run);
+
+/* squared[i] (host) = the squared distance of each point from its labelled centre. */
+enum status kmeans_distances(struct kmeans *run, const struct points *points, const uint32_t *label,
+                             double *squared);
+
+#endif

@@ -1,0 +1,226 @@
+/* The state of a run, and one iteration. */
+#include <stdlib.h>
+
+#include "src/base/pages.h"
+#include "src/base/rng.h"
+#include "src/cluster/kmeans.h"
+
+static size_t smaller(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+/* --- memory --- */
+
+void kmeans_close(struct kmeans *run) {
+    struct device *device = &run->compute->device;
+    void *const memory[] = {run->sums.sums, run->sums.count, run->label, run->before, run->moved,
+                            run->slices,    run->shift,      run->cost,  run->mean,   run->batch_rows};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) device->driver->free(device, memory[i]);
+    assigner_close(&run->assigner);
+    points_free(&run->batch, device);
+    free(run->order);
+    free(run->host);
+    free(run->host_count);
+}
+
+static enum status open_batch(struct kmeans *run) {
+    const struct points *points = run->points;
+    const size_t rows = run->options->batch;
+    struct device *device = &run->compute->device;
+    const struct device_driver *driver = device->driver;
+    run->batch = (struct points){.dtype = points->dtype, .features = points->features, .count = rows};
+    run->batch.values = driver->alloc(device, rows * points->features * dtype_size(points->dtype));
+    run->batch.norm = driver->alloc(device, (rows / NEAREST_BLOCK + 1) * sizeof *run->batch.norm);
+    run->batch_rows = driver->alloc(device, rows * sizeof *run->batch_rows);
+    run->order = pages_alloc(points->count * sizeof *run->order);
+    return run->batch.values && run->batch.norm && run->batch_rows && run->order ? STATUS_OK : STATUS_FAILED;
+}
+
+enum status kmeans_open(struct kmeans *run) {
+    const struct points *points = run->points;
+    const struct kmeans_options *options = run->options;
+    const size_t clusters = options->clusters, features = points->features, count = points->count;
+    struct device *device = &run->compute->device;
+    const struct device_driver *driver = device->driver;
+    if (clusters > count)
+        return status_set(STATUS_USAGE,
+                          "%zu clusters need as many points, and there are %zu: lower --clusters", clusters,
+                          count);
+    /* a mini-batch is gathered as reals */
+    enum status status = assigner_open(&run->assigner, run->compute, points, clusters, options->certify,
+                                       options->batch ? ENGINE_EAGER : options->engine);
+    if (status) return status;
+    run->sums = (struct cluster_sums){.clusters = clusters, .features = features};
+    run->sums.sums = driver->alloc(device, clusters * features * sizeof(double));
+    run->sums.count = driver->alloc(device, clusters * sizeof(uint64_t));
+    run->label = driver->alloc(device, count * sizeof *run->label);
+    run->before = driver->alloc(device, count * sizeof *run->before);
+    run->moved = driver->alloc(device, count * sizeof *run->moved);
+    run->slices = driver->alloc(device, (cluster_scratch(count, clusters, features) + 1) * sizeof(double));
+    run->shift = driver->alloc(device, clusters * sizeof(double));
+    run->cost = driver->alloc(device, clusters * sizeof(double));
+    run->mean = driver->alloc(device, features * sizeof(double));
+    run->host = malloc(clusters * sizeof *run->host);
+    run->host_count = malloc(clusters * sizeof *run->host_count);
+    if (!run->sums.sums || !run->sums.count || !run->label || !run->before || !run->moved || !run->slices ||
+        !run->shift || !run->cost || !run->mean)
+        return STATUS_FAILED;
+    if (!run->host || !run->host_count) return status_set(STATUS_FAILED, "out of memory");
+    return options->batch ? open_batch(run) : STATUS_OK;
+}
+
+/* --- sums --- */
+
+static double host_sum(struct kmeans *run, const double *device_values) {
+    double sum = 0;
+    struct device *device = &run->compute->device;
+    device->driver->download(device, run->host, device_values, run->sums.clusters * sizeof(double));
+    for (size_t j = 0; j < run->sums.clusters; j++) sum += run->host[j];
+    return sum;
+}
+
+enum status kmeans_distances(struct kmeans *run, const struct points *points, const uint32_t *label,
+                             double *squared) {
+    struct device *device = &run->compute->device;
+    const size_t bytes = points->count * sizeof *squared;
+    double *memory = device->driver->alloc(device, bytes);
+    const enum status status =
+        memory ? assigner_distances(&run->assigner, points, label, memory) : STATUS_FAILED;
+    if (!status) device->driver->download(device, squared, memory, bytes);
+    device->driver->free(device, memory);
+    return status;
+}
+
+enum status kmeans_inertia(struct kmeans *run, const struct points *points, const uint32_t *label,
+                           double *inertia) {
+    double *squared = pages_alloc(points->count * sizeof *squared);
+    const enum status status = squared ? kmeans_distances(run, points, label, squared) : STATUS_FAILED;
+    *inertia = 0;
+    for (size_t i = 0; !status && i < points->count; i++) *inertia += squared[i];
+    free(squared);
+    return status;
+}
+
+static void add_rows(struct kmeans *run, const struct points *points, const uint32_t *label,
+                     const uint32_t *before) {
+    struct device *device = &run->compute->device;
+    const struct cluster_rows rows = {.count = points->count,
+                                      .bytes = points->bytes != NULL,
+                                      .x = points->bytes ? (const void *)points->bytes : points->values,
+                                      .label = label,
+                                      .before = before,
+                                      .moved = run->moved,
+                                      .slices = run->slices};
+    run->assigner.ops->sum(device->ops_context, &rows, &run->sums);
+}
+
+void kmeans_clear_sums(struct kmeans *run) {
+    struct device *device = &run->compute->device;
+    device->driver->zero(device, run->sums.sums,
+                         run->sums.clusters * run->sums.features * sizeof *run->sums.sums);
+    device->driver->zero(device, run->sums.count, run->sums.clusters * sizeof *run->sums.count);
+}
+
+/* Mean and variance of the points, and the sum of their squared distances from the mean. One cluster. */
+enum status kmeans_measure(struct kmeans *run) {
+    struct device *device = &run->compute->device;
+    const size_t features = run->points->features, bytes = features * sizeof(double);
+    double *mean = malloc(bytes), inertia = 0;
+    void *rounded = malloc(bytes);
+    enum status status = mean && rounded ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
+    if (!status) {
+        device->driver->zero(device, run->label, run->points->count * sizeof *run->label);
+        kmeans_clear_sums(run);
+        add_rows(run, run->points, run->label, NULL);
+        device->driver->download(device, mean, run->sums.sums, bytes);
+        for (size_t f = 0; f < features; f++) {
+            mean[f] /= (double)run->points->count;
+            dtype_set(run->points->dtype, rounded, f, mean[f]);
+            mean[f] = dtype_get(run->points->dtype, rounded, f);
+        }
+        device->driver->upload(device, run->mean, mean, bytes);
+        device->driver->upload(device, run->assigner.centres.values, rounded,
+                               features * dtype_size(run->points->dtype));
+        status = kmeans_inertia(run, run->points, NULL, &inertia);
+    }
+    run->spread = inertia;
+    run->variance = inertia / (double)run->points->count / (double)features;
+    free(mean);
+    free(rounded);
+    return status;
+}
+
+/* --- one iteration --- */
+
+/* Moves the centres, after the rows were added. A mini-batch leaves empty clusters where they are. */
+static enum status move_centres(struct kmeans *run, struct kmeans_record *record) {
+    struct device *device = &run->compute->device;
+    const enum kmeans_empty empty = run->options->batch ? EMPTY_KEEP : run->options->empty;
+    device->driver->download(device, run->host_count, run->sums.count,
+                             run->sums.clusters * sizeof *run->host_count);
+    record->empty = 0;
+    for (size_t j = 0; j < run->sums.clusters; j++) record->empty += run->host_count[j] == 0;
+    const enum status status = record->empty && empty == EMPTY_FAR ? kmeans_fill_far(run) : STATUS_OK;
+    if (status) return status;
+    run->assigner.ops->means(device->ops_context, &run->sums, run->assigner.centres.values, run->shift);
+    record->shift += host_sum(run, run->shift);
+    run->split = record->empty && empty == EMPTY_SPLIT;
+    assigner_set_centres(&run->assigner, run->sums.clusters);
+    return STATUS_OK;
+}
+
+enum status kmeans_lloyd(struct kmeans *run, struct kmeans_record *record) {
+    struct device *device = &run->compute->device;
+    const bool bytes = run->points->bytes != NULL; /* only their sums can be updated without error */
+    enum status status = run->split ? kmeans_fill_split(run) : STATUS_OK;
+    if (bytes) device->driver->copy(device, run->before, run->label, run->points->count * sizeof *run->label);
+    if (!status) status = assigner_run(&run->assigner, run->points, run->label, &record->counts);
+    if (!status) status = assigner_audit(&run->assigner, run->points, run->label);
+    if (status) return status;
+    if (!bytes) kmeans_clear_sums(run);
+    add_rows(run, run->points, run->label, bytes ? run->before : NULL);
+    run->assigner.ops->costs(device->ops_context, &run->sums, run->mean, run->assigner.centres.values,
+                             run->cost);
+    record->inertia = run->spread + host_sum(run, run->cost);
+    status = move_centres(run, record);
+    device_lap(device, PART_OPTIMIZER);
+    return status;
+}
+
+void kmeans_add_counts(struct nearest_counts *to, const struct nearest_counts *counts) {
+    to->changed += counts->changed;
+    to->ambiguous += counts->ambiguous;
+    to->exact += counts->exact;
+    to->uncertified += counts->uncertified;
+}
+
+/* A pass over the points in mini-batches. The sums go on from batch to batch, so that a centre is the mean of
+   all points that it ever got. */
+enum status kmeans_batches(struct kmeans *run, struct kmeans_record *record) {
+    struct device *device = &run->compute->device;
+    const size_t count = run->points->count;
+    struct rng rng = rng_open(run->options->seed, RNG_SHUFFLE, (uint32_t)record->iteration);
+    enum status status = STATUS_OK;
+    rng_permutation(&rng, run->order, count);
+    for (size_t first = 0; first < count && !status; first += run->options->batch) {
+        struct nearest_counts counts;
+        double inertia = 0;
+        struct points *batch = &run->batch;
+        batch->count = smaller(run->options->batch, count - first);
+        device->driver->upload(device, run->batch_rows, run->order + first,
+                               batch->count * sizeof *run->order);
+        points_rows(run->points, device, 0, run->batch_rows, batch->count, batch->values);
+        points_update_norms(batch, device);
+        device_lap(device, PART_BATCH);
+        status = assigner_run(&run->assigner, batch, run->label + first, &counts);
+        if (!status) status = kmeans_inertia(run, batch, run->label + first, &inertia);
+        if (status) break;
+        add_rows(run, batch, run->label + first, NULL);
+        status = move_centres(run, record);
+        device_lap(device, PART_OPTIMIZER);
+        kmeans_add_counts(&record->counts, &counts);
+        record->inertia += inertia;
+    }
+    record->counts.changed = count; /* the labels before are of other points */
+    return status;
+}

@@ -1,0 +1,56 @@
+/* The points that are clustered, in device memory. */
+#ifndef TESSERA_CLUSTER_POINTS_H
+#define TESSERA_CLUSTER_POINTS_H
+
+#include "src/backend/compute.h"
+#include "src/nn/config.h"
+
+/* Exactly one of `bytes` and `values` is set, if count is not 0. */
+struct points {
+    enum gemm_dtype dtype; /* of the arithmetic, and of `values` */
+    size_t count, features;
+    uint8_t *bytes;       /* [count][features]: pixels */
+    void *values;         /* [count][features] */
+    double *norm;         /* [count / NEAREST_BLOCK, rounded up]: see struct nearest_call */
+    const uint8_t *label; /* host, [count]: the classes, to judge clusters by; NULL: none. Not owned */
+};
+
+/* The parts of a data set. */
+struct point_sets {
+    struct points train, validation, test; /* count 0: there is none */
+    struct dataset_pair images;            /* owns the classes; empty if the points are no images */
+    double scale;                          /* results are in units of scale x: 1/255 for pixels, else 1 */
+    char name[512];
+};
+
+/* Loads config->data: images (dataset_load), whose last config->validation training images are a part of
+   their own; "uniform:SIZE,D", that many bytes (64MB, 1GB) of random points in [0, 1]^D of the dtype, the
+   same for every number of threads; or FILE.safetensors with the tensor `points` [count, features] of the
+   dtype. STATUS_USAGE or STATUS_BAD_DATA says what is wrong. Call points_close also after a failure. */
+enum status points_load(struct point_sets *sets, struct device *device, const struct config *config);
+void points_close(struct point_sets *sets, struct device *device);
+
+/* Is this name of a data set none of images? */
+bool points_are_values(const char *data);
+
+/* Points from host memory, which is copied: pixels, or values of the dtype. STATUS_BAD_DATA names the first
+   row with a value that is not finite. */
+enum status points_from_bytes(struct points *points, struct device *device, enum gemm_dtype dtype,
+                              size_t count, size_t features, const uint8_t *bytes);
+enum status points_from_values(struct points *points, struct device *device, enum gemm_dtype dtype,
+                               size_t count, size_t features, const void *values);
+void points_free(struct points *points, struct device *device);
+
+/* `count` rows as values: index[0] .. index[count - 1] (device memory), or, if `index` is NULL, first ..
+   first + count - 1. They are in `buffer` (device, [count][features]) or in the points' own memory. */
+const void *points_rows(const struct points *points, struct device *device, size_t first,
+                        const uint32_t *index, size_t count, void *buffer);
+
+/* Computes points->norm. */
+void points_update_norms(struct points *points, struct device *device);
+
+/* Rows that one pass converts and multiplies together, a multiple of NEAREST_BLOCK: the values, and their
+   scores for `clusters` centres, then stay in the L2 caches. */
+size_t points_chunk(size_t features, size_t clusters, enum gemm_dtype dtype, int threads);
+
+#endif

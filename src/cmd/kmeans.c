@@ -1,0 +1,194 @@
+/* ./train kmeans: clusters points with the GEMM of your choice. */
+#include "src/cmd/kmeans.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/backend/registry.h"
+#include "src/backend/verify.h"
+#include "src/base/process.h"
+#include "src/base/replace.h"
+#include "src/base/terminal.h"
+#include "src/base/text.h"
+#include "src/cmd/backend.h"
+#include "src/cmd/command.h"
+#include "src/cmd/options.h"
+#include "src/nn/checkpoint.h"
+#include "src/report/image_grid.h"
+
+static volatile sig_atomic_t interrupted;
+
+static void close_job(struct kmeans_job *job) {
+    files_free(&job->files);
+    if (job->compute.backend) points_close(&job->sets, &job->compute.device);
+    for (size_t p = 0; p < KMEANS_PARTS; p++) free(job->part[p].own);
+    free(job->majority);
+    kmeans_free(&job->result);
+    compute_close(&job->compute);
+}
+
+/* --- before the run --- */
+
+static enum status check_files(struct kmeans_job *job) {
+    enum status status = STATUS_OK;
+    files_add(&job->files, "--save", job->config.save, FILE_SAVED);
+    files_add(&job->files, "--picture", job->picture, FILE_WRITTEN);
+    files_add(&job->files, "--predict", job->predict, FILE_WRITTEN);
+    if (job->config.save[0]) status = checkpoint_writable(job->config.save);
+    if (!status && job->picture) status = image_grid_check_name(job->picture);
+    if (!status && job->picture) status = replace_check("", job->picture);
+    if (!status && job->predict) status = replace_check("", job->predict);
+    if (!status && job->picture && points_are_values(job->config.data))
+        status = status_set(STATUS_USAGE, "--picture draws centres of images, and '%s' has none",
+                            job->config.data);
+    return status ? status : options_check_files(&job->files, &job->config);
+}
+
+static enum status set_options(struct kmeans_job *job, const char *batch) {
+    struct config *config = &job->config;
+    const enum status status =
+        batch ? config_set(config, "batch-size", batch, FROM_FLAG, "--batch-size") : STATUS_OK;
+    if (status) return status;
+    if (batch && config->engine == ENGINE_FUSED)
+        return status_set(STATUS_USAGE,
+                          "mini-batches have no engine fused: remove --engine, or --batch-size");
+    if (batch && config_origin_of(config, "empty") != FROM_DEFAULT)
+        return status_set(STATUS_USAGE, "empty is for Lloyd's algorithm: remove it, or --batch-size");
+    job->options = (struct kmeans_options){.clusters = (size_t)config->clusters,
+                                           .iterations = (size_t)config->iterations,
+                                           .restarts = (size_t)config->restarts,
+                                           .batch = batch ? (size_t)config->batch_size : 0,
+                                           .init = (enum kmeans_init)config->kmeans_init,
+                                           .empty = (enum kmeans_empty)config->kmeans_empty,
+                                           .tolerance = config->tolerance,
+                                           .change_limit = config->change_limit,
+                                           .seed = (uint64_t)config->seed,
+                                           .certify = config->kmeans_precision == KMEANS_EXACT,
+                                           .engine = (enum engine_choice)config->engine,
+                                           .stop = &interrupted};
+    return STATUS_OK;
+}
+
+/* The products of this run: full chunks and the last one, as integers and reals. */
+static enum status verify_products(struct kmeans_job *job) {
+    const struct points *points = &job->sets.train;
+    const size_t chunk =
+        points_chunk(points->features, job->options.clusters, points->dtype, job->compute.threads);
+    struct verify_case cases[4];
+    for (size_t i = 0; i < 4; i++) {
+        const size_t last = points->count % chunk, rows = points->count < chunk || i % 2 ? last : chunk;
+        cases[i] = (struct verify_case){.dtype = points->dtype,
+                                        .op = GEMM_NN,
+                                        .m = rows ? rows : chunk,
+                                        .n = job->options.clusters,
+                                        .k = points->features,
+                                        .alpha = 1,
+                                        .integers = i < 2,
+                                        .epilogue = i == 3,
+                                        .seed = i};
+    }
+    return backend_verify_cases(&job->compute, cases, 4);
+}
+
+static enum status open_job(struct kmeans_job *job) {
+    const struct gemm_backend *backend;
+    enum status status = check_files(job);
+    if (!status) status = registry_find(job->config.backend, &backend); /* before the data is read */
+    if (!status) status = backend_open(&job->config, &job->compute);
+    if (status) return status;
+    job->compute.device.profile = &job->profile;
+    status = points_load(&job->sets, &job->compute.device, &job->config);
+    if (status) return status;
+    if (job->options.batch > job->sets.train.count) job->options.batch = job->sets.train.count;
+    job->options.scale = job->sets.scale;
+    const struct points *const all[KMEANS_PARTS] = {&job->sets.train, &job->sets.validation, &job->sets.test};
+    static const char *const names[KMEANS_PARTS] = {"training", "validation", "test"};
+    for (size_t p = 0; p < KMEANS_PARTS; p++)
+        job->part[p] = (struct kmeans_part){.name = names[p], .points = all[p]->count ? all[p] : NULL};
+    status = job->options.clusters <= job->sets.train.count ? verify_products(job) : STATUS_OK;
+    if (status) return status;
+    audit_start(&job->audit, (enum audit_mode)job->config.audit);
+    job->compute.audit = &job->audit;
+    return logfile_open(&job->log, job->config.log, false);
+}
+
+/* --- the run --- */
+
+static void on_start(void *self, const char *engine) {
+    kmeans_print_header(self, engine);
+    kmeans_log_header(self, engine);
+}
+
+static void on_iteration(void *self, const struct kmeans_record *record) {
+    kmeans_print_iteration(self, record);
+    kmeans_log_iteration(self, record);
+}
+
+static enum status write_files(struct kmeans_job *job) {
+    enum status status = kmeans_save(job);
+    if (!status) status = kmeans_draw(job);
+    if (!status) status = kmeans_write_labels(job);
+    device_lap(&job->compute.device, PART_CHECKPOINT);
+    return status;
+}
+
+static enum status cluster(struct kmeans_job *job) {
+    const struct kmeans_observer observer = {.self = job, .start = on_start, .iteration = on_iteration};
+    process_catch_signals(&interrupted);
+    const enum status run =
+        kmeans_run(&job->compute, &job->sets.train, &job->options, &observer, &job->result);
+    enum status status = run == STATUS_INTERRUPTED ? STATUS_OK : run;
+    if (!status) status = kmeans_measure_quality(job);
+    if (!status) status = write_files(job);
+    if (!status) {
+        kmeans_log_result(job);
+        kmeans_print_result(job);
+    }
+    if (!status && run == STATUS_INTERRUPTED) {
+        status_write("interrupted by %s", process_signal());
+        status = run;
+    }
+    return status;
+}
+
+static enum status run_kmeans(int argc, char **argv) {
+    static struct kmeans_job job; /* zero */
+    const char *batch = NULL;
+    static const char *const keys[] = {"clusters",     "kmeans-init", "iterations", "tolerance",
+                                       "change-limit", "empty",       "restarts",   "kmeans-precision",
+                                       "seed",         "data",        "validation", "label-offset",
+                                       "transpose",    "dtype",       "backend",    "threads",
+                                       "engine",       "device",      "residency",  "pin",
+                                       "audit",        "log",         "save",       NULL};
+    const struct option_extra extras[] = {
+        {"batch-size", "POINTS", "mini-batch k-means, with so many points a step [all: Lloyd's algorithm]",
+         &batch},
+        {"picture", "FILE", "draw the centres: .png or .pgm", &job.picture},
+        {"predict", "FILE", "write the label of every point as comma-separated values", &job.predict},
+    };
+    const struct option_set set = {
+        .usage = "kmeans [--clusters K] [--KEY VALUE]...",
+        .details = "Clusters the training images, or other points, by k-means with the GEMM backend of your "
+                   "choice (docs/kmeans.md). Data is also uniform:SIZE,FEATURES, random points, or "
+                   "FILE.safetensors with a tensor 'points'.\n"
+                   "  ./train kmeans --clusters 64 --picture centres.png\n"
+                   "  ./train kmeans --data uniform:1024MB,32 --dtype f64 --clusters 64",
+        .keys = keys,
+        .config_files = true,
+        .extras = extras,
+        .extra_count = sizeof extras / sizeof *extras,
+        .files = &job.files,
+    };
+    bool help;
+    profile_start(&job.profile);
+    enum status status = options_parse(&set, argc, argv, &job.config, &help);
+    if (status || help) return status;
+    status = set_options(&job, batch);
+    if (!status) status = open_job(&job);
+    if (!status) status = cluster(&job);
+    status = logfile_close(job.log, status);
+    close_job(&job);
+    return status;
+}
+
+const struct command command_kmeans = {"kmeans", "cluster images or other points by k-means", run_kmeans};

@@ -1,0 +1,101 @@
+/* The output of ./train kmeans. */
+#include <stdio.h>
+
+#include "src/base/platform.h"
+#include "src/base/terminal.h"
+#include "src/base/text.h"
+#include "src/cmd/kmeans.h"
+
+enum { INDENT = 10, COLUMN = 19 };
+
+const char *kmeans_end_name(enum kmeans_end end) {
+    static const char *const names[] = {"iteration limit", "no point changed", "few points changed",
+                                        "centres moved less than the tolerance", "interrupted"};
+    return names[end];
+}
+
+static void print_parts(const struct kmeans_job *job) {
+    char text[256] = "";
+    for (size_t p = 0; p < KMEANS_PARTS; p++)
+        if (job->part[p].points)
+            text_append(text, sizeof text, "%s%s %s", p ? ", " : "",
+                        text_grouped(job->part[p].points->count).text, job->part[p].name);
+    terminal_print(stdout, INDENT, "data      %s: %s points of %zu features, %s\n", job->sets.name, text,
+                   job->sets.train.features, job->sets.train.bytes ? "uint8" : "reals");
+}
+
+void kmeans_print_header(const struct kmeans_job *job, const char *engine) {
+    const struct config *config = &job->config;
+    const struct compute *compute = &job->compute;
+    const struct kmeans_options *options = &job->options;
+    char batch[64] = "Lloyd";
+    if (options->batch)
+        snprintf(batch, sizeof batch, "mini-batches of %s", text_grouped(options->batch).text);
+    printf("Tessera %s, commit %s\n", TESSERA_VERSION, platform_commit());
+    print_parts(job);
+    terminal_print(stdout, INDENT,
+                   "k-means   %zu clusters, init %s, %s, at most %zu iterations, tolerance %g, empty %s, %zu "
+                   "restart%s, seed %lld\n",
+                   options->clusters, config_choice("kmeans-init", config->kmeans_init), batch,
+                   options->iterations, options->tolerance, config_choice("empty", config->kmeans_empty),
+                   options->restarts, options->restarts == 1 ? "" : "s", (long long)config->seed);
+    terminal_print(stdout, INDENT, "compute   backend %s (%s), %s, labels %s, engine %s, residency %s\n",
+                   compute->name, compute->description, dtype_name(job->sets.train.dtype),
+                   config_choice("kmeans-precision", config->kmeans_precision), engine,
+                   compute_residency(compute));
+    if (compute->gpu[0]) terminal_print(stdout, INDENT, "gpu       %s\n", compute->gpu);
+    terminal_print(stdout, INDENT, "machine   %s; %s; %s; %s %s\n\n", platform_cpu(), platform_system(),
+                   platform_load_text().text, platform_compiler(), platform_flags());
+}
+
+void kmeans_print_iteration(struct kmeans_job *job, const struct kmeans_record *record) {
+    char name[32];
+    if (!job->titles) printf("iteration       inertia     changed  ambiguous       shift  empty   seconds\n");
+    job->titles = true;
+    snprintf(name, sizeof name, job->options.restarts > 1 ? "%zu.%zu" : "%.0zu%zu",
+             job->options.restarts > 1 ? record->restart : 0, record->iteration);
+    printf("%9s  %12.6g  %10s %10s  %10.4g  %5zu  %8.4f\n", name, record->inertia,
+           job->options.batch ? "-" : text_grouped(record->counts.changed).text,
+           text_grouped(record->counts.ambiguous).text, record->shift, record->empty,
+           profile_total(&record->time));
+}
+
+static void print_quality(const struct kmeans_job *job) {
+    if (!job->majority) return;
+    printf("\n%-12s %12s   purity     NMI     ARI   accuracy of the majority class\n", "part", "inertia");
+    for (size_t p = 0; p < KMEANS_PARTS; p++) {
+        const struct kmeans_part *part = &job->part[p];
+        if (!part->points) continue;
+        printf("%-12s %12.6g  %7s  %.4f  %.4f   %s\n", part->name, part->inertia,
+               text_percent(part->quality.purity, 2).text, part->quality.nmi, part->quality.ari,
+               text_percent(part->quality.accuracy, 2).text);
+    }
+}
+
+static void print_time(const struct kmeans_job *job) {
+    const double total = profile_total(&job->profile);
+    printf("\n%-*s%.3f s\n", COLUMN, "total time", total);
+    for (int part = 0; part < PART_COUNT; part++)
+        if (job->profile.seconds[part] >= 0.0005)
+            printf("  %-24s %9.3f s %6s\n", profile_part_title((enum profile_part)part),
+                   job->profile.seconds[part], text_percent(job->profile.seconds[part] / total, 1).text);
+}
+
+void kmeans_print_result(const struct kmeans_job *job) {
+    const struct kmeans_result *result = &job->result;
+    printf("\n%-*s%.9g after %zu iteration%s%s: %s\n", COLUMN, "inertia", result->inertia, result->iterations,
+           result->iterations == 1 ? "" : "s", job->options.restarts > 1 ? " of the best restart" : "",
+           kmeans_end_name(result->end));
+    if (result->empty) printf("%-*s%zu\n", COLUMN, "empty clusters", result->empty);
+    if (kmeans_is_exact(job)) {
+        printf("%-*sexact: %s decided in float64, of these %s by exact arithmetic\n", COLUMN, "labels",
+               text_grouped(result->counts.ambiguous).text, text_grouped(result->counts.exact).text);
+    } else if (job->options.certify) {
+        printf("%-*snot exact: for %s, products over- or underflow float64\n", COLUMN, "labels",
+               text_grouped(result->counts.uncertified).text);
+    } else {
+        printf("%-*sof the largest computed score, not certified\n", COLUMN, "labels");
+    }
+    print_quality(job);
+    print_time(job);
+}

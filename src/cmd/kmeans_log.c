@@ -1,0 +1,96 @@
+/* ./train kmeans --log. */
+#include "src/base/jsonl.h"
+#include "src/cmd/kmeans.h"
+
+void kmeans_log_header(const struct kmeans_job *job, const char *engine) {
+    const struct compute *compute = &job->compute;
+    const enum gemm_dtype dtype = job->sets.train.dtype;
+    if (!job->log) return;
+    cJSON *header = jsonl_header();
+    cJSON_AddStringToObject(header, "command", "kmeans");
+    cJSON_AddNumberToObject(header, "threads", compute->threads);
+    cJSON_AddStringToObject(header, "backend", compute->name);
+    cJSON_AddStringToObject(header, "backend_description", compute->description);
+    cJSON_AddStringToObject(header, "device", compute->device.driver->name);
+    cJSON_AddStringToObject(header, "dtype", dtype_name(dtype));
+    cJSON_AddStringToObject(header, "precision", compute_precision(compute, dtype));
+    cJSON_AddStringToObject(header, "engine", engine);
+    cJSON_AddStringToObject(header, "residency", compute_residency(compute));
+    jsonl_text(header, "gpu", compute->gpu);
+    cJSON_AddStringToObject(header, "data", job->sets.name);
+    cJSON_AddNumberToObject(header, "seed", (double)job->config.seed);
+    jsonl_count(header, "points", job->sets.train.count);
+    jsonl_count(header, "features", job->sets.train.features);
+    jsonl_count(header, "batch_size", job->options.batch); /* 0: Lloyd */
+    cJSON *recipe = cJSON_AddObjectToObject(header, "config");
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *key = config_key_at(i);
+        char value[CONFIG_TEXT];
+        if (!config_key_clusters(key)) continue;
+        config_value(&job->config, key, value, sizeof value);
+        cJSON_AddStringToObject(recipe, key->name, value);
+    }
+    jsonl_write(job->log, header);
+}
+
+static void add_time(cJSON *line, const struct profile *time) {
+    cJSON *parts = cJSON_AddObjectToObject(line, "time");
+    for (int part = 0; part < PART_COUNT; part++)
+        cJSON_AddNumberToObject(parts, profile_part_key((enum profile_part)part), time->seconds[part]);
+}
+
+static void add_counts(cJSON *line, const struct nearest_counts *counts) {
+    jsonl_count(line, "ambiguous", counts->ambiguous);
+    jsonl_count(line, "decided_exactly", counts->exact);
+    jsonl_count(line, "uncertified", counts->uncertified);
+}
+
+void kmeans_log_iteration(const struct kmeans_job *job, const struct kmeans_record *record) {
+    if (!job->log) return;
+    cJSON *line = jsonl_new("kmeans_iteration");
+    jsonl_count(line, "restart", record->restart);
+    jsonl_count(line, "iteration", record->iteration);
+    cJSON_AddNumberToObject(line, "inertia", record->inertia);
+    if (!job->options.batch) jsonl_count(line, "changed", record->counts.changed);
+    cJSON_AddNumberToObject(line, "shift", record->shift);
+    jsonl_count(line, "empty", record->empty);
+    add_counts(line, &record->counts);
+    cJSON_AddNumberToObject(line, "seconds", profile_total(&record->time));
+    add_time(line, &record->time);
+    jsonl_write(job->log, line);
+}
+
+static void add_part(cJSON *line, const struct kmeans_part *part) {
+    cJSON *object = cJSON_AddObjectToObject(line, part->name);
+    jsonl_count(object, "points", part->points->count);
+    cJSON_AddNumberToObject(object, "inertia", part->inertia);
+    if (!part->quality.points) return;
+    cJSON_AddNumberToObject(object, "purity", part->quality.purity);
+    cJSON_AddNumberToObject(object, "nmi", part->quality.nmi);
+    cJSON_AddNumberToObject(object, "ari", part->quality.ari);
+    cJSON_AddNumberToObject(object, "accuracy", part->quality.accuracy);
+}
+
+void kmeans_log_result(const struct kmeans_job *job) {
+    const struct kmeans_result *result = &job->result;
+    if (!job->log) return;
+    cJSON *line = jsonl_new("kmeans");
+    jsonl_count(line, "clusters", job->options.clusters);
+    cJSON_AddNumberToObject(line, "inertia", result->inertia);
+    jsonl_count(line, "iterations", result->iterations);
+    jsonl_count(line, "restart", result->restart);
+    cJSON_AddStringToObject(line, "end", kmeans_end_name(result->end));
+    jsonl_count(line, "empty", result->empty);
+    cJSON_AddBoolToObject(line, "exact", kmeans_is_exact(job));
+    add_counts(line, &result->counts);
+    for (size_t p = 0; p < KMEANS_PARTS; p++)
+        if (job->part[p].points) add_part(line, &job->part[p]);
+    cJSON_AddNumberToObject(line, "seeding_seconds", result->seeding_seconds);
+    cJSON_AddNumberToObject(line, "total_seconds", profile_total(&job->profile));
+    jsonl_count(line, "gemm_calls", job->audit.calls);
+    jsonl_count(line, "gemm_calls_audited", job->audit.checked);
+    jsonl_count(line, "labels_audited", result->audited);
+    cJSON_AddBoolToObject(line, "interrupted", result->end == KMEANS_INTERRUPTED);
+    add_time(line, &job->profile);
+    jsonl_write(job->log, line);
+}

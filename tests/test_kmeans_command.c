@@ -1,0 +1,183 @@
+/* ./train kmeans: files, logs, errors. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "src/cluster/quality.h"
+#include "src/nn/safetensors.h"
+
+static char output[1 << 16];
+#define RUN(...) support_run(output, sizeof output, __VA_ARGS__)
+
+/* The log, the checkpoint and the labels of one run agree. */
+static void files_agree(void **state) {
+    (void)state;
+    const char *log = support_path("k.jsonl"), *model = support_path("k.safetensors"),
+               *labels = support_path("k.csv"), *picture = support_path("k.png");
+    struct safetensors file;
+    cJSON *result = NULL;
+    size_t count;
+    assert_int_equal(RUN("kmeans --data %s --clusters 5 --validation 50 --log %s --save %s --predict %s "
+                         "--picture %s",
+                         support_data, log, model, labels, picture),
+                     0);
+    assert_says(output, "exact");
+    assert_true(support_log(log, "kmeans_iteration", 0, &result) > 1);
+    assert_true(support_number(result, "inertia") > 0);
+    cJSON_Delete(result);
+    assert_int_equal(support_log(log, "kmeans", 0, &result), 1);
+    assert_true(cJSON_IsTrue(cJSON_GetObjectItem(result, "exact")));
+    const cJSON *training = cJSON_GetObjectItem(result, "training");
+    assert_near(support_number(training, "inertia"), support_number(result, "inertia"), 0);
+    assert_int_equal(support_number(cJSON_GetObjectItem(result, "validation"), "points"), 50);
+
+    assert_status(safetensors_read(&file, model), STATUS_OK);
+    const struct tensor *weight = safetensors_find(&file, "layers.0.weight"),
+                        *bias = safetensors_find(&file, "layers.0.bias"),
+                        *counts = safetensors_find(&file, "kmeans.counts"),
+                        *label = safetensors_find(&file, "kmeans.labels");
+    assert_true(weight && bias && counts && label);
+    assert_int_equal(weight->shape[0], 5);
+    assert_int_equal(weight->shape[1], 42);
+    assert_int_equal(label->shape[0], 250);
+    double members[5] = {0};
+    for (size_t i = 0; i < 250; i++) members[(size_t)((const double *)label->data)[i]]++;
+    for (size_t j = 0; j < 5; j++) {
+        double squares = 0;
+        assert_true(members[j] == ((const double *)counts->data)[j]);
+        for (size_t f = 0; f < 42; f++) {
+            const double value = (double)((const float *)weight->data)[j * 42 + f];
+            assert_true(value >= 0 && value <= 1);
+            squares += value * value;
+        }
+        assert_near((double)((const float *)bias->data)[j], -squares / 2, 1e-6);
+    }
+    safetensors_free(&file);
+    free(support_read(picture, &count));
+    assert_true(count > 1000);
+    unsigned char *csv = support_read(labels, &count);
+    assert_int_equal(memcmp(csv, "part,row,cluster,class,majority\n", 32), 0);
+    free(csv);
+    cJSON_Delete(result);
+    assert_int_equal(RUN("eval %s --data %s", model, support_data), 0);
+}
+
+static void same_seed_same_result(void **state) {
+    (void)state;
+    const char *settings[] = {"--backend serial", "--backend openmp --threads 2",
+                              "--backend tuned --threads 3"};
+    unsigned char *first = NULL;
+    size_t size = 0, count;
+    for (size_t i = 0; i < 3; i++) {
+        const char *labels = support_path("same.csv");
+        assert_int_equal(RUN("kmeans --data %s --clusters 7 --kmeans-init k-means-parallel --restarts 2 "
+                             "--predict %s %s",
+                             support_data, labels, settings[i]),
+                         0);
+        unsigned char *csv = support_read(labels, &count);
+        if (i == 0) {
+            first = csv;
+            size = count;
+            continue;
+        }
+        assert_int_equal(count, size);
+        assert_memory_equal(csv, first, size);
+        free(csv);
+    }
+    free(first);
+}
+
+static void other_data(void **state) {
+    (void)state;
+    const char *points = support_path("points.safetensors");
+    float values[6] = {0, 0, 1, 0, 9, 9};
+    const struct tensor tensor = {.name = "points", .rank = 2, .shape = {3, 2}, .data = values};
+    assert_status(safetensors_write(points, &tensor, 1, NULL, 0), STATUS_OK);
+    assert_int_equal(RUN("kmeans --data %s --clusters 2", points), 0);
+    assert_says(output, "inertia            0.5 after");
+    assert_int_equal(RUN("kmeans --data %s --clusters 2 --dtype f64", points), 2);
+    assert_says(output, "use --dtype f32");
+    values[3] = NAN;
+    assert_status(safetensors_write(points, &tensor, 1, NULL, 0), STATUS_OK);
+    assert_int_equal(RUN("kmeans --data %s --clusters 2", points), 3);
+    assert_says(output, "row 1 of the points is not finite: feature 1");
+    assert_int_equal(RUN("kmeans --data uniform:1MB,32 --dtype f64 --clusters 8 --iterations 2"), 0);
+    assert_says(output, "4,096 training points of 32 features");
+    assert_int_equal(RUN("kmeans --data uniform:1MB,32 --clusters 8 --batch-size 1000 --iterations 3"), 0);
+    assert_says(output, "mini-batches of 1,000");
+}
+
+static void wrong_use_is_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *arguments;
+        int code;
+        const char *says;
+    } wrong[] = {{"--clusters 301", 2, "301 clusters need as many points, and there are 300"},
+                 {"--clusters 0", 2, "clusters must be"},
+                 {"--kmeans-init best", 2, "kmeans-init must be first | random"},
+                 {"--batch-size 10 --engine fused", 2, "mini-batches have no engine fused"},
+                 {"--engine graph", 4, "k-means has no engine graph"},
+                 {"--backend serial --engine fused", 4, "engine fused cannot be used here"},
+                 {"--layers 3-4", 2, "unknown or ambiguous flag"},
+                 {"--batch-size 10 --empty far", 2, "empty is for Lloyd's algorithm"},
+                 {"--picture x.gif", 2, ".png or a .pgm"},
+                 {"--data uniform:1024,32", 2, "must be uniform:SIZE,FEATURES"},
+                 {"--data uniform:1MB,0", 2, "must be uniform:SIZE,FEATURES"},
+                 {"--data uniform:1MB,4 --picture x.png", 2, "has none"},
+                 {"--data uniform:1MB,4 --validation 3", 2, "has none"},
+                 {"--data none.safetensors", 3, "none.safetensors"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char arguments[1024];
+        snprintf(arguments, sizeof arguments, "kmeans --data %s ", support_data);
+        strcat(arguments, wrong[i].arguments);
+        assert_int_equal(RUN("%s", arguments), wrong[i].code);
+        assert_says(output, wrong[i].says);
+    }
+    const char *file = support_path("both");
+    assert_int_equal(RUN("kmeans --data %s --save %s --predict %s", support_data, file, file), 2);
+    assert_int_equal(RUN("train --clusters 3"), 2); /* it would have no effect */
+}
+
+/* A wrong plug-in gets no result. */
+static void wrong_plugin_is_refused(void **state) {
+    (void)state;
+    assert_int_equal(
+        RUN("kmeans --data %s --backend %s", support_data, support_plugin("plugins/missing-last-column.so")),
+        5);
+    assert_int_equal(
+        RUN("kmeans --data %s --backend %s", support_data, support_plugin("plugins/good/c11.so")), 0);
+    assert_says(output, "exact");
+}
+
+/* The measures on a table whose values were computed with scikit-learn 1.9. */
+static void measures(void **state) {
+    (void)state;
+    static const uint32_t cluster[] = {0, 0, 0, 1, 1, 1, 2, 2, 2, 2};
+    static const uint8_t class[] = {0, 0, 1, 1, 1, 2, 2, 2, 0, 2};
+    uint64_t scratch[3 * 256];
+    uint8_t majority[3];
+    struct quality quality;
+    quality_majority(cluster, class, 10, 3, scratch, majority);
+    assert_int_equal(majority[2], 2);
+    assert_status(quality_measure(cluster, class, 10, 3, majority, &quality), STATUS_OK);
+    assert_near(quality.purity, 0.7, 1e-15);
+    assert_near(quality.accuracy, 0.7, 1e-15);
+    assert_near(quality.nmi, 0.44270128334605, 1e-12);
+    assert_near(quality.ari, 0.20454545454545456, 1e-12);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(files_agree),
+        cmocka_unit_test(same_seed_same_result),
+        cmocka_unit_test(other_data),
+        cmocka_unit_test(wrong_use_is_named),
+        cmocka_unit_test(wrong_plugin_is_refused),
+        cmocka_unit_test(measures),
+    };
+    return cmocka_run_group_tests_name("kmeans command", tests, support_make_data, NULL);
+}
