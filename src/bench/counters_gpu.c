@@ -34,7 +34,7 @@ static const struct {
     {"shared_wavefronts", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"},
     {"bank_conflicts", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"},
 };
-enum { METRICS = sizeof metrics / sizeof *metrics, SECONDS = 0, MOST_COLUMNS = 64 };
+enum { METRICS = sizeof metrics / sizeof *metrics, SECONDS = 0 };
 
 const char *gpu_counters_key(size_t index) {
     return index < METRICS ? metrics[index].key : NULL;
@@ -79,25 +79,22 @@ static double parse_number(char *text) {
 
 /* Three kinds of lines in this order: names, units, and one for each kernel. */
 struct ncu_table {
-    size_t column[METRICS]; /* of each metric; MOST_COLUMNS: none */
+    size_t column[METRICS]; /* of each metric, among hundreds */
     double factor[METRICS], sum[METRICS];
     size_t lines;
 };
 
 static void read_line(struct ncu_table *table, char *line) {
-    char *fields[MOST_COLUMNS + 1] = {0};
     double value[METRICS];
-    size_t count = 0;
-    while (count < MOST_COLUMNS && (fields[count] = take_field(&line))) count++;
-    for (size_t i = 0; i < METRICS; i++) {
-        if (table->lines == 0) {
-            table->column[i] = MOST_COLUMNS;
-            for (size_t c = 0; c < count; c++)
-                if (strcmp(fields[c], metrics[i].metric) == 0) table->column[i] = c;
+    char *field;
+    for (size_t i = 0; i < METRICS; i++) value[i] = (double)NAN;
+    for (size_t c = 0; (field = take_field(&line)); c++) {
+        for (size_t i = 0; i < METRICS; i++) {
+            if (table->lines == 0 && strcmp(field, metrics[i].metric) == 0) table->column[i] = c;
+            if (table->lines == 0 || table->column[i] != c) continue;
+            if (table->lines == 1) table->factor[i] = unit_factor(field);
+            if (table->lines > 1) value[i] = table->factor[i] * parse_number(field);
         }
-        char *field = fields[table->column[i]];
-        if (table->lines == 1) table->factor[i] = field ? unit_factor(field) : 1;
-        value[i] = field && table->lines > 1 ? table->factor[i] * parse_number(field) : (double)NAN;
     }
     for (size_t i = 0; i < METRICS && table->lines > 1; i++)
         table->sum[i] += value[i] * (strstr(metrics[i].metric, ".pct_") ? value[SECONDS] : 1);
@@ -126,6 +123,7 @@ void gpu_counters_parse(struct counters *to, char *output) {
     static const char start[] = "\"ID\",";
     struct ncu_table table = {.lines = 0};
     char *at = strstr(output, start);
+    for (size_t i = 0; i < METRICS; i++) table.column[i] = SIZE_MAX;
     *to = (struct counters){.of = COUNTERS_GPU, .share = 1};
     explain(to, output);
     while (at && *at) {

@@ -72,7 +72,8 @@ bool step_audit_due(struct trainer *trainer, size_t *count) {
         draw_step(trainer, now + *count);
         return false;
     }
-    const bool first_call = trainer->engine == &engine_fused && trainer->engine_stride == 0;
+    const bool first_call = trainer->engine == &engine_fused && trainer->engine_stride == 0 &&
+                            trainer->compute->device.driver->host_memory;
     if (audit->next <= now && !first_call) return true;
     if (audit->next > now) *count = (size_t)(audit->next - now);
     return false;

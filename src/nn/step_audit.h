@@ -26,8 +26,8 @@ bool step_audit_affords(const struct trainer *trainer);
 /* Exchanges the backend of the trainer and the trusted one, if there is one. */
 void step_audit_swap(struct trainer *trainer);
 
-/* Is there an audit now? If not, *count is lowered if one is due within so many steps. The first call of
-   engine fused is never audited: it is one step. */
+/* Is there an audit now? If not, *count is lowered if one is due within so many steps. On the
+   host the first call of engine fused is never audited: it is one step. */
 bool step_audit_due(struct trainer *trainer, size_t *count);
 
 /* Runs up to *count steps with the trainer's engine, as engine->run does, or 128 steps of a plug-in that are
