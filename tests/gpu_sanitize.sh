@@ -1,7 +1,8 @@
 #!/bin/sh
 # tests/gpu_sanitize.sh [TEST..]: runs the GPU tests under the four tools of compute-sanitizer, one case in STRIDE (default 25) of
-# the long lists, each run for at most LIMIT seconds (default 240), and prints one table: errors found, and seconds. Needs a
-# GPU and `make tests`. Exit status 1 if a tool found an error or a run failed, 77 without the tool. LOGS keeps their output.
+# the long lists, each run for at most LIMIT seconds (default 240), JOBS of them side by side (default 2: the tools take
+# memory of the GPU), and prints one table: errors found, and seconds. Needs a GPU and `make tests`. Exit status 1 if a
+# tool found an error or a run failed, 77 without the tool. TOOLS chooses some of the four. LOGS keeps their output.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 command -v compute-sanitizer >/dev/null || { echo 'skipped: compute-sanitizer is not installed (CUDA toolkit)'; exit 77; }
@@ -9,7 +10,7 @@ build=$(for d in build/*/tests/test_gpu_ops; do dirname "$(dirname "$d")"; done 
 [ $# -gt 0 ] || set -- $(cd "$build/tests" && ls | grep -x 'test_gpu_[a-z]*')
 logs=${LOGS:-$(mktemp -d)}
 export TESSERA_TEST_SLOWED=1 TESSERA_TEST_STRIDE="${STRIDE:-25}" TESSERA="$build/train" logs build limit="${LIMIT:-240}"
-tools='memcheck racecheck initcheck synccheck'
+tools=${TOOLS:-memcheck racecheck initcheck synccheck}
 
 # one run: its cell of the table goes to a file
 # shellcheck disable=SC2016 # the inner shell expands them

@@ -272,3 +272,8 @@ size_t support_stride(void) {
     const long value = stride ? strtol(stride, NULL, 10) : 1;
     return value > 1 ? (size_t)value : 1;
 }
+
+size_t support_every(size_t sampled) {
+    if (getenv("TESSERA_TEST_SLOWED")) return 2 * sampled + 1;
+    return support_stride() > 1 ? sampled : 1;
+}

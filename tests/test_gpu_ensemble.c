@@ -77,7 +77,7 @@ static void *parameters(const struct trainer *trainer, size_t *bytes) {
 
 static void members_are_runs_of_their_own(void **state) {
     (void)state;
-    for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 3 : 1) {
+    for (size_t r = 0; r < RECIPES; r += support_every(3)) {
         char settings[512], of_member[160], of_run[160];
         settings_of(&recipes[r], 3, settings, sizeof settings);
         struct group *group = open_group(settings);
@@ -110,7 +110,7 @@ static void members_are_runs_of_their_own(void **state) {
 /* A run on a member's share of the GPU against one on the whole GPU, which may use another form or grid. */
 static void steps_of_runs_on_the_whole_gpu(void **state) {
     (void)state;
-    for (size_t r = 0; r<RECIPES; r += support_stride()> 1 ? 3 : 1) {
+    for (size_t r = 0; r < RECIPES; r += support_every(3)) {
         struct bench part, whole;
         struct run_summary summary;
         char settings[512];
@@ -122,14 +122,14 @@ static void steps_of_runs_on_the_whole_gpu(void **state) {
         if (whole.trainer.mlp.dtype == GEMM_F64) {
             assert_status(bench_run(&part, &summary), STATUS_OK);
             assert_status(bench_run(&whole, &summary), STATUS_OK);
-            assert_true(whole.steps > 10);
+            assert_true(whole.steps >= 8);
             for (size_t s = 0; s < whole.steps; s++) assert_near(part.losses[s] / whole.losses[s], 1, 1e-11);
         } else {
             char recipe[300];
             snprintf(recipe, sizeof recipe, "seed=3 %s", recipes[r].settings);
             const struct lockstep_seen seen = lockstep_check(&whole, &part, recipe, &lockstep_float32);
             lockstep_print(&seen);
-            assert_true(seen.steps > 10);
+            assert_true(seen.steps >= 8);
         }
         bench_close(&part);
         bench_close(&whole);

@@ -62,7 +62,7 @@ static void rounded_precisions_stay_near(void **state) {
     gpu_needed();
     const int first = support_stride() > 1 ? 2 : 0;
     for (int p = first; p < 3; p++)
-        for (size_t way = 0; way<3; way += support_stride()> 1 ? 3 : 1) {
+        for (size_t way = 0; way < 3; way += support_every(3)) {
             const struct lockstep_bound bound = lockstep_rounded(precisions[p].unit);
             char how[256], eager[256];
             snprintf(how, sizeof how, "threads=2 %s %s", precisions[p].how, ways[way]);
