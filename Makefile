@@ -80,7 +80,7 @@ OPTIMIZE := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sa
 CFLAGS ?=
 ALL_CFLAGS := -std=gnu11 $(OPTIMIZE) $(if $(HAVE_OPENMP),-fopenmp) $(CFLAGS)
 # NORMAL_EXIT: what these compile in reports in an exit handler
-CPPFLAGS := -I. -I$(B) $(if $(SAN)$(filter --coverage -pg -fprofile%,$(CFLAGS)),-DNORMAL_EXIT) $(if $(HAVE_OPENMP),-DHAVE_OPENMP) $(if $(HAVE_PNG),-DHAVE_PNG) $(if $(HAVE_JPEG),-DHAVE_JPEG) $(if $(HAVE_OPENBLAS),-DHAVE_OPENBLAS -DOPENBLAS_SONAME=$(OPENBLAS_SONAME))
+CPPFLAGS := -I. -I$(B) $(if $(SAN),-DSANITIZED) $(if $(SAN)$(filter --coverage -pg -fprofile%,$(CFLAGS)),-DNORMAL_EXIT) $(if $(HAVE_OPENMP),-DHAVE_OPENMP) $(if $(HAVE_PNG),-DHAVE_PNG) $(if $(HAVE_JPEG),-DHAVE_JPEG) $(if $(HAVE_OPENBLAS),-DHAVE_OPENBLAS -DOPENBLAS_SONAME=$(OPENBLAS_SONAME))
 # CUDA: for the GPU that is here, else for all that CUDA 13 knows and, as PTX, those to come; SM=90 says which
 CUDA_HOME := $(if $(HAVE_CUDA),$(patsubst %/bin/,%,$(dir $(realpath $(shell command -v $(NVCC))))))
 DETECTED_SM := $(if $(HAVE_CUDA),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u))
@@ -204,9 +204,9 @@ $(patsubst %.c,$(B)/%.o,src/base/cpu.c): private ALL_CFLAGS := $(filter-out -m%,
 
 # the kernels of `tuned` say themselves what is contracted (kernels/host/tuned/vector.h), and the exact sums of k-means need each
 # product and sum as written (kernels/host/ops/exact.h); the kernels of isa=portable are compiled for the
-# baseline of the architecture, so that their products have the same bits on every x86-64
+# baseline of the architecture, so that their products have the same bits on every x86-64; they are not what is fuzzed
 EXPLICIT := $(wildcard kernels/host/tuned/isa_*.c) kernels/host/ops/cluster.c tests/tuned_emulated.c tests/test_nearest.c
-$(EXPLICIT:%.c=$(B)/%.o): private ALL_CFLAGS := $(ALL_CFLAGS) -ffp-contract=off
+$(EXPLICIT:%.c=$(B)/%.o): private ALL_CFLAGS := $(ALL_CFLAGS) -ffp-contract=off $(if $(findstring fuzzer,$(SAN)),-fno-sanitize=all)
 BASELINE := $(if $(findstring x86_64,$(shell $(CC) -dumpmachine)),-march=x86-64)
 $(patsubst %.c,$(B)/%.o,kernels/host/tuned/isa_portable.c): private ALL_CFLAGS += $(BASELINE)
 

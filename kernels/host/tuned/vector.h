@@ -23,8 +23,8 @@
 
 enum {
     NR_VECTORS = 2,
-#    ifdef __SANITIZE_ADDRESS__
-    K_UNROLL = 1, /* sanitized code is ten times as long */
+#    ifdef SANITIZED
+    K_UNROLL = 1, /* unrolled, sanitized code takes minutes to compile */
 #    else
     K_UNROLL = 4, /* of the packed micro-kernel */
 #    endif
@@ -34,12 +34,17 @@ enum {
 
 #    define JOIN_(a, b) a##b
 #    define JOIN(a, b) JOIN_(a, b)
-#    if defined(__clang__)
+#    ifdef SANITIZED
+#        define UNROLL
+#    elif defined(__clang__)
 #        define UNROLL PRAGMA(unroll)
+#    else
+#        define UNROLL PRAGMA(GCC unroll 16)
+#    endif
+#    ifdef __clang__
 #        define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #        define STREAM(to, vector) __builtin_nontemporal_store(vector, to)
 #    else
-#        define UNROLL PRAGMA(GCC unroll 16)
 #        define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (NAME(bits)){__VA_ARGS__})
 #    endif
 
