@@ -27,7 +27,8 @@ enum status assigner_open(struct assigner *assigner, struct compute *compute, co
     const size_t features = points->features;
     struct device *device = &compute->device;
     const struct device_driver *driver = device->driver;
-    const size_t size = dtype_size(dtype), chunk = points_chunk(features, capacity, dtype, compute->threads);
+    const size_t size = dtype_size(dtype),
+                 chunk = points_chunk(device, features, capacity, dtype, compute->threads);
     *assigner = (struct assigner){.compute = compute,
                                   .ops = driver->cluster_ops(device, dtype),
                                   .dtype = dtype,
