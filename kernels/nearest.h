@@ -160,6 +160,10 @@ struct gemm_nearest {
 
     /* The kernel, in a phrase. */
     void (*describe)(void *state, char *text, size_t size);
+
+    /* (optional) The first failure of `centres` or `run`; "" if there was none. The caller asks after it has
+       synchronised the device. */
+    const char *(*error)(void *state);
 };
 
 #endif

@@ -179,7 +179,7 @@ static void nearest_describe(void *memory, char *text, size_t size) {
 }
 
 static const struct gemm_nearest table = {NULL, nearest_close, nearest_centres, nearest_run,
-                                          nearest_describe};
+                                          nearest_describe, NULL};
 
 void *tuned_nearest_int8(const struct int8_kernel *kernel, const struct nearest_shape *shape, int threads) {
     struct state *state = calloc(1, sizeof *state);
