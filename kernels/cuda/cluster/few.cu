@@ -1,9 +1,9 @@
 /* The nearest centres of reals with few features: the slot of cuda-tuned.
 
    Idea       a thread keeps two points in registers, and the best score, the second best and the index of
-              each. The centres are in shared memory, where all threads read the same one. No score is stored.
-              A row whose two best scores are too close for their error goes to a list; a second kernel takes a
-              thread block for each (decide.cuh).
+              each. The centres are in shared memory, where all threads read the same one. No score is
+              stored. A row whose two best scores are too close for their error goes to a list; a second
+              kernel takes a thread block for each (decide.cuh).
    Bound by   float64: 2 flops for each point, centre and feature, at 34 Tflop/s; with 2 features by the
               comparisons, about 8 instructions a score
    Improves   a GEMM and a pass over its scores (nearest.cu)
@@ -14,9 +14,9 @@
 #include "kernels/cuda/cluster/fused.cuh"
 #include "kernels/cuda/ops/element.cuh"
 
-static const int THREADS = 256, POINTS = 2;       /* points of a thread */
-static const int SHARED = 40 << 10;               /* bytes of centres */
-static const size_t PART = (size_t)1 << 24;       /* rows of a pass */
+static const int THREADS = 256, POINTS = 2; /* points of a thread */
+static const int SHARED = 40 << 10;         /* bytes of centres */
+static const size_t PART = (size_t)1 << 24; /* rows of a pass */
 
 /* Rows that the scores do not decide. */
 struct undecided {
@@ -60,8 +60,7 @@ template <typename T, int D> __device__ static T product(const T (&x)[D], const 
 }
 
 /* One point; features beyond the last are 0. */
-template <typename T, int D>
-__device__ static void load_point(const few_pass &p, size_t row, T (&x)[D]) {
+template <typename T, int D> __device__ static void load_point(const few_pass &p, size_t row, T (&x)[D]) {
     constexpr int WIDE = D < WIDEST<T> ? D : WIDEST<T>;
     const T *from = (const T *)p.x + row * p.features;
     if (p.aligned) {
@@ -221,7 +220,7 @@ static void launch_part(few_state *state, few_pass &p) {
         const size_t most = SHARED / ((D + 1) * sizeof(T));
         p.tile = p.clusters < most ? p.clusters : most;
         p.aligned = (p.features * sizeof(T)) % 16 == 0 && (uintptr_t)p.x % 16 == 0;
-        few_kernel<T, D><<<grid, THREADS, p.tile * (D + 1) * sizeof(T), base->stream>>>(p);
+        few_kernel<T, D><<<grid, THREADS, p.tile *(D + 1) * sizeof(T), base->stream>>>(p);
         CUDA_LAUNCHED(&base->fault, "few_kernel");
         if (!p.certify) return;
         decide_few_kernel<T><<<(unsigned)base->processors * 8, decide::THREADS, 0, base->stream>>>(p);

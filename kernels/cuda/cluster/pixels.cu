@@ -1,9 +1,9 @@
 /* The nearest centres of pixels, by integer products: the slot of cuda-tuned.
 
    Idea       as kernels/host/tuned/nearest_int8.c: pixels are bytes already, and a centre is two slices of
-              signed bytes. The products are exact on the int8 tensor cores (pixels_kernel.cuh). A second pass of
-              the same kernel collects the candidates of the rows that the first did not decide, and a thread
-              block for each such row compares them in float64 (decide.cuh).
+              signed bytes. The products are exact on the int8 tensor cores (pixels_kernel.cuh). A second
+              pass of the same kernel collects the candidates of the rows that the first did not decide,
+              and a thread block for each such row compares them in float64 (decide.cuh).
    Bound by   the pixels for few centres, 47 MB for MNIST: 11 us at 4.2 TB/s; for many the tensor cores: 188
               Gop for 1,000 centres, 0.1 ms at 1,979 Top/s, which mma.sync does not reach
    Improves   a GEMM of float32 and a pass over its scores (nearest.cu)
@@ -16,10 +16,10 @@
 
 using namespace pixels;
 
-typedef tile_shape<4, 1, 1, 2, 3> narrow;  /* 64 rows, 16 centres */
-typedef tile_shape<4, 1, 1, 4, 3> small;   /* 64 rows, 32 centres */
-typedef tile_shape<2, 2, 2, 4, 2> medium;  /* 64 rows, 64 centres */
-typedef tile_shape<2, 4, 4, 4, 1> wide;    /* 128 rows, 128 centres */
+typedef tile_shape<4, 1, 1, 2, 3> narrow; /* 64 rows, 16 centres */
+typedef tile_shape<4, 1, 1, 4, 3> small;  /* 64 rows, 32 centres */
+typedef tile_shape<2, 2, 2, 4, 2> medium; /* 64 rows, 64 centres */
+typedef tile_shape<2, 4, 4, 4, 1> wide;   /* 128 rows, 128 centres */
 
 struct pixel_state {
     fused_nearest base;
@@ -48,8 +48,8 @@ static const int PACK_THREADS = 128;
 /* A block packs a centre; those beyond the last one are 0, with a bias below every score. */
 template <typename S>
 __global__ void __launch_bounds__(PACK_THREADS)
-    pack_kernel(size_t count, unsigned features, unsigned chunks, const float *values, int8_t *packed, int *bias,
-                double *rounding) {
+    pack_kernel(size_t count, unsigned features, unsigned chunks, const float *values, int8_t *packed,
+                int *bias, double *rounding) {
     __shared__ double parts[2][PACK_THREADS / 32];
     const size_t j = blockIdx.x;
     double left = 0, square = 0;
@@ -114,8 +114,9 @@ __global__ void __launch_bounds__(decide::THREADS)
         const uint8_t *x = p.x + r * features;
         const unsigned found = p.list.found[i];
         if (found > MOST_CANDIDATES) {
-            decide::store(decide::nearest_of(some, p.clusters, features, x, values, [](size_t) { return true; }),
-                          &p.label[r], p.counts);
+            decide::store(
+                decide::nearest_of(some, p.clusters, features, x, values, [](size_t) { return true; }),
+                &p.label[r], p.counts);
             continue;
         }
         decide::decision<uint8_t, float> nearest = {features, x, values, false, false, false, 0, 0};
@@ -154,8 +155,7 @@ template <typename S> static void launch_part(pixel_state *state, pass &p) {
     const size_t tiles = (p.rows + S::M - 1) / S::M, most = (size_t)base->processors * S::BLOCKS;
     const size_t shared = S::shared_bytes(state->pitch);
     p.tiles = (unsigned)((state->centres.count + S::N - 1) / S::N);
-    score_kernel<S, false>
-        <<<(unsigned)(tiles < most ? tiles : most), S::THREADS, shared, base->stream>>>(p);
+    score_kernel<S, false><<<(unsigned)(tiles < most ? tiles : most), S::THREADS, shared, base->stream>>>(p);
     CUDA_LAUNCHED(&base->fault, "score_kernel");
     if (!p.certify) return;
     score_kernel<S, true><<<(unsigned)most, S::THREADS, shared, base->stream>>>(p);
@@ -206,7 +206,8 @@ static void pixels_describe(void *opaque, char *text, size_t size) {
     });
 }
 
-static const struct gemm_nearest table = {NULL, pixels_close, pixels_centres, pixels_run, pixels_describe, NULL};
+static const struct gemm_nearest table = {NULL,       pixels_close,    pixels_centres,
+                                          pixels_run, pixels_describe, NULL};
 
 template <typename S> static bool open_memory(pixel_state *state) {
     fused_nearest *base = &state->base;
@@ -215,8 +216,9 @@ template <typename S> static bool open_memory(pixel_state *state) {
     return CUDA_TRY(&base->fault, cudaMalloc((void **)&state->packed, padded * state->chunks * CHUNK * 2)) &&
            CUDA_TRY(&base->fault, cudaMalloc((void **)&state->bias, padded * sizeof *state->bias)) &&
            CUDA_TRY(&base->fault, cudaMalloc((void **)&state->rounding, sizeof *state->rounding)) &&
-           CUDA_TRY(&base->fault, cudaFuncSetAttribute(score_kernel<S, false>,
-                                                       cudaFuncAttributeMaxDynamicSharedMemorySize, shared)) &&
+           CUDA_TRY(&base->fault,
+                    cudaFuncSetAttribute(score_kernel<S, false>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         shared)) &&
            CUDA_TRY(&base->fault, cudaFuncSetAttribute(score_kernel<S, true>,
                                                        cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
 }

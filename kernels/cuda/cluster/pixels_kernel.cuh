@@ -1,9 +1,9 @@
 /* The nearest centres of pixels on the int8 tensor cores: the kernel.
 
    Scores     a centre is rounded to q / 127, q a 16-bit integer in two slices of signed bytes, q = 256 high +
-              low. Then score = 256 / 127 (x.high + (x.low + 128 >> 8) + bias), with errors that are known:
-              half a unit each for the shift and the bias, and |x| |127 c - q| / 256 for the rounding of c. All
-              of it is int32: the epilogue compares integers.
+              low. Then the score = 256 / 127 (x.high + (x.low + 128 >> 8) + bias), with errors that are known:
+              half a unit each for the shift and the bias, and |x| |127 c - q| / 256 for the rounding of c.
+              All of it is int32: the epilogue compares integers.
    Tile       `M` rows of pixels stay in shared memory, as they are, for all centres. The centres stream
               through a ring buffer: one bulk copy brings 64 features of both slices of `N` centres, which
               pack_kernel has laid out so that ldmatrix has no bank conflicts.
@@ -20,12 +20,12 @@
 
 namespace pixels {
 
-static const int CHUNK = 64;               /* features of a stage */
-static const int STEP = 32;                /* features of an mma */
-static const int STAGES = 4;               /* of the ring buffer */
-static const int LIMIT = 127 * 256;        /* of |q| */
-static const int LOWEST = -(1 << 30);      /* below every score */
-static const int MOST_CANDIDATES = 16;     /* of a row; with more, all centres are */
+static const int CHUNK = 64;                /* features of a stage */
+static const int STEP = 32;                 /* features of an mma */
+static const int STAGES = 4;                /* of the ring buffer */
+static const int LIMIT = 127 * 256;         /* of |q| */
+static const int LOWEST = -(1 << 30);       /* below every score */
+static const int MOST_CANDIDATES = 16;      /* of a row; with more, all centres are */
 static const size_t PART = (size_t)1 << 20; /* rows of a pass */
 
 /* A thread block of WARPS_M x WARPS_N warps; a warp has 16 MT rows and 8 NT centres. */
@@ -142,8 +142,8 @@ template <typename S, bool COLLECT> struct kernel_body {
         if (p.aligned) {
             if (threadIdx.x == 0) mbarrier_expect_tx(rows_full, count * p.features);
             if (threadIdx.x < count)
-                bulk_copy(a + threadIdx.x * p.pitch, p.x + row_number(first + threadIdx.x) * p.features, p.features,
-                          rows_full);
+                bulk_copy(a + threadIdx.x * p.pitch, p.x + row_number(first + threadIdx.x) * p.features,
+                          p.features, rows_full);
             return;
         }
         for (unsigned r = threadIdx.x / 32; r < count; r += S::THREADS / 32) {
@@ -182,7 +182,8 @@ template <typename S, bool COLLECT> struct kernel_body {
 #pragma unroll
                 for (int n = 0; n < NT; n++) {
                     const int w = n % 2 * 2;
-                    persistent::mma_int8<true>(high[m][n], words[m], of_high[n / 2][w], of_high[n / 2][w + 1]);
+                    persistent::mma_int8<true>(high[m][n], words[m], of_high[n / 2][w],
+                                               of_high[n / 2][w + 1]);
                     persistent::mma_int8<true>(low[m][n], words[m], of_low[n / 2][w], of_low[n / 2][w + 1]);
                 }
         }
@@ -267,7 +268,8 @@ template <typename S, bool COLLECT> struct kernel_body {
 
     /* Rows first .. first + count - 1, or those of the list, and centre tiles first_tile .. end_tile - 1.
        `number` counts the calls of a block. */
-    __device__ void run(size_t first, unsigned count, unsigned first_tile, unsigned end_tile, unsigned number) {
+    __device__ void run(size_t first, unsigned count, unsigned first_tile, unsigned end_tile,
+                        unsigned number) {
         const unsigned stages = (end_tile - first_tile) * p.chunks;
         __syncthreads(); /* no warp reads the rows before */
         load_rows(first, count);
@@ -279,7 +281,8 @@ template <typename S, bool COLLECT> struct kernel_body {
 #pragma unroll
         for (int s = 0; s < SLOTS; s++) {
             own[s] = {LOWEST - 1, LOWEST - 1, UINT32_MAX};
-            if (COLLECT) limit[s] = row_of_slot(s) < (int)count ? p.list.limit[first + row_of_slot(s)] : INT_MAX;
+            if (COLLECT)
+                limit[s] = row_of_slot(s) < (int)count ? p.list.limit[first + row_of_slot(s)] : INT_MAX;
         }
         if (p.aligned) {
             mbarrier_wait(rows_full, number);
