@@ -1,9 +1,9 @@
 /* The nearest centres of pixels on the int8 tensor cores: the kernel.
 
-   Scores     a centre is rounded to q / 127, q a 16-bit integer in two slices of signed bytes, q = 256 high +
-              low. Then the score = 256 / 127 (x.high + (x.low + 128 >> 8) + bias), with errors that are known:
-              half a unit each for the shift and the bias, and |x| |127 c - q| / 256 for the rounding of c.
-              All of it is int32: the epilogue compares integers.
+   Scores     a centre is rounded to q / 127, q a 16-bit integer in two slices of signed bytes: q = 256 high
+              + low. Then the score, in units of 256 / 127, is x.high + (x.low + 128 >> 8) + bias, with known
+              errors: half a unit each for the shift and the bias, and |x| |127 c - q| / 256 for the rounding
+              of c. All of it is int32: the epilogue compares integers.
    Tile       `M` rows of pixels stay in shared memory, as they are, for all centres. The centres stream
               through a ring buffer: one bulk copy brings 64 features of both slices of `N` centres, which
               pack_kernel has laid out so that ldmatrix has no bank conflicts.
