@@ -203,12 +203,14 @@ $(patsubst %.c,$(B)/%.o,src/cmd/new_backend.c): $(B)/skeletons.h
 $(patsubst %.c,$(B)/%.o,src/base/cpu.c): private ALL_CFLAGS := $(filter-out -m%,$(ALL_CFLAGS))
 
 # the kernels of `tuned` say themselves what is contracted (kernels/host/tuned/vector.h), and the exact sums of k-means need each
-# product and sum as written (kernels/host/ops/exact.h); the kernels of isa=portable are compiled for the
+# product and sum as written (kernels/exact.h); the kernels of isa=portable are compiled for the
 # baseline of the architecture, so that their products have the same bits on every x86-64; they are not what is fuzzed
 EXPLICIT := $(wildcard kernels/host/tuned/isa_*.c) kernels/host/ops/cluster.c tests/tuned_emulated.c tests/test_nearest.c
 $(EXPLICIT:%.c=$(B)/%.o): private ALL_CFLAGS := $(ALL_CFLAGS) -ffp-contract=off $(if $(findstring fuzzer,$(SAN)),-fno-sanitize=all)
 BASELINE := $(if $(findstring x86_64,$(shell $(CC) -dumpmachine)),-march=x86-64)
 $(patsubst %.c,$(B)/%.o,kernels/host/tuned/isa_portable.c): private ALL_CFLAGS += $(BASELINE)
+
+$(patsubst %.cu,$(B)/%.cu.o,$(wildcard kernels/cuda/cluster/*.cu)): private ALL_NVCCFLAGS += -fmad=false
 
 $(B)/%.cu.o: %.cu $(B)/cudaflags
 	@mkdir -p $(@D)

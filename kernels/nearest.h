@@ -6,12 +6,14 @@
    cannot decide:
      scores          a centre whose score is below the best one by more than twice the error bound is out
      float64         sum (x - c)^2, whose relative error is at most (features + 3) 2^-53
-     exact           the sign of |x - a|^2 - |x - b|^2 over the reals (kernels/host/ops/exact.h)
+     exact           the sign of |x - a|^2 - |x - b|^2 over the reals (kernels/exact.h)
    So a label does not depend on the GEMM, its order of summation or the number of threads: it is the nearest
    centre of the lowest index.
 
    Matrices are row-major and dense; `void *` points to elements of the table's dtype (f32 or f64). All memory
-   is the device's. Every sum has a fixed order. */
+   is the device's. Every sum has a fixed order, the same on every device: a sum over the features has
+   NEAREST_LANES partial sums, of features l, l + NEAREST_LANES, .., which are then added in pairs 8, 4, 2 and
+   1 apart; products and sums are rounded one by one. So centres and inertia have the same bits everywhere. */
 #ifndef TESSERA_KERNELS_NEAREST_H
 #define TESSERA_KERNELS_NEAREST_H
 
@@ -20,8 +22,16 @@
 
 #include "kernels/gemm.h"
 
+/* Functions of this header that kernels on a GPU call too. */
+#ifdef __CUDACC__
+#    define NEAREST_INLINE static __host__ __device__ inline
+#else
+#    define NEAREST_INLINE static inline
+#endif
+
 enum {
-    NEAREST_BLOCK = 256 /* rows that share one bound of their norms */
+    NEAREST_BLOCK = 256, /* rows that share one bound of their norms */
+    NEAREST_LANES = 16   /* partial sums of a sum over the features */
 };
 static const uint32_t NEAREST_NONE = UINT32_MAX; /* the label of a point that has none yet */
 
@@ -120,8 +130,8 @@ static inline size_t cluster_scratch(size_t rows, size_t clusters, size_t featur
    bias: its roundings to the dtype, and the float64 sum of squares before, whose relative error is at most
    features 2^-53. 2 epsilon (product + half) remain for the rounding of a threshold to the dtype. Infinite if
    a partial sum may overflow. */
-static inline double nearest_error(size_t features, double epsilon, double least, double largest, double norm,
-                                   double centre_norm) {
+NEAREST_INLINE double nearest_error(size_t features, double epsilon, double least, double largest,
+                                    double norm, double centre_norm) {
     const double product = norm * centre_norm, half = centre_norm * centre_norm / 2;
     const double terms = (double)features + 8;
     if (!(product + half < largest / 4)) return INFINITY;
@@ -150,6 +160,10 @@ struct gemm_nearest {
 
     /* The kernel, in a phrase. */
     void (*describe)(void *state, char *text, size_t size);
+
+    /* (optional) The first failure of `centres` or `run`; "" if there was none. The caller asks after it has
+       synchronised the device. */
+    const char *(*error)(void *state);
 };
 
 #endif

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/host/ops/exact.h"
+#include "kernels/exact.h"
 
 /* --- a product with the largest error that the contract allows --- */
 

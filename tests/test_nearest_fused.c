@@ -129,7 +129,8 @@ static void run_wrong(void *memory, const struct nearest_call *call, struct near
 
 static void wrong_fused_engine_is_caught(void **state) {
     (void)state;
-    static const struct gemm_nearest slot = {open_wrong, close_wrong, centres_of_wrong, run_wrong, NULL};
+    static const struct gemm_nearest slot = {open_wrong, close_wrong, centres_of_wrong,
+                                             run_wrong,  NULL,        NULL};
     static const char *const says[] = {"engine fused gives row", "audit: row"};
     struct gemm_backend backend = *registry_at(0)->backend;
     struct kmeans_data data = kmeans_lattice(300, 5, 4, GEMM_F32, 255, 0, 4);

@@ -27,7 +27,8 @@ enum status assigner_open(struct assigner *assigner, struct compute *compute, co
     const size_t features = points->features;
     struct device *device = &compute->device;
     const struct device_driver *driver = device->driver;
-    const size_t size = dtype_size(dtype), chunk = points_chunk(features, capacity, dtype, compute->threads);
+    const size_t size = dtype_size(dtype),
+                 chunk = points_chunk(device, features, capacity, dtype, compute->threads);
     *assigner = (struct assigner){.compute = compute,
                                   .ops = driver->cluster_ops(device, dtype),
                                   .dtype = dtype,
@@ -145,6 +146,15 @@ static void run_fused(struct assigner *assigner, const struct points *points, ui
     device_lap(&assigner->compute->device, PART_STEPS);
 }
 
+/* After a synchronisation. */
+static enum status check_fused(const struct assigner *assigner) {
+    const struct gemm_nearest *slot = assigner->compute->backend->nearest;
+    const char *error = assigner->fused && slot->error ? slot->error(assigner->fused) : "";
+    return error[0] ? status_set(STATUS_FAILED, "engine fused of backend '%s' failed: %s",
+                                 assigner->compute->name, error)
+                    : STATUS_OK;
+}
+
 enum status assigner_run(struct assigner *assigner, const struct points *points, uint32_t *label,
                          struct nearest_counts *counts) {
     struct device *device = &assigner->compute->device;
@@ -157,6 +167,7 @@ enum status assigner_run(struct assigner *assigner, const struct points *points,
     }
     device->driver->download(device, counts, assigner->counts, sizeof *counts);
     const enum status waited = device->driver->synchronize(device);
+    if (!status) status = check_fused(assigner);
     return status ? status : waited;
 }
 

@@ -8,7 +8,17 @@ static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-size_t points_chunk(size_t features, size_t clusters, enum gemm_dtype dtype, int threads) {
+/* Half of the cache, but at least as many rows as keep a GPU busy. */
+static size_t chunk_of_gpu(struct device *device, size_t row_bytes) {
+    enum { LEAST = 4096, MOST = 1 << 18 };
+    const size_t cache = device->driver->last_cache ? device->driver->last_cache(device) / 2 : 0,
+                 rows = cache / row_bytes / NEAREST_BLOCK * NEAREST_BLOCK;
+    return rows < LEAST ? LEAST : smaller(rows, MOST);
+}
+
+size_t points_chunk(struct device *device, size_t features, size_t clusters, enum gemm_dtype dtype,
+                    int threads) {
+    if (!device->driver->host_memory) return chunk_of_gpu(device, (features + clusters) * dtype_size(dtype));
     const size_t cache =
         ((size_t)1 << 20) * (size_t)threads / dtype_size(dtype); /* half of an L2 cache each */
     const size_t widest = features > clusters ? features : clusters;
@@ -36,7 +46,7 @@ void points_update_norms(struct points *points, struct device *device) {
 /* Norms of pixels: the values are converted a chunk at a time. */
 static enum status norms_of_bytes(struct points *points, struct device *device) {
     const struct cluster_ops *ops = device->driver->cluster_ops(device, points->dtype);
-    const size_t chunk = points_chunk(points->features, 1, points->dtype, 1);
+    const size_t chunk = points_chunk(device, points->features, 1, points->dtype, 1);
     void *buffer = device->driver->alloc(device, chunk * points->features * dtype_size(points->dtype));
     if (!buffer) return STATUS_FAILED;
     for (size_t first = 0; first < points->count; first += chunk) {
@@ -56,7 +66,7 @@ static enum status open_points(struct points *points, struct device *device, enu
     *points = (struct points){.dtype = dtype, .count = count, .features = features};
     if (!device->driver->cluster_ops)
         return status_set(STATUS_UNAVAILABLE,
-                          "k-means has no operations for device '%s' yet: use a backend of the host, or "
+                          "k-means has no operations for device '%s': use a backend of the host, or "
                           "--residency host",
                           device->driver->name);
     if (count >= NEAREST_NONE)

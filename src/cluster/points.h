@@ -50,7 +50,8 @@ const void *points_rows(const struct points *points, struct device *device, size
 void points_update_norms(struct points *points, struct device *device);
 
 /* Rows that one pass converts and multiplies together, a multiple of NEAREST_BLOCK: the values, and their
-   scores for `clusters` centres, then stay in the L2 caches. */
-size_t points_chunk(size_t features, size_t clusters, enum gemm_dtype dtype, int threads);
+   scores for `clusters` centres, then stay in the L2 caches, of `threads` cores or of a GPU. */
+size_t points_chunk(struct device *device, size_t features, size_t clusters, enum gemm_dtype dtype,
+                    int threads);
 
 #endif

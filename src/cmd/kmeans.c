@@ -72,8 +72,8 @@ static enum status set_options(struct kmeans_job *job, const char *batch) {
 /* The products of this run: full chunks and the last one, as integers and reals. */
 static enum status verify_products(struct kmeans_job *job) {
     const struct points *points = &job->sets.train;
-    const size_t chunk =
-        points_chunk(points->features, job->options.clusters, points->dtype, job->compute.threads);
+    const size_t chunk = points_chunk(&job->compute.device, points->features, job->options.clusters,
+                                      points->dtype, job->compute.threads);
     struct verify_case cases[4];
     for (size_t i = 0; i < 4; i++) {
         const size_t last = points->count % chunk, rows = points->count < chunk || i % 2 ? last : chunk;

@@ -1,9 +1,9 @@
 /* A CUDA device: memory, a compute stream and a copy stream, events that time each op, the ops of
-   kernels/cuda/ops/ops.cu, captured graphs. */
+   kernels/cuda/ops/ops.cu, those of k-means, captured graphs. */
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 
-#include "kernels/cuda/ops/ops.cuh"
+#include "kernels/cuda/cluster/cluster.cuh"
 #include "kernels/cuda/gemm/peak.cuh"
 #include "kernels/cuda/launch.cuh"
 extern "C" {
@@ -94,6 +94,7 @@ static void cuda_close(struct device *device) {
     struct cuda_state *state = state_of(device);
     if (!state) return;
     reduction_close(&state->ops.reduction);
+    cudaFree(state->ops.cluster_scratch);
     for (size_t i = 0; i <= RING; i++)
         if (state->event[i]) cudaEventDestroy(state->event[i]);
     if (state->prefetched) cudaEventDestroy(state->prefetched);
@@ -288,6 +289,11 @@ static const struct ops *cuda_table(struct device *device, enum gemm_dtype dtype
     return cuda_ops(dtype);
 }
 
+static const struct cluster_ops *cuda_cluster_table(struct device *device, enum gemm_dtype dtype) {
+    (void)device;
+    return cuda_cluster_ops(dtype);
+}
+
 static void cuda_range_begin(struct device *device, const char *name) {
     (void)device;
     nvtxRangePushA(name);
@@ -371,4 +377,5 @@ extern "C" const struct device_driver device_cuda = {
     .end_capture = cuda_end_capture,
     .replay = cuda_replay,
     .free_graph = cuda_free_graph,
+    .cluster_ops = cuda_cluster_table,
 };

@@ -122,4 +122,5 @@ extern "C" const struct gemm_backend gemm_cuda_tuned = {
     .kernels = tuned_kernels,
     .error = tuned_error,
     .fused = &cuda_fused,
+    .nearest = &cuda_nearest,
 };

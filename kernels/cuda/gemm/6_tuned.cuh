@@ -22,6 +22,9 @@ struct tuned_context {
 /* Engine fused: kernels/cuda/persistent/fused.cu. */
 extern "C" const struct gemm_fused cuda_fused;
 
+/* k-means, engine fused: kernels/cuda/cluster/fused.cu. */
+extern "C" const struct gemm_nearest cuda_nearest;
+
 /* 6_tuned_narrow.cu: one dimension is at most 16. */
 static const int NARROW_SHARED = 96 << 10; /* bytes that a block needs */
 bool narrow_takes(const struct gemm_call *call);

@@ -13,6 +13,8 @@ struct cuda_ops_context {
     cudaStream_t stream;
     struct cuda_fault fault;
     struct cuda_reduction reduction;
+    void *cluster_scratch; /* of the ops of k-means (kernels/cuda/cluster); grows */
+    size_t cluster_bytes;
 };
 
 static inline struct cuda_ops_context *open_ops(void *context) {

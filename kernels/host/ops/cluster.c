@@ -8,7 +8,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "kernels/host/ops/exact.h"
+#include "kernels/exact.h"
 #include "kernels/host/ops/template.h"
 
 /* Columns that threads add separately in `sum` are multiples of this: threads share no cache line. Rows that
@@ -17,6 +17,12 @@ enum { SUM_COLUMNS = 64, PREFETCH_ROWS = 8, COUNTED_BY_THREADS = 1024 };
 
 static size_t least(size_t a, size_t b) {
     return a < b ? a : b;
+}
+
+static double add_lanes(double *lane) {
+    for (size_t step = NEAREST_LANES / 2; step; step /= 2)
+        for (size_t l = 0; l < step; l++) lane[l] += lane[l + step];
+    return lane[0];
 }
 
 void host_nearest_add(struct nearest_counts *counts, const struct nearest_counts *local) {

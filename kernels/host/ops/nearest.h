@@ -4,19 +4,24 @@
 #    define LEAST FLT_TRUE_MIN
 #    define LARGEST FLT_MAX
 #    define EPSILON FLT_EPSILON
-#    include "kernels/host/ops/exact.h"
+#    include "kernels/exact.h"
 #    include "kernels/host/ops/template.h"
 #    include "kernels/nearest.h"
 #endif
 
 INLINE double NAME(squared_distance)(size_t features, const REAL *restrict x, const REAL *restrict c) {
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (size_t f = 0; f < features; f++) {
-        const double difference = (double)x[f] - (double)c[f];
-        sum += difference * difference;
+    double lane[NEAREST_LANES] = {0};
+    size_t f = 0;
+    for (; f + NEAREST_LANES <= features; f += NEAREST_LANES)
+        for (size_t l = 0; l < NEAREST_LANES; l++) {
+            const double difference = (double)x[f + l] - (double)c[f + l];
+            lane[l] += difference * difference;
+        }
+    for (size_t l = 0; f + l < features; l++) {
+        const double difference = (double)x[f + l] - (double)c[f + l];
+        lane[l] += difference * difference;
     }
-    return sum;
+    return add_lanes(lane);
 }
 
 /* Is a nearer than b, over the reals? */

@@ -28,11 +28,18 @@ static void NAME(rows)(void *context, size_t rows, size_t features, bool bytes, 
     (bytes ? NAME(rows_of_bytes) : NAME(rows_of_reals))(context, rows, features, from, index, x);
 }
 
+INLINE double NAME(sum_of_squares)(size_t features, const REAL *restrict x) {
+    double lane[NEAREST_LANES] = {0};
+    size_t f = 0;
+    for (; f + NEAREST_LANES <= features; f += NEAREST_LANES)
+        for (size_t l = 0; l < NEAREST_LANES; l++) lane[l] += (double)x[f + l] * (double)x[f + l];
+    for (size_t l = 0; f + l < features; l++) lane[l] += (double)x[f + l] * (double)x[f + l];
+    return add_lanes(lane);
+}
+
 /* An upper bound of the Euclidean norm: the float64 sum has a relative error of at most features 2^-53. */
 INLINE double NAME(norm_bound)(size_t features, const REAL *restrict x) {
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (size_t f = 0; f < features; f++) sum += (double)x[f] * (double)x[f];
+    const double sum = NAME(sum_of_squares)(features, x);
     return sqrt(sum) * (1 + ((double)features + 8) * 0x1p-53) + 0x1p-500; /* squares may underflow */
 }
 
@@ -56,10 +63,7 @@ static void NAME(centres)(void *context, const struct nearest_centres *centres) 
     num_threads(threads_for(context, count *features))
     for (size_t j = 0; j < count; j++) {
         const REAL *c = values + j * features;
-        double sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (size_t f = 0; f < features; f++) sum += (double)c[f] * (double)c[f];
-        bias[j] = (REAL)(-sum / 2);
+        bias[j] = (REAL)(-NAME(sum_of_squares)(features, c) / 2);
         most = fmax(most, NAME(norm_bound)(features, c));
     }
 #pragma omp parallel for schedule(static) num_threads(threads_for(context, count *features))
@@ -124,13 +128,12 @@ static void NAME(costs)(void *context, const struct cluster_sums *sums, const do
     for (size_t j = 0; j < sums->clusters; j++) {
         const REAL *restrict c = (const REAL *)values + j * features;
         const double *restrict sum = sums->sums + j * features, members = (double)sums->count[j];
-        double change = 0;
-#pragma omp simd reduction(+ : change)
+        double lane[NEAREST_LANES] = {0};
         for (size_t f = 0; f < features; f++) {
             const double offset = (double)c[f] - mean[f];
-            change += offset * (members * offset - 2 * (sum[f] - members * mean[f]));
+            lane[f % NEAREST_LANES] += offset * (members * offset - 2 * (sum[f] - members * mean[f]));
         }
-        cost[j] = sums->count[j] ? change : 0;
+        cost[j] = sums->count[j] ? add_lanes(lane) : 0;
     }
 }
 
@@ -140,13 +143,13 @@ static void NAME(means)(void *context, const struct cluster_sums *sums, void *va
     for (size_t j = 0; j < sums->clusters; j++) {
         REAL *restrict c = (REAL *)values + j * features;
         const double *restrict sum = sums->sums + j * features, members = (double)sums->count[j];
-        double moved = 0;
+        double lane[NEAREST_LANES] = {0};
         for (size_t f = 0; sums->count[j] && f < features; f++) {
             const REAL mean = (REAL)(sum[f] / members);
-            moved += ((double)mean - (double)c[f]) * ((double)mean - (double)c[f]);
+            lane[f % NEAREST_LANES] += ((double)mean - (double)c[f]) * ((double)mean - (double)c[f]);
             c[f] = mean;
         }
-        shift[j] = moved;
+        shift[j] = add_lanes(lane);
     }
 }
 

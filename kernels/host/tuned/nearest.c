@@ -54,5 +54,5 @@ static void nearest_describe(void *state, char *text, size_t size) {
 }
 
 const struct gemm_nearest tuned_nearest = {
-    nearest_open, nearest_close, nearest_centres, nearest_run, nearest_describe,
+    nearest_open, nearest_close, nearest_centres, nearest_run, nearest_describe, NULL,
 };

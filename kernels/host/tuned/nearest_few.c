@@ -110,7 +110,7 @@ static void few_describe(void *memory, char *text, size_t size) {
     snprintf(text, size, "few features, the maximum in registers");
 }
 
-static const struct gemm_nearest table = {NULL, few_close, few_centres, few_run, few_describe};
+static const struct gemm_nearest table = {NULL, few_close, few_centres, few_run, few_describe, NULL};
 
 void *tuned_nearest_few(const struct tuned_kernel *kernel, const struct nearest_shape *shape, int threads) {
     struct state *state = calloc(1, sizeof *state);

@@ -5,14 +5,20 @@
             overlap, grows by one term at a time without error (Shewchuk 1997, "Adaptive precision
             floating-point arithmetic", theorem 10); its sign is that of its largest component.
    Needs    rounding to nearest, and a compiler that neither reassociates nor contracts: the Makefile compiles
-            the files that include this one with -ffp-contract=off.
+            the files that include this one with -ffp-contract=off, and those for the GPU with -fmad=false.
    Bound by  latency: some hundred cycles a feature. It runs for ties, and where float64 does not decide. */
-#ifndef TESSERA_KERNELS_HOST_OPS_EXACT_H
-#define TESSERA_KERNELS_HOST_OPS_EXACT_H
+#ifndef TESSERA_KERNELS_EXACT_H
+#define TESSERA_KERNELS_EXACT_H
 
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
+
+#ifdef __CUDACC__
+#    define EXACT_INLINE static __host__ __device__ inline
+#else
+#    define EXACT_INLINE static inline
+#endif
 
 enum { EXACT_COMPONENTS = 64 }; /* 2098 bits of exponent and mantissa need 40 of 53 bits */
 
@@ -22,7 +28,7 @@ struct exact_sum {
     bool inexact;                       /* a term was lost */
 };
 
-static inline void exact_add(struct exact_sum *sum, double term) {
+EXACT_INLINE void exact_add(struct exact_sum *sum, double term) {
     size_t kept = 0;
     for (size_t i = 0; i < sum->count; i++) { /* TwoSum (Knuth) */
         const double part = sum->component[i], whole = term + part, virtual_part = whole - term;
@@ -36,7 +42,7 @@ static inline void exact_add(struct exact_sum *sum, double term) {
 }
 
 /* Adds scale a b; scale is a power of two. The error of a product below 2^-960 may be subnormal. */
-static inline void exact_add_product(struct exact_sum *sum, double scale, double a, double b) {
+EXACT_INLINE void exact_add_product(struct exact_sum *sum, double scale, double a, double b) {
     const double product = a * b, error = fma(a, b, -product);
     if (!(fabs(product) < 0x1p1000) || (fabs(product) < 0x1p-960 && a != 0 && b != 0)) sum->inexact = true;
     exact_add(sum, scale * product);
@@ -44,7 +50,7 @@ static inline void exact_add_product(struct exact_sum *sum, double scale, double
 }
 
 /* Negative: a is nearer. */
-static inline int exact_sign(const struct exact_sum *sum) {
+EXACT_INLINE int exact_sign(const struct exact_sum *sum) {
     const double largest = sum->count ? sum->component[sum->count - 1] : 0;
     return (largest > 0) - (largest < 0);
 }

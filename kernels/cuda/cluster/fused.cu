@@ -1,0 +1,44 @@
+/* Slot `nearest` of cuda-tuned: selects the variant for the points. */
+#include "kernels/cuda/cluster/fused.cuh"
+#include "kernels/cuda/gemm/6_tuned.cuh"
+
+static fused_nearest *base_of(void *state) {
+    return (fused_nearest *)state;
+}
+
+static void *nearest_open(void *opaque, const struct nearest_shape *shape, char *why, size_t size) {
+    const tuned_context *context = (const tuned_context *)opaque;
+    const fused_nearest base = {.stream = context->stream,
+                                .processors = context->processors,
+                                .shared_bytes = context->shared_bytes,
+                                .shape = *shape};
+    if (shape->bytes && context->major < 9) {
+        snprintf(why, size, "for pixels it needs a GPU of compute capability 9.0");
+        return NULL;
+    }
+    return (shape->bytes ? cuda_nearest_pixels : cuda_nearest_few)(&base, why, size);
+}
+
+static void nearest_close(void *state) {
+    base_of(state)->table->close(state);
+}
+
+static bool nearest_centres(void *state, const struct nearest_centres *centres) {
+    return base_of(state)->table->centres(state, centres);
+}
+
+static void nearest_run(void *state, const struct nearest_call *call, struct nearest_counts *counts) {
+    base_of(state)->table->run(state, call, counts);
+}
+
+static void nearest_describe(void *state, char *text, size_t size) {
+    base_of(state)->table->describe(state, text, size);
+}
+
+static const char *nearest_error(void *state) {
+    return base_of(state)->fault.message;
+}
+
+extern "C" const struct gemm_nearest cuda_nearest = {
+    nearest_open, nearest_close, nearest_centres, nearest_run, nearest_describe, nearest_error,
+};

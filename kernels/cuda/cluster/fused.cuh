@@ -1,0 +1,21 @@
+/* Slot `nearest` of backend cuda-tuned (kernels/nearest.h), and its variants. */
+#ifndef TESSERA_KERNELS_CUDA_CLUSTER_FUSED_CUH
+#define TESSERA_KERNELS_CUDA_CLUSTER_FUSED_CUH
+
+#include "kernels/cuda/cluster/cluster.cuh"
+
+/* First member of the state of each variant. */
+struct fused_nearest {
+    const struct gemm_nearest *table;
+    cudaStream_t stream;
+    struct cuda_fault fault;
+    int processors, shared_bytes; /* SMs; limit of a block */
+    struct nearest_shape shape;
+};
+
+/* States of the slot: pixels by integer products (pixels.cu), and reals with few features (few.cu). They take
+   `base` over. NULL, with the reason in `why`, if they cannot be used. */
+void *cuda_nearest_pixels(const fused_nearest *base, char *why, size_t size);
+void *cuda_nearest_few(const fused_nearest *base, char *why, size_t size);
+
+#endif
