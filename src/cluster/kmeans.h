@@ -65,14 +65,17 @@ struct kmeans {
     uint32_t *label, *before;     /* device, [points]; `before` only for bytes */
     uint32_t *moved;              /* device, scratch */
     double *slices;               /* device, scratch */
+    double *report;               /* device: sums.count, cost and shift, which are downloaded together */
     double *shift, *cost;         /* device, [clusters] */
+    void *values_before;          /* device, on a GPU: the centres before they moved */
     double *mean;                 /* device, [features] */
     double variance, spread;      /* mean over the features; sum of squared distances from the mean */
     struct points batch;          /* the mini-batch */
     uint32_t *order, *batch_rows; /* host and device */
-    double *host;                 /* [clusters]: copies of shift and cost */
-    uint64_t *host_count;         /* [clusters] */
-    bool split;                   /* the next iteration starts with kmeans_fill_split */
+    double *host_report;          /* a copy of the report; its parts: */
+    double *host_shift, *host_cost;
+    uint64_t *host_count;
+    bool split; /* the next iteration starts with kmeans_fill_split */
 };
 
 /* Runs all restarts. STATUS_USAGE if there are fewer points than clusters; STATUS_INTERRUPTED, with a result,

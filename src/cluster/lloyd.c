@@ -13,14 +13,13 @@ static size_t smaller(size_t a, size_t b) {
 
 void kmeans_close(struct kmeans *run) {
     struct device *device = &run->compute->device;
-    void *const memory[] = {run->sums.sums, run->sums.count, run->label, run->before, run->moved,
-                            run->slices,    run->shift,      run->cost,  run->mean,   run->batch_rows};
+    void *const memory[] = {run->sums.sums, run->report, run->label,      run->before,       run->moved,
+                            run->slices,    run->mean,   run->batch_rows, run->values_before};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) device->driver->free(device, memory[i]);
     assigner_close(&run->assigner);
     points_free(&run->batch, device);
     free(run->order);
-    free(run->host);
-    free(run->host_count);
+    free(run->host_report);
 }
 
 static enum status open_batch(struct kmeans *run) {
@@ -34,6 +33,26 @@ static enum status open_batch(struct kmeans *run) {
     run->batch_rows = driver->alloc(device, rows * sizeof *run->batch_rows);
     run->order = pages_alloc(points->count * sizeof *run->order);
     return run->batch.values && run->batch.norm && run->batch_rows && run->order ? STATUS_OK : STATUS_FAILED;
+}
+
+static enum status open_report(struct kmeans *run) {
+    const size_t clusters = run->sums.clusters, bytes = 3 * clusters * sizeof *run->report;
+    struct device *device = &run->compute->device;
+    _Static_assert(sizeof(uint64_t) == sizeof(double), "parts of the report");
+    run->report = device->driver->alloc(device, bytes);
+    run->host_report = malloc(bytes);
+    if (!run->report) return STATUS_FAILED;
+    if (!run->host_report) return status_set(STATUS_FAILED, "out of memory");
+    run->sums.count = (void *)run->report;
+    run->cost = run->report + clusters;
+    run->shift = run->cost + clusters;
+    run->host_count = (void *)run->host_report;
+    run->host_cost = run->host_report + clusters;
+    run->host_shift = run->host_cost + clusters;
+    if (device->driver->host_memory) return STATUS_OK;
+    run->values_before =
+        device->driver->alloc(device, clusters * run->sums.features * dtype_size(run->points->dtype));
+    return run->values_before ? STATUS_OK : STATUS_FAILED;
 }
 
 enum status kmeans_open(struct kmeans *run) {
@@ -52,30 +71,22 @@ enum status kmeans_open(struct kmeans *run) {
     if (status) return status;
     run->sums = (struct cluster_sums){.clusters = clusters, .features = features};
     run->sums.sums = driver->alloc(device, clusters * features * sizeof(double));
-    run->sums.count = driver->alloc(device, clusters * sizeof(uint64_t));
     run->label = driver->alloc(device, count * sizeof *run->label);
     run->before = driver->alloc(device, count * sizeof *run->before);
     run->moved = driver->alloc(device, count * sizeof *run->moved);
     run->slices = driver->alloc(device, (cluster_scratch(count, clusters, features) + 1) * sizeof(double));
-    run->shift = driver->alloc(device, clusters * sizeof(double));
-    run->cost = driver->alloc(device, clusters * sizeof(double));
     run->mean = driver->alloc(device, features * sizeof(double));
-    run->host = malloc(clusters * sizeof *run->host);
-    run->host_count = malloc(clusters * sizeof *run->host_count);
-    if (!run->sums.sums || !run->sums.count || !run->label || !run->before || !run->moved || !run->slices ||
-        !run->shift || !run->cost || !run->mean)
+    if (!run->sums.sums || !run->label || !run->before || !run->moved || !run->slices || !run->mean)
         return STATUS_FAILED;
-    if (!run->host || !run->host_count) return status_set(STATUS_FAILED, "out of memory");
-    return options->batch ? open_batch(run) : STATUS_OK;
+    status = open_report(run);
+    return !status && options->batch ? open_batch(run) : status;
 }
 
 /* --- sums --- */
 
-static double host_sum(struct kmeans *run, const double *device_values) {
+static double sum_clusters(const struct kmeans *run, const double *values) {
     double sum = 0;
-    struct device *device = &run->compute->device;
-    device->driver->download(device, run->host, device_values, run->sums.clusters * sizeof(double));
-    for (size_t j = 0; j < run->sums.clusters; j++) sum += run->host[j];
+    for (size_t j = 0; j < run->sums.clusters; j++) sum += values[j];
     return sum;
 }
 
@@ -152,18 +163,42 @@ enum status kmeans_measure(struct kmeans *run) {
 
 /* --- one iteration --- */
 
-/* Moves the centres, after the rows were added. A mini-batch leaves empty clusters where they are. */
+static void compute_means(struct kmeans *run) {
+    run->assigner.ops->means(run->compute->device.ops_context, &run->sums, run->assigner.centres.values,
+                             run->shift);
+}
+
+/* Copies counts, costs and shifts to the host. Returns the number of clusters without points. */
+static size_t read_report(struct kmeans *run) {
+    struct device *device = &run->compute->device;
+    size_t empty = 0;
+    device->driver->download(device, run->host_report, run->report,
+                             3 * run->sums.clusters * sizeof *run->report);
+    for (size_t j = 0; j < run->sums.clusters; j++) empty += run->host_count[j] == 0;
+    return empty;
+}
+
+/* Moves the centres, after the rows were added. A mini-batch leaves empty clusters where they are. `far`
+   needs the counts before the means: a GPU computes these ahead, and takes them back if a cluster is empty,
+   so that the host waits once. */
 static enum status move_centres(struct kmeans *run, struct kmeans_record *record) {
     struct device *device = &run->compute->device;
     const enum kmeans_empty empty = run->options->batch ? EMPTY_KEEP : run->options->empty;
-    device->driver->download(device, run->host_count, run->sums.count,
-                             run->sums.clusters * sizeof *run->host_count);
-    record->empty = 0;
-    for (size_t j = 0; j < run->sums.clusters; j++) record->empty += run->host_count[j] == 0;
-    const enum status status = record->empty && empty == EMPTY_FAR ? kmeans_fill_far(run) : STATUS_OK;
+    const bool far = empty == EMPTY_FAR, ahead = !far || !device->driver->host_memory;
+    const size_t bytes = run->sums.clusters * run->sums.features * dtype_size(run->points->dtype);
+    void *values = run->assigner.centres.values;
+    enum status status = STATUS_OK;
+    if (far && ahead) device->driver->copy(device, run->values_before, values, bytes);
+    if (ahead) compute_means(run);
+    record->empty = read_report(run);
+    if (far && record->empty && ahead) device->driver->copy(device, values, run->values_before, bytes);
+    if (far && record->empty) status = kmeans_fill_far(run);
     if (status) return status;
-    run->assigner.ops->means(device->ops_context, &run->sums, run->assigner.centres.values, run->shift);
-    record->shift += host_sum(run, run->shift);
+    if (far && (record->empty || !ahead)) {
+        compute_means(run);
+        read_report(run);
+    }
+    record->shift += sum_clusters(run, run->host_shift);
     run->split = record->empty && empty == EMPTY_SPLIT;
     assigner_set_centres(&run->assigner, run->sums.clusters);
     return STATUS_OK;
@@ -181,8 +216,8 @@ enum status kmeans_lloyd(struct kmeans *run, struct kmeans_record *record) {
     add_rows(run, run->points, run->label, bytes ? run->before : NULL);
     run->assigner.ops->costs(device->ops_context, &run->sums, run->mean, run->assigner.centres.values,
                              run->cost);
-    record->inertia = run->spread + host_sum(run, run->cost);
     status = move_centres(run, record);
+    record->inertia = run->spread + sum_clusters(run, run->host_cost);
     device_lap(device, PART_OPTIMIZER);
     return status;
 }

@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(THREADS) few_kernel(const __grid_constant__ fe
             if (row < p.rows) changed += store_row(p, row, best[i], second[i], index[i]);
         }
     }
-    changed = __reduce_add_sync(0xffffffffu, changed);
+    for (int offset = 16; offset; offset /= 2) changed += __shfl_xor_sync(0xffffffffu, changed, offset);
     if (threadIdx.x % 32 == 0) add_count(&p.counts->changed, changed);
 }
 
