@@ -31,7 +31,9 @@ static void *nearest_open(void *context, const struct nearest_shape *shape, char
     if (shape->bytes) {
         state = tuned_nearest_int8(kernel, shape, tuned->threads);
     } else {
-        state = tuned_nearest_few(tuned_kernel_for(tuned, shape->dtype), shape, tuned->threads);
+        const bool wide_reals = shape->dtype == GEMM_F64;
+        state = tuned_nearest_few(tuned_kernel_for(tuned, GEMM_F32),
+                                  wide_reals ? tuned_kernel_for(tuned, GEMM_F64) : NULL, shape, tuned->threads);
     }
     if (!state) snprintf(why, size, "out of memory");
     return state;
