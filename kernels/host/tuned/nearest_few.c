@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/host/ops/cluster.h"
 #include "kernels/host/tuned/nearest.h"
@@ -202,11 +203,14 @@ static double pack_moved(const struct state *state, struct workspace *work, cons
     } else {
         state->f32->pack_points(features, group, moved, points);
     }
-    float squares[MOST] = {0}, most = 0;
+    float squares[MOST] = {0}, largest;
+    uint32_t bits[MOST], most = 0; /* in the order of the squares; the bits of a NaN are larger */
     for (size_t f = 0; f < features; f++)
         for (size_t r = 0; r < group; r++) squares[r] += points[f * group + r] * points[f * group + r];
-    for (size_t r = 0; r < group; r++) most = squares[r] <= most ? most : squares[r]; /* also NaN */
-    return sqrt((double)most) * 1.0001 + 1e-17; /* squares below 1e-38 underflow */
+    memcpy(bits, squares, group * sizeof *bits);
+    for (size_t r = 0; r < group; r++) most = bits[r] > most ? bits[r] : most;
+    memcpy(&largest, &most, sizeof largest);
+    return sqrt((double)largest) * 1.0001 + 1e-17; /* squares below 1e-38 underflow */
 }
 
 static void label_group(const struct state *state, struct workspace *work, const struct nearest_call *call,
