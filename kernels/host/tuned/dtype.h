@@ -42,5 +42,6 @@ static const struct tuned_kernel NAME(kernel) = {.size = sizeof(REAL),
 #if !CONVERTS
                                                  .pack_points = NAME(pack_points),
                                                  .nearest = NAME(nearest),
+                                                 .survivors = NAME(survivors),
 #endif
                                                  .part = NAME(part)};

@@ -90,6 +90,46 @@ static void NAME(nearest)(const struct nearest_centres *centres, const void *x, 
     }
 }
 
+/* The lanes of `score` that are not below `least`: bit i for lane i. A NaN is not below. */
+INLINE uint64_t NAME(not_below)(VECTOR score, VECTOR least) {
+#ifdef NOT_BELOW_f32
+    return NAME(NOT_BELOW)(score, least);
+#else
+    const NAME(bits) below = score < least;
+    uint64_t mask = 0;
+    UNROLL for (size_t i = 0; i < LANES; i++) mask |= (uint64_t)(below[i] == 0) << i;
+    return mask;
+#endif
+}
+
+INLINE size_t NAME(few_survivors)(const struct nearest_centres *centres, size_t first, size_t count,
+                                  const REAL *x, const VECTOR *least, struct tuned_survivor *to) {
+    VECTOR sum[FEW_CENTRES][FEW_VECTORS];
+    size_t found = 0;
+    NAME(few_scores)(centres, centres->features, first, count, x, sum);
+    UNROLL for (size_t i = 0; i < count; i++) {
+        uint64_t points = 0;
+        UNROLL for (size_t v = 0; v < FEW_VECTORS; v++) points |= NAME(not_below)(sum[i][v], least[v])
+                                                                  << (v * LANES);
+        to[found] = (struct tuned_survivor){points, first + i};
+        found += points != 0; /* no branch to predict */
+    }
+    return found;
+}
+
+/* See struct tuned_kernel. */
+static size_t NAME(survivors)(const struct nearest_centres *centres, const void *x, const void *threshold,
+                              struct tuned_survivor *to) {
+    VECTOR least[FEW_VECTORS];
+    size_t found = 0, j = 0;
+    UNROLL for (size_t v = 0; v < FEW_VECTORS; v++) least[v] =
+        LOAD_VECTOR((const REAL *)threshold + v * LANES);
+    for (; j + FEW_CENTRES <= centres->count; j += FEW_CENTRES)
+        found += NAME(few_survivors)(centres, j, FEW_CENTRES, x, least, to + found);
+    for (; j < centres->count; j++) found += NAME(few_survivors)(centres, j, 1, x, least, to + found);
+    return found;
+}
+
 static void NAME(pack_points)(size_t features, size_t rows, const void *x, void *packed) {
     NAME(pack_transposed)
     (features, rows, FEW_VECTORS * LANES, x, features, (const REAL *)x + rows * features, packed);

@@ -59,6 +59,12 @@ enum {
     TUNED_NEXT_NONE    /* the same line every time */
 };
 
+/* A centre that is a candidate of some points of a group: bit i for point i. */
+struct tuned_survivor {
+    uint64_t points;
+    size_t centre;
+};
+
 /* One instruction set and one dtype. */
 struct tuned_kernel {
     size_t size;   /* of a packed element, in bytes */
@@ -77,6 +83,11 @@ struct tuned_kernel {
        zeros. `gap` [of the dtype]: the best score less the second best; `index`: the centre of the best. */
     void (*pack_points)(size_t features, size_t rows, const void *x, void *points);
     void (*nearest)(const struct nearest_centres *centres, const void *points, void *gap, uint32_t *index);
+
+    /* (f32, f64) The centres whose score is not below the threshold of a point, one for each point, in ascending
+       order; `to` has room for all centres and one more. Returns how many. */
+    size_t (*survivors)(const struct nearest_centres *centres, const void *points, const void *threshold,
+                        struct tuned_survivor *to);
 };
 
 struct tuned_isa {
