@@ -134,9 +134,10 @@ struct nearest_shape {
     enum gemm_dtype dtype;
     bool bytes; /* the points are uint8_t */
     size_t features, clusters;
-    bool bounds;        /* prune by bounds: exactly the same labels, and `ambiguous` counts the rows that had
+    bool bounds; /* prune by bounds: exactly the same labels, and `ambiguous` counts the rows that had
                            several candidates */
-    const void *points; /* with bounds: [count][features], which later calls may refer to parts of; they do not
+    const void
+        *points; /* with bounds: [count][features], which later calls may refer to parts of; they do not
                            change while the state is open */
     size_t count;
 };

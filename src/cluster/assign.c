@@ -5,7 +5,8 @@
 /* With fewer features or clusters, the products of the images are no small part of all. */
 enum { BOUNDS_FEATURES = 64, BOUNDS_CLUSTERS = 192, BOUNDS_POINTS = 8192 };
 
-static enum status open_pruned(struct assigner *assigner, const struct points *points, enum kmeans_bounds bounds) {
+static enum status open_pruned(struct assigner *assigner, const struct points *points,
+                               enum kmeans_bounds bounds) {
     const struct compute *compute = assigner->compute;
     const struct gemm_nearest *slot = compute->backend->nearest;
     const struct nearest_shape shape = {.dtype = assigner->dtype,
@@ -13,7 +14,8 @@ static enum status open_pruned(struct assigner *assigner, const struct points *p
                                         .features = assigner->features,
                                         .clusters = assigner->capacity,
                                         .bounds = true,
-                                        .points = points->bytes ? (const void *)points->bytes : points->values,
+                                        .points =
+                                            points->bytes ? (const void *)points->bytes : points->values,
                                         .count = points->count};
     const bool promising = shape.features >= BOUNDS_FEATURES && shape.clusters >= BOUNDS_CLUSTERS &&
                            shape.count >= BOUNDS_POINTS;
@@ -51,7 +53,8 @@ static enum status select_engine(struct assigner *assigner, const struct points 
 }
 
 enum status assigner_open(struct assigner *assigner, struct compute *compute, const struct points *points,
-                          size_t capacity, bool certify, enum engine_choice engine, enum kmeans_bounds bounds) {
+                          size_t capacity, bool certify, enum engine_choice engine,
+                          enum kmeans_bounds bounds) {
     const enum gemm_dtype dtype = points->dtype;
     const size_t features = points->features;
     struct device *device = &compute->device;
@@ -112,7 +115,8 @@ void assigner_set_centres(struct assigner *assigner, size_t count) {
     assigner->centres.count = count;
     assigner->ops->centres(assigner->compute->device.ops_context, &assigner->centres);
     const struct gemm_nearest *slot = assigner->compute->backend->nearest;
-    if (assigner->pruned && assigner->bounds != BOUNDS_OFF) slot->centres(assigner->pruned, &assigner->centres);
+    if (assigner->pruned && assigner->bounds != BOUNDS_OFF)
+        slot->centres(assigner->pruned, &assigner->centres);
     if (assigner->fused && (assigner->bounds != BOUNDS_ON || !assigner->pruned))
         assigner->in_range = slot->centres(assigner->fused, &assigner->centres);
     device_lap(&assigner->compute->device, PART_OPTIMIZER);
@@ -185,6 +189,16 @@ static void run_slot(struct assigner *assigner, void *state, const struct points
     device_lap(&assigner->compute->device, PART_STEPS);
 }
 
+/* Bounds that were on because they were faster stay on while they are. The first passes compute the images.
+   */
+static void run_pruned(struct assigner *assigner, const struct points *points, uint32_t *label) {
+    enum { FIRST_PASSES = 3 };
+    const double start = clock_seconds(), plain = assigner->plain_seconds * (double)points->count;
+    run_slot(assigner, assigner->pruned, points, label);
+    if (plain > 0 && ++assigner->pruned_passes > FIRST_PASSES && clock_seconds() - start > plain)
+        assigner->bounds = BOUNDS_OFF;
+}
+
 enum status assigner_run(struct assigner *assigner, const struct points *points, uint32_t *label,
                          struct nearest_counts *counts) {
     struct device *device = &assigner->compute->device;
@@ -192,7 +206,7 @@ enum status assigner_run(struct assigner *assigner, const struct points *points,
     device->driver->zero(device, assigner->counts, sizeof *assigner->counts);
     const bool same_form = (points->bytes != NULL) == assigner->bytes;
     if (assigner->pruned && assigner->bounds == BOUNDS_ON && same_form) {
-        run_slot(assigner, assigner->pruned, points, label);
+        run_pruned(assigner, points, label);
     } else if (assigner->fused && assigner->in_range && same_form) {
         run_slot(assigner, assigner->fused, points, label);
     } else {

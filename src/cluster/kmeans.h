@@ -20,7 +20,7 @@ struct kmeans_options {
     uint64_t seed;
     bool certify;
     enum engine_choice engine;
-    enum kmeans_bounds bounds; /* of Lloyd's algorithm */
+    enum kmeans_bounds bounds;         /* of Lloyd's algorithm */
     double scale;                      /* of the inertia and shift that are reported: see struct point_sets */
     const volatile sig_atomic_t *stop; /* NULL: never */
 };

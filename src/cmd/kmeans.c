@@ -53,7 +53,8 @@ static enum status set_options(struct kmeans_job *job, const char *batch) {
         return status_set(STATUS_USAGE,
                           "mini-batches have no engine fused: remove --engine, or --batch-size");
     if (batch && config->kmeans_bounds == BOUNDS_ON)
-        return status_set(STATUS_USAGE, "bounds are for Lloyd's algorithm: remove --bounds on, or --batch-size");
+        return status_set(STATUS_USAGE,
+                          "bounds are for Lloyd's algorithm: remove --bounds on, or --batch-size");
     if (config->engine == ENGINE_EAGER && config->kmeans_bounds == BOUNDS_ON)
         return status_set(STATUS_USAGE, "bounds need engine fused: remove --engine eager, or --bounds on");
     if (batch && config_origin_of(config, "empty") != FROM_DEFAULT)
@@ -159,13 +160,31 @@ static enum status cluster(struct kmeans_job *job) {
 static enum status run_kmeans(int argc, char **argv) {
     static struct kmeans_job job; /* zero */
     const char *batch = NULL;
-    static const char *const keys[] = {"clusters",     "kmeans-init", "iterations", "tolerance",
-                                       "change-limit", "empty",       "restarts",   "kmeans-precision",
+    static const char *const keys[] = {"clusters",
+                                       "kmeans-init",
+                                       "iterations",
+                                       "tolerance",
+                                       "change-limit",
+                                       "empty",
+                                       "restarts",
+                                       "kmeans-precision",
                                        "bounds",
-                                       "seed",         "data",        "validation", "label-offset",
-                                       "transpose",    "dtype",       "backend",    "threads",
-                                       "engine",       "device",      "residency",  "pin",
-                                       "audit",        "log",         "save",       NULL};
+                                       "seed",
+                                       "data",
+                                       "validation",
+                                       "label-offset",
+                                       "transpose",
+                                       "dtype",
+                                       "backend",
+                                       "threads",
+                                       "engine",
+                                       "device",
+                                       "residency",
+                                       "pin",
+                                       "audit",
+                                       "log",
+                                       "save",
+                                       NULL};
     const struct option_extra extras[] = {
         {"batch-size", "POINTS", "mini-batch k-means, with so many points a step [all: Lloyd's algorithm]",
          &batch},

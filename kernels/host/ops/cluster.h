@@ -19,10 +19,13 @@ struct host_nearest {
     bool any, exact, inexact; /* see struct nearest_counts */
 };
 
-/* Compares centre j, values[j], with the nearest so far, in float64 and then without error. Candidates come in
-   ascending order: the first of equals stays. */
-void host_nearest_candidate(enum gemm_dtype dtype, size_t features, const void *x, const void *values, size_t j,
-                            struct host_nearest *nearest);
+/* sum (x - c)^2 in float64. */
+double host_nearest_squared(enum gemm_dtype dtype, size_t features, const void *x, const void *centre);
+
+/* Compares centre j, values[j], of this host_nearest_squared with the nearest so far, in float64 and then
+   without error. Candidates come in ascending order: the first of equals stays. */
+void host_nearest_candidate(enum gemm_dtype dtype, size_t features, const void *x, const void *values,
+                            size_t j, double squared, struct host_nearest *nearest);
 
 /* Adds the counts of a thread to those of all. */
 void host_nearest_add(struct nearest_counts *counts, const struct nearest_counts *local);

@@ -43,10 +43,10 @@ static const REAL *NAME(row_of)(const struct nearest_call *call, size_t row) {
     return to;
 }
 
-static void NAME(candidate)(size_t features, const REAL *x, const REAL *values, size_t j,
+static void NAME(candidate)(size_t features, const REAL *x, const REAL *values, size_t j, double distance,
                             struct host_nearest *nearest) {
     const double slack = ((double)features + 8) * 0x1p-53, safe = 0x1p-900; /* squares above are normal */
-    const double distance = NAME(squared_distance)(features, x, values + j * features), best = nearest->squared;
+    const double best = nearest->squared;
     bool nearer = !nearest->any;
     if (nearest->any && distance > safe && distance * (1 + slack) < best * (1 - slack)) {
         nearer = true;
@@ -65,11 +65,14 @@ static void NAME(candidate)(size_t features, const REAL *x, const REAL *values, 
 static uint32_t NAME(rescore)(const struct nearest_call *call, size_t row, REAL threshold,
                               struct nearest_counts *counts) {
     const struct nearest_centres *centres = call->centres;
-    const REAL *x = NAME(row_of)(call, row), *score = (const REAL *)call->scores + row * call->score_ld;
+    const size_t features = centres->features;
+    const REAL *x = NAME(row_of)(call, row), *values = centres->values,
+               *score = (const REAL *)call->scores + row * call->score_ld;
     struct host_nearest nearest = {0};
     for (size_t j = 0; j < centres->count; j++)
         if (!(score[j] < threshold)) /* a NaN is a candidate */
-            NAME(candidate)(centres->features, x, centres->values, j, &nearest);
+            NAME(candidate)
+    (features, x, values, j, NAME(squared_distance)(features, x, values + j * features), &nearest);
     counts->exact += nearest.exact;
     counts->uncertified += nearest.inexact;
     return nearest.label;

@@ -121,8 +121,8 @@ static void NAME(sum)(void *context, const struct cluster_rows *rows, const stru
         if (features == 2 && !rows->bytes && !rows->before) {
             NAME(add_short_rows)(rows, 2, first, end, to);
         } else {
-            (rows->bytes ? NAME(add_bytes)
-                         : NAME(add_reals))(rows, features, rows->before != NULL, first, end, col, width, to);
+            (rows->bytes ? NAME(add_bytes) : NAME(add_reals))(rows, features, rows->before != NULL, first,
+                                                              end, col, width, to);
         }
     }
     for (size_t slice = 0; slices > 1 && slice < slices; slice++) {

@@ -34,10 +34,10 @@ INLINE void NAME(few_update)(struct NAME(few_best) * state, size_t v, VECTOR sco
     state->index[v] = INDEX(above, centre, state->index[v]);
 }
 
-/* The scores of `count` (constant) centres from `first` on: each load of a coordinate of the points serves all
-   of them. A sum starts with the bias. */
-INLINE void NAME(few_scores)(const struct nearest_centres *centres, size_t features, size_t first, size_t count,
-                             const REAL *x, VECTOR (*sum)[FEW_VECTORS]) {
+/* The scores of `count` (constant) centres from `first` on: each load of a coordinate of the points serves
+   all of them. A sum starts with the bias. */
+INLINE void NAME(few_scores)(const struct nearest_centres *centres, size_t features, size_t first,
+                             size_t count, const REAL *x, VECTOR (*sum)[FEW_VECTORS]) {
     const size_t width = FEW_VECTORS * LANES;
     const REAL *c = (const REAL *)centres->values + first * features,
                *bias = (const REAL *)centres->bias + first;
@@ -62,8 +62,8 @@ INLINE void NAME(few_centres)(struct NAME(few_best) * state, const struct neares
     }
 }
 
-INLINE void NAME(few_nearest)(const struct nearest_centres *centres, size_t features, const REAL *x, REAL *gap,
-                              uint32_t *index) {
+INLINE void NAME(few_nearest)(const struct nearest_centres *centres, size_t features, const REAL *x,
+                              REAL *gap, uint32_t *index) {
     struct NAME(few_best) state; /* in registers: all its indices are constants */
     BITS indices[FEW_VECTORS * LANES];
     size_t j = 0;

@@ -37,8 +37,9 @@ static void *nearest_open(void *context, const struct nearest_shape *shape, char
         state = tuned_nearest_int8(kernel, shape, tuned->threads);
     } else {
         const bool wide_reals = shape->dtype == GEMM_F64;
-        state = tuned_nearest_few(tuned_kernel_for(tuned, GEMM_F32),
-                                  wide_reals ? tuned_kernel_for(tuned, GEMM_F64) : NULL, shape, tuned->threads);
+        state =
+            tuned_nearest_few(tuned_kernel_for(tuned, GEMM_F32),
+                              wide_reals ? tuned_kernel_for(tuned, GEMM_F64) : NULL, shape, tuned->threads);
     }
     if (!state) snprintf(why, size, "out of memory");
     return state;

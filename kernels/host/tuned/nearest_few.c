@@ -1,9 +1,9 @@
 /* The nearest centres of reals with few features, by few_features.h.
 
    Idea       three levels, each for the rows that the one before cannot decide: scores in float32; for points
-              of float64, scores in float64; all scores of a row and kernels/host/ops/nearest.h. The first level
-              has twice the lanes. Points of float64 are moved by the mean of the centres before they are
-              rounded, so that an offset of the data costs no accuracy.
+              of float64, scores in float64; all scores of a row and kernels/host/ops/nearest.h. The first
+              level has twice the lanes. Points of float64 are moved by the mean of the centres before they
+              are rounded, so that an offset of the data costs no accuracy.
    Bound by   instructions (few_features.h); the error of float32 leaves one row of some thousands
    Improves   the same in float64 alone
    Run        ./train kmeans --data uniform:1024MB,2 --dtype f64 --clusters 64 */
@@ -20,12 +20,12 @@
 enum { MOST = 256 /* points of a group, at least */, FIRST_ROWS = 4096, UNDECIDED_SHARE = 4 };
 
 struct workspace {
-    float *moved;       /* [points of a group][features]: the points less the mean */
-    void *points;       /* a packed group */
-    void *rows;         /* the rows of a group of float64 that float32 did not decide */
-    void *scores;       /* of one row */
-    uint32_t row[MOST]; /* their numbers .. */
-    size_t waiting;     /* .. and how many */
+    float *moved;           /* [points of a group][features]: the points less the mean */
+    void *points;           /* a packed group */
+    void *rows;             /* the rows of a group of float64 that float32 did not decide */
+    void *scores;           /* of one row */
+    uint32_t row[MOST];     /* their numbers .. */
+    size_t waiting;         /* .. and how many */
     size_t seen, undecided; /* rows of the level of float32 */
 };
 
@@ -61,8 +61,9 @@ static void few_close(void *memory) {
 }
 
 /* Bounds the error of a score of few_features.h, whose sum starts with the bias; and, for `moved` points, the
-   roundings to float32: of each coordinate by at most FLT_EPSILON / 2 of itself or FLT_TRUE_MIN / 2. (The product
-   has a spare term of 4 epsilon |x| |c|: its sum needs features / 2 of the features + 8 of nearest_error.) */
+   roundings to float32: of each coordinate by at most FLT_EPSILON / 2 of itself or FLT_TRUE_MIN / 2. (The
+   product has a spare term of 4 epsilon |x| |c|: its sum needs features / 2 of the features + 8 of
+   nearest_error.) */
 static double few_error(const struct state *state, bool f32, double norm, double centre_norm) {
     const size_t features = state->shape.features;
     const double epsilon = f32 ? (double)FLT_EPSILON : DBL_EPSILON,
@@ -144,10 +145,10 @@ static void decide_row(const struct state *state, struct workspace *work, const 
     one.scores = work->scores;
     one.score_ld = state->centres->count;
     score_row(state, one.x, work->scores);
-    host_nearest_rows(
-        state->shape.dtype, &one, 0, 1,
-        few_error(state, state->shape.dtype == GEMM_F32, call->norm[row / NEAREST_BLOCK], *state->centres->norm),
-        counts);
+    host_nearest_rows(state->shape.dtype, &one, 0, 1,
+                      few_error(state, state->shape.dtype == GEMM_F32, call->norm[row / NEAREST_BLOCK],
+                                *state->centres->norm),
+                      counts);
 }
 
 static void set_label(const struct nearest_call *call, size_t row, uint32_t label,
@@ -274,7 +275,8 @@ static void few_run(void *memory, const struct nearest_call *call, struct neares
         struct nearest_counts local = {0};
         struct workspace *work = &state->work[t];
         work->seen = work->undecided = 0;
-        for (size_t b = tuned_part_begin(blocks, threads, t); b < tuned_part_begin(blocks, threads, t + 1); b++)
+        for (size_t b = tuned_part_begin(blocks, threads, t); b < tuned_part_begin(blocks, threads, t + 1);
+             b++)
             label_block(state, work, call, b, &local);
         if (state->f64) label_waiting(state, work, call, &local);
         host_nearest_add(counts, &local);

@@ -1,14 +1,14 @@
 /* The nearest centres of points with many features, pruned by bounds.
 
-   Idea       the images F(x) of points and centres have up to 63 principal components and the norm of the rest
-              (principal.h): |F(x) - F(c)| is at most |x - c|, but for a known error. So a centre whose image is
-              farther from F(x) than x is from the centre of its label before cannot be the nearest, and is not
-              read. The scores of the images are products of 16, 32 or 64 features, which stay in registers
-              (few_features.h); the few survivors are compared in float64 (kernels/host/ops/nearest.h).
-   Bound by   the products of the images: with 784 features 1/12 to 1/49 of those of the points; survivors: two
-              to ten a row of MNIST. On uniform random points nearly all survive: it is slower there.
-   Improves   nearest_int8.c and a GEMM, where points are clustered
-   Run        ./train kmeans --clusters 1000 --bounds on */
+   Idea       the images F(x) of points and centres have up to 63 principal components and the norm of the
+   rest (principal.h): |F(x) - F(c)| is at most |x - c|, but for a known error. So a centre whose image is
+              farther from F(x) than x is from the centre of its label before cannot be the nearest, and is
+              not read. The scores of the images are products of 16, 32 or 64 features, which stay in
+              registers (few_features.h); the few survivors are compared in float64
+              (kernels/host/ops/nearest.h). Bound by   the products of the images: with 784 features 1/12 to
+              1/49 of those of the points; survivors: two to ten a row of MNIST. On uniform random points
+              nearly all survive: it is slower there. Improves   nearest_int8.c and a GEMM, where points are
+              clustered Run        ./train kmeans --clusters 1000 --bounds on */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@
 #include "kernels/host/tuned/principal.h"
 #include "src/base/pages.h"
 
-enum { MOST = 64 /* points of a group */, SIZES = 3, SAMPLE_GROUPS = 4 };
+enum { MOST = 64 /* points of a group */, SIZES = 3, SAMPLE_GROUPS = 4, SETTLED = 3 /* iterations */ };
 
 struct workspace {
     double *scratch;                  /* of principal_image */
@@ -36,8 +36,8 @@ struct state {
     int threads;
     const struct nearest_centres *centres;
     struct principal principal;
-    size_t columns; /* of an image, but for the rest */
-    bool chosen;
+    size_t columns;                /* of an image, but for the rest */
+    size_t calls;                  /* of pruned_centres */
     struct nearest_centres images; /* of the centres: float32 */
     double centre_error, centre_norm;
     float *point_images; /* [shape.count][columns + 1], of the blocks .. */
@@ -143,16 +143,17 @@ static const void *widen(const struct state *state, struct workspace *work, cons
     return work->widened;
 }
 
-static double squared_distance(const struct state *state, const struct group *group, size_t row, size_t centre) {
-    struct host_nearest nearest = {0};
-    const size_t features = state->shape.features, size = state->shape.dtype == GEMM_F32 ? 4 : 8;
-    host_nearest_candidate(state->shape.dtype, features, group->x + row * features * size, state->centres->values,
-                           centre, &nearest);
-    return nearest.squared;
+static double squared_distance(const struct state *state, const struct group *group, size_t row,
+                               size_t centre) {
+    const size_t size =
+        state->shape.features * (state->shape.dtype == GEMM_F32 ? sizeof(float) : sizeof(double));
+    return host_nearest_squared(state->shape.dtype, state->shape.features, group->x + row * size,
+                                (const char *)state->centres->values + centre * size);
 }
 
 /* Guesses the nearest centre: that of the label, or if there is none, that of the nearest image. */
-static void guess(const struct state *state, struct workspace *work, const uint32_t *label, struct group *group) {
+static void guess(const struct state *state, struct workspace *work, const uint32_t *label,
+                  struct group *group) {
     uint32_t index[MOST] = {0};
     float gap[MOST];
     bool all = true;
@@ -173,10 +174,10 @@ static float threshold(const struct state *state, const struct group *group, siz
     for (size_t f = 0; f < features; f++) squares += (double)image[f] * (double)image[f];
     const double slack = 1 + ((double)state->shape.features + 8) * 0x1p-52,
                  reach = sqrt(group->squared[row]) * slack + 0x1p-500 + group->error + state->centre_error,
-                 norm = sqrt(squares) * (1 + 0x1p-40) + 0x1p-500, half = state->centre_norm * state->centre_norm / 2,
-                 terms = (double)features + 8,
-                 error = nearest_error(features, (double)FLT_EPSILON, (double)FLT_TRUE_MIN, (double)FLT_MAX, norm,
-                                       state->centre_norm) +
+                 norm = sqrt(squares) * (1 + 0x1p-40) + 0x1p-500,
+                 half = state->centre_norm * state->centre_norm / 2, terms = (double)features + 8,
+                 error = nearest_error(features, (double)FLT_EPSILON, (double)FLT_TRUE_MIN, (double)FLT_MAX,
+                                       norm, state->centre_norm) +
                          1.0001 * (double)FLT_EPSILON * terms * half,
                  least = (squares - reach * reach) / 2 - error - 0x1p-40 * (squares + reach * reach);
     const float rounded = (float)least;
@@ -193,7 +194,8 @@ static size_t find_survivors(const struct state *state, struct workspace *work, 
 
 static void decide(const struct state *state, const struct workspace *work, const struct group *group,
                    size_t survivors, uint32_t *label, struct nearest_counts *counts) {
-    const size_t features = state->shape.features, size = state->shape.dtype == GEMM_F32 ? 4 : 8;
+    const size_t features = state->shape.features,
+                 size = state->shape.dtype == GEMM_F32 ? sizeof(float) : sizeof(double);
     struct host_nearest nearest[MOST] = {{0}};
     uint64_t once = 0, twice = 0;
     for (size_t s = 0; s < survivors; s++) {
@@ -203,9 +205,11 @@ static void decide(const struct state *state, const struct workspace *work, cons
     const uint64_t all = group->rows == 64 ? UINT64_MAX : ((uint64_t)1 << group->rows) - 1;
     for (size_t s = 0; s < survivors; s++)
         for (uint64_t left = work->survivors[s].points & twice & all; left; left &= left - 1) {
-            const size_t r = (size_t)__builtin_ctzll(left);
+            const size_t r = (size_t)__builtin_ctzll(left), centre = work->survivors[s].centre;
+            const double squared =
+                centre == group->guess[r] ? group->squared[r] : squared_distance(state, group, r, centre);
             host_nearest_candidate(state->shape.dtype, features, group->x + r * features * size,
-                                   state->centres->values, work->survivors[s].centre, &nearest[r]);
+                                   state->centres->values, centre, squared, &nearest[r]);
         }
     for (size_t r = 0; r < group->rows; r++) { /* a single survivor is the guess */
         const uint32_t found = nearest[r].any ? nearest[r].label : group->guess[r];
@@ -225,13 +229,15 @@ static double cost(const struct state *state, struct workspace *work, size_t col
     const double centres = (double)state->centres->count, lanes = (double)state->kernel->lanes;
     uint64_t found = 0, rows = 0;
     for (size_t g = 0; g < SAMPLE_GROUPS; g++) {
-        const size_t first = state->shape.count / SAMPLE_GROUPS * g, left = state->shape.count - first;
+        const size_t first = state->shape.count * (2 * g + 1) / (2 * SAMPLE_GROUPS),
+                     left = state->shape.count - first;
         struct group points = {.rows = left < group ? left : group, .images = work->images};
         const void *x = (const char *)state->shape.points + first * features * element_size(state);
         const struct principal_rows from = rows_of(state, x, points.rows);
         const uint32_t none[MOST] = {[0 ... MOST - 1] = UINT32_MAX};
         points.x = state->shape.bytes ? widen(state, work, x, points.rows) : x;
-        points.error = principal_image(&state->principal, columns, &from, 0, points.rows, work->scratch, work->images);
+        points.error =
+            principal_image(&state->principal, columns, &from, 0, points.rows, work->scratch, work->images);
         state->kernel->pack_points(columns + 1, points.rows, work->images, work->packed);
         guess(state, work, none, &points);
         const size_t survivors = find_survivors(state, work, &points);
@@ -245,6 +251,7 @@ static double cost(const struct state *state, struct workspace *work, size_t col
 /* Takes 15, 31 or 63 directions: the number that is cheapest for a sample and these centres. */
 static void choose_columns(struct state *state) {
     static const size_t sizes[SIZES] = {15, 31, 63};
+    const size_t before = state->columns;
     size_t best = 0;
     double least = INFINITY;
     for (size_t i = 0; i < SIZES; i++) {
@@ -258,21 +265,22 @@ static void choose_columns(struct state *state) {
         }
     }
     state->columns = best;
-    state->chosen = true;
+    if (best != before) memset(state->ready, 0, (state->shape.count + NEAREST_BLOCK - 1) / NEAREST_BLOCK);
 }
 
 static bool pruned_centres(void *memory, const struct nearest_centres *centres) {
     struct state *state = memory;
     state->centres = centres;
-    if (!state->chosen) choose_columns(state);
+    state->calls++;
+    if (state->calls == 1 || state->calls == SETTLED) choose_columns(state); /* initial centres are points */
     image_centres(state);
     return true;
 }
 
 /* --- a pass --- */
 
-/* The images of rows first + r .. of a call, of which `first` begins a block. They are kept if the block is one
-   of state->shape.points. */
+/* The images of rows first + r .. of a call, of which `first` begins a block. They are kept if the block is
+   one of state->shape.points. */
 static const float *images_of(struct state *state, struct workspace *work, const struct nearest_call *call,
                               size_t first, size_t r, size_t rows, double *error) {
     const size_t size = state->shape.features * element_size(state), whole = NEAREST_BLOCK * size;
@@ -306,8 +314,8 @@ static void label_group(const struct state *state, struct workspace *work, const
     decide(state, work, group, find_survivors(state, work, group), call->label + row, counts);
 }
 
-static void label_block(struct state *state, struct workspace *work, const struct nearest_call *call, size_t block,
-                        struct nearest_counts *counts) {
+static void label_block(struct state *state, struct workspace *work, const struct nearest_call *call,
+                        size_t block, struct nearest_counts *counts) {
     const size_t first = block * NEAREST_BLOCK, left = call->rows - first,
                  rows = left < NEAREST_BLOCK ? left : NEAREST_BLOCK, most = group_of(state);
     for (size_t r = 0; r < rows; r += most) {
@@ -323,7 +331,8 @@ static void pruned_run(void *memory, const struct nearest_call *call, struct nea
 #pragma omp parallel for schedule(static) num_threads(state->threads)
     for (size_t t = 0; t < threads; t++) {
         struct nearest_counts local = {0};
-        for (size_t b = tuned_part_begin(blocks, threads, t); b < tuned_part_begin(blocks, threads, t + 1); b++)
+        for (size_t b = tuned_part_begin(blocks, threads, t); b < tuned_part_begin(blocks, threads, t + 1);
+             b++)
             label_block(state, &state->work[t], call, b, &local);
         host_nearest_add(counts, &local);
     }

@@ -43,7 +43,8 @@ static void multiply_all(int threads, size_t rows, size_t depth, const double *a
 static void to_panels(size_t depth, const double *from, double *panels) {
     for (size_t k = 0; k < depth; k++)
         for (size_t j = 0; j < WIDTH; j++)
-            panels[(j / PRINCIPAL_PANEL * depth + k) * PRINCIPAL_PANEL + j % PRINCIPAL_PANEL] = from[k * WIDTH + j];
+            panels[(j / PRINCIPAL_PANEL * depth + k) * PRINCIPAL_PANEL + j % PRINCIPAL_PANEL] =
+                from[k * WIDTH + j];
 }
 
 /* --- rows --- */
@@ -76,9 +77,9 @@ static double dot(size_t count, const double *restrict a, const double *restrict
 
 struct sample {
     size_t rows, padded_features; /* multiples of PRINCIPAL_ROWS */
-    double *centred;    /* [rows][features] */
-    double *transposed; /* [padded features][rows] */
-    double *product;    /* [rows][WIDTH] */
+    double *centred;              /* [rows][features] */
+    double *transposed;           /* [padded features][rows] */
+    double *product;              /* [rows][WIDTH] */
     double *product_panels;
     double *basis;   /* [padded features][WIDTH] */
     double *columns; /* [PRINCIPAL_MOST][features] */
@@ -93,8 +94,8 @@ static bool open_sample(struct sample *sample, size_t rows, size_t features) {
     sample->product_panels = pages_alloc(rows * WIDTH * sizeof(double));
     sample->basis = calloc(sample->padded_features * WIDTH, sizeof(double));
     sample->columns = calloc(PRINCIPAL_MOST * features, sizeof(double));
-    return sample->centred && sample->transposed && sample->product && sample->product_panels && sample->basis &&
-           sample->columns;
+    return sample->centred && sample->transposed && sample->product && sample->product_panels &&
+           sample->basis && sample->columns;
 }
 
 static void close_sample(struct sample *sample) {
@@ -106,7 +107,8 @@ static void close_sample(struct sample *sample) {
     free(sample->columns);
 }
 
-static void read_sample(struct principal *principal, const struct principal_rows *rows, struct sample *sample) {
+static void read_sample(struct principal *principal, const struct principal_rows *rows,
+                        struct sample *sample) {
     const size_t features = principal->features;
     for (int pass = 0; pass < 2; pass++) { /* the mean is 0 in the first one */
         for (size_t r = 0; r < sample->rows; r++)
@@ -143,7 +145,8 @@ static void orthonormalise(struct principal *principal, struct sample *sample) {
     }
     memset(sample->basis, 0, sample->padded_features * WIDTH * sizeof *sample->basis);
     for (size_t j = 0; j < kept; j++)
-        for (size_t f = 0; f < features; f++) sample->basis[f * WIDTH + j] = sample->columns[j * features + f];
+        for (size_t f = 0; f < features; f++)
+            sample->basis[f * WIDTH + j] = sample->columns[j * features + f];
     to_panels(features, sample->basis, principal->panels);
     principal->columns = kept;
 }
@@ -154,14 +157,16 @@ static void measure_defect(struct principal *principal, const struct sample *sam
     double sum = 0;
     for (size_t i = 0; i < principal->columns; i++)
         for (size_t j = 0; j <= i; j++) {
-            const double product = dot(features, sample->columns + i * features, sample->columns + j * features),
+            const double product =
+                             dot(features, sample->columns + i * features, sample->columns + j * features),
                          error = product - (i == j);
             sum += (i == j ? 1 : 2) * error * error;
         }
     principal->defect = 1.01 * sqrt(sum) + (double)PRINCIPAL_MOST * ((double)features + 8) * 0x1p-52;
 }
 
-bool principal_open(struct principal *principal, const struct principal_rows *rows, size_t features, int threads) {
+bool principal_open(struct principal *principal, const struct principal_rows *rows, size_t features,
+                    int threads) {
     struct sample sample = {0};
     const size_t wanted = rows->count < SAMPLE ? rows->count : SAMPLE,
                  padded = (wanted + PRINCIPAL_ROWS - 1) / PRINCIPAL_ROWS * PRINCIPAL_ROWS;
@@ -177,8 +182,8 @@ bool principal_open(struct principal *principal, const struct principal_rows *ro
         for (int round = 0; round < ROUNDS; round++) {
             multiply_all(threads, sample.rows, features, sample.centred, principal->panels, sample.product);
             to_panels(sample.rows, sample.product, sample.product_panels);
-            multiply_all(threads, sample.padded_features, sample.rows, sample.transposed, sample.product_panels,
-                         sample.basis);
+            multiply_all(threads, sample.padded_features, sample.rows, sample.transposed,
+                         sample.product_panels, sample.basis);
             orthonormalise(principal, &sample);
         }
         measure_defect(principal, &sample);
@@ -195,11 +200,12 @@ void principal_close(struct principal *principal) {
 
 /* --- images --- */
 
-/* Bounds E of a row y = x - mean of squared norm `squares`, whose coordinates are u in float64 and whose rest has
-   the norm `rest`. With Q the orthonormal factor of P: | P^T y - Q^T y | <= defect |y|; a product has an error of
-   at most (features + 2) 2^-53 |y| |column|, and with the rounding of y, one more; float32 rounds each component
-   by FLT_EPSILON / 2 or less than FLT_TRUE_MIN. The square of the rest is a difference, whose error is at most
-   `lost`; the error of its root is at most that of the square divided by the root, or its root. */
+/* Bounds E of a row y = x - mean of squared norm `squares`, whose coordinates are u in float64 and whose rest
+   has the norm `rest`. With Q the orthonormal factor of P: | P^T y - Q^T y | <= defect |y|; a product has an
+   error of at most (features + 2) 2^-53 |y| |column|, and with the rounding of y, one more; float32 rounds
+   each component by FLT_EPSILON / 2 or less than FLT_TRUE_MIN. The square of the rest is a difference, whose
+   error is at most `lost`; the error of its root is at most that of the square divided by the root, or its
+   root. */
 static double image_error(const struct principal *principal, double squares, double rest) {
     const double terms = (double)principal->features + 2 * PRINCIPAL_MOST + 16,
                  norm = sqrt(squares) * (1 + terms * 0x1p-52) + 0x1p-500,

@@ -28,14 +28,15 @@ struct principal_rows {
     size_t count;
 };
 
-/* Up to PRINCIPAL_MOST directions, the largest variance first, by orthogonal iteration on a sample of the rows
-   (Golub and Van Loan, Matrix Computations, 7.3.2): any P is correct, a good one prunes more. false: out of
-   memory. Call principal_close also then. */
-bool principal_open(struct principal *principal, const struct principal_rows *rows, size_t features, int threads);
+/* Up to PRINCIPAL_MOST directions, the largest variance first, by orthogonal iteration on a sample of the
+   rows (Golub and Van Loan, Matrix Computations, 7.3.2): any P is correct, a good one prunes more. false: out
+   of memory. Call principal_close also then. */
+bool principal_open(struct principal *principal, const struct principal_rows *rows, size_t features,
+                    int threads);
 void principal_close(struct principal *principal);
 
-/* image[r] = F(row first + r), [rows][columns + 1] for the first `columns` directions. Returns an upper bound of
-   E of these rows; not finite if the image is not. `scratch`: PRINCIPAL_SCRATCH(features) doubles. */
+/* image[r] = F(row first + r), [rows][columns + 1] for the first `columns` directions. Returns an upper bound
+   of E of these rows; not finite if the image is not. `scratch`: PRINCIPAL_SCRATCH(features) doubles. */
 double principal_image(const struct principal *principal, size_t columns, const struct principal_rows *from,
                        size_t first, size_t rows, double *scratch, float *image);
 
