@@ -1,14 +1,14 @@
 /* The nearest centres of points with many features, pruned by bounds.
 
    Idea       the images F(x) of points and centres have up to 63 principal components and the norm of the
-   rest (principal.h): |F(x) - F(c)| is at most |x - c|, but for a known error. So a centre whose image is
-              farther from F(x) than x is from the centre of its label before cannot be the nearest, and is
-              not read. The scores of the images are products of 16, 32 or 64 features, which stay in
-              registers (few_features.h); the few survivors are compared in float64
-              (kernels/host/ops/nearest.h). Bound by   the products of the images: with 784 features 1/12 to
-              1/49 of those of the points; survivors: two to ten a row of MNIST. On uniform random points
-              nearly all survive: it is slower there. Improves   nearest_int8.c and a GEMM, where points are
-              clustered Run        ./train kmeans --clusters 1000 --bounds on */
+              rest (principal.h): |F(x) - F(c)| is at most |x - c|, but for a known error. So a centre whose
+              image is farther from F(x) than x is from the centre of its label before cannot be the nearest,
+              and is not read. The scores of the images are products of 16, 32 or 64 features, which stay in
+              registers (few_features.h); the few survivors are compared in float64 (ops/nearest.h).
+   Bound by   the products of the images: with 784 features 1/12 to 1/49 of those of the points; survivors:
+              two to ten a row of MNIST. On uniform random points nearly all survive: it is slower there.
+   Improves   nearest_int8.c and a GEMM, where points are clustered
+   Run        ./train kmeans --clusters 1000 --bounds on */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
