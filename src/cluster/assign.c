@@ -189,14 +189,16 @@ static void run_slot(struct assigner *assigner, void *state, const struct points
     device_lap(&assigner->compute->device, PART_STEPS);
 }
 
-/* Bounds that were on because they were faster stay on while they are. The first passes compute the images.
-   */
+/* Bounds that are on because they were faster stay on while they are: one slow pass may be a busy moment. The
+   first passes compute the images. */
 static void run_pruned(struct assigner *assigner, const struct points *points, uint32_t *label) {
-    enum { FIRST_PASSES = 3 };
+    enum { FIRST_PASSES = 3, SLOW_PASSES = 2 };
     const double start = clock_seconds(), plain = assigner->plain_seconds * (double)points->count;
     run_slot(assigner, assigner->pruned, points, label);
-    if (plain > 0 && ++assigner->pruned_passes > FIRST_PASSES && clock_seconds() - start > plain)
-        assigner->bounds = BOUNDS_OFF;
+    const bool slow =
+        plain > 0 && ++assigner->pruned_passes > FIRST_PASSES && clock_seconds() - start > plain;
+    assigner->slow_passes = slow ? assigner->slow_passes + 1 : 0;
+    if (assigner->slow_passes == SLOW_PASSES) assigner->bounds = BOUNDS_OFF;
 }
 
 enum status assigner_run(struct assigner *assigner, const struct points *points, uint32_t *label,

@@ -18,7 +18,7 @@ struct assigner {
     void *pruned;                   /* another one, with bounds; NULL: none */
     enum kmeans_bounds bounds;      /* auto until assigner_verify decides */
     double plain_seconds;           /* if it decided: of a row without bounds; else 0 */
-    size_t pruned_passes;
+    size_t pruned_passes, slow_passes;
     bool bytes;           /* the slot is for pixels */
     uint64_t audited;     /* labels checked by assigner_audit */
     double audit_seconds; /* of the last audit */
@@ -50,7 +50,7 @@ enum status assigner_run(struct assigner *assigner, const struct points *points,
 
 /* Labels the last chunks by each kernel of the slot and by engine eager, which must agree:
    STATUS_VERIFY_FAILED names a row that differs. Bounds that are auto are on from now on if they were faster
-   than what is used without them by a fifth at least, and off again after a pass that is slower. */
+   than what is used without them by a fifth at least, and off again after two passes that are slower. */
 enum status assigner_verify(struct assigner *assigner, const struct points *points);
 
 /* Checks two secret random labels of a pass against all centres in float64, if the audit affords it.
