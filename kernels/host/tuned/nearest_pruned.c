@@ -234,7 +234,8 @@ static double cost(const struct state *state, struct workspace *work, size_t col
         struct group points = {.rows = left < group ? left : group, .images = work->images};
         const void *x = (const char *)state->shape.points + first * features * element_size(state);
         const struct principal_rows from = rows_of(state, x, points.rows);
-        const uint32_t none[MOST] = {[0 ... MOST - 1] = UINT32_MAX};
+        uint32_t none[MOST];
+        memset(none, 0xff, sizeof none); /* NEAREST_NONE */
         points.x = state->shape.bytes ? widen(state, work, x, points.rows) : x;
         points.error =
             principal_image(&state->principal, columns, &from, 0, points.rows, work->scratch, work->images);
