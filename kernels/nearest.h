@@ -54,7 +54,7 @@ struct nearest_call {
     const struct nearest_centres *centres;
     const double *norm; /* [rows / NEAREST_BLOCK, rounded up]: at least |x| for every row of the block */
     bool certify;       /* false: the label is that of the first largest score */
-    uint32_t *label;    /* [rows]: in, the labels before; out, the new ones */
+    uint32_t *label;    /* [rows]: in, the labels before, or any; out, the new ones */
 };
 
 /* Counts of rows. */
@@ -144,6 +144,12 @@ struct nearest_shape {
     enum gemm_dtype dtype;
     bool bytes; /* the points are uint8_t */
     size_t features, clusters;
+    bool bounds; /* prune by bounds: exactly the same labels, and `ambiguous` counts the rows that had
+                           several candidates */
+    const void
+        *points; /* with bounds: [count][features], which later calls may refer to parts of; they do not
+                           change while the state is open */
+    size_t count;
 };
 
 struct gemm_nearest {

@@ -48,7 +48,8 @@ static void check_integer_kernel(const struct int8_kernel *kernel, size_t rows, 
     ops->rows(&context, rows, features, true, pixels, NULL, x);
     ops->norms(&context, rows, features, x, norm);
     ops->centres(&context, &centres);
-    const struct nearest_shape shape = {GEMM_F32, true, features, clusters};
+    const struct nearest_shape shape = {
+        .dtype = GEMM_F32, .bytes = true, .features = features, .clusters = clusters};
     void *state = tuned_nearest_int8(kernel, &shape, threads);
     const struct nearest_call call = {.rows = rows,
                                       .bytes = true,

@@ -2,6 +2,37 @@
 
 #include <stdio.h>
 
+/* With fewer features or clusters, the products of the images are no small part of all. */
+enum { BOUNDS_FEATURES = 64, BOUNDS_CLUSTERS = 192, BOUNDS_POINTS = 8192 };
+
+static enum status open_pruned(struct assigner *assigner, const struct points *points,
+                               enum kmeans_bounds bounds) {
+    const struct compute *compute = assigner->compute;
+    const struct gemm_nearest *slot = compute->backend->nearest;
+    const struct nearest_shape shape = {.dtype = assigner->dtype,
+                                        .bytes = points->bytes != NULL,
+                                        .features = assigner->features,
+                                        .clusters = assigner->capacity,
+                                        .bounds = true,
+                                        .points =
+                                            points->bytes ? (const void *)points->bytes : points->values,
+                                        .count = points->count};
+    const bool promising = shape.features >= BOUNDS_FEATURES && shape.clusters >= BOUNDS_CLUSTERS &&
+                           shape.count >= BOUNDS_POINTS;
+    char why[256] = "the backend has no kernel for them";
+    assigner->bounds = BOUNDS_OFF;
+    assigner->bytes = shape.bytes;
+    if (bounds == BOUNDS_OFF || (bounds == BOUNDS_AUTO && !promising)) return STATUS_OK;
+    if (!assigner->certify) {
+        snprintf(why, sizeof why, "they need labels that are exact");
+    } else if (slot && compute->residency == RESIDENCY_DEVICE) {
+        assigner->pruned = slot->open(compute->context, &shape, why, sizeof why);
+    }
+    if (assigner->pruned) assigner->bounds = bounds;
+    if (assigner->pruned || bounds == BOUNDS_AUTO) return STATUS_OK;
+    return status_set(STATUS_UNAVAILABLE, "bounds cannot be used here: %s; use --bounds off", why);
+}
+
 static enum status select_engine(struct assigner *assigner, const struct points *points,
                                  enum engine_choice choice) {
     const struct compute *compute = assigner->compute;
@@ -22,7 +53,8 @@ static enum status select_engine(struct assigner *assigner, const struct points 
 }
 
 enum status assigner_open(struct assigner *assigner, struct compute *compute, const struct points *points,
-                          size_t capacity, bool certify, enum engine_choice engine) {
+                          size_t capacity, bool certify, enum engine_choice engine,
+                          enum kmeans_bounds bounds) {
     const enum gemm_dtype dtype = points->dtype;
     const size_t features = points->features;
     struct device *device = &compute->device;
@@ -47,15 +79,17 @@ enum status assigner_open(struct assigner *assigner, struct compute *compute, co
     assigner->x = driver->alloc(device, chunk * features * size);
     assigner->scores = driver->alloc(device, chunk * capacity * size);
     assigner->counts = driver->alloc(device, sizeof *assigner->counts);
-    return centres->values && centres->transposed && centres->bias && centres->norm && assigner->x &&
-                   assigner->scores && assigner->counts
-               ? select_engine(assigner, points, engine)
-               : STATUS_FAILED;
+    if (!centres->values || !centres->transposed || !centres->bias || !centres->norm || !assigner->x ||
+        !assigner->scores || !assigner->counts)
+        return STATUS_FAILED;
+    const enum status status = select_engine(assigner, points, engine);
+    return status ? status : open_pruned(assigner, points, engine == ENGINE_EAGER ? BOUNDS_OFF : bounds);
 }
 
 void assigner_close(struct assigner *assigner) {
     if (!assigner->compute) return;
     if (assigner->fused) assigner->compute->backend->nearest->close(assigner->fused);
+    if (assigner->pruned) assigner->compute->backend->nearest->close(assigner->pruned);
     struct device *device = &assigner->compute->device;
     const struct nearest_centres *centres = &assigner->centres;
     void *const memory[] = {centres->values, centres->transposed, centres->bias,   centres->norm,
@@ -71,11 +105,21 @@ void assigner_describe(const struct assigner *assigner, char *text, size_t size)
     snprintf(text, size, assigner->fused ? "fused (%s)" : "eager", kernel);
 }
 
+void assigner_describe_bounds(const struct assigner *assigner, char *text, size_t size) {
+    char kernel[128] = "";
+    if (assigner->pruned && assigner->bounds == BOUNDS_ON)
+        assigner->compute->backend->nearest->describe(assigner->pruned, kernel, sizeof kernel);
+    snprintf(text, size, kernel[0] ? "on (%s)" : "off", kernel);
+}
+
 void assigner_set_centres(struct assigner *assigner, size_t count) {
     assigner->centres.count = count;
     assigner->ops->centres(assigner->compute->device.ops_context, &assigner->centres);
-    assigner->in_range =
-        assigner->fused && assigner->compute->backend->nearest->centres(assigner->fused, &assigner->centres);
+    const struct gemm_nearest *slot = assigner->compute->backend->nearest;
+    if (assigner->pruned && assigner->bounds != BOUNDS_OFF)
+        slot->centres(assigner->pruned, &assigner->centres);
+    if (assigner->fused && (assigner->bounds != BOUNDS_ON || !assigner->pruned))
+        assigner->in_range = slot->centres(assigner->fused, &assigner->centres);
     device_lap(&assigner->compute->device, PART_OPTIMIZER);
 }
 
@@ -134,7 +178,7 @@ static enum status run_chunks(struct assigner *assigner, const struct points *po
     return STATUS_OK;
 }
 
-static void run_fused(struct assigner *assigner, const struct points *points, uint32_t *label) {
+static void run_slot(struct assigner *assigner, void *state, const struct points *points, uint32_t *label) {
     const struct nearest_call call = {.rows = points->count,
                                       .bytes = points->bytes != NULL,
                                       .x = points->bytes ? (const void *)points->bytes : points->values,
@@ -142,7 +186,7 @@ static void run_fused(struct assigner *assigner, const struct points *points, ui
                                       .norm = points->norm,
                                       .certify = assigner->certify,
                                       .label = label};
-    assigner->compute->backend->nearest->run(assigner->fused, &call, assigner->counts);
+    assigner->compute->backend->nearest->run(state, &call, assigner->counts);
     device_lap(&assigner->compute->device, PART_STEPS);
 }
 
@@ -155,13 +199,28 @@ static enum status check_fused(const struct assigner *assigner) {
                     : STATUS_OK;
 }
 
+/* Bounds that are on because they were faster stay on while they are: one slow pass may be a busy moment. The
+   first passes compute the images. */
+static void run_pruned(struct assigner *assigner, const struct points *points, uint32_t *label) {
+    enum { FIRST_PASSES = 3, SLOW_PASSES = 2 };
+    const double start = clock_seconds(), plain = assigner->plain_seconds * (double)points->count;
+    run_slot(assigner, assigner->pruned, points, label);
+    const bool slow =
+        plain > 0 && ++assigner->pruned_passes > FIRST_PASSES && clock_seconds() - start > plain;
+    assigner->slow_passes = slow ? assigner->slow_passes + 1 : 0;
+    if (assigner->slow_passes == SLOW_PASSES) assigner->bounds = BOUNDS_OFF;
+}
+
 enum status assigner_run(struct assigner *assigner, const struct points *points, uint32_t *label,
                          struct nearest_counts *counts) {
     struct device *device = &assigner->compute->device;
     enum status status = STATUS_OK;
     device->driver->zero(device, assigner->counts, sizeof *assigner->counts);
-    if (assigner->fused && assigner->in_range && (points->bytes != NULL) == assigner->bytes) {
-        run_fused(assigner, points, label);
+    const bool same_form = (points->bytes != NULL) == assigner->bytes;
+    if (assigner->pruned && assigner->bounds == BOUNDS_ON && same_form) {
+        run_pruned(assigner, points, label);
+    } else if (assigner->fused && assigner->in_range && same_form) {
+        run_slot(assigner, assigner->fused, points, label);
     } else {
         status = run_chunks(assigner, points, label);
     }

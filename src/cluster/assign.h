@@ -15,21 +15,30 @@ struct assigner {
     void *x, *scores;               /* device: a chunk of each */
     struct nearest_counts *counts;  /* device */
     void *fused;                    /* state of the backend's slot `nearest`; NULL: a GEMM and ops */
-    bool bytes;                     /* the slot is for pixels */
-    uint64_t audited;               /* labels checked by assigner_audit */
-    double audit_seconds;           /* of the last audit */
-    bool in_range;                  /* the slot takes the centres */
+    void *pruned;                   /* another one, with bounds; NULL: none */
+    enum kmeans_bounds bounds;      /* auto until assigner_verify decides */
+    double plain_seconds;           /* if it decided: of a row without bounds; else 0 */
+    size_t pruned_passes, slow_passes;
+    bool bytes;           /* the slot is for pixels */
+    uint64_t audited;     /* labels checked by assigner_audit */
+    double audit_seconds; /* of the last audit */
+    bool in_range;        /* the slot takes the centres */
 };
 
 /* Allocates for up to `capacity` centres of points of this form. `engine` fused takes the slot `nearest` of
    the backend; auto, if it has one for them; eager never. STATUS_UNAVAILABLE says why an engine cannot be
-   used. Call assigner_close also after a failure. */
+   used. `bounds` on or auto: the slot also prunes, if it can and `points`, which do not change, are many;
+   assigner_verify decides. Call assigner_close also after a failure. */
 enum status assigner_open(struct assigner *assigner, struct compute *compute, const struct points *points,
-                          size_t capacity, bool certify, enum engine_choice engine);
+                          size_t capacity, bool certify, enum engine_choice engine,
+                          enum kmeans_bounds bounds);
 void assigner_close(struct assigner *assigner);
 
 /* "eager", "fused (..)". */
 void assigner_describe(const struct assigner *assigner, char *text, size_t size);
+
+/* "off", "on (..)". */
+void assigner_describe_bounds(const struct assigner *assigner, char *text, size_t size);
 
 /* After assigner->centres.values [count][features] was written. */
 void assigner_set_centres(struct assigner *assigner, size_t count);
@@ -39,8 +48,9 @@ void assigner_set_centres(struct assigner *assigner, size_t count);
 enum status assigner_run(struct assigner *assigner, const struct points *points, uint32_t *label,
                          struct nearest_counts *counts);
 
-/* With engine fused: labels the first chunks by both engines, which must agree. STATUS_VERIFY_FAILED names
-   the first row that differs. */
+/* Labels the last chunks by each kernel of the slot and by engine eager, which must agree:
+   STATUS_VERIFY_FAILED names a row that differs. Bounds that are auto are on from now on if they were faster
+   than what is used without them by a fifth at least, and off again after two passes that are slower. */
 enum status assigner_verify(struct assigner *assigner, const struct points *points);
 
 /* Checks two secret random labels of a pass against all centres in float64, if the audit affords it.

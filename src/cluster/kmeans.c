@@ -137,6 +137,8 @@ enum status kmeans_run(struct compute *compute, const struct points *points,
     if (compute->device.profile) device_lap(&compute->device, PART_STARTUP);
     if (!status) status = run_restarts(&run, observer, result);
     result->audited = run.assigner.audited;
+    if (!status || status == STATUS_INTERRUPTED)
+        assigner_describe_bounds(&run.assigner, result->bounds, sizeof result->bounds);
     kmeans_close(&run);
     return status;
 }

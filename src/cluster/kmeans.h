@@ -20,6 +20,7 @@ struct kmeans_options {
     uint64_t seed;
     bool certify;
     enum engine_choice engine;
+    enum kmeans_bounds bounds;         /* of Lloyd's algorithm */
     double scale;                      /* of the inertia and shift that are reported: see struct point_sets */
     const volatile sig_atomic_t *stop; /* NULL: never */
 };
@@ -53,6 +54,7 @@ struct kmeans_result {
     struct nearest_counts counts; /* all iterations of all restarts */
     double seeding_seconds;
     uint64_t audited; /* labels that were checked against all centres */
+    char bounds[160]; /* "off", "on (..)" */
 };
 
 /* The state of a run. */

@@ -1,40 +1,94 @@
 /* Checks of labels during a run. */
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/backend/audit.h"
 #include "src/cluster/assign.h"
 
-enum { VERIFIED_CHUNKS = 2 };
+enum { VERIFIED_CHUNKS = 2, TIMED_PASSES = 2 };
+
+/* One of the ways to label. */
+struct way {
+    const char *name, *remedy;
+    void *fused;
+    enum kmeans_bounds bounds;
+};
+
+/* Labels points in one way, twice if the time matters: `copy` receives the labels, and *seconds the time of
+   the faster pass. */
+static enum status label_by(struct assigner *assigner, const struct way *way, const struct points *points,
+                            uint32_t *label, uint32_t *copy, double *seconds) {
+    const struct assigner saved = *assigner;
+    struct device *device = &assigner->compute->device;
+    const size_t bytes = points->count * sizeof *label;
+    struct nearest_counts counts;
+    enum status status = STATUS_OK;
+    memset(copy, 0xff, bytes); /* NEAREST_NONE */
+    device->driver->upload(device, label, copy, bytes);
+    assigner->fused = way->fused;
+    assigner->bounds = way->bounds;
+    *seconds = INFINITY;
+    for (int pass = 0; pass < (saved.bounds == BOUNDS_AUTO ? TIMED_PASSES : 1) && !status; pass++) {
+        const double start = clock_seconds();
+        status = assigner_run(assigner, points, label, &counts);
+        *seconds = fmin(*seconds, clock_seconds() - start);
+    }
+    assigner->fused = saved.fused;
+    assigner->bounds = saved.bounds;
+    if (!status) device->driver->download(device, copy, label, bytes);
+    return status;
+}
+
+static enum status compare_ways(const struct way *way, const uint32_t *got, const uint32_t *eager,
+                                const struct points *points, size_t offset) {
+    for (size_t i = 0; i < points->count; i++)
+        if (got[i] != eager[i])
+            return status_set(STATUS_VERIFY_FAILED,
+                              "%s gives row %zu the label %u, and engine eager %u: use --%s", way->name,
+                              offset + i, got[i], eager[i], way->remedy);
+    return STATUS_OK;
+}
+
+/* `rows` points from a multiple of NEAREST_BLOCK on. */
+static struct points view_of(const struct points *points, size_t first, size_t rows) {
+    struct points view = *points;
+    const size_t at = first * points->features;
+    if (points->bytes) view.bytes = points->bytes + at;
+    if (points->values) view.values = (char *)points->values + at * dtype_size(points->dtype);
+    view.norm = points->norm + first / NEAREST_BLOCK;
+    view.count = rows;
+    return view;
+}
 
 enum status assigner_verify(struct assigner *assigner, const struct points *points) {
     const size_t most = VERIFIED_CHUNKS * assigner->chunk;
     struct device *device = &assigner->compute->device;
-    const struct device_driver *driver = device->driver;
-    struct points first = *points; /* a view */
-    struct nearest_counts counts;
-    if (!assigner->fused) return STATUS_OK;
-    if (first.count > most) first.count = most;
-    const size_t bytes = first.count * sizeof(uint32_t);
-    void *const state = assigner->fused;
-    uint32_t *label = driver->alloc(device, bytes), *fused = malloc(bytes), *eager = malloc(bytes);
+    /* a view of the last points: the first ones may be the centres, which bounds find at once */
+    const size_t rows = points->count < most ? points->count : most,
+                 offset = (points->count - rows) / NEAREST_BLOCK * NEAREST_BLOCK;
+    struct points view = view_of(points, offset, rows);
+    const struct way ways[] = {{"engine eager", "", NULL, BOUNDS_OFF},
+                               {"engine fused", "engine eager", assigner->fused, BOUNDS_OFF},
+                               {"pruning by bounds", "bounds off", assigner->fused, BOUNDS_ON}};
+    double seconds[3] = {INFINITY, INFINITY, INFINITY};
+    if (!assigner->fused && !assigner->pruned) return STATUS_OK;
+    const size_t bytes = view.count * sizeof(uint32_t);
+    uint32_t *label = device->driver->alloc(device, bytes), *got = malloc(bytes), *eager = malloc(bytes);
     enum status status =
-        label && fused && eager ? STATUS_OK : status_set(STATUS_FAILED, "out of memory for the labels");
-    if (!status) status = assigner_run(assigner, &first, label, &counts);
-    if (!status) {
-        driver->download(device, fused, label, bytes);
-        assigner->fused = NULL;
-        status = assigner_run(assigner, &first, label, &counts);
-        assigner->fused = state;
-        driver->download(device, eager, label, bytes);
+        label && got && eager ? STATUS_OK : status_set(STATUS_FAILED, "out of memory for the labels");
+    for (size_t w = 0; w < 3 && !status; w++) {
+        if ((w == 1 && !assigner->fused) || (w == 2 && !assigner->pruned)) continue;
+        status = label_by(assigner, &ways[w], &view, label, w ? got : eager, &seconds[w]);
+        if (!status && w && assigner->certify) status = compare_ways(&ways[w], got, eager, &view, offset);
     }
-    for (size_t i = 0; !status && assigner->certify && i < first.count; i++)
-        if (fused[i] != eager[i])
-            status = status_set(STATUS_VERIFY_FAILED,
-                                "engine fused gives row %zu the label %u, and engine eager %u: use --engine "
-                                "eager",
-                                i, fused[i], eager[i]);
-    driver->free(device, label);
-    free(fused);
+    if (assigner->bounds == BOUNDS_AUTO) {
+        const double plain = assigner->fused ? seconds[1] : seconds[0];
+        assigner->bounds = seconds[2] < 0.8 * plain ? BOUNDS_ON : BOUNDS_OFF;
+        assigner->plain_seconds = plain / (double)view.count;
+    }
+    device->driver->free(device, label);
+    free(got);
     free(eager);
     return status;
 }

@@ -67,7 +67,7 @@ enum status kmeans_open(struct kmeans *run) {
                           count);
     /* a mini-batch is gathered as reals */
     enum status status = assigner_open(&run->assigner, run->compute, points, clusters, options->certify,
-                                       options->batch ? ENGINE_EAGER : options->engine);
+                                       options->batch ? ENGINE_EAGER : options->engine, options->bounds);
     if (status) return status;
     run->sums = (struct cluster_sums){.clusters = clusters, .features = features};
     run->sums.sums = driver->alloc(device, clusters * features * sizeof(double));

@@ -52,6 +52,11 @@ static enum status set_options(struct kmeans_job *job, const char *batch) {
     if (batch && config->engine == ENGINE_FUSED)
         return status_set(STATUS_USAGE,
                           "mini-batches have no engine fused: remove --engine, or --batch-size");
+    if (batch && config->kmeans_bounds == BOUNDS_ON)
+        return status_set(STATUS_USAGE,
+                          "bounds are for Lloyd's algorithm: remove --bounds on, or --batch-size");
+    if (config->engine == ENGINE_EAGER && config->kmeans_bounds == BOUNDS_ON)
+        return status_set(STATUS_USAGE, "bounds need engine fused: remove --engine eager, or --bounds on");
     if (batch && config_origin_of(config, "empty") != FROM_DEFAULT)
         return status_set(STATUS_USAGE, "empty is for Lloyd's algorithm: remove it, or --batch-size");
     job->options = (struct kmeans_options){.clusters = (size_t)config->clusters,
@@ -65,6 +70,7 @@ static enum status set_options(struct kmeans_job *job, const char *batch) {
                                            .seed = (uint64_t)config->seed,
                                            .certify = config->kmeans_precision == KMEANS_EXACT,
                                            .engine = (enum engine_choice)config->engine,
+                                           .bounds = (enum kmeans_bounds)config->kmeans_bounds,
                                            .stop = &interrupted};
     return STATUS_OK;
 }
@@ -154,12 +160,31 @@ static enum status cluster(struct kmeans_job *job) {
 static enum status run_kmeans(int argc, char **argv) {
     static struct kmeans_job job; /* zero */
     const char *batch = NULL;
-    static const char *const keys[] = {"clusters",     "kmeans-init", "iterations", "tolerance",
-                                       "change-limit", "empty",       "restarts",   "kmeans-precision",
-                                       "seed",         "data",        "validation", "label-offset",
-                                       "transpose",    "dtype",       "backend",    "threads",
-                                       "engine",       "device",      "residency",  "pin",
-                                       "audit",        "log",         "save",       NULL};
+    static const char *const keys[] = {"clusters",
+                                       "kmeans-init",
+                                       "iterations",
+                                       "tolerance",
+                                       "change-limit",
+                                       "empty",
+                                       "restarts",
+                                       "kmeans-precision",
+                                       "bounds",
+                                       "seed",
+                                       "data",
+                                       "validation",
+                                       "label-offset",
+                                       "transpose",
+                                       "dtype",
+                                       "backend",
+                                       "threads",
+                                       "engine",
+                                       "device",
+                                       "residency",
+                                       "pin",
+                                       "audit",
+                                       "log",
+                                       "save",
+                                       NULL};
     const struct option_extra extras[] = {
         {"batch-size", "POINTS", "mini-batch k-means, with so many points a step [all: Lloyd's algorithm]",
          &batch},

@@ -87,6 +87,7 @@ void kmeans_print_result(const struct kmeans_job *job) {
            result->iterations == 1 ? "" : "s", job->options.restarts > 1 ? " of the best restart" : "",
            kmeans_end_name(result->end));
     if (result->empty) printf("%-*s%zu\n", COLUMN, "empty clusters", result->empty);
+    printf("%-*s%s\n", COLUMN, "bounds", result->bounds);
     if (kmeans_is_exact(job)) {
         printf("%-*sexact: %s decided in float64, of these %s by exact arithmetic\n", COLUMN, "labels",
                text_grouped(result->counts.ambiguous).text, text_grouped(result->counts.exact).text);

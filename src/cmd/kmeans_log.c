@@ -82,6 +82,7 @@ void kmeans_log_result(const struct kmeans_job *job) {
     cJSON_AddStringToObject(line, "end", kmeans_end_name(result->end));
     jsonl_count(line, "empty", result->empty);
     cJSON_AddBoolToObject(line, "exact", kmeans_is_exact(job));
+    cJSON_AddStringToObject(line, "bounds", result->bounds);
     add_counts(line, &result->counts);
     for (size_t p = 0; p < KMEANS_PARTS; p++)
         if (job->part[p].points) add_part(line, &job->part[p]);

@@ -19,7 +19,8 @@ static enum status label_part(struct kmeans_job *job, struct kmeans_part *part) 
     enum status status =
         label && squared && copy && part->own ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
     const enum status opened =
-        assigner_open(&assigner, &job->compute, points, clusters, job->options.certify, job->options.engine);
+        assigner_open(&assigner, &job->compute, points, clusters, job->options.certify, job->options.engine,
+                      BOUNDS_OFF); /* for one pass they do not pay */
     if (!status) status = opened;
     if (!status) {
         driver->upload(device, assigner.centres.values, job->result.values,

@@ -19,6 +19,7 @@ enum schedule { SCHEDULE_CONSTANT, SCHEDULE_STEP, SCHEDULE_COSINE, SCHEDULE_EXPO
 enum kmeans_init { KMEANS_FIRST, KMEANS_RANDOM, KMEANS_PLUS_PLUS, KMEANS_PARALLEL };
 enum kmeans_empty { EMPTY_KEEP, EMPTY_FAR, EMPTY_SPLIT };
 enum kmeans_precision { KMEANS_EXACT, KMEANS_SCORES };
+enum kmeans_bounds { BOUNDS_AUTO, BOUNDS_ON, BOUNDS_OFF };
 enum engine_choice { ENGINE_AUTO, ENGINE_EAGER, ENGINE_GRAPH, ENGINE_FUSED };
 
 enum { CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 128 };
@@ -82,7 +83,7 @@ struct config {
     int64_t save_every;
     int64_t evaluate_every; /* epochs; 0: only after the last */
     int64_t clusters, iterations, restarts;
-    int kmeans_init, kmeans_empty, kmeans_precision; /* the enums of these names */
+    int kmeans_init, kmeans_empty, kmeans_precision, kmeans_bounds; /* the enums of these names */
     double tolerance, change_limit;
     enum config_origin origin[CONFIG_MAX_KEYS]; /* by key */
     char file[CONFIG_TEXT];                     /* the last one that was read; "" if none */

@@ -21,6 +21,7 @@ static const char *const audits[] = {"sample", "all", "off", NULL}; /* enum audi
 
 static const char *const kmeans_inits[] = {"first", "random", "k-means++", "k-means-parallel", NULL};
 static const char *const kmeans_empties[] = {"keep", "far", "split", NULL};
+static const char *const kmeans_bounds[] = {"auto", "on", "off", NULL};
 static const char *const kmeans_precisions[] = {"exact", "scores", NULL};
 
 enum { MOST_MEMBERS = 256 }; /* of an ensemble: each takes a thread and about 60 MB of GPU memory */
@@ -196,6 +197,9 @@ static const struct config_key keys[] = {
     {"kmeans-precision", NULL, KEY_CHOICE, RUN, AT(kmeans_precision), 0, 0, kmeans_precisions, "exact", NULL,
      "exact: labels that the error of the product may change are decided in float64 and beyond; scores: "
      "the largest score, as computed"},
+    {"bounds", NULL, KEY_CHOICE, RUN, AT(kmeans_bounds), 0, 0, kmeans_bounds, "auto", NULL,
+     "prune centres that principal components of the points prove too far; the labels are the same; auto: "
+     "if it is faster for a sample of the points and the first centres"},
 };
 
 /* A group of --help begins at a key. */

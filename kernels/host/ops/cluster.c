@@ -88,6 +88,20 @@ void host_nearest_rows(enum gemm_dtype dtype, const struct nearest_call *call, s
     (dtype == GEMM_F32 ? nearest_rows_f32 : nearest_rows_f64)(call, first, end, error, counts);
 }
 
+double host_nearest_squared(enum gemm_dtype dtype, size_t features, const void *x, const void *centre) {
+    return dtype == GEMM_F32 ? squared_distance_f32(features, x, centre)
+                             : squared_distance_f64(features, x, centre);
+}
+
+void host_nearest_candidate(enum gemm_dtype dtype, size_t features, const void *x, const void *values,
+                            size_t j, double squared, struct host_nearest *nearest) {
+    if (dtype == GEMM_F32) {
+        candidate_f32(features, x, values, j, squared, nearest);
+    } else {
+        candidate_f64(features, x, values, j, squared, nearest);
+    }
+}
+
 const struct cluster_ops *host_cluster_ops(enum gemm_dtype dtype) {
     return dtype == GEMM_F32 ? &cluster_ops_f32 : dtype == GEMM_F64 ? &cluster_ops_f64 : NULL;
 }

@@ -5,6 +5,7 @@
 #    define LARGEST FLT_MAX
 #    define EPSILON FLT_EPSILON
 #    include "kernels/exact.h"
+#    include "kernels/host/ops/cluster.h"
 #    include "kernels/host/ops/template.h"
 #    include "kernels/nearest.h"
 #endif
@@ -47,6 +48,24 @@ static const REAL *NAME(row_of)(const struct nearest_call *call, size_t row) {
     return to;
 }
 
+static void NAME(candidate)(size_t features, const REAL *x, const REAL *values, size_t j, double distance,
+                            struct host_nearest *nearest) {
+    const double slack = ((double)features + 8) * 0x1p-53, safe = 0x1p-900; /* squares above are normal */
+    const double best = nearest->squared;
+    bool nearer = !nearest->any;
+    if (nearest->any && distance > safe && distance * (1 + slack) < best * (1 - slack)) {
+        nearer = true;
+    } else if (nearest->any && !(best > safe && distance * (1 - slack) > best * (1 + slack))) {
+        nearest->exact = true;
+        nearer = NAME(exactly_nearer)(features, x, values + j * features, values + nearest->label * features,
+                                      &nearest->inexact);
+    }
+    nearest->any = true;
+    if (!nearer) return;
+    nearest->squared = distance;
+    nearest->label = (uint32_t)j;
+}
+
 /* The nearest of the centres whose score is not below the threshold, the first of equals. */
 static uint32_t NAME(rescore)(const struct nearest_call *call, size_t row, REAL threshold,
                               struct nearest_counts *counts) {
@@ -54,29 +73,14 @@ static uint32_t NAME(rescore)(const struct nearest_call *call, size_t row, REAL 
     const size_t features = centres->features;
     const REAL *x = NAME(row_of)(call, row), *values = centres->values,
                *score = (const REAL *)call->scores + row * call->score_ld;
-    const double slack = ((double)features + 8) * 0x1p-53, safe = 0x1p-900; /* squares above are normal */
-    bool any = false, exact = false, inexact = false;
-    double best = 0;
-    size_t label = 0;
-    for (size_t j = 0; j < centres->count; j++) {
-        if (score[j] < threshold) continue; /* a NaN is a candidate */
-        const double distance = NAME(squared_distance)(features, x, values + j * features);
-        bool nearer = !any;
-        if (any && distance > safe && distance * (1 + slack) < best * (1 - slack)) {
-            nearer = true;
-        } else if (any && !(best > safe && distance * (1 - slack) > best * (1 + slack))) {
-            exact = true;
-            nearer =
-                NAME(exactly_nearer)(features, x, values + j * features, values + label * features, &inexact);
-        }
-        any = true;
-        if (!nearer) continue;
-        best = distance;
-        label = j;
-    }
-    counts->exact += exact;
-    counts->uncertified += inexact;
-    return (uint32_t)label;
+    struct host_nearest nearest = {0};
+    for (size_t j = 0; j < centres->count; j++)
+        if (!(score[j] < threshold)) /* a NaN is a candidate */
+            NAME(candidate)
+    (features, x, values, j, NAME(squared_distance)(features, x, values + j * features), &nearest);
+    counts->exact += nearest.exact;
+    counts->uncertified += nearest.inexact;
+    return nearest.label;
 }
 
 /* The label of a row; `error` bounds that of each score. */

@@ -72,6 +72,17 @@ static void NAME(centres)(void *context, const struct nearest_centres *centres) 
     *centres->norm = most;
 }
 
+/* Adds rows first .. end - 1 of all their (constant) columns: no loop over columns is set up for a row. */
+INLINE void NAME(add_short_rows)(const struct cluster_rows *rows, size_t features, size_t first, size_t end,
+                                 double *restrict sums) {
+    const REAL *restrict x = rows->x;
+    const uint32_t *restrict label = rows->label;
+    for (size_t r = first; r < end; r++) {
+        double *restrict to = sums + label[r] * features;
+        for (size_t f = 0; f < features; f++) to[f] += (double)x[r * features + f];
+    }
+}
+
 /* Items first .. end - 1 of the rows, or of the list `moved`; columns col .. col + width - 1. */
 #define DEFINE_ADD_ROWS(name, T)                                                                        \
     static void NAME(name)(const struct cluster_rows *rows, size_t features, bool listed, size_t first, \
@@ -110,9 +121,13 @@ static void NAME(sum)(void *context, const struct cluster_rows *rows, const stru
                      width = least(lines * (block + 1) / blocks * SUM_COLUMNS, features) - col;
         double *to = slices > 1 ? rows->slices + slice * size : sums->sums;
         for (size_t i = 0; slices > 1 && i < size; i++) to[i] = 0;
-        (rows->bytes ? NAME(add_bytes) : NAME(add_reals))(rows, features, rows->before != NULL,
-                                                          items * slice / slices,
-                                                          items * (slice + 1) / slices, col, width, to);
+        const size_t first = items * slice / slices, end = items * (slice + 1) / slices;
+        if (features == 2 && !rows->bytes && !rows->before) {
+            NAME(add_short_rows)(rows, 2, first, end, to);
+        } else {
+            (rows->bytes ? NAME(add_bytes) : NAME(add_reals))(rows, features, rows->before != NULL, first,
+                                                              end, col, width, to);
+        }
     }
     for (size_t slice = 0; slices > 1 && slice < slices; slice++) {
         const double *restrict from = rows->slices + slice * size;

@@ -40,6 +40,8 @@ static const struct tuned_kernel NAME(kernel) = {.size = sizeof(REAL),
                                                  .lanes = LANES,
                                                  .packmr = PACKMR,
 #if !CONVERTS
+                                                 .pack_points = NAME(pack_points),
                                                  .nearest = NAME(nearest),
+                                                 .survivors = NAME(survivors),
 #endif
                                                  .part = NAME(part)};

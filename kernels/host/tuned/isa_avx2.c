@@ -9,6 +9,11 @@
 #    define MIN_f64(x, y) _mm256_min_pd((__m256d)(x), (__m256d)(y))
 #    define FMA_f32(x, y, z) _mm256_fmadd_ps((__m256)(x), (__m256)(y), (__m256)(z))
 #    define FMA_f64(x, y, z) _mm256_fmadd_pd((__m256d)(x), (__m256d)(y), (__m256d)(z))
+#    define MASK_OF(movemask, x) ((uint64_t)(unsigned)movemask(x))
+#    define NOT_BELOW_f32(x, y) \
+        MASK_OF(_mm256_movemask_ps, _mm256_cmp_ps((__m256)(x), (__m256)(y), _CMP_NLT_UQ))
+#    define NOT_BELOW_f64(x, y) \
+        MASK_OF(_mm256_movemask_pd, _mm256_cmp_pd((__m256d)(x), (__m256d)(y), _CMP_NLT_UQ))
 #    define BYTES 32
 #    define LANES_F32 8
 #    define LANES_F64 4

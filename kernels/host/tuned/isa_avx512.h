@@ -8,6 +8,8 @@
 #define MIN_f64(x, y) _mm512_min_pd((__m512d)(x), (__m512d)(y))
 #define FMA_f32(x, y, z) _mm512_fmadd_ps((__m512)(x), (__m512)(y), (__m512)(z))
 #define FMA_f64(x, y, z) _mm512_fmadd_pd((__m512d)(x), (__m512d)(y), (__m512d)(z))
+#define NOT_BELOW_f32(x, y) ((uint64_t)_mm512_cmp_ps_mask((__m512)(x), (__m512)(y), _CMP_NLT_UQ))
+#define NOT_BELOW_f64(x, y) ((uint64_t)_mm512_cmp_pd_mask((__m512d)(x), (__m512d)(y), _CMP_NLT_UQ))
 #define LANES_F32 16
 #define LANES_F64 8
 #define MR 14

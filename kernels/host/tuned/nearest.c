@@ -16,6 +16,11 @@ static void *nearest_open(void *context, const struct nearest_shape *shape, char
     const struct int8_kernel *kernel = int8_amx.usable() ? &int8_amx : int8_vnni.usable() ? &int8_vnni : NULL;
     const bool wide = strncmp(tuned->isa->name, "avx512", 6) == 0;
     void *state = NULL;
+    if (shape->bounds) {
+        state = tuned_nearest_pruned(tuned_kernel_for(tuned, GEMM_F32), shape, tuned->threads);
+        if (!state) snprintf(why, size, "out of memory");
+        return state;
+    }
     if (shape->bytes && (!wide || !kernel || shape->dtype != GEMM_F32)) {
         snprintf(why, size, "for pixels it needs AVX-512 VNNI or AMX, and dtype f32");
         return NULL;
@@ -31,7 +36,10 @@ static void *nearest_open(void *context, const struct nearest_shape *shape, char
     if (shape->bytes) {
         state = tuned_nearest_int8(kernel, shape, tuned->threads);
     } else {
-        state = tuned_nearest_few(tuned_kernel_for(tuned, shape->dtype), shape, tuned->threads);
+        const bool wide_reals = shape->dtype == GEMM_F64;
+        state =
+            tuned_nearest_few(tuned_kernel_for(tuned, GEMM_F32),
+                              wide_reals ? tuned_kernel_for(tuned, GEMM_F64) : NULL, shape, tuned->threads);
     }
     if (!state) snprintf(why, size, "out of memory");
     return state;

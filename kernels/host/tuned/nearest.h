@@ -7,9 +7,11 @@
 
 extern const struct gemm_nearest tuned_nearest;
 
-/* States of the slot: pixels by integer products (nearest_int8.c), and reals with few features
-   (nearest_few.c). NULL: out of memory. */
+/* States of the slot: pixels by integer products (nearest_int8.c); reals with few features (nearest_few.c;
+   f64 is NULL for points of float32); pruned by bounds (nearest_pruned.c). NULL: out of memory. */
 void *tuned_nearest_int8(const struct int8_kernel *kernel, const struct nearest_shape *shape, int threads);
-void *tuned_nearest_few(const struct tuned_kernel *kernel, const struct nearest_shape *shape, int threads);
+void *tuned_nearest_few(const struct tuned_kernel *f32, const struct tuned_kernel *f64,
+                        const struct nearest_shape *shape, int threads);
+void *tuned_nearest_pruned(const struct tuned_kernel *f32, const struct nearest_shape *shape, int threads);
 
 #endif

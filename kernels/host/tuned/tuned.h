@@ -59,6 +59,12 @@ enum {
     TUNED_NEXT_NONE    /* the same line every time */
 };
 
+/* A centre that is a candidate of some points of a group: bit i for point i. */
+struct tuned_survivor {
+    uint64_t points;
+    size_t centre;
+};
+
 /* One instruction set and one dtype. */
 struct tuned_kernel {
     size_t size;   /* of a packed element, in bytes */
@@ -72,11 +78,17 @@ struct tuned_kernel {
        tuned_workspace bytes, and is used by this part alone. */
     void (*part)(const struct gemm_call *call, const struct tuned_plan *plan, size_t part, void *workspace);
 
-    /* (f32, f64) The best score, its centre and the second best score of each of `rows` points, at most
-       FEW_VECTORS vectors of them, with at most FEW_FEATURES features. `scratch` has room for so many points,
-       64-byte aligned. */
-    void (*nearest)(const struct nearest_centres *centres, const void *x, size_t rows, void *scratch,
-                    double *best, double *second, uint32_t *index);
+    /* (f32, f64) Of nearest centres, with at most FEW_FEATURES features. `points` are FEW_VECTORS * lanes
+       points, [features][FEW_VECTORS * lanes] and 64-byte aligned, as pack_points writes them from `rows`
+       rows x and zeros. `gap` [of the dtype]: the best score less the second best; `index`: the centre of the
+       best. */
+    void (*pack_points)(size_t features, size_t rows, const void *x, void *points);
+    void (*nearest)(const struct nearest_centres *centres, const void *points, void *gap, uint32_t *index);
+
+    /* (f32, f64) The centres whose score is not below the threshold of a point, one for each point, in
+       ascending order; `to` has room for all centres and one more. Returns how many. */
+    size_t (*survivors)(const struct nearest_centres *centres, const void *points, const void *threshold,
+                        struct tuned_survivor *to);
 };
 
 struct tuned_isa {
