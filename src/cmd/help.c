@@ -51,7 +51,7 @@ static void list_entry(const struct entry *entry) {
 
 static void for_key(const struct config_key *key, entry_printer *print) {
     char choices[128] = "";
-    if (key->kind == KEY_CHOICE)
+    if (key->choices)
         for (size_t i = 0; key->choices[i]; i++)
             text_append(choices, sizeof choices, "%s%s", i ? "|" : "", key->choices[i]);
     print(&(struct entry){key->name, choices[0] ? choices : key->unit, key->help, key->fallback,

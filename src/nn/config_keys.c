@@ -7,7 +7,7 @@
 #include "src/nn/config.h"
 
 static const char *const activations[] = {ACTIVATIONS(ACTIVATION_NAME, ) NULL};
-static const char *const inits[] = {"he", "xavier", "uniform", NULL};
+static const char *const inits[] = {"he", "xavier", "uniform", "kmeans:FILE", NULL};
 static const char *const input_ranges[] = {"0,1", "-1,1", NULL};
 static const char *const optimizers[] = {OPTIMIZERS(OPTIMIZER_NAME, ) NULL};
 static const char *const schedules[] = {"constant", "step", "cosine", "exponential", "one-cycle", NULL};
@@ -34,8 +34,9 @@ static const struct config_key keys[] = {
      "widths of the layers, from the pixels to the classes"},
     {"activation", NULL, KEY_CHOICE, RECIPE, AT(activation), 0, 0, activations, "relu", NULL,
      "of the hidden layers; scaled-tanh is 1.7159 tanh(2x/3)"},
-    {"init", NULL, KEY_CHOICE, RECIPE, AT(init), 0, 0, inits, "he", NULL,
-     "he: normal, sd sqrt(2/in); xavier: uniform, sqrt(6/(in+out)); uniform: 1/sqrt(in), biases too"},
+    {"init", NULL, KEY_CHOICE_FILE, RECIPE, AT(init), 0, 0, inits, "he", NULL,
+     "he: normal, sd sqrt(2/in); xavier: uniform, sqrt(6/(in+out)); uniform: 1/sqrt(in), biases too; "
+     "kmeans:FILE: he, but the first layer looks for the centres of 'kmeans --save FILE' (docs/kmeans.md)"},
     {"init-range", NULL, KEY_REAL, RECIPE, AT(init_range), 0, 1e6, NULL, "0", "X",
      "for init = uniform: weights and biases are uniform in [-X, X]; 0: X is 1/sqrt(in)"},
     {"epochs", NULL, KEY_INT, RECIPE, AT(epochs), 0, 1e9, NULL, "20", "N", "passes over the training set"},
