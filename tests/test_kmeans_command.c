@@ -110,6 +110,71 @@ static void other_data(void **state) {
     assert_says(output, "mini-batches of 1,000");
 }
 
+/* A file of points is not called a checkpoint. */
+static void points_have_their_name(void **state) {
+    (void)state;
+    const char *points = support_path("broken.safetensors");
+    support_write(points, "12345678{}", 10);
+    assert_int_equal(RUN("kmeans --data %s --clusters 2", points), 3);
+    assert_says(output, "is not a usable safetensors file of points");
+    assert_null(strstr(output, "checkpoint"));
+    assert_int_equal(RUN("kmeans --data %s/none.safetensors --clusters 2", support_data), 3);
+    assert_says(output, "the file of points");
+    assert_null(strstr(output, "checkpoint"));
+    assert_int_equal(RUN("eval %s", points), 3);
+    assert_says(output, "is not a usable safetensors checkpoint");
+}
+
+/* If the initial centres are the means of their points, the tolerance is not why the run ends. */
+static void centres_that_stay_end_a_run(void **state) {
+    (void)state;
+    const char *points = support_path("three.safetensors");
+    const float values[6] = {0, 0, 1, 0, 9, 9};
+    const struct tensor tensor = {.name = "points", .rank = 2, .shape = {3, 2}, .data = values};
+    assert_status(safetensors_write(points, &tensor, 1, NULL, 0), STATUS_OK);
+    assert_int_equal(RUN("kmeans --data %s --clusters 3 --tolerance 0", points), 0);
+    assert_says(output, "0 after 1 iteration: no centre moved");
+}
+
+/* Restarts with the same initial centres differ in the order of their mini-batches. */
+static void restarts_have_their_own_order(void **state) {
+    (void)state;
+    const char *log = support_path("order.jsonl");
+    assert_int_equal(RUN("kmeans --data %s --clusters 4 --kmeans-init first --batch-size 20 --iterations 1 "
+                         "--restarts 3 --log %s",
+                         support_data, log),
+                     0);
+    double inertia[3] = {0};
+    char line[4096];
+    size_t count = 0;
+    FILE *in = fopen(log, "r");
+    assert_non_null(in);
+    while (fgets(line, sizeof line, in)) {
+        cJSON *object = cJSON_Parse(line);
+        if (strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(object, "type")), "kmeans_iteration") == 0)
+            inertia[count++ % 3] = support_number(object, "inertia");
+        cJSON_Delete(object);
+    }
+    fclose(in);
+    assert_int_equal(count, 3);
+    assert_true(inertia[0] != inertia[1] && inertia[1] != inertia[2] && inertia[0] != inertia[2]);
+}
+
+/* Keys that a training has too are explained as what they are here. */
+static void help_is_of_kmeans(void **state) {
+    (void)state;
+    static const char *const of_training[] = {"initial weights", "dropout", "how steps are issued",
+                                              "model selection"};
+    for (size_t list = 0; list < 2; list++) {
+        assert_int_equal(RUN("kmeans --%s", list ? "list-flags" : "help"), 0);
+        for (size_t i = 0; i < sizeof of_training / sizeof *of_training; i++)
+            assert_null(strstr(output, of_training[i]));
+    }
+    assert_says(output, "of the initial centres and of the order of mini-batches");
+    assert_int_equal(RUN("train --list-flags"), 0);
+    for (size_t i = 0; i < sizeof of_training / sizeof *of_training; i++) assert_says(output, of_training[i]);
+}
+
 static void wrong_use_is_named(void **state) {
     (void)state;
     static const struct {
@@ -124,6 +189,7 @@ static void wrong_use_is_named(void **state) {
                  {"--backend serial --engine fused", 4, "engine fused cannot be used here"},
                  {"--layers 3-4", 2, "unknown or ambiguous flag"},
                  {"--batch-size 10 --empty far", 2, "empty is for Lloyd's algorithm"},
+                 {"--batch-size 10 --change-limit 0.1", 2, "change-limit is for Lloyd's algorithm"},
                  {"--picture x.gif", 2, ".png or a .pgm"},
                  {"--data uniform:1024,32", 2, "must be uniform:SIZE,FEATURES"},
                  {"--data uniform:1MB,0", 2, "must be uniform:SIZE,FEATURES"},
@@ -175,6 +241,10 @@ int main(void) {
         cmocka_unit_test(files_agree),
         cmocka_unit_test(same_seed_same_result),
         cmocka_unit_test(other_data),
+        cmocka_unit_test(points_have_their_name),
+        cmocka_unit_test(centres_that_stay_end_a_run),
+        cmocka_unit_test(restarts_have_their_own_order),
+        cmocka_unit_test(help_is_of_kmeans),
         cmocka_unit_test(wrong_use_is_named),
         cmocka_unit_test(wrong_plugin_is_refused),
         cmocka_unit_test(measures),

@@ -11,6 +11,7 @@ static enum kmeans_end find_end(const struct kmeans *run, const struct kmeans_re
     const struct kmeans_options *options = run->options;
     if (options->stop && *options->stop) return KMEANS_INTERRUPTED;
     if (record->counts.changed == 0) return KMEANS_NO_CHANGE;
+    if (record->shift == 0) return KMEANS_NO_SHIFT;
     if ((double)record->counts.changed <= options->change_limit * (double)run->points->count)
         return KMEANS_FEW_CHANGES;
     if (record->shift <= options->tolerance * run->variance) return KMEANS_TOLERANCE;

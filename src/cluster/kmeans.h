@@ -40,7 +40,14 @@ struct kmeans_observer {
     void (*iteration)(void *self, const struct kmeans_record *record);
 };
 
-enum kmeans_end { KMEANS_LIMIT, KMEANS_NO_CHANGE, KMEANS_FEW_CHANGES, KMEANS_TOLERANCE, KMEANS_INTERRUPTED };
+enum kmeans_end {
+    KMEANS_LIMIT,
+    KMEANS_NO_CHANGE,
+    KMEANS_NO_SHIFT, /* each centre is the mean of its points already */
+    KMEANS_FEW_CHANGES,
+    KMEANS_TOLERANCE,
+    KMEANS_INTERRUPTED
+};
 
 /* The best run of all restarts. All memory is the host's. */
 struct kmeans_result {

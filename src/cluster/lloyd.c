@@ -194,12 +194,17 @@ void kmeans_add_counts(struct nearest_counts *to, const struct nearest_counts *c
     to->uncertified += counts->uncertified;
 }
 
+/* Each restart has a seed of its own; the first, that of the run. */
+static struct rng order_of(uint64_t seed, size_t restart, size_t iteration) {
+    return rng_open(seed + ((uint64_t)(restart - 1) << 40), RNG_SHUFFLE, (uint32_t)iteration);
+}
+
 /* A pass over the points in mini-batches. The sums go on from batch to batch, so that a centre is the mean of
    all points that it ever got. */
 enum status kmeans_batches(struct kmeans *run, struct kmeans_record *record) {
     struct device *device = &run->compute->device;
     const size_t count = run->points->count;
-    struct rng rng = rng_open(run->options->seed, RNG_SHUFFLE, (uint32_t)record->iteration);
+    struct rng rng = order_of(run->options->seed, record->restart, record->iteration);
     enum status status = STATUS_OK;
     rng_permutation(&rng, run->order, count);
     for (size_t first = 0; first < count && !status; first += run->options->batch) {

@@ -52,8 +52,11 @@ static enum status set_options(struct kmeans_job *job, const char *batch) {
     if (batch && config->engine == ENGINE_FUSED)
         return status_set(STATUS_USAGE,
                           "mini-batches have no engine fused: remove --engine, or --batch-size");
-    if (batch && config_origin_of(config, "empty") != FROM_DEFAULT)
-        return status_set(STATUS_USAGE, "empty is for Lloyd's algorithm: remove it, or --batch-size");
+    static const char *const of_lloyd[] = {"empty", "change-limit"};
+    for (size_t i = 0; batch && i < sizeof of_lloyd / sizeof *of_lloyd; i++)
+        if (config_origin_of(config, of_lloyd[i]) != FROM_DEFAULT)
+            return status_set(STATUS_USAGE, "%s is for Lloyd's algorithm: remove it, or --batch-size",
+                              of_lloyd[i]);
     job->options = (struct kmeans_options){.clusters = (size_t)config->clusters,
                                            .iterations = (size_t)config->iterations,
                                            .restarts = (size_t)config->restarts,
@@ -166,6 +169,16 @@ static enum status run_kmeans(int argc, char **argv) {
         {"picture", "FILE", "draw the centres: .png or .pgm", &job.picture},
         {"predict", "FILE", "write the label of every point as comma-separated values", &job.predict},
     };
+    static const struct option_help helps[] = {
+        {"seed", "of the initial centres and of the order of mini-batches, the same on every backend"},
+        {"validation", "number of images held out from the end of the training set: they get labels and "
+                       "measures, but move no centre"},
+        {"engine",
+         "how points are assigned: eager, a GEMM and then a comparison; fused, inside the backend "
+         "(tuned); auto: fused if the backend has it for these points; k-means has no engine graph"},
+        {"residency", "if the backend runs on a GPU: host, with copies for each GEMM; k-means does not run "
+                      "on a GPU with device yet"},
+        {NULL, NULL}};
     const struct option_set set = {
         .usage = "kmeans [--clusters K] [--KEY VALUE]...",
         .details = "Clusters the training images, or other points, by k-means with the GEMM backend of your "
@@ -177,6 +190,7 @@ static enum status run_kmeans(int argc, char **argv) {
         .config_files = true,
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
+        .helps = helps,
         .files = &job.files,
     };
     bool help;

@@ -9,8 +9,12 @@
 enum { INDENT = 10, COLUMN = 19 };
 
 const char *kmeans_end_name(enum kmeans_end end) {
-    static const char *const names[] = {"iteration limit", "no point changed", "few points changed",
-                                        "centres moved less than the tolerance", "interrupted"};
+    static const char *const names[] = {"iteration limit",
+                                        "no point changed",
+                                        "no centre moved",
+                                        "few points changed",
+                                        "centres moved less than the tolerance",
+                                        "interrupted"};
     return names[end];
 }
 
