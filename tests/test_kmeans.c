@@ -73,7 +73,7 @@ static void same_bits_for_threads_and_backends(void **state) {
                     continue;
                 }
                 assert_memory_equal(result.label, first.label, data.count * sizeof *result.label);
-                assert_memory_equal(result.values, first.values,
+                assert_memory_equal(result.state.values, first.state.values,
                                     data.clusters * data.features * sizeof(float));
                 assert_true(result.inertia == first.inertia);
                 kmeans_free(&result);
@@ -112,7 +112,7 @@ static void inertia_never_rises(void **state) {
         options.iterations = 300;
         assert_status(kmeans_bench_run(&compute, &data, &options, &observer, &result), STATUS_OK);
         assert_int_equal(result.end, KMEANS_NO_CHANGE);
-        assert_int_equal(history.iterations, result.iterations);
+        assert_int_equal(history.iterations, result.state.iteration);
         assert_near(history.inertia, result.inertia, 1e-9);
         kmeans_free(&result);
         kmeans_data_free(&data);
@@ -243,7 +243,7 @@ static void interrupted_seeding(void **state) {
         options.stop = &stop;
         assert_status(kmeans_bench_run(&compute, &data, &options, NULL, &result), STATUS_INTERRUPTED);
         assert_int_equal(result.end, KMEANS_INTERRUPTED);
-        assert_int_equal(result.iterations, 1);
+        assert_int_equal(result.state.iteration, 1);
         assert_true(isfinite(result.inertia));
         kmeans_free(&result);
         kmeans_data_free(&data);
@@ -287,7 +287,7 @@ static void restarts_keep_the_best(void **state) {
     options.restarts = 1;
     kmeans_assert_runs(&compute, &data, &options, &one);
     assert_true(best.inertia < one.inertia);
-    assert_true(best.restart > 1);
+    assert_true(best.state.restart > 1);
     kmeans_free(&best);
     kmeans_free(&one);
     compute_close(&compute);

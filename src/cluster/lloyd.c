@@ -101,7 +101,7 @@ enum status kmeans_inertia(struct kmeans *run, const struct points *points, cons
     return status;
 }
 
-static void add_rows(struct kmeans *run, const struct points *points, const uint32_t *label,
+void kmeans_add_rows(struct kmeans *run, const struct points *points, const uint32_t *label,
                      const uint32_t *before) {
     struct device *device = &run->compute->device;
     const struct cluster_rows rows = {.count = points->count,
@@ -131,7 +131,7 @@ enum status kmeans_measure(struct kmeans *run) {
     if (!status) {
         device->driver->zero(device, run->label, run->points->count * sizeof *run->label);
         kmeans_clear_sums(run);
-        add_rows(run, run->points, run->label, NULL);
+        kmeans_add_rows(run, run->points, run->label, NULL);
         device->driver->download(device, mean, run->sums.sums, bytes);
         for (size_t f = 0; f < features; f++) {
             mean[f] /= (double)run->points->count;
@@ -178,7 +178,7 @@ enum status kmeans_lloyd(struct kmeans *run, struct kmeans_record *record) {
     if (!status) status = assigner_audit(&run->assigner, run->points, run->label);
     if (status) return status;
     if (!bytes) kmeans_clear_sums(run);
-    add_rows(run, run->points, run->label, bytes ? run->before : NULL);
+    kmeans_add_rows(run, run->points, run->label, bytes ? run->before : NULL);
     run->assigner.ops->costs(device->ops_context, &run->sums, run->mean, run->assigner.centres.values,
                              run->cost);
     record->inertia = run->spread + host_sum(run, run->cost);
@@ -220,7 +220,7 @@ enum status kmeans_batches(struct kmeans *run, struct kmeans_record *record) {
         status = assigner_run(&run->assigner, batch, run->label + first, &counts);
         if (!status) status = kmeans_inertia(run, batch, run->label + first, &inertia);
         if (status) break;
-        add_rows(run, batch, run->label + first, NULL);
+        kmeans_add_rows(run, batch, run->label + first, NULL);
         status = move_centres(run, record);
         device_lap(device, PART_OPTIMIZER);
         kmeans_add_counts(&record->counts, &counts);

@@ -13,7 +13,6 @@
 #include "src/cmd/backend.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
-#include "src/nn/checkpoint.h"
 #include "src/report/image_grid.h"
 
 static volatile sig_atomic_t interrupted;
@@ -24,6 +23,8 @@ static void close_job(struct kmeans_job *job) {
     for (size_t p = 0; p < KMEANS_PARTS; p++) free(job->part[p].own);
     free(job->majority);
     kmeans_free(&job->result);
+    kmeans_state_free(&job->start);
+    checkpoint_close(&job->resumed);
     compute_close(&job->compute);
 }
 
@@ -31,6 +32,7 @@ static void close_job(struct kmeans_job *job) {
 
 static enum status check_files(struct kmeans_job *job) {
     enum status status = STATUS_OK;
+    files_add(&job->files, "--resume", job->config.resume, FILE_RESUMED);
     files_add(&job->files, "--save", job->config.save, FILE_SAVED);
     files_add(&job->files, "--picture", job->picture, FILE_WRITTEN);
     files_add(&job->files, "--predict", job->predict, FILE_WRITTEN);
@@ -49,18 +51,22 @@ static enum status set_options(struct kmeans_job *job, const char *batch) {
     const enum status status =
         batch ? config_set(config, "batch-size", batch, FROM_FLAG, "--batch-size") : STATUS_OK;
     if (status) return status;
-    if (batch && config->engine == ENGINE_FUSED)
+    const bool batches = batch || job->resumed_batches;
+    if (batch && config->resume[0] && !job->resumed_batches)
+        return status_set(STATUS_USAGE, "'%s' is of Lloyd's algorithm: remove --batch-size, or --resume",
+                          config->resume);
+    if (batches && config->engine == ENGINE_FUSED)
         return status_set(STATUS_USAGE,
                           "mini-batches have no engine fused: remove --engine, or --batch-size");
     static const char *const of_lloyd[] = {"empty", "change-limit"};
-    for (size_t i = 0; batch && i < sizeof of_lloyd / sizeof *of_lloyd; i++)
+    for (size_t i = 0; batches && i < sizeof of_lloyd / sizeof *of_lloyd; i++)
         if (config_origin_of(config, of_lloyd[i]) != FROM_DEFAULT)
             return status_set(STATUS_USAGE, "%s is for Lloyd's algorithm: remove it, or --batch-size",
                               of_lloyd[i]);
     job->options = (struct kmeans_options){.clusters = (size_t)config->clusters,
                                            .iterations = (size_t)config->iterations,
                                            .restarts = (size_t)config->restarts,
-                                           .batch = batch ? (size_t)config->batch_size : 0,
+                                           .batch = batches ? (size_t)config->batch_size : 0,
                                            .init = (enum kmeans_init)config->kmeans_init,
                                            .empty = (enum kmeans_empty)config->kmeans_empty,
                                            .tolerance = config->tolerance,
@@ -104,6 +110,8 @@ static enum status open_job(struct kmeans_job *job) {
     if (status) return status;
     if (job->options.batch > job->sets.train.count) job->options.batch = job->sets.train.count;
     job->options.scale = job->sets.scale;
+    status = kmeans_read_resumed(job);
+    if (status) return status;
     const struct points *const all[KMEANS_PARTS] = {&job->sets.train, &job->sets.validation, &job->sets.test};
     static const char *const names[KMEANS_PARTS] = {"training", "validation", "test"};
     for (size_t p = 0; p < KMEANS_PARTS; p++)
@@ -137,6 +145,11 @@ static enum status write_files(struct kmeans_job *job) {
 
 static enum status cluster(struct kmeans_job *job) {
     const struct kmeans_observer observer = {.self = job, .start = on_start, .iteration = on_iteration};
+    if (job->options.start && job->start.iteration >= job->options.iterations)
+        terminal_note(
+            "warning: the checkpoint is at iteration %zu of %zu: nothing to do; --iterations counts "
+            "from the first iteration on",
+            job->start.iteration, job->options.iterations);
     process_catch_signals(&interrupted);
     const enum status run =
         kmeans_run(&job->compute, &job->sets.train, &job->options, &observer, &job->result);
@@ -148,7 +161,8 @@ static enum status cluster(struct kmeans_job *job) {
         kmeans_print_result(job);
     }
     if (!status && run == STATUS_INTERRUPTED) {
-        status_write("interrupted by %s", process_signal());
+        status_write("interrupted by %s%s%s", process_signal(),
+                     job->config.save[0] ? "; go on with --resume " : "", job->config.save);
         status = run;
     }
     return status;
@@ -157,12 +171,31 @@ static enum status cluster(struct kmeans_job *job) {
 static enum status run_kmeans(int argc, char **argv) {
     static struct kmeans_job job; /* zero */
     const char *batch = NULL;
-    static const char *const keys[] = {"clusters",     "kmeans-init", "iterations", "tolerance",
-                                       "change-limit", "empty",       "restarts",   "kmeans-precision",
-                                       "seed",         "data",        "validation", "label-offset",
-                                       "transpose",    "dtype",       "backend",    "threads",
-                                       "engine",       "device",      "residency",  "pin",
-                                       "audit",        "log",         "save",       NULL};
+    static const char *const keys[] = {"clusters",
+                                       "kmeans-init",
+                                       "iterations",
+                                       "tolerance",
+                                       "change-limit",
+                                       "empty",
+                                       "restarts",
+                                       "kmeans-precision",
+                                       "seed",
+                                       "data",
+                                       "validation",
+                                       "label-offset",
+                                       "transpose",
+                                       "dtype",
+                                       "backend",
+                                       "threads",
+                                       "engine",
+                                       "device",
+                                       "residency",
+                                       "pin",
+                                       "audit",
+                                       "log",
+                                       "save",
+                                       "resume",
+                                       NULL};
     const struct option_extra extras[] = {
         {"batch-size", "POINTS", "mini-batch k-means, with so many points a step [all: Lloyd's algorithm]",
          &batch},
@@ -197,7 +230,8 @@ static enum status run_kmeans(int argc, char **argv) {
     profile_start(&job.profile);
     enum status status = options_parse(&set, argc, argv, &job.config, &help);
     if (status || help) return status;
-    status = set_options(&job, batch);
+    status = kmeans_open_resumed(&job);
+    if (!status) status = set_options(&job, batch);
     if (!status) status = open_job(&job);
     if (!status) status = cluster(&job);
     status = logfile_close(job.log, status);

@@ -7,6 +7,7 @@
 #include "src/base/logfile.h"
 #include "src/cluster/kmeans.h"
 #include "src/cluster/quality.h"
+#include "src/nn/checkpoint.h"
 
 enum { KMEANS_PARTS = 3 };
 
@@ -28,6 +29,9 @@ struct kmeans_job {
     struct audit audit;
     struct point_sets sets;
     struct kmeans_options options;
+    struct checkpoint resumed; /* of --resume, until its state was read */
+    bool resumed_batches;      /* it is of mini-batches */
+    struct kmeans_state start; /* of --resume */
     struct kmeans_result result;
     struct kmeans_part part[KMEANS_PARTS]; /* points NULL: there is no such part */
     uint8_t *majority;                     /* [clusters]: the class of a cluster; NULL without classes */
@@ -57,10 +61,17 @@ void kmeans_log_header(const struct kmeans_job *job, const char *engine);
 void kmeans_log_iteration(const struct kmeans_job *job, const struct kmeans_record *record);
 void kmeans_log_result(const struct kmeans_job *job);
 
+/* --- kmeans_checkpoint.c: nothing without their flags --- */
+
+/* --save: the centres as a linear layer (docs/kmeans.md), with counts, labels and the state of the run. */
+enum status kmeans_save(const struct kmeans_job *job);
+/* --resume: opens the checkpoint, and takes its recipe and number of clusters; then, when the points are
+   known, its state. */
+enum status kmeans_open_resumed(struct kmeans_job *job);
+enum status kmeans_read_resumed(struct kmeans_job *job);
+
 /* --- kmeans_files.c: nothing without their flags --- */
 
-/* --save: the centres as a linear layer (see docs/kmeans.md), with counts and labels. */
-enum status kmeans_save(const struct kmeans_job *job);
 /* --picture: the centres as images, with their number of points and their class. */
 enum status kmeans_draw(const struct kmeans_job *job);
 /* --predict: the labels as comma-separated values. */

@@ -32,17 +32,20 @@ void kmeans_print_header(const struct kmeans_job *job, const char *engine) {
     const struct config *config = &job->config;
     const struct compute *compute = &job->compute;
     const struct kmeans_options *options = &job->options;
-    char batch[64] = "Lloyd";
+    char batch[64] = "Lloyd", init[CONFIG_TEXT + 64];
     if (options->batch)
         snprintf(batch, sizeof batch, "mini-batches of %s", text_grouped(options->batch).text);
+    snprintf(init, sizeof init, "init %s", config_choice("kmeans-init", config->kmeans_init));
+    if (options->start)
+        snprintf(init, sizeof init, "from %s after iteration %zu", config->resume, options->start->iteration);
     printf("Tessera %s, commit %s\n", TESSERA_VERSION, platform_commit());
     print_parts(job);
     terminal_print(stdout, INDENT,
-                   "k-means   %zu clusters, init %s, %s, at most %zu iterations, tolerance %g, empty %s, %zu "
+                   "k-means   %zu clusters, %s, %s, at most %zu iterations, tolerance %g, empty %s, %zu "
                    "restart%s, seed %lld\n",
-                   options->clusters, config_choice("kmeans-init", config->kmeans_init), batch,
-                   options->iterations, options->tolerance, config_choice("empty", config->kmeans_empty),
-                   options->restarts, options->restarts == 1 ? "" : "s", (long long)config->seed);
+                   options->clusters, init, batch, options->iterations, options->tolerance,
+                   config_choice("empty", config->kmeans_empty), options->restarts,
+                   options->restarts == 1 ? "" : "s", (long long)config->seed);
     terminal_print(stdout, INDENT, "compute   backend %s (%s), %s, labels %s, engine %s, residency %s\n",
                    compute->name, compute->description, dtype_name(job->sets.train.dtype),
                    config_choice("kmeans-precision", config->kmeans_precision), engine,
@@ -87,9 +90,9 @@ static void print_time(const struct kmeans_job *job) {
 
 void kmeans_print_result(const struct kmeans_job *job) {
     const struct kmeans_result *result = &job->result;
-    printf("\n%-*s%.9g after %zu iteration%s%s: %s\n", COLUMN, "inertia", result->inertia, result->iterations,
-           result->iterations == 1 ? "" : "s", job->options.restarts > 1 ? " of the best restart" : "",
-           kmeans_end_name(result->end));
+    printf("\n%-*s%.9g after %zu iteration%s%s: %s\n", COLUMN, "inertia", result->inertia,
+           result->state.iteration, result->state.iteration == 1 ? "" : "s",
+           job->options.restarts > 1 ? " of the best restart" : "", kmeans_end_name(result->end));
     if (result->empty) printf("%-*s%zu\n", COLUMN, "empty clusters", result->empty);
     if (kmeans_is_exact(job)) {
         printf("%-*sexact: %s decided in float64, of these %s by exact arithmetic\n", COLUMN, "labels",

@@ -77,8 +77,8 @@ void kmeans_log_result(const struct kmeans_job *job) {
     cJSON *line = jsonl_new("kmeans");
     jsonl_count(line, "clusters", job->options.clusters);
     cJSON_AddNumberToObject(line, "inertia", result->inertia);
-    jsonl_count(line, "iterations", result->iterations);
-    jsonl_count(line, "restart", result->restart);
+    jsonl_count(line, "iterations", result->state.iteration);
+    jsonl_count(line, "restart", result->state.restart);
     cJSON_AddStringToObject(line, "end", kmeans_end_name(result->end));
     jsonl_count(line, "empty", result->empty);
     cJSON_AddBoolToObject(line, "exact", kmeans_is_exact(job));

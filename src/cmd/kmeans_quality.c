@@ -22,7 +22,7 @@ static enum status label_part(struct kmeans_job *job, struct kmeans_part *part) 
         assigner_open(&assigner, &job->compute, points, clusters, job->options.certify, job->options.engine);
     if (!status) status = opened;
     if (!status) {
-        driver->upload(device, assigner.centres.values, job->result.values,
+        driver->upload(device, assigner.centres.values, job->result.state.values,
                        clusters * points->features * dtype_size(points->dtype));
         assigner_set_centres(&assigner, clusters);
         status = assigner_run(&assigner, points, label, &counts);
