@@ -25,14 +25,24 @@ static void files_agree(void **state) {
                          support_data, log, model, labels, picture),
                      0);
     assert_says(output, "exact");
+    assert_says(output, "accuracy by majority, by medoid");
     assert_true(support_log(log, "kmeans_iteration", 0, &result) > 1);
     assert_true(support_number(result, "inertia") > 0);
     cJSON_Delete(result);
     assert_int_equal(support_log(log, "kmeans", 0, &result), 1);
     assert_true(cJSON_IsTrue(cJSON_GetObjectItem(result, "exact")));
+    cJSON *centre = NULL;
+    assert_int_equal(support_log(log, "kmeans_centre", 0, &centre), 5);
+    assert_int_equal(support_number(centre, "cluster"), 4);
+    assert_int_equal(strlen(cJSON_GetStringValue(cJSON_GetObjectItem(centre, "pixels"))), 2 * 42);
+    cJSON_Delete(centre);
+    assert_int_equal(RUN("report %s -o %s", log, support_path("k.html")), 0);
     const cJSON *training = cJSON_GetObjectItem(result, "training");
     assert_near(support_number(training, "inertia"), support_number(result, "inertia"), 0);
     assert_int_equal(support_number(cJSON_GetObjectItem(result, "validation"), "points"), 50);
+    const double majority = support_number(training, "accuracy"),
+                 medoids = support_number(training, "medoid_accuracy");
+    assert_true(medoids > 0 && medoids <= majority); /* no answers are better there than the majority's */
 
     assert_status(safetensors_read(&file, model), STATUS_OK);
     const struct tensor *weight = safetensors_find(&file, "layers.0.weight"),
@@ -43,6 +53,10 @@ static void files_agree(void **state) {
     assert_int_equal(weight->shape[0], 5);
     assert_int_equal(weight->shape[1], 42);
     assert_int_equal(label->shape[0], 250);
+    /* the medoid of a cluster is a point of it */
+    const struct tensor *medoid = safetensors_find(&file, "kmeans.medoids");
+    for (size_t j = 0; j < 5; j++)
+        assert_true(((const double *)label->data)[(size_t)((const double *)medoid->data)[j]] == (double)j);
     double members[5] = {0};
     for (size_t i = 0; i < 250; i++) members[(size_t)((const double *)label->data)[i]]++;
     for (size_t j = 0; j < 5; j++) {
@@ -229,10 +243,18 @@ static void measures(void **state) {
     struct quality quality;
     quality_majority(cluster, class, 10, 3, scratch, majority);
     assert_int_equal(majority[2], 2);
-    assert_status(quality_measure(cluster, class, 10, 3, majority, &quality), STATUS_OK);
+    assert_status(quality_measure(cluster, class, 10, 3, &quality), STATUS_OK);
     assert_near(quality.purity, 0.7, 1e-15);
-    assert_near(quality.accuracy, 0.7, 1e-15);
+    assert_near(quality_accuracy(cluster, class, 10, majority), 0.7, 1e-15);
     assert_near(quality.nmi, 0.44270128334605, 1e-12);
+    static const double squared[] = {3, 1, 1, 9, 8, 8, 4, 5, 0, 0};
+    uint32_t medoid[4];
+    quality_medoids(cluster, squared, 10, 4, medoid);
+    assert_int_equal(medoid[0], 1);
+    assert_int_equal(medoid[1], 4);
+    assert_int_equal(medoid[2], 8);
+    assert_true(medoid[3] == QUALITY_NO_POINT);
+    assert_near(quality_accuracy(cluster, class, 10, (const uint8_t[]){0, 1, 0}), 0.5, 1e-15);
     assert_near(quality.ari, 0.20454545454545456, 1e-12);
 }
 

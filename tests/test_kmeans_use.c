@@ -225,19 +225,15 @@ static void resumed_is_uninterrupted(void **state) {
         assert_int_equal(RUN("kmeans %s %s --tolerance 0 --iterations %d --save %s --log %s", start,
                              runs[i].every, runs[i].first, parts, b),
                          0);
-        char *before = iterations_of(b);
         assert_int_equal(RUN("kmeans --resume %s %s --tolerance 0 --iterations 5 --save %s --log %s", parts,
                              runs[i].every, parts, b),
                          0);
         assert_says(output, "after iteration");
         assert_same_files(whole, parts);
-        char *one = iterations_of(a), *rest = iterations_of(b);
-        assert_int_equal(strlen(one), strlen(before) + strlen(rest));
-        assert_memory_equal(one, before, strlen(before));
-        assert_string_equal(one + strlen(before), rest);
-        free(before);
+        char *one = iterations_of(a), *two = iterations_of(b); /* the log goes on, too */
+        assert_string_equal(one, two);
         free(one);
-        free(rest);
+        free(two);
     }
 }
 

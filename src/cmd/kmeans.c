@@ -22,6 +22,8 @@ static void close_job(struct kmeans_job *job) {
     if (job->compute.backend) points_close(&job->sets, &job->compute.device);
     for (size_t p = 0; p < KMEANS_PARTS; p++) free(job->part[p].own);
     free(job->majority);
+    free(job->medoid_class);
+    free(job->medoid);
     kmeans_free(&job->result);
     kmeans_state_free(&job->start);
     checkpoint_close(&job->resumed);
@@ -120,7 +122,7 @@ static enum status open_job(struct kmeans_job *job) {
     if (status) return status;
     audit_start(&job->audit, (enum audit_mode)job->config.audit);
     job->compute.audit = &job->audit;
-    return logfile_open(&job->log, job->config.log, false);
+    return logfile_open(&job->log, job->config.log, job->config.resume[0]);
 }
 
 /* --- the run --- */
@@ -158,6 +160,7 @@ static enum status cluster(struct kmeans_job *job) {
     if (!status) status = write_files(job);
     if (!status) {
         kmeans_log_result(job);
+        kmeans_log_centres(job);
         kmeans_print_result(job);
     }
     if (!status && run == STATUS_INTERRUPTED) {

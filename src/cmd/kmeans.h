@@ -19,6 +19,8 @@ struct kmeans_part {
     uint32_t *own;         /* the memory of `label`, unless it is the result's */
     double inertia;
     struct quality quality; /* points 0: there are no classes */
+    double accuracy;        /* of the classifier that knows `majority` */
+    double medoid_accuracy; /* of the one that knows the classes of the medoids alone */
 };
 
 struct kmeans_job {
@@ -34,10 +36,13 @@ struct kmeans_job {
     struct kmeans_state start; /* of --resume */
     struct kmeans_result result;
     struct kmeans_part part[KMEANS_PARTS]; /* points NULL: there is no such part */
-    uint8_t *majority;                     /* [clusters]: the class of a cluster; NULL without classes */
-    struct logfile *log;                   /* NULL: none */
-    const char *picture, *predict;         /* files; NULL: none */
-    bool titles;                           /* of the table of iterations are printed */
+    uint32_t *medoid;                      /* [clusters]: rows of the training part (quality_medoids) */
+    /* [clusters]: the classes of clusters, the majority's and the medoid's; NULL without classes. A cluster
+       without points has class 0. */
+    uint8_t *majority, *medoid_class;
+    struct logfile *log;           /* NULL: none */
+    const char *picture, *predict; /* files; NULL: none */
+    bool titles;                   /* of the table of iterations are printed */
 };
 
 /* Do all labels have a certificate? */
@@ -60,6 +65,7 @@ void kmeans_print_result(const struct kmeans_job *job);
 void kmeans_log_header(const struct kmeans_job *job, const char *engine);
 void kmeans_log_iteration(const struct kmeans_job *job, const struct kmeans_record *record);
 void kmeans_log_result(const struct kmeans_job *job);
+void kmeans_log_centres(const struct kmeans_job *job); /* only of images */
 
 /* --- kmeans_checkpoint.c: nothing without their flags --- */
 
@@ -72,6 +78,8 @@ enum status kmeans_read_resumed(struct kmeans_job *job);
 
 /* --- kmeans_files.c: nothing without their flags --- */
 
+/* Rounds the centre of a cluster of images to pixels [features]. */
+void kmeans_centre_pixels(const struct kmeans_job *job, size_t cluster, uint8_t *pixels);
 /* --picture: the centres as images, with their number of points and their class. */
 enum status kmeans_draw(const struct kmeans_job *job);
 /* --predict: the labels as comma-separated values. */

@@ -6,7 +6,7 @@
 #include "src/cmd/kmeans.h"
 #include "src/device/dtype.h"
 
-enum { MOST_TENSORS = 8 };
+enum { MOST_TENSORS = 9 };
 
 /* --- writing --- */
 
@@ -50,9 +50,11 @@ static double *counts_as_reals(const uint64_t *values, size_t count) {
     return reals;
 }
 
-static double *labels_as_reals(const uint32_t *values, size_t count) {
+/* No point is -1. */
+static double *rows_as_reals(const uint32_t *values, size_t count) {
     double *reals = malloc(count * sizeof *reals);
-    for (size_t i = 0; reals && i < count; i++) reals[i] = values[i];
+    for (size_t i = 0; reals && i < count; i++)
+        reals[i] = values[i] == QUALITY_NO_POINT ? -1.0 : (double)values[i];
     return reals;
 }
 
@@ -66,7 +68,7 @@ static bool add_state(const struct kmeans_job *job, struct tensor *tensors, size
             tensor_of("kmeans.sums", GEMM_F64, clusters, job->sets.train.features, state->sums);
         tensors[(*count)++] = tensor_of("kmeans.members", GEMM_F64, clusters, 0, *kept);
     } else if (state->iteration) {
-        *kept = labels_as_reals(state->label, points);
+        *kept = rows_as_reals(state->label, points);
         tensors[(*count)++] = tensor_of("kmeans.last_labels", GEMM_F64, points, 0, *kept);
     } else {
         return true;
@@ -85,14 +87,17 @@ enum status kmeans_save(const struct kmeans_job *job) {
     if (!job->config.save[0]) return STATUS_OK;
     void *weight = malloc(clusters * points->features * size), *bias = malloc(clusters * size);
     double *counts = counts_as_reals(result->count, clusters),
-           *labels = labels_as_reals(result->label, points->count), *kept = NULL;
+           *labels = rows_as_reals(result->label, points->count),
+           *medoids = rows_as_reals(job->medoid, clusters), *kept = NULL;
     /* those of float64 first: aligned */
     tensors[count++] = tensor_of("kmeans.counts", GEMM_F64, clusters, 0, counts);
     tensors[count++] = tensor_of("kmeans.labels", GEMM_F64, points->count, 0, labels);
+    tensors[count++] = tensor_of("kmeans.medoids", GEMM_F64, clusters, 0, medoids);
     tensors[count++] = tensor_of("kmeans.progress", GEMM_F64, 2, 0, progress);
-    enum status status = weight && bias && counts && labels && add_state(job, tensors, &count, &kept)
-                             ? STATUS_OK
-                             : status_set(STATUS_FAILED, "out of memory");
+    enum status status =
+        weight && bias && counts && labels && medoids && add_state(job, tensors, &count, &kept)
+            ? STATUS_OK
+            : status_set(STATUS_FAILED, "out of memory");
     if (!status) status = network_config(job, &config);
     if (!status) {
         fill_layer(job, weight, bias);
@@ -104,7 +109,7 @@ enum status kmeans_save(const struct kmeans_job *job) {
         status = checkpoint_write(job->config.save, tensors, count, &config,
                                   images ? &job->sets.images : NULL, NULL);
     }
-    void *const memory[] = {weight, bias, counts, labels, kept};
+    void *const memory[] = {weight, bias, counts, labels, medoids, kept};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) free(memory[i]);
     return status;
 }

@@ -69,14 +69,17 @@ void kmeans_print_iteration(struct kmeans_job *job, const struct kmeans_record *
 
 static void print_quality(const struct kmeans_job *job) {
     if (!job->majority) return;
-    printf("\n%-12s %12s   purity     NMI     ARI   accuracy of the majority class\n", "part", "inertia");
+    printf("\n%-12s %12s   purity     NMI     ARI   accuracy by majority, by medoid\n", "part", "inertia");
     for (size_t p = 0; p < KMEANS_PARTS; p++) {
         const struct kmeans_part *part = &job->part[p];
         if (!part->points) continue;
-        printf("%-12s %12.6g  %7s  %.4f  %.4f   %s\n", part->name, part->inertia,
+        printf("%-12s %12.6g  %7s  %.4f  %.4f  %21s  %9s\n", part->name, part->inertia,
                text_percent(part->quality.purity, 2).text, part->quality.nmi, part->quality.ari,
-               text_percent(part->quality.accuracy, 2).text);
+               text_percent(part->accuracy, 2).text, text_percent(part->medoid_accuracy, 2).text);
     }
+    terminal_print(stdout, 0,
+                   "by medoid: the classes of %s training images are known, those nearest to their centres\n",
+                   text_grouped(job->options.clusters - job->result.empty).text);
 }
 
 static void print_time(const struct kmeans_job *job) {

@@ -12,12 +12,16 @@ enum { GRID_COLUMNS = 10, GRID_MOST = 600, GRID_PIXELS = 2000 };
 
 /* --- a picture --- */
 
-static void draw_centre(const struct kmeans_job *job, size_t cluster, uint8_t *pixels, struct image *image) {
+void kmeans_centre_pixels(const struct kmeans_job *job, size_t cluster, uint8_t *pixels) {
     const size_t features = job->sets.train.features;
     for (size_t f = 0; f < features; f++)
         pixels[f] = (uint8_t)lround(
             fmin(fmax(dtype_get(job->sets.train.dtype, job->result.state.values, cluster * features + f), 0),
                  255));
+}
+
+static void draw_centre(const struct kmeans_job *job, size_t cluster, uint8_t *pixels, struct image *image) {
+    kmeans_centre_pixels(job, cluster, pixels);
     image->pixels = pixels;
     if (!job->majority) return;
     snprintf(image->caption, sizeof image->caption, "%.20s\n%s",
