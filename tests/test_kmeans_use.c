@@ -296,6 +296,12 @@ static void wrong_checkpoints_are_named(void **state) {
     assert_int_equal(RUN("kmeans --data %s --clusters 6 --batch-size 50 --save %s", support_data, batches),
                      0);
     assert_int_equal(RUN("--data %s --layers 42-6-4 --epochs 0 --save %s", support_data, network), 0);
+    const char *points = support_path("reals.safetensors");
+    static const float zero[6 * FEATURES];
+    const struct tensor tensor = {.name = "points", .rank = 2, .shape = {6, FEATURES}, .data = zero};
+    char reals[600];
+    assert_status(safetensors_write(points, &tensor, 1, NULL, 0), STATUS_OK);
+    snprintf(reals, sizeof reals, "--data %s", points);
     const struct {
         const char *file, *options;
         int code;
@@ -307,6 +313,7 @@ static void wrong_checkpoints_are_named(void **state) {
                  {batches, "--empty far", 2, "empty is for Lloyd's algorithm"},
                  {lloyd, "--dtype f64", 2, "use --dtype f32"},
                  {lloyd, "--data uniform:1MB,4", 2, "have 42 features, and the points of uniform:1MB,4 4"},
+                 {lloyd, reals, 2, "has centres of images: its centres are in other units"},
                  {network, "", 3, "has no usable tensor kmeans.centres"},
                  {"none.safetensors", "", 3, "none.safetensors"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

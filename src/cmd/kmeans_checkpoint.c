@@ -6,7 +6,7 @@
 #include "src/cmd/kmeans.h"
 #include "src/device/dtype.h"
 
-enum { MOST_TENSORS = 9 };
+enum { MOST_TENSORS = 9, PROGRESS = 3 /* iteration, restart, scale of the points */ };
 
 /* --- writing --- */
 
@@ -80,7 +80,8 @@ enum status kmeans_save(const struct kmeans_job *job) {
     const struct points *points = &job->sets.train;
     const struct kmeans_result *result = &job->result;
     const size_t clusters = job->options.clusters, size = dtype_size(points->dtype);
-    const double progress[] = {(double)result->state.iteration, (double)result->state.restart};
+    const double progress[PROGRESS] = {(double)result->state.iteration, (double)result->state.restart,
+                                       job->sets.scale};
     struct config config;
     struct tensor tensors[MOST_TENSORS];
     size_t count = 0;
@@ -93,7 +94,7 @@ enum status kmeans_save(const struct kmeans_job *job) {
     tensors[count++] = tensor_of("kmeans.counts", GEMM_F64, clusters, 0, counts);
     tensors[count++] = tensor_of("kmeans.labels", GEMM_F64, points->count, 0, labels);
     tensors[count++] = tensor_of("kmeans.medoids", GEMM_F64, clusters, 0, medoids);
-    tensors[count++] = tensor_of("kmeans.progress", GEMM_F64, 2, 0, progress);
+    tensors[count++] = tensor_of("kmeans.progress", GEMM_F64, PROGRESS, 0, progress);
     enum status status =
         weight && bias && counts && labels && medoids && add_state(job, tensors, &count, &kept)
             ? STATUS_OK
@@ -204,7 +205,7 @@ enum status kmeans_read_resumed(struct kmeans_job *job) {
     double iteration, restart;
     if (!job->config.resume[0]) return STATUS_OK;
     const struct tensor *centres = safetensors_find(file, "kmeans.centres"),
-                        *progress = find_state(file, "kmeans.progress", 2, 0);
+                        *progress = find_state(file, "kmeans.progress", PROGRESS, 0);
     if (centres->shape[1] != points->features)
         return status_set(STATUS_USAGE, "the centres of '%s' have %zu features, and the points of %s %zu",
                           file->path, centres->shape[1], job->sets.name, points->features);
@@ -216,6 +217,10 @@ enum status kmeans_read_resumed(struct kmeans_job *job) {
     if (!progress || !whole_at(progress, 0, 1e9, &iteration) || !whole_at(progress, 1, 1e6, &restart) ||
         restart < 1)
         return no_state(file, "kmeans.progress");
+    if (dtype_get(progress->dtype, progress->data, 2) != job->sets.scale)
+        return status_set(STATUS_USAGE, "'%s' has %s: its centres are in other units than the points of %s",
+                          file->path, job->sets.scale == 1 ? "centres of images" : "no centres of images",
+                          job->sets.name);
     job->start.iteration = (size_t)iteration;
     job->start.restart = (size_t)restart;
     job->start.values = malloc(bytes);
