@@ -235,13 +235,15 @@ static void kmeans_shows_the_best_restart(void **state) {
 /* Runs with one K are one point: their mean, with a whisker. */
 static void kmeans_quality_against_clusters(void **state) {
     (void)state;
-    char *page = page_of_text(KMEANS("4") ITERATION("2", "1", "9") RESULT("test", "0.5") KMEANS("4")
+    char *page = page_of_text(KMEANS("4") ITERATION("2", "1", "9e9") RESULT("test", "0.5") KMEANS("4")
                                   ITERATION("2", "1", "8") RESULT("test", "0.75") KMEANS("16")
                                       ITERATION("2", "1", "3") RESULT("test", "0.875"));
     assert_says(page, "Clusters and classes");
     assert_says(page, "on the test images");
     assert_says(page, "purity: 62.50 % at 4");
     assert_says(page, "purity: 87.50 % at 16");
+    assert_says(page, ">inertia / 10^9, log scale<");
+    assert_says(page, ": 9.00 at 1<"); /* the number of an axis label stays short */
     assert_int_equal(count_of(page, "class=\"spread "), 1);
     assert_says(page, "b, seed 1, clusters 4, run 2"); /* nothing else tells it from the first */
     free(page);

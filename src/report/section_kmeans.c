@@ -50,15 +50,36 @@ static double clusters_of(const struct network *run) {
 
 /* --- inertia --- */
 
+/* So that the labels of the axis are short. */
+static const struct inertia_unit {
+    double value;
+    const char *title;
+} inertia_units[] = {{1e15, "inertia / 10^15"},
+                     {1e12, "inertia / 10^12"},
+                     {1e9, "inertia / 10^9"},
+                     {1e6, "inertia / 10^6"},
+                     {1, "inertia"}};
+
+static const struct inertia_unit *unit_of(const struct networks *runs) {
+    const struct inertia_unit *unit = inertia_units;
+    double most = 0;
+    for (size_t i = 0; i < runs->count; i++)
+        for (size_t r = 0; r < runs->list[i].count; r++)
+            most = fmax(most, record_number(runs->list[i].rows[r]->line, "inertia"));
+    while (unit->value > 1 && most < unit->value) unit++;
+    return unit;
+}
+
 /* The iterations of the best restart; without a result, those of the last one. */
-static void add_curve(struct chart *chart, const struct network *run, const cJSON *result) {
+static void add_curve(struct chart *chart, const struct network *run, const cJSON *result, double unit) {
     const cJSON *last = run->rows[run->count - 1]->line;
     const double restart = record_number(result ? result : last, "restart");
     const size_t series = chart_series(chart, run->label, run->style);
     for (size_t i = 0; i < run->count; i++) {
         const cJSON *line = run->rows[i]->line;
         if (record_number(line, "restart") == restart)
-            chart_add_xy(chart, series, record_number(line, "iteration"), record_number(line, "inertia"));
+            chart_add_xy(chart, series, record_number(line, "iteration"),
+                         record_number(line, "inertia") / unit);
     }
 }
 
@@ -68,9 +89,10 @@ static void inertia_chart(struct page *page, const struct networks *runs, size_t
     snprintf(id, sizeof id, "kmeans-inertia-%zu", number + 1);
     chart_open(&chart, CHART_LINES, id, "Inertia by iteration");
     chart.x = (struct chart_axis){.title = "iteration", .whole = true};
-    chart.y = (struct chart_axis){.title = "inertia", .log_if_wide = true};
+    const struct inertia_unit *unit = unit_of(runs);
+    chart.y = (struct chart_axis){.title = unit->title, .log_if_wide = true};
     for (size_t i = 0; i < runs->count; i++)
-        add_curve(&chart, &runs->list[i], result_of(page->records, &runs->list[i]));
+        add_curve(&chart, &runs->list[i], result_of(page->records, &runs->list[i]), unit->value);
     page_chart(page, &chart,
                "Lower is better: the sum of the squared distances of all points from their nearest centres, "
                "before the centres moved. Of several restarts, the best.");
