@@ -65,7 +65,7 @@ void kmeans_print_result(const struct kmeans_job *job);
 void kmeans_log_header(const struct kmeans_job *job, const char *engine);
 void kmeans_log_iteration(const struct kmeans_job *job, const struct kmeans_record *record);
 void kmeans_log_result(const struct kmeans_job *job);
-void kmeans_log_centres(const struct kmeans_job *job); /* only of images */
+void kmeans_log_centres(const struct kmeans_job *job); /* only of small images */
 
 /* --- kmeans_checkpoint.c: nothing without their flags --- */
 

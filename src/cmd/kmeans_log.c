@@ -8,7 +8,7 @@
 #include "src/base/text.h"
 #include "src/cmd/kmeans.h"
 
-enum { MOST_CENTRES = 100 };
+enum { MOST_CENTRES = 100, MOST_PIXELS = 128 * 128 /* of an image: 3 MB of log */ };
 
 void kmeans_log_header(const struct kmeans_job *job, const char *engine) {
     const struct compute *compute = &job->compute;
@@ -113,7 +113,7 @@ void kmeans_log_result(const struct kmeans_job *job) {
 /* The first centres as images, with the row of the nearest training image. */
 void kmeans_log_centres(const struct kmeans_job *job) {
     const struct dataset *set = &job->sets.images.train;
-    if (!job->log || !set->count) return;
+    if (!job->log || !set->count || job->sets.train.features > MOST_PIXELS) return;
     uint8_t *pixels = memory_zero(job->sets.train.features, 1);
     for (size_t j = 0; pixels && j < job->options.clusters && j < MOST_CENTRES; j++) {
         cJSON *line = jsonl_new("kmeans_centre");
