@@ -95,9 +95,9 @@ static size_t assign(const struct kmeans_data *data, struct kmeans_result *resul
     size_t changed = 0;
     for (size_t i = 0; i < data->count; i++) {
         uint32_t label = 0;
-        long double best = distance(data, result->values, i, 0);
+        long double best = distance(data, result->state.values, i, 0);
         for (size_t j = 1; j < data->clusters; j++) {
-            const long double next = distance(data, result->values, i, j);
+            const long double next = distance(data, result->state.values, i, j);
             if (next < best) {
                 best = next;
                 label = (uint32_t)j;
@@ -123,18 +123,19 @@ static void average(const struct kmeans_data *data, struct kmeans_result *result
     count_members(data, result);
     for (size_t i = 0; i < elements; i++)
         if (result->count[i / data->features])
-            dtype_set(data->dtype, result->values, i, sums[i] / (double)result->count[i / data->features]);
+            dtype_set(data->dtype, result->state.values, i,
+                      sums[i] / (double)result->count[i / data->features]);
     free(sums);
 }
 
 void kmeans_reference(const struct kmeans_data *data, size_t iterations, struct kmeans_result *result) {
     *result = (struct kmeans_result){0};
-    result->values = malloc(data->clusters * data->features * dtype_size(data->dtype));
+    result->state.values = malloc(data->clusters * data->features * dtype_size(data->dtype));
     result->label = malloc(data->count * sizeof *result->label);
     result->count = calloc(data->clusters, sizeof *result->count);
     memset(result->label, 0xff, data->count * sizeof *result->label);
     for (size_t i = 0; i < data->clusters * data->features; i++)
-        dtype_set(data->dtype, result->values, i, data->values[i]);
+        dtype_set(data->dtype, result->state.values, i, data->values[i]);
     for (size_t changed = 1; iterations && changed; iterations--) {
         changed = assign(data, result);
         average(data, result);
@@ -142,7 +143,8 @@ void kmeans_reference(const struct kmeans_data *data, size_t iterations, struct 
     assign(data, result);
     count_members(data, result);
     long double inertia = 0;
-    for (size_t i = 0; i < data->count; i++) inertia += distance(data, result->values, i, result->label[i]);
+    for (size_t i = 0; i < data->count; i++)
+        inertia += distance(data, result->state.values, i, result->label[i]);
     result->inertia = (double)inertia;
 }
 
@@ -159,9 +161,10 @@ bool kmeans_agrees(const struct kmeans_data *data, const struct kmeans_result *g
             snprintf(why, size, "count %zu is %llu, not %llu", j, (unsigned long long)got->count[j],
                      (unsigned long long)want.count[j]);
     for (size_t i = 0; i < data->clusters * data->features && !why[0]; i++)
-        if (dtype_get(data->dtype, got->values, i) != dtype_get(data->dtype, want.values, i))
+        if (dtype_get(data->dtype, got->state.values, i) != dtype_get(data->dtype, want.state.values, i))
             snprintf(why, size, "centre element %zu is %.17g, not %.17g", i,
-                     dtype_get(data->dtype, got->values, i), dtype_get(data->dtype, want.values, i));
+                     dtype_get(data->dtype, got->state.values, i),
+                     dtype_get(data->dtype, want.state.values, i));
     if (!why[0] && !(fabs(got->inertia - want.inertia) <= 1e-10 * want.inertia))
         snprintf(why, size, "inertia is %.17g, not %.17g", got->inertia, want.inertia);
     kmeans_free(&want);

@@ -56,7 +56,7 @@ static void mistakes_say_where_and_what(void **state) {
         {"layers = 784-ten", "layers must be"},
         {"activation = swish",
          "activation must be none | relu | tanh | scaled-tanh | sigmoid | gelu"}, /* the list may grow */
-        {"init = orthogonal", "init must be he | xavier | uniform, not 'orthogonal'"},
+        {"init = orthogonal", "init must be he | xavier | uniform | kmeans:FILE, not 'orthogonal'"},
         {"shuffle = yes", "shuffle must be off | on"},
         {"seed = 1e3", "seed must be"},
         {"threads = 99999", "threads must be"},

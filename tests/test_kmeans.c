@@ -73,7 +73,7 @@ static void same_bits_for_threads_and_backends(void **state) {
                     continue;
                 }
                 assert_memory_equal(result.label, first.label, data.count * sizeof *result.label);
-                assert_memory_equal(result.values, first.values,
+                assert_memory_equal(result.state.values, first.state.values,
                                     data.clusters * data.features * sizeof(float));
                 assert_true(result.inertia == first.inertia);
                 kmeans_free(&result);
@@ -112,7 +112,7 @@ static void inertia_never_rises(void **state) {
         options.iterations = 300;
         assert_status(kmeans_bench_run(&compute, &data, &options, &observer, &result), STATUS_OK);
         assert_int_equal(result.end, KMEANS_NO_CHANGE);
-        assert_int_equal(history.iterations, result.iterations);
+        assert_int_equal(history.iterations, result.state.iteration);
         assert_near(history.inertia, result.inertia, 1e-9);
         kmeans_free(&result);
         kmeans_data_free(&data);
@@ -243,11 +243,55 @@ static void interrupted_seeding(void **state) {
         options.stop = &stop;
         assert_status(kmeans_bench_run(&compute, &data, &options, NULL, &result), STATUS_INTERRUPTED);
         assert_int_equal(result.end, KMEANS_INTERRUPTED);
-        assert_int_equal(result.iterations, 1);
+        assert_int_equal(result.state.iteration, 1);
         assert_true(isfinite(result.inertia));
         kmeans_free(&result);
         kmeans_data_free(&data);
     }
+    compute_close(&compute);
+}
+
+static volatile sig_atomic_t stop_now;
+
+static void stop_at_three(void *self, const struct kmeans_record *record) {
+    (void)self;
+    stop_now = record->iteration == 3;
+}
+
+/* The state of an interrupted run leads to the result of the run that was not interrupted. */
+static void interrupted_runs_go_on(void **state) {
+    (void)state;
+    struct compute compute;
+    support_open(&compute, "tuned", 2);
+    for (int form = 0; form < 2; form++)
+        for (size_t batch = 0; batch <= 500; batch += 500) {
+            struct kmeans_data data =
+                form ? kmeans_lattice(3000, 20, 30, GEMM_F32, 255, 0, 2) : random_data(3000, 20, 30);
+            struct kmeans_options options = kmeans_defaults(&data);
+            struct kmeans_result whole, part, rest;
+            const struct kmeans_observer observer = {.iteration = stop_at_three};
+            data.bytes = form;
+            options.init = KMEANS_RANDOM;
+            options.iterations = 9;
+            options.batch = batch;
+            kmeans_assert_runs(&compute, &data, &options, &whole);
+            options.stop = &stop_now;
+            assert_status(kmeans_bench_run(&compute, &data, &options, &observer, &part), STATUS_INTERRUPTED);
+            assert_int_equal(part.state.iteration, 4); /* the next one notices */
+            assert_true(part.inertia > whole.inertia);
+            stop_now = 0;
+            options.start = &part.state;
+            kmeans_assert_runs(&compute, &data, &options, &rest);
+            assert_int_equal(rest.state.iteration, 9);
+            assert_memory_equal(rest.label, whole.label, data.count * sizeof *rest.label);
+            assert_memory_equal(rest.state.values, whole.state.values,
+                                data.clusters * data.features * sizeof(float));
+            assert_true(rest.inertia == whole.inertia);
+            kmeans_free(&whole);
+            kmeans_free(&part);
+            kmeans_free(&rest);
+            kmeans_data_free(&data);
+        }
     compute_close(&compute);
 }
 
@@ -287,7 +331,7 @@ static void restarts_keep_the_best(void **state) {
     options.restarts = 1;
     kmeans_assert_runs(&compute, &data, &options, &one);
     assert_true(best.inertia < one.inertia);
-    assert_true(best.restart > 1);
+    assert_true(best.state.restart > 1);
     kmeans_free(&best);
     kmeans_free(&one);
     compute_close(&compute);
@@ -308,6 +352,7 @@ int main(void) {
         cmocka_unit_test(extreme_magnitudes),
         cmocka_unit_test(squares_beyond_float64),
         cmocka_unit_test(interrupted_seeding),
+        cmocka_unit_test(interrupted_runs_go_on),
         cmocka_unit_test(seeds_are_spread),
         cmocka_unit_test(restarts_keep_the_best),
     };

@@ -25,14 +25,24 @@ static void files_agree(void **state) {
                          support_data, log, model, labels, picture),
                      0);
     assert_says(output, "exact");
+    assert_says(output, "accuracy by majority, by medoid");
     assert_true(support_log(log, "kmeans_iteration", 0, &result) > 1);
     assert_true(support_number(result, "inertia") > 0);
     cJSON_Delete(result);
     assert_int_equal(support_log(log, "kmeans", 0, &result), 1);
     assert_true(cJSON_IsTrue(cJSON_GetObjectItem(result, "exact")));
+    cJSON *centre = NULL;
+    assert_int_equal(support_log(log, "kmeans_centre", 0, &centre), 5);
+    assert_int_equal(support_number(centre, "cluster"), 4);
+    assert_int_equal(strlen(cJSON_GetStringValue(cJSON_GetObjectItem(centre, "pixels"))), 2 * 42);
+    cJSON_Delete(centre);
+    assert_int_equal(RUN("report %s -o %s", log, support_path("k.html")), 0);
     const cJSON *training = cJSON_GetObjectItem(result, "training");
     assert_near(support_number(training, "inertia"), support_number(result, "inertia"), 0);
     assert_int_equal(support_number(cJSON_GetObjectItem(result, "validation"), "points"), 50);
+    const double majority = support_number(training, "accuracy"),
+                 medoids = support_number(training, "medoid_accuracy");
+    assert_true(medoids > 0 && medoids <= majority); /* no answers are better there than the majority's */
 
     assert_status(safetensors_read(&file, model), STATUS_OK);
     const struct tensor *weight = safetensors_find(&file, "layers.0.weight"),
@@ -43,6 +53,10 @@ static void files_agree(void **state) {
     assert_int_equal(weight->shape[0], 5);
     assert_int_equal(weight->shape[1], 42);
     assert_int_equal(label->shape[0], 250);
+    /* the medoid of a cluster is a point of it */
+    const struct tensor *medoid = safetensors_find(&file, "kmeans.medoids");
+    for (size_t j = 0; j < 5; j++)
+        assert_true(((const double *)label->data)[(size_t)((const double *)medoid->data)[j]] == (double)j);
     double members[5] = {0};
     for (size_t i = 0; i < 250; i++) members[(size_t)((const double *)label->data)[i]]++;
     for (size_t j = 0; j < 5; j++) {
@@ -110,6 +124,71 @@ static void other_data(void **state) {
     assert_says(output, "mini-batches of 1,000");
 }
 
+/* A file of points is not called a checkpoint. */
+static void points_have_their_name(void **state) {
+    (void)state;
+    const char *points = support_path("broken.safetensors");
+    support_write(points, "12345678{}", 10);
+    assert_int_equal(RUN("kmeans --data %s --clusters 2", points), 3);
+    assert_says(output, "is not a usable safetensors file of points");
+    assert_null(strstr(output, "checkpoint"));
+    assert_int_equal(RUN("kmeans --data %s/none.safetensors --clusters 2", support_data), 3);
+    assert_says(output, "the file of points");
+    assert_null(strstr(output, "checkpoint"));
+    assert_int_equal(RUN("eval %s", points), 3);
+    assert_says(output, "is not a usable safetensors checkpoint");
+}
+
+/* If the initial centres are the means of their points, the tolerance is not why the run ends. */
+static void centres_that_stay_end_a_run(void **state) {
+    (void)state;
+    const char *points = support_path("three.safetensors");
+    const float values[6] = {0, 0, 1, 0, 9, 9};
+    const struct tensor tensor = {.name = "points", .rank = 2, .shape = {3, 2}, .data = values};
+    assert_status(safetensors_write(points, &tensor, 1, NULL, 0), STATUS_OK);
+    assert_int_equal(RUN("kmeans --data %s --clusters 3 --tolerance 0", points), 0);
+    assert_says(output, "0 after 1 iteration: no centre moved");
+}
+
+/* Restarts with the same initial centres differ in the order of their mini-batches. */
+static void restarts_have_their_own_order(void **state) {
+    (void)state;
+    const char *log = support_path("order.jsonl");
+    assert_int_equal(RUN("kmeans --data %s --clusters 4 --kmeans-init first --batch-size 20 --iterations 1 "
+                         "--restarts 3 --log %s",
+                         support_data, log),
+                     0);
+    double inertia[3] = {0};
+    char line[4096];
+    size_t count = 0;
+    FILE *in = fopen(log, "r");
+    assert_non_null(in);
+    while (fgets(line, sizeof line, in)) {
+        cJSON *object = cJSON_Parse(line);
+        if (strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(object, "type")), "kmeans_iteration") == 0)
+            inertia[count++ % 3] = support_number(object, "inertia");
+        cJSON_Delete(object);
+    }
+    fclose(in);
+    assert_int_equal(count, 3);
+    assert_true(inertia[0] != inertia[1] && inertia[1] != inertia[2] && inertia[0] != inertia[2]);
+}
+
+/* Keys that a training has too are explained as what they are here. */
+static void help_is_of_kmeans(void **state) {
+    (void)state;
+    static const char *const of_training[] = {"initial weights", "dropout", "how steps are issued",
+                                              "model selection"};
+    for (size_t list = 0; list < 2; list++) {
+        assert_int_equal(RUN("kmeans --%s", list ? "list-flags" : "help"), 0);
+        for (size_t i = 0; i < sizeof of_training / sizeof *of_training; i++)
+            assert_null(strstr(output, of_training[i]));
+    }
+    assert_says(output, "of the initial centres and of the order of mini-batches");
+    assert_int_equal(RUN("train --list-flags"), 0);
+    for (size_t i = 0; i < sizeof of_training / sizeof *of_training; i++) assert_says(output, of_training[i]);
+}
+
 static void wrong_use_is_named(void **state) {
     (void)state;
     static const struct {
@@ -124,6 +203,7 @@ static void wrong_use_is_named(void **state) {
                  {"--backend serial --engine fused", 4, "engine fused cannot be used here"},
                  {"--layers 3-4", 2, "unknown or ambiguous flag"},
                  {"--batch-size 10 --empty far", 2, "empty is for Lloyd's algorithm"},
+                 {"--batch-size 10 --change-limit 0.1", 2, "change-limit is for Lloyd's algorithm"},
                  {"--picture x.gif", 2, ".png or a .pgm"},
                  {"--data uniform:1024,32", 2, "must be uniform:SIZE,FEATURES"},
                  {"--data uniform:1MB,0", 2, "must be uniform:SIZE,FEATURES"},
@@ -163,10 +243,18 @@ static void measures(void **state) {
     struct quality quality;
     quality_majority(cluster, class, 10, 3, scratch, majority);
     assert_int_equal(majority[2], 2);
-    assert_status(quality_measure(cluster, class, 10, 3, majority, &quality), STATUS_OK);
+    assert_status(quality_measure(cluster, class, 10, 3, &quality), STATUS_OK);
     assert_near(quality.purity, 0.7, 1e-15);
-    assert_near(quality.accuracy, 0.7, 1e-15);
+    assert_near(quality_accuracy(cluster, class, 10, majority), 0.7, 1e-15);
     assert_near(quality.nmi, 0.44270128334605, 1e-12);
+    static const double squared[] = {3, 1, 1, 9, 8, 8, 4, 5, 0, 0};
+    uint32_t medoid[4];
+    quality_medoids(cluster, squared, 10, 4, medoid);
+    assert_int_equal(medoid[0], 1);
+    assert_int_equal(medoid[1], 4);
+    assert_int_equal(medoid[2], 8);
+    assert_true(medoid[3] == QUALITY_NO_POINT);
+    assert_near(quality_accuracy(cluster, class, 10, (const uint8_t[]){0, 1, 0}), 0.5, 1e-15);
     assert_near(quality.ari, 0.20454545454545456, 1e-12);
 }
 
@@ -175,6 +263,10 @@ int main(void) {
         cmocka_unit_test(files_agree),
         cmocka_unit_test(same_seed_same_result),
         cmocka_unit_test(other_data),
+        cmocka_unit_test(points_have_their_name),
+        cmocka_unit_test(centres_that_stay_end_a_run),
+        cmocka_unit_test(restarts_have_their_own_order),
+        cmocka_unit_test(help_is_of_kmeans),
         cmocka_unit_test(wrong_use_is_named),
         cmocka_unit_test(wrong_plugin_is_refused),
         cmocka_unit_test(measures),

@@ -10,9 +10,9 @@
 
 #define FULL "tests/fixtures/full.jsonl"
 
-static const char *const sections[] = {"environment", "accuracy",  "time",    "training",
-                                       "gemm",        "roofline",  "scaling", "shmem",
-                                       "breakeven",   "confusion", "mistakes"};
+static const char *const sections[] = {"environment", "accuracy",  "time",     "training",
+                                       "gemm",        "roofline",  "scaling",  "shmem",
+                                       "breakeven",   "confusion", "mistakes", "kmeans"};
 enum { SECTIONS = sizeof sections / sizeof *sections };
 
 static void full_page_has_everything(void **state) {
@@ -23,11 +23,11 @@ static void full_page_has_everything(void **state) {
     for (size_t i = 0; i < SECTIONS; i++)
         if (!has_section(page, sections[i])) fail_msg("no section %s", sections[i]);
     assert_null(strstr(page, "Not in this report"));
-    /* curves 2, bars 2 configs x 2, sizes 3, roofs 4, scaling 1, shmem 4, map 1, confusion 1 */
-    assert_int_equal(count_of(page, "<svg class=\"chart\""), 20);
+    /* curves 2, bars 2 configs x 2, sizes 3, roofs 4, scaling 1, shmem 4, map 1, confusion 1, k-means 3 */
+    assert_int_equal(count_of(page, "<svg class=\"chart\""), 23);
     assert_int_equal(count_of(page, "<svg class=\"chart\""), count_of(page, "role=\"img\""));
     assert_int_equal(count_of(page, "<table"), count_of(page, "<caption>"));
-    assert_int_equal(count_of(page, "<img "), 3);
+    assert_int_equal(count_of(page, "<img "), 3 + 9);
     assert_says(page, "Best choice: order CC, block 16, static shared memory, plain multiply");
     assert_says(page, "openmp: s = 3.0 % +- 0.4 %");
     assert_says(page,
@@ -198,6 +198,57 @@ static void members_differ(void **state) {
     free(in_turn);
 }
 
+#define KMEANS(clusters)                                                                                \
+    "{\"type\":\"header\",\"backend\":\"b\",\"seed\":1,\"data\":\"d\",\"points\":60000,\"features\":9," \
+    "\"config\":{\"clusters\":\"" clusters "\"}}\n"
+#define ITERATION(restart, iteration, inertia)                                        \
+    "{\"type\":\"kmeans_iteration\",\"restart\":" restart ",\"iteration\":" iteration \
+    ",\"inertia\":" inertia "}\n"
+#define RESULT(part, purity)                                                                            \
+    "{\"type\":\"kmeans\",\"restart\":2,\"iterations\":2,\"end\":\"no point changed\",\"inertia\":5.5," \
+    "\"exact\":true,\"time\":{\"graph\":1.5,\"startup\":0.5},\"" part "\":{\"purity\":" purity "}}\n"
+#define CENTRE(pixels)                                                                           \
+    "{\"type\":\"kmeans_centre\",\"cluster\":3,\"points\":1234,\"class\":\"<i>\",\"medoid\":77," \
+    "\"height\":1,\"width\":2,\"pixels\":\"" pixels "\"}\n"
+
+/* The curve is that of the best restart; a run that was killed has a curve and no result. */
+static void kmeans_shows_the_best_restart(void **state) {
+    (void)state;
+    char *page = page_of_text(KMEANS("4") ITERATION("1", "1", "911") ITERATION("2", "1", "922")
+                                  ITERATION("2", "2", "822") RESULT("training", "0.625") CENTRE("00ff")
+                                      CENTRE("00f") KMEANS("8") ITERATION("1", "1", "933"));
+    assert_says(page, "<h3>d: 60,000 points of 9 features</h3>");
+    assert_says(page, "b, seed 1, clusters 4: 922 at 1");
+    assert_says(page, "b, seed 1, clusters 4: 822 at 2");
+    assert_null(strstr(page, "911 at 1"));
+    assert_says(page, "b, seed 1, clusters 8: 933 at 1");
+    assert_says(page, ">no point changed<");
+    assert_says(page, ">62.50 %<");
+    assert_says(page, ">no result<");
+    assert_says(page, "whole passes, not split: 1.50 s");
+    assert_null(strstr(page, "Clusters and classes")); /* one K alone has a result */
+    assert_int_equal(count_of(page, "<img "), 1);
+    assert_says(page, "<b>&lt;i&gt;</b>, 1,234 points<br/>medoid #77");
+    free(page);
+}
+
+/* Runs with one K are one point: their mean, with a whisker. */
+static void kmeans_quality_against_clusters(void **state) {
+    (void)state;
+    char *page = page_of_text(KMEANS("4") ITERATION("2", "1", "9e9") RESULT("test", "0.5") KMEANS("4")
+                                  ITERATION("2", "1", "8") RESULT("test", "0.75") KMEANS("16")
+                                      ITERATION("2", "1", "3") RESULT("test", "0.875"));
+    assert_says(page, "Clusters and classes");
+    assert_says(page, "on the test images");
+    assert_says(page, "purity: 62.50 % at 4");
+    assert_says(page, "purity: 87.50 % at 16");
+    assert_says(page, ">inertia / 10^9, log scale<");
+    assert_says(page, ": 9.00 at 1<"); /* the number of an axis label stays short */
+    assert_int_equal(count_of(page, "class=\"spread "), 1);
+    assert_says(page, "b, seed 1, clusters 4, run 2"); /* nothing else tells it from the first */
+    free(page);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(full_page_has_everything),
@@ -206,6 +257,8 @@ int main(void) {
         cmocka_unit_test(members_differ),
         cmocka_unit_test(rows_of_one_name_are_distinguished),
         cmocka_unit_test(noise_and_load_are_shown),
+        cmocka_unit_test(kmeans_shows_the_best_restart),
+        cmocka_unit_test(kmeans_quality_against_clusters),
         cmocka_unit_test(missing_sections_name_their_command),
     };
     return cmocka_run_group_tests_name("page", tests, NULL, NULL);

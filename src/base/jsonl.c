@@ -51,6 +51,20 @@ void jsonl_count(cJSON *object, const char *key, uint64_t value) {
     cJSON_AddNumberToObject(object, key, (double)value);
 }
 
+void jsonl_image(cJSON *object, const uint8_t *pixels, size_t height, size_t width) {
+    static const char digits[] = "0123456789abcdef";
+    const size_t count = height * width;
+    char *hex = memory_zero(2 * count + 1, 1);
+    for (size_t p = 0; hex && p < count; p++) {
+        hex[2 * p] = digits[pixels[p] >> 4];
+        hex[2 * p + 1] = digits[pixels[p] & 15];
+    }
+    jsonl_count(object, "height", height);
+    jsonl_count(object, "width", width);
+    if (hex) cJSON_AddStringToObject(object, "pixels", hex);
+    free(hex);
+}
+
 void jsonl_text(cJSON *object, const char *key, const char *text) {
     if (text && text[0]) cJSON_AddStringToObject(object, key, text);
 }

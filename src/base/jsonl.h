@@ -19,6 +19,9 @@ void jsonl_count(cJSON *object, const char *key, uint64_t value);
 /* Adds a text unless it is NULL or "". */
 void jsonl_text(cJSON *object, const char *key, const char *text);
 
+/* Adds height, width and, in hexadecimal, the bytes of an image [height][width]. */
+void jsonl_image(cJSON *object, const uint8_t *pixels, size_t height, size_t width);
+
 /* Appends an item to an array. Without an array, for lack of memory, the item is deleted. */
 void jsonl_append(cJSON *array, cJSON *item);
 

@@ -11,6 +11,7 @@ static enum kmeans_end find_end(const struct kmeans *run, const struct kmeans_re
     const struct kmeans_options *options = run->options;
     if (options->stop && *options->stop) return KMEANS_INTERRUPTED;
     if (record->counts.changed == 0) return KMEANS_NO_CHANGE;
+    if (record->shift == 0) return KMEANS_NO_SHIFT;
     if ((double)record->counts.changed <= options->change_limit * (double)run->points->count)
         return KMEANS_FEW_CHANGES;
     if (record->shift <= options->tolerance * run->variance) return KMEANS_TOLERANCE;
@@ -23,12 +24,14 @@ static enum status iterate(struct kmeans *run, size_t restart, const struct kmea
     const struct kmeans_options *options = run->options;
     enum status status = STATUS_OK;
     result->end = KMEANS_LIMIT;
-    for (size_t i = 1; i <= options->iterations && !status && result->end == KMEANS_LIMIT; i++) {
+    result->state.iteration = options->start ? options->start->iteration : 0;
+    for (size_t i = result->state.iteration + 1;
+         i <= options->iterations && !status && result->end == KMEANS_LIMIT; i++) {
         struct kmeans_record record = {.restart = restart, .iteration = i};
         const struct profile before = profile ? *profile : (struct profile){0};
         status = options->batch ? kmeans_batches(run, &record) : kmeans_lloyd(run, &record);
         if (status) break;
-        result->iterations = i;
+        result->state.iteration = i;
         result->end = find_end(run, &record);
         kmeans_add_counts(&result->counts, &record.counts);
         record.inertia *= options->scale * options->scale;
@@ -39,20 +42,34 @@ static enum status iterate(struct kmeans *run, size_t restart, const struct kmea
     return status;
 }
 
+/* What a later run needs to go on. */
+static void keep_state(struct kmeans *run, struct kmeans_state *state) {
+    struct device *device = &run->compute->device;
+    const size_t clusters = run->sums.clusters, features = run->points->features;
+    device->driver->download(device, state->values, run->assigner.centres.values,
+                             clusters * features * dtype_size(run->points->dtype));
+    if (run->options->batch) {
+        device->driver->download(device, state->sums, run->sums.sums,
+                                 clusters * features * sizeof *state->sums);
+        device->driver->download(device, state->members, run->sums.count, clusters * sizeof *state->members);
+    } else {
+        device->driver->download(device, state->label, run->label, run->points->count * sizeof *state->label);
+    }
+}
+
 /* The labels of the final centres, and what follows from them. */
 static enum status finish(struct kmeans *run, struct kmeans_result *result) {
     struct device *device = &run->compute->device;
     const struct points *points = run->points;
     const size_t clusters = run->sums.clusters;
     struct nearest_counts counts = {0};
+    keep_state(run, &result->state);
     enum status status = assigner_run(&run->assigner, points, run->label, &counts);
     kmeans_add_counts(&result->counts, &counts);
     if (!status) status = kmeans_inertia(run, points, run->label, &result->inertia);
     if (status) return status;
     result->inertia *= run->options->scale * run->options->scale;
     device->driver->download(device, result->label, run->label, points->count * sizeof *result->label);
-    device->driver->download(device, result->values, run->assigner.centres.values,
-                             clusters * points->features * dtype_size(points->dtype));
     memset(result->count, 0, clusters * sizeof *result->count);
     for (size_t i = 0; i < points->count; i++) result->count[result->label[i]]++;
     result->empty = 0;
@@ -60,40 +77,38 @@ static enum status finish(struct kmeans *run, struct kmeans_result *result) {
     return STATUS_OK;
 }
 
+static size_t first_restart(const struct kmeans *run) {
+    return run->options->start ? run->options->start->restart : 1;
+}
+
 static enum status seed(struct kmeans *run, size_t restart, struct kmeans_result *result) {
     struct device *device = &run->compute->device;
     const double start = clock_seconds();
     if (device->profile) profile_divert(device->profile, PART_OTHER);
-    enum status status = kmeans_seed(run, restart);
+    const struct kmeans_state *state = run->options->start;
+    enum status status = kmeans_reset(run);
+    if (!status) status = state ? kmeans_restore(run, state) : kmeans_seed(run, restart);
     if (!status) assigner_set_centres(&run->assigner, run->sums.clusters);
-    if (!status && restart == 1) status = assigner_verify(&run->assigner, run->points);
+    if (!status && restart == first_restart(run)) status = assigner_verify(&run->assigner, run->points);
     if (device->profile) profile_restore(device->profile);
     result->seeding_seconds += clock_seconds() - start;
     return status;
 }
 
-/* Each point has no label, and no cluster has a point. */
-static enum status reset(struct kmeans *run) {
-    struct device *device = &run->compute->device;
-    const size_t bytes = run->points->count * sizeof *run->label;
-    uint32_t *none = pages_alloc(bytes);
-    if (!none) return STATUS_FAILED;
-    memset(none, 0xff, bytes); /* NEAREST_NONE */
-    device->driver->upload(device, run->label, none, bytes);
-    free(none);
-    kmeans_clear_sums(run);
-    run->split = false;
-    return STATUS_OK;
-}
-
 static enum status open_result(const struct kmeans *run, struct kmeans_result *result) {
     const struct points *points = run->points;
     const size_t clusters = run->options->clusters;
+    const size_t labels = points->count * sizeof(uint32_t), elements = clusters * points->features;
+    struct kmeans_state *state = &result->state;
     *result = (struct kmeans_result){.inertia = INFINITY};
-    result->values = pages_alloc(clusters * points->features * dtype_size(points->dtype));
-    result->label = pages_alloc(points->count * sizeof *result->label);
+    state->values = pages_alloc(elements * dtype_size(points->dtype));
+    result->label = pages_alloc(labels);
     result->count = pages_alloc(clusters * sizeof *result->count);
-    return result->values && result->label && result->count ? STATUS_OK : STATUS_FAILED;
+    if (!state->values || !result->label || !result->count) return STATUS_FAILED;
+    if (!run->options->batch) return (state->label = pages_alloc(labels)) ? STATUS_OK : STATUS_FAILED;
+    state->sums = pages_alloc(elements * sizeof *state->sums);
+    state->members = pages_alloc(clusters * sizeof *state->members);
+    return state->sums && state->members ? STATUS_OK : STATUS_FAILED;
 }
 
 static enum status run_restarts(struct kmeans *run, const struct kmeans_observer *observer,
@@ -101,20 +116,20 @@ static enum status run_restarts(struct kmeans *run, const struct kmeans_observer
     struct kmeans_result next;
     enum status status = open_result(run, &next);
     bool stopped = false;
-    for (size_t r = 1; r <= run->options->restarts && !status && !stopped; r++) {
-        status = reset(run);
-        if (!status) status = seed(run, r, &next);
+    const size_t first = first_restart(run), end = first + (run->options->start ? 1 : run->options->restarts);
+    for (size_t r = first; r < end && !status && !stopped; r++) {
+        status = seed(run, r, &next);
         if (!status) status = iterate(run, r, observer, &next);
         if (!status) status = finish(run, &next);
         if (status) break;
-        next.restart = r;
+        next.state.restart = r;
         stopped = next.end == KMEANS_INTERRUPTED;
         best->counts = next.counts;
         best->seeding_seconds = next.seeding_seconds;
-        if (!(next.inertia < best->inertia) && best->restart) continue;
+        if (!(next.inertia < best->inertia) && best->state.restart) continue;
         const struct kmeans_result old = *best;
         *best = next;
-        next.values = old.values; /* the memory changes places */
+        next.state = old.state; /* the memory changes places */
         next.label = old.label;
         next.count = old.count;
     }
@@ -144,7 +159,7 @@ enum status kmeans_run(struct compute *compute, const struct points *points,
 }
 
 void kmeans_free(struct kmeans_result *result) {
-    free(result->values);
+    kmeans_state_free(&result->state);
     free(result->label);
     free(result->count);
     *result = (struct kmeans_result){0};

@@ -11,6 +11,18 @@
 
 #include "src/cluster/assign.h"
 
+/* The state of a run after an iteration, to go on from. */
+struct kmeans_state {
+    void *values;              /* [clusters][features] of the dtype: the centres */
+    size_t restart, iteration; /* the last one that is done; iteration 0: none */
+    /* Lloyd's algorithm: the labels of the last iteration, before the centres moved; NULL: none, so that each
+       point counts as changed in the next iteration. */
+    uint32_t *label; /* [points] */
+    /* Mini-batches: the sum and the number of all points that each centre ever got. */
+    double *sums;      /* [clusters][features] */
+    uint64_t *members; /* [clusters] */
+};
+
 struct kmeans_options {
     size_t clusters, iterations, restarts;
     size_t batch; /* points of a mini-batch; 0: all, Lloyd's algorithm */
@@ -21,6 +33,7 @@ struct kmeans_options {
     bool certify;
     enum engine_choice engine;
     enum kmeans_bounds bounds;         /* of Lloyd's algorithm */
+    const struct kmeans_state *start;  /* NULL: draw the initial centres; else there is one restart */
     double scale;                      /* of the inertia and shift that are reported: see struct point_sets */
     const volatile sig_atomic_t *stop; /* NULL: never */
 };
@@ -41,15 +54,22 @@ struct kmeans_observer {
     void (*iteration)(void *self, const struct kmeans_record *record);
 };
 
-enum kmeans_end { KMEANS_LIMIT, KMEANS_NO_CHANGE, KMEANS_FEW_CHANGES, KMEANS_TOLERANCE, KMEANS_INTERRUPTED };
+enum kmeans_end {
+    KMEANS_LIMIT,
+    KMEANS_NO_CHANGE,
+    KMEANS_NO_SHIFT, /* each centre is the mean of its points already */
+    KMEANS_FEW_CHANGES,
+    KMEANS_TOLERANCE,
+    KMEANS_INTERRUPTED
+};
 
 /* The best run of all restarts. All memory is the host's. */
 struct kmeans_result {
-    void *values;    /* [clusters][features] of the dtype: the centres */
-    uint32_t *label; /* [points] */
-    uint64_t *count; /* [clusters] */
-    double inertia;  /* float64, point by point */
-    size_t restart, iterations, empty;
+    struct kmeans_state state; /* with the final centres; sums and members only of mini-batches */
+    uint32_t *label;           /* [points]: the nearest of the final centres */
+    uint64_t *count;           /* [clusters] */
+    double inertia;            /* float64, point by point */
+    size_t empty;
     enum kmeans_end end;
     struct nearest_counts counts; /* all iterations of all restarts */
     double seeding_seconds;
@@ -86,6 +106,7 @@ enum status kmeans_run(struct compute *compute, const struct points *points,
                        const struct kmeans_options *options, const struct kmeans_observer *observer,
                        struct kmeans_result *result);
 void kmeans_free(struct kmeans_result *result);
+void kmeans_state_free(struct kmeans_state *state);
 
 /* --- parts of a run --- */
 
@@ -97,6 +118,10 @@ void kmeans_close(struct kmeans *run);
 enum status kmeans_measure(struct kmeans *run);
 
 void kmeans_clear_sums(struct kmeans *run);
+/* Adds the points to the sums of their labels and, of pixels, takes those that moved from the labels before
+   (NULL: they had none). Device memory. */
+void kmeans_add_rows(struct kmeans *run, const struct points *points, const uint32_t *label,
+                     const uint32_t *before);
 
 /* One iteration: of Lloyd's algorithm, or a pass in mini-batches. Fills the record but for its numbers and
    its time; inertia and shift are in units of x. */
@@ -108,6 +133,11 @@ enum status kmeans_inertia(struct kmeans *run, const struct points *points, cons
                            double *inertia);
 
 void kmeans_add_counts(struct nearest_counts *to, const struct nearest_counts *counts);
+
+/* Sets centres, labels and sums as after the last iteration of options->start, or, to begin a restart: no
+   point has a label, and no cluster has a point. */
+enum status kmeans_restore(struct kmeans *run, const struct kmeans_state *start);
+enum status kmeans_reset(struct kmeans *run);
 
 /* Writes the initial centres to run->assigner.centres.values (kmeans_seed.c). */
 enum status kmeans_seed(struct kmeans *run, size_t restart);

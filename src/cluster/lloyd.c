@@ -112,7 +112,7 @@ enum status kmeans_inertia(struct kmeans *run, const struct points *points, cons
     return status;
 }
 
-static void add_rows(struct kmeans *run, const struct points *points, const uint32_t *label,
+void kmeans_add_rows(struct kmeans *run, const struct points *points, const uint32_t *label,
                      const uint32_t *before) {
     struct device *device = &run->compute->device;
     const struct cluster_rows rows = {.count = points->count,
@@ -142,7 +142,7 @@ enum status kmeans_measure(struct kmeans *run) {
     if (!status) {
         device->driver->zero(device, run->label, run->points->count * sizeof *run->label);
         kmeans_clear_sums(run);
-        add_rows(run, run->points, run->label, NULL);
+        kmeans_add_rows(run, run->points, run->label, NULL);
         device->driver->download(device, mean, run->sums.sums, bytes);
         for (size_t f = 0; f < features; f++) {
             mean[f] /= (double)run->points->count;
@@ -213,7 +213,7 @@ enum status kmeans_lloyd(struct kmeans *run, struct kmeans_record *record) {
     if (!status) status = assigner_audit(&run->assigner, run->points, run->label);
     if (status) return status;
     if (!bytes) kmeans_clear_sums(run);
-    add_rows(run, run->points, run->label, bytes ? run->before : NULL);
+    kmeans_add_rows(run, run->points, run->label, bytes ? run->before : NULL);
     run->assigner.ops->costs(device->ops_context, &run->sums, run->mean, run->assigner.centres.values,
                              run->cost);
     status = move_centres(run, record);
@@ -229,12 +229,17 @@ void kmeans_add_counts(struct nearest_counts *to, const struct nearest_counts *c
     to->uncertified += counts->uncertified;
 }
 
+/* Each restart has a seed of its own; the first, that of the run. */
+static struct rng order_of(uint64_t seed, size_t restart, size_t iteration) {
+    return rng_open(seed + ((uint64_t)(restart - 1) << 40), RNG_SHUFFLE, (uint32_t)iteration);
+}
+
 /* A pass over the points in mini-batches. The sums go on from batch to batch, so that a centre is the mean of
    all points that it ever got. */
 enum status kmeans_batches(struct kmeans *run, struct kmeans_record *record) {
     struct device *device = &run->compute->device;
     const size_t count = run->points->count;
-    struct rng rng = rng_open(run->options->seed, RNG_SHUFFLE, (uint32_t)record->iteration);
+    struct rng rng = order_of(run->options->seed, record->restart, record->iteration);
     enum status status = STATUS_OK;
     rng_permutation(&rng, run->order, count);
     for (size_t first = 0; first < count && !status; first += run->options->batch) {
@@ -250,7 +255,7 @@ enum status kmeans_batches(struct kmeans *run, struct kmeans_record *record) {
         status = assigner_run(&run->assigner, batch, run->label + first, &counts);
         if (!status) status = kmeans_inertia(run, batch, run->label + first, &inertia);
         if (status) break;
-        add_rows(run, batch, run->label + first, NULL);
+        kmeans_add_rows(run, batch, run->label + first, NULL);
         status = move_centres(run, record);
         device_lap(device, PART_OPTIMIZER);
         kmeans_add_counts(&record->counts, &counts);

@@ -103,7 +103,7 @@ static enum status load_uniform(struct point_sets *sets, struct device *device, 
 static enum status load_file(struct point_sets *sets, struct device *device, const struct config *config) {
     const enum gemm_dtype dtype = (enum gemm_dtype)config->dtype;
     struct safetensors file;
-    enum status status = safetensors_read(&file, config->data);
+    enum status status = safetensors_read_as(&file, "file of points", config->data);
     const struct tensor *tensor = status ? NULL : safetensors_find(&file, "points");
     if (!status && (!tensor || tensor->rank != 2 || !tensor->shape[0] || !tensor->shape[1]))
         status = status_set(STATUS_BAD_DATA, "'%s' has no tensor 'points' of count x features", config->data);

@@ -39,6 +39,21 @@ static double pairs(double n) {
     return n * (n - 1) / 2;
 }
 
+void quality_medoids(const uint32_t *cluster, const double *squared, size_t points, size_t clusters,
+                     uint32_t *medoid) {
+    for (size_t j = 0; j < clusters; j++) medoid[j] = QUALITY_NO_POINT;
+    for (size_t i = 0; i < points; i++) {
+        uint32_t *nearest = &medoid[cluster[i]];
+        if (*nearest == QUALITY_NO_POINT || squared[i] < squared[*nearest]) *nearest = (uint32_t)i;
+    }
+}
+
+double quality_accuracy(const uint32_t *cluster, const uint8_t *class, size_t points, const uint8_t *answer) {
+    size_t right = 0;
+    for (size_t i = 0; i < points; i++) right += answer[cluster[i]] == class[i];
+    return (double)right / (double)points;
+}
+
 /* Sums of a function over the table, its rows (clusters) and its columns (classes). */
 struct margins {
     double table, rows, columns;
@@ -61,16 +76,14 @@ static struct margins sum_over(const uint64_t *table, size_t clusters, double (*
 }
 
 enum status quality_measure(const uint32_t *cluster, const uint8_t *class, size_t points, size_t clusters,
-                            const uint8_t *majority, struct quality *quality) {
+                            struct quality *quality) {
     uint64_t *table = malloc(quality_scratch(clusters) * sizeof *table);
     if (!table) return status_set(STATUS_FAILED, "out of memory");
     tabulate(cluster, class, points, clusters, table);
     const double n = (double)points;
-    double pure = 0, right = 0;
-    for (size_t j = 0; j < clusters; j++) {
+    double pure = 0;
+    for (size_t j = 0; j < clusters; j++)
         pure += (double)table[j * CLASSES + largest_class(table + j * CLASSES)];
-        right += (double)table[j * CLASSES + majority[j]];
-    }
     /* H = ln n - sum n_j ln n_j / n; I = H(rows) + H(columns) - H(table) */
     const struct margins terms = sum_over(table, clusters, entropy_term);
     const double rows = log(n) - terms.rows / n, columns = log(n) - terms.columns / n,
@@ -82,8 +95,7 @@ enum status quality_measure(const uint32_t *cluster, const uint8_t *class, size_
         .points = points,
         .purity = pure / n,
         .nmi = rows + columns > 0 ? fmax(0, 2 * (rows + columns - both) / (rows + columns)) : 1,
-        .ari = most != expected ? (pair.table - expected) / (most - expected) : 1,
-        .accuracy = right / n};
+        .ari = most != expected ? (pair.table - expected) / (most - expected) : 1};
     free(table);
     return STATUS_OK;
 }

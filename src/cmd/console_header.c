@@ -87,14 +87,15 @@ static void print_augmentation(const struct config *config) {
 void console_header(const struct trainer *trainer, const struct dataset_pair *data) {
     const struct config *config = trainer->config;
     const struct compute *compute = trainer->compute;
-    char layers[CONFIG_TEXT], resized[64] = "";
+    char layers[CONFIG_TEXT], init[CONFIG_TEXT], resized[64] = "";
     const size_t reported = data->test.count ? trainer->test.count : trainer->validation.count;
     config_value(config, config_key_find("layers"), layers, sizeof layers);
+    config_value(config, config_key_find("init"), init, sizeof init);
     if (config->input_size)
         snprintf(resized, sizeof resized, ", read as %zux%zu", trainer->train.height, trainer->train.width);
     printf("Tessera %s, commit %s\n", TESSERA_VERSION, platform_commit());
     terminal_print(stdout, INDENT, "network   %s, %s, init %s: %s parameters\n", layers,
-                   config_choice("activation", config->activation), config_choice("init", config->init),
+                   config_choice("activation", config->activation), init,
                    text_grouped(mlp_parameter_count(&trainer->mlp)).text);
     terminal_print(stdout, INDENT, "data      %s: %s training%s, %s %s images of %zux%zu%s\n", data->name,
                    text_grouped(trainer->train.count).text,

@@ -59,21 +59,11 @@ void eval_log_confusion(const struct evaluator *eval, const double *counts) {
 
 void eval_log_mistake(const struct evaluator *eval, size_t image, double confidence) {
     const struct dataset *set = &eval->set;
-    const size_t pixels = set->height * set->width;
-    char *hex = malloc(2 * pixels + 1);
-    if (!hex) {
-        logfile_fail(eval->log, ENOMEM);
-        return;
-    }
-    for (size_t p = 0; p < pixels; p++) snprintf(hex + 2 * p, 3, "%02x", set->images[image * pixels + p]);
     cJSON *line = jsonl_new("mistake");
     jsonl_count(line, "image", eval->first + image);
     cJSON_AddNumberToObject(line, "label", set->labels[image]);
     cJSON_AddNumberToObject(line, "predicted", eval->predictions.label[image]);
     cJSON_AddNumberToObject(line, "confidence", confidence);
-    jsonl_count(line, "height", set->height);
-    jsonl_count(line, "width", set->width);
-    cJSON_AddStringToObject(line, "pixels", hex);
+    jsonl_image(line, set->images + image * set->height * set->width, set->height, set->width);
     jsonl_write(eval->log, line);
-    free(hex);
 }

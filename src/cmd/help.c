@@ -49,12 +49,18 @@ static void list_entry(const struct entry *entry) {
            *fallback ? "]" : "", entry->group);
 }
 
-static void for_key(const struct config_key *key, entry_printer *print) {
+static const char *help_of(const struct option_set *set, const struct config_key *key) {
+    for (const struct option_help *own = set->helps; own && own->key; own++)
+        if (strcmp(own->key, key->name) == 0) return own->help;
+    return key->help;
+}
+
+static void for_key(const struct option_set *set, const struct config_key *key, entry_printer *print) {
     char choices[128] = "";
-    if (key->kind == KEY_CHOICE)
+    if (key->choices)
         for (size_t i = 0; key->choices[i]; i++)
             text_append(choices, sizeof choices, "%s%s", i ? "|" : "", key->choices[i]);
-    print(&(struct entry){key->name, choices[0] ? choices : key->unit, key->help, key->fallback,
+    print(&(struct entry){key->name, choices[0] ? choices : key->unit, help_of(set, key), key->fallback,
                           config_key_group(key)});
 }
 
@@ -98,7 +104,7 @@ static void print_group(const struct option_set *set, const char *group, bool al
         const struct config_key *key = config_key_at(i);
         if (config_key_group(key) != group || !options_take_key(set, key)) continue;
         if (all || config_key_is_common(key)) {
-            for_key(key, print_entry);
+            for_key(set, key, print_entry);
         } else {
             text_append(others, sizeof others, "%s --%s", others[0] ? "," : "", key->name);
         }
@@ -122,7 +128,7 @@ static void print(const struct option_set *set, bool all) {
         const struct config_key *key = config_key_at(i);
         if (!options_take_key(set, key)) continue;
         if (set->keys) {
-            for_key(key, print_entry);
+            for_key(set, key, print_entry);
         } else if (config_key_group(key) != group) {
             group = config_key_group(key);
             print_group(set, group, all);
@@ -146,5 +152,5 @@ void help_print_all(const struct option_set *set) {
 void help_list(const struct option_set *set) {
     for_extras(set, list_entry);
     for (size_t i = 0; i < config_key_count(); i++)
-        if (options_take_key(set, config_key_at(i))) for_key(config_key_at(i), list_entry);
+        if (options_take_key(set, config_key_at(i))) for_key(set, config_key_at(i), list_entry);
 }

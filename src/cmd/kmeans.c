@@ -13,7 +13,6 @@
 #include "src/cmd/backend.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
-#include "src/nn/checkpoint.h"
 #include "src/report/image_grid.h"
 
 static volatile sig_atomic_t interrupted;
@@ -23,7 +22,11 @@ static void close_job(struct kmeans_job *job) {
     if (job->compute.backend) points_close(&job->sets, &job->compute.device);
     for (size_t p = 0; p < KMEANS_PARTS; p++) free(job->part[p].own);
     free(job->majority);
+    free(job->medoid_class);
+    free(job->medoid);
     kmeans_free(&job->result);
+    kmeans_state_free(&job->start);
+    checkpoint_close(&job->resumed);
     compute_close(&job->compute);
 }
 
@@ -31,6 +34,7 @@ static void close_job(struct kmeans_job *job) {
 
 static enum status check_files(struct kmeans_job *job) {
     enum status status = STATUS_OK;
+    files_add(&job->files, "--resume", job->config.resume, FILE_RESUMED);
     files_add(&job->files, "--save", job->config.save, FILE_SAVED);
     files_add(&job->files, "--picture", job->picture, FILE_WRITTEN);
     files_add(&job->files, "--predict", job->predict, FILE_WRITTEN);
@@ -49,20 +53,27 @@ static enum status set_options(struct kmeans_job *job, const char *batch) {
     const enum status status =
         batch ? config_set(config, "batch-size", batch, FROM_FLAG, "--batch-size") : STATUS_OK;
     if (status) return status;
-    if (batch && config->engine == ENGINE_FUSED)
+    const bool batches = batch || job->resumed_batches;
+    if (batch && config->resume[0] && !job->resumed_batches)
+        return status_set(STATUS_USAGE, "'%s' is of Lloyd's algorithm: remove --batch-size, or --resume",
+                          config->resume);
+    if (batches && config->engine == ENGINE_FUSED)
         return status_set(STATUS_USAGE,
                           "mini-batches have no engine fused: remove --engine, or --batch-size");
-    if (batch && config->kmeans_bounds == BOUNDS_ON)
+    if (batches && config->kmeans_bounds == BOUNDS_ON)
         return status_set(STATUS_USAGE,
                           "bounds are for Lloyd's algorithm: remove --bounds on, or --batch-size");
     if (config->engine == ENGINE_EAGER && config->kmeans_bounds == BOUNDS_ON)
         return status_set(STATUS_USAGE, "bounds need engine fused: remove --engine eager, or --bounds on");
-    if (batch && config_origin_of(config, "empty") != FROM_DEFAULT)
-        return status_set(STATUS_USAGE, "empty is for Lloyd's algorithm: remove it, or --batch-size");
+    static const char *const of_lloyd[] = {"empty", "change-limit"};
+    for (size_t i = 0; batches && i < sizeof of_lloyd / sizeof *of_lloyd; i++)
+        if (config_origin_of(config, of_lloyd[i]) != FROM_DEFAULT)
+            return status_set(STATUS_USAGE, "%s is for Lloyd's algorithm: remove it, or --batch-size",
+                              of_lloyd[i]);
     job->options = (struct kmeans_options){.clusters = (size_t)config->clusters,
                                            .iterations = (size_t)config->iterations,
                                            .restarts = (size_t)config->restarts,
-                                           .batch = batch ? (size_t)config->batch_size : 0,
+                                           .batch = batches ? (size_t)config->batch_size : 0,
                                            .init = (enum kmeans_init)config->kmeans_init,
                                            .empty = (enum kmeans_empty)config->kmeans_empty,
                                            .tolerance = config->tolerance,
@@ -107,6 +118,8 @@ static enum status open_job(struct kmeans_job *job) {
     if (status) return status;
     if (job->options.batch > job->sets.train.count) job->options.batch = job->sets.train.count;
     job->options.scale = job->sets.scale;
+    status = kmeans_read_resumed(job);
+    if (status) return status;
     const struct points *const all[KMEANS_PARTS] = {&job->sets.train, &job->sets.validation, &job->sets.test};
     static const char *const names[KMEANS_PARTS] = {"training", "validation", "test"};
     for (size_t p = 0; p < KMEANS_PARTS; p++)
@@ -115,7 +128,7 @@ static enum status open_job(struct kmeans_job *job) {
     if (status) return status;
     audit_start(&job->audit, (enum audit_mode)job->config.audit);
     job->compute.audit = &job->audit;
-    return logfile_open(&job->log, job->config.log, false);
+    return logfile_open(&job->log, job->config.log, job->config.resume[0]);
 }
 
 /* --- the run --- */
@@ -140,6 +153,11 @@ static enum status write_files(struct kmeans_job *job) {
 
 static enum status cluster(struct kmeans_job *job) {
     const struct kmeans_observer observer = {.self = job, .start = on_start, .iteration = on_iteration};
+    if (job->options.start && job->start.iteration >= job->options.iterations)
+        terminal_note(
+            "warning: the checkpoint is at iteration %zu of %zu: nothing to do; --iterations counts "
+            "from the first iteration on",
+            job->start.iteration, job->options.iterations);
     process_catch_signals(&interrupted);
     const enum status run =
         kmeans_run(&job->compute, &job->sets.train, &job->options, &observer, &job->result);
@@ -148,10 +166,12 @@ static enum status cluster(struct kmeans_job *job) {
     if (!status) status = write_files(job);
     if (!status) {
         kmeans_log_result(job);
+        kmeans_log_centres(job);
         kmeans_print_result(job);
     }
     if (!status && run == STATUS_INTERRUPTED) {
-        status_write("interrupted by %s", process_signal());
+        status_write("interrupted by %s%s%s", process_signal(),
+                     job->config.save[0] ? "; go on with --resume " : "", job->config.save);
         status = run;
     }
     return status;
@@ -160,37 +180,30 @@ static enum status cluster(struct kmeans_job *job) {
 static enum status run_kmeans(int argc, char **argv) {
     static struct kmeans_job job; /* zero */
     const char *batch = NULL;
-    static const char *const keys[] = {"clusters",
-                                       "kmeans-init",
-                                       "iterations",
-                                       "tolerance",
-                                       "change-limit",
-                                       "empty",
-                                       "restarts",
-                                       "kmeans-precision",
-                                       "bounds",
-                                       "seed",
-                                       "data",
-                                       "validation",
-                                       "label-offset",
-                                       "transpose",
-                                       "dtype",
-                                       "backend",
-                                       "threads",
-                                       "engine",
-                                       "device",
-                                       "residency",
-                                       "pin",
-                                       "audit",
-                                       "log",
-                                       "save",
-                                       NULL};
+    static const char *const keys[] = {"clusters",     "kmeans-init", "iterations", "tolerance",
+                                       "change-limit", "empty",       "restarts",   "kmeans-precision",
+                                       "bounds",       "seed",        "data",       "validation",
+                                       "label-offset", "transpose",   "dtype",      "backend",
+                                       "threads",      "engine",      "device",     "residency",
+                                       "pin",          "audit",       "log",        "save",
+                                       "resume",       NULL};
     const struct option_extra extras[] = {
         {"batch-size", "POINTS", "mini-batch k-means, with so many points a step [all: Lloyd's algorithm]",
          &batch},
         {"picture", "FILE", "draw the centres: .png or .pgm", &job.picture},
         {"predict", "FILE", "write the label of every point as comma-separated values", &job.predict},
     };
+    static const struct option_help helps[] = {
+        {"seed", "of the initial centres and of the order of mini-batches, the same on every backend"},
+        {"validation", "number of images held out from the end of the training set: they get labels and "
+                       "measures, but move no centre"},
+        {"engine", "how points are assigned: eager, a GEMM and then a comparison; fused, inside the backend "
+                   "(tuned, cuda-tuned); auto: fused if the backend has it for these points; k-means has no "
+                   "engine graph"},
+        {"residency",
+         "where points and centres live if the backend runs on a GPU: device, or host with copies "
+         "for each GEMM"},
+        {NULL, NULL}};
     const struct option_set set = {
         .usage = "kmeans [--clusters K] [--KEY VALUE]...",
         .details = "Clusters the training images, or other points, by k-means with the GEMM backend of your "
@@ -202,13 +215,15 @@ static enum status run_kmeans(int argc, char **argv) {
         .config_files = true,
         .extras = extras,
         .extra_count = sizeof extras / sizeof *extras,
+        .helps = helps,
         .files = &job.files,
     };
     bool help;
     profile_start(&job.profile);
     enum status status = options_parse(&set, argc, argv, &job.config, &help);
     if (status || help) return status;
-    status = set_options(&job, batch);
+    status = kmeans_open_resumed(&job);
+    if (!status) status = set_options(&job, batch);
     if (!status) status = open_job(&job);
     if (!status) status = cluster(&job);
     status = logfile_close(job.log, status);

@@ -9,8 +9,12 @@
 enum { INDENT = 10, COLUMN = 19 };
 
 const char *kmeans_end_name(enum kmeans_end end) {
-    static const char *const names[] = {"iteration limit", "no point changed", "few points changed",
-                                        "centres moved less than the tolerance", "interrupted"};
+    static const char *const names[] = {"iteration limit",
+                                        "no point changed",
+                                        "no centre moved",
+                                        "few points changed",
+                                        "centres moved less than the tolerance",
+                                        "interrupted"};
     return names[end];
 }
 
@@ -28,17 +32,20 @@ void kmeans_print_header(const struct kmeans_job *job, const char *engine) {
     const struct config *config = &job->config;
     const struct compute *compute = &job->compute;
     const struct kmeans_options *options = &job->options;
-    char batch[64] = "Lloyd";
+    char batch[64] = "Lloyd", init[CONFIG_TEXT + 64];
     if (options->batch)
         snprintf(batch, sizeof batch, "mini-batches of %s", text_grouped(options->batch).text);
+    snprintf(init, sizeof init, "init %s", config_choice("kmeans-init", config->kmeans_init));
+    if (options->start)
+        snprintf(init, sizeof init, "from %s after iteration %zu", config->resume, options->start->iteration);
     printf("Tessera %s, commit %s\n", TESSERA_VERSION, platform_commit());
     print_parts(job);
     terminal_print(stdout, INDENT,
-                   "k-means   %zu clusters, init %s, %s, at most %zu iterations, tolerance %g, empty %s, %zu "
+                   "k-means   %zu clusters, %s, %s, at most %zu iterations, tolerance %g, empty %s, %zu "
                    "restart%s, seed %lld\n",
-                   options->clusters, config_choice("kmeans-init", config->kmeans_init), batch,
-                   options->iterations, options->tolerance, config_choice("empty", config->kmeans_empty),
-                   options->restarts, options->restarts == 1 ? "" : "s", (long long)config->seed);
+                   options->clusters, init, batch, options->iterations, options->tolerance,
+                   config_choice("empty", config->kmeans_empty), options->restarts,
+                   options->restarts == 1 ? "" : "s", (long long)config->seed);
     terminal_print(stdout, INDENT, "compute   backend %s (%s), %s, labels %s, engine %s, residency %s\n",
                    compute->name, compute->description, dtype_name(job->sets.train.dtype),
                    config_choice("kmeans-precision", config->kmeans_precision), engine,
@@ -62,14 +69,17 @@ void kmeans_print_iteration(struct kmeans_job *job, const struct kmeans_record *
 
 static void print_quality(const struct kmeans_job *job) {
     if (!job->majority) return;
-    printf("\n%-12s %12s   purity     NMI     ARI   accuracy of the majority class\n", "part", "inertia");
+    printf("\n%-12s %12s   purity     NMI     ARI   accuracy by majority, by medoid\n", "part", "inertia");
     for (size_t p = 0; p < KMEANS_PARTS; p++) {
         const struct kmeans_part *part = &job->part[p];
         if (!part->points) continue;
-        printf("%-12s %12.6g  %7s  %.4f  %.4f   %s\n", part->name, part->inertia,
+        printf("%-12s %12.6g  %7s  %.4f  %.4f  %21s  %9s\n", part->name, part->inertia,
                text_percent(part->quality.purity, 2).text, part->quality.nmi, part->quality.ari,
-               text_percent(part->quality.accuracy, 2).text);
+               text_percent(part->accuracy, 2).text, text_percent(part->medoid_accuracy, 2).text);
     }
+    terminal_print(stdout, 0,
+                   "by medoid: the classes of %s training images are known, those nearest to their centres\n",
+                   text_grouped(job->options.clusters - job->result.empty).text);
 }
 
 static void print_time(const struct kmeans_job *job) {
@@ -83,9 +93,9 @@ static void print_time(const struct kmeans_job *job) {
 
 void kmeans_print_result(const struct kmeans_job *job) {
     const struct kmeans_result *result = &job->result;
-    printf("\n%-*s%.9g after %zu iteration%s%s: %s\n", COLUMN, "inertia", result->inertia, result->iterations,
-           result->iterations == 1 ? "" : "s", job->options.restarts > 1 ? " of the best restart" : "",
-           kmeans_end_name(result->end));
+    printf("\n%-*s%.9g after %zu iteration%s%s: %s\n", COLUMN, "inertia", result->inertia,
+           result->state.iteration, result->state.iteration == 1 ? "" : "s",
+           job->options.restarts > 1 ? " of the best restart" : "", kmeans_end_name(result->end));
     if (result->empty) printf("%-*s%zu\n", COLUMN, "empty clusters", result->empty);
     printf("%-*s%s\n", COLUMN, "bounds", result->bounds);
     if (kmeans_is_exact(job)) {

@@ -1,4 +1,4 @@
-/* ./train kmeans --save, --picture, --predict. */
+/* ./train kmeans --picture, --predict. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,84 +6,22 @@
 #include "src/base/replace.h"
 #include "src/base/text.h"
 #include "src/cmd/kmeans.h"
-#include "src/nn/checkpoint.h"
 #include "src/report/image_grid.h"
 
 enum { GRID_COLUMNS = 10, GRID_MOST = 600, GRID_PIXELS = 2000 };
 
-/* --- a checkpoint --- */
-
-/* weight = scale c, bias = -|scale c|^2 / 2: the logits of the network rank the centres as distances do. */
-static void fill_layer(const struct kmeans_job *job, void *weight, void *bias) {
-    const struct points *points = &job->sets.train;
-    const size_t features = points->features;
-    for (size_t j = 0; j < job->options.clusters; j++) {
-        double squares = 0;
-        for (size_t f = 0; f < features; f++) {
-            const size_t at = j * features + f;
-            dtype_set(points->dtype, weight, at,
-                      job->sets.scale * dtype_get(points->dtype, job->result.values, at));
-            squares += dtype_get(points->dtype, weight, at) * dtype_get(points->dtype, weight, at);
-        }
-        dtype_set(points->dtype, bias, j, -squares / 2);
-    }
-}
-
-static struct tensor tensor_of(const char *name, enum gemm_dtype dtype, size_t rows, size_t columns,
-                               const void *data) {
-    struct tensor tensor = {.dtype = dtype, .rank = columns ? 2 : 1, .shape = {rows, columns}, .data = data};
-    snprintf(tensor.name, sizeof tensor.name, "%s", name);
-    return tensor;
-}
-
-/* The recipe of a network that is the linear layer. */
-static enum status network_config(const struct kmeans_job *job, struct config *config) {
-    char layers[64];
-    *config = job->config;
-    snprintf(layers, sizeof layers, "%zu-%zu", job->sets.train.features, job->options.clusters);
-    const enum status status = config_set(config, "layers", layers, FROM_FLAG, "--save");
-    snprintf(config->data, sizeof config->data, "%s", job->sets.name);
-    return status;
-}
-
-enum status kmeans_save(const struct kmeans_job *job) {
-    const struct points *points = &job->sets.train;
-    const size_t clusters = job->options.clusters, size = dtype_size(points->dtype);
-    struct config config;
-    if (!job->config.save[0]) return STATUS_OK;
-    void *weight = malloc(clusters * points->features * size), *bias = malloc(clusters * size);
-    double *count = malloc(clusters * sizeof *count), *label = malloc(points->count * sizeof *label);
-    enum status status =
-        weight && bias && count && label ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
-    if (!status) status = network_config(job, &config);
-    if (!status) {
-        fill_layer(job, weight, bias);
-        for (size_t j = 0; j < clusters; j++) count[j] = (double)job->result.count[j];
-        for (size_t i = 0; i < points->count; i++) label[i] = job->result.label[i];
-        const struct tensor tensors[] = {
-            /* those of float64 first: aligned */
-            tensor_of("kmeans.counts", GEMM_F64, clusters, 0, count),
-            tensor_of("kmeans.labels", GEMM_F64, points->count, 0, label),
-            tensor_of("layers.0.weight", points->dtype, clusters, points->features, weight),
-            tensor_of("layers.0.bias", points->dtype, clusters, 0, bias)};
-        const bool images = job->sets.images.train.count > 0;
-        status = checkpoint_write(job->config.save, tensors, sizeof tensors / sizeof *tensors, &config,
-                                  images ? &job->sets.images : NULL, NULL);
-    }
-    free(weight);
-    free(bias);
-    free(count);
-    free(label);
-    return status;
-}
-
 /* --- a picture --- */
 
-static void draw_centre(const struct kmeans_job *job, size_t cluster, uint8_t *pixels, struct image *image) {
+void kmeans_centre_pixels(const struct kmeans_job *job, size_t cluster, uint8_t *pixels) {
     const size_t features = job->sets.train.features;
     for (size_t f = 0; f < features; f++)
         pixels[f] = (uint8_t)lround(
-            fmin(fmax(dtype_get(job->sets.train.dtype, job->result.values, cluster * features + f), 0), 255));
+            fmin(fmax(dtype_get(job->sets.train.dtype, job->result.state.values, cluster * features + f), 0),
+                 255));
+}
+
+static void draw_centre(const struct kmeans_job *job, size_t cluster, uint8_t *pixels, struct image *image) {
+    kmeans_centre_pixels(job, cluster, pixels);
     image->pixels = pixels;
     if (!job->majority) return;
     snprintf(image->caption, sizeof image->caption, "%.20s\n%s",

@@ -1,6 +1,14 @@
 /* ./train kmeans --log. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "src/base/jsonl.h"
+#include "src/base/memory.h"
+#include "src/base/text.h"
 #include "src/cmd/kmeans.h"
+
+enum { MOST_CENTRES = 100, MOST_PIXELS = 128 * 128 /* of an image: 3 MB of log */ };
 
 void kmeans_log_header(const struct kmeans_job *job, const char *engine) {
     const struct compute *compute = &job->compute;
@@ -14,7 +22,10 @@ void kmeans_log_header(const struct kmeans_job *job, const char *engine) {
     cJSON_AddStringToObject(header, "device", compute->device.driver->name);
     cJSON_AddStringToObject(header, "dtype", dtype_name(dtype));
     cJSON_AddStringToObject(header, "precision", compute_precision(compute, dtype));
-    cJSON_AddStringToObject(header, "engine", engine);
+    char name[16];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(engine, " "), engine);
+    cJSON_AddStringToObject(header, "engine", name);
+    cJSON_AddStringToObject(header, "engine_description", engine);
     cJSON_AddStringToObject(header, "residency", compute_residency(compute));
     jsonl_text(header, "gpu", compute->gpu);
     cJSON_AddStringToObject(header, "data", job->sets.name);
@@ -22,7 +33,10 @@ void kmeans_log_header(const struct kmeans_job *job, const char *engine) {
     jsonl_count(header, "points", job->sets.train.count);
     jsonl_count(header, "features", job->sets.train.features);
     jsonl_count(header, "batch_size", job->options.batch); /* 0: Lloyd */
+    if (job->options.start) jsonl_text(header, "resumed", job->config.resume);
     cJSON *recipe = cJSON_AddObjectToObject(header, "config");
+    cJSON_AddStringToObject(recipe, "mini-batch",
+                            job->options.batch ? text_grouped(job->options.batch).text : "off");
     for (size_t i = 0; i < config_key_count(); i++) {
         const struct config_key *key = config_key_at(i);
         char value[CONFIG_TEXT];
@@ -68,7 +82,8 @@ static void add_part(cJSON *line, const struct kmeans_part *part) {
     cJSON_AddNumberToObject(object, "purity", part->quality.purity);
     cJSON_AddNumberToObject(object, "nmi", part->quality.nmi);
     cJSON_AddNumberToObject(object, "ari", part->quality.ari);
-    cJSON_AddNumberToObject(object, "accuracy", part->quality.accuracy);
+    cJSON_AddNumberToObject(object, "accuracy", part->accuracy);
+    cJSON_AddNumberToObject(object, "medoid_accuracy", part->medoid_accuracy);
 }
 
 void kmeans_log_result(const struct kmeans_job *job) {
@@ -77,8 +92,8 @@ void kmeans_log_result(const struct kmeans_job *job) {
     cJSON *line = jsonl_new("kmeans");
     jsonl_count(line, "clusters", job->options.clusters);
     cJSON_AddNumberToObject(line, "inertia", result->inertia);
-    jsonl_count(line, "iterations", result->iterations);
-    jsonl_count(line, "restart", result->restart);
+    jsonl_count(line, "iterations", result->state.iteration);
+    jsonl_count(line, "restart", result->state.restart);
     cJSON_AddStringToObject(line, "end", kmeans_end_name(result->end));
     jsonl_count(line, "empty", result->empty);
     cJSON_AddBoolToObject(line, "exact", kmeans_is_exact(job));
@@ -94,4 +109,24 @@ void kmeans_log_result(const struct kmeans_job *job) {
     cJSON_AddBoolToObject(line, "interrupted", result->end == KMEANS_INTERRUPTED);
     add_time(line, &job->profile);
     jsonl_write(job->log, line);
+}
+
+/* The first centres as images, with the row of the nearest training image. */
+void kmeans_log_centres(const struct kmeans_job *job) {
+    const struct dataset *set = &job->sets.images.train;
+    if (!job->log || !set->count || job->sets.train.features > MOST_PIXELS) return;
+    uint8_t *pixels = memory_zero(job->sets.train.features, 1);
+    for (size_t j = 0; pixels && j < job->options.clusters && j < MOST_CENTRES; j++) {
+        cJSON *line = jsonl_new("kmeans_centre");
+        jsonl_count(line, "cluster", j);
+        jsonl_count(line, "points", job->result.count[j]);
+        if (job->medoid[j] != QUALITY_NO_POINT) jsonl_count(line, "medoid", job->medoid[j]);
+        if (job->majority)
+            cJSON_AddStringToObject(line, "class",
+                                    classes_label(&job->sets.images.classes, job->majority[j]).text);
+        kmeans_centre_pixels(job, j, pixels);
+        jsonl_image(line, pixels, set->height, set->width);
+        jsonl_write(job->log, line);
+    }
+    free(pixels);
 }

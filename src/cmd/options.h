@@ -16,6 +16,11 @@ struct option_extra {
     const char **value; /* receives the argument, "" for a switch; stays NULL if the flag is not given */
 };
 
+/* What a key means to the command, if --help of the key describes a training. */
+struct option_help {
+    const char *key, *help;
+};
+
 /* The positional arguments; they point into argv. */
 struct option_words {
     char **list;
@@ -29,9 +34,10 @@ struct option_set {
     bool config_files;       /* takes --config with `keys`, too */
     const struct option_extra *extras;
     size_t extra_count;
-    const char **positional;    /* receives the one positional argument */
-    struct option_words *words; /* receives all positional arguments; both NULL: there are none */
-    struct files *files;        /* (optional) receives each --config file, for options_check_files */
+    const struct option_help *helps; /* (optional) ends with a NULL key */
+    const char **positional;         /* receives the one positional argument */
+    struct option_words *words;      /* receives all positional arguments; both NULL: there are none */
+    struct files *files;             /* (optional) receives each --config file, for options_check_files */
 };
 
 /* Initialises `extras` and `extra_count`. */

@@ -67,7 +67,7 @@ static enum status parse(int argc, char **argv, struct report_options *options, 
     const struct option_set set = {
         .usage = "report FILE... [-o report.html] [--png DIR] [--tables FILE [--tag WORD]]",
         .details =
-            "Makes one offline HTML page of the logs (--log) of train, compare, bench and eval.\n"
+            "Makes one offline HTML page of the logs (--log) of train, kmeans, compare, bench and eval.\n"
             "The page has a section for each kind of line in the logs; for every other kind it names the "
             "command that writes it.\n"
             "  ./train report run.jsonl -o report.html",
@@ -94,9 +94,10 @@ static enum status run_report(int argc, char **argv) {
     enum status status = parse(argc, argv, &options, &help);
     if (status || help) return status;
     if (!options.files.count)
-        return status_set(STATUS_USAGE,
-                          "report needs the files that train --log, compare, bench or eval --log wrote: "
-                          "./train report FILE...");
+        return status_set(
+            STATUS_USAGE,
+            "report needs the files that train --log, kmeans, compare, bench or eval --log wrote: "
+            "./train report FILE...");
     if (options.tag && (!options.tables || !options.tag[0] || strpbrk(options.tag, " \t")))
         return status_set(STATUS_USAGE, "--tag is one word and goes with --tables FILE");
     if (options.output && strcmp(options.output, "-") == 0) {

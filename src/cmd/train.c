@@ -101,6 +101,8 @@ static enum status check_files(struct run *run) {
     struct config member = run->config;
     enum status status = STATUS_OK;
     files_add(&run->files, "--csv", run->config.csv, FILE_WRITTEN);
+    if (config_origin_of(&run->config, "init") != FROM_CHECKPOINT) /* whose file is not read */
+        files_add(&run->files, "--init", run->config.init.file, FILE_READ);
     for (int64_t m = 0; m < run->config.ensemble && !status; m++, member.seed++) {
         status = add_checkpoint(run, &member, "--resume", member.resume, FILE_RESUMED);
         if (!status) status = add_checkpoint(run, &member, "--save", member.save, FILE_SAVED);

@@ -14,7 +14,7 @@
 #include "src/base/status.h"
 #include "src/data/dataset.h"
 
-enum init { INIT_HE, INIT_XAVIER, INIT_UNIFORM };
+enum init { INIT_HE, INIT_XAVIER, INIT_UNIFORM, INIT_KMEANS };
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_STEP, SCHEDULE_COSINE, SCHEDULE_EXPONENTIAL, SCHEDULE_ONE_CYCLE };
 enum kmeans_init { KMEANS_FIRST, KMEANS_RANDOM, KMEANS_PLUS_PLUS, KMEANS_PARALLEL };
 enum kmeans_empty { EMPTY_KEEP, EMPTY_FAR, EMPTY_SPLIT };
@@ -32,15 +32,21 @@ struct layer_list {
     size_t width[PROFILE_MAX_LAYERS + 1];
 };
 
+/* A choice that may need a file, as in "kmeans:FILE". */
+struct choice_file {
+    int choice;
+    char file[CONFIG_TEXT]; /* "" with the choices that need none */
+};
+
 struct label_set {
     bool has[DATASET_MAX_CLASSES];
 };
 
 struct config {
     struct layer_list layers;
-    int activation;    /* enum activation */
-    int init;          /* enum init */
-    double init_range; /* of INIT_UNIFORM; 0: 1 / sqrt(in) */
+    int activation;          /* enum activation */
+    struct choice_file init; /* enum init */
+    double init_range;       /* of INIT_UNIFORM; 0: 1 / sqrt(in) */
     int64_t epochs, batch_size;
     int optimizer; /* enum update_method */
     double learning_rate, momentum, weight_decay;
@@ -92,13 +98,15 @@ struct config {
 struct config_key {
     const char *name;  /* in files and, with --, as a flag */
     const char *alias; /* another name, or NULL */
-    enum { KEY_INT, KEY_REAL, KEY_CHOICE, KEY_TEXT, KEY_LAYERS, KEY_LABELS } kind;
+    enum { KEY_INT, KEY_REAL, KEY_CHOICE, KEY_CHOICE_FILE, KEY_TEXT, KEY_LAYERS, KEY_LABELS } kind;
     bool recipe; /* part of the recipe, which checkpoints store */
     size_t offset;
-    double min, max;            /* of KEY_INT and KEY_REAL */
-    const char *const *choices; /* of KEY_CHOICE, NULL-terminated, in the order of the enum */
-    const char *fallback;       /* the default, as in a file */
-    const char *unit;           /* "epochs", "FILE" ..., for --help */
+    double min, max; /* of KEY_INT and KEY_REAL */
+    /* Of KEY_CHOICE and KEY_CHOICE_FILE, NULL-terminated, in the order of the enum; "NAME:FILE": with a
+       file. */
+    const char *const *choices;
+    const char *fallback; /* the default, as in a file */
+    const char *unit;     /* "epochs", "FILE" ..., for --help */
     const char *help;
 };
 

@@ -44,12 +44,23 @@ static bool parse_labels(struct label_set *labels, const char *value) {
     return true;
 }
 
+/* The characters of a choice that values have in common: of "kmeans:FILE", those of "kmeans:". */
+static size_t fixed_part(const char *choice) {
+    const size_t name = strcspn(choice, ":");
+    return name + (choice[name] == ':');
+}
+
+static bool is_choice(const char *choice, const char *value) {
+    const size_t fixed = fixed_part(choice);
+    return choice[fixed] ? strncmp(choice, value, fixed) == 0 && value[fixed] : strcmp(choice, value) == 0;
+}
+
 static enum status parse_choice(const struct config_key *key, const char *value, const char *where,
                                 int *choice) {
     char list[256] = "";
     for (int i = 0; key->choices[i]; i++) {
         text_append(list, sizeof list, "%s%s", i ? " | " : "", key->choices[i]);
-        if (strcmp(key->choices[i], value) != 0) continue;
+        if (!is_choice(key->choices[i], value)) continue;
         *choice = i;
         return STATUS_OK;
     }
@@ -96,6 +107,18 @@ static enum status parse_text(const struct config_key *key, const char *value, c
     return STATUS_OK;
 }
 
+static enum status parse_choice_file(const struct config_key *key, const char *value, const char *where,
+                                     struct choice_file *field) {
+    char text[CONFIG_TEXT];
+    enum status status = parse_text(key, value, where, text);
+    if (!status) status = parse_choice(key, text, where, &field->choice);
+    if (status) return status;
+    const char *choice = key->choices[field->choice];
+    const size_t fixed = fixed_part(choice);
+    snprintf(field->file, sizeof field->file, "%s", choice[fixed] ? text + fixed : "");
+    return STATUS_OK;
+}
+
 enum status config_parse_value(void *fields, const struct config_key *key, const char *value,
                                const char *where) {
     void *field = (char *)fields + key->offset;
@@ -106,6 +129,8 @@ enum status config_parse_value(void *fields, const struct config_key *key, const
         return parse_real(key, value, where, field);
     case KEY_CHOICE:
         return parse_choice(key, value, where, field);
+    case KEY_CHOICE_FILE:
+        return parse_choice_file(key, value, where, field);
     case KEY_TEXT:
         return parse_text(key, value, where, field);
     case KEY_LAYERS:
@@ -140,6 +165,8 @@ void config_value(const struct config *config, const struct config_key *key, cha
     const void *field = (const char *)config + key->offset;
     const struct layer_list *layers = field;
     const struct label_set *labels = field;
+    const struct choice_file *with_file = field;
+    const char *choice;
     text[0] = '\0';
     switch (key->kind) {
     case KEY_INT:
@@ -150,6 +177,10 @@ void config_value(const struct config *config, const struct config_key *key, cha
         break;
     case KEY_CHOICE:
         snprintf(text, size, "%s", key->choices[*(const int *)field]);
+        break;
+    case KEY_CHOICE_FILE:
+        choice = key->choices[with_file->choice];
+        snprintf(text, size, "%.*s%s", (int)fixed_part(choice), choice, with_file->file);
         break;
     case KEY_TEXT:
         snprintf(text, size, "%s", (const char *)field);

@@ -11,6 +11,7 @@ static double draw(struct rng *rng, enum init init, double range, const struct m
     const double in = (double)layer->in, out = (double)layer->out;
     switch (init) {
     case INIT_HE:
+    case INIT_KMEANS: /* the first layer is replaced: centre_layer.h */
         return sqrt(2 / in) * rng_normal(rng);
     case INIT_XAVIER:
         return sqrt(6 / (in + out)) * (2 * rng_uniform(rng) - 1);

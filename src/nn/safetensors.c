@@ -142,7 +142,8 @@ struct tensor_range {
 };
 
 static enum status broken(const struct safetensors *file, const char *what) {
-    return status_set(STATUS_BAD_DATA, "'%s' is not a usable safetensors checkpoint: %s", file->path, what);
+    return status_set(STATUS_BAD_DATA, "'%s' is not a usable safetensors %s: %s", file->path, file->what,
+                      what);
 }
 
 /* A whole number in [0, limit] from JSON. */
@@ -159,7 +160,7 @@ static int by_name(const void *a, const void *b) {
 }
 
 static enum status no_memory(const struct safetensors *file) {
-    return status_set(STATUS_FAILED, "out of memory while reading the checkpoint '%s'", file->path);
+    return status_set(STATUS_FAILED, "out of memory while reading the %s '%s'", file->what, file->path);
 }
 
 /* Refuses what is no object, and an object with two members of one name: readers differ in the one that they
@@ -298,7 +299,7 @@ static enum status read_header(struct safetensors *file, FILE *in, size_t *size)
 static enum status read_tensors(struct safetensors *file, FILE *in, size_t size) {
     file->bytes = malloc(size + 1);
     if (!file->bytes)
-        return status_set(STATUS_FAILED, "out of memory: the checkpoint '%s' has %zu bytes", file->path,
+        return status_set(STATUS_FAILED, "out of memory: the %s '%s' has %zu bytes", file->what, file->path,
                           size);
     if (fread(file->bytes, 1, size, in) != size) return broken(file, "it could not be read to its end");
     for (size_t i = 0; i < file->count; i++)
@@ -321,12 +322,14 @@ static enum status check_crc(const struct safetensors *file) {
                                      : broken(file, "its checksum does not match its content (corrupted)");
 }
 
-static enum status read_file(struct safetensors *file, const char *path, bool header_only) {
+static enum status read_file(struct safetensors *file, const char *what, const char *path, bool header_only) {
     size_t size = 0;
-    *file = (struct safetensors){0};
+    char kind[64];
+    *file = (struct safetensors){.what = what};
+    snprintf(kind, sizeof kind, "the %s ", what);
     snprintf(file->path, sizeof file->path, "%s", path);
     int fd;
-    enum status status = input_open(&fd, "the checkpoint ", path);
+    enum status status = input_open(&fd, kind, path);
     if (status) return status;
     FILE *in = fdopen(fd, "rb");
     if (!in) {
@@ -340,11 +343,15 @@ static enum status read_file(struct safetensors *file, const char *path, bool he
 }
 
 enum status safetensors_read(struct safetensors *file, const char *path) {
-    return read_file(file, path, false);
+    return safetensors_read_as(file, "checkpoint", path);
+}
+
+enum status safetensors_read_as(struct safetensors *file, const char *what, const char *path) {
+    return read_file(file, what, path, false);
 }
 
 enum status safetensors_read_header(struct safetensors *file, const char *path) {
-    return read_file(file, path, true);
+    return read_file(file, "checkpoint", path, true);
 }
 
 void safetensors_free(struct safetensors *file) {

@@ -24,6 +24,7 @@ struct metadata {
 
 /* A file read into memory. */
 struct safetensors {
+    const char *what; /* "checkpoint", for messages */
     char path[512];
     struct tensor *tensors; /* point into `bytes` */
     size_t count;
@@ -45,6 +46,8 @@ enum status safetensors_writable(const char *path);
    overlap or hole) and the CRC-32, if present. STATUS_BAD_DATA says what is wrong. Call safetensors_free also
    after a failure. */
 enum status safetensors_read(struct safetensors *file, const char *path);
+/* The same for a file that is no checkpoint: messages say `what`, which must outlive `file`. */
+enum status safetensors_read_as(struct safetensors *file, const char *what, const char *path);
 /* The same for the header alone: the tensors have no data, and no CRC-32 is computed. */
 enum status safetensors_read_header(struct safetensors *file, const char *path);
 void safetensors_free(struct safetensors *file);

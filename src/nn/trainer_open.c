@@ -1,6 +1,7 @@
 /* Set-up of a training run: data, network, buffers, initial or restored weights, warm-up. */
 #include <stdlib.h>
 
+#include "src/nn/centre_layer.h"
 #include "src/nn/engine.h"
 #include "src/nn/step_audit.h"
 
@@ -56,12 +57,22 @@ static enum status open_buffers(struct trainer *trainer) {
                                                           : status_set(STATUS_FAILED, "out of memory");
 }
 
+static enum status draw_weights(struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    const enum init init = (enum init)config->init.choice;
+    const enum status status =
+        mlp_initialize(&trainer->mlp, init, config->init_range, (uint64_t)config->seed);
+    if (status || init != INIT_KMEANS) return status;
+    if (config_origin_of(config, "init") == FROM_CHECKPOINT) /* which names no file to read */
+        return status_set(STATUS_USAGE, "the initial weights are those of '%s': give --init kmeans:%s",
+                          config->init.file, config->init.file);
+    return centre_layer_load(&trainer->mlp, config->init.file);
+}
+
 /* Draws the initial weights, or restores weights and state from the checkpoint. */
 static enum status start_weights(struct trainer *trainer, const struct checkpoint *resume) {
     const struct config *config = trainer->config;
-    if (!resume)
-        return mlp_initialize(&trainer->mlp, (enum init)config->init, config->init_range,
-                              (uint64_t)config->seed);
+    if (!resume) return draw_weights(trainer);
     const enum status status = checkpoint_restore(resume, &trainer->mlp, &trainer->state);
     if (!config->patience) trainer->state.best = (struct best_epoch){0};
     return status ? status

@@ -10,10 +10,10 @@
 #include "src/report/figure.h"
 #include "src/report/markup.h"
 
-static const struct section *const sections[] = {&section_grades,    &section_environment, &section_compare,
-                                                 &section_time,      &section_training,    &section_gemm,
-                                                 &section_roofline,  &section_scaling,     &section_shmem,
-                                                 &section_breakeven, &section_confusion,   &section_mistakes};
+static const struct section *const sections[] = {
+    &section_grades,    &section_environment, &section_compare, &section_time,  &section_training,
+    &section_gemm,      &section_roofline,    &section_scaling, &section_shmem, &section_breakeven,
+    &section_confusion, &section_mistakes,    &section_kmeans};
 enum { SECTIONS = sizeof sections / sizeof *sections, TEXT = 2048, MOST_ROWS = 40 };
 
 /* --- helpers of the sections --- */

@@ -27,7 +27,7 @@ struct section {
 
 extern const struct section section_environment, section_training, section_compare, section_time,
     section_gemm, section_roofline, section_scaling, section_shmem, section_breakeven, section_confusion,
-    section_mistakes, section_grades;
+    section_mistakes, section_kmeans, section_grades;
 
 /* Writes the page; with `folder`, which must exist, also each figure as ID.svg; ids go to `figures`.
    STATUS_FAILED if memory ran out or a file could not be written. */
@@ -51,6 +51,15 @@ void page_chart(struct page *page, struct chart *chart, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void page_heatmap(struct page *page, struct heatmap *map, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* A record's image with its caption: a line of bold and other text, and one below. Nothing if the record has
+   no valid image. */
+struct image_text {
+    char alternative[192], bold[96], rest[96], below[96];
+};
+bool page_has_image(const cJSON *line);
+void page_images_open(struct page *page);
+void page_image(struct page *page, const cJSON *line, const struct image_text *text);
+void page_images_close(struct page *page);
 /* Writes the table and closes it. More than 40 rows are folded: a click opens them, print shows them. */
 void page_table(struct page *page, struct table *table);
 /* The same unless the table is empty and no row was left out; closes it in any case. */

@@ -14,10 +14,10 @@
 /* Larger than any measured value; sums and squares do not overflow. */
 static const double LARGEST = 1e18;
 
-static const char *const known[] = {"header",    "step",         "epoch",     "summary", "compare",
-                                    "peak",      "gemm",         "scaling",   "amdahl",  "shmem",
-                                    "breakeven", "evaluation",   "confusion", "mistake", "ensemble",
-                                    "grade",     "verification", "stopped"};
+static const char *const known[] = {
+    "header",   "step",   "epoch",        "summary",   "compare",          "peak",      "gemm",
+    "scaling",  "amdahl", "shmem",        "breakeven", "evaluation",       "confusion", "mistake",
+    "ensemble", "grade",  "verification", "stopped",   "kmeans_iteration", "kmeans",    "kmeans_centre"};
 
 static bool is_known(const char *type) {
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -144,11 +144,11 @@ static enum status nothing_found(const struct oddities *odd, const char *file) {
     if (odd->skipped)
         return status_set(STATUS_BAD_DATA,
                           "%s, line %zu: not a JSON object with a \"type\", and no other line is of a known "
-                          "type; give files that train --log, compare, bench or eval --log wrote",
+                          "type; give files that train --log, kmeans, compare, bench or eval --log wrote",
                           file, odd->first_skipped);
     return status_set(STATUS_BAD_DATA,
-                      "'%s' has no line of a known type; give files that train --log, compare, bench or eval "
-                      "--log wrote",
+                      "'%s' has no line of a known type; give files that train --log, kmeans, compare, bench "
+                      "or eval --log wrote",
                       file);
 }
 

@@ -1,5 +1,5 @@
-/* JSON lines of train --log, compare, bench and eval --log. No value is trusted: one of the wrong type, or
-   not finite, reads as missing. */
+/* JSON lines of train --log, kmeans, compare, bench and eval --log. No value is trusted: one of the wrong
+   type, or not finite, reads as missing. */
 #ifndef TESSERA_REPORT_RECORDS_H
 #define TESSERA_REPORT_RECORDS_H
 

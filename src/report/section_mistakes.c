@@ -1,52 +1,16 @@
 /* The most confident mistakes of an evaluation, as images. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "src/base/memory.h"
 #include "src/base/text.h"
 #include "src/report/evaluation.h"
-#include "src/report/markup.h"
 #include "src/report/page.h"
-#include "src/report/png.h"
 
 enum { MOST_MISTAKES = 36 /* of an evaluation: 2,000 px on a phone */ };
 
-static int hex_digit(char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
-/* The image of a row, which the caller frees; NULL if invalid. */
-static uint8_t *read_pixels(const cJSON *line, size_t *height, size_t *width) {
-    const char *hex = record_text(line, "pixels");
-    *height = record_count(line, "height", PNG_MOST_PIXELS, 0);
-    *width = record_count(line, "width", PNG_MOST_PIXELS, 0);
-    const size_t count = *height * *width;
-    if (!count || count > PNG_MOST_PIXELS || strlen(hex) != 2 * count) return NULL;
-    uint8_t *pixels = memory_zero(count, 1);
-    for (size_t i = 0; pixels && i < count; i++) {
-        const int high = hex_digit(hex[2 * i]), low = hex_digit(hex[2 * i + 1]);
-        if (high < 0 || low < 0) {
-            free(pixels);
-            return NULL;
-        }
-        pixels[i] = (uint8_t)(high << 4 | low);
-    }
-    return pixels;
-}
-
 static bool mistakes_present(const struct records *records) {
     const struct record *row = NULL;
-    size_t height, width;
-    while ((row = records_after(records, row, "mistake"))) {
-        uint8_t *pixels = read_pixels(row->line, &height, &width);
-        const bool found = pixels != NULL;
-        free(pixels);
-        if (found) return true;
-    }
+    while ((row = records_after(records, row, "mistake")))
+        if (page_has_image(row->line)) return true;
     return false;
 }
 
@@ -60,32 +24,26 @@ static void find_names(const struct records *records, size_t run, struct class_n
     evaluation_classes(row->line, (size_t)cJSON_GetArraySize(counts), names);
 }
 
-/* Writes the name of the class in the key, or its number. */
-static void write_class(FILE *out, const cJSON *line, const char *key, const struct class_names *names) {
+/* The name of the class in the key, or its number. */
+static struct class_label class_of(const cJSON *line, const char *key, const struct class_names *names) {
     const size_t class = record_count(line, key, EVALUATION_CLASSES, EVALUATION_CLASSES);
-    markup_text(out, class < names->count ? classes_label(names, class).text
-                                          : text_fixed(record_number(line, key), 0).text);
+    struct class_label label;
+    if (class < names->count) return classes_label(names, class);
+    snprintf(label.text, sizeof label.text, "%s", text_fixed(record_number(line, key), 0).text);
+    return label;
 }
 
 static void write_mistake(struct page *page, const cJSON *line, const struct class_names *names) {
-    size_t height, width;
-    uint8_t *pixels = read_pixels(line, &height, &width);
-    if (!pixels) return;
-    fputs("<figure class=\"digit\"><img width=\"84\" height=\"84\" alt=\"a ", page->out);
-    write_class(page->out, line, "label", names);
-    fputs(" taken for a ", page->out);
-    write_class(page->out, line, "predicted", names);
-    fputs("\" src=\"", page->out);
-    const enum status status = png_data_uri(page->out, pixels, height, width);
-    if (status && !page->status) page->status = status;
-    fputs("\"/><figcaption><b>", page->out);
-    write_class(page->out, line, "predicted", names);
-    fputs("</b>, not ", page->out);
-    write_class(page->out, line, "label", names);
-    fprintf(page->out, "<br/>%s, #%s</figcaption></figure>\n",
-            text_percent(record_number(line, "confidence"), 1).text,
-            text_fixed(record_number(line, "image"), 0).text);
-    free(pixels);
+    const struct class_label label = class_of(line, "label", names),
+                             predicted = class_of(line, "predicted", names);
+    struct image_text text;
+    snprintf(text.alternative, sizeof text.alternative, "a %s taken for a %s", label.text, predicted.text);
+    snprintf(text.bold, sizeof text.bold, "%s", predicted.text);
+    snprintf(text.rest, sizeof text.rest, ", not %s", label.text);
+    snprintf(text.below, sizeof text.below, "%s, #%s",
+             text_percent(record_number(line, "confidence"), 1).text,
+             text_fixed(record_number(line, "image"), 0).text);
+    page_image(page, line, &text);
 }
 
 /* Names what was evaluated last in a run: a checkpoint, the committee of all, or at least the network. */
@@ -122,13 +80,13 @@ static void write_sheet(struct page *page, const struct record *first) {
     find_names(page->records, first->run, &names);
     write_sheet_name(page, first->run);
     if (count > MOST_MISTAKES) page_note(page, "The first %d of %zu in the log.", MOST_MISTAKES, count);
-    fputs("<div class=\"digits\">\n", page->out);
+    page_images_open(page);
     for (size_t shown = 0; row && shown < MOST_MISTAKES; row = records_after(page->records, row, "mistake")) {
         if (row->run != first->run) continue;
         write_mistake(page, row->line, &names);
         shown++;
     }
-    fputs("</div>\n", page->out);
+    page_images_close(page);
 }
 
 static void write_mistakes(struct page *page) {

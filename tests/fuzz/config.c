@@ -31,6 +31,9 @@ static bool is_same(const struct config_key *key, const struct config *a, const 
         return memcmp(x, y, sizeof(double)) == 0;
     case KEY_CHOICE:
         return memcmp(x, y, sizeof(int)) == 0;
+    case KEY_CHOICE_FILE:
+        return memcmp(x, y, sizeof(int)) == 0 &&
+               strcmp(((const struct choice_file *)x)->file, ((const struct choice_file *)y)->file) == 0;
     case KEY_TEXT:
         return strcmp(x, y) == 0;
     case KEY_LAYERS:
