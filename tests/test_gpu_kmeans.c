@@ -152,6 +152,22 @@ static void fused_kernels_have_the_bits_of_the_host(void **state) {
     bench_close(&bench);
 }
 
+/* More rows than a pass of the kernels for pixels, and of their sums, takes. */
+static void more_rows_than_a_pass(void **state) {
+    (void)state;
+    struct bench bench;
+    bench_open(&bench);
+    const size_t count = ((size_t)1 << (support_stride() > 1 ? 20 : 22)) + 77;
+    struct kmeans_data data = kmeans_lattice(count, 1, 3, GEMM_F32, 255, 0, 3);
+    struct kmeans_options options = kmeans_defaults(&data);
+    data.bytes = true;
+    options.iterations = 2;
+    check_run(&bench, &data, &options, 0, 1);
+    check_run(&bench, &data, &options, 2, 3);
+    kmeans_data_free(&data);
+    bench_close(&bench);
+}
+
 static void empty_clusters_are_filled(void **state) {
     (void)state;
     struct bench bench;
@@ -199,6 +215,7 @@ int main(void) {
         cmocka_unit_test(runs_agree_with_the_reference),
         cmocka_unit_test(runs_have_the_bits_of_the_host),
         cmocka_unit_test(fused_kernels_have_the_bits_of_the_host),
+        cmocka_unit_test(more_rows_than_a_pass),
         cmocka_unit_test(empty_clusters_are_filled),
         cmocka_unit_test(extreme_magnitudes),
     };

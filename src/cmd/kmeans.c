@@ -86,11 +86,15 @@ static enum status set_options(struct kmeans_job *job, const char *batch) {
     return STATUS_OK;
 }
 
-/* The products of this run: full chunks and the last one, as integers and reals. */
+/* The products of this run: full chunks, or as many rows as the oracle multiplies in seconds, and the last
+   one, as integers and reals. */
 static enum status verify_products(struct kmeans_job *job) {
     const struct points *points = &job->sets.train;
-    const size_t chunk = points_chunk(&job->compute.device, points->features, job->options.clusters,
-                                      points->dtype, job->compute.threads);
+    const size_t rows_in_seconds = ((size_t)1 << 32) / (job->options.clusters * points->features),
+                 most = rows_in_seconds < NEAREST_BLOCK ? NEAREST_BLOCK : rows_in_seconds,
+                 full = points_chunk(&job->compute.device, points->features, job->options.clusters,
+                                     points->dtype, job->compute.threads),
+                 chunk = full < most ? full : most;
     struct verify_case cases[4];
     for (size_t i = 0; i < 4; i++) {
         const size_t last = points->count % chunk, rows = points->count < chunk || i % 2 ? last : chunk;
