@@ -64,9 +64,10 @@ static struct kmeans_data nasty_data(enum nasty kind, size_t count, size_t featu
 
 static void assert_same_result(const struct kmeans_data *data, const struct kmeans_result *a,
                                const struct kmeans_result *b) {
-    assert_int_equal(a->iterations, b->iterations);
+    assert_int_equal(a->state.iteration, b->state.iteration);
     assert_memory_equal(a->label, b->label, data->count * sizeof *a->label);
-    assert_memory_equal(a->values, b->values, data->clusters * data->features * dtype_size(data->dtype));
+    assert_memory_equal(a->state.values, b->state.values,
+                        data->clusters * data->features * dtype_size(data->dtype));
     assert_int_equal(a->counts.changed, b->counts.changed);
 }
 

@@ -15,12 +15,12 @@ static struct kmeans_data random_reals(size_t count, size_t features, size_t clu
 static void assert_same_results(const struct kmeans_data *data, const struct kmeans_result *got,
                                 const struct kmeans_result *want) {
     const size_t elements = data->clusters * data->features;
-    assert_int_equal(got->iterations, want->iterations);
+    assert_int_equal(got->state.iteration, want->state.iteration);
     for (size_t i = 0; i < data->count; i++)
         if (got->label[i] != want->label[i])
             fail_msg("label %zu is %u, on the host %u", i, got->label[i], want->label[i]);
     assert_memory_equal(got->count, want->count, data->clusters * sizeof *got->count);
-    assert_memory_equal(got->values, want->values, elements * dtype_size(data->dtype));
+    assert_memory_equal(got->state.values, want->state.values, elements * dtype_size(data->dtype));
     assert_true(got->inertia == want->inertia);
 }
 
