@@ -144,11 +144,12 @@ struct nearest_shape {
     enum gemm_dtype dtype;
     bool bytes; /* the points are uint8_t */
     size_t features, clusters;
-    bool bounds; /* prune by bounds: exactly the same labels, and `ambiguous` counts the rows that had
-                           several candidates */
-    const void
-        *points; /* with bounds: [count][features], which later calls may refer to parts of; they do not
-                           change while the state is open */
+    /* Prune by bounds: exactly the same labels, and `ambiguous` counts the rows that had several candidates.
+       A slot that cannot must refuse. */
+    bool bounds;
+    /* With bounds: [count][features], of which later calls may pass parts. They do not change while the state
+       is open. */
+    const void *points;
     size_t count;
 };
 

@@ -266,6 +266,12 @@ static void other_points_go_on_too(void **state) {
     assert_int_equal(RUN("kmeans --resume %s --data uniform:32KB,4 --iterations 4", model), 0);
     assert_says(output, "2,048 training points");
     assert_says(output, "after 4 iterations");
+    const char *grown = support_path("grown.safetensors"); /* its labels are of no iteration */
+    assert_int_equal(RUN("kmeans --resume %s --data uniform:32KB,4 --iterations 2 --save %s", model, grown),
+                     0);
+    assert_says(output, "after 2 iterations");
+    assert_int_equal(RUN("kmeans --resume %s --iterations 3", grown), 0);
+    assert_says(output, "after 3 iterations");
     assert_int_equal(RUN("kmeans --resume %s --iterations 3", model), 0);
     assert_says(output, "is at iteration 3 of 3: nothing to do");
 }

@@ -3,7 +3,7 @@
 #include <stdint.h>
 
 /* The micro-tile of isa_avx512bf16.c if compiled for AVX-512; else, and under sanitizers, a small one. */
-#if defined(__AVX512F__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__AVX512F__) && !defined(SANITIZED)
 #    include "kernels/host/tuned/isa_avx512.h"
 #else
 #    include "kernels/host/tuned/isa_portable.h"

@@ -123,7 +123,10 @@ void gpu_counters_parse(struct counters *to, char *output) {
     static const char start[] = "\"ID\",";
     struct ncu_table table = {.lines = 0};
     char *at = strstr(output, start);
-    for (size_t i = 0; i < METRICS; i++) table.column[i] = SIZE_MAX;
+    for (size_t i = 0; i < METRICS; i++) {
+        table.column[i] = SIZE_MAX;
+        table.factor[i] = 1;
+    }
     *to = (struct counters){.of = COUNTERS_GPU, .share = 1};
     explain(to, output);
     while (at && *at) {

@@ -21,7 +21,6 @@ static enum status open_pruned(struct assigner *assigner, const struct points *p
                            shape.count >= BOUNDS_POINTS;
     char why[256] = "the backend has no kernel for them";
     assigner->bounds = BOUNDS_OFF;
-    assigner->bytes = shape.bytes;
     if (bounds == BOUNDS_OFF || (bounds == BOUNDS_AUTO && !promising)) return STATUS_OK;
     if (!assigner->certify) {
         snprintf(why, sizeof why, "they need labels that are exact");
@@ -47,7 +46,6 @@ static enum status select_engine(struct assigner *assigner, const struct points 
     if (choice == ENGINE_EAGER) return STATUS_OK;
     if (slot && compute->residency == RESIDENCY_DEVICE)
         assigner->fused = slot->open(compute->context, &shape, why, sizeof why);
-    assigner->bytes = shape.bytes;
     if (assigner->fused || choice == ENGINE_AUTO) return STATUS_OK;
     return status_set(STATUS_UNAVAILABLE, "engine fused cannot be used here: %s; use --engine eager", why);
 }
@@ -64,6 +62,7 @@ enum status assigner_open(struct assigner *assigner, struct compute *compute, co
     *assigner = (struct assigner){.compute = compute,
                                   .ops = driver->cluster_ops(device, dtype),
                                   .dtype = dtype,
+                                  .bytes = points->bytes != NULL,
                                   .features = features,
                                   .capacity = capacity,
                                   .chunk = chunk,
@@ -193,7 +192,10 @@ static void run_slot(struct assigner *assigner, void *state, const struct points
 /* After a synchronisation. */
 static enum status check_fused(const struct assigner *assigner) {
     const struct gemm_nearest *slot = assigner->compute->backend->nearest;
-    const char *error = assigner->fused && slot->error ? slot->error(assigner->fused) : "";
+    void *const states[] = {assigner->fused, assigner->pruned};
+    const char *error = "";
+    for (size_t i = 0; i < 2 && slot && slot->error; i++)
+        if (states[i] && !error[0]) error = slot->error(states[i]);
     return error[0] ? status_set(STATUS_FAILED, "engine fused of backend '%s' failed: %s",
                                  assigner->compute->name, error)
                     : STATUS_OK;

@@ -19,7 +19,7 @@ struct assigner {
     enum kmeans_bounds bounds;      /* auto until assigner_verify decides */
     double plain_seconds;           /* if it decided: of a row without bounds; else 0 */
     size_t pruned_passes, slow_passes;
-    bool bytes;           /* the slot is for pixels */
+    bool bytes;           /* the points it was opened for are pixels */
     uint64_t audited;     /* labels checked by assigner_audit */
     double audit_seconds; /* of the last audit */
     bool in_range;        /* the slot takes the centres */

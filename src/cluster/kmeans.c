@@ -134,6 +134,7 @@ static enum status run_restarts(struct kmeans *run, const struct kmeans_observer
         next.count = old.count;
     }
     kmeans_free(&next);
+    if (stopped) best->end = KMEANS_INTERRUPTED; /* even if an earlier restart is the best */
     return stopped && !status ? STATUS_INTERRUPTED : status;
 }
 

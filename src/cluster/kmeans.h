@@ -84,7 +84,7 @@ struct kmeans {
     const struct points *points;
     struct assigner assigner;
     struct cluster_sums sums;     /* device */
-    uint32_t *label, *before;     /* device, [points]; `before` only for bytes */
+    uint32_t *label, *before;     /* device, [points] */
     uint32_t *moved;              /* device, scratch */
     double *slices;               /* device, scratch */
     double *report;               /* device: sums.count, cost and shift, which are downloaded together */

@@ -64,11 +64,6 @@ static enum status open_points(struct points *points, struct device *device, enu
                                size_t count, size_t features) {
     const size_t blocks = (count + NEAREST_BLOCK - 1) / NEAREST_BLOCK;
     *points = (struct points){.dtype = dtype, .count = count, .features = features};
-    if (!device->driver->cluster_ops)
-        return status_set(STATUS_UNAVAILABLE,
-                          "k-means has no operations for device '%s': use a backend of the host, or "
-                          "--residency host",
-                          device->driver->name);
     if (count >= NEAREST_NONE)
         return status_set(STATUS_BAD_DATA, "%zu points are too many: at most %u", count, NEAREST_NONE - 1);
     if (features == 0 || features > SIZE_MAX / 8 / (count + 1))

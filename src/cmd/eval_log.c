@@ -1,7 +1,4 @@
 /* ./train eval --log. */
-#include <errno.h>
-#include <stdlib.h>
-
 #include "src/base/jsonl.h"
 #include "src/cmd/eval.h"
 

@@ -162,11 +162,12 @@ enum status kmeans_open_resumed(struct kmeans_job *job) {
     return STATUS_OK;
 }
 
-/* The labels of the last iteration; none if they are of other points. */
+/* The labels of the last iteration. With another number of points the centres are initial ones. */
 static enum status read_labels(struct kmeans_job *job) {
     const struct safetensors *file = &job->resumed.file;
     const size_t count = job->sets.train.count;
     const struct tensor *labels = find_state(file, "kmeans.last_labels", count, 0);
+    if (!labels) job->start.iteration = 0;
     if (!labels) return STATUS_OK;
     job->start.label = malloc(count * sizeof *job->start.label);
     if (!job->start.label) return status_set(STATUS_FAILED, "out of memory");

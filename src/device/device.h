@@ -111,7 +111,7 @@ struct device_driver {
     enum status (*replay)(struct device *device, void *graph);
     void (*free_graph)(struct device *device, void *graph);
 
-    /* (optional) The operations of k-means for f32 or f64. */
+    /* The operations of k-means for f32 or f64. */
     const struct cluster_ops *(*cluster_ops)(struct device *device, enum gemm_dtype dtype);
 };
 

@@ -199,9 +199,9 @@ static const struct config_key keys[] = {
     {"kmeans-precision", NULL, CHOICE(RUN, kmeans_precision, kmeans_precisions), "exact", NULL,
      "exact: labels that the error of the product may change are decided in float64 and beyond; scores: "
      "the largest score, as computed"},
-    {"bounds", NULL, KEY_CHOICE, RUN, AT(kmeans_bounds), 0, 0, kmeans_bounds, "auto", NULL,
-     "prune centres that principal components of the points prove too far; the labels are the same; auto: "
-     "if it is faster for a sample of the points and the first centres"},
+    {"bounds", NULL, CHOICE(RUN, kmeans_bounds, kmeans_bounds), "auto", NULL,
+     "prune centres that principal components of the points prove too far (backend tuned); the labels are "
+     "the same; auto: if it is faster for a sample of the points and the first centres"},
 };
 
 /* A group of --help begins at a key. */

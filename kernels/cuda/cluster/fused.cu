@@ -12,6 +12,10 @@ static void *nearest_open(void *opaque, const struct nearest_shape *shape, char 
                                 .processors = context->processors,
                                 .shared_bytes = context->shared_bytes,
                                 .shape = *shape};
+    if (shape->bounds) {
+        snprintf(why, size, "a GPU prunes nothing");
+        return NULL;
+    }
     if (shape->bytes && context->major < 9) {
         snprintf(why, size, "for pixels it needs a GPU of compute capability 9.0");
         return NULL;
