@@ -62,8 +62,8 @@ struct nearest_counts {
     uint64_t changed;   /* the new label is another one */
     uint64_t ambiguous; /* the scores did not decide */
     uint64_t exact;     /* float64 did not decide */
-    uint64_t
-        uncertified; /* `certify`, but a product of the exact comparison over- or underflows (f64 alone) */
+    /* `certify`, but a product of the exact comparison over- or underflows (f64 alone) */
+    uint64_t uncertified;
 };
 
 /* The sums of the clusters, and the rows to add to them. */
