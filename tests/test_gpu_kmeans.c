@@ -186,6 +186,23 @@ static void empty_clusters_are_filled(void **state) {
     bench_close(&bench);
 }
 
+static void bounds_are_refused(void **state) {
+    (void)state;
+    struct bench bench;
+    bench_open(&bench);
+    struct kmeans_data data = kmeans_lattice(400, 3, 20, GEMM_F32, 200, 0, 9);
+    struct kmeans_options options = kmeans_defaults(&data);
+    options.bounds = BOUNDS_ON;
+    for (size_t w = 0; w < WAYS; w++) {
+        struct kmeans_result result;
+        assert_status(kmeans_bench_run(&bench.way[w], &data, &options, NULL, &result), STATUS_UNAVAILABLE);
+        assert_says(status_message(), "bounds cannot be used here");
+        kmeans_free(&result);
+    }
+    kmeans_data_free(&data);
+    bench_close(&bench);
+}
+
 /* Magnitudes whose squares over- or underflow the dtype; in float64 the run says that it is not exact. */
 static void extreme_magnitudes(void **state) {
     (void)state;
@@ -217,6 +234,7 @@ int main(void) {
         cmocka_unit_test(fused_kernels_have_the_bits_of_the_host),
         cmocka_unit_test(more_rows_than_a_pass),
         cmocka_unit_test(empty_clusters_are_filled),
+        cmocka_unit_test(bounds_are_refused),
         cmocka_unit_test(extreme_magnitudes),
     };
     return cmocka_run_group_tests_name("gpu k-means", tests, NULL, NULL);

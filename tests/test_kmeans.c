@@ -295,6 +295,32 @@ static void interrupted_runs_go_on(void **state) {
     compute_close(&compute);
 }
 
+static void stop_in_restart_two(void *self, const struct kmeans_record *record) {
+    (void)self;
+    stop_now = record->restart == 2;
+}
+
+/* The first restart is better than the second one, which did not end, but the run was interrupted. */
+static void interrupted_restarts_say_so(void **state) {
+    (void)state;
+    struct compute compute;
+    support_open(&compute, "tuned", 2);
+    struct kmeans_data data = random_data(3000, 20, 30);
+    struct kmeans_options options = kmeans_defaults(&data);
+    struct kmeans_result result;
+    const struct kmeans_observer observer = {.iteration = stop_in_restart_two};
+    options.init = KMEANS_RANDOM;
+    options.restarts = 3;
+    options.stop = &stop_now;
+    assert_status(kmeans_bench_run(&compute, &data, &options, &observer, &result), STATUS_INTERRUPTED);
+    stop_now = 0;
+    assert_int_equal(result.state.restart, 1);
+    assert_int_equal(result.end, KMEANS_INTERRUPTED);
+    kmeans_free(&result);
+    kmeans_data_free(&data);
+    compute_close(&compute);
+}
+
 /* Groups that are far apart get a centre each, but for a probability of about 1e-6. */
 static void seeds_are_spread(void **state) {
     (void)state;
@@ -353,6 +379,7 @@ int main(void) {
         cmocka_unit_test(squares_beyond_float64),
         cmocka_unit_test(interrupted_seeding),
         cmocka_unit_test(interrupted_runs_go_on),
+        cmocka_unit_test(interrupted_restarts_say_so),
         cmocka_unit_test(seeds_are_spread),
         cmocka_unit_test(restarts_keep_the_best),
     };

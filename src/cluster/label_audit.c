@@ -78,7 +78,8 @@ enum status assigner_verify(struct assigner *assigner, const struct points *poin
     enum status status =
         label && got && eager ? STATUS_OK : status_set(STATUS_FAILED, "out of memory for the labels");
     for (size_t w = 0; w < 3 && !status; w++) {
-        if ((w == 1 && !assigner->fused) || (w == 2 && !assigner->pruned)) continue;
+        if ((w == 1 && (!assigner->fused || assigner->bounds == BOUNDS_ON)) || (w == 2 && !assigner->pruned))
+            continue;
         status = label_by(assigner, &ways[w], &view, label, w ? got : eager, &seconds[w]);
         if (!status && w && assigner->certify) status = compare_ways(&ways[w], got, eager, &view, offset);
     }

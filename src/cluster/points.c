@@ -8,12 +8,14 @@ static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-/* Half of the cache, but at least as many rows as keep a GPU busy. */
+/* Half of the cache, but at least as many rows as keep a GPU busy, up to 1 GiB. */
 static size_t chunk_of_gpu(struct device *device, size_t row_bytes) {
     enum { LEAST = 4096, MOST = 1 << 18 };
     const size_t cache = device->driver->last_cache ? device->driver->last_cache(device) / 2 : 0,
                  rows = cache / row_bytes / NEAREST_BLOCK * NEAREST_BLOCK;
-    return rows < LEAST ? LEAST : smaller(rows, MOST);
+    const size_t room = ((size_t)1 << 30) / row_bytes / NEAREST_BLOCK * NEAREST_BLOCK,
+                 least = room < NEAREST_BLOCK ? NEAREST_BLOCK : smaller(room, LEAST);
+    return rows < least ? least : smaller(rows, MOST);
 }
 
 size_t points_chunk(struct device *device, size_t features, size_t clusters, enum gemm_dtype dtype,
