@@ -49,6 +49,15 @@ EXACT_INLINE void exact_add_product(struct exact_sum *sum, double scale, double 
     if (error != 0) exact_add(sum, scale * error);
 }
 
+/* Adds (x - a)^2 - (x - b)^2. */
+EXACT_INLINE void exact_add_squares(struct exact_sum *sum, double x, double a, double b) {
+    if (a == b) return;
+    exact_add_product(sum, 1, a, a);
+    exact_add_product(sum, -1, b, b);
+    exact_add_product(sum, -2, x, a);
+    exact_add_product(sum, 2, x, b);
+}
+
 /* Negative: a is nearer. */
 EXACT_INLINE int exact_sign(const struct exact_sum *sum) {
     const double largest = sum->count ? sum->component[sum->count - 1] : 0;

@@ -125,6 +125,15 @@ static inline size_t cluster_scratch(size_t rows, size_t clusters, size_t featur
     return slices < 2 ? 0 : slices * clusters * features;
 }
 
+/* The order of two squared distances that were summed in float64: -1 or 1 if the first one is smaller or
+   larger whatever the roundings, 0 if they do not decide. A distance above 2^-900 has normal squares, and so
+   a relative error of at most (features + 8) 2^-53. */
+NEAREST_INLINE int nearest_order(size_t features, double a, double b) {
+    const double slack = ((double)features + 8) * 0x1p-53, safe = 0x1p-900;
+    if (a > safe && a * (1 + slack) < b * (1 - slack)) return -1;
+    return b > safe && a * (1 - slack) > b * (1 + slack) ? 1 : 0;
+}
+
 /* Bounds the error of every score of a row whose norm is at most `norm`: that of the product by the bound
    that every backend is verified against (src/backend/oracle.h), with |x||c| for (|x| |c|), and that of the
    bias: its roundings to the dtype, and the float64 sum of squares before, whose relative error is at most

@@ -24,13 +24,7 @@ __device__ bool exactly_nearer(size_t features, const X *x, const T *a, const T 
     exact_sum sum;
     sum.count = 0;
     sum.inexact = false;
-    for (size_t f = 0; f < features; f++) {
-        if (a[f] == b[f]) continue;
-        exact_add_product(&sum, 1, (double)a[f], (double)a[f]);
-        exact_add_product(&sum, -1, (double)b[f], (double)b[f]);
-        exact_add_product(&sum, -2, (double)x[f], (double)a[f]);
-        exact_add_product(&sum, 2, (double)x[f], (double)b[f]);
-    }
+    for (size_t f = 0; f < features; f++) exact_add_squares(&sum, (double)x[f], (double)a[f], (double)b[f]);
     *inexact |= sum.inexact;
     return exact_sign(&sum) < 0;
 }
@@ -45,11 +39,9 @@ template <typename X, typename T> struct decision {
     uint32_t label;
 
     __device__ void consider(uint32_t j, double distance) {
-        const double slack = ((double)features + 8) * 0x1p-53, safe = 0x1p-900; /* squares above are normal */
-        bool nearer = !any;
-        if (any && distance > safe && distance * (1 + slack) < best * (1 - slack)) {
-            nearer = true;
-        } else if (any && !(best > safe && distance * (1 - slack) > best * (1 + slack))) {
+        const int order = any ? nearest_order(features, distance, best) : -1;
+        bool nearer = order < 0;
+        if (order == 0) {
             exact = true;
             nearer = exactly_nearer(features, x, values + j * features, values + label * features, &inexact);
         }

@@ -29,13 +29,7 @@ INLINE double NAME(squared_distance)(size_t features, const REAL *restrict x, co
 static bool NAME(exactly_nearer)(size_t features, const REAL *x, const REAL *a, const REAL *b,
                                  bool *inexact) {
     struct exact_sum sum = {0};
-    for (size_t f = 0; f < features; f++) {
-        if (a[f] == b[f]) continue;
-        exact_add_product(&sum, 1, (double)a[f], (double)a[f]);
-        exact_add_product(&sum, -1, (double)b[f], (double)b[f]);
-        exact_add_product(&sum, -2, (double)x[f], (double)a[f]);
-        exact_add_product(&sum, 2, (double)x[f], (double)b[f]);
-    }
+    for (size_t f = 0; f < features; f++) exact_add_squares(&sum, (double)x[f], (double)a[f], (double)b[f]);
     *inexact |= sum.inexact;
     return exact_sign(&sum) < 0;
 }
@@ -50,12 +44,9 @@ static const REAL *NAME(row_of)(const struct nearest_call *call, size_t row) {
 
 static void NAME(candidate)(size_t features, const REAL *x, const REAL *values, size_t j, double distance,
                             struct host_nearest *nearest) {
-    const double slack = ((double)features + 8) * 0x1p-53, safe = 0x1p-900; /* squares above are normal */
-    const double best = nearest->squared;
-    bool nearer = !nearest->any;
-    if (nearest->any && distance > safe && distance * (1 + slack) < best * (1 - slack)) {
-        nearer = true;
-    } else if (nearest->any && !(best > safe && distance * (1 - slack) > best * (1 + slack))) {
+    const int order = nearest->any ? nearest_order(features, distance, nearest->squared) : -1;
+    bool nearer = order < 0;
+    if (order == 0) {
         nearest->exact = true;
         nearer = NAME(exactly_nearer)(features, x, values + j * features, values + nearest->label * features,
                                       &nearest->inexact);
