@@ -162,6 +162,35 @@ struct nearest_shape {
     size_t count;
 };
 
+/* Iterations of Lloyd's algorithm in one call. An iteration assigns the points, adds up the clusters, and moves
+   each centre to its mean, with the bits of the table above: nearest, sum, costs and means. */
+enum { NEAREST_ITERATIONS = 256 }; /* at most, in a call */
+
+struct nearest_lloyd {
+    /* label: in, those that the sums belong to, or NEAREST_NONE; out, those of the last iteration */
+    const struct nearest_call *points;
+    const struct nearest_centres *centres; /* values are in and out; the rest is not computed */
+    void *values_before;                   /* out: the centres that the labels belong to */
+    const struct cluster_sums *sums;       /* in and out */
+    const double *mean;                    /* as for costs */
+    size_t iterations;                     /* at most NEAREST_ITERATIONS */
+    /* An iteration is the last one if at most so many rows changed, or the shift is at most this. */
+    double few_changes, least_shift;
+    bool stop_at_empty; /* or if a cluster is empty: then the centres do not move */
+};
+
+/* What the host learns of an iteration. */
+struct nearest_iteration {
+    struct nearest_counts counts;
+    uint64_t empty;     /* clusters without points */
+    double cost, shift; /* sums over the clusters, in their order */
+    double label_seconds, centres_seconds;
+};
+
+NEAREST_INLINE bool nearest_ends(const struct nearest_lloyd *run, uint64_t changed, double shift) {
+    return (double)changed <= run->few_changes || shift <= run->least_shift;
+}
+
 struct gemm_nearest {
     /* Returns a state for up to `clusters` centres on the backend's context, or NULL with the reason (a
        phrase) in `why`: no such kernel here, or none that is faster. */
@@ -180,6 +209,10 @@ struct gemm_nearest {
     /* (optional) The first failure of `centres` or `run`; "" if there was none. The caller asks after it has
        synchronised the device. */
     const char *(*error)(void *state);
+
+    /* (optional) Iterations in one call. Returns how many are done, with a record (host memory) of each; 0: it
+       is not for these points, and nothing has changed. It returns when the device is done. */
+    size_t (*lloyd)(void *state, const struct nearest_lloyd *run, struct nearest_iteration *record);
 };
 
 #endif

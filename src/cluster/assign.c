@@ -177,14 +177,19 @@ static enum status run_chunks(struct assigner *assigner, const struct points *po
     return STATUS_OK;
 }
 
+struct nearest_call assigner_points(const struct assigner *assigner, const struct points *points,
+                                    uint32_t *label) {
+    return (struct nearest_call){.rows = points->count,
+                                 .bytes = points->bytes != NULL,
+                                 .x = points->bytes ? (const void *)points->bytes : points->values,
+                                 .centres = &assigner->centres,
+                                 .norm = points->norm,
+                                 .certify = assigner->certify,
+                                 .label = label};
+}
+
 static void run_slot(struct assigner *assigner, void *state, const struct points *points, uint32_t *label) {
-    const struct nearest_call call = {.rows = points->count,
-                                      .bytes = points->bytes != NULL,
-                                      .x = points->bytes ? (const void *)points->bytes : points->values,
-                                      .centres = &assigner->centres,
-                                      .norm = points->norm,
-                                      .certify = assigner->certify,
-                                      .label = label};
+    const struct nearest_call call = assigner_points(assigner, points, label);
     assigner->compute->backend->nearest->run(state, &call, assigner->counts);
     device_lap(&assigner->compute->device, PART_STEPS);
 }
@@ -199,6 +204,12 @@ static enum status check_fused(const struct assigner *assigner) {
     return error[0] ? status_set(STATUS_FAILED, "engine fused of backend '%s' failed: %s",
                                  assigner->compute->name, error)
                     : STATUS_OK;
+}
+
+enum status assigner_lloyd(const struct assigner *assigner, const struct nearest_lloyd *run,
+                           struct nearest_iteration *record, size_t *done) {
+    *done = assigner->compute->backend->nearest->lloyd(assigner->fused, run, record);
+    return check_fused(assigner);
 }
 
 /* Bounds that are on because they were faster stay on while they are: one slow pass may be a busy moment. The

@@ -48,6 +48,14 @@ void assigner_set_centres(struct assigner *assigner, size_t count);
 enum status assigner_run(struct assigner *assigner, const struct points *points, uint32_t *label,
                          struct nearest_counts *counts);
 
+/* All points, as a slot of the backend takes them. */
+struct nearest_call assigner_points(const struct assigner *assigner, const struct points *points,
+                                    uint32_t *label);
+
+/* The slot's iterations in one call; *done is 0 if it is not for these points. */
+enum status assigner_lloyd(const struct assigner *assigner, const struct nearest_lloyd *run,
+                           struct nearest_iteration *record, size_t *done);
+
 /* Labels the last chunks by each kernel of the slot and by engine eager, which must agree:
    STATUS_VERIFY_FAILED names a row that differs. Bounds that are auto are on from now on if they were faster
    than what is used without them by a fifth at least, and off again after two passes that are slower. */

@@ -9,7 +9,6 @@
 /* Why the run ends after this iteration; KMEANS_LIMIT: it does not, but for the limit. */
 static enum kmeans_end find_end(const struct kmeans *run, const struct kmeans_record *record) {
     const struct kmeans_options *options = run->options;
-    if (options->stop && *options->stop) return KMEANS_INTERRUPTED;
     if (record->counts.changed == 0) return KMEANS_NO_CHANGE;
     if (record->shift == 0) return KMEANS_NO_SHIFT;
     if ((double)record->counts.changed <= options->change_limit * (double)run->points->count)
@@ -18,26 +17,65 @@ static enum kmeans_end find_end(const struct kmeans *run, const struct kmeans_re
     return KMEANS_LIMIT;
 }
 
+/* The next iteration is done. */
+static void note(const struct kmeans *run, struct kmeans_record *record,
+                 const struct kmeans_observer *observer, struct kmeans_result *result) {
+    const double square = run->options->scale * run->options->scale;
+    result->state.iteration = record->iteration;
+    result->end = find_end(run, record);
+    kmeans_add_counts(&result->counts, &record->counts);
+    record->inertia *= square;
+    record->shift *= square;
+    if (observer && observer->iteration) observer->iteration(observer->self, record);
+}
+
+static enum status iterate_once(struct kmeans *run, size_t restart, const struct kmeans_observer *observer,
+                                struct kmeans_result *result) {
+    struct profile *profile = run->compute->device.profile;
+    const struct profile before = profile ? *profile : (struct profile){0};
+    struct kmeans_record record = {.restart = restart, .iteration = result->state.iteration + 1};
+    const enum status status =
+        run->options->batch ? kmeans_batches(run, &record) : kmeans_lloyd(run, &record);
+    if (status) return status;
+    if (profile) record.time = profile_since(profile, &before);
+    note(run, &record, observer, result);
+    return STATUS_OK;
+}
+
+/* The records of a launch. */
+static enum status note_launch(const struct kmeans *run, size_t restart, size_t done,
+                               const struct kmeans_observer *observer, struct kmeans_result *result) {
+    for (size_t i = 0; i < done; i++) {
+        const struct nearest_iteration *one = &run->launched[i];
+        struct kmeans_record record = {.restart = restart,
+                                       .iteration = result->state.iteration + 1,
+                                       .inertia = run->spread + one->cost,
+                                       .shift = one->shift,
+                                       .counts = one->counts,
+                                       .empty = one->empty};
+        record.time.seconds[PART_STEPS] = one->label_seconds;
+        record.time.seconds[PART_OPTIMIZER] = one->centres_seconds;
+        note(run, &record, observer, result);
+        if (result->end != KMEANS_LIMIT && i + 1 < done)
+            return status_set(STATUS_FAILED, "iteration %zu was to be the last, and backend '%s' went on",
+                              record.iteration, run->compute->name);
+    }
+    return STATUS_OK;
+}
+
 static enum status iterate(struct kmeans *run, size_t restart, const struct kmeans_observer *observer,
                            struct kmeans_result *result) {
-    struct profile *profile = run->compute->device.profile;
     const struct kmeans_options *options = run->options;
     enum status status = STATUS_OK;
     result->end = KMEANS_LIMIT;
     result->state.iteration = options->start ? options->start->iteration : 0;
-    for (size_t i = result->state.iteration + 1;
-         i <= options->iterations && !status && result->end == KMEANS_LIMIT; i++) {
-        struct kmeans_record record = {.restart = restart, .iteration = i};
-        const struct profile before = profile ? *profile : (struct profile){0};
-        status = options->batch ? kmeans_batches(run, &record) : kmeans_lloyd(run, &record);
+    while (result->state.iteration < options->iterations && !status && result->end == KMEANS_LIMIT) {
+        size_t done;
+        status = kmeans_launch(run, options->iterations - result->state.iteration, &done);
         if (status) break;
-        result->state.iteration = i;
-        result->end = find_end(run, &record);
-        kmeans_add_counts(&result->counts, &record.counts);
-        record.inertia *= options->scale * options->scale;
-        record.shift *= options->scale * options->scale;
-        if (profile) record.time = profile_since(profile, &before);
-        if (observer && observer->iteration) observer->iteration(observer->self, &record);
+        status = done ? note_launch(run, restart, done, observer, result)
+                      : iterate_once(run, restart, observer, result);
+        if (options->stop && *options->stop) result->end = KMEANS_INTERRUPTED;
     }
     return status;
 }
@@ -90,6 +128,7 @@ static enum status seed(struct kmeans *run, size_t restart, struct kmeans_result
     if (!status) status = state ? kmeans_restore(run, state) : kmeans_seed(run, restart);
     if (!status) assigner_set_centres(&run->assigner, run->sums.clusters);
     if (!status && restart == first_restart(run)) status = assigner_verify(&run->assigner, run->points);
+    if (!status && restart == first_restart(run)) status = kmeans_verify_launch(run);
     if (device->profile) profile_restore(device->profile);
     result->seeding_seconds += clock_seconds() - start;
     return status;

@@ -89,7 +89,7 @@ struct kmeans {
     double *slices;               /* device, scratch */
     double *report;               /* device: sums.count, cost and shift, which are downloaded together */
     double *shift, *cost;         /* device, [clusters] */
-    void *values_before;          /* device, on a GPU: the centres before they moved */
+    void *values_before;          /* device: the centres before they moved */
     double *mean;                 /* device, [features] */
     double variance, spread;      /* mean over the features; sum of squared distances from the mean */
     struct points batch;          /* the mini-batch */
@@ -97,7 +97,9 @@ struct kmeans {
     double *host_report;          /* a copy of the report; its parts: */
     double *host_shift, *host_cost;
     uint64_t *host_count;
-    bool split; /* the next iteration starts with kmeans_fill_split */
+    bool split;    /* the next iteration starts with kmeans_fill_split */
+    size_t launch; /* iterations of the next launch (launch.c); 0: the first */
+    struct nearest_iteration launched[NEAREST_ITERATIONS];
 };
 
 /* Runs all restarts. STATUS_USAGE if there are fewer points than clusters; STATUS_INTERRUPTED, with a result,
@@ -127,6 +129,17 @@ void kmeans_add_rows(struct kmeans *run, const struct points *points, const uint
    its time; inertia and shift are in units of x. */
 enum status kmeans_lloyd(struct kmeans *run, struct kmeans_record *record);
 enum status kmeans_batches(struct kmeans *run, struct kmeans_record *record);
+
+/* The end of an iteration of Lloyd's algorithm, after the points were labelled and added up. */
+enum status kmeans_move(struct kmeans *run, struct kmeans_record *record);
+
+/* Up to `most` iterations in one call of the backend, if it can (launch.c): *done of them, with run->launched
+   of each; 0: none, do the next one by kmeans_lloyd. */
+enum status kmeans_launch(struct kmeans *run, size_t most, size_t *done);
+
+/* Two iterations step by step and by kmeans_launch must have the same bits: STATUS_VERIFY_FAILED otherwise.
+   Leaves the state as it was at the start of the run. */
+enum status kmeans_verify_launch(struct kmeans *run);
 
 /* The sum of all squared distances from the labelled centres, in the order of the points. */
 enum status kmeans_inertia(struct kmeans *run, const struct points *points, const uint32_t *label,

@@ -49,7 +49,6 @@ static enum status open_report(struct kmeans *run) {
     run->host_count = (void *)run->host_report;
     run->host_cost = run->host_report + clusters;
     run->host_shift = run->host_cost + clusters;
-    if (device->driver->host_memory) return STATUS_OK;
     run->values_before =
         device->driver->alloc(device, clusters * run->sums.features * dtype_size(run->points->dtype));
     return run->values_before ? STATUS_OK : STATUS_FAILED;
@@ -204,6 +203,16 @@ static enum status move_centres(struct kmeans *run, struct kmeans_record *record
     return STATUS_OK;
 }
 
+enum status kmeans_move(struct kmeans *run, struct kmeans_record *record) {
+    struct device *device = &run->compute->device;
+    run->assigner.ops->costs(device->ops_context, &run->sums, run->mean, run->assigner.centres.values,
+                             run->cost);
+    const enum status status = move_centres(run, record);
+    record->inertia = run->spread + sum_clusters(run, run->host_cost);
+    device_lap(device, PART_OPTIMIZER);
+    return status;
+}
+
 enum status kmeans_lloyd(struct kmeans *run, struct kmeans_record *record) {
     struct device *device = &run->compute->device;
     const bool bytes = run->points->bytes != NULL; /* only their sums can be updated without error */
@@ -214,12 +223,7 @@ enum status kmeans_lloyd(struct kmeans *run, struct kmeans_record *record) {
     if (status) return status;
     if (!bytes) kmeans_clear_sums(run);
     kmeans_add_rows(run, run->points, run->label, bytes ? run->before : NULL);
-    run->assigner.ops->costs(device->ops_context, &run->sums, run->mean, run->assigner.centres.values,
-                             run->cost);
-    status = move_centres(run, record);
-    record->inertia = run->spread + sum_clusters(run, run->host_cost);
-    device_lap(device, PART_OPTIMIZER);
-    return status;
+    return kmeans_move(run, record);
 }
 
 void kmeans_add_counts(struct nearest_counts *to, const struct nearest_counts *counts) {

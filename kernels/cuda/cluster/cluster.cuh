@@ -63,11 +63,36 @@ __device__ inline double add_lanes(double mine) {
 template <typename X, typename T>
 __device__ inline double squared_distance(size_t features, const X *x, const T *c) {
     double mine = 0;
+#pragma unroll 16 /* loads in flight: few rows are compared at a time */
     for (size_t f = threadIdx.x % NEAREST_LANES; f < features; f += NEAREST_LANES) {
         const double difference = (double)x[f] - (double)c[f];
         mine += difference * difference;
     }
     return add_lanes(mine);
+}
+
+/* The sum of term(0) .. term(features - 1) in the order of the contract, in the first warp. All threads of a
+   block of `THREADS` call it; each computes terms, and half a warp adds them. */
+template <int THREADS, typename F> __device__ double sum_of_terms(size_t features, F term) {
+    static const int TILE = 4 * THREADS; /* a multiple of NEAREST_LANES */
+    __shared__ double terms[TILE];
+    double mine = 0;
+    for (size_t first = 0; first < features; first += TILE) {
+        const int count = (int)(features - first < TILE ? features - first : TILE);
+        __syncthreads(); /* the terms before were read */
+        for (int f = threadIdx.x; f < count; f += THREADS) terms[f] = term(first + f);
+        __syncthreads();
+        if (threadIdx.x < 32)
+#    pragma unroll 8
+            for (int f = threadIdx.x % NEAREST_LANES; f < count; f += NEAREST_LANES) mine += terms[f];
+    }
+    return threadIdx.x < 32 ? add_lanes(mine) : 0;
+}
+
+/* A feature's part of the cost of a cluster, whose members sum to `sum`. */
+__device__ inline double cost_term(double centre, double mean, double sum, double members) {
+    const double offset = centre - mean;
+    return offset * (members * offset - 2 * (sum - members * mean));
 }
 
 /* *to = max(*to, value), both at least 0: then doubles are in the order of their bits. */

@@ -259,7 +259,8 @@ static void few_describe(void *opaque, char *text, size_t size) {
     snprintf(text, size, "few features, points and maxima in registers");
 }
 
-static const struct gemm_nearest table = {NULL, few_close, few_centres, few_run, few_describe, NULL};
+static const struct gemm_nearest table = {
+    .close = few_close, .centres = few_centres, .run = few_run, .describe = few_describe};
 
 void *cuda_nearest_few(const fused_nearest *base, char *why, size_t size) {
     if (base->shape.features > most_features(base->shape.dtype)) {

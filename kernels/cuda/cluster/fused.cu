@@ -43,6 +43,11 @@ static const char *nearest_error(void *state) {
     return base_of(state)->fault.message;
 }
 
+static size_t nearest_lloyd(void *state, const struct nearest_lloyd *run, struct nearest_iteration *record) {
+    const struct gemm_nearest *table = base_of(state)->table;
+    return table->lloyd ? table->lloyd(state, run, record) : 0;
+}
+
 extern "C" const struct gemm_nearest cuda_nearest = {
-    nearest_open, nearest_close, nearest_centres, nearest_run, nearest_describe, nearest_error,
+    nearest_open, nearest_close, nearest_centres, nearest_run, nearest_describe, nearest_error, nearest_lloyd,
 };

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/cluster/decide.cuh"
-#include "kernels/cuda/cluster/fused.cuh"
+#include "kernels/cuda/cluster/lloyd.cuh"
 #include "kernels/cuda/cluster/pixels_kernel.cuh"
 
 using namespace pixels;
@@ -31,6 +31,7 @@ struct pixel_state {
     double *rounding;
     void *lists; /* of the rows that the first pass does not decide */
     size_t list_rows;
+    struct cuda_lloyd *lloyd; /* NULL: iterations are done step by step */
 };
 
 /* Calls `function<S>()` with a tile shape. */
@@ -57,13 +58,11 @@ __global__ void __launch_bounds__(PACK_THREADS)
         uint32_t high = 0, low = 0;
         for (unsigned e = 0; e < 4; e++) {
             const double c = j < count && f + e < features ? (double)values[j * features + f + e] : 0;
-            const double scaled = 127 * c;
-            const bool fits = fabs(scaled) <= LIMIT;
-            const int q = fits ? (int)rint(scaled) : 0, above = (q + 128) >> 8;
-            left += fits ? (scaled - q) * (scaled - q) : (double)INFINITY;
+            const slices of = slices_of(c);
+            left += of.square_of_error;
             square += c * c;
-            high |= (uint32_t)(above & 255) << 8 * e;
-            low |= (uint32_t)((q - 256 * above) & 255) << 8 * e;
+            high |= (uint32_t)(of.high & 255) << 8 * e;
+            low |= (uint32_t)(of.low & 255) << 8 * e;
         }
         *(uint32_t *)(packed + packed_offset<S>(j, f, 0, chunks)) = high;
         *(uint32_t *)(packed + packed_offset<S>(j, f, 1, chunks)) = low;
@@ -82,10 +81,8 @@ __global__ void __launch_bounds__(PACK_THREADS)
         left += parts[0][w];
         square += parts[1][w];
     }
-    const double half = square * (127.0 / 512); /* |c|^2 / 2 in units of 256 / 127 */
-    bias[j] = j >= count ? LOWEST : half < (double)(1 << 29) ? -(int)rint(half) : -(1 << 29);
-    if (!(half < (double)(1 << 29))) left = INFINITY;
-    if (j < count) atomic_max_positive(rounding, sqrt(left) * ((1 + 0x1p-40) / 256));
+    bias[j] = j < count ? bias_of(square, &left) : LOWEST;
+    if (j < count) atomic_max_positive(rounding, rounding_of(left));
 }
 
 static bool pixels_centres(void *opaque, const struct nearest_centres *centres) {
@@ -190,8 +187,14 @@ static void pixels_run(void *opaque, const struct nearest_call *call, struct nea
 
 /* --- the state --- */
 
+static size_t pixels_lloyd(void *opaque, const struct nearest_lloyd *run, struct nearest_iteration *record) {
+    pixel_state *state = (pixel_state *)opaque;
+    return state->lloyd ? cuda_lloyd_run(state->lloyd, run, record, &state->base.fault) : 0;
+}
+
 static void pixels_close(void *opaque) {
     pixel_state *state = (pixel_state *)opaque;
+    cuda_lloyd_close(state->lloyd);
     cudaFree(state->packed);
     cudaFree(state->bias);
     cudaFree(state->rounding);
@@ -201,13 +204,16 @@ static void pixels_close(void *opaque) {
 
 static void pixels_describe(void *opaque, char *text, size_t size) {
     with_shape(((pixel_state *)opaque)->kind, [&]<typename S>() {
-        snprintf(text, size, "pixels by two slices of the centres, int8 tensor cores, tiles of %d x %d", S::M,
-                 S::N);
+        snprintf(text, size, "pixels by two slices of the centres, int8 tensor cores, tiles of %d x %d%s",
+                 S::M, S::N, ((pixel_state *)opaque)->lloyd ? "; all iterations in one launch" : "");
     });
 }
 
-static const struct gemm_nearest table = {NULL,       pixels_close,    pixels_centres,
-                                          pixels_run, pixels_describe, NULL};
+static const struct gemm_nearest table = {.close = pixels_close,
+                                          .centres = pixels_centres,
+                                          .run = pixels_run,
+                                          .describe = pixels_describe,
+                                          .lloyd = pixels_lloyd};
 
 template <typename S> static bool open_memory(pixel_state *state) {
     fused_nearest *base = &state->base;
@@ -252,7 +258,10 @@ void *cuda_nearest_pixels(const fused_nearest *base, char *why, size_t size) {
     state->kind = kind;
     state->pitch = pitch;
     state->chunks = (unsigned)((base->shape.features + CHUNK - 1) / CHUNK);
-    if (with_shape(kind, [&]<typename S>() { return open_memory<S>(state); })) return state;
+    if (with_shape(kind, [&]<typename S>() { return open_memory<S>(state); })) {
+        state->lloyd = cuda_lloyd_open(base);
+        return state;
+    }
     snprintf(why, size, "%s", state->base.fault.message);
     cudaGetLastError(); /* clears the error */
     pixels_close(state);

@@ -58,6 +58,32 @@ __device__ size_t packed_offset(size_t centre, unsigned f, unsigned slice, unsig
     return (((centre / S::N * chunks + f / CHUNK) * 2 + slice) * S::N + column) * CHUNK + unit * 16 + f % 16;
 }
 
+/* A value of a centre in two slices: 127 value is 256 high + low, and an error. */
+struct slices {
+    int high, low;
+    double square_of_error; /* infinite if the value does not fit */
+};
+
+__device__ inline slices slices_of(double value) {
+    const double scaled = 127 * value;
+    const bool fits = fabs(scaled) <= LIMIT;
+    const int q = fits ? (int)rint(scaled) : 0, high = (q + 128) >> 8;
+    return {high, q - 256 * high, fits ? (scaled - q) * (scaled - q) : (double)INFINITY};
+}
+
+/* -|c|^2 / 2 in units of 256 / 127; *error becomes infinite if it does not fit. */
+__device__ inline int bias_of(double square, double *error) {
+    const double half = square * (127.0 / 512);
+    if (half < (double)(1 << 29)) return -(int)rint(half);
+    *error = (double)INFINITY;
+    return -(1 << 29);
+}
+
+/* At least |127 c - q| / 256, from the sum of the squares of the errors. */
+__device__ inline double rounding_of(double sum) {
+    return sqrt(sum) * ((1 + 0x1p-40) / 256);
+}
+
 /* Rows that the first pass does not decide. */
 struct undecided {
     unsigned *count;

@@ -2,7 +2,8 @@
    the bits of kernels/host/ops/sums.h and nearest.h.
 
    Idea       the lanes of half a warp are the partial sums of the contract: they share a row, and read it
-              coalesced.
+              coalesced. A block takes a centre: all its threads compute terms, which half a warp then adds in
+              the order of the contract.
    Bound by   bytes
    Run        ./train kmeans --backend cublas */
 #include "kernels/cuda/cluster/cluster.cuh"
@@ -102,15 +103,22 @@ void cuda_cluster_distances(void *opaque, size_t rows, size_t features, const vo
     CUDA_LAUNCHED(&context->fault, "distances_kernel");
 }
 
-/* --- centres --- */
+/* --- centres: a block for each --- */
+
+static const unsigned MOST_CENTRES = 1 << 16; /* blocks */
+
+static unsigned blocks_for(size_t centres) {
+    return (unsigned)(centres < MOST_CENTRES ? centres : MOST_CENTRES);
+}
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     bias_kernel(size_t count, size_t features, const T *values, T *bias, double *norm) {
-    for (size_t first = (size_t)blockIdx.x * ROWS; first < count; first += (size_t)gridDim.x * ROWS) {
-        const size_t j = first + threadIdx.x / NEAREST_LANES;
-        const double sum = sum_of_squares(j < count ? features : 0, values + (j < count ? j : 0) * features);
-        if (j >= count || threadIdx.x % NEAREST_LANES) continue;
+    for (size_t j = blockIdx.x; j < count; j += gridDim.x) {
+        const T *c = values + j * features;
+        const double sum =
+            sum_of_terms<THREADS>(features, [=](size_t f) { return (double)c[f] * (double)c[f]; });
+        if (threadIdx.x) continue;
         bias[j] = (T)(-sum / 2);
         atomic_max_positive(norm, norm_bound(features, sum));
     }
@@ -141,8 +149,8 @@ template <typename T> void cuda_cluster_centres(void *opaque, const struct neare
     const size_t across = (features + SIDE - 1) / SIDE, down = (count + SIDE - 1) / SIDE;
     const T *values = (const T *)centres->values;
     CUDA_TRY(&context->fault, cudaMemsetAsync(centres->norm, 0, sizeof *centres->norm, context->stream));
-    bias_kernel<T><<<cuda_grid_for(count, ROWS), THREADS, 0, context->stream>>>(
-        count, features, values, (T *)centres->bias, centres->norm);
+    bias_kernel<T><<<blocks_for(count), THREADS, 0, context->stream>>>(count, features, values,
+                                                                       (T *)centres->bias, centres->norm);
     CUDA_LAUNCHED(&context->fault, "bias_kernel");
     const dim3 grid((unsigned)across, (unsigned)(down < 65535 ? down : 65535)), block(SIDE, DEPTH);
     transpose_kernel<T>
@@ -154,16 +162,13 @@ template <typename T> void cuda_cluster_centres(void *opaque, const struct neare
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     costs_kernel(cluster_sums sums, const double *mean, const T *values, double *cost) {
-    for (size_t first = (size_t)blockIdx.x * ROWS; first < sums.clusters; first += (size_t)gridDim.x * ROWS) {
-        const size_t j = first + threadIdx.x / NEAREST_LANES, features = sums.features;
-        const double members = j < sums.clusters ? (double)sums.count[j] : 0;
-        double mine = 0;
-        for (size_t f = threadIdx.x % NEAREST_LANES; j < sums.clusters && f < features; f += NEAREST_LANES) {
-            const double offset = (double)values[j * features + f] - mean[f];
-            mine += offset * (members * offset - 2 * (sums.sums[j * features + f] - members * mean[f]));
-        }
-        mine = add_lanes(mine);
-        if (j < sums.clusters && threadIdx.x % NEAREST_LANES == 0) cost[j] = members != 0 ? mine : 0;
+    for (size_t j = blockIdx.x; j < sums.clusters; j += gridDim.x) {
+        const size_t features = sums.features;
+        const double members = (double)sums.count[j];
+        const double sum = sum_of_terms<THREADS>(features, [=](size_t f) {
+            return cost_term((double)values[j * features + f], mean[f], sums.sums[j * features + f], members);
+        });
+        if (threadIdx.x == 0) cost[j] = members != 0 ? sum : 0;
     }
 }
 
@@ -171,33 +176,31 @@ template <typename T>
 void cuda_cluster_costs(void *opaque, const struct cluster_sums *sums, const double *mean, const void *values,
                         double *cost) {
     cuda_ops_context *context = open_ops(opaque);
-    costs_kernel<T><<<cuda_grid_for(sums->clusters, ROWS), THREADS, 0, context->stream>>>(
-        *sums, mean, (const T *)values, cost);
+    costs_kernel<T>
+        <<<blocks_for(sums->clusters), THREADS, 0, context->stream>>>(*sums, mean, (const T *)values, cost);
     CUDA_LAUNCHED(&context->fault, "costs_kernel");
 }
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS) means_kernel(cluster_sums sums, T *values, double *shift) {
-    for (size_t first = (size_t)blockIdx.x * ROWS; first < sums.clusters; first += (size_t)gridDim.x * ROWS) {
-        const size_t j = first + threadIdx.x / NEAREST_LANES, features = sums.features;
-        const double members = j < sums.clusters ? (double)sums.count[j] : 0;
-        double mine = 0;
-        for (size_t f = threadIdx.x % NEAREST_LANES; members != 0 && f < features; f += NEAREST_LANES) {
+    for (size_t j = blockIdx.x; j < sums.clusters; j += gridDim.x) {
+        const size_t features = sums.features;
+        const double members = (double)sums.count[j];
+        const double sum = sum_of_terms<THREADS>(members != 0 ? features : 0, [=](size_t f) {
             T *c = values + j * features + f;
             const T mean = (T)(sums.sums[j * features + f] / members);
-            mine += ((double)mean - (double)*c) * ((double)mean - (double)*c);
+            const double move = (double)mean - (double)*c;
             *c = mean;
-        }
-        mine = add_lanes(mine);
-        if (j < sums.clusters && threadIdx.x % NEAREST_LANES == 0) shift[j] = mine;
+            return move * move;
+        });
+        if (threadIdx.x == 0) shift[j] = sum;
     }
 }
 
 template <typename T>
 void cuda_cluster_means(void *opaque, const struct cluster_sums *sums, void *values, double *shift) {
     cuda_ops_context *context = open_ops(opaque);
-    means_kernel<T>
-        <<<cuda_grid_for(sums->clusters, ROWS), THREADS, 0, context->stream>>>(*sums, (T *)values, shift);
+    means_kernel<T><<<blocks_for(sums->clusters), THREADS, 0, context->stream>>>(*sums, (T *)values, shift);
     CUDA_LAUNCHED(&context->fault, "means_kernel");
 }
 

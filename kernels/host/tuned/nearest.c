@@ -62,5 +62,9 @@ static void nearest_describe(void *state, char *text, size_t size) {
 }
 
 const struct gemm_nearest tuned_nearest = {
-    nearest_open, nearest_close, nearest_centres, nearest_run, nearest_describe, NULL,
+    .open = nearest_open,
+    .close = nearest_close,
+    .centres = nearest_centres,
+    .run = nearest_run,
+    .describe = nearest_describe,
 };

@@ -289,7 +289,8 @@ static void few_describe(void *memory, char *text, size_t size) {
              state->f64 ? ", float32 before float64" : "");
 }
 
-static const struct gemm_nearest table = {NULL, few_close, few_centres, few_run, few_describe, NULL};
+static const struct gemm_nearest table = {
+    .close = few_close, .centres = few_centres, .run = few_run, .describe = few_describe};
 
 static bool open_workspace(const struct state *state, struct workspace *work) {
     const size_t features = state->shape.features, elements = group_of(state->f32) * features;

@@ -178,8 +178,8 @@ static void nearest_describe(void *memory, char *text, size_t size) {
     snprintf(text, size, "pixels by two slices of the centres, %s", state->kernel->name);
 }
 
-static const struct gemm_nearest table = {NULL,        nearest_close,    nearest_centres,
-                                          nearest_run, nearest_describe, NULL};
+static const struct gemm_nearest table = {
+    .close = nearest_close, .centres = nearest_centres, .run = nearest_run, .describe = nearest_describe};
 
 void *tuned_nearest_int8(const struct int8_kernel *kernel, const struct nearest_shape *shape, int threads) {
     struct state *state = calloc(1, sizeof *state);

@@ -344,8 +344,8 @@ static void pruned_describe(void *memory, char *text, size_t size) {
     snprintf(text, size, "%zu principal components and the norm of the rest", state->columns);
 }
 
-static const struct gemm_nearest table = {NULL,       pruned_close,    pruned_centres,
-                                          pruned_run, pruned_describe, NULL};
+static const struct gemm_nearest table = {
+    .close = pruned_close, .centres = pruned_centres, .run = pruned_run, .describe = pruned_describe};
 
 void *tuned_nearest_pruned(const struct tuned_kernel *f32, const struct nearest_shape *shape, int threads) {
     struct state *state = calloc(1, sizeof *state);
