@@ -162,8 +162,8 @@ struct nearest_shape {
     size_t count;
 };
 
-/* Iterations of Lloyd's algorithm in one call. An iteration assigns the points, adds up the clusters, and moves
-   each centre to its mean, with the bits of the table above: nearest, sum, costs and means. */
+/* Iterations of Lloyd's algorithm in one call. An iteration assigns the points, adds up the clusters, and
+   moves each centre to its mean, with the bits of the table above: nearest, sum, costs and means. */
 enum { NEAREST_ITERATIONS = 256 }; /* at most, in a call */
 
 struct nearest_lloyd {
@@ -210,8 +210,8 @@ struct gemm_nearest {
        synchronised the device. */
     const char *(*error)(void *state);
 
-    /* (optional) Iterations in one call. Returns how many are done, with a record (host memory) of each; 0: it
-       is not for these points, and nothing has changed. It returns when the device is done. */
+    /* (optional) Iterations in one call. Returns how many are done, with a record (host memory) of each; 0:
+       it is not for these points, and nothing has changed. It returns when the device is done. */
     size_t (*lloyd)(void *state, const struct nearest_lloyd *run, struct nearest_iteration *record);
 };
 

@@ -63,7 +63,7 @@ __device__ inline double add_lanes(double mine) {
 template <typename X, typename T>
 __device__ inline double squared_distance(size_t features, const X *x, const T *c) {
     double mine = 0;
-#pragma unroll 16 /* loads in flight: few rows are compared at a time */
+#    pragma unroll 16 /* loads in flight: few rows are compared at a time */
     for (size_t f = threadIdx.x % NEAREST_LANES; f < features; f += NEAREST_LANES) {
         const double difference = (double)x[f] - (double)c[f];
         mine += difference * difference;

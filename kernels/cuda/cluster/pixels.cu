@@ -12,7 +12,7 @@
 
 #include "kernels/cuda/cluster/decide.cuh"
 #include "kernels/cuda/cluster/lloyd.cuh"
-#include "kernels/cuda/cluster/pixels_kernel.cuh"
+#include "kernels/cuda/cluster/pixels_wgmma.cuh"
 
 using namespace pixels;
 
@@ -23,7 +23,8 @@ typedef tile_shape<2, 4, 4, 4, 1> wide;   /* 128 rows, 128 centres */
 
 struct pixel_state {
     fused_nearest base;
-    int kind; /* the index of the tile shape */
+    int kind;   /* the index of the tile shape */
+    bool wgmma; /* for `wide` and aligned rows */
     unsigned pitch, chunks;
     struct nearest_centres centres;
     int8_t *packed;
@@ -152,8 +153,13 @@ template <typename S> static void launch_part(pixel_state *state, pass &p) {
     const size_t tiles = (p.rows + S::M - 1) / S::M, most = (size_t)base->processors * S::BLOCKS;
     const size_t shared = S::shared_bytes(state->pitch);
     p.tiles = (unsigned)((state->centres.count + S::N - 1) / S::N);
-    score_kernel<S, false><<<(unsigned)(tiles < most ? tiles : most), S::THREADS, shared, base->stream>>>(p);
-    CUDA_LAUNCHED(&base->fault, "score_kernel");
+    if (S::N == wide::N && state->wgmma && p.aligned) {
+        wgmma_launch(p, (unsigned)base->processors, base->stream, &base->fault);
+    } else {
+        const unsigned grid = (unsigned)(tiles < most ? tiles : most);
+        score_kernel<S, false><<<grid, S::THREADS, shared, base->stream>>>(p);
+        CUDA_LAUNCHED(&base->fault, "score_kernel");
+    }
     if (!p.certify) return;
     score_kernel<S, true><<<(unsigned)most, S::THREADS, shared, base->stream>>>(p);
     CUDA_LAUNCHED(&base->fault, "score_kernel of the undecided rows");
@@ -260,6 +266,7 @@ void *cuda_nearest_pixels(const fused_nearest *base, char *why, size_t size) {
     state->chunks = (unsigned)((base->shape.features + CHUNK - 1) / CHUNK);
     if (with_shape(kind, [&]<typename S>() { return open_memory<S>(state); })) {
         state->lloyd = cuda_lloyd_open(base);
+        state->wgmma = wgmma_open(state->chunks, base->shared_bytes);
         return state;
     }
     snprintf(why, size, "%s", state->base.fault.message);

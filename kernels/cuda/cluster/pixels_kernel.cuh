@@ -132,6 +132,21 @@ __device__ inline int error_of_difference(double norm, double rounding) {
     return error < (double)(1 << 30) ? (int)error : 1 << 30;
 }
 
+/* Stores the label of row r, or appends the row to the list. True if the label changed. */
+__device__ inline bool finish_row(const pass &p, size_t r, best_two all) {
+    const int error = error_of_difference(p.norm[r / NEAREST_BLOCK], *p.rounding);
+    if (!p.certify || all.best - all.second > error) {
+        const bool changed = p.label[r] != all.index;
+        p.label[r] = all.index;
+        return changed;
+    }
+    const unsigned at = atomicAdd(p.list.count, 1u);
+    p.list.row[at] = (uint32_t)r;
+    p.list.limit[at] = error == 1 << 30 ? INT_MIN : all.best - error;
+    p.list.found[at] = 0;
+    return false;
+}
+
 template <typename S, bool COLLECT> struct kernel_body {
     static constexpr int MT = S::MT, NT = S::NT, SLOTS = 2 * MT; /* rows of a thread */
     const pass &p;
@@ -271,17 +286,7 @@ template <typename S, bool COLLECT> struct kernel_body {
                 const int *from = parts + (w * S::M + threadIdx.x) * 3;
                 all.merge({from[0], from[1], (uint32_t)from[2]});
             }
-            const size_t r = first + threadIdx.x;
-            const int error = error_of_difference(p.norm[r / NEAREST_BLOCK], *p.rounding);
-            if (!p.certify || all.best - all.second > error) {
-                changed = p.label[r] != all.index;
-                p.label[r] = all.index;
-            } else {
-                const unsigned at = atomicAdd(p.list.count, 1u);
-                p.list.row[at] = (uint32_t)r;
-                p.list.limit[at] = error == 1 << 30 ? INT_MIN : all.best - error;
-                p.list.found[at] = 0;
-            }
+            changed = finish_row(p, first + threadIdx.x, all);
         }
         const int total = __syncthreads_count(changed);
         if (threadIdx.x == 0) add_count(&p.counts->changed, (uint64_t)total);
