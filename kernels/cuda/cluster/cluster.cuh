@@ -89,6 +89,11 @@ template <int THREADS, typename F> __device__ double sum_of_terms(size_t feature
     return threadIdx.x < 32 ? add_lanes(mine) : 0;
 }
 
+/* sum / members; the hardware's division is slow for a sum of 0, which the edges of images have. */
+__device__ inline double mean_of(double sum, double members) {
+    return sum == 0 ? sum : sum / members;
+}
+
 /* A feature's part of the cost of a cluster, whose members sum to `sum`. */
 __device__ inline double cost_term(double centre, double mean, double sum, double members) {
     const double offset = centre - mean;

@@ -155,8 +155,8 @@ template <int NT> struct body {
         }
     }
 
-    /* The scores of the 16 rows: of rows lane / 4, the same, + 8, + 8, and columns 8 n + 2 (lane % 4), + 1, in
-       turn. */
+    /* The scores of the 16 rows: score[n][2 h + e] is that of row lane / 4 + 8 h and centre 8 n + 2 (lane % 4)
+       + e. */
     __device__ void score_rows(int (&score)[NT][4]) const {
         int low[NT][4];
         const char *of_a = own_rows + lane % 16 * p.row_pitch + lane / 16 * 16;
@@ -393,7 +393,7 @@ template <int NT> struct body {
             for (int e = 0; e < 4; e++) {
                 const double sum = p.sums[at + e] + (double)more[e];
                 if (more[e]) p.sums[at + e] = sum;
-                after[e] = moves && members != 0 ? (float)(sum / members) : before[e];
+                after[e] = moves && members != 0 ? (float)mean_of(sum, members) : before[e];
                 const double shift = (double)after[e] - (double)before[e];
                 cost[f + e] = cost_term((double)before[e], p.mean[f + e], sum, members);
                 move[f + e] = shift * shift;

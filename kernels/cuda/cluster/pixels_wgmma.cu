@@ -6,91 +6,119 @@
 
 namespace pixels {
 
-static const int GROUPS = 2; /* warpgroups of a block */
-static const int M = 64 * GROUPS, N = 128, THREADS = 128 * GROUPS;
+static const int GROUPS = 2,
+                 GROUP = 128; /* warpgroups that multiply, and their threads; one warp more copies */
+static const int THREADS = GROUPS * GROUP + 32;
+static const int M = 64, N = 128;                        /* rows and centres of a warpgroup */
 static const int WGMMA_STAGE = 2 * N * CHUNK, DEPTH = 6; /* bytes, and stages of the ring buffer */
 static const int ROWS_AT = DEPTH * WGMMA_STAGE;          /* in shared memory, after the ring buffer */
 
 static __host__ __device__ size_t barriers_at(unsigned chunks) {
-    return ROWS_AT + (size_t)chunks * M * CHUNK;
+    return ROWS_AT + (size_t)chunks * GROUPS * M * CHUNK;
 }
 
 static size_t bytes_for(unsigned chunks) {
-    return barriers_at(chunks) + DEPTH * sizeof(uint64_t);
+    return barriers_at(chunks) + 2 * DEPTH * sizeof(uint64_t);
 }
 
-struct wgmma_body {
-    const pass &p;
-    char *shared;
-    uint64_t *full;
-    const unsigned stages, last; /* of the centres; that this block uses in all */
-    unsigned use;                /* of the ring buffer, counted over all tiles */
-    const int lane, warp;
+/* The ring buffer through which the centres stream: tile after tile, and all of them for each tile of rows
+   anew. */
+struct ring {
+    char *at;
+    uint64_t *full, *empty; /* barriers: a stage was copied; all warps have read it */
 
-    __device__ wgmma_body(const pass &all, char *memory, unsigned row_tiles)
-        : p(all), shared(memory), stages(all.tiles * all.chunks), last(row_tiles * stages), use(0),
-          lane(threadIdx.x % 32), warp(threadIdx.x / 32) {
-        full = (uint64_t *)(shared + barriers_at(p.chunks));
-        if (threadIdx.x == 0)
-            for (int i = 0; i < DEPTH; i++) mbarrier_init(full + i);
-        __syncthreads();
-        for (unsigned s = 0; s < DEPTH; s++) load_stage(s);
+    __device__ ring(char *shared, unsigned chunks) : at(shared) {
+        full = (uint64_t *)(shared + barriers_at(chunks));
+        empty = full + DEPTH;
+    }
+
+    __device__ void open() const {
+        for (int i = 0; i < DEPTH; i++) {
+            mbarrier_init(full + i);
+            mbarrier_init(empty + i, GROUPS * GROUP / 32);
+        }
+    }
+
+    /* One thread: copies all stages that are used, as room becomes free. */
+    __device__ void fill(const pass &p, unsigned row_tiles) const {
+        const unsigned stages = p.tiles * p.chunks, last = row_tiles * stages;
+        for (unsigned use = 0; use < last; use++) {
+            const unsigned place = use % DEPTH;
+            if (use >= DEPTH) mbarrier_wait_alone(empty + place, use / DEPTH - 1);
+            mbarrier_expect_tx(full + place, WGMMA_STAGE);
+            bulk_copy(at + place * WGMMA_STAGE, p.packed + (size_t)(use % stages) * WGMMA_STAGE, WGMMA_STAGE,
+                      full + place);
+        }
+    }
+};
+
+/* A warpgroup: it labels 64 rows at a time. */
+struct group_body {
+    const pass &p;
+    const ring centres;
+    char *rows;   /* [chunks][64][CHUNK] */
+    unsigned use; /* of the ring buffer, counted over all tiles */
+    const int lane, warp, group;
+
+    __device__ group_body(const pass &all, char *shared)
+        : p(all), centres(shared, all.chunks), use(0), lane(threadIdx.x % 32), warp(threadIdx.x / 32 % 4),
+          group(threadIdx.x / GROUP) {
+        rows = shared + ROWS_AT + (size_t)group * p.chunks * M * CHUNK;
+    }
+
+    __device__ void synchronize() const {
+        asm volatile("bar.sync %0, %1;" : : "r"(1 + group), "n"(GROUP) : "memory");
     }
 
     /* Copies rows to shared memory, in the layout of wgmma; what is beyond the last row or pixel is not used,
-       or multiplied by 0. */
+       or multiplied by 0. Eight lanes in turn have the rows of a column of units: no bank conflicts. */
     __device__ void load_rows(size_t first, unsigned count) const {
         const unsigned units = p.features / 16;
-        const uint8_t *from = p.x + first * p.features;
-        for (unsigned i = threadIdx.x; i < count * units; i += THREADS) {
-            const unsigned row = i / units, unit = i % units;
-            char *to = shared + ROWS_AT + (unit / 4 * M + row) * CHUNK + ((unit ^ row >> 1) & 3) * 16;
-            __pipeline_memcpy_async(to, from + (size_t)i * 16, 16);
+        const unsigned row = threadIdx.x % GROUP / 4 % 32, column = threadIdx.x % 4;
+        synchronize(); /* no warp reads the rows before */
+        for (unsigned r = row; r < count; r += 32) {
+            const uint8_t *from = p.x + (first + r) * p.features;
+            char *to = rows + r * CHUNK + ((column ^ r >> 1) & 3) * 16;
+            for (unsigned unit = column; unit < units; unit += 4)
+                __pipeline_memcpy_async(to + unit / 4 * M * CHUNK, from + unit * 16, 16);
         }
         __pipeline_commit();
         __pipeline_wait_prior(0);
         wgmma_written();
-        __syncthreads();
-    }
-
-    /* Asks for what use `to` of the ring buffer reads: the stages of the centres follow each other, for each
-       tile of rows anew. */
-    __device__ void load_stage(unsigned to) const {
-        if (threadIdx.x || to >= last) return;
-        mbarrier_expect_tx(full + to % DEPTH, WGMMA_STAGE);
-        bulk_copy(shared + to % DEPTH * WGMMA_STAGE, p.packed + (size_t)(to % stages) * WGMMA_STAGE,
-                  WGMMA_STAGE, full + to % DEPTH);
+        synchronize();
     }
 
     /* Starts the products of a stage, and ends those of the stage before. */
     __device__ void multiply_stage(int (&sums)[128], unsigned chunk) {
-        const char *rows = shared + ROWS_AT + (chunk * M + warp / 4 * 64) * CHUNK;
-        const char *centres = shared + use % DEPTH * WGMMA_STAGE;
-        mbarrier_wait(full + use % DEPTH, use / DEPTH);
+        const unsigned place = use % DEPTH;
+        const char *x = rows + chunk * M * CHUNK, *c = centres.at + place * WGMMA_STAGE;
+        mbarrier_wait(centres.full + place, use / DEPTH);
         wgmma_fence();
-        wgmma_u8s8_n256(sums, wgmma_swizzle64(rows), wgmma_swizzle64(centres));
+        wgmma_u8s8_n256(sums, wgmma_swizzle64(x), wgmma_swizzle64(c), chunk > 0);
         if (chunk * CHUNK + STEP < p.features)
-            wgmma_u8s8_n256(sums, wgmma_swizzle64(rows + STEP), wgmma_swizzle64(centres + STEP));
+            wgmma_u8s8_n256(sums, wgmma_swizzle64(x + STEP), wgmma_swizzle64(c + STEP), true);
         wgmma_commit();
         wgmma_wait<1>();
-        __syncthreads(); /* no warpgroup reads the stage before */
-        if (use) load_stage(use - 1 + DEPTH);
+        if (chunk) release(use - 1);
         use++;
     }
 
+    __device__ void release(unsigned used) const {
+        if (lane == 0) mbarrier_arrive(centres.empty + used % DEPTH);
+    }
+
     /* The best two of this lane's rows (lane / 4 of the warp's 16, and that + 8) among the 128 centres of a
-       tile. */
+       tile. A low slice is rounded down: that is in the error of a difference of scores too. */
     __device__ void score_tile(unsigned tile, best_two (&own)[2]) {
         const uint32_t j0 = tile * N + lane % 4 * 2;
         int sums[128]; /* of the high slices, then of the low ones */
         int2 bias[N / 8];
-#pragma unroll
-        for (int i = 0; i < 128; i++) sums[i] = i < 64 ? 0 : 128;
         for (unsigned chunk = 0; chunk < p.chunks; chunk++) multiply_stage(sums, chunk);
 #pragma unroll
         for (int n = 0; n < N / 8; n++) bias[n] = *(const int2 *)(p.bias + j0 + n * 8);
         wgmma_wait<0>();
         wgmma_done(sums);
+        release(use - 1);
 #pragma unroll
         for (int n = 0; n < N / 8; n++)
 #pragma unroll
@@ -103,7 +131,6 @@ struct wgmma_body {
     __device__ void label_rows(size_t first, unsigned count) {
         best_two own[2] = {{LOWEST - 1, LOWEST - 1, UINT32_MAX}, {LOWEST - 1, LOWEST - 1, UINT32_MAX}};
         unsigned changed = 0;
-        __syncthreads(); /* no warpgroup reads the rows before */
         load_rows(first, count);
         for (unsigned tile = 0; tile < p.tiles; tile++) score_tile(tile, own);
 #pragma unroll
@@ -121,14 +148,24 @@ struct wgmma_body {
     }
 };
 
-__global__ void __launch_bounds__(THREADS, 1) wgmma_kernel(const __grid_constant__ pass p) {
+/* (launch bounds count the copying warp as four) */
+__global__ void __maxnreg__(216) wgmma_kernel(const __grid_constant__ pass p) {
     extern __shared__ __align__(
-        128) char shared[]; /* wgmma needs a multiple of 512: there is nothing before */
-    const unsigned tiles = (unsigned)((p.rows + M - 1) / M);
-    const unsigned own = (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x; /* tiles of rows of this block */
-    wgmma_body body(p, shared, own);
+        128) char shared[];             /* wgmma needs a multiple of 512: there is nothing before */
+    const size_t together = GROUPS * M; /* rows of a block */
+    const unsigned tiles = (unsigned)((p.rows + together - 1) / together);
+    const unsigned own = (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
+    if (threadIdx.x == 0) ring(shared, p.chunks).open();
+    __syncthreads();
+    if (threadIdx.x >= GROUPS * GROUP) {
+        if (threadIdx.x % 32 == 0) ring(shared, p.chunks).fill(p, own);
+        return;
+    }
+    group_body body(p, shared);
+    if (body.group) __nanosleep(700); /* so that one group compares scores while the other one multiplies */
     for (unsigned i = 0; i < own; i++) {
-        const size_t first = ((size_t)i * gridDim.x + blockIdx.x) * M, left = p.rows - first;
+        const size_t first = ((size_t)i * gridDim.x + blockIdx.x) * together + body.group * M;
+        const size_t left = first < p.rows ? p.rows - first : 0;
         body.label_rows(first, (unsigned)(left < M ? left : M));
     }
 }
@@ -146,7 +183,7 @@ bool wgmma_open(unsigned chunks, int shared_bytes) {
 }
 
 void wgmma_launch(const pass &p, unsigned processors, cudaStream_t stream, struct cuda_fault *fault) {
-    const size_t tiles = (p.rows + M - 1) / M;
+    const size_t tiles = (p.rows + GROUPS * M - 1) / (GROUPS * M);
     wgmma_kernel<<<(unsigned)(tiles < processors ? tiles : processors), THREADS, bytes_for(p.chunks),
                    stream>>>(p);
     CUDA_LAUNCHED(fault, "wgmma_kernel");

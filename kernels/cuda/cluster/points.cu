@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(THREADS) means_kernel(cluster_sums sums, T *va
         const double members = (double)sums.count[j];
         const double sum = sum_of_terms<THREADS>(members != 0 ? features : 0, [=](size_t f) {
             T *c = values + j * features + f;
-            const T mean = (T)(sums.sums[j * features + f] / members);
+            const T mean = (T)mean_of(sums.sums[j * features + f], members);
             const double move = (double)mean - (double)*c;
             *c = mean;
             return move * move;

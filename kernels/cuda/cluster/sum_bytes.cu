@@ -9,6 +9,7 @@
 
 static const int THREADS = 256, WARPS = THREADS / 32;
 static const unsigned MOST_BLOCKS = 2112;
+static const int AHEAD = 25; /* loads in flight: a row of 784 pixels */
 static const size_t ROWS = (size_t)1 << 22; /* of a pass: 255 times as much fits int32 */
 
 /* Adds `sign` to the count of each lane's label, for the lanes of `mask`: one atomic for equal labels. */
@@ -51,12 +52,20 @@ __global__ void __launch_bounds__(THREADS)
         const uint32_t before = rows.before ? rows.before[r] : NEAREST_NONE;
         int *to = table + rows.label[r] * features,
             *from = table + (before == NEAREST_NONE ? 0 : before) * features;
-#pragma unroll 4
-        for (size_t f = lane; f < features; f += 32) {
-            const int pixel = x[f];
-            if (!pixel) continue;
-            atomicAdd(to + f, pixel);
-            if (before != NEAREST_NONE) atomicAdd(from + f, -pixel);
+        for (size_t first = 0; first < features; first += 32 * AHEAD) {
+            int pixel[AHEAD];
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++) {
+                const size_t f = first + 32 * a + lane;
+                pixel[a] = f < features ? x[f] : 0;
+            }
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++) {
+                const size_t f = first + 32 * a + lane;
+                if (!pixel[a]) continue;
+                atomicAdd(to + f, pixel[a]);
+                if (before != NEAREST_NONE) atomicAdd(from + f, -pixel[a]);
+            }
         }
     }
 }

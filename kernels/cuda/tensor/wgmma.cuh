@@ -52,11 +52,11 @@ __device__ inline uint64_t wgmma_swizzle64(const void *at) {
     return (address >> 4 & 0x3fff) | (uint64_t)1 << 16 | eight_rows >> 4 << 32 | layout << 62;
 }
 
-/* D += A B: 64 rows of unsigned bytes, 256 columns of signed ones, k = 32. Warp w of the group has rows 16 w
+/* D += A B, or D = A B unless `adds`: 64 rows of unsigned bytes, 256 columns of signed ones, k = 32. Warp w of the group has rows 16 w
    .. 16 w + 15: d[4 j + 2 h + e] is that of row lane / 4 + 8 h of them and of column 8 j + 2 (lane % 4) + e. */
-__device__ inline void wgmma_u8s8_n256(int (&d)[128], uint64_t a, uint64_t b) {
+__device__ inline void wgmma_u8s8_n256(int (&d)[128], uint64_t a, uint64_t b, bool adds) {
 #ifdef HAVE_WGMMA
-    asm volatile("{ .reg .pred adds; setp.eq.u32 adds, 0, 0;\n"
+    asm volatile("{ .reg .pred adds; setp.ne.u32 adds, %130, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n256k32.s32.u8.s8 "
                  "{%0, %1, %2, %3, %4, %5, %6, %7, "
                  "%8, %9, %10, %11, %12, %13, %14, %15, "
@@ -94,7 +94,7 @@ __device__ inline void wgmma_u8s8_n256(int (&d)[128], uint64_t a, uint64_t b) {
                    "+r"(d[110]), "+r"(d[111]), "+r"(d[112]), "+r"(d[113]), "+r"(d[114]), "+r"(d[115]),
                    "+r"(d[116]), "+r"(d[117]), "+r"(d[118]), "+r"(d[119]), "+r"(d[120]), "+r"(d[121]),
                    "+r"(d[122]), "+r"(d[123]), "+r"(d[124]), "+r"(d[125]), "+r"(d[126]), "+r"(d[127])
-                 : "l"(a), "l"(b));
+                 : "l"(a), "l"(b), "r"((unsigned)adds));
 #endif
 }
 
