@@ -9,7 +9,7 @@
 
 static const int THREADS = 256, WARPS = THREADS / 32;
 static const unsigned MOST_BLOCKS = 2112;
-static const int AHEAD = 25; /* loads in flight: a row of 784 pixels */
+static const int AHEAD = 25;                /* loads in flight: a row of 784 pixels */
 static const size_t ROWS = (size_t)1 << 22; /* of a pass: 255 times as much fits int32 */
 
 /* Adds `sign` to the count of each lane's label, for the lanes of `mask`: one atomic for equal labels. */

@@ -1,5 +1,5 @@
-/* PTX wgmma: a warpgroup, four warps that start at a multiple of four, multiplies asynchronously; A and B are in
-   shared memory. Needs compute capability 9.0 and the target sm_90a; elsewhere these functions do nothing.
+/* PTX wgmma: a warpgroup, four warps that start at a multiple of four, multiplies asynchronously; A and B are
+   in shared memory. Needs compute capability 9.0 and the target sm_90a; elsewhere these functions do nothing.
 
    Order      wgmma_fence, some wgmma, wgmma_commit; wgmma_wait<N> waits until at most the last N such groups
               are under way. Until then the registers of D belong to the tensor cores: wgmma_done after the
@@ -37,6 +37,19 @@ template <int N> __device__ inline void wgmma_done(int (&d)[N]) {
     for (int i = 0; i < N; i++) asm volatile("" : "+r"(d[i]) : : "memory");
 }
 
+/* The registers of a thread from here on, for all threads of a warpgroup: a multiple of 8. All have the same
+   number when the kernel starts. */
+template <int N> __device__ inline void warpgroup_fewer_registers() {
+#ifdef HAVE_WGMMA
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(N));
+#endif
+}
+template <int N> __device__ inline void warpgroup_more_registers() {
+#ifdef HAVE_WGMMA
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(N));
+#endif
+}
+
 /* Makes what this thread wrote to shared memory visible to wgmma; before a barrier of the block. */
 __device__ inline void wgmma_written(void) {
 #ifdef HAVE_WGMMA
@@ -52,8 +65,9 @@ __device__ inline uint64_t wgmma_swizzle64(const void *at) {
     return (address >> 4 & 0x3fff) | (uint64_t)1 << 16 | eight_rows >> 4 << 32 | layout << 62;
 }
 
-/* D += A B, or D = A B unless `adds`: 64 rows of unsigned bytes, 256 columns of signed ones, k = 32. Warp w of the group has rows 16 w
-   .. 16 w + 15: d[4 j + 2 h + e] is that of row lane / 4 + 8 h of them and of column 8 j + 2 (lane % 4) + e. */
+/* D += A B, or D = A B unless `adds`: 64 rows of unsigned bytes, 256 columns of signed ones, k = 32. Warp w of
+   the group has rows 16 w .. 16 w + 15: d[4 j + 2 h + e] is that of row lane / 4 + 8 h of them and of column 8
+   j + 2 (lane % 4) + e. */
 __device__ inline void wgmma_u8s8_n256(int (&d)[128], uint64_t a, uint64_t b, bool adds) {
 #ifdef HAVE_WGMMA
     asm volatile("{ .reg .pred adds; setp.ne.u32 adds, %130, 0;\n"
