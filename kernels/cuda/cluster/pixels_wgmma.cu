@@ -6,9 +6,9 @@
 
 namespace pixels {
 
-static const int GROUPS = 2,
-                 GROUP = 128; /* warpgroups that multiply, and their threads; one warp more copies */
-static const int THREADS = GROUPS * GROUP + 32;
+static const int GROUPS = 2, GROUP = 128;                /* warpgroups that multiply, and their threads */
+static const int THREADS = (GROUPS + 1) * GROUP;         /* one more group copies the centres */
+static const int COPY_REGISTERS = 24, REGISTERS = 240;   /* of a thread */
 static const int M = 64, N = 128;                        /* rows and centres of a warpgroup */
 static const int WGMMA_STAGE = 2 * N * CHUNK, DEPTH = 6; /* bytes, and stages of the ring buffer */
 static const int ROWS_AT = DEPTH * WGMMA_STAGE;          /* in shared memory, after the ring buffer */
@@ -148,8 +148,7 @@ struct group_body {
     }
 };
 
-/* (launch bounds count the copying warp as four) */
-__global__ void __maxnreg__(216) wgmma_kernel(const __grid_constant__ pass p) {
+__global__ void __launch_bounds__(THREADS, 1) wgmma_kernel(const __grid_constant__ pass p) {
     extern __shared__ __align__(
         128) char shared[];             /* wgmma needs a multiple of 512: there is nothing before */
     const size_t together = GROUPS * M; /* rows of a block */
@@ -158,9 +157,11 @@ __global__ void __maxnreg__(216) wgmma_kernel(const __grid_constant__ pass p) {
     if (threadIdx.x == 0) ring(shared, p.chunks).open();
     __syncthreads();
     if (threadIdx.x >= GROUPS * GROUP) {
-        if (threadIdx.x % 32 == 0) ring(shared, p.chunks).fill(p, own);
+        warpgroup_fewer_registers<COPY_REGISTERS>();
+        if (threadIdx.x == GROUPS * GROUP) ring(shared, p.chunks).fill(p, own);
         return;
     }
+    warpgroup_more_registers<REGISTERS>();
     group_body body(p, shared);
     if (body.group) __nanosleep(700); /* so that one group compares scores while the other one multiplies */
     for (unsigned i = 0; i < own; i++) {

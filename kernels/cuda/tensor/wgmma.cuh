@@ -65,9 +65,9 @@ __device__ inline uint64_t wgmma_swizzle64(const void *at) {
     return (address >> 4 & 0x3fff) | (uint64_t)1 << 16 | eight_rows >> 4 << 32 | layout << 62;
 }
 
-/* D += A B, or D = A B unless `adds`: 64 rows of unsigned bytes, 256 columns of signed ones, k = 32. Warp w of
-   the group has rows 16 w .. 16 w + 15: d[4 j + 2 h + e] is that of row lane / 4 + 8 h of them and of column 8
-   j + 2 (lane % 4) + e. */
+/* D += A B, or D = A B unless `adds`: 64 rows of unsigned bytes, 256 columns of signed ones, k = 32. Warp w
+   of the group has rows 16 w .. 16 w + 15. d[4 j + 2 h + e]: row lane / 4 + 8 h of them, column 8 j + 2 (lane
+   % 4) + e. */
 __device__ inline void wgmma_u8s8_n256(int (&d)[128], uint64_t a, uint64_t b, bool adds) {
 #ifdef HAVE_WGMMA
     asm volatile("{ .reg .pred adds; setp.ne.u32 adds, %130, 0;\n"
