@@ -113,6 +113,13 @@ struct cluster_ops {
     void (*means)(void *context, const struct cluster_sums *sums, void *values, double *shift);
 };
 
+/* The sum of NEAREST_LANES partial sums, which it overwrites. */
+static inline double nearest_add_lanes(double *lane) {
+    for (size_t step = NEAREST_LANES / 2; step; step /= 2)
+        for (size_t l = 0; l < step; l++) lane[l] += lane[l + step];
+    return lane[0];
+}
+
 /* Slices of the rows in `sum`, and elements of its scratch. */
 static inline size_t cluster_slices(size_t rows, size_t clusters, size_t features) {
     const size_t room = ((size_t)1 << 19) / (clusters * features), most = rows / 4096;
@@ -173,6 +180,8 @@ struct nearest_lloyd {
     void *values_before;                   /* out: the centres that the labels belong to */
     const struct cluster_sums *sums;       /* in and out */
     const double *mean;                    /* as for costs */
+    double *cost, *shift;                  /* [clusters] each, scratch */
+    const struct cluster_rows *rows;       /* the points for `sum`; before, of pixels, is scratch too */
     size_t iterations;                     /* at most NEAREST_ITERATIONS */
     /* An iteration is the last one if at most so many rows changed, or the shift is at most this. */
     double few_changes, least_shift;
@@ -183,7 +192,7 @@ struct nearest_lloyd {
 struct nearest_iteration {
     struct nearest_counts counts;
     uint64_t empty;     /* clusters without points */
-    double cost, shift; /* sums over the clusters, in their order */
+    double cost, shift; /* sums over the clusters, in the order of sums over the features */
     double label_seconds, centres_seconds;
 };
 

@@ -125,6 +125,10 @@ void kmeans_clear_sums(struct kmeans *run);
 void kmeans_add_rows(struct kmeans *run, const struct points *points, const uint32_t *label,
                      const uint32_t *before);
 
+/* The points for `sum`. */
+struct cluster_rows kmeans_rows(const struct kmeans *run, const struct points *points, const uint32_t *label,
+                                const uint32_t *before);
+
 /* One iteration: of Lloyd's algorithm, or a pass in mini-batches. Fills the record but for its numbers and
    its time; inertia and shift are in units of x. */
 enum status kmeans_lloyd(struct kmeans *run, struct kmeans_record *record);

@@ -39,11 +39,15 @@ enum status kmeans_launch(struct kmeans *run, size_t most, size_t *done) {
     if (status) return status;
     if (!run->launch) run->launch = FIRST_ITERATIONS;
     const struct nearest_call call = assigner_points(&run->assigner, points, run->label);
+    const struct cluster_rows rows = kmeans_rows(run, points, run->label, points->bytes ? run->before : NULL);
     const struct nearest_lloyd lloyd = {.points = &call,
                                         .centres = &run->assigner.centres,
                                         .values_before = run->values_before,
                                         .sums = &run->sums,
                                         .mean = run->mean,
+                                        .cost = run->cost,
+                                        .shift = run->shift,
+                                        .rows = &rows,
                                         .iterations = most < run->launch ? most : run->launch,
                                         .few_changes = options->change_limit * (double)points->count,
                                         .least_shift = options->tolerance * run->variance,

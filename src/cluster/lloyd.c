@@ -84,9 +84,9 @@ enum status kmeans_open(struct kmeans *run) {
 /* --- sums --- */
 
 static double sum_clusters(const struct kmeans *run, const double *values) {
-    double sum = 0;
-    for (size_t j = 0; j < run->sums.clusters; j++) sum += values[j];
-    return sum;
+    double lane[NEAREST_LANES] = {0};
+    for (size_t j = 0; j < run->sums.clusters; j++) lane[j % NEAREST_LANES] += values[j];
+    return nearest_add_lanes(lane);
 }
 
 enum status kmeans_distances(struct kmeans *run, const struct points *points, const uint32_t *label,
@@ -111,16 +111,21 @@ enum status kmeans_inertia(struct kmeans *run, const struct points *points, cons
     return status;
 }
 
+struct cluster_rows kmeans_rows(const struct kmeans *run, const struct points *points, const uint32_t *label,
+                                const uint32_t *before) {
+    return (struct cluster_rows){.count = points->count,
+                                 .bytes = points->bytes != NULL,
+                                 .x = points->bytes ? (const void *)points->bytes : points->values,
+                                 .label = label,
+                                 .before = before,
+                                 .moved = run->moved,
+                                 .slices = run->slices};
+}
+
 void kmeans_add_rows(struct kmeans *run, const struct points *points, const uint32_t *label,
                      const uint32_t *before) {
     struct device *device = &run->compute->device;
-    const struct cluster_rows rows = {.count = points->count,
-                                      .bytes = points->bytes != NULL,
-                                      .x = points->bytes ? (const void *)points->bytes : points->values,
-                                      .label = label,
-                                      .before = before,
-                                      .moved = run->moved,
-                                      .slices = run->slices};
+    const struct cluster_rows rows = kmeans_rows(run, points, label, before);
     run->assigner.ops->sum(device->ops_context, &rows, &run->sums);
 }
 

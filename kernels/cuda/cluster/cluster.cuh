@@ -105,6 +105,13 @@ __device__ inline void atomic_max_positive(double *to, double value) {
     atomicMax((unsigned long long *)to, (unsigned long long)__double_as_longlong(value));
 }
 
+/* Of a clock that all SMs share. */
+__device__ inline double seconds_now() {
+    uint64_t now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    return 1e-9 * (double)now;
+}
+
 __device__ inline void add_count(uint64_t *count, uint64_t more) {
     if (more) atomicAdd((unsigned long long *)count, (unsigned long long)more);
 }

@@ -1,5 +1,5 @@
 /* Slot `nearest` of cuda-tuned: selects the variant for the points. */
-#include "kernels/cuda/cluster/fused.cuh"
+#include "kernels/cuda/cluster/loop.cuh"
 #include "kernels/cuda/gemm/6_tuned.cuh"
 
 static fused_nearest *base_of(void *state) {
@@ -24,6 +24,7 @@ static void *nearest_open(void *opaque, const struct nearest_shape *shape, char 
 }
 
 static void nearest_close(void *state) {
+    cuda_loop_close(base_of(state)->loop);
     base_of(state)->table->close(state);
 }
 
@@ -44,8 +45,11 @@ static const char *nearest_error(void *state) {
 }
 
 static size_t nearest_lloyd(void *state, const struct nearest_lloyd *run, struct nearest_iteration *record) {
-    const struct gemm_nearest *table = base_of(state)->table;
-    return table->lloyd ? table->lloyd(state, run, record) : 0;
+    fused_nearest *base = base_of(state);
+    const size_t done = base->table->lloyd ? base->table->lloyd(state, run, record) : 0;
+    if (done) return done;
+    if (!base->loop) base->loop = cuda_loop_open(base);
+    return base->loop ? cuda_loop_run(base->loop, run, record) : 0;
 }
 
 extern "C" const struct gemm_nearest cuda_nearest = {

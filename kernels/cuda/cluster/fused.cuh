@@ -11,6 +11,7 @@ struct fused_nearest {
     struct cuda_fault fault;
     int processors, shared_bytes; /* SMs; limit of a block */
     struct nearest_shape shape;
+    struct cuda_loop *loop; /* NULL until it is needed */
 };
 
 /* States of the slot: pixels by integer products (pixels.cu), and reals with few features (few.cu). They take

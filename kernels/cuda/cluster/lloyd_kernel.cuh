@@ -83,12 +83,6 @@ template <int NT> struct layout {
     }
 };
 
-__device__ inline double seconds_now() {
-    uint64_t now;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-    return 1e-9 * (double)now;
-}
-
 template <int NT> struct body {
     static constexpr int CENTRES = 8 * NT;
     static constexpr bool OWN_TABLE = layout<NT>::OWN_TABLE;
@@ -461,24 +455,18 @@ template <int NT> struct body {
                 largest = fmax(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
             if (lane == 0) own.rounding = largest;
         }
-        if (warp == 0) own.shift = sum_in_order(p.shift);
-        if (warp == 2) own.cost = sum_in_order(p.cost);
+        if (warp == 0) own.shift = sum_clusters(p.shift);
+        if (warp == 2) own.cost = sum_clusters(p.cost);
         __pipeline_wait_prior(0);
         __syncthreads();
     }
 
-    /* values[0] + values[1] + .., in this order, in all lanes of a warp. */
-    __device__ double sum_in_order(const double *values) const {
-        double sum = 0;
-        for (unsigned first = 0; first < p.clusters; first += 32) {
-            const double mine = first + lane < p.clusters ? __ldcg(values + first + lane) : 0;
-#pragma unroll
-            for (unsigned j = 0; j < 32; j++) {
-                const double next = __shfl_sync(0xffffffffu, mine, j);
-                if (first + j < p.clusters) sum += next;
-            }
-        }
-        return sum;
+    /* The sum over the clusters, in all lanes of a warp. */
+    __device__ double sum_clusters(const double *values) const {
+        double mine = 0;
+        for (unsigned j = lane % NEAREST_LANES; j < p.clusters; j += NEAREST_LANES)
+            mine += __ldcg(values + j);
+        return add_lanes(mine);
     }
 
     __device__ void run() {

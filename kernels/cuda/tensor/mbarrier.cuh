@@ -9,8 +9,8 @@ __device__ inline uint32_t shared_address(const void *at) {
     return (uint32_t)__cvta_generic_to_shared(at);
 }
 
-/* One thread calls it; a barrier of the block (or cluster) separates it from all other uses. A phase ends after
-   `arrivals`; mbarrier_expect_tx is one of them. */
+/* One thread calls it; a barrier of the block (or cluster) separates it from all other uses. A phase ends
+   after `arrivals`; mbarrier_expect_tx is one of them. */
 __device__ inline void mbarrier_init(uint64_t *barrier, unsigned arrivals = 1) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.init.shared.b64 [%0], %1;\n fence.mbarrier_init.release.cluster;"

@@ -57,8 +57,8 @@ __device__ inline void wgmma_written(void) {
 #endif
 }
 
-/* An operand with 64 bytes of k for each row of A or column of B, 64 bytes apart: the units of 16 bytes of row
-   r are swizzled with r / 2 % 4. `at` is a multiple of 512, plus 32 for the second half of k. */
+/* An operand with 64 bytes of k for each row of A or column of B, 64 bytes apart: the units of 16 bytes of
+   row r are swizzled with r / 2 % 4. `at` is a multiple of 512, plus 32 for the second half of k. */
 __device__ inline uint64_t wgmma_swizzle64(const void *at) {
     const uint64_t eight_rows = 512, layout = 2;
     const uint64_t address = (uint32_t)__cvta_generic_to_shared(at);

@@ -19,12 +19,6 @@ static size_t least(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-static double add_lanes(double *lane) {
-    for (size_t step = NEAREST_LANES / 2; step; step /= 2)
-        for (size_t l = 0; l < step; l++) lane[l] += lane[l + step];
-    return lane[0];
-}
-
 void host_nearest_add(struct nearest_counts *counts, const struct nearest_counts *local) {
 #pragma omp atomic
     counts->changed += local->changed;

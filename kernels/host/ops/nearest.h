@@ -22,7 +22,7 @@ INLINE double NAME(squared_distance)(size_t features, const REAL *restrict x, co
         const double difference = (double)x[f + l] - (double)c[f + l];
         lane[l] += difference * difference;
     }
-    return add_lanes(lane);
+    return nearest_add_lanes(lane);
 }
 
 /* Is a nearer than b, over the reals? */

@@ -34,7 +34,7 @@ INLINE double NAME(sum_of_squares)(size_t features, const REAL *restrict x) {
     for (; f + NEAREST_LANES <= features; f += NEAREST_LANES)
         for (size_t l = 0; l < NEAREST_LANES; l++) lane[l] += (double)x[f + l] * (double)x[f + l];
     for (size_t l = 0; f + l < features; l++) lane[l] += (double)x[f + l] * (double)x[f + l];
-    return add_lanes(lane);
+    return nearest_add_lanes(lane);
 }
 
 /* An upper bound of the Euclidean norm: the float64 sum has a relative error of at most features 2^-53. */
@@ -148,7 +148,7 @@ static void NAME(costs)(void *context, const struct cluster_sums *sums, const do
             const double offset = (double)c[f] - mean[f];
             lane[f % NEAREST_LANES] += offset * (members * offset - 2 * (sum[f] - members * mean[f]));
         }
-        cost[j] = sums->count[j] ? add_lanes(lane) : 0;
+        cost[j] = sums->count[j] ? nearest_add_lanes(lane) : 0;
     }
 }
 
@@ -164,7 +164,7 @@ static void NAME(means)(void *context, const struct cluster_sums *sums, void *va
             lane[f % NEAREST_LANES] += ((double)mean - (double)c[f]) * ((double)mean - (double)c[f]);
             c[f] = mean;
         }
-        shift[j] = add_lanes(lane);
+        shift[j] = nearest_add_lanes(lane);
     }
 }
 
