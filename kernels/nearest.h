@@ -184,6 +184,23 @@ NEAREST_INLINE double nearest_error(size_t features, double epsilon, double leas
     return 1.0001 * (epsilon * (terms * product + 4 * half) + 0x1p-53 * terms * half + terms * least);
 }
 
+/* The same for a score whose sum starts with the bias: each rounding is relative to a partial sum that may
+   have |c|^2 / 2 in it. It also bounds a score in float32 of points and centres that were moved and then
+   rounded to float32, whose `norm` and `centre_norm` are those of the rounded ones: each coordinate of them
+   is wrong by FLT_EPSILON / 2 of itself, or FLT_TRUE_MIN / 2. (The product has a spare term of 4 epsilon
+   |x| |c|: its sum needs features / 2 of the features + 8 of nearest_error.) */
+NEAREST_INLINE double nearest_few_error(size_t features, double epsilon, double least, double largest,
+                                        double norm, double centre_norm) {
+    const double terms = (double)features + 8;
+    return nearest_error(features, epsilon, least, largest, norm, centre_norm) +
+           1.0001 * (terms * epsilon * centre_norm * centre_norm / 2 + terms * least * (norm + centre_norm));
+}
+
+/* Bounds the norm of a point in float32 from its squares, added in float32 in any order. */
+NEAREST_INLINE double nearest_few_norm(float squares) {
+    return (double)sqrtf(squares) * 1.0001 + 1e-17; /* squares below 1e-38 underflow */
+}
+
 /* Slot `nearest` of struct gemm_backend (engine fused): a pass over the points in one call, in which each
    score is compared while it is in a cache. The labels are those of `nearest` above. */
 struct nearest_shape {
