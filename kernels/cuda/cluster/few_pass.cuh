@@ -51,7 +51,7 @@ __device__ inline void count_changed(const few_pass &p, unsigned changed) {
 /* True if the label changed. */
 __device__ inline bool store_label(const few_pass &p, size_t row, uint32_t label) {
     const bool changed = p.label[row] != label;
-    p.label[row] = label;
+    if (changed) p.label[row] = label; /* most do not: no bytes are written */
     return changed;
 }
 

@@ -91,26 +91,31 @@ __device__ __forceinline__ float finish_groups(const float *groups, const float 
     return state.best - second;
 }
 
-/* A point less the mean, in float32. Returns the sum of its squares. */
+/* The features of a point; those beyond the last are 0. */
 template <int D>
-__device__ __forceinline__ float load_moved(const few_pass &p, size_t row, const double *mean,
-                                            float (&x)[D]) {
+__device__ __forceinline__ void load_features(const few_pass &p, size_t row, pack<double, 2> (&raw)[D / 2]) {
     const double *from = (const double *)p.x + row * p.features;
+#pragma unroll
+    for (int i = 0; i < D / 2; i++) {
+        raw[i] = {};
+        if (p.aligned) {
+            if (2 * i < (int)p.features) raw[i] = pack_at<2>(from + 2 * i);
+        } else {
+            if (2 * i < (int)p.features) raw[i].value[0] = from[2 * i];
+            if (2 * i + 1 < (int)p.features) raw[i].value[1] = from[2 * i + 1];
+        }
+    }
+}
+
+/* The point less the mean, in float32. Returns the sum of its squares. */
+template <int D>
+__device__ __forceinline__ float move(const pack<double, 2> (&raw)[D / 2], const double *mean,
+                                      float (&x)[D]) {
     float squares = 0;
 #pragma unroll
-    for (int f = 0; f < D; f += 2) {
-        pack<double, 2> two = {};
-        if (p.aligned) {
-            if (f < (int)p.features) two = pack_at<2>(from + f);
-        } else {
-            if (f < (int)p.features) two.value[0] = from[f];
-            if (f + 1 < (int)p.features) two.value[1] = from[f + 1];
-        }
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            x[f + e] = f + e < (int)p.features ? (float)(two.value[e] - mean[f + e]) : 0.0f;
-            squares = fmaf(x[f + e], x[f + e], squares);
-        }
+    for (int f = 0; f < D; f++) {
+        x[f] = (float)(raw[f / 2].value[f % 2] - mean[f]); /* means beyond the last feature are 0 */
+        squares = fmaf(x[f], x[f], squares);
     }
     return squares;
 }
@@ -130,10 +135,15 @@ __global__ void __launch_bounds__(SCREEN_THREADS) screen_kernel(const __grid_con
          base += (size_t)gridDim.x * SCREEN_THREADS * SCREEN_POINTS) {
         float x[SCREEN_POINTS][D], squares = 0; /* the largest; a point with a NaN has no scores */
         two_best state[SCREEN_POINTS];
+        pack<double, 2> raw[SCREEN_POINTS][D / 2];
 #pragma unroll
         for (int i = 0; i < SCREEN_POINTS; i++) {
             const size_t row = base + i * SCREEN_THREADS + threadIdx.x;
-            squares = fmaxf(squares, load_moved<D>(p, row < p.rows ? row : 0, mean, x[i]));
+            load_features<D>(p, row < p.rows ? row : 0, raw[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < SCREEN_POINTS; i++) {
+            squares = fmaxf(squares, move<D>(raw[i], mean, x[i]));
             state[i] = {-INFINITY, -INFINITY, 0};
         }
         for (uint32_t g = 0; g < count; g++)

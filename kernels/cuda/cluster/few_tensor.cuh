@@ -17,7 +17,7 @@
 
 namespace few {
 
-static const int TENSOR_THREADS = 256, TENSOR_ROWS = 32; /* of a warp */
+static const int TENSOR_THREADS = 128, TENSOR_ROWS = 32; /* of a warp */
 static const size_t TENSOR_SHARED = 80 << 10;            /* most bytes of centres */
 
 /* Bytes of 8 centres in shared memory: operand B, [steps][lane] { high, high, low, low }, and the biases. */
@@ -67,35 +67,42 @@ template <int STEPS> struct tensor_rows {
     float squares[4]; /* of the columns of the lane */
 
     __device__ __forceinline__ void load(const few_pass &p, size_t base, const double *mean) {
-        const unsigned lane = threadIdx.x % 32;
-        const double *x[4];
+        const unsigned lane = threadIdx.x % 32, own = lane % 4 * 2;
+        pack<double, 2> raw[4][2 * STEPS]; /* all are loaded before the first is used */
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             const size_t row = base + 8 * r + lane / 4;
-            x[r] = (const double *)p.x + (row < p.rows ? row : 0) * p.features;
-            squares[r] = 0;
+            load_pairs(p, (const double *)p.x + (row < p.rows ? row : 0) * p.features, own, raw[r]);
         }
 #pragma unroll
-        for (int s = 0; s < STEPS; s++)
+        for (int r = 0; r < 4; r++) {
+            squares[r] = 0;
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const unsigned column = 16 * s + 8 * h + lane % 4 * 2;
-                const bool first = column < p.features, second = column + 1 < p.features;
-#pragma unroll
-                for (int r = 0; r < 4; r++) {
-                    pack<double, 2> two = {};
-                    if (p.aligned) {
-                        if (first) two = pack_at<2>(x[r] + column);
-                    } else {
-                        if (first) two.value[0] = x[r][column];
-                        if (second) two.value[1] = x[r][column + 1];
-                    }
-                    const float a = first ? (float)(two.value[0] - mean[column]) : 0.0f,
-                                b = second ? (float)(two.value[1] - mean[column + 1]) : 0.0f;
-                    squares[r] = fmaf(b, b, fmaf(a, a, squares[r]));
-                    split(a, b, high[r / 2][s][2 * h + r % 2], low[r / 2][s][2 * h + r % 2]);
-                }
+            for (int i = 0; i < 2 * STEPS; i++) {
+                const unsigned column = 8 * i + own;
+                const float a = column < p.features ? (float)(raw[r][i].value[0] - mean[column]) : 0.0f,
+                            b = column + 1 < p.features ? (float)(raw[r][i].value[1] - mean[column + 1])
+                                                        : 0.0f;
+                squares[r] = fmaf(b, b, fmaf(a, a, squares[r]));
+                split(a, b, high[r / 2][i / 2][i % 2 * 2 + r % 2], low[r / 2][i / 2][i % 2 * 2 + r % 2]);
             }
+        }
+    }
+
+    /* Columns own, own + 1, own + 8, own + 9, .. of a row. */
+    static __device__ __forceinline__ void load_pairs(const few_pass &p, const double *x, unsigned own,
+                                                      pack<double, 2> (&raw)[2 * STEPS]) {
+        if (p.aligned) {
+#pragma unroll
+            for (int i = 0; i < 2 * STEPS; i++)
+                if (8 * i + own < p.features) raw[i] = pack_at<2>(x + 8 * i + own);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 2 * STEPS; i++) {
+                if (8 * i + own < p.features) raw[i].value[0] = x[8 * i + own];
+                if (8 * i + own + 1 < p.features) raw[i].value[1] = x[8 * i + own + 1];
+            }
+        }
     }
 };
 
@@ -176,7 +183,7 @@ __device__ __forceinline__ bool store_rows(const few_pass &p, size_t base, const
 }
 
 template <int STEPS>
-__global__ void __launch_bounds__(TENSOR_THREADS, 2) tensor_kernel(const __grid_constant__ few_pass p) {
+__global__ void __launch_bounds__(TENSOR_THREADS, 3) tensor_kernel(const __grid_constant__ few_pass p) {
     extern __shared__ __align__(16) char shared[];
     __shared__ double mean[MOVED_MOST];
     const unsigned all = (unsigned)((p.clusters + MOVED_GROUP - 1) / MOVED_GROUP * MOVED_GROUP),
