@@ -351,7 +351,10 @@ static bool open_moved(few_state *state) {
     moved_centres &moved = state->moved;
     const int width = features <= 2 ? 2 : features <= 4 ? 4 : features <= 8 ? 8 : features <= 16 ? 16 : 32;
     if (base->shape.dtype != GEMM_F64) return true;
-    if (width > 8 ? base->major < 8 : screen_bytes<8>(clusters) > SCREEN_SHARED) return true;
+    const size_t limit = (size_t)base->shared_bytes - 1024; /* what is declared __shared__ counts as well */
+    if (width > 8 ? base->major < 8 || limit < TENSOR_SHARED
+                  : screen_bytes<8>(clusters) > (limit < SCREEN_SHARED ? limit : SCREEN_SHARED))
+        return true;
     const size_t header = (MOVED_MOST + 2) * sizeof(double);
     if (!CUDA_TRY(&base->fault,
                   cudaMalloc((void **)&moved.mean, header + padded * (width + 1) * sizeof(float))))
