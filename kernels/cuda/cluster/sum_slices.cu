@@ -60,6 +60,7 @@ template <typename T> __global__ void __launch_bounds__(32) sum_slice_kernel(sli
         const steps<T> now = next;
         x += STEPS * x_stride;
         if (b + 1 < batches) next.load(x, labels + batch + row, x_stride, lanes);
+        __syncwarp(all); /* the compiler must not move these loads behind the additions */
 #pragma unroll
         for (int i = 0; i < STEPS; i++) own[now.label[i] * width] += (double)now.value[i];
 #pragma unroll
