@@ -120,15 +120,52 @@ static inline double nearest_add_lanes(double *lane) {
     return lane[0];
 }
 
-/* Slices of the rows in `sum`, and elements of its scratch. */
-static inline size_t cluster_slices(size_t rows, size_t clusters, size_t features) {
-    const size_t room = ((size_t)1 << 19) / (clusters * features), most = rows / 4096;
-    const size_t slices = room < most ? room : most;
-    return slices < 2 ? 1 : slices > 64 ? 64 : slices;
+/* The order of `sum`, without `before`. The rows are cut into slices of cluster_slice_rows() rows; the last
+   one may have fewer. If there is one slice, its rows are added to the sums in order. Else row r of a slice
+   is added to the partial sum r % cluster_lanes(), in order; the partial sums are added in pairs, half of
+   them apart, then a quarter, down to 1; the slices of each group of CLUSTER_GROUP are added in order, and
+   then the groups. The lanes are those of a warp that adds several short rows at once, and the sums of its
+   lanes, or of 32 columns of wide rows, are a table in shared memory. Clusters without a table have few
+   slices. */
+static const size_t CLUSTER_WARP = 32;
+enum { CLUSTER_GROUP = 32, CLUSTER_LANE_SUMS = 4096 /* most partial sums */, CLUSTER_TABLE_SUMS = 8192 };
+
+static inline bool cluster_has_table(size_t clusters, size_t features) {
+    return clusters * (features < CLUSTER_WARP ? features : CLUSTER_WARP) <= CLUSTER_TABLE_SUMS;
 }
 
+static inline size_t cluster_lanes(size_t clusters, size_t features) {
+    size_t lanes = 1;
+    while (2 * lanes * features <= CLUSTER_WARP && 2 * lanes * features * clusters <= CLUSTER_LANE_SUMS)
+        lanes *= 2;
+    return lanes;
+}
+
+/* A slice has eight times as many elements as partial sums, and a thousand for each lane. */
+static inline size_t cluster_most_slices(size_t rows, size_t clusters, size_t features) {
+    const bool table = cluster_has_table(clusters, features);
+    const size_t room = ((size_t)1 << (table ? 21 : 19)) / (clusters * features), limit = table ? 1024 : 64,
+                 for_lane = clusters < 128 ? 1024 : 8 * clusters,
+                 most = rows / (table ? for_lane * cluster_lanes(clusters, features) : 4096);
+    const size_t slices = room < most ? room : most;
+    return slices < 2 ? 1 : slices > limit ? limit : slices;
+}
+
+/* A multiple of NEAREST_BLOCK, at least one. */
+static inline size_t cluster_slice_rows(size_t rows, size_t clusters, size_t features) {
+    const size_t slices = cluster_most_slices(rows, clusters, features),
+                 blocks = (rows + slices * NEAREST_BLOCK - 1) / (slices * NEAREST_BLOCK);
+    return (blocks ? blocks : 1) * NEAREST_BLOCK;
+}
+
+static inline size_t cluster_slices(size_t rows, size_t clusters, size_t features) {
+    const size_t slice_rows = cluster_slice_rows(rows, clusters, features);
+    return (rows + slice_rows - 1) / slice_rows;
+}
+
+/* Elements of the scratch of `sum`; as many serve fewer rows. */
 static inline size_t cluster_scratch(size_t rows, size_t clusters, size_t features) {
-    const size_t slices = cluster_slices(rows, clusters, features);
+    const size_t slices = cluster_most_slices(rows, clusters, features);
     return slices < 2 ? 0 : slices * clusters * features;
 }
 
@@ -152,6 +189,23 @@ NEAREST_INLINE double nearest_error(size_t features, double epsilon, double leas
     const double terms = (double)features + 8;
     if (!(product + half < largest / 4)) return INFINITY;
     return 1.0001 * (epsilon * (terms * product + 4 * half) + 0x1p-53 * terms * half + terms * least);
+}
+
+/* The same for a score whose sum starts with the bias: each rounding is relative to a partial sum that may
+   have |c|^2 / 2 in it. It also bounds a score in float32 of points and centres that were moved and then
+   rounded to float32, whose `norm` and `centre_norm` are those of the rounded ones: each coordinate of them
+   is wrong by FLT_EPSILON / 2 of itself, or FLT_TRUE_MIN / 2. (The product has a spare term of 4 epsilon
+   |x| |c|: its sum needs features / 2 of the features + 8 of nearest_error.) */
+NEAREST_INLINE double nearest_few_error(size_t features, double epsilon, double least, double largest,
+                                        double norm, double centre_norm) {
+    const double terms = (double)features + 8;
+    return nearest_error(features, epsilon, least, largest, norm, centre_norm) +
+           1.0001 * (terms * epsilon * centre_norm * centre_norm / 2 + terms * least * (norm + centre_norm));
+}
+
+/* Bounds the norm of a point in float32 from its squares, added in float32 in any order. */
+NEAREST_INLINE double nearest_few_norm(float squares) {
+    return (double)sqrtf(squares) * 1.0001 + 1e-17; /* squares below 1e-38 underflow */
 }
 
 /* Slot `nearest` of struct gemm_backend (engine fused): a pass over the points in one call, in which each

@@ -152,19 +152,47 @@ static void fused_kernels_have_the_bits_of_the_host(void **state) {
     bench_close(&bench);
 }
 
-/* More rows than a pass of the kernels for pixels, and of their sums, takes. */
+/* Every width of the first levels for float64: float32 up to 8 features, and tensor cores. Sums of several
+   slices. */
+static void few_features_of_float64(void **state) {
+    (void)state;
+    struct bench bench;
+    bench_open(&bench);
+    static const size_t features[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 32}, clusters[] = {1, 7, 64, 65, 700},
+                        rows[] = {701, 3000, 40003};
+    size_t number = 0;
+    for (size_t f = 0; f < 11; f++)
+        for (size_t c = 0; c < 5; c++, number++) {
+            if (number % support_stride()) continue;
+            struct kmeans_data data =
+                number % 4
+                    ? random_reals(rows[number % 3], features[f], clusters[c], GEMM_F64)
+                    : kmeans_lattice(rows[number % 3], features[f], clusters[c], GEMM_F64, 3, 0, number);
+            struct kmeans_options options = kmeans_defaults(&data);
+            options.iterations = 3;
+            if (number % 3 == 0) /* far from 0 */
+                for (size_t i = 0; i < data.count * data.features; i++) data.values[i] += 1e6;
+            assert_true(check_fused(&bench, &data, &options));
+            kmeans_data_free(&data);
+        }
+    bench_close(&bench);
+}
+
+/* More rows than a pass of the kernels, and of the sums of pixels, takes. */
 static void more_rows_than_a_pass(void **state) {
     (void)state;
     struct bench bench;
     bench_open(&bench);
-    const size_t count = ((size_t)1 << (support_stride() > 1 ? 20 : 22)) + 77;
-    struct kmeans_data data = kmeans_lattice(count, 1, 3, GEMM_F32, 255, 0, 3);
-    struct kmeans_options options = kmeans_defaults(&data);
-    data.bytes = true;
-    options.iterations = 2;
-    check_run(&bench, &data, &options, 0, 1);
-    check_run(&bench, &data, &options, 2, 3);
-    kmeans_data_free(&data);
+    for (int bytes = 0; bytes < 2; bytes++) {
+        const size_t count = ((size_t)1 << (support_stride() > 1 ? 20 : bytes ? 22 : 24)) + 77;
+        struct kmeans_data data = kmeans_lattice(count, 1, 3, bytes ? GEMM_F32 : GEMM_F64, 255, 0, 3);
+        struct kmeans_options options = kmeans_defaults(&data);
+        data.bytes = bytes;
+        options.iterations = 2;
+        check_run(&bench, &data, &options, 0, 1);
+        check_run(&bench, &data, &options, 2, 3);
+        kmeans_data_free(&data);
+    }
     bench_close(&bench);
 }
 
@@ -232,6 +260,7 @@ int main(void) {
         cmocka_unit_test(runs_agree_with_the_reference),
         cmocka_unit_test(runs_have_the_bits_of_the_host),
         cmocka_unit_test(fused_kernels_have_the_bits_of_the_host),
+        cmocka_unit_test(few_features_of_float64),
         cmocka_unit_test(more_rows_than_a_pass),
         cmocka_unit_test(empty_clusters_are_filled),
         cmocka_unit_test(bounds_are_refused),

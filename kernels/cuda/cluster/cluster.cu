@@ -1,15 +1,20 @@
 /* The table of the clustering ops on the GPU, and their scratch memory. */
 #include "kernels/cuda/cluster/cluster.cuh"
 
+void *cuda_grow(void **memory, size_t *bytes, size_t wanted, cudaStream_t stream, struct cuda_fault *fault) {
+    if (wanted <= *bytes) return *memory;
+    CUDA_TRY(fault, cudaStreamSynchronize(stream));
+    CUDA_TRY(fault, cudaFree(*memory));
+    *memory = NULL;
+    *bytes = 0;
+    if (!CUDA_TRY(fault, cudaMalloc(memory, wanted))) return NULL;
+    *bytes = wanted;
+    return *memory;
+}
+
 void *cuda_cluster_scratch(struct cuda_ops_context *context, size_t bytes) {
-    if (bytes <= context->cluster_bytes) return context->cluster_scratch;
-    CUDA_TRY(&context->fault, cudaStreamSynchronize(context->stream));
-    CUDA_TRY(&context->fault, cudaFree(context->cluster_scratch));
-    context->cluster_scratch = NULL;
-    context->cluster_bytes = 0;
-    if (!CUDA_TRY(&context->fault, cudaMalloc(&context->cluster_scratch, bytes))) return NULL;
-    context->cluster_bytes = bytes;
-    return context->cluster_scratch;
+    return cuda_grow(&context->cluster_scratch, &context->cluster_bytes, bytes, context->stream,
+                     &context->fault);
 }
 
 template <typename T>

@@ -15,7 +15,8 @@ extern "C" {
 /* The table for f32 or f64; NULL for another dtype. Its functions take a struct cuda_ops_context. */
 const struct cluster_ops *cuda_cluster_ops(enum gemm_dtype dtype);
 
-/* Entries of the table in files of their own: points.cu, nearest.cu, sum_bytes.cu and sum_reals.cu. */
+/* Entries of the table in files of their own: points.cu, nearest.cu, sum_bytes.cu and sum_reals.cu, which
+   calls sum_slices.cu. */
 template <typename T>
 void cuda_cluster_rows(void *context, size_t rows, size_t features, bool bytes, const void *from,
                        const uint32_t *index, void *x);
@@ -38,9 +39,22 @@ template <typename T>
 void cuda_cluster_sum_reals(struct cuda_ops_context *context, const struct cluster_rows *rows,
                             const struct cluster_sums *sums);
 
+/* The sums of clusters with a table (cluster_has_table) and several slices. */
+template <typename T>
+void cuda_cluster_sum_slices(struct cuda_ops_context *context, const struct cluster_rows *rows,
+                             const struct cluster_sums *sums);
+
+/* Adds the sums of the slices, `from`, to the sums, and the counts, [slices][clusters] or NULL. */
+void cuda_cluster_add_slices(struct cuda_ops_context *context, size_t slices, const double *from,
+                             const uint32_t *counts, const struct cluster_sums *sums);
+
 /* Scratch memory of at least so many bytes, which belongs to the context, or NULL with a fault. Its content
    does not outlive the op. */
 void *cuda_cluster_scratch(struct cuda_ops_context *context, size_t bytes);
+
+/* Makes *memory, *bytes long, at least `wanted` bytes long, after the stream has finished. Its content is
+   lost. Returns *memory, or NULL with a fault. */
+void *cuda_grow(void **memory, size_t *bytes, size_t wanted, cudaStream_t stream, struct cuda_fault *fault);
 
 template <typename T> struct real_limits;
 template <> struct real_limits<float> {

@@ -1,46 +1,34 @@
 /* The nearest centres of reals with few features: the slot of cuda-tuned.
 
-   Idea       a thread keeps two points in registers, and the best score, the second best and the index of
-              each. The centres are in shared memory, where all threads read the same one. No score is
-              stored. A row whose two best scores are too close for their error goes to a list; a second
-              kernel takes a thread block for each (decide.cuh).
-   Bound by   float64: 2 flops for each point, centre and feature, at 34 Tflop/s; with 2 features by the
-              comparisons, about 8 instructions a score
+   Idea       three levels, each for the rows that the one before leaves open, as on the host
+              (kernels/host/tuned/nearest_few.c): points of float64 are scored in float32 (few_screen.cuh)
+              or on the tensor cores (few_tensor.cuh); then in float64, and points of float32 in float32: a
+              thread keeps two points in registers, and the best score, the second best and the index of
+              each; all threads read the same centre in shared memory, and no score is stored. A row whose
+              two best scores are too close for their error goes to a list, and a thread block decides it
+              (decide.cuh).
+   Bound by   the first level; points of float32 with 2 features by the comparisons, about 8 instructions a
+              score
    Improves   a GEMM and a pass over its scores (nearest.cu)
    Run        ./train kmeans --data uniform:1024MB,32 --dtype f64 --clusters 64 --backend cuda-tuned */
 #include <stdlib.h>
 
-#include "kernels/cuda/cluster/decide.cuh"
+#include "kernels/cuda/cluster/few_screen.cuh"
+#include "kernels/cuda/cluster/few_tensor.cuh"
 #include "kernels/cuda/cluster/fused.cuh"
-#include "kernels/cuda/ops/element.cuh"
+
+using namespace few;
 
 static const int THREADS = 256, POINTS = 2; /* points of a thread */
 static const int SHARED = 40 << 10;         /* bytes of centres */
 static const size_t PART = (size_t)1 << 24; /* rows of a pass */
 
-/* Rows that the scores do not decide. */
-struct undecided {
-    unsigned *count;
-    double *threshold; /* centres with a score below it are out */
-    uint32_t *row;
-};
-
-struct few_pass {
-    const void *x;
-    size_t rows, features, clusters, tile; /* centres that fit into shared memory */
-    const void *values, *bias;
-    const double *norm, *centre_norm;
-    bool certify, aligned; /* rows of x start at multiples of 16 bytes */
-    uint32_t *label;
-    nearest_counts *counts;
-    undecided list;
-};
-
 struct few_state {
     fused_nearest base;
     struct nearest_centres centres;
+    moved_centres moved; /* of the first level; values NULL: there is none */
     void *lists;
-    size_t list_rows;
+    size_t list_bytes;
 };
 
 /* Adds in two chains, which overlap. */
@@ -92,31 +80,30 @@ template <typename T>
 __device__ static bool store_row(const few_pass &p, size_t row, T best, T second, uint32_t index) {
     const double error = nearest_error(p.features, real_limits<T>::epsilon, real_limits<T>::least,
                                        real_limits<T>::largest, p.norm[row / NEAREST_BLOCK], *p.centre_norm);
-    if (!p.certify || (double)best - (double)second > 2 * error) {
-        const bool changed = p.label[row] != index;
-        p.label[row] = index;
-        return changed;
-    }
+    if (!p.certify || (double)best - (double)second > 2 * error) return store_label(p, row, index);
     const unsigned at = atomicAdd(p.list.count, 1u);
     p.list.row[at] = (uint32_t)row;
     p.list.threshold[at] = (double)best - 2 * error;
     return false;
 }
 
-template <typename T, int D>
-__global__ void __launch_bounds__(THREADS) few_kernel(const __grid_constant__ few_pass p) {
+/* All rows, or the open ones. */
+template <typename T, int D, bool OPEN>
+__global__ void __launch_bounds__(THREADS, D * sizeof(T) <= 64 ? 3 : 1)
+    few_kernel(const __grid_constant__ few_pass p) {
     extern __shared__ __align__(16) char shared[];
     T *centres = (T *)shared, *bias = centres + p.tile * D;
+    const size_t rows = OPEN ? *p.open.count : p.rows;
     unsigned changed = 0;
     bool loaded = false;
-    for (size_t base = (size_t)blockIdx.x * THREADS * POINTS; base < p.rows;
+    for (size_t base = (size_t)blockIdx.x * THREADS * POINTS; base < rows;
          base += (size_t)gridDim.x * THREADS * POINTS) {
         T x[POINTS][D], best[POINTS], second[POINTS];
         uint32_t index[POINTS];
 #pragma unroll
         for (int i = 0; i < POINTS; i++) {
-            const size_t row = base + i * THREADS + threadIdx.x;
-            load_point(p, row < p.rows ? row : 0, x[i]);
+            const size_t at = base + i * THREADS + threadIdx.x, row = at < rows ? at : 0;
+            load_point(p, OPEN ? p.open.row[row] : row, x[i]);
             best[i] = second[i] = -(T)INFINITY;
             index[i] = 0;
         }
@@ -141,12 +128,11 @@ __global__ void __launch_bounds__(THREADS) few_kernel(const __grid_constant__ fe
         }
 #pragma unroll
         for (int i = 0; i < POINTS; i++) {
-            const size_t row = base + i * THREADS + threadIdx.x;
-            if (row < p.rows) changed += store_row(p, row, best[i], second[i], index[i]);
+            const size_t at = base + i * THREADS + threadIdx.x;
+            if (at < rows) changed += store_row(p, OPEN ? p.open.row[at] : at, best[i], second[i], index[i]);
         }
     }
-    for (int offset = 16; offset; offset /= 2) changed += __shfl_xor_sync(0xffffffffu, changed, offset);
-    if (threadIdx.x % 32 == 0) add_count(&p.counts->changed, changed);
+    count_changed(p, changed);
 }
 
 template <typename T>
@@ -190,37 +176,125 @@ static size_t most_features(enum gemm_dtype dtype) {
     return dtype == GEMM_F32 ? 64 : 32;
 }
 
+/* --- the centres --- */
+
+static const int MOVE_THREADS = 256, MOVE_CENTRES = 64; /* of a thread block */
+
+/* Each block computes the mean of all centres, in the same order. */
+__global__ void __launch_bounds__(MOVE_THREADS)
+    move_centres_kernel(size_t clusters, size_t features, const double *values, moved_centres moved) {
+    __shared__ double parts[MOVE_THREADS / 32][32], mean[MOVED_MOST];
+    const unsigned f = threadIdx.x % 32, part = threadIdx.x / 32;
+    double sum = 0;
+    for (size_t j = part; f < features && j < clusters; j += MOVE_THREADS / 32)
+        sum += values[j * features + f];
+    parts[part][f] = sum;
+    __syncthreads();
+    if (part == 0) {
+        for (int i = 1; i < MOVE_THREADS / 32; i++) sum += parts[i][f];
+        mean[f] = sum / (double)clusters;
+        if (blockIdx.x == 0) moved.mean[f] = mean[f];
+    }
+    __syncthreads();
+    const size_t j = (size_t)blockIdx.x * MOVE_CENTRES + threadIdx.x;
+    if (threadIdx.x >= MOVE_CENTRES || j >= padded_clusters(clusters)) return;
+    double squares = 0;
+    for (unsigned i = 0; i < (unsigned)moved.width; i++) {
+        const bool valid = j < clusters && i < features;
+        const float value = valid ? (float)(values[j * features + i] - mean[i]) : 0.0f;
+        moved.values[j * moved.width + i] = value;
+        squares += (double)value * (double)value;
+    }
+    moved.bias[j] = j < clusters ? (float)(-squares / 2) : -INFINITY;
+    atomic_max_positive(moved.norm, sqrt(squares) * (1 + 0x1p-20) + 0x1p-140);
+}
+
 static bool few_centres(void *opaque, const struct nearest_centres *centres) {
-    ((few_state *)opaque)->centres = *centres;
+    few_state *state = (few_state *)opaque;
+    fused_nearest *base = &state->base;
+    const moved_centres &moved = state->moved;
+    state->centres = *centres;
+    if (!moved.values) return true;
+    CUDA_TRY(&base->fault, cudaMemsetAsync(moved.norm, 0, sizeof *moved.norm, base->stream));
+    const size_t padded = padded_clusters(centres->count);
+    move_centres_kernel<<<(unsigned)((padded + MOVE_CENTRES - 1) / MOVE_CENTRES), MOVE_THREADS, 0,
+                          base->stream>>>(centres->count, centres->features, (const double *)centres->values,
+                                          moved);
+    CUDA_LAUNCHED(&base->fault, "move_centres_kernel");
     return true;
 }
 
-static bool open_lists(few_state *state, size_t rows, undecided &list) {
+/* --- the points --- */
+
+static bool open_lists(few_state *state, few_pass &p) {
     fused_nearest *base = &state->base;
-    const size_t header = 256;
-    if (rows > state->list_rows) {
-        CUDA_TRY(&base->fault, cudaStreamSynchronize(base->stream));
-        CUDA_TRY(&base->fault, cudaFree(state->lists));
-        state->lists = NULL;
-        state->list_rows = 0;
-        if (!CUDA_TRY(&base->fault,
-                      cudaMalloc(&state->lists, header + rows * (sizeof(double) + sizeof(uint32_t)))))
-            return false;
-        state->list_rows = rows;
+    const size_t header = 256, row_bytes = sizeof(double) + 2 * sizeof(uint32_t);
+    unsigned *counts = (unsigned *)cuda_grow(&state->lists, &state->list_bytes, header + p.rows * row_bytes,
+                                             base->stream, &base->fault);
+    if (!counts) return false;
+    double *thresholds = (double *)((char *)counts + header);
+    uint32_t *rows = (uint32_t *)(thresholds + p.rows);
+    p.list = {counts, thresholds, rows};
+    p.open = {counts + 1, rows + p.rows};
+    return CUDA_TRY(&base->fault, cudaMemsetAsync(counts, 0, 2 * sizeof *counts, base->stream));
+}
+
+/* Starts a kernel of the first level: as many blocks as run at once. */
+static void launch_first(few_state *state, const few_pass &p, void (*kernel)(few_pass), int threads,
+                         size_t block_rows, size_t shared) {
+    fused_nearest *base = &state->base;
+    const size_t blocks = (p.rows + block_rows - 1) / block_rows;
+    int resident = 1;
+    CUDA_TRY(&base->fault,
+             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    CUDA_TRY(&base->fault, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, shared));
+    const size_t most = (size_t)base->processors * (resident < 1 ? 1 : resident);
+    kernel<<<(unsigned)(blocks < most ? blocks : most), threads, shared, base->stream>>>(p);
+    CUDA_LAUNCHED(&base->fault, "the first level of few.cu");
+}
+
+template <int D> static void launch_screen(few_state *state, const few_pass &p) {
+    launch_first(state, p, screen_kernel<D>, SCREEN_THREADS, SCREEN_THREADS * SCREEN_POINTS,
+                 screen_bytes<D>(p.clusters));
+}
+
+template <int STEPS> static void launch_tensor(few_state *state, few_pass p) {
+    const size_t all = padded_clusters(p.clusters), most = TENSOR_SHARED / tensor_bytes<STEPS> * MOVED_GROUP;
+    p.tile = all < most ? all : most;
+    launch_first(state, p, tensor_kernel<STEPS>, TENSOR_THREADS, TENSOR_THREADS / 32 * TENSOR_ROWS,
+                 p.tile / MOVED_GROUP * tensor_bytes<STEPS>);
+}
+
+static void launch_first_level(few_state *state, const few_pass &p) {
+    switch (p.moved.width) {
+    case 2:
+        return launch_screen<2>(state, p);
+    case 4:
+        return launch_screen<4>(state, p);
+    case 8:
+        return launch_screen<8>(state, p);
+    case 16:
+        return launch_tensor<1>(state, p);
+    default:
+        return launch_tensor<2>(state, p);
     }
-    double *thresholds = (double *)((char *)state->lists + header);
-    list = {(unsigned *)state->lists, thresholds, (uint32_t *)(thresholds + rows)};
-    return CUDA_TRY(&base->fault, cudaMemsetAsync(list.count, 0, sizeof *list.count, base->stream));
 }
 
 static void launch_part(few_state *state, few_pass &p) {
     fused_nearest *base = &state->base;
-    const unsigned grid = cuda_grid_for(p.rows, THREADS * POINTS);
+    const bool first_level = p.moved.values;
+    p.aligned = p.features * (base->shape.dtype == GEMM_F32 ? 4 : 8) % 16 == 0 && (uintptr_t)p.x % 16 == 0;
+    if (first_level) launch_first_level(state, p);
     with_width(base->shape, [&]<typename T, int D>() {
         const size_t most = SHARED / ((D + 1) * sizeof(T));
         p.tile = p.clusters < most ? p.clusters : most;
-        p.aligned = (p.features * sizeof(T)) % 16 == 0 && (uintptr_t)p.x % 16 == 0;
-        few_kernel<T, D><<<grid, THREADS, p.tile *(D + 1) * sizeof(T), base->stream>>>(p);
+        const size_t shared = p.tile * (D + 1) * sizeof(T);
+        if (first_level) {
+            few_kernel<T, D, true><<<(unsigned)base->processors * 4, THREADS, shared, base->stream>>>(p);
+        } else {
+            few_kernel<T, D, false>
+                <<<cuda_grid_for(p.rows, THREADS * POINTS), THREADS, shared, base->stream>>>(p);
+        }
         CUDA_LAUNCHED(&base->fault, "few_kernel");
         if (!p.certify) return;
         decide_few_kernel<T><<<(unsigned)base->processors * 8, decide::THREADS, 0, base->stream>>>(p);
@@ -243,24 +317,55 @@ static void few_run(void *opaque, const struct nearest_call *call, struct neares
                       .centre_norm = centres->norm,
                       .certify = call->certify,
                       .label = call->label + first,
-                      .counts = counts};
-        if (!open_lists(state, p.rows, p.list)) return;
+                      .counts = counts,
+                      .moved = state->moved};
+        if (!open_lists(state, p)) return;
         launch_part(state, p);
     }
 }
 
+/* --- the state --- */
+
 static void few_close(void *opaque) {
-    cudaFree(((few_state *)opaque)->lists);
-    free(opaque);
+    few_state *state = (few_state *)opaque;
+    cudaFree(state->lists);
+    cudaFree(state->moved.mean);
+    free(state);
 }
 
 static void few_describe(void *opaque, char *text, size_t size) {
-    (void)opaque;
-    snprintf(text, size, "few features, points and maxima in registers");
+    const moved_centres &moved = ((few_state *)opaque)->moved;
+    snprintf(text, size, "few features, points and maxima in registers%s",
+             !moved.values     ? ""
+             : moved.width > 8 ? ", bfloat16 tensor cores before float64"
+                               : ", float32 before float64");
 }
 
 static const struct gemm_nearest table = {
     .close = few_close, .centres = few_centres, .run = few_run, .describe = few_describe};
+
+/* Memory of the first level, if there is one for these points. */
+static bool open_moved(few_state *state) {
+    fused_nearest *base = &state->base;
+    const size_t features = base->shape.features, clusters = base->shape.clusters,
+                 padded = padded_clusters(clusters);
+    moved_centres &moved = state->moved;
+    const int width = features <= 2 ? 2 : features <= 4 ? 4 : features <= 8 ? 8 : features <= 16 ? 16 : 32;
+    if (base->shape.dtype != GEMM_F64) return true;
+    const size_t limit = (size_t)base->shared_bytes - 1024; /* what is declared __shared__ counts as well */
+    if (width > 8 ? base->major < 8 || limit < TENSOR_SHARED
+                  : screen_bytes<8>(clusters) > (limit < SCREEN_SHARED ? limit : SCREEN_SHARED))
+        return true;
+    const size_t header = (MOVED_MOST + 2) * sizeof(double);
+    if (!CUDA_TRY(&base->fault,
+                  cudaMalloc((void **)&moved.mean, header + padded * (width + 1) * sizeof(float))))
+        return false;
+    moved.norm = moved.mean + MOVED_MOST;
+    moved.values = (float *)((char *)moved.mean + header);
+    moved.bias = moved.values + padded * width;
+    moved.width = width;
+    return true;
+}
 
 void *cuda_nearest_few(const fused_nearest *base, char *why, size_t size) {
     if (base->shape.features > most_features(base->shape.dtype)) {
@@ -275,5 +380,9 @@ void *cuda_nearest_few(const fused_nearest *base, char *why, size_t size) {
     }
     state->base = *base;
     state->base.table = &table;
-    return state;
+    if (open_moved(state)) return state;
+    snprintf(why, size, "%s", state->base.fault.message);
+    cudaGetLastError(); /* clears the error */
+    few_close(state);
+    return NULL;
 }

@@ -11,6 +11,7 @@ static void *nearest_open(void *opaque, const struct nearest_shape *shape, char 
     const fused_nearest base = {.stream = context->stream,
                                 .processors = context->processors,
                                 .shared_bytes = context->shared_bytes,
+                                .major = context->major,
                                 .shape = *shape};
     if (shape->bounds) {
         snprintf(why, size, "a GPU prunes nothing");

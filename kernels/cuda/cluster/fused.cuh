@@ -9,7 +9,7 @@ struct fused_nearest {
     const struct gemm_nearest *table;
     cudaStream_t stream;
     struct cuda_fault fault;
-    int processors, shared_bytes; /* SMs; limit of a block */
+    int processors, shared_bytes, major; /* SMs; limit of a block; compute capability */
     struct nearest_shape shape;
     struct cuda_loop *loop; /* NULL until it is needed */
 };

@@ -31,7 +31,7 @@ struct pixel_state {
     int *bias;
     double *rounding;
     void *lists; /* of the rows that the first pass does not decide */
-    size_t list_rows;
+    size_t list_bytes;
     struct cuda_lloyd *lloyd; /* NULL: iterations are done step by step */
 };
 
@@ -135,16 +135,11 @@ __global__ void __launch_bounds__(decide::THREADS)
 static bool open_lists(pixel_state *state, size_t rows, undecided &list) {
     fused_nearest *base = &state->base;
     const size_t header = 256, row_bytes = (3 + MOST_CANDIDATES) * sizeof(uint32_t);
-    if (rows > state->list_rows) {
-        CUDA_TRY(&base->fault, cudaStreamSynchronize(base->stream));
-        CUDA_TRY(&base->fault, cudaFree(state->lists));
-        state->lists = NULL;
-        state->list_rows = 0;
-        if (!CUDA_TRY(&base->fault, cudaMalloc(&state->lists, header + rows * row_bytes))) return false;
-        state->list_rows = rows;
-    }
-    uint32_t *at = (uint32_t *)((char *)state->lists + header);
-    list = {(unsigned *)state->lists, at, (int *)(at + rows), at + 2 * rows, at + 3 * rows};
+    char *memory = (char *)cuda_grow(&state->lists, &state->list_bytes, header + rows * row_bytes,
+                                     base->stream, &base->fault);
+    if (!memory) return false;
+    uint32_t *at = (uint32_t *)(memory + header);
+    list = {(unsigned *)memory, at, (int *)(at + rows), at + 2 * rows, at + 3 * rows};
     return CUDA_TRY(&base->fault, cudaMemsetAsync(list.count, 0, sizeof *list.count, base->stream));
 }
 

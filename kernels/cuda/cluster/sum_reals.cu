@@ -1,5 +1,5 @@
-/* The sums of clusters of reals, in the order of kernels/host/ops/sums.h: that of the rows in a slice, and
-   then that of the slices.
+/* The sums of clusters of reals, in the order of kernels/nearest.h: where they have no table in shared memory
+   (sum_slices.cu), and for rows that moved.
 
    Idea       a stable sort of the row numbers by slice and cluster gives each sum its rows in order. A warp
               then adds the rows of one sum: its lanes are the columns, so that the additions are sequential
@@ -19,8 +19,8 @@ static const size_t PART = (size_t)1 << 26; /* rows that are sorted together */
    add to one cluster, and to subtract from another. */
 struct part {
     cluster_rows rows;
-    size_t clusters, features, first, end;
-    unsigned slice, slices, of;
+    size_t clusters, features, first, end, slice_rows;
+    unsigned slice, slices;
     bool listed;
     size_t items, segments; /* a segment is a cluster of a slice */
 };
@@ -35,8 +35,7 @@ __global__ void __launch_bounds__(THREADS) keys_kernel(part part, uint32_t *key,
             const uint32_t before = part.rows.before[r], none = (uint32_t)part.segments;
             key[i] = label == before ? none : i % 2 == 0 ? label : before == NEAREST_NONE ? none : before;
         } else {
-            const unsigned slice = (unsigned)(((r + 1) * part.of - 1) / part.rows.count);
-            key[i] = (uint32_t)((slice - part.slice) * part.clusters + label);
+            key[i] = (uint32_t)((r / part.slice_rows - part.slice) * part.clusters + label);
         }
     }
 }
@@ -117,15 +116,6 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-__global__ void __launch_bounds__(THREADS)
-    add_slices_kernel(size_t size, unsigned slices, const double *from, double *sums) {
-    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < size; i += (size_t)gridDim.x * THREADS) {
-        double sum = sums[i];
-        for (unsigned s = 0; s < slices; s++) sum += from[s * size + i];
-        sums[i] = sum;
-    }
-}
-
 /* The arrays of a part in the scratch memory. */
 struct workspace {
     cub::DoubleBuffer<uint32_t> key, item;
@@ -184,9 +174,17 @@ void cuda_cluster_sum_reals(struct cuda_ops_context *context, const struct clust
     const size_t features = sums->features, size = sums->clusters * features;
     const bool listed = rows->before != NULL;
     const unsigned slices = listed ? 1 : (unsigned)cluster_slices(rows->count, sums->clusters, features);
-    part part = {
-        .rows = *rows, .clusters = sums->clusters, .features = features, .of = slices, .listed = listed};
+    if (slices > 1 && cluster_has_table(sums->clusters, features)) {
+        cuda_cluster_sum_slices<T>(context, rows, sums);
+        return;
+    }
+    part part = {.rows = *rows,
+                 .clusters = sums->clusters,
+                 .features = features,
+                 .slice_rows = cluster_slice_rows(rows->count, sums->clusters, features),
+                 .listed = listed};
     if (slices == 1) {
+        part.slice_rows = rows->count;
         part.segments = sums->clusters;
         part.slices = 1;
         for (part.first = 0; part.first < rows->count; part.first = part.end) {
@@ -196,19 +194,17 @@ void cuda_cluster_sum_reals(struct cuda_ops_context *context, const struct clust
         }
         return;
     }
-    const unsigned together =
-        (unsigned)(rows->count / slices < PART / slices ? slices : PART * slices / rows->count);
+    const unsigned together = part.slice_rows < PART ? (unsigned)(PART / part.slice_rows) : 1;
     for (part.slice = 0; part.slice < slices; part.slice += part.slices) {
-        part.slices = slices - part.slice < together ? slices - part.slice : together ? together : 1;
-        part.first = rows->count * part.slice / slices;
-        part.end = rows->count * (part.slice + part.slices) / slices;
+        part.slices = slices - part.slice < together ? slices - part.slice : together;
+        part.first = part.slice_rows * part.slice;
+        part.end = part.first + part.slice_rows * part.slices;
+        if (part.end > rows->count) part.end = rows->count;
         part.items = part.end - part.first;
         part.segments = part.slices * sums->clusters;
         add_part<T>(context, part, sums, false, rows->slices + part.slice * size);
     }
-    add_slices_kernel<<<cuda_grid_for(size, THREADS), THREADS, 0, context->stream>>>(
-        size, slices, rows->slices, sums->sums);
-    CUDA_LAUNCHED(&context->fault, "add_slices_kernel");
+    cuda_cluster_add_slices(context, slices, rows->slices, NULL, sums);
 }
 
 template void cuda_cluster_sum_reals<float>(cuda_ops_context *, const cluster_rows *, const cluster_sums *);

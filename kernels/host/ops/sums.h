@@ -72,17 +72,6 @@ static void NAME(centres)(void *context, const struct nearest_centres *centres) 
     *centres->norm = most;
 }
 
-/* Adds rows first .. end - 1 of all their (constant) columns: no loop over columns is set up for a row. */
-INLINE void NAME(add_short_rows)(const struct cluster_rows *rows, size_t features, size_t first, size_t end,
-                                 double *restrict sums) {
-    const REAL *restrict x = rows->x;
-    const uint32_t *restrict label = rows->label;
-    for (size_t r = first; r < end; r++) {
-        double *restrict to = sums + label[r] * features;
-        for (size_t f = 0; f < features; f++) to[f] += (double)x[r * features + f];
-    }
-}
-
 /* Items first .. end - 1 of the rows, or of the list `moved`; columns col .. col + width - 1. */
 #define DEFINE_ADD_ROWS(name, T)                                                                        \
     static void NAME(name)(const struct cluster_rows *rows, size_t features, bool listed, size_t first, \
@@ -105,33 +94,81 @@ DEFINE_ADD_ROWS(add_bytes, uint8_t)
 DEFINE_ADD_ROWS(add_reals, REAL)
 #undef DEFINE_ADD_ROWS
 
-/* Slices of the rows, or, if there is one, blocks of the columns: the order of a sum is that of the rows in a
-   slice, and then that of the slices, for any number of blocks. */
+/* Adds rows first .. end - 1, all their columns, to the partial sums table[cluster][lane][features]. */
+INLINE void NAME(add_to_lanes)(const struct cluster_rows *rows, size_t features, size_t lanes, size_t first,
+                               size_t end, double *restrict table) {
+    const REAL *restrict x = rows->x;
+    const uint32_t *restrict label = rows->label;
+    for (size_t r = first; r < end; r++) {
+        double *restrict to = table + (label[r] * lanes + ((r - first) & (lanes - 1))) * features;
+        for (size_t f = 0; f < features; f++) to[f] += (double)x[r * features + f];
+    }
+}
+
+/* The sums of a slice. Two features are frequent: no loop over a constant number is set up for a row. */
+static void NAME(sum_slice)(const struct cluster_rows *rows, const struct cluster_sums *sums, size_t first,
+                            size_t end, double *restrict to) {
+    const size_t features = sums->features, lanes = rows->bytes ? 1 : cluster_lanes(sums->clusters, features);
+    double tables[CLUSTER_LANE_SUMS], *table = lanes > 1 ? tables : to;
+    for (size_t i = 0; i < sums->clusters * lanes * features; i++) table[i] = 0;
+    if (rows->bytes) {
+        NAME(add_bytes)(rows, features, false, first, end, 0, features, to);
+    } else if (features == 2) {
+        NAME(add_to_lanes)(rows, 2, lanes, first, end, table);
+    } else if (lanes > 1) {
+        NAME(add_to_lanes)(rows, features, lanes, first, end, table);
+    } else {
+        NAME(add_reals)(rows, features, false, first, end, 0, features, to);
+    }
+    for (size_t j = 0; lanes > 1 && j < sums->clusters; j++) {
+        double *restrict lane = tables + j * lanes * features;
+        for (size_t half = lanes / 2 * features; half >= features; half /= 2)
+            for (size_t i = 0; i < half; i++) lane[i] += lane[half + i];
+        for (size_t f = 0; f < features; f++) to[j * features + f] = lane[f];
+    }
+}
+
+/* Adds the slices to the sums, by groups. */
+static void NAME(add_slices)(void *context, const struct cluster_rows *rows, const struct cluster_sums *sums,
+                             size_t slices) {
+    const size_t size = sums->clusters * sums->features;
+#pragma omp parallel for schedule(static) num_threads(threads_for(context, slices *size))
+    for (size_t col = 0; col < size; col += SUM_COLUMNS) {
+        const size_t width = least(SUM_COLUMNS, size - col);
+        for (size_t group = 0; group < slices; group += CLUSTER_GROUP) {
+            double sum[SUM_COLUMNS] = {0};
+            for (size_t slice = group; slice < least(group + CLUSTER_GROUP, slices); slice++) {
+                const double *restrict from = rows->slices + slice * size + col;
+                for (size_t i = 0; i < width; i++) sum[i] += from[i];
+            }
+            for (size_t i = 0; i < width; i++) sums->sums[col + i] += sum[i];
+        }
+    }
+}
+
+/* Slices of the rows (kernels/nearest.h), or, if there is one, blocks of the columns: the order of a sum is
+   the same for any number of threads. */
 static void NAME(sum)(void *context, const struct cluster_rows *rows, const struct cluster_sums *sums) {
     const size_t features = sums->features, size = sums->clusters * features;
     const size_t items = rows->before ? list_moved(rows, sums->count) : rows->count;
-    const size_t slices = rows->before ? 1 : cluster_slices(rows->count, sums->clusters, features);
+    const size_t slice_rows = cluster_slice_rows(rows->count, sums->clusters, features),
+                 slices = rows->before ? 1 : cluster_slices(rows->count, sums->clusters, features);
     const int threads = threads_for(context, items * features);
     if (!rows->before) count_labels(rows, sums->clusters, threads, sums->count);
-    const size_t lines = (features + SUM_COLUMNS - 1) / SUM_COLUMNS,
-                 blocks = slices > 1 ? 1 : least(lines, (size_t)threads);
+    if (slices > 1) {
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (size_t task = 0; task < slices * blocks; task++) {
-        const size_t slice = task / blocks, block = task % blocks, col = lines * block / blocks * SUM_COLUMNS,
-                     width = least(lines * (block + 1) / blocks * SUM_COLUMNS, features) - col;
-        double *to = slices > 1 ? rows->slices + slice * size : sums->sums;
-        for (size_t i = 0; slices > 1 && i < size; i++) to[i] = 0;
-        const size_t first = items * slice / slices, end = items * (slice + 1) / slices;
-        if (features == 2 && !rows->bytes && !rows->before) {
-            NAME(add_short_rows)(rows, 2, first, end, to);
-        } else {
-            (rows->bytes ? NAME(add_bytes) : NAME(add_reals))(rows, features, rows->before != NULL, first,
-                                                              end, col, width, to);
-        }
+        for (size_t slice = 0; slice < slices; slice++) NAME(sum_slice)
+        (rows, sums, slice * slice_rows, least((slice + 1) * slice_rows, items), rows->slices + slice * size);
+        NAME(add_slices)(context, rows, sums, slices);
+        return;
     }
-    for (size_t slice = 0; slices > 1 && slice < slices; slice++) {
-        const double *restrict from = rows->slices + slice * size;
-        for (size_t i = 0; i < size; i++) sums->sums[i] += from[i];
+    const size_t lines = (features + SUM_COLUMNS - 1) / SUM_COLUMNS, blocks = least(lines, (size_t)threads);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (size_t block = 0; block < blocks; block++) {
+        const size_t col = lines * block / blocks * SUM_COLUMNS,
+                     width = least(lines * (block + 1) / blocks * SUM_COLUMNS, features) - col;
+        (rows->bytes ? NAME(add_bytes) : NAME(add_reals))(rows, features, rows->before != NULL, 0, items, col,
+                                                          width, sums->sums);
     }
 }
 

@@ -60,16 +60,12 @@ static void few_close(void *memory) {
     free(state);
 }
 
-/* Bounds the error of a score of few_features.h, whose sum starts with the bias; and, for `moved` points, the
-   roundings to float32: of each coordinate by at most FLT_EPSILON / 2 of itself or FLT_TRUE_MIN / 2. (The
-   product has a spare term of 4 epsilon |x| |c|: its sum needs features / 2 of the features + 8 of
-   nearest_error.) */
+/* Bounds the error of a score of few_features.h. */
 static double few_error(const struct state *state, bool f32, double norm, double centre_norm) {
-    const size_t features = state->shape.features;
-    const double epsilon = f32 ? (double)FLT_EPSILON : DBL_EPSILON,
-                 tiny = f32 ? (double)FLT_TRUE_MIN : DBL_TRUE_MIN, terms = (double)features + 8;
-    return nearest_error(features, epsilon, tiny, f32 ? (double)FLT_MAX : DBL_MAX, norm, centre_norm) +
-           1.0001 * (terms * epsilon * centre_norm * centre_norm / 2 + terms * tiny * (norm + centre_norm));
+    return f32 ? nearest_few_error(state->shape.features, FLT_EPSILON, FLT_TRUE_MIN, FLT_MAX, norm,
+                                   centre_norm)
+               : nearest_few_error(state->shape.features, DBL_EPSILON, DBL_TRUE_MIN, DBL_MAX, norm,
+                                   centre_norm);
 }
 
 /* --- the centres --- */
@@ -211,7 +207,7 @@ static double pack_moved(const struct state *state, struct workspace *work, cons
     memcpy(bits, squares, group * sizeof *bits);
     for (size_t r = 0; r < group; r++) most = bits[r] > most ? bits[r] : most;
     memcpy(&largest, &most, sizeof largest);
-    return sqrt((double)largest) * 1.0001 + 1e-17; /* squares below 1e-38 underflow */
+    return nearest_few_norm(largest);
 }
 
 static void label_group(const struct state *state, struct workspace *work, const struct nearest_call *call,
