@@ -182,10 +182,12 @@ static const int MOVE_THREADS = 256, MOVE_CENTRES = 64; /* of a thread block */
 
 /* Each block computes the mean of all centres, in the same order. */
 __global__ void __launch_bounds__(MOVE_THREADS)
-    move_centres_kernel(size_t clusters, size_t features, const double *values, moved_centres moved) {
+    move_centres_kernel(size_t clusters, size_t features, const double *__restrict__ values,
+                        moved_centres moved) {
     __shared__ double parts[MOVE_THREADS / 32][32], mean[MOVED_MOST];
     const unsigned f = threadIdx.x % 32, part = threadIdx.x / 32;
     double sum = 0;
+#pragma unroll 8
     for (size_t j = part; f < features && j < clusters; j += MOVE_THREADS / 32)
         sum += values[j * features + f];
     parts[part][f] = sum;
@@ -199,6 +201,7 @@ __global__ void __launch_bounds__(MOVE_THREADS)
     const size_t j = (size_t)blockIdx.x * MOVE_CENTRES + threadIdx.x;
     if (threadIdx.x >= MOVE_CENTRES || j >= padded_clusters(clusters)) return;
     double squares = 0;
+#pragma unroll 8
     for (unsigned i = 0; i < (unsigned)moved.width; i++) {
         const bool valid = j < clusters && i < features;
         const float value = valid ? (float)(values[j * features + i] - mean[i]) : 0.0f;

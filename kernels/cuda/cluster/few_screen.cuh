@@ -1,12 +1,12 @@
 /* Scores in float32 of points of float64 with up to 8 features, moved by the mean of the centres: the rows
    that they do not decide are left open for float64 (few.cu). As kernels/host/tuned/nearest_few.c.
 
-   Idea       a thread keeps POINTS points in registers. Only the largest score of each group of 8 centres
-              is compared with the two best of the groups before: (7 + 5) / 8 comparisons a score instead of
-              5. Then the scores of the best group are computed again, for the index and the second best.
-   Bound by   instructions. For a score of 2 features and 64 centres: 2.25 FFMA, and 1.5 + 5/8 comparisons,
-              which run at half the rate of FFMA: about 4.6 issue slots with the loads. 67 million points:
-              0.65 ms
+   Idea       a thread keeps SCREEN_POINTS points in registers. Only the largest score of each group of 8
+              centres is compared with the two best of the groups before: (7 + 5) / 8 comparisons a score
+              instead of 5. Then the scores of the best group are computed again, for the index and the
+              second best.
+   Bound by   instructions: with 2 features 122 for 32 scores (64 FFMA, 48 comparisons at half the rate),
+              and about 110 for each point. 67 million points and 64 centres: predicted 0.8 to 0.9 ms
    Improves   float64 at once: 2 DFMA and 8 other instructions a score, at half the rate */
 #ifndef TESSERA_KERNELS_CUDA_CLUSTER_FEW_SCREEN_CUH
 #define TESSERA_KERNELS_CUDA_CLUSTER_FEW_SCREEN_CUH
