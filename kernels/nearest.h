@@ -74,12 +74,16 @@ struct cluster_sums {
 };
 struct cluster_rows {
     size_t count;
+    /* A part of more rows: the first one, and how many there are in all. The slices are those of all, and
+       keep their sums from part to part; parts come in order, from multiples of cluster_part_rows(). total 0:
+       these are all. */
+    size_t first, total;
     bool bytes;             /* x is uint8_t, else of the table's dtype */
     const void *x;          /* [count][features] */
     const uint32_t *label;  /* [count]: the cluster to add a row to */
     const uint32_t *before; /* [count]: the one to subtract it from, or NEAREST_NONE; NULL: none */
     uint32_t *moved;        /* scratch, [count] */
-    double *slices;         /* scratch, cluster_scratch() elements */
+    double *slices;         /* scratch, cluster_scratch() elements of all rows */
 };
 
 struct cluster_ops {
@@ -118,6 +122,14 @@ static inline size_t cluster_slices(size_t rows, size_t clusters, size_t feature
     const size_t room = ((size_t)1 << 19) / (clusters * features), most = rows / 4096;
     const size_t slices = room < most ? room : most;
     return slices < 2 ? 1 : slices > 64 ? 64 : slices;
+}
+
+/* A part of more rows starts at a multiple of these. A slice may be cut: its sum goes on in the next part. */
+static inline size_t cluster_part_rows(size_t rows, size_t clusters, size_t features) {
+    (void)rows;
+    (void)clusters;
+    (void)features;
+    return NEAREST_BLOCK;
 }
 
 static inline size_t cluster_scratch(size_t rows, size_t clusters, size_t features) {

@@ -64,7 +64,7 @@ static enum status finish(struct kmeans *run, struct kmeans_result *result) {
     const size_t clusters = run->sums.clusters;
     struct nearest_counts counts = {0};
     keep_state(run, &result->state);
-    enum status status = assigner_run(&run->assigner, points, run->label, &counts);
+    enum status status = assigner_run(&run->assigner, points, run->label, NULL, &counts);
     kmeans_add_counts(&result->counts, &counts);
     if (!status) status = kmeans_inertia(run, points, run->label, &result->inertia);
     if (status) return status;

@@ -4,6 +4,7 @@
 #include "src/base/pages.h"
 #include "src/base/rng.h"
 #include "src/cluster/kmeans.h"
+#include "src/cluster/point_stream.h"
 
 static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
@@ -68,12 +69,15 @@ enum status kmeans_open(struct kmeans *run) {
     /* a mini-batch is gathered as reals */
     enum status status = assigner_open(&run->assigner, run->compute, points, clusters, options->certify,
                                        options->batch ? ENGINE_EAGER : options->engine, options->bounds);
+    if (!status && points->stream)
+        status = point_stream_fit(points, device, cluster_part_rows(count, clusters, features));
     if (status) return status;
     run->sums = (struct cluster_sums){.clusters = clusters, .features = features};
     run->sums.sums = driver->alloc(device, clusters * features * sizeof(double));
     run->label = driver->alloc(device, count * sizeof *run->label);
     run->before = driver->alloc(device, count * sizeof *run->before);
-    run->moved = driver->alloc(device, count * sizeof *run->moved);
+    run->moved =
+        driver->alloc(device, (points->stream ? points->stream->place.chunk : count) * sizeof *run->moved);
     run->slices = driver->alloc(device, (cluster_scratch(count, clusters, features) + 1) * sizeof(double));
     run->mean = driver->alloc(device, features * sizeof(double));
     if (!run->sums.sums || !run->label || !run->before || !run->moved || !run->slices || !run->mean)
@@ -112,17 +116,35 @@ enum status kmeans_inertia(struct kmeans *run, const struct points *points, cons
     return status;
 }
 
-void kmeans_add_rows(struct kmeans *run, const struct points *points, const uint32_t *label,
-                     const uint32_t *before) {
+/* The rows to add: see kmeans_add_rows. */
+struct addition {
+    struct kmeans *run;
+    const uint32_t *label, *before;
+    size_t total;
+};
+
+static enum status add_part(void *self, const struct points *part, size_t first) {
+    const struct addition *addition = self;
+    const struct kmeans *run = addition->run;
     struct device *device = &run->compute->device;
-    const struct cluster_rows rows = {.count = points->count,
-                                      .bytes = points->bytes != NULL,
-                                      .x = points->bytes ? (const void *)points->bytes : points->values,
-                                      .label = label,
-                                      .before = before,
+    const struct cluster_rows rows = {.count = part->count,
+                                      .first = first,
+                                      .total = addition->total,
+                                      .bytes = part->bytes != NULL,
+                                      .x = part->bytes ? (const void *)part->bytes : part->values,
+                                      .label = addition->label + first,
+                                      .before = addition->before ? addition->before + first : NULL,
                                       .moved = run->moved,
                                       .slices = run->slices};
     run->assigner.ops->sum(device->ops_context, &rows, &run->sums);
+    return STATUS_OK;
+}
+
+void kmeans_add_rows(struct kmeans *run, const struct points *points, const uint32_t *label,
+                     const uint32_t *before) {
+    struct addition addition = {run, label, before, points->count};
+    const struct points_visitor visitor = {.self = &addition, .visit = add_part};
+    points_pass(points, &run->compute->device, &visitor);
 }
 
 void kmeans_clear_sums(struct kmeans *run) {
@@ -209,11 +231,15 @@ enum status kmeans_lloyd(struct kmeans *run, struct kmeans_record *record) {
     const bool bytes = run->points->bytes != NULL; /* only their sums can be updated without error */
     enum status status = run->split ? kmeans_fill_split(run) : STATUS_OK;
     if (bytes) device->driver->copy(device, run->before, run->label, run->points->count * sizeof *run->label);
-    if (!status) status = assigner_run(&run->assigner, run->points, run->label, &record->counts);
+    struct addition addition = {run, run->label, bytes ? run->before : NULL, run->points->count};
+    const struct points_visitor add = {.self = &addition, .visit = add_part};
+    if (!bytes) kmeans_clear_sums(run);
+    if (!status)
+        status = assigner_run(&run->assigner, run->points, run->label, run->points->stream ? &add : NULL,
+                              &record->counts);
     if (!status) status = assigner_audit(&run->assigner, run->points, run->label);
     if (status) return status;
-    if (!bytes) kmeans_clear_sums(run);
-    kmeans_add_rows(run, run->points, run->label, bytes ? run->before : NULL);
+    if (!run->points->stream) kmeans_add_rows(run, run->points, run->label, addition.before);
     run->assigner.ops->costs(device->ops_context, &run->sums, run->mean, run->assigner.centres.values,
                              run->cost);
     status = move_centres(run, record);
@@ -247,12 +273,10 @@ enum status kmeans_batches(struct kmeans *run, struct kmeans_record *record) {
         double inertia = 0;
         struct points *batch = &run->batch;
         batch->count = smaller(run->options->batch, count - first);
-        device->driver->upload(device, run->batch_rows, run->order + first,
-                               batch->count * sizeof *run->order);
-        points_rows(run->points, device, 0, run->batch_rows, batch->count, batch->values);
+        points_gather(run->points, device, run->order + first, batch->count, run->batch_rows, batch->values);
         points_update_norms(batch, device);
         device_lap(device, PART_BATCH);
-        status = assigner_run(&run->assigner, batch, run->label + first, &counts);
+        status = assigner_run(&run->assigner, batch, run->label + first, NULL, &counts);
         if (!status) status = kmeans_inertia(run, batch, run->label + first, &inertia);
         if (status) break;
         kmeans_add_rows(run, batch, run->label + first, NULL);

@@ -111,11 +111,18 @@ static enum status verify_products(struct kmeans_job *job) {
     return backend_verify_cases(&job->compute, cases, 4);
 }
 
+/* All but the points stays on the device with any residency. */
+static enum status open_compute(struct kmeans_job *job) {
+    struct config config = job->config;
+    config.residency = RESIDENCY_DEVICE;
+    return backend_open(&config, &job->compute);
+}
+
 static enum status open_job(struct kmeans_job *job) {
     const struct gemm_backend *backend;
     enum status status = check_files(job);
     if (!status) status = registry_find(job->config.backend, &backend); /* before the data is read */
-    if (!status) status = backend_open(&job->config, &job->compute);
+    if (!status) status = open_compute(job);
     if (status) return status;
     job->compute.device.profile = &job->profile;
     status = points_load(&job->sets, &job->compute.device, &job->config);
@@ -205,8 +212,8 @@ static enum status run_kmeans(int argc, char **argv) {
                    "(tuned, cuda-tuned); auto: fused if the backend has it for these points; k-means has no "
                    "engine graph"},
         {"residency",
-         "where points and centres live if the backend runs on a GPU: device, or host with copies "
-         "for each GEMM"},
+         "where the points live if the backend runs on a GPU: device, or host, from where each pass streams "
+         "them through two buffers on the GPU, for data that is larger than its memory"},
         {NULL, NULL}};
     const struct option_set set = {
         .usage = "kmeans [--clusters K] [--KEY VALUE]...",

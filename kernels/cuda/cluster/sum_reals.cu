@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(THREADS) keys_kernel(part part, uint32_t *key,
             const uint32_t before = part.rows.before[r], none = (uint32_t)part.segments;
             key[i] = label == before ? none : i % 2 == 0 ? label : before == NEAREST_NONE ? none : before;
         } else {
-            const unsigned slice = (unsigned)(((r + 1) * part.of - 1) / part.rows.count);
+            const unsigned slice = (unsigned)(((part.rows.first + r + 1) * part.of - 1) / part.rows.total);
             key[i] = (uint32_t)((slice - part.slice) * part.clusters + label);
         }
     }
@@ -182,10 +182,12 @@ template <typename T>
 void cuda_cluster_sum_reals(struct cuda_ops_context *context, const struct cluster_rows *rows,
                             const struct cluster_sums *sums) {
     const size_t features = sums->features, size = sums->clusters * features;
-    const bool listed = rows->before != NULL;
-    const unsigned slices = listed ? 1 : (unsigned)cluster_slices(rows->count, sums->clusters, features);
+    const size_t all = rows->total ? rows->total : rows->count, end = rows->first + rows->count;
+    const bool listed = rows->before != NULL, some = rows->count < all;
+    const unsigned slices = listed ? 1 : (unsigned)cluster_slices(all, sums->clusters, features);
     part part = {
         .rows = *rows, .clusters = sums->clusters, .features = features, .of = slices, .listed = listed};
+    part.rows.total = all;
     if (slices == 1) {
         part.segments = sums->clusters;
         part.slices = 1;
@@ -196,16 +198,22 @@ void cuda_cluster_sum_reals(struct cuda_ops_context *context, const struct clust
         }
         return;
     }
-    const unsigned together =
-        (unsigned)(rows->count / slices < PART / slices ? slices : PART * slices / rows->count);
-    for (part.slice = 0; part.slice < slices; part.slice += part.slices) {
-        part.slices = slices - part.slice < together ? slices - part.slice : together ? together : 1;
-        part.first = rows->count * part.slice / slices;
-        part.end = rows->count * (part.slice + part.slices) / slices;
+    if (some && rows->first == 0)
+        CUDA_TRY(&context->fault,
+                 cudaMemsetAsync(rows->slices, 0, slices * size * sizeof(double), context->stream));
+    const unsigned together = (unsigned)(all / slices < PART / slices ? slices : PART * slices / all),
+                   from = (unsigned)(((rows->first + 1) * slices - 1) / all),
+                   until = (unsigned)((end * slices - 1) / all) + 1;
+    for (part.slice = from; part.slice < until; part.slice += part.slices) {
+        part.slices = until - part.slice < together ? until - part.slice : together ? together : 1;
+        const size_t begin = all * part.slice / slices, stop = all * (part.slice + part.slices) / slices;
+        part.first = begin < rows->first ? 0 : begin - rows->first;
+        part.end = (stop < end ? stop : end) - rows->first;
         part.items = part.end - part.first;
         part.segments = part.slices * sums->clusters;
-        add_part<T>(context, part, sums, false, rows->slices + part.slice * size);
+        add_part<T>(context, part, sums, some, rows->slices + part.slice * size);
     }
+    if (end < all) return;
     add_slices_kernel<<<cuda_grid_for(size, THREADS), THREADS, 0, context->stream>>>(
         size, slices, rows->slices, sums->sums);
     CUDA_LAUNCHED(&context->fault, "add_slices_kernel");

@@ -110,7 +110,8 @@ DEFINE_ADD_ROWS(add_reals, REAL)
 static void NAME(sum)(void *context, const struct cluster_rows *rows, const struct cluster_sums *sums) {
     const size_t features = sums->features, size = sums->clusters * features;
     const size_t items = rows->before ? list_moved(rows, sums->count) : rows->count;
-    const size_t slices = rows->before ? 1 : cluster_slices(rows->count, sums->clusters, features);
+    const size_t all = rows->total ? rows->total : rows->count, end_of_part = rows->first + rows->count;
+    const size_t slices = rows->before ? 1 : cluster_slices(all, sums->clusters, features);
     const int threads = threads_for(context, items * features);
     if (!rows->before) count_labels(rows, sums->clusters, threads, sums->count);
     const size_t lines = (features + SUM_COLUMNS - 1) / SUM_COLUMNS,
@@ -120,8 +121,15 @@ static void NAME(sum)(void *context, const struct cluster_rows *rows, const stru
         const size_t slice = task / blocks, block = task % blocks, col = lines * block / blocks * SUM_COLUMNS,
                      width = least(lines * (block + 1) / blocks * SUM_COLUMNS, features) - col;
         double *to = slices > 1 ? rows->slices + slice * size : sums->sums;
-        for (size_t i = 0; slices > 1 && i < size; i++) to[i] = 0;
-        const size_t first = items * slice / slices, end = items * (slice + 1) / slices;
+        size_t first = 0, end = items;
+        if (slices > 1) { /* the rows of the slice in this part */
+            const size_t begin = all * slice / slices;
+            first = begin < rows->first ? 0 : least(begin, end_of_part) - rows->first;
+            end = least(all * (slice + 1) / slices, end_of_part);
+            end = end < rows->first ? 0 : end - rows->first;
+            for (size_t i = 0; begin >= rows->first && begin < end_of_part && i < size; i++) to[i] = 0;
+            if (first >= end) continue;
+        }
         if (features == 2 && !rows->bytes && !rows->before) {
             NAME(add_short_rows)(rows, 2, first, end, to);
         } else {
@@ -129,7 +137,7 @@ static void NAME(sum)(void *context, const struct cluster_rows *rows, const stru
                                                               end, col, width, to);
         }
     }
-    for (size_t slice = 0; slices > 1 && slice < slices; slice++) {
+    for (size_t slice = 0; slices > 1 && end_of_part == all && slice < slices; slice++) {
         const double *restrict from = rows->slices + slice * size;
         for (size_t i = 0; i < size; i++) sums->sums[i] += from[i];
     }
