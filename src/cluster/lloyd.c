@@ -1,5 +1,6 @@
 /* The state of a run, and one iteration. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/base/pages.h"
 #include "src/base/rng.h"
@@ -154,11 +155,28 @@ void kmeans_clear_sums(struct kmeans *run) {
     device->driver->zero(device, run->sums.count, run->sums.clusters * sizeof *run->sums.count);
 }
 
+/* Sums the squared distances from centre 0, and hashes their bits as FNV-1a does, but by words. */
+static enum status measure_spread(struct kmeans *run) {
+    const size_t count = run->points->count;
+    double *squared = pages_alloc(count * sizeof *squared);
+    const enum status status = squared ? kmeans_distances(run, run->points, NULL, squared) : STATUS_FAILED;
+    run->spread = 0;
+    run->fingerprint = 0xcbf29ce484222325;
+    for (size_t i = 0; !status && i < count; i++) {
+        uint64_t bits;
+        memcpy(&bits, &squared[i], sizeof bits);
+        run->spread += squared[i];
+        run->fingerprint = ((run->fingerprint ^ bits) * 0x100000001b3) ^ (run->fingerprint >> 32);
+    }
+    free(squared);
+    return status;
+}
+
 /* Mean and variance of the points, and the sum of their squared distances from the mean. One cluster. */
 enum status kmeans_measure(struct kmeans *run) {
     struct device *device = &run->compute->device;
     const size_t features = run->points->features, bytes = features * sizeof(double);
-    double *mean = malloc(bytes), inertia = 0;
+    double *mean = malloc(bytes);
     void *rounded = malloc(bytes);
     enum status status = mean && rounded ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
     if (!status) {
@@ -174,10 +192,9 @@ enum status kmeans_measure(struct kmeans *run) {
         device->driver->upload(device, run->mean, mean, bytes);
         device->driver->upload(device, run->assigner.centres.values, rounded,
                                features * dtype_size(run->points->dtype));
-        status = kmeans_inertia(run, run->points, NULL, &inertia);
+        status = measure_spread(run);
     }
-    run->spread = inertia;
-    run->variance = inertia / (double)run->points->count / (double)features;
+    run->variance = run->spread / (double)run->points->count / (double)features;
     free(mean);
     free(rounded);
     return status;
@@ -230,6 +247,7 @@ enum status kmeans_lloyd(struct kmeans *run, struct kmeans_record *record) {
     struct device *device = &run->compute->device;
     const bool bytes = run->points->bytes != NULL; /* only their sums can be updated without error */
     enum status status = run->split ? kmeans_fill_split(run) : STATUS_OK;
+    run->was_split = run->split;
     if (bytes) device->driver->copy(device, run->before, run->label, run->points->count * sizeof *run->label);
     struct addition addition = {run, run->label, bytes ? run->before : NULL, run->points->count};
     const struct points_visitor add = {.self = &addition, .visit = add_part};

@@ -144,7 +144,22 @@ static enum status open_job(struct kmeans_job *job) {
 
 /* --- the run --- */
 
+/* What the points and the checkpoint are to each other is known now. */
+static void note_start(const struct kmeans_job *job) {
+    if (job->start.other_points)
+        terminal_note(
+            "the points are not those of '%s': its centres are the initial ones, and iterations count "
+            "from 1",
+            job->config.resume);
+    if (job->options.start && job->start.iteration >= job->options.iterations)
+        terminal_note(
+            "warning: the checkpoint is at iteration %zu of %zu: nothing to do; --iterations counts "
+            "from the first iteration on",
+            job->start.iteration, job->options.iterations);
+}
+
 static void on_start(void *self, const char *engine) {
+    note_start(self);
     kmeans_print_header(self, engine);
     kmeans_log_header(self, engine);
 }
@@ -164,11 +179,6 @@ static enum status write_files(struct kmeans_job *job) {
 
 static enum status cluster(struct kmeans_job *job) {
     const struct kmeans_observer observer = {.self = job, .start = on_start, .iteration = on_iteration};
-    if (job->options.start && job->start.iteration >= job->options.iterations)
-        terminal_note(
-            "warning: the checkpoint is at iteration %zu of %zu: nothing to do; --iterations counts "
-            "from the first iteration on",
-            job->start.iteration, job->options.iterations);
     process_catch_signals(&interrupted);
     const enum status run =
         kmeans_run(&job->compute, &job->sets.train, &job->options, &observer, &job->result);
