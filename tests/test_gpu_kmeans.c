@@ -288,7 +288,7 @@ static void the_program_streams_points(void **state) {
         const char *log = support_path("k.jsonl"), *there = support_path("there.csv"),
                    *here = support_path("here.csv");
         static const char run[] =
-            "kmeans --data uniform:200MB,4 --dtype f64 --clusters 5 --iterations 4 --backend "
+            "kmeans --data uniform:80MB,8 --dtype f64 --clusters 5 --iterations 4 --backend "
             "cublas";
         size_t sizes[2];
         cJSON *line = NULL;
@@ -304,7 +304,7 @@ static void the_program_streams_points(void **state) {
         assert_memory_equal(first, second, sizes[0]);
         assert_int_equal(support_log(log, "kmeans", 0, &line), 1);
         assert_true(support_number(line, "transfer_ratio") > 0 && support_number(line, "transfer_ratio") < 1);
-        assert_true(support_number(line, "streamed_bytes") > 5 * 200e6);
+        assert_true(support_number(line, "streamed_bytes") > 5 * 80e6);
         cJSON_Delete(line);
         free(first);
         free(second);

@@ -18,6 +18,7 @@ void kmeans_close(struct kmeans *run) {
     void *const memory[] = {run->sums.sums, run->report, run->label,      run->before,       run->moved,
                             run->slices,    run->mean,   run->batch_rows, run->values_before};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) device->driver->free(device, memory[i]);
+    if (run->points->stream) point_stream_end(run->points, device);
     assigner_close(&run->assigner);
     points_free(&run->batch, device);
     free(run->order);
@@ -71,7 +72,7 @@ enum status kmeans_open(struct kmeans *run) {
     enum status status = assigner_open(&run->assigner, run->compute, points, clusters, options->certify,
                                        options->batch ? ENGINE_EAGER : options->engine, options->bounds);
     if (!status && points->stream)
-        status = point_stream_fit(points, device, cluster_part_rows(count, clusters, features));
+        status = point_stream_begin(points, device, cluster_part_rows(count, clusters, features));
     if (status) return status;
     run->sums = (struct cluster_sums){.clusters = clusters, .features = features};
     run->sums.sums = driver->alloc(device, clusters * features * sizeof(double));

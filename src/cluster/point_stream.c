@@ -74,11 +74,26 @@ static enum status open_buffers(const struct points *points, struct device *devi
     return STATUS_OK;
 }
 
-enum status point_stream_fit(const struct points *points, struct device *device, size_t multiple) {
+/* Before the buffers are used for anything but the next pass. */
+static void discard_ahead(struct point_stream *stream, struct device *device) {
+    for (unsigned stage = 0; stage < stream->ahead; stage++) {
+        device->driver->stage_acquire(device, stage);
+        device->driver->stage_release(device, stage);
+    }
+    stream->ahead = 0;
+}
+
+enum status point_stream_begin(const struct points *points, struct device *device, size_t multiple) {
     const size_t chunk = points->stream->place.chunk;
+    points->stream->repeats = true;
     if (chunk % multiple == 0) return STATUS_OK;
     close_buffers(points->stream, device);
     return open_buffers(points, device, (chunk + multiple - 1) / multiple * multiple);
+}
+
+void point_stream_end(const struct points *points, struct device *device) {
+    discard_ahead(points->stream, device);
+    points->stream->repeats = false;
 }
 
 /* A page-locked copy of the points, which the stream owns. */
@@ -150,13 +165,26 @@ static void upload_chunk(const struct points *points, struct device *device, siz
     stream->uploaded += bytes;
 }
 
+/* Uploads the first chunks of a pass, unless the last one did. */
+static void upload_first(const struct points *points, struct device *device, size_t chunks) {
+    struct point_stream *stream = points->stream;
+    if (stream->ahead && stream->ahead_of == memory_of(points, 0) && stream->ahead_count == points->count)
+        return;
+    discard_ahead(stream, device);
+    for (; stream->ahead < 2 && stream->ahead < chunks; stream->ahead++)
+        upload_chunk(points, device, stream->ahead);
+    stream->ahead_of = memory_of(points, 0);
+    stream->ahead_count = points->count;
+}
+
 enum status point_stream_pass(const struct points *points, struct device *device,
                               const struct points_visitor *visitor) {
-    const struct point_stream *stream = points->stream;
+    struct point_stream *stream = points->stream;
     const size_t chunk = stream->place.chunk, chunks = (points->count + chunk - 1) / chunk;
     enum status status = STATUS_OK;
     device_lap(device, PART_OTHER);
-    for (size_t c = 0; c < 2 && c < chunks; c++) upload_chunk(points, device, c);
+    upload_first(points, device, chunks);
+    stream->ahead = 0;
     for (size_t c = 0; c < chunks && !status; c++) {
         const size_t first = c * chunk, rows = smaller(chunk, points->count - first);
         const struct points part = part_of(points, first, rows, stream->buffer[c % 2]);
@@ -167,11 +195,15 @@ enum status point_stream_pass(const struct points *points, struct device *device
         device_lap(device, PART_OPTIMIZER);
         if (c + 2 < chunks && !status) upload_chunk(points, device, c + 2);
     }
+    if (!status && stream->repeats) upload_first(points, device, chunks);
+    if (status) stream->ahead = smaller(2, chunks);
+    if (status) discard_ahead(stream, device); /* what was not visited */
     return status;
 }
 
 struct points point_stream_rows(const struct points *points, struct device *device, size_t first,
                                 size_t count, void *buffer) {
+    if (buffer == points->stream->buffer[0]) discard_ahead(points->stream, device);
     device->driver->upload(device, buffer, memory_of(points, first), count * row_bytes(points));
     return part_of(points, first, count, buffer);
 }
@@ -189,6 +221,7 @@ void point_stream_gather(const struct points *points, struct device *device, con
     const size_t chunk = stream->place.chunk, bytes = row_bytes(points),
                  size = points->features * dtype_size(points->dtype);
     device_lap(device, PART_OTHER);
+    discard_ahead(stream, device);
     for (size_t first = 0, c = 0; first < count; first += chunk, c++) {
         const unsigned stage = c % 2;
         const size_t rows = smaller(chunk, count - first);

@@ -18,6 +18,10 @@ struct point_stream {
     void *buffer[2];   /* device: a chunk of rows each */
     void *staging[2];  /* page-locked host memory, the same size */
     uint64_t uploaded; /* bytes, of all passes so far */
+    bool repeats;      /* between point_stream_begin and point_stream_end */
+    /* The first chunks of the next pass, uploaded at the end of the last one: how many, and of which rows. */
+    size_t ahead, ahead_count;
+    const void *ahead_of;
 };
 
 /* Can the device stream points? */
@@ -35,8 +39,11 @@ enum status points_on_host(struct points *points, struct device *device, enum ge
                            size_t features, bool bytes, void *memory, bool owned,
                            const struct point_place *place);
 
-/* Makes the buffers larger if their rows are no multiple of `multiple`, which is one of NEAREST_BLOCK. */
-enum status point_stream_fit(const struct points *points, struct device *device, size_t multiple);
+/* From begin to end, many passes over these points alone follow one another: each ends with the upload of
+   the first chunks of the next. Makes the buffers larger if their rows are no multiple of `multiple`, which
+   is one of NEAREST_BLOCK. */
+enum status point_stream_begin(const struct points *points, struct device *device, size_t multiple);
+void point_stream_end(const struct points *points, struct device *device);
 
 /* Of the points that are streamed, for points.c. */
 void point_stream_close(struct points *points, struct device *device);
