@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "src/backend/audit.h"
 #include "src/cluster/point_stream.h"
 
 static void open_staged(struct compute *compute, const char *backend, int threads) {
@@ -169,6 +170,29 @@ static void resumes(void **state) {
     close_staged(&compute);
 }
 
+/* The audit of labels reads its rows from host memory one by one. */
+static void labels_are_audited(void **state) {
+    (void)state;
+    struct compute compute;
+    open_staged(&compute, "tuned", 2);
+    for (int form = 0; form < 3; form++) {
+        struct kmeans_data data = make_data(form, 5000, 6, 9);
+        struct kmeans_options options = kmeans_defaults(&data);
+        struct kmeans_result result;
+        struct audit audit = {0};
+        audit_start(&audit, AUDIT_ALL);
+        compute.audit = &audit;
+        options.iterations = 4;
+        data.chunk = 768;
+        kmeans_assert_runs(&compute, &data, &options, &result);
+        compute.audit = NULL;
+        assert_int_equal(result.audited, 2 * 4);
+        kmeans_free(&result);
+        kmeans_data_free(&data);
+    }
+    close_staged(&compute);
+}
+
 /* A pass over the points uploads each row once; labels and sums share it. */
 static void each_iteration_uploads_the_points_once(void **state) {
     (void)state;
@@ -270,6 +294,7 @@ int main(void) {
         cmocka_unit_test(same_bits_for_inits_batches_and_restarts),
         cmocka_unit_test(same_bits_if_clusters_are_empty),
         cmocka_unit_test(resumes),
+        cmocka_unit_test(labels_are_audited),
         cmocka_unit_test(each_iteration_uploads_the_points_once),
         cmocka_unit_test(wrong_points_are_refused),
         cmocka_unit_test(every_source_is_streamed),

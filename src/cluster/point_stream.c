@@ -144,6 +144,7 @@ void point_stream_close(struct points *points, struct device *device) {
 /* One thread copies 5 to 10 GB/s, less than PCIe. */
 static void copy_by_threads(void *to, const void *from, size_t bytes, int threads) {
     enum { PIECE = 1 << 20 };
+    (void)threads; /* without OpenMP */
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (size_t at = 0; at < bytes; at += PIECE)
         memcpy((char *)to + at, (const char *)from + at, smaller(PIECE, bytes - at));
