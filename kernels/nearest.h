@@ -74,12 +74,16 @@ struct cluster_sums {
 };
 struct cluster_rows {
     size_t count;
+    /* A part of more rows: the first one, and how many there are in all. The slices are those of all, and
+       keep their sums from part to part; parts come in order, from multiples of cluster_part_rows(). total 0:
+       these are all. */
+    size_t first, total;
     bool bytes;             /* x is uint8_t, else of the table's dtype */
     const void *x;          /* [count][features] */
     const uint32_t *label;  /* [count]: the cluster to add a row to */
     const uint32_t *before; /* [count]: the one to subtract it from, or NEAREST_NONE; NULL: none */
     uint32_t *moved;        /* scratch, [count] */
-    double *slices;         /* scratch, cluster_scratch() elements */
+    double *slices;         /* scratch, cluster_scratch() elements of all rows */
 };
 
 struct cluster_ops {
@@ -161,6 +165,14 @@ static inline size_t cluster_slice_rows(size_t rows, size_t clusters, size_t fea
 static inline size_t cluster_slices(size_t rows, size_t clusters, size_t features) {
     const size_t slice_rows = cluster_slice_rows(rows, clusters, features);
     return (rows + slice_rows - 1) / slice_rows;
+}
+
+/* A part of more rows starts at a multiple of these. A slice of one lane may be cut: its sum goes on in the
+   next part. Slices of several lanes are short: a thousandth of the rows, or a few thousand. */
+static inline size_t cluster_part_rows(size_t rows, size_t clusters, size_t features) {
+    if (cluster_slices(rows, clusters, features) < 2 || cluster_lanes(clusters, features) < 2)
+        return NEAREST_BLOCK;
+    return cluster_slice_rows(rows, clusters, features);
 }
 
 /* Elements of the scratch of `sum`; as many serve fewer rows. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/base/rng.h"
+#include "src/cluster/point_stream.h"
 #include "src/device/dtype.h"
 #include "tests/support.h"
 
@@ -51,7 +52,9 @@ struct kmeans_options kmeans_defaults(const struct kmeans_data *data) {
 
 static enum status open_points(struct points *points, struct device *device, const struct kmeans_data *data) {
     const size_t elements = data->count * data->features;
-    void *memory = malloc(elements * sizeof(double));
+    const struct point_place place = {.pinned = data->pinned, .threads = 2, .chunk = data->chunk};
+    const bool pinned = data->chunk && data->pinned;
+    void *memory = point_stream_alloc(device, pinned, elements * sizeof(double));
     for (size_t i = 0; i < elements; i++) {
         if (data->bytes) {
             ((uint8_t *)memory)[i] = (uint8_t)data->values[i];
@@ -59,6 +62,9 @@ static enum status open_points(struct points *points, struct device *device, con
             dtype_set(data->dtype, memory, i, data->values[i]);
         }
     }
+    if (data->chunk)
+        return points_on_host(points, device, data->dtype, data->count, data->features, data->bytes, memory,
+                              true, &place);
     const enum status status =
         data->bytes ? points_from_bytes(points, device, data->dtype, data->count, data->features, memory)
                     : points_from_values(points, device, data->dtype, data->count, data->features, memory);

@@ -9,6 +9,9 @@ struct kmeans_data {
     size_t count, features, clusters;
     enum gemm_dtype dtype;
     bool bytes; /* give them to k-means as pixels */
+    /* Not 0: the points stay in host memory, and parts of so many rows are streamed. */
+    size_t chunk;
+    bool pinned;
     double *values;
 };
 

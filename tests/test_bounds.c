@@ -97,10 +97,10 @@ static void check_backend(const char *backend, int threads) {
     support_open(&compute, backend, threads);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s += support_every(2))
         for (size_t kind = 0; kind < NASTY_COUNT; kind += support_every(4))
-            for (int form = 0; form < 3; form++) {
+            for (int form = 0; form < 4; form++) {
                 struct kmeans_data data = nasty_data((enum nasty)kind, sizes[s].count, sizes[s].features,
-                                                     sizes[s].clusters, form == 2 ? GEMM_F64 : GEMM_F32);
-                data.bytes = form == 1;
+                                                     sizes[s].clusters, form / 2 ? GEMM_F64 : GEMM_F32);
+                data.bytes = form % 2;
                 if (!data.bytes || kind == NASTY_LATTICE || kind == NASTY_EQUAL) check_both(&compute, &data);
                 kmeans_data_free(&data);
             }
@@ -126,11 +126,11 @@ static void lattices_agree_with_the_reference(void **state) {
     struct compute compute;
     support_open(&compute, "tuned", 2);
     for (size_t s = 0; s < KMEANS_SHAPES; s++)
-        for (int form = 0; form < 3; form++) {
-            struct kmeans_data data = kmeans_shape(s, form == 2 ? GEMM_F64 : GEMM_F32);
+        for (int form = 0; form < 4; form++) {
+            struct kmeans_data data = kmeans_shape(s, form / 2 ? GEMM_F64 : GEMM_F32);
             struct kmeans_options options = kmeans_defaults(&data);
             struct kmeans_result result;
-            data.bytes = form == 1 && data.values[0] < 256;
+            data.bytes = form % 2 && data.values[0] < 256;
             options.bounds = BOUNDS_ON;
             kmeans_assert_runs(&compute, &data, &options, &result);
             kmeans_assert_agrees(&data, &result);
@@ -151,6 +151,36 @@ static void bounds_prune(void **state) {
         fail_msg("%llu rows have several candidates", (unsigned long long)ambiguous);
     compute_close(&compute);
     kmeans_data_free(&data);
+}
+
+/* At the least sizes of docs/kmeans.md and one below each, before anything is timed. */
+static void auto_tries_bounds_from_these_sizes_on(void **state) {
+    (void)state;
+    static const struct {
+        size_t count, features, clusters;
+        bool tried;
+    } sizes[] = {
+        {8192, 64, 192, true}, {8191, 64, 192, false}, {8192, 63, 192, false}, {8192, 64, 191, false}};
+    struct compute compute;
+    support_open(&compute, "tuned", 2);
+    float *values = calloc(8192 * 64, sizeof *values);
+    for (size_t i = 0; i < 8192 * 64; i++) values[i] = (float)(i * 31 % 1009);
+    for (size_t s = 0; s < 4; s++) {
+        struct points points;
+        struct assigner assigner;
+        assert_status(
+            points_from_values(&points, &compute.device, GEMM_F32, sizes[s].count, sizes[s].features, values),
+            STATUS_OK);
+        assert_status(
+            assigner_open(&assigner, &compute, &points, sizes[s].clusters, true, ENGINE_AUTO, BOUNDS_AUTO),
+            STATUS_OK);
+        assert_int_equal(assigner.pruned != NULL, sizes[s].tried);
+        assert_int_equal(assigner.bounds, sizes[s].tried ? BOUNDS_AUTO : BOUNDS_OFF);
+        assigner_close(&assigner);
+        points_free(&points, &compute.device);
+    }
+    free(values);
+    compute_close(&compute);
 }
 
 /* --- the images --- */
@@ -327,6 +357,7 @@ int main(void) {
         cmocka_unit_test(nasty_points_keep_their_labels),
         cmocka_unit_test(lattices_agree_with_the_reference),
         cmocka_unit_test(bounds_prune),
+        cmocka_unit_test(auto_tries_bounds_from_these_sizes_on),
         cmocka_unit_test(images_are_lipschitz),
         cmocka_unit_test(wrong_bounds_are_caught),
         cmocka_unit_test(option),

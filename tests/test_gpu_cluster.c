@@ -276,6 +276,38 @@ static void check_sums(struct problem *problem) {
     }
 }
 
+/* All rows in one call on the host, and in parts on the GPU. */
+static void check_parts(struct problem *problem) {
+    const struct cluster_sums host = {problem->clusters, problem->features, problem->sums.host,
+                                      problem->count.host},
+                              gpu = {problem->clusters, problem->features, problem->sums.gpu,
+                                     problem->count.gpu};
+    const size_t element = problem->bytes ? 1 : dtype_size(problem->dtype), all = problem->rows,
+                 multiple = cluster_part_rows(all, problem->clusters, problem->features),
+                 step = (1000 + multiple - 1) / multiple * multiple;
+    const struct mirror from = problem->bytes ? problem->pixels : problem->x;
+    const struct cluster_rows rows = {.count = all,
+                                      .bytes = problem->bytes,
+                                      .x = from.host,
+                                      .label = problem->label.host,
+                                      .moved = problem->moved.host,
+                                      .slices = problem->slices.host};
+    problem->host->sum(problem->host_context, &rows, &host);
+    for (size_t first = 0; first < all; first += step) {
+        struct cluster_rows part = rows;
+        part.first = first;
+        part.total = all;
+        part.count = all - first < step ? all - first : step;
+        part.x = (const char *)from.gpu + first * problem->features * element;
+        part.label = (const uint32_t *)problem->label.gpu + first;
+        part.moved = problem->moved.gpu;
+        part.slices = problem->slices.gpu;
+        problem->gpu->sum(problem->gpu_context, &part, &gpu);
+    }
+    assert_same(problem, problem->sums, sizeof(double), "sums of parts");
+    assert_same(problem, problem->count, sizeof(uint64_t), "counts of parts");
+}
+
 static void check_means(struct problem *problem) {
     const struct cluster_sums host = {problem->clusters, problem->features, problem->sums.host,
                                       problem->count.host},
@@ -325,6 +357,7 @@ static void ops_have_the_bits_of_the_host(void **state) {
                 check_nearest(&problem, false);
                 check_nearest(&problem, true);
                 check_sums(&problem);
+                check_parts(&problem);
                 check_means(&problem);
                 close_problem(&problem);
             }

@@ -145,6 +145,33 @@ static void more_clusters_than_distinct_points(void **state) {
     compute_close(&compute);
 }
 
+/* All points change their cluster in the first iteration, which would be few enough to end. */
+static void no_run_ends_before_a_split(void **state) {
+    (void)state;
+    struct compute compute;
+    support_open(&compute, "tuned", 2);
+    for (int bytes = 0; bytes < 2; bytes++) {
+        struct kmeans_data data = kmeans_lattice(400, 3, 5, GEMM_F32, 200, 0, 9);
+        struct kmeans_options options = kmeans_defaults(&data);
+        struct kmeans_result result;
+        for (size_t i = 3; i < 6; i++) data.values[i] = data.values[i - 3]; /* equal initial centres */
+        data.bytes = bytes;
+        options.empty = EMPTY_SPLIT;
+        options.change_limit = 1;
+        kmeans_assert_runs(&compute, &data, &options, &result);
+        assert_int_equal(result.end, KMEANS_FEW_CHANGES);
+        assert_int_equal(result.state.iteration, 2);
+        assert_int_equal(result.empty, 0);
+        kmeans_free(&result);
+        options.empty = EMPTY_KEEP;
+        kmeans_assert_runs(&compute, &data, &options, &result);
+        assert_int_equal(result.state.iteration, 1);
+        kmeans_free(&result);
+        kmeans_data_free(&data);
+    }
+    compute_close(&compute);
+}
+
 static void empty_clusters_are_filled(void **state) {
     (void)state;
     struct compute compute;
@@ -374,6 +401,7 @@ int main(void) {
         cmocka_unit_test(inertia_never_rises),
         cmocka_unit_test(more_clusters_than_distinct_points),
         cmocka_unit_test(empty_clusters_are_filled),
+        cmocka_unit_test(no_run_ends_before_a_split),
         cmocka_unit_test(bad_inputs_are_named),
         cmocka_unit_test(extreme_magnitudes),
         cmocka_unit_test(squares_beyond_float64),

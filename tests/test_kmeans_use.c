@@ -276,6 +276,43 @@ static void other_points_go_on_too(void **state) {
     assert_says(output, "is at iteration 3 of 3: nothing to do");
 }
 
+/* Writes as many points of 4 features as uniform:8KB,4 has; in a second version, two rows changed places. */
+static const char *points_in_order(bool exchanged) {
+    const char *path = support_path(exchanged ? "exchanged.safetensors" : "order.safetensors");
+    float values[512 * 4];
+    for (int i = 0; i < 512 * 4; i++) values[i] = (float)((i * 7919 + i / 4 * i) % 1009) / 9;
+    for (int f = 0; f < 4 && exchanged; f++) {
+        const float value = values[f];
+        values[f] = values[511 * 4 + f];
+        values[511 * 4 + f] = value;
+    }
+    const struct tensor tensor = {.name = "points", .rank = 2, .shape = {512, 4}, .data = values};
+    assert_status(safetensors_write(path, &tensor, 1, NULL, 0), STATUS_OK);
+    return path;
+}
+
+/* The result is that of a run that begins with these centres. */
+static void as_many_other_points_are_noticed(void **state) {
+    (void)state;
+    static const char note[] = "its centres are the initial ones, and iterations count from 1";
+    const char *model = support_path("some.safetensors"), *other = points_in_order(true);
+    assert_int_equal(RUN("kmeans --data uniform:8KB,4 --clusters 5 --iterations 3 --save %s", model), 0);
+    assert_int_equal(RUN("kmeans --resume %s --iterations 4", model), 0);
+    assert_null(strstr(output, note));
+    assert_says(output, "after 4 iterations");
+    assert_int_equal(RUN("kmeans --resume %s --data %s --iterations 2", model, other), 0);
+    assert_says(output, note);
+    assert_says(output, "after 2 iterations");
+    assert_null(strstr(output, "nothing to do"));
+
+    assert_int_equal(
+        RUN("kmeans --data %s --clusters 5 --iterations 3 --save %s", points_in_order(false), model), 0);
+    assert_int_equal(RUN("kmeans --resume %s --iterations 4", model), 0);
+    assert_null(strstr(output, note));
+    assert_int_equal(RUN("kmeans --resume %s --data %s --iterations 2", model, other), 0);
+    assert_says(output, note);
+}
+
 /* Writes a copy of a checkpoint in which one value of a tensor is another. */
 static const char *with_value(const char *path, const char *name, size_t index, double value) {
     const char *copy = support_path("changed.safetensors");
@@ -332,6 +369,7 @@ static void wrong_checkpoints_are_named(void **state) {
         double value;
     } hostile[] = {{lloyd, "kmeans.last_labels", 7, 6},  {lloyd, "kmeans.last_labels", 0, -1},
                    {lloyd, "kmeans.last_labels", 9, .5}, {lloyd, "kmeans.progress", 0, 1e300},
+                   {lloyd, "kmeans.fingerprint", 0, .5}, {lloyd, "kmeans.fingerprint", 1, 0x1p32},
                    {lloyd, "kmeans.progress", 1, 0},     {lloyd, "kmeans.centres", 5, (double)NAN},
                    {batches, "kmeans.members", 2, -3},   {batches, "kmeans.sums", 1, (double)INFINITY}};
     for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
@@ -350,6 +388,7 @@ int main(void) {
         cmocka_unit_test(checkpoints_do_not_name_the_centres),
         cmocka_unit_test(resumed_is_uninterrupted),
         cmocka_unit_test(pending_splits_are_resumed),
+        cmocka_unit_test(as_many_other_points_are_noticed),
         cmocka_unit_test(other_points_go_on_too),
         cmocka_unit_test(wrong_checkpoints_are_named),
     };

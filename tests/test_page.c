@@ -232,6 +232,23 @@ static void kmeans_shows_the_best_restart(void **state) {
     free(page);
 }
 
+/* A run that was killed has no centres: those of the next one with its K are drawn. */
+static void kmeans_draws_centres_of_a_result(void **state) {
+    (void)state;
+    char *page = page_of_text(KMEANS("4") ITERATION("1", "1", "911") KMEANS("4") ITERATION("1", "1", "922")
+                                  RESULT("training", "0.625") CENTRE("00ff") KMEANS("4")
+                                      ITERATION("1", "1", "933") RESULT("training", "0.5") CENTRE("ff00"));
+    assert_int_equal(count_of(page, "<img "), 1);
+    assert_says(page, "Centres of b, seed 1, run 2");
+    assert_says(page, "What each run of k-means found");
+    assert_null(strstr(page, "perceptron"));
+    free(page);
+    page = page_of_text(KMEANS("4") ITERATION(
+        "1", "1", "911") "{\"type\":\"header\",\"backend\":\"b\"}\n" EPOCH("1", "1", "0.9"));
+    assert_says(page, "multi-layer perceptron");
+    free(page);
+}
+
 /* Runs with one K are one point: their mean, with a whisker. */
 static void kmeans_quality_against_clusters(void **state) {
     (void)state;
@@ -258,6 +275,7 @@ int main(void) {
         cmocka_unit_test(rows_of_one_name_are_distinguished),
         cmocka_unit_test(noise_and_load_are_shown),
         cmocka_unit_test(kmeans_shows_the_best_restart),
+        cmocka_unit_test(kmeans_draws_centres_of_a_result),
         cmocka_unit_test(kmeans_quality_against_clusters),
         cmocka_unit_test(missing_sections_name_their_command),
     };

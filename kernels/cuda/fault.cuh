@@ -14,7 +14,7 @@ struct cuda_fault {
 static inline const char *cuda_hint(cudaError_t error) {
     switch (error) {
     case cudaErrorMemoryAllocation:
-        return "use a smaller batch or network, or free the GPU";
+        return "use a smaller batch, a smaller network or fewer clusters, or free the GPU";
     case cudaErrorNoKernelImageForDevice:
         return "this GPU's architecture was not built in: make SM=<its number>";
     case cudaErrorInsufficientDriver:

@@ -24,6 +24,8 @@ static enum status open_pruned(struct assigner *assigner, const struct points *p
     if (bounds == BOUNDS_OFF || (bounds == BOUNDS_AUTO && !promising)) return STATUS_OK;
     if (!assigner->certify) {
         snprintf(why, sizeof why, "they need labels that are exact");
+    } else if (points->stream) {
+        snprintf(why, sizeof why, "the points are streamed");
     } else if (slot && compute->residency == RESIDENCY_DEVICE) {
         assigner->pruned = slot->open(compute->context, &shape, why, sizeof why);
     }
@@ -159,7 +161,7 @@ static enum status run_chunks(struct assigner *assigner, const struct points *po
     struct device *device = &assigner->compute->device;
     for (size_t first = 0; first < points->count; first += assigner->chunk) {
         const size_t left = points->count - first, rows = left < assigner->chunk ? left : assigner->chunk;
-        const void *x = points_rows(points, device, first, NULL, rows, assigner->x);
+        const void *x = points_rows(points, device, first, rows, assigner->x);
         if (x == assigner->x) device_lap(device, PART_BATCH);
         const enum status status = score(assigner, rows, x);
         if (status) return status;
@@ -224,33 +226,66 @@ static void run_pruned(struct assigner *assigner, const struct points *points, u
     if (assigner->slow_passes == SLOW_PASSES) assigner->bounds = BOUNDS_OFF;
 }
 
-enum status assigner_run(struct assigner *assigner, const struct points *points, uint32_t *label,
-                         struct nearest_counts *counts) {
-    struct device *device = &assigner->compute->device;
+struct labelling {
+    struct assigner *assigner;
+    uint32_t *label;
+    const struct points_visitor *then;
+};
+
+static enum status label_part(void *self, const struct points *part, size_t first) {
+    const struct labelling *labelling = self;
+    struct assigner *assigner = labelling->assigner;
+    uint32_t *label = labelling->label + first;
     enum status status = STATUS_OK;
-    device->driver->zero(device, assigner->counts, sizeof *assigner->counts);
-    const bool same_form = (points->bytes != NULL) == assigner->bytes;
+    const bool same_form = (part->bytes != NULL) == assigner->bytes;
     if (assigner->pruned && assigner->bounds == BOUNDS_ON && same_form) {
-        run_pruned(assigner, points, label);
+        run_pruned(assigner, part, label);
     } else if (assigner->fused && assigner->in_range && same_form) {
-        run_slot(assigner, assigner->fused, points, label);
+        run_slot(assigner, assigner->fused, part, label);
     } else {
-        status = run_chunks(assigner, points, label);
+        status = run_chunks(assigner, part, label);
     }
+    return status || !labelling->then ? status : labelling->then->visit(labelling->then->self, part, first);
+}
+
+enum status assigner_run(struct assigner *assigner, const struct points *points, uint32_t *label,
+                         const struct points_visitor *then, struct nearest_counts *counts) {
+    struct device *device = &assigner->compute->device;
+    struct labelling labelling = {assigner, label, then};
+    const struct points_visitor visitor = {.self = &labelling, .visit = label_part};
+    device->driver->zero(device, assigner->counts, sizeof *assigner->counts);
+    enum status status = points_pass(points, device, &visitor);
     device->driver->download(device, counts, assigner->counts, sizeof *counts);
     const enum status waited = device->driver->synchronize(device);
     if (!status) status = check_fused(assigner);
     return status ? status : waited;
 }
 
+struct measurement {
+    const struct assigner *assigner;
+    const uint32_t *label;
+    double *squared;
+};
+
+static enum status measure_part(void *self, const struct points *part, size_t start) {
+    const struct measurement *measurement = self;
+    const struct assigner *assigner = measurement->assigner;
+    struct device *device = &assigner->compute->device;
+    for (size_t first = 0; first < part->count; first += assigner->chunk) {
+        const size_t left = part->count - first, rows = left < assigner->chunk ? left : assigner->chunk;
+        const void *x = points_rows(part, device, first, rows, assigner->x);
+        const uint32_t *label = measurement->label ? measurement->label + start + first : NULL;
+        assigner->ops->distances(device->ops_context, rows, part->features, x, assigner->centres.values,
+                                 label, measurement->squared + start + first);
+    }
+    return STATUS_OK;
+}
+
 enum status assigner_distances(struct assigner *assigner, const struct points *points, const uint32_t *label,
                                double *squared) {
     struct device *device = &assigner->compute->device;
-    for (size_t first = 0; first < points->count; first += assigner->chunk) {
-        const size_t left = points->count - first, rows = left < assigner->chunk ? left : assigner->chunk;
-        const void *x = points_rows(points, device, first, NULL, rows, assigner->x);
-        assigner->ops->distances(device->ops_context, rows, points->features, x, assigner->centres.values,
-                                 label ? label + first : NULL, squared + first);
-    }
-    return device->driver->synchronize(device);
+    struct measurement measurement = {assigner, label, squared};
+    const struct points_visitor visitor = {.self = &measurement, .visit = measure_part};
+    const enum status status = points_pass(points, device, &visitor);
+    return status ? status : device->driver->synchronize(device);
 }

@@ -44,9 +44,10 @@ void assigner_describe_bounds(const struct assigner *assigner, char *text, size_
 void assigner_set_centres(struct assigner *assigner, size_t count);
 
 /* label[i] (device, [points->count]) = the nearest centre of point i; *counts receives the counts of the
-   pass. Laps: PART_BATCH, PART_GEMM_NN, PART_ELEMENTWISE. */
+   pass. `then` (NULL: none) visits each part of the points after its labels were issued. Laps: PART_BATCH,
+   PART_GEMM_NN, PART_ELEMENTWISE. */
 enum status assigner_run(struct assigner *assigner, const struct points *points, uint32_t *label,
-                         struct nearest_counts *counts);
+                         const struct points_visitor *then, struct nearest_counts *counts);
 
 /* All points, as a slot of the backend takes them. */
 struct nearest_call assigner_points(const struct assigner *assigner, const struct points *points,

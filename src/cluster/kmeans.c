@@ -10,6 +10,7 @@
 static enum kmeans_end find_end(const struct kmeans *run, const struct kmeans_record *record) {
     const struct kmeans_options *options = run->options;
     if (record->counts.changed == 0) return KMEANS_NO_CHANGE;
+    if (run->split && !run->was_split) return KMEANS_LIMIT; /* first the split of the new empty clusters */
     if (record->shift == 0) return KMEANS_NO_SHIFT;
     if ((double)record->counts.changed <= options->change_limit * (double)run->points->count)
         return KMEANS_FEW_CHANGES;
@@ -84,6 +85,7 @@ static enum status iterate(struct kmeans *run, size_t restart, const struct kmea
 static void keep_state(struct kmeans *run, struct kmeans_state *state) {
     struct device *device = &run->compute->device;
     const size_t clusters = run->sums.clusters, features = run->points->features;
+    state->fingerprint = run->fingerprint;
     device->driver->download(device, state->values, run->assigner.centres.values,
                              clusters * features * dtype_size(run->points->dtype));
     if (run->options->batch) {
@@ -102,7 +104,7 @@ static enum status finish(struct kmeans *run, struct kmeans_result *result) {
     const size_t clusters = run->sums.clusters;
     struct nearest_counts counts = {0};
     keep_state(run, &result->state);
-    enum status status = assigner_run(&run->assigner, points, run->label, &counts);
+    enum status status = assigner_run(&run->assigner, points, run->label, NULL, &counts);
     kmeans_add_counts(&result->counts, &counts);
     if (!status) status = kmeans_inertia(run, points, run->label, &result->inertia);
     if (status) return status;
@@ -184,6 +186,7 @@ enum status kmeans_run(struct compute *compute, const struct points *points,
     enum status status = open_result(&run, result);
     if (!status) status = kmeans_open(&run);
     if (!status) status = kmeans_measure(&run);
+    if (!status) kmeans_check_points(&run);
     if (!status && observer && observer->start) {
         char engine[160];
         assigner_describe(&run.assigner, engine, sizeof engine);

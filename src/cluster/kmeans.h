@@ -18,6 +18,10 @@ struct kmeans_state {
     /* Lloyd's algorithm: the labels of the last iteration, before the centres moved; NULL: none, so that each
        point counts as changed in the next iteration. */
     uint32_t *label; /* [points] */
+    /* Of the points: see struct kmeans. If those of a later run have another one, the labels mean nothing,
+       the centres are initial ones, and the run sets iteration to 0. */
+    uint64_t fingerprint;
+    bool other_points;
     /* Mini-batches: the sum and the number of all points that each centre ever got. */
     double *sums;      /* [clusters][features] */
     uint64_t *members; /* [clusters] */
@@ -33,7 +37,7 @@ struct kmeans_options {
     bool certify;
     enum engine_choice engine;
     enum kmeans_bounds bounds;         /* of Lloyd's algorithm */
-    const struct kmeans_state *start;  /* NULL: draw the initial centres; else there is one restart */
+    struct kmeans_state *start;        /* NULL: draw the initial centres; else there is one restart */
     double scale;                      /* of the inertia and shift that are reported: see struct point_sets */
     const volatile sig_atomic_t *stop; /* NULL: never */
 };
@@ -92,13 +96,15 @@ struct kmeans {
     void *values_before;          /* device: the centres before they moved */
     double *mean;                 /* device, [features] */
     double variance, spread;      /* mean over the features; sum of squared distances from the mean */
+    uint64_t fingerprint;         /* a hash of these distances, in the order of the points */
     struct points batch;          /* the mini-batch */
     uint32_t *order, *batch_rows; /* host and device */
     double *host_report;          /* a copy of the report; its parts: */
     double *host_shift, *host_cost;
     uint64_t *host_count;
-    bool split;    /* the next iteration starts with kmeans_fill_split */
-    size_t launch; /* iterations of the next launch (launch.c); 0: the first */
+    bool split;     /* the next iteration starts with kmeans_fill_split */
+    bool was_split; /* the last one did */
+    size_t launch;  /* iterations of the next launch (launch.c); 0: the first */
     struct nearest_iteration launched[NEAREST_ITERATIONS];
 };
 
@@ -116,7 +122,7 @@ void kmeans_state_free(struct kmeans_state *state);
 enum status kmeans_open(struct kmeans *run);
 void kmeans_close(struct kmeans *run);
 
-/* Computes mean, variance and spread. Uses the labels, the sums and centre 0 as scratch. */
+/* Computes mean, variance, spread and fingerprint. Uses the labels, the sums and centre 0 as scratch. */
 enum status kmeans_measure(struct kmeans *run);
 
 void kmeans_clear_sums(struct kmeans *run);
@@ -155,6 +161,8 @@ void kmeans_add_counts(struct nearest_counts *to, const struct nearest_counts *c
    point has a label, and no cluster has a point. */
 enum status kmeans_restore(struct kmeans *run, const struct kmeans_state *start);
 enum status kmeans_reset(struct kmeans *run);
+/* Compares the points with those of options->start, after kmeans_measure: see struct kmeans_state. */
+void kmeans_check_points(const struct kmeans *run);
 
 /* Writes the initial centres to run->assigner.centres.values (kmeans_seed.c). */
 enum status kmeans_seed(struct kmeans *run, size_t restart);

@@ -18,15 +18,12 @@ static int by_distance(const void *a, const void *b) {
 /* Moves one point to cluster `to`, in the labels and the sums. */
 static void move_point(struct kmeans *run, uint32_t row, uint32_t from, uint32_t to) {
     struct device *device = &run->compute->device;
-    const struct points *points = run->points;
-    const size_t at = row * points->features;
+    const struct points point = points_row(run->points, device, row, run->assigner.x);
     device->driver->upload(device, run->before + row, &from, sizeof from);
     device->driver->upload(device, run->label + row, &to, sizeof to);
     const struct cluster_rows rows = {.count = 1,
-                                      .bytes = points->bytes != NULL,
-                                      .x = points->bytes ? (const void *)(points->bytes + at)
-                                                         : (const char *)points->values +
-                                                               at * dtype_size(points->dtype),
+                                      .bytes = point.bytes != NULL,
+                                      .x = point.bytes ? (const void *)point.bytes : point.values,
                                       .label = run->label + row,
                                       .before = run->before + row,
                                       .moved = run->moved,

@@ -81,8 +81,7 @@ static enum status set_values(struct kmeans *run, const uint32_t *rows, size_t c
     struct device *device = &run->compute->device;
     uint32_t *index = device->driver->alloc(device, count * sizeof *index);
     if (!index) return STATUS_FAILED;
-    device->driver->upload(device, index, rows, count * sizeof *index);
-    points_rows(run->points, device, 0, index, count, values);
+    points_gather(run->points, device, rows, count, index, values);
     const enum status status = device->driver->synchronize(device);
     device->driver->free(device, index);
     return status;
@@ -150,7 +149,7 @@ static enum status own_points(struct seeding *seeding, struct candidates *candid
     if (!status) status = set_values(run, candidates->row + first, added, assigner->centres.values);
     if (!status) {
         assigner_set_centres(assigner, added);
-        status = assigner_run(assigner, run->points, label, &counts);
+        status = assigner_run(assigner, run->points, label, NULL, &counts);
     }
     if (!status) status = assigner_distances(assigner, run->points, label, squared);
     if (!status) {

@@ -26,6 +26,13 @@ enum status kmeans_reset(struct kmeans *run) {
     return STATUS_OK;
 }
 
+void kmeans_check_points(const struct kmeans *run) {
+    struct kmeans_state *start = run->options->start;
+    if (!start || !start->label) return;
+    start->other_points = start->fingerprint != run->fingerprint;
+    if (start->other_points) start->iteration = 0;
+}
+
 /* Lloyd's algorithm: the sums follow from the labels. */
 static enum status restore_labels(struct kmeans *run, const uint32_t *label) {
     struct device *device = &run->compute->device;

@@ -31,7 +31,7 @@ static enum status label_by(struct assigner *assigner, const struct way *way, co
     *seconds = INFINITY;
     for (int pass = 0; pass < (saved.bounds == BOUNDS_AUTO ? TIMED_PASSES : 1) && !status; pass++) {
         const double start = clock_seconds();
-        status = assigner_run(assigner, points, label, &counts);
+        status = assigner_run(assigner, points, label, NULL, &counts);
         *seconds = fmin(*seconds, clock_seconds() - start);
     }
     assigner->fused = saved.fused;
@@ -99,7 +99,7 @@ static enum status check_row(struct assigner *assigner, const struct points *poi
                              uint32_t label, double *squared, double *copy) {
     struct device *device = &assigner->compute->device;
     const struct nearest_centres *centres = &assigner->centres;
-    const void *x = points_rows(points, device, row, NULL, 1, assigner->x);
+    const void *x = points_rows(points, device, row, 1, assigner->x);
     assigner->ops->distances(device->ops_context, centres->count, points->features, centres->values, x, NULL,
                              squared);
     device->driver->download(device, copy, squared, centres->count * sizeof *copy);

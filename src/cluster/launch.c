@@ -14,8 +14,8 @@ static bool can_launch(const struct kmeans *run) {
     const struct gemm_nearest *slot = run->compute->backend->nearest;
     const struct audit *audit = run->compute->audit;
     return assigner->fused && assigner->in_range && slot->lloyd && !run->options->batch &&
-           assigner->bytes == (run->points->bytes != NULL) && assigner->bounds != BOUNDS_ON &&
-           !(audit && audit->mode == AUDIT_ALL);
+           !run->points->stream && assigner->bytes == (run->points->bytes != NULL) &&
+           assigner->bounds != BOUNDS_ON && !(audit && audit->mode == AUDIT_ALL);
 }
 
 /* The labels belong to the centres before the last move. */
@@ -36,6 +36,7 @@ enum status kmeans_launch(struct kmeans *run, size_t most, size_t *done) {
     *done = 0;
     if (!can_launch(run)) return STATUS_OK;
     if (run->split) status = kmeans_fill_split(run);
+    run->was_split = run->split;
     if (status) return status;
     if (!run->launch) run->launch = FIRST_ITERATIONS;
     const struct nearest_call call = assigner_points(&run->assigner, points, run->label);
@@ -56,6 +57,7 @@ enum status kmeans_launch(struct kmeans *run, size_t most, size_t *done) {
     status = assigner_lloyd(&run->assigner, &lloyd, run->launched, done);
     device_lap(device, PART_STEPS);
     if (status || !*done) return status;
+    if (*done > 1) run->was_split = false;
     if (2 * (clock_seconds() - start) < MOST_SECONDS && run->launch < NEAREST_ITERATIONS) run->launch *= 2;
     struct nearest_iteration *last = &run->launched[*done - 1];
     const bool moved = !(last->empty && lloyd.stop_at_empty);

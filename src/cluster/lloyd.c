@@ -1,9 +1,11 @@
 /* The state of a run, and one iteration. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/base/pages.h"
 #include "src/base/rng.h"
 #include "src/cluster/kmeans.h"
+#include "src/cluster/point_stream.h"
 
 static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
@@ -16,6 +18,7 @@ void kmeans_close(struct kmeans *run) {
     void *const memory[] = {run->sums.sums, run->report, run->label,      run->before,       run->moved,
                             run->slices,    run->mean,   run->batch_rows, run->values_before};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) device->driver->free(device, memory[i]);
+    if (run->points->stream) point_stream_end(run->points, device);
     assigner_close(&run->assigner);
     points_free(&run->batch, device);
     free(run->order);
@@ -67,12 +70,15 @@ enum status kmeans_open(struct kmeans *run) {
     /* a mini-batch is gathered as reals */
     enum status status = assigner_open(&run->assigner, run->compute, points, clusters, options->certify,
                                        options->batch ? ENGINE_EAGER : options->engine, options->bounds);
+    if (!status && points->stream)
+        status = point_stream_begin(points, device, cluster_part_rows(count, clusters, features));
     if (status) return status;
     run->sums = (struct cluster_sums){.clusters = clusters, .features = features};
     run->sums.sums = driver->alloc(device, clusters * features * sizeof(double));
     run->label = driver->alloc(device, count * sizeof *run->label);
     run->before = driver->alloc(device, count * sizeof *run->before);
-    run->moved = driver->alloc(device, count * sizeof *run->moved);
+    run->moved =
+        driver->alloc(device, (points->stream ? points->stream->place.chunk : count) * sizeof *run->moved);
     run->slices = driver->alloc(device, (cluster_scratch(count, clusters, features) + 1) * sizeof(double));
     run->mean = driver->alloc(device, features * sizeof(double));
     if (!run->sums.sums || !run->label || !run->before || !run->moved || !run->slices || !run->mean)
@@ -114,6 +120,7 @@ enum status kmeans_inertia(struct kmeans *run, const struct points *points, cons
 struct cluster_rows kmeans_rows(const struct kmeans *run, const struct points *points, const uint32_t *label,
                                 const uint32_t *before) {
     return (struct cluster_rows){.count = points->count,
+                                 .total = points->count,
                                  .bytes = points->bytes != NULL,
                                  .x = points->bytes ? (const void *)points->bytes : points->values,
                                  .label = label,
@@ -122,11 +129,30 @@ struct cluster_rows kmeans_rows(const struct kmeans *run, const struct points *p
                                  .slices = run->slices};
 }
 
+/* The rows to add: see kmeans_add_rows. */
+struct addition {
+    struct kmeans *run;
+    const uint32_t *label, *before;
+    size_t total;
+};
+
+static enum status add_part(void *self, const struct points *part, size_t first) {
+    const struct addition *addition = self;
+    const struct kmeans *run = addition->run;
+    struct device *device = &run->compute->device;
+    struct cluster_rows rows =
+        kmeans_rows(run, part, addition->label + first, addition->before ? addition->before + first : NULL);
+    rows.first = first;
+    rows.total = addition->total;
+    run->assigner.ops->sum(device->ops_context, &rows, &run->sums);
+    return STATUS_OK;
+}
+
 void kmeans_add_rows(struct kmeans *run, const struct points *points, const uint32_t *label,
                      const uint32_t *before) {
-    struct device *device = &run->compute->device;
-    const struct cluster_rows rows = kmeans_rows(run, points, label, before);
-    run->assigner.ops->sum(device->ops_context, &rows, &run->sums);
+    struct addition addition = {run, label, before, points->count};
+    const struct points_visitor visitor = {.self = &addition, .visit = add_part};
+    points_pass(points, &run->compute->device, &visitor);
 }
 
 void kmeans_clear_sums(struct kmeans *run) {
@@ -136,11 +162,28 @@ void kmeans_clear_sums(struct kmeans *run) {
     device->driver->zero(device, run->sums.count, run->sums.clusters * sizeof *run->sums.count);
 }
 
+/* Sums the squared distances from centre 0, and hashes their bits as FNV-1a does, but by words. */
+static enum status measure_spread(struct kmeans *run) {
+    const size_t count = run->points->count;
+    double *squared = pages_alloc(count * sizeof *squared);
+    const enum status status = squared ? kmeans_distances(run, run->points, NULL, squared) : STATUS_FAILED;
+    run->spread = 0;
+    run->fingerprint = 0xcbf29ce484222325;
+    for (size_t i = 0; !status && i < count; i++) {
+        uint64_t bits;
+        memcpy(&bits, &squared[i], sizeof bits);
+        run->spread += squared[i];
+        run->fingerprint = ((run->fingerprint ^ bits) * 0x100000001b3) ^ (run->fingerprint >> 32);
+    }
+    free(squared);
+    return status;
+}
+
 /* Mean and variance of the points, and the sum of their squared distances from the mean. One cluster. */
 enum status kmeans_measure(struct kmeans *run) {
     struct device *device = &run->compute->device;
     const size_t features = run->points->features, bytes = features * sizeof(double);
-    double *mean = malloc(bytes), inertia = 0;
+    double *mean = malloc(bytes);
     void *rounded = malloc(bytes);
     enum status status = mean && rounded ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
     if (!status) {
@@ -156,10 +199,9 @@ enum status kmeans_measure(struct kmeans *run) {
         device->driver->upload(device, run->mean, mean, bytes);
         device->driver->upload(device, run->assigner.centres.values, rounded,
                                features * dtype_size(run->points->dtype));
-        status = kmeans_inertia(run, run->points, NULL, &inertia);
+        status = measure_spread(run);
     }
-    run->spread = inertia;
-    run->variance = inertia / (double)run->points->count / (double)features;
+    run->variance = run->spread / (double)run->points->count / (double)features;
     free(mean);
     free(rounded);
     return status;
@@ -222,12 +264,17 @@ enum status kmeans_lloyd(struct kmeans *run, struct kmeans_record *record) {
     struct device *device = &run->compute->device;
     const bool bytes = run->points->bytes != NULL; /* only their sums can be updated without error */
     enum status status = run->split ? kmeans_fill_split(run) : STATUS_OK;
+    run->was_split = run->split;
     if (bytes) device->driver->copy(device, run->before, run->label, run->points->count * sizeof *run->label);
-    if (!status) status = assigner_run(&run->assigner, run->points, run->label, &record->counts);
+    struct addition addition = {run, run->label, bytes ? run->before : NULL, run->points->count};
+    const struct points_visitor add = {.self = &addition, .visit = add_part};
+    if (!bytes) kmeans_clear_sums(run);
+    if (!status)
+        status = assigner_run(&run->assigner, run->points, run->label, run->points->stream ? &add : NULL,
+                              &record->counts);
     if (!status) status = assigner_audit(&run->assigner, run->points, run->label);
     if (status) return status;
-    if (!bytes) kmeans_clear_sums(run);
-    kmeans_add_rows(run, run->points, run->label, bytes ? run->before : NULL);
+    if (!run->points->stream) kmeans_add_rows(run, run->points, run->label, addition.before);
     return kmeans_move(run, record);
 }
 
@@ -256,12 +303,10 @@ enum status kmeans_batches(struct kmeans *run, struct kmeans_record *record) {
         double inertia = 0;
         struct points *batch = &run->batch;
         batch->count = smaller(run->options->batch, count - first);
-        device->driver->upload(device, run->batch_rows, run->order + first,
-                               batch->count * sizeof *run->order);
-        points_rows(run->points, device, 0, run->batch_rows, batch->count, batch->values);
+        points_gather(run->points, device, run->order + first, batch->count, run->batch_rows, batch->values);
         points_update_norms(batch, device);
         device_lap(device, PART_BATCH);
-        status = assigner_run(&run->assigner, batch, run->label + first, &counts);
+        status = assigner_run(&run->assigner, batch, run->label + first, NULL, &counts);
         if (!status) status = kmeans_inertia(run, batch, run->label + first, &inertia);
         if (status) break;
         kmeans_add_rows(run, batch, run->label + first, NULL);

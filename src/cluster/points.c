@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/cluster/point_stream.h"
+
 static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
@@ -28,42 +30,95 @@ size_t points_chunk(struct device *device, size_t features, size_t clusters, enu
     return NEAREST_BLOCK * (rows < (size_t)threads ? (size_t)threads : smaller(rows, 256));
 }
 
-const void *points_rows(const struct points *points, struct device *device, size_t first,
-                        const uint32_t *index, size_t count, void *buffer) {
+/* --- rows --- */
+
+enum status points_pass(const struct points *points, struct device *device,
+                        const struct points_visitor *visitor) {
+    return points->stream ? point_stream_pass(points, device, visitor)
+                          : visitor->visit(visitor->self, points, 0);
+}
+
+struct points points_row(const struct points *points, struct device *device, size_t row, void *buffer) {
+    if (points->stream) return point_stream_rows(points, device, row, 1, buffer);
+    struct points one = *points;
+    const size_t at = row * points->features;
+    one.count = 1;
+    if (points->bytes) one.bytes = points->bytes + at;
+    if (points->values) one.values = (char *)points->values + at * dtype_size(points->dtype);
+    return one;
+}
+
+const void *points_rows(const struct points *points, struct device *device, size_t first, size_t count,
+                        void *buffer) {
+    const struct cluster_ops *ops = device->driver->cluster_ops(device, points->dtype);
     const size_t at = first * points->features;
-    const void *from = points->bytes
-                           ? (const void *)(points->bytes + (index ? 0 : at))
-                           : (const char *)points->values + (index ? 0 : at) * dtype_size(points->dtype);
-    if (!points->bytes && !index) return from;
-    device->driver->cluster_ops(device, points->dtype)
-        ->rows(device->ops_context, count, points->features, points->bytes != NULL, from, index, buffer);
+    if (!points->bytes)
+        return points->stream ? point_stream_rows(points, device, first, count, buffer).values
+                              : (const char *)points->values + at * dtype_size(points->dtype);
+    const uint8_t *bytes =
+        points->stream ? point_stream_rows(points, device, first, count, points->stream->buffer[0]).bytes
+                       : points->bytes + at;
+    ops->rows(device->ops_context, count, points->features, true, bytes, NULL, buffer);
+    if (points->stream) device->driver->stage_release(device, 0);
     return buffer;
 }
 
-void points_update_norms(struct points *points, struct device *device) {
-    const struct cluster_ops *ops = device->driver->cluster_ops(device, points->dtype);
-    ops->norms(device->ops_context, points->count, points->features, points->values, points->norm);
+void points_gather(const struct points *points, struct device *device, const uint32_t *index, size_t count,
+                   uint32_t *scratch, void *values) {
+    if (points->stream) {
+        point_stream_gather(points, device, index, count, values);
+        return;
+    }
+    device->driver->upload(device, scratch, index, count * sizeof *index);
+    device->driver->cluster_ops(device, points->dtype)
+        ->rows(device->ops_context, count, points->features, points->bytes != NULL,
+               points->bytes ? (const void *)points->bytes : points->values, scratch, values);
 }
 
-/* Norms of pixels: the values are converted a chunk at a time. */
-static enum status norms_of_bytes(struct points *points, struct device *device) {
-    const struct cluster_ops *ops = device->driver->cluster_ops(device, points->dtype);
-    const size_t chunk = points_chunk(device, points->features, 1, points->dtype, 1);
-    void *buffer = device->driver->alloc(device, chunk * points->features * dtype_size(points->dtype));
-    if (!buffer) return STATUS_FAILED;
-    for (size_t first = 0; first < points->count; first += chunk) {
-        const size_t rows = smaller(chunk, points->count - first);
-        ops->norms(device->ops_context, rows, points->features,
-                   points_rows(points, device, first, NULL, rows, buffer),
-                   points->norm + first / NEAREST_BLOCK);
+/* --- norms --- */
+
+struct norms {
+    struct device *device;
+    void *buffer; /* device: a chunk of pixels as values; NULL: the points are values */
+    size_t chunk;
+};
+
+static enum status add_norms(void *self, const struct points *part, size_t first) {
+    const struct norms *norms = self;
+    struct device *device = norms->device;
+    (void)first;
+    for (size_t from = 0; from < part->count; from += norms->chunk) {
+        const size_t rows = smaller(norms->chunk, part->count - from);
+        device->driver->cluster_ops(device, part->dtype)
+            ->norms(device->ops_context, rows, part->features,
+                    points_rows(part, device, from, rows, norms->buffer), part->norm + from / NEAREST_BLOCK);
     }
-    const enum status status = device->driver->synchronize(device);
-    device->driver->free(device, buffer);
+    return STATUS_OK;
+}
+
+/* Pixels are converted a chunk at a time. */
+enum status points_update_norms(struct points *points, struct device *device) {
+    struct norms norms = {.device = device, .chunk = points->count};
+    if (points->bytes) {
+        norms.chunk = points_chunk(device, points->features, 1, points->dtype, 1);
+        norms.buffer =
+            device->driver->alloc(device, norms.chunk * points->features * dtype_size(points->dtype));
+        if (!norms.buffer) return STATUS_FAILED;
+    }
+    const struct points_visitor visitor = {.self = &norms, .visit = add_norms};
+    enum status status = points_pass(points, device, &visitor);
+    if (norms.buffer || points->stream) {
+        const enum status waited = device->driver->synchronize(device);
+        if (!status) status = waited;
+    }
+    device->driver->free(device, norms.buffer);
     return status;
 }
 
-static enum status open_points(struct points *points, struct device *device, enum gemm_dtype dtype,
-                               size_t count, size_t features) {
+/* --- open and close --- */
+
+enum status points_open(struct points *points, struct device *device, enum gemm_dtype dtype, size_t count,
+                        size_t features) {
     const size_t blocks = (count + NEAREST_BLOCK - 1) / NEAREST_BLOCK;
     *points = (struct points){.dtype = dtype, .count = count, .features = features};
     if (count >= NEAREST_NONE)
@@ -74,40 +129,65 @@ static enum status open_points(struct points *points, struct device *device, enu
     return points->norm ? STATUS_OK : STATUS_FAILED;
 }
 
-enum status points_from_bytes(struct points *points, struct device *device, enum gemm_dtype dtype,
-                              size_t count, size_t features, const uint8_t *bytes) {
-    enum status status = open_points(points, device, dtype, count, features);
-    if (status) return status;
-    points->bytes = device->driver->alloc(device, count * features);
-    if (!points->bytes) return STATUS_FAILED;
-    device->driver->upload(device, points->bytes, bytes, count * features);
-    return norms_of_bytes(points, device);
+static bool is_finite_row(const struct points *points, size_t row) {
+    for (size_t f = 0; f < points->features; f++)
+        if (!isfinite(dtype_get(points->dtype, points->values, row * points->features + f))) return false;
+    return true;
 }
 
-static enum status check_finite(enum gemm_dtype dtype, size_t count, size_t features, const void *values) {
-    for (size_t r = 0; r < count; r++)
-        for (size_t f = 0; f < features; f++)
-            if (!isfinite(dtype_get(dtype, values, r * features + f)))
-                return status_set(STATUS_BAD_DATA,
-                                  "row %zu of the points is not finite: feature %zu is %g; remove the row", r,
-                                  f, dtype_get(dtype, values, r * features + f));
+enum status points_check(const struct points *points) {
+    size_t row = points->count;
+    if (!points->values) return STATUS_OK;
+#pragma omp parallel for schedule(static) reduction(min : row)
+    for (size_t r = 0; r < points->count; r++)
+        if (r < row && !is_finite_row(points, r)) row = r;
+    for (size_t f = 0; row < points->count && f < points->features; f++) {
+        const double value = dtype_get(points->dtype, points->values, row * points->features + f);
+        if (!isfinite(value))
+            return status_set(STATUS_BAD_DATA,
+                              "row %zu of the points is not finite: feature %zu is %g; remove the row", row,
+                              f, value);
+    }
     return STATUS_OK;
+}
+
+const char *points_residency(const struct points *points) {
+    if (!points->stream) return "device";
+    return points->stream->place.pinned ? "host (pinned)" : "host (pageable)";
+}
+
+/* Device memory with a copy of `from`. */
+static void *upload_points(struct device *device, const void *from, size_t bytes) {
+    void *memory = device->driver->alloc(device, bytes);
+    if (memory) device->driver->upload(device, memory, from, bytes);
+    if (!memory && point_stream_usable(device))
+        status_write("%s; --residency host streams the points from host memory", status_message());
+    return memory;
+}
+
+enum status points_from_bytes(struct points *points, struct device *device, enum gemm_dtype dtype,
+                              size_t count, size_t features, const uint8_t *bytes) {
+    enum status status = points_open(points, device, dtype, count, features);
+    if (status) return status;
+    points->bytes = upload_points(device, bytes, count * features);
+    return points->bytes ? points_update_norms(points, device) : STATUS_FAILED;
 }
 
 enum status points_from_values(struct points *points, struct device *device, enum gemm_dtype dtype,
                                size_t count, size_t features, const void *values) {
-    enum status status = open_points(points, device, dtype, count, features);
-    if (!status) status = check_finite(dtype, count, features, values);
+    const struct points given = {
+        .dtype = dtype, .count = count, .features = features, .values = (void *)(uintptr_t)values};
+    enum status status = points_open(points, device, dtype, count, features);
+    if (!status) status = points_check(&given);
     if (status) return status;
-    const size_t bytes = count * features * dtype_size(dtype);
-    points->values = device->driver->alloc(device, bytes);
+    points->values = upload_points(device, values, count * features * dtype_size(dtype));
     if (!points->values) return STATUS_FAILED;
-    device->driver->upload(device, points->values, values, bytes);
-    points_update_norms(points, device);
-    return device->driver->synchronize(device);
+    status = points_update_norms(points, device);
+    return status ? status : device->driver->synchronize(device);
 }
 
 void points_free(struct points *points, struct device *device) {
+    if (points->stream) point_stream_close(points, device);
     device->driver->free(device, points->bytes);
     device->driver->free(device, points->values);
     device->driver->free(device, points->norm);

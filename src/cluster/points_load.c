@@ -4,8 +4,7 @@
 
 #include "src/base/pages.h"
 #include "src/base/rng.h"
-#include "src/cluster/points.h"
-#include "src/nn/safetensors.h"
+#include "src/cluster/point_stream.h"
 
 enum { BLOCK_ROWS = 4096 /* of random points: one stream each */, UNIFORM_SEED = 1 };
 static const char UNIFORM[] = "uniform:", ENDING[] = ".safetensors";
@@ -23,18 +22,30 @@ bool points_are_values(const char *data) {
     return is_uniform(data) || is_file(data);
 }
 
+static bool is_streamed(const struct device *device, const struct config *config) {
+    return config->residency == RESIDENCY_HOST && point_stream_usable(device);
+}
+
+static struct point_place place_of(const struct config *config) {
+    return (struct point_place){.pinned = config->pin, .threads = config_compute(config).threads};
+}
+
 /* --- images --- */
 
-static enum status load_part(struct points *points, struct device *device, enum gemm_dtype dtype,
+static enum status load_part(struct points *points, struct device *device, const struct config *config,
                              const struct dataset *set) {
+    const enum gemm_dtype dtype = (enum gemm_dtype)config->dtype;
+    const struct point_place place = place_of(config);
+    const size_t features = set->height * set->width;
     const enum status status =
-        points_from_bytes(points, device, dtype, set->count, set->height * set->width, set->images);
+        is_streamed(device, config)
+            ? points_on_host(points, device, dtype, set->count, features, true, set->images, false, &place)
+            : points_from_bytes(points, device, dtype, set->count, features, set->images);
     points->label = set->labels;
     return status;
 }
 
 static enum status load_images(struct point_sets *sets, struct device *device, const struct config *config) {
-    const enum gemm_dtype dtype = (enum gemm_dtype)config->dtype;
     enum status status = dataset_load(&sets->images, config->data, config_dataset(config, DATASET_ALL));
     if (status) return status;
     snprintf(sets->name, sizeof sets->name, "%s", sets->images.name);
@@ -44,9 +55,9 @@ static enum status load_images(struct point_sets *sets, struct device *device, c
         return status_set(STATUS_USAGE, "validation holds out %lld of %zu training images: leave some",
                           (long long)config->validation, train.count);
     const struct dataset validation = dataset_split(&train, (size_t)config->validation);
-    status = load_part(&sets->train, device, dtype, &train);
-    if (!status) status = load_part(&sets->validation, device, dtype, &validation);
-    if (!status) status = load_part(&sets->test, device, dtype, &sets->images.test);
+    status = load_part(&sets->train, device, config, &train);
+    if (!status) status = load_part(&sets->validation, device, config, &validation);
+    if (!status) status = load_part(&sets->test, device, config, &sets->images.test);
     return status;
 }
 
@@ -90,9 +101,13 @@ static enum status load_uniform(struct point_sets *sets, struct device *device, 
                           "'%s' must be uniform:SIZE,FEATURES with a size in KB, MB or GB, as in "
                           "uniform:1024MB,32",
                           config->data);
-    void *values = pages_alloc(count * features * dtype_size(dtype));
+    const struct point_place place = place_of(config);
+    const bool streamed = is_streamed(device, config);
+    void *values = point_stream_alloc(device, streamed && place.pinned, count * features * dtype_size(dtype));
     if (!values) return STATUS_FAILED;
     draw(dtype, count, features, values);
+    if (streamed)
+        return points_on_host(&sets->train, device, dtype, count, features, false, values, true, &place);
     const enum status status = points_from_values(&sets->train, device, dtype, count, features, values);
     free(values);
     return status;
@@ -102,18 +117,23 @@ static enum status load_uniform(struct point_sets *sets, struct device *device, 
 
 static enum status load_file(struct point_sets *sets, struct device *device, const struct config *config) {
     const enum gemm_dtype dtype = (enum gemm_dtype)config->dtype;
-    struct safetensors file;
-    enum status status = safetensors_read_as(&file, "file of points", config->data);
-    const struct tensor *tensor = status ? NULL : safetensors_find(&file, "points");
+    const struct point_place place = place_of(config);
+    struct safetensors *file = &sets->file;
+    enum status status = safetensors_read_as(file, "file of points", config->data);
+    const struct tensor *tensor = status ? NULL : safetensors_find(file, "points");
     if (!status && (!tensor || tensor->rank != 2 || !tensor->shape[0] || !tensor->shape[1]))
         status = status_set(STATUS_BAD_DATA, "'%s' has no tensor 'points' of count x features", config->data);
     if (!status && tensor->dtype != dtype)
         status = status_set(STATUS_USAGE, "the points of '%s' are %s: use --dtype %s", config->data,
                             dtype_name(tensor->dtype), dtype_name(tensor->dtype));
-    if (!status)
+    const bool streamed = is_streamed(device, config);
+    if (!status && streamed)
+        status = points_on_host(&sets->train, device, dtype, tensor->shape[0], tensor->shape[1], false,
+                                (void *)(uintptr_t)tensor->data, false, &place);
+    if (!status && !streamed)
         status =
             points_from_values(&sets->train, device, dtype, tensor->shape[0], tensor->shape[1], tensor->data);
-    safetensors_free(&file);
+    if (status || !streamed || place.pinned) safetensors_free(file); /* the points have their own copy */
     return status;
 }
 
@@ -131,4 +151,5 @@ void points_close(struct point_sets *sets, struct device *device) {
     for (size_t i = 0; i < 3; i++)
         if (parts[i]->features) points_free(parts[i], device);
     dataset_pair_free(&sets->images);
+    safetensors_free(&sets->file);
 }

@@ -111,11 +111,18 @@ static enum status verify_products(struct kmeans_job *job) {
     return backend_verify_cases(&job->compute, cases, 4);
 }
 
+/* All but the points stays on the device with any residency. */
+static enum status open_compute(struct kmeans_job *job) {
+    struct config config = job->config;
+    config.residency = RESIDENCY_DEVICE;
+    return backend_open(&config, &job->compute);
+}
+
 static enum status open_job(struct kmeans_job *job) {
     const struct gemm_backend *backend;
     enum status status = check_files(job);
     if (!status) status = registry_find(job->config.backend, &backend); /* before the data is read */
-    if (!status) status = backend_open(&job->config, &job->compute);
+    if (!status) status = open_compute(job);
     if (status) return status;
     job->compute.device.profile = &job->profile;
     status = points_load(&job->sets, &job->compute.device, &job->config);
@@ -137,7 +144,22 @@ static enum status open_job(struct kmeans_job *job) {
 
 /* --- the run --- */
 
+/* What the points and the checkpoint are to each other is known now. */
+static void note_start(const struct kmeans_job *job) {
+    if (job->start.other_points)
+        terminal_note(
+            "the points are not those of '%s': its centres are the initial ones, and iterations count "
+            "from 1",
+            job->config.resume);
+    if (job->options.start && job->start.iteration >= job->options.iterations)
+        terminal_note(
+            "warning: the checkpoint is at iteration %zu of %zu: nothing to do; --iterations counts "
+            "from the first iteration on",
+            job->start.iteration, job->options.iterations);
+}
+
 static void on_start(void *self, const char *engine) {
+    note_start(self);
     kmeans_print_header(self, engine);
     kmeans_log_header(self, engine);
 }
@@ -157,11 +179,6 @@ static enum status write_files(struct kmeans_job *job) {
 
 static enum status cluster(struct kmeans_job *job) {
     const struct kmeans_observer observer = {.self = job, .start = on_start, .iteration = on_iteration};
-    if (job->options.start && job->start.iteration >= job->options.iterations)
-        terminal_note(
-            "warning: the checkpoint is at iteration %zu of %zu: nothing to do; --iterations counts "
-            "from the first iteration on",
-            job->start.iteration, job->options.iterations);
     process_catch_signals(&interrupted);
     const enum status run =
         kmeans_run(&job->compute, &job->sets.train, &job->options, &observer, &job->result);
@@ -205,8 +222,8 @@ static enum status run_kmeans(int argc, char **argv) {
                    "(tuned, cuda-tuned); auto: fused if the backend has it for these points; k-means has no "
                    "engine graph"},
         {"residency",
-         "where points and centres live if the backend runs on a GPU: device, or host with copies "
-         "for each GEMM"},
+         "where the points live if the backend runs on a GPU: device, or host, from where each pass streams "
+         "them through two buffers on the GPU, for data that is larger than its memory"},
         {NULL, NULL}};
     const struct option_set set = {
         .usage = "kmeans [--clusters K] [--KEY VALUE]...",

@@ -6,7 +6,7 @@
 #include "src/cmd/kmeans.h"
 #include "src/device/dtype.h"
 
-enum { MOST_TENSORS = 9, PROGRESS = 3 /* iteration, restart, scale of the points */ };
+enum { MOST_TENSORS = 10, PROGRESS = 3 /* iteration, restart, scale of the points */ };
 
 /* --- writing --- */
 
@@ -82,6 +82,8 @@ enum status kmeans_save(const struct kmeans_job *job) {
     const size_t clusters = job->options.clusters, size = dtype_size(points->dtype);
     const double progress[PROGRESS] = {(double)result->state.iteration, (double)result->state.restart,
                                        job->sets.scale};
+    const double fingerprint[] = {(double)(result->state.fingerprint >> 32),
+                                  (double)(result->state.fingerprint & UINT32_MAX)};
     struct config config;
     struct tensor tensors[MOST_TENSORS];
     size_t count = 0;
@@ -95,6 +97,7 @@ enum status kmeans_save(const struct kmeans_job *job) {
     tensors[count++] = tensor_of("kmeans.labels", GEMM_F64, points->count, 0, labels);
     tensors[count++] = tensor_of("kmeans.medoids", GEMM_F64, clusters, 0, medoids);
     tensors[count++] = tensor_of("kmeans.progress", GEMM_F64, PROGRESS, 0, progress);
+    tensors[count++] = tensor_of("kmeans.fingerprint", GEMM_F64, 2, 0, fingerprint);
     enum status status =
         weight && bias && counts && labels && medoids && add_state(job, tensors, &count, &kept)
             ? STATUS_OK
@@ -162,13 +165,21 @@ enum status kmeans_open_resumed(struct kmeans_job *job) {
     return STATUS_OK;
 }
 
-/* The labels of the last iteration. With another number of points the centres are initial ones. */
+/* The labels of the last iteration. With another number of points the centres are initial ones; kmeans_run
+   finds other points of the same number. */
 static enum status read_labels(struct kmeans_job *job) {
     const struct safetensors *file = &job->resumed.file;
     const size_t count = job->sets.train.count;
-    const struct tensor *labels = find_state(file, "kmeans.last_labels", count, 0);
+    const struct tensor *labels = find_state(file, "kmeans.last_labels", count, 0),
+                        *fingerprint = find_state(file, "kmeans.fingerprint", 2, 0);
+    double high, low;
+    if (!labels) job->start.other_points = job->start.iteration > 0;
     if (!labels) job->start.iteration = 0;
     if (!labels) return STATUS_OK;
+    if (!fingerprint || !whole_at(fingerprint, 0, UINT32_MAX, &high) ||
+        !whole_at(fingerprint, 1, UINT32_MAX, &low))
+        return no_state(file, "kmeans.fingerprint");
+    job->start.fingerprint = (uint64_t)high << 32 | (uint64_t)low;
     job->start.label = malloc(count * sizeof *job->start.label);
     if (!job->start.label) return status_set(STATUS_FAILED, "out of memory");
     for (size_t i = 0; i < count; i++) {

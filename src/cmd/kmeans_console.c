@@ -4,6 +4,7 @@
 #include "src/base/platform.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
+#include "src/cluster/point_stream.h"
 #include "src/cmd/kmeans.h"
 
 enum { INDENT = 10, COLUMN = 19 };
@@ -49,7 +50,7 @@ void kmeans_print_header(const struct kmeans_job *job, const char *engine) {
     terminal_print(stdout, INDENT, "compute   backend %s (%s), %s, labels %s, engine %s, residency %s\n",
                    compute->name, compute->description, dtype_name(job->sets.train.dtype),
                    config_choice("kmeans-precision", config->kmeans_precision), engine,
-                   compute_residency(compute));
+                   points_residency(&job->sets.train));
     if (compute->gpu[0]) terminal_print(stdout, INDENT, "gpu       %s\n", compute->gpu);
     terminal_print(stdout, INDENT, "machine   %s; %s; %s; %s %s\n\n", platform_cpu(), platform_system(),
                    platform_load_text().text, platform_compiler(), platform_flags());
@@ -84,7 +85,13 @@ static void print_quality(const struct kmeans_job *job) {
 
 static void print_time(const struct kmeans_job *job) {
     const double total = profile_total(&job->profile);
+    const char *residency = points_residency(&job->sets.train);
+    const struct point_stream *stream = job->sets.train.stream;
     printf("\n%-*s%.3f s\n", COLUMN, "total time", total);
+    if (!job->compute.device.driver->host_memory)
+        printf("%-*s%.4f (points on the %s%s%s)\n", COLUMN, "transfer/total",
+               profile_transfer_ratio(&job->profile), residency, stream ? ", streamed: " : "",
+               stream ? text_bytes((double)stream->uploaded).text : "");
     for (int part = 0; part < PART_COUNT; part++)
         if (job->profile.seconds[part] >= 0.0005)
             printf("  %-24s %9.3f s %6s\n", profile_part_title((enum profile_part)part),

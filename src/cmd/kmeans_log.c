@@ -6,6 +6,7 @@
 #include "src/base/jsonl.h"
 #include "src/base/memory.h"
 #include "src/base/text.h"
+#include "src/cluster/point_stream.h"
 #include "src/cmd/kmeans.h"
 
 enum { MOST_CENTRES = 100, MOST_PIXELS = 128 * 128 /* of an image: 3 MB of log */ };
@@ -26,7 +27,7 @@ void kmeans_log_header(const struct kmeans_job *job, const char *engine) {
     snprintf(name, sizeof name, "%.*s", (int)strcspn(engine, " "), engine);
     cJSON_AddStringToObject(header, "engine", name);
     cJSON_AddStringToObject(header, "engine_description", engine);
-    cJSON_AddStringToObject(header, "residency", compute_residency(compute));
+    cJSON_AddStringToObject(header, "residency", points_residency(&job->sets.train));
     jsonl_text(header, "gpu", compute->gpu);
     cJSON_AddStringToObject(header, "data", job->sets.name);
     cJSON_AddNumberToObject(header, "seed", (double)job->config.seed);
@@ -103,6 +104,9 @@ void kmeans_log_result(const struct kmeans_job *job) {
         if (job->part[p].points) add_part(line, &job->part[p]);
     cJSON_AddNumberToObject(line, "seeding_seconds", result->seeding_seconds);
     cJSON_AddNumberToObject(line, "total_seconds", profile_total(&job->profile));
+    cJSON_AddNumberToObject(line, "transfer_ratio", profile_transfer_ratio(&job->profile));
+    if (job->sets.train.stream)
+        cJSON_AddNumberToObject(line, "streamed_bytes", (double)job->sets.train.stream->uploaded);
     jsonl_count(line, "gemm_calls", job->audit.calls);
     jsonl_count(line, "gemm_calls_audited", job->audit.checked);
     jsonl_count(line, "labels_audited", result->audited);

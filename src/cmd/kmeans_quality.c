@@ -27,7 +27,7 @@ static enum status label_part(struct kmeans_job *job, struct kmeans_part *part, 
                        clusters * points->features * dtype_size(points->dtype));
         assigner_set_centres(&assigner, clusters);
         if (known) driver->upload(device, label, part->label, bytes);
-        if (!known) status = assigner_run(&assigner, points, label, &counts);
+        if (!known) status = assigner_run(&assigner, points, label, NULL, &counts);
     }
     if (!status) status = assigner_distances(&assigner, points, label, distance);
     if (!status) {

@@ -23,10 +23,11 @@ struct cuda_state {
     cudaEvent_t event[RING + 1];
     struct profile_slot slot[RING];
     size_t pending;
-    bool capturing;                    /* no events inside a graph */
-    void *staging;                     /* page-locked, STAGING_BYTES */
-    struct cuda_ops_context copy;      /* the copy stream: prefetched uploads and ops */
-    cudaEvent_t prefetched, committed; /* the last prefetch and the last commit */
+    bool capturing;                       /* no events inside a graph */
+    void *staging;                        /* page-locked, STAGING_BYTES */
+    struct cuda_ops_context copy;         /* the copy stream: prefetched uploads and ops */
+    cudaEvent_t prefetched, committed;    /* the last prefetch and the last commit */
+    cudaEvent_t uploaded[2], released[2]; /* of each stage */
 };
 
 static struct cuda_state *state_of(struct device *device) {
@@ -99,6 +100,10 @@ static void cuda_close(struct device *device) {
         if (state->event[i]) cudaEventDestroy(state->event[i]);
     if (state->prefetched) cudaEventDestroy(state->prefetched);
     if (state->committed) cudaEventDestroy(state->committed);
+    for (int i = 0; i < 2; i++) {
+        if (state->uploaded[i]) cudaEventDestroy(state->uploaded[i]);
+        if (state->released[i]) cudaEventDestroy(state->released[i]);
+    }
     if (state->copy.stream) cudaStreamDestroy(state->copy.stream);
     if (state->ops.stream) cudaStreamDestroy(state->ops.stream);
     cudaFreeHost(state->staging);
@@ -116,6 +121,10 @@ static bool open_all(struct cuda_state *state) {
         return false;
     for (size_t i = 0; i <= RING; i++)
         if (!TRY(state, cudaEventCreate(&state->event[i]))) return false;
+    for (int i = 0; i < 2; i++)
+        if (!TRY(state, cudaEventCreateWithFlags(&state->uploaded[i], cudaEventDisableTiming)) ||
+            !TRY(state, cudaEventCreateWithFlags(&state->released[i], cudaEventDisableTiming)))
+            return false;
     return reduction_open(&state->ops.reduction, &state->ops.fault) &&
            TRY(state, cudaEventRecord(state->event[0], state->ops.stream)) &&
            TRY(state, cudaDeviceSynchronize());
@@ -252,6 +261,28 @@ static void cuda_prefetch_commit(struct device *device, void *to, const void *pr
     TRY(state, cudaEventRecord(state->committed, state->ops.stream));
 }
 
+static void cuda_stage_upload(struct device *device, unsigned stage, void *to, const void *from,
+                              size_t bytes) {
+    struct cuda_state *state = state_of(device);
+    TRY(state, cudaStreamWaitEvent(state->copy.stream, state->released[stage], 0));
+    TRY(state, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, state->copy.stream));
+    TRY(state, cudaEventRecord(state->uploaded[stage], state->copy.stream));
+}
+
+static void cuda_stage_acquire(struct device *device, unsigned stage) {
+    struct cuda_state *state = state_of(device);
+    TRY(state, cudaStreamWaitEvent(state->ops.stream, state->uploaded[stage], 0));
+}
+
+static void cuda_stage_release(struct device *device, unsigned stage) {
+    struct cuda_state *state = state_of(device);
+    TRY(state, cudaEventRecord(state->released[stage], state->ops.stream));
+}
+
+static void cuda_stage_wait(struct device *device, unsigned stage) {
+    TRY(state_of(device), cudaEventSynchronize(state_of(device)->uploaded[stage]));
+}
+
 static void cuda_zero(struct device *device, void *memory, size_t bytes) {
     struct cuda_state *state = state_of(device);
     if (bytes) TRY(state, cudaMemsetAsync(memory, 0, bytes, state->ops.stream));
@@ -361,6 +392,10 @@ extern "C" const struct device_driver device_cuda = {
     .prefetch_begin = cuda_prefetch_begin,
     .prefetch_end = cuda_prefetch_end,
     .prefetch_commit = cuda_prefetch_commit,
+    .stage_upload = cuda_stage_upload,
+    .stage_acquire = cuda_stage_acquire,
+    .stage_release = cuda_stage_release,
+    .stage_wait = cuda_stage_wait,
     .synchronize = cuda_synchronize,
     .ops = cuda_table,
     .lap = cuda_lap,

@@ -64,6 +64,15 @@ struct device_driver {
     void (*prefetch_end)(struct device *device);
     void (*prefetch_commit)(struct device *device, void *to, const void *prefetched, size_t bytes);
 
+    /* (optional, all or none) Two stages, 0 and 1, of a double buffer on the copy stream, for data that is
+       larger than the device. An upload of page-locked memory starts after the work issued before the last
+       `stage_release` of its stage, and overlaps with all other work; work issued after `stage_acquire` waits
+       for it. `stage_wait` returns when the last upload of the stage is complete: `from` may be reused. */
+    void (*stage_upload)(struct device *device, unsigned stage, void *to, const void *from, size_t bytes);
+    void (*stage_acquire)(struct device *device, unsigned stage);
+    void (*stage_release)(struct device *device, unsigned stage);
+    void (*stage_wait)(struct device *device, unsigned stage);
+
     /* Waits for all issued work; reports the errors since the last call. */
     enum status (*synchronize)(struct device *device);
 

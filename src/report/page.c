@@ -149,6 +149,22 @@ static bool is_present(const struct page *page, const struct section *section) {
     return !section->type || records_any(page->records, section->type);
 }
 
+static const char *introduction(const struct page *page) {
+    bool others = false;
+    for (size_t i = 0; i < SECTIONS; i++)
+        others = others || (sections[i] != &section_kmeans && sections[i] != &section_environment &&
+                            is_present(page, sections[i]));
+    if (is_present(page, &section_grades))
+        return "Each submission was compared with a float64 reference, and timed on new operands for each "
+               "repeat, in a process of its own.";
+    if (is_present(page, &section_kmeans) && !others)
+        return "What each run of k-means found, how well its clusters agree with classes, and where the time "
+               "goes. Every number was measured.";
+    return "How fast and how correctly each matrix multiply (GEMM) trains the same multi-layer perceptron, "
+           "and "
+           "where the time goes. Every number was measured. A backend whose results were wrong gets no time.";
+}
+
 static void write_top(struct page *page) {
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
@@ -161,13 +177,7 @@ static void write_top(struct page *page) {
     fputs("</svg>\n", page->out);
     const bool grades = is_present(page, &section_grades); /* the page of a lecture */
     fprintf(page->out, "<header>\n<h1>%s</h1>\n", grades ? "Matrix multiplies, graded" : "Tessera report");
-    page_note(page, "%s",
-              grades
-                  ? "Each submission was compared with a float64 reference, and timed on new operands for "
-                    "each repeat, in a process of its own."
-                  : "How fast and how correctly each matrix multiply (GEMM) trains the same multi-layer "
-                    "perceptron, and where the time goes. Every number was measured. A backend whose results "
-                    "were wrong gets no time.");
+    page_note(page, "%s", introduction(page));
     fputs("<nav aria-label=\"Sections\">\n", page->out);
     for (size_t i = 0; i < SECTIONS; i++)
         if (is_present(page, sections[i]))

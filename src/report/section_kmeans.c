@@ -169,6 +169,15 @@ static bool is_first(const struct networks *runs, size_t index) {
     return true;
 }
 
+/* Is it the first of them that was not killed? */
+static bool is_first_result(const struct records *records, const struct networks *runs, size_t index) {
+    for (size_t i = 0; i < index; i++)
+        if (clusters_of(&runs->list[i]) == clusters_of(&runs->list[index]) &&
+            result_of(records, &runs->list[i]))
+            return false;
+    return result_of(records, &runs->list[index]) != NULL;
+}
+
 static size_t different_clusters(const struct records *records, const struct networks *runs) {
     size_t count = 0;
     for (size_t i = 0; i < runs->count; i++)
@@ -310,7 +319,7 @@ static void write_points(struct page *page, struct selection *rows, size_t numbe
     page_columns_close(page);
     run_table(page, &runs);
     for (size_t i = 0; i < runs.count; i++)
-        if (is_first(&runs, i)) write_centres(page, &runs.list[i]);
+        if (is_first_result(page->records, &runs, i)) write_centres(page, &runs.list[i]);
     free(runs.list);
 }
 

@@ -44,7 +44,7 @@ template <typename T>
 void cuda_cluster_sum_slices(struct cuda_ops_context *context, const struct cluster_rows *rows,
                              const struct cluster_sums *sums);
 
-/* Adds the sums of the slices, `from`, to the sums, and the counts, [slices][clusters] or NULL. */
+/* Adds the sums of the slices, `from` or NULL, to the sums, and the counts, [slices][clusters] or NULL. */
 void cuda_cluster_add_slices(struct cuda_ops_context *context, size_t slices, const double *from,
                              const uint32_t *counts, const struct cluster_sums *sums);
 

@@ -35,7 +35,8 @@ __global__ void __launch_bounds__(THREADS) keys_kernel(part part, uint32_t *key,
             const uint32_t before = part.rows.before[r], none = (uint32_t)part.segments;
             key[i] = label == before ? none : i % 2 == 0 ? label : before == NEAREST_NONE ? none : before;
         } else {
-            key[i] = (uint32_t)((r / part.slice_rows - part.slice) * part.clusters + label);
+            const size_t slice = (part.rows.first + r) / part.slice_rows;
+            key[i] = (uint32_t)((slice - part.slice) * part.clusters + label);
         }
     }
 }
@@ -172,16 +173,19 @@ template <typename T>
 void cuda_cluster_sum_reals(struct cuda_ops_context *context, const struct cluster_rows *rows,
                             const struct cluster_sums *sums) {
     const size_t features = sums->features, size = sums->clusters * features;
-    const bool listed = rows->before != NULL;
-    const unsigned slices = listed ? 1 : (unsigned)cluster_slices(rows->count, sums->clusters, features);
-    if (slices > 1 && cluster_has_table(sums->clusters, features)) {
+    const size_t all = rows->total ? rows->total : rows->count, end = rows->first + rows->count;
+    const bool listed = rows->before != NULL, some = rows->count < all;
+    const unsigned slices = listed ? 1 : (unsigned)cluster_slices(all, sums->clusters, features);
+    /* a part may cut slices of one lane, which this kernel can go on with */
+    if (slices > 1 && cluster_has_table(sums->clusters, features) &&
+        (!some || cluster_lanes(sums->clusters, features) > 1)) {
         cuda_cluster_sum_slices<T>(context, rows, sums);
         return;
     }
     part part = {.rows = *rows,
                  .clusters = sums->clusters,
                  .features = features,
-                 .slice_rows = cluster_slice_rows(rows->count, sums->clusters, features),
+                 .slice_rows = cluster_slice_rows(all, sums->clusters, features),
                  .listed = listed};
     if (slices == 1) {
         part.slice_rows = rows->count;
@@ -194,17 +198,22 @@ void cuda_cluster_sum_reals(struct cuda_ops_context *context, const struct clust
         }
         return;
     }
-    const unsigned together = part.slice_rows < PART ? (unsigned)(PART / part.slice_rows) : 1;
-    for (part.slice = 0; part.slice < slices; part.slice += part.slices) {
-        part.slices = slices - part.slice < together ? slices - part.slice : together;
-        part.first = part.slice_rows * part.slice;
-        part.end = part.first + part.slice_rows * part.slices;
-        if (part.end > rows->count) part.end = rows->count;
+    if (some && rows->first == 0)
+        CUDA_TRY(&context->fault,
+                 cudaMemsetAsync(rows->slices, 0, slices * size * sizeof(double), context->stream));
+    const unsigned together = part.slice_rows < PART ? (unsigned)(PART / part.slice_rows) : 1,
+                   until = (unsigned)((end + part.slice_rows - 1) / part.slice_rows);
+    for (part.slice = (unsigned)(rows->first / part.slice_rows); part.slice < until;
+         part.slice += part.slices) {
+        part.slices = until - part.slice < together ? until - part.slice : together;
+        const size_t begin = part.slice_rows * part.slice, stop = begin + part.slice_rows * part.slices;
+        part.first = begin < rows->first ? 0 : begin - rows->first;
+        part.end = (stop < end ? stop : end) - rows->first;
         part.items = part.end - part.first;
         part.segments = part.slices * sums->clusters;
-        add_part<T>(context, part, sums, false, rows->slices + part.slice * size);
+        add_part<T>(context, part, sums, some, rows->slices + part.slice * size);
     }
-    cuda_cluster_add_slices(context, slices, rows->slices, NULL, sums);
+    if (end == all) cuda_cluster_add_slices(context, slices, rows->slices, NULL, sums);
 }
 
 template void cuda_cluster_sum_reals<float>(cuda_ops_context *, const cluster_rows *, const cluster_sums *);

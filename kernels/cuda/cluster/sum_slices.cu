@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(1024)
 
 void cuda_cluster_add_slices(struct cuda_ops_context *context, size_t slices, const double *from,
                              const uint32_t *counts, const struct cluster_sums *sums) {
-    const size_t size = sums->clusters * sums->features,
+    const size_t size = from ? sums->clusters * sums->features : 0,
                  blocks = (size + 31) / 32 + (counts ? (sums->clusters + 31) / 32 : 0);
     add_slices_kernel<<<(unsigned)blocks, dim3(32, 32), 0, context->stream>>>(
         size, sums->clusters, slices, from, counts, sums->sums, sums->count);
@@ -140,13 +140,17 @@ template <typename T>
 void cuda_cluster_sum_slices(struct cuda_ops_context *context, const struct cluster_rows *rows,
                              const struct cluster_sums *sums) {
     const size_t clusters = sums->clusters, features = sums->features,
-                 slices = cluster_slices(rows->count, clusters, features);
+                 all = rows->total ? rows->total : rows->count,
+                 slice_rows = cluster_slice_rows(all, clusters, features),
+                 slices = (rows->count + slice_rows - 1) / slice_rows; /* of this part */
+    const bool last = rows->first + rows->count == all;
     slices_pass pass = {.rows = *rows,
                         .clusters = clusters,
                         .features = features,
-                        .slice_rows = cluster_slice_rows(rows->count, clusters, features),
+                        .slice_rows = slice_rows,
                         .lanes = (unsigned)cluster_lanes(clusters, features),
                         .columns = features < 32 ? (unsigned)features : 32};
+    pass.rows.slices += rows->first / slice_rows * clusters * features;
     const auto shared = [&] {
         return clusters * (pass.lanes * pass.columns * sizeof(double) + sizeof(uint32_t));
     };
@@ -166,7 +170,9 @@ void cuda_cluster_sum_slices(struct cuda_ops_context *context, const struct clus
     const dim3 grid((unsigned)slices, (unsigned)((features + pass.columns - 1) / pass.columns));
     sum_slice_kernel<T><<<grid, pass.lanes * pass.columns, shared(), context->stream>>>(pass);
     CUDA_LAUNCHED(&context->fault, "sum_slice_kernel");
-    cuda_cluster_add_slices(context, slices, rows->slices, pass.count, sums);
+    cuda_cluster_add_slices(context, slices, rows->count == all ? rows->slices : NULL, pass.count, sums);
+    if (last && rows->count < all)
+        cuda_cluster_add_slices(context, cluster_slices(all, clusters, features), rows->slices, NULL, sums);
 }
 
 template void cuda_cluster_sum_slices<float>(cuda_ops_context *, const cluster_rows *, const cluster_sums *);

@@ -105,12 +105,13 @@ INLINE void NAME(add_to_lanes)(const struct cluster_rows *rows, size_t features,
     }
 }
 
-/* The sums of a slice. Two features are frequent: no loop over a constant number is set up for a row. */
+/* The sums of a slice; `goes_on`: of rows that follow those of an earlier call. Two features are frequent: no
+   loop over a constant number is set up for a row. */
 static void NAME(sum_slice)(const struct cluster_rows *rows, const struct cluster_sums *sums, size_t first,
-                            size_t end, double *restrict to) {
+                            size_t end, bool goes_on, double *restrict to) {
     const size_t features = sums->features, lanes = rows->bytes ? 1 : cluster_lanes(sums->clusters, features);
     double tables[CLUSTER_LANE_SUMS], *table = lanes > 1 ? tables : to;
-    for (size_t i = 0; i < sums->clusters * lanes * features; i++) table[i] = 0;
+    for (size_t i = 0; !goes_on && i < sums->clusters * lanes * features; i++) table[i] = 0;
     if (rows->bytes) {
         NAME(add_bytes)(rows, features, false, first, end, 0, features, to);
     } else if (features == 2) {
@@ -151,15 +152,22 @@ static void NAME(add_slices)(void *context, const struct cluster_rows *rows, con
 static void NAME(sum)(void *context, const struct cluster_rows *rows, const struct cluster_sums *sums) {
     const size_t features = sums->features, size = sums->clusters * features;
     const size_t items = rows->before ? list_moved(rows, sums->count) : rows->count;
-    const size_t slice_rows = cluster_slice_rows(rows->count, sums->clusters, features),
-                 slices = rows->before ? 1 : cluster_slices(rows->count, sums->clusters, features);
+    const size_t all = rows->total ? rows->total : rows->count, end_of_part = rows->first + rows->count;
+    const size_t slice_rows = cluster_slice_rows(all, sums->clusters, features),
+                 slices = rows->before ? 1 : cluster_slices(all, sums->clusters, features);
     const int threads = threads_for(context, items * features);
     if (!rows->before) count_labels(rows, sums->clusters, threads, sums->count);
     if (slices > 1) {
 #pragma omp parallel for schedule(static) num_threads(threads)
-        for (size_t slice = 0; slice < slices; slice++) NAME(sum_slice)
-        (rows, sums, slice * slice_rows, least((slice + 1) * slice_rows, items), rows->slices + slice * size);
-        NAME(add_slices)(context, rows, sums, slices);
+        for (size_t slice = rows->first / slice_rows; slice < (end_of_part + slice_rows - 1) / slice_rows;
+             slice++) {
+            const size_t begin = slice * slice_rows, end = least(begin + slice_rows, end_of_part);
+            const bool goes_on = begin < rows->first; /* from the part before */
+            NAME(sum_slice)
+            (rows, sums, goes_on ? 0 : begin - rows->first, end - rows->first, goes_on,
+             rows->slices + slice * size);
+        }
+        if (end_of_part == all) NAME(add_slices)(context, rows, sums, slices);
         return;
     }
     const size_t lines = (features + SUM_COLUMNS - 1) / SUM_COLUMNS, blocks = least(lines, (size_t)threads);

@@ -89,7 +89,9 @@ static void move_centres(struct state *state) {
             squares += (double)moved * (double)moved;
         }
         bias[j] = (float)(-squares / 2);
-        most = squares <= most ? most : squares; /* also NaN */
+        /* If the sum of a feature overflowed, its mean may be NaN: then all squares are, and so is the norm,
+           and no score decides. fmax would return 0. */
+        most = squares <= most ? most : squares;
     }
     state->narrow.count = count;
     state->narrow_norm = sqrt(most) * (1 + 0x1p-20) + 0x1p-140;

@@ -234,7 +234,7 @@ double principal_image(const struct principal *principal, size_t columns, const 
                          error = image_error(principal, squares, rest);
             for (size_t j = 0; j < columns; j++) to[j] = (float)u[i * WIDTH + j];
             to[columns] = (float)rest;
-            most = error <= most ? most : error; /* also NaN */
+            most = fmax(most, error); /* never NaN: see image_error */
         }
     }
     return most;
