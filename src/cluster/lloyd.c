@@ -16,6 +16,7 @@ void kmeans_close(struct kmeans *run) {
     void *const memory[] = {run->sums.sums, run->report, run->label,      run->before,       run->moved,
                             run->slices,    run->mean,   run->batch_rows, run->values_before};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) device->driver->free(device, memory[i]);
+    stepper_close(&run->step);
     assigner_close(&run->assigner);
     points_free(&run->batch, device);
     free(run->order);
@@ -68,6 +69,8 @@ enum status kmeans_open(struct kmeans *run) {
     /* a mini-batch is gathered as reals */
     enum status status = assigner_open(&run->assigner, run->compute, points, clusters, options->certify,
                                        options->batch ? ENGINE_EAGER : options->engine, options->bounds);
+    if (!status && options->step)
+        status = stepper_open(&run->step, run->compute, points, clusters, options->step, options->block);
     if (status) return status;
     run->sums = (struct cluster_sums){.clusters = clusters, .features = features};
     run->sums.sums = driver->alloc(device, clusters * features * sizeof(double));
@@ -204,16 +207,25 @@ static enum status move_centres(struct kmeans *run, struct kmeans_record *record
     return STATUS_OK;
 }
 
+enum status kmeans_label(struct kmeans *run, const struct cluster_sums *sums, struct nearest_counts *counts) {
+    if (!run->step.step) return assigner_run(&run->assigner, run->points, run->label, counts);
+    *counts = (struct nearest_counts){0};
+    return stepper_run(&run->step, &run->assigner.centres, run->label, sums, &counts->changed);
+}
+
 enum status kmeans_lloyd(struct kmeans *run, struct kmeans_record *record) {
     struct device *device = &run->compute->device;
-    const bool bytes = run->points->bytes != NULL; /* only their sums can be updated without error */
+    const bool by_step = run->step.step && run->step.step->updates;
+    /* only the sums of pixels can be updated without error */
+    const bool updated = run->points->bytes && !by_step;
     enum status status = run->split ? kmeans_fill_split(run) : STATUS_OK;
-    if (bytes) device->driver->copy(device, run->before, run->label, run->points->count * sizeof *run->label);
-    if (!status) status = assigner_run(&run->assigner, run->points, run->label, &record->counts);
+    if (updated)
+        device->driver->copy(device, run->before, run->label, run->points->count * sizeof *run->label);
+    if (!updated) kmeans_clear_sums(run);
+    if (!status) status = kmeans_label(run, &run->sums, &record->counts);
     if (!status) status = assigner_audit(&run->assigner, run->points, run->label);
     if (status) return status;
-    if (!bytes) kmeans_clear_sums(run);
-    kmeans_add_rows(run, run->points, run->label, bytes ? run->before : NULL);
+    if (!by_step) kmeans_add_rows(run, run->points, run->label, updated ? run->before : NULL);
     run->assigner.ops->costs(device->ops_context, &run->sums, run->mean, run->assigner.centres.values,
                              run->cost);
     status = move_centres(run, record);
