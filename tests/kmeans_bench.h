@@ -36,6 +36,12 @@ void kmeans_reference(const struct kmeans_data *data, size_t iterations, struct 
 bool kmeans_agrees(const struct kmeans_data *data, const struct kmeans_result *got, size_t iterations,
                    char *why, size_t size);
 
+/* For steps of kernels/kmeans_steps.h. Has each label a centre whose distance, in long double, is the
+   smallest but for the roundings of a sum of squares in the dtype? Is each centre the mean of the labels that
+   it was computed from, with a relative error of `slack` before it is rounded? If not, `why` says. */
+bool kmeans_is_iteration(const struct kmeans_data *data, const struct kmeans_result *got, double slack,
+                         char *why, size_t size);
+
 /* Assert that a run succeeds, and that it has the result of the reference after KMEANS_ITERATIONS. */
 void kmeans_assert_runs(struct compute *compute, const struct kmeans_data *data,
                         const struct kmeans_options *options, struct kmeans_result *result);

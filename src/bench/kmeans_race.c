@@ -197,17 +197,27 @@ static enum status run_loops(struct kmeans_race *race, const struct kmeans_varia
     return status;
 }
 
-void kmeans_race_run(struct kmeans_race *race, const struct kmeans_variant *variant,
-                     struct kmeans_time *time) {
+void kmeans_race_run_on(struct kmeans_race *race, const struct kmeans_variant *variant,
+                        struct compute *compute, struct kmeans_time *time) {
     const size_t most = (size_t)race->config.iterations, loops = most < MOST_LOOPS ? most : MOST_LOOPS;
-    struct compute compute = {0};
-    *time = (struct kmeans_time){0};
-    enum status status = open_compute(&compute, &race->config, variant->backend, variant->threads,
-                                      variant->step && !variant->updates ? RESIDENCY_HOST : RESIDENCY_DEVICE);
-    time->threads = compute.threads;
-    if (!status) status = run_loops(race, variant, &compute, 1, time);
-    if (!status) status = run_loops(race, variant, &compute, loops, time);
-    compute_close(&compute);
+    *time = (struct kmeans_time){.threads = compute->threads};
+    enum status status = run_loops(race, variant, compute, 1, time);
+    if (!status) status = run_loops(race, variant, compute, loops, time);
     time->outcome = outcome_of(status);
     snprintf(time->reason, sizeof time->reason, "%s", status ? status_message() : "");
+}
+
+void kmeans_race_run(struct kmeans_race *race, const struct kmeans_variant *variant,
+                     struct kmeans_time *time) {
+    struct compute compute = {0};
+    const enum status status =
+        open_compute(&compute, &race->config, variant->backend, variant->threads,
+                     variant->step && !variant->updates ? RESIDENCY_HOST : RESIDENCY_DEVICE);
+    if (!status) {
+        kmeans_race_run_on(race, variant, &compute, time);
+    } else {
+        *time = (struct kmeans_time){.outcome = outcome_of(status)};
+        snprintf(time->reason, sizeof time->reason, "%s", status_message());
+    }
+    compute_close(&compute);
 }

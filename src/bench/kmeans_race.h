@@ -53,4 +53,8 @@ struct kmeans_time {
 void kmeans_race_run(struct kmeans_race *race, const struct kmeans_variant *variant,
                      struct kmeans_time *time);
 
+/* The same on a backend that is open. */
+void kmeans_race_run_on(struct kmeans_race *race, const struct kmeans_variant *variant,
+                        struct compute *compute, struct kmeans_time *time);
+
 #endif

@@ -19,7 +19,7 @@ struct kmeans_bench {
     struct kmeans_race race;
     struct kmeans_variant variants[MOST_VARIANTS];
     size_t variant_count, blocks[MOST_BLOCKS], block_count, features[MOST_SIZES], feature_count;
-    char backend[MOST_BACKENDS][64]; /* of gemm and nearest */
+    char backend[MOST_BACKENDS][CONFIG_TEXT]; /* of gemm and nearest */
     size_t backend_count;
     const char *gpu;   /* the first one on a GPU, which the other steps run on; NULL: none */
     char no_gpu[256];  /* why not */
@@ -74,7 +74,7 @@ static enum status find_backends(struct kmeans_bench *bench, const char *list) {
     if (!chosen) list = "openblas,tuned,cublas,cuda-tuned";
     while (*list) {
         const struct gemm_backend *backend;
-        char word[64];
+        char word[CONFIG_TEXT];
         next_word(&list, word, sizeof word);
         const enum status status = registry_find(word, &backend);
         if (status && chosen) return status;
@@ -133,9 +133,9 @@ static enum status make_variants(struct kmeans_bench *bench) {
     for (size_t b = 0; b < bench->backend_count; b++) add_backend(bench, bench->backend[b], GEMM_ON_HOST);
     if (bench->gpu) add_kernels(bench, registry_device(GEMM_ON_CUDA)->kmeans_steps);
     for (size_t b = 0; b < bench->backend_count; b++) add_backend(bench, bench->backend[b], GEMM_ON_CUDA);
-    return bench->variant_count || (!bench->gpu && bench->steps)
-               ? STATUS_OK
-               : status_set(STATUS_USAGE, "--steps and --backends leave nothing to measure");
+    for (int step = STEP_NAIVE; step <= STEP_PARTIAL; step++)
+        if (bench->variant_count || is_wanted(bench, config_choice("step", step))) return STATUS_OK;
+    return status_set(STATUS_USAGE, "--steps and --backends leave nothing to measure");
 }
 
 /* --- results --- */
