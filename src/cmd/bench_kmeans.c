@@ -187,7 +187,8 @@ static void run_variant(struct kmeans_bench *bench, const struct kmeans_variant 
         bench->serial = time.seconds.mean;
     cJSON *line = row_of(bench, variant->name, variant->backend, variant->on_gpu);
     if (variant->block) jsonl_count(line, "block_size", variant->block);
-    if (!variant->on_gpu) cJSON_AddNumberToObject(line, "threads", time.threads);
+    const bool on_host = !variant->on_gpu || (variant->step && !variant->updates);
+    if (on_host && time.threads) cJSON_AddNumberToObject(line, "threads", time.threads);
     jsonl_text(line, "kernel", time.kernel);
     if (time.outcome == OUTCOME_LEFT_OUT || time.outcome == OUTCOME_FAILED) {
         jsonl_text(line, time.outcome == OUTCOME_FAILED ? "failed" : "left_out", time.reason);

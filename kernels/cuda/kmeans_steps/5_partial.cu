@@ -14,7 +14,7 @@
               cublas */
 #include "kernels/cuda/kmeans_steps/steps.cuh"
 
-static const size_t MOST_BLOCKS = 1024, MOST_SCRATCH = (size_t)256 << 20, SHARED_SUMS = 24 << 10; /* bytes */
+static const size_t MOST_BLOCKS = 2048, MOST_SCRATCH = (size_t)256 << 20, SHARED_SUMS = 24 << 10; /* bytes */
 static const int COLUMNS = 32, DEPTH = 8; /* of a block that adds the sums of blocks */
 
 struct partial_plan {
