@@ -19,7 +19,7 @@ static enum status open_compute(struct compute *compute, const struct config *co
     struct config own = *config;
     const struct gemm_backend *found;
     snprintf(own.backend, sizeof own.backend, "%s", backend);
-    own.residency = residency;
+    own.residency = (int)residency;
     if (threads) own.threads = threads;
     const struct compute_options options = config_compute(&own);
     const enum status status = registry_find(own.backend, &found);
