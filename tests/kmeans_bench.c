@@ -1,5 +1,6 @@
 #include "tests/kmeans_bench.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -177,6 +178,45 @@ bool kmeans_agrees(const struct kmeans_data *data, const struct kmeans_result *g
     return !why[0];
 }
 
+static long double smallest_distance(const struct kmeans_data *data, const void *values, size_t row) {
+    long double best = distance(data, values, row, 0);
+    for (size_t j = 1; j < data->clusters; j++) {
+        const long double next = distance(data, values, row, j);
+        best = next < best ? next : best;
+    }
+    return best;
+}
+
+bool kmeans_is_iteration(const struct kmeans_data *data, const struct kmeans_result *got, double slack,
+                         char *why, size_t size) {
+    const double epsilon = data->dtype == GEMM_F32 ? FLT_EPSILON : DBL_EPSILON,
+                 rounding = 4 * ((double)data->features + 4) * epsilon;
+    struct kmeans_result want = {.state.values = malloc(data->clusters * data->features * sizeof(double)),
+                                 .label = got->state.label,
+                                 .count = calloc(data->clusters, sizeof *want.count)};
+    snprintf(why, size, "%s", "");
+    for (size_t i = 0; i < data->count && !why[0]; i++) {
+        const long double best = smallest_distance(data, got->state.values, i),
+                          own = got->label[i] < data->clusters
+                                    ? distance(data, got->state.values, i, got->label[i])
+                                    : INFINITY;
+        if (!(own <= best * (1 + rounding)))
+            snprintf(why, size, "row %zu has label %u at distance %.9Lg; the smallest is %.9Lg", i,
+                     got->label[i], own, best);
+    }
+    average(data, &want);
+    for (size_t i = 0; i < data->clusters * data->features && !why[0]; i++) {
+        const double mean = dtype_get(data->dtype, want.state.values, i),
+                     own = dtype_get(data->dtype, got->state.values, i),
+                     bound = slack > 0 ? (slack + epsilon) * fabs(mean) : 0;
+        if (want.count[i / data->features] && !(fabs(own - mean) <= bound))
+            snprintf(why, size, "centre element %zu is %.17g, and the mean %.17g", i, own, mean);
+    }
+    free(want.state.values);
+    free(want.count);
+    return !why[0];
+}
+
 void kmeans_assert_agrees(const struct kmeans_data *data, const struct kmeans_result *got) {
     char why[256];
     if (!kmeans_agrees(data, got, KMEANS_ITERATIONS, why, sizeof why)) fail_msg("%s", why);
@@ -185,4 +225,22 @@ void kmeans_assert_agrees(const struct kmeans_data *data, const struct kmeans_re
 void kmeans_assert_runs(struct compute *compute, const struct kmeans_data *data,
                         const struct kmeans_options *options, struct kmeans_result *result) {
     assert_status(kmeans_bench_run(compute, data, options, NULL, result), STATUS_OK);
+}
+
+void kmeans_assert_same(const struct kmeans_data *data, const struct kmeans_result *got,
+                        const struct kmeans_result *want) {
+    const size_t elements = data->clusters * data->features;
+    assert_int_equal(got->state.iteration, want->state.iteration);
+    for (size_t i = 0; i < data->count; i++)
+        if (got->label[i] != want->label[i])
+            fail_msg("label %zu is %u, on the host %u", i, got->label[i], want->label[i]);
+    assert_memory_equal(got->count, want->count, data->clusters * sizeof *got->count);
+    assert_memory_equal(got->state.values, want->state.values, elements * dtype_size(data->dtype));
+    assert_true(got->inertia == want->inertia);
+}
+
+struct kmeans_data kmeans_reals(size_t count, size_t features, size_t clusters, enum gemm_dtype dtype) {
+    struct kmeans_data data = kmeans_lattice(count, features, clusters, dtype, 1u << 23, 0, 11);
+    for (size_t i = 0; i < count * features; i++) data.values[i] = (double)(float)(data.values[i] / 3e6);
+    return data;
 }

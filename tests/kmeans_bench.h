@@ -22,6 +22,8 @@ struct kmeans_data kmeans_lattice(size_t count, size_t features, size_t clusters
                                   unsigned most, double offset, uint64_t seed);
 /* Lattice data of odd sizes, with ties and offsets: shape 0 .. KMEANS_SHAPES - 1. */
 struct kmeans_data kmeans_shape(size_t shape, enum gemm_dtype dtype);
+/* Random reals. */
+struct kmeans_data kmeans_reals(size_t count, size_t features, size_t clusters, enum gemm_dtype dtype);
 void kmeans_data_free(struct kmeans_data *data);
 
 struct kmeans_options kmeans_defaults(const struct kmeans_data *data);
@@ -39,9 +41,18 @@ void kmeans_reference(const struct kmeans_data *data, size_t iterations, struct 
 bool kmeans_agrees(const struct kmeans_data *data, const struct kmeans_result *got, size_t iterations,
                    char *why, size_t size);
 
+/* For steps of kernels/kmeans_steps.h. Has each label a centre whose distance, in long double, is the
+   smallest but for the roundings of a sum of squares in the dtype? Is each centre the mean of the labels that
+   it was computed from, with a relative error of `slack` before it is rounded? If not, `why` says. */
+bool kmeans_is_iteration(const struct kmeans_data *data, const struct kmeans_result *got, double slack,
+                         char *why, size_t size);
+
 /* Assert that a run succeeds, and that it has the result of the reference after KMEANS_ITERATIONS. */
 void kmeans_assert_runs(struct compute *compute, const struct kmeans_data *data,
                         const struct kmeans_options *options, struct kmeans_result *result);
+/* The same number of iterations, labels, counts, centres (bit by bit) and inertia. */
+void kmeans_assert_same(const struct kmeans_data *data, const struct kmeans_result *got,
+                        const struct kmeans_result *want);
 void kmeans_assert_agrees(const struct kmeans_data *data, const struct kmeans_result *got);
 
 #endif

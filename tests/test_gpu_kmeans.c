@@ -5,25 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static struct kmeans_data random_reals(size_t count, size_t features, size_t clusters,
-                                       enum gemm_dtype dtype) {
-    struct kmeans_data data = kmeans_lattice(count, features, clusters, dtype, 1u << 23, 0, 11);
-    for (size_t i = 0; i < count * features; i++) data.values[i] = (double)(float)(data.values[i] / 3e6);
-    return data;
-}
-
-static void assert_same_results(const struct kmeans_data *data, const struct kmeans_result *got,
-                                const struct kmeans_result *want) {
-    const size_t elements = data->clusters * data->features;
-    assert_int_equal(got->state.iteration, want->state.iteration);
-    for (size_t i = 0; i < data->count; i++)
-        if (got->label[i] != want->label[i])
-            fail_msg("label %zu is %u, on the host %u", i, got->label[i], want->label[i]);
-    assert_memory_equal(got->count, want->count, data->clusters * sizeof *got->count);
-    assert_memory_equal(got->state.values, want->state.values, elements * dtype_size(data->dtype));
-    assert_true(got->inertia == want->inertia);
-}
-
 static const struct {
     const char *backend;
     enum engine_choice engine;
@@ -58,7 +39,7 @@ static void check_run(struct bench *bench, const struct kmeans_data *data,
         struct kmeans_options own = *options;
         own.engine = ways[w].engine;
         kmeans_assert_runs(&bench->way[w], data, &own, &got);
-        assert_same_results(data, &got, &want);
+        kmeans_assert_same(data, &got, &want);
         kmeans_free(&got);
     }
     kmeans_free(&want);
@@ -91,7 +72,7 @@ static void runs_have_the_bits_of_the_host(void **state) {
     bench_open(&bench);
     static const enum kmeans_init inits[] = {KMEANS_RANDOM, KMEANS_PLUS_PLUS, KMEANS_PARALLEL};
     for (size_t i = 0; i<12; i += support_stride()> 1 ? 5 : 1) {
-        struct kmeans_data data = i % 2 ? random_reals(9001, 33, 20, i % 4 == 1 ? GEMM_F32 : GEMM_F64)
+        struct kmeans_data data = i % 2 ? kmeans_reals(9001, 33, 20, i % 4 == 1 ? GEMM_F32 : GEMM_F64)
                                         : kmeans_lattice(9001, 49, 20, GEMM_F32, 255, 0, i);
         struct kmeans_options options = kmeans_defaults(&data);
         data.bytes = i % 2 == 0;
@@ -117,7 +98,7 @@ static bool check_fused(struct bench *bench, const struct kmeans_data *data,
     assert_status(status, STATUS_OK);
     own.engine = ENGINE_AUTO;
     kmeans_assert_runs(&bench->host, data, &own, &want);
-    assert_same_results(data, &got, &want);
+    kmeans_assert_same(data, &got, &want);
     kmeans_free(&got);
     kmeans_free(&want);
     return true;
@@ -138,7 +119,7 @@ static void fused_kernels_have_the_bits_of_the_host(void **state) {
             for (int form = 0; form < 3; form++) {
                 if (form && features[f] > (form == 1 ? 64 : 32)) continue; /* a GEMM is faster */
                 struct kmeans_data data =
-                    form ? random_reals(count, features[f], clusters[c], form == 1 ? GEMM_F32 : GEMM_F64)
+                    form ? kmeans_reals(count, features[f], clusters[c], form == 1 ? GEMM_F32 : GEMM_F64)
                          : kmeans_lattice(count, features[f], clusters[c], GEMM_F32, number % 3 ? 255 : 3, 0,
                                           number);
                 struct kmeans_options options = kmeans_defaults(&data);
@@ -166,7 +147,7 @@ static void few_features_of_float64(void **state) {
             if (number % support_stride()) continue;
             struct kmeans_data data =
                 number % 4
-                    ? random_reals(rows[number % 3], features[f], clusters[c], GEMM_F64)
+                    ? kmeans_reals(rows[number % 3], features[f], clusters[c], GEMM_F64)
                     : kmeans_lattice(rows[number % 3], features[f], clusters[c], GEMM_F64, 3, 0, number);
             struct kmeans_options options = kmeans_defaults(&data);
             options.iterations = 3;
@@ -229,7 +210,7 @@ static void check_streamed(struct bench *bench, struct kmeans_data *data,
         data->chunk = chunks[w % 2];
         data->pinned = w / 2;
         kmeans_assert_runs(&bench->way[w], data, &own, &got);
-        assert_same_results(data, &got, &want);
+        kmeans_assert_same(data, &got, &want);
         kmeans_free(&got);
     }
     data->chunk = 0;
@@ -237,7 +218,7 @@ static void check_streamed(struct bench *bench, struct kmeans_data *data,
 }
 
 static struct kmeans_data streamed_data(int form, size_t count, size_t features, size_t clusters) {
-    struct kmeans_data data = form ? random_reals(count, features, clusters, form == 1 ? GEMM_F32 : GEMM_F64)
+    struct kmeans_data data = form ? kmeans_reals(count, features, clusters, form == 1 ? GEMM_F32 : GEMM_F64)
                                    : kmeans_lattice(count, features, clusters, GEMM_F32, 255, 0, 4);
     data.bytes = form == 0;
     return data;
@@ -297,7 +278,7 @@ static void streamed_points_resume(void **state) {
             options.start = &half.state;
             data.chunk = 1024;
             kmeans_assert_runs(&bench.way[0], &data, &options, &rest);
-            assert_same_results(&data, &rest, &whole);
+            kmeans_assert_same(&data, &rest, &whole);
             kmeans_free(&whole);
             kmeans_free(&half);
             kmeans_free(&rest);

@@ -204,6 +204,17 @@ static void wrong_use_is_named(void **state) {
                  {"--layers 3-4", 2, "unknown or ambiguous flag"},
                  {"--batch-size 10 --empty far", 2, "empty is for Lloyd's algorithm"},
                  {"--batch-size 10 --change-limit 0.1", 2, "change-limit is for Lloyd's algorithm"},
+                 {"--step naive", 2, "use --backend cublas"},
+                 {"--step partial --backend serial", 2, "step partial is a kernel for GPUs"},
+                 {"--step nearest --backend serial", 2, "no kernel for step nearest"},
+                 {"--step gemm --engine eager", 2, "step gemm has its own engine: remove --engine"},
+                 {"--step gemm --bounds on", 2, "has its own bounds: remove --bounds"},
+                 {"--step gemm --batch-size 10", 2, "steps are for Lloyd's algorithm"},
+                 {"--step shared --kmeans-precision exact", 2, "remove --kmeans-precision"},
+                 {"--step atomics --residency host", 2, "remove --residency"},
+                 {"--step fast", 2, "step must be auto | naive"},
+                 {"--block-size 64", 2, "block-size is for the steps naive to partial"},
+                 {"--step naive --block-size 31", 2, "from 32 to 1024"},
                  {"--picture x.gif", 2, ".png or a .pgm"},
                  {"--data uniform:1024,32", 2, "must be uniform:SIZE,FEATURES"},
                  {"--data uniform:1MB,0", 2, "must be uniform:SIZE,FEATURES"},
@@ -231,6 +242,18 @@ static void wrong_plugin_is_refused(void **state) {
     assert_int_equal(
         RUN("kmeans --data %s --backend %s", support_data, support_plugin("plugins/good/c11.so")), 0);
     assert_says(output, "exact");
+}
+
+/* Steps that the host has too are names of engines. */
+static void steps_are_engines(void **state) {
+    (void)state;
+    assert_int_equal(
+        RUN("kmeans --data uniform:1MB,8 --clusters 9 --iterations 3 --backend tuned --step gemm"), 0);
+    assert_says(output, "eager, residency");
+    assert_int_equal(
+        RUN("kmeans --data uniform:1MB,8 --clusters 9 --iterations 3 --backend tuned --step nearest"), 0);
+    assert_says(output, "engine fused");
+    assert_says(output, "exact: ");
 }
 
 /* The measures on a table whose values were computed with scikit-learn 1.9. */
@@ -269,6 +292,7 @@ int main(void) {
         cmocka_unit_test(help_is_of_kmeans),
         cmocka_unit_test(wrong_use_is_named),
         cmocka_unit_test(wrong_plugin_is_refused),
+        cmocka_unit_test(steps_are_engines),
         cmocka_unit_test(measures),
     };
     return cmocka_run_group_tests_name("kmeans command", tests, support_make_data, NULL);

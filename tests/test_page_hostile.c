@@ -9,9 +9,9 @@
 /* Lines of every type: empty, with every value of the wrong type, with numbers out of range, with markup. */
 static void hostile_rows_are_harmless(void **state) {
     (void)state;
-    static const char *const types[] = {"header",    "step",       "epoch",     "summary", "compare",
-                                        "peak",      "gemm",       "scaling",   "amdahl",  "shmem",
-                                        "breakeven", "evaluation", "confusion", "mistake", "stopped"};
+    static const char *const types[] = {
+        "header", "step",  "epoch",     "summary",    "compare",   "peak",    "gemm",    "scaling",
+        "amdahl", "shmem", "breakeven", "evaluation", "confusion", "mistake", "stopped", "kmeans_step"};
     static const char *const keys[] = {"backend",
                                        "device",
                                        "gpu",
@@ -61,7 +61,14 @@ static void hostile_rows_are_harmless(void **state) {
                                        "seed",
                                        "share_of_peak",
                                        "checkpoint",
-                                       "shared"};
+                                       "shared",
+                                       "step",
+                                       "mean_seconds",
+                                       "block_size",
+                                       "points",
+                                       "features",
+                                       "clusters",
+                                       "startup_seconds"};
     static const char *const values[] = {"1e999",
                                          "-1e308",
                                          "1e18",
@@ -77,7 +84,7 @@ static void hostile_rows_are_harmless(void **state) {
                                          "9007199254740993",
                                          "1e-300"};
     for (size_t v = 0; v <= sizeof values / sizeof *values; v++) {
-        char *text = calloc(1, 1 << 16);
+        char *text = calloc(1, 1 << 17);
         assert_non_null(text);
         for (size_t round = 0; round < 2; round++)
             for (size_t t = 0; t < sizeof types / sizeof *types; t++) {

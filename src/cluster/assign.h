@@ -62,6 +62,12 @@ enum status assigner_lloyd(const struct assigner *assigner, const struct nearest
    than what is used without them by a fifth at least, and off again after two passes that are slower. */
 enum status assigner_verify(struct assigner *assigner, const struct points *points);
 
+/* Compares the labels of at least the last `rows` points (device memory) with certified ones. They may differ
+   where the distances differ by less than the error of a sum of squares in the dtype. STATUS_VERIFY_FAILED
+   names a row that differs by more. */
+enum status assigner_check_labels(struct assigner *assigner, const struct points *points,
+                                  const uint32_t *label, size_t rows);
+
 /* Checks two secret random labels of a pass against all centres in float64, if the audit affords it.
    STATUS_VERIFY_FAILED names the row. */
 enum status assigner_audit(struct assigner *assigner, const struct points *points, const uint32_t *label);

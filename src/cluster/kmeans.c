@@ -104,7 +104,7 @@ static enum status finish(struct kmeans *run, struct kmeans_result *result) {
     const size_t clusters = run->sums.clusters;
     struct nearest_counts counts = {0};
     keep_state(run, &result->state);
-    enum status status = assigner_run(&run->assigner, points, run->label, NULL, &counts);
+    enum status status = kmeans_label(run, NULL, NULL, &counts);
     kmeans_add_counts(&result->counts, &counts);
     if (!status) status = kmeans_inertia(run, points, run->label, &result->inertia);
     if (status) return status;
@@ -129,7 +129,8 @@ static enum status seed(struct kmeans *run, size_t restart, struct kmeans_result
     enum status status = kmeans_reset(run);
     if (!status) status = state ? kmeans_restore(run, state) : kmeans_seed(run, restart);
     if (!status) assigner_set_centres(&run->assigner, run->sums.clusters);
-    if (!status && restart == first_restart(run)) status = assigner_verify(&run->assigner, run->points);
+    if (!status && restart == first_restart(run))
+        status = run->step.step ? kmeans_check_step(run) : assigner_verify(&run->assigner, run->points);
     if (!status && restart == first_restart(run)) status = kmeans_verify_launch(run);
     if (device->profile) profile_restore(device->profile);
     result->seeding_seconds += clock_seconds() - start;
@@ -189,7 +190,11 @@ enum status kmeans_run(struct compute *compute, const struct points *points,
     if (!status) kmeans_check_points(&run);
     if (!status && observer && observer->start) {
         char engine[160];
-        assigner_describe(&run.assigner, engine, sizeof engine);
+        if (options->step) {
+            stepper_describe(&run.step, engine, sizeof engine);
+        } else {
+            assigner_describe(&run.assigner, engine, sizeof engine);
+        }
         observer->start(observer->self, engine);
     }
     if (compute->device.profile) device_lap(&compute->device, PART_STARTUP);

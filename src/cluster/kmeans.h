@@ -9,7 +9,7 @@
 
 #include <signal.h>
 
-#include "src/cluster/assign.h"
+#include "src/cluster/step.h"
 
 /* The state of a run after an iteration, to go on from. */
 struct kmeans_state {
@@ -37,6 +37,8 @@ struct kmeans_options {
     bool certify;
     enum engine_choice engine;
     enum kmeans_bounds bounds;         /* of Lloyd's algorithm */
+    const char *step;                  /* a kernel of kernels/kmeans_steps.h, without `certify`; NULL: none */
+    unsigned block;                    /* its block size */
     struct kmeans_state *start;        /* NULL: draw the initial centres; else there is one restart */
     double scale;                      /* of the inertia and shift that are reported: see struct point_sets */
     const volatile sig_atomic_t *stop; /* NULL: never */
@@ -87,6 +89,7 @@ struct kmeans {
     const struct kmeans_options *options;
     const struct points *points;
     struct assigner assigner;
+    struct stepper step;          /* labels in place of the assigner, if options->step */
     struct cluster_sums sums;     /* device */
     uint32_t *label, *before;     /* device, [points] */
     uint32_t *moved;              /* device, scratch */
@@ -134,6 +137,15 @@ void kmeans_add_rows(struct kmeans *run, const struct points *points, const uint
 /* The points for `sum`. */
 struct cluster_rows kmeans_rows(const struct kmeans *run, const struct points *points, const uint32_t *label,
                                 const uint32_t *before);
+
+/* Labels all points by the step or the assigner, and adds them to `sums` if the step updates them (NULL: it
+   does not). `then`: see assigner_run. */
+enum status kmeans_label(struct kmeans *run, const struct cluster_sums *sums,
+                         const struct points_visitor *then, struct nearest_counts *counts);
+
+/* Labels all points with a step and the last ones with a certificate, which must agree but for the error of
+   the step: STATUS_VERIFY_FAILED names a row that differs. run->label stays. */
+enum status kmeans_check_step(struct kmeans *run);
 
 /* One iteration: of Lloyd's algorithm, or a pass in mini-batches. Fills the record but for its numbers and
    its time; inertia and shift are in units of x. */

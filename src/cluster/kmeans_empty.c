@@ -31,6 +31,7 @@ static void move_point(struct kmeans *run, uint32_t row, uint32_t from, uint32_t
     run->assigner.ops->sum(device->ops_context, &rows, &run->sums);
     run->host_count[from]--;
     run->host_count[to]++;
+    run->step.stale = true;
 }
 
 /* As in scikit-learn: the farthest point, of a cluster that has more, becomes the cluster; then the next. */

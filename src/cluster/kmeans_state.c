@@ -23,6 +23,7 @@ enum status kmeans_reset(struct kmeans *run) {
     free(none);
     kmeans_clear_sums(run);
     run->split = false;
+    run->step.stale = true;
     return STATUS_OK;
 }
 
@@ -37,12 +38,27 @@ void kmeans_check_points(const struct kmeans *run) {
 static enum status restore_labels(struct kmeans *run, const uint32_t *label) {
     struct device *device = &run->compute->device;
     device->driver->upload(device, run->label, label, run->points->count * sizeof *label);
+    run->step.stale = true;
     kmeans_add_rows(run, run->points, run->label, NULL);
     device->driver->download(device, run->host_count, run->sums.count,
                              run->sums.clusters * sizeof *run->host_count);
     for (size_t j = 0; j < run->sums.clusters; j++)
         run->split = run->split || (run->host_count[j] == 0 && run->options->empty == EMPTY_SPLIT);
     return device->driver->synchronize(device);
+}
+
+enum status kmeans_check_step(struct kmeans *run) {
+    enum { LAST_ROWS = 1 << 16 };
+    struct device *device = &run->compute->device;
+    uint64_t changed;
+    uint32_t *label = device->driver->alloc(device, run->points->count * sizeof *label);
+    enum status status = label ? STATUS_OK : STATUS_FAILED;
+    run->step.stale = true;
+    if (!status) status = stepper_run(&run->step, &run->assigner.centres, label, NULL, &changed);
+    if (!status) status = assigner_check_labels(&run->assigner, run->points, label, LAST_ROWS);
+    run->step.stale = true;
+    device->driver->free(device, label);
+    return status == STATUS_VERIFY_FAILED ? status_context(status, "step %s", run->options->step) : status;
 }
 
 enum status kmeans_restore(struct kmeans *run, const struct kmeans_state *start) {

@@ -1,4 +1,5 @@
 /* Checks of labels during a run. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,6 +92,55 @@ enum status assigner_verify(struct assigner *assigner, const struct points *poin
     device->driver->free(device, label);
     free(got);
     free(eager);
+    return status;
+}
+
+/* squared[i] (host) of the labels. */
+static enum status distances_of(struct assigner *assigner, const struct points *points, const uint32_t *label,
+                                double *memory, double *squared) {
+    struct device *device = &assigner->compute->device;
+    const enum status status = assigner_distances(assigner, points, label, memory);
+    if (!status) device->driver->download(device, squared, memory, points->count * sizeof *squared);
+    return status;
+}
+
+/* A sum of squares in the dtype has a relative error of at most (features + 4) epsilon, and of (features + 4)
+   least numbers if products underflow. */
+static enum status compare_distances(const struct points *points, const double *got, const double *want,
+                                     size_t offset) {
+    const bool single = points->dtype == GEMM_F32;
+    const double terms = (double)points->features + 4, error = terms * (single ? FLT_EPSILON : DBL_EPSILON),
+                 least = terms * (single ? (double)FLT_MIN : DBL_MIN);
+    for (size_t i = 0; i < points->count; i++)
+        if (!(got[i] <= want[i] * (1 + 4 * error) + 2 * least))
+            return status_set(STATUS_VERIFY_FAILED,
+                              "row %zu has a label whose centre is at a squared distance of %.9g, and the "
+                              "nearest is at %.9g: more than rounding explains",
+                              offset + i, got[i], want[i]);
+    return STATUS_OK;
+}
+
+enum status assigner_check_labels(struct assigner *assigner, const struct points *points,
+                                  const uint32_t *label, size_t rows) {
+    struct assigner exact = *assigner;
+    struct device *device = &assigner->compute->device;
+    struct nearest_counts counts;
+    const size_t offset = rows < points->count ? (points->count - rows) / NEAREST_BLOCK * NEAREST_BLOCK : 0;
+    const struct points view = view_of(points, offset, points->count - offset);
+    const size_t bytes = view.count * sizeof(double);
+    exact.certify = true;
+    uint32_t *certified = device->driver->alloc(device, view.count * sizeof *certified);
+    double *memory = device->driver->alloc(device, bytes), *got = malloc(bytes), *want = malloc(bytes);
+    enum status status =
+        certified && memory && got && want ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
+    if (!status) status = assigner_run(&exact, &view, certified, NULL, &counts);
+    if (!status) status = distances_of(assigner, &view, label + offset, memory, got);
+    if (!status) status = distances_of(assigner, &view, certified, memory, want);
+    if (!status) status = compare_distances(&view, got, want, offset);
+    device->driver->free(device, certified);
+    device->driver->free(device, memory);
+    free(got);
+    free(want);
     return status;
 }
 

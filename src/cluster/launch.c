@@ -13,7 +13,7 @@ static bool can_launch(const struct kmeans *run) {
     const struct assigner *assigner = &run->assigner;
     const struct gemm_nearest *slot = run->compute->backend->nearest;
     const struct audit *audit = run->compute->audit;
-    return assigner->fused && assigner->in_range && slot->lloyd && !run->options->batch &&
+    return !run->step.step && assigner->fused && assigner->in_range && slot->lloyd && !run->options->batch &&
            !run->points->stream && assigner->bytes == (run->points->bytes != NULL) &&
            assigner->bounds != BOUNDS_ON && !(audit && audit->mode == AUDIT_ALL);
 }

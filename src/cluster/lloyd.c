@@ -19,6 +19,7 @@ void kmeans_close(struct kmeans *run) {
                             run->slices,    run->mean,   run->batch_rows, run->values_before};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) device->driver->free(device, memory[i]);
     if (run->points->stream) point_stream_end(run->points, device);
+    stepper_close(&run->step);
     assigner_close(&run->assigner);
     points_free(&run->batch, device);
     free(run->order);
@@ -72,6 +73,8 @@ enum status kmeans_open(struct kmeans *run) {
                                        options->batch ? ENGINE_EAGER : options->engine, options->bounds);
     if (!status && points->stream)
         status = point_stream_begin(points, device, cluster_part_rows(count, clusters, features));
+    if (!status && options->step)
+        status = stepper_open(&run->step, run->compute, points, clusters, options->step, options->block);
     if (status) return status;
     run->sums = (struct cluster_sums){.clusters = clusters, .features = features};
     run->sums.sums = driver->alloc(device, clusters * features * sizeof(double));
@@ -260,21 +263,29 @@ enum status kmeans_move(struct kmeans *run, struct kmeans_record *record) {
     return status;
 }
 
+enum status kmeans_label(struct kmeans *run, const struct cluster_sums *sums,
+                         const struct points_visitor *then, struct nearest_counts *counts) {
+    if (!run->step.step) return assigner_run(&run->assigner, run->points, run->label, then, counts);
+    *counts = (struct nearest_counts){0};
+    return stepper_run(&run->step, &run->assigner.centres, run->label, sums, &counts->changed);
+}
+
 enum status kmeans_lloyd(struct kmeans *run, struct kmeans_record *record) {
     struct device *device = &run->compute->device;
-    const bool bytes = run->points->bytes != NULL; /* only their sums can be updated without error */
+    const bool by_step = run->step.step && run->step.step->updates;
+    /* only the sums of pixels can be updated without error */
+    const bool updated = run->points->bytes && !by_step;
     enum status status = run->split ? kmeans_fill_split(run) : STATUS_OK;
     run->was_split = run->split;
-    if (bytes) device->driver->copy(device, run->before, run->label, run->points->count * sizeof *run->label);
-    struct addition addition = {run, run->label, bytes ? run->before : NULL, run->points->count};
+    if (updated)
+        device->driver->copy(device, run->before, run->label, run->points->count * sizeof *run->label);
+    struct addition addition = {run, run->label, updated ? run->before : NULL, run->points->count};
     const struct points_visitor add = {.self = &addition, .visit = add_part};
-    if (!bytes) kmeans_clear_sums(run);
-    if (!status)
-        status = assigner_run(&run->assigner, run->points, run->label, run->points->stream ? &add : NULL,
-                              &record->counts);
+    if (!updated) kmeans_clear_sums(run);
+    if (!status) status = kmeans_label(run, &run->sums, run->points->stream ? &add : NULL, &record->counts);
     if (!status) status = assigner_audit(&run->assigner, run->points, run->label);
     if (status) return status;
-    if (!run->points->stream) kmeans_add_rows(run, run->points, run->label, addition.before);
+    if (!by_step && !run->points->stream) kmeans_add_rows(run, run->points, run->label, addition.before);
     return kmeans_move(run, record);
 }
 

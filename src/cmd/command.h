@@ -15,6 +15,6 @@ extern const struct command command_train, command_eval, command_compare, comman
     command_grade, command_kmeans;
 
 /* The parts of `train bench`. */
-extern const struct command bench_gemm, bench_scaling, bench_shmem, bench_breakeven, bench_call;
+extern const struct command bench_gemm, bench_scaling, bench_shmem, bench_breakeven, bench_call, bench_kmeans;
 
 #endif

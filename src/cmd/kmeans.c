@@ -48,6 +48,52 @@ static enum status check_files(struct kmeans_job *job) {
     return status ? status : options_check_files(&job->files, &job->config);
 }
 
+static bool is_kernel(int step) {
+    return step >= STEP_NAIVE && step <= STEP_PARTIAL;
+}
+
+/* The engine, residency and precision that --step stands for. */
+static enum status set_step(struct kmeans_job *job, bool batches) {
+    struct config *config = &job->config;
+    const char *name = config_choice("step", config->step), *other = NULL;
+    const bool kernel = is_kernel(config->step);
+    if (!kernel && config_origin_of(config, "block-size") != FROM_DEFAULT)
+        return status_set(STATUS_USAGE,
+                          "block-size is for the steps naive to partial: add --step, or remove it");
+    if (config->step == STEP_AUTO) return STATUS_OK;
+    if (batches)
+        return status_set(STATUS_USAGE, "steps are for Lloyd's algorithm: remove --step, or --batch-size");
+    if (config_origin_of(config, "engine") != FROM_DEFAULT) other = "engine";
+    if (config->kmeans_bounds == BOUNDS_ON) other = "bounds";
+    if (kernel && config_origin_of(config, "kmeans-precision") != FROM_DEFAULT) other = "kmeans-precision";
+    if (kernel && config_origin_of(config, "residency") != FROM_DEFAULT) other = "residency";
+    if (other)
+        return status_set(STATUS_USAGE, "step %s has its own %s: remove --%s, or --step", name, other, other);
+    config->kmeans_bounds = BOUNDS_OFF;
+    config->engine = config->step == STEP_NEAREST ? ENGINE_FUSED : ENGINE_EAGER;
+    if (!kernel) return STATUS_OK;
+    config->kmeans_precision = KMEANS_SCORES;
+    config->residency = config->step < STEP_ATOMICS ? RESIDENCY_HOST : RESIDENCY_DEVICE;
+    return STATUS_OK;
+}
+
+/* Before the data is read. */
+static enum status check_step(const struct kmeans_job *job, const struct gemm_backend *backend) {
+    const struct device_driver *driver = registry_device(backend->device);
+    if (job->config.step == STEP_NEAREST && !backend->nearest)
+        return status_set(
+            STATUS_USAGE,
+            "backend '%s' has no kernel for step nearest: use --step gemm, or --backend tuned or "
+            "cuda-tuned",
+            backend->name);
+    if (!is_kernel(job->config.step) || (driver && driver->kmeans_steps)) return STATUS_OK;
+    return status_set(
+        STATUS_USAGE,
+        "step %s is a kernel for GPUs, and backend '%s' runs on the host: use --backend cublas, "
+        "or any other of a GPU; the steps gemm and nearest run on the host, too",
+        config_choice("step", job->config.step), backend->name);
+}
+
 static enum status set_options(struct kmeans_job *job, const char *batch) {
     struct config *config = &job->config;
     const enum status status =
@@ -57,6 +103,8 @@ static enum status set_options(struct kmeans_job *job, const char *batch) {
     if (batch && config->resume[0] && !job->resumed_batches)
         return status_set(STATUS_USAGE, "'%s' is of Lloyd's algorithm: remove --batch-size, or --resume",
                           config->resume);
+    const enum status stepped = set_step(job, batches);
+    if (stepped) return stepped;
     if (batches && config->engine == ENGINE_FUSED)
         return status_set(STATUS_USAGE,
                           "mini-batches have no engine fused: remove --engine, or --batch-size");
@@ -70,19 +118,22 @@ static enum status set_options(struct kmeans_job *job, const char *batch) {
         if (config_origin_of(config, of_lloyd[i]) != FROM_DEFAULT)
             return status_set(STATUS_USAGE, "%s is for Lloyd's algorithm: remove it, or --batch-size",
                               of_lloyd[i]);
-    job->options = (struct kmeans_options){.clusters = (size_t)config->clusters,
-                                           .iterations = (size_t)config->iterations,
-                                           .restarts = (size_t)config->restarts,
-                                           .batch = batches ? (size_t)config->batch_size : 0,
-                                           .init = (enum kmeans_init)config->kmeans_init,
-                                           .empty = (enum kmeans_empty)config->kmeans_empty,
-                                           .tolerance = config->tolerance,
-                                           .change_limit = config->change_limit,
-                                           .seed = (uint64_t)config->seed,
-                                           .certify = config->kmeans_precision == KMEANS_EXACT,
-                                           .engine = (enum engine_choice)config->engine,
-                                           .bounds = (enum kmeans_bounds)config->kmeans_bounds,
-                                           .stop = &interrupted};
+    job->options =
+        (struct kmeans_options){.clusters = (size_t)config->clusters,
+                                .iterations = (size_t)config->iterations,
+                                .restarts = (size_t)config->restarts,
+                                .batch = batches ? (size_t)config->batch_size : 0,
+                                .init = (enum kmeans_init)config->kmeans_init,
+                                .empty = (enum kmeans_empty)config->kmeans_empty,
+                                .tolerance = config->tolerance,
+                                .change_limit = config->change_limit,
+                                .seed = (uint64_t)config->seed,
+                                .certify = config->kmeans_precision == KMEANS_EXACT,
+                                .engine = (enum engine_choice)config->engine,
+                                .bounds = (enum kmeans_bounds)config->kmeans_bounds,
+                                .step = is_kernel(config->step) ? config_choice("step", config->step) : NULL,
+                                .block = (unsigned)config->block_size,
+                                .stop = &interrupted};
     return STATUS_OK;
 }
 
@@ -111,10 +162,10 @@ static enum status verify_products(struct kmeans_job *job) {
     return backend_verify_cases(&job->compute, cases, 4);
 }
 
-/* All but the points stays on the device with any residency. */
+/* All but the points stays on the device with any residency, unless a step updates the centres on the host. */
 static enum status open_compute(struct kmeans_job *job) {
     struct config config = job->config;
-    config.residency = RESIDENCY_DEVICE;
+    if (!job->options.step) config.residency = RESIDENCY_DEVICE;
     return backend_open(&config, &job->compute);
 }
 
@@ -122,6 +173,7 @@ static enum status open_job(struct kmeans_job *job) {
     const struct gemm_backend *backend;
     enum status status = check_files(job);
     if (!status) status = registry_find(job->config.backend, &backend); /* before the data is read */
+    if (!status) status = check_step(job, backend);
     if (!status) status = open_compute(job);
     if (status) return status;
     job->compute.device.profile = &job->profile;
@@ -201,13 +253,11 @@ static enum status cluster(struct kmeans_job *job) {
 static enum status run_kmeans(int argc, char **argv) {
     static struct kmeans_job job; /* zero */
     const char *batch = NULL;
-    static const char *const keys[] = {"clusters",     "kmeans-init", "iterations", "tolerance",
-                                       "change-limit", "empty",       "restarts",   "kmeans-precision",
-                                       "bounds",       "seed",        "data",       "validation",
-                                       "label-offset", "transpose",   "dtype",      "backend",
-                                       "threads",      "engine",      "device",     "residency",
-                                       "pin",          "audit",       "log",        "save",
-                                       "resume",       NULL};
+    static const char *const keys[] = {
+        "clusters",         "kmeans-init", "iterations", "tolerance",  "change-limit", "empty",  "restarts",
+        "kmeans-precision", "bounds",      "step",       "block-size", "seed",         "data",   "validation",
+        "label-offset",     "transpose",   "dtype",      "backend",    "threads",      "engine", "device",
+        "residency",        "pin",         "audit",      "log",        "save",         "resume", NULL};
     const struct option_extra extras[] = {
         {"batch-size", "POINTS", "mini-batch k-means, with so many points a step [all: Lloyd's algorithm]",
          &batch},

@@ -47,10 +47,12 @@ void kmeans_print_header(const struct kmeans_job *job, const char *engine) {
                    options->clusters, init, batch, options->iterations, options->tolerance,
                    config_choice("empty", config->kmeans_empty), options->restarts,
                    options->restarts == 1 ? "" : "s", (long long)config->seed);
-    terminal_print(stdout, INDENT, "compute   backend %s (%s), %s, labels %s, engine %s, residency %s\n",
+    terminal_print(stdout, INDENT, "compute   backend %s (%s), %s, labels %s, %s %s, residency %s\n",
                    compute->name, compute->description, dtype_name(job->sets.train.dtype),
-                   config_choice("kmeans-precision", config->kmeans_precision), engine,
-                   points_residency(&job->sets.train));
+                   options->step ? "of computed distances"
+                                 : config_choice("kmeans-precision", config->kmeans_precision),
+                   options->step ? "step" : "engine", engine,
+                   options->step ? compute_residency(compute) : points_residency(&job->sets.train));
     if (compute->gpu[0]) terminal_print(stdout, INDENT, "gpu       %s\n", compute->gpu);
     terminal_print(stdout, INDENT, "machine   %s; %s; %s; %s %s\n\n", platform_cpu(), platform_system(),
                    platform_load_text().text, platform_compiler(), platform_flags());
@@ -112,7 +114,8 @@ void kmeans_print_result(const struct kmeans_job *job) {
         printf("%-*snot exact: for %s, products over- or underflow float64\n", COLUMN, "labels",
                text_grouped(result->counts.uncertified).text);
     } else {
-        printf("%-*sof the largest computed score, not certified\n", COLUMN, "labels");
+        printf("%-*sof the %s, not certified\n", COLUMN, "labels",
+               job->options.step ? "smallest computed distance" : "largest computed score");
     }
     print_quality(job);
     print_time(job);

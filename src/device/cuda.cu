@@ -315,6 +315,8 @@ static void cuda_free_pinned(struct device *device, void *memory) {
 
 /* --- ops and graphs --- */
 
+extern "C" const struct kmeans_steps kmeans_steps_cuda; /* kernels/cuda/kmeans_steps/steps.cu */
+
 static const struct ops *cuda_table(struct device *device, enum gemm_dtype dtype) {
     (void)device;
     return cuda_ops(dtype);
@@ -413,4 +415,5 @@ extern "C" const struct device_driver device_cuda = {
     .replay = cuda_replay,
     .free_graph = cuda_free_graph,
     .cluster_ops = cuda_cluster_table,
+    .kmeans_steps = &kmeans_steps_cuda,
 };

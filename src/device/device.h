@@ -3,6 +3,7 @@
 #ifndef TESSERA_DEVICE_DEVICE_H
 #define TESSERA_DEVICE_DEVICE_H
 
+#include "kernels/kmeans_steps.h"
 #include "kernels/nearest.h"
 #include "kernels/ops.h"
 #include "src/base/profile.h"
@@ -122,6 +123,9 @@ struct device_driver {
 
     /* The operations of k-means for f32 or f64. */
     const struct cluster_ops *(*cluster_ops)(struct device *device, enum gemm_dtype dtype);
+
+    /* (optional) The kernels of --step. Their context is ops_context. */
+    const struct kmeans_steps *kmeans_steps;
 };
 
 extern const struct device_driver device_host;

@@ -20,6 +20,17 @@ enum kmeans_init { KMEANS_FIRST, KMEANS_RANDOM, KMEANS_PLUS_PLUS, KMEANS_PARALLE
 enum kmeans_empty { EMPTY_KEEP, EMPTY_FAR, EMPTY_SPLIT };
 enum kmeans_precision { KMEANS_EXACT, KMEANS_SCORES };
 enum kmeans_bounds { BOUNDS_AUTO, BOUNDS_ON, BOUNDS_OFF };
+/* Between auto and gemm: the kernels of kernels/kmeans_steps.h, by their names. */
+enum step_choice {
+    STEP_AUTO,
+    STEP_NAIVE,
+    STEP_TRANSPOSE,
+    STEP_SHARED,
+    STEP_ATOMICS,
+    STEP_PARTIAL,
+    STEP_GEMM,
+    STEP_NEAREST
+};
 enum engine_choice { ENGINE_AUTO, ENGINE_EAGER, ENGINE_GRAPH, ENGINE_FUSED };
 
 enum { CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 128 };
@@ -90,6 +101,8 @@ struct config {
     int64_t evaluate_every; /* epochs; 0: only after the last */
     int64_t clusters, iterations, restarts;
     int kmeans_init, kmeans_empty, kmeans_precision, kmeans_bounds; /* the enums of these names */
+    int step;                                                       /* enum step_choice */
+    int64_t block_size;
     double tolerance, change_limit;
     enum config_origin origin[CONFIG_MAX_KEYS]; /* by key */
     char file[CONFIG_TEXT];                     /* the last one that was read; "" if none */

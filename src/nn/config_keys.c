@@ -22,6 +22,8 @@ static const char *const audits[] = {"sample", "all", "off", NULL}; /* enum audi
 static const char *const kmeans_inits[] = {"first", "random", "k-means++", "k-means-parallel", NULL};
 static const char *const kmeans_empties[] = {"keep", "far", "split", NULL};
 static const char *const kmeans_bounds[] = {"auto", "on", "off", NULL};
+static const char *const steps[] = {"auto",    "naive", "transpose", "shared", "atomics",
+                                    "partial", "gemm",  "nearest",   NULL};
 static const char *const kmeans_precisions[] = {"exact", "scores", NULL};
 
 enum { MOST_MEMBERS = 256 }; /* of an ensemble: each takes a thread and about 60 MB of GPU memory */
@@ -202,6 +204,13 @@ static const struct config_key keys[] = {
     {"bounds", NULL, CHOICE(RUN, kmeans_bounds, kmeans_bounds), "auto", NULL,
      "prune centres that principal components of the points prove too far (backend tuned); the labels are "
      "the same; auto: if it is faster for a sample of the points and the first centres"},
+    {"step", NULL, CHOICE(RUN, step, steps), "auto", NULL,
+     "the course of kernels on a GPU: naive, a thread a point; transpose, coalesced; shared, centres in "
+     "shared "
+     "memory (all with the update on the host); atomics and partial, sums on the GPU; their labels are not "
+     "certified. gemm: engine eager; nearest: engine fused; auto: as --engine says"},
+    {"block-size", NULL, INTEGER(RUN, block_size, KMEANS_LEAST_BLOCK, KMEANS_MOST_BLOCK), "128", "THREADS",
+     "threads of a block in steps naive to partial"},
 };
 
 /* A group of --help begins at a key. */

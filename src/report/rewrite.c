@@ -27,6 +27,7 @@ static const struct {
     {"peak", "peak", tables_peak, NULL, selection_machine},
     {"scaling", "scaling", tables_scaling, NULL, selection_config_dtype},
     {"shmem", "shmem", tables_shmem, NULL, selection_shape},
+    {"kmeans-steps", "kmeans_step", tables_kmeans_steps, NULL, selection_kmeans_steps},
     {"breakeven", "breakeven", tables_breakeven, NULL, selection_dtype},
 };
 enum { KNOWN = sizeof known / sizeof *known, NOT_KNOWN = -1, FILE_TEXT = KNOWN };

@@ -24,8 +24,10 @@ def arguments():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--data", default="data/mnist", help="a folder with MNIST's training images")
-    parser.add_argument("--clusters", default="10,64,1000", help="for MNIST")
+    parser.add_argument("--clusters", default="10,64,1000", help="for MNIST; none: no MNIST")
     parser.add_argument("--megabytes", type=int, default=128, help="of the uniform points; 0: none")
+    parser.add_argument("--log", help="append scikit-learn's seconds of an iteration on the uniform points, for `train "
+                        "report` beside those of `train bench kmeans --log`")
     return parser.parse_args()
 
 
@@ -104,13 +106,29 @@ def compare(name, points, clusters, source, scale):
         print(f"{name:24} K={clusters:<6} {program:13} {1e3 * median:9.2f} ms an iteration "
               f"({1e3 * min(all_seconds):.2f} to {1e3 * max(all_seconds):.2f})  {median / own:6.2f} x tessera  "
               f"inertia {inertia[program]:.8g}", flush=True)
+    if options.log and points.dtype == np.float64:
+        assert abs(inertia["scikit-learn"] - inertia["tessera"]) <= 1e-3 * inertia["tessera"], inertia
+        write_log(points, clusters, seconds["scikit-learn"], inertia["scikit-learn"])
+
+
+def write_log(points, clusters, seconds, inertia):
+    """A line for `train report`, beside those of `train bench kmeans --log`."""
+    with open(options.log, "a") as out:
+        print(json.dumps({"type": "kmeans_step", "run": "kmeans_peers", "step": "scikit-learn", "backend": "scikit-learn",
+                          "kernel": f"scikit-learn {sklearn.__version__}", "device": "host", "threads": options.threads,
+                          "dtype": "f64", "points": len(points), "features": points.shape[1], "clusters": clusters,
+                          "loops": options.iterations, "verified": True, "mean_seconds": statistics.mean(seconds),
+                          "median_seconds": statistics.median(seconds), "min_seconds": min(seconds),
+                          "max_seconds": max(seconds), "inertia": inertia,
+                          "time": {"gpu": 0, "cpu": statistics.mean(seconds), "transfers": 0}}), file=out)
 
 
 def main():
     print(f"scikit-learn {sklearn.__version__}, faiss {faiss.__version__}, {options.threads} threads, "
           f"{options.iterations} iterations, {options.repeats} repeats, load {os.getloadavg()[0]:.1f}")
-    mnist = read_mnist(options.data).astype(np.float32)
-    for clusters in (int(k) for k in options.clusters.split(",") if k):
+    numbers = [int(k) for k in options.clusters.split(",") if k and k != "none"]
+    mnist = read_mnist(options.data).astype(np.float32) if numbers else None
+    for clusters in numbers:
         compare("MNIST f32", mnist, clusters, options.data, 1 / 255)
     with tempfile.TemporaryDirectory() as folder:
         for features in (32, 2) if options.megabytes else ():

@@ -23,6 +23,9 @@ void cuda_cluster_rows(void *context, size_t rows, size_t features, bool bytes, 
 template <typename T>
 void cuda_cluster_norms(void *context, size_t rows, size_t features, const void *x, double *norm);
 template <typename T> void cuda_cluster_centres(void *context, const struct nearest_centres *centres);
+/* to[cols][rows] = from[rows][cols] transposed. */
+template <typename T>
+void cuda_cluster_transpose(struct cuda_ops_context *context, size_t rows, size_t cols, const T *from, T *to);
 template <typename T>
 void cuda_cluster_distances(void *context, size_t rows, size_t features, const void *x, const void *values,
                             const uint32_t *label, double *squared);

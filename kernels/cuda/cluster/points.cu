@@ -143,19 +143,23 @@ __global__ void __launch_bounds__(SIDE *DEPTH)
     }
 }
 
+template <typename T>
+void cuda_cluster_transpose(cuda_ops_context *context, size_t rows, size_t cols, const T *from, T *to) {
+    const size_t across = (cols + SIDE - 1) / SIDE, down = (rows + SIDE - 1) / SIDE;
+    const dim3 grid((unsigned)across, (unsigned)(down < 65535 ? down : 65535)), block(SIDE, DEPTH);
+    transpose_kernel<T><<<grid, block, 0, context->stream>>>(rows, cols, from, to);
+    CUDA_LAUNCHED(&context->fault, "transpose_kernel");
+}
+
 template <typename T> void cuda_cluster_centres(void *opaque, const struct nearest_centres *centres) {
     cuda_ops_context *context = open_ops(opaque);
     const size_t count = centres->count, features = centres->features;
-    const size_t across = (features + SIDE - 1) / SIDE, down = (count + SIDE - 1) / SIDE;
     const T *values = (const T *)centres->values;
     CUDA_TRY(&context->fault, cudaMemsetAsync(centres->norm, 0, sizeof *centres->norm, context->stream));
     bias_kernel<T><<<blocks_for(count), THREADS, 0, context->stream>>>(count, features, values,
                                                                        (T *)centres->bias, centres->norm);
     CUDA_LAUNCHED(&context->fault, "bias_kernel");
-    const dim3 grid((unsigned)across, (unsigned)(down < 65535 ? down : 65535)), block(SIDE, DEPTH);
-    transpose_kernel<T>
-        <<<grid, block, 0, context->stream>>>(count, features, values, (T *)centres->transposed);
-    CUDA_LAUNCHED(&context->fault, "transpose_kernel");
+    cuda_cluster_transpose(context, count, features, values, (T *)centres->transposed);
 }
 
 /* |x - c|^2 - |x - m|^2 = |c - m|^2 - 2 (c - m).(x - m), summed over the members. */
@@ -209,6 +213,7 @@ void cuda_cluster_means(void *opaque, const struct cluster_sums *sums, void *val
                                        void *);                                                            \
     template void cuda_cluster_norms<T>(void *, size_t, size_t, const void *, double *);                   \
     template void cuda_cluster_centres<T>(void *, const struct nearest_centres *);                         \
+    template void cuda_cluster_transpose<T>(cuda_ops_context *, size_t, size_t, const T *, T *);           \
     template void cuda_cluster_distances<T>(void *, size_t, size_t, const void *, const void *,            \
                                             const uint32_t *, double *);                                   \
     template void cuda_cluster_costs<T>(void *, const struct cluster_sums *, const double *, const void *, \
