@@ -162,7 +162,8 @@ static enum status verify_products(struct kmeans_job *job) {
     return backend_verify_cases(&job->compute, cases, 4);
 }
 
-/* All but the points stays on the device with any residency, unless a step updates the centres on the host. */
+/* All but the points stays on the device with any residency, unless a step updates the centres on the
+   host. */
 static enum status open_compute(struct kmeans_job *job) {
     struct config config = job->config;
     if (!job->options.step) config.residency = RESIDENCY_DEVICE;

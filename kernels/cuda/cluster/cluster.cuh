@@ -88,27 +88,33 @@ __device__ inline double squared_distance(size_t features, const X *x, const T *
     return add_lanes(mine);
 }
 
-/* The sum of term(0) .. term(features - 1) in the order of the contract, in the first warp. All threads of a
-   block of `THREADS` call it; each computes terms, and half a warp adds them. */
-template <int THREADS, typename F> __device__ double sum_of_terms(size_t features, F term) {
-    static const int TILE = 4 * THREADS; /* a multiple of NEAREST_LANES */
+/* The sum of term(f, load(f)) for all features, in the order of the contract, in the first warp. All threads of a
+   block of `THREADS` call it; each computes terms, of which it loads several first, and half a warp adds them. */
+template <int THREADS, typename L, typename F>
+__device__ double sum_of_terms(size_t features, L load, F term) {
+    static const int OF_THREAD = 4, TILE = OF_THREAD * THREADS; /* a multiple of NEAREST_LANES */
     __shared__ double terms[TILE];
     double mine = 0;
     for (size_t first = 0; first < features; first += TILE) {
         const int count = (int)(features - first < TILE ? features - first : TILE);
+        decltype(load(0)) loaded[OF_THREAD];
         __syncthreads(); /* the terms before were read */
-        for (int f = threadIdx.x; f < count; f += THREADS) terms[f] = term(first + f);
+#    pragma unroll
+        for (int i = 0; i < OF_THREAD; i++) {
+            const int f = i * THREADS + threadIdx.x;
+            if (f < count) loaded[i] = load(first + f);
+        }
+#    pragma unroll
+        for (int i = 0; i < OF_THREAD; i++) {
+            const int f = i * THREADS + threadIdx.x;
+            if (f < count) terms[f] = term(first + f, loaded[i]);
+        }
         __syncthreads();
-        if (threadIdx.x < 32)
+        if (threadIdx.x >= 32) continue;
 #    pragma unroll 8
-            for (int f = threadIdx.x % NEAREST_LANES; f < count; f += NEAREST_LANES) mine += terms[f];
+        for (int f = threadIdx.x % NEAREST_LANES; f < count; f += NEAREST_LANES) mine += terms[f];
     }
     return threadIdx.x < 32 ? add_lanes(mine) : 0;
-}
-
-/* sum / members; the hardware's division is slow for a sum of 0, which the edges of images have. */
-__device__ inline double mean_of(double sum, double members) {
-    return sum == 0 ? sum : sum / members;
 }
 
 /* A feature's part of the cost of a cluster, whose members sum to `sum`. */

@@ -387,7 +387,7 @@ template <int NT> struct body {
             for (int e = 0; e < 4; e++) {
                 const double sum = p.sums[at + e] + (double)more[e];
                 if (more[e]) p.sums[at + e] = sum;
-                after[e] = moves && members != 0 ? (float)mean_of(sum, members) : before[e];
+                after[e] = moves && members != 0 ? (float)(sum / members) : before[e];
                 const double shift = (double)after[e] - (double)before[e];
                 cost[f + e] = cost_term((double)before[e], p.mean[f + e], sum, members);
                 move[f + e] = shift * shift;

@@ -45,8 +45,11 @@ __global__ void __launch_bounds__(THREADS)
         const size_t j = first + threadIdx.x;
         without += __syncthreads_count(j < clusters && sums.count[j] == 0);
     }
-    const double costs = sum_of_terms<THREADS>(clusters, [=](size_t j) { return cost[j]; });
-    const double shifts = sum_of_terms<THREADS>(clusters, [=](size_t j) { return shift[j]; });
+    const auto own = [](size_t, double value) { return value; };
+    const double costs = sum_of_terms<THREADS>(
+        clusters, [=](size_t j) { return cost[j]; }, own);
+    const double shifts = sum_of_terms<THREADS>(
+        clusters, [=](size_t j) { return shift[j]; }, own);
     if (threadIdx.x) return;
     const double now = seconds_now();
     p->record[p->iterations] = {p->counts, without, costs, shifts, p->labelled - p->begun, now - p->labelled};

@@ -116,8 +116,9 @@ __global__ void __launch_bounds__(THREADS)
     bias_kernel(size_t count, size_t features, const T *values, T *bias, double *norm) {
     for (size_t j = blockIdx.x; j < count; j += gridDim.x) {
         const T *c = values + j * features;
-        const double sum =
-            sum_of_terms<THREADS>(features, [=](size_t f) { return (double)c[f] * (double)c[f]; });
+        const double sum = sum_of_terms<THREADS>(
+            features, [=](size_t f) { return (double)c[f]; },
+            [](size_t, double value) { return value * value; });
         if (threadIdx.x) continue;
         bias[j] = (T)(-sum / 2);
         atomic_max_positive(norm, norm_bound(features, sum));
@@ -162,6 +163,11 @@ template <typename T> void cuda_cluster_centres(void *opaque, const struct neare
     cuda_cluster_transpose(context, count, features, values, (T *)centres->transposed);
 }
 
+/* A feature of a cluster: the sum of the members, the centre, and the mean of all points. */
+struct feature {
+    double sum, centre, mean;
+};
+
 /* |x - c|^2 - |x - m|^2 = |c - m|^2 - 2 (c - m).(x - m), summed over the members. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
@@ -169,8 +175,11 @@ __global__ void __launch_bounds__(THREADS)
     for (size_t j = blockIdx.x; j < sums.clusters; j += gridDim.x) {
         const size_t features = sums.features;
         const double members = (double)sums.count[j];
-        const double sum = sum_of_terms<THREADS>(features, [=](size_t f) {
-            return cost_term((double)values[j * features + f], mean[f], sums.sums[j * features + f], members);
+        const auto load = [=](size_t f) {
+            return feature{sums.sums[j * features + f], (double)values[j * features + f], mean[f]};
+        };
+        const double sum = sum_of_terms<THREADS>(features, load, [=](size_t, feature of) {
+            return cost_term(of.centre, of.mean, of.sum, members);
         });
         if (threadIdx.x == 0) cost[j] = members != 0 ? sum : 0;
     }
@@ -190,13 +199,15 @@ __global__ void __launch_bounds__(THREADS) means_kernel(cluster_sums sums, T *va
     for (size_t j = blockIdx.x; j < sums.clusters; j += gridDim.x) {
         const size_t features = sums.features;
         const double members = (double)sums.count[j];
-        const double sum = sum_of_terms<THREADS>(members != 0 ? features : 0, [=](size_t f) {
-            T *c = values + j * features + f;
-            const T mean = (T)mean_of(sums.sums[j * features + f], members);
-            const double move = (double)mean - (double)*c;
-            *c = mean;
-            return move * move;
-        });
+        const auto load = [=](size_t f) {
+            return feature{sums.sums[j * features + f], (double)values[j * features + f], 0};
+        };
+        const double sum =
+            sum_of_terms<THREADS>(members != 0 ? features : 0, load, [=](size_t f, feature of) {
+                const T mean = (T)(of.sum / members);
+                values[j * features + f] = mean;
+                return ((double)mean - of.centre) * ((double)mean - of.centre);
+            });
         if (threadIdx.x == 0) shift[j] = sum;
     }
 }

@@ -188,7 +188,7 @@ void cuda_cluster_sum_reals(struct cuda_ops_context *context, const struct clust
                  .slice_rows = cluster_slice_rows(all, sums->clusters, features),
                  .listed = listed};
     if (slices == 1) {
-        part.slice_rows = rows->count;
+        part.slice_rows = all;
         part.segments = sums->clusters;
         part.slices = 1;
         for (part.first = 0; part.first < rows->count; part.first = part.end) {
