@@ -130,8 +130,8 @@ static void run_wrong(void *memory, const struct nearest_call *call, struct near
 
 static void wrong_fused_engine_is_caught(void **state) {
     (void)state;
-    static const struct gemm_nearest slot = {open_wrong, close_wrong, centres_of_wrong,
-                                             run_wrong,  NULL,        NULL};
+    static const struct gemm_nearest slot = {
+        .open = open_wrong, .close = close_wrong, .centres = centres_of_wrong, .run = run_wrong};
     static const char *const says[] = {"engine fused gives row", "audit: row"};
     struct gemm_backend backend = *registry_at(0)->backend;
     struct kmeans_data data = kmeans_lattice(300, 5, 4, GEMM_F32, 255, 0, 4);
@@ -158,10 +158,141 @@ static void wrong_fused_engine_is_caught(void **state) {
     kmeans_data_free(&data);
 }
 
+/* --- iterations in one call --- */
+
+/* A slot `lloyd` on the host, by the functions of the table, with faults. */
+static enum { RIGHT, SUMS_FORGOTTEN, ONE_TOO_MANY, NEVER_ENDS, WRONG_LABEL_LATE } fault;
+static size_t calls_of_lloyd, most_in_a_call, stops_at_empty;
+static struct compute *host_compute;
+
+static double add_all(size_t count, const double *values) {
+    double lane[NEAREST_LANES] = {0};
+    for (size_t j = 0; j < count; j++) lane[j % NEAREST_LANES] += values[j];
+    return nearest_add_lanes(lane);
+}
+
+/* False: it stops before the centres move. */
+static bool iterate_once(const struct nearest_lloyd *run, struct nearest_iteration *record, bool wrong) {
+    const struct cluster_ops *ops = host_compute->device.driver->cluster_ops(&host_compute->device, GEMM_F32);
+    void *context = host_compute->device.ops_context;
+    const size_t clusters = run->sums->clusters, features = run->sums->features;
+    memcpy((uint32_t *)run->rows->before, run->rows->label, run->rows->count * sizeof(uint32_t));
+    run_wrong(NULL, run->points, &record->counts);
+    if (wrong) run->points->label[0] = (run->points->label[0] + 1) % (uint32_t)clusters;
+    if (fault != SUMS_FORGOTTEN) ops->sum(context, run->rows, run->sums);
+    for (size_t j = 0; j < clusters; j++) record->empty += run->sums->count[j] == 0;
+    if (record->empty && run->stop_at_empty) return false;
+    ops->costs(context, run->sums, run->mean, run->centres->values, run->cost);
+    memcpy(run->values_before, run->centres->values, clusters * features * sizeof(float));
+    ops->means(context, run->sums, run->centres->values, run->shift);
+    record->cost = add_all(clusters, run->cost);
+    record->shift = add_all(clusters, run->shift);
+    return true;
+}
+
+static size_t lloyd_on_host(void *memory, const struct nearest_lloyd *run, struct nearest_iteration *record) {
+    (void)memory;
+    const size_t iterations = run->iterations + (fault == ONE_TOO_MANY);
+    size_t done = 0;
+    bool ends = false;
+    calls_of_lloyd++;
+    if (run->iterations > most_in_a_call) most_in_a_call = run->iterations;
+    while (!ends && done < iterations) {
+        struct nearest_iteration *one = &record[done < run->iterations ? done : 0];
+        *one = (struct nearest_iteration){0};
+        const bool moved = iterate_once(run, one, fault == WRONG_LABEL_LATE && calls_of_lloyd > 1);
+        ends = !moved || (nearest_ends(run, one->counts.changed, one->shift) && fault != NEVER_ENDS);
+        stops_at_empty += !moved;
+        done++;
+    }
+    return done < run->iterations ? done : run->iterations;
+}
+
+static const struct gemm_nearest lloyd_slot = {.open = open_wrong,
+                                               .close = close_wrong,
+                                               .centres = centres_of_wrong,
+                                               .run = run_wrong,
+                                               .lloyd = lloyd_on_host};
+
+static enum status run_lloyd(const struct kmeans_data *data, const struct kmeans_options *options,
+                             struct kmeans_result *result) {
+    struct gemm_backend backend = *registry_at(0)->backend;
+    struct compute compute;
+    struct audit audit;
+    support_open(&compute, registry_at(0)->name, 1);
+    backend.nearest = &lloyd_slot;
+    compute.backend = &backend;
+    audit_start(&audit, AUDIT_SAMPLE);
+    audit.started -= 1e6; /* it affords an audit of every call */
+    compute.audit = &audit;
+    host_compute = &compute;
+    wrong_from = 1 << 20;
+    calls_of_lloyd = most_in_a_call = stops_at_empty = 0;
+    const enum status status = kmeans_bench_run(&compute, data, options, NULL, result);
+    compute.backend = registry_at(0)->backend;
+    compute_close(&compute);
+    return status;
+}
+
+/* Two iterations verify it; then a call has up to 32, and the next ones more. */
+static void iterations_in_one_call_have_the_same_bits(void **state) {
+    (void)state;
+    fault = RIGHT;
+    for (int empty = EMPTY_KEEP; empty <= EMPTY_SPLIT; empty++)
+        for (int equal = 0; equal < 2; equal++) {
+            struct kmeans_data data = kmeans_lattice(1500, 4, 12, GEMM_F32, 255, 0, 7);
+            struct kmeans_options options = kmeans_defaults(&data);
+            struct kmeans_result steps, calls;
+            struct compute compute;
+            for (size_t i = 4; i < 40 && equal; i++) data.values[i] = data.values[i % 4]; /* empty clusters */
+            data.bytes = true;
+            options.iterations = 100;
+            options.empty = (enum kmeans_empty)empty;
+            support_open(&compute, "serial", 1);
+            kmeans_assert_runs(&compute, &data, &options, &steps);
+            compute_close(&compute);
+            assert_status(run_lloyd(&data, &options, &calls), STATUS_OK);
+            kmeans_assert_same(&data, &calls, &steps);
+            assert_int_equal(calls.end, steps.end);
+            assert_true(calls_of_lloyd > 1 && most_in_a_call >= 32);
+            assert_true((stops_at_empty > 0) == (equal && empty != EMPTY_KEEP));
+            kmeans_free(&steps);
+            kmeans_free(&calls);
+            kmeans_data_free(&data);
+        }
+}
+
+static void wrong_iterations_are_caught(void **state) {
+    (void)state;
+    static const char *const says[] = {[SUMS_FORGOTTEN] = "two iterations in one launch",
+                                       [ONE_TOO_MANY] = "two iterations in one launch",
+                                       [NEVER_ENDS] = "was to be the last",
+                                       [WRONG_LABEL_LATE] = "audit: row"};
+    struct kmeans_data data = kmeans_lattice(30, 2, 4, GEMM_F32, 255, 0, 3);
+    struct kmeans_options options = kmeans_defaults(&data);
+    data.bytes = true;
+    for (fault = SUMS_FORGOTTEN; fault <= WRONG_LABEL_LATE; fault++) {
+        struct kmeans_result result;
+        enum status status = STATUS_OK;
+        options.iterations = 60;
+        for (int run = 0; run < 200 && !status; run++) { /* the audit checks two of the 30 rows */
+            status = run_lloyd(&data, &options, &result);
+            kmeans_free(&result);
+            if (fault != WRONG_LABEL_LATE) break;
+        }
+        if (status != (fault == NEVER_ENDS ? STATUS_FAILED : STATUS_VERIFY_FAILED))
+            fail_msg("fault %d: status %d, %s", fault, status, status_message());
+        assert_says(status_message(), says[fault]);
+    }
+    kmeans_data_free(&data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(integer_kernels_are_exact),
         cmocka_unit_test(wrong_fused_engine_is_caught),
+        cmocka_unit_test(iterations_in_one_call_have_the_same_bits),
+        cmocka_unit_test(wrong_iterations_are_caught),
     };
     return cmocka_run_group_tests_name("nearest, fused", tests, NULL, NULL);
 }

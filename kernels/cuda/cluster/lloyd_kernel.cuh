@@ -149,8 +149,8 @@ template <int NT> struct body {
         }
     }
 
-    /* The scores of the 16 rows: score[n][2 h + e] is that of row lane / 4 + 8 h and centre 8 n + 2 (lane % 4)
-       + e. */
+    /* The scores of the 16 rows: score[n][2 h + e] is that of row lane / 4 + 8 h, centre 8 n + 2 (lane % 4) +
+       e. */
     __device__ void score_rows(int (&score)[NT][4]) const {
         int low[NT][4];
         const char *of_a = own_rows + lane % 16 * p.row_pitch + lane / 16 * 16;
