@@ -88,8 +88,9 @@ __device__ inline double squared_distance(size_t features, const X *x, const T *
     return add_lanes(mine);
 }
 
-/* The sum of term(f, load(f)) for all features, in the order of the contract, in the first warp. All threads of a
-   block of `THREADS` call it; each computes terms, of which it loads several first, and half a warp adds them. */
+/* The sum of term(f, load(f)) for all features, in the order of the contract, in the first warp. All threads
+   of a block of `THREADS` call it; each loads what several terms need, and computes them; half a warp adds
+   them. */
 template <int THREADS, typename L, typename F>
 __device__ double sum_of_terms(size_t features, L load, F term) {
     static const int OF_THREAD = 4, TILE = OF_THREAD * THREADS; /* a multiple of NEAREST_LANES */
