@@ -41,12 +41,18 @@ template <int N> __device__ inline void wgmma_done(int (&d)[N]) {
    number when the kernel starts. */
 template <int N> __device__ inline void warpgroup_fewer_registers() {
 #ifdef HAVE_WGMMA
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(N));
+    asm volatile("setmaxnreg"
+                 ".dec.sync.aligned.u32 %0;"
+                 :
+                 : "n"(N));
 #endif
 }
 template <int N> __device__ inline void warpgroup_more_registers() {
 #ifdef HAVE_WGMMA
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(N));
+    asm volatile("setmaxnreg"
+                 ".inc.sync.aligned.u32 %0;"
+                 :
+                 : "n"(N));
 #endif
 }
 
