@@ -1,7 +1,7 @@
 #!/bin/sh
-# tests/run.sh PROGRAM...: runs cmocka test programs, JOBS of them side by side (default: one a core), and adds their
-# results up. Exit status 1 if any test failed. TESSERA names the program that the command-line tests start. RUNNER
-# (optional): an emulator that runs the test programs.
+# tests/run.sh PROGRAM...: runs cmocka test programs, JOBS of them side by side (default: one more than there are cores,
+# since some wait for time limits), and adds their results up. Exit status 1 if any test failed. TESSERA names the program
+# that the command-line tests start. RUNNER (optional): an emulator that runs the test programs.
 set -u
 logs=$(mktemp -d) || exit 1
 trap 'rm -rf "$logs"' EXIT
@@ -11,7 +11,7 @@ export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 export MALLOC_TRIM_THRESHOLD_=1000000000 MALLOC_MMAP_THRESHOLD_=1000000000
 
 # shellcheck disable=SC2016 # the inner shell expands them
-printf '%s\n' "$@" | xargs -P "${JOBS:-$(nproc)}" -I{} sh -c '
+printf '%s\n' "$@" | xargs -P "${JOBS:-$(($(nproc) + 1))}" -I{} sh -c '
     name=$(basename "$1")
     ${RUNNER:-} "$1" >"$logs/$name.log" 2>&1
     status=$?

@@ -5,8 +5,8 @@
 #include "src/backend/audit.h"
 #include "src/cluster/kmeans.h"
 
-enum { FIRST_ITERATIONS = 32 }; /* of the first launch; each may have twice as many as the one before */
-static const double MOST_SECONDS = 0.1; /* of a launch: Ctrl-C waits for its end */
+enum { FIRST_ITERATIONS = 2 };          /* of the first launch; the next ones have as many as fit into */
+static const double MOST_SECONDS = 0.1; /* since Ctrl-C waits for the end of a launch */
 
 /* An audit of all labels needs every pass. */
 static bool can_launch(const struct kmeans *run) {
@@ -58,7 +58,8 @@ enum status kmeans_launch(struct kmeans *run, size_t most, size_t *done) {
     device_lap(device, PART_STEPS);
     if (status || !*done) return status;
     if (*done > 1) run->was_split = false;
-    if (2 * (clock_seconds() - start) < MOST_SECONDS && run->launch < NEAREST_ITERATIONS) run->launch *= 2;
+    const double fit = MOST_SECONDS * (double)*done / (clock_seconds() - start);
+    run->launch = fit < 1 ? 1 : fit > NEAREST_ITERATIONS ? NEAREST_ITERATIONS : (size_t)fit;
     struct nearest_iteration *last = &run->launched[*done - 1];
     const bool moved = !(last->empty && lloyd.stop_at_empty);
     status = audit_labels(run, moved);
