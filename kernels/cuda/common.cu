@@ -66,3 +66,9 @@ void cuda_describe_launch(cuda_launcher &launcher, const char *name, const void 
     kernel->shared_bytes = attributes.sharedSizeBytes + dynamic_bytes;
     kernel->occupancy = (double)(blocks * ((threads + warp - 1) / warp)) / (most / warp);
 }
+
+bool cuda_launches_cooperatively(void) {
+    int device = 0, can = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && can;
+}

@@ -18,6 +18,9 @@ struct cuda_launcher {
 /* Whether a usable GPU exists; if not, `why` says the reason (kernels/cuda/common.cu). */
 bool cuda_probe(char *why, size_t size);
 
+/* Can this GPU keep all thread blocks of a kernel resident (kernels/cuda/common.cu)? */
+bool cuda_launches_cooperatively(void);
+
 /* Appends a description to the list (kernels/cuda/common.cu). */
 void cuda_describe_launch(cuda_launcher &launcher, const char *name, const void *function, dim3 block,
                           size_t dynamic_bytes);

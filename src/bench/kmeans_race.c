@@ -132,7 +132,7 @@ struct loops {
     struct kmeans_time *time;
     double seconds[MOST_LOOPS], gpu, transfers;
     bool on_gpu, on_host; /* the variant runs on a GPU; its points are in host memory */
-    double begin;
+    double begin, counted;
 };
 
 static void on_start(void *self, const char *engine) {
@@ -150,7 +150,10 @@ static double gpu_seconds(const struct loops *loops, const struct profile *time)
 static void on_iteration(void *self, const struct kmeans_record *record) {
     struct loops *loops = self;
     const double seconds = profile_total(&record->time);
-    if (record->iteration == 1) loops->time->startup = clock_seconds() - loops->begin - seconds;
+    loops->counted += seconds;
+    const double startup = clock_seconds() - loops->begin - loops->counted;
+    /* (a backend may do all iterations before the first record) */
+    loops->time->startup = record->iteration == 1 ? startup : fmin(startup, loops->time->startup);
     if (record->iteration <= MOST_LOOPS) loops->seconds[record->iteration - 1] = seconds;
     loops->gpu += gpu_seconds(loops, &record->time);
     loops->transfers += record->time.seconds[PART_H2D] + record->time.seconds[PART_D2H];

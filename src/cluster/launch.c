@@ -135,12 +135,16 @@ static enum status run_launches(struct kmeans *run) {
 }
 
 enum status kmeans_verify_launch(struct kmeans *run) {
-    struct snapshot start = {0}, steps = {0}, launches = {0};
+    struct snapshot steps = {0}, launches = {0};
+    struct device *device = &run->compute->device;
+    const size_t bytes = run->sums.clusters * run->points->features * dtype_size(run->points->dtype);
     if (!can_launch(run)) return STATUS_OK;
-    enum status status = take_snapshot(run, &start);
-    if (!status) status = run_steps(run);
+    void *centres = malloc(bytes);
+    if (!centres) return status_set(STATUS_FAILED, "out of memory");
+    device->driver->download(device, centres, run->assigner.centres.values, bytes);
+    enum status status = run_steps(run);
     if (!status) status = take_snapshot(run, &steps);
-    if (!status) status = rewind_run(run, start.memory);
+    if (!status) status = rewind_run(run, centres);
     if (!status) status = run_launches(run);
     const bool none = status == STATUS_UNAVAILABLE;
     if (!status) status = take_snapshot(run, &launches);
@@ -149,8 +153,8 @@ enum status kmeans_verify_launch(struct kmeans *run) {
             STATUS_VERIFY_FAILED,
             "two iterations in one launch give other labels, sums or centres than step by step: use "
             "--engine eager");
-    if (!status || none) status = rewind_run(run, start.memory);
-    free(start.memory);
+    if (!status || none) status = rewind_run(run, centres);
+    free(centres);
     free(steps.memory);
     free(launches.memory);
     return status;

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/cluster/lloyd.cuh"
 #include "kernels/cuda/cluster/lloyd_kernel.cuh"
+#include "kernels/cuda/launch.cuh"
 
 using namespace lloyd;
 
@@ -27,11 +28,6 @@ template <typename F> static auto with_tiles(uint32_t clusters, F function) {
     if (clusters <= 16) return function.template operator()<2>();
     if (clusters <= 32) return function.template operator()<4>();
     return function.template operator()<8>();
-}
-
-/* An odd number of 16-byte units: 8 rows of a column of units have different banks. */
-static unsigned odd_pitch(size_t bytes) {
-    return (unsigned)(((bytes + 15) / 16 | 1) * 16);
 }
 
 /* The parts of the scratch memory; returns its size. */
@@ -82,20 +78,17 @@ static bool open_memory(cuda_lloyd *state, size_t shared, cuda_fault *fault) {
 struct cuda_lloyd *cuda_lloyd_open(const struct fused_nearest *base) {
     const struct nearest_shape *shape = &base->shape;
     const size_t reserved = 512; /* static shared memory */
-    int device = 0, cooperative = 0;
     cuda_fault fault = {};
     if (shape->clusters > 64 || shape->features % 16 || shape->features > 4096 ||
-        cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device) != cudaSuccess ||
-        !cooperative)
+        !cuda_launches_cooperatively())
         return NULL;
     cuda_lloyd *state = (cuda_lloyd *)calloc(1, sizeof *state);
     if (!state) return NULL;
     params *p = &state->p;
     p->features = (unsigned)shape->features;
     p->clusters = (uint32_t)shape->clusters;
-    p->row_pitch = odd_pitch(shape->features);
-    p->centre_pitch = odd_pitch((shape->features + STEP - 1) / STEP * STEP);
+    p->row_pitch = pixels::pitch_for(shape->features);
+    p->centre_pitch = pixels::pitch_for((shape->features + STEP - 1) / STEP * STEP);
     state->processors = (unsigned)base->processors;
     state->stream = base->stream;
     if (choose_warps(p, (size_t)base->shared_bytes - reserved) &&

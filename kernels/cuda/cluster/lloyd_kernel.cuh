@@ -134,11 +134,7 @@ template <int NT> struct body {
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) all.add(score[n][2 * slot + e], (uint32_t)(8 * n + lane % 4 * 2 + e));
-#pragma unroll
-        for (int offset = 1; offset < 4; offset *= 2)
-            all.merge({__shfl_xor_sync(0xffffffffu, all.best, offset),
-                       __shfl_xor_sync(0xffffffffu, all.second, offset),
-                       __shfl_xor_sync(0xffffffffu, all.index, offset)});
+        all.merge_lanes();
         return all;
     }
 

@@ -124,6 +124,14 @@ struct best_two {
         if (other.best > best || (other.best == best && other.index < index)) index = other.index;
         best = max(best, other.best);
     }
+
+    /* Over four neighbouring lanes, which have a row of an mma's sums: the same in all of them. */
+    __device__ void merge_lanes() {
+#pragma unroll
+        for (int offset = 1; offset < 4; offset *= 2)
+            merge({__shfl_xor_sync(0xffffffffu, best, offset), __shfl_xor_sync(0xffffffffu, second, offset),
+                   __shfl_xor_sync(0xffffffffu, index, offset)});
+    }
 };
 
 /* Scores that differ by more than this have the order of the true ones. */
@@ -267,11 +275,7 @@ template <typename S, bool COLLECT> struct kernel_body {
     __device__ void finish(best_two (&own)[SLOTS], size_t first, unsigned count) const {
 #pragma unroll
         for (int s = 0; s < SLOTS; s++) {
-#pragma unroll
-            for (int offset = 1; offset < 4; offset *= 2)
-                own[s].merge({__shfl_xor_sync(0xffffffffu, own[s].best, offset),
-                              __shfl_xor_sync(0xffffffffu, own[s].second, offset),
-                              __shfl_xor_sync(0xffffffffu, own[s].index, offset)});
+            own[s].merge_lanes();
             int *to = parts + (warp_n * S::M + row_of_slot(s)) * 3;
             if (lane % 4) continue;
             to[0] = own[s].best;

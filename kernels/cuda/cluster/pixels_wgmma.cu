@@ -136,11 +136,7 @@ struct group_body {
 #pragma unroll
         for (int slot = 0; slot < 2; slot++) {
             const unsigned row = warp * 16 + slot * 8 + lane / 4;
-#pragma unroll
-            for (int offset = 1; offset < 4; offset *= 2)
-                own[slot].merge({__shfl_xor_sync(0xffffffffu, own[slot].best, offset),
-                                 __shfl_xor_sync(0xffffffffu, own[slot].second, offset),
-                                 __shfl_xor_sync(0xffffffffu, own[slot].index, offset)});
+            own[slot].merge_lanes();
             const bool moved = row < count && lane % 4 == 0 && finish_row(p, first + row, own[slot]);
             changed += __popc(__ballot_sync(0xffffffffu, moved));
         }

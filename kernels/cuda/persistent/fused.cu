@@ -29,12 +29,6 @@ static double graph_seconds(const fused_network *network) {
 static const char *const NO_COOPERATIVE_LAUNCH =
     "this GPU cannot keep all thread blocks of a kernel resident (cooperative launch)";
 
-static bool launches_cooperatively(void) {
-    int device = 0, can = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && can;
-}
-
 /* If the form cannot be opened, the context does not keep its error. */
 static fused_instance *open_form(const fused_form *form, tuned_context *context, const fused_network *network,
                                  char *why, size_t size) {
@@ -63,7 +57,7 @@ static void *fused_open(void *opaque, const struct fused_network *network, bool 
     tuned_context *context = (tuned_context *)opaque;
     const double graph = graph_seconds(network);
     double seconds[FORMS];
-    if (!launches_cooperatively()) {
+    if (!cuda_launches_cooperatively()) {
         snprintf(why, size, "%s", NO_COOPERATIVE_LAUNCH);
         return NULL;
     }
@@ -112,7 +106,7 @@ static void fused_explain(void *opaque, const struct fused_network *network, cha
     const tuned_context *context = (const tuned_context *)opaque;
     char why[256];
     size_t used = 0;
-    if (!launches_cooperatively()) {
+    if (!cuda_launches_cooperatively()) {
         snprintf(text, size, "no, %s\n", NO_COOPERATIVE_LAUNCH);
         return;
     }
