@@ -19,6 +19,11 @@ __attribute__((constructor)) static void default_signals(void) {
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) signal(signals[i], SIG_DFL);
 }
 
+/* TESSERA_TEST_ONLY: the tests of a program to run, with * and ?. */
+__attribute__((constructor)) static void choose_tests(void) {
+    if (getenv("TESSERA_TEST_ONLY")) cmocka_set_test_filter(getenv("TESSERA_TEST_ONLY"));
+}
+
 static char folder[192];
 
 static void remove_folder(void) {

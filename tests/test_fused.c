@@ -129,6 +129,26 @@ static void audits_change_nothing(void **state) {
     }
 }
 
+/* A fault of one step is found with the same probability wherever it is. */
+static void the_first_audit_is_at_a_random_step(void **state) {
+    (void)state;
+    enum { RUNS = 80 };
+    struct bench bench;
+    size_t seen[4] = {0}; /* steps in quarters of an epoch */
+    bench_open(&bench, "backend=tuned engine=fused layers=784-8-10 batch-size=125", NULL);
+    const size_t steps = bench.trainer.steps;
+    bench_close(&bench);
+    assert_int_equal(steps, 20);
+    for (int run = 0; run < RUNS; run++) {
+        bench_open(&bench, "backend=tuned engine=fused layers=784-8-10 batch-size=125", NULL);
+        const uint64_t step = bench.trainer.step_audit.next;
+        assert_true(step < steps);
+        seen[step / 5]++;
+        bench_close(&bench);
+    }
+    for (int i = 0; i < 4; i++) assert_true(seen[i] > 0); /* chance of a wrong alarm: 4 x 0.75^80 = 4e-10 */
+}
+
 /* Both engines: a step, all parameters halved, another step. */
 static void weights_may_change_between_calls(void **state) {
     (void)state;
@@ -208,6 +228,7 @@ int main(void) {
         cmocka_unit_test(steps_of_eager_in_float32),
         cmocka_unit_test(steps_in_pieces),
         cmocka_unit_test(audits_change_nothing),
+        cmocka_unit_test(the_first_audit_is_at_a_random_step),
         cmocka_unit_test(weights_may_change_between_calls),
         cmocka_unit_test(a_bad_step_changes_no_weight),
         cmocka_unit_test(unsupported_networks_fall_back_to_eager),

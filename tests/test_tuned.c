@@ -2,6 +2,8 @@
 #include "tests/support.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "kernels/bf16.h"
 #include "src/backend/verify.h"
@@ -67,6 +69,63 @@ static void blocks_of_k_add_up(void **state) {
     verify_long_sums(&compute);
 }
 
+/* Pairs along k, a zero after an odd k, zeros beyond the columns, and nothing after the last row of pairs. */
+static void packing_stores_its_rows_alone(void **state) {
+    (void)state;
+    const size_t lanes = tuned_emulated_lanes(), most = 4 * lanes + 3, ldb = most + 1;
+    uint16_t *b = malloc(2 * lanes * ldb * sizeof *b);
+    uint32_t *packed = malloc((most + 2) * 2 * lanes * sizeof *packed);
+    assert_true(b && packed);
+    for (size_t i = 0; i < 2 * lanes * ldb; i++) b[i] = (uint16_t)(1 + i);
+    for (size_t k = 1; k <= most; k++)
+        for (size_t width = lanes; width <= 2 * lanes; width += lanes) {
+            const size_t cols = width - k % 3, rows = (k + 1) / 2;
+            for (size_t i = 0; i < (most + 2) * width; i++) packed[i] = 0xDEADBEEF;
+            tuned_emulated_pack(k, cols, width, b, ldb, (float *)packed);
+            for (size_t i = 0; i < (most + 2) * width; i++) {
+                const size_t row = i / width, col = i % width;
+                const uint32_t low = col < cols ? b[col * ldb + 2 * row] : 0,
+                               high = col < cols && 2 * row + 1 < k ? b[col * ldb + 2 * row + 1] : 0;
+                assert_int_equal(packed[i], row < rows ? low | high << 16 : 0xDEADBEEF);
+            }
+        }
+    free(b);
+    free(packed);
+}
+
+/* An instruction set is used on the processors that list it, and on no others. */
+static void processors_that_list_an_instruction_set(void **state) {
+    (void)state;
+#if defined(__x86_64__)
+    static const struct {
+        const struct tuned_isa *isa;
+        const char *flags[6];
+    } sets[] = {{&tuned_avx2, {"avx2", "fma"}},
+                {&tuned_avx512, {"avx512f", "avx512dq", "avx512bw", "avx512vl"}},
+                {&tuned_avx512bf16, {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_bf16"}}};
+    char line[8192] = "";
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file && fgets(line, sizeof line, file) && strncmp(line, "flags", 5) != 0) line[0] = '\0';
+    if (file) fclose(file);
+    if (!line[0] || getenv("RUNNER")) {
+        print_message("skipped: /proc/cpuinfo does not describe the processor that runs this\n");
+        skip();
+    }
+    line[strcspn(line, "\n")] = ' ';
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        bool listed = true;
+        for (size_t f = 0; f < 6 && sets[i].flags[f]; f++) {
+            char word[32];
+            snprintf(word, sizeof word, " %s ", sets[i].flags[f]);
+            listed = listed && strstr(line, word);
+        }
+        assert_int_equal(sets[i].isa->usable(), listed);
+    }
+#else
+    skip();
+#endif
+}
+
 /* Denormals are exact, or zero if the instruction flushes them. */
 static void denormals_may_be_zero(void **state) {
     (void)state;
@@ -102,6 +161,8 @@ int main(void) {
         cmocka_unit_test(pairs_are_right),
         cmocka_unit_test(blocks_of_k_add_up),
         cmocka_unit_test(denormals_may_be_zero),
+        cmocka_unit_test(packing_stores_its_rows_alone),
+        cmocka_unit_test(processors_that_list_an_instruction_set),
     };
     return cmocka_run_group_tests_name("tuned", tests, NULL, NULL);
 }

@@ -26,8 +26,9 @@ void bench_prepare(struct bench *bench, const char *settings) {
     const size_t inputs = bench->config.layers.width[0];
     const size_t side = inputs == 784 ? 28 : inputs == 400 ? 20 : inputs == 64 ? 8 : inputs == 16 ? 4 : 0;
     if (side) {
-        const bool few = getenv("TESSERA_TEST_SLOWED") && bench->config.batch_size <= 900;
-        const size_t images = few ? 900 : 2500;
+        const size_t batch = (size_t)bench->config.batch_size;
+        const bool few = getenv("TESSERA_TEST_SLOWED") && batch <= 900;
+        const size_t images = !few ? 2500 : batch < 100 ? 100 + 8 * batch : 900;
         assert_status(dataset_synthesize(&bench->data.train, images, 1, 0), STATUS_OK);
         assert_status(dataset_synthesize(&bench->data.test, 100, 1, images), STATUS_OK);
         crop(&bench->data.train, side);

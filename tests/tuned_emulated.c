@@ -30,6 +30,15 @@ static inline __attribute__((always_inline)) lanes dot(lanes sum, float x, lanes
 #define DOT(sum, x, row) dot(sum, x, row)
 #include "kernels/host/tuned/isa.h"
 
+size_t tuned_emulated_lanes(void) {
+    return LANES;
+}
+
+void tuned_emulated_pack(size_t k, size_t cols, size_t width, const uint16_t *b, size_t ldb, float *packed) {
+    const uint16_t *end = b + (cols ? (cols - 1) * ldb + k : 0);
+    pack_transposed_bf16(k, cols, width, b, ldb, end, packed);
+}
+
 static bool usable(void) {
     return true;
 }
