@@ -24,7 +24,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DOCUMENTS = ["docs/own-images.md", "docs/grading.md", "docs/your-own-gemm.md"]
+DOCUMENTS = ["docs/own-images.md", "docs/grading.md", "docs/your-own-gemm.md", "docs/report.md"]
 BLOCK = re.compile(r"^(?:<!-- needs ([^\n]*?) -->\n+)?```(\w+)\n(.*?)^```", re.M | re.S)
 FILE = re.compile(r"(?:/\*|//|#) ([\w-]+\.\w+)\b")
 

@@ -132,9 +132,9 @@ static void audits_change_nothing(void **state) {
 /* A fault of one step is found with the same probability wherever it is. */
 static void the_first_audit_is_at_a_random_step(void **state) {
     (void)state;
-    enum { RUNS = 80 };
+    enum { RUNS = 24 };
     struct bench bench;
-    size_t seen[4] = {0}; /* steps in quarters of an epoch */
+    size_t seen[2] = {0}; /* steps in halves of an epoch */
     bench_open(&bench, "backend=tuned engine=fused layers=784-8-10 batch-size=125", NULL);
     const size_t steps = bench.trainer.steps;
     bench_close(&bench);
@@ -143,10 +143,10 @@ static void the_first_audit_is_at_a_random_step(void **state) {
         bench_open(&bench, "backend=tuned engine=fused layers=784-8-10 batch-size=125", NULL);
         const uint64_t step = bench.trainer.step_audit.next;
         assert_true(step < steps);
-        seen[step / 5]++;
+        seen[step / 10]++;
         bench_close(&bench);
     }
-    for (int i = 0; i < 4; i++) assert_true(seen[i] > 0); /* chance of a wrong alarm: 4 x 0.75^80 = 4e-10 */
+    assert_true(seen[0] > 0 && seen[1] > 0); /* chance of a wrong alarm: 2^-23 */
 }
 
 /* Both engines: a step, all parameters halved, another step. */

@@ -29,8 +29,10 @@ static enum status open_compute(struct compute *compute, const struct config *co
 static double largest_of(const struct points *points) {
     const size_t elements = points->count * points->features;
     double largest = 0;
-    for (size_t i = 0; i < elements; i++)
-        largest = fmax(largest, fabs(dtype_get(points->dtype, points->values, i)));
+    for (size_t i = 0; i < elements; i++) { /* GCC 12 for aarch64 crashes on fmax here */
+        const double value = fabs(dtype_get(points->dtype, points->values, i));
+        if (value > largest) largest = value;
+    }
     return largest;
 }
 

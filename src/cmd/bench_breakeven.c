@@ -19,7 +19,7 @@ enum { MOST_SIDE = 16 };
 /* The outcome of a row of the sweep over all cells so far. */
 struct standing {
     enum outcome outcome;
-    char reason[640];
+    char reason[640], gpu[256]; /* gpu: "" on the host */
 };
 
 /* The fastest row of a cell. */
@@ -66,6 +66,7 @@ static enum status time_cell(struct breakeven *breakeven, size_t row, size_t bat
     const enum status status =
         contestant_ask(breakeven->sweep.rows[row].contestant, "train", &request, &reply);
     if (status) return status;
+    snprintf(breakeven->standing[row].gpu, sizeof breakeven->standing[row].gpu, "%s", result->gpu);
     *seconds = result->images ? result->seconds * (double)result->batch / (double)result->images : 0;
     run_close(result);
     return STATUS_OK;
@@ -109,6 +110,7 @@ static void write_cell(struct breakeven *breakeven, size_t batch, size_t hidden,
         cJSON_AddStringToObject(line, "backend", breakeven->sweep.rows[row].label);
         cJSON_AddStringToObject(line, "dtype",
                                 config_choice("dtype", breakeven->sweep.rows[row].config.dtype));
+        jsonl_text(line, "gpu", breakeven->standing[row].gpu);
         jsonl_count(line, "repeats", seconds[row].count);
         cJSON_AddNumberToObject(line, "step_seconds", seconds[row].median);
         cJSON_AddNumberToObject(line, "min_step_seconds", seconds[row].min);

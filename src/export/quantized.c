@@ -101,7 +101,8 @@ static double weight_scale(const struct network *network, size_t l, size_t o, do
     const size_t in = network->layers.width[l];
     const float *weight = network->weight[l] + o * in;
     double most = 0;
-    for (size_t i = 0; i < in; i++) most = fmax(most, fabs((double)weight[i]));
+    for (size_t i = 0; i < in; i++) /* GCC 12 for aarch64 crashes on fmax here */
+        if (fabs((double)weight[i]) > most) most = fabs((double)weight[i]);
     return fmax(most / MOST_WEIGHT, fabs((double)network->bias[l][o] - low) / (input_scale * MOST_BIAS));
 }
 
