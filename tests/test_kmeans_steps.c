@@ -272,8 +272,13 @@ static void bench_measures_the_host(void **state) {
     assert_int_equal((int)support_number(line, "threads"), 1);
     assert_int_equal((int)support_number(line, "loops"), 3);
     assert_true(support_number(line, "speedup") == 1);
+    assert_near(support_number(line, "gflops"),
+                1e-9 * support_number(line, "flops") / support_number(line, "mean_seconds"), 1e-9);
     const cJSON *time = cJSON_GetObjectItem(line, "time");
     assert_near(support_number(time, "cpu"), support_number(line, "mean_seconds"), 1e-9);
+    cJSON_Delete(line);
+    assert_int_equal(support_log(log, "peak", 0, &line), 1);
+    assert_true(support_number(line, "f64_gflops") > 0);
     cJSON_Delete(line);
 }
 

@@ -1,17 +1,18 @@
 #include "src/bench/gemm_log.h"
 
-static const char *device_name(const struct candidate *candidate) {
-    return candidate->compute.backend->device == GEMM_ON_HOST ? "host" : "cuda";
+static const char *device_name(enum gemm_device device) {
+    return device == GEMM_ON_HOST ? "host" : "cuda";
 }
 
-static void write_peak(struct logfile *log, const struct candidate *candidate) {
+void gemm_log_peak(struct logfile *log, enum gemm_device device, const char *gpu, int threads,
+                   const struct rates *rates) {
     cJSON *line = jsonl_new("peak");
-    jsonl_text(line, "device", device_name(candidate));
-    jsonl_text(line, "gpu", candidate->compute.gpu);
-    cJSON_AddNumberToObject(line, "threads", candidate->compute.threads);
-    cJSON_AddNumberToObject(line, "f32_gflops", 1e-9 * candidate->rates.flops[GEMM_F32]);
-    cJSON_AddNumberToObject(line, "f64_gflops", 1e-9 * candidate->rates.flops[GEMM_F64]);
-    cJSON_AddNumberToObject(line, "copy_gbytes_per_second", 1e-9 * candidate->rates.bandwidth);
+    jsonl_text(line, "device", device_name(device));
+    jsonl_text(line, "gpu", gpu);
+    cJSON_AddNumberToObject(line, "threads", threads);
+    cJSON_AddNumberToObject(line, "f32_gflops", 1e-9 * rates->flops[GEMM_F32]);
+    cJSON_AddNumberToObject(line, "f64_gflops", 1e-9 * rates->flops[GEMM_F64]);
+    cJSON_AddNumberToObject(line, "copy_gbytes_per_second", 1e-9 * rates->bandwidth);
     jsonl_write(log, line);
 }
 
@@ -45,7 +46,9 @@ void gemm_log_open(struct logfile *log, const char *command, const struct candid
         for (size_t j = 0; j < i && !seen; j++)
             seen = candidates->list[j].compute.backend->device == one->compute.backend->device &&
                    candidates->list[j].compute.threads == one->compute.threads;
-        if (!seen) write_peak(log, one);
+        if (!seen)
+            gemm_log_peak(log, one->compute.backend->device, one->compute.gpu, one->compute.threads,
+                          &one->rates);
     }
 }
 
@@ -92,7 +95,7 @@ cJSON *gemm_line(const struct candidate *candidate, enum gemm_dtype dtype, const
     jsonl_text(line, "backend", candidate->compute.name);
     jsonl_text(line, "path", candidate->path);
     jsonl_text(line, "description", candidate->compute.description);
-    jsonl_text(line, "device", device_name(candidate));
+    jsonl_text(line, "device", device_name(candidate->compute.backend->device));
     jsonl_text(line, "gpu", candidate->compute.gpu);
     jsonl_text(line, "dtype", dtype_name(dtype));
     jsonl_text(line, "precision", compute_precision(&candidate->compute, dtype));

@@ -4,9 +4,12 @@
 
 #include "src/backend/registry.h"
 #include "src/base/jsonl.h"
+#include "src/base/platform.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
+#include "src/bench/gemm_log.h"
 #include "src/bench/kmeans_race.h"
+#include "src/cmd/backend.h"
 #include "src/cmd/bench_table.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
@@ -154,6 +157,18 @@ static cJSON *row_of(const struct kmeans_bench *bench, const char *step, const c
     return line;
 }
 
+/* The labels are a product of all points with all centres; points and centres are read, labels written. */
+static void add_rate(const struct kmeans_bench *bench, cJSON *line, double seconds) {
+    const struct points *points = &bench->race.on_host.train;
+    const double count = (double)points->count, clusters = (double)bench->config.clusters,
+                 features = (double)points->features;
+    cJSON_AddNumberToObject(line, "flops", 2 * count * clusters * features);
+    cJSON_AddNumberToObject(line, "bytes",
+                            (count + clusters) * features * (double)dtype_size(points->dtype) +
+                                count * sizeof(uint32_t));
+    cJSON_AddNumberToObject(line, "gflops", 2e-9 * count * clusters * features / seconds);
+}
+
 static void add_time(const struct kmeans_bench *bench, cJSON *line, const struct kmeans_time *time) {
     jsonl_count(line, "loops", time->loops);
     cJSON_AddNumberToObject(line, "mean_seconds", time->seconds.mean);
@@ -166,6 +181,7 @@ static void add_time(const struct kmeans_bench *bench, cJSON *line, const struct
     cJSON_AddNumberToObject(parts, "transfers", time->transfers);
     cJSON_AddNumberToObject(line, "startup_seconds", time->startup);
     cJSON_AddNumberToObject(line, "inertia", time->inertia);
+    add_rate(bench, line, time->seconds.mean);
     if (bench->serial > 0) cJSON_AddNumberToObject(line, "speedup", bench->serial / time->seconds.mean);
 }
 
@@ -234,13 +250,24 @@ static enum status run_points(struct kmeans_bench *bench, const char *size, size
     return status;
 }
 
-static void write_header(const struct kmeans_bench *bench) {
+/* Measures the peak rates that bound the rows, for the log alone. */
+static enum status write_peak(const struct kmeans_bench *bench, enum gemm_device device, const char *gpu,
+                              int threads) {
+    struct rates rates;
+    const enum status status = candidates_rates(&bench->config, device, threads, true, &rates);
+    if (!status) gemm_log_peak(bench->log, device, gpu, threads, &rates);
+    return status;
+}
+
+static enum status write_header(const struct kmeans_bench *bench) {
+    const int threads = platform_threads((int)bench->config.threads);
+    char text[256] = "";
+    enum status status = STATUS_OK;
     cJSON *header = jsonl_header();
     jsonl_text(header, "command", "bench kmeans");
     if (bench->gpu) {
         struct device device = {.driver = registry_device(GEMM_ON_CUDA)};
         const struct device_options options = {.threads = 1, .ordinal = (int)bench->config.device};
-        char text[256] = "";
         if (!device.driver->open(&device, &options)) {
             device.driver->describe(&device, text, sizeof text);
             device.driver->close(&device);
@@ -249,13 +276,17 @@ static void write_header(const struct kmeans_bench *bench) {
         terminal_print(stdout, 2, "%s\n", text);
     }
     jsonl_write(bench->log, header);
+    if (!bench->log) return STATUS_OK;
+    status = write_peak(bench, GEMM_ON_HOST, "", threads);
+    if (!status && bench->gpu) status = write_peak(bench, GEMM_ON_CUDA, text, threads);
+    return status;
 }
 
 static enum status measure(struct kmeans_bench *bench, const char *size) {
     enum status status = logfile_open(&bench->log, bench->config.log, false);
     if (status) return status;
     bench_print_machine();
-    write_header(bench);
+    status = write_header(bench);
     if (!bench->gpu)
         terminal_print(stdout, 0, "no GPU, and so no steps naive to partial: %s\n", bench->no_gpu);
     for (size_t i = 0; i < bench->feature_count && !status; i++)
@@ -320,6 +351,7 @@ static enum status run_bench_kmeans(int argc, char **argv) {
     if (!status && !bench.gpu) find_reason(&bench, backends != NULL);
     if (!status) status = make_variants(&bench);
     if (!status) status = options_check_files(&(struct files){0}, &bench.config);
+    if (!status) status = backend_prepare_contest(NULL, NULL, 0);
     if (!status) status = measure(&bench, size);
     return logfile_close(bench.log, status);
 }

@@ -38,12 +38,26 @@ double roof_intensity(const cJSON *line) {
     const double bytes = record_number(line, "bytes");
     if (row_refused(line, NULL, 0) || !(bytes > 0) || !(record_number(line, "gflops") > 0))
         return (double)NAN;
+    const double flops = record_number(line, "flops"); /* of a step of k-means */
+    if (flops > 0) return flops / bytes;
     return 2 * record_number(line, "m") * record_number(line, "n") * record_number(line, "k") / bytes;
 }
 
 double roof_limit(const struct roof *roof, const cJSON *line) {
     const double slope = roof_intensity(line) * roof->bandwidth;
     return roof->peak > 0 && slope > 0 ? fmin(roof->peak, slope) : (double)NAN;
+}
+
+void roof_draw(struct chart *chart, const struct roof *roof, double low, double high) {
+    const struct chart_style style = {7, 0, 0};
+    const double ridge = roof->peak / roof->bandwidth;
+    const size_t series = chart_series(chart, "roof: peak and copy bandwidth", style);
+    if (series >= chart->series_count) return;
+    chart->series[series].marks = false;
+    low = fmin(low, ridge / 4);
+    chart_add_xy(chart, series, low, low * roof->bandwidth);
+    chart_add_xy(chart, series, ridge, roof->peak);
+    chart_add_xy(chart, series, fmax(high, 4 * ridge), roof->peak);
 }
 
 /* --- shares --- */

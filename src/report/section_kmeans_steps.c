@@ -7,6 +7,7 @@
 #include "src/base/text.h"
 #include "src/report/cells.h"
 #include "src/report/page.h"
+#include "src/report/roof.h"
 #include "src/report/row.h"
 #include "src/report/tables.h"
 
@@ -198,6 +199,46 @@ static void parts_chart(struct page *page, const struct selection *rows, size_t 
         gpu_alone ? " on a GPU" : "");
 }
 
+/* The rows of one device: those on a GPU, else those with as many threads as the peak was measured with. */
+static void roofline_chart(struct page *page, const struct selection *rows, size_t number) {
+    struct chart chart;
+    char id[64];
+    struct roof roof = {(double)NAN, (double)NAN};
+    const bool gpu = any_on_gpu(rows);
+    double intensity = (double)NAN;
+    for (size_t i = 0; i < rows->count && !(roof.peak > 0); i++)
+        if (row_on_gpu(rows->rows[i]->line) == gpu) roof = roof_of(page->records, rows->rows[i]);
+    if (!(roof.peak > 0)) return;
+    snprintf(id, sizeof id, "kmeans-steps-roofline-%zu", number + 1);
+    chart_open(&chart, CHART_LINES, id, "Roofline of the loop");
+    chart.x = (struct chart_axis){.title = "flop per compulsory byte", .kind = SCALE_LOG10};
+    chart.y = (struct chart_axis){.title = "GFLOP/s of x.c alone", .kind = SCALE_LOG10};
+    for (size_t i = 0; i < rows->count; i++) {
+        const cJSON *line = rows->rows[i]->line;
+        const struct roof own = roof_of(page->records, rows->rows[i]);
+        char name[128];
+        if (row_refused(line, NULL, 0) || row_on_gpu(line) != gpu || !(own.peak > 0) || !is_best(rows, line))
+            continue;
+        intensity = roof_intensity(line);
+        name_of(line, name, sizeof name);
+        const size_t series = chart_series(&chart, name, chart_style_of(chart.series_count));
+        if (series >= chart.series_count) break;
+        chart.series[series].line = false;
+        chart_add_xy(&chart, series, intensity, record_number(line, "gflops"));
+    }
+    roof_draw(&chart, &roof, intensity, intensity);
+    page_chart(page, &chart,
+               "Each step at its fastest block size: the %s flop of the products of all points with all "
+               "centres, by the time of a whole loop. The steps have the same floor: points are read once. "
+               "One above the roof scores in a lower precision and proves its labels, or keeps points in a "
+               "cache. Roof: %s GFLOP/s, %s GB/s.",
+               text_short(record_number(rows->rows[0]->line, "points") *
+                          record_number(rows->rows[0]->line, "clusters") *
+                          record_number(rows->rows[0]->line, "features") * 2)
+                   .text,
+               text_short(roof.peak).text, text_short(roof.bandwidth).text);
+}
+
 static void write_points(struct page *page, const struct selection *rows, size_t number) {
     struct table table;
     page_heading(page, "%s", rows->key);
@@ -208,6 +249,7 @@ static void write_points(struct page *page, const struct selection *rows, size_t
         spread_chart(page, rows, number);
     }
     parts_chart(page, rows, number);
+    roofline_chart(page, rows, number);
     page_columns_close(page);
     tables_kmeans_steps(&table, rows);
     page_table(page, &table);

@@ -33,18 +33,6 @@ static void roof_key(const struct record *record, char *key, size_t size) {
     }
 }
 
-static void add_roof(struct chart *chart, const struct roof *roof, double low, double high) {
-    const struct chart_style style = {7, 0, 0};
-    const double ridge = roof->peak / roof->bandwidth;
-    const size_t series = chart_series(chart, "roof: peak and copy bandwidth", style);
-    if (series >= chart->series_count) return;
-    chart->series[series].marks = false;
-    low = fmin(low, ridge / 4);
-    chart_add_xy(chart, series, low, low * roof->bandwidth);
-    chart_add_xy(chart, series, ridge, roof->peak);
-    chart_add_xy(chart, series, fmax(high, 4 * ridge), roof->peak);
-}
-
 static void add_products(struct page *page, struct chart *chart, const struct selection *rows,
                          const struct roof *roof) {
     for (size_t i = 0; i < rows->count; i++) {
@@ -145,7 +133,7 @@ static void roofline(struct page *page, const struct selection *rows, size_t num
     chart_open(&chart, CHART_LINES, id, "%s", rows->key);
     chart.x = (struct chart_axis){.title = "flop per compulsory byte", .kind = SCALE_LOG10};
     chart.y = (struct chart_axis){.title = "GFLOP/s", .kind = SCALE_LOG10};
-    add_roof(&chart, &roof, low, high);
+    roof_draw(&chart, &roof, low, high);
     add_products(page, &chart, rows, &roof);
     page_chart(page, &chart, "Roof: %s GFLOP/s, %s GB/s.", text_short(roof.peak).text,
                text_short(roof.bandwidth).text);

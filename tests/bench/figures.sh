@@ -219,11 +219,13 @@ measure() {
         run shmem bench shmem
         run breakeven bench breakeven --backends tuned,cuda-tuned,cublas --batches 16,128,1024,8192 --hidden 16,128,1024,4096 \
             --repeat 1
+        run kmeans-steps bench kmeans --iterations 3 --backends tuned,cublas,cuda-tuned
     else
         run compare-high compare $high --backends openmp,openblas,tuned --limit-seconds 5 --repeat 1
         run gemm bench gemm $validation --sizes 512,1024,2048 --dtype f32 --limit-seconds 1
         run gemm-high bench gemm $high --sizes none --dtype f32 --backends openblas,tuned
         run breakeven bench breakeven --batches 16,128,1024 --hidden 32,128,512
+        run kmeans-steps bench kmeans --size 64MB --iterations 3
     fi
     run scaling bench scaling $validation --epochs 3
 }
@@ -238,6 +240,7 @@ write() {
     tests/bench/accuracy.py docs/figures/h100 docs/figures/cpu >docs/figures/tables/accuracy-all.md
     tests/bench/tables.py docs/figures/cpu docs/figures/h100 docs/figures/tables
     "$train" report "${files[@]/%/.jsonl}" --tables docs/results.md --tag "$tag"
+    "$train" report "${files[@]/%/.jsonl}" --tables docs/kmeans.md --tag "$tag"
     local page
     for page in README.md docs/results.md docs/cpu-gemm.md docs/deployment.md; do
         "$train" report "${files[@]/%/.jsonl}" --tables "$page" --tag tables
