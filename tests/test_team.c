@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "kernels/host/team.h"
+#include "kernels/host/team_size.h"
 
 enum { MOST_THREADS = 16 };
 
@@ -44,6 +45,9 @@ static void check(size_t threads, size_t rounds, size_t slow, bool oversubscribe
         assert_int_equal(member[t].early, 0);
     }
     if (slow && threads > 1) assert_true(atomic_load(&team.contended) > 0);
+    const double least = slow && threads > 1 ? 5e-3 * (double)(rounds / slow) : 0;
+    assert_true(team_lost(&team) >= 0.9 * least);
+    if (threads == 1) assert_true(team_lost(&team) == 0);
     assert_int_equal(atomic_load(&team.sleepers), 0);
 }
 
@@ -62,10 +66,42 @@ static void a_thread_is_late(void **state) {
     check(3, 41, 4, true);
 }
 
+/* Calls of a team whose steps take times[threads] seconds, of which each thread waits the share lost[threads].
+   Returns how many of the last 90 calls had `expected` threads. */
+static size_t calls_with(struct team_size *size, const double *times, const double *lost, size_t expected) {
+    size_t count = 0;
+    for (int call = 0; call < 180; call++) {
+        const size_t threads = team_size_next(size);
+        assert_true(threads >= 1 && threads <= size->most);
+        count += call >= 90 && threads == expected;
+        team_size_measured(size, times[threads], lost[threads]);
+    }
+    return count;
+}
+
+/* Quiet, beside one busy process, beside two, quiet again; four threads beside two. */
+static void the_fastest_size_is_found(void **state) {
+    (void)state;
+    static const double quiet[] = {0, 1, 0.62}, one[] = {0, 1, 1.4}, two[] = {0, 1.6, 1.3},
+                        none[] = {0, 0, 0.01}, half[] = {0, 0, 0.5};
+    static const double four[] = {0, 4, 2, 2.2, 3}, share[] = {0, 0, 0.1, 0.4, 0.6};
+    struct team_size size = team_size_init(2);
+    assert_int_equal(calls_with(&size, quiet, none, 2), 90);
+    assert_int_equal(calls_with(&size, one, half, 1), 81); /* the others look whether it is over */
+    assert_int_equal(calls_with(&size, two, half, 2), 81);
+    calls_with(&size, one, half, 1);
+    assert_int_equal(calls_with(&size, quiet, none, 2), 90);
+    size = team_size_init(4);
+    assert_true(calls_with(&size, four, share, 2) >= 80);
+    size = team_size_init(1);
+    assert_int_equal(calls_with(&size, quiet, none, 1), 90);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_threads_arrive),
         cmocka_unit_test(a_thread_is_late),
+        cmocka_unit_test(the_fastest_size_is_found),
     };
     return cmocka_run_group_tests_name("team", tests, NULL, NULL);
 }

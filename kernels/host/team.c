@@ -90,6 +90,13 @@ void team_barrier(struct team *team) {
     const double start = now();
     if (!team->oversubscribed && !contended && spin(team, generation, start)) return;
     sleep_in_kernel(team, generation);
-    if (now() - start > SLICE_SECONDS)
-        atomic_store_explicit(&team->contended, CONTENDED_BARRIERS, memory_order_relaxed);
+    const double waited = now() - start;
+    if (waited <= SLICE_SECONDS) return;
+    atomic_store_explicit(&team->contended, CONTENDED_BARRIERS, memory_order_relaxed);
+    atomic_fetch_add_explicit(&team->lost, (unsigned)(1e6 * waited), memory_order_relaxed);
+}
+
+double team_lost(const struct team *team) {
+    const double lost = 1e-6 * atomic_load_explicit(&team->lost, memory_order_relaxed);
+    return team->size > 1 ? lost / (double)(team->size - 1) : 0;
 }

@@ -14,6 +14,7 @@
    Bound by   FMA: 784-128-10 at batch 128 is 52 MFLOP, 148 us on two threads of 177 GFLOP/s each; 3 barriers
               are 1 us. A step takes 210 us, 23 to 26 of them for pixels (docs/cpu-gemm.md).
    Same bits  for any number of threads: every sum has one order.
+   Neighbours beside busy processes fewer threads can be faster: team_size.h decides between two calls.
    Improves   engine eager on `tuned`
    Run        ./train --backend tuned --engine fused */
 #include <math.h>
@@ -333,11 +334,11 @@ static void run_step(struct worker *worker, size_t step, bool more) {
 
 size_t tuned_fused_run(void *opaque, size_t first, size_t count, const volatile sig_atomic_t *stop,
                        struct fused_times *times) {
-    const struct tuned_fused_state *state = opaque;
+    struct tuned_fused_state *state = opaque;
     size_t done = 0;
     bool halt = false;
-    const size_t current = (size_t)state->tuned->threads;
-    const int threads = (int)(state->threads < current ? state->threads : current);
+    const size_t current = (size_t)state->tuned->threads, wanted = team_size_next(&state->size);
+    const int threads = (int)(wanted < current ? wanted : current);
     (void)threads; /* without OpenMP */
     struct team team;
     const double start = now();
@@ -369,6 +370,8 @@ size_t tuned_fused_run(void *opaque, size_t first, size_t count, const volatile 
             end = worker.last;
         }
     }
-    times->elementwise += now() - end;
+    const double stopped = now();
+    times->elementwise += stopped - end;
+    team_size_measured(&state->size, (stopped - start) / (double)done, team_lost(&team) / (stopped - start));
     return done;
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/fused.h"
 #include "kernels/host/ops/ops.h"
+#include "kernels/host/team_size.h"
 #include "kernels/host/tuned/tuned.h"
 
 /* The largest batch of which each thread converts all pixels itself, and computes the same columns of W in
@@ -29,7 +30,8 @@ struct tuned_fused_state {
     double *loss;        /* [batch] */
     size_t *correct;     /* by thread */
     bool *finite;        /* by thread */
-    void *memory;        /* the allocation that holds all of these */
+    struct team_size size;
+    void *memory; /* the allocation that holds all of these */
 };
 
 /* Is the update W += alpha * product, with alpha = -learning rate? */

@@ -57,6 +57,7 @@ static void *fused_open(void *context, const struct fused_network *network, bool
     if (state) {
         state->tuned = tuned;
         state->threads = (size_t)tuned->threads;
+        state->size = team_size_init(state->threads);
         state->kernel = tuned_kernel_for(tuned, network->dtype);
         state->ops = host_ops(network->dtype);
         state->network = *network;
