@@ -66,8 +66,8 @@ static void a_thread_is_late(void **state) {
     check(3, 41, 4, true);
 }
 
-/* Calls of a team whose steps take times[threads] seconds, of which each thread waits the share lost[threads].
-   Returns how many of the last 90 calls had `expected` threads. */
+/* Calls of a team whose steps take times[threads] seconds, of which each thread waits the share
+   lost[threads]. Returns how many of the last 90 calls had `expected` threads. */
 static size_t calls_with(struct team_size *size, const double *times, const double *lost, size_t expected) {
     size_t count = 0;
     for (int call = 0; call < 180; call++) {
