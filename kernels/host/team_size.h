@@ -9,12 +9,13 @@
 struct team_size {
     size_t most, now, trial; /* threads; trial 0: none */
     double seconds;          /* of a step in the last call with `now` threads */
-    unsigned rest;           /* calls until the next trial */
+    unsigned contended;      /* calls in a row */
+    unsigned pause, rest;    /* calls between two trials, and until the next one */
 };
 
 /* Starts with all of `most` threads. */
 static inline struct team_size team_size_init(size_t most) {
-    return (struct team_size){.most = most, .now = most};
+    return (struct team_size){.most = most, .now = most, .pause = 1};
 }
 
 /* Of the next call. */
@@ -23,21 +24,25 @@ static inline size_t team_size_next(const struct team_size *size) {
 }
 
 /* After a call: the seconds of a step, and the share of the time that a thread waited for one without a core
-   (team_lost). A trial is kept if it was faster. On a quiet machine all threads stay. */
+   (team_lost). A trial is kept if it was faster; else the next one comes later. On a quiet machine all
+   threads stay. */
 static inline void team_size_measured(struct team_size *size, double seconds, double lost) {
-    enum { REST = 8 };
+    enum { LONGEST_PAUSE = 8 };
     static const double MUCH = 0.25;
     if (size->trial) {
-        if (seconds < size->seconds) size->now = size->trial;
-        if (seconds < size->seconds) size->seconds = seconds;
+        const bool faster = seconds < size->seconds;
+        size->pause = faster ? 1 : size->pause < LONGEST_PAUSE ? 2 * size->pause : LONGEST_PAUSE;
+        if (faster) size->now = size->trial;
+        if (faster) size->seconds = seconds;
         size->trial = 0;
-        size->rest = REST;
+        size->rest = size->pause;
         return;
     }
     size->seconds = seconds;
+    size->contended = lost > MUCH ? size->contended + 1 : 0;
     if (size->rest) {
         size->rest--;
-    } else if (lost > MUCH && size->now > 1) {
+    } else if (size->contended > 1 && size->now > 1) {
         size->trial = size->now - 1;
     } else if (size->now < size->most) {
         size->trial = size->now + 1;

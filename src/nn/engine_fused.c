@@ -7,9 +7,9 @@
 #include "src/base/text.h"
 #include "src/nn/engine.h"
 
-/* The duration of one call on the host, short enough to show progress often. Within a call the backend reads
-   trainer->stop after every step. */
-static const double HOST_CALL_SECONDS = 0.2;
+/* The duration of one call on the host, short enough to show progress often, and for the backend to change its
+   number of threads. Within a call the backend reads trainer->stop after every step. */
+static const double HOST_CALL_SECONDS = 0.05;
 
 static size_t next_stride(double seconds, size_t steps) {
     const double fit = HOST_CALL_SECONDS * (double)steps / fmax(seconds, 1e-9);
