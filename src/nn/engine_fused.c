@@ -7,8 +7,8 @@
 #include "src/base/text.h"
 #include "src/nn/engine.h"
 
-/* The duration of one call on the host, short enough to show progress often, and for the backend to change its
-   number of threads. Within a call the backend reads trainer->stop after every step. */
+/* The duration of one call on the host, short enough to show progress often, and for the backend to change
+   its number of threads. Within a call the backend reads trainer->stop after every step. */
 static const double HOST_CALL_SECONDS = 0.05;
 
 static size_t next_stride(double seconds, size_t steps) {
