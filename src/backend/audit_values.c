@@ -256,6 +256,7 @@ static enum status check_product(uint64_t *random, const struct compute *compute
         const double want = call->alpha * abx[i] + beta, magnitude = fabs(call->alpha) * ab1[i];
         double bound = ((double)k + 4) * eps * (magnitude + beta1) + 2 * rounding * magnitude;
         if (c_dtype == GEMM_BF16) bound += dtype_epsilon(GEMM_BF16) * (magnitude + beta1 + bound);
+        bound += (double)(n * (k + 4)) * dtype_underflow(call->dtype);
         if (!isfinite(want) || magnitude + beta1 > largest(dtype_of_sums(call->dtype)) ||
             fabs(cx[i] - want) <= bound)
             continue; /* rows with NaN: check_sample has them */

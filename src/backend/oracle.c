@@ -59,21 +59,21 @@ add_up(const double *restrict a, const double *restrict b, size_t k) {
     return (struct terms){sum, magnitude, square};
 }
 
-/* The error bound of alpha * (a float sum of k terms) + c; `spacing`: between subnormal numbers. */
+/* The error bound of alpha * (a float sum of k terms) + c. */
 static double product_bound(const struct terms *terms, size_t k, double eps, double alpha, double c,
-                            struct oracle_inputs inputs, double spacing) {
+                            struct oracle_inputs inputs, double underflow) {
     const double length = (double)k, rms = fabs(alpha) * sqrt(terms->square);
     const double certain = (length + 4) * eps * (fabs(alpha) * terms->magnitude + fabs(c));
     const double likely = 4 * (sqrt(length) + 4) * eps * (rms + fabs(c));
     const double rounded = 2 * inputs.rounding * fabs(alpha) * terms->magnitude;
-    return (inputs.zero_mean && likely < certain ? likely : certain) + rounded + (length + 4) * spacing;
+    return (inputs.zero_mean && likely < certain ? likely : certain) + rounded + (length + 4) * underflow;
 }
 
 enum status oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, double *want,
                            double *bound) {
     const enum gemm_dtype c_dtype = dtype_of_c(call);
     const double eps = dtype_epsilon(dtype_of_sums(call->dtype));
-    const double spacing = dtype_of_sums(call->dtype) == GEMM_F64 ? 0x1p-1074 : 0x1p-149; /* of subnormals */
+    const double underflow = dtype_underflow(call->dtype);
     const size_t k = call->k;
     double *a = unfold(call->dtype, call->a, call->lda, call->m, k, !gemm_transposes_a(call->op));
     double *b = unfold(call->dtype, call->b, call->ldb, call->n, k, gemm_transposes_b(call->op));
@@ -85,7 +85,7 @@ enum status oracle_product(const struct gemm_call *call, struct oracle_inputs in
             const double c =
                 call->beta == 0 ? 0 : call->beta * dtype_get(c_dtype, call->c, i * call->ldc + j);
             want[i * call->n + j] = call->alpha * terms.sum + c;
-            bound[i * call->n + j] = product_bound(&terms, k, eps, call->alpha, c, inputs, spacing);
+            bound[i * call->n + j] = product_bound(&terms, k, eps, call->alpha, c, inputs, underflow);
         }
     const bool complete = a && b;
     free(a);

@@ -22,7 +22,7 @@ static const double ORACLE_TF32 = 0x1p-10;
      zero_mean   the smaller of that and 4 (sqrt(k) + 4) eps (|alpha| sqrt(sum_p (a_ip b_pj)^2) + |beta C_ij|)
                  Higham and Mary, "Sharper probabilistic backward error analysis ...", SIAM J. Sci.
                  Comput. 42 (2020)
-   Both plus (k + 4) times the spacing of subnormal numbers. The first grows with k and the second with
+   Both plus (k + 4) times dtype_underflow. The first grows with k and the second with
    sqrt(k). Measured, k = 1 to 8192, 50,000 elements each: true sums, one term after the other (the worst
    order), stay under 0.4 of the second; TF32 operands exceed it 15 times and more, but pass the first one
    from k = 500 on. By the tail of a random walk, hundreds of millions of true sums stay under it. `rounding`

@@ -31,6 +31,12 @@ static inline size_t dtype_span(enum gemm_dtype dtype, size_t rows, size_t cols,
     return rows && cols ? ((rows - 1) * ld + cols) * dtype_size(dtype) : 0;
 }
 
+/* The largest absolute error of an operation whose result is below the normal numbers: their spacing, and for
+   bfloat16, whose instructions flush them to zero, all of it. */
+static inline double dtype_underflow(enum gemm_dtype dtype) {
+    return dtype == GEMM_F64 ? 0x1p-1074 : dtype == GEMM_F32 ? 0x1p-149 : 0x1p-126;
+}
+
 /* Machine epsilon: the distance from 1 to the next number. */
 static inline double dtype_epsilon(enum gemm_dtype dtype) {
     static const double epsilons[] = {[GEMM_F32] = 0x1p-23, [GEMM_F64] = 0x1p-52, [GEMM_BF16] = 0x1p-7};
