@@ -2,6 +2,7 @@
    run, by the agreement, or by the audit of the run itself. */
 #include "tests/support.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -216,6 +217,36 @@ static void wrong_epilogues_are_found(void **state) {
     }
 }
 
+/* Sums and products below the normal numbers, as in a network whose units are all saturated or dead. */
+static void tiny_results_are_right(void **state) {
+    (void)state;
+    enum { M = 9, N = 7, K = 40 };
+    float a[K * M], b[K * N], c[M * N];
+    const struct gemm_call call = {.dtype = GEMM_F32,
+                                   .op = GEMM_TN,
+                                   .m = M,
+                                   .n = N,
+                                   .k = K,
+                                   .alpha = 1,
+                                   .a = a,
+                                   .lda = M,
+                                   .b = b,
+                                   .ldb = N,
+                                   .c = c,
+                                   .ldc = N};
+    struct compute compute;
+    struct audit audit;
+    support_open(&compute, "tuned", 1);
+    audit_start(&audit, AUDIT_ALL);
+    compute.audit = &audit;
+    for (int scale = -60; scale >= -80; scale--) {
+        for (int i = 0; i < K * M; i++) a[i] = ldexpf((float)(i * 37 % 101 - 50) / 51, scale);
+        for (int i = 0; i < K * N; i++) b[i] = ldexpf((float)(i * 53 % 103 - 51) / 52, scale);
+        assert_status(compute_gemm(&compute, &call), STATUS_OK);
+    }
+    compute_close(&compute);
+}
+
 /* --- cores --- */
 
 static void more_cores_than_threads_are_found(void **state) {
@@ -238,6 +269,7 @@ static void more_cores_than_threads_are_found(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tiny_results_are_right),
         cmocka_unit_test(more_cores_than_threads_are_found),
         cmocka_unit_test(wrong_products_are_found),
         cmocka_unit_test(wrong_steps_are_found),
