@@ -167,8 +167,9 @@ static void labels_and_sums_in_one_pass(void **state) {
     bench_open(&bench);
     static const struct {
         size_t rows, features, clusters;
-    } shapes[] = {{450003, 32, 64}, {450003, 17, 7}, {400017, 31, 20}, {900007, 9, 64}, {900001, 16, 10}};
-    for (size_t i = 0; i<sizeof shapes / sizeof *shapes; i += support_stride()> 1 ? 3 : 1)
+    } shapes[] = {{450003, 32, 64}, {450003, 17, 7},  {400017, 31, 20}, {900007, 9, 64},
+                  {900001, 16, 10}, {5100007, 2, 64}, {5100011, 2, 11}, {9999999, 1, 64}};
+    for (size_t i = 0; i<sizeof shapes / sizeof *shapes; i += support_stride()> 1 ? 5 : 1)
         for (int ties = 0; ties < 2; ties++) {
             const size_t rows = shapes[i].rows, features = shapes[i].features, clusters = shapes[i].clusters;
             struct kmeans_data data = ties ? kmeans_lattice(rows, features, clusters, GEMM_F64, 3, 0, i)

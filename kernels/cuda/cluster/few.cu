@@ -13,8 +13,7 @@
    Run        ./train kmeans --data uniform:1024MB,32 --dtype f64 --clusters 64 --backend cuda-tuned */
 #include <stdlib.h>
 
-#include "kernels/cuda/cluster/few_screen.cuh"
-#include "kernels/cuda/cluster/few_sums.cuh"
+#include "kernels/cuda/cluster/few_cells.cuh"
 
 using namespace few;
 
@@ -339,6 +338,8 @@ static bool few_label_and_sum(void *opaque, const struct nearest_lloyd *run, str
                               struct cuda_ops_context *ops) {
     few_state *state = (few_state *)opaque;
     const few_pass p = pass_of(state, run->points, 0, run->points->rows, counts);
+    if (p.features == 1) return launch_cell_sums<1>(&state->base, p, run, ops);
+    if (p.features == 2) return launch_cell_sums<2>(&state->base, p, run, ops);
     switch (p.moved.width) {
     case 16:
         return launch_tensor_sums<1>(&state->base, p, run, ops);

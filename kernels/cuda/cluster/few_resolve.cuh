@@ -58,7 +58,7 @@ __device__ inline uint32_t decide_row(const few_pass &p, const double *x, double
 }
 
 /* All lanes of the warp call it, and get the label. A lane scores every 32nd centre. */
-__device__ inline uint32_t resolve_row(const few_pass &p, size_t row) {
+static __device__ __noinline__ uint32_t resolve_row(const few_pass &p, size_t row) {
     const double *x = (const double *)p.x + row * p.features, *transposed = (const double *)p.transposed;
     open_best state = {-INFINITY, -INFINITY, 0};
     for (size_t j = threadIdx.x % 32; j < p.clusters; j += 32) {
@@ -77,6 +77,17 @@ __device__ inline uint32_t resolve_row(const few_pass &p, size_t row) {
                                        p.norm[row / NEAREST_BLOCK], *p.centre_norm);
     if (!p.certify || state.best - state.second > 2 * error) return state.index;
     return decide_row(p, x, state.best - 2 * error);
+}
+
+/* Resolves those of 32 rows whose label is NEAREST_NONE; lane i has that of row first + i. */
+__device__ inline uint32_t resolve_rows(const few_pass &p, size_t first, uint32_t label) {
+    unsigned open = __ballot_sync(0xffffffffu, label == NEAREST_NONE);
+    for (; open; open &= open - 1) {
+        const unsigned row = (unsigned)__ffs((int)open) - 1;
+        const uint32_t resolved = resolve_row(p, first + row);
+        if (threadIdx.x % 32 == row) label = resolved;
+    }
+    return label;
 }
 
 } // namespace few
