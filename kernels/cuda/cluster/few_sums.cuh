@@ -35,6 +35,7 @@ template <int STEPS> struct warp_sums {
     double *rows, *table;
     uint32_t *members;
     unsigned lanes, features;
+    unsigned row, column; /* of a step, that the lane adds */
 
     static __host__ __device__ size_t bytes(size_t clusters, size_t width) {
         const size_t sums = (clusters + 1) * width, counts = clusters / 2 + 1;
@@ -44,6 +45,8 @@ template <int STEPS> struct warp_sums {
     __device__ void open(char *memory, size_t clusters, const slice_sums &sums, unsigned width) {
         lanes = sums.lanes;
         features = width;
+        row = threadIdx.x % 32 / features;
+        column = threadIdx.x % 32 % features;
         rows = (double *)memory;
         table = rows + TENSOR_ROWS * ROW;
         members = (uint32_t *)(table + (clusters + 1) * lanes * features);
@@ -65,28 +68,31 @@ template <int STEPS> struct warp_sums {
                 pack_at<2>(at(8 * r + lane / 4, 8 * i + lane % 4 * 2)) = raw[r][i];
     }
 
-    /* Adds all rows in order; lane r has the label of row r. A step adds `lanes` rows. */
+    /* Adds all rows in order; lane r has the label of row r. A step adds `lanes` rows: from 17 features on,
+       one. */
     __device__ __forceinline__ void add(uint32_t label) const {
-        const unsigned lane = threadIdx.x % 32, width = lanes * features, row = lane / features;
+        const unsigned lane = threadIdx.x % 32, width = STEPS == 2 ? features : lanes * features,
+                       at_once = STEPS == 2 ? 1 : lanes, first_row = STEPS == 2 ? 0 : row;
         const bool mine = lane < width;
         double *own = table + lane;
         bool same = false; /* as another one of four steps */
 #pragma unroll
-        for (unsigned i = 1; i < 4; i++) same |= __shfl_xor_sync(0xffffffffu, label, i * lanes) == label;
+        for (unsigned i = 1; i < 4; i++) same |= __shfl_xor_sync(0xffffffffu, label, i * at_once) == label;
         const unsigned clashes = __ballot_sync(0xffffffffu, same);
         atomicAdd(&members[label], 1u);
-        for (unsigned first = 0; first < TENSOR_ROWS; first += BATCH * lanes) {
+#pragma unroll
+        for (unsigned first = 0; first < TENSOR_ROWS; first += BATCH * at_once) {
             double value[BATCH];
             uint32_t to[BATCH];
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
-                const unsigned r = (first + i * lanes + row) % TENSOR_ROWS;
+                const unsigned r = (first + i * at_once + first_row) % TENSOR_ROWS;
                 to[i] = __shfl_sync(0xffffffffu, label, r) * width;
-                value[i] = *at(r, lane % features);
+                value[i] = *at(r, column);
             }
 #pragma unroll
             for (int h = 0; h < BATCH; h += 4) {
-                const unsigned four = (0xffffffffu >> (32 - 4 * lanes)) << (first + h * lanes);
+                const unsigned four = (0xffffffffu >> (32 - 4 * at_once)) << (first + h * at_once);
                 if (!mine) continue;
                 if (clashes & four) {
 #pragma unroll
