@@ -6,7 +6,8 @@
               thread keeps two points in registers, and the best score, the second best and the index of
               each; all threads read the same centre in shared memory, and no score is stored. A row whose
               two best scores are too close for their error goes to a list, and a thread block decides it
-              (decide.cuh).
+              (decide.cuh). Iterations in one call label and add many points of float64 in one pass, if they
+              have 1, 2 (few_cells.cuh) or 9 to 32 features (few_sums.cuh).
    Bound by   the first level; points of float32 with 2 features by the comparisons, about 8 instructions a
               score
    Improves   a GEMM and a pass over its scores (nearest.cu)

@@ -8,7 +8,7 @@
               resolved at once (few_resolve.cuh). As in few_sums.cuh, a warp has a slice, and a table of its
               sums in shared memory; each lane labels and adds every 32nd row
    Bound by   bytes of points and labels, 0.3 ms for 1 GiB with 2 features. For 256 rows about 900
-              instructions of a warp, and 16 additions one after another, of 60 clocks each: predicted 0.4 ms
+              instructions of a warp, 8 warps on an SM (1024 slices on 132 SMs): predicted 0.35 to 0.45 ms
    Improves   scores with all centres (few_screen.cuh), 350 instructions for 32 rows, and a second pass
    Run        ./train kmeans --data uniform:1024MB,2 --dtype f64 --clusters 64 --backend cuda-tuned */
 #ifndef TESSERA_KERNELS_CUDA_CLUSTER_FEW_CELLS_CUH
@@ -188,54 +188,6 @@ struct cell_table {
     }
 };
 
-/* Shared memory of a warp: the table of sums, [clusters + 1][lanes][features], and the members. Rows beyond
-   the end go to the last cluster. */
-template <int FEATURES> struct cell_sums {
-    double *table;
-    uint32_t *members;
-    unsigned lanes;
-
-    static __host__ __device__ size_t bytes(size_t clusters, size_t lanes) {
-        const size_t sums = (clusters + 1) * lanes * FEATURES, counts = clusters / 2 + 1;
-        return (sums + counts + 1) / 2 * 2 * sizeof(double); /* packs are aligned */
-    }
-
-    __device__ void open(char *memory, size_t clusters, unsigned of_slice) {
-        lanes = of_slice;
-        table = (double *)memory;
-        members = (uint32_t *)(table + (clusters + 1) * lanes * FEATURES);
-        for (size_t i = threadIdx.x % 32; i < (clusters + 1) * lanes * FEATURES; i += 32) table[i] = 0;
-        for (size_t j = threadIdx.x % 32; j <= clusters; j += 32) members[j] = 0;
-    }
-
-    /* Adds 32 rows, one of each lane; those of the same partial sum one after another. */
-    __device__ __forceinline__ void add(uint32_t label, const pack<double, 2> &row) const {
-        const unsigned lane = threadIdx.x % 32;
-        double *own = table + (label * lanes + (lane & (lanes - 1))) * FEATURES;
-        atomicAdd(&members[label], 1u);
-        for (unsigned first = 0; first < 32; first += lanes) {
-            if ((lane & -lanes) == first) {
-                pack<double, FEATURES> sum = pack_at<FEATURES>(own);
-#pragma unroll
-                for (int f = 0; f < FEATURES; f++) sum.value[f] += row.value[f];
-                pack_at<FEATURES>(own) = sum;
-            }
-            __syncwarp();
-        }
-    }
-
-    __device__ void store(const slice_sums &to, size_t slice, size_t clusters) const {
-        const unsigned lane = threadIdx.x % 32;
-        for (size_t j = 0; j < clusters * FEATURES; j++) {
-            const size_t at = (j / FEATURES * lanes + lane) * FEATURES + j % FEATURES;
-            double sum = lane < lanes ? table[at] : 0;
-            for (unsigned half = lanes / 2; half; half /= 2) sum += __shfl_down_sync(0xffffffffu, sum, half);
-            if (lane == 0) to.sums[slice * clusters * FEATURES + j] = sum;
-        }
-        for (size_t j = lane; j < clusters; j += 32) to.count[slice * clusters + j] = members[j];
-    }
-};
-
 /* The next rows of a lane, every 32nd, and their labels. */
 struct cell_rows {
     pack<double, 2> x[CELL_ROWS][1];
@@ -248,6 +200,77 @@ struct cell_rows {
             load_features<2>(p, row, x[i]);
             label[i] = p.label[row];
         }
+    }
+};
+
+/* Shared memory of a warp: the table of sums, [clusters + 1][32 / FEATURES][FEATURES], and the members. Rows
+   beyond the end go to the last cluster. */
+template <int FEATURES> struct cell_sums {
+    double *table;
+    uint32_t *members;
+
+    static __host__ __device__ size_t bytes(size_t clusters) {
+        return ((clusters + 1) * 32 + (clusters / 2 + 2) / 2 * 2) * sizeof(double); /* packs are aligned */
+    }
+
+    __device__ void open(char *memory, size_t clusters) {
+        table = (double *)memory;
+        members = (uint32_t *)(table + (clusters + 1) * 32);
+        for (size_t i = threadIdx.x % 32; i < (clusters + 1) * 32; i += 32) table[i] = 0;
+        for (size_t j = threadIdx.x % 32; j <= clusters; j += 32) members[j] = 0;
+    }
+
+    /* Adds the rows in order. Every sum belongs to one lane: with two columns lane l < 16 adds the first one
+       of its own rows and of those of lane l + 16, which adds the second one of both. Of four sums that are
+       loaded at once, a later one may be an earlier one. */
+    __device__ __forceinline__ void add(const uint32_t (&label)[CELL_ROWS], const cell_rows &rows) const {
+        const unsigned lane = threadIdx.x % 32;
+        const bool upper = lane >= 16;
+        double *own = table + (FEATURES == 1 ? lane : lane % 16 * 2 + upper);
+#pragma unroll
+        for (int first = 0; first < CELL_ROWS; first += 4 / FEATURES) {
+            uint32_t to[4];
+            double value[4], sum[4];
+#pragma unroll
+            for (int i = 0; i < 4; i += FEATURES) {
+                const int r = first + i / FEATURES;
+                const double *x = rows.x[r][0].value;
+                to[i] = label[r];
+                value[i] = x[0];
+                atomicAdd(&members[label[r]], 1u);
+                if (FEATURES == 1) continue;
+                const uint32_t other_label = __shfl_xor_sync(0xffffffffu, label[r], 16);
+                const double other = __shfl_xor_sync(0xffffffffu, upper ? x[0] : x[1], 16);
+                to[i] = upper ? other_label : label[r];
+                value[i] = upper ? other : x[0];
+                to[i + FEATURES - 1] = upper ? label[r] : other_label;
+                value[i + FEATURES - 1] = upper ? x[1] : other;
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum[i] = own[to[i] * 32];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+#pragma unroll
+                for (int e = 0; e < i; e++)
+                    if (to[e] == to[i]) sum[i] = sum[e];
+                sum[i] += value[i];
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) own[to[i] * 32] = sum[i];
+        }
+    }
+
+    /* The partial sums are added in pairs, half of them apart, then a quarter, .. */
+    __device__ void store(const slice_sums &to, size_t slice, size_t clusters) const {
+        const unsigned lane = threadIdx.x % 32;
+        __syncwarp();
+        for (size_t j = 0; j < clusters; j++) {
+            double sum = table[j * 32 + lane];
+            for (unsigned half = 16; half >= FEATURES; half /= 2)
+                sum += __shfl_down_sync(0xffffffffu, sum, half);
+            if (lane < FEATURES) to.sums[(slice * clusters + j) * FEATURES + lane] = sum;
+        }
+        for (size_t j = lane; j < clusters; j += 32) to.count[slice * clusters + j] = members[j];
     }
 };
 
@@ -264,8 +287,7 @@ __global__ void __launch_bounds__(CELL_THREADS, 1)
     const cell_table cells = {centre, candidates, grid->axes};
     const double mean[2] = {p.moved.mean[0], p.moved.mean[1]};
     cell_sums<FEATURES> table;
-    table.open((char *)(centre + NO_CENTRE + 1) + warp * cell_sums<FEATURES>::bytes(p.clusters, sums.lanes),
-               p.clusters, sums.lanes);
+    table.open((char *)(centre + NO_CENTRE + 1) + warp * cell_sums<FEATURES>::bytes(p.clusters), p.clusters);
     for (unsigned i = threadIdx.x; i < CELLS * CELLS; i += CELL_THREADS) candidates[i] = grid->candidates[i];
     load_cell_centres(p, centre);
     __syncthreads();
@@ -297,19 +319,19 @@ __global__ void __launch_bounds__(CELL_THREADS, 1)
                 p.label[base + i * 32 + lane] = label[i];
                 changed++;
             }
-            table.add(label[i], rows.x[i][0]);
         }
+        table.add(label, rows);
     }
     table.store(sums, slice, p.clusters);
     count_changed(p, changed);
 }
 
-template <int FEATURES> static size_t cell_sums_bytes(size_t clusters, size_t lanes) {
+template <int FEATURES> static size_t cell_sums_bytes(size_t clusters) {
     return CELLS * CELLS * sizeof(uint32_t) + (NO_CENTRE + 1) * sizeof(float4) +
-           CELL_WARPS * cell_sums<FEATURES>::bytes(clusters, lanes);
+           CELL_WARPS * cell_sums<FEATURES>::bytes(clusters);
 }
 
-/* As launch_tensor_sums. Labels are those of certified scores. */
+/* As launch_tensor_sums, of certified labels. The sums of a cluster are one for each lane of a warp. */
 template <int FEATURES>
 static bool launch_cell_sums(fused_nearest *base, const few_pass &p, const nearest_lloyd *run,
                              cuda_ops_context *ops) {
@@ -319,9 +341,9 @@ static bool launch_cell_sums(fused_nearest *base, const few_pass &p, const neare
     slice_sums sums = {.slice_rows = cluster_slice_rows(p.rows, clusters, FEATURES),
                        .lanes = (unsigned)cluster_lanes(clusters, FEATURES),
                        .sums = run->rows->slices};
-    const size_t shared = cell_sums_bytes<FEATURES>(clusters, sums.lanes);
-    if (!p.certify || clusters > CELL_CENTRES || slices < 2 * (size_t)base->processors ||
-        shared + 2048 > (size_t)base->shared_bytes)
+    const size_t shared = cell_sums_bytes<FEATURES>(clusters);
+    if (!p.certify || clusters > CELL_CENTRES || sums.lanes * FEATURES != 32 ||
+        slices < 2 * (size_t)base->processors || shared + 2048 > (size_t)base->shared_bytes)
         return false;
     char *scratch = (char *)cuda_cluster_scratch(ops, header + slices * clusters * sizeof *sums.count);
     if (!scratch) return true;
