@@ -259,7 +259,7 @@ struct nearest_iteration {
     struct nearest_counts counts;
     uint64_t empty;     /* clusters without points */
     double cost, shift; /* sums over the clusters, in the order of sums over the features */
-    double label_seconds, centres_seconds;
+    double label_seconds, centres_seconds; /* a pass that adds the rows too is of the labels */
 };
 
 NEAREST_INLINE bool nearest_ends(const struct nearest_lloyd *run, uint64_t changed, double shift) {

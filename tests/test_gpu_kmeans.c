@@ -159,6 +159,32 @@ static void few_features_of_float64(void **state) {
     bench_close(&bench);
 }
 
+/* So many slices of the sums that iterations in one call label and add the rows in one pass: two for each of
+   up to 150 SMs. */
+static void labels_and_sums_in_one_pass(void **state) {
+    (void)state;
+    struct bench bench;
+    bench_open(&bench);
+    static const struct {
+        size_t rows, features, clusters;
+    } shapes[] = {{450003, 32, 64}, {450003, 17, 7},  {400017, 31, 20}, {900007, 9, 64},
+                  {900001, 16, 10}, {5100007, 2, 64}, {5100011, 2, 11}, {9999999, 1, 64}};
+    for (size_t i = 0; i<sizeof shapes / sizeof *shapes; i += support_stride()> 1 ? 5 : 1)
+        for (int ties = 0; ties < 2; ties++) {
+            const size_t rows = shapes[i].rows, features = shapes[i].features, clusters = shapes[i].clusters;
+            struct kmeans_data data = ties ? kmeans_lattice(rows, features, clusters, GEMM_F64, 3, 0, i)
+                                           : kmeans_reals(rows, features, clusters, GEMM_F64);
+            struct kmeans_options options = kmeans_defaults(&data);
+            options.iterations = 3;
+            if (ties) /* equal centres: no score decides */
+                memcpy(data.values + features, data.values, features * sizeof *data.values);
+            assert_true(cluster_slices(rows, clusters, features) >= 300);
+            assert_true(check_fused(&bench, &data, &options));
+            kmeans_data_free(&data);
+        }
+    bench_close(&bench);
+}
+
 /* More rows than a pass of the kernels, and of the sums of pixels, takes. */
 static void more_rows_than_a_pass(void **state) {
     (void)state;
@@ -367,6 +393,7 @@ int main(void) {
         cmocka_unit_test(runs_have_the_bits_of_the_host),
         cmocka_unit_test(fused_kernels_have_the_bits_of_the_host),
         cmocka_unit_test(few_features_of_float64),
+        cmocka_unit_test(labels_and_sums_in_one_pass),
         cmocka_unit_test(more_rows_than_a_pass),
         cmocka_unit_test(empty_clusters_are_filled),
         cmocka_unit_test(streamed_points_have_the_bits_of_the_host),

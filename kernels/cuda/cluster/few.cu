@@ -6,16 +6,15 @@
               thread keeps two points in registers, and the best score, the second best and the index of
               each; all threads read the same centre in shared memory, and no score is stored. A row whose
               two best scores are too close for their error goes to a list, and a thread block decides it
-              (decide.cuh).
+              (decide.cuh). Iterations in one call label and add many points of float64 in one pass, if they
+              have 1, 2 (few_cells.cuh) or 9 to 32 features (few_sums.cuh).
    Bound by   the first level; points of float32 with 2 features by the comparisons, about 8 instructions a
               score
    Improves   a GEMM and a pass over its scores (nearest.cu)
    Run        ./train kmeans --data uniform:1024MB,32 --dtype f64 --clusters 64 --backend cuda-tuned */
 #include <stdlib.h>
 
-#include "kernels/cuda/cluster/few_screen.cuh"
-#include "kernels/cuda/cluster/few_tensor.cuh"
-#include "kernels/cuda/cluster/fused.cuh"
+#include "kernels/cuda/cluster/few_cells.cuh"
 
 using namespace few;
 
@@ -286,7 +285,6 @@ static void launch_first_level(few_state *state, const few_pass &p) {
 static void launch_part(few_state *state, few_pass &p) {
     fused_nearest *base = &state->base;
     const bool first_level = p.moved.values;
-    p.aligned = p.features * (base->shape.dtype == GEMM_F32 ? 4 : 8) % 16 == 0 && (uintptr_t)p.x % 16 == 0;
     if (first_level) launch_first_level(state, p);
     with_width(base->shape, [&]<typename T, int D>() {
         const size_t most = SHARED / ((D + 1) * sizeof(T));
@@ -305,25 +303,51 @@ static void launch_part(few_state *state, few_pass &p) {
     });
 }
 
-static void few_run(void *opaque, const struct nearest_call *call, struct nearest_counts *counts) {
-    few_state *state = (few_state *)opaque;
+/* Rows first .. first + rows - 1 of a call. */
+static few_pass pass_of(const few_state *state, const struct nearest_call *call, size_t first, size_t rows,
+                        struct nearest_counts *counts) {
     const struct nearest_centres *centres = &state->centres;
     const size_t row_bytes = centres->features * (state->base.shape.dtype == GEMM_F32 ? 4 : 8);
+    const void *x = (const char *)call->x + first * row_bytes;
+    return {.x = x,
+            .rows = rows,
+            .features = centres->features,
+            .clusters = centres->count,
+            .values = centres->values,
+            .transposed = centres->transposed,
+            .bias = centres->bias,
+            .norm = call->norm + first / NEAREST_BLOCK,
+            .centre_norm = centres->norm,
+            .certify = call->certify,
+            .aligned = row_bytes % 16 == 0 && (uintptr_t)x % 16 == 0,
+            .label = call->label + first,
+            .counts = counts,
+            .moved = state->moved};
+}
+
+static void few_run(void *opaque, const struct nearest_call *call, struct nearest_counts *counts) {
+    few_state *state = (few_state *)opaque;
     for (size_t first = 0; first < call->rows; first += PART) {
-        few_pass p = {.x = (const char *)call->x + first * row_bytes,
-                      .rows = call->rows - first < PART ? call->rows - first : PART,
-                      .features = centres->features,
-                      .clusters = centres->count,
-                      .values = centres->values,
-                      .bias = centres->bias,
-                      .norm = call->norm + first / NEAREST_BLOCK,
-                      .centre_norm = centres->norm,
-                      .certify = call->certify,
-                      .label = call->label + first,
-                      .counts = counts,
-                      .moved = state->moved};
+        few_pass p =
+            pass_of(state, call, first, call->rows - first < PART ? call->rows - first : PART, counts);
         if (!open_lists(state, p)) return;
         launch_part(state, p);
+    }
+}
+
+static bool few_label_and_sum(void *opaque, const struct nearest_lloyd *run, struct nearest_counts *counts,
+                              struct cuda_ops_context *ops) {
+    few_state *state = (few_state *)opaque;
+    const few_pass p = pass_of(state, run->points, 0, run->points->rows, counts);
+    if (p.features == 1) return launch_cell_sums<1>(&state->base, p, run, ops);
+    if (p.features == 2) return launch_cell_sums<2>(&state->base, p, run, ops);
+    switch (p.moved.width) {
+    case 16:
+        return launch_tensor_sums<1>(&state->base, p, run, ops);
+    case 32:
+        return launch_tensor_sums<2>(&state->base, p, run, ops);
+    default:
+        return false;
     }
 }
 
@@ -367,6 +391,7 @@ static bool open_moved(few_state *state) {
     moved.values = (float *)((char *)moved.mean + header);
     moved.bias = moved.values + padded * width;
     moved.width = width;
+    base->label_and_sum = few_label_and_sum;
     return true;
 }
 

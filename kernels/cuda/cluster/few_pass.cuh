@@ -32,7 +32,7 @@ NEAREST_INLINE size_t padded_clusters(size_t clusters) {
 struct few_pass {
     const void *x;
     size_t rows, features, clusters, tile; /* centres that fit into shared memory */
-    const void *values, *bias;
+    const void *values, *transposed, *bias;
     const double *norm, *centre_norm;
     bool certify, aligned; /* rows of x start at multiples of 16 bytes */
     uint32_t *label;
@@ -55,10 +55,15 @@ __device__ inline bool store_label(const few_pass &p, size_t row, uint32_t label
     return changed;
 }
 
-/* Stores a label whose score is above all others by `gap`, or leaves the row open. The thousandth more
-   covers the roundings of both to float32. */
+/* Is a score of float32 that is above all others by `gap` the best? The thousandth more covers the roundings
+   of both to float32. */
+__device__ inline bool gap_decides(float gap, double error) {
+    return gap > (float)(2.001 * error);
+}
+
+/* Stores a label whose score is above all others by `gap`, or leaves the row open. */
 __device__ inline bool store_or_open(const few_pass &p, size_t row, float gap, double error, uint32_t label) {
-    if (gap > (float)(2.001 * error)) return store_label(p, row, label);
+    if (gap_decides(gap, error)) return store_label(p, row, label);
     p.open.row[atomicAdd(p.open.count, 1u)] = (uint32_t)row;
     return false;
 }

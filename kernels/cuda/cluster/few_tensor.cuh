@@ -66,14 +66,19 @@ template <int STEPS> struct tensor_rows {
     uint32_t high[2][STEPS][4], low[2][STEPS][4];
     float squares[4]; /* of the columns of the lane */
 
-    __device__ __forceinline__ void load(const few_pass &p, size_t base, const double *mean) {
-        const unsigned lane = threadIdx.x % 32, own = lane % 4 * 2;
-        pack<double, 2> raw[4][2 * STEPS]; /* all are loaded before the first is used */
+    using raw_rows = pack<double, 2>[4][2 * STEPS]; /* columns 2 t + 8 i of rows g + 8 r */
+
+    static __device__ __forceinline__ void load(const few_pass &p, size_t base, raw_rows &raw) {
+        const unsigned lane = threadIdx.x % 32;
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             const size_t row = base + 8 * r + lane / 4;
-            load_pairs(p, (const double *)p.x + (row < p.rows ? row : 0) * p.features, own, raw[r]);
+            load_pairs(p, (const double *)p.x + (row < p.rows ? row : 0) * p.features, lane % 4 * 2, raw[r]);
         }
+    }
+
+    __device__ __forceinline__ void convert(const few_pass &p, const raw_rows &raw, const double *mean) {
+        const unsigned own = threadIdx.x % 4 * 2;
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             squares[r] = 0;
@@ -157,10 +162,10 @@ __device__ __forceinline__ void score_groups(const tensor_rows<STEPS> &rows, con
     }
 }
 
-/* Lane t of each four stores row 8 t + g. */
+/* The best of all columns of row 8 t + g, and the error of its scores. */
 template <int STEPS>
-__device__ __forceinline__ bool store_rows(const few_pass &p, size_t base, const tensor_rows<STEPS> &rows,
-                                           const lane_best (&state)[4], double centre_norm) {
+__device__ __forceinline__ lane_best best_of_row(const tensor_rows<STEPS> &rows, const lane_best (&state)[4],
+                                                 double centre_norm, double *error) {
     const int lane = threadIdx.x % 32;
     lane_best own = {};
     float squares = 0;
@@ -177,9 +182,8 @@ __device__ __forceinline__ bool store_rows(const few_pass &p, size_t base, const
         if (lane % 4 == r) own = all;
         if (lane % 4 == r) squares = sum;
     }
-    const size_t row = base + lane % 4 * 8 + lane / 4;
-    const double error = tensor_error<STEPS>(nearest_few_norm(squares), centre_norm);
-    return row < p.rows && store_or_open(p, row, own.best - own.second, error, own.index);
+    *error = tensor_error<STEPS>(nearest_few_norm(squares), centre_norm);
+    return own;
 }
 
 template <int STEPS>
@@ -196,9 +200,11 @@ __global__ void __launch_bounds__(TENSOR_THREADS, 3) tensor_kernel(const __grid_
     for (size_t first_row = (size_t)blockIdx.x * block_rows; first_row < p.rows;
          first_row += (size_t)gridDim.x * block_rows) {
         const size_t base = first_row + threadIdx.x / 32 * TENSOR_ROWS;
+        typename tensor_rows<STEPS>::raw_rows raw; /* all are loaded before the first is used */
         tensor_rows<STEPS> rows;
         lane_best state[4];
-        rows.load(p, base, mean);
+        rows.load(p, base, raw);
+        rows.convert(p, raw, mean);
 #pragma unroll
         for (int r = 0; r < 4; r++) state[r] = {-INFINITY, -INFINITY, 0};
         for (unsigned first = 0; first < all; first += tile) {
@@ -211,7 +217,10 @@ __global__ void __launch_bounds__(TENSOR_THREADS, 3) tensor_kernel(const __grid_
             }
             score_groups<STEPS>(rows, shared, count / MOVED_GROUP, first / MOVED_GROUP * 2, state);
         }
-        changed += store_rows<STEPS>(p, base, rows, state, centre_norm);
+        double error;
+        const lane_best own = best_of_row(rows, state, centre_norm, &error);
+        const size_t row = base + threadIdx.x % 4 * 8 + threadIdx.x % 32 / 4;
+        changed += row < p.rows && store_or_open(p, row, own.best - own.second, error, own.index);
     }
     count_changed(p, changed);
 }

@@ -12,6 +12,10 @@ struct fused_nearest {
     int processors, shared_bytes, major; /* SMs; limit of a block; compute capability */
     struct nearest_shape shape;
     struct cuda_loop *loop; /* NULL until it is needed */
+    /* (optional) The labels and the sums of an iteration in one pass over the points; sums and counts of the
+       clusters are 0 before. False: not for these points, and nothing has changed. */
+    bool (*label_and_sum)(void *state, const struct nearest_lloyd *run, struct nearest_counts *counts,
+                          struct cuda_ops_context *ops);
 };
 
 /* States of the slot: pixels by integer products (pixels.cu), and reals with few features (few.cu). They take

@@ -119,15 +119,19 @@ template <typename T> static void launch_iteration(cuda_loop *loop, const neares
         CUDA_TRY(&base->fault,
                  cudaMemcpyAsync((void *)rows->before, rows->label, rows->count * sizeof(uint32_t),
                                  cudaMemcpyDeviceToDevice, stream));
-    base->table->run(base, run->points, &loop->on_device->counts);
+    if (!rows->bytes) {
+        CUDA_TRY(&base->fault, cudaMemsetAsync(run->sums->sums, 0, elements * sizeof(double), stream));
+        CUDA_TRY(&base->fault,
+                 cudaMemsetAsync(run->sums->count, 0, run->sums->clusters * sizeof(uint64_t), stream));
+    }
+    const bool summed =
+        base->label_and_sum && base->label_and_sum(base, run, &loop->on_device->counts, &loop->ops);
+    if (!summed) base->table->run(base, run->points, &loop->on_device->counts);
     labelled_kernel<<<1, 1, 0, stream>>>(loop->on_device);
     CUDA_LAUNCHED(&base->fault, "labelled_kernel");
     if (rows->bytes) {
         cuda_cluster_sum_bytes(&loop->ops, rows, run->sums);
-    } else {
-        CUDA_TRY(&base->fault, cudaMemsetAsync(run->sums->sums, 0, elements * sizeof(double), stream));
-        CUDA_TRY(&base->fault,
-                 cudaMemsetAsync(run->sums->count, 0, run->sums->clusters * sizeof(uint64_t), stream));
+    } else if (!summed) {
         cuda_cluster_sum_reals<T>(&loop->ops, rows, run->sums);
     }
     move_centres<T>(loop, run);
