@@ -37,12 +37,11 @@ static const int FACT_THREADS = 1024, FACT_LANES = 128, FACT_PARTS = FACT_THREAD
 static const int SAMPLE = 128; /* centres, and points */
 static const int PACK_THREADS = 128;
 
-/* The norms of row - mean of SAMPLE rows, added up; the same in all threads. */
+/* The median norm of row - mean of SAMPLE rows, in all threads. */
 template <typename T>
-__device__ static double sample_norms(size_t rows, unsigned features, const T *from, const T *mean) {
-    __shared__ double of_row[SAMPLE];
+__device__ static double median_norm(size_t rows, unsigned features, const T *from, const T *mean) {
+    __shared__ double of_row[SAMPLE], median;
     const unsigned count = rows < SAMPLE ? (unsigned)rows : SAMPLE, lane = threadIdx.x % 32;
-    __syncthreads(); /* the norms before were read */
     for (unsigned i = threadIdx.x / 32; i < count; i += FACT_THREADS / 32) {
         const T *row = from + rows * i / count * features;
         double squares = 0;
@@ -55,9 +54,12 @@ __device__ static double sample_norms(size_t rows, unsigned features, const T *f
         if (lane == 0) of_row[i] = sqrt(squares);
     }
     __syncthreads();
-    double sum = 0;
-    for (unsigned i = 0; i < count; i++) sum += of_row[i];
-    return sum / count;
+    unsigned below = 0;
+    for (unsigned i = 0; threadIdx.x < count && i < count; i++)
+        below += of_row[i] < of_row[threadIdx.x] || (of_row[i] == of_row[threadIdx.x] && i < threadIdx.x);
+    if (threadIdx.x < count && below == count / 2) median = of_row[threadIdx.x];
+    __syncthreads();
+    return median;
 }
 
 /* A block: the mean of some centres, and the share t, such that the two parts of the error are as large for a
@@ -80,8 +82,8 @@ __global__ void __launch_bounds__(FACT_THREADS)
         if (part == 0 && f < padded) mean[f] = (T)sum;
         __syncthreads();
     }
-    const double of_point = sample_norms(rows, features, x, mean),
-                 of_centre = sample_norms(clusters, features, values, mean);
+    const double of_point = median_norm(rows, features, x, mean),
+                 of_centre = median_norm(clusters, features, values, mean);
     if (threadIdx.x) return;
     facts->relative = 0x1p-22;
     facts->floor = sqrt((double)features) * 0x1p-25;                        /* float16 below 2^-14 */

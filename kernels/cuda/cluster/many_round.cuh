@@ -56,7 +56,7 @@ __device__ __forceinline__ size_t unit_offset(unsigned rows, unsigned row, unsig
 
 /* The exponent of the scale that makes vectors of norm < `norm` shorter than 2^TOP. */
 template <typename T> __device__ __forceinline__ int scale_exponent(double norm) {
-    const int least = sizeof(T) == 4 ? -100 : -960, most = sizeof(T) == 4 ? 140 : 1020;
+    const int least = sizeof(T) == 4 ? -112 : -1000, most = sizeof(T) == 4 ? 140 : 1020;
     const int above = (int)(((unsigned long long)__double_as_longlong(norm) >> 52) & 2047) - 1022;
     return TOP - (above < least ? least : above > most ? most : above);
 }
