@@ -130,17 +130,18 @@ template <typename S> struct group_body {
         return S::COLLECT ? p.list.row[i] : i;
     }
 
+    static __device__ __forceinline__ void load_packs(const T *from, T (&raw)[S::UNIT]) {
+#pragma unroll
+        for (int i = 0; i < S::UNIT; i += WIDEST<T>) {
+            const pack<T, WIDEST<T>> some = pack_at<WIDEST<T>>(from + i);
+#pragma unroll
+            for (int e = 0; e < WIDEST<T>; e++) raw[i + e] = some.value[e];
+        }
+    }
+
     /* Features of a unit of a row; 0 beyond the last. */
     __device__ __forceinline__ void load_unit(const T *from, unsigned f, T (&raw)[S::UNIT]) const {
-        if (p.aligned && f + S::UNIT <= p.features) {
-#pragma unroll
-            for (int i = 0; i < S::UNIT; i += WIDEST<T>) {
-                const pack<T, WIDEST<T>> some = pack_at<WIDEST<T>>(from + f + i);
-#pragma unroll
-                for (int e = 0; e < WIDEST<T>; e++) raw[i + e] = some.value[e];
-            }
-            return;
-        }
+        if (p.aligned && f + S::UNIT <= p.features) return load_packs(from + f, raw);
 #pragma unroll
         for (int i = 0; i < S::UNIT; i++) raw[i] = f + i < p.features ? from[f + i] : T(0);
     }
@@ -165,8 +166,7 @@ template <typename S> struct group_body {
 #pragma unroll
             for (int i = 0; i < BATCH; i++) load_unit(from[i], f, raw[i]);
             T mean[S::UNIT];
-#pragma unroll
-            for (int e = 0; e < S::UNIT; e++) mean[e] = ((const T *)p.mean)[f + e];
+            load_packs((const T *)p.mean + f, mean);
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 const T power = power_of_two<T>(scale[i].exponent);
@@ -179,6 +179,8 @@ template <typename S> struct group_body {
                     encode_unit<S::F>(value, &squares[i], &errors[i]);
             }
         }
+        float own_squares = 0, own_errors = 0; /* lane i of the eight finishes row i */
+        row_scale own_scale = {};
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             if (S::CERTIFIES)
@@ -187,13 +189,18 @@ template <typename S> struct group_body {
                     squares[i] += __shfl_xor_sync(0xffffffffu, squares[i], distance);
                     errors[i] += __shfl_xor_sync(0xffffffffu, errors[i], distance);
                 }
-            if (unit) continue;
-            factor[top + i * APART] = scale[i].factor;
-            if (S::CERTIFIES)
-                error[top + i * APART] = scale[i].in_range ? row_error(squares[i], errors[i], scale[i].factor,
-                                                                       p.chunks * STEPS, *p.facts)
-                                                           : INFINITY;
+            if (unit != i) continue;
+            own_squares = squares[i];
+            own_errors = errors[i];
+            own_scale = scale[i];
         }
+        if (unit >= BATCH) return;
+        factor[top + unit * APART] = own_scale.factor;
+        if (S::CERTIFIES)
+            error[top + unit * APART] =
+                own_scale.in_range
+                    ? row_error(own_squares, own_errors, own_scale.factor, p.chunks * STEPS, *p.facts)
+                    : INFINITY;
     }
 
     __device__ void load_rows(size_t first, unsigned count) const {

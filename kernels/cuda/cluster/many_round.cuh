@@ -3,6 +3,7 @@
 #define TESSERA_KERNELS_CUDA_CLUSTER_MANY_ROUND_CUH
 
 #include <cuda_fp16.h>
+#include <string.h>
 
 #include "kernels/cuda/cluster/many.cuh"
 #include "kernels/cuda/ops/element.cuh"
@@ -15,36 +16,42 @@ template <wgmma_format FORMAT> struct format {
     static constexpr int BYTES = FORMAT == WGMMA_TF32 ? 4 : 2, UNIT = 16 / BYTES; /* elements of a unit */
 };
 
-/* A value in the format; *rounded is it as float. */
-template <wgmma_format FORMAT> __device__ __forceinline__ uint32_t encode(float value, float *rounded) {
-    uint32_t bits = 0;
+/* Two values in the format, in `words`; first and second become what they are rounded to. */
+template <wgmma_format FORMAT>
+__device__ __forceinline__ void encode(float &first, float &second, uint32_t *words) {
     if constexpr (FORMAT == WGMMA_F16) {
-        const __half half = __float2half_rn(value);
-        *rounded = __half2float(half);
-        bits = __half_as_ushort(half);
+        const __half2 pair = __floats2half2_rn(first, second);
+        memcpy(words, &pair, sizeof pair);
+        first = __low2float(pair);
+        second = __high2float(pair);
     } else if constexpr (FORMAT == WGMMA_BF16) {
-        const __nv_bfloat16 brief = __float2bfloat16_rn(value);
-        *rounded = __bfloat162float(brief);
-        bits = __bfloat16_as_ushort(brief);
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+        memcpy(words, &pair, sizeof pair);
+        first = __low2float(pair);
+        second = __high2float(pair);
     } else {
-        bits = (__float_as_uint(value) + 0x1000u) & ~0x1fffu;
-        *rounded = __uint_as_float(bits);
+        words[0] = (__float_as_uint(first) + 0x1000u) & ~0x1fffu;
+        words[1] = (__float_as_uint(second) + 0x1000u) & ~0x1fffu;
+        first = __uint_as_float(words[0]);
+        second = __uint_as_float(words[1]);
     }
-    return bits;
 }
 
 /* A unit of 16 bytes. Adds the squares of the values and of their errors. */
 template <wgmma_format FORMAT>
 __device__ __forceinline__ uint4 encode_unit(const float (&value)[format<FORMAT>::UNIT], float *squares,
                                              float *errors) {
-    uint32_t words[4] = {};
+    uint32_t words[4];
 #pragma unroll
-    for (int i = 0; i < format<FORMAT>::UNIT; i++) {
-        float rounded;
-        const uint32_t bits = encode<FORMAT>(value[i], &rounded);
-        words[i * format<FORMAT>::BYTES / 4] |= bits << i * format<FORMAT>::BYTES * 8 % 32;
-        *squares = fmaf(value[i], value[i], *squares);
-        *errors = fmaf(value[i] - rounded, value[i] - rounded, *errors);
+    for (int i = 0; i < format<FORMAT>::UNIT; i += 2) {
+        float rounded[2] = {value[i], value[i + 1]};
+        encode<FORMAT>(rounded[0], rounded[1], words + i * format<FORMAT>::BYTES / 4);
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float error = value[i + e] - rounded[e];
+            *squares = fmaf(value[i + e], value[i + e], *squares);
+            *errors = fmaf(error, error, *errors);
+        }
     }
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
@@ -89,15 +96,16 @@ template <typename T> __device__ __forceinline__ row_scale scale_of_row(double n
 }
 
 /* Bounds what a score of a row can be above the computed one: Q of many.cuh. `squares` and `errors` are sums
-   in float32, of at most 2^11 terms each. */
+   in float32, of at most 2^11 terms each, and what underflows in them is below 1e-17; the thousandth more
+   covers the roundings here. */
 __device__ __forceinline__ float row_error(float squares, float errors, float factor, unsigned steps,
                                            const centre_facts &facts) {
-    const double norm = nearest_few_norm(squares), error = nearest_few_norm(errors) + 0x1p-22 * norm,
-                 other = 1.01 * norm + error, f = factor;
-    const double relative = f * (error + other * facts.relative + (step_error(steps) + 0x1p-21) * other);
-    const double all =
-        relative * relative / (1.96 * facts.share) + f * other * facts.floor + 0x1p-60 * (1 + f);
-    return __double2float_ru(1.0001 * all);
+    const float norm = sqrtf(squares) * 1.0002f + 1e-17f,
+                error = sqrtf(errors) * 1.0002f + 1e-17f + 0x1p-22f * norm, other = 1.01f * norm + error;
+    const float relative =
+        factor * (error + other * ((float)(facts.relative + step_error(steps)) + 0x1p-21f));
+    return 1.001f * (relative * relative / (1.96f * (float)facts.share) +
+                     factor * other * (float)facts.floor + 0x1p-60f * (1 + factor));
 }
 
 } // namespace many
