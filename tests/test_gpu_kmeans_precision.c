@@ -34,7 +34,7 @@ static bool runs_fused(struct bench *bench, const struct kmeans_data *data, stru
     return true;
 }
 
-enum change { NONE, FAR_FROM_0, TINY, HUGE_VALUES, FAR_POINT, EQUAL_ROWS, ZERO_ROWS, CHANGES };
+enum change { NONE, FAR_FROM_0, TINY, HUGE_VALUES, FAR_POINT, EQUAL_ROWS, ZERO_ROWS, DIAGONAL, CHANGES };
 
 static void change_values(struct kmeans_data *data, enum change change) {
     const bool single = data->dtype == GEMM_F32;
@@ -47,6 +47,8 @@ static void change_values(struct kmeans_data *data, enum change change) {
         if (change == FAR_POINT && row == 3) *value *= 1e5; /* a centre, too */
         if (change == EQUAL_ROWS && row % 7 == 0) *value = data->values[i % data->features];
         if (change == ZERO_ROWS && row % 5 == 0) *value = 0;
+        /* all errors of roundings have one sign, and add up to the bound */
+        if (change == DIAGONAL) *value = data->values[row * data->features];
         if (single) *value = (double)(float)*value;
     }
 }
@@ -62,8 +64,8 @@ static void exact_labels(void **state) {
         for (size_t c = 0; c < 5; c++)
             for (size_t form = 0; form < 2; form++, number++) {
                 if (number % support_stride()) continue;
-                const enum change change = (enum change)(number % CHANGES);
-                const bool lattice = number % 3 == 2 && change != TINY && change != HUGE_VALUES;
+                const enum change change = (enum change)((f * 5 + c + form) % CHANGES);
+                const bool lattice = number % 5 == 2 && change != TINY && change != HUGE_VALUES;
                 const enum gemm_dtype dtype = form ? GEMM_F64 : GEMM_F32;
                 const size_t count = rows[(f + c) % 3];
                 struct kmeans_data data =
