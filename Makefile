@@ -212,7 +212,7 @@ $(patsubst %.c,$(B)/%.o,kernels/host/tuned/isa_portable.c): private ALL_CFLAGS +
 
 $(patsubst %.cu,$(B)/%.cu.o,$(wildcard kernels/cuda/cluster/*.cu)): private ALL_NVCCFLAGS += -fmad=false
 # wgmma is in the target 90a alone
-$(patsubst %.cu,$(B)/%.cu.o,kernels/cuda/cluster/pixels_wgmma.cu): private ALL_NVCCFLAGS := $(subst _90,_90a,$(ALL_NVCCFLAGS))
+$(patsubst %.cu,$(B)/%.cu.o,$(wildcard kernels/cuda/*/*_wgmma.cu)): private ALL_NVCCFLAGS := $(subst _90,_90a,$(ALL_NVCCFLAGS))
 
 $(B)/%.cu.o: %.cu $(B)/cudaflags
 	@mkdir -p $(@D)

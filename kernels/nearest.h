@@ -33,6 +33,16 @@ enum {
     NEAREST_BLOCK = 256, /* rows that share one bound of their norms */
     NEAREST_LANES = 16   /* partial sums of a sum over the features */
 };
+
+/* How a label is computed. With tf32 and bf16, points and centres of float32, less the mean of some centres,
+   are rounded to 11 or 8 bits of significand; their scores are float32. */
+enum nearest_precision {
+    NEAREST_EXACT, /* certified */
+    NEAREST_F32,   /* the largest score as computed, in the dtype */
+    NEAREST_TF32,
+    NEAREST_BF16
+};
+
 static const uint32_t NEAREST_NONE = UINT32_MAX; /* the label of a point that has none yet */
 
 /* Centres, as `centres` of the table prepares them. */
@@ -226,6 +236,8 @@ struct nearest_shape {
     enum gemm_dtype dtype;
     bool bytes; /* the points are uint8_t */
     size_t features, clusters;
+    /* A slot that has no kernel for tf32 or bf16 must refuse. `certify` of a call is true for exact alone. */
+    enum nearest_precision precision;
     /* Prune by bounds: exactly the same labels, and `ambiguous` counts the rows that had several candidates.
        A slot that cannot must refuse. */
     bool bounds;

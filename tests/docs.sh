@@ -21,7 +21,7 @@ paths() {
 # source files by their names alone
 names() {
     sed 's|.*/||' "$work/files" >"$work/names"
-    grep -oHE '\b[a-z0-9_]+\.(cu|cuh|inc)\b' $pages $sources | grep -vE ':(my_|device_radix_sort\.)' | sort -u |
+    grep -oHE '\b[a-z0-9_]+\.(cu|cuh|inc)\b' $pages $sources | grep -vE ':(my_|_|device_radix_sort\.)' | sort -u |
         while IFS=: read -r page name; do grep -qx "$name" "$work/names" || echo "$page: $name does not exist"; done
 }
 

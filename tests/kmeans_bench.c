@@ -47,7 +47,6 @@ struct kmeans_options kmeans_defaults(const struct kmeans_data *data) {
                                    .init = KMEANS_FIRST,
                                    .empty = EMPTY_KEEP,
                                    .seed = 1,
-                                   .certify = true,
                                    .scale = 1};
 }
 

@@ -171,9 +171,9 @@ static void auto_tries_bounds_from_these_sizes_on(void **state) {
         assert_status(
             points_from_values(&points, &compute.device, GEMM_F32, sizes[s].count, sizes[s].features, values),
             STATUS_OK);
-        assert_status(
-            assigner_open(&assigner, &compute, &points, sizes[s].clusters, true, ENGINE_AUTO, BOUNDS_AUTO),
-            STATUS_OK);
+        assert_status(assigner_open(&assigner, &compute, &points, sizes[s].clusters, NEAREST_EXACT,
+                                    ENGINE_AUTO, BOUNDS_AUTO),
+                      STATUS_OK);
         assert_int_equal(assigner.pruned != NULL, sizes[s].tried);
         assert_int_equal(assigner.bounds, sizes[s].tried ? BOUNDS_AUTO : BOUNDS_OFF);
         assigner_close(&assigner);

@@ -104,7 +104,7 @@ static bool check_fused(struct bench *bench, const struct kmeans_data *data,
     return true;
 }
 
-/* All sizes of tiles of the kernels for pixels, and of those for few features. */
+/* All sizes of tiles of the kernels for pixels, and of those for few and for many features. */
 static void fused_kernels_have_the_bits_of_the_host(void **state) {
     (void)state;
     struct bench bench;
@@ -117,7 +117,7 @@ static void fused_kernels_have_the_bits_of_the_host(void **state) {
             const size_t count = rows[number % 5] < clusters[c] ? 600 : rows[number % 5];
             if (number % support_stride()) continue;
             for (int form = 0; form < 3; form++) {
-                if (form && features[f] > (form == 1 ? 64 : 32)) continue; /* a GEMM is faster */
+                if (form && features[f] > 1024) continue; /* a GEMM */
                 struct kmeans_data data =
                     form ? kmeans_reals(count, features[f], clusters[c], form == 1 ? GEMM_F32 : GEMM_F64)
                          : kmeans_lattice(count, features[f], clusters[c], GEMM_F32, number % 3 ? 255 : 3, 0,

@@ -20,7 +20,7 @@ static struct kmeans_options stepped(const struct kmeans_data *data, size_t step
     struct kmeans_options options = kmeans_defaults(data);
     options.step = steps[step].name;
     options.block = block;
-    options.certify = false;
+    options.precision = NEAREST_F32;
     return options;
 }
 

@@ -195,32 +195,39 @@ static void wrong_use_is_named(void **state) {
         const char *arguments;
         int code;
         const char *says;
-    } wrong[] = {{"--clusters 301", 2, "301 clusters need as many points, and there are 300"},
-                 {"--clusters 0", 2, "clusters must be"},
-                 {"--kmeans-init best", 2, "kmeans-init must be first | random"},
-                 {"--batch-size 10 --engine fused", 2, "mini-batches have no engine fused"},
-                 {"--engine graph", 4, "k-means has no engine graph"},
-                 {"--backend serial --engine fused", 4, "engine fused cannot be used here"},
-                 {"--layers 3-4", 2, "unknown or ambiguous flag"},
-                 {"--batch-size 10 --empty far", 2, "empty is for Lloyd's algorithm"},
-                 {"--batch-size 10 --change-limit 0.1", 2, "change-limit is for Lloyd's algorithm"},
-                 {"--step naive", 2, "use --backend cublas"},
-                 {"--step partial --backend serial", 2, "step partial is a kernel for GPUs"},
-                 {"--step nearest --backend serial", 2, "no kernel for step nearest"},
-                 {"--step gemm --engine eager", 2, "step gemm has its own engine: remove --engine"},
-                 {"--step gemm --bounds on", 2, "has its own bounds: remove --bounds"},
-                 {"--step gemm --batch-size 10", 2, "steps are for Lloyd's algorithm"},
-                 {"--step shared --kmeans-precision exact", 2, "remove --kmeans-precision"},
-                 {"--step atomics --residency host", 2, "remove --residency"},
-                 {"--step fast", 2, "step must be auto | naive"},
-                 {"--block-size 64", 2, "block-size is for the steps naive to partial"},
-                 {"--step naive --block-size 31", 2, "from 32 to 1024"},
-                 {"--picture x.gif", 2, ".png or a .pgm"},
-                 {"--data uniform:1024,32", 2, "must be uniform:SIZE,FEATURES"},
-                 {"--data uniform:1MB,0", 2, "must be uniform:SIZE,FEATURES"},
-                 {"--data uniform:1MB,4 --picture x.png", 2, "has none"},
-                 {"--data uniform:1MB,4 --validation 3", 2, "has none"},
-                 {"--data none.safetensors", 3, "none.safetensors"}};
+    } wrong[] = {
+        {"--clusters 301", 2, "301 clusters need as many points, and there are 300"},
+        {"--clusters 0", 2, "clusters must be"},
+        {"--kmeans-init best", 2, "kmeans-init must be first | random"},
+        {"--batch-size 10 --engine fused", 2, "mini-batches have no engine fused"},
+        {"--engine graph", 4, "k-means has no engine graph"},
+        {"--backend serial --engine fused", 4, "engine fused cannot be used here"},
+        {"--layers 3-4", 2, "unknown or ambiguous flag"},
+        {"--batch-size 10 --empty far", 2, "empty is for Lloyd's algorithm"},
+        {"--batch-size 10 --change-limit 0.1", 2, "change-limit is for Lloyd's algorithm"},
+        {"--step naive", 2, "use --backend cublas"},
+        {"--step partial --backend serial", 2, "step partial is a kernel for GPUs"},
+        {"--step nearest --backend serial", 2, "no kernel for step nearest"},
+        {"--step gemm --engine eager", 2, "step gemm has its own engine: remove --engine"},
+        {"--step gemm --bounds on", 2, "has its own bounds: remove --bounds"},
+        {"--step gemm --batch-size 10", 2, "steps are for Lloyd's algorithm"},
+        {"--step shared --kmeans-precision exact", 2, "remove --kmeans-precision"},
+        {"--step atomics --residency host", 2, "remove --residency"},
+        {"--kmeans-precision fp8", 2, "kmeans-precision must be exact | f32 | tf32 | bf16"},
+        {"--kmeans-precision bf16 --engine eager", 2, "remove --engine eager"},
+        {"--kmeans-precision tf32 --batch-size 10", 2, "remove --batch-size"},
+        {"--kmeans-precision bf16 --step gemm", 2, "need engine fused"},
+        {"--kmeans-precision bf16 --backend tuned", 4, "bf16 cannot be computed here: they need backend"},
+        {"--kmeans-precision tf32 --backend serial", 4, "tf32 cannot be computed here: its backend has"},
+        {"--step fast", 2, "step must be auto | naive"},
+        {"--block-size 64", 2, "block-size is for the steps naive to partial"},
+        {"--step naive --block-size 31", 2, "from 32 to 1024"},
+        {"--picture x.gif", 2, ".png or a .pgm"},
+        {"--data uniform:1024,32", 2, "must be uniform:SIZE,FEATURES"},
+        {"--data uniform:1MB,0", 2, "must be uniform:SIZE,FEATURES"},
+        {"--data uniform:1MB,4 --picture x.png", 2, "has none"},
+        {"--data uniform:1MB,4 --validation 3", 2, "has none"},
+        {"--data none.safetensors", 3, "none.safetensors"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char arguments[1024];
         snprintf(arguments, sizeof arguments, "kmeans --data %s ", support_data);
@@ -231,6 +238,27 @@ static void wrong_use_is_named(void **state) {
     const char *file = support_path("both");
     assert_int_equal(RUN("kmeans --data %s --save %s --predict %s", support_data, file, file), 2);
     assert_int_equal(RUN("train --clusters 3"), 2); /* it would have no effect */
+}
+
+/* f32 and its old name are one precision, and the log says which it is. */
+static void scores_is_the_old_name_of_f32(void **state) {
+    (void)state;
+    static const char *const names[] = {"f32", "scores", "exact"};
+    for (size_t i = 0; i < 3; i++) {
+        const char *log = support_path("precision.jsonl");
+        cJSON *header = NULL;
+        assert_int_equal(
+            RUN("kmeans --data uniform:1MB,100 --clusters 9 --iterations 3 --kmeans-precision %s "
+                "--log %s",
+                names[i], log),
+            0);
+        assert_says(output, i < 2 ? "of the largest computed score, not certified" : "exact: ");
+        assert_int_equal(support_log(log, "header", 0, &header), 1);
+        const cJSON *recipe = cJSON_GetObjectItem(header, "config");
+        assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(recipe, "kmeans-precision")),
+                            i < 2 ? "f32" : "exact");
+        cJSON_Delete(header);
+    }
 }
 
 /* A wrong plug-in gets no result. */
@@ -291,6 +319,7 @@ int main(void) {
         cmocka_unit_test(restarts_have_their_own_order),
         cmocka_unit_test(help_is_of_kmeans),
         cmocka_unit_test(wrong_use_is_named),
+        cmocka_unit_test(scores_is_the_old_name_of_f32),
         cmocka_unit_test(wrong_plugin_is_refused),
         cmocka_unit_test(steps_are_engines),
         cmocka_unit_test(measures),

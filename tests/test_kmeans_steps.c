@@ -98,7 +98,7 @@ static struct kmeans_options stepped(const struct kmeans_data *data, const char 
     struct kmeans_options options = kmeans_defaults(data);
     options.step = name;
     options.block = 128;
-    options.certify = false;
+    options.precision = NEAREST_F32;
     return options;
 }
 

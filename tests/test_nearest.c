@@ -63,7 +63,7 @@ static void scores_alone_are_not_exact(void **state) {
     struct kmeans_options options = kmeans_defaults(&data);
     struct kmeans_result result;
     char why[256];
-    options.certify = false;
+    options.precision = NEAREST_F32;
     open_noisy(&compute);
     kmeans_assert_runs(&compute, &data, &options, &result);
     assert_false(kmeans_agrees(&data, &result, KMEANS_ITERATIONS, why, sizeof why));

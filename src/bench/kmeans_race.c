@@ -53,7 +53,7 @@ enum status kmeans_race_open(struct kmeans_race *race, const struct config *conf
     race->largest = largest_of(&race->on_host.train);
     race->label = reference->device.driver->alloc(&reference->device, points->count * sizeof *race->label);
     if (!race->label) return STATUS_FAILED;
-    return assigner_open(&race->exact, reference, points, clusters, true, ENGINE_EAGER, BOUNDS_OFF);
+    return assigner_open(&race->exact, reference, points, clusters, NEAREST_EXACT, ENGINE_EAGER, BOUNDS_OFF);
 }
 
 void kmeans_race_close(struct kmeans_race *race) {
@@ -181,7 +181,7 @@ static enum status run_loops(struct kmeans_race *race, const struct kmeans_varia
                                            .restarts = 1,
                                            .init = KMEANS_FIRST,
                                            .empty = EMPTY_KEEP,
-                                           .certify = !variant->step,
+                                           .precision = variant->step ? NEAREST_F32 : NEAREST_EXACT,
                                            .engine = variant->engine,
                                            .bounds = BOUNDS_OFF,
                                            .step = variant->step,

@@ -22,7 +22,7 @@ static enum status open_pruned(struct assigner *assigner, const struct points *p
     char why[256] = "the backend has no kernel for them";
     assigner->bounds = BOUNDS_OFF;
     if (bounds == BOUNDS_OFF || (bounds == BOUNDS_AUTO && !promising)) return STATUS_OK;
-    if (!assigner->certify) {
+    if (assigner->precision != NEAREST_EXACT) {
         snprintf(why, sizeof why, "they need labels that are exact");
     } else if (points->stream) {
         snprintf(why, sizeof why, "the points are streamed");
@@ -41,19 +41,24 @@ static enum status select_engine(struct assigner *assigner, const struct points 
     const struct nearest_shape shape = {.dtype = assigner->dtype,
                                         .bytes = points->bytes != NULL,
                                         .features = assigner->features,
-                                        .clusters = assigner->capacity};
+                                        .clusters = assigner->capacity,
+                                        .precision = assigner->precision};
+    const bool rounded = shape.precision == NEAREST_TF32 || shape.precision == NEAREST_BF16;
     char why[256] = "its backend has no kernel for it";
     if (choice == ENGINE_GRAPH)
         return status_set(STATUS_UNAVAILABLE, "k-means has no engine graph: use --engine auto");
-    if (choice == ENGINE_EAGER) return STATUS_OK;
-    if (slot && compute->residency == RESIDENCY_DEVICE)
+    if (choice == ENGINE_EAGER && !rounded) return STATUS_OK;
+    if (slot && compute->residency == RESIDENCY_DEVICE && choice != ENGINE_EAGER)
         assigner->fused = slot->open(compute->context, &shape, why, sizeof why);
-    if (assigner->fused || choice == ENGINE_AUTO) return STATUS_OK;
+    if (assigner->fused || (choice == ENGINE_AUTO && !rounded)) return STATUS_OK;
+    if (rounded)
+        return status_set(STATUS_UNAVAILABLE, "labels of %s cannot be computed here: %s; use exact or f32",
+                          shape.precision == NEAREST_TF32 ? "tf32" : "bf16", why);
     return status_set(STATUS_UNAVAILABLE, "engine fused cannot be used here: %s; use --engine eager", why);
 }
 
 enum status assigner_open(struct assigner *assigner, struct compute *compute, const struct points *points,
-                          size_t capacity, bool certify, enum engine_choice engine,
+                          size_t capacity, enum nearest_precision precision, enum engine_choice engine,
                           enum kmeans_bounds bounds) {
     const enum gemm_dtype dtype = points->dtype;
     const size_t features = points->features;
@@ -68,7 +73,7 @@ enum status assigner_open(struct assigner *assigner, struct compute *compute, co
                                   .features = features,
                                   .capacity = capacity,
                                   .chunk = chunk,
-                                  .certify = certify};
+                                  .precision = precision};
     struct nearest_centres *centres = &assigner->centres;
     centres->features = features;
     if (capacity > SIZE_MAX / size / (features > chunk ? features : chunk))
@@ -171,7 +176,7 @@ static enum status run_chunks(struct assigner *assigner, const struct points *po
                                           .score_ld = assigner->centres.count,
                                           .centres = &assigner->centres,
                                           .norm = points->norm + first / NEAREST_BLOCK,
-                                          .certify = assigner->certify,
+                                          .certify = assigner->precision == NEAREST_EXACT,
                                           .label = label + first};
         assigner->ops->nearest(device->ops_context, &call, assigner->counts);
         device_lap(device, PART_ELEMENTWISE);
@@ -186,7 +191,7 @@ struct nearest_call assigner_points(const struct assigner *assigner, const struc
                                  .x = points->bytes ? (const void *)points->bytes : points->values,
                                  .centres = &assigner->centres,
                                  .norm = points->norm,
-                                 .certify = assigner->certify,
+                                 .certify = assigner->precision == NEAREST_EXACT,
                                  .label = label};
 }
 

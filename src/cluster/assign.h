@@ -8,9 +8,9 @@ struct assigner {
     struct compute *compute;
     const struct cluster_ops *ops;
     enum gemm_dtype dtype;
-    size_t features, capacity;      /* the most centres */
-    size_t chunk;                   /* rows */
-    bool certify;                   /* false: the labels of the scores */
+    size_t features, capacity; /* the most centres */
+    size_t chunk;              /* rows */
+    enum nearest_precision precision;
     struct nearest_centres centres; /* device; count <= capacity */
     void *x, *scores;               /* device: a chunk of each */
     struct nearest_counts *counts;  /* device */
@@ -26,11 +26,11 @@ struct assigner {
 };
 
 /* Allocates for up to `capacity` centres of points of this form. `engine` fused takes the slot `nearest` of
-   the backend; auto, if it has one for them; eager never. STATUS_UNAVAILABLE says why an engine cannot be
-   used. `bounds` on or auto: the slot also prunes, if it can and `points`, which do not change, are many;
-   assigner_verify decides. Call assigner_close also after a failure. */
+   the backend; auto, if it has one for them; eager never. STATUS_UNAVAILABLE says why an engine or a
+   precision cannot be used. `bounds` on or auto: the slot also prunes, if it can and `points`, which do not
+   change, are many; assigner_verify decides. Call assigner_close also after a failure. */
 enum status assigner_open(struct assigner *assigner, struct compute *compute, const struct points *points,
-                          size_t capacity, bool certify, enum engine_choice engine,
+                          size_t capacity, enum nearest_precision precision, enum engine_choice engine,
                           enum kmeans_bounds bounds);
 void assigner_close(struct assigner *assigner);
 

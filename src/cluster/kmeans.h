@@ -34,10 +34,10 @@ struct kmeans_options {
     enum kmeans_empty empty;
     double tolerance, change_limit;
     uint64_t seed;
-    bool certify;
+    enum nearest_precision precision;
     enum engine_choice engine;
     enum kmeans_bounds bounds;         /* of Lloyd's algorithm */
-    const char *step;                  /* a kernel of kernels/kmeans_steps.h, without `certify`; NULL: none */
+    const char *step;                  /* a kernel of kernels/kmeans_steps.h, with NEAREST_F32; NULL: none */
     unsigned block;                    /* its block size */
     struct kmeans_state *start;        /* NULL: draw the initial centres; else there is one restart */
     double scale;                      /* of the inertia and shift that are reported: see struct point_sets */

@@ -220,7 +220,7 @@ static enum status seed_parallel(struct seeding *seeding) {
                              ? STATUS_OK
                              : status_set(STATUS_FAILED, "out of memory");
     if (!status)
-        status = assigner_open(&assigner, run->compute, run->points, most, run->options->certify,
+        status = assigner_open(&assigner, run->compute, run->points, most, run->options->precision,
                                run->options->engine, BOUNDS_OFF);
     if (!status) status = run_rounds(seeding, &candidates, &assigner);
     assigner_close(&assigner);

@@ -51,6 +51,55 @@ static enum status compare_ways(const struct way *way, const uint32_t *got, cons
     return STATUS_OK;
 }
 
+static bool is_rounded(const struct assigner *assigner) {
+    return assigner->precision == NEAREST_TF32 || assigner->precision == NEAREST_BF16;
+}
+
+/* squared[i] (host) of the labels. */
+static enum status distances_of(struct assigner *assigner, const struct points *points, const uint32_t *label,
+                                double *memory, double *squared) {
+    struct device *device = &assigner->compute->device;
+    const enum status status = assigner_distances(assigner, points, label, memory);
+    if (!status) device->driver->download(device, squared, memory, points->count * sizeof *squared);
+    return status;
+}
+
+/* Labels of rounded points and centres: the squared distance exceeds that of another label by at most four
+   times the error of a score, two roundings relative to the product of the norms; the sums need less. */
+static enum status compare_rounded(struct assigner *assigner, const struct points *points,
+                                   const uint32_t *got, const uint32_t *other, uint32_t *label,
+                                   size_t offset) {
+    struct device *device = &assigner->compute->device;
+    const struct device_driver *driver = device->driver;
+    const size_t count = points->count, blocks = (count + NEAREST_BLOCK - 1) / NEAREST_BLOCK;
+    const double unit = assigner->precision == NEAREST_TF32 ? 0x1p-11 : 0x1p-8;
+    double *memory = driver->alloc(device, count * sizeof *memory),
+           *host = malloc((2 * count + blocks) * sizeof *host), centre = 0;
+    enum status status = memory && host ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
+    for (int i = 0; i < 2 && !status; i++) {
+        driver->upload(device, label, i ? other : got, count * sizeof *label);
+        status = distances_of(assigner, points, label, memory, host + (size_t)i * count);
+    }
+    if (!status) {
+        driver->download(device, host + 2 * count, points->norm, blocks * sizeof *host);
+        driver->download(device, &centre, assigner->centres.norm, sizeof centre);
+        status = driver->synchronize(device);
+    }
+    for (size_t i = 0; i < count && !status; i++) {
+        const double norm = host[2 * count + i / NEAREST_BLOCK] + centre,
+                     slack = 4 * 4 * unit * norm * (2 * centre);
+        if (!(host[i] <= host[count + i] + slack))
+            status = status_set(STATUS_VERIFY_FAILED,
+                                "row %zu has a label whose centre is at a squared distance of %.9g, and "
+                                "another is at %.9g: more than the rounding explains; use --kmeans-precision "
+                                "exact",
+                                offset + i, host[i], host[count + i]);
+    }
+    driver->free(device, memory);
+    free(host);
+    return status;
+}
+
 /* `rows` points from a multiple of NEAREST_BLOCK on. */
 static struct points view_of(const struct points *points, size_t first, size_t rows) {
     struct points view = *points;
@@ -82,7 +131,10 @@ enum status assigner_verify(struct assigner *assigner, const struct points *poin
         if ((w == 1 && (!assigner->fused || assigner->bounds == BOUNDS_ON)) || (w == 2 && !assigner->pruned))
             continue;
         status = label_by(assigner, &ways[w], &view, label, w ? got : eager, &seconds[w]);
-        if (!status && w && assigner->certify) status = compare_ways(&ways[w], got, eager, &view, offset);
+        if (!status && w && assigner->precision == NEAREST_EXACT)
+            status = compare_ways(&ways[w], got, eager, &view, offset);
+        if (!status && w && is_rounded(assigner))
+            status = compare_rounded(assigner, &view, got, eager, label, offset);
     }
     if (assigner->bounds == BOUNDS_AUTO) {
         const double plain = assigner->fused ? seconds[1] : seconds[0];
@@ -92,15 +144,6 @@ enum status assigner_verify(struct assigner *assigner, const struct points *poin
     device->driver->free(device, label);
     free(got);
     free(eager);
-    return status;
-}
-
-/* squared[i] (host) of the labels. */
-static enum status distances_of(struct assigner *assigner, const struct points *points, const uint32_t *label,
-                                double *memory, double *squared) {
-    struct device *device = &assigner->compute->device;
-    const enum status status = assigner_distances(assigner, points, label, memory);
-    if (!status) device->driver->download(device, squared, memory, points->count * sizeof *squared);
     return status;
 }
 
@@ -128,7 +171,7 @@ enum status assigner_check_labels(struct assigner *assigner, const struct points
     const size_t offset = rows < points->count ? (points->count - rows) / NEAREST_BLOCK * NEAREST_BLOCK : 0;
     const struct points view = view_of(points, offset, points->count - offset);
     const size_t bytes = view.count * sizeof(double);
-    exact.certify = true;
+    exact.precision = NEAREST_EXACT;
     uint32_t *certified = device->driver->alloc(device, view.count * sizeof *certified);
     double *memory = device->driver->alloc(device, bytes), *got = malloc(bytes), *want = malloc(bytes);
     enum status status =
@@ -168,7 +211,7 @@ enum status assigner_audit(struct assigner *assigner, const struct points *point
     enum { ROWS = 2 };
     struct device *device = &assigner->compute->device;
     struct audit *audit = assigner->compute->audit;
-    if (!audit || audit->mode == AUDIT_OFF || !assigner->certify) return STATUS_OK;
+    if (!audit || audit->mode == AUDIT_OFF || assigner->precision != NEAREST_EXACT) return STATUS_OK;
     if (audit->mode == AUDIT_SAMPLE && !audit_affords(audit, assigner->audit_seconds)) return STATUS_OK;
     const size_t bytes = assigner->centres.count * sizeof(double);
     const double start = clock_seconds();

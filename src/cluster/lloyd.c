@@ -69,7 +69,7 @@ enum status kmeans_open(struct kmeans *run) {
                           "%zu clusters need as many points, and there are %zu: lower --clusters", clusters,
                           count);
     /* a mini-batch is gathered as reals */
-    enum status status = assigner_open(&run->assigner, run->compute, points, clusters, options->certify,
+    enum status status = assigner_open(&run->assigner, run->compute, points, clusters, options->precision,
                                        options->batch ? ENGINE_EAGER : options->engine, options->bounds);
     if (!status && points->stream)
         status = point_stream_begin(points, device, cluster_part_rows(count, clusters, features));

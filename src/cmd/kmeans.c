@@ -72,7 +72,7 @@ static enum status set_step(struct kmeans_job *job, bool batches) {
     config->kmeans_bounds = BOUNDS_OFF;
     config->engine = config->step == STEP_NEAREST ? ENGINE_FUSED : ENGINE_EAGER;
     if (!kernel) return STATUS_OK;
-    config->kmeans_precision = KMEANS_SCORES;
+    config->kmeans_precision = KMEANS_F32;
     config->residency = config->step < STEP_ATOMICS ? RESIDENCY_HOST : RESIDENCY_DEVICE;
     return STATUS_OK;
 }
@@ -108,6 +108,12 @@ static enum status set_options(struct kmeans_job *job, const char *batch) {
     if (batches && config->engine == ENGINE_FUSED)
         return status_set(STATUS_USAGE,
                           "mini-batches have no engine fused: remove --engine, or --batch-size");
+    if (config->kmeans_precision == KMEANS_SCORES) config->kmeans_precision = KMEANS_F32;
+    const bool rounded = config->kmeans_precision > KMEANS_F32;
+    if (rounded && (batches || config->engine == ENGINE_EAGER))
+        return status_set(STATUS_USAGE,
+                          "labels of tf32 and bf16 need engine fused: remove --%s, or --kmeans-precision",
+                          batches ? "batch-size" : "engine eager");
     if (batches && config->kmeans_bounds == BOUNDS_ON)
         return status_set(STATUS_USAGE,
                           "bounds are for Lloyd's algorithm: remove --bounds on, or --batch-size");
@@ -128,7 +134,7 @@ static enum status set_options(struct kmeans_job *job, const char *batch) {
                                 .tolerance = config->tolerance,
                                 .change_limit = config->change_limit,
                                 .seed = (uint64_t)config->seed,
-                                .certify = config->kmeans_precision == KMEANS_EXACT,
+                                .precision = (enum nearest_precision)config->kmeans_precision,
                                 .engine = (enum engine_choice)config->engine,
                                 .bounds = (enum kmeans_bounds)config->kmeans_bounds,
                                 .step = is_kernel(config->step) ? config_choice("step", config->step) : NULL,

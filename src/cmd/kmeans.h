@@ -47,7 +47,7 @@ struct kmeans_job {
 
 /* Do all labels have a certificate? */
 static inline bool kmeans_is_exact(const struct kmeans_job *job) {
-    return job->options.certify && job->result.counts.uncertified == 0;
+    return job->options.precision == NEAREST_EXACT && job->result.counts.uncertified == 0;
 }
 
 /* "no point changed", .. */

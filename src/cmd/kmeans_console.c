@@ -110,12 +110,14 @@ void kmeans_print_result(const struct kmeans_job *job) {
     if (kmeans_is_exact(job)) {
         printf("%-*sexact: %s decided in float64, of these %s by exact arithmetic\n", COLUMN, "labels",
                text_grouped(result->counts.ambiguous).text, text_grouped(result->counts.exact).text);
-    } else if (job->options.certify) {
+    } else if (job->options.precision == NEAREST_EXACT) {
         printf("%-*snot exact: for %s, products over- or underflow float64\n", COLUMN, "labels",
                text_grouped(result->counts.uncertified).text);
     } else {
-        printf("%-*sof the %s, not certified\n", COLUMN, "labels",
-               job->options.step ? "smallest computed distance" : "largest computed score");
+        static const char *const rounded[] = {"", "", " of tf32", " of bf16"};
+        printf("%-*sof the %s%s, not certified\n", COLUMN, "labels",
+               job->options.step ? "smallest computed distance" : "largest computed score",
+               rounded[job->options.precision]);
     }
     print_quality(job);
     print_time(job);

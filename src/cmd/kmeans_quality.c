@@ -19,7 +19,7 @@ static enum status label_part(struct kmeans_job *job, struct kmeans_part *part, 
     enum status status =
         label && distance && part->label ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
     const enum status opened =
-        assigner_open(&assigner, &job->compute, points, clusters, job->options.certify, job->options.engine,
+        assigner_open(&assigner, &job->compute, points, clusters, job->options.precision, job->options.engine,
                       BOUNDS_OFF); /* for one pass they do not pay */
     if (!status) status = opened;
     if (!status) {

@@ -18,7 +18,8 @@ enum init { INIT_HE, INIT_XAVIER, INIT_UNIFORM, INIT_KMEANS };
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_STEP, SCHEDULE_COSINE, SCHEDULE_EXPONENTIAL, SCHEDULE_ONE_CYCLE };
 enum kmeans_init { KMEANS_FIRST, KMEANS_RANDOM, KMEANS_PLUS_PLUS, KMEANS_PARALLEL };
 enum kmeans_empty { EMPTY_KEEP, EMPTY_FAR, EMPTY_SPLIT };
-enum kmeans_precision { KMEANS_EXACT, KMEANS_SCORES };
+/* In the order of enum nearest_precision; scores is the old name of f32. */
+enum kmeans_precision { KMEANS_EXACT, KMEANS_F32, KMEANS_TF32, KMEANS_BF16, KMEANS_SCORES };
 enum kmeans_bounds { BOUNDS_AUTO, BOUNDS_ON, BOUNDS_OFF };
 /* Between auto and gemm: the kernels of kernels/kmeans_steps.h, by their names. */
 enum step_choice {

@@ -24,7 +24,7 @@ static const char *const kmeans_empties[] = {"keep", "far", "split", NULL};
 static const char *const kmeans_bounds[] = {"auto", "on", "off", NULL};
 static const char *const steps[] = {"auto",    "naive", "transpose", "shared", "atomics",
                                     "partial", "gemm",  "nearest",   NULL};
-static const char *const kmeans_precisions[] = {"exact", "scores", NULL};
+static const char *const kmeans_precisions[] = {"exact", "f32", "tf32", "bf16", "scores", NULL};
 
 enum { MOST_MEMBERS = 256 }; /* of an ensemble: each takes a thread and about 60 MB of GPU memory */
 
@@ -199,8 +199,10 @@ static const struct config_key keys[] = {
     {"restarts", NULL, INTEGER(RUN, restarts, 1, 1e6), "1", "N",
      "runs with other initial centres; the one of the smallest inertia is the result"},
     {"kmeans-precision", NULL, CHOICE(RUN, kmeans_precision, kmeans_precisions), "exact", NULL,
-     "exact: labels that the error of the product may change are decided in float64 and beyond; scores: "
-     "the largest score, as computed"},
+     "exact: labels that the error of the product may change are decided in float64 and beyond; f32: the "
+     "largest score as computed (scores is the old name); tf32, bf16: the largest score of points and "
+     "centres rounded to 11 or 8 bits of significand (backend cuda-tuned on compute capability 9.0, --dtype "
+     "f32, no pixels)"},
     {"bounds", NULL, CHOICE(RUN, kmeans_bounds, kmeans_bounds), "auto", NULL,
      "prune centres that principal components of the points prove too far (backend tuned); the labels are "
      "the same; auto: if it is faster for a sample of the points and the first centres"},

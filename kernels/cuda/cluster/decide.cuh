@@ -123,6 +123,22 @@ __device__ void store(const decision<X, T> &nearest, uint32_t *label, nearest_co
     *label = nearest.label;
 }
 
+/* The nearest of `found` <= CAPACITY centres in any order, valid in thread 0. */
+template <typename X, typename T>
+__device__ decision<X, T> nearest_of_listed(candidates &list, const uint32_t *candidate, unsigned found,
+                                            size_t features, const X *x, const T *values) {
+    decision<X, T> nearest = {features, x, values, false, false, false, 0, 0};
+    for (unsigned c = threadIdx.x; c < found; c += THREADS) {
+        unsigned smaller = 0;
+        for (unsigned i = 0; i < found; i++) smaller += candidate[i] < candidate[c];
+        list.index[smaller] = candidate[c];
+    }
+    if (threadIdx.x == 0) list.count = (int)found;
+    __syncthreads();
+    compare(list, nearest);
+    return nearest;
+}
+
 } // namespace decide
 
 #endif

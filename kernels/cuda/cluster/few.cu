@@ -171,7 +171,7 @@ template <typename F> static void with_width(const nearest_shape &shape, F funct
     return function.template operator()<double, 32>();
 }
 
-static size_t most_features(enum gemm_dtype dtype) {
+size_t cuda_nearest_few_features(enum gemm_dtype dtype) {
     return dtype == GEMM_F32 ? 64 : 32;
 }
 
@@ -396,11 +396,6 @@ static bool open_moved(few_state *state) {
 }
 
 void *cuda_nearest_few(const fused_nearest *base, char *why, size_t size) {
-    if (base->shape.features > most_features(base->shape.dtype)) {
-        snprintf(why, size, "for these reals it takes at most %zu features: above, a GEMM is faster",
-                 most_features(base->shape.dtype));
-        return NULL;
-    }
     few_state *state = (few_state *)calloc(1, sizeof *state);
     if (!state) {
         snprintf(why, size, "out of memory");

@@ -25,15 +25,15 @@ template <int STEPS>
 constexpr int tensor_bytes = STEPS * 32 * (int)sizeof(uint4) + MOVED_GROUP *(int)sizeof(float);
 
 /* Bounds the error of a score from 3 STEPS mma. Bfloat16 has 8 bits of significand: `high` leaves at most
-   2^-9 of a value, `low` 2^-18, so that each product is wrong by at most 2^-18 for the omitted one and for
-   the rests of both factors. An mma adds 16 products and a sum; tensor cores cut each of these off at 2^-23
-   of the largest or below, and the sum as well (Fasi et al. 2021, "Numerical behavior of NVIDIA tensor
+   2^-8 of a value, `low` 2^-17, so that each product is wrong by at most 2^-16 for the omitted one and 2^-16
+   for the rests of both factors. An mma adds 16 products and a sum; tensor cores cut each of these off at
+   2^-23 of the largest or below, and the sum as well (Fasi et al. 2021, "Numerical behavior of NVIDIA tensor
    cores"): 2^-22 is allowed for each. The tenth more covers the roundings of points and centres to float32,
    and 2^-120 what underflows. Infinite if a sum may overflow. */
 template <int STEPS> __device__ inline double tensor_error(double norm, double centre_norm) {
     const double product = norm * centre_norm, half = centre_norm * centre_norm / 2;
     if (!(product + half < (double)FLT_MAX / 4 && norm + centre_norm < 0x1p126)) return INFINITY;
-    return 1.1 * ((3 * 0x1p-18 + 3 * STEPS * 18 * 0x1p-22) * (product + half)) +
+    return 1.1 * ((0x1p-15 + 3 * STEPS * 18 * 0x1p-22) * (product + half)) +
            0x1p-120 * (1 + norm + centre_norm);
 }
 

@@ -21,7 +21,19 @@ static void *nearest_open(void *opaque, const struct nearest_shape *shape, char 
         snprintf(why, size, "for pixels it needs a GPU of compute capability 9.0");
         return NULL;
     }
-    return (shape->bytes ? cuda_nearest_pixels : cuda_nearest_few)(&base, why, size);
+    const bool rounded = shape->precision == NEAREST_TF32 || shape->precision == NEAREST_BF16;
+    if (shape->bytes && rounded) {
+        snprintf(why, size, "pixels are multiplied as integers, and exact labels are as fast");
+        return NULL;
+    }
+    if (shape->bytes) return cuda_nearest_pixels(&base, why, size);
+    if (!rounded && shape->features <= cuda_nearest_few_features(shape->dtype))
+        return cuda_nearest_few(&base, why, size);
+    if (shape->precision == NEAREST_F32) {
+        snprintf(why, size, "for so many features, the largest scores of the dtype are those of a GEMM");
+        return NULL;
+    }
+    return cuda_nearest_many(&base, why, size);
 }
 
 static void nearest_close(void *state) {

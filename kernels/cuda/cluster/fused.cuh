@@ -18,9 +18,14 @@ struct fused_nearest {
                           struct cuda_ops_context *ops);
 };
 
-/* States of the slot: pixels by integer products (pixels.cu), and reals with few features (few.cu). They take
-   `base` over. NULL, with the reason in `why`, if they cannot be used. */
+/* States of the slot: pixels by integer products (pixels.cu), reals with few features (few.cu), and reals
+   with many on the tensor cores (many.cu). They take `base` over. NULL, with the reason in `why`, if they
+   cannot be used. */
 void *cuda_nearest_pixels(const fused_nearest *base, char *why, size_t size);
 void *cuda_nearest_few(const fused_nearest *base, char *why, size_t size);
+void *cuda_nearest_many(const fused_nearest *base, char *why, size_t size);
+
+/* The most features that cuda_nearest_few takes. */
+size_t cuda_nearest_few_features(enum gemm_dtype dtype);
 
 #endif

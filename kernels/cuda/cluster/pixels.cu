@@ -117,17 +117,9 @@ __global__ void __launch_bounds__(decide::THREADS)
                 &p.label[r], p.counts);
             continue;
         }
-        decide::decision<uint8_t, float> nearest = {features, x, values, false, false, false, 0, 0};
-        const uint32_t *candidate = p.list.candidate + i * MOST_CANDIDATES;
-        if (threadIdx.x < found) {
-            unsigned smaller = 0;
-            for (unsigned c = 0; c < found; c++) smaller += candidate[c] < candidate[threadIdx.x];
-            some.index[smaller] = candidate[threadIdx.x];
-        }
-        if (threadIdx.x == 0) some.count = (int)found;
-        __syncthreads();
-        decide::compare(some, nearest);
-        decide::store(nearest, &p.label[r], p.counts);
+        decide::store(decide::nearest_of_listed(some, p.list.candidate + i * MOST_CANDIDATES, found, features,
+                                                x, values),
+                      &p.label[r], p.counts);
     }
 }
 

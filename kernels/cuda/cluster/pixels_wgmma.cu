@@ -2,55 +2,37 @@
 
 #include <cuda_pipeline_primitives.h>
 
+#include "kernels/cuda/tensor/stage_ring.cuh"
 #include "kernels/cuda/tensor/wgmma.cuh"
 
 namespace pixels {
 
-static const int GROUPS = 2, GROUP = 128;                /* warpgroups that multiply, and their threads */
-static const int THREADS = (GROUPS + 1) * GROUP;         /* one more group copies the centres */
-static const int COPY_REGISTERS = 24, REGISTERS = 240;   /* of a thread */
-static const int M = 64, N = 128;                        /* rows and centres of a warpgroup */
-static const int WGMMA_STAGE = 2 * N * CHUNK, DEPTH = 6; /* bytes, and stages of the ring buffer */
-static const int ROWS_AT = DEPTH * WGMMA_STAGE;          /* in shared memory, after the ring buffer */
+static const int GROUPS = 2, GROUP = 128;              /* warpgroups that multiply, and their threads */
+static const int THREADS = (GROUPS + 1) * GROUP;       /* one more group copies the centres */
+static const int COPY_REGISTERS = 24, REGISTERS = 240; /* of a thread */
+static const int M = 64, N = 128;                      /* rows and centres of a warpgroup */
+static const int WGMMA_STAGE = 2 * N * CHUNK;          /* bytes of a stage of the ring buffer */
+typedef stage_ring<WGMMA_STAGE, 6> ring;
+static const int ROWS_AT = ring::STAGES_BYTES; /* in shared memory, after the ring buffer */
 
 static __host__ __device__ size_t barriers_at(unsigned chunks) {
     return ROWS_AT + (size_t)chunks * GROUPS * M * CHUNK;
 }
 
 static size_t bytes_for(unsigned chunks) {
-    return barriers_at(chunks) + 2 * DEPTH * sizeof(uint64_t);
+    return barriers_at(chunks) + ring::BARRIERS_BYTES;
 }
 
-/* The ring buffer through which the centres stream: tile after tile, and all of them for each tile of rows
-   anew. */
-struct ring {
-    char *at;
-    uint64_t *full, *empty; /* barriers: a stage was copied; all warps have read it */
+__device__ static ring open_ring(char *shared, unsigned chunks) {
+    return ring(shared, shared + barriers_at(chunks));
+}
 
-    __device__ ring(char *shared, unsigned chunks) : at(shared) {
-        full = (uint64_t *)(shared + barriers_at(chunks));
-        empty = full + DEPTH;
-    }
-
-    __device__ void open() const {
-        for (int i = 0; i < DEPTH; i++) {
-            mbarrier_init(full + i);
-            mbarrier_init(empty + i, GROUPS * GROUP / 32);
-        }
-    }
-
-    /* One thread: copies all stages that are used, as room becomes free. */
-    __device__ void fill(const pass &p, unsigned row_tiles) const {
-        const unsigned stages = p.tiles * p.chunks, last = row_tiles * stages;
-        for (unsigned use = 0; use < last; use++) {
-            const unsigned place = use % DEPTH;
-            if (use >= DEPTH) mbarrier_wait_alone(empty + place, use / DEPTH - 1);
-            mbarrier_expect_tx(full + place, WGMMA_STAGE);
-            bulk_copy(at + place * WGMMA_STAGE, p.packed + (size_t)(use % stages) * WGMMA_STAGE, WGMMA_STAGE,
-                      full + place);
-        }
-    }
-};
+/* One thread: the centres stream tile after tile, and all of them for each tile of rows anew. */
+__device__ static void fill_ring(const ring &centres, const pass &p, unsigned row_tiles) {
+    const unsigned stages = p.tiles * p.chunks, last = row_tiles * stages;
+    for (unsigned use = 0; use < last; use++)
+        centres.fill(use, p.packed + (size_t)(use % stages) * WGMMA_STAGE);
+}
 
 /* A warpgroup: it labels 64 rows at a time. */
 struct group_body {
@@ -61,8 +43,8 @@ struct group_body {
     const int lane, warp, group;
 
     __device__ group_body(const pass &all, char *shared)
-        : p(all), centres(shared, all.chunks), use(0), lane(threadIdx.x % 32), warp(threadIdx.x / 32 % 4),
-          group(threadIdx.x / GROUP) {
+        : p(all), centres(open_ring(shared, all.chunks)), use(0), lane(threadIdx.x % 32),
+          warp(threadIdx.x / 32 % 4), group(threadIdx.x / GROUP) {
         rows = shared + ROWS_AT + (size_t)group * p.chunks * M * CHUNK;
     }
 
@@ -90,21 +72,15 @@ struct group_body {
 
     /* Starts the products of a stage, and ends those of the stage before. */
     __device__ void multiply_stage(int (&sums)[128], unsigned chunk) {
-        const unsigned place = use % DEPTH;
-        const char *x = rows + chunk * M * CHUNK, *c = centres.at + place * WGMMA_STAGE;
-        mbarrier_wait(centres.full + place, use / DEPTH);
+        const char *x = rows + chunk * M * CHUNK, *c = centres.wait(use);
         wgmma_fence();
         wgmma_u8s8_n256(sums, wgmma_swizzle64(x), wgmma_swizzle64(c), chunk > 0);
         if (chunk * CHUNK + STEP < p.features)
             wgmma_u8s8_n256(sums, wgmma_swizzle64(x + STEP), wgmma_swizzle64(c + STEP), true);
         wgmma_commit();
         wgmma_wait<1>();
-        if (chunk) release(use - 1);
+        if (chunk) centres.release(use - 1);
         use++;
-    }
-
-    __device__ void release(unsigned used) const {
-        if (lane == 0) mbarrier_arrive(centres.empty + used % DEPTH);
     }
 
     /* The best two of this lane's rows (lane / 4 of the warp's 16, and that + 8) among the 128 centres of a
@@ -118,7 +94,7 @@ struct group_body {
         for (int n = 0; n < N / 8; n++) bias[n] = *(const int2 *)(p.bias + j0 + n * 8);
         wgmma_wait<0>();
         wgmma_done(sums);
-        release(use - 1);
+        centres.release(use - 1);
 #pragma unroll
         for (int n = 0; n < N / 8; n++)
 #pragma unroll
@@ -150,11 +126,11 @@ __global__ void __launch_bounds__(THREADS, 1) wgmma_kernel(const __grid_constant
     const size_t together = GROUPS * M; /* rows of a block */
     const unsigned tiles = (unsigned)((p.rows + together - 1) / together);
     const unsigned own = (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
-    if (threadIdx.x == 0) ring(shared, p.chunks).open();
+    if (threadIdx.x == 0) open_ring(shared, p.chunks).open(GROUPS * GROUP / 32);
     __syncthreads();
     if (threadIdx.x >= GROUPS * GROUP) {
         warpgroup_fewer_registers<COPY_REGISTERS>();
-        if (threadIdx.x == GROUPS * GROUP) ring(shared, p.chunks).fill(p, own);
+        if (threadIdx.x == GROUPS * GROUP) fill_ring(open_ring(shared, p.chunks), p, own);
         return;
     }
     warpgroup_more_registers<REGISTERS>();

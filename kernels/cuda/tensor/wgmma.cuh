@@ -36,6 +36,10 @@ template <int N> __device__ inline void wgmma_done(int (&d)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+r"(d[i]) : : "memory");
 }
+template <int N> __device__ inline void wgmma_done(float (&d)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i]) : : "memory");
+}
 
 /* The registers of a thread from here on, for all threads of a warpgroup: a multiple of 8. All have the same
    number when the kernel starts. */
@@ -67,6 +71,14 @@ __device__ inline void wgmma_written(void) {
    row r are swizzled with r / 2 % 4. `at` is a multiple of 512, plus 32 for the second half of k. */
 __device__ inline uint64_t wgmma_swizzle64(const void *at) {
     const uint64_t eight_rows = 512, layout = 2;
+    const uint64_t address = (uint32_t)__cvta_generic_to_shared(at);
+    return (address >> 4 & 0x3fff) | (uint64_t)1 << 16 | eight_rows >> 4 << 32 | layout << 62;
+}
+
+/* The same with 128 bytes of k, 128 bytes apart: unit u of row r is at u ^ r % 8. `at` is a multiple of 1024,
+   plus 32 for each further quarter of k. */
+__device__ inline uint64_t wgmma_swizzle128(const void *at) {
+    const uint64_t eight_rows = 1024, layout = 1;
     const uint64_t address = (uint32_t)__cvta_generic_to_shared(at);
     return (address >> 4 & 0x3fff) | (uint64_t)1 << 16 | eight_rows >> 4 << 32 | layout << 62;
 }
@@ -115,6 +127,49 @@ __device__ inline void wgmma_u8s8_n256(int (&d)[128], uint64_t a, uint64_t b, bo
                    "+r"(d[116]), "+r"(d[117]), "+r"(d[118]), "+r"(d[119]), "+r"(d[120]), "+r"(d[121]),
                    "+r"(d[122]), "+r"(d[123]), "+r"(d[124]), "+r"(d[125]), "+r"(d[126]), "+r"(d[127])
                  : "l"(a), "l"(b), "r"((unsigned)adds));
+#endif
+}
+
+/* Formats of A and B, both of 4 or 2 bytes. */
+enum wgmma_format { WGMMA_F16, WGMMA_BF16, WGMMA_TF32 };
+
+/* D += A B, or D = A B unless `adds`: 64 rows, 128 columns, 32 bytes of k; sums of float32. d[4 j + 2 h + e]
+   as above. */
+template <wgmma_format FORMAT>
+__device__ inline void wgmma_n128(float (&d)[64], uint64_t a, uint64_t b, bool adds) {
+#ifdef HAVE_WGMMA
+#    define WGMMA_N128(types, transposes)                                                                  \
+        asm volatile("{ .reg .pred adds; setp.ne.u32 adds, %66, 0;\n"                                      \
+                     "wgmma.mma_async.sync.aligned.m64n128" types " "                                      \
+                     "{%0, %1, %2, %3, %4, %5, %6, %7, "                                                   \
+                     "%8, %9, %10, %11, %12, %13, %14, %15, "                                              \
+                     "%16, %17, %18, %19, %20, %21, %22, %23, "                                            \
+                     "%24, %25, %26, %27, %28, %29, %30, %31, "                                            \
+                     "%32, %33, %34, %35, %36, %37, %38, %39, "                                            \
+                     "%40, %41, %42, %43, %44, %45, %46, %47, "                                            \
+                     "%48, %49, %50, %51, %52, %53, %54, %55, "                                            \
+                     "%56, %57, %58, %59, %60, %61, %62, %63}, "                                           \
+                     "%64, %65, adds, 1, 1" transposes "; }"                                               \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), \
+                       "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),          \
+                       "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]),       \
+                       "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),       \
+                       "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),       \
+                       "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),       \
+                       "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]),       \
+                       "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),       \
+                       "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]),       \
+                       "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]),       \
+                       "+f"(d[61]), "+f"(d[62]), "+f"(d[63])                                               \
+                     : "l"(a), "l"(b), "r"((unsigned)adds))
+    if constexpr (FORMAT == WGMMA_F16) {
+        WGMMA_N128("k16.f32.f16.f16", ", 0, 0");
+    } else if constexpr (FORMAT == WGMMA_BF16) {
+        WGMMA_N128("k16.f32.bf16.bf16", ", 0, 0");
+    } else {
+        WGMMA_N128("k8.f32.tf32.tf32", "");
+    }
+#    undef WGMMA_N128
 #endif
 }
 

@@ -16,6 +16,10 @@ static void *nearest_open(void *context, const struct nearest_shape *shape, char
     const struct int8_kernel *kernel = int8_amx.usable() ? &int8_amx : int8_vnni.usable() ? &int8_vnni : NULL;
     const bool wide = strncmp(tuned->isa->name, "avx512", 6) == 0;
     void *state = NULL;
+    if (shape->precision == NEAREST_TF32 || shape->precision == NEAREST_BF16) {
+        snprintf(why, size, "they need backend cuda-tuned");
+        return NULL;
+    }
     if (shape->bounds) {
         state = tuned_nearest_pruned(tuned_kernel_for(tuned, GEMM_F32), shape, tuned->threads);
         if (!state) snprintf(why, size, "out of memory");
