@@ -269,10 +269,8 @@ static void more_cores_than_threads_are_found(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tiny_results_are_right),
-        cmocka_unit_test(more_cores_than_threads_are_found),
-        cmocka_unit_test(wrong_products_are_found),
-        cmocka_unit_test(wrong_steps_are_found),
+        cmocka_unit_test(tiny_results_are_right),    cmocka_unit_test(more_cores_than_threads_are_found),
+        cmocka_unit_test(wrong_products_are_found),  cmocka_unit_test(wrong_steps_are_found),
         cmocka_unit_test(wrong_epilogues_are_found), /* the last two: they start threads */
         cmocka_unit_test(left_threads_are_found),
     };
