@@ -12,7 +12,7 @@
 #include "kernels/cuda/cluster/cluster.cuh"
 
 static const int THREADS = 256, WARPS = THREADS / 32;
-static const int AHEAD = 8;                 /* loads in flight */
+static const int AHEAD = 16;                /* loads in flight */
 static const size_t PART = (size_t)1 << 26; /* rows that are sorted together */
 
 /* Rows first .. end - 1, slices slice .. slice + slices - 1 of `of`. With `before` each row is two items: to

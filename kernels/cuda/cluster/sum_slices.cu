@@ -131,7 +131,8 @@ void cuda_cluster_add_slices(struct cuda_ops_context *context, size_t slices, co
                              const uint32_t *counts, const struct cluster_sums *sums) {
     const size_t size = from ? sums->clusters * sums->features : 0,
                  blocks = (size + 31) / 32 + (counts ? (sums->clusters + 31) / 32 : 0);
-    add_slices_kernel<<<(unsigned)blocks, dim3(32, 32), 0, context->stream>>>(
+    const unsigned groups = (unsigned)((slices + CLUSTER_GROUP - 1) / CLUSTER_GROUP);
+    add_slices_kernel<<<(unsigned)blocks, dim3(32, groups), 0, context->stream>>>(
         size, sums->clusters, slices, from, counts, sums->sums, sums->count);
     CUDA_LAUNCHED(&context->fault, "add_slices_kernel");
 }
