@@ -139,8 +139,8 @@ static inline double nearest_add_lanes(double *lane) {
    is added to the partial sum r % cluster_lanes(), in order; the partial sums are added in pairs, half of
    them apart, then a quarter, down to 1; the slices of each group of CLUSTER_GROUP are added in order, and
    then the groups. The lanes are those of a warp that adds several short rows at once, and the sums of its
-   lanes, or of 32 columns of wide rows, are a table in shared memory. Clusters without a table have few
-   slices, whose sums take up to 64 MiB: enough that no cluster is a long chain of additions. */
+   lanes, or of 32 columns of wide rows, are a table in shared memory. The sums of the slices take
+   up to 16 MiB. */
 static const size_t CLUSTER_WARP = 32;
 enum { CLUSTER_GROUP = 32, CLUSTER_LANE_SUMS = 4096 /* most partial sums */, CLUSTER_TABLE_SUMS = 8192 };
 
@@ -158,7 +158,7 @@ static inline size_t cluster_lanes(size_t clusters, size_t features) {
 /* A slice has eight times as many elements as partial sums, and a thousand for each lane. */
 static inline size_t cluster_most_slices(size_t rows, size_t clusters, size_t features) {
     const bool table = cluster_has_table(clusters, features);
-    const size_t room = ((size_t)1 << (table ? 21 : 23)) / (clusters * features), limit = table ? 1024 : 64,
+    const size_t room = ((size_t)1 << 21) / (clusters * features), limit = table ? 1024 : 64,
                  for_lane = clusters < 128 ? 1024 : 8 * clusters,
                  most = rows / (table ? for_lane * cluster_lanes(clusters, features) : 4096);
     const size_t slices = room < most ? room : most;

@@ -12,7 +12,7 @@
 #include "kernels/cuda/cluster/cluster.cuh"
 
 static const int THREADS = 256, WARPS = THREADS / 32;
-static const int AHEAD = 16;                /* loads in flight */
+static const int AHEAD = 8;                 /* loads in flight */
 static const size_t PART = (size_t)1 << 26; /* rows that are sorted together */
 
 /* Rows first .. end - 1, slices slice .. slice + slices - 1 of `of`. With `before` each row is two items: to
@@ -117,6 +117,34 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* The same for rows that are not listed and have at least 32 columns: a load takes one row. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS) add_wide_kernel(part part, const uint32_t *__restrict__ item,
+                                                           const uint32_t *start, bool adds, double *to) {
+    const size_t features = part.features, groups = (features + 31) / 32;
+    for (size_t task = (size_t)blockIdx.x * WARPS + threadIdx.x / 32; task < part.segments * groups;
+         task += (size_t)gridDim.x * WARPS) {
+        const size_t segment = task / groups, column = task % groups * 32 + threadIdx.x % 32;
+        const char *x = (const char *)((const T *)part.rows.x + part.first * features + column);
+        const uint32_t end = start[segment + 1], stride = (uint32_t)(features * sizeof(T));
+        if (column >= features) continue;
+        double sum = adds ? to[segment * features + column] : 0;
+        const auto add_rows = [&]<bool WHOLE>(uint32_t i) {
+            T value[AHEAD];
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++)
+                value[a] = *(const T *)(x + (uint64_t)item[WHOLE ? i + a : min(i + a, end - 1)] * stride);
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++)
+                if (WHOLE || i + a < end) sum += (double)value[a];
+        };
+        uint32_t i = start[segment];
+        for (; i + AHEAD <= end; i += AHEAD) add_rows.template operator()<true>(i);
+        if (i < end) add_rows.template operator()<false>(i);
+        to[segment * features + column] = sum;
+    }
+}
+
 /* The arrays of a part in the scratch memory. */
 struct workspace {
     cub::DoubleBuffer<uint32_t> key, item;
@@ -164,8 +192,9 @@ static void add_part(struct cuda_ops_context *context, const part &part, const s
     counts_kernel<<<cuda_grid_for(part.clusters, THREADS), THREADS, 0, stream>>>(part, work.item.Current(),
                                                                                  work.start, sums->count);
     CUDA_LAUNCHED(&context->fault, "counts_kernel");
-    add_kernel<T><<<cuda_grid_for(tasks, WARPS), THREADS, 0, stream>>>(part, work.item.Current(), work.start,
-                                                                       adds, to);
+    const bool wide = part.features >= 32 && !part.listed;
+    (wide ? add_wide_kernel<T> : add_kernel<T>)<<<cuda_grid_for(tasks, WARPS), THREADS, 0, stream>>>(
+        part, work.item.Current(), work.start, adds, to);
     CUDA_LAUNCHED(&context->fault, "add_kernel");
 }
 
