@@ -83,8 +83,8 @@ static size_t calls_with(struct team_size *size, const double *times, const doub
 static void the_fastest_size_is_found(void **state) {
     (void)state;
     static const double quiet[] = {0, 1, 0.62}, one[] = {0, 1, 1.4}, two[] = {0, 1.6, 1.3},
-                        none[] = {0, 0, 0.01}, half[] = {0, 0, 0.5};
-    static const double four[] = {0, 4, 2, 2.2, 3}, share[] = {0, 0, 0.1, 0.4, 0.6};
+                        none[] = {0, 0, 0.4}, half[] = {0, 0, 0.5};
+    static const double four[] = {0, 4, 2, 2.2, 3}, share[] = {0, 0, 0.1, 0.4, 0.5};
     struct team_size size = team_size_init(2);
     assert_int_equal(calls_with(&size, quiet, none, 2), 90);
     assert_int_equal(calls_with(&size, one, half, 1), 81); /* the others look whether it is over */

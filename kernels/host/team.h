@@ -15,7 +15,7 @@ struct team {
     _Alignas(TEAM_ALIGNMENT) atomic_uint generation; /* counts barriers; the futex */
     atomic_uint contended;                           /* the number of barriers that do not spin */
     _Alignas(TEAM_ALIGNMENT) atomic_uint sleepers;
-    atomic_uint lost; /* microseconds of all waits as long as a time slice */
+    atomic_uint lost; /* microseconds of all waits that ended asleep */
 };
 
 void team_init(struct team *team, size_t size);
@@ -23,7 +23,7 @@ void team_init(struct team *team, size_t size);
 /* Returns after all threads of the team have called it. */
 void team_barrier(struct team *team);
 
-/* Seconds that a thread waited, on average, for one that had no core. */
+/* Seconds that a thread waited asleep, on average: mostly for one that had no core. */
 double team_lost(const struct team *team);
 
 #endif

@@ -23,12 +23,12 @@ static inline size_t team_size_next(const struct team_size *size) {
     return size->trial ? size->trial : size->now;
 }
 
-/* After a call: the seconds of a step, and the share of the time that a thread waited for one without a core
-   (team_lost). A trial is kept if it was faster; else the next one comes later. On a quiet machine all
+/* After a call: the seconds of a step, and the share of the time that a thread waited asleep (team_lost). A trial is kept if it was faster; else the next one comes later. On a quiet machine all
    threads stay. */
 static inline void team_size_measured(struct team_size *size, double seconds, double lost) {
     enum { LONGEST_PAUSE = 8 };
-    static const double MUCH = 0.25;
+    /* n threads that lose this share of their time are as fast as n - 1 that lose none */
+    const double much = 1 / (double)size->now;
     if (size->trial) {
         const bool faster = seconds < size->seconds;
         size->pause = faster ? 1 : size->pause < LONGEST_PAUSE ? 2 * size->pause : LONGEST_PAUSE;
@@ -39,7 +39,7 @@ static inline void team_size_measured(struct team_size *size, double seconds, do
         return;
     }
     size->seconds = seconds;
-    size->contended = lost > MUCH ? size->contended + 1 : 0;
+    size->contended = lost > 0.9 * much ? size->contended + 1 : 0;
     if (size->rest) {
         size->rest--;
     } else if (size->contended > 1 && size->now > 1) {
