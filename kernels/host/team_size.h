@@ -23,8 +23,8 @@ static inline size_t team_size_next(const struct team_size *size) {
     return size->trial ? size->trial : size->now;
 }
 
-/* After a call: the seconds of a step, and the share of the time that a thread waited asleep (team_lost). A trial is kept if it was faster; else the next one comes later. On a quiet machine all
-   threads stay. */
+/* After a call: the seconds of a step, and the share of the time that a thread waited asleep (team_lost). A
+   trial is kept if it was faster; else the next one comes later. On a quiet machine all threads stay. */
 static inline void team_size_measured(struct team_size *size, double seconds, double lost) {
     enum { LONGEST_PAUSE = 8 };
     /* n threads that lose this share of their time are as fast as n - 1 that lose none */
