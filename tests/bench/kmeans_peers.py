@@ -26,6 +26,7 @@ def arguments():
     parser.add_argument("--data", default="data/mnist", help="a folder with MNIST's training images")
     parser.add_argument("--clusters", default="10,64,1000", help="for MNIST; none: no MNIST")
     parser.add_argument("--megabytes", type=int, default=128, help="of the uniform points; 0: none")
+    parser.add_argument("--wide", default="", help="numbers of clusters for 1,048,576 uniform float32 points of 128 features")
     parser.add_argument("--log", help="append scikit-learn's seconds of an iteration on the uniform points, for `train "
                         "report` beside those of `train bench kmeans --log`")
     return parser.parse_args()
@@ -136,6 +137,11 @@ def main():
             path = os.path.join(folder, "points.safetensors")
             save_file({"points": points}, path)
             compare(f"uniform f64 d={features} {options.megabytes} MB", points, 64, path, 1)
+        for clusters in [int(k) for k in options.wide.split(",") if k]:
+            points = np.random.default_rng(1).random((2**20, 128), np.float32)
+            path = os.path.join(folder, "wide.safetensors")
+            save_file({"points": points}, path)
+            compare("uniform f32 1M x 128", points, clusters, path, 1)
 
 
 main()
