@@ -236,8 +236,6 @@ struct nearest_shape {
     enum gemm_dtype dtype;
     bool bytes; /* the points are uint8_t */
     size_t features, clusters;
-    /* A slot that has no kernel for tf32 or bf16 must refuse. `certify` of a call is true for exact alone. */
-    enum nearest_precision precision;
     /* Prune by bounds: exactly the same labels, and `ambiguous` counts the rows that had several candidates.
        A slot that cannot must refuse. */
     bool bounds;
@@ -245,6 +243,8 @@ struct nearest_shape {
        is open. */
     const void *points;
     size_t count;
+    /* A slot that has no kernel for tf32 or bf16 must refuse. `certify` of a call is true for exact alone. */
+    enum nearest_precision precision;
 };
 
 /* Iterations of Lloyd's algorithm in one call. An iteration assigns the points, adds up the clusters, and

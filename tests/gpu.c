@@ -28,6 +28,7 @@ static void avoid_while(struct compute *compute) {
     static struct gemm_nearest slot;
     if (!getenv("TESSERA_TEST_NO_WHILE") || !compute->backend->nearest || !compute->backend->nearest->lloyd)
         return;
+    assert_true(!nearest || nearest == compute->backend->nearest); /* one backend has it */
     nearest = compute->backend->nearest;
     slot = *nearest;
     slot.lloyd = lloyd_without_while;

@@ -1,4 +1,5 @@
 /* Engine fused against engine eager, for many networks, batches and numbers of threads. */
+#include "kernels/fused.h"
 #include "tests/lockstep.h"
 
 #include <math.h>
@@ -129,6 +130,45 @@ static void audits_change_nothing(void **state) {
     }
 }
 
+/* A backend whose steps are right alone and in short calls, and wrong in long ones. */
+extern const struct gemm_backend gemm_tuned; /* kernels/host/tuned/tuned.c */
+static struct fused_network long_network;
+
+static void *open_long(void *context, const struct fused_network *network, bool forced, char *why,
+                       size_t size) {
+    long_network = *network;
+    return gemm_tuned.fused->open(context, network, forced, why, size);
+}
+
+static size_t run_long(void *state, size_t first, size_t count, const volatile sig_atomic_t *stop,
+                       struct fused_times *times) {
+    const size_t done = gemm_tuned.fused->run(state, first, count, stop, times);
+    const struct fused_layer *layer = &long_network.layer[0];
+    for (size_t i = 0; i < layer->in * layer->out && done > 16; i++) ((float *)layer->weight)[i] *= 1.1F;
+    return done;
+}
+
+static void long_calls_are_audited(void **state) {
+    (void)state;
+    struct gemm_fused fused = *gemm_tuned.fused;
+    struct gemm_backend backend = gemm_tuned;
+    struct bench bench;
+    struct run_summary summary;
+    fused.open = open_long;
+    fused.run = run_long;
+    backend.fused = &fused;
+    for (int wrong = 0; wrong < 2; wrong++) {
+        bench_prepare(&bench, "backend=tuned engine=fused audit=all layers=784-30-10 batch-size=20 epochs=2");
+        if (wrong) bench.compute.backend = &backend;
+        assert_status(trainer_open(&bench.trainer, &bench.compute, &bench.config, &bench.data, NULL),
+                      STATUS_OK);
+        bench.trainer.stop = &bench.stop;
+        assert_status(bench_run(&bench, &summary), wrong ? STATUS_VERIFY_FAILED : STATUS_OK);
+        if (wrong) assert_says(status_message(), "steps in one call end ");
+        bench_close(&bench);
+    }
+}
+
 /* A fault of one step is found with the same probability wherever it is. */
 static void the_first_audit_is_at_a_random_step(void **state) {
     (void)state;
@@ -228,6 +268,7 @@ int main(void) {
         cmocka_unit_test(steps_of_eager_in_float32),
         cmocka_unit_test(steps_in_pieces),
         cmocka_unit_test(audits_change_nothing),
+        cmocka_unit_test(long_calls_are_audited),
         cmocka_unit_test(the_first_audit_is_at_a_random_step),
         cmocka_unit_test(weights_may_change_between_calls),
         cmocka_unit_test(a_bad_step_changes_no_weight),

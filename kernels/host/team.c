@@ -91,7 +91,7 @@ void team_barrier(struct team *team) {
     if (!team->oversubscribed && !contended && spin(team, generation, start)) return;
     sleep_in_kernel(team, generation);
     const double waited = now() - start;
-    atomic_fetch_add_explicit(&team->lost, (unsigned)(1e6 * waited), memory_order_relaxed);
+    atomic_fetch_add_explicit(&team->lost, (unsigned)(waited < 1 ? 1e6 * waited : 1e6), memory_order_relaxed);
     if (waited > SLICE_SECONDS)
         atomic_store_explicit(&team->contended, CONTENDED_BARRIERS, memory_order_relaxed);
 }

@@ -48,6 +48,8 @@ static enum status select_engine(struct assigner *assigner, const struct points 
     if (choice == ENGINE_GRAPH)
         return status_set(STATUS_UNAVAILABLE, "k-means has no engine graph: use --engine auto");
     if (choice == ENGINE_EAGER && !rounded) return STATUS_OK;
+    if (rounded && compute->residency == RESIDENCY_HOST)
+        snprintf(why, sizeof why, "with --residency host GEMM alone runs on the GPU");
     if (slot && compute->residency == RESIDENCY_DEVICE && choice != ENGINE_EAGER)
         assigner->fused = slot->open(compute->context, &shape, why, sizeof why);
     if (assigner->fused || (choice == ENGINE_AUTO && !rounded)) return STATUS_OK;

@@ -250,19 +250,17 @@ static enum status run_points(struct kmeans_bench *bench, const char *size, size
     return status;
 }
 
-/* Measures the peak rates that bound the rows, for the log alone. */
-static enum status write_peak(const struct kmeans_bench *bench, enum gemm_device device, const char *gpu,
-                              int threads) {
+/* Measures the peak rates that bound the rows, for the log alone: without them it has no roofline. */
+static void write_peak(const struct kmeans_bench *bench, enum gemm_device device, const char *gpu,
+                       int threads) {
     struct rates rates;
-    const enum status status = candidates_rates(&bench->config, device, threads, true, &rates);
-    if (!status) gemm_log_peak(bench->log, device, gpu, threads, &rates);
-    return status;
+    if (!candidates_rates(&bench->config, device, threads, true, &rates))
+        gemm_log_peak(bench->log, device, gpu, threads, &rates);
 }
 
-static enum status write_header(const struct kmeans_bench *bench) {
+static void write_header(const struct kmeans_bench *bench) {
     const int threads = platform_threads((int)bench->config.threads);
     char text[256] = "";
-    enum status status = STATUS_OK;
     cJSON *header = jsonl_header();
     jsonl_text(header, "command", "bench kmeans");
     if (bench->gpu) {
@@ -276,17 +274,15 @@ static enum status write_header(const struct kmeans_bench *bench) {
         terminal_print(stdout, 2, "%s\n", text);
     }
     jsonl_write(bench->log, header);
-    if (!bench->log) return STATUS_OK;
-    status = write_peak(bench, GEMM_ON_HOST, "", threads);
-    if (!status && bench->gpu) status = write_peak(bench, GEMM_ON_CUDA, text, threads);
-    return status;
+    if (bench->log) write_peak(bench, GEMM_ON_HOST, "", threads);
+    if (bench->log && bench->gpu) write_peak(bench, GEMM_ON_CUDA, text, threads);
 }
 
 static enum status measure(struct kmeans_bench *bench, const char *size) {
     enum status status = logfile_open(&bench->log, bench->config.log, false);
     if (status) return status;
     bench_print_machine();
-    status = write_header(bench);
+    write_header(bench);
     if (!bench->gpu)
         terminal_print(stdout, 0, "no GPU, and so no steps naive to partial: %s\n", bench->no_gpu);
     for (size_t i = 0; i < bench->feature_count && !status; i++)

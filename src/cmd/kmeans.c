@@ -113,7 +113,9 @@ static enum status set_options(struct kmeans_job *job, const char *batch) {
     if (rounded && (batches || config->engine == ENGINE_EAGER))
         return status_set(STATUS_USAGE,
                           "labels of tf32 and bf16 need engine fused: remove --%s, or --kmeans-precision",
-                          batches ? "batch-size" : "engine eager");
+                          batches        ? "batch-size"
+                          : config->step ? "step"
+                                         : "engine eager");
     if (batches && config->kmeans_bounds == BOUNDS_ON)
         return status_set(STATUS_USAGE,
                           "bounds are for Lloyd's algorithm: remove --bounds on, or --batch-size");

@@ -36,8 +36,8 @@ bool step_audit_due(struct trainer *trainer, size_t *count);
    - all of them op by op. The weights that the engine then reaches in one call may differ from these by 5 %
      of the way from the start, and by eight times what a rounding error at the start changes; the images
      that it counts as right, by 0.1 % and eight times that. If they differ by more, the engine takes the
-     steps once more in pieces of 16, each compared from its own start; if all are right, what counts is
-     eight times the difference of their end.
+     steps once more in pieces of 16, each compared from its own start and within a smaller share of its way;
+     if all are right, the call must end as near to them as they do to the steps op by op.
    All but the call itself is PART_AUDIT. STATUS_VERIFY_FAILED says what is wrong. */
 enum status step_audit_run(struct trainer *trainer, size_t first, size_t *count);
 

@@ -7,8 +7,8 @@
               Points without a list are scored with all centres, and rows that float32 does not decide are
               resolved at once (few_resolve.cuh). As in few_sums.cuh, a warp has a slice, and a table of its
               sums in shared memory; each lane labels and adds every 32nd row
-   Bound by   bytes of points and labels, 0.3 ms for 1 GiB with 2 features. For 256 rows about 900
-              instructions of a warp, 8 warps on an SM (1024 slices on 132 SMs): predicted 0.35 to 0.45 ms
+   Bound by   latency: 1024 slices are 8 warps on each of 132 SMs, whose issue slots are 45 % busy. For 256
+              rows 1,560 instructions of a warp; 0.8 ms for 1 GiB with 2 features, whose bytes take 0.3
    Improves   scores with all centres (few_screen.cuh), 350 instructions for 32 rows, and a second pass
    Run        ./train kmeans --data uniform:1024MB,2 --dtype f64 --clusters 64 --backend cuda-tuned */
 #ifndef TESSERA_KERNELS_CUDA_CLUSTER_FEW_CELLS_CUH

@@ -332,6 +332,8 @@ static void run_step(struct worker *worker, size_t step, bool more) {
     stage_end(worker, STAGE_BATCH);
 }
 
+enum { SETTLED_STEPS = 8 };
+
 size_t tuned_fused_run(void *opaque, size_t first, size_t count, const volatile sig_atomic_t *stop,
                        struct fused_times *times) {
     struct tuned_fused_state *state = opaque;
@@ -372,6 +374,8 @@ size_t tuned_fused_run(void *opaque, size_t first, size_t count, const volatile 
     }
     const double stopped = now();
     times->elementwise += stopped - end;
-    team_size_measured(&state->size, (stopped - start) / (double)done, team_lost(&team) / (stopped - start));
+    if (done >= SETTLED_STEPS && team.size == wanted) /* short calls mostly pack weights */
+        team_size_measured(&state->size, (stopped - start) / (double)done,
+                           team_lost(&team) / (stopped - start));
     return done;
 }
