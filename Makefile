@@ -211,8 +211,9 @@ BASELINE := $(if $(findstring x86_64,$(shell $(CC) -dumpmachine)),-march=x86-64)
 $(patsubst %.c,$(B)/%.o,kernels/host/tuned/isa_portable.c): private ALL_CFLAGS += $(BASELINE)
 
 $(patsubst %.cu,$(B)/%.cu.o,$(wildcard kernels/cuda/cluster/*.cu)): private ALL_NVCCFLAGS += -fmad=false
-# wgmma is in the target 90a alone
-$(patsubst %.cu,$(B)/%.cu.o,$(wildcard kernels/cuda/*/*_wgmma.cu)): private ALL_NVCCFLAGS := $(subst _90,_90a,$(ALL_NVCCFLAGS))
+# wgmma is in the target 90a alone; ptxas 13.0 crashes on it with -O0
+$(patsubst %.cu,$(B)/%.cu.o,$(wildcard kernels/cuda/*/*_wgmma.cu)): private ALL_NVCCFLAGS := \
+	$(subst -O0,-O3,$(subst _90,_90a,$(ALL_NVCCFLAGS)))
 
 $(B)/%.cu.o: %.cu $(B)/cudaflags
 	@mkdir -p $(@D)
