@@ -84,7 +84,7 @@ static void packing_stores_its_rows_alone(void **state) {
             tuned_emulated_pack(k, cols, width, b, ldb, (float *)packed);
             for (size_t i = 0; i < (most + 2) * width; i++) {
                 const size_t row = i / width, col = i % width;
-                const uint32_t low = col < cols ? b[col * ldb + 2 * row] : 0,
+                const uint32_t low = row < rows && col < cols ? b[col * ldb + 2 * row] : 0,
                                high = col < cols && 2 * row + 1 < k ? b[col * ldb + 2 * row + 1] : 0;
                 assert_int_equal(packed[i], row < rows ? low | high << 16 : 0xDEADBEEF);
             }
