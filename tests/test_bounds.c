@@ -109,7 +109,7 @@ static void check_backend(const char *backend, int threads) {
 
 static void nasty_points_keep_their_labels(void **state) {
     (void)state;
-    static const char *const backends[] = {"tuned", "tuned:isa=avx2", "tuned:isa=portable"};
+    static const char *const backends[] = {"tuned", "tuned:isa=portable", "tuned:isa=avx2"};
     for (size_t b = 0; b < 3; b += support_every(2)) {
         const struct gemm_backend *found;
         if (registry_find(backends[b], &found) == STATUS_OK) {
