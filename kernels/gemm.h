@@ -93,6 +93,11 @@ struct gemm_call {
     const struct gemm_backward *backward;
 };
 
+/* Elements from one matrix of a batch to the next. */
+struct gemm_strides {
+    size_t a, b, c;
+};
+
 /* How float32 matrices are multiplied. The user requests the last two by name. GEMM_TF32 rounds the operands
    to 10 bits of mantissa inside the call. With GEMM_MIXED_BF16 the caller stores them as bfloat16 (7 bits)
    and calls with GEMM_BF16. */
@@ -201,6 +206,12 @@ struct gemm_backend {
 
     /* The nearest centres of k-means: kernels/nearest.h. */
     const struct gemm_nearest *nearest;
+
+    /* `count` calls of `gemm` in one, without epilogues: those of matrices i times the strides after the
+       ones of `call`. Matrices that are written do not overlap with others; A or B may be the same one for
+       all. The bits are those of `gemm`. NULL: the program calls `gemm` for each. */
+    enum gemm_status (*gemm_batch)(void *context, const struct gemm_call *call, size_t count,
+                                   const struct gemm_strides *strides);
 };
 
 /* --- plug-ins --- */

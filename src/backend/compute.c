@@ -123,11 +123,9 @@ void compute_close(struct compute *compute) {
     *compute = (struct compute){0};
 }
 
-static enum status run_gemm(struct compute *compute, const struct gemm_call *call) {
-    if (compute->residency == RESIDENCY_HOST)
-        return offload_gemm(&compute->offload, call, compute->device.profile);
+static enum status check_result(struct compute *compute, const struct gemm_call *call,
+                                enum gemm_status result) {
     const struct gemm_backend *backend = compute->backend;
-    const enum gemm_status result = backend->gemm(compute->context, call);
     if (result == GEMM_OK) return STATUS_OK;
     const char *reason = result == GEMM_FAILED && backend->error ? backend->error(compute->context) : "";
     return status_set(STATUS_FAILED, "backend '%s' %s %s %s with m=%zu n=%zu k=%zu%s%s", backend->name,
@@ -136,10 +134,52 @@ static enum status run_gemm(struct compute *compute, const struct gemm_call *cal
                       reason ? reason : "");
 }
 
+static enum status run_gemm(struct compute *compute, const struct gemm_call *call) {
+    if (compute->residency == RESIDENCY_HOST)
+        return offload_gemm(&compute->offload, call, compute->device.profile);
+    return check_result(compute, call, compute->backend->gemm(compute->context, call));
+}
+
 enum status compute_gemm(struct compute *compute, const struct gemm_call *call) {
     if (call->m == 0 || call->n == 0) return STATUS_OK;
     if (!compute->audit || !audit_due(compute->audit, call)) return run_gemm(compute, call);
     return audit_call(compute->audit, compute, call, run_gemm);
+}
+
+static struct gemm_call item_of(const struct compute *compute, size_t i) {
+    struct gemm_call item = *compute->batch;
+    const size_t size = dtype_size(item.dtype);
+    item.a = (const char *)item.a + i * compute->batch_strides->a * size;
+    item.b = (const char *)item.b + i * compute->batch_strides->b * size;
+    item.c = (char *)item.c + i * compute->batch_strides->c * dtype_size(dtype_of_c(&item));
+    return item;
+}
+
+/* `call`: the one that is audited, or any. */
+static enum status run_batch(struct compute *compute, const struct gemm_call *call) {
+    const struct gemm_backend *backend = compute->backend;
+    enum status status = STATUS_OK;
+    if (backend->gemm_batch && compute->residency == RESIDENCY_DEVICE)
+        return check_result(compute, call,
+                            backend->gemm_batch(compute->context, compute->batch, compute->batch_count,
+                                                compute->batch_strides));
+    for (size_t i = 0; i < compute->batch_count && !status; i++) {
+        const struct gemm_call item = item_of(compute, i);
+        status = run_gemm(compute, &item);
+    }
+    return status;
+}
+
+enum status compute_gemm_batch(struct compute *compute, const struct gemm_call *call, size_t count,
+                               const struct gemm_strides *strides) {
+    if (call->m == 0 || call->n == 0 || count == 0) return STATUS_OK;
+    if (count == 1) return compute_gemm(compute, call);
+    compute->batch = call;
+    compute->batch_count = count;
+    compute->batch_strides = strides;
+    if (!compute->audit || !audit_due(compute->audit, call)) return run_batch(compute, call);
+    const struct gemm_call item = item_of(compute, audit_draw(compute->audit) % count);
+    return audit_call(compute->audit, compute, &item, run_batch);
 }
 
 bool compute_fuses(struct compute *compute, const struct gemm_call *call) {

@@ -35,6 +35,10 @@ struct compute {
     char name[768];        /* of the backend, with its options: "cuda-shmem:tile=16" */
     char description[256]; /* the backend in words, for headers */
     char gpu[256];         /* the GPU in words, "" without */
+    /* Of compute_gemm_batch, while it runs: */
+    const struct gemm_call *batch;
+    size_t batch_count;
+    const struct gemm_strides *batch_strides;
 };
 
 /* Opens the backend's device, then the backend on it. STATUS_UNAVAILABLE if there is no GPU of that number,
@@ -47,6 +51,11 @@ void compute_close(struct compute *compute);
 /* One GEMM on tensors of compute->device. If the backend refuses or fails, STATUS_FAILED names it and the
    shape; STATUS_VERIFY_FAILED if the call is audited and wrong. */
 enum status compute_gemm(struct compute *compute, const struct gemm_call *call);
+
+/* `count` calls without epilogues: those of matrices i times the strides after the ones of `call`. If the
+   call is audited, then on one of them. */
+enum status compute_gemm_batch(struct compute *compute, const struct gemm_call *call, size_t count,
+                               const struct gemm_strides *strides);
 
 /* Can the backend do the epilogue, or the backward epilogue, of this call itself? */
 bool compute_fuses(struct compute *compute, const struct gemm_call *call);

@@ -87,6 +87,7 @@ static const struct {
     [PART_GEMM_NN] = {"gemm_nn", "GEMM NN forward"},
     [PART_GEMM_TN] = {"gemm_tn", "GEMM TN weight gradient"},
     [PART_GEMM_NT] = {"gemm_nt", "GEMM NT input gradient"},
+    [PART_PANEL] = {"panel", "panels"},
     [PART_ELEMENTWISE] = {"elementwise", "element-wise"},
     [PART_OPTIMIZER] = {"optimizer", "optimizer"},
     [PART_STEPS] = {"graph", "whole steps"},

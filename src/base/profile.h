@@ -14,6 +14,7 @@ enum profile_part {
     PART_GEMM_NN, /* forward, by layer in `gemm` */
     PART_GEMM_TN, /* weight gradient */
     PART_GEMM_NT, /* input gradient */
+    PART_PANEL,   /* Householder reflectors of QR */
     PART_ELEMENTWISE,
     PART_OPTIMIZER,
     PART_STEPS, /* whole steps of a captured graph or a fused kernel */

@@ -6,6 +6,7 @@
 #include "kernels/kmeans_steps.h"
 #include "kernels/nearest.h"
 #include "kernels/ops.h"
+#include "kernels/qr.h"
 #include "src/base/profile.h"
 #include "src/base/status.h"
 #include "src/device/dtype.h"
@@ -123,6 +124,9 @@ struct device_driver {
 
     /* The operations of k-means for f32 or f64. */
     const struct cluster_ops *(*cluster_ops)(struct device *device, enum gemm_dtype dtype);
+
+    /* (optional) The operations of QR for f32 or f64. */
+    const struct qr_ops *(*qr_ops)(struct device *device, enum gemm_dtype dtype);
 
     /* (optional) The kernels of --step. Their context is ops_context. */
     const struct kmeans_steps *kmeans_steps;

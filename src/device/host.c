@@ -5,6 +5,7 @@
 #include "kernels/host/gemm/peak.h"
 #include "kernels/host/ops/cluster.h"
 #include "kernels/host/ops/ops.h"
+#include "kernels/host/ops/qr.h"
 #include "src/base/pages.h"
 #include "src/base/platform.h"
 #include "src/base/text.h"
@@ -66,6 +67,11 @@ static const struct ops *host_table(struct device *device, enum gemm_dtype dtype
 static const struct cluster_ops *host_cluster_table(struct device *device, enum gemm_dtype dtype) {
     (void)device;
     return host_cluster_ops(dtype);
+}
+
+static const struct qr_ops *host_qr_table(struct device *device, enum gemm_dtype dtype) {
+    (void)device;
+    return host_qr_ops(dtype);
 }
 
 static void host_lap(struct device *device, struct profile_slot slot) {
@@ -137,4 +143,5 @@ const struct device_driver device_host = {
     .bandwidth = host_bandwidth,
     .last_cache = host_last_cache,
     .cluster_ops = host_cluster_table,
+    .qr_ops = host_qr_table,
 };

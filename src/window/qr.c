@@ -1,0 +1,253 @@
+#include "src/window/qr.h"
+
+#include <stdlib.h>
+
+/* Elements of a row of V^T are a multiple of this, so that its rows are aligned. */
+enum { ALIGNED = 16 };
+
+static size_t smaller(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+static size_t aligned(size_t elements) {
+    return (elements + ALIGNED - 1) / ALIGNED * ALIGNED;
+}
+
+/* --- memory --- */
+
+static void *allocate(struct qr *qr, size_t elements) {
+    struct device *device = &qr->compute->device;
+    return device->driver->alloc(device, elements * dtype_size(qr->shape.dtype));
+}
+
+static enum status allocate_batch(struct qr *qr, size_t rows, size_t ld, struct qr_matrix *matrix) {
+    *matrix = (struct qr_matrix){.ld = ld, .stride = rows * ld};
+    matrix->values = allocate(qr, qr->shape.batch * matrix->stride);
+    return matrix->values ? STATUS_OK : STATUS_FAILED;
+}
+
+enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shape *shape) {
+    struct device *device = &compute->device;
+    *qr = (struct qr){.compute = compute, .shape = *shape};
+    if (device->driver->qr_ops) qr->ops = device->driver->qr_ops(device, shape->dtype);
+    if (!qr->ops)
+        return status_set(STATUS_UNAVAILABLE,
+                          "QR has no kernels for the device '%s': use a backend on the host",
+                          device->driver->name);
+    if (!qr->shape.block) qr->shape.block = QR_BLOCK;
+    const size_t block = qr->shape.block,
+                 kept = shape->keeps_q ? (shape->n + block - 1) / block * block : block;
+    /* the panels of a triangle start with its rows */
+    enum status status = allocate_batch(qr, kept, aligned(shape->rows + block) + ALIGNED, &qr->vt);
+    if (!status) status = allocate_batch(qr, kept, block, &qr->t);
+    for (int i = 0; i < 2 && !status; i++)
+        status = allocate_batch(qr, block, aligned(shape->cols), &qr->w[i]);
+    if (status) return status;
+    qr->scratch = device->driver->alloc(device, shape->batch * qr_scratch(shape->rows) * sizeof(double));
+    if (!qr->scratch) return STATUS_FAILED;
+    qr->from = malloc(shape->batch * sizeof *qr->from);
+    qr->to = malloc(shape->batch * sizeof *qr->to);
+    return qr->from && qr->to ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
+}
+
+void qr_close(struct qr *qr) {
+    if (!qr->compute) return;
+    struct device *device = &qr->compute->device;
+    void *const memory[] = {qr->vt.values, qr->t.values, qr->w[0].values, qr->w[1].values, qr->scratch};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) device->driver->free(device, memory[i]);
+    free(qr->from);
+    free(qr->to);
+    *qr = (struct qr){0};
+}
+
+/* --- products --- */
+
+static struct qr_matrix at(const struct qr *qr, const struct qr_matrix *matrix, size_t row, size_t col) {
+    struct qr_matrix part = *matrix;
+    part.values = (char *)part.values + (row * part.ld + col) * dtype_size(qr->shape.dtype);
+    return part;
+}
+
+/* C = alpha op(A) B + beta C for each matrix of the batch. */
+static enum status multiply(struct qr *qr, size_t count, enum gemm_op op, size_t m, size_t n, size_t k,
+                            double alpha, struct qr_matrix a, struct qr_matrix b, double beta,
+                            struct qr_matrix c) {
+    const struct gemm_call call = {.dtype = qr->shape.dtype,
+                                   .op = op,
+                                   .m = m,
+                                   .n = n,
+                                   .k = k,
+                                   .alpha = alpha,
+                                   .a = a.values,
+                                   .lda = a.ld,
+                                   .b = b.values,
+                                   .ldb = b.ld,
+                                   .beta = beta,
+                                   .c = c.values,
+                                   .ldc = c.ld};
+    const struct gemm_strides strides = {a.stride, b.stride, c.stride};
+    const enum profile_part part = op == GEMM_NN ? PART_GEMM_NN : op == GEMM_TN ? PART_GEMM_TN : PART_GEMM_NT;
+    const enum status status = compute_gemm_batch(qr->compute, &call, count, &strides);
+    struct profile_slot slot = profile_gemm_slot(part, 0, m, n, k);
+    slot.flops *= (double)count;
+    qr->compute->device.driver->lap(&qr->compute->device, slot);
+    return status;
+}
+
+/* --- panels --- */
+
+/* The panel that is factored: of the columns col .. col + width - 1, its V^T and T. The rows of the triangle
+   start at `col`; those of a dense matrix are its rows from there on. */
+struct step {
+    size_t count, col, width;
+    const struct qr_triangles *r; /* NULL: `a` is dense */
+    const struct qr_matrix *a;
+    size_t rows; /* of `a` */
+    struct qr_matrix vt, t;
+};
+
+/* Columns first .. first + cols - 1 become Q^T times them, with Q = I - V T V^T, or Q times them. */
+static enum status apply(struct qr *qr, const struct step *step, size_t first, size_t cols, bool transposed) {
+    const size_t count = step->count, width = step->width, dense = step->r ? 0 : step->col;
+    const size_t rows = step->rows - dense;
+    const struct qr_matrix body = at(qr, step->a, dense, first), *w = qr->w;
+    struct device *device = &qr->compute->device;
+    void *context = device->ops_context;
+    if (!cols) return STATUS_OK;
+    if (step->r) qr->ops->block(context, count, width, cols, step->r, step->col, first, &w[0]);
+    enum status status =
+        multiply(qr, count, GEMM_NN, width, cols, rows, 1, step->vt, body, step->r ? 1 : 0, w[0]);
+    if (!status)
+        status = multiply(qr, count, transposed ? GEMM_TN : GEMM_NN, width, cols, width, 1, step->t, w[0], 0,
+                          w[1]);
+    if (status) return status;
+    if (step->r) qr->ops->subtract(context, count, width, cols, step->r, step->col, first, &w[1]);
+    device_lap(device, PART_ELEMENTWISE);
+    return multiply(qr, count, GEMM_TN, rows, cols, width, -1, step->vt, w[1], 1, body);
+}
+
+/* A panel of at most QR_WIDTH columns, at column `offset` of `step`. */
+static void factor_columns(struct qr *qr, const struct step *step, size_t offset, size_t width) {
+    const size_t col = step->col + offset, size = dtype_size(qr->shape.dtype);
+    const bool dense = !step->r;
+    const size_t top_rows = dense ? smaller(width, step->rows - col) : width;
+    struct qr_triangles top;
+    if (dense) {
+        for (size_t i = 0; i < step->count; i++) {
+            qr->to[i] = (char *)step->a->values + i * step->a->stride * size;
+            qr->from[i] = qr->to[i];
+        }
+        top = (struct qr_triangles){qr->from, qr->to, step->a->ld};
+    } else {
+        top = *step->r;
+    }
+    const struct qr_panel panel = {.count = step->count,
+                                   .width = width,
+                                   .top_rows = top_rows,
+                                   .rows = dense ? step->rows - col - top_rows : step->rows,
+                                   .top = top,
+                                   .row = col,
+                                   .col = col,
+                                   .triangular = !dense,
+                                   .a = at(qr, step->a, dense ? col + top_rows : 0, col),
+                                   .vt = at(qr, &step->vt, offset, 0),
+                                   .lead = dense ? offset : 0,
+                                   .t = at(qr, &step->t, offset, offset),
+                                   .scratch = qr->scratch};
+    qr->ops->panel(qr->compute->device.ops_context, &panel);
+    device_lap(&qr->compute->device, PART_PANEL);
+}
+
+/* T of two neighbours, the second one from column `offset`: -T1 V1^T V2 T2 is above their diagonal. */
+static enum status join(struct qr *qr, const struct step *left, size_t offset, size_t width) {
+    const size_t count = left->count, dense = left->r ? 0 : left->col;
+    const struct qr_matrix v = at(qr, &left->vt, offset, 0), t = at(qr, &left->t, offset, offset),
+                           to = at(qr, &left->t, 0, offset), *w = qr->w;
+    enum status status =
+        multiply(qr, count, GEMM_NT, offset, width, left->rows - dense, 1, left->vt, v, 0, w[0]);
+    if (!status) status = multiply(qr, count, GEMM_NN, offset, width, width, 1, w[0], t, 0, w[1]);
+    if (!status) status = multiply(qr, count, GEMM_NN, offset, width, offset, -1, left->t, w[1], 0, to);
+    return status;
+}
+
+/* Halves the columns (Elmroth and Gustavson 2000, IBM J. Res. Dev. 44): most of a panel is products, too. */
+static enum status factor_panel(struct qr *qr, const struct step *step, size_t offset, size_t width) {
+    if (width <= QR_WIDTH) {
+        factor_columns(qr, step, offset, width);
+        return STATUS_OK;
+    }
+    const size_t half = (width / 2 + QR_WIDTH - 1) / QR_WIDTH * QR_WIDTH;
+    struct step left = *step;
+    left.col += offset;
+    left.width = half;
+    left.vt = at(qr, &step->vt, offset, step->r ? 0 : offset);
+    left.t = at(qr, &step->t, offset, offset);
+    enum status status = factor_panel(qr, step, offset, half);
+    if (!status) status = apply(qr, &left, left.col + half, width - half, true);
+    if (!status) status = factor_panel(qr, step, offset + half, width - half);
+    if (!status) status = join(qr, &left, half, width - half);
+    return status;
+}
+
+/* Panel by panel. V and T of the panel at column `col` are rows col .. of the kept ones. */
+static enum status factor(struct qr *qr, struct step *step) {
+    const size_t n = qr->shape.n, last = step->r ? n : smaller(n, step->rows);
+    const struct qr_matrix vt = step->vt, t = step->t;
+    for (size_t col = 0; col < last; col += qr->shape.block) {
+        step->col = col;
+        step->width = smaller(qr->shape.block, last - col);
+        if (qr->shape.keeps_q) {
+            step->vt = at(qr, &vt, col, 0);
+            step->t = at(qr, &t, col, 0);
+        }
+        enum status status = factor_panel(qr, step, 0, step->width);
+        if (!status) status = apply(qr, step, col + step->width, qr->shape.cols - col - step->width, true);
+        if (status) return status;
+    }
+    return STATUS_OK;
+}
+
+enum status qr_factor(struct qr *qr, size_t count, size_t rows, const struct qr_matrix *a) {
+    struct step step = {.count = count, .a = a, .rows = rows, .vt = qr->vt, .t = qr->t};
+    qr->rows = rows;
+    return factor(qr, &step);
+}
+
+enum status qr_append(struct qr *qr, size_t count, size_t rows, const struct qr_triangles *r,
+                      const struct qr_matrix *a) {
+    const struct qr_append append = {
+        .count = count, .n = qr->shape.n, .cols = qr->shape.cols, .rows = rows, .r = *r, .a = *a};
+    if (rows <= QR_APPEND_ROWS) {
+        qr->ops->append(qr->compute->device.ops_context, &append);
+        device_lap(&qr->compute->device, PART_PANEL);
+        return STATUS_OK;
+    }
+    struct step step = {.count = count, .r = r, .a = a, .rows = rows, .vt = qr->vt, .t = qr->t};
+    return factor(qr, &step);
+}
+
+enum status qr_apply_q(struct qr *qr, const struct qr_matrix *b, size_t cols) {
+    const size_t block = qr->shape.block, last = smaller(qr->shape.n, qr->rows);
+    struct step step = {.count = 1, .a = b, .rows = qr->rows};
+    enum status status = STATUS_OK;
+    for (size_t done = (last + block - 1) / block; done && !status; done--) {
+        step.col = (done - 1) * block;
+        step.width = smaller(block, last - step.col);
+        step.vt = at(qr, &qr->vt, step.col, 0);
+        step.t = at(qr, &qr->t, step.col, 0);
+        status = apply(qr, &step, 0, cols, false);
+    }
+    return status;
+}
+
+/* --- flops --- */
+
+double qr_factor_flops(size_t rows, size_t n, size_t cols) {
+    const double m = (double)rows, k = (double)smaller(rows, n), c = (double)cols;
+    return 4 * (m * k * c - (m + c) * k * k / 2 + k * k * k / 3);
+}
+
+double qr_append_flops(size_t rows, size_t n, size_t cols) {
+    const double p = (double)rows, k = (double)n, c = (double)cols;
+    return 4 * p * (k * c - k * k / 2);
+}
