@@ -75,7 +75,7 @@ B := build/$(VARIANT)
 
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla $(if $(findstring clang,$(CC)),-Wno-pass-failed)
 # gnu11: POSIX beside C11, and a * b + c may become one fused multiply-add; without errno of sqrt, loops over it vectorise
-OPTIMIZE := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all,-O3) \
+OPTIMIZE := $(if $(SAN),-O1 -g1 -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-sanitize-recover=all,-O3) \
 	$(if $(filter 1,$(PORTABLE)),,-march=$(MARCH)) -ffp-contract=fast -fno-math-errno
 CFLAGS ?=
 ALL_CFLAGS := -std=gnu11 $(OPTIMIZE) $(if $(HAVE_OPENMP),-fopenmp) $(CFLAGS)
