@@ -108,4 +108,6 @@ static const struct qr_ops NAME(qr_ops) = {
     .rows = NAME(rows),
     .scale = NAME(scale),
     .largest = NAME(largest),
+    .cholesky = NAME(cholesky),
+    .deficient = NAME(deficient),
 };
