@@ -14,12 +14,16 @@ static struct text_number grouped(const cJSON *line, const char *key) {
     return value >= 0 ? text_grouped((uint64_t)value) : (struct text_number){"-"};
 }
 
-void selection_qr(const struct record *record, char *key, size_t size) {
+static void selection_size(const struct record *record, char *key, size_t size) {
     const cJSON *line = record->line;
-    const double condition = record_number(line, "condition");
     snprintf(key, size, "Windows of %s x %s, %s row%s apart, %.16s", grouped(line, "rows").text,
              grouped(line, "columns").text, grouped(line, "stride").text,
              record_number(line, "stride") == 1 ? "" : "s", record_text(line, "dtype"));
+}
+
+void selection_qr(const struct record *record, char *key, size_t size) {
+    const double condition = record_number(record->line, "condition");
+    selection_size(record, key, size);
     if (condition > 1) text_append(key, size, ", condition %g", condition);
 }
 
@@ -99,19 +103,28 @@ static double most_windows(const struct selection *rows) {
     return most;
 }
 
-/* Is this the fastest nb of its name and number of windows? */
+static bool same(const cJSON *a, const cJSON *b, const char *key) {
+    return record_has(a, key) == record_has(b, key) &&
+           (!record_has(a, key) || record_number(a, key) == record_number(b, key));
+}
+
+/* Is this the fastest nb of its name, number of windows and condition? */
 static bool is_best(const struct selection *rows, const cJSON *line) {
     char name[128], other[128];
     name_of(line, name, sizeof name);
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *one = rows->rows[i]->line;
         name_of(one, other, sizeof other);
-        if (!refused(one) && strcmp(name, other) == 0 &&
-            record_number(one, "windows") == record_number(line, "windows") &&
+        if (!refused(one) && strcmp(name, other) == 0 && same(one, line, "windows") &&
+            same(one, line, "condition") &&
             record_number(one, "median_seconds") < record_number(line, "median_seconds"))
             return false;
     }
     return !refused(line);
+}
+
+static bool is_naive(const cJSON *line) {
+    return strcmp(record_text(line, "method"), "naive") == 0;
 }
 
 /* The series of a row, added if new. */
@@ -161,16 +174,16 @@ static void width_chart(const struct drawing *drawing) {
                text_grouped((uint64_t)most).text);
 }
 
-/* `key` against the number of windows, each at its fastest nb. */
+/* `key` against the number of windows, each method at its fastest nb; `of_others`: but naive. */
 static void count_chart(const struct drawing *drawing, const char *id, const char *title, const char *y,
-                        const char *key, enum scale_unit unit, const char *caption) {
+                        const char *key, enum scale_unit unit, bool of_others, const char *caption) {
     const struct selection *rows = drawing->rows;
     struct chart chart;
     open_lines(drawing, &chart, id, title, "number of windows", y);
     chart.y.unit = unit;
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
-        if (record_has(line, "nb") && is_best(rows, line))
+        if (record_has(line, "nb") && is_best(rows, line) && !(of_others && is_naive(line)))
             chart_add_xy(&chart, series_of(drawing, &chart, line), record_number(line, "windows"),
                          record_number(line, key));
     }
@@ -201,7 +214,7 @@ static void stages_chart(const struct drawing *drawing) {
         const cJSON *line = rows->rows[i]->line;
         char name[160];
         if (refused(line) || !record_has(line, "nb") || record_number(line, "windows") != most ||
-            strcmp(record_text(line, "method"), "naive") == 0)
+            is_naive(line))
             continue;
         name_of(line, name, sizeof name);
         text_append(name, sizeof name, ", nb %s", unit_count(record_number(line, "nb")).text);
@@ -221,10 +234,10 @@ static void write_size(const struct drawing *drawing) {
     page_columns_open(drawing->page);
     width_chart(drawing);
     count_chart(drawing, "windows", "Time against the number of windows", "time of a window",
-                "window_seconds", UNIT_SECONDS,
+                "window_seconds", UNIT_SECONDS, false,
                 "Lower is faster: the more windows, the more of them share the common part. Each at its "
                 "fastest nb.");
-    count_chart(drawing, "speedup", "Speed-up over one by one", "speed-up", "speedup", UNIT_PLAIN,
+    count_chart(drawing, "speedup", "Speed-up over one by one", "speed-up", "speedup", UNIT_PLAIN, true,
                 "Higher is faster: each against method naive of the same backend.");
     stages_chart(drawing);
     page_columns_close(drawing->page);
@@ -248,7 +261,7 @@ static void sizes_chart(const struct drawing *drawing, const struct selections *
             char size[128];
             if (!is_best(rows, line) || record_number(line, "windows") != most ||
                 record_number(line, "condition") > 1 || !(record_number(line, "speedup") > 0) ||
-                strcmp(record_text(line, "method"), "naive") == 0)
+                is_naive(line))
                 continue;
             snprintf(size, sizeof size, "%s x %s, %s", unit_count(record_number(line, "rows")).text,
                      unit_count(record_number(line, "columns")).text, unit_count(most).text);
@@ -256,26 +269,35 @@ static void sizes_chart(const struct drawing *drawing, const struct selections *
                          (double)names_index(&chart.categories, size), record_number(line, "speedup"));
         }
     }
-    page_chart(drawing->page, &chart,
-               "Higher is faster: each method at its fastest nb, against method naive of the same backend.");
+    if (chart.categories.count > 1)
+        page_chart(drawing->page, &chart,
+                   "Higher is faster: each method at its fastest nb, against method naive of the same "
+                   "backend.");
+    chart_close(&chart);
 }
 
+/* The rows of one size. */
 static void condition_chart(const struct drawing *drawing) {
+    const struct selection *rows = drawing->rows;
     struct chart chart;
-    chart_open(&chart, CHART_LINES, "qr-condition", "Loss of orthogonality");
+    char id[64];
+    const double most = most_windows(rows);
+    snprintf(id, sizeof id, "qr-condition-%zu", drawing->number + 1);
+    chart_open(&chart, CHART_LINES, id, "Loss of orthogonality");
     chart.x = (struct chart_axis){.title = "condition number", .kind = SCALE_LOG10};
     chart.y = (struct chart_axis){.title = "|Q^T Q - I| of Q = A R^-1", .kind = SCALE_LOG10};
-    for (size_t i = 0; i < drawing->rows->count; i++) {
-        const cJSON *line = drawing->rows->rows[i]->line;
-        if (!refused(line))
+    for (size_t i = 0; i < rows->count; i++) {
+        const cJSON *line = rows->rows[i]->line;
+        if (is_best(rows, line) && record_number(line, "windows") == most)
             chart_add_xy(&chart, series_of(drawing, &chart, line), record_number(line, "condition"),
                          record_number(line, "orthogonality"));
     }
     chart_sort(&chart);
     page_chart(drawing->page, &chart,
-               "Lower is more accurate: rounding grows with the condition number for orthogonal "
-               "transformations, with its square for the Gram matrix, whose Cholesky factor then fails: "
-               "its curve ends.");
+               "%s. Lower is more accurate: the loss grows with the condition number for orthogonal "
+               "transformations, and with its square for the Gram matrix until its Cholesky factorisation "
+               "fails and its curve ends.",
+               rows->key);
 }
 
 static bool any_condition(const struct selection *rows) {
@@ -284,20 +306,18 @@ static bool any_condition(const struct selection *rows) {
     return false;
 }
 
-static void write_overview(struct drawing *drawing, const struct selections *sizes,
-                           const struct selections *all) {
-    page_columns_open(drawing->page);
-    if (sizes->count > 1) sizes_chart(drawing, sizes);
-    for (size_t i = 0; i < all->count; i++) {
-        drawing->rows = &all->list[i];
+static void write_conditions(struct drawing *drawing) {
+    struct selections sizes = page_selections(drawing->page, "qr", selection_size);
+    for (size_t i = 0; i < sizes.count; i++) {
+        drawing->rows = &sizes.list[i];
+        drawing->number = i;
         if (any_condition(drawing->rows)) condition_chart(drawing);
     }
-    page_columns_close(drawing->page);
+    selections_free(&sizes);
 }
 
 static void write_qr(struct page *page) {
-    struct selections sizes = page_selections(page, "qr", selection_qr),
-                      all = page_selections(page, "qr", NULL);
+    struct selections sizes = page_selections(page, "qr", selection_qr);
     struct names names = {0};
     struct drawing drawing = {.page = page, .names = &names};
     for (size_t i = 0; i < sizes.count; i++) {
@@ -305,10 +325,13 @@ static void write_qr(struct page *page) {
         drawing.number = i;
         write_size(&drawing);
     }
-    write_overview(&drawing, &sizes, &all);
+    if (sizes.count > 1) page_heading(page, "All sizes");
+    page_columns_open(page);
+    sizes_chart(&drawing, &sizes);
+    write_conditions(&drawing);
+    page_columns_close(page);
     names_free(&names);
     selections_free(&sizes);
-    selections_free(&all);
 }
 
 const struct section section_qr = {"qr", "QR of sliding windows", "./train bench qr --log FILE", .type = "qr",
