@@ -1,5 +1,5 @@
-/* Triangles of sliding windows: time against the width of panels and the number of windows, its parts, speed-up
-   over one by one, sizes, and where the Gram matrix fails. */
+/* Triangles of sliding windows: time against the width of panels and the number of windows, its parts,
+   speed-up over one by one, sizes, and where the Gram matrix fails. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
