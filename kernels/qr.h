@@ -94,6 +94,9 @@ struct qr_ops {
     void (*cholesky)(void *context, size_t count, size_t width, size_t cols, const struct qr_triangles *r,
                      size_t col, size_t *column);
 
+    /* to[i][j] (host memory, [count][n]) = the diagonal element j of r->from[i]. */
+    void (*diagonals)(void *context, size_t count, size_t n, const struct qr_triangles *r, double *to);
+
     /* column[i] (host memory) = the first column of triangle r->from[i] whose diagonal element is not above
        `tolerance` times the norm of the column, or n. bound[j] is at least that norm in every triangle: a
        diagonal element above `tolerance` times it needs no norm. */

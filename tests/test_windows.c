@@ -1,180 +1,27 @@
-/* Triangles of sliding windows: every method against a float64 QR of each window, long streams, wrong kernels,
-   and inputs that have no answer. */
+/* Triangles of sliding windows: every method against a float64 QR of each window, exact triangles, condition
+   numbers, long streams, the same bits on any number of threads, and wrong kernels, which must be caught. */
 #include "tests/support.h"
-#include "tests/values.h"
+#include "tests/windows_oracle.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
-#include "src/window/windows.h"
-
 static const enum windows_method methods[] = {WINDOWS_NAIVE, WINDOWS_COMMON, WINDOWS_TREE, WINDOWS_GRAM};
 enum { METHODS = sizeof methods / sizeof *methods };
-
-/* --- the oracle: Householder QR in float64, in plain loops --- */
-
-/* A, [rows][cols], becomes R in its first n rows, with a diagonal that is not negative. */
-static void oracle_factor(size_t rows, size_t n, size_t cols, double *a) {
-    double *v = calloc(rows, sizeof *v);
-    for (size_t c = 0; c < n && c < rows; c++) {
-        double norm = 0, product = 0;
-        for (size_t i = c; i < rows; i++) norm = hypot(norm, a[i * cols + c]);
-        if (norm == 0) continue;
-        for (size_t i = c; i < rows; i++) v[i] = a[i * cols + c];
-        v[c] += v[c] < 0 ? -norm : norm;
-        for (size_t i = c; i < rows; i++) product += v[i] * v[i];
-        for (size_t j = c; j < cols; j++) {
-            double sum = 0;
-            for (size_t i = c; i < rows; i++) sum += v[i] * a[i * cols + j];
-            for (size_t i = c; i < rows; i++) a[i * cols + j] -= 2 * sum / product * v[i];
-        }
-    }
-    for (size_t c = 0; c < n && c < rows; c++)
-        for (size_t j = cols; a[c * cols + c] < 0 && j-- > c;) a[c * cols + j] = -a[c * cols + j];
-    free(v);
-}
-
-/* The window's rows, and below them sqrt(ridge) I. The caller frees it. */
-static double *window_rows(const struct windows_shape *shape, struct values a, size_t window, size_t *rows) {
-    const size_t cols = shape->cols;
-    *rows = shape->window + (shape->ridge > 0 ? shape->n : 0);
-    if (*rows < shape->n) *rows = shape->n;
-    double *all = calloc(*rows * cols, sizeof *all);
-    for (size_t i = 0; i < shape->window * cols; i++)
-        all[i] = values_get(a, window * shape->stride * cols + i);
-    for (size_t j = 0; shape->ridge > 0 && j < shape->n; j++)
-        all[(shape->window + j) * cols + j] = sqrt(shape->ridge);
-    return all;
-}
-
-/* |R| |R^-1|, Frobenius, of the first n columns. */
-static double condition(size_t n, size_t cols, const double *r) {
-    double *inverse = calloc(n * n, sizeof *inverse), size = 0, inverse_size = 0;
-    for (size_t j = 0; j < n; j++)
-        for (size_t i = j + 1; i-- > 0;) {
-            double sum = i == j;
-            for (size_t k = i + 1; k <= j; k++) sum -= r[i * cols + k] * inverse[k * n + j];
-            inverse[i * n + j] = sum / r[i * cols + i];
-        }
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = i; j < n; j++) {
-            size += r[i * cols + j] * r[i * cols + j];
-            inverse_size += inverse[i * n + j] * inverse[i * n + j];
-        }
-    free(inverse);
-    return sqrt(size * inverse_size);
-}
-
-/* |R^T R - A^T A| / |A^T A| of all columns. */
-static double gram_error(size_t rows, size_t n, size_t cols, const double *a, const double *r) {
-    double error = 0, size = 0;
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = i; j < cols; j++) {
-            double expected = 0, sum = 0;
-            for (size_t p = 0; p < rows; p++) expected += a[p * cols + i] * a[p * cols + j];
-            for (size_t p = 0; p <= i; p++) sum += r[p * cols + i] * r[p * cols + j];
-            error += (sum - expected) * (sum - expected);
-            size += expected * expected;
-        }
-    return sqrt(error / size);
-}
-
-struct errors {
-    double gram;     /* |R^T R - A^T A| / |A^T A| */
-    double triangle; /* |R - R of the oracle| / (|R| kappa), up to the signs of rows */
-    double kappa;
-};
-
-/* Of a triangle [n][cols] that claims to be that of the window. Its rows' signs become those of the oracle. */
-static struct errors measure(const struct windows_shape *shape, struct values a, size_t window, double *r) {
-    const size_t n = shape->n, cols = shape->cols;
-    size_t rows;
-    double *all = window_rows(shape, a, window, &rows), error = 0, size = 0;
-    struct errors errors = {.gram = gram_error(rows, n, cols, all, r)};
-    oracle_factor(rows, n, cols, all);
-    for (size_t i = 0; i < n; i++) {
-        const double sign = r[i * cols + i] < 0 ? -1 : 1;
-        for (size_t j = i; j < cols; j++) {
-            const double expected = all[i * cols + j], value = sign * r[i * cols + j];
-            error += (value - expected) * (value - expected);
-            size += expected * expected;
-            r[i * cols + j] = value;
-        }
-    }
-    errors.kappa = condition(n, cols, all);
-    errors.triangle = sqrt(error / size) / errors.kappa;
-    free(all);
-    return errors;
-}
-
-/* --- a run --- */
-
-/* What the visitor receives, as float64. */
-struct received {
-    const struct windows_shape *shape;
-    size_t next, every; /* the window that must come next; keep those that are multiples of `every` */
-    double *r;          /* [count / every + 1][n][cols] */
-    bool in_order;
-};
-
-static enum status receive(void *self, size_t first, size_t count, const struct qr_triangles *r) {
-    struct received *received = self;
-    const struct windows_shape *shape = received->shape;
-    const size_t size = dtype_size(shape->dtype);
-    received->in_order &= first == received->next;
-    for (size_t k = 0; k < count; k++) {
-        if ((first + k) % received->every) continue;
-        double *to = received->r + (first + k) / received->every * shape->n * shape->cols;
-        for (size_t i = 0; i < shape->n; i++)
-            for (size_t j = i; j < shape->cols; j++)
-                to[i * shape->cols + j] =
-                    dtype_get(shape->dtype, (const char *)r->from[k] + (i * r->ld + j) * size, 0);
-    }
-    received->next = first + count;
-    return STATUS_OK;
-}
-
-static struct received received_make(const struct windows_shape *shape, size_t every) {
-    struct received received = {.shape = shape, .every = every, .in_order = true};
-    received.r = calloc((shape->count / every + 1) * shape->n * shape->cols, sizeof(double));
-    return received;
-}
-
-static enum status run(struct compute *compute, enum windows_method method, const struct windows_shape *shape,
-                       struct values a, struct received *received) {
-    struct windows *windows;
-    enum status status = windows_open(&windows, compute, method, shape);
-    if (status) return status;
-    const struct windows_visitor visitor = {received, receive};
-    status = windows_run(windows, a.data, shape->cols, &visitor);
-    windows_close(windows);
-    return status;
-}
 
 static struct values random_rows(const struct windows_shape *shape) {
     return values_random(shape->dtype, windows_rows(shape) * shape->cols, 1,
                          (uint32_t)(shape->window + 7 * shape->n));
 }
 
-/* The largest multiple of epsilon by which a triangle may be wrong. Gram matrices lose kappa once more. */
-static double bound(const struct windows_shape *shape) {
-    return 8 * dtype_epsilon(shape->dtype) * sqrt((double)(shape->window + shape->n));
-}
-
-/* The worst error of all windows, relative to the bound: above 1 the triangles are wrong. Infinite if they
-   are not in order or not finite. */
-static double worst(const struct windows_shape *shape, enum windows_method method, struct values a,
-                    const struct received *received) {
-    double most = received->in_order && received->next == shape->count ? 0 : INFINITY;
-    for (size_t k = 0; k < shape->count; k += received->every) {
-        const struct errors errors =
-            measure(shape, a, k, received->r + k / received->every * shape->n * shape->cols);
-        const double more = method == WINDOWS_GRAM ? errors.kappa : 1,
-                     error = fmax(errors.gram, errors.triangle / more) / bound(shape);
-        if (!(error <= most)) most = isnan(error) ? INFINITY : error;
-    }
-    return most;
+/* The worst error of a run that must succeed. */
+static double worst_of(struct compute *compute, enum windows_method method, const struct windows_shape *shape,
+                       struct values a, size_t every) {
+    struct windows_received received = windows_oracle_make(shape, every);
+    assert_status(windows_oracle_run(compute, method, shape, a, &received), STATUS_OK);
+    const double error = windows_oracle_worst(shape, method, a, &received);
+    free(received.r);
+    return error;
 }
 
 /* --- every method against the oracle --- */
@@ -203,22 +50,314 @@ static void every_method_is_that_of_each_window(void **state) {
         for (size_t m = 0; m < METHODS; m++) {
             const struct windows_shape *shape = &shapes[s];
             struct values a = random_rows(shape);
-            struct received received = received_make(shape, 1);
-            assert_status(run(&compute, methods[m], shape, a, &received), STATUS_OK);
-            const double error = worst(shape, methods[m], a, &received);
+            const double error = worst_of(&compute, methods[m], shape, a, 1);
             if (!(error <= 1))
                 fail_msg("%s, shape %zu (%zu windows of %zu x %zu, stride %zu): %.3g of the bound",
                          windows_method_name(methods[m]), s, shape->count, shape->window, shape->n,
                          shape->stride, error);
-            free(received.r);
             free(a.data);
         }
     compute_close(&compute);
 }
 
+static void every_backend_has_windows(void **state) {
+    (void)state;
+    const struct windows_shape shape = {GEMM_F32, 40, 41, 90, 2, 30, 20, 16, 0};
+    struct values a = random_rows(&shape);
+    for (size_t b = 0; b < registry_count(); b++) {
+        const struct registry_entry *entry = registry_at(b);
+        char why[256];
+        struct compute compute;
+        if (!support_on_host(entry) || !entry->backend || !registry_usable(entry, why, sizeof why)) continue;
+        if (strcmp(entry->name, "cblas") == 0) continue; /* it needs the path of a library */
+        support_open(&compute, entry->name, 2);
+        for (size_t m = 0; m < METHODS; m++) assert_true(worst_of(&compute, methods[m], &shape, a, 1) <= 1);
+        compute_close(&compute);
+    }
+    free(a.data);
+}
+
+/* --- an exact triangle --- */
+
+/* Row i is row i mod 64 of H[:, 0 .. n - 1] R0, with a Hadamard matrix H of order 64 (Sylvester) and integers
+   R0. Every window of 64 rows has each row of H once: R = 8 R0 for all of them, up to the signs of rows. */
+static void windows_of_a_hadamard_matrix(void **state) {
+    (void)state;
+    enum { N = 12, ORDER = 64 };
+    double exact[N][N] = {{0}};
+    struct compute compute;
+    support_open(&compute, "tuned", 2);
+    for (size_t i = 0; i < N; i++)
+        for (size_t j = i; j < N; j++) exact[i][j] = i == j ? 3 : (double)((7 * i + 5 * j) % 5) - 2;
+    for (size_t m = 0; m < METHODS; m++) {
+        const struct windows_shape shape = {GEMM_F32, N, N, ORDER, 3, 50, 0, 0, 0};
+        struct values a = values_make(shape.dtype, windows_rows(&shape) * N);
+        for (size_t i = 0; i < windows_rows(&shape); i++)
+            for (size_t j = 0; j < N; j++) {
+                double sum = 0;
+                for (size_t p = 0; p <= j; p++)
+                    sum += (__builtin_parityll(i % ORDER & p) ? -1 : 1) * exact[p][j];
+                values_set(a, i * N + j, sum);
+            }
+        struct windows_received received = windows_oracle_make(&shape, 1);
+        assert_status(windows_oracle_run(&compute, methods[m], &shape, a, &received), STATUS_OK);
+        for (size_t k = 0; k < shape.count; k++)
+            for (size_t i = 0; i < N; i++) {
+                const double *row = received.r + (k * N + i) * N;
+                const double sign = row[i] < 0 ? -1 : 1;
+                for (size_t j = i; j < N; j++)
+                    assert_true(fabs(sign * row[j] - 8 * exact[i][j]) <= 100 * dtype_epsilon(GEMM_F32) * 24);
+            }
+        free(received.r);
+        free(a.data);
+    }
+    compute_close(&compute);
+}
+
+/* --- condition numbers --- */
+
+/* Rows of a random matrix times H D H', where D has the singular values 1 to 1 / kappa and H, H' are
+   reflectors. */
+static struct values rows_of_condition(const struct windows_shape *shape, double kappa) {
+    const size_t n = shape->n, rows = windows_rows(shape);
+    struct values a = random_rows(shape);
+    for (size_t i = 0; i < rows; i++) {
+        double row[16], sum = 0, next = 0;
+        for (size_t j = 0; j < n; j++) {
+            row[j] = values_get(a, i * n + j);
+            sum += row[j] * (j + 1 == n ? 2 : 1);
+        }
+        for (size_t j = 0; j < n; j++) {
+            row[j] -= 2 * sum / (double)(n + 3) * (j + 1 == n ? 2 : 1);
+            row[j] *= pow(kappa, -(double)j / (double)(n - 1));
+            next += row[j];
+        }
+        for (size_t j = 0; j < n; j++) values_set(a, i * n + j, row[j] - 2 * next / (double)n);
+    }
+    return a;
+}
+
+/* |R^T R - A^T A| of QR does not depend on kappa; Gram matrices lose the triangle when kappa^2 nears
+   1 / epsilon. */
+static void only_gram_suffers_from_the_condition_number(void **state) {
+    (void)state;
+    const struct windows_shape shape = {GEMM_F32, 5, 5, 60, 1, 40, 0, 0, 0};
+    struct compute compute;
+    support_open(&compute, "tuned", 2);
+    for (int exponent = 0; exponent <= 7; exponent++) {
+        struct values a = rows_of_condition(&shape, pow(10, exponent));
+        double qr = 0;
+        for (size_t m = 0; m < METHODS; m++) {
+            struct windows_received received = windows_oracle_make(&shape, 1);
+            const enum status status = windows_oracle_run(&compute, methods[m], &shape, a, &received);
+            double gram = 0, triangle = 0;
+            for (size_t k = 0; k < shape.count && !status; k++) {
+                const struct windows_errors errors =
+                    windows_oracle_errors(&shape, a, k, received.r + k * shape.n * shape.cols);
+                gram = fmax(gram, errors.gram);
+                triangle = fmax(triangle, errors.triangle);
+                if (exponent) assert_true(errors.kappa > 0.3 * pow(10, exponent));
+            }
+            if (methods[m] != WINDOWS_GRAM) {
+                assert_status(status, STATUS_OK);
+                assert_true(gram <= 16 * dtype_epsilon(shape.dtype));
+                qr = fmax(qr, triangle);
+            } else if (exponent <= 2) {
+                assert_status(status, STATUS_OK);
+            } else if (exponent >= 5) { /* no pivot, or a triangle that is not that of the window */
+                assert_true(status == STATUS_FAILED || triangle > 100 * qr);
+                if (status) assert_says(status_message(), "the square of the condition number");
+            }
+            free(received.r);
+        }
+        free(a.data);
+    }
+    compute_close(&compute);
+}
+
+/* --- streams --- */
+
+static void errors_do_not_grow_over_a_long_stream(void **state) {
+    (void)state;
+    const struct windows_shape shape = {GEMM_F32, 8, 8, 64, 1, 100000, 0, 0, 0};
+    struct values a = random_rows(&shape);
+    struct compute compute;
+    support_open(&compute, "tuned", 2);
+    for (size_t m = 0; m < METHODS; m++) {
+        const size_t every = (shape.count - 1) / 99;
+        struct windows_received received = windows_oracle_make(&shape, every);
+        assert_status(windows_oracle_run(&compute, methods[m], &shape, a, &received), STATUS_OK);
+        assert_true(windows_oracle_worst(&shape, methods[m], a, &received) <= 1);
+        double first = 0, last = 0;
+        for (size_t k = 0; k < 10; k++) {
+            const size_t size = shape.n * shape.cols, end = 99 - k;
+            first = fmax(first, windows_oracle_errors(&shape, a, k * every, received.r + k * size).gram);
+            last = fmax(last, windows_oracle_errors(&shape, a, end * every, received.r + end * size).gram);
+        }
+        assert_true(last <= 4 * first);
+        free(received.r);
+    }
+    compute_close(&compute);
+    free(a.data);
+}
+
+static void threads_change_no_bit(void **state) {
+    (void)state;
+    static const struct windows_shape list[] = {{GEMM_F32, 70, 72, 400, 1, 60, 0, 32, 0},
+                                                {GEMM_F64, 33, 34, 80, 2, 100, 0, 16, 0.1},
+                                                {GEMM_F32, 9, 9, 40, 1, 3000, 0, 0, 0}};
+    static const int threads[] = {1, 2, 7, 7};
+    for (size_t s = 0; s < sizeof list / sizeof *list; s++)
+        for (size_t m = 0; m < METHODS; m++) {
+            struct values a = random_rows(&list[s]);
+            struct windows_received received[4];
+            for (size_t i = 0; i < 4; i++) {
+                struct compute compute;
+                support_open(&compute, "tuned", threads[i]);
+                received[i] = windows_oracle_make(&list[s], 1);
+                assert_status(windows_oracle_run(&compute, methods[m], &list[s], a, &received[i]), STATUS_OK);
+                compute_close(&compute);
+            }
+            for (size_t i = 1; i < 4; i++) {
+                assert_memory_equal(received[i].r, received[0].r,
+                                    list[s].count * list[s].n * list[s].cols * sizeof(double));
+                free(received[i].r);
+            }
+            free(received[0].r);
+            free(a.data);
+        }
+}
+
+/* --- wrong kernels --- */
+
+enum fault { NO_FAULT, T_TRANSPOSED, SIGN_OF_V, ROW_TOO_FEW, ROW_NOT_DROPPED, ORDER_REVERSED };
+
+static struct {
+    enum fault fault;
+    struct device_driver driver;
+    struct qr_ops ops;
+    const struct qr_ops *real;
+    struct gemm_backend backend;
+    const struct gemm_backend *real_backend;
+    const char *data; /* the first row: there is none before it */
+} planted;
+
+static void wrong_panel(void *context, const struct qr_panel *panel) {
+    planted.real->panel(context, panel);
+    for (size_t i = 0; i < panel->count; i++) {
+        float *t = (float *)panel->t.values + i * panel->t.stride,
+              *vt = (float *)panel->vt.values + i * panel->vt.stride + panel->lead +
+                    (panel->triangular ? 0 : panel->top_rows);
+        for (size_t c = 0; c < panel->width; c++) {
+            for (size_t j = 0; planted.fault == T_TRANSPOSED && j < c; j++) {
+                t[c * panel->t.ld + j] = t[j * panel->t.ld + c];
+                t[j * panel->t.ld + c] = 0;
+            }
+            for (size_t k = 0; planted.fault == SIGN_OF_V && k < panel->rows; k++)
+                vt[c * panel->vt.ld + k] *= -1;
+        }
+    }
+}
+
+static void wrong_append(void *context, const struct qr_append *append) {
+    struct qr_append less = *append;
+    if (planted.fault == ROW_TOO_FEW) less.rows--;
+    planted.real->append(context, &less);
+}
+
+static void wrong_rows(void *context, size_t rows, size_t to_rows, size_t cols, const void *from,
+                       size_t from_ld, const double *scale, void *to, size_t to_ld) {
+    const char *start = from;
+    const size_t row = from_ld * sizeof(float);
+    if (planted.fault == ROW_NOT_DROPPED && start >= planted.data + row) start -= row;
+    planted.real->rows(context, rows, to_rows, cols, start, from_ld, scale, to, to_ld);
+}
+
+static const struct qr_ops *wrong_ops(struct device *device, enum gemm_dtype dtype) {
+    (void)device;
+    (void)dtype;
+    return &planted.ops;
+}
+
+/* Gram matrices lose what leaves the window. */
+static enum gemm_status wrong_gemm(void *context, const struct gemm_call *call) {
+    if (planted.fault == ROW_NOT_DROPPED && call->alpha < 0 && call->k == 1) return GEMM_OK;
+    struct gemm_call less = *call;
+    if (planted.fault == ROW_TOO_FEW && call->beta == 1 && less.k > 1) less.k--;
+    return planted.real_backend->gemm(context, &less);
+}
+
+static void plant(struct compute *compute, enum fault fault, struct values a) {
+    planted.fault = fault;
+    planted.data = a.data;
+    planted.real = compute->device.driver->qr_ops(&compute->device, GEMM_F32);
+    planted.ops = *planted.real;
+    planted.ops.panel = wrong_panel;
+    planted.ops.append = wrong_append;
+    planted.ops.rows = wrong_rows;
+    planted.driver = *compute->device.driver;
+    planted.driver.qr_ops = wrong_ops;
+    compute->device.driver = &planted.driver;
+    planted.real_backend = compute->backend;
+    planted.backend = *compute->backend;
+    planted.backend.gemm = wrong_gemm;
+    planted.backend.gemm_batch = NULL;
+    compute->backend = &planted.backend;
+}
+
+static enum status receive_reversed(void *self, size_t first, size_t count, const struct qr_triangles *r) {
+    const void **from = malloc(count * sizeof *from);
+    for (size_t i = 0; i < count; i++) from[i] = r->from[count - 1 - i];
+    const struct qr_triangles reversed = {from, r->to, r->ld};
+    const enum status status = windows_oracle_receive(self, first, count, &reversed);
+    free(from);
+    return status;
+}
+
+/* Of a run on planted kernels; it may also fail. */
+static double worst_of_planted(enum windows_method method, enum fault fault) {
+    const struct windows_shape shape = {GEMM_F32, 20, 21, 60, 1, 41, 20, 16, 0};
+    struct values a = random_rows(&shape);
+    struct windows_received received = windows_oracle_make(&shape, 1);
+    const struct windows_visitor visitor = {&received, fault == ORDER_REVERSED ? receive_reversed
+                                                                               : windows_oracle_receive};
+    struct windows *windows;
+    struct compute compute;
+    support_open(&compute, "tuned", 2);
+    const struct device_driver *driver = compute.device.driver;
+    plant(&compute, fault, a);
+    assert_status(windows_open(&windows, &compute, method, &shape), STATUS_OK);
+    const enum status status = windows_run(windows, a.data, shape.cols, &visitor);
+    windows_close(windows);
+    const double worst = status ? INFINITY : windows_oracle_worst(&shape, method, a, &received);
+    compute.device.driver = driver;
+    compute.backend = planted.real_backend;
+    compute_close(&compute);
+    free(received.r);
+    free(a.data);
+    return worst;
+}
+
+static void wrong_kernels_are_caught(void **state) {
+    (void)state;
+    for (size_t m = 0; m < METHODS; m++)
+        for (int fault = NO_FAULT; fault <= ORDER_REVERSED; fault++) {
+            const bool reaches = methods[m] != WINDOWS_GRAM || fault > SIGN_OF_V; /* gram has no panels */
+            const double error = worst_of_planted(methods[m], (enum fault)fault);
+            if (reaches && fault ? !(error > 3) : !(error <= 1))
+                fail_msg("fault %d in %s: %.3g of the bound", fault, windows_method_name(methods[m]), error);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_method_is_that_of_each_window),
+        cmocka_unit_test(every_backend_has_windows),
+        cmocka_unit_test(windows_of_a_hadamard_matrix),
+        cmocka_unit_test(only_gram_suffers_from_the_condition_number),
+        cmocka_unit_test(errors_do_not_grow_over_a_long_stream),
+        cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(wrong_kernels_are_caught),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

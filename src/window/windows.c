@@ -58,6 +58,8 @@ void windows_close(struct windows *windows) {
     free(windows->to);
     free(windows->column);
     free(windows->largest);
+    free(windows->least);
+    free(windows->most_squares);
     free(windows);
 }
 

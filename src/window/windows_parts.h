@@ -36,6 +36,8 @@ struct windows {
     char *entering;         /* those of other levels */
     char *start;            /* sqrt(ridge) I, with gram ridge I; NULL: no ridge */
     char *current;          /* gram: the Gram matrix of the last window */
+    double *least;          /* gram: [batch][n]: the pivots below are rounding errors */
+    double *most_squares;   /* gram: [2][n]: the largest diagonal elements of the group; scratch */
     const void **from;      /* [most]: the triangles of a call */
     void **to;
     size_t *column; /* [most]: where a triangle fails */

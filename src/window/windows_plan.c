@@ -1,8 +1,12 @@
 /* The group of windows.h and its division into levels, by flops. */
 #include "src/window/windows_parts.h"
 
+#include <math.h>
+
 /* Writing a triangle costs as much as this number of rows that enter it. */
 static const double COPY_ROWS = 4;
+/* Flops of a group in use, relative to the fewest of any group. */
+static const double NEAR_FEWEST = 1.2;
 
 static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
@@ -65,15 +69,18 @@ double windows_plan_flops(enum windows_method method, const struct windows_shape
     return all_work(method, shape, group).flops;
 }
 
+/* The fastest of the groups whose flops are near the fewest: the cost of a copy depends on the machine. */
 size_t windows_plan_group(enum windows_method method, const struct windows_shape *shape) {
     const size_t most = method == WINDOWS_NAIVE ? 1 : windows_sharing(shape);
-    const double row = qr_append_flops(1, shape->n, shape->cols);
-    double best = 0;
+    const double copy = COPY_ROWS * qr_append_flops(1, shape->n, shape->cols);
+    double fewest = INFINITY, best = INFINITY;
     size_t group = 1;
+    for (size_t trial = 1; trial <= most; trial++)
+        fewest = fmin(fewest, all_work(method, shape, trial).flops);
     for (size_t trial = 1; trial <= most; trial++) {
         const struct work work = all_work(method, shape, trial);
-        const double cost = work.flops + work.triangles * COPY_ROWS * row;
-        if (trial > 1 && !(cost < best)) continue;
+        const double cost = work.flops + work.triangles * copy;
+        if (work.flops > NEAR_FEWEST * fewest || cost >= best) continue;
         best = cost;
         group = trial;
     }

@@ -109,5 +109,6 @@ static const struct qr_ops NAME(qr_ops) = {
     .scale = NAME(scale),
     .largest = NAME(largest),
     .cholesky = NAME(cholesky),
+    .diagonals = NAME(diagonals),
     .deficient = NAME(deficient),
 };

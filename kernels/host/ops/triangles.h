@@ -67,6 +67,12 @@ static void NAME(cholesky)(void *context, size_t count, size_t width, size_t col
         }
 }
 
+static void NAME(diagonals)(void *context, size_t count, size_t n, const struct qr_triangles *r, double *to) {
+    (void)context;
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = 0; j < n; j++) to[i * n + j] = (double)((const REAL *)r->from[i])[j * r->ld + j];
+}
+
 /* The norm of column c of R. */
 static double NAME(column_norm)(const REAL *r, size_t ld, size_t c) {
     double sum = 0;
