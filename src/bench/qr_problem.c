@@ -211,5 +211,5 @@ struct qr_errors qr_problem_errors(const struct qr_problem *problem, size_t whic
 }
 
 double qr_problem_bound(const struct qr_problem *problem) {
-    return 2 * ((double)problem->n + sqrt((double)problem->window)) * dtype_epsilon(problem->dtype);
+    return 2 * (sqrt((double)problem->n) + sqrt((double)problem->window)) * dtype_epsilon(problem->dtype);
 }

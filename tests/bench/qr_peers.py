@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """R of sliding windows by Tessera, NumPy, SciPy, PyTorch and JAX in turn: windows of a standard normal float32 matrix, one
-row apart, on the same number of cores; R only, from rows in memory.
+row apart, on the same cores; R only, from rows in memory.
 
     pip install numpy scipy torch jax threadpoolctl        # what cannot be imported is left out
     tests/bench/qr_peers.py build/gcc/train --threads 2 --repeats 3
@@ -8,14 +8,16 @@ row apart, on the same number of cores; R only, from rows in memory.
 
 A time is that of all windows, the median of the repeats with the minimum and the maximum. A program that needs more than
 --limit seconds for them is timed on fewer windows, and its time is proportional: the number is in parentheses (of those
-that move a factor from window to window, the first window counts once). Tessera's time is the median of `train bench qr`,
-which draws a matrix of its own from the same distribution, and its nb is the fastest of the first repeat. Error:
-|R^T R - A^T A| / |A^T A|, Frobenius, in float64, the largest of the first, the middle and the last of the timed windows."""
+that move a factor from window to window, the first window counts once). The peers but JAX have --threads threads or one,
+whichever is faster. Tessera's time is the median of `train bench qr`, which draws a matrix of its own from the same
+distribution, and its nb is the fastest of the first repeat. Error: |R^T R - A^T A| / |A^T A|, Frobenius, in float64, the
+largest of the first, the middle and the last of the timed windows."""
 import argparse
 import json
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -43,6 +45,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 BATCH = 1 << 24  # elements of a batch of windows
 
@@ -168,6 +171,13 @@ def find_peers():
     return peers
 
 
+def set_threads(threads):
+    """Of the libraries that are loaded; JAX has all cores of the process."""
+    threadpool_limits(threads)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
+
+
 class Checker:
     """Errors of some windows, whose products are computed once."""
 
@@ -202,16 +212,19 @@ def seconds_of(peer, a, m, timed, count):
 
 
 def fit(peer, a, m, count):
-    """The windows that the limit has time for. Products of common rows are computed for all windows."""
-    if peer[2] is None:
-        seconds_of(peer, a, m, min(2, count), min(2, count))  # warm-up
-        return count
-    least = 3 if peer[2] else 1
-    for _ in range(2):  # the first one warms up, and compiles
-        start = time.perf_counter()
-        seconds_of(peer, a, m, least, least)
-        spent = time.perf_counter() - start
-    return max(least, min(count, int(options.limit / options.repeats / spent * least)))
+    """The faster of one thread and all, and the windows that the limit has time for. Products of common rows are computed
+    for all windows."""
+    least = min(count, 3 if peer[2] is not False else 1)
+    spent = {}
+    for threads in {options.threads} if peer[1].startswith("JAX") else sorted({1, options.threads}):
+        set_threads(threads)
+        for _ in range(3):  # the first one warms up, and compiles
+            start = time.perf_counter()
+            seconds_of(peer, a, m, least, least)
+            spent[threads] = min(spent.get(threads, float("inf")), time.perf_counter() - start)
+    threads = min(spent, key=spent.get)
+    fits = int(options.limit / options.repeats / spent[threads] * least)
+    return threads, count if peer[2] is None else max(least, min(count, fits))
 
 
 def error_of(peer, a, m, timed, checker):
@@ -241,13 +254,13 @@ def repeat_tessera(size, windows, ours):
             rows[0] = row
 
 
-def write_log(shape, windows, timed, peer, seconds, error):
+def write_log(shape, windows, timed, peer, threads, seconds, error):
     """A line for `train report`, beside those of `train bench qr --log`."""
     median = statistics.median(seconds)
     with open(options.log, "a") as out:
-        print(json.dumps({"type": "qr", "run": "qr_peers", "method": peer[0], "backend": peer[1], "device": "host", "dtype": "f32",
-                          "rows": shape[0], "columns": shape[1], "stride": 1, "windows": windows, "windows_timed": timed,
-                          "condition": 1, "threads": options.threads, "verified": True, "backward_error": float(error),
+        print(json.dumps({"type": "qr", "run": "qr_peers", "method": peer[0], "backend": peer[1], "device": "host",
+                          "dtype": "f32", "rows": shape[0], "columns": shape[1], "stride": 1, "windows": windows, "windows_timed": timed,
+                          "condition": 1, "threads": threads, "verified": True, "backward_error": float(error),
                           "repeats": len(seconds), "median_seconds": median, "min_seconds": min(seconds),
                           "max_seconds": max(seconds), "window_seconds": median / windows}), file=out)
 
@@ -263,24 +276,29 @@ def compare(shape, windows, peers):
     m, n = shape
     a = np.random.default_rng(1).standard_normal((m + windows - 1, n), np.float32)
     checker, size = Checker(a, m), f"{m}x{n}"
-    timed = {peer[:2]: fit(peer, a, m, windows) for peer in peers}
+    fits = {peer[:2]: fit(peer, a, m, windows) for peer in peers}
     seconds, ours = {peer[:2]: [] for peer in peers}, {}
     for _ in range(options.repeats):  # in turn: a busy moment meets all
         repeat_tessera(size, windows, ours)
         for peer in peers:
-            seconds[peer[:2]].append(seconds_of(peer, a, m, timed[peer[:2]], windows))
+            threads, timed = fits[peer[:2]]
+            set_threads(threads)
+            seconds[peer[:2]].append(seconds_of(peer, a, m, timed, windows))
     base = statistics.median(next((all_seconds for peer, all_seconds in seconds.items() if peer[1].startswith("SciPy")),
                                   seconds[peers[0][:2]]))
     print(f"\n{windows} windows of {m} x {n}, load {os.getloadavg()[0]:.1f}\n\n"
-          "| method | program | windows | time | min to max, ms | speed-up over LAPACK one by one | error |\n|---|---|---:|---:|---:|---:|---:|")
+          "| method | program | windows | time | min to max, ms | speed-up over LAPACK one by one | error |\n"
+          "|---|---|---:|---:|---:|---:|---:|")
     for (method, backend), rows in ours.items():
         show(method, f"Tessera, {backend}, nb {rows[0]['nb']}", [row["median_seconds"] for row in rows], windows,
              rows[0]["windows_timed"], base, max(row["backward_error"] for row in rows))
     for peer in peers:
-        error = error_of(peer, a, m, timed[peer[:2]], checker)
-        show(peer[0], peer[1], seconds[peer[:2]], windows, timed[peer[:2]], base, error)
+        threads, timed = fits[peer[:2]]
+        error = error_of(peer, a, m, timed, checker)
+        show(peer[0], f"{peer[1]}, {threads} of {options.threads} threads" if threads < options.threads else peer[1],
+             seconds[peer[:2]], windows, timed, base, error)
         if options.log:
-            write_log(shape, windows, timed[peer[:2]], peer, seconds[peer[:2]], error)
+            write_log(shape, windows, timed, peer, threads, seconds[peer[:2]], error)
 
 
 def main():
