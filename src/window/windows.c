@@ -5,6 +5,9 @@
 
 enum { ALIGNED = 16 /* elements: rows of triangles are multiples */, MOST_BATCH = 1024 };
 
+/* Of the triangles of a level; larger triangles come one by one. */
+static const size_t MOST_MEMORY = (size_t)128 << 20;
+
 static const char *const names[] = {"naive", "common", "tree", "gram"};
 
 const char *windows_method_name(enum windows_method method) {
@@ -18,14 +21,16 @@ void *windows_alloc(struct windows *windows, size_t elements) {
     return device->driver->alloc(device, elements * dtype_size(windows->shape.dtype));
 }
 
-size_t windows_batch(const struct windows *windows, size_t bytes, size_t count) {
+size_t windows_batch(const struct windows *windows, size_t bytes, size_t hot, size_t least, size_t count) {
     const struct device_driver *driver = windows->compute->device.driver;
     const size_t cache = driver->last_cache ? driver->last_cache(&windows->compute->device) : 0,
-                 threads = (size_t)windows->compute->threads;
-    size_t batch = bytes ? cache / 2 / bytes : 1;
+                 allowed = MOST_MEMORY / bytes;
+    size_t batch = cache / 2 / (hot * bytes);
     if (batch > MOST_BATCH) batch = MOST_BATCH;
-    if (batch < threads) batch = threads;
-    return batch < count ? batch : count;
+    if (least > allowed) least = allowed;
+    if (batch < least) batch = least;
+    if (batch > count) batch = count;
+    return batch ? batch : 1;
 }
 
 static enum status open_arrays(struct windows *windows) {
@@ -111,7 +116,7 @@ static enum status open_method(struct windows *windows) {
     const size_t most = windows->method == WINDOWS_NAIVE ? 1 : windows_sharing(shape);
     if (!shape->group) shape->group = windows_plan_group(windows->method, shape);
     if (shape->group > most) shape->group = most;
-    if (!shape->nb) shape->nb = QR_BLOCK;
+    if (!shape->nb && windows->method == WINDOWS_GRAM) shape->nb = QR_BLOCK;
     windows->groups = (shape->count + shape->group - 1) / shape->group;
     windows->ld = (shape->cols + ALIGNED - 1) / ALIGNED * ALIGNED;
     windows->triangle = shape->n * windows->ld;

@@ -19,7 +19,8 @@ static char *slot(const struct windows *windows, size_t i) {
 enum status windows_gram_open(struct windows *windows) {
     const size_t bytes = windows->triangle * dtype_size(windows->shape.dtype);
     struct windows_level *level = windows->levels;
-    level->batch = windows->most = windows_batch(windows, bytes, windows->shape.count);
+    level->batch = windows->most =
+        windows_batch(windows, bytes, 1, (size_t)windows->compute->threads, windows->shape.count);
     level->triangles = windows_alloc(windows, level->batch * windows->triangle);
     windows->current = windows_alloc(windows, windows->triangle);
     windows->least = malloc(level->batch * windows->shape.n * sizeof *windows->least);

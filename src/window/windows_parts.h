@@ -25,7 +25,7 @@ struct windows_level {
 struct windows {
     struct compute *compute;
     enum windows_method method;
-    struct windows_shape shape; /* `group` and `nb` are those in use */
+    struct windows_shape shape; /* with the group in use; nb 0: the default of qr.h */
     const struct qr_ops *ops;
     size_t groups; /* as even as possible */
     size_t ld, triangle;
@@ -89,8 +89,8 @@ enum status windows_gram_run(struct windows *windows);
 
 /* Device memory of `elements` elements; NULL: out of memory. */
 void *windows_alloc(struct windows *windows, size_t elements);
-/* The number of items of `bytes` bytes each that the last-level cache holds beside other data: at least the
-   number of threads, at most `count`. */
-size_t windows_batch(const struct windows *windows, size_t bytes, size_t count);
+/* The number of items of `bytes` bytes to work on together: at most `count`; as many as fit the last-level
+   cache `hot` times, or else `least`, if that does not take much memory. */
+size_t windows_batch(const struct windows *windows, size_t bytes, size_t hot, size_t least, size_t count);
 
 #endif

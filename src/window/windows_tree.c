@@ -9,8 +9,14 @@
 
 #include <stdlib.h>
 
+enum { HOT_LEVELS = 3 /* the lowest ones, which have 7/8 of the nodes of a binary tree */ };
+
 static size_t bytes_of(const struct windows *windows, size_t elements) {
     return elements * dtype_size(windows->shape.dtype);
+}
+
+static size_t smaller(size_t a, size_t b) {
+    return a < b ? a : b;
 }
 
 static size_t at_least_one(size_t a) {
@@ -41,13 +47,13 @@ enum status windows_tree_open(struct windows *windows) {
     const struct windows_shape *shape = &windows->shape;
     windows_plan_levels(windows);
     struct windows_level *root = windows->levels;
-    root->batch = windows_batch(windows, bytes_of(windows, root->rows * windows->ld), windows->groups);
-    const size_t below =
-        windows_batch(windows, windows->depth * bytes_of(windows, windows->triangle), shape->count);
+    root->batch = windows_batch(windows, bytes_of(windows, root->rows * windows->ld), 1, 1, windows->groups);
+    const size_t below = windows_batch(windows, bytes_of(windows, windows->triangle), HOT_LEVELS,
+                                       2 * (size_t)windows->compute->threads, shape->count);
     size_t rows = 0;
     enum status status = open_level(windows, root, shape->ridge > 0);
     for (size_t i = 1; i <= windows->depth && !status; i++) {
-        windows->levels[i].batch = below;
+        windows->levels[i].batch = smaller(below, windows->groups * windows->levels[i].parts);
         if (windows->levels[i].rows > rows) rows = windows->levels[i].rows;
         status = open_level(windows, &windows->levels[i], true);
     }
