@@ -299,7 +299,7 @@ $(B)/tutorial/wrong.so: $(B)/tutorial/my.so
 	$(Q)! cmp -s $(@D)/my_gemm.c $(@D)/wrong/my_gemm.c
 	$(Q)$(CC) -O3 -march=native $(if $(HAVE_OPENMP),-fopenmp) -shared -fPIC -I$(@D) $(@D)/wrong/my_gemm.c -o $@
 
-$(B)/tests/test_plugin $(B)/tests/test_kmeans_command $(B)/tests/test_kmeans_steps $(B)/tests/test_counters $(B)/tests/test_hostile_files $(B)/tests/test_process $(B)/tests/test_hostile $(B)/tests/test_grade $(B)/tests/test_grade_command $(B)/tests/test_user_paths $(B)/tests/test_assignment: | $(PLUGINS)
+$(B)/tests/test_plugin $(B)/tests/test_kmeans_command $(B)/tests/test_kmeans_steps $(B)/tests/test_bench_qr $(B)/tests/test_counters $(B)/tests/test_hostile_files $(B)/tests/test_process $(B)/tests/test_hostile $(B)/tests/test_grade $(B)/tests/test_grade_command $(B)/tests/test_user_paths $(B)/tests/test_assignment: | $(PLUGINS)
 
 .PHONY: plugins tests run-tests check-gpu
 plugins: $(PLUGINS)

@@ -87,6 +87,21 @@ struct qr_ops {
 
     /* largest[j] = the largest magnitude of column j; infinite if an element is not finite. */
     void (*largest)(void *context, size_t rows, size_t cols, const void *a, size_t lda, double *largest);
+
+    /* The block G [width][cols] at (col, col) of each triangle r->to becomes U, upper triangular in its first
+       `width` columns, with U^T U = G there, and U^-T G in the others. column[i] (host memory) is the first
+       column of the block whose pivot is not positive, or `width`; what G then becomes is unspecified. */
+    void (*cholesky)(void *context, size_t count, size_t width, size_t cols, const struct qr_triangles *r,
+                     size_t col, size_t *column);
+
+    /* to[i][j] (host memory, [count][n]) = the diagonal element j of r->from[i]. */
+    void (*diagonals)(void *context, size_t count, size_t n, const struct qr_triangles *r, double *to);
+
+    /* column[i] (host memory) = the first column of triangle r->from[i] whose diagonal element is not above
+       `tolerance` times the norm of the column, or n. bound[j] is at least that norm in every triangle: a
+       diagonal element above `tolerance` times it needs no norm. */
+    void (*deficient)(void *context, size_t count, size_t n, const struct qr_triangles *r, double tolerance,
+                      const double *bound, size_t *column);
 };
 
 /* Elements of the scratch of a panel: partial sums of each chunk, twice. */

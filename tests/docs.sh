@@ -42,7 +42,7 @@ commands() {
 }
 flags() {
     for help in train eval compare report devices augment data predict export grade kmeans new-backend \
-        "bench gemm" "bench scaling" "bench breakeven" "bench shmem" "bench kmeans" "bench call"; do
+        "bench gemm" "bench scaling" "bench breakeven" "bench shmem" "bench kmeans" "bench qr" "bench call"; do
         "$train" $help --help-all
     done >"$work/help" 2>&1
     grep -ohE '`--[a-z][a-z0-9-]*' $pages | sort -u | sed 's/`//' |

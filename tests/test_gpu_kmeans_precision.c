@@ -97,8 +97,8 @@ static void few_rows_are_ambiguous(void **state) {
             change_values(&data, far ? FAR_POINT : NONE);
             options.iterations = 1;
             run_fused(&bench, &data, options, &result);
-            /* of the iteration and the last labels; an emulation has 4 % of uniform points, and 5 to 20 % with a
-               centre that is far from all */
+            /* of the iteration and the last labels; an emulation has 4 % of uniform points, and 5 to 20 %
+               with a centre that is far from all */
             assert_true(result.counts.ambiguous < (far ? 20000 * 2 / 2 : 20000 * 2 / 10));
             kmeans_free(&result);
             kmeans_data_free(&data);

@@ -9,9 +9,10 @@
 /* Lines of every type: empty, with every value of the wrong type, with numbers out of range, with markup. */
 static void hostile_rows_are_harmless(void **state) {
     (void)state;
-    static const char *const types[] = {
-        "header", "step",  "epoch",     "summary",    "compare",   "peak",    "gemm",    "scaling",
-        "amdahl", "shmem", "breakeven", "evaluation", "confusion", "mistake", "stopped", "kmeans_step"};
+    static const char *const types[] = {"header",      "step",       "epoch",     "summary", "compare",
+                                        "peak",        "gemm",       "scaling",   "amdahl",  "shmem",
+                                        "breakeven",   "evaluation", "confusion", "mistake", "stopped",
+                                        "kmeans_step", "qr"};
     static const char *const keys[] = {"backend",
                                        "device",
                                        "gpu",
@@ -68,7 +69,18 @@ static void hostile_rows_are_harmless(void **state) {
                                        "points",
                                        "features",
                                        "clusters",
-                                       "startup_seconds"};
+                                       "startup_seconds",
+                                       "method",
+                                       "rows",
+                                       "columns",
+                                       "stride",
+                                       "windows",
+                                       "windows_timed",
+                                       "nb",
+                                       "condition",
+                                       "backward_error",
+                                       "orthogonality",
+                                       "window_seconds"};
     static const char *const values[] = {"1e999",
                                          "-1e308",
                                          "1e18",

@@ -6,8 +6,8 @@
 #include "src/base/text.h"
 #include "src/cmd/command.h"
 
-static const struct command *const benches[] = {&bench_gemm,  &bench_scaling, &bench_breakeven,
-                                                &bench_shmem, &bench_kmeans,  &bench_call};
+static const struct command *const benches[] = {&bench_gemm,   &bench_scaling, &bench_breakeven, &bench_shmem,
+                                                &bench_kmeans, &bench_qr,      &bench_call};
 enum { BENCHES = sizeof benches / sizeof *benches };
 
 static void print_benches(void) {
@@ -41,11 +41,11 @@ static enum status run_bench(int argc, char **argv) {
     if (argc < 2)
         return status_set(
             STATUS_USAGE,
-            "bench needs a name: gemm, scaling, breakeven, shmem, kmeans or call (./train bench --help)");
+            "bench needs a name: gemm, scaling, breakeven, shmem, kmeans, qr or call (./train bench --help)");
     const char *near = text_nearest(argv[1], names, BENCHES);
     return status_set(STATUS_USAGE, "no bench is called '%s'%s%s%s (./train bench --help lists them)",
                       argv[1], near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 const struct command command_bench = {
-    "bench", "measure GEMMs: rates, scaling, break-even, shared memory, k-means", run_bench};
+    "bench", "measure GEMMs: rates, scaling, break-even, shared memory, k-means, QR", run_bench};

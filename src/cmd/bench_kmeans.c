@@ -35,13 +35,6 @@ struct kmeans_bench {
 
 /* --- which variants --- */
 
-/* The next word of a list with commas between words; *list moves on. */
-static void next_word(const char **list, char *word, size_t size) {
-    const size_t length = strcspn(*list, ",");
-    snprintf(word, size, "%.*s", (int)length, *list);
-    *list += length + ((*list)[length] == ',');
-}
-
 static bool is_step(const char *name) {
     const char *const *choice = config_key_find("step")->choices + STEP_NAIVE;
     while (*choice && strcmp(*choice, name) != 0) choice++;
@@ -51,7 +44,7 @@ static bool is_step(const char *name) {
 static enum status check_steps(const char *list) {
     while (list && *list) {
         char word[32];
-        next_word(&list, word, sizeof word);
+        bench_next_word(&list, word, sizeof word);
         if (!is_step(word))
             return status_set(STATUS_USAGE,
                               "--steps has no step '%s': serial, naive, transpose, shared, atomics, partial, "
@@ -65,30 +58,20 @@ static bool is_wanted(const struct kmeans_bench *bench, const char *name) {
     const char *list = bench->steps;
     while (list && *list) {
         char word[32];
-        next_word(&list, word, sizeof word);
+        bench_next_word(&list, word, sizeof word);
         if (strcmp(word, name) == 0) return true;
     }
     return !bench->steps;
 }
 
-/* Those of the list, or the fast ones that are usable here. */
 static enum status find_backends(struct kmeans_bench *bench, const char *list) {
-    const bool chosen = list != NULL;
-    if (!chosen) list = "openblas,tuned,cublas,cuda-tuned";
-    while (*list) {
-        const struct gemm_backend *backend;
-        char word[CONFIG_TEXT];
-        next_word(&list, word, sizeof word);
-        const enum status status = registry_find(word, &backend);
-        if (status && chosen) return status;
-        if (status) continue;
-        if (bench->backend_count == MOST_BACKENDS)
-            return status_set(STATUS_USAGE, "--backends lists more than %d", MOST_BACKENDS);
-        char *name = bench->backend[bench->backend_count++];
-        snprintf(name, sizeof bench->backend[0], "%s", word);
-        if (backend->device == GEMM_ON_CUDA && !bench->gpu) bench->gpu = name;
-    }
-    return STATUS_OK;
+    const struct gemm_backend *backend;
+    const enum status status =
+        bench_find_backends(list, MOST_BACKENDS, bench->backend, &bench->backend_count);
+    for (size_t i = 0; i < bench->backend_count && !status && !bench->gpu; i++)
+        if (!registry_find(bench->backend[i], &backend) && backend->device == GEMM_ON_CUDA)
+            bench->gpu = bench->backend[i];
+    return status;
 }
 
 /* Without a GPU backend in the list: is there one at all? */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/backend/registry.h"
 #include "src/base/platform.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
@@ -94,19 +95,39 @@ enum status bench_parse_operands(const char *text, bool *warm) {
     return status_set(STATUS_USAGE, "--operands must be cold or warm, not '%s'", text);
 }
 
+void bench_next_word(const char **list, char *word, size_t size) {
+    const size_t length = strcspn(*list, ",");
+    snprintf(word, size, "%.*s", (int)length, *list);
+    *list += length + ((*list)[length] == ',');
+}
+
+enum status bench_find_backends(const char *list, size_t room, char (*names)[CONFIG_TEXT], size_t *count) {
+    const bool chosen = list != NULL;
+    if (!chosen) list = "openblas,tuned,cublas,cuda-tuned";
+    while (*list) {
+        const struct gemm_backend *backend;
+        char word[CONFIG_TEXT];
+        bench_next_word(&list, word, sizeof word);
+        const enum status status = registry_find(word, &backend);
+        if (status && chosen) return status;
+        if (status) continue;
+        if (*count == room) return status_set(STATUS_USAGE, "--backends lists more than %zu", room);
+        snprintf(names[(*count)++], CONFIG_TEXT, "%s", word);
+    }
+    return STATUS_OK;
+}
+
 enum status bench_parse_list(const char *flag, const char *text, size_t room, size_t *values, size_t *count) {
     *count = 0;
     while (*text && strcmp(text, "none") != 0) {
         char word[24];
         int64_t value;
-        const size_t length = strcspn(text, ",");
-        snprintf(word, sizeof word, "%.*s", (int)length, text);
+        bench_next_word(&text, word, sizeof word);
         if (*count == room || !text_parse_int(word, &value) || value < 1 || value > 1 << 24)
             return status_set(STATUS_USAGE,
                               "--%s must be up to %zu whole numbers from 1, as in 1,2,4, not '%s'", flag,
                               room, word);
         values[(*count)++] = (size_t)value;
-        text += length + (text[length] == ',');
     }
     return STATUS_OK;
 }

@@ -39,6 +39,11 @@ enum status bench_parse_real(const char *flag, const char *text, double *value);
             value                                                                                        \
     }
 enum status bench_parse_operands(const char *text, bool *warm);
+/* The next word of a list with commas between words; *list moves on. */
+void bench_next_word(const char **list, char *word, size_t size);
+/* The backends of a list; without one (NULL), the fast ones that are usable here. STATUS_USAGE if the list
+   has more than `room`. */
+enum status bench_find_backends(const char *list, size_t room, char (*names)[CONFIG_TEXT], size_t *count);
 /* Comma-separated whole numbers from 1; "none" is the empty list. */
 enum status bench_parse_list(const char *flag, const char *text, size_t room, size_t *values, size_t *count);
 

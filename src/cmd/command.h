@@ -15,6 +15,7 @@ extern const struct command command_train, command_eval, command_compare, comman
     command_grade, command_kmeans;
 
 /* The parts of `train bench`. */
-extern const struct command bench_gemm, bench_scaling, bench_shmem, bench_breakeven, bench_call, bench_kmeans;
+extern const struct command bench_gemm, bench_scaling, bench_shmem, bench_breakeven, bench_call, bench_kmeans,
+    bench_qr;
 
 #endif

@@ -59,7 +59,8 @@ static enum status parse(int argc, char **argv, struct report_options *options, 
          &options->png},
         {"tables", "FILE",
          "rewrite the tables of a Markdown file between <!-- NAME --> and <!-- end -->: compare CONFIG, "
-         "gemm, peak, scaling, shmem, kmeans-steps, breakeven, file PATH (as it is if it ends with .md, else "
+         "gemm, peak, scaling, shmem, kmeans-steps, qr, breakeven, file PATH (as it is if it ends with .md, "
+         "else "
          "as text)",
          &options->tables},
         {"tag", "WORD", "with --tables: only markers <!-- NAME WORD -->, for several machines in one file",

@@ -28,6 +28,7 @@ static const struct {
     {"scaling", "scaling", tables_scaling, NULL, selection_config_dtype},
     {"shmem", "shmem", tables_shmem, NULL, selection_shape},
     {"kmeans-steps", "kmeans_step", tables_kmeans_steps, NULL, selection_kmeans_steps},
+    {"qr", "qr", tables_qr, NULL, selection_qr},
     {"breakeven", "breakeven", tables_breakeven, NULL, selection_dtype},
 };
 enum { KNOWN = sizeof known / sizeof *known, NOT_KNOWN = -1, FILE_TEXT = KNOWN };

@@ -1,6 +1,6 @@
 /* Rewrites the tables of a Markdown file between the lines <!-- NAME --> and <!-- end -->. Names: "compare
-   CONFIG", "gemm", "peak", "scaling", "shmem", "kmeans-steps", "breakeven", and "file PATH" for the text of a
-   file. */
+   CONFIG", "gemm", "peak", "scaling", "shmem", "kmeans-steps", "qr", "breakeven", and "file PATH" for the
+   text of a file. */
 #ifndef TESSERA_REPORT_REWRITE_H
 #define TESSERA_REPORT_REWRITE_H
 

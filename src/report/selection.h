@@ -49,7 +49,8 @@ void selections_free(struct selections *selections);
 
 /* Keys: the machine; "CONFIG on MACHINE", and likewise config and dtype, dtype, m x n x k. */
 selection_key selection_machine, selection_config, selection_config_dtype, selection_dtype, selection_shape,
-    selection_kmeans_steps; /* "4,194,304 points of 32 features, f64, K = 64" */
+    selection_kmeans_steps, /* "4,194,304 points of 32 features, f64, K = 64" */
+    selection_qr;           /* "Windows of 8,192 x 2,048, 1 row apart, f32" */
 
 /* "Measured on: ..." with GPU, CPU, threads, compiler, version, commit and data of each distinct header. */
 void selection_measured_on(const struct selection *selection, char *text, size_t size);

@@ -28,6 +28,8 @@ void tables_amdahl(struct table *table, const struct selection *rows);
 void tables_shmem(struct table *table, const struct selection *rows);
 /* Rows of "kmeans_step": one variant each; without the selection, for a single row. */
 void tables_kmeans_steps(struct table *table, const struct selection *rows);
+/* Rows of "qr": one method each. */
+void tables_qr(struct table *table, const struct selection *rows);
 /* Rows of "breakeven": batch down, hidden size across, the winner and its time in the cell. */
 void tables_breakeven(struct table *table, const struct selection *rows);
 /* Rows of "grade": one submission each, with its points. */

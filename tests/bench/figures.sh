@@ -226,6 +226,9 @@ measure() {
         run gemm-high bench gemm $high --sizes none --dtype f32 --backends openblas,tuned
         run breakeven bench breakeven --batches 16,128,1024 --hidden 32,128,512
         run kmeans-steps bench kmeans --size 64MB --iterations 3
+        run qr-small bench qr --sizes 640x128,1280x128,2560x256 --windows 64 --nb 16..128
+        run qr-condition bench qr --sizes 640x128 --windows 64 --nb 32 --counts none --condition 1,10,100,1e3,1e4,1e5,1e6 --backends tuned
+        run qr-large bench qr --nb 16..128 --sizes 8192x2048 --windows 58
     fi
     run scaling bench scaling $validation --epochs 3
 }
@@ -241,6 +244,7 @@ write() {
     tests/bench/tables.py docs/figures/cpu docs/figures/h100 docs/figures/tables
     "$train" report "${files[@]/%/.jsonl}" --tables docs/results.md --tag "$tag"
     "$train" report "${files[@]/%/.jsonl}" --tables docs/kmeans.md --tag "$tag"
+    "$train" report "${files[@]/%/.jsonl}" --tables docs/windows.md --tag "$tag"
     local page
     for page in README.md docs/results.md docs/cpu-gemm.md docs/deployment.md; do
         "$train" report "${files[@]/%/.jsonl}" --tables "$page" --tag tables

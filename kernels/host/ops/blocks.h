@@ -108,4 +108,7 @@ static const struct qr_ops NAME(qr_ops) = {
     .rows = NAME(rows),
     .scale = NAME(scale),
     .largest = NAME(largest),
+    .cholesky = NAME(cholesky),
+    .diagonals = NAME(diagonals),
+    .deficient = NAME(deficient),
 };

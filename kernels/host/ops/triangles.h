@@ -1,0 +1,97 @@
+/* Whole triangles (kernels/qr.h): Cholesky factors of diagonal blocks, rank. A template, parameters in
+   kernels/host/element.h. */
+#ifndef TESSERA_KERNELS_HOST_OPS_TRIANGLES_H
+#    define TESSERA_KERNELS_HOST_OPS_TRIANGLES_H
+
+#    include <math.h>
+
+#    include "kernels/host/ops/template.h"
+#    include "kernels/qr.h"
+
+enum { CHOLESKY_COLUMNS = 64 };
+
+#endif
+
+#ifndef NAME
+#    include "kernels/host/element.h"
+#endif
+
+/* G, [width][width], becomes U with U^T U = G; below the diagonal the values are unspecified. Returns the
+   first column whose pivot is not positive, or `width`. */
+static size_t NAME(factor_block)(size_t width, REAL *g, size_t ld) {
+    for (size_t c = 0; c < width; c++) {
+        REAL *pivot = g + c * ld;
+        if (!(pivot[c] > 0)) return c;
+        const REAL root = SQRT(pivot[c]);
+        for (size_t j = c; j < width; j++) pivot[j] /= root;
+        for (size_t i = c + 1; i < width; i++) {
+            const REAL factor = pivot[i];
+            REAL *row = g + i * ld;
+#pragma omp simd
+            for (size_t j = i; j < width; j++) row[j] -= factor * pivot[j];
+        }
+    }
+    return width;
+}
+
+/* G, [width][cols], becomes U^-T G. */
+static void NAME(solve_block)(size_t width, size_t cols, const REAL *restrict u, REAL *g, size_t ld) {
+    for (size_t c = 0; c < width; c++) {
+        const REAL inverse = 1 / u[c * ld + c];
+        REAL *restrict row = g + c * ld;
+        for (size_t j = 0; j < cols; j++) row[j] *= inverse;
+        for (size_t i = c + 1; i < width; i++) {
+            const REAL factor = u[c * ld + i];
+            REAL *restrict below = g + i * ld;
+#pragma omp simd
+            for (size_t j = 0; j < cols; j++) below[j] -= factor * row[j];
+        }
+    }
+}
+
+static void NAME(cholesky)(void *context, size_t count, size_t width, size_t cols,
+                           const struct qr_triangles *r, size_t col, size_t *column) {
+    const size_t rest = cols - width, chunks = (rest + CHOLESKY_COLUMNS - 1) / CHOLESKY_COLUMNS,
+                 at = col * r->ld + col;
+    const int threads = threads_for(context, count * width * cols);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (size_t i = 0; i < count; i++) column[i] = NAME(factor_block)(width, (REAL *)r->to[i] + at, r->ld);
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
+    for (size_t i = 0; i < count; i++)
+        for (size_t chunk = 0; chunk < chunks; chunk++) {
+            const size_t first = chunk * CHOLESKY_COLUMNS, left = rest - first;
+            REAL *g = (REAL *)r->to[i] + at;
+            if (column[i] < width) continue;
+            NAME(solve_block)
+            (width, left < CHOLESKY_COLUMNS ? left : CHOLESKY_COLUMNS, g, g + width + first, r->ld);
+        }
+}
+
+static void NAME(diagonals)(void *context, size_t count, size_t n, const struct qr_triangles *r, double *to) {
+    (void)context;
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = 0; j < n; j++) to[i * n + j] = (double)((const REAL *)r->from[i])[j * r->ld + j];
+}
+
+/* The norm of column c of R. */
+static double NAME(column_norm)(const REAL *r, size_t ld, size_t c) {
+    double sum = 0;
+    for (size_t i = 0; i <= c; i++) sum += (double)r[i * ld + c] * (double)r[i * ld + c];
+    return sqrt(sum);
+}
+
+static void NAME(deficient)(void *context, size_t count, size_t n, const struct qr_triangles *r,
+                            double tolerance, const double *bound, size_t *column) {
+#pragma omp parallel for schedule(static) num_threads(threads_for(context, count *n * 16))
+    for (size_t i = 0; i < count; i++) {
+        const REAL *from = (const REAL *)r->from[i];
+        size_t c = 0;
+        for (; c < n; c++) {
+            const double diagonal = fabs((double)from[c * r->ld + c]);
+            if (!(diagonal > tolerance * bound[c]) &&
+                !(diagonal > tolerance * NAME(column_norm)(from, r->ld, c)))
+                break;
+        }
+        column[i] = c;
+    }
+}

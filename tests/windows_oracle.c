@@ -1,0 +1,149 @@
+#include "tests/windows_oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* --- the oracle: Householder QR in float64, in plain loops --- */
+
+/* A, [rows][cols], becomes R in its first n rows, with a diagonal that is not negative. */
+static void oracle_factor(size_t rows, size_t n, size_t cols, double *a) {
+    double *v = calloc(rows, sizeof *v);
+    for (size_t c = 0; c < n && c < rows; c++) {
+        double norm = 0, product = 0;
+        for (size_t i = c; i < rows; i++) norm = hypot(norm, a[i * cols + c]);
+        if (norm == 0) continue;
+        for (size_t i = c; i < rows; i++) v[i] = a[i * cols + c];
+        v[c] += v[c] < 0 ? -norm : norm;
+        for (size_t i = c; i < rows; i++) product += v[i] * v[i];
+        for (size_t j = c; j < cols; j++) {
+            double sum = 0;
+            for (size_t i = c; i < rows; i++) sum += v[i] * a[i * cols + j];
+            for (size_t i = c; i < rows; i++) a[i * cols + j] -= 2 * sum / product * v[i];
+        }
+    }
+    for (size_t c = 0; c < n && c < rows; c++)
+        for (size_t j = cols; a[c * cols + c] < 0 && j-- > c;) a[c * cols + j] = -a[c * cols + j];
+    free(v);
+}
+
+/* The window's rows, and below them sqrt(ridge) I. The caller frees it. */
+static double *window_rows(const struct windows_shape *shape, struct values a, size_t window, size_t *rows) {
+    const size_t cols = shape->cols;
+    *rows = shape->window + (shape->ridge > 0 ? shape->n : 0);
+    if (*rows < shape->n) *rows = shape->n;
+    double *all = calloc(*rows * cols, sizeof *all);
+    for (size_t i = 0; i < shape->window * cols; i++)
+        all[i] = values_get(a, window * shape->stride * cols + i);
+    for (size_t j = 0; shape->ridge > 0 && j < shape->n; j++)
+        all[(shape->window + j) * cols + j] = sqrt(shape->ridge);
+    return all;
+}
+
+/* |R| |R^-1|, Frobenius, of the first n columns. */
+static double condition(size_t n, size_t cols, const double *r) {
+    double *inverse = calloc(n * n, sizeof *inverse), size = 0, inverse_size = 0;
+    for (size_t j = 0; j < n; j++)
+        for (size_t i = j + 1; i-- > 0;) {
+            double sum = i == j;
+            for (size_t k = i + 1; k <= j; k++) sum -= r[i * cols + k] * inverse[k * n + j];
+            inverse[i * n + j] = sum / r[i * cols + i];
+        }
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = i; j < n; j++) {
+            size += r[i * cols + j] * r[i * cols + j];
+            inverse_size += inverse[i * n + j] * inverse[i * n + j];
+        }
+    free(inverse);
+    return sqrt(size * inverse_size);
+}
+
+/* |R^T R - A^T A| / |A^T A| of all columns. */
+static double gram_error(size_t rows, size_t n, size_t cols, const double *a, const double *r) {
+    double error = 0, size = 0;
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = i; j < cols; j++) {
+            double expected = 0, sum = 0;
+            for (size_t p = 0; p < rows; p++) expected += a[p * cols + i] * a[p * cols + j];
+            for (size_t p = 0; p <= i; p++) sum += r[p * cols + i] * r[p * cols + j];
+            error += (sum - expected) * (sum - expected);
+            size += expected * expected;
+        }
+    return sqrt(error / size);
+}
+
+struct windows_errors windows_oracle_errors(const struct windows_shape *shape, struct values a, size_t window,
+                                            double *r) {
+    const size_t n = shape->n, cols = shape->cols;
+    size_t rows;
+    double *all = window_rows(shape, a, window, &rows), error = 0, size = 0;
+    struct windows_errors errors = {.gram = gram_error(rows, n, cols, all, r)};
+    oracle_factor(rows, n, cols, all);
+    for (size_t i = 0; i < n; i++) {
+        const double sign = r[i * cols + i] < 0 ? -1 : 1;
+        for (size_t j = i; j < cols; j++) {
+            const double expected = all[i * cols + j], value = sign * r[i * cols + j];
+            error += (value - expected) * (value - expected);
+            size += expected * expected;
+            r[i * cols + j] = value;
+        }
+    }
+    errors.kappa = condition(n, cols, all);
+    errors.triangle = sqrt(error / size) / errors.kappa;
+    free(all);
+    return errors;
+}
+
+/* --- a run --- */
+
+enum status windows_oracle_receive(void *self, size_t first, size_t count, const struct qr_triangles *r) {
+    struct windows_received *received = self;
+    const struct windows_shape *shape = received->shape;
+    const size_t size = dtype_size(shape->dtype);
+    received->in_order &= first == received->next;
+    for (size_t k = 0; k < count; k++) {
+        if ((first + k) % received->every) continue;
+        double *to = received->r + (first + k) / received->every * shape->n * shape->cols;
+        for (size_t i = 0; i < shape->n; i++)
+            for (size_t j = i; j < shape->cols; j++)
+                to[i * shape->cols + j] =
+                    dtype_get(shape->dtype, (const char *)r->from[k] + (i * r->ld + j) * size, 0);
+    }
+    received->next = first + count;
+    return STATUS_OK;
+}
+
+struct windows_received windows_oracle_make(const struct windows_shape *shape, size_t every) {
+    struct windows_received received = {.shape = shape, .every = every, .in_order = true};
+    received.r = calloc((shape->count / every + 1) * shape->n * shape->cols, sizeof(double));
+    return received;
+}
+
+enum status windows_oracle_run(struct compute *compute, enum windows_method method,
+                               const struct windows_shape *shape, struct values a,
+                               struct windows_received *received) {
+    struct windows *windows;
+    enum status status = windows_open(&windows, compute, method, shape);
+    if (status) return status;
+    const struct windows_visitor visitor = {received, windows_oracle_receive};
+    status = windows_run(windows, a.data, shape->cols, &visitor);
+    windows_close(windows);
+    return status;
+}
+
+/* The largest multiple of epsilon by which a triangle may be wrong. Gram matrices lose kappa once more. */
+static double bound(const struct windows_shape *shape) {
+    return dtype_epsilon(shape->dtype) * sqrt((double)(shape->window + shape->n));
+}
+
+double windows_oracle_worst(const struct windows_shape *shape, enum windows_method method, struct values a,
+                            const struct windows_received *received) {
+    double most = received->in_order && received->next == shape->count ? 0 : INFINITY;
+    for (size_t k = 0; k < shape->count; k += received->every) {
+        const struct windows_errors errors =
+            windows_oracle_errors(shape, a, k, received->r + k / received->every * shape->n * shape->cols);
+        const double more = method == WINDOWS_GRAM ? errors.kappa : 1,
+                     error = fmax(errors.gram, errors.triangle / more) / bound(shape);
+        if (!(error <= most)) most = isnan(error) ? INFINITY : error;
+    }
+    return most;
+}
