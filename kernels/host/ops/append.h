@@ -1,8 +1,12 @@
-/* A few rows that enter a triangle (kernels/qr.h): a template, parameters in kernels/host/element.h.
+/* Rows that enter a triangle (kernels/qr.h): a template, parameters in kernels/host/element.h.
 
-   Idea       reflector c has its one in row c of R and `rows` more elements: it changes row c and the rows
-   that enter, which stay in the L1 cache, and R is read and written once. Bound by   FMA: 4 rows n^2 / 2 of
-   them (two flops each) for n^2 / 2 elements of R. */
+   Idea       reflector c has its one in row c of R, and one more element for each row that enters. BLOCK
+              reflectors I - V T V^T are computed first, then applied to strips of columns: the products of a
+              strip stay in registers, the rows that enter in the L1 or L2 cache, and R is read and written
+              once. Square roots and divisions have a long latency, so that a vector has those of GROUP
+              triangles.
+   Bound by   FMA: 4 rows n^2 / 2 flops for n^2 / 2 elements of R, plus those of T, BLOCK + 3 for each 4 rows.
+              With few rows, the bytes of R. */
 #ifndef TESSERA_KERNELS_HOST_OPS_APPEND_H
 #    define TESSERA_KERNELS_HOST_OPS_APPEND_H
 
@@ -11,7 +15,60 @@
 #    include "kernels/host/ops/template.h"
 #    include "kernels/qr.h"
 
-enum { APPEND_COLUMNS = 64 };
+enum {
+    APPEND_BLOCK = 4,
+    APPEND_GROUP = 4,   /* triangles of a vector of double */
+    APPEND_VECTORS = 2, /* of a strip */
+#    ifdef __AVX512F__
+    APPEND_BYTES = 64 /* of a vector */
+#    else
+    APPEND_BYTES = 32
+#    endif
+};
+
+typedef double append_lanes __attribute__((vector_size(APPEND_GROUP * sizeof(double))));
+
+/* BLOCK columns of GROUP triangles, in double precision. A lane without a triangle has zeros. */
+struct append_block {
+    append_lanes r[APPEND_BLOCK][APPEND_BLOCK];   /* becomes the new one */
+    append_lanes a[QR_APPEND_ROWS][APPEND_BLOCK]; /* becomes V below its ones */
+    append_lanes t[APPEND_BLOCK][APPEND_BLOCK];
+};
+
+/* The head of a reflector of each lane, from the element on the diagonal and the squares below it. */
+static inline void append_heads(const double *head, const double *squares, double *beta, double *factor,
+                                double *tau) {
+#    pragma omp simd
+    for (size_t g = 0; g < APPEND_GROUP; g++) {
+        const double length = sqrt(head[g] * head[g] + squares[g]), moved = head[g] > 0 ? -length : length;
+        const bool none = !(squares[g] > 0); /* nothing to eliminate */
+        beta[g] = none ? head[g] : moved;
+        factor[g] = none ? 0 : 1 / (head[g] - moved);
+        tau[g] = none ? 0 : (moved - head[g]) / moved;
+    }
+}
+
+/* Reflector k: applied to the columns after it, and its column of T. */
+static inline void append_reflect(struct append_block *block, size_t rows, size_t k) {
+    append_lanes sum[APPEND_BLOCK] = {{0}}, beta, factor, tau;
+    for (size_t i = 0; i < rows; i++)
+        for (size_t l = 0; l < APPEND_BLOCK; l++) sum[l] += block->a[i][k] * block->a[i][l];
+    append_heads((const double *)&block->r[k][k], (const double *)&sum[k], (double *)&beta, (double *)&factor,
+                 (double *)&tau);
+    block->r[k][k] = beta;
+    for (size_t l = k + 1; l < APPEND_BLOCK; l++) {
+        const append_lanes w = tau * (block->r[k][l] + factor * sum[l]), scaled = w * factor;
+        block->r[k][l] -= w;
+        for (size_t i = 0; i < rows; i++) block->a[i][l] -= scaled * block->a[i][k];
+    }
+    for (size_t i = 0; i < rows; i++) block->a[i][k] *= factor;
+    for (size_t j = 0; j < k; j++) { /* -tau T (V^T v) */
+        append_lanes product = {0};
+        for (size_t l = j; l < k; l++) product += block->t[j][l] * sum[l];
+        block->t[j][k] = -tau * factor * product;
+    }
+    block->t[k][k] = tau;
+}
 
 #endif
 
@@ -19,44 +76,132 @@ enum { APPEND_COLUMNS = 64 };
 #    include "kernels/host/element.h"
 #endif
 
-/* Columns j .. j + count - 1 of row c of R, and of the rows that enter. */
-INLINE void NAME(apply_reflector)(size_t rows, size_t count, REAL tau, const REAL *restrict v,
-                                  const REAL *restrict from, REAL *to, REAL *restrict a, size_t lda) {
-    REAL w[APPEND_COLUMNS];
-    for (size_t j = 0; j < count; j++) w[j] = from[j];
-    for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < count; j++) w[j] += v[i] * a[i * lda + j];
-    for (size_t j = 0; j < count; j++) w[j] *= tau;
-    for (size_t j = 0; j < count; j++) to[j] = from[j] - w[j];
-    for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < count; j++) a[i * lda + j] -= v[i] * w[j];
+enum {
+    NAME(APPEND_LANES) = APPEND_BYTES / sizeof(REAL),
+    NAME(APPEND_STRIP) = APPEND_VECTORS * NAME(APPEND_LANES) /* columns */
+};
+typedef REAL NAME(append_vector) __attribute__((vector_size(APPEND_BYTES), aligned(sizeof(REAL)), may_alias));
+
+/* BLOCK reflectors of one triangle. */
+struct NAME(reflectors) {
+    REAL v[QR_APPEND_ROWS][APPEND_BLOCK], t[APPEND_BLOCK][APPEND_BLOCK];
+};
+
+/* Applies them to a strip: rows from .. of R, [BLOCK][..], and a [rows][..]. */
+INLINE void NAME(append_strip)(const struct NAME(reflectors) * by, size_t rows, const REAL *from, REAL *to,
+                               size_t ld, REAL *a, size_t lda) {
+    enum { V = APPEND_VECTORS, K = APPEND_BLOCK, L = NAME(APPEND_LANES) };
+    typedef NAME(append_vector) vector;
+    vector w[K][V];
+#pragma GCC unroll 8
+    for (size_t k = 0; k < K; k++)
+#pragma GCC unroll 8
+        for (size_t v = 0; v < V; v++) w[k][v] = *(const vector *)(from + k * ld + v * L);
+    REAL *row = a;
+    for (size_t i = 0; i < rows; i++, row += lda)
+#pragma GCC unroll 8
+        for (size_t k = 0; k < K; k++)
+#pragma GCC unroll 8
+            for (size_t v = 0; v < V; v++) w[k][v] += by->v[i][k] * *(const vector *)(row + v * L);
+#pragma GCC unroll 8
+    for (size_t k = K; k-- > 0;)
+#pragma GCC unroll 8
+        for (size_t v = 0; v < V; v++) {
+            w[k][v] *= by->t[k][k];
+#pragma GCC unroll 8
+            for (size_t l = 0; l < k; l++) w[k][v] += by->t[l][k] * w[l][v];
+            *(vector *)(to + k * ld + v * L) = *(const vector *)(from + k * ld + v * L) - w[k][v];
+        }
+    row = a;
+    for (size_t i = 0; i < rows; i++, row += lda)
+#pragma GCC unroll 8
+        for (size_t v = 0; v < V; v++) {
+            vector sum = *(const vector *)(row + v * L);
+#pragma GCC unroll 8
+            for (size_t k = 0; k < K; k++) sum -= by->v[i][k] * w[k][v];
+            *(vector *)(row + v * L) = sum;
+        }
 }
 
-static void NAME(append_one)(const struct qr_append *call, size_t number) {
-    const size_t rows = call->rows, lda = call->a.ld, ld = call->r.ld;
-    REAL *a = (REAL *)call->a.values + number * call->a.stride;
-    for (size_t c = 0; c < call->n; c++) {
-        const REAL *from = (const REAL *)call->r.from[number] + c * ld;
-        REAL *to = (REAL *)call->r.to[number] + c * ld, v[QR_APPEND_ROWS];
-        double sum = 0;
-        for (size_t i = 0; i < rows; i++) sum += (double)a[i * lda + c] * (double)a[i * lda + c];
-        const double head = (double)from[c], length = sqrt(head * head + sum);
-        const bool none = !(sum > 0);
-        const double beta = none       ? head
-                            : head > 0 ? -length
-                                       : length,
-                     factor = none ? 0 : 1 / (head - beta), tau = none ? 0 : (beta - head) / beta;
-        for (size_t i = 0; i < rows; i++) v[i] = (REAL)(factor * (double)a[i * lda + c]);
-        to[c] = (REAL)beta;
-        for (size_t j = c + 1; j < call->cols; j += APPEND_COLUMNS) {
-            const size_t left = call->cols - j, count = left < APPEND_COLUMNS ? left : APPEND_COLUMNS;
-            NAME(apply_reflector)(rows, count, (REAL)tau, v, from + j, to + j, a + j, lda);
-        }
+/* A strip of fewer columns, or with fewer rows of R, in a copy. */
+static void NAME(append_part)(const struct NAME(reflectors) * by, size_t rows, size_t width, size_t cols,
+                              const REAL *from, REAL *to, size_t ld, REAL *a, size_t lda) {
+    REAL r[APPEND_BLOCK][NAME(APPEND_STRIP)] = {{0}}, copy[QR_APPEND_ROWS][NAME(APPEND_STRIP)];
+    for (size_t k = 0; k < width; k++)
+        for (size_t j = 0; j < cols; j++) r[k][j] = from[k * ld + j];
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < NAME(APPEND_STRIP); j++) copy[i][j] = j < cols ? a[i * lda + j] : 0;
+    NAME(append_strip)(by, rows, r[0], r[0], NAME(APPEND_STRIP), copy[0], NAME(APPEND_STRIP));
+    for (size_t k = 0; k < width; k++)
+        for (size_t j = 0; j < cols; j++) to[k * ld + j] = r[k][j];
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < cols; j++) a[i * lda + j] = copy[i][j];
+}
+
+static REAL *NAME(entering)(const struct qr_append *call, size_t number) {
+    return (REAL *)call->a.values + number * call->a.stride;
+}
+
+/* Columns c .. c + width - 1 of triangle `number`, to a lane and from there. */
+static void NAME(read_lane)(const struct qr_append *call, size_t number, size_t c, size_t width,
+                            struct append_block *block, size_t lane) {
+    const REAL *r = (const REAL *)call->r.from[number] + c * call->r.ld + c;
+    const REAL *a = NAME(entering)(call, number) + c;
+    for (size_t k = 0; k < width; k++)
+        for (size_t l = k; l < width; l++) block->r[k][l][lane] = (double)r[k * call->r.ld + l];
+    for (size_t i = 0; i < call->rows; i++)
+        for (size_t l = 0; l < width; l++) block->a[i][l][lane] = (double)a[i * call->a.ld + l];
+}
+
+static void NAME(write_lane)(const struct qr_append *call, size_t number, size_t c, size_t width,
+                             const struct append_block *block, size_t lane, struct NAME(reflectors) * by) {
+    REAL *r = (REAL *)call->r.to[number] + c * call->r.ld + c;
+    for (size_t k = 0; k < width; k++)
+        for (size_t l = k; l < width; l++) r[k * call->r.ld + l] = (REAL)block->r[k][l][lane];
+    for (size_t i = 0; i < call->rows; i++)
+        for (size_t k = 0; k < APPEND_BLOCK; k++) by->v[i][k] = (REAL)block->a[i][k][lane];
+    for (size_t k = 0; k < APPEND_BLOCK; k++)
+        for (size_t l = k; l < APPEND_BLOCK; l++) by->t[k][l] = (REAL)block->t[k][l][lane];
+}
+
+/* The columns after a block. */
+static void NAME(append_columns)(const struct qr_append *call, size_t number, size_t c, size_t width,
+                                 const struct NAME(reflectors) * by) {
+    enum { STRIP = NAME(APPEND_STRIP) };
+    const size_t ld = call->r.ld, lda = call->a.ld;
+    const REAL *from = (const REAL *)call->r.from[number] + c * ld;
+    REAL *to = (REAL *)call->r.to[number] + c * ld, *a = NAME(entering)(call, number);
+    size_t j = c + width;
+    for (; width == APPEND_BLOCK && j + STRIP <= call->cols; j += STRIP)
+        NAME(append_strip)(by, call->rows, from + j, to + j, ld, a + j, lda);
+    for (; j < call->cols; j += STRIP)
+        NAME(append_part)
+        (by, call->rows, width, call->cols - j < STRIP ? call->cols - j : STRIP, from + j, to + j, ld, a + j,
+         lda);
+}
+
+/* Triangles first .. first + count - 1, at most GROUP. */
+static void NAME(append_group)(const struct qr_append *call, size_t first, size_t count) {
+    struct append_block block = {0};
+    struct NAME(reflectors) by[APPEND_GROUP];
+    for (size_t c = 0; c < call->n; c += APPEND_BLOCK) {
+        const size_t left = call->n - c, width = left < APPEND_BLOCK ? left : APPEND_BLOCK;
+        if (width < APPEND_BLOCK) block = (struct append_block){0};
+        for (size_t g = 0; g < count; g++) NAME(read_lane)(call, first + g, c, width, &block, g);
+        for (size_t k = 0; k < width; k++) append_reflect(&block, call->rows, k);
+        for (size_t g = 0; g < count; g++) NAME(write_lane)(call, first + g, c, width, &block, g, &by[g]);
+        for (size_t g = 0; g < count; g++) NAME(append_columns)(call, first + g, c, width, &by[g]);
     }
 }
 
 static void NAME(append)(void *context, const struct qr_append *append) {
-    const size_t work = append->count * append->rows * append->n * append->cols;
-#pragma omp parallel for schedule(dynamic) num_threads(threads_for(context, work))
-    for (size_t number = 0; number < append->count; number++) NAME(append_one)(append, number);
+    const int threads = threads_for(context, append->count * append->rows * append->n * append->cols);
+    const size_t share = (append->count + (size_t)threads - 1) / (size_t)threads,
+                 size = share < APPEND_GROUP ? share : APPEND_GROUP,
+                 groups = (append->count + size - 1) / size;
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+    for (size_t group = 0; group < groups; group++) {
+        const size_t first = group * size, left = append->count - first;
+        NAME(append_group)(append, first, left < size ? left : size);
+    }
 }
