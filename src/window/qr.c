@@ -43,6 +43,9 @@ enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shap
     for (int i = 0; i < 2 && !status; i++)
         status = allocate_batch(qr, block, aligned(shape->cols), &qr->w[i]);
     if (status) return status;
+    const size_t most = smaller(shape->rows, QR_APPEND_ROWS);
+    qr->append_scratch = allocate(qr, shape->batch * qr_append_scratch(most, shape->cols));
+    if (!qr->append_scratch) return STATUS_FAILED;
     qr->scratch = device->driver->alloc(device, shape->batch * qr_scratch(shape->rows) * sizeof(double));
     if (!qr->scratch) return STATUS_FAILED;
     qr->from = malloc(shape->batch * sizeof *qr->from);
@@ -53,7 +56,8 @@ enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shap
 void qr_close(struct qr *qr) {
     if (!qr->compute) return;
     struct device *device = &qr->compute->device;
-    void *const memory[] = {qr->vt.values, qr->t.values, qr->w[0].values, qr->w[1].values, qr->scratch};
+    void *const memory[] = {qr->vt.values,   qr->t.values, qr->w[0].values,
+                            qr->w[1].values, qr->scratch,  qr->append_scratch};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) device->driver->free(device, memory[i]);
     free(qr->from);
     free(qr->to);
@@ -215,8 +219,13 @@ enum status qr_factor(struct qr *qr, size_t count, size_t rows, const struct qr_
 
 enum status qr_append(struct qr *qr, size_t count, size_t rows, const struct qr_triangles *r,
                       const struct qr_matrix *a) {
-    const struct qr_append append = {
-        .count = count, .n = qr->shape.n, .cols = qr->shape.cols, .rows = rows, .r = *r, .a = *a};
+    const struct qr_append append = {.count = count,
+                                     .n = qr->shape.n,
+                                     .cols = qr->shape.cols,
+                                     .rows = rows,
+                                     .r = *r,
+                                     .a = *a,
+                                     .scratch = qr->append_scratch};
     if (rows <= QR_APPEND_ROWS) {
         qr->ops->append(qr->compute->device.ops_context, &append);
         device_lap(&qr->compute->device, PART_PANEL);

@@ -27,6 +27,7 @@ struct qr {
     struct qr_matrix t;    /* the same: [block][block], or [n][block] */
     struct qr_matrix w[2]; /* [block][cols] */
     double *scratch;
+    void *append_scratch;
     const void **from; /* [batch] */
     void **to;         /* [batch] */
     size_t rows;       /* of the last qr_factor */

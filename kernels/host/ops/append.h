@@ -2,8 +2,8 @@
 
    Idea       reflector c has its one in row c of R, and one more element for each row that enters. BLOCK
               reflectors I - V T V^T are computed first, then applied to strips of columns: the products of a
-              strip stay in registers, the rows that enter in the L1 or L2 cache, and R is read and written
-              once. Square roots and divisions have a long latency, so that a vector has those of GROUP
+              strip stay in registers, the rows that enter, packed by strips, in the L1 or L2 cache, and R is
+              read and written once. Square roots and divisions have a long latency, so that a vector has those of GROUP
               triangles.
    Bound by   FMA: 4 rows n^2 / 2 flops for n^2 / 2 elements of R, plus those of T, BLOCK + 3 for each 4 rows.
               With few rows, the bytes of R. */
@@ -36,15 +36,16 @@ struct append_block {
 };
 
 /* The head of a reflector of each lane, from the element on the diagonal and the squares below it. */
-static inline void append_heads(const double *head, const double *squares, double *beta, double *factor,
-                                double *tau) {
+static inline void append_heads(const double *restrict head, const double *restrict squares,
+                                double *restrict beta, double *restrict factor, double *restrict tau) {
 #    pragma omp simd
     for (size_t g = 0; g < APPEND_GROUP; g++) {
-        const double length = sqrt(head[g] * head[g] + squares[g]), moved = head[g] > 0 ? -length : length;
-        const bool none = !(squares[g] > 0); /* nothing to eliminate */
-        beta[g] = none ? head[g] : moved;
-        factor[g] = none ? 0 : 1 / (head[g] - moved);
-        tau[g] = none ? 0 : (moved - head[g]) / moved;
+        const bool any = squares[g] > 0; /* else nothing is to eliminate */
+        const double length = sqrt(head[g] * head[g] + squares[g]), moved = head[g] > 0 ? -length : length,
+                     one = any ? 1 : 0, safe = any ? moved : 1, pivot = any ? head[g] - moved : 1;
+        beta[g] = any ? moved : head[g];
+        factor[g] = one / pivot;
+        tau[g] = -pivot / safe * one;
     }
 }
 
@@ -87,22 +88,21 @@ struct NAME(reflectors) {
     REAL v[QR_APPEND_ROWS][APPEND_BLOCK], t[APPEND_BLOCK][APPEND_BLOCK];
 };
 
-/* Applies them to a strip: rows from .. of R, [BLOCK][..], and a [rows][..]. */
+/* Applies them to a strip: `from` of R, [BLOCK][..], becomes `to`; a [rows][STRIP] is packed. */
 INLINE void NAME(append_strip)(const struct NAME(reflectors) * by, size_t rows, const REAL *from, REAL *to,
-                               size_t ld, REAL *a, size_t lda) {
-    enum { V = APPEND_VECTORS, K = APPEND_BLOCK, L = NAME(APPEND_LANES) };
+                               size_t ld, REAL *restrict a) {
+    enum { V = APPEND_VECTORS, K = APPEND_BLOCK, L = NAME(APPEND_LANES), STRIP = NAME(APPEND_STRIP) };
     typedef NAME(append_vector) vector;
     vector w[K][V];
 #pragma GCC unroll 8
     for (size_t k = 0; k < K; k++)
 #pragma GCC unroll 8
         for (size_t v = 0; v < V; v++) w[k][v] = *(const vector *)(from + k * ld + v * L);
-    REAL *row = a;
-    for (size_t i = 0; i < rows; i++, row += lda)
+    for (size_t i = 0; i < rows; i++)
 #pragma GCC unroll 8
         for (size_t k = 0; k < K; k++)
 #pragma GCC unroll 8
-            for (size_t v = 0; v < V; v++) w[k][v] += by->v[i][k] * *(const vector *)(row + v * L);
+            for (size_t v = 0; v < V; v++) w[k][v] += by->v[i][k] * *(const vector *)(a + i * STRIP + v * L);
 #pragma GCC unroll 8
     for (size_t k = K; k-- > 0;)
 #pragma GCC unroll 8
@@ -112,86 +112,118 @@ INLINE void NAME(append_strip)(const struct NAME(reflectors) * by, size_t rows, 
             for (size_t l = 0; l < k; l++) w[k][v] += by->t[l][k] * w[l][v];
             *(vector *)(to + k * ld + v * L) = *(const vector *)(from + k * ld + v * L) - w[k][v];
         }
-    row = a;
-    for (size_t i = 0; i < rows; i++, row += lda)
+    for (size_t i = 0; i < rows; i++)
 #pragma GCC unroll 8
         for (size_t v = 0; v < V; v++) {
-            vector sum = *(const vector *)(row + v * L);
+            vector sum = *(const vector *)(a + i * STRIP + v * L);
 #pragma GCC unroll 8
             for (size_t k = 0; k < K; k++) sum -= by->v[i][k] * w[k][v];
-            *(vector *)(row + v * L) = sum;
+            *(vector *)(a + i * STRIP + v * L) = sum;
         }
 }
 
-/* A strip of fewer columns, or with fewer rows of R, in a copy. */
-static void NAME(append_part)(const struct NAME(reflectors) * by, size_t rows, size_t width, size_t cols,
-                              const REAL *from, REAL *to, size_t ld, REAL *a, size_t lda) {
-    REAL r[APPEND_BLOCK][NAME(APPEND_STRIP)] = {{0}}, copy[QR_APPEND_ROWS][NAME(APPEND_STRIP)];
-    for (size_t k = 0; k < width; k++)
-        for (size_t j = 0; j < cols; j++) r[k][j] = from[k * ld + j];
-    for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < NAME(APPEND_STRIP); j++) copy[i][j] = j < cols ? a[i * lda + j] : 0;
-    NAME(append_strip)(by, rows, r[0], r[0], NAME(APPEND_STRIP), copy[0], NAME(APPEND_STRIP));
-    for (size_t k = 0; k < width; k++)
-        for (size_t j = 0; j < cols; j++) to[k * ld + j] = r[k][j];
-    for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < cols; j++) a[i * lda + j] = copy[i][j];
+/* A strip of which R has only columns first .. end - 1, of its first `height` rows. */
+static void NAME(append_part)(const struct NAME(reflectors) * by, size_t rows, size_t height, size_t first,
+                              size_t end, const REAL *from, REAL *to, size_t ld, REAL *a) {
+    enum { STRIP = NAME(APPEND_STRIP) };
+    _Alignas(APPEND_BYTES) REAL r[APPEND_BLOCK][STRIP];
+    for (size_t k = 0; k < APPEND_BLOCK; k++)
+        for (size_t j = 0; j < STRIP; j++)
+            r[k][j] = k < height && j >= first && j < end ? from[k * ld + j] : 0;
+    NAME(append_strip)(by, rows, r[0], r[0], STRIP, a);
+    for (size_t k = 0; k < height; k++)
+        for (size_t j = 0; j < STRIP; j++)
+            if (j >= first && j < end) to[k * ld + j] = r[k][j];
 }
 
-static REAL *NAME(entering)(const struct qr_append *call, size_t number) {
-    return (REAL *)call->a.values + number * call->a.stride;
+/* One triangle: the rows that enter as strips, [cols / STRIP][rows][STRIP]. */
+struct NAME(entering) {
+    const REAL *from;
+    REAL *to, *strips;
+    struct NAME(reflectors) by;
+};
+
+/* Copies columns first .. cols - 1 of the rows that enter to strips, or back. */
+static void NAME(pack_strips)(const struct qr_append *call, const struct NAME(entering) * one, REAL *a,
+                              size_t first, bool back) {
+    enum { STRIP = NAME(APPEND_STRIP) };
+    for (size_t j = first / STRIP * STRIP; j < call->cols; j += STRIP)
+        for (size_t i = 0; i < call->rows; i++) {
+            REAL *restrict strip = one->strips + j * call->rows + i * STRIP, *restrict row =
+                                                                                 a + i * call->a.ld + j;
+            const size_t left = call->cols - j, begin = first > j ? first - j : 0;
+            for (size_t l = 0; l < STRIP && !back; l++) strip[l] = l < left ? row[l] : 0;
+            for (size_t l = 0; l < STRIP && back; l++)
+                if (l >= begin && l < left) row[l] = strip[l];
+        }
 }
 
-/* Columns c .. c + width - 1 of triangle `number`, to a lane and from there. */
-static void NAME(read_lane)(const struct qr_append *call, size_t number, size_t c, size_t width,
-                            struct append_block *block, size_t lane) {
-    const REAL *r = (const REAL *)call->r.from[number] + c * call->r.ld + c;
-    const REAL *a = NAME(entering)(call, number) + c;
+/* Columns c .. c + width - 1, to a lane and from there. */
+static void NAME(read_lane)(const struct qr_append *call, const struct NAME(entering) * one, size_t c,
+                            size_t width, struct append_block *block, size_t lane) {
+    enum { STRIP = NAME(APPEND_STRIP) };
+    const REAL *r = one->from + c * call->r.ld + c,
+               *a = one->strips + c / STRIP * STRIP * call->rows + c % STRIP;
     for (size_t k = 0; k < width; k++)
         for (size_t l = k; l < width; l++) block->r[k][l][lane] = (double)r[k * call->r.ld + l];
     for (size_t i = 0; i < call->rows; i++)
-        for (size_t l = 0; l < width; l++) block->a[i][l][lane] = (double)a[i * call->a.ld + l];
+        for (size_t l = 0; l < APPEND_BLOCK; l++)
+            block->a[i][l][lane] = l < width ? (double)a[i * STRIP + l] : 0;
 }
 
-static void NAME(write_lane)(const struct qr_append *call, size_t number, size_t c, size_t width,
-                             const struct append_block *block, size_t lane, struct NAME(reflectors) * by) {
-    REAL *r = (REAL *)call->r.to[number] + c * call->r.ld + c;
+static void NAME(write_lane)(const struct qr_append *call, struct NAME(entering) * one, size_t c,
+                             size_t width, const struct append_block *block, size_t lane) {
+    REAL *r = one->to + c * call->r.ld + c;
     for (size_t k = 0; k < width; k++)
         for (size_t l = k; l < width; l++) r[k * call->r.ld + l] = (REAL)block->r[k][l][lane];
     for (size_t i = 0; i < call->rows; i++)
-        for (size_t k = 0; k < APPEND_BLOCK; k++) by->v[i][k] = (REAL)block->a[i][k][lane];
+        for (size_t k = 0; k < APPEND_BLOCK; k++) one->by.v[i][k] = (REAL)block->a[i][k][lane];
     for (size_t k = 0; k < APPEND_BLOCK; k++)
-        for (size_t l = k; l < APPEND_BLOCK; l++) by->t[k][l] = (REAL)block->t[k][l][lane];
+        for (size_t l = k; l < APPEND_BLOCK; l++) one->by.t[k][l] = (REAL)block->t[k][l][lane];
 }
 
-/* The columns after a block. */
-static void NAME(append_columns)(const struct qr_append *call, size_t number, size_t c, size_t width,
-                                 const struct NAME(reflectors) * by) {
+/* The columns after a block. The columns before them in its strip are done: what they become is not used. */
+static void NAME(append_columns)(const struct qr_append *call, const struct NAME(entering) * one, size_t c,
+                                 size_t width) {
     enum { STRIP = NAME(APPEND_STRIP) };
-    const size_t ld = call->r.ld, lda = call->a.ld;
-    const REAL *from = (const REAL *)call->r.from[number] + c * ld;
-    REAL *to = (REAL *)call->r.to[number] + c * ld, *a = NAME(entering)(call, number);
-    size_t j = c + width;
-    for (; width == APPEND_BLOCK && j + STRIP <= call->cols; j += STRIP)
-        NAME(append_strip)(by, call->rows, from + j, to + j, ld, a + j, lda);
-    for (; j < call->cols; j += STRIP)
-        NAME(append_part)
-        (by, call->rows, width, call->cols - j < STRIP ? call->cols - j : STRIP, from + j, to + j, ld, a + j,
-         lda);
+    const size_t ld = call->r.ld, begin = c + width;
+    for (size_t j = begin / STRIP * STRIP; j < call->cols; j += STRIP) {
+        const REAL *from = one->from + c * ld + j;
+        REAL *to = one->to + c * ld + j, *a = one->strips + j * call->rows;
+        const size_t left = call->cols - j;
+        if (j >= begin && left >= STRIP && width == APPEND_BLOCK) {
+            NAME(append_strip)(&one->by, call->rows, from, to, ld, a);
+        } else {
+            NAME(append_part)
+            (&one->by, call->rows, width, j < begin ? begin - j : 0, left < STRIP ? left : STRIP, from, to,
+             ld, a);
+        }
+    }
 }
 
 /* Triangles first .. first + count - 1, at most GROUP. */
 static void NAME(append_group)(const struct qr_append *call, size_t first, size_t count) {
     struct append_block block = {0};
-    struct NAME(reflectors) by[APPEND_GROUP];
+    struct NAME(entering) group[APPEND_GROUP];
+    REAL *a = (REAL *)call->a.values + first * call->a.stride;
+    for (size_t g = 0; g < count; g++) {
+        group[g].from = call->r.from[first + g];
+        group[g].to = call->r.to[first + g];
+        group[g].strips = (REAL *)call->scratch + (first + g) * qr_append_scratch(call->rows, call->cols);
+        NAME(pack_strips)(call, &group[g], a + g * call->a.stride, 0, false);
+    }
     for (size_t c = 0; c < call->n; c += APPEND_BLOCK) {
         const size_t left = call->n - c, width = left < APPEND_BLOCK ? left : APPEND_BLOCK;
         if (width < APPEND_BLOCK) block = (struct append_block){0};
-        for (size_t g = 0; g < count; g++) NAME(read_lane)(call, first + g, c, width, &block, g);
+        for (size_t g = 0; g < count; g++) NAME(read_lane)(call, &group[g], c, width, &block, g);
         for (size_t k = 0; k < width; k++) append_reflect(&block, call->rows, k);
-        for (size_t g = 0; g < count; g++) NAME(write_lane)(call, first + g, c, width, &block, g, &by[g]);
-        for (size_t g = 0; g < count; g++) NAME(append_columns)(call, first + g, c, width, &by[g]);
+        for (size_t g = 0; g < count; g++) {
+            NAME(write_lane)(call, &group[g], c, width, &block, g);
+            NAME(append_columns)(call, &group[g], c, width);
+        }
     }
+    for (size_t g = 0; g < count; g++)
+        if (call->cols > call->n) NAME(pack_strips)(call, &group[g], a + g * call->a.stride, call->n, true);
 }
 
 static void NAME(append)(void *context, const struct qr_append *append) {
