@@ -21,7 +21,7 @@
 enum {
     QR_WIDTH = 16,       /* the most columns of a call of `panel` */
     QR_CHUNK = 256,      /* rows whose products are one partial sum */
-    QR_APPEND_ROWS = 16, /* the most rows of a call of `append` */
+    QR_APPEND_ROWS = 64, /* the most rows of a call of `append` */
     QR_PADDED = 32       /* the columns of its scratch are a multiple */
 };
 

@@ -1,5 +1,5 @@
-/* Batches of products: the slot gemm_batch has the bits of gemm, and wrong ones are found by the verification and
-   by the audit. */
+/* Batches of products: the slot gemm_batch has the bits of gemm, and wrong ones are found by the verification
+   and by the audit. */
 #include "tests/support.h"
 #include "tests/values.h"
 

@@ -3,10 +3,10 @@
    Idea       reflector c has its one in row c of R, and one more element for each row that enters. BLOCK
               reflectors I - V T V^T are computed first, then applied to strips of columns: the products of a
               strip stay in registers, the rows that enter, packed by strips, in the L1 or L2 cache, and R is
-              read and written once. Square roots and divisions have a long latency, so that a vector has those of GROUP
-              triangles.
-   Bound by   FMA: 4 rows n^2 / 2 flops for n^2 / 2 elements of R, plus those of T, BLOCK + 3 for each 4 rows.
-              With few rows, the bytes of R. */
+              read and written once. Square roots and divisions have a long latency, so that a vector has
+              those of GROUP triangles.
+   Bound by   FMA: 4 rows flops for each element of R, and BLOCK + 2 for T. With few rows, the bytes of R: at 8
+              rows, 32 flops for 8 bytes. A thread has whole triangles: one triangle is not shared. */
 #ifndef TESSERA_KERNELS_HOST_OPS_APPEND_H
 #    define TESSERA_KERNELS_HOST_OPS_APPEND_H
 
@@ -19,6 +19,7 @@ enum {
     APPEND_BLOCK = 4,
     APPEND_GROUP = 4,   /* triangles of a vector of double */
     APPEND_VECTORS = 2, /* of a strip */
+    APPEND_AHEAD = 4,   /* strips of R to prefetch */
 #    ifdef __AVX512F__
     APPEND_BYTES = 64 /* of a vector */
 #    else
@@ -97,12 +98,20 @@ INLINE void NAME(append_strip)(const struct NAME(reflectors) * by, size_t rows, 
 #pragma GCC unroll 8
     for (size_t k = 0; k < K; k++)
 #pragma GCC unroll 8
-        for (size_t v = 0; v < V; v++) w[k][v] = *(const vector *)(from + k * ld + v * L);
+        for (size_t v = 0; v < V; v++) w[k][v] = (vector){0}; /* R arrives from memory meanwhile */
     for (size_t i = 0; i < rows; i++)
 #pragma GCC unroll 8
         for (size_t k = 0; k < K; k++)
 #pragma GCC unroll 8
             for (size_t v = 0; v < V; v++) w[k][v] += by->v[i][k] * *(const vector *)(a + i * STRIP + v * L);
+    vector r[K][V];
+#pragma GCC unroll 8
+    for (size_t k = 0; k < K; k++)
+#pragma GCC unroll 8
+        for (size_t v = 0; v < V; v++) {
+            r[k][v] = *(const vector *)(from + k * ld + v * L);
+            w[k][v] += r[k][v];
+        }
 #pragma GCC unroll 8
     for (size_t k = K; k-- > 0;)
 #pragma GCC unroll 8
@@ -110,7 +119,7 @@ INLINE void NAME(append_strip)(const struct NAME(reflectors) * by, size_t rows, 
             w[k][v] *= by->t[k][k];
 #pragma GCC unroll 8
             for (size_t l = 0; l < k; l++) w[k][v] += by->t[l][k] * w[l][v];
-            *(vector *)(to + k * ld + v * L) = *(const vector *)(from + k * ld + v * L) - w[k][v];
+            *(vector *)(to + k * ld + v * L) = r[k][v] - w[k][v];
         }
     for (size_t i = 0; i < rows; i++)
 #pragma GCC unroll 8
@@ -192,6 +201,9 @@ static void NAME(append_columns)(const struct qr_append *call, const struct NAME
         REAL *to = one->to + c * ld + j, *a = one->strips + j * call->rows;
         const size_t left = call->cols - j;
         if (j >= begin && left >= STRIP && width == APPEND_BLOCK) {
+            for (size_t k = 0; k < APPEND_BLOCK; k++)
+                for (size_t l = 0; l < APPEND_VECTORS; l++)
+                    __builtin_prefetch(from + k * ld + APPEND_AHEAD * STRIP + l * NAME(APPEND_LANES), 1);
             NAME(append_strip)(&one->by, call->rows, from, to, ld, a);
         } else {
             NAME(append_part)
