@@ -5,12 +5,19 @@
 /* Elements of a row of V^T are a multiple of this, so that its rows are aligned. */
 enum { ALIGNED = 16 };
 
+/* Bytes of A that the host multiplies twice in a row, and the fewest columns. */
+enum { CACHED_BYTES = 4 << 20, CACHED_COLUMNS = 128 };
+
 static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
 static size_t aligned(size_t elements) {
     return (elements + ALIGNED - 1) / ALIGNED * ALIGNED;
+}
+
+size_t qr_block(size_t n) {
+    return n >= 1024 ? QR_BLOCK : n >= 512 ? QR_BLOCK / 2 : QR_BLOCK / 4;
 }
 
 /* --- memory --- */
@@ -34,7 +41,7 @@ enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shap
         return status_set(STATUS_UNAVAILABLE,
                           "QR has no kernels for the device '%s': use a backend on the host",
                           device->driver->name);
-    if (!qr->shape.block) qr->shape.block = QR_BLOCK;
+    if (!qr->shape.block) qr->shape.block = qr_block(shape->n);
     const size_t block = qr->shape.block,
                  kept = shape->keeps_q ? (shape->n + block - 1) / block * block : block;
     /* the panels of a triangle start with its rows */
@@ -111,7 +118,8 @@ struct step {
 };
 
 /* Columns first .. first + cols - 1 become Q^T times them, with Q = I - V T V^T, or Q times them. */
-static enum status apply(struct qr *qr, const struct step *step, size_t first, size_t cols, bool transposed) {
+static enum status apply_together(struct qr *qr, const struct step *step, size_t first, size_t cols,
+                                  bool transposed) {
     const size_t count = step->count, width = step->width, dense = step->r ? 0 : step->col;
     const size_t rows = step->rows - dense;
     const struct qr_matrix body = at(qr, step->a, dense, first), *w = qr->w;
@@ -128,6 +136,18 @@ static enum status apply(struct qr *qr, const struct step *step, size_t first, s
     if (step->r) qr->ops->subtract(context, count, width, cols, step->r, step->col, first, &w[1]);
     device_lap(device, PART_ELEMENTWISE);
     return multiply(qr, count, GEMM_TN, rows, cols, width, -1, step->vt, w[1], 1, body);
+}
+
+/* The same, on the host so many columns at a time that the second product finds them in the L3 cache. */
+static enum status apply(struct qr *qr, const struct step *step, size_t first, size_t cols, bool transposed) {
+    const size_t bytes = step->count * step->rows * dtype_size(qr->shape.dtype), fit = CACHED_BYTES / bytes,
+                 part = !qr->compute->device.driver->host_memory ? cols
+                        : fit > CACHED_COLUMNS                   ? fit
+                                                                 : CACHED_COLUMNS;
+    enum status status = STATUS_OK;
+    for (size_t j = 0; j < cols && !status; j += part)
+        status = apply_together(qr, step, first + j, smaller(part, cols - j), transposed);
+    return status;
 }
 
 /* A panel of at most QR_WIDTH columns, at column `offset` of `step`. */

@@ -5,8 +5,8 @@
               strip stay in registers, the rows that enter, packed by strips, in the L1 or L2 cache, and R is
               read and written once. Square roots and divisions have a long latency, so that a vector has
               those of GROUP triangles.
-   Bound by   FMA: 4 rows flops for each element of R, and BLOCK + 2 for T. With few rows, the bytes of R: at 8
-              rows, 32 flops for 8 bytes. A thread has whole triangles: one triangle is not shared. */
+   Bound by   FMA: 4 rows flops for each element of R, and BLOCK + 2 for T. With few rows, the bytes of R: at
+              8 rows, 32 flops for 8 bytes. A thread has whole triangles: one triangle is not shared. */
 #ifndef TESSERA_KERNELS_HOST_OPS_APPEND_H
 #    define TESSERA_KERNELS_HOST_OPS_APPEND_H
 
