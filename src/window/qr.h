@@ -11,7 +11,7 @@
 
 enum { QR_BLOCK = 128 /* the largest default of nb */, QR_MOST_BLOCK = 512 };
 
-/* The default of nb for n columns: wide panels for wide matrices, where the products read them from memory. */
+/* The default of nb for n columns: wide panels for wide matrices, whose products read from memory. */
 size_t qr_block(size_t n);
 
 struct qr_shape {
