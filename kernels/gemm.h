@@ -98,6 +98,17 @@ struct gemm_strides {
     size_t a, b, c;
 };
 
+/* Call `item` of a batch. */
+static inline struct gemm_call gemm_batch_item(const struct gemm_call *call,
+                                               const struct gemm_strides *strides, size_t item) {
+    struct gemm_call one = *call;
+    const size_t size = call->dtype == GEMM_F64 ? 8 : call->dtype == GEMM_F32 ? 4 : 2;
+    one.a = (const char *)call->a + item * strides->a * size;
+    one.b = (const char *)call->b + item * strides->b * size;
+    one.c = (char *)call->c + item * strides->c * (call->c_f32 ? 4 : size);
+    return one;
+}
+
 /* How float32 matrices are multiplied. The user requests the last two by name. GEMM_TF32 rounds the operands
    to 10 bits of mantissa inside the call. With GEMM_MIXED_BF16 the caller stores them as bfloat16 (7 bits)
    and calls with GEMM_BF16. */

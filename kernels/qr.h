@@ -19,9 +19,10 @@
 #include "kernels/gemm.h"
 
 enum {
-    QR_WIDTH = 16,      /* the most columns of a call of `panel` */
-    QR_CHUNK = 256,     /* rows whose products are one partial sum */
-    QR_APPEND_ROWS = 16 /* the most rows of a call of `append` */
+    QR_WIDTH = 16,       /* the most columns of a call of `panel` */
+    QR_CHUNK = 256,      /* rows whose products are one partial sum */
+    QR_APPEND_ROWS = 64, /* the most rows of a call of `append` */
+    QR_PADDED = 32       /* the columns of its scratch are a multiple */
 };
 
 /* Matrices of a batch. */
@@ -61,6 +62,7 @@ struct qr_append {
     size_t rows;    /* at most QR_APPEND_ROWS */
     struct qr_triangles r;
     struct qr_matrix a; /* [rows][cols]; destroyed. The columns from n on then hold what is left of them */
+    void *scratch;      /* [count][qr_append_scratch(rows, cols)] elements, 64-byte aligned */
 };
 
 struct qr_ops {
@@ -107,6 +109,11 @@ struct qr_ops {
 /* Elements of the scratch of a panel: partial sums of each chunk, twice. */
 static inline size_t qr_scratch(size_t rows) {
     return 2 * QR_WIDTH * ((rows + QR_CHUNK - 1) / QR_CHUNK);
+}
+
+/* Elements of the scratch of rows that enter: a copy, with columns padded to whole cache lines. */
+static inline size_t qr_append_scratch(size_t rows, size_t cols) {
+    return rows * ((cols + QR_PADDED - 1) / QR_PADDED * QR_PADDED);
 }
 
 #endif

@@ -187,8 +187,10 @@ static void rows_enter_a_triangle(void **state) {
     (void)state;
     static const struct {
         size_t rows, portion, n, extra, block;
-    } shapes[] = {{7, 1, 5, 0, 16},      {9, 3, 20, 2, 16},    {100, 16, 33, 4, 32}, {120, 17, 33, 4, 32},
-                  {300, 100, 64, 1, 64}, {90, 30, 130, 3, 64}, {64, 8, 200, 0, 16}};
+    } shapes[] = {{7, 1, 5, 0, 16},       {9, 3, 20, 2, 16},    {100, 16, 33, 4, 32}, {120, 17, 33, 4, 32},
+                  {300, 100, 64, 1, 64},  {90, 30, 130, 3, 64}, {64, 8, 200, 0, 16},  {200, 67, 33, 4, 32},
+                  {260, 130, 150, 3, 64}, {195, 65, 20, 0, 16}, {64, 64, 61, 7, 16},  {12, 5, 3, 40, 16},
+                  {140, 70, 200, 5, 32}};
     struct compute compute;
     support_open(&compute, "tuned", 2);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)

@@ -146,15 +146,6 @@ enum status compute_gemm(struct compute *compute, const struct gemm_call *call) 
     return audit_call(compute->audit, compute, call, run_gemm);
 }
 
-static struct gemm_call item_of(const struct compute *compute, size_t i) {
-    struct gemm_call item = *compute->batch;
-    const size_t size = dtype_size(item.dtype);
-    item.a = (const char *)item.a + i * compute->batch_strides->a * size;
-    item.b = (const char *)item.b + i * compute->batch_strides->b * size;
-    item.c = (char *)item.c + i * compute->batch_strides->c * dtype_size(dtype_of_c(&item));
-    return item;
-}
-
 /* `call`: the one that is audited, or any. */
 static enum status run_batch(struct compute *compute, const struct gemm_call *call) {
     const struct gemm_backend *backend = compute->backend;
@@ -164,7 +155,7 @@ static enum status run_batch(struct compute *compute, const struct gemm_call *ca
                             backend->gemm_batch(compute->context, compute->batch, compute->batch_count,
                                                 compute->batch_strides));
     for (size_t i = 0; i < compute->batch_count && !status; i++) {
-        const struct gemm_call item = item_of(compute, i);
+        const struct gemm_call item = gemm_batch_item(compute->batch, compute->batch_strides, i);
         status = run_gemm(compute, &item);
     }
     return status;
@@ -178,7 +169,7 @@ enum status compute_gemm_batch(struct compute *compute, const struct gemm_call *
     compute->batch_count = count;
     compute->batch_strides = strides;
     if (!compute->audit || !audit_due(compute->audit, call)) return run_batch(compute, call);
-    const struct gemm_call item = item_of(compute, audit_draw(compute->audit) % count);
+    const struct gemm_call item = gemm_batch_item(call, strides, audit_draw(compute->audit) % count);
     return audit_call(compute->audit, compute, &item, run_batch);
 }
 

@@ -52,8 +52,13 @@ struct verify_case verify_case_at(size_t index);
    memory behind. */
 enum status verify_steady(struct compute *compute);
 
-/* Runs the whole list and verify_steady, up to the first failure; counts the cases that ran and that were
-   skipped. */
+/* Batches of products, if the backend has the slot gemm_batch: each matrix of C is exact, or within the bound
+   of the oracle, with strides larger than a matrix and with one A or B for all. The bytes between the
+   matrices must stay as they were. Adds to the counts. */
+enum status verify_batches(struct compute *compute, size_t *checked, size_t *skipped);
+
+/* Runs the whole list, verify_batches and verify_steady, up to the first failure; counts the cases that ran
+   and that were skipped. */
 enum status verify_backend(struct compute *compute, size_t *checked, size_t *skipped);
 
 /* `count` cases that are not in the list: shapes, leading dimensions, alphas, betas and values are drawn from

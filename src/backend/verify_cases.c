@@ -123,7 +123,8 @@ enum status verify_backend(struct compute *compute, size_t *checked, size_t *ski
         if (status) return status;
         *(skip ? skipped : checked) += 1;
     }
-    return verify_steady(compute);
+    const enum status status = verify_batches(compute, checked, skipped);
+    return status ? status : verify_steady(compute);
 }
 
 /* From 1 to 2,000, each power of two as likely as the next. */

@@ -5,12 +5,19 @@
 /* Elements of a row of V^T are a multiple of this, so that its rows are aligned. */
 enum { ALIGNED = 16 };
 
+/* Bytes of A that the host multiplies twice in a row, and the fewest columns. */
+enum { CACHED_BYTES = 4 << 20, CACHED_COLUMNS = 128 };
+
 static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
 static size_t aligned(size_t elements) {
     return (elements + ALIGNED - 1) / ALIGNED * ALIGNED;
+}
+
+size_t qr_block(size_t n) {
+    return n >= 1024 ? QR_BLOCK : n >= 512 ? QR_BLOCK / 2 : QR_BLOCK / 4;
 }
 
 /* --- memory --- */
@@ -34,7 +41,7 @@ enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shap
         return status_set(STATUS_UNAVAILABLE,
                           "QR has no kernels for the device '%s': use a backend on the host",
                           device->driver->name);
-    if (!qr->shape.block) qr->shape.block = QR_BLOCK;
+    if (!qr->shape.block) qr->shape.block = qr_block(shape->n);
     const size_t block = qr->shape.block,
                  kept = shape->keeps_q ? (shape->n + block - 1) / block * block : block;
     /* the panels of a triangle start with its rows */
@@ -43,6 +50,9 @@ enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shap
     for (int i = 0; i < 2 && !status; i++)
         status = allocate_batch(qr, block, aligned(shape->cols), &qr->w[i]);
     if (status) return status;
+    const size_t most = smaller(shape->rows, QR_APPEND_ROWS);
+    qr->append_scratch = allocate(qr, shape->batch * qr_append_scratch(most, shape->cols));
+    if (!qr->append_scratch) return STATUS_FAILED;
     qr->scratch = device->driver->alloc(device, shape->batch * qr_scratch(shape->rows) * sizeof(double));
     if (!qr->scratch) return STATUS_FAILED;
     qr->from = malloc(shape->batch * sizeof *qr->from);
@@ -53,7 +63,8 @@ enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shap
 void qr_close(struct qr *qr) {
     if (!qr->compute) return;
     struct device *device = &qr->compute->device;
-    void *const memory[] = {qr->vt.values, qr->t.values, qr->w[0].values, qr->w[1].values, qr->scratch};
+    void *const memory[] = {qr->vt.values,   qr->t.values, qr->w[0].values,
+                            qr->w[1].values, qr->scratch,  qr->append_scratch};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) device->driver->free(device, memory[i]);
     free(qr->from);
     free(qr->to);
@@ -107,7 +118,8 @@ struct step {
 };
 
 /* Columns first .. first + cols - 1 become Q^T times them, with Q = I - V T V^T, or Q times them. */
-static enum status apply(struct qr *qr, const struct step *step, size_t first, size_t cols, bool transposed) {
+static enum status apply_together(struct qr *qr, const struct step *step, size_t first, size_t cols,
+                                  bool transposed) {
     const size_t count = step->count, width = step->width, dense = step->r ? 0 : step->col;
     const size_t rows = step->rows - dense;
     const struct qr_matrix body = at(qr, step->a, dense, first), *w = qr->w;
@@ -124,6 +136,18 @@ static enum status apply(struct qr *qr, const struct step *step, size_t first, s
     if (step->r) qr->ops->subtract(context, count, width, cols, step->r, step->col, first, &w[1]);
     device_lap(device, PART_ELEMENTWISE);
     return multiply(qr, count, GEMM_TN, rows, cols, width, -1, step->vt, w[1], 1, body);
+}
+
+/* The same, on the host so many columns at a time that the second product finds them in the L3 cache. */
+static enum status apply(struct qr *qr, const struct step *step, size_t first, size_t cols, bool transposed) {
+    const size_t bytes = step->count * step->rows * dtype_size(qr->shape.dtype), fit = CACHED_BYTES / bytes,
+                 part = !qr->compute->device.driver->host_memory ? cols
+                        : fit > CACHED_COLUMNS                   ? fit
+                                                                 : CACHED_COLUMNS;
+    enum status status = STATUS_OK;
+    for (size_t j = 0; j < cols && !status; j += part)
+        status = apply_together(qr, step, first + j, smaller(part, cols - j), transposed);
+    return status;
 }
 
 /* A panel of at most QR_WIDTH columns, at column `offset` of `step`. */
@@ -215,8 +239,13 @@ enum status qr_factor(struct qr *qr, size_t count, size_t rows, const struct qr_
 
 enum status qr_append(struct qr *qr, size_t count, size_t rows, const struct qr_triangles *r,
                       const struct qr_matrix *a) {
-    const struct qr_append append = {
-        .count = count, .n = qr->shape.n, .cols = qr->shape.cols, .rows = rows, .r = *r, .a = *a};
+    const struct qr_append append = {.count = count,
+                                     .n = qr->shape.n,
+                                     .cols = qr->shape.cols,
+                                     .rows = rows,
+                                     .r = *r,
+                                     .a = *a,
+                                     .scratch = qr->append_scratch};
     if (rows <= QR_APPEND_ROWS) {
         qr->ops->append(qr->compute->device.ops_context, &append);
         device_lap(&qr->compute->device, PART_PANEL);

@@ -9,13 +9,16 @@
 
 #include "src/backend/compute.h"
 
-enum { QR_BLOCK = 64 /* the default of nb */, QR_MOST_BLOCK = 512 };
+enum { QR_BLOCK = 128 /* the largest default of nb */, QR_MOST_BLOCK = 512 };
+
+/* The default of nb for n columns: wide panels for wide matrices, whose products read from memory. */
+size_t qr_block(size_t n);
 
 struct qr_shape {
     enum gemm_dtype dtype; /* f32 or f64 */
     size_t batch;          /* the most matrices of a call */
     size_t rows, n, cols;  /* the most rows; the columns to factor, and all: cols >= n */
-    size_t block;          /* nb: columns of a panel, a multiple of QR_WIDTH; 0: QR_BLOCK */
+    size_t block;          /* nb: columns of a panel, a multiple of QR_WIDTH; 0: qr_block(n) */
     bool keeps_q;          /* qr_apply_q will be called */
 };
 
@@ -27,6 +30,7 @@ struct qr {
     struct qr_matrix t;    /* the same: [block][block], or [n][block] */
     struct qr_matrix w[2]; /* [block][cols] */
     double *scratch;
+    void *append_scratch;
     const void **from; /* [batch] */
     void **to;         /* [batch] */
     size_t rows;       /* of the last qr_factor */

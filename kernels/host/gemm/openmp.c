@@ -48,6 +48,21 @@ static enum gemm_status openmp_gemm(void *context, const struct gemm_call *call)
     return GEMM_OK;
 }
 
+static enum gemm_status openmp_gemm_batch(void *context, const struct gemm_call *call, size_t count,
+                                          const struct gemm_strides *strides) {
+    const struct openmp_context *openmp = context;
+    const size_t m = call->m, n = call->n;
+#pragma omp parallel for collapse(3) schedule(static) num_threads(openmp->threads)
+    for (size_t i = 0; i < count; i++)
+        for (size_t row = 0; row < m; row += TILE_ROWS)
+            for (size_t col = 0; col < n; col += TILE_COLS) {
+                const struct gemm_call item = gemm_batch_item(call, strides, i);
+                gemm_reference_block(&item, row, smaller(row + TILE_ROWS, m), col,
+                                     smaller(col + TILE_COLS, n));
+            }
+    return GEMM_OK;
+}
+
 const struct gemm_backend gemm_openmp = {
     .name = "openmp",
     .summary = "the same loops, parallel over tiles of C; same bits for any thread count",
@@ -57,4 +72,5 @@ const struct gemm_backend gemm_openmp = {
     .create = openmp_create,
     .destroy = free,
     .set_threads = openmp_set_threads,
+    .gemm_batch = openmp_gemm_batch,
 };

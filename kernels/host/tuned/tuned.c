@@ -14,6 +14,8 @@
 #include <string.h>
 #ifdef _OPENMP
 #    include <omp.h>
+#else
+#    define omp_get_thread_num() 0
 #endif
 
 #include "kernels/host/tuned/nearest.h"
@@ -138,6 +140,37 @@ static enum gemm_status tuned_gemm(void *context, const struct gemm_call *call) 
     return GEMM_OK;
 }
 
+/* Threads of a batch that each compute whole matrices; 1 if they rather share each matrix. */
+static size_t batch_threads(const struct tuned_context *tuned, const struct gemm_call *call, size_t count) {
+    const size_t macs = call->m * call->n * call->k, threads = (size_t)tuned->threads;
+    const bool rounded = call->dtype == GEMM_BF16 && !call->c_f32; /* partial sums are for one matrix */
+    if (rounded || count * macs < ONE_THREAD_MACS) return 1;
+    if (macs < ONE_THREAD_MACS) return count < threads ? count : threads;
+    return count % threads == 0 || count >= 4 * threads ? threads : 1;
+}
+
+static enum gemm_status tuned_gemm_batch(void *context, const struct gemm_call *call, size_t count,
+                                         const struct gemm_strides *strides) {
+    struct tuned_context *tuned = context;
+    const struct tuned_kernel *kernel = tuned_kernel_for(tuned, call->dtype);
+    const size_t threads = batch_threads(tuned, call, count);
+    enum gemm_status status = GEMM_OK;
+    if (threads == 1) {
+        for (size_t i = 0; i < count && status == GEMM_OK; i++) {
+            const struct gemm_call item = gemm_batch_item(call, strides, i);
+            status = tuned_gemm(context, &item);
+        }
+        return status;
+    }
+#pragma omp parallel for schedule(dynamic) num_threads((int)threads)
+    for (size_t i = 0; i < count; i++) {
+        const struct gemm_call item = gemm_batch_item(call, strides, i);
+        const struct tuned_plan plan = tuned_plan_for(kernel, &item, 1);
+        kernel->part(&item, &plan, 0, tuned->workspace + (size_t)omp_get_thread_num() * tuned->stride);
+    }
+    return GEMM_OK;
+}
+
 /* The one reason for GEMM_FAILED. */
 static const char *tuned_error(void *context) {
     (void)context;
@@ -170,4 +203,5 @@ const struct gemm_backend gemm_tuned = {
     .error = tuned_error,
     .fused = &tuned_fused,
     .nearest = &tuned_nearest,
+    .gemm_batch = tuned_gemm_batch,
 };
