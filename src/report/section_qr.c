@@ -174,16 +174,16 @@ static void width_chart(const struct drawing *drawing) {
                text_grouped((uint64_t)most).text);
 }
 
-/* `key` against the number of windows, each method at its fastest nb; `of_others`: but naive. */
+/* `key` against the number of windows, each method at its fastest nb. */
 static void count_chart(const struct drawing *drawing, const char *id, const char *title, const char *y,
-                        const char *key, enum scale_unit unit, bool of_others, const char *caption) {
+                        const char *key, enum scale_unit unit, const char *caption) {
     const struct selection *rows = drawing->rows;
     struct chart chart;
     open_lines(drawing, &chart, id, title, "number of windows", y);
     chart.y.unit = unit;
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
-        if (record_has(line, "nb") && is_best(rows, line) && !(of_others && is_naive(line)))
+        if (record_has(line, "nb") && is_best(rows, line))
             chart_add_xy(&chart, series_of(drawing, &chart, line), record_number(line, "windows"),
                          record_number(line, key));
     }
@@ -234,10 +234,10 @@ static void write_size(const struct drawing *drawing) {
     page_columns_open(drawing->page);
     width_chart(drawing);
     count_chart(drawing, "windows", "Time against the number of windows", "time of a window",
-                "window_seconds", UNIT_SECONDS, false,
+                "window_seconds", UNIT_SECONDS,
                 "Lower is faster: the more windows, the more of them share the common part. Each at its "
                 "fastest nb.");
-    count_chart(drawing, "speedup", "Speed-up over one by one", "speed-up", "speedup", UNIT_PLAIN, true,
+    count_chart(drawing, "speedup", "Speed-up over one by one", "speed-up", "speedup", UNIT_PLAIN,
                 "Higher is faster: each against method naive of the same backend.");
     stages_chart(drawing);
     page_columns_close(drawing->page);
@@ -260,8 +260,7 @@ static void sizes_chart(const struct drawing *drawing, const struct selections *
             const cJSON *line = rows->rows[r]->line;
             char size[128];
             if (!is_best(rows, line) || record_number(line, "windows") != most ||
-                record_number(line, "condition") > 1 || !(record_number(line, "speedup") > 0) ||
-                is_naive(line))
+                record_number(line, "condition") > 1 || !(record_number(line, "speedup") > 0))
                 continue;
             snprintf(size, sizeof size, "%s x %s, %s", unit_count(record_number(line, "rows")).text,
                      unit_count(record_number(line, "columns")).text, unit_count(most).text);
