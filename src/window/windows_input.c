@@ -109,8 +109,8 @@ enum status windows_start(struct windows *windows) {
 /* --- triangles --- */
 
 /* A diagonal element of R is the distance of a column from the span of those before it, relative to its norm.
-   Of dependent columns the rounding errors leave up to 3 epsilons of it (float32, 4 to 1024 columns, each
-   method), and half of this bound where it is smaller. */
+   Measured on dependent columns (float32, n 4 to 1024, each orthogonal method): up to 3 epsilons, and at most
+   half of this bound. */
 static double tolerance(const struct windows_shape *shape) {
     return sqrt((double)shape->n) * dtype_epsilon(shape->dtype);
 }

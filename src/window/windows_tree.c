@@ -19,8 +19,8 @@ static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-static size_t at_least_one(size_t a) {
-    return a ? a : 1;
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
 }
 
 /* --- memory --- */
@@ -50,20 +50,22 @@ enum status windows_tree_open(struct windows *windows) {
     root->batch = windows_batch(windows, bytes_of(windows, root->rows * windows->ld), 1, 1, windows->groups);
     const size_t below = windows_batch(windows, bytes_of(windows, windows->triangle), HOT_LEVELS,
                                        2 * (size_t)windows->compute->threads, shape->count);
-    size_t rows = 0;
+    size_t rows = 0, entering = 0;
     enum status status = open_level(windows, root, shape->ridge > 0);
     for (size_t i = 1; i <= windows->depth && !status; i++) {
-        windows->levels[i].batch = smaller(below, windows->groups * windows->levels[i].parts);
-        if (windows->levels[i].rows > rows) rows = windows->levels[i].rows;
-        status = open_level(windows, &windows->levels[i], true);
+        struct windows_level *level = &windows->levels[i];
+        level->batch = smaller(below, windows->groups * level->parts);
+        rows = larger(rows, level->rows);
+        entering = larger(entering, level->batch * level->rows);
+        status = open_level(windows, level, true);
     }
-    windows->most = windows->depth && below > root->batch ? below : root->batch;
+    windows->most = larger(root->batch, windows->depth ? below : 0);
     if (!status) status = open_qr(windows, &windows->roots, root->batch, root->rows);
     if (!status && windows->depth) status = open_qr(windows, &windows->steps, below, rows);
     if (status) return status;
     windows->dense = windows_alloc(windows, root->batch * root->rows * windows->ld);
-    windows->entering = windows_alloc(windows, at_least_one(windows->depth * below * rows * windows->ld));
-    return windows->dense && windows->entering ? STATUS_OK : STATUS_FAILED;
+    if (entering) windows->entering = windows_alloc(windows, entering * windows->ld);
+    return windows->dense && (windows->entering || !entering) ? STATUS_OK : STATUS_FAILED;
 }
 
 /* --- rows --- */
