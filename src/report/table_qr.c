@@ -45,10 +45,11 @@ static const struct column columns[] = {
 
 void tables_qr(struct table *table, const struct selection *rows) {
     table_open(table,
-               "R of all windows; method naive is timed on the windows in parentheses, and its time is "
+               "%s%sR of all windows; method naive is timed on the windows in parentheses, and its time is "
                "proportional. Speed-up: over naive of the same backend at its fastest nb. GFLOP/s: the flop "
                "of the method itself. Backward: |R^T R - A^T A| / |A^T A|; orthogonal: |Q^T Q - I| of "
-               "Q = A R^-1; the largest of three windows." NOISY);
+               "Q = A R^-1; the largest of three windows." NOISY,
+               rows->key, rows->key[0] ? ": " : "");
     TABLE_COLUMNS(table, columns);
     tables_fill(table, rows);
 }
