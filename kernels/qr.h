@@ -65,6 +65,12 @@ struct qr_append {
     void *scratch;      /* [count][qr_append_scratch(rows, cols)] elements, 64-byte aligned */
 };
 
+/* Two pieces of a matrix, one below the other. */
+struct qr_rows {
+    const void *from[2];
+    size_t rows[2];
+};
+
 struct qr_ops {
     void (*panel)(void *context, const struct qr_panel *panel);
 
@@ -82,6 +88,10 @@ struct qr_ops {
     /* to[i][j] = scale[j] from[i][j]; rows from `rows` to `to_rows` - 1 are zero. */
     void (*rows)(void *context, size_t rows, size_t to_rows, size_t cols, const void *from, size_t from_ld,
                  const double *scale, void *to, size_t to_ld);
+
+    /* Matrix i, to[to_rows][cols], = pieces[i] (host memory) with the columns scaled, and zero rows below. */
+    void (*gather)(void *context, size_t count, size_t to_rows, size_t cols, const struct qr_rows *pieces,
+                   size_t from_ld, const double *scale, const struct qr_matrix *to);
 
     /* Scales row i of every triangle r->to in place: the columns j >= i of r = factor r. */
     void (*scale)(void *context, size_t count, size_t n, size_t cols, double factor,

@@ -265,12 +265,19 @@ static void wrong_append(void *context, const struct qr_append *append) {
     planted.real->append(context, &less);
 }
 
-static void wrong_rows(void *context, size_t rows, size_t to_rows, size_t cols, const void *from,
-                       size_t from_ld, const double *scale, void *to, size_t to_ld) {
-    const char *start = from;
+static void wrong_gather(void *context, size_t count, size_t to_rows, size_t cols,
+                         const struct qr_rows *pieces, size_t from_ld, const double *scale,
+                         const struct qr_matrix *to) {
+    struct qr_rows *wrong = malloc(count * sizeof *wrong);
     const size_t row = from_ld * sizeof(float);
-    if (planted.fault == ROW_NOT_DROPPED && start >= planted.data + row) start -= row;
-    planted.real->rows(context, rows, to_rows, cols, start, from_ld, scale, to, to_ld);
+    for (size_t i = 0; i < count; i++) {
+        wrong[i] = pieces[i];
+        for (size_t k = 0; k < 2 && planted.fault == ROW_NOT_DROPPED; k++)
+            if (wrong[i].rows[k] && (const char *)wrong[i].from[k] >= planted.data + row)
+                wrong[i].from[k] = (const char *)wrong[i].from[k] - row;
+    }
+    planted.real->gather(context, count, to_rows, cols, wrong, from_ld, scale, to);
+    free(wrong);
 }
 
 static const struct qr_ops *wrong_ops(struct device *device, enum gemm_dtype dtype) {
@@ -294,7 +301,7 @@ static void plant(struct compute *compute, enum fault fault, struct values a) {
     planted.ops = *planted.real;
     planted.ops.panel = wrong_panel;
     planted.ops.append = wrong_append;
-    planted.ops.rows = wrong_rows;
+    planted.ops.gather = wrong_gather;
     planted.driver = *compute->device.driver;
     planted.driver.qr_ops = wrong_ops;
     compute->device.driver = &planted.driver;

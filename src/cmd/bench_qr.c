@@ -4,12 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/backend/registry.h"
 #include "src/base/platform.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/bench/gemm_log.h"
-#include "src/bench/qr_race.h"
+#include "src/bench/qr_log.h"
 #include "src/cmd/backend.h"
 #include "src/cmd/bench_table.h"
 #include "src/cmd/command.h"
@@ -41,72 +40,6 @@ struct qr_bench {
 
 /* --- results --- */
 
-static double flops_one_by_one(const struct qr_bench *bench, size_t count) {
-    const struct qr_problem *problem = &bench->problem;
-    return windows_naive_flops(&(struct windows_shape){.dtype = problem->dtype,
-                                                       .n = problem->n,
-                                                       .cols = problem->n,
-                                                       .window = problem->window,
-                                                       .stride = problem->stride,
-                                                       .count = count});
-}
-
-static enum gemm_device device_of(const char *name) {
-    const struct gemm_backend *backend;
-    return registry_find(name, &backend) ? GEMM_ON_HOST : backend->device;
-}
-
-static cJSON *row_of(const struct qr_bench *bench, const struct qr_variant *variant) {
-    const struct qr_problem *problem = &bench->problem;
-    cJSON *line = jsonl_new("qr");
-    cJSON_AddStringToObject(line, "method", windows_method_name(variant->method));
-    cJSON_AddStringToObject(line, "backend", variant->backend);
-    cJSON_AddStringToObject(line, "device", device_of(variant->backend) == GEMM_ON_CUDA ? "cuda" : "host");
-    cJSON_AddStringToObject(line, "dtype", dtype_name(problem->dtype));
-    jsonl_count(line, "rows", problem->window);
-    jsonl_count(line, "columns", problem->n);
-    jsonl_count(line, "stride", problem->stride);
-    jsonl_count(line, "windows", variant->count);
-    jsonl_count(line, "nb", variant->nb);
-    cJSON_AddNumberToObject(line, "condition", problem->condition);
-    jsonl_count(line, "seed", problem->seed);
-    return line;
-}
-
-/* The keys are those of profile_part_key. */
-static void add_parts(cJSON *line, const double *seconds, double scale) {
-    cJSON *parts = cJSON_AddObjectToObject(line, "time");
-    for (int part = 0; part < PART_COUNT; part++)
-        if (seconds[part] > 0)
-            cJSON_AddNumberToObject(parts, profile_part_key((enum profile_part)part), scale * seconds[part]);
-}
-
-/* Seconds are those of all windows: proportional to those of the timed ones. */
-static void add_time(const struct qr_bench *bench, cJSON *line, const struct qr_variant *variant,
-                     const struct qr_time *time) {
-    const double count = (double)variant->count, timed = (double)time->timed, scale = count / timed;
-    const double median = time->seconds.median,
-                 peak = bench->rates[device_of(variant->backend)].flops[bench->problem.dtype];
-    jsonl_count(line, "group", time->group);
-    jsonl_count(line, "windows_timed", time->timed);
-    jsonl_count(line, "repeats", time->seconds.count);
-    cJSON_AddNumberToObject(line, "median_seconds", scale * median);
-    cJSON_AddNumberToObject(line, "min_seconds", scale * time->seconds.min);
-    cJSON_AddNumberToObject(line, "max_seconds", scale * time->seconds.max);
-    cJSON_AddBoolToObject(line, "noisy", time->seconds.noisy);
-    cJSON_AddNumberToObject(line, "window_seconds", median / timed);
-    cJSON_AddNumberToObject(line, "startup_seconds", time->startup);
-    cJSON_AddNumberToObject(line, "flops", scale * time->flops);
-    cJSON_AddNumberToObject(line, "naive_flops", flops_one_by_one(bench, variant->count));
-    cJSON_AddNumberToObject(line, "gflops", 1e-9 * time->flops / median);
-    if (peak > 0) {
-        cJSON_AddNumberToObject(line, "peak_gflops", 1e-9 * peak);
-        cJSON_AddNumberToObject(line, "share_of_peak", time->flops / median / peak);
-    }
-    if (bench->naive > 0) cJSON_AddNumberToObject(line, "speedup", bench->naive * timed / median);
-    add_parts(line, time->parts, scale);
-}
-
 /* May rounding make the matrix of the method singular? A Gram matrix has the square of the condition number;
    its Cholesky factorisation is certain to succeed only if n eps times that is below 1 (Higham 2002, Accuracy
    and Stability of Numerical Algorithms, section 10.1). */
@@ -114,23 +47,6 @@ static bool may_fail(const struct qr_bench *bench, enum windows_method method) {
     const struct qr_problem *problem = &bench->problem;
     const double condition = pow(problem->condition, method == WINDOWS_GRAM ? 2 : 1);
     return condition * (double)problem->n * dtype_epsilon(problem->dtype) >= 1;
-}
-
-static void write_row(struct qr_bench *bench, const struct qr_variant *variant, const struct qr_time *time) {
-    cJSON *line = row_of(bench, variant);
-    if (time->threads) cJSON_AddNumberToObject(line, "threads", time->threads);
-    if (time->outcome == OUTCOME_LEFT_OUT || time->outcome == OUTCOME_FAILED) {
-        jsonl_text(line, time->outcome == OUTCOME_FAILED ? "failed" : "left_out", time->reason);
-    } else {
-        cJSON_AddBoolToObject(line, "verified", time->outcome == OUTCOME_RIGHT);
-        jsonl_text(line, "reason", time->reason);
-        cJSON_AddNumberToObject(line, "backward_error", time->errors.backward);
-        cJSON_AddNumberToObject(line, "orthogonality", time->errors.orthogonality);
-    }
-    if (time->outcome == OUTCOME_RIGHT) add_time(bench, line, variant, time);
-    bench_print_row(&bench->table, line);
-    jsonl_write(bench->log, line);
-    fflush(stdout);
 }
 
 /* Returns the seconds of a window; 0 without a result. */
@@ -146,7 +62,10 @@ static double run_variant(struct qr_bench *bench, const struct qr_variant *varia
     const double seconds = right ? time.seconds.median / (double)time.timed : 0;
     if (right && variant->method == WINDOWS_NAIVE && !(bench->naive > 0 && bench->naive <= seconds))
         bench->naive = seconds;
-    write_row(bench, variant, &time);
+    cJSON *line = qr_line(&bench->problem, variant, &time, bench->rates, bench->naive);
+    bench_print_row(&bench->table, line);
+    jsonl_write(bench->log, line);
+    fflush(stdout);
     if (time.outcome != OUTCOME_FAILED || !may_fail(bench, variant->method))
         verdict_note(&bench->verdict, time.outcome, label, time.reason);
     return seconds;
@@ -206,7 +125,7 @@ static void print_size(const struct qr_bench *bench, const struct qr_size *size)
         stdout, 0, "\n%s windows of %s x %s, %s row%s apart, %s, condition %g; one by one %s GFLOP\n",
         text_grouped(size->count).text, text_grouped(size->window).text, text_grouped(size->n).text,
         text_grouped(problem->stride).text, problem->stride == 1 ? "" : "s", dtype_name(problem->dtype),
-        problem->condition, text_short(1e-9 * flops_one_by_one(bench, size->count)).text);
+        problem->condition, text_short(1e-9 * qr_flops_one_by_one(problem, size->count)).text);
 }
 
 static enum status run_size(struct qr_bench *bench, const struct qr_size *size, double condition) {
@@ -238,7 +157,7 @@ static enum status run_size(struct qr_bench *bench, const struct qr_size *size, 
 static void measure_rates(struct qr_bench *bench) {
     const int threads = platform_threads((int)bench->config.threads);
     for (size_t i = 0; i < bench->backend_count; i++) {
-        const enum gemm_device device = device_of(bench->backend[i]);
+        const enum gemm_device device = qr_device_of(bench->backend[i]);
         struct rates *rates = &bench->rates[device];
         if (rates->bandwidth > 0 || candidates_rates(&bench->config, device, threads, true, rates)) continue;
         gemm_log_peak(bench->log, device, "", threads, rates);

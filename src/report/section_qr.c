@@ -1,6 +1,7 @@
 /* Triangles of sliding windows: time against the width of panels and the number of windows, its parts,
    speed-up over one by one, sizes, and where the Gram matrix fails. */
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,56 +26,6 @@ void selection_qr(const struct record *record, char *key, size_t size) {
     const double condition = record_number(record->line, "condition");
     selection_size(record, key, size);
     if (condition > 1) text_append(key, size, ", condition %g", condition);
-}
-
-/* --- the table --- */
-
-static void nb_cell(struct cell *cell) {
-    cell_text(cell, "%s", record_has(cell->line, "nb") ? unit_count(cell_number(cell, "nb")).text : "-");
-}
-
-static void windows_cell(struct cell *cell) {
-    const double windows = cell_number(cell, "windows"), timed = cell_number(cell, "windows_timed");
-    cell_text(cell, "%s", unit_count(windows).text);
-    if (timed < windows) text_append(cell->text, sizeof cell->text, " (%s)", unit_count(timed).text);
-}
-
-static void error_cell(struct cell *cell) {
-    const double error = cell_number(cell, cell->column->key);
-    cell_text(cell, isfinite(error) ? "%.1e" : "-", error);
-}
-
-static struct text_number unit_share_of_peak(double value) {
-    return text_percent(value, value < 0.0995 ? 1 : 0);
-}
-
-static const struct column columns[] = {
-    {"method", COLUMN_TEXT, .key = "method", .setup = true, .width = 6},
-    {"backend", COLUMN_NAME, .key = "backend", .setup = true, .width = 8},
-    {"nb", COLUMN_NUMBER, .cell = nb_cell, .setup = true, .width = 3},
-    {"windows", COLUMN_NUMBER, .cell = windows_cell, .setup = true, .width = 7},
-    {"time", COLUMN_NUMBER, .cell = cell_median, .width = 14},
-    {"min to max", COLUMN_NUMBER, .cell = cell_spread, .width = 18, .spare = 3},
-    {"a window", COLUMN_NUMBER, .key = "window_seconds", .unit = text_seconds, .width = 8, .spare = 2},
-    {"speed-up", COLUMN_NUMBER, .key = "speedup", .unit = text_short, .width = 8},
-    {"GFLOP/s", COLUMN_NUMBER, .key = "gflops", .unit = text_short, .width = 7},
-    {"of peak", COLUMN_NUMBER, .key = "share_of_peak", .unit = unit_share_of_peak, .width = 7},
-    {"backward", COLUMN_NUMBER, .key = "backward_error", .cell = error_cell, .width = 8},
-    {"orthogonal", COLUMN_NUMBER, .key = "orthogonality", .cell = error_cell, .width = 10, .spare = 1},
-    {"panels", COLUMN_NUMBER, .key = "panel", .cell = cell_time, .spare = 4},
-    {"products", COLUMN_NUMBER, .key = "gemm_nn gemm_tn gemm_nt", .cell = cell_time, .spare = 4},
-    {"transfers", COLUMN_NUMBER, .key = "h2d d2h", .cell = cell_time, .only = PAGE_ONLY},
-    {"group", COLUMN_NUMBER, .key = "group", .unit = unit_count, .only = PAGE_ONLY},
-};
-
-void tables_qr(struct table *table, const struct selection *rows) {
-    table_open(table,
-               "R of all windows; method naive is timed on the windows in parentheses, and its time is "
-               "proportional. Speed-up: over naive of the same backend at its fastest nb. GFLOP/s: the flop "
-               "of the method itself. Backward: |R^T R - A^T A| / |A^T A|; orthogonal: |Q^T Q - I| of "
-               "Q = A R^-1; the largest of three windows." NOISY);
-    TABLE_COLUMNS(table, columns);
-    tables_fill(table, rows);
 }
 
 /* --- charts --- */
@@ -145,7 +96,21 @@ static void open_lines(const struct drawing *drawing, struct chart *chart, const
     chart->y = (struct chart_axis){.title = y, .from_zero = true, .log_if_wide = true};
 }
 
-/* Rows without nb, those of other programs, are lines across the chart. */
+/* Writes the chart if it has a curve. */
+__attribute__((format(printf, 3, 4))) static void write_lines(const struct drawing *drawing,
+                                                              struct chart *chart, const char *format, ...) {
+    char caption[512];
+    va_list args;
+    bool curve = false;
+    va_start(args, format);
+    vsnprintf(caption, sizeof caption, format, args);
+    va_end(args);
+    for (size_t s = 0; s < chart->series_count; s++) curve |= chart->series[s].count > 1;
+    chart_sort(chart);
+    if (curve) page_chart(drawing->page, chart, "%s", caption);
+    chart_close(chart);
+}
+
 static void width_chart(const struct drawing *drawing) {
     const struct selection *rows = drawing->rows;
     struct chart chart;
@@ -155,40 +120,58 @@ static void width_chart(const struct drawing *drawing) {
     chart.y.unit = UNIT_SECONDS;
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
-        const double seconds = record_number(line, "median_seconds");
-        char name[128];
-        name_of(line, name, sizeof name);
-        if (refused(line) || record_number(line, "windows") != most) continue;
-        if (record_has(line, "nb")) {
+        if (!refused(line) && record_number(line, "windows") == most && record_has(line, "nb"))
             chart_add(&chart, series_of(drawing, &chart, line),
-                      (struct chart_point){record_number(line, "nb"), seconds,
+                      (struct chart_point){record_number(line, "nb"), record_number(line, "median_seconds"),
                                            record_number(line, "min_seconds"),
                                            record_number(line, "max_seconds")});
-        } else {
-            chart_reference(&chart, seconds, "%s", name);
-        }
     }
-    chart_sort(&chart);
-    page_chart(drawing->page, &chart,
-               "Lower is faster: the median, from the shortest to the longest run, for %s windows.",
-               text_grouped((uint64_t)most).text);
+    write_lines(drawing, &chart,
+                "Lower is faster: the median, from the shortest to the longest run, for %s windows.",
+                text_grouped((uint64_t)most).text);
 }
 
-/* `key` against the number of windows, each method at its fastest nb; `of_others`: but naive. */
+/* Beside rows of other programs, which have no nb: the fastest of each. */
+static void programs_chart(const struct drawing *drawing) {
+    const struct selection *rows = drawing->rows;
+    struct chart chart;
+    char id[64];
+    bool others = false;
+    const double most = most_windows(rows);
+    snprintf(id, sizeof id, "qr-programs-%zu", drawing->number + 1);
+    chart_open(&chart, CHART_STACKED, id, "Programs");
+    chart.y = (struct chart_axis){
+        .title = "time of all windows", .unit = UNIT_SECONDS, .from_zero = true, .log_if_wide = true};
+    chart_series(&chart, "time of all windows", (struct chart_style){0, 0, 0});
+    for (size_t i = 0; i < rows->count; i++) {
+        const cJSON *line = rows->rows[i]->line;
+        char name[128];
+        if (!is_best(rows, line) || record_number(line, "windows") != most) continue;
+        others |= !record_has(line, "nb");
+        name_of(line, name, sizeof name);
+        chart_add_xy(&chart, 0, (double)names_index(&chart.categories, name),
+                     record_number(line, "median_seconds"));
+    }
+    if (others)
+        page_chart(drawing->page, &chart, "Shorter is faster: the median for %s windows, at the fastest nb.",
+                   text_grouped((uint64_t)most).text);
+    chart_close(&chart);
+}
+
+/* `key` against the number of windows, each method at its fastest nb. */
 static void count_chart(const struct drawing *drawing, const char *id, const char *title, const char *y,
-                        const char *key, enum scale_unit unit, bool of_others, const char *caption) {
+                        const char *key, enum scale_unit unit, const char *caption) {
     const struct selection *rows = drawing->rows;
     struct chart chart;
     open_lines(drawing, &chart, id, title, "number of windows", y);
     chart.y.unit = unit;
     for (size_t i = 0; i < rows->count; i++) {
         const cJSON *line = rows->rows[i]->line;
-        if (record_has(line, "nb") && is_best(rows, line) && !(of_others && is_naive(line)))
+        if (record_has(line, "nb") && is_best(rows, line))
             chart_add_xy(&chart, series_of(drawing, &chart, line), record_number(line, "windows"),
                          record_number(line, key));
     }
-    chart_sort(&chart);
-    page_chart(drawing->page, &chart, "%s", caption);
+    write_lines(drawing, &chart, "%s", caption);
 }
 
 static const struct row_part stages[] = {{"panels", "panels", "panel"},
@@ -232,12 +215,13 @@ static void write_size(const struct drawing *drawing) {
     struct table table;
     page_heading(drawing->page, "%s", drawing->rows->key);
     page_columns_open(drawing->page);
+    programs_chart(drawing);
     width_chart(drawing);
     count_chart(drawing, "windows", "Time against the number of windows", "time of a window",
-                "window_seconds", UNIT_SECONDS, false,
+                "window_seconds", UNIT_SECONDS,
                 "Lower is faster: the more windows, the more of them share the common part. Each at its "
                 "fastest nb.");
-    count_chart(drawing, "speedup", "Speed-up over one by one", "speed-up", "speedup", UNIT_PLAIN, true,
+    count_chart(drawing, "speedup", "Speed-up over one by one", "speed-up", "speedup", UNIT_PLAIN,
                 "Higher is faster: each against method naive of the same backend.");
     stages_chart(drawing);
     page_columns_close(drawing->page);
@@ -260,8 +244,7 @@ static void sizes_chart(const struct drawing *drawing, const struct selections *
             const cJSON *line = rows->rows[r]->line;
             char size[128];
             if (!is_best(rows, line) || record_number(line, "windows") != most ||
-                record_number(line, "condition") > 1 || !(record_number(line, "speedup") > 0) ||
-                is_naive(line))
+                record_number(line, "condition") > 1 || !(record_number(line, "speedup") > 0))
                 continue;
             snprintf(size, sizeof size, "%s x %s, %s", unit_count(record_number(line, "rows")).text,
                      unit_count(record_number(line, "columns")).text, unit_count(most).text);
@@ -292,12 +275,11 @@ static void condition_chart(const struct drawing *drawing) {
             chart_add_xy(&chart, series_of(drawing, &chart, line), record_number(line, "condition"),
                          record_number(line, "orthogonality"));
     }
-    chart_sort(&chart);
-    page_chart(drawing->page, &chart,
-               "%s. Lower is more accurate: the loss grows with the condition number for orthogonal "
-               "transformations, and with its square for the Gram matrix until its Cholesky factorisation "
-               "fails and its curve ends.",
-               rows->key);
+    write_lines(drawing, &chart,
+                "%s. Lower is more accurate: the loss grows with the condition number for orthogonal "
+                "transformations, and with its square for the Gram matrix until its Cholesky factorisation "
+                "fails and its curve ends.",
+                rows->key);
 }
 
 static bool any_condition(const struct selection *rows) {

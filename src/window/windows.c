@@ -37,9 +37,10 @@ static enum status open_arrays(struct windows *windows) {
     const size_t cols = windows->shape.cols;
     windows->from = malloc(windows->most * sizeof *windows->from);
     windows->to = malloc(windows->most * sizeof *windows->to);
+    windows->pieces = malloc(windows->most * sizeof *windows->pieces);
     windows->column = malloc(windows->most * sizeof *windows->column);
     windows->largest = malloc(4 * cols * sizeof *windows->largest);
-    if (!windows->from || !windows->to || !windows->column || !windows->largest)
+    if (!windows->from || !windows->to || !windows->pieces || !windows->column || !windows->largest)
         return status_set(STATUS_FAILED, "out of memory");
     windows->bound = windows->largest + cols;
     windows->scale = windows->bound + cols;
@@ -61,6 +62,7 @@ void windows_close(struct windows *windows) {
     qr_close(&windows->steps);
     free(windows->from);
     free(windows->to);
+    free(windows->pieces);
     free(windows->column);
     free(windows->largest);
     free(windows->least);

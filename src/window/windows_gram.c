@@ -8,6 +8,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+enum { PRODUCT_ROWS = 256 /* of a block row of A^T A */ };
+
 static char *element(const struct windows *windows, char *matrix, size_t row, size_t col) {
     return matrix + (row * windows->ld + col) * dtype_size(windows->shape.dtype);
 }
@@ -53,9 +55,9 @@ static enum status multiply(struct windows *windows, size_t count, size_t m, siz
     return status;
 }
 
-static size_t block_width(const struct windows *windows, size_t col) {
+static size_t width_from(const struct windows *windows, size_t col, size_t most) {
     const size_t left = windows->shape.n - col;
-    return left < windows->shape.nb ? left : windows->shape.nb;
+    return left < most ? left : most;
 }
 
 /* `current` += alpha A^T A of rows of the data, by block rows from the diagonal on. */
@@ -71,7 +73,7 @@ static enum status add_rows(struct windows *windows, size_t row, size_t rows, do
         lda = windows->ld;
     }
     for (size_t col = 0, width; col < windows->shape.n && !status; col += width) {
-        width = block_width(windows, col);
+        width = width_from(windows, col, PRODUCT_ROWS);
         status = multiply(windows, 1, width, cols - col, rows, alpha, a + col * size, a + col * size, lda, 0,
                           1, element(windows, windows->current, col, col));
     }
@@ -144,7 +146,7 @@ static enum status factor(struct windows *windows, size_t first, size_t count) {
     const struct qr_triangles r = slots(windows, 0, count);
     enum status status = STATUS_OK;
     for (size_t col = 0, width; col < shape->n && !status; col += width) {
-        width = block_width(windows, col);
+        width = width_from(windows, col, windows->shape.nb);
         char *above = element(windows, slot(windows, 0), 0, col);
         if (col)
             status = multiply(windows, count, width, shape->cols - col, col, -1, above, above, windows->ld,

@@ -9,8 +9,10 @@ enum { WINDOWS_MOST_LEVELS = 64 };
 /* Consecutive windows of a group, and the triangle of the rows that all of them have. */
 struct windows_node {
     size_t first, end;
-    size_t group, index; /* which part of the group it is, on its level */
-    const void *r;       /* [n][ld], device memory */
+    size_t start, size; /* of its group: the first window, and their number */
+    size_t index;       /* which part of the group it is, on its level */
+    const struct windows_node *parent;
+    const void *r; /* [n][ld], device memory */
 };
 
 /* Level 0 has a node for each group, level l + 1 divides those of level l. */
@@ -40,8 +42,9 @@ struct windows {
     double *most_squares;   /* gram: [2][n]: the largest diagonal elements of the group; scratch */
     const void **from;      /* [most]: the triangles of a call */
     void **to;
-    size_t *column; /* [most]: where a triangle fails */
-    size_t most;    /* the largest batch */
+    struct qr_rows *pieces; /* [most]: the rows of a call */
+    size_t *column;         /* [most]: where a triangle fails */
+    size_t most;            /* the largest batch */
 
     /* Of a run. */
     const char *a;

@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-/* Writing a triangle costs as much as this number of rows that enter it. */
+/* Writing a triangle costs as much as this number of rows that enter it. Measured with AVX2 and float32: 1.3
+   to 5, for 128 to 2048 columns. */
 static const double COPY_ROWS = 4;
 /* Flops of a group in use, relative to the fewest of any group. */
 static const double NEAR_FEWEST = 1.2;

@@ -19,8 +19,8 @@ static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-static size_t at_least_one(size_t a) {
-    return a ? a : 1;
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
 }
 
 /* --- memory --- */
@@ -50,99 +50,101 @@ enum status windows_tree_open(struct windows *windows) {
     root->batch = windows_batch(windows, bytes_of(windows, root->rows * windows->ld), 1, 1, windows->groups);
     const size_t below = windows_batch(windows, bytes_of(windows, windows->triangle), HOT_LEVELS,
                                        2 * (size_t)windows->compute->threads, shape->count);
-    size_t rows = 0;
+    size_t rows = 0, entering = 0;
     enum status status = open_level(windows, root, shape->ridge > 0);
     for (size_t i = 1; i <= windows->depth && !status; i++) {
-        windows->levels[i].batch = smaller(below, windows->groups * windows->levels[i].parts);
-        if (windows->levels[i].rows > rows) rows = windows->levels[i].rows;
-        status = open_level(windows, &windows->levels[i], true);
+        struct windows_level *level = &windows->levels[i];
+        level->batch = smaller(below, windows->groups * level->parts);
+        rows = larger(rows, level->rows);
+        entering = larger(entering, level->batch * level->rows);
+        status = open_level(windows, level, true);
     }
-    windows->most = windows->depth && below > root->batch ? below : root->batch;
+    windows->most = larger(root->batch, windows->depth ? below : 0);
     if (!status) status = open_qr(windows, &windows->roots, root->batch, root->rows);
     if (!status && windows->depth) status = open_qr(windows, &windows->steps, below, rows);
     if (status) return status;
     windows->dense = windows_alloc(windows, root->batch * root->rows * windows->ld);
-    windows->entering = windows_alloc(windows, at_least_one(windows->depth * below * rows * windows->ld));
-    return windows->dense && windows->entering ? STATUS_OK : STATUS_FAILED;
+    if (entering) windows->entering = windows_alloc(windows, entering * windows->ld);
+    return windows->dense && (windows->entering || !entering) ? STATUS_OK : STATUS_FAILED;
 }
 
 /* --- rows --- */
 
-/* Copies rows of the data, and zero rows up to `to_rows`. */
-static void gather(struct windows *windows, size_t row, size_t rows, size_t to_rows, char *to) {
-    const struct windows_shape *shape = &windows->shape;
-    windows->ops->rows(windows->compute->device.ops_context, rows, to_rows, shape->cols,
-                       windows->a + bytes_of(windows, row * windows->lda), windows->lda,
-                       windows->scaled ? windows->scale : NULL, to, windows->ld);
+static const char *row_of(const struct windows *windows, size_t row) {
+    return windows->a + bytes_of(windows, row * windows->lda);
 }
 
 /* The rows that a node has and its parent lacks, before and after the parent's. */
-static void gather_entering(struct windows *windows, const struct windows_node *parent,
-                            const struct windows_node *node, size_t to_rows, char *to) {
-    const size_t stride = windows->shape.stride, before = (parent->end - node->end) * stride,
-                 after = (node->first - parent->first) * stride;
-    gather(windows, (node->end - 1) * stride, before, before, to);
-    gather(windows, parent->first * stride + windows->shape.window, after, to_rows - before,
-           to + bytes_of(windows, before * windows->ld));
+static struct qr_rows entering_rows(const struct windows *windows, const struct windows_node *parent,
+                                    const struct windows_node *node) {
+    const size_t stride = windows->shape.stride;
+    return (struct qr_rows){{row_of(windows, (node->end - 1) * stride),
+                             row_of(windows, parent->first * stride + windows->shape.window)},
+                            {(parent->end - node->end) * stride, (node->first - parent->first) * stride}};
+}
+
+/* The rows of `pieces` for a call of `count` matrices. */
+static struct qr_matrix gather(struct windows *windows, size_t count, size_t rows, char *to) {
+    const struct qr_matrix matrix = {to, windows->ld, rows * windows->ld};
+    windows->ops->gather(windows->compute->device.ops_context, count, rows, windows->shape.cols,
+                         windows->pieces, windows->lda, windows->scaled ? windows->scale : NULL, &matrix);
+    device_lap(&windows->compute->device, PART_BATCH);
+    return matrix;
 }
 
 /* --- nodes --- */
 
-static enum status factor_roots(struct windows *windows, size_t first_group, size_t count) {
+/* All windows of a group, and their common rows. */
+static struct windows_node root_of(struct windows *windows, size_t group, struct qr_rows *piece) {
     const struct windows_shape *shape = &windows->shape;
+    const size_t start = windows_group_start(windows, group), end = windows_group_start(windows, group + 1),
+                 row = (end - 1) * shape->stride;
+    *piece = (struct qr_rows){{row_of(windows, row), NULL}, {start * shape->stride + shape->window - row, 0}};
+    return (struct windows_node){.first = start, .end = end, .start = start, .size = end - start};
+}
+
+static enum status factor_roots(struct windows *windows, size_t first_group, size_t count) {
+    const bool ridge = windows->shape.ridge > 0;
     struct windows_level *level = windows->levels;
-    const struct qr_matrix dense = {windows->dense, windows->ld, level->rows * windows->ld};
+    char *triangles = ridge ? level->triangles : windows->dense;
+    const size_t bytes = bytes_of(windows, ridge ? windows->triangle : level->rows * windows->ld);
     for (size_t i = 0; i < count; i++) {
-        struct windows_node *node = &level->nodes[i];
-        char *to = windows->dense + bytes_of(windows, i * dense.stride);
-        *node = (struct windows_node){.first = windows_group_start(windows, first_group + i),
-                                      .end = windows_group_start(windows, first_group + i + 1),
-                                      .group = first_group + i};
+        level->nodes[i] = root_of(windows, first_group + i, &windows->pieces[i]);
+        level->nodes[i].r = windows->to[i] = triangles + i * bytes;
         windows->from[i] = windows->start;
-        windows->to[i] = shape->ridge > 0 ? level->triangles + bytes_of(windows, i * windows->triangle) : to;
-        node->r = windows->to[i];
-        const size_t row = (node->end - 1) * shape->stride,
-                     rows = node->first * shape->stride + shape->window - row;
-        gather(windows, row, rows, level->rows, to);
     }
-    device_lap(&windows->compute->device, PART_BATCH);
-    if (!(shape->ridge > 0)) return qr_factor(&windows->roots, count, level->rows, &dense);
+    const struct qr_matrix dense = gather(windows, count, level->rows, windows->dense);
+    if (!ridge) return qr_factor(&windows->roots, count, level->rows, &dense);
     const struct qr_triangles r = {windows->from, windows->to, windows->ld};
     return qr_append(&windows->roots, count, level->rows, &r, &dense);
 }
 
-/* Child `i` of `parent` on level `level`, before its rows have entered. */
-static struct windows_node child_of(const struct windows *windows, const struct windows_level *level,
-                                    const struct windows_node *parent, size_t i) {
-    const size_t start = windows_group_start(windows, parent->group),
-                 size = windows_group_start(windows, parent->group + 1) - start,
-                 index = parent->index * (level->parts / level[-1].parts) + i;
-    return (struct windows_node){.first = start + size * index / level->parts,
-                                 .end = start + size * (index + 1) / level->parts,
-                                 .group = parent->group,
-                                 .index = index};
+/* Child `i` of `parent` on level `level`. */
+static struct windows_node child_of(const struct windows_level *level, const struct windows_node *parent,
+                                    size_t i) {
+    struct windows_node child = *parent;
+    child.index = parent->index * (level->parts / level[-1].parts) + i;
+    child.first = parent->start + parent->size * child.index / level->parts;
+    child.end = parent->start + parent->size * (child.index + 1) / level->parts;
+    return child;
 }
 
-/* The triangles of `count` nodes of a level; parents[i] is that of nodes[i]. A node that is its parent has
-   its triangle. */
+/* The triangles of `count` nodes of a level. A node that is its parent has its triangle. */
 static enum status append(struct windows *windows, struct windows_level *level, size_t count) {
-    const size_t stride = level->rows * windows->ld;
-    const struct qr_matrix entering = {windows->entering, windows->ld, stride};
     size_t calls = 0;
     for (size_t i = 0; i < count; i++) {
         struct windows_node *node = &level->nodes[i];
-        const struct windows_node *parent = node->r;
-        node->r = parent->r;
+        const struct windows_node *parent = node->parent;
         if (node->end - node->first == parent->end - parent->first) continue;
+        windows->pieces[calls] = entering_rows(windows, parent, node);
         windows->from[calls] = parent->r;
         windows->to[calls] = level->triangles + bytes_of(windows, i * windows->triangle);
-        gather_entering(windows, parent, node, level->rows,
-                        windows->entering + bytes_of(windows, calls * stride));
         node->r = windows->to[calls++];
     }
-    device_lap(&windows->compute->device, PART_BATCH);
+    if (!calls) return STATUS_OK;
+    const struct qr_matrix entering = gather(windows, calls, level->rows, windows->entering);
     const struct qr_triangles r = {windows->from, windows->to, windows->ld};
-    return calls ? qr_append(&windows->steps, calls, level->rows, &r, &entering) : STATUS_OK;
+    return qr_append(&windows->steps, calls, level->rows, &r, &entering);
 }
 
 static enum status show(struct windows *windows, const struct windows_level *level, size_t count) {
@@ -163,8 +165,8 @@ static enum status expand(struct windows *windows, size_t depth, size_t count) {
     for (size_t i = 0, filled = 0; i < all && !status; i++) {
         const struct windows_node *parent = &level->nodes[i / children];
         struct windows_node *node = &next->nodes[filled];
-        *node = child_of(windows, next, parent, i % children);
-        node->r = parent;
+        *node = child_of(next, parent, i % children);
+        node->parent = parent;
         if (node->first < node->end) filled++;
         if (!filled || (filled < next->batch && i + 1 < all)) continue;
         status = append(windows, next, filled);

@@ -246,7 +246,7 @@ write() {
     "$train" report "${files[@]/%/.jsonl}" --tables docs/kmeans.md --tag "$tag"
     "$train" report "${files[@]/%/.jsonl}" --tables docs/windows.md --tag "$tag"
     local page
-    for page in README.md docs/results.md docs/cpu-gemm.md docs/deployment.md; do
+    for page in README.md docs/results.md docs/cpu-gemm.md docs/deployment.md docs/windows.md; do
         "$train" report "${files[@]/%/.jsonl}" --tables "$page" --tag tables
     done
 }

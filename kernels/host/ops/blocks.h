@@ -106,6 +106,7 @@ static const struct qr_ops NAME(qr_ops) = {
     .block = NAME(block),
     .subtract = NAME(subtract),
     .rows = NAME(rows),
+    .gather = NAME(gather),
     .scale = NAME(scale),
     .largest = NAME(largest),
     .cholesky = NAME(cholesky),

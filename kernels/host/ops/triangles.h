@@ -1,5 +1,5 @@
-/* Whole triangles (kernels/qr.h): Cholesky factors of diagonal blocks, rank. A template, parameters in
-   kernels/host/element.h. */
+/* Sliding windows (kernels/qr.h): rows of several windows, Cholesky factors of diagonal blocks, rank. A
+   template, parameters in kernels/host/element.h. */
 #ifndef TESSERA_KERNELS_HOST_OPS_TRIANGLES_H
 #    define TESSERA_KERNELS_HOST_OPS_TRIANGLES_H
 
@@ -15,6 +15,29 @@ enum { CHOLESKY_COLUMNS = 64 };
 #ifndef NAME
 #    include "kernels/host/element.h"
 #endif
+
+static void NAME(gather)(void *context, size_t count, size_t to_rows, size_t cols,
+                         const struct qr_rows *pieces, size_t from_ld, const double *scale,
+                         const struct qr_matrix *to) {
+    const size_t all = count * to_rows;
+#pragma omp parallel for schedule(static) num_threads(threads_for(context, all *cols))
+    for (size_t k = 0; k < all; k++) {
+        const struct qr_rows *piece = &pieces[k / to_rows];
+        const size_t row = k % to_rows, first = piece->rows[0], both = first + piece->rows[1];
+        REAL *restrict out = (REAL *)to->values + k / to_rows * to->stride + row * to->ld;
+        if (row >= both) {
+            for (size_t j = 0; j < cols; j++) out[j] = 0;
+            continue;
+        }
+        const REAL *restrict from = row < first ? (const REAL *)piece->from[0] + row * from_ld
+                                                : (const REAL *)piece->from[1] + (row - first) * from_ld;
+        if (scale) {
+            for (size_t j = 0; j < cols; j++) out[j] = (REAL)scale[j] * from[j];
+        } else {
+            for (size_t j = 0; j < cols; j++) out[j] = from[j];
+        }
+    }
+}
 
 /* G, [width][width], becomes U with U^T U = G; below the diagonal the values are unspecified. Returns the
    first column whose pivot is not positive, or `width`. */
