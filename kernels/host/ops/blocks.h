@@ -108,4 +108,5 @@ static const struct qr_ops NAME(qr_ops) = {
     .rows = NAME(rows),
     .scale = NAME(scale),
     .largest = NAME(largest),
+    .solve = NAME(solve),
 };
