@@ -88,9 +88,10 @@ struct qr_ops {
     /* largest[j] = the largest magnitude of column j; infinite if an element is not finite. */
     void (*largest)(void *context, size_t rows, size_t cols, const void *a, size_t lda, double *largest);
 
-    /* x [n][cols - n] = R^-1 (Q^T b), by back substitution, with one triangle r [n][cols]. Before, waits for it
-       and checks its rank: a column has none of its own if its diagonal element is not finite, or at most
-       `limit` times the norm of the column. Returns the first such column, and then computes no x; n: none. */
+    /* x [n][cols - n] = R^-1 (Q^T b), by back substitution, with one triangle r [n][cols]. Before, waits
+       for it and checks its rank: a column has none of its own if its diagonal element is not finite, or at
+       most `limit` times the norm of the column. Returns the first such column, and then computes no x; n:
+       none. */
     size_t (*solve)(void *context, size_t n, size_t cols, const void *r, size_t ld, double limit, void *x);
 };
 

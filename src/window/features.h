@@ -1,5 +1,5 @@
-/* Rows for a readout: [1 | features | one-hot targets] of images. The features are the activations of the last
-   hidden layer of a network, whose weights stay as they are. */
+/* Rows for a readout: [1 | features | one-hot targets] of images. The features are the activations of the
+   last hidden layer of a network, whose weights stay as they are. */
 #ifndef TESSERA_WINDOW_FEATURES_H
 #define TESSERA_WINDOW_FEATURES_H
 

@@ -1,11 +1,12 @@
 /* The triangle of the last rows of a stream, which enter in blocks of one size: of a sliding window, of all
    rows, or of all with exponential forgetting.
 
-   A window is a queue of blocks in two stacks, as in the aggregation of sliding windows (Tangwongsan, Hirzel
-   and Schneider 2015, PVLDB 8): `front` has the triangles of the oldest blocks, each of a block and all
-   younger ones of the stack, and `back` that of the blocks which entered since. The oldest block leaves as the
-   top of `front`; when that is empty, the blocks of `back` enter it anew, the youngest first. So each row enters
-   two triangles, whatever the size of the window, and nothing is ever subtracted from a triangle. */
+   A window is a queue of blocks in two stacks, as in the aggregation of sliding windows (Tangwongsan,
+   Hirzel and Schneider 2015, PVLDB 8): `front` has the triangles of the oldest blocks, each of a block and
+   all younger ones of the stack, and `back` that of the blocks which entered since. The oldest block leaves
+   as the top of `front`; when that is empty, the blocks of `back` enter it anew, the youngest first. So
+   each row enters two triangles, whatever the size of the window, and nothing is ever subtracted from a
+   triangle. */
 #ifndef TESSERA_WINDOW_SLIDING_H
 #define TESSERA_WINDOW_SLIDING_H
 
