@@ -71,6 +71,7 @@ static enum status load_data(struct readout_job *job) {
     enum status status = dataset_load(&job->data, config->data, config_dataset(config, DATASET_ALL));
     if (!status && !job->data.train.count)
         status = status_set(STATUS_BAD_DATA, "%s has no training images", job->data.name);
+    if (!status && job->streams) status = stream_check(&job->stream, job->data.train.count);
     if (!status) status = split_data(job);
     if (!status) status = readout_set_layers(job);
     config_for_inference(config);
@@ -113,9 +114,6 @@ static enum status open_readout(struct readout_job *job) {
                                         .classes = job->features.classes,
                                         .rows = job->streams && job->stream.stride > ROWS ? job->stream.stride
                                                                                           : ROWS};
-    if (!status && job->streams && shape.rows > job->data.train.count)
-        status = status_set(STATUS_USAGE, "--stride %zu: %s has %zu training images", job->stream.stride,
-                            job->data.name, job->data.train.count);
     if (!status) status = readout_open(&job->readout, &job->compute, &shape);
     if (!status) status = samples_open(&job->train, device, &job->config, &job->data.train);
     if (!status && job->data.test.count && !job->streams)
@@ -150,9 +148,8 @@ static struct readout_images images_of(struct readout_job *job) {
 
 /* --- a fit of all images --- */
 
-/* Names the reason of a failure: a feature that is not finite, before all others. */
-static enum status explain(struct readout_job *job, enum status status, bool finite) {
-    if (!status || finite) return status;
+/* The reason why a triangle is not finite. */
+static enum status explain(struct readout_job *job) {
     const enum status found = features_check(&job->features, &job->train, job->data.train.labels, 0,
                                              job->train.count, &job->readout.rows, job->readout.shape.rows);
     if (found) return found;
@@ -197,12 +194,16 @@ static enum status fit_triangle(struct readout_job *job, const struct qr_matrix 
     bool finite = true;
     enum status status = enter(job, (struct readout_part){0, fitted}, triangle);
     double start = clock_seconds();
-    if (!status) status = explain(job, choose_ridge(job, triangle, &finite), finite);
+    if (!status) status = choose_ridge(job, triangle, &finite);
+    if (!finite) status = explain(job);
     job->times.ridge = clock_seconds() - start;
     if (!status && job->validation && job->all_enter)
         status = enter(job, (struct readout_part){fitted, job->validation}, triangle);
     start = clock_seconds();
-    if (!status) status = explain(job, solve(job, triangle, w, &finite), finite);
+    if (!status) {
+        status = solve(job, triangle, w, &finite);
+        if (!finite) status = explain(job);
+    }
     job->times.ridge += clock_seconds() - start;
     return status ? status : readout_set_last_layer(job, w);
 }
@@ -273,8 +274,8 @@ static enum status follow(struct readout_job *job) {
 
 static const struct option_help helps[] = {
     {"validation",
-     "the last training images, on which --ridge auto chooses; then they enter, too, unless there "
-     "is no test set [5000; a tenth of a small set; those of the recipe of MODEL]"},
+     "the last training images, on which --ridge auto chooses; then they enter, too, unless there is no test "
+     "set; 0: as many as MODEL was trained without, or 5000, or a tenth of a small set"},
     {"init", "of random features: he, xavier or uniform, as for a training"},
     {"activation", "of the hidden layer of --features random and kmeans"},
     {"seed", "of the weights of random features, the same on every backend"},

@@ -1,7 +1,7 @@
 #include "src/window/stream.h"
 
 #include <math.h>
-#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "src/base/pages.h"
@@ -34,7 +34,7 @@ static void close_stream(struct stream *stream) {
     free(stream->host);
 }
 
-static enum status check_sizes(const struct stream_options *options, size_t images) {
+enum status stream_check(const struct stream_options *options, size_t images) {
     if (images / options->stride < 2)
         return status_set(STATUS_USAGE,
                           "a stream of %zu images has no two blocks of %zu: set a smaller --stride", images,
@@ -88,6 +88,13 @@ static enum status choose_ridge(struct stream *stream, struct stream_result *res
     if (!status)
         status = ridge_choose(readout, stream->images, (struct readout_part){stride, stride}, &triangle,
                               &result->ridges);
+    if (status == STATUS_FAILED) { /* a feature that is not finite is named first */
+        char reason[512];
+        snprintf(reason, sizeof reason, "%s", status_message());
+        if (!features_check(stream->images->features, stream->images->samples, stream->images->labels, 0,
+                            2 * stride, &readout->rows, readout->shape.rows))
+            status_write("%s", reason);
+    }
     result->ridge = result->ridges.value[result->ridges.best];
     readout_free(readout, &triangle);
     return status;
@@ -178,8 +185,8 @@ enum status stream_run(struct readout *readout, const struct readout_images *ima
                        struct stream_result *result) {
     struct stream stream = {.readout = readout, .images = images, .options = options};
     *result = (struct stream_result){.ridge = options->ridge};
-    enum status status = check_sizes(options, images->samples->count);
-    if (!status && options->ridge < 0) status = choose_ridge(&stream, result);
+    enum status status = STATUS_OK;
+    if (options->ridge < 0) status = choose_ridge(&stream, result);
     if (!status) observer->ridge(observer->self, result);
     if (!status) status = open_stream(&stream, result->ridge);
     if (!status) status = run_blocks(&stream, observer, result);

@@ -42,8 +42,12 @@ struct stream_observer {
     void (*block)(void *self, const struct stream_record *record);
 };
 
-/* Runs through all whole blocks of the images. The first is predicted by nobody. STATUS_USAGE if there are
-   fewer than two blocks, or a window is no multiple of one; STATUS_INTERRUPTED with the result so far. */
+/* STATUS_USAGE if the images are fewer than two blocks, or a window is no multiple of one. */
+enum status stream_check(const struct stream_options *options, size_t images);
+
+/* Runs through all whole blocks of the images. The first has no prediction. Needs stream_check.
+   STATUS_INTERRUPTED with the result so far. STATUS_FAILED names the window of a fit that has no solution, or
+   a feature that is not finite. */
 enum status stream_run(struct readout *readout, const struct readout_images *images,
                        const struct stream_options *options, const struct stream_observer *observer,
                        struct stream_result *result);
