@@ -13,7 +13,7 @@
 
 enum {
     DEFAULT_VALIDATION = 5000,
-    ROWS = 2000 /* that enter at once: they stay in the last-level cache */
+    ROWS = 1000 /* that enter at once: they stay in the last-level cache */
 };
 
 static volatile sig_atomic_t interrupted;
