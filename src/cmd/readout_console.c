@@ -20,15 +20,12 @@ static void print_data(const struct readout_job *job) {
                        job->config.drift[0] ? ", drift " : "", job->config.drift);
         return;
     }
-    terminal_print(stdout, INDENT, "data      %s: %s training images%s, %s test images\n", job->data.name,
-                   text_grouped(all).text,
-                   !job->validation ? ""
-                   : job->all_enter ? ", the last ones enter after the ridge is chosen on them"
-                                    : ", the last ones held out",
-                   text_grouped(job->data.test.count).text);
+    char part[128] = "";
     if (job->validation)
-        terminal_print(stdout, INDENT, "          %s validation images\n",
-                       text_grouped(job->validation).text);
+        snprintf(part, sizeof part, "; the ridge is chosen on the last %s training images, which %s",
+                 text_grouped(job->validation).text, job->all_enter ? "then enter, too" : "do not enter");
+    terminal_print(stdout, INDENT, "data      %s: %s training and %s test images%s\n", job->data.name,
+                   text_grouped(all).text, text_grouped(job->data.test.count).text, part);
 }
 
 static void print_features(const struct readout_job *job) {

@@ -67,13 +67,13 @@ static enum status read_stream(struct readout_job *job) {
     if (!status && config->drift[0]) status = drift_parse(config->drift, &job->drift);
     job->stream.stride = (size_t)config->stride;
     if (status) return status;
-    static const char *const unused[] = {"save", "validation"};
-    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++)
-        if (config_origin_of(config, unused[i]) > FROM_FILE)
-            return status_set(
-                STATUS_USAGE,
-                "a stream has no --%s: remove it, or --window, --forgetting, --drift and --stride",
-                unused[i]);
+    const char *unused = config->save[0]                                       ? "save"
+                         : config_origin_of(config, "validation") == FROM_FLAG ? "validation"
+                                                                               : NULL;
+    if (unused)
+        return status_set(STATUS_USAGE,
+                          "a stream has no --%s: remove it, or --window, --forgetting, --drift and --stride",
+                          unused);
     return STATUS_OK;
 }
 
