@@ -17,9 +17,9 @@
 #include "src/cmd/options.h"
 
 static const struct command *const commands[] = {
-    &command_train,  &command_eval,   &command_predict,    &command_compare, &command_bench,
-    &command_grade,  &command_report, &command_data,       &command_devices, &command_augment,
-    &command_export, &command_kmeans, &command_new_backend};
+    &command_train,  &command_eval,   &command_predict, &command_compare,    &command_bench,
+    &command_grade,  &command_report, &command_data,    &command_devices,    &command_augment,
+    &command_export, &command_kmeans, &command_readout, &command_new_backend};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_commands(void) {

@@ -41,7 +41,7 @@ commands() {
     done
 }
 flags() {
-    for help in train eval compare report devices augment data predict export grade kmeans new-backend \
+    for help in train eval compare report devices augment data predict export grade kmeans readout new-backend \
         "bench gemm" "bench scaling" "bench breakeven" "bench shmem" "bench kmeans" "bench qr" "bench call"; do
         "$train" $help --help-all
     done >"$work/help" 2>&1

@@ -150,11 +150,16 @@ static void help_and_version(void **state) {
     }
     assert_int_equal(RUN("--help-all"), 0);
     for (size_t i = 0; i < config_key_count(); i++)
-        if (!config_key_clusters(config_key_at(i))) assert_says(output, config_key_at(i)->name);
+        if (!config_key_clusters(config_key_at(i)) && !config_key_reads_out(config_key_at(i)))
+            assert_says(output, config_key_at(i)->name);
     assert_null(strstr(output, "--clusters")); /* it has no effect on a training */
+    assert_null(strstr(output, "--ridge"));
     assert_int_equal(RUN("kmeans --help"), 0);
     for (size_t i = 0; i < config_key_count(); i++)
         if (config_key_clusters(config_key_at(i))) assert_says(output, config_key_at(i)->name);
+    assert_int_equal(RUN("readout --help"), 0);
+    for (size_t i = 0; i < config_key_count(); i++)
+        if (config_key_reads_out(config_key_at(i))) assert_says(output, config_key_at(i)->name);
     assert_int_equal(RUN("--version"), 0);
     assert_says(output, "Tessera ");
     setenv("TESSERA_EPOCHS", "abc", 1);

@@ -49,8 +49,11 @@ static void verify_all(struct compute *compute) {
         const bool plain = !test.epilogue && !test.backward;
         supported += compute->backend->supports(test.dtype, test.op) && (plain || compute->backend->fuses);
     }
-    assert_int_equal(checked, supported);
-    assert_int_equal(checked + skipped, verify_case_count());
+    size_t batches = 0, refused = 0;
+    assert_status(verify_batches(compute, &batches, &refused), STATUS_OK);
+    assert_true((batches > 0) == (compute->backend->gemm_batch != NULL));
+    assert_int_equal(checked, supported + batches);
+    assert_int_equal(checked + skipped, verify_case_count() + batches + refused);
     compute_close(compute);
 }
 

@@ -12,7 +12,7 @@
 
 static const char *const sections[] = {"environment", "accuracy", "time",         "training",  "gemm",
                                        "roofline",    "scaling",  "shmem",        "breakeven", "confusion",
-                                       "mistakes",    "kmeans",   "kmeans-steps", "qr"};
+                                       "mistakes",    "kmeans",   "kmeans-steps", "qr",        "readout"};
 enum { SECTIONS = sizeof sections / sizeof *sections };
 
 static void full_page_has_everything(void **state) {
@@ -24,8 +24,8 @@ static void full_page_has_everything(void **state) {
         if (!has_section(page, sections[i])) fail_msg("no section %s", sections[i]);
     assert_null(strstr(page, "Not in this report"));
     /* curves 2, bars 2 configs x 2, sizes 3, roofs 4, scaling 1, shmem 4, map 1, confusion 1, k-means 3, its
-       steps 5, QR 4 + 5 + 1 and 2 */
-    assert_int_equal(count_of(page, "<svg class=\"chart\""), 40);
+       steps 5, QR 4 + 5 + 1 and 2, readouts 1 */
+    assert_int_equal(count_of(page, "<svg class=\"chart\""), 41);
     assert_int_equal(count_of(page, "<svg class=\"chart\""), count_of(page, "role=\"img\""));
     assert_int_equal(count_of(page, "<table"), count_of(page, "<caption>"));
     assert_int_equal(count_of(page, "<img "), 3 + 9);

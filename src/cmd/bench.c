@@ -47,5 +47,5 @@ static enum status run_bench(int argc, char **argv) {
                       argv[1], near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-const struct command command_bench = {
-    "bench", "measure GEMMs: rates, scaling, break-even, shared memory, k-means, QR", run_bench};
+const struct command command_bench = {"bench", "measure: GEMM rates, scaling, break-even, k-means, QR",
+                                      run_bench};

@@ -12,7 +12,7 @@ struct command {
 
 extern const struct command command_train, command_eval, command_compare, command_bench, command_report,
     command_devices, command_augment, command_data, command_predict, command_export, command_new_backend,
-    command_grade, command_kmeans;
+    command_grade, command_kmeans, command_readout;
 
 /* The parts of `train bench`. */
 extern const struct command bench_gemm, bench_scaling, bench_shmem, bench_breakeven, bench_call, bench_kmeans,

@@ -43,7 +43,7 @@ static bool is_letter(const char *name) {
 bool options_take_key(const struct option_set *set, const struct config_key *key) {
     for (size_t i = 0; i < set->extra_count; i++)
         if (strcmp(set->extras[i].name, key->name) == 0) return false; /* a flag of the command */
-    if (!set->keys) return !config_key_clusters(key);
+    if (!set->keys) return !config_key_clusters(key) && !config_key_reads_out(key);
     for (size_t i = 0; set->keys[i]; i++)
         if (strcmp(set->keys[i], key->name) == 0) return true;
     return false;

@@ -39,7 +39,7 @@ done
 echo '.SH KEYS'
 echo 'Each is a flag, a line "key = value" of a config file, and an environment variable (TESSERA_BATCH_SIZE for'
 echo 'batch\-size). Defaults are in [brackets].'
-{ "$program" train --list-flags; "$program" kmeans --list-flags; } | awk '!seen[$0]++' | flags keys
+{ "$program" train --list-flags; "$program" kmeans --list-flags; "$program" readout --list-flags; } | awk '!seen[$0]++' | flags keys
 cat <<'END'
 .SH EXIT STATUS
 0 success, 1 run\-time failure, 2 wrong flag or key, 3 bad data or checkpoint, 4 backend or device not available,

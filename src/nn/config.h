@@ -32,6 +32,7 @@ enum step_choice {
     STEP_GEMM,
     STEP_NEAREST
 };
+enum feature_choice { FEATURES_HIDDEN, FEATURES_RANDOM, FEATURES_KMEANS };
 enum engine_choice { ENGINE_AUTO, ENGINE_EAGER, ENGINE_GRAPH, ENGINE_FUSED };
 
 enum { CONFIG_TEXT = 512, CONFIG_MAX_KEYS = 128 };
@@ -105,6 +106,9 @@ struct config {
     int step;                                                       /* enum step_choice */
     int64_t block_size;
     double tolerance, change_limit;
+    struct choice_file features; /* enum feature_choice; the file of FEATURES_RANDOM is a number */
+    char ridge[CONFIG_TEXT], window[CONFIG_TEXT], forgetting[CONFIG_TEXT], drift[CONFIG_TEXT];
+    int64_t stride;
     enum config_origin origin[CONFIG_MAX_KEYS]; /* by key */
     char file[CONFIG_TEXT];                     /* the last one that was read; "" if none */
 };
@@ -133,6 +137,8 @@ const char *config_key_group(const struct config_key *key);
 bool config_key_is_common(const struct config_key *key);
 /* Is it of k-means alone? */
 bool config_key_clusters(const struct config_key *key);
+/* Is it of a readout alone? */
+bool config_key_reads_out(const struct config_key *key);
 
 void config_defaults(struct config *config);
 

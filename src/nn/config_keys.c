@@ -24,6 +24,7 @@ static const char *const kmeans_empties[] = {"keep", "far", "split", NULL};
 static const char *const kmeans_bounds[] = {"auto", "on", "off", NULL};
 static const char *const steps[] = {"auto",    "naive", "transpose", "shared", "atomics",
                                     "partial", "gemm",  "nearest",   NULL};
+static const char *const features[] = {"hidden", "random:N", "kmeans:FILE", NULL};
 static const char *const kmeans_precisions[] = {"exact", "f32", "tf32", "bf16", "scores", NULL};
 
 enum { MOST_MEMBERS = 256 }; /* of an ensemble: each takes a thread and about 60 MB of GPU memory */
@@ -213,6 +214,22 @@ static const struct config_key keys[] = {
      "certified. gemm: engine eager; nearest: engine fused; auto: as --engine says"},
     {"block-size", NULL, INTEGER(RUN, block_size, KMEANS_LEAST_BLOCK, KMEANS_MOST_BLOCK), "128", "THREADS",
      "threads of a block in steps naive to partial"},
+    {"features", NULL, CHOICE_FILE(RUN, features, features), "hidden", NULL,
+     "hidden: the last hidden layer of the network MODEL; random:N: a layer of N random units, by init, "
+     "activation and seed; kmeans:FILE: a unit for each centre of 'kmeans --save FILE' (docs/windows.md)"},
+    {"ridge", NULL, TEXT(RUN, ridge), "auto", "X",
+     "minimise the squared error plus X times the squared weights, without the biases; auto: the best of "
+     "powers of 10 on the validation images; in a stream, on the second block"},
+    {"window", NULL, TEXT(RUN, window), "", "N,N,..,all",
+     "a stream: each readout is of the last N images, or of all so far [with --drift, --forgetting or "
+     "--stride: 1000,4000,16000,all]"},
+    {"forgetting", NULL, TEXT(RUN, forgetting), "", "X,X..",
+     "a stream: further readouts, of all images so far, in which the weight of an image is multiplied by X "
+     "for each one after it, as in 0.999"},
+    {"drift", NULL, TEXT(RUN, drift), "", "rotate:A..B",
+     "a stream: its images turn from A to B degrees, in proportion to their number"},
+    {"stride", NULL, INTEGER(RUN, stride, 1, 1e9), "1000", "IMAGES",
+     "of a stream, between two fits: as many are predicted, and then enter"},
 };
 
 /* A group of --help begins at a key. */
@@ -226,12 +243,14 @@ static const struct {
               {"input-size", "Data"},
               {"dtype", "Computation"},
               {"evaluate-every", "Results and files"},
-              {"clusters", "k-means"}};
+              {"clusters", "k-means"},
+              {"features", "Readout"}};
 
 /* --help explains these, and only names the others. */
 static const char *const common[] = {
-    "layers", "epochs",  "batch-size", "learning-rate", "optimizer", "seed", "augment", "validation",
-    "data",   "backend", "threads",    "engine",        "log",       "save", "resume",  "clusters"};
+    "layers",   "epochs",  "batch-size", "learning-rate", "optimizer", "seed",  "augment", "validation",
+    "data",     "backend", "threads",    "engine",        "log",       "save",  "resume",  "clusters",
+    "features", "ridge",   "window",     "forgetting",    "drift",     "stride"};
 
 enum { KEYS = sizeof keys / sizeof *keys };
 _Static_assert((int)KEYS <= (int)CONFIG_MAX_KEYS, "struct config has no room for the origin of every key");
@@ -267,6 +286,10 @@ bool config_key_is_common(const struct config_key *key) {
 
 bool config_key_clusters(const struct config_key *key) {
     return strcmp(config_key_group(key), "k-means") == 0;
+}
+
+bool config_key_reads_out(const struct config_key *key) {
+    return strcmp(config_key_group(key), "Readout") == 0;
 }
 
 const char *config_choice(const char *key, int value) {

@@ -89,6 +89,9 @@ void mlp_parameters_changed(struct mlp *mlp);
    In evaluation `step` is NULL. */
 enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars *step);
 
+/* The hidden layers alone, in evaluation. */
+enum status mlp_forward_hidden(struct mlp *mlp, size_t rows);
+
 /* Computes all weight and bias gradients from dL/dZ of the last layer (its `grad`), after mlp_forward with
    the same step: gradient = beta * gradient + (1 - beta) * gradient of this pass. beta is 0 in the first pass
    of a step. */

@@ -73,17 +73,26 @@ static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows, bool tr
     return STATUS_OK;
 }
 
-enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
+/* The first `depth` layers. */
+static enum status forward(struct mlp *mlp, size_t depth, size_t rows, const struct step_scalars *step) {
     enum status status = STATUS_OK;
     device_range_begin(&mlp->compute->device, "forward");
     if (step) drop(mlp, 0, rows, step, mlp->input, mlp->dropped_input);
-    for (size_t l = 0; l < mlp->depth && !status; l++) {
+    for (size_t l = 0; l < depth && !status; l++) {
         status = layer_forward(mlp, l, rows, step != NULL);
         if (step && !status && l + 1 < mlp->depth)
             drop(mlp, l + 1, rows, step, mlp->layer[l].output, mlp->layer[l].dropped);
     }
     device_range_end(&mlp->compute->device);
     return status;
+}
+
+enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
+    return forward(mlp, mlp->depth, rows, step);
+}
+
+enum status mlp_forward_hidden(struct mlp *mlp, size_t rows) {
+    return forward(mlp, mlp->depth - 1, rows, NULL);
 }
 
 /* Computes dL/dZ of layer l from dL/dY, in place, and the bias gradient. */

@@ -182,7 +182,19 @@ static void factor_columns(struct qr *qr, const struct step *step, size_t offset
     device_lap(&qr->compute->device, PART_PANEL);
 }
 
-/* T of two neighbours, the second one from column `offset`: -T1 V1^T V2 T2 is above their diagonal. */
+/* to = the block [rows][cols] of each w. */
+static void copy_block(struct qr *qr, size_t count, size_t rows, size_t cols, struct qr_matrix w,
+                       struct qr_matrix to) {
+    for (size_t i = 0; i < count; i++)
+        qr->from[i] = (const char *)w.values + i * w.stride * dtype_size(qr->shape.dtype);
+    const struct qr_triangles from = {.from = qr->from, .ld = w.ld};
+    qr->ops->block(qr->compute->device.ops_context, count, rows, cols, &from, 0, 0, &to);
+    device_lap(&qr->compute->device, PART_ELEMENTWISE);
+}
+
+/* T of two neighbours, the second one from column `offset`: -T1 V1^T V2 T2 is above their diagonal. It is
+   computed elsewhere and copied: T1 is in the same rows, and an audit takes what is between the rows of an
+   operand for memory that a product must not write. */
 static enum status join(struct qr *qr, const struct step *left, size_t offset, size_t width) {
     const size_t count = left->count, dense = left->r ? 0 : left->col;
     const struct qr_matrix v = at(qr, &left->vt, offset, 0), t = at(qr, &left->t, offset, offset),
@@ -190,7 +202,8 @@ static enum status join(struct qr *qr, const struct step *left, size_t offset, s
     enum status status =
         multiply(qr, count, GEMM_NT, offset, width, left->rows - dense, 1, left->vt, v, 0, w[0]);
     if (!status) status = multiply(qr, count, GEMM_NN, offset, width, width, 1, w[0], t, 0, w[1]);
-    if (!status) status = multiply(qr, count, GEMM_NN, offset, width, offset, -1, left->t, w[1], 0, to);
+    if (!status) status = multiply(qr, count, GEMM_NN, offset, width, offset, -1, left->t, w[1], 0, w[0]);
+    if (!status) copy_block(qr, count, offset, width, w[0], to);
     return status;
 }
 

@@ -41,7 +41,7 @@ static inline void append_heads(const double *restrict head, const double *restr
                                 double *restrict beta, double *restrict factor, double *restrict tau) {
 #    pragma omp simd
     for (size_t g = 0; g < APPEND_GROUP; g++) {
-        const bool any = squares[g] > 0; /* else nothing is to eliminate */
+        const bool any = squares[g] != 0; /* else nothing is to eliminate; NaN spreads */
         const double length = sqrt(head[g] * head[g] + squares[g]), moved = head[g] > 0 ? -length : length,
                      one = any ? 1 : 0, safe = any ? moved : 1, pivot = any ? head[g] - moved : 1;
         beta[g] = any ? moved : head[g];

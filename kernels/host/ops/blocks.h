@@ -112,4 +112,5 @@ static const struct qr_ops NAME(qr_ops) = {
     .cholesky = NAME(cholesky),
     .diagonals = NAME(diagonals),
     .deficient = NAME(deficient),
+    .solve = NAME(solve),
 };

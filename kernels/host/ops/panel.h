@@ -117,7 +117,7 @@ static REAL NAME(reflect)(struct NAME(panel) * panel, size_t c, const double *pr
         for (size_t i = c + 1; i < rows; i++) sum[j] += (double)panel->top[i][c] * (double)panel->top[i][j];
     }
     const double head = c < rows ? (double)panel->top[c][c] : 0;
-    const bool none = c >= rows || !(sum[c] > 0); /* nothing to eliminate */
+    const bool none = c >= rows || sum[c] == 0; /* nothing to eliminate; NaN spreads */
     const double length = sqrt(head * head + sum[c]),
                  beta = none       ? head
                         : head > 0 ? -length

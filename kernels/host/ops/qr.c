@@ -10,12 +10,14 @@
 #include "kernels/host/ops/panel.h"
 #include "kernels/host/ops/append.h"
 #include "kernels/host/ops/triangles.h"
+#include "kernels/host/ops/solve.h"
 #include "kernels/host/ops/blocks.h"
 #define ELEMENT_BITS 64
 #include "kernels/host/element.h"
 #include "kernels/host/ops/panel.h"
 #include "kernels/host/ops/append.h"
 #include "kernels/host/ops/triangles.h"
+#include "kernels/host/ops/solve.h"
 #include "kernels/host/ops/blocks.h"
 
 const struct qr_ops *host_qr_ops(enum gemm_dtype dtype) {
