@@ -110,16 +110,13 @@ struct qr_ops {
     void (*diagonals)(void *context, size_t count, size_t n, const struct qr_triangles *r, double *to);
 
     /* column[i] (host memory) = the first column of triangle r->from[i] whose diagonal element is not above
-       `tolerance` times the norm of the column, or n. bound[j] is at least that norm in every triangle: a
-       diagonal element above `tolerance` times it needs no norm. */
+       `tolerance` times the norm of the column, or not finite; n: none. bound[j] is at least that norm in
+       every triangle: a diagonal element above `tolerance` times it needs no norm. NULL: none is known. */
     void (*deficient)(void *context, size_t count, size_t n, const struct qr_triangles *r, double tolerance,
                       const double *bound, size_t *column);
 
-    /* x [n][cols - n] = R^-1 (Q^T b), by back substitution, with one triangle r [n][cols]. Before, waits
-       for it and checks its rank: a column has none of its own if its diagonal element is not finite, or at
-       most `limit` times the norm of the column. Returns the first such column, and then computes no x; n:
-       none. */
-    size_t (*solve)(void *context, size_t n, size_t cols, const void *r, size_t ld, double limit, void *x);
+    /* x [n][cols - n] = R^-1 (Q^T b), by back substitution, with one triangle r [n][cols] of full rank. */
+    void (*solve)(void *context, size_t n, size_t cols, const void *r, size_t ld, void *x);
 };
 
 /* Elements of the scratch of a panel: partial sums of each chunk, twice. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/backend/compute_log.h"
 #include "src/base/jsonl.h"
 #include "src/base/memory.h"
 #include "src/base/text.h"
@@ -12,27 +13,19 @@
 enum { MOST_CENTRES = 100, MOST_PIXELS = 128 * 128 /* of an image: 3 MB of log */ };
 
 void kmeans_log_header(const struct kmeans_job *job, const char *engine) {
-    const struct compute *compute = &job->compute;
-    const enum gemm_dtype dtype = job->sets.train.dtype;
+    const struct points *points = &job->sets.train;
     if (!job->log) return;
     cJSON *header = jsonl_header();
     cJSON_AddStringToObject(header, "command", "kmeans");
-    cJSON_AddNumberToObject(header, "threads", compute->threads);
-    cJSON_AddStringToObject(header, "backend", compute->name);
-    cJSON_AddStringToObject(header, "backend_description", compute->description);
-    cJSON_AddStringToObject(header, "device", compute->device.driver->name);
-    cJSON_AddStringToObject(header, "dtype", dtype_name(dtype));
-    cJSON_AddStringToObject(header, "precision", compute_precision(compute, dtype));
+    compute_log(header, &job->compute, points->dtype, points_residency(points));
     char name[16];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(engine, " "), engine);
     cJSON_AddStringToObject(header, "engine", name);
     cJSON_AddStringToObject(header, "engine_description", engine);
-    cJSON_AddStringToObject(header, "residency", points_residency(&job->sets.train));
-    jsonl_text(header, "gpu", compute->gpu);
     cJSON_AddStringToObject(header, "data", job->sets.name);
     cJSON_AddNumberToObject(header, "seed", (double)job->config.seed);
-    jsonl_count(header, "points", job->sets.train.count);
-    jsonl_count(header, "features", job->sets.train.features);
+    jsonl_count(header, "points", points->count);
+    jsonl_count(header, "features", points->features);
     jsonl_count(header, "batch_size", job->options.batch); /* 0: Lloyd */
     if (job->options.start) jsonl_text(header, "resumed", job->config.resume);
     cJSON *recipe = cJSON_AddObjectToObject(header, "config");

@@ -1,4 +1,5 @@
 /* ./train readout --log. */
+#include "src/backend/compute_log.h"
 #include "src/base/jsonl.h"
 #include "src/base/text.h"
 #include "src/cmd/readout.h"
@@ -11,18 +12,10 @@ static void add_value(cJSON *recipe, const struct config *config, const char *na
 
 void readout_log_header(const struct readout_job *job) {
     static const char *const keys[] = {"layers", "activation", "init", "input-range"};
-    const struct compute *compute = &job->compute;
     if (!job->log) return;
     cJSON *header = jsonl_header();
     cJSON_AddStringToObject(header, "command", "readout");
-    cJSON_AddNumberToObject(header, "threads", compute->threads);
-    cJSON_AddStringToObject(header, "backend", compute->name);
-    cJSON_AddStringToObject(header, "backend_description", compute->description);
-    cJSON_AddStringToObject(header, "device", compute->device.driver->name);
-    cJSON_AddStringToObject(header, "dtype", dtype_name(job->mlp.dtype));
-    cJSON_AddStringToObject(header, "precision", compute_precision(compute, job->mlp.dtype));
-    cJSON_AddStringToObject(header, "residency", compute_residency(compute));
-    jsonl_text(header, "gpu", compute->gpu);
+    compute_log(header, &job->compute, job->mlp.dtype, compute_residency(&job->compute));
     cJSON_AddStringToObject(header, "data", job->data.name);
     cJSON_AddNumberToObject(header, "seed", (double)job->config.seed);
     jsonl_text(header, "model", job->model);

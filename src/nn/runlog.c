@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/backend/compute_log.h"
 #include "src/base/jsonl.h"
 #include "src/base/text.h"
 #include "src/nn/engine.h"
@@ -14,15 +15,8 @@ static double fraction(uint64_t part, uint64_t whole) {
 static void write_header(struct runlog *log, const struct trainer *trainer, const char *data_name) {
     const struct config *config = trainer->config;
     cJSON *header = jsonl_header();
-    cJSON_AddNumberToObject(header, "threads", trainer->compute->threads);
-    cJSON_AddStringToObject(header, "backend", trainer->compute->name);
-    cJSON_AddStringToObject(header, "backend_description", trainer->compute->description);
-    cJSON_AddStringToObject(header, "device", trainer->compute->device.driver->name);
-    cJSON_AddStringToObject(header, "dtype", dtype_name(trainer->mlp.dtype));
-    cJSON_AddStringToObject(header, "precision", compute_precision(trainer->compute, trainer->mlp.dtype));
+    compute_log(header, trainer->compute, trainer->mlp.dtype, compute_residency(trainer->compute));
     cJSON_AddStringToObject(header, "engine", trainer->engine->name);
-    cJSON_AddStringToObject(header, "residency", compute_residency(trainer->compute));
-    if (trainer->compute->gpu[0]) cJSON_AddStringToObject(header, "gpu", trainer->compute->gpu);
     cJSON_AddStringToObject(header, "data", data_name);
     cJSON_AddNumberToObject(header, "seed", (double)config->seed);
     if (config->ensemble > 1) jsonl_count(header, "ensemble", (uint64_t)config->ensemble);

@@ -183,8 +183,12 @@ enum status readout_solve(struct readout *readout, const struct qr_matrix *trian
     struct device *device = device_of(readout);
     const size_t n = readout->shape.n, size = size_of(readout);
     const double limit = dtype_epsilon(readout->shape.dtype) * sqrt((double)n);
-    const size_t column = readout->qr.ops->solve(device->ops_context, n, columns_of(readout),
-                                                 triangle->values, triangle->ld, limit, w);
+    const void *const from = triangle->values;
+    const struct qr_triangles r = {&from, NULL, triangle->ld};
+    size_t column;
+    readout->qr.ops->deficient(device->ops_context, 1, n, &r, limit, NULL, &column);
+    if (column == n)
+        readout->qr.ops->solve(device->ops_context, n, columns_of(readout), from, triangle->ld, w);
     device_lap(device, PART_ELEMENTWISE);
     *finite = true;
     if (column == n) return STATUS_OK;

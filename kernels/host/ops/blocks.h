@@ -43,18 +43,9 @@ static void NAME(subtract)(void *context, size_t count, size_t rows, size_t cols
 
 static void NAME(rows)(void *context, size_t rows, size_t to_rows, size_t cols, const void *from,
                        size_t from_ld, const double *scale, void *to, size_t to_ld) {
-#pragma omp parallel for schedule(static) num_threads(threads_for(context, to_rows *cols))
-    for (size_t i = 0; i < to_rows; i++) {
-        const REAL *restrict row = (const REAL *)from + i * from_ld;
-        REAL *restrict out = (REAL *)to + i * to_ld;
-        if (i >= rows) {
-            for (size_t j = 0; j < cols; j++) out[j] = 0;
-        } else if (scale) {
-            for (size_t j = 0; j < cols; j++) out[j] = (REAL)scale[j] * row[j];
-        } else {
-            for (size_t j = 0; j < cols; j++) out[j] = row[j];
-        }
-    }
+    const struct qr_rows piece = {{from, NULL}, {rows, 0}};
+    const struct qr_matrix matrix = {.values = to, .ld = to_ld};
+    NAME(gather)(context, 1, to_rows, cols, &piece, from_ld, scale, &matrix);
 }
 
 static void NAME(scale)(void *context, size_t count, size_t n, size_t cols, double factor,

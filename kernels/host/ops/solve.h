@@ -1,12 +1,10 @@
 /* Back substitution (kernels/qr.h): a template, parameters in kernels/host/element.h.
 
    Idea       blocks of rows from the last one up: a block is solved by one thread; then all threads subtract
-   its products from the rows above, each row in the order of the columns. Bound by   bytes: R is read
-   twice. */
+              its products from the rows above, each row in the order of the columns.
+   Bound by   bytes: R is read once. */
 #ifndef TESSERA_KERNELS_HOST_OPS_SOLVE_H
 #    define TESSERA_KERNELS_HOST_OPS_SOLVE_H
-
-#    include <math.h>
 
 #    include "kernels/host/ops/template.h"
 #    include "kernels/qr.h"
@@ -18,24 +16,6 @@ enum { SOLVE_ROWS = 64, SOLVE_COLUMNS = 16 };
 #ifndef NAME
 #    include "kernels/host/element.h"
 #endif
-
-/* Is the rank of columns first .. first + width - 1 too low? Returns the first such column; n: none. */
-static size_t NAME(find_dependent)(size_t n, size_t first, size_t width, const REAL *r, size_t ld,
-                                   double limit) {
-    double squares[SOLVE_ROWS] = {0};
-    for (size_t i = 0; i < first + width; i++) {
-        const size_t start = i > first ? i - first : 0;
-        for (size_t j = start; j < width; j++) {
-            const double value = (double)r[i * ld + first + j];
-            squares[j] += value * value;
-        }
-    }
-    for (size_t j = 0; j < width; j++) {
-        const double diagonal = fabs((double)r[(first + j) * ld + first + j]);
-        if (!(diagonal > limit * sqrt(squares[j])) || !isfinite(squares[j])) return first + j;
-    }
-    return n;
-}
 
 /* x of row i -= R[i][first .. end - 1] x of those rows. */
 INLINE void NAME(subtract_rows)(size_t i, size_t first, size_t end, size_t cols, const REAL *restrict r,
@@ -49,19 +29,11 @@ INLINE void NAME(subtract_rows)(size_t i, size_t first, size_t end, size_t cols,
     }
 }
 
-static size_t NAME(solve)(void *context, size_t n, size_t cols, const void *triangle, size_t ld, double limit,
-                          void *solution) {
+static void NAME(solve)(void *context, size_t n, size_t cols, const void *triangle, size_t ld,
+                        void *solution) {
     const REAL *r = (const REAL *)triangle;
     REAL *x = (REAL *)solution;
     const size_t right = cols - n, blocks = (n + SOLVE_ROWS - 1) / SOLVE_ROWS;
-    size_t dependent = n;
-#pragma omp parallel for schedule(dynamic) num_threads(threads_for(context, n *n)) reduction(min : dependent)
-    for (size_t b = 0; b < blocks; b++) {
-        const size_t first = b * SOLVE_ROWS, width = n - first < SOLVE_ROWS ? n - first : SOLVE_ROWS;
-        const size_t found = NAME(find_dependent)(n, first, width, r, ld, limit);
-        if (found < dependent) dependent = found;
-    }
-    if (dependent < n) return dependent;
     for (size_t i = 0; i < n; i++)
         for (size_t c = 0; c < right; c++) x[i * right + c] = r[i * ld + n + c];
     for (size_t b = blocks; b-- > 0;) {
@@ -73,5 +45,4 @@ static size_t NAME(solve)(void *context, size_t n, size_t cols, const void *tria
 #pragma omp parallel for schedule(static) num_threads(threads_for(context, first *SOLVE_ROWS))
         for (size_t i = 0; i < first; i++) NAME(subtract_rows)(i, first, end, right, r, ld, x);
     }
-    return n;
 }

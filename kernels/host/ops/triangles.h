@@ -8,7 +8,7 @@
 #    include "kernels/host/ops/template.h"
 #    include "kernels/qr.h"
 
-enum { CHOLESKY_COLUMNS = 64 };
+enum { CHOLESKY_COLUMNS = 64, RANK_COLUMNS = 64 };
 
 #endif
 
@@ -96,25 +96,30 @@ static void NAME(diagonals)(void *context, size_t count, size_t n, const struct 
         for (size_t j = 0; j < n; j++) to[i * n + j] = (double)((const REAL *)r->from[i])[j * r->ld + j];
 }
 
-/* The norm of column c of R. */
-static double NAME(column_norm)(const REAL *r, size_t ld, size_t c) {
-    double sum = 0;
-    for (size_t i = 0; i <= c; i++) sum += (double)r[i * ld + c] * (double)r[i * ld + c];
-    return sqrt(sum);
+/* The first of columns first .. first + width - 1 without rank; n: none. The norms are summed by rows. */
+static size_t NAME(deficient_columns)(size_t n, size_t first, size_t width, const REAL *r, size_t ld,
+                                      double tolerance) {
+    double squares[RANK_COLUMNS] = {0};
+    for (size_t i = 0; i < first + width; i++)
+        for (size_t j = i > first ? i - first : 0; j < width; j++)
+            squares[j] += (double)r[i * ld + first + j] * (double)r[i * ld + first + j];
+    for (size_t j = 0; j < width; j++)
+        if (!(fabs((double)r[(first + j) * (ld + 1)]) > tolerance * sqrt(squares[j]))) return first + j;
+    return n;
+}
+
+static size_t NAME(deficient_column)(size_t n, const REAL *r, size_t ld, double tolerance,
+                                     const double *bound) {
+    size_t c = 0, found = n;
+    while (bound && c < n && fabs((double)r[c * (ld + 1)]) > tolerance * bound[c]) c++;
+    for (c = c / RANK_COLUMNS * RANK_COLUMNS; c < n && found == n; c += RANK_COLUMNS)
+        found = NAME(deficient_columns)(n, c, n - c < RANK_COLUMNS ? n - c : RANK_COLUMNS, r, ld, tolerance);
+    return found;
 }
 
 static void NAME(deficient)(void *context, size_t count, size_t n, const struct qr_triangles *r,
                             double tolerance, const double *bound, size_t *column) {
 #pragma omp parallel for schedule(static) num_threads(threads_for(context, count *n * 16))
-    for (size_t i = 0; i < count; i++) {
-        const REAL *from = (const REAL *)r->from[i];
-        size_t c = 0;
-        for (; c < n; c++) {
-            const double diagonal = fabs((double)from[c * r->ld + c]);
-            if (!(diagonal > tolerance * bound[c]) &&
-                !(diagonal > tolerance * NAME(column_norm)(from, r->ld, c)))
-                break;
-        }
-        column[i] = c;
-    }
+    for (size_t i = 0; i < count; i++)
+        column[i] = NAME(deficient_column)(n, (const REAL *)r->from[i], r->ld, tolerance, bound);
 }
