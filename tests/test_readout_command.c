@@ -343,8 +343,10 @@ static void features_must_be_finite(void **state) {
 
 /* --- real images --- */
 
+/* 1,024 features give 94.5 %, and 128, for slow tools, 83.9 %. */
 static void random_features_learn_mnist(void **state) {
     (void)state;
+    const bool sampled = support_stride() > 1;
     struct dataset_pair pair;
     const char *log = support_path("mnist.jsonl");
     cJSON *result = NULL;
@@ -353,9 +355,11 @@ static void random_features_learn_mnist(void **state) {
         skip();
     }
     dataset_pair_free(&pair);
-    assert_int_equal(RUN("readout --data data/mnist --features random:1024 --ridge 2 --log %s", log), 0);
+    assert_int_equal(
+        RUN("readout --data data/mnist --features random:%d --ridge 2 --log %s", sampled ? 128 : 1024, log),
+        0);
     assert_int_equal(support_log(log, "readout", 0, &result), 1);
-    assert_true(support_number(result, "accuracy") > 0.93);
+    assert_true(support_number(result, "accuracy") > (sampled ? 0.82 : 0.93));
     cJSON_Delete(result);
 }
 
