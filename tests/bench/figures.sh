@@ -229,6 +229,10 @@ measure() {
         run qr-small bench qr --sizes 640x128,1280x128,2560x256 --windows 64 --nb 16..128
         run qr-condition bench qr --sizes 640x128 --windows 64 --nb 32 --counts none --condition 1,10,100,1e3,1e4,1e5,1e6 --backends tuned
         run qr-large bench qr --nb 16..128 --sizes 8192x2048 --windows 58
+        run readout readout --features random:2048
+        run readout-still readout --features random:512 --window 1000,4000,16000,all --forgetting 0.999,0.9998
+        run readout-drift readout --features random:512 --drift rotate:0..45 --window 1000,4000,16000,all \
+            --forgetting 0.999,0.9998
     fi
     run scaling bench scaling $validation --epochs 3
 }
