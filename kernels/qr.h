@@ -19,7 +19,7 @@
 #include "kernels/gemm.h"
 
 enum {
-    QR_WIDTH = 16,       /* the most columns of a call of `panel` */
+    QR_WIDTH = 16,       /* panel_width is a multiple */
     QR_CHUNK = 256,      /* rows whose products are one partial sum */
     QR_APPEND_ROWS = 64, /* the most rows of a call of `append` */
     QR_PADDED = 32       /* the columns of its scratch are a multiple */
@@ -52,7 +52,7 @@ struct qr_panel {
     struct qr_matrix vt;
     size_t lead;
     struct qr_matrix t; /* out: [width][width], with the zeros below its diagonal */
-    double *scratch;    /* [count][qr_scratch(rows)] */
+    double *scratch;    /* [count][qr_scratch(rows)]: of the host */
 };
 
 /* Rows that enter a triangle. */
@@ -72,6 +72,9 @@ struct qr_rows {
 };
 
 struct qr_ops {
+    size_t panel_width; /* the most columns of a call of `panel` */
+    /* The most `rows` of a call of `panel`, which are at least its columns. NULL: any number. */
+    size_t (*panel_rows)(void *context);
     void (*panel)(void *context, const struct qr_panel *panel);
 
     /* R becomes the triangle of [R; a]. Below its diagonal nothing is read or written. */
@@ -119,7 +122,7 @@ struct qr_ops {
     void (*solve)(void *context, size_t n, size_t cols, const void *r, size_t ld, void *x);
 };
 
-/* Elements of the scratch of a panel: partial sums of each chunk, twice. */
+/* Elements of the scratch of a panel on the host: partial sums of each chunk, twice. */
 static inline size_t qr_scratch(size_t rows) {
     return 2 * QR_WIDTH * ((rows + QR_CHUNK - 1) / QR_CHUNK);
 }

@@ -26,29 +26,13 @@ static double worst_of(struct compute *compute, enum windows_method method, cons
 
 /* --- every method against the oracle --- */
 
-static const struct windows_shape shapes[] = {
-    /* dtype, n, cols, window, stride, count, group, nb, ridge */
-    {GEMM_F32, 1, 1, 1, 1, 1, 0, 0, 0},       {GEMM_F32, 1, 2, 1, 1, 5, 0, 0, 0},
-    {GEMM_F64, 3, 3, 7, 1, 9, 0, 0, 0},       {GEMM_F32, 5, 6, 20, 1, 40, 0, 0, 0},
-    {GEMM_F32, 16, 16, 64, 1, 33, 0, 16, 0},  {GEMM_F64, 20, 23, 50, 2, 17, 0, 16, 0},
-    {GEMM_F32, 33, 35, 70, 3, 20, 0, 16, 0},  {GEMM_F64, 17, 17, 40, 5, 30, 0, 16, 0},
-    {GEMM_F32, 40, 41, 300, 1, 20, 0, 32, 0}, {GEMM_F32, 10, 10, 30, 4, 50, 1, 0, 0},
-    {GEMM_F64, 10, 11, 30, 1, 50, 2, 0, 0},   {GEMM_F32, 10, 10, 30, 1, 50, 3, 0, 0},
-    {GEMM_F64, 10, 12, 30, 1, 77, 99, 0, 0},  {GEMM_F32, 9, 9, 12, 7, 11, 0, 0, 0},
-    {GEMM_F32, 9, 10, 12, 20, 6, 0, 0, 0},    {GEMM_F64, 70, 71, 130, 1, 40, 40, 32, 0},
-    {GEMM_F32, 20, 21, 7, 1, 15, 0, 0, 0.1},  {GEMM_F64, 20, 20, 1, 1, 9, 0, 0, 0.5},
-    {GEMM_F32, 12, 13, 40, 2, 25, 0, 0, 0.3}, {GEMM_F64, 30, 31, 10, 3, 8, 0, 16, 2},
-    {GEMM_F32, 8, 9, 40, 1, 200, 40, 0, 0},   {GEMM_F64, 8, 8, 8, 1, 20, 8, 0, 0},
-};
-enum { SHAPES = sizeof shapes / sizeof *shapes };
-
 static void every_method_is_that_of_each_window(void **state) {
     (void)state;
     struct compute compute;
     support_open(&compute, "tuned", 2);
-    for (size_t s = 0; s < SHAPES; s += support_every(3))
+    for (size_t s = 0; s < WINDOWS_SHAPES; s += support_every(3))
         for (size_t m = 0; m < METHODS; m++) {
-            const struct windows_shape *shape = &shapes[s];
+            const struct windows_shape *shape = &windows_oracle_shapes[s];
             struct values a = random_rows(shape);
             const double error = worst_of(&compute, methods[m], shape, a, 1);
             if (!(error <= 1))

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* --- the oracle: Householder QR in float64, in plain loops --- */
 
@@ -95,6 +96,31 @@ struct windows_errors windows_oracle_errors(const struct windows_shape *shape, s
 
 /* --- a run --- */
 
+const struct windows_shape windows_oracle_shapes[WINDOWS_SHAPES] = {
+    /* dtype, n, cols, window, stride, count, group, nb, ridge */
+    {GEMM_F32, 1, 1, 1, 1, 1, 0, 0, 0},       {GEMM_F32, 1, 2, 1, 1, 5, 0, 0, 0},
+    {GEMM_F64, 3, 3, 7, 1, 9, 0, 0, 0},       {GEMM_F32, 5, 6, 20, 1, 40, 0, 0, 0},
+    {GEMM_F32, 16, 16, 64, 1, 33, 0, 16, 0},  {GEMM_F64, 20, 23, 50, 2, 17, 0, 16, 0},
+    {GEMM_F32, 33, 35, 70, 3, 20, 0, 16, 0},  {GEMM_F64, 17, 17, 40, 5, 30, 0, 16, 0},
+    {GEMM_F32, 40, 41, 300, 1, 20, 0, 32, 0}, {GEMM_F32, 10, 10, 30, 4, 50, 1, 0, 0},
+    {GEMM_F64, 10, 11, 30, 1, 50, 2, 0, 0},   {GEMM_F32, 10, 10, 30, 1, 50, 3, 0, 0},
+    {GEMM_F64, 10, 12, 30, 1, 77, 99, 0, 0},  {GEMM_F32, 9, 9, 12, 7, 11, 0, 0, 0},
+    {GEMM_F32, 9, 10, 12, 20, 6, 0, 0, 0},    {GEMM_F64, 70, 71, 130, 1, 40, 40, 32, 0},
+    {GEMM_F32, 20, 21, 7, 1, 15, 0, 0, 0.1},  {GEMM_F64, 20, 20, 1, 1, 9, 0, 0, 0.5},
+    {GEMM_F32, 12, 13, 40, 2, 25, 0, 0, 0.3}, {GEMM_F64, 30, 31, 10, 3, 8, 0, 16, 2},
+    {GEMM_F32, 8, 9, 40, 1, 200, 40, 0, 0},   {GEMM_F64, 8, 8, 8, 1, 20, 8, 0, 0},
+};
+
+/* The triangle in host memory; to be freed. */
+static char *host_copy(const struct windows_received *received, const void *r, size_t bytes) {
+    char *copy = malloc(bytes);
+    if (received->device)
+        received->device->driver->download(received->device, copy, r, bytes);
+    else
+        memcpy(copy, r, bytes);
+    return copy;
+}
+
 enum status windows_oracle_receive(void *self, size_t first, size_t count, const struct qr_triangles *r) {
     struct windows_received *received = self;
     const struct windows_shape *shape = received->shape;
@@ -103,10 +129,11 @@ enum status windows_oracle_receive(void *self, size_t first, size_t count, const
     for (size_t k = 0; k < count; k++) {
         if ((first + k) % received->every) continue;
         double *to = received->r + (first + k) / received->every * shape->n * shape->cols;
+        char *values = host_copy(received, r->from[k], ((shape->n - 1) * r->ld + shape->cols) * size);
         for (size_t i = 0; i < shape->n; i++)
             for (size_t j = i; j < shape->cols; j++)
-                to[i * shape->cols + j] =
-                    dtype_get(shape->dtype, (const char *)r->from[k] + (i * r->ld + j) * size, 0);
+                to[i * shape->cols + j] = dtype_get(shape->dtype, values, i * r->ld + j);
+        free(values);
     }
     received->next = first + count;
     return STATUS_OK;
@@ -122,12 +149,22 @@ enum status windows_oracle_run(struct compute *compute, enum windows_method meth
                                const struct windows_shape *shape, struct values a,
                                struct windows_received *received) {
     struct windows *windows;
+    struct device *device = &compute->device;
+    const bool on_host = device->driver->host_memory;
+    const size_t bytes = windows_rows(shape) * shape->cols * dtype_size(shape->dtype);
     enum status status = windows_open(&windows, compute, method, shape);
     if (status) return status;
+    void *copy = on_host ? NULL : device->driver->alloc(device, bytes);
+    if (!on_host) {
+        device->driver->upload(device, copy, a.data, bytes);
+        received->device = device;
+    }
     const struct windows_visitor visitor = {received, windows_oracle_receive};
-    status = windows_run(windows, a.data, shape->cols, &visitor);
+    status = windows_run(windows, on_host ? a.data : copy, shape->cols, &visitor);
+    const enum status finished = device->driver->synchronize(device);
     windows_close(windows);
-    return status;
+    device->driver->free(device, copy);
+    return status ? status : finished;
 }
 
 /* The largest multiple of epsilon by which a triangle may be wrong. Gram matrices lose kappa once more. */

@@ -14,16 +14,21 @@ struct windows_errors {
 /* What the visitor receives, as float64. */
 struct windows_received {
     const struct windows_shape *shape;
-    size_t next, every; /* the window that must come next; keep those that are multiples of `every` */
-    double *r;          /* [count / every + 1][n][cols]; to be freed */
+    struct device *device; /* of the triangles, if not the host */
+    size_t next, every;    /* the window that must come next; keep those that are multiples of `every` */
+    double *r;             /* [count / every + 1][n][cols]; to be freed */
     bool in_order;
 };
+
+/* Small windows for every method, some with a ridge, gaps or right-hand sides. */
+enum { WINDOWS_SHAPES = 22 };
+extern const struct windows_shape windows_oracle_shapes[WINDOWS_SHAPES];
 
 struct windows_received windows_oracle_make(const struct windows_shape *shape, size_t every);
 /* The visitor; `self` is a struct windows_received. */
 enum status windows_oracle_receive(void *self, size_t first, size_t count, const struct qr_triangles *r);
 
-/* Opens, runs and closes; `a` has leading dimension cols. */
+/* Opens, runs and closes, on any device; `a` has leading dimension cols. */
 enum status windows_oracle_run(struct compute *compute, enum windows_method method,
                                const struct windows_shape *shape, struct values a,
                                struct windows_received *received);

@@ -1,7 +1,9 @@
-/* The GPU probe, the slots that all hand-written CUDA backends share, and the description of a launch. */
+/* The GPU probe, the slots that all hand-written CUDA backends share, the description of a launch, and the
+   scratch memory of ops. */
 #include <stdlib.h>
 
 #include "kernels/cuda/gemm/gemm.cuh"
+#include "kernels/cuda/ops/ops.cuh"
 
 /* Networks that train concurrently have two streams each. Streams that share a hardware queue serialise, and
    CUDA creates 8 queues unless this variable is set before its first call. */
@@ -71,4 +73,19 @@ bool cuda_launches_cooperatively(void) {
     int device = 0, can = 0;
     return cudaGetDevice(&device) == cudaSuccess &&
            cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && can;
+}
+
+void *cuda_grow(void **memory, size_t *bytes, size_t wanted, cudaStream_t stream, struct cuda_fault *fault) {
+    if (wanted <= *bytes) return *memory;
+    CUDA_TRY(fault, cudaStreamSynchronize(stream));
+    CUDA_TRY(fault, cudaFree(*memory));
+    *memory = NULL;
+    *bytes = 0;
+    if (!CUDA_TRY(fault, cudaMalloc(memory, wanted))) return NULL;
+    *bytes = wanted;
+    return *memory;
+}
+
+void *cuda_scratch(struct cuda_ops_context *context, size_t bytes) {
+    return cuda_grow(&context->scratch, &context->scratch_bytes, bytes, context->stream, &context->fault);
 }

@@ -1,11 +1,12 @@
 /* A CUDA device: memory, a compute stream and a copy stream, events that time each op, the ops of
-   kernels/cuda/ops/ops.cu, those of k-means, captured graphs. */
+   kernels/cuda/ops/ops.cu, those of k-means and QR, captured graphs. */
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 
 #include "kernels/cuda/cluster/cluster.cuh"
 #include "kernels/cuda/gemm/peak.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/qr/qr.cuh"
 extern "C" {
 #include "src/base/text.h"
 #include "src/device/device.h"
@@ -95,7 +96,7 @@ static void cuda_close(struct device *device) {
     struct cuda_state *state = state_of(device);
     if (!state) return;
     reduction_close(&state->ops.reduction);
-    cudaFree(state->ops.cluster_scratch);
+    cudaFree(state->ops.scratch);
     for (size_t i = 0; i <= RING; i++)
         if (state->event[i]) cudaEventDestroy(state->event[i]);
     if (state->prefetched) cudaEventDestroy(state->prefetched);
@@ -327,6 +328,11 @@ static const struct cluster_ops *cuda_cluster_table(struct device *device, enum 
     return cuda_cluster_ops(dtype);
 }
 
+static const struct qr_ops *cuda_qr_table(struct device *device, enum gemm_dtype dtype) {
+    (void)device;
+    return cuda_qr_ops(dtype);
+}
+
 static void cuda_range_begin(struct device *device, const char *name) {
     (void)device;
     nvtxRangePushA(name);
@@ -415,5 +421,6 @@ extern "C" const struct device_driver device_cuda = {
     .replay = cuda_replay,
     .free_graph = cuda_free_graph,
     .cluster_ops = cuda_cluster_table,
+    .qr_ops = cuda_qr_table,
     .kmeans_steps = &kmeans_steps_cuda,
 };

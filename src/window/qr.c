@@ -16,8 +16,9 @@ static size_t aligned(size_t elements) {
     return (elements + ALIGNED - 1) / ALIGNED * ALIGNED;
 }
 
-size_t qr_block(size_t n) {
-    return n >= 1024 ? QR_BLOCK : n >= 512 ? QR_BLOCK / 2 : QR_BLOCK / 4;
+size_t qr_block(const struct qr_ops *ops, size_t n) {
+    const size_t block = n >= 1024 ? QR_BLOCK : n >= 512 ? QR_BLOCK / 2 : QR_BLOCK / 4;
+    return block < ops->panel_width ? ops->panel_width : block;
 }
 
 /* --- memory --- */
@@ -41,11 +42,15 @@ enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shap
         return status_set(STATUS_UNAVAILABLE,
                           "QR has no kernels for the device '%s': use a backend on the host",
                           device->driver->name);
-    if (!qr->shape.block) qr->shape.block = qr_block(shape->n);
-    const size_t block = qr->shape.block,
+    if (!qr->shape.block) qr->shape.block = qr_block(qr->ops, shape->n);
+    qr->most_rows = qr->ops->panel_rows ? qr->ops->panel_rows(device->ops_context) : SIZE_MAX;
+    if (shape->keeps_q && shape->rows > qr->most_rows)
+        return status_set(STATUS_UNAVAILABLE, "Q of %zu rows: the device '%s' keeps at most %zu", shape->rows,
+                          device->driver->name, qr->most_rows);
+    const size_t block = qr->shape.block, rows = smaller(shape->rows, qr->most_rows),
                  kept = shape->keeps_q ? (shape->n + block - 1) / block * block : block;
     /* the panels of a triangle start with its rows */
-    enum status status = allocate_batch(qr, kept, aligned(shape->rows + block) + ALIGNED, &qr->vt);
+    enum status status = allocate_batch(qr, kept, aligned(rows + block) + ALIGNED, &qr->vt);
     if (!status) status = allocate_batch(qr, kept, block, &qr->t);
     for (int i = 0; i < 2 && !status; i++)
         status = allocate_batch(qr, block, aligned(shape->cols), &qr->w[i]);
@@ -55,8 +60,8 @@ enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shap
     if (!qr->append_scratch) return STATUS_FAILED;
     qr->scratch = device->driver->alloc(device, shape->batch * qr_scratch(shape->rows) * sizeof(double));
     if (!qr->scratch) return STATUS_FAILED;
-    qr->from = malloc(shape->batch * sizeof *qr->from);
-    qr->to = malloc(shape->batch * sizeof *qr->to);
+    qr->from = malloc(2 * shape->batch * sizeof *qr->from);
+    qr->to = malloc(2 * shape->batch * sizeof *qr->to);
     return qr->from && qr->to ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
 }
 
@@ -150,7 +155,7 @@ static enum status apply(struct qr *qr, const struct step *step, size_t first, s
     return status;
 }
 
-/* A panel of at most QR_WIDTH columns, at column `offset` of `step`. */
+/* A panel of at most ops->panel_width columns, at column `offset` of `step`. */
 static void factor_columns(struct qr *qr, const struct step *step, size_t offset, size_t width) {
     const size_t col = step->col + offset, size = dtype_size(qr->shape.dtype);
     const bool dense = !step->r;
@@ -209,7 +214,7 @@ static enum status join(struct qr *qr, const struct step *left, size_t offset, s
 
 /* Halves the columns (Elmroth and Gustavson 2000, IBM J. Res. Dev. 44): most of a panel is products, too. */
 static enum status factor_panel(struct qr *qr, const struct step *step, size_t offset, size_t width) {
-    if (width <= QR_WIDTH) {
+    if (width <= qr->ops->panel_width) {
         factor_columns(qr, step, offset, width);
         return STATUS_OK;
     }
@@ -244,10 +249,32 @@ static enum status factor(struct qr *qr, struct step *step) {
     return STATUS_OK;
 }
 
+/* Rows that enter triangles in panels. */
+static enum status append_rows(struct qr *qr, size_t count, size_t rows, const struct qr_triangles *r,
+                               const struct qr_matrix *a) {
+    enum status status = STATUS_OK;
+    for (size_t done = 0, some; done < rows && !status; done += some) {
+        some = smaller(rows - done, qr->most_rows);
+        const struct qr_matrix part = at(qr, a, done, 0);
+        struct step step = {.count = count, .r = r, .a = &part, .rows = some, .vt = qr->vt, .t = qr->t};
+        status = factor(qr, &step);
+    }
+    return status;
+}
+
+/* Rows from most_rows on enter the triangles of those before. */
 enum status qr_factor(struct qr *qr, size_t count, size_t rows, const struct qr_matrix *a) {
-    struct step step = {.count = count, .a = a, .rows = rows, .vt = qr->vt, .t = qr->t};
+    const size_t first = smaller(rows, qr->most_rows), batch = qr->shape.batch;
+    struct step step = {.count = count, .a = a, .rows = first, .vt = qr->vt, .t = qr->t};
     qr->rows = rows;
-    return factor(qr, &step);
+    const enum status status = factor(qr, &step);
+    if (status || first == rows) return status;
+    for (size_t i = 0; i < count; i++)
+        qr->from[batch + i] = qr->to[batch + i] =
+            (char *)a->values + i * a->stride * dtype_size(qr->shape.dtype);
+    const struct qr_triangles r = {qr->from + batch, qr->to + batch, a->ld};
+    const struct qr_matrix rest = at(qr, a, first, 0);
+    return append_rows(qr, count, rows - first, &r, &rest);
 }
 
 enum status qr_append(struct qr *qr, size_t count, size_t rows, const struct qr_triangles *r,
@@ -259,13 +286,10 @@ enum status qr_append(struct qr *qr, size_t count, size_t rows, const struct qr_
                                      .r = *r,
                                      .a = *a,
                                      .scratch = qr->append_scratch};
-    if (rows <= QR_APPEND_ROWS) {
-        qr->ops->append(qr->compute->device.ops_context, &append);
-        device_lap(&qr->compute->device, PART_PANEL);
-        return STATUS_OK;
-    }
-    struct step step = {.count = count, .r = r, .a = a, .rows = rows, .vt = qr->vt, .t = qr->t};
-    return factor(qr, &step);
+    if (rows > QR_APPEND_ROWS) return append_rows(qr, count, rows, r, a);
+    qr->ops->append(qr->compute->device.ops_context, &append);
+    device_lap(&qr->compute->device, PART_PANEL);
+    return STATUS_OK;
 }
 
 enum status qr_apply_q(struct qr *qr, const struct qr_matrix *b, size_t cols) {

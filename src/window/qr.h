@@ -11,14 +11,15 @@
 
 enum { QR_BLOCK = 128 /* the largest default of nb */, QR_MOST_BLOCK = 512 };
 
-/* The default of nb for n columns: wide panels for wide matrices, whose products read from memory. */
-size_t qr_block(size_t n);
+/* The default of nb for n columns: wide panels for wide matrices, whose products read from memory; at least
+   those of one call of ops->panel. */
+size_t qr_block(const struct qr_ops *ops, size_t n);
 
 struct qr_shape {
     enum gemm_dtype dtype; /* f32 or f64 */
     size_t batch;          /* the most matrices of a call */
     size_t rows, n, cols;  /* the most rows; the columns to factor, and all: cols >= n */
-    size_t block;          /* nb: columns of a panel, a multiple of QR_WIDTH; 0: qr_block(n) */
+    size_t block;          /* nb: columns of a panel, a multiple of QR_WIDTH; 0: a default */
     bool keeps_q;          /* qr_apply_q will be called */
 };
 
@@ -31,12 +32,14 @@ struct qr {
     struct qr_matrix w[2]; /* [block][cols] */
     double *scratch;
     void *append_scratch;
-    const void **from; /* [batch] */
-    void **to;         /* [batch] */
+    const void **from; /* [2][batch] */
+    void **to;         /* [2][batch] */
+    size_t most_rows;  /* of a panel: more are factored in portions */
     size_t rows;       /* of the last qr_factor */
 };
 
-/* STATUS_UNAVAILABLE if the device has no operations for QR. Call qr_close also after a failure. */
+/* STATUS_UNAVAILABLE if the device has no operations for QR, or if it cannot keep the Q of so many rows. Call
+   qr_close also after a failure. */
 enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shape *shape);
 void qr_close(struct qr *qr);
 

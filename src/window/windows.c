@@ -3,10 +3,14 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { ALIGNED = 16 /* elements: rows of triangles are multiples */, MOST_BATCH = 1024 };
+enum {
+    ALIGNED = 16, /* elements: rows of triangles are multiples */
+    MOST_BATCH = 1024,
+    GPU_BATCH = 128 /* triangles that keep the SMs busy */
+};
 
 /* Of the triangles of a level; larger triangles come one by one. */
-static const size_t MOST_MEMORY = (size_t)128 << 20;
+static const size_t MOST_MEMORY = (size_t)128 << 20, MOST_GPU_MEMORY = (size_t)2 << 30;
 
 static const char *const names[] = {"naive", "common", "tree", "gram"};
 
@@ -24,8 +28,9 @@ void *windows_alloc(struct windows *windows, size_t elements) {
 size_t windows_batch(const struct windows *windows, size_t bytes, size_t hot, size_t least, size_t count) {
     const struct device_driver *driver = windows->compute->device.driver;
     const size_t cache = driver->last_cache ? driver->last_cache(&windows->compute->device) : 0,
-                 allowed = MOST_MEMORY / bytes;
+                 allowed = (driver->host_memory ? MOST_MEMORY : MOST_GPU_MEMORY) / bytes;
     size_t batch = cache / 2 / (hot * bytes);
+    if (!driver->host_memory && hot > 1) least = GPU_BATCH;
     if (batch > MOST_BATCH) batch = MOST_BATCH;
     if (least > allowed) least = allowed;
     if (batch < least) batch = least;

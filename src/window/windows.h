@@ -19,7 +19,7 @@ struct windows_shape {
     size_t n, cols;               /* columns to factor, and all; cols >= n */
     size_t window, stride, count; /* rows of a window, rows to the next one, number of windows */
     size_t group;                 /* windows with a common part (common, tree); 0: by the flops */
-    size_t nb;                    /* columns of a panel; 0: qr_block(n) */
+    size_t nb;                    /* columns of a panel; 0: a default */
     double ridge;                 /* R^T R = A^T A + ridge I; 0: none */
 };
 

@@ -1,21 +1,5 @@
-/* The table of the clustering ops on the GPU, and their scratch memory. */
+/* The table of the clustering ops on the GPU. */
 #include "kernels/cuda/cluster/cluster.cuh"
-
-void *cuda_grow(void **memory, size_t *bytes, size_t wanted, cudaStream_t stream, struct cuda_fault *fault) {
-    if (wanted <= *bytes) return *memory;
-    CUDA_TRY(fault, cudaStreamSynchronize(stream));
-    CUDA_TRY(fault, cudaFree(*memory));
-    *memory = NULL;
-    *bytes = 0;
-    if (!CUDA_TRY(fault, cudaMalloc(memory, wanted))) return NULL;
-    *bytes = wanted;
-    return *memory;
-}
-
-void *cuda_cluster_scratch(struct cuda_ops_context *context, size_t bytes) {
-    return cuda_grow(&context->cluster_scratch, &context->cluster_bytes, bytes, context->stream,
-                     &context->fault);
-}
 
 template <typename T>
 static void sum(void *opaque, const struct cluster_rows *rows, const struct cluster_sums *sums) {

@@ -51,14 +51,6 @@ void cuda_cluster_sum_slices(struct cuda_ops_context *context, const struct clus
 void cuda_cluster_add_slices(struct cuda_ops_context *context, size_t slices, const double *from,
                              const uint32_t *counts, const struct cluster_sums *sums);
 
-/* Scratch memory of at least so many bytes, which belongs to the context, or NULL with a fault. Its content
-   does not outlive the op. */
-void *cuda_cluster_scratch(struct cuda_ops_context *context, size_t bytes);
-
-/* Makes *memory, *bytes long, at least `wanted` bytes long, after the stream has finished. Its content is
-   lost. Returns *memory, or NULL with a fault. */
-void *cuda_grow(void **memory, size_t *bytes, size_t wanted, cudaStream_t stream, struct cuda_fault *fault);
-
 template <typename T> struct real_limits;
 template <> struct real_limits<float> {
     static constexpr double epsilon = FLT_EPSILON, least = FLT_TRUE_MIN, largest = FLT_MAX;

@@ -345,7 +345,7 @@ static bool launch_cell_sums(fused_nearest *base, const few_pass &p, const neare
     if (!p.certify || clusters > CELL_CENTRES || sums.lanes * FEATURES != 32 ||
         slices < 2 * (size_t)base->processors || shared + 2048 > (size_t)base->shared_bytes)
         return false;
-    char *scratch = (char *)cuda_cluster_scratch(ops, header + slices * clusters * sizeof *sums.count);
+    char *scratch = (char *)cuda_scratch(ops, header + slices * clusters * sizeof *sums.count);
     if (!scratch) return true;
     cell_grid *grid = (cell_grid *)scratch;
     sums.count = (uint32_t *)(scratch + header);

@@ -196,7 +196,7 @@ static bool launch_tensor_sums(fused_nearest *base, const few_pass &p, const nea
     if (slices < 2 * (size_t)base->processors || !cluster_has_table(clusters, features) ||
         2 * (shared + 2048) > (size_t)base->shared_bytes)
         return false;
-    sums.count = (uint32_t *)cuda_cluster_scratch(ops, slices * clusters * sizeof *sums.count);
+    sums.count = (uint32_t *)cuda_scratch(ops, slices * clusters * sizeof *sums.count);
     if (!sums.count) return true;
     CUDA_TRY(&base->fault, cudaFuncSetAttribute(tensor_sums_kernel<STEPS>,
                                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));

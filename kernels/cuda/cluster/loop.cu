@@ -86,7 +86,7 @@ struct cuda_loop *cuda_loop_open(struct fused_nearest *base) {
 void cuda_loop_close(struct cuda_loop *loop) {
     if (!loop) return;
     cudaFree(loop->on_device);
-    cudaFree(loop->ops.cluster_scratch);
+    cudaFree(loop->ops.scratch);
     free(loop);
 }
 

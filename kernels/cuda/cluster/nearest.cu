@@ -84,7 +84,7 @@ void cuda_cluster_nearest(void *opaque, const struct nearest_call *call, struct 
     const size_t rows = call->rows, header = 256;
     const nearest_centres centres = *call->centres;
     if (!rows) return;
-    char *scratch = (char *)cuda_cluster_scratch(context, header + rows * (sizeof(T) + sizeof(uint32_t)));
+    char *scratch = (char *)cuda_scratch(context, header + rows * (sizeof(T) + sizeof(uint32_t)));
     if (!scratch) return;
     T *thresholds = (T *)(scratch + header);
     const decide::row_list list = {(unsigned *)scratch, (uint32_t *)(thresholds + rows)};

@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(THREADS) add_table_kernel(size_t size, const i
 void cuda_cluster_sum_bytes(struct cuda_ops_context *context, const struct cluster_rows *rows,
                             const struct cluster_sums *sums) {
     const size_t size = sums->clusters * sums->features, header = 256;
-    char *scratch = (char *)cuda_cluster_scratch(context, header + size * sizeof(int));
+    char *scratch = (char *)cuda_scratch(context, header + size * sizeof(int));
     if (!scratch) return;
     unsigned *moved = (unsigned *)scratch;
     int *table = (int *)(scratch + header);

@@ -166,7 +166,7 @@ static bool open_workspace(struct cuda_ops_context *context, const part &part, w
                  starts = ((part.segments + 1) * sizeof(uint32_t) + 255) / 256 * 256;
     work.sort_bytes = 0;
     if (!sort_by_key(context, part, work, NULL)) return false;
-    char *at = (char *)cuda_cluster_scratch(context, 4 * lines + starts + work.sort_bytes);
+    char *at = (char *)cuda_scratch(context, 4 * lines + starts + work.sort_bytes);
     if (!at) return false;
     work.key = cub::DoubleBuffer<uint32_t>((uint32_t *)at, (uint32_t *)(at + lines));
     work.item = cub::DoubleBuffer<uint32_t>((uint32_t *)(at + 2 * lines), (uint32_t *)(at + 3 * lines));

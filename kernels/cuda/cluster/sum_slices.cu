@@ -160,7 +160,7 @@ void cuda_cluster_sum_slices(struct cuda_ops_context *context, const struct clus
     CUDA_TRY(&context->fault, cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     while (pass.lanes == 1 && pass.columns > 1 && shared() > (size_t)most)
         pass.columns = (pass.columns + 1) / 2;
-    pass.count = (uint32_t *)cuda_cluster_scratch(context, slices * clusters * sizeof *pass.count);
+    pass.count = (uint32_t *)cuda_scratch(context, slices * clusters * sizeof *pass.count);
     if (!pass.count) return;
     CUDA_TRY(&context->fault,
              cudaFuncSetAttribute(sum_slice_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,

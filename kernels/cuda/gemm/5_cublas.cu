@@ -87,21 +87,36 @@ static cublasComputeType_t compute_of(const cublas_context *context, enum gemm_d
     return dtype == GEMM_F32 ? context->compute : dtype == GEMM_F64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
 }
 
-static enum gemm_status cublas_gemm(void *opaque, const struct gemm_call *call) {
+static enum gemm_status cublas_gemm_batch(void *opaque, const struct gemm_call *call, size_t count,
+                                          const struct gemm_strides *strides) {
     cublas_context *context = (cublas_context *)opaque;
-    if (!fits_int(call) || call->epilogue || call->backward) return GEMM_UNSUPPORTED;
-    const bool ta = gemm_transposes_a(call->op), tb = gemm_transposes_b(call->op);
+    if (!fits_int(call) || count > INT_MAX || call->epilogue || call->backward) return GEMM_UNSUPPORTED;
+    const cublasOperation_t ta = gemm_transposes_a(call->op) ? CUBLAS_OP_T : CUBLAS_OP_N,
+                            tb = gemm_transposes_b(call->op) ? CUBLAS_OP_T : CUBLAS_OP_N;
     const bool single = call->dtype != GEMM_F64;
     const cudaDataType_t type = type_of(call->dtype), c_type = call->c_f32 ? CUDA_R_32F : type;
     const float alpha_f32 = (float)call->alpha, beta_f32 = (float)call->beta;
     const void *alpha = single ? (const void *)&alpha_f32 : &call->alpha,
                *beta = single ? (const void *)&beta_f32 : &call->beta;
-    const bool done = CUBLAS_TRY(
-        context, cublasGemmEx(context->handle, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N,
-                              (int)call->n, (int)call->m, (int)call->k, alpha, call->b, type,
-                              leading(call->ldb), call->a, type, leading(call->lda), beta, call->c, c_type,
-                              leading(call->ldc), compute_of(context, call->dtype), CUBLAS_GEMM_DEFAULT));
+    const int m = (int)call->m, n = (int)call->n, k = (int)call->k;
+    const cublasComputeType_t compute = compute_of(context, call->dtype);
+    const bool done =
+        count == 1
+            ? CUBLAS_TRY(context,
+                         cublasGemmEx(context->handle, tb, ta, n, m, k, alpha, call->b, type,
+                                      leading(call->ldb), call->a, type, leading(call->lda), beta, call->c,
+                                      c_type, leading(call->ldc), compute, CUBLAS_GEMM_DEFAULT))
+            : CUBLAS_TRY(context,
+                         cublasGemmStridedBatchedEx(context->handle, tb, ta, n, m, k, alpha, call->b, type,
+                                                    leading(call->ldb), (long long)strides->b, call->a, type,
+                                                    leading(call->lda), (long long)strides->a, beta, call->c,
+                                                    c_type, leading(call->ldc), (long long)strides->c,
+                                                    (int)count, compute, CUBLAS_GEMM_DEFAULT));
     return done ? GEMM_OK : GEMM_FAILED;
+}
+
+static enum gemm_status cublas_gemm(void *opaque, const struct gemm_call *call) {
+    return cublas_gemm_batch(opaque, call, 1, NULL);
 }
 
 static void cublas_describe(void *opaque, char *text, size_t size) {
@@ -131,4 +146,5 @@ extern "C" const struct gemm_backend gemm_cublas = {
     .takes_precision = cublas_takes_precision,
     .describe = cublas_describe,
     .error = cublas_error,
+    .gemm_batch = cublas_gemm_batch,
 };

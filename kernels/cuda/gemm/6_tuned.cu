@@ -84,6 +84,11 @@ static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
 }
 
+static enum gemm_status tuned_gemm_batch(void *opaque, const struct gemm_call *call, size_t count,
+                                         const struct gemm_strides *strides) {
+    return gemm_cublas.gemm_batch(((tuned_context *)opaque)->library, call, count, strides);
+}
+
 /* Reports no kernels for calls of cuBLAS. */
 static size_t tuned_kernels(void *opaque, const struct gemm_call *call, struct gemm_kernel *list,
                             size_t size) {
@@ -123,4 +128,5 @@ extern "C" const struct gemm_backend gemm_cuda_tuned = {
     .error = tuned_error,
     .fused = &cuda_fused,
     .nearest = &cuda_nearest,
+    .gemm_batch = tuned_gemm_batch,
 };

@@ -13,8 +13,8 @@ struct cuda_ops_context {
     cudaStream_t stream;
     struct cuda_fault fault;
     struct cuda_reduction reduction;
-    void *cluster_scratch; /* of the ops of k-means (kernels/cuda/cluster); grows */
-    size_t cluster_bytes;
+    void *scratch; /* of an op (cuda_scratch); grows */
+    size_t scratch_bytes;
 };
 
 static inline struct cuda_ops_context *open_ops(void *context) {
@@ -23,6 +23,14 @@ static inline struct cuda_ops_context *open_ops(void *context) {
 
 /* The table for a dtype. */
 const struct ops *cuda_ops(enum gemm_dtype dtype);
+
+/* Scratch memory of at least so many bytes, which belongs to the context, or NULL with a fault. Its content
+   does not outlive the op (kernels/cuda/common.cu, as is the next one). */
+void *cuda_scratch(struct cuda_ops_context *context, size_t bytes);
+
+/* Makes *memory, *bytes long, at least `wanted` bytes long, after the stream has finished. Its content is
+   lost. Returns *memory, or NULL with a fault. */
+void *cuda_grow(void **memory, size_t *bytes, size_t wanted, cudaStream_t stream, struct cuda_fault *fault);
 
 /* Blocks for `elements`, `per_block` each: at least one, and at most 4096, which fill every chip. */
 static inline unsigned cuda_grid_for(size_t elements, size_t per_block) {

@@ -6,26 +6,11 @@
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_CLUSTER_DSMEM_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_CLUSTER_DSMEM_CUH
 
-#include "kernels/cuda/tensor/mbarrier.cuh"
+#include "kernels/cuda/tensor/cluster.cuh"
 
 /* The address in the peer's shared memory that corresponds to `at` in this block's. */
 __device__ inline uint32_t peer_address(const void *at) {
-    uint32_t address = 0;
-#if __CUDA_ARCH__ >= 900
-    asm("mapa.shared::cluster.u32 %0, %1, %2;"
-        : "=r"(address)
-        : "r"(shared_address(at)), "r"((blockIdx.x & 1) ^ 1));
-#endif
-    return address;
-}
-
-__device__ inline void cluster_barrier() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;"
-                 :
-                 :
-                 : "memory");
-#endif
+    return cluster_address(at, (blockIdx.x & 1) ^ 1);
 }
 
 /* Writes to the peer's copy of `at`; the peer's copy of `barrier` counts the bytes. */

@@ -92,6 +92,7 @@ static void NAME(largest)(void *context, size_t rows, size_t cols, const void *a
 }
 
 static const struct qr_ops NAME(qr_ops) = {
+    .panel_width = QR_WIDTH,
     .panel = NAME(panel),
     .append = NAME(append),
     .block = NAME(block),

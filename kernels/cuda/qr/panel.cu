@@ -1,0 +1,317 @@
+/* The panel of QR on the GPU (kernels/qr.h): up to 64 columns in one launch.
+
+   Idea       a cluster of up to 16 thread blocks keeps a panel in registers: a warp has 4 of the 64 columns,
+              a lane some rows of each. The column that becomes a reflector is published in shared memory; each
+              warp multiplies it with its columns, and the blocks exchange these products through distributed
+              shared memory. The first rows of the panel, which become R, are in every block.
+   Bound by   latency: a column takes a barrier of the block, one of the cluster and some 20 dependent steps.
+              While a block waits for the others, it computes the column of T before.
+   Run        ./train bench qr --backend cuda-tuned */
+#include "kernels/cuda/qr/qr.cuh"
+#include "kernels/cuda/tensor/cluster.cuh"
+
+static constexpr int WARPS = 16, THREADS = 32 * WARPS, COLUMNS = 4 /* of a warp */, WIDTH = WARPS * COLUMNS,
+                     TOP = WIDTH / 32 /* of the first rows, for each lane */, MOST_BLOCKS = 16,
+                     LANES_OF_T = THREADS / WIDTH /* for each row of T */;
+
+template <typename T> struct panel_call {
+    const T *a;
+    T *vt, *t;
+    size_t lda, a_stride, vt_ld, vt_stride, t_ld, t_stride;
+    size_t top_ld, row, col;
+    unsigned width, top_rows, rows, lead, blocks;
+    bool triangular;
+};
+
+/* ROWS: of a lane in each column, below the first rows. */
+template <typename T, int ROWS> struct panel_shared {
+    static constexpr int BODY = 32 * ROWS, TILE = sizeof(T) == 4 ? 128 : 64;
+    T sums[2][MOST_BLOCKS][WIDTH + 1]; /* of each block, for even and odd columns */
+    T column[2][BODY + WIDTH];         /* the published column: rows of the block, then the first rows */
+    T gram[2][WIDTH];                  /* products of a reflector with those before it */
+    T tau[WIDTH];
+    T t[WIDTH][WIDTH + 1];
+    T tile[TILE][WIDTH + 1]; /* between rows and columns */
+};
+
+/* The columns of a warp: the rows of this block, and the first rows. Column s is number warp + WARPS s. */
+template <typename T, int ROWS> struct panel_columns { T body[COLUMNS][ROWS], top[COLUMNS][TOP]; };
+
+/* tile = `count` rows from `from` on; with `triangular` zeros below the diagonal. */
+template <typename T, int ROWS>
+__device__ __forceinline__ void read_tile(panel_shared<T, ROWS> &shared, int tile_rows, unsigned count,
+                                          unsigned width, const T *from, size_t ld, bool triangular) {
+    __syncthreads(); /* the tile was read */
+#pragma unroll 8
+    for (int k = threadIdx.x; k < tile_rows * WIDTH; k += THREADS) {
+        const unsigned i = k / WIDTH, j = k % WIDTH;
+        const bool there = i < count && j < width && !(triangular && j < i);
+        shared.tile[i][j] = there ? from[i * ld + j] : 0;
+    }
+    __syncthreads();
+}
+
+template <typename T, int ROWS>
+__device__ __forceinline__ void read_columns(const panel_call<T> &call, const T *top, const T *a,
+                                             unsigned count, panel_shared<T, ROWS> &shared,
+                                             panel_columns<T, ROWS> &mine) {
+    constexpr int TILE = panel_shared<T, ROWS>::TILE;
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    read_tile(shared, WIDTH, call.top_rows, call.width, top, call.top_ld, call.triangular);
+#pragma unroll
+    for (int s = 0; s < COLUMNS; s++)
+#pragma unroll
+        for (int i = 0; i < TOP; i++) mine.top[s][i] = shared.tile[32 * i + lane][warp + WARPS * s];
+#pragma unroll
+    for (int first = 0; first < 32 * ROWS; first += TILE) {
+        const unsigned left = count > (unsigned)first ? count - first : 0;
+        read_tile(shared, TILE, left, call.width, a + first * call.lda, call.lda, false);
+#pragma unroll
+        for (int s = 0; s < COLUMNS; s++)
+#pragma unroll
+            for (int i = 0; i < TILE / 32; i++)
+                mine.body[s][first / 32 + i] = shared.tile[32 * i + lane][warp + WARPS * s];
+    }
+}
+
+/* The elements i of column `slot` of the warp: by selection, so that all stay in registers. */
+template <typename T, int N>
+__device__ __forceinline__ T pick(const T (&of)[COLUMNS][N], int i, unsigned slot) {
+    T value = of[0][i];
+#pragma unroll
+    for (int s = 1; s < COLUMNS; s++) value = slot == (unsigned)s ? of[s][i] : value;
+    return value;
+}
+
+/* Column `slot` of the warp becomes the one that all warps read. */
+template <typename T, int ROWS>
+__device__ __forceinline__ void publish(const panel_columns<T, ROWS> &mine, unsigned slot, T *column) {
+    const unsigned lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) column[32 * i + lane] = pick(mine.body, i, slot);
+#pragma unroll
+    for (int i = 0; i < TOP; i++) column[32 * (ROWS + i) + lane] = pick(mine.top, i, slot);
+}
+
+/* Sums of four values over the lanes: value l / 8 in lane l. */
+template <typename T> __device__ __forceinline__ T add_lanes(T (&sum)[COLUMNS]) {
+    const unsigned lane = threadIdx.x % 32, all = 0xffffffffu;
+    const bool high = lane & 16, odd = lane & 8;
+    const T a = (high ? sum[2] : sum[0]) + __shfl_xor_sync(all, high ? sum[0] : sum[2], 16),
+            b = (high ? sum[3] : sum[1]) + __shfl_xor_sync(all, high ? sum[1] : sum[3], 16);
+    T one = (odd ? b : a) + __shfl_xor_sync(all, odd ? a : b, 8);
+#pragma unroll
+    for (int step = 4; step; step /= 2) one += __shfl_xor_sync(all, one, step);
+    return one;
+}
+
+/* Sums over blocks 0 .. 15, in the order of a tree, which the number of blocks alone decides; in all lanes of
+   a half warp. */
+template <typename T>
+__device__ __forceinline__ T add_blocks(const T (*sums)[WIDTH + 1], unsigned column, unsigned blocks) {
+    const unsigned rank = threadIdx.x % 16;
+    T sum = rank < blocks ? sums[rank][column] : 0;
+#pragma unroll
+    for (int step = 8; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    return sum;
+}
+
+/* Column q of T: -tau T (V^T v), and tau on the diagonal. Several lanes share a row. */
+template <typename T, int ROWS>
+__device__ __forceinline__ void column_of_t(panel_shared<T, ROWS> &shared, unsigned q) {
+    const unsigned i = threadIdx.x / LANES_OF_T, part = threadIdx.x % LANES_OF_T;
+    T sum = 0;
+    for (unsigned k = part; k < q; k += LANES_OF_T) sum += shared.t[i][k] * shared.gram[q % 2][k];
+#pragma unroll
+    for (int step = LANES_OF_T / 2; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (part == 0 && i <= q) shared.t[i][q] = i == q ? shared.tau[q] : -shared.tau[q] * sum;
+}
+
+/* Reflector c is applied to the columns after it; column c + 1 is published. */
+template <typename T, int ROWS>
+__device__ __forceinline__ void reflect_column(const panel_call<T> &call, unsigned c,
+                                               panel_shared<T, ROWS> &shared, panel_columns<T, ROWS> &mine) {
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = cluster_rank(), all = 0xffffffffu;
+    const T *column = shared.column[c % 2];
+    T x[ROWS], top[TOP], sum[COLUMNS];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) x[i] = column[32 * i + lane];
+#pragma unroll
+    for (int i = 0; i < TOP; i++) top[i] = 32 * i + lane > c ? column[32 * (ROWS + i) + lane] : 0;
+#pragma unroll
+    for (int s = 0; s < COLUMNS; s++) {
+        sum[s] = 0;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) sum[s] += x[i] * mine.body[s][i];
+        if (rank == 0) {
+#pragma unroll
+            for (int i = 0; i < TOP; i++) sum[s] += top[i] * mine.top[s][i];
+        }
+    }
+    const T one = add_lanes(sum);
+    for (unsigned to = lane % 8; to < call.blocks; to += 8)
+        cluster_store(&shared.sums[c % 2][rank][warp + WARPS * (lane / 8)], to, one);
+    cluster_arrive();
+    if (rank == 0 && c > 0) column_of_t(shared, c - 1);
+    cluster_wait();
+
+    const T(*sums)[WIDTH + 1] = shared.sums[c % 2];
+    const T head = column[32 * ROWS + c];
+    const reflector<T> by = reflect(head, __shfl_sync(all, add_blocks(sums, c, call.blocks), 0));
+    if (threadIdx.x == 0) shared.tau[c] = by.tau;
+#pragma unroll
+    for (int s = 0; s < COLUMNS; s += 2) {
+        const T both = add_blocks(sums, warp + WARPS * (s + lane / 16), call.blocks);
+        sum[s] = __shfl_sync(all, both, 0);
+        sum[s + 1] = __shfl_sync(all, both, 16);
+    }
+#pragma unroll
+    for (int s = 0; s < COLUMNS; s++) {
+        const unsigned j = warp + WARPS * s;
+        T of_row = __shfl_sync(all, mine.top[s][0], c % 32); /* row c of the column */
+#pragma unroll
+        for (int i = 1; i < TOP; i++) {
+            const T other = __shfl_sync(all, mine.top[s][i], c % 32);
+            of_row = c / 32 == (unsigned)i ? other : of_row;
+        }
+        if (j > c) {
+            const T w = by.tau * (of_row + by.factor * sum[s]), scaled = w * by.factor;
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) mine.body[s][i] -= scaled * x[i];
+#pragma unroll
+            for (int i = 0; i < TOP; i++) mine.top[s][i] -= 32 * i + lane == c ? w : scaled * top[i];
+        } else if (j == c) {
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) mine.body[s][i] *= by.factor;
+#pragma unroll
+            for (int i = 0; i < TOP; i++)
+                if (32 * i + lane >= c)
+                    mine.top[s][i] = 32 * i + lane == c ? by.beta : mine.top[s][i] * by.factor;
+        } else if (lane == 0) {
+            shared.gram[c % 2][j] = by.factor * sum[s] + of_row;
+        }
+    }
+    if (warp == (c + 1) % WARPS) publish(mine, (c + 1) / WARPS, shared.column[(c + 1) % 2]);
+}
+
+/* R, V^T of the first rows, and T: block 0. */
+template <typename T, int ROWS>
+__device__ __forceinline__ void write_top(const panel_call<T> &call, T *to, T *vt, T *t,
+                                          panel_shared<T, ROWS> &shared, const panel_columns<T, ROWS> &mine) {
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, width = call.width;
+    column_of_t(shared, width - 1);
+#pragma unroll
+    for (int s = 0; s < COLUMNS; s++) {
+        const unsigned j = warp + WARPS * s;
+        T *out = vt + j * call.vt_ld;
+        for (unsigned k = lane; j < width && k < call.lead; k += 32) out[k] = 0;
+#pragma unroll
+        for (int k = 0; k < TOP; k++) {
+            const unsigned i = 32 * k + lane;
+            shared.tile[i][j] = i > j ? 0 : mine.top[s][k];
+            if (j < width && i < call.top_rows && !call.triangular)
+                out[call.lead + i] = i < j ? 0 : i == j ? 1 : mine.top[s][k];
+        }
+    }
+    __syncthreads();
+    for (unsigned k = threadIdx.x; k < WIDTH * WIDTH; k += THREADS) {
+        const unsigned i = k / WIDTH, j = k % WIDTH;
+        if (j >= width) continue;
+        if (i < call.top_rows) to[i * call.top_ld + j] = shared.tile[i][j];
+        if (i < width) t[i * call.t_ld + j] = shared.t[i][j];
+    }
+}
+
+template <typename T, int ROWS>
+__global__ void __launch_bounds__(THREADS, 1)
+    factor_panel(const __grid_constant__ panel_call<T> call, const __grid_constant__ qr_table table) {
+    extern __shared__ double memory[];
+    panel_shared<T, ROWS> &shared = *(panel_shared<T, ROWS> *)memory;
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = cluster_rank(),
+                   number = blockIdx.x / call.blocks, first = rank * 32 * ROWS,
+                   count = call.rows > first ? call.rows - first : 0;
+    const size_t at = call.row * call.top_ld + call.col;
+    T *vt = call.vt + number * call.vt_stride;
+    panel_columns<T, ROWS> mine;
+    for (unsigned k = threadIdx.x; k < WIDTH * (WIDTH + 1); k += THREADS) (&shared.t[0][0])[k] = 0;
+    read_columns(call, (const T *)table.from[number] + at, call.a + number * call.a_stride + first * call.lda,
+                 count, shared, mine);
+    if (warp == 0) publish(mine, 0, shared.column[0]);
+    cluster_barrier(); /* all blocks have started */
+    for (unsigned c = 0; c < call.width; c++) {
+        __syncthreads();
+        reflect_column(call, c, shared, mine);
+    }
+    T *below = vt + call.lead + (call.triangular ? 0 : call.top_rows) + first;
+#pragma unroll
+    for (int s = 0; s < COLUMNS; s++)
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+            if (warp + WARPS * s < call.width && 32 * i + lane < count)
+                below[(warp + WARPS * s) * call.vt_ld + 32 * i + lane] = mine.body[s][i];
+    __syncthreads();
+    if (rank == 0)
+        write_top(call, (T *)table.to[number] + at, vt, call.t + number * call.t_stride, shared, mine);
+}
+
+/* --- launches --- */
+
+template <typename T, int ROWS>
+static void launch_panel(struct cuda_ops_context *context, const struct qr_panel *panel, unsigned blocks) {
+    panel_call<T> call = {
+        .lda = panel->a.ld,
+        .a_stride = panel->a.stride,
+        .vt_ld = panel->vt.ld,
+        .vt_stride = panel->vt.stride,
+        .t_ld = panel->t.ld,
+        .t_stride = panel->t.stride,
+        .top_ld = panel->top.ld,
+        .row = panel->row,
+        .col = panel->col,
+        .width = (unsigned)panel->width,
+        .top_rows = (unsigned)panel->top_rows,
+        .rows = (unsigned)panel->rows,
+        .lead = (unsigned)panel->lead,
+        .blocks = blocks,
+        .triangular = panel->triangular,
+    };
+    qr_each_table(panel->count, [&](size_t first, size_t count) {
+        call.a = (const T *)panel->a.values + first * panel->a.stride;
+        call.vt = (T *)panel->vt.values + first * panel->vt.stride;
+        call.t = (T *)panel->t.values + first * panel->t.stride;
+        qr_launch(context, "factor_panel", factor_panel<T, ROWS>, count, blocks, THREADS,
+                  sizeof(panel_shared<T, ROWS>), call, qr_table_of(&panel->top, first, count));
+    });
+}
+
+/* The blocks of a cluster, a power of two, for `rows` rows with so many a block. */
+static unsigned blocks_for(size_t rows, size_t of_block) {
+    unsigned blocks = 1;
+    while (blocks * of_block < rows) blocks *= 2;
+    return blocks;
+}
+
+template <typename T> constexpr int most_rows = sizeof(T) == 4 ? 16 : 8; /* of a lane */
+
+size_t cuda_qr_panel_rows(void *context, enum gemm_dtype dtype) {
+    return (size_t)32 *
+           (dtype == GEMM_F32 ? most_rows<float> : most_rows<double>)*qr_most_blocks(open_ops(context));
+}
+
+/* The fewest rows for each lane with which the batch fits the GPU at once. */
+template <typename T> void cuda_qr_panel(void *opaque, const struct qr_panel *panel) {
+    struct cuda_ops_context *context = open_ops(opaque);
+    const unsigned most = qr_most_blocks(context), processors = qr_processors(context);
+    const auto fits = [&](int rows) {
+        const unsigned blocks = blocks_for(panel->rows, (size_t)32 * rows);
+        return blocks <= most && panel->count * blocks <= processors;
+    };
+    if (!panel->count || !panel->width) return;
+    if (fits(4)) return launch_panel<T, 4>(context, panel, blocks_for(panel->rows, 32 * 4));
+    if (most_rows < T >> 8 && fits(8))
+        return launch_panel<T, 8>(context, panel, blocks_for(panel->rows, 32 * 8));
+    launch_panel<T, most_rows<T>>(context, panel, blocks_for(panel->rows, 32 * most_rows<T>));
+}
+
+template void cuda_qr_panel<float>(void *, const struct qr_panel *);
+template void cuda_qr_panel<double>(void *, const struct qr_panel *);

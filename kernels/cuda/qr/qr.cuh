@@ -1,0 +1,117 @@
+/* The operations of QR on the GPU (kernels/qr.h). */
+#ifndef TESSERA_KERNELS_CUDA_QR_QR_CUH
+#define TESSERA_KERNELS_CUDA_QR_QR_CUH
+
+#include <math.h>
+
+extern "C" {
+#include "kernels/qr.h"
+}
+#include "kernels/cuda/ops/ops.cuh"
+
+/* The table for f32 or f64; NULL for another dtype. Its functions take a struct cuda_ops_context. */
+const struct qr_ops *cuda_qr_ops(enum gemm_dtype dtype);
+
+/* Triangles of one launch, as a parameter of the kernel: a list in host memory is cut into such pieces. */
+enum { QR_TABLE = 128 };
+struct qr_table {
+    const void *from[QR_TABLE];
+    void *to[QR_TABLE];
+};
+
+/* The triangles first .. first + count - 1; `from` or `to` of the list may be NULL. */
+static inline qr_table qr_table_of(const struct qr_triangles *r, size_t first, size_t count) {
+    qr_table table = {};
+    for (size_t i = 0; i < count; i++) {
+        if (r->from) table.from[i] = r->from[first + i];
+        if (r->to) table.to[i] = r->to[first + i];
+    }
+    return table;
+}
+
+/* Calls launch(first, count) for each piece of `count` triangles. */
+template <typename F> void qr_each_table(size_t count, F launch) {
+    for (size_t first = 0; first < count; first += QR_TABLE)
+        launch(first, count - first < QR_TABLE ? count - first : (size_t)QR_TABLE);
+}
+
+/* Launches `kernel` on `matrices` clusters of `blocks` blocks each. */
+template <typename... P, typename... A>
+void qr_launch(struct cuda_ops_context *context, const char *name, void (*kernel)(P...), size_t matrices,
+               unsigned blocks, unsigned threads, size_t shared_bytes, const A &...arguments) {
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {blocks, 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)(matrices * blocks));
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = context->stream;
+    config.attrs = &cluster;
+    config.numAttrs = blocks > 1 ? 1 : 0;
+    CUDA_TRY(&context->fault,
+             cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  (int)shared_bytes));
+    if (blocks > 8)
+        CUDA_TRY(&context->fault, cudaFuncSetAttribute((const void *)kernel,
+                                                       cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    CUDA_TRY(&context->fault, cudaLaunchKernelEx(&config, kernel, arguments...));
+    cuda_launched(&context->fault, name, __FILE__, __LINE__);
+}
+
+/* SMs of the GPU, and the most blocks of a cluster: 1 below compute capability 9.0. */
+unsigned qr_processors(struct cuda_ops_context *context);
+unsigned qr_most_blocks(struct cuda_ops_context *context);
+
+/* Results of an op, when they are there: bytes, or numbers of columns, which become size_t. */
+void qr_to_host(struct cuda_ops_context *context, void *to, const void *from, size_t bytes);
+void qr_columns_to_host(struct cuda_ops_context *context, size_t *to, const unsigned *from, size_t count);
+
+/* Entries of the table in files of their own: panel.cu, append.cu, blocks.cu, triangles.cu and solve.cu. */
+size_t cuda_qr_panel_rows(void *context, enum gemm_dtype dtype);
+template <typename T> void cuda_qr_panel(void *context, const struct qr_panel *panel);
+template <typename T> void cuda_qr_append(void *context, const struct qr_append *append);
+template <typename T>
+void cuda_qr_block(void *context, size_t count, size_t rows, size_t cols, const struct qr_triangles *r,
+                   size_t row, size_t col, const struct qr_matrix *w);
+template <typename T>
+void cuda_qr_subtract(void *context, size_t count, size_t rows, size_t cols, const struct qr_triangles *r,
+                      size_t row, size_t col, const struct qr_matrix *w);
+template <typename T>
+void cuda_qr_rows(void *context, size_t rows, size_t to_rows, size_t cols, const void *from, size_t from_ld,
+                  const double *scale, void *to, size_t to_ld);
+template <typename T>
+void cuda_qr_gather(void *context, size_t count, size_t to_rows, size_t cols, const struct qr_rows *pieces,
+                    size_t from_ld, const double *scale, const struct qr_matrix *to);
+template <typename T>
+void cuda_qr_scale(void *context, size_t count, size_t n, size_t cols, double factor,
+                   const struct qr_triangles *r);
+template <typename T>
+void cuda_qr_largest(void *context, size_t rows, size_t cols, const void *a, size_t lda, double *largest);
+template <typename T>
+void cuda_qr_cholesky(void *context, size_t count, size_t width, size_t cols, const struct qr_triangles *r,
+                      size_t col, size_t *column);
+template <typename T>
+void cuda_qr_diagonals(void *context, size_t count, size_t n, const struct qr_triangles *r, double *to);
+template <typename T>
+void cuda_qr_deficient(void *context, size_t count, size_t n, const struct qr_triangles *r, double tolerance,
+                       const double *bound, size_t *column);
+template <typename T>
+void cuda_qr_solve(void *context, size_t n, size_t cols, const void *r, size_t ld, void *x);
+
+#ifdef __CUDACC__
+/* A reflector from the element on the diagonal and the squares below it: it eliminates them. */
+template <typename T> struct reflector {
+    T beta;   /* the new element on the diagonal */
+    T factor; /* V = factor times the elements below */
+    T tau;
+};
+
+template <typename T> __device__ inline reflector<T> reflect(T head, T squares) {
+    if (squares == 0) return {head, 0, 0}; /* nothing to eliminate; NaN spreads */
+    const T length = sqrt(head * head + squares), beta = head > 0 ? -length : length;
+    return {beta, 1 / (head - beta), (beta - head) / beta};
+}
+#endif
+
+#endif

@@ -1,0 +1,80 @@
+/* Thread blocks of a cluster: their ranks, barrier and distributed shared memory (DSMEM). Below compute
+   capability 9.0 a cluster is one block, and these functions are those of a block. */
+#ifndef TESSERA_KERNELS_CUDA_TENSOR_CLUSTER_CUH
+#define TESSERA_KERNELS_CUDA_TENSOR_CLUSTER_CUH
+
+#include "kernels/cuda/tensor/mbarrier.cuh"
+
+__device__ inline unsigned cluster_rank() {
+    unsigned rank = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+    return rank;
+}
+
+/* A barrier in two halves: what a block wrote before it arrives, to its own memory, that of its peers, or
+   global memory, the others may read after they waited. All threads of all blocks call both. */
+__device__ inline void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory");
+#endif
+}
+
+__device__ inline void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
+#else
+    __syncthreads();
+#endif
+}
+
+__device__ inline void cluster_barrier() {
+    cluster_arrive();
+    cluster_wait();
+}
+
+/* The address in the shared memory of block `rank` that corresponds to `at` in this block's. */
+__device__ inline uint32_t cluster_address(const void *at, unsigned rank) {
+    uint32_t address = shared_address(at);
+#if __CUDA_ARCH__ >= 900
+    asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
+#endif
+    return address;
+}
+
+__device__ inline void cluster_store(float *at, unsigned rank, float value) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.shared::cluster.f32 [%0], %1;"
+                 :
+                 : "r"(cluster_address(at, rank)), "f"(value)
+                 : "memory");
+#else
+    *at = value;
+#endif
+}
+
+__device__ inline void cluster_store(double *at, unsigned rank, double value) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.shared::cluster.f64 [%0], %1;"
+                 :
+                 : "r"(cluster_address(at, rank)), "d"(value)
+                 : "memory");
+#else
+    *at = value;
+#endif
+}
+
+/* 16 bytes of block `rank`. */
+__device__ inline uint4 cluster_load(const uint4 *at, unsigned rank) {
+    uint4 words = *at;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "r"(cluster_address(at, rank))
+                 : "memory");
+#endif
+    return words;
+}
+
+#endif

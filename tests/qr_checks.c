@@ -1,0 +1,182 @@
+#include "tests/qr_checks.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* --- a matrix on a backend --- */
+
+static struct values copy_of(struct values values, size_t count) {
+    struct values copy = values_make(values.dtype, count);
+    memcpy(copy.data, values.data, count * dtype_size(values.dtype));
+    return copy;
+}
+
+struct qr_matrix qr_checks_upload(struct compute *compute, struct values values, size_t rows, size_t cols,
+                                  size_t batch) {
+    struct device *device = &compute->device;
+    struct qr_matrix matrix = {values.data, cols, rows * cols};
+    const size_t bytes = batch * rows * cols * dtype_size(values.dtype);
+    if (device->driver->host_memory) return matrix;
+    matrix.values = device->driver->alloc(device, bytes);
+    assert_non_null(matrix.values);
+    device->driver->upload(device, matrix.values, values.data, bytes);
+    return matrix;
+}
+
+void qr_checks_download(struct compute *compute, struct qr_matrix matrix, struct values values,
+                        size_t count) {
+    struct device *device = &compute->device;
+    if (device->driver->host_memory) return;
+    device->driver->download(device, values.data, matrix.values, count * dtype_size(values.dtype));
+    assert_status(device->driver->synchronize(device), STATUS_OK);
+    device->driver->free(device, matrix.values);
+}
+
+void qr_checks_open(struct qr *qr, struct compute *compute, const struct qr_case *test, bool keeps_q) {
+    const struct qr_shape shape = {.dtype = test->dtype,
+                                   .batch = test->batch,
+                                   .rows = test->rows,
+                                   .n = test->n,
+                                   .cols = test->n + test->extra,
+                                   .block = test->block,
+                                   .keeps_q = keeps_q};
+    assert_status(qr_open(qr, compute, &shape), STATUS_OK);
+}
+
+/* |A - Q R| / |A| and |I - Q^T Q|, Frobenius, in float64. `a` is the matrix before, `factored` after. */
+static void residuals(struct qr *qr, const struct qr_case *test, struct values a, struct values factored,
+                      double *backward, double *orthogonality) {
+    const size_t rows = test->rows, cols = test->n + test->extra, k = rows < test->n ? rows : test->n;
+    struct values q = values_make(test->dtype, rows * cols);
+    double error = 0, size = 0, gram = 0;
+    for (size_t i = 0; i < k; i++) values_set(q, i * cols + i, 1);
+    const struct qr_matrix matrix = qr_checks_upload(qr->compute, q, rows, cols, 1);
+    assert_status(qr_apply_q(qr, &matrix, k), STATUS_OK);
+    qr_checks_download(qr->compute, matrix, q, rows * cols);
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < test->n; j++) {
+            double sum = 0;
+            for (size_t p = 0; p <= j && p < k; p++)
+                sum += values_get(q, i * cols + p) * values_get(factored, p * cols + j);
+            const double value = values_get(a, i * cols + j);
+            error += (value - sum) * (value - sum);
+            size += value * value;
+        }
+    for (size_t i = 0; i < k; i++)
+        for (size_t j = 0; j < k; j++) {
+            double sum = i == j ? -1 : 0;
+            for (size_t p = 0; p < rows; p++)
+                sum += values_get(q, p * cols + i) * values_get(q, p * cols + j);
+            gram += sum * sum;
+        }
+    *backward = size > 0 ? sqrt(error / size) : sqrt(error);
+    *orthogonality = sqrt(gram);
+    free(q.data);
+}
+
+/* --- factorisation --- */
+
+static const struct qr_case cases[] = {
+    {1, 1, 0, 16, GEMM_F32, 1},     {5, 1, 1, 16, GEMM_F32, 1},      {1, 5, 0, 16, GEMM_F64, 1},
+    {16, 16, 2, 16, GEMM_F32, 1},   {17, 15, 0, 16, GEMM_F64, 1},    {15, 17, 3, 16, GEMM_F32, 1},
+    {33, 32, 1, 32, GEMM_F32, 1},   {100, 33, 4, 32, GEMM_F64, 1},   {40, 100, 0, 32, GEMM_F32, 1},
+    {300, 70, 5, 64, GEMM_F32, 1},  {257, 129, 10, 64, GEMM_F64, 1}, {700, 129, 1, 48, GEMM_F32, 1},
+    {1030, 50, 2, 16, GEMM_F64, 1}, {515, 200, 0, 128, GEMM_F32, 1}, {60, 40, 3, 32, GEMM_F32, 5},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+void qr_checks_case(struct compute *compute, const struct qr_case *test) {
+    const size_t cols = test->n + test->extra, count = test->rows * cols, all = count * test->batch;
+    struct values a = values_random(test->dtype, all, 1, (uint32_t)(test->rows + test->n)),
+                  factored = copy_of(a, all);
+    const struct qr_matrix matrix = qr_checks_upload(compute, factored, test->rows, cols, test->batch);
+    const double epsilon = dtype_epsilon(test->dtype) * sqrt((double)test->n);
+    struct qr qr;
+    qr_checks_open(&qr, compute, test, test->batch == 1);
+    assert_status(qr_factor(&qr, test->batch, test->rows, &matrix), STATUS_OK);
+    qr_checks_download(compute, matrix, factored, all);
+    if (test->batch == 1) {
+        double backward, orthogonality;
+        residuals(&qr, test, a, factored, &backward, &orthogonality);
+        if (!(backward <= 4 * epsilon && orthogonality <= 8 * epsilon))
+            fail_msg("%zu x %zu block %zu %s on %s: backward %.3g, orthogonality %.3g of %.3g", test->rows,
+                     test->n, test->block, dtype_name(test->dtype), compute->name, backward, orthogonality,
+                     epsilon);
+    }
+    for (size_t b = 0; b < test->batch && test->batch > 1; b++) { /* as one by one */
+        struct values one = values_make(test->dtype, count);
+        const size_t size = dtype_size(test->dtype);
+        memcpy(one.data, (char *)a.data + b * count * size, count * size);
+        const struct qr_matrix alone = qr_checks_upload(compute, one, test->rows, cols, 1);
+        assert_status(qr_factor(&qr, 1, test->rows, &alone), STATUS_OK);
+        qr_checks_download(compute, alone, one, count);
+        for (size_t i = 0; i < test->rows && i < test->n; i++)
+            for (size_t j = i; j < cols; j++)
+                assert_true(values_get(one, i * cols + j) == values_get(factored, b * count + i * cols + j));
+        free(one.data);
+    }
+    qr_close(&qr);
+    free(a.data);
+    free(factored.data);
+}
+
+void qr_checks_factor(struct compute *compute, size_t every) {
+    for (size_t c = 0; c < CASES; c += every) qr_checks_case(compute, &cases[c]);
+}
+
+/* --- rows that enter --- */
+
+/* |R^T R - A^T A| / |A^T A| of all columns, in float64, where A are the rows that entered. */
+static double gram_error(struct values r, struct values a, size_t rows, size_t n, size_t cols) {
+    double error = 0, size = 0;
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = i; j < cols; j++) {
+            double expected = 0, sum = 0;
+            for (size_t p = 0; p < rows; p++)
+                expected += values_get(a, p * cols + i) * values_get(a, p * cols + j);
+            for (size_t p = 0; p <= i; p++) sum += values_get(r, p * cols + i) * values_get(r, p * cols + j);
+            error += (sum - expected) * (sum - expected);
+            size += expected * expected;
+        }
+    return sqrt(error / size);
+}
+
+void qr_checks_append(struct compute *compute) {
+    static const struct {
+        size_t rows, portion, n, extra, block;
+    } shapes[] = {{7, 1, 5, 0, 16},       {9, 3, 20, 2, 16},    {100, 16, 33, 4, 32}, {120, 17, 33, 4, 32},
+                  {300, 100, 64, 1, 64},  {90, 30, 130, 3, 64}, {64, 8, 200, 0, 16},  {200, 67, 33, 4, 32},
+                  {260, 130, 150, 3, 64}, {195, 65, 20, 0, 16}, {64, 64, 61, 7, 16},  {12, 5, 3, 40, 16},
+                  {140, 70, 200, 5, 32}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++) {
+            const size_t rows = shapes[s].rows, n = shapes[s].n, cols = n + shapes[s].extra;
+            const struct qr_case test = {shapes[s].portion,      n, shapes[s].extra, shapes[s].block,
+                                         (enum gemm_dtype)dtype, 1};
+            struct values a = values_random(test.dtype, rows * cols, 1, (uint32_t)s),
+                          r = values_make(test.dtype, n * cols);
+            struct qr qr;
+            qr_checks_open(&qr, compute, &test, false);
+            struct qr_matrix triangle = qr_checks_upload(compute, r, n, cols, 1);
+            for (size_t first = 0; first < rows; first += test.rows) {
+                const size_t count = rows - first < test.rows ? rows - first : test.rows;
+                struct values part = values_make(test.dtype, count * cols);
+                for (size_t i = 0; i < count * cols; i++)
+                    values_set(part, i, values_get(a, first * cols + i));
+                const struct qr_matrix matrix = qr_checks_upload(compute, part, count, cols, 1);
+                const void *from[] = {triangle.values};
+                void *to[] = {triangle.values};
+                assert_status(qr_append(&qr, 1, count, &(struct qr_triangles){from, to, cols}, &matrix),
+                              STATUS_OK);
+                qr_checks_download(compute, matrix, part, count * cols);
+                free(part.data);
+            }
+            qr_checks_download(compute, triangle, r, n * cols);
+            const double error = gram_error(r, a, rows, n, cols);
+            if (!(error <= 8 * dtype_epsilon(test.dtype) * sqrt((double)rows)))
+                fail_msg("%zu rows of %zu in portions of %zu: error %.3g", rows, n, shapes[s].portion, error);
+            qr_close(&qr);
+            free(a.data);
+            free(r.data);
+        }
+}
