@@ -12,7 +12,8 @@
      W = V^T A (NN)        A -= V (T^T W) (TN)
 
    An op works on `count` matrices of the same sizes. All memory is the device's. Sums have an order that the
-   sizes alone decide: the number of threads changes no bit. */
+   sizes and the count alone decide: the number of threads changes no bit. The squares of magnitudes are
+   normal numbers of the dtype: the caller scales columns. */
 #ifndef TESSERA_KERNELS_QR_H
 #define TESSERA_KERNELS_QR_H
 

@@ -252,11 +252,13 @@ static enum status factor(struct qr *qr, struct step *step) {
 /* Rows that enter triangles in panels. */
 static enum status append_rows(struct qr *qr, size_t count, size_t rows, const struct qr_triangles *r,
                                const struct qr_matrix *a) {
+    const struct qr_triangles again = {(const void *const *)r->to, r->to, r->ld};
     enum status status = STATUS_OK;
     for (size_t done = 0, some; done < rows && !status; done += some) {
         some = smaller(rows - done, qr->most_rows);
         const struct qr_matrix part = at(qr, a, done, 0);
-        struct step step = {.count = count, .r = r, .a = &part, .rows = some, .vt = qr->vt, .t = qr->t};
+        struct step step = {
+            .count = count, .r = done ? &again : r, .a = &part, .rows = some, .vt = qr->vt, .t = qr->t};
         status = factor(qr, &step);
     }
     return status;

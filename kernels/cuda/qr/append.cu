@@ -12,7 +12,9 @@
 #include "kernels/cuda/qr/qr.cuh"
 #include "kernels/cuda/tensor/cluster.cuh"
 
-static constexpr unsigned COLUMNS = 32, WARPS = 8, THREADS = 32 * WARPS, MOST_BLOCKS = 8;
+static constexpr unsigned COLUMNS = 32, MOST_BLOCKS = 8;
+template <typename T> constexpr unsigned warps = sizeof(T) == 4 ? 12 : 8;
+template <typename T> constexpr int together = sizeof(T) == 4 ? 16 : 8; /* rows that are loaded ahead */
 
 template <typename T> struct append_call {
     T *a;
@@ -61,15 +63,35 @@ template <typename T> __device__ __forceinline__ T dot(const T (&w)[COLUMNS], co
     return total;
 }
 
+/* Calls each(i, a[i]) for i = 0 .. ROWS - 1, zero from `rows` on; the elements are loaded ahead. */
+template <typename T, int ROWS, typename F>
+__device__ __forceinline__ void each_row(unsigned rows, const T *a, size_t a_ld, F each) {
+    constexpr int AHEAD = ROWS < together<T> ? ROWS : together<T>;
+    T next[AHEAD];
+    const auto load = [&](unsigned first) {
+#pragma unroll
+        for (unsigned i = 0; i < AHEAD; i++) next[i] = first + i < rows ? a[(first + i) * a_ld] : 0;
+    };
+    load(0);
+#pragma unroll 1
+    for (unsigned first = 0; first < rows; first += AHEAD) {
+        T now[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) now[i] = next[i];
+        load(first + AHEAD);
+#pragma unroll
+        for (unsigned i = 0; i < AHEAD; i++) each(first + i, now[i]);
+    }
+}
+
 /* Applies the first `width` reflectors to one column: `from` [width] of R becomes `to`; a [rows]. */
-template <typename T>
+template <typename T, int ROWS>
 __device__ void apply(const reflectors<T> &by, unsigned width, unsigned rows, const T *from, T *to, size_t ld,
                       T *a, size_t a_ld) {
     T w[COLUMNS];
 #pragma unroll
     for (unsigned k = 0; k < COLUMNS; k++) w[k] = k < width ? from[k * ld] : 0;
-#pragma unroll 4
-    for (unsigned i = 0; i < rows; i++) add_multiple(w, by.v[i], a[i * a_ld]);
+    each_row<T, ROWS>(rows, a, a_ld, [&](unsigned i, T x) { add_multiple(w, by.v[i], x); });
 #pragma unroll
     for (unsigned l = 0; l < COLUMNS; l++) {
         w[l] *= by.tau[l];
@@ -80,8 +102,9 @@ __device__ void apply(const reflectors<T> &by, unsigned width, unsigned rows, co
 #pragma unroll
     for (unsigned k = 0; k < COLUMNS; k++)
         if (k < width) to[k * ld] = from[k * ld] - w[k];
-#pragma unroll 4
-    for (unsigned i = 0; i < rows; i++) a[i * a_ld] -= dot(w, by.v[i]);
+    each_row<T, ROWS>(rows, a, a_ld, [&](unsigned i, T x) {
+        if (i < rows) a[i * a_ld] = x - dot(w, by.v[i]);
+    });
 }
 
 /* A warp makes the reflectors of `width` columns; a lane has column lane: `a` [rows], and `from` of R. ROWS is
@@ -104,17 +127,15 @@ __device__ void make(append_shared<T> &shared, reflectors<T> &by, unsigned width
             for (int i = 0; i < ROWS; i++) shared.x[i] = mine[i];
         }
         __syncwarp();
-        T x[ROWS], part[4] = {};
+        T part[4] = {};
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) x[i] = shared.x[i];
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) part[i % 4] += x[i] * mine[i];
+        for (int i = 0; i < ROWS; i++) part[i % 4] += shared.x[i] * mine[i];
         const T sum = part[0] + part[1] + (part[2] + part[3]);
         const reflector<T> one = reflect(shared.r[c][c], __shfl_sync(0xffffffffu, sum, c));
         const T w = lane > c ? one.tau * (shared.r[c][lane] + one.factor * sum) : 0, scaled = w * one.factor;
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) mine[i] -= scaled * x[i];
-        if (lane < c) by.products[lane][c] = own_factor * one.factor * sum;
+        for (int i = 0; i < ROWS; i++) mine[i] -= scaled * shared.x[i];
+        if (lane < c) by.products[lane][c] = own_factor * (one.factor * sum);
         __syncwarp(); /* all lanes have read x and row c */
         if (lane == c) {
             own_factor = one.factor;
@@ -125,19 +146,18 @@ __device__ void make(append_shared<T> &shared, reflectors<T> &by, unsigned width
         }
     }
 #pragma unroll
-    for (int i = 0; i < ROWS; i++)
-        if (i < (int)rows) by.v[i][lane] = mine[i] * own_factor;
+    for (int i = 0; i < ROWS; i++) by.v[i][lane] = mine[i] * own_factor;
     for (unsigned i = 0; i < width; i++)
         if (there && i <= lane) to[i * ld + lane] = shared.r[i][lane];
     __syncwarp();
 }
 
 /* The reflectors of block 0, into this block. */
-template <typename T> __device__ void fetch(reflectors<T> &by, unsigned rows) {
-    const unsigned v = rows * COLUMNS * sizeof(T) / 16, rest = (COLUMNS + 1) * COLUMNS * sizeof(T) / 16;
+template <typename T, int ROWS> __device__ void fetch(reflectors<T> &by) {
+    const unsigned v = ROWS * COLUMNS * sizeof(T) / 16, rest = (COLUMNS + 1) * COLUMNS * sizeof(T) / 16;
     uint4 *to = (uint4 *)&by, *products = (uint4 *)by.products;
-    for (unsigned k = threadIdx.x; k < v; k += THREADS) to[k] = cluster_load(to + k, 0);
-    for (unsigned k = threadIdx.x; k < rest; k += THREADS) products[k] = cluster_load(products + k, 0);
+    for (unsigned k = threadIdx.x; k < v; k += blockDim.x) to[k] = cluster_load(to + k, 0);
+    for (unsigned k = threadIdx.x; k < rest; k += blockDim.x) products[k] = cluster_load(products + k, 0);
 }
 
 static __device__ __forceinline__ unsigned least(unsigned a, unsigned b) {
@@ -145,13 +165,13 @@ static __device__ __forceinline__ unsigned least(unsigned a, unsigned b) {
 }
 
 template <typename T, int ROWS>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(32 * warps<T>, 1)
     append_rows(const __grid_constant__ append_call<T> call, const __grid_constant__ qr_table table) {
     extern __shared__ double2 memory[];
     append_shared<T> &shared = *(append_shared<T> *)memory;
-    const unsigned lane = threadIdx.x % 32, rank = cluster_rank(), worker = rank * WARPS + threadIdx.x / 32,
-                   workers = call.blocks * WARPS, number = blockIdx.x / call.blocks, n = call.n,
-                   rows = call.rows;
+    const unsigned lane = threadIdx.x % 32, rank = cluster_rank(),
+                   worker = rank * warps<T> + threadIdx.x / 32, workers = call.blocks * warps<T>,
+                   number = blockIdx.x / call.blocks, n = call.n, rows = call.rows;
     const size_t ld = call.r_ld;
     const T *from = (const T *)table.from[number];
     T *to = (T *)table.to[number], *a = call.a + number * call.a_stride;
@@ -165,13 +185,13 @@ __global__ void __launch_bounds__(THREADS, 1)
         __syncwarp();
         cluster_barrier();
         if (rank) {
-            fetch(by, rows);
+            fetch<T, ROWS>(by);
             __syncthreads();
         }
         if (worker == 0 && next_width) {
             if (lane < next_width)
-                apply(by, width, rows, row_from + next + lane, row_to + next + lane, ld, a + next + lane,
-                      call.a_ld);
+                apply<T, ROWS>(by, width, rows, row_from + next + lane, row_to + next + lane, ld,
+                               a + next + lane, call.a_ld);
             __syncwarp();
             make<T, ROWS>(shared, shared.by[group ^ 1], next_width, rows, from + next * ld + next,
                           to + next * ld + next, ld, a + next, call.a_ld);
@@ -180,7 +200,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         const unsigned busy = next_width ? 1 : 0; /* workers that make reflectors */
         for (unsigned j = next + next_width + 32 * (worker - busy) + lane; j < call.cols;
              j += 32 * (workers - busy))
-            apply(by, width, rows, row_from + j, row_to + j, ld, a + j, call.a_ld);
+            apply<T, ROWS>(by, width, rows, row_from + j, row_to + j, ld, a + j, call.a_ld);
     }
     __syncwarp();
     cluster_barrier(); /* block 0 was read */
@@ -200,11 +220,11 @@ static void launch_append(struct cuda_ops_context *context, const struct qr_appe
                            .rows = (unsigned)append->rows,
                            .blocks = 1};
     while (2 * call.blocks <= most && 2 * call.blocks * append->count <= processors &&
-           2 * call.blocks * WARPS <= strips)
+           2 * call.blocks * warps<T> <= strips)
         call.blocks *= 2;
     qr_each_table(append->count, [&](size_t first, size_t count) {
         call.a = (T *)append->a.values + first * append->a.stride;
-        qr_launch(context, "append_rows", append_rows<T, ROWS>, count, call.blocks, THREADS,
+        qr_launch(context, "append_rows", append_rows<T, ROWS>, count, call.blocks, 32 * warps<T>,
                   sizeof(append_shared<T>), call, qr_table_of(&append->r, first, count));
     });
 }

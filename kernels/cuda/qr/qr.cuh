@@ -2,6 +2,7 @@
 #ifndef TESSERA_KERNELS_CUDA_QR_QR_CUH
 #define TESSERA_KERNELS_CUDA_QR_QR_CUH
 
+#include <float.h>
 #include <math.h>
 
 extern "C" {
@@ -107,8 +108,9 @@ template <typename T> struct reflector {
     T tau;
 };
 
+/* Squares that are no normal numbers count as zero: nothing is to eliminate. NaN spreads. */
 template <typename T> __device__ inline reflector<T> reflect(T head, T squares) {
-    if (squares == 0) return {head, 0, 0}; /* nothing to eliminate; NaN spreads */
+    if (squares < (sizeof(T) == 4 ? FLT_MIN : DBL_MIN)) return {head, 0, 0};
     const T length = sqrt(head * head + squares), beta = head > 0 ? -length : length;
     return {beta, 1 / (head - beta), (beta - head) / beta};
 }
