@@ -63,6 +63,12 @@ template <typename T> __device__ __forceinline__ T dot(const T (&w)[COLUMNS], co
     return total;
 }
 
+/* The same pointer, from which the compiler computes addresses anew instead of keeping them in registers. */
+template <typename T> __device__ __forceinline__ T *renewed(T *pointer) {
+    asm volatile("" : "+l"(pointer));
+    return pointer;
+}
+
 /* Calls each(i, a[i]) for i = 0 .. ROWS - 1, zero from `rows` on; the elements are loaded ahead. */
 template <typename T, int ROWS, typename F>
 __device__ __forceinline__ void each_row(unsigned rows, const T *a, size_t a_ld, F each) {
@@ -99,11 +105,13 @@ __device__ void apply(const reflectors<T> &by, unsigned width, unsigned rows, co
 #pragma unroll
         for (unsigned k = l + 1; k < COLUMNS; k++) w[k] += by.products[l][k] * minus;
     }
+    const T *const minuend = renewed(from);
+    T *const difference = renewed(to), *const left = renewed(a);
 #pragma unroll
     for (unsigned k = 0; k < COLUMNS; k++)
-        if (k < width) to[k * ld] = from[k * ld] - w[k];
-    each_row<T, ROWS>(rows, a, a_ld, [&](unsigned i, T x) {
-        if (i < rows) a[i * a_ld] = x - dot(w, by.v[i]);
+        if (k < width) difference[k * ld] = minuend[k * ld] - w[k];
+    each_row<T, ROWS>(rows, left, a_ld, [&](unsigned i, T x) {
+        if (i < rows) left[i * a_ld] = x - dot(w, by.v[i]);
     });
 }
 

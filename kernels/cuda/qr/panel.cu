@@ -23,12 +23,16 @@ template <typename T> struct panel_call {
     bool triangular;
 };
 
+/* Values for the columns of a warp. */
+template <typename T> struct alignas(16) of_warp { T value[COLUMNS]; };
+
 /* ROWS: of a lane in each column, below the first rows. */
 template <typename T, int ROWS> struct panel_shared {
     static constexpr int BODY = 32 * ROWS, TILE = sizeof(T) == 4 ? 128 : 64;
-    T sums[2][MOST_BLOCKS][WIDTH + 1]; /* of each block, for even and odd columns */
-    T column[2][BODY + WIDTH];         /* the published column: rows of the block, then the first rows */
-    T gram[2][WIDTH];                  /* products of a reflector with those before it */
+    of_warp<T> sums[2][MOST_BLOCKS][WARPS]; /* of each block, for even and odd columns */
+    uint64_t arrived[2];                    /* mbarriers: all sums are there */
+    T column[2][BODY + WIDTH];              /* the published column: rows of the block, then the first rows */
+    T gram[2][WIDTH];                       /* products of a reflector with those before it */
     T tau[WIDTH];
     T t[WIDTH][WIDTH + 1];
     T tile[TILE][WIDTH + 1]; /* between rows and columns */
@@ -93,27 +97,59 @@ __device__ __forceinline__ void publish(const panel_columns<T, ROWS> &mine, unsi
     for (int i = 0; i < TOP; i++) column[32 * (ROWS + i) + lane] = pick(mine.top, i, slot);
 }
 
-/* Sums of four values over the lanes: value l / 8 in lane l. */
-template <typename T> __device__ __forceinline__ T add_lanes(T (&sum)[COLUMNS]) {
+/* The sums of four values over groups of LANES lanes: value s in a quarter s of the group. */
+template <int LANES, typename T> __device__ __forceinline__ T add_lanes(const T (&sum)[COLUMNS]) {
     const unsigned lane = threadIdx.x % 32, all = 0xffffffffu;
-    const bool high = lane & 16, odd = lane & 8;
-    const T a = (high ? sum[2] : sum[0]) + __shfl_xor_sync(all, high ? sum[0] : sum[2], 16),
-            b = (high ? sum[3] : sum[1]) + __shfl_xor_sync(all, high ? sum[1] : sum[3], 16);
-    T one = (odd ? b : a) + __shfl_xor_sync(all, odd ? a : b, 8);
+    const bool high = lane & (LANES / 2), odd = lane & (LANES / 4);
+    const T a = (high ? sum[2] : sum[0]) + __shfl_xor_sync(all, high ? sum[0] : sum[2], LANES / 2),
+            b = (high ? sum[3] : sum[1]) + __shfl_xor_sync(all, high ? sum[1] : sum[3], LANES / 2);
+    T one = (odd ? b : a) + __shfl_xor_sync(all, odd ? a : b, LANES / 4);
 #pragma unroll
-    for (int step = 4; step; step /= 2) one += __shfl_xor_sync(all, one, step);
+    for (int step = LANES / 8; step; step /= 2) one += __shfl_xor_sync(all, one, step);
     return one;
 }
 
-/* Sums over blocks 0 .. 15, in the order of a tree, which the number of blocks alone decides; in all lanes of
-   a half warp. */
-template <typename T>
-__device__ __forceinline__ T add_blocks(const T (*sums)[WIDTH + 1], unsigned column, unsigned blocks) {
-    const unsigned rank = threadIdx.x % 16;
-    T sum = rank < blocks ? sums[rank][column] : 0;
+/* Value s of a quarter of the group, in all lanes. */
+template <int LANES, typename T> __device__ __forceinline__ T of_quarter(T value, unsigned s) {
+    return __shfl_sync(0xffffffffu, value, LANES / 4 * s, LANES);
+}
+
+/* Sends the sums of this warp to all blocks: a lane to each. */
+template <typename T, int ROWS>
+__device__ __forceinline__ void send(const T (&sum)[COLUMNS], unsigned c, unsigned blocks,
+                                     panel_shared<T, ROWS> &shared) {
+    const unsigned to = threadIdx.x % 32, rank = cluster_rank();
+    const T one = add_lanes<32>(sum);
+    of_warp<T> mine;
 #pragma unroll
-    for (int step = 8; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    return sum;
+    for (int s = 0; s < COLUMNS; s++) mine.value[s] = of_quarter<32>(one, s);
+    of_warp<T> *at = &shared.sums[c % 2][rank][threadIdx.x / 32];
+    if (blocks == 1) {
+        if (to == 0) *at = mine;
+    } else if (to < blocks) {
+#pragma unroll
+        for (int k = 0; k < (int)sizeof(mine) / 16; k++)
+            cluster_send((uint4 *)at + k, to, ((uint4 *)&mine)[k], &shared.arrived[c % 2]);
+    }
+}
+
+/* Waits for the sums of all blocks. */
+template <typename T, int ROWS>
+__device__ __forceinline__ void receive(unsigned c, unsigned blocks, panel_shared<T, ROWS> &shared) {
+    if (blocks == 1)
+        __syncthreads();
+    else
+        mbarrier_wait(&shared.arrived[c % 2], c / 2);
+}
+
+/* The sums over the blocks of the values of `warp`, in the order of a tree, as those of add_lanes<16>. */
+template <typename T>
+__device__ __forceinline__ T add_blocks(const of_warp<T> (&sums)[MOST_BLOCKS][WARPS], unsigned blocks,
+                                        unsigned warp) {
+    const unsigned rank = threadIdx.x % 16;
+    of_warp<T> part = {};
+    if (rank < blocks) part = sums[rank][warp];
+    return add_lanes<16>(part.value);
 }
 
 /* Column q of T: -tau T (V^T v), and tau on the diagonal. Several lanes share a row. */
@@ -148,23 +184,18 @@ __device__ __forceinline__ void reflect_column(const panel_call<T> &call, unsign
             for (int i = 0; i < TOP; i++) sum[s] += top[i] * mine.top[s][i];
         }
     }
-    const T one = add_lanes(sum);
-    for (unsigned to = lane % 8; to < call.blocks; to += 8)
-        cluster_store(&shared.sums[c % 2][rank][warp + WARPS * (lane / 8)], to, one);
-    cluster_arrive();
+    if (threadIdx.x == 0 && call.blocks > 1)
+        mbarrier_expect_tx(&shared.arrived[c % 2], call.blocks * sizeof shared.sums[0][0]);
+    send(sum, c, call.blocks, shared);
     if (rank == 0 && c > 0) column_of_t(shared, c - 1);
-    cluster_wait();
+    receive(c, call.blocks, shared);
 
-    const T(*sums)[WIDTH + 1] = shared.sums[c % 2];
-    const T head = column[32 * ROWS + c];
-    const reflector<T> by = reflect(head, __shfl_sync(all, add_blocks(sums, c, call.blocks), 0));
+    const T squares = of_quarter<16>(add_blocks(shared.sums[c % 2], call.blocks, c % WARPS), c / WARPS),
+            products = add_blocks(shared.sums[c % 2], call.blocks, warp);
+    const reflector<T> by = reflect(column[32 * ROWS + c], squares);
     if (threadIdx.x == 0) shared.tau[c] = by.tau;
 #pragma unroll
-    for (int s = 0; s < COLUMNS; s += 2) {
-        const T both = add_blocks(sums, warp + WARPS * (s + lane / 16), call.blocks);
-        sum[s] = __shfl_sync(all, both, 0);
-        sum[s + 1] = __shfl_sync(all, both, 16);
-    }
+    for (int s = 0; s < COLUMNS; s++) sum[s] = of_quarter<16>(products, s);
 #pragma unroll
     for (int s = 0; s < COLUMNS; s++) {
         const unsigned j = warp + WARPS * s;
@@ -237,6 +268,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     read_columns(call, (const T *)table.from[number] + at, call.a + number * call.a_stride + first * call.lda,
                  count, shared, mine);
     if (warp == 0) publish(mine, 0, shared.column[0]);
+    if (threadIdx.x < 2) mbarrier_init(&shared.arrived[threadIdx.x]);
     cluster_barrier(); /* all blocks have started */
     for (unsigned c = 0; c < call.width; c++) {
         __syncthreads();

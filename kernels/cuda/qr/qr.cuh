@@ -108,11 +108,31 @@ template <typename T> struct reflector {
     T tau;
 };
 
+/* 1 / x, to an epsilon. */
+__device__ __forceinline__ float inverse(float x) {
+    float y;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ double inverse(double x) {
+    return 1 / x;
+}
+
+__device__ __forceinline__ float root(float x) {
+    float y;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ double root(double x) {
+    return sqrt(x);
+}
+
 /* Squares that are no normal numbers count as zero: nothing is to eliminate. NaN spreads. */
-template <typename T> __device__ inline reflector<T> reflect(T head, T squares) {
-    if (squares < (sizeof(T) == 4 ? FLT_MIN : DBL_MIN)) return {head, 0, 0};
-    const T length = sqrt(head * head + squares), beta = head > 0 ? -length : length;
-    return {beta, 1 / (head - beta), (beta - head) / beta};
+template <typename T> __device__ __forceinline__ reflector<T> reflect(T head, T squares) {
+    const bool none = squares < (sizeof(T) == 4 ? FLT_MIN : DBL_MIN);
+    const T length = root(head * head + squares), beta = head > 0 ? -length : length, pivot = head - beta;
+    if (none) return {head, 0, 0};
+    return {beta, inverse(pivot), -pivot * inverse(beta)};
 }
 #endif
 

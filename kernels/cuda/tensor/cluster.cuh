@@ -43,25 +43,15 @@ __device__ inline uint32_t cluster_address(const void *at, unsigned rank) {
     return address;
 }
 
-__device__ inline void cluster_store(float *at, unsigned rank, float value) {
+/* Writes to `at` of block `rank`, whose mbarrier at `barrier` counts the bytes. */
+__device__ inline void cluster_send(const uint4 *at, unsigned rank, uint4 words, const uint64_t *barrier) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("st.shared::cluster.f32 [%0], %1;"
-                 :
-                 : "r"(cluster_address(at, rank)), "f"(value)
-                 : "memory");
-#else
-    *at = value;
-#endif
-}
-
-__device__ inline void cluster_store(double *at, unsigned rank, double value) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("st.shared::cluster.f64 [%0], %1;"
-                 :
-                 : "r"(cluster_address(at, rank)), "d"(value)
-                 : "memory");
-#else
-    *at = value;
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, [%5];"
+        :
+        : "r"(cluster_address(at, rank)), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w),
+          "r"(cluster_address(barrier, rank))
+        : "memory");
 #endif
 }
 
