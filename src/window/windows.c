@@ -6,7 +6,7 @@
 enum {
     ALIGNED = 16, /* elements: rows of triangles are multiples */
     MOST_BATCH = 1024,
-    GPU_BATCH = 128 /* triangles that keep the SMs busy */
+    GPU_BATCH = 1024 /* triangles that keep the SMs busy */
 };
 
 /* Of the triangles of a level; larger triangles come one by one. */

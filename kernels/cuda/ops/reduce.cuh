@@ -30,10 +30,10 @@ static inline void reduction_close(struct cuda_reduction *reduction) {
 #ifdef __CUDACC__
 /* Adds the N values of two lanes `offset` apart. The `upper` lane keeps the second half of the sums, the
    other one the first half, both in values[0 .. N / 2 - 1]. */
-template <int N, int M> __device__ inline void halve(float (&values)[M], bool upper, int offset) {
+template <int N, typename T, int M> __device__ inline void halve(T (&values)[M], bool upper, int offset) {
 #    pragma unroll
     for (int i = 0; i < N / 2; i++) {
-        const float own = upper ? values[i + N / 2] : values[i], sent = upper ? values[i] : values[i + N / 2];
+        const T own = upper ? values[i + N / 2] : values[i], sent = upper ? values[i] : values[i + N / 2];
         values[i] = own + __shfl_xor_sync(0xffffffffu, sent, offset);
     }
 }

@@ -1,20 +1,20 @@
 /* Rows that enter a triangle, on the GPU (kernels/qr.h): all columns in one launch.
 
-   Idea       32 columns at a time: one warp makes their reflectors, a lane each column, and stores V and the
-              products V^T V. The other warps apply the 32 before to the columns beyond, a lane each column: W =
-              R + V^T A in registers, then T^T W by forward substitution with V^T V and 1 / tau (T^-1 is their
-              sum: Puglisi 1992, SIAM J. Sci. Stat. Comput. 13), R -= W and A -= V W. So the next reflectors are
-              made while the rest of the columns is updated. A triangle has a cluster of thread blocks if there
-              are few triangles.
-   Bound by   latency of the reflectors, some 0.2 us a column, for few or small triangles; FMA else: V is read
-              from shared memory by broadcast, 16 bytes for 4 multiply-adds.
+   Idea       32 columns at a time. A few warps, a lane each column and some rows, make reflectors of them; the
+              other warps apply those of the 32 columns before to the columns beyond, a lane one or several
+              columns: W = R + V^T A in registers, then T^T W by forward substitution, since T^-1 is V^T V above
+              its diagonal and 1 / tau on it (Puglisi 1992, SIAM J. Sci. Stat. Comput. 13), R -= W and A -= V W.
+              So the next reflectors are made while the rest is updated. If triangles are few, a cluster of
+              thread blocks has one.
+   Bound by   latency of the reflectors, some 0.2 us a column, if triangles are few or small; else shared memory
+              and FMA: 16 bytes of V, which all lanes read, for 4 multiply-adds of each column of a lane.
    Run        ./train bench qr --backend cuda-tuned */
 #include "kernels/cuda/qr/qr.cuh"
 #include "kernels/cuda/tensor/cluster.cuh"
 
-static constexpr unsigned COLUMNS = 32, MOST_BLOCKS = 8;
-template <typename T> constexpr unsigned warps = sizeof(T) == 4 ? 12 : 8;
-template <typename T> constexpr int together = sizeof(T) == 4 ? 16 : 8; /* rows that are loaded ahead */
+static constexpr unsigned COLUMNS = 32, WARPS = 8, THREADS = 32 * WARPS, MOST_BLOCKS = 8, ALL = 0xffffffffu,
+                          OF_MAKER = 16 /* rows of a warp that makes reflectors */,
+                          MOST_MAKERS = QR_APPEND_ROWS / OF_MAKER;
 
 template <typename T> struct append_call {
     T *a;
@@ -29,39 +29,14 @@ template <typename T> struct alignas(16) reflectors {
 };
 
 template <typename T> struct append_shared {
-    reflectors<T> by[2];             /* for even and odd groups of columns */
-    T r[COLUMNS][COLUMNS + 1];       /* the triangle of the columns that become reflectors */
-    alignas(16) T x[QR_APPEND_ROWS]; /* one of these columns */
+    reflectors<T> by[2];                /* for even and odd groups of columns */
+    T r[COLUMNS][COLUMNS + 1];          /* the triangle of the columns that become reflectors */
+    alignas(16) T x[2][QR_APPEND_ROWS]; /* an even and an odd one of these columns */
+    T sums[2][MOST_MAKERS][COLUMNS];    /* its products with all, of the rows of each warp */
 };
 
 /* 16 bytes from shared memory. */
 template <typename T> struct alignas(16) some { T value[16 / sizeof(T)]; };
-
-/* w += v x for COLUMNS elements. */
-template <typename T> __device__ __forceinline__ void add_multiple(T (&w)[COLUMNS], const T *v, T x) {
-    enum { EACH = 16 / sizeof(T) };
-#pragma unroll
-    for (unsigned k = 0; k < COLUMNS; k += EACH) {
-        const some<T> part = *(const some<T> *)(v + k);
-#pragma unroll
-        for (int e = 0; e < EACH; e++) w[k + e] += part.value[e] * x;
-    }
-}
-
-template <typename T> __device__ __forceinline__ T dot(const T (&w)[COLUMNS], const T *v) {
-    enum { EACH = 16 / sizeof(T) };
-    some<T> sum = {};
-#pragma unroll
-    for (unsigned k = 0; k < COLUMNS; k += EACH) {
-        const some<T> part = *(const some<T> *)(v + k);
-#pragma unroll
-        for (int e = 0; e < EACH; e++) sum.value[e] += part.value[e] * w[k + e];
-    }
-    T total = sum.value[0];
-#pragma unroll
-    for (int e = 1; e < EACH; e++) total += sum.value[e];
-    return total;
-}
 
 /* The same pointer, from which the compiler computes addresses anew instead of keeping them in registers. */
 template <typename T> __device__ __forceinline__ T *renewed(T *pointer) {
@@ -69,146 +44,228 @@ template <typename T> __device__ __forceinline__ T *renewed(T *pointer) {
     return pointer;
 }
 
-/* Calls each(i, a[i]) for i = 0 .. ROWS - 1, zero from `rows` on; the elements are loaded ahead. */
-template <typename T, int ROWS, typename F>
-__device__ __forceinline__ void each_row(unsigned rows, const T *a, size_t a_ld, F each) {
-    constexpr int AHEAD = ROWS < together<T> ? ROWS : together<T>;
-    T next[AHEAD];
+/* --- reflectors applied to columns --- */
+
+/* Columns j, j + 32, .. of a lane: those that exist. */
+template <int EACH> struct lane_columns {
+    unsigned first, end;
+    __device__ bool has(int e) const {
+        return first + 32 * e < end;
+    }
+};
+
+/* Calls each(i, x) for the rows i, x [EACH] = row i of the columns `a`; the elements are loaded ahead. */
+template <typename T, int EACH, typename F>
+__device__ __forceinline__ void each_row(unsigned rows, lane_columns<EACH> columns, const T *a, size_t a_ld,
+                                         F each) {
+    constexpr unsigned AHEAD = 16 / EACH;
+    T next[AHEAD][EACH];
     const auto load = [&](unsigned first) {
 #pragma unroll
-        for (unsigned i = 0; i < AHEAD; i++) next[i] = first + i < rows ? a[(first + i) * a_ld] : 0;
+        for (unsigned i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int e = 0; e < EACH; e++)
+                next[i][e] = first + i < rows && columns.has(e) ? a[(first + i) * a_ld + 32 * e] : 0;
     };
     load(0);
 #pragma unroll 1
     for (unsigned first = 0; first < rows; first += AHEAD) {
-        T now[AHEAD];
+        T now[AHEAD][EACH];
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) now[i] = next[i];
+        for (unsigned i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int e = 0; e < EACH; e++) now[i][e] = next[i][e];
         load(first + AHEAD);
 #pragma unroll
         for (unsigned i = 0; i < AHEAD; i++) each(first + i, now[i]);
     }
 }
 
-/* Applies the first `width` reflectors to one column: `from` [width] of R becomes `to`; a [rows]. */
-template <typename T, int ROWS>
-__device__ void apply(const reflectors<T> &by, unsigned width, unsigned rows, const T *from, T *to, size_t ld,
-                      T *a, size_t a_ld) {
-    T w[COLUMNS];
+/* Calls each(k, v) for the COLUMNS elements from `row` on. */
+template <typename T, typename F> __device__ __forceinline__ void each_element(const T *row, F each) {
+    constexpr unsigned PART = 16 / sizeof(T);
 #pragma unroll
-    for (unsigned k = 0; k < COLUMNS; k++) w[k] = k < width ? from[k * ld] : 0;
-    each_row<T, ROWS>(rows, a, a_ld, [&](unsigned i, T x) { add_multiple(w, by.v[i], x); });
+    for (unsigned k = 0; k < COLUMNS; k += PART) {
+        const some<T> part = *(const some<T> *)(row + k);
+#pragma unroll
+        for (unsigned p = 0; p < PART; p++) each(k + p, part.value[p]);
+    }
+}
+
+/* Applies the first `width` reflectors to columns: `from` [width] of R becomes `to`; a [rows]. */
+template <typename T, int EACH>
+__device__ __forceinline__ void apply(const reflectors<T> &by, unsigned width, unsigned rows,
+                                      lane_columns<EACH> columns, const T *from, T *to, size_t ld, T *a,
+                                      size_t a_ld) {
+    T w[EACH][COLUMNS];
+#pragma unroll
+    for (unsigned k = 0; k < COLUMNS; k++)
+#pragma unroll
+        for (int e = 0; e < EACH; e++) w[e][k] = k < width && columns.has(e) ? from[k * ld + 32 * e] : 0;
+    each_row<T, EACH>(rows, columns, a, a_ld, [&](unsigned i, const T(&x)[EACH]) {
+        each_element(by.v[i], [&](unsigned k, T v) {
+#pragma unroll
+            for (int e = 0; e < EACH; e++) w[e][k] += v * x[e];
+        });
+    });
 #pragma unroll
     for (unsigned l = 0; l < COLUMNS; l++) {
-        w[l] *= by.tau[l];
-        const T minus = -w[l];
+        const T tau = by.tau[l];
 #pragma unroll
-        for (unsigned k = l + 1; k < COLUMNS; k++) w[k] += by.products[l][k] * minus;
+        for (int e = 0; e < EACH; e++) w[e][l] *= tau;
+        each_element(by.products[l], [&](unsigned k, T product) {
+            if (k <= l) return;
+#pragma unroll
+            for (int e = 0; e < EACH; e++) w[e][k] -= product * w[e][l];
+        });
     }
     const T *const minuend = renewed(from);
     T *const difference = renewed(to), *const left = renewed(a);
 #pragma unroll
     for (unsigned k = 0; k < COLUMNS; k++)
-        if (k < width) difference[k * ld] = minuend[k * ld] - w[k];
-    each_row<T, ROWS>(rows, left, a_ld, [&](unsigned i, T x) {
-        if (i < rows) left[i * a_ld] = x - dot(w, by.v[i]);
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            if (k < width && columns.has(e)) difference[k * ld + 32 * e] = minuend[k * ld + 32 * e] - w[e][k];
+    each_row<T, EACH>(rows, columns, left, a_ld, [&](unsigned i, const T(&x)[EACH]) {
+        T sum[EACH][4] = {};
+        each_element(by.v[i], [&](unsigned k, T v) {
+#pragma unroll
+            for (int e = 0; e < EACH; e++) sum[e][k % 4] += v * w[e][k];
+        });
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            if (i < rows && columns.has(e))
+                left[i * a_ld + 32 * e] = x[e] - (sum[e][0] + sum[e][1] + (sum[e][2] + sum[e][3]));
     });
 }
 
-/* A warp makes the reflectors of `width` columns; a lane has column lane: `a` [rows], and `from` of R. ROWS is
-   at least `rows`. */
-template <typename T, int ROWS>
-__device__ void make(append_shared<T> &shared, reflectors<T> &by, unsigned width, unsigned rows,
-                     const T *from, T *to, size_t ld, const T *a, size_t a_ld) {
-    const unsigned lane = threadIdx.x % 32;
+/* --- reflectors made --- */
+
+/* A barrier of the warps that make reflectors. */
+template <int MAKERS> __device__ __forceinline__ void makers_barrier() {
+    if (MAKERS == 1)
+        __syncwarp();
+    else
+        asm volatile("bar.sync 1, %0;" : : "n"(32 * MAKERS) : "memory");
+}
+
+/* The makers make the reflectors of `width` columns: `a` [rows], and `from` of R, which becomes `to`. */
+template <typename T, int MAKERS>
+__device__ __forceinline__ void make(append_shared<T> &shared, reflectors<T> &by, unsigned width,
+                                     unsigned rows, const T *from, T *to, size_t ld, const T *a,
+                                     size_t a_ld) {
+    constexpr unsigned ROWS = OF_MAKER, SHARE = COLUMNS / MAKERS;
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = warp * ROWS;
     const bool there = lane < width;
     T mine[ROWS], own_factor = 0;
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) mine[i] = there && i < (int)rows ? a[i * a_ld + lane] : 0;
-    for (unsigned i = 0; i < width; i++) shared.r[i][lane] = there && i <= lane ? from[i * ld + lane] : 0;
-    for (unsigned l = 0; l < COLUMNS; l++) by.products[l][lane] = 0;
-    by.tau[lane] = 0;
-    __syncwarp();
+    for (unsigned i = 0; i < ROWS; i++)
+        mine[i] = there && first + i < rows ? a[(first + i) * a_ld + lane] : 0;
+#pragma unroll
+    for (unsigned k = 0; k < SHARE; k++) {
+        const unsigned i = warp * SHARE + k;
+        shared.r[i][lane] = there && i <= lane ? from[i * ld + lane] : 0;
+        by.products[i][lane] = 0;
+    }
+    if (warp == 0) by.tau[lane] = 0;
+    makers_barrier<MAKERS>();
     for (unsigned c = 0; c < width; c++) {
+        T *x = &shared.x[c % 2][first], part[4] = {};
+        const T of_row = shared.r[c][lane], head = shared.r[c][c];
         if (lane == c) {
 #pragma unroll
-            for (int i = 0; i < ROWS; i++) shared.x[i] = mine[i];
+            for (unsigned i = 0; i < ROWS; i++) x[i] = mine[i];
         }
         __syncwarp();
-        T part[4] = {};
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) part[i % 4] += shared.x[i] * mine[i];
-        const T sum = part[0] + part[1] + (part[2] + part[3]);
-        const reflector<T> one = reflect(shared.r[c][c], __shfl_sync(0xffffffffu, sum, c));
-        const T w = lane > c ? one.tau * (shared.r[c][lane] + one.factor * sum) : 0, scaled = w * one.factor;
+        for (unsigned i = 0; i < ROWS; i++) part[i % 4] += x[i] * mine[i];
+        T sum = part[0] + part[1] + (part[2] + part[3]);
+        if (MAKERS > 1) {
+            shared.sums[c % 2][warp][lane] = sum;
+            makers_barrier<MAKERS>();
+            sum = shared.sums[c % 2][0][lane];
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) mine[i] -= scaled * shared.x[i];
-        if (lane < c) by.products[lane][c] = own_factor * (one.factor * sum);
-        __syncwarp(); /* all lanes have read x and row c */
-        if (lane == c) {
-            own_factor = one.factor;
-            by.tau[c] = one.tau;
-            shared.r[c][c] = one.beta;
-        } else if (lane > c) {
-            shared.r[c][lane] -= w;
+            for (int m = 1; m < MAKERS; m++) sum += shared.sums[c % 2][m][lane];
         }
+        const reflector<T> one = reflect(head, __shfl_sync(ALL, sum, c));
+        const T product = one.factor * sum, w = lane > c ? one.tau * (of_row + product) : 0,
+                scaled = w * one.factor;
+#pragma unroll
+        for (unsigned i = 0; i < ROWS; i++) mine[i] -= scaled * x[i];
+        if (warp == 0) {
+            if (lane < c) by.products[lane][c] = own_factor * product;
+            shared.r[c][lane] = lane == c ? one.beta : of_row - w; /* of this row alone */
+            if (lane == c) by.tau[c] = one.tau;
+        }
+        own_factor = lane == c ? one.factor : own_factor;
     }
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) by.v[i][lane] = mine[i] * own_factor;
-    for (unsigned i = 0; i < width; i++)
+    for (unsigned i = 0; i < ROWS; i++) by.v[first + i][lane] = mine[i] * own_factor;
+    makers_barrier<MAKERS>();
+#pragma unroll
+    for (unsigned k = 0; k < SHARE; k++) {
+        const unsigned i = warp * SHARE + k;
         if (there && i <= lane) to[i * ld + lane] = shared.r[i][lane];
-    __syncwarp();
+    }
+    makers_barrier<MAKERS>();
 }
+
+/* --- all columns --- */
 
 /* The reflectors of block 0, into this block. */
-template <typename T, int ROWS> __device__ void fetch(reflectors<T> &by) {
-    const unsigned v = ROWS * COLUMNS * sizeof(T) / 16, rest = (COLUMNS + 1) * COLUMNS * sizeof(T) / 16;
+template <typename T> __device__ __forceinline__ void fetch(reflectors<T> &by, unsigned makers) {
+    const unsigned v = makers * OF_MAKER * COLUMNS * sizeof(T) / 16,
+                   rest = (COLUMNS + 1) * COLUMNS * sizeof(T) / 16;
     uint4 *to = (uint4 *)&by, *products = (uint4 *)by.products;
-    for (unsigned k = threadIdx.x; k < v; k += blockDim.x) to[k] = cluster_load(to + k, 0);
-    for (unsigned k = threadIdx.x; k < rest; k += blockDim.x) products[k] = cluster_load(products + k, 0);
+    for (unsigned k = threadIdx.x; k < v; k += THREADS) to[k] = cluster_load(to + k, 0);
+    for (unsigned k = threadIdx.x; k < rest; k += THREADS) products[k] = cluster_load(products + k, 0);
 }
 
-static __device__ __forceinline__ unsigned least(unsigned a, unsigned b) {
+static __host__ __device__ inline unsigned least(unsigned a, unsigned b) {
     return a < b ? a : b;
 }
 
-template <typename T, int ROWS>
-__global__ void __launch_bounds__(32 * warps<T>, 1)
+/* EACH: columns of a lane that applies reflectors. */
+template <typename T, int MAKERS, int EACH>
+__global__ void __launch_bounds__(THREADS, 1)
     append_rows(const __grid_constant__ append_call<T> call, const __grid_constant__ qr_table table) {
-    extern __shared__ double2 memory[];
+    extern __shared__ uint4 memory[];
     append_shared<T> &shared = *(append_shared<T> *)memory;
-    const unsigned lane = threadIdx.x % 32, rank = cluster_rank(),
-                   worker = rank * warps<T> + threadIdx.x / 32, workers = call.blocks * warps<T>,
-                   number = blockIdx.x / call.blocks, n = call.n, rows = call.rows;
+    const unsigned lane = threadIdx.x % 32, rank = cluster_rank(), worker = rank * WARPS + threadIdx.x / 32,
+                   workers = call.blocks * WARPS, number = blockIdx.x / call.blocks, n = call.n,
+                   rows = call.rows;
     const size_t ld = call.r_ld;
     const T *from = (const T *)table.from[number];
     T *to = (T *)table.to[number], *a = call.a + number * call.a_stride;
-    if (worker == 0) make<T, ROWS>(shared, shared.by[0], least(COLUMNS, n), rows, from, to, ld, a, call.a_ld);
+    if (worker < MAKERS)
+        make<T, MAKERS>(shared, shared.by[0], least(COLUMNS, n), rows, from, to, ld, a, call.a_ld);
     for (unsigned col = 0; col < n; col += COLUMNS) {
         const unsigned width = least(COLUMNS, n - col), next = col + width,
-                       next_width = least(COLUMNS, n - next), group = col / COLUMNS % 2;
+                       next_width = least(COLUMNS, n - next), group = col / COLUMNS % 2,
+                       busy = next_width ? MAKERS : 0;
         reflectors<T> &by = shared.by[group];
         const T *row_from = from + col * ld;
         T *row_to = to + col * ld;
         __syncwarp();
         cluster_barrier();
         if (rank) {
-            fetch<T, ROWS>(by);
+            fetch(by, MAKERS);
             __syncthreads();
         }
-        if (worker == 0 && next_width) {
-            if (lane < next_width)
-                apply<T, ROWS>(by, width, rows, row_from + next + lane, row_to + next + lane, ld,
-                               a + next + lane, call.a_ld);
-            __syncwarp();
-            make<T, ROWS>(shared, shared.by[group ^ 1], next_width, rows, from + next * ld + next,
-                          to + next * ld + next, ld, a + next, call.a_ld);
+        if (worker < busy) {
+            const lane_columns<1> columns = {next + lane, next + next_width};
+            if (worker == 0)
+                apply<T, 1>(by, width, rows, columns, row_from + columns.first, row_to + columns.first, ld,
+                            a + columns.first, call.a_ld);
+            makers_barrier<MAKERS>();
+            make<T, MAKERS>(shared, shared.by[group ^ 1], next_width, rows, from + next * ld + next,
+                            to + next * ld + next, ld, a + next, call.a_ld);
             continue;
         }
-        const unsigned busy = next_width ? 1 : 0; /* workers that make reflectors */
-        for (unsigned j = next + next_width + 32 * (worker - busy) + lane; j < call.cols;
-             j += 32 * (workers - busy))
-            apply<T, ROWS>(by, width, rows, row_from + j, row_to + j, ld, a + j, call.a_ld);
+        lane_columns<EACH> columns = {next + next_width + 32 * EACH * (worker - busy) + lane, call.cols};
+        for (; columns.first - lane < call.cols; columns.first += 32 * EACH * (workers - busy))
+            apply<T, EACH>(by, width, rows, columns, row_from + columns.first, row_to + columns.first, ld,
+                           a + columns.first, call.a_ld);
     }
     __syncwarp();
     cluster_barrier(); /* block 0 was read */
@@ -216,10 +273,10 @@ __global__ void __launch_bounds__(32 * warps<T>, 1)
 
 /* --- launches --- */
 
-template <typename T, int ROWS>
+template <typename T, int MAKERS, int EACH>
 static void launch_append(struct cuda_ops_context *context, const struct qr_append *append) {
-    const unsigned strips = (unsigned)((append->cols + 31) / 32), processors = qr_processors(context),
-                   most = qr_most_blocks(context) < MOST_BLOCKS ? qr_most_blocks(context) : MOST_BLOCKS;
+    const unsigned strips = (unsigned)((append->cols + 32 * EACH - 1) / (32 * EACH)),
+                   processors = qr_processors(context), most = least(qr_most_blocks(context), MOST_BLOCKS);
     append_call<T> call = {.r_ld = append->r.ld,
                            .a_ld = append->a.ld,
                            .a_stride = append->a.stride,
@@ -228,21 +285,30 @@ static void launch_append(struct cuda_ops_context *context, const struct qr_appe
                            .rows = (unsigned)append->rows,
                            .blocks = 1};
     while (2 * call.blocks <= most && 2 * call.blocks * append->count <= processors &&
-           2 * call.blocks * warps<T> <= strips)
+           call.blocks * WARPS < strips + MAKERS)
         call.blocks *= 2;
     qr_each_table(append->count, [&](size_t first, size_t count) {
         call.a = (T *)append->a.values + first * append->a.stride;
-        qr_launch(context, "append_rows", append_rows<T, ROWS>, count, call.blocks, 32 * warps<T>,
+        qr_launch(context, "append_rows", append_rows<T, MAKERS, EACH>, count, call.blocks, THREADS,
                   sizeof(append_shared<T>), call, qr_table_of(&append->r, first, count));
     });
+}
+
+/* Several columns a lane read V less often; one makes more warps busy. */
+template <typename T, int MAKERS>
+static void choose_columns(struct cuda_ops_context *context, const struct qr_append *append) {
+    if (append->cols >= 1024)
+        launch_append<T, MAKERS, sizeof(T) == 4 ? 4 : 2>(context, append);
+    else
+        launch_append<T, MAKERS, 1>(context, append);
 }
 
 template <typename T> void cuda_qr_append(void *opaque, const struct qr_append *append) {
     struct cuda_ops_context *context = open_ops(opaque);
     if (!append->count || !append->n || !append->rows) return;
-    if (append->rows <= 8) return launch_append<T, 8>(context, append);
-    if (append->rows <= 32) return launch_append<T, 32>(context, append);
-    launch_append<T, QR_APPEND_ROWS>(context, append);
+    if (append->rows <= OF_MAKER) return choose_columns<T, 1>(context, append);
+    if (append->rows <= 2 * OF_MAKER) return choose_columns<T, 2>(context, append);
+    choose_columns<T, MOST_MAKERS>(context, append);
 }
 
 template void cuda_qr_append<float>(void *, const struct qr_append *);

@@ -1,18 +1,17 @@
 /* The panel of QR on the GPU (kernels/qr.h): up to 64 columns in one launch.
 
-   Idea       a cluster of up to 16 thread blocks keeps a panel in registers: a warp has 4 of the 64 columns,
+   Idea       a cluster of up to 16 thread blocks keeps a panel in registers: a warp has 8 of the 64 columns,
               a lane some rows of each. The column that becomes a reflector is published in shared memory; each
               warp multiplies it with its columns, and the blocks exchange these products through distributed
               shared memory. The first rows of the panel, which become R, are in every block.
-   Bound by   latency: a column takes a barrier of the block, one of the cluster and some 20 dependent steps.
-              While a block waits for the others, it computes the column of T before.
+   Bound by   latency: a column takes a barrier of the block, an exchange and some 20 dependent steps.
    Run        ./train bench qr --backend cuda-tuned */
 #include "kernels/cuda/qr/qr.cuh"
 #include "kernels/cuda/tensor/cluster.cuh"
 
-static constexpr int WARPS = 16, THREADS = 32 * WARPS, COLUMNS = 4 /* of a warp */, WIDTH = WARPS * COLUMNS,
+static constexpr int WARPS = 8, THREADS = 32 * WARPS, COLUMNS = 8 /* of a warp */, WIDTH = WARPS * COLUMNS,
                      TOP = WIDTH / 32 /* of the first rows, for each lane */, MOST_BLOCKS = 16,
-                     LANES_OF_T = THREADS / WIDTH /* for each row of T */;
+                     LANES_OF_T = THREADS / WIDTH /* for each column of T */;
 
 template <typename T> struct panel_call {
     const T *a;
@@ -26,15 +25,20 @@ template <typename T> struct panel_call {
 /* Values for the columns of a warp. */
 template <typename T> struct alignas(16) of_warp { T value[COLUMNS]; };
 
+/* Those of a block: padded, so that the reads of 16 blocks' values meet in no bank. */
+template <typename T> struct of_block {
+    of_warp<T> of[WARPS];
+    uint4 padding;
+};
+
 /* ROWS: of a lane in each column, below the first rows. */
 template <typename T, int ROWS> struct panel_shared {
     static constexpr int BODY = 32 * ROWS, TILE = sizeof(T) == 4 ? 128 : 64;
-    of_warp<T> sums[2][MOST_BLOCKS][WARPS]; /* of each block, for even and odd columns */
-    uint64_t arrived[2];                    /* mbarriers: all sums are there */
-    T column[2][BODY + WIDTH];              /* the published column: rows of the block, then the first rows */
-    T gram[2][WIDTH];                       /* products of a reflector with those before it */
-    T tau[WIDTH];
-    T t[WIDTH][WIDTH + 1];
+    of_block<T> sums[2][MOST_BLOCKS]; /* of each block, for even and odd columns */
+    uint64_t arrived[2];              /* mbarriers: all sums are there */
+    T column[2][BODY + WIDTH];        /* the published column: rows of the block, then the first rows */
+    T gram[WIDTH][WIDTH + 1];         /* products of the reflectors above the diagonal; else 0 */
+    T tau[WIDTH], beta[WIDTH], factor[WIDTH];
     T tile[TILE][WIDTH + 1]; /* between rows and columns */
 };
 
@@ -46,7 +50,7 @@ template <typename T, int ROWS>
 __device__ __forceinline__ void read_tile(panel_shared<T, ROWS> &shared, int tile_rows, unsigned count,
                                           unsigned width, const T *from, size_t ld, bool triangular) {
     __syncthreads(); /* the tile was read */
-#pragma unroll 8
+#pragma unroll 16
     for (int k = threadIdx.x; k < tile_rows * WIDTH; k += THREADS) {
         const unsigned i = k / WIDTH, j = k % WIDTH;
         const bool there = i < count && j < width && !(triangular && j < i);
@@ -97,40 +101,34 @@ __device__ __forceinline__ void publish(const panel_columns<T, ROWS> &mine, unsi
     for (int i = 0; i < TOP; i++) column[32 * (ROWS + i) + lane] = pick(mine.top, i, slot);
 }
 
-/* The sums of four values over groups of LANES lanes: value s in a quarter s of the group. */
-template <int LANES, typename T> __device__ __forceinline__ T add_lanes(const T (&sum)[COLUMNS]) {
-    const unsigned lane = threadIdx.x % 32, all = 0xffffffffu;
-    const bool high = lane & (LANES / 2), odd = lane & (LANES / 4);
-    const T a = (high ? sum[2] : sum[0]) + __shfl_xor_sync(all, high ? sum[0] : sum[2], LANES / 2),
-            b = (high ? sum[3] : sum[1]) + __shfl_xor_sync(all, high ? sum[1] : sum[3], LANES / 2);
-    T one = (odd ? b : a) + __shfl_xor_sync(all, odd ? a : b, LANES / 4);
+/* The sums of COLUMNS values over groups of LANES lanes: value s from lane LANES / COLUMNS s of the group on. */
+template <int LANES, typename T> __device__ __forceinline__ T add_lanes(T (&sum)[COLUMNS]) {
+    const unsigned lane = threadIdx.x % 32;
+    halve<8>(sum, lane & LANES / 2, LANES / 2);
+    halve<4>(sum, lane & LANES / 4, LANES / 4);
+    halve<2>(sum, lane & LANES / 8, LANES / 8);
 #pragma unroll
-    for (int step = LANES / 8; step; step /= 2) one += __shfl_xor_sync(all, one, step);
-    return one;
-}
-
-/* Value s of a quarter of the group, in all lanes. */
-template <int LANES, typename T> __device__ __forceinline__ T of_quarter(T value, unsigned s) {
-    return __shfl_sync(0xffffffffu, value, LANES / 4 * s, LANES);
+    for (int step = LANES / 16; step; step /= 2) sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], step);
+    return sum[0];
 }
 
 /* Sends the sums of this warp to all blocks: a lane to each. */
 template <typename T, int ROWS>
-__device__ __forceinline__ void send(const T (&sum)[COLUMNS], unsigned c, unsigned blocks,
+__device__ __forceinline__ void send(T (&sum)[COLUMNS], unsigned c, unsigned blocks,
                                      panel_shared<T, ROWS> &shared) {
-    const unsigned to = threadIdx.x % 32, rank = cluster_rank();
+    const unsigned lane = threadIdx.x % 32, rank = cluster_rank();
+    of_warp<T> *at = &shared.sums[c % 2][rank].of[threadIdx.x / 32], mine;
     const T one = add_lanes<32>(sum);
-    of_warp<T> mine;
-#pragma unroll
-    for (int s = 0; s < COLUMNS; s++) mine.value[s] = of_quarter<32>(one, s);
-    of_warp<T> *at = &shared.sums[c % 2][rank][threadIdx.x / 32];
     if (blocks == 1) {
-        if (to == 0) *at = mine;
-    } else if (to < blocks) {
-#pragma unroll
-        for (int k = 0; k < (int)sizeof(mine) / 16; k++)
-            cluster_send((uint4 *)at + k, to, ((uint4 *)&mine)[k], &shared.arrived[c % 2]);
+        if (lane % (32 / COLUMNS) == 0) at->value[lane / (32 / COLUMNS)] = one;
+        return;
     }
+#pragma unroll
+    for (int s = 0; s < COLUMNS; s++) mine.value[s] = __shfl_sync(0xffffffffu, one, 32 / COLUMNS * s);
+    if (lane >= blocks) return;
+#pragma unroll
+    for (int k = 0; k < (int)sizeof(mine) / 16; k++)
+        cluster_send((uint4 *)at + k, lane, ((uint4 *)&mine)[k], &shared.arrived[c % 2]);
 }
 
 /* Waits for the sums of all blocks. */
@@ -142,28 +140,67 @@ __device__ __forceinline__ void receive(unsigned c, unsigned blocks, panel_share
         mbarrier_wait(&shared.arrived[c % 2], c / 2);
 }
 
-/* The sums over the blocks of the values of `warp`, in the order of a tree, as those of add_lanes<16>. */
-template <typename T>
-__device__ __forceinline__ T add_blocks(const of_warp<T> (&sums)[MOST_BLOCKS][WARPS], unsigned blocks,
-                                        unsigned warp) {
-    const unsigned rank = threadIdx.x % 16;
-    of_warp<T> part = {};
-    if (rank < blocks) part = sums[rank][warp];
-    return add_lanes<16>(part.value);
-}
-
-/* Column q of T: -tau T (V^T v), and tau on the diagonal. Several lanes share a row. */
+/* Adds the sums of the blocks, in the order of a tree: those of this warp, and the squares of column c. Half a
+   warp adds each. */
 template <typename T, int ROWS>
-__device__ __forceinline__ void column_of_t(panel_shared<T, ROWS> &shared, unsigned q) {
-    const unsigned i = threadIdx.x / LANES_OF_T, part = threadIdx.x % LANES_OF_T;
-    T sum = 0;
-    for (unsigned k = part; k < q; k += LANES_OF_T) sum += shared.t[i][k] * shared.gram[q % 2][k];
+__device__ __forceinline__ T add_blocks(const panel_shared<T, ROWS> &shared, unsigned c, unsigned blocks,
+                                        T (&sum)[COLUMNS]) {
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = lane % 16;
+    const of_block<T>(&sums)[MOST_BLOCKS] = shared.sums[c % 2];
+    if (blocks == 1) {
+        const of_warp<T> mine = sums[0].of[warp];
 #pragma unroll
-    for (int step = LANES_OF_T / 2; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    if (part == 0 && i <= q) shared.t[i][q] = i == q ? shared.tau[q] : -shared.tau[q] * sum;
+        for (int s = 0; s < COLUMNS; s++) sum[s] = mine.value[s];
+        return sums[0].of[c % WARPS].value[c / WARPS];
+    }
+    of_warp<T> part = {};
+    if (rank < blocks) part = sums[rank].of[lane < 16 ? warp : c % WARPS];
+    const T one = add_lanes<16>(part.value);
+#pragma unroll
+    for (int s = 0; s < COLUMNS; s++) sum[s] = __shfl_sync(0xffffffffu, one, 16 / COLUMNS * s);
+    return __shfl_sync(0xffffffffu, one, 16 + 16 / COLUMNS * (c / WARPS));
 }
 
-/* Reflector c is applied to the columns after it; column c + 1 is published. */
+/* A value in a register: so that a choice between two is none between their places in memory. */
+__device__ __forceinline__ float kept(float value) {
+    asm("" : "+f"(value));
+    return value;
+}
+__device__ __forceinline__ double kept(double value) {
+    asm("" : "+d"(value));
+    return value;
+}
+
+/* T: T^-1 has 1 / tau on its diagonal and V^T V above it (Puglisi 1992, SIAM J. Sci. Stat. Comput. 13). Back
+   substitution: LANES_OF_T lanes share a column, and each has every LANES_OF_T-th row. */
+template <typename T, int ROWS>
+__device__ __forceinline__ void compute_t(panel_shared<T, ROWS> &shared, T *t, size_t ld, unsigned width) {
+    constexpr int OF_LANE = WIDTH / LANES_OF_T;
+    const unsigned c = threadIdx.x / LANES_OF_T, part = threadIdx.x % LANES_OF_T;
+    T column[OF_LANE] = {}, factor[OF_LANE];
+#pragma unroll
+    for (int i = 0; i < OF_LANE; i++) factor[i] = shared.factor[i * LANES_OF_T + part];
+#pragma unroll
+    for (int r = OF_LANE - 1; r >= 0; r--)
+#pragma unroll
+        for (int p = LANES_OF_T - 1; p >= 0; p--) {
+            const unsigned k = r * LANES_OF_T + p;
+            const T tau = shared.tau[k], sum = __shfl_sync(0xffffffffu, column[r], p, LANES_OF_T),
+                    value = k < c    ? -tau * sum
+                            : k == c ? tau
+                                     : 0;
+#pragma unroll
+            for (int i = 0; i <= r; i++)
+                column[i] += shared.gram[i * LANES_OF_T + part][k] * (factor[i] * value);
+            column[r] = part == (unsigned)p ? value : column[r];
+        }
+#pragma unroll
+    for (int r = 0; r < OF_LANE; r++)
+        if (r * LANES_OF_T + part < width && c < width) t[(r * LANES_OF_T + part) * ld + c] = column[r];
+}
+
+/* Reflector c is applied to the columns after it; column c + 1 is published. Column c stays as it is: its factor
+   and its element on the diagonal are applied at the end. */
 template <typename T, int ROWS>
 __device__ __forceinline__ void reflect_column(const panel_call<T> &call, unsigned c,
                                                panel_shared<T, ROWS> &shared, panel_columns<T, ROWS> &mine) {
@@ -187,50 +224,40 @@ __device__ __forceinline__ void reflect_column(const panel_call<T> &call, unsign
     if (threadIdx.x == 0 && call.blocks > 1)
         mbarrier_expect_tx(&shared.arrived[c % 2], call.blocks * sizeof shared.sums[0][0]);
     send(sum, c, call.blocks, shared);
-    if (rank == 0 && c > 0) column_of_t(shared, c - 1);
     receive(c, call.blocks, shared);
 
-    const T squares = of_quarter<16>(add_blocks(shared.sums[c % 2], call.blocks, c % WARPS), c / WARPS),
-            products = add_blocks(shared.sums[c % 2], call.blocks, warp);
-    const reflector<T> by = reflect(column[32 * ROWS + c], squares);
-    if (threadIdx.x == 0) shared.tau[c] = by.tau;
-#pragma unroll
-    for (int s = 0; s < COLUMNS; s++) sum[s] = of_quarter<16>(products, s);
+    const reflector<T> by = reflect(column[32 * ROWS + c], add_blocks(shared, c, call.blocks, sum));
+    if (threadIdx.x == 0) {
+        shared.tau[c] = by.tau;
+        shared.beta[c] = by.beta;
+        shared.factor[c] = by.factor;
+    }
 #pragma unroll
     for (int s = 0; s < COLUMNS; s++) {
+        static_assert(TOP == 2);
         const unsigned j = warp + WARPS * s;
-        T of_row = __shfl_sync(all, mine.top[s][0], c % 32); /* row c of the column */
+        const T upper = kept(mine.top[s][0]), lower = kept(mine.top[s][1]),
+                of_row = __shfl_sync(all, c < 32 ? upper : lower, c % 32), /* row c of the column */
+            product = of_row + by.factor * sum[s], w = j > c ? by.tau * product : 0;
+        if (lane == 0) shared.gram[j][c] = j < c ? product : 0; /* without the factor of j */
+        sum[s] = w * by.factor;
 #pragma unroll
-        for (int i = 1; i < TOP; i++) {
-            const T other = __shfl_sync(all, mine.top[s][i], c % 32);
-            of_row = c / 32 == (unsigned)i ? other : of_row;
-        }
-        if (j > c) {
-            const T w = by.tau * (of_row + by.factor * sum[s]), scaled = w * by.factor;
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) mine.body[s][i] -= scaled * x[i];
-#pragma unroll
-            for (int i = 0; i < TOP; i++) mine.top[s][i] -= 32 * i + lane == c ? w : scaled * top[i];
-        } else if (j == c) {
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) mine.body[s][i] *= by.factor;
-#pragma unroll
-            for (int i = 0; i < TOP; i++)
-                if (32 * i + lane >= c)
-                    mine.top[s][i] = 32 * i + lane == c ? by.beta : mine.top[s][i] * by.factor;
-        } else if (lane == 0) {
-            shared.gram[c % 2][j] = by.factor * sum[s] + of_row;
-        }
+        for (int i = 0; i < TOP; i++) mine.top[s][i] -= 32 * i + lane == c ? w : sum[s] * top[i];
     }
+#pragma unroll
+    for (int s = 0; s < COLUMNS; s++)
+        if (WARPS * (s + 1) > c) { /* one of these columns is after c */
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) mine.body[s][i] -= sum[s] * x[i];
+        }
     if (warp == (c + 1) % WARPS) publish(mine, (c + 1) / WARPS, shared.column[(c + 1) % 2]);
 }
 
-/* R, V^T of the first rows, and T: block 0. */
+/* R and V^T of the first rows: block 0. */
 template <typename T, int ROWS>
-__device__ __forceinline__ void write_top(const panel_call<T> &call, T *to, T *vt, T *t,
+__device__ __forceinline__ void write_top(const panel_call<T> &call, T *to, T *vt,
                                           panel_shared<T, ROWS> &shared, const panel_columns<T, ROWS> &mine) {
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, width = call.width;
-    column_of_t(shared, width - 1);
 #pragma unroll
     for (int s = 0; s < COLUMNS; s++) {
         const unsigned j = warp + WARPS * s;
@@ -239,24 +266,22 @@ __device__ __forceinline__ void write_top(const panel_call<T> &call, T *to, T *v
 #pragma unroll
         for (int k = 0; k < TOP; k++) {
             const unsigned i = 32 * k + lane;
-            shared.tile[i][j] = i > j ? 0 : mine.top[s][k];
+            shared.tile[i][j] = i > j ? 0 : i == j ? shared.beta[j] : mine.top[s][k];
             if (j < width && i < call.top_rows && !call.triangular)
-                out[call.lead + i] = i < j ? 0 : i == j ? 1 : mine.top[s][k];
+                out[call.lead + i] = i < j ? 0 : i == j ? 1 : shared.factor[j] * mine.top[s][k];
         }
     }
     __syncthreads();
     for (unsigned k = threadIdx.x; k < WIDTH * WIDTH; k += THREADS) {
         const unsigned i = k / WIDTH, j = k % WIDTH;
-        if (j >= width) continue;
-        if (i < call.top_rows) to[i * call.top_ld + j] = shared.tile[i][j];
-        if (i < width) t[i * call.t_ld + j] = shared.t[i][j];
+        if (j < width && i < call.top_rows) to[i * call.top_ld + j] = shared.tile[i][j];
     }
 }
 
 template <typename T, int ROWS>
 __global__ void __launch_bounds__(THREADS, 1)
     factor_panel(const __grid_constant__ panel_call<T> call, const __grid_constant__ qr_table table) {
-    extern __shared__ double memory[];
+    extern __shared__ uint4 memory[];
     panel_shared<T, ROWS> &shared = *(panel_shared<T, ROWS> *)memory;
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = cluster_rank(),
                    number = blockIdx.x / call.blocks, first = rank * 32 * ROWS,
@@ -264,7 +289,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     const size_t at = call.row * call.top_ld + call.col;
     T *vt = call.vt + number * call.vt_stride;
     panel_columns<T, ROWS> mine;
-    for (unsigned k = threadIdx.x; k < WIDTH * (WIDTH + 1); k += THREADS) (&shared.t[0][0])[k] = 0;
+    for (unsigned k = threadIdx.x; k < WIDTH * (WIDTH + 1); k += THREADS) (&shared.gram[0][0])[k] = 0;
+    if (threadIdx.x < WIDTH) shared.tau[threadIdx.x] = shared.factor[threadIdx.x] = 0;
     read_columns(call, (const T *)table.from[number] + at, call.a + number * call.a_stride + first * call.lda,
                  count, shared, mine);
     if (warp == 0) publish(mine, 0, shared.column[0]);
@@ -274,16 +300,19 @@ __global__ void __launch_bounds__(THREADS, 1)
         __syncthreads();
         reflect_column(call, c, shared, mine);
     }
+    __syncthreads();
     T *below = vt + call.lead + (call.triangular ? 0 : call.top_rows) + first;
 #pragma unroll
-    for (int s = 0; s < COLUMNS; s++)
+    for (int s = 0; s < COLUMNS; s++) {
+        const unsigned j = warp + WARPS * s;
+        const T factor = shared.factor[j];
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
-            if (warp + WARPS * s < call.width && 32 * i + lane < count)
-                below[(warp + WARPS * s) * call.vt_ld + 32 * i + lane] = mine.body[s][i];
-    __syncthreads();
-    if (rank == 0)
-        write_top(call, (T *)table.to[number] + at, vt, call.t + number * call.t_stride, shared, mine);
+            if (j < call.width && 32 * i + lane < count)
+                below[j * call.vt_ld + 32 * i + lane] = factor * mine.body[s][i];
+    }
+    if (rank == 0) write_top(call, (T *)table.to[number] + at, vt, shared, mine);
+    if (rank == call.blocks - 1) compute_t(shared, call.t + number * call.t_stride, call.t_ld, call.width);
 }
 
 /* --- launches --- */

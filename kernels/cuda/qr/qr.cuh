@@ -108,7 +108,7 @@ template <typename T> struct reflector {
     T tau;
 };
 
-/* 1 / x, to an epsilon. */
+/* 1 / x and 1 / sqrt(x), to two epsilons. */
 __device__ __forceinline__ float inverse(float x) {
     float y;
     asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -117,22 +117,22 @@ __device__ __forceinline__ float inverse(float x) {
 __device__ __forceinline__ double inverse(double x) {
     return 1 / x;
 }
-
-__device__ __forceinline__ float root(float x) {
+__device__ __forceinline__ float inverse_root(float x) {
     float y;
-    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-__device__ __forceinline__ double root(double x) {
-    return sqrt(x);
+__device__ __forceinline__ double inverse_root(double x) {
+    return 1 / sqrt(x);
 }
 
 /* Squares that are no normal numbers count as zero: nothing is to eliminate. NaN spreads. */
 template <typename T> __device__ __forceinline__ reflector<T> reflect(T head, T squares) {
     const bool none = squares < (sizeof(T) == 4 ? FLT_MIN : DBL_MIN);
-    const T length = root(head * head + squares), beta = head > 0 ? -length : length, pivot = head - beta;
+    const T all = head * head + squares, by_length = inverse_root(all), length = all * by_length,
+            size = fabs(head), factor = inverse(size + length);
     if (none) return {head, 0, 0};
-    return {beta, inverse(pivot), -pivot * inverse(beta)};
+    return {head > 0 ? -length : length, head > 0 ? factor : -factor, 1 + size * by_length};
 }
 #endif
 
