@@ -222,7 +222,7 @@ __device__ __forceinline__ void reflect_column(const panel_call<T> &call, unsign
         }
     }
     if (threadIdx.x == 0 && call.blocks > 1)
-        mbarrier_expect_tx(&shared.arrived[c % 2], call.blocks * sizeof shared.sums[0][0]);
+        mbarrier_expect_tx(&shared.arrived[c % 2], call.blocks * sizeof shared.sums[0][0].of);
     send(sum, c, call.blocks, shared);
     receive(c, call.blocks, shared);
 
