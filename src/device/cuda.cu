@@ -26,8 +26,8 @@ struct cuda_state {
     size_t pending;
     bool capturing;                       /* no events inside a graph */
     void *staging;                        /* page-locked, STAGING_BYTES */
-    struct cuda_ops_context copy;         /* the copy stream: prefetched uploads and ops */
-    cudaEvent_t prefetched, committed;    /* the last prefetch and the last commit */
+    struct cuda_ops_context copy;         /* the copy stream: prefetched uploads, and ops aside */
+    cudaEvent_t prefetched, committed;    /* the last work on it, and the last that it waits for */
     cudaEvent_t uploaded[2], released[2]; /* of each stage */
 };
 
@@ -113,9 +113,11 @@ static void cuda_close(struct device *device) {
 }
 
 static bool open_all(struct cuda_state *state) {
+    int highest = 0;
     if (!TRY(state, cudaSetDevice(state->ordinal)) ||
         !TRY(state, cudaStreamCreateWithFlags(&state->ops.stream, cudaStreamNonBlocking)) ||
-        !TRY(state, cudaStreamCreateWithFlags(&state->copy.stream, cudaStreamNonBlocking)) ||
+        !TRY(state, cudaDeviceGetStreamPriorityRange(NULL, &highest)) || /* few blocks that others wait for */
+        !TRY(state, cudaStreamCreateWithPriority(&state->copy.stream, cudaStreamNonBlocking, highest)) ||
         !TRY(state, cudaEventCreateWithFlags(&state->prefetched, cudaEventDisableTiming)) ||
         !TRY(state, cudaEventCreateWithFlags(&state->committed, cudaEventDisableTiming)) ||
         !TRY(state, cudaHostAlloc(&state->staging, STAGING_BYTES, cudaHostAllocDefault)))
@@ -246,6 +248,18 @@ static void *cuda_prefetch_begin(struct device *device) {
 static void cuda_prefetch_end(struct device *device) {
     struct cuda_state *state = state_of(device);
     TRY(state, cudaEventRecord(state->prefetched, state->copy.stream));
+}
+
+static void *cuda_aside_begin(struct device *device) {
+    struct cuda_state *state = state_of(device);
+    TRY(state, cudaEventRecord(state->committed, state->ops.stream));
+    return cuda_prefetch_begin(device);
+}
+
+static void cuda_aside_join(struct device *device) {
+    struct cuda_state *state = state_of(device);
+    cuda_prefetch_end(device);
+    TRY(state, cudaStreamWaitEvent(state->ops.stream, state->prefetched, 0));
 }
 
 static void cuda_prefetch_upload(struct device *device, void *to, const void *from, size_t bytes) {
@@ -400,6 +414,8 @@ extern "C" const struct device_driver device_cuda = {
     .prefetch_begin = cuda_prefetch_begin,
     .prefetch_end = cuda_prefetch_end,
     .prefetch_commit = cuda_prefetch_commit,
+    .aside_begin = cuda_aside_begin,
+    .aside_join = cuda_aside_join,
     .stage_upload = cuda_stage_upload,
     .stage_acquire = cuda_stage_acquire,
     .stage_release = cuda_stage_release,

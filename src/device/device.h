@@ -66,6 +66,12 @@ struct device_driver {
     void (*prefetch_end)(struct device *device);
     void (*prefetch_commit)(struct device *device, void *to, const void *prefetched, size_t bytes);
 
+    /* (optional, all or none) Ops aside: those called with the context that `aside_begin` returns start after
+       the work issued so far, and overlap with what is issued until `aside_join`, after which later work
+       waits for them. They are not timed; they may not share memory with that work. */
+    void *(*aside_begin)(struct device *device);
+    void (*aside_join)(struct device *device);
+
     /* (optional, all or none) Two stages, 0 and 1, of a double buffer on the copy stream, for data that is
        larger than the device. An upload of page-locked memory starts after the work issued before the last
        `stage_release` of its stage, and overlaps with all other work; work issued after `stage_acquire` waits

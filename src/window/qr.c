@@ -16,9 +16,15 @@ static size_t aligned(size_t elements) {
     return (elements + ALIGNED - 1) / ALIGNED * ALIGNED;
 }
 
-size_t qr_block(const struct qr_ops *ops, size_t n) {
-    const size_t block = n >= 1024 ? QR_BLOCK : n >= 512 ? QR_BLOCK / 2 : QR_BLOCK / 4;
-    return block < ops->panel_width ? ops->panel_width : block;
+size_t qr_block(const struct device *device, const struct qr_ops *ops, size_t n) {
+    if (device->driver->aside_begin) return ops->panel_width;
+    return n >= 1024 ? QR_BLOCK : n >= 512 ? QR_BLOCK / 2 : QR_BLOCK / 4;
+}
+
+/* Is a panel made while the columns beyond it are still updated (Dongarra, Du Croz, Hammarling and Sorensen
+   1989, SIAM Review 33, call it look-ahead)? It is one op then. */
+static bool looks_ahead(const struct qr *qr) {
+    return qr->compute->device.driver->aside_begin && qr->shape.block <= qr->ops->panel_width;
 }
 
 /* --- memory --- */
@@ -42,13 +48,15 @@ enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shap
         return status_set(STATUS_UNAVAILABLE,
                           "QR has no kernels for the device '%s': use a backend on the host",
                           device->driver->name);
-    if (!qr->shape.block) qr->shape.block = qr_block(qr->ops, shape->n);
+    if (!qr->shape.block) qr->shape.block = qr_block(device, qr->ops, shape->n);
     qr->most_rows = qr->ops->panel_rows ? qr->ops->panel_rows(device->ops_context) : SIZE_MAX;
     if (shape->keeps_q && shape->rows > qr->most_rows)
         return status_set(STATUS_UNAVAILABLE, "Q of %zu rows: the device '%s' keeps at most %zu", shape->rows,
                           device->driver->name, qr->most_rows);
     const size_t block = qr->shape.block, rows = smaller(shape->rows, qr->most_rows),
-                 kept = shape->keeps_q ? (shape->n + block - 1) / block * block : block;
+                 kept = shape->keeps_q    ? (shape->n + block - 1) / block * block
+                        : looks_ahead(qr) ? 2 * block
+                                          : block;
     /* the panels of a triangle start with its rows */
     enum status status = allocate_batch(qr, kept, aligned(rows + block) + ALIGNED, &qr->vt);
     if (!status) status = allocate_batch(qr, kept, block, &qr->t);
@@ -156,7 +164,8 @@ static enum status apply(struct qr *qr, const struct step *step, size_t first, s
 }
 
 /* A panel of at most ops->panel_width columns, at column `offset` of `step`. */
-static void factor_columns(struct qr *qr, const struct step *step, size_t offset, size_t width) {
+static void factor_columns(struct qr *qr, void *context, const struct step *step, size_t offset,
+                           size_t width) {
     const size_t col = step->col + offset, size = dtype_size(qr->shape.dtype);
     const bool dense = !step->r;
     const size_t top_rows = dense ? smaller(width, step->rows - col) : width;
@@ -183,8 +192,7 @@ static void factor_columns(struct qr *qr, const struct step *step, size_t offset
                                    .lead = dense ? offset : 0,
                                    .t = at(qr, &step->t, offset, offset),
                                    .scratch = qr->scratch};
-    qr->ops->panel(qr->compute->device.ops_context, &panel);
-    device_lap(&qr->compute->device, PART_PANEL);
+    qr->ops->panel(context, &panel);
 }
 
 /* to = the block [rows][cols] of each w. */
@@ -215,7 +223,8 @@ static enum status join(struct qr *qr, const struct step *left, size_t offset, s
 /* Halves the columns (Elmroth and Gustavson 2000, IBM J. Res. Dev. 44): most of a panel is products, too. */
 static enum status factor_panel(struct qr *qr, const struct step *step, size_t offset, size_t width) {
     if (width <= qr->ops->panel_width) {
-        factor_columns(qr, step, offset, width);
+        factor_columns(qr, qr->compute->device.ops_context, step, offset, width);
+        device_lap(&qr->compute->device, PART_PANEL);
         return STATUS_OK;
     }
     const size_t half = (width / 2 + QR_WIDTH - 1) / QR_WIDTH * QR_WIDTH;
@@ -231,22 +240,49 @@ static enum status factor_panel(struct qr *qr, const struct step *step, size_t o
     return status;
 }
 
-/* Panel by panel. V and T of the panel at column `col` are rows col .. of the kept ones. */
-static enum status factor(struct qr *qr, struct step *step) {
-    const size_t n = qr->shape.n, last = step->r ? n : smaller(n, step->rows);
-    const struct qr_matrix vt = step->vt, t = step->t;
-    for (size_t col = 0; col < last; col += qr->shape.block) {
-        step->col = col;
-        step->width = smaller(qr->shape.block, last - col);
-        if (qr->shape.keeps_q) {
-            step->vt = at(qr, &vt, col, 0);
-            step->t = at(qr, &t, col, 0);
-        }
-        enum status status = factor_panel(qr, step, 0, step->width);
-        if (!status) status = apply(qr, step, col + step->width, qr->shape.cols - col - step->width, true);
+/* The panel at column `col` of `last`. V and T of a kept one are rows col .. of all; else two panels alternate
+   if the next one is made ahead. */
+static struct step panel_at(const struct qr *qr, const struct step *all, size_t col, size_t last) {
+    struct step step = *all;
+    const size_t block = qr->shape.block, row = qr->shape.keeps_q ? col
+                                                : looks_ahead(qr) ? col / block % 2 * block
+                                                                  : 0;
+    step.col = col;
+    step.width = smaller(block, last - col);
+    step.vt = at(qr, &qr->vt, row, 0);
+    step.t = at(qr, &qr->t, row, 0);
+    return step;
+}
+
+/* The columns beyond a panel; the next panel is made as soon as its columns are there. */
+static enum status update(struct qr *qr, const struct step *step, size_t last) {
+    struct device *device = &qr->compute->device;
+    size_t col = step->col + step->width;
+    enum status status = STATUS_OK;
+    if (looks_ahead(qr) && col < last) {
+        const struct step next = panel_at(qr, step, col, last);
+        status = apply(qr, step, col, next.width, true);
         if (status) return status;
+        factor_columns(qr, device->driver->aside_begin(device), &next, 0, next.width);
+        col += next.width;
     }
-    return STATUS_OK;
+    return apply(qr, step, col, qr->shape.cols - col, true);
+}
+
+static enum status factor(struct qr *qr, const struct step *all) {
+    struct device *device = &qr->compute->device;
+    const size_t n = qr->shape.n, last = all->r ? n : smaller(n, all->rows);
+    enum status status = STATUS_OK;
+    for (size_t col = 0; col < last && !status; col += qr->shape.block) {
+        const struct step step = panel_at(qr, all, col, last);
+        if (!looks_ahead(qr) || !col) status = factor_panel(qr, &step, 0, step.width);
+        if (!status) status = update(qr, &step, last);
+        if (looks_ahead(qr)) {
+            device->driver->aside_join(device);
+            device_lap(device, PART_PANEL); /* the time that it took longer than the products */
+        }
+    }
+    return status;
 }
 
 /* Rows that enter triangles in panels. */
@@ -257,8 +293,7 @@ static enum status append_rows(struct qr *qr, size_t count, size_t rows, const s
     for (size_t done = 0, some; done < rows && !status; done += some) {
         some = smaller(rows - done, qr->most_rows);
         const struct qr_matrix part = at(qr, a, done, 0);
-        struct step step = {
-            .count = count, .r = done ? &again : r, .a = &part, .rows = some, .vt = qr->vt, .t = qr->t};
+        const struct step step = {.count = count, .r = done ? &again : r, .a = &part, .rows = some};
         status = factor(qr, &step);
     }
     return status;
@@ -267,7 +302,7 @@ static enum status append_rows(struct qr *qr, size_t count, size_t rows, const s
 /* Rows from most_rows on enter the triangles of those before. */
 enum status qr_factor(struct qr *qr, size_t count, size_t rows, const struct qr_matrix *a) {
     const size_t first = smaller(rows, qr->most_rows), batch = qr->shape.batch;
-    struct step step = {.count = count, .a = a, .rows = first, .vt = qr->vt, .t = qr->t};
+    const struct step step = {.count = count, .a = a, .rows = first};
     qr->rows = rows;
     const enum status status = factor(qr, &step);
     if (status || first == rows) return status;
@@ -296,13 +331,10 @@ enum status qr_append(struct qr *qr, size_t count, size_t rows, const struct qr_
 
 enum status qr_apply_q(struct qr *qr, const struct qr_matrix *b, size_t cols) {
     const size_t block = qr->shape.block, last = smaller(qr->shape.n, qr->rows);
-    struct step step = {.count = 1, .a = b, .rows = qr->rows};
+    const struct step all = {.count = 1, .a = b, .rows = qr->rows};
     enum status status = STATUS_OK;
     for (size_t done = (last + block - 1) / block; done && !status; done--) {
-        step.col = (done - 1) * block;
-        step.width = smaller(block, last - step.col);
-        step.vt = at(qr, &qr->vt, step.col, 0);
-        step.t = at(qr, &qr->t, step.col, 0);
+        const struct step step = panel_at(qr, &all, (done - 1) * block, last);
         status = apply(qr, &step, 0, cols, false);
     }
     return status;
