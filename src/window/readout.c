@@ -7,7 +7,8 @@
 
 enum {
     ALIGNED = 16, /* elements: rows start at addresses of vectors */
-    WIDTH = 256   /* rows of a triangle that enter another one together */
+    WIDTH = 256,  /* rows of a triangle that enter another one together */
+    GPU_WIDTH = 1024
 };
 
 static size_t smaller(size_t a, size_t b) {
@@ -32,17 +33,15 @@ enum status readout_open(struct readout *readout, struct compute *compute,
                          const struct readout_shape *shape) {
     struct device *device = &compute->device;
     *readout = (struct readout){.compute = compute, .shape = *shape};
-    readout->shape.rows = shape->rows > WIDTH ? shape->rows : WIDTH;
+    readout->width = device->driver->host_memory ? WIDTH : GPU_WIDTH;
+    readout->shape.rows = shape->rows > readout->width ? shape->rows : readout->width;
     readout->ld = (columns_of(readout) + ALIGNED - 1) / ALIGNED * ALIGNED;
-    const struct qr_shape qr = {.dtype = shape->dtype,
-                                .batch = 1,
-                                .rows = readout->shape.rows,
-                                .n = shape->n,
-                                .cols = columns_of(readout)};
+    const struct qr_shape qr = {
+        .dtype = shape->dtype, .batch = 1, .rows = readout->shape.rows, .n = shape->n, .cols = readout->ld};
     const enum status status = qr_open(&readout->qr, compute, &qr);
     if (status) return status;
     readout->rows = readout_rows(readout, readout->shape.rows);
-    readout->diagonal = device->driver->alloc(device, WIDTH * WIDTH * size_of(readout));
+    readout->diagonal = device->driver->alloc(device, readout->width * readout->width * size_of(readout));
     return readout->rows.values && readout->diagonal ? STATUS_OK : STATUS_FAILED;
 }
 
@@ -118,9 +117,9 @@ enum status readout_merge(struct readout *readout, const struct qr_matrix *to, c
     const void *const values = from->values;
     const struct qr_triangles r = {&values, NULL, from->ld};
     enum status status = STATUS_OK;
-    for (size_t col = 0; col < readout->shape.n && !status; col += WIDTH) {
-        const size_t count = smaller(WIDTH, readout->shape.n - col);
-        readout->qr.ops->block(device->ops_context, 1, count, columns_of(readout) - col, &r, col, col,
+    for (size_t col = 0; col < readout->shape.n && !status; col += readout->width) {
+        const size_t count = smaller(readout->width, readout->shape.n - col);
+        readout->qr.ops->block(device->ops_context, 1, count, readout->ld - col, &r, col, col,
                                &readout->rows);
         device_lap(device, PART_ELEMENTWISE);
         status = append_from(readout, to, col, &readout->rows, count);
@@ -128,28 +127,32 @@ enum status readout_merge(struct readout *readout, const struct qr_matrix *to, c
     return status;
 }
 
-/* diagonal [WIDTH][WIDTH] = root I. */
+/* diagonal [width][width] = root I. */
 static enum status set_diagonal(struct readout *readout, double root) {
     struct device *device = device_of(readout);
-    const size_t bytes = WIDTH * WIDTH * size_of(readout);
+    const size_t width = readout->width, bytes = width * width * size_of(readout);
     void *values = calloc(bytes, 1);
     if (!values) return status_set(STATUS_FAILED, "out of memory");
-    for (size_t i = 0; i < WIDTH; i++) dtype_set(readout->shape.dtype, values, i * WIDTH + i, root);
+    for (size_t i = 0; i < width; i++) dtype_set(readout->shape.dtype, values, i * width + i, root);
     device->driver->upload(device, readout->diagonal, values, bytes);
     free(values);
     return STATUS_OK;
 }
 
+/* Without the first row: the bias has no ridge. */
 enum status readout_add_ridge(struct readout *readout, const struct qr_matrix *triangle, double ridge) {
     struct device *device = device_of(readout);
+    const size_t width = readout->width, size = size_of(readout);
     enum status status = ridge > 0 ? set_diagonal(readout, sqrt(ridge)) : STATUS_OK;
-    for (size_t col = 1; ridge > 0 && col < readout->shape.n && !status; col += WIDTH) {
-        const size_t count = smaller(WIDTH, readout->shape.n - col);
-        device->driver->zero(device, readout->rows.values, count * readout->ld * size_of(readout));
-        readout->qr.ops->rows(device->ops_context, count, count, count, readout->diagonal, WIDTH, NULL,
+    for (size_t col = 0; ridge > 0 && col < readout->shape.n && !status; col += width) {
+        const size_t cols = smaller(width, readout->shape.n - col), skipped = col == 0,
+                     count = cols - skipped;
+        device->driver->zero(device, readout->rows.values, count * readout->ld * size);
+        readout->qr.ops->rows(device->ops_context, count, count, cols,
+                              (const char *)readout->diagonal + skipped * width * size, width, NULL,
                               readout->rows.values, readout->ld);
         device_lap(device, PART_ELEMENTWISE);
-        status = append_from(readout, triangle, col, &readout->rows, count);
+        if (count) status = append_from(readout, triangle, col, &readout->rows, count);
     }
     return status;
 }

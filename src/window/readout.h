@@ -23,7 +23,8 @@ struct readout {
     struct compute *compute;
     struct readout_shape shape;
     struct qr qr;
-    size_t ld;             /* of all triangles and rows here: [..][n + classes] */
+    size_t ld;             /* of all triangles and rows here: [..][n + classes], then zeros */
+    size_t width;          /* rows of a triangle that enter another one together */
     struct qr_matrix rows; /* [shape.rows]: scratch for rows that enter */
     void *diagonal;        /* device, [width][width]: that of the ridge */
 };

@@ -309,10 +309,14 @@ static __host__ __device__ inline unsigned least(unsigned a, unsigned b) {
     return a < b ? a : b;
 }
 
+/* Several blocks on an SM are those of many triangles. */
+template <int BLOCKS> constexpr unsigned table_size = BLOCKS > 1 ? 1024 : QR_TABLE;
+
 /* WARPS: of a block, of which an SM has BLOCKS. EACH: columns of a lane that applies reflectors. */
 template <typename T, int WARPS, int BLOCKS, int MAKERS, int EACH>
 __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
-    append_rows(const __grid_constant__ append_call<T> call, const __grid_constant__ qr_table table) {
+    append_rows(const __grid_constant__ append_call<T> call,
+                const __grid_constant__ qr_table_of<table_size<BLOCKS>> table) {
     extern __shared__ uint4 memory[];
     append_shared<T> &shared = *(append_shared<T> *)memory;
     const unsigned lane = threadIdx.x % 32, rank = cluster_rank(), worker = rank * WARPS + threadIdx.x / 32,
@@ -374,11 +378,12 @@ static void launch_append(struct cuda_ops_context *context, const struct qr_appe
     while (2 * call.blocks <= most && 2 * call.blocks * append->count <= processors &&
            call.blocks * WARPS < strips + MAKERS)
         call.blocks *= 2;
-    qr_each_table(append->count, [&](size_t first, size_t count) {
-        call.a = (T *)append->a.values + first * append->a.stride;
-        qr_launch(context, "append_rows", append_rows<T, WARPS, BLOCKS, MAKERS, EACH>, count, call.blocks,
-                  32 * WARPS, sizeof(append_shared<T>), call, qr_table_of(&append->r, first, count));
-    });
+    qr_each_table<table_size<BLOCKS>>(
+        &append->r, append->count, [&](size_t first, size_t count, const auto &table) {
+            call.a = (T *)append->a.values + first * append->a.stride;
+            qr_launch(context, "append_rows", append_rows<T, WARPS, BLOCKS, MAKERS, EACH>, count, call.blocks,
+                      32 * WARPS, sizeof(append_shared<T>), call, table);
+        });
 }
 
 /* Several columns a lane read V less often; one makes more warps busy. Of many triangles, an SM has several. */

@@ -42,10 +42,10 @@ static void launch_block(void *opaque, size_t count, size_t rows, size_t cols, c
                          size_t row, size_t col, const struct qr_matrix *w, bool subtract) {
     struct cuda_ops_context *context = open_ops(opaque);
     if (!rows || !cols) return;
-    qr_each_table(count, [&](size_t first, size_t some) {
+    qr_each_table(r, count, [&](size_t first, size_t some, const qr_table &table) {
         copy_block<T><<<grid_for(rows * cols, some), THREADS, 0, context->stream>>>(
-            qr_table_of(r, first, some), extent{rows, cols}, r->ld, row * r->ld + col,
-            (T *)w->values + first * w->stride, w->ld, w->stride, subtract);
+            table, extent{rows, cols}, r->ld, row * r->ld + col, (T *)w->values + first * w->stride, w->ld,
+            w->stride, subtract);
         CUDA_LAUNCHED(&context->fault, "copy_block");
     });
 }
@@ -98,14 +98,15 @@ void cuda_qr_gather(void *opaque, size_t count, size_t to_rows, size_t cols, con
     struct cuda_ops_context *context = open_ops(opaque);
     if (!to_rows || !cols) return;
     const double *scales = on_device(context, scale, cols);
-    qr_each_table(count, [&](size_t first, size_t some) {
+    for (size_t first = 0, some; first < count; first += some) {
+        some = count - first < QR_TABLE ? count - first : (size_t)QR_TABLE;
         pieces piece = {};
         memcpy(piece.of, list + first, some * sizeof *list);
         gather_rows<T><<<grid_for(to_rows * cols, some), THREADS, 0, context->stream>>>(
             piece, extent{to_rows, cols}, from_ld, scales, (T *)to->values + first * to->stride, to->ld,
             to->stride);
         CUDA_LAUNCHED(&context->fault, "gather_rows");
-    });
+    }
 }
 
 template <typename T>
@@ -128,9 +129,9 @@ template <typename T>
 void cuda_qr_scale(void *opaque, size_t count, size_t n, size_t cols, double factor,
                    const struct qr_triangles *r) {
     struct cuda_ops_context *context = open_ops(opaque);
-    qr_each_table(count, [&](size_t first, size_t some) {
-        scale_triangle<T><<<grid_for(n * cols, some), THREADS, 0, context->stream>>>(
-            qr_table_of(r, first, some), extent{n, cols}, r->ld, (T)factor);
+    qr_each_table(r, count, [&](size_t, size_t some, const qr_table &table) {
+        scale_triangle<T><<<grid_for(n * cols, some), THREADS, 0, context->stream>>>(table, extent{n, cols},
+                                                                                     r->ld, (T)factor);
         CUDA_LAUNCHED(&context->fault, "scale_triangle");
     });
 }

@@ -336,12 +336,12 @@ static void launch_panel(struct cuda_ops_context *context, const struct qr_panel
         .blocks = blocks,
         .triangular = panel->triangular,
     };
-    qr_each_table(panel->count, [&](size_t first, size_t count) {
+    qr_each_table(&panel->top, panel->count, [&](size_t first, size_t count, const qr_table &table) {
         call.a = (const T *)panel->a.values + first * panel->a.stride;
         call.vt = (T *)panel->vt.values + first * panel->vt.stride;
         call.t = (T *)panel->t.values + first * panel->t.stride;
         qr_launch(context, "factor_panel", factor_panel<T, ROWS>, count, blocks, THREADS,
-                  sizeof(panel_shared<T, ROWS>), call, qr_table_of(&panel->top, first, count));
+                  sizeof(panel_shared<T, ROWS>), call, table);
     });
 }
 

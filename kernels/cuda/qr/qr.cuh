@@ -13,27 +13,26 @@ extern "C" {
 /* The table for f32 or f64; NULL for another dtype. Its functions take a struct cuda_ops_context. */
 const struct qr_ops *cuda_qr_ops(enum gemm_dtype dtype);
 
-/* Triangles of one launch, as a parameter of the kernel: a list in host memory is cut into such pieces. */
-enum { QR_TABLE = 128 };
-struct qr_table {
-    const void *from[QR_TABLE];
-    void *to[QR_TABLE];
+/* Triangles of one launch, as a parameter of the kernel: a list in host memory is cut into pieces of MOST. */
+template <unsigned MOST> struct qr_table_of {
+    const void *from[MOST];
+    void *to[MOST];
 };
+enum { QR_TABLE = 128 };
+typedef qr_table_of<QR_TABLE> qr_table;
 
-/* The triangles first .. first + count - 1; `from` or `to` of the list may be NULL. */
-static inline qr_table qr_table_of(const struct qr_triangles *r, size_t first, size_t count) {
-    qr_table table = {};
-    for (size_t i = 0; i < count; i++) {
-        if (r->from) table.from[i] = r->from[first + i];
-        if (r->to) table.to[i] = r->to[first + i];
+/* Calls launch(first, count, table) for each piece; `from` or `to` of the list may be NULL. */
+template <unsigned MOST = QR_TABLE, typename F>
+void qr_each_table(const struct qr_triangles *r, size_t count, F launch) {
+    qr_table_of<MOST> table = {};
+    for (size_t first = 0, some; first < count; first += some) {
+        some = count - first < MOST ? count - first : MOST;
+        for (size_t i = 0; i < some; i++) {
+            if (r->from) table.from[i] = r->from[first + i];
+            if (r->to) table.to[i] = r->to[first + i];
+        }
+        launch(first, some, table);
     }
-    return table;
-}
-
-/* Calls launch(first, count) for each piece of `count` triangles. */
-template <typename F> void qr_each_table(size_t count, F launch) {
-    for (size_t first = 0; first < count; first += QR_TABLE)
-        launch(first, count - first < QR_TABLE ? count - first : (size_t)QR_TABLE);
 }
 
 /* Launches `kernel` on `matrices` clusters of `blocks` blocks each. */

@@ -74,8 +74,7 @@ void cuda_qr_cholesky(void *opaque, size_t count, size_t width, size_t cols, con
     const bool copies = width <= most;
     unsigned *failed = (unsigned *)cuda_scratch(context, count * sizeof *failed);
     if (!failed || !count) return;
-    qr_each_table(count, [&](size_t first, size_t some) {
-        const qr_table table = qr_table_of(r, first, some);
+    qr_each_table(r, count, [&](size_t first, size_t some, const qr_table &table) {
         qr_launch(context, "factor_blocks", factor_blocks<T>, some, 1, 1024, copies ? bytes : 0, table, r->ld,
                   at, (unsigned)width, copies, failed + first);
         if (!rest) return;
@@ -99,9 +98,9 @@ void cuda_qr_diagonals(void *opaque, size_t count, size_t n, const struct qr_tri
     struct cuda_ops_context *context = open_ops(opaque);
     double *found = (double *)cuda_scratch(context, count * n * sizeof *found);
     if (!found || !count) return;
-    qr_each_table(count, [&](size_t first, size_t some) {
+    qr_each_table(r, count, [&](size_t first, size_t some, const qr_table &table) {
         copy_diagonals<T><<<dim3(cuda_grid_for(n, THREADS), (unsigned)some), THREADS, 0, context->stream>>>(
-            qr_table_of(r, first, some), n, r->ld, found + first * n);
+            table, n, r->ld, found + first * n);
         CUDA_LAUNCHED(&context->fault, "copy_diagonals");
     });
     qr_to_host(context, to, found, count * n * sizeof *to);
@@ -135,10 +134,10 @@ void cuda_qr_deficient(void *opaque, size_t count, size_t n, const struct qr_tri
         CUDA_TRY(&context->fault,
                  cudaMemcpyAsync(of_column, bound, bounds, cudaMemcpyHostToDevice, context->stream));
     CUDA_TRY(&context->fault, cudaMemsetAsync(found, 0xff, count * sizeof *found, context->stream));
-    qr_each_table(count, [&](size_t first, size_t some) {
+    qr_each_table(r, count, [&](size_t first, size_t some, const qr_table &table) {
         const dim3 grid((unsigned)((n + RANK_THREADS - 1) / RANK_THREADS), (unsigned)some);
-        find_deficient<T><<<grid, RANK_THREADS, 0, context->stream>>>(qr_table_of(r, first, some), n, r->ld,
-                                                                      tolerance, of_column, found + first);
+        find_deficient<T><<<grid, RANK_THREADS, 0, context->stream>>>(table, n, r->ld, tolerance, of_column,
+                                                                      found + first);
         CUDA_LAUNCHED(&context->fault, "find_deficient");
     });
     qr_columns_to_host(context, column, found, count);
