@@ -240,8 +240,8 @@ static enum status factor_panel(struct qr *qr, const struct step *step, size_t o
     return status;
 }
 
-/* The panel at column `col` of `last`. V and T of a kept one are rows col .. of all; else two panels alternate
-   if the next one is made ahead. */
+/* The panel at column `col` of `last`. V and T of a kept one are rows col .. of all; else two panels
+   alternate if the next one is made ahead. */
 static struct step panel_at(const struct qr *qr, const struct step *all, size_t col, size_t last) {
     struct step step = *all;
     const size_t block = qr->shape.block, row = qr->shape.keeps_q ? col

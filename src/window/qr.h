@@ -11,8 +11,8 @@
 
 enum { QR_BLOCK = 128 /* the largest default of nb */, QR_MOST_BLOCK = 512 };
 
-/* The default of nb for n columns: on the host wide panels for wide matrices, whose products read from memory;
-   on a GPU those of one op, which overlap with products. */
+/* The default of nb for n columns: on the host wide panels for wide matrices, whose products read from
+   memory; on a GPU those of one op, which overlap with products. */
 size_t qr_block(const struct device *device, const struct qr_ops *ops, size_t n);
 
 struct qr_shape {

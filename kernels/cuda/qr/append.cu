@@ -8,7 +8,7 @@
               thread blocks has one.
    Bound by   latency of the reflectors, some 0.2 us a column, if triangles are few or small; else shared memory
               and FMA: 16 bytes of V, which all lanes read, for 4 multiply-adds of each column of a lane.
-   Run        ./train bench qr --backend cuda-tuned */
+   Run        ./train bench qr --backends cuda-tuned */
 #include "kernels/cuda/qr/qr.cuh"
 #include "kernels/cuda/tensor/cluster.cuh"
 

@@ -5,7 +5,7 @@
               warp multiplies it with its columns, and the blocks exchange these products through distributed
               shared memory. The first rows of the panel, which become R, are in every block.
    Bound by   latency: a column takes a barrier of the block, an exchange and some 20 dependent steps.
-   Run        ./train bench qr --backend cuda-tuned */
+   Run        ./train bench qr --backends cuda-tuned */
 #include "kernels/cuda/qr/qr.cuh"
 #include "kernels/cuda/tensor/cluster.cuh"
 
