@@ -32,14 +32,16 @@ void qr_checks_download(struct compute *compute, struct qr_matrix matrix, struct
     device->driver->free(device, matrix.values);
 }
 
-void qr_checks_open(struct qr *qr, struct compute *compute, const struct qr_case *test, bool keeps_q) {
+void qr_checks_open(struct qr *qr, struct compute *compute, struct compute *panels,
+                    const struct qr_case *test, bool keeps_q) {
     const struct qr_shape shape = {.dtype = test->dtype,
                                    .batch = test->batch,
                                    .rows = test->rows,
                                    .n = test->n,
                                    .cols = test->n + test->extra,
                                    .block = test->block,
-                                   .keeps_q = keeps_q};
+                                   .keeps_q = keeps_q,
+                                   .panels = panels};
     assert_status(qr_open(qr, compute, &shape), STATUS_OK);
 }
 
@@ -120,14 +122,14 @@ static void check_matrix_of_batch(struct qr *qr, const struct qr_case *test, str
     free(r.data);
 }
 
-void qr_checks_case(struct compute *compute, const struct qr_case *test) {
+void qr_checks_case(struct compute *compute, struct compute *panels, const struct qr_case *test) {
     const size_t cols = test->n + test->extra, count = test->rows * cols, all = count * test->batch;
     struct values a = values_random(test->dtype, all, 1, (uint32_t)(test->rows + test->n)),
                   factored = copy_of(a, all);
     const struct qr_matrix matrix = qr_checks_upload(compute, factored, test->rows, cols, test->batch);
     const double epsilon = dtype_epsilon(test->dtype) * sqrt((double)test->n);
     struct qr qr;
-    qr_checks_open(&qr, compute, test, test->batch == 1);
+    qr_checks_open(&qr, compute, panels, test, test->batch == 1);
     assert_status(qr_factor(&qr, test->batch, test->rows, &matrix), STATUS_OK);
     qr_checks_download(compute, matrix, factored, all);
     if (test->batch == 1) {
@@ -145,13 +147,13 @@ void qr_checks_case(struct compute *compute, const struct qr_case *test) {
     free(factored.data);
 }
 
-void qr_checks_factor(struct compute *compute, size_t every) {
-    for (size_t c = 0; c < CASES; c += every) qr_checks_case(compute, &cases[c]);
+void qr_checks_factor(struct compute *compute, struct compute *panels, size_t every) {
+    for (size_t c = 0; c < CASES; c += every) qr_checks_case(compute, panels, &cases[c]);
 }
 
 /* --- rows that enter --- */
 
-void qr_checks_append(struct compute *compute) {
+void qr_checks_append(struct compute *compute, struct compute *panels) {
     static const struct {
         size_t rows, portion, n, extra, block;
     } shapes[] = {{7, 1, 5, 0, 16},       {9, 3, 20, 2, 16},    {100, 16, 33, 4, 32}, {120, 17, 33, 4, 32},
@@ -166,7 +168,7 @@ void qr_checks_append(struct compute *compute) {
             struct values a = values_random(test.dtype, rows * cols, 1, (uint32_t)s),
                           r = values_make(test.dtype, n * cols);
             struct qr qr;
-            qr_checks_open(&qr, compute, &test, false);
+            qr_checks_open(&qr, compute, panels, &test, false);
             struct qr_matrix triangle = qr_checks_upload(compute, r, n, cols, 1);
             for (size_t first = 0; first < rows; first += test.rows) {
                 const size_t count = rows - first < test.rows ? rows - first : test.rows;

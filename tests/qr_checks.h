@@ -18,13 +18,15 @@ struct qr_matrix qr_checks_upload(struct compute *compute, struct values values,
 /* The copy becomes the values again, and is freed. */
 void qr_checks_download(struct compute *compute, struct qr_matrix matrix, struct values values, size_t count);
 
-void qr_checks_open(struct qr *qr, struct compute *compute, const struct qr_case *test, bool keeps_q);
+void qr_checks_open(struct qr *qr, struct compute *compute, struct compute *panels,
+                    const struct qr_case *test, bool keeps_q);
 
-/* Residual and orthogonality of every `every`-th case of a list; batches as one by one. */
-void qr_checks_factor(struct compute *compute, size_t every);
-void qr_checks_case(struct compute *compute, const struct qr_case *test);
+/* Residual and orthogonality of every `every`-th case of a list; batches as one by one. `panels`: as in
+   struct qr_shape. */
+void qr_checks_factor(struct compute *compute, struct compute *panels, size_t every);
+void qr_checks_case(struct compute *compute, struct compute *panels, const struct qr_case *test);
 
 /* Rows enter in portions, from nothing: the triangle is that of all, also while there are fewer than n. */
-void qr_checks_append(struct compute *compute);
+void qr_checks_append(struct compute *compute, struct compute *panels);
 
 #endif

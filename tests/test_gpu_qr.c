@@ -16,7 +16,7 @@ static void matrices_are_factored(void **state) {
     for (size_t b = 0; b < BACKENDS; b++) {
         struct compute compute;
         gpu_open(&compute, backends[b], &options);
-        qr_checks_factor(&compute, support_every(3));
+        qr_checks_factor(&compute, NULL, support_every(3));
         compute_close(&compute);
     }
 }
@@ -35,7 +35,7 @@ static void panels_of_every_size(void **state) {
     struct compute compute;
     gpu_open(&compute, "cuda-tuned", &options);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c += support_every(4))
-        qr_checks_case(&compute, &cases[c]);
+        qr_checks_case(&compute, NULL, &cases[c]);
     compute_close(&compute);
 }
 
@@ -43,7 +43,19 @@ static void rows_enter_a_triangle(void **state) {
     (void)state;
     struct compute compute;
     gpu_open(&compute, "cuda-tuned", &options);
-    qr_checks_append(&compute);
+    qr_checks_append(&compute, NULL);
+    compute_close(&compute);
+}
+
+/* --panel host. */
+static void panels_are_factored_on_the_host(void **state) {
+    (void)state;
+    struct compute compute, panels;
+    gpu_open(&compute, "cublas", &options);
+    support_open(&panels, "tuned", 2);
+    qr_checks_factor(&compute, &panels, support_every(3));
+    qr_checks_append(&compute, &panels);
+    compute_close(&panels);
     compute_close(&compute);
 }
 
@@ -84,10 +96,10 @@ static void every_method_is_that_of_each_window(void **state) {
 static void large_windows(void **state) {
     (void)state;
     static const struct windows_shape shapes[] = {
-        {GEMM_F32, 128, 128, 640, 1, 64, 0, 0, 0},   {GEMM_F32, 300, 303, 700, 1, 9, 9, 0, 0},
-        {GEMM_F64, 270, 271, 400, 7, 5, 5, 0, 0},    {GEMM_F32, 40, 41, 100, 1, 300, 0, 0, 0},
-        {GEMM_F64, 33, 34, 90, 2, 200, 40, 0, 0.25}, {GEMM_F32, 20, 20, 9000, 1, 3, 0, 0, 0},
-        {GEMM_F64, 70, 70, 5000, 3, 2, 0, 0, 0.5},   {GEMM_F32, 600, 601, 900, 40, 4, 4, 0, 0},
+        {GEMM_F32, 128, 128, 640, 1, 64, 0, 0, 0, NULL},   {GEMM_F32, 300, 303, 700, 1, 9, 9, 0, 0, NULL},
+        {GEMM_F64, 270, 271, 400, 7, 5, 5, 0, 0, NULL},    {GEMM_F32, 40, 41, 100, 1, 300, 0, 0, 0, NULL},
+        {GEMM_F64, 33, 34, 90, 2, 200, 40, 0, 0.25, NULL}, {GEMM_F32, 20, 20, 9000, 1, 3, 0, 0, 0, NULL},
+        {GEMM_F64, 70, 70, 5000, 3, 2, 0, 0, 0.5, NULL},   {GEMM_F32, 600, 601, 900, 40, 4, 4, 0, 0, NULL},
     };
     struct compute compute;
     gpu_open(&compute, "cuda-tuned", &options);
@@ -98,7 +110,7 @@ static void large_windows(void **state) {
 
 static void runs_have_the_same_bits(void **state) {
     (void)state;
-    const struct windows_shape shape = {GEMM_F32, 200, 203, 1200, 1, 30, 30, 0, 0};
+    const struct windows_shape shape = {GEMM_F32, 200, 203, 1200, 1, 30, 30, 0, 0, NULL};
     const size_t elements = (shape.count + 1) * shape.n * shape.cols;
     struct values a = values_random(shape.dtype, windows_rows(&shape) * shape.cols, 1, 3);
     struct compute compute;
@@ -133,7 +145,7 @@ static void run_and_expect(struct compute *compute, const struct windows_shape *
 
 static void wrong_values_are_named(void **state) {
     (void)state;
-    const struct windows_shape shape = {GEMM_F32, 40, 41, 120, 1, 20, 0, 0, 0};
+    const struct windows_shape shape = {GEMM_F32, 40, 41, 120, 1, 20, 0, 0, 0, NULL};
     const size_t elements = windows_rows(&shape) * shape.cols;
     struct values a = values_random(shape.dtype, elements, 1, 11);
     struct compute compute;
@@ -191,10 +203,15 @@ static void triangles_are_solved(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matrices_are_factored),  cmocka_unit_test(panels_of_every_size),
-        cmocka_unit_test(rows_enter_a_triangle),  cmocka_unit_test(every_method_is_that_of_each_window),
-        cmocka_unit_test(large_windows),          cmocka_unit_test(runs_have_the_same_bits),
-        cmocka_unit_test(wrong_values_are_named), cmocka_unit_test(triangles_are_solved),
+        cmocka_unit_test(matrices_are_factored),
+        cmocka_unit_test(panels_of_every_size),
+        cmocka_unit_test(rows_enter_a_triangle),
+        cmocka_unit_test(panels_are_factored_on_the_host),
+        cmocka_unit_test(every_method_is_that_of_each_window),
+        cmocka_unit_test(large_windows),
+        cmocka_unit_test(runs_have_the_same_bits),
+        cmocka_unit_test(wrong_values_are_named),
+        cmocka_unit_test(triangles_are_solved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@ static void every_backend_factors(void **state) {
         if (!support_on_host(entry) || !entry->backend || !registry_usable(entry, why, sizeof why)) continue;
         if (strcmp(entry->name, "cblas") == 0) continue; /* it needs the path of a library */
         support_open(&compute, entry->name, 2);
-        qr_checks_factor(&compute, support_every(3));
+        qr_checks_factor(&compute, NULL, support_every(3));
         compute_close(&compute);
     }
 }
@@ -47,7 +47,7 @@ static void triangle_of_a_hadamard_matrix(void **state) {
             }
         struct qr qr;
         const struct qr_matrix matrix = qr_checks_upload(&compute, a, ROWS, N, 1);
-        qr_checks_open(&qr, &compute, &test, false);
+        qr_checks_open(&qr, &compute, NULL, &test, false);
         assert_status(qr_factor(&qr, 1, ROWS, &matrix), STATUS_OK);
         for (size_t i = 0; i < N; i++) {
             const double sign = values_get(a, i * N + i) < 0 ? -1 : 1;
@@ -67,7 +67,19 @@ static void rows_enter_a_triangle(void **state) {
     (void)state;
     struct compute compute;
     support_open(&compute, "tuned", 2);
-    qr_checks_append(&compute);
+    qr_checks_append(&compute, NULL);
+    compute_close(&compute);
+}
+
+/* As on a GPU, whose panels another compute factors. */
+static void panels_are_factored_elsewhere(void **state) {
+    (void)state;
+    struct compute compute, panels;
+    support_open(&compute, "serial", 1);
+    support_open(&panels, "tuned", 2);
+    qr_checks_factor(&compute, &panels, support_every(3));
+    qr_checks_append(&compute, &panels);
+    compute_close(&panels);
     compute_close(&compute);
 }
 
@@ -76,6 +88,7 @@ int main(void) {
         cmocka_unit_test(every_backend_factors),
         cmocka_unit_test(triangle_of_a_hadamard_matrix),
         cmocka_unit_test(rows_enter_a_triangle),
+        cmocka_unit_test(panels_are_factored_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

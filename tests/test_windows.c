@@ -46,7 +46,7 @@ static void every_method_is_that_of_each_window(void **state) {
 
 static void every_backend_has_windows(void **state) {
     (void)state;
-    const struct windows_shape shape = {GEMM_F32, 40, 41, 90, 2, 30, 20, 16, 0};
+    const struct windows_shape shape = {GEMM_F32, 40, 41, 90, 2, 30, 20, 16, 0, NULL};
     struct values a = random_rows(&shape);
     for (size_t b = 0; b < registry_count(); b++) {
         const struct registry_entry *entry = registry_at(b);
@@ -74,7 +74,7 @@ static void windows_of_a_hadamard_matrix(void **state) {
     for (size_t i = 0; i < N; i++)
         for (size_t j = i; j < N; j++) exact[i][j] = i == j ? 3 : (double)((7 * i + 5 * j) % 5) - 2;
     for (size_t m = 0; m < METHODS; m++) {
-        const struct windows_shape shape = {GEMM_F32, N, N, ORDER, 3, 50, 0, 0, 0};
+        const struct windows_shape shape = {GEMM_F32, N, N, ORDER, 3, 50, 0, 0, 0, NULL};
         struct values a = values_make(shape.dtype, windows_rows(&shape) * N);
         for (size_t i = 0; i < windows_rows(&shape); i++)
             for (size_t j = 0; j < N; j++) {
@@ -125,7 +125,7 @@ static struct values rows_of_condition(const struct windows_shape *shape, double
    1 / epsilon. */
 static void only_gram_suffers_from_the_condition_number(void **state) {
     (void)state;
-    const struct windows_shape shape = {GEMM_F32, 5, 5, 60, 1, 40, 0, 0, 0};
+    const struct windows_shape shape = {GEMM_F32, 5, 5, 60, 1, 40, 0, 0, 0, NULL};
     struct compute compute;
     support_open(&compute, "tuned", 2);
     for (int exponent = 0; exponent <= 7; exponent++) {
@@ -163,7 +163,7 @@ static void only_gram_suffers_from_the_condition_number(void **state) {
 
 static void errors_do_not_grow_over_a_long_stream(void **state) {
     (void)state;
-    const struct windows_shape shape = {GEMM_F32, 8, 8, 64, 1, 100000, 0, 0, 0};
+    const struct windows_shape shape = {GEMM_F32, 8, 8, 64, 1, 100000, 0, 0, 0, NULL};
     struct values a = random_rows(&shape);
     struct compute compute;
     support_open(&compute, "tuned", 2);
@@ -187,9 +187,9 @@ static void errors_do_not_grow_over_a_long_stream(void **state) {
 
 static void threads_change_no_bit(void **state) {
     (void)state;
-    static const struct windows_shape list[] = {{GEMM_F32, 70, 72, 400, 1, 60, 0, 32, 0},
-                                                {GEMM_F64, 33, 34, 80, 2, 100, 0, 16, 0.1},
-                                                {GEMM_F32, 9, 9, 40, 1, 3000, 0, 0, 0}};
+    static const struct windows_shape list[] = {{GEMM_F32, 70, 72, 400, 1, 60, 0, 32, 0, NULL},
+                                                {GEMM_F64, 33, 34, 80, 2, 100, 0, 16, 0.1, NULL},
+                                                {GEMM_F32, 9, 9, 40, 1, 3000, 0, 0, 0, NULL}};
     static const int threads[] = {1, 2, 7, 7};
     for (size_t s = 0; s < sizeof list / sizeof *list; s++)
         for (size_t m = 0; m < METHODS; m++) {
@@ -307,7 +307,7 @@ static enum status receive_reversed(void *self, size_t first, size_t count, cons
 
 /* Of a run on planted kernels; it may also fail. */
 static double worst_of_planted(enum windows_method method, enum fault fault) {
-    const struct windows_shape shape = {GEMM_F32, 20, 21, 60, 1, 41, 20, 16, 0};
+    const struct windows_shape shape = {GEMM_F32, 20, 21, 60, 1, 41, 20, 16, 0, NULL};
     struct values a = random_rows(&shape);
     struct windows_received received = windows_oracle_make(&shape, 1);
     const struct windows_visitor visitor = {&received, fault == ORDER_REVERSED ? receive_reversed

@@ -39,7 +39,7 @@ static void values_that_are_not_finite_are_named(void **state) {
     support_open(&compute, "tuned", 2);
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         for (size_t m = 0; m < METHODS; m++) {
-            const struct windows_shape shape = {GEMM_F32, 6, 7, 30, list[i].stride, 20, 0, 0, 0};
+            const struct windows_shape shape = {GEMM_F32, 6, 7, 30, list[i].stride, 20, 0, 0, 0, NULL};
             struct values a = random_rows(&shape);
             char place[64];
             double error;
@@ -57,7 +57,7 @@ static void values_that_are_not_finite_are_named(void **state) {
 /* Rows between windows that do not touch are not read. */
 static void rows_of_no_window_may_be_anything(void **state) {
     (void)state;
-    const struct windows_shape shape = {GEMM_F32, 6, 7, 30, 40, 4, 0, 0, 0};
+    const struct windows_shape shape = {GEMM_F32, 6, 7, 30, 40, 4, 0, 0, 0, NULL};
     struct values a = random_rows(&shape);
     struct compute compute;
     support_open(&compute, "tuned", 2);
@@ -81,7 +81,7 @@ static void scales_of_columns_change_no_bit(void **state) {
     support_open(&compute, "tuned", 2);
     for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++)
         for (size_t m = 0; m < METHODS; m++) {
-            const struct windows_shape shape = {(enum gemm_dtype)dtype, 6, 7, 30, 1, 20, 0, 0, 0};
+            const struct windows_shape shape = {(enum gemm_dtype)dtype, 6, 7, 30, 1, 20, 0, 0, 0, NULL};
             struct values a = random_rows(&shape), scaled = random_rows(&shape);
             struct windows_received plain = windows_oracle_make(&shape, 1),
                                     got = windows_oracle_make(&shape, 1);
@@ -105,7 +105,7 @@ static void scales_of_columns_change_no_bit(void **state) {
 
 static void ridge_and_scale_together(void **state) {
     (void)state;
-    const struct windows_shape shape = {GEMM_F32, 6, 7, 30, 1, 20, 0, 0, 0x1p120};
+    const struct windows_shape shape = {GEMM_F32, 6, 7, 30, 1, 20, 0, 0, 0x1p120, NULL};
     struct values a = values_random(shape.dtype, windows_rows(&shape) * shape.cols, 0x1p60, 3);
     struct compute compute;
     support_open(&compute, "tuned", 2);
@@ -146,7 +146,7 @@ static void missing_rank_is_named_and_mended_by_a_ridge(void **state) {
         for (int defect = ZERO_COLUMN; defect <= ZERO_IN_ONE_WINDOW; defect++)
             for (size_t m = 0; m < METHODS; m++) {
                 const size_t n = sizes[s];
-                struct windows_shape shape = {GEMM_F32, n, n + 1, 2 * n + 5, 1, 12, 0, 0, 0};
+                struct windows_shape shape = {GEMM_F32, n, n + 1, 2 * n + 5, 1, 12, 0, 0, 0, NULL};
                 struct values a = defective(&shape, (enum defect)defect);
                 char column[64], window[64];
                 double error;
@@ -172,7 +172,7 @@ static void the_proposed_ridge_works(void **state) {
     struct compute compute;
     support_open(&compute, "tuned", 2);
     for (double scale = 1e-3; scale < 1e4; scale *= 1e3) {
-        struct windows_shape shape = {GEMM_F32, 20, 21, 70, 1, 12, 0, 0, 0};
+        struct windows_shape shape = {GEMM_F32, 20, 21, 70, 1, 12, 0, 0, 0, NULL};
         struct values a = defective(&shape, REPEATED_COLUMN);
         double error;
         for (size_t i = 0; i < windows_rows(&shape) * shape.cols; i++)
@@ -195,19 +195,19 @@ static void wrong_sizes_are_usage(void **state) {
         struct windows_shape shape;
         const char *says;
     } list[] = {
-        {{GEMM_F32, 0, 0, 5, 1, 1, 0, 0, 0}, "no size may be 0"},
-        {{GEMM_F32, 2, 2, 0, 1, 1, 0, 0, 0}, "no size may be 0"},
-        {{GEMM_F32, 2, 2, 5, 0, 1, 0, 0, 0}, "no size may be 0"},
-        {{GEMM_F32, 2, 2, 5, 1, 0, 0, 0, 0}, "no size may be 0"},
-        {{GEMM_F32, 3, 2, 5, 1, 1, 0, 0, 0}, "3 columns to factor"},
-        {{GEMM_BF16, 2, 2, 5, 1, 1, 0, 0, 0}, "f32 or f64"},
-        {{GEMM_F32, 2, 2, 5, 1, SIZE_MAX, 0, 0, 0}, "fit in memory"},
-        {{GEMM_F32, 2, 2, 5, SIZE_MAX / 2, 9, 0, 0, 0}, "fit in memory"},
-        {{GEMM_F32, 2, 2, 5, 1, 1, 0, 17, 0}, "multiple of 16"},
-        {{GEMM_F32, 2, 2, 5, 1, 1, 0, 1024, 0}, "up to 512"},
-        {{GEMM_F32, 2, 2, 5, 1, 1, 0, 0, -1}, "0 or more"},
-        {{GEMM_F32, 2, 2, 5, 1, 1, 0, 0, NAN}, "0 or more"},
-        {{GEMM_F32, 8, 8, 5, 1, 1, 0, 0, 0}, "--ridge"},
+        {{GEMM_F32, 0, 0, 5, 1, 1, 0, 0, 0, NULL}, "no size may be 0"},
+        {{GEMM_F32, 2, 2, 0, 1, 1, 0, 0, 0, NULL}, "no size may be 0"},
+        {{GEMM_F32, 2, 2, 5, 0, 1, 0, 0, 0, NULL}, "no size may be 0"},
+        {{GEMM_F32, 2, 2, 5, 1, 0, 0, 0, 0, NULL}, "no size may be 0"},
+        {{GEMM_F32, 3, 2, 5, 1, 1, 0, 0, 0, NULL}, "3 columns to factor"},
+        {{GEMM_BF16, 2, 2, 5, 1, 1, 0, 0, 0, NULL}, "f32 or f64"},
+        {{GEMM_F32, 2, 2, 5, 1, SIZE_MAX, 0, 0, 0, NULL}, "fit in memory"},
+        {{GEMM_F32, 2, 2, 5, SIZE_MAX / 2, 9, 0, 0, 0, NULL}, "fit in memory"},
+        {{GEMM_F32, 2, 2, 5, 1, 1, 0, 17, 0, NULL}, "multiple of 16"},
+        {{GEMM_F32, 2, 2, 5, 1, 1, 0, 1024, 0, NULL}, "up to 512"},
+        {{GEMM_F32, 2, 2, 5, 1, 1, 0, 0, -1, NULL}, "0 or more"},
+        {{GEMM_F32, 2, 2, 5, 1, 1, 0, 0, NAN, NULL}, "0 or more"},
+        {{GEMM_F32, 8, 8, 5, 1, 1, 0, 0, 0, NULL}, "--ridge"},
     };
     struct compute compute;
     support_open(&compute, "tuned", 2);
@@ -230,7 +230,7 @@ static enum status stop_at_second(void *self, size_t first, size_t count, const 
 
 static void a_visitor_can_stop_a_run(void **state) {
     (void)state;
-    const struct windows_shape shape = {GEMM_F32, 6, 7, 30, 1, 5000, 0, 0, 0};
+    const struct windows_shape shape = {GEMM_F32, 6, 7, 30, 1, 5000, 0, 0, 0, NULL};
     struct values a = random_rows(&shape);
     struct compute compute;
     support_open(&compute, "tuned", 2);
@@ -273,11 +273,11 @@ static double counted_flops(enum windows_method method, const struct windows_sha
 static void the_group_is_near_the_best(void **state) {
     (void)state;
     static const struct windows_shape list[] = {
-        {GEMM_F32, 2048, 2048, 8192, 1, 58, 0, 0, 0}, {GEMM_F32, 128, 128, 640, 1, 64, 0, 0, 0},
-        {GEMM_F32, 512, 512, 8192, 1, 1024, 0, 0, 0}, {GEMM_F32, 8, 9, 64, 1, 5000, 0, 0, 0},
-        {GEMM_F64, 10, 11, 100, 3, 200, 0, 0, 0},     {GEMM_F64, 10, 11, 100, 90, 200, 0, 0, 0},
-        {GEMM_F32, 100, 101, 100, 1, 300, 0, 0, 0},   {GEMM_F32, 30, 30, 64, 16, 300, 0, 0, 0},
-        {GEMM_F32, 4, 4, 4, 1, 1000, 0, 0, 0},        {GEMM_F32, 10, 10, 2000, 1, 3000, 0, 0, 0},
+        {GEMM_F32, 2048, 2048, 8192, 1, 58, 0, 0, 0, NULL}, {GEMM_F32, 128, 128, 640, 1, 64, 0, 0, 0, NULL},
+        {GEMM_F32, 512, 512, 8192, 1, 1024, 0, 0, 0, NULL}, {GEMM_F32, 8, 9, 64, 1, 5000, 0, 0, 0, NULL},
+        {GEMM_F64, 10, 11, 100, 3, 200, 0, 0, 0, NULL},     {GEMM_F64, 10, 11, 100, 90, 200, 0, 0, 0, NULL},
+        {GEMM_F32, 100, 101, 100, 1, 300, 0, 0, 0, NULL},   {GEMM_F32, 30, 30, 64, 16, 300, 0, 0, 0, NULL},
+        {GEMM_F32, 4, 4, 4, 1, 1000, 0, 0, 0, NULL},        {GEMM_F32, 10, 10, 2000, 1, 3000, 0, 0, 0, NULL},
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         for (int method = WINDOWS_NAIVE; method <= WINDOWS_TREE; method++) {
@@ -318,7 +318,7 @@ static void memory_does_not_grow_with_the_number_of_windows(void **state) {
     for (size_t m = 0; m < METHODS; m++) {
         size_t bytes[2];
         for (size_t i = 0; i < 2; i++) {
-            const struct windows_shape shape = {GEMM_F32, 8, 9, 64, 1, i ? 10000000 : 100000, 0, 0, 0};
+            const struct windows_shape shape = {GEMM_F32, 8, 9, 64, 1, i ? 10000000 : 100000, 0, 0, 0, NULL};
             struct windows *windows;
             allocated = 0;
             assert_status(windows_open(&windows, &compute, methods[m], &shape), STATUS_OK);
@@ -342,7 +342,7 @@ static void no_memory_is_an_error(void **state) {
     struct compute compute;
     support_open(&compute, "tuned", 2);
     compute.device.driver = &driver;
-    const struct windows_shape shape = {GEMM_F32, 8, 9, 64, 1, 100, 0, 0, 0.1};
+    const struct windows_shape shape = {GEMM_F32, 8, 9, 64, 1, 100, 0, 0, 0.1, NULL};
     for (size_t m = 0; m < METHODS; m++) {
         enum status status = STATUS_FAILED;
         for (size_t i = 0; status && i < 100; i++) {

@@ -1,5 +1,7 @@
 #include "src/bench/qr_log.h"
 
+#include <stdio.h>
+
 #include "src/backend/registry.h"
 
 double qr_flops_one_by_one(const struct qr_problem *problem, size_t count) {
@@ -18,9 +20,14 @@ enum gemm_device qr_device_of(const char *backend) {
 
 static cJSON *line_of(const struct qr_problem *problem, const struct qr_variant *variant) {
     cJSON *line = jsonl_new("qr");
+    const bool on_gpu = qr_device_of(variant->backend) == GEMM_ON_CUDA,
+               hybrid = on_gpu && variant->host_panels;
+    char backend[CONFIG_TEXT + 32];
+    snprintf(backend, sizeof backend, "%s%s", variant->backend, hybrid ? " + host panels" : "");
     jsonl_text(line, "method", windows_method_name(variant->method));
-    jsonl_text(line, "backend", variant->backend);
-    jsonl_text(line, "device", qr_device_of(variant->backend) == GEMM_ON_CUDA ? "cuda" : "host");
+    jsonl_text(line, "backend", backend);
+    jsonl_text(line, "device", on_gpu ? "cuda" : "host");
+    jsonl_text(line, "panel", on_gpu && !hybrid ? "device" : "host");
     jsonl_text(line, "dtype", dtype_name(problem->dtype));
     jsonl_count(line, "rows", problem->window);
     jsonl_count(line, "columns", problem->n);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/backend/registry.h"
+#include "src/base/platform.h"
 
 enum { TRIALS = 3, READ_TOGETHER = 1024 };
 static const double LEAST_SECONDS = 0.2; /* of the timed runs of a row */
@@ -12,6 +13,7 @@ static const double LEAST_SECONDS = 0.2; /* of the timed runs of a row */
 struct race {
     struct qr_problem *problem;
     struct compute *compute;
+    struct compute panels; /* of the host, with host_panels; else not open */
     const struct qr_variant *variant;
     struct qr_time *time;
     void *a; /* the matrix in memory of the device */
@@ -27,7 +29,8 @@ static enum status open_windows(struct race *race, size_t count) {
                                         .stride = problem->stride,
                                         .count = count,
                                         .group = race->variant->group,
-                                        .nb = race->variant->nb};
+                                        .nb = race->variant->nb,
+                                        .panels = race->panels.backend ? &race->panels : NULL};
     return windows_open(&race->windows, race->compute, race->variant->method, &shape);
 }
 
@@ -244,6 +247,14 @@ static enum status upload(struct race *race) {
     return STATUS_OK;
 }
 
+static enum status open_panels(struct race *race) {
+    const struct gemm_backend *backend;
+    const struct compute_options options = {.threads = platform_threads(0)};
+    if (!race->variant->host_panels || race->compute->device.driver->host_memory) return STATUS_OK;
+    const enum status status = registry_find("auto", &backend);
+    return status ? status : compute_open(&race->panels, backend, &options);
+}
+
 static void note(struct qr_time *time, enum status status) {
     time->outcome = outcome_of(status);
     snprintf(time->reason, sizeof time->reason, "%s", status ? status_message() : "");
@@ -254,9 +265,11 @@ void qr_race_run_on(struct qr_problem *problem, struct compute *compute, const s
     struct race race = {.problem = problem, .compute = compute, .variant = variant, .time = time};
     struct device *device = &compute->device;
     *time = (struct qr_time){.threads = compute->threads};
-    enum status status = upload(&race);
+    enum status status = open_panels(&race);
+    if (!status) status = upload(&race);
     if (!status) status = race_windows(&race);
     note(time, status);
+    compute_close(&race.panels);
     if (!device->driver->host_memory) device->driver->free(device, race.a);
 }
 

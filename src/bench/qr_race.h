@@ -15,6 +15,7 @@ struct qr_variant {
     const char *backend;  /* as in --backend */
     size_t count;         /* of windows */
     size_t group, nb;     /* as in struct windows_shape */
+    bool host_panels;     /* with a GPU backend: the fastest backend of the host factors the panels */
     size_t repeats;       /* timed runs, at least */
     double limit_seconds; /* method naive runs on as many windows as take so long; 0: on all */
 };

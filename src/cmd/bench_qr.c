@@ -27,7 +27,7 @@ struct qr_bench {
     double conditions[MOST_VALUES];
     size_t condition_count, stride, group, repeats;
     double limit_seconds;
-    bool wanted[METHODS];
+    bool host_panels, wanted[METHODS];
     char backend[MOST_BACKENDS][CONFIG_TEXT];
     size_t backend_count;
     struct rates rates[2]; /* by enum gemm_device; zero: not measured */
@@ -80,6 +80,7 @@ static struct qr_variant variant_of(const struct qr_bench *bench, const char *ba
                                .count = count,
                                .group = bench->group,
                                .nb = nb,
+                               .host_panels = bench->host_panels,
                                .repeats = bench->repeats,
                                .limit_seconds = bench->limit_seconds};
 }
@@ -262,13 +263,19 @@ static enum status set_methods(struct qr_bench *bench, const char *list) {
     return STATUS_OK;
 }
 
+static enum status set_panel(struct qr_bench *bench, const char *name) {
+    bench->host_panels = strcmp(name, "host") == 0;
+    if (bench->host_panels || strcmp(name, "device") == 0 || strcmp(name, "auto") == 0) return STATUS_OK;
+    return status_set(STATUS_USAGE, "--panel must be host, device or auto, not '%s'", name);
+}
+
 static enum status run_bench_qr(int argc, char **argv) {
     static struct qr_bench bench; /* zero */
     static const char *const keys[] = {"threads", "device", "seed", "log", NULL};
     static const struct option_help helps[] = {{"seed", "of the random matrix"}, {NULL, NULL}};
     const char *sizes = "8192x2048,640x128", *windows = "58,64", *nb = "8..128", *counts = NULL,
                *condition = "1", *methods = NULL, *backends = NULL, *dtype = "f32", *stride = NULL,
-               *group = NULL, *repeat = NULL, *limit = NULL;
+               *group = NULL, *repeat = NULL, *limit = NULL, *panel = "auto";
     const struct option_extra extras[] = {
         {"sizes", "ROWSxCOLUMNS,..", "of a window; a table for each [8192x2048,640x128]", &sizes},
         {"windows", "P,..", "number of windows: one for all sizes, or one for each [58,64]", &windows},
@@ -281,6 +288,9 @@ static enum status run_bench_qr(int argc, char **argv) {
         {"dtype", "f32|f64", "[f32]", &dtype},
         {"stride", "N", "rows from a window to the next one [1]", &stride},
         {"group", "N", "windows with a common part (methods common, tree) [by the flops]", &group},
+        {"panel", "host|device|auto",
+         "with a GPU backend: where the panels of common rows are factored; auto: on the device [auto]",
+         &panel},
         {"condition", "KAPPA,..", "ratio of the largest to the smallest singular value, about [1]",
          &condition},
         {"repeat", "N", "timed runs of each row, at least; short ones are repeated for 0.2 s [7]", &repeat},
@@ -310,6 +320,7 @@ static enum status run_bench_qr(int argc, char **argv) {
     if (!status) status = set_counts(&bench, counts);
     if (!status) status = set_conditions(&bench, condition);
     if (!status) status = set_methods(&bench, methods);
+    if (!status) status = set_panel(&bench, panel);
     if (!status) status = bench_parse_count("stride", stride, 1 << 24, &bench.stride);
     if (!status) status = bench_parse_count("group", group, 1 << 24, &bench.group);
     if (!status) status = bench_parse_count("repeat", repeat, QR_MOST_REPEATS, &bench.repeats);

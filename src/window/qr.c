@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "src/window/qr_host_panel.h"
+
 /* Elements of a row of V^T are a multiple of this, so that its rows are aligned. */
 enum { ALIGNED = 16 };
 
@@ -21,10 +23,10 @@ size_t qr_block(const struct device *device, const struct qr_ops *ops, size_t n)
     return n >= 1024 ? QR_BLOCK : n >= 512 ? QR_BLOCK / 2 : QR_BLOCK / 4;
 }
 
-/* Is a panel made while the columns beyond it are still updated (Dongarra, Du Croz, Hammarling and Sorensen
-   1989, SIAM Review 33, call it look-ahead)? It is one op then. */
+/* Is a panel made while the columns beyond it are still updated: on the host, or as one op on the device? */
 static bool looks_ahead(const struct qr *qr) {
-    return qr->compute->device.driver->aside_begin && qr->shape.block <= qr->ops->panel_width;
+    return qr->shape.panels ||
+           (qr->compute->device.driver->aside_begin && qr->shape.block <= qr->ops->panel_width);
 }
 
 /* --- memory --- */
@@ -70,12 +72,14 @@ enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shap
     if (!qr->scratch) return STATUS_FAILED;
     qr->from = malloc(2 * shape->batch * sizeof *qr->from);
     qr->to = malloc(2 * shape->batch * sizeof *qr->to);
-    return qr->from && qr->to ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
+    if (!qr->from || !qr->to) return status_set(STATUS_FAILED, "out of memory");
+    return shape->panels ? qr_host_panel_open(&qr->host_panel, qr, shape->panels) : STATUS_OK;
 }
 
 void qr_close(struct qr *qr) {
     if (!qr->compute) return;
     struct device *device = &qr->compute->device;
+    qr_host_panel_close(qr->host_panel);
     void *const memory[] = {qr->vt.values,   qr->t.values, qr->w[0].values,
                             qr->w[1].values, qr->scratch,  qr->append_scratch};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) device->driver->free(device, memory[i]);
@@ -254,33 +258,56 @@ static struct step panel_at(const struct qr *qr, const struct step *all, size_t 
     return step;
 }
 
+static struct qr_host_call host_call(const struct step *step) {
+    return (struct qr_host_call){step->count, step->col,  step->width, step->r,
+                                 step->a,     step->rows, step->vt,    step->t};
+}
+
+/* Begins a panel that is made ahead: work that is issued afterwards overlaps with it. */
+static enum status begin_panel(struct qr *qr, const struct step *step) {
+    struct device *device = &qr->compute->device;
+    const struct qr_host_call call = host_call(step);
+    if (qr->host_panel) return qr_host_panel_fetch(qr->host_panel, &call);
+    factor_columns(qr, device->driver->aside_begin(device), step, 0, step->width);
+    return STATUS_OK;
+}
+
+static enum status end_panel(struct qr *qr, const struct step *step) {
+    struct device *device = &qr->compute->device;
+    const struct qr_host_call call = host_call(step);
+    if (qr->host_panel) return qr_host_panel_factor(qr->host_panel, &call);
+    device->driver->aside_join(device);
+    device_lap(device, PART_PANEL); /* the time that it took longer than the products */
+    return STATUS_OK;
+}
+
 /* The columns beyond a panel; the next panel is made as soon as its columns are there. */
 static enum status update(struct qr *qr, const struct step *step, size_t last) {
-    struct device *device = &qr->compute->device;
-    size_t col = step->col + step->width;
-    enum status status = STATUS_OK;
-    if (looks_ahead(qr) && col < last) {
-        const struct step next = panel_at(qr, step, col, last);
-        status = apply(qr, step, col, next.width, true);
-        if (status) return status;
-        factor_columns(qr, device->driver->aside_begin(device), &next, 0, next.width);
-        col += next.width;
-    }
-    return apply(qr, step, col, qr->shape.cols - col, true);
+    const size_t col = step->col + step->width, cols = qr->shape.cols;
+    if (!looks_ahead(qr) || col >= last) return apply(qr, step, col, cols - col, true);
+    const struct step next = panel_at(qr, step, col, last);
+    const size_t beyond = col + next.width;
+    enum status status = apply(qr, step, col, next.width, true);
+    if (!status) status = begin_panel(qr, &next);
+    if (status) return status;
+    status = apply(qr, step, beyond, cols - beyond, true);
+    const enum status ended = end_panel(qr, &next);
+    return status ? status : ended;
+}
+
+static enum status first_panel(struct qr *qr, const struct step *step) {
+    if (!qr->host_panel) return factor_panel(qr, step, 0, step->width);
+    const enum status status = begin_panel(qr, step);
+    return status ? status : end_panel(qr, step);
 }
 
 static enum status factor(struct qr *qr, const struct step *all) {
-    struct device *device = &qr->compute->device;
     const size_t n = qr->shape.n, last = all->r ? n : smaller(n, all->rows);
     enum status status = STATUS_OK;
     for (size_t col = 0; col < last && !status; col += qr->shape.block) {
         const struct step step = panel_at(qr, all, col, last);
-        if (!looks_ahead(qr) || !col) status = factor_panel(qr, &step, 0, step.width);
+        if (!looks_ahead(qr) || !col) status = first_panel(qr, &step);
         if (!status) status = update(qr, &step, last);
-        if (looks_ahead(qr)) {
-            device->driver->aside_join(device);
-            device_lap(device, PART_PANEL); /* the time that it took longer than the products */
-        }
     }
     return status;
 }

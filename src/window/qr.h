@@ -21,15 +21,20 @@ struct qr_shape {
     size_t rows, n, cols;  /* the most rows; the columns to factor, and all: cols >= n */
     size_t block;          /* nb: columns of a panel, a multiple of QR_WIDTH; 0: a default */
     bool keeps_q;          /* qr_apply_q will be called */
+    /* (optional) Factors the panels, in host memory (qr_host_panel.h). NULL: ops->panel does. */
+    struct compute *panels;
 };
+
+struct qr_host_panel;
 
 struct qr {
     struct compute *compute;
     const struct qr_ops *ops;
     struct qr_shape shape;
-    struct qr_matrix vt;   /* a panel, [block][..]; with keeps_q all of them, [n][..] */
-    struct qr_matrix t;    /* the same: [block][block], or [n][block] */
-    struct qr_matrix w[2]; /* [block][cols] */
+    struct qr_matrix vt;              /* a panel, [block][..]; with keeps_q all of them, [n][..] */
+    struct qr_matrix t;               /* the same: [block][block], or [n][block] */
+    struct qr_matrix w[2];            /* [block][cols] */
+    struct qr_host_panel *host_panel; /* NULL: panels on the device */
     double *scratch;
     void *append_scratch;
     const void **from; /* [2][batch] */

@@ -21,6 +21,7 @@ struct windows_shape {
     size_t group;                 /* windows with a common part (common, tree); 0: by the flops */
     size_t nb;                    /* columns of a panel; 0: a default */
     double ridge;                 /* R^T R = A^T A + ridge I; 0: none */
+    struct compute *panels;       /* (optional) factors the panels of common rows on the host (qr.h) */
 };
 
 /* Receives the triangles of windows first .. first + count - 1: r->from, [n][cols] each, in device memory,

@@ -32,7 +32,8 @@ static enum status open_level(struct windows *windows, struct windows_level *lev
     return triangles && !level->triangles ? STATUS_FAILED : STATUS_OK;
 }
 
-static enum status open_qr(struct windows *windows, struct qr *qr, size_t batch, size_t rows) {
+static enum status open_qr(struct windows *windows, struct qr *qr, size_t batch, size_t rows,
+                           struct compute *panels) {
     const struct windows_shape *shape = &windows->shape;
     return qr_open(qr, windows->compute,
                    &(struct qr_shape){.dtype = shape->dtype,
@@ -40,7 +41,8 @@ static enum status open_qr(struct windows *windows, struct qr *qr, size_t batch,
                                       .rows = rows,
                                       .n = shape->n,
                                       .cols = shape->cols,
-                                      .block = shape->nb});
+                                      .block = shape->nb,
+                                      .panels = panels});
 }
 
 enum status windows_tree_open(struct windows *windows) {
@@ -60,8 +62,8 @@ enum status windows_tree_open(struct windows *windows) {
         status = open_level(windows, level, true);
     }
     windows->most = larger(root->batch, windows->depth ? below : 0);
-    if (!status) status = open_qr(windows, &windows->roots, root->batch, root->rows);
-    if (!status && windows->depth) status = open_qr(windows, &windows->steps, below, rows);
+    if (!status) status = open_qr(windows, &windows->roots, root->batch, root->rows, shape->panels);
+    if (!status && windows->depth) status = open_qr(windows, &windows->steps, below, rows, NULL);
     if (status) return status;
     windows->dense = windows_alloc(windows, root->batch * root->rows * windows->ld);
     if (entering) windows->entering = windows_alloc(windows, entering * windows->ld);

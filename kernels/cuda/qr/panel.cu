@@ -1,9 +1,9 @@
 /* The panel of QR on the GPU (kernels/qr.h): up to 64 columns in one launch.
 
-   Idea       a cluster of up to 16 thread blocks keeps a panel in registers: a warp has 8 of the 64 columns,
-              a lane some rows of each. The column that becomes a reflector is published in shared memory; each
-              warp multiplies it with its columns, and the blocks exchange these products through distributed
-              shared memory. The first rows of the panel, which become R, are in every block.
+   Idea       a cluster of up to 16 thread blocks keeps a panel in registers: a warp has 8 of the 64
+              columns, a lane some rows of each. The column that becomes a reflector is published in shared
+              memory; each warp multiplies it with its columns, and the blocks exchange these products through
+              distributed shared memory. The first rows of the panel, which become R, are in every block.
    Bound by   latency: a column takes a barrier of the block, an exchange and some 20 dependent steps.
    Run        ./train bench qr --backends cuda-tuned */
 #include "kernels/cuda/qr/qr.cuh"
@@ -101,7 +101,8 @@ __device__ __forceinline__ void publish(const panel_columns<T, ROWS> &mine, unsi
     for (int i = 0; i < TOP; i++) column[32 * (ROWS + i) + lane] = pick(mine.top, i, slot);
 }
 
-/* The sums of COLUMNS values over groups of LANES lanes: value s from lane LANES / COLUMNS s of the group on. */
+/* The sums of COLUMNS values over groups of LANES lanes: value s from lane LANES / COLUMNS s of the group
+   on. */
 template <int LANES, typename T> __device__ __forceinline__ T add_lanes(T (&sum)[COLUMNS]) {
     const unsigned lane = threadIdx.x % 32;
     halve<8>(sum, lane & LANES / 2, LANES / 2);
@@ -140,8 +141,8 @@ __device__ __forceinline__ void receive(unsigned c, unsigned blocks, panel_share
         mbarrier_wait(&shared.arrived[c % 2], c / 2);
 }
 
-/* Adds the sums of the blocks, in the order of a tree: those of this warp, and the squares of column c. Half a
-   warp adds each. */
+/* Adds the sums of the blocks, in the order of a tree: those of this warp, and the squares of column c. Half
+   a warp adds each. */
 template <typename T, int ROWS>
 __device__ __forceinline__ T add_blocks(const panel_shared<T, ROWS> &shared, unsigned c, unsigned blocks,
                                         T (&sum)[COLUMNS]) {
@@ -199,7 +200,8 @@ __device__ __forceinline__ void compute_t(panel_shared<T, ROWS> &shared, T *t, s
         if (r * LANES_OF_T + part < width && c < width) t[(r * LANES_OF_T + part) * ld + c] = column[r];
 }
 
-/* Reflector c is applied to the columns after it; column c + 1 is published. Column c stays as it is: its factor
+/* Reflector c is applied to the columns after it; column c + 1 is published. Column c stays as it is: its
+   factor
    and its element on the diagonal are applied at the end. */
 template <typename T, int ROWS>
 __device__ __forceinline__ void reflect_column(const panel_call<T> &call, unsigned c,

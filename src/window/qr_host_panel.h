@@ -1,0 +1,28 @@
+/* Panels of QR on the host, beside products on a GPU: the hybrid that MAGMA made known (Tomov, Nath, Ltaief
+   and Dongarra 2010, IPDPS Workshops). The columns of a panel are copied to the host and factored there, while
+   the GPU applies the panel before to the columns beyond. Then V^T, T and R are copied back. */
+#ifndef TESSERA_WINDOW_QR_HOST_PANEL_H
+#define TESSERA_WINDOW_QR_HOST_PANEL_H
+
+#include "src/window/qr.h"
+
+/* A panel of each matrix of a batch: its first rows are at (col, col) of `r`, upper triangular; or, if r is
+   NULL, they are those of `a` from row `col` on. `rows`: of a. */
+struct qr_host_call {
+    size_t count, col, width;
+    const struct qr_triangles *r;
+    const struct qr_matrix *a;
+    size_t rows;
+    struct qr_matrix vt, t; /* out, on the device */
+};
+
+/* For panels of `qr`, whose shape is known, by `host`, which computes in host memory. */
+enum status qr_host_panel_open(struct qr_host_panel **out, struct qr *qr, struct compute *host);
+void qr_host_panel_close(struct qr_host_panel *panel); /* NULL is allowed */
+
+/* Copies the columns to the host; returns when they are there. Then the GPU may get other work. */
+enum status qr_host_panel_fetch(struct qr_host_panel *panel, const struct qr_host_call *call);
+/* Factors them, and copies the results to the device. */
+enum status qr_host_panel_factor(struct qr_host_panel *panel, const struct qr_host_call *call);
+
+#endif
