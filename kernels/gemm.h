@@ -220,7 +220,7 @@ struct gemm_backend {
 
     /* `count` calls of `gemm` in one, without epilogues: those of matrices i times the strides after the
        ones of `call`. Matrices that are written do not overlap with others; A or B may be the same one for
-       all. The bits are those of `gemm`. NULL: the program calls `gemm` for each. */
+       all. On the host the bits are those of `gemm`. NULL: the program calls `gemm` for each. */
     enum gemm_status (*gemm_batch)(void *context, const struct gemm_call *call, size_t count,
                                    const struct gemm_strides *strides);
 };

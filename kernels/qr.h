@@ -12,15 +12,15 @@
      W = V^T A (NN)        A -= V (T^T W) (TN)
 
    An op works on `count` matrices of the same sizes. All memory is the device's. Sums have an order that the
-   sizes and the count alone decide: the number of threads changes no bit. The squares of magnitudes are
-   normal numbers of the dtype: the caller scales columns. */
+   sizes and the count alone decide, on one device: the number of threads changes no bit. The squares of
+   magnitudes should be normal numbers of the dtype: a GPU takes a column below that for zero. */
 #ifndef TESSERA_KERNELS_QR_H
 #define TESSERA_KERNELS_QR_H
 
 #include "kernels/gemm.h"
 
 enum {
-    QR_WIDTH = 16,       /* panel_width is a multiple */
+    QR_WIDTH = 16,       /* nb and panel_width are multiples */
     QR_CHUNK = 256,      /* rows whose products are one partial sum */
     QR_APPEND_ROWS = 64, /* the most rows of a call of `append` */
     QR_PADDED = 32       /* the columns of its scratch are a multiple */
@@ -63,7 +63,7 @@ struct qr_append {
     size_t rows;    /* at most QR_APPEND_ROWS */
     struct qr_triangles r;
     struct qr_matrix a; /* [rows][cols]; destroyed. The columns from n on then hold what is left of them */
-    void *scratch;      /* [count][qr_append_scratch(rows, cols)] elements, 64-byte aligned */
+    void *scratch;      /* [count][qr_append_scratch(rows, cols)] elements, 64-byte aligned: of the host */
 };
 
 /* Two pieces of a matrix, one below the other. */
@@ -74,7 +74,7 @@ struct qr_rows {
 
 struct qr_ops {
     size_t panel_width; /* the most columns of a call of `panel` */
-    /* The most `rows` of a call of `panel`, which are at least its columns. NULL: any number. */
+    /* The most `rows` of a call of `panel`. NULL: any number. */
     size_t (*panel_rows)(void *context);
     void (*panel)(void *context, const struct qr_panel *panel);
 

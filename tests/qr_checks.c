@@ -111,10 +111,13 @@ static void check_matrix_of_batch(struct qr *qr, const struct qr_case *test, str
     memcpy(one.data, (char *)a.data + b * count * size, count * size);
     memcpy(r.data, (char *)factored.data + b * count * size, count * size);
     const double error = gram_error(r, one, test->rows, test->n, cols);
+    struct values before = copy_of(one, count);
     const struct qr_matrix alone = qr_checks_upload(qr->compute, one, test->rows, cols, 1);
-    assert_true(error <= 8 * dtype_epsilon(test->dtype) * sqrt((double)test->rows));
+    const double bound = 8 * dtype_epsilon(test->dtype) * sqrt((double)test->rows);
     assert_status(qr_factor(qr, 1, test->rows, &alone), STATUS_OK);
     qr_checks_download(qr->compute, alone, one, count);
+    assert_true(error <= bound && gram_error(one, before, test->rows, test->n, cols) <= bound);
+    free(before.data);
     for (size_t i = 0; i < test->n && qr->compute->device.driver->host_memory; i++)
         for (size_t j = i; j < cols; j++)
             assert_true(values_get(one, i * cols + j) == values_get(r, i * cols + j));
@@ -153,42 +156,68 @@ void qr_checks_factor(struct compute *compute, struct compute *panels, size_t ev
 
 /* --- rows that enter --- */
 
+struct append_shape {
+    size_t rows, portion, n, extra, block;
+};
+
+/* A triangle of zeros with NaN below its diagonal: nothing may be read there. */
+static struct values empty_triangle(enum gemm_dtype dtype, size_t n, size_t cols) {
+    struct values r = values_make(dtype, n * cols);
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < i; j++) values_set(r, i * cols + j, NAN);
+    return r;
+}
+
+/* The portions enter two triangles in turn, each made from the other. Returns the last one. */
+static struct values append_portions(struct qr *qr, const struct append_shape *shape, struct values a) {
+    const size_t cols = shape->n + shape->extra, size = dtype_size(a.dtype);
+    struct values r[2] = {empty_triangle(a.dtype, shape->n, cols), empty_triangle(a.dtype, shape->n, cols)};
+    struct qr_matrix triangle[2];
+    size_t last = 0;
+    for (int i = 0; i < 2; i++) triangle[i] = qr_checks_upload(qr->compute, r[i], shape->n, cols, 1);
+    for (size_t first = 0; first < shape->rows; first += shape->portion) {
+        const size_t count = shape->rows - first < shape->portion ? shape->rows - first : shape->portion;
+        struct values part = values_make(a.dtype, count * cols);
+        memcpy(part.data, (char *)a.data + first * cols * size, count * cols * size);
+        const struct qr_matrix matrix = qr_checks_upload(qr->compute, part, count, cols, 1);
+        const void *from[] = {triangle[last].values};
+        void *to[] = {triangle[1 - last].values};
+        assert_status(qr_append(qr, 1, count, &(struct qr_triangles){from, to, cols}, &matrix), STATUS_OK);
+        qr_checks_download(qr->compute, matrix, part, count * cols);
+        free(part.data);
+        last = 1 - last;
+    }
+    for (int i = 0; i < 2; i++) qr_checks_download(qr->compute, triangle[i], r[i], shape->n * cols);
+    free(r[1 - last].data);
+    return r[last];
+}
+
+static void check_append(struct compute *compute, struct compute *panels, const struct append_shape *shape,
+                         enum gemm_dtype dtype) {
+    const size_t cols = shape->n + shape->extra;
+    const struct qr_case test = {shape->portion, shape->n, shape->extra, shape->block, dtype, 1};
+    struct values a = values_random(dtype, shape->rows * cols, 1, (uint32_t)(shape->rows + shape->n));
+    struct qr qr;
+    qr_checks_open(&qr, compute, panels, &test, false);
+    struct values r = append_portions(&qr, shape, a);
+    const double error = gram_error(r, a, shape->rows, shape->n, cols);
+    if (!(error <= 8 * dtype_epsilon(dtype) * sqrt((double)shape->rows)))
+        fail_msg("%zu rows of %zu in portions of %zu: error %.3g", shape->rows, shape->n, shape->portion,
+                 error);
+    for (size_t i = 0; i < shape->n && shape->portion <= QR_APPEND_ROWS; i++)
+        for (size_t j = 0; j < i; j++) assert_true(isnan(values_get(r, i * cols + j)));
+    qr_close(&qr);
+    free(a.data);
+    free(r.data);
+}
+
 void qr_checks_append(struct compute *compute, struct compute *panels) {
-    static const struct {
-        size_t rows, portion, n, extra, block;
-    } shapes[] = {{7, 1, 5, 0, 16},       {9, 3, 20, 2, 16},    {100, 16, 33, 4, 32}, {120, 17, 33, 4, 32},
-                  {300, 100, 64, 1, 64},  {90, 30, 130, 3, 64}, {64, 8, 200, 0, 16},  {200, 67, 33, 4, 32},
-                  {260, 130, 150, 3, 64}, {195, 65, 20, 0, 16}, {64, 64, 61, 7, 16},  {12, 5, 3, 40, 16},
-                  {140, 70, 200, 5, 32}};
+    static const struct append_shape shapes[] = {
+        {7, 1, 5, 0, 16},       {9, 3, 20, 2, 16},     {100, 16, 33, 4, 32},   {120, 17, 33, 4, 32},
+        {300, 100, 64, 1, 64},  {90, 30, 130, 3, 64},  {64, 8, 200, 0, 16},    {200, 67, 33, 4, 32},
+        {260, 130, 150, 3, 64}, {195, 65, 20, 0, 16},  {64, 64, 61, 7, 16},    {12, 5, 3, 40, 16},
+        {140, 70, 200, 5, 32},  {12, 6, 70, 1000, 64}, {60, 30, 70, 1300, 64}, {100, 50, 70, 2300, 64}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-        for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++) {
-            const size_t rows = shapes[s].rows, n = shapes[s].n, cols = n + shapes[s].extra;
-            const struct qr_case test = {shapes[s].portion,      n, shapes[s].extra, shapes[s].block,
-                                         (enum gemm_dtype)dtype, 1};
-            struct values a = values_random(test.dtype, rows * cols, 1, (uint32_t)s),
-                          r = values_make(test.dtype, n * cols);
-            struct qr qr;
-            qr_checks_open(&qr, compute, panels, &test, false);
-            struct qr_matrix triangle = qr_checks_upload(compute, r, n, cols, 1);
-            for (size_t first = 0; first < rows; first += test.rows) {
-                const size_t count = rows - first < test.rows ? rows - first : test.rows;
-                struct values part = values_make(test.dtype, count * cols);
-                for (size_t i = 0; i < count * cols; i++)
-                    values_set(part, i, values_get(a, first * cols + i));
-                const struct qr_matrix matrix = qr_checks_upload(compute, part, count, cols, 1);
-                const void *from[] = {triangle.values};
-                void *to[] = {triangle.values};
-                assert_status(qr_append(&qr, 1, count, &(struct qr_triangles){from, to, cols}, &matrix),
-                              STATUS_OK);
-                qr_checks_download(compute, matrix, part, count * cols);
-                free(part.data);
-            }
-            qr_checks_download(compute, triangle, r, n * cols);
-            const double error = gram_error(r, a, rows, n, cols);
-            if (!(error <= 8 * dtype_epsilon(test.dtype) * sqrt((double)rows)))
-                fail_msg("%zu rows of %zu in portions of %zu: error %.3g", rows, n, shapes[s].portion, error);
-            qr_close(&qr);
-            free(a.data);
-            free(r.data);
-        }
+        for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++)
+            check_append(compute, panels, &shapes[s], (enum gemm_dtype)dtype);
 }

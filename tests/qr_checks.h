@@ -26,7 +26,8 @@ void qr_checks_open(struct qr *qr, struct compute *compute, struct compute *pane
 void qr_checks_factor(struct compute *compute, struct compute *panels, size_t every);
 void qr_checks_case(struct compute *compute, struct compute *panels, const struct qr_case *test);
 
-/* Rows enter in portions, from nothing: the triangle is that of all, also while there are fewer than n. */
+/* Rows enter in portions, from nothing: the triangle is that of all, also while there are fewer than n. Up to
+   64 rows leave what is below its diagonal alone. */
 void qr_checks_append(struct compute *compute, struct compute *panels);
 
 #endif

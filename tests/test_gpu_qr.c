@@ -21,7 +21,7 @@ static void matrices_are_factored(void **state) {
     }
 }
 
-/* One to sixteen thread blocks for a panel, more rows than they keep, widths that are no multiple of 16, and
+/* One to sixteen thread blocks for a panel, as many rows as they have, widths that are no multiple of 16, and
    batches that fill the GPU. */
 static void panels_of_every_size(void **state) {
     (void)state;

@@ -83,12 +83,54 @@ static void panels_are_factored_elsewhere(void **state) {
     compute_close(&compute);
 }
 
+/* --- a device whose panels have few rows --- */
+
+static struct qr_ops few_ops[2];
+
+static size_t few_rows(void *context) {
+    (void)context;
+    return 37;
+}
+
+static const struct qr_ops *ops_of_few_rows(struct device *device, enum gemm_dtype dtype) {
+    (void)device;
+    return &few_ops[dtype == GEMM_F64];
+}
+
+/* More rows enter in portions; more columns than such rows are refused. */
+static void panels_of_few_rows(void **state) {
+    (void)state;
+    static const struct qr_case cases[] = {{200, 30, 2, 16, GEMM_F32, 3}, {38, 37, 0, 32, GEMM_F64, 2}},
+                                wide = {50, 38, 0, 16, GEMM_F32, 1};
+    struct compute compute;
+    struct qr qr;
+    support_open(&compute, "tuned", 2);
+    const struct device_driver *real = compute.device.driver;
+    struct device_driver driver = *real;
+    for (int i = 0; i < 2; i++) {
+        few_ops[i] = *real->qr_ops(&compute.device, i ? GEMM_F64 : GEMM_F32);
+        few_ops[i].panel_rows = few_rows;
+    }
+    driver.qr_ops = ops_of_few_rows;
+    compute.device.driver = &driver;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) qr_checks_case(&compute, NULL, &cases[c]);
+    qr_checks_append(&compute, NULL);
+    struct values a = values_random(wide.dtype, wide.rows * wide.n, 1, 5);
+    const struct qr_matrix matrix = {a.data, wide.n, wide.rows * wide.n};
+    qr_checks_open(&qr, &compute, NULL, &wide, false);
+    assert_status(qr_factor(&qr, 1, wide.rows, &matrix), STATUS_UNAVAILABLE);
+    free(a.data);
+    assert_non_null(strstr(status_message(), "at most 37 rows"));
+    qr_close(&qr);
+    compute.device.driver = real;
+    compute_close(&compute);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_backend_factors),
-        cmocka_unit_test(triangle_of_a_hadamard_matrix),
-        cmocka_unit_test(rows_enter_a_triangle),
-        cmocka_unit_test(panels_are_factored_elsewhere),
+        cmocka_unit_test(every_backend_factors), cmocka_unit_test(triangle_of_a_hadamard_matrix),
+        cmocka_unit_test(rows_enter_a_triangle), cmocka_unit_test(panels_are_factored_elsewhere),
+        cmocka_unit_test(panels_of_few_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

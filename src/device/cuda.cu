@@ -26,8 +26,10 @@ struct cuda_state {
     size_t pending;
     bool capturing;                       /* no events inside a graph */
     void *staging;                        /* page-locked, STAGING_BYTES */
-    struct cuda_ops_context copy;         /* the copy stream: prefetched uploads, and ops aside */
-    cudaEvent_t prefetched, committed;    /* the last work on it, and the last that it waits for */
+    struct cuda_ops_context copy;         /* the copy stream: prefetched uploads and ops */
+    struct cuda_ops_context aside;        /* ops aside: its blocks start before others that are ready */
+    cudaEvent_t begun, ended;             /* the work that ops aside wait for, and they themselves */
+    cudaEvent_t prefetched, committed;    /* the last prefetch and the last commit */
     cudaEvent_t uploaded[2], released[2]; /* of each stage */
 };
 
@@ -38,7 +40,9 @@ static struct cuda_state *state_of(struct device *device) {
 #define TRY(state, call) CUDA_TRY(&(state)->ops.fault, call)
 
 static enum status report(struct cuda_state *state) {
-    const struct cuda_fault *fault = state->ops.fault.message[0] ? &state->ops.fault : &state->copy.fault;
+    const struct cuda_fault *fault = state->ops.fault.message[0]    ? &state->ops.fault
+                                     : state->copy.fault.message[0] ? &state->copy.fault
+                                                                    : &state->aside.fault;
     if (!fault->message[0]) return STATUS_OK;
     status_write("%s", fault->message);
     return STATUS_FAILED;
@@ -105,6 +109,10 @@ static void cuda_close(struct device *device) {
         if (state->uploaded[i]) cudaEventDestroy(state->uploaded[i]);
         if (state->released[i]) cudaEventDestroy(state->released[i]);
     }
+    if (state->begun) cudaEventDestroy(state->begun);
+    if (state->ended) cudaEventDestroy(state->ended);
+    cudaFree(state->aside.scratch);
+    if (state->aside.stream) cudaStreamDestroy(state->aside.stream);
     if (state->copy.stream) cudaStreamDestroy(state->copy.stream);
     if (state->ops.stream) cudaStreamDestroy(state->ops.stream);
     cudaFreeHost(state->staging);
@@ -116,8 +124,11 @@ static bool open_all(struct cuda_state *state) {
     int highest = 0;
     if (!TRY(state, cudaSetDevice(state->ordinal)) ||
         !TRY(state, cudaStreamCreateWithFlags(&state->ops.stream, cudaStreamNonBlocking)) ||
-        !TRY(state, cudaDeviceGetStreamPriorityRange(NULL, &highest)) || /* few blocks that others wait for */
-        !TRY(state, cudaStreamCreateWithPriority(&state->copy.stream, cudaStreamNonBlocking, highest)) ||
+        !TRY(state, cudaStreamCreateWithFlags(&state->copy.stream, cudaStreamNonBlocking)) ||
+        !TRY(state, cudaDeviceGetStreamPriorityRange(NULL, &highest)) ||
+        !TRY(state, cudaStreamCreateWithPriority(&state->aside.stream, cudaStreamNonBlocking, highest)) ||
+        !TRY(state, cudaEventCreateWithFlags(&state->begun, cudaEventDisableTiming)) ||
+        !TRY(state, cudaEventCreateWithFlags(&state->ended, cudaEventDisableTiming)) ||
         !TRY(state, cudaEventCreateWithFlags(&state->prefetched, cudaEventDisableTiming)) ||
         !TRY(state, cudaEventCreateWithFlags(&state->committed, cudaEventDisableTiming)) ||
         !TRY(state, cudaHostAlloc(&state->staging, STAGING_BYTES, cudaHostAllocDefault)))
@@ -252,14 +263,15 @@ static void cuda_prefetch_end(struct device *device) {
 
 static void *cuda_aside_begin(struct device *device) {
     struct cuda_state *state = state_of(device);
-    TRY(state, cudaEventRecord(state->committed, state->ops.stream));
-    return cuda_prefetch_begin(device);
+    TRY(state, cudaEventRecord(state->begun, state->ops.stream));
+    TRY(state, cudaStreamWaitEvent(state->aside.stream, state->begun, 0));
+    return &state->aside;
 }
 
 static void cuda_aside_join(struct device *device) {
     struct cuda_state *state = state_of(device);
-    cuda_prefetch_end(device);
-    TRY(state, cudaStreamWaitEvent(state->ops.stream, state->prefetched, 0));
+    TRY(state, cudaEventRecord(state->ended, state->aside.stream));
+    TRY(state, cudaStreamWaitEvent(state->ops.stream, state->ended, 0));
 }
 
 static void cuda_prefetch_upload(struct device *device, void *to, const void *from, size_t bytes) {
@@ -343,8 +355,7 @@ static const struct cluster_ops *cuda_cluster_table(struct device *device, enum 
 }
 
 static const struct qr_ops *cuda_qr_table(struct device *device, enum gemm_dtype dtype) {
-    (void)device;
-    return cuda_qr_ops(dtype);
+    return cuda_qr_ops(&state_of(device)->ops, dtype);
 }
 
 static void cuda_range_begin(struct device *device, const char *name) {

@@ -18,8 +18,8 @@ static size_t aligned(size_t elements) {
     return (elements + ALIGNED - 1) / ALIGNED * ALIGNED;
 }
 
-size_t qr_block(const struct device *device, const struct qr_ops *ops, size_t n) {
-    if (device->driver->aside_begin) return ops->panel_width;
+size_t qr_block(const struct qr_ops *ops, size_t n) {
+    if (ops->panel_width > QR_WIDTH) return ops->panel_width;
     return n >= 1024 ? QR_BLOCK : n >= 512 ? QR_BLOCK / 2 : QR_BLOCK / 4;
 }
 
@@ -42,6 +42,12 @@ static enum status allocate_batch(struct qr *qr, size_t rows, size_t ld, struct 
     return matrix->values ? STATUS_OK : STATUS_FAILED;
 }
 
+static enum status too_many_rows(const struct qr *qr, size_t rows) {
+    return status_set(STATUS_UNAVAILABLE,
+                      "QR of %zu rows and %zu columns: a panel of the device '%s' has at most %zu rows", rows,
+                      qr->shape.n, qr->compute->device.driver->name, qr->most_rows);
+}
+
 enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shape *shape) {
     struct device *device = &compute->device;
     *qr = (struct qr){.compute = compute, .shape = *shape};
@@ -50,11 +56,9 @@ enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shap
         return status_set(STATUS_UNAVAILABLE,
                           "QR has no kernels for the device '%s': use a backend on the host",
                           device->driver->name);
-    if (!qr->shape.block) qr->shape.block = qr_block(device, qr->ops, shape->n);
+    if (!qr->shape.block) qr->shape.block = qr_block(qr->ops, shape->n);
     qr->most_rows = qr->ops->panel_rows ? qr->ops->panel_rows(device->ops_context) : SIZE_MAX;
-    if (shape->keeps_q && shape->rows > qr->most_rows)
-        return status_set(STATUS_UNAVAILABLE, "Q of %zu rows: the device '%s' keeps at most %zu", shape->rows,
-                          device->driver->name, qr->most_rows);
+    if (shape->keeps_q && shape->rows > qr->most_rows) return too_many_rows(qr, shape->rows);
     const size_t block = qr->shape.block, rows = smaller(shape->rows, qr->most_rows),
                  kept = shape->keeps_q    ? (shape->n + block - 1) / block * block
                         : looks_ahead(qr) ? 2 * block
@@ -65,11 +69,12 @@ enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shap
     for (int i = 0; i < 2 && !status; i++)
         status = allocate_batch(qr, block, aligned(shape->cols), &qr->w[i]);
     if (status) return status;
-    const size_t most = smaller(shape->rows, QR_APPEND_ROWS);
-    qr->append_scratch = allocate(qr, shape->batch * qr_append_scratch(most, shape->cols));
-    if (!qr->append_scratch) return STATUS_FAILED;
-    qr->scratch = device->driver->alloc(device, shape->batch * qr_scratch(shape->rows) * sizeof(double));
-    if (!qr->scratch) return STATUS_FAILED;
+    if (device->driver->host_memory) {
+        const size_t most = smaller(shape->rows, QR_APPEND_ROWS);
+        qr->append_scratch = allocate(qr, shape->batch * qr_append_scratch(most, shape->cols));
+        qr->scratch = device->driver->alloc(device, shape->batch * qr_scratch(shape->rows) * sizeof(double));
+        if (!qr->append_scratch || !qr->scratch) return STATUS_FAILED;
+    }
     qr->from = malloc(2 * shape->batch * sizeof *qr->from);
     qr->to = malloc(2 * shape->batch * sizeof *qr->to);
     if (!qr->from || !qr->to) return status_set(STATUS_FAILED, "out of memory");
@@ -281,10 +286,15 @@ static enum status end_panel(struct qr *qr, const struct step *step) {
     return STATUS_OK;
 }
 
-/* The columns beyond a panel; the next panel is made as soon as its columns are there. */
+/* An audit compares all that lies between the rows of an operand, where a panel aside may write. */
+static bool makes_ahead(const struct qr *qr, const struct step *step) {
+    return looks_ahead(qr) && (qr->host_panel || step->r || !qr->compute->audit);
+}
+
+/* The columns beyond a panel; the next panel is made as soon as its columns are updated. */
 static enum status update(struct qr *qr, const struct step *step, size_t last) {
     const size_t col = step->col + step->width, cols = qr->shape.cols;
-    if (!looks_ahead(qr) || col >= last) return apply(qr, step, col, cols - col, true);
+    if (!makes_ahead(qr, step) || col >= last) return apply(qr, step, col, cols - col, true);
     const struct step next = panel_at(qr, step, col, last);
     const size_t beyond = col + next.width;
     enum status status = apply(qr, step, col, next.width, true);
@@ -306,7 +316,7 @@ static enum status factor(struct qr *qr, const struct step *all) {
     enum status status = STATUS_OK;
     for (size_t col = 0; col < last && !status; col += qr->shape.block) {
         const struct step step = panel_at(qr, all, col, last);
-        if (!looks_ahead(qr) || !col) status = first_panel(qr, &step);
+        if (!makes_ahead(qr, &step) || !col) status = first_panel(qr, &step);
         if (!status) status = update(qr, &step, last);
     }
     return status;
@@ -331,6 +341,7 @@ enum status qr_factor(struct qr *qr, size_t count, size_t rows, const struct qr_
     const size_t first = smaller(rows, qr->most_rows), batch = qr->shape.batch;
     const struct step step = {.count = count, .a = a, .rows = first};
     qr->rows = rows;
+    if (first < smaller(rows, qr->shape.n)) return too_many_rows(qr, rows);
     const enum status status = factor(qr, &step);
     if (status || first == rows) return status;
     for (size_t i = 0; i < count; i++)

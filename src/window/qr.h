@@ -13,7 +13,7 @@ enum { QR_BLOCK = 128 /* the largest default of nb */, QR_MOST_BLOCK = 512 };
 
 /* The default of nb for n columns: on the host wide panels for wide matrices, whose products read from
    memory; on a GPU those of one op, which overlap with products. */
-size_t qr_block(const struct device *device, const struct qr_ops *ops, size_t n);
+size_t qr_block(const struct qr_ops *ops, size_t n);
 
 struct qr_shape {
     enum gemm_dtype dtype; /* f32 or f64 */
@@ -35,7 +35,7 @@ struct qr {
     struct qr_matrix t;               /* the same: [block][block], or [n][block] */
     struct qr_matrix w[2];            /* [block][cols] */
     struct qr_host_panel *host_panel; /* NULL: panels on the device */
-    double *scratch;
+    double *scratch;                  /* of the host, as the next one */
     void *append_scratch;
     const void **from; /* [2][batch] */
     void **to;         /* [2][batch] */
@@ -43,13 +43,14 @@ struct qr {
     size_t rows;       /* of the last qr_factor */
 };
 
-/* STATUS_UNAVAILABLE if the device has no operations for QR, or if it cannot keep the Q of so many rows. Call
+/* STATUS_UNAVAILABLE if the device has no operations for QR, or cannot keep the Q of so many rows. Call
    qr_close also after a failure. */
 enum status qr_open(struct qr *qr, struct compute *compute, const struct qr_shape *shape);
 void qr_close(struct qr *qr);
 
 /* Factors `count` matrices a [rows][cols] in place: R is in the upper triangle (trapezoid, if rows < n), the
-   columns from n on become Q^T b. Below the diagonal the values are unspecified. */
+   columns from n on become Q^T b. Below the diagonal the values are unspecified. STATUS_UNAVAILABLE if the
+   device has no panels of n rows. */
 enum status qr_factor(struct qr *qr, size_t count, size_t rows, const struct qr_matrix *a);
 
 /* R, [n][cols] of each triangle, becomes that of [R; a], a [rows][cols]; `a` is destroyed, and its columns

@@ -1,5 +1,5 @@
-/* Panels of QR on the host, beside products on a GPU: the hybrid that MAGMA made known (Tomov, Nath, Ltaief
-   and Dongarra 2010, IPDPS Workshops). The columns of a panel are copied to the host and factored there, while
+/* Panels of QR on the host, beside products on a GPU: the hybrid of MAGMA (Tomov, Nath, Ltaief and
+   Dongarra 2010, IPDPS Workshops). The columns of a panel are copied to the host and factored there, while
    the GPU applies the panel before to the columns beyond. Then V^T, T and R are copied back. */
 #ifndef TESSERA_WINDOW_QR_HOST_PANEL_H
 #define TESSERA_WINDOW_QR_HOST_PANEL_H

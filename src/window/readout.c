@@ -143,7 +143,9 @@ static enum status set_diagonal(struct readout *readout, double root) {
 enum status readout_add_ridge(struct readout *readout, const struct qr_matrix *triangle, double ridge) {
     struct device *device = device_of(readout);
     const size_t width = readout->width, size = size_of(readout);
-    enum status status = ridge > 0 ? set_diagonal(readout, sqrt(ridge)) : STATUS_OK;
+    enum status status =
+        ridge > 0 && ridge != readout->ridge ? set_diagonal(readout, sqrt(ridge)) : STATUS_OK;
+    if (!status) readout->ridge = ridge;
     for (size_t col = 0; ridge > 0 && col < readout->shape.n && !status; col += width) {
         const size_t cols = smaller(width, readout->shape.n - col), skipped = col == 0,
                      count = cols - skipped;
@@ -195,6 +197,8 @@ enum status readout_solve(struct readout *readout, const struct qr_matrix *trian
     device_lap(device, PART_ELEMENTWISE);
     *finite = true;
     if (column == n) return STATUS_OK;
+    const enum status status = device->driver->synchronize(device); /* the cause may be an error of the GPU */
+    if (status) return status;
     union {
         float f32;
         double f64;

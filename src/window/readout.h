@@ -26,7 +26,8 @@ struct readout {
     size_t ld;             /* of all triangles and rows here: [..][n + classes], then zeros */
     size_t width;          /* rows of a triangle that enter another one together */
     struct qr_matrix rows; /* [shape.rows]: scratch for rows that enter */
-    void *diagonal;        /* device, [width][width]: that of the ridge */
+    void *diagonal;        /* device, [width][width]: sqrt(ridge) I, 0 if ridge is 0 */
+    double ridge;
 };
 
 /* STATUS_UNAVAILABLE if the device has no operations for QR. Call readout_close also after a failure. */

@@ -10,7 +10,7 @@ enum {
 };
 
 /* Of the triangles of a level; larger triangles come one by one. */
-static const size_t MOST_MEMORY = (size_t)128 << 20, MOST_GPU_MEMORY = (size_t)2 << 30;
+static const size_t MOST_MEMORY = (size_t)128 << 20, MOST_GPU_MEMORY = (size_t)1 << 30;
 
 static const char *const names[] = {"naive", "common", "tree", "gram"};
 

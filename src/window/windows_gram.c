@@ -105,6 +105,9 @@ static struct qr_triangles slots(struct windows *windows, size_t first, size_t c
 
 static enum status not_definite(const struct windows *windows, size_t window, size_t column) {
     const size_t row = window * windows->shape.stride;
+    struct device *device = &windows->compute->device;
+    const enum status status = device->driver->synchronize(device); /* the cause may be an error of the GPU */
+    if (status) return status;
     return status_set(STATUS_FAILED,
                       "window %zu (rows %zu to %zu): the Gram matrix is not positive definite at column %zu: "
                       "it has the square of the condition number; use another method, or add --ridge",

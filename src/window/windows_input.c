@@ -144,8 +144,12 @@ enum status windows_deliver(struct windows *windows, size_t first, size_t count,
     struct device *device = &windows->compute->device;
     windows->ops->deficient(device->ops_context, count, shape->n, r, tolerance(shape), windows->bound,
                             windows->column);
-    for (size_t i = 0; i < count; i++)
-        if (windows->column[i] < shape->n) return no_full_rank(windows, first + i, windows->column[i]);
+    for (size_t i = 0; i < count; i++) {
+        if (windows->column[i] == shape->n) continue;
+        const enum status status =
+            device->driver->synchronize(device); /* the cause may be an error of the GPU */
+        return status ? status : no_full_rank(windows, first + i, windows->column[i]);
+    }
     const struct qr_triangles back = windows->scaled ? scale_back(windows, count, r) : *r;
     device_lap(device, PART_ELEMENTWISE);
     return windows->visitor->visit(windows->visitor->self, first, count, &back);

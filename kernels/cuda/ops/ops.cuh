@@ -15,6 +15,7 @@ struct cuda_ops_context {
     struct cuda_reduction reduction;
     void *scratch; /* of an op (cuda_scratch); grows */
     size_t scratch_bytes;
+    unsigned cluster_blocks; /* of QR: the most of a cluster; 0: not yet asked for */
 };
 
 static inline struct cuda_ops_context *open_ops(void *context) {

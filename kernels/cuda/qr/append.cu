@@ -1,13 +1,13 @@
 /* Rows that enter a triangle, on the GPU (kernels/qr.h): all columns in one launch.
 
-   Idea       32 columns at a time. A few warps, a lane each column and some rows, make reflectors of them; the
-              other warps apply those of the 32 columns before to the columns beyond, a lane one or several
-              columns: W = R + V^T A in registers, then T^T W by forward substitution, since T^-1 is V^T V above
-              its diagonal and 1 / tau on it (Puglisi 1992, SIAM J. Sci. Stat. Comput. 13), R -= W and A -= V W.
-              So the next reflectors are made while the rest is updated. If triangles are few, a cluster of
-              thread blocks has one.
-   Bound by   latency of the reflectors, some 0.2 us a column, if triangles are few or small; else shared memory
-              and FMA: 16 bytes of V, which all lanes read, for 4 multiply-adds of each column of a lane.
+   Idea       32 columns at a time. A few warps, the makers, make reflectors of them: a lane has a column and
+              some of its rows. The other warps apply the reflectors of the 32 columns before to the columns
+              beyond: a lane has one or several columns. It computes W = R + V^T A in registers, then T^T W by
+              forward substitution, since T^-1 is V^T V above its diagonal and 1 / tau on it (Puglisi 1992,
+              SIAM J. Sci. Stat. Comput. 13), R -= W and A -= V W. So the next reflectors are made while the
+              rest is updated. If triangles are few, a cluster of thread blocks shares one.
+   Bound by   latency of the reflectors, some 0.4 us a column, if triangles are few or small; else shared
+              memory: all lanes read the same 16 bytes of V for 4 multiply-adds of each of their columns.
    Run        ./train bench qr --backends cuda-tuned */
 #include "kernels/cuda/qr/qr.cuh"
 #include "kernels/cuda/tensor/cluster.cuh"
@@ -364,6 +364,10 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 
 /* --- launches --- */
 
+size_t qr_append_shared(enum gemm_dtype dtype) {
+    return dtype == GEMM_F32 ? sizeof(append_shared<float>) : sizeof(append_shared<double>);
+}
+
 template <typename T, int WARPS, int BLOCKS, int MAKERS, int EACH>
 static void launch_append(struct cuda_ops_context *context, const struct qr_append *append) {
     const unsigned strips = (unsigned)((append->cols + 32 * EACH - 1) / (32 * EACH)),
@@ -386,7 +390,8 @@ static void launch_append(struct cuda_ops_context *context, const struct qr_appe
         });
 }
 
-/* Several columns a lane read V less often; one makes more warps busy. Of many triangles, an SM has several. */
+/* With several columns a lane reads V less often; with one more warps are busy. Of many triangles, an SM has
+   several. */
 template <typename T, int MAKERS>
 static void choose_columns(struct cuda_ops_context *context, const struct qr_append *append) {
     constexpr int FEW = 2 * MAKERS < 4 ? 4 : 2 * MAKERS; /* warps: half of them make reflectors at most */

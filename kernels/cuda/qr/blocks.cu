@@ -155,6 +155,7 @@ void cuda_qr_largest(void *opaque, size_t rows, size_t cols, const void *a, size
     struct cuda_ops_context *context = open_ops(opaque);
     const size_t bytes = cols * sizeof *largest, chunks = (cols + THREADS - 1) / THREADS;
     unsigned long long *found = (unsigned long long *)cuda_scratch(context, bytes);
+    memset(largest, 0, bytes);
     if (!found || !CUDA_TRY(&context->fault, cudaMemsetAsync(found, 0, bytes, context->stream))) return;
     const dim3 grid((unsigned)chunks, cuda_grid_for(rows, 16 * chunks));
     if (rows)

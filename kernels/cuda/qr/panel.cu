@@ -297,6 +297,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                  count, shared, mine);
     if (warp == 0) publish(mine, 0, shared.column[0]);
     if (threadIdx.x < 2) mbarrier_init(&shared.arrived[threadIdx.x]);
+    __syncwarp();
     cluster_barrier(); /* all blocks have started */
     for (unsigned c = 0; c < call.width; c++) {
         __syncthreads();
@@ -354,11 +355,33 @@ static unsigned blocks_for(size_t rows, size_t of_block) {
     return blocks;
 }
 
-template <typename T> constexpr int most_rows = sizeof(T) == 4 ? 16 : 8; /* of a lane */
+template <typename T> constexpr int MOST_ROWS = sizeof(T) == 4 ? 16 : 8; /* of a lane */
+
+size_t qr_panel_shared(enum gemm_dtype dtype) {
+    return dtype == GEMM_F32 ? sizeof(panel_shared<float, MOST_ROWS<float>>)
+                             : sizeof(panel_shared<double, MOST_ROWS<double>>);
+}
+
+/* A cluster needs as many free SMs that are near each other: part of a GPU may have fewer. */
+unsigned qr_most_blocks(struct cuda_ops_context *context) {
+    unsigned *most = &context->cluster_blocks;
+    if (*most) return *most;
+    *most = qr_attribute(context, cudaDevAttrComputeCapabilityMajor) >= 9 ? MOST_BLOCKS : 1;
+    for (int clusters = 0; *most > 1; *most /= 2) {
+        qr_launch_config config(context, *most, *most, THREADS, qr_panel_shared(GEMM_F32));
+        config.allow((const void *)factor_panel<float, MOST_ROWS<float>>);
+        if (cudaOccupancyMaxActiveClusters(&clusters, factor_panel<float, MOST_ROWS<float>>,
+                                           &config.launch) == cudaSuccess &&
+            clusters > 0)
+            break;
+        cudaGetLastError(); /* clears the error */
+    }
+    return *most;
+}
 
 size_t cuda_qr_panel_rows(void *context, enum gemm_dtype dtype) {
     return (size_t)32 *
-           (dtype == GEMM_F32 ? most_rows<float> : most_rows<double>)*qr_most_blocks(open_ops(context));
+           (dtype == GEMM_F32 ? MOST_ROWS<float> : MOST_ROWS<double>)*qr_most_blocks(open_ops(context));
 }
 
 /* The fewest rows for each lane with which the batch fits the GPU at once. */
@@ -371,9 +394,9 @@ template <typename T> void cuda_qr_panel(void *opaque, const struct qr_panel *pa
     };
     if (!panel->count || !panel->width) return;
     if (fits(4)) return launch_panel<T, 4>(context, panel, blocks_for(panel->rows, 32 * 4));
-    if (most_rows < T >> 8 && fits(8))
-        return launch_panel<T, 8>(context, panel, blocks_for(panel->rows, 32 * 8));
-    launch_panel<T, most_rows<T>>(context, panel, blocks_for(panel->rows, 32 * most_rows<T>));
+    constexpr int MOST = MOST_ROWS<T>;
+    if (MOST > 8 && fits(8)) return launch_panel<T, 8>(context, panel, blocks_for(panel->rows, 32 * 8));
+    launch_panel<T, MOST>(context, panel, blocks_for(panel->rows, 32 * MOST));
 }
 
 template void cuda_qr_panel<float>(void *, const struct qr_panel *);

@@ -3,30 +3,30 @@
 
 #include "kernels/cuda/qr/qr.cuh"
 
-static int attribute_of(struct cuda_ops_context *context, cudaDeviceAttr attribute) {
+int qr_attribute(struct cuda_ops_context *context, cudaDeviceAttr attribute) {
     int device = 0, value = 0;
     if (CUDA_TRY(&context->fault, cudaGetDevice(&device)))
         CUDA_TRY(&context->fault, cudaDeviceGetAttribute(&value, attribute, device));
     return value;
 }
 
-unsigned qr_processors(struct cuda_ops_context *context) {
-    return (unsigned)attribute_of(context, cudaDevAttrMultiProcessorCount);
-}
-
-unsigned qr_most_blocks(struct cuda_ops_context *context) {
-    return attribute_of(context, cudaDevAttrComputeCapabilityMajor) >= 9 ? 16 : 1;
+static bool copy_to_host(struct cuda_ops_context *context, void *to, const void *from, size_t bytes) {
+    return CUDA_TRY(&context->fault,
+                    cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, context->stream)) &&
+           CUDA_TRY(&context->fault, cudaStreamSynchronize(context->stream));
 }
 
 void qr_to_host(struct cuda_ops_context *context, void *to, const void *from, size_t bytes) {
-    if (CUDA_TRY(&context->fault, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, context->stream)))
-        CUDA_TRY(&context->fault, cudaStreamSynchronize(context->stream));
+    copy_to_host(context, to, from, bytes);
 }
 
 void qr_columns_to_host(struct cuda_ops_context *context, size_t *to, const unsigned *from, size_t count) {
-    unsigned *narrow = (unsigned *)to; /* widened from the last one on, in place */
-    qr_to_host(context, narrow, from, count * sizeof *narrow);
-    for (size_t i = count; i-- > 0;) to[i] = narrow[i];
+    unsigned part[256];
+    for (size_t first = 0, some; first < count; first += some) {
+        some = count - first < 256 ? count - first : 256;
+        if (!copy_to_host(context, part, from + first, some * sizeof *part)) return;
+        for (size_t i = 0; i < some; i++) to[first + i] = part[i];
+    }
 }
 
 template <typename T> static size_t panel_rows(void *context) {
@@ -53,6 +53,9 @@ template <typename T> static const struct qr_ops *table(void) {
     return &ops;
 }
 
-const struct qr_ops *cuda_qr_ops(enum gemm_dtype dtype) {
-    return dtype == GEMM_F32 ? table<float>() : dtype == GEMM_F64 ? table<double>() : NULL;
+const struct qr_ops *cuda_qr_ops(struct cuda_ops_context *context, enum gemm_dtype dtype) {
+    if (dtype != GEMM_F32 && dtype != GEMM_F64) return NULL;
+    const size_t most = (size_t)qr_attribute(context, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    if (qr_panel_shared(dtype) > most || qr_append_shared(dtype) > most) return NULL;
+    return dtype == GEMM_F32 ? table<float>() : table<double>();
 }

@@ -10,8 +10,9 @@ extern "C" {
 }
 #include "kernels/cuda/ops/ops.cuh"
 
-/* The table for f32 or f64; NULL for another dtype. Its functions take a struct cuda_ops_context. */
-const struct qr_ops *cuda_qr_ops(enum gemm_dtype dtype);
+/* The table for f32 or f64, whose functions take a struct cuda_ops_context. NULL for another dtype, and if a
+   thread block of this GPU cannot have the shared memory that they need. */
+const struct qr_ops *cuda_qr_ops(struct cuda_ops_context *context, enum gemm_dtype dtype);
 
 /* Triangles of one launch, as a parameter of the kernel: a list in host memory is cut into pieces of MOST. */
 template <unsigned MOST> struct qr_table_of {
@@ -35,35 +36,61 @@ void qr_each_table(const struct qr_triangles *r, size_t count, F launch) {
     }
 }
 
+/* A launch of clusters of `blocks` blocks. */
+struct qr_launch_config {
+    cudaLaunchConfig_t launch = {};
+    cudaLaunchAttribute cluster = {};
+    struct cuda_ops_context *context;
+
+    qr_launch_config(struct cuda_ops_context *of, size_t grid, unsigned blocks, unsigned threads,
+                     size_t shared_bytes)
+        : context(of) {
+        cluster.id = cudaLaunchAttributeClusterDimension;
+        cluster.val.clusterDim = {blocks, 1, 1};
+        launch.gridDim = dim3((unsigned)grid);
+        launch.blockDim = dim3(threads);
+        launch.dynamicSmemBytes = shared_bytes;
+        launch.stream = context->stream;
+        launch.attrs = &cluster;
+        launch.numAttrs = blocks > 1 ? 1 : 0;
+    }
+    qr_launch_config(const qr_launch_config &) = delete;
+
+    /* More shared memory than 48 KB, and more blocks than 8, have to be asked for. */
+    void allow(const void *kernel) {
+        CUDA_TRY(&context->fault, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                       (int)launch.dynamicSmemBytes));
+        if (cluster.val.clusterDim.x > 8)
+            CUDA_TRY(&context->fault,
+                     cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    }
+};
+
 /* Launches `kernel` on `matrices` clusters of `blocks` blocks each. */
 template <typename... P, typename... A>
 void qr_launch(struct cuda_ops_context *context, const char *name, void (*kernel)(P...), size_t matrices,
                unsigned blocks, unsigned threads, size_t shared_bytes, const A &...arguments) {
-    cudaLaunchAttribute cluster = {};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {blocks, 1, 1};
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)(matrices * blocks));
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = context->stream;
-    config.attrs = &cluster;
-    config.numAttrs = blocks > 1 ? 1 : 0;
-    CUDA_TRY(&context->fault,
-             cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  (int)shared_bytes));
-    if (blocks > 8)
-        CUDA_TRY(&context->fault, cudaFuncSetAttribute((const void *)kernel,
-                                                       cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
-    CUDA_TRY(&context->fault, cudaLaunchKernelEx(&config, kernel, arguments...));
+    qr_launch_config config(context, matrices * blocks, blocks, threads, shared_bytes);
+    config.allow((const void *)kernel);
+    CUDA_TRY(&context->fault, cudaLaunchKernelEx(&config.launch, kernel, arguments...));
     cuda_launched(&context->fault, name, __FILE__, __LINE__);
 }
 
-/* SMs of the GPU, and the most blocks of a cluster: 1 below compute capability 9.0. */
-unsigned qr_processors(struct cuda_ops_context *context);
+/* Of the GPU. */
+int qr_attribute(struct cuda_ops_context *context, cudaDeviceAttr attribute);
+static inline unsigned qr_processors(struct cuda_ops_context *context) {
+    return (unsigned)qr_attribute(context, cudaDevAttrMultiProcessorCount);
+}
+
+/* The most blocks of a cluster that this GPU runs (panel.cu): 1 below compute capability 9.0. */
 unsigned qr_most_blocks(struct cuda_ops_context *context);
 
-/* Results of an op, when they are there: bytes, or numbers of columns, which become size_t. */
+/* Shared memory of a block (panel.cu, append.cu). */
+size_t qr_panel_shared(enum gemm_dtype dtype);
+size_t qr_append_shared(enum gemm_dtype dtype);
+
+/* Waits for the results of an op and copies them: bytes, or numbers of columns, which become size_t. After an
+   error they stay as they were. */
 void qr_to_host(struct cuda_ops_context *context, void *to, const void *from, size_t bytes);
 void qr_columns_to_host(struct cuda_ops_context *context, size_t *to, const unsigned *from, size_t count);
 
@@ -107,7 +134,7 @@ template <typename T> struct reflector {
     T tau;
 };
 
-/* 1 / x and 1 / sqrt(x), to two epsilons. */
+/* 1 / x and 1 / sqrt(x), nearly as if rounded once. */
 __device__ __forceinline__ float inverse(float x) {
     float y;
     asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -119,7 +146,7 @@ __device__ __forceinline__ double inverse(double x) {
 __device__ __forceinline__ float inverse_root(float x) {
     float y;
     asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
+    return y + y * 0.5f * (1 - x * y * y); /* a step of Newton's method */
 }
 __device__ __forceinline__ double inverse_root(double x) {
     return 1 / sqrt(x);

@@ -69,9 +69,9 @@ template <typename T>
 void cuda_qr_cholesky(void *opaque, size_t count, size_t width, size_t cols, const struct qr_triangles *r,
                       size_t col, size_t *column) {
     struct cuda_ops_context *context = open_ops(opaque);
-    const size_t rest = cols - width, bytes = width * (width + 1) * sizeof(T), at = col * r->ld + col,
-                 most = sizeof(T) == 4 ? 160 : 112; /* columns whose block fits */
-    const bool copies = width <= most;
+    const size_t rest = cols - width, bytes = width * (width + 1) * sizeof(T), at = col * r->ld + col;
+    const bool copies = bytes <= (size_t)qr_attribute(context, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    for (size_t i = 0; i < count; i++) column[i] = width;
     unsigned *failed = (unsigned *)cuda_scratch(context, count * sizeof *failed);
     if (!failed || !count) return;
     qr_each_table(r, count, [&](size_t first, size_t some, const qr_table &table) {
@@ -97,6 +97,7 @@ template <typename T>
 void cuda_qr_diagonals(void *opaque, size_t count, size_t n, const struct qr_triangles *r, double *to) {
     struct cuda_ops_context *context = open_ops(opaque);
     double *found = (double *)cuda_scratch(context, count * n * sizeof *found);
+    memset(to, 0, count * n * sizeof *to);
     if (!found || !count) return;
     qr_each_table(r, count, [&](size_t first, size_t some, const qr_table &table) {
         copy_diagonals<T><<<dim3(cuda_grid_for(n, THREADS), (unsigned)some), THREADS, 0, context->stream>>>(
@@ -129,6 +130,7 @@ void cuda_qr_deficient(void *opaque, size_t count, size_t n, const struct qr_tri
     char *scratch = (char *)cuda_scratch(context, bounds + count * sizeof(unsigned));
     double *of_column = bound ? (double *)scratch : NULL;
     unsigned *found = (unsigned *)(scratch + bounds);
+    for (size_t i = 0; i < count; i++) column[i] = n;
     if (!scratch || !count) return;
     if (bound)
         CUDA_TRY(&context->fault,
