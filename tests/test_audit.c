@@ -62,11 +62,13 @@ static const struct plugin subtle = {
     }};
 
 static const struct plugin steps = {.file = "plugins/subtle/steps.so",
-                                    .kinds = 16,
+                                    .kinds = 21,
                                     .recipes = {
                                         {false, "audit=all engine=fused layers=42-16-4 batch-size=7 "
                                                 "epochs=15 lr=0.05 momentum=0.9 weight-decay=1e-3 "
                                                 "schedule=cosine"},
+                                        {false, "audit=all engine=fused layers=42-16-4 batch-size=1 "
+                                                "epochs=4 lr=0.005"},
                                     }};
 
 /* Does what `compare` does. */
