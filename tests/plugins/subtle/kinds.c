@@ -40,7 +40,9 @@ static enum gemm_status none(struct context *context, const struct gemm_call *ca
     X(rounds_up)         \
     X(changes_locale)    \
     X(changes_directory) \
-    X(changes_affinity) X(leaves_threads) X(leaks) X(leaks_pages) X(shrinks_weights) X(returns_early)
+    X(changes_affinity)  \
+    X(changes_priority)  \
+    X(changes_scheduler) X(leaves_threads) X(leaks) X(leaks_pages) X(shrinks_weights) X(returns_early)
 
 #define NAME(kind) "|" #kind
 #define FUNCTION(kind) kind,
