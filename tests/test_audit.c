@@ -54,7 +54,7 @@ struct plugin {
 
 static const struct plugin subtle = {
     .file = "plugins/subtle/kinds.so",
-    .kinds = 34,
+    .kinds = 36,
     .verified = true,
     .recipes = {
         {false, "audit=all layers=42-16-4 batch-size=32 epochs=120 lr=0.05"},
