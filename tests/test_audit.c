@@ -282,6 +282,10 @@ static void more_cores_than_threads_are_found(void **state) {
     compute.threads = 2;
     assert_status(core_use_check(&(struct core_use){.cpu = 4.2, .wall = 1}, &compute), STATUS_OK);
     assert_status(core_use_check(&(struct core_use){.cpu = 4.3, .wall = 1}, &compute), STATUS_VERIFY_FAILED);
+    assert_true(use.clock_off < 0.001);
+    assert_status(core_use_check(&(struct core_use){.wall = 1, .clock_off = 0.1}, &compute),
+                  STATUS_VERIFY_FAILED);
+    assert_says(status_message(), "its clock is wrong");
     backend.device = GEMM_ON_CUDA;
     assert_status(core_use_check(&(struct core_use){.cpu = 4.3, .wall = 1}, &compute), STATUS_OK);
 }
