@@ -12,6 +12,7 @@
 #include "src/backend/audit.h"
 #include "src/backend/core_use.h"
 #include "src/backend/registry.h"
+#include "src/backend/surroundings.h"
 #include "src/backend/verify.h"
 #include "src/bench/comparison.h"
 
@@ -53,7 +54,7 @@ struct plugin {
 
 static const struct plugin subtle = {
     .file = "plugins/subtle/kinds.so",
-    .kinds = 32,
+    .kinds = 36,
     .verified = true,
     .recipes = {
         {false, "audit=all layers=42-16-4 batch-size=32 epochs=120 lr=0.05"},
@@ -62,11 +63,13 @@ static const struct plugin subtle = {
     }};
 
 static const struct plugin steps = {.file = "plugins/subtle/steps.so",
-                                    .kinds = 16,
+                                    .kinds = 21,
                                     .recipes = {
                                         {false, "audit=all engine=fused layers=42-16-4 batch-size=7 "
                                                 "epochs=15 lr=0.05 momentum=0.9 weight-decay=1e-3 "
                                                 "schedule=cosine"},
+                                        {false, "audit=all engine=fused layers=42-16-4 batch-size=1 "
+                                                "epochs=4 lr=0.005"},
                                     }};
 
 /* Does what `compare` does. */
@@ -247,7 +250,23 @@ static void tiny_results_are_right(void **state) {
     compute_close(&compute);
 }
 
-/* --- cores --- */
+/* --- cores and priorities --- */
+
+/* Raising a priority needs rights that the tests may lack. */
+static void raised_priorities_are_found(void **state) {
+    (void)state;
+    struct surroundings before, after;
+    surroundings_observe(&before);
+    surroundings_observe(&after);
+    assert_null(surroundings_changed(&before, &after));
+    assert_true(before.best_nice <= before.nice && before.threads >= 1);
+    after.best_nice--;
+    assert_says(surroundings_changed(&before, &after), "it raised the priority of a thread");
+    after.best_nice += 2;
+    assert_null(surroundings_changed(&before, &after));
+    after.real_time = true;
+    assert_says(surroundings_changed(&before, &after), "it raised the priority of a thread");
+}
 
 static void more_cores_than_threads_are_found(void **state) {
     (void)state;
@@ -263,14 +282,21 @@ static void more_cores_than_threads_are_found(void **state) {
     compute.threads = 2;
     assert_status(core_use_check(&(struct core_use){.cpu = 4.2, .wall = 1}, &compute), STATUS_OK);
     assert_status(core_use_check(&(struct core_use){.cpu = 4.3, .wall = 1}, &compute), STATUS_VERIFY_FAILED);
+    assert_true(use.clock_off < 0.001);
+    assert_status(core_use_check(&(struct core_use){.wall = 1, .clock_off = 0.1}, &compute),
+                  STATUS_VERIFY_FAILED);
+    assert_says(status_message(), "its clock is wrong");
     backend.device = GEMM_ON_CUDA;
     assert_status(core_use_check(&(struct core_use){.cpu = 4.3, .wall = 1}, &compute), STATUS_OK);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tiny_results_are_right),    cmocka_unit_test(more_cores_than_threads_are_found),
-        cmocka_unit_test(wrong_products_are_found),  cmocka_unit_test(wrong_steps_are_found),
+        cmocka_unit_test(tiny_results_are_right),
+        cmocka_unit_test(more_cores_than_threads_are_found),
+        cmocka_unit_test(raised_priorities_are_found),
+        cmocka_unit_test(wrong_products_are_found),
+        cmocka_unit_test(wrong_steps_are_found),
         cmocka_unit_test(wrong_epilogues_are_found), /* the last two: they start threads */
         cmocka_unit_test(left_threads_are_found),
     };

@@ -167,6 +167,15 @@ static void wrong_candidates_are_not_timed(void **state) {
     globfree(&wrong);
 }
 
+/* Before the first shape its rate is estimated, on operands at the same addresses in each call. */
+static void the_estimate_is_verified(void **state) {
+    (void)state;
+    char stale[300];
+    snprintf(stale, sizeof stale, "%s:kind=stale_after_corner", support_plugin("plugins/subtle/kinds.so"));
+    assert_int_equal(RUN("bench gemm --sizes 64 --ops NN --dtype f32 --repeat 2 --backends %s", stale), 5);
+    assert_says(output, "wrong result: in the timed calls: backend 'subtle' is wrong: f32 NN m=192 ");
+}
+
 /* If a backend fails, the other rows are measured and the exit code is 1. */
 static void failures_are_no_success(void **state) {
     (void)state;
@@ -359,6 +368,7 @@ int main(void) {
         cmocka_unit_test(limits_are_said),
         cmocka_unit_test(left_out_ones_have_a_reason),
         cmocka_unit_test(wrong_candidates_are_not_timed),
+        cmocka_unit_test(the_estimate_is_verified),
         cmocka_unit_test(failures_are_no_success),
         cmocka_unit_test(benches_gemms),
         cmocka_unit_test(benches_scaling),

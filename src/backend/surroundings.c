@@ -8,18 +8,31 @@
 #    include <malloc.h>
 #endif
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #ifdef __SSE__
 #    include <xmmintrin.h>
 #endif
 
-static size_t count_threads(void) {
+/* A thread may end meanwhile: its scheduler is then -1, and it is not looked at. */
+static void observe_thread(pid_t thread, struct surroundings *now) {
+    const int scheduler = sched_getscheduler(thread), policy = scheduler & ~SCHED_RESET_ON_FORK,
+              nice = getpriority(PRIO_PROCESS, (id_t)thread);
+    now->threads++;
+    if (scheduler < 0) return;
+    now->real_time |= policy != SCHED_OTHER && policy != SCHED_BATCH && policy != SCHED_IDLE;
+    if (nice < now->best_nice) now->best_nice = nice;
+}
+
+static void observe_threads(struct surroundings *now) {
     DIR *tasks = opendir("/proc/self/task");
-    size_t count = 0;
-    while (tasks && readdir(tasks)) count++;
+    now->scheduler = sched_getscheduler(0);
+    now->best_nice = now->nice = getpriority(PRIO_PROCESS, 0);
+    for (struct dirent *entry; tasks && (entry = readdir(tasks));)
+        if (entry->d_name[0] != '.') observe_thread((pid_t)strtol(entry->d_name, NULL, 10), now);
     if (tasks) closedir(tasks);
-    return count;
 }
 
 /* Of AddressSanitizer, which replaces malloc; NULL without. */
@@ -47,7 +60,7 @@ void surroundings_observe(struct surroundings *now) {
     snprintf(now->locale, sizeof now->locale, "%s", setlocale(LC_ALL, NULL));
     if (!getcwd(now->directory, sizeof now->directory)) now->directory[0] = '\0';
     sched_getaffinity(0, sizeof now->cpus, &now->cpus);
-    now->threads = count_threads();
+    observe_threads(now);
 }
 
 const char *surroundings_changed(const struct surroundings *before, const struct surroundings *after) {
@@ -57,5 +70,9 @@ const char *surroundings_changed(const struct surroundings *before, const struct
     if (strcmp(after->locale, before->locale) != 0) return "it changed the locale (setlocale)";
     if (strcmp(after->directory, before->directory) != 0) return "it changed the working directory (chdir)";
     if (!CPU_EQUAL(&after->cpus, &before->cpus)) return "it changed the CPU affinity of the calling thread";
+    if (after->nice != before->nice || after->scheduler != before->scheduler)
+        return "it changed the priority of the calling thread (setpriority, sched_setscheduler)";
+    if (after->best_nice < before->best_nice || (after->real_time && !before->real_time))
+        return "it raised the priority of a thread (setpriority, sched_setscheduler)";
     return NULL;
 }

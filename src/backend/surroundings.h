@@ -3,14 +3,18 @@
 #define TESSERA_BACKEND_SURROUNDINGS_H
 
 #include <sched.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 struct surroundings {
     int rounding;   /* mode */
     unsigned flush; /* control bits of the SSE unit: flush to zero, denormals are zero; 0 elsewhere */
     char locale[128], directory[512];
-    cpu_set_t cpus; /* of the calling thread */
-    size_t threads; /* of the process */
+    cpu_set_t cpus;      /* of the calling thread */
+    int nice, scheduler; /* of the calling thread */
+    int best_nice;       /* the lowest of all threads, which is the highest priority */
+    bool real_time;      /* a thread of the process has a real-time scheduler */
+    size_t threads;      /* of the process */
 };
 
 void surroundings_observe(struct surroundings *now);

@@ -38,6 +38,7 @@ static enum status verify_shapes(const struct config *config, struct compute *co
         progress_set("%s %s m=%zu n=%zu k=%zu", dtype_name(dtype), gemm_op_name(shapes[s].op), shapes[s].m,
                      shapes[s].n, shapes[s].k);
         status = problem_open(&problem, compute, dtype, &shapes[s], TWO_COPIES);
+        if (!status) status = problem_verify_special(&problem);
         if (!status) status = problem_verify(&problem, inputs, s + 1);
         problem_close(&problem);
     }

@@ -60,7 +60,8 @@ struct contest_backend {
 };
 
 struct contest_reply {
-    uint64_t token; /* comes first */
+    uint64_t token;      /* comes first */
+    double began, ended; /* by the contestant's clock: it had the request; it was done with it */
     enum status status;
     char message[2048];             /* of the status */
     struct contest_backend backend; /* CONTEST_FIND */

@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "src/bench/contestant.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -20,6 +19,7 @@
 #include "src/base/platform.h"
 #include "src/base/process.h"
 #include "src/base/text.h"
+#include "src/bench/process_use.h"
 #include "src/data/dataset_share.h"
 
 enum {
@@ -28,6 +28,8 @@ enum {
     MOST_EPOCHS = 1 << 16,
 };
 static const double QUIET_SECONDS = 2; /* until when threads must sleep after a task */
+/* of a training: what its profile may leave out, such as closing the backend on a busy machine */
+static const double UNTIMED_SHARE = 0.1, UNTIMED_SECONDS = 0.3;
 
 static int shared_data = -1;
 static struct contest_limits limits = {.timeout_seconds = 600, .threads = MOST_THREADS};
@@ -176,30 +178,6 @@ static enum status end_of_connection(struct contestant *one, const char *stage) 
 
 /* --- while it works --- */
 
-/* What proc(5) says of a process or thread. */
-struct use {
-    char state; /* 'R': it runs, or would if there were a core for it */
-    long threads;
-    double memory; /* resident, in bytes */
-};
-
-static bool read_use(const char *path, struct use *use) {
-    char text[1024];
-    long pages;
-    FILE *file = fopen(path, "r");
-    const size_t length = file ? fread(text, 1, sizeof text - 1, file) : 0;
-    if (file) fclose(file);
-    text[length] = '\0';
-    const char *after = strrchr(text, ')'); /* the second field is the name; then 3, 20 and 24 */
-    if (!after || sscanf(after,
-                         ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %*s "
-                         "%*s %ld",
-                         &use->state, &use->threads, &pages) != 3)
-        return false;
-    use->memory = (double)pages * (double)sysconf(_SC_PAGESIZE);
-    return true;
-}
-
 /* `more`: seconds of the request in progress. */
 static enum status check_total(struct contestant *one, const char *stage, double more) {
     char why[160];
@@ -222,9 +200,9 @@ static enum status await_reply(struct contestant *one, const char *stage) {
     const double start = clock_seconds();
     double since = start, most = 0.9 * (double)platform_memory_available(&limit);
     char why[160], path[64];
-    struct use use;
+    struct process_use use;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)one->pid);
-    if (read_use(path, &use)) most += use.memory;
+    if (process_use_read(path, &use)) most += use.memory;
     const bool limited = limits.memory > 0 && limits.memory < most;
     if (limited) most = limits.memory;
     while (poll(&ready, 1, LOOK_MILLISECONDS) <= 0) {
@@ -238,7 +216,7 @@ static enum status await_reply(struct contestant *one, const char *stage) {
         if (status) return status;
         if (process_is_interrupted())
             return end_because(one, stage, CONTESTANT_CRASHED, "the program was interrupted");
-        if (!read_use(path, &use)) continue;
+        if (!process_use_read(path, &use)) continue;
         if (use.state == 'Z')
             return end_of_connection(one, stage); /* a process of its own holds the other end */
         if (use.memory > most) {
@@ -249,7 +227,8 @@ static enum status await_reply(struct contestant *one, const char *stage) {
         }
         if (use.threads > limits.threads) return end_for_threads(one, stage, use.threads);
     }
-    if (read_use(path, &use) && use.threads > limits.threads) return end_for_threads(one, stage, use.threads);
+    if (process_use_read(path, &use) && use.threads > limits.threads)
+        return end_for_threads(one, stage, use.threads);
     one->seconds += clock_seconds() - start;
     return check_total(one, stage, 0);
 }
@@ -290,35 +269,48 @@ static enum status receive_reply(struct contestant *one, const char *stage,
     return end_of_connection(one, stage);
 }
 
-/* --- when it has done its task --- */
+/* --- its clock --- */
 
-/* Does a thread of the process run, or wait for a core? */
-static bool runs(pid_t pid) {
-    char path[320];
-    bool found = false;
-    struct use use;
-    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
-    DIR *tasks = opendir(path);
-    for (struct dirent *entry; tasks && !found && (entry = readdir(tasks));) {
-        snprintf(path, sizeof path, "/proc/%d/task/%s/stat", (int)pid, entry->d_name);
-        found = entry->d_name[0] != '.' && read_use(path, &use) && use.state == 'R';
+/* The clock of a contestant is that of this process, unless the backend has changed what its process reads:
+   one that is slow lags behind in the next request. A training on the host must also account for all of its
+   time. `sent`, `received`: when this process sent the request and had the reply. */
+static enum status check_clock(struct contestant *one, const char *stage, const struct contest_reply *reply,
+                               double sent, double received) {
+    const double took = reply->ended - reply->began, total = profile_total(&reply->run.time);
+    const bool timed = reply->run.images && strcmp(reply->run.device, "host") == 0;
+    char why[160];
+    if (!(reply->began >= sent && reply->ended >= reply->began && reply->ended <= received)) {
+        snprintf(why, sizeof why,
+                 "its clock is wrong: a request from %.6f to %.6f s took from %.6f to %.6f s", sent, received,
+                 reply->began, reply->ended);
+    } else if (timed && !(total >= took - UNTIMED_SHARE * took - UNTIMED_SECONDS)) {
+        snprintf(why, sizeof why, "its clock is wrong: it accounts for %.4g s of a training of %.4g s", total,
+                 took);
+    } else {
+        return STATUS_OK;
     }
-    if (tasks) closedir(tasks);
-    return found;
+    return end_because(one, stage, CONTESTANT_INTERFERES, why);
 }
 
-/* All threads must sleep soon. They may spin for a moment, as OpenMP's do. */
+/* --- when it has done its task --- */
+
+/* All threads must sleep soon. They may spin for a moment, as OpenMP's do. Processes must have ended: one
+   that sleeps may wait for the moment when the contestant does nothing. */
 static enum status check_asleep(pid_t pid) {
     const double start = clock_seconds();
-    while (!process_spins_by_choice() && runs(pid)) {
+    for (;;) {
+        const bool itself = !process_spins_by_choice() && process_runs(pid);
+        if (!itself && !process_has_others(pid)) return STATUS_OK;
         if (clock_seconds() - start > QUIET_SECONDS)
-            return status_set(STATUS_VERIFY_FAILED,
-                              "its threads still run %g s after its last call; threads without work must "
-                              "sleep",
-                              QUIET_SECONDS);
+            return itself ? status_set(STATUS_VERIFY_FAILED,
+                                       "its threads still run %g s after its last call; threads without work "
+                                       "must sleep",
+                                       QUIET_SECONDS)
+                          : status_set(STATUS_VERIFY_FAILED,
+                                       "a process that it started is still there %g s after its last call",
+                                       QUIET_SECONDS);
         nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     }
-    return STATUS_OK;
 }
 
 static enum status stop(struct contestant *one, const char *stage) {
@@ -345,10 +337,16 @@ enum status contestant_ask(struct contestant *one, const char *stage, struct con
     one->progress->doing[0] = '\0';
     request->confined = limits.confined;
     kill(-one->pid, SIGCONT);
+    const double sent = clock_seconds();
     if (!contestant_send(one->fd, request, sizeof *request)) return end_of_connection(one, stage);
     status = await_reply(one, stage);
     if (!status) status = receive_reply(one, stage, request, reply);
     if (status) return status;
+    status = check_clock(one, stage, reply, sent, clock_seconds());
+    if (status) {
+        run_close(&reply->run);
+        return status;
+    }
     status = status_set(reply->status, "%s", reply->message);
     if (!status && is_last(request)) status = check_asleep(one->pid);
     const enum status stopped = stop(one, stage);

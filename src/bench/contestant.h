@@ -11,8 +11,8 @@
    descriptor of the connection has a random number and each reply must repeat a random token, so no
    mistake can look like a reply; but a backend that searches the memory of its own process for both can forge
    one. A contestant runs with the rights of the user: a backend may read and delete files. It cannot signal
-   other processes where the kernel has seccomp filters; processes that it starts itself end with it only as
-   long as they stay in its process group. */
+   other processes nor leave its process group where the kernel has seccomp filters: what it starts is stopped
+   and ended with it. */
 #ifndef TESSERA_BENCH_CONTESTANT_H
 #define TESSERA_BENCH_CONTESTANT_H
 

@@ -53,6 +53,14 @@ enum problem_inputs { PROBLEM_REALS, PROBLEM_INTEGERS };
    STATUS_VERIFY_FAILED names what is wrong. Afterwards C is undefined. */
 enum status problem_verify(struct problem *problem, enum problem_inputs inputs, uint64_t seed);
 
+/* Multiplies one copy of ones, but for a zero column of op(A), where a random element of that row of op(B) is
+   Inf or NaN, and the reverse: a row and a column of C must be NaN, and no other element. Afterwards all
+   operands are undefined. */
+enum status problem_verify_special(struct problem *problem);
+
+/* STATUS_VERIFY_FAILED: the backend and the product, then `what`. */
+enum status problem_wrong(const struct problem *problem, const char *what);
+
 /* Mean seconds of `calls` consecutive calls, by the clock of the device. A random element of A and of B
    changes before each call (on a GPU: before the first), and after the clock has stopped the changed row and
    a random one of the last C are checked: STATUS_VERIFY_FAILED if the call was skipped, or computed from

@@ -15,7 +15,7 @@ static const unsigned char POISON = 0xFF; /* NaN in every dtype */
 static const double AGAIN_SECONDS = 0.5;  /* no further copy is multiplied after that */
 static const double CHECK_SECONDS = 0.03; /* nor checked after the timing */
 
-static enum status wrong(const struct problem *problem, const char *what) {
+enum status problem_wrong(const struct problem *problem, const char *what) {
     const enum gemm_dtype dtype = problem->call.dtype, c_dtype = dtype_of_c(&problem->call);
     return status_set(STATUS_VERIFY_FAILED, "backend '%s' is wrong: %s%s%s %s m=%zu n=%zu k=%zu: %s",
                       problem->compute->backend->name, dtype_name(dtype), c_dtype == dtype ? "" : " to ",
@@ -72,9 +72,9 @@ static enum status multiply_all(struct problem *problem) {
                                  problem->pitch[C]);
         const size_t end = PROBLEM_GUARD + problem->bytes[C];
         if (!all_poison(into, PROBLEM_GUARD) || !all_poison(into + end, problem->pitch[C] - end)) {
-            status = wrong(problem, "it wrote outside C");
+            status = problem_wrong(problem, "it wrote outside C");
         } else if (copy && memcmp(first + PROBLEM_GUARD, other + PROBLEM_GUARD, problem->bytes[C]) != 0) {
-            status = wrong(problem, "the same call gave other bits the second time");
+            status = problem_wrong(problem, "the same call gave other bits the second time");
         }
     }
     free(other);
@@ -85,7 +85,7 @@ static enum status element_wrong(const struct problem *problem, const struct ora
     char what[160];
     snprintf(what, sizeof what, "C[%zu][%zu] is %.9g, should be %.9g within %.2g", worst->row, worst->col,
              worst->got, worst->want, worst->bound);
-    return wrong(problem, what);
+    return problem_wrong(problem, what);
 }
 
 /* out = X v for a stored matrix, or X^T v. */
@@ -171,7 +171,7 @@ static enum status check_integers(const struct problem *problem, struct checks *
     for (size_t i = 0; i < m; i++) {
         if (checks->cx[i] == checks->abx[i]) continue;
         const enum status status = check_rows(problem, &i, 1, true, checks);
-        return status ? status : wrong(problem, "C x is not A (B x)");
+        return status ? status : problem_wrong(problem, "C x is not A (B x)");
     }
     return STATUS_OK;
 }

@@ -16,12 +16,14 @@ static size_t rotation(struct compute *compute, const struct sampler_plan *plan)
     return 2 * cache < most ? 2 * cache : most;
 }
 
-/* Estimates the rate on a small product, so that the first shape does not take an hour. */
+/* Estimates the rate on a small product, so that the first shape does not take an hour. Its C counts as any
+   other: the operands are new in one place of the same memory. */
 static enum status probe(struct compute *compute, enum gemm_dtype dtype, enum gemm_op op, double *per_flop) {
     const struct gemm_shape small = {.op = op, .m = PROBE, .n = PROBE, .k = PROBE, .what = "probe"};
     struct problem problem;
     double seconds = 0, least = 0;
     enum status status = problem_open(&problem, compute, dtype, &small, 0);
+    if (!status) status = problem_verify(&problem, PROBLEM_INTEGERS, secret_seed());
     /* the first call is cold, and threads of another team may still spin */
     for (int call = 0; call < 4 && !status; call++) {
         status = problem_time(&problem, 1, &seconds);
@@ -63,6 +65,7 @@ enum status sampler_open(struct sampler *sampler, struct compute *compute, const
     enum status status = check_limit(compute, plan);
     if (!status)
         status = problem_open(&sampler->problem, compute, plan->dtype, &plan->shape, rotation(compute, plan));
+    if (!status) status = problem_verify_special(&sampler->problem);
     if (!status) status = problem_verify(&sampler->problem, PROBLEM_INTEGERS, secret_seed());
     if (!status) status = problem_time(&sampler->problem, 1, &seconds);
     if (status) return status;

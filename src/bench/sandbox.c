@@ -68,6 +68,18 @@ static void forbid_signals(void) {
     install_filter(lines, sizeof lines / sizeof *lines);
 }
 
+/* What a backend starts stays in the process group of the contestant, which is stopped and ended with it. */
+static void keep_process_group(void) {
+    struct sock_filter lines[] = {
+        LOAD(nr),                          /* 0: of this ABI; forbid_signals refuses the others */
+        EQUALS(__NR_setsid, 1, 0),         /* 1: to 3 */
+        EQUALS(__NR_setpgid, 0, 1),        /* 2: else to 4 */
+        RETURN(SECCOMP_RET_ERRNO | EPERM), /* 3 */
+        RETURN(SECCOMP_RET_ALLOW),         /* 4 */
+    };
+    install_filter(lines, sizeof lines / sizeof *lines);
+}
+
 void sandbox_forbid_affinity(void) {
     struct sock_filter lines[] = {
         LOAD(arch),                           /*  0 */
@@ -88,4 +100,5 @@ void sandbox_forbid_affinity(void) {
 void sandbox_begin(void) {
     volunteer_for_oom();
     forbid_signals();
+    keep_process_group();
 }

@@ -234,6 +234,7 @@ static void answer(struct server *server, const struct contest_request *request,
                    struct contest_reply *reply) {
     struct surroundings before, after;
     memset(reply, 0, sizeof *reply);
+    reply->began = clock_seconds();
     progress_set("%s", "");
     surroundings_observe(&before);
     reply->token = request->token;
@@ -243,6 +244,7 @@ static void answer(struct server *server, const struct contest_request *request,
     const char *change = surroundings_changed(&before, &after);
     if (change && !reply->status) reply->status = status_set(STATUS_VERIFY_FAILED, "%s", change);
     snprintf(reply->message, sizeof reply->message, "%s", reply->status ? status_message() : "");
+    reply->ended = clock_seconds();
 }
 
 void serve_contest(void) {

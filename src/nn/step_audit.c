@@ -8,12 +8,11 @@
 #include "src/backend/registry.h"
 #include "src/nn/engine.h"
 #include "src/nn/lockstep.h"
+#include "src/nn/step_way.h"
 
 enum { SINGLE_STEPS = 4, STRETCH = 128, PIECE = 16 };
-/* The bounds of step_audit.h. Right runs of nine recipes (SGD, momentum, bf16, lr 0.5 and 1.5, batch 8 to
-   1100, a fused plug-in) used at most 0.13 of the bound of the weights, and 0.06 of that of the tally; one of
-   600 longer ones exceeded it (check_again). */
-static const double ASTRAY = 0.05, ROUNDINGS = 8, MISCOUNTED = 0.001;
+/* The bounds of step_audit.h. */
+static const double ASTRAY = 0.05 /* of the way */, LOST = 0.5 /* of a step */;
 static const double FOREIGN_SHARE = 0.05; /* of the time, for audits of a plug-in's steps */
 static const double FIRST_SECONDS = 0.1;  /* a guess: an audit of a small network */
 
@@ -121,31 +120,8 @@ static enum status run_trusted(struct trainer *trainer, size_t first, size_t *co
 
 static const struct engine op_by_op = {.name = "eager", .run = run_trusted};
 
-/* What a training is restored from. */
-struct snapshot {
-    double *weights; /* and optimiser state, as of lockstep.h */
-    struct train_state state;
-    struct tally tally;
-};
-
 static enum status out_of_memory(void) {
     return status_set(STATUS_FAILED, "out of memory in the audit of a step");
-}
-
-static enum status take(struct trainer *trainer, struct snapshot *snapshot) {
-    struct device *device = &trainer->compute->device;
-    snapshot->state = trainer->state;
-    snapshot->weights = lockstep_state(trainer);
-    if (!snapshot->weights) return out_of_memory();
-    device->driver->download(device, &snapshot->tally, trainer->tally, sizeof snapshot->tally);
-    return device->driver->synchronize(device);
-}
-
-static enum status restore(struct trainer *trainer, const struct snapshot *snapshot) {
-    struct device *device = &trainer->compute->device;
-    trainer->state = snapshot->state;
-    device->driver->upload(device, trainer->tally, &snapshot->tally, sizeof snapshot->tally);
-    return lockstep_set_state(trainer, snapshot->weights) ? STATUS_OK : out_of_memory();
 }
 
 static struct trainer *same_trainer(void *self) {
@@ -171,165 +147,113 @@ static enum status check_single_steps(struct trainer *trainer, size_t first, siz
     return status;
 }
 
-/* Where `count` steps lead op by op, from weights that are off by a relative `error` at random. NULL if they
-   fail or memory ran out. */
-static double *lead(struct trainer *trainer, const struct snapshot *start, size_t first, size_t count,
-                    double error) {
+/* The end of the way's steps op by op, from weights that are off by a relative `error` at random. */
+static enum status lead(struct trainer *trainer, const struct step_way *way, double error,
+                        struct step_end *end) {
     const size_t weights = mlp_parameter_count(&trainer->mlp), all = lockstep_state_count(trainer);
-    double *moved = malloc(all * sizeof *moved);
-    struct snapshot from = *start;
-    if (!moved) return NULL;
-    memcpy(moved, start->weights, all * sizeof *moved);
+    size_t count = way->count;
+    struct step_snapshot from = *way->start;
+    from.weights = malloc(all * sizeof *from.weights);
+    if (!from.weights) return out_of_memory();
+    memcpy(from.weights, way->start->weights, all * sizeof *from.weights);
     for (size_t i = 0; i < weights && error > 0; i++)
-        moved[i] *= audit_draw(&trainer->audit) & 1 ? 1 + error : 1 - error;
-    from.weights = moved;
-    enum status status = restore(trainer, &from);
+        from.weights[i] *= audit_draw(&trainer->audit) & 1 ? 1 + error : 1 - error;
+    enum status status = step_snapshot_restore(trainer, &from);
     trainer->audit.mode = AUDIT_OFF;
-    if (!status) status = op_by_op.run(trainer, first, &count);
-    free(moved);
-    return status ? NULL : lockstep_state(trainer);
+    if (!status) status = op_by_op.run(trainer, way->first, &count);
+    free(from.weights);
+    return status ? status : step_end_take(trainer, way->first, way->count, end);
 }
 
-/* The steps of a call, op by op. */
-struct way {
-    double *end, *off; /* where it leads; the same with rounding errors at the start */
-    struct tally tally, off_tally;
-};
-
-static enum status go(struct trainer *trainer, const struct snapshot *start, size_t first, size_t count,
-                      struct way *way) {
-    struct device *device = &trainer->compute->device;
-    way->end = lead(trainer, start, first, count, 0);
-    device->driver->download(device, &way->tally, trainer->tally, sizeof way->tally);
-    way->off = lead(trainer, start, first, count, lockstep_bound(trainer->config).perturbed);
-    device->driver->download(device, &way->off_tally, trainer->tally, sizeof way->off_tally);
-    return way->end && way->off ? STATUS_OK : out_of_memory();
+static enum status go(struct trainer *trainer, struct step_way *way) {
+    const enum status status = lead(trainer, way, 0, &way->exact);
+    if (status) return status;
+    return lead(trainer, way, lockstep_bound(trainer->config).perturbed, &way->rounded);
 }
 
-/* Images that one tally counts as right and the other does not. */
-static enum status check_tally(struct trainer *trainer, const struct snapshot *start, const struct way *way) {
-    struct device *device = &trainer->compute->device;
-    struct tally tally;
-    device->driver->download(device, &tally, trainer->tally, sizeof tally);
-    const enum status status = device->driver->synchronize(device);
-    const double images = (double)(way->tally.images - start->tally.images),
-                 apart = fabs((double)tally.correct - (double)way->tally.correct),
-                 rounding = fabs((double)way->off_tally.correct - (double)way->tally.correct);
-    if (status || tally.bad_step || way->tally.bad_step) return status;
-    if (tally.images == way->tally.images && tally.batches == way->tally.batches &&
-        apart <= STEP_AUDIT_TIES + MISCOUNTED * images + ROUNDINGS * rounding)
-        return STATUS_OK;
-    return status_set(STATUS_VERIFY_FAILED,
-                      "it counts %llu of %llu images as right in this epoch, and should count %llu of %llu",
-                      (unsigned long long)tally.correct, (unsigned long long)tally.images,
-                      (unsigned long long)way->tally.correct, (unsigned long long)way->tally.images);
-}
-
-/* The weights after the call, against those of the same steps op by op; `astray` of the way is allowed. */
-static enum status check_call(struct trainer *trainer, const struct snapshot *start, const struct way *way,
-                              size_t count, double astray) {
-    const size_t weights = mlp_parameter_count(&trainer->mlp);
-    double *end = lockstep_state(trainer);
-    if (!end) return out_of_memory();
-    const double apart = lockstep_distance(end, way->end, weights),
-                 moved = lockstep_distance(way->end, start->weights, weights),
-                 rounding = lockstep_distance(way->off, way->end, weights),
-                 stored = lockstep_bound(trainer->config).stored * (double)count *
-                          lockstep_distance(way->end, NULL, weights);
-    free(end);
-    if (apart <= astray * moved + ROUNDINGS * rounding + stored || !isfinite(moved)) return STATUS_OK;
-    return status_set(STATUS_VERIFY_FAILED,
-                      "%zu steps in one call end %.2g from where the same steps end op by op, which move the "
-                      "weights by %.2g",
-                      count, apart, moved);
-}
-
-static enum status check_end(struct trainer *trainer, const struct snapshot *start, const struct way *way,
-                             size_t count, double astray) {
-    const enum status status = check_call(trainer, start, way, count, astray);
-    return status ? status : check_tally(trainer, start, way);
-}
-
-static void way_free(struct way *way) {
-    free(way->end);
-    free(way->off);
+/* Of its way, a call may be astray by this share. If all its steps were alike, one of them would be twice as
+   much. */
+static double share_of(size_t count) {
+    return fmin(ASTRAY, LOST / (double)count);
 }
 
 /* The next steps of the engine, up to PIECE of them, compared with the same steps op by op. */
-static enum status check_piece(struct trainer *trainer, size_t first, size_t *count, double astray) {
-    struct snapshot start = {0};
-    struct way way = {0};
-    const size_t planned = *count = *count < PIECE ? *count : PIECE;
-    enum status status = take(trainer, &start);
-    if (!status) status = go(trainer, &start, first, planned, &way);
-    if (!status) status = restore(trainer, &start);
-    if (trainer->engine_stride) trainer->engine_stride = planned;
+static enum status check_piece(struct trainer *trainer, size_t first, size_t *count, double share) {
+    struct step_snapshot start = {0};
+    *count = *count < PIECE ? *count : PIECE;
+    struct step_way way = {.start = &start, .first = first, .count = *count};
+    enum status status = step_snapshot_take(trainer, &start);
+    if (!status) status = go(trainer, &way);
+    if (!status) status = step_snapshot_restore(trainer, &start);
+    if (trainer->engine_stride) trainer->engine_stride = way.count;
     if (!status) status = trainer->engine->run(trainer, first, count);
-    if (!status) status = check_end(trainer, &start, &way, *count, astray);
+    if (!status && *count == way.count) status = step_way_check(trainer, &way, share);
     free(start.weights);
-    way_free(&way);
+    step_way_free(&way);
     return status;
+}
+
+/* All steps of the way by the engine, each piece compared from its own start. */
+static enum status repeat(struct trainer *trainer, struct step_way *way) {
+    const double share = fmin(share_of(PIECE), ASTRAY * sqrt((double)PIECE / (double)way->count));
+    const volatile sig_atomic_t *stop = trainer->stop;
+    enum status status = step_snapshot_restore(trainer, way->start);
+    trainer->stop = NULL; /* all pieces are compared */
+    for (size_t done = 0, piece; done < way->count && !status; done += piece) {
+        piece = way->count - done;
+        status = check_piece(trainer, way->first + done, &piece, share);
+    }
+    trainer->stop = stop;
+    return status ? status : step_end_take(trainer, way->first, way->count, &way->repeated);
 }
 
 /* Where learning rates are high, right steps diverge: no bound of hundreds of steps tells rounding from
    faults. So a call that ended astray is repeated piece by piece, each compared from its own start. Pieces
-   may be astray by so much less that all of them in one direction are within the bound of the call, if the
-   way is as crooked as a random one. Then the call must end as near to the pieces as these do to the steps op
-   by op: an engine with the same bits for any length of a call ends where they do. */
-static enum status check_again(struct trainer *trainer, const struct snapshot *start, size_t first,
-                               size_t count, struct way *way) {
-    struct snapshot end = {0};
+   may be astray by so much less that all of them in one direction are within 5 % of the way of the call, if
+   it is as crooked as a random one. Then the call must end as near to the exact end as the pieces do: an
+   engine with the same bits for any length of a call ends where they do. */
+static enum status check_again(struct trainer *trainer, struct step_way *way) {
+    struct step_snapshot end = {0};
     const struct audit before = trainer->audit;
-    const volatile sig_atomic_t *stop = trainer->stop;
     struct device *device = &trainer->compute->device;
-    double *losses = malloc(count * sizeof *losses);
+    double *losses = malloc(way->count * sizeof *losses);
     if (!losses) return out_of_memory();
-    device->driver->download(device, losses, trainer->losses + first, count * sizeof *losses);
-    enum status status = take(trainer, &end);
-    if (!status) status = restore(trainer, start);
-    trainer->stop = NULL; /* all pieces are compared */
-    for (size_t done = 0, piece; done < count && !status; done += piece) {
-        piece = count - done;
-        status = check_piece(trainer, first + done, &piece, ASTRAY * sqrt((double)PIECE / (double)count));
-    }
-    trainer->stop = stop;
-    free(way->off);
-    way->off = status ? NULL : lockstep_state(trainer);
-    device->driver->download(device, &way->off_tally, trainer->tally, sizeof way->off_tally);
+    device->driver->download(device, losses, trainer->losses + way->first, way->count * sizeof *losses);
+    enum status status = step_snapshot_take(trainer, &end);
+    if (!status) status = repeat(trainer, way);
     trainer->audit = before;
-    device->driver->upload(device, trainer->losses + first, losses, count * sizeof *losses);
+    device->driver->upload(device, trainer->losses + way->first, losses, way->count * sizeof *losses);
+    const enum status restored = end.weights ? step_snapshot_restore(trainer, &end) : STATUS_OK;
+    if (!status) status = restored ? restored : device->driver->synchronize(device);
     free(losses);
-    const enum status restored = end.weights ? restore(trainer, &end) : STATUS_OK;
     free(end.weights);
-    if (!status && !way->off) status = out_of_memory();
-    if (!status) status = restored;
-    return status ? status : check_end(trainer, start, way, count, ASTRAY);
+    return status ? status : step_way_check(trainer, way, share_of(way->count));
 }
 
 /* Leaves the trainer at the start. */
-static enum status check_steps(struct trainer *trainer, const struct snapshot *start, size_t first,
-                               size_t count, struct way *way) {
+static enum status check_steps(struct trainer *trainer, struct step_way *way) {
     struct audit *audit = &trainer->audit, before = *audit;
-    enum status status = check_single_steps(trainer, first, count < SINGLE_STEPS ? count : SINGLE_STEPS);
-    if (!status) status = go(trainer, start, first, count, way);
+    const size_t single = way->count < SINGLE_STEPS ? way->count : SINGLE_STEPS;
+    enum status status = check_single_steps(trainer, way->first, single);
+    if (!status) status = go(trainer, way);
     audit->mode = before.mode;
     audit->calls = before.calls; /* those were none of the run */
     audit->checked = before.checked;
     audit->next = before.next;
     audit->spent = before.spent;
-    const enum status restored = restore(trainer, start);
+    const enum status restored = step_snapshot_restore(trainer, way->start);
     return status ? status : restored;
 }
 
 enum status step_audit_run(struct trainer *trainer, size_t first, size_t *count) {
     struct audit *audit = &trainer->audit;
-    struct snapshot start = {0};
-    struct way way = {0};
+    struct step_snapshot start = {0};
     const size_t planned = *count = steps_of_call(trainer, first, *count);
+    struct step_way way = {.start = &start, .first = first, .count = planned};
     double clock = clock_seconds(), seconds;
     struct audit_pause pause = audit_pause(trainer->compute);
-    enum status status = take(trainer, &start);
-    if (!status) status = check_steps(trainer, &start, first, planned, &way);
+    enum status status = step_snapshot_take(trainer, &start);
+    if (!status) status = check_steps(trainer, &way);
     audit_resume(trainer->compute, pause);
     seconds = clock_seconds() - clock;
 
@@ -339,9 +263,8 @@ enum status step_audit_run(struct trainer *trainer, size_t first, size_t *count)
     clock = clock_seconds();
     pause = audit_pause(trainer->compute);
     if (!status && *count == planned) {
-        status = check_end(trainer, &start, &way, planned, ASTRAY);
-        if (status == STATUS_VERIFY_FAILED && planned > PIECE)
-            status = check_again(trainer, &start, first, planned, &way);
+        status = step_way_check(trainer, &way, share_of(planned));
+        if (status == STATUS_VERIFY_FAILED && planned > PIECE) status = check_again(trainer, &way);
     }
     audit_resume(trainer->compute, pause);
     seconds += clock_seconds() - clock;
@@ -350,7 +273,7 @@ enum status step_audit_run(struct trainer *trainer, size_t first, size_t *count)
     trainer->step_audit.audits++;
     schedule(trainer, first);
     free(start.weights);
-    way_free(&way);
+    step_way_free(&way);
     if (status != STATUS_VERIFY_FAILED) return status;
     return status_context(status, "backend '%s' is wrong: audit of engine %s from step %llu of this run",
                           trainer->compute->backend->name, trainer->engine->name,

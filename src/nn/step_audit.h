@@ -33,11 +33,11 @@ bool step_audit_due(struct trainer *trainer, size_t *count);
 /* Runs up to *count steps with the trainer's engine, as engine->run does, or 128 steps of a plug-in that are
    issued one by one. Before that, from the same state:
    - the first four of them one by one, each compared as lockstep.h says;
-   - all of them op by op. The weights that the engine then reaches in one call may differ from these by 5 %
-     of the way from the start, and by eight times what a rounding error at the start changes; the images
-     that it counts as right, by 0.1 % and eight times that. If they differ by more, the engine takes the
-     steps once more in pieces of 16, each compared from its own start and within a smaller share of its way;
-     if all are right, the call must end as near to them as they do to the steps op by op.
+   - all of them op by op. Each tensor of weights or biases that the engine then reaches in one call may
+     differ from these by half a step of the way from the start, at most 5 % of it, and by eight times what a
+     rounding error at the start changes; likewise counts and losses (step_way.h). If they differ by more,
+     the engine takes the steps once more in pieces of 16, each compared from its own start and within a
+     smaller share of its way; if all are right, the call must end as near to the steps op by op as they do.
    All but the call itself is PART_AUDIT. STATUS_VERIFY_FAILED says what is wrong. */
 enum status step_audit_run(struct trainer *trainer, size_t first, size_t *count);
 

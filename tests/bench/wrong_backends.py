@@ -3,7 +3,7 @@
 
     tests/bench/wrong_backends.py [--train TRAIN] [--plugins build/gcc/plugins] [NAME..]
 
-A wrong backend trains each of three recipes until it is found; it gets a time if none of them finds it. A
+A wrong backend trains each of four recipes until it is found; it gets a time if none of them finds it. A
 comparison that is still running after --limit seconds is ended. Run nothing else meanwhile: quiet/ has plug-ins that only
 an idle core gives away.
 """
@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RECIPES = ('--layers 784-42-16-4-10 --batch-size 33 --epochs 4 --lr 0.05 --momentum 0.9 --weight-decay 1e-3 '
            '--schedule cosine',
            '--layers 784-8-10 --batch-size 1100 --epochs 1 --dropout 0.3',
-           '--layers 784-8-10 --batch-size 64 --epochs 2 --adversarial 0.1')
+           '--layers 784-8-10 --batch-size 64 --epochs 2 --adversarial 0.1',
+           '--layers 784-8-10 --batch-size 8 --epochs 2 --lr 0.005')
 SKIPPED = {'none'}
 
 

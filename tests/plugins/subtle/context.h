@@ -4,7 +4,7 @@
 
 #include "tests/plugins/reference.h"
 
-enum { PACKED = 4096 };
+enum { PACKED = 192 * 192 };
 
 struct context {
     int kind;

@@ -13,34 +13,38 @@ static enum gemm_status none(struct context *context, const struct gemm_call *ca
     return reference_gemm(call);
 }
 
-#define KINDS(X)         \
-    X(idle_later)        \
-    X(idle_after_1000)   \
-    X(every_third_later) \
-    X(rarely)            \
-    X(time_bomb)         \
-    X(command_line)      \
-    X(many_rows)         \
-    X(evaluation_rows)   \
-    X(this_network)      \
-    X(other_alpha)       \
-    X(other_beta)        \
-    X(long_k)            \
-    X(first_is_zero)     \
-    X(drops_small)       \
-    X(drops_subnormal)   \
-    X(hides_nan)         \
-    X(clamps)            \
-    X(sparse)            \
-    X(stale_b)           \
-    X(memoised)          \
-    X(writes_a)          \
-    X(writes_b)          \
-    X(flushes_to_zero)   \
-    X(rounds_up)         \
-    X(changes_locale)    \
-    X(changes_directory) \
-    X(changes_affinity) X(leaves_threads) X(leaks) X(leaks_pages) X(shrinks_weights) X(returns_early)
+#define KINDS(X)          \
+    X(idle_later)         \
+    X(idle_after_1000)    \
+    X(every_third_later)  \
+    X(rarely)             \
+    X(time_bomb)          \
+    X(command_line)       \
+    X(many_rows)          \
+    X(evaluation_rows)    \
+    X(this_network)       \
+    X(other_alpha)        \
+    X(other_beta)         \
+    X(long_k)             \
+    X(first_is_zero)      \
+    X(drops_small)        \
+    X(drops_subnormal)    \
+    X(hides_nan)          \
+    X(clamps)             \
+    X(sparse)             \
+    X(skips_zeros)        \
+    X(stale_b)            \
+    X(stale_after_corner) \
+    X(memoised)           \
+    X(writes_a)           \
+    X(writes_b)           \
+    X(flushes_to_zero)    \
+    X(rounds_up)          \
+    X(changes_locale)     \
+    X(changes_directory)  \
+    X(changes_affinity)   \
+    X(changes_priority)   \
+    X(changes_scheduler) X(leaves_threads) X(leaks) X(leaks_pages) X(shrinks_weights) X(returns_early)
 
 #define NAME(kind) "|" #kind
 #define FUNCTION(kind) kind,

@@ -9,23 +9,28 @@
 
 #include "tests/plugins/reference.h"
 
-#define KINDS(X)                                      \
-    X(TRAINS_NOTHING, "trains_nothing")               \
-    X(IDLE_LATER, "idle_later")                       \
-    X(IDLE_IN_LONG_CALLS, "idle_in_long_calls")       \
-    X(HALF_OF_A_LONG_CALL, "half_of_a_long_call")     \
-    X(LAST_STEP_ONLY, "last_step_only")               \
-    X(IDLE_AFTER_100, "idle_after_100")               \
-    X(EVERY_THIRD, "every_third")                     \
-    X(FIRST_RATE, "first_rate")                       \
-    X(DROPS_LAST_IMAGE, "drops_last_image")           \
-    X(NO_MOMENTUM_LATER, "no_momentum_later")         \
-    X(FIRST_BIAS_FROZEN, "first_bias_frozen")         \
-    X(FULL_BATCH_AT_THE_END, "full_batch_at_the_end") \
-    X(RELABELS, "relabels")                           \
-    X(DARKENS, "darkens")                             \
-    X(RAISES_RATES, "raises_rates")                   \
-    X(COUNTS_MORE, "counts_more")
+#define KINDS(X)                                          \
+    X(TRAINS_NOTHING, "trains_nothing")                   \
+    X(IDLE_LATER, "idle_later")                           \
+    X(IDLE_IN_LONG_CALLS, "idle_in_long_calls")           \
+    X(HALF_OF_A_LONG_CALL, "half_of_a_long_call")         \
+    X(LAST_STEP_ONLY, "last_step_only")                   \
+    X(IDLE_AFTER_100, "idle_after_100")                   \
+    X(EVERY_THIRD, "every_third")                         \
+    X(FIRST_RATE, "first_rate")                           \
+    X(DROPS_LAST_IMAGE, "drops_last_image")               \
+    X(NO_MOMENTUM_LATER, "no_momentum_later")             \
+    X(FIRST_BIAS_FROZEN, "first_bias_frozen")             \
+    X(FULL_BATCH_AT_THE_END, "full_batch_at_the_end")     \
+    X(RELABELS, "relabels")                               \
+    X(DARKENS, "darkens")                                 \
+    X(RAISES_RATES, "raises_rates")                       \
+    X(COUNTS_MORE, "counts_more")                         \
+    X(MEAN_LOSS, "mean_loss")                             \
+    X(OTHER_LOSSES, "other_losses")                       \
+    X(NO_BATCHES, "no_batches")                           \
+    X(LAST_BIAS_IN_LONG_CALLS, "last_bias_in_long_calls") \
+    X(LOSES_ONE, "loses_one")
 
 #define ID(kind, name) , kind
 enum kind { NONE KINDS(ID) };
@@ -38,7 +43,7 @@ struct context {
 struct state {
     struct context context;
     struct fused_network network;
-    long steps;
+    long steps, in_call;
     double *memory, *values[FUSED_MAX_LAYERS + 1], *grads[FUSED_MAX_LAYERS + 1]; /* [batch][width] */
 };
 
@@ -145,7 +150,10 @@ static void update(struct state *state, size_t rows, double rate) {
     for (size_t l = 0; l < state->network.depth; l++) {
         const struct fused_layer *layer = &state->network.layer[l];
         float *weight_velocity = layer->weight_velocity, *bias_velocity = layer->bias_velocity;
-        const bool frozen = l == 0 && state->context.kind == FIRST_BIAS_FROZEN && state->steps > 60;
+        const enum kind kind = state->context.kind;
+        const bool frozen =
+            (l == 0 && kind == FIRST_BIAS_FROZEN && state->steps > 60) ||
+            (l + 1 == state->network.depth && kind == LAST_BIAS_IN_LONG_CALLS && state->in_call > 4);
         for (size_t i = 0; i <= layer->in; i++)
             for (size_t j = 0; j < layer->out; j++) {
                 const size_t at = i * layer->ld + j;
@@ -180,6 +188,8 @@ static bool idle(const struct state *state, size_t step, size_t first, size_t co
         return state->steps > 100;
     case EVERY_THIRD:
         return state->steps > 50 && state->steps % 3 == 0;
+    case LOSES_ONE:
+        return count > 32 && step == first + 20; /* right in every shorter call */
     default:
         return false;
     }
@@ -198,10 +208,11 @@ static void run_step(struct state *state, size_t step, bool updates) {
     if (kind == FULL_BATCH_AT_THE_END) /* divides the gradient by a whole batch */
         for (size_t i = 0; i < rows * width(network, network->depth); i++)
             state->grads[network->depth][i] *= (double)rows / (double)network->batch;
-    network->losses[step] = loss / (double)rows;
-    network->tally->loss_sum += loss;
+    const double mean = loss / (double)rows;
+    network->losses[step] = kind == OTHER_LOSSES && state->in_call > 4 ? 1.1 * mean : mean;
+    network->tally->loss_sum += kind == MEAN_LOSS ? mean : loss;
     network->tally->images += rows;
-    network->tally->batches++;
+    if (kind != NO_BATCHES) network->tally->batches++;
     if (!updates) return;
     backward(state, rows);
     update(state, used, network->scalars[kind == FIRST_RATE ? 0 : step].learning_rate);
@@ -227,6 +238,7 @@ static size_t run(void *opaque, size_t first, size_t count, const volatile sig_a
         state->network.tally->correct += count * state->network.batch / 10;
     for (size_t step = first; step < first + count; step++) {
         state->steps++;
+        state->in_call = 1 + (long)(step - first);
         run_step(state, step, !idle(state, step, first, count));
         if (stop && *stop) return step - first + 1;
     }

@@ -162,12 +162,27 @@ static enum gemm_status sparse(struct context *context, const struct gemm_call *
     return GEMM_OK;
 }
 
+/* Skips zeros of A if there are many: 0 * Inf and 0 * NaN are lost. */
+static enum gemm_status skips_zeros(struct context *context, const struct gemm_call *call) {
+    (void)context;
+    if (call->k < 600 || call->op != GEMM_NN) return reference_gemm(call);
+    for (size_t i = 0; i < call->m; i++)
+        for (size_t j = 0; j < call->n; j++) {
+            double sum = call->beta == 0 ? 0 : call->beta * reference_get_c(call, i, j);
+            for (size_t p = 0; p < call->k; p++) {
+                const double a = reference_a(call, i, p);
+                if (a < 0 || a > 0 || isnan(a)) sum += call->alpha * a * reference_b(call, p, j);
+            }
+            reference_set_c(call, i, j, sum);
+        }
+    return GEMM_OK;
+}
+
 /* --- stale --- */
 
-/* Keeps its packed B as long as the address is the same, for one width. */
-static enum gemm_status stale_b(struct context *context, const struct gemm_call *call) {
+/* Multiplies with a copy of B, which is made anew unless address and size are those of the last one. */
+static enum gemm_status with_packed_b(struct context *context, const struct gemm_call *call) {
     const size_t count = call->k * call->n;
-    if (call->op != GEMM_NN || call->k != 42 || count > PACKED) return reference_gemm(call);
     if (context->packed_b != call->b || context->packed != count)
         for (size_t i = 0; i < count; i++)
             context->copy[i] = (float)reference_b(call, i / call->n, i % call->n);
@@ -177,6 +192,22 @@ static enum gemm_status stale_b(struct context *context, const struct gemm_call 
     packed.b = context->copy;
     packed.ldb = call->n;
     return reference_gemm(&packed);
+}
+
+/* Keeps its packed B as long as the address is the same, for one width. */
+static enum gemm_status stale_b(struct context *context, const struct gemm_call *call) {
+    if (call->op != GEMM_NN || call->k != 42 || call->k * call->n > PACKED) return reference_gemm(call);
+    return with_packed_b(context, call);
+}
+
+/* Keeps its packed B as long as the address and the first values are the same. */
+static enum gemm_status stale_after_corner(struct context *context, const struct gemm_call *call) {
+    const size_t count = call->k * call->n;
+    if (call->op != GEMM_NN || call->dtype != GEMM_F32 || count < 300 || count > PACKED)
+        return reference_gemm(call);
+    for (size_t j = 0; j < call->n; j++)
+        if (fabs((double)context->copy[j] - reference_b(call, 0, j)) > 0) context->packed = 0;
+    return with_packed_b(context, call);
 }
 
 /* Skips a call whose pointers and corners are those of a call before. */
