@@ -112,9 +112,9 @@ static void runs_have_the_same_bits(void **state) {
     (void)state;
     const struct windows_shape shape = {GEMM_F32, 200, 203, 1200, 1, 30, 30, 0, 0, NULL};
     const size_t elements = (shape.count + 1) * shape.n * shape.cols;
-    struct values a = values_random(shape.dtype, windows_rows(&shape) * shape.cols, 1, 3);
     struct compute compute;
     gpu_open(&compute, "cuda-tuned", &options);
+    struct values a = values_random(shape.dtype, windows_rows(&shape) * shape.cols, 1, 3);
     for (int method = WINDOWS_NAIVE; method <= WINDOWS_GRAM; method++) {
         struct windows_received received[2];
         for (int i = 0; i < 2; i++) {
@@ -147,9 +147,9 @@ static void wrong_values_are_named(void **state) {
     (void)state;
     const struct windows_shape shape = {GEMM_F32, 40, 41, 120, 1, 20, 0, 0, 0, NULL};
     const size_t elements = windows_rows(&shape) * shape.cols;
-    struct values a = values_random(shape.dtype, elements, 1, 11);
     struct compute compute;
     gpu_open(&compute, "cuda-tuned", &options);
+    struct values a = values_random(shape.dtype, elements, 1, 11);
     const double before = values_get(a, 77 * 41 + 5);
     values_set(a, 77 * 41 + 5, NAN);
     run_and_expect(&compute, &shape, a, "at row 77 and column 5");

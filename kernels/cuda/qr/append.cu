@@ -56,7 +56,8 @@ template <int EACH> struct lane_columns {
     }
 };
 
-/* Calls each(i, x) for the rows i, x [EACH] = row i of the columns `a`; the elements are loaded ahead. */
+/* Calls each(i, x) for the rows i, with x [EACH] = row i of the columns `a`. The next elements are loaded
+   while each() works. */
 template <typename T, int EACH, typename F>
 __device__ __forceinline__ void each_row(unsigned rows, lane_columns<EACH> columns, const T *a, size_t a_ld,
                                          F each) {
@@ -243,7 +244,7 @@ __device__ __forceinline__ void make(append_shared<T> &shared, reflectors<T> &by
     constexpr unsigned SHARE = COLUMNS / MAKERS;
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = warp * OF_MAKER;
     T mine[OF_MAKER], own_factor = 0;
-    makers_barrier<MAKERS>(); /* the columns are there */
+    makers_barrier<MAKERS>(); /* all makers have written shared.r and shared.a */
 #pragma unroll
     for (unsigned i = 0; i < OF_MAKER; i++) mine[i] = shared.a[first + i][lane];
 #pragma unroll

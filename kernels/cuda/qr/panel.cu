@@ -25,7 +25,7 @@ template <typename T> struct panel_call {
 /* Values for the columns of a warp. */
 template <typename T> struct alignas(16) of_warp { T value[COLUMNS]; };
 
-/* Those of a block: padded, so that the reads of 16 blocks' values meet in no bank. */
+/* Those of a block: padded, so that reading the values of 16 blocks has no bank conflicts. */
 template <typename T> struct of_block {
     of_warp<T> of[WARPS];
     uint4 padding;
@@ -162,7 +162,8 @@ __device__ __forceinline__ T add_blocks(const panel_shared<T, ROWS> &shared, uns
     return __shfl_sync(0xffffffffu, one, 16 + 16 / COLUMNS * (c / WARPS));
 }
 
-/* A value in a register: so that a choice between two is none between their places in memory. */
+/* A value in a register: the compiler then selects between two values, and not between two addresses, for
+   which it would move the array to local memory. */
 __device__ __forceinline__ float kept(float value) {
     asm("" : "+f"(value));
     return value;
