@@ -80,6 +80,7 @@ static void add_time(cJSON *line, const struct qr_problem *problem, const struct
 cJSON *qr_line(const struct qr_problem *problem, const struct qr_variant *variant, const struct qr_time *time,
                const struct rates *rates, double naive) {
     cJSON *line = line_of(problem, variant);
+    jsonl_text(line, "gpu", time->gpu);
     if (time->threads) cJSON_AddNumberToObject(line, "threads", time->threads);
     if (time->outcome == OUTCOME_LEFT_OUT || time->outcome == OUTCOME_FAILED) {
         jsonl_text(line, time->outcome == OUTCOME_FAILED ? "failed" : "left_out", time->reason);

@@ -265,6 +265,7 @@ void qr_race_run_on(struct qr_problem *problem, struct compute *compute, const s
     struct race race = {.problem = problem, .compute = compute, .variant = variant, .time = time};
     struct device *device = &compute->device;
     *time = (struct qr_time){.threads = compute->threads};
+    snprintf(time->gpu, sizeof time->gpu, "%s", compute->gpu);
     enum status status = open_panels(&race);
     if (!status) status = upload(&race);
     if (!status) status = race_windows(&race);

@@ -24,6 +24,7 @@ struct qr_time {
     enum outcome outcome;
     char reason[640]; /* of every outcome but OUTCOME_RIGHT */
     int threads;
+    char gpu[256];           /* in words; "" without */
     struct qr_errors errors; /* the largest ones; 0 before the first check */
     /* Only with OUTCOME_RIGHT: */
     struct statistics seconds; /* of all timed windows: their R, from rows in memory of the device */
