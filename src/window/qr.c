@@ -129,18 +129,8 @@ static enum status multiply(struct qr *qr, size_t count, enum gemm_op op, size_t
 
 /* --- panels --- */
 
-/* The panel that is factored: of the columns col .. col + width - 1, its V^T and T. The rows of the triangle
-   start at `col`; those of a dense matrix are its rows from there on. */
-struct step {
-    size_t count, col, width;
-    const struct qr_triangles *r; /* NULL: `a` is dense */
-    const struct qr_matrix *a;
-    size_t rows; /* of `a` */
-    struct qr_matrix vt, t;
-};
-
 /* Columns first .. first + cols - 1 become Q^T times them, with Q = I - V T V^T, or Q times them. */
-static enum status apply_together(struct qr *qr, const struct step *step, size_t first, size_t cols,
+static enum status apply_together(struct qr *qr, const struct qr_step *step, size_t first, size_t cols,
                                   bool transposed) {
     const size_t count = step->count, width = step->width, dense = step->r ? 0 : step->col;
     const size_t rows = step->rows - dense;
@@ -161,7 +151,8 @@ static enum status apply_together(struct qr *qr, const struct step *step, size_t
 }
 
 /* The same, on the host so many columns at a time that the second product finds them in the L3 cache. */
-static enum status apply(struct qr *qr, const struct step *step, size_t first, size_t cols, bool transposed) {
+static enum status apply(struct qr *qr, const struct qr_step *step, size_t first, size_t cols,
+                         bool transposed) {
     const size_t bytes = step->count * step->rows * dtype_size(qr->shape.dtype), fit = CACHED_BYTES / bytes,
                  part = !qr->compute->device.driver->host_memory ? cols
                         : fit > CACHED_COLUMNS                   ? fit
@@ -173,7 +164,7 @@ static enum status apply(struct qr *qr, const struct step *step, size_t first, s
 }
 
 /* A panel of at most ops->panel_width columns, at column `offset` of `step`. */
-static void factor_columns(struct qr *qr, void *context, const struct step *step, size_t offset,
+static void factor_columns(struct qr *qr, void *context, const struct qr_step *step, size_t offset,
                            size_t width) {
     const size_t col = step->col + offset, size = dtype_size(qr->shape.dtype);
     const bool dense = !step->r;
@@ -217,7 +208,7 @@ static void copy_block(struct qr *qr, size_t count, size_t rows, size_t cols, st
 /* T of two neighbours, the second one from column `offset`: -T1 V1^T V2 T2 is above their diagonal. It is
    computed elsewhere and copied: T1 is in the same rows, and an audit takes what is between the rows of an
    operand for memory that a product must not write. */
-static enum status join(struct qr *qr, const struct step *left, size_t offset, size_t width) {
+static enum status join(struct qr *qr, const struct qr_step *left, size_t offset, size_t width) {
     const size_t count = left->count, dense = left->r ? 0 : left->col;
     const struct qr_matrix v = at(qr, &left->vt, offset, 0), t = at(qr, &left->t, offset, offset),
                            to = at(qr, &left->t, 0, offset), *w = qr->w;
@@ -230,14 +221,14 @@ static enum status join(struct qr *qr, const struct step *left, size_t offset, s
 }
 
 /* Halves the columns (Elmroth and Gustavson 2000, IBM J. Res. Dev. 44): most of a panel is products, too. */
-static enum status factor_panel(struct qr *qr, const struct step *step, size_t offset, size_t width) {
+static enum status factor_panel(struct qr *qr, const struct qr_step *step, size_t offset, size_t width) {
     if (width <= qr->ops->panel_width) {
         factor_columns(qr, qr->compute->device.ops_context, step, offset, width);
         device_lap(&qr->compute->device, PART_PANEL);
         return STATUS_OK;
     }
     const size_t half = (width / 2 + QR_WIDTH - 1) / QR_WIDTH * QR_WIDTH;
-    struct step left = *step;
+    struct qr_step left = *step;
     left.col += offset;
     left.width = half;
     left.vt = at(qr, &step->vt, offset, step->r ? 0 : offset);
@@ -251,8 +242,8 @@ static enum status factor_panel(struct qr *qr, const struct step *step, size_t o
 
 /* The panel at column `col` of `last`. V and T of a kept one are rows col .. of all; else two panels
    alternate if the next one is made ahead. */
-static struct step panel_at(const struct qr *qr, const struct step *all, size_t col, size_t last) {
-    struct step step = *all;
+static struct qr_step panel_at(const struct qr *qr, const struct qr_step *all, size_t col, size_t last) {
+    struct qr_step step = *all;
     const size_t block = qr->shape.block, row = qr->shape.keeps_q ? col
                                                 : looks_ahead(qr) ? col / block % 2 * block
                                                                   : 0;
@@ -263,39 +254,32 @@ static struct step panel_at(const struct qr *qr, const struct step *all, size_t 
     return step;
 }
 
-static struct qr_host_call host_call(const struct step *step) {
-    return (struct qr_host_call){step->count, step->col,  step->width, step->r,
-                                 step->a,     step->rows, step->vt,    step->t};
-}
-
 /* Begins a panel that is made ahead: work that is issued afterwards overlaps with it. */
-static enum status begin_panel(struct qr *qr, const struct step *step) {
+static enum status begin_panel(struct qr *qr, const struct qr_step *step) {
     struct device *device = &qr->compute->device;
-    const struct qr_host_call call = host_call(step);
-    if (qr->host_panel) return qr_host_panel_fetch(qr->host_panel, &call);
+    if (qr->host_panel) return qr_host_panel_fetch(qr->host_panel, step);
     factor_columns(qr, device->driver->aside_begin(device), step, 0, step->width);
     return STATUS_OK;
 }
 
-static enum status end_panel(struct qr *qr, const struct step *step) {
+static enum status end_panel(struct qr *qr, const struct qr_step *step) {
     struct device *device = &qr->compute->device;
-    const struct qr_host_call call = host_call(step);
-    if (qr->host_panel) return qr_host_panel_factor(qr->host_panel, &call);
+    if (qr->host_panel) return qr_host_panel_factor(qr->host_panel, step);
     device->driver->aside_join(device);
     device_lap(device, PART_PANEL); /* the time that it took longer than the products */
     return STATUS_OK;
 }
 
 /* An audit compares all that lies between the rows of an operand, where a panel aside may write. */
-static bool makes_ahead(const struct qr *qr, const struct step *step) {
+static bool makes_ahead(const struct qr *qr, const struct qr_step *step) {
     return looks_ahead(qr) && (qr->host_panel || step->r || !qr->compute->audit);
 }
 
 /* The columns beyond a panel; the next panel is made as soon as its columns are updated. */
-static enum status update(struct qr *qr, const struct step *step, size_t last) {
+static enum status update(struct qr *qr, const struct qr_step *step, size_t last) {
     const size_t col = step->col + step->width, cols = qr->shape.cols;
     if (!makes_ahead(qr, step) || col >= last) return apply(qr, step, col, cols - col, true);
-    const struct step next = panel_at(qr, step, col, last);
+    const struct qr_step next = panel_at(qr, step, col, last);
     const size_t beyond = col + next.width;
     enum status status = apply(qr, step, col, next.width, true);
     if (!status) status = begin_panel(qr, &next);
@@ -305,17 +289,17 @@ static enum status update(struct qr *qr, const struct step *step, size_t last) {
     return status ? status : ended;
 }
 
-static enum status first_panel(struct qr *qr, const struct step *step) {
+static enum status first_panel(struct qr *qr, const struct qr_step *step) {
     if (!qr->host_panel) return factor_panel(qr, step, 0, step->width);
     const enum status status = begin_panel(qr, step);
     return status ? status : end_panel(qr, step);
 }
 
-static enum status factor(struct qr *qr, const struct step *all) {
+static enum status factor(struct qr *qr, const struct qr_step *all) {
     const size_t n = qr->shape.n, last = all->r ? n : smaller(n, all->rows);
     enum status status = STATUS_OK;
     for (size_t col = 0; col < last && !status; col += qr->shape.block) {
-        const struct step step = panel_at(qr, all, col, last);
+        const struct qr_step step = panel_at(qr, all, col, last);
         if (!makes_ahead(qr, &step) || !col) status = first_panel(qr, &step);
         if (!status) status = update(qr, &step, last);
     }
@@ -330,7 +314,7 @@ static enum status append_rows(struct qr *qr, size_t count, size_t rows, const s
     for (size_t done = 0, some; done < rows && !status; done += some) {
         some = smaller(rows - done, qr->most_rows);
         const struct qr_matrix part = at(qr, a, done, 0);
-        const struct step step = {.count = count, .r = done ? &again : r, .a = &part, .rows = some};
+        const struct qr_step step = {.count = count, .r = done ? &again : r, .a = &part, .rows = some};
         status = factor(qr, &step);
     }
     return status;
@@ -339,7 +323,7 @@ static enum status append_rows(struct qr *qr, size_t count, size_t rows, const s
 /* Rows from most_rows on enter the triangles of those before. */
 enum status qr_factor(struct qr *qr, size_t count, size_t rows, const struct qr_matrix *a) {
     const size_t first = smaller(rows, qr->most_rows), batch = qr->shape.batch;
-    const struct step step = {.count = count, .a = a, .rows = first};
+    const struct qr_step step = {.count = count, .a = a, .rows = first};
     qr->rows = rows;
     if (first < smaller(rows, qr->shape.n)) return too_many_rows(qr, rows);
     const enum status status = factor(qr, &step);
@@ -369,10 +353,10 @@ enum status qr_append(struct qr *qr, size_t count, size_t rows, const struct qr_
 
 enum status qr_apply_q(struct qr *qr, const struct qr_matrix *b, size_t cols) {
     const size_t block = qr->shape.block, last = smaller(qr->shape.n, qr->rows);
-    const struct step all = {.count = 1, .a = b, .rows = qr->rows};
+    const struct qr_step all = {.count = 1, .a = b, .rows = qr->rows};
     enum status status = STATUS_OK;
     for (size_t done = (last + block - 1) / block; done && !status; done--) {
-        const struct step step = panel_at(qr, &all, (done - 1) * block, last);
+        const struct qr_step step = panel_at(qr, &all, (done - 1) * block, last);
         status = apply(qr, &step, 0, cols, false);
     }
     return status;

@@ -59,32 +59,32 @@ void qr_host_panel_close(struct qr_host_panel *panel) {
 }
 
 /* Rows of a panel, with the first ones. */
-static size_t rows_of(const struct qr_host_call *call) {
-    return call->r ? call->width + call->rows : call->rows - call->col;
+static size_t rows_of(const struct qr_step *step) {
+    return step->r ? step->width + step->rows : step->rows - step->col;
 }
 
 /* The rows `to` of each matrix of the staging memory = the block [rows][width] at (row, col) of `from`. */
-static void stage(struct qr_host_panel *panel, const struct qr_host_call *call,
-                  const struct qr_triangles *from, size_t row, size_t rows, size_t to) {
-    const size_t stride = rows_of(call) * call->width;
-    const struct qr_matrix staging = {panel->staging + to * call->width * size_of(panel), call->width,
+static void stage(struct qr_host_panel *panel, const struct qr_step *step, const struct qr_triangles *from,
+                  size_t row, size_t rows, size_t to) {
+    const size_t stride = rows_of(step) * step->width;
+    const struct qr_matrix staging = {panel->staging + to * step->width * size_of(panel), step->width,
                                       stride};
-    panel->gpu->ops->block(device_of(panel)->ops_context, call->count, rows, call->width, from, row,
-                           call->col, &staging);
+    panel->gpu->ops->block(device_of(panel)->ops_context, step->count, rows, step->width, from, row,
+                           step->col, &staging);
 }
 
-enum status qr_host_panel_fetch(struct qr_host_panel *panel, const struct qr_host_call *call) {
+enum status qr_host_panel_fetch(struct qr_host_panel *panel, const struct qr_step *step) {
     struct device *device = device_of(panel);
     const void **base = panel->gpu->from; /* not needed after the call */
-    const struct qr_triangles a = {.from = base, .ld = call->a->ld};
-    for (size_t i = 0; i < call->count; i++)
-        base[i] = (const char *)call->a->values + i * call->a->stride * size_of(panel);
-    if (call->r) stage(panel, call, call->r, call->col, call->width, 0);
-    stage(panel, call, &a, call->r ? 0 : call->col, rows_of(call) - (call->r ? call->width : 0),
-          call->r ? call->width : 0);
+    const struct qr_triangles a = {.from = base, .ld = step->a->ld};
+    for (size_t i = 0; i < step->count; i++)
+        base[i] = (const char *)step->a->values + i * step->a->stride * size_of(panel);
+    if (step->r) stage(panel, step, step->r, step->col, step->width, 0);
+    stage(panel, step, &a, step->r ? 0 : step->col, rows_of(step) - (step->r ? step->width : 0),
+          step->r ? step->width : 0);
     device_lap(device, PART_ELEMENTWISE);
     device->driver->download(device, panel->copy, panel->staging,
-                             call->count * rows_of(call) * call->width * size_of(panel));
+                             step->count * rows_of(step) * step->width * size_of(panel));
     return device->driver->synchronize(device);
 }
 
@@ -109,35 +109,35 @@ static void pack_triangle(struct qr_host_panel *panel, const char *from, size_t 
 }
 
 /* R, T and V^T of matrix `number`, whose rows on the host are at `values`; they are overwritten. */
-static void put_results(struct qr_host_panel *panel, const struct qr_host_call *call, size_t number,
+static void put_results(struct qr_host_panel *panel, const struct qr_step *step, size_t number,
                         char *values) {
-    const size_t size = size_of(panel), width = call->width, rows = rows_of(call),
-                 top = rows < width ? rows : width, skipped = call->r ? width : 0, length = rows - skipped;
+    const size_t size = size_of(panel), width = step->width, rows = rows_of(step),
+                 top = rows < width ? rows : width, skipped = step->r ? width : 0, length = rows - skipped;
     const struct qr_matrix *vt = &panel->host.vt, *t = &panel->host.t;
-    const struct qr_triangles *r = call->r;
-    char *to = r ? r->to[number] : (char *)call->a->values + number * call->a->stride * size;
-    const size_t ld = r ? r->ld : call->a->ld;
+    const struct qr_triangles *r = step->r;
+    char *to = r ? r->to[number] : (char *)step->a->values + number * step->a->stride * size;
+    const size_t ld = r ? r->ld : step->a->ld;
     pack_triangle(panel, values, width, top, width, values);
-    put(panel, values, top, width, to + (call->col * ld + call->col) * size, ld);
+    put(panel, values, top, width, to + (step->col * ld + step->col) * size, ld);
     pack_triangle(panel, t->values, t->ld, width, width, values);
-    put(panel, values, width, width, (char *)call->t.values + number * call->t.stride * size, call->t.ld);
+    put(panel, values, width, width, (char *)step->t.values + number * step->t.stride * size, step->t.ld);
     for (size_t c = 0; c < width; c++)
         memcpy(values + c * length * size, (char *)vt->values + (c * vt->ld + skipped) * size, length * size);
-    put(panel, values, width, length, (char *)call->vt.values + number * call->vt.stride * size, call->vt.ld);
+    put(panel, values, width, length, (char *)step->vt.values + number * step->vt.stride * size, step->vt.ld);
 }
 
-enum status qr_host_panel_factor(struct qr_host_panel *panel, const struct qr_host_call *call) {
-    const size_t width = call->width, rows = rows_of(call), size = size_of(panel);
+enum status qr_host_panel_factor(struct qr_host_panel *panel, const struct qr_step *step) {
+    const size_t width = step->width, rows = rows_of(step), size = size_of(panel);
     struct qr one = panel->host;
     one.shape.n = one.shape.cols = width;
-    for (size_t i = 0; i < call->count; i++) {
+    for (size_t i = 0; i < step->count; i++) {
         char *values = panel->copy + i * rows * width * size;
         const struct qr_matrix matrix = {values, width, rows * width};
-        if (call->r) pack_triangle(panel, values, width, width, width, values);
+        if (step->r) pack_triangle(panel, values, width, width, width, values);
         const enum status status = qr_factor(&one, 1, rows, &matrix);
         if (status) return status;
         device_lap(device_of(panel), PART_PANEL); /* the time that it took longer than the products */
-        put_results(panel, call, i, values);
+        put_results(panel, step, i, values);
     }
     return STATUS_OK;
 }

@@ -6,14 +6,14 @@
 
 #include "src/window/qr.h"
 
-/* A panel of each matrix of a batch: its first rows are at (col, col) of `r`, upper triangular; or, if r is
-   NULL, they are those of `a` from row `col` on. `rows`: of a. */
-struct qr_host_call {
+/* A panel of each matrix of a batch: the columns col .. col + width - 1, its V^T and T. The rows of the
+   triangle start at `col`; those of a dense matrix are its rows from there on. */
+struct qr_step {
     size_t count, col, width;
-    const struct qr_triangles *r;
+    const struct qr_triangles *r; /* NULL: `a` is dense */
     const struct qr_matrix *a;
-    size_t rows;
-    struct qr_matrix vt, t; /* out, on the device */
+    size_t rows; /* of `a` */
+    struct qr_matrix vt, t;
 };
 
 /* For panels of `qr`, whose shape is known, by `host`, which computes in host memory. */
@@ -21,8 +21,8 @@ enum status qr_host_panel_open(struct qr_host_panel **out, struct qr *qr, struct
 void qr_host_panel_close(struct qr_host_panel *panel); /* NULL is allowed */
 
 /* Copies the columns to the host; returns when they are there. Then the GPU may get other work. */
-enum status qr_host_panel_fetch(struct qr_host_panel *panel, const struct qr_host_call *call);
+enum status qr_host_panel_fetch(struct qr_host_panel *panel, const struct qr_step *step);
 /* Factors them, and copies the results to the device. */
-enum status qr_host_panel_factor(struct qr_host_panel *panel, const struct qr_host_call *call);
+enum status qr_host_panel_factor(struct qr_host_panel *panel, const struct qr_step *step);
 
 #endif
