@@ -63,7 +63,7 @@ static const struct plugin subtle = {
     }};
 
 static const struct plugin steps = {.file = "plugins/subtle/steps.so",
-                                    .kinds = 21,
+                                    .kinds = 22,
                                     .recipes = {
                                         {false, "audit=all engine=fused layers=42-16-4 batch-size=7 "
                                                 "epochs=15 lr=0.05 momentum=0.9 weight-decay=1e-3 "

@@ -74,8 +74,22 @@ static void compares_backends(void **state) {
     assert_near(number(line, "speedup"),
                 number(serial, "median_epoch_seconds") / number(line, "median_epoch_seconds"), 1e-9);
     assert_true(number(serial, "test_correct") == number(line, "test_correct")); /* the same bits */
+    assert_true(number(serial, "gemm_calls_audited") > 5 * 4); /* not just a sample: two layers, 4 steps */
     cJSON_Delete(serial);
     cJSON_Delete(line);
+}
+
+/* The sample of the timed runs may miss one step of an epoch; the audited epoch cannot. */
+static void an_epoch_is_audited_whole(void **state) {
+    (void)state;
+    char command[1024];
+    snprintf(command, sizeof command,
+             "compare --data %s --layers 42-16-4 --batch-size 1 --epochs 1 --lr 0.005 --repeat 1 "
+             "--backends %s:kind=always_loses_step_50",
+             support_data, support_plugin("plugins/subtle/steps.so"));
+    assert_int_equal(RUN("%s", command), STATUS_VERIFY_FAILED);
+    assert_says(output, "does not compute what it should: backend 'steps' is wrong: audit of engine fused");
+    assert_int_equal(RUN("%s --audit off", command), 0);
 }
 
 /* Without training, backends are verified and compared, but nothing has a time. */
@@ -364,6 +378,7 @@ static void evaluations_are_logged(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(compares_backends),
+        cmocka_unit_test(an_epoch_is_audited_whole),
         cmocka_unit_test(no_epochs_have_no_time),
         cmocka_unit_test(limits_are_said),
         cmocka_unit_test(left_out_ones_have_a_reason),

@@ -160,6 +160,22 @@ static enum status time_ops(struct comparison *comparison, struct comparison_row
     return train(comparison, row, "op by op", &config, row->runs[0].steps_per_epoch, &row->ops);
 }
 
+/* A training up to the end of its first epoch, in which every call and every step is audited: the timed runs
+   audit a sample. Engine graph replays calls, so they are audited in engine eager. */
+static enum status audit(const struct comparison *comparison, struct comparison_row *row) {
+    struct config config = row->sweep->config;
+    struct run_result run;
+    if (config.audit != AUDIT_SAMPLE || row->runs[0].images == 0) return STATUS_OK;
+    config.audit = AUDIT_ALL;
+    if (strcmp(row->runs[0].engine, "graph") == 0) config.engine = ENGINE_EAGER;
+    const enum status status = train(comparison, row, "audit", &config, row->runs[0].steps_per_epoch, &run);
+    if (status) return status;
+    row->calls_audited = run.calls_audited;
+    row->steps_audited = run.steps_audited;
+    run_close(&run);
+    return STATUS_OK;
+}
+
 static enum status collect_epochs(struct comparison_row *row) {
     size_t count = 0;
     for (size_t r = 0; r < row->repeats; r++) count += row->runs[r].epochs;
@@ -199,6 +215,7 @@ static void average_runs(struct comparison_row *row) {
 static void finish(struct comparison *comparison, struct comparison_row *row) {
     if (row->outcome != OUTCOME_RIGHT) return;
     enum status status = time_ops(comparison, row);
+    if (!status) status = audit(comparison, row);
     if (!status) status = verify(comparison, row, PROBLEM_REALS);
     if (!status) status = collect_epochs(row);
     if (status) {

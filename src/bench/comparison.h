@@ -28,6 +28,8 @@ struct comparison_row {
     double gemm[PROFILE_OPS]; /* seconds an epoch in NN, TN, NT; from `ops` if that ran */
     double gemm_rate;         /* flop/s inside GEMM calls */
     double transfer_ratio;    /* (H2D + D2H) / training time */
+    uint64_t calls_audited;   /* in the audited epoch, if there was one */
+    uint64_t steps_audited;
     bool extrapolated;        /* from fewer steps than an epoch has */
 };
 
@@ -44,7 +46,8 @@ struct comparison {
 };
 
 /* Runs the reference. Verifies each row on the shapes of the training and checks its agreement, trains it
-   `repeats` times, interleaved, and verifies it again. Each row runs in a contestant: one that fails, crashes
+   `repeats` times, interleaved; then audits one epoch whole, unless the config's `audit` says otherwise, and
+   verifies it again. Each row runs in a contestant: one that fails, crashes
    or hangs does not stop the others. */
 enum status comparison_run(struct comparison *comparison, const struct sweep *sweep);
 enum status comparison_verdict(const struct comparison *comparison);

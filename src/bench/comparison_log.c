@@ -112,6 +112,8 @@ static cJSON *row_line(const struct comparison *comparison, const struct compari
         add_number(line, "transfer_ratio", row->transfer_ratio);
         add_number(line, "images_per_second", (double)run->images_per_epoch / row->epoch.median);
         add_number(line, "gflops", 1e-9 * row->gemm_rate);
+        jsonl_count(line, "gemm_calls_audited", row->calls_audited);
+        jsonl_count(line, "steps_audited", row->steps_audited);
     }
     return line;
 }

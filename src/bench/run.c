@@ -92,6 +92,8 @@ static enum status train(struct run *run) {
     run->result->limited = status == STATUS_INTERRUPTED;
     run->result->test = summary.test;
     run->result->time = summary.time;
+    run->result->calls_audited = summary.audited;
+    run->result->steps_audited = summary.steps_audited;
     run->result->seconds = profile_training(&summary.time);
     run->result->images = (uint64_t)state->epoch * run->trainer.train.count + (uint64_t)state->tally.images;
     return STATUS_OK;

@@ -23,6 +23,7 @@ struct run_result {
     double seconds; /* of training alone, for `images` */
     uint64_t images;
     struct profile time;
+    uint64_t calls_audited, steps_audited;
     bool limited;  /* a limit ended it */
     bool diverged; /* the status is STATUS_FAILED because a loss was not finite */
 };

@@ -109,10 +109,10 @@ static enum status check_losses(const struct step_way *way, const struct step_en
 
 /* --- the weights --- */
 
-/* The weights or biases of a layer, as of lockstep_state. */
+/* The weights or biases of a layer in lockstep_state, or what the optimiser keeps for them. */
 struct part {
     size_t layer, at, count;
-    bool bias;
+    bool bias, kept;
 };
 
 static enum status check_part(const struct step_way *way, const struct step_end *end, struct part part,
@@ -126,19 +126,21 @@ static enum status check_part(const struct step_way *way, const struct step_end 
     if (apart <= share * moved + ROUNDINGS * rounding + floor || !isfinite(moved)) return STATUS_OK;
     return status_set(
         STATUS_VERIFY_FAILED,
-        "after %zu steps in one call the %s of layer %zu are %.2g from where the same steps end "
+        "after %zu steps in one call the %s%s of layer %zu are %.2g from where the same steps end "
         "op by op, which move them by %.2g",
-        way->count, part.bias ? "biases" : "weights", part.layer + 1, apart, moved);
+        way->count, part.bias ? "biases" : "weights", part.kept ? "' optimiser state" : "", part.layer + 1,
+        apart, moved);
 }
 
+/* All weights, or one state of the optimiser for all of them: at `from` in lockstep_state. */
 static enum status check_weights(const struct trainer *trainer, const struct step_way *way,
-                                 const struct step_end *end, double share) {
+                                 const struct step_end *end, double share, size_t from) {
     const struct mlp *mlp = &trainer->mlp;
     const double *exact = way->exact.weights;
-    const double all =
-                     OF_ALL_WEIGHTS * lockstep_distance(exact, way->start->weights, mlp_parameter_count(mlp)),
+    const double all = OF_ALL_WEIGHTS *
+                       lockstep_distance(exact + from, way->start->weights + from, mlp_parameter_count(mlp)),
                  stored = lockstep_bound(trainer->config).stored * (double)way->count;
-    struct part part = {0};
+    struct part part = {.at = from, .kept = from > 0};
     enum status status = STATUS_OK;
     for (size_t t = 0; t < 2 * mlp->depth && !status; t++, part.at += part.count) {
         const struct mlp_layer *layer = &mlp->layer[t / 2];
@@ -155,7 +157,9 @@ enum status step_way_check(struct trainer *trainer, const struct step_way *way, 
     struct step_end end = {0};
     const double images = (double)(way->exact.tally.images - way->start->tally.images);
     enum status status = step_end_take(trainer, way->first, way->count, &end);
-    if (!status) status = check_weights(trainer, way, &end, share);
+    const size_t all = lockstep_state_count(trainer), weights = mlp_parameter_count(&trainer->mlp);
+    for (size_t from = 0; from < all && !status; from += weights)
+        status = check_weights(trainer, way, &end, share, from);
     if (!status && !end.tally.bad_step && !way->exact.tally.bad_step) {
         status = check_counts(way, &end.tally);
         if (!status) status = check_correct(way, &end, images);

@@ -38,8 +38,8 @@ struct step_way {
 void step_way_free(struct step_way *way);
 
 /* Is what the trainer has reached right? Allowed is
-   - for each tensor of weights or biases, `share` of its way from the start, 0.01 % of the way of all weights
-     and the rounding of stored values;
+   - for each tensor of weights or biases, and for what the optimiser keeps for it, `share` of its way from
+     the start, 0.01 % of the way of all weights and the rounding of stored values;
    - 0.1 % of the images that are counted as right, and two;
    - a loss of an image that is wrong by 0.1 % of itself or, if it is below 1, by 0.001, in the losses of the
      steps and in that of the tally;

@@ -30,7 +30,8 @@
     X(OTHER_LOSSES, "other_losses")                       \
     X(NO_BATCHES, "no_batches")                           \
     X(LAST_BIAS_IN_LONG_CALLS, "last_bias_in_long_calls") \
-    X(LOSES_ONE, "loses_one")
+    X(LOSES_ONE, "loses_one")                             \
+    X(ALWAYS_LOSES_STEP_50, "always_loses_step_50")
 
 #define ID(kind, name) , kind
 enum kind { NONE KINDS(ID) };
@@ -190,6 +191,8 @@ static bool idle(const struct state *state, size_t step, size_t first, size_t co
         return state->steps > 50 && state->steps % 3 == 0;
     case LOSES_ONE:
         return count > 32 && step == first + 20; /* right in every shorter call */
+    case ALWAYS_LOSES_STEP_50:
+        return step == 49;
     default:
         return false;
     }
