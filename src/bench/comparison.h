@@ -30,7 +30,7 @@ struct comparison_row {
     double transfer_ratio;    /* (H2D + D2H) / training time */
     uint64_t calls_audited;   /* in the audited epoch, if there was one */
     uint64_t steps_audited;
-    bool extrapolated;        /* from fewer steps than an epoch has */
+    bool extrapolated; /* from fewer steps than an epoch has */
 };
 
 struct comparison {
