@@ -13,7 +13,7 @@
 #           make compile_commands.json    for clangd and other tools
 #
 # Variables: CC=clang  MARCH=haswell (default: native)  PORTABLE=1 (no -march: runs on any x86-64)
-#            CUDA=1 (GPU backends although no GPU is here)  SM=90 (for this compute capability)  CUDA=0  OPENBLAS=0
+#            CUDA=1 (GPU backends although no GPU is here)  SM=90 (for this compute capability)  CUDA=0  OPENBLAS=0  MPI=0
 #            SAN=address,undefined  WERROR=1  V=1 (show the commands)  PREFIX DESTDIR
 
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
@@ -56,6 +56,11 @@ HAVE_OPENBLAS := $(if $(filter 1,$(OPENBLAS)),$(call probe,openblas,$(CC),$(hash
 # loaded when it is used, not linked: the name that the dynamic linker knows it by
 OPENBLAS_SONAME := $(if $(HAVE_OPENBLAS),$(shell readelf -d $(PROBES)/openblas.out | sed -n 's/.*(NEEDED).*\[\(.*blas.*\)\]/\1/p'))
 HAVE_OPENBLAS := $(if $(OPENBLAS_SONAME),1)
+# what mpicc of Open MPI or MPICH adds to the compiler; MPI=0 leaves it out
+MPI ?= 1
+MPICC ?= mpicc
+MPI_FLAGS := $(if $(filter 1,$(MPI)),$(filter -I% -L% -l% -Wl%,$(shell $(MPICC) -show 2>/dev/null)))
+HAVE_MPI := $(if $(MPI_FLAGS),$(call probe,mpi,$(CC),$(hash)include <mpi.h>\nint main(void) { return MPI_Init(0$(,) 0); },$(MPI_FLAGS)))
 # The CUDA part takes minutes to compile: only where a GPU is, or where CUDA=1 or SM asks for it
 GPU := $(wildcard /dev/nvidia0 /dev/dxg)
 WANT_CUDA := $(if $(filter auto,$(CUDA)),$(GPU)$(SM),$(filter 1,$(CUDA)))
@@ -80,7 +85,7 @@ OPTIMIZE := $(if $(SAN),-O1 -g1 -fno-omit-frame-pointer -fsanitize=$(SAN) -fno-s
 CFLAGS ?=
 ALL_CFLAGS := -std=gnu11 $(OPTIMIZE) $(if $(HAVE_OPENMP),-fopenmp) $(CFLAGS)
 # NORMAL_EXIT: what these compile in reports in an exit handler
-CPPFLAGS := -I. -I$(B) $(if $(SAN),-DSANITIZED) $(if $(SAN)$(filter --coverage -pg -fprofile%,$(CFLAGS)),-DNORMAL_EXIT) $(if $(HAVE_OPENMP),-DHAVE_OPENMP) $(if $(HAVE_PNG),-DHAVE_PNG) $(if $(HAVE_JPEG),-DHAVE_JPEG) $(if $(HAVE_OPENBLAS),-DHAVE_OPENBLAS -DOPENBLAS_SONAME=$(OPENBLAS_SONAME))
+CPPFLAGS := -I. -I$(B) $(if $(SAN),-DSANITIZED) $(if $(SAN)$(filter --coverage -pg -fprofile%,$(CFLAGS)),-DNORMAL_EXIT) $(if $(HAVE_OPENMP),-DHAVE_OPENMP) $(if $(HAVE_PNG),-DHAVE_PNG) $(if $(HAVE_JPEG),-DHAVE_JPEG) $(if $(HAVE_OPENBLAS),-DHAVE_OPENBLAS -DOPENBLAS_SONAME=$(OPENBLAS_SONAME)) $(if $(HAVE_MPI),-DHAVE_MPI)
 # CUDA: for the GPU that is here, else for all that CUDA 13 knows and, as PTX, those to come; SM=90 says which
 CUDA_HOME := $(if $(HAVE_CUDA),$(patsubst %/bin/,%,$(dir $(realpath $(shell command -v $(NVCC))))))
 DETECTED_SM := $(if $(HAVE_CUDA),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u))
@@ -92,7 +97,7 @@ ALL_NVCCFLAGS := -std=c++20 -O3 $(GENCODE) -Xcompiler -Wall$(,)-Wextra$(,)-Wno-m
 CPPFLAGS += $(if $(HAVE_CUDA),-DHAVE_CUDA,$(if $(filter 0,$(CUDA)),-DCUDA_LEFT_OUT,$(if $(WANT_CUDA),,-DCUDA_NOT_WANTED))) $(if $(filter 0,$(OPENBLAS)),-DOPENBLAS_LEFT_OUT)
 CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcublas -lcudart_static -lrt -lpthread -lstdc++)
 
-LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(filter-out -l%,$(OPENBLAS_LIBS))) -lcjson $(if $(HAVE_PNG),-lpng) $(if $(HAVE_JPEG),-ljpeg) -lz -lm -ldl
+LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(filter-out -l%,$(OPENBLAS_LIBS))) -lcjson $(if $(HAVE_PNG),-lpng) $(if $(HAVE_JPEG),-ljpeg) $(if $(HAVE_MPI),$(filter -L% -l% -Wl%,$(MPI_FLAGS))) -lz -lm -ldl
 
 # --- sources: every file of a folder belongs to the program, but for backends whose library is missing ---
 
@@ -102,6 +107,7 @@ SOURCES := $(if $(HAVE_OPENBLAS),$(SOURCES),$(filter-out kernels/host/gemm/openb
 SOURCES := $(if $(HAVE_OPENMP),$(SOURCES),$(filter-out kernels/host/gemm/openmp.c,$(SOURCES)))
 SOURCES := $(if $(HAVE_PNG),$(SOURCES),$(filter-out src/data/picture_png.c,$(SOURCES)))
 SOURCES := $(if $(HAVE_JPEG),$(SOURCES),$(filter-out src/data/picture_jpeg.c,$(SOURCES)))
+SOURCES := $(if $(HAVE_MPI),$(SOURCES),$(filter-out src/comm/mpi.c,$(SOURCES)))
 CUDA_SOURCES := $(if $(HAVE_CUDA),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu src/device/*.cu))
 OBJECTS := $(CUDA_SOURCES:%.cu=$(B)/%.cu.o) $(SOURCES:%.c=$(B)/%.o)
 # WITHOUT=measure leaves tests/test_measure.c out
@@ -130,6 +136,7 @@ probe:
 	@echo '$(call mark,$(HAVE_PNG),libpng)$(if $(HAVE_PNG),,: to read PNG pictures; apt-get install libpng-dev)'
 	@echo '$(call mark,$(HAVE_JPEG),libjpeg)$(if $(HAVE_JPEG),,: to read JPEG pictures; apt-get install libjpeg-dev)'
 	@echo '$(call mark,$(HAVE_OPENBLAS),OpenBLAS)$(if $(HAVE_OPENBLAS),,: for the backend openblas; $(if $(filter 0,$(OPENBLAS)),left out by OPENBLAS=0,apt-get install libopenblas-openmp-dev))'
+	@echo '$(call mark,$(HAVE_MPI),MPI)$(if $(HAVE_MPI),,: for training on several hosts; $(if $(filter 0,$(MPI)),left out by MPI=0,apt-get install libopenmpi-dev openmpi-bin))'
 	@echo '$(call mark,$(HAVE_CUDA),CUDA with cuBLAS)$(if $(HAVE_CUDA), for $(if $(strip $(SM)),sm_$(strip $(SM)),sm_75 to sm_90 and PTX),: for GPU backends; $(if $(WANT_CUDA),install the CUDA toolkit,$(if $(filter 0,$(CUDA)),left out by CUDA=0,no GPU is here$(,) CUDA=1 builds them nevertheless)))'
 
 required:
@@ -198,6 +205,8 @@ $(B)/skeletons.h: $(SKELETONS:%=$(B)/tutorial/%)
 	@for file in $(SKELETONS); do echo "static const char $$(echo $$file | tr . _)[] ="; \
 		sed -e 's/[\\"]/\\&/g' -e 's/.*/    "&\\n"/' $(B)/tutorial/$$file; echo '    "";'; done > $@
 $(patsubst %.c,$(B)/%.o,src/cmd/new_backend.c): $(B)/skeletons.h
+
+$(B)/src/comm/mpi.o: private CPPFLAGS += $(patsubst -I%,-isystem %,$(filter -I%,$(MPI_FLAGS)))
 
 # the check that the CPU has the instructions of -march must not use them itself
 $(patsubst %.c,$(B)/%.o,src/base/cpu.c): private ALL_CFLAGS := $(filter-out -m%,$(ALL_CFLAGS))

@@ -95,6 +95,6 @@ int main(int argc, char **argv) {
     if (serve_requested(argc, argv)) serve_contest();
     platform_load(); /* read once, before the program's own threads run */
     const enum status status = dispatch(argc, argv);
-    if (status) terminal_note("%s", status_message());
+    if (status && status_message()[0]) terminal_note("%s", status_message());
     leave(process_flush(status));
 }

@@ -96,6 +96,7 @@ struct dropout {
     uint64_t seed;
     uint32_t layer;                  /* the mask depends on the layer */
     const struct step_scalars *step; /* device memory; the mask depends on the step */
+    size_t first;                    /* the first element is this one of the batch; a multiple of 8 */
 };
 
 struct ops {
@@ -124,10 +125,11 @@ struct ops {
 
     /* Softmax cross-entropy, shifted by the row maximum so that it cannot overflow. The target is (1 -
        smoothing) onehot + smoothing / classes (Szegedy et al. 2016, as torch.nn.CrossEntropyLoss). `grad`
-       receives (softmax - target) / rows and `loss` the mean over the rows; either may be NULL. A label of
+       receives (softmax - target) / batch, for rows that are a part of a batch of so many, and `loss` the mean
+       over the rows; either may be NULL. A label of
        `classes` or more makes the loss NaN. A loss that is not finite sets tally->bad_step; the other fields
        of the tally change only if `counted` (false for adversarial images). */
-    void (*softmax_cross_entropy)(void *context, size_t rows, size_t classes, double smoothing,
+    void (*softmax_cross_entropy)(void *context, size_t rows, size_t batch, size_t classes, double smoothing,
                                   const void *logits, const uint8_t *labels, void *grad, double *loss,
                                   struct tally *tally, bool counted);
 

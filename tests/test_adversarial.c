@@ -32,7 +32,7 @@ static double loss_of(struct bench *bench, const double *images) {
     double loss;
     memcpy(mlp->input, images, ROWS * PIXELS * sizeof *images);
     assert_status(mlp_forward(mlp, ROWS, bench->trainer.feed.scalars), STATUS_OK);
-    mlp->ops->softmax_cross_entropy(bench->compute.device.ops_context, ROWS, last->out, SMOOTHING,
+    mlp->ops->softmax_cross_entropy(bench->compute.device.ops_context, ROWS, ROWS, last->out, SMOOTHING,
                                     last->output, mlp->labels, NULL, &loss, &tally, true);
     return loss;
 }

@@ -92,9 +92,10 @@ static void ops_softmax(void **state) {
                 mirror_upload(&pair, labels);
                 mirror_upload(&pair, logits);
                 for (int time = 0; time < 3; time++) {
-                    pair.host_ops->softmax_cross_entropy(host, rows, classes, 0, logits.host, labels.host,
-                                                         grad.host, loss.host, tally.host, time != 1);
-                    pair.gpu_ops->softmax_cross_entropy(gpu, rows, classes, 0, logits.gpu, labels.gpu,
+                    pair.host_ops->softmax_cross_entropy(host, rows, rows, classes, 0, logits.host,
+                                                         labels.host, grad.host, loss.host, tally.host,
+                                                         time != 1);
+                    pair.gpu_ops->softmax_cross_entropy(gpu, rows, rows, classes, 0, logits.gpu, labels.gpu,
                                                         grad.gpu, loss.gpu, tally.gpu, time != 1);
                 }
                 compare_tallies(&pair, tally, loss);

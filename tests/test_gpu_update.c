@@ -199,11 +199,11 @@ static void ops_label_smoothing(void **state) {
                           tally = mirror_alloc(&pair, sizeof(struct tally));
             for (size_t r = 0; r < rows; r++) ((uint8_t *)labels.host)[r] = (uint8_t)(r * 7 % classes);
             mirror_upload(&pair, labels);
-            pair.host_ops->softmax_cross_entropy(pair.host.device.ops_context, rows, classes, 0.1,
+            pair.host_ops->softmax_cross_entropy(pair.host.device.ops_context, rows, rows, classes, 0.1,
                                                  logits.host, labels.host, grad.host, loss.host, tally.host,
                                                  true);
-            pair.gpu_ops->softmax_cross_entropy(pair.gpu.device.ops_context, rows, classes, 0.1, logits.gpu,
-                                                labels.gpu, grad.gpu, loss.gpu, tally.gpu, true);
+            pair.gpu_ops->softmax_cross_entropy(pair.gpu.device.ops_context, rows, rows, classes, 0.1,
+                                                logits.gpu, labels.gpu, grad.gpu, loss.gpu, tally.gpu, true);
             mirror_compare(&pair, pair.activation_dtype, grad, 32);
             mirror_compare(&pair, GEMM_F64, loss, dtype == GEMM_F64 ? 1e3 : 1e10); /* float32 exponentials */
             const struct mirror all[] = {logits, grad, labels, loss, tally};

@@ -35,7 +35,7 @@ static double loss_of(struct mlp *mlp, bool gradients) {
     struct tally tally = {0};
     double loss;
     assert_status(mlp_forward(mlp, ROWS, NULL), STATUS_OK);
-    mlp->ops->softmax_cross_entropy(device->ops_context, ROWS, last->out, 0, last->output, mlp->labels,
+    mlp->ops->softmax_cross_entropy(device->ops_context, ROWS, ROWS, last->out, 0, last->output, mlp->labels,
                                     gradients ? last->grad : NULL, &loss, &tally, true);
     if (gradients) assert_status(mlp_backward(mlp, ROWS, NULL, 0), STATUS_OK);
     return loss;

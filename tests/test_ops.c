@@ -114,8 +114,8 @@ static void softmax_matches_its_definition(void **state) {
         struct tally tally = {0};
         for (size_t r = 0; r < ROWS; r++) labels[r] = (uint8_t)(r * 5 % CLASSES);
         host_ops((enum gemm_dtype)dtype)
-            ->softmax_cross_entropy(&context, ROWS, CLASSES, 0, logits.data, labels, grad.data, &loss, &tally,
-                                    true);
+            ->softmax_cross_entropy(&context, ROWS, ROWS, CLASSES, 0, logits.data, labels, grad.data, &loss,
+                                    &tally, true);
         for (size_t r = 0; r < ROWS; r++) {
             double sum = 0;
             size_t best = 0;
@@ -148,10 +148,12 @@ static void softmax_cannot_overflow(void **state) {
     float grad[3];
     double loss;
     struct tally tally = {0};
-    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 3, 0, logits, &label, grad, &loss, &tally, true);
+    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 1, 3, 0, logits, &label, grad, &loss, &tally,
+                                              true);
     assert_true(loss == 0 && grad[0] == 0 && grad[1] == 0 && tally.correct == 1 && tally.bad_step == 0);
     const uint8_t wrong = 1;
-    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 3, 0, logits, &wrong, grad, &loss, &tally, true);
+    host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 1, 3, 0, logits, &wrong, grad, &loss, &tally,
+                                              true);
     assert_true(isfinite(loss) && loss > 5e38 && grad[0] == 1 && grad[1] == -1 && tally.bad_step == 0);
 }
 
@@ -162,20 +164,21 @@ static void softmax_detects_non_finite_logits(void **state) {
     double loss;
     for (int i = 0; i < 3; i++) {
         struct tally tally = {0};
-        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, good, &label, NULL, &loss, &tally, true);
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 1, 2, 0, good, &label, NULL, &loss, &tally,
+                                                  true);
         assert_true(tally.bad_step == 0 && tally.correct == 1);
-        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, i < 2 ? bad[i] : good,
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 1, 2, 0, i < 2 ? bad[i] : good,
                                                   i < 2 ? &label : &out_of_range, NULL, &loss, &tally, true);
         assert_true(tally.bad_step == 2 && tally.correct == 1 && !isfinite(loss));
-        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, bad[0], &label, NULL, &loss, &tally,
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 1, 2, 0, bad[0], &label, NULL, &loss, &tally,
                                                   true);
         assert_int_equal(tally.bad_step, 2); /* the first bad step stays */
 
         struct tally before = {.loss_sum = 3, .images = 7, .correct = 5, .batches = 4}, after = before;
-        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, good, &label, NULL, &loss, &after,
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 1, 2, 0, good, &label, NULL, &loss, &after,
                                                   false);
         assert_memory_equal(&before, &after, sizeof after); /* not counted; bad steps are still found */
-        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 2, 0, i < 2 ? bad[i] : good,
+        host_ops(GEMM_F32)->softmax_cross_entropy(&context, 1, 1, 2, 0, i < 2 ? bad[i] : good,
                                                   i < 2 ? &label : &out_of_range, NULL, &loss, &after, false);
         before.bad_step = 4;
         assert_memory_equal(&before, &after, sizeof after);

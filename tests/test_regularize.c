@@ -110,7 +110,7 @@ static void smoothed_cross_entropy(void **state) {
                 double loss = NAN, want = 0;
                 for (size_t r = 0; r < ROWS; r++) labels[r] = (uint8_t)(r * 5 % classes);
                 host_ops((enum gemm_dtype)dtype)
-                    ->softmax_cross_entropy(&context, ROWS, classes, smoothing, logits.data, labels,
+                    ->softmax_cross_entropy(&context, ROWS, ROWS, classes, smoothing, logits.data, labels,
                                             grad.data, &loss, &tally, true);
                 for (size_t r = 0; r < ROWS; r++) {
                     double sum = 0;
@@ -146,7 +146,7 @@ static double loss_of(struct mlp *mlp, double smoothing, bool training, bool gra
         dtype_set(mlp->activation_dtype, mlp->input, i, (double)(i * 37 % 101) / 64 - 0.75);
     for (size_t r = 0; r < BATCH; r++) mlp->labels[r] = (uint8_t)(r * r % 5);
     assert_status(mlp_forward(mlp, BATCH, step), STATUS_OK);
-    mlp->ops->softmax_cross_entropy(mlp->compute->device.ops_context, BATCH, last->out, smoothing,
+    mlp->ops->softmax_cross_entropy(mlp->compute->device.ops_context, BATCH, BATCH, last->out, smoothing,
                                     last->output, mlp->labels, gradients ? last->grad : NULL, &loss, &tally,
                                     true);
     if (gradients) assert_status(mlp_backward(mlp, BATCH, step, 0), STATUS_OK);

@@ -20,6 +20,7 @@ struct compute_options {
 };
 
 struct audit;
+struct comm;
 
 struct compute {
     struct device device; /* where tensors live */
@@ -31,6 +32,7 @@ struct compute {
     bool pinned;
     enum gemm_precision precision;
     struct audit *audit;   /* of compute_gemm; NULL: no call is audited */
+    struct comm *comm;     /* the other processes of this training; the owner sets it; NULL: none */
     int threads;           /* of the host, in use; 1 if GEMM and tensors are on a GPU */
     char name[768];        /* of the backend, with its options: "cuda-shmem:tile=16" */
     char description[256]; /* the backend in words, for headers */

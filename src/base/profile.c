@@ -90,6 +90,7 @@ static const struct {
     [PART_PANEL] = {"panel", "panels"},
     [PART_ELEMENTWISE] = {"elementwise", "element-wise"},
     [PART_OPTIMIZER] = {"optimizer", "optimizer"},
+    [PART_COMMUNICATION] = {"communication", "communication"},
     [PART_STEPS] = {"graph", "whole steps"},
     [PART_BATCH] = {"batch", "batch preparation"},
     [PART_AUGMENT] = {"augment", "augmentation"},

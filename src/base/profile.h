@@ -17,6 +17,7 @@ enum profile_part {
     PART_PANEL,   /* Householder reflectors of QR */
     PART_ELEMENTWISE,
     PART_OPTIMIZER,
+    PART_COMMUNICATION, /* sums over several processes */
     PART_STEPS, /* whole steps of a captured graph or a fused kernel */
     PART_BATCH, /* permutation, gather, pixel conversion */
     PART_AUGMENT,

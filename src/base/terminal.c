@@ -13,7 +13,7 @@
 
 enum { COLUMNS = 80, MOST_TEXT = 4096 };
 
-static bool wide, progress_shown;
+static bool wide, progress_shown, muted;
 
 const char *terminal_program(void) {
     return program_invocation_short_name;
@@ -71,9 +71,16 @@ void terminal_print(FILE *out, int indent, const char *format, ...) {
     terminal_wrap(out, 0, indent, text);
 }
 
+void terminal_mute(void) {
+    fflush(stdout);
+    if (!freopen("/dev/null", "w", stdout)) clearerr(stdout);
+    muted = true;
+}
+
 void terminal_note(const char *format, ...) {
     char text[MOST_TEXT], named[MOST_TEXT];
     va_list args;
+    if (muted) return;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
@@ -85,7 +92,7 @@ void terminal_note(const char *format, ...) {
 void terminal_tell(const char *format, ...) {
     char text[MOST_TEXT];
     va_list args;
-    if (!terminal_is_watched()) return;
+    if (muted || !terminal_is_watched()) return;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
@@ -104,7 +111,7 @@ static int progress_width(void) {
 void terminal_progress(const char *format, ...) {
     char text[512];
     va_list args;
-    if (!terminal_is_watched()) return;
+    if (muted || !terminal_is_watched()) return;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);

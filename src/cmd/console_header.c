@@ -5,6 +5,7 @@
 #include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/cmd/console.h"
+#include "src/comm/comm.h"
 #include "src/nn/engine.h"
 
 enum { INDENT = 10, LINE = 2048 };
@@ -84,6 +85,14 @@ static void print_augmentation(const struct config *config) {
     terminal_print(stdout, INDENT, "augment   %s\n", text[0] ? text + 2 : "on, but every amount is 0");
 }
 
+static void print_processes(const struct trainer *trainer) {
+    const struct comm *comm = trainer->compute->comm;
+    if (!comm) return;
+    terminal_print(stdout, INDENT, "processes %d%s%s, reduction %s: %d parts of each batch\n", comm->size,
+                   comm->description[0] ? " by " : "", comm->description, comm->fixed ? "fixed" : "any",
+                   trainer->parallel.parts);
+}
+
 void console_header(const struct trainer *trainer, const struct dataset_pair *data) {
     const struct config *config = trainer->config;
     const struct compute *compute = trainer->compute;
@@ -110,6 +119,7 @@ void console_header(const struct trainer *trainer, const struct dataset_pair *da
                    compute->name, compute->description, dtype_name(trainer->mlp.dtype),
                    compute_precision(compute, trainer->mlp.dtype), engine, compute_residency(compute));
     if (compute->gpu[0]) terminal_print(stdout, INDENT, "gpu       %s\n", compute->gpu);
+    print_processes(trainer);
     terminal_print(stdout, INDENT, "machine   %s; %s; %s; %s %s\n\n", platform_cpu(), platform_system(),
                    platform_load_text().text, platform_compiler(), platform_flags());
 }

@@ -14,6 +14,7 @@
 #include "src/cmd/console.h"
 #include "src/cmd/options.h"
 #include "src/cmd/train_ensemble.h"
+#include "src/cmd/train_processes.h"
 #include "src/nn/runlog.h"
 
 static volatile sig_atomic_t interrupted;
@@ -23,6 +24,7 @@ struct run {
     struct config config;
     struct files files;
     struct profile profile;
+    struct comm comm;
     struct compute compute;
     struct dataset_pair data;
     struct checkpoint checkpoint;
@@ -124,6 +126,7 @@ static enum status open_run(struct run *run) {
 
 static enum status open_trainer(struct run *run) {
     run->compute.device.profile = &run->profile;
+    if (run->comm.size > 1 || run->comm.fixed) run->compute.comm = &run->comm;
     const enum status status = trainer_open(&run->trainer, &run->compute, &run->config, &run->data,
                                             run->config.resume[0] ? &run->checkpoint : NULL);
     run->trainer.stop = &interrupted;
@@ -245,14 +248,15 @@ static enum status run_train(int argc, char **argv) {
     if (!status && dump_config) {
         config_dump(&run.config, stdout, false, true);
     } else if (!status) {
-        config_warn_unused(&run.config, options_warn);
-        status = open_run(&run);
+        status = processes_join(&run.comm, &run.config);
+        if (!status) config_warn_unused(&run.config, options_warn);
+        if (!status) status = open_run(&run);
         if (!status)
             status = run.config.ensemble > 1 ? train_several(&run, dry_run, verbose, started)
                                              : train_one(&run, dry_run, verbose);
     }
     close_run(&run);
-    return status;
+    return processes_leave(&run.comm, status);
 }
 
 const struct command command_train = {"train", "train a network (the default command)", run_train};

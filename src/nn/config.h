@@ -94,6 +94,9 @@ struct config {
     int pin;         /* 0 off, 1 on */
     int precision;   /* enum gemm_precision */
     int audit;       /* enum audit_mode */
+    int comm;        /* enum comm_choice */
+    double comm_timeout;
+    int reduction; /* 0: any, 1: fixed */
     double target_accuracy;
     int64_t ensemble; /* networks; 1: no ensemble */
     char log[CONFIG_TEXT], csv[CONFIG_TEXT];

@@ -19,6 +19,9 @@ static const char *const residencies[] = {"device", "host", NULL};
 static const char *const precisions[] = {"f32", "tf32", "bf16", NULL};
 static const char *const audits[] = {"sample", "all", "off", NULL}; /* enum audit_mode */
 
+static const char *const comms[] = {"auto", "none", "mpi", "tcp", NULL}; /* enum comm_choice */
+static const char *const reductions[] = {"any", "fixed", NULL};
+
 static const char *const kmeans_inits[] = {"first", "random", "k-means++", "k-means-parallel", NULL};
 static const char *const kmeans_empties[] = {"keep", "far", "split", NULL};
 static const char *const kmeans_bounds[] = {"auto", "on", "off", NULL};
@@ -160,6 +163,15 @@ static const struct config_key keys[] = {
      "of float32 runs: tf32 rounds GEMM operands; bf16 stores activations and GEMM operands as bfloat16"},
     {"audit", NULL, CHOICE(RUN, audit, audits), "sample", NULL,
      "check GEMM calls right after they ran: a secret random sample in 0.5 % of the time, all, or none"},
+    {"comm", NULL, CHOICE(RUN, comm, comms), "auto", NULL,
+     "how several processes train together, if mpirun, srun or torchrun started them: mpi; tcp, without MPI, "
+     "at "
+     "MASTER_ADDR and MASTER_PORT; auto: mpi if MPI started them; none: each trains alone (docs/scaling.md)"},
+    {"comm-timeout", NULL, REAL(RUN, comm_timeout, 0, 1e6), "10", "SECONDS",
+     "all processes end if one does not come, or does not answer, for so long; 0: they wait for ever"},
+    {"reduction", NULL, CHOICE(RUN, reduction, reductions), "any", NULL,
+     "how the gradients of several processes are summed: any order that is fast; fixed: a tree over four "
+     "parts of each batch, with the same bits on 1, 2 and 4 processes"},
     {"evaluate-every", NULL, INTEGER(RECIPE, evaluate_every, 0, 1e9), "1", "EPOCHS",
      "interval of evaluations on the validation set or, if there is none, on the test set; the last epoch is "
      "always evaluated; 0: only the last"},

@@ -3,10 +3,23 @@
 #include <stdio.h>
 
 #include "src/base/text.h"
+#include "src/comm/comm.h"
+
+/* The gradients of all parts are summed between the passes and the update. */
+static enum status select_for_parts(struct trainer *trainer) {
+    const enum engine_choice choice = (enum engine_choice)trainer->config->engine;
+    trainer->engine = &engine_eager;
+    if (choice == ENGINE_AUTO || choice == ENGINE_EAGER) return STATUS_OK;
+    return status_set(
+        STATUS_UNAVAILABLE, "engine %s makes whole steps, without the sums %s: use --engine eager",
+        config_choice("engine", choice),
+        comm_size(trainer->compute->comm) > 1 ? "over several processes" : "of --reduction fixed");
+}
 
 enum status engine_select(struct trainer *trainer) {
     const enum engine_choice choice = (enum engine_choice)trainer->config->engine;
     char why[256] = "";
+    if (trainer->parallel.parts > 1) return select_for_parts(trainer);
     trainer->engine = &engine_fused;
     if ((choice == ENGINE_AUTO || choice == ENGINE_FUSED) && engine_fused.open(trainer, why, sizeof why))
         return STATUS_OK;

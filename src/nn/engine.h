@@ -68,8 +68,19 @@ static inline size_t engine_rows(const struct trainer *trainer, size_t step) {
     return left < trainer->batch ? left : trainer->batch;
 }
 
-/* Batch, forward, loss and gradients of one step, without the update. In adversarial training the gradients
-   are the mean over the original and the attacked images; tally and losses are of the original images. */
+/* Images [first, first + rows) of the batch of a step, which has `batch` images. */
+struct batch_part {
+    size_t step, first, rows, batch;
+    double *loss;        /* device: receives the mean loss of these images; NULL: not wanted */
+    struct tally *tally; /* device */
+};
+
+/* Batch, forward, loss and gradients of a part, without the update: its share of the mean over the batch. In
+   adversarial training the gradients are the mean over the original and the attacked images; tally and losses
+   are of the original images. */
+enum status engine_part_gradients(struct trainer *trainer, const struct batch_part *part);
+
+/* The same of the first `rows` images of a step, as a batch of its own. */
 enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows);
 
 #endif

@@ -1,38 +1,49 @@
 /* Engine eager: one training step, op by op. */
+#include "src/nn/data_parallel.h"
 #include "src/nn/engine.h"
 
 /* Forward pass, loss and backward pass of `input`: the images of the batch or, in the second pass, the
    attacked images. */
-static enum status forward_backward(struct trainer *trainer, size_t step, size_t rows, bool attacked) {
+static enum status forward_backward(struct trainer *trainer, const struct batch_part *part, bool attacked) {
     struct mlp *mlp = &trainer->mlp;
     struct device *device = &trainer->compute->device;
     const struct mlp_layer *last = mlp_last(mlp);
-    const struct step_scalars *scalars = trainer->feed.scalars + step;
-    const enum status status = mlp_forward(mlp, rows, scalars);
+    const struct step_scalars *scalars = trainer->feed.scalars + part->step;
+    const enum status status = mlp_forward(mlp, part->rows, scalars);
     if (status) return status;
-    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, trainer->config->label_smoothing,
-                                    last->output, mlp->labels, last->grad,
-                                    attacked ? NULL : trainer->losses + step, trainer->tally, !attacked);
+    mlp->ops->softmax_cross_entropy(device->ops_context, part->rows, part->batch, last->out,
+                                    trainer->config->label_smoothing, last->output, mlp->labels, last->grad,
+                                    attacked ? NULL : part->loss, part->tally, !attacked);
     device_lap(device, PART_ELEMENTWISE);
-    return mlp_backward(mlp, rows, scalars, attacked ? 0.5 : 0);
+    return mlp_backward(mlp, part->rows, scalars, attacked ? 0.5 : 0);
 }
 
-enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) {
+enum status engine_part_gradients(struct trainer *trainer, const struct batch_part *part) {
     struct mlp *mlp = &trainer->mlp;
     struct device *device = &trainer->compute->device;
     const struct samples *train = &trainer->train;
-    mlp->ops->gather(device->ops_context, rows, train->features, train->range, train->images, train->labels,
-                     trainer->feed.order + step * trainer->batch, mlp->input, mlp->labels);
+    mlp->first_row = part->first;
+    mlp->ops->gather(device->ops_context, part->rows, train->features, train->range, train->images,
+                     train->labels, trainer->feed.order + part->step * trainer->batch + part->first,
+                     mlp->input, mlp->labels);
     device_lap(device, PART_BATCH);
-    enum status status = forward_backward(trainer, step, rows, false);
+    enum status status = forward_backward(trainer, part, false);
     if (mlp->adversarial == 0) return status;
-    if (!status) status = mlp_attack(mlp, rows);
-    return status ? status : forward_backward(trainer, step, rows, true);
+    if (!status) status = mlp_attack(mlp, part->rows);
+    return status ? status : forward_backward(trainer, part, true);
+}
+
+enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) {
+    const struct batch_part whole = {
+        .step = step, .rows = rows, .batch = rows, .loss = trainer->losses + step, .tally = trainer->tally};
+    return engine_part_gradients(trainer, &whole);
 }
 
 static enum status run(struct trainer *trainer, size_t first, size_t *count) {
     for (size_t step = first; step < first + *count; step++) {
-        const enum status status = engine_gradients(trainer, step, engine_rows(trainer, step));
+        const enum status status = trainer->parallel.parts > 1
+                                       ? data_parallel_gradients(trainer, step)
+                                       : engine_gradients(trainer, step, engine_rows(trainer, step));
         if (status) return status;
         optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->feed.scalars + step, trainer->tally);
     }

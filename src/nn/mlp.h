@@ -46,6 +46,7 @@ struct mlp {
     enum gemm_dtype activation_dtype; /* of activations, their gradients and the low-precision copy */
     size_t depth;                     /* layers of weights */
     size_t capacity;                  /* the most rows of a batch */
+    size_t first_row;                 /* row 0 is this one of its batch, for the masks of dropout */
     struct mlp_layer layer[PROFILE_MAX_LAYERS];
     void *input;         /* [capacity][in of layer 0] */
     void *dropped_input; /* the input of layer 0 in training: `input`, unless mlp_attack needs the original */

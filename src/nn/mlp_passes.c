@@ -14,7 +14,8 @@ static void drop(struct mlp *mlp, size_t l, size_t rows, const struct step_scala
     const struct dropout dropout = {.rate = l ? mlp->hidden_dropout : mlp->input_dropout,
                                     .seed = mlp->seed,
                                     .layer = (uint32_t)l,
-                                    .step = step};
+                                    .step = step,
+                                    .first = mlp->first_row * mlp->layer[l].in};
     if (dropout.rate == 0) return;
     mlp->ops->dropout(device->ops_context, rows * mlp->layer[l].in, &dropout, in, out);
     device_lap(device, PART_ELEMENTWISE);

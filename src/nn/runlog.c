@@ -6,6 +6,7 @@
 #include "src/backend/compute_log.h"
 #include "src/base/jsonl.h"
 #include "src/base/text.h"
+#include "src/comm/comm.h"
 #include "src/nn/engine.h"
 
 static double fraction(uint64_t part, uint64_t whole) {
@@ -20,6 +21,12 @@ static void write_header(struct runlog *log, const struct trainer *trainer, cons
     cJSON_AddStringToObject(header, "data", data_name);
     cJSON_AddNumberToObject(header, "seed", (double)config->seed);
     if (config->ensemble > 1) jsonl_count(header, "ensemble", (uint64_t)config->ensemble);
+    if (trainer->compute->comm) {
+        const struct comm *comm = trainer->compute->comm;
+        jsonl_count(header, "processes", (uint64_t)comm->size);
+        jsonl_text(header, "communicator", comm->description);
+        jsonl_text(header, "reduction", comm->fixed ? "fixed" : "any");
+    }
     jsonl_count(header, "parameters", mlp_parameter_count(&trainer->mlp));
     jsonl_count(header, "train_images", trainer->train.count);
     jsonl_count(header, "validation_images", trainer->validation.count);

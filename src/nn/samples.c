@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "src/comm/comm.h"
+
 /* Uploads the images of `set`, resized if necessary. */
 static enum status upload_images(struct samples *samples, struct device *device, const struct dataset *set) {
     const struct device_driver *driver = device->driver;
@@ -76,17 +78,18 @@ static enum status evaluate_batch(const struct samples *samples, struct mlp *mlp
                      mlp->labels);
     const enum status status = mlp_forward(mlp, rows, NULL);
     if (status) return status;
-    mlp->ops->softmax_cross_entropy(device->ops_context, rows, last->out, 0, last->output, mlp->labels, NULL,
-                                    NULL, tally, true);
+    mlp->ops->softmax_cross_entropy(device->ops_context, rows, rows, last->out, 0, last->output, mlp->labels,
+                                    NULL, NULL, tally, true);
     return STATUS_OK;
 }
 
-static enum status evaluate_all(const struct samples *samples, struct mlp *mlp, struct tally *tally,
-                                struct predictions *predictions, void *logits) {
+/* Images [first, end). */
+static enum status evaluate_range(const struct samples *samples, struct mlp *mlp, struct tally *tally,
+                                  size_t first, size_t end, struct predictions *predictions, void *logits) {
     struct device *device = &mlp->compute->device;
     const size_t classes = mlp_last(mlp)->out;
-    for (size_t first = 0; first < samples->count; first += mlp->capacity) {
-        const size_t left = samples->count - first, rows = left < mlp->capacity ? left : mlp->capacity;
+    for (; first < end; first += mlp->capacity) {
+        const size_t left = end - first, rows = left < mlp->capacity ? left : mlp->capacity;
         const enum status status = evaluate_batch(samples, mlp, tally, first, rows);
         if (status) return status;
         if (!predictions) continue;
@@ -95,6 +98,44 @@ static enum status evaluate_all(const struct samples *samples, struct mlp *mlp, 
         for (size_t r = 0; r < rows; r++) predict_row(mlp, logits, r, classes, first + r, predictions);
     }
     return device->driver->synchronize(device);
+}
+
+/* Each process evaluates its part of the images; with --reduction fixed, several, whose sums are a tree. */
+static enum status evaluate_parts(const struct samples *samples, struct mlp *mlp, struct tally *tally,
+                                  struct tally *total) {
+    enum { LOSS, CORRECT, IMAGES, VALUES };
+    struct comm *comm = mlp->compute->comm;
+    struct device *device = &mlp->compute->device;
+    const int size = comm_size(comm), count = comm_is_fixed(comm) ? COMM_SHARDS / size : 1;
+    double values[COMM_SHARDS][VALUES];
+    enum status status = STATUS_OK;
+    for (int i = 0; i < count && !status; i++) {
+        size_t first, end;
+        comm_share(samples->count, (comm ? comm->rank : 0) * count + i, count * size, &first, &end);
+        device->driver->zero(device, tally, sizeof *tally);
+        status = evaluate_range(samples, mlp, tally, first, end, NULL, NULL);
+        device->driver->download(device, total, tally, sizeof *total);
+        values[i][LOSS] = total->loss_sum;
+        values[i][CORRECT] = (double)total->correct;
+        values[i][IMAGES] = (double)total->images;
+    }
+    if (status) return status;
+    for (int apart = 1; apart < count; apart *= 2)
+        for (int i = 0; i < count; i += 2 * apart) comm_add(values[i], values[i + apart], VALUES, GEMM_F64);
+    comm_sum(comm, values[0], VALUES, GEMM_F64);
+    *total = (struct tally){.loss_sum = values[0][LOSS],
+                            .correct = (uint64_t)values[0][CORRECT],
+                            .images = (uint64_t)values[0][IMAGES]};
+    return STATUS_OK;
+}
+
+static enum status evaluate_all(const struct samples *samples, struct mlp *mlp, struct tally *tally,
+                                struct tally *total, struct predictions *predictions, void *logits) {
+    struct device *device = &mlp->compute->device;
+    device->driver->zero(device, tally, sizeof *tally);
+    const enum status status = evaluate_range(samples, mlp, tally, 0, samples->count, predictions, logits);
+    device->driver->download(device, total, tally, sizeof *total);
+    return status;
 }
 
 enum status samples_evaluate(const struct samples *samples, struct mlp *mlp, struct tally *tally,
@@ -109,9 +150,9 @@ enum status samples_evaluate(const struct samples *samples, struct mlp *mlp, str
     driver->synchronize(device); /* so that earlier work does not count as evaluation */
     if (device->profile) profile_divert(device->profile, PART_EVALUATION);
     struct tally total;
-    driver->zero(device, tally, sizeof *tally);
-    enum status status = evaluate_all(samples, mlp, tally, predictions, logits);
-    driver->download(device, &total, tally, sizeof total);
+    const bool divided = mlp->compute->comm && !predictions; /* these are of all images */
+    const enum status status = divided ? evaluate_parts(samples, mlp, tally, &total)
+                                       : evaluate_all(samples, mlp, tally, &total, predictions, logits);
     *result = (struct evaluation){.total = total.images,
                                   .correct = total.correct,
                                   .loss = total.images ? total.loss_sum / (double)total.images : 0};

@@ -6,6 +6,7 @@
 
 #include "src/backend/plugin.h"
 #include "src/backend/registry.h"
+#include "src/comm/comm.h"
 #include "src/nn/engine.h"
 #include "src/nn/lockstep.h"
 #include "src/nn/step_way.h"
@@ -40,7 +41,8 @@ static void open_trusted(struct trainer *trainer) {
 }
 
 void step_audit_start(struct trainer *trainer) {
-    const bool on = trainer->audit.mode != AUDIT_OFF;
+    /* the steps of several processes cannot be repeated by one of them */
+    const bool on = trainer->audit.mode != AUDIT_OFF && comm_size(trainer->compute->comm) == 1;
     if (on && is_foreign(trainer) && trainer->compute->device.driver->host_memory) open_trusted(trainer);
     surroundings_observe(&trainer->step_audit.surroundings);
     draw_step(trainer, trainer->state.updates);

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "src/base/statistics.h"
+#include "src/comm/comm.h"
+#include "src/nn/data_parallel.h"
 #include "src/nn/diagnose.h"
 #include "src/nn/engine.h"
 #include "src/nn/epoch_audit.h"
@@ -40,12 +42,18 @@ static void prefetch_epoch(struct trainer *trainer) {
     augmenter_prefetch(&trainer->augmenter, device, &trainer->train, next);
 }
 
+/* All processes of a training stop after the same step. */
+static bool is_stopped(const struct trainer *trainer) {
+    if (comm_size(trainer->compute->comm) > 1) return data_parallel_stopped(trainer);
+    return trainer->stop && __atomic_load_n(trainer->stop, __ATOMIC_RELAXED);
+}
+
 static enum status run_steps(struct trainer *trainer, const struct trainer_observer *observer) {
     struct device *device = &trainer->compute->device;
     struct train_state *state = &trainer->state;
     const size_t stride = trainer->engine->stride ? trainer->engine->stride : device->driver->steps_ahead;
     while ((size_t)state->step < trainer->steps) {
-        if (trainer->stop && __atomic_load_n(trainer->stop, __ATOMIC_RELAXED)) return STATUS_INTERRUPTED;
+        if (is_stopped(trainer)) return STATUS_INTERRUPTED;
         const size_t left = trainer->steps - (size_t)state->step;
         size_t count = stride < left ? stride : left;
         const enum status status = step_audit_due(trainer, &count)

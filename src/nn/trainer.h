@@ -72,6 +72,15 @@ struct step_audit {
     struct core_use cores;            /* of all epochs */
 };
 
+/* One part of each batch, or several, of those that all processes train on together (data_parallel.h). */
+struct data_parallel {
+    int parts;           /* of a batch, in all processes; 1: it is not divided */
+    int first, count;    /* parts of this process */
+    struct tally *tally; /* of a part */
+    void *sum[2];        /* gradients of one part and of two, while those of others are computed */
+    bool stopped;        /* a process was interrupted: all stop after the same step */
+};
+
 struct trainer {
     const struct config *config;
     struct compute *compute;
@@ -85,6 +94,7 @@ struct trainer {
     struct mlp mlp;
     struct optimizer optimizer;
     struct early_stopping stopping;
+    struct data_parallel parallel;
     struct samples train, validation, test;
     struct augmenter augmenter;        /* of `train` */
     struct epoch_feed feed;            /* order of the images and scalars of the steps */

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "src/nn/centre_layer.h"
+#include "src/nn/data_parallel.h"
 #include "src/nn/engine.h"
 #include "src/nn/step_audit.h"
 
@@ -108,6 +109,8 @@ static enum status open_all(struct trainer *trainer, const struct dataset_pair *
     status = open_network(trainer);
     if (!status) status = open_buffers(trainer);
     if (!status) status = start_weights(trainer, resume);
+    if (!status) status = data_parallel_open(trainer);
+    if (!status) status = data_parallel_check(trainer);
     if (!status) status = engine_select(trainer);
     return status ? status : warm_up(trainer);
 }
@@ -145,6 +148,7 @@ void trainer_close(struct trainer *trainer) {
     samples_close(&trainer->test, device);
     if (trainer->mlp.compute) optimizer_close(&trainer->optimizer, &trainer->mlp);
     mlp_close(&trainer->mlp);
+    data_parallel_close(trainer);
     epoch_feed_close(&trainer->feed, device);
     device->driver->free(device, trainer->losses);
     device->driver->free(device, trainer->tally);

@@ -13,7 +13,7 @@ static const unsigned THREADS = 256;
 
 template <typename T>
 __global__ void dropout_kernel(size_t count, uint32_t threshold, real<T> scale, uint64_t seed, uint32_t layer,
-                               const struct step_scalars *step, const T *in, T *out) {
+                               const struct step_scalars *step, size_t first, const T *in, T *out) {
     typedef pack<T, DROPOUT_BLOCK> eight;
     const uint64_t number = step->number;
     for (size_t block = (size_t)blockIdx.x * THREADS + threadIdx.x; block * DROPOUT_BLOCK < count;
@@ -28,7 +28,7 @@ __global__ void dropout_kernel(size_t count, uint32_t threshold, real<T> scale, 
         }
         const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
         uint32_t counter[4], word[4];
-        dropout_counter(layer, number, block, counter);
+        dropout_counter(layer, number, first / DROPOUT_BLOCK + block, counter);
         philox4x32(counter, key, word);
 #pragma unroll
         for (int e = 0; e < DROPOUT_BLOCK; e++) {
@@ -49,7 +49,7 @@ void cuda_dropout(void *opaque, size_t count, const struct dropout *dropout, con
     const unsigned blocks = cuda_grid_for(count, THREADS * DROPOUT_BLOCK);
     dropout_kernel<T><<<blocks, THREADS, 0, context->stream>>>(
         count, dropout_threshold(dropout->rate), (real<T>)dropout_scale(dropout->rate), dropout->seed,
-        dropout->layer, dropout->step, (const T *)in, (T *)out);
+        dropout->layer, dropout->step, dropout->first, (const T *)in, (T *)out);
     CUDA_LAUNCHED(&context->fault, "dropout_kernel");
 }
 

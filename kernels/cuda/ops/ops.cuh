@@ -50,7 +50,7 @@ void cuda_bias_activation_backward(void *context, size_t rows, size_t cols, enum
 template <typename T>
 void cuda_dropout(void *context, size_t count, const struct dropout *dropout, const void *in, void *out);
 template <typename T>
-void cuda_softmax_cross_entropy(void *context, size_t rows, size_t classes, double smoothing,
+void cuda_softmax_cross_entropy(void *context, size_t rows, size_t batch, size_t classes, double smoothing,
                                 const void *logits, const uint8_t *labels, void *grad, double *loss,
                                 struct tally *tally, bool counted);
 template <typename T>

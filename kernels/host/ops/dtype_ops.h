@@ -82,14 +82,17 @@ static void NAME(dropout)(void *context, size_t count, const struct dropout *dro
     STORED *to = out; /* equal to `in`, or no overlap */
     const uint32_t threshold = dropout_threshold(dropout->rate);
     const REAL scale = (REAL)dropout_scale(dropout->rate);
+    const size_t first_run = dropout->first / DROPOUT_RUN, skip = dropout->first % DROPOUT_RUN;
+    const size_t runs = (skip + count + DROPOUT_RUN - 1) / DROPOUT_RUN;
 #pragma omp parallel for schedule(static) num_threads(threads_for(context, count))
-    for (size_t start = 0; start < count; start += DROPOUT_RUN) {
-        const size_t length = count - start < DROPOUT_RUN ? count - start : DROPOUT_RUN;
+    for (size_t run = 0; run < runs; run++) {
+        const size_t start = run ? run * DROPOUT_RUN - skip : 0, at = run ? 0 : skip;
+        const size_t most = DROPOUT_RUN - at, length = count - start < most ? count - start : most;
         uint16_t bits[DROPOUT_RUN];
-        dropout_bits(dropout, start / DROPOUT_RUN, bits);
+        dropout_bits(dropout, first_run + run, bits);
 #pragma omp simd
         for (size_t i = 0; i < length; i++)
-            to[start + i] = STORE(bits[i] < threshold ? 0 : scale * LOAD(from[start + i]));
+            to[start + i] = STORE(bits[at + i] < threshold ? 0 : scale * LOAD(from[start + i]));
     }
 }
 
@@ -104,11 +107,11 @@ static void NAME(sign_step)(void *context, size_t count, double amount, const vo
     }
 }
 
-static void NAME(softmax_cross_entropy)(void *context, size_t rows, size_t classes, double smoothing,
-                                        const void *logits, const uint8_t *labels, void *grad, double *loss,
-                                        struct tally *tally, bool counted) {
+static void NAME(softmax_cross_entropy)(void *context, size_t rows, size_t batch, size_t classes,
+                                        double smoothing, const void *logits, const uint8_t *labels,
+                                        void *grad, double *loss, struct tally *tally, bool counted) {
     struct partial_loss part[SLICES] = {{0}};
-    const REAL scale = (REAL)(1.0 / (double)rows);
+    const REAL scale = (REAL)(1.0 / (double)batch);
 #pragma omp parallel for schedule(static) num_threads(threads_for(context, 8 * rows * classes))
     for (size_t s = 0; s < SLICES; s++)
         for (size_t r = rows * s / SLICES; r < rows * (s + 1) / SLICES; r++)

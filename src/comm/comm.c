@@ -1,0 +1,198 @@
+#include "src/comm/comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- start and end --- */
+
+static const struct comm_driver *driver_of(enum comm_choice choice, const struct launch *launch) {
+    const struct comm_driver *mpi = NULL;
+#ifdef HAVE_MPI
+    mpi = &comm_mpi;
+#endif
+    if (choice == COMM_MPI || (choice == COMM_AUTO && launch->by_mpi && mpi)) return mpi;
+    return &comm_tcp;
+}
+
+static enum status check(const struct launch *launch, const struct comm_options *options,
+                         const struct comm_driver *driver) {
+    char why[256];
+    if (!driver)
+        return status_set(STATUS_UNAVAILABLE, "--comm mpi: this program was built without MPI (make probe)");
+    if (options->fixed && COMM_SHARDS % launch->size)
+        return status_set(
+            STATUS_USAGE,
+            "--reduction fixed sums %d shards of each batch: on 1, 2 or %d processes, not on %d", COMM_SHARDS,
+            COMM_SHARDS, launch->size);
+    if (driver->probe(launch, why, sizeof why)) return STATUS_OK;
+    return status_set(STATUS_UNAVAILABLE, "--comm %s: %s", driver->name, why);
+}
+
+/* All ranks meet at rank 0. */
+static enum status meet(struct comm *comm, const struct launch *launch, double timeout) {
+    const struct comm_driver *driver = comm->driver;
+    struct rendezvous *meeting = &comm->meeting;
+    const int wanted = comm->rank == 0 && driver == &comm_tcp ? launch->port : 0;
+    char address[256];
+    *meeting = (struct rendezvous){.rank = comm->rank, .size = comm->size, .job = launch->job};
+    enum status status = rendezvous_listen(meeting, wanted, comm->local);
+    int port = meeting->port;
+    if (!status) status = driver->tell(comm, launch, address, sizeof address, &port);
+    if (status) return status;
+    if (comm->rank == 0) {
+        status = rendezvous_wait(meeting, timeout);
+    } else {
+        meeting->port = port;
+        status = rendezvous_join(meeting, address, driver == &comm_tcp ? RENDEZVOUS_PORTS : 1, timeout);
+    }
+    if (!status && driver->connect) status = driver->connect(comm, timeout);
+    if (status) return status;
+    comm->watch = watch_start(comm->rank, comm->size, launch->local_rank, meeting->link, timeout);
+    return comm->watch ? STATUS_OK : STATUS_FAILED;
+}
+
+enum status comm_open(struct comm *comm, const struct launch *launch, const struct comm_options *options) {
+    *comm = (struct comm){.size = 1, .fixed = options->fixed};
+    if (launch->size == 1 || options->choice == COMM_NONE) return STATUS_OK;
+    const struct comm_driver *driver = driver_of(options->choice, launch);
+    enum status status = check(launch, options, driver);
+    if (status) return status;
+    comm->driver = driver;
+    comm->rank = launch->rank;
+    comm->size = launch->size;
+    status = driver->start(comm, launch);
+    return status ? status : meet(comm, launch, options->timeout);
+}
+
+enum status comm_close(struct comm *comm, enum status status) {
+    if (!comm->driver) return status;
+    const enum status ended = comm->watch ? watch_end(comm->watch, status) : status;
+    if (comm->watch && (!ended || ended == STATUS_INTERRUPTED)) comm->driver->finish(comm);
+    rendezvous_close(&comm->meeting);
+    free(comm->scratch);
+    *comm = (struct comm){.size = 1};
+    return ended;
+}
+
+_Noreturn void comm_wait_for_end(struct comm *comm) {
+    (void)comm;
+    for (;;) pause();
+}
+
+/* --- sums --- */
+
+void comm_add(void *into, const void *from, size_t count, enum gemm_dtype dtype) {
+    if (dtype == GEMM_F64) {
+        double *restrict to = into;
+        const double *restrict add = from;
+#pragma omp simd
+        for (size_t i = 0; i < count; i++) to[i] += add[i];
+    } else {
+        float *restrict to = into;
+        const float *restrict add = from;
+#pragma omp simd
+        for (size_t i = 0; i < count; i++) to[i] += add[i];
+    }
+}
+
+static char *scratch_of(struct comm *comm, size_t bytes) {
+    if (bytes > comm->scratch_bytes) {
+        free(comm->scratch);
+        comm->scratch = malloc(bytes);
+        comm->scratch_bytes = comm->scratch ? bytes : 0;
+    }
+    if (comm->scratch) return comm->scratch;
+    fprintf(stderr, "train: rank %d: out of memory for a sum of %zu bytes\n", comm->rank, bytes);
+    _exit(STATUS_FAILED);
+}
+
+/* Ranks r and r ^ 1 each keep half of the elements and add the other's; then r and r ^ 2 half of these, and so on;
+   and back, until all have all. Each element is summed as the same tree. `ranks` is a power of two; the others
+   do not take part. */
+static void sum_tree(struct comm *comm, char *data, size_t count, size_t size, enum gemm_dtype dtype,
+                     int ranks) {
+    char *received = scratch_of(comm, (count + 1) * size);
+    size_t low[16], high[16]; /* sizes of the halves, by level */
+    int level = 0;
+    for (int bit = 1; bit < ranks; bit *= 2, level++) {
+        const bool upper = comm->rank & bit;
+        low[level] = count / 2;
+        high[level] = count - low[level];
+        count = upper ? high[level] : low[level];
+        const size_t give = upper ? low[level] : high[level];
+        char *given = upper ? data : data + low[level] * size;
+        data += upper ? low[level] * size : 0;
+        comm->driver->exchange(comm, comm->rank ^ bit, given, give * size, received, count * size);
+        comm_add(data, received, count, dtype);
+    }
+    while (level-- > 0) {
+        const int bit = 1 << level;
+        const bool upper = comm->rank & bit;
+        const size_t other = upper ? low[level] : high[level];
+        char *missing = upper ? data - other * size : data + count * size;
+        comm->driver->exchange(comm, comm->rank ^ bit, data, count * size, missing, other * size);
+        data -= upper ? other * size : 0;
+        count += other;
+    }
+}
+
+/* Ranks beyond the largest power of two give their data to one below it, and get the sum back. */
+static void sum_by_exchange(struct comm *comm, void *data, size_t count, enum gemm_dtype dtype) {
+    const size_t size = dtype == GEMM_F64 ? sizeof(double) : sizeof(float), bytes = count * size;
+    int ranks = 1;
+    while (2 * ranks <= comm->size) ranks *= 2;
+    const int partner = comm->rank < ranks ? comm->rank + ranks : comm->rank - ranks;
+    const bool extra = comm->rank >= ranks, helps = !extra && partner < comm->size;
+    if (extra) comm->driver->exchange(comm, partner, data, bytes, NULL, 0);
+    if (helps) {
+        char *received = scratch_of(comm, bytes);
+        comm->driver->exchange(comm, partner, NULL, 0, received, bytes);
+        comm_add(data, received, count, dtype);
+    }
+    if (!extra) sum_tree(comm, data, count, size, dtype, ranks);
+    if (helps) comm->driver->exchange(comm, partner, data, bytes, NULL, 0);
+    if (extra) comm->driver->exchange(comm, partner, NULL, 0, data, bytes);
+}
+
+void comm_sum(struct comm *comm, void *data, size_t count, enum gemm_dtype dtype) {
+    if (comm_size(comm) == 1 || !count) return;
+    if (comm->driver->sum && !comm->fixed) {
+        comm->driver->sum(comm, data, count, dtype);
+    } else {
+        sum_by_exchange(comm, data, count, dtype);
+    }
+}
+
+/* --- bytes --- */
+
+/* Pairs in one order for all, so that no ranks wait for each other in a circle. */
+void comm_gather(struct comm *comm, const void *mine, void *all, size_t bytes) {
+    const int rank = comm ? comm->rank : 0;
+    memcpy((char *)all + (size_t)rank * bytes, mine, bytes);
+    for (int r = 0; r < comm_size(comm); r++)
+        if (r != rank) comm->driver->exchange(comm, r, mine, bytes, (char *)all + (size_t)r * bytes, bytes);
+}
+
+void comm_broadcast(struct comm *comm, void *data, size_t bytes) {
+    for (int r = 1; r < comm_size(comm); r++) {
+        if (comm->rank == 0) comm->driver->exchange(comm, r, data, bytes, NULL, 0);
+        if (comm->rank == r) comm->driver->exchange(comm, 0, NULL, 0, data, bytes);
+    }
+}
+
+bool comm_any(struct comm *comm, bool mine) {
+    double count = mine;
+    comm_sum(comm, &count, 1, GEMM_F64);
+    return count > 0;
+}
+
+/* --- shares --- */
+
+void comm_share(size_t count, int part, int parts, size_t *first, size_t *end) {
+    const size_t eights = (count + 7) / 8, p = (size_t)part, n = (size_t)parts;
+    const size_t from = eights * p / n * 8, to = eights * (p + 1) / n * 8;
+    *first = from < count ? from : count;
+    *end = to < count ? to : count;
+}

@@ -1,0 +1,115 @@
+/* The communicator seam: how several processes act as one. Each has a rank; a sum over the ranks is the same
+   value on all of them, bit for bit. The trainer asks for sums and does not know who answers: MPI or sockets.
+
+   If a process ends, or does not answer for --comm-timeout seconds, all others end within that time, with exit
+   code 1 and one message that names it (watch.h). So sums return no status: one that cannot be done ends the
+   process. */
+#ifndef TESSERA_COMM_COMM_H
+#define TESSERA_COMM_COMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/gemm.h"
+#include "src/base/status.h"
+#include "src/comm/launch.h"
+#include "src/comm/rendezvous.h"
+#include "src/comm/watch.h"
+
+/* With `fixed`, the gradients of so many shards of a batch are summed as a tree: the same bits for 1, 2 and 4
+   processes. */
+enum { COMM_SHARDS = 4 };
+
+/* NULL instead of one, or size 1: alone. */
+struct comm {
+    const struct comm_driver *driver; /* NULL: alone */
+    int rank, size;
+    bool fixed;
+    bool local;            /* all ranks are on one host */
+    char description[128]; /* "Open MPI v4.1.4", "sockets, rank 0 at 127.0.0.1" */
+    /* private */
+    void *state; /* the driver's */
+    struct rendezvous meeting;
+    struct watch *watch;
+    void *scratch; /* [scratch_bytes], of sums */
+    size_t scratch_bytes;
+};
+
+struct comm_driver {
+    const char *name; /* "mpi", "tcp" */
+
+    /* Usable here? If not, writes the reason (a phrase) to `why`. */
+    bool (*probe)(const struct launch *launch, char *why, size_t size);
+
+    /* Sets comm->local. Then rank 0 listens at *port, of which `tell` tells all ranks, with its address. */
+    enum status (*start)(struct comm *comm, const struct launch *launch);
+    enum status (*tell)(struct comm *comm, const struct launch *launch, char *address, size_t size,
+                        int *port);
+
+    /* (optional) After the ranks have met (rendezvous.h). */
+    enum status (*connect)(struct comm *comm, double timeout);
+
+    /* Sends bytes to `peer` and receives bytes from it. */
+    void (*exchange)(struct comm *comm, int peer, const void *send, size_t send_bytes, void *receive,
+                     size_t receive_bytes);
+
+    /* (optional) data[i] = the sum of data[i] of all ranks, in any order. */
+    void (*sum)(struct comm *comm, void *data, size_t count, enum gemm_dtype dtype);
+
+    /* All ranks have ended well. */
+    void (*finish)(struct comm *comm);
+};
+
+extern const struct comm_driver comm_tcp;
+#ifdef HAVE_MPI
+extern const struct comm_driver comm_mpi;
+#endif
+
+enum comm_choice { COMM_AUTO, COMM_NONE, COMM_MPI, COMM_TCP };
+
+struct comm_options {
+    enum comm_choice choice;
+    bool fixed;
+    double timeout; /* seconds; 0: waits for ever */
+};
+
+/* STATUS_UNAVAILABLE with the reason if the choice cannot be used here; STATUS_USAGE if `fixed` does not go
+   with the number of processes; STATUS_FAILED if a rank does not come. */
+enum status comm_open(struct comm *comm, const struct launch *launch, const struct comm_options *options);
+
+/* This rank ends. If it failed (any status but STATUS_OK and STATUS_INTERRUPTED), rank 0 prints the status
+   message and all other ranks end. Returns `status`, or STATUS_FAILED if another rank failed. */
+enum status comm_close(struct comm *comm, enum status status);
+
+static inline int comm_size(const struct comm *comm) {
+    return comm ? comm->size : 1;
+}
+
+static inline bool comm_is_fixed(const struct comm *comm) {
+    return comm && comm->fixed;
+}
+
+/* data[i] = the sum of data[i] of all ranks: f32 or f64, in host memory. With comm->fixed, as a tree: ranks 2i
+   and 2i + 1 first. */
+void comm_sum(struct comm *comm, void *data, size_t count, enum gemm_dtype dtype);
+
+/* all[r] = the `bytes` at `mine` of rank r. No rank returns before all have come. */
+void comm_gather(struct comm *comm, const void *mine, void *all, size_t bytes);
+
+/* The bytes of rank 0. */
+void comm_broadcast(struct comm *comm, void *data, size_t bytes);
+
+/* Is it true on any rank? */
+bool comm_any(struct comm *comm, bool mine);
+
+/* into[i] += from[i] */
+void comm_add(void *into, const void *from, size_t count, enum gemm_dtype dtype);
+
+/* The items [*first, *end) of `count` that are part `part` of `parts`: cut at multiples of 8, of about equal
+   size. */
+void comm_share(size_t count, int part, int parts, size_t *first, size_t *end);
+
+/* For drivers: a connection is broken. Waits until the watch has said why, and ended this process. */
+_Noreturn void comm_wait_for_end(struct comm *comm);
+
+#endif

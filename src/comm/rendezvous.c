@@ -1,0 +1,307 @@
+#define _GNU_SOURCE
+#include "src/comm/rendezvous.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "src/base/profile.h"
+#include "src/base/text.h"
+
+static const char MAGIC[8] = "TESSERA1";
+static const double ANSWER_SECONDS = 1, RETRY_SECONDS = 0.05;
+
+/* What a connecting process says first; rank 0 answers with MAGIC. */
+struct hello {
+    char magic[sizeof MAGIC];
+    uint64_t job;
+    int32_t rank, size, port; /* at which it listens */
+};
+
+static double deadline_of(double seconds) {
+    return seconds > 0 ? clock_seconds() + seconds : 1e300;
+}
+
+static bool wait_for(int fd, short events, double deadline) {
+    for (;;) {
+        const double left = deadline - clock_seconds();
+        struct pollfd one = {.fd = fd, .events = events};
+        const int ready = left <= 0 ? 0 : poll(&one, 1, left < 60 ? (int)(1000 * left) + 1 : 60000);
+        if (ready > 0) return true;
+        if (left <= 0 || (ready < 0 && errno != EINTR)) return false;
+    }
+}
+
+bool rendezvous_send(int fd, const void *bytes, size_t count) {
+    for (const char *at = bytes; count;) {
+        const ssize_t sent = send(fd, at, count, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent <= 0) return false;
+        at += sent;
+        count -= (size_t)sent;
+    }
+    return true;
+}
+
+bool rendezvous_receive(int fd, void *bytes, size_t count, double seconds) {
+    const double deadline = deadline_of(seconds);
+    for (char *at = bytes; count;) {
+        if (!wait_for(fd, POLLIN, deadline)) return false;
+        const ssize_t got = recv(fd, at, count, 0);
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (got <= 0) return false;
+        at += got;
+        count -= (size_t)got;
+    }
+    return true;
+}
+
+/* --- sockets --- */
+
+static void set_options(int fd) {
+    const int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* a sum must not wait for the next one */
+}
+
+/* -1 if the port is taken. Both families in one socket where IPv6 is there. */
+static int listen_at(int port, bool local) {
+    const int on = 1, off = 0;
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    four.sin_addr.s_addr = htonl(local ? INADDR_LOOPBACK : INADDR_ANY);
+    int fd = local ? -1 : socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool both = fd >= 0 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0;
+    if (!both && fd >= 0) close(fd);
+    if (!both) fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    const struct sockaddr *address = both ? (struct sockaddr *)&six : (struct sockaddr *)&four;
+    if (bind(fd, address, both ? sizeof six : sizeof four) == 0 && listen(fd, SOMAXCONN) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+static int port_of(int listener) {
+    struct sockaddr_storage address;
+    socklen_t size = sizeof address;
+    if (getsockname(listener, (struct sockaddr *)&address, &size) != 0) return 0;
+    return ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
+                                               : ((struct sockaddr_in *)&address)->sin_port);
+}
+
+/* The address of the other side, an IPv4 one as ::ffff:a.b.c.d, with this port; 0: with that of the
+   connection. */
+static struct sockaddr_in6 peer_of(int fd, int port) {
+    struct sockaddr_storage from = {0};
+    socklen_t size = sizeof from;
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6};
+    getpeername(fd, (struct sockaddr *)&from, &size);
+    if (from.ss_family == AF_INET6) {
+        six = *(struct sockaddr_in6 *)&from;
+    } else {
+        const struct sockaddr_in *four = (struct sockaddr_in *)&from;
+        six.sin6_addr.s6_addr[10] = six.sin6_addr.s6_addr[11] = 0xff;
+        memcpy(six.sin6_addr.s6_addr + 12, &four->sin_addr, 4);
+        six.sin6_port = four->sin_port;
+    }
+    if (port) six.sin6_port = htons((uint16_t)port);
+    return six;
+}
+
+/* -1 if nobody answers there before the deadline. */
+static int connect_to(const struct sockaddr *address, socklen_t size, double deadline) {
+    const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int error = 0;
+    socklen_t length = sizeof error;
+    if (fd < 0) return -1;
+    const bool begun = connect(fd, address, size) == 0 || errno == EINPROGRESS;
+    if (begun && wait_for(fd, POLLOUT, deadline) &&
+        getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && !error &&
+        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) == 0) {
+        set_options(fd);
+        return fd;
+    }
+    close(fd);
+    return -1;
+}
+
+/* An address of rendezvous->listens; where IPv6 is missing, by IPv4. */
+static int connect_to_rank(const struct sockaddr_in6 *six, double deadline) {
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = six->sin6_port};
+    if (!IN6_IS_ADDR_V4MAPPED(&six->sin6_addr))
+        return connect_to((const struct sockaddr *)six, sizeof *six, deadline);
+    memcpy(&four.sin_addr, six->sin6_addr.s6_addr + 12, 4);
+    return connect_to((const struct sockaddr *)&four, sizeof four, deadline);
+}
+
+/* --- greetings --- */
+
+static struct hello hello_of(const struct rendezvous *rendezvous) {
+    struct hello hello = {.job = rendezvous->job,
+                          .rank = rendezvous->rank,
+                          .size = rendezvous->size,
+                          .port = port_of(rendezvous->listener)};
+    memcpy(hello.magic, MAGIC, sizeof MAGIC);
+    return hello;
+}
+
+/* A greeting of this job; another one is that of a stranger. */
+static bool receive_hello(const struct rendezvous *rendezvous, int fd, struct hello *hello) {
+    return rendezvous_receive(fd, hello, sizeof *hello, ANSWER_SECONDS) &&
+           memcmp(hello->magic, MAGIC, sizeof MAGIC) == 0 && hello->job == rendezvous->job &&
+           hello->size == rendezvous->size && hello->rank >= 0 && hello->rank < rendezvous->size &&
+           rendezvous_send(fd, MAGIC, sizeof MAGIC);
+}
+
+/* Returns fd if the other side is of this job, else closes it and returns -1. */
+static int greet(const struct rendezvous *rendezvous, int fd) {
+    const struct hello hello = hello_of(rendezvous);
+    char answer[sizeof MAGIC];
+    if (fd >= 0 && rendezvous_send(fd, &hello, sizeof hello) &&
+        rendezvous_receive(fd, answer, sizeof answer, ANSWER_SECONDS) &&
+        memcmp(answer, MAGIC, sizeof MAGIC) == 0)
+        return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+/* Waits for connections of ranks of which link[] is -1, in `link`. */
+static bool accept_ranks(const struct rendezvous *rendezvous, int *link, struct sockaddr_in6 *listens,
+                         int count, double deadline) {
+    while (count > 0) {
+        struct hello hello;
+        if (!wait_for(rendezvous->listener, POLLIN, deadline)) return false;
+        const int fd = accept4(rendezvous->listener, NULL, NULL, SOCK_CLOEXEC);
+        if (fd < 0) continue;
+        if (!receive_hello(rendezvous, fd, &hello) || link[hello.rank] >= 0) {
+            close(fd);
+            continue;
+        }
+        set_options(fd);
+        link[hello.rank] = fd;
+        if (listens) listens[hello.rank] = peer_of(fd, hello.port);
+        count--;
+    }
+    return true;
+}
+
+/* --- the rendezvous --- */
+
+enum status rendezvous_listen(struct rendezvous *rendezvous, int port, bool local) {
+    const size_t size = (size_t)rendezvous->size;
+    const int tries = rendezvous->rank == 0 && port ? RENDEZVOUS_PORTS : 1;
+    rendezvous->listener = -1;
+    rendezvous->link = malloc(size * sizeof *rendezvous->link);
+    rendezvous->listens = calloc(size, sizeof *rendezvous->listens);
+    if (!rendezvous->link || !rendezvous->listens) return status_set(STATUS_FAILED, "out of memory");
+    for (size_t r = 0; r < size; r++) rendezvous->link[r] = -1;
+    for (int i = 0; i < tries && rendezvous->listener < 0; i++)
+        rendezvous->listener = listen_at(port ? port + i : 0, local);
+    rendezvous->port = port_of(rendezvous->listener);
+    if (rendezvous->listener >= 0) return STATUS_OK;
+    return status_set(STATUS_FAILED, "cannot listen at port %d, nor at the next %d: %s", port,
+                      RENDEZVOUS_PORTS - 1, strerror(errno));
+}
+
+/* "rank 3 has not", "ranks 1, 2 and 3 have not". */
+static enum status missing_ranks(const struct rendezvous *rendezvous, double seconds) {
+    char list[256] = "";
+    int count = 0, last = 0;
+    for (int r = 1; r < rendezvous->size; r++) {
+        if (rendezvous->link[r] >= 0) continue;
+        if (count++) text_append(list, sizeof list, "%s%d", count > 2 ? ", " : "", last);
+        last = r;
+    }
+    text_append(list, sizeof list, "%s%d", count > 1 ? " and " : "", last);
+    return status_set(STATUS_FAILED, "rank%s %s of %d ha%s not come to port %d within %g s (--comm-timeout)",
+                      count > 1 ? "s" : "", list, rendezvous->size, count > 1 ? "ve" : "s", rendezvous->port,
+                      seconds);
+}
+
+enum status rendezvous_wait(struct rendezvous *rendezvous, double seconds) {
+    const size_t bytes = (size_t)rendezvous->size * sizeof *rendezvous->listens;
+    if (!accept_ranks(rendezvous, rendezvous->link, rendezvous->listens, rendezvous->size - 1,
+                      deadline_of(seconds)))
+        return missing_ranks(rendezvous, seconds);
+    for (int r = 1; r < rendezvous->size; r++)
+        if (!rendezvous_send(rendezvous->link[r], rendezvous->listens, bytes))
+            return status_set(STATUS_FAILED, "rank %d ended when the ranks met", r);
+    return STATUS_OK;
+}
+
+/* One try at each address and port. */
+static int find_rank_0(const struct rendezvous *rendezvous, const struct addrinfo *list, int ports) {
+    for (const struct addrinfo *at = list; at; at = at->ai_next)
+        for (int p = 0; p < ports; p++) {
+            const uint16_t port = htons((uint16_t)(rendezvous->port + p));
+            if (at->ai_family == AF_INET6) ((struct sockaddr_in6 *)at->ai_addr)->sin6_port = port;
+            if (at->ai_family == AF_INET) ((struct sockaddr_in *)at->ai_addr)->sin_port = port;
+            const int fd =
+                greet(rendezvous, connect_to(at->ai_addr, at->ai_addrlen, clock_seconds() + ANSWER_SECONDS));
+            if (fd >= 0) return fd;
+        }
+    return -1;
+}
+
+enum status rendezvous_join(struct rendezvous *rendezvous, const char *address, int ports, double seconds) {
+    const struct addrinfo wanted = {.ai_socktype = SOCK_STREAM};
+    const size_t bytes = (size_t)rendezvous->size * sizeof *rendezvous->listens;
+    const double deadline = deadline_of(seconds);
+    struct addrinfo *list;
+    const int error = getaddrinfo(address, NULL, &wanted, &list);
+    if (error)
+        return status_set(STATUS_FAILED, "the address of rank 0, '%s' (MASTER_ADDR), is not known: %s",
+                          address, gai_strerror(error));
+    int fd = -1;
+    while (fd < 0 && clock_seconds() < deadline) {
+        fd = find_rank_0(rendezvous, list, ports);
+        if (fd < 0) nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * RETRY_SECONDS)}, NULL);
+    }
+    freeaddrinfo(list);
+    rendezvous->link[0] = fd;
+    if (fd < 0)
+        return status_set(STATUS_FAILED,
+                          "rank 0 does not answer at %s, port %d, within %g s (--comm-timeout)", address,
+                          rendezvous->port, seconds);
+    if (!rendezvous_receive(fd, rendezvous->listens, bytes, 0)) /* it has a limit */
+        return status_set(STATUS_FAILED, "%s", "");
+    rendezvous->listens[0] = peer_of(fd, 0);
+    return STATUS_OK;
+}
+
+int *rendezvous_connect_all(struct rendezvous *rendezvous, double seconds) {
+    const int rank = rendezvous->rank, size = rendezvous->size;
+    const double deadline = deadline_of(seconds);
+    int *pairs = malloc((size_t)size * sizeof *pairs);
+    if (!pairs) return status_write("out of memory"), NULL;
+    for (int r = 0; r < size; r++) pairs[r] = -1;
+    for (int r = 0; r < rank; r++) {
+        pairs[r] = greet(rendezvous, connect_to_rank(&rendezvous->listens[r], deadline));
+        if (pairs[r] < 0) status_write("rank %d cannot be reached from rank %d", r, rank);
+    }
+    if (!accept_ranks(rendezvous, pairs, NULL, size - 1 - rank, deadline))
+        status_write("the ranks above %d have not connected to it", rank);
+    for (int r = 0; r < size; r++)
+        if (r != rank && pairs[r] < 0) {
+            free(pairs);
+            return NULL;
+        }
+    return pairs;
+}
+
+void rendezvous_close(struct rendezvous *rendezvous) {
+    if (rendezvous->listener >= 0) close(rendezvous->listener);
+    for (int r = 0; rendezvous->link && r < rendezvous->size; r++)
+        if (rendezvous->link[r] >= 0) close(rendezvous->link[r]);
+    free(rendezvous->link);
+    free(rendezvous->listens);
+    *rendezvous = (struct rendezvous){.listener = -1};
+}

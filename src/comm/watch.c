@@ -1,0 +1,272 @@
+#define _GNU_SOURCE
+#include "src/comm/watch.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "src/base/profile.h"
+#include "src/base/terminal.h"
+#include "src/base/text.h"
+
+enum kind { ALIVE, FAILED, DONE, END }; /* END: rank 0 tells the others to end */
+
+struct message {
+    int32_t kind;
+    char text[508]; /* of FAILED */
+};
+
+/* A rank at the other side of a connection. */
+struct peer {
+    struct message message; /* that is being received */
+    size_t received;        /* bytes of it */
+    double heard;           /* when it last said something */
+    bool done;              /* it has ended well, or with a message that was printed */
+};
+
+struct watch {
+    int rank, size, local_rank, wake;
+    const int *link;
+    double timeout, said; /* when this rank last said that it lives */
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    bool ending;        /* watch_end was called .. */
+    enum status status; /* .. with this */
+    char message[1024]; /* its own, or of the rank that failed */
+    struct peer *peer;  /* [size] */
+};
+
+static const double BEATS = 5;      /* in a timeout */
+static const double PATIENCE = 0.3; /* seconds for messages of other ranks about the same thing */
+static const double LAST_WORDS = 3; /* seconds for rank 0 to print the message of a failure */
+
+static void say(const struct watch *watch, int to, enum kind kind, const char *text) {
+    struct message message = {.kind = kind};
+    if (watch->link[to] < 0) return;
+    snprintf(message.text, sizeof message.text, "%s", text);
+    const ssize_t sent = send(watch->link[to], &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)sent; /* if it is gone, that is seen when something is received from it */
+}
+
+static void say_to_all(const struct watch *watch, enum kind kind) {
+    for (int r = 0; r < watch->size; r++)
+        if (r != watch->rank && !watch->peer[r].done) say(watch, r, kind, "");
+}
+
+static bool is_ending(struct watch *watch) {
+    pthread_mutex_lock(&watch->mutex);
+    const bool ending = watch->ending;
+    pthread_mutex_unlock(&watch->mutex);
+    return ending;
+}
+
+static void sleep_for(double seconds) {
+    nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * seconds)}, NULL);
+}
+
+/* Ends this process, in whatever the main thread is doing. */
+static _Noreturn void end_process(void) {
+    fflush(NULL);
+    _exit(STATUS_FAILED);
+}
+
+/* --- what rank 0 does if another rank fails --- */
+
+/* Prints why, unless rank 0 itself fails for the same reason, and ends all ranks. Returns if the main thread of
+   rank 0 is ending: it prints its own message. */
+static void fail(struct watch *watch, int rank, const char *text) {
+    watch->peer[rank].done = true;
+    for (double waited = 0; waited < PATIENCE && !is_ending(watch); waited += 0.01) sleep_for(0.01);
+    const bool ending = is_ending(watch);
+    if (!ending || strcmp(text, watch->message) != 0) {
+        terminal_note("rank %d of %d: %s", rank, watch->size, text);
+        say_to_all(watch, END);
+    }
+    if (!ending) end_process();
+    if (watch->status == STATUS_OK || watch->status == STATUS_INTERRUPTED) {
+        watch->status = STATUS_FAILED;
+        watch->message[0] = '\0';
+    }
+}
+
+/* --- what the others do if rank 0 fails --- */
+
+static void lose_rank_0(struct watch *watch, const char *why) {
+    watch->peer[0].done = true;
+    if (is_ending(watch)) return;
+    if (watch->local_rank == 0 || watch->rank == 1)
+        fprintf(stderr, "%s: rank 0 of %d: %s\n", terminal_program(), watch->size, why);
+    end_process();
+}
+
+static void lose(struct watch *watch, int rank, const char *why) {
+    if (watch->rank == 0) {
+        fail(watch, rank, why);
+    } else {
+        lose_rank_0(watch, why);
+    }
+}
+
+/* --- messages --- */
+
+static void take_message(struct watch *watch, int from, const struct message *message) {
+    struct peer *peer = &watch->peer[from];
+    char text[sizeof message->text];
+    switch (message->kind) {
+    case FAILED:
+        snprintf(text, sizeof text, "%s", message->text);
+        text_clean(text);
+        fail(watch, from, text);
+        break;
+    case DONE:
+        peer->done = true;
+        break;
+    case END:
+        peer->done = true;
+        if (!is_ending(watch)) end_process();
+        break;
+    default:
+        break;
+    }
+}
+
+static void receive(struct watch *watch, int from) {
+    struct peer *peer = &watch->peer[from];
+    const ssize_t got = recv(watch->link[from], (char *)&peer->message + peer->received,
+                             sizeof peer->message - peer->received, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0) {
+        if (!peer->done) lose(watch, from, "its process has ended: it was killed, or it crashed");
+        return;
+    }
+    peer->heard = clock_seconds();
+    peer->received += (size_t)got;
+    if (peer->received < sizeof peer->message) return;
+    peer->received = 0;
+    peer->message.text[sizeof peer->message.text - 1] = '\0';
+    take_message(watch, from, &peer->message);
+}
+
+static void check_silence(struct watch *watch, double now) {
+    char why[128];
+    for (int r = 0; r < watch->size && watch->timeout > 0; r++) {
+        if (r == watch->rank || watch->link[r] < 0 || watch->peer[r].done) continue;
+        if (now - watch->peer[r].heard <= watch->timeout) continue;
+        snprintf(why, sizeof why,
+                 "no sign of life for %g s (--comm-timeout): it is stopped, or its host is gone",
+                 watch->timeout);
+        lose(watch, r, why);
+    }
+}
+
+/* --- the thread --- */
+
+static double beat_of(const struct watch *watch) {
+    return watch->timeout > 0 ? watch->timeout / BEATS : 1;
+}
+
+/* Waits up to `seconds` for messages, and answers them. */
+static void attend(struct watch *watch, struct pollfd *ready, double seconds) {
+    for (int r = 0; r < watch->size; r++)
+        ready[r] = (struct pollfd){.fd = watch->peer[r].done ? -1 : watch->link[r], .events = POLLIN};
+    ready[watch->size] = (struct pollfd){.fd = watch->wake, .events = POLLIN};
+    if (poll(ready, (nfds_t)watch->size + 1, (int)(1000 * seconds) + 1) > 0)
+        for (int r = 0; r < watch->size; r++)
+            if (ready[r].revents && !watch->peer[r].done) receive(watch, r);
+    const double now = clock_seconds();
+    if (now - watch->said >= beat_of(watch)) {
+        say_to_all(watch, ALIVE);
+        watch->said = now;
+    }
+    check_silence(watch, now);
+}
+
+static bool all_done(const struct watch *watch) {
+    for (int r = 0; r < watch->size; r++)
+        if (r != watch->rank && watch->link[r] >= 0 && !watch->peer[r].done) return false;
+    return true;
+}
+
+/* The main thread has ended. */
+static void end(struct watch *watch, struct pollfd *ready) {
+    uint64_t woken;
+    const bool failed = watch->status != STATUS_OK && watch->status != STATUS_INTERRUPTED;
+    const ssize_t got = read(watch->wake, &woken, sizeof woken);
+    (void)got;
+    if (watch->rank != 0) {
+        say(watch, 0, failed ? FAILED : DONE, watch->message);
+    } else if (failed) {
+        say_to_all(watch, END);
+    }
+    if (watch->rank != 0 && !failed) return;
+    const double patience = !failed ? 1e300 : watch->rank ? LAST_WORDS : PATIENCE;
+    for (const double start = clock_seconds(); !all_done(watch) && clock_seconds() - start < patience;)
+        attend(watch, ready, 0.05);
+}
+
+static void *run(void *self) {
+    struct watch *watch = self;
+    struct pollfd *ready = calloc((size_t)watch->size + 1, sizeof *ready);
+    if (!ready) return NULL;
+    while (!is_ending(watch)) attend(watch, ready, beat_of(watch));
+    end(watch, ready);
+    free(ready);
+    return NULL;
+}
+
+struct watch *watch_start(int rank, int size, int local_rank, const int *link, double timeout) {
+    struct watch *watch = calloc(1, sizeof *watch);
+    struct peer *peers = calloc((size_t)size, sizeof *peers);
+    sigset_t all, before;
+    if (!watch || !peers) {
+        status_write("out of memory");
+        free(watch);
+        free(peers);
+        return NULL;
+    }
+    *watch = (struct watch){.rank = rank,
+                            .size = size,
+                            .local_rank = local_rank,
+                            .wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+                            .link = link,
+                            .timeout = timeout,
+                            .peer = peers};
+    for (int r = 0; r < size; r++) peers[r].heard = clock_seconds();
+    pthread_mutex_init(&watch->mutex, NULL);
+    sigfillset(&all); /* signals are for the main thread */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(&watch->thread, NULL, run, watch);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!error) return watch;
+    status_write("cannot start a thread: %s", strerror(error));
+    free(peers);
+    free(watch);
+    return NULL;
+}
+
+enum status watch_end(struct watch *watch, enum status status) {
+    const uint64_t one = 1;
+    pthread_mutex_lock(&watch->mutex);
+    watch->status = status;
+    if (status) snprintf(watch->message, sizeof watch->message, "%.507s", status_message());
+    watch->ending = true;
+    pthread_mutex_unlock(&watch->mutex);
+    const ssize_t woke = write(watch->wake, &one, sizeof one);
+    (void)woke;
+    pthread_join(watch->thread, NULL);
+    const enum status ended = watch->status;
+    if (ended != status) status_write("%s", watch->message);
+    pthread_mutex_destroy(&watch->mutex);
+    close(watch->wake);
+    free(watch->peer);
+    free(watch);
+    return ended;
+}

@@ -1,0 +1,182 @@
+#include "src/nn/data_parallel.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/hash.h"
+#include "src/base/platform.h"
+#include "src/comm/comm.h"
+#include "src/nn/engine.h"
+#include "src/nn/lockstep.h"
+
+/* What is summed over the parts of a batch beside the gradients. */
+enum { LOSS, CORRECT, IMAGES, STOPS, VALUES };
+
+enum status data_parallel_open(struct trainer *trainer) {
+    struct data_parallel *parallel = &trainer->parallel;
+    struct device *device = &trainer->compute->device;
+    const struct comm *comm = trainer->compute->comm;
+    const int size = comm_size(comm), rank = comm ? comm->rank : 0;
+    const size_t bytes = trainer->mlp.parameter_elements * dtype_size(trainer->mlp.dtype);
+    parallel->parts = comm_is_fixed(comm) ? COMM_SHARDS : size;
+    parallel->count = parallel->parts / size;
+    parallel->first = rank * parallel->count;
+    if (parallel->parts == 1) return STATUS_OK;
+    if (!device->driver->host_memory)
+        return status_set(
+            STATUS_UNAVAILABLE,
+            "backend '%s' keeps its tensors on a GPU, and sums between processes are those of host "
+            "memory: use a backend of the host",
+            trainer->compute->backend->name);
+    parallel->tally = device->driver->alloc(device, sizeof *parallel->tally);
+    if (!parallel->tally) return STATUS_FAILED;
+    for (int i = 0; 1 << i < parallel->count; i++) {
+        parallel->sum[i] = device->driver->alloc(device, bytes);
+        if (!parallel->sum[i]) return status_context(STATUS_FAILED, "sums of gradients of --reduction fixed");
+    }
+    return STATUS_OK;
+}
+
+void data_parallel_close(struct trainer *trainer) {
+    struct data_parallel *parallel = &trainer->parallel;
+    struct device *device = &trainer->compute->device;
+    device->driver->free(device, parallel->tally);
+    for (size_t i = 0; i < sizeof parallel->sum / sizeof *parallel->sum; i++)
+        device->driver->free(device, parallel->sum[i]);
+}
+
+/* --- a step --- */
+
+/* Gradients of one part of the batch, and its values. */
+static enum status part_gradients(struct trainer *trainer, size_t step, int part, double values[VALUES]) {
+    struct mlp *mlp = &trainer->mlp;
+    struct device *device = &trainer->compute->device;
+    struct tally *tally = trainer->parallel.tally;
+    struct batch_part rows = {.step = step, .batch = engine_rows(trainer, step), .tally = tally};
+    size_t end;
+    enum status status = STATUS_OK;
+    comm_share(rows.batch, part, trainer->parallel.parts, &rows.first, &end);
+    rows.rows = end - rows.first;
+    *tally = (struct tally){0};
+    if (rows.rows) {
+        status = engine_part_gradients(trainer, &rows);
+    } else { /* a small batch */
+        device->driver->zero(device, mlp->gradients, mlp->parameter_elements * dtype_size(mlp->dtype));
+    }
+    values[LOSS] = tally->loss_sum;
+    values[CORRECT] = (double)tally->correct;
+    values[IMAGES] = (double)tally->images;
+    return status;
+}
+
+/* Adds the gradients and values of parts in the order of a tree: after part i, those of the pairs that it
+   completes. */
+static enum status local_gradients(struct trainer *trainer, size_t step, double values[VALUES]) {
+    struct data_parallel *parallel = &trainer->parallel;
+    struct mlp *mlp = &trainer->mlp;
+    const size_t count = mlp->parameter_elements;
+    double saved[2][VALUES];
+    for (int i = 0; i < parallel->count; i++) {
+        int level = 0;
+        const enum status status = part_gradients(trainer, step, parallel->first + i, values);
+        if (status) return status;
+        for (int bits = i; bits & 1; bits >>= 1, level++) {
+            comm_add(mlp->gradients, parallel->sum[level], count, mlp->dtype);
+            comm_add(values, saved[level], VALUES, GEMM_F64);
+        }
+        if (i + 1 == parallel->count) break;
+        memcpy(parallel->sum[level], mlp->gradients, count * dtype_size(mlp->dtype));
+        memcpy(saved[level], values, sizeof saved[level]);
+    }
+    return STATUS_OK;
+}
+
+/* As the op softmax_cross_entropy adds a batch to the tally. */
+static void count_batch(struct trainer *trainer, size_t step, const double values[VALUES]) {
+    struct tally *tally = trainer->tally;
+    tally->loss_sum += values[LOSS];
+    tally->correct += (uint64_t)values[CORRECT];
+    tally->images += (uint64_t)values[IMAGES];
+    tally->batches++;
+    if (!isfinite(values[LOSS]) && !tally->bad_step) tally->bad_step = tally->batches;
+    trainer->losses[step] = values[LOSS] / values[IMAGES];
+}
+
+enum status data_parallel_gradients(struct trainer *trainer, size_t step) {
+    struct mlp *mlp = &trainer->mlp;
+    struct comm *comm = trainer->compute->comm;
+    double values[VALUES] = {0};
+    const enum status status = local_gradients(trainer, step, values);
+    if (status) return status;
+    values[STOPS] = trainer->stop && __atomic_load_n(trainer->stop, __ATOMIC_RELAXED);
+    comm_sum(comm, mlp->gradients, mlp->parameter_elements, mlp->dtype);
+    comm_sum(comm, values, VALUES, GEMM_F64);
+    trainer->parallel.stopped = values[STOPS] > 0;
+    count_batch(trainer, step, values);
+    device_lap(&trainer->compute->device, PART_COMMUNICATION);
+    return STATUS_OK;
+}
+
+bool data_parallel_stopped(const struct trainer *trainer) {
+    return trainer->parallel.stopped;
+}
+
+/* --- before the first step --- */
+
+/* What all ranks must have in common. */
+struct common {
+    uint64_t version, data, weights, recipe[CONFIG_MAX_KEYS];
+};
+
+static uint64_t hash_set(uint64_t hash, const struct dataset *set) {
+    hash = hash_bytes(hash, set->images, set->count * set->height * set->width);
+    return hash_bytes(hash, set->labels, set->count);
+}
+
+static enum status find_common(struct trainer *trainer, struct common *common) {
+    double *weights = lockstep_state(trainer);
+    char value[CONFIG_TEXT];
+    if (!weights) return status_set(STATUS_FAILED, "out of memory");
+    *common = (struct common){
+        .version = hash_bytes(HASH_START, platform_commit(), strlen(platform_commit())),
+        .data = hash_set(hash_set(HASH_START, &trainer->data->train), &trainer->data->test),
+        .weights = hash_bytes(HASH_START, weights, lockstep_state_count(trainer) * sizeof *weights)};
+    free(weights);
+    common->weights = hash_bytes(common->weights, &trainer->state, sizeof trainer->state);
+    for (size_t i = 0; i < config_key_count(); i++) {
+        const struct config_key *key = config_key_at(i);
+        config_value(trainer->config, key, value, sizeof value);
+        if (key->recipe && strcmp(key->name, "data") != 0) /* a path, which may be another on each host */
+            common->recipe[i] = hash_bytes(HASH_START, value, strlen(value));
+    }
+    return STATUS_OK;
+}
+
+/* What differs, or NULL. */
+static const char *difference(const struct common *one, const struct common *other, char text[CONFIG_TEXT]) {
+    if (one->version != other->version) return "another version of the program";
+    for (size_t i = 0; i < config_key_count(); i++)
+        if (one->recipe[i] != other->recipe[i]) {
+            snprintf(text, CONFIG_TEXT, "another value of --%s", config_key_at(i)->name);
+            return text;
+        }
+    if (one->data != other->data) return "other images or labels";
+    return one->weights != other->weights ? "other weights, or another epoch, in its checkpoint" : NULL;
+}
+
+enum status data_parallel_check(struct trainer *trainer) {
+    struct comm *comm = trainer->compute->comm;
+    const int size = comm_size(comm);
+    struct common mine, *all = calloc((size_t)size, sizeof *all);
+    char text[CONFIG_TEXT];
+    if (!all) return status_set(STATUS_FAILED, "out of memory");
+    enum status status = find_common(trainer, &mine);
+    if (!status) comm_gather(comm, &mine, all, sizeof mine);
+    for (int r = 1; r < size && !status; r++) {
+        const char *what = difference(&all[0], &all[r], text);
+        if (what) status = status_set(STATUS_USAGE, "rank %d has %s, and rank 0 has not", r, what);
+    }
+    free(all);
+    return status;
+}

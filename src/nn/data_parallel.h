@@ -1,0 +1,26 @@
+/* Data-parallel training: each process computes the gradients of its part of every batch, and all apply the
+   same update to the same weights, with the sum over the parts.
+
+   With --reduction fixed a batch always has COMM_SHARDS parts, which are summed as one tree: the same bits on
+   1, 2 and 4 processes. Otherwise it has a part for each process. */
+#ifndef TESSERA_NN_DATA_PARALLEL_H
+#define TESSERA_NN_DATA_PARALLEL_H
+
+#include "src/nn/trainer.h"
+
+/* Divides the batches by the communicator of trainer->compute. STATUS_UNAVAILABLE if the tensors are not in
+   host memory. */
+enum status data_parallel_open(struct trainer *trainer);
+void data_parallel_close(struct trainer *trainer);
+
+/* Gradients, loss and tally of one step over all parts, as engine_gradients of the whole batch. */
+enum status data_parallel_gradients(struct trainer *trainer, size_t step);
+
+/* STATUS_USAGE, with the same message on all ranks, if a rank has another program version, recipe, data set or
+   weights than rank 0. */
+enum status data_parallel_check(struct trainer *trainer);
+
+/* Has any process been interrupted, as of the last step? */
+bool data_parallel_stopped(const struct trainer *trainer);
+
+#endif
