@@ -36,6 +36,7 @@ struct watch {
     int rank, size, local_rank, wake;
     const int *link;
     double timeout, said; /* when this rank last said that it lives */
+    bool was_stopped;     /* itself, for longer than the timeout: the others have said so */
     pthread_t thread;
     pthread_mutex_t mutex;
     bool ending;        /* watch_end was called .. */
@@ -102,7 +103,7 @@ static void fail(struct watch *watch, int rank, const char *text) {
 static void lose_rank_0(struct watch *watch, const char *why) {
     watch->peer[0].done = true;
     if (is_ending(watch)) return;
-    if (watch->local_rank == 0 || watch->rank == 1)
+    if (!watch->was_stopped && (watch->local_rank == 0 || watch->rank == 1))
         fprintf(stderr, "%s: rank 0 of %d: %s\n", terminal_program(), watch->size, why);
     end_process();
 }
@@ -173,12 +174,21 @@ static double beat_of(const struct watch *watch) {
     return watch->timeout > 0 ? watch->timeout / BEATS : 1;
 }
 
+/* After this process was stopped (Ctrl-Z, a debugger), the silence was its own. */
+static void notice_stop(struct watch *watch, double now) {
+    if (watch->timeout <= 0 || now - watch->said <= watch->timeout) return;
+    watch->was_stopped = true;
+    for (int r = 0; r < watch->size; r++) watch->peer[r].heard = now;
+}
+
 /* Waits up to `seconds` for messages, and answers them. */
 static void attend(struct watch *watch, struct pollfd *ready, double seconds) {
     for (int r = 0; r < watch->size; r++)
         ready[r] = (struct pollfd){.fd = watch->peer[r].done ? -1 : watch->link[r], .events = POLLIN};
     ready[watch->size] = (struct pollfd){.fd = watch->wake, .events = POLLIN};
-    if (poll(ready, (nfds_t)watch->size + 1, (int)(1000 * seconds) + 1) > 0)
+    const int count = poll(ready, (nfds_t)watch->size + 1, (int)(1000 * seconds) + 1);
+    notice_stop(watch, clock_seconds());
+    if (count > 0)
         for (int r = 0; r < watch->size; r++)
             if (ready[r].revents && !watch->peer[r].done) receive(watch, r);
     const double now = clock_seconds();
@@ -239,7 +249,8 @@ struct watch *watch_start(int rank, int size, int local_rank, const int *link, d
                             .link = link,
                             .timeout = timeout,
                             .peer = peers};
-    for (int r = 0; r < size; r++) peers[r].heard = clock_seconds();
+    watch->said = clock_seconds();
+    for (int r = 0; r < size; r++) peers[r].heard = watch->said;
     pthread_mutex_init(&watch->mutex, NULL);
     sigfillset(&all); /* signals are for the main thread */
     pthread_sigmask(SIG_SETMASK, &all, &before);

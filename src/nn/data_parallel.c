@@ -134,15 +134,21 @@ static uint64_t hash_set(uint64_t hash, const struct dataset *set) {
     return hash_bytes(hash, set->labels, set->count);
 }
 
-static enum status find_common(struct trainer *trainer, struct common *common) {
+static enum status hash_weights(struct trainer *trainer, uint64_t *hash) {
     double *weights = lockstep_state(trainer);
-    char value[CONFIG_TEXT];
     if (!weights) return status_set(STATUS_FAILED, "out of memory");
-    *common = (struct common){
-        .version = hash_bytes(HASH_START, platform_commit(), strlen(platform_commit())),
-        .data = hash_set(hash_set(HASH_START, &trainer->data->train), &trainer->data->test),
-        .weights = hash_bytes(HASH_START, weights, lockstep_state_count(trainer) * sizeof *weights)};
+    *hash = hash_bytes(HASH_START, weights, lockstep_state_count(trainer) * sizeof *weights);
     free(weights);
+    return STATUS_OK;
+}
+
+static enum status find_common(struct trainer *trainer, struct common *common) {
+    char value[CONFIG_TEXT];
+    *common =
+        (struct common){.version = hash_bytes(HASH_START, platform_commit(), strlen(platform_commit())),
+                        .data = hash_set(hash_set(HASH_START, &trainer->data->train), &trainer->data->test)};
+    const enum status status = hash_weights(trainer, &common->weights);
+    if (status) return status;
     common->weights = hash_bytes(common->weights, &trainer->state, sizeof trainer->state);
     for (size_t i = 0; i < config_key_count(); i++) {
         const struct config_key *key = config_key_at(i);
@@ -179,4 +185,21 @@ enum status data_parallel_check(struct trainer *trainer) {
     }
     free(all);
     return status;
+}
+
+enum status data_parallel_compare(struct trainer *trainer) {
+    struct comm *comm = trainer->compute->comm;
+    uint64_t mine, all[LAUNCH_MOST_RANKS];
+    if (comm_size(comm) == 1) return STATUS_OK;
+    const enum status status = hash_weights(trainer, &mine);
+    if (status) return status;
+    comm_gather(comm, &mine, all, sizeof mine);
+    for (int r = 1; r < comm->size; r++)
+        if (all[r] != all[0])
+            return status_set(
+                STATUS_FAILED,
+                "rank %d has other weights than rank 0: the sums of %s differ between processes; use "
+                "--reduction fixed",
+                r, comm->description);
+    return STATUS_OK;
 }

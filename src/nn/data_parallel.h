@@ -20,6 +20,10 @@ enum status data_parallel_gradients(struct trainer *trainer, size_t step);
    weights than rank 0. */
 enum status data_parallel_check(struct trainer *trainer);
 
+/* After the last step: STATUS_FAILED if a rank has other weights than rank 0, because a library's sum was not
+   the same on all. */
+enum status data_parallel_compare(struct trainer *trainer);
+
 /* Has any process been interrupted, as of the last step? */
 bool data_parallel_stopped(const struct trainer *trainer);
 
