@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 """Kills, interrupts and obstructs trainings at random moments (make soak), and checks what they leave behind.
 
-    KILLS=1000 INTERRUPTS=100 SOAK_SEED=1 tests/soak.py TRAIN
+    KILLS=1000 INTERRUPTS=100 JOBS=20 SOAK_SEED=1 tests/soak.py TRAIN
 
 One line for each check, then "N passed, N failed"; exit status 1 if one failed. Needs no MNIST: the data are
 random bytes. Checks that need a small file system are skipped without the right to mount one.
 """
-import json, os, random, resource, signal, struct, subprocess, sys, tempfile, time
+import json, os, random, resource, signal, socket, struct, subprocess, sys, tempfile, time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAIN = str(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / 'train').resolve())
-KILLS, INTERRUPTS = (int(os.environ.get(*pair)) for pair in (('KILLS', '1000'), ('INTERRUPTS', '100')))
+KILLS, INTERRUPTS, JOBS = (int(os.environ.get(*pair))
+                           for pair in (('KILLS', '1000'), ('INTERRUPTS', '100'), ('JOBS', '20')))
 SEED = int(os.environ.get('SOAK_SEED', random.randrange(10**6)))
 PATIENCE = 100  # seconds until a run counts as hanging
 IMAGES, BATCH = 320, 16
@@ -50,10 +51,10 @@ def default_signals():
         signal.signal(number, signal.SIG_DFL)
 
 
-def start(arguments, before=None):
+def start(arguments, before=None, launcher=(), variables=None):
     # the program would execute itself again to set its own spinning limit
-    environment = {**os.environ, 'OMP_WAIT_POLICY': 'passive', 'TESSERA_DATA': 'data'}
-    child = subprocess.Popen([TRAIN, *arguments.split()], env=environment, text=True,
+    environment = {**os.environ, 'OMP_WAIT_POLICY': 'passive', 'TESSERA_DATA': 'data', **(variables or {})}
+    child = subprocess.Popen([*launcher, TRAIN, *arguments.split()], env=environment, text=True,
                              preexec_fn=lambda: (default_signals(), before and before()),
                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     children[:] = [other for other in children if other.poll() is None] + [child]
@@ -327,10 +328,101 @@ def two_writers():
     report('two writers, --log', failures, len(kinds), 'whole lines')
 
 
+# --- jobs of several processes ---
+
+MPI = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'}
+
+
+def has_mpi():
+    """Can MPI start processes here, and was the program built with it?"""
+    command = ['mpirun', '--oversubscribe', '-n', '2', TRAIN, *SMALL.split(), '--epochs', '1', '--comm', 'mpi']
+    environment = {**os.environ, **MPI, 'TESSERA_DATA': 'data'}
+    try:
+        return subprocess.run(command, env=environment, capture_output=True, timeout=60).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def start_ranks(arguments, size):
+    """A process for each rank, connected by sockets."""
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = free.getsockname()[1]
+    return [start(arguments, variables={'RANK': str(rank), 'WORLD_SIZE': str(size), 'MASTER_ADDR': '127.0.0.1',
+                                        'MASTER_PORT': str(port)}) for rank in range(size)]
+
+
+def ranks_of(mpirun, size):
+    """The process numbers of the ranks that mpirun started."""
+    found = {}
+    while len(found) < size and mpirun.poll() is None:
+        for path in Path('/proc').glob('[0-9]*/environ'):
+            try:
+                variables = dict(pair.split('=', 1) for pair in path.read_text(errors='replace').split('\0')
+                                 if '=' in pair)
+                parent = int((path.parent / 'stat').read_text().rsplit(')', 1)[1].split()[1])
+            except (OSError, ValueError):
+                continue
+            if parent == mpirun.pid and 'OMPI_COMM_WORLD_RANK' in variables:
+                found[int(variables['OMPI_COMM_WORLD_RANK'])] = int(path.parent.name)
+    return found
+
+
+def broken_job(arguments, size, by_mpi, dice):
+    """Kills one rank; '' if the others end within ten seconds, and say which one it was."""
+    victim = dice.randrange(size)
+    if by_mpi:
+        processes = [start(arguments, launcher=('mpirun', '--oversubscribe', '-n', str(size)), variables=MPI)]
+        pid = ranks_of(processes[0], size).get(victim)
+    else:
+        processes = start_ranks(arguments, size)
+        pid = processes[victim].pid
+    time.sleep(dice.uniform(0.05, 1))
+    if processes[0].poll() is not None:
+        return 'it ended by itself'
+    os.kill(pid, signal.SIGKILL)
+    killed = time.monotonic()
+    ends = [end(process) for process in processes]
+    took = time.monotonic() - killed
+    codes = [code for code, _ in ends if code != -signal.SIGKILL]
+    said = '\n'.join(errors for _, errors in ends)
+    if took > 10 or None in codes or 0 in codes or (not by_mpi and set(codes) != {1}):
+        return f'exit codes {codes} after {took:.1f} s: {said}'
+    early = 'not come' in said or 'does not answer' in said  # before they had met
+    named = f'rank {victim} of {size}: ' in said or f'process rank {victim} ' in said  # as mpirun says
+    return '' if early or named else f'rank {victim} is not named: {said}'
+
+
+def jobs(dice):
+    """SIGKILL of one of several processes; the same command with --resume goes on with the same bits."""
+    model, epochs = 'jobs.safetensors', 150
+    recipe = f'{SMALL} --reduction fixed --momentum 0.9 --epochs {epochs}'
+    whole = run(f'{recipe} --save whole.safetensors')[0]
+    kinds = (('sockets', False), ('MPI', True)) if has_mpi() else (('sockets', False),)
+    for name, by_mpi in kinds:
+        failures, resumed = [f'alone: exit code {whole}'] if whole else [], 0
+        for _ in range(JOBS // len(kinds)):
+            Path(model).unlink(missing_ok=True)
+            size = dice.choice((2, 4))
+            # more epochs than it can train before the kill
+            why = broken_job(f'{recipe} --comm-timeout 8 --save {model} --save-every 1 --epochs 100000', size, by_mpi,
+                             dice)
+            why = why or (Path(model).exists() and unreadable(model))
+            if not why and Path(model).exists() and epoch_of(model) <= epochs:
+                ends = [end(process) for process in start_ranks(
+                    f'--resume {model} --reduction fixed --threads 1 --epochs {epochs} --save {model}', size)]
+                resumed += 1
+                same = Path(model).read_bytes() == Path('whole.safetensors').read_bytes()
+                why = '' if same and not any(code for code, _ in ends) else f'resumed otherwise: {ends}'
+            if why:
+                failures.append(why)
+        report(f'jobs by {name}', failures, JOBS // len(kinds), f'killed, all ended; {resumed} resumed, equal byte for byte')
+
+
 def main():
     os.environ.pop('TESSERA_BACKEND', None)
     began = time.monotonic()
-    print(f'SOAK_SEED={SEED} KILLS={KILLS} INTERRUPTS={INTERRUPTS}', flush=True)
+    print(f'SOAK_SEED={SEED} KILLS={KILLS} INTERRUPTS={INTERRUPTS} JOBS={JOBS}', flush=True)
     with tempfile.TemporaryDirectory(prefix='tessera-soak-') as folder:
         os.chdir(folder)
         write_data()
@@ -338,6 +430,7 @@ def main():
             signals()
             full_disk()
             two_writers()
+            jobs(random.Random(SEED + 2))
             kills(random.Random(SEED))
             interrupts(random.Random(SEED + 1))
         finally:
