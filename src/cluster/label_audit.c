@@ -141,6 +141,8 @@ enum status assigner_verify(struct assigner *assigner, const struct points *poin
         assigner->bounds = seconds[2] < 0.8 * plain ? BOUNDS_ON : BOUNDS_OFF;
         assigner->plain_seconds = plain / (double)view.count;
     }
+    /* a slot may refuse centres that it took, after what it has seen */
+    if (assigner->fused && !status) assigner_set_centres(assigner, assigner->centres.count);
     device->driver->free(device, label);
     free(got);
     free(eager);

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/host/tuned/tuned.h"
+
 enum {
     INT8_ROWS = 32,    /* of a call of `scores` */
     INT8_COLUMNS = 16, /* centres of a block */
@@ -34,5 +36,37 @@ struct int8_kernel {
 };
 
 extern const struct int8_kernel int8_amx, int8_vnni;
+
+/* Centres in one slice, for int8_candidates: tiles of INT8_TILE centres, in each of which a word of four
+   signed bytes of every centre follows the other: [clusters / INT8_TILE][words][INT8_TILE]. */
+enum { INT8_GROUP = 64 /* points */, INT8_TILE = 6, INT8_ZERO = 128 /* the byte of 0 */ };
+struct int8_slice {
+    size_t clusters, words;  /* clusters: a multiple of INT8_TILE */
+    int32_t *values, *start; /* start: of the sum of a centre */
+    float *bias;
+};
+
+/* Rounds x to step (byte - INT8_ZERO): `count` elements, a multiple of 16. Returns the step, which is 0 if
+   the largest absolute value is not between 1e-15 and 1e15; that value; and in float32 the sums of squares
+   of the rounded elements and of what they leave. */
+struct int8_rounded {
+    float step, most, squares, left;
+};
+struct int8_rounded int8_round(size_t count, const float *x, uint8_t *bytes);
+
+/* sum (x - c)^2 in float32. */
+float int8_distance(size_t count, const float *x, const float *c);
+
+/* Bytes to prefetch into the L2 cache: those of the next group. */
+struct int8_ahead {
+    const char *from, *end;
+};
+
+/* The centres j of which point p of a group has the score scale[p] (start[j] + x.values[j]) + bias[j] not
+   more than gap[p] below its best one, in ascending order; and how many. `points` [words][INT8_GROUP] words
+   of four bytes, scale and gap [INT8_GROUP] are 64-byte aligned. Scratch: scores [clusters + 1][INT8_GROUP],
+   64-byte aligned; `to` has room for clusters + 1. On a CPU where int8_vnni is usable. */
+size_t int8_candidates(const struct int8_slice *slice, const int32_t *points, const float *scale,
+                       const float *gap, struct int8_ahead ahead, float *scores, struct tuned_survivor *to);
 
 #endif

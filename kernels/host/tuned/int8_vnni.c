@@ -5,7 +5,7 @@
    Bound by   the integer units: 64 multiply-adds an instruction, four times those of float32 FMA; two slices
               take two.
    Improves   ukernel.h on bytes, which are converted to float32
-   Run        ./train kmeans --clusters 1000 --engine fused, on a CPU without AMX */
+   Run        ./train kmeans --clusters 1000 --kmeans-precision f32, on a CPU without AMX */
 #include "kernels/host/tuned/int8.h"
 
 #if defined(__x86_64__)

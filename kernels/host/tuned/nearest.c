@@ -14,7 +14,11 @@ static const struct gemm_nearest *table_of(void *state) {
 static void *nearest_open(void *context, const struct nearest_shape *shape, char *why, size_t size) {
     const struct tuned_context *tuned = context;
     const struct int8_kernel *kernel = int8_amx.usable() ? &int8_amx : int8_vnni.usable() ? &int8_vnni : NULL;
-    const bool wide = strncmp(tuned->isa->name, "avx512", 6) == 0;
+    const bool wide = strncmp(tuned->isa->name, "avx512", 6) == 0,
+               slice = wide && int8_vnni.usable() && shape->precision == NEAREST_EXACT &&
+                       shape->features <= SLICE_MOST_FEATURES &&
+                       (shape->bytes ? kernel == &int8_vnni && shape->dtype == GEMM_F32
+                                     : shape->features > FEW_FEATURES);
     void *state = NULL;
     if (shape->precision == NEAREST_TF32 || shape->precision == NEAREST_BF16) {
         snprintf(why, size, "they need backend cuda-tuned");
@@ -33,11 +37,14 @@ static void *nearest_open(void *context, const struct nearest_shape *shape, char
         snprintf(why, size, "for pixels it takes at most %d features", INT8_MOST_FEATURES);
         return NULL;
     }
-    if (!shape->bytes && shape->features > FEW_FEATURES) {
-        snprintf(why, size, "for reals it takes at most %d features: above, a GEMM is faster", FEW_FEATURES);
+    if (!shape->bytes && shape->features > FEW_FEATURES && !slice) {
+        snprintf(why, size, "for reals of more than %d features it needs AVX-512 VNNI and exact labels",
+                 FEW_FEATURES);
         return NULL;
     }
-    if (shape->bytes) {
+    if (slice) {
+        state = tuned_nearest_slice(tuned_kernel_for(tuned, GEMM_F32), shape, tuned->threads);
+    } else if (shape->bytes) {
         state = tuned_nearest_int8(kernel, shape, tuned->threads);
     } else {
         const bool wide_reals = shape->dtype == GEMM_F64;
