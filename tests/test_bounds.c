@@ -71,10 +71,11 @@ static void assert_same_result(const struct kmeans_data *data, const struct kmea
     assert_int_equal(a->counts.changed, b->counts.changed);
 }
 
-/* With bounds and without, bit by bit. Returns the rows with several candidates, in all iterations. */
+/* With bounds, without, and by engine eager, bit by bit. Returns the rows with several candidates, in all
+   iterations with bounds. */
 static uint64_t check_both(struct compute *compute, const struct kmeans_data *data) {
     struct kmeans_options options = kmeans_defaults(data);
-    struct kmeans_result without, with;
+    struct kmeans_result without, with, eager;
     options.iterations = 6;
     options.bounds = BOUNDS_OFF;
     kmeans_assert_runs(compute, data, &options, &without);
@@ -83,6 +84,11 @@ static uint64_t check_both(struct compute *compute, const struct kmeans_data *da
     kmeans_assert_runs(compute, data, &options, &with);
     assert_says(with.bounds, "on (");
     assert_same_result(data, &with, &without);
+    options.bounds = BOUNDS_OFF;
+    options.engine = ENGINE_EAGER;
+    kmeans_assert_runs(compute, data, &options, &eager);
+    assert_same_result(data, &without, &eager);
+    kmeans_free(&eager);
     const uint64_t ambiguous = with.counts.ambiguous;
     kmeans_free(&with);
     kmeans_free(&without);
