@@ -206,7 +206,7 @@ $(B)/skeletons.h: $(SKELETONS:%=$(B)/tutorial/%)
 		sed -e 's/[\\"]/\\&/g' -e 's/.*/    "&\\n"/' $(B)/tutorial/$$file; echo '    "";'; done > $@
 $(patsubst %.c,$(B)/%.o,src/cmd/new_backend.c): $(B)/skeletons.h
 
-$(B)/src/comm/mpi.o: private CPPFLAGS += $(patsubst -I%,-isystem %,$(filter -I%,$(MPI_FLAGS)))
+$(patsubst %.c,$(B)/%.o,src/comm/mpi.c): private CPPFLAGS += $(patsubst -I%,-isystem %,$(filter -I%,$(MPI_FLAGS)))
 
 # the check that the CPU has the instructions of -march must not use them itself
 $(patsubst %.c,$(B)/%.o,src/base/cpu.c): private ALL_CFLAGS := $(filter-out -m%,$(ALL_CFLAGS))

@@ -146,8 +146,8 @@ static void ops_dropout(void **state) {
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
             struct mirror in = mirror_activations(&pair, counts[c], 1, 5),
                           out = mirror_activations(&pair, counts[c], 1, 6);
-            const struct dropout host = {0.3, 1ull << 40 | 7, 2, step.host},
-                                 gpu = {0.3, 1ull << 40 | 7, 2, step.gpu};
+            const struct dropout host = {0.3, 1ull << 40 | 7, 2, step.host, 16},
+                                 gpu = {0.3, 1ull << 40 | 7, 2, step.gpu, 16};
             pair.host_ops->dropout(pair.host.device.ops_context, counts[c], &host, in.host, out.host);
             pair.gpu_ops->dropout(pair.gpu.device.ops_context, counts[c], &gpu, in.gpu, out.gpu);
             mirror_compare(&pair, pair.activation_dtype, out, 0);

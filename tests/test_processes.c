@@ -377,6 +377,35 @@ static void a_taken_port_is_passed_over(void **state) {
     close(fd);
 }
 
+/* Two hosts: network namespaces with a cable between them. The second one is unplugged in the end. */
+static void hosts_meet_over_a_network(void **state) {
+    (void)state;
+    char script[4096];
+    snprintf(
+        script, sizeof script,
+        "exec 2>/dev/null; a=tessera-a-$$ b=tessera-b-$$; trap 'ip netns del $a; ip netns del $b' EXIT; "
+        "ip netns add $a && ip netns add $b && ip -n $a link add one type veth peer name two netns $b && "
+        "ip -n $a addr add 10.77.0.1/24 dev one && ip -n $b addr add 10.77.0.2/24 dev two && "
+        "ip -n $a link set one up && ip -n $b link set two up && ip -n $a link set lo up || exit 77; "
+        "export MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 WORLD_SIZE=2; train() { "
+        "RANK=$1 ip netns exec $2 %s --data %s" RECIPE " --comm-timeout $3 --epochs $4 >%s.$1 2>&1; }; "
+        "train 1 $b 20 4 & train 0 $a 20 4 && wait $! || exit 1; "
+        "train 1 $b 2 1000000 & one=$!; train 0 $a 2 1000000 & zero=$!; sleep 1.5; "
+        "ip -n $b link set two down; wait $zero; first=$?; wait $one; [ $first = 1 ] && [ $? = 1 ]",
+        getenv("TESSERA"), support_data, support_path("hosts"));
+    const int ended = system(script);
+    if (WEXITSTATUS(ended) == 77) {
+        print_message("skipped: no right to make network namespaces, or no ip (Debian's package iproute2)\n");
+        skip();
+    }
+    assert_int_equal(ended, 0);
+    size_t count;
+    char *said = (char *)support_read(support_path("hosts.0"), &count);
+    said[count] = '\0';
+    assert_says(said, "rank 1 of 2: no sign of life for 2 s");
+    free(said);
+}
+
 /* --- MPI --- */
 
 static void mpi_has_the_bits_of_sockets(void **state) {
@@ -423,6 +452,7 @@ int main(void) {
         cmocka_unit_test(interrupts_stop_all),
         cmocka_unit_test(strangers_are_turned_away),
         cmocka_unit_test(a_taken_port_is_passed_over),
+        cmocka_unit_test(hosts_meet_over_a_network),
         cmocka_unit_test(mpi_has_the_bits_of_sockets),
     };
     return cmocka_run_group_tests_name("processes", tests, support_make_data, NULL);

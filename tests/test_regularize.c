@@ -29,10 +29,12 @@ static void dropout_is_its_definition(void **state) {
     (void)state;
     enum { COUNT = 70003 };
     static const struct step_scalars steps[] = {{.number = 0}, {.number = 12345678901234}};
-    const struct dropout dropouts[] = {{0.5, 1, 1, &steps[0]},
-                                       {0.2, 1ull << 40 | 7, 0, &steps[0]},
-                                       {0.2, 1ull << 40 | 7, 0, &steps[1]},
-                                       {0.9, 1ull << 40 | 7, 3, &steps[1]}};
+    const struct dropout dropouts[] = {{0.5, 1, 1, &steps[0], 0},
+                                       {0.2, 1ull << 40 | 7, 0, &steps[0], 0},
+                                       {0.2, 1ull << 40 | 7, 0, &steps[1], 0},
+                                       {0.9, 1ull << 40 | 7, 3, &steps[1], 0},
+                                       {0.5, 1, 1, &steps[0], 8},
+                                       {0.5, 1, 1, &steps[1], 1000 * 784}};
     for (size_t d = 0; d < sizeof dropouts / sizeof *dropouts; d++) {
         const struct dropout *dropout = &dropouts[d];
         for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
@@ -44,7 +46,7 @@ static void dropout_is_its_definition(void **state) {
                 const struct ops *ops = host_ops((enum gemm_dtype)dtype);
                 ops->dropout(&context, COUNT, dropout, in.data, out.data);
                 for (size_t i = 0; i < COUNT; i++) {
-                    const bool zero = dropped(dropout, i);
+                    const bool zero = dropped(dropout, dropout->first + i);
                     zeros += zero;
                     if (zero) {
                         assert_true(values_get(out, i) == 0);
@@ -69,11 +71,11 @@ static void masks_are_independent(void **state) {
     (void)state;
     enum { COUNT = 40000, MASKS = 5 };
     static const struct step_scalars steps[] = {{.number = 5}, {.number = 6}};
-    const struct dropout dropouts[MASKS] = {{0.5, 1, 1, &steps[0]},
-                                            {0.5, 2, 1, &steps[0]},
-                                            {0.5, 1ull << 32 | 1, 1, &steps[0]},
-                                            {0.5, 1, 2, &steps[0]},
-                                            {0.5, 1, 1, &steps[1]}};
+    const struct dropout dropouts[MASKS] = {{0.5, 1, 1, &steps[0], 0},
+                                            {0.5, 2, 1, &steps[0], 0},
+                                            {0.5, 1ull << 32 | 1, 1, &steps[0], 0},
+                                            {0.5, 1, 2, &steps[0], 0},
+                                            {0.5, 1, 1, &steps[1], 0}};
     struct host_ops_context context = {.threads = 1};
     float *masks[MASKS];
     for (size_t m = 0; m < MASKS; m++) {

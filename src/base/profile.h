@@ -18,8 +18,8 @@ enum profile_part {
     PART_ELEMENTWISE,
     PART_OPTIMIZER,
     PART_COMMUNICATION, /* sums over several processes */
-    PART_STEPS, /* whole steps of a captured graph or a fused kernel */
-    PART_BATCH, /* permutation, gather, pixel conversion */
+    PART_STEPS,         /* whole steps of a captured graph or a fused kernel */
+    PART_BATCH,         /* permutation, gather, pixel conversion */
     PART_AUGMENT,
     PART_EVALUATION,
     PART_CHECKPOINT,
