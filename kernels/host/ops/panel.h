@@ -84,7 +84,9 @@ INLINE void NAME(four_columns)(size_t count, const REAL *w, const REAL *restrict
 
 INLINE void NAME(one_column)(size_t count, const REAL *w, const REAL *restrict v, const REAL *restrict x,
                              REAL *restrict a, double *part) {
-    for (size_t i = 0; w && i < count; i++) a[i] -= *w * v[i];
+    const REAL by = w ? *w : 0;
+#pragma omp simd
+    for (size_t i = 0; i < (w ? count : 0); i++) a[i] -= by * v[i];
     *part = (double)NAME(dot)(count, x, a);
 }
 
@@ -95,9 +97,11 @@ static void NAME(pass)(const struct NAME(panel) * panel, size_t first, size_t co
     const size_t ld = panel->ld, width = panel->width;
     REAL *a = panel->v + first, *x = a + next * ld, *v = next ? x - ld : NULL;
     size_t j = 0;
-    for (size_t i = 0; v && i < count; i++) {
+    const REAL by = w[next];
+#pragma omp simd
+    for (size_t i = 0; i < (v ? count : 0); i++) {
         v[i] *= factor;
-        x[i] -= w[next] * v[i];
+        x[i] -= by * v[i];
     }
     for (; j + 4 <= next; j += 4) NAME(four_columns)(count, NULL, v, x, a + j * ld, ld, part + j);
     for (; j < next; j++) NAME(one_column)(count, NULL, v, x, a + j * ld, part + j);
