@@ -7,8 +7,8 @@
 /* Elements of a row of V^T are a multiple of this, so that its rows are aligned. */
 enum { ALIGNED = 16 };
 
-/* Bytes of A that the host multiplies twice in a row, and the fewest columns. */
-enum { CACHED_BYTES = 4 << 20, CACHED_COLUMNS = 128 };
+/* Bytes of A that the host multiplies twice in a row, and the fewest columns, if A is above WHOLE_BYTES. */
+enum { WHOLE_BYTES = 17 << 20, CACHED_BYTES = 4 << 20, CACHED_COLUMNS = 128 };
 
 static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
@@ -153,10 +153,9 @@ static enum status apply_together(struct qr *qr, const struct qr_step *step, siz
 /* The same, on the host so many columns at a time that the second product finds them in the L3 cache. */
 static enum status apply(struct qr *qr, const struct qr_step *step, size_t first, size_t cols,
                          bool transposed) {
-    const size_t bytes = step->count * step->rows * dtype_size(qr->shape.dtype), fit = CACHED_BYTES / bytes,
-                 part = !qr->compute->device.driver->host_memory ? cols
-                        : fit > CACHED_COLUMNS                   ? fit
-                                                                 : CACHED_COLUMNS;
+    const size_t bytes = step->count * step->rows * dtype_size(qr->shape.dtype), fit = CACHED_BYTES / bytes;
+    const bool whole = !qr->compute->device.driver->host_memory || bytes * cols <= WHOLE_BYTES;
+    const size_t part = whole ? cols : fit > CACHED_COLUMNS ? fit : CACHED_COLUMNS;
     enum status status = STATUS_OK;
     for (size_t j = 0; j < cols && !status; j += part)
         status = apply_together(qr, step, first + j, smaller(part, cols - j), transposed);
