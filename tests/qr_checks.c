@@ -169,7 +169,8 @@ static struct values empty_triangle(enum gemm_dtype dtype, size_t n, size_t cols
 }
 
 /* The portions enter two triangles in turn, each made from the other. Returns the last one. */
-static struct values append_portions(struct qr *qr, const struct append_shape *shape, struct values a) {
+static struct values append_portions(struct qr *qr, const struct append_shape *shape, bool triangular,
+                                     struct values a) {
     const size_t cols = shape->n + shape->extra, size = dtype_size(a.dtype);
     struct values r[2] = {empty_triangle(a.dtype, shape->n, cols), empty_triangle(a.dtype, shape->n, cols)};
     struct qr_matrix triangle[2];
@@ -182,7 +183,8 @@ static struct values append_portions(struct qr *qr, const struct append_shape *s
         const struct qr_matrix matrix = qr_checks_upload(qr->compute, part, count, cols, 1);
         const void *from[] = {triangle[last].values};
         void *to[] = {triangle[1 - last].values};
-        assert_status(qr_append(qr, 1, count, &(struct qr_triangles){from, to, cols}, &matrix), STATUS_OK);
+        assert_status(qr_append(qr, 1, count, triangular, &(struct qr_triangles){from, to, cols}, &matrix),
+                      STATUS_OK);
         qr_checks_download(qr->compute, matrix, part, count * cols);
         free(part.data);
         last = 1 - last;
@@ -192,14 +194,17 @@ static struct values append_portions(struct qr *qr, const struct append_shape *s
     return r[last];
 }
 
+/* With `triangular`, row i of a portion is zero before column i. */
 static void check_append(struct compute *compute, struct compute *panels, const struct append_shape *shape,
-                         enum gemm_dtype dtype) {
+                         bool triangular, enum gemm_dtype dtype) {
     const size_t cols = shape->n + shape->extra;
     const struct qr_case test = {shape->portion, shape->n, shape->extra, shape->block, dtype, 1};
     struct values a = values_random(dtype, shape->rows * cols, 1, (uint32_t)(shape->rows + shape->n));
+    for (size_t i = 0; i < shape->rows && triangular; i++)
+        for (size_t j = 0; j < i % shape->portion && j < shape->n; j++) values_set(a, i * cols + j, 0);
     struct qr qr;
     qr_checks_open(&qr, compute, panels, &test, false);
-    struct values r = append_portions(&qr, shape, a);
+    struct values r = append_portions(&qr, shape, triangular, a);
     const double error = gram_error(r, a, shape->rows, shape->n, cols);
     if (!(error <= 8 * dtype_epsilon(dtype) * sqrt((double)shape->rows)))
         fail_msg("%zu rows of %zu in portions of %zu: error %.3g", shape->rows, shape->n, shape->portion,
@@ -219,5 +224,6 @@ void qr_checks_append(struct compute *compute, struct compute *panels) {
         {140, 70, 200, 5, 32},  {12, 6, 70, 1000, 64}, {60, 30, 70, 1300, 64}, {100, 50, 70, 2300, 64}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++)
-            check_append(compute, panels, &shapes[s], (enum gemm_dtype)dtype);
+            for (int triangular = 0; triangular < 2; triangular++)
+                check_append(compute, panels, &shapes[s], triangular, (enum gemm_dtype)dtype);
 }

@@ -13,7 +13,7 @@
 
 enum {
     DEFAULT_VALIDATION = 5000,
-    ROWS = 1000,    /* that enter at once: they stay in the last-level cache */
+    ROWS = 2000,    /* that enter at once: they stay in the last-level cache */
     GPU_ROWS = 8000 /* the same on a GPU, whose panels take as long for few rows */
 };
 

@@ -248,6 +248,7 @@ static struct qr_step panel_at(const struct qr *qr, const struct qr_step *all, s
                                                                   : 0;
     step.col = col;
     step.width = smaller(block, last - col);
+    if (all->triangular) step.rows = smaller(all->rows, col + step.width);
     step.vt = at(qr, &qr->vt, row, 0);
     step.t = at(qr, &qr->t, row, 0);
     return step;
@@ -275,10 +276,10 @@ static bool makes_ahead(const struct qr *qr, const struct qr_step *step) {
 }
 
 /* The columns beyond a panel; the next panel is made as soon as its columns are updated. */
-static enum status update(struct qr *qr, const struct qr_step *step, size_t last) {
+static enum status update(struct qr *qr, const struct qr_step *all, const struct qr_step *step, size_t last) {
     const size_t col = step->col + step->width, cols = qr->shape.cols;
     if (!makes_ahead(qr, step) || col >= last) return apply(qr, step, col, cols - col, true);
-    const struct qr_step next = panel_at(qr, step, col, last);
+    const struct qr_step next = panel_at(qr, all, col, last);
     const size_t beyond = col + next.width;
     enum status status = apply(qr, step, col, next.width, true);
     if (!status) status = begin_panel(qr, &next);
@@ -300,20 +301,21 @@ static enum status factor(struct qr *qr, const struct qr_step *all) {
     for (size_t col = 0; col < last && !status; col += qr->shape.block) {
         const struct qr_step step = panel_at(qr, all, col, last);
         if (!makes_ahead(qr, &step) || !col) status = first_panel(qr, &step);
-        if (!status) status = update(qr, &step, last);
+        if (!status) status = update(qr, all, &step, last);
     }
     return status;
 }
 
 /* Rows that enter triangles in panels. */
-static enum status append_rows(struct qr *qr, size_t count, size_t rows, const struct qr_triangles *r,
-                               const struct qr_matrix *a) {
+static enum status append_rows(struct qr *qr, size_t count, size_t rows, bool triangular,
+                               const struct qr_triangles *r, const struct qr_matrix *a) {
     const struct qr_triangles again = {(const void *const *)r->to, r->to, r->ld};
     enum status status = STATUS_OK;
     for (size_t done = 0, some; done < rows && !status; done += some) {
         some = smaller(rows - done, qr->most_rows);
         const struct qr_matrix part = at(qr, a, done, 0);
-        const struct qr_step step = {.count = count, .r = done ? &again : r, .a = &part, .rows = some};
+        const struct qr_step step = {
+            .count = count, .r = done ? &again : r, .a = &part, .rows = some, .triangular = triangular};
         status = factor(qr, &step);
     }
     return status;
@@ -332,10 +334,10 @@ enum status qr_factor(struct qr *qr, size_t count, size_t rows, const struct qr_
             (char *)a->values + i * a->stride * dtype_size(qr->shape.dtype);
     const struct qr_triangles r = {qr->from + batch, qr->to + batch, a->ld};
     const struct qr_matrix rest = at(qr, a, first, 0);
-    return append_rows(qr, count, rows - first, &r, &rest);
+    return append_rows(qr, count, rows - first, false, &r, &rest);
 }
 
-enum status qr_append(struct qr *qr, size_t count, size_t rows, const struct qr_triangles *r,
+enum status qr_append(struct qr *qr, size_t count, size_t rows, bool triangular, const struct qr_triangles *r,
                       const struct qr_matrix *a) {
     const struct qr_append append = {.count = count,
                                      .n = qr->shape.n,
@@ -344,7 +346,7 @@ enum status qr_append(struct qr *qr, size_t count, size_t rows, const struct qr_
                                      .r = *r,
                                      .a = *a,
                                      .scratch = qr->append_scratch};
-    if (rows > QR_APPEND_ROWS) return append_rows(qr, count, rows, r, a);
+    if (rows > QR_APPEND_ROWS) return append_rows(qr, count, rows, triangular, r, a);
     qr->ops->append(qr->compute->device.ops_context, &append);
     device_lap(&qr->compute->device, PART_PANEL);
     return STATUS_OK;

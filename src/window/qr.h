@@ -56,8 +56,9 @@ enum status qr_factor(struct qr *qr, size_t count, size_t rows, const struct qr_
 /* R, [n][cols] of each triangle, becomes that of [R; a], a [rows][cols]; `a` is destroyed, and its columns
    from n on become what no column of R explains. R is [Q^T b] in the columns from n on. r->from and r->to
    are host memory; they are not needed after the call. Up to QR_APPEND_ROWS rows in one op; more in panels.
-   */
-enum status qr_append(struct qr *qr, size_t count, size_t rows, const struct qr_triangles *r,
+   `triangular`: row i of `a` is zero before column i, and a panel has only the rows that begin before its
+   end: n such rows take a third of the flops. */
+enum status qr_append(struct qr *qr, size_t count, size_t rows, bool triangular, const struct qr_triangles *r,
                       const struct qr_matrix *a);
 
 /* b (one matrix, [rows][cols]) = Q b, with the Q [rows][rows] of the last qr_factor of one matrix. Q

@@ -7,8 +7,7 @@
 
 enum {
     ALIGNED = 16, /* elements: rows start at addresses of vectors */
-    WIDTH = 256,  /* rows of a triangle that enter another one together */
-    GPU_WIDTH = 1024
+    WIDTH = 1024  /* rows of a triangle that enter another one together */
 };
 
 static size_t smaller(size_t a, size_t b) {
@@ -33,7 +32,7 @@ enum status readout_open(struct readout *readout, struct compute *compute,
                          const struct readout_shape *shape) {
     struct device *device = &compute->device;
     *readout = (struct readout){.compute = compute, .shape = *shape};
-    readout->width = device->driver->host_memory ? WIDTH : GPU_WIDTH;
+    readout->width = WIDTH;
     readout->shape.rows = shape->rows > readout->width ? shape->rows : readout->width;
     readout->ld = (columns_of(readout) + ALIGNED - 1) / ALIGNED * ALIGNED;
     const struct qr_shape qr = {
@@ -97,10 +96,11 @@ enum status readout_append(struct readout *readout, const struct qr_matrix *tria
     const void *const from = triangle->values;
     void *const to = triangle->values;
     const struct qr_triangles r = {&from, &to, triangle->ld};
-    return qr_append(&readout->qr, 1, count, &r, rows);
+    return qr_append(&readout->qr, 1, count, false, &r, rows);
 }
 
-/* Rows whose first `col` elements are zero, given from there on: the columns before do not change. */
+/* Rows whose first `col` elements are zero, given from there on: the columns before do not change. Row i has
+   `i` zeros more. */
 static enum status append_from(struct readout *readout, const struct qr_matrix *triangle, size_t col,
                                const struct qr_matrix *rows, size_t count) {
     void *const corner = (char *)triangle->values + (col * triangle->ld + col) * size_of(readout);
@@ -109,7 +109,7 @@ static enum status append_from(struct readout *readout, const struct qr_matrix *
     struct qr rest = readout->qr;
     rest.shape.n -= col;
     rest.shape.cols -= col;
-    return qr_append(&rest, 1, count, &r, rows);
+    return qr_append(&rest, 1, count, true, &r, rows);
 }
 
 enum status readout_merge(struct readout *readout, const struct qr_matrix *to, const struct qr_matrix *from) {

@@ -118,7 +118,7 @@ static enum status factor_roots(struct windows *windows, size_t first_group, siz
     const struct qr_matrix dense = gather(windows, count, level->rows, windows->dense);
     if (!ridge) return qr_factor(&windows->roots, count, level->rows, &dense);
     const struct qr_triangles r = {windows->from, windows->to, windows->ld};
-    return qr_append(&windows->roots, count, level->rows, &r, &dense);
+    return qr_append(&windows->roots, count, level->rows, false, &r, &dense);
 }
 
 /* Child `i` of `parent` on level `level`. */
@@ -146,7 +146,7 @@ static enum status append(struct windows *windows, struct windows_level *level, 
     if (!calls) return STATUS_OK;
     const struct qr_matrix entering = gather(windows, calls, level->rows, windows->entering);
     const struct qr_triangles r = {windows->from, windows->to, windows->ld};
-    return qr_append(&windows->steps, calls, level->rows, &r, &entering);
+    return qr_append(&windows->steps, calls, level->rows, false, &r, &entering);
 }
 
 static enum status show(struct windows *windows, const struct windows_level *level, size_t count) {
