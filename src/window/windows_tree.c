@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-enum { HOT_LEVELS = 3 /* the lowest ones, which have 7/8 of the nodes of a binary tree */ };
+enum { HOT_LEVELS = 8 /* whose triangles fit in half of the last-level cache; 3 took 20 % longer */ };
 
 static size_t bytes_of(const struct windows *windows, size_t elements) {
     return elements * dtype_size(windows->shape.dtype);
