@@ -1,4 +1,5 @@
-/* Training by several processes: the same results, one voice, and no process that outlives another's fault. */
+/* Training by several processes: the same results, one voice, and no process that outlives another's
+   fault. */
 #define _GNU_SOURCE
 #include "tests/support.h"
 
@@ -391,7 +392,8 @@ static void hosts_meet_over_a_network(void **state) {
         "RANK=$1 ip netns exec $2 %s --data %s" RECIPE " --comm-timeout $3 --epochs $4 >%s.$1 2>&1; }; "
         "train 1 $b 20 4 & train 0 $a 20 4 && wait $! || exit 1; "
         "train 1 $b 2 1000000 & one=$!; train 0 $a 2 1000000 & zero=$!; sleep 1.5; "
-        "ip -n $b link set two down; wait $zero; first=$?; wait $one; [ $first = 1 ] && [ $? = 1 ]",
+        "ip -n $b link set two down; wait $zero; first=$?; wait $one; second=$?; [ $first = 1 ] && [ $second "
+        "= 1 ]",
         getenv("TESSERA"), support_data, support_path("hosts"));
     const int ended = system(script);
     if (WEXITSTATUS(ended) == 77) {

@@ -5,7 +5,8 @@
 #include "src/base/platform.h"
 #include "src/base/terminal.h"
 
-/* If the process is not bound to some of the cores, as by mpirun, each on this host takes its part of them. */
+/* If the process is not bound to some of the cores, as by mpirun, each on this host takes its part of
+   them. */
 static void divide_threads(const struct launch *launch, const struct comm *comm, struct config *config) {
     const int here = launch->local_size ? launch->local_size : comm->local ? comm->size : 1;
     const int cores = platform_usable_cores();

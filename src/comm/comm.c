@@ -108,9 +108,9 @@ static char *scratch_of(struct comm *comm, size_t bytes) {
     _exit(STATUS_FAILED);
 }
 
-/* Ranks r and r ^ 1 each keep half of the elements and add the other's; then r and r ^ 2 half of these, and so on;
-   and back, until all have all. Each element is summed as the same tree. `ranks` is a power of two; the others
-   do not take part. */
+/* Ranks r and r ^ 1 each keep half of the elements and add the other's; then r and r ^ 2 half of these,
+   and so on; and back, until all have all. Each element is summed as the same tree. `ranks` is a power of
+   two; the others do not take part. */
 static void sum_tree(struct comm *comm, char *data, size_t count, size_t size, enum gemm_dtype dtype,
                      int ranks) {
     char *received = scratch_of(comm, (count + 1) * size);

@@ -1,9 +1,9 @@
 /* The communicator seam: how several processes act as one. Each has a rank; a sum over the ranks is the same
    value on all of them, bit for bit. The trainer asks for sums and does not know who answers: MPI or sockets.
 
-   If a process ends, or does not answer for --comm-timeout seconds, all others end within that time, with exit
-   code 1 and one message that names it (watch.h). So sums return no status: one that cannot be done ends the
-   process. */
+   If a process ends, or does not answer for --comm-timeout seconds, all others end within that time, with
+   exit code 1 and one message that names it (watch.h). So sums return no status: one that cannot be done
+   ends the process. */
 #ifndef TESSERA_COMM_COMM_H
 #define TESSERA_COMM_COMM_H
 
@@ -89,8 +89,8 @@ static inline bool comm_is_fixed(const struct comm *comm) {
     return comm && comm->fixed;
 }
 
-/* data[i] = the sum of data[i] of all ranks: f32 or f64, in host memory. With comm->fixed, as a tree: ranks 2i
-   and 2i + 1 first. */
+/* data[i] = the sum of data[i] of all ranks: f32 or f64, in host memory. With comm->fixed, as a tree:
+   ranks 2i and 2i + 1 first. */
 void comm_sum(struct comm *comm, void *data, size_t count, enum gemm_dtype dtype);
 
 /* all[r] = the `bytes` at `mine` of rank r. No rank returns before all have come. */

@@ -7,8 +7,8 @@
 #include "src/base/hash.h"
 #include "src/base/text.h"
 
-/* The first launcher whose variables are all set is the one. A Slurm job has SLURM_PROCID in its batch script,
-   too; the number of tasks of a step is only in a task that srun started. */
+/* The first launcher whose variables are all set is the one. A Slurm job has SLURM_PROCID in its batch
+   script, too; the number of tasks of a step is only in a task that srun started. */
 static const struct launcher {
     const char *rank, *size, *local_rank, *local_size;
     bool by_mpi;

@@ -10,7 +10,8 @@
 
 #include "src/base/status.h"
 
-/* If the port of rank 0 is taken, such as by the store of torchrun, it is the next of so many that is free. */
+/* If the port of rank 0 is taken, such as by the store of torchrun, it is the next of so many that is
+   free. */
 enum { RENDEZVOUS_PORTS = 16 };
 
 struct rendezvous {
@@ -26,19 +27,19 @@ struct rendezvous {
 enum status rendezvous_listen(struct rendezvous *rendezvous, int port, bool local);
 
 /* Waits until all ranks have come; on the others, until rank 0, listening at one of `ports` ports from
-   rendezvous->port on, has answered. `seconds`: how long; 0: for ever. STATUS_FAILED names the ranks that have not
-   come. */
+   rendezvous->port on, has answered. `seconds`: how long; 0: for ever. STATUS_FAILED names the ranks that
+   have not come. */
 enum status rendezvous_wait(struct rendezvous *rendezvous, double seconds);
 enum status rendezvous_join(struct rendezvous *rendezvous, const char *address, int ports, double seconds);
 
-/* One more connection for each pair of ranks: [size], the caller's, -1 for the rank itself. NULL with a message
-   if a rank cannot be reached. */
+/* One more connection for each pair of ranks: [size], the caller's, -1 for the rank itself. NULL with a
+   message if a rank cannot be reached. */
 int *rendezvous_connect_all(struct rendezvous *rendezvous, double seconds);
 
 void rendezvous_close(struct rendezvous *rendezvous);
 
-/* All bytes, whatever the size of a packet. False if the other side is closed, or `seconds` are over (0: waits
-   for ever). */
+/* All bytes, whatever the size of a packet. False if the other side is closed, or `seconds` are over (0:
+   waits for ever). */
 bool rendezvous_send(int fd, const void *bytes, size_t count);
 bool rendezvous_receive(int fd, void *bytes, size_t count, double seconds);
 

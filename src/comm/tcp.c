@@ -38,8 +38,8 @@ static enum status connect_all(struct comm *comm, double timeout) {
     return pair ? STATUS_OK : STATUS_FAILED;
 }
 
-/* Both directions at once: neither side may wait for the other to read. A connection that breaks is the watch's
-   affair: it knows which process is gone, and ends this one. */
+/* Both directions at once: neither side may wait for the other to read. A connection that breaks is the
+   watch's affair: it knows which process is gone, and ends this one. */
 static void exchange(struct comm *comm, int peer, const void *send_from, size_t to_send, void *receive_to,
                      size_t to_receive) {
     const int fd = ((int *)comm->state)[peer];

@@ -81,8 +81,8 @@ static _Noreturn void end_process(void) {
 
 /* --- what rank 0 does if another rank fails --- */
 
-/* Prints why, unless rank 0 itself fails for the same reason, and ends all ranks. Returns if the main thread of
-   rank 0 is ending: it prints its own message. */
+/* Prints why, unless rank 0 itself fails for the same reason, and ends all ranks. Returns if the main
+   thread of rank 0 is ending: it prints its own message. */
 static void fail(struct watch *watch, int rank, const char *text) {
     watch->peer[rank].done = true;
     for (double waited = 0; waited < PATIENCE && !is_ending(watch); waited += 0.01) sleep_for(0.01);

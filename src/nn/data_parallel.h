@@ -16,8 +16,8 @@ void data_parallel_close(struct trainer *trainer);
 /* Gradients, loss and tally of one step over all parts, as engine_gradients of the whole batch. */
 enum status data_parallel_gradients(struct trainer *trainer, size_t step);
 
-/* STATUS_USAGE, with the same message on all ranks, if a rank has another program version, recipe, data set or
-   weights than rank 0. */
+/* STATUS_USAGE, with the same message on all ranks, if a rank has another program version, recipe, data
+   set or weights than rank 0. */
 enum status data_parallel_check(struct trainer *trainer);
 
 /* After the last step: STATUS_FAILED if a rank has other weights than rank 0, because a library's sum was not

@@ -12,9 +12,8 @@ struct qr_step {
     size_t count, col, width;
     const struct qr_triangles *r; /* NULL: `a` is dense */
     const struct qr_matrix *a;
-    size_t rows; /* of `a` */
-    bool
-        triangular; /* row i of `a` is zero before column i: a panel has the rows that begin before its end */
+    size_t rows;     /* of `a` */
+    bool triangular; /* row i of `a` is zero before column i: a panel has those that begin before its end */
     struct qr_matrix vt, t;
 };
 
