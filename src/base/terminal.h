@@ -19,8 +19,8 @@ void terminal_print(FILE *out, int indent, const char *format, ...) __attribute_
 /* The same for a text that starts in column `column`. Returns the column after it. */
 int terminal_wrap(FILE *out, int column, int indent, const char *text);
 
-/* No notes and no progress from now on, and standard output goes to /dev/null: another process of the same job
-   speaks. */
+/* No notes and no progress from now on, and standard output goes to /dev/null: another process of the same
+   job speaks. */
 void terminal_mute(void);
 
 /* Writes "train: MESSAGE" to stderr, as one line of any length. Clears the progress line before. */
