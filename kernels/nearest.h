@@ -127,11 +127,16 @@ struct cluster_ops {
     void (*means)(void *context, const struct cluster_sums *sums, void *values, double *shift);
 };
 
-/* The sum of NEAREST_LANES partial sums, which it overwrites. */
-static inline double nearest_add_lanes(double *lane) {
-    for (size_t step = NEAREST_LANES / 2; step; step /= 2)
+/* The sum of partial sums, which it overwrites: `lanes`, a power of two, of which the others are 0. */
+static inline double nearest_add_some_lanes(double *lane, size_t lanes) {
+    for (size_t step = lanes / 2; step; step /= 2)
         for (size_t l = 0; l < step; l++) lane[l] += lane[l + step];
     return lane[0];
+}
+
+/* The same of all NEAREST_LANES. */
+static inline double nearest_add_lanes(double *lane) {
+    return nearest_add_some_lanes(lane, NEAREST_LANES);
 }
 
 /* The order of `sum`, without `before`. The rows are cut into slices of cluster_slice_rows() rows; the last

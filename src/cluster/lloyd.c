@@ -102,6 +102,7 @@ enum status kmeans_distances(struct kmeans *run, const struct points *points, co
                              double *squared) {
     struct device *device = &run->compute->device;
     const size_t bytes = points->count * sizeof *squared;
+    if (device->driver->host_memory) return assigner_distances(&run->assigner, points, label, squared);
     double *memory = device->driver->alloc(device, bytes);
     const enum status status =
         memory ? assigner_distances(&run->assigner, points, label, memory) : STATUS_FAILED;

@@ -10,7 +10,21 @@
 #    include "kernels/nearest.h"
 #endif
 
+/* Up to `lanes` features, a constant. */
+INLINE double NAME(short_distance)(size_t features, const REAL *restrict x, const REAL *restrict c,
+                                   size_t lanes) {
+    double lane[NEAREST_LANES];
+    for (size_t f = 0; f < lanes; f++) {
+        const double difference = f < features ? (double)x[f] - (double)c[f] : 0;
+        lane[f] = difference * difference;
+    }
+    return nearest_add_some_lanes(lane, lanes);
+}
+
 INLINE double NAME(squared_distance)(size_t features, const REAL *restrict x, const REAL *restrict c) {
+    if (features <= 2) return NAME(short_distance)(features, x, c, 2);
+    if (features <= 4) return NAME(short_distance)(features, x, c, 4);
+    if (features <= 8) return NAME(short_distance)(features, x, c, 8);
     double lane[NEAREST_LANES] = {0};
     size_t f = 0;
     for (; f + NEAREST_LANES <= features; f += NEAREST_LANES)

@@ -29,6 +29,8 @@ static void NAME(rows)(void *context, size_t rows, size_t features, bool bytes, 
 }
 
 INLINE double NAME(sum_of_squares)(size_t features, const REAL *restrict x) {
+    static const REAL origin[8] = {0};
+    if (features <= 8) return NAME(squared_distance)(features, x, origin);
     double lane[NEAREST_LANES] = {0};
     size_t f = 0;
     for (; f + NEAREST_LANES <= features; f += NEAREST_LANES)
