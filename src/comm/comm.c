@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "src/base/terminal.h"
+
 /* --- start and end --- */
 
 static const struct comm_driver *driver_of(enum comm_choice choice, const struct launch *launch) {
@@ -69,7 +71,7 @@ enum status comm_open(struct comm *comm, const struct launch *launch, const stru
 enum status comm_close(struct comm *comm, enum status status) {
     if (!comm->driver) return status;
     const enum status ended = comm->watch ? watch_end(comm->watch, status) : status;
-    if (comm->watch && (!ended || ended == STATUS_INTERRUPTED)) comm->driver->finish(comm);
+    comm->driver->finish(comm, comm->watch && (!ended || ended == STATUS_INTERRUPTED));
     rendezvous_close(&comm->meeting);
     free(comm->scratch);
     *comm = (struct comm){.size = 1};
@@ -104,7 +106,8 @@ static char *scratch_of(struct comm *comm, size_t bytes) {
         comm->scratch_bytes = comm->scratch ? bytes : 0;
     }
     if (comm->scratch) return comm->scratch;
-    fprintf(stderr, "train: rank %d: out of memory for a sum of %zu bytes\n", comm->rank, bytes);
+    fprintf(stderr, "%s: rank %d: out of memory for a sum of %zu bytes\n", terminal_program(), comm->rank,
+            bytes);
     _exit(STATUS_FAILED);
 }
 

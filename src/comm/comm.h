@@ -56,8 +56,8 @@ struct comm_driver {
     /* (optional) data[i] = the sum of data[i] of all ranks, in any order. */
     void (*sum)(struct comm *comm, void *data, size_t count, enum gemm_dtype dtype);
 
-    /* All ranks have ended well. */
-    void (*finish)(struct comm *comm);
+    /* Frees the state. `well`: all ranks do so, and none has failed. */
+    void (*finish)(struct comm *comm, bool well);
 };
 
 extern const struct comm_driver comm_tcp;

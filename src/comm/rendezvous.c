@@ -19,7 +19,8 @@
 static const char MAGIC[8] = "TESSERA1";
 static const double ANSWER_SECONDS = 1, RETRY_SECONDS = 0.05;
 
-/* What a connecting process says first; rank 0 answers with MAGIC. */
+/* What a connecting process says first. The other side answers with MAGIC, and so does it in turn: one that has
+   given up waiting is not taken for connected. */
 struct hello {
     char magic[sizeof MAGIC];
     uint64_t job;
@@ -153,21 +154,24 @@ static struct hello hello_of(const struct rendezvous *rendezvous) {
     return hello;
 }
 
+static bool receive_magic(int fd, double seconds) {
+    char answer[sizeof MAGIC];
+    return rendezvous_receive(fd, answer, sizeof answer, seconds) && memcmp(answer, MAGIC, sizeof MAGIC) == 0;
+}
+
 /* A greeting of this job; another one is that of a stranger. */
 static bool receive_hello(const struct rendezvous *rendezvous, int fd, struct hello *hello) {
     return rendezvous_receive(fd, hello, sizeof *hello, ANSWER_SECONDS) &&
            memcmp(hello->magic, MAGIC, sizeof MAGIC) == 0 && hello->job == rendezvous->job &&
            hello->size == rendezvous->size && hello->rank >= 0 && hello->rank < rendezvous->size &&
-           rendezvous_send(fd, MAGIC, sizeof MAGIC);
+           rendezvous_send(fd, MAGIC, sizeof MAGIC) && receive_magic(fd, ANSWER_SECONDS);
 }
 
 /* Returns fd if the other side is of this job, else closes it and returns -1. */
-static int greet(const struct rendezvous *rendezvous, int fd) {
+static int greet(const struct rendezvous *rendezvous, int fd, double seconds) {
     const struct hello hello = hello_of(rendezvous);
-    char answer[sizeof MAGIC];
-    if (fd >= 0 && rendezvous_send(fd, &hello, sizeof hello) &&
-        rendezvous_receive(fd, answer, sizeof answer, ANSWER_SECONDS) &&
-        memcmp(answer, MAGIC, sizeof MAGIC) == 0)
+    if (fd >= 0 && rendezvous_send(fd, &hello, sizeof hello) && receive_magic(fd, seconds) &&
+        rendezvous_send(fd, MAGIC, sizeof MAGIC))
         return fd;
     if (fd >= 0) close(fd);
     return -1;
@@ -221,9 +225,11 @@ static enum status missing_ranks(const struct rendezvous *rendezvous, double sec
         last = r;
     }
     text_append(list, sizeof list, "%s%d", count > 1 ? " and " : "", last);
-    return status_set(STATUS_FAILED, "rank%s %s of %d ha%s not come to port %d within %g s (--comm-timeout)",
-                      count > 1 ? "s" : "", list, rendezvous->size, count > 1 ? "ve" : "s", rendezvous->port,
-                      seconds);
+    return status_set(
+        STATUS_FAILED,
+        "rank%s %s of %d ha%s not come to port %d within %g s (--comm-timeout); --comm none trains "
+        "alone",
+        count > 1 ? "s" : "", list, rendezvous->size, count > 1 ? "ve" : "s", rendezvous->port, seconds);
 }
 
 enum status rendezvous_wait(struct rendezvous *rendezvous, double seconds) {
@@ -245,7 +251,8 @@ static int find_rank_0(const struct rendezvous *rendezvous, const struct addrinf
             if (at->ai_family == AF_INET6) ((struct sockaddr_in6 *)at->ai_addr)->sin6_port = port;
             if (at->ai_family == AF_INET) ((struct sockaddr_in *)at->ai_addr)->sin_port = port;
             const int fd =
-                greet(rendezvous, connect_to(at->ai_addr, at->ai_addrlen, clock_seconds() + ANSWER_SECONDS));
+                greet(rendezvous, connect_to(at->ai_addr, at->ai_addrlen, clock_seconds() + ANSWER_SECONDS),
+                      ANSWER_SECONDS);
             if (fd >= 0) return fd;
         }
     return -1;
@@ -284,7 +291,7 @@ int *rendezvous_connect_all(struct rendezvous *rendezvous, double seconds) {
     if (!pairs) return status_write("out of memory"), NULL;
     for (int r = 0; r < size; r++) pairs[r] = -1;
     for (int r = 0; r < rank; r++) {
-        pairs[r] = greet(rendezvous, connect_to_rank(&rendezvous->listens[r], deadline));
+        pairs[r] = greet(rendezvous, connect_to_rank(&rendezvous->listens[r], deadline), seconds);
         if (pairs[r] < 0) status_write("rank %d cannot be reached from rank %d", r, rank);
     }
     if (!accept_ranks(rendezvous, pairs, NULL, size - 1 - rank, deadline))
