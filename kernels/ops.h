@@ -124,11 +124,11 @@ struct ops {
     void (*sign_step)(void *context, size_t count, double amount, const void *grad, void *x);
 
     /* Softmax cross-entropy, shifted by the row maximum so that it cannot overflow. The target is (1 -
-       smoothing) onehot + smoothing / classes (Szegedy et al. 2016, as torch.nn.CrossEntropyLoss). The rows are
-       a part, or all, of a batch of so many. `grad` receives (softmax - target) / batch and `loss` the mean over
-       the rows; either may be NULL. A label of `classes` or more makes the loss NaN. A loss that is not finite
-       sets tally->bad_step; the other fields of the tally change only if `counted` (false for adversarial
-       images). */
+       smoothing) onehot + smoothing / classes (Szegedy et al. 2016, as torch.nn.CrossEntropyLoss). The rows
+       are a part, or all, of a batch of so many. `grad` receives (softmax - target) / batch and `loss` the
+       mean over the rows; either may be NULL. A label of `classes` or more makes the loss NaN. A loss that is
+       not finite sets tally->bad_step; the other fields of the tally change only if `counted` (false for
+       adversarial images). */
     void (*softmax_cross_entropy)(void *context, size_t rows, size_t batch, size_t classes, double smoothing,
                                   const void *logits, const uint8_t *labels, void *grad, double *loss,
                                   struct tally *tally, bool counted);

@@ -19,8 +19,8 @@
 static const char MAGIC[8] = "TESSERA1";
 static const double ANSWER_SECONDS = 1, RETRY_SECONDS = 0.05;
 
-/* What a connecting process says first. The other side answers with MAGIC, and so does it in turn: one that has
-   given up waiting is not taken for connected. */
+/* What a connecting process says first. The other side answers with MAGIC, and so does it in turn: one that
+   has given up waiting is not taken for connected. */
 struct hello {
     char magic[sizeof MAGIC];
     uint64_t job;
