@@ -40,7 +40,7 @@ f.onload = () => {
 </script></body>
 HTML
 facts=$(open_page --dump-dom "file://$folder/frame.html" | sed -n 's|.*<pre id="o">\([^<]*\)</pre>.*|\1|p')
-[ "$facts" = "sideways 0, sections 15, charts 41, flat 0, unnamed 0, untitled 0, cropped 0, scripts 0" ] || fail "the DOM has: $facts"
+[ "$facts" = "sideways 0, sections 16, charts 42, flat 0, unnamed 0, untitled 0, cropped 0, scripts 0" ] || fail "the DOM has: $facts"
 
 # a blank picture has only a few kilobytes
 for width in 390 1280; do

@@ -12,6 +12,7 @@
 #include "src/bench/comparison.h"
 #include "src/bench/shapes.h"
 #include "src/cmd/backend.h"
+#include "src/cmd/bench_ranks.h"
 #include "src/cmd/bench_table.h"
 #include "src/cmd/command.h"
 #include "src/cmd/options.h"
@@ -205,21 +206,35 @@ static enum status run_scaling(struct scaling *scaling, const struct sweep_lists
     return status;
 }
 
+/* `threads`: of each process; NULL: not given. */
+static enum status run_ranks(struct scaling *scaling, const char *ranks, const char *threads) {
+    if (threads && (!text_parse_int(threads, &scaling->config.threads) || scaling->config.threads < 1))
+        return status_set(STATUS_USAGE, "with --ranks, --threads is one number, of each process; not '%s'",
+                          threads);
+    enum status status = logfile_open(&scaling->log, scaling->config.log, false);
+    if (!status) status = bench_ranks(&scaling->config, ranks, scaling->comparison.repeats, scaling->log);
+    return logfile_close(scaling->log, status);
+}
+
 static enum status run_bench_scaling(int argc, char **argv) {
     static struct scaling scaling; /* zero */
     static struct files files;
     char threads[256], backends[256];
-    const char *repeat = NULL, *limit = NULL, *timeout = NULL;
+    const char *repeat = NULL, *limit = NULL, *timeout = NULL, *ranks = NULL;
     struct sweep_lists lists = {.backends = backends, .threads = threads};
     const struct option_extra extras[] = {
         {"backends", "A,B,..", "host backends with threads [all of them]", &lists.backends},
         {"threads", "N,..", "thread counts [1,2,4,.. and all cores]", &lists.threads},
+        {"ranks", "N,..",
+         "instead of threads: processes of this host, connected by sockets (docs/scaling.md)", &ranks},
         {"repeat", "N", "trainings of each, interleaved [3]", &repeat},
         {"limit-seconds", "S", "limit of training for each row and repeat; 0: none [10]", &limit},
         BACKEND_TIMEOUT_FLAG(&timeout),
     };
     const struct option_set set = {
-        .usage = "bench scaling [--backends A,B,..] [--threads 1,2,..] [--config FILE] [--KEY VALUE]...",
+        .usage =
+            "bench scaling [--backends A,B,..] [--threads 1,2,..] [--ranks 1,2,..] [--config FILE] [--KEY "
+            "VALUE]...",
         .details = "Trains on each number of threads: seconds of an epoch by part, speed-up, ideal speed-up, "
                    "and the serial "
                    "fraction of Amdahl's law, fitted to the epoch time of each run. Verified as in "
@@ -240,7 +255,9 @@ static enum status run_bench_scaling(int argc, char **argv) {
     status = bench_parse_count("repeat", repeat, COMPARISON_MOST_REPEATS, &scaling.comparison.repeats);
     if (!status) status = bench_parse_real("limit-seconds", limit, &scaling.comparison.limit_seconds);
     if (!status) status = options_check_files(&files, &scaling.config);
-    if (!status) status = run_scaling(&scaling, &lists, timeout);
+    if (!status)
+        status = ranks ? run_ranks(&scaling, ranks, lists.threads == threads ? NULL : lists.threads)
+                       : run_scaling(&scaling, &lists, timeout);
     dataset_pair_free(&scaling.data);
     return status;
 }

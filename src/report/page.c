@@ -11,10 +11,10 @@
 #include "src/report/markup.h"
 
 static const struct section *const sections[] = {
-    &section_grades,   &section_environment,  &section_compare,   &section_time,
-    &section_training, &section_gemm,         &section_roofline,  &section_scaling,
-    &section_shmem,    &section_breakeven,    &section_confusion, &section_mistakes,
-    &section_kmeans,   &section_kmeans_steps, &section_qr,        &section_readout};
+    &section_grades,    &section_environment, &section_compare,  &section_time,   &section_training,
+    &section_gemm,      &section_roofline,    &section_scaling,  &section_ranks,  &section_shmem,
+    &section_breakeven, &section_confusion,   &section_mistakes, &section_kmeans, &section_kmeans_steps,
+    &section_qr,        &section_readout};
 enum { SECTIONS = sizeof sections / sizeof *sections, TEXT = 2048, MOST_ROWS = 40 };
 
 /* --- helpers of the sections --- */

@@ -26,8 +26,9 @@ struct section {
 };
 
 extern const struct section section_environment, section_training, section_compare, section_time,
-    section_gemm, section_roofline, section_scaling, section_shmem, section_breakeven, section_confusion,
-    section_mistakes, section_kmeans, section_kmeans_steps, section_qr, section_readout, section_grades;
+    section_gemm, section_roofline, section_scaling, section_ranks, section_shmem, section_breakeven,
+    section_confusion, section_mistakes, section_kmeans, section_kmeans_steps, section_qr, section_readout,
+    section_grades;
 
 /* Writes the page; with `folder`, which must exist, also each figure as ID.svg; ids go to `figures`.
    STATUS_FAILED if memory ran out or a file could not be written. */

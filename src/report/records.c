@@ -15,12 +15,12 @@
 static const double LARGEST = 1e18;
 
 static const char *const known[] = {
-    "header",        "step",          "epoch",     "summary",          "compare",
-    "peak",          "gemm",          "scaling",   "amdahl",           "shmem",
-    "breakeven",     "evaluation",    "confusion", "mistake",          "ensemble",
-    "grade",         "verification",  "stopped",   "kmeans_iteration", "kmeans",
-    "kmeans_centre", "kmeans_step",   "qr",        "readout_ridge",    "readout",
-    "readout_step",  "readout_memory"};
+    "header",        "step",           "epoch",     "summary",          "compare",
+    "peak",          "gemm",           "scaling",   "amdahl",           "shmem",
+    "breakeven",     "evaluation",     "confusion", "mistake",          "ensemble",
+    "grade",         "verification",   "stopped",   "kmeans_iteration", "kmeans",
+    "kmeans_centre", "kmeans_step",    "qr",        "readout_ridge",    "readout",
+    "readout_step",  "readout_memory", "ranks"};
 
 static bool is_known(const char *type) {
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)

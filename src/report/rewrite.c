@@ -26,6 +26,7 @@ static const struct {
     {"gemm", "gemm", tables_gemm, tables_kernels, selection_machine},
     {"peak", "peak", tables_peak, NULL, selection_machine},
     {"scaling", "scaling", tables_scaling, NULL, selection_config_dtype},
+    {"ranks", "ranks", tables_ranks, NULL, selection_config_dtype},
     {"shmem", "shmem", tables_shmem, NULL, selection_shape},
     {"kmeans-steps", "kmeans_step", tables_kmeans_steps, NULL, selection_kmeans_steps},
     {"qr", "qr", tables_qr, NULL, selection_qr},

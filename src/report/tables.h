@@ -26,6 +26,8 @@ void tables_peak(struct table *table, const struct selection *rows);
 void tables_scaling(struct table *table, const struct selection *rows);
 void tables_amdahl(struct table *table, const struct selection *rows);
 void tables_shmem(struct table *table, const struct selection *rows);
+/* Rows of "ranks": one number of processes each. */
+void tables_ranks(struct table *table, const struct selection *rows);
 /* Rows of "kmeans_step": one variant each; without the selection, for a single row. */
 void tables_kmeans_steps(struct table *table, const struct selection *rows);
 /* Rows of "qr": one method each. */
