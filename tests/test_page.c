@@ -23,8 +23,8 @@ static void full_page_has_everything(void **state) {
     for (size_t i = 0; i < SECTIONS; i++)
         if (!has_section(page, sections[i])) fail_msg("no section %s", sections[i]);
     assert_null(strstr(page, "Not in this report"));
-    /* curves 2, bars 2 configs x 2, sizes 3, roofs 4, scaling 1, processes 1, shmem 4, map 1, confusion 1, k-means 3, its
-       steps 5, QR 4 + 5 + 1 and 2, readouts 1 */
+    /* curves 2, bars 2 configs x 2, sizes 3, roofs 4, scaling 1, processes 1, shmem 4, map 1, confusion 1,
+       k-means 3, its steps 5, QR 4 + 5 + 1 and 2, readouts 1 */
     assert_int_equal(count_of(page, "<svg class=\"chart\""), 42);
     assert_int_equal(count_of(page, "<svg class=\"chart\""), count_of(page, "role=\"img\""));
     assert_int_equal(count_of(page, "<table"), count_of(page, "<caption>"));
