@@ -378,8 +378,8 @@ def broken_job(arguments, size, by_mpi, dice):
         processes = start_ranks(arguments, size)
         pid = processes[victim].pid
     time.sleep(dice.uniform(0.05, 1))
-    if processes[0].poll() is not None:
-        return 'it ended by itself'
+    if processes[0].poll() is not None or pid is None:
+        return f'it ended by itself: {[end(process) for process in processes]}'
     os.kill(pid, signal.SIGKILL)
     killed = time.monotonic()
     ends = [end(process) for process in processes]

@@ -103,19 +103,29 @@ void audit_resume(struct compute *compute, struct audit_pause pause) {
     profile->divert = pause.divert;
 }
 
+/* What is compared after the call. */
+static bool prepare(struct audit_copy *before, struct surroundings *around, struct compute *compute,
+                    const struct gemm_call *call) {
+    surroundings_observe(around);
+    return audit_copy_open(before, compute, call);
+}
+
 enum status audit_call(struct audit *audit, struct compute *compute, const struct gemm_call *call,
                        enum status (*run)(struct compute *compute, const struct gemm_call *call)) {
     const bool host = compute->device.driver->host_memory;
+    const bool surprise = host && call->beta == 0 && audit_draw(audit) % 2;
     struct profile *profile = compute->device.profile;
     struct surroundings around;
-    struct audit_copy before;
+    struct audit_copy before = {0};
+    struct audit_pause pause = {0};
+    bool copied = true;
     double start = clock_seconds();
-    const struct audit_pause pause = audit_pause(compute);
-    const bool copied = audit_copy_open(&before, compute, call);
-    surroundings_observe(&around);
-    if (host) audit_resume(compute, pause);
-    audit->spent += clock_seconds() - start;
-
+    if (!surprise) {
+        pause = audit_pause(compute);
+        copied = prepare(&before, &around, compute, call);
+        if (host) audit_resume(compute, pause);
+        audit->spent += clock_seconds() - start;
+    }
     enum status status = STATUS_FAILED;
     if (copied) {
         status = run(compute, call);
@@ -124,6 +134,8 @@ enum status audit_call(struct audit *audit, struct compute *compute, const struc
     }
 
     start = clock_seconds();
+    if (!status && surprise && !prepare(&before, &around, compute, call))
+        status = status_set(STATUS_FAILED, "out of memory");
     if (!status) status = check_call(audit, compute, call, &before, &around);
     audit_copy_close(&before);
     const double seconds = clock_seconds() - start;

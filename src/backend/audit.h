@@ -53,6 +53,8 @@ bool audit_due(struct audit *audit, const struct gemm_call *call);
    - with a backward epilogue, the gradient of the bias is the sum of the columns;
    - rounding mode, locale, working directory and CPU affinity of this thread are as before, and the calls do
      not leave more and more threads.
+   On the host, half of the calls with beta = 0 are checked without a copy from before, so that no pause tells
+   the backend that this call will be; their operands and surroundings are not compared.
    The time counts as PART_AUDIT; on a GPU, that of the call as well. STATUS_VERIFY_FAILED says what is
    wrong. */
 enum status audit_call(struct audit *audit, struct compute *compute, const struct gemm_call *call,

@@ -180,7 +180,8 @@ static enum status train(struct run *run) {
         if (config->save[0] && status != STATUS_FAILED) printf("checkpoint         %s\n", config->save);
     }
     if (status == STATUS_INTERRUPTED)
-        status_write("interrupted by %s%s%s", process_signal(),
+        status_write("interrupted by %s%s%s",
+                     process_signal()[0] ? process_signal() : "a signal to another process",
                      config->save[0] ? "; go on with --resume " : "", config->save);
     warn_of_guessing(run);
     status = runlog_close(&run->log, status);
@@ -244,13 +245,13 @@ static enum status run_train(int argc, char **argv) {
     profile_start(&run.profile);
     enum status status = options_parse(&set, argc, argv, &run.config, &help);
     if (status || help) return status;
-    status = read_recipe(&run);
+    if (!dump_config) status = processes_join(&run.comm, &run.config);
+    if (!status) status = read_recipe(&run);
     if (!status && dump_config) {
         config_dump(&run.config, stdout, false, true);
     } else if (!status) {
-        status = processes_join(&run.comm, &run.config);
-        if (!status) config_warn_unused(&run.config, options_warn);
-        if (!status) status = open_run(&run);
+        config_warn_unused(&run.config, options_warn);
+        status = open_run(&run);
         if (!status)
             status = run.config.ensemble > 1 ? train_several(&run, dry_run, verbose, started)
                                              : train_one(&run, dry_run, verbose);

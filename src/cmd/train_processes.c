@@ -27,10 +27,12 @@ enum status processes_join(struct comm *comm, struct config *config) {
                                          .timeout = config->comm_timeout};
     struct launch launch;
     enum status status = launch_find(&launch);
-    if (!status && launch.size > 1 && options.choice != COMM_NONE && config->ensemble > 1)
-        status =
-            status_set(STATUS_UNAVAILABLE,
-                       "--ensemble is not for several processes: give each its own --seed, with --comm none");
+    const bool divided = options.fixed || (launch.size > 1 && options.choice != COMM_NONE);
+    if (!status && divided && config->ensemble > 1)
+        status = status_set(
+            STATUS_UNAVAILABLE,
+            "--ensemble is not for several processes, nor for --reduction fixed: give each process its "
+            "own --seed, with --comm none");
     if (!status) status = comm_open(comm, &launch, &options);
     if (status) return refuse(&launch, status);
     if (comm->size == 1) return STATUS_OK;

@@ -5,7 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "src/base/profile.h"
 #include "src/base/terminal.h"
+
+static const double BROKEN_SECONDS = 10; /* for the watch to find out why, without --comm-timeout */
 
 /* --- start and end --- */
 
@@ -33,15 +36,18 @@ static enum status check(const struct launch *launch, const struct comm_options 
 }
 
 /* All ranks meet at rank 0. */
-static enum status meet(struct comm *comm, const struct launch *launch, double timeout) {
+static enum status connect_ranks(struct comm *comm, const struct launch *launch, double timeout) {
     const struct comm_driver *driver = comm->driver;
     struct rendezvous *meeting = &comm->meeting;
     const int wanted = comm->rank == 0 && driver == &comm_tcp ? launch->port : 0;
     char address[256];
     *meeting = (struct rendezvous){.rank = comm->rank, .size = comm->size, .job = launch->job};
-    enum status status = rendezvous_listen(meeting, wanted, comm->local);
+    enum status status = rendezvous_open(meeting);
+    if (!status && (comm->rank == 0 || driver->connect))
+        status = rendezvous_listen(meeting, wanted, comm->local);
+    if (status) return status;
     int port = meeting->port;
-    if (!status) status = driver->tell(comm, launch, address, sizeof address, &port);
+    status = driver->announce(comm, launch, address, sizeof address, &port);
     if (status) return status;
     if (comm->rank == 0) {
         status = rendezvous_wait(meeting, timeout);
@@ -50,6 +56,7 @@ static enum status meet(struct comm *comm, const struct launch *launch, double t
         status = rendezvous_join(meeting, address, driver == &comm_tcp ? RENDEZVOUS_PORTS : 1, timeout);
     }
     if (!status && driver->connect) status = driver->connect(comm, timeout);
+    rendezvous_stop_listening(meeting);
     if (status) return status;
     comm->watch = watch_start(comm->rank, comm->size, launch->local_rank, meeting->link, timeout);
     return comm->watch ? STATUS_OK : STATUS_FAILED;
@@ -64,8 +71,9 @@ enum status comm_open(struct comm *comm, const struct launch *launch, const stru
     comm->driver = driver;
     comm->rank = launch->rank;
     comm->size = launch->size;
+    comm->timeout = options->timeout;
     status = driver->start(comm, launch);
-    return status ? status : meet(comm, launch, options->timeout);
+    return status ? status : connect_ranks(comm, launch, options->timeout);
 }
 
 enum status comm_close(struct comm *comm, enum status status) {
@@ -78,9 +86,12 @@ enum status comm_close(struct comm *comm, enum status status) {
     return ended;
 }
 
-_Noreturn void comm_wait_for_end(struct comm *comm) {
-    (void)comm;
-    for (;;) pause();
+_Noreturn void comm_end_broken(struct comm *comm, int peer) {
+    const double seconds = comm->timeout > 0 ? comm->timeout : BROKEN_SECONDS;
+    for (const double start = clock_seconds(); clock_seconds() - start < seconds;) usleep(50000);
+    fprintf(stderr, "%s: rank %d of %d: the connection to rank %d is broken, or that rank has ended before\n",
+            terminal_program(), comm->rank, comm->size, peer);
+    _exit(STATUS_FAILED);
 }
 
 /* --- sums --- */
@@ -176,19 +187,6 @@ void comm_gather(struct comm *comm, const void *mine, void *all, size_t bytes) {
     memcpy((char *)all + (size_t)rank * bytes, mine, bytes);
     for (int r = 0; r < comm_size(comm); r++)
         if (r != rank) comm->driver->exchange(comm, r, mine, bytes, (char *)all + (size_t)r * bytes, bytes);
-}
-
-void comm_broadcast(struct comm *comm, void *data, size_t bytes) {
-    for (int r = 1; r < comm_size(comm); r++) {
-        if (comm->rank == 0) comm->driver->exchange(comm, r, data, bytes, NULL, 0);
-        if (comm->rank == r) comm->driver->exchange(comm, 0, NULL, 0, data, bytes);
-    }
-}
-
-bool comm_any(struct comm *comm, bool mine) {
-    double count = mine;
-    comm_sum(comm, &count, 1, GEMM_F64);
-    return count > 0;
 }
 
 /* --- shares --- */

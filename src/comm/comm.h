@@ -26,6 +26,7 @@ struct comm {
     int rank, size;
     bool fixed;
     bool local;            /* all ranks are on one host */
+    double timeout;        /* seconds; 0: none */
     char description[128]; /* "Open MPI v4.1.4", "sockets, rank 0 at 127.0.0.1" */
     /* private */
     void *state; /* the driver's */
@@ -41,10 +42,11 @@ struct comm_driver {
     /* Usable here? If not, writes the reason (a phrase) to `why`. */
     bool (*probe)(const struct launch *launch, char *why, size_t size);
 
-    /* Sets comm->local. Then rank 0 listens at *port, of which `tell` tells all ranks, with its address. */
+    /* Sets comm->local. Then rank 0 listens at *port, of which `announce` tells all ranks, with its address
+       and, if there is a way, a number that no other job has (meeting.job). */
     enum status (*start)(struct comm *comm, const struct launch *launch);
-    enum status (*tell)(struct comm *comm, const struct launch *launch, char *address, size_t size,
-                        int *port);
+    enum status (*announce)(struct comm *comm, const struct launch *launch, char *address, size_t size,
+                            int *port);
 
     /* (optional) After the ranks have met (rendezvous.h). */
     enum status (*connect)(struct comm *comm, double timeout);
@@ -96,12 +98,6 @@ void comm_sum(struct comm *comm, void *data, size_t count, enum gemm_dtype dtype
 /* all[r] = the `bytes` at `mine` of rank r. No rank returns before all have come. */
 void comm_gather(struct comm *comm, const void *mine, void *all, size_t bytes);
 
-/* The bytes of rank 0. */
-void comm_broadcast(struct comm *comm, void *data, size_t bytes);
-
-/* Is it true on any rank? */
-bool comm_any(struct comm *comm, bool mine);
-
 /* into[i] += from[i] */
 void comm_add(void *into, const void *from, size_t count, enum gemm_dtype dtype);
 
@@ -109,7 +105,8 @@ void comm_add(void *into, const void *from, size_t count, enum gemm_dtype dtype)
    size. */
 void comm_share(size_t count, int part, int parts, size_t *first, size_t *end);
 
-/* For drivers: a connection is broken. Waits until the watch has said why, and ended this process. */
-_Noreturn void comm_wait_for_end(struct comm *comm);
+/* For drivers: the connection to this rank is broken. Ends the process: the watch does it if it knows why,
+   within the timeout; else with a message. */
+_Noreturn void comm_end_broken(struct comm *comm, int peer);
 
 #endif

@@ -39,7 +39,7 @@ static enum status read_launcher(const struct launcher *launcher, struct launch 
     launch->size = (int)size;
     launch->local_rank = (int)local;
     launch->local_size = (int)here;
-    launch->by_mpi = launcher->by_mpi;
+    launch->by_mpi = launcher->by_mpi || getenv("PMIX_RANK"); /* of srun --mpi=pmix */
     launch->variable = launcher->rank;
     return STATUS_OK;
 }

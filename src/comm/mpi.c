@@ -2,6 +2,7 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "src/comm/comm.h"
@@ -11,6 +12,7 @@ enum { HOST = 256, PIECE = 1 << 30 /* MPI counts in int */ };
 struct place {
     char host[HOST];
     int port;
+    uint64_t job;
 };
 
 static bool probe(const struct launch *launch, char *why, size_t size) {
@@ -30,7 +32,8 @@ static enum status start(struct comm *comm, const struct launch *launch) {
         return status_set(STATUS_FAILED, "MPI says rank %d of %d, %s says %d of %d", comm->rank, comm->size,
                           launch->variable, launch->rank, launch->size);
     MPI_Get_library_version(library, &length);
-    snprintf(comm->description, sizeof comm->description, "%.*s", (int)strcspn(library, ",\n\t"), library);
+    snprintf(comm->description, sizeof comm->description, "%.*s (%s)", (int)strcspn(library, ",\n\t"),
+             library, launch->variable);
     gethostname(mine, sizeof mine - 1);
     memcpy(first, mine, sizeof first);
     MPI_Bcast(first, HOST, MPI_CHAR, 0, MPI_COMM_WORLD);
@@ -40,14 +43,15 @@ static enum status start(struct comm *comm, const struct launch *launch) {
     return STATUS_OK;
 }
 
-static enum status tell(struct comm *comm, const struct launch *launch, char *address, size_t size,
-                        int *port) {
+static enum status announce(struct comm *comm, const struct launch *launch, char *address, size_t size,
+                            int *port) {
     struct place place = {.port = *port};
-    (void)launch;
     gethostname(place.host, sizeof place.host - 1);
+    if (getrandom(&place.job, sizeof place.job, 0) < 0) place.job = launch->job;
     MPI_Bcast(&place, sizeof place, MPI_BYTE, 0, MPI_COMM_WORLD);
     snprintf(address, size, "%s", comm->local ? "127.0.0.1" : place.host);
     *port = place.port;
+    comm->meeting.job = place.job;
     return STATUS_OK;
 }
 
@@ -82,7 +86,7 @@ static void finish(struct comm *comm, bool well) {
 const struct comm_driver comm_mpi = {.name = "mpi",
                                      .probe = probe,
                                      .start = start,
-                                     .tell = tell,
+                                     .announce = announce,
                                      .exchange = exchange,
                                      .sum = sum,
                                      .finish = finish};

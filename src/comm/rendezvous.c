@@ -163,8 +163,9 @@ static bool receive_magic(int fd, double seconds) {
 static bool receive_hello(const struct rendezvous *rendezvous, int fd, struct hello *hello) {
     return rendezvous_receive(fd, hello, sizeof *hello, ANSWER_SECONDS) &&
            memcmp(hello->magic, MAGIC, sizeof MAGIC) == 0 && hello->job == rendezvous->job &&
-           hello->size == rendezvous->size && hello->rank >= 0 && hello->rank < rendezvous->size &&
-           rendezvous_send(fd, MAGIC, sizeof MAGIC) && receive_magic(fd, ANSWER_SECONDS);
+           hello->size == rendezvous->size && hello->rank > 0 && hello->rank != rendezvous->rank &&
+           hello->rank < rendezvous->size && rendezvous_send(fd, MAGIC, sizeof MAGIC) &&
+           receive_magic(fd, ANSWER_SECONDS);
 }
 
 /* Returns fd if the other side is of this job, else closes it and returns -1. */
@@ -184,6 +185,7 @@ static bool accept_ranks(const struct rendezvous *rendezvous, int *link, struct 
         struct hello hello;
         if (!wait_for(rendezvous->listener, POLLIN, deadline)) return false;
         const int fd = accept4(rendezvous->listener, NULL, NULL, SOCK_CLOEXEC);
+        if (fd < 0 && errno != EINTR && errno != ECONNABORTED) return false;
         if (fd < 0) continue;
         if (!receive_hello(rendezvous, fd, &hello) || link[hello.rank] >= 0) {
             close(fd);
@@ -199,20 +201,30 @@ static bool accept_ranks(const struct rendezvous *rendezvous, int *link, struct 
 
 /* --- the rendezvous --- */
 
-enum status rendezvous_listen(struct rendezvous *rendezvous, int port, bool local) {
+enum status rendezvous_open(struct rendezvous *rendezvous) {
     const size_t size = (size_t)rendezvous->size;
-    const int tries = rendezvous->rank == 0 && port ? RENDEZVOUS_PORTS : 1;
     rendezvous->listener = -1;
     rendezvous->link = malloc(size * sizeof *rendezvous->link);
     rendezvous->listens = calloc(size, sizeof *rendezvous->listens);
     if (!rendezvous->link || !rendezvous->listens) return status_set(STATUS_FAILED, "out of memory");
     for (size_t r = 0; r < size; r++) rendezvous->link[r] = -1;
-    for (int i = 0; i < tries && rendezvous->listener < 0; i++)
+    return STATUS_OK;
+}
+
+enum status rendezvous_listen(struct rendezvous *rendezvous, int port, bool local) {
+    const int tries = rendezvous->rank == 0 && port ? RENDEZVOUS_PORTS : 1;
+    for (int i = 0; i < tries && port + i < 65536 && rendezvous->listener < 0; i++)
         rendezvous->listener = listen_at(port ? port + i : 0, local);
+    if (rendezvous->listener < 0)
+        return status_set(STATUS_FAILED, "cannot listen at port %d, nor at the next %d: %s", port, tries - 1,
+                          strerror(errno));
     rendezvous->port = port_of(rendezvous->listener);
-    if (rendezvous->listener >= 0) return STATUS_OK;
-    return status_set(STATUS_FAILED, "cannot listen at port %d, nor at the next %d: %s", port,
-                      RENDEZVOUS_PORTS - 1, strerror(errno));
+    return STATUS_OK;
+}
+
+void rendezvous_stop_listening(struct rendezvous *rendezvous) {
+    if (rendezvous->listener >= 0) close(rendezvous->listener);
+    rendezvous->listener = -1;
 }
 
 /* "rank 3 has not", "ranks 1, 2 and 3 have not". */
@@ -235,8 +247,12 @@ static enum status missing_ranks(const struct rendezvous *rendezvous, double sec
 enum status rendezvous_wait(struct rendezvous *rendezvous, double seconds) {
     const size_t bytes = (size_t)rendezvous->size * sizeof *rendezvous->listens;
     if (!accept_ranks(rendezvous, rendezvous->link, rendezvous->listens, rendezvous->size - 1,
-                      deadline_of(seconds)))
+                      deadline_of(seconds))) {
+        memset(rendezvous->listens, 0xff, bytes); /* the others need not say it, too */
+        for (int r = 1; r < rendezvous->size; r++)
+            if (rendezvous->link[r] >= 0) rendezvous_send(rendezvous->link[r], rendezvous->listens, bytes);
         return missing_ranks(rendezvous, seconds);
+    }
     for (int r = 1; r < rendezvous->size; r++)
         if (!rendezvous_send(rendezvous->link[r], rendezvous->listens, bytes))
             return status_set(STATUS_FAILED, "rank %d ended when the ranks met", r);
@@ -278,8 +294,9 @@ enum status rendezvous_join(struct rendezvous *rendezvous, const char *address, 
         return status_set(STATUS_FAILED,
                           "rank 0 does not answer at %s, port %d, within %g s (--comm-timeout)", address,
                           rendezvous->port, seconds);
-    if (!rendezvous_receive(fd, rendezvous->listens, bytes, 0)) /* it has a limit */
-        return status_set(STATUS_FAILED, "%s", "");
+    if (!rendezvous_receive(fd, rendezvous->listens, bytes, seconds > 0 ? 2 * seconds : 0))
+        return status_set(STATUS_FAILED, "rank 0 ended, or was stopped, while the ranks met");
+    if (rendezvous->listens[0].sin6_family == UINT16_MAX) return status_set(STATUS_FAILED, "%s", "");
     rendezvous->listens[0] = peer_of(fd, 0);
     return STATUS_OK;
 }

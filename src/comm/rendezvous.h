@@ -22,9 +22,12 @@ struct rendezvous {
     struct sockaddr_in6 *listens; /* [size]: at which each rank listens */
 };
 
-/* Rank 0 listens at a port: `port`, or one of the next, or with 0 any. `local`: only for this host. Allocates
-   all of `rendezvous`, whose rank, size and job are set. */
+/* Allocates what belongs to it; its rank, size and job are set. */
+enum status rendezvous_open(struct rendezvous *rendezvous);
+
+/* Listens at `port`, or on rank 0 at one of the next, or with 0 at any. `local`: only for this host. */
 enum status rendezvous_listen(struct rendezvous *rendezvous, int port, bool local);
+void rendezvous_stop_listening(struct rendezvous *rendezvous);
 
 /* Waits until all ranks have come; on the others, until rank 0, listening at one of `ports` ports from
    rendezvous->port on, has answered. `seconds`: how long; 0: for ever. STATUS_FAILED names the ranks that

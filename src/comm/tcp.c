@@ -19,15 +19,16 @@ static bool probe(const struct launch *launch, char *why, size_t size) {
 }
 
 static enum status start(struct comm *comm, const struct launch *launch) {
-    comm->local = strncmp(launch->address, "127.", 4) == 0 || strcmp(launch->address, "localhost") == 0;
+    comm->local = strcmp(launch->address, "127.0.0.1") == 0 || strcmp(launch->address, "localhost") == 0;
     return STATUS_OK;
 }
 
-static enum status tell(struct comm *comm, const struct launch *launch, char *address, size_t size,
-                        int *port) {
+static enum status announce(struct comm *comm, const struct launch *launch, char *address, size_t size,
+                            int *port) {
     if (comm->rank) *port = launch->port;
     snprintf(address, size, "%s", launch->address);
-    snprintf(comm->description, sizeof comm->description, "sockets, rank 0 at %.64s", address);
+    snprintf(comm->description, sizeof comm->description, "sockets, rank 0 at %.64s (%s)", address,
+             launch->variable);
     return STATUS_OK;
 }
 
@@ -52,12 +53,12 @@ static void exchange(struct comm *comm, int peer, const void *send_from, size_t 
         if (to_send && ready.revents & POLLOUT) {
             const ssize_t sent = send(fd, out, to_send, MSG_NOSIGNAL);
             if (sent > 0) out += sent, to_send -= (size_t)sent;
-            if (sent < 0 && errno != EAGAIN && errno != EINTR) comm_wait_for_end(comm);
+            if (sent < 0 && errno != EAGAIN && errno != EINTR) comm_end_broken(comm, peer);
         }
         if (to_receive && ready.revents & (POLLIN | POLLHUP | POLLERR)) {
             const ssize_t got = recv(fd, in, to_receive, 0);
             if (got > 0) in += got, to_receive -= (size_t)got;
-            if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) comm_wait_for_end(comm);
+            if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) comm_end_broken(comm, peer);
         }
     }
 }
@@ -73,7 +74,7 @@ static void finish(struct comm *comm, bool well) {
 const struct comm_driver comm_tcp = {.name = "tcp",
                                      .probe = probe,
                                      .start = start,
-                                     .tell = tell,
+                                     .announce = announce,
                                      .connect = connect_all,
                                      .exchange = exchange,
                                      .finish = finish};

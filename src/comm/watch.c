@@ -2,6 +2,7 @@
 #include "src/comm/watch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -16,12 +17,13 @@
 #include "src/base/profile.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
+#include "src/comm/rendezvous.h"
 
 enum kind { ALIVE, FAILED, DONE, END }; /* END: rank 0 tells the others to end */
 
 struct message {
-    int32_t kind;
-    char text[508]; /* of FAILED */
+    int32_t kind, status; /* of FAILED and END: the exit code */
+    char text[504];       /* of FAILED */
 };
 
 /* A rank at the other side of a connection. */
@@ -36,6 +38,7 @@ struct watch {
     int rank, size, local_rank, wake;
     const int *link;
     double timeout, said; /* when this rank last said that it lives */
+    bool told;            /* rank 0: the others were told to end */
     bool was_stopped;     /* itself, for longer than the timeout: the others have said so */
     pthread_t thread;
     pthread_mutex_t mutex;
@@ -45,21 +48,30 @@ struct watch {
     struct peer *peer;  /* [size] */
 };
 
+static const double SILENCE = 0.7;  /* of the timeout: so that all is over within it */
 static const double BEATS = 5;      /* in a timeout */
 static const double PATIENCE = 0.3; /* seconds for messages of other ranks about the same thing */
 static const double LAST_WORDS = 3; /* seconds for rank 0 to print the message of a failure */
 
-static void say(const struct watch *watch, int to, enum kind kind, const char *text) {
-    struct message message = {.kind = kind};
+static void send_message(const struct watch *watch, int to, enum kind kind, enum status status,
+                         const char *text) {
+    struct message message = {.kind = kind, .status = (int32_t)status};
     if (watch->link[to] < 0) return;
     snprintf(message.text, sizeof message.text, "%s", text);
     const ssize_t sent = send(watch->link[to], &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    (void)sent; /* if it is gone, that is seen when something is received from it */
+    if (sent > 0 && (size_t)sent < sizeof message) /* never half of one */
+        rendezvous_send(watch->link[to], (char *)&message + sent, sizeof message - (size_t)sent);
 }
 
-static void say_to_all(const struct watch *watch, enum kind kind) {
+static void send_to_all(const struct watch *watch, enum kind kind, enum status status) {
     for (int r = 0; r < watch->size; r++)
-        if (r != watch->rank && !watch->peer[r].done) say(watch, r, kind, "");
+        if (r != watch->rank && !watch->peer[r].done) send_message(watch, r, kind, status, "");
+}
+
+/* Tells all others to end, with this exit code. */
+static void end_all(struct watch *watch, enum status status) {
+    send_to_all(watch, END, status);
+    watch->told = true;
 }
 
 static bool is_ending(struct watch *watch) {
@@ -73,46 +85,50 @@ static void sleep_for(double seconds) {
     nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * seconds)}, NULL);
 }
 
-/* Ends this process, in whatever the main thread is doing. */
-static _Noreturn void end_process(void) {
-    fflush(NULL);
-    _exit(STATUS_FAILED);
+/* Ends this process, in whatever the main thread is doing: it may hold the lock of standard output, or wait
+   for its reader. */
+static _Noreturn void end_process(enum status status) {
+    if (ftrylockfile(stdout) == 0) {
+        fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) | O_NONBLOCK);
+        fflush(stdout);
+    }
+    _exit((int)status);
 }
 
 /* --- what rank 0 does if another rank fails --- */
 
-/* Prints why, unless rank 0 itself fails for the same reason, and ends all ranks. Returns if the main
-   thread of rank 0 is ending: it prints its own message. */
-static void fail(struct watch *watch, int rank, const char *text) {
+/* Prints why, unless rank 0 itself fails for the same reason, and ends all ranks. Returns if the main thread
+   of rank 0 is ending: it prints its own message. */
+static void fail(struct watch *watch, int rank, enum status status, const char *text) {
     watch->peer[rank].done = true;
     for (double waited = 0; waited < PATIENCE && !is_ending(watch); waited += 0.01) sleep_for(0.01);
     const bool ending = is_ending(watch);
     if (!ending || strcmp(text, watch->message) != 0) {
         terminal_note("rank %d of %d: %s", rank, watch->size, text);
-        say_to_all(watch, END);
+        end_all(watch, status);
     }
-    if (!ending) end_process();
+    if (!ending) end_process(status);
     if (watch->status == STATUS_OK || watch->status == STATUS_INTERRUPTED) {
-        watch->status = STATUS_FAILED;
+        watch->status = status;
         watch->message[0] = '\0';
     }
 }
 
 /* --- what the others do if rank 0 fails --- */
 
-static void lose_rank_0(struct watch *watch, const char *why) {
+static void rank_0_is_gone(struct watch *watch, const char *why) {
     watch->peer[0].done = true;
     if (is_ending(watch)) return;
     if (!watch->was_stopped && (watch->local_rank == 0 || watch->rank == 1))
         fprintf(stderr, "%s: rank 0 of %d: %s\n", terminal_program(), watch->size, why);
-    end_process();
+    end_process(STATUS_FAILED);
 }
 
-static void lose(struct watch *watch, int rank, const char *why) {
+static void is_gone(struct watch *watch, int rank, const char *why) {
     if (watch->rank == 0) {
-        fail(watch, rank, why);
+        fail(watch, rank, STATUS_FAILED, why);
     } else {
-        lose_rank_0(watch, why);
+        rank_0_is_gone(watch, why);
     }
 }
 
@@ -125,14 +141,14 @@ static void take_message(struct watch *watch, int from, const struct message *me
     case FAILED:
         snprintf(text, sizeof text, "%s", message->text);
         text_clean(text);
-        fail(watch, from, text);
+        fail(watch, from, (enum status)message->status, text);
         break;
     case DONE:
         peer->done = true;
         break;
     case END:
         peer->done = true;
-        if (!is_ending(watch)) end_process();
+        if (!is_ending(watch)) end_process((enum status)message->status);
         break;
     default:
         break;
@@ -145,7 +161,8 @@ static void receive(struct watch *watch, int from) {
                              sizeof peer->message - peer->received, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
-        if (!peer->done) lose(watch, from, "its process has ended: it was killed, or it crashed");
+        if (watch->told) peer->done = true; /* it has obeyed */
+        if (!peer->done) is_gone(watch, from, "its process has ended: it was killed, or it crashed");
         return;
     }
     peer->heard = clock_seconds();
@@ -160,11 +177,11 @@ static void check_silence(struct watch *watch, double now) {
     char why[128];
     for (int r = 0; r < watch->size && watch->timeout > 0; r++) {
         if (r == watch->rank || watch->link[r] < 0 || watch->peer[r].done) continue;
-        if (now - watch->peer[r].heard <= watch->timeout) continue;
+        if (now - watch->peer[r].heard <= SILENCE * watch->timeout) continue;
         snprintf(why, sizeof why,
-                 "no sign of life for %g s (--comm-timeout): it is stopped, or its host is gone",
+                 "no sign of life within --comm-timeout (%g s): it is stopped, or its host is gone",
                  watch->timeout);
-        lose(watch, r, why);
+        is_gone(watch, r, why);
     }
 }
 
@@ -182,7 +199,7 @@ static void notice_stop(struct watch *watch, double now) {
 }
 
 /* Waits up to `seconds` for messages, and answers them. */
-static void attend(struct watch *watch, struct pollfd *ready, double seconds) {
+static void poll_links(struct watch *watch, struct pollfd *ready, double seconds) {
     for (int r = 0; r < watch->size; r++)
         ready[r] = (struct pollfd){.fd = watch->peer[r].done ? -1 : watch->link[r], .events = POLLIN};
     ready[watch->size] = (struct pollfd){.fd = watch->wake, .events = POLLIN};
@@ -193,7 +210,7 @@ static void attend(struct watch *watch, struct pollfd *ready, double seconds) {
             if (ready[r].revents && !watch->peer[r].done) receive(watch, r);
     const double now = clock_seconds();
     if (now - watch->said >= beat_of(watch)) {
-        say_to_all(watch, ALIVE);
+        send_to_all(watch, ALIVE, STATUS_OK);
         watch->said = now;
     }
     check_silence(watch, now);
@@ -212,21 +229,21 @@ static void end(struct watch *watch, struct pollfd *ready) {
     const ssize_t got = read(watch->wake, &woken, sizeof woken);
     (void)got;
     if (watch->rank != 0) {
-        say(watch, 0, failed ? FAILED : DONE, watch->message);
+        send_message(watch, 0, failed ? FAILED : DONE, watch->status, watch->message);
     } else if (failed) {
-        say_to_all(watch, END);
+        end_all(watch, watch->status);
     }
     if (watch->rank != 0 && !failed) return;
     const double patience = !failed ? 1e300 : watch->rank ? LAST_WORDS : PATIENCE;
     for (const double start = clock_seconds(); !all_done(watch) && clock_seconds() - start < patience;)
-        attend(watch, ready, 0.05);
+        poll_links(watch, ready, 0.05);
 }
 
 static void *run(void *self) {
     struct watch *watch = self;
     struct pollfd *ready = calloc((size_t)watch->size + 1, sizeof *ready);
     if (!ready) return NULL;
-    while (!is_ending(watch)) attend(watch, ready, beat_of(watch));
+    while (!is_ending(watch)) poll_links(watch, ready, beat_of(watch));
     end(watch, ready);
     free(ready);
     return NULL;

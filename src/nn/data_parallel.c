@@ -11,7 +11,7 @@
 #include "src/nn/lockstep.h"
 
 /* What is summed over the parts of a batch beside the gradients. */
-enum { LOSS, CORRECT, IMAGES, STOPS, VALUES };
+enum { LOSS, CORRECT, IMAGES, BAD, STOPS, VALUES };
 
 enum status data_parallel_open(struct trainer *trainer) {
     struct data_parallel *parallel = &trainer->parallel;
@@ -67,6 +67,7 @@ static enum status part_gradients(struct trainer *trainer, size_t step, int part
     values[LOSS] = tally->loss_sum;
     values[CORRECT] = (double)tally->correct;
     values[IMAGES] = (double)tally->images;
+    values[BAD] = tally->bad_step > 0; /* also of the attacked images, whose loss is not counted */
     return status;
 }
 
@@ -99,7 +100,7 @@ static void count_batch(struct trainer *trainer, size_t step, const double value
     tally->correct += (uint64_t)values[CORRECT];
     tally->images += (uint64_t)values[IMAGES];
     tally->batches++;
-    if (!isfinite(values[LOSS]) && !tally->bad_step) tally->bad_step = tally->batches;
+    if ((values[BAD] > 0 || !isfinite(values[LOSS])) && !tally->bad_step) tally->bad_step = tally->batches;
     trainer->losses[step] = values[LOSS] / values[IMAGES];
 }
 
@@ -126,8 +127,16 @@ bool data_parallel_stopped(const struct trainer *trainer) {
 
 /* What all ranks must have in common. */
 struct common {
-    uint64_t version, data, weights, recipe[CONFIG_MAX_KEYS];
+    uint64_t data, weights, value[CONFIG_MAX_KEYS]; /* of the keys that decide what is computed, and how */
 };
+
+/* A path may be another on each host; only rank 0 writes, resumes from the same state, and has a target. */
+static bool must_agree(const struct config_key *key) {
+    static const char *const others[] = {"dtype", "engine", "precision", "reduction", "comm-timeout", NULL};
+    for (size_t i = 0; others[i]; i++)
+        if (strcmp(others[i], key->name) == 0) return true;
+    return key->recipe && strcmp(key->name, "data") != 0;
+}
 
 static uint64_t hash_set(uint64_t hash, const struct dataset *set) {
     hash = hash_bytes(hash, set->images, set->count * set->height * set->width);
@@ -145,43 +154,57 @@ static enum status hash_weights(struct trainer *trainer, uint64_t *hash) {
 static enum status find_common(struct trainer *trainer, struct common *common) {
     char value[CONFIG_TEXT];
     *common =
-        (struct common){.version = hash_bytes(HASH_START, platform_commit(), strlen(platform_commit())),
-                        .data = hash_set(hash_set(HASH_START, &trainer->data->train), &trainer->data->test)};
+        (struct common){.data = hash_set(hash_set(HASH_START, &trainer->data->train), &trainer->data->test)};
     const enum status status = hash_weights(trainer, &common->weights);
     if (status) return status;
     common->weights = hash_bytes(common->weights, &trainer->state, sizeof trainer->state);
     for (size_t i = 0; i < config_key_count(); i++) {
         const struct config_key *key = config_key_at(i);
         config_value(trainer->config, key, value, sizeof value);
-        if (key->recipe && strcmp(key->name, "data") != 0) /* a path, which may be another on each host */
-            common->recipe[i] = hash_bytes(HASH_START, value, strlen(value));
+        if (must_agree(key)) common->value[i] = hash_bytes(HASH_START, value, strlen(value));
     }
     return STATUS_OK;
 }
 
 /* What differs, or NULL. */
 static const char *difference(const struct common *one, const struct common *other, char text[CONFIG_TEXT]) {
-    if (one->version != other->version) return "another version of the program";
     for (size_t i = 0; i < config_key_count(); i++)
-        if (one->recipe[i] != other->recipe[i]) {
-            snprintf(text, CONFIG_TEXT, "another value of --%s", config_key_at(i)->name);
+        if (one->value[i] != other->value[i]) {
+            snprintf(text, CONFIG_TEXT, "the value of --%s", config_key_at(i)->name);
             return text;
         }
-    if (one->data != other->data) return "other images or labels";
-    return one->weights != other->weights ? "other weights, or another epoch, in its checkpoint" : NULL;
+    if (one->data != other->data) return "the images or labels";
+    return one->weights != other->weights ? "the weights or the epoch of its checkpoint" : NULL;
+}
+
+static enum status refuse(int rank, const char *what) {
+    return status_set(STATUS_USAGE, "rank %d differs from rank 0 in %s", rank, what);
+}
+
+/* First of all: another version may exchange other bytes. */
+static enum status check_versions(struct comm *comm) {
+    const uint64_t mine = hash_bytes(HASH_START, platform_commit(), strlen(platform_commit()));
+    uint64_t all[LAUNCH_MOST_RANKS];
+    comm_gather(comm, &mine, all, sizeof mine);
+    for (int r = 1; r < comm_size(comm); r++)
+        if (all[r] != all[0]) return refuse(r, "the version of the program");
+    return STATUS_OK;
 }
 
 enum status data_parallel_check(struct trainer *trainer) {
     struct comm *comm = trainer->compute->comm;
     const int size = comm_size(comm);
-    struct common mine, *all = calloc((size_t)size, sizeof *all);
+    struct common mine, *all;
     char text[CONFIG_TEXT];
+    enum status status = size > 1 ? check_versions(comm) : STATUS_OK;
+    if (status || size == 1) return status;
+    all = calloc((size_t)size, sizeof *all);
     if (!all) return status_set(STATUS_FAILED, "out of memory");
-    enum status status = find_common(trainer, &mine);
+    status = find_common(trainer, &mine);
     if (!status) comm_gather(comm, &mine, all, sizeof mine);
     for (int r = 1; r < size && !status; r++) {
         const char *what = difference(&all[0], &all[r], text);
-        if (what) status = status_set(STATUS_USAGE, "rank %d has %s, and rank 0 has not", r, what);
+        if (what) status = refuse(r, what);
     }
     free(all);
     return status;

@@ -205,11 +205,10 @@ enum status trainer_run(struct trainer *trainer, const struct trainer_observer *
         early_stopping_restore(&trainer->stopping, &trainer->mlp, &trainer->optimizer, &trainer->state.best);
         if (trainer->state.best.epoch) trainer->tested = false; /* not of these weights */
     }
-    const enum status same = data_parallel_compare(trainer);
-    if (same) return same;
     /* Save first: the evaluation takes time, and a second signal may end the process. */
     const enum status saved = config->save[0] ? trainer_save(trainer, config->save) : STATUS_OK;
-    const enum status tested = evaluate_test(trainer);
+    enum status tested = evaluate_test(trainer);
+    if (!tested) tested = data_parallel_compare(trainer);
     if (tested) return tested;
     *summary = summarize(trainer, status == STATUS_INTERRUPTED);
     return saved ? saved : status;
