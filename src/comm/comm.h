@@ -2,7 +2,7 @@
    value on all of them, bit for bit. The trainer asks for sums and does not know who answers: MPI or sockets.
 
    If a process ends, or does not answer for --comm-timeout seconds, all others end within that time, with
-   exit code 1 and one message that names it (watch.h). So sums return no status: one that cannot be done
+   one message that names it (watch.h). So sums return no status: one that cannot be done
    ends the process. */
 #ifndef TESSERA_COMM_COMM_H
 #define TESSERA_COMM_COMM_H
@@ -80,7 +80,7 @@ struct comm_options {
 enum status comm_open(struct comm *comm, const struct launch *launch, const struct comm_options *options);
 
 /* This rank ends. If it failed (any status but STATUS_OK and STATUS_INTERRUPTED), rank 0 prints the status
-   message and all other ranks end. Returns `status`, or STATUS_FAILED if another rank failed. */
+   message and all other ranks end. Returns `status`, or that of another rank which failed. */
 enum status comm_close(struct comm *comm, enum status status);
 
 static inline int comm_size(const struct comm *comm) {

@@ -1,8 +1,8 @@
 /* Watches over the ranks of a job, in a thread of its own: each rank tells rank 0 several times a second
    that it lives, and rank 0 tells them. A connection that closes, or a silence of `timeout` seconds, means
-   that the process has died or is stopped. Then rank 0 says which, once, and all end with exit code 1; if
-   it is rank 0 that is gone, the first rank of each host says so. Checkpoints are replaced whole
-   (replace.h), so the last one stays. */
+   that the process has died or is stopped. Then rank 0 says which, once, and all end with exit code 1, or
+   with that of a rank that failed; if it is rank 0 that is gone, rank 1 and the first rank of each host
+   say so. Checkpoints are replaced whole (replace.h), so the last one stays. */
 #ifndef TESSERA_COMM_WATCH_H
 #define TESSERA_COMM_WATCH_H
 
@@ -15,7 +15,7 @@ struct watch;
 struct watch *watch_start(int rank, int size, int local_rank, const int *link, double timeout);
 
 /* This rank ends. If it failed, rank 0 prints the status message, with the number of the rank, and the
-   others end; else rank 0 waits until all have ended. Returns `status`, or STATUS_FAILED if another rank
+   others end; else rank 0 waits until all have ended. Returns `status`, or that of another rank which
    failed. */
 enum status watch_end(struct watch *watch, enum status status);
 
