@@ -330,7 +330,8 @@ def two_writers():
 
 # --- jobs of several processes ---
 
-MPI = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'}
+MPI = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1',
+       'OMPI_MCA_btl_vader_single_copy_mechanism': 'none'}  # containers forbid it
 
 
 def has_mpi():
