@@ -230,7 +230,7 @@ static void charts_become_files(void **state) {
         skip();
     }
     assert_int_equal(RUN("report " FULL " -o %s --png %s", page, folder), 0);
-    assert_says(output, "41 charts as .png");
+    assert_says(output, "42 charts as .png");
     snprintf(path, sizeof path, "%s/confusion-1.png", folder);
     struct stat info;
     assert_true(stat(path, &info) == 0 && info.st_size > 1000);
