@@ -262,7 +262,7 @@ enum status rendezvous_wait(struct rendezvous *rendezvous, double seconds) {
 /* One try at each address and port. */
 static int find_rank_0(const struct rendezvous *rendezvous, const struct addrinfo *list, int ports) {
     for (const struct addrinfo *at = list; at; at = at->ai_next)
-        for (int p = 0; p < ports; p++) {
+        for (int p = 0; p < ports && rendezvous->port + p < 65536; p++) {
             const uint16_t port = htons((uint16_t)(rendezvous->port + p));
             if (at->ai_family == AF_INET6) ((struct sockaddr_in6 *)at->ai_addr)->sin6_port = port;
             if (at->ai_family == AF_INET) ((struct sockaddr_in *)at->ai_addr)->sin_port = port;
