@@ -401,7 +401,8 @@ static void a_taken_port_is_passed_over(void **state) {
 /* Two hosts: network namespaces with a cable between them. The second one is unplugged in the end. */
 static void hosts_meet_over_a_network(void **state) {
     (void)state;
-    char script[4096], *hosts = path_of("hosts");
+    char script[4096], hosts[256]; /* nothing to free if the test is skipped */
+    snprintf(hosts, sizeof hosts, "%s", support_path("hosts"));
     snprintf(
         script, sizeof script,
         "exec 2>/dev/null; a=tessera-a-$$ b=tessera-b-$$; trap 'ip netns del $a; ip netns del $b' EXIT; "
@@ -427,7 +428,6 @@ static void hosts_meet_over_a_network(void **state) {
     said[count] = '\0';
     assert_says(said, "rank 1 of 2: no sign of life within --comm-timeout (5 s)");
     free(said);
-    free(hosts);
 }
 
 /* --- MPI --- */
@@ -435,7 +435,6 @@ static void hosts_meet_over_a_network(void **state) {
 static void mpi_has_the_bits_of_sockets(void **state) {
     (void)state;
 #if defined(HAVE_MPI) && !defined(SANITIZED)
-    char *saved = path_of("mpi.safetensors"), *sockets = path_of("sockets.safetensors");
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 1); /* which containers forbid */
@@ -443,6 +442,7 @@ static void mpi_has_the_bits_of_sockets(void **state) {
         print_message("skipped: mpirun does not start processes here\n");
         skip();
     }
+    char *saved = path_of("mpi.safetensors"), *sockets = path_of("sockets.safetensors");
     run_job(4, say("--data %s" RECIPE " --reduction fixed --save %s", support_data, sockets));
     for (int size = 2; size <= 4; size += 2) {
         assert_int_equal(
