@@ -55,7 +55,7 @@ static const double LAST_WORDS = 3; /* seconds for rank 0 to print the message o
 
 static void send_message(const struct watch *watch, int to, enum kind kind, enum status status,
                          const char *text) {
-    struct message message = {.kind = kind, .status = (int32_t)status};
+    struct message message = {.kind = (int32_t)kind, .status = (int32_t)status};
     if (watch->link[to] < 0) return;
     snprintf(message.text, sizeof message.text, "%s", text);
     const ssize_t sent = send(watch->link[to], &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -12,7 +12,7 @@ static enum status select_for_parts(struct trainer *trainer) {
     if (choice == ENGINE_AUTO || choice == ENGINE_EAGER) return STATUS_OK;
     return status_set(
         STATUS_UNAVAILABLE, "engine %s makes whole steps, without the sums %s: use --engine eager",
-        config_choice("engine", choice),
+        config_choice("engine", (int)choice),
         comm_size(trainer->compute->comm) > 1 ? "over several processes" : "of --reduction fixed");
 }
 
