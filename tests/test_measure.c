@@ -310,26 +310,6 @@ static void benches_scaling(void **state) {
     cJSON_Delete(line);
 }
 
-static void benches_processes(void **state) {
-    (void)state;
-    const char *log = support_path("ranks.jsonl");
-    assert_int_equal(RUN("bench scaling --data %s " SMALL " --ranks 1,2 --threads 1 --repeat 2 --log %s",
-                         support_data, log),
-                     0);
-    assert_says(output,
-                "strong: one batch for all processes; weak: one for each. 1 thread each; median of 2");
-    cJSON *line = find_line(log, "ranks", NULL);
-    assert_true(number(line, "ranks") == 1 && number(line, "speedup") == 1 &&
-                number(line, "communication") < 0.01);
-    cJSON_Delete(line);
-    assert_int_equal(support_log(log, "ranks", 0, &line), 4); /* the last one: weak, two processes */
-    assert_true(number(line, "ranks") == 2 && number(line, "batch_size") == 64 && number(line, "ideal") == 2);
-    assert_true(number(line, "communication") > 0 && number(line, "epoch_seconds") > 0);
-    cJSON_Delete(line);
-    assert_int_equal(RUN("bench scaling --data %s " SMALL " --ranks 2 --engine fused", support_data), 1);
-    assert_says(output, "a training by 2 processes failed: engine fused makes whole steps");
-}
-
 static void maps_the_breakeven(void **state) {
     (void)state;
     const char *log = support_path("breakeven.jsonl");
@@ -407,7 +387,6 @@ int main(void) {
         cmocka_unit_test(failures_are_no_success),
         cmocka_unit_test(benches_gemms),
         cmocka_unit_test(benches_scaling),
-        cmocka_unit_test(benches_processes),
         cmocka_unit_test(maps_the_breakeven),
         cmocka_unit_test(the_rest_of_bench),
         cmocka_unit_test(evaluations_are_logged),

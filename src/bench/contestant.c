@@ -18,6 +18,7 @@
 
 #include "src/base/platform.h"
 #include "src/base/process.h"
+#include "src/base/socket.h"
 #include "src/base/text.h"
 #include "src/bench/process_use.h"
 #include "src/data/dataset_share.h"
@@ -33,30 +34,6 @@ static const double UNTIMED_SHARE = 0.1, UNTIMED_SECONDS = 0.3;
 
 static int shared_data = -1;
 static struct contest_limits limits = {.timeout_seconds = 600, .threads = MOST_THREADS};
-
-/* --- the connection --- */
-
-bool contestant_send(int fd, const void *bytes, size_t count) {
-    for (const char *at = bytes; count;) {
-        const ssize_t sent = send(fd, at, count, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR) continue;
-        if (sent <= 0) return false;
-        at += sent;
-        count -= (size_t)sent;
-    }
-    return true;
-}
-
-bool contestant_receive(int fd, void *bytes, size_t count) {
-    for (char *at = bytes; count;) {
-        const ssize_t got = recv(fd, at, count, 0);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return false;
-        at += got;
-        count -= (size_t)got;
-    }
-    return true;
-}
 
 /* --- start and end --- */
 
@@ -255,16 +232,16 @@ static enum status receive_reply(struct contestant *one, const char *stage,
                                  const struct contest_request *request, struct contest_reply *reply) {
     static const char forged[] = "it wrote to the connection to the program";
     const size_t first = sizeof reply->token; /* which is wrong if it wrote before it was done */
-    if (!contestant_receive(one->fd, reply, first)) return end_of_connection(one, stage);
+    if (!socket_receive(one->fd, reply, first, 0)) return end_of_connection(one, stage);
     if (reply->token != request->token) return end_because(one, stage, CONTESTANT_INTERFERES, forged);
-    if (!contestant_receive(one->fd, (char *)reply + first, sizeof *reply - first))
+    if (!socket_receive(one->fd, (char *)reply + first, sizeof *reply - first, 0))
         return end_of_connection(one, stage);
     if (!is_sane(reply)) return end_because(one, stage, CONTESTANT_INTERFERES, forged);
     if (!reply->run.epochs) return STATUS_OK;
     const size_t bytes = reply->run.epochs * sizeof *reply->run.epoch_seconds;
     reply->run.epoch_seconds = malloc(bytes);
     if (!reply->run.epoch_seconds) return status_set(STATUS_FAILED, "out of memory");
-    if (contestant_receive(one->fd, reply->run.epoch_seconds, bytes)) return STATUS_OK;
+    if (socket_receive(one->fd, reply->run.epoch_seconds, bytes, 0)) return STATUS_OK;
     run_close(&reply->run);
     return end_of_connection(one, stage);
 }
@@ -338,7 +315,7 @@ enum status contestant_ask(struct contestant *one, const char *stage, struct con
     request->confined = limits.confined;
     kill(-one->pid, SIGCONT);
     const double sent = clock_seconds();
-    if (!contestant_send(one->fd, request, sizeof *request)) return end_of_connection(one, stage);
+    if (!socket_send(one->fd, request, sizeof *request)) return end_of_connection(one, stage);
     status = await_reply(one, stage);
     if (!status) status = receive_reply(one, stage, request, reply);
     if (status) return status;

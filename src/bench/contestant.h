@@ -66,8 +66,4 @@ void contestant_end(struct contestant *contestant);
 enum { CONTESTANT_SOCKET = 3, CONTESTANT_PROGRESS, CONTESTANT_DATA, CONTESTANT_DESCRIPTORS };
 #define CONTESTANT_NAME "train: contestant" /* its argv[0] */
 
-/* Sends or receives all bytes; false if the other side is gone. */
-bool contestant_send(int fd, const void *bytes, size_t count);
-bool contestant_receive(int fd, void *bytes, size_t count);
-
 #endif

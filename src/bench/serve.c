@@ -17,6 +17,7 @@
 #include "src/backend/registry.h"
 #include "src/backend/surroundings.h"
 #include "src/backend/verify.h"
+#include "src/base/socket.h"
 #include "src/bench/comparison.h"
 #include "src/bench/contestant.h"
 #include "src/bench/sandbox.h"
@@ -256,13 +257,13 @@ void serve_contest(void) {
     watch_stack();
     sandbox_begin();
     bool confined = false;
-    while (fd >= 0 && contestant_receive(fd, &request, sizeof request)) {
+    while (fd >= 0 && socket_receive(fd, &request, sizeof request, 0)) {
         if (request.confined && !confined) sandbox_forbid_affinity();
         confined = request.confined;
         answer(&server, &request, &reply);
         const size_t bytes = reply.run.epochs * sizeof *reply.run.epoch_seconds;
-        if (!contestant_send(fd, &reply, sizeof reply) ||
-            (bytes && !contestant_send(fd, reply.run.epoch_seconds, bytes)))
+        if (!socket_send(fd, &reply, sizeof reply) ||
+            (bytes && !socket_send(fd, reply.run.epoch_seconds, bytes)))
             break;
         run_close(&reply.run);
     }

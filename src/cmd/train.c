@@ -257,7 +257,7 @@ static enum status run_train(int argc, char **argv) {
                                              : train_one(&run, dry_run, verbose);
     }
     close_run(&run);
-    return processes_leave(&run.comm, status);
+    return comm_close(&run.comm, status);
 }
 
 const struct command command_train = {"train", "train a network (the default command)", run_train};

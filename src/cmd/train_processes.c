@@ -43,7 +43,3 @@ enum status processes_join(struct comm *comm, struct config *config) {
     config->target_accuracy = 0;
     return STATUS_OK;
 }
-
-enum status processes_leave(struct comm *comm, enum status status) {
-    return comm_close(comm, status);
-}

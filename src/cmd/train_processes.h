@@ -1,4 +1,4 @@
-/* A training by several processes: meeting and leaving the others. */
+/* A training by several processes: meeting the others. */
 #ifndef TESSERA_CMD_TRAIN_PROCESSES_H
 #define TESSERA_CMD_TRAIN_PROCESSES_H
 
@@ -7,10 +7,7 @@
 
 /* Opens the communicator that the launcher and the config ask for. From then on only rank 0 prints, logs and
    saves: on the others the config has no files to write. Threads that are not given are divided among the
-   processes of this host. */
+   processes of this host. comm_close is the last call of the command. */
 enum status processes_join(struct comm *comm, struct config *config);
-
-/* The last call: comm_close. */
-enum status processes_leave(struct comm *comm, enum status status);
 
 #endif

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "src/base/profile.h"
+#include "src/base/socket.h"
 #include "src/base/text.h"
 
 static const char MAGIC[8] = "TESSERA1";
@@ -26,44 +27,6 @@ struct hello {
     uint64_t job;
     int32_t rank, size, port; /* at which it listens */
 };
-
-static double deadline_of(double seconds) {
-    return seconds > 0 ? clock_seconds() + seconds : 1e300;
-}
-
-static bool wait_for(int fd, short events, double deadline) {
-    for (;;) {
-        const double left = deadline - clock_seconds();
-        struct pollfd one = {.fd = fd, .events = events};
-        const int ready = left <= 0 ? 0 : poll(&one, 1, left < 60 ? (int)(1000 * left) + 1 : 60000);
-        if (ready > 0) return true;
-        if (left <= 0 || (ready < 0 && errno != EINTR)) return false;
-    }
-}
-
-bool rendezvous_send(int fd, const void *bytes, size_t count) {
-    for (const char *at = bytes; count;) {
-        const ssize_t sent = send(fd, at, count, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR) continue;
-        if (sent <= 0) return false;
-        at += sent;
-        count -= (size_t)sent;
-    }
-    return true;
-}
-
-bool rendezvous_receive(int fd, void *bytes, size_t count, double seconds) {
-    const double deadline = deadline_of(seconds);
-    for (char *at = bytes; count;) {
-        if (!wait_for(fd, POLLIN, deadline)) return false;
-        const ssize_t got = recv(fd, at, count, 0);
-        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-        if (got <= 0) return false;
-        at += got;
-        count -= (size_t)got;
-    }
-    return true;
-}
 
 /* --- sockets --- */
 
@@ -117,14 +80,14 @@ static struct sockaddr_in6 peer_of(int fd, int port) {
     return six;
 }
 
-/* -1 if nobody answers there before the deadline. */
+/* Returns the connection; -1 if there is no answer before the deadline. */
 static int connect_to(const struct sockaddr *address, socklen_t size, double deadline) {
     const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int error = 0;
     socklen_t length = sizeof error;
     if (fd < 0) return -1;
     const bool begun = connect(fd, address, size) == 0 || errno == EINPROGRESS;
-    if (begun && wait_for(fd, POLLOUT, deadline) &&
+    if (begun && socket_wait(fd, POLLOUT, deadline) &&
         getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && !error &&
         fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) == 0) {
         set_options(fd);
@@ -156,23 +119,23 @@ static struct hello hello_of(const struct rendezvous *rendezvous) {
 
 static bool receive_magic(int fd, double seconds) {
     char answer[sizeof MAGIC];
-    return rendezvous_receive(fd, answer, sizeof answer, seconds) && memcmp(answer, MAGIC, sizeof MAGIC) == 0;
+    return socket_receive(fd, answer, sizeof answer, seconds) && memcmp(answer, MAGIC, sizeof MAGIC) == 0;
 }
 
 /* A greeting of this job; another one is that of a stranger. */
 static bool receive_hello(const struct rendezvous *rendezvous, int fd, struct hello *hello) {
-    return rendezvous_receive(fd, hello, sizeof *hello, ANSWER_SECONDS) &&
+    return socket_receive(fd, hello, sizeof *hello, ANSWER_SECONDS) &&
            memcmp(hello->magic, MAGIC, sizeof MAGIC) == 0 && hello->job == rendezvous->job &&
            hello->size == rendezvous->size && hello->rank > 0 && hello->rank != rendezvous->rank &&
-           hello->rank < rendezvous->size && rendezvous_send(fd, MAGIC, sizeof MAGIC) &&
+           hello->rank < rendezvous->size && socket_send(fd, MAGIC, sizeof MAGIC) &&
            receive_magic(fd, ANSWER_SECONDS);
 }
 
 /* Returns fd if the other side is of this job, else closes it and returns -1. */
 static int greet(const struct rendezvous *rendezvous, int fd, double seconds) {
     const struct hello hello = hello_of(rendezvous);
-    if (fd >= 0 && rendezvous_send(fd, &hello, sizeof hello) && receive_magic(fd, seconds) &&
-        rendezvous_send(fd, MAGIC, sizeof MAGIC))
+    if (fd >= 0 && socket_send(fd, &hello, sizeof hello) && receive_magic(fd, seconds) &&
+        socket_send(fd, MAGIC, sizeof MAGIC))
         return fd;
     if (fd >= 0) close(fd);
     return -1;
@@ -183,7 +146,7 @@ static bool accept_ranks(const struct rendezvous *rendezvous, int *link, struct 
                          int count, double deadline) {
     while (count > 0) {
         struct hello hello;
-        if (!wait_for(rendezvous->listener, POLLIN, deadline)) return false;
+        if (!socket_wait(rendezvous->listener, POLLIN, deadline)) return false;
         const int fd = accept4(rendezvous->listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0 && errno != EINTR && errno != ECONNABORTED) return false;
         if (fd < 0) continue;
@@ -247,14 +210,14 @@ static enum status missing_ranks(const struct rendezvous *rendezvous, double sec
 enum status rendezvous_wait(struct rendezvous *rendezvous, double seconds) {
     const size_t bytes = (size_t)rendezvous->size * sizeof *rendezvous->listens;
     if (!accept_ranks(rendezvous, rendezvous->link, rendezvous->listens, rendezvous->size - 1,
-                      deadline_of(seconds))) {
+                      socket_deadline(seconds))) {
         memset(rendezvous->listens, 0xff, bytes); /* the others need not say it, too */
         for (int r = 1; r < rendezvous->size; r++)
-            if (rendezvous->link[r] >= 0) rendezvous_send(rendezvous->link[r], rendezvous->listens, bytes);
+            if (rendezvous->link[r] >= 0) socket_send(rendezvous->link[r], rendezvous->listens, bytes);
         return missing_ranks(rendezvous, seconds);
     }
     for (int r = 1; r < rendezvous->size; r++)
-        if (!rendezvous_send(rendezvous->link[r], rendezvous->listens, bytes))
+        if (!socket_send(rendezvous->link[r], rendezvous->listens, bytes))
             return status_set(STATUS_FAILED, "rank %d ended when the ranks met", r);
     return STATUS_OK;
 }
@@ -277,7 +240,7 @@ static int find_rank_0(const struct rendezvous *rendezvous, const struct addrinf
 enum status rendezvous_join(struct rendezvous *rendezvous, const char *address, int ports, double seconds) {
     const struct addrinfo wanted = {.ai_socktype = SOCK_STREAM};
     const size_t bytes = (size_t)rendezvous->size * sizeof *rendezvous->listens;
-    const double deadline = deadline_of(seconds);
+    const double deadline = socket_deadline(seconds);
     struct addrinfo *list;
     const int error = getaddrinfo(address, NULL, &wanted, &list);
     if (error)
@@ -294,7 +257,7 @@ enum status rendezvous_join(struct rendezvous *rendezvous, const char *address, 
         return status_set(STATUS_FAILED,
                           "rank 0 does not answer at %s, port %d, within %g s (--comm-timeout)", address,
                           rendezvous->port, seconds);
-    if (!rendezvous_receive(fd, rendezvous->listens, bytes, seconds > 0 ? 2 * seconds : 0))
+    if (!socket_receive(fd, rendezvous->listens, bytes, seconds > 0 ? 2 * seconds : 0))
         return status_set(STATUS_FAILED, "rank 0 ended, or was stopped, while the ranks met");
     if (rendezvous->listens[0].sin6_family == UINT16_MAX) return status_set(STATUS_FAILED, "%s", "");
     rendezvous->listens[0] = peer_of(fd, 0);
@@ -303,7 +266,7 @@ enum status rendezvous_join(struct rendezvous *rendezvous, const char *address, 
 
 int *rendezvous_connect_all(struct rendezvous *rendezvous, double seconds) {
     const int rank = rendezvous->rank, size = rendezvous->size;
-    const double deadline = deadline_of(seconds);
+    const double deadline = socket_deadline(seconds);
     int *pairs = malloc((size_t)size * sizeof *pairs);
     if (!pairs) return status_write("out of memory"), NULL;
     for (int r = 0; r < size; r++) pairs[r] = -1;

@@ -41,9 +41,4 @@ int *rendezvous_connect_all(struct rendezvous *rendezvous, double seconds);
 
 void rendezvous_close(struct rendezvous *rendezvous);
 
-/* All bytes, whatever the size of a packet. False if the other side is closed, or `seconds` are over (0:
-   waits for ever). */
-bool rendezvous_send(int fd, const void *bytes, size_t count);
-bool rendezvous_receive(int fd, void *bytes, size_t count, double seconds);
-
 #endif

@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "src/base/profile.h"
+#include "src/base/socket.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
-#include "src/comm/rendezvous.h"
 
 enum kind { ALIVE, FAILED, DONE, END }; /* END: rank 0 tells the others to end */
 
@@ -60,7 +60,7 @@ static void send_message(const struct watch *watch, int to, enum kind kind, enum
     snprintf(message.text, sizeof message.text, "%s", text);
     const ssize_t sent = send(watch->link[to], &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0 && (size_t)sent < sizeof message) /* never half of one */
-        rendezvous_send(watch->link[to], (char *)&message + sent, sizeof message - (size_t)sent);
+        socket_send(watch->link[to], (char *)&message + sent, sizeof message - (size_t)sent);
 }
 
 static void send_to_all(const struct watch *watch, enum kind kind, enum status status) {

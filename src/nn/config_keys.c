@@ -165,8 +165,8 @@ static const struct config_key keys[] = {
      "check GEMM calls right after they ran: a secret random sample in 0.5 % of the time, all, or none"},
     {"comm", NULL, CHOICE(RUN, comm, comms), "auto", NULL,
      "how several processes train together, if mpirun, srun or torchrun started them: mpi; tcp, without MPI, "
-     "at "
-     "MASTER_ADDR and MASTER_PORT; auto: mpi if MPI started them; none: each trains alone (docs/scaling.md)"},
+     "at MASTER_ADDR and MASTER_PORT; auto: mpi if MPI started them; none: each trains alone "
+     "(docs/scaling.md)"},
     {"comm-timeout", NULL, REAL(RUN, comm_timeout, 0, 1e6), "10", "SECONDS",
      "all processes end if one does not come, or does not answer, for so long; 0: they wait for ever"},
     {"reduction", NULL, CHOICE(RUN, reduction, reductions), "any", NULL,
