@@ -54,8 +54,8 @@ void support_set_builtin_weights(struct mlp *mlp);
 /* TESSERA_TEST_STRIDE=N (default 1): tests with long case lists run every N-th case, for slow tools. */
 size_t support_stride(void);
 
-/* The step through a list of trainings: 1; `sampled` if the stride is above 1; 2 sampled + 1 with
-   TESSERA_TEST_SLOWED, for tools that make a GPU 100 times slower. */
+/* The step through a list of trainings: 1; `sampled` if the stride is above 1; 2 N sampled + 1 with
+   TESSERA_TEST_SLOWED=N, for tools that make a GPU 100 times slower. */
 size_t support_every(size_t sampled);
 
 /* Opens the backend of "NAME" or "NAME:options"; skips the test, saying why, if it cannot be used here. */

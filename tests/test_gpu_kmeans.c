@@ -49,7 +49,7 @@ static void runs_agree_with_the_reference(void **state) {
     (void)state;
     struct bench bench;
     bench_open(&bench);
-    for (size_t s = 0; s<KMEANS_SHAPES; s += support_stride()> 1 ? 4 : 1)
+    for (size_t s = 0; s < KMEANS_SHAPES; s += support_every(4))
         for (int form = 0; form < 3; form++)
             for (size_t w = 0; w < WAYS; w++) {
                 struct kmeans_data data = kmeans_shape(s, form == 2 ? GEMM_F64 : GEMM_F32);
@@ -71,7 +71,7 @@ static void runs_have_the_bits_of_the_host(void **state) {
     struct bench bench;
     bench_open(&bench);
     static const enum kmeans_init inits[] = {KMEANS_RANDOM, KMEANS_PLUS_PLUS, KMEANS_PARALLEL};
-    for (size_t i = 0; i<12; i += support_stride()> 1 ? 5 : 1) {
+    for (size_t i = 0; i < 12; i += support_every(5)) {
         struct kmeans_data data = i % 2 ? kmeans_reals(9001, 33, 20, i % 4 == 1 ? GEMM_F32 : GEMM_F64)
                                         : kmeans_lattice(9001, 49, 20, GEMM_F32, 255, 0, i);
         struct kmeans_options options = kmeans_defaults(&data);
@@ -169,7 +169,7 @@ static void labels_and_sums_in_one_pass(void **state) {
         size_t rows, features, clusters;
     } shapes[] = {{450003, 32, 64}, {450003, 17, 7},  {400017, 31, 20}, {900007, 9, 64},
                   {900001, 16, 10}, {5100007, 2, 64}, {5100011, 2, 11}, {9999999, 1, 64}};
-    for (size_t i = 0; i<sizeof shapes / sizeof *shapes; i += support_stride()> 1 ? 5 : 1)
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i += support_every(5))
         for (int ties = 0; ties < 2; ties++) {
             const size_t rows = shapes[i].rows, features = shapes[i].features, clusters = shapes[i].clusters;
             struct kmeans_data data = ties ? kmeans_lattice(rows, features, clusters, GEMM_F64, 3, 0, i)
@@ -255,7 +255,7 @@ static void streamed_points_have_the_bits_of_the_host(void **state) {
     struct bench bench;
     bench_open(&bench);
     static const enum kmeans_init inits[] = {KMEANS_FIRST, KMEANS_RANDOM, KMEANS_PLUS_PLUS, KMEANS_PARALLEL};
-    for (size_t i = 0; i<24; i += support_stride()> 1 ? 7 : 1) {
+    for (size_t i = 0; i < 24; i += support_every(7)) {
         struct kmeans_data data = streamed_data((int)(i % 3), i % 2 ? 20000 : 9001, i % 4 < 2 ? 6 : 33, 20);
         struct kmeans_options options = kmeans_defaults(&data);
         options.init = inits[i / 6];

@@ -54,7 +54,7 @@ static void steps_are_iterations(void **state) {
     (void)state;
     struct compute of[2];
     open_residencies(of);
-    for (size_t shape = 0; shape<KMEANS_SHAPES; shape += support_stride()> 1 ? 5 : 1)
+    for (size_t shape = 0; shape < KMEANS_SHAPES; shape += support_every(5))
         for (int form = 0; form < 3; form++) {
             struct kmeans_data data = kmeans_shape(shape, form == 2 ? GEMM_F64 : GEMM_F32);
             data.bytes = form == 1 && data.values[0] < 256;

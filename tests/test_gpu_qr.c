@@ -1,5 +1,6 @@
 /* Block QR and sliding windows on the GPU: the checks of the host, panels of every size, batches of products,
    each op against the host, and the same bits in every run. */
+#include "src/window/readout.h"
 #include "tests/gpu.h"
 #include "tests/qr_checks.h"
 #include "tests/windows_oracle.h"
@@ -201,6 +202,49 @@ static void triangles_are_solved(void **state) {
     compute_close(&compute);
 }
 
+/* Ridges that enter several triangles together, and one by one; more columns than enter together. */
+static void ridges_enter_together(void **state) {
+    (void)state;
+    static const double ridges[] = {0.5, 100, 3, 0.01, 40, 7, 1000, 0.2, 9};
+    enum { RIDGES = sizeof ridges / sizeof *ridges };
+    const struct readout_shape shape = {.dtype = GEMM_F32, .n = 1100, .classes = 3, .rows = 4100};
+    struct compute compute;
+    struct readout readout;
+    gpu_open(&compute, "cuda-tuned", &options);
+    assert_status(readout_open(&readout, &compute, &shape), STATUS_OK);
+    assert_true(readout.together > 1 && readout.together < RIDGES);
+    struct qr_matrix triangles = readout_triangles(&readout, 2 * RIDGES);
+    const size_t n = shape.n, ld = readout.ld, elements = n * ld;
+    struct values rows = values_random(GEMM_F32, 1300 * ld, 1, 5), got = values_make(GEMM_F32, elements),
+                  want = values_make(GEMM_F32, elements);
+    compute.device.driver->upload(&compute.device, readout.rows.values, rows.data, 1300 * ld * sizeof(float));
+    assert_status(readout_append(&readout, &triangles, &readout.rows, 1300), STATUS_OK);
+    for (size_t k = 1; k < 2 * RIDGES; k++) {
+        const struct qr_matrix copy = readout_triangle_at(&readout, &triangles, k);
+        readout_copy(&readout, &triangles, &copy);
+    }
+    const struct qr_matrix others = readout_triangle_at(&readout, &triangles, RIDGES);
+    assert_status(readout_add_ridges(&readout, &triangles, RIDGES, ridges), STATUS_OK);
+    for (size_t k = 0; k < RIDGES; k++) {
+        const struct qr_matrix one = readout_triangle_at(&readout, &triangles, k),
+                               alone = readout_triangle_at(&readout, &others, k);
+        assert_status(readout_add_ridges(&readout, &alone, 1, ridges + k), STATUS_OK);
+        compute.device.driver->download(&compute.device, got.data, one.values, elements * sizeof(float));
+        compute.device.driver->download(&compute.device, want.data, alone.values, elements * sizeof(float));
+        for (size_t i = 0; i < n; i++)
+            for (size_t j = i; j < n + shape.classes; j++)
+                if (!(fabs(values_get(got, i * ld + j) - values_get(want, i * ld + j)) <= 1e-3))
+                    fail_msg("ridge %g, row %zu, column %zu: %g and %g", ridges[k], i, j,
+                             values_get(got, i * ld + j), values_get(want, i * ld + j));
+    }
+    readout_free(&readout, &triangles);
+    readout_close(&readout);
+    compute_close(&compute);
+    free(rows.data);
+    free(got.data);
+    free(want.data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matrices_are_factored),
@@ -212,6 +256,7 @@ int main(void) {
         cmocka_unit_test(runs_have_the_same_bits),
         cmocka_unit_test(wrong_values_are_named),
         cmocka_unit_test(triangles_are_solved),
+        cmocka_unit_test(ridges_enter_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

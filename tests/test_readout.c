@@ -121,14 +121,18 @@ static void fit_is_the_least_squares(void **state) {
             struct readout readout;
             support_open(&compute, backends[b], 2);
             open_readout(&readout, &compute, (enum gemm_dtype)dtype, 150);
-            struct qr_matrix triangle = readout_triangles(&readout, 2),
-                             work = readout_triangle_at(&readout, &triangle, 1);
+            struct qr_matrix triangle = readout_triangles(&readout, 4),
+                             with_ridges = readout_triangle_at(&readout, &triangle, 1);
             for (size_t first = 0; first < ROWS; first += 150) /* the last portion is partial */
                 enter(&readout, &problem, first, first + 150 < ROWS ? 150 : ROWS - first, &triangle);
             for (size_t r = 0; r < 3; r++) {
-                bool finite;
+                const struct qr_matrix work = readout_triangle_at(&readout, &with_ridges, r);
                 readout_copy(&readout, &triangle, &work);
-                assert_status(readout_add_ridge(&readout, &work, ridges[r]), STATUS_OK);
+            }
+            assert_status(readout_add_ridges(&readout, &with_ridges, 3, ridges), STATUS_OK);
+            for (size_t r = 0; r < 3; r++) {
+                const struct qr_matrix work = readout_triangle_at(&readout, &with_ridges, r);
+                bool finite;
                 assert_status(readout_solve(&readout, &work, w.data, &finite), STATUS_OK);
                 reference(&problem, 0, ROWS, 1, ridges[r], want);
                 assert_true(is_solution(w, want));
@@ -165,7 +169,7 @@ static void rank_is_checked(void **state) {
     assert_true(finite);
     assert_says(status_message(), "feature 8 is a sum of multiples");
     assert_says(status_message(), "--ridge");
-    assert_status(readout_add_ridge(&readout, &triangle, 0.5), STATUS_OK);
+    assert_status(readout_add_ridges(&readout, &triangle, 1, &(double){0.5}), STATUS_OK);
     assert_status(readout_solve(&readout, &triangle, w.data, &finite), STATUS_OK);
     reference(&problem, 0, 9, 1, 0.5, want);
     assert_true(is_solution(w, want));

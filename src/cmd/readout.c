@@ -107,6 +107,28 @@ static enum status verify_products(struct readout_job *job) {
     return backend_verify_cases(&job->compute, cases, sizeof cases / sizeof *cases);
 }
 
+static struct readout_images images_of(struct readout_job *job) {
+    return (struct readout_images){&job->features, &job->train, job->data.train.labels};
+}
+
+/* A GPU loads a kernel when it is first used: a portion of the images enters before the clock starts. */
+static enum status load_kernels(struct readout_job *job) {
+    static const double ridges[] = {1, 1, 1, 1, 1, 1, 1, 1};
+    struct readout *readout = &job->readout;
+    const struct readout_images images = images_of(job);
+    const size_t count = sizeof ridges / sizeof *ridges, rows = readout->shape.rows;
+    if (job->compute.device.driver->host_memory) return STATUS_OK;
+    struct qr_matrix triangles = readout_triangles(readout, count);
+    enum status status = triangles.values ? STATUS_OK : STATUS_FAILED;
+    const struct readout_part part = {0, rows < job->train.count ? rows : job->train.count};
+    if (!status) status = ridge_fit(readout, &images, part, &triangles);
+    if (!status) status = readout_add_ridges(readout, &triangles, count, ridges);
+    if (!status) status = job->compute.device.driver->synchronize(&job->compute.device);
+    readout_free(readout, &triangles);
+    job->features.seconds = 0;
+    return status;
+}
+
 static enum status open_readout(struct readout_job *job) {
     struct device *device = &job->compute.device;
     enum status status = features_open(&job->features, &job->mlp);
@@ -122,7 +144,8 @@ static enum status open_readout(struct readout_job *job) {
         status = samples_open(&job->test, device, &job->config, &job->data.test);
     if (status) return status;
     job->tally = device->driver->alloc(device, sizeof *job->tally);
-    return job->tally ? verify_products(job) : STATUS_FAILED;
+    status = job->tally ? verify_products(job) : STATUS_FAILED;
+    return status ? status : load_kernels(job);
 }
 
 static enum status open_job(struct readout_job *job) {
@@ -142,10 +165,6 @@ static enum status open_job(struct readout_job *job) {
     audit_start(&job->audit, (enum audit_mode)job->config.audit);
     job->compute.audit = &job->audit;
     return logfile_open(&job->log, job->config.log, false);
-}
-
-static struct readout_images images_of(struct readout_job *job) {
-    return (struct readout_images){&job->features, &job->train, job->data.train.labels};
 }
 
 /* --- a fit of all images --- */
@@ -176,7 +195,7 @@ static enum status choose_ridge(struct readout_job *job, const struct qr_matrix 
     enum status status = readout_mean_square(&job->readout, triangle, &mean);
     *finite = status || isfinite(mean);
     if (!status && !*finite) status = status_set(STATUS_FAILED, "a feature is not finite");
-    if (!status && job->stream.ridge < 0) status = ridge_grid(&job->readout, triangle, &job->ridges);
+    if (!status && job->stream.ridge < 0) status = ridge_grid(mean, &job->ridges);
     if (!status && job->stream.ridge >= 0)
         job->ridges =
             (struct ridges){.count = 1, .value = {job->stream.ridge}, .relative = {job->stream.ridge / mean}};
@@ -187,7 +206,7 @@ static enum status choose_ridge(struct readout_job *job, const struct qr_matrix 
 /* w = the readout with the chosen ridge. */
 static enum status solve(struct readout_job *job, const struct qr_matrix *triangle, void *w, bool *finite) {
     const enum status status =
-        readout_add_ridge(&job->readout, triangle, job->ridges.value[job->ridges.best]);
+        readout_add_ridges(&job->readout, triangle, 1, &job->ridges.value[job->ridges.best]);
     return status ? status : readout_solve(&job->readout, triangle, w, finite);
 }
 

@@ -7,7 +7,9 @@
 
 enum {
     ALIGNED = 16, /* elements: rows start at addresses of vectors */
-    WIDTH = 1024  /* rows of a triangle that enter another one together */
+    WIDTH = 1024, /* rows of a triangle that enter another one together */
+    TOGETHER = 8, /* triangles, on a GPU */
+    READ = 128    /* rows of a triangle that the host reads at a time */
 };
 
 static size_t smaller(size_t a, size_t b) {
@@ -28,26 +30,42 @@ static struct device *device_of(const struct readout *readout) {
 
 /* --- memory --- */
 
+static enum status make_identity(struct readout *readout) {
+    struct device *device = device_of(readout);
+    const size_t width = readout->width, bytes = width * width * size_of(readout);
+    void *values = calloc(bytes, 1);
+    if (!values) return status_set(STATUS_FAILED, "out of memory");
+    readout->identity = device->driver->alloc(device, bytes);
+    for (size_t i = 0; i < width; i++) dtype_set(readout->shape.dtype, values, i * width + i, 1);
+    if (readout->identity) device->driver->upload(device, readout->identity, values, bytes);
+    free(values);
+    return readout->identity ? STATUS_OK : STATUS_FAILED;
+}
+
 enum status readout_open(struct readout *readout, struct compute *compute,
                          const struct readout_shape *shape) {
     struct device *device = &compute->device;
     *readout = (struct readout){.compute = compute, .shape = *shape};
     readout->width = WIDTH;
     readout->shape.rows = shape->rows > readout->width ? shape->rows : readout->width;
+    readout->together =
+        device->driver->host_memory ? 1 : smaller(readout->shape.rows / readout->width, TOGETHER);
     readout->ld = (columns_of(readout) + ALIGNED - 1) / ALIGNED * ALIGNED;
-    const struct qr_shape qr = {
-        .dtype = shape->dtype, .batch = 1, .rows = readout->shape.rows, .n = shape->n, .cols = readout->ld};
+    const struct qr_shape qr = {.dtype = shape->dtype,
+                                .batch = readout->together,
+                                .rows = readout->shape.rows,
+                                .n = shape->n,
+                                .cols = readout->ld};
     const enum status status = qr_open(&readout->qr, compute, &qr);
     if (status) return status;
     readout->rows = readout_rows(readout, readout->shape.rows);
-    readout->diagonal = device->driver->alloc(device, readout->width * readout->width * size_of(readout));
-    return readout->rows.values && readout->diagonal ? STATUS_OK : STATUS_FAILED;
+    return readout->rows.values ? make_identity(readout) : STATUS_FAILED;
 }
 
 void readout_close(struct readout *readout) {
     if (!readout->compute) return;
     readout_free(readout, &readout->rows);
-    device_of(readout)->driver->free(device_of(readout), readout->diagonal);
+    device_of(readout)->driver->free(device_of(readout), readout->identity);
     qr_close(&readout->qr);
     *readout = (struct readout){0};
 }
@@ -99,17 +117,20 @@ enum status readout_append(struct readout *readout, const struct qr_matrix *tria
     return qr_append(&readout->qr, 1, count, false, &r, rows);
 }
 
-/* Rows whose first `col` elements are zero, given from there on: the columns before do not change. Row i has
-   `i` zeros more. */
-static enum status append_from(struct readout *readout, const struct qr_matrix *triangle, size_t col,
-                               const struct qr_matrix *rows, size_t count) {
-    void *const corner = (char *)triangle->values + (col * triangle->ld + col) * size_of(readout);
-    const void *const from = corner;
-    const struct qr_triangles r = {&from, &corner, triangle->ld};
+/* Rows whose first `col` elements are zero, given from there on, enter `count` triangles: the columns before
+   do not change. Row i has `i` zeros more. */
+static enum status append_from(struct readout *readout, const struct qr_matrix *triangles, size_t count,
+                               size_t col, const struct qr_matrix *rows, size_t of_each) {
+    const void *from[TOGETHER];
+    void *to[TOGETHER];
+    for (size_t k = 0; k < count; k++)
+        from[k] = to[k] = (char *)triangles->values +
+                          (k * triangles->stride + col * triangles->ld + col) * size_of(readout);
+    const struct qr_triangles r = {from, to, triangles->ld};
     struct qr rest = readout->qr;
     rest.shape.n -= col;
     rest.shape.cols -= col;
-    return qr_append(&rest, 1, count, true, &r, rows);
+    return qr_append(&rest, count, of_each, true, &r, rows);
 }
 
 enum status readout_merge(struct readout *readout, const struct qr_matrix *to, const struct qr_matrix *from) {
@@ -122,65 +143,68 @@ enum status readout_merge(struct readout *readout, const struct qr_matrix *to, c
         readout->qr.ops->block(device->ops_context, 1, count, readout->ld - col, &r, col, col,
                                &readout->rows);
         device_lap(device, PART_ELEMENTWISE);
-        status = append_from(readout, to, col, &readout->rows, count);
+        status = append_from(readout, to, 1, col, &readout->rows, count);
     }
     return status;
 }
 
-/* diagonal [width][width] = root I. */
-static enum status set_diagonal(struct readout *readout, double root) {
-    struct device *device = device_of(readout);
-    const size_t width = readout->width, bytes = width * width * size_of(readout);
-    void *values = calloc(bytes, 1);
-    if (!values) return status_set(STATUS_FAILED, "out of memory");
-    for (size_t i = 0; i < width; i++) dtype_set(readout->shape.dtype, values, i * width + i, root);
-    device->driver->upload(device, readout->diagonal, values, bytes);
-    free(values);
-    return STATUS_OK;
-}
-
-/* Without the first row: the bias has no ridge. */
-enum status readout_add_ridge(struct readout *readout, const struct qr_matrix *triangle, double ridge) {
+/* Of at most `together` triangles, without the first row: the bias has no ridge. */
+static enum status add_ridges(struct readout *readout, const struct qr_matrix *triangles, size_t count,
+                              const double *ridge) {
     struct device *device = device_of(readout);
     const size_t width = readout->width, size = size_of(readout);
-    enum status status =
-        ridge > 0 && ridge != readout->ridge ? set_diagonal(readout, sqrt(ridge)) : STATUS_OK;
-    if (!status) readout->ridge = ridge;
-    for (size_t col = 0; ridge > 0 && col < readout->shape.n && !status; col += width) {
+    enum status status = STATUS_OK;
+    double root[WIDTH];
+    for (size_t col = 0; col < readout->shape.n && !status; col += width) {
         const size_t cols = smaller(width, readout->shape.n - col), skipped = col == 0,
-                     count = cols - skipped;
-        device->driver->zero(device, readout->rows.values, count * readout->ld * size);
-        readout->qr.ops->rows(device->ops_context, count, count, cols,
-                              (const char *)readout->diagonal + skipped * width * size, width, NULL,
-                              readout->rows.values, readout->ld);
+                     of_each = cols - skipped;
+        const struct qr_matrix rows = {readout->rows.values, readout->ld, of_each * readout->ld};
+        const char *from = (const char *)readout->identity + skipped * width * size;
+        if (!of_each) continue;
+        device->driver->zero(device, rows.values, count * rows.stride * size);
+        for (size_t k = 0; k < count; k++) {
+            for (size_t j = 0; j < cols; j++) root[j] = sqrt(ridge[k]);
+            readout->qr.ops->rows(device->ops_context, of_each, of_each, cols, from, width, root,
+                                  (char *)rows.values + k * rows.stride * size, rows.ld);
+        }
         device_lap(device, PART_ELEMENTWISE);
-        if (count) status = append_from(readout, triangle, col, &readout->rows, count);
+        status = append_from(readout, triangles, count, col, &rows, of_each);
+    }
+    return status;
+}
+
+enum status readout_add_ridges(struct readout *readout, const struct qr_matrix *triangles, size_t count,
+                               const double *ridge) {
+    enum status status = STATUS_OK;
+    for (size_t k = 0, some; k < count && !status; k += some) {
+        const struct qr_matrix part = readout_triangle_at(readout, triangles, k);
+        some = smaller(count - k, readout->together);
+        if (some > 1 || ridge[k] > 0) status = add_ridges(readout, &part, some, ridge + k);
     }
     return status;
 }
 
 /* --- the solution --- */
 
-static void *copy_to_host(struct readout *readout, const struct qr_matrix *triangle) {
-    const size_t bytes = triangle->stride * size_of(readout);
-    void *copy = pages_alloc(bytes);
-    if (copy) device_of(readout)->driver->download(device_of(readout), copy, triangle->values, bytes);
-    return copy;
-}
-
 /* Row 0 of R is sqrt(m) times the means: without it, the norms are those of centred columns. */
 enum status readout_mean_square(struct readout *readout, const struct qr_matrix *triangle, double *mean) {
-    const size_t n = readout->shape.n;
-    void *copy = copy_to_host(readout, triangle);
-    if (!copy) return STATUS_FAILED;
+    struct device *device = device_of(readout);
+    const size_t n = readout->shape.n, row = triangle->ld * size_of(readout);
+    void *rows = pages_alloc(READ * row);
+    if (!rows) return STATUS_FAILED;
     double sum = 0;
-    for (size_t i = 1; i < n; i++)
-        for (size_t j = i; j < n; j++) {
-            const double value = dtype_get(readout->shape.dtype, copy, i * triangle->ld + j);
-            sum += value * value;
-        }
+    for (size_t first = 0; first < n; first += READ) {
+        const size_t end = smaller(first + READ, n);
+        device->driver->download(device, rows, (const char *)triangle->values + first * row,
+                                 (end - first) * row);
+        for (size_t i = first > 0 ? first : 1; i < end; i++)
+            for (size_t j = i; j < n; j++) {
+                const double value = dtype_get(readout->shape.dtype, rows, (i - first) * triangle->ld + j);
+                sum += value * value;
+            }
+    }
     *mean = sum / (double)(n - 1);
-    free(copy);
+    free(rows);
     return STATUS_OK;
 }
 

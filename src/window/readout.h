@@ -25,9 +25,9 @@ struct readout {
     struct qr qr;
     size_t ld;             /* of all triangles and rows here: [..][n + classes], then zeros */
     size_t width;          /* rows of a triangle that enter another one together */
+    size_t together;       /* triangles that rows enter in the same calls */
     struct qr_matrix rows; /* [shape.rows]: scratch for rows that enter */
-    void *diagonal;        /* device, [width][width]: sqrt(ridge) I, 0 if ridge is 0 */
-    double ridge;
+    void *identity;        /* device, [width][width] */
 };
 
 /* STATUS_UNAVAILABLE if the device has no operations for QR. Call readout_close also after a failure. */
@@ -54,8 +54,9 @@ enum status readout_append(struct readout *readout, const struct qr_matrix *tria
 /* The triangle of the rows of both. */
 enum status readout_merge(struct readout *readout, const struct qr_matrix *to, const struct qr_matrix *from);
 
-/* The rows sqrt(ridge) e_j, j = 1 .. n - 1, enter. */
-enum status readout_add_ridge(struct readout *readout, const struct qr_matrix *triangle, double ridge);
+/* The rows sqrt(ridge[k]) e_j, j = 1 .. n - 1, enter triangle k of `count`. */
+enum status readout_add_ridges(struct readout *readout, const struct qr_matrix *triangles, size_t count,
+                               const double *ridge);
 
 /* The mean square of the norms of the columns of A without their means. Waits for the triangle. */
 enum status readout_mean_square(struct readout *readout, const struct qr_matrix *triangle, double *mean);

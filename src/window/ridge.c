@@ -72,10 +72,7 @@ enum status ridge_score(struct readout *readout, const struct readout_images *im
 
 /* --- the choice --- */
 
-enum status ridge_grid(struct readout *readout, const struct qr_matrix *triangle, struct ridges *ridges) {
-    double mean;
-    const enum status status = readout_mean_square(readout, triangle, &mean);
-    if (status) return status;
+enum status ridge_grid(double mean, struct ridges *ridges) {
     if (!isfinite(mean)) return status_set(STATUS_FAILED, "a feature is not finite");
     if (!(mean > 0))
         return status_set(STATUS_FAILED, "all features are the same for all images: there is nothing to fit");
@@ -91,21 +88,30 @@ static bool is_better(const struct readout_score *a, const struct readout_score 
     return a->correct != b->correct ? a->correct > b->correct : a->error <= b->error;
 }
 
-/* Solves with the ridges that leave full rank, which stay in the list. */
+/* Solves with the ridges that leave full rank, which stay in the list. `work` has readout->together
+   triangles. */
 static enum status solve_all(struct readout *readout, const struct qr_matrix *triangle,
                              const struct qr_matrix *work, struct ridges *ridges, char *w) {
-    const size_t bytes = readout->shape.n * readout->shape.classes * dtype_size(readout->shape.dtype);
+    const size_t bytes = readout->shape.n * readout->shape.classes * dtype_size(readout->shape.dtype),
+                 count = ridges->count;
     size_t solved = 0;
     enum status status = STATUS_OK;
-    for (size_t k = 0; k < ridges->count; k++) {
-        bool finite;
-        readout_copy(readout, triangle, work);
-        status = readout_add_ridge(readout, work, ridges->value[k]);
+    for (size_t first = 0, some; first < count; first += some) {
+        some = count - first < readout->together ? count - first : readout->together;
+        for (size_t k = 0; k < some; k++) {
+            const struct qr_matrix copy = readout_triangle_at(readout, work, k);
+            readout_copy(readout, triangle, &copy);
+        }
+        status = readout_add_ridges(readout, work, some, ridges->value + first);
         if (status) return status;
-        status = readout_solve(readout, work, w + solved * bytes, &finite);
-        if (status) continue;
-        ridges->value[solved] = ridges->value[k];
-        ridges->relative[solved++] = ridges->relative[k];
+        for (size_t k = first; k < first + some; k++) {
+            const struct qr_matrix one = readout_triangle_at(readout, work, k - first);
+            bool finite;
+            status = readout_solve(readout, &one, w + solved * bytes, &finite);
+            if (status) continue;
+            ridges->value[solved] = ridges->value[k];
+            ridges->relative[solved++] = ridges->relative[k];
+        }
     }
     ridges->count = solved;
     return solved ? STATUS_OK : status;
@@ -115,7 +121,7 @@ enum status ridge_choose(struct readout *readout, const struct readout_images *i
                          struct readout_part part, const struct qr_matrix *triangle, struct ridges *ridges) {
     struct device *device = &readout->compute->device;
     const size_t bytes = readout->shape.n * readout->shape.classes * dtype_size(readout->shape.dtype);
-    struct qr_matrix work = readout_triangles(readout, 1);
+    struct qr_matrix work = readout_triangles(readout, readout->together);
     void *w = device->driver->alloc(device, ridges->count * bytes);
     enum status status = work.values && w ? STATUS_OK : STATUS_FAILED;
     if (!status) status = solve_all(readout, triangle, &work, ridges, w);

@@ -35,9 +35,9 @@ struct ridges {
     struct readout_score score[RIDGE_MOST];
 };
 
-/* The grid of --ridge auto: powers of 10 relative to the mean square. STATUS_FAILED if all features are
-   constant. */
-enum status ridge_grid(struct readout *readout, const struct qr_matrix *triangle, struct ridges *ridges);
+/* The grid of --ridge auto: powers of 10 relative to `mean` (readout_mean_square). STATUS_FAILED if it is not
+   finite, or if all features are constant. */
+enum status ridge_grid(double mean, struct ridges *ridges);
 
 /* Solves with each ridge, scores it on the images of `part` and sets ridges->best: the most correct answers,
    then the least squared error, then the larger ridge. The triangle does not change. If a ridge is too small

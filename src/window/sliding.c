@@ -101,7 +101,7 @@ enum status sliding_solve(struct sliding *sliding, void *w, bool *finite) {
             readout_triangle_at(readout, &sliding->front, sliding->front_count - 1);
         status = readout_merge(readout, &sliding->work, &oldest);
     }
-    if (!status) status = readout_add_ridge(readout, &sliding->work, sliding->ridge);
+    if (!status) status = readout_add_ridges(readout, &sliding->work, 1, &sliding->ridge);
     *finite = true;
     return status ? status : readout_solve(readout, &sliding->work, w, finite);
 }

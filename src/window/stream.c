@@ -84,7 +84,9 @@ static enum status choose_ridge(struct stream *stream, struct stream_result *res
     struct qr_matrix triangle = readout_triangles(readout, 1);
     enum status status = triangle.values ? STATUS_OK : STATUS_FAILED;
     if (!status) status = ridge_fit(readout, stream->images, (struct readout_part){0, stride}, &triangle);
-    if (!status) status = ridge_grid(readout, &triangle, &result->ridges);
+    double mean = 0;
+    if (!status) status = readout_mean_square(readout, &triangle, &mean);
+    if (!status) status = ridge_grid(mean, &result->ridges);
     if (!status)
         status = ridge_choose(readout, stream->images, (struct readout_part){stride, stride}, &triangle,
                               &result->ridges);
