@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                  count, shared, mine);
     if (warp == 0) publish(mine, 0, shared.column[0]);
     if (threadIdx.x < 2) mbarrier_init(&shared.arrived[threadIdx.x]);
-    __syncwarp();
+    __syncthreads();   /* for racecheck: a barrier of the cluster alone is none to it */
     cluster_barrier(); /* all blocks have started */
     for (unsigned c = 0; c < call.width; c++) {
         __syncthreads();
