@@ -338,18 +338,17 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         reflectors<T> &by = shared.by[group];
         const T *row_from = from + col * ld;
         T *row_to = to + col * ld;
-        if (worker < busy) { /* R is read while the blocks wait */
-            const shared_column<T, MAKERS> column(width, next_width, row_from + next, ld);
-            read_triangle<T, MAKERS>(shared, next_width, from + next * ld + next, ld);
-            __syncwarp();
-            cluster_barrier();
+        const bool makes = worker < busy;
+        const shared_column<T, MAKERS> column(makes ? width : 0, next_width, row_from + next, ld);
+        if (makes) read_triangle<T, MAKERS>(shared, next_width, from + next * ld + next, ld);
+        __syncwarp();
+        cluster_barrier(); /* R is read while the blocks wait */
+        if (makes) {
             apply_shared<T, MAKERS>(shared, by, width, next_width, rows, column, row_to + next, ld, a + next,
                                     a_ld);
             make<T, MAKERS>(shared, shared.by[group ^ 1], next_width, to + next * ld + next, ld);
             continue;
         }
-        __syncwarp();
-        cluster_barrier();
         if (rank) {
             fetch(by, MAKERS * OF_MAKER);
             __syncthreads();
