@@ -46,12 +46,16 @@ struct watch {
     enum status status; /* .. with this */
     char message[1024]; /* its own, or of the rank that failed */
     struct peer *peer;  /* [size] */
+    struct watch_guard guard;
+    double failed; /* when the guard said so first; 0: it has not */
 };
 
 static const double SILENCE = 0.7;  /* of the timeout: so that all is over within it */
 static const double BEATS = 5;      /* in a timeout */
 static const double PATIENCE = 0.3; /* seconds for messages of other ranks about the same thing */
 static const double LAST_WORDS = 3; /* seconds for rank 0 to print the message of a failure */
+static const double ABORT = 1;      /* seconds for the guard to end */
+static const double CAUSE = 0.8;    /* of the timeout (or 10 s): for the cause of the guard's failure */
 
 static void send_message(const struct watch *watch, int to, enum kind kind, enum status status,
                          const char *text) {
@@ -85,9 +89,29 @@ static void sleep_for(double seconds) {
     nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * seconds)}, NULL);
 }
 
+static struct watch_guard guard_of(struct watch *watch) {
+    pthread_mutex_lock(&watch->mutex);
+    const struct watch_guard guard = watch->guard;
+    pthread_mutex_unlock(&watch->mutex);
+    return guard;
+}
+
+static void *end_guard(void *self) {
+    const struct watch_guard *guard = self;
+    guard->end(guard->self);
+    return NULL;
+}
+
 /* Ends this process, in whatever the main thread is doing: it may hold the lock of standard output, or wait
    for its reader. */
-static _Noreturn void end_process(enum status status) {
+static _Noreturn void end_process(struct watch *watch, enum status status) {
+    struct watch_guard guard = guard_of(watch);
+    struct timespec until;
+    pthread_t thread;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)ABORT;
+    if (guard.end && pthread_create(&thread, NULL, end_guard, &guard) == 0)
+        pthread_timedjoin_np(thread, NULL, &until);
     if (ftrylockfile(stdout) == 0) {
         fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) | O_NONBLOCK);
         fflush(stdout);
@@ -107,7 +131,7 @@ static void fail(struct watch *watch, int rank, enum status status, const char *
         terminal_note("rank %d of %d: %s", rank, watch->size, text);
         end_all(watch, status);
     }
-    if (!ending) end_process(status);
+    if (!ending) end_process(watch, status);
     if (watch->status == STATUS_OK || watch->status == STATUS_INTERRUPTED) {
         watch->status = status;
         watch->message[0] = '\0';
@@ -121,7 +145,7 @@ static void rank_0_is_gone(struct watch *watch, const char *why) {
     if (is_ending(watch)) return;
     if (!watch->was_stopped && (watch->local_rank == 0 || watch->rank == 1))
         fprintf(stderr, "%s: rank 0 of %d: %s\n", terminal_program(), watch->size, why);
-    end_process(STATUS_FAILED);
+    end_process(watch, STATUS_FAILED);
 }
 
 static void is_gone(struct watch *watch, int rank, const char *why) {
@@ -148,7 +172,7 @@ static void take_message(struct watch *watch, int from, const struct message *me
         break;
     case END:
         peer->done = true;
-        if (!is_ending(watch)) end_process((enum status)message->status);
+        if (!is_ending(watch)) end_process(watch, (enum status)message->status);
         break;
     default:
         break;
@@ -182,6 +206,24 @@ static void check_silence(struct watch *watch, double now) {
                  "no sign of life within --comm-timeout (%g s): it is stopped, or its host is gone",
                  watch->timeout);
         is_gone(watch, r, why);
+    }
+}
+
+/* The cause is often another process, which is named within the timeout. */
+static void check_guard(struct watch *watch, double now) {
+    char why[256];
+    pthread_mutex_lock(&watch->mutex); /* the guard may not be freed meanwhile */
+    const struct watch_guard *guard = &watch->guard;
+    const bool failed = guard->is_failed && guard->is_failed(guard->self, why, sizeof why);
+    pthread_mutex_unlock(&watch->mutex);
+    if (!failed) return;
+    if (watch->failed <= 0) watch->failed = now;
+    if (now - watch->failed < CAUSE * (watch->timeout > 0 ? watch->timeout : 10)) return;
+    watch->failed = 1e300;
+    if (watch->rank == 0) {
+        fail(watch, 0, STATUS_FAILED, why);
+    } else {
+        send_message(watch, 0, FAILED, STATUS_FAILED, why);
     }
 }
 
@@ -243,7 +285,10 @@ static void *run(void *self) {
     struct watch *watch = self;
     struct pollfd *ready = calloc((size_t)watch->size + 1, sizeof *ready);
     if (!ready) return NULL;
-    while (!is_ending(watch)) poll_links(watch, ready, beat_of(watch));
+    while (!is_ending(watch)) {
+        poll_links(watch, ready, beat_of(watch));
+        check_guard(watch, clock_seconds());
+    }
     end(watch, ready);
     free(ready);
     return NULL;
@@ -278,6 +323,12 @@ struct watch *watch_start(int rank, int size, int local_rank, const int *link, d
     free(peers);
     free(watch);
     return NULL;
+}
+
+void watch_guard(struct watch *watch, const struct watch_guard *guard) {
+    pthread_mutex_lock(&watch->mutex);
+    watch->guard = *guard;
+    pthread_mutex_unlock(&watch->mutex);
 }
 
 enum status watch_end(struct watch *watch, enum status status) {

@@ -187,6 +187,18 @@ static void cuda_describe(struct device *device, char *text, size_t size) {
              text_bytes((double)properties.totalGlobalMem).text);
 }
 
+static void cuda_identify(struct device *device, char *text, size_t size) {
+    struct cuda_state *state = state_of(device);
+    if (!TRY(state, cudaDeviceGetPCIBusId(text, (int)size, state->ordinal))) text[0] = '\0';
+}
+
+static int cuda_count(void) {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+    cudaGetLastError(); /* clears the error */
+    return 0;
+}
+
 static enum status cuda_best_rate(struct device *device, enum gemm_dtype dtype, double *flops_per_second) {
     struct cuda_state *state = state_of(device);
     if (dtype == GEMM_BF16) return status_set(STATUS_UNAVAILABLE, "no peak is measured for bfloat16");
@@ -438,6 +450,8 @@ extern "C" const struct device_driver device_cuda = {
     .range_begin = cuda_range_begin,
     .range_end = cuda_range_end,
     .describe = cuda_describe,
+    .identify = cuda_identify,
+    .count = cuda_count,
     .peak = cuda_best_rate,
     .bandwidth = cuda_bandwidth,
     .last_cache = cuda_last_cache,

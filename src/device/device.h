@@ -102,6 +102,12 @@ struct device_driver {
     /* (optional) The name and size of the device. */
     void (*describe)(struct device *device, char *text, size_t size);
 
+    /* (optional) A name of the physical device, the same in all processes of this host. */
+    void (*identify)(struct device *device, char *text, size_t size);
+
+    /* (optional) How many of these devices this process can see. */
+    int (*count)(void);
+
     /* (optional) Measures the peak rate, in flops a second, of independent multiply-adds in float32 or
        float64, on all threads or SMs. On the GPU the float64 peak is that of the FP64 units or of the tensor
        cores, whichever is higher; both round the same way. */

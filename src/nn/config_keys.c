@@ -19,7 +19,7 @@ static const char *const residencies[] = {"device", "host", NULL};
 static const char *const precisions[] = {"f32", "tf32", "bf16", NULL};
 static const char *const audits[] = {"sample", "all", "off", NULL}; /* enum audit_mode */
 
-static const char *const comms[] = {"auto", "none", "mpi", "tcp", NULL}; /* enum comm_choice */
+static const char *const comms[] = {"auto", "none", "mpi", "tcp", "nccl", NULL}; /* enum comm_choice */
 static const char *const reductions[] = {"any", "fixed", NULL};
 
 static const char *const kmeans_inits[] = {"first", "random", "k-means++", "k-means-parallel", NULL};
@@ -165,7 +165,8 @@ static const struct config_key keys[] = {
      "check GEMM calls right after they ran: a secret random sample in 0.5 % of the time, all, or none"},
     {"comm", NULL, CHOICE(RUN, comm, comms), "auto", NULL,
      "how several processes train together, if mpirun, srun or torchrun started them: mpi; tcp, without MPI, "
-     "at MASTER_ADDR and MASTER_PORT; auto: mpi if MPI started them; none: each trains alone "
+     "at MASTER_ADDR and MASTER_PORT; auto: mpi if MPI started them; none: each trains alone. Sums of GPU "
+     "tensors: auto, by NCCL if it can; nccl, or not at all; mpi and tcp, through the host "
      "(docs/scaling.md)"},
     {"comm-timeout", NULL, REAL(RUN, comm_timeout, 0, 1e6), "10", "SECONDS",
      "all processes end if one does not come, or does not answer, for so long; 0: they wait for ever"},

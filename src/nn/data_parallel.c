@@ -1,6 +1,5 @@
 #include "src/nn/data_parallel.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,8 +9,14 @@
 #include "src/nn/engine.h"
 #include "src/nn/lockstep.h"
 
-/* What is summed over the parts of a batch beside the gradients. */
-enum { LOSS, CORRECT, IMAGES, BAD, STOPS, VALUES };
+/* In device memory. */
+struct part_memory {
+    struct tally tally; /* of a part */
+    double stop;        /* > 0: this process was interrupted */
+    struct batch_values values, saved[2];
+};
+
+enum { VALUES = sizeof(struct batch_values) / sizeof(double) };
 
 enum status data_parallel_open(struct trainer *trainer) {
     struct data_parallel *parallel = &trainer->parallel;
@@ -23,14 +28,8 @@ enum status data_parallel_open(struct trainer *trainer) {
     parallel->count = parallel->parts / size;
     parallel->first = rank * parallel->count;
     if (parallel->parts == 1) return STATUS_OK;
-    if (!device->driver->host_memory)
-        return status_set(
-            STATUS_UNAVAILABLE,
-            "backend '%s' keeps its tensors on a GPU, and sums between processes are those of host "
-            "memory: use a backend of the host",
-            trainer->compute->backend->name);
-    parallel->tally = device->driver->alloc(device, sizeof *parallel->tally);
-    if (!parallel->tally) return STATUS_FAILED;
+    parallel->memory = device->driver->alloc(device, sizeof *parallel->memory);
+    if (!parallel->memory) return STATUS_FAILED;
     for (int i = 0; 1 << i < parallel->count; i++) {
         parallel->sum[i] = device->driver->alloc(device, bytes);
         if (!parallel->sum[i]) return status_context(STATUS_FAILED, "sums of gradients of --reduction fixed");
@@ -41,7 +40,8 @@ enum status data_parallel_open(struct trainer *trainer) {
 void data_parallel_close(struct trainer *trainer) {
     struct data_parallel *parallel = &trainer->parallel;
     struct device *device = &trainer->compute->device;
-    device->driver->free(device, parallel->tally);
+    comm_detach(trainer->compute->comm);
+    device->driver->free(device, parallel->memory);
     for (size_t i = 0; i < sizeof parallel->sum / sizeof *parallel->sum; i++)
         device->driver->free(device, parallel->sum[i]);
 }
@@ -49,78 +49,72 @@ void data_parallel_close(struct trainer *trainer) {
 /* --- a step --- */
 
 /* Gradients of one part of the batch, and its values. */
-static enum status part_gradients(struct trainer *trainer, size_t step, int part, double values[VALUES]) {
+static enum status part_gradients(struct trainer *trainer, size_t step, int part) {
     struct mlp *mlp = &trainer->mlp;
     struct device *device = &trainer->compute->device;
-    struct tally *tally = trainer->parallel.tally;
-    struct batch_part rows = {.step = step, .batch = engine_rows(trainer, step), .tally = tally};
+    struct part_memory *memory = trainer->parallel.memory;
+    struct batch_part rows = {.step = step, .batch = engine_rows(trainer, step), .tally = &memory->tally};
     size_t end;
     enum status status = STATUS_OK;
     comm_share(rows.batch, part, trainer->parallel.parts, &rows.first, &end);
     rows.rows = end - rows.first;
-    *tally = (struct tally){0};
+    device->driver->zero(device, &memory->tally, sizeof memory->tally);
     if (rows.rows) {
         status = engine_part_gradients(trainer, &rows);
     } else { /* a small batch */
         device->driver->zero(device, mlp->gradients, mlp->parameter_elements * dtype_size(mlp->dtype));
     }
-    values[LOSS] = tally->loss_sum;
-    values[CORRECT] = (double)tally->correct;
-    values[IMAGES] = (double)tally->images;
-    values[BAD] = tally->bad_step > 0; /* also of the attacked images, whose loss is not counted */
+    mlp->ops->part_values(device->ops_context, &memory->tally, &memory->stop, &memory->values);
     return status;
 }
 
 /* Adds the gradients and values of parts in the order of a tree: after part i, those of the pairs that it
    completes. */
-static enum status local_gradients(struct trainer *trainer, size_t step, double values[VALUES]) {
+static enum status local_gradients(struct trainer *trainer, size_t step) {
     struct data_parallel *parallel = &trainer->parallel;
+    struct part_memory *memory = parallel->memory;
     struct mlp *mlp = &trainer->mlp;
+    struct device *device = &trainer->compute->device;
+    const struct ops *doubles = device->driver->ops(device, GEMM_F64);
     const size_t count = mlp->parameter_elements;
-    double saved[2][VALUES];
     for (int i = 0; i < parallel->count; i++) {
         int level = 0;
-        const enum status status = part_gradients(trainer, step, parallel->first + i, values);
+        const enum status status = part_gradients(trainer, step, parallel->first + i);
         if (status) return status;
         for (int bits = i; bits & 1; bits >>= 1, level++) {
-            comm_add(mlp->gradients, parallel->sum[level], count, mlp->dtype);
-            comm_add(values, saved[level], VALUES, GEMM_F64);
+            mlp->ops->add(device->ops_context, count, parallel->sum[level], mlp->gradients);
+            doubles->add(device->ops_context, VALUES, &memory->saved[level], &memory->values);
         }
         if (i + 1 == parallel->count) break;
-        memcpy(parallel->sum[level], mlp->gradients, count * dtype_size(mlp->dtype));
-        memcpy(saved[level], values, sizeof saved[level]);
+        device->driver->copy(device, parallel->sum[level], mlp->gradients, count * dtype_size(mlp->dtype));
+        device->driver->copy(device, &memory->saved[level], &memory->values, sizeof memory->values);
     }
     return STATUS_OK;
 }
 
-/* As the op softmax_cross_entropy adds a batch to the tally. */
-static void count_batch(struct trainer *trainer, size_t step, const double values[VALUES]) {
-    struct tally *tally = trainer->tally;
-    tally->loss_sum += values[LOSS];
-    tally->correct += (uint64_t)values[CORRECT];
-    tally->images += (uint64_t)values[IMAGES];
-    tally->batches++;
-    if ((values[BAD] > 0 || !isfinite(values[LOSS])) && !tally->bad_step) tally->bad_step = tally->batches;
-    trainer->losses[step] = values[LOSS] / values[IMAGES];
-}
-
 enum status data_parallel_gradients(struct trainer *trainer, size_t step) {
     struct mlp *mlp = &trainer->mlp;
-    struct comm *comm = trainer->compute->comm;
-    double values[VALUES] = {0};
-    const enum status status = local_gradients(trainer, step, values);
+    struct device *device = &trainer->compute->device;
+    struct part_memory *memory = trainer->parallel.memory;
+    const struct comm_tensor tensors[] = {{mlp->gradients, mlp->parameter_elements, mlp->dtype},
+                                          {&memory->values, VALUES, GEMM_F64}};
+    enum status status = local_gradients(trainer, step);
+    device_lap(device, PART_ELEMENTWISE);
+    if (!status) status = comm_sum_all(trainer->compute->comm, tensors, sizeof tensors / sizeof *tensors);
     if (status) return status;
-    values[STOPS] = trainer->stop && __atomic_load_n(trainer->stop, __ATOMIC_RELAXED);
-    comm_sum(comm, mlp->gradients, mlp->parameter_elements, mlp->dtype);
-    comm_sum(comm, values, VALUES, GEMM_F64);
-    trainer->parallel.stopped = values[STOPS] > 0;
-    count_batch(trainer, step, values);
-    device_lap(&trainer->compute->device, PART_COMMUNICATION);
+    mlp->ops->count_batch(device->ops_context, &memory->values, trainer->losses + step, trainer->tally);
+    device_lap(device, PART_COMMUNICATION);
     return STATUS_OK;
 }
 
-bool data_parallel_stopped(const struct trainer *trainer) {
-    return trainer->parallel.stopped;
+bool data_parallel_stops(struct trainer *trainer) {
+    struct device *device = &trainer->compute->device;
+    struct part_memory *memory = trainer->parallel.memory;
+    const double mine = trainer->stop && __atomic_load_n(trainer->stop, __ATOMIC_RELAXED);
+    double all;
+    device->driver->download(device, &all, &memory->values.stops, sizeof all);
+    device->driver->upload(device, &memory->stop, &mine, sizeof mine);
+    return all > 0;
 }
 
 /* --- before the first step --- */
@@ -191,7 +185,7 @@ static enum status check_versions(struct comm *comm) {
     return STATUS_OK;
 }
 
-enum status data_parallel_check(struct trainer *trainer) {
+enum status data_parallel_join(struct trainer *trainer) {
     struct comm *comm = trainer->compute->comm;
     const int size = comm_size(comm);
     struct common mine, *all;
@@ -207,7 +201,7 @@ enum status data_parallel_check(struct trainer *trainer) {
         if (what) status = refuse(r, what);
     }
     free(all);
-    return status;
+    return status ? status : comm_attach(comm, &trainer->compute->device);
 }
 
 enum status data_parallel_compare(struct trainer *trainer) {

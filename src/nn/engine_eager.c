@@ -39,11 +39,14 @@ enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) 
     return engine_part_gradients(trainer, &whole);
 }
 
+enum status engine_step_gradients(struct trainer *trainer, size_t step) {
+    if (trainer->parallel.parts > 1) return data_parallel_gradients(trainer, step);
+    return engine_gradients(trainer, step, engine_rows(trainer, step));
+}
+
 static enum status run(struct trainer *trainer, size_t first, size_t *count) {
     for (size_t step = first; step < first + *count; step++) {
-        const enum status status = trainer->parallel.parts > 1
-                                       ? data_parallel_gradients(trainer, step)
-                                       : engine_gradients(trainer, step, engine_rows(trainer, step));
+        const enum status status = engine_step_gradients(trainer, step);
         if (status) return status;
         optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->feed.scalars + step, trainer->tally);
     }

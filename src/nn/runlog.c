@@ -25,6 +25,7 @@ static void write_header(struct runlog *log, const struct trainer *trainer, cons
         const struct comm *comm = trainer->compute->comm;
         jsonl_count(header, "processes", (uint64_t)comm->size);
         jsonl_text(header, "communicator", comm->description);
+        if (comm->device_sums[0]) jsonl_text(header, "device_sums", comm->device_sums);
         jsonl_text(header, "reduction", comm->fixed ? "fixed" : "any");
     }
     jsonl_count(header, "parameters", mlp_parameter_count(&trainer->mlp));

@@ -87,9 +87,9 @@ static enum status warm_up(struct trainer *trainer) {
     const struct tally frozen = {.bad_step = 1};
     const size_t last = trainer->steps - 1;
     trainer_begin_epoch(trainer);
-    enum status status =
-        engine_gradients(trainer, 0, host ? smaller(trainer->batch, HOST_WARM_UP_ROWS) : trainer->batch);
-    if (!status && !host) status = engine_gradients(trainer, last, engine_rows(trainer, last));
+    enum status status = host ? engine_gradients(trainer, 0, smaller(trainer->batch, HOST_WARM_UP_ROWS))
+                              : engine_step_gradients(trainer, 0);
+    if (!status && !host) status = engine_step_gradients(trainer, last);
     if (!status && !host) status = mlp_forward(&trainer->mlp, trainer->mlp.capacity, NULL); /* evaluation */
     if (status) return status;
     device->driver->upload(device, trainer->tally, &frozen, sizeof frozen);
@@ -110,7 +110,7 @@ static enum status open_all(struct trainer *trainer, const struct dataset_pair *
     if (!status) status = open_buffers(trainer);
     if (!status) status = start_weights(trainer, resume);
     if (!status) status = data_parallel_open(trainer);
-    if (!status) status = data_parallel_check(trainer);
+    if (!status) status = data_parallel_join(trainer);
     if (!status) status = engine_select(trainer);
     return status ? status : warm_up(trainer);
 }
