@@ -175,6 +175,18 @@ void comm_gather(struct comm *comm, const void *mine, void *all, size_t bytes) {
         if (r != rank) comm->driver->exchange(comm, r, mine, bytes, (char *)all + (size_t)r * bytes, bytes);
 }
 
+void comm_send(struct comm *comm, int to, const void *data, size_t bytes) {
+    if (bytes) comm->driver->exchange(comm, to, data, bytes, NULL, 0);
+}
+
+void comm_receive(struct comm *comm, int from, void *data, size_t bytes) {
+    if (bytes) comm->driver->exchange(comm, from, NULL, 0, data, bytes);
+}
+
+void comm_share_stop(struct comm *comm, volatile sig_atomic_t *stop) {
+    if (comm && comm->watch) watch_share_stop(comm->watch, stop);
+}
+
 /* --- shares --- */
 
 void comm_share(size_t count, int part, int parts, size_t *first, size_t *end) {

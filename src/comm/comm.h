@@ -8,6 +8,7 @@
 #ifndef TESSERA_COMM_COMM_H
 #define TESSERA_COMM_COMM_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -100,9 +101,9 @@ static inline bool comm_is_fixed(const struct comm *comm) {
    ranks 2i and 2i + 1 first. */
 void comm_sum(struct comm *comm, void *data, size_t count, enum gemm_dtype dtype);
 
-/* The tensors of comm_sum_all are those of `device` from now on. If it is a GPU, NCCL sums them; where it cannot
-   (two ranks share a GPU, a rank does not have it) or with the choices mpi and tcp, they are copied to the
-   host and back. All ranks call it. STATUS_UNAVAILABLE with the choice nccl if NCCL cannot. */
+/* The tensors of comm_sum_all are those of `device` from now on. If it is a GPU, NCCL sums them; where it
+   cannot (two ranks share a GPU, a rank does not have it) or with the choices mpi and tcp, they are copied
+   to the host and back. All ranks call it. STATUS_UNAVAILABLE with the choice nccl if NCCL cannot. */
 enum status comm_attach(struct comm *comm, struct device *device);
 void comm_detach(struct comm *comm); /* before the device is closed */
 
@@ -121,6 +122,13 @@ bool comm_captures(const struct comm *comm, char *why, size_t size);
 
 /* all[r] = the `bytes` at `mine` of rank r. No rank returns before all have come. */
 void comm_gather(struct comm *comm, const void *mine, void *all, size_t bytes);
+
+/* Bytes from one rank to another, which calls comm_receive. */
+void comm_send(struct comm *comm, int to, const void *data, size_t bytes);
+void comm_receive(struct comm *comm, int from, void *data, size_t bytes);
+
+/* From now on, if *stop is set on one rank, it is soon set on all. */
+void comm_share_stop(struct comm *comm, volatile sig_atomic_t *stop);
 
 /* into[i] += from[i] */
 void comm_add(void *into, const void *from, size_t count, enum gemm_dtype dtype);

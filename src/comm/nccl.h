@@ -37,8 +37,8 @@ void nccl_end(struct nccl *nccl);
 /* The first error of begin, end, nccl_sum and nccl_exchange since the last check. */
 enum status nccl_check(struct nccl *nccl);
 
-/* Issues on the stream, which a graph may capture: data[i] = the sum of data[i] of all ranks, in an order that
-   NCCL chooses, but the same on all. */
+/* Issues on the stream, which a graph may capture: data[i] = the sum of data[i] of all ranks, in an order
+   that NCCL chooses, but the same on all. */
 void nccl_sum(struct nccl *nccl, void *data, size_t count, enum gemm_dtype dtype, void *stream);
 
 /* Issues on the stream: sends bytes to `peer` and receives bytes from it. */

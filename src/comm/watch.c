@@ -19,7 +19,7 @@
 #include "src/base/terminal.h"
 #include "src/base/text.h"
 
-enum kind { ALIVE, FAILED, DONE, END }; /* END: rank 0 tells the others to end */
+enum kind { ALIVE, FAILED, DONE, END, STOP }; /* END: rank 0 tells the others to end */
 
 struct message {
     int32_t kind, status; /* of FAILED and END: the exit code */
@@ -42,16 +42,19 @@ struct watch {
     bool was_stopped;     /* itself, for longer than the timeout: the others have said so */
     pthread_t thread;
     pthread_mutex_t mutex;
-    bool ending;        /* watch_end was called .. */
-    enum status status; /* .. with this */
-    char message[1024]; /* its own, or of the rank that failed */
-    struct peer *peer;  /* [size] */
+    bool ending;                 /* watch_end was called .. */
+    enum status status;          /* .. with this */
+    char message[1024];          /* its own, or of the rank that failed */
+    struct peer *peer;           /* [size] */
+    volatile sig_atomic_t *stop; /* shared with the other ranks; NULL: none is */
+    bool told_stop;
     struct watch_guard guard;
     double failed; /* when the guard said so first; 0: it has not */
 };
 
 static const double SILENCE = 0.7;  /* of the timeout: so that all is over within it */
 static const double BEATS = 5;      /* in a timeout */
+static const double STOPS = 0.2;    /* seconds between looks at a shared stop */
 static const double PATIENCE = 0.3; /* seconds for messages of other ranks about the same thing */
 static const double LAST_WORDS = 3; /* seconds for rank 0 to print the message of a failure */
 static const double ABORT = 1;      /* seconds for the guard to end */
@@ -156,6 +159,28 @@ static void is_gone(struct watch *watch, int rank, const char *why) {
     }
 }
 
+/* --- the shared stop --- */
+
+static volatile sig_atomic_t *stop_of(struct watch *watch) {
+    pthread_mutex_lock(&watch->mutex);
+    volatile sig_atomic_t *stop = watch->stop;
+    pthread_mutex_unlock(&watch->mutex);
+    return stop;
+}
+
+static void set_stop(struct watch *watch) {
+    volatile sig_atomic_t *stop = stop_of(watch);
+    if (stop) __atomic_store_n(stop, 1, __ATOMIC_RELAXED);
+}
+
+/* Rank 0 tells all others, these tell rank 0. */
+static void tell_stop(struct watch *watch) {
+    const volatile sig_atomic_t *stop = stop_of(watch);
+    if (!stop || watch->told_stop || !__atomic_load_n(stop, __ATOMIC_RELAXED)) return;
+    send_to_all(watch, STOP, STATUS_OK);
+    watch->told_stop = true;
+}
+
 /* --- messages --- */
 
 static void take_message(struct watch *watch, int from, const struct message *message) {
@@ -173,6 +198,9 @@ static void take_message(struct watch *watch, int from, const struct message *me
     case END:
         peer->done = true;
         if (!is_ending(watch)) end_process(watch, (enum status)message->status);
+        break;
+    case STOP:
+        set_stop(watch);
         break;
     default:
         break;
@@ -233,6 +261,11 @@ static double beat_of(const struct watch *watch) {
     return watch->timeout > 0 ? watch->timeout / BEATS : 1;
 }
 
+static double pause_of(struct watch *watch) {
+    const double beat = beat_of(watch);
+    return stop_of(watch) && beat > STOPS ? STOPS : beat;
+}
+
 /* After this process was stopped (Ctrl-Z, a debugger), the silence was its own. */
 static void notice_stop(struct watch *watch, double now) {
     if (watch->timeout <= 0 || now - watch->said <= watch->timeout) return;
@@ -250,6 +283,7 @@ static void poll_links(struct watch *watch, struct pollfd *ready, double seconds
     if (count > 0)
         for (int r = 0; r < watch->size; r++)
             if (ready[r].revents && !watch->peer[r].done) receive(watch, r);
+    tell_stop(watch);
     const double now = clock_seconds();
     if (now - watch->said >= beat_of(watch)) {
         send_to_all(watch, ALIVE, STATUS_OK);
@@ -286,7 +320,7 @@ static void *run(void *self) {
     struct pollfd *ready = calloc((size_t)watch->size + 1, sizeof *ready);
     if (!ready) return NULL;
     while (!is_ending(watch)) {
-        poll_links(watch, ready, beat_of(watch));
+        poll_links(watch, ready, pause_of(watch));
         check_guard(watch, clock_seconds());
     }
     end(watch, ready);
@@ -323,6 +357,12 @@ struct watch *watch_start(int rank, int size, int local_rank, const int *link, d
     free(peers);
     free(watch);
     return NULL;
+}
+
+void watch_share_stop(struct watch *watch, volatile sig_atomic_t *stop) {
+    pthread_mutex_lock(&watch->mutex);
+    watch->stop = stop;
+    pthread_mutex_unlock(&watch->mutex);
 }
 
 void watch_guard(struct watch *watch, const struct watch_guard *guard) {

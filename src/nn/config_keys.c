@@ -156,6 +156,9 @@ static const struct config_key keys[] = {
      "how steps are issued: eager, op by op; graph, an epoch captured once and replayed (GPU); fused, whole "
      "steps inside the backend (tuned, cuda-tuned); auto: the fastest available"},
     {"device", NULL, INTEGER(RUN, device, 0, 1023), "0", "N", "which GPU of those in CUDA_VISIBLE_DEVICES"},
+    {"devices", NULL, TEXT(RUN, devices), "", "N,N.. | all",
+     "train on several GPUs of this host: starts a process for each, which share every batch, or the members "
+     "of --ensemble (docs/scaling.md)"},
     {"residency", NULL, CHOICE(RUN, residency, residencies), "device", NULL,
      "where tensors live if the backend runs on a GPU: device, or host with copies for each GEMM"},
     {"pin", NULL, CHOICE(RUN, pin, switches), "off", NULL, "page-locked host memory, with residency = host"},

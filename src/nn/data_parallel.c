@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "src/base/hash.h"
-#include "src/base/platform.h"
 #include "src/comm/comm.h"
+#include "src/nn/alike.h"
 #include "src/nn/engine.h"
 #include "src/nn/lockstep.h"
 
@@ -117,25 +117,7 @@ bool data_parallel_stops(struct trainer *trainer) {
     return all > 0;
 }
 
-/* --- before the first step --- */
-
-/* What all ranks must have in common. */
-struct common {
-    uint64_t data, weights, value[CONFIG_MAX_KEYS]; /* of the keys that decide what is computed, and how */
-};
-
-/* A path may be another on each host; only rank 0 writes, resumes from the same state, and has a target. */
-static bool must_agree(const struct config_key *key) {
-    static const char *const others[] = {"dtype", "engine", "precision", "reduction", "comm-timeout", NULL};
-    for (size_t i = 0; others[i]; i++)
-        if (strcmp(others[i], key->name) == 0) return true;
-    return key->recipe && strcmp(key->name, "data") != 0;
-}
-
-static uint64_t hash_set(uint64_t hash, const struct dataset *set) {
-    hash = hash_bytes(hash, set->images, set->count * set->height * set->width);
-    return hash_bytes(hash, set->labels, set->count);
-}
+/* --- before the first step, and after the last --- */
 
 static enum status hash_weights(struct trainer *trainer, uint64_t *hash) {
     double *weights = lockstep_state(trainer);
@@ -145,62 +127,14 @@ static enum status hash_weights(struct trainer *trainer, uint64_t *hash) {
     return STATUS_OK;
 }
 
-static enum status find_common(struct trainer *trainer, struct common *common) {
-    char value[CONFIG_TEXT];
-    *common =
-        (struct common){.data = hash_set(hash_set(HASH_START, &trainer->data->train), &trainer->data->test)};
-    const enum status status = hash_weights(trainer, &common->weights);
-    if (status) return status;
-    common->weights = hash_bytes(common->weights, &trainer->state, sizeof trainer->state);
-    for (size_t i = 0; i < config_key_count(); i++) {
-        const struct config_key *key = config_key_at(i);
-        config_value(trainer->config, key, value, sizeof value);
-        if (must_agree(key)) common->value[i] = hash_bytes(HASH_START, value, strlen(value));
-    }
-    return STATUS_OK;
-}
-
-/* What differs, or NULL. */
-static const char *difference(const struct common *one, const struct common *other, char text[CONFIG_TEXT]) {
-    for (size_t i = 0; i < config_key_count(); i++)
-        if (one->value[i] != other->value[i]) {
-            snprintf(text, CONFIG_TEXT, "the value of --%s", config_key_at(i)->name);
-            return text;
-        }
-    if (one->data != other->data) return "the images or labels";
-    return one->weights != other->weights ? "the weights or the epoch of its checkpoint" : NULL;
-}
-
-static enum status refuse(int rank, const char *what) {
-    return status_set(STATUS_USAGE, "rank %d differs from rank 0 in %s", rank, what);
-}
-
-/* First of all: another version may exchange other bytes. */
-static enum status check_versions(struct comm *comm) {
-    const uint64_t mine = hash_bytes(HASH_START, platform_commit(), strlen(platform_commit()));
-    uint64_t all[LAUNCH_MOST_RANKS];
-    comm_gather(comm, &mine, all, sizeof mine);
-    for (int r = 1; r < comm_size(comm); r++)
-        if (all[r] != all[0]) return refuse(r, "the version of the program");
-    return STATUS_OK;
-}
-
 enum status data_parallel_join(struct trainer *trainer) {
     struct comm *comm = trainer->compute->comm;
-    const int size = comm_size(comm);
-    struct common mine, *all;
-    char text[CONFIG_TEXT];
-    enum status status = size > 1 ? check_versions(comm) : STATUS_OK;
-    if (status || size == 1) return status;
-    all = calloc((size_t)size, sizeof *all);
-    if (!all) return status_set(STATUS_FAILED, "out of memory");
-    status = find_common(trainer, &mine);
-    if (!status) comm_gather(comm, &mine, all, sizeof mine);
-    for (int r = 1; r < size && !status; r++) {
-        const char *what = difference(&all[0], &all[r], text);
-        if (what) status = refuse(r, what);
-    }
-    free(all);
+    uint64_t weights;
+    if (comm_size(comm) == 1) return STATUS_OK;
+    enum status status = hash_weights(trainer, &weights);
+    if (status) return status;
+    weights = hash_bytes(weights, &trainer->state, sizeof trainer->state);
+    status = alike_check(comm, trainer->config, trainer->data, weights);
     return status ? status : comm_attach(comm, &trainer->compute->device);
 }
 
