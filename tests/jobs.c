@@ -40,6 +40,7 @@ void job_start_rank(int rank, const char *arguments) {
     if (job.pid[rank]) return;
     snprintf(number, sizeof number, "%d", rank);
     setenv("RANK", number, 1);
+    setenv("LOCAL_RANK", number, 1);
     snprintf(number, sizeof number, "%d", job.size);
     setenv("WORLD_SIZE", number, 1);
     snprintf(number, sizeof number, "%d", job.port);

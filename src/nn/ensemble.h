@@ -8,7 +8,7 @@
 #include "src/nn/committee.h"
 #include "src/nn/trainer.h"
 
-/* The parts of the data that members are evaluated on, and their weights; with the average, of the average. */
+/* What members are evaluated on, with their weights or with the moving average of these. */
 enum ensemble_part_index {
     ENSEMBLE_TEST,
     ENSEMBLE_TEST_AVERAGE,
