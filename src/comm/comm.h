@@ -101,7 +101,7 @@ static inline bool comm_is_fixed(const struct comm *comm) {
    ranks 2i and 2i + 1 first. */
 void comm_sum(struct comm *comm, void *data, size_t count, enum gemm_dtype dtype);
 
-/* The tensors of comm_sum_all are those of `device` from now on. If it is a GPU, NCCL sums them; where it
+/* The tensors of comm_sum_begin are those of `device` from now on. If it is a GPU, NCCL sums them; where it
    cannot (two ranks share a GPU, a rank does not have it) or with the choices mpi and tcp, they are copied
    to the host and back. All ranks call it. STATUS_UNAVAILABLE with the choice nccl if NCCL cannot. */
 enum status comm_attach(struct comm *comm, struct device *device);
@@ -113,9 +113,11 @@ struct comm_tensor {
     enum gemm_dtype dtype; /* f32 or f64 */
 };
 
-/* As comm_sum, for several tensors of the device. With NCCL it only issues work on the device's stream; the
-   first sum of a size may allocate. */
-enum status comm_sum_all(struct comm *comm, const struct comm_tensor *tensors, size_t count);
+/* As comm_sum, for several tensors of the device, as they are after the work issued so far. With NCCL the
+   sums are issued on a stream aside, and overlap with what is issued until comm_sum_join, after which later
+   work waits for them; else they are done. The first sum of a size may allocate. */
+enum status comm_sum_begin(struct comm *comm, const struct comm_tensor *tensors, size_t count);
+void comm_sum_join(struct comm *comm);
 
 /* May a captured graph have these sums? If not, the reason is in `why`. */
 bool comm_captures(const struct comm *comm, char *why, size_t size);

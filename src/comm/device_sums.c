@@ -15,7 +15,8 @@ struct device_sums {
     void *staging;         /* [staging_bytes], page-locked host memory */
     void *received;        /* [received_bytes], on the device: for trees of NCCL */
     size_t staging_bytes, received_bytes;
-    enum gemm_dtype dtype; /* of the tensor that is being summed */
+    enum gemm_dtype dtype; /* of the tensor that is being summed by a tree of NCCL .. */
+    void *aside;           /* .. in this context of the ops */
 };
 
 /* --- which way: the same on all ranks --- */
@@ -193,7 +194,7 @@ static void exchange(void *self, int peer, const void *send, size_t send_bytes, 
                      size_t receive_bytes) {
     struct device_sums *sums = self;
     nccl_exchange(sums->nccl, peer, send, send_bytes, receive, receive_bytes,
-                  sums->device->driver->stream(sums->device));
+                  sums->device->driver->aside_stream(sums->device));
 }
 
 static void add(void *self, void *into, const void *from, size_t count) {
@@ -214,12 +215,14 @@ static enum status sum_as_tree(struct comm *comm, const struct comm_tensor *tens
     const struct sum_channel channel = {
         .self = sums, .element = element, .received = sums->received, .exchange = exchange, .add = add};
     sums->dtype = tensor->dtype;
+    sums->aside = driver->aside_begin(sums->device);
     sum_tree(&channel, comm->rank, comm->size, tensor->data, tensor->count);
     return nccl_check(sums->nccl);
 }
 
 static enum status sum_at_once(struct device_sums *sums, const struct comm_tensor *tensors, size_t count) {
-    void *stream = sums->device->driver->stream(sums->device);
+    void *stream = sums->device->driver->aside_stream(sums->device);
+    sums->device->driver->aside_begin(sums->device);
     nccl_begin(sums->nccl);
     for (size_t i = 0; i < count; i++)
         nccl_sum(sums->nccl, tensors[i].data, tensors[i].count, tensors[i].dtype, stream);
@@ -227,7 +230,7 @@ static enum status sum_at_once(struct device_sums *sums, const struct comm_tenso
     return nccl_check(sums->nccl);
 }
 
-enum status comm_sum_all(struct comm *comm, const struct comm_tensor *tensors, size_t count) {
+enum status comm_sum_begin(struct comm *comm, const struct comm_tensor *tensors, size_t count) {
     enum status status = STATUS_OK;
     if (comm_size(comm) == 1) return STATUS_OK;
     struct device_sums *sums = comm->on_device;
@@ -240,4 +243,9 @@ enum status comm_sum_all(struct comm *comm, const struct comm_tensor *tensors, s
         }
     }
     return status;
+}
+
+void comm_sum_join(struct comm *comm) {
+    struct device_sums *sums = comm ? comm->on_device : NULL;
+    if (sums && sums->nccl) sums->device->driver->aside_join(sums->device);
 }

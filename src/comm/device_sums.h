@@ -1,4 +1,4 @@
-/* Sums of tensors that are on a GPU: comm_attach, comm_sum_all and comm_detach (comm.h). */
+/* Sums of tensors that are on a GPU: comm_attach, comm_sum_begin and comm_detach (comm.h). */
 #ifndef TESSERA_COMM_DEVICE_SUMS_H
 #define TESSERA_COMM_DEVICE_SUMS_H
 

@@ -286,6 +286,10 @@ static void cuda_aside_join(struct device *device) {
     TRY(state, cudaStreamWaitEvent(state->ops.stream, state->ended, 0));
 }
 
+static void *cuda_aside_stream(struct device *device) {
+    return state_of(device)->aside.stream;
+}
+
 static void cuda_prefetch_upload(struct device *device, void *to, const void *from, size_t bytes) {
     struct cuda_state *state = state_of(device);
     cuda_prefetch_begin(device);
@@ -439,6 +443,7 @@ extern "C" const struct device_driver device_cuda = {
     .prefetch_commit = cuda_prefetch_commit,
     .aside_begin = cuda_aside_begin,
     .aside_join = cuda_aside_join,
+    .aside_stream = cuda_aside_stream,
     .stage_upload = cuda_stage_upload,
     .stage_acquire = cuda_stage_acquire,
     .stage_release = cuda_stage_release,

@@ -12,8 +12,9 @@
 enum status data_parallel_open(struct trainer *trainer);
 void data_parallel_close(struct trainer *trainer);
 
-/* Gradients, loss and tally of one step over all parts, as engine_gradients of the whole batch. */
-enum status data_parallel_gradients(struct trainer *trainer, size_t step);
+/* One step over all parts: gradients, loss and tally as engine_gradients of the whole batch, and the update.
+   Sums of the upper layers begin while the gradients of the lower ones are computed. */
+enum status data_parallel_step(struct trainer *trainer, size_t step);
 
 /* STATUS_USAGE, with the same message on all ranks, if a rank has another program version, recipe, data
    set or weights than rank 0. Then connects the devices (comm_attach). */

@@ -83,7 +83,4 @@ enum status engine_part_gradients(struct trainer *trainer, const struct batch_pa
 /* The same of the first `rows` images of a step, as a batch of its own. */
 enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows);
 
-/* The same of all images of a step, of which several processes each compute their parts. */
-enum status engine_step_gradients(struct trainer *trainer, size_t step);
-
 #endif

@@ -78,6 +78,7 @@ struct data_parallel {
     int first, count;           /* parts of this process */
     struct part_memory *memory; /* device: what is summed beside the gradients */
     void *sum[2];               /* device: gradients of one part and of two, while others are computed */
+    size_t unsummed;            /* of the gradients, the first so many elements: their sum has not begun */
 };
 
 struct trainer {
