@@ -272,6 +272,12 @@ static void hosts_meet_over_a_network(void **state) {
         print_message("skipped: no right to make network namespaces, or no ip (Debian's package iproute2)\n");
         skip();
     }
+    for (int rank = 0; ended && rank < 2; rank++) {
+        size_t size;
+        char *text = (char *)support_read(rank ? support_path("hosts.1") : support_path("hosts.0"), &size);
+        print_message("rank %d: %.*s\n", rank, (int)size, text);
+        free(text);
+    }
     assert_int_equal(ended, 0);
     size_t count;
     char *said = (char *)support_read(support_path("hosts.0"), &count);

@@ -134,7 +134,8 @@ static size_t threads_of(const struct config *config, size_t most_ranks) {
 /* The config as a file, without what only one process may write. */
 static enum status write_settings(struct race *race) {
     struct config config = *race->config;
-    config.log[0] = config.csv[0] = config.save[0] = config.save_init[0] = config.resume[0] = '\0';
+    config.devices[0] = config.log[0] = config.csv[0] = config.save[0] = config.save_init[0] =
+        config.resume[0] = '\0';
     config.ensemble = 1;
     config.target_accuracy = 0;
     snprintf(race->folder, sizeof race->folder, "/tmp/ranks-XXXXXX");

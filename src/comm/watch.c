@@ -18,6 +18,7 @@
 #include "src/base/socket.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
+#include "src/comm/watched.h"
 
 enum kind { ALIVE, FAILED, DONE, END, STOP }; /* END: rank 0 tells the others to end */
 
@@ -42,14 +43,13 @@ struct watch {
     bool was_stopped;     /* itself, for longer than the timeout: the others have said so */
     pthread_t thread;
     pthread_mutex_t mutex;
-    bool ending;                 /* watch_end was called .. */
-    enum status status;          /* .. with this */
-    char message[1024];          /* its own, or of the rank that failed */
-    struct peer *peer;           /* [size] */
-    volatile sig_atomic_t *stop; /* shared with the other ranks; NULL: none is */
-    bool told_stop;
-    struct watch_guard guard;
-    double failed; /* when the guard said so first; 0: it has not */
+    bool ending;        /* watch_end was called .. */
+    enum status status; /* .. with this */
+    char message[1024]; /* its own, or of the rank that failed */
+    struct peer *peer;  /* [size] */
+    struct watched watched;
+    bool told_stop; /* the others were told that this one was stopped */
+    double failed;  /* when the guard said so first; 0: it has not */
 };
 
 static const double SILENCE = 0.7;  /* of the timeout: so that all is over within it */
@@ -57,7 +57,6 @@ static const double BEATS = 5;      /* in a timeout */
 static const double STOPS = 0.2;    /* seconds between looks at a shared stop */
 static const double PATIENCE = 0.3; /* seconds for messages of other ranks about the same thing */
 static const double LAST_WORDS = 3; /* seconds for rank 0 to print the message of a failure */
-static const double ABORT = 1;      /* seconds for the guard to end */
 static const double CAUSE = 0.8;    /* of the timeout (or 10 s): for the cause of the guard's failure */
 
 static void send_message(const struct watch *watch, int to, enum kind kind, enum status status,
@@ -92,29 +91,10 @@ static void sleep_for(double seconds) {
     nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * seconds)}, NULL);
 }
 
-static struct watch_guard guard_of(struct watch *watch) {
-    pthread_mutex_lock(&watch->mutex);
-    const struct watch_guard guard = watch->guard;
-    pthread_mutex_unlock(&watch->mutex);
-    return guard;
-}
-
-static void *end_guard(void *self) {
-    const struct watch_guard *guard = self;
-    guard->end(guard->self);
-    return NULL;
-}
-
 /* Ends this process, in whatever the main thread is doing: it may hold the lock of standard output, or wait
    for its reader. */
 static _Noreturn void end_process(struct watch *watch, enum status status) {
-    struct watch_guard guard = guard_of(watch);
-    struct timespec until;
-    pthread_t thread;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += (time_t)ABORT;
-    if (guard.end && pthread_create(&thread, NULL, end_guard, &guard) == 0)
-        pthread_timedjoin_np(thread, NULL, &until);
+    watched_end(&watch->watched);
     if (ftrylockfile(stdout) == 0) {
         fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) | O_NONBLOCK);
         fflush(stdout);
@@ -159,24 +139,9 @@ static void is_gone(struct watch *watch, int rank, const char *why) {
     }
 }
 
-/* --- the shared stop --- */
-
-static volatile sig_atomic_t *stop_of(struct watch *watch) {
-    pthread_mutex_lock(&watch->mutex);
-    volatile sig_atomic_t *stop = watch->stop;
-    pthread_mutex_unlock(&watch->mutex);
-    return stop;
-}
-
-static void set_stop(struct watch *watch) {
-    volatile sig_atomic_t *stop = stop_of(watch);
-    if (stop) __atomic_store_n(stop, 1, __ATOMIC_RELAXED);
-}
-
 /* Rank 0 tells all others, these tell rank 0. */
 static void tell_stop(struct watch *watch) {
-    const volatile sig_atomic_t *stop = stop_of(watch);
-    if (!stop || watch->told_stop || !__atomic_load_n(stop, __ATOMIC_RELAXED)) return;
+    if (watch->told_stop || !watched_stops(&watch->watched)) return;
     send_to_all(watch, STOP, STATUS_OK);
     watch->told_stop = true;
 }
@@ -200,7 +165,7 @@ static void take_message(struct watch *watch, int from, const struct message *me
         if (!is_ending(watch)) end_process(watch, (enum status)message->status);
         break;
     case STOP:
-        set_stop(watch);
+        watched_stop(&watch->watched);
         break;
     default:
         break;
@@ -240,11 +205,7 @@ static void check_silence(struct watch *watch, double now) {
 /* The cause is often another process, which is named within the timeout. */
 static void check_guard(struct watch *watch, double now) {
     char why[256];
-    pthread_mutex_lock(&watch->mutex); /* the guard may not be freed meanwhile */
-    const struct watch_guard *guard = &watch->guard;
-    const bool failed = guard->is_failed && guard->is_failed(guard->self, why, sizeof why);
-    pthread_mutex_unlock(&watch->mutex);
-    if (!failed) return;
+    if (!watched_failed(&watch->watched, why, sizeof why)) return;
     if (watch->failed <= 0) watch->failed = now;
     if (now - watch->failed < CAUSE * (watch->timeout > 0 ? watch->timeout : 10)) return;
     watch->failed = 1e300;
@@ -263,7 +224,7 @@ static double beat_of(const struct watch *watch) {
 
 static double pause_of(struct watch *watch) {
     const double beat = beat_of(watch);
-    return stop_of(watch) && beat > STOPS ? STOPS : beat;
+    return watched_shares(&watch->watched) && beat > STOPS ? STOPS : beat;
 }
 
 /* After this process was stopped (Ctrl-Z, a debugger), the silence was its own. */
@@ -348,6 +309,7 @@ struct watch *watch_start(int rank, int size, int local_rank, const int *link, d
     watch->said = clock_seconds();
     for (int r = 0; r < size; r++) peers[r].heard = watch->said;
     pthread_mutex_init(&watch->mutex, NULL);
+    watched_open(&watch->watched);
     sigfillset(&all); /* signals are for the main thread */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int error = pthread_create(&watch->thread, NULL, run, watch);
@@ -360,15 +322,11 @@ struct watch *watch_start(int rank, int size, int local_rank, const int *link, d
 }
 
 void watch_share_stop(struct watch *watch, volatile sig_atomic_t *stop) {
-    pthread_mutex_lock(&watch->mutex);
-    watch->stop = stop;
-    pthread_mutex_unlock(&watch->mutex);
+    watched_set_stop(&watch->watched, stop);
 }
 
 void watch_guard(struct watch *watch, const struct watch_guard *guard) {
-    pthread_mutex_lock(&watch->mutex);
-    watch->guard = *guard;
-    pthread_mutex_unlock(&watch->mutex);
+    watched_set_guard(&watch->watched, guard);
 }
 
 enum status watch_end(struct watch *watch, enum status status) {
@@ -384,6 +342,7 @@ enum status watch_end(struct watch *watch, enum status status) {
     const enum status ended = watch->status;
     if (ended != status) status_write("%s", watch->message);
     pthread_mutex_destroy(&watch->mutex);
+    watched_close(&watch->watched);
     close(watch->wake);
     free(watch->peer);
     free(watch);
