@@ -15,6 +15,7 @@ struct device_sums {
     void *staging;         /* [staging_bytes], page-locked host memory */
     void *received;        /* [received_bytes], on the device: for trees of NCCL */
     size_t staging_bytes, received_bytes;
+    bool begun;            /* sums of NCCL that comm_sum_join has not joined */
     enum gemm_dtype dtype; /* of the tensor that is being summed by a tree of NCCL .. */
     void *aside;           /* .. in this context of the ops */
 };
@@ -234,6 +235,7 @@ enum status comm_sum_begin(struct comm *comm, const struct comm_tensor *tensors,
     enum status status = STATUS_OK;
     if (comm_size(comm) == 1) return STATUS_OK;
     struct device_sums *sums = comm->on_device;
+    sums->begun = sums->nccl != NULL;
     if (sums->nccl && !comm->fixed) return sum_at_once(sums, tensors, count);
     for (size_t i = 0; i < count && !status; i++) {
         if (sums->device->driver->host_memory) {
@@ -247,5 +249,7 @@ enum status comm_sum_begin(struct comm *comm, const struct comm_tensor *tensors,
 
 void comm_sum_join(struct comm *comm) {
     struct device_sums *sums = comm ? comm->on_device : NULL;
-    if (sums && sums->nccl) sums->device->driver->aside_join(sums->device);
+    if (!sums || !sums->begun) return; /* a captured stream may not wait for one that is not */
+    sums->device->driver->aside_join(sums->device);
+    sums->begun = false;
 }
