@@ -223,6 +223,10 @@ static void stop_all(const struct ensemble *ensemble) {
     __atomic_store_n(ensemble->stop, 1, __ATOMIC_RELAXED);
 }
 
+static bool is_stopped(const struct ensemble *ensemble) {
+    return __atomic_load_n(ensemble->stop, __ATOMIC_RELAXED);
+}
+
 static void run_member(struct member *member) {
     const struct trainer_observer observer = {
         .self = member, .step = on_step, .epoch = on_epoch, .progress = on_progress, .warning = on_warning};
@@ -309,7 +313,7 @@ static enum status train_sequentially(struct ensemble *ensemble) {
     const size_t first = ensemble->first, stride = stride_of(ensemble);
     struct compute *compute = first < ensemble->count ? ensemble->member[first].compute : NULL;
     enum status status = STATUS_OK;
-    for (size_t m = first; m < ensemble->count && !status && !*ensemble->stop; m += stride) {
+    for (size_t m = first; m < ensemble->count && !status && !is_stopped(ensemble); m += stride) {
         struct member *member = &ensemble->member[m];
         const double start = clock_seconds();
         if (m > first) status = open_member(member, compute);
