@@ -322,7 +322,7 @@ check-matrix: tests
 	@tests/matrix.sh '$(CC)' $(B) '$(OBJECTS) $(TEST_SUPPORT)' '$(LDFLAGS) $(LDLIBS) -lcmocka'
 
 # races: the tests with threads under ThreadSanitizer. Archer tells it what OpenMP's barriers order; OPENBLAS=0, for libgomp cannot
-THREADED ?= team ops optimizer mlp augment augmented regularize online ensemble data tuned fused gemm bits training recipe early_stopping processes processes_faults
+THREADED ?= team ops optimizer mlp augment augmented regularize online ensemble data tuned fused gemm bits training recipe early_stopping processes processes_ensemble processes_faults
 ARCHER := $(wildcard $(if $(filter check-threads,$(MAKECMDGOALS)),$(shell clang -print-resource-dir)/../../libarcher.so))
 .PHONY: check-threads
 check-threads:

@@ -25,6 +25,13 @@ struct tally {
     uint64_t bad_step; /* 1 + index of the first batch whose loss was not finite; 0: none */
 };
 
+/* What the parts of a batch add up to beside the gradients: doubles, so that processes can sum them. */
+struct batch_values {
+    double loss_sum, correct, images; /* as in struct tally */
+    double bad;                       /* > 0: a loss is not finite */
+    double stops;                     /* > 0: a process was interrupted */
+};
+
 /* The values that change from step to step. They are in device memory, so that a replayed graph reads those
    of the current epoch. */
 struct step_scalars {
@@ -132,6 +139,17 @@ struct ops {
     void (*softmax_cross_entropy)(void *context, size_t rows, size_t batch, size_t classes, double smoothing,
                                   const void *logits, const uint8_t *labels, void *grad, double *loss,
                                   struct tally *tally, bool counted);
+
+    /* into[i] += from[i], both of the parameters' dtype. */
+    void (*add)(void *context, size_t count, const void *from, void *into);
+
+    /* *values = those of the tally of one part, and *stop. All are device memory, also in the next op. */
+    void (*part_values)(void *context, const struct tally *part, const double *stop,
+                        struct batch_values *values);
+
+    /* Counts a batch with these values, as softmax_cross_entropy does: adds it to the tally, and *loss is its
+       mean loss. */
+    void (*count_batch)(void *context, const struct batch_values *values, double *loss, struct tally *tally);
 
     /* Executes `update` in one pass. Does nothing once guard->bad_step is set, so that the values before the
        bad step remain. */

@@ -40,6 +40,7 @@ void job_start_rank(int rank, const char *arguments) {
     if (job.pid[rank]) return;
     snprintf(number, sizeof number, "%d", rank);
     setenv("RANK", number, 1);
+    setenv("LOCAL_RANK", number, 1);
     snprintf(number, sizeof number, "%d", job.size);
     setenv("WORLD_SIZE", number, 1);
     snprintf(number, sizeof number, "%d", job.port);
@@ -83,9 +84,11 @@ void job_end(void) {
 }
 
 void job_expect_codes(int wanted) {
-    for (int rank = 0; rank < job.size; rank++)
-        if (job.code[rank] != wanted)
-            fail_msg("rank %d ended with %d: %s", rank, job.code[rank], job.said[rank]);
+    bool all = true;
+    for (int rank = 0; rank < job.size; rank++) all &= job.code[rank] == wanted;
+    for (int rank = 0; rank < job.size && !all; rank++)
+        print_message("rank %d ended with %d: %s\n", rank, job.code[rank], job.said[rank]);
+    assert_true(all);
 }
 
 /* A job that is expected to end well; the output of rank 0 in `output`. */

@@ -52,7 +52,7 @@ static enum status open_group(struct group *group, const char *settings, bool at
     *group = (struct group){0};
     bench_prepare(&group->bench, settings);
     return ensemble_open(&group->ensemble, &group->bench.compute, &group->bench.config, &group->bench.data,
-                         at_once, clock_seconds());
+                         NULL, at_once, clock_seconds());
 }
 
 static enum status run_group(struct group *group) {

@@ -49,7 +49,7 @@ static struct group *open_group(const char *settings) {
     bench_prepare(&group->bench, settings);
     assert_true(ensemble_is_concurrent(&group->bench.compute));
     assert_status(ensemble_open(&group->ensemble, &group->bench.compute, &group->bench.config,
-                                &group->bench.data, true, clock_seconds()),
+                                &group->bench.data, NULL, true, clock_seconds()),
                   STATUS_OK);
     return group;
 }

@@ -185,6 +185,44 @@ static void softmax_detects_non_finite_logits(void **state) {
     }
 }
 
+/* A batch in two parts is counted as the whole one. */
+static void parts_add_up(void **state) {
+    (void)state;
+    const struct ops *ops = host_ops(GEMM_F32);
+    for (int bad = 0; bad < 4; bad++) { /* 3: the loss of a part is NaN */
+        const struct tally parts[] = {
+            {.loss_sum = bad == 3 ? NAN : 1.5, .images = 8, .correct = 3, .batches = 1, .bad_step = bad == 1},
+            {.loss_sum = 2, .images = 6, .correct = 6, .batches = 1, .bad_step = bad == 2}};
+        const double stop[] = {0, 1};
+        struct batch_values values[2];
+        struct tally tally = {.loss_sum = 10, .images = 100, .correct = 50, .batches = 7};
+        double loss;
+        for (int i = 0; i < 2; i++) ops->part_values(&context, &parts[i], &stop[i], &values[i]);
+        host_ops(GEMM_F64)->add(&context, sizeof *values / sizeof(double), &values[0], &values[1]);
+        ops->count_batch(&context, &values[1], &loss, &tally);
+        assert_true(values[1].stops == 1 && tally.images == 114 && tally.correct == 59 && tally.batches == 8);
+        assert_int_equal(tally.bad_step, bad ? 8 : 0);
+        if (bad < 3) assert_true(loss == 0.25 && tally.loss_sum == 13.5);
+        tally.bad_step = 2;
+        ops->count_batch(&context, &values[1], &loss, &tally);
+        assert_int_equal(tally.bad_step, 2); /* the first one stays */
+    }
+    enum { COUNT = 100003 }; /* several threads */
+    for (int dtype = GEMM_F32; dtype <= GEMM_F64; dtype++) {
+        struct values from = values_random((enum gemm_dtype)dtype, COUNT, 1, 8),
+                      into = values_random((enum gemm_dtype)dtype, COUNT, 1, 9),
+                      before = values_random((enum gemm_dtype)dtype, COUNT, 1, 9);
+        host_ops((enum gemm_dtype)dtype)->add(&context, COUNT, from.data, into.data);
+        for (size_t i = 0; i < COUNT; i++) {
+            const double sum = values_get(from, i) + values_get(before, i);
+            assert_true(values_get(into, i) == (dtype == GEMM_F64 ? sum : (double)(float)sum));
+        }
+        free(from.data);
+        free(into.data);
+        free(before.data);
+    }
+}
+
 static void steps_along_a_sign(void **state) {
     (void)state;
     enum { COUNT = 40009 };
@@ -302,11 +340,17 @@ static void measured_peaks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bias_and_activation),     cmocka_unit_test(derivatives_and_column_sums),
-        cmocka_unit_test(relu_lets_nan_through),   cmocka_unit_test(softmax_matches_its_definition),
-        cmocka_unit_test(softmax_cannot_overflow), cmocka_unit_test(softmax_detects_non_finite_logits),
-        cmocka_unit_test(steps_along_a_sign),      cmocka_unit_test(gather_by_index),
-        cmocka_unit_test(round_to_storage),        cmocka_unit_test(measured_peaks),
+        cmocka_unit_test(bias_and_activation),
+        cmocka_unit_test(derivatives_and_column_sums),
+        cmocka_unit_test(relu_lets_nan_through),
+        cmocka_unit_test(softmax_matches_its_definition),
+        cmocka_unit_test(softmax_cannot_overflow),
+        cmocka_unit_test(softmax_detects_non_finite_logits),
+        cmocka_unit_test(parts_add_up),
+        cmocka_unit_test(steps_along_a_sign),
+        cmocka_unit_test(gather_by_index),
+        cmocka_unit_test(round_to_storage),
+        cmocka_unit_test(measured_peaks),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
 }

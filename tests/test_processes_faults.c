@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,8 +30,10 @@ static void refusals_have_a_reason(void **state) {
     } cases[] = {
         {2, "--engine fused", "engine fused makes whole steps, without the sums over several processes", 4},
         {3, "--reduction fixed", "sums 4 shards of each batch: on 1, 2 or 4 processes, not on 3", 2},
-        {2, "--ensemble 2", "--ensemble is not for several processes", 4},
+        {2, "--ensemble 2 --reduction fixed", "each network of --ensemble trains in one", 4},
+        {2, "--engine graph", "engine graph cannot be used here: it needs a CUDA backend", 4},
         {2, "--comm mpi", "--comm mpi: ", 4},
+        {2, "--devices 0,1", "--devices starts a process for each GPU, and something that set RANK has", 2},
         {2, "--no-such-flag 1", "no-such-flag", 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -44,6 +47,46 @@ static void refusals_have_a_reason(void **state) {
     assert_says(output, "RANK must be a number from 0 to WORLD_SIZE - 1, not '2'");
     assert_int_equal(RUN("--version >/dev/null; RANK=0 WORLD_SIZE=2 %s --epochs 1", getenv("TESSERA")), 4);
     assert_says(output, "set MASTER_ADDR to its host and MASTER_PORT to a free port");
+}
+
+/* An empty file in place of the library. */
+static void nccl_says_why_it_is_not_there(void **state) {
+    (void)state;
+    char folder[256];
+    snprintf(folder, sizeof folder, "%s", support_path("libraries"));
+    mkdir(folder, 0777);
+    support_write(job_text("%s/libnccl.so.2", folder), "", 0);
+    setenv("LD_LIBRARY_PATH", folder, 1);
+    job_start(2, job_text("--data %s" JOB_RECIPE " --comm nccl", support_data));
+    job_end();
+    unsetenv("LD_LIBRARY_PATH");
+    job_expect_codes(STATUS_UNAVAILABLE);
+    assert_says(job.said[0], "--comm nccl: NCCL cannot be loaded: ");
+    assert_says(job.said[0], "libnccl.so.2");
+    assert_string_equal(job.said[1], "");
+}
+
+/* With the library or without it. */
+static void nccl_is_for_gpus(void **state) {
+    (void)state;
+    job_start(2, job_text("--data %s" JOB_RECIPE " --comm nccl", support_data));
+    job_end();
+    job_expect_codes(STATUS_UNAVAILABLE);
+    assert_true(
+        strstr(job.said[0], "--comm nccl sums tensors of a GPU, and those of this backend are in host") ||
+        strstr(job.said[0], "NCCL cannot be loaded: "));
+}
+
+static void devices_say_what_they_need(void **state) {
+    (void)state;
+    const char *const lists[] = {"all", "0,1", "none"};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        assert_int_equal(RUN("--data %s" JOB_RECIPE " --backend serial --devices %s", support_data, lists[i]),
+                         STATUS_USAGE);
+        assert_says(output, "--devices is for backends on a GPU, and 'serial' computes on the host");
+    }
+    assert_int_equal(RUN("--backend opencl --devices 0,0"), STATUS_UNAVAILABLE);
+    assert_says(output, "no backend is called 'opencl'");
 }
 
 /* Rank 1 has other arguments than rank 0. */
@@ -229,6 +272,12 @@ static void hosts_meet_over_a_network(void **state) {
         print_message("skipped: no right to make network namespaces, or no ip (Debian's package iproute2)\n");
         skip();
     }
+    for (int rank = 0; ended && rank < 2; rank++) {
+        size_t size;
+        char *text = (char *)support_read(rank ? support_path("hosts.1") : support_path("hosts.0"), &size);
+        print_message("rank %d: %.*s\n", rank, (int)size, text);
+        free(text);
+    }
     assert_int_equal(ended, 0);
     size_t count;
     char *said = (char *)support_read(support_path("hosts.0"), &count);
@@ -239,11 +288,13 @@ static void hosts_meet_over_a_network(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refusals_have_a_reason),      cmocka_unit_test(other_jobs_are_refused),
-        cmocka_unit_test(errors_of_one_end_all),       cmocka_unit_test(who_does_not_come_is_named),
-        cmocka_unit_test(the_dead_are_named),          cmocka_unit_test(interrupts_stop_all),
-        cmocka_unit_test(who_leaves_early_ends_all),   cmocka_unit_test(strangers_are_turned_away),
-        cmocka_unit_test(a_taken_port_is_passed_over), cmocka_unit_test(hosts_meet_over_a_network),
+        cmocka_unit_test(refusals_have_a_reason),     cmocka_unit_test(nccl_says_why_it_is_not_there),
+        cmocka_unit_test(nccl_is_for_gpus),           cmocka_unit_test(devices_say_what_they_need),
+        cmocka_unit_test(other_jobs_are_refused),     cmocka_unit_test(errors_of_one_end_all),
+        cmocka_unit_test(who_does_not_come_is_named), cmocka_unit_test(the_dead_are_named),
+        cmocka_unit_test(interrupts_stop_all),        cmocka_unit_test(who_leaves_early_ends_all),
+        cmocka_unit_test(strangers_are_turned_away),  cmocka_unit_test(a_taken_port_is_passed_over),
+        cmocka_unit_test(hosts_meet_over_a_network),
     };
     return cmocka_run_group_tests_name("process faults", tests, support_make_data, NULL);
 }

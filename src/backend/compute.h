@@ -33,6 +33,7 @@ struct compute {
     enum gemm_precision precision;
     struct audit *audit;   /* of compute_gemm; NULL: no call is audited */
     struct comm *comm;     /* the other processes of this training; the owner sets it; NULL: none */
+    size_t networks;       /* that train on this device at the same time; the owner sets it; 0: one */
     int threads;           /* of the host, in use; 1 if GEMM and tensors are on a GPU */
     char name[768];        /* of the backend, with its options: "cuda-shmem:tile=16" */
     char description[256]; /* the backend in words, for headers */

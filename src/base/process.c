@@ -59,7 +59,7 @@ static void on_signal(int number) {
     static const char answer[] = "\r\033[KInterrupted: ending (Ctrl-C again: at once).\n";
     if (!caught && answers && write(STDERR_FILENO, answer, sizeof answer - 1) < 0) answers = false;
     if (!caught) caught = number;
-    *stop_flag = 1;
+    __atomic_store_n(stop_flag, 1, __ATOMIC_RELAXED); /* other threads read it */
 }
 
 void process_catch_signals(volatile sig_atomic_t *stop) {

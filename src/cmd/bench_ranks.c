@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,7 @@
 #include "src/base/text.h"
 #include "src/bench/shapes.h"
 #include "src/cmd/bench_table.h"
+#include "src/cmd/local_ranks.h"
 #include "src/comm/launch.h"
 #include "src/report/records.h"
 
@@ -41,12 +41,6 @@ struct race {
 
 /* --- one training --- */
 
-static void set_number(const char *name, size_t value) {
-    char text[24];
-    snprintf(text, sizeof text, "%zu", value);
-    setenv(name, text, 1);
-}
-
 /* Output goes nowhere, messages to a file. */
 static pid_t start_rank(const struct race *race, size_t rank, size_t batch) {
     char images[24], threads[24];
@@ -61,17 +55,15 @@ static pid_t start_rank(const struct race *race, size_t rank, size_t batch) {
                                rank ? "" : (char *)race->log,
                                NULL};
     posix_spawn_file_actions_t files;
-    pid_t pid;
     snprintf(images, sizeof images, "%zu", batch);
     snprintf(threads, sizeof threads, "%zu", race->threads);
-    set_number("RANK", rank);
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
     posix_spawn_file_actions_addopen(&files, STDERR_FILENO, race->errors, O_WRONLY | O_CREAT | O_APPEND,
                                      0600);
-    const int error = posix_spawn(&pid, "/proc/self/exe", &files, NULL, arguments, environ);
+    const pid_t pid = local_ranks_start(rank, arguments, &files);
     posix_spawn_file_actions_destroy(&files);
-    return error ? -1 : pid;
+    return pid;
 }
 
 /* The last line of the messages. */
@@ -118,17 +110,13 @@ static enum status read_result(const struct race *race, struct measured *measure
 }
 
 static enum status train(const struct race *race, struct measured *measured, size_t repeat) {
-    static unsigned jobs;
     const size_t batch = (size_t)race->config->batch_size * (measured->weak ? measured->ranks : 1);
     pid_t pids[LAUNCH_MOST_RANKS];
     terminal_progress("%zu processes, %s, %zu of %zu", measured->ranks, measured->weak ? "weak" : "strong",
                       repeat + 1, race->repeats);
     remove(race->log);
     remove(race->errors);
-    set_number("WORLD_SIZE", measured->ranks);
-    set_number("LOCAL_WORLD_SIZE", measured->ranks);
-    set_number("MASTER_PORT", 20000 + ((unsigned)getpid() + 16 * jobs++) % 20000);
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    local_ranks_new(measured->ranks);
     for (size_t r = 0; r < measured->ranks; r++) pids[r] = start_rank(race, r, batch);
     const enum status status = wait_for_all(race, pids, measured->ranks);
     return status ? status : read_result(race, measured, repeat);
@@ -146,7 +134,8 @@ static size_t threads_of(const struct config *config, size_t most_ranks) {
 /* The config as a file, without what only one process may write. */
 static enum status write_settings(struct race *race) {
     struct config config = *race->config;
-    config.log[0] = config.csv[0] = config.save[0] = config.save_init[0] = config.resume[0] = '\0';
+    config.devices[0] = config.log[0] = config.csv[0] = config.save[0] = config.save_init[0] =
+        config.resume[0] = '\0';
     config.ensemble = 1;
     config.target_accuracy = 0;
     snprintf(race->folder, sizeof race->folder, "/tmp/ranks-XXXXXX");

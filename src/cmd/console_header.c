@@ -88,8 +88,9 @@ static void print_augmentation(const struct config *config) {
 static void print_processes(const struct trainer *trainer) {
     const struct comm *comm = trainer->compute->comm;
     if (!comm) return;
-    terminal_print(stdout, INDENT, "processes %d%s%s, reduction %s: %d parts of each batch\n", comm->size,
-                   comm->description[0] ? " by " : "", comm->description, comm->fixed ? "fixed" : "any",
+    terminal_print(stdout, INDENT, "processes %d%s%s%s%s, reduction %s: %d parts of each batch\n", comm->size,
+                   comm->description[0] ? " by " : "", comm->description,
+                   comm->device_sums[0] ? ", sums by " : "", comm->device_sums, comm->fixed ? "fixed" : "any",
                    trainer->parallel.parts);
 }
 

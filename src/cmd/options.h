@@ -6,8 +6,9 @@
 #include "src/nn/config.h"
 
 /* For --help of commands that take all keys: those that only `train` uses. */
-#define OPTIONS_OF_TRAIN \
-    "--ensemble, --target-accuracy, --log-steps, --csv, --save, --save-every, --save-init, --resume"
+#define OPTIONS_OF_TRAIN                                                                                \
+    "--ensemble, --devices, --target-accuracy, --log-steps, --csv, --save, --save-every, --save-init, " \
+    "--resume"
 
 struct option_extra {
     const char *name;     /* a single letter is a short flag, too: -o */

@@ -215,6 +215,7 @@ static enum status train_several(struct run *run, bool dry_run, bool verbose, do
     const struct ensemble_job job = {.config = &run->config,
                                      .compute = &run->compute,
                                      .data = &run->data,
+                                     .comm = &run->comm,
                                      .started = started,
                                      .stop = &interrupted,
                                      .dry_run = dry_run,
@@ -245,7 +246,7 @@ static enum status run_train(int argc, char **argv) {
     profile_start(&run.profile);
     enum status status = options_parse(&set, argc, argv, &run.config, &help);
     if (status || help) return status;
-    if (!dump_config) status = processes_join(&run.comm, &run.config);
+    if (!dump_config) status = processes_join(&run.comm, &run.config, argc, argv);
     if (!status) status = read_recipe(&run);
     if (!status && dump_config) {
         config_dump(&run.config, stdout, false, true);
@@ -257,7 +258,7 @@ static enum status run_train(int argc, char **argv) {
                                              : train_one(&run, dry_run, verbose);
     }
     close_run(&run);
-    return comm_close(&run.comm, status);
+    return processes_leave(&run.comm, status);
 }
 
 const struct command command_train = {"train", "train a network (the default command)", run_train};

@@ -6,6 +6,7 @@
 #include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/cmd/console.h"
+#include "src/comm/comm.h"
 #include "src/nn/runlog.h"
 
 /* What the observers write to. */
@@ -41,8 +42,13 @@ static void on_warning(void *self, const struct member *member, const char *mess
 static void print_titles(const struct ensemble *ensemble) {
     const bool average = ensemble->config->ema_decay > 0;
     const bool tested = ensemble->data->test.count > 0;
-    printf("%zu networks, %s\n\nseed    loss", ensemble->count,
-           ensemble->concurrent ? "concurrently" : "one after the other");
+    const struct comm *comm = ensemble->comm;
+    char shared[192] = "";
+    if (comm_size(comm) > 1)
+        snprintf(shared, sizeof shared, ", shared out to %d processes by %s", comm->size, comm->description);
+    terminal_print(stdout, 0, "%zu networks%s, %s\n\n", ensemble->count, shared,
+                   ensemble->concurrent ? "concurrently" : "one after the other");
+    printf("seed    loss");
     console_title("train accuracy", "train");
     if (tested) console_title("test accuracy", "test");
     if (tested && average) console_title("of average weights", "average");
@@ -122,11 +128,12 @@ static enum status train(struct ensemble *ensemble, const struct ensemble_job *j
         runlog_ensemble(&watch.log, ensemble, status == STATUS_INTERRUPTED);
         print_committees(ensemble, status == STATUS_INTERRUPTED);
     }
+    const char *signal = process_signal()[0] ? process_signal() : "a signal to another process";
     if (status == STATUS_INTERRUPTED && job->config->save[0]) {
-        status_write("interrupted by %s; go on with --resume %s --ensemble %zu --seed %lld", process_signal(),
+        status_write("interrupted by %s; go on with --resume %s --ensemble %zu --seed %lld", signal,
                      job->config->save, ensemble->count, (long long)job->config->seed);
     } else if (status == STATUS_INTERRUPTED) {
-        status_write("interrupted by %s", process_signal());
+        status_write("interrupted by %s", signal);
     }
     status = runlog_close(&watch.log, status);
     return status ? status
@@ -134,16 +141,33 @@ static enum status train(struct ensemble *ensemble, const struct ensemble_job *j
                                          &ensemble_reported(ensemble)->evaluation);
 }
 
+/* What rank 0 prints before the training. */
+static void print_header(const struct ensemble *ensemble, const struct ensemble_job *job) {
+    const struct member *first = &ensemble->member[0];
+    console_header(&first->trainer, job->data);
+    if (job->verbose) console_plan(&first->trainer);
+    if (job->dry_run && first->trainer.notice[0]) /* as trainer_run does */
+        on_warning(NULL, first, first->trainer.notice);
+}
+
+/* Another rank than 0, which prints and logs nothing. */
+static enum status train_quietly(struct ensemble *ensemble, const struct ensemble_job *job) {
+    process_catch_signals(job->stop);
+    return ensemble_run(ensemble, NULL, job->stop);
+}
+
 enum status train_ensemble(const struct ensemble_job *job) {
     struct ensemble ensemble;
-    enum status status = ensemble_open(&ensemble, job->compute, job->config, job->data,
+    enum status status = ensemble_open(&ensemble, job->compute, job->config, job->data, job->comm,
                                        ensemble_is_concurrent(job->compute), job->started);
+    const bool prints = comm_size(job->comm) == 1 || job->comm->rank == 0;
     if (status) return status;
-    console_header(&ensemble.member[0].trainer, job->data);
-    if (job->verbose) console_plan(&ensemble.member[0].trainer);
-    if (job->dry_run && ensemble.member[0].trainer.notice[0]) /* as trainer_run does */
-        on_warning(NULL, &ensemble.member[0], ensemble.member[0].trainer.notice);
-    status = job->dry_run ? ensemble_dry_run(&ensemble) : train(&ensemble, job);
+    if (prints) print_header(&ensemble, job);
+    if (job->dry_run) {
+        status = ensemble_dry_run(&ensemble);
+    } else {
+        status = prints ? train(&ensemble, job) : train_quietly(&ensemble, job);
+    }
     ensemble_close(&ensemble);
     return status;
 }

@@ -8,6 +8,7 @@ struct ensemble_job {
     const struct config *config;
     struct compute *compute; /* open */
     const struct dataset_pair *data;
+    struct comm *comm;           /* processes that share the networks out */
     double started;              /* the time when the program started */
     volatile sig_atomic_t *stop; /* set by a signal */
     bool dry_run, verbose;

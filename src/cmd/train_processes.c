@@ -4,6 +4,7 @@
 
 #include "src/base/platform.h"
 #include "src/base/terminal.h"
+#include "src/cmd/train_devices.h"
 
 /* If the process is not bound to some of the cores, as by mpirun, each on this host takes its part of
    them. */
@@ -21,25 +22,32 @@ static enum status refuse(const struct launch *launch, enum status status) {
     return status;
 }
 
-enum status processes_join(struct comm *comm, struct config *config) {
+enum status processes_join(struct comm *comm, struct config *config, int argc, char **argv) {
     const struct comm_options options = {.choice = (enum comm_choice)config->comm,
                                          .fixed = config->reduction,
                                          .timeout = config->comm_timeout};
-    struct launch launch;
-    enum status status = launch_find(&launch);
-    const bool divided = options.fixed || (launch.size > 1 && options.choice != COMM_NONE);
-    if (!status && divided && config->ensemble > 1)
-        status = status_set(
-            STATUS_UNAVAILABLE,
-            "--ensemble is not for several processes, nor for --reduction fixed: give each process its "
-            "own --seed, with --comm none");
+    struct launch launch = {.size = 1};
+    enum status status = devices_start(config, argc, argv);
+    if (!status) status = launch_find(&launch);
+    if (!status && options.fixed && config->ensemble > 1)
+        status = status_set(STATUS_UNAVAILABLE,
+                            "--reduction fixed sums gradients of several processes, and each network of "
+                            "--ensemble trains in one");
     if (!status) status = comm_open(comm, &launch, &options);
     if (status) return refuse(&launch, status);
+    if (launch.size > 1) devices_choose(config, &launch);
     if (comm->size == 1) return STATUS_OK;
     divide_threads(&launch, comm, config);
     if (comm->rank == 0) return STATUS_OK;
     terminal_mute();
-    config->save[0] = config->save_init[0] = config->log[0] = config->csv[0] = '\0';
+    config->log[0] = config->csv[0] = '\0';
+    if (config->ensemble == 1) config->save[0] = config->save_init[0] = '\0'; /* a network has one process */
     config->target_accuracy = 0;
     return STATUS_OK;
+}
+
+enum status processes_leave(struct comm *comm, enum status status) {
+    const enum status ended = comm_close(comm, status);
+    devices_end();
+    return ended;
 }

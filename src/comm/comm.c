@@ -7,6 +7,10 @@
 
 #include "src/base/profile.h"
 #include "src/base/terminal.h"
+#include "src/comm/device_sums.h"
+#include "src/comm/nccl.h"
+#include "src/comm/sum_tree.h"
+#include "src/device/dtype.h"
 
 static const double BROKEN_SECONDS = 10; /* for the watch to find out why, without --comm-timeout */
 
@@ -17,7 +21,7 @@ static const struct comm_driver *driver_of(enum comm_choice choice, const struct
 #ifdef HAVE_MPI
     mpi = &comm_mpi;
 #endif
-    if (choice == COMM_MPI || (choice == COMM_AUTO && launch->by_mpi && mpi)) return mpi;
+    if (choice == COMM_MPI || (choice != COMM_TCP && launch->by_mpi && mpi)) return mpi;
     return &comm_tcp;
 }
 
@@ -31,6 +35,11 @@ static enum status check(const struct launch *launch, const struct comm_options 
             STATUS_USAGE,
             "--reduction fixed sums %d shards of each batch: on 1, 2 or %d processes, not on %d", COMM_SHARDS,
             COMM_SHARDS, launch->size);
+    if (options->choice == COMM_NCCL) {
+        struct nccl *nccl = nccl_new();
+        if (!nccl) return status_context(STATUS_UNAVAILABLE, "--comm nccl");
+        nccl_free(nccl);
+    }
     if (driver->probe(launch, why, sizeof why)) return STATUS_OK;
     return status_set(STATUS_UNAVAILABLE, "--comm %s: %s", driver->name, why);
 }
@@ -71,6 +80,7 @@ enum status comm_open(struct comm *comm, const struct launch *launch, const stru
     comm->driver = driver;
     comm->rank = launch->rank;
     comm->size = launch->size;
+    comm->choice = options->choice;
     comm->timeout = options->timeout;
     status = driver->start(comm, launch);
     return status ? status : connect_ranks(comm, launch, options->timeout);
@@ -78,9 +88,11 @@ enum status comm_open(struct comm *comm, const struct launch *launch, const stru
 
 enum status comm_close(struct comm *comm, enum status status) {
     if (!comm->driver) return status;
+    device_sums_close(comm, !status || status == STATUS_INTERRUPTED);
     const enum status ended = comm->watch ? watch_end(comm->watch, status) : status;
     comm->driver->finish(comm, comm->watch && (!ended || ended == STATUS_INTERRUPTED));
     rendezvous_close(&comm->meeting);
+    device_sums_free(comm);
     free(comm->scratch);
     *comm = (struct comm){.size = 1};
     return ended;
@@ -122,52 +134,20 @@ static char *scratch_of(struct comm *comm, size_t bytes) {
     _exit(STATUS_FAILED);
 }
 
-/* Ranks r and r ^ 1 each keep half of the elements and add the other's; then r and r ^ 2 half of these,
-   and so on; and back, until all have all. Each element is summed as the same tree. `ranks` is a power of
-   two; the others do not take part. */
-static void sum_tree(struct comm *comm, char *data, size_t count, size_t size, enum gemm_dtype dtype,
-                     int ranks) {
-    char *received = scratch_of(comm, (count + 1) * size);
-    size_t low[16], high[16]; /* sizes of the halves, by level */
-    int level = 0;
-    for (int bit = 1; bit < ranks; bit *= 2, level++) {
-        const bool upper = comm->rank & bit;
-        low[level] = count / 2;
-        high[level] = count - low[level];
-        count = upper ? high[level] : low[level];
-        const size_t give = upper ? low[level] : high[level];
-        char *given = upper ? data : data + low[level] * size;
-        data += upper ? low[level] * size : 0;
-        comm->driver->exchange(comm, comm->rank ^ bit, given, give * size, received, count * size);
-        comm_add(data, received, count, dtype);
-    }
-    while (level-- > 0) {
-        const int bit = 1 << level;
-        const bool upper = comm->rank & bit;
-        const size_t other = upper ? low[level] : high[level];
-        char *missing = upper ? data - other * size : data + count * size;
-        comm->driver->exchange(comm, comm->rank ^ bit, data, count * size, missing, other * size);
-        data -= upper ? other * size : 0;
-        count += other;
-    }
+static void exchange(void *self, int peer, const void *send, size_t send_bytes, void *receive,
+                     size_t receive_bytes) {
+    struct comm *comm = self;
+    comm->driver->exchange(comm, peer, send, send_bytes, receive, receive_bytes);
 }
 
-/* Ranks beyond the largest power of two give their data to one below it, and get the sum back. */
-static void sum_by_exchange(struct comm *comm, void *data, size_t count, enum gemm_dtype dtype) {
-    const size_t size = dtype == GEMM_F64 ? sizeof(double) : sizeof(float), bytes = count * size;
-    int ranks = 1;
-    while (2 * ranks <= comm->size) ranks *= 2;
-    const int partner = comm->rank < ranks ? comm->rank + ranks : comm->rank - ranks;
-    const bool extra = comm->rank >= ranks, helps = !extra && partner < comm->size;
-    if (extra) comm->driver->exchange(comm, partner, data, bytes, NULL, 0);
-    if (helps) {
-        char *received = scratch_of(comm, bytes);
-        comm->driver->exchange(comm, partner, NULL, 0, received, bytes);
-        comm_add(data, received, count, dtype);
-    }
-    if (!extra) sum_tree(comm, data, count, size, dtype, ranks);
-    if (helps) comm->driver->exchange(comm, partner, data, bytes, NULL, 0);
-    if (extra) comm->driver->exchange(comm, partner, NULL, 0, data, bytes);
+static void add_f32(void *self, void *into, const void *from, size_t count) {
+    (void)self;
+    comm_add(into, from, count, GEMM_F32);
+}
+
+static void add_f64(void *self, void *into, const void *from, size_t count) {
+    (void)self;
+    comm_add(into, from, count, GEMM_F64);
 }
 
 void comm_sum(struct comm *comm, void *data, size_t count, enum gemm_dtype dtype) {
@@ -175,7 +155,13 @@ void comm_sum(struct comm *comm, void *data, size_t count, enum gemm_dtype dtype
     if (comm->driver->sum && !comm->fixed) {
         comm->driver->sum(comm, data, count, dtype);
     } else {
-        sum_by_exchange(comm, data, count, dtype);
+        const size_t size = dtype_size(dtype);
+        const struct sum_channel channel = {.self = comm,
+                                            .element = size,
+                                            .received = scratch_of(comm, (count + 1) * size),
+                                            .exchange = exchange,
+                                            .add = dtype == GEMM_F64 ? add_f64 : add_f32};
+        sum_tree(&channel, comm->rank, comm->size, data, count);
     }
 }
 
@@ -187,6 +173,18 @@ void comm_gather(struct comm *comm, const void *mine, void *all, size_t bytes) {
     memcpy((char *)all + (size_t)rank * bytes, mine, bytes);
     for (int r = 0; r < comm_size(comm); r++)
         if (r != rank) comm->driver->exchange(comm, r, mine, bytes, (char *)all + (size_t)r * bytes, bytes);
+}
+
+void comm_send(struct comm *comm, int to, const void *data, size_t bytes) {
+    if (bytes) comm->driver->exchange(comm, to, data, bytes, NULL, 0);
+}
+
+void comm_receive(struct comm *comm, int from, void *data, size_t bytes) {
+    if (bytes) comm->driver->exchange(comm, from, NULL, 0, data, bytes);
+}
+
+void comm_share_stop(struct comm *comm, volatile sig_atomic_t *stop) {
+    if (comm && comm->watch) watch_share_stop(comm->watch, stop);
 }
 
 /* --- shares --- */

@@ -237,30 +237,42 @@ static int find_rank_0(const struct rendezvous *rendezvous, const struct addrinf
     return -1;
 }
 
-enum status rendezvous_join(struct rendezvous *rendezvous, const char *address, int ports, double seconds) {
-    const struct addrinfo wanted = {.ai_socktype = SOCK_STREAM};
-    const size_t bytes = (size_t)rendezvous->size * sizeof *rendezvous->listens;
-    const double deadline = socket_deadline(seconds);
-    struct addrinfo *list;
-    const int error = getaddrinfo(address, NULL, &wanted, &list);
-    if (error)
-        return status_set(STATUS_FAILED, "the address of rank 0, '%s' (MASTER_ADDR), is not known: %s",
-                          address, gai_strerror(error));
+/* Connects to rank 0 before the deadline, in rendezvous->link[0]. */
+static bool reach_rank_0(const struct rendezvous *rendezvous, const struct addrinfo *list, int ports,
+                         double deadline) {
     int fd = -1;
     while (fd < 0 && clock_seconds() < deadline) {
         fd = find_rank_0(rendezvous, list, ports);
         if (fd < 0) nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * RETRY_SECONDS)}, NULL);
     }
-    freeaddrinfo(list);
     rendezvous->link[0] = fd;
-    if (fd < 0)
+    return fd >= 0;
+}
+
+enum status rendezvous_join(struct rendezvous *rendezvous, const char *address, int ports, double seconds) {
+    const struct addrinfo wanted = {.ai_socktype = SOCK_STREAM};
+    const size_t bytes = (size_t)rendezvous->size * sizeof *rendezvous->listens;
+    const double deadline = socket_deadline(seconds), patience = seconds > 0 ? 2 * seconds : 0;
+    struct addrinfo *list;
+    const int error = getaddrinfo(address, NULL, &wanted, &list);
+    if (error)
+        return status_set(STATUS_FAILED, "the address of rank 0, '%s' (MASTER_ADDR), is not known: %s",
+                          address, gai_strerror(error));
+    const bool reached = reach_rank_0(rendezvous, list, ports, deadline);
+    bool met = reached && socket_receive(rendezvous->link[0], rendezvous->listens, bytes, patience);
+    if (reached && !met) { /* rank 0 has given up a greeting that was too slow for it, or it has ended */
+        close(rendezvous->link[0]);
+        met = reach_rank_0(rendezvous, list, ports, clock_seconds() + 2 * ANSWER_SECONDS) &&
+              socket_receive(rendezvous->link[0], rendezvous->listens, bytes, patience);
+    }
+    freeaddrinfo(list);
+    if (!reached)
         return status_set(STATUS_FAILED,
                           "rank 0 does not answer at %s, port %d, within %g s (--comm-timeout)", address,
                           rendezvous->port, seconds);
-    if (!socket_receive(fd, rendezvous->listens, bytes, seconds > 0 ? 2 * seconds : 0))
-        return status_set(STATUS_FAILED, "rank 0 ended, or was stopped, while the ranks met");
+    if (!met) return status_set(STATUS_FAILED, "rank 0 ended, or was stopped, while the ranks met");
     if (rendezvous->listens[0].sin6_family == UINT16_MAX) return status_set(STATUS_FAILED, "%s", "");
-    rendezvous->listens[0] = peer_of(fd, 0);
+    rendezvous->listens[0] = peer_of(rendezvous->link[0], 0);
     return STATUS_OK;
 }
 

@@ -18,8 +18,9 @@
 #include "src/base/socket.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
+#include "src/comm/watched.h"
 
-enum kind { ALIVE, FAILED, DONE, END }; /* END: rank 0 tells the others to end */
+enum kind { ALIVE, FAILED, DONE, END, STOP }; /* END: rank 0 tells the others to end */
 
 struct message {
     int32_t kind, status; /* of FAILED and END: the exit code */
@@ -46,12 +47,17 @@ struct watch {
     enum status status; /* .. with this */
     char message[1024]; /* its own, or of the rank that failed */
     struct peer *peer;  /* [size] */
+    struct watched watched;
+    bool told_stop; /* the others were told that this one was stopped */
+    double failed;  /* when the guard said so first; 0: it has not */
 };
 
 static const double SILENCE = 0.7;  /* of the timeout: so that all is over within it */
 static const double BEATS = 5;      /* in a timeout */
+static const double STOPS = 0.2;    /* seconds between looks at a shared stop */
 static const double PATIENCE = 0.3; /* seconds for messages of other ranks about the same thing */
 static const double LAST_WORDS = 3; /* seconds for rank 0 to print the message of a failure */
+static const double CAUSE = 0.8;    /* of the timeout (or 10 s): for the cause of the guard's failure */
 
 static void send_message(const struct watch *watch, int to, enum kind kind, enum status status,
                          const char *text) {
@@ -87,7 +93,8 @@ static void sleep_for(double seconds) {
 
 /* Ends this process, in whatever the main thread is doing: it may hold the lock of standard output, or wait
    for its reader. */
-static _Noreturn void end_process(enum status status) {
+static _Noreturn void end_process(struct watch *watch, enum status status) {
+    watched_end(&watch->watched);
     if (ftrylockfile(stdout) == 0) {
         fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) | O_NONBLOCK);
         fflush(stdout);
@@ -107,7 +114,7 @@ static void fail(struct watch *watch, int rank, enum status status, const char *
         terminal_note("rank %d of %d: %s", rank, watch->size, text);
         end_all(watch, status);
     }
-    if (!ending) end_process(status);
+    if (!ending) end_process(watch, status);
     if (watch->status == STATUS_OK || watch->status == STATUS_INTERRUPTED) {
         watch->status = status;
         watch->message[0] = '\0';
@@ -121,7 +128,7 @@ static void rank_0_is_gone(struct watch *watch, const char *why) {
     if (is_ending(watch)) return;
     if (!watch->was_stopped && (watch->local_rank == 0 || watch->rank == 1))
         fprintf(stderr, "%s: rank 0 of %d: %s\n", terminal_program(), watch->size, why);
-    end_process(STATUS_FAILED);
+    end_process(watch, STATUS_FAILED);
 }
 
 static void is_gone(struct watch *watch, int rank, const char *why) {
@@ -130,6 +137,13 @@ static void is_gone(struct watch *watch, int rank, const char *why) {
     } else {
         rank_0_is_gone(watch, why);
     }
+}
+
+/* Rank 0 tells all others, these tell rank 0. */
+static void tell_stop(struct watch *watch) {
+    if (watch->told_stop || !watched_stops(&watch->watched)) return;
+    send_to_all(watch, STOP, STATUS_OK);
+    watch->told_stop = true;
 }
 
 /* --- messages --- */
@@ -148,7 +162,10 @@ static void take_message(struct watch *watch, int from, const struct message *me
         break;
     case END:
         peer->done = true;
-        if (!is_ending(watch)) end_process((enum status)message->status);
+        if (!is_ending(watch)) end_process(watch, (enum status)message->status);
+        break;
+    case STOP:
+        watched_stop(&watch->watched);
         break;
     default:
         break;
@@ -185,10 +202,29 @@ static void check_silence(struct watch *watch, double now) {
     }
 }
 
+/* The cause is often another process, which is named within the timeout. */
+static void check_guard(struct watch *watch, double now) {
+    char why[256];
+    if (!watched_failed(&watch->watched, why, sizeof why)) return;
+    if (watch->failed <= 0) watch->failed = now;
+    if (now - watch->failed < CAUSE * (watch->timeout > 0 ? watch->timeout : 10)) return;
+    watch->failed = 1e300;
+    if (watch->rank == 0) {
+        fail(watch, 0, STATUS_FAILED, why);
+    } else {
+        send_message(watch, 0, FAILED, STATUS_FAILED, why);
+    }
+}
+
 /* --- the thread --- */
 
 static double beat_of(const struct watch *watch) {
     return watch->timeout > 0 ? watch->timeout / BEATS : 1;
+}
+
+static double pause_of(struct watch *watch) {
+    const double beat = beat_of(watch);
+    return watched_shares(&watch->watched) && beat > STOPS ? STOPS : beat;
 }
 
 /* After this process was stopped (Ctrl-Z, a debugger), the silence was its own. */
@@ -208,6 +244,7 @@ static void poll_links(struct watch *watch, struct pollfd *ready, double seconds
     if (count > 0)
         for (int r = 0; r < watch->size; r++)
             if (ready[r].revents && !watch->peer[r].done) receive(watch, r);
+    tell_stop(watch);
     const double now = clock_seconds();
     if (now - watch->said >= beat_of(watch)) {
         send_to_all(watch, ALIVE, STATUS_OK);
@@ -243,7 +280,10 @@ static void *run(void *self) {
     struct watch *watch = self;
     struct pollfd *ready = calloc((size_t)watch->size + 1, sizeof *ready);
     if (!ready) return NULL;
-    while (!is_ending(watch)) poll_links(watch, ready, beat_of(watch));
+    while (!is_ending(watch)) {
+        poll_links(watch, ready, pause_of(watch));
+        check_guard(watch, clock_seconds());
+    }
     end(watch, ready);
     free(ready);
     return NULL;
@@ -269,6 +309,7 @@ struct watch *watch_start(int rank, int size, int local_rank, const int *link, d
     watch->said = clock_seconds();
     for (int r = 0; r < size; r++) peers[r].heard = watch->said;
     pthread_mutex_init(&watch->mutex, NULL);
+    watched_open(&watch->watched);
     sigfillset(&all); /* signals are for the main thread */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int error = pthread_create(&watch->thread, NULL, run, watch);
@@ -278,6 +319,14 @@ struct watch *watch_start(int rank, int size, int local_rank, const int *link, d
     free(peers);
     free(watch);
     return NULL;
+}
+
+void watch_share_stop(struct watch *watch, volatile sig_atomic_t *stop) {
+    watched_set_stop(&watch->watched, stop);
+}
+
+void watch_guard(struct watch *watch, const struct watch_guard *guard) {
+    watched_set_guard(&watch->watched, guard);
 }
 
 enum status watch_end(struct watch *watch, enum status status) {
@@ -293,6 +342,7 @@ enum status watch_end(struct watch *watch, enum status status) {
     const enum status ended = watch->status;
     if (ended != status) status_write("%s", watch->message);
     pthread_mutex_destroy(&watch->mutex);
+    watched_close(&watch->watched);
     close(watch->wake);
     free(watch->peer);
     free(watch);

@@ -6,6 +6,10 @@
 #ifndef TESSERA_COMM_WATCH_H
 #define TESSERA_COMM_WATCH_H
 
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+
 #include "src/base/status.h"
 
 struct watch;
@@ -13,6 +17,20 @@ struct watch;
 /* `link` as of struct rendezvous, used until watch_end. NULL with a message if there is no memory or
    thread. */
 struct watch *watch_start(int rank, int size, int local_rank, const int *link, double timeout);
+
+/* What this rank has beside the connections of the watch. Another thread calls its functions. */
+struct watch_guard {
+    void *self;
+    bool (*is_failed)(void *self, char *why, size_t size); /* NULL: there is nothing */
+    void (*end)(void *self);                               /* before the process ends because of another */
+};
+
+/* From now on, it is asked several times in a timeout: if it has failed, and no process has ended that
+   explains it, this rank fails. */
+void watch_guard(struct watch *watch, const struct watch_guard *guard);
+
+/* From now on, if *stop is set on one rank, it is set on all within a fifth of a second. */
+void watch_share_stop(struct watch *watch, volatile sig_atomic_t *stop);
 
 /* This rank ends. If it failed, rank 0 prints the status message, with the number of the rank, and the
    others end; else rank 0 waits until all have ended. Returns `status`, or that of another rank which

@@ -187,6 +187,18 @@ static void cuda_describe(struct device *device, char *text, size_t size) {
              text_bytes((double)properties.totalGlobalMem).text);
 }
 
+static void cuda_identify(struct device *device, char *text, size_t size) {
+    struct cuda_state *state = state_of(device);
+    if (!TRY(state, cudaDeviceGetPCIBusId(text, (int)size, state->ordinal))) text[0] = '\0';
+}
+
+static int cuda_count(void) {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+    cudaGetLastError(); /* clears the error */
+    return 0;
+}
+
 static enum status cuda_best_rate(struct device *device, enum gemm_dtype dtype, double *flops_per_second) {
     struct cuda_state *state = state_of(device);
     if (dtype == GEMM_BF16) return status_set(STATUS_UNAVAILABLE, "no peak is measured for bfloat16");
@@ -272,6 +284,10 @@ static void cuda_aside_join(struct device *device) {
     struct cuda_state *state = state_of(device);
     TRY(state, cudaEventRecord(state->ended, state->aside.stream));
     TRY(state, cudaStreamWaitEvent(state->ops.stream, state->ended, 0));
+}
+
+static void *cuda_aside_stream(struct device *device) {
+    return state_of(device)->aside.stream;
 }
 
 static void cuda_prefetch_upload(struct device *device, void *to, const void *from, size_t bytes) {
@@ -427,6 +443,7 @@ extern "C" const struct device_driver device_cuda = {
     .prefetch_commit = cuda_prefetch_commit,
     .aside_begin = cuda_aside_begin,
     .aside_join = cuda_aside_join,
+    .aside_stream = cuda_aside_stream,
     .stage_upload = cuda_stage_upload,
     .stage_acquire = cuda_stage_acquire,
     .stage_release = cuda_stage_release,
@@ -438,6 +455,8 @@ extern "C" const struct device_driver device_cuda = {
     .range_begin = cuda_range_begin,
     .range_end = cuda_range_end,
     .describe = cuda_describe,
+    .identify = cuda_identify,
+    .count = cuda_count,
     .peak = cuda_best_rate,
     .bandwidth = cuda_bandwidth,
     .last_cache = cuda_last_cache,

@@ -68,9 +68,11 @@ struct device_driver {
 
     /* (optional, all or none) Ops aside: those called with the context that `aside_begin` returns start after
        the work issued so far, and overlap with what is issued until `aside_join`, after which later work
-       waits for them. They are not timed; they may not share memory with that work. */
+       waits for them. They are not timed; they may not share memory with that work. Several calls of
+       `aside_begin` may come before one of `aside_join`. `aside_stream` is the stream of that context. */
     void *(*aside_begin)(struct device *device);
     void (*aside_join)(struct device *device);
+    void *(*aside_stream)(struct device *device);
 
     /* (optional, all or none) Two stages, 0 and 1, of a double buffer on the copy stream, for data that is
        larger than the device. An upload of page-locked memory starts after the work issued before the last
@@ -101,6 +103,12 @@ struct device_driver {
 
     /* (optional) The name and size of the device. */
     void (*describe)(struct device *device, char *text, size_t size);
+
+    /* (optional) A name of the physical device, the same in all processes of this host. */
+    void (*identify)(struct device *device, char *text, size_t size);
+
+    /* (optional) How many of these devices this process can see. */
+    int (*count)(void);
 
     /* (optional) Measures the peak rate, in flops a second, of independent multiply-adds in float32 or
        float64, on all threads or SMs. On the GPU the float64 peak is that of the FP64 units or of the tensor

@@ -69,6 +69,11 @@ enum status committee_add_group(struct committee *committee, const struct commit
     return STATUS_OK;
 }
 
+void committee_add_member(struct committee *committee, const struct committee *one) {
+    for (size_t i = 0; i < committee->count * committee->classes; i++) committee->sum[i] += one->sum[i];
+    committee->member[committee->members++] = one->member[0];
+}
+
 enum status committee_accuracy(const struct committee *committee, struct statistics *accuracy) {
     double *values = malloc(committee->members * sizeof *values);
     if (!values) return status_set(STATUS_FAILED, "out of memory");

@@ -28,6 +28,9 @@ enum status committee_add(struct committee *committee, const struct samples *sam
 enum status committee_add_group(struct committee *committee, const struct committee *group,
                                 const uint8_t *labels);
 
+/* Adds the one member of another committee. Added one by one, members give the bits of committee_add. */
+void committee_add_member(struct committee *committee, const struct committee *one);
+
 /* Evaluates a committee of at least one member against `labels` [count]. Fills `predictions` unless NULL. */
 struct evaluation committee_evaluate(const struct committee *committee, const uint8_t *labels,
                                      const struct predictions *predictions);

@@ -86,15 +86,16 @@ struct config {
     int dtype;          /* enum gemm_dtype */
     char data[CONFIG_TEXT], backend[CONFIG_TEXT];
     int64_t label_offset;
-    int transpose;   /* enum transpose */
-    int64_t threads; /* 0: as many as may be used */
-    int engine;      /* enum engine_choice */
-    int64_t device;  /* which GPU */
-    int residency;   /* enum residency */
-    int pin;         /* 0 off, 1 on */
-    int precision;   /* enum gemm_precision */
-    int audit;       /* enum audit_mode */
-    int comm;        /* enum comm_choice */
+    int transpose;             /* enum transpose */
+    int64_t threads;           /* 0: as many as may be used */
+    int engine;                /* enum engine_choice */
+    int64_t device;            /* which GPU */
+    char devices[CONFIG_TEXT]; /* "0,1", "all": a process for each; "": one */
+    int residency;             /* enum residency */
+    int pin;                   /* 0 off, 1 on */
+    int precision;             /* enum gemm_precision */
+    int audit;                 /* enum audit_mode */
+    int comm;                  /* enum comm_choice */
     double comm_timeout;
     int reduction; /* 0: any, 1: fixed */
     double target_accuracy;

@@ -19,7 +19,7 @@ static const char *const residencies[] = {"device", "host", NULL};
 static const char *const precisions[] = {"f32", "tf32", "bf16", NULL};
 static const char *const audits[] = {"sample", "all", "off", NULL}; /* enum audit_mode */
 
-static const char *const comms[] = {"auto", "none", "mpi", "tcp", NULL}; /* enum comm_choice */
+static const char *const comms[] = {"auto", "none", "mpi", "tcp", "nccl", NULL}; /* enum comm_choice */
 static const char *const reductions[] = {"any", "fixed", NULL};
 
 static const char *const kmeans_inits[] = {"first", "random", "k-means++", "k-means-parallel", NULL};
@@ -156,6 +156,9 @@ static const struct config_key keys[] = {
      "how steps are issued: eager, op by op; graph, an epoch captured once and replayed (GPU); fused, whole "
      "steps inside the backend (tuned, cuda-tuned); auto: the fastest available"},
     {"device", NULL, INTEGER(RUN, device, 0, 1023), "0", "N", "which GPU of those in CUDA_VISIBLE_DEVICES"},
+    {"devices", NULL, TEXT(RUN, devices), "", "N,N.. | all",
+     "train on several GPUs of this host: starts a process for each, which share every batch, or the members "
+     "of --ensemble (docs/scaling.md)"},
     {"residency", NULL, CHOICE(RUN, residency, residencies), "device", NULL,
      "where tensors live if the backend runs on a GPU: device, or host with copies for each GEMM"},
     {"pin", NULL, CHOICE(RUN, pin, switches), "off", NULL, "page-locked host memory, with residency = host"},
@@ -165,7 +168,8 @@ static const struct config_key keys[] = {
      "check GEMM calls right after they ran: a secret random sample in 0.5 % of the time, all, or none"},
     {"comm", NULL, CHOICE(RUN, comm, comms), "auto", NULL,
      "how several processes train together, if mpirun, srun or torchrun started them: mpi; tcp, without MPI, "
-     "at MASTER_ADDR and MASTER_PORT; auto: mpi if MPI started them; none: each trains alone "
+     "at MASTER_ADDR and MASTER_PORT; auto: mpi if MPI started them; none: each trains alone. Sums of GPU "
+     "tensors: auto, by NCCL if it can; nccl, or not at all; mpi and tcp, through the host "
      "(docs/scaling.md)"},
     {"comm-timeout", NULL, REAL(RUN, comm_timeout, 0, 1e6), "10", "SECONDS",
      "all processes end if one does not come, or does not answer, for so long; 0: they wait for ever"},

@@ -1,17 +1,26 @@
 #include "src/nn/data_parallel.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/hash.h"
-#include "src/base/platform.h"
 #include "src/comm/comm.h"
+#include "src/nn/alike.h"
 #include "src/nn/engine.h"
 #include "src/nn/lockstep.h"
 
-/* What is summed over the parts of a batch beside the gradients. */
-enum { LOSS, CORRECT, IMAGES, BAD, STOPS, VALUES };
+/* In device memory. */
+struct part_memory {
+    struct tally tally; /* of a part */
+    double stop;        /* > 0: this process was interrupted */
+    struct batch_values values, saved[2];
+};
+
+enum { VALUES = sizeof(struct batch_values) / sizeof(double) };
+
+/* Gradients that are summed at once while those of the layers below are computed. Smaller sums are all
+   latency: an all-reduce of 1 MB between GPUs takes 40 us, of which 36 are those of one of 4 KB. */
+static const size_t BUCKET_BYTES = (size_t)1 << 20;
 
 enum status data_parallel_open(struct trainer *trainer) {
     struct data_parallel *parallel = &trainer->parallel;
@@ -23,14 +32,8 @@ enum status data_parallel_open(struct trainer *trainer) {
     parallel->count = parallel->parts / size;
     parallel->first = rank * parallel->count;
     if (parallel->parts == 1) return STATUS_OK;
-    if (!device->driver->host_memory)
-        return status_set(
-            STATUS_UNAVAILABLE,
-            "backend '%s' keeps its tensors on a GPU, and sums between processes are those of host "
-            "memory: use a backend of the host",
-            trainer->compute->backend->name);
-    parallel->tally = device->driver->alloc(device, sizeof *parallel->tally);
-    if (!parallel->tally) return STATUS_FAILED;
+    parallel->memory = device->driver->alloc(device, sizeof *parallel->memory);
+    if (!parallel->memory) return STATUS_FAILED;
     for (int i = 0; 1 << i < parallel->count; i++) {
         parallel->sum[i] = device->driver->alloc(device, bytes);
         if (!parallel->sum[i]) return status_context(STATUS_FAILED, "sums of gradients of --reduction fixed");
@@ -41,107 +44,148 @@ enum status data_parallel_open(struct trainer *trainer) {
 void data_parallel_close(struct trainer *trainer) {
     struct data_parallel *parallel = &trainer->parallel;
     struct device *device = &trainer->compute->device;
-    device->driver->free(device, parallel->tally);
+    comm_detach(trainer->compute->comm);
+    device->driver->free(device, parallel->memory);
     for (size_t i = 0; i < sizeof parallel->sum / sizeof *parallel->sum; i++)
         device->driver->free(device, parallel->sum[i]);
 }
 
 /* --- a step --- */
 
-/* Gradients of one part of the batch, and its values. */
-static enum status part_gradients(struct trainer *trainer, size_t step, int part, double values[VALUES]) {
+static bool sums_have_begun(const struct trainer *trainer) {
+    return trainer->parallel.unsummed < trainer->mlp.parameter_elements;
+}
+
+/* Begins to sum the gradients of this layer and those above, unless they are few, and with the first of them
+   the values, which are known since the forward pass. The gradients of the first layer are summed in the
+   end. All processes begin the same sums in the same order. */
+static enum status sum_layers(void *self, size_t layer) {
+    struct trainer *trainer = self;
     struct mlp *mlp = &trainer->mlp;
     struct device *device = &trainer->compute->device;
-    struct tally *tally = trainer->parallel.tally;
-    struct batch_part rows = {.step = step, .batch = engine_rows(trainer, step), .tally = tally};
-    size_t end;
+    struct data_parallel *parallel = &trainer->parallel;
+    struct part_memory *memory = parallel->memory;
+    const size_t size = dtype_size(mlp->dtype);
+    char *first = mlp->layer[layer].weight_grad;
+    const size_t below = (size_t)(first - (char *)mlp->gradients) / size, count = parallel->unsummed - below;
+    const struct comm_tensor tensors[] = {{first, count, mlp->dtype}, {&memory->values, VALUES, GEMM_F64}};
+    if (layer == 0 || count * size < BUCKET_BYTES) return STATUS_OK;
+    const bool begun = sums_have_begun(trainer);
+    if (!begun) mlp->ops->part_values(device->ops_context, &memory->tally, &memory->stop, &memory->values);
+    parallel->unsummed = below;
+    const enum status status = comm_sum_begin(trainer->compute->comm, tensors, begun ? 1 : 2);
+    device_lap(device, PART_COMMUNICATION);
+    return status;
+}
+
+/* Of a part without images: as those of a backward pass. */
+static enum status zero_gradients(struct trainer *trainer) {
+    struct mlp *mlp = &trainer->mlp;
+    struct device *device = &trainer->compute->device;
     enum status status = STATUS_OK;
+    device->driver->zero(device, mlp->gradients, mlp->parameter_elements * dtype_size(mlp->dtype));
+    for (size_t l = mlp->depth; mlp->on_gradients && l-- > 0 && !status;)
+        status = mlp->on_gradients(mlp->on_gradients_self, l);
+    return status;
+}
+
+/* Gradients of one part of the batch, and its values. */
+static enum status part_gradients(struct trainer *trainer, size_t step, int part) {
+    struct mlp *mlp = &trainer->mlp;
+    struct device *device = &trainer->compute->device;
+    struct part_memory *memory = trainer->parallel.memory;
+    struct batch_part rows = {.step = step, .batch = engine_rows(trainer, step), .tally = &memory->tally};
+    size_t end;
     comm_share(rows.batch, part, trainer->parallel.parts, &rows.first, &end);
     rows.rows = end - rows.first;
-    *tally = (struct tally){0};
-    if (rows.rows) {
-        status = engine_part_gradients(trainer, &rows);
-    } else { /* a small batch */
-        device->driver->zero(device, mlp->gradients, mlp->parameter_elements * dtype_size(mlp->dtype));
-    }
-    values[LOSS] = tally->loss_sum;
-    values[CORRECT] = (double)tally->correct;
-    values[IMAGES] = (double)tally->images;
-    values[BAD] = tally->bad_step > 0; /* also of the attacked images, whose loss is not counted */
+    device->driver->zero(device, &memory->tally, sizeof memory->tally);
+    const enum status status =
+        rows.rows ? engine_part_gradients(trainer, &rows) : zero_gradients(trainer); /* a small batch */
+    if (!sums_have_begun(trainer))
+        mlp->ops->part_values(device->ops_context, &memory->tally, &memory->stop, &memory->values);
     return status;
 }
 
 /* Adds the gradients and values of parts in the order of a tree: after part i, those of the pairs that it
    completes. */
-static enum status local_gradients(struct trainer *trainer, size_t step, double values[VALUES]) {
+static enum status local_gradients(struct trainer *trainer, size_t step) {
     struct data_parallel *parallel = &trainer->parallel;
+    struct part_memory *memory = parallel->memory;
     struct mlp *mlp = &trainer->mlp;
+    struct device *device = &trainer->compute->device;
+    const struct ops *doubles = device->driver->ops(device, GEMM_F64);
     const size_t count = mlp->parameter_elements;
-    double saved[2][VALUES];
     for (int i = 0; i < parallel->count; i++) {
         int level = 0;
-        const enum status status = part_gradients(trainer, step, parallel->first + i, values);
+        const enum status status = part_gradients(trainer, step, parallel->first + i);
         if (status) return status;
         for (int bits = i; bits & 1; bits >>= 1, level++) {
-            comm_add(mlp->gradients, parallel->sum[level], count, mlp->dtype);
-            comm_add(values, saved[level], VALUES, GEMM_F64);
+            mlp->ops->add(device->ops_context, count, parallel->sum[level], mlp->gradients);
+            doubles->add(device->ops_context, VALUES, &memory->saved[level], &memory->values);
         }
         if (i + 1 == parallel->count) break;
-        memcpy(parallel->sum[level], mlp->gradients, count * dtype_size(mlp->dtype));
-        memcpy(saved[level], values, sizeof saved[level]);
+        device->driver->copy(device, parallel->sum[level], mlp->gradients, count * dtype_size(mlp->dtype));
+        device->driver->copy(device, &memory->saved[level], &memory->values, sizeof memory->values);
     }
     return STATUS_OK;
 }
 
-/* As the op softmax_cross_entropy adds a batch to the tally. */
-static void count_batch(struct trainer *trainer, size_t step, const double values[VALUES]) {
-    struct tally *tally = trainer->tally;
-    tally->loss_sum += values[LOSS];
-    tally->correct += (uint64_t)values[CORRECT];
-    tally->images += (uint64_t)values[IMAGES];
-    tally->batches++;
-    if ((values[BAD] > 0 || !isfinite(values[LOSS])) && !tally->bad_step) tally->bad_step = tally->batches;
-    trainer->losses[step] = values[LOSS] / values[IMAGES];
+static void count_batch(struct trainer *trainer, size_t step) {
+    trainer->mlp.ops->count_batch(trainer->compute->device.ops_context, &trainer->parallel.memory->values,
+                                  trainer->losses + step, trainer->tally);
 }
 
-enum status data_parallel_gradients(struct trainer *trainer, size_t step) {
+/* Sums what has not been, and updates meanwhile the layers whose sums have begun before. */
+static enum status sum_and_update(struct trainer *trainer, size_t step) {
     struct mlp *mlp = &trainer->mlp;
     struct comm *comm = trainer->compute->comm;
-    double values[VALUES] = {0};
-    const enum status status = local_gradients(trainer, step, values);
+    struct device *device = &trainer->compute->device;
+    const struct step_scalars *scalars = trainer->feed.scalars + step;
+    const bool begun = sums_have_begun(trainer), divides = begun && optimizer_divides(&trainer->optimizer);
+    const size_t rest = trainer->parallel.unsummed, all = mlp->parameter_elements;
+    const struct comm_tensor tensors[] = {{mlp->gradients, rest, mlp->dtype},
+                                          {&trainer->parallel.memory->values, VALUES, GEMM_F64}};
+    comm_sum_join(comm);
+    if (begun) count_batch(trainer, step);
+    const enum status status = comm_sum_begin(comm, tensors, begun ? 1 : 2);
     if (status) return status;
-    values[STOPS] = trainer->stop && __atomic_load_n(trainer->stop, __ATOMIC_RELAXED);
-    comm_sum(comm, mlp->gradients, mlp->parameter_elements, mlp->dtype);
-    comm_sum(comm, values, VALUES, GEMM_F64);
-    trainer->parallel.stopped = values[STOPS] > 0;
-    count_batch(trainer, step, values);
-    device_lap(&trainer->compute->device, PART_COMMUNICATION);
+    device_lap(device, PART_COMMUNICATION);
+    if (divides) optimizer_step_part(&trainer->optimizer, mlp, rest, all - rest, scalars, trainer->tally);
+    comm_sum_join(comm);
+    if (!begun) count_batch(trainer, step);
+    device_lap(device, PART_COMMUNICATION);
+    if (divides) {
+        optimizer_step_part(&trainer->optimizer, mlp, 0, rest, scalars, trainer->tally);
+    } else {
+        optimizer_step(&trainer->optimizer, mlp, scalars, trainer->tally);
+    }
     return STATUS_OK;
 }
 
-bool data_parallel_stopped(const struct trainer *trainer) {
-    return trainer->parallel.stopped;
+enum status data_parallel_step(struct trainer *trainer, size_t step) {
+    struct mlp *mlp = &trainer->mlp;
+    struct data_parallel *parallel = &trainer->parallel;
+    const bool final = parallel->count == 1 && mlp->adversarial == 0; /* nothing is added to what is issued */
+    parallel->unsummed = mlp->parameter_elements;
+    mlp->on_gradients = final && comm_size(trainer->compute->comm) > 1 ? sum_layers : NULL;
+    mlp->on_gradients_self = trainer;
+    const enum status status = local_gradients(trainer, step);
+    mlp->on_gradients = NULL;
+    device_lap(&trainer->compute->device, PART_ELEMENTWISE);
+    return status ? status : sum_and_update(trainer, step);
 }
 
-/* --- before the first step --- */
-
-/* What all ranks must have in common. */
-struct common {
-    uint64_t data, weights, value[CONFIG_MAX_KEYS]; /* of the keys that decide what is computed, and how */
-};
-
-/* A path may be another on each host; only rank 0 writes, resumes from the same state, and has a target. */
-static bool must_agree(const struct config_key *key) {
-    static const char *const others[] = {"dtype", "engine", "precision", "reduction", "comm-timeout", NULL};
-    for (size_t i = 0; others[i]; i++)
-        if (strcmp(others[i], key->name) == 0) return true;
-    return key->recipe && strcmp(key->name, "data") != 0;
+bool data_parallel_stops(struct trainer *trainer) {
+    struct device *device = &trainer->compute->device;
+    struct part_memory *memory = trainer->parallel.memory;
+    const double mine = trainer->stop && __atomic_load_n(trainer->stop, __ATOMIC_RELAXED);
+    double all;
+    device->driver->download(device, &all, &memory->values.stops, sizeof all);
+    device->driver->upload(device, &memory->stop, &mine, sizeof mine);
+    return all > 0;
 }
 
-static uint64_t hash_set(uint64_t hash, const struct dataset *set) {
-    hash = hash_bytes(hash, set->images, set->count * set->height * set->width);
-    return hash_bytes(hash, set->labels, set->count);
-}
+/* --- before the first step, and after the last --- */
 
 static enum status hash_weights(struct trainer *trainer, uint64_t *hash) {
     double *weights = lockstep_state(trainer);
@@ -151,63 +195,15 @@ static enum status hash_weights(struct trainer *trainer, uint64_t *hash) {
     return STATUS_OK;
 }
 
-static enum status find_common(struct trainer *trainer, struct common *common) {
-    char value[CONFIG_TEXT];
-    *common =
-        (struct common){.data = hash_set(hash_set(HASH_START, &trainer->data->train), &trainer->data->test)};
-    const enum status status = hash_weights(trainer, &common->weights);
-    if (status) return status;
-    common->weights = hash_bytes(common->weights, &trainer->state, sizeof trainer->state);
-    for (size_t i = 0; i < config_key_count(); i++) {
-        const struct config_key *key = config_key_at(i);
-        config_value(trainer->config, key, value, sizeof value);
-        if (must_agree(key)) common->value[i] = hash_bytes(HASH_START, value, strlen(value));
-    }
-    return STATUS_OK;
-}
-
-/* What differs, or NULL. */
-static const char *difference(const struct common *one, const struct common *other, char text[CONFIG_TEXT]) {
-    for (size_t i = 0; i < config_key_count(); i++)
-        if (one->value[i] != other->value[i]) {
-            snprintf(text, CONFIG_TEXT, "the value of --%s", config_key_at(i)->name);
-            return text;
-        }
-    if (one->data != other->data) return "the images or labels";
-    return one->weights != other->weights ? "the weights or the epoch of its checkpoint" : NULL;
-}
-
-static enum status refuse(int rank, const char *what) {
-    return status_set(STATUS_USAGE, "rank %d differs from rank 0 in %s", rank, what);
-}
-
-/* First of all: another version may exchange other bytes. */
-static enum status check_versions(struct comm *comm) {
-    const uint64_t mine = hash_bytes(HASH_START, platform_commit(), strlen(platform_commit()));
-    uint64_t all[LAUNCH_MOST_RANKS];
-    comm_gather(comm, &mine, all, sizeof mine);
-    for (int r = 1; r < comm_size(comm); r++)
-        if (all[r] != all[0]) return refuse(r, "the version of the program");
-    return STATUS_OK;
-}
-
-enum status data_parallel_check(struct trainer *trainer) {
+enum status data_parallel_join(struct trainer *trainer) {
     struct comm *comm = trainer->compute->comm;
-    const int size = comm_size(comm);
-    struct common mine, *all;
-    char text[CONFIG_TEXT];
-    enum status status = size > 1 ? check_versions(comm) : STATUS_OK;
-    if (status || size == 1) return status;
-    all = calloc((size_t)size, sizeof *all);
-    if (!all) return status_set(STATUS_FAILED, "out of memory");
-    status = find_common(trainer, &mine);
-    if (!status) comm_gather(comm, &mine, all, sizeof mine);
-    for (int r = 1; r < size && !status; r++) {
-        const char *what = difference(&all[0], &all[r], text);
-        if (what) status = refuse(r, what);
-    }
-    free(all);
-    return status;
+    uint64_t weights;
+    if (comm_size(comm) == 1) return STATUS_OK;
+    enum status status = hash_weights(trainer, &weights);
+    if (status) return status;
+    weights = hash_bytes(weights, &trainer->state, sizeof trainer->state);
+    status = alike_check(comm, trainer->config, trainer->data, weights);
+    return status ? status : comm_attach(comm, &trainer->compute->device);
 }
 
 enum status data_parallel_compare(struct trainer *trainer) {

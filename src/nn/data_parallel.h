@@ -8,23 +8,24 @@
 
 #include "src/nn/trainer.h"
 
-/* Divides the batches by the communicator of trainer->compute. STATUS_UNAVAILABLE if the tensors are not in
-   host memory. */
+/* Divides the batches by the communicator of trainer->compute. */
 enum status data_parallel_open(struct trainer *trainer);
 void data_parallel_close(struct trainer *trainer);
 
-/* Gradients, loss and tally of one step over all parts, as engine_gradients of the whole batch. */
-enum status data_parallel_gradients(struct trainer *trainer, size_t step);
+/* One step over all parts: gradients, loss and tally as engine_gradients of the whole batch, and the update.
+   Sums of the upper layers begin while the gradients of the lower ones are computed. */
+enum status data_parallel_step(struct trainer *trainer, size_t step);
 
 /* STATUS_USAGE, with the same message on all ranks, if a rank has another program version, recipe, data
-   set or weights than rank 0. */
-enum status data_parallel_check(struct trainer *trainer);
+   set or weights than rank 0. Then connects the devices (comm_attach). */
+enum status data_parallel_join(struct trainer *trainer);
 
 /* After the last step: STATUS_FAILED if a rank has other weights than rank 0, because a library's sum was not
    the same on all. */
 enum status data_parallel_compare(struct trainer *trainer);
 
-/* Has any process been interrupted, as of the last step? */
-bool data_parallel_stopped(const struct trainer *trainer);
+/* Called before the next steps: was any process interrupted, as of the last steps? If this one was, the next
+   steps tell the others. */
+bool data_parallel_stops(struct trainer *trainer);
 
 #endif

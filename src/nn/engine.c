@@ -5,15 +5,23 @@
 #include "src/base/text.h"
 #include "src/comm/comm.h"
 
-/* The gradients of all parts are summed between the passes and the update. */
+static enum status graph_unavailable(const char *why) {
+    return status_set(STATUS_UNAVAILABLE, "engine graph cannot be used here: %s; use --engine eager", why);
+}
+
+/* The gradients of all parts are summed between the passes and the update: no engine fused. */
 static enum status select_for_parts(struct trainer *trainer) {
     const enum engine_choice choice = (enum engine_choice)trainer->config->engine;
-    trainer->engine = &engine_eager;
-    if (choice == ENGINE_AUTO || choice == ENGINE_EAGER) return STATUS_OK;
-    return status_set(
-        STATUS_UNAVAILABLE, "engine %s makes whole steps, without the sums %s: use --engine eager",
-        config_choice("engine", (int)choice),
-        comm_size(trainer->compute->comm) > 1 ? "over several processes" : "of --reduction fixed");
+    const struct comm *comm = trainer->compute->comm;
+    char why[256] = "";
+    const bool graph =
+        engine_graph_available(trainer, why, sizeof why) && comm_captures(comm, why, sizeof why);
+    trainer->engine = graph && choice != ENGINE_EAGER ? &engine_graph : &engine_eager;
+    if (choice == ENGINE_FUSED)
+        return status_set(STATUS_UNAVAILABLE,
+                          "engine fused makes whole steps, without the sums %s: use --engine auto",
+                          comm_size(comm) > 1 ? "over several processes" : "of --reduction fixed");
+    return choice == ENGINE_GRAPH && !graph ? graph_unavailable(why) : STATUS_OK;
 }
 
 enum status engine_select(struct trainer *trainer) {
@@ -31,7 +39,7 @@ enum status engine_select(struct trainer *trainer) {
         return STATUS_OK;
     trainer->engine = &engine_eager;
     if (choice != ENGINE_GRAPH) return STATUS_OK;
-    return status_set(STATUS_UNAVAILABLE, "engine graph cannot be used here: %s; use --engine eager", why);
+    return graph_unavailable(why);
 }
 
 void engine_describe(const struct trainer *trainer, char *text, size_t size) {

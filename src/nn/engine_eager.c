@@ -39,15 +39,18 @@ enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) 
     return engine_part_gradients(trainer, &whole);
 }
 
-static enum status run(struct trainer *trainer, size_t first, size_t *count) {
-    for (size_t step = first; step < first + *count; step++) {
-        const enum status status = trainer->parallel.parts > 1
-                                       ? data_parallel_gradients(trainer, step)
-                                       : engine_gradients(trainer, step, engine_rows(trainer, step));
-        if (status) return status;
+static enum status run_step(struct trainer *trainer, size_t step) {
+    if (trainer->parallel.parts > 1) return data_parallel_step(trainer, step);
+    const enum status status = engine_gradients(trainer, step, engine_rows(trainer, step));
+    if (!status)
         optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->feed.scalars + step, trainer->tally);
-    }
-    return STATUS_OK;
+    return status;
+}
+
+static enum status run(struct trainer *trainer, size_t first, size_t *count) {
+    enum status status = STATUS_OK;
+    for (size_t step = first; step < first + *count && !status; step++) status = run_step(trainer, step);
+    return status;
 }
 
 const struct engine engine_eager = {.name = "eager", .run = run};

@@ -16,6 +16,12 @@ static size_t next_stride(double seconds, size_t steps) {
     return fit < 1 ? 1 : fit > ENGINE_MAX_STEPS ? ENGINE_MAX_STEPS : (size_t)fit;
 }
 
+/* On this device; several processes may share the members of an ensemble. */
+static size_t networks_of(const struct trainer *trainer) {
+    const size_t networks = trainer->compute->networks;
+    return networks ? networks : (size_t)trainer->config->ensemble;
+}
+
 static struct fused_network network_of(const struct trainer *trainer) {
     const struct mlp *mlp = &trainer->mlp;
     const struct update *update = &trainer->optimizer.update;
@@ -34,7 +40,7 @@ static struct fused_network network_of(const struct trainer *trainer) {
                                     .scalars = trainer->feed.scalars,
                                     .losses = trainer->losses,
                                     .tally = trainer->tally,
-                                    .concurrent_networks = (size_t)trainer->config->ensemble};
+                                    .concurrent_networks = networks_of(trainer)};
     for (size_t l = 0; l < mlp->depth; l++) {
         const struct mlp_layer *layer = &mlp->layer[l];
         struct fused_layer *to = &network.layer[l];

@@ -8,9 +8,40 @@
 #include <unistd.h>
 
 #include "src/base/process.h"
+#include "src/comm/comm.h"
+#include "src/nn/alike.h"
+#include "src/nn/ensemble_ranks.h"
 #include "src/nn/evaluate.h"
 
 /* --- members --- */
+
+int ensemble_rank_of(const struct ensemble *ensemble, size_t member) {
+    return (int)(member % (size_t)comm_size(ensemble->comm));
+}
+
+static size_t stride_of(const struct ensemble *ensemble) {
+    return (size_t)comm_size(ensemble->comm);
+}
+
+/* The members of this process. */
+static size_t own_members(const struct ensemble *ensemble) {
+    const size_t first = ensemble->first, count = ensemble->count, stride = stride_of(ensemble);
+    return first < count ? (count - first + stride - 1) / stride : 0;
+}
+
+static bool is_first(const struct member *member) {
+    return member == member->ensemble->member + member->ensemble->first;
+}
+
+struct ensemble_part *ensemble_part_at(struct ensemble *ensemble, int index) {
+    struct ensemble_part *const parts[ENSEMBLE_PARTS] = {
+        [ENSEMBLE_TEST] = &ensemble->test,
+        [ENSEMBLE_TEST_AVERAGE] = &ensemble->test_average,
+        [ENSEMBLE_VALIDATION] = &ensemble->validation,
+        [ENSEMBLE_VALIDATION_AVERAGE] = &ensemble->validation_average,
+    };
+    return parts[index];
+}
 
 enum status ensemble_path(const struct config *config, const char *path, char *text, size_t size) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
@@ -57,16 +88,23 @@ static enum status open_trainer(struct member *member) {
     if (!status && config->save_init[0])
         status = checkpoint_save(config->save_init, &member->trainer.mlp, config, ensemble->data, NULL);
     if (resume) checkpoint_close(&checkpoint);
-    if (member > ensemble->member) member->trainer.notice[0] = '\0'; /* the first member reports it */
+    if (!is_first(member)) member->trainer.notice[0] = '\0'; /* the first member reports it */
     return with_seed(member, status);
 }
 
 static enum status open_member(struct member *member, struct compute *first) {
-    const bool own = member->ensemble->concurrent && member > member->ensemble->member;
+    const struct ensemble *ensemble = member->ensemble;
+    const bool own = ensemble->concurrent && !is_first(member);
     const struct compute_options options = config_compute(&member->config);
     member->compute = own ? &member->own : first;
     const enum status status = own ? compute_open(&member->own, first->backend, &options) : STATUS_OK;
-    return status ? with_seed(member, status) : open_trainer(member);
+    if (status) return with_seed(member, status);
+    member->compute->networks = ensemble->concurrent ? own_members(ensemble) : 1;
+    if (comm_size(ensemble->comm) > 1 && ensemble->comm->rank)
+        member->history = calloc(1, sizeof *member->history);
+    if (comm_size(ensemble->comm) > 1 && ensemble->comm->rank && !member->history)
+        return status_set(STATUS_FAILED, "out of memory");
+    return open_trainer(member);
 }
 
 static void close_member(struct member *member) {
@@ -102,23 +140,36 @@ static enum status open_all(struct ensemble *ensemble, struct compute *compute) 
     for (size_t m = 0; m < ensemble->count && !status; m++) {
         ensemble->member[m].ensemble = ensemble;
         status = member_config(&ensemble->member[m], ensemble->config, m);
-        if (!status && (m == 0 || ensemble->concurrent)) status = open_member(&ensemble->member[m], compute);
     }
+    const size_t stride = ensemble->concurrent ? stride_of(ensemble) : ensemble->count;
+    for (size_t m = ensemble->first; m < ensemble->count && !status; m += stride)
+        status = open_member(&ensemble->member[m], compute);
     return status;
 }
 
 enum status ensemble_open(struct ensemble *ensemble, struct compute *compute, const struct config *config,
-                          const struct dataset_pair *data, bool concurrent, double started) {
-    *ensemble = (struct ensemble){
-        .config = config, .data = data, .count = (size_t)config->ensemble, .concurrent = concurrent};
-    const enum status status = open_all(ensemble, compute);
+                          const struct dataset_pair *data, struct comm *comm, bool concurrent,
+                          double started) {
+    *ensemble = (struct ensemble){.config = config,
+                                  .data = data,
+                                  .comm = comm,
+                                  .count = (size_t)config->ensemble,
+                                  .first = comm_size(comm) > 1 ? (size_t)comm->rank : 0,
+                                  .concurrent = concurrent};
+    enum status status = alike_check(comm, config, data, 0);
+    if (!status) status = open_all(ensemble, compute);
     if (status) ensemble_close(ensemble);
     ensemble->startup_seconds = clock_seconds() - started;
     return status;
 }
 
 void ensemble_close(struct ensemble *ensemble) {
-    for (size_t m = 0; ensemble->member && m < ensemble->count; m++) close_member(&ensemble->member[m]);
+    for (size_t m = 0; ensemble->member && m < ensemble->count; m++) {
+        struct member *member = &ensemble->member[m];
+        close_member(member);
+        ensemble_free_history(member);
+        for (int p = 0; p < ENSEMBLE_PARTS; p++) committee_close(&member->result[p]);
+    }
     if (ensemble->lock) pthread_mutex_destroy(ensemble->lock);
     committee_close(&ensemble->validation.committee);
     committee_close(&ensemble->validation_average.committee);
@@ -172,6 +223,10 @@ static void stop_all(const struct ensemble *ensemble) {
     __atomic_store_n(ensemble->stop, 1, __ATOMIC_RELAXED);
 }
 
+static bool is_stopped(const struct ensemble *ensemble) {
+    return __atomic_load_n(ensemble->stop, __ATOMIC_RELAXED);
+}
+
 static void run_member(struct member *member) {
     const struct trainer_observer observer = {
         .self = member, .step = on_step, .epoch = on_epoch, .progress = on_progress, .warning = on_warning};
@@ -191,62 +246,93 @@ static void *run_thread(void *opaque) {
     return NULL;
 }
 
-/* Adds a trained member to the committees. */
-static enum status add_to_committees(struct ensemble *ensemble, struct member *member) {
+/* Evaluates a trained member by itself. */
+static enum status evaluate_member(struct ensemble *ensemble, struct member *member) {
     struct trainer *trainer = &member->trainer;
-    if (!member->summary.done) return STATUS_OK;
+    struct committee *result = member->result;
     enum status status = STATUS_OK;
-    if (trainer->test.count)
-        status = evaluate_members(trainer, &trainer->test, &ensemble->test.committee,
-                                  &ensemble->test_average.committee);
+    if (!member->summary.done) return STATUS_OK;
+    for (int p = 0; p < ENSEMBLE_PARTS && !status; p++) {
+        const struct committee *like = &ensemble_part_at(ensemble, p)->committee;
+        if (like->capacity) status = committee_open(&result[p], 1, like->count, like->classes);
+    }
+    if (!status && trainer->test.count)
+        status =
+            evaluate_members(trainer, &trainer->test, &result[ENSEMBLE_TEST], &result[ENSEMBLE_TEST_AVERAGE]);
     if (!status && trainer->validation.count)
-        status = evaluate_members(trainer, &trainer->validation, &ensemble->validation.committee,
-                                  &ensemble->validation_average.committee);
-    if (!status && ensemble->observer->done) ensemble->observer->done(ensemble->observer->self, member);
+        status = evaluate_members(trainer, &trainer->validation, &result[ENSEMBLE_VALIDATION],
+                                  &result[ENSEMBLE_VALIDATION_AVERAGE]);
     return with_seed(member, status);
 }
 
+static void add_to_committees(struct ensemble *ensemble, struct member *member) {
+    for (int p = 0; p < ENSEMBLE_PARTS; p++) {
+        struct committee *result = &member->result[p];
+        if (result->members) committee_add_member(&ensemble_part_at(ensemble, p)->committee, result);
+        committee_close(result);
+    }
+    if (member->summary.done && ensemble->observer->done)
+        ensemble->observer->done(ensemble->observer->self, member);
+}
+
+/* Adds members to the committees in the order of their seeds, up to the first that has not ended. */
+static void add_ended(struct ensemble *ensemble) {
+    if (comm_size(ensemble->comm) > 1 && ensemble->comm->rank) return;
+    while (ensemble->next < ensemble->count && ensemble->member[ensemble->next].ended)
+        add_to_committees(ensemble, &ensemble->member[ensemble->next++]);
+}
+
+static enum status end_member(struct ensemble *ensemble, struct member *member) {
+    const enum status status = evaluate_member(ensemble, member);
+    member->ended = true;
+    add_ended(ensemble);
+    return status;
+}
+
 static enum status train_concurrently(struct ensemble *ensemble) {
-    pthread_t *threads = calloc(ensemble->count, sizeof *threads);
+    const size_t own = own_members(ensemble), stride = stride_of(ensemble);
+    struct member *first = ensemble->member + ensemble->first;
+    pthread_t *threads = calloc(own + 1, sizeof *threads);
     size_t running = 0;
     if (!threads) return status_set(STATUS_FAILED, "out of memory");
     const double start = clock_seconds();
-    while (running < ensemble->count &&
-           pthread_create(&threads[running], NULL, run_thread, &ensemble->member[running]) == 0)
+    while (running < own &&
+           pthread_create(&threads[running], NULL, run_thread, first + running * stride) == 0)
         running++;
-    if (running < ensemble->count) stop_all(ensemble);
+    if (running < own) stop_all(ensemble);
     for (size_t m = 0; m < running; m++) pthread_join(threads[m], NULL);
     ensemble->seconds = clock_seconds() - start;
     free(threads);
     enum status added = STATUS_OK;
-    for (size_t m = 0; m < ensemble->count && !added; m++)
-        added = add_to_committees(ensemble, &ensemble->member[m]);
-    if (running == ensemble->count) return added;
+    for (size_t m = 0; m < own && !added; m++) added = end_member(ensemble, first + m * stride);
+    if (running == own) return added;
     return status_set(STATUS_FAILED, "cannot create a thread for every member of the ensemble");
 }
 
 static enum status train_sequentially(struct ensemble *ensemble) {
-    struct compute *compute = ensemble->member[0].compute;
+    const size_t first = ensemble->first, stride = stride_of(ensemble);
+    struct compute *compute = first < ensemble->count ? ensemble->member[first].compute : NULL;
     enum status status = STATUS_OK;
-    for (size_t m = 0; m < ensemble->count && !status && !*ensemble->stop; m++) {
+    for (size_t m = first; m < ensemble->count && !status && !is_stopped(ensemble); m += stride) {
         struct member *member = &ensemble->member[m];
         const double start = clock_seconds();
-        if (m) status = open_member(member, compute);
+        if (m > first) status = open_member(member, compute);
         const double opened = clock_seconds();
         ensemble->startup_seconds += opened - start;
         if (!status) run_member(member);
         ensemble->seconds += clock_seconds() - opened;
-        if (!status) status = add_to_committees(ensemble, member);
+        if (!status) status = end_member(ensemble, member);
         close_member(member);
     }
     return status;
 }
 
 enum status ensemble_dry_run(struct ensemble *ensemble) {
-    struct compute *compute = ensemble->member[0].compute;
+    const size_t first = ensemble->first, stride = stride_of(ensemble);
+    struct compute *compute = first < ensemble->count ? ensemble->member[first].compute : NULL;
     enum status status = STATUS_OK;
-    for (size_t m = 1; m < ensemble->count && !ensemble->concurrent && !status; m++) {
-        close_member(&ensemble->member[m - 1]);
+    for (size_t m = first + stride; m < ensemble->count && !ensemble->concurrent && !status; m += stride) {
+        close_member(&ensemble->member[m - stride]);
         status = open_member(&ensemble->member[m], compute);
     }
     return status;
@@ -271,22 +357,67 @@ static enum status members_status(const struct ensemble *ensemble) {
     return status;
 }
 
-enum status ensemble_run(struct ensemble *ensemble, const struct ensemble_observer *observer,
-                         volatile sig_atomic_t *stop) {
-    ensemble->observer = observer;
-    ensemble->stop = stop;
-    enum status status = ensemble->concurrent ? train_concurrently(ensemble) : train_sequentially(ensemble);
-    for (size_t m = 0; m < ensemble->count; m++) {
-        const double median = ensemble->member[m].summary.median_epoch_seconds;
-        ensemble->epoch_seconds =
-            ensemble->concurrent ? fmax(ensemble->epoch_seconds, median) : ensemble->epoch_seconds + median;
+/* The time of an epoch of all members: the processes train at the same time. */
+static double epoch_seconds(const struct ensemble *ensemble) {
+    double longest = 0;
+    for (size_t rank = 0; rank < stride_of(ensemble); rank++) {
+        double seconds = 0;
+        for (size_t m = rank; m < ensemble->count; m += stride_of(ensemble)) {
+            const double median = ensemble->member[m].summary.median_epoch_seconds;
+            seconds = ensemble->concurrent ? fmax(seconds, median) : seconds + median;
+        }
+        longest = fmax(longest, seconds);
     }
+    return longest;
+}
+
+/* Rank 0 takes the members of the others in the order of their seeds. */
+static enum status collect_members(struct ensemble *ensemble) {
+    const double start = clock_seconds();
+    enum status status = STATUS_OK;
+    for (size_t m = 0; m < ensemble->count && !status; m++) {
+        if (ensemble_rank_of(ensemble, m)) status = ensemble_receive_member(ensemble, &ensemble->member[m]);
+        ensemble->member[m].ended = true; /* also one that was not started */
+        if (!status) add_ended(ensemble);
+    }
+    if (stride_of(ensemble) > 1) ensemble->seconds += clock_seconds() - start;
+    ensemble->epoch_seconds = epoch_seconds(ensemble);
+    return status;
+}
+
+static enum status evaluate_committees(struct ensemble *ensemble) {
     struct dataset train = ensemble->data->train; /* a view */
     const struct dataset validation = dataset_split(&train, (size_t)ensemble->config->validation);
-    enum status finished = finish_part(&ensemble->test, ensemble->data->test.labels);
-    if (!finished) finished = finish_part(&ensemble->test_average, ensemble->data->test.labels);
-    if (!finished) finished = finish_part(&ensemble->validation, validation.labels);
-    if (!finished) finished = finish_part(&ensemble->validation_average, validation.labels);
-    if (!status) status = finished;
+    enum status status = finish_part(&ensemble->test, ensemble->data->test.labels);
+    if (!status) status = finish_part(&ensemble->test_average, ensemble->data->test.labels);
+    if (!status) status = finish_part(&ensemble->validation, validation.labels);
+    if (!status) status = finish_part(&ensemble->validation_average, validation.labels);
+    return status;
+}
+
+/* The failure of a member is one for rank 0 to report. */
+static enum status send_members(struct ensemble *ensemble) {
+    bool interrupted = false;
+    for (size_t m = ensemble->first; m < ensemble->count; m += stride_of(ensemble)) {
+        struct member *member = &ensemble->member[m];
+        if (!member->history) member->history = calloc(1, sizeof *member->history); /* it was not started */
+        if (!member->history) return status_set(STATUS_FAILED, "out of memory");
+        ensemble_send_member(ensemble, member);
+        interrupted |= member->status == STATUS_INTERRUPTED;
+    }
+    return interrupted ? status_set(STATUS_INTERRUPTED, "interrupted") : STATUS_OK;
+}
+
+enum status ensemble_run(struct ensemble *ensemble, const struct ensemble_observer *observer,
+                         volatile sig_atomic_t *stop) {
+    const bool tells = comm_size(ensemble->comm) > 1 && ensemble->comm->rank;
+    ensemble->observer = tells ? &ensemble_history : observer;
+    ensemble->stop = stop;
+    comm_share_stop(ensemble->comm, stop);
+    enum status status = ensemble->concurrent ? train_concurrently(ensemble) : train_sequentially(ensemble);
+    if (tells) return status ? status : send_members(ensemble);
+    const enum status collected = status && stride_of(ensemble) > 1 ? status : collect_members(ensemble);
+    const enum status finished = evaluate_committees(ensemble);
+    if (!status) status = collected ? collected : finished;
     return status ? status : members_status(ensemble);
 }

@@ -48,6 +48,10 @@ struct mlp {
     size_t capacity;                  /* the most rows of a batch */
     size_t first_row;                 /* row 0 is this one of its batch, for the masks of dropout */
     struct mlp_layer layer[PROFILE_MAX_LAYERS];
+    /* (optional) mlp_backward calls it when it has issued the gradients of a layer, from the last to the
+       first. */
+    enum status (*on_gradients)(void *self, size_t layer);
+    void *on_gradients_self;
     void *input;         /* [capacity][in of layer 0] */
     void *dropped_input; /* the input of layer 0 in training: `input`, unless mlp_attack needs the original */
     void *input_grad;    /* dL/d input, for mlp_attack; may share the memory of dropped_input */

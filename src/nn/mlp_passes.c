@@ -114,6 +114,7 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const 
     call.alpha = 1 - beta;
     call.beta = beta;
     enum status status = run_gemm(mlp, l, &call);
+    if (!status && mlp->on_gradients) status = mlp->on_gradients(mlp->on_gradients_self, l);
     if (status || l == 0) return status; /* only mlp_attack needs the input gradient of layer 0 */
 
     const struct mlp_layer *below = &mlp->layer[l - 1];

@@ -72,3 +72,27 @@ void optimizer_step(struct optimizer *optimizer, struct mlp *mlp, const struct s
     device_range_end(device);
     device_lap(device, PART_OPTIMIZER);
 }
+
+bool optimizer_divides(const struct optimizer *optimizer) {
+    return !optimizer->clip && optimizer->max_norm == 0;
+}
+
+static void *element_of(const void *memory, size_t index, enum gemm_dtype dtype) {
+    return memory ? (char *)memory + index * dtype_size(dtype) : NULL;
+}
+
+void optimizer_step_part(struct optimizer *optimizer, struct mlp *mlp, size_t first, size_t count,
+                         const struct step_scalars *step, const struct tally *guard) {
+    struct device *device = &mlp->compute->device;
+    struct update part = optimizer->update;
+    part.weights = element_of(part.weights, first, mlp->dtype);
+    part.grad = element_of(part.grad, first, mlp->dtype);
+    part.moment1 = element_of(part.moment1, first, mlp->dtype);
+    part.moment2 = element_of(part.moment2, first, mlp->dtype);
+    part.average = element_of(part.average, first, mlp->dtype);
+    part.rounded = element_of(part.rounded, first, mlp->activation_dtype);
+    device_range_begin(device, "update");
+    mlp->ops->update(device->ops_context, count, &part, step, guard);
+    device_range_end(device);
+    device_lap(device, PART_OPTIMIZER);
+}

@@ -20,4 +20,11 @@ void optimizer_close(struct optimizer *optimizer, struct mlp *mlp);
 void optimizer_step(struct optimizer *optimizer, struct mlp *mlp, const struct step_scalars *step,
                     const struct tally *guard);
 
+/* Can the update be made in parts? Not if it needs the norm of all gradients, or of weights. */
+bool optimizer_divides(const struct optimizer *optimizer);
+
+/* One update of `count` elements of the parameter arena from `first` on, the first of a layer. */
+void optimizer_step_part(struct optimizer *optimizer, struct mlp *mlp, size_t first, size_t count,
+                         const struct step_scalars *step, const struct tally *guard);
+
 #endif

@@ -25,6 +25,7 @@ static void write_header(struct runlog *log, const struct trainer *trainer, cons
         const struct comm *comm = trainer->compute->comm;
         jsonl_count(header, "processes", (uint64_t)comm->size);
         jsonl_text(header, "communicator", comm->description);
+        if (comm->device_sums[0]) jsonl_text(header, "device_sums", comm->device_sums);
         jsonl_text(header, "reduction", comm->fixed ? "fixed" : "any");
     }
     jsonl_count(header, "parameters", mlp_parameter_count(&trainer->mlp));
@@ -210,6 +211,7 @@ void runlog_ensemble(struct runlog *log, const struct ensemble *ensemble, bool i
     cJSON *line = jsonl_new("ensemble");
     jsonl_count(line, "members", ensemble_reported(ensemble)->committee.members);
     cJSON_AddBoolToObject(line, "at_once", ensemble->concurrent);
+    if (comm_size(ensemble->comm) > 1) jsonl_count(line, "processes", (uint64_t)ensemble->comm->size);
     add_part(line, "test", &ensemble->test);
     add_part(line, "ema_test", &ensemble->test_average);
     add_part(line, "validation", &ensemble->validation);

@@ -43,8 +43,8 @@ static void prefetch_epoch(struct trainer *trainer) {
 }
 
 /* All processes of a training stop after the same step. */
-static bool is_stopped(const struct trainer *trainer) {
-    if (comm_size(trainer->compute->comm) > 1) return data_parallel_stopped(trainer);
+static bool is_stopped(struct trainer *trainer) {
+    if (comm_size(trainer->compute->comm) > 1) return data_parallel_stops(trainer);
     return trainer->stop && __atomic_load_n(trainer->stop, __ATOMIC_RELAXED);
 }
 

@@ -74,11 +74,11 @@ struct step_audit {
 
 /* One part of each batch, or several, of those that all processes train on together (data_parallel.h). */
 struct data_parallel {
-    int parts;           /* of a batch, in all processes; 1: it is not divided */
-    int first, count;    /* parts of this process */
-    struct tally *tally; /* of a part */
-    void *sum[2];        /* gradients of one part and of two, while those of others are computed */
-    bool stopped;        /* a process was interrupted: all stop after the same step */
+    int parts;                  /* of a batch, in all processes; 1: it is not divided */
+    int first, count;           /* parts of this process */
+    struct part_memory *memory; /* device: what is summed beside the gradients */
+    void *sum[2];               /* device: gradients of one part and of two, while others are computed */
+    size_t unsummed;            /* of the gradients, the first so many elements: their sum has not begun */
 };
 
 struct trainer {

@@ -80,20 +80,24 @@ static enum status start_weights(struct trainer *trainer, const struct checkpoin
                   : checkpoint_check_epoch(resume, config, &trainer->state, trainer->batch, trainer->steps);
 }
 
-/* Runs every kernel and thread once, on the first and the last batch, and changes no weight. */
+/* Runs every kernel and thread once, on the first and the last batch. After a bad step no update changes a
+   weight. */
 static enum status warm_up(struct trainer *trainer) {
     struct device *device = &trainer->compute->device;
-    const bool host = device->driver->host_memory;
     const struct tally frozen = {.bad_step = 1};
-    const size_t last = trainer->steps - 1;
+    size_t one = 1;
+    enum status status;
     trainer_begin_epoch(trainer);
-    enum status status =
-        engine_gradients(trainer, 0, host ? smaller(trainer->batch, HOST_WARM_UP_ROWS) : trainer->batch);
-    if (!status && !host) status = engine_gradients(trainer, last, engine_rows(trainer, last));
-    if (!status && !host) status = mlp_forward(&trainer->mlp, trainer->mlp.capacity, NULL); /* evaluation */
-    if (status) return status;
     device->driver->upload(device, trainer->tally, &frozen, sizeof frozen);
-    optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->feed.scalars, trainer->tally);
+    if (device->driver->host_memory) {
+        status = engine_gradients(trainer, 0, smaller(trainer->batch, HOST_WARM_UP_ROWS));
+        optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->feed.scalars, trainer->tally);
+    } else {
+        status = engine_eager.run(trainer, 0, &one);
+        if (!status) status = engine_eager.run(trainer, trainer->steps - 1, &one);
+        if (!status) status = mlp_forward(&trainer->mlp, trainer->mlp.capacity, NULL); /* evaluation */
+    }
+    if (status) return status;
     status = device->driver->synchronize(device);
     if (!status && trainer->engine->prepare) status = trainer->engine->prepare(trainer);
     epoch_feed_reset(&trainer->feed); /* so that the first epoch draws its order again and its time counts */
@@ -110,7 +114,7 @@ static enum status open_all(struct trainer *trainer, const struct dataset_pair *
     if (!status) status = open_buffers(trainer);
     if (!status) status = start_weights(trainer, resume);
     if (!status) status = data_parallel_open(trainer);
-    if (!status) status = data_parallel_check(trainer);
+    if (!status) status = data_parallel_join(trainer);
     if (!status) status = engine_select(trainer);
     return status ? status : warm_up(trainer);
 }

@@ -39,7 +39,8 @@ static inline unsigned cuda_grid_for(size_t elements, size_t per_block) {
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
 
-/* Entries of the table in files of their own: bias.cu, dropout.cu, loss.cu, norms.cu and update.cu. */
+/* Entries of the table in files of their own: bias.cu, dropout.cu, loss.cu, norms.cu, parts.cu and
+   update.cu. */
 template <typename T>
 void cuda_bias_activation(void *context, size_t rows, size_t cols, enum activation activation,
                           const void *bias, void *pre, void *out);
@@ -53,6 +54,7 @@ template <typename T>
 void cuda_softmax_cross_entropy(void *context, size_t rows, size_t batch, size_t classes, double smoothing,
                                 const void *logits, const uint8_t *labels, void *grad, double *loss,
                                 struct tally *tally, bool counted);
+template <typename R> void cuda_add(void *context, size_t count, const void *from, void *into);
 template <typename T>
 void cuda_update(void *context, size_t count, const struct update *update, const struct step_scalars *step,
                  const struct tally *guard);
@@ -62,7 +64,10 @@ template <typename R>
 void cuda_max_norm(void *context, size_t rows, size_t cols, double limit, const struct tally *guard,
                    void *weights);
 
-/* The same for every dtype: augment.cu. */
+/* The same for every dtype: parts.cu and augment.cu. */
+void cuda_part_values(void *context, const struct tally *part, const double *stop,
+                      struct batch_values *values);
+void cuda_count_batch(void *context, const struct batch_values *values, double *loss, struct tally *tally);
 void cuda_augment(void *context, const struct augment_plan *plan, uint32_t epoch, size_t count,
                   const uint8_t *images, const uint8_t *labels, uint8_t *deformed);
 

@@ -3,6 +3,7 @@
 #include "kernels/host/ops/dropout.h"
 #include "kernels/host/ops/loss.h"
 #include "kernels/host/ops/norms.h"
+#include "kernels/host/ops/parts.h"
 #include "kernels/host/ops/template.h"
 #include "kernels/host/ops/update.h"
 
@@ -141,6 +142,13 @@ static void NAME(round)(void *context, size_t count, const void *values, void *r
     for (size_t i = 0; i < count; i++) out[i] = STORE(in[i]);
 }
 
+static void NAME(add)(void *context, size_t count, const void *from, void *into) {
+    const REAL *restrict in = from;
+    REAL *restrict to = into;
+#pragma omp parallel for simd schedule(static) num_threads(threads_for(context, count))
+    for (size_t i = 0; i < count; i++) to[i] += in[i];
+}
+
 static const struct ops NAME(ops) = {
     .gather = NAME(gather),
     .bias_activation = NAME(bias_activation),
@@ -148,6 +156,9 @@ static const struct ops NAME(ops) = {
     .dropout = NAME(dropout),
     .sign_step = NAME(sign_step),
     .softmax_cross_entropy = NAME(softmax_cross_entropy),
+    .add = NAME(add),
+    .part_values = host_part_values,
+    .count_batch = host_count_batch,
     .update = NAME(update),
     .clip_norm = NAME(clip_norm),
     .max_norm = NAME(max_norm),

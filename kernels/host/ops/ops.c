@@ -7,6 +7,7 @@
 
 #include "kernels/host/ops/augment.h"
 #include "kernels/host/ops/dropout.h"
+#include "kernels/host/ops/parts.h"
 
 #define ELEMENT_BITS 32
 #include "kernels/host/element.h"
