@@ -83,6 +83,9 @@ void lookahead_drain(struct lookahead *model);
 /* The first part of a step: layer[0].pre, [batch->rows][out]. */
 void lookahead_first_layer(struct lookahead *model, const struct lookahead_batch *batch);
 
+/* Gives `to`, opened with the same config and depth, the state of `from`. */
+void lookahead_copy(struct lookahead *to, const struct lookahead *from);
+
 /* Rounds all that is stored to float32, and computes in float32 from now on. */
 void lookahead_round(struct lookahead *model);
 

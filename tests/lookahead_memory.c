@@ -2,6 +2,7 @@
 #include "tests/lookahead.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/support.h"
 
@@ -80,6 +81,19 @@ void lookahead_close(struct lookahead *model) {
     free(model->products);
     free(model->state);
     *model = (struct lookahead){0};
+}
+
+void lookahead_copy(struct lookahead *to, const struct lookahead *from) {
+    const size_t out = from->layer[0].out;
+    memcpy(to->state, from->state, from->state_count * sizeof *from->state);
+    for (size_t k = 0; k < from->pasts; k++) {
+        const struct lookahead_past *past = &from->past[k];
+        to->past[k].rows = past->rows;
+        to->past[k].rate = past->rate;
+        memcpy(to->past[k].index, past->index, past->rows * sizeof *past->index);
+        memcpy(to->past[k].grad, past->grad, past->rows * out * sizeof *past->grad);
+    }
+    to->pasts = from->pasts;
 }
 
 static void round_all(double *values, size_t count) {

@@ -6,8 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* What two float64 programs may differ by in a run of some dozen steps, relative: the largest losses apart
-   were 3e-14. A mistake must show as 1,000 times the bound. */
+/* What two float64 programs may differ by in a run of some dozen steps, relative: the largest difference of losses
+   was 2e-15. A mistake must show as 1,000 times the bound. */
 static const double BOUND = 1e-12, MISTAKE = 1e-9;
 
 /* --- a training, and its replay by the model --- */
@@ -50,8 +50,8 @@ struct apart {
     double loss, weights; /* relative: the largest of all steps; the norm of all weights, to their change */
 };
 
-/* `drained`: at the end of every epoch; else at the end of the training alone. */
-static struct apart replay(struct training *training, struct lookahead *model, bool drained) {
+/* Drains the model every so many steps, and at the end of the training. */
+static struct apart replay(struct training *training, struct lookahead *model, size_t drain_every) {
     struct bench *bench = &training->bench;
     struct trainer *trainer = &bench->trainer;
     struct apart apart = {0};
@@ -63,8 +63,8 @@ static struct apart replay(struct training *training, struct lookahead *model, b
             const double loss = lookahead_step(model, &batch), wanted = bench->losses[step];
             const double off = fabs(loss / wanted - 1);
             if (!(off <= apart.loss)) apart.loss = isnan(off) ? INFINITY : off;
+            if ((step + 1) % drain_every == 0) lookahead_drain(model);
         }
-        if (drained) lookahead_drain(model);
     }
     lookahead_drain(model);
     apart.weights = lockstep_distance(model->state, training->end, training->count) /
@@ -72,17 +72,19 @@ static struct apart replay(struct training *training, struct lookahead *model, b
     return apart;
 }
 
-static struct apart replay_at(struct training *training, size_t depth, bool drained) {
+static struct apart replay_at(struct training *training, size_t depth, size_t drain_every) {
     struct lookahead model;
     lookahead_open(&model, &training->bench.config, &training->bench.data.train, training->start,
                    training->count, depth);
-    const struct apart apart = replay(training, &model, drained);
+    const struct apart apart = replay(training, &model, drain_every);
     lookahead_close(&model);
     return apart;
 }
 
 /* --- the same losses and weights --- */
 
+/* Drained at the end of each epoch, inside of epochs, and never: look-ahead across epochs. */
+static const size_t NEVER = SIZE_MAX;
 static const size_t depths[] = {0, 1, 2, 3, 4, 8};
 enum { DEPTHS = sizeof depths / sizeof *depths };
 
@@ -90,14 +92,15 @@ static void check(const char *settings) {
     struct training training;
     struct apart worst = {0};
     training_open(&training, settings);
+    const size_t drain_every[] = {training.bench.trainer.steps, 3, NEVER};
     for (size_t d = 0; d < DEPTHS; d++)
-        for (int drained = 0; drained < 2; drained++) {
-            const struct apart apart = replay_at(&training, depths[d], drained);
+        for (size_t n = 0; n < 3; n++) {
+            const struct apart apart = replay_at(&training, depths[d], drain_every[n]);
             worst.loss = fmax(worst.loss, apart.loss);
             worst.weights = fmax(worst.weights, apart.weights);
             if (!(apart.loss <= BOUND) || !(apart.weights <= BOUND))
-                fail_msg("%s, depth %zu%s: losses differ by %.2g, weights by %.2g", settings, depths[d],
-                         drained ? ", drained" : "", apart.loss, apart.weights);
+                fail_msg("%s, depth %zu, drained every %zu steps: losses differ by %.2g, weights by %.2g",
+                         settings, depths[d], drain_every[n], apart.loss, apart.weights);
         }
     print_message("  %s: %zu steps, losses apart by up to %.1e, weights %.1e\n", settings,
                   training.bench.steps, worst.loss, worst.weights);
@@ -301,7 +304,7 @@ static void test_mistakes(void **state) {
                            training.count, depth);
             if (mistakes[m].gram) model.gram = mistakes[m].gram;
             if (mistakes[m].terms) model.terms = mistakes[m].terms;
-            const struct apart apart = replay(&training, &model, false);
+            const struct apart apart = replay(&training, &model, NEVER);
             print_message("  %s, depth %zu: losses apart by %.1e\n", mistakes[m].name, depth, apart.loss);
             if (!(apart.loss >= MISTAKE)) fail_msg("%s is not found: %.2g", mistakes[m].name, apart.loss);
             lookahead_close(&model);
