@@ -8,6 +8,10 @@
 
 enum { DEPTHS = 5 /* 0 to 4 */ };
 
+/* Rounding errors of look-ahead, by those of plain SGD: at most so large in one step, and after a whole
+   training, where chance has a part. */
+static const double MOST_STEP = 1.5, MOST_DRIFT = 4;
+
 struct errors {
     double squares, worst, count;
 };
@@ -26,14 +30,22 @@ static double rms(const struct errors *errors) {
 struct measurement {
     struct bench bench; /* data, order and rates; its trainer makes no step */
     double *start;
-    struct lookahead exact[DEPTHS];  /* float64 */
-    struct lookahead local[DEPTHS];  /* float32, from the exact history before each step */
-    struct lookahead freely[DEPTHS]; /* float32, from the same initial weights */
-    struct errors step[DEPTHS];      /* of Z1 of `local`, in 2^-24 of the sum of |x w| */
-    struct errors drift[DEPTHS];     /* of Z1 of `freely` in the last epoch, absolute */
-    struct errors size;              /* Z1 itself in the last epoch */
-    double loss[DEPTHS];             /* the largest relative difference of losses */
+    struct lookahead exact[DEPTHS];    /* float64 */
+    struct lookahead local[DEPTHS];    /* float32, from the exact history before each step */
+    struct lookahead freely[DEPTHS];   /* float32, from the same initial weights */
+    struct lookahead lacking[DEPTHS];  /* float64, from the exact history, without corrections */
+    struct errors step[DEPTHS];        /* of Z1 of `local`, in 2^-24 of the sum of |x w| */
+    struct errors corrections[DEPTHS]; /* their sum, in the last epoch */
+    struct errors drift[DEPTHS];       /* of Z1 of `freely` in the last epoch, absolute */
+    struct errors size;                /* Z1 itself in the last epoch */
+    double loss[DEPTHS];               /* the largest relative difference of losses */
 };
+
+static void no_gram(struct lookahead *model, const struct lookahead_batch *a, const struct lookahead_batch *b,
+                    int32_t *products) {
+    (void)model;
+    memset(products, 0, a->rows * b->rows * sizeof *products);
+}
 
 static void measurement_open(struct measurement *m, const char *settings) {
     char all[512];
@@ -45,10 +57,11 @@ static void measurement_open(struct measurement *m, const char *settings) {
     assert_non_null(m->start);
     for (size_t i = 0; i < count; i++) m->start[i] = (double)(float)m->start[i];
     for (size_t d = 0; d < DEPTHS; d++) {
-        struct lookahead *const models[] = {&m->exact[d], &m->local[d], &m->freely[d]};
-        for (size_t i = 0; i < 3; i++)
+        struct lookahead *const models[] = {&m->exact[d], &m->local[d], &m->freely[d], &m->lacking[d]};
+        for (size_t i = 0; i < 4; i++)
             lookahead_open(models[i], &m->bench.config, &m->bench.data.train, m->start, count, d);
         lookahead_round(&m->freely[d]);
+        m->lacking[d].gram = no_gram;
     }
 }
 
@@ -57,6 +70,7 @@ static void measurement_close(struct measurement *m) {
         lookahead_close(&m->exact[d]);
         lookahead_close(&m->local[d]);
         lookahead_close(&m->freely[d]);
+        lookahead_close(&m->lacking[d]);
     }
     free(m->start);
     bench_close(&m->bench);
@@ -80,26 +94,34 @@ static void add_step_errors(const struct lookahead_layer *exact, const struct lo
     free(sizes);
 }
 
+/* Adds x - y for the pre-activations of layer 1; y NULL: x. */
+static void add_differences(const struct lookahead *x, const struct lookahead *y, size_t rows,
+                            struct errors *errors) {
+    for (size_t i = 0; i < rows * x->layer[0].out; i++)
+        add_error(errors, x->layer[0].pre[i] - (y ? y->layer[0].pre[i] : 0));
+}
+
 /* One step of all models. */
 static void measure_step(struct measurement *m, const struct lookahead_batch *batch, bool last_epoch) {
-    const size_t numbers = batch->rows * m->exact[0].layer[0].out;
+    const size_t rows = batch->rows;
     double losses[DEPTHS];
     lookahead_first_layer(&m->exact[0], batch);
     for (size_t d = 0; d < DEPTHS; d++) {
         lookahead_copy(&m->local[d], &m->exact[d]);
         lookahead_round(&m->local[d]);
         lookahead_first_layer(&m->local[d], batch);
-        add_step_errors(&m->exact[0].layer[0], &m->local[d].layer[0], batch->rows, &m->step[d]);
+        add_step_errors(&m->exact[0].layer[0], &m->local[d].layer[0], rows, &m->step[d]);
+        lookahead_copy(&m->lacking[d], &m->exact[d]);
+        if (last_epoch) lookahead_first_layer(&m->lacking[d], batch);
     }
     for (size_t d = 0; d < DEPTHS; d++) {
         losses[d] = lookahead_step(&m->exact[d], batch);
-        assert_near(losses[d] / losses[0], 1, 1e-11);
+        assert_near(losses[d] / losses[0], 1, 1e-8);
         m->loss[d] = fmax(m->loss[d], fabs(lookahead_step(&m->freely[d], batch) / losses[0] - 1));
-        const double *z = m->freely[d].layer[0].pre, *exact = m->exact[0].layer[0].pre;
-        for (size_t i = 0; last_epoch && i < numbers; i++) {
-            add_error(&m->drift[d], z[i] - exact[i]);
-            if (d == 0) add_error(&m->size, exact[i]);
-        }
+        if (!last_epoch) continue;
+        add_differences(&m->freely[d], &m->exact[0], rows, &m->drift[d]);
+        add_differences(&m->lacking[d], &m->exact[0], rows, &m->corrections[d]);
+        if (d == 0) add_differences(&m->exact[0], NULL, rows, &m->size);
     }
 }
 
@@ -117,13 +139,16 @@ static void measure(struct measurement *m) {
     }
 }
 
-static void print_row(const struct measurement *m, const char *name, const char *sizes) {
-    print_message("| %s, %s |", sizes, name);
+/* The rows of one recipe: the table of docs/look-ahead.md. */
+static void print_rows(const struct measurement *m, const char *name) {
+    print_message("| **%s** | | | | | |\n| error of Z1 in one step, rms (max) |", name);
     for (size_t d = 0; d < DEPTHS; d++) print_message(" %.2f (%.1f) |", rms(&m->step[d]), m->step[d].worst);
-    print_message("\n| drift of Z1 |");
+    print_message("\n| drift of Z1 at the end, of its rms |");
     for (size_t d = 0; d < DEPTHS; d++) print_message(" %.1e |", rms(&m->drift[d]) / rms(&m->size));
     print_message("\n| losses apart by up to |");
     for (size_t d = 0; d < DEPTHS; d++) print_message(" %.1e |", m->loss[d]);
+    print_message("\n| corrections, of the rms of Z1 |");
+    for (size_t d = 0; d < DEPTHS; d++) print_message(" %.3f |", rms(&m->corrections[d]) / rms(&m->size));
     print_message("\n");
 }
 
@@ -131,29 +156,40 @@ static const struct {
     const char *name, *settings;
 } recipes[] = {
     {"tanh, rate 0.1", "activation=tanh lr=0.1"},
-    {"relu, rate 1.2 after 20 steps", "activation=relu lr=1.2 warmup-steps=20"},
+    {"relu, rate 0.5 after a warm-up of 20 steps", "activation=relu lr=0.5 warmup-steps=20"},
     {"relu, rate 0.05, momentum 0.9, decay 0.0005",
      "activation=relu lr=0.05 momentum=0.9 weight-decay=0.0005"},
 };
 
-static void test_rounding(void **state) {
-    const bool full = getenv("TESSERA_TEST_FULL") != NULL;
-    const char *sizes = full ? "784-128-10, batch 128" : "784-12-10, batch 250";
-    (void)state;
-    print_message("| | plain SGD | d = 1 | d = 2 | d = 3 | d = 4 |\n|---|---:|---:|---:|---:|---:|\n");
-    for (size_t r = 0; r < sizeof recipes / sizeof *recipes; r++) {
-        struct measurement *m = calloc(1, sizeof *m);
-        char settings[256];
-        assert_non_null(m);
-        snprintf(settings, sizeof settings, "%s %s", recipes[r].settings,
-                 full ? "layers=784-128-10 batch-size=128 epochs=4"
-                      : "layers=784-12-10 batch-size=250 epochs=1");
-        measurement_open(m, settings);
-        measure(m);
-        print_row(m, recipes[r].name, sizes);
-        measurement_close(m);
-        free(m);
+/* One recipe without ReLU, which may fall on either side and so part two right programs by 1e-4. */
+enum { SMOOTH = 0 };
+
+static void check_recipe(size_t r, const char *network) {
+    struct measurement *m = calloc(1, sizeof *m);
+    char settings[256];
+    assert_non_null(m);
+    snprintf(settings, sizeof settings, "%s %s", recipes[r].settings, network);
+    measurement_open(m, settings);
+    measure(m);
+    print_rows(m, recipes[r].name);
+    for (size_t d = 1; d < DEPTHS; d++) {
+        assert_true(rms(&m->step[d]) <= MOST_STEP * rms(&m->step[0]) && rms(&m->step[d]) > 0.1);
+        if (r == SMOOTH) assert_true(rms(&m->drift[d]) <= MOST_DRIFT * rms(&m->drift[0]));
+        assert_true(rms(&m->drift[d]) > 0);
+        assert_true(rms(&m->corrections[d]) > 0.01 * rms(&m->size));
     }
+    measurement_close(m);
+    free(m);
+}
+
+static void test_rounding(void **state) {
+    const char *full = "layers=784-128-10 batch-size=128 epochs=4",
+               *small = "layers=400-12-10 batch-size=64 epochs=1",
+               *network = getenv("TESSERA_TEST_FULL") ? full : small;
+    (void)state;
+    print_message("| %s | plain SGD | d = 1 | d = 2 | d = 3 | d = 4 |\n|---|---:|---:|---:|---:|---:|\n",
+                  network);
+    for (size_t r = 0; r < sizeof recipes / sizeof *recipes; r++) check_recipe(r, network);
 }
 
 int main(void) {
