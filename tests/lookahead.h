@@ -3,9 +3,9 @@
 
    Inputs are constants. So the first layer's weights may lag `depth` steps behind the other layers: each step
    computes its pre-activations from these late weights, and adds a correction for each step whose gradient
-   they lack. With depth 0 this is SGD as everyone writes it.
+   they lack. Depth 0 is plain SGD.
 
-   Every layer's bias is the last row of its weights, for one more input of value 1: weights are [in + 1][out].
+   A bias is the last row of its layer's weights, for one more input of value 1: weights are [in + 1][out].
    A pixel is an integer u over 255: byte / 255, or (2 byte - 255) / 255 for inputs in [-1, 1]. */
 #ifndef TESSERA_TESTS_LOOKAHEAD_H
 #define TESSERA_TESTS_LOOKAHEAD_H
