@@ -47,8 +47,9 @@ void lookahead_gram(struct lookahead *model, const struct lookahead_batch *a, co
     for (size_t j = 0; j < b->rows; j++) integers(model, b->index[j], v + j * length);
     for (size_t i = 0; i < a->rows; i++)
         for (size_t j = 0; j < b->rows; j++) {
+            const int16_t *x = u + i * length, *y = v + j * length;
             int32_t sum = 0;
-            for (size_t p = 0; p < length; p++) sum += u[i * length + p] * v[j * length + p];
+            for (size_t p = 0; p < length; p++) sum += x[p] * y[p];
             products[i * b->rows + j] = sum;
         }
 }
