@@ -1,0 +1,97 @@
+/* The float32 GEMM of the tensor cores: from sums in registers to C, through shared memory, with the epilogues. */
+#ifndef TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_STORE_CUH
+#define TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_STORE_CUH
+
+#include "kernels/cuda/tensor/float32_ring.cuh"
+
+namespace float32 {
+
+/* A consumer warpgroup that stores its 64 x 128 sums. */
+struct tile_store {
+    const float32_product &p;
+    const sink<float> &out;
+    const slope<float> &back;
+    float *area; /* of the warpgroup, in shared memory: [64][64] */
+    const int lane, warp, group;
+
+    __device__ tile_store(const float32_product &product, const sink<float> &to, const slope<float> &slopes,
+                          char *shared)
+        : p(product), out(to), back(slopes), lane(threadIdx.x % 32), warp(uniform(threadIdx.x / 32 % 4)),
+          group(uniform(threadIdx.x / GROUP)) {
+        area = (float *)(shared + RING_BYTES) + group * AREA_FLOATS;
+    }
+
+    __device__ void synchronize() const {
+        asm volatile("bar.sync %0, %1;" : : "r"(1 + group), "n"(GROUP) : "memory");
+    }
+
+    /* Four neighbours of a row of C from their sums; adds what it stores to `totals`. */
+    __device__ void store_four(size_t row, size_t column, float4 sum, float (&totals)[4]) const {
+        const size_t at = row * out.ldc + column;
+        float value[4] = {sum.x, sum.y, sum.z, sum.w};
+        const bool whole = column + 4 <= out.n;
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (column + e < out.n) {
+                value[e] = back.apply(at + e, out.finish(row, column + e, value[e]));
+                totals[e] += value[e];
+            }
+        if (whole && ((uintptr_t)out.c | out.ldc * sizeof(float)) % 16 == 0) {
+            *(float4 *)(out.c + at) = make_float4(value[0], value[1], value[2], value[3]);
+        } else {
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (column + e < out.n) out.c[at + e] = value[e];
+        }
+    }
+
+    /* Sums of the columns, of the totals of all threads, in a fixed order. */
+    __device__ void store_totals(const float (&totals)[4], size_t row0, size_t column0) const {
+        const unsigned thread = threadIdx.x % GROUP;
+        synchronize(); /* the values in the area were read */
+#pragma unroll
+        for (int e = 0; e < 4; e++) area[thread * 4 + e] = totals[e]; /* [8][64] */
+        synchronize();
+        if (thread < 64 && row0 < p.m && column0 + thread < p.n) {
+            float total = 0;
+            for (int i = 0; i < 8; i++) total += area[i * 64 + thread];
+            p.column_partials[row0 / 64 * p.n + column0 + thread] = total;
+        }
+    }
+
+    /* Stores half of a tile from the area of the warpgroup, 64 x 64. */
+    __device__ void store_half(size_t row0, size_t column0) const {
+        const unsigned thread = threadIdx.x % GROUP, column = thread % 16 * 4;
+        float totals[4] = {};
+#pragma unroll 1
+        for (unsigned row = thread / 16; row < 64 && row0 + row < out.m; row += 8) {
+            const float4 sum = *(const float4 *)(area + row * 64 + (column ^ (row & 3) << 3));
+            store_four(row0 + row, column0 + column, sum, totals);
+        }
+        if (back.on) store_totals(totals, row0, column0);
+    }
+
+    /* Through shared memory, so that rows are accessed in 256 bytes. */
+    __device__ void store(const float (&sums)[64], const tile &own) const {
+        const size_t row0 = (size_t)(own.row_block + group) * 64, column0 = (size_t)own.column_block * 64;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            synchronize(); /* what was in the area before was read */
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const int row = warp * 16 + lane / 4 + h * 8, column = j * 8 + lane % 4 * 2;
+                    const int i = half * 32 + j * 4 + h * 2;
+                    *(float2 *)(area + row * 64 + (column ^ (row & 3) << 3)) =
+                        make_float2(sums[i], sums[i + 1]);
+                }
+            synchronize();
+            store_half(row0, column0 + half * 64);
+        }
+    }
+};
+
+} // namespace float32
+
+#endif

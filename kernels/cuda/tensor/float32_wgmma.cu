@@ -1,0 +1,262 @@
+/* float32 GEMM from 16-bit tensor-core products, as accurate as float32 arithmetic.
+
+   Idea       float32 operands are sums of 16-bit planes (planes.cuh). Three products of two fp16 planes, the
+              small ones first, leave out only low x low, which is below the rounding of float32. Tensor cores
+              truncate their sums, so that a long one drifts: every 64 of k the partial sum is added to float32
+              registers, rounded to nearest, and times the scales of its blocks. Two sets of partial sums take
+              turns, so that the tensor cores multiply while the other set is added.
+   Pipeline   one thread of a producer warpgroup copies blocks of planes to a ring buffer of stages; two
+              consumer warpgroups multiply 64 x 128 each. Two thread blocks of a cluster share the columns:
+              each copies half of B to both.
+   Otherwise  if the split raised PLANES_WIDE: six products of three bf16 planes; PLANES_SPECIAL: one
+              multiply-add after the other, so that infinities and NaN come out as IEEE says.
+   Bound by   tensor cores: three times the flops at their 16-bit rate, about 790 TFLOP/s on an H200. */
+#include "kernels/cuda/tensor/float32_store.cuh"
+
+namespace float32 {
+
+template <class S> static __device__ void produce(const float32_product &p, char *shared) {
+    const unsigned chunks = (unsigned)((p.k + K - 1) / K);
+    const schedule all(p);
+    const ring<S> stages(shared);
+    tile own;
+    unsigned use = 0;
+    for (unsigned turn = 0; all.at(turn, own); turn++)
+        for (unsigned k = 0; k < chunks; k++) stages.fill(p, use++, own, k);
+}
+
+static __device__ float power_of_two(int e) {
+    return __uint_as_float((unsigned)(e + 127) << 23);
+}
+
+/* sums += part 2^e, of 32 registers. If a float cannot hold 2^e, in two steps. */
+static __device__ void promote_half(float *sums, float *part, int e) {
+    const int outer = e < -126 || e > 126 ? e / 2 : 0;
+    const float first = power_of_two(outer), factor = power_of_two(e - outer);
+    if (outer) {
+#pragma unroll
+        for (int i = 0; i < 32; i++) part[i] *= first;
+    }
+#pragma unroll
+    for (int i = 0; i < 32; i++) sums[i] = fmaf(part[i], factor, sums[i]);
+}
+
+/* A consumer warpgroup. Registers of D as in wgmma.cuh. */
+struct consumer {
+    const float32_product &p;
+    char *shared;
+    const int lane, warp, group;
+
+    __device__ consumer(const float32_product &product, char *memory)
+        : p(product), shared(memory), lane(threadIdx.x % 32), warp(uniform(threadIdx.x / 32 % 4)),
+          group(uniform(threadIdx.x / GROUP)) {}
+
+    /* Starts the products of a stage: part = A B over 64 of k. */
+    template <class S, bool A_T, bool B_T>
+    __device__ void multiply(float (&part)[64], const char *stage) const {
+        const char *a = stage + group * PLANE_BYTES, *b = stage + S::PLANES * TILE_BYTES;
+        wgmma_fence();
+#pragma unroll
+        for (int x = 0; x < S::PRODUCTS; x++)
+#pragma unroll
+            for (int step = 0; step < K / 16; step++) {
+                const char *from_a = a + (S::A >> 4 * x & 15) * TILE_BYTES + step * (A_T ? 2048 : 32);
+                const char *from_b = b + (S::B >> 4 * x & 15) * TILE_BYTES + step * (B_T ? 2048 : 32);
+                wgmma_n128<S::FORMAT, A_T, B_T>(
+                    part, A_T ? wgmma_swizzle128_transposed(from_a, PLANE_BYTES) : wgmma_swizzle128(from_a),
+                    B_T ? wgmma_swizzle128_transposed(from_b, PLANE_BYTES) : wgmma_swizzle128(from_b),
+                    x || step);
+            }
+        wgmma_commit();
+    }
+
+    /* The exponents of what a chunk's sums are to be multiplied with, of its left and right 64 columns. */
+    __device__ int2 unscale(const tile &own, unsigned k) const {
+        const int a = __ldg(p.a.exponents + p.a.index(own.row_block + group, k));
+        const int left = __ldg(p.b.exponents + p.b.index(own.column_block, k));
+        const int right = __ldg(p.b.exponents + p.b.index(own.column_block + 1, k));
+        return make_int2(uniform(-(a + left)), uniform(-(a + right)));
+    }
+
+    __device__ void promote(float (&sums)[64], float (&part)[64], int2 e) const {
+        wgmma_done(part);
+        promote_half(sums, part, e.x);
+        promote_half(sums + 32, part + 32, e.y);
+    }
+
+    /* sums = the tile of A B. `use`: of the ring buffer, counted over all tiles. */
+    template <class S, bool A_T, bool B_T>
+    __device__ void sum_tile(float (&sums)[64], const tile &own, unsigned chunks, unsigned &use) const {
+        const ring<S> stages(shared);
+        float even[64];
+#pragma unroll
+        for (int i = 0; i < 64; i++) sums[i] = 0;
+        if (MODE != 1) {
+            for (unsigned k = 0; k < chunks; k++, use++) {
+                const int2 e = unscale(own, k);
+                const char *stage = stages.wait(use);
+                if (MODE == 2) asm volatile("bar.sync %0, %1;" : : "r"(4 + group), "n"(2 * GROUP) : "memory");
+                multiply<S, A_T, B_T>(even, stage);
+                if (MODE == 2)
+                    asm volatile("bar.arrive %0, %1;" : : "r"(5 - group), "n"(2 * GROUP) : "memory");
+                wgmma_wait<0>();
+                stages.release(use);
+                promote(sums, even, e);
+            }
+            return;
+        }
+        float odd[64];
+        int2 e_even = unscale(own, 0), e_odd;
+        multiply<S, A_T, B_T>(even, stages.wait(use));
+        for (unsigned k = 1;;) {
+            if (k == chunks) {
+                wgmma_wait<0>();
+                stages.release(use++);
+                promote(sums, even, e_even);
+                break;
+            }
+            e_odd = unscale(own, k++);
+            multiply<S, A_T, B_T>(odd, stages.wait(use + 1));
+            wgmma_wait<1>();
+            stages.release(use++);
+            promote(sums, even, e_even);
+            if (k == chunks) {
+                wgmma_wait<0>();
+                stages.release(use++);
+                promote(sums, odd, e_odd);
+                break;
+            }
+            e_even = unscale(own, k++);
+            multiply<S, A_T, B_T>(even, stages.wait(use + 1));
+            wgmma_wait<1>();
+            stages.release(use++);
+            promote(sums, odd, e_odd);
+        }
+    }
+
+    /* The same in float32 arithmetic, from the matrices as they are. */
+    __device__ void sum_tile_plainly(float (&sums)[64], const tile &own) const {
+        const size_t row0 = (size_t)(own.row_block + group) * 64 + warp * 16 + lane / 4;
+        const size_t column0 = (size_t)own.column_block * 64 + lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < 64; i++) sums[i] = 0;
+#pragma unroll 1
+        for (size_t k = 0; k < p.k; k++) {
+            float a[2];
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                a[h] = __ldg(p.a_values + min(row0 + h * 8, p.m - 1) * p.a_row + k * p.a_column);
+#pragma unroll
+            for (int i = 0; i < 32; i++) {
+                const size_t column = min(column0 + i / 2 * 8 + i % 2, p.n - 1);
+                const float b = __ldg(p.b_values + k * p.b_row + column * p.b_column);
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    float &sum = sums[i / 2 * 4 + h * 2 + i % 2];
+                    sum = fmaf(a[h], b, sum);
+                }
+            }
+        }
+    }
+};
+
+template <class S, bool A_T, bool B_T>
+static __device__ void consume(const float32_product &p, const sink<float> &out, const slope<float> &back,
+                               char *shared, bool plainly) {
+    const unsigned chunks = (unsigned)((p.k + K - 1) / K);
+    const schedule all(p);
+    const consumer body(p, shared);
+    const tile_store to(p, out, back, shared);
+    tile own;
+    unsigned use = 0;
+    if (MODE == 2 && body.group == 1)
+        asm volatile("bar.arrive %0, %1;" : : "r"(4), "n"(2 * GROUP) : "memory");
+    for (unsigned turn = 0; all.at(turn, own); turn++) {
+        float sums[64];
+        if (plainly)
+            body.sum_tile_plainly(sums, own);
+        else
+            body.sum_tile<S, A_T, B_T>(sums, own, chunks, use);
+        to.store(sums, own);
+    }
+}
+
+/* The last thread block resets the state. One thread of each. */
+static __device__ void reset_state(const float32_product &p) {
+    __threadfence();
+    if (atomicAdd(p.ticket, 1u) == gridDim.x - 1) {
+        *p.ticket = 0;
+        *p.state = 0;
+    }
+}
+
+template <bool A_T, bool B_T>
+__global__ void __launch_bounds__(THREADS, 1)
+    float32_kernel(const __grid_constant__ float32_product p, const __grid_constant__ sink<float> out,
+                   const __grid_constant__ slope<float> back) {
+#ifdef HAVE_WGMMA
+    extern __shared__ __align__(1024) char shared[];
+    uint64_t *barriers = (uint64_t *)(shared + BARRIERS_AT);
+    const unsigned state = uniform(*(const volatile unsigned *)p.state);
+    if (threadIdx.x == 0)
+        for (unsigned i = 0; i < MOST_STAGES; i++) {
+            mbarrier_init(barriers + i);
+            mbarrier_init(barriers + MOST_STAGES + i, GROUPS * GROUP / 32 * CLUSTER);
+        }
+    cluster_barrier();
+    if (uniform(threadIdx.x / GROUP) == GROUPS) {
+        warpgroup_fewer_registers<COPY_REGISTERS>();
+        if (threadIdx.x == GROUPS * GROUP) {
+            if (state == 0) produce<half_planes>(p, shared);
+            if (state == PLANES_WIDE) produce<bfloat_planes>(p, shared);
+        }
+        __syncwarp();
+    } else {
+        warpgroup_more_registers<REGISTERS>();
+        if (state == PLANES_WIDE)
+            consume<bfloat_planes, A_T, B_T>(p, out, back, shared, false);
+        else
+            consume<half_planes, A_T, B_T>(p, out, back, shared, state & PLANES_SPECIAL);
+    }
+    cluster_barrier(); /* no thread block writes to the shared memory of another one that has ended */
+    if (threadIdx.x == 0) reset_state(p);
+#endif
+}
+
+/* --- the host --- */
+
+typedef void kernel(float32_product, sink<float>, slope<float>);
+
+static kernel *kernel_of(enum gemm_op op) {
+    return op == GEMM_NN   ? float32_kernel<false, true>
+           : op == GEMM_TN ? float32_kernel<true, true>
+                           : float32_kernel<false, false>;
+}
+
+} // namespace float32
+
+bool float32_open(void) {
+    using namespace float32;
+    int device = 0, major = 0;
+    bool open = cudaGetDevice(&device) == cudaSuccess &&
+                cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+                major == 9;
+    for (int op = GEMM_NN; op <= GEMM_NT && open; op++) {
+        cudaFuncAttributes attributes;
+        kernel *one = kernel_of((enum gemm_op)op);
+        open = cudaFuncGetAttributes(&attributes, one) == cudaSuccess && attributes.binaryVersion == 90 &&
+               cudaFuncSetAttribute(one, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES) ==
+                   cudaSuccess;
+    }
+    return open;
+}
+
+void float32_launch(enum gemm_op op, const float32_product &product, const sink<float> &out,
+                    const slope<float> &back, unsigned processors, cuda_launcher &launcher) {
+    using namespace float32;
+    const size_t rows = (product.m + CLUSTER * TILE - 1) / (CLUSTER * TILE);
+    const size_t tiles = rows * ((product.n + TILE - 1) / TILE), clusters = processors / CLUSTER;
+    const unsigned grid = (unsigned)((tiles < clusters ? tiles : clusters) * CLUSTER);
+    launch_clusters(launcher, "float32_kernel", kernel_of(op), CLUSTER, grid, THREADS, SHARED_BYTES, product,
+                    out, back);
+}
