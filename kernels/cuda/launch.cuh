@@ -37,24 +37,4 @@ void launch(cuda_launcher &launcher, const char *name, void (*kernel)(P...), dim
     }
 }
 
-/* The same in clusters of `cluster` thread blocks. */
-template <typename... P, typename... A>
-void launch_clusters(cuda_launcher &launcher, const char *name, void (*kernel)(P...), unsigned cluster,
-                     dim3 grid, dim3 block, size_t dynamic_bytes, const A &...arguments) {
-    if (launcher.describe) {
-        cuda_describe_launch(launcher, name, (const void *)kernel, block, dynamic_bytes);
-    } else {
-        cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeClusterDimension};
-        attribute.val.clusterDim = {cluster, 1, 1};
-        const cudaLaunchConfig_t config = {.gridDim = grid,
-                                           .blockDim = block,
-                                           .dynamicSmemBytes = dynamic_bytes,
-                                           .stream = launcher.stream,
-                                           .attrs = &attribute,
-                                           .numAttrs = 1};
-        cuda_note(launcher.fault, cudaLaunchKernelEx(&config, kernel, P(arguments)...), name, __FILE__,
-                  __LINE__);
-    }
-}
-
 #endif

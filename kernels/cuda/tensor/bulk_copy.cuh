@@ -16,17 +16,4 @@ __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uin
 #endif
 }
 
-/* The same, to the same place of each block of the cluster whose bit is set in `blocks`, whose mbarrier counts
-   the bytes. */
-__device__ inline void bulk_copy_to(uint16_t blocks, void *to, const void *from, uint32_t bytes,
-                                    uint64_t *barrier) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-                 "[%0], [%1], %2, [%3], %4;"
-                 :
-                 : "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(blocks)
-                 : "memory");
-#endif
-}
-
 #endif

@@ -67,14 +67,4 @@ __device__ inline uint4 cluster_load(const uint4 *at, unsigned rank) {
     return words;
 }
 
-/* Arrives at the mbarrier of block `rank`. */
-__device__ inline void cluster_mbarrier_arrive(const uint64_t *barrier, unsigned rank) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];"
-                 :
-                 : "r"(cluster_address(barrier, rank))
-                 : "memory");
-#endif
-}
-
 #endif

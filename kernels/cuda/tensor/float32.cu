@@ -1,78 +1,127 @@
-/* float32 GEMM on the tensor cores: the launches of a call, and their memory. */
+/* float32 GEMM on the tensor cores: the launches of a call, and the memory of its operands. */
 #include "kernels/cuda/tensor/float32.cuh"
 
 #include "kernels/cuda/tensor/split.cuh"
 
 /* --- memory --- */
 
+/* Possible while a graph is captured. NULL on failure. */
+static void *allocate(struct float32_workspace *workspace, size_t bytes, cuda_fault *fault) {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    void *memory = NULL;
+    if (workspace->allocations == FLOAT32_MOST_ALLOCATIONS) {
+        CUDA_TRY(fault, cudaErrorMemoryAllocation);
+    } else if (CUDA_TRY(fault, cudaThreadExchangeStreamCaptureMode(&mode))) {
+        if (CUDA_TRY(fault, cudaMalloc(&memory, bytes)))
+            workspace->allocation[workspace->allocations++] = memory;
+        CUDA_TRY(fault, cudaThreadExchangeStreamCaptureMode(&mode));
+    }
+    return memory;
+}
+
 bool float32_workspace_open(struct float32_workspace *workspace, unsigned processors, cuda_fault *fault) {
-    const size_t bytes = 2 * sizeof *workspace->counters;
+    const size_t bytes = FLOAT32_OPERANDS * sizeof *workspace->flags;
     *workspace = {.open = float32_open(), .processors = processors};
     if (!workspace->open) return true;
-    return CUDA_TRY(fault, cudaMalloc((void **)&workspace->counters, bytes)) &&
-           CUDA_TRY(fault, cudaMemset(workspace->counters, 0, bytes)) &&
+    workspace->flags = (plane_flags *)allocate(workspace, bytes, fault);
+    return workspace->flags && CUDA_TRY(fault, cudaMemset(workspace->flags, 0, bytes)) &&
            CUDA_TRY(fault, cudaDeviceSynchronize()); /* before a kernel on any stream */
 }
 
 void float32_workspace_close(struct float32_workspace *workspace) {
-    for (unsigned i = 0; i < workspace->growths; i++) cudaFree(workspace->memory[i]);
-    cudaFree(workspace->counters);
+    for (unsigned i = 0; i < workspace->allocations; i++) cudaFree(workspace->allocation[i]);
 }
 
-/* Possible while a graph is captured. */
-static bool allocate(void **memory, size_t bytes, cuda_fault *fault) {
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    if (!CUDA_TRY(fault, cudaThreadExchangeStreamCaptureMode(&mode))) return false;
-    const bool done = CUDA_TRY(fault, cudaMalloc(memory, bytes));
-    return CUDA_TRY(fault, cudaThreadExchangeStreamCaptureMode(&mode)) && done;
-}
-
-/* At least twice the size before: few growths. */
-static bool reserve(struct float32_workspace *workspace, size_t bytes, cuda_fault *fault) {
-    if (bytes <= workspace->size) return true;
-    const size_t size = bytes > 2 * workspace->size ? bytes : 2 * workspace->size;
-    if (workspace->growths == FLOAT32_MOST_GROWTHS ||
-        !allocate(&workspace->memory[workspace->growths], size, fault))
-        return false;
-    workspace->growths++;
-    workspace->size = size;
-    return true;
-}
-
-/* The parts of a memory, in turn; without memory it counts them. */
-struct arena {
-    char *at;
-    size_t used;
-
-    void *take(size_t bytes) {
-        const size_t alignment = 1024, begin = used;
-        used += (bytes + alignment - 1) / alignment * alignment;
-        return at ? at + begin : NULL;
+/* At least `bytes` of scratch memory. */
+static char *scratch(struct float32_workspace *workspace, size_t bytes, cuda_fault *fault) {
+    if (bytes <= workspace->scratch_bytes) return workspace->scratch;
+    const size_t size = bytes > 2 * workspace->scratch_bytes ? bytes : 2 * workspace->scratch_bytes;
+    char *const memory = (char *)allocate(workspace, size, fault);
+    if (memory) {
+        workspace->scratch = memory;
+        workspace->scratch_bytes = size;
     }
-};
+    return memory;
+}
 
-/* The planes of rows x columns in memory: room for three. */
-static split_source take_planes(arena &memory, const void *values, size_t rows, size_t columns, size_t ld) {
+/* --- operands --- */
+
+static size_t rounded(size_t bytes) {
+    const size_t alignment = 1024;
+    return (bytes + alignment - 1) / alignment * alignment;
+}
+
+static split_source source_of(const void *values, size_t rows, size_t columns, size_t ld) {
     split_source source = {(const float *)values, rows, columns, ld, {}};
     source.to.row_blocks = (unsigned)((rows + PLANE_SIDE - 1) / PLANE_SIDE);
     source.to.column_blocks = (unsigned)((columns + PLANE_SIDE - 1) / PLANE_SIDE);
-    source.to.blocks = (char *)memory.take(3 * source.to.count() * PLANE_BYTES);
-    source.to.exponents = (int *)memory.take(source.to.count() * sizeof(int));
     return source;
 }
 
-struct parts {
-    split_source a, b;
-    float *column_partials;
+static split_source source_a(const gemm_call &call) {
+    const bool transposed = gemm_transposes_a(call.op);
+    return source_of(call.a, transposed ? call.k : call.m, transposed ? call.m : call.k, call.lda);
+}
 
-    parts(const gemm_call &call, arena &memory) {
-        const bool a_t = gemm_transposes_a(call.op), b_t = gemm_transposes_b(call.op);
-        a = take_planes(memory, call.a, a_t ? call.k : call.m, a_t ? call.m : call.k, call.lda);
-        b = take_planes(memory, call.b, b_t ? call.n : call.k, b_t ? call.k : call.n, call.ldb);
-        const size_t rows = (call.m + PLANE_SIDE - 1) / PLANE_SIDE;
-        column_partials = call.backward ? (float *)memory.take(rows * call.n * sizeof(float)) : NULL;
+static split_source source_b(const gemm_call &call) {
+    const bool transposed = gemm_transposes_b(call.op);
+    return source_of(call.b, transposed ? call.n : call.k, transposed ? call.k : call.n, call.ldb);
+}
+
+static bool same_matrix(const split_source &x, const split_source &y) {
+    return x.values == y.values && x.rows == y.rows && x.columns == y.columns && x.ld == y.ld;
+}
+
+static void forget(struct float32_workspace *workspace, const void *values) {
+    for (float32_operand &one : workspace->operand)
+        if (one.source.values == values) one.valid = false;
+}
+
+void float32_forget(struct float32_workspace *workspace, const struct gemm_call *call) {
+    if (!call->a_unchanged) forget(workspace, call->a);
+    if (!call->b_unchanged) forget(workspace, call->b);
+    forget(workspace, call->c);
+}
+
+/* The operand with this matrix, or the one that has not been used for longest. */
+static float32_operand *find(struct float32_workspace *workspace, const split_source &source) {
+    float32_operand *oldest = workspace->operand;
+    for (float32_operand &one : workspace->operand) {
+        if (one.capacity && same_matrix(one.source, source)) return &one;
+        if (one.last_call < oldest->last_call) oldest = &one;
     }
-};
+    return oldest;
+}
+
+/* Gives the operand memory for a matrix that it does not have. */
+static bool replace(struct float32_workspace *workspace, float32_operand *operand, const split_source &source,
+                    cuda_fault *fault) {
+    const size_t count = source.to.count(), planes_bytes = 2 * count * PLANE_BYTES;
+    planes old = operand->source.to;
+    if (count > operand->capacity) {
+        operand->capacity = 0;
+        old.blocks = (char *)allocate(workspace, planes_bytes + rounded(count * sizeof(int)), fault);
+        if (!old.blocks) return false;
+        operand->capacity = count;
+    }
+    operand->source = source;
+    operand->source.to.blocks = old.blocks;
+    operand->source.to.exponents = (int *)(old.blocks + planes_bytes);
+    operand->source.to.flags = workspace->flags + (operand - workspace->operand);
+    operand->valid = false;
+    return true;
+}
+
+/* The operand of a matrix; its planes may be used as they are if it is valid. NULL on failure. */
+static float32_operand *take(struct float32_workspace *workspace, const split_source &source,
+                             cuda_fault *fault) {
+    float32_operand *const operand = find(workspace, source);
+    if (!(operand->capacity && same_matrix(operand->source, source)) &&
+        !replace(workspace, operand, source, fault))
+        return NULL;
+    operand->last_call = workspace->calls;
+    return operand;
+}
 
 /* --- column sums --- */
 
@@ -114,38 +163,53 @@ bool float32_pays(const struct gemm_call *call) {
            tiles_along(call->m) * tiles_along(call->n) >= FEWEST_TILES;
 }
 
-static float32_product product_of(const gemm_call &call, const parts &split, unsigned *counters) {
+static float32_product product_of(const gemm_call &call, const planes &a, const planes &b,
+                                  float *column_partials) {
     const bool a_t = gemm_transposes_a(call.op), b_t = gemm_transposes_b(call.op);
     return {.m = call.m,
             .n = call.n,
             .k = call.k,
-            .a = plane_operand(split.a.to, a_t),
-            .b = plane_operand(split.b.to, !b_t),
-            .state = counters,
-            .ticket = counters + 1,
-            .column_partials = split.column_partials,
-            .a_values = split.a.values,
-            .b_values = split.b.values,
+            .a = plane_operand(a, a_t),
+            .b = plane_operand(b, !b_t),
+            .column_partials = column_partials,
+            .a_values = (const float *)call.a,
+            .b_values = (const float *)call.b,
             .a_row = a_t ? 1 : call.lda,
             .a_column = a_t ? call.lda : 1,
             .b_row = b_t ? 1 : call.ldb,
             .b_column = b_t ? call.ldb : 1};
 }
 
-void float32_gemm(struct float32_workspace *workspace, const struct gemm_call *call,
-                  cuda_launcher &launcher) {
-    arena count = {};
-    parts counted(*call, count);
-    if (!launcher.describe && !reserve(workspace, count.used, launcher.fault)) return;
-    arena memory = {.at = launcher.describe ? NULL : (char *)workspace->memory[workspace->growths - 1]};
-    const parts split(*call, memory);
-    const slope<float> back(*call);
-    split_launch(split.a, split.b, workspace->counters, workspace->processors, launcher);
-    float32_launch(call->op, product_of(*call, split, workspace->counters), sink<float>(*call), back,
+static void launch_all(const struct float32_workspace *workspace, const gemm_call &call, split_source a,
+                       bool a_is_split, split_source b, bool b_is_split, char *memory,
+                       cuda_launcher &launcher) {
+    const slope<float> back(call);
+    a.to.wide = memory;
+    b.to.wide = memory + 3 * a.to.count() * PLANE_BYTES;
+    float *const partials = (float *)(b.to.wide + 3 * b.to.count() * PLANE_BYTES);
+    split_launch(a, a_is_split, b, b_is_split, workspace->processors, launcher);
+    float32_launch(call.op, product_of(call, a.to, b.to, partials), sink<float>(call), back,
                    workspace->processors, launcher);
     if (!back.on) return;
-    const unsigned blocks = (unsigned)((call->n + SUM_COLUMNS - 1) / SUM_COLUMNS);
+    const unsigned blocks = (unsigned)((call.n + SUM_COLUMNS - 1) / SUM_COLUMNS);
     launch(launcher, "column_sum_kernel", column_sum_kernel, dim3(blocks), dim3(SUM_COLUMNS, SUM_ROWS), 0,
-           (const float *)split.column_partials, (call->m + PLANE_SIDE - 1) / PLANE_SIDE, call->n,
-           back.column_sums);
+           (const float *)partials, (call.m + PLANE_SIDE - 1) / PLANE_SIDE, call.n, back.column_sums);
+}
+
+void float32_gemm(struct float32_workspace *workspace, const struct gemm_call *call,
+                  cuda_launcher &launcher) {
+    const split_source a = source_a(*call), b = source_b(*call);
+    if (launcher.describe) return launch_all(workspace, *call, a, false, b, false, NULL, launcher);
+    workspace->calls++;
+    float32_forget(workspace, call);
+    float32_operand *const own_a = take(workspace, a, launcher.fault), *const own_b =
+                                                                           take(workspace, b, launcher.fault);
+    const size_t rows = (call->m + PLANE_SIDE - 1) / PLANE_SIDE;
+    char *const memory =
+        scratch(workspace, 3 * (a.to.count() + b.to.count()) * PLANE_BYTES + rows * call->n * sizeof(float),
+                launcher.fault);
+    if (!own_a || !own_b || !memory) return;
+    launch_all(workspace, *call, own_a->source, own_a->valid, own_b->source, own_b->valid || own_a == own_b,
+               memory, launcher);
+    own_a->valid = own_b->valid = true;
 }

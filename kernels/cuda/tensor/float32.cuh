@@ -11,13 +11,14 @@ static const unsigned FLOAT32_TILE = 128; /* rows and columns of a tile of C: tw
 
 /* An operand: blocks along its rows of op(A) or columns of op(B), and along k. */
 struct plane_operand {
-    const char *blocks;
+    const char *blocks, *wide;
     const int *exponents;
+    const plane_flags *flags;
     size_t count;                                /* of blocks of a plane */
     unsigned blocks_across, step_across, step_k; /* block indices from one block to the next */
 
     plane_operand(const planes &of, bool k_is_rows)
-        : blocks(of.blocks), exponents(of.exponents), count(of.count()),
+        : blocks(of.blocks), wide(of.wide), exponents(of.exponents), flags(of.flags), count(of.count()),
           blocks_across(k_is_rows ? of.column_blocks : of.row_blocks),
           step_across(k_is_rows ? 1 : of.column_blocks), step_k(k_is_rows ? of.column_blocks : 1) {}
 
@@ -28,11 +29,10 @@ struct plane_operand {
     }
 };
 
-/* All that a launch needs. `state` is that of the split; the last thread block resets it to 0. */
+/* All that a launch needs. */
 struct float32_product {
     size_t m, n, k;
     plane_operand a, b;
-    unsigned *state, *ticket;
     float
         *column_partials; /* [m / 64, rounded up][n]: sums of columns of 64 rows, for the backward epilogue */
     const float *a_values, *b_values; /* as they are: op(A)(i,p) = a_values[i * a_row + p * a_column] */
@@ -46,20 +46,36 @@ bool float32_open(void);
 void float32_launch(enum gemm_op op, const float32_product &product, const sink<float> &out,
                     const slope<float> &back, unsigned processors, cuda_launcher &launcher);
 
-/* Memory of the split operands. It grows, and keeps what it had: captured graphs use that. */
-enum { FLOAT32_MOST_GROWTHS = 32 };
+/* A matrix that was split, and where. */
+struct float32_operand {
+    split_source source; /* without `wide` */
+    size_t capacity;     /* blocks that it has memory for */
+    bool valid;          /* the planes are those of the matrix */
+    uint64_t last_call;
+};
+
+/* Memory of split operands: recent ones are kept, for calls that read them again. Memory grows, and is only
+   freed at the end: captured graphs use it. */
+enum { FLOAT32_OPERANDS = 16, FLOAT32_MOST_ALLOCATIONS = 256 };
 struct float32_workspace {
     bool open; /* float32_open returned true */
     unsigned processors;
-    unsigned *counters;                 /* state and ticket: 0 between calls */
-    void *memory[FLOAT32_MOST_GROWTHS]; /* the last one, of `size` bytes, is in use */
-    unsigned growths;
-    size_t size;
+    uint64_t calls;
+    plane_flags *flags; /* of the operands */
+    struct float32_operand operand[FLOAT32_OPERANDS];
+    char *scratch; /* for bf16 planes and column sums */
+    size_t scratch_bytes;
+    void *allocation[FLOAT32_MOST_ALLOCATIONS];
+    unsigned allocations;
 };
 
-/* `counters` are allocated if the GPU is usable. False on an error. */
+/* Allocates the flags if the GPU is usable. False on an error. */
 bool float32_workspace_open(struct float32_workspace *workspace, unsigned processors, cuda_fault *fault);
 void float32_workspace_close(struct float32_workspace *workspace);
+
+/* For every call that other kernels run: C changes, and A and B may have since they were read, unless the call
+   says that they have not. */
+void float32_forget(struct float32_workspace *workspace, const struct gemm_call *call);
 
 /* Is this a float32 call that float32_gemm can run: any shape with k > 0, NN, TN or NT? */
 bool float32_supports(const struct float32_workspace *workspace, const struct gemm_call *call);

@@ -3,39 +3,54 @@
 #define TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_RING_CUH
 
 #include "kernels/cuda/tensor/bulk_copy.cuh"
-#include "kernels/cuda/tensor/cluster.cuh"
 #include "kernels/cuda/tensor/float32.cuh"
 #include "kernels/cuda/tensor/wgmma.cuh"
 
 namespace float32 {
 
-#ifndef FLOAT32_CLUSTER
-static const int CLUSTER = 2; /* thread blocks */
-static const int MODE = 1;
-#else
-static const int CLUSTER = FLOAT32_CLUSTER, MODE = FLOAT32_MODE;
+#ifndef FLOAT32_MODE
+#    define FLOAT32_MODE 0
+#endif
+#ifndef FLOAT32_SKIP
+#    define FLOAT32_SKIP 0
 #endif
 static const int GROUPS = 2, GROUP = 128;              /* warpgroups that multiply, and their threads */
 static const int THREADS = (GROUPS + 1) * GROUP;       /* one more group copies */
 static const int COPY_REGISTERS = 40, REGISTERS = 232; /* of a thread */
-static const int K = PLANE_SIDE;                       /* of a stage */
-static const unsigned TILE = FLOAT32_TILE, TILE_BYTES = 2 * PLANE_BYTES; /* of one plane of an operand */
+static const int K = 32;                               /* of a stage: half of a block */
+static const unsigned TILE = FLOAT32_TILE, TILE_BYTES = PLANE_BYTES; /* of a plane of an operand in a stage */
 static const unsigned BAND = 16;              /* tiles side by side that the L2 cache shares */
 static const unsigned RING_BYTES = 192 << 10; /* in shared memory; after it: */
 static const unsigned AREA_FLOATS = 64 * 64;  /* per warpgroup, for the epilogue */
 static const unsigned BARRIERS_AT = RING_BYTES + GROUPS * AREA_FLOATS * sizeof(float);
-static const unsigned MOST_STAGES = 3, SHARED_BYTES = BARRIERS_AT + 2 * MOST_STAGES * sizeof(uint64_t);
+static const unsigned MOST_STAGES = 6, SHARED_BYTES = BARRIERS_AT + 2 * MOST_STAGES * sizeof(uint64_t);
 
 /* Planes and products, the smallest first. Digit x of A and B: the planes that product x multiplies. */
 struct half_planes {
     static constexpr wgmma_format FORMAT = WGMMA_F16;
-    static constexpr int PLANES = 2, STAGES = 3, PRODUCTS = 3;
+    static constexpr int PLANES = 2, STAGES = 6, PRODUCTS = 3;
     static constexpr unsigned A = 0x001, B = 0x010;
+
+    static __device__ const char *blocks(const plane_operand &of) {
+        return of.blocks;
+    }
+
+    static __device__ int exponent(int e) {
+        return e;
+    }
 };
 struct bfloat_planes {
     static constexpr wgmma_format FORMAT = WGMMA_BF16;
-    static constexpr int PLANES = 3, STAGES = 2, PRODUCTS = 6;
+    static constexpr int PLANES = 3, STAGES = 4, PRODUCTS = 6;
     static constexpr unsigned A = 0x001012, B = 0x010210;
+
+    static __device__ const char *blocks(const plane_operand &of) {
+        return of.wide;
+    }
+
+    static __device__ int exponent(int e) {
+        return wide_exponent(e);
+    }
 };
 
 template <class S> constexpr unsigned STAGE_BYTES = 2 * S::PLANES *TILE_BYTES;
@@ -49,27 +64,28 @@ struct tile {
     unsigned row_block, column_block; /* in blocks of 64 */
 };
 
-/* The tiles of a thread block, in turn. The blocks of a cluster have the same columns. */
+/* The tiles of a thread block, in turn. */
 struct schedule {
-    unsigned rows, columns; /* of cluster tiles */
+    unsigned rows, columns; /* of tiles */
 
     __device__ explicit schedule(const float32_product &p)
-        : rows((unsigned)((p.m + CLUSTER * TILE - 1) / (CLUSTER * TILE))),
-          columns((unsigned)((p.n + TILE - 1) / TILE)) {}
+        : rows((unsigned)((p.m + TILE - 1) / TILE)), columns((unsigned)((p.n + TILE - 1) / TILE)) {}
 
     /* False after the last one. */
     __device__ bool at(unsigned turn, tile &own) const {
-        const unsigned index = blockIdx.x / CLUSTER + turn * (gridDim.x / CLUSTER);
+        const unsigned index = blockIdx.x + turn * gridDim.x;
         if (index >= rows * columns) return false;
         const unsigned band = index / (rows * BAND), inside = index % (rows * BAND);
         const unsigned width = min(BAND, columns - band * BAND);
-        own.row_block = (inside / width * CLUSTER + blockIdx.x % CLUSTER) * 2;
+        own.row_block = inside / width * 2;
         own.column_block = (band * BAND + inside % width) * 2;
         return true;
     }
 };
 
-/* The ring buffer: stage u % STAGES for use u, as A [plane][2 blocks] and B [plane][2 blocks]. */
+/* The ring buffer: stage u % STAGES for use u has 32 of k of all planes of A, then of B. Of an operand whose k
+   is along the rows of its blocks (T): four groups of 32 rows or columns, [k][64 bytes]; else 128 rows or columns,
+   [64 bytes of k]. */
 template <class S> struct ring {
     char *stages;
     uint64_t *full, *empty;
@@ -82,27 +98,36 @@ template <class S> struct ring {
         return stages + use % S::STAGES * STAGE_BYTES<S>;
     }
 
-    /* One thread: copies the blocks of a tile at `k`, B's half to all thread blocks of the cluster. */
-    __device__ void fill(const float32_product &p, unsigned use, const tile &at, unsigned k) const {
-        const unsigned place = use % S::STAGES;
-        char *to = stage(use);
-        if (use >= S::STAGES) mbarrier_wait_alone(empty + place, use / S::STAGES - 1);
-        mbarrier_expect_tx(full + place, STAGE_BYTES<S>);
+    /* One thread: copies half `k` % 2 of the two blocks of all planes of an operand. */
+    template <bool T>
+    __device__ static void copy(char *to, const plane_operand &of, unsigned across, unsigned k,
+                                uint64_t *full) {
 #pragma unroll
         for (unsigned g = 0; g < 2; g++) {
-            const char *a = p.a.blocks + p.a.index(at.row_block + g, k) * PLANE_BYTES;
-            const char *b = p.b.blocks + p.b.index(at.column_block + g, k) * PLANE_BYTES;
-            const unsigned within = g * PLANE_BYTES;
+            const char *from = S::blocks(of) + of.index(across + g, k / 2) * PLANE_BYTES;
 #pragma unroll
             for (unsigned plane = 0; plane < S::PLANES; plane++) {
-                char *to_a = to + plane * TILE_BYTES + within, *to_b = to_a + S::PLANES * TILE_BYTES;
-                bulk_copy(to_a, a + plane * p.a.count * PLANE_BYTES, PLANE_BYTES, full + place);
-                if (CLUSTER == 1)
-                    bulk_copy(to_b, b + plane * p.b.count * PLANE_BYTES, PLANE_BYTES, full + place);
-                else if (g == blockIdx.x % CLUSTER)
-                    bulk_copy_to(3, to_b, b + plane * p.b.count * PLANE_BYTES, PLANE_BYTES, full + place);
+                const char *block = from + plane * of.count * PLANE_BYTES;
+                char *place = to + plane * TILE_BYTES + g * PLANE_BYTES / 2;
+                if (T) {
+                    bulk_copy(place, block + k % 2 * 2048, 2048, full);
+                    bulk_copy(place + 2048, block + 4096 + k % 2 * 2048, 2048, full);
+                } else {
+                    bulk_copy(place, block + k % 2 * 4096, 4096, full);
+                }
             }
         }
+    }
+
+    /* One thread: copies a stage as soon as there is room. */
+    template <bool A_T, bool B_T>
+    __device__ void fill(const float32_product &p, unsigned use, const tile &at, unsigned k) const {
+        const unsigned place = use % S::STAGES;
+        if (use >= S::STAGES) mbarrier_wait_alone(empty + place, use / S::STAGES - 1);
+        if (FLOAT32_SKIP & 1) return mbarrier_arrive(full + place);
+        mbarrier_expect_tx(full + place, STAGE_BYTES<S>);
+        copy<A_T>(stage(use), p.a, at.row_block, k, full + place);
+        copy<B_T>(stage(use) + S::PLANES * TILE_BYTES, p.b, at.column_block, k, full + place);
     }
 
     /* All lanes of a consumer warp. */
@@ -112,12 +137,7 @@ template <class S> struct ring {
     }
 
     __device__ void release(unsigned use) const {
-        const unsigned lane = threadIdx.x % 32;
-        if (CLUSTER == 1) {
-            if (lane == 0) mbarrier_arrive(empty + use % S::STAGES);
-        } else if (lane < CLUSTER) {
-            cluster_mbarrier_arrive(empty + use % S::STAGES, lane);
-        }
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(empty + use % S::STAGES);
     }
 };
 

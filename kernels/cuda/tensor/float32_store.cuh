@@ -71,8 +71,34 @@ struct tile_store {
         if (back.on) store_totals(totals, row0, column0);
     }
 
+    /* From registers: 32 bytes of a row for four lanes. */
+    __device__ void store_plainly(const float (&sums)[64], const tile &own) const {
+        const size_t row0 = (size_t)(own.row_block + group) * 64 + warp * 16 + lane / 4;
+        const size_t column0 = (size_t)own.column_block * 64 + lane % 4 * 2;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const size_t row = row0 + h * 8;
+            if (row >= out.m) continue;
+            float *at = out.c + row * out.ldc + column0;
+#pragma unroll
+            for (int j = 0; j < 16; j++) {
+                const float x = out.alpha * sums[j * 4 + h * 2], y = out.alpha * sums[j * 4 + h * 2 + 1];
+                if (column0 + j * 8 + 1 < out.n)
+                    *(float2 *)(at + j * 8) = make_float2(x, y);
+                else if (column0 + j * 8 < out.n)
+                    at[j * 8] = x;
+            }
+        }
+    }
+
+    __device__ bool plain() const {
+        return !out.bias && !back.on && out.beta == 0 &&
+               ((uintptr_t)out.c | out.ldc * sizeof(float)) % 8 == 0;
+    }
+
     /* Through shared memory, so that rows are accessed in 256 bytes. */
     __device__ void store(const float (&sums)[64], const tile &own) const {
+        if (plain()) return store_plainly(sums, own);
         const size_t row0 = (size_t)(own.row_block + group) * 64, column0 = (size_t)own.column_block * 64;
 #pragma unroll
         for (int half = 0; half < 2; half++) {

@@ -6,8 +6,8 @@
               registers, rounded to nearest, and times the scales of its blocks. Two sets of partial sums take
               turns, so that the tensor cores multiply while the other set is added.
    Pipeline   one thread of a producer warpgroup copies blocks of planes to a ring buffer of stages; two
-              consumer warpgroups multiply 64 x 128 each. Two thread blocks of a cluster share the columns:
-              each copies half of B to both.
+              consumer warpgroups multiply 64 x 128 each. (Clusters that share operands by multicast were
+              slower: copies alone took 0.28 instead of 0.23 ms at 8192 x 2048 x 2048.)
    Otherwise  if the split raised PLANES_WIDE: six products of three bf16 planes; PLANES_SPECIAL: one
               multiply-add after the other, so that infinities and NaN come out as IEEE says.
    Bound by   tensor cores: three times the flops at their 16-bit rate, about 790 TFLOP/s on an H200. */
@@ -15,14 +15,20 @@
 
 namespace float32 {
 
-template <class S> static __device__ void produce(const float32_product &p, char *shared) {
-    const unsigned chunks = (unsigned)((p.k + K - 1) / K);
+/* Chunks of k between promotions: a block, two stages. */
+static __device__ unsigned chunks_of(const float32_product &p) {
+    return (unsigned)((p.k + PLANE_SIDE - 1) / PLANE_SIDE);
+}
+
+template <class S, bool A_T, bool B_T>
+static __device__ void produce(const float32_product &p, char *shared) {
+    const unsigned steps = chunks_of(p) * 2;
     const schedule all(p);
     const ring<S> stages(shared);
     tile own;
     unsigned use = 0;
     for (unsigned turn = 0; all.at(turn, own); turn++)
-        for (unsigned k = 0; k < chunks; k++) stages.fill(p, use++, own, k);
+        for (unsigned k = 0; k < steps; k++) stages.template fill<A_T, B_T>(p, use++, own, k);
 }
 
 static __device__ float power_of_two(int e) {
@@ -41,6 +47,11 @@ static __device__ void promote_half(float *sums, float *part, int e) {
     for (int i = 0; i < 32; i++) sums[i] = fmaf(part[i], factor, sums[i]);
 }
 
+/* Of the scales of a warpgroup's 64 rows, and of its left and right 64 columns. */
+struct exponents {
+    int rows, left, right;
+};
+
 /* A consumer warpgroup. Registers of D as in wgmma.cuh. */
 struct consumer {
     const float32_product &p;
@@ -51,87 +62,83 @@ struct consumer {
         : p(product), shared(memory), lane(threadIdx.x % 32), warp(uniform(threadIdx.x / 32 % 4)),
           group(uniform(threadIdx.x / GROUP)) {}
 
-    /* Starts the products of a stage: part = A B over 64 of k. */
+    template <bool T> __device__ static uint64_t descriptor(const char *at) {
+        return T ? wgmma_swizzle64_transposed(at, 2048) : wgmma_swizzle64(at);
+    }
+
+    /* Starts the products of a stage: part += A B over 32 of k, or = if it is the first stage of a chunk. */
     template <class S, bool A_T, bool B_T>
-    __device__ void multiply(float (&part)[64], const char *stage) const {
-        const char *a = stage + group * PLANE_BYTES, *b = stage + S::PLANES * TILE_BYTES;
+    __device__ void multiply(float (&part)[64], const char *stage, bool first) const {
+        const char *a = stage + group * PLANE_BYTES / 2, *b = stage + S::PLANES * TILE_BYTES;
+        if (FLOAT32_SKIP & 2) return;
         wgmma_fence();
 #pragma unroll
         for (int x = 0; x < S::PRODUCTS; x++)
 #pragma unroll
-            for (int step = 0; step < K / 16; step++) {
-                const char *from_a = a + (S::A >> 4 * x & 15) * TILE_BYTES + step * (A_T ? 2048 : 32);
-                const char *from_b = b + (S::B >> 4 * x & 15) * TILE_BYTES + step * (B_T ? 2048 : 32);
+            for (int step = 0; step < K / 16; step++)
                 wgmma_n128<S::FORMAT, A_T, B_T>(
-                    part, A_T ? wgmma_swizzle128_transposed(from_a, PLANE_BYTES) : wgmma_swizzle128(from_a),
-                    B_T ? wgmma_swizzle128_transposed(from_b, PLANE_BYTES) : wgmma_swizzle128(from_b),
-                    x || step);
-            }
+                    part, descriptor<A_T>(a + (S::A >> 4 * x & 15) * TILE_BYTES + step * (A_T ? 1024 : 32)),
+                    descriptor<B_T>(b + (S::B >> 4 * x & 15) * TILE_BYTES + step * (B_T ? 1024 : 32)),
+                    !first || x || step);
         wgmma_commit();
     }
 
-    /* The exponents of what a chunk's sums are to be multiplied with, of its left and right 64 columns. */
-    __device__ int2 unscale(const tile &own, unsigned k) const {
-        const int a = __ldg(p.a.exponents + p.a.index(own.row_block + group, k));
-        const int left = __ldg(p.b.exponents + p.b.index(own.column_block, k));
-        const int right = __ldg(p.b.exponents + p.b.index(own.column_block + 1, k));
-        return make_int2(uniform(-(a + left)), uniform(-(a + right)));
+    /* The exponents of what a chunk's sums are to be multiplied with: loads that a later promote waits for. */
+    template <class S> __device__ exponents unscale(const tile &own, unsigned k) const {
+        return {S::exponent(__ldg(p.a.exponents + p.a.index(own.row_block + group, k))),
+                S::exponent(__ldg(p.b.exponents + p.b.index(own.column_block, k))),
+                S::exponent(__ldg(p.b.exponents + p.b.index(own.column_block + 1, k)))};
     }
 
-    __device__ void promote(float (&sums)[64], float (&part)[64], int2 e) const {
+    __device__ void promote(float (&sums)[64], float (&part)[64], const exponents &e) const {
         wgmma_done(part);
-        promote_half(sums, part, e.x);
-        promote_half(sums + 32, part + 32, e.y);
+        promote_half(sums, part, uniform(-(e.rows + e.left)));
+        promote_half(sums + 32, part + 32, uniform(-(e.rows + e.right)));
+    }
+
+    /* Starts chunk k: the products of stages `use` and `use` + 1 of the ring buffer. */
+    template <class S, bool A_T, bool B_T>
+    __device__ exponents start(float (&part)[64], const tile &own, unsigned k, unsigned use) const {
+        const exponents e = unscale<S>(own, k);
+        multiply<S, A_T, B_T>(part, ring<S>(shared).wait(use), true);
+        multiply<S, A_T, B_T>(part, ring<S>(shared).wait(use + 1), false);
+        return e;
+    }
+
+    /* Ends the chunk after which PENDING stages were started. */
+    template <class S, int PENDING>
+    __device__ void finish(float (&sums)[64], float (&part)[64], const exponents &e, unsigned &use) const {
+        wgmma_wait<PENDING + 1>();
+        ring<S>(shared).release(use);
+        wgmma_wait<PENDING>();
+        ring<S>(shared).release(use + 1);
+        use += 2;
+        promote(sums, part, e);
     }
 
     /* sums = the tile of A B. `use`: of the ring buffer, counted over all tiles. */
     template <class S, bool A_T, bool B_T>
     __device__ void sum_tile(float (&sums)[64], const tile &own, unsigned chunks, unsigned &use) const {
-        const ring<S> stages(shared);
-        float even[64];
 #pragma unroll
         for (int i = 0; i < 64; i++) sums[i] = 0;
-        if (MODE != 1) {
-            for (unsigned k = 0; k < chunks; k++, use++) {
-                const int2 e = unscale(own, k);
-                const char *stage = stages.wait(use);
-                if (MODE == 2) asm volatile("bar.sync %0, %1;" : : "r"(4 + group), "n"(2 * GROUP) : "memory");
-                multiply<S, A_T, B_T>(even, stage);
-                if (MODE == 2)
-                    asm volatile("bar.arrive %0, %1;" : : "r"(5 - group), "n"(2 * GROUP) : "memory");
-                wgmma_wait<0>();
-                stages.release(use);
-                promote(sums, even, e);
-            }
-            return;
+#if FLOAT32_MODE == 0
+        float part[64];
+        for (unsigned k = 0; k < chunks; k++) {
+            const exponents e = start<S, A_T, B_T>(part, own, k, use);
+            finish<S, 0>(sums, part, e, use);
         }
-        float odd[64];
-        int2 e_even = unscale(own, 0), e_odd;
-        multiply<S, A_T, B_T>(even, stages.wait(use));
+#else
+        float even[64], odd[64];
+        exponents e_even = start<S, A_T, B_T>(even, own, 0, use), e_odd;
         for (unsigned k = 1;;) {
-            if (k == chunks) {
-                wgmma_wait<0>();
-                stages.release(use++);
-                promote(sums, even, e_even);
-                break;
-            }
-            e_odd = unscale(own, k++);
-            multiply<S, A_T, B_T>(odd, stages.wait(use + 1));
-            wgmma_wait<1>();
-            stages.release(use++);
-            promote(sums, even, e_even);
-            if (k == chunks) {
-                wgmma_wait<0>();
-                stages.release(use++);
-                promote(sums, odd, e_odd);
-                break;
-            }
-            e_even = unscale(own, k++);
-            multiply<S, A_T, B_T>(even, stages.wait(use + 1));
-            wgmma_wait<1>();
-            stages.release(use++);
-            promote(sums, odd, e_odd);
+            if (k == chunks) return finish<S, 0>(sums, even, e_even, use);
+            e_odd = start<S, A_T, B_T>(odd, own, k++, use + 2);
+            finish<S, 2>(sums, even, e_even, use);
+            if (k == chunks) return finish<S, 0>(sums, odd, e_odd, use);
+            e_even = start<S, A_T, B_T>(even, own, k++, use + 2);
+            finish<S, 2>(sums, odd, e_odd, use);
         }
+#endif
     }
 
     /* The same in float32 arithmetic, from the matrices as they are. */
@@ -163,30 +170,19 @@ struct consumer {
 template <class S, bool A_T, bool B_T>
 static __device__ void consume(const float32_product &p, const sink<float> &out, const slope<float> &back,
                                char *shared, bool plainly) {
-    const unsigned chunks = (unsigned)((p.k + K - 1) / K);
+    const unsigned chunks = chunks_of(p);
     const schedule all(p);
     const consumer body(p, shared);
     const tile_store to(p, out, back, shared);
     tile own;
     unsigned use = 0;
-    if (MODE == 2 && body.group == 1)
-        asm volatile("bar.arrive %0, %1;" : : "r"(4), "n"(2 * GROUP) : "memory");
     for (unsigned turn = 0; all.at(turn, own); turn++) {
         float sums[64];
         if (plainly)
             body.sum_tile_plainly(sums, own);
         else
             body.sum_tile<S, A_T, B_T>(sums, own, chunks, use);
-        to.store(sums, own);
-    }
-}
-
-/* The last thread block resets the state. One thread of each. */
-static __device__ void reset_state(const float32_product &p) {
-    __threadfence();
-    if (atomicAdd(p.ticket, 1u) == gridDim.x - 1) {
-        *p.ticket = 0;
-        *p.state = 0;
+        if (!(FLOAT32_SKIP & 4) || sums[0] == 123.456f) to.store(sums, own);
     }
 }
 
@@ -197,20 +193,19 @@ __global__ void __launch_bounds__(THREADS, 1)
 #ifdef HAVE_WGMMA
     extern __shared__ __align__(1024) char shared[];
     uint64_t *barriers = (uint64_t *)(shared + BARRIERS_AT);
-    const unsigned state = uniform(*(const volatile unsigned *)p.state);
+    const unsigned state = uniform(p.a.flags->state | p.b.flags->state);
     if (threadIdx.x == 0)
         for (unsigned i = 0; i < MOST_STAGES; i++) {
             mbarrier_init(barriers + i);
-            mbarrier_init(barriers + MOST_STAGES + i, GROUPS * GROUP / 32 * CLUSTER);
+            mbarrier_init(barriers + MOST_STAGES + i, GROUPS * GROUP / 32);
         }
-    cluster_barrier();
+    __syncthreads();
     if (uniform(threadIdx.x / GROUP) == GROUPS) {
         warpgroup_fewer_registers<COPY_REGISTERS>();
         if (threadIdx.x == GROUPS * GROUP) {
-            if (state == 0) produce<half_planes>(p, shared);
-            if (state == PLANES_WIDE) produce<bfloat_planes>(p, shared);
+            if (state == 0) produce<half_planes, A_T, B_T>(p, shared);
+            if (state == PLANES_WIDE) produce<bfloat_planes, A_T, B_T>(p, shared);
         }
-        __syncwarp();
     } else {
         warpgroup_more_registers<REGISTERS>();
         if (state == PLANES_WIDE)
@@ -218,8 +213,6 @@ __global__ void __launch_bounds__(THREADS, 1)
         else
             consume<half_planes, A_T, B_T>(p, out, back, shared, state & PLANES_SPECIAL);
     }
-    cluster_barrier(); /* no thread block writes to the shared memory of another one that has ended */
-    if (threadIdx.x == 0) reset_state(p);
 #endif
 }
 
@@ -254,9 +247,8 @@ bool float32_open(void) {
 void float32_launch(enum gemm_op op, const float32_product &product, const sink<float> &out,
                     const slope<float> &back, unsigned processors, cuda_launcher &launcher) {
     using namespace float32;
-    const size_t rows = (product.m + CLUSTER * TILE - 1) / (CLUSTER * TILE);
-    const size_t tiles = rows * ((product.n + TILE - 1) / TILE), clusters = processors / CLUSTER;
-    const unsigned grid = (unsigned)((tiles < clusters ? tiles : clusters) * CLUSTER);
-    launch_clusters(launcher, "float32_kernel", kernel_of(op), CLUSTER, grid, THREADS, SHARED_BYTES, product,
-                    out, back);
+    const size_t tiles = (product.m + TILE - 1) / TILE * ((product.n + TILE - 1) / TILE);
+    launch(launcher, "float32_kernel", kernel_of(op),
+           dim3((unsigned)(tiles < processors ? tiles : processors)), THREADS, SHARED_BYTES, product, out,
+           back);
 }

@@ -51,7 +51,8 @@ struct share {
                 rounded[e] = T(x[h][e]);
                 x[h][e] -= float(rounded[e]);
             }
-            *(uint4 *)(block + row * 128 + (unit ^ row % 8) * 16) = *(const uint4 *)rounded;
+            const unsigned at = unit / 4 * (PLANE_BYTES / 2) + row * 64 + ((unit ^ row / 2) % 4) * 16;
+            *(uint4 *)(block + at) = *(const uint4 *)rounded;
         }
     }
 };
@@ -125,8 +126,8 @@ static __device__ unsigned count_small(const share &own, unsigned most) {
     return sum_of_warp(counts);
 }
 
-/* The largest magnitude of the block, as bits; thread 0 raises the state. */
-static __device__ unsigned examine(const share &own, unsigned *state) {
+/* The largest magnitude of the block, as bits; thread 0 raises the flags. */
+static __device__ unsigned examine(const share &own, plane_flags *flags) {
     __shared__ extremes all;
     if (threadIdx.x == 0) all.nonzero_and_small = 0;
     find_extremes(own, all);
@@ -141,7 +142,7 @@ static __device__ unsigned examine(const share &own, unsigned *state) {
     const int lopsided = __syncthreads_or(line && line + 14 * EXPONENT_ONE < most);
     const bool mostly_small = 2 * (all.nonzero_and_small & 0xffff) > all.nonzero_and_small >> 16;
     const unsigned raised = most >= INFINITE ? PLANES_SPECIAL : lopsided || mostly_small ? PLANES_WIDE : 0;
-    if (threadIdx.x == 0 && raised) atomicOr(state, raised);
+    if (threadIdx.x == 0 && raised) atomicOr(&flags->raised, raised);
     return most;
 }
 
@@ -179,40 +180,57 @@ struct place {
                  aligned);
     }
 
-    __device__ char *plane(unsigned p) const {
-        return from.to.blocks + (p * from.to.count() + block) * PLANE_BYTES;
+    __device__ char *plane(char *planes, unsigned p) const {
+        return planes + (p * from.to.count() + block) * PLANE_BYTES;
+    }
+
+    /* One thread: the last block of a matrix sets its state. */
+    __device__ void finish() const {
+        plane_flags *const flags = from.to.flags;
+        __threadfence();
+        if (atomicAdd(&flags->blocks_done, 1u) != from.to.count() - 1) return;
+        flags->blocks_done = 0;
+        flags->state = atomicExch(&flags->raised, 0u);
     }
 };
 
-__global__ void __launch_bounds__(THREADS)
-    split_kernel(const __grid_constant__ split_pair both, unsigned *state) {
+__global__ void __launch_bounds__(THREADS) split_kernel(const __grid_constant__ split_pair both) {
     const place at(both, blockIdx.x);
+    const planes &to = at.from.to;
     share own;
     at.load(own);
-    const int e = scale_exponent(examine(own, state));
+    const int e = scale_exponent(examine(own, to.flags));
     own.scale(power_of_two(e));
-    own.store<__half>(at.plane(0));
-    own.store<__half>(at.plane(1));
-    if (threadIdx.x == 0) at.from.to.exponents[at.block] = e;
+    own.store<__half>(at.plane(to.blocks, 0));
+    own.store<__half>(at.plane(to.blocks, 1));
+    if (threadIdx.x) return;
+    to.exponents[at.block] = e;
+    at.finish();
 }
 
-/* After split_kernel, with the same scales; does nothing unless the state is PLANES_WIDE. */
-__global__ void __launch_bounds__(THREADS)
-    split_wide_kernel(const __grid_constant__ split_pair both, const unsigned *state) {
-    if (*state != PLANES_WIDE) return;
+/* After split_kernel, with its scales; does nothing unless the state of both together is PLANES_WIDE. */
+__global__ void __launch_bounds__(THREADS) split_wide_kernel(const __grid_constant__ split_pair both) {
+    if ((both.of[0].to.flags->state | both.of[1].to.flags->state) != PLANES_WIDE) return;
     for (size_t index = blockIdx.x; index < both.count(); index += gridDim.x) {
         const place at(both, index);
         share own;
         at.load(own);
-        own.scale(power_of_two(at.from.to.exponents[at.block]));
-        for (unsigned p = 0; p < 3; p++) own.store<__nv_bfloat16>(at.plane(p));
+        own.scale(power_of_two(wide_exponent(at.from.to.exponents[at.block])));
+        for (unsigned p = 0; p < 3; p++) own.store<__nv_bfloat16>(at.plane(at.from.to.wide, p));
     }
 }
 
-void split_launch(const split_source &a, const split_source &b, unsigned *state, unsigned processors,
-                  cuda_launcher &launcher) {
-    const split_pair both = {{a, b}};
-    launch(launcher, "split_kernel", split_kernel, dim3((unsigned)both.count()), THREADS, 0, both, state);
-    launch(launcher, "split_wide_kernel", split_wide_kernel, dim3(processors * 4), THREADS, 0, both,
-           (const unsigned *)state);
+/* The pair with only those matrices that are to be split. */
+static split_pair without(split_pair both, bool a, bool b) {
+    if (a) both.of[0].to.row_blocks = 0;
+    if (b) both.of[1].to.row_blocks = 0;
+    return both;
+}
+
+void split_launch(const split_source &a, bool a_is_split, const split_source &b, bool b_is_split,
+                  unsigned processors, cuda_launcher &launcher) {
+    const split_pair both = {{a, b}}, some = without(both, a_is_split, b_is_split);
+    if (some.count())
+        launch(launcher, "split_kernel", split_kernel, dim3((unsigned)some.count()), THREADS, 0, some);
+    launch(launcher, "split_wide_kernel", split_wide_kernel, dim3(processors * 4), THREADS, 0, both);
 }

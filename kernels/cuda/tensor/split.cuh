@@ -5,9 +5,9 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor/planes.cuh"
 
-/* Both matrices; `*state` is 0 before, and then has the bits that their blocks raised. The planes have room
-   for three, and hold bf16 if the state is PLANES_WIDE. */
-void split_launch(const split_source &a, const split_source &b, unsigned *state, unsigned processors,
-                  cuda_launcher &launcher);
+/* Splits the matrices that are not split yet: sets the states of their flags, and the planes of bf16 if these
+   need it. `wide` has room for three planes, `blocks` for two. */
+void split_launch(const split_source &a, bool a_is_split, const split_source &b, bool b_is_split,
+                  unsigned processors, cuda_launcher &launcher);
 
 #endif
