@@ -11,24 +11,21 @@ namespace float32 {
 #ifndef FLOAT32_MODE
 #    define FLOAT32_MODE 0
 #endif
-#ifndef FLOAT32_SKIP
-#    define FLOAT32_SKIP 0
-#endif
 static const int GROUPS = 2, GROUP = 128;              /* warpgroups that multiply, and their threads */
 static const int THREADS = (GROUPS + 1) * GROUP;       /* one more group copies */
 static const int COPY_REGISTERS = 40, REGISTERS = 232; /* of a thread */
-static const int K = 32;                               /* of a stage: half of a block */
-static const unsigned TILE = FLOAT32_TILE, TILE_BYTES = PLANE_BYTES; /* of a plane of an operand in a stage */
+static const int K = PLANE_SIDE;                       /* of a stage */
+static const unsigned TILE = FLOAT32_TILE, TILE_BYTES = 2 * PLANE_BYTES; /* of one plane of an operand */
 static const unsigned BAND = 16;              /* tiles side by side that the L2 cache shares */
 static const unsigned RING_BYTES = 192 << 10; /* in shared memory; after it: */
 static const unsigned AREA_FLOATS = 64 * 64;  /* per warpgroup, for the epilogue */
 static const unsigned BARRIERS_AT = RING_BYTES + GROUPS * AREA_FLOATS * sizeof(float);
-static const unsigned MOST_STAGES = 6, SHARED_BYTES = BARRIERS_AT + 2 * MOST_STAGES * sizeof(uint64_t);
+static const unsigned MOST_STAGES = 3, SHARED_BYTES = BARRIERS_AT + 3 * MOST_STAGES * sizeof(uint64_t);
 
 /* Planes and products, the smallest first. Digit x of A and B: the planes that product x multiplies. */
 struct half_planes {
     static constexpr wgmma_format FORMAT = WGMMA_F16;
-    static constexpr int PLANES = 2, STAGES = 6, PRODUCTS = 3;
+    static constexpr int PLANES = 2, STAGES = 3, PRODUCTS = 3;
     static constexpr unsigned A = 0x001, B = 0x010;
 
     static __device__ const char *blocks(const plane_operand &of) {
@@ -41,7 +38,7 @@ struct half_planes {
 };
 struct bfloat_planes {
     static constexpr wgmma_format FORMAT = WGMMA_BF16;
-    static constexpr int PLANES = 3, STAGES = 4, PRODUCTS = 6;
+    static constexpr int PLANES = 3, STAGES = 2, PRODUCTS = 6;
     static constexpr unsigned A = 0x001012, B = 0x010210;
 
     static __device__ const char *blocks(const plane_operand &of) {
@@ -83,51 +80,45 @@ struct schedule {
     }
 };
 
-/* The ring buffer: stage u % STAGES for use u has 32 of k of all planes of A, then of B. Of an operand whose k
-   is along the rows of its blocks (T): four groups of 32 rows or columns, [k][64 bytes]; else 128 rows or columns,
-   [64 bytes of k]. */
+/* The ring buffer: stage u % STAGES for use u has 64 of k, as A [plane][2 blocks] and B [plane][2 blocks]. The last
+   product reads the high planes alone, so that the low ones can be replaced before it ends. */
 template <class S> struct ring {
     char *stages;
-    uint64_t *full, *empty;
+    uint64_t *full, *low_empty, *high_empty;
 
     __device__ explicit ring(char *shared) : stages(shared), full((uint64_t *)(shared + BARRIERS_AT)) {
-        empty = full + MOST_STAGES;
+        low_empty = full + MOST_STAGES;
+        high_empty = low_empty + MOST_STAGES;
     }
 
     __device__ char *stage(unsigned use) const {
         return stages + use % S::STAGES * STAGE_BYTES<S>;
     }
 
-    /* One thread: copies half `k` % 2 of the two blocks of all planes of an operand. */
-    template <bool T>
+    /* One thread: copies the two blocks of some planes of an operand. */
     __device__ static void copy(char *to, const plane_operand &of, unsigned across, unsigned k,
-                                uint64_t *full) {
+                                unsigned first, unsigned end, uint64_t *full) {
 #pragma unroll
         for (unsigned g = 0; g < 2; g++) {
-            const char *from = S::blocks(of) + of.index(across + g, k / 2) * PLANE_BYTES;
+            const char *from = S::blocks(of) + of.index(across + g, k) * PLANE_BYTES;
 #pragma unroll
-            for (unsigned plane = 0; plane < S::PLANES; plane++) {
-                const char *block = from + plane * of.count * PLANE_BYTES;
-                char *place = to + plane * TILE_BYTES + g * PLANE_BYTES / 2;
-                if (T) {
-                    bulk_copy(place, block + k % 2 * 2048, 2048, full);
-                    bulk_copy(place + 2048, block + 4096 + k % 2 * 2048, 2048, full);
-                } else {
-                    bulk_copy(place, block + k % 2 * 4096, 4096, full);
-                }
-            }
+            for (unsigned plane = first; plane < end; plane++)
+                bulk_copy(to + plane * TILE_BYTES + g * PLANE_BYTES, from + plane * of.count * PLANE_BYTES,
+                          PLANE_BYTES, full);
         }
     }
 
     /* One thread: copies a stage as soon as there is room. */
-    template <bool A_T, bool B_T>
     __device__ void fill(const float32_product &p, unsigned use, const tile &at, unsigned k) const {
         const unsigned place = use % S::STAGES;
-        if (use >= S::STAGES) mbarrier_wait_alone(empty + place, use / S::STAGES - 1);
-        if (FLOAT32_SKIP & 1) return mbarrier_arrive(full + place);
+        char *a = stage(use), *b = a + S::PLANES * TILE_BYTES;
+        if (use >= S::STAGES) mbarrier_wait_alone(low_empty + place, use / S::STAGES - 1);
         mbarrier_expect_tx(full + place, STAGE_BYTES<S>);
-        copy<A_T>(stage(use), p.a, at.row_block, k, full + place);
-        copy<B_T>(stage(use) + S::PLANES * TILE_BYTES, p.b, at.column_block, k, full + place);
+        copy(a, p.a, at.row_block, k, 1, S::PLANES, full + place);
+        copy(b, p.b, at.column_block, k, 1, S::PLANES, full + place);
+        if (use >= S::STAGES) mbarrier_wait_alone(high_empty + place, use / S::STAGES - 1);
+        copy(a, p.a, at.row_block, k, 0, 1, full + place);
+        copy(b, p.b, at.column_block, k, 0, 1, full + place);
     }
 
     /* All lanes of a consumer warp. */
@@ -136,8 +127,12 @@ template <class S> struct ring {
         return stage(use);
     }
 
-    __device__ void release(unsigned use) const {
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(empty + use % S::STAGES);
+    __device__ void release_low(unsigned use) const {
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(low_empty + use % S::STAGES);
+    }
+
+    __device__ void release_high(unsigned use) const {
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(high_empty + use % S::STAGES);
     }
 };
 

@@ -29,20 +29,15 @@ struct tile_store {
     __device__ void store_four(size_t row, size_t column, float4 sum, float (&totals)[4]) const {
         const size_t at = row * out.ldc + column;
         float value[4] = {sum.x, sum.y, sum.z, sum.w};
-        const bool whole = column + 4 <= out.n;
 #pragma unroll
         for (int e = 0; e < 4; e++)
             if (column + e < out.n) {
                 value[e] = back.apply(at + e, out.finish(row, column + e, value[e]));
                 totals[e] += value[e];
             }
-        if (whole && ((uintptr_t)out.c | out.ldc * sizeof(float)) % 16 == 0) {
-            *(float4 *)(out.c + at) = make_float4(value[0], value[1], value[2], value[3]);
-        } else {
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                if (column + e < out.n) out.c[at + e] = value[e];
-        }
+        for (int e = 0; e < 4; e++)
+            if (column + e < out.n) out.c[at + e] = value[e];
     }
 
     /* Sums of the columns, of the totals of all threads, in a fixed order. */
@@ -59,14 +54,75 @@ struct tile_store {
         }
     }
 
+    /* What the epilogue reads of four neighbours of a row of C: C itself, or Y and Z of the layer below. */
+    struct inputs {
+        float4 first, second;
+    };
+
+    __device__ inputs load(size_t at) const {
+        inputs in = {};
+        if (back.on) {
+            in.first = __ldg((const float4 *)(back.output + at));
+            if (back.pre) in.second = __ldg((const float4 *)(back.pre + at));
+        } else if (out.beta != 0) {
+            in.first = *(const float4 *)(out.c + at);
+        }
+        return in;
+    }
+
+    __device__ float finish(float sum, float first, float second, float bias, float &pre) const {
+        pre = out.alpha * sum;
+        if (back.on) return back.scaled(pre, second, first);
+        if (out.beta != 0) pre += out.beta * first;
+        if (!out.bias) return pre;
+        pre += bias;
+        return activate(out.activation, pre);
+    }
+
+    /* The same as store_four for aligned matrices and whole fours, with the inputs loaded. */
+    __device__ void store_aligned(size_t at, float4 sum, const inputs &in, float4 bias,
+                                  float (&totals)[4]) const {
+        float4 pre, value;
+        value.x = finish(sum.x, in.first.x, in.second.x, bias.x, pre.x);
+        value.y = finish(sum.y, in.first.y, in.second.y, bias.y, pre.y);
+        value.z = finish(sum.z, in.first.z, in.second.z, bias.z, pre.z);
+        value.w = finish(sum.w, in.first.w, in.second.w, bias.w, pre.w);
+        totals[0] += value.x, totals[1] += value.y, totals[2] += value.z, totals[3] += value.w;
+        if (out.pre) *(float4 *)(out.pre + at) = pre;
+        *(float4 *)(out.c + at) = value;
+    }
+
+    /* Can all threads of the warpgroup access whole, aligned fours in these rows and columns? */
+    __device__ bool aligned(size_t row0, size_t column0) const {
+        const uintptr_t all = (uintptr_t)out.c | (uintptr_t)out.pre | (uintptr_t)out.bias |
+                              (uintptr_t)back.output | (uintptr_t)back.pre | out.ldc * sizeof(float);
+        return all % 16 == 0 && row0 + 64 <= out.m && column0 + 64 <= out.n && !(back.on && out.beta != 0);
+    }
+
     /* Stores half of a tile from the area of the warpgroup, 64 x 64. */
     __device__ void store_half(size_t row0, size_t column0) const {
         const unsigned thread = threadIdx.x % GROUP, column = thread % 16 * 4;
         float totals[4] = {};
+        const auto sum_at = [&](unsigned row) {
+            return *(const float4 *)(area + row * 64 + (column ^ (row & 3) << 3));
+        };
+        if (aligned(row0, column0)) {
+            const float4 bias = out.bias ? __ldg((const float4 *)(out.bias + column0 + column)) : float4{};
+            const size_t at = (row0 + thread / 16) * out.ldc + column0 + column;
 #pragma unroll 1
-        for (unsigned row = thread / 16; row < 64 && row0 + row < out.m; row += 8) {
-            const float4 sum = *(const float4 *)(area + row * 64 + (column ^ (row & 3) << 3));
-            store_four(row0 + row, column0 + column, sum, totals);
+            for (unsigned i = 0; i < 8; i += 4) {
+                inputs in[4];
+#pragma unroll
+                for (unsigned j = 0; j < 4; j++) in[j] = load(at + (i + j) * 8 * out.ldc);
+#pragma unroll
+                for (unsigned j = 0; j < 4; j++)
+                    store_aligned(at + (i + j) * 8 * out.ldc, sum_at(thread / 16 + (i + j) * 8), in[j], bias,
+                                  totals);
+            }
+        } else {
+#pragma unroll 1
+            for (unsigned row = thread / 16; row < 64 && row0 + row < out.m; row += 8)
+                store_four(row0 + row, column0 + column, sum_at(row), totals);
         }
         if (back.on) store_totals(totals, row0, column0);
     }

@@ -15,20 +15,19 @@
 
 namespace float32 {
 
-/* Chunks of k between promotions: a block, two stages. */
+/* Chunks of k between promotions: a block each, and a stage. */
 static __device__ unsigned chunks_of(const float32_product &p) {
     return (unsigned)((p.k + PLANE_SIDE - 1) / PLANE_SIDE);
 }
 
-template <class S, bool A_T, bool B_T>
-static __device__ void produce(const float32_product &p, char *shared) {
-    const unsigned steps = chunks_of(p) * 2;
+template <class S> static __device__ void produce(const float32_product &p, char *shared) {
+    const unsigned chunks = chunks_of(p);
     const schedule all(p);
     const ring<S> stages(shared);
     tile own;
     unsigned use = 0;
     for (unsigned turn = 0; all.at(turn, own); turn++)
-        for (unsigned k = 0; k < steps; k++) stages.template fill<A_T, B_T>(p, use++, own, k);
+        for (unsigned k = 0; k < chunks; k++) stages.fill(p, use++, own, k);
 }
 
 static __device__ float power_of_two(int e) {
@@ -63,23 +62,24 @@ struct consumer {
           group(uniform(threadIdx.x / GROUP)) {}
 
     template <bool T> __device__ static uint64_t descriptor(const char *at) {
-        return T ? wgmma_swizzle64_transposed(at, 2048) : wgmma_swizzle64(at);
+        return T ? wgmma_swizzle128_transposed(at, PLANE_BYTES) : wgmma_swizzle128(at);
     }
 
-    /* Starts the products of a stage: part += A B over 32 of k, or = if it is the first stage of a chunk. */
+    /* Starts the products of a stage, in two groups: part = A B over 64 of k. */
     template <class S, bool A_T, bool B_T>
-    __device__ void multiply(float (&part)[64], const char *stage, bool first) const {
-        const char *a = stage + group * PLANE_BYTES / 2, *b = stage + S::PLANES * TILE_BYTES;
-        if (FLOAT32_SKIP & 2) return;
+    __device__ void multiply(float (&part)[64], const char *stage) const {
+        const char *a = stage + group * PLANE_BYTES, *b = stage + S::PLANES * TILE_BYTES;
         wgmma_fence();
 #pragma unroll
-        for (int x = 0; x < S::PRODUCTS; x++)
+        for (int x = 0; x < S::PRODUCTS; x++) {
+            if (x == S::PRODUCTS - 1) wgmma_commit(); /* the low planes have been read by then */
 #pragma unroll
             for (int step = 0; step < K / 16; step++)
                 wgmma_n128<S::FORMAT, A_T, B_T>(
-                    part, descriptor<A_T>(a + (S::A >> 4 * x & 15) * TILE_BYTES + step * (A_T ? 1024 : 32)),
-                    descriptor<B_T>(b + (S::B >> 4 * x & 15) * TILE_BYTES + step * (B_T ? 1024 : 32)),
-                    !first || x || step);
+                    part, descriptor<A_T>(a + (S::A >> 4 * x & 15) * TILE_BYTES + step * (A_T ? 2048 : 32)),
+                    descriptor<B_T>(b + (S::B >> 4 * x & 15) * TILE_BYTES + step * (B_T ? 2048 : 32)),
+                    x || step);
+        }
         wgmma_commit();
     }
 
@@ -96,23 +96,21 @@ struct consumer {
         promote_half(sums + 32, part + 32, uniform(-(e.rows + e.right)));
     }
 
-    /* Starts chunk k: the products of stages `use` and `use` + 1 of the ring buffer. */
+    /* Starts chunk k: the products of use `use` of the ring buffer. */
     template <class S, bool A_T, bool B_T>
     __device__ exponents start(float (&part)[64], const tile &own, unsigned k, unsigned use) const {
         const exponents e = unscale<S>(own, k);
-        multiply<S, A_T, B_T>(part, ring<S>(shared).wait(use), true);
-        multiply<S, A_T, B_T>(part, ring<S>(shared).wait(use + 1), false);
+        multiply<S, A_T, B_T>(part, ring<S>(shared).wait(use));
         return e;
     }
 
-    /* Ends the chunk after which PENDING stages were started. */
+    /* Ends the chunk after which PENDING others were started. */
     template <class S, int PENDING>
     __device__ void finish(float (&sums)[64], float (&part)[64], const exponents &e, unsigned &use) const {
-        wgmma_wait<PENDING + 1>();
-        ring<S>(shared).release(use);
-        wgmma_wait<PENDING>();
-        ring<S>(shared).release(use + 1);
-        use += 2;
+        wgmma_wait<2 * PENDING + 1>();
+        ring<S>(shared).release_low(use);
+        wgmma_wait<2 * PENDING>();
+        ring<S>(shared).release_high(use++);
         promote(sums, part, e);
     }
 
@@ -132,11 +130,11 @@ struct consumer {
         exponents e_even = start<S, A_T, B_T>(even, own, 0, use), e_odd;
         for (unsigned k = 1;;) {
             if (k == chunks) return finish<S, 0>(sums, even, e_even, use);
-            e_odd = start<S, A_T, B_T>(odd, own, k++, use + 2);
-            finish<S, 2>(sums, even, e_even, use);
+            e_odd = start<S, A_T, B_T>(odd, own, k++, use + 1);
+            finish<S, 1>(sums, even, e_even, use);
             if (k == chunks) return finish<S, 0>(sums, odd, e_odd, use);
-            e_even = start<S, A_T, B_T>(even, own, k++, use + 2);
-            finish<S, 2>(sums, odd, e_odd, use);
+            e_even = start<S, A_T, B_T>(even, own, k++, use + 1);
+            finish<S, 1>(sums, odd, e_odd, use);
         }
 #endif
     }
@@ -182,7 +180,7 @@ static __device__ void consume(const float32_product &p, const sink<float> &out,
             body.sum_tile_plainly(sums, own);
         else
             body.sum_tile<S, A_T, B_T>(sums, own, chunks, use);
-        if (!(FLOAT32_SKIP & 4) || sums[0] == 123.456f) to.store(sums, own);
+        to.store(sums, own);
     }
 }
 
@@ -195,16 +193,14 @@ __global__ void __launch_bounds__(THREADS, 1)
     uint64_t *barriers = (uint64_t *)(shared + BARRIERS_AT);
     const unsigned state = uniform(p.a.flags->state | p.b.flags->state);
     if (threadIdx.x == 0)
-        for (unsigned i = 0; i < MOST_STAGES; i++) {
-            mbarrier_init(barriers + i);
-            mbarrier_init(barriers + MOST_STAGES + i, GROUPS * GROUP / 32);
-        }
+        for (unsigned i = 0; i < 3 * MOST_STAGES; i++)
+            mbarrier_init(barriers + i, i < MOST_STAGES ? 1 : GROUPS * GROUP / 32);
     __syncthreads();
     if (uniform(threadIdx.x / GROUP) == GROUPS) {
         warpgroup_fewer_registers<COPY_REGISTERS>();
         if (threadIdx.x == GROUPS * GROUP) {
-            if (state == 0) produce<half_planes, A_T, B_T>(p, shared);
-            if (state == PLANES_WIDE) produce<bfloat_planes, A_T, B_T>(p, shared);
+            if (state == 0) produce<half_planes>(p, shared);
+            if (state == PLANES_WIDE) produce<bfloat_planes>(p, shared);
         }
     } else {
         warpgroup_more_registers<REGISTERS>();

@@ -51,8 +51,7 @@ struct share {
                 rounded[e] = T(x[h][e]);
                 x[h][e] -= float(rounded[e]);
             }
-            const unsigned at = unit / 4 * (PLANE_BYTES / 2) + row * 64 + ((unit ^ row / 2) % 4) * 16;
-            *(uint4 *)(block + at) = *(const uint4 *)rounded;
+            *(uint4 *)(block + row * 128 + (unit ^ row % 8) * 16) = *(const uint4 *)rounded;
         }
     }
 };

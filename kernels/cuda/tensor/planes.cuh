@@ -1,9 +1,8 @@
 /* float32 matrices as sums of 16-bit planes, in blocks that wgmma reads as they are.
 
-   Blocks     64 x 64 elements as two halves of 32 columns, 64 bytes a row, whose units of 16 bytes are swizzled
-              (unit u of row r is at u ^ r / 2 % 4): 4 KB each, so that the copy engine needs no tensor map. The
-              last blocks are padded with zeros. As the operand of wgmma a block serves with k along its rows or
-              columns, 32 of k at a time.
+   Blocks     64 x 64 elements, 128 bytes a row, whose units of 16 bytes are swizzled (unit u of row r is at
+              u ^ r % 8): 8 KB in a row, so that the copy engine needs no tensor map. The last blocks are
+              padded with zeros. As the operand of wgmma a block serves with k along its rows or columns.
    Scale      each block is multiplied by a power of two that brings its largest element to [2^14, 2^15).
    fp16       two planes: x 2^e = high + low, with 22 bits of mantissa for elements down to 2^-15 of the largest
               element of their block, and 2^-39 of that element for smaller ones.

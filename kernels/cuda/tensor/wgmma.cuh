@@ -130,11 +130,11 @@ __device__ inline void wgmma_u8s8_n256(int (&d)[128], uint64_t a, uint64_t b, bo
 #endif
 }
 
-/* An operand of 2 bytes with the rows of A or columns of B contiguous: groups of 32 of them, `group` bytes
-   apart. In a group each k has 64 bytes, swizzled as in wgmma_swizzle64 with k for r. `at` is a multiple of 512,
-   plus 1024 for each further 16 of k. */
-__device__ inline uint64_t wgmma_swizzle64_transposed(const void *at, uint32_t group) {
-    const uint64_t eight_of_k = 512, layout = 2;
+/* An operand of 2 bytes with the rows of A or columns of B contiguous: groups of 64 of them, `group` bytes
+   apart. In a group each k has 128 bytes, swizzled as above with k for r. `at` is a multiple of 1024, plus
+   2048 for each further 16 of k. */
+__device__ inline uint64_t wgmma_swizzle128_transposed(const void *at, uint32_t group) {
+    const uint64_t eight_of_k = 1024, layout = 1;
     const uint64_t address = (uint32_t)__cvta_generic_to_shared(at);
     return (address >> 4 & 0x3fff) | (uint64_t)(group >> 4) << 16 | eight_of_k >> 4 << 32 | layout << 62;
 }
