@@ -219,6 +219,70 @@ static void errors_are_those_of_float32(void **state) {
     compute_close(&library);
 }
 
+/* --- operands that are unchanged --- */
+
+enum { WIDTH = 256, ELEMENTS = WIDTH * WIDTH };
+
+/* C = A B, or other matrices; the memory of the device. */
+static void product(struct compute *compute, void *const matrix[3], enum gemm_op op, bool a_unchanged,
+                    bool b_unchanged, float *result) {
+    const struct gemm_call call = {.dtype = GEMM_F32,
+                                   .op = op,
+                                   .m = WIDTH,
+                                   .n = WIDTH,
+                                   .k = WIDTH,
+                                   .alpha = 1,
+                                   .a = matrix[0],
+                                   .lda = WIDTH,
+                                   .b = matrix[1],
+                                   .ldb = WIDTH,
+                                   .c = matrix[2],
+                                   .ldc = WIDTH,
+                                   .a_unchanged = a_unchanged,
+                                   .b_unchanged = b_unchanged};
+    assert_status(compute_gemm(compute, &call), STATUS_OK);
+    compute->device.driver->download(&compute->device, result, matrix[2], ELEMENTS * sizeof(float));
+}
+
+/* Says a call that an operand is unchanged, it gives the bits of one that does not say so; a call that does not
+   reads what is in memory now, and so does one after another call wrote to the operand. */
+static void unchanged_operands_are_split_once(void **state) {
+    (void)state;
+    static float values[ELEMENTS], want[ELEMENTS], got[ELEMENTS];
+    const size_t bytes = sizeof values;
+    struct rng rng = rng_open(11, RNG_TEST, 0);
+    struct compute compute;
+    open_tensor(&compute, "tensor=always");
+    const struct device_driver *const driver = compute.device.driver;
+    void *matrix[3];
+    for (int i = 0; i < 3; i++) {
+        for (int j = 0; j < ELEMENTS; j++) values[j] = (float)gauss(&rng);
+        matrix[i] = driver->alloc(&compute.device, bytes);
+        assert_true(matrix[i]);
+        driver->upload(&compute.device, matrix[i], values, bytes);
+    }
+    for (int op = GEMM_NN; op <= GEMM_NT; op++) {
+        product(&compute, matrix, (enum gemm_op)op, false, false, want);
+        for (int which = 1; which < 4; which++) {
+            product(&compute, matrix, (enum gemm_op)op, which & 1, which & 2, got);
+            assert_memory_equal(got, want, bytes);
+        }
+    }
+    driver->upload(&compute.device, matrix[0], want, bytes); /* A is another one now */
+    product(&compute, matrix, GEMM_NN, false, true, got);
+    assert_memory_not_equal(got, want, bytes);
+    memcpy(want, got, bytes);
+    product(&compute, matrix, GEMM_NN, true, true, got);
+    assert_memory_equal(got, want, bytes);
+    void *const swapped[3] = {matrix[2], matrix[1], matrix[0]}; /* C becomes A, and A becomes C */
+    product(&compute, swapped, GEMM_NN, false, true, got);
+    product(&compute, matrix, GEMM_NN, false, true, want);
+    product(&compute, matrix, GEMM_NN, true, true, got);
+    assert_memory_equal(got, want, bytes);
+    for (int i = 0; i < 3; i++) driver->free(&compute.device, matrix[i]);
+    compute_close(&compute);
+}
+
 /* --- the choice --- */
 
 static size_t kernels_of(const char *option, enum gemm_precision precision, size_t side,
@@ -256,9 +320,8 @@ static void the_option_chooses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_list_is_right),
-        cmocka_unit_test(large_shapes_are_right),
-        cmocka_unit_test(errors_are_those_of_float32),
+        cmocka_unit_test(the_list_is_right),           cmocka_unit_test(large_shapes_are_right),
+        cmocka_unit_test(errors_are_those_of_float32), cmocka_unit_test(unchanged_operands_are_split_once),
         cmocka_unit_test(the_option_chooses),
     };
     return cmocka_run_group_tests_name("gpu tensor", tests, NULL, NULL);
