@@ -113,6 +113,7 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const 
     call.c_f32 = mlp->activation_dtype == GEMM_BF16;
     call.alpha = 1 - beta;
     call.beta = beta;
+    call.a_unchanged = true; /* since the forward pass */
     enum status status = run_gemm(mlp, l, &call);
     if (!status && mlp->on_gradients) status = mlp->on_gradients(mlp->on_gradients_self, l);
     if (status || l == 0) return status; /* only mlp_attack needs the input gradient of layer 0 */
@@ -125,6 +126,8 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const 
     call = layer_gemm(mlp, l, GEMM_NT, rows, layer->grad, layer->gemm_weight, below->grad);
     const bool masked = step && below->dropped != below->output;
     if (step && mlp->hidden_dropout > 0 && !masked) call.alpha = dropout_scale(mlp->hidden_dropout);
+    call.a_unchanged = true; /* since the weight gradient */
+    call.b_unchanged = true; /* since the forward pass */
     call.backward = &backward;
     if (!masked && beta == 0 && compute_fuses(mlp->compute, &call)) return run_gemm(mlp, l, &call);
 

@@ -2,8 +2,11 @@
 
    Idea       cuBLAS is built for large products (2048 x 2048). A training step on MNIST also has an output
               layer of 10 columns, bound by memory (6_tuned_narrow.cu), and small batches, bound by latency
-              (6_tuned_small.cu). Own kernels run bias and activation while C is in registers.
-   Bound by   bytes of the large matrix (narrow); latency (small); others as 5_cublas.cu
+              (6_tuned_small.cu). Large float32 products run on the tensor cores of compute capability 9.0, as
+              accurate as float32 arithmetic (kernels/cuda/tensor/). Own kernels run bias and activation while
+              C is in registers.
+   Bound by   bytes of the large matrix (narrow); latency (small); tensor cores (large float32); others as
+              5_cublas.cu
    Improves   5_cublas.cu; last of the course
    Run        ./train --backend cuda-tuned --precision f32 (or tf32, bf16) */
 #include "kernels/cuda/gemm/6_tuned.cuh"
@@ -14,26 +17,37 @@
 
 extern "C" const struct gemm_backend gemm_cublas;
 
+enum { TENSOR_AUTO, TENSOR_ALWAYS, TENSOR_NEVER };
+static const struct gemm_option tuned_options[] = {
+    {"tensor", "auto|always|never", "never",
+     "true float32 products on tensor cores of compute capability 9.0: large ones, all, or none"},
+    {}};
+
 static void tuned_destroy(void *opaque) {
     tuned_context *context = (tuned_context *)opaque;
     if (context->library) gemm_cublas.destroy(context->library);
     reduction_close(&context->reduction);
+    float32_workspace_close(&context->float32);
     free(context);
 }
 
 static bool open_parts(tuned_context *context, const struct gemm_setup *setup, char *why, size_t size) {
     int device = 0;
     context->stream = (cudaStream_t)setup->stream;
+    context->precision = setup->precision;
+    context->tensor_cores = (int)setup->option[0].number;
     context->library = gemm_cublas.create(setup, why, size);
     if (!context->library) return false;
     const auto ask = [&](int *value, cudaDeviceAttr attribute) {
         return CUDA_TRY(&context->fault, cudaDeviceGetAttribute(value, attribute, device));
     };
-    const bool open = CUDA_TRY(&context->fault, cudaGetDevice(&device)) &&
-                      ask(&context->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin) &&
-                      ask(&context->processors, cudaDevAttrMultiProcessorCount) &&
-                      ask(&context->major, cudaDevAttrComputeCapabilityMajor) &&
-                      reduction_open(&context->reduction, &context->fault) && small_prepare(context);
+    const bool open =
+        CUDA_TRY(&context->fault, cudaGetDevice(&device)) &&
+        ask(&context->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin) &&
+        ask(&context->processors, cudaDevAttrMultiProcessorCount) &&
+        ask(&context->major, cudaDevAttrComputeCapabilityMajor) &&
+        reduction_open(&context->reduction, &context->fault) && small_prepare(context) &&
+        float32_workspace_open(&context->float32, (unsigned)context->processors, &context->fault);
     if (!open) snprintf(why, size, "%s", context->fault.message);
     return open;
 }
@@ -54,24 +68,34 @@ static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
     return op != GEMM_TT;
 }
 
-enum kernel { NARROW, SMALL, LIBRARY };
+enum kernel { NARROW, SMALL, TENSOR, LIBRARY };
+
+static bool on_tensor_cores(const tuned_context *context, const struct gemm_call *call) {
+    if (context->precision != GEMM_TRUE || !float32_supports(&context->float32, call)) return false;
+    return context->tensor_cores == TENSOR_ALWAYS ||
+           (context->tensor_cores == TENSOR_AUTO && float32_pays(call));
+}
 
 static enum kernel choose(const tuned_context *context, const struct gemm_call *call) {
+    if (context->tensor_cores == TENSOR_ALWAYS && on_tensor_cores(context, call)) return TENSOR;
     if (context->major >= 8 && context->shared_bytes >= NARROW_SHARED && narrow_takes(call)) return NARROW;
-    return small_takes(call) ? SMALL : LIBRARY;
+    if (small_takes(call)) return SMALL;
+    return on_tensor_cores(context, call) ? TENSOR : LIBRARY;
 }
 
 static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
     const enum kernel kernel = choose((tuned_context *)opaque, call);
-    if (call->backward) return kernel == SMALL || (kernel == NARROW && narrow_fuses_backward(call));
-    return kernel == SMALL || (kernel == NARROW && call->op == GEMM_NN);
+    if (kernel == SMALL || kernel == TENSOR) return true;
+    return kernel == NARROW && (call->backward ? narrow_fuses_backward(call) : call->op == GEMM_NN);
 }
 
 /* Returns false if cuBLAS has to run the call. */
 static bool launch_own(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     const enum kernel kernel = choose(context, call);
+    if (kernel != TENSOR && !launcher.describe) float32_forget(&context->float32, call);
     if (kernel == NARROW) narrow_gemm(context, call, launcher);
     if (kernel == SMALL) small_gemm(context, call, launcher);
+    if (kernel == TENSOR) float32_gemm(&context->float32, call, launcher);
     return kernel != LIBRARY;
 }
 
@@ -99,9 +123,13 @@ static size_t tuned_kernels(void *opaque, const struct gemm_call *call, struct g
 }
 
 static void tuned_describe(void *opaque, char *text, size_t size) {
-    const int written = snprintf(text, size, "own kernels for narrow and small products, else ");
+    const tuned_context *context = (const tuned_context *)opaque;
+    const bool tensor =
+        context->float32.open && context->precision == GEMM_TRUE && context->tensor_cores != TENSOR_NEVER;
+    const int written = snprintf(text, size, "own kernels for narrow and small products%s, else ",
+                                 tensor ? " and, on tensor cores, large float32 ones" : "");
     if (written > 0 && (size_t)written < size)
-        gemm_cublas.describe(((tuned_context *)opaque)->library, text + written, size - (size_t)written);
+        gemm_cublas.describe(context->library, text + written, size - (size_t)written);
 }
 
 static bool tuned_takes_precision(enum gemm_precision precision) {
@@ -115,12 +143,13 @@ static const char *tuned_error(void *opaque) {
 
 extern "C" const struct gemm_backend gemm_cuda_tuned = {
     .name = "cuda-tuned",
-    .summary = "own kernels for narrow and small products, cuBLAS for the others",
+    .summary = "own kernels for narrow, small and large float32 products, cuBLAS for the others",
     .device = GEMM_ON_CUDA,
     .supports = tuned_supports,
     .gemm = tuned_gemm,
     .create = tuned_create,
     .destroy = tuned_destroy,
+    .options = tuned_options,
     .takes_precision = tuned_takes_precision,
     .fuses = tuned_fuses,
     .describe = tuned_describe,

@@ -130,12 +130,21 @@ __device__ inline void wgmma_u8s8_n256(int (&d)[128], uint64_t a, uint64_t b, bo
 #endif
 }
 
+/* An operand of 2 bytes with the rows of A or columns of B contiguous: groups of 64 of them, `group` bytes
+   apart. In a group each k has 128 bytes, swizzled as above with k for r. `at` is a multiple of 1024, plus
+   2048 for each further 16 of k. */
+__device__ inline uint64_t wgmma_swizzle128_transposed(const void *at, uint32_t group) {
+    const uint64_t eight_of_k = 1024, layout = 1;
+    const uint64_t address = (uint32_t)__cvta_generic_to_shared(at);
+    return (address >> 4 & 0x3fff) | (uint64_t)(group >> 4) << 16 | eight_of_k >> 4 << 32 | layout << 62;
+}
+
 /* Formats of A and B, both of 4 or 2 bytes. */
 enum wgmma_format { WGMMA_F16, WGMMA_BF16, WGMMA_TF32 };
 
 /* D += A B, or D = A B unless `adds`: 64 rows, 128 columns, 32 bytes of k; sums of float32. d[4 j + 2 h + e]
-   as above. */
-template <wgmma_format FORMAT>
+   as above. A_T, B_T: the operand is transposed, which formats of 2 bytes can be. */
+template <wgmma_format FORMAT, bool A_T = false, bool B_T = false>
 __device__ inline void wgmma_n128(float (&d)[64], uint64_t a, uint64_t b, bool adds) {
 #ifdef HAVE_WGMMA
 #    define WGMMA_N128(types, transposes)                                                                  \
@@ -161,11 +170,12 @@ __device__ inline void wgmma_n128(float (&d)[64], uint64_t a, uint64_t b, bool a
                        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]),       \
                        "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]),       \
                        "+f"(d[61]), "+f"(d[62]), "+f"(d[63])                                               \
-                     : "l"(a), "l"(b), "r"((unsigned)adds))
+                     : "l"(a), "l"(b), "r"((unsigned)adds), "n"(A_T), "n"(B_T))
+    static_assert(FORMAT != WGMMA_TF32 || (!A_T && !B_T));
     if constexpr (FORMAT == WGMMA_F16) {
-        WGMMA_N128("k16.f32.f16.f16", ", 0, 0");
+        WGMMA_N128("k16.f32.f16.f16", ", %67, %68");
     } else if constexpr (FORMAT == WGMMA_BF16) {
-        WGMMA_N128("k16.f32.bf16.bf16", ", 0, 0");
+        WGMMA_N128("k16.f32.bf16.bf16", ", %67, %68");
     } else {
         WGMMA_N128("k8.f32.tf32.tf32", "");
     }

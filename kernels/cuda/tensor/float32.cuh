@@ -1,0 +1,88 @@
+/* float32 GEMM on the tensor cores, as accurate as float32 arithmetic: docs/tensor-cores.md. Compute capability
+   9.0 alone. */
+#ifndef TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_CUH
+#define TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_CUH
+
+#include "kernels/cuda/gemm/epilogue.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tensor/planes.cuh"
+
+static const unsigned FLOAT32_TILE = 128; /* rows and columns of a tile of C: two blocks of planes */
+
+/* An operand: blocks along its rows of op(A) or columns of op(B), and along k. */
+struct plane_operand {
+    const char *blocks, *wide;
+    const int *exponents;
+    const plane_flags *flags;
+    size_t count;                                /* of blocks of a plane */
+    unsigned blocks_across, step_across, step_k; /* block indices from one block to the next */
+
+    plane_operand(const planes &of, bool k_is_rows)
+        : blocks(of.blocks), wide(of.wide), exponents(of.exponents), flags(of.flags), count(of.count()),
+          blocks_across(k_is_rows ? of.column_blocks : of.row_blocks),
+          step_across(k_is_rows ? 1 : of.column_blocks), step_k(k_is_rows ? of.column_blocks : 1) {}
+
+    /* Beyond the last block: the last one, whose sums are not stored. */
+    __device__ size_t index(unsigned across, unsigned k) const {
+        const unsigned inside = across < blocks_across ? across : blocks_across - 1;
+        return (size_t)inside * step_across + (size_t)k * step_k;
+    }
+};
+
+/* All that a launch needs. */
+struct float32_product {
+    size_t m, n, k;
+    plane_operand a, b;
+    float
+        *column_partials; /* [m / 64, rounded up][n]: sums of columns of 64 rows, for the backward epilogue */
+    const float *a_values, *b_values; /* as they are: op(A)(i,p) = a_values[i * a_row + p * a_column] */
+    size_t a_row, a_column, b_row, b_column;
+};
+
+/* Is this GPU, and the code that is loaded, of compute capability 9.0 (float32_wgmma.cu)? */
+bool float32_open(void);
+
+/* After split_launch (float32_wgmma.cu). */
+void float32_launch(enum gemm_op op, const float32_product &product, const sink<float> &out,
+                    const slope<float> &back, unsigned processors, cuda_launcher &launcher);
+
+/* A matrix that was split, and where. */
+struct float32_operand {
+    split_source source; /* without `wide` */
+    size_t capacity;     /* blocks that it has memory for */
+    bool valid;          /* the planes are those of the matrix */
+    uint64_t last_call;
+};
+
+/* Memory of split operands: recent ones are kept, for calls that read them again. Memory grows, and is only
+   freed at the end: captured graphs use it. */
+enum { FLOAT32_OPERANDS = 16, FLOAT32_MOST_ALLOCATIONS = 256 };
+struct float32_workspace {
+    bool open; /* float32_open returned true */
+    unsigned processors;
+    uint64_t calls;
+    plane_flags *flags; /* of the operands */
+    struct float32_operand operand[FLOAT32_OPERANDS];
+    char *scratch; /* for bf16 planes and column sums */
+    size_t scratch_bytes;
+    void *allocation[FLOAT32_MOST_ALLOCATIONS];
+    unsigned allocations;
+};
+
+/* Allocates the flags if the GPU is usable. False on an error. */
+bool float32_workspace_open(struct float32_workspace *workspace, unsigned processors, cuda_fault *fault);
+void float32_workspace_close(struct float32_workspace *workspace);
+
+/* For every call that other kernels run: C changes, and A and B may have since they were read, unless the call
+   says that they have not. */
+void float32_forget(struct float32_workspace *workspace, const struct gemm_call *call);
+
+/* Is this a float32 call that float32_gemm can run: any shape with k > 0, NN, TN or NT? */
+bool float32_supports(const struct float32_workspace *workspace, const struct gemm_call *call);
+
+/* Is it faster than float32 arithmetic for this call? */
+bool float32_pays(const struct gemm_call *call);
+
+void float32_gemm(struct float32_workspace *workspace, const struct gemm_call *call, cuda_launcher &launcher);
+
+#endif

@@ -1,0 +1,141 @@
+/* The float32 GEMM of the tensor cores: its sizes, the tiles of a thread block and the ring buffer of their planes. */
+#ifndef TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_RING_CUH
+#define TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_RING_CUH
+
+#include "kernels/cuda/tensor/bulk_copy.cuh"
+#include "kernels/cuda/tensor/float32.cuh"
+#include "kernels/cuda/tensor/wgmma.cuh"
+
+namespace float32 {
+
+#ifndef FLOAT32_MODE
+#    define FLOAT32_MODE 0
+#endif
+static const int GROUPS = 2, GROUP = 128;              /* warpgroups that multiply, and their threads */
+static const int THREADS = (GROUPS + 1) * GROUP;       /* one more group copies */
+static const int COPY_REGISTERS = 40, REGISTERS = 232; /* of a thread */
+static const int K = PLANE_SIDE;                       /* of a stage */
+static const unsigned TILE = FLOAT32_TILE, TILE_BYTES = 2 * PLANE_BYTES; /* of one plane of an operand */
+static const unsigned BAND = 16;              /* tiles side by side that the L2 cache shares */
+static const unsigned RING_BYTES = 192 << 10; /* in shared memory; after it: */
+static const unsigned AREA_FLOATS = 64 * 64;  /* per warpgroup, for the epilogue */
+static const unsigned BARRIERS_AT = RING_BYTES + GROUPS * AREA_FLOATS * sizeof(float);
+static const unsigned MOST_STAGES = 3, SHARED_BYTES = BARRIERS_AT + 3 * MOST_STAGES * sizeof(uint64_t);
+
+/* Planes and products, the smallest first. Digit x of A and B: the planes that product x multiplies. */
+struct half_planes {
+    static constexpr wgmma_format FORMAT = WGMMA_F16;
+    static constexpr int PLANES = 2, STAGES = 3, PRODUCTS = 3;
+    static constexpr unsigned A = 0x001, B = 0x010;
+
+    static __device__ const char *blocks(const plane_operand &of) {
+        return of.blocks;
+    }
+
+    static __device__ int exponent(int e) {
+        return e;
+    }
+};
+struct bfloat_planes {
+    static constexpr wgmma_format FORMAT = WGMMA_BF16;
+    static constexpr int PLANES = 3, STAGES = 2, PRODUCTS = 6;
+    static constexpr unsigned A = 0x001012, B = 0x010210;
+
+    static __device__ const char *blocks(const plane_operand &of) {
+        return of.wide;
+    }
+
+    static __device__ int exponent(int e) {
+        return wide_exponent(e);
+    }
+};
+
+template <class S> constexpr unsigned STAGE_BYTES = 2 * S::PLANES *TILE_BYTES;
+
+/* The value of lane 0, which all lanes have: the compiler then knows that branches on it do not diverge. */
+static __device__ int uniform(int value) {
+    return __shfl_sync(0xffffffffu, value, 0);
+}
+
+struct tile {
+    unsigned row_block, column_block; /* in blocks of 64 */
+};
+
+/* The tiles of a thread block, in turn. */
+struct schedule {
+    unsigned rows, columns; /* of tiles */
+
+    __device__ explicit schedule(const float32_product &p)
+        : rows((unsigned)((p.m + TILE - 1) / TILE)), columns((unsigned)((p.n + TILE - 1) / TILE)) {}
+
+    /* False after the last one. */
+    __device__ bool at(unsigned turn, tile &own) const {
+        const unsigned index = blockIdx.x + turn * gridDim.x;
+        if (index >= rows * columns) return false;
+        const unsigned band = index / (rows * BAND), inside = index % (rows * BAND);
+        const unsigned width = min(BAND, columns - band * BAND);
+        own.row_block = inside / width * 2;
+        own.column_block = (band * BAND + inside % width) * 2;
+        return true;
+    }
+};
+
+/* The ring buffer: stage u % STAGES for use u has 64 of k, as A [plane][2 blocks] and B [plane][2 blocks]. The last
+   product reads the high planes alone, so that the low ones can be replaced before it ends. */
+template <class S> struct ring {
+    char *stages;
+    uint64_t *full, *low_empty, *high_empty;
+
+    __device__ explicit ring(char *shared) : stages(shared), full((uint64_t *)(shared + BARRIERS_AT)) {
+        low_empty = full + MOST_STAGES;
+        high_empty = low_empty + MOST_STAGES;
+    }
+
+    __device__ char *stage(unsigned use) const {
+        return stages + use % S::STAGES * STAGE_BYTES<S>;
+    }
+
+    /* One thread: copies the two blocks of some planes of an operand. */
+    __device__ static void copy(char *to, const plane_operand &of, unsigned across, unsigned k,
+                                unsigned first, unsigned end, uint64_t *full) {
+#pragma unroll
+        for (unsigned g = 0; g < 2; g++) {
+            const char *from = S::blocks(of) + of.index(across + g, k) * PLANE_BYTES;
+#pragma unroll
+            for (unsigned plane = first; plane < end; plane++)
+                bulk_copy(to + plane * TILE_BYTES + g * PLANE_BYTES, from + plane * of.count * PLANE_BYTES,
+                          PLANE_BYTES, full);
+        }
+    }
+
+    /* One thread: copies a stage as soon as there is room. */
+    __device__ void fill(const float32_product &p, unsigned use, const tile &at, unsigned k) const {
+        const unsigned place = use % S::STAGES;
+        char *a = stage(use), *b = a + S::PLANES * TILE_BYTES;
+        if (use >= S::STAGES) mbarrier_wait_alone(low_empty + place, use / S::STAGES - 1);
+        mbarrier_expect_tx(full + place, STAGE_BYTES<S>);
+        copy(a, p.a, at.row_block, k, 1, S::PLANES, full + place);
+        copy(b, p.b, at.column_block, k, 1, S::PLANES, full + place);
+        if (use >= S::STAGES) mbarrier_wait_alone(high_empty + place, use / S::STAGES - 1);
+        copy(a, p.a, at.row_block, k, 0, 1, full + place);
+        copy(b, p.b, at.column_block, k, 0, 1, full + place);
+    }
+
+    /* All lanes of a consumer warp. */
+    __device__ const char *wait(unsigned use) const {
+        mbarrier_wait(full + use % S::STAGES, use / S::STAGES);
+        return stage(use);
+    }
+
+    __device__ void release_low(unsigned use) const {
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(low_empty + use % S::STAGES);
+    }
+
+    __device__ void release_high(unsigned use) const {
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(high_empty + use % S::STAGES);
+    }
+};
+
+} // namespace float32
+
+#endif

@@ -1,0 +1,235 @@
+/* Splits float32 matrices into planes.
+
+   Idea       a thread block reads 64 x 64 elements once, keeps them in registers, agrees on their scale and
+              writes them. One launch splits both operands.
+   Bound by   memory: 4 bytes read and 4 written for each element. */
+#include "kernels/cuda/tensor/split.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+static const unsigned THREADS = 256, ROWS = 32; /* rows that the block reads at once, 8 threads each */
+static const unsigned EXPONENT_ONE = 1u << 23, INFINITE = 0x7f800000;
+
+/* What a thread has of a block: the same 8 columns of 2 rows. */
+struct share {
+    float x[2][8];
+
+    __device__ void load(const split_source &from, size_t row0, size_t column0, bool aligned) {
+        const size_t column = column0 + threadIdx.x % 8 * 8;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const size_t row = row0 + threadIdx.x / 8 + h * ROWS;
+            const float *at = from.values + row * from.ld + column;
+            if (aligned && row < from.rows && column + 8 <= from.columns) {
+                const float4 left = __ldg((const float4 *)at), right = __ldg((const float4 *)at + 1);
+                x[h][0] = left.x, x[h][1] = left.y, x[h][2] = left.z, x[h][3] = left.w;
+                x[h][4] = right.x, x[h][5] = right.y, x[h][6] = right.z, x[h][7] = right.w;
+            } else {
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    x[h][e] = row < from.rows && column + e < from.columns ? __ldg(at + e) : 0;
+            }
+        }
+    }
+
+    __device__ void scale(float factor) {
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int e = 0; e < 8; e++) x[h][e] *= factor;
+    }
+
+    /* Writes x, rounded to T, to a plane of the block, and leaves what rounding removed. */
+    template <typename T> __device__ void store(char *block) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const unsigned row = threadIdx.x / 8 + h * ROWS, unit = threadIdx.x % 8;
+            alignas(16) T rounded[8];
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                rounded[e] = T(x[h][e]);
+                x[h][e] -= float(rounded[e]);
+            }
+            *(uint4 *)(block + row * 128 + (unit ^ row % 8) * 16) = *(const uint4 *)rounded;
+        }
+    }
+};
+
+static __device__ unsigned magnitude(float x) {
+    return __float_as_uint(x) & 0x7fffffff;
+}
+
+/* Of all lanes. */
+static __device__ unsigned sum_of_warp(unsigned x) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_add_sync(0xffffffffu, x);
+#else
+    for (int mask = 16; mask; mask /= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
+    return x;
+#endif
+}
+
+static __device__ unsigned larger(unsigned x, int lane_mask) {
+    return max(x, __shfl_xor_sync(0xffffffffu, x, lane_mask));
+}
+
+static __device__ unsigned largest_of_warp(unsigned x) {
+#pragma unroll
+    for (int mask = 16; mask; mask /= 2) x = larger(x, mask);
+    return x;
+}
+
+/* Largest magnitudes, as the bits of floats, of the rows and columns of a block. */
+struct extremes {
+    unsigned row[PLANE_SIDE], column[THREADS / 32][PLANE_SIDE], of_warp[2];
+    unsigned nonzero_and_small; /* counts of elements: nonzero << 16 | small */
+};
+
+static __device__ void find_extremes(const share &own, extremes &all) {
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        unsigned most = 0;
+#pragma unroll
+        for (int e = 0; e < 8; e++) most = max(most, magnitude(own.x[h][e]));
+        most = larger(larger(larger(most, 1), 2), 4);
+        if (lane % 8 == 0) all.row[threadIdx.x / 8 + h * ROWS] = most;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+        const unsigned most = larger(larger(max(magnitude(own.x[0][e]), magnitude(own.x[1][e])), 8), 16);
+        if (lane < 8) all.column[warp][lane * 8 + e] = most;
+    }
+}
+
+/* The largest magnitude of this thread's row or column: the first 64 threads have columns, the next 64 rows. */
+static __device__ unsigned extreme_of_thread(const extremes &all) {
+    const unsigned line = threadIdx.x % PLANE_SIDE;
+    if (threadIdx.x >= PLANE_SIDE) return all.row[line];
+    unsigned most = 0;
+    for (unsigned w = 0; w < THREADS / 32; w++) most = max(most, all.column[w][line]);
+    return most;
+}
+
+static __device__ unsigned count_small(const share &own, unsigned most) {
+    const unsigned limit = most > 15 * EXPONENT_ONE ? most - 15 * EXPONENT_ONE : 0;
+    unsigned counts = 0;
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            const unsigned x = magnitude(own.x[h][e]);
+            counts += (x ? 1u << 16 : 0) + (x && x < limit);
+        }
+    return sum_of_warp(counts);
+}
+
+/* The largest magnitude of the block, as bits; thread 0 raises the flags. */
+static __device__ unsigned examine(const share &own, plane_flags *flags) {
+    __shared__ extremes all;
+    if (threadIdx.x == 0) all.nonzero_and_small = 0;
+    find_extremes(own, all);
+    __syncthreads();
+    const unsigned line = threadIdx.x < 2 * PLANE_SIDE ? extreme_of_thread(all) : 0;
+    const unsigned of_warp = largest_of_warp(line);
+    if (threadIdx.x < PLANE_SIDE && threadIdx.x % 32 == 0) all.of_warp[threadIdx.x / 32] = of_warp;
+    __syncthreads();
+    const unsigned most = max(all.of_warp[0], all.of_warp[1]);
+    const unsigned counts = count_small(own, most);
+    if (threadIdx.x % 32 == 0) atomicAdd(&all.nonzero_and_small, counts);
+    const int lopsided = __syncthreads_or(line && line + 14 * EXPONENT_ONE < most);
+    const bool mostly_small = 2 * (all.nonzero_and_small & 0xffff) > all.nonzero_and_small >> 16;
+    const unsigned raised = most >= INFINITE ? PLANES_SPECIAL : lopsided || mostly_small ? PLANES_WIDE : 0;
+    if (threadIdx.x == 0 && raised) atomicOr(&flags->raised, raised);
+    return most;
+}
+
+/* e of the scale 2^e: at most 126, at which subnormal numbers of float32 are still exact. */
+static __device__ int scale_exponent(unsigned most) {
+    const int e = 127 + 14 - (int)(most >> 23);
+    return most == 0 ? 0 : min(e, 126);
+}
+
+static __device__ float power_of_two(int e) {
+    return __uint_as_float((unsigned)(e + 127) << 23);
+}
+
+struct split_pair {
+    split_source of[2];
+
+    __host__ __device__ size_t count(void) const {
+        return of[0].to.count() + of[1].to.count();
+    }
+};
+
+/* Block `index` of the two matrices together. */
+struct place {
+    const split_source &from;
+    size_t block; /* of this matrix */
+
+    __device__ place(const split_pair &both, size_t index)
+        : from(both.of[index >= both.of[0].to.count()]), block(index) {
+        if (index >= both.of[0].to.count()) block -= both.of[0].to.count();
+    }
+
+    __device__ void load(share &own) const {
+        const bool aligned = ((uintptr_t)from.values | from.ld * sizeof(float)) % 16 == 0;
+        own.load(from, block / from.to.column_blocks * PLANE_SIDE, block % from.to.column_blocks * PLANE_SIDE,
+                 aligned);
+    }
+
+    __device__ char *plane(char *planes, unsigned p) const {
+        return planes + (p * from.to.count() + block) * PLANE_BYTES;
+    }
+
+    /* One thread: the last block of a matrix sets its state. */
+    __device__ void finish() const {
+        plane_flags *const flags = from.to.flags;
+        __threadfence();
+        if (atomicAdd(&flags->blocks_done, 1u) != from.to.count() - 1) return;
+        flags->blocks_done = 0;
+        flags->state = atomicExch(&flags->raised, 0u);
+    }
+};
+
+__global__ void __launch_bounds__(THREADS) split_kernel(const __grid_constant__ split_pair both) {
+    const place at(both, blockIdx.x);
+    const planes &to = at.from.to;
+    share own;
+    at.load(own);
+    const int e = scale_exponent(examine(own, to.flags));
+    own.scale(power_of_two(e));
+    own.store<__half>(at.plane(to.blocks, 0));
+    own.store<__half>(at.plane(to.blocks, 1));
+    if (threadIdx.x) return;
+    to.exponents[at.block] = e;
+    at.finish();
+}
+
+/* After split_kernel, with its scales; does nothing unless the state of both together is PLANES_WIDE. */
+__global__ void __launch_bounds__(THREADS) split_wide_kernel(const __grid_constant__ split_pair both) {
+    if ((both.of[0].to.flags->state | both.of[1].to.flags->state) != PLANES_WIDE) return;
+    for (size_t index = blockIdx.x; index < both.count(); index += gridDim.x) {
+        const place at(both, index);
+        share own;
+        at.load(own);
+        own.scale(power_of_two(wide_exponent(at.from.to.exponents[at.block])));
+        for (unsigned p = 0; p < 3; p++) own.store<__nv_bfloat16>(at.plane(at.from.to.wide, p));
+    }
+}
+
+/* The pair with only those matrices that are to be split. */
+static split_pair without(split_pair both, bool a, bool b) {
+    if (a) both.of[0].to.row_blocks = 0;
+    if (b) both.of[1].to.row_blocks = 0;
+    return both;
+}
+
+void split_launch(const split_source &a, bool a_is_split, const split_source &b, bool b_is_split,
+                  unsigned processors, cuda_launcher &launcher) {
+    const split_pair both = {{a, b}}, some = without(both, a_is_split, b_is_split);
+    if (some.count())
+        launch(launcher, "split_kernel", split_kernel, dim3((unsigned)some.count()), THREADS, 0, some);
+    launch(launcher, "split_wide_kernel", split_wide_kernel, dim3(processors * 4), THREADS, 0, both);
+}

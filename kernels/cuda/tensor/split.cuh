@@ -1,0 +1,13 @@
+/* Launches the split of two matrices into planes. */
+#ifndef TESSERA_KERNELS_CUDA_TENSOR_SPLIT_CUH
+#define TESSERA_KERNELS_CUDA_TENSOR_SPLIT_CUH
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tensor/planes.cuh"
+
+/* Splits the matrices that are not split yet: sets the states of their flags, and the planes of bf16 if these
+   need it. `wide` has room for three planes, `blocks` for two. */
+void split_launch(const split_source &a, bool a_is_split, const split_source &b, bool b_is_split,
+                  unsigned processors, cuda_launcher &launcher);
+
+#endif
