@@ -1,6 +1,6 @@
-/* float32 GEMM on the tensor cores (kernels/cuda/tensor/): right for every shape, as accurate as SGEMM, the same
-   bits every time. On other GPUs than those of compute capability 9.0 the option of the backend has no effect, and
-   these tests check its other kernels. */
+/* float32 GEMM on the tensor cores (kernels/cuda/tensor/): right for every shape, as accurate as SGEMM, the
+   same bits every time. On other GPUs than those of compute capability 9.0 the option of the backend has no
+   effect, and these tests check its other kernels. */
 #include "tests/gpu.h"
 
 #include <math.h>
@@ -26,7 +26,8 @@ static void the_list_is_right(void **state) {
     compute_close(&compute);
 }
 
-/* Several tiles, clusters and bands, which the list is too small for, with everything that a call can have. */
+/* Several tiles, clusters and bands, which the list is too small for, with everything that a call
+   can have. */
 static void large_shapes_are_right(void **state) {
     (void)state;
     static const size_t shapes[][3] = {
@@ -244,8 +245,8 @@ static void product(struct compute *compute, void *const matrix[3], enum gemm_op
     compute->device.driver->download(&compute->device, result, matrix[2], ELEMENTS * sizeof(float));
 }
 
-/* Says a call that an operand is unchanged, it gives the bits of one that does not say so; a call that does not
-   reads what is in memory now, and so does one after another call wrote to the operand. */
+/* Says a call that an operand is unchanged, it gives the bits of one that does not say so; a call that does
+   not reads what is in memory now, and so does one after another call wrote to the operand. */
 static void unchanged_operands_are_split_once(void **state) {
     (void)state;
     static float values[ELEMENTS], want[ELEMENTS], got[ELEMENTS];

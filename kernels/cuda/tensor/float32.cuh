@@ -1,5 +1,5 @@
-/* float32 GEMM on the tensor cores, as accurate as float32 arithmetic: docs/tensor-cores.md. Compute capability
-   9.0 alone. */
+/* float32 GEMM on the tensor cores, as accurate as float32 arithmetic: docs/tensor-cores.md. Compute
+   capability 9.0 alone. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_CUH
 
@@ -73,8 +73,8 @@ struct float32_workspace {
 bool float32_workspace_open(struct float32_workspace *workspace, unsigned processors, cuda_fault *fault);
 void float32_workspace_close(struct float32_workspace *workspace);
 
-/* For every call that other kernels run: C changes, and A and B may have since they were read, unless the call
-   says that they have not. */
+/* For every call that other kernels run: C changes, and A and B may have since they were read, unless the
+   call says that they have not. */
 void float32_forget(struct float32_workspace *workspace, const struct gemm_call *call);
 
 /* Is this a float32 call that float32_gemm can run: any shape with k > 0, NN, TN or NT? */

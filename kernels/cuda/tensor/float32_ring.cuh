@@ -1,4 +1,5 @@
-/* The float32 GEMM of the tensor cores: its sizes, the tiles of a thread block and the ring buffer of their planes. */
+/* The float32 GEMM of the tensor cores: its sizes, the tiles of a thread block and the ring buffer of their
+   planes. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_RING_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_RING_CUH
 
@@ -80,8 +81,8 @@ struct schedule {
     }
 };
 
-/* The ring buffer: stage u % STAGES for use u has 64 of k, as A [plane][2 blocks] and B [plane][2 blocks]. The last
-   product reads the high planes alone, so that the low ones can be replaced before it ends. */
+/* The ring buffer: stage u % STAGES for use u has 64 of k, as A [plane][2 blocks] and B [plane][2 blocks].
+   The last product reads the high planes alone, so that the low ones can be replaced before it ends. */
 template <class S> struct ring {
     char *stages;
     uint64_t *full, *low_empty, *high_empty;

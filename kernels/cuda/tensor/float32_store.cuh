@@ -1,4 +1,5 @@
-/* The float32 GEMM of the tensor cores: from sums in registers to C, through shared memory, with the epilogues. */
+/* The float32 GEMM of the tensor cores: from sums in registers to C, through shared memory, with the
+   epilogues. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_STORE_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_STORE_CUH
 

@@ -103,7 +103,8 @@ static __device__ void find_extremes(const share &own, extremes &all) {
     }
 }
 
-/* The largest magnitude of this thread's row or column: the first 64 threads have columns, the next 64 rows. */
+/* The largest magnitude of this thread's row or column: the first 64 threads have columns, the next
+   64 rows. */
 static __device__ unsigned extreme_of_thread(const extremes &all) {
     const unsigned line = threadIdx.x % PLANE_SIDE;
     if (threadIdx.x >= PLANE_SIDE) return all.row[line];

@@ -4,10 +4,10 @@
               u ^ r % 8): 8 KB in a row, so that the copy engine needs no tensor map. The last blocks are
               padded with zeros. As the operand of wgmma a block serves with k along its rows or columns.
    Scale      each block is multiplied by a power of two that brings its largest element to [2^14, 2^15).
-   fp16       two planes: x 2^e = high + low, with 22 bits of mantissa for elements down to 2^-15 of the largest
-              element of their block, and 2^-39 of that element for smaller ones.
-   bf16       three planes, 24 bits in a range of 2^170: for blocks where that is not enough. They are scaled by
-              2^36 more, so that products of small elements are no subnormal numbers.
+   fp16       two planes: x 2^e = high + low, with 22 bits of mantissa for elements down to 2^-15 of the
+              largest element of their block, and 2^-39 of that element for smaller ones.
+   bf16       three planes, 24 bits in a range of 2^170: for blocks where that is not enough. They are scaled
+              by 2^36 more, so that products of small elements are no subnormal numbers.
    Guard      the split itself finds such blocks and raises PLANES_WIDE: a row or a column of a block is
               smaller than the block by 2^14, or most of its elements are by 2^15. PLANES_SPECIAL: there is
               an infinity or a NaN, which planes cannot hold. */
