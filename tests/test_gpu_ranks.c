@@ -212,9 +212,9 @@ static void any_number_trains_the_same_network(void **state) {
 
 static void trainings_resume_on_another_number(void **state) {
     (void)state;
+    gpu_needed();
     char *whole = job_path("whole.safetensors"), *half = job_path("half.safetensors");
     const char *common = "--backend cublas --reduction fixed --threads 1";
-    gpu_needed();
     assert_int_equal(RUN("--data %s %s" JOB_RECIPE " --save %s", support_data, common, whole), 0);
     assert_int_equal(RUN("--data %s %s" JOB_RECIPE " --epochs 2 --devices %s --save %s", support_data, common,
                          devices(4, true), half),
@@ -231,10 +231,10 @@ static void trainings_resume_on_another_number(void **state) {
 
 static void members_are_shared_out(void **state) {
     (void)state;
+    gpu_needed();
     static const char recipe[] =
         "--data %s --backend cublas --engine graph" JOB_RECIPE " --ensemble 3 --devices %s --save %s";
     char *one = job_path("one.safetensors"), *two = job_path("two.safetensors");
-    gpu_needed();
     assert_int_equal(RUN(recipe, support_data, "0", one), 0);
     assert_int_equal(RUN(recipe, support_data, devices(2, false), two), 0);
     assert_says(output, "3 networks, shared out to 2 processes by sockets");
@@ -322,8 +322,8 @@ static void the_dead_are_named(void **state) {
 /* A signal to the one process that the user started. */
 static void the_first_process_is_that_of_the_user(void **state) {
     (void)state;
-    char *saved = job_path("long.safetensors");
     gpu_needed();
+    char *saved = job_path("long.safetensors");
     for (int i = 0; i < 2; i++) {
         const int signals[] = {SIGINT, SIGKILL};
         char command[4096];

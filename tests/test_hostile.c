@@ -173,6 +173,20 @@ static void train_names_the_case_that_hangs(void **state) {
     assert_says(output, "the backend has not returned for 5 seconds from f32 ");
 }
 
+/* The process holds the output open as long as it sleeps: the training writes to a file. */
+static void train_finds_a_process_that_stays(void **state) {
+    (void)state;
+    const char *path = support_path("train.txt");
+    assert_int_equal(RUN("--backend %s --data %s --layers 42-16-4 --batch-size 8 --epochs 200 >%s 2>&1",
+                         support_plugin("plugins/hostile/leaves-a-process.so"), support_data, path),
+                     STATUS_VERIFY_FAILED);
+    size_t size;
+    char *said = (char *)support_read(path, &size);
+    said[size] = '\0';
+    assert_says(said, "a process that it started is still there (fork)");
+    free(said);
+}
+
 static void the_other_benches_go_on(void **state) {
     (void)state;
     const char *exits = plugin_at(3);
@@ -266,10 +280,15 @@ static int set_up(void **state) {
 int main(int argc, char **argv) {
     if (serve_requested(argc, argv)) serve_contest();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_plugin_is_listed),  cmocka_unit_test(compare_goes_on),
-        cmocka_unit_test(bench_goes_on),           cmocka_unit_test(devices_go_on),
-        cmocka_unit_test(the_other_benches_go_on), cmocka_unit_test(contestants_wait_stopped),
-        cmocka_unit_test(none_is_orphaned),        cmocka_unit_test(train_names_the_case_that_hangs),
+        cmocka_unit_test(every_plugin_is_listed),
+        cmocka_unit_test(compare_goes_on),
+        cmocka_unit_test(bench_goes_on),
+        cmocka_unit_test(devices_go_on),
+        cmocka_unit_test(train_finds_a_process_that_stays),
+        cmocka_unit_test(the_other_benches_go_on),
+        cmocka_unit_test(contestants_wait_stopped),
+        cmocka_unit_test(none_is_orphaned),
+        cmocka_unit_test(train_names_the_case_that_hangs),
     };
     return cmocka_run_group_tests_name("hostile", tests, set_up, NULL);
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #ifdef __SSE__
 #    include <xmmintrin.h>
@@ -33,6 +34,12 @@ static void observe_threads(struct surroundings *now) {
     for (struct dirent *entry; tasks && (entry = readdir(tasks));)
         if (entry->d_name[0] != '.') observe_thread((pid_t)strtol(entry->d_name, NULL, 10), now);
     if (tasks) closedir(tasks);
+}
+
+/* A child that has ended, which nobody has waited for, hides others. */
+static bool has_children(void) {
+    siginfo_t ended = {0};
+    return waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0;
 }
 
 /* Of AddressSanitizer, which replaces malloc; NULL without. */
@@ -61,6 +68,7 @@ void surroundings_observe(struct surroundings *now) {
     if (!getcwd(now->directory, sizeof now->directory)) now->directory[0] = '\0';
     sched_getaffinity(0, sizeof now->cpus, &now->cpus);
     observe_threads(now);
+    now->children = has_children();
 }
 
 const char *surroundings_changed(const struct surroundings *before, const struct surroundings *after) {
@@ -74,5 +82,6 @@ const char *surroundings_changed(const struct surroundings *before, const struct
         return "it changed the priority of the calling thread (setpriority, sched_setscheduler)";
     if (after->best_nice < before->best_nice || (after->real_time && !before->real_time))
         return "it raised the priority of a thread (setpriority, sched_setscheduler)";
+    if (after->children && !before->children) return "a process that it started is still there (fork)";
     return NULL;
 }

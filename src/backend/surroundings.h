@@ -15,6 +15,7 @@ struct surroundings {
     int best_nice;       /* the lowest of all threads, which is the highest priority */
     bool real_time;      /* a thread of the process has a real-time scheduler */
     size_t threads;      /* of the process */
+    bool children;       /* the process has a child that runs */
 };
 
 void surroundings_observe(struct surroundings *now);
