@@ -126,6 +126,17 @@ void job_assert_same_files(const char *one, const char *other) {
     free(b);
 }
 
+void job_assert_same_members(const char *one, const char *other, int count) {
+    for (int seed = 1; seed <= count; seed++) {
+        char *a = job_path(job_text("%s-seed%d.safetensors", one, seed));
+        char *b = job_path(job_text("%s-seed%d.safetensors", other, seed));
+        job_assert_same_files(a, b);
+        remove(b); /* so that the next run must write it */
+        free(a);
+        free(b);
+    }
+}
+
 double job_last_number(const char *log, const char *type, const char *key) {
     cJSON *line;
     assert_true(support_log(log, type, 0, &line) > 0);

@@ -46,6 +46,9 @@ char *job_path(const char *name);
 
 void job_assert_same_files(const char *one, const char *other);
 
+/* The checkpoints ONE-seed1.safetensors .. of an ensemble are those of OTHER, which are removed. */
+void job_assert_same_members(const char *one, const char *other, int count);
+
 /* A number of the last line of this type in a log. */
 double job_last_number(const char *log, const char *type, const char *key);
 

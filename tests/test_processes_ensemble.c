@@ -65,14 +65,7 @@ static void any_number_trains_the_same_members(void **state) {
         assert_says(job.said[0], job_text("5 networks, shared out to %d processes by sockets", size));
         for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
             assert_same_values(log, others, keys[k][0], keys[k][1]);
-        for (int seed = 1; seed <= 5; seed++) {
-            char *a = job_path(job_text("one-seed%d.safetensors", seed));
-            char *b = job_path(job_text("several-seed%d.safetensors", seed));
-            job_assert_same_files(a, b);
-            remove(b);
-            free(a);
-            free(b);
-        }
+        job_assert_same_members("one", "several", 5);
     }
     char *const all[] = {log, others, one, several};
     for (size_t i = 0; i < 4; i++) free(all[i]);
@@ -86,13 +79,7 @@ static void members_resume_on_other_ranks(void **state) {
     job_run(3, job_text(recipe, support_data, 2, half));
     job_run(2, job_text("--data %s --threads 1 --ensemble 3 --epochs 4 --resume %s --save %s", support_data,
                         half, half));
-    for (int seed = 1; seed <= 3; seed++) {
-        char *a = job_path(job_text("whole-seed%d.safetensors", seed));
-        char *b = job_path(job_text("half-seed%d.safetensors", seed));
-        job_assert_same_files(a, b);
-        free(a);
-        free(b);
-    }
+    job_assert_same_members("whole", "half", 3);
     free(whole);
     free(half);
 }

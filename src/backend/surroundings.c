@@ -36,7 +36,7 @@ static void observe_threads(struct surroundings *now) {
     if (tasks) closedir(tasks);
 }
 
-/* A child that has ended, which nobody has waited for, hides others. */
+/* waitid reports a child that has ended first: then a running one is not seen. */
 static bool has_children(void) {
     siginfo_t ended = {0};
     return waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0;

@@ -1,43 +1,15 @@
-/* A CUDA device: memory, a compute stream and a copy stream, events that time each op, the ops of
-   kernels/cuda/ops/ops.cu, those of k-means and QR, captured graphs. */
+/* A CUDA device: memory, its compute stream, events that time each op, the ops of kernels/cuda/ops/ops.cu,
+   those of k-means and QR, captured graphs. Its other streams are in cuda_side_streams.cu. */
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 
 #include "kernels/cuda/cluster/cluster.cuh"
 #include "kernels/cuda/gemm/peak.cuh"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/qr/qr.cuh"
+#include "src/device/cuda_state.cuh"
 extern "C" {
 #include "src/base/text.h"
-#include "src/device/device.h"
 }
-
-enum {
-    RING = 2048,         /* the most laps between two synchronisations */
-    STAGING_BYTES = 4096 /* downloads up to this size use page-locked memory, which halves their time */
-};
-
-struct cuda_state {
-    int ordinal;
-    struct cuda_ops_context ops;
-    /* event[0] ends the last counted lap, event[i] ends slot[i - 1]. */
-    cudaEvent_t event[RING + 1];
-    struct profile_slot slot[RING];
-    size_t pending;
-    bool capturing;                       /* no events inside a graph */
-    void *staging;                        /* page-locked, STAGING_BYTES */
-    struct cuda_ops_context copy;         /* the copy stream: prefetched uploads and ops */
-    struct cuda_ops_context aside;        /* ops aside: its blocks start before others that are ready */
-    cudaEvent_t begun, ended;             /* the work that ops aside wait for, and they themselves */
-    cudaEvent_t prefetched, committed;    /* the last prefetch and the last commit */
-    cudaEvent_t uploaded[2], released[2]; /* of each stage */
-};
-
-static struct cuda_state *state_of(struct device *device) {
-    return (struct cuda_state *)device->state;
-}
-
-#define TRY(state, call) CUDA_TRY(&(state)->ops.fault, call)
 
 static enum status report(struct cuda_state *state) {
     const struct cuda_fault *fault = state->ops.fault.message[0]    ? &state->ops.fault
@@ -260,70 +232,6 @@ static void cuda_download(struct device *device, void *to, const void *from, siz
     const struct cuda_state *state = state_of(device);
     copy(device, bytes <= STAGING_BYTES ? state->staging : to, from, bytes, cudaMemcpyDeviceToHost);
     if (wait(device) && bytes <= STAGING_BYTES) memcpy(to, state->staging, bytes);
-}
-
-static void *cuda_prefetch_begin(struct device *device) {
-    struct cuda_state *state = state_of(device);
-    TRY(state, cudaStreamWaitEvent(state->copy.stream, state->committed, 0)); /* the buffers have been read */
-    return &state->copy;
-}
-
-static void cuda_prefetch_end(struct device *device) {
-    struct cuda_state *state = state_of(device);
-    TRY(state, cudaEventRecord(state->prefetched, state->copy.stream));
-}
-
-static void *cuda_aside_begin(struct device *device) {
-    struct cuda_state *state = state_of(device);
-    TRY(state, cudaEventRecord(state->begun, state->ops.stream));
-    TRY(state, cudaStreamWaitEvent(state->aside.stream, state->begun, 0));
-    return &state->aside;
-}
-
-static void cuda_aside_join(struct device *device) {
-    struct cuda_state *state = state_of(device);
-    TRY(state, cudaEventRecord(state->ended, state->aside.stream));
-    TRY(state, cudaStreamWaitEvent(state->ops.stream, state->ended, 0));
-}
-
-static void *cuda_aside_stream(struct device *device) {
-    return state_of(device)->aside.stream;
-}
-
-static void cuda_prefetch_upload(struct device *device, void *to, const void *from, size_t bytes) {
-    struct cuda_state *state = state_of(device);
-    cuda_prefetch_begin(device);
-    TRY(state, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, state->copy.stream));
-    cuda_prefetch_end(device);
-}
-
-static void cuda_prefetch_commit(struct device *device, void *to, const void *prefetched, size_t bytes) {
-    struct cuda_state *state = state_of(device);
-    TRY(state, cudaStreamWaitEvent(state->ops.stream, state->prefetched, 0));
-    TRY(state, cudaMemcpyAsync(to, prefetched, bytes, cudaMemcpyDeviceToDevice, state->ops.stream));
-    TRY(state, cudaEventRecord(state->committed, state->ops.stream));
-}
-
-static void cuda_stage_upload(struct device *device, unsigned stage, void *to, const void *from,
-                              size_t bytes) {
-    struct cuda_state *state = state_of(device);
-    TRY(state, cudaStreamWaitEvent(state->copy.stream, state->released[stage], 0));
-    TRY(state, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, state->copy.stream));
-    TRY(state, cudaEventRecord(state->uploaded[stage], state->copy.stream));
-}
-
-static void cuda_stage_acquire(struct device *device, unsigned stage) {
-    struct cuda_state *state = state_of(device);
-    TRY(state, cudaStreamWaitEvent(state->ops.stream, state->uploaded[stage], 0));
-}
-
-static void cuda_stage_release(struct device *device, unsigned stage) {
-    struct cuda_state *state = state_of(device);
-    TRY(state, cudaEventRecord(state->released[stage], state->ops.stream));
-}
-
-static void cuda_stage_wait(struct device *device, unsigned stage) {
-    TRY(state_of(device), cudaEventSynchronize(state_of(device)->uploaded[stage]));
 }
 
 static void cuda_zero(struct device *device, void *memory, size_t bytes) {
