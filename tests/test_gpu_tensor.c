@@ -210,7 +210,7 @@ static void errors_are_those_of_float32(void **state) {
                       sgemm.bias);
         if (family == POSITIVE) {
             assert_true(mine.most <= 16 && fabs(mine.bias) <= 4);
-        } else { /* of small results SGEMM adds several partial sums: fewer roundings than one sum of 2048 has */
+        } else { /* SGEMM splits k of small results: fewer roundings in a row than in one sum */
             assert_true(mine.rms <= sgemm.rms || mine.rms <= 0.3);
             assert_true(mine.most <= sgemm.most || mine.most <= 2);
         }
