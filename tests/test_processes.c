@@ -105,6 +105,7 @@ static void scaling_is_measured(void **state) {
     assert_int_equal(support_log(log, "ranks", 0, &line), 4); /* the last one: weak, two processes */
     assert_true(support_number(line, "ranks") == 2 && support_number(line, "batch_size") == 64);
     assert_true(support_number(line, "communication") > 0 && support_number(line, "epoch_seconds") > 0);
+    assert_true(support_number(line, "hidden_communication") == 0); /* the host sums, and computes, in turn */
     cJSON_Delete(line);
     free(log);
     assert_int_equal(RUN("%s 2 --engine fused", command), 1);

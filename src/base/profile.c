@@ -47,6 +47,7 @@ void profile_restore(struct profile *profile) {
 struct profile profile_since(const struct profile *later, const struct profile *earlier) {
     struct profile since = *later;
     for (size_t i = 0; i < PART_COUNT; i++) since.seconds[i] -= earlier->seconds[i];
+    since.aside -= earlier->aside;
     for (size_t op = 0; op < PROFILE_OPS; op++)
         for (size_t l = 0; l < PROFILE_MAX_LAYERS; l++) {
             since.gemm[op][l].seconds -= earlier->gemm[op][l].seconds;
@@ -76,6 +77,11 @@ double profile_training(const struct profile *profile) {
 double profile_transfer_ratio(const struct profile *profile) {
     const double training = profile_training(profile);
     return training > 0 ? (profile->seconds[PART_H2D] + profile->seconds[PART_D2H]) / training : 0;
+}
+
+double profile_hidden_communication(const struct profile *profile) {
+    const double exposed = profile->seconds[PART_COMMUNICATION];
+    return profile->aside > exposed ? profile->aside - exposed : 0;
 }
 
 static const struct {

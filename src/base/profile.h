@@ -40,6 +40,7 @@ struct profile {
     bool diverted; /* every lap goes to `divert` */
     enum profile_part divert;
     double seconds[PART_COUNT];
+    double aside; /* of work on a second stream, beside the parts: in none of them, and in no sum */
     struct profile_gemm gemm[PROFILE_OPS][PROFILE_MAX_LAYERS]; /* [NN, TN, NT][layer] */
 };
 
@@ -81,6 +82,9 @@ bool profile_is_training(enum profile_part part);
 double profile_training(const struct profile *profile);
 /* (H2D + D2H) / training; 0 if no time passed. */
 double profile_transfer_ratio(const struct profile *profile);
+
+/* Seconds of communication that other parts hide: those aside, but for the part for which all else waits. */
+double profile_hidden_communication(const struct profile *profile);
 
 /* "GEMM NN forward", "batch preparation", ... */
 const char *profile_part_title(enum profile_part part);

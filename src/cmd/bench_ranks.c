@@ -27,8 +27,10 @@ enum { MOST_COUNTS = 16, MOST_REPEATS = 100 };
 /* Trainings on one number of processes. */
 struct measured {
     size_t ranks;
-    bool weak;                                               /* a batch for each process, not one for all */
-    double epoch[MOST_REPEATS], communication[MOST_REPEATS]; /* seconds; share of the training */
+    bool weak;                  /* a batch for each process, not one for all */
+    double epoch[MOST_REPEATS]; /* seconds */
+    /* Shares of the training: for which all else waits, and which other parts hide. */
+    double communication[MOST_REPEATS], hidden[MOST_REPEATS];
 };
 
 struct race {
@@ -42,7 +44,7 @@ struct race {
 /* --- one training --- */
 
 /* Output goes nowhere, messages to a file. */
-static pid_t start_rank(const struct race *race, size_t rank, size_t batch) {
+static pid_t start_rank(const struct race *race, size_t rank, size_t batch, const char *engine) {
     char images[24], threads[24];
     char *const arguments[] = {(char *)terminal_program(),
                                "--config",
@@ -51,6 +53,8 @@ static pid_t start_rank(const struct race *race, size_t rank, size_t batch) {
                                images,
                                "--threads",
                                threads,
+                               "--engine",
+                               (char *)engine,
                                "--log",
                                rank ? "" : (char *)race->log,
                                NULL};
@@ -93,33 +97,56 @@ static enum status wait_for_all(const struct race *race, pid_t *pids, size_t ran
     return failed ? explain(race, ranks) : STATUS_OK;
 }
 
-static enum status read_result(const struct race *race, struct measured *measured, size_t repeat) {
+/* What one training logged. */
+struct logged {
+    double epoch, communication, hidden; /* seconds of an epoch: all, and of its communication */
+    bool graph;                          /* it shows whole steps, without parts */
+};
+
+static enum status read_log(const struct race *race, struct logged *logged) {
     struct records records = {0};
     const enum status status = records_read(&records, race->log);
-    const struct record *summary = records_after(&records, NULL, "summary");
-    if (!status && summary) {
+    const struct record *header = records_after(&records, NULL, "header"),
+                        *summary = records_after(&records, NULL, "summary");
+    if (!status && header && summary) {
         const cJSON *time = cJSON_GetObjectItem(summary->line, "time");
         const double epochs = (double)race->config->epochs;
-        measured->epoch[repeat] = record_number(summary->line, "median_epoch_seconds");
-        measured->communication[repeat] =
-            record_number(time, "communication") / (epochs * measured->epoch[repeat]);
+        *logged =
+            (struct logged){.epoch = record_number(summary->line, "median_epoch_seconds"),
+                            .communication = record_number(time, "communication") / epochs,
+                            .hidden = record_number(summary->line, "hidden_communication_seconds") / epochs,
+                            .graph = strcmp(record_text(header->line, "engine"), "graph") == 0};
     }
     records_free(&records);
-    if (status || summary) return status;
+    if (status || (header && summary)) return status;
     return status_set(STATUS_FAILED, "a training wrote no summary");
 }
 
-static enum status train(const struct race *race, struct measured *measured, size_t repeat) {
+static enum status train(const struct race *race, const struct measured *measured, const char *engine,
+                         struct logged *logged) {
     const size_t batch = (size_t)race->config->batch_size * (measured->weak ? measured->ranks : 1);
     pid_t pids[LAUNCH_MOST_RANKS];
-    terminal_progress("%zu processes, %s, %zu of %zu", measured->ranks, measured->weak ? "weak" : "strong",
-                      repeat + 1, race->repeats);
     remove(race->log);
     remove(race->errors);
     local_ranks_new(measured->ranks);
-    for (size_t r = 0; r < measured->ranks; r++) pids[r] = start_rank(race, r, batch);
+    for (size_t r = 0; r < measured->ranks; r++) pids[r] = start_rank(race, r, batch, engine);
     const enum status status = wait_for_all(race, pids, measured->ranks);
-    return status ? status : read_result(race, measured, repeat);
+    return status ? status : read_log(race, logged);
+}
+
+/* The communication of engine graph is that of the same training in engine eager. */
+static enum status measure(const struct race *race, struct measured *measured, size_t repeat) {
+    struct logged timed, parts;
+    terminal_progress("%zu processes, %s, %zu of %zu", measured->ranks, measured->weak ? "weak" : "strong",
+                      repeat + 1, race->repeats);
+    enum status status = train(race, measured, config_choice("engine", (int)race->config->engine), &timed);
+    if (status) return status;
+    parts = timed;
+    if (timed.graph && measured->ranks > 1) status = train(race, measured, "eager", &parts);
+    measured->epoch[repeat] = timed.epoch;
+    measured->communication[repeat] = parts.communication / timed.epoch;
+    measured->hidden[repeat] = parts.hidden / timed.epoch;
+    return status;
 }
 
 /* --- all of them --- */
@@ -154,7 +181,8 @@ static cJSON *row_of(const struct race *race, struct measured *measured, const s
     char name[64];
     const struct statistics epoch = statistics_of(measured->epoch, race->repeats),
                             one = statistics_of(((struct measured *)base)->epoch, race->repeats),
-                            communication = statistics_of(measured->communication, race->repeats);
+                            communication = statistics_of(measured->communication, race->repeats),
+                            hidden = statistics_of(measured->hidden, race->repeats);
     cJSON *line = jsonl_new("ranks");
     shapes_config_name(race->config->file, name, sizeof name);
     jsonl_text(line, "config", name);
@@ -170,6 +198,7 @@ static cJSON *row_of(const struct race *race, struct measured *measured, const s
     cJSON_AddNumberToObject(line, "min_epoch_seconds", epoch.min);
     cJSON_AddNumberToObject(line, "max_epoch_seconds", epoch.max);
     cJSON_AddNumberToObject(line, "communication", communication.median);
+    cJSON_AddNumberToObject(line, "hidden_communication", hidden.median);
     cJSON_AddNumberToObject(line, "speedup", one.median / epoch.median);
     cJSON_AddNumberToObject(line, "ideal", (double)measured->ranks / (double)base->ranks);
     return line;
@@ -224,7 +253,7 @@ enum status bench_ranks(const struct config *config, const char *list, size_t re
     race.count *= 2;
     status = write_settings(&race);
     for (size_t r = 0; r < repeats && !status; r++)
-        for (size_t i = 0; i < race.count && !status; i++) status = train(&race, &race.measured[i], r);
+        for (size_t i = 0; i < race.count && !status; i++) status = measure(&race, &race.measured[i], r);
     terminal_clear_progress();
     if (!status) report(&race, log);
     remove_files(&race);

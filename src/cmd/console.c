@@ -182,6 +182,8 @@ static void print_time(const struct trainer *trainer, const struct profile *time
             print_part(time, (enum profile_part)part);
             printf("\n");
         }
+        if (part == PART_COMMUNICATION && profile_hidden_communication(time) > 0)
+            printf("    %-26s %9.4f\n", "hidden by other parts", profile_hidden_communication(time));
     }
     printf("  %-28s %9.4f  %5.1f %%\n", "total", profile_total(time), 100.0);
 }

@@ -200,7 +200,7 @@ static void exchange(void *self, int peer, const void *send, size_t send_bytes, 
 
 static void add(void *self, void *into, const void *from, size_t count) {
     struct device_sums *sums = self;
-    sums->device->driver->ops(sums->device, sums->dtype)->add(sums->device->ops_context, count, from, into);
+    sums->device->driver->ops(sums->device, sums->dtype)->add(sums->aside, count, from, into);
 }
 
 static enum status sum_as_tree(struct comm *comm, const struct comm_tensor *tensor) {

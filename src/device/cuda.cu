@@ -42,10 +42,22 @@ static void count_laps(struct device *device) {
     state->pending = 0;
 }
 
+/* Intervals that the compute stream has joined. */
+static void count_asides(struct device *device) {
+    struct cuda_state *state = state_of(device);
+    for (size_t i = 0; i + 1 < state->aside_events; i += 2) {
+        float milliseconds = 0;
+        TRY(state, cudaEventElapsedTime(&milliseconds, state->aside_event[i], state->aside_event[i + 1]));
+        if (device->profile) device->profile->aside += 1e-3 * (double)milliseconds;
+    }
+    state->aside_events = 0;
+}
+
 static bool wait(struct device *device) {
     struct cuda_state *state = state_of(device);
     const bool done = TRY(state, cudaStreamSynchronize(state->ops.stream));
     count_laps(device);
+    if (state->aside_events % 2 == 0) count_asides(device);
     if (device->profile) {
         profile_lap(device->profile, {PART_OTHER, 0, 0});
         TRY(state, cudaEventRecord(state->event[0], state->ops.stream));
@@ -81,6 +93,8 @@ static void cuda_close(struct device *device) {
         if (state->uploaded[i]) cudaEventDestroy(state->uploaded[i]);
         if (state->released[i]) cudaEventDestroy(state->released[i]);
     }
+    for (size_t i = 0; i < 2 * ASIDES; i++)
+        if (state->aside_event[i]) cudaEventDestroy(state->aside_event[i]);
     if (state->begun) cudaEventDestroy(state->begun);
     if (state->ended) cudaEventDestroy(state->ended);
     cudaFree(state->aside.scratch);
@@ -107,6 +121,8 @@ static bool open_all(struct cuda_state *state) {
         return false;
     for (size_t i = 0; i <= RING; i++)
         if (!TRY(state, cudaEventCreate(&state->event[i]))) return false;
+    for (size_t i = 0; i < 2 * ASIDES; i++)
+        if (!TRY(state, cudaEventCreate(&state->aside_event[i]))) return false;
     for (int i = 0; i < 2; i++)
         if (!TRY(state, cudaEventCreateWithFlags(&state->uploaded[i], cudaEventDisableTiming)) ||
             !TRY(state, cudaEventCreateWithFlags(&state->released[i], cudaEventDisableTiming)))

@@ -13,15 +13,29 @@ void cuda_prefetch_end(struct device *device) {
     TRY(state, cudaEventRecord(state->prefetched, state->copy.stream));
 }
 
+/* Ends or begins an interval of work aside. */
+static void time_aside(struct device *device, bool begins) {
+    struct cuda_state *state = state_of(device);
+    if (state->capturing || state->aside_events % 2 == begins || (begins && !device->profile)) return;
+    TRY(state, cudaEventRecord(state->aside_event[state->aside_events++], state->aside.stream));
+}
+
 void *cuda_aside_begin(struct device *device) {
     struct cuda_state *state = state_of(device);
+    time_aside(device, false);
+    if (state->aside_events == 2 * ASIDES) {
+        TRY(state, cudaStreamSynchronize(state->aside.stream));
+        device->driver->synchronize(device);
+    }
     TRY(state, cudaEventRecord(state->begun, state->ops.stream));
     TRY(state, cudaStreamWaitEvent(state->aside.stream, state->begun, 0));
+    time_aside(device, true);
     return &state->aside;
 }
 
 void cuda_aside_join(struct device *device) {
     struct cuda_state *state = state_of(device);
+    time_aside(device, false);
     TRY(state, cudaEventRecord(state->ended, state->aside.stream));
     TRY(state, cudaStreamWaitEvent(state->ops.stream, state->ended, 0));
 }

@@ -10,6 +10,7 @@ extern "C" {
 
 enum {
     RING = 2048,         /* the most laps between two synchronisations */
+    ASIDES = 256,        /* the most intervals of work aside between them */
     STAGING_BYTES = 4096 /* downloads up to this size use page-locked memory, which halves their time */
 };
 
@@ -25,6 +26,9 @@ struct cuda_state {
     struct cuda_ops_context copy;         /* the copy stream: prefetched uploads and ops */
     struct cuda_ops_context aside;        /* ops aside: its blocks start before others that are ready */
     cudaEvent_t begun, ended;             /* the work that ops aside wait for, and they themselves */
+    /* Begin and end of each interval of work aside; the last may have no end yet. */
+    cudaEvent_t aside_event[2 * ASIDES];
+    size_t aside_events;
     cudaEvent_t prefetched, committed;    /* the last prefetch and the last commit */
     cudaEvent_t uploaded[2], released[2]; /* of each stage */
 };

@@ -175,6 +175,8 @@ void runlog_summary(struct runlog *log, const struct config *config, const struc
     cJSON_AddNumberToObject(line, "total_seconds", profile_total(&summary->time));
     cJSON_AddNumberToObject(line, "startup_seconds", summary->time.seconds[PART_STARTUP]);
     cJSON_AddNumberToObject(line, "transfer_ratio", profile_transfer_ratio(&summary->time));
+    cJSON_AddNumberToObject(line, "hidden_communication_seconds",
+                            profile_hidden_communication(&summary->time));
     jsonl_count(line, "gemm_calls", summary->calls);
     jsonl_count(line, "gemm_calls_audited", summary->audited);
     jsonl_count(line, "steps_audited", summary->steps_audited);

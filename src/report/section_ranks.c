@@ -16,6 +16,10 @@ static void communication_cell(struct cell *cell) {
     cell_text(cell, "%s", text_percent(cell_number(cell, "communication"), 1).text);
 }
 
+static void hidden_cell(struct cell *cell) {
+    cell_text(cell, "%s", text_percent(cell_number(cell, "hidden_communication"), 1).text);
+}
+
 static const struct column columns[] = {
     {"scaling", COLUMN_NAME, .key = "scaling", .width = 8},
     {"processes", COLUMN_NUMBER, .key = "ranks", .unit = unit_count},
@@ -25,12 +29,14 @@ static const struct column columns[] = {
     {"speed-up", COLUMN_NUMBER, .key = "speedup", .unit = unit_ratio},
     {"efficiency", COLUMN_NUMBER, .cell = efficiency_cell},
     {"communication", COLUMN_NUMBER, .cell = communication_cell},
+    {"hidden", COLUMN_NUMBER, .cell = hidden_cell, .spare = 2},
 };
 
 void tables_ranks(struct table *table, const struct selection *rows) {
     table_open(table,
                "The time of an epoch by number of processes. Strong: one batch for all; weak: one for each. "
-               "Communication is its share of the time of training on rank 0, waiting for others included.");
+               "Communication is its share of the time of training on rank 0, waiting for others included; "
+               "hidden is what other work overlaps, as a share of the same time.");
     TABLE_COLUMNS(table, columns);
     tables_fill(table, rows);
 }
