@@ -2,35 +2,18 @@
 
 #include <math.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "src/base/process.h"
 #include "src/comm/comm.h"
 #include "src/nn/alike.h"
+#include "src/nn/ensemble_member.h"
 #include "src/nn/ensemble_ranks.h"
 #include "src/nn/evaluate.h"
 
-/* --- members --- */
-
-int ensemble_rank_of(const struct ensemble *ensemble, size_t member) {
-    return (int)(member % (size_t)comm_size(ensemble->comm));
-}
-
-static size_t stride_of(const struct ensemble *ensemble) {
-    return (size_t)comm_size(ensemble->comm);
-}
-
-/* The members of this process. */
-static size_t own_members(const struct ensemble *ensemble) {
-    const size_t first = ensemble->first, count = ensemble->count, stride = stride_of(ensemble);
-    return first < count ? (count - first + stride - 1) / stride : 0;
-}
-
-static bool is_first(const struct member *member) {
-    return member == member->ensemble->member + member->ensemble->first;
+bool ensemble_is_concurrent(const struct compute *compute) {
+    return !compute->device.driver->host_memory;
 }
 
 struct ensemble_part *ensemble_part_at(struct ensemble *ensemble, int index) {
@@ -41,77 +24,6 @@ struct ensemble_part *ensemble_part_at(struct ensemble *ensemble, int index) {
         [ENSEMBLE_VALIDATION_AVERAGE] = &ensemble->validation_average,
     };
     return parts[index];
-}
-
-enum status ensemble_path(const struct config *config, const char *path, char *text, size_t size) {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
-    const size_t stem = dot && dot > name ? (size_t)(dot - path) : strlen(path);
-    const int length =
-        config->ensemble == 1 || !path[0]
-            ? snprintf(text, size, "%s", path)
-            : snprintf(text, size, "%.*s-seed%lld%s", (int)stem, path, (long long)config->seed, path + stem);
-    if (length >= 0 && (size_t)length < size) return STATUS_OK;
-    return status_set(STATUS_USAGE, "the name '%s' is too long to add the seed of a member", path);
-}
-
-/* The common config with the seed and the files of this member. */
-static enum status member_config(struct member *member, const struct config *config, size_t index) {
-    struct config *own = &member->config;
-    *own = *config;
-    own->seed += (int64_t)index;
-    enum status status = ensemble_path(own, config->save, own->save, sizeof own->save);
-    if (!status) status = ensemble_path(own, config->save_init, own->save_init, sizeof own->save_init);
-    if (!status) status = ensemble_path(own, config->resume, own->resume, sizeof own->resume);
-    return status;
-}
-
-bool ensemble_is_concurrent(const struct compute *compute) {
-    return !compute->device.driver->host_memory;
-}
-
-static enum status with_seed(const struct member *member, enum status status) {
-    return status ? status_context(status, "seed %lld", (long long)member->config.seed) : STATUS_OK;
-}
-
-static enum status open_trainer(struct member *member) {
-    const struct ensemble *ensemble = member->ensemble;
-    const struct config *config = &member->config;
-    struct checkpoint checkpoint = {0};
-    const bool resume =
-        config->resume[0] && (member == ensemble->member || access(config->resume, F_OK) == 0);
-    profile_start(&member->profile);
-    member->compute->device.profile = &member->profile;
-    enum status status = resume ? checkpoint_open(&checkpoint, config->resume) : STATUS_OK;
-    if (!status)
-        status = trainer_open(&member->trainer, member->compute, config, ensemble->data,
-                              resume ? &checkpoint : NULL);
-    if (!status && config->save_init[0])
-        status = checkpoint_save(config->save_init, &member->trainer.mlp, config, ensemble->data, NULL);
-    if (resume) checkpoint_close(&checkpoint);
-    if (!is_first(member)) member->trainer.notice[0] = '\0'; /* the first member reports it */
-    return with_seed(member, status);
-}
-
-static enum status open_member(struct member *member, struct compute *first) {
-    const struct ensemble *ensemble = member->ensemble;
-    const bool own = ensemble->concurrent && !is_first(member);
-    const struct compute_options options = config_compute(&member->config);
-    member->compute = own ? &member->own : first;
-    const enum status status = own ? compute_open(&member->own, first->backend, &options) : STATUS_OK;
-    if (status) return with_seed(member, status);
-    member->compute->networks = ensemble->concurrent ? own_members(ensemble) : 1;
-    if (comm_size(ensemble->comm) > 1 && ensemble->comm->rank)
-        member->history = calloc(1, sizeof *member->history);
-    if (comm_size(ensemble->comm) > 1 && ensemble->comm->rank && !member->history)
-        return status_set(STATUS_FAILED, "out of memory");
-    return open_trainer(member);
-}
-
-static void close_member(struct member *member) {
-    trainer_close(&member->trainer);
-    if (member->compute) member->compute->device.profile = NULL;
-    if (member->compute == &member->own) compute_close(&member->own);
-    member->compute = NULL;
 }
 
 /* --- open and close --- */
@@ -141,9 +53,9 @@ static enum status open_all(struct ensemble *ensemble, struct compute *compute) 
         ensemble->member[m].ensemble = ensemble;
         status = member_config(&ensemble->member[m], ensemble->config, m);
     }
-    const size_t stride = ensemble->concurrent ? stride_of(ensemble) : ensemble->count;
+    const size_t stride = ensemble->concurrent ? ensemble_stride(ensemble) : ensemble->count;
     for (size_t m = ensemble->first; m < ensemble->count && !status; m += stride)
-        status = open_member(&ensemble->member[m], compute);
+        status = member_open(&ensemble->member[m], compute);
     return status;
 }
 
@@ -166,7 +78,7 @@ enum status ensemble_open(struct ensemble *ensemble, struct compute *compute, co
 void ensemble_close(struct ensemble *ensemble) {
     for (size_t m = 0; ensemble->member && m < ensemble->count; m++) {
         struct member *member = &ensemble->member[m];
-        close_member(member);
+        member_close(member);
         ensemble_free_history(member);
         for (int p = 0; p < ENSEMBLE_PARTS; p++) committee_close(&member->result[p]);
     }
@@ -262,7 +174,7 @@ static enum status evaluate_member(struct ensemble *ensemble, struct member *mem
     if (!status && trainer->validation.count)
         status = evaluate_members(trainer, &trainer->validation, &result[ENSEMBLE_VALIDATION],
                                   &result[ENSEMBLE_VALIDATION_AVERAGE]);
-    return with_seed(member, status);
+    return member_status(member, status);
 }
 
 static void add_to_committees(struct ensemble *ensemble, struct member *member) {
@@ -290,7 +202,7 @@ static enum status end_member(struct ensemble *ensemble, struct member *member) 
 }
 
 static enum status train_concurrently(struct ensemble *ensemble) {
-    const size_t own = own_members(ensemble), stride = stride_of(ensemble);
+    const size_t own = ensemble_own_members(ensemble), stride = ensemble_stride(ensemble);
     struct member *first = ensemble->member + ensemble->first;
     pthread_t *threads = calloc(own + 1, sizeof *threads);
     size_t running = 0;
@@ -310,30 +222,30 @@ static enum status train_concurrently(struct ensemble *ensemble) {
 }
 
 static enum status train_sequentially(struct ensemble *ensemble) {
-    const size_t first = ensemble->first, stride = stride_of(ensemble);
+    const size_t first = ensemble->first, stride = ensemble_stride(ensemble);
     struct compute *compute = first < ensemble->count ? ensemble->member[first].compute : NULL;
     enum status status = STATUS_OK;
     for (size_t m = first; m < ensemble->count && !status && !is_stopped(ensemble); m += stride) {
         struct member *member = &ensemble->member[m];
         const double start = clock_seconds();
-        if (m > first) status = open_member(member, compute);
+        if (m > first) status = member_open(member, compute);
         const double opened = clock_seconds();
         ensemble->startup_seconds += opened - start;
         if (!status) run_member(member);
         ensemble->seconds += clock_seconds() - opened;
         if (!status) status = end_member(ensemble, member);
-        close_member(member);
+        member_close(member);
     }
     return status;
 }
 
 enum status ensemble_dry_run(struct ensemble *ensemble) {
-    const size_t first = ensemble->first, stride = stride_of(ensemble);
+    const size_t first = ensemble->first, stride = ensemble_stride(ensemble);
     struct compute *compute = first < ensemble->count ? ensemble->member[first].compute : NULL;
     enum status status = STATUS_OK;
     for (size_t m = first + stride; m < ensemble->count && !ensemble->concurrent && !status; m += stride) {
-        close_member(&ensemble->member[m - stride]);
-        status = open_member(&ensemble->member[m], compute);
+        member_close(&ensemble->member[m - stride]);
+        status = member_open(&ensemble->member[m], compute);
     }
     return status;
 }
@@ -360,9 +272,9 @@ static enum status members_status(const struct ensemble *ensemble) {
 /* The time of an epoch of all members: the processes train at the same time. */
 static double epoch_seconds(const struct ensemble *ensemble) {
     double longest = 0;
-    for (size_t rank = 0; rank < stride_of(ensemble); rank++) {
+    for (size_t rank = 0; rank < ensemble_stride(ensemble); rank++) {
         double seconds = 0;
-        for (size_t m = rank; m < ensemble->count; m += stride_of(ensemble)) {
+        for (size_t m = rank; m < ensemble->count; m += ensemble_stride(ensemble)) {
             const double median = ensemble->member[m].summary.median_epoch_seconds;
             seconds = ensemble->concurrent ? fmax(seconds, median) : seconds + median;
         }
@@ -380,7 +292,7 @@ static enum status collect_members(struct ensemble *ensemble) {
         ensemble->member[m].ended = true; /* also one that was not started */
         if (!status) add_ended(ensemble);
     }
-    if (stride_of(ensemble) > 1) ensemble->seconds += clock_seconds() - start;
+    if (ensemble_stride(ensemble) > 1) ensemble->seconds += clock_seconds() - start;
     ensemble->epoch_seconds = epoch_seconds(ensemble);
     return status;
 }
@@ -398,7 +310,7 @@ static enum status evaluate_committees(struct ensemble *ensemble) {
 /* The failure of a member is one for rank 0 to report. */
 static enum status send_members(struct ensemble *ensemble) {
     bool interrupted = false;
-    for (size_t m = ensemble->first; m < ensemble->count; m += stride_of(ensemble)) {
+    for (size_t m = ensemble->first; m < ensemble->count; m += ensemble_stride(ensemble)) {
         struct member *member = &ensemble->member[m];
         if (!member->history) member->history = calloc(1, sizeof *member->history); /* it was not started */
         if (!member->history) return status_set(STATUS_FAILED, "out of memory");
@@ -416,7 +328,8 @@ enum status ensemble_run(struct ensemble *ensemble, const struct ensemble_observ
     comm_share_stop(ensemble->comm, stop);
     enum status status = ensemble->concurrent ? train_concurrently(ensemble) : train_sequentially(ensemble);
     if (tells) return status ? status : send_members(ensemble);
-    const enum status collected = status && stride_of(ensemble) > 1 ? status : collect_members(ensemble);
+    const enum status collected =
+        status && ensemble_stride(ensemble) > 1 ? status : collect_members(ensemble);
     const enum status finished = evaluate_committees(ensemble);
     if (!status) status = collected ? collected : finished;
     return status ? status : members_status(ensemble);
