@@ -94,6 +94,8 @@ struct gemm_call {
     /* A, or B, is what it was when the last call on it in this context read it. A backend that keeps what it
        made of a matrix, such as a copy in another format, may use it; others ignore this. */
     bool a_unchanged, b_unchanged;
+    /* Sums over several processes run on the device meanwhile, and occupy some of its multiprocessors. */
+    bool beside_sums;
 };
 
 /* Elements from one matrix of a batch to the next. */

@@ -19,6 +19,7 @@
 #include "src/bench/shapes.h"
 #include "src/cmd/bench_table.h"
 #include "src/cmd/local_ranks.h"
+#include "src/cmd/train_devices.h"
 #include "src/comm/launch.h"
 #include "src/report/records.h"
 
@@ -45,7 +46,8 @@ struct race {
 
 /* Output goes nowhere, messages to a file. */
 static pid_t start_rank(const struct race *race, size_t rank, size_t batch, const char *engine) {
-    char images[24], threads[24];
+    struct config own = *race->config;
+    char images[24], threads[24], device[24];
     char *const arguments[] = {(char *)terminal_program(),
                                "--config",
                                (char *)race->settings,
@@ -53,12 +55,16 @@ static pid_t start_rank(const struct race *race, size_t rank, size_t batch, cons
                                images,
                                "--threads",
                                threads,
+                               "--device",
+                               device,
                                "--engine",
                                (char *)engine,
                                "--log",
                                rank ? "" : (char *)race->log,
                                NULL};
     posix_spawn_file_actions_t files;
+    devices_choose(&own, &(struct launch){.local_rank = (int)rank});
+    snprintf(device, sizeof device, "%lld", (long long)own.device);
     snprintf(images, sizeof images, "%zu", batch);
     snprintf(threads, sizeof threads, "%zu", race->threads);
     posix_spawn_file_actions_init(&files);

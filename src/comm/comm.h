@@ -118,6 +118,8 @@ struct comm_tensor {
    work waits for them; else they are done. The first sum of a size may allocate. */
 enum status comm_sum_begin(struct comm *comm, const struct comm_tensor *tensors, size_t count);
 void comm_sum_join(struct comm *comm);
+/* Sums have begun on a stream aside, and are not joined. */
+bool comm_sums_aside(const struct comm *comm);
 
 /* May a captured graph have these sums? If not, the reason is in `why`. */
 bool comm_captures(const struct comm *comm, char *why, size_t size);

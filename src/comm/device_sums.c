@@ -247,6 +247,10 @@ enum status comm_sum_begin(struct comm *comm, const struct comm_tensor *tensors,
     return status;
 }
 
+bool comm_sums_aside(const struct comm *comm) {
+    return comm && comm->on_device && comm->on_device->begun;
+}
+
 void comm_sum_join(struct comm *comm) {
     struct device_sums *sums = comm ? comm->on_device : NULL;
     if (!sums || !sums->begun) return; /* a captured stream may not wait for one that is not */

@@ -58,7 +58,8 @@ static bool sums_have_begun(const struct trainer *trainer) {
 
 /* Begins to sum the gradients of this layer and those above, unless they are few, and with the first of them
    the values, which are known since the forward pass. The gradients of the first layer are summed in the
-   end. All processes begin the same sums in the same order. */
+   end. All processes begin the same sums in the same order. With --reduction fixed, whose bits are those of
+   one process, products beside sums are those of the same kernels as without. */
 static enum status sum_layers(void *self, size_t layer) {
     struct trainer *trainer = self;
     struct mlp *mlp = &trainer->mlp;
@@ -74,6 +75,7 @@ static enum status sum_layers(void *self, size_t layer) {
     if (!begun) mlp->ops->part_values(device->ops_context, &memory->tally, &memory->stop, &memory->values);
     parallel->unsummed = below;
     const enum status status = comm_sum_begin(trainer->compute->comm, tensors, begun ? 1 : 2);
+    mlp->beside_sums = comm_sums_aside(trainer->compute->comm) && !comm_is_fixed(trainer->compute->comm);
     device_lap(device, PART_COMMUNICATION);
     return status;
 }
@@ -171,6 +173,7 @@ enum status data_parallel_step(struct trainer *trainer, size_t step) {
     mlp->on_gradients_self = trainer;
     const enum status status = local_gradients(trainer, step);
     mlp->on_gradients = NULL;
+    mlp->beside_sums = false;
     device_lap(&trainer->compute->device, PART_ELEMENTWISE);
     return status ? status : sum_and_update(trainer, step);
 }

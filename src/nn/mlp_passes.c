@@ -39,7 +39,8 @@ static struct gemm_call layer_gemm(const struct mlp *mlp, size_t l, enum gemm_op
                               .ldb = out,
                               .beta = 0,
                               .c = c,
-                              .ldc = op == GEMM_NT ? in : out};
+                              .ldc = op == GEMM_NT ? in : out,
+                              .beside_sums = mlp->beside_sums};
 }
 
 /* Runs a GEMM of layer l and records its time. */
