@@ -52,7 +52,7 @@ struct mlp {
        first. */
     enum status (*on_gradients)(void *self, size_t layer);
     void *on_gradients_self;
-    bool beside_sums; /* products run beside sums that `on_gradients` has begun */
+    bool beside_sums;    /* products run beside sums that `on_gradients` has begun */
     void *input;         /* [capacity][in of layer 0] */
     void *dropped_input; /* the input of layer 0 in training: `input`, unless mlp_attack needs the original */
     void *input_grad;    /* dL/d input, for mlp_attack; may share the memory of dropped_input */
