@@ -95,7 +95,7 @@ GENCODE := $(foreach sm,$(or $(strip $(SM)),75 80 86 89 90),-gencode arch=comput
 NVCCFLAGS ?=
 ALL_NVCCFLAGS := -std=c++20 -O3 $(GENCODE) -Xcompiler -Wall$(,)-Wextra$(,)-Wno-missing-field-initializers$(if $(filter 1,$(WERROR)),$(,)-Werror) $(NVCCFLAGS)
 CPPFLAGS += $(if $(HAVE_CUDA),-DHAVE_CUDA,$(if $(filter 0,$(CUDA)),-DCUDA_LEFT_OUT,$(if $(WANT_CUDA),,-DCUDA_NOT_WANTED))) $(if $(filter 0,$(OPENBLAS)),-DOPENBLAS_LEFT_OUT)
-CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcublas -lcudart_static -lrt -lpthread -lstdc++)
+CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -Wl$(,)-rpath$(,)$(CUDA_HOME)/lib64 -lcudart_static -lrt -lpthread -lstdc++)
 
 LDLIBS := $(CUDA_LIBS) $(if $(HAVE_OPENBLAS),$(filter-out -l%,$(OPENBLAS_LIBS))) -lcjson $(if $(HAVE_PNG),-lpng) $(if $(HAVE_JPEG),-ljpeg) $(if $(HAVE_MPI),$(filter -L% -l% -Wl%,$(MPI_FLAGS))) -lz -lm -ldl
 

@@ -8,10 +8,10 @@
               132 SMs for small ones.
    Improves   3_shmem.cu, which has no register tiles. Next: 6_tuned.cu
    Run        ./train --backend cublas --precision f32 (or tf32, bf16) */
-#include <cublas_v2.h>
 #include <limits.h>
 #include <stdlib.h>
 
+#include "kernels/cuda/gemm/cublas_library.cuh"
 #include "kernels/cuda/gemm/gemm.cuh"
 
 /* As cuBLAS recommends for Hopper; owned by the context, so that a captured graph never allocates. */
@@ -20,6 +20,7 @@ static const size_t WORKSPACE = (size_t)32 << 20;
 static const int SUMS_MULTIPROCESSORS = 32;
 
 struct cublas_context {
+    const cublas_library *cublas;
     cublasHandle_t handle;
     cublasComputeType_t compute; /* of float32 calls */
     void *workspace;
@@ -31,25 +32,30 @@ static bool noted(cublas_context *context, cublasStatus_t status, const char *ca
     if (status == CUBLAS_STATUS_SUCCESS) return true;
     if (!context->fault.message[0])
         snprintf(context->fault.message, sizeof context->fault.message, "%s:%d: %s: %s", __FILE__, line, call,
-                 cublasGetStatusString(status));
+                 context->cublas->get_status_string(status));
     return false;
 }
 #define CUBLAS_TRY(context, call) noted(context, call, #call, __LINE__)
 
 static void cublas_destroy(void *opaque) {
     cublas_context *context = (cublas_context *)opaque;
-    if (context->handle) cublasDestroy(context->handle);
+    if (context->handle) context->cublas->destroy(context->handle);
     cudaFree(context->workspace);
     free(context);
 }
 
 static bool open_handle(cublas_context *context, cudaStream_t stream) {
-    return CUBLAS_TRY(context, cublasCreate(&context->handle)) &&
-           CUBLAS_TRY(context, cublasSetStream(context->handle, stream)) &&
+    const cublas_library *cublas = context->cublas;
+    return CUBLAS_TRY(context, cublas->create(&context->handle)) &&
+           CUBLAS_TRY(context, cublas->set_stream(context->handle, stream)) &&
            CUDA_TRY(&context->fault, cudaMalloc(&context->workspace, WORKSPACE)) &&
-           CUBLAS_TRY(context, cublasSetWorkspace(context->handle, context->workspace, WORKSPACE)) &&
-           CUBLAS_TRY(context,
-                      cublasSetMathMode(context->handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
+           CUBLAS_TRY(context, cublas->set_workspace(context->handle, context->workspace, WORKSPACE)) &&
+           CUBLAS_TRY(context, cublas->set_math_mode(context->handle,
+                                                     CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
+}
+
+static bool cublas_probe(char *why, size_t size) {
+    return cublas_load(why, size) != NULL;
 }
 
 static bool count_multiprocessors(cublas_context *context) {
@@ -60,11 +66,14 @@ static bool count_multiprocessors(cublas_context *context) {
 }
 
 static void *cublas_create(const struct gemm_setup *setup, char *why, size_t size) {
+    const cublas_library *cublas = cublas_load(why, size);
+    if (!cublas) return NULL;
     cublas_context *context = (cublas_context *)calloc(1, sizeof *context);
     if (!context) {
         snprintf(why, size, "out of memory");
         return NULL;
     }
+    context->cublas = cublas;
     context->compute = setup->precision == GEMM_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     if (open_handle(context, (cudaStream_t)setup->stream) && count_multiprocessors(context)) return context;
     snprintf(why, size, "%s", context->fault.message);
@@ -110,6 +119,7 @@ static bool plan(cublas_context *context, bool beside_sums) {
 static enum gemm_status cublas_gemm_batch(void *opaque, const struct gemm_call *call, size_t count,
                                           const struct gemm_strides *strides) {
     cublas_context *context = (cublas_context *)opaque;
+    const cublas_library *cublas = context->cublas;
     if (!fits_int(call) || count > INT_MAX || call->epilogue || call->backward) return GEMM_UNSUPPORTED;
     const cublasOperation_t ta = gemm_transposes_a(call->op) ? CUBLAS_OP_T : CUBLAS_OP_N,
                             tb = gemm_transposes_b(call->op) ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -124,15 +134,14 @@ static enum gemm_status cublas_gemm_batch(void *opaque, const struct gemm_call *
     const bool done =
         count == 1
             ? CUBLAS_TRY(context,
-                         cublasGemmEx(context->handle, tb, ta, n, m, k, alpha, call->b, type,
+                         cublas->gemm(context->handle, tb, ta, n, m, k, alpha, call->b, type,
                                       leading(call->ldb), call->a, type, leading(call->lda), beta, call->c,
                                       c_type, leading(call->ldc), compute, CUBLAS_GEMM_DEFAULT))
-            : CUBLAS_TRY(context,
-                         cublasGemmStridedBatchedEx(context->handle, tb, ta, n, m, k, alpha, call->b, type,
-                                                    leading(call->ldb), (long long)strides->b, call->a, type,
-                                                    leading(call->lda), (long long)strides->a, beta, call->c,
-                                                    c_type, leading(call->ldc), (long long)strides->c,
-                                                    (int)count, compute, CUBLAS_GEMM_DEFAULT));
+            : CUBLAS_TRY(context, cublas->gemm_batch(context->handle, tb, ta, n, m, k, alpha, call->b, type,
+                                                     leading(call->ldb), (long long)strides->b, call->a, type,
+                                                     leading(call->lda), (long long)strides->a, beta, call->c,
+                                                     c_type, leading(call->ldc), (long long)strides->c,
+                                                     (int)count, compute, CUBLAS_GEMM_DEFAULT));
     return done ? GEMM_OK : GEMM_FAILED;
 }
 
@@ -143,7 +152,7 @@ static enum gemm_status cublas_gemm(void *opaque, const struct gemm_call *call) 
 static void cublas_describe(void *opaque, char *text, size_t size) {
     const cublas_context *context = (const cublas_context *)opaque;
     int version = 0;
-    cublasGetVersion(context->handle, &version);
+    context->cublas->get_version(context->handle, &version);
     snprintf(text, size, "cuBLAS %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }
 
@@ -164,6 +173,7 @@ extern "C" const struct gemm_backend gemm_cublas = {
     .gemm = cublas_gemm,
     .create = cublas_create,
     .destroy = cublas_destroy,
+    .probe = cublas_probe,
     .takes_precision = cublas_takes_precision,
     .describe = cublas_describe,
     .error = cublas_error,

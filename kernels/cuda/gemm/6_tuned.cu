@@ -11,6 +11,7 @@
    Run        ./train --backend cuda-tuned --precision f32 (or tf32, bf16) */
 #include "kernels/cuda/gemm/6_tuned.cuh"
 
+#include <cublas_v2.h>
 #include <stdlib.h>
 
 #include "kernels/cuda/gemm/gemm.cuh"
@@ -31,13 +32,23 @@ static void tuned_destroy(void *opaque) {
     free(context);
 }
 
+/* The context of cublas, which takes 0.1 s to make. A captured graph may have the first call that needs it:
+   relaxed, because it allocates memory. NULL if it does not start, with the reason in the fault. */
+static void *library_of(tuned_context *context) {
+    if (context->library || context->fault.message[0]) return context->library;
+    const gemm_setup setup = {.stream = context->stream, .precision = context->precision};
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    context->library = gemm_cublas.create(&setup, context->fault.message, sizeof context->fault.message);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    return context->library;
+}
+
 static bool open_parts(tuned_context *context, const struct gemm_setup *setup, char *why, size_t size) {
     int device = 0;
     context->stream = (cudaStream_t)setup->stream;
     context->precision = setup->precision;
     context->tensor_cores = (int)setup->option[0].number;
-    context->library = gemm_cublas.create(setup, why, size);
-    if (!context->library) return false;
     const auto ask = [&](int *value, cudaDeviceAttr attribute) {
         return CUDA_TRY(&context->fault, cudaDeviceGetAttribute(value, attribute, device));
     };
@@ -104,13 +115,17 @@ static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
     if (call->m == 0 || call->n == 0) return GEMM_OK;
     if ((call->epilogue || call->backward) && !tuned_fuses(opaque, call)) return GEMM_UNSUPPORTED;
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
-    if (!launch_own(context, call, launcher)) return gemm_cublas.gemm(context->library, call);
+    if (!launch_own(context, call, launcher)) {
+        void *library = library_of(context);
+        return library ? gemm_cublas.gemm(library, call) : GEMM_FAILED;
+    }
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
 }
 
 static enum gemm_status tuned_gemm_batch(void *opaque, const struct gemm_call *call, size_t count,
                                          const struct gemm_strides *strides) {
-    return gemm_cublas.gemm_batch(((tuned_context *)opaque)->library, call, count, strides);
+    void *library = library_of((tuned_context *)opaque);
+    return library ? gemm_cublas.gemm_batch(library, call, count, strides) : GEMM_FAILED;
 }
 
 /* Reports no kernels for calls of cuBLAS. */
@@ -126,10 +141,8 @@ static void tuned_describe(void *opaque, char *text, size_t size) {
     const tuned_context *context = (const tuned_context *)opaque;
     const bool tensor =
         context->float32.open && context->precision == GEMM_TRUE && context->tensor_cores != TENSOR_NEVER;
-    const int written = snprintf(text, size, "own kernels for narrow and small products%s, else ",
-                                 tensor ? " and, on tensor cores, large float32 ones" : "");
-    if (written > 0 && (size_t)written < size)
-        gemm_cublas.describe(context->library, text + written, size - (size_t)written);
+    snprintf(text, size, "own kernels for narrow and small products%s, else cuBLAS %d",
+             tensor ? " and, on tensor cores, large float32 ones" : "", CUBLAS_VER_MAJOR);
 }
 
 static bool tuned_takes_precision(enum gemm_precision precision) {
@@ -138,7 +151,9 @@ static bool tuned_takes_precision(enum gemm_precision precision) {
 
 static const char *tuned_error(void *opaque) {
     const tuned_context *context = (const tuned_context *)opaque;
-    return context->fault.message[0] ? context->fault.message : gemm_cublas.error(context->library);
+    return context->fault.message[0] ? context->fault.message
+           : context->library        ? gemm_cublas.error(context->library)
+                                     : "";
 }
 
 extern "C" const struct gemm_backend gemm_cuda_tuned = {

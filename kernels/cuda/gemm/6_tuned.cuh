@@ -17,7 +17,7 @@ struct tuned_context {
     int shared_bytes; /* limit of a block */
     int processors;   /* SMs */
     int major;        /* compute capability: 8 and above copies to shared memory asynchronously (cp.async) */
-    void *library;    /* the context of cublas */
+    void *library;    /* the context of cublas; NULL until the first call that cuBLAS runs */
     enum gemm_precision precision;
     int tensor_cores; /* the option of float32 products */
     struct float32_workspace float32;
