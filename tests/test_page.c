@@ -31,6 +31,9 @@ static void full_page_has_everything(void **state) {
     assert_int_equal(count_of(page, "<img "), 3 + 9);
     assert_says(page, "Best choice: order CC, block 16, static shared memory, plain multiply");
     assert_says(page, "openmp: s = 3.0 % +- 0.4 %");
+    assert_int_equal(count_of(page, "<th scope=\"col\" class=\"n\">J an epoch</th>"), 1);
+    assert_says(page,
+                "Energy not available: <code>serial</code>, because the energy counter is not readable");
     assert_says(page,
                 "Fastest: cublas tf32, device, graph, 21.3 ms an epoch, 8.64 times as fast as openblas.");
     assert_says(page, "(&lt;core&gt; &amp; kernels)");

@@ -176,6 +176,29 @@ static enum status audit(const struct comparison *comparison, struct comparison_
     return STATUS_OK;
 }
 
+/* One more training, of many epochs. Their learning rate is a hundredth, so that so many do not diverge. A
+   row without a counter stays right. */
+static void measure_energy(const struct comparison *comparison, struct comparison_row *row) {
+    struct config config = row->sweep->config;
+    struct contest_reply reply;
+    config.epochs = 1000000000;
+    config.learning_rate *= 0.01;
+    config.evaluate_every = config.patience = 0;
+    config.audit = AUDIT_OFF;
+    struct contest_request request = {.task = CONTEST_TRAIN,
+                                      .config = config,
+                                      .limits.energy = {.settle = 1, .pause = 4, .warm_up = 1, .least = 10}};
+    if (!comparison->energy) return;
+    if (row->extrapolated) {
+        snprintf(row->no_energy, sizeof row->no_energy, "an epoch takes longer than --limit-seconds");
+    } else if (ask(comparison, row, "energy", &request, &reply) == STATUS_OK) {
+        row->energy = reply.run.energy;
+        run_close(&reply.run);
+    } else {
+        snprintf(row->no_energy, sizeof row->no_energy, "%s", status_message());
+    }
+}
+
 static enum status collect_epochs(struct comparison_row *row) {
     size_t count = 0;
     for (size_t r = 0; r < row->repeats; r++) count += row->runs[r].epochs;
@@ -220,9 +243,10 @@ static void finish(struct comparison *comparison, struct comparison_row *row) {
     if (!status) status = collect_epochs(row);
     if (status) {
         exclude(row, status);
-    } else {
-        average_runs(row);
+        return;
     }
+    average_runs(row);
+    measure_energy(comparison, row);
 }
 
 enum status comparison_run(struct comparison *comparison, const struct sweep *sweep) {

@@ -28,6 +28,8 @@ struct comparison_row {
     double gemm[PROFILE_OPS]; /* seconds an epoch in NN, TN, NT; from `ops` if that ran */
     double gemm_rate;         /* flop/s inside GEMM calls */
     double transfer_ratio;    /* (H2D + D2H) / training time */
+    struct energy_use energy; /* if requested; without a counter: */
+    char no_energy[256];      /* the reason; "": not requested */
     uint64_t calls_audited;   /* in the audited epoch, if there was one */
     uint64_t steps_audited;
     bool extrapolated; /* from fewer steps than an epoch has */
@@ -41,14 +43,15 @@ struct comparison {
     size_t count, repeats;
     double limit_seconds; /* of training, for each row and repeat; 0: none */
     bool trace;           /* of every row, not only of those that drifted */
+    bool energy;          /* measure it, in one more training of each row */
     /* (optional) Called when a stage starts; `row` is NULL for the reference. */
     void (*progress)(const struct comparison_row *row, const char *what);
 };
 
 /* Runs the reference. Verifies each row on the shapes of the training and checks its agreement, trains it
    `repeats` times, interleaved; then audits one epoch whole, unless the config's `audit` says otherwise, and
-   verifies it again. Each row runs in a contestant: one that fails, crashes
-   or hangs does not stop the others. */
+   verifies it again; then measures its energy, if requested. Each row runs in a contestant: one that fails,
+   crashes or hangs does not stop the others. */
 enum status comparison_run(struct comparison *comparison, const struct sweep *sweep);
 enum status comparison_verdict(const struct comparison *comparison);
 void comparison_close(struct comparison *comparison);

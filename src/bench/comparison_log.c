@@ -84,6 +84,23 @@ static void add_times(cJSON *line, const struct comparison_row *row) {
     }
 }
 
+/* Like "counters" of a product: the measurement, or the reason why there is none. */
+static void add_energy(cJSON *line, const struct comparison_row *row) {
+    const struct energy_use *use = &row->energy;
+    if (!use->counter[0] && !row->no_energy[0]) return;
+    cJSON *energy = cJSON_AddObjectToObject(line, "energy");
+    jsonl_text(energy, "reason", row->no_energy);
+    if (!use->counter[0]) return;
+    jsonl_text(energy, "counter", use->counter);
+    add_number(energy, "joules_per_epoch", energy_of_epoch(use));
+    add_number(energy, "gross_joules_per_epoch", energy_of_epoch_gross(use));
+    add_number(energy, "watts", energy_watts(use));
+    add_number(energy, "idle_watts", energy_idle_watts(use));
+    add_number(energy, "seconds", use->seconds);
+    add_number(energy, "epochs", (double)use->epochs);
+    add_number(energy, "idle_seconds", use->idle_seconds);
+}
+
 static cJSON *row_line(const struct comparison *comparison, const struct comparison_row *row,
                        const struct comparison_row *baseline) {
     cJSON *line = jsonl_new("compare");
@@ -109,6 +126,7 @@ static cJSON *row_line(const struct comparison *comparison, const struct compari
             add_number(line, "speedup", baseline->epoch.median / row->epoch.median);
         }
         add_times(line, row);
+        add_energy(line, row);
         add_number(line, "transfer_ratio", row->transfer_ratio);
         add_number(line, "images_per_second", (double)run->images_per_epoch / row->epoch.median);
         add_number(line, "gflops", 1e-9 * row->gemm_rate);

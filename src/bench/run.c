@@ -21,6 +21,7 @@ struct run {
     struct run_result *result;
     size_t room; /* of result->epoch_seconds */
     double started;
+    struct energy_watch energy;
     volatile sig_atomic_t stop;
 };
 
@@ -32,6 +33,7 @@ static void on_step(void *self, size_t step, double loss) {
 static void on_epoch(void *self, const struct epoch_record *record) {
     struct run *run = self;
     if (run->result->epochs < run->room) run->result->epoch_seconds[run->result->epochs++] = record->seconds;
+    if (run->energy.meter && energy_watch_epoch(&run->energy)) run->stop = 1;
 }
 
 static void on_progress(void *self, size_t epoch, size_t step, size_t steps, double loss) {
@@ -85,7 +87,12 @@ static enum status train(struct run *run) {
     struct run_summary summary;
     describe(run, run->result);
     run->started = clock_seconds();
+    if (run->limits->energy.least > 0 &&
+        energy_watch_open(&run->energy, energy_meter_of(&run->compute), &run->limits->energy,
+                          &run->result->energy) != STATUS_OK)
+        return STATUS_UNAVAILABLE;
     const enum status status = trainer_run(&run->trainer, &observer, &summary);
+    if (run->energy.failed) return STATUS_UNAVAILABLE;
     run->result->diverged = run->trainer.state.tally.bad_step != 0;
     if (status && status != STATUS_INTERRUPTED) return status;
     const struct train_state *state = &run->trainer.state;
@@ -116,6 +123,7 @@ enum status run_training(const struct config *config, const struct gemm_backend 
     if (!status && run->trainer.notice[0]) /* the requested engine is not available */
         status = status_set(STATUS_UNAVAILABLE, "%s", run->trainer.notice);
     if (!status) status = train(run);
+    energy_watch_close(&run->energy);
     trainer_close(&run->trainer);
     compute_close(&run->compute);
     if (fresh) driver->reset();

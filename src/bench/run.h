@@ -2,12 +2,14 @@
 #ifndef TESSERA_BENCH_RUN_H
 #define TESSERA_BENCH_RUN_H
 
+#include "src/bench/energy_use.h"
 #include "src/nn/trainer.h"
 
 struct run_limits {
     double seconds; /* of training; 0: no limit. The run ends after the step in which it is exceeded */
     size_t steps;   /* 0: no limit */
     double *losses; /* NULL, or [steps]: receives the loss of each step */
+    struct energy_plan energy; /* if it plans a measurement, this ends the run */
 };
 
 struct run_result {
@@ -24,13 +26,14 @@ struct run_result {
     uint64_t images;
     struct profile time;
     uint64_t calls_audited, steps_audited;
+    struct energy_use energy;
     bool limited;  /* a limit ended it */
     bool diverged; /* the status is STATUS_FAILED because a loss was not finite */
 };
 
 /* Trains `config` on `backend`, without the log files, checkpoints, ensemble and target of `config`.
-   STATUS_FAILED if a loss is not finite; also the errors of opening a backend. If the status
-   is STATUS_OK, the caller closes the result. */
+   STATUS_FAILED if a loss is not finite, STATUS_UNAVAILABLE if a planned measurement of energy fails; also
+   the errors of opening a backend. If the status is STATUS_OK, the caller closes the result. */
 enum status run_training(const struct config *config, const struct gemm_backend *backend,
                          const struct dataset_pair *data, const struct run_limits *limits,
                          struct run_result *result);

@@ -43,12 +43,19 @@ static void print_header(const struct comparison *comparison) {
                    platform_load_text().text, platform_compiler(), platform_flags());
 }
 
-static enum status print_rows(const struct records *records) {
+static enum status print_rows(const struct records *records, bool energy) {
     struct selections all;
     const enum status status = selections_of(&all, records, "compare", NULL);
     if (!status) {
         struct table table;
         tables_compare(&table, &all.list[0]);
+        table_console(stdout, &table);
+        table_close(&table);
+    }
+    if (!status && energy) {
+        struct table table;
+        tables_energy(&table, &all.list[0]);
+        printf("\n");
         table_console(stdout, &table);
         table_close(&table);
     }
@@ -75,6 +82,11 @@ static void print_notes(const struct comparison *comparison, const char *wanted,
         "and input gradient products; drift: the largest difference of a step's loss; speed-up: against "
         "%s%s\n",
         baseline ? baseline->sweep->label : wanted, baseline ? "" : ", which has no right row here: none");
+    if (comparison->energy)
+        terminal_print(
+            stdout, 0,
+            "J an epoch: of the GPU alone (NVML), or of the CPU's packages (RAPL), over repeated epochs, "
+            "less the idle power that was measured before them; with idle: without this subtraction\n");
     for (size_t i = 0; i < comparison->count; i++) eager |= comparison->rows[i].ops.images > 0;
     printf("at the start: %s\n", platform_load_text().text);
     if (comparison->repeats == 1) printf("one repeat: the spread between repeats is unknown\n");
@@ -112,7 +124,7 @@ static enum status run_rows(struct comparison *comparison, struct sweep *sweep, 
     if (!status) status = comparison_records(&records, comparison, baseline);
     records_write(&records, log);
     if (!status) print_header(comparison);
-    if (!status) status = print_rows(&records);
+    if (!status) status = print_rows(&records, comparison->energy);
     if (!status) print_notes(comparison, baseline_name, baseline);
     if (!status) status = comparison_verdict(comparison);
     records_free(&records);
@@ -145,11 +157,19 @@ static enum status parse_numbers(const char *repeat, const char *limit, struct c
     return STATUS_OK;
 }
 
+static enum status parse_energy(const char *energy, struct comparison *comparison) {
+    comparison->energy = energy && strcmp(energy, "on") == 0;
+    return !energy || comparison->energy || strcmp(energy, "off") == 0
+               ? STATUS_OK
+               : status_set(STATUS_USAGE, "--energy must be on or off, not '%s'", energy);
+}
+
 static enum status run_compare(int argc, char **argv) {
     static struct config config;
     static struct files files;
     struct sweep_lists lists = {0};
-    const char *repeat = NULL, *limit = NULL, *baseline = NULL, *trace = NULL, *timeout = NULL;
+    const char *repeat = NULL, *limit = NULL, *baseline = NULL, *trace = NULL, *timeout = NULL,
+               *energy = NULL;
     const struct option_extra extras[] = {
         {"backends", "A,B,..",
          "the GEMMs to compare, each with its options: tuned,tuned:isa=avx2; 'all': each usable one [all]",
@@ -168,6 +188,10 @@ static enum status run_compare(int argc, char **argv) {
          &limit},
         BACKEND_TIMEOUT_FLAG(&timeout),
         {"baseline", "NAME", "the backend that speed-ups are relative to [openblas]", &baseline},
+        {"energy", "on|off",
+         "on: also measure the energy of an epoch, over 10 s or more of repeated epochs after 4 s of idle "
+         "power, of GPUs by NVML and of CPUs by RAPL [off]",
+         &energy},
         {"trace", NULL,
          "name for every row the tensor that drifts first or most (always done for a row with a wrong loss "
          "or update)",
@@ -200,6 +224,7 @@ static enum status run_compare(int argc, char **argv) {
         .config = &config, .trace = trace != NULL, .progress = bench_print_progress};
     struct dataset_pair data = {0};
     status = parse_numbers(repeat, limit, &comparison);
+    if (!status) status = parse_energy(energy, &comparison);
     if (!status) status = options_check_files(&files, &config);
     if (!status) status = dataset_load(&data, config.data, config_dataset(&config, DATASET_ALL));
     comparison.data = &data;

@@ -22,7 +22,7 @@ static const struct {
     table_builder *build, *more; /* more: (optional) a second table, omitted if empty */
     selection_key *key;
 } known[] = {
-    {"compare", "compare", tables_compare, NULL, selection_config},
+    {"compare", "compare", tables_compare, tables_energy, selection_config},
     {"gemm", "gemm", tables_gemm, tables_kernels, selection_machine},
     {"peak", "peak", tables_peak, NULL, selection_machine},
     {"scaling", "scaling", tables_scaling, NULL, selection_config_dtype},

@@ -101,6 +101,8 @@ static void write_compare(struct page *page) {
         note_fastest(page, rows);
         tables_compare(&table, rows);
         page_table(page, &table);
+        tables_energy(&table, rows);
+        page_optional_table(page, &table);
         note_warnings(page, rows);
         drift_table(page, rows);
     }

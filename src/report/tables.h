@@ -12,6 +12,8 @@ void tables_fill(struct table *table, const struct selection *rows);
 
 /* Rows of "compare": one implementation each. */
 void tables_compare(struct table *table, const struct selection *rows);
+/* Of these rows, the energy of an epoch, or why it was not measured; empty if it was not requested. */
+void tables_energy(struct table *table, const struct selection *rows);
 /* Rows of "gemm": one product each. */
 void tables_gemm_details(struct table *table, const struct selection *rows);
 /* The same rows as a pivot: GFLOP/s and share of peak, products down, backends across. */
