@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "src/data/dataset_loading.h"
 #include "src/data/idx.h"
 
 static void write_gzip(const char *path, const void *bytes, size_t count) {
@@ -110,6 +111,29 @@ static void wrong_checksum(void **state) {
     free(bytes);
     assert_status(idx_read(&idx, path, 1), STATUS_BAD_DATA);
     assert_says(status_message(), "the gzip data are corrupted (incorrect data check)");
+}
+
+/* On a thread of its own: the same data, the same error. */
+static void loading_goes_on_aside(void **state) {
+    (void)state;
+    struct dataset_pair pair, aside;
+    const struct dataset_options options = {.label_offset = 0};
+    const char *directory = support_data_directory("aside", 30, 20, 3, 5, 4);
+    assert_status(dataset_load(&pair, directory, options), STATUS_OK);
+    struct dataset_loading *loading = dataset_loading_begin(directory, options);
+    assert_non_null(loading);
+    assert_status(dataset_loading_end(loading, &aside), STATUS_OK);
+    assert_string_equal(aside.name, pair.name);
+    assert_int_equal(aside.train.count, 30);
+    assert_memory_equal(aside.train.images, pair.train.images, 30 * 3 * 5);
+    assert_memory_equal(aside.test.labels, pair.test.labels, 20);
+    dataset_pair_free(&pair);
+    dataset_pair_free(&aside);
+    status_write("another message");
+    loading = dataset_loading_begin(support_path("nowhere"), options);
+    assert_status(dataset_loading_end(loading, &aside), STATUS_BAD_DATA);
+    assert_says(status_message(), "nowhere': No such file");
+    assert_null(aside.train.images);
 }
 
 static void directories_and_spellings(void **state) {
@@ -241,6 +265,7 @@ int main(void) {
         cmocka_unit_test(damaged_gzip),
         cmocka_unit_test(wrong_checksum),
         cmocka_unit_test(directories_and_spellings),
+        cmocka_unit_test(loading_goes_on_aside),
         cmocka_unit_test(counts_must_agree),
         cmocka_unit_test(sizes_must_agree),
         cmocka_unit_test(split_takes_the_end),

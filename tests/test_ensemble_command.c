@@ -180,6 +180,7 @@ static void the_plan_is_explained(void **state) {
     assert_says(output, "plan      fused, one team of 1 thread");
     assert_says(output, "graph: no, it needs a CUDA backend");
     assert_says(output, "--engine auto takes fused");
+    assert_says(output, "until the backend is found (its driver)");
     assert_int_equal(RUN(SMALL "--dry-run --verbose --backend serial --engine eager", support_data), 0);
     assert_says(output, "fused: no, backend 'serial' has no fused steps");
     assert_says(output, "--engine eager takes eager");

@@ -5,15 +5,8 @@
 #include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/ops/ops.cuh"
 
-/* Networks that train concurrently have two streams each. Streams that share a hardware queue serialise, and
-   CUDA creates 8 queues unless this variable is set before its first call. */
-static void request_queues(void) {
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-}
-
 bool cuda_probe(char *why, size_t size) {
     int count = 0;
-    request_queues();
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaSuccess && count > 0) return true;
     snprintf(why, size, "%s",

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "src/backend/plugin.h"
 #include "src/backend/registry.h"
 #include "src/base/process.h"
 #include "src/base/share.h"
@@ -15,17 +16,25 @@
 #include "src/cmd/options.h"
 #include "src/cmd/train_ensemble.h"
 #include "src/cmd/train_processes.h"
+#include "src/data/dataset_loading.h"
 #include "src/nn/runlog.h"
 
 static volatile sig_atomic_t interrupted;
 
+/* When the parts of start-up ended, in monotonic seconds. */
+struct startup {
+    double begun, found, opened, loaded;
+};
+
 /* The objects of a run; closed in reverse order. */
 struct run {
+    struct startup startup;
     struct config config;
     struct files files;
     struct profile profile;
     struct comm comm;
     struct compute compute;
+    struct dataset_loading *loading; /* until `data` are there */
     struct dataset_pair data;
     struct checkpoint checkpoint;
     struct trainer trainer;
@@ -57,6 +66,7 @@ static void on_warning(void *self, const char *message) {
 
 static void close_run(struct run *run) {
     files_free(&run->files);
+    if (run->loading) dataset_loading_abandon(run->loading);
     trainer_close(&run->trainer);
     checkpoint_close(&run->checkpoint);
     dataset_pair_free(&run->data);
@@ -74,9 +84,12 @@ static void note_missing_data(void) {
         at < SHARE_FOLDERS ? script : "data/fetch.sh", folder[0] ? " " : "", folder);
 }
 
-static enum status open_data(struct run *run) {
+/* Waits for the data set, and checks the recipe against it; the second call does nothing. */
+static enum status take_data(struct run *run) {
     struct config *config = &run->config;
-    enum status status = dataset_load(&run->data, config->data, config_dataset(config, DATASET_ALL));
+    if (!run->loading) return STATUS_OK;
+    enum status status = dataset_loading_end(run->loading, &run->data);
+    run->loading = NULL;
     if (status) return status;
     if (strcmp(config->data, "auto") == 0) {
         if (strcmp(run->data.name, "synthetic") == 0) note_missing_data();
@@ -113,14 +126,22 @@ static enum status check_files(struct run *run) {
     return status ? status : options_check_files(&run->files, &run->config);
 }
 
-/* Opens data, device and backend. */
+/* Opens data, device and backend: the data set is read while a driver starts, which takes about as long. A
+   plug-in is verified when it is opened: afterwards, since this may take long and the data may be wrong. */
 static enum status open_run(struct run *run) {
     struct config *config = &run->config;
     const struct gemm_backend *backend;
     enum status status = check_files(run);
-    if (!status) status = registry_find(config->backend, &backend); /* before the data is read */
-    if (!status) status = open_data(run);
+    if (status) return status;
+    run->loading = dataset_loading_begin(config->data, config_dataset(config, DATASET_ALL));
+    if (!run->loading) return STATUS_FAILED;
+    status = registry_find(config->backend, &backend);
+    run->startup.found = clock_seconds();
+    if (!status && plugin_path(backend)) status = take_data(run);
     if (!status) status = backend_open(config, &run->compute);
+    run->startup.opened = clock_seconds();
+    if (!status) status = take_data(run);
+    run->startup.loaded = clock_seconds();
     return status ? status : backend_verify_run(config, backend, &run->data);
 }
 
@@ -201,31 +222,50 @@ static enum status read_recipe(struct run *run) {
     return status ? status : checkpoint_recipe(&run->checkpoint, &run->config);
 }
 
+static void print_startup(const struct startup *startup) {
+    enum { INDENT = 10 };
+    terminal_print(
+        stdout, INDENT,
+        "start-up  %s until the backend is found (its driver), %s to open it, %s more for the data, "
+        "%s for network, buffers and warm-up\n\n",
+        text_seconds(startup->found - startup->begun).text,
+        text_seconds(startup->opened - startup->found).text,
+        text_seconds(startup->loaded - startup->opened).text,
+        text_seconds(clock_seconds() - startup->loaded).text);
+}
+
 static enum status train_one(struct run *run, bool dry_run, bool verbose) {
     enum status status = open_trainer(run);
     if (status) return status;
     console_header(&run->trainer, &run->data);
     if (verbose) console_plan(&run->trainer);
+    if (verbose) print_startup(&run->startup);
     if (dry_run && run->trainer.notice[0]) options_warn(run->trainer.notice); /* as trainer_run does */
     status = save_initial(run);
     return status || dry_run ? status : train(run);
 }
 
-static enum status train_several(struct run *run, bool dry_run, bool verbose, double started) {
+static enum status train_several(struct run *run, bool dry_run, bool verbose) {
     const struct ensemble_job job = {.config = &run->config,
                                      .compute = &run->compute,
                                      .data = &run->data,
                                      .comm = &run->comm,
-                                     .started = started,
+                                     .started = run->startup.begun,
                                      .stop = &interrupted,
                                      .dry_run = dry_run,
                                      .verbose = verbose};
     return train_ensemble(&job);
 }
 
+/* Before the first call of a driver. */
+static void announce_networks(const struct config *config) {
+    const struct device_driver *gpu = registry_device(GEMM_ON_CUDA);
+    if (gpu && gpu->expect_networks) gpu->expect_networks((size_t)config->ensemble);
+}
+
 static enum status run_train(int argc, char **argv) {
     static struct run run; /* zero */
-    const double started = clock_seconds();
+    run.startup.begun = clock_seconds();
     const char *dry_run = NULL, *dump_config = NULL, *verbose = NULL;
     const struct option_extra extras[] = {
         {"dry-run", NULL, "load, allocate and print the header, but train nothing", &dry_run},
@@ -246,6 +286,7 @@ static enum status run_train(int argc, char **argv) {
     profile_start(&run.profile);
     enum status status = options_parse(&set, argc, argv, &run.config, &help);
     if (status || help) return status;
+    announce_networks(&run.config);
     if (!dump_config) status = processes_join(&run.comm, &run.config, argc, argv);
     if (!status) status = read_recipe(&run);
     if (!status && dump_config) {
@@ -254,7 +295,7 @@ static enum status run_train(int argc, char **argv) {
         config_warn_unused(&run.config, options_warn);
         status = open_run(&run);
         if (!status)
-            status = run.config.ensemble > 1 ? train_several(&run, dry_run, verbose, started)
+            status = run.config.ensemble > 1 ? train_several(&run, dry_run, verbose)
                                              : train_one(&run, dry_run, verbose);
     }
     close_run(&run);
