@@ -7,7 +7,7 @@ const char *const gpu_backends[GPU_BACKENDS] = {"cuda-naive", "cuda-coalesced", 
 
 void gpu_needed(void) {
     const struct gemm_backend *backend;
-    if (registry_find("cublas", &backend) == STATUS_OK) return;
+    if (registry_find("cuda-tuned", &backend) == STATUS_OK) return;
     print_message("skipped: no GPU: %s\n", status_message());
     skip();
 }

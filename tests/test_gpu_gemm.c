@@ -1,6 +1,7 @@
 /* GEMM on the GPU: every CUDA backend over the whole case list. */
 #include "tests/gpu.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "src/backend/verify.h"
@@ -226,8 +227,48 @@ static void missing_things_are_refused(void **state) {
     assert_says(status_message(), "no precision tf32");
 }
 
+/* The first call that cuBLAS has to run may be in a captured graph: cuda-tuned loads the library then. */
+static void cublas_starts_in_a_capture(void **state) {
+    (void)state;
+    enum { N = 512, COUNT = N * N };
+    struct compute compute;
+    void *graph = NULL, *matrix[3];
+    float *values = malloc(COUNT * sizeof *values);
+    gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 1});
+    struct device *device = &compute.device;
+    assert_non_null(values);
+    for (int m = 0; m < 3; m++) { /* A: ones, B: twos, C: NaN */
+        for (int i = 0; i < COUNT; i++) values[i] = m < 2 ? (float)(m + 1) : (float)NAN;
+        matrix[m] = device->driver->alloc(device, COUNT * sizeof *values);
+        device->driver->upload(device, matrix[m], values, COUNT * sizeof *values);
+    }
+    const struct gemm_call call = {.dtype = GEMM_F32,
+                                   .m = N,
+                                   .n = N,
+                                   .k = N,
+                                   .alpha = 1,
+                                   .a = matrix[0],
+                                   .lda = N,
+                                   .b = matrix[1],
+                                   .ldb = N,
+                                   .c = matrix[2],
+                                   .ldc = N};
+    assert_int_equal(compute_kernels(&compute, &call, &(struct gemm_kernel){0}, 1), 0); /* cuBLAS */
+    assert_status(device->driver->begin_capture(device), STATUS_OK);
+    assert_status(compute_gemm(&compute, &call), STATUS_OK);
+    assert_status(device->driver->end_capture(device, &graph), STATUS_OK);
+    assert_status(device->driver->replay(device, graph), STATUS_OK);
+    device->driver->download(device, values, matrix[2], COUNT * sizeof *values);
+    for (int i = 0; i < COUNT; i++) assert_true(values[i] == 2 * N);
+    device->driver->free_graph(device, graph);
+    for (int m = 0; m < 3; m++) device->driver->free(device, matrix[m]);
+    free(values);
+    compute_close(&compute);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cublas_starts_in_a_capture), /* before a test that loads cuBLAS */
         cmocka_unit_test(naive_is_right),
         cmocka_unit_test(coalesced_is_right),
         cmocka_unit_test(shmem_is_right),
