@@ -57,7 +57,7 @@ static bool open_parts(tuned_context *context, const struct gemm_setup *setup, c
         ask(&context->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin) &&
         ask(&context->processors, cudaDevAttrMultiProcessorCount) &&
         ask(&context->major, cudaDevAttrComputeCapabilityMajor) &&
-        reduction_open(&context->reduction, &context->fault) && small_prepare(context) &&
+        reduction_open(&context->reduction, &context->fault) &&
         float32_workspace_open(&context->float32, (unsigned)context->processors, &context->fault);
     if (!open) snprintf(why, size, "%s", context->fault.message);
     return open;

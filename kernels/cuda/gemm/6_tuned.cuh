@@ -38,7 +38,6 @@ void narrow_gemm(struct tuned_context *context, const struct gemm_call *call, cu
 /* 6_tuned_small.cu: few multiplications, so that latency dominates. */
 bool small_takes(const struct gemm_call *call);
 void small_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher);
-bool small_prepare(struct tuned_context *context); /* before the first call */
 
 /* Calls `function<T, C>()`: the types of A and B, and of C. */
 template <typename F> static void with_types(const struct gemm_call *call, F function) {

@@ -20,6 +20,7 @@ static const int THREADS = 32 * WARPS;
 
 static const int STATIC_BYTES = 1024;    /* left for static shared memory */
 static const int LARGE_TILES = 96 << 10; /* shared memory that the largest tiles need */
+static const size_t UNASKED = 47 << 10;  /* dynamic shared memory that a kernel has without asking */
 
 /* Above these cuBLAS is faster; in float64 at smaller sizes, because it uses tensor cores. */
 static const double MOST_MULTIPLICATIONS = 64 << 20, MOST_OF_DOUBLES = 1 << 20;
@@ -157,7 +158,8 @@ template <typename T, typename C, int MI, int NI, bool A_ALONG_K, bool B_ALONG_K
         return tiles > partial ? tiles : partial;
     }
 
-    static bool prepare(tuned_context *context) {
+    /* The same limit for every call, so that launches in a captured graph stay valid. */
+    static bool allow(tuned_context *context) {
         return CUDA_TRY(&context->fault,
                         cudaFuncSetAttribute(small_kernel<T, C, MI, NI, A_ALONG_K, B_ALONG_K>,
                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -174,6 +176,7 @@ template <typename T, typename C, int MI, int NI, bool A_ALONG_K, bool B_ALONG_K
                                       : source_of<T>(call.a, call.k, call.m, call.lda);
         const source<T> b = B_ALONG_K ? source_of<T>(call.b, call.n, call.k, call.ldb)
                                       : source_of<T>(call.b, call.k, call.n, call.ldb);
+        if (shared_bytes(slab) > UNASKED && !allow(context)) return;
         const dim3 grid(blocks_for(call.n, TILE_N), blocks_for(call.m, TILE_M));
         const char *name = TILE_M == 32   ? "small_kernel 32x32"
                            : TILE_N == 32 ? "small_kernel 16x32"
@@ -205,20 +208,4 @@ void small_gemm(struct tuned_context *context, const struct gemm_call *call, cud
             with_op<T, C, 4, 2>(call->op, run);
         }
     });
-}
-
-bool small_prepare(struct tuned_context *context) {
-    bool done = true;
-    static const gemm_call calls[] = {
-        {.dtype = GEMM_F32}, {.dtype = GEMM_F64}, {.dtype = GEMM_BF16}, {.dtype = GEMM_BF16, .c_f32 = true}};
-    for (const gemm_call &call : calls)
-        with_types(&call, [&]<typename T, typename C>() {
-            const auto prepare = [&]<typename V>() { done = done && V::prepare(context); };
-            for (int op = GEMM_NN; op <= GEMM_NT; op++) {
-                if (context->shared_bytes >= LARGE_TILES) with_op<T, C, 8, 4>((enum gemm_op)op, prepare);
-                with_op<T, C, 4, 4>((enum gemm_op)op, prepare);
-                with_op<T, C, 4, 2>((enum gemm_op)op, prepare);
-            }
-        });
-    return done;
 }
