@@ -257,10 +257,12 @@ static enum status train_several(struct run *run, bool dry_run, bool verbose) {
     return train_ensemble(&job);
 }
 
-/* Before the first call of a driver. */
-static void announce_networks(const struct config *config) {
+/* Before the first call of a driver. Processes that train together see the GPUs of each other. */
+static void announce_use(const struct config *config) {
     const struct device_driver *gpu = registry_device(GEMM_ON_CUDA);
-    if (gpu && gpu->expect_networks) gpu->expect_networks((size_t)config->ensemble);
+    struct launch launch;
+    const bool alone = !config->devices[0] && launch_find(&launch) == STATUS_OK && launch.size == 1;
+    if (gpu && gpu->expect) gpu->expect((size_t)config->ensemble, alone ? (int)config->device : -1);
 }
 
 static enum status run_train(int argc, char **argv) {
@@ -286,7 +288,7 @@ static enum status run_train(int argc, char **argv) {
     profile_start(&run.profile);
     enum status status = options_parse(&set, argc, argv, &run.config, &help);
     if (status || help) return status;
-    announce_networks(&run.config);
+    announce_use(&run.config);
     if (!dump_config) status = processes_join(&run.comm, &run.config, argc, argv);
     if (!status) status = read_recipe(&run);
     if (!status && dump_config) {

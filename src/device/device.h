@@ -111,8 +111,9 @@ struct device_driver {
     /* (optional) How many of these devices this process can see. */
     int (*count)(void);
 
-    /* (optional) Before any other call: how many networks will train on a device at the same time. */
-    void (*expect_networks)(size_t networks);
+    /* (optional) Before any other call: what this process will use, so that no more is started. `networks`
+       will train at the same time; `ordinal` is the only device, -1 if there may be others. */
+    void (*expect)(size_t networks, int ordinal);
 
     /* (optional) Measures the peak rate, in flops a second, of independent multiply-adds in float32 or
        float64, on all threads or SMs. On the GPU the float64 peak is that of the FP64 units or of the tensor
