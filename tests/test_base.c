@@ -39,6 +39,21 @@ static void streams_differ(void **state) {
     assert_int_not_equal(first, rng_u32(&f));
 }
 
+static void streams_open_anywhere(void **state) {
+    (void)state;
+    static const uint64_t far = (1ull << 34) - 2; /* where the counter carries */
+    struct rng all = rng_open(9, RNG_INIT, 3);
+    for (uint64_t word = 0; word < 11; word++) {
+        struct rng at = rng_open_at(9, RNG_INIT, 3, word);
+        assert_int_equal(rng_u32(&at), rng_u32(&all));
+    }
+    all = rng_open_at(9, RNG_INIT, 3, far - far % 4);
+    for (uint64_t word = far - far % 4; word < far + 9; word++) {
+        struct rng at = rng_open_at(9, RNG_INIT, 3, word);
+        assert_int_equal(rng_u32(&at), rng_u32(&all));
+    }
+}
+
 static void only_utf8_remains(void **state) {
     (void)state;
 #define BAD "\xef\xbf\xbd"
@@ -226,6 +241,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_known_answers),
         cmocka_unit_test(streams_differ),
+        cmocka_unit_test(streams_open_anywhere),
         cmocka_unit_test(only_utf8_remains),
         cmocka_unit_test(text_is_made_printable),
         cmocka_unit_test(text_is_cut_between_characters),

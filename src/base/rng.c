@@ -9,6 +9,15 @@ struct rng rng_open(uint64_t seed, enum rng_stream stream, uint32_t substream) {
     return rng;
 }
 
+struct rng rng_open_at(uint64_t seed, enum rng_stream stream, uint32_t substream, uint64_t words) {
+    struct rng rng = rng_open(seed, stream, substream);
+    const uint64_t block = words / 4;
+    rng.counter[0] = (uint32_t)block;
+    rng.counter[1] = (uint32_t)(block >> 32);
+    for (uint64_t i = 0; i < words % 4; i++) rng_u32(&rng);
+    return rng;
+}
+
 uint32_t rng_u32(struct rng *rng) {
     if (rng->used == 4) {
         philox4x32(rng->counter, rng->key, rng->block);

@@ -18,6 +18,8 @@ struct rng {
 
 /* A generator at the start of (seed, stream, substream); the substream is an epoch, a layer or an image. */
 struct rng rng_open(uint64_t seed, enum rng_stream stream, uint32_t substream);
+/* The same after `words` numbers of 32 bits: a uniform number takes two, a normal one four. */
+struct rng rng_open_at(uint64_t seed, enum rng_stream stream, uint32_t substream, uint64_t words);
 
 uint32_t rng_u32(struct rng *rng);
 /* Uniform in [0, 1), 53 bits. */
