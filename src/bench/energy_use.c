@@ -65,7 +65,7 @@ enum status energy_watch_open(struct energy_watch *watch, struct energy_meter *m
 bool energy_watch_epoch(struct energy_watch *watch) {
     struct energy_use *use = watch->use;
     double joules = 0, now = clock_seconds();
-    if (!watch->start) {
+    if (watch->start == 0) {
         if (now - watch->ready >= watch->plan->warm_up) take(watch, &watch->start_joules, &watch->start);
         return watch->failed;
     }
