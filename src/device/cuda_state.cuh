@@ -21,11 +21,11 @@ struct cuda_state {
     cudaEvent_t event[RING + 1];
     struct profile_slot slot[RING];
     size_t pending;
-    bool capturing;                       /* no events inside a graph */
-    void *staging;                        /* page-locked, STAGING_BYTES */
-    struct cuda_ops_context copy;         /* the copy stream: prefetched uploads and ops */
-    struct cuda_ops_context aside;        /* ops aside: its blocks start before others that are ready */
-    cudaEvent_t begun, ended;             /* the work that ops aside wait for, and they themselves */
+    bool capturing;                /* no events inside a graph */
+    void *staging;                 /* page-locked, STAGING_BYTES */
+    struct cuda_ops_context copy;  /* the copy stream: prefetched uploads and ops */
+    struct cuda_ops_context aside; /* ops aside: its blocks start before others that are ready */
+    cudaEvent_t begun, ended;      /* the work that ops aside wait for, and they themselves */
     /* Begin and end of each interval of work aside; the last may have no end yet. */
     cudaEvent_t aside_event[2 * ASIDES];
     size_t aside_events;

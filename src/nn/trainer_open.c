@@ -7,10 +7,11 @@
 #include "src/nn/step_audit.h"
 
 enum {
-    /* Minimum rows of an evaluation pass: smaller ones would be slower on the host. On a GPU the products of
-       a pass should stay small, so that cuda-tuned needs no cuBLAS, which takes 0.2 s to load. */
-    HOST_EVALUATION_ROWS = 1000,
-    GPU_EVALUATION_ROWS = 128,
+    EVALUATION_ROWS = 1000, /* minimum rows of an evaluation pass: small batches would slow it */
+    /* On a GPU fewer, but so many, if the products then stay small: cuda-tuned does those without cuBLAS,
+       which takes 0.2 s to load. */
+    SMALL_EVALUATION_ROWS = 128,
+    SMALL_MULTIPLICATIONS = 1 << 26,
     HOST_WARM_UP_ROWS = 128 /* enough to start every library and thread; a full batch may take seconds */
 };
 
@@ -30,16 +31,29 @@ static enum status open_samples(struct trainer *trainer, const struct dataset_pa
     return status;
 }
 
-size_t trainer_capacity(const struct device *device, size_t batch, size_t train, size_t test) {
-    const size_t least = device->driver->host_memory ? HOST_EVALUATION_ROWS : GPU_EVALUATION_ROWS;
+/* Weights of the largest layer. */
+static size_t most_weights(const struct layer_list *layers) {
+    size_t most = 1;
+    for (size_t l = 1; l < layers->count; l++) {
+        const size_t weights = layers->width[l - 1] * layers->width[l];
+        if (weights > most) most = weights;
+    }
+    return most;
+}
+
+size_t trainer_capacity(const struct config *config, const struct device *device, size_t batch, size_t train,
+                        size_t test) {
+    const size_t small = SMALL_MULTIPLICATIONS / most_weights(&config->layers);
+    const bool stays_small = !device->driver->host_memory && small >= SMALL_EVALUATION_ROWS;
+    const size_t least = stays_small ? smaller(small, EVALUATION_ROWS) : EVALUATION_ROWS;
     const size_t rows = smaller(least, train > test ? train : test);
     return batch > rows ? batch : rows;
 }
 
 static enum status open_network(struct trainer *trainer) {
     const struct config *config = trainer->config;
-    const size_t capacity = trainer_capacity(&trainer->compute->device, trainer->batch, trainer->train.count,
-                                             trainer->test.count);
+    const size_t capacity = trainer_capacity(config, &trainer->compute->device, trainer->batch,
+                                             trainer->train.count, trainer->test.count);
     struct mlp *mlp = &trainer->mlp;
     enum status status = mlp_open(mlp, trainer->compute, config, capacity);
     if (!status) status = optimizer_open(&trainer->optimizer, mlp, config);

@@ -113,7 +113,7 @@ static bool plan(cublas_context *context, bool beside_sums) {
               free = beside_sums && most > SUMS_MULTIPROCESSORS ? most - SUMS_MULTIPROCESSORS : most;
     if (free == context->planned) return true;
     context->planned = free;
-    return CUBLAS_TRY(context, cublasSetSmCountTarget(context->handle, free));
+    return CUBLAS_TRY(context, context->cublas->set_sm_count_target(context->handle, free));
 }
 
 static enum gemm_status cublas_gemm_batch(void *opaque, const struct gemm_call *call, size_t count,

@@ -22,6 +22,7 @@ static void find_functions(struct attempt *attempt, void *library) {
                {TEXT_OF(cublasSetStream), &functions->set_stream},
                {TEXT_OF(cublasSetWorkspace), &functions->set_workspace},
                {TEXT_OF(cublasSetMathMode), &functions->set_math_mode},
+               {TEXT_OF(cublasSetSmCountTarget), &functions->set_sm_count_target},
                {TEXT_OF(cublasGetVersion), &functions->get_version},
                {TEXT_OF(cublasGetStatusString), &functions->get_status_string},
                {TEXT_OF(cublasGemmEx), &functions->gemm},

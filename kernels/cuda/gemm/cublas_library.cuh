@@ -27,6 +27,7 @@ struct cublas_library {
     decltype(&cublasSetStream) set_stream;
     decltype(&cublasSetWorkspace) set_workspace;
     decltype(&cublasSetMathMode) set_math_mode;
+    decltype(&cublasSetSmCountTarget) set_sm_count_target;
     decltype(&cublasGetVersion) get_version;
     decltype(&cublasGetStatusString) get_status_string;
     decltype(static_cast<cublas_gemm_ex *>(&cublasGemmEx)) gemm;
