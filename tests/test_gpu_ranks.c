@@ -154,7 +154,7 @@ static const char *const ways[] = {
     "--backend cuda-tuned --precision bf16 --layers 42-600-600-4 --batch-size 99", "--backend cuda-shmem"};
 enum { WAYS = sizeof ways / sizeof *ways };
 
-/* One process in engines eager and graph, and 2 and 4: on one GPU, or each on its own if there are so many. */
+/* One process in engines eager and graph, and 2 and 4: on one GPU, or each on its own if there are enough. */
 static void check_fixed(size_t way, bool shared) {
     char *alone = job_path("alone.safetensors"), *other = job_path("other.safetensors");
     assert_int_equal(RUN(FIXED " --engine eager --save %s", support_data, ways[way], alone), 0);

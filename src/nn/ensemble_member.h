@@ -12,8 +12,8 @@ size_t ensemble_stride(const struct ensemble *ensemble);
 /* The common config with the seed and the files of this member. */
 enum status member_config(struct member *member, const struct config *config, size_t index);
 
-/* Opens its trainer, with `first` or, if the ensemble is concurrent and this is not its first member, a backend
-   of its own. member_close is right after a failure, too, and for a member that was never opened. */
+/* Opens its trainer, with `first` or, if the ensemble is concurrent and this is not its first member, a
+   backend of its own. member_close is right after a failure, too, and for a member that was never opened. */
 enum status member_open(struct member *member, struct compute *first);
 void member_close(struct member *member);
 
