@@ -69,8 +69,8 @@ struct device_driver {
     /* (optional, all or none) Ops aside: those called with the context that `aside_begin` returns start after
        the work issued so far, and overlap with what is issued until `aside_join`, after which later work
        waits for them. Their time is that of the profile's `aside`; they may not share memory with that work.
-       Several calls of `aside_begin` may come before one of `aside_join`. `aside_stream` is the stream of that
-       context. */
+       Several calls of `aside_begin` may come before one of `aside_join`. `aside_stream` is the stream of
+       that context. */
     void *(*aside_begin)(struct device *device);
     void (*aside_join)(struct device *device);
     void *(*aside_stream)(struct device *device);

@@ -106,8 +106,8 @@ static cublasComputeType_t compute_of(const cublas_context *context, enum gemm_d
     return dtype == GEMM_F32 ? context->compute : dtype == GEMM_F64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
 }
 
-/* cuBLAS divides a product into as many equal parts as there are multiprocessors. If some of them are occupied
-   by other work, the others do two parts each, and the product takes twice the time. */
+/* cuBLAS divides a product into as many equal parts as there are multiprocessors. If other work occupies some
+   of them, others do two parts each, and the product takes twice the time. */
 static bool plan(cublas_context *context, bool beside_sums) {
     const int most = context->multiprocessors,
               free = beside_sums && most > SUMS_MULTIPROCESSORS ? most - SUMS_MULTIPROCESSORS : most;
