@@ -91,8 +91,9 @@ struct gemm_call {
     /* Both NULL, unless `fuses` of the backend returned true for this call; at most one is set. */
     const struct gemm_epilogue *epilogue;
     const struct gemm_backward *backward;
-    /* A, or B, is what it was when the last call on it in this context read it. A backend that keeps what it
-       made of a matrix, such as a copy in another format, may use it; others ignore this. */
+    /* A, or B, is what it was when the last call on it in this context read it, or wrote it as C. A backend
+       that keeps what it made of a matrix, such as a copy in another format, may use it; others ignore
+       this. */
     bool a_unchanged, b_unchanged;
     /* Sums over several processes run on the device meanwhile, and occupy some of its multiprocessors. */
     bool beside_sums;

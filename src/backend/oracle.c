@@ -28,6 +28,17 @@ bool oracle_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, 
     return furthest < 0;
 }
 
+double oracle_rms(enum gemm_dtype dtype, size_t m, size_t n, const void *got, size_t ldc, const double *want,
+                  const double *bound) {
+    double sum = 0;
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < n; j++) {
+            const double error = (dtype_get(dtype, got, i * ldc + j) - want[i * n + j]) / bound[i * n + j];
+            sum += error * error;
+        }
+    return sqrt(sum / (double)(m * n));
+}
+
 /* --- the oracle --- */
 
 /* op(A) by rows or op(B) by columns, contiguous along k, in double; NULL without memory. */
@@ -62,11 +73,13 @@ add_up(const double *restrict a, const double *restrict b, size_t k) {
 /* The error bound of alpha * (a float sum of k terms) + c. */
 static double product_bound(const struct terms *terms, size_t k, double eps, double alpha, double c,
                             struct oracle_inputs inputs, double underflow) {
-    const double length = (double)k, rms = fabs(alpha) * sqrt(terms->square);
+    const double length = (double)k;
+    const double size = fabs(alpha) * (inputs.positive ? terms->magnitude : sqrt(terms->square));
     const double certain = (length + 4) * eps * (fabs(alpha) * terms->magnitude + fabs(c));
-    const double likely = 4 * (sqrt(length) + 4) * eps * (rms + fabs(c));
+    const double likely = 4 * (sqrt(length) + 4) * eps * (size + fabs(c));
     const double rounded = 2 * inputs.rounding * fabs(alpha) * terms->magnitude;
-    return (inputs.zero_mean && likely < certain ? likely : certain) + rounded + (length + 4) * underflow;
+    const bool independent = inputs.zero_mean || inputs.positive;
+    return (independent && likely < certain ? likely : certain) + rounded + (length + 4) * underflow;
 }
 
 enum status oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, double *want,

@@ -83,7 +83,8 @@ static void note(const struct verify_case *test) {
                  test->backward ? "backward through" : "and", activation_name(test->activation),
                  test->keeps_pre ? " storing its input" : "");
     static const char *const values[] = {"reals",       "rows of zeros", "large reals",
-                                         "small reals", "tiny reals",    "Inf and NaN"};
+                                         "small reals", "tiny reals",    "Inf and NaN",
+                                         "positive reals"};
     progress_set("%s%s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s%s", dtype_name(test->dtype),
                  test->c_f32 ? " to f32" : "", gemm_op_name(test->op), test->m, test->n, test->k, test->pad,
                  test->alpha, test->beta, test->integers ? "integers" : values[test->values], epilogue);
@@ -115,10 +116,36 @@ static bool is_exact(const struct verify_case *test) {
     return test->integers && !test->epilogue && !test->backward;
 }
 
-/* Reals are drawn from [-1, 1); precision tf32 rounds them. */
+/* Reals are drawn from [-1, 1), or are positive; precision tf32 rounds them. Sums of bfloat16 may be
+   truncated, as tensor cores do. */
 static struct oracle_inputs inputs_of(const struct compute *compute, const struct verify_case *test) {
-    const bool tf32 = compute->precision == GEMM_TF32 && test->dtype == GEMM_F32 && !test->integers;
-    return (struct oracle_inputs){.zero_mean = !test->integers, .rounding = tf32 ? ORACLE_TF32 : 0};
+    const bool tf32 = compute->precision == GEMM_TF32 && test->dtype == GEMM_F32 && !test->integers,
+               positive = test->values == VERIFY_POSITIVE;
+    return (struct oracle_inputs){.zero_mean = !test->integers && !positive,
+                                  .positive = positive && test->dtype != GEMM_BF16,
+                                  .rounding = tf32 ? ORACLE_TF32 : 0};
+}
+
+/* Is the root mean square of the errors bounded, too? */
+static bool bounds_rms(const struct compute *compute, const struct verify_case *test) {
+    return test->dtype != GEMM_BF16 && inputs_of(compute, test).rounding == 0 && !test->integers &&
+           !test->epilogue && !test->backward && test->values != VERIFY_TINY &&
+           test->values != VERIFY_SPECIAL && test->k >= ORACLE_RMS_TERMS &&
+           test->m * test->n >= ORACLE_RMS_ELEMENTS;
+}
+
+static enum status check_rms(struct compute *compute, const struct verify_case *test,
+                             const struct workspace *work, const struct gemm_call *call, size_t guard) {
+    char what[300];
+    if (!bounds_rms(compute, test)) return STATUS_OK;
+    const double rms = oracle_rms(test->dtype, test->m, test->n, work->result + guard, call->ldc, work->want,
+                                  work->allowed);
+    if (rms <= ORACLE_RMS) return STATUS_OK;
+    snprintf(what, sizeof what,
+             "each element of C is within its bound, but the root mean square of the errors is %.2g of it, and "
+             "that of %s sums at most %.2g: is the mantissa of an operand or of a sum too short?",
+             rms, dtype_name(test->dtype), ORACLE_RMS);
+    return failure(compute, what);
 }
 
 /* Compares buffer C or PRE with the oracle. */
@@ -138,7 +165,7 @@ static enum status check(struct compute *compute, const struct verify_case *test
                                   : 0);
     if (oracle_compare(dtype_of_c(call), test->m, test->n, work->result + guard, call->ldc, work->want,
                        work->allowed, &worst))
-        return STATUS_OK;
+        return check_rms(compute, test, work, call, guard);
     snprintf(what, sizeof what, "%s[%zu][%zu] is %.9g, should be %.9g within %.2g",
              buffer == C ? "C" : "the input of the activation", worst.row, worst.col,
              isnan(worst.got) ? (double)NAN : worst.got /* not -nan */, worst.want, worst.bound);
@@ -273,6 +300,12 @@ static void scale(enum gemm_dtype dtype, void *matrix, size_t rows, size_t cols,
             dtype_set(dtype, matrix, i * ld + j, ldexp(dtype_get(dtype, matrix, i * ld + j), power));
 }
 
+static void make_positive(enum gemm_dtype dtype, void *matrix, size_t rows, size_t cols, size_t ld) {
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < cols; j++)
+            dtype_set(dtype, matrix, i * ld + j, fabs(dtype_get(dtype, matrix, i * ld + j)));
+}
+
 /* Makes the values of A and B those of the case. */
 static void change_values(const struct verify_case *test, const struct gemm_call *call, void *a, void *b) {
     const bool ta = gemm_transposes_a(test->op), tb = gemm_transposes_b(test->op);
@@ -302,6 +335,10 @@ static void change_values(const struct verify_case *test, const struct gemm_call
         if (test->k == 0) break;
         dtype_set(test->dtype, a, (a_rows - 1) * call->lda + a_cols - 1, (double)INFINITY);
         dtype_set(test->dtype, b, 0, (double)NAN);
+        break;
+    case VERIFY_POSITIVE:
+        make_positive(test->dtype, a, a_rows, a_cols, call->lda);
+        make_positive(test->dtype, b, b_rows, b_cols, call->ldb);
         break;
     default:
         break;

@@ -12,6 +12,7 @@ enum verify_values {
     VERIFY_SMALL,   /* both times 2^-40 */
     VERIFY_TINY,    /* so small that the elements of C are subnormal; ordinary in bfloat16 */
     VERIFY_SPECIAL, /* an infinity in A, a NaN in B */
+    VERIFY_POSITIVE, /* in [0, 1]: errors of one direction add up */
     VERIFY_VALUES
 };
 

@@ -182,7 +182,9 @@ static bool explains(const struct wrong_result *wrong, const struct gemm_call *c
 }
 
 static const char *find_mistake(const struct wrong_result *wrong) {
-    const struct oracle_inputs float32 = {true, 0x1p-23}, tf32 = {true, ORACLE_TF32}, bf16 = {true, 0x1p-7};
+    const struct oracle_inputs float32 = {.zero_mean = true, .rounding = 0x1p-23},
+                               tf32 = {.zero_mean = true, .rounding = ORACLE_TF32},
+                               bf16 = {.zero_mean = true, .rounding = 0x1p-7};
     if (all_of_c(wrong, is_zero)) return "all of C is 0";
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
         struct gemm_call call = *wrong->call;

@@ -54,7 +54,8 @@ static enum status run_gemm(struct mlp *mlp, size_t l, const struct gemm_call *c
     return status;
 }
 
-static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows, bool training) {
+/* *from_gemm: in, was a GEMM the last to write the input; out, the output? */
+static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows, bool training, bool *from_gemm) {
     struct device *device = &mlp->compute->device;
     const struct mlp_layer *layer = &mlp->layer[l];
     const struct gemm_epilogue epilogue = {.bias = layer->bias,
@@ -62,8 +63,10 @@ static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows, bool tr
                                            .pre = layer->pre == layer->output ? NULL : layer->pre};
     struct gemm_call call =
         layer_gemm(mlp, l, GEMM_NN, rows, layer_input(mlp, l, training), layer->gemm_weight, layer->output);
+    call.a_unchanged = *from_gemm;
     call.epilogue = &epilogue;
-    if (compute_fuses(mlp->compute, &call)) return run_gemm(mlp, l, &call);
+    *from_gemm = compute_fuses(mlp->compute, &call);
+    if (*from_gemm) return run_gemm(mlp, l, &call);
 
     call.epilogue = NULL;
     call.c = layer->pre;
@@ -78,12 +81,14 @@ static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows, bool tr
 /* The first `depth` layers. */
 static enum status forward(struct mlp *mlp, size_t depth, size_t rows, const struct step_scalars *step) {
     enum status status = STATUS_OK;
+    bool from_gemm = false;
     device_range_begin(&mlp->compute->device, "forward");
     if (step) drop(mlp, 0, rows, step, mlp->input, mlp->dropped_input);
     for (size_t l = 0; l < depth && !status; l++) {
-        status = layer_forward(mlp, l, rows, step != NULL);
+        status = layer_forward(mlp, l, rows, step != NULL, &from_gemm);
         if (step && !status && l + 1 < mlp->depth)
             drop(mlp, l + 1, rows, step, mlp->layer[l].output, mlp->layer[l].dropped);
+        if (step && mlp->hidden_dropout > 0) from_gemm = false;
     }
     device_range_end(&mlp->compute->device);
     return status;
@@ -105,9 +110,10 @@ static void activation_backward(struct mlp *mlp, size_t l, size_t rows, double b
     device_lap(&mlp->compute->device, PART_ELEMENTWISE);
 }
 
-/* Computes the weight gradient of layer l from dL/dZ, and dL/dZ and bias gradient of the layer below. */
+/* Computes the weight gradient of layer l from dL/dZ, and dL/dZ and bias gradient of the layer below.
+   *from_gemm: in, was a GEMM the last to write dL/dZ; out, that of the layer below? */
 static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step,
-                                  double beta) {
+                                  double beta, bool *from_gemm) {
     const struct mlp_layer *layer = &mlp->layer[l];
     struct gemm_call call =
         layer_gemm(mlp, l, GEMM_TN, rows, layer_input(mlp, l, step != NULL), layer->grad, layer->weight_grad);
@@ -115,6 +121,7 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const 
     call.alpha = 1 - beta;
     call.beta = beta;
     call.a_unchanged = true; /* since the forward pass */
+    call.b_unchanged = *from_gemm;
     enum status status = run_gemm(mlp, l, &call);
     if (!status && mlp->on_gradients) status = mlp->on_gradients(mlp->on_gradients_self, l);
     if (status || l == 0) return status; /* only mlp_attack needs the input gradient of layer 0 */
@@ -130,7 +137,8 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const 
     call.a_unchanged = true; /* since the weight gradient */
     call.b_unchanged = true; /* since the forward pass */
     call.backward = &backward;
-    if (!masked && beta == 0 && compute_fuses(mlp->compute, &call)) return run_gemm(mlp, l, &call);
+    *from_gemm = !masked && beta == 0 && compute_fuses(mlp->compute, &call);
+    if (*from_gemm) return run_gemm(mlp, l, &call);
 
     call.backward = NULL;
     status = run_gemm(mlp, l, &call);
@@ -142,9 +150,11 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const 
 
 enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step, double beta) {
     enum status status = STATUS_OK;
+    bool from_gemm = false;
     device_range_begin(&mlp->compute->device, "backward");
     activation_backward(mlp, mlp->depth - 1, rows, beta);
-    for (size_t l = mlp->depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows, step, beta);
+    for (size_t l = mlp->depth; l-- > 0 && !status;)
+        status = layer_backward(mlp, l, rows, step, beta, &from_gemm);
     device_range_end(&mlp->compute->device);
     return status;
 }

@@ -124,7 +124,9 @@ static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
 
 static enum gemm_status tuned_gemm_batch(void *opaque, const struct gemm_call *call, size_t count,
                                          const struct gemm_strides *strides) {
-    void *library = library_of((tuned_context *)opaque);
+    tuned_context *const context = (tuned_context *)opaque;
+    void *library = library_of(context);
+    float32_forget_all(&context->float32);
     return library ? gemm_cublas.gemm_batch(library, call, count, strides) : GEMM_FAILED;
 }
 

@@ -10,6 +10,15 @@ extern "C" {
 #ifdef __CUDACC__
 #    include "kernels/activation.h"
 
+/* Calls `function<A>()` with the activation as a constant. */
+template <typename F> __device__ void with_activation(enum activation activation, F function) {
+#    define ACTIVATION_CASE(with, ID, name, needs_input) \
+    case ACTIVATION_##ID:                                \
+        return function.template operator()<ACTIVATION_##ID>();
+    switch (activation) { ACTIVATIONS(ACTIVATION_CASE, ) }
+#    undef ACTIVATION_CASE
+}
+
 /* Stores C: alpha, beta and the forward epilogue. */
 template <typename C> struct sink {
     typedef real<C> R;

@@ -58,6 +58,10 @@ static split_source source_of(const void *values, size_t rows, size_t columns, s
     return source;
 }
 
+static split_source source_c(const gemm_call &call) {
+    return source_of(call.c, call.m, call.n, call.ldc);
+}
+
 static split_source source_a(const gemm_call &call) {
     const bool transposed = gemm_transposes_a(call.op);
     return source_of(call.a, transposed ? call.k : call.m, transposed ? call.m : call.k, call.lda);
@@ -83,13 +87,22 @@ void float32_forget(struct float32_workspace *workspace, const struct gemm_call 
     forget(workspace, call->c);
 }
 
-/* The operand with this matrix, or the one that has not been used for longest. */
+void float32_forget_all(struct float32_workspace *workspace) {
+    for (float32_operand &one : workspace->operand) one.valid = false;
+}
+
+/* The operand with this matrix; NULL: there is none. */
 static float32_operand *find(struct float32_workspace *workspace, const split_source &source) {
-    float32_operand *oldest = workspace->operand;
-    for (float32_operand &one : workspace->operand) {
+    for (float32_operand &one : workspace->operand)
         if (one.capacity && same_matrix(one.source, source)) return &one;
+    return NULL;
+}
+
+/* The one that has not been used for longest. */
+static float32_operand *oldest(struct float32_workspace *workspace) {
+    float32_operand *oldest = workspace->operand;
+    for (float32_operand &one : workspace->operand)
         if (one.last_call < oldest->last_call) oldest = &one;
-    }
     return oldest;
 }
 
@@ -115,10 +128,11 @@ static bool replace(struct float32_workspace *workspace, float32_operand *operan
 /* The operand of a matrix; its planes may be used as they are if it is valid. NULL on failure. */
 static float32_operand *take(struct float32_workspace *workspace, const split_source &source,
                              cuda_fault *fault) {
-    float32_operand *const operand = find(workspace, source);
-    if (!(operand->capacity && same_matrix(operand->source, source)) &&
-        !replace(workspace, operand, source, fault))
-        return NULL;
+    float32_operand *operand = find(workspace, source);
+    if (!operand) {
+        operand = oldest(workspace);
+        if (!replace(workspace, operand, source, fault)) return NULL;
+    }
     operand->last_call = workspace->calls;
     return operand;
 }
@@ -163,7 +177,7 @@ bool float32_pays(const struct gemm_call *call) {
            tiles_along(call->m) * tiles_along(call->n) >= FEWEST_TILES;
 }
 
-static float32_product product_of(const gemm_call &call, const planes &a, const planes &b,
+static float32_product product_of(const gemm_call &call, const planes &a, const planes &b, const planes &c,
                                   float *column_partials) {
     const bool a_t = gemm_transposes_a(call.op), b_t = gemm_transposes_b(call.op);
     return {.m = call.m,
@@ -171,6 +185,7 @@ static float32_product product_of(const gemm_call &call, const planes &a, const 
             .k = call.k,
             .a = plane_operand(a, a_t),
             .b = plane_operand(b, !b_t),
+            .c = c,
             .column_partials = column_partials,
             .a_values = (const float *)call.a,
             .b_values = (const float *)call.b,
@@ -181,14 +196,14 @@ static float32_product product_of(const gemm_call &call, const planes &a, const 
 }
 
 static void launch_all(const struct float32_workspace *workspace, const gemm_call &call, split_source a,
-                       bool a_is_split, split_source b, bool b_is_split, char *memory,
+                       bool a_is_split, split_source b, bool b_is_split, const planes &c, char *memory,
                        cuda_launcher &launcher) {
     const slope<float> back(call);
     a.to.wide = memory;
     b.to.wide = memory + 3 * a.to.count() * PLANE_BYTES;
     float *const partials = (float *)(b.to.wide + 3 * b.to.count() * PLANE_BYTES);
     split_launch(a, a_is_split, b, b_is_split, workspace->processors, launcher);
-    float32_launch(call.op, product_of(call, a.to, b.to, partials), sink<float>(call), back,
+    float32_launch(call.op, product_of(call, a.to, b.to, c, partials), sink<float>(call), back,
                    workspace->processors, launcher);
     if (!back.on) return;
     const unsigned blocks = (unsigned)((call.n + SUM_COLUMNS - 1) / SUM_COLUMNS);
@@ -199,17 +214,21 @@ static void launch_all(const struct float32_workspace *workspace, const gemm_cal
 void float32_gemm(struct float32_workspace *workspace, const struct gemm_call *call,
                   cuda_launcher &launcher) {
     const split_source a = source_a(*call), b = source_b(*call);
-    if (launcher.describe) return launch_all(workspace, *call, a, false, b, false, NULL, launcher);
+    if (launcher.describe) return launch_all(workspace, *call, a, false, b, false, {}, NULL, launcher);
     workspace->calls++;
     float32_forget(workspace, call);
     float32_operand *const own_a = take(workspace, a, launcher.fault), *const own_b =
                                                                            take(workspace, b, launcher.fault);
+    float32_operand *const own_c = find(workspace, source_c(*call)); /* an earlier call read it */
     const size_t rows = (call->m + PLANE_SIDE - 1) / PLANE_SIDE;
     char *const memory =
         scratch(workspace, 3 * (a.to.count() + b.to.count()) * PLANE_BYTES + rows * call->n * sizeof(float),
                 launcher.fault);
     if (!own_a || !own_b || !memory) return;
     launch_all(workspace, *call, own_a->source, own_a->valid, own_b->source, own_b->valid || own_a == own_b,
-               memory, launcher);
+               own_c ? own_c->source.to : planes{}, memory, launcher);
     own_a->valid = own_b->valid = true;
+    if (!own_c) return;
+    own_c->valid = true;
+    own_c->last_call = workspace->calls;
 }

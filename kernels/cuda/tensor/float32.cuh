@@ -33,8 +33,8 @@ struct plane_operand {
 struct float32_product {
     size_t m, n, k;
     plane_operand a, b;
-    float
-        *column_partials; /* [m / 64, rounded up][n]: sums of columns of 64 rows, for the backward epilogue */
+    planes c;               /* receives the planes of C; `blocks` NULL: nothing */
+    float *column_partials; /* [m / 64, rounded up][n]: sums of 64 rows, for the backward epilogue */
     const float *a_values, *b_values; /* as they are: op(A)(i,p) = a_values[i * a_row + p * a_column] */
     size_t a_row, a_column, b_row, b_column;
 };
@@ -76,6 +76,7 @@ void float32_workspace_close(struct float32_workspace *workspace);
 /* For every call that other kernels run: C changes, and A and B may have since they were read, unless the
    call says that they have not. */
 void float32_forget(struct float32_workspace *workspace, const struct gemm_call *call);
+void float32_forget_all(struct float32_workspace *workspace);
 
 /* Is this a float32 call that float32_gemm can run: any shape with k > 0, NN, TN or NT? */
 bool float32_supports(const struct float32_workspace *workspace, const struct gemm_call *call);

@@ -9,9 +9,6 @@
 
 namespace float32 {
 
-#ifndef FLOAT32_MODE
-#    define FLOAT32_MODE 0
-#endif
 static const int GROUPS = 2, GROUP = 128;              /* warpgroups that multiply, and their threads */
 static const int THREADS = (GROUPS + 1) * GROUP;       /* one more group copies */
 static const int COPY_REGISTERS = 40, REGISTERS = 232; /* of a thread */
@@ -19,39 +16,53 @@ static const int K = PLANE_SIDE;                       /* of a stage */
 static const unsigned TILE = FLOAT32_TILE, TILE_BYTES = 2 * PLANE_BYTES; /* of one plane of an operand */
 static const unsigned BAND = 16;              /* tiles side by side that the L2 cache shares */
 static const unsigned RING_BYTES = 192 << 10; /* in shared memory; after it: */
-static const unsigned AREA_FLOATS = 64 * 64;  /* per warpgroup, for the epilogue */
-static const unsigned BARRIERS_AT = RING_BYTES + GROUPS * AREA_FLOATS * sizeof(float);
-static const unsigned MOST_STAGES = 3, SHARED_BYTES = BARRIERS_AT + 3 * MOST_STAGES * sizeof(uint64_t);
+static const unsigned AREA_FLOATS = 16 * 64;  /* per warp that multiplies, for the epilogue */
+static const unsigned BARRIERS_AT = RING_BYTES + GROUPS * GROUP / 32 * AREA_FLOATS * sizeof(float);
+static const unsigned MOST_STAGES = 4, NOTES_AT = BARRIERS_AT + 3 * MOST_STAGES * sizeof(uint64_t);
+static const unsigned SHARED_BYTES = NOTES_AT + GROUPS * GROUP / 32 * sizeof(unsigned);
+
+/* The factor of a block's sums: scale 2^-e. */
+struct block_factor {
+    int e;
+    float scale;
+};
 
 /* Planes and products, the smallest first. Digit x of A and B: the planes that product x multiplies. */
 struct half_planes {
     static constexpr wgmma_format FORMAT = WGMMA_F16;
-    static constexpr int PLANES = 2, STAGES = 3, PRODUCTS = 3;
+    static constexpr int A_PLANES = 2, B_PLANES = 2, STAGES = 3, PRODUCTS = 3;
     static constexpr unsigned A = 0x001, B = 0x010;
 
     static __device__ const char *blocks(const plane_operand &of) {
         return of.blocks;
     }
 
-    static __device__ int exponent(int e) {
-        return e;
+    static __device__ block_factor factor(int exponent) {
+        return is_pixels(exponent) ? block_factor{0, PIXEL_SCALE} : block_factor{exponent, 1};
     }
 };
+
+/* The low plane of A is 0. */
+struct high_planes : half_planes {
+    static constexpr int A_PLANES = 1, STAGES = 4, PRODUCTS = 2;
+    static constexpr unsigned A = 0x00, B = 0x01;
+};
+
 struct bfloat_planes {
     static constexpr wgmma_format FORMAT = WGMMA_BF16;
-    static constexpr int PLANES = 3, STAGES = 2, PRODUCTS = 6;
+    static constexpr int A_PLANES = 3, B_PLANES = 3, STAGES = 2, PRODUCTS = 6;
     static constexpr unsigned A = 0x001012, B = 0x010210;
 
     static __device__ const char *blocks(const plane_operand &of) {
         return of.wide;
     }
 
-    static __device__ int exponent(int e) {
-        return wide_exponent(e);
+    static __device__ block_factor factor(int exponent) {
+        return {wide_exponent(exponent), 1};
     }
 };
 
-template <class S> constexpr unsigned STAGE_BYTES = 2 * S::PLANES *TILE_BYTES;
+template <class S> constexpr unsigned STAGE_BYTES = (S::A_PLANES + S::B_PLANES) * TILE_BYTES;
 
 /* The value of lane 0, which all lanes have: the compiler then knows that branches on it do not diverge. */
 static __device__ int uniform(int value) {
@@ -112,11 +123,11 @@ template <class S> struct ring {
     /* One thread: copies a stage as soon as there is room. */
     __device__ void fill(const float32_product &p, unsigned use, const tile &at, unsigned k) const {
         const unsigned place = use % S::STAGES;
-        char *a = stage(use), *b = a + S::PLANES * TILE_BYTES;
+        char *a = stage(use), *b = a + S::A_PLANES * TILE_BYTES;
         if (use >= S::STAGES) mbarrier_wait_alone(low_empty + place, use / S::STAGES - 1);
         mbarrier_expect_tx(full + place, STAGE_BYTES<S>);
-        copy(a, p.a, at.row_block, k, 1, S::PLANES, full + place);
-        copy(b, p.b, at.column_block, k, 1, S::PLANES, full + place);
+        copy(a, p.a, at.row_block, k, 1, S::A_PLANES, full + place);
+        copy(b, p.b, at.column_block, k, 1, S::B_PLANES, full + place);
         if (use >= S::STAGES) mbarrier_wait_alone(high_empty + place, use / S::STAGES - 1);
         copy(a, p.a, at.row_block, k, 0, 1, full + place);
         copy(b, p.b, at.column_block, k, 0, 1, full + place);

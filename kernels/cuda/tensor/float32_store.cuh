@@ -1,137 +1,140 @@
-/* The float32 GEMM of the tensor cores: from sums in registers to C, through shared memory, with the
-   epilogues. */
+/* The float32 GEMM of the tensor cores: from sums in registers to C and, if it has any, its planes, through
+   shared memory, with the epilogues. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_STORE_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_STORE_CUH
 
-#include "kernels/cuda/tensor/float32_ring.cuh"
+#include "kernels/cuda/tensor/float32_block.cuh"
 
 namespace float32 {
 
-/* A consumer warpgroup that stores its 64 x 128 sums. */
+static __device__ float4 each(float4 x, float4 y, float4 z, auto function) {
+    return {function(x.x, y.x, z.x), function(x.y, y.y, z.y), function(x.z, y.z, z.z),
+            function(x.w, y.w, z.w)};
+}
+
+/* A consumer warpgroup that stores its 64 x 128 sums, one block of 64 x 64 after the other. */
 struct tile_store {
     const float32_product &p;
     const sink<float> &out;
     const slope<float> &back;
-    float *area; /* of the warpgroup, in shared memory: [64][64] */
-    const int lane, warp, group;
+    const block_area area;
+    const int group;
 
     __device__ tile_store(const float32_product &product, const sink<float> &to, const slope<float> &slopes,
                           char *shared)
-        : p(product), out(to), back(slopes), lane(threadIdx.x % 32), warp(uniform(threadIdx.x / 32 % 4)),
-          group(uniform(threadIdx.x / GROUP)) {
-        area = (float *)(shared + RING_BYTES) + group * AREA_FLOATS;
-    }
+        : p(product), out(to), back(slopes), area(shared), group(uniform(threadIdx.x / GROUP)) {}
 
-    __device__ void synchronize() const {
-        asm volatile("bar.sync %0, %1;" : : "r"(1 + group), "n"(GROUP) : "memory");
-    }
-
-    /* Four neighbours of a row of C from their sums; adds what it stores to `totals`. */
-    __device__ void store_four(size_t row, size_t column, float4 sum, float (&totals)[4]) const {
-        const size_t at = row * out.ldc + column;
-        float value[4] = {sum.x, sum.y, sum.z, sum.w};
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            if (column + e < out.n) {
-                value[e] = back.apply(at + e, out.finish(row, column + e, value[e]));
-                totals[e] += value[e];
-            }
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            if (column + e < out.n) out.c[at + e] = value[e];
-    }
-
-    /* Sums of the columns, of the totals of all threads, in a fixed order. */
-    __device__ void store_totals(const float (&totals)[4], size_t row0, size_t column0) const {
-        const unsigned thread = threadIdx.x % GROUP;
-        synchronize(); /* the values in the area were read */
-#pragma unroll
-        for (int e = 0; e < 4; e++) area[thread * 4 + e] = totals[e]; /* [8][64] */
-        synchronize();
-        if (thread < 64 && row0 < p.m && column0 + thread < p.n) {
-            float total = 0;
-            for (int i = 0; i < 8; i++) total += area[i * 64 + thread];
-            p.column_partials[row0 / 64 * p.n + column0 + thread] = total;
-        }
-    }
-
-    /* What the epilogue reads of four neighbours of a row of C: C itself, or Y and Z of the layer below. */
-    struct inputs {
-        float4 first, second;
-    };
-
-    __device__ inputs load(size_t at) const {
-        inputs in = {};
-        if (back.on) {
-            in.first = __ldg((const float4 *)(back.output + at));
-            if (back.pre) in.second = __ldg((const float4 *)(back.pre + at));
-        } else if (out.beta != 0) {
-            in.first = *(const float4 *)(out.c + at);
-        }
-        return in;
-    }
-
-    __device__ float finish(float sum, float first, float second, float bias, float &pre) const {
-        pre = out.alpha * sum;
-        if (back.on) return back.scaled(pre, second, first);
-        if (out.beta != 0) pre += out.beta * first;
-        if (!out.bias) return pre;
-        pre += bias;
-        return activate(out.activation, pre);
-    }
-
-    /* The same as store_four for aligned matrices and whole fours, with the inputs loaded. */
-    __device__ void store_aligned(size_t at, float4 sum, const inputs &in, float4 bias,
-                                  float (&totals)[4]) const {
-        float4 pre, value;
-        value.x = finish(sum.x, in.first.x, in.second.x, bias.x, pre.x);
-        value.y = finish(sum.y, in.first.y, in.second.y, bias.y, pre.y);
-        value.z = finish(sum.z, in.first.z, in.second.z, bias.z, pre.z);
-        value.w = finish(sum.w, in.first.w, in.second.w, bias.w, pre.w);
-        totals[0] += value.x, totals[1] += value.y, totals[2] += value.z, totals[3] += value.w;
-        if (out.pre) *(float4 *)(out.pre + at) = pre;
-        *(float4 *)(out.c + at) = value;
-    }
-
-    /* Can all threads of the warpgroup access whole, aligned fours in these rows and columns? */
+    /* Can all threads of the warpgroup access whole, aligned fours of this block? */
     __device__ bool aligned(size_t row0, size_t column0) const {
         const uintptr_t all = (uintptr_t)out.c | (uintptr_t)out.pre | (uintptr_t)out.bias |
                               (uintptr_t)back.output | (uintptr_t)back.pre | out.ldc * sizeof(float);
         return all % 16 == 0 && row0 + 64 <= out.m && column0 + 64 <= out.n && !(back.on && out.beta != 0);
     }
 
-    /* Stores half of a tile from the area of the warpgroup, 64 x 64. */
-    __device__ void store_half(size_t row0, size_t column0) const {
-        const unsigned thread = threadIdx.x % GROUP, column = thread % 16 * 4;
-        float totals[4] = {};
-        const auto sum_at = [&](unsigned row) {
-            return *(const float4 *)(area + row * 64 + (column ^ (row & 3) << 3));
-        };
-        if (aligned(row0, column0)) {
-            const float4 bias = out.bias ? __ldg((const float4 *)(out.bias + column0 + column)) : float4{};
-            const size_t at = (row0 + thread / 16) * out.ldc + column0 + column;
+    /* The fours of this thread, AT_ONCE at a time: load(at), then finish(at, sum, loaded) returns what is
+       stored; `at` is the index in C. */
+    template <unsigned AT_ONCE, typename L, typename F>
+    __device__ void each_four(size_t row0, size_t column0, L load, F finish) const {
+        const size_t start = (row0 + area.row(0)) * out.ldc + column0 + area.column(), step = 2 * out.ldc;
 #pragma unroll 1
-            for (unsigned i = 0; i < 8; i += 4) {
-                inputs in[4];
+        for (unsigned i = 0; i < block_area::FOURS; i += AT_ONCE) {
+            decltype(load(start)) loaded[AT_ONCE];
 #pragma unroll
-                for (unsigned j = 0; j < 4; j++) in[j] = load(at + (i + j) * 8 * out.ldc);
+            for (unsigned u = 0; u < AT_ONCE; u++) loaded[u] = load(start + (i + u) * step);
 #pragma unroll
-                for (unsigned j = 0; j < 4; j++)
-                    store_aligned(at + (i + j) * 8 * out.ldc, sum_at(thread / 16 + (i + j) * 8), in[j], bias,
-                                  totals);
+            for (unsigned u = 0; u < AT_ONCE; u++) {
+                const size_t at = start + (i + u) * step;
+                float4 *const four = area.four(i + u);
+                *(float4 *)(out.c + at) = *four = finish(at, *four, loaded[u]);
             }
-        } else {
-#pragma unroll 1
-            for (unsigned row = thread / 16; row < 64 && row0 + row < out.m; row += 8)
-                store_four(row0 + row, column0 + column, sum_at(row), totals);
         }
-        if (back.on) store_totals(totals, row0, column0);
+    }
+
+    __device__ float4 load_c(size_t at) const {
+        return out.beta == 0 ? float4{} : *(const float4 *)(out.c + at);
+    }
+
+    __device__ float4 scaled(float4 sum, float4 c) const {
+        return each(sum, c, {}, [&](float s, float x, float) { return out.alpha * s + out.beta * x; });
+    }
+
+    __device__ void store_forward(size_t row0, size_t column0) const {
+        const float4 bias = __ldg((const float4 *)(out.bias + column0 + area.column()));
+        with_activation(out.activation, [&]<enum activation A>() {
+            each_four<2>(
+                row0, column0, [&](size_t at) { return load_c(at); },
+                [&](size_t at, float4 sum, float4 c) {
+                    const float4 z = each(scaled(sum, c), bias, {}, [](float x, float b, float) { return x + b; });
+                    if (out.pre) *(float4 *)(out.pre + at) = z;
+                    return each(z, {}, {}, [](float x, float, float) { return activate(A, x); });
+                });
+        });
+    }
+
+    __device__ void store_backward(size_t row0, size_t column0) const {
+        struct inputs {
+            float4 y, z;
+        };
+        with_activation(back.activation, [&]<enum activation A>() {
+            constexpr bool needs_input = ACTIVATIONS_NEEDING_INPUT >> A & 1;
+            each_four<needs_input ? 2 : 8>(
+                row0, column0,
+                [&](size_t at) {
+                    inputs in = {__ldg((const float4 *)(back.output + at)), {}};
+                    if (needs_input) in.z = __ldg((const float4 *)(back.pre + at));
+                    return in;
+                },
+                [&](size_t, float4 sum, const inputs &in) {
+                    return each(sum, in.z, in.y, [&](float s, float z, float y) {
+                        return out.alpha * s * derivative(A, z, y);
+                    });
+                });
+        });
+    }
+
+    __device__ void store_sum(size_t row0, size_t column0) const {
+        each_four<4>(
+            row0, column0, [&](size_t at) { return load_c(at); },
+            [&](size_t, float4 sum, float4 c) { return scaled(sum, c); });
+    }
+
+    /* Any rows and columns, one element at a time; 0 outside C. */
+    __device__ void store_any(size_t row0, size_t column0) const {
+#pragma unroll 1
+        for (unsigned i = 0; i < 4 * block_area::FOURS; i++) {
+            const size_t row = row0 + area.row(i / 4), column = column0 + area.column() + i % 4;
+            float *const value = (float *)area.four(i / 4) + i % 4;
+            if (row < out.m && column < out.n) {
+                const size_t at = row * out.ldc + column;
+                *value = back.apply(at, out.finish(row, column, *value));
+                out.c[at] = *value;
+            } else {
+                *value = 0;
+            }
+        }
+    }
+
+    /* The block whose sums are in the area. */
+    __device__ void store_block(size_t row0, size_t column0) const {
+        if (!aligned(row0, column0))
+            store_any(row0, column0);
+        else if (back.on)
+            store_backward(row0, column0);
+        else if (out.bias)
+            store_forward(row0, column0);
+        else
+            store_sum(row0, column0);
+        float *const totals = back.on ? p.column_partials + row0 / 64 * p.n + column0 : NULL;
+        if (p.c.blocks)
+            area.split(p.c, row0 / 64 * p.c.column_blocks + column0 / 64, totals, p.n - column0);
+        else if (totals)
+            area.sum_columns(totals, p.n - column0);
     }
 
     /* From registers: 32 bytes of a row for four lanes. */
-    __device__ void store_plainly(const float (&sums)[64], const tile &own) const {
-        const size_t row0 = (size_t)(own.row_block + group) * 64 + warp * 16 + lane / 4;
-        const size_t column0 = (size_t)own.column_block * 64 + lane % 4 * 2;
+    __device__ void store_plainly(const float (&sums)[64], size_t row0, size_t column0) const {
+        row0 += area.warp * 16 + area.lane / 4;
+        column0 += area.lane % 4 * 2;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const size_t row = row0 + h * 8;
@@ -149,28 +152,21 @@ struct tile_store {
     }
 
     __device__ bool plain() const {
-        return !out.bias && !back.on && out.beta == 0 &&
+        return !out.bias && !back.on && out.beta == 0 && !p.c.blocks &&
                ((uintptr_t)out.c | out.ldc * sizeof(float)) % 8 == 0;
     }
 
-    /* Through shared memory, so that rows are accessed in 256 bytes. */
     __device__ void store(const float (&sums)[64], const tile &own) const {
-        if (plain()) return store_plainly(sums, own);
         const size_t row0 = (size_t)(own.row_block + group) * 64, column0 = (size_t)own.column_block * 64;
-#pragma unroll
+        if (plain()) return store_plainly(sums, row0, column0);
+#pragma unroll 1 /* so that the epilogues are in the instruction cache once */
         for (int half = 0; half < 2; half++) {
-            synchronize(); /* what was in the area before was read */
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const int row = warp * 16 + lane / 4 + h * 8, column = j * 8 + lane % 4 * 2;
-                    const int i = half * 32 + j * 4 + h * 2;
-                    *(float2 *)(area + row * 64 + (column ^ (row & 3) << 3)) =
-                        make_float2(sums[i], sums[i + 1]);
-                }
-            synchronize();
-            store_half(row0, column0 + half * 64);
+            if (row0 >= p.m || column0 + half * 64 >= p.n) return;
+            if (half == 0)
+                area.put<0>(sums);
+            else
+                area.put<32>(sums);
+            store_block(row0, column0 + half * 64);
         }
     }
 };

@@ -3,7 +3,8 @@
    Idea       float32 operands are sums of 16-bit planes (planes.cuh). Three products of two fp16 planes, the
               small ones first, leave out only low x low, which is below the rounding of float32. Tensor cores
               truncate their sums, so that a long one drifts: every 64 of k the partial sum is added to
-              float32 registers, rounded to nearest, and times the scales of its blocks.
+              float32 registers, rounded to nearest, and times the scales of its blocks. Two products are
+              enough where A has no low planes (pixels).
    Pipeline   one thread of a producer warpgroup copies blocks of planes to a ring buffer of stages; two
               consumer warpgroups multiply 64 x 128 each. (Clusters that share operands by multicast were
               slower: copies alone took 0.28 instead of 0.23 ms at 8192 x 2048 x 2048.)
@@ -29,14 +30,11 @@ template <class S> static __device__ void produce(const float32_product &p, char
         for (unsigned k = 0; k < chunks; k++) stages.fill(p, use++, own, k);
 }
 
-static __device__ float power_of_two(int e) {
-    return __uint_as_float((unsigned)(e + 127) << 23);
-}
-
-/* sums += part 2^e, of 32 registers. If a float cannot hold 2^e, in two steps. */
-static __device__ void promote_half(float *sums, float *part, int e) {
-    const int outer = e < -126 || e > 126 ? e / 2 : 0;
-    const float first = power_of_two(outer), factor = power_of_two(e - outer);
+/* sums += part times the exponents of its blocks, of 32 registers. If a float cannot hold 2^e, in two steps. */
+template <class S> static __device__ void promote_half(float *sums, float *part, int of_a, int of_b) {
+    const block_factor a = S::factor(of_a), b = S::factor(of_b);
+    const int e = uniform(-(a.e + b.e)), outer = e < -100 || e > 126 ? e / 2 : 0;
+    const float first = power_of_two(outer), factor = power_of_two(e - outer) * (a.scale * b.scale);
     if (outer) {
 #pragma unroll
         for (int i = 0; i < 32; i++) part[i] *= first;
@@ -45,7 +43,7 @@ static __device__ void promote_half(float *sums, float *part, int e) {
     for (int i = 0; i < 32; i++) sums[i] = fmaf(part[i], factor, sums[i]);
 }
 
-/* Of the scales of a warpgroup's 64 rows, and of its left and right 64 columns. */
+/* Of the blocks of a warpgroup's 64 rows, and of its left and right 64 columns. */
 struct exponents {
     int rows, left, right;
 };
@@ -67,7 +65,7 @@ struct consumer {
     /* Starts the products of a stage, in two groups: part = A B over 64 of k. */
     template <class S, bool A_T, bool B_T>
     __device__ void multiply(float (&part)[64], const char *stage) const {
-        const char *a = stage + group * PLANE_BYTES, *b = stage + S::PLANES * TILE_BYTES;
+        const char *a = stage + group * PLANE_BYTES, *b = stage + S::A_PLANES * TILE_BYTES;
         wgmma_fence();
 #pragma unroll
         for (int x = 0; x < S::PRODUCTS; x++) {
@@ -82,35 +80,31 @@ struct consumer {
         wgmma_commit();
     }
 
-    /* The exponents of the factors of a chunk's sums: loads that a later promote waits for. */
-    template <class S> __device__ exponents unscale(const tile &own, unsigned k) const {
-        return {S::exponent(__ldg(p.a.exponents + p.a.index(own.row_block + group, k))),
-                S::exponent(__ldg(p.b.exponents + p.b.index(own.column_block, k))),
-                S::exponent(__ldg(p.b.exponents + p.b.index(own.column_block + 1, k)))};
-    }
-
-    __device__ void promote(float (&sums)[64], float (&part)[64], const exponents &e) const {
-        wgmma_done(part);
-        promote_half(sums, part, uniform(-(e.rows + e.left)));
-        promote_half(sums + 32, part + 32, uniform(-(e.rows + e.right)));
+    /* Of a chunk: loads that a later promote waits for. */
+    __device__ exponents exponents_of(const tile &own, unsigned k) const {
+        return {__ldg(p.a.exponents + p.a.index(own.row_block + group, k)),
+                __ldg(p.b.exponents + p.b.index(own.column_block, k)),
+                __ldg(p.b.exponents + p.b.index(own.column_block + 1, k))};
     }
 
     /* Starts chunk k: the products of use `use` of the ring buffer. */
     template <class S, bool A_T, bool B_T>
     __device__ exponents start(float (&part)[64], const tile &own, unsigned k, unsigned use) const {
-        const exponents e = unscale<S>(own, k);
+        const exponents of = exponents_of(own, k);
         multiply<S, A_T, B_T>(part, ring<S>(shared).wait(use));
-        return e;
+        return of;
     }
 
     /* Ends the chunk after which PENDING others were started. */
     template <class S, int PENDING>
-    __device__ void finish(float (&sums)[64], float (&part)[64], const exponents &e, unsigned &use) const {
+    __device__ void finish(float (&sums)[64], float (&part)[64], const exponents &of, unsigned &use) const {
         wgmma_wait<2 * PENDING + 1>();
         ring<S>(shared).release_low(use);
         wgmma_wait<2 * PENDING>();
         ring<S>(shared).release_high(use++);
-        promote(sums, part, e);
+        wgmma_done(part);
+        promote_half<S>(sums, part, of.rows, of.left);
+        promote_half<S>(sums + 32, part + 32, of.rows, of.right);
     }
 
     /* sums = the tile of A B. `use`: of the ring buffer, counted over all tiles. */
@@ -118,24 +112,16 @@ struct consumer {
     __device__ void sum_tile(float (&sums)[64], const tile &own, unsigned chunks, unsigned &use) const {
 #pragma unroll
         for (int i = 0; i < 64; i++) sums[i] = 0;
-#if FLOAT32_MODE == 0
-        float part[64];
-        for (unsigned k = 0; k < chunks; k++) {
-            const exponents e = start<S, A_T, B_T>(part, own, k, use);
-            finish<S, 0>(sums, part, e, use);
-        }
-#else
         float even[64], odd[64];
-        exponents e_even = start<S, A_T, B_T>(even, own, 0, use), e_odd;
+        exponents of_even = start<S, A_T, B_T>(even, own, 0, use), of_odd;
         for (unsigned k = 1;;) {
-            if (k == chunks) return finish<S, 0>(sums, even, e_even, use);
-            e_odd = start<S, A_T, B_T>(odd, own, k++, use + 1);
-            finish<S, 1>(sums, even, e_even, use);
-            if (k == chunks) return finish<S, 0>(sums, odd, e_odd, use);
-            e_even = start<S, A_T, B_T>(even, own, k++, use + 1);
-            finish<S, 1>(sums, odd, e_odd, use);
+            if (k == chunks) return finish<S, 0>(sums, even, of_even, use);
+            of_odd = start<S, A_T, B_T>(odd, own, k++, use + 1);
+            finish<S, 1>(sums, even, of_even, use);
+            if (k == chunks) return finish<S, 0>(sums, odd, of_odd, use);
+            of_even = start<S, A_T, B_T>(even, own, k++, use + 1);
+            finish<S, 1>(sums, odd, of_odd, use);
         }
-#endif
     }
 
     /* The same in float32 arithmetic, from the matrices as they are. */
@@ -164,9 +150,19 @@ struct consumer {
     }
 };
 
-template <class S, bool A_T, bool B_T>
+/* What the operands allow. */
+enum way { HALF, HIGH, WIDE, PLAIN };
+
+static __device__ enum way way_of(const float32_product &p) {
+    const unsigned a = p.a.flags->state, b = p.b.flags->state;
+    if ((a | b) & PLANES_SPECIAL) return PLAIN;
+    if ((a | b) & PLANES_WIDE) return WIDE;
+    return a & PLANES_LOW ? HALF : HIGH;
+}
+
+template <bool A_T, bool B_T>
 static __device__ void consume(const float32_product &p, const sink<float> &out, const slope<float> &back,
-                               char *shared, bool plainly) {
+                               char *shared, enum way way) {
     const unsigned chunks = chunks_of(p);
     const schedule all(p);
     const consumer body(p, shared);
@@ -175,10 +171,14 @@ static __device__ void consume(const float32_product &p, const sink<float> &out,
     unsigned use = 0;
     for (unsigned turn = 0; all.at(turn, own); turn++) {
         float sums[64];
-        if (plainly)
-            body.sum_tile_plainly(sums, own);
+        if (way == HALF)
+            body.sum_tile<half_planes, A_T, B_T>(sums, own, chunks, use);
+        else if (way == HIGH)
+            body.sum_tile<high_planes, A_T, B_T>(sums, own, chunks, use);
+        else if (way == WIDE)
+            body.sum_tile<bfloat_planes, A_T, B_T>(sums, own, chunks, use);
         else
-            body.sum_tile<S, A_T, B_T>(sums, own, chunks, use);
+            body.sum_tile_plainly(sums, own);
         to.store(sums, own);
     }
 }
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 #ifdef HAVE_WGMMA
     extern __shared__ __align__(1024) char shared[];
     uint64_t *barriers = (uint64_t *)(shared + BARRIERS_AT);
-    const unsigned state = uniform(p.a.flags->state | p.b.flags->state);
+    const enum way way = (enum way)uniform(way_of(p));
     if (threadIdx.x == 0)
         for (unsigned i = 0; i < 3 * MOST_STAGES; i++)
             mbarrier_init(barriers + i, i < MOST_STAGES ? 1 : GROUPS * GROUP / 32);
@@ -198,15 +198,13 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (uniform(threadIdx.x / GROUP) == GROUPS) {
         warpgroup_fewer_registers<COPY_REGISTERS>();
         if (threadIdx.x == GROUPS * GROUP) {
-            if (state == 0) produce<half_planes>(p, shared);
-            if (state == PLANES_WIDE) produce<bfloat_planes>(p, shared);
+            if (way == HALF) produce<half_planes>(p, shared);
+            if (way == HIGH) produce<high_planes>(p, shared);
+            if (way == WIDE) produce<bfloat_planes>(p, shared);
         }
     } else {
         warpgroup_more_registers<REGISTERS>();
-        if (state == PLANES_WIDE)
-            consume<bfloat_planes, A_T, B_T>(p, out, back, shared, false);
-        else
-            consume<half_planes, A_T, B_T>(p, out, back, shared, state & PLANES_SPECIAL);
+        consume<A_T, B_T>(p, out, back, shared, way);
     }
 #endif
 }

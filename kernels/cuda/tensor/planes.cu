@@ -9,7 +9,10 @@
 #include <cuda_fp16.h>
 
 static const unsigned THREADS = 256, ROWS = 32; /* rows that the block reads at once, 8 threads each */
-static const unsigned EXPONENT_ONE = 1u << 23, INFINITE = 0x7f800000;
+
+static __device__ float pixel_of(float x) {
+    return rintf(x * 255);
+}
 
 /* What a thread has of a block: the same 8 columns of 2 rows. */
 struct share {
@@ -31,6 +34,23 @@ struct share {
                     x[h][e] = row < from.rows && column + e < from.columns ? __ldg(at + e) : 0;
             }
         }
+    }
+
+    /* Does it hold for every element? */
+    template <typename F> __device__ bool all(F holds) const {
+        bool all = true;
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int e = 0; e < 8; e++) all = all && holds(x[h][e]);
+        return all;
+    }
+
+    __device__ void to_pixels() {
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int e = 0; e < 8; e++) x[h][e] = pixel_of(x[h][e]);
     }
 
     __device__ void scale(float factor) {
@@ -55,30 +75,6 @@ struct share {
         }
     }
 };
-
-static __device__ unsigned magnitude(float x) {
-    return __float_as_uint(x) & 0x7fffffff;
-}
-
-/* Of all lanes. */
-static __device__ unsigned sum_of_warp(unsigned x) {
-#if __CUDA_ARCH__ >= 800
-    return __reduce_add_sync(0xffffffffu, x);
-#else
-    for (int mask = 16; mask; mask /= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
-    return x;
-#endif
-}
-
-static __device__ unsigned larger(unsigned x, int lane_mask) {
-    return max(x, __shfl_xor_sync(0xffffffffu, x, lane_mask));
-}
-
-static __device__ unsigned largest_of_warp(unsigned x) {
-#pragma unroll
-    for (int mask = 16; mask; mask /= 2) x = larger(x, mask);
-    return x;
-}
 
 /* Largest magnitudes, as the bits of floats, of the rows and columns of a block. */
 struct extremes {
@@ -113,21 +109,12 @@ static __device__ unsigned extreme_of_thread(const extremes &all) {
     return most;
 }
 
-static __device__ unsigned count_small(const share &own, unsigned most) {
-    const unsigned limit = most > 15 * EXPONENT_ONE ? most - 15 * EXPONENT_ONE : 0;
-    unsigned counts = 0;
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-#pragma unroll
-        for (int e = 0; e < 8; e++) {
-            const unsigned x = magnitude(own.x[h][e]);
-            counts += (x ? 1u << 16 : 0) + (x && x < limit);
-        }
-    return sum_of_warp(counts);
-}
+/* What a block has: its largest magnitude, as bits, and what it raises. */
+struct findings {
+    unsigned most, raised;
+};
 
-/* The largest magnitude of the block, as bits; thread 0 raises the flags. */
-static __device__ unsigned examine(const share &own, plane_flags *flags) {
+static __device__ findings examine(const share &own) {
     __shared__ extremes all;
     if (threadIdx.x == 0) all.nonzero_and_small = 0;
     find_extremes(own, all);
@@ -137,23 +124,15 @@ static __device__ unsigned examine(const share &own, plane_flags *flags) {
     if (threadIdx.x < PLANE_SIDE && threadIdx.x % 32 == 0) all.of_warp[threadIdx.x / 32] = of_warp;
     __syncthreads();
     const unsigned most = max(all.of_warp[0], all.of_warp[1]);
-    const unsigned counts = count_small(own, most);
+    unsigned counts = 0;
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int e = 0; e < 8; e++) counts += count_small(own.x[h][e], most);
+    counts = sum_of_warp(counts);
     if (threadIdx.x % 32 == 0) atomicAdd(&all.nonzero_and_small, counts);
-    const int lopsided = __syncthreads_or(line && line + 14 * EXPONENT_ONE < most);
-    const bool mostly_small = 2 * (all.nonzero_and_small & 0xffff) > all.nonzero_and_small >> 16;
-    const unsigned raised = most >= INFINITE ? PLANES_SPECIAL : lopsided || mostly_small ? PLANES_WIDE : 0;
-    if (threadIdx.x == 0 && raised) atomicOr(&flags->raised, raised);
-    return most;
-}
-
-/* e of the scale 2^e: at most 126, at which subnormal numbers of float32 are still exact. */
-static __device__ int scale_exponent(unsigned most) {
-    const int e = 127 + 14 - (int)(most >> 23);
-    return most == 0 ? 0 : min(e, 126);
-}
-
-static __device__ float power_of_two(int e) {
-    return __uint_as_float((unsigned)(e + 127) << 23);
+    const bool lopsided = __syncthreads_or(is_lopsided(line, most));
+    return {most, guard_bits(most, lopsided, all.nonzero_and_small)};
 }
 
 struct split_pair {
@@ -183,15 +162,6 @@ struct place {
     __device__ char *plane(char *planes, unsigned p) const {
         return planes + (p * from.to.count() + block) * PLANE_BYTES;
     }
-
-    /* One thread: the last block of a matrix sets its state. */
-    __device__ void finish() const {
-        plane_flags *const flags = from.to.flags;
-        __threadfence();
-        if (atomicAdd(&flags->blocks_done, 1u) != from.to.count() - 1) return;
-        flags->blocks_done = 0;
-        flags->state = atomicExch(&flags->raised, 0u);
-    }
 };
 
 __global__ void __launch_bounds__(THREADS) split_kernel(const __grid_constant__ split_pair both) {
@@ -199,18 +169,30 @@ __global__ void __launch_bounds__(THREADS) split_kernel(const __grid_constant__ 
     const planes &to = at.from.to;
     share own;
     at.load(own);
-    const int e = scale_exponent(examine(own, to.flags));
+    const findings found = examine(own);
+    const bool pixels = own.all([](float x) {
+        const float n = pixel_of(x);
+        return fabsf(n) < 2048 && __fmul_rn(n, PIXEL_SCALE) == x;
+    });
+    const int e = scale_exponent(found.most);
     own.scale(power_of_two(e));
+    const bool high_only = __syncthreads_and(own.all([](float x) { return float(__half(x)) == x; })),
+               pixels_only = __syncthreads_and(pixels) && !high_only;
+    if (pixels_only) {
+        own.scale(power_of_two(-e));
+        own.to_pixels();
+    }
     own.store<__half>(at.plane(to.blocks, 0));
     own.store<__half>(at.plane(to.blocks, 1));
-    if (threadIdx.x) return;
-    to.exponents[at.block] = e;
-    at.finish();
+    if (threadIdx.x == 0)
+        finish_block(to, at.block, e + (pixels_only ? PLANE_PIXELS : 0),
+                     found.raised | (high_only || pixels_only ? 0 : PLANES_LOW));
 }
 
 /* After split_kernel, with its scales; does nothing unless the state of both together is PLANES_WIDE. */
 __global__ void __launch_bounds__(THREADS) split_wide_kernel(const __grid_constant__ split_pair both) {
-    if ((both.of[0].to.flags->state | both.of[1].to.flags->state) != PLANES_WIDE) return;
+    const unsigned state = both.of[0].to.flags->state | both.of[1].to.flags->state;
+    if ((state & (PLANES_WIDE | PLANES_SPECIAL)) != PLANES_WIDE) return;
     for (size_t index = blockIdx.x; index < both.count(); index += gridDim.x) {
         const place at(both, index);
         share own;

@@ -6,6 +6,9 @@
    Scale      each block is multiplied by a power of two that brings its largest element to [2^14, 2^15).
    fp16       two planes: x 2^e = high + low, with 22 bits of mantissa for elements down to 2^-15 of the
               largest element of their block, and 2^-39 of that element for smaller ones.
+   Pixels     if all elements of a block are float(n PIXEL_SCALE) of integers n, |n| < 2048, and its low plane
+              would not be 0, then the high plane holds n, and the low one 0: x = n PIXEL_SCALE within the
+              rounding of x. The input of a network is of this kind.
    bf16       three planes, 24 bits in a range of 2^170: for blocks where that is not enough. They are scaled
               by 2^36 more, so that products of small elements are no subnormal numbers.
    Guard      the split itself finds such blocks and raises PLANES_WIDE: a row or a column of a block is
@@ -19,11 +22,23 @@
 #include <stdint.h>
 
 static const unsigned PLANE_SIDE = 64, PLANE_BYTES = PLANE_SIDE * PLANE_SIDE * 2; /* of a block */
-enum { PLANES_WIDE = 1, PLANES_SPECIAL = 2 };                                     /* bits of the state */
+static const float PIXEL_SCALE = 1.0f / 255; /* input_scale of kernels/ops.h */
 
-/* The exponent of the scale of bf16 planes, from that of fp16 planes. */
-static inline __host__ __device__ int wide_exponent(int e) {
-    return e + 36 < 126 ? e + 36 : 126;
+/* Bits of the state of a matrix. PLANES_LOW: not all elements of the low plane are 0. */
+enum { PLANES_WIDE = 1, PLANES_SPECIAL = 2, PLANES_LOW = 4 };
+
+/* The exponent e of the scale 2^e of a block; plus PLANE_PIXELS: that of its bf16 planes, and the fp16 plane
+   holds pixels. */
+enum { PLANE_PIXELS = 1 << 16 };
+
+static inline __host__ __device__ bool is_pixels(int exponent) {
+    return exponent > PLANE_PIXELS / 2;
+}
+
+/* The exponent of the scale of bf16 planes. */
+static inline __host__ __device__ int wide_exponent(int exponent) {
+    const int e = (is_pixels(exponent) ? exponent - PLANE_PIXELS : exponent) + 36;
+    return e < 126 ? e : 126;
 }
 
 /* What the blocks of a matrix raised. */
@@ -50,5 +65,72 @@ struct split_source {
     size_t rows, columns, ld;
     struct planes to;
 };
+
+#ifdef __CUDACC__
+static const unsigned EXPONENT_ONE = 1u << 23, INFINITE = 0x7f800000; /* in the bits of a float */
+
+static __device__ unsigned magnitude(float x) {
+    return __float_as_uint(x) & 0x7fffffff;
+}
+
+/* Of all lanes. */
+static __device__ unsigned sum_of_warp(unsigned x) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_add_sync(0xffffffffu, x);
+#else
+    for (int mask = 16; mask; mask /= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
+    return x;
+#endif
+}
+
+static __device__ unsigned larger(unsigned x, int lane_mask) {
+    return max(x, __shfl_xor_sync(0xffffffffu, x, lane_mask));
+}
+
+static __device__ unsigned largest_of_warp(unsigned x) {
+#pragma unroll
+    for (int mask = 16; mask; mask /= 2) x = larger(x, mask);
+    return x;
+}
+
+static __device__ float power_of_two(int e) {
+    return __uint_as_float((unsigned)(e + 127) << 23);
+}
+
+/* e of the scale 2^e of a block with this largest magnitude: at most 126, at which subnormal numbers of
+   float32 are still exact. */
+static __device__ int scale_exponent(unsigned most) {
+    const int e = 127 + 14 - (int)(most >> 23);
+    return most == 0 ? 0 : min(e, 126);
+}
+
+/* The guard. Is the largest magnitude of a row or column too small beside that of its block? */
+static __device__ bool is_lopsided(unsigned line, unsigned most) {
+    return line && line + 14 * EXPONENT_ONE < most;
+}
+
+/* Elements of a thread, counted: nonzero << 16 | small. */
+static __device__ unsigned count_small(float x, unsigned most) {
+    const unsigned limit = most > 15 * EXPONENT_ONE ? most - 15 * EXPONENT_ONE : 0, size = magnitude(x);
+    return (size ? 1u << 16 : 0) + (size && size < limit);
+}
+
+/* The bits to raise, from what the block has. */
+static __device__ unsigned guard_bits(unsigned most, bool lopsided, unsigned nonzero_and_small) {
+    const bool mostly_small = 2 * (nonzero_and_small & 0xffff) > nonzero_and_small >> 16;
+    return most >= INFINITE ? PLANES_SPECIAL : lopsided || mostly_small ? PLANES_WIDE : 0;
+}
+
+/* One thread, after the elements of a block were written: its scale and flags. The last block of a matrix
+   sets its state. */
+static __device__ void finish_block(const planes &to, size_t block, int exponent, unsigned raised) {
+    to.exponents[block] = exponent;
+    if (raised) atomicOr(&to.flags->raised, raised);
+    __threadfence();
+    if (atomicAdd(&to.flags->blocks_done, 1u) != to.count() - 1) return;
+    to.flags->blocks_done = 0;
+    to.flags->state = atomicExch(&to.flags->raised, 0u);
+}
+#endif
 
 #endif

@@ -1,0 +1,186 @@
+/* The float32 GEMM of the tensor cores: a block of 64 x 64 elements of C that a warpgroup has in shared
+   memory, its column sums and its planes. */
+#ifndef TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_BLOCK_CUH
+#define TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_BLOCK_CUH
+
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/tensor/float32_ring.cuh"
+
+namespace float32 {
+
+/* Each warp has 16 rows in its own memory, which other warps read for sums and extremes of columns alone. The
+   threads of a warp own fours: eight of two rows apart, in the same columns. */
+struct block_area {
+    static constexpr unsigned FOURS = 8, TOTALS = 0, EXTREMES = 64; /* floats */
+
+    float *all, *own;  /* of the warpgroup: [4 warps][16][64]; of the warp */
+    unsigned *of_warp; /* [4 warps]: counts of elements, and LOPSIDED */
+    const int lane, warp;
+    static constexpr unsigned LOPSIDED = 1u << 31;
+
+    __device__ explicit block_area(char *shared)
+        : lane(threadIdx.x % 32), warp(uniform(threadIdx.x / 32 % 4)) {
+        all = (float *)(shared + RING_BYTES) + uniform(threadIdx.x / GROUP) * 4 * AREA_FLOATS;
+        own = all + warp * AREA_FLOATS;
+        of_warp = (unsigned *)(shared + NOTES_AT) + uniform(threadIdx.x / GROUP) * 4;
+    }
+
+    __device__ void synchronize() const {
+        asm volatile("bar.sync %0, %1;" : : "r"(1 + (int)threadIdx.x / GROUP), "n"(GROUP) : "memory");
+    }
+
+    /* In the block, of the fours of this thread. */
+    __device__ unsigned row(unsigned i) const {
+        return warp * 16 + i * 2 + lane / 16;
+    }
+    __device__ unsigned column() const {
+        return lane % 16 * 4;
+    }
+    __device__ float4 *four(unsigned i) const {
+        const unsigned in_warp = i * 2 + lane / 16;
+        return (float4 *)(own + in_warp * 64 + (column() ^ (in_warp & 3) << 3));
+    }
+
+    /* 32 of the sums of a thread (wgmma.cuh), from FIRST. */
+    template <int FIRST> __device__ void put(const float (&sums)[64]) const {
+        __syncwarp(); /* what was there before has been read */
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int in_warp = lane / 4 + h * 8, i = FIRST + j * 4 + h * 2;
+                *(float2 *)(own + in_warp * 64 + ((j * 8 + lane % 4 * 2) ^ (in_warp & 3) << 3)) =
+                    make_float2(sums[i], sums[i + 1]);
+            }
+        __syncwarp();
+    }
+
+    /* The fours of this thread, after which the memory of the warp is free. */
+    __device__ void take(float (&x)[FOURS][4]) const {
+#pragma unroll
+        for (unsigned i = 0; i < FOURS; i++) {
+            const float4 value = *four(i);
+            x[i][0] = value.x, x[i][1] = value.y, x[i][2] = value.z, x[i][3] = value.w;
+        }
+        __syncwarp();
+    }
+
+    /* To the warp's memory, of each column: the sum, and the largest magnitude. */
+    __device__ void put_columns(const float (&x)[FOURS][4]) const {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float total = 0;
+            unsigned most = 0;
+#pragma unroll
+            for (unsigned i = 0; i < FOURS; i++) {
+                total += x[i][e];
+                most = max(most, magnitude(x[i][e]));
+            }
+            total += __shfl_down_sync(0xffffffffu, total, 16);
+            most = max(most, __shfl_down_sync(0xffffffffu, most, 16));
+            if (lane < 16) {
+                own[TOTALS + column() + e] = total;
+                own[EXTREMES + column() + e] = __uint_as_float(most);
+            }
+        }
+    }
+
+    /* Stores the sums of the columns, of which there are `width`, in a fixed order. */
+    __device__ void store_totals(float *totals, size_t width) const {
+        const unsigned thread = threadIdx.x % GROUP;
+        if (thread >= 64 || thread >= width) return;
+        float total = 0;
+        for (int w = 0; w < 4; w++) total += all[w * AREA_FLOATS + TOTALS + thread];
+        totals[thread] = total;
+    }
+
+    __device__ void sum_columns(float *totals, size_t width) const {
+        float x[FOURS][4];
+        take(x);
+        put_columns(x);
+        synchronize();
+        store_totals(totals, width);
+        synchronize();
+    }
+
+    /* The largest magnitude of the block; lopsided: a column is. */
+    __device__ unsigned extremes(bool &lopsided) const {
+        unsigned most[2] = {};
+        for (int c = 0; c < 2; c++)
+            for (int w = 0; w < 4; w++)
+                most[c] = max(most[c],
+                              __float_as_uint(all[w * AREA_FLOATS + EXTREMES + c * 32 + lane]));
+        const unsigned all_most = largest_of_warp(max(most[0], most[1]));
+        lopsided = is_lopsided(most[0], all_most) || is_lopsided(most[1], all_most);
+        return all_most;
+    }
+
+    /* Is a row of the warp lopsided? All lanes return the same. */
+    __device__ bool rows_are_lopsided(const float (&x)[FOURS][4], unsigned most) const {
+        bool lopsided = false;
+#pragma unroll
+        for (unsigned i = 0; i < FOURS; i++) {
+            const unsigned largest = max(max(magnitude(x[i][0]), magnitude(x[i][1])),
+                                         max(magnitude(x[i][2]), magnitude(x[i][3])));
+            const unsigned nonzero = __ballot_sync(0xffffffffu, largest),
+                           small = __ballot_sync(0xffffffffu, !largest || is_lopsided(largest, most));
+            lopsided = lopsided || (nonzero & 0xffff && (small & 0xffff) == 0xffff) ||
+                       (nonzero >> 16 && small >> 16 == 0xffff);
+        }
+        return lopsided;
+    }
+
+    /* Writes the planes of the elements of this thread. */
+    __device__ void store_planes(const planes &to, size_t block, const float (&x)[FOURS][4],
+                                 float factor) const {
+        char *const high = to.blocks + block * PLANE_BYTES, *const low = high + to.count() * PLANE_BYTES;
+#pragma unroll
+        for (unsigned i = 0; i < FOURS; i++) {
+            const unsigned r = row(i), at = r * 128 + ((lane % 16 / 2) ^ r % 8) * 16 + lane % 2 * 8;
+            alignas(8) __half h[4], l[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float value = x[i][e] * factor;
+                h[e] = __half(value);
+                l[e] = __half(value - float(h[e]));
+            }
+            *(uint2 *)(high + at) = *(const uint2 *)h;
+            *(uint2 *)(low + at) = *(const uint2 *)l;
+        }
+    }
+
+    /* Writes the planes of the block, as planes.cu does, and the sums of its columns unless `totals` is
+       NULL. */
+    __device__ void split(const planes &to, size_t block, float *totals, size_t width) const {
+        float x[FOURS][4];
+        take(x);
+        put_columns(x);
+        synchronize();
+        if (totals) store_totals(totals, width);
+        bool lopsided;
+        const unsigned most = extremes(lopsided);
+        lopsided = __any_sync(0xffffffffu, lopsided) || rows_are_lopsided(x, most);
+        unsigned counts = 0;
+#pragma unroll
+        for (unsigned i = 0; i < FOURS; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) counts += count_small(x[i][e], most);
+        counts = sum_of_warp(counts);
+        if (lane == 0) of_warp[warp] = counts | (lopsided ? LOPSIDED : 0);
+        const int exponent = scale_exponent(most);
+        store_planes(to, block, x, power_of_two(exponent));
+        synchronize();
+        if (threadIdx.x % GROUP) return;
+        counts = 0, lopsided = false;
+        for (int w = 0; w < 4; w++) {
+            counts += of_warp[w] & ~LOPSIDED;
+            lopsided = lopsided || of_warp[w] & LOPSIDED;
+        }
+        finish_block(to, block, exponent, guard_bits(most, lopsided, counts) | PLANES_LOW);
+    }
+};
+
+} // namespace float32
+
+#endif
