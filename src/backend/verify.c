@@ -82,9 +82,8 @@ static void note(const struct verify_case *test) {
         snprintf(epilogue, sizeof epilogue, " %s activation %s%s",
                  test->backward ? "backward through" : "and", activation_name(test->activation),
                  test->keeps_pre ? " storing its input" : "");
-    static const char *const values[] = {"reals",       "rows of zeros", "large reals",
-                                         "small reals", "tiny reals",    "Inf and NaN",
-                                         "positive reals"};
+    static const char *const values[] = {"reals",      "rows of zeros", "large reals",   "small reals",
+                                         "tiny reals", "Inf and NaN",   "positive reals"};
     progress_set("%s%s %s m=%zu n=%zu k=%zu pad=%zu alpha=%g beta=%g %s%s", dtype_name(test->dtype),
                  test->c_f32 ? " to f32" : "", gemm_op_name(test->op), test->m, test->n, test->k, test->pad,
                  test->alpha, test->beta, test->integers ? "integers" : values[test->values], epilogue);
@@ -138,13 +137,14 @@ static enum status check_rms(struct compute *compute, const struct verify_case *
                              const struct workspace *work, const struct gemm_call *call, size_t guard) {
     char what[300];
     if (!bounds_rms(compute, test)) return STATUS_OK;
-    const double rms = oracle_rms(test->dtype, test->m, test->n, work->result + guard, call->ldc, work->want,
-                                  work->allowed);
+    const double rms =
+        oracle_rms(test->dtype, test->m, test->n, work->result + guard, call->ldc, work->want, work->allowed);
     if (rms <= ORACLE_RMS) return STATUS_OK;
-    snprintf(what, sizeof what,
-             "each element of C is within its bound, but the root mean square of the errors is %.2g of it, and "
-             "that of %s sums at most %.2g: is the mantissa of an operand or of a sum too short?",
-             rms, dtype_name(test->dtype), ORACLE_RMS);
+    snprintf(
+        what, sizeof what,
+        "each element of C is within its bound, but the root mean square of the errors is %.2g of it, and "
+        "that of %s sums at most %.2g: is the mantissa of an operand or of a sum too short?",
+        rms, dtype_name(test->dtype), ORACLE_RMS);
     return failure(compute, what);
 }
 

@@ -7,11 +7,11 @@
 /* Reals of A and B: in [-1, 1), or with what kernels tend to get wrong. */
 enum verify_values {
     VERIFY_ORDINARY,
-    VERIFY_ZEROS,   /* every other row of A and column of B is 0, the first ones among them */
-    VERIFY_LARGE,   /* A times 2^40, B times 2^20 */
-    VERIFY_SMALL,   /* both times 2^-40 */
-    VERIFY_TINY,    /* so small that the elements of C are subnormal; ordinary in bfloat16 */
-    VERIFY_SPECIAL, /* an infinity in A, a NaN in B */
+    VERIFY_ZEROS,    /* every other row of A and column of B is 0, the first ones among them */
+    VERIFY_LARGE,    /* A times 2^40, B times 2^20 */
+    VERIFY_SMALL,    /* both times 2^-40 */
+    VERIFY_TINY,     /* so small that the elements of C are subnormal; ordinary in bfloat16 */
+    VERIFY_SPECIAL,  /* an infinity in A, a NaN in B */
     VERIFY_POSITIVE, /* in [0, 1]: errors of one direction add up */
     VERIFY_VALUES
 };

@@ -16,4 +16,11 @@ __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uin
 #endif
 }
 
+/* To the L2 cache. The address and `bytes` are multiples of 16. */
+__device__ inline void bulk_prefetch(const void *from, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(from), "r"(bytes));
+#endif
+}
+
 #endif

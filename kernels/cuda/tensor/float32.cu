@@ -113,13 +113,13 @@ static bool replace(struct float32_workspace *workspace, float32_operand *operan
     planes old = operand->source.to;
     if (count > operand->capacity) {
         operand->capacity = 0;
-        old.blocks = (char *)allocate(workspace, planes_bytes + rounded(count * sizeof(int)), fault);
+        old.blocks = (char *)allocate(workspace, planes_bytes + rounded(count * sizeof(unsigned)), fault);
         if (!old.blocks) return false;
         operand->capacity = count;
     }
     operand->source = source;
     operand->source.to.blocks = old.blocks;
-    operand->source.to.exponents = (int *)(old.blocks + planes_bytes);
+    operand->source.to.codes = (unsigned *)(old.blocks + planes_bytes);
     operand->source.to.flags = workspace->flags + (operand - workspace->operand);
     operand->valid = false;
     return true;
@@ -202,7 +202,7 @@ static void launch_all(const struct float32_workspace *workspace, const gemm_cal
     a.to.wide = memory;
     b.to.wide = memory + 3 * a.to.count() * PLANE_BYTES;
     float *const partials = (float *)(b.to.wide + 3 * b.to.count() * PLANE_BYTES);
-    split_launch(a, a_is_split, b, b_is_split, workspace->processors, launcher);
+    split_launch(a, a_is_split, b, b_is_split, call.op, c.flags, workspace->processors, launcher);
     float32_launch(call.op, product_of(call, a.to, b.to, c, partials), sink<float>(call), back,
                    workspace->processors, launcher);
     if (!back.on) return;

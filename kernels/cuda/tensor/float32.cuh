@@ -9,26 +9,6 @@
 
 static const unsigned FLOAT32_TILE = 128; /* rows and columns of a tile of C: two blocks of planes */
 
-/* An operand: blocks along its rows of op(A) or columns of op(B), and along k. */
-struct plane_operand {
-    const char *blocks, *wide;
-    const int *exponents;
-    const plane_flags *flags;
-    size_t count;                                /* of blocks of a plane */
-    unsigned blocks_across, step_across, step_k; /* block indices from one block to the next */
-
-    plane_operand(const planes &of, bool k_is_rows)
-        : blocks(of.blocks), wide(of.wide), exponents(of.exponents), flags(of.flags), count(of.count()),
-          blocks_across(k_is_rows ? of.column_blocks : of.row_blocks),
-          step_across(k_is_rows ? 1 : of.column_blocks), step_k(k_is_rows ? of.column_blocks : 1) {}
-
-    /* Beyond the last block: the last one, whose sums are not stored. */
-    __device__ size_t index(unsigned across, unsigned k) const {
-        const unsigned inside = across < blocks_across ? across : blocks_across - 1;
-        return (size_t)inside * step_across + (size_t)k * step_k;
-    }
-};
-
 /* All that a launch needs. */
 struct float32_product {
     size_t m, n, k;

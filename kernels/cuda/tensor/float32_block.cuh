@@ -19,11 +19,11 @@ struct block_area {
     const int lane, warp;
     static constexpr unsigned LOPSIDED = 1u << 31;
 
-    __device__ explicit block_area(char *shared)
-        : lane(threadIdx.x % 32), warp(uniform(threadIdx.x / 32 % 4)) {
-        all = (float *)(shared + RING_BYTES) + uniform(threadIdx.x / GROUP) * 4 * AREA_FLOATS;
+    /* `thread` of the block: threadIdx.x. */
+    __device__ block_area(char *shared, unsigned thread) : lane(thread % 32), warp(thread / 32 % 4) {
+        all = (float *)(shared + RING_BYTES) + thread / GROUP * 4 * AREA_FLOATS;
         own = all + warp * AREA_FLOATS;
-        of_warp = (unsigned *)(shared + NOTES_AT) + uniform(threadIdx.x / GROUP) * 4;
+        of_warp = (unsigned *)(shared + NOTES_AT) + thread / GROUP * 4;
     }
 
     __device__ void synchronize() const {
@@ -109,8 +109,7 @@ struct block_area {
         unsigned most[2] = {};
         for (int c = 0; c < 2; c++)
             for (int w = 0; w < 4; w++)
-                most[c] = max(most[c],
-                              __float_as_uint(all[w * AREA_FLOATS + EXTREMES + c * 32 + lane]));
+                most[c] = max(most[c], __float_as_uint(all[w * AREA_FLOATS + EXTREMES + c * 32 + lane]));
         const unsigned all_most = largest_of_warp(max(most[0], most[1]));
         lopsided = is_lopsided(most[0], all_most) || is_lopsided(most[1], all_most);
         return all_most;
@@ -121,8 +120,8 @@ struct block_area {
         bool lopsided = false;
 #pragma unroll
         for (unsigned i = 0; i < FOURS; i++) {
-            const unsigned largest = max(max(magnitude(x[i][0]), magnitude(x[i][1])),
-                                         max(magnitude(x[i][2]), magnitude(x[i][3])));
+            const unsigned largest =
+                max(max(magnitude(x[i][0]), magnitude(x[i][1])), max(magnitude(x[i][2]), magnitude(x[i][3])));
             const unsigned nonzero = __ballot_sync(0xffffffffu, largest),
                            small = __ballot_sync(0xffffffffu, !largest || is_lopsided(largest, most));
             lopsided = lopsided || (nonzero & 0xffff && (small & 0xffff) == 0xffff) ||
@@ -177,7 +176,9 @@ struct block_area {
             counts += of_warp[w] & ~LOPSIDED;
             lopsided = lopsided || of_warp[w] & LOPSIDED;
         }
-        finish_block(to, block, exponent, guard_bits(most, lopsided, counts) | PLANES_LOW);
+        const unsigned raised = guard_bits(most, lopsided, counts);
+        to.codes[block] = code_of(exponent, raised);
+        if (raised) atomicOr(&to.flags->state, raised); /* split_wide_kernel has reset it */
     }
 };
 

@@ -33,12 +33,8 @@ struct half_planes {
     static constexpr int A_PLANES = 2, B_PLANES = 2, STAGES = 3, PRODUCTS = 3;
     static constexpr unsigned A = 0x001, B = 0x010;
 
-    static __device__ const char *blocks(const plane_operand &of) {
-        return of.blocks;
-    }
-
-    static __device__ block_factor factor(int exponent) {
-        return is_pixels(exponent) ? block_factor{0, PIXEL_SCALE} : block_factor{exponent, 1};
+    static __device__ block_factor factor(unsigned code) {
+        return code & CODE_PIXELS ? block_factor{0, PIXEL_SCALE} : block_factor{exponent_of(code), 1};
     }
 };
 
@@ -48,17 +44,14 @@ struct high_planes : half_planes {
     static constexpr unsigned A = 0x00, B = 0x01;
 };
 
-struct bfloat_planes {
+/* Chunks with a wide block. Each takes two stages: A, then B. */
+struct wide_planes {
     static constexpr wgmma_format FORMAT = WGMMA_BF16;
-    static constexpr int A_PLANES = 3, B_PLANES = 3, STAGES = 2, PRODUCTS = 6;
+    static constexpr int PLANES = 3, PRODUCTS = 6;
     static constexpr unsigned A = 0x001012, B = 0x010210;
 
-    static __device__ const char *blocks(const plane_operand &of) {
-        return of.wide;
-    }
-
-    static __device__ block_factor factor(int exponent) {
-        return {wide_exponent(exponent), 1};
+    static __device__ block_factor factor(unsigned code) {
+        return {wide_exponent(code), 1};
     }
 };
 
@@ -72,6 +65,15 @@ static __device__ int uniform(int value) {
 struct tile {
     unsigned row_block, column_block; /* in blocks of 64 */
 };
+
+/* Is one of the four blocks that a tile reads at chunk k wide? */
+static __device__ bool is_wide(const float32_product &p, const tile &at, unsigned k) {
+    const unsigned codes = __ldg(p.a.codes + p.a.index(at.row_block, k)) |
+                           __ldg(p.a.codes + p.a.index(at.row_block + 1, k)) |
+                           __ldg(p.b.codes + p.b.index(at.column_block, k)) |
+                           __ldg(p.b.codes + p.b.index(at.column_block + 1, k));
+    return codes & CODE_WIDE;
+}
 
 /* The tiles of a thread block, in turn. */
 struct schedule {
@@ -108,11 +110,11 @@ template <class S> struct ring {
     }
 
     /* One thread: copies the two blocks of some planes of an operand. */
-    __device__ static void copy(char *to, const plane_operand &of, unsigned across, unsigned k,
-                                unsigned first, unsigned end, uint64_t *full) {
+    __device__ static void copy(char *to, const plane_operand &of, const char *planes, unsigned across,
+                                unsigned k, unsigned first, unsigned end, uint64_t *full) {
 #pragma unroll
         for (unsigned g = 0; g < 2; g++) {
-            const char *from = S::blocks(of) + of.index(across + g, k) * PLANE_BYTES;
+            const char *from = planes + of.index(across + g, k) * PLANE_BYTES;
 #pragma unroll
             for (unsigned plane = first; plane < end; plane++)
                 bulk_copy(to + plane * TILE_BYTES + g * PLANE_BYTES, from + plane * of.count * PLANE_BYTES,
@@ -120,17 +122,30 @@ template <class S> struct ring {
         }
     }
 
+    __device__ void wait_for(uint64_t *empty, unsigned use) const {
+        if (use >= S::STAGES) mbarrier_wait_alone(empty + use % S::STAGES, use / S::STAGES - 1);
+    }
+
     /* One thread: copies a stage as soon as there is room. */
     __device__ void fill(const float32_product &p, unsigned use, const tile &at, unsigned k) const {
-        const unsigned place = use % S::STAGES;
+        uint64_t *const ready = full + use % S::STAGES;
         char *a = stage(use), *b = a + S::A_PLANES * TILE_BYTES;
-        if (use >= S::STAGES) mbarrier_wait_alone(low_empty + place, use / S::STAGES - 1);
-        mbarrier_expect_tx(full + place, STAGE_BYTES<S>);
-        copy(a, p.a, at.row_block, k, 1, S::A_PLANES, full + place);
-        copy(b, p.b, at.column_block, k, 1, S::B_PLANES, full + place);
-        if (use >= S::STAGES) mbarrier_wait_alone(high_empty + place, use / S::STAGES - 1);
-        copy(a, p.a, at.row_block, k, 0, 1, full + place);
-        copy(b, p.b, at.column_block, k, 0, 1, full + place);
+        wait_for(low_empty, use);
+        mbarrier_expect_tx(ready, STAGE_BYTES<S>);
+        copy(a, p.a, p.a.blocks, at.row_block, k, 1, S::A_PLANES, ready);
+        copy(b, p.b, p.b.blocks, at.column_block, k, 1, S::B_PLANES, ready);
+        wait_for(high_empty, use);
+        copy(a, p.a, p.a.blocks, at.row_block, k, 0, 1, ready);
+        copy(b, p.b, p.b.blocks, at.column_block, k, 0, 1, ready);
+    }
+
+    /* The same with the bf16 planes of one operand. */
+    __device__ void fill_wide(const plane_operand &of, unsigned use, unsigned across, unsigned k) const {
+        uint64_t *const ready = full + use % S::STAGES;
+        wait_for(low_empty, use);
+        wait_for(high_empty, use);
+        mbarrier_expect_tx(ready, wide_planes::PLANES * TILE_BYTES);
+        copy(stage(use), of, of.wide, across, k, 0, wide_planes::PLANES, ready);
     }
 
     /* All lanes of a consumer warp. */

@@ -12,17 +12,28 @@ static __device__ float4 each(float4 x, float4 y, float4 z, auto function) {
             function(x.w, y.w, z.w)};
 }
 
+/* An index of the thread that the compiler computes anew here, instead of keeping what depends on it in
+   registers while the tile is multiplied. */
+static __device__ unsigned thread_again() {
+    unsigned thread = threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    return thread;
+}
+
 /* A consumer warpgroup that stores its 64 x 128 sums, one block of 64 x 64 after the other. */
 struct tile_store {
     const float32_product &p;
     const sink<float> &out;
     const slope<float> &back;
     const block_area area;
-    const int group;
+    size_t first_row, first_column; /* of the sums */
 
     __device__ tile_store(const float32_product &product, const sink<float> &to, const slope<float> &slopes,
-                          char *shared)
-        : p(product), out(to), back(slopes), area(shared), group(uniform(threadIdx.x / GROUP)) {}
+                          char *shared, const tile &own)
+        : p(product), out(to), back(slopes), area(shared, thread_again()) {
+        first_row = (size_t)(own.row_block + uniform(threadIdx.x / GROUP)) * 64;
+        first_column = (size_t)own.column_block * 64;
+    }
 
     /* Can all threads of the warpgroup access whole, aligned fours of this block? */
     __device__ bool aligned(size_t row0, size_t column0) const {
@@ -60,36 +71,39 @@ struct tile_store {
 
     __device__ void store_forward(size_t row0, size_t column0) const {
         const float4 bias = __ldg((const float4 *)(out.bias + column0 + area.column()));
-        with_activation(out.activation, [&]<enum activation A>() {
-            each_four<2>(
-                row0, column0, [&](size_t at) { return load_c(at); },
-                [&](size_t at, float4 sum, float4 c) {
-                    const float4 z = each(scaled(sum, c), bias, {}, [](float x, float b, float) { return x + b; });
-                    if (out.pre) *(float4 *)(out.pre + at) = z;
-                    return each(z, {}, {}, [](float x, float, float) { return activate(A, x); });
-                });
-        });
+        with_activation(
+            out.activation, [&]<enum activation A>() {
+                each_four<2>(
+                    row0, column0, [&](size_t at) { return load_c(at); },
+                    [&](size_t at, float4 sum, float4 c) {
+                        const float4 z =
+                            each(scaled(sum, c), bias, {}, [](float x, float b, float) { return x + b; });
+                        if (out.pre) *(float4 *)(out.pre + at) = z;
+                        return each(z, {}, {}, [](float x, float, float) { return activate(A, x); });
+                    });
+            });
     }
 
     __device__ void store_backward(size_t row0, size_t column0) const {
         struct inputs {
             float4 y, z;
         };
-        with_activation(back.activation, [&]<enum activation A>() {
-            constexpr bool needs_input = ACTIVATIONS_NEEDING_INPUT >> A & 1;
-            each_four<needs_input ? 2 : 8>(
-                row0, column0,
-                [&](size_t at) {
-                    inputs in = {__ldg((const float4 *)(back.output + at)), {}};
-                    if (needs_input) in.z = __ldg((const float4 *)(back.pre + at));
-                    return in;
-                },
-                [&](size_t, float4 sum, const inputs &in) {
-                    return each(sum, in.z, in.y, [&](float s, float z, float y) {
-                        return out.alpha * s * derivative(A, z, y);
+        with_activation(
+            back.activation, [&]<enum activation A>() {
+                constexpr bool needs_input = ACTIVATIONS_NEEDING_INPUT >> A & 1;
+                each_four<needs_input ? 2 : 8>(
+                    row0, column0,
+                    [&](size_t at) {
+                        inputs in = {__ldg((const float4 *)(back.output + at)), {}};
+                        if (needs_input) in.z = __ldg((const float4 *)(back.pre + at));
+                        return in;
+                    },
+                    [&](size_t, float4 sum, const inputs &in) {
+                        return each(sum, in.z, in.y, [&](float s, float z, float y) {
+                            return out.alpha * s * derivative(A, z, y);
+                        });
                     });
-                });
-        });
+            });
     }
 
     __device__ void store_sum(size_t row0, size_t column0) const {
@@ -132,20 +146,19 @@ struct tile_store {
     }
 
     /* From registers: 32 bytes of a row for four lanes. */
-    __device__ void store_plainly(const float (&sums)[64], size_t row0, size_t column0) const {
-        row0 += area.warp * 16 + area.lane / 4;
-        column0 += area.lane % 4 * 2;
+    __device__ void store_plainly(const float (&sums)[64]) const {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const size_t row = row0 + h * 8;
+            const size_t row = first_row + area.warp * 16 + area.lane / 4 + h * 8,
+                         column = first_column + area.lane % 4 * 2;
             if (row >= out.m) continue;
-            float *at = out.c + row * out.ldc + column0;
+            float *at = out.c + row * out.ldc + column;
 #pragma unroll
             for (int j = 0; j < 16; j++) {
                 const float x = out.alpha * sums[j * 4 + h * 2], y = out.alpha * sums[j * 4 + h * 2 + 1];
-                if (column0 + j * 8 + 1 < out.n)
+                if (column + j * 8 + 1 < out.n)
                     *(float2 *)(at + j * 8) = make_float2(x, y);
-                else if (column0 + j * 8 < out.n)
+                else if (column + j * 8 < out.n)
                     at[j * 8] = x;
             }
         }
@@ -156,17 +169,17 @@ struct tile_store {
                ((uintptr_t)out.c | out.ldc * sizeof(float)) % 8 == 0;
     }
 
-    __device__ void store(const float (&sums)[64], const tile &own) const {
-        const size_t row0 = (size_t)(own.row_block + group) * 64, column0 = (size_t)own.column_block * 64;
-        if (plain()) return store_plainly(sums, row0, column0);
+    __device__ void store(const float (&sums)[64]) const {
+        if (plain()) return store_plainly(sums);
 #pragma unroll 1 /* so that the epilogues are in the instruction cache once */
         for (int half = 0; half < 2; half++) {
-            if (row0 >= p.m || column0 + half * 64 >= p.n) return;
+            const size_t column = first_column + half * 64;
+            if (first_row >= p.m || column >= p.n) return;
             if (half == 0)
                 area.put<0>(sums);
             else
                 area.put<32>(sums);
-            store_block(row0, column0 + half * 64);
+            store_block(first_row, column);
         }
     }
 };

@@ -8,8 +8,9 @@
    Pipeline   one thread of a producer warpgroup copies blocks of planes to a ring buffer of stages; two
               consumer warpgroups multiply 64 x 128 each. (Clusters that share operands by multicast were
               slower: copies alone took 0.28 instead of 0.23 ms at 8192 x 2048 x 2048.)
-   Otherwise  if the split raised PLANES_WIDE: six products of three bf16 planes; PLANES_SPECIAL: one
-              multiply-add after the other, so that infinities and NaN come out as IEEE says.
+   Otherwise  chunks of k with a block that is wide: six products of three bf16 planes. If the split raised
+              PLANES_SPECIAL: one multiply-add after the other, so that infinities and NaN come out as IEEE
+              says.
    Bound by   tensor cores: three times the flops at their 16-bit rate, about 790 TFLOP/s on an H200. */
 #include "kernels/cuda/tensor/float32_store.cuh"
 
@@ -20,18 +21,41 @@ static __device__ unsigned chunks_of(const float32_product &p) {
     return (unsigned)((p.k + PLANE_SIDE - 1) / PLANE_SIDE);
 }
 
-template <class S> static __device__ void produce(const float32_product &p, char *shared) {
+/* Prefetches what the backward epilogue reads of a tile of C, a part with each chunk. */
+static __device__ void prefetch(const float32_product &p, const float *matrix, size_t ld, const tile &at,
+                                unsigned k, unsigned chunks) {
+    const size_t row0 = (size_t)at.row_block * 64, column0 = (size_t)at.column_block * 64;
+    const unsigned rows = (TILE + chunks - 1) / chunks, first = k * rows, last = min(first + rows, TILE);
+    const uint32_t bytes = (uint32_t)(min((size_t)TILE, p.n - column0) * sizeof(float) / 16 * 16);
+    if (((uintptr_t)matrix | ld * sizeof(float)) % 16 || !bytes) return;
+    for (unsigned i = first; i < last && row0 + i < p.m; i++)
+        bulk_prefetch(matrix + (row0 + i) * ld + column0, bytes);
+}
+
+/* mixed: there are wide blocks. */
+template <class S>
+static __device__ void produce(const float32_product &p, const slope<float> &back, size_t ldc, char *shared,
+                               bool mixed) {
     const unsigned chunks = chunks_of(p);
     const schedule all(p);
     const ring<S> stages(shared);
     tile own;
     unsigned use = 0;
     for (unsigned turn = 0; all.at(turn, own); turn++)
-        for (unsigned k = 0; k < chunks; k++) stages.fill(p, use++, own, k);
+        for (unsigned k = 0; k < chunks; k++) {
+            if (back.on) prefetch(p, back.output, ldc, own, k, chunks);
+            if (mixed && is_wide(p, own, k)) {
+                stages.fill_wide(p.a, use++, own.row_block, k);
+                stages.fill_wide(p.b, use++, own.column_block, k);
+            } else {
+                stages.fill(p, use++, own, k);
+            }
+        }
 }
 
-/* sums += part times the exponents of its blocks, of 32 registers. If a float cannot hold 2^e, in two steps. */
-template <class S> static __device__ void promote_half(float *sums, float *part, int of_a, int of_b) {
+/* sums += part times the factors of its blocks, of 32 registers. If a float cannot hold 2^e, in two steps. */
+template <class S>
+static __device__ void promote_half(float *sums, float *part, unsigned of_a, unsigned of_b) {
     const block_factor a = S::factor(of_a), b = S::factor(of_b);
     const int e = uniform(-(a.e + b.e)), outer = e < -100 || e > 126 ? e / 2 : 0;
     const float first = power_of_two(outer), factor = power_of_two(e - outer) * (a.scale * b.scale);
@@ -44,8 +68,8 @@ template <class S> static __device__ void promote_half(float *sums, float *part,
 }
 
 /* Of the blocks of a warpgroup's 64 rows, and of its left and right 64 columns. */
-struct exponents {
-    int rows, left, right;
+struct block_codes {
+    unsigned rows, left, right;
 };
 
 /* A consumer warpgroup. Registers of D as in wgmma.cuh. */
@@ -62,10 +86,10 @@ struct consumer {
         return T ? wgmma_swizzle128_transposed(at, PLANE_BYTES) : wgmma_swizzle128(at);
     }
 
-    /* Starts the products of a stage, in two groups: part = A B over 64 of k. */
+    /* Starts the products of a chunk, in two groups: part = A B over 64 of k. */
     template <class S, bool A_T, bool B_T>
-    __device__ void multiply(float (&part)[64], const char *stage) const {
-        const char *a = stage + group * PLANE_BYTES, *b = stage + S::A_PLANES * TILE_BYTES;
+    __device__ void multiply(float (&part)[64], const char *a, const char *b) const {
+        a += group * PLANE_BYTES;
         wgmma_fence();
 #pragma unroll
         for (int x = 0; x < S::PRODUCTS; x++) {
@@ -81,46 +105,82 @@ struct consumer {
     }
 
     /* Of a chunk: loads that a later promote waits for. */
-    __device__ exponents exponents_of(const tile &own, unsigned k) const {
-        return {__ldg(p.a.exponents + p.a.index(own.row_block + group, k)),
-                __ldg(p.b.exponents + p.b.index(own.column_block, k)),
-                __ldg(p.b.exponents + p.b.index(own.column_block + 1, k))};
+    __device__ block_codes codes_of(const tile &own, unsigned k) const {
+        return {__ldg(p.a.codes + p.a.index(own.row_block + group, k)),
+                __ldg(p.b.codes + p.b.index(own.column_block, k)),
+                __ldg(p.b.codes + p.b.index(own.column_block + 1, k))};
     }
 
-    /* Starts chunk k: the products of use `use` of the ring buffer. */
-    template <class S, bool A_T, bool B_T>
-    __device__ exponents start(float (&part)[64], const tile &own, unsigned k, unsigned use) const {
-        const exponents of = exponents_of(own, k);
-        multiply<S, A_T, B_T>(part, ring<S>(shared).wait(use));
-        return of;
-    }
-
-    /* Ends the chunk after which PENDING others were started. */
-    template <class S, int PENDING>
-    __device__ void finish(float (&sums)[64], float (&part)[64], const exponents &of, unsigned &use) const {
-        wgmma_wait<2 * PENDING + 1>();
-        ring<S>(shared).release_low(use);
-        wgmma_wait<2 * PENDING>();
-        ring<S>(shared).release_high(use++);
+    template <class S>
+    __device__ static void promote(float (&sums)[64], float (&part)[64], const block_codes &of) {
         wgmma_done(part);
         promote_half<S>(sums, part, of.rows, of.left);
         promote_half<S>(sums + 32, part + 32, of.rows, of.right);
     }
 
-    /* sums = the tile of A B. `use`: of the ring buffer, counted over all tiles. */
+    /* Starts chunk k: the products of use `use` of the ring buffer. */
     template <class S, bool A_T, bool B_T>
-    __device__ void sum_tile(float (&sums)[64], const tile &own, unsigned chunks, unsigned &use) const {
-#pragma unroll
-        for (int i = 0; i < 64; i++) sums[i] = 0;
+    __device__ block_codes start(float (&part)[64], const tile &own, unsigned k, unsigned use) const {
+        const block_codes of = codes_of(own, k);
+        const char *const stage = ring<S>(shared).wait(use);
+        multiply<S, A_T, B_T>(part, stage, stage + S::A_PLANES * TILE_BYTES);
+        return of;
+    }
+
+    /* Ends the chunk after which PENDING others were started. */
+    template <class S, int PENDING>
+    __device__ void finish(float (&sums)[64], float (&part)[64], const block_codes &of, unsigned &use) const {
+        wgmma_wait<2 * PENDING + 1>();
+        ring<S>(shared).release_low(use);
+        wgmma_wait<2 * PENDING>();
+        ring<S>(shared).release_high(use++);
+        promote<S>(sums, part, of);
+    }
+
+    /* A chunk with a wide block, in two stages of the ring buffer. */
+    template <class S, bool A_T, bool B_T>
+    __device__ void add_wide(float (&sums)[64], const tile &own, unsigned k, unsigned &use) const {
+        const block_codes of = codes_of(own, k);
+        const ring<S> stages(shared);
+        float part[64];
+        const char *const a = stages.wait(use), *const b = stages.wait(use + 1);
+        multiply<wide_planes, A_T, B_T>(part, a, b);
+        wgmma_wait<0>();
+        for (int i = 0; i < 2; i++) {
+            stages.release_low(use);
+            stages.release_high(use++);
+        }
+        promote<wide_planes>(sums, part, of);
+    }
+
+    /* Chunks from k to the next wide one; two are under way. */
+    template <class S, bool A_T, bool B_T>
+    __device__ void add_run(float (&sums)[64], const tile &own, unsigned &k, unsigned chunks, bool mixed,
+                            unsigned &use) const {
+        const auto ends = [&] { return k == chunks || (mixed && uniform(is_wide(p, own, k))); };
         float even[64], odd[64];
-        exponents of_even = start<S, A_T, B_T>(even, own, 0, use), of_odd;
-        for (unsigned k = 1;;) {
-            if (k == chunks) return finish<S, 0>(sums, even, of_even, use);
+        block_codes of_even = start<S, A_T, B_T>(even, own, k++, use), of_odd;
+        for (;;) {
+            if (ends()) return finish<S, 0>(sums, even, of_even, use);
             of_odd = start<S, A_T, B_T>(odd, own, k++, use + 1);
             finish<S, 1>(sums, even, of_even, use);
-            if (k == chunks) return finish<S, 0>(sums, odd, of_odd, use);
+            if (ends()) return finish<S, 0>(sums, odd, of_odd, use);
             of_even = start<S, A_T, B_T>(even, own, k++, use + 1);
             finish<S, 1>(sums, odd, of_odd, use);
+        }
+    }
+
+    /* sums = the tile of A B. `use`: of the ring buffer, counted over all tiles. */
+    template <class S, bool A_T, bool B_T>
+    __device__ void sum_tile(float (&sums)[64], const tile &own, unsigned chunks, bool mixed,
+                             unsigned &use) const {
+#pragma unroll
+        for (int i = 0; i < 64; i++) sums[i] = 0;
+        for (unsigned k = 0; k < chunks;) {
+            if (mixed && uniform(is_wide(p, own, k)))
+                add_wide<S, A_T, B_T>(sums, own, k++, use);
+            else
+                add_run<S, A_T, B_T>(sums, own, k, chunks, mixed, use);
         }
     }
 
@@ -151,35 +211,30 @@ struct consumer {
 };
 
 /* What the operands allow. */
-enum way { HALF, HIGH, WIDE, PLAIN };
+enum way { HALF, HIGH, PLAIN };
 
 static __device__ enum way way_of(const float32_product &p) {
-    const unsigned a = p.a.flags->state, b = p.b.flags->state;
-    if ((a | b) & PLANES_SPECIAL) return PLAIN;
-    if ((a | b) & PLANES_WIDE) return WIDE;
-    return a & PLANES_LOW ? HALF : HIGH;
+    if ((p.a.flags->state | p.b.flags->state) & PLANES_SPECIAL) return PLAIN;
+    return p.a.flags->state & PLANES_LOW ? HALF : HIGH;
 }
 
 template <bool A_T, bool B_T>
 static __device__ void consume(const float32_product &p, const sink<float> &out, const slope<float> &back,
-                               char *shared, enum way way) {
+                               char *shared, enum way way, bool mixed) {
     const unsigned chunks = chunks_of(p);
     const schedule all(p);
     const consumer body(p, shared);
-    const tile_store to(p, out, back, shared);
     tile own;
     unsigned use = 0;
     for (unsigned turn = 0; all.at(turn, own); turn++) {
         float sums[64];
         if (way == HALF)
-            body.sum_tile<half_planes, A_T, B_T>(sums, own, chunks, use);
+            body.sum_tile<half_planes, A_T, B_T>(sums, own, chunks, mixed, use);
         else if (way == HIGH)
-            body.sum_tile<high_planes, A_T, B_T>(sums, own, chunks, use);
-        else if (way == WIDE)
-            body.sum_tile<bfloat_planes, A_T, B_T>(sums, own, chunks, use);
+            body.sum_tile<high_planes, A_T, B_T>(sums, own, chunks, mixed, use);
         else
             body.sum_tile_plainly(sums, own);
-        to.store(sums, own);
+        tile_store(p, out, back, shared, own).store(sums);
     }
 }
 
@@ -191,6 +246,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(1024) char shared[];
     uint64_t *barriers = (uint64_t *)(shared + BARRIERS_AT);
     const enum way way = (enum way)uniform(way_of(p));
+    const bool mixed = uniform((p.a.flags->state | p.b.flags->state) & PLANES_WIDE);
     if (threadIdx.x == 0)
         for (unsigned i = 0; i < 3 * MOST_STAGES; i++)
             mbarrier_init(barriers + i, i < MOST_STAGES ? 1 : GROUPS * GROUP / 32);
@@ -198,13 +254,12 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (uniform(threadIdx.x / GROUP) == GROUPS) {
         warpgroup_fewer_registers<COPY_REGISTERS>();
         if (threadIdx.x == GROUPS * GROUP) {
-            if (way == HALF) produce<half_planes>(p, shared);
-            if (way == HIGH) produce<high_planes>(p, shared);
-            if (way == WIDE) produce<bfloat_planes>(p, shared);
+            if (way == HALF) produce<half_planes>(p, back, out.ldc, shared, mixed);
+            if (way == HIGH) produce<high_planes>(p, back, out.ldc, shared, mixed);
         }
     } else {
         warpgroup_more_registers<REGISTERS>();
-        consume<A_T, B_T>(p, out, back, shared, way);
+        consume<A_T, B_T>(p, out, back, shared, way, mixed);
     }
 #endif
 }

@@ -164,6 +164,15 @@ struct place {
     }
 };
 
+/* One thread of a block: the last block of a matrix sets its state. */
+static __device__ void finish(const planes &to, unsigned raised) {
+    if (raised) atomicOr(&to.flags->raised, raised);
+    __threadfence();
+    if (atomicAdd(&to.flags->blocks_done, 1u) != to.count() - 1) return;
+    to.flags->blocks_done = 0;
+    to.flags->state = atomicExch(&to.flags->raised, 0u);
+}
+
 __global__ void __launch_bounds__(THREADS) split_kernel(const __grid_constant__ split_pair both) {
     const place at(both, blockIdx.x);
     const planes &to = at.from.to;
@@ -184,20 +193,42 @@ __global__ void __launch_bounds__(THREADS) split_kernel(const __grid_constant__ 
     }
     own.store<__half>(at.plane(to.blocks, 0));
     own.store<__half>(at.plane(to.blocks, 1));
-    if (threadIdx.x == 0)
-        finish_block(to, at.block, e + (pixels_only ? PLANE_PIXELS : 0),
-                     found.raised | (high_only || pixels_only ? 0 : PLANES_LOW));
+    if (threadIdx.x) return;
+    to.codes[at.block] = code_of(e, found.raised) | (pixels_only ? CODE_PIXELS : 0);
+    finish(to, found.raised | (high_only || pixels_only ? 0 : PLANES_LOW));
 }
 
-/* After split_kernel, with its scales; does nothing unless the state of both together is PLANES_WIDE. */
-__global__ void __launch_bounds__(THREADS) split_wide_kernel(const __grid_constant__ split_pair both) {
+/* The operands of a product. */
+struct wide_job {
+    split_pair both;
+    plane_operand as[2];
+    plane_flags *c; /* of C, if its planes are written; else NULL */
+};
+
+/* A tile of C reads two blocks across at each step of k; if one of its four is wide, all are read as bf16. Is
+   that so for a tile that reads this block? All threads of the block. */
+static __device__ bool is_read_wide(const wide_job &job, bool second, size_t block) {
+    const plane_operand &own = job.as[second], &other = job.as[!second];
+    const unsigned row = (unsigned)(block / own.columns), column = (unsigned)(block % own.columns);
+    const unsigned k = own.k_is_rows ? row : column, across = own.k_is_rows ? column : row;
+    unsigned codes = own.codes[block] | own.codes[own.index(across ^ 1, k)];
+    for (unsigned i = threadIdx.x; i < other.blocks_across; i += THREADS)
+        codes |= other.codes[other.index(i, k)];
+    return __syncthreads_or(codes & CODE_WIDE);
+}
+
+/* After split_kernel: bf16 planes of the blocks that are read so. Resets the state of C. */
+__global__ void __launch_bounds__(THREADS) split_wide_kernel(const __grid_constant__ wide_job job) {
+    const split_pair &both = job.both;
+    if (job.c && blockIdx.x == 0 && threadIdx.x == 0) job.c->state = PLANES_LOW;
     const unsigned state = both.of[0].to.flags->state | both.of[1].to.flags->state;
     if ((state & (PLANES_WIDE | PLANES_SPECIAL)) != PLANES_WIDE) return;
     for (size_t index = blockIdx.x; index < both.count(); index += gridDim.x) {
         const place at(both, index);
+        if (!is_read_wide(job, index >= both.of[0].to.count(), at.block)) continue;
         share own;
         at.load(own);
-        own.scale(power_of_two(wide_exponent(at.from.to.exponents[at.block])));
+        own.scale(power_of_two(wide_exponent(at.from.to.codes[at.block])));
         for (unsigned p = 0; p < 3; p++) own.store<__nv_bfloat16>(at.plane(at.from.to.wide, p));
     }
 }
@@ -210,9 +241,11 @@ static split_pair without(split_pair both, bool a, bool b) {
 }
 
 void split_launch(const split_source &a, bool a_is_split, const split_source &b, bool b_is_split,
-                  unsigned processors, cuda_launcher &launcher) {
+                  enum gemm_op op, plane_flags *c, unsigned processors, cuda_launcher &launcher) {
     const split_pair both = {{a, b}}, some = without(both, a_is_split, b_is_split);
+    const wide_job job = {
+        both, {plane_operand(a.to, gemm_transposes_a(op)), plane_operand(b.to, !gemm_transposes_b(op))}, c};
     if (some.count())
         launch(launcher, "split_kernel", split_kernel, dim3((unsigned)some.count()), THREADS, 0, some);
-    launch(launcher, "split_wide_kernel", split_wide_kernel, dim3(processors * 4), THREADS, 0, both);
+    launch(launcher, "split_wide_kernel", split_wide_kernel, dim3(processors * 4), THREADS, 0, job);
 }

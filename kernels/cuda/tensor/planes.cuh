@@ -12,7 +12,7 @@
    bf16       three planes, 24 bits in a range of 2^170: for blocks where that is not enough. They are scaled
               by 2^36 more, so that products of small elements are no subnormal numbers.
    Guard      the split itself finds such blocks and raises PLANES_WIDE: a row or a column of a block is
-              smaller than the block by 2^14, or most of its elements are by 2^15. PLANES_SPECIAL: there is
+              smaller than the block by 2^16, or most of its elements are by 2^15. PLANES_SPECIAL: there is
               an infinity or a NaN, which planes cannot hold. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_PLANES_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_PLANES_CUH
@@ -27,17 +27,17 @@ static const float PIXEL_SCALE = 1.0f / 255; /* input_scale of kernels/ops.h */
 /* Bits of the state of a matrix. PLANES_LOW: not all elements of the low plane are 0. */
 enum { PLANES_WIDE = 1, PLANES_SPECIAL = 2, PLANES_LOW = 4 };
 
-/* The exponent e of the scale 2^e of a block; plus PLANE_PIXELS: that of its bf16 planes, and the fp16 plane
-   holds pixels. */
-enum { PLANE_PIXELS = 1 << 16 };
+/* The code of a block: the exponent e of its scale 2^e, plus CODE_ZERO, and bits. CODE_PIXELS: the high plane
+   holds pixels, and e is that of the bf16 planes alone. CODE_WIDE: the block raised PLANES_WIDE. */
+enum { CODE_ZERO = 512, CODE_PIXELS = 1 << 16, CODE_WIDE = 1 << 17 };
 
-static inline __host__ __device__ bool is_pixels(int exponent) {
-    return exponent > PLANE_PIXELS / 2;
+static inline __host__ __device__ int exponent_of(unsigned code) {
+    return (int)(code & 0xffff) - CODE_ZERO;
 }
 
 /* The exponent of the scale of bf16 planes. */
-static inline __host__ __device__ int wide_exponent(int exponent) {
-    const int e = (is_pixels(exponent) ? exponent - PLANE_PIXELS : exponent) + 36;
+static inline __host__ __device__ int wide_exponent(unsigned code) {
+    const int e = exponent_of(code) + 36;
     return e < 126 ? e : 126;
 }
 
@@ -50,12 +50,33 @@ struct plane_flags {
 struct planes {
     char *blocks;              /* fp16: [plane][row of blocks][column of blocks][PLANE_BYTES] */
     char *wide;                /* the same of bf16 */
-    int *exponents;            /* [row of blocks][column of blocks] */
+    unsigned *codes;           /* [row of blocks][column of blocks] */
     struct plane_flags *flags; /* at first all 0 */
     unsigned row_blocks, column_blocks;
 
     __host__ __device__ size_t count(void) const {
         return (size_t)row_blocks * column_blocks;
+    }
+};
+
+/* An operand of a product: blocks across, along the rows of op(A) or the columns of op(B), and along k. */
+struct plane_operand {
+    const char *blocks, *wide;
+    const unsigned *codes;
+    const plane_flags *flags;
+    size_t count; /* of blocks of a plane */
+    unsigned blocks_across, columns;
+    bool k_is_rows; /* of the matrix as stored */
+
+    plane_operand(const planes &of, bool k_is_its_rows)
+        : blocks(of.blocks), wide(of.wide), codes(of.codes), flags(of.flags), count(of.count()),
+          blocks_across(k_is_its_rows ? of.column_blocks : of.row_blocks), columns(of.column_blocks),
+          k_is_rows(k_is_its_rows) {}
+
+    /* Beyond the last block: the last one, whose sums are not stored. */
+    __host__ __device__ size_t index(unsigned across, unsigned k) const {
+        const unsigned inside = across < blocks_across ? across : blocks_across - 1;
+        return k_is_rows ? (size_t)k * columns + inside : (size_t)inside * columns + k;
     }
 };
 
@@ -75,12 +96,12 @@ static __device__ unsigned magnitude(float x) {
 
 /* Of all lanes. */
 static __device__ unsigned sum_of_warp(unsigned x) {
-#if __CUDA_ARCH__ >= 800
+#    if __CUDA_ARCH__ >= 800
     return __reduce_add_sync(0xffffffffu, x);
-#else
+#    else
     for (int mask = 16; mask; mask /= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
     return x;
-#endif
+#    endif
 }
 
 static __device__ unsigned larger(unsigned x, int lane_mask) {
@@ -88,7 +109,7 @@ static __device__ unsigned larger(unsigned x, int lane_mask) {
 }
 
 static __device__ unsigned largest_of_warp(unsigned x) {
-#pragma unroll
+#    pragma unroll
     for (int mask = 16; mask; mask /= 2) x = larger(x, mask);
     return x;
 }
@@ -106,7 +127,7 @@ static __device__ int scale_exponent(unsigned most) {
 
 /* The guard. Is the largest magnitude of a row or column too small beside that of its block? */
 static __device__ bool is_lopsided(unsigned line, unsigned most) {
-    return line && line + 14 * EXPONENT_ONE < most;
+    return line && line + 16 * EXPONENT_ONE < most;
 }
 
 /* Elements of a thread, counted: nonzero << 16 | small. */
@@ -121,15 +142,8 @@ static __device__ unsigned guard_bits(unsigned most, bool lopsided, unsigned non
     return most >= INFINITE ? PLANES_SPECIAL : lopsided || mostly_small ? PLANES_WIDE : 0;
 }
 
-/* One thread, after the elements of a block were written: its scale and flags. The last block of a matrix
-   sets its state. */
-static __device__ void finish_block(const planes &to, size_t block, int exponent, unsigned raised) {
-    to.exponents[block] = exponent;
-    if (raised) atomicOr(&to.flags->raised, raised);
-    __threadfence();
-    if (atomicAdd(&to.flags->blocks_done, 1u) != to.count() - 1) return;
-    to.flags->blocks_done = 0;
-    to.flags->state = atomicExch(&to.flags->raised, 0u);
+static __device__ unsigned code_of(int exponent, unsigned raised) {
+    return (unsigned)(exponent + CODE_ZERO) | (raised & PLANES_WIDE ? CODE_WIDE : 0);
 }
 #endif
 

@@ -5,9 +5,10 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor/planes.cuh"
 
-/* Splits the matrices that are not split yet: sets the states of their flags, and the planes of bf16 if these
-   need it. `wide` has room for three planes, `blocks` for two. */
+/* Splits the matrices that are not split yet: sets the states of their flags, and writes the planes of bf16
+   that a product of this op reads. `wide` has room for three planes, `blocks` for two. c: the flags of C, if
+   the product writes the planes of C; else NULL. */
 void split_launch(const split_source &a, bool a_is_split, const split_source &b, bool b_is_split,
-                  unsigned processors, cuda_launcher &launcher);
+                  enum gemm_op op, plane_flags *c, unsigned processors, cuda_launcher &launcher);
 
 #endif

@@ -1,0 +1,201 @@
+/* float32 GEMM on the tensor cores (kernels/cuda/tensor/): its errors are not larger than those of SGEMM. */
+#include "tests/gpu.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/ops.h"
+#include "src/base/rng.h"
+#include "src/data/dataset.h"
+
+enum family { GAUSS, RELU, LOGNORMAL, POSITIVE, PIXELS, ROWS_DIFFER, K_DIFFERS, FEW_SMALL, FAMILIES };
+static const char *const family_names[] = {
+    "gauss",          "relu x gauss",           "log-normal x gauss",  "positive",
+    "digits x gauss", "rows of different size", "k of different size", "a few rows and k are small"};
+
+/* Products of a training step, with fewer rows or columns: cuBLAS sums them as it sums those. */
+static const struct {
+    enum gemm_op op;
+    size_t m, k;
+} products[] = {{GEMM_NN, 1024, 784}, {GEMM_NN, 1024, 2048}, {GEMM_NT, 1024, 2048}, {GEMM_TN, 784, 8192}};
+enum { PRODUCTS = 4, WIDE = 1024, CHECKED = 32 }; /* columns of C; each 32nd row is checked */
+
+static double gauss(struct rng *rng) {
+    const double radius = sqrt(-2 * log(1 - rng_uniform(rng)));
+    return radius * cos(6.283185307179586 * rng_uniform(rng));
+}
+
+/* Element of A (second: of B) at index i of its row (column) and p of k. */
+static float draw(enum family family, bool second, size_t i, size_t p, struct rng *rng) {
+    const double x = gauss(rng), u = rng_uniform(rng);
+    switch (family) {
+    case RELU:
+        return (float)(second || x > 0 ? x : 0);
+    case POSITIVE:
+        return (float)u;
+    case LOGNORMAL:
+        return (float)(second ? x : exp(3 * x) * (u < 0.5 ? -1 : 1));
+    case ROWS_DIFFER:
+        return (float)ldexp(x, (int)(i * 37 % 81) - 40);
+    case K_DIFFERS: /* A shrinks where B grows: all products are of one size */
+        return (float)ldexp(x, ((int)(p * 37 % 41) - 20) * (second ? -1 : 1));
+    case FEW_SMALL: /* within what fp16 planes hold, and beyond; some blocks of A alone */
+        return (float)ldexp(x, second || i % 256 % 96 ? 0
+                               : i % 256 == 0         ? -24
+                               : i % 256 == 96        ? -15
+                                                      : -17) *
+               (second || p % 300 != 70 ? 1 : 0x1p-24f);
+    default:
+        return (float)x;
+    }
+}
+
+/* op(A) [m][k], op(B) [k][WIDE], C [m][WIDE]. */
+struct problem {
+    enum gemm_op op;
+    size_t m, k;
+    float *a, *b, *c[2];
+};
+
+static void problem_open(struct problem *problem, enum family family, size_t product) {
+    const size_t m = products[product].m, k = products[product].k;
+    const bool a_t = gemm_transposes_a(products[product].op), b_t = gemm_transposes_b(products[product].op);
+    struct rng rng = rng_open(7, RNG_TEST, (uint32_t)(family * 100 + product));
+    *problem = (struct problem){.op = products[product].op, .m = m, .k = k};
+    problem->a = malloc(m * k * sizeof(float));
+    problem->b = malloc(WIDE * k * sizeof(float));
+    for (int i = 0; i < 2; i++) problem->c[i] = malloc(m * WIDE * sizeof(float));
+    assert_true(problem->a && problem->b && problem->c[0] && problem->c[1]);
+    for (size_t i = 0; i < m && family != PIXELS; i++)
+        for (size_t p = 0; p < k; p++)
+            problem->a[a_t ? p * m + i : i * k + p] = draw(family, false, i, p, &rng);
+    for (size_t j = 0; j < WIDE; j++)
+        for (size_t p = 0; p < k; p++)
+            problem->b[b_t ? j * k + p : p * WIDE + j] = draw(family, true, j, p, &rng);
+    if (family != PIXELS) return;
+    struct dataset digits = {0}; /* as the input of a network: one image after the other, in NN and in TN */
+    const size_t images = a_t ? k : m;
+    assert_status(dataset_synthesize(&digits, images, 1, 0), STATUS_OK);
+    for (size_t i = 0; i < m * k; i++)
+        problem->a[i] = (float)input_scale(INPUT_UNIT) * (float)digits.images[i];
+    dataset_free(&digits);
+}
+
+static void problem_close(struct problem *problem) {
+    free(problem->a);
+    free(problem->b);
+    for (int i = 0; i < 2; i++) free(problem->c[i]);
+}
+
+static void multiply(struct compute *compute, const struct problem *problem, float *c) {
+    struct device *const device = &compute->device;
+    const struct device_driver *const driver = device->driver;
+    const size_t a_bytes = problem->m * problem->k * sizeof(float),
+                 b_bytes = WIDE * problem->k * sizeof(float), c_bytes = problem->m * WIDE * sizeof(float);
+    void *const a = driver->alloc(device, a_bytes), *const b = driver->alloc(device, b_bytes),
+                *const out = driver->alloc(device, c_bytes);
+    assert_true(a && b && out);
+    driver->upload(device, a, problem->a, a_bytes);
+    driver->upload(device, b, problem->b, b_bytes);
+    memset(c, 0xff, c_bytes);
+    driver->upload(device, out, c, c_bytes);
+    const struct gemm_call call = {.dtype = GEMM_F32,
+                                   .op = problem->op,
+                                   .m = problem->m,
+                                   .n = WIDE,
+                                   .k = problem->k,
+                                   .alpha = 1,
+                                   .a = a,
+                                   .lda = gemm_transposes_a(problem->op) ? problem->m : problem->k,
+                                   .b = b,
+                                   .ldb = gemm_transposes_b(problem->op) ? problem->k : WIDE,
+                                   .c = out,
+                                   .ldc = WIDE};
+    assert_status(compute_gemm(compute, &call), STATUS_OK);
+    driver->download(device, c, out, c_bytes);
+    driver->free(device, a);
+    driver->free(device, b);
+    driver->free(device, out);
+}
+
+/* In units of 2^-24 of the sum of absolute terms; bias: towards larger magnitudes. */
+struct errors {
+    double rms, most, bias;
+};
+
+/* The float64 values of row i of C, and the sums of its absolute terms. */
+static void expect_row(const struct problem *problem, size_t i, double *want, double *magnitude) {
+    const bool a_t = gemm_transposes_a(problem->op), b_t = gemm_transposes_b(problem->op);
+    const size_t k = problem->k;
+    memset(want, 0, WIDE * sizeof *want);
+    memset(magnitude, 0, WIDE * sizeof *magnitude);
+    for (size_t p = 0; p < k; p++) {
+        const double a = (double)problem->a[a_t ? p * problem->m + i : i * k + p];
+        for (size_t j = 0; j < WIDE && a != 0; j++) {
+            const double x = a * (double)problem->b[b_t ? j * k + p : p * WIDE + j];
+            want[j] += x;
+            magnitude[j] += fabs(x);
+        }
+    }
+}
+
+static void errors_of(const struct problem *problem, struct errors errors[2]) {
+    static double want[WIDE], magnitude[WIDE];
+    double count = 0;
+    for (size_t i = 0; i < problem->m; i += CHECKED) {
+        expect_row(problem, i, want, magnitude);
+        for (size_t j = 0; j < WIDE; j++)
+            for (int c = 0; c < 2 && magnitude[j] > 0; c++) {
+                const double e = ((double)problem->c[c][i * WIDE + j] - want[j]) / (magnitude[j] * 0x1p-24) *
+                                 (want[j] < 0 ? -1 : 1);
+                assert_true(isfinite(e));
+                errors[c].rms += e * e;
+                errors[c].bias += e;
+                errors[c].most = fmax(errors[c].most, fabs(e));
+                count += 0.5;
+            }
+    }
+    for (int c = 0; c < 2; c++) {
+        errors[c].rms = sqrt(errors[c].rms / count);
+        errors[c].bias /= count;
+    }
+}
+
+/* Neither the root mean square of the errors nor the largest is above that of SGEMM; where all terms are
+   positive, they are bounded (docs/tensor-cores.md). */
+static void errors_are_those_of_float32(void **state) {
+    (void)state;
+    struct compute own, library;
+    bool passes = true;
+    gpu_open(&own, "cuda-tuned", &(struct compute_options){.threads = 2, .options = "tensor=always"});
+    gpu_open(&library, "cublas", &(struct compute_options){.threads = 2});
+    for (size_t i = 0; i < FAMILIES * PRODUCTS; i += support_stride() < 5 ? support_stride() : 5) {
+        const enum family family = (enum family)(i / PRODUCTS);
+        if (family == PIXELS && products[i % PRODUCTS].k % 784 && products[i % PRODUCTS].m % 784) continue;
+        struct problem problem;
+        struct errors errors[2] = {0};
+        problem_open(&problem, family, i % PRODUCTS);
+        multiply(&own, &problem, problem.c[0]);
+        multiply(&own, &problem, problem.c[1]);
+        assert_memory_equal(problem.c[0], problem.c[1], problem.m * WIDE * sizeof(float));
+        multiply(&library, &problem, problem.c[1]);
+        errors_of(&problem, errors);
+        const bool right = family == POSITIVE
+                               ? errors[0].most <= 16 && fabs(errors[0].bias) <= 4
+                               : errors[0].rms <= errors[1].rms && errors[0].most <= errors[1].most;
+        print_message("%-24s %s k = %4zu: rms %.3f max %.2f bias %+.2f; SGEMM %.3f %.2f %+.2f%s\n",
+                      family_names[family], gemm_op_name(problem.op), problem.k, errors[0].rms,
+                      errors[0].most, errors[0].bias, errors[1].rms, errors[1].most, errors[1].bias,
+                      right ? "" : "  LARGER");
+        passes = passes && right;
+        problem_close(&problem);
+    }
+    assert_true(passes);
+    compute_close(&own);
+    compute_close(&library);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(errors_are_those_of_float32)};
+    return cmocka_run_group_tests_name("gpu tensor errors", tests, NULL, NULL);
+}
