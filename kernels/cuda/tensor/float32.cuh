@@ -36,7 +36,7 @@ struct float32_operand {
 
 /* Memory of split operands: recent ones are kept, for calls that read them again. Memory grows, and is only
    freed at the end: captured graphs use it. */
-enum { FLOAT32_OPERANDS = 16, FLOAT32_MOST_ALLOCATIONS = 256 };
+enum { FLOAT32_OPERANDS = 32, FLOAT32_MOST_ALLOCATIONS = 256 };
 struct float32_workspace {
     bool open; /* float32_open returned true */
     unsigned processors;

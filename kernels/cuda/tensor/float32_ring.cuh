@@ -94,6 +94,22 @@ struct schedule {
     }
 };
 
+/* The blocks of a tile along k, two across, in bytes from the start of a plane. */
+struct strip {
+    size_t at[2], step, plane_bytes;
+
+    __device__ strip(const plane_operand &of, unsigned across)
+        : step((of.k_is_rows ? of.columns : 1) * (size_t)PLANE_BYTES), plane_bytes(of.count * PLANE_BYTES) {
+#pragma unroll
+        for (unsigned g = 0; g < 2; g++) at[g] = of.index(across + g, 0) * PLANE_BYTES;
+    }
+
+    __device__ void next() {
+        at[0] += step;
+        at[1] += step;
+    }
+};
+
 /* The ring buffer: stage u % STAGES for use u has 64 of k, as A [plane][2 blocks] and B [plane][2 blocks].
    The last product reads the high planes alone, so that the low ones can be replaced before it ends. */
 template <class S> struct ring {
@@ -109,17 +125,15 @@ template <class S> struct ring {
         return stages + use % S::STAGES * STAGE_BYTES<S>;
     }
 
-    /* One thread: copies the two blocks of some planes of an operand. */
-    __device__ static void copy(char *to, const plane_operand &of, const char *planes, unsigned across,
-                                unsigned k, unsigned first, unsigned end, uint64_t *full) {
+    /* One thread: copies some planes of the two blocks of a strip. */
+    __device__ static void copy(char *to, const char *planes, const strip &from, unsigned first, unsigned end,
+                                uint64_t *full) {
 #pragma unroll
-        for (unsigned g = 0; g < 2; g++) {
-            const char *from = planes + of.index(across + g, k) * PLANE_BYTES;
+        for (unsigned g = 0; g < 2; g++)
 #pragma unroll
             for (unsigned plane = first; plane < end; plane++)
-                bulk_copy(to + plane * TILE_BYTES + g * PLANE_BYTES, from + plane * of.count * PLANE_BYTES,
-                          PLANE_BYTES, full);
-        }
+                bulk_copy(to + plane * TILE_BYTES + g * PLANE_BYTES,
+                          planes + from.at[g] + plane * from.plane_bytes, PLANE_BYTES, full);
     }
 
     __device__ void wait_for(uint64_t *empty, unsigned use) const {
@@ -127,25 +141,25 @@ template <class S> struct ring {
     }
 
     /* One thread: copies a stage as soon as there is room. */
-    __device__ void fill(const float32_product &p, unsigned use, const tile &at, unsigned k) const {
+    __device__ void fill(const float32_product &p, unsigned use, const strip &of_a, const strip &of_b) const {
         uint64_t *const ready = full + use % S::STAGES;
         char *a = stage(use), *b = a + S::A_PLANES * TILE_BYTES;
         wait_for(low_empty, use);
         mbarrier_expect_tx(ready, STAGE_BYTES<S>);
-        copy(a, p.a, p.a.blocks, at.row_block, k, 1, S::A_PLANES, ready);
-        copy(b, p.b, p.b.blocks, at.column_block, k, 1, S::B_PLANES, ready);
+        copy(a, p.a.blocks, of_a, 1, S::A_PLANES, ready);
+        copy(b, p.b.blocks, of_b, 1, S::B_PLANES, ready);
         wait_for(high_empty, use);
-        copy(a, p.a, p.a.blocks, at.row_block, k, 0, 1, ready);
-        copy(b, p.b, p.b.blocks, at.column_block, k, 0, 1, ready);
+        copy(a, p.a.blocks, of_a, 0, 1, ready);
+        copy(b, p.b.blocks, of_b, 0, 1, ready);
     }
 
     /* The same with the bf16 planes of one operand. */
-    __device__ void fill_wide(const plane_operand &of, unsigned use, unsigned across, unsigned k) const {
+    __device__ void fill_wide(const plane_operand &operand, unsigned use, const strip &of) const {
         uint64_t *const ready = full + use % S::STAGES;
         wait_for(low_empty, use);
         wait_for(high_empty, use);
         mbarrier_expect_tx(ready, wide_planes::PLANES * TILE_BYTES);
-        copy(stage(use), of, of.wide, across, k, 0, wide_planes::PLANES, ready);
+        copy(stage(use), operand.wide, of, 0, wide_planes::PLANES, ready);
     }
 
     /* All lanes of a consumer warp. */

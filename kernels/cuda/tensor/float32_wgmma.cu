@@ -21,6 +21,10 @@ static __device__ unsigned chunks_of(const float32_product &p) {
     return (unsigned)((p.k + PLANE_SIDE - 1) / PLANE_SIDE);
 }
 
+/* Chunks of k from which on prefetching what the backward epilogue reads pays: 0.362 -> 0.348 ms at 8192 x
+   2048 x 2048, but 0.074 -> 0.086 at k = 10 (H100). */
+static const unsigned FEWEST_TO_PREFETCH = 16;
+
 /* Prefetches what the backward epilogue reads of a tile of C, a part with each chunk. */
 static __device__ void prefetch(const float32_product &p, const float *matrix, size_t ld, const tile &at,
                                 unsigned k, unsigned chunks) {
@@ -41,16 +45,18 @@ static __device__ void produce(const float32_product &p, const slope<float> &bac
     const ring<S> stages(shared);
     tile own;
     unsigned use = 0;
-    for (unsigned turn = 0; all.at(turn, own); turn++)
-        for (unsigned k = 0; k < chunks; k++) {
-            if (back.on) prefetch(p, back.output, ldc, own, k, chunks);
+    for (unsigned turn = 0; all.at(turn, own); turn++) {
+        strip of_a(p.a, own.row_block), of_b(p.b, own.column_block);
+        for (unsigned k = 0; k < chunks; k++, of_a.next(), of_b.next()) {
+            if (back.on && chunks >= FEWEST_TO_PREFETCH) prefetch(p, back.output, ldc, own, k, chunks);
             if (mixed && is_wide(p, own, k)) {
-                stages.fill_wide(p.a, use++, own.row_block, k);
-                stages.fill_wide(p.b, use++, own.column_block, k);
+                stages.fill_wide(p.a, use++, of_a);
+                stages.fill_wide(p.b, use++, of_b);
             } else {
-                stages.fill(p, use++, own, k);
+                stages.fill(p, use++, of_a, of_b);
             }
         }
+    }
 }
 
 /* sums += part times the factors of its blocks, of 32 registers. If a float cannot hold 2^e, in two steps. */
