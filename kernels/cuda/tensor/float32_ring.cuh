@@ -44,15 +44,20 @@ struct high_planes : half_planes {
     static constexpr unsigned A = 0x00, B = 0x01;
 };
 
-/* Chunks with a wide block. Each takes two stages: A, then B. */
+/* Of chunks with a wide block. */
 struct wide_planes {
     static constexpr wgmma_format FORMAT = WGMMA_BF16;
-    static constexpr int PLANES = 3, PRODUCTS = 6;
+    static constexpr int PRODUCTS = 6;
     static constexpr unsigned A = 0x001012, B = 0x010210;
 
     static __device__ block_factor factor(unsigned code) {
         return {wide_exponent(code), 1};
     }
+};
+
+/* The ring buffer where some blocks are wide: a stage has up to three planes of A, the next one those of B. */
+struct mixed_planes {
+    static constexpr int A_PLANES = 3, B_PLANES = 0, STAGES = 4;
 };
 
 template <class S> constexpr unsigned STAGE_BYTES = (S::A_PLANES + S::B_PLANES) * TILE_BYTES;
@@ -153,13 +158,13 @@ template <class S> struct ring {
         copy(b, p.b.blocks, of_b, 0, 1, ready);
     }
 
-    /* The same with the bf16 planes of one operand. */
-    __device__ void fill_wide(const plane_operand &operand, unsigned use, const strip &of) const {
+    /* The same with some planes of one operand. */
+    __device__ void fill(unsigned use, const char *planes, const strip &of, unsigned count) const {
         uint64_t *const ready = full + use % S::STAGES;
-        wait_for(low_empty, use);
         wait_for(high_empty, use);
-        mbarrier_expect_tx(ready, wide_planes::PLANES * TILE_BYTES);
-        copy(stage(use), operand.wide, of, 0, wide_planes::PLANES, ready);
+        mbarrier_expect_tx(ready, count * TILE_BYTES);
+        for (unsigned plane = 0; plane < count; plane++)
+            copy(stage(use), planes, of, plane, plane + 1, ready);
     }
 
     /* All lanes of a consumer warp. */

@@ -36,27 +36,51 @@ static __device__ void prefetch(const float32_product &p, const float *matrix, s
         bulk_prefetch(matrix + (row0 + i) * ld + column0, bytes);
 }
 
-/* mixed: there are wide blocks. */
-template <class S>
-static __device__ void produce(const float32_product &p, const slope<float> &back, size_t ldc, char *shared,
-                               bool mixed) {
+/* Calls fill(use, of_a, of_b, own, k) for each chunk of each tile, USES stages apart. */
+template <unsigned USES, typename F>
+static __device__ void produce(const float32_product &p, const slope<float> &back, size_t ldc, F fill) {
     const unsigned chunks = chunks_of(p);
     const schedule all(p);
-    const ring<S> stages(shared);
     tile own;
     unsigned use = 0;
     for (unsigned turn = 0; all.at(turn, own); turn++) {
         strip of_a(p.a, own.row_block), of_b(p.b, own.column_block);
-        for (unsigned k = 0; k < chunks; k++, of_a.next(), of_b.next()) {
+        for (unsigned k = 0; k < chunks; k++, use += USES, of_a.next(), of_b.next()) {
             if (back.on && chunks >= FEWEST_TO_PREFETCH) prefetch(p, back.output, ldc, own, k, chunks);
-            if (mixed && is_wide(p, own, k)) {
-                stages.fill_wide(p.a, use++, of_a);
-                stages.fill_wide(p.b, use++, of_b);
-            } else {
-                stages.fill(p, use++, of_a, of_b);
-            }
+            fill(use, of_a, of_b, own, k);
         }
     }
+}
+
+/* What the operands allow. MIXED: there are wide blocks. */
+enum way { HALF, HIGH, MIXED, PLAIN };
+
+static __device__ enum way way_of(const float32_product &p) {
+    const unsigned a = p.a.flags->state, both = a | p.b.flags->state;
+    if (both & PLANES_SPECIAL) return PLAIN;
+    if (both & PLANES_WIDE) return MIXED;
+    return a & PLANES_LOW ? HALF : HIGH;
+}
+
+static __device__ void produce(const float32_product &p, const slope<float> &back, size_t ldc, char *shared,
+                               enum way way) {
+    const bool low = p.a.flags->state & PLANES_LOW;
+    if (way == HALF)
+        produce<1>(p, back, ldc, [&](unsigned use, const strip &a, const strip &b, const tile &, unsigned) {
+            ring<half_planes>(shared).fill(p, use, a, b);
+        });
+    if (way == HIGH)
+        produce<1>(p, back, ldc, [&](unsigned use, const strip &a, const strip &b, const tile &, unsigned) {
+            ring<high_planes>(shared).fill(p, use, a, b);
+        });
+    if (way == MIXED)
+        produce<2>(p, back, ldc,
+                   [&](unsigned use, const strip &a, const strip &b, const tile &own, unsigned k) {
+                       const ring<mixed_planes> stages(shared);
+                       const bool wide = is_wide(p, own, k);
+                       stages.fill(use, wide ? p.a.wide : p.a.blocks, a, wide ? 3 : low ? 2 : 1);
+                       stages.fill(use + 1, wide ? p.b.wide : p.b.blocks, b, wide ? 3 : 2);
+                   });
 }
 
 /* sums += part times the factors of its blocks, of 32 registers. If a float cannot hold 2^e, in two steps. */
@@ -143,50 +167,53 @@ struct consumer {
         promote<S>(sums, part, of);
     }
 
-    /* A chunk with a wide block, in two stages of the ring buffer. */
+    /* sums = the tile of A B. `use`: of the ring buffer, counted over all tiles. Two chunks are under way. */
     template <class S, bool A_T, bool B_T>
-    __device__ void add_wide(float (&sums)[64], const tile &own, unsigned k, unsigned &use) const {
-        const block_codes of = codes_of(own, k);
-        const ring<S> stages(shared);
-        float part[64];
-        const char *const a = stages.wait(use), *const b = stages.wait(use + 1);
-        multiply<wide_planes, A_T, B_T>(part, a, b);
-        wgmma_wait<0>();
-        for (int i = 0; i < 2; i++) {
-            stages.release_low(use);
-            stages.release_high(use++);
-        }
-        promote<wide_planes>(sums, part, of);
-    }
-
-    /* Chunks from k to the next wide one; two are under way. */
-    template <class S, bool A_T, bool B_T>
-    __device__ void add_run(float (&sums)[64], const tile &own, unsigned &k, unsigned chunks, bool mixed,
-                            unsigned &use) const {
-        const auto ends = [&] { return k == chunks || (mixed && uniform(is_wide(p, own, k))); };
+    __device__ void sum_tile(float (&sums)[64], const tile &own, unsigned chunks, unsigned &use) const {
+#pragma unroll
+        for (int i = 0; i < 64; i++) sums[i] = 0;
         float even[64], odd[64];
-        block_codes of_even = start<S, A_T, B_T>(even, own, k++, use), of_odd;
-        for (;;) {
-            if (ends()) return finish<S, 0>(sums, even, of_even, use);
+        block_codes of_even = start<S, A_T, B_T>(even, own, 0, use), of_odd;
+        for (unsigned k = 1;;) {
+            if (k == chunks) return finish<S, 0>(sums, even, of_even, use);
             of_odd = start<S, A_T, B_T>(odd, own, k++, use + 1);
             finish<S, 1>(sums, even, of_even, use);
-            if (ends()) return finish<S, 0>(sums, odd, of_odd, use);
+            if (k == chunks) return finish<S, 0>(sums, odd, of_odd, use);
             of_even = start<S, A_T, B_T>(even, own, k++, use + 1);
             finish<S, 1>(sums, odd, of_odd, use);
         }
     }
 
-    /* sums = the tile of A B. `use`: of the ring buffer, counted over all tiles. */
     template <class S, bool A_T, bool B_T>
-    __device__ void sum_tile(float (&sums)[64], const tile &own, unsigned chunks, bool mixed,
-                             unsigned &use) const {
+    __device__ void add(float (&sums)[64], const char *a, const char *b, const block_codes &of,
+                        unsigned use) const {
+        const ring<mixed_planes> stages(shared);
+        float part[64];
+        multiply<S, A_T, B_T>(part, a, b);
+        wgmma_wait<0>();
+        stages.release_high(use);
+        stages.release_high(use + 1);
+        promote<S>(sums, part, of);
+    }
+
+    /* The same where some chunks are wide. */
+    template <bool A_T, bool B_T>
+    __device__ void sum_tile_mixed(float (&sums)[64], const tile &own, unsigned chunks, unsigned &use) const {
+        const ring<mixed_planes> stages(shared);
+        const bool low = uniform(p.a.flags->state & PLANES_LOW);
 #pragma unroll
         for (int i = 0; i < 64; i++) sums[i] = 0;
-        for (unsigned k = 0; k < chunks;) {
-            if (mixed && uniform(is_wide(p, own, k)))
-                add_wide<S, A_T, B_T>(sums, own, k++, use);
+#pragma unroll 1
+        for (unsigned k = 0; k < chunks; k++, use += 2) {
+            const block_codes of = codes_of(own, k);
+            const bool wide = uniform(is_wide(p, own, k));
+            const char *const a = stages.wait(use), *const b = stages.wait(use + 1);
+            if (wide)
+                add<wide_planes, A_T, B_T>(sums, a, b, of, use);
+            else if (low)
+                add<half_planes, A_T, B_T>(sums, a, b, of, use);
             else
-                add_run<S, A_T, B_T>(sums, own, k, chunks, mixed, use);
+                add<high_planes, A_T, B_T>(sums, a, b, of, use);
         }
     }
 
@@ -216,17 +243,9 @@ struct consumer {
     }
 };
 
-/* What the operands allow. */
-enum way { HALF, HIGH, PLAIN };
-
-static __device__ enum way way_of(const float32_product &p) {
-    if ((p.a.flags->state | p.b.flags->state) & PLANES_SPECIAL) return PLAIN;
-    return p.a.flags->state & PLANES_LOW ? HALF : HIGH;
-}
-
 template <bool A_T, bool B_T>
 static __device__ void consume(const float32_product &p, const sink<float> &out, const slope<float> &back,
-                               char *shared, enum way way, bool mixed) {
+                               char *shared, enum way way) {
     const unsigned chunks = chunks_of(p);
     const schedule all(p);
     const consumer body(p, shared);
@@ -235,9 +254,11 @@ static __device__ void consume(const float32_product &p, const sink<float> &out,
     for (unsigned turn = 0; all.at(turn, own); turn++) {
         float sums[64];
         if (way == HALF)
-            body.sum_tile<half_planes, A_T, B_T>(sums, own, chunks, mixed, use);
+            body.sum_tile<half_planes, A_T, B_T>(sums, own, chunks, use);
         else if (way == HIGH)
-            body.sum_tile<high_planes, A_T, B_T>(sums, own, chunks, mixed, use);
+            body.sum_tile<high_planes, A_T, B_T>(sums, own, chunks, use);
+        else if (way == MIXED)
+            body.sum_tile_mixed<A_T, B_T>(sums, own, chunks, use);
         else
             body.sum_tile_plainly(sums, own);
         tile_store(p, out, back, shared, own).store(sums);
@@ -252,20 +273,16 @@ __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(1024) char shared[];
     uint64_t *barriers = (uint64_t *)(shared + BARRIERS_AT);
     const enum way way = (enum way)uniform(way_of(p));
-    const bool mixed = uniform((p.a.flags->state | p.b.flags->state) & PLANES_WIDE);
     if (threadIdx.x == 0)
         for (unsigned i = 0; i < 3 * MOST_STAGES; i++)
             mbarrier_init(barriers + i, i < MOST_STAGES ? 1 : GROUPS * GROUP / 32);
     __syncthreads();
     if (uniform(threadIdx.x / GROUP) == GROUPS) {
         warpgroup_fewer_registers<COPY_REGISTERS>();
-        if (threadIdx.x == GROUPS * GROUP) {
-            if (way == HALF) produce<half_planes>(p, back, out.ldc, shared, mixed);
-            if (way == HIGH) produce<high_planes>(p, back, out.ldc, shared, mixed);
-        }
+        if (threadIdx.x == GROUPS * GROUP) produce(p, back, out.ldc, shared, way);
     } else {
         warpgroup_more_registers<REGISTERS>();
-        consume<A_T, B_T>(p, out, back, shared, way, mixed);
+        consume<A_T, B_T>(p, out, back, shared, way);
     }
 #endif
 }
