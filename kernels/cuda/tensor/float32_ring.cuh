@@ -55,7 +55,7 @@ struct wide_planes {
     }
 };
 
-/* The ring buffer where some blocks are wide: a stage has up to three planes of A, the next one those of B. */
+/* The ring buffer where some blocks are wide: a stage has up to three planes of A, the next one of B. */
 struct mixed_planes {
     static constexpr int A_PLANES = 3, B_PLANES = 0, STAGES = 4;
 };
