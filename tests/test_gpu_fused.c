@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define LOOK_AHEAD "one hidden layer, look-ahead"
 #define SPLIT_PIXELS "one hidden layer, split-K over pixels"
 #define SPLIT_UNITS "one hidden layer, split over hidden units"
 #define TWO_HIDDEN "two hidden layers"
@@ -16,17 +17,21 @@
 static const struct recipe {
     const char *form, *settings;
 } recipes[] = {
-    {SPLIT_PIXELS, "layers=784-128-10 batch-size=128 epochs=2 weight-decay=0.01"},
+    {LOOK_AHEAD, "layers=784-128-10 batch-size=128 epochs=2 weight-decay=0.01"},
+    {LOOK_AHEAD, "layers=784-120-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05 activation=gelu"},
+    {LOOK_AHEAD, "layers=784-97-12 batch-size=5 epochs=1"},
+    {LOOK_AHEAD, "layers=784-264-12 batch-size=128 epochs=2 momentum=0.9 lr=0.05 schedule=cosine"},
+    {LOOK_AHEAD, "layers=784-100-10 batch-size=128 epochs=3 schedule=cosine lr=0.3"},
+    {LOOK_AHEAD, "layers=784-250-10 batch-size=100 epochs=2 momentum=0.5 weight-decay=0.001 activation=tanh"},
+    {LOOK_AHEAD, "layers=400-301-12 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
+    {SPLIT_PIXELS, "layers=784-128-13 batch-size=128 epochs=2 weight-decay=0.01"},
     {SPLIT_PIXELS, "layers=784-37-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05 activation=gelu"},
     {SPLIT_PIXELS, "layers=400-1-10 batch-size=5 epochs=1"},
     {SPLIT_PIXELS, "layers=400-37-12 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
     {SPLIT_PIXELS, "layers=784-264-16 batch-size=128 epochs=1"},
-    {SPLIT_PIXELS, "layers=784-100-10 batch-size=128 epochs=3 schedule=cosine lr=0.3"},
-    {SPLIT_UNITS,
-     "layers=784-250-10 batch-size=100 epochs=2 momentum=0.5 weight-decay=0.001 activation=tanh"},
     {SPLIT_UNITS, "layers=784-265-10 batch-size=64 epochs=1 activation=gelu"},
-    {SPLIT_UNITS, "layers=784-264-12 batch-size=128 epochs=2 momentum=0.9 lr=0.05 schedule=cosine"},
-    {SPLIT_UNITS, "layers=400-301-12 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
+    {SPLIT_UNITS, "layers=784-272-12 batch-size=128 epochs=2 momentum=0.9 lr=0.05 schedule=cosine"},
+    {SPLIT_UNITS, "layers=400-401-12 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
     {SPLIT_UNITS, "layers=784-1056-10 batch-size=50 epochs=1 weight-decay=0.01"},
     {TWO_HIDDEN, "layers=784-512-512-10 batch-size=128 epochs=1"},
     {TWO_HIDDEN, "layers=784-37-70-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05"},
@@ -234,10 +239,13 @@ static void audits_change_nothing(void **state) {
     }
 }
 
-static const char *const networks[] = {
-    "layers=784-40-10 batch-size=100",       "layers=784-40-30-10 batch-size=100",
-    "layers=784-40-30-20-10 batch-size=100", "layers=784-40-30-10 batch-size=100 precision=bf16",
-    "layers=784-300-10 batch-size=100",      "layers=784-300-100-10 batch-size=100"};
+static const char *const networks[] = {"layers=784-40-10 batch-size=100",
+                                       "layers=784-120-10 batch-size=100",
+                                       "layers=784-40-30-10 batch-size=100",
+                                       "layers=784-40-30-20-10 batch-size=100",
+                                       "layers=784-40-30-10 batch-size=100 precision=bf16",
+                                       "layers=784-300-10 batch-size=100",
+                                       "layers=784-300-100-10 batch-size=100"};
 enum { NETWORKS = sizeof networks / sizeof *networks };
 
 static void a_bad_step_changes_no_weight(void **state) {

@@ -119,6 +119,7 @@ static void forms_explain_the_pixels_they_need(void **state) {
         const char *form;
         size_t recipe;
     } cases[] = {
+        {"fused, one hidden layer, look-ahead: no, it takes pixels of input-range 0,1", 4},
         {"fused, one hidden layer, split-K over pixels: no, it takes pixels of input-range 0,1", 4},
         {"fused, one hidden layer, split over hidden units: no, it takes pixels of input-range 0,1", 4},
         {"fused, two hidden layers: no, it takes pixels of input-range 0,1", 5}};

@@ -8,8 +8,8 @@ struct fused_state {
     double seconds; /* expected per step */
 };
 
-static const fused_form *const forms[] = {&fused_split_pixels, &fused_split_units, &fused_two_hidden,
-                                          &fused_tiled};
+static const fused_form *const forms[] = {&fused_look_ahead, &fused_split_pixels, &fused_split_units,
+                                          &fused_two_hidden, &fused_tiled};
 static const int FORMS = sizeof forms / sizeof *forms;
 
 /* Expected seconds of a step in a captured graph: 4 us per launch, and the products at the library's rate for

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(T::MAX_THREADS, 1)
     stage_profile profile;
     profile.start();
     for (; step < end && finite; step++, tag++) finite = trainer.step(step, tag, profile);
-    profile.print(step - first);
+    if (threadIdx.x == 0 && blockIdx.x == gridDim.x / 2) profile.print(step - first);
     trainer.finish(first, step);
 }
 
@@ -113,6 +113,11 @@ struct kernel_launch {
     bool prefers_l1; /* use the rest of shared memory as L1 cache */
     void *clear;     /* global memory that is 0 when a launch starts, or NULL */
     size_t clear_bytes;
+    /* A kernel of the same arguments that runs before it, with a thread block per step; or NULL. */
+    const void *prologue;
+    int prologue_threads;
+    size_t prologue_shared_bytes;
+    size_t longest; /* steps of a launch, or 0: any number */
 };
 
 struct launch_config {
@@ -194,7 +199,11 @@ template <typename F> struct instance : fused_instance {
         layout = {(char *)memory, 0};
         F::lay_out(network, &plan, layout);
         const kernel_launch launch = F::launch(plan);
-        return CUDA_TRY(fault,
+        return (!launch.prologue ||
+                CUDA_TRY(fault,
+                         cudaFuncSetAttribute(launch.prologue, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              (int)launch.prologue_shared_bytes))) &&
+               CUDA_TRY(fault,
                         cudaFuncSetAttribute(launch.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              (int)launch.shared_bytes)) &&
                CUDA_TRY(fault,
@@ -227,15 +236,20 @@ template <typename F> struct instance : fused_instance {
         cuda_fault *fault = &self->context->fault;
         const kernel_launch launch = F::launch(self->plan);
         const launch_config config(launch, stream);
+        if (launch.longest && count > launch.longest) count = launch.longest;
         int first = (int)first_step, end = (int)(first_step + count);
         void *arguments[] = {&self->plan, &first, &end, &self->tag};
         if (count > UINT32_MAX - self->tag) {
             if (!CUDA_TRY(fault, cudaMemsetAsync(self->memory, 0, self->bytes, stream))) return 0;
             self->tag = 1;
         }
-        const bool ran = (!launch.clear ||
-                          CUDA_TRY(fault, cudaMemsetAsync(launch.clear, 0, launch.clear_bytes, stream))) &&
-                         CUDA_TRY(fault, cudaLaunchKernelExC(&config.config, launch.kernel, arguments));
+        const bool ran =
+            (!launch.clear ||
+             CUDA_TRY(fault, cudaMemsetAsync(launch.clear, 0, launch.clear_bytes, stream))) &&
+            (!launch.prologue || CUDA_TRY(fault, cudaLaunchKernel(launch.prologue, dim3((unsigned)count),
+                                                                  dim3(launch.prologue_threads), arguments,
+                                                                  launch.prologue_shared_bytes, stream))) &&
+            CUDA_TRY(fault, cudaLaunchKernelExC(&config.config, launch.kernel, arguments));
         self->tag += (uint32_t)count;
         return ran ? count : 0;
     }

@@ -18,12 +18,14 @@ struct stage_profile {
         cycles[which] += now - last;
         last = now;
     }
-    __device__ void print(int steps) const {
-        if (threadIdx.x || blockIdx.x != gridDim.x / 2 || steps < 100) return;
-        printf("cycles per step:");
-        for (int i = 0; i < 16; i++)
-            if (cycles[i]) printf(" %d:%lld", i, cycles[i] / steps);
-        printf("\n");
+    __device__ void print(int steps) const { /* by one thread */
+        if (steps < 100) return;
+        long long mean[16];
+        for (int i = 0; i < 16; i++) mean[i] = cycles[i] / steps;
+        printf("block %d, thread %d, cycles per step: %lld %lld %lld %lld %lld %lld %lld %lld "
+               "%lld %lld %lld %lld %lld %lld %lld %lld\n",
+               blockIdx.x, threadIdx.x, mean[0], mean[1], mean[2], mean[3], mean[4], mean[5], mean[6],
+               mean[7], mean[8], mean[9], mean[10], mean[11], mean[12], mean[13], mean[14], mean[15]);
     }
 };
 #else

@@ -1,0 +1,135 @@
+/* Engine fused, the form "one hidden layer, look-ahead": no step waits for a product over the pixels
+   (docs/look-ahead.md, depth 1). It improves on one_hidden_split_pixels.cu; `./train` runs it.
+
+   Chain      one thread block for 8 hidden units: Z1 of all rows is a late product, which workers have sent,
+              and a correction, G dZ1 of the step before. Then activation, partial logits (exchange 1), the
+              output layer of the owned rows, dL/dlogits (exchange 2), and dZ1, which is sent to the workers.
+   Workers    one thread block for the same units and a slice of the pixels: weights in registers. With dZ1 of
+              step t they compute the weights of step t + 1, and their product with the batch of step t + 2.
+   Mailboxes  packets that are polled (grid.cuh, look_ahead.cuh). Logits and their gradients have one buffer:
+              a warp sends the logits of a row after it has read the row's gradients. Late products and dZ1
+              have two: a worker sends the product of step t + 2 after it has received dZ1 of step t, which
+              the chain sends after all its warps have read the product of step t. The chain sends dZ1 of step
+              t after it has the product of step t, which workers send after they have read dZ1 of step t - 2.
+   Precision  pixels are float16, exactly; weights, dZ1 and G are two float16 planes, of 22 bits or more, with
+              a power-of-two scale; W2, H and dL/dlogits are three bfloat16 planes. Tensor cores sum up to 128
+              k of the small products and 64 of the others; float32 adds these sums.
+   Launches   all weights are up to date when a launch ends. The next launch starts from what the late weights
+              were, if the network, the order and the rate are as the last one left them: an epoch has the
+              same bits however it is cut. Else its first product is that of the weights themselves.
+   Bound by   latency: docs/look-ahead.md has the cycles of a step. */
+#include "kernels/cuda/persistent/look_ahead_chain.cuh"
+#include "kernels/cuda/persistent/look_ahead_worker.cuh"
+
+namespace persistent::look_ahead {
+
+template <int TILES>
+__global__ void __launch_bounds__(BLOCK_THREADS, 1)
+    look_ahead_steps(const __grid_constant__ plan plan, int first, int end, uint32_t tag) {
+    extern __shared__ float4 shared_memory[];
+    if (plan.tally->bad_step) return; /* no update after a bad step */
+    const bool resumed = !*(volatile int *)&plan.resume->differs;
+    stage_profile profile;
+    profile.start();
+    if ((int)blockIdx.x < plan.groups)
+        chain(plan, shared_memory, end, resumed).run(first, tag, profile);
+    else
+        worker<TILES>(plan, shared_memory, end, resumed).run(first, profile);
+    if (threadIdx.x % MAIN_THREADS == 0 && blockIdx.x % plan.groups == 0) profile.print(end - first);
+}
+
+/* --- on the host --- */
+
+struct form {
+    static constexpr const char *NAME = "one hidden layer, look-ahead";
+    typedef look_ahead::plan plan;
+
+    static size_t shared_bytes(const plan &plan) {
+        const size_t worker_bytes = worker_memory::bytes((plan.packs + plan.slices - 1) / plan.slices);
+        return worker_bytes > sizeof(chain_memory) ? worker_bytes : sizeof(chain_memory);
+    }
+
+    /* Sets the number of thread blocks: as few packs for a warp of a worker as fit. */
+    static bool arrange(const tuned_context *context, const fused_network *network, plan *plan, char *why,
+                        size_t size) {
+        const size_t available = context->shared_bytes;
+        if (!takes_range(network, why, size)) return false;
+        if (network->concurrent_networks > 1) {
+            snprintf(why, size, "it takes one network at a time");
+            return false;
+        }
+        if (!plan->take(network, MAX_CLASSES) ||
+            gram_shared_bytes((int)(network->features / PIXELS)) > available) {
+            snprintf(why, size,
+                     "it takes one hidden layer in true float32, batches of up to %d, up to %d classes, and "
+                     "images of a multiple of %d pixels, two batches of which fit in shared memory",
+                     ROWS, MAX_CLASSES, PIXELS);
+            return false;
+        }
+        plan->groups = (plan->hidden[0] + UNITS - 1) / UNITS;
+        plan->packs = plan->features / PIXELS;
+        for (plan->tiles = 1; context->major >= 9 && plan->tiles <= MAX_TILES; plan->tiles++) {
+            const int of_worker = plan->tiles * MAIN_WARPS;
+            plan->slices = (plan->packs + of_worker - 1) / of_worker;
+            if (plan->slices <= MAX_SLICES && shared_bytes(*plan) <= available &&
+                plan->groups * (1 + plan->slices) <= fused_processors(context, network))
+                return true;
+        }
+        snprintf(why, size, "%d hidden units and images of %d pixels need more SMs of compute capability 9.0",
+                 plan->hidden[0], plan->features);
+        return false;
+    }
+
+    /* 784-128-10 at batch 128 as measured; further rounds of the output layer as estimated. */
+    static double seconds(const tuned_context *, const fused_network *, const plan &plan) {
+        const int own = rows_of_owner(plan), rounds = (own + MAIN_WARPS - 1) / MAIN_WARPS;
+        return (7000 + 100 * plan.groups + 600 * (rounds - 1)) / FUSED_CLOCK;
+    }
+
+    static int rows_of_owner(const plan &plan) { /* the last owner may have fewer */
+        return (plan.batch + plan.groups - 1) / plan.groups;
+    }
+
+    static void lay_out(const fused_network *, plan *plan, memory_layout &layout) {
+        const size_t steps = (plan->count + plan->batch - 1) / plan->batch, groups = plan->groups,
+                     workers = groups * plan->slices;
+        layout.take(&plan->gram, (steps < LONGEST ? steps : LONGEST) * GRAM_STEP);
+        layout.take(&plan->dz, 2 * groups * DZ_PACKETS);
+        layout.take(&plan->products, 2 * workers * MAIN_THREADS);
+        layout.take(&plan->logits, ROWS * groups * PACKETS);
+        layout.take(&plan->gradients, (size_t)ROWS * PACKETS);
+        layout.take(&plan->resume, 1);
+        layout.take(&plan->ahead, workers * MAIN_WARPS * MAX_TILES * 32);
+        layout.take(&plan->bias_ahead, groups * UNITS);
+        layout.take(&plan->last_dz, groups * DZ_PACKETS);
+        layout.take(&plan->last_order, (size_t)ROWS);
+        for (int s = 0; s < 8; s++) layout.take(&plan->after[s / 4][s % 4], plan->state_count(s / 4, s % 4));
+        const int own = rows_of_owner(*plan);
+        plan->lay_out_tally(layout, (plan->batch + own - 1) / own, own);
+    }
+
+    static kernel_launch launch(const plan &plan) {
+        const void *const kernels[MAX_TILES] = {(const void *)look_ahead_steps<1>,
+                                                (const void *)look_ahead_steps<2>,
+                                                (const void *)look_ahead_steps<3>};
+        kernel_launch launch = {};
+        launch.kernel = kernels[plan.tiles - 1];
+        launch.blocks = plan.groups * (1 + plan.slices);
+        launch.threads = BLOCK_THREADS;
+        launch.cluster = 1;
+        launch.shared_bytes = shared_bytes(plan);
+        launch.prologue = (const void *)prepare_steps;
+        launch.prologue_threads = GRAM_THREADS;
+        launch.prologue_shared_bytes = gram_shared_bytes(plan.packs);
+        launch.longest = LONGEST;
+        return launch;
+    }
+
+    static void describe(const plan &plan, char *text, size_t size) {
+        snprintf(text, size, "%s, on %d blocks and %d workers", NAME, plan.groups, plan.groups * plan.slices);
+    }
+};
+
+} // namespace persistent::look_ahead
+
+const fused_form fused_look_ahead = persistent::fused_form_of<persistent::look_ahead::form>();

@@ -1,0 +1,213 @@
+/* One hidden layer, look-ahead: the plan, the packets, and the fragments of mma.sync that all parts share.
+   See look_ahead.cu. */
+#ifndef TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_CUH
+#define TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_CUH
+
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/persistent/bf16x3.cuh"
+#include "kernels/cuda/persistent/byte_pixels.cuh"
+
+namespace persistent::look_ahead {
+
+static const int MAIN_WARPS = 8, MAIN_THREADS = 32 * MAIN_WARPS; /* 16 rows of the batch each */
+static const int HELPER_WARPS = 4, HELPER_THREADS = 32 * HELPER_WARPS;
+static const int BLOCK_THREADS = MAIN_THREADS + HELPER_THREADS;
+static const int TILE = 16;                                  /* rows or pixels, k of a product */
+static const int ROW_TILES = ROWS / TILE;                    /* of a batch */
+static const int MAX_SLICES = 8;                             /* of the pixels */
+static const int MAX_TILES = 3;                              /* packs of a warp */
+static const int MAX_CLASSES = 3 * PACKETS;                  /* a packet has three */
+static const int OUT_ROWS = UNITS + 1;                       /* of W2 in a block, and b2 */
+static const int GRAM_STEP = 2 * 32 * ROW_TILES * ROW_TILES; /* uint4 of a step */
+static const int DZ_PACKETS = MAIN_THREADS + 1;              /* the last one is the header */
+static const int LONGEST = 1024;                             /* steps of a launch: 64 MB of Gram matrices */
+static_assert(ROW_TILES == MAIN_WARPS, "a warp has a tile of rows");
+
+/* Where the next launch goes on without another rounding: what the late weights of its first step were. */
+struct resume_point {
+    int end;     /* the step after the last one of a launch, or -1 */
+    int differs; /* not 0 if somebody has changed the network, the order or the rate since */
+    float rate;  /* of the last step */
+};
+
+struct plan : byte_pixel_plan<2> {
+    int groups, slices;    /* of units: thread blocks of the chain; of pixels: workers of a group */
+    int packs, tiles;      /* of an image; of a warp of a worker, at most */
+    uint4 *gram;           /* [steps of a launch][ROW_TILES][ROW_TILES][2 planes][32 lanes] */
+    uint4 *dz;             /* packets: [2][groups][DZ_PACKETS] */
+    uint4 *products;       /* packets: [2][groups][slices][MAIN_THREADS] */
+    ll_packet3 *logits;    /* partial sums: [ROWS][groups][PACKETS] */
+    ll_packet3 *gradients; /* dL/dlogits: [ROWS][PACKETS] */
+
+    resume_point *resume;
+    float4 *ahead;        /* late weights: [groups][slices][MAIN_WARPS][MAX_TILES][32 lanes] */
+    float *bias_ahead;    /* [groups][UNITS] */
+    uint4 *last_dz;       /* of the last step: [groups][DZ_PACKETS] */
+    uint32_t *last_order; /* its images */
+    float *after[2][4];   /* the network at `end`: weight, bias and their velocities of each layer */
+
+    __host__ __device__ float *state_of(int layer, int which) const {
+        return which == 0   ? weight[layer]
+               : which == 1 ? bias[layer]
+               : which == 2 ? weight_velocity[layer]
+                            : bias_velocity[layer];
+    }
+    __host__ __device__ size_t state_count(int layer, int which) const {
+        const size_t in = layer ? hidden[0] : features, out = layer ? classes : hidden[0];
+        if (which >= 2 && !update.has_velocity) return 0;
+        return which % 2 ? out : in * out;
+    }
+    __device__ int first_pack(int slice) const {
+        return packs * slice / slices;
+    }
+    __device__ uint4 *product_of(int i, int group, int slice) const {
+        return products + ((size_t)(i % 2 * groups + group) * slices + slice) * MAIN_THREADS;
+    }
+    __device__ uint4 *dz_of(int i, int group) const {
+        return dz + (size_t)(i % 2 * groups + group) * DZ_PACKETS;
+    }
+    __device__ float rate_of(int step) const {
+        return (float)scalars[step].learning_rate;
+    }
+};
+
+/* The two units of this lane and its column in a tile of 16 x 8 results: lane 4 g + t has rows g and g + 8,
+   columns 2 t and 2 t + 1. */
+__device__ inline int lane_g() {
+    return threadIdx.x % 32 / 4;
+}
+__device__ inline int lane_t() {
+    return threadIdx.x % 4;
+}
+
+/* The weight that SGD makes of one without its gradient: that of the next step, but for a correction. */
+__device__ inline float ahead_of(const sgd_update &update, float rate, float weight, float velocity) {
+    const float kept = (1 - rate * update.weight_decay) * weight;
+    return update.has_velocity ? kept - rate * update.momentum * velocity : kept;
+}
+
+/* In the network, and in the copy that the next launch compares with. */
+__device__ inline void store_weight_twice(const plan &plan, int layer, bool bias, size_t i, float weight,
+                                          float velocity) {
+    plan.state_of(layer, bias)[i] = plan.after[layer][bias][i] = weight;
+    if (plan.update.has_velocity)
+        plan.state_of(layer, 2 + bias)[i] = plan.after[layer][2 + bias][i] = velocity;
+}
+
+/* --- barriers of some warps of a block --- */
+
+enum { BARRIER_MAIN = 1, BARRIER_ROWS, BARRIER_OUTPUT, BARRIER_HELPERS };
+
+template <int ID, int COUNT> __device__ inline void barrier_sync() {
+    asm volatile("bar.sync %0, %1;" : : "n"(ID), "n"(COUNT) : "memory");
+}
+
+template <int ID, int COUNT> __device__ inline void barrier_arrive() {
+    asm volatile("bar.arrive %0, %1;" : : "n"(ID), "n"(COUNT) : "memory");
+}
+
+template <int ID, int COUNT> __device__ inline bool barrier_or(bool mine) {
+    unsigned any;
+    asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, %2, %3, p; "
+                 "selp.u32 %0, 1, 0, q; }"
+                 : "=r"(any)
+                 : "r"((unsigned)mine), "n"(ID), "n"(COUNT)
+                 : "memory");
+    return any;
+}
+
+/* --- packets of four words: no word for a tag, so the last bit of the last word is the phase ---
+
+   Step i of a launch uses buffer i % 2. The bit is 1 in the first use of a buffer, which is zeroed before the
+   launch, and changes from use to use. Arithmetic takes the bit as 0, wherever an epoch is cut. */
+__device__ inline uint32_t phase_of(int i) {
+    return i / 2 % 2 ^ 1;
+}
+
+__device__ inline uint4 load_packet(const uint4 *from) {
+    uint64_t low, high;
+    asm volatile("{ .reg .b128 all; ld.relaxed.gpu.global.b128 all, [%2]; mov.b128 {%0, %1}, all; }"
+                 : "=l"(low), "=l"(high)
+                 : "l"(from)
+                 : "memory");
+    return make_uint4((uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32));
+}
+
+__device__ inline void send_packet(uint4 *to, uint4 words, uint32_t phase) {
+    const uint64_t low = (uint64_t)words.y << 32 | words.x,
+                   high = (uint64_t)((words.w & ~1u) | phase) << 32 | words.z;
+    asm volatile("{ .reg .b128 all; mov.b128 all, {%1, %2}; st.relaxed.gpu.global.b128 [%0], all; }"
+                 :
+                 : "l"(to), "l"(low), "l"(high)
+                 : "memory");
+}
+
+__device__ inline bool arrived(uint4 packet, uint32_t phase) {
+    return (packet.w & 1) == phase;
+}
+
+/* --- float16 planes: a float is the sum of two, up to 2^-23 of it --- */
+
+/* The power of two that takes numbers up to `most` (the bits of a magnitude) below 2^15, and its inverse.
+   Below 2^-18 of `most` the second plane loses bits. NaN if `most` is not finite. */
+struct plane_scale {
+    float inverse, scale;
+    __device__ explicit plane_scale(uint32_t most) {
+        const int exponent = max((int)(most >> 23) - 127, -112);
+        inverse = exponent > 127 ? NAN : power_of_two(14 - exponent);
+        scale = exponent > 127 ? NAN : power_of_two(exponent - 14);
+    }
+};
+
+struct plane_pair {
+    uint32_t high, low; /* of two floats each */
+};
+
+__device__ inline uint32_t bits_of(__half2 pair) {
+    return *reinterpret_cast<const uint32_t *>(&pair);
+}
+
+__device__ inline plane_pair planes_of(float first, float second) {
+    const __half2 high = __floats2half2_rn(first, second);
+    const __half2 low = __floats2half2_rn(first - __low2float(high), second - __high2float(high));
+    return {bits_of(high), bits_of(low)};
+}
+
+/* Two bytes of a word as float16: `select` as in __byte_perm, with 4 for the upper bytes. */
+__device__ inline uint32_t half2_of_bytes(uint32_t word, uint32_t select) {
+    const uint32_t offset = 0x64006400u, above = __byte_perm(word, 0x64646464u, select); /* 1024 + byte */
+    return bits_of(
+        __hsub2(*reinterpret_cast<const __half2 *>(&above), *reinterpret_cast<const __half2 *>(&offset)));
+}
+
+/* sum += A B, m16n8k16, of float16: the registers are those of mma_bf16. */
+__device__ inline void mma_f16(float (&sum)[4], const uint32_t (&a)[4], uint32_t b, uint32_t b2) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(b2));
+#endif
+}
+
+__device__ inline void mma_f16(float (&sum)[4], uint4 a, uint32_t b, uint32_t b2) {
+    const uint32_t words[4] = {a.x, a.y, a.z, a.w};
+    mma_f16(sum, words, b, b2);
+}
+
+/* --- the order of k ---
+
+   Over rows of the batch: k = 2 j and 2 j + 1 of a tile are rows j and j + 8, since a lane has both of a
+   result. Over pixels: k = 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 are pixels 4 t .. 4 t + 3 of a pack, one
+   word. */
+
+/* B of a product over rows: lane 4 unit + t has {high, high, low, low} of the pairs j = t and j = t + 4. The
+   position of pair g of `unit`, in words. */
+__device__ inline int pair_offset(int tile, int unit, int g) {
+    return (tile * 32 + 4 * unit + g % 4) * 4 + g / 4;
+}
+
+} // namespace persistent::look_ahead
+
+#endif

@@ -1,0 +1,126 @@
+/* One hidden layer, look-ahead: before the steps of a launch, a thread block per step computes the Gram
+   matrix of its batch with the one before: 128 x 128 sums of products of bytes, over all pixels and the
+   input 1 of the bias, exact in int32. They are stored as two float16 planes, in the order of the chain's
+   registers. See look_ahead.cu. */
+#ifndef TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_GRAM_CUH
+#define TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_GRAM_CUH
+
+#include <cuda_pipeline.h>
+
+#include "kernels/cuda/persistent/int8_layer1.cuh"
+#include "kernels/cuda/persistent/look_ahead.cuh"
+
+namespace persistent::look_ahead {
+
+static const int GRAM_THREADS = 256;
+static const int GRAM_ONE = 255 * 255;                            /* the bias' input, 255 / 255 */
+static const float GRAM_SCALE = 2048, GRAM_INVERSE = 1 / 2048.0f; /* sums reach 2^26, float16 2^16 */
+
+__host__ __device__ static size_t gram_shared_bytes(int packs) {
+    return (size_t)2 * ROWS * pixel_pitch(packs);
+}
+
+/* The pixels of a step's batch in shared memory. Rows beyond the batch keep what they had: dZ is 0 there. */
+__device__ inline void gather_batch(const plan &plan, int step, char *to) {
+    const int rows = plan.rows_of(step, step + 1), row = threadIdx.x / 2;
+    if (row >= rows) return;
+    const uint8_t *image = plan.images + (size_t)plan.order[(size_t)step * plan.batch + row] * plan.features;
+    for (int p = threadIdx.x % 2; p < plan.packs; p += 2)
+        __pipeline_memcpy_async(to + row * pixel_pitch(plan.packs) + p * PIXELS, image + p * PIXELS, PIXELS);
+}
+
+/* A warp has 32 rows of the batch and 64 of the one before. */
+__device__ inline void gram_matrix(const plan &plan, const char *batch, const char *before, uint4 *to) {
+    static const int TILES = 2, COLUMN_TILES = 4; /* of 16 */
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pitch = pixel_pitch(plan.packs);
+    const int row_tile = warp % 4 * TILES, column_tile = warp / 4 * COLUMN_TILES;
+    int sum[TILES][COLUMN_TILES][2][4] = {};
+    const char *a_row = batch + (row_tile * TILE + lane % 16) * pitch;
+    const int j = lane % 8; /* pair order: rows 0, 8, 1, 9, .. for the first 8 columns, then 4, 12, .. */
+    const char *b_row = before + (column_tile * TILE + lane / 16 * 4 + j / 2 + j % 2 * 8) * pitch;
+    for (int p = 0; p < plan.packs; p += 2) {
+        const bool last = p + 1 == plan.packs; /* an odd number of packs: the second half counts as 0 */
+        uint32_t a[TILES][4];
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            ldmatrix_x4(a[i], a_row + i * TILE * pitch + min(p + lane / 16, plan.packs - 1) * PIXELS);
+            if (last) a[i][2] = a[i][3] = 0;
+        }
+#pragma unroll
+        for (int c = 0; c < COLUMN_TILES; c++) {
+            uint32_t b[4];
+            ldmatrix_x4(b, b_row + c * TILE * pitch + min(p + lane / 8 % 2, plan.packs - 1) * PIXELS);
+#pragma unroll
+            for (int i = 0; i < TILES; i++) {
+                mma_int8<false>(sum[i][c][0], a[i], b[0], b[1]);
+                mma_int8<false>(sum[i][c][1], a[i], b[2], b[3]);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+        for (int c = 0; c < COLUMN_TILES; c++) {
+            plane_pair word[2][2];
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    word[n][h] = planes_of((float)(sum[i][c][n][2 * h] + GRAM_ONE) * GRAM_INVERSE,
+                                           (float)(sum[i][c][n][2 * h + 1] + GRAM_ONE) * GRAM_INVERSE);
+            uint4 *at = to + ((row_tile + i) * ROW_TILES + column_tile + c) * 64 + lane;
+            at[0] = make_uint4(word[0][0].high, word[0][1].high, word[1][0].high, word[1][1].high);
+            at[32] = make_uint4(word[0][0].low, word[0][1].low, word[1][0].low, word[1][1].low);
+        }
+}
+
+/* Calls each(i) for a share of 0 .. count - 1; all threads of the launch take part. */
+template <typename E> __device__ inline void for_share(size_t count, E each) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (size_t)gridDim.x * blockDim.x)
+        each(i);
+}
+
+/* Whether all is as the last launch left it. */
+__device__ inline void compare_state(const plan &plan, int first) {
+    bool differs = first != plan.resume->end || first == 0;
+    if (!differs) {
+        const int last = first - 1;
+        differs = plan.resume->rate != plan.rate_of(last);
+        for_share(plan.rows_of(last, first), [&](size_t r) {
+            differs |= plan.last_order[r] != plan.order[(size_t)last * plan.batch + r];
+        });
+        for (int s = 0; s < 8; s++) {
+            const uint32_t *now = reinterpret_cast<const uint32_t *>(plan.state_of(s / 4, s % 4)),
+                           *then = reinterpret_cast<const uint32_t *>(plan.after[s / 4][s % 4]);
+            for_share(plan.state_count(s / 4, s % 4), [&](size_t i) { differs |= now[i] != then[i]; });
+        }
+    }
+    if (differs) plan.resume->differs = 1;
+}
+
+__global__ void __launch_bounds__(GRAM_THREADS, 1)
+    prepare_steps(const __grid_constant__ plan plan, int first, int end, uint32_t) {
+    extern __shared__ float4 shared_memory[];
+    char *batch = reinterpret_cast<char *>(shared_memory), *before = batch + ROWS * pixel_pitch(plan.packs);
+    const uint4 empty = {0, 0, 0, 0};
+    const int step = first + blockIdx.x;
+    (void)end;
+    if (step > 0) {
+        gather_batch(plan, step, batch);
+        gather_batch(plan, step - 1, before);
+    }
+    compare_state(plan, first);
+    for_share((size_t)2 * plan.groups * DZ_PACKETS, [&](size_t i) { plan.dz[i] = empty; });
+    for_share((size_t)2 * plan.groups * plan.slices * MAIN_THREADS,
+              [&](size_t i) { plan.products[i] = empty; });
+    if (step == 0) return;
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+    __syncthreads();
+    gram_matrix(plan, batch, before, plan.gram + (size_t)blockIdx.x * GRAM_STEP);
+}
+
+} // namespace persistent::look_ahead
+
+#endif
