@@ -25,6 +25,9 @@ struct engine {
        least one, and then sets *count to their number. */
     enum status (*run)(struct trainer *trainer, size_t first, size_t *count);
 
+    /* (optional) May the training end before `step` of an epoch, and resume with the same bits? NULL: yes. */
+    bool (*may_end)(const struct trainer *trainer, size_t step);
+
     /* (optional) */
     void (*close)(struct trainer *trainer);
 };

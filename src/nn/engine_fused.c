@@ -129,6 +129,11 @@ static enum status run(struct trainer *trainer, size_t first, size_t *count) {
     return STATUS_OK;
 }
 
+static bool may_end(const struct trainer *trainer, size_t step) {
+    const struct gemm_fused *fused = trainer->compute->backend->fused;
+    return !fused->may_end || fused->may_end(trainer->engine_state, step);
+}
+
 static void close_fused(struct trainer *trainer) {
     if (trainer->engine_state) trainer->compute->backend->fused->close(trainer->engine_state);
 }
@@ -156,5 +161,9 @@ void engine_fused_explain(const struct trainer *trainer, char *text, size_t size
         text_append(text, size, "fused, %.*s\n", (int)strcspn(line, "\n"), line);
 }
 
-const struct engine engine_fused = {
-    .name = "fused", .stride = ENGINE_MAX_STEPS, .open = open_fused, .run = run, .close = close_fused};
+const struct engine engine_fused = {.name = "fused",
+                                    .stride = ENGINE_MAX_STEPS,
+                                    .open = open_fused,
+                                    .run = run,
+                                    .may_end = may_end,
+                                    .close = close_fused};

@@ -44,6 +44,8 @@ static void prefetch_epoch(struct trainer *trainer) {
 
 /* All processes of a training stop after the same step. */
 static bool is_stopped(struct trainer *trainer) {
+    const struct engine *engine = trainer->engine;
+    if (engine->may_end && !engine->may_end(trainer, (size_t)trainer->state.step)) return false;
     if (comm_size(trainer->compute->comm) > 1) return data_parallel_stops(trainer);
     return trainer->stop && __atomic_load_n(trainer->stop, __ATOMIC_RELAXED);
 }

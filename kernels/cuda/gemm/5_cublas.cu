@@ -16,8 +16,6 @@
 
 /* As cuBLAS recommends for Hopper; owned by the context, so that a captured graph never allocates. */
 static const size_t WORKSPACE = (size_t)32 << 20;
-/* NCCL sums on up to so many. Of 16 to 40, 32 and 40 were fastest on two H100. */
-static const int SUMS_MULTIPROCESSORS = 32;
 
 struct cublas_context {
     const cublas_library *cublas;
@@ -108,9 +106,8 @@ static cublasComputeType_t compute_of(const cublas_context *context, enum gemm_d
 
 /* cuBLAS divides a product into as many equal parts as there are multiprocessors. If other work occupies some
    of them, others do two parts each, and the product takes twice the time. */
-static bool plan(cublas_context *context, bool beside_sums) {
-    const int most = context->multiprocessors,
-              free = beside_sums && most > SUMS_MULTIPROCESSORS ? most - SUMS_MULTIPROCESSORS : most;
+static bool plan(cublas_context *context, const gemm_call &call) {
+    const int free = gemm_multiprocessors(call, context->multiprocessors);
     if (free == context->planned) return true;
     context->planned = free;
     return CUBLAS_TRY(context, context->cublas->set_sm_count_target(context->handle, free));
@@ -130,7 +127,7 @@ static enum gemm_status cublas_gemm_batch(void *opaque, const struct gemm_call *
                *beta = single ? (const void *)&beta_f32 : &call->beta;
     const int m = (int)call->m, n = (int)call->n, k = (int)call->k;
     const cublasComputeType_t compute = compute_of(context, call->dtype);
-    if (!plan(context, call->beside_sums)) return GEMM_FAILED;
+    if (!plan(context, *call)) return GEMM_FAILED;
     const bool done =
         count == 1
             ? CUBLAS_TRY(context,

@@ -20,7 +20,7 @@ extern "C" const struct gemm_backend gemm_cublas;
 
 enum { TENSOR_AUTO, TENSOR_ALWAYS, TENSOR_NEVER };
 static const struct gemm_option tuned_options[] = {
-    {"tensor", "auto|always|never", "never",
+    {"tensor", "auto|always|never", "auto",
      "true float32 products on tensor cores of compute capability 9.0: large ones, all, or none"},
     {}};
 

@@ -95,6 +95,11 @@ static size_t fused_run(void *opaque, size_t first, size_t count, const volatile
     return state->instance->run(state->instance, first, fit);
 }
 
+static bool fused_may_end(void *opaque, size_t step) {
+    const size_t longest = ((fused_state *)opaque)->instance->longest;
+    return !longest || step % longest == 0;
+}
+
 static void fused_describe(void *opaque, char *text, size_t size) {
     const fused_state *state = (const fused_state *)opaque;
     state->instance->describe(state->instance, text, size);
@@ -123,5 +128,6 @@ static void fused_explain(void *opaque, const struct fused_network *network, cha
 const struct gemm_fused cuda_fused = {.open = fused_open,
                                       .close = fused_close,
                                       .run = fused_run,
+                                      .may_end = fused_may_end,
                                       .describe = fused_describe,
                                       .explain = fused_explain};

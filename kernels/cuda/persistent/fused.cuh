@@ -26,6 +26,7 @@ struct fused_instance {
     size_t (*run)(fused_instance *self, size_t first, size_t count);
     void (*describe)(const fused_instance *self, char *text, size_t size);
     void (*close)(fused_instance *self);
+    size_t longest; /* 0, or the most steps of a launch; one that begins at a multiple knows weights alone */
 };
 
 struct fused_form {

@@ -16,7 +16,8 @@
               k of the small products and 64 of the others; float32 adds these sums.
    Launches   all weights are up to date when a launch ends. The next launch starts from what the late weights
               were, if the network, the order and the rate are as the last one left them: an epoch has the
-              same bits however it is cut. Else its first product is that of the weights themselves.
+              same bits however it is cut. Else its first product is that of the weights themselves; so it is
+              at each multiple of LONGEST steps, the only steps before which a training may end.
    Bound by   latency: docs/look-ahead.md has the cycles of a step. */
 #include "kernels/cuda/persistent/look_ahead_chain.cuh"
 #include "kernels/cuda/persistent/look_ahead_worker.cuh"

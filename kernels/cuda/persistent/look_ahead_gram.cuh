@@ -83,7 +83,7 @@ template <typename E> __device__ inline void for_share(size_t count, E each) {
 
 /* Whether all is as the last launch left it. */
 __device__ inline void compare_state(const plan &plan, int first) {
-    bool differs = first != plan.resume->end || first == 0;
+    bool differs = first != plan.resume->end || first % LONGEST == 0;
     if (!differs) {
         const int last = first - 1;
         differs = plan.resume->rate != plan.rate_of(last);

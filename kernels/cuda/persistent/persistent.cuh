@@ -117,7 +117,7 @@ struct kernel_launch {
     const void *prologue;
     int prologue_threads;
     size_t prologue_shared_bytes;
-    size_t longest; /* steps of a launch, or 0: any number */
+    size_t longest; /* as in fused_instance */
 };
 
 struct launch_config {
@@ -172,8 +172,10 @@ template <typename F> struct instance : fused_instance {
             self->context = context;
             self->tag = 1;
             if (arrange(context, network, &self->plan, why, size) && self->allocate(network) &&
-                self->fits(why, size))
+                self->fits(why, size)) {
+                self->longest = F::launch(self->plan).longest;
                 return self;
+            }
             close_instance(self);
         }
         if (size && !why[0])
@@ -236,7 +238,8 @@ template <typename F> struct instance : fused_instance {
         cuda_fault *fault = &self->context->fault;
         const kernel_launch launch = F::launch(self->plan);
         const launch_config config(launch, stream);
-        if (launch.longest && count > launch.longest) count = launch.longest;
+        const size_t left = launch.longest ? launch.longest - first_step % launch.longest : count;
+        if (count > left) count = left;
         int first = (int)first_step, end = (int)(first_step + count);
         void *arguments[] = {&self->plan, &first, &end, &self->tag};
         if (count > UINT32_MAX - self->tag) {

@@ -1,6 +1,7 @@
 /* float32 GEMM on the tensor cores: the launches of a call, and the memory of its operands. */
 #include "kernels/cuda/tensor/float32.cuh"
 
+#include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/tensor/split.cuh"
 
 /* --- memory --- */
@@ -204,7 +205,7 @@ static void launch_all(const struct float32_workspace *workspace, const gemm_cal
     float *const partials = (float *)(b.to.wide + 3 * b.to.count() * PLANE_BYTES);
     split_launch(a, a_is_split, b, b_is_split, call.op, c.flags, workspace->processors, launcher);
     float32_launch(call.op, product_of(call, a.to, b.to, c, partials), sink<float>(call), back,
-                   workspace->processors, launcher);
+                   (unsigned)gemm_multiprocessors(call, (int)workspace->processors), launcher);
     if (!back.on) return;
     const unsigned blocks = (unsigned)((call.n + SUM_COLUMNS - 1) / SUM_COLUMNS);
     launch(launcher, "column_sum_kernel", column_sum_kernel, dim3(blocks), dim3(SUM_COLUMNS, SUM_ROWS), 0,
