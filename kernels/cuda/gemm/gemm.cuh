@@ -32,8 +32,8 @@ template <typename T> struct strided_gemm {
     }
 };
 
-/* The multiprocessors that a call can count on, of `all`. NCCL sums on up to 32: of 16 to 40 left to it, 32 and
-   40 were fastest on two H100. */
+/* The multiprocessors that a call can count on, of `all`. NCCL sums on up to 32: of 16 to 40 left to it, 32
+   and 40 were fastest on two H100. */
 static inline int gemm_multiprocessors(const gemm_call &call, int all) {
     const int sums = 32;
     return call.beside_sums && all > sums ? all - sums : all;

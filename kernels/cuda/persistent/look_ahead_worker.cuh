@@ -193,7 +193,7 @@ template <int TILES> struct worker {
             packet.w &= ~1u;
             memory.dz[i % 2][threadIdx.x] = packet;
         }
-        __syncthreads();
+        barrier_sync<BARRIER_ALL, BLOCK_THREADS>(); /* main and copying warps come from different places */
         return memory.dz[i % 2][MAIN_THREADS].y == 0;
     }
 
