@@ -21,8 +21,18 @@ static bool probe(const struct launch *launch, char *why, size_t size) {
     return false;
 }
 
+/* "Open MPI v4.1.4" from "Open MPI v4.1.4, package ..", "MPICH 4.0.2" from "MPICH Version:\t4.0.2\n..". */
+static void name_library(const char *library, char *name, size_t size) {
+    char product[32], version[32];
+    if (sscanf(library, "%31s Version: %31s", product, version) == 2) {
+        snprintf(name, size, "%s %s", product, version);
+    } else {
+        snprintf(name, size, "%.*s", (int)strcspn(library, ",\n\t"), library);
+    }
+}
+
 static enum status start(struct comm *comm, const struct launch *launch) {
-    char mine[HOST] = "", first[HOST], library[MPI_MAX_LIBRARY_VERSION_STRING];
+    char mine[HOST] = "", first[HOST], library[MPI_MAX_LIBRARY_VERSION_STRING], name[80];
     int provided, length, here, everywhere;
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
         return status_set(STATUS_FAILED, "MPI does not start");
@@ -32,8 +42,8 @@ static enum status start(struct comm *comm, const struct launch *launch) {
         return status_set(STATUS_FAILED, "MPI says rank %d of %d, %s says %d of %d", comm->rank, comm->size,
                           launch->variable, launch->rank, launch->size);
     MPI_Get_library_version(library, &length);
-    snprintf(comm->description, sizeof comm->description, "%.*s (%s)", (int)strcspn(library, ",\n\t"),
-             library, launch->variable);
+    name_library(library, name, sizeof name);
+    snprintf(comm->description, sizeof comm->description, "%s (%s)", name, launch->variable);
     gethostname(mine, sizeof mine - 1);
     memcpy(first, mine, sizeof first);
     MPI_Bcast(first, HOST, MPI_CHAR, 0, MPI_COMM_WORLD);
