@@ -60,8 +60,8 @@ struct gemm_fused {
     size_t (*run)(void *state, size_t first, size_t count, const volatile sig_atomic_t *stop,
                   struct fused_times *times);
 
-    /* (optional) May the training end before this step of an epoch, and go on from its weights in another
-       process with the bits that it would have had? NULL: before any step. */
+    /* (optional) Can a training stop before this step of an epoch, and resume from a checkpoint with the same
+       bits as if it had not stopped? NULL: before every step. */
     bool (*may_end)(void *state, size_t step);
 
     /* (optional) The variant chosen for this network and its estimated time, in a phrase. */

@@ -233,8 +233,8 @@ static void cublas_starts_in_a_capture(void **state) {
     enum { N = 512, COUNT = N * N };
     struct compute compute;
     void *graph = NULL, *matrix[3];
-    float *values = malloc(COUNT * sizeof *values);
     gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 1});
+    float *values = malloc(COUNT * sizeof *values);
     struct device *device = &compute.device;
     assert_non_null(values);
     for (int m = 0; m < 3; m++) { /* A: ones, B: twos, C: NaN */

@@ -184,6 +184,7 @@ static void measure_energy(const struct comparison *comparison, struct compariso
     struct contest_reply reply;
     config.epochs = 1000000000;
     config.learning_rate *= 0.01;
+    config.lr_min *= 0.01;
     config.evaluate_every = config.patience = 0;
     config.audit = AUDIT_OFF;
     struct contest_request request = {.task = CONTEST_TRAIN,

@@ -6,9 +6,9 @@
 #include "src/nn/trainer.h"
 
 struct run_limits {
-    double seconds; /* of training; 0: no limit. The run ends after the step in which it is exceeded */
-    size_t steps;   /* 0: no limit */
-    double *losses; /* NULL, or [steps]: receives the loss of each step */
+    double seconds;            /* of training; 0: no limit. The run ends where the engine then can */
+    size_t steps;              /* 0: no limit */
+    double *losses;            /* NULL, or [steps]: receives the loss of each step */
     struct energy_plan energy; /* if it plans a measurement, this ends the run */
 };
 

@@ -150,8 +150,8 @@ static enum status measure(const struct race *race, struct measured *measured, s
     parts = timed;
     if (timed.graph && measured->ranks > 1) status = train(race, measured, "eager", &parts);
     measured->epoch[repeat] = timed.epoch;
-    measured->communication[repeat] = parts.communication / timed.epoch;
-    measured->hidden[repeat] = parts.hidden / timed.epoch;
+    measured->communication[repeat] = parts.communication / parts.epoch;
+    measured->hidden[repeat] = parts.hidden / parts.epoch;
     return status;
 }
 

@@ -261,7 +261,8 @@ static enum status train_several(struct run *run, bool dry_run, bool verbose) {
 static void announce_use(const struct config *config) {
     const struct device_driver *gpu = registry_device(GEMM_ON_CUDA);
     struct launch launch;
-    const bool alone = !config->devices[0] && launch_find(&launch) == STATUS_OK && launch.size == 1;
+    const bool alone = !plugin_is_path(config->backend) && !config->devices[0] &&
+                       launch_find(&launch) == STATUS_OK && launch.size == 1;
     if (gpu && gpu->expect) gpu->expect((size_t)config->ensemble, alone ? (int)config->device : -1);
 }
 

@@ -58,7 +58,7 @@ static bool wait(struct device *device) {
     struct cuda_state *state = state_of(device);
     const bool done = TRY(state, cudaStreamSynchronize(state->ops.stream));
     count_laps(device);
-    if (state->aside_events % 2 == 0) count_asides(device);
+    if (!state->aside_begun) count_asides(device);
     if (device->profile) {
         profile_lap(device->profile, {PART_OTHER, 0, 0});
         TRY(state, cudaEventRecord(state->event[0], state->ops.stream));
@@ -160,7 +160,7 @@ static enum status cuda_open(struct device *device, const struct device_options 
                      error == cudaSuccess ? "none is visible" : cudaGetErrorString(error));
         return STATUS_UNAVAILABLE;
     }
-    if (options->ordinal - first_visible >= count) {
+    if (options->ordinal < first_visible || options->ordinal - first_visible >= count) {
         status_write("--device %d: there %s %d CUDA device%s, numbered from 0", options->ordinal,
                      count == 1 ? "is" : "are", count, count == 1 ? "" : "s");
         return STATUS_UNAVAILABLE;

@@ -23,10 +23,12 @@ static void time_aside(struct device *device, bool begins) {
 void *cuda_aside_begin(struct device *device) {
     struct cuda_state *state = state_of(device);
     time_aside(device, false);
-    if (state->aside_events == 2 * ASIDES) {
+    if (state->aside_events == 2 * ASIDES && !state->capturing) {
         TRY(state, cudaStreamSynchronize(state->aside.stream));
+        state->aside_begun = false;
         device->driver->synchronize(device);
     }
+    state->aside_begun = true;
     TRY(state, cudaEventRecord(state->begun, state->ops.stream));
     TRY(state, cudaStreamWaitEvent(state->aside.stream, state->begun, 0));
     time_aside(device, true);
@@ -36,6 +38,7 @@ void *cuda_aside_begin(struct device *device) {
 void cuda_aside_join(struct device *device) {
     struct cuda_state *state = state_of(device);
     time_aside(device, false);
+    state->aside_begun = false;
     TRY(state, cudaEventRecord(state->ended, state->aside.stream));
     TRY(state, cudaStreamWaitEvent(state->ops.stream, state->ended, 0));
 }

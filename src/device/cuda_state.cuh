@@ -29,6 +29,7 @@ struct cuda_state {
     /* Begin and end of each interval of work aside; the last may have no end yet. */
     cudaEvent_t aside_event[2 * ASIDES];
     size_t aside_events;
+    bool aside_begun;                     /* .. and not joined */
     cudaEvent_t prefetched, committed;    /* the last prefetch and the last commit */
     cudaEvent_t uploaded[2], released[2]; /* of each stage */
 };

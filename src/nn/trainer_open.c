@@ -44,7 +44,8 @@ static size_t most_weights(const struct layer_list *layers) {
 size_t trainer_capacity(const struct config *config, const struct device *device, size_t batch, size_t train,
                         size_t test) {
     const size_t small = SMALL_MULTIPLICATIONS / most_weights(&config->layers);
-    const bool stays_small = !device->driver->host_memory && small >= SMALL_EVALUATION_ROWS;
+    const bool stays_small =
+        !device->driver->host_memory && config->dtype == GEMM_F32 && small >= SMALL_EVALUATION_ROWS;
     const size_t least = stays_small ? smaller(small, EVALUATION_ROWS) : EVALUATION_ROWS;
     const size_t rows = smaller(least, train > test ? train : test);
     return batch > rows ? batch : rows;

@@ -26,7 +26,8 @@ struct fused_instance {
     size_t (*run)(fused_instance *self, size_t first, size_t count);
     void (*describe)(const fused_instance *self, char *text, size_t size);
     void (*close)(fused_instance *self);
-    size_t longest; /* 0, or the most steps of a launch; one that begins at a multiple knows weights alone */
+    size_t
+        longest; /* 0, or the most steps of a launch; at its multiples a launch starts from weights alone */
 };
 
 struct fused_form {

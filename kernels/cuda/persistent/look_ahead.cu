@@ -72,12 +72,16 @@ struct form {
         for (plan->tiles = 1; context->major >= 9 && plan->tiles <= MAX_TILES; plan->tiles++) {
             const int of_worker = plan->tiles * MAIN_WARPS;
             plan->slices = (plan->packs + of_worker - 1) / of_worker;
+            if (plan->tiles == 1 && plan->packs / plan->slices <= CHUNK)
+                break; /* its warps read more tiles */
             if (plan->slices <= MAX_SLICES && shared_bytes(*plan) <= available &&
                 plan->groups * (1 + plan->slices) <= fused_processors(context, network))
                 return true;
         }
-        snprintf(why, size, "%d hidden units and images of %d pixels need more SMs of compute capability 9.0",
-                 plan->hidden[0], plan->features);
+        snprintf(
+            why, size,
+            "%d hidden units and images of %d pixels need other numbers of SMs of compute capability 9.0",
+            plan->hidden[0], plan->features);
         return false;
     }
 
