@@ -83,7 +83,7 @@ double profile_training(const struct profile *profile);
 /* (H2D + D2H) / training; 0 if no time passed. */
 double profile_transfer_ratio(const struct profile *profile);
 
-/* Seconds of communication that other parts hide, at least: those aside, less those for which all else waits. */
+/* Seconds of communication that other parts hide, at least: those aside, less those that all waits for. */
 double profile_hidden_communication(const struct profile *profile);
 
 /* "GEMM NN forward", "batch preparation", ... */
