@@ -229,6 +229,10 @@ struct gemm_backend {
        all. On the host the bits are those of `gemm`. NULL: the program calls `gemm` for each. */
     enum gemm_status (*gemm_batch)(void *context, const struct gemm_call *call, size_t count,
                                    const struct gemm_strides *strides);
+
+    /* The first product of more float32 multiplications may load a library, in a good part of a second: the
+       program keeps short evaluations below. 0: no product does. */
+    double light_multiplications;
 };
 
 /* --- plug-ins --- */
@@ -236,7 +240,7 @@ struct gemm_backend {
 /* The version of this header. New optional slots go to the end of struct gemm_backend: plug-ins that were
    built without them still work. Any other change raises the number, and the program refuses plug-ins of
    another number. */
-#define GEMM_ABI 2
+#define GEMM_ABI 3
 
 /* The symbol `gemm_plugin`, which the program looks up in the shared object. */
 struct gemm_plugin {

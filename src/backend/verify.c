@@ -9,6 +9,7 @@
 #include "src/backend/oracle.h"
 #include "src/backend/surroundings.h"
 #include "src/backend/verify_hint.h"
+#include "src/backend/verify_values.h"
 #include "src/base/pages.h"
 #include "src/base/progress.h"
 #include "src/base/rng.h"
@@ -293,58 +294,6 @@ static enum status run_round(struct compute *compute, const struct verify_case *
     return status || !test->backward ? status : check_sums(compute, test, work, on_host, guard);
 }
 
-/* Multiplies rows x cols elements by a power of two, which is exact. */
-static void scale(enum gemm_dtype dtype, void *matrix, size_t rows, size_t cols, size_t ld, int power) {
-    for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < cols; j++)
-            dtype_set(dtype, matrix, i * ld + j, ldexp(dtype_get(dtype, matrix, i * ld + j), power));
-}
-
-static void make_positive(enum gemm_dtype dtype, void *matrix, size_t rows, size_t cols, size_t ld) {
-    for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < cols; j++)
-            dtype_set(dtype, matrix, i * ld + j, fabs(dtype_get(dtype, matrix, i * ld + j)));
-}
-
-/* Makes the values of A and B those of the case. */
-static void change_values(const struct verify_case *test, const struct gemm_call *call, void *a, void *b) {
-    const bool ta = gemm_transposes_a(test->op), tb = gemm_transposes_b(test->op);
-    const size_t a_rows = ta ? test->k : test->m, a_cols = ta ? test->m : test->k;
-    const size_t b_rows = tb ? test->n : test->k, b_cols = tb ? test->k : test->n;
-    const int tiny = test->dtype == GEMM_F64 ? -532 : -70; /* C is about 2^-1064, 2^-140 */
-    switch (test->values) {
-    case VERIFY_ZEROS:
-        for (size_t i = 0; i < test->m; i += 2)
-            for (size_t p = 0; p < test->k; p++)
-                dtype_set(test->dtype, a, ta ? p * call->lda + i : i * call->lda + p, 0);
-        for (size_t j = 1; j < test->n; j += 2)
-            for (size_t p = 0; p < test->k; p++)
-                dtype_set(test->dtype, b, tb ? j * call->ldb + p : p * call->ldb + j, 0);
-        break;
-    case VERIFY_LARGE:
-    case VERIFY_SMALL:
-        scale(test->dtype, a, a_rows, a_cols, call->lda, test->values == VERIFY_LARGE ? 40 : -40);
-        scale(test->dtype, b, b_rows, b_cols, call->ldb, test->values == VERIFY_LARGE ? 20 : -40);
-        break;
-    case VERIFY_TINY:
-        if (test->dtype == GEMM_BF16) break; /* its instructions flush subnormal numbers */
-        scale(test->dtype, a, a_rows, a_cols, call->lda, tiny);
-        scale(test->dtype, b, b_rows, b_cols, call->ldb, tiny);
-        break;
-    case VERIFY_SPECIAL:
-        if (test->k == 0) break;
-        dtype_set(test->dtype, a, (a_rows - 1) * call->lda + a_cols - 1, (double)INFINITY);
-        dtype_set(test->dtype, b, 0, (double)NAN);
-        break;
-    case VERIFY_POSITIVE:
-        make_positive(test->dtype, a, a_rows, a_cols, call->lda);
-        make_positive(test->dtype, b, b_rows, b_cols, call->ldb);
-        break;
-    default:
-        break;
-    }
-}
-
 /* Fills all buffers with the guard byte, then draws the inputs of this round. */
 static void draw_inputs(const struct verify_case *test, const struct gemm_call *call, struct workspace *work,
                         uint32_t round) {
@@ -356,7 +305,7 @@ static void draw_inputs(const struct verify_case *test, const struct gemm_call *
     for (int i = 0; i < BUFFERS; i++) memset(host[i], GUARD_BYTE, work->bytes[i]);
     fill(test, test->dtype, &rng, host[A], ta ? test->k : test->m, ta ? test->m : test->k, call->lda);
     fill(test, test->dtype, &rng, host[B], tb ? test->n : test->k, tb ? test->k : test->n, call->ldb);
-    change_values(test, call, host[A], host[B]);
+    verify_change_values(test, call, host[A], host[B]);
     if (test->beta != 0)
         fill(test, c_dtype, &rng, (unsigned char *)host[C] + start * dtype_size(c_dtype), test->m, test->n,
              call->ldc);
@@ -364,7 +313,7 @@ static void draw_inputs(const struct verify_case *test, const struct gemm_call *
     if (!test->backward) return;
     unsigned char *const pre = (unsigned char *)host[PRE] + start * dtype_size(c_dtype);
     fill(test, c_dtype, &rng, pre, test->m, test->n, call->ldc);
-    scale(c_dtype, pre, test->m, test->n, call->ldc, 3); /* to -8 and 8 */
+    verify_scale(c_dtype, pre, test->m, test->n, call->ldc, 3); /* to -8 and 8 */
     for (size_t i = 0; i < test->m * test->n; i++) {
         const size_t at = start + i / test->n * call->ldc + i % test->n;
         dtype_set(c_dtype, host[OUTPUT], at,

@@ -53,8 +53,7 @@ enum status comparison_verify(const struct config *config, const struct gemm_bac
     const size_t batch = (size_t)config->batch_size < images ? (size_t)config->batch_size : images;
     enum status status = compute_open(&compute, backend, &options);
     if (status) return status;
-    const size_t test = data->test.count,
-                 pass = trainer_capacity(config, &compute.device, batch, images, test);
+    const size_t test = data->test.count, pass = trainer_capacity(config, backend, batch, images, test);
     status = verify_shapes(config, &compute, batch, false, inputs);
     if (!status && last && images % batch)
         status = verify_shapes(config, &compute, images % batch, false, inputs);

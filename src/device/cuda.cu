@@ -1,5 +1,6 @@
 /* A CUDA device: memory, its compute stream, events that time each op, the ops of kernels/cuda/ops/ops.cu,
-   those of k-means and QR, captured graphs. Its other streams are in cuda_side_streams.cu. */
+   those of k-means and QR, captured graphs. Its other streams are in cuda_side_streams.cu,
+   its clock in cuda_laps.cu. */
 #include <glob.h>
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
@@ -10,73 +11,6 @@
 #include "src/device/cuda_state.cuh"
 extern "C" {
 #include "src/base/text.h"
-}
-
-static enum status report(struct cuda_state *state) {
-    const struct cuda_fault *fault = state->ops.fault.message[0]    ? &state->ops.fault
-                                     : state->copy.fault.message[0] ? &state->copy.fault
-                                                                    : &state->aside.fault;
-    if (!fault->message[0]) return STATUS_OK;
-    status_write("%s", fault->message);
-    return STATUS_FAILED;
-}
-
-/* --- timing --- */
-
-/* Adds the GPU time between two events to the slot of the second. The rest of the elapsed time (launch
-   latency, waiting for results) goes to PART_OTHER. */
-static void count_laps(struct device *device) {
-    struct cuda_state *state = state_of(device);
-    struct profile *profile = device->profile;
-    if (!profile || !state->pending) return;
-    const double elapsed = clock_seconds() - profile->last;
-    double counted = 0;
-    for (size_t i = 0; i < state->pending; i++) {
-        float milliseconds = 0;
-        TRY(state, cudaEventElapsedTime(&milliseconds, state->event[i], state->event[i + 1]));
-        double seconds = 1e-3 * (double)milliseconds;
-        if (seconds > elapsed - counted)
-            seconds = elapsed - counted > 0 ? elapsed - counted : 0; /* the clocks differ */
-        profile_take(profile, state->slot[i], seconds);
-        counted += seconds;
-    }
-    state->pending = 0;
-}
-
-/* Intervals that the compute stream has joined. */
-static void count_asides(struct device *device) {
-    struct cuda_state *state = state_of(device);
-    for (size_t i = 0; i + 1 < state->aside_events; i += 2) {
-        float milliseconds = 0;
-        TRY(state, cudaEventElapsedTime(&milliseconds, state->aside_event[i], state->aside_event[i + 1]));
-        if (device->profile) device->profile->aside += 1e-3 * (double)milliseconds;
-    }
-    state->aside_events = 0;
-}
-
-static bool wait(struct device *device) {
-    struct cuda_state *state = state_of(device);
-    const bool done = TRY(state, cudaStreamSynchronize(state->ops.stream));
-    count_laps(device);
-    if (!state->aside_begun) count_asides(device);
-    if (device->profile) {
-        profile_lap(device->profile, {PART_OTHER, 0, 0});
-        TRY(state, cudaEventRecord(state->event[0], state->ops.stream));
-    }
-    return done;
-}
-
-static void cuda_lap(struct device *device, struct profile_slot slot) {
-    struct cuda_state *state = state_of(device);
-    if (state->capturing || !device->profile) return;
-    if (state->pending == RING) wait(device);
-    TRY(state, cudaEventRecord(state->event[state->pending + 1], state->ops.stream));
-    state->slot[state->pending++] = slot;
-}
-
-static enum status cuda_synchronize(struct device *device) {
-    wait(device);
-    return report(state_of(device));
 }
 
 /* --- open and close --- */
@@ -174,7 +108,7 @@ static enum status cuda_open(struct device *device, const struct device_options 
     device->state = state;
     device->ops_context = &state->ops;
     if (open_all(state)) return STATUS_OK;
-    const enum status status = report(state);
+    const enum status status = cuda_report(state);
     cuda_close(device);
     return status;
 }
@@ -211,7 +145,7 @@ static enum status cuda_best_rate(struct device *device, enum gemm_dtype dtype, 
     struct cuda_state *state = state_of(device);
     if (dtype == GEMM_BF16) return status_set(STATUS_UNAVAILABLE, "no peak is measured for bfloat16");
     return cuda_peak(state->ops.stream, &state->ops.fault, dtype, flops_per_second) ? STATUS_OK
-                                                                                    : report(state);
+                                                                                    : cuda_report(state);
 }
 
 static size_t cuda_last_cache(struct device *device) {
@@ -222,7 +156,8 @@ static size_t cuda_last_cache(struct device *device) {
 
 static enum status cuda_bandwidth(struct device *device, double *bytes_per_second) {
     struct cuda_state *state = state_of(device);
-    return cuda_copy_rate(state->ops.stream, &state->ops.fault, bytes_per_second) ? STATUS_OK : report(state);
+    return cuda_copy_rate(state->ops.stream, &state->ops.fault, bytes_per_second) ? STATUS_OK
+                                                                                  : cuda_report(state);
 }
 
 /* --- memory --- */
@@ -241,7 +176,7 @@ static void *cuda_alloc(struct device *device, size_t bytes) {
     }
     if (!TRY(state, error) || !TRY(state, cudaMemsetAsync(memory, 0, bytes, state->ops.stream)) ||
         !TRY(state, cudaStreamSynchronize(state->ops.stream))) {
-        report(state);
+        cuda_report(state);
         return NULL;
     }
     return memory;
@@ -267,7 +202,7 @@ static void cuda_upload(struct device *device, void *to, const void *from, size_
 static void cuda_download(struct device *device, void *to, const void *from, size_t bytes) {
     const struct cuda_state *state = state_of(device);
     copy(device, bytes <= STAGING_BYTES ? state->staging : to, from, bytes, cudaMemcpyDeviceToHost);
-    if (wait(device) && bytes <= STAGING_BYTES) memcpy(to, state->staging, bytes);
+    if (cuda_wait(device) && bytes <= STAGING_BYTES) memcpy(to, state->staging, bytes);
 }
 
 static void cuda_zero(struct device *device, void *memory, size_t bytes) {
@@ -334,10 +269,10 @@ static void *cuda_stream(struct device *device) {
 
 static enum status cuda_begin_capture(struct device *device) {
     struct cuda_state *state = state_of(device);
-    wait(device);
+    cuda_wait(device);
     state->capturing =
         TRY(state, cudaStreamBeginCapture(state->ops.stream, cudaStreamCaptureModeThreadLocal));
-    return report(state);
+    return cuda_report(state);
 }
 
 static enum status cuda_end_capture(struct device *device, void **graph) {
@@ -351,13 +286,13 @@ static enum status cuda_end_capture(struct device *device, void **graph) {
                       TRY(state, cudaStreamSynchronize(state->ops.stream));
     if (captured) cudaGraphDestroy(captured);
     *graph = made ? executable : NULL;
-    return report(state);
+    return cuda_report(state);
 }
 
 static enum status cuda_replay(struct device *device, void *graph) {
     struct cuda_state *state = state_of(device);
     TRY(state, cudaGraphLaunch((cudaGraphExec_t)graph, state->ops.stream));
-    return report(state);
+    return cuda_report(state);
 }
 
 static void cuda_free_graph(struct device *device, void *graph) {

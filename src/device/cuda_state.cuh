@@ -40,6 +40,13 @@ static inline struct cuda_state *state_of(struct device *device) {
 
 #define TRY(state, call) CUDA_TRY(&(state)->ops.fault, call)
 
+/* cuda_laps.cu: waits for the compute stream and counts what was timed; false after a fault of CUDA, which
+   cuda_report puts into the status message. */
+bool cuda_wait(struct device *device);
+enum status cuda_report(struct cuda_state *state);
+void cuda_lap(struct device *device, struct profile_slot slot);
+enum status cuda_synchronize(struct device *device);
+
 /* Slots of device.h that use the other streams (cuda_side_streams.cu). */
 void *cuda_prefetch_begin(struct device *device);
 void cuda_prefetch_end(struct device *device);

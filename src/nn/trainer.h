@@ -124,9 +124,9 @@ void trainer_close(struct trainer *trainer);
 enum status trainer_run(struct trainer *trainer, const struct trainer_observer *observer,
                         struct run_summary *summary);
 
-/* Rows of the largest pass on this device: of a batch, or of an evaluation; `train` and `test` are counts. */
-size_t trainer_capacity(const struct config *config, const struct device *device, size_t batch, size_t train,
-                        size_t test);
+/* Rows of the largest pass on this backend: of a batch, or of an evaluation; `train`, `test` are counts. */
+size_t trainer_capacity(const struct config *config, const struct gemm_backend *backend, size_t batch,
+                        size_t train, size_t test);
 
 /* Uploads order, scalars and tally of the epoch in progress, for the steps of an engine. trainer_run calls
    it. */

@@ -7,12 +7,9 @@
 #include "src/nn/step_audit.h"
 
 enum {
-    EVALUATION_ROWS = 1000, /* minimum rows of an evaluation pass: small batches would slow it */
-    /* On a GPU fewer, but so many, if the products then stay small: cuda-tuned does those without cuBLAS,
-       which takes 0.2 s to load. */
-    SMALL_EVALUATION_ROWS = 128,
-    SMALL_MULTIPLICATIONS = 1 << 26,
-    HOST_WARM_UP_ROWS = 128 /* enough to start every library and thread; a full batch may take seconds */
+    EVALUATION_ROWS = 1000,      /* minimum rows of an evaluation pass: small batches would slow it */
+    LIGHT_EVALUATION_ROWS = 128, /* fewer, but so many, if the backend's products then stay light */
+    HOST_WARM_UP_ROWS = 128      /* enough to start every library and thread; a full batch may take seconds */
 };
 
 static size_t smaller(size_t a, size_t b) {
@@ -32,28 +29,27 @@ static enum status open_samples(struct trainer *trainer, const struct dataset_pa
 }
 
 /* Weights of the largest layer. */
-static size_t most_weights(const struct layer_list *layers) {
-    size_t most = 1;
+static double most_weights(const struct layer_list *layers) {
+    double most = 1;
     for (size_t l = 1; l < layers->count; l++) {
-        const size_t weights = layers->width[l - 1] * layers->width[l];
+        const double weights = (double)layers->width[l - 1] * (double)layers->width[l];
         if (weights > most) most = weights;
     }
     return most;
 }
 
-size_t trainer_capacity(const struct config *config, const struct device *device, size_t batch, size_t train,
-                        size_t test) {
-    const size_t small = SMALL_MULTIPLICATIONS / most_weights(&config->layers);
-    const bool stays_small =
-        !device->driver->host_memory && config->dtype == GEMM_F32 && small >= SMALL_EVALUATION_ROWS;
-    const size_t least = stays_small ? smaller(small, EVALUATION_ROWS) : EVALUATION_ROWS;
+size_t trainer_capacity(const struct config *config, const struct gemm_backend *backend, size_t batch,
+                        size_t train, size_t test) {
+    const size_t light = (size_t)(backend->light_multiplications / most_weights(&config->layers));
+    const bool stays_light = config->dtype == GEMM_F32 && light >= LIGHT_EVALUATION_ROWS;
+    const size_t least = stays_light ? smaller(light, EVALUATION_ROWS) : EVALUATION_ROWS;
     const size_t rows = smaller(least, train > test ? train : test);
     return batch > rows ? batch : rows;
 }
 
 static enum status open_network(struct trainer *trainer) {
     const struct config *config = trainer->config;
-    const size_t capacity = trainer_capacity(config, &trainer->compute->device, trainer->batch,
+    const size_t capacity = trainer_capacity(config, trainer->compute->backend, trainer->batch,
                                              trainer->train.count, trainer->test.count);
     struct mlp *mlp = &trainer->mlp;
     enum status status = mlp_open(mlp, trainer->compute, config, capacity);

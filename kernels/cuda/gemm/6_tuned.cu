@@ -175,4 +175,5 @@ extern "C" const struct gemm_backend gemm_cuda_tuned = {
     .fused = &cuda_fused,
     .nearest = &cuda_nearest,
     .gemm_batch = tuned_gemm_batch,
+    .light_multiplications = SMALL_MULTIPLICATIONS,
 };

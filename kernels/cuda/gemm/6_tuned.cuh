@@ -36,6 +36,7 @@ bool narrow_fuses_backward(const struct gemm_call *call); /* only for calls that
 void narrow_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher);
 
 /* 6_tuned_small.cu: few multiplications, so that latency dominates. */
+static const double SMALL_MULTIPLICATIONS = 64 << 20; /* above these cuBLAS is faster */
 bool small_takes(const struct gemm_call *call);
 void small_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher);
 

@@ -22,14 +22,14 @@ static const int STATIC_BYTES = 1024;    /* left for static shared memory */
 static const int LARGE_TILES = 96 << 10; /* shared memory that the largest tiles need */
 static const size_t UNASKED = 47 << 10;  /* dynamic shared memory that a kernel has without asking */
 
-/* Above these cuBLAS is faster; in float64 at smaller sizes, because it uses tensor cores. */
-static const double MOST_MULTIPLICATIONS = 64 << 20, MOST_OF_DOUBLES = 1 << 20;
+/* In float64 cuBLAS is faster at smaller sizes, because it uses tensor cores. */
+static const double MOST_OF_DOUBLES = 1 << 20;
 static const size_t LONGEST_SIDE = 4096;
 
 bool small_takes(const struct gemm_call *call) {
     return call->m <= LONGEST_SIDE && call->n <= LONGEST_SIDE && call->k <= LONGEST_SIDE &&
            (double)call->m * (double)call->n * (double)call->k <=
-               (call->dtype == GEMM_F64 ? MOST_OF_DOUBLES : MOST_MULTIPLICATIONS);
+               (call->dtype == GEMM_F64 ? MOST_OF_DOUBLES : SMALL_MULTIPLICATIONS);
 }
 
 /* A or B as stored: `rows` x `cols`, leading dimension `ld`. */

@@ -1,0 +1,13 @@
+/* The values of the operands of a case of verify. */
+#ifndef TESSERA_BACKEND_VERIFY_VALUES_H
+#define TESSERA_BACKEND_VERIFY_VALUES_H
+
+#include "src/backend/verify.h"
+
+/* Makes the values of A and B, which are drawn from [-1, 1), those of the case. */
+void verify_change_values(const struct verify_case *test, const struct gemm_call *call, void *a, void *b);
+
+/* Multiplies rows x cols elements by a power of two, which is exact. */
+void verify_scale(enum gemm_dtype dtype, void *matrix, size_t rows, size_t cols, size_t ld, int power);
+
+#endif
