@@ -219,6 +219,8 @@ static void times_are_of_the_calls(void **state) {
     assert_int_equal(result.outcome, OUTCOME_RIGHT);
     assert_true(result.seconds.count % 7 == 0 && result.seconds.count <= 3 * 7); /* up to three rounds */
     assert_true(result.seconds.count > 0);
+    /* sums of 128 terms, one after the other: up to sqrt(128) roundings of 2^-24; at least that of C */
+    assert_true(result.relative_error > 0x1p-26 && result.relative_error < sqrt(128) * 0x1p-24);
     assert_true(result.flops == 2.0 * 128 * 128 * 128 && result.bytes == 3.0 * 128 * 128 * 4);
     assert_true(result.seconds.min > 0 && result.seconds.min <= result.seconds.median &&
                 result.seconds.median <= result.seconds.max);

@@ -103,11 +103,20 @@ static void the_bound_tells_float32_from_tf32(void **state) {
     free(b);
 }
 
+static void relative_error_is_of_all_elements(void **state) {
+    (void)state;
+    const double want[4] = {3, 0, 0, 4};
+    const float got[6] = {3, 1, 99, 0, 4, 99}; /* leading dimension 3; off by (0, 1, 0, 0) */
+    assert_near(oracle_relative_error(GEMM_F32, 2, 2, got, 3, want), 0.2, 1e-15);
+    assert_true(isnan(oracle_relative_error(GEMM_F32, 1, 1, (float[]){NAN}, 1, want)));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comparator_accepts_what_is_right),
         cmocka_unit_test(comparator_rejects_what_is_wrong),
         cmocka_unit_test(the_bound_tells_float32_from_tf32),
+        cmocka_unit_test(relative_error_is_of_all_elements),
     };
     return cmocka_run_group_tests_name("oracle", tests, NULL, NULL);
 }

@@ -61,6 +61,7 @@ static void hostile_rows_are_harmless(void **state) {
                                        "layers",
                                        "seed",
                                        "share_of_peak",
+                                       "relative_error",
                                        "checkpoint",
                                        "shared",
                                        "step",

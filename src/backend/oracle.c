@@ -39,6 +39,18 @@ double oracle_rms(enum gemm_dtype dtype, size_t m, size_t n, const void *got, si
     return sqrt(sum / (double)(m * n));
 }
 
+double oracle_relative_error(enum gemm_dtype dtype, size_t m, size_t n, const void *got, size_t ldc,
+                             const double *want) {
+    double errors = 0, values = 0;
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < n; j++) {
+            const double exact = want[i * n + j], error = dtype_get(dtype, got, i * ldc + j) - exact;
+            errors += error * error;
+            values += exact * exact;
+        }
+    return sqrt(errors / values);
+}
+
 /* --- the oracle --- */
 
 /* op(A) by rows or op(B) by columns, contiguous along k, in double; NULL without memory. */

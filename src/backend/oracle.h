@@ -43,6 +43,10 @@ double oracle_rms(enum gemm_dtype dtype, size_t m, size_t n, const void *got, si
 static const double ORACLE_RMS = 1.0 / 16;
 enum { ORACLE_RMS_TERMS = 64, ORACLE_RMS_ELEMENTS = 1024 };
 
+/* ||got - want|| / ||want||, Euclidean norms over all elements: the relative error of an m x n result. */
+double oracle_relative_error(enum gemm_dtype dtype, size_t m, size_t n, const void *got, size_t ldc,
+                             const double *want);
+
 /* Apply the epilogue to the product: the first adds the bias, the second applies the activation. */
 void oracle_add_bias(const struct gemm_call *call, double *want, double *bound);
 void oracle_activate(const struct gemm_call *call, double *want, double *bound);

@@ -126,6 +126,7 @@ static enum status finish(const struct benchmark *benchmark, struct entry *entry
     result->bytes = facts->bytes;
     result->h2d = facts->h2d;
     result->d2h = facts->d2h;
+    result->relative_error = facts->relative_error;
     result->peak = peak_of(benchmark, entry);
     result->kernels = facts->kernels;
     memcpy(result->kernel, facts->kernel, sizeof result->kernel);

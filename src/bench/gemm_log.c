@@ -80,6 +80,7 @@ static void add_times(cJSON *line, const struct candidate *candidate, const stru
         cJSON_AddNumberToObject(line, "share_of_peak", share_of_peak(result));
     }
     cJSON_AddNumberToObject(line, "bytes", result->bytes);
+    cJSON_AddNumberToObject(line, "relative_error", result->relative_error);
     if (candidate->compute.backend->device != GEMM_ON_HOST) {
         cJSON_AddNumberToObject(line, "h2d_seconds", result->h2d);
         cJSON_AddNumberToObject(line, "d2h_seconds", result->d2h);

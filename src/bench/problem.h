@@ -24,6 +24,7 @@ struct problem {
     void *device[3];                   /* all copies */
     size_t next;                       /* the copy of the next call */
     uint64_t random;                   /* of secret.h: which operands change during a timing */
+    double relative_error;             /* of the last check of signed reals, oracle_relative_error */
 };
 
 /* The copies fill at least `rotate` bytes; there are at least two, unless it is 0, and at most 4,096. The

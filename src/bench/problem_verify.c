@@ -176,12 +176,16 @@ static enum status check_integers(const struct problem *problem, struct checks *
     return STATUS_OK;
 }
 
-static enum status check_reals(const struct problem *problem, struct checks *checks, struct rng *rng) {
-    const size_t m = problem->call.m, count = m < SAMPLED_ROWS ? m : SAMPLED_ROWS;
+static enum status check_reals(struct problem *problem, struct checks *checks, struct rng *rng) {
+    const size_t m = problem->call.m, n = problem->call.n, count = m < SAMPLED_ROWS ? m : SAMPLED_ROWS;
     size_t rows[SAMPLED_ROWS];
     for (size_t r = 0; r < count; r++) rows[r] = count == m ? r : rng_below(rng, (uint32_t)m);
     if (count < m) rows[0] = m - 1;
-    return check_rows(problem, rows, count, false, checks);
+    const enum status status = check_rows(problem, rows, count, false, checks);
+    const enum gemm_dtype c_dtype = dtype_of_c(&problem->call);
+    if (!status && c_dtype != GEMM_BF16) /* else it is that of rounding C */
+        problem->relative_error = oracle_relative_error(c_dtype, count, n, checks->c_rows, n, checks->want);
+    return status;
 }
 
 /* Is C equal to `exact`, rounded once? */

@@ -109,6 +109,7 @@ enum status sampler_finish(struct sampler *sampler, struct sampler_facts *facts)
     *facts = (struct sampler_facts){.flops = problem_flops(problem), .bytes = problem_bytes(problem)};
     enum status status = core_use_check(&sampler->cores, problem->compute);
     if (!status) status = problem_verify(problem, PROBLEM_REALS, secret_seed());
+    facts->relative_error = problem->relative_error;
     if (!status && problem->compute->backend->device != GEMM_ON_HOST)
         status = problem_transfers(problem, &facts->h2d, &facts->d2h);
     if (!status)

@@ -19,8 +19,9 @@ struct sampler_plan {
 
 /* What is known after the last sample. */
 struct sampler_facts {
-    double flops, bytes; /* of a call; the bytes of A, B and C once */
-    double h2d, d2h;     /* seconds to copy A and B to the GPU and C back; 0 on the host */
+    double flops, bytes;   /* of a call; the bytes of A, B and C once */
+    double h2d, d2h;       /* seconds to copy A and B to the GPU and C back; 0 on the host */
+    double relative_error; /* of C with signed reals, of up to 16 rows: oracle_relative_error */
     struct gemm_kernel kernel[SAMPLER_MOST_KERNELS];
     size_t kernels;
 };

@@ -98,6 +98,11 @@ void cell_held_out(struct cell *cell, const cJSON *line, double error) {
         text_append(cell->text, sizeof cell->text, " (%s)", part);
 }
 
+void cell_error(struct cell *cell) {
+    const double error = cell_number(cell, cell->column->key);
+    cell_text(cell, isfinite(error) ? "%.1e" : "-", error);
+}
+
 void cell_time(struct cell *cell) {
     const double seconds = row_seconds(cell->line, cell->column->key);
     cell_text(cell, "%s", seconds > 0 ? text_seconds(seconds).text : "-");

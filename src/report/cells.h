@@ -26,6 +26,8 @@ void cell_epoch_median(struct cell *cell); /* the same without min to max; and t
 void cell_epoch_spread(struct cell *cell);
 void cell_time(struct cell *cell); /* the seconds of the parts in the column's key (see row_seconds) */
 
+void cell_error(struct cell *cell); /* the column's key, with two digits: "4.9e-07"; "-" without a value */
+
 /* A column of accuracies is called "test accuracy", or "validation accuracy" if all its rows are of
    validation images. Start with zero, add each row, then take the title. */
 struct held_out_parts {

@@ -34,6 +34,7 @@ static const struct column details[] = {
     {"min to max", COLUMN_NUMBER, .cell = cell_spread, .width = 18, .spare = 3},
     {"GFLOP/s", COLUMN_NUMBER, .key = "gflops", .unit = text_short},
     {"of peak", COLUMN_NUMBER, .cell = share_cell},
+    {"error", COLUMN_NUMBER, .key = "relative_error", .cell = cell_error, .spare = 1},
     {"to GPU", COLUMN_NUMBER, .key = "h2d_seconds", .unit = text_seconds, .width = 8, .spare = 2},
     {"from GPU", COLUMN_NUMBER, .key = "d2h_seconds", .unit = text_seconds, .spare = 2},
 };
@@ -43,8 +44,10 @@ void tables_fill(struct table *table, const struct selection *rows) {
 }
 
 void tables_gemm_details(struct table *table, const struct selection *rows) {
-    table_open(table, "All products, each with its fastest and its slowest repeat. The last two columns are "
-                      "the times to copy A and B to the GPU and C back (pageable memory, medians)." NOISY);
+    table_open(table, "All products, each with its fastest and its slowest repeat. error: of C, as the "
+                      "Frobenius norm beside that of the float64 product, with operands in [-1, 1). The "
+                      "last two columns are the times to copy A and B to the GPU and C back (pageable "
+                      "memory, medians)." NOISY);
     TABLE_COLUMNS(table, details);
     tables_fill(table, rows);
 }

@@ -1,6 +1,4 @@
 /* The table of sliding windows. */
-#include <math.h>
-
 #include "src/base/text.h"
 #include "src/report/cells.h"
 #include "src/report/tables.h"
@@ -13,11 +11,6 @@ static void windows_cell(struct cell *cell) {
     const double windows = cell_number(cell, "windows"), timed = cell_number(cell, "windows_timed");
     cell_text(cell, "%s", unit_count(windows).text);
     if (timed < windows) text_append(cell->text, sizeof cell->text, " (%s)", unit_count(timed).text);
-}
-
-static void error_cell(struct cell *cell) {
-    const double error = cell_number(cell, cell->column->key);
-    cell_text(cell, isfinite(error) ? "%.1e" : "-", error);
 }
 
 static struct text_number unit_share_of_peak(double value) {
@@ -35,8 +28,8 @@ static const struct column columns[] = {
     {"speed-up", COLUMN_NUMBER, .key = "speedup", .unit = text_short, .width = 8},
     {"GFLOP/s", COLUMN_NUMBER, .key = "gflops", .unit = text_short, .width = 7},
     {"of peak", COLUMN_NUMBER, .key = "share_of_peak", .unit = unit_share_of_peak, .width = 7},
-    {"backward", COLUMN_NUMBER, .key = "backward_error", .cell = error_cell, .width = 8},
-    {"orthogonal", COLUMN_NUMBER, .key = "orthogonality", .cell = error_cell, .width = 10, .spare = 1},
+    {"backward", COLUMN_NUMBER, .key = "backward_error", .cell = cell_error, .width = 8},
+    {"orthogonal", COLUMN_NUMBER, .key = "orthogonality", .cell = cell_error, .width = 10, .spare = 1},
     {"panels", COLUMN_NUMBER, .key = "panel", .cell = cell_time, .spare = 4},
     {"products", COLUMN_NUMBER, .key = "gemm_nn gemm_tn gemm_nt", .cell = cell_time, .spare = 4},
     {"transfers", COLUMN_NUMBER, .key = "h2d d2h", .cell = cell_time, .only = PAGE_ONLY},

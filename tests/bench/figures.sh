@@ -214,7 +214,7 @@ measure() {
             --residency host --pin off,on --repeat 1
         run gemm bench gemm $validation --sizes 256,512,1024,2048,4096 --limit-seconds 3 \
             --backends openblas,tuned,cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas
-        run gemm-8192 bench gemm --sizes 8192 --dtype f32 --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas
+        run gemm-8192 bench gemm --sizes 8192 --dtype f32 --limit-seconds 0 --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas
         run gemm-high bench gemm $high --sizes none --dtype f32 --backends openblas,tuned,cuda-shmem,cuda-tuned,cublas
         run shmem bench shmem
         run breakeven bench breakeven --backends tuned,cuda-tuned,cublas --batches 16,128,1024,8192 --hidden 16,128,1024,4096 \

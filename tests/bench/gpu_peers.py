@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Times other programs and ours, interleaved, on this GPU: seconds of an epoch on MNIST, float32, SGD.
+"""Times other programs and ours, interleaved, on this GPU: seconds of an epoch on MNIST, SGD.
 
-  gpu_peers.py [--data DIR] [--train ./train] [--rounds 3] [--nets 784-128-10,784-512-512-10] [--out LOG.jsonl]
+  gpu_peers.py [--data DIR] [--train ./train] [--rounds 3] [--nets NET,..] [--peers NAME ..] [--out LOG.jsonl]
 
-  PyTorch eager     a step as its users write it, with the fused optimiser kernel
+NET is WIDTHS[@BATCH][:f32|tf32|bf16]: 784-128-10 (batch 128, float32), 784-2048-2048-10@8192:bf16. Default: 784-128-10,784-512-512-10.
+--nets large: the networks whose products are large, in each precision.
+
+  PyTorch eager     a step as its users write it, with the fused optimiser kernel; bf16: torch.autocast
   PyTorch graph     the same steps of a whole epoch, captured as one CUDA graph
-  JAX scan          a whole epoch in one compiled lax.scan, float32 products (highest precision), without the last partial batch
+  JAX scan          a whole epoch in one compiled lax.scan, without the last partial batch: its time is scaled to all images;
+                    float32: highest precision; bf16: weights are float32, operands of products bfloat16
   ours              ./train --backend cuda-tuned --engine fused, and --engine graph
 
 All programs have the data on the GPU. Only ours shuffles; PyTorch and JAX take the batches in file order, which is fastest for them.
@@ -14,7 +18,18 @@ are over rounds. A candidate that cannot run is left out, with the reason. Nothi
 """
 import argparse, gzip, json, os, statistics, subprocess, sys, tempfile, time
 
-BATCH, RATE = 128, 0.1
+RATE = 0.1
+LARGE = [f'{net}:{precision}' for net in ('784-2048-2048-10@8192', '784-4096-4096-10@8192', '784-2500-2000-1500-1000-500-10@128')
+         for precision in ('f32', 'tf32', 'bf16')] + ['784-1024-1024-1024-10@128:f32']
+
+
+def parse(net):
+    """(widths, batch, precision) of NET."""
+    rest, _, precision = net.partition(':')
+    widths, _, batch = rest.partition('@')
+    if precision not in ('', 'f32', 'tf32', 'bf16'):
+        raise SystemExit(f"{net}: '{precision}' is not f32, tf32 or bf16")
+    return [int(width) for width in widths.split('-')], int(batch or 128), precision or 'f32'
 
 
 def load(directory, part):
@@ -43,17 +58,19 @@ def timed(epoch, finish, epochs):
 def torch_peer(args, graph):
     import torch
     torch.manual_seed(1)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    widths = [int(w) for w in args.net.split('-')]
+    widths, size, precision = parse(args.net)
+    torch.backends.cuda.matmul.allow_tf32 = precision == 'tf32'
     parts = [part for i, o in zip(widths, widths[1:]) for part in (torch.nn.Linear(i, o), torch.nn.ReLU())][:-1]
     model = torch.nn.Sequential(*parts).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, fused=True)
     images, labels = (torch.from_numpy(array).cuda() for array in load(args.data, 'train'))
-    batches = [(images[at:at + BATCH], labels[at:at + BATCH]) for at in range(0, len(labels), BATCH)]
+    batches = [(images[at:at + size], labels[at:at + size]) for at in range(0, len(labels), size)]
 
     def step(x, y):
         optimizer.zero_grad(set_to_none=True)
-        torch.nn.functional.cross_entropy(model(x), y).backward()
+        with torch.autocast('cuda', torch.bfloat16, enabled=precision == 'bf16', cache_enabled=False):
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
         optimizer.step()
 
     def eager():
@@ -81,17 +98,21 @@ def torch_peer(args, graph):
 def jax_peer(args):
     os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
     import functools, jax, jax.numpy as jnp
-    widths = [int(w) for w in args.net.split('-')]
+    widths, size, precision = parse(args.net)
+    operand = jnp.bfloat16 if precision == 'bf16' else jnp.float32
     images, labels = (jnp.array(array) for array in load(args.data, 'train'))
-    steps = len(labels) // BATCH  # whole batches: a scan has one shape
-    x, y = images[:steps * BATCH].reshape(steps, BATCH, -1), labels[:steps * BATCH].reshape(steps, BATCH)
+    steps = len(labels) // size  # whole batches: a scan has one shape
+    x, y = images[:steps * size].reshape(steps, size, -1), labels[:steps * size].reshape(steps, size)
     keys = jax.random.split(jax.random.PRNGKey(1), len(widths))
     state = [(jax.random.normal(k, (i, o)) * (2 / i) ** .5, jnp.zeros(o)) for k, i, o in zip(keys, widths, widths[1:])]
 
+    def product(h, weight):
+        return jnp.matmul(h.astype(operand), weight.astype(operand), preferred_element_type=operand)
+
     def forward(layers, h):
         for weight, bias in layers[:-1]:
-            h = jax.nn.relu(h @ weight + bias)
-        return h @ layers[-1][0] + layers[-1][1]
+            h = jax.nn.relu(product(h, weight) + bias.astype(operand))
+        return product(h, layers[-1][0]).astype(jnp.float32) + layers[-1][1]
 
     def loss(layers, h, of):
         return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(forward(layers, h)), of[:, None], 1))
@@ -106,17 +127,19 @@ def jax_peer(args):
     def run():
         nonlocal state
         state = epoch(state)
-    with jax.default_matmul_precision('highest'):
+    with jax.default_matmul_precision('highest' if precision == 'f32' else 'tensorfloat32'):
         seconds = timed(run, lambda: jax.block_until_ready(state), args.epochs)
         test, of = load(args.data, 't10k')
         right = int((forward(state, jnp.array(test)).argmax(1) == jnp.array(of)).sum())
-    return {'version': f'JAX {jax.__version__}', 'seconds': seconds, 'test_accuracy': right / len(of)}
+    return {'version': f'JAX {jax.__version__}', 'seconds': seconds * len(labels) / (steps * size), 'test_accuracy': right / len(of)}
 
 
 def ours(args, engine):
+    widths, size, precision = parse(args.net)
     with tempfile.NamedTemporaryFile(suffix='.jsonl') as log:
-        command = [args.train, '--data', args.data, '--layers', args.net, '--batch-size', str(BATCH), '--learning-rate', str(RATE),
-                   '--epochs', str(args.epochs + 1), '--backend', 'cuda-tuned', '--engine', engine, '--log', log.name]
+        command = [args.train, '--data', args.data, '--layers', '-'.join(map(str, widths)), '--batch-size', str(size), '--learning-rate',
+                   str(RATE), '--epochs', str(args.epochs + 1), '--backend', 'cuda-tuned', '--precision', precision, '--engine', engine,
+                   '--evaluate-every', '0', '--log', log.name]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError((done.stderr or done.stdout).strip().splitlines()[-1])
@@ -137,31 +160,33 @@ PEERS = {'PyTorch eager': lambda args: torch_peer(args, False), 'PyTorch graph':
 def table(args):
     results, left_out = {}, {}
     for round_ in range(args.rounds):
-        for net in args.nets.split(','):
-            for name in PEERS:
-                if name in left_out:
+        for net in LARGE if args.nets == 'large' else args.nets.split(','):
+            for name in args.peers:
+                if (net, name) in left_out:
                     continue
                 done = subprocess.run([sys.executable, __file__, '--peer', name, '--net', net, '--data', args.data, '--train', args.train,
                                        '--epochs', str(args.epochs)], capture_output=True, text=True)
                 if done.returncode:
-                    left_out[name] = (done.stderr.strip().splitlines() or ['no reason given'])[-1]
+                    left_out[net, name] = (done.stderr.strip().splitlines() or ['no reason given'])[-1]
                     continue
-                result = {'type': 'peer', 'net': net, 'batch': BATCH, 'peer': name, 'round': round_ + 1, **json.loads(done.stdout.splitlines()[-1])}
+                result = {'type': 'peer', 'net': net, 'batch': parse(net)[1], 'peer': name, 'round': round_ + 1, **json.loads(done.stdout.splitlines()[-1])}
                 results.setdefault((net, name), []).append(result)
                 if args.out:
                     with open(args.out, 'a') as out:  # after each result, since a run may be interrupted
                         out.write(json.dumps(result) + '\n')
     gpu = subprocess.run(['nvidia-smi', '--query-gpu=name', '--format=csv,noheader'], capture_output=True, text=True).stdout.strip()
-    print(f'{gpu}: an epoch of MNIST, batch {BATCH}, float32, ms; median of {args.rounds} processes, each the median of {args.epochs} epochs')
-    print(f'{"network":<18} {"peer":<15} {"median":>8} {"least":>8} {"most":>8} {"to ours":>8}  accuracy  version')
+    print(f'{gpu}: an epoch of MNIST, ms; median of {args.rounds} processes, each the median of {args.epochs} epochs; '
+          f'network[@batch][:precision], default @128:f32')
+    wide = max(18, *(len(net) for net, _ in results))
+    print(f'{"network":<{wide}} {"peer":<15} {"median":>8} {"least":>8} {"most":>8} {"to ours":>8}  accuracy  version')
     for (net, name), rows in results.items():
         seconds = [row['seconds'] for row in rows]
-        ours_ = [row['seconds'] for row in results.get((net, 'ours, fused'), [])]
+        ours_ = [row['seconds'] for row in results.get((net, 'ours, fused'), []) or results.get((net, 'ours, graph'), [])]
         ratio = f'{statistics.median(seconds) / statistics.median(ours_):.1f}x' if ours_ else '-'
-        print(f'{net:<18} {name:<15} {1e3 * statistics.median(seconds):8.2f} {1e3 * min(seconds):8.2f} {1e3 * max(seconds):8.2f} '
+        print(f'{net:<{wide}} {name:<15} {1e3 * statistics.median(seconds):8.2f} {1e3 * min(seconds):8.2f} {1e3 * max(seconds):8.2f} '
               f'{ratio:>8}  {100 * rows[-1]["test_accuracy"]:6.2f} %  {rows[-1]["version"]}')
-    for name, why in left_out.items():
-        print(f'left out: {name}: {why}')
+    for (net, name), why in left_out.items():
+        print(f'left out: {net}, {name}: {why}')
 
 
 if __name__ == '__main__':
@@ -169,6 +194,7 @@ if __name__ == '__main__':
     parser.add_argument('--data', default='data/mnist')
     parser.add_argument('--train', default='./train')
     parser.add_argument('--nets', default='784-128-10,784-512-512-10')
+    parser.add_argument('--peers', nargs='+', choices=PEERS, default=PEERS)
     parser.add_argument('--out')
     parser.add_argument('--rounds', type=int, default=3)
     parser.add_argument('--epochs', type=int, default=9)
