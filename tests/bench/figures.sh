@@ -137,6 +137,22 @@ gpu_peers() {
     "${PYTHON:-python3}" tests/bench/gpu_peers.py --train "$train" --rounds "${ROUNDS:-2}" --epochs 7 --out "$logs/peers-gpu.log" >"$logs/peers-gpu.txt"
 }
 
+# gpu_peers_large: the same for networks of large products: five minutes
+gpu_peers_large() {
+    [[ " ${names[*]} " == *" peers-gpu-large "* ]] || return 0
+    echo "  peers-gpu-large"
+    "${PYTHON:-python3}" tests/bench/gpu_peers.py --train "$train" --rounds "${ROUNDS:-2}" --epochs 7 --nets large \
+        --peers 'PyTorch graph' 'JAX scan' 'ours, graph' --out "$logs/peers-gpu-large.log" >"$logs/peers-gpu-large.txt"
+}
+
+# error_speed: error and rate of one large product, in float32, TF32 and bf16: half a minute
+error_speed() {
+    [[ " ${names[*]} " == *" error-speed "* ]] || return 0
+    echo "  error-speed"
+    rm -f "$logs/error-speed.log"
+    "${PYTHON:-python3}" tests/bench/error_speed.py --train "$train" --out "$logs/error-speed.log" >"$logs/error-speed.txt"
+}
+
 # ensembles: concurrent networks on a GPU
 ensembles() {
     [[ " ${names[*]} " == *" ensembles "* ]] || return 0
@@ -196,6 +212,8 @@ measure() {
     peers
     gemm_peers
     gpu_peers
+    gpu_peers_large
+    error_speed
     ensembles
     record
     ciresan

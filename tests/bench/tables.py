@@ -3,8 +3,8 @@
 
     tests/bench/tables.py CPU_LOGS GPU_LOGS OUT
 
-Writes OUT/start.txt (eight lines of a training), OUT/cpu.md, OUT/gpu.md, OUT/accuracy.md, OUT/epochs.svg and OUT/gemm.md. A row
-whose log does not exist is left out.
+Writes OUT/start.txt (eight lines of a training), OUT/cpu.md, OUT/gpu.md, OUT/accuracy.md, OUT/epochs.svg, OUT/gemm.md and
+OUT/error-speed.svg. A row whose log does not exist is left out.
 """
 import json
 import math
@@ -233,6 +233,52 @@ def bars_of(rows, peers, best):
     return sorted(bars, key=lambda bar: -bar[1])
 
 
+# --- error against speed ---
+
+ERROR_WIDTH, ERROR_HEIGHT, ERRORS, RATES = 640, 370, range(-7, -1), (25, 50, 100, 200, 400, 800)  # decades; TFLOP/s
+# Published for 8192 x 8192 x 8192 on a GH200, with the accuracy of SGEMM: arXiv 2508.03984.
+PUBLISHED = ("GEMMul8, published", 152e3)
+
+
+def error_chart(rows):
+    """Points of (name, GFLOP/s, relative error, class) on two logarithmic axes; an error axis from accurate (top) to coarse."""
+    def x_of(tflops):
+        return 70 + (ERROR_WIDTH - 100) * math.log2(tflops / RATES[0]) / math.log2(1.2 * RATES[-1] / RATES[0])
+
+    def y_of(error):
+        return 30 + (ERROR_HEIGHT - 80) * (math.log10(error) - ERRORS[0]) / (ERRORS[-1] - ERRORS[0])
+    right, bottom = x_of(1.2 * RATES[-1]), y_of(10.0 ** ERRORS[-1])
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {ERROR_WIDTH} {ERROR_HEIGHT}" width="{ERROR_WIDTH}" '
+           f'height="{ERROR_HEIGHT}" role="img" aria-label="Error of a product against its speed"><style>{STYLE}</style>'
+           f'<rect width="{ERROR_WIDTH}" height="{ERROR_HEIGHT}" fill="#fff"/><text class="a" x="8" y="16">relative error</text>']
+    for decade in ERRORS:
+        y = y_of(10.0 ** decade)
+        out.append(f'<line class="g" x1="70" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/><text class="a" x="62" y="{y + 4:.1f}" '
+                   f'text-anchor="end">1e{decade}</text>')
+    for rate in RATES:
+        x = x_of(rate)
+        out.append(f'<line class="g" x1="{x:.1f}" x2="{x:.1f}" y1="30" y2="{bottom:.1f}"/><text class="a" x="{x:.1f}" '
+                   f'y="{bottom + 18:.1f}" text-anchor="middle">{rate}</text>')
+    for name, gflops, error, kind in rows:
+        x, y = x_of(gflops / 1e3), y_of(error)
+        left = x > right - 120
+        out.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="7"/><text x="{x + (-12 if left else 12):.1f}" y="{y + 4:.1f}" '
+                   f'text-anchor="{"end" if left else "start"}">{name} {gflops / 1e3:.0f}</text>')
+    out.append(f'<text class="a" x="{right:.1f}" y="{bottom + 36:.1f}" text-anchor="end">TFLOP/s, 8192 x 8192 x 8192, operands in '
+               f'[-1, 1); further right is faster, further up is more accurate</text></svg>')
+    return "\n".join(out) + "\n"
+
+
+def error_rows(folder):
+    """The last line of each name in error-speed.log, and what was published."""
+    last = {line["name"]: line for line in lines_of(os.path.join(folder, "error-speed.log"))}
+    if not last:
+        return []
+    rows = [(name, line["gflops"], line["relative_error"], "best" if name == "cuda-tuned" else "ours")
+            for name, line in last.items()]
+    return rows + [(*PUBLISHED, last["SGEMM"]["relative_error"], "other")]
+
+
 def main():
     if len(sys.argv) != 4:
         raise SystemExit(__doc__)
@@ -245,7 +291,7 @@ def main():
               (rows["cublas", "graph"]["machine"], bars_of(rows, by_gpu, GPU_ROWS[-1]))]
     files = {"start.txt": excerpt(os.path.join(cpu, "transcript.txt")), "cpu.md": cpu_table(on_cpu, by_cpu),
              "gpu.md": gpu_table(rows, median_of(on_gpu, "openblas"), by_gpu), "accuracy.md": accuracy_table(cpu, gpu),
-             "epochs.svg": chart(groups), "gemm.md": gemm_table(cpu)}
+             "epochs.svg": chart(groups), "gemm.md": gemm_table(cpu), "error-speed.svg": error_chart(error_rows(gpu))}
     os.makedirs(out, exist_ok=True)
     for name, text in files.items():
         with open(os.path.join(out, name), "w", encoding="utf-8") as file:
