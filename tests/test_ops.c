@@ -332,8 +332,14 @@ static void measured_peaks(void **state) {
                   1e-9 * single, 1e-9 * twice, 1e-9 * bytes);
     assert_true(isfinite(single) && isfinite(twice) && isfinite(bytes));
     assert_true(twice > 0 && bytes > 0);
-    assert_true(single > 0.7 * twice); /* float32 has twice as many lanes; other processes disturb */
-    assert_true(single > rate_of_serial(128));
+    /* float32 has twice as many lanes. Other processes may take the core: the best of ten measurements */
+    const double serial = rate_of_serial(128);
+    for (int again = 0; again < 9 && !(single > 0.7 * twice && single > serial); again++) {
+        double next = NAN;
+        assert_status(device.driver->peak(&device, GEMM_F32, &next), STATUS_OK);
+        single = fmax(single, next);
+    }
+    assert_true(single > 0.7 * twice && single > serial);
     assert_status(device.driver->peak(&device, GEMM_BF16, &single), STATUS_UNAVAILABLE);
     device.driver->close(&device);
 }
