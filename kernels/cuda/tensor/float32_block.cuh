@@ -9,6 +9,11 @@
 
 namespace float32 {
 
+struct block_memory {
+    float all[4 * AREA_FLOATS];
+    unsigned of_warp[4];
+};
+
 /* Each warp has 16 rows in its own memory, which other warps read for sums and extremes of columns alone. The
    threads of a warp own fours: eight of two rows apart, in the same columns. */
 struct block_area {
@@ -25,6 +30,11 @@ struct block_area {
         own = all + warp * AREA_FLOATS;
         of_warp = (unsigned *)(shared + NOTES_AT) + thread / GROUP * 4;
     }
+
+    /* Of a thread block of one warpgroup in another kernel. */
+    __device__ explicit block_area(block_memory &memory)
+        : all(memory.all), own(all + threadIdx.x / 32 * AREA_FLOATS), of_warp(memory.of_warp),
+          lane(threadIdx.x % 32), warp(threadIdx.x / 32) {}
 
     __device__ void synchronize() const {
         asm volatile("bar.sync %0, %1;" : : "r"(1 + (int)threadIdx.x / GROUP), "n"(GROUP) : "memory");
@@ -149,11 +159,10 @@ struct block_area {
         }
     }
 
-    /* Writes the planes of the block, as planes.cu does, and the sums of its columns unless `totals` is
-       NULL. */
-    __device__ void split(const planes &to, size_t block, float *totals, size_t width) const {
-        float x[FOURS][4];
-        take(x);
+    /* Writes the planes of a block of these elements, as planes.cu does, and the sums of its columns unless
+       `totals` is NULL. Returns the bits that it raises to the first thread, 0 to others. */
+    __device__ unsigned split(const float (&x)[FOURS][4], const planes &to, size_t block,
+                              float *totals = NULL, size_t width = 0) const {
         put_columns(x);
         synchronize();
         if (totals) store_totals(totals, width);
@@ -170,7 +179,7 @@ struct block_area {
         const int exponent = scale_exponent(most);
         store_planes(to, block, x, power_of_two(exponent));
         synchronize();
-        if (threadIdx.x % GROUP) return;
+        if (threadIdx.x % GROUP) return 0;
         counts = 0, lopsided = false;
         for (int w = 0; w < 4; w++) {
             counts += of_warp[w] & ~LOPSIDED;
@@ -178,7 +187,7 @@ struct block_area {
         }
         const unsigned raised = guard_bits(most, lopsided, counts);
         to.codes[block] = code_of(exponent, raised);
-        if (raised) atomicOr(&to.flags->state, raised); /* split_wide_kernel has reset it */
+        return raised;
     }
 };
 

@@ -164,15 +164,6 @@ struct place {
     }
 };
 
-/* One thread of a block: the last block of a matrix sets its state. */
-static __device__ void finish(const planes &to, unsigned raised) {
-    if (raised) atomicOr(&to.flags->raised, raised);
-    __threadfence();
-    if (atomicAdd(&to.flags->blocks_done, 1u) != to.count() - 1) return;
-    to.flags->blocks_done = 0;
-    to.flags->state = atomicExch(&to.flags->raised, 0u);
-}
-
 __global__ void __launch_bounds__(THREADS) split_kernel(const __grid_constant__ split_pair both) {
     const place at(both, blockIdx.x);
     const planes &to = at.from.to;
@@ -195,7 +186,7 @@ __global__ void __launch_bounds__(THREADS) split_kernel(const __grid_constant__ 
     own.store<__half>(at.plane(to.blocks, 1));
     if (threadIdx.x) return;
     to.codes[at.block] = code_of(e, found.raised) | (pixels_only ? CODE_PIXELS : 0);
-    finish(to, found.raised | (high_only || pixels_only ? 0 : PLANES_LOW));
+    planes_done(to.flags, found.raised | (high_only || pixels_only ? 0 : PLANES_LOW), to.count());
 }
 
 /* The operands of a product. */

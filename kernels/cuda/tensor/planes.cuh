@@ -43,7 +43,7 @@ static inline __host__ __device__ int wide_exponent(unsigned code) {
 
 /* What the blocks of a matrix raised. */
 struct plane_flags {
-    unsigned raised, blocks_done; /* while it is split; then 0 */
+    unsigned raised, done; /* while it is split: writers that are done; then 0 */
     unsigned state;
 };
 
@@ -146,6 +146,15 @@ static __device__ unsigned guard_bits(unsigned most, bool lopsided, unsigned non
 
 static __device__ unsigned code_of(int exponent, unsigned raised) {
     return (unsigned)(exponent + CODE_ZERO) | (raised & PLANES_WIDE ? CODE_WIDE : 0);
+}
+
+/* One thread of each of the `writers` of a matrix: the last one sets its state. */
+static __device__ void planes_done(plane_flags *flags, unsigned raised, size_t writers) {
+    if (raised) atomicOr(&flags->raised, raised);
+    __threadfence();
+    if (atomicAdd(&flags->done, 1u) != writers - 1) return;
+    flags->done = 0;
+    flags->state = atomicExch(&flags->raised, 0u);
 }
 #endif
 
