@@ -38,7 +38,7 @@ static const int STAGES = 4;
 
 /* tile[r][c] = memory[(row0 + r) * ld + col0 + c], ROWS rows of COLS elements. Packs from column `cols` on
    are 0; rows from `rows` on repeat the last one. */
-template <int ROWS, int COLS, int PITCH, typename T>
+template <int ROWS, int COLS, int PITCH, int THREADS, typename T>
 __device__ inline void fetch(T *tile, const T *memory, size_t ld, size_t row0, size_t rows, size_t col0,
                              size_t cols) {
     constexpr int W = WIDEST<T>, PACKS = COLS / W, STEP = THREADS / PACKS;
@@ -52,19 +52,41 @@ __device__ inline void fetch(T *tile, const T *memory, size_t ld, size_t row0, s
     }
 }
 
+/* to[p][j] = from[(row0 + p) * ld + j], 0 outside of rows x cols, for `count` rows of N. A thread loads some
+   elements before it stores the first of them. */
+template <int N, int THREADS, typename T>
+__device__ inline void stage_rows(T *to, int count, const T *from, size_t ld, size_t row0, size_t rows,
+                                  size_t cols) {
+    constexpr int SOME = 12;
+    for (int e0 = threadIdx.x; e0 < count * N; e0 += SOME * THREADS) {
+        T some[SOME];
+#pragma unroll
+        for (int i = 0; i < SOME; i++) {
+            const int e = e0 + i * THREADS;
+            const size_t p = row0 + e / N, j = e % N;
+            some[i] = e < count * N && p < rows && j < cols ? from[p * ld + j] : T(0);
+        }
+#pragma unroll
+        for (int i = 0; i < SOME; i++)
+            if (e0 + i * THREADS < count * N) to[e0 + i * THREADS] = some[i];
+    }
+}
+
 /* --- NN --- */
 
-/* A block owns ROWS rows, two a lane; its warps split the k of a slab. */
+/* A block owns ROWS rows, two a lane; its warps split the k of a slab. Their sums have to fit in shared
+   memory. */
 template <typename T> struct nn_shape {
+    static constexpr int WARPS = sizeof(T) == 4 ? 16 : 8, THREADS = 32 * WARPS;
     static constexpr int ROWS = 64, SLAB = 256 / (int)sizeof(T), PITCH = SLAB + WIDEST<T>;
     static constexpr size_t TILES = (size_t)STAGES * ROWS * PITCH * sizeof(T);
 };
 
 template <typename T, int N>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(nn_shape<T>::THREADS)
     narrow_nn(const T *a, size_t lda, const T *b, size_t ldb, size_t k, int panel, sink<T> out) {
     typedef nn_shape<T> S;
-    constexpr int W = WIDEST<T>, SHARE = S::SLAB / WARPS; /* k of a warp */
+    constexpr int W = WIDEST<T>, WARPS = S::WARPS, SHARE = S::SLAB / WARPS; /* k of a warp */
     extern __shared__ double2 memory[];
     T *tiles = reinterpret_cast<T *>(memory);
     T *weight = reinterpret_cast<T *>(tiles + STAGES * S::ROWS * S::PITCH); /* [panel][N] */
@@ -77,13 +99,13 @@ __global__ void __launch_bounds__(THREADS)
         const int slabs = (int)((k_end - k0 + S::SLAB - 1) / S::SLAB);
         const auto fetch_slab = [&](int s) {
             if (s < slabs)
-                fetch<S::ROWS, S::SLAB, S::PITCH>(tiles + s % STAGES * S::ROWS * S::PITCH, a, lda, row0,
-                                                  out.m, k0 + (size_t)s * S::SLAB, k_end);
+                fetch<S::ROWS, S::SLAB, S::PITCH, S::THREADS>(tiles + s % STAGES * S::ROWS * S::PITCH, a, lda,
+                                                              row0, out.m, k0 + (size_t)s * S::SLAB, k_end);
             __pipeline_commit();
         };
         if (k0) __syncthreads();
         for (int s = 0; s < STAGES - 1; s++) fetch_slab(s);
-        stage_rows<N, THREADS>(weight, slabs * S::SLAB, b, ldb, k0, k_end, out.n);
+        stage_rows<N, S::THREADS>(weight, slabs * S::SLAB, b, ldb, k0, k_end, out.n);
         for (int s = 0; s < slabs; s++) {
             __pipeline_wait_prior(STAGES - 2);
             __syncthreads();
@@ -117,7 +139,7 @@ __global__ void __launch_bounds__(THREADS)
         sums[(warp * N + j) * S::ROWS + lane + 32] = sum[1][j];
     }
     __syncthreads();
-    for (int e = threadIdx.x; e < S::ROWS * N; e += THREADS) {
+    for (int e = threadIdx.x; e < S::ROWS * N; e += S::THREADS) {
         const int j = e % N, r = e / N;
         if (row0 + r >= out.m || j >= out.n) continue;
         T total = 0;
@@ -151,9 +173,9 @@ __global__ void __launch_bounds__(THREADS) narrow_tn(const T *a, size_t lda, con
         const int slabs = (int)((k_end - k0 + S::SLAB - 1) / S::SLAB);
         const auto fetch_slab = [&](int s) {
             if (s < slabs)
-                fetch<S::SLAB, COLUMNS, COLUMNS>(tiles + s % STAGES * S::SLAB * COLUMNS, a, lda,
-                                                 k0 + (size_t)s * S::SLAB, k_end,
-                                                 (size_t)blockIdx.x * COLUMNS, out.m);
+                fetch<S::SLAB, COLUMNS, COLUMNS, THREADS>(tiles + s % STAGES * S::SLAB * COLUMNS, a, lda,
+                                                          k0 + (size_t)s * S::SLAB, k_end,
+                                                          (size_t)blockIdx.x * COLUMNS, out.m);
             __pipeline_commit();
         };
         if (k0 > first) __syncthreads();
@@ -226,15 +248,15 @@ template <typename K> static bool allow(tuned_context *context, K kernel) {
 template <typename T, int N>
 static void launch_nn(tuned_context *context, const gemm_call &call, cuda_launcher &launcher) {
     typedef nn_shape<T> S;
-    const size_t sums = (size_t)WARPS * N * S::ROWS * sizeof(T);
+    const size_t sums = (size_t)S::WARPS * N * S::ROWS * sizeof(T);
     const size_t fits = (capacity(context) - S::TILES) / (N * sizeof(T)) / S::SLAB * S::SLAB;
     const size_t whole = (call.k + S::SLAB - 1) / S::SLAB * S::SLAB, panel = whole < fits ? whole : fits;
     size_t bytes = S::TILES + panel * N * sizeof(T);
     if (bytes < sums) bytes = sums;
     const auto kernel = narrow_nn<T, N>;
     if (allow(context, kernel))
-        launch(launcher, "narrow_nn", kernel, blocks_for(call.m, S::ROWS), THREADS, bytes, (const T *)call.a,
-               call.lda, (const T *)call.b, call.ldb, call.k, (int)panel, sink<T>(call));
+        launch(launcher, "narrow_nn", kernel, blocks_for(call.m, S::ROWS), S::THREADS, bytes,
+               (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, (int)panel, sink<T>(call));
 }
 
 template <typename T, int N>

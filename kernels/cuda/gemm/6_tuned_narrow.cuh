@@ -30,19 +30,8 @@ template <int N, typename R> __device__ inline void load_row(R (&row)[N], const 
     }
 }
 
-/* to[p][j] = from[(row0 + p) * ld + j], 0 outside of rows x cols, for `count` rows of N. */
-template <int N, int THREADS, typename T>
-__device__ inline void stage_rows(T *to, int count, const T *from, size_t ld, size_t row0, size_t rows,
-                                  size_t cols) {
-#pragma unroll 8
-    for (int e = threadIdx.x; e < count * N; e += THREADS) {
-        const size_t p = row0 + e / N, j = e % N;
-        to[e] = p < rows && j < cols ? from[p * ld + j] : T(0);
-    }
-}
-
-/* Number of chunks of `length`, at least `shortest` each, with `groups` blocks a chunk: one wave of resident blocks,
-   because a second wave takes as long as the first. */
+/* Number of chunks of `length`, at least `shortest` each, with `groups` blocks a chunk: one wave of resident
+   blocks, because a second wave takes as long as the first. */
 template <typename K>
 static size_t chunks_for(tuned_context *context, K kernel, size_t threads, size_t shared, size_t groups,
                          size_t length, size_t shortest) {

@@ -2,10 +2,11 @@
    most).
 
    Idea       a thread block has 64 x 64 elements of dX at a time, as a block of planes has (planes.cuh), and
-              goes up a strip of them. A lane owns a pack of 16 bytes in eight of its rows. If a product on tensor cores has read dX as float32 planes, they are written
-              with it: dX is not split in a pass of its own.
-   Bound by   bytes: dX is written and, with a backward epilogue, Y is read: 8192 x 2048 in float32 are 134 MB,
-              and 201 MB with planes, 45 and 67 us at 3 TB/s.
+              goes up a strip of them. A lane owns a pack of 16 bytes in eight of its rows. If a product on
+              tensor cores has read dX as float32 planes, they are written with it: dX is not split in a pass
+              of its own.
+   Bound by   bytes: dX is written and, with a backward epilogue, Y is read: 8192 x 2048 in float32 are 134
+              MB, and 201 MB with planes: 45 and 67 us at 3 TB/s.
    Improves   5_cublas.cu for output layers
    Run        ./train bench gemm --backends cublas,cuda-tuned */
 #include "kernels/cuda/gemm/6_tuned_narrow.cuh"
@@ -88,22 +89,53 @@ template <typename T> struct nt_share {
         }
     }
 
-    /* x = the elements of C, from their sums and slopes; 0 outside. */
+    /* x = alpha x + beta C. */
+    __device__ void scale(T (&x)[S::PACKS][W]) const {
+#pragma unroll
+        for (int i = 0; i < S::PACKS; i++)
+#pragma unroll
+            for (int e = 0; e < W; e++) x[i][e] *= out.alpha;
+        if (out.beta == 0) return;
+#pragma unroll
+        for (int i = 0; i < S::PACKS; i++) {
+            pack<T, W> old = {};
+            if (has(i)) old = pack_at<W>(out.c + at(i));
+#pragma unroll
+            for (int e = 0; e < W; e++) x[i][e] += out.beta * old.value[e];
+        }
+    }
+
+    /* Stores x, times its slopes if there is a backward epilogue, in C. x is 0 outside. */
     __device__ void store(T (&x)[S::PACKS][W], const T (&slope)[S::PACKS][W]) const {
 #pragma unroll
         for (int i = 0; i < S::PACKS; i++) {
-            pack<T, W> y, old = {};
-            if (out.beta != 0 && has(i)) old = pack_at<W>(out.c + at(i));
+            pack<T, W> y;
 #pragma unroll
-            for (int e = 0; e < W; e++) {
-                y.value[e] = out.alpha * x[i][e];
-                if (out.beta != 0) y.value[e] += out.beta * old.value[e];
-                if (back.on) y.value[e] *= slope[i][e];
-            }
-            if (has(i)) pack_at<W>(out.c + at(i)) = y;
-#pragma unroll
-            for (int e = 0; e < W; e++) x[i][e] = has(i) ? y.value[e] : T(0);
+            for (int e = 0; e < W; e++)
+                y.value[e] = x[i][e] = !has(i) ? 0 : back.on ? x[i][e] * slope[i][e] : x[i][e];
+            if (has(i)) __stwb((uint4 *)(out.c + at(i)), *(const uint4 *)&y); /* in one access */
         }
+    }
+};
+
+/* The rows of dY of a block, and those of W: [row][N], 0 outside. A thread loads all of its elements before
+   it stores the first. */
+template <int ROWS, int N, typename T> struct staged_rows {
+    static constexpr int COUNT = ROWS * N / THREADS;
+    static_assert(ROWS * N % THREADS == 0);
+    T own[COUNT];
+
+    __device__ void load(const T *from, size_t ld, size_t row0, size_t rows, size_t cols) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const unsigned e = threadIdx.x + i * THREADS, j = e % N;
+            const size_t row = row0 + e / N;
+            own[i] = row < rows && j < cols ? from[row * ld + j] : T(0);
+        }
+    }
+    __device__ void store(T (&to)[ROWS][N]) const {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) to[0][threadIdx.x + i * THREADS] = own[i];
     }
 };
 
@@ -130,7 +162,7 @@ static __device__ void store_column_sums(const T (&column)[WIDEST<T>], size_t n,
 
 /* c: the planes of C; `blocks` NULL: there are none. */
 template <typename T, int N>
-__global__ void __launch_bounds__(THREADS, 3)
+__global__ void __launch_bounds__(THREADS, 4)
     narrow_nt(const T *a, size_t lda, const T *b, size_t ldb, size_t k, const __grid_constant__ sink<T> out,
               size_t rows_of_block, const __grid_constant__ slope<T> back, const __grid_constant__ planes c,
               cuda_reduction reduction) {
@@ -141,20 +173,25 @@ __global__ void __launch_bounds__(THREADS, 3)
     const size_t first = blockIdx.y * rows_of_block, last = min(first + rows_of_block, out.m);
     const size_t j0 = (size_t)blockIdx.x * S::COLUMNS + threadIdx.x % LANES * W;
     T column[W] = {};
-    stage_rows<N, THREADS>(weights[0], S::COLUMNS, b, ldb, (size_t)blockIdx.x * S::COLUMNS, out.n, k);
+    staged_rows<S::COLUMNS, N, T> of_w;
+    of_w.load(b, ldb, (size_t)blockIdx.x * S::COLUMNS, out.n, k);
+    of_w.store(weights);
     unsigned raised = 0;
     /* from the last rows on: the weight gradient has just read Y, whose last rows are in the L2 cache */
     for (size_t left = (last - first + S::ROWS - 1) / S::ROWS; left-- > 0;) {
         const size_t row0 = first + left * S::ROWS;
         const nt_share<T> own(out, back, row0, last, j0);
+        staged_rows<S::ROWS, N, T> of_dy;
+        of_dy.load(a, lda, row0, last, k);
         T x[S::PACKS][W], slope[S::PACKS][W];
         if (back.on)
             with_activation(
                 back.activation, [&]<enum activation A>() { own.template load_slopes<A>(slope); });
         __syncthreads();
-        stage_rows<N, THREADS>(dy[0], S::ROWS, a, lda, row0, last, k);
+        of_dy.store(dy);
         __syncthreads();
         own.multiply(x, dy, weights);
+        own.scale(x);
         own.store(x, slope);
 #pragma unroll
         for (int i = 0; i < S::PACKS; i++)
