@@ -133,7 +133,7 @@ static void unchanged_operands_are_split_once(void **state) {
 
 /* --- planes that a product writes --- */
 
-enum { ROWS = 200, COLUMNS = 328, DEPTH = 160, LARGEST = 330 * 330 };
+enum { ROWS = 200, COLUMNS = 328, DEPTH = 160, LARGEST = 330 * 330, POISONED = 1094 * 1028 };
 enum kind { PLAIN, FORWARD, BACKWARD, SMALL_ROW, NOT_FINITE, KINDS };
 enum { LEFT, RIGHT, BIAS, OUTPUT, RESULT, OTHER, PRODUCT, MATRICES };
 
@@ -180,7 +180,7 @@ static struct gemm_call second_call(void *const matrix[MATRICES], enum gemm_op o
 }
 
 static void run_call(struct compute *compute, struct gemm_call call, float *result) {
-    static float poison[LARGEST];
+    static float poison[POISONED];
     const size_t bytes = call.m * call.n * sizeof(float);
     memset(poison, 0xff, bytes);
     compute->device.driver->upload(&compute->device, call.c, poison, bytes);
@@ -229,6 +229,85 @@ static void planes_are_written_with_c(void **state) {
     compute_close(&compute);
 }
 
+/* --- planes that a narrow product writes --- */
+
+enum { TALL = 1094, BROAD = 1028, CLASSES = 10, SIDE = 768, MOST = TALL * BROAD };
+
+/* RESULT = LEFT RIGHT^T with CLASSES of k: too narrow for tensor cores. */
+static struct gemm_call narrow_call(void *const matrix[MATRICES], const struct gemm_backward *backward) {
+    return (struct gemm_call){.dtype = GEMM_F32,
+                              .op = GEMM_NT,
+                              .m = TALL,
+                              .n = BROAD,
+                              .k = CLASSES,
+                              .alpha = 1,
+                              .a = matrix[LEFT],
+                              .lda = CLASSES,
+                              .b = matrix[RIGHT],
+                              .ldb = CLASSES,
+                              .c = matrix[RESULT],
+                              .ldc = BROAD,
+                              .backward = backward};
+}
+
+/* PRODUCT = RESULT^T OTHER. */
+static struct gemm_call broad_call(void *const matrix[MATRICES], bool unchanged) {
+    return (struct gemm_call){.dtype = GEMM_F32,
+                              .op = GEMM_TN,
+                              .m = BROAD,
+                              .n = SIDE,
+                              .k = TALL,
+                              .alpha = 1,
+                              .a = matrix[RESULT],
+                              .lda = BROAD,
+                              .b = matrix[OTHER],
+                              .ldb = SIDE,
+                              .c = matrix[PRODUCT],
+                              .ldc = SIDE,
+                              .a_unchanged = unchanged};
+}
+
+static void narrow_products_write_planes(void **state) {
+    (void)state;
+    static float values[MOST], first[MOST], want[MOST], got[MOST], sums[2][BROAD];
+    struct rng rng = rng_open(13, RNG_TEST, 0);
+    struct compute compute;
+    open_tensor(&compute, "tensor=auto");
+    const struct device_driver *const driver = compute.device.driver;
+    void *matrix[MATRICES];
+    for (int i = 0; i < MATRICES; i++) {
+        matrix[i] = driver->alloc(&compute.device, sizeof values);
+        assert_true(matrix[i]);
+    }
+    const struct gemm_backward backward = {
+        .activation = ACTIVATION_TANH, .output = matrix[OUTPUT], .bias_grad = matrix[BIAS]};
+    static const enum kind kinds[] = {PLAIN, BACKWARD, SMALL_ROW, NOT_FINITE};
+    for (int i = 0; i < 4; i++) {
+        for (int j = 0; j < RESULT; j++) {
+            for (int e = 0; e < MOST; e++) values[e] = (float)gauss(&rng);
+            for (int e = 0; e < CLASSES && j == LEFT; e++) {
+                if (kinds[i] == SMALL_ROW) values[70 * CLASSES + e] *= 0x1p-30f;
+                if (kinds[i] == NOT_FINITE) values[70 * CLASSES + e] = INFINITY;
+            }
+            driver->upload(&compute.device, matrix[j], values, sizeof values);
+        }
+        driver->upload(&compute.device, matrix[OTHER], values, sizeof values);
+        const struct gemm_call call = narrow_call(matrix, kinds[i] == BACKWARD ? &backward : NULL);
+        const size_t bytes = BROAD * SIDE * sizeof(float);
+        run_call(&compute, call, first);
+        driver->download(&compute.device, sums[0], matrix[BIAS], sizeof sums[0]);
+        run_call(&compute, broad_call(matrix, false), want);
+        run_call(&compute, call, got);
+        driver->download(&compute.device, sums[1], matrix[BIAS], sizeof sums[1]);
+        assert_memory_equal(got, first, sizeof got);
+        assert_memory_equal(sums[1], sums[0], sizeof sums[0]);
+        run_call(&compute, broad_call(matrix, true), got);
+        assert_memory_equal(got, want, bytes);
+    }
+    for (int i = 0; i < MATRICES; i++) driver->free(&compute.device, matrix[i]);
+    compute_close(&compute);
+}
+
 /* --- the choice --- */
 
 static size_t kernels_of(const char *option, enum gemm_precision precision, size_t side,
@@ -270,6 +349,7 @@ int main(void) {
         cmocka_unit_test(large_shapes_are_right),
         cmocka_unit_test(unchanged_operands_are_split_once),
         cmocka_unit_test(planes_are_written_with_c),
+        cmocka_unit_test(narrow_products_write_planes),
         cmocka_unit_test(the_option_chooses),
     };
     return cmocka_run_group_tests_name("gpu tensor", tests, NULL, NULL);

@@ -1,10 +1,9 @@
 /* cuda-tuned, narrow products: one dimension is the number of classes (16 at most), the other two are large.
 
-   Idea       read (forward, weight gradient) or write (input gradient) the large matrix once, 16 bytes a
-              thread; keep the narrow one in shared memory or registers.
+   Idea       read the large matrix once, 16 bytes a thread; keep the narrow one in shared memory.
                 NN  Y = X W      a block owns 64 rows of X, two a lane; its warps split k
                 TN  dW = X^T dY  a lane owns one pack of columns of X; warps and blocks split the rows
-                NT  dX = dY W^T  a lane owns neighbouring columns of dX and holds its rows of W in registers
+                NT  dX = dY W^T  is in 6_tuned_narrow_nt.cu
               Partial sums are added in a fixed order.
    Bound by   bytes of the large matrix: 8192 x 2048 in float32 is 67 MB, 22 us at 3 TB/s. The multiply-adds
               (N rounded up to a multiple of 4) overlap and take 8 us.
@@ -12,17 +11,10 @@
    Run        ./train bench gemm --backends cublas,cuda-tuned */
 #include <cuda_pipeline.h>
 
-#include "kernels/cuda/gemm/gemm.cuh"
-#include "kernels/cuda/gemm/6_tuned.cuh"
+#include "kernels/cuda/gemm/6_tuned_narrow.cuh"
 
 static const size_t WIDEST_NARROW = 16, SHORTEST_LONG = 1024;
 static const int WARPS = 8, THREADS = 32 * WARPS;
-
-/* Can rows be read in packs of 16 bytes? */
-static bool whole_packs(const gemm_call *call, const void *memory, size_t cols, size_t ld) {
-    const size_t size = call->dtype == GEMM_F32 ? sizeof(float) : sizeof(double);
-    return packs_fit(memory, cols, ld, 16 / size, size);
-}
 
 bool narrow_takes(const struct gemm_call *call) {
     /* cuBLAS is bound by memory in bfloat16: no gain */
@@ -37,33 +29,6 @@ bool narrow_takes(const struct gemm_call *call) {
            whole_packs(call, call->a, call->m, call->lda);
 }
 
-bool narrow_fuses_backward(const struct gemm_call *call) {
-    const gemm_backward *backward = call->backward;
-    return call->op == GEMM_NT && call->n <= 32 * REDUCTION_GROUPS &&
-           whole_packs(call, backward->output, call->n, call->ldc) &&
-           (!activation_needs_input(backward->activation) ||
-            whole_packs(call, backward->pre, call->n, call->ldc));
-}
-
-/* Calls `function<N>()` with the smallest multiple of 4 that holds `width`. */
-template <typename F> static void with_width(size_t width, F function) {
-    if (width <= 4) return function.template operator()<4>();
-    if (width <= 8) return function.template operator()<8>();
-    if (width <= 12) return function.template operator()<12>();
-    return function.template operator()<16>();
-}
-
-/* Loads N elements of shared memory, the same address in all lanes (broadcast). */
-template <int N, typename R> __device__ inline void load_row(R (&row)[N], const R *from) {
-    constexpr int W = WIDEST<R> < N ? WIDEST<R> : N;
-#pragma unroll
-    for (int j = 0; j < N; j += W) {
-        const pack<R, W> some = pack_at<W>(from + j);
-#pragma unroll
-        for (int e = 0; e < W; e++) row[j + e] = some.value[e];
-    }
-}
-
 /* Columns that a lane owns: few enough that their sums with 16 classes stay in registers. */
 template <typename T> constexpr int OWNED = WIDEST<T> < 4 ? WIDEST<T> : 4;
 
@@ -73,7 +38,7 @@ static const int STAGES = 4;
 
 /* tile[r][c] = memory[(row0 + r) * ld + col0 + c], ROWS rows of COLS elements. Packs from column `cols` on
    are 0; rows from `rows` on repeat the last one. */
-template <int ROWS, int COLS, int PITCH, typename T>
+template <int ROWS, int COLS, int PITCH, int THREADS, typename T>
 __device__ inline void fetch(T *tile, const T *memory, size_t ld, size_t row0, size_t rows, size_t col0,
                              size_t cols) {
     constexpr int W = WIDEST<T>, PACKS = COLS / W, STEP = THREADS / PACKS;
@@ -87,30 +52,41 @@ __device__ inline void fetch(T *tile, const T *memory, size_t ld, size_t row0, s
     }
 }
 
-/* to[p][j] = from[(row0 + p) * ld + j], 0 outside of rows x cols, for `count` rows of N. */
-template <int N, typename T>
+/* to[p][j] = from[(row0 + p) * ld + j], 0 outside of rows x cols, for `count` rows of N. A thread loads some
+   elements before it stores the first of them. */
+template <int N, int THREADS, typename T>
 __device__ inline void stage_rows(T *to, int count, const T *from, size_t ld, size_t row0, size_t rows,
                                   size_t cols) {
-#pragma unroll 8
-    for (int e = threadIdx.x; e < count * N; e += THREADS) {
-        const size_t p = row0 + e / N, j = e % N;
-        to[e] = p < rows && j < cols ? from[p * ld + j] : T(0);
+    constexpr int SOME = 12;
+    for (int e0 = threadIdx.x; e0 < count * N; e0 += SOME * THREADS) {
+        T some[SOME];
+#pragma unroll
+        for (int i = 0; i < SOME; i++) {
+            const int e = e0 + i * THREADS;
+            const size_t p = row0 + e / N, j = e % N;
+            some[i] = e < count * N && p < rows && j < cols ? from[p * ld + j] : T(0);
+        }
+#pragma unroll
+        for (int i = 0; i < SOME; i++)
+            if (e0 + i * THREADS < count * N) to[e0 + i * THREADS] = some[i];
     }
 }
 
 /* --- NN --- */
 
-/* A block owns ROWS rows, two a lane; its warps split the k of a slab. */
+/* A block owns ROWS rows, two a lane; its warps split the k of a slab. Their sums have to fit in shared
+   memory. */
 template <typename T> struct nn_shape {
+    static constexpr int WARPS = sizeof(T) == 4 ? 16 : 8, THREADS = 32 * WARPS;
     static constexpr int ROWS = 64, SLAB = 256 / (int)sizeof(T), PITCH = SLAB + WIDEST<T>;
     static constexpr size_t TILES = (size_t)STAGES * ROWS * PITCH * sizeof(T);
 };
 
 template <typename T, int N>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(nn_shape<T>::THREADS)
     narrow_nn(const T *a, size_t lda, const T *b, size_t ldb, size_t k, int panel, sink<T> out) {
     typedef nn_shape<T> S;
-    constexpr int W = WIDEST<T>, SHARE = S::SLAB / WARPS; /* k of a warp */
+    constexpr int W = WIDEST<T>, WARPS = S::WARPS, SHARE = S::SLAB / WARPS; /* k of a warp */
     extern __shared__ double2 memory[];
     T *tiles = reinterpret_cast<T *>(memory);
     T *weight = reinterpret_cast<T *>(tiles + STAGES * S::ROWS * S::PITCH); /* [panel][N] */
@@ -123,13 +99,13 @@ __global__ void __launch_bounds__(THREADS)
         const int slabs = (int)((k_end - k0 + S::SLAB - 1) / S::SLAB);
         const auto fetch_slab = [&](int s) {
             if (s < slabs)
-                fetch<S::ROWS, S::SLAB, S::PITCH>(tiles + s % STAGES * S::ROWS * S::PITCH, a, lda, row0,
-                                                  out.m, k0 + (size_t)s * S::SLAB, k_end);
+                fetch<S::ROWS, S::SLAB, S::PITCH, S::THREADS>(tiles + s % STAGES * S::ROWS * S::PITCH, a, lda,
+                                                              row0, out.m, k0 + (size_t)s * S::SLAB, k_end);
             __pipeline_commit();
         };
         if (k0) __syncthreads();
         for (int s = 0; s < STAGES - 1; s++) fetch_slab(s);
-        stage_rows<N>(weight, slabs * S::SLAB, b, ldb, k0, k_end, out.n);
+        stage_rows<N, S::THREADS>(weight, slabs * S::SLAB, b, ldb, k0, k_end, out.n);
         for (int s = 0; s < slabs; s++) {
             __pipeline_wait_prior(STAGES - 2);
             __syncthreads();
@@ -163,7 +139,7 @@ __global__ void __launch_bounds__(THREADS)
         sums[(warp * N + j) * S::ROWS + lane + 32] = sum[1][j];
     }
     __syncthreads();
-    for (int e = threadIdx.x; e < S::ROWS * N; e += THREADS) {
+    for (int e = threadIdx.x; e < S::ROWS * N; e += S::THREADS) {
         const int j = e % N, r = e / N;
         if (row0 + r >= out.m || j >= out.n) continue;
         T total = 0;
@@ -197,14 +173,14 @@ __global__ void __launch_bounds__(THREADS) narrow_tn(const T *a, size_t lda, con
         const int slabs = (int)((k_end - k0 + S::SLAB - 1) / S::SLAB);
         const auto fetch_slab = [&](int s) {
             if (s < slabs)
-                fetch<S::SLAB, COLUMNS, COLUMNS>(tiles + s % STAGES * S::SLAB * COLUMNS, a, lda,
-                                                 k0 + (size_t)s * S::SLAB, k_end,
-                                                 (size_t)blockIdx.x * COLUMNS, out.m);
+                fetch<S::SLAB, COLUMNS, COLUMNS, THREADS>(tiles + s % STAGES * S::SLAB * COLUMNS, a, lda,
+                                                          k0 + (size_t)s * S::SLAB, k_end,
+                                                          (size_t)blockIdx.x * COLUMNS, out.m);
             __pipeline_commit();
         };
         if (k0 > first) __syncthreads();
         for (int s = 0; s < STAGES - 1; s++) fetch_slab(s);
-        stage_rows<N>(rows, slabs * S::SLAB, b, ldb, k0, k_end, out.n);
+        stage_rows<N, THREADS>(rows, slabs * S::SLAB, b, ldb, k0, k_end, out.n);
         for (int s = 0; s < slabs; s++) {
             __pipeline_wait_prior(STAGES - 2);
             __syncthreads();
@@ -256,91 +232,7 @@ __global__ void __launch_bounds__(THREADS) narrow_tn(const T *a, size_t lda, con
     }
 }
 
-/* --- NT --- */
-
-/* Columns of dX that a lane owns: 8 bytes. With 16 (measured slower) their weights take registers that cost
-   occupancy, and here occupancy hides the latency. */
-template <typename T> constexpr int WRITTEN = 8 / (int)sizeof(T);
-
-template <typename T, int N>
-__global__ void __launch_bounds__(THREADS, 3)
-    narrow_nt(const T *a, size_t lda, const T *b, size_t ldb, size_t k, sink<T> out, size_t per_block,
-              slope<T> back, cuda_reduction reduction) {
-    constexpr int W = WRITTEN<T>, COLUMNS = 32 * W, SLAB = 256;
-    __shared__ alignas(16) T rows[SLAB][N];
-    __shared__ T sums[WARPS][COLUMNS];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const size_t j0 = (size_t)blockIdx.x * COLUMNS + lane * W;
-    const size_t first = blockIdx.y * per_block;
-    const size_t last = first + per_block < out.m ? first + per_block : out.m;
-    T weight[W][N], column[W] = {};
-#pragma unroll
-    for (int e = 0; e < W; e++)
-#pragma unroll
-        for (int p = 0; p < N; p++) weight[e][p] = j0 < out.n && p < k ? b[(j0 + e) * ldb + p] : T(0);
-
-    for (size_t i0 = first; i0 < last; i0 += SLAB) {
-        const int left = last - i0 < SLAB ? (int)(last - i0) : SLAB;
-        __syncthreads();
-        for (int e = threadIdx.x; e < left * N; e += THREADS) {
-            const int r = e / N, p = e % N;
-            rows[r][p] = p < k ? a[(i0 + r) * lda + p] : T(0);
-        }
-        __syncthreads();
-        if (j0 < out.n)
-#pragma unroll 4
-            for (int r = warp; r < left; r += WARPS) {
-                const size_t at = (i0 + r) * out.ldc + j0;
-                T x[N];
-                load_row<N>(x, rows[r]);
-                pack<T, W> y, activated = {}, pre = {};
-                if (back.on) activated = pack_at<W>(back.output + at);
-                if (back.pre) pre = pack_at<W>(back.pre + at);
-#pragma unroll
-                for (int e = 0; e < W; e++) {
-                    T sum = 0;
-#pragma unroll
-                    for (int p = 0; p < N; p++) sum += x[p] * weight[e][p];
-                    y.value[e] =
-                        back.scaled(out.finish(i0 + r, j0 + e, sum), pre.value[e], activated.value[e]);
-                    column[e] += y.value[e];
-                }
-                pack_at<W>(out.c + at) = y;
-            }
-    }
-    if (!back.on) return;
-
-    /* column sums: the rows of this block; then the last block to finish adds the blocks in order */
-    __syncthreads();
-#pragma unroll
-    for (int e = 0; e < W; e++) sums[warp][lane * W + e] = column[e];
-    __syncthreads();
-    T *partial = (T *)reduction.scratch;
-    const size_t j = (size_t)blockIdx.x * COLUMNS + threadIdx.x;
-    const bool mine = threadIdx.x < COLUMNS && j < out.n;
-    if (mine) {
-        T total = sums[0][threadIdx.x];
-        for (int w = 1; w < WARPS; w++) total += sums[w][threadIdx.x];
-        partial[blockIdx.y * out.n + j] = total;
-    }
-    if (!last_block(&reduction.tickets[blockIdx.x], gridDim.y) || !mine) return;
-    back.column_sums[j] = sum_of_chunks(partial + j, gridDim.y, out.n);
-}
-
 /* --- launches --- */
-
-/* Number of chunks of `length`, at least 128 each, with `groups` blocks a chunk: one wave of resident blocks,
-   because a second wave takes as long as the first. */
-template <typename K>
-static size_t chunks_for(tuned_context *context, K kernel, size_t shared, size_t groups, size_t length) {
-    int blocks = 1; /* an SM */
-    CUDA_TRY(&context->fault,
-             cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, THREADS, shared));
-    const size_t resident = (size_t)context->processors * (blocks > 0 ? blocks : 1),
-                 most = (length + 127) / 128;
-    const size_t chunks = resident / groups > 1 ? resident / groups : 1;
-    return chunks < most ? chunks : most;
-}
 
 /* Dynamic shared memory of a block; kernels declare up to 1 KB of static shared memory. */
 static size_t capacity(const tuned_context *context) {
@@ -356,15 +248,15 @@ template <typename K> static bool allow(tuned_context *context, K kernel) {
 template <typename T, int N>
 static void launch_nn(tuned_context *context, const gemm_call &call, cuda_launcher &launcher) {
     typedef nn_shape<T> S;
-    const size_t sums = (size_t)WARPS * N * S::ROWS * sizeof(T);
+    const size_t sums = (size_t)S::WARPS * N * S::ROWS * sizeof(T);
     const size_t fits = (capacity(context) - S::TILES) / (N * sizeof(T)) / S::SLAB * S::SLAB;
     const size_t whole = (call.k + S::SLAB - 1) / S::SLAB * S::SLAB, panel = whole < fits ? whole : fits;
     size_t bytes = S::TILES + panel * N * sizeof(T);
     if (bytes < sums) bytes = sums;
     const auto kernel = narrow_nn<T, N>;
     if (allow(context, kernel))
-        launch(launcher, "narrow_nn", kernel, blocks_for(call.m, S::ROWS), THREADS, bytes, (const T *)call.a,
-               call.lda, (const T *)call.b, call.ldb, call.k, (int)panel, sink<T>(call));
+        launch(launcher, "narrow_nn", kernel, blocks_for(call.m, S::ROWS), S::THREADS, bytes,
+               (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, (int)panel, sink<T>(call));
 }
 
 template <typename T, int N>
@@ -375,7 +267,7 @@ static void launch_tn(tuned_context *context, const gemm_call &call, cuda_launch
     const size_t shared = S::TILES + S::PANEL * N * sizeof(T);
     const auto kernel = narrow_tn<T, N>;
     if (!allow(context, kernel)) return;
-    size_t chunks = chunks_for(context, kernel, shared, groups, call.k);
+    size_t chunks = chunks_for(context, kernel, THREADS, shared, groups, call.k, 128);
     if (chunks * bytes > REDUCTION_BYTES) chunks = REDUCTION_BYTES / bytes;
     if (groups > REDUCTION_GROUPS || chunks < 1) chunks = 1;
     launch(launcher, "narrow_tn", kernel, dim3((unsigned)groups, (unsigned)chunks), THREADS, shared,
@@ -383,23 +275,12 @@ static void launch_tn(tuned_context *context, const gemm_call &call, cuda_launch
            context->reduction);
 }
 
-template <typename T, int N>
-static void launch_nt(tuned_context *context, const gemm_call &call, cuda_launcher &launcher) {
-    const size_t groups = blocks_for(call.n, 32 * WRITTEN<T>);
-    const auto kernel = narrow_nt<T, N>;
-    const size_t chunks = chunks_for(context, kernel, 0, groups, call.m);
-    const size_t per_block = (call.m + chunks - 1) / chunks;
-    launch(launcher, "narrow_nt", kernel, dim3((unsigned)groups, (unsigned)chunks), THREADS, 0,
-           (const T *)call.a, call.lda, (const T *)call.b, call.ldb, call.k, sink<T>(call), per_block,
-           slope<T>(call), context->reduction);
-}
-
 void narrow_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
+    if (call->op == GEMM_NT) return narrow_nt_gemm(context, call, launcher);
     with_real(call->dtype, [&]<typename T>() {
-        with_width(call->op == GEMM_NT ? call->k : call->n, [&]<int N>() {
+        with_width(call->n, [&]<int N>() {
             if (call->op == GEMM_NN) launch_nn<T, N>(context, *call, launcher);
             if (call->op == GEMM_TN) launch_tn<T, N>(context, *call, launcher);
-            if (call->op == GEMM_NT) launch_nt<T, N>(context, *call, launcher);
         });
     });
 }

@@ -138,6 +138,15 @@ static float32_operand *take(struct float32_workspace *workspace, const split_so
     return operand;
 }
 
+planes float32_planes_of_c(struct float32_workspace *workspace, const struct gemm_call *call) {
+    float32_operand *const own =
+        workspace->open && call->dtype == GEMM_F32 ? find(workspace, source_c(*call)) : NULL;
+    if (!own) return {};
+    own->valid = true;
+    own->last_call = workspace->calls;
+    return own->source.to;
+}
+
 /* --- column sums --- */
 
 static const unsigned SUM_COLUMNS = 32, SUM_ROWS = 16; /* of a thread block */
@@ -220,16 +229,12 @@ void float32_gemm(struct float32_workspace *workspace, const struct gemm_call *c
     float32_forget(workspace, call);
     float32_operand *const own_a = take(workspace, a, launcher.fault), *const own_b =
                                                                            take(workspace, b, launcher.fault);
-    float32_operand *const own_c = find(workspace, source_c(*call)); /* an earlier call read it */
     const size_t rows = (call->m + PLANE_SIDE - 1) / PLANE_SIDE;
     char *const memory =
         scratch(workspace, 3 * (a.to.count() + b.to.count()) * PLANE_BYTES + rows * call->n * sizeof(float),
                 launcher.fault);
     if (!own_a || !own_b || !memory) return;
     launch_all(workspace, *call, own_a->source, own_a->valid, own_b->source, own_b->valid || own_a == own_b,
-               own_c ? own_c->source.to : planes{}, memory, launcher);
+               float32_planes_of_c(workspace, call), memory, launcher);
     own_a->valid = own_b->valid = true;
-    if (!own_c) return;
-    own_c->valid = true;
-    own_c->last_call = workspace->calls;
 }

@@ -58,6 +58,10 @@ void float32_workspace_close(struct float32_workspace *workspace);
 void float32_forget(struct float32_workspace *workspace, const struct gemm_call *call);
 void float32_forget_all(struct float32_workspace *workspace);
 
+/* The planes of C if an earlier call read it as an operand, for another kernel that writes them with C;
+   `blocks` NULL: none. After float32_forget. */
+planes float32_planes_of_c(struct float32_workspace *workspace, const struct gemm_call *call);
+
 /* Is this a float32 call that float32_gemm can run: any shape with k > 0, NN, TN or NT? */
 bool float32_supports(const struct float32_workspace *workspace, const struct gemm_call *call);
 

@@ -9,6 +9,11 @@
 
 namespace float32 {
 
+struct block_memory {
+    float all[4 * AREA_FLOATS];
+    unsigned of_warp[4];
+};
+
 /* Each warp has 16 rows in its own memory, which other warps read for sums and extremes of columns alone. The
    threads of a warp own fours: eight of two rows apart, in the same columns. */
 struct block_area {
@@ -25,6 +30,11 @@ struct block_area {
         own = all + warp * AREA_FLOATS;
         of_warp = (unsigned *)(shared + NOTES_AT) + thread / GROUP * 4;
     }
+
+    /* Of a thread block of one warpgroup in another kernel. */
+    __device__ explicit block_area(block_memory &memory)
+        : all(memory.all), own(all + threadIdx.x / 32 * AREA_FLOATS), of_warp(memory.of_warp),
+          lane(threadIdx.x % 32), warp(threadIdx.x / 32) {}
 
     __device__ void synchronize() const {
         asm volatile("bar.sync %0, %1;" : : "r"(1 + (int)threadIdx.x / GROUP), "n"(GROUP) : "memory");
@@ -117,15 +127,17 @@ struct block_area {
 
     /* Is a row of the warp lopsided? All lanes return the same. */
     __device__ bool rows_are_lopsided(const float (&x)[FOURS][4], unsigned most) const {
+        const float least = __uint_as_float(lopsided_below(most));
         bool lopsided = false;
 #pragma unroll
         for (unsigned i = 0; i < FOURS; i++) {
-            const unsigned largest =
-                max(max(magnitude(x[i][0]), magnitude(x[i][1])), max(magnitude(x[i][2]), magnitude(x[i][3])));
-            const unsigned nonzero = __ballot_sync(0xffffffffu, largest),
-                           small = __ballot_sync(0xffffffffu, !largest || is_lopsided(largest, most));
-            lopsided = lopsided || (nonzero & 0xffff && (small & 0xffff) == 0xffff) ||
-                       (nonzero >> 16 && small >> 16 == 0xffff);
+            const float largest =
+                fmaxf(fmaxf(fabsf(x[i][0]), fabsf(x[i][1])), fmaxf(fabsf(x[i][2]), fabsf(x[i][3])));
+            const unsigned large = __ballot_sync(0xffffffffu, largest >= least);
+            if (large & 0xffff && large >> 16) continue;
+            const unsigned nonzero = __ballot_sync(0xffffffffu, largest != 0);
+            lopsided =
+                lopsided || (nonzero & 0xffff && !(large & 0xffff)) || (nonzero >> 16 && !(large >> 16));
         }
         return lopsided;
     }
@@ -137,40 +149,34 @@ struct block_area {
 #pragma unroll
         for (unsigned i = 0; i < FOURS; i++) {
             const unsigned r = row(i), at = r * 128 + ((lane % 16 / 2) ^ r % 8) * 16 + lane % 2 * 8;
-            alignas(8) __half h[4], l[4];
+            alignas(8) __half2 h[2], l[2];
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const float value = x[i][e] * factor;
-                h[e] = __half(value);
-                l[e] = __half(value - float(h[e]));
+            for (int e = 0; e < 2; e++) {
+                const float left = x[i][2 * e] * factor, right = x[i][2 * e + 1] * factor;
+                h[e] = __floats2half2_rn(left, right);
+                l[e] = __floats2half2_rn(left - __low2float(h[e]), right - __high2float(h[e]));
             }
             *(uint2 *)(high + at) = *(const uint2 *)h;
             *(uint2 *)(low + at) = *(const uint2 *)l;
         }
     }
 
-    /* Writes the planes of the block, as planes.cu does, and the sums of its columns unless `totals` is
-       NULL. */
-    __device__ void split(const planes &to, size_t block, float *totals, size_t width) const {
-        float x[FOURS][4];
-        take(x);
+    /* Writes the planes of a block of these elements, as planes.cu does, and the sums of its columns unless
+       `totals` is NULL. Returns the bits that it raises to the first thread, 0 to others. */
+    __device__ unsigned split(const float (&x)[FOURS][4], const planes &to, size_t block,
+                              float *totals = NULL, size_t width = 0) const {
         put_columns(x);
         synchronize();
         if (totals) store_totals(totals, width);
         bool lopsided;
         const unsigned most = extremes(lopsided);
         lopsided = __any_sync(0xffffffffu, lopsided) || rows_are_lopsided(x, most);
-        unsigned counts = 0;
-#pragma unroll
-        for (unsigned i = 0; i < FOURS; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) counts += count_small(x[i][e], most);
-        counts = sum_of_warp(counts);
+        unsigned counts = sum_of_warp(count_small(x, most));
         if (lane == 0) of_warp[warp] = counts | (lopsided ? LOPSIDED : 0);
         const int exponent = scale_exponent(most);
         store_planes(to, block, x, power_of_two(exponent));
         synchronize();
-        if (threadIdx.x % GROUP) return;
+        if (threadIdx.x % GROUP) return 0;
         counts = 0, lopsided = false;
         for (int w = 0; w < 4; w++) {
             counts += of_warp[w] & ~LOPSIDED;
@@ -178,7 +184,7 @@ struct block_area {
         }
         const unsigned raised = guard_bits(most, lopsided, counts);
         to.codes[block] = code_of(exponent, raised);
-        if (raised) atomicOr(&to.flags->state, raised); /* split_wide_kernel has reset it */
+        return raised;
     }
 };
 

@@ -18,7 +18,7 @@ static const unsigned BAND = 16;              /* tiles side by side that the L2 
 static const unsigned RING_BYTES = 192 << 10; /* in shared memory; after it: */
 static const unsigned AREA_FLOATS = 16 * 64;  /* per warp that multiplies, for the epilogue */
 static const unsigned BARRIERS_AT = RING_BYTES + GROUPS * GROUP / 32 * AREA_FLOATS * sizeof(float);
-static const unsigned MOST_STAGES = 4, NOTES_AT = BARRIERS_AT + 3 * MOST_STAGES * sizeof(uint64_t);
+static const unsigned MOST_STAGES = 4, NOTES_AT = BARRIERS_AT + 2 * MOST_STAGES * sizeof(uint64_t);
 static const unsigned SHARED_BYTES = NOTES_AT + GROUPS * GROUP / 32 * sizeof(unsigned);
 
 /* The factor of a block's sums: scale 2^-e. */
@@ -115,56 +115,47 @@ struct strip {
     }
 };
 
-/* The ring buffer: stage u % STAGES for use u has 64 of k, as A [plane][2 blocks] and B [plane][2 blocks].
-   The last product reads the high planes alone, so that the low ones can be replaced before it ends. */
+/* The ring buffer: stage u % STAGES for use u has 64 of k, as A [plane][2 blocks] and B [plane][2 blocks]. */
 template <class S> struct ring {
     char *stages;
-    uint64_t *full, *low_empty, *high_empty;
+    uint64_t *full, *empty;
 
     __device__ explicit ring(char *shared) : stages(shared), full((uint64_t *)(shared + BARRIERS_AT)) {
-        low_empty = full + MOST_STAGES;
-        high_empty = low_empty + MOST_STAGES;
+        empty = full + MOST_STAGES;
     }
 
     __device__ char *stage(unsigned use) const {
         return stages + use % S::STAGES * STAGE_BYTES<S>;
     }
 
+    /* One thread: waits until there is room for the bytes of a use. Returns what counts them. */
+    __device__ uint64_t *start(unsigned use, uint32_t bytes) const {
+        if (use >= S::STAGES) mbarrier_wait_alone(empty + use % S::STAGES, use / S::STAGES - 1);
+        mbarrier_expect_tx(full + use % S::STAGES, bytes);
+        return full + use % S::STAGES;
+    }
+
     /* One thread: copies some planes of the two blocks of a strip. */
-    __device__ static void copy(char *to, const char *planes, const strip &from, unsigned first, unsigned end,
+    __device__ static void copy(char *to, const char *planes, const strip &from, unsigned count,
                                 uint64_t *full) {
 #pragma unroll
-        for (unsigned g = 0; g < 2; g++)
+        for (unsigned plane = 0; plane < count; plane++)
 #pragma unroll
-            for (unsigned plane = first; plane < end; plane++)
+            for (unsigned g = 0; g < 2; g++)
                 bulk_copy(to + plane * TILE_BYTES + g * PLANE_BYTES,
                           planes + from.at[g] + plane * from.plane_bytes, PLANE_BYTES, full);
     }
 
-    __device__ void wait_for(uint64_t *empty, unsigned use) const {
-        if (use >= S::STAGES) mbarrier_wait_alone(empty + use % S::STAGES, use / S::STAGES - 1);
-    }
-
     /* One thread: copies a stage as soon as there is room. */
     __device__ void fill(const float32_product &p, unsigned use, const strip &of_a, const strip &of_b) const {
-        uint64_t *const ready = full + use % S::STAGES;
-        char *a = stage(use), *b = a + S::A_PLANES * TILE_BYTES;
-        wait_for(low_empty, use);
-        mbarrier_expect_tx(ready, STAGE_BYTES<S>);
-        copy(a, p.a.blocks, of_a, 1, S::A_PLANES, ready);
-        copy(b, p.b.blocks, of_b, 1, S::B_PLANES, ready);
-        wait_for(high_empty, use);
-        copy(a, p.a.blocks, of_a, 0, 1, ready);
-        copy(b, p.b.blocks, of_b, 0, 1, ready);
+        uint64_t *const ready = start(use, STAGE_BYTES<S>);
+        copy(stage(use), p.a.blocks, of_a, S::A_PLANES, ready);
+        copy(stage(use) + S::A_PLANES * TILE_BYTES, p.b.blocks, of_b, S::B_PLANES, ready);
     }
 
     /* The same with some planes of one operand. */
     __device__ void fill(unsigned use, const char *planes, const strip &of, unsigned count) const {
-        uint64_t *const ready = full + use % S::STAGES;
-        wait_for(high_empty, use);
-        mbarrier_expect_tx(ready, count * TILE_BYTES);
-        for (unsigned plane = 0; plane < count; plane++)
-            copy(stage(use), planes, of, plane, plane + 1, ready);
+        copy(stage(use), planes, of, count, start(use, count * TILE_BYTES));
     }
 
     /* All lanes of a consumer warp. */
@@ -173,12 +164,8 @@ template <class S> struct ring {
         return stage(use);
     }
 
-    __device__ void release_low(unsigned use) const {
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(low_empty + use % S::STAGES);
-    }
-
-    __device__ void release_high(unsigned use) const {
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(high_empty + use % S::STAGES);
+    __device__ void release(unsigned use) const {
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(empty + use % S::STAGES);
     }
 };
 

@@ -128,6 +128,13 @@ struct tile_store {
         }
     }
 
+    __device__ void split_block(size_t block, float *totals, size_t width) const {
+        float x[block_area::FOURS][4];
+        area.take(x);
+        const unsigned raised = area.split(x, p.c, block, totals, width);
+        if (raised) atomicOr(&p.c.flags->state, raised); /* split_wide_kernel has reset it */
+    }
+
     /* The block whose sums are in the area. */
     __device__ void store_block(size_t row0, size_t column0) const {
         if (!aligned(row0, column0))
@@ -140,7 +147,7 @@ struct tile_store {
             store_sum(row0, column0);
         float *const totals = back.on ? p.column_partials + row0 / 64 * p.n + column0 : NULL;
         if (p.c.blocks)
-            area.split(p.c, row0 / 64 * p.c.column_blocks + column0 / 64, totals, p.n - column0);
+            split_block(row0 / 64 * p.c.column_blocks + column0 / 64, totals, p.n - column0);
         else if (totals)
             area.sum_columns(totals, p.n - column0);
     }

@@ -124,12 +124,7 @@ static __device__ findings examine(const share &own) {
     if (threadIdx.x < PLANE_SIDE && threadIdx.x % 32 == 0) all.of_warp[threadIdx.x / 32] = of_warp;
     __syncthreads();
     const unsigned most = max(all.of_warp[0], all.of_warp[1]);
-    unsigned counts = 0;
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-#pragma unroll
-        for (int e = 0; e < 8; e++) counts += count_small(own.x[h][e], most);
-    counts = sum_of_warp(counts);
+    const unsigned counts = sum_of_warp(count_small(own.x, most));
     if (threadIdx.x % 32 == 0) atomicAdd(&all.nonzero_and_small, counts);
     const bool lopsided = __syncthreads_or(is_lopsided(line, most));
     return {most, guard_bits(most, lopsided, all.nonzero_and_small)};
@@ -164,15 +159,6 @@ struct place {
     }
 };
 
-/* One thread of a block: the last block of a matrix sets its state. */
-static __device__ void finish(const planes &to, unsigned raised) {
-    if (raised) atomicOr(&to.flags->raised, raised);
-    __threadfence();
-    if (atomicAdd(&to.flags->blocks_done, 1u) != to.count() - 1) return;
-    to.flags->blocks_done = 0;
-    to.flags->state = atomicExch(&to.flags->raised, 0u);
-}
-
 __global__ void __launch_bounds__(THREADS) split_kernel(const __grid_constant__ split_pair both) {
     const place at(both, blockIdx.x);
     const planes &to = at.from.to;
@@ -195,7 +181,7 @@ __global__ void __launch_bounds__(THREADS) split_kernel(const __grid_constant__ 
     own.store<__half>(at.plane(to.blocks, 1));
     if (threadIdx.x) return;
     to.codes[at.block] = code_of(e, found.raised) | (pixels_only ? CODE_PIXELS : 0);
-    finish(to, found.raised | (high_only || pixels_only ? 0 : PLANES_LOW));
+    planes_done(to.flags, found.raised | (high_only || pixels_only ? 0 : PLANES_LOW), to.count());
 }
 
 /* The operands of a product. */
@@ -217,8 +203,11 @@ static __device__ bool is_read_wide(const wide_job &job, bool second, size_t blo
     return __syncthreads_or(codes & CODE_WIDE);
 }
 
+static const unsigned WIDE_BLOCKS = 6; /* resident thread blocks of an SM, to hide latency */
+
 /* After split_kernel: bf16 planes of the blocks that are read so. Resets the state of C. */
-__global__ void __launch_bounds__(THREADS) split_wide_kernel(const __grid_constant__ wide_job job) {
+__global__ void __launch_bounds__(THREADS, WIDE_BLOCKS)
+    split_wide_kernel(const __grid_constant__ wide_job job) {
     const split_pair &both = job.both;
     if (job.c && blockIdx.x == 0 && threadIdx.x == 0) job.c->state = PLANES_LOW;
     const unsigned state = both.of[0].to.flags->state | both.of[1].to.flags->state;
@@ -247,5 +236,5 @@ void split_launch(const split_source &a, bool a_is_split, const split_source &b,
         both, {plane_operand(a.to, gemm_transposes_a(op)), plane_operand(b.to, !gemm_transposes_b(op))}, c};
     if (some.count())
         launch(launcher, "split_kernel", split_kernel, dim3((unsigned)some.count()), THREADS, 0, some);
-    launch(launcher, "split_wide_kernel", split_wide_kernel, dim3(processors * 4), THREADS, 0, job);
+    launch(launcher, "split_wide_kernel", split_wide_kernel, dim3(processors * WIDE_BLOCKS), THREADS, 0, job);
 }

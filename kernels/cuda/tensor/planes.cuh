@@ -43,7 +43,7 @@ static inline __host__ __device__ int wide_exponent(unsigned code) {
 
 /* What the blocks of a matrix raised. */
 struct plane_flags {
-    unsigned raised, blocks_done; /* while it is split; then 0 */
+    unsigned raised, done; /* while it is split: writers that are done; then 0 */
     unsigned state;
 };
 
@@ -128,14 +128,26 @@ static __device__ int scale_exponent(unsigned most) {
 /* The guard. Is the largest magnitude of a row or column too small beside that of its block? At 2^-r of it
    the last bit of fp16 adds an rms error of 2^(r - 15) 1.6 / sqrt(k) units (docs/tensor-cores.md) to Gaussian
    results: 0.14 for r = 17 and k = 2048, where SGEMM has 0.24. */
+static __device__ unsigned lopsided_below(unsigned most) {
+    return most > 17 * EXPONENT_ONE ? most - 17 * EXPONENT_ONE : 0;
+}
 static __device__ bool is_lopsided(unsigned line, unsigned most) {
-    return line && line + 17 * EXPONENT_ONE < most;
+    return line && line < lopsided_below(most);
 }
 
 /* Elements of a thread, counted: nonzero << 16 | small. */
-static __device__ unsigned count_small(float x, unsigned most) {
-    const unsigned limit = most > 15 * EXPONENT_ONE ? most - 15 * EXPONENT_ONE : 0, size = magnitude(x);
-    return (size ? 1u << 16 : 0) + (size && size < limit);
+template <int ROWS, int COLUMNS>
+static __device__ unsigned count_small(const float (&x)[ROWS][COLUMNS], unsigned most) {
+    const float limit = __uint_as_float(most > 15 * EXPONENT_ONE ? most - 15 * EXPONENT_ONE : 0);
+    unsigned zero = 0, below = 0;
+#    pragma unroll
+    for (int i = 0; i < ROWS; i++)
+#    pragma unroll
+        for (int e = 0; e < COLUMNS; e++) {
+            zero += x[i][e] == 0;
+            below += fabsf(x[i][e]) < limit;
+        }
+    return (ROWS * COLUMNS - zero) << 16 | (limit != 0 ? below - zero : 0);
 }
 
 /* The bits to raise, from what the block has. */
@@ -146,6 +158,15 @@ static __device__ unsigned guard_bits(unsigned most, bool lopsided, unsigned non
 
 static __device__ unsigned code_of(int exponent, unsigned raised) {
     return (unsigned)(exponent + CODE_ZERO) | (raised & PLANES_WIDE ? CODE_WIDE : 0);
+}
+
+/* One thread of each of the `writers` of a matrix: the last one sets its state. */
+static __device__ void planes_done(plane_flags *flags, unsigned raised, size_t writers) {
+    if (raised) atomicOr(&flags->raised, raised);
+    __threadfence();
+    if (atomicAdd(&flags->done, 1u) != writers - 1) return;
+    flags->done = 0;
+    flags->state = atomicExch(&flags->raised, 0u);
 }
 #endif
 
