@@ -66,8 +66,8 @@ enum status sampler_open(struct sampler *sampler, struct compute *compute, const
     if (!status)
         status = problem_open(&sampler->problem, compute, plan->dtype, &plan->shape, rotation(compute, plan));
     if (!status) status = problem_verify_special(&sampler->problem);
-    /* The timing is with reals: a kernel may take longer for them than for integers, and so does a GPU that is
-       at the limit of its power. */
+    /* The timing is with reals: a kernel may take longer for them than for integers, and so does a GPU at its
+       power limit. */
     if (!status) status = problem_verify(&sampler->problem, PROBLEM_REALS, secret_seed());
     if (!status) status = problem_time(&sampler->problem, 1, &seconds);
     if (status) return status;
