@@ -195,7 +195,7 @@ template <int TILES> struct worker {
         packet.w &= ~1u;
         memory.dz[i % 2][threadIdx.x] = packet;
         if (first) memory.dz[i % 2][MAIN_THREADS] = head;
-        barrier_sync<BARRIER_PIXELS, BLOCK_THREADS>(); /* their copies have arrived, too */
+        barrier_sync<BARRIER_PIXELS, BLOCK_THREADS>(); /* the pixels have arrived, too */
         barrier_arrive<BARRIER_DZ, BLOCK_THREADS>();
         return is_good(i);
     }
